@@ -1,4 +1,4 @@
-"""What goes wrong outside of a command is one line, not a traceback."""
+"""Errors outside a command are reported in one line, without a traceback."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from jaxrl_sql.types import InputError
 SMALL = Path(__file__).parents[2] / "small.yaml"
 
 
-def test_a_folder_that_cannot_be_made_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unwritable_folder_is_reported_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     def work() -> int:
         Path("/dev/null/out").mkdir()
         return 0
@@ -40,7 +40,7 @@ def test_a_folder_that_cannot_be_made_is_one_line(capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize("main", [train_main, sft_main])
-def test_a_command_that_is_given_nothing_says_how_to_begin(
+def test_command_without_arguments_prints_usage(
     main: Callable[[list[str]], int],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -57,7 +57,7 @@ def test_a_command_that_is_given_nothing_says_how_to_begin(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", [["-m", "jaxrl_sql.train"], ["-m", "jaxrl_sql", "sft"], ["docs/own_recipe.py"]])
-def test_a_process_that_is_given_nothing_says_how_to_begin(command: list[str], tmp_path: Path) -> None:
+def test_process_command_without_arguments_prints_usage(command: list[str], tmp_path: Path) -> None:
     here = Path(__file__).parents[3]
     if command[0] != "-m":
         command = [str(here / command[0])]
@@ -71,13 +71,13 @@ def test_a_process_that_is_given_nothing_says_how_to_begin(command: list[str], t
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_supervised_phase_of_no_steps_is_refused(tmp_path: Path) -> None:
+def test_supervised_phase_without_steps_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"sft\.steps=0 and sft\.epochs=0 teach nothing"):
         alone(load_config(TrainConfig, SMALL, [f"run.dir={tmp_path}/run", f"data.dir={tmp_path}/data"]))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_error_of_the_systems_that_names_no_file_is_not_hidden() -> None:
+def test_system_error_without_a_file_name_is_not_hidden() -> None:
     def work() -> int:
         raise OSError("what is this?")
 
@@ -85,7 +85,7 @@ def test_an_error_of_the_systems_that_names_no_file_is_not_hidden() -> None:
         report_errors(work)
 
 
-def test_a_disk_that_is_full_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_full_disk_is_reported_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     def work() -> int:
         Path("/dev/full").write_text("traces", encoding="utf-8")
         return 0
@@ -94,7 +94,7 @@ def test_a_disk_that_is_full_is_one_line(capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().err == "error: a file cannot be written: No space left on device\n"
 
 
-def test_memory_that_runs_out_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_out_of_memory_is_reported_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     def work() -> int:
         jnp.zeros((1 << 47,)).block_until_ready()
         return 0
@@ -112,7 +112,7 @@ def test_memory_that_runs_out_is_one_line(capsys: pytest.CaptureFixture[str]) ->
         report_errors(other)
 
 
-def test_a_reader_that_goes_is_no_traceback() -> None:
+def test_closed_output_pipe_raises_no_traceback() -> None:
     program = (
         "import sys\nfrom jaxrl_sql.commands.running import report_errors\n"
         "def work():\n    for _ in range(99999):\n        print('a line')\n    return 0\n"
@@ -127,7 +127,7 @@ def test_a_reader_that_goes_is_no_traceback() -> None:
     assert child.returncode == 1
 
 
-def test_loops_are_one_graph_where_the_platform_is_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cuda_runs_each_loop_as_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XLA_FLAGS", "--xla_foo")
     monkeypatch.setattr(gpus, "has_compiler", lambda: False)
     prepare_process()

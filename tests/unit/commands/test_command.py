@@ -1,4 +1,4 @@
-"""`jaxrl-sql` as a user calls it: what it lists, what its commands print, how they end, and what a shell completes."""
+"""The `jaxrl-sql` command: its list of commands, their output and exit codes, and shell completion."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[3]
 Told = pytest.CaptureFixture[str]
 
 
-def test_help_lists_every_command_with_an_example_and_loads_nothing_heavy() -> None:
+def test_help_lists_every_command_with_an_example_and_imports_nothing_heavy() -> None:
     code = (
         "import sys; from jaxrl_sql.__main__ import main; assert main(['--help']) == 0\n"
         "assert not {'jax', 'numpy', 'yaml'} & set(sys.modules)"
@@ -38,13 +38,13 @@ def test_help_lists_every_command_with_an_example_and_loads_nothing_heavy() -> N
 
 
 @pytest.mark.parametrize("name", sorted(commands()))
-def test_each_command_has_a_help_of_its_own(name: str, capsys: Told) -> None:
+def test_each_command_has_its_own_help(name: str, capsys: Told) -> None:
     with pytest.raises(SystemExit) as ended:
         main([*name.split(), "--help"])
     assert ended.value.code == 0
     said = capsys.readouterr().out
     assert "usage: " in said
-    is_runs = "--config" in said and name not in ("data prepare", "launch")  # settings of its own, or none
+    is_runs = "--config" in said and name not in ("data prepare", "launch")  # its own settings, or no settings
     assert is_runs == ("  data.dir=\n" in said)
 
 
@@ -60,12 +60,12 @@ def test_each_command_has_a_help_of_its_own(name: str, capsys: Told) -> None:
         ("data audit", 2, "name sets with --train and --eval"),
     ],
 )
-def test_an_exit_code_is_the_commands_own(line: str, code: int, words: str, capsys: Told) -> None:
+def test_process_exits_with_the_commands_exit_code(line: str, code: int, words: str, capsys: Told) -> None:
     assert main(line.split()) == code
     assert words in capsys.readouterr().err
 
 
-def test_print_config_prints_what_would_run(capsys: Told, tmp_path: Path) -> None:
+def test_print_config_prints_the_resolved_settings(capsys: Told, tmp_path: Path) -> None:
     assert main(["quickstart", "grpo.steps=3", "--print-config"]) == 0
     (tmp_path / "printed.yaml").write_text(capsys.readouterr().out, encoding="utf-8")
     assert load_config(TrainConfig, tmp_path / "printed.yaml") == load_config(
@@ -98,7 +98,9 @@ def test_print_config_prints_what_would_run(capsys: Told, tmp_path: Path) -> Non
         ("train data.dir=/tmp", {"file,data.dir=/tmp"}),
     ],
 )
-def test_a_shell_completes(words: str, wanted: set[str], capsys: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shell_completion_offers_commands(
+    words: str, wanted: set[str], capsys: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("_JAXRL_SQL_COMPLETE", "bash_complete")
     monkeypatch.setenv("COMP_WORDS", f"jaxrl-sql {words}")
     monkeypatch.setenv("COMP_CWORD", str(len(words.split())))
@@ -107,14 +109,14 @@ def test_a_shell_completes(words: str, wanted: set[str], capsys: Told, monkeypat
     assert set(capsys.readouterr().out.split()) == wanted
 
 
-def test_the_settings_page_lists_each_key_once() -> None:
+def test_settings_page_lists_each_key_once() -> None:
     shown = [field.key for section in all_sections() for field in section.fields]
     assert sorted(shown) == sorted({key for root in ROOTS for key in fields_of(root)})
     assert all(about(section) for section in all_sections())
 
 
 @pytest.mark.slow
-def test_the_doctor_says_what_does_not_work() -> None:
+def test_doctor_reports_failed_checks() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     assert {extra for _, extra, _ in OPTIONAL} <= set(extras)
     there = os.environ | {"JAX_PLATFORMS": "abacus"}

@@ -1,4 +1,4 @@
-"""A teacher's answer is kept when its SQL is right and the demonstration that it makes can be read."""
+"""Distillation keeps a teacher's answer if its SQL is right and its demonstration can be parsed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def answer(name: str, sql: str = SQL) -> str:
 
 @pytest.mark.parametrize("name", RECIPES)
 @pytest.mark.parametrize("thought", ["", "Each x, with 1 < x and `x`, in order."])
-def test_a_right_answer_is_right_in_every_form(name: str, thought: str, executor: Executor, example: Example) -> None:
+def test_right_answer_is_kept_in_every_form(name: str, thought: str, executor: Executor, example: Example) -> None:
     recipe = RECIPES[name]
     record = judge(executor, recipe, recipe.style("chat"), example, Answer(answer(name), thought, "stop"))
     assert (record["verdict"], record["reasoning"], record["sql"]) == ("right", thought, SQL)
@@ -57,11 +57,11 @@ def test_a_right_answer_is_right_in_every_form(name: str, thought: str, executor
         ("arctic", "The thought ends with </think>."),
         ("sql_r1", "The form is <think>…</think><answer>…</answer>."),
         ("think2sql", "Close it with </reasoning>."),
-        ("think2sql", "Close it with </think>."),  # where a thinking model is taught
+        ("think2sql", "Close it with </think>."),  # only for a model with thinking
         ("skyrl_sql", "I end with <solution>SELECT 7</solution>."),
     ],
 )
-def test_a_thought_that_quotes_the_form_makes_no_demonstration(
+def test_thought_that_quotes_the_answer_form_makes_no_demonstration(
     name: str, thought: str, executor: Executor, example: Example
 ) -> None:
     recipe = RECIPES[name]

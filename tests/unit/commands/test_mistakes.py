@@ -1,4 +1,4 @@
-"""What one does wrong at a command is answered by one line, which says what and what to do, and by exit code 2."""
+"""Each user mistake gets exit code 2 and one line that names the mistake and the fix."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CHOSEN = "--config configs/verbal.yaml verbal.out=@/new run.display=none"
 
 Told = pytest.CaptureFixture[str]
 
-# By command: what is given to it, and words of the answer; @ is a folder of good and bad files (`place`).
+# Per command: arguments, and parts of the error. @ is a folder of valid and invalid files (`place`).
 MISTAKES: dict[str, list[tuple[str, str]]] = {
     "quickstart": [
         ("--steps 3", "settings have no dashes: sft.steps=VALUE or grpo.steps=VALUE or second_stage.steps=VALUE"),
@@ -313,7 +313,7 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder of what one gives by mistake, and of what is good."""
+    """Return a folder of mistaken and valid inputs."""
     at = tmp_path_factory.mktemp("place")
     for folder in ("folder", "bare", "wrong", "run", "data/nothing"):
         (at / folder).mkdir(parents=True)
@@ -343,16 +343,15 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return at
 
 
-def told(line: str, place: Path, capsys: Told, new: Path) -> str:
-    """Return the one line that answers a mistake; fails for another exit code and for more or other lines.
-
-    `new` takes the place of @/new, and `place` that of @.
+def error_line(line: str, place: Path, capsys: Told, new: Path) -> str:
+    """Return the one line that reports a mistake. Fail for another exit code or for other lines. `new` replaces @/new,
+    and `place` replaces @.
     """
     words = [word.replace("@/new", str(new)).replace("@", str(place)) for word in shlex.split(line)]
     capsys.readouterr()
     try:
         code = main(words)
-    except SystemExit as ended:  # argparse's
+    except SystemExit as ended:  # argparse's format
         code = ended.code  # type: ignore[assignment]
     said = capsys.readouterr()
     shown = said.err.replace(str(place), "@")
@@ -362,7 +361,7 @@ def told(line: str, place: Path, capsys: Told, new: Path) -> str:
     return shown
 
 
-def test_every_command_has_its_mistakes() -> None:
+def test_every_command_has_mistakes_listed() -> None:
     assert MISTAKES.keys() == commands().keys()
     assert all(len(found) >= 10 for name, found in MISTAKES.items() if name not in ("doctor", "report"))
 
@@ -372,14 +371,14 @@ def test_every_command_has_its_mistakes() -> None:
     [(name, given, words) for name, found in MISTAKES.items() for given, words in found],
     ids=lambda value: value if " " not in value else value[:60],
 )
-def test_a_mistake_is_one_line(
+def test_mistake_is_reported_in_one_line(
     command: str, given: str, words: str, place: Path, tmp_path: Path, capsys: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    assert words in told(f"{command} {given}", place, capsys, tmp_path / "new")
-    assert not (tmp_path / "runs").exists(), "a mistake began a run"
-    assert not (tmp_path / "data-cache").exists(), "a mistake made data"
+    assert words in error_line(f"{command} {given}", place, capsys, tmp_path / "new")
+    assert not (tmp_path / "runs").exists(), "a mistake started a run"
+    assert not (tmp_path / "data-cache").exists(), "a mistake wrote data"
 
 
 @pytest.mark.parametrize(
@@ -390,5 +389,5 @@ def test_a_mistake_is_one_line(
         ("--hepl", "No such option"),
     ],
 )
-def test_a_word_that_is_no_command_is_one_line(given: str, words: str, place: Path, capsys: Told) -> None:
-    assert words in told(given, place, capsys, place / "new")
+def test_unknown_command_is_reported_in_one_line(given: str, words: str, place: Path, capsys: Told) -> None:
+    assert words in error_line(given, place, capsys, place / "new")

@@ -1,4 +1,4 @@
-"""`plan` as a user calls it: what it prints by formula, how it refuses, and for a TPU where its compiler is."""
+"""The `plan` command: output by formula, errors, and the TPU compiler's figures if libtpu is installed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SEVEN = [
 ]
 
 
-def test_the_best_of_the_meshes_that_fit_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_best_mesh_that_fits_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["--topology", "v5p:4x4x2", "--mesh", "1x32x1", "1x16x2", "32x1x1"]
     assert plan.main([*SEVEN, *asked, "--json"]) == 0
     said: dict[str, Any] = json.loads(capsys.readouterr().out)
@@ -43,7 +43,7 @@ def test_the_best_of_the_meshes_that_fit_is_named(capsys: pytest.CaptureFixture[
     assert "the best" in text
 
 
-def test_a_second_file_lays_the_run_out_on_a_machine(capsys: pytest.CaptureFixture[str]) -> None:
+def test_overlay_file_sets_the_machine(capsys: pytest.CaptureFixture[str]) -> None:
     files = ["--config", "configs/sql_r1.yaml", "--config", "configs/on/h100x8.yaml"]
     asked = ["--topology", "h100:8", "--compile", "none", "model.shape=qwen2.5-coder-7b"]
     assert plan.main([*files, *asked]) == 0
@@ -53,7 +53,7 @@ def test_a_second_file_lays_the_run_out_on_a_machine(capsys: pytest.CaptureFixtu
     assert "it fits" in text
 
 
-def test_what_does_not_fit_says_so_and_what_helps(capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_that_does_not_fit_suggests_changes(capsys: pytest.CaptureFixture[str]) -> None:
     assert plan.main([*SEVEN, "--topology", "v5p:4x4x2", "--mesh=1x32x1", "grpo.gradient_accumulation_steps=1"]) == 0
     text = capsys.readouterr().out
     assert "it does not fit: " in text
@@ -75,7 +75,9 @@ def test_what_does_not_fit_says_so_and_what_helps(capsys: pytest.CaptureFixture[
         (["--topology", "v5e:4x8", "--mesh", "1x1x32"], "mesh: layers/q: dimension heads of size 28 is not divided"),
     ],
 )
-def test_bad_input_is_one_line_and_code_2(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_input_is_reported_in_one_line_with_code_2(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert plan.main([*SEVEN, *arguments]) == 2
     said = capsys.readouterr().err
     assert said.startswith("error: ")
@@ -83,7 +85,7 @@ def test_bad_input_is_one_line_and_code_2(arguments: list[str], words: str, caps
     assert said.count("\n") == 1
 
 
-def test_without_libtpu_a_tpu_is_told_how_to_get_it(
+def test_tpu_without_libtpu_prints_how_to_install_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     find = importlib.util.find_spec
@@ -92,7 +94,7 @@ def test_without_libtpu_a_tpu_is_told_how_to_get_it(
     assert "pip install 'jaxrl_sql[tpu-plan]'" in capsys.readouterr().err
 
 
-def test_this_machine_is_a_topology_too(capsys: pytest.CaptureFixture[str]) -> None:
+def test_host_is_a_valid_topology(capsys: pytest.CaptureFixture[str]) -> None:
     small = [
         "--config",
         "tests/small.yaml",
@@ -110,8 +112,8 @@ def test_this_machine_is_a_topology_too(capsys: pytest.CaptureFixture[str]) -> N
 
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed: the extra tpu-plan")
-def test_a_small_run_compiles_for_four_chips(tmp_path: Path) -> None:
-    """All programs of a step; the update's attention is splash, which the compiler takes apart no further."""
+def test_small_run_compiles_for_four_chips(tmp_path: Path) -> None:
+    """Compile all programs of a step. The update uses splash attention, which the compiler treats as opaque."""
     small = [
         "--config", "tests/small.yaml",
         "model.dtype=bfloat16", "model.n_layers=1", "model.attention=splash", "grpo.prompts=4",
@@ -127,5 +129,5 @@ def test_a_small_run_compiles_for_four_chips(tmp_path: Path) -> None:
     programs, memory = one["programs"], one["memory"]
     assert set(programs) == {"update", "prefill", "decode"}
     for name in ("update", "decode"):
-        assert programs[name]["received"]["all-gather"] > 0, f"{name} has its weights split over four chips"
+        assert programs[name]["received"]["all-gather"] > 0, f"{name} shards its weights over four chips"
     assert programs["update"]["arguments"] > memory["weights"] + memory["optimizer"]

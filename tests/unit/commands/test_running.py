@@ -1,4 +1,4 @@
-"""Exit codes of commands, and errors in one line."""
+"""Exit codes of commands, and one-line errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jaxrl_sql.text2sql.env.executor import Executor
 
 
 def write_text() -> None:
-    """Write to a disk that is full."""
+    """Write to a full disk."""
     Path("/dev/full").write_text("questions", encoding="utf-8")
 
 
@@ -34,31 +34,33 @@ def write_rows() -> None:
         (write_rows, "error: a database cannot be written: database or disk is full\n"),
     ],
 )
-def test_a_full_disk_is_one_line(work: Callable[[], None], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_full_disk_is_reported_in_one_line(
+    work: Callable[[], None], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert report_errors(work) == 1
     assert capsys.readouterr().err == said
 
 
-def ask_nothing() -> None:
-    """Make a mistake."""
+def raise_type_error() -> None:
+    """Raise an internal error."""
     with closing(sqlite3.connect(":memory:")) as connection:
         connection.execute("SELECT lost")
 
 
-def test_a_mistake_of_ours_is_raised() -> None:
+def test_internal_error_is_raised() -> None:
     with pytest.raises(sqlite3.OperationalError, match="no such column"):
-        report_errors(ask_nothing)
+        report_errors(raise_type_error)
 
 
-def break_off() -> None:
-    """Ask an executor that has gone."""
+def use_closed_executor() -> None:
+    """Run a query on a closed executor."""
     executor = Executor()
     executor.close()
     executor.execute("one.sqlite", "SELECT 1")
 
 
-def test_an_executor_that_broke_off_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert report_errors(break_off) == 1
+def test_closed_executor_is_reported_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert report_errors(use_closed_executor) == 1
     assert capsys.readouterr().err.count("\n") == 1
 
 
@@ -67,11 +69,11 @@ def interrupt() -> None:
     signal.raise_signal(signal.SIGINT)
 
 
-def test_ctrl_c_has_the_code_that_it_has_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_returns_the_usual_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     assert report_errors(interrupt) == 130
     assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(("result", "code"), [(None, 0), (0, 0), (3, 3)])
-def test_exit_code_is_the_result_of_the_work(result: int | None, code: int) -> None:
+def test_exit_code_is_the_commands_result(result: int | None, code: int) -> None:
     assert report_errors(lambda: result) == code

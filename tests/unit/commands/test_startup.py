@@ -1,4 +1,4 @@
-"""Commands print their help, and report a mistake in arguments or settings, before they import what is slow."""
+"""Commands print help and reject bad arguments or settings before they import slow modules."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SLOW = (
     "pydantic", "mcp", "prompt_toolkit",
 )  # fmt: skip
 START = "configs/quickstart_start"
-# Of each command that takes settings: arguments with a mistake in a key, and the key that was meant.
+# Per command with settings: arguments with a typo in a key, and the correct key.
 TYPOS = {
     "quickstart": ("grpo.stpes=3", "grpo.steps"),
     "train": ("--config configs/quickstart.yaml grpo.stpes=3", "grpo.steps"),
@@ -41,7 +41,7 @@ TYPOS = {
 WITHOUT_SETTINGS = {
     "doctor", "view", "report", "export", "data synth", "data audit", "data copy",
 }  # fmt: skip
-# Arguments that cannot be used, and a part of the error.
+# Invalid arguments, and a part of the error.
 REFUSALS = {
     "train": ("", "nothing is asked for"),
     "sft": ("data.dir=d model.checkpoint=m", "sft.steps=0 and sft.epochs=0 teach nothing"),
@@ -75,7 +75,7 @@ for line in sys.stdin:
 
 
 class End(NamedTuple):
-    """An exit code, the slow modules that were imported first by this command line, and the output."""
+    """A command line's exit code, its output, and the slow modules imported before it ended."""
 
     code: int
     slow: list[str]
@@ -91,7 +91,7 @@ def lines_of() -> list[str]:
 
 @pytest.fixture(scope="module")
 def ends() -> dict[str, End]:
-    """Run all command lines in one process, and return how each ended."""
+    """Run all command lines in one process and return the end of each."""
     lines = lines_of()
     arguments = "".join(f"{json.dumps(line.split())}\n" for line in lines)
     done = subprocess.run([sys.executable, "-c", PROGRAM], input=arguments, capture_output=True, text=True, check=False)
@@ -124,11 +124,11 @@ def test_refused_arguments_are_reported_before_slow_imports(name: str, ends: dic
     assert end.output.count("\n") == 1
 
 
-def test_every_command_that_takes_settings_has_a_typo() -> None:
+def test_every_command_with_settings_has_a_listed_typo() -> None:
     assert set(TYPOS) | WITHOUT_SETTINGS == set(commands())
     assert not set(TYPOS) & WITHOUT_SETTINGS
 
 
-def test_choices_of_export_are_those_of_its_writers() -> None:
+def test_export_choices_equal_its_writers() -> None:
     assert tuple(KINDS) == GGUF_KINDS
     assert EXPORT_DTYPES == DTYPES

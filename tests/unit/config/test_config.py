@@ -1,4 +1,4 @@
-"""A configuration is read whole or refused in one line that says what, where, and what was meant."""
+"""A configuration is loaded completely or rejected with one line that names the place, the fault and the fix."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def refusal(path: Path | None, *overrides: str, root: type[RootConfig] = TrainCo
     return message
 
 
-def test_no_file_gives_the_defaults() -> None:
+def test_missing_file_gives_the_defaults() -> None:
     values = {"model.checkpoint": "m", "data.dir": "d"}
     assert load_config(TrainConfig, None, [values]) == changed(TrainConfig(), values)
 
@@ -51,7 +51,7 @@ def test_no_file_gives_the_defaults() -> None:
 RUN = ("model.checkpoint=m", "data.dir=d")
 
 
-def test_a_run_without_settings_has_the_defaults_of_the_field() -> None:
+def test_run_without_settings_uses_common_defaults() -> None:
     config = load_config(TrainConfig, None, RUN)
     assert (config.data.prompt, config.data.max_prompt_tokens, config.sampling.max_new_tokens) == ("auto", 2048, 1024)
     assert (config.model.compute_dtype, config.grpo.optim.lr, config.grpo.optim.beta2) == ("bfloat16", 1e-6, 0.999)
@@ -73,7 +73,7 @@ def test_a_run_without_settings_has_the_defaults_of_the_field() -> None:
         (["data.source=synth", "data.dir=", "data.seed=4"], "data.dir", "data-cache/synth-4"),
     ],
 )
-def test_a_default_may_follow_from_another_value(
+def test_default_may_depend_on_another_value(
     overrides: list[str], key: str, value: float | str, tmp_path: Path
 ) -> None:
     config = load_config(TrainConfig, None, [*RUN, *overrides])
@@ -81,14 +81,14 @@ def test_a_default_may_follow_from_another_value(
     assert load_config(TrainConfig, write(tmp_path, "c.yaml", to_yaml(config))) == config
 
 
-def test_a_model_and_a_folder_are_required() -> None:
+def test_model_and_folder_are_required() -> None:
     for given, missing in ((RUN[0], "data.dir is empty"), (RUN[1], "model.checkpoint is empty")):
         with pytest.raises(InputError, match=missing):
             load_config(TrainConfig, None, [given])
     assert load_config(PlanConfig, None, [RUN[0]]).model.checkpoint == "m"
 
 
-def test_file_wins_over_base_and_command_line_over_both(tmp_path: Path) -> None:
+def test_command_line_overrides_file_and_file_overrides_base(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     write(tmp_path, "base.yaml", "seed: 1\ngrpo: {num_generations: 4, steps: 7}\ndata: {evals: [a, b]}\n")
     path = write(tmp_path / "sub", "run.yaml", "base: ../base.yaml\ngrpo: {num_generations: 16, optim: {lr: 1e-5}}\n")
@@ -98,7 +98,7 @@ def test_file_wins_over_base_and_command_line_over_both(tmp_path: Path) -> None:
     assert (config.data.evals, config.run.dir) == (["c"], "2024")
 
 
-def test_of_several_files_each_lies_over_those_before_it_and_the_command_line_over_all(tmp_path: Path) -> None:
+def test_later_files_override_earlier_ones_and_the_command_line_overrides_all(tmp_path: Path) -> None:
     recipe = write(tmp_path, "recipe.yaml", "seed: 1\ngrpo: {steps: 7}\nrollout: {memory: 0.5}\n")
     machine = write(tmp_path, "machine.yaml", "rollout: {memory: 0.1}\nmesh: {fsdp: 2}\nseed: 3\n")
     config = load_config(TrainConfig, [SMALL, recipe, machine], ["seed=4"])
@@ -113,31 +113,31 @@ CHOICES = {key: field.rule for key, field in fields_of(TrainConfig).items() if i
 TEXTS = [
     key
     for key, value in flatten(dataclasses.asdict(TrainConfig()))
-    if isinstance(value, str | list) and key != "model.init"  # without which a checkpoint is required
+    if isinstance(value, str | list) and key != "model.init"  # required without a checkpoint
 ]
 NEEDED = {"data.evals", "run.dir", "model.remat", "rollout.mesh"}
 
 
 @pytest.mark.parametrize("key", TEXTS)
-def test_a_key_without_a_value_is_an_empty_text_or_list(key: str) -> None:
+def test_key_without_a_value_is_an_empty_text_or_list(key: str) -> None:
     if key in CHOICES or key in NEEDED:
         assert f"config: {key}" in refusal(None, f"{key}=")
         return
     values = dict(flatten(dataclasses.asdict(load_config(TrainConfig, SMALL, [f"{key}="]))))
-    assert values[key] in ("", []) or key == "data.dir"  # which follows from data.seed
+    assert values[key] in ("", []) or key == "data.dir"  # derived from data.seed
 
 
-def test_a_key_without_a_value_is_empty_for_a_merge_too() -> None:
+def test_key_without_a_value_is_empty_for_a_merge_too() -> None:
     found = load_prepare(None, ["out=x", "sources.s.dir=d", "sources.s.prefix=", "sources.s.exclude=", "subsets="])
     assert (found.sources["s"].prefix, found.sources["s"].exclude, found.subsets) == ("", [], [])
 
 
-def test_a_number_without_a_value_is_refused() -> None:
+def test_number_without_a_value_is_refused() -> None:
     assert refusal(None, "grpo.steps=") == "command line: grpo.steps must be a whole number, not ''"
     assert refusal(None, "run.resume= ") == "command line: run.resume must be true or false, not ''"
 
 
-def test_an_empty_mapping_is_an_empty_section_and_no_value(tmp_path: Path) -> None:
+def test_empty_mapping_is_an_empty_section_but_no_value(tmp_path: Path) -> None:
     assert refusal(None, "grpo.steps={}") == "command line: grpo.steps must be a whole number, not {}"
     (tmp_path / "a.yaml").write_text("grpo: {}\nseed: 3\n")
     assert load_config(TrainConfig, [SMALL, tmp_path / "a.yaml"]).seed == 3
@@ -152,12 +152,12 @@ def test_an_empty_mapping_is_an_empty_section_and_no_value(tmp_path: Path) -> No
     ],
     ids=["nested", "dotted", "mixed"],
 )
-def test_an_override_may_be_a_mapping(override: dict[str, Any]) -> None:
+def test_override_may_be_a_mapping(override: dict[str, Any]) -> None:
     words = ["grpo.optim.lr=2.0e-6", "grpo.steps=3", "data.evals=[a,b]", "data.dir=d"]
     assert load_config(TrainConfig, SMALL, [override]) == load_config(TrainConfig, SMALL, words)
 
 
-def test_overrides_of_both_kinds_lie_over_one_another_in_order() -> None:
+def test_overrides_of_both_kinds_apply_in_order() -> None:
     assert load_config(
         TrainConfig, SMALL, ["seed=1", {"seed": 2}, "grpo.steps=3", {"grpo": {"steps": 4}}]
     ) == load_config(TrainConfig, SMALL, ["seed=2", "grpo.steps=4"])
@@ -177,7 +177,7 @@ def test_overrides_of_both_kinds_lie_over_one_another_in_order() -> None:
         (["seed=3"], "overrides: ['seed=3'] is neither a mapping nor a text of the form key.sub=value"),
     ],
 )
-def test_a_wrong_override_is_named_as_one_where_the_caller_is_python(override: Any, message: str) -> None:
+def test_invalid_override_from_python_is_named_as_an_override(override: Any, message: str) -> None:
     with pytest.raises(InputError) as caught:
         load_config(TrainConfig, SMALL, [override], origin="overrides")
     assert str(caught.value) == message
@@ -198,17 +198,17 @@ def test_a_wrong_override_is_named_as_one_where_the_caller_is_python(override: A
         ("xq=3", "xq", "; --help lists the keys"),
     ],
 )
-def test_unknown_key_is_refused_with_the_nearest(override: str, key: str, nearest: str) -> None:
+def test_unknown_key_error_suggests_the_nearest_key(override: str, key: str, nearest: str) -> None:
     assert f"unknown key {key}{nearest}" in refusal(None, override)
 
 
-def test_unknown_key_names_the_file_it_stands_in(tmp_path: Path) -> None:
+def test_unknown_key_error_names_its_file(tmp_path: Path) -> None:
     base = write(tmp_path, "base.yaml", "grpo: {num_generation: 4}\n")
     path = write(tmp_path, "run.yaml", "base: base.yaml\n")
     assert refusal(path) == f"{base}: unknown key grpo.num_generation; the nearest is grpo.num_generations"
 
 
-def test_a_dotted_key_of_a_file_is_refused_with_its_file(tmp_path: Path) -> None:
+def test_dotted_key_in_a_file_is_refused_with_its_file(tmp_path: Path) -> None:
     base = write(tmp_path, "base.yaml", '"grpo.steps": 3\n')
     path = write(tmp_path, "run.yaml", "base: base.yaml\nseed: 1\n")
     assert refusal(path) == f"{base}: unknown key grpo.steps in one text: write grpo: {{steps: …}}"
@@ -233,14 +233,14 @@ def test_a_dotted_key_of_a_file_is_refused_with_its_file(tmp_path: Path) -> None
         ("executor.sqlite_version=3.39.1", "3.40.0 or later"),
     ],
 )
-def test_wrong_type_is_refused_with_the_right_one(override: str, words: str) -> None:
+def test_wrong_type_error_names_the_expected_type(override: str, words: str) -> None:
     message = refusal(None, override)
     assert words in message
     assert override.split("=", maxsplit=1)[0] in message
 
 
 @pytest.mark.parametrize("key", sorted(CHOICES))
-def test_choice_that_does_not_exist_is_refused_with_those_that_do(key: str) -> None:
+def test_invalid_choice_error_lists_valid_choices(key: str) -> None:
     message = refusal(None, f"{key}=nonsense")
     assert key in message
     assert all(choice in message for choice in CHOICES[key])
@@ -347,7 +347,7 @@ TOTAL_OF_300 = ["validation.sampling.max_total_tokens=300"]
         ),
     ],
 )
-def test_numbers_that_no_run_could_use_are_refused(overrides: list[str], words: str) -> None:
+def test_numbers_unusable_for_a_run_are_refused(overrides: list[str], words: str) -> None:
     more = ["data.max_prompt_tokens=384", "sampling.max_new_tokens=96", "sft.max_completion_tokens=96"]
     assert words in refusal(None, *more, *overrides)
 
@@ -381,13 +381,11 @@ def test_numbers_that_no_run_could_use_are_refused(overrides: list[str], words: 
         ),
     ],
 )
-def test_numbers_that_no_command_could_use_are_refused(
-    root: type[RootConfig], overrides: list[str], words: str
-) -> None:
+def test_numbers_unusable_for_a_command_are_refused(root: type[RootConfig], overrides: list[str], words: str) -> None:
     assert words in refusal(None, *overrides, root=root)
 
 
-def test_a_file_may_have_sections_that_a_command_does_not_read(tmp_path: Path) -> None:
+def test_file_may_have_sections_unused_by_the_command(tmp_path: Path) -> None:
     path = write(
         tmp_path, "run.yaml", "seed: 3\ngrpo: {steps: 7}\nevaluate: {samples: 2, sampling: {temperature: 0.8}}\n"
     )
@@ -398,7 +396,7 @@ def test_a_file_may_have_sections_that_a_command_does_not_read(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("override", ["evaluate.samples=2", {"evaluate": {"samples": 2}}])
-def test_an_override_of_a_section_that_a_command_does_not_read_is_refused(override: Any) -> None:
+def test_override_of_an_unused_section_is_refused(override: Any) -> None:
     with pytest.raises(InputError) as caught:
         load_config(TrainConfig, SMALL, [override])
     assert str(caught.value) == (
@@ -425,15 +423,15 @@ def test_spaces_around_an_equals_sign_are_explained(overrides: list[str]) -> Non
         ["data.prompt=tagged", "validation.sampling.turns=3", *TOTAL_OF_300],
     ],
 )
-def test_what_is_refused_beside_something_else_is_accepted_without_it(overrides: list[str]) -> None:
+def test_values_refused_in_combination_are_accepted_alone(overrides: list[str]) -> None:
     load_config(TrainConfig, SMALL, overrides)
 
 
-def test_shape_of_a_model_is_not_checked_where_a_checkpoint_gives_it() -> None:
+def test_model_shape_is_not_checked_with_a_checkpoint() -> None:
     assert load_config(TrainConfig, SMALL, ["model.checkpoint=folder", "model.n_kv_heads=4"]).model.n_kv_heads == 4
 
 
-def test_files_that_cannot_be_read_are_refused_by_name(tmp_path: Path) -> None:
+def test_unreadable_files_are_refused_by_name(tmp_path: Path) -> None:
     missing = tmp_path / "missing.yaml"
     assert str(missing) in refusal(missing)
     broken = write(tmp_path, "broken.yaml", "seed: 1\ngrpo: [1\n")
@@ -459,7 +457,7 @@ CONFIGS = Path(__file__).parents[3] / "configs"
 
 
 @pytest.mark.parametrize("name", ["quickstart", "arctic-tiny"])
-def test_data_of_another_seed_have_a_folder_of_their_own(name: str) -> None:
+def test_data_with_another_seed_use_a_separate_folder(name: str) -> None:
     found = {load_config(TrainConfig, CONFIGS / f"{name}.yaml", [f"data.seed={seed}"]).data.dir for seed in (2, 5)}
     assert found == {"data-cache/synth-2", "data-cache/synth-5"}
 
@@ -472,15 +470,15 @@ def test_data_of_another_seed_have_a_folder_of_their_own(name: str) -> None:
         ("paverl-tiny", 0.2), ("sql_r1-tiny", 0.2), ("arctic_batch-tiny", 0.2),
     ],
 )  # fmt: skip
-def test_the_papers_seconds_are_steps_and_the_clock_is_far(name: str, seconds: float) -> None:
+def test_reward_time_limits_are_step_limits_with_a_late_clock(name: str, seconds: float) -> None:
     executor = load_config(TrainConfig, CONFIGS / f"{name}.yaml").executor
     assert executor.vm_steps == int(seconds * 100_000_000)
     assert executor.timeout_ms >= 10 * 1000 * seconds
-    with make_executor(dataclasses.replace(executor, threads=1)) as running:  # what the native limits can hold
+    with make_executor(dataclasses.replace(executor, threads=1)) as running:  # the largest values of the native limits
         assert (running.limits.vm_steps, running.limits.timeout_ms) == (executor.vm_steps, executor.timeout_ms)
 
 
-def test_a_shipped_configuration_is_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shipped_configuration_is_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = load_config(TrainConfig, "configs/sql_r1-tiny.yaml")
     assert here.model.checkpoint == "configs/recipes_start"
     monkeypatch.chdir(tmp_path)
@@ -489,5 +487,5 @@ def test_a_shipped_configuration_is_found_from_anywhere(tmp_path: Path, monkeypa
     assert changed(there, {"model.checkpoint": here.model.checkpoint}) == here
     (tmp_path / "configs").mkdir()
     write(tmp_path / "configs", "sql_r1-tiny.yaml", "seed: 7\n")
-    assert load_config(TrainConfig, ["configs/sql_r1-tiny.yaml", SMALL]).seed == 7, "a file of one's own comes first"
+    assert load_config(TrainConfig, ["configs/sql_r1-tiny.yaml", SMALL]).seed == 7, "a user's file has priority"
     assert "no_such.yaml" in refusal(Path("configs/no_such.yaml"))

@@ -1,4 +1,4 @@
-"""Each field of a configuration declares its help text; rules and faults refuse values with the field's key."""
+"""Each field of a configuration declares its help text; rules reject values and name the field's key."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 
 @dataclasses.dataclass(frozen=True)
 class Undocumented:
-    """A section of which one field has a help text."""
+    """A section with help for one of two fields."""
 
     steps: Annotated[int, "Number of steps."] = 1
     name: str = "a"
@@ -42,7 +42,7 @@ def fields_of(config: Any) -> Iterator[Field]:
 
 
 def without_help(config: Any) -> list[str]:
-    """Return the keys whose help is not a text of sentences."""
+    """Return the keys without help or with help that is no sentence."""
     return [
         field.key
         for field in fields_of(config)
@@ -55,11 +55,11 @@ def test_every_field_has_a_help_text(root: type[Any]) -> None:
     assert without_help(root()) == []
 
 
-def test_a_field_without_help_is_found() -> None:
+def test_field_without_help_is_reported() -> None:
     assert without_help(Undocumented()) == ["name"]
 
 
-def test_help_names_only_keys_that_exist() -> None:
+def test_help_names_only_existing_keys() -> None:
     sections = [section for root in ROOTS for section in sections_of(root())]
     known = {field.key for section in sections for field in section.fields} | {section.name for section in sections}
     tops = {key.partition(".")[0] for key in known if "." in key}
@@ -74,7 +74,7 @@ def test_help_names_only_keys_that_exist() -> None:
     assert len(mentioned) > 20
 
 
-def test_synonyms_are_keys() -> None:
+def test_synonyms_map_to_existing_keys() -> None:
     synonyms = [field.synonyms for root in ROOTS for field in fields_of(root()) if field.synonyms]
     assert len(synonyms) > 50
     for synonym in synonyms:
@@ -100,7 +100,7 @@ def test_synonyms_are_keys() -> None:
     ],
     ids=lambda value: type(value).__name__ if dataclasses.is_dataclass(value) or isinstance(value, tuple) else "",
 )
-def test_a_rule_refuses_with_its_reason(rule: Rule, accepted: list[Any], refused: Any, fault: str) -> None:
+def test_rule_refuses_with_its_reason(rule: Rule, accepted: list[Any], refused: Any, fault: str) -> None:
     assert [rule.fault(value) for value in accepted] == [""] * len(accepted)
     assert rule.fault(refused) == fault
     assert rule.description

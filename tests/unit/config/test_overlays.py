@@ -1,4 +1,4 @@
-"""Every published system's configuration fits every machine that an overlay is for, and stays what its paper says."""
+"""Every published system's configuration fits every machine with an overlay and keeps the paper's values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RECIPES = (
     "arctic", "arctic_values", "arctic_batch", "paverl", "paverl_mixed", "sql_r1", "sql_r1_sft", "skyrl_sql",
     "skyrl_sql_no_schema", "skyrl_sql_single", "think2sql_8b", "think2sql", "think2sql_sft", "think2sql_sft_sql",
 )  # fmt: skip
-# An overlay, and the topology that it is for.
+# Each overlay, and its topology.
 MACHINES = {
     "h100x8": "h100:8", "h100x8_packed": "h100:8", "v5p_4x4x2": "v5p:4x4x2", "v5p_4x4x2_packed": "v5p:4x4x2",
     "v5e_4x4": "v5e:4x4", "v5e_4x4_packed": "v5e:4x4", "gpu_80gb": "h100:1", "gpu_24gb": "l4:1",
@@ -36,7 +36,7 @@ SHAPES = {
     "Qwen3-4B": "qwen3-4b",
     "Qwen3-8B": "qwen3-8b",
 }
-# Each configuration on each machine, but 16 chips of 16 GB are for Think2SQL 4B, and only sampled answers are packed.
+# Each configuration on each machine, except Think2SQL 4B on 16 chips of 16 GB. Only sampled answers are packed.
 PAIRS = [
     (recipe, machine)
     for recipe in RECIPES
@@ -44,8 +44,8 @@ PAIRS = [
     if not machine.startswith("v5e_4x4") or recipe in {"think2sql", "think2sql_sft", "think2sql_sft_sql"}
     if not machine.endswith("_packed") or "_sft" not in recipe
 ]
-ROOM = 0.95  # a plan by formula is to leave a twentieth of a chip's memory
-# What a machine may say of itself; whatever else an overlay changes its comment has to name.
+ROOM = 0.95  # A plan by formula must leave a twentieth of a chip's memory free.
+# Settings that belong to the machine. An overlay's comment must name any other key that it changes.
 OF_MACHINES = {
     "mesh.fsdp", "mesh.tensor", "model.kept_logits_mib", "rollout.memory", "rollout.max_num_seqs",
     "validation.max_num_seqs", "grpo.gradient_accumulation_steps", "sft.gradient_accumulation_steps",
@@ -63,7 +63,7 @@ def config_of(recipe: str, machine: str) -> TrainConfig:
 
 
 def plan_of(config: TrainConfig, machine: str, mean_answer: float = 0.0) -> Plan:
-    """Return the plan by formula, prompts all of the longest; `mean_answer` in tokens (0: every answer the longest)."""
+    """Return the plan by formula for prompts of maximal length; `mean_answer` is in tokens (0: maximal length)."""
     shape, topology = published_shape(SHAPES[Path(config.model.checkpoint).name]), find_topology(MACHINES[machine])
     mesh = mesh_sizes(f"{config.mesh.data}x{config.mesh.fsdp}x{config.mesh.tensor}", topology.chips)
     answers = between(mean_answer, longest_answer(config.sampling)[1]) if mean_answer else None
@@ -77,7 +77,7 @@ def as_published(recipe: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("recipe", "machine"), PAIRS)
-def test_a_recipe_fits_the_machine_and_keeps_its_papers_numbers(recipe: str, machine: str) -> None:
+def test_recipe_fits_the_machine_and_keeps_the_papers_numbers(recipe: str, machine: str) -> None:
     config = config_of(recipe, machine)
     plan = plan_of(config, machine)
     have = plan.topology.chip.memory
@@ -95,8 +95,8 @@ def test_a_recipe_fits_the_machine_and_keeps_its_papers_numbers(recipe: str, mac
         ("skyrl_sql", "v5p_4x4x2", 301.0 / 4),
     ],
 )
-def test_packing_and_copies_bring_a_step_to_the_goal(recipe: str, machine: str, most: float) -> None:
-    """Answers of 1,000 tokens in the mean, prompts all of the longest; seconds at best by formula."""
+def test_packing_and_replicas_reach_the_step_time_goal(recipe: str, machine: str, most: float) -> None:
+    """Use a mean answer of 1,000 tokens, prompts of maximal length, and the formula's lower limit of seconds."""
     apart, packed = (plan_of(config_of(recipe, on), on, 1000) for on in (machine, f"{machine}_packed"))
     assert packed.fits
     assert packed.seconds <= most < apart.seconds
@@ -111,8 +111,8 @@ def test_packing_and_copies_bring_a_step_to_the_goal(recipe: str, machine: str, 
         ("think2sql", "v5e_4x4_packed"),
     ],
 )
-def test_a_decode_step_moves_little_beside_weights_and_valid_keys(recipe: str, machine: str) -> None:
-    """At most 1.3 times the weights that are multiplied and, once a group, the keys that are there."""
+def test_decode_step_reads_little_more_than_weights_and_valid_keys(recipe: str, machine: str) -> None:
+    """Allow 1.3 times the bytes of the multiplied weights and, once per group, of the valid keys."""
     config = config_of(recipe, machine)
     plan = plan_of(config, machine, 1000)
     model = published_shape(SHAPES[Path(config.model.checkpoint).name])
@@ -125,7 +125,7 @@ def test_a_decode_step_moves_little_beside_weights_and_valid_keys(recipe: str, m
     assert step.cost.hbm <= 1.3 * least / int(config.rollout.mesh.split("x")[1])
 
 
-def test_the_tables_recipes_and_machines_are_those_of_the_folder() -> None:
+def test_documented_recipes_and_machines_match_the_folder() -> None:
     assert {path.stem for path in (ROOT / "configs/on").iterdir()} == set(MACHINES)
     papers = {"arctic", "paverl", "skyrl_sql", "sql_r1", "think2sql"}
     written = {path.stem for path in (ROOT / "configs").glob("*.yaml") if not path.stem.endswith("-tiny")}

@@ -1,4 +1,4 @@
-"""Every shipped configuration resolves to the values of resolved_values.json, or to another one that is listed here."""
+"""Every shipped configuration resolves to the values of resolved_values.json, except for changes listed here."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def load_script() -> ModuleType:
     spec = importlib.util.spec_from_file_location("write_resolved_values", path)
     assert spec is not None
     assert spec.loader is not None
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # dataclasses look their module up
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # dataclasses looks up the module
     spec.loader.exec_module(module)
     return module
 
@@ -33,9 +33,10 @@ script = load_script()
 class Changes(NamedTuple):
     """Changes since the table was written; keys have the table's names.
 
-    `intended`: (pattern of entries, key) to the new value and the reason. An item that changes no entry is a fault.
-    `unread`: a pattern of keys to what says, of an entry's values, that nothing reads them there, and the reason.
-    `renamed`: the table's name of a key to its name today. `removed`: a key that is gone to the reason.
+    `intended` maps (pattern of entries, key) to the new value and the reason. An item that changes no entry is a fault.
+    `unread` maps a pattern of keys to a predicate and the reason. The predicate returns whether nothing reads the keys,
+    given an entry's values. `renamed` maps a table's key to its present name. `removed` maps a removed key to the
+    reason.
     """
 
     intended: Mapping[tuple[str, str], tuple[Any, str]] = {}
@@ -64,7 +65,7 @@ INTENDED: dict[tuple[str, str], tuple[Any, str]] = {
 
 
 def _reads_no_questions(values: Mapping[str, Any]) -> bool:
-    """Return whether an entry is of a command that reads the questions of `evaluate.data`, or those of training."""
+    """Return whether an entry's command reads neither the questions of `evaluate.data` nor those of training."""
     return "evaluate.data" in values or "grpo.steps" not in values
 
 
@@ -139,12 +140,12 @@ def part_of(entry: Any) -> str:
 
 
 def required_layers(entry: Any) -> tuple[str, ...]:
-    """Return the names that the table has to have for an entry: a pair may add no values to its two files."""
+    """Return the names that the table must have for an entry: a pair may add no values to its two files."""
     return entry.layers[-2:]
 
 
 def table_values(part: Mapping[str, Any], entry: Any, keys: Iterable[str]) -> dict[str, Any]:
-    """Return the values that the table has for an entry's keys; a key that it lacks is left out."""
+    """Return the table's values for an entry's keys, without keys that the table lacks."""
     shared = {key: script.shared_key(key) for key in keys}
     known = {key: part["common"][name] for key, name in shared.items() if name in part["common"]}
     for layer in reversed(entry.layers):
@@ -153,9 +154,9 @@ def table_values(part: Mapping[str, Any], entry: Any, keys: Iterable[str]) -> di
 
 
 def changed_values(resolved: Resolved, table: Mapping[str, Any], changes: Changes) -> Iterator[str]:
-    """Yield a line per value that differs and is not intended, and per intention without effect; 1 and 1.0 differ.
+    """Yield a line per unintended difference and per intention without effect; 1 and 1.0 differ.
 
-    A configuration that the table lacks is skipped: `entry_faults` reports it.
+    Skip a configuration that the table lacks: `entry_faults` reports it.
     """
     table_name = {new: old for old, new in changes.renamed.items()}
     effective = set()
@@ -183,9 +184,9 @@ def changed_values(resolved: Resolved, table: Mapping[str, Any], changes: Change
 
 
 def lost_keys(resolved: Resolved, table: Mapping[str, Any], changes: Changes) -> Iterator[str]:
-    """Yield a line per key of the table that is gone, and per rename or removal that is not one.
+    """Yield a line per lost key of the table, and per invalid rename or removal.
 
-    An entry has the sections of its command's root alone: keys of other sections are not looked for in it.
+    An entry has only the sections of its command's root: keys of other sections are not expected.
     """
     for entry, values in resolved.items():
         part = table[part_of(entry)]
@@ -241,7 +242,7 @@ def test_every_configuration_is_in_the_table(resolved: Resolved, table: dict[str
     assert {path for path in shipped - named if not Path(path).name.startswith("_")} == set()
 
 
-def test_resolved_values_are_those_of_the_table(resolved: Resolved, table: dict[str, Any]) -> None:
+def test_resolved_values_equal_the_table(resolved: Resolved, table: dict[str, Any]) -> None:
     faults = list(changed_values(resolved, table, CHANGES))
     assert not faults, "\n".join(faults)
 
@@ -251,7 +252,7 @@ def test_every_key_of_the_table_is_kept_renamed_or_removed(resolved: Resolved, t
     assert not faults, "\n".join(faults)
 
 
-def test_the_table_names_no_folder_of_a_machine(table: dict[str, Any]) -> None:
+def test_table_names_no_folder_of_a_machine(table: dict[str, Any]) -> None:
     texts = [text for part in table.values() for text in map(script.as_text, part.values())]
     assert all(str(ROOT) not in text and '"/' not in text for text in texts)
 
@@ -268,7 +269,7 @@ SMALL: dict[str, Any] = {
 
 
 def resolved_with(**values: Any) -> dict[Any, dict[str, Any]]:
-    """Return what SMALL holds, with other values in both entries; None leaves a key out."""
+    """Return the values of SMALL with other values in both entries; None removes a key."""
     expected = {
         ARCTIC: {"seed": 0, "grpo.steps": 7, "mesh.fsdp": -1},
         ON_GPU: {"seed": 0, "grpo.steps": 7, "mesh.fsdp": 1},
@@ -300,9 +301,7 @@ def resolved_with(**values: Any) -> dict[Any, dict[str, Any]]:
         ),
     ],
 )
-def test_a_changed_value_is_a_fault_unless_intended(
-    values: dict[str, Any], changes: Changes, faults: list[str]
-) -> None:
+def test_changed_value_is_a_fault_unless_intended(values: dict[str, Any], changes: Changes, faults: list[str]) -> None:
     assert list(changed_values(resolved_with(**values), SMALL, changes)) == faults
 
 
@@ -329,7 +328,7 @@ def test_a_changed_value_is_a_fault_unless_intended(
         ({}, Changes(renamed={"x": "z"}), {"RENAMED x: the table has no such key", "RENAMED z: no root has this key"}),
     ],
 )
-def test_a_lost_key_is_a_fault_unless_renamed_or_removed(
+def test_lost_key_is_a_fault_unless_renamed_or_removed(
     values: dict[str, Any], changes: Changes, faults: set[str]
 ) -> None:
     assert set(lost_keys(resolved_with(**values), SMALL, changes)) == faults

@@ -1,4 +1,4 @@
-"""One type of section says how answers are sampled in training, validation and evaluation."""
+"""Training, validation and evaluation share one type of sampling section."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SMALL = Path(__file__).parents[2] / "small.yaml"
 DIALOGUES = SamplingConfig(temperature=0.7, top_k=5, stop=["END"], max_new_tokens=50, turns=4, max_total_tokens=700)
 
 
-def test_three_sections_have_one_type_and_their_own_defaults() -> None:
+def test_three_sampling_sections_share_a_type_with_their_own_defaults() -> None:
     config = TrainConfig()
     sections = (config.sampling, config.validation.sampling, EvaluateConfig().evaluate.sampling)
     assert [type(section) for section in sections] == [SamplingConfig] * 3
@@ -38,14 +38,16 @@ def test_three_sections_have_one_type_and_their_own_defaults() -> None:
     ],
     ids=["defaults", "own numbers", "own ends"],
 )
-def test_validation_takes_turns_ends_and_the_total_of_training(overrides: list[str], expected: SamplingConfig) -> None:
+def test_validation_inherits_turns_stops_and_total_length_from_training(
+    overrides: list[str], expected: SamplingConfig
+) -> None:
     validation = load_config(
         TrainConfig, SMALL, [f"validation.sampling.{override}" for override in overrides]
     ).validation
     assert validation.sampling_in(DIALOGUES) == expected
 
 
-def test_the_default_of_validation_is_greedy_in_one_turn_without_a_bound_on_all_turns() -> None:
+def test_validation_default_is_greedy_with_one_turn_and_no_total_limit() -> None:
     greedy = ValidationConfig().sampling_in(SamplingConfig(max_total_tokens=700))
     assert sampling_by(greedy, n=1, seed=0, stop=("END",)) == SamplingParams(
         temperature=0.0, max_new_tokens=1024, stop=("END",)

@@ -1,4 +1,4 @@
-"""The settings of published evaluations in `configs/as/`, as `evaluate --as SYSTEM` takes them."""
+"""Settings of published evaluations in `configs/as/`, for `evaluate --as SYSTEM`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ GREEDY = {
 }  # fmt: skip
 REFINED = {"runs": 3, "rule": "refined"}
 QWEN3 = {"temperature": 0.7, "top_p": 0.8, "top_k": 20, "max_new_tokens": 4096}
-# (recipe, values that differ: of `data` from CHAT, of `evaluate.sampling` from GREEDY, of other `evaluate` from ONCE)
+# (recipe, values that differ: in `data` from CHAT, in `evaluate.sampling` from GREEDY, elsewhere in `evaluate` from
+# ONCE)
 EXPECTED: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "omnisql": ("omnisql", {"retrieval": {**CHAT["retrieval"], "top_k": 20}}, {}, {}),
     "arctic": ("arctic", {}, {"max_new_tokens": 4096}, {}),
@@ -56,7 +57,7 @@ def test_each_system_has_one_file() -> None:
 
 
 @pytest.mark.parametrize("system", EXPECTED)
-def test_settings_are_those_of_the_paper(system: str) -> None:
+def test_settings_equal_the_papers(system: str) -> None:
     recipe, data, sampling, evaluate = EXPECTED[system]
     sampling = {**GREEDY, **sampling}
     expected: dict[str, Any] = {
@@ -90,13 +91,13 @@ def test_settings_replace_defaults_by_section_and_drop_the_runs_sampling() -> No
 @pytest.mark.parametrize(
     ("system", "rules"), [("think2sql", {"rule": "refined"}), ("paverl", {"rules": EXPECTED["paverl"][3]["rules"]})]
 )
-def test_answers_that_exist_take_the_rules_alone(system: str, rules: dict[str, Any]) -> None:
+def test_existing_answers_use_only_the_rules(system: str, rules: dict[str, Any]) -> None:
     settings = as_published(
         system, {"recipe": "arctic", "data": {"retrieval": {"top_k": 5}}, "evaluate": {"runs": 2}}, True
     )
     assert settings == {"recipe": "arctic", "data": {"retrieval": {"top_k": 5}}, "evaluate": {"runs": 2, **rules}}
 
 
-def test_unknown_system_is_refused_with_the_nearest() -> None:
+def test_unknown_system_error_suggests_the_nearest() -> None:
     with pytest.raises(InputError, match=r"^--as artic: none of arctic, .*skyrl_sql.*; the nearest is arctic$"):
         as_published("artic", {})

@@ -17,13 +17,13 @@ def write(folder: Path, text: str) -> Path:
     return path
 
 
-def test_yaml_keeps_texts_that_yaml_could_read_otherwise(tmp_path: Path) -> None:
+def test_yaml_quotes_ambiguous_strings(tmp_path: Path) -> None:
     texts = ["a\x85b", "1e3", "1_0", "\U0001f600", "a\u2028b", "yes", "~"]
     config = load_config(TrainConfig, SMALL, [{"data.hide": texts}])
     assert load_config(TrainConfig, write(tmp_path, to_yaml(config))).data.hide == texts
 
 
-def test_yaml_of_a_config_reads_back_equal(tmp_path: Path) -> None:
+def test_config_round_trips_through_yaml(tmp_path: Path) -> None:
     config = load_config(
         TrainConfig, SMALL, ["grpo.optim.lr=3e-7", "mesh.tensor=2", "data.evals=[x, y]", "run.resume=true"]
     )
@@ -51,8 +51,8 @@ def test_yaml_of_a_config_reads_back_equal(tmp_path: Path) -> None:
         "[a]",
     ],
 )
-def test_an_odd_text_reads_back_equal_from_the_file_of_a_run(text: str, tmp_path: Path) -> None:
-    """A run whose command has such a value is not refused as another when it resumes."""
+def test_unusual_string_round_trips_through_a_runs_file(text: str, tmp_path: Path) -> None:
+    """A run with such a value resumes without a settings mismatch."""
     config = changed(
         load_config(TrainConfig, SMALL),
         {"run.project": text, "data.select.include_ids": text, "data.evals": [text, "x"]},

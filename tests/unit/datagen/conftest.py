@@ -15,7 +15,7 @@ from jaxrl_sql.datagen.synth.store import write_database
 def connect_all(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Callable[[Sequence[Database]], dict[str, sqlite3.Connection]]]:
-    """Write databases to files and connect to them; all are closed in the end."""
+    """Write databases to files and connect to them; close all connections at the end."""
     folder = tmp_path_factory.mktemp("databases")
     opened: dict[str, sqlite3.Connection] = {}
 

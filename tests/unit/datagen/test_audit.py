@@ -1,4 +1,4 @@
-"""What an audit finds: shared questions, SQL and databases, and golds that say little; and what it leaves alone."""
+"""The audit reports shared questions, SQL and databases, and uninformative golds, without false positives."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def findings(out: Path) -> dict[str, dict[str, dict[str, Any]]]:
     return found
 
 
-def look(tmp_path: Path, *arguments: str | Path) -> dict[str, dict[str, dict[str, Any]]]:
+def run_audit(tmp_path: Path, *arguments: str | Path) -> dict[str, dict[str, dict[str, Any]]]:
     assert main([*map(str, arguments), "--out", str(tmp_path / "audit")]) == 0
     return findings(tmp_path / "audit")
 
 
-def test_questions_and_sql_of_training_are_found_however_they_are_written(tmp_path: Path) -> None:
+def test_audit_finds_training_questions_and_sql_in_other_spellings(tmp_path: Path) -> None:
     train = make_set(
         tmp_path / "train",
         [
@@ -75,7 +75,7 @@ def test_questions_and_sql_of_training_are_found_however_they_are_written(tmp_pa
         "CREATE TABLE hero(id, name, age, other)",
         "others",
     )
-    found = look(tmp_path, "--train", train, "--eval", target, "--no-golds")
+    found = run_audit(tmp_path, "--train", train, "--eval", target, "--no-golds")
     assert {kind: set(ids) for kind, ids in found.items()} == {
         "question: same": {"same"},
         "question: nearly the same": {"near"},
@@ -166,18 +166,18 @@ COLUMNS = "id INTEGER PRIMARY KEY, name TEXT, power TEXT, age INT, city TEXT"
         ("CREATE TABLE hero(id, name)", "small", ""),
     ],
 )
-def test_databases_of_training_are_found(tmp_path: Path, script: str, db_id: str, kind: str) -> None:
+def test_audit_finds_training_databases(tmp_path: Path, script: str, db_id: str, kind: str) -> None:
     train = make_set(tmp_path / "train", [("t", "q", "SELECT 1")])
     target = make_set(tmp_path / "dev", [("e", "other", "SELECT 2, 3")], script, db_id)
-    found = look(tmp_path, "--train", train, "--eval", target, "--no-golds")
+    found = run_audit(tmp_path, "--train", train, "--eval", target, "--no-golds")
     kinds = [name for name in found if name.startswith("database")]
     assert [name.removeprefix("database: ") for name in kinds] == ([kind.removeprefix("database: ")] if kind else [])
     if kinds:
         assert set(found[kinds[0]]) == {db_id}
 
 
-def test_two_databases_of_one_name_are_two(tmp_path: Path) -> None:
-    """As where a set asks in several dialects, each of which has a database of its own."""
+def test_databases_with_the_same_name_are_distinguished_by_path(tmp_path: Path) -> None:
+    """A set in several dialects has such databases: one per dialect."""
     empty = make_set(tmp_path / "empty", [], "CREATE TABLE villain(name)") / "databases/heroes/heroes.sqlite"
     heroes = make_set(tmp_path / "a", [("a", "q", "SELECT name FROM hero")])
     villains = make_set(tmp_path / "b", [("b", "q", "SELECT name FROM villain")], "CREATE TABLE villain(name, age)")
@@ -192,7 +192,7 @@ def test_two_databases_of_one_name_are_two(tmp_path: Path) -> None:
     assert [one.id for one in told if one.kind == "suite: gold fails on a variant"] == ["a"]
 
 
-def test_golds_are_run_and_told_by_what_they_do(tmp_path: Path) -> None:
+def test_golds_are_run_and_classified_by_result(tmp_path: Path) -> None:
     target = make_set(
         tmp_path / "dev",
         [
@@ -210,7 +210,7 @@ def test_golds_are_run_and_told_by_what_they_do(tmp_path: Path) -> None:
             ),
         ],
     )
-    found = look(tmp_path, "--eval", target, "--timeout-ms", "300", "--threads", "1")
+    found = run_audit(tmp_path, "--eval", target, "--timeout-ms", "300", "--threads", "1")
     assert set(found) == {
         "gold: fails", "gold: empty", "gold: times out", "gold: one row of 0 or NULL", "gold: matched by a constant",
     }  # fmt: skip
@@ -225,14 +225,14 @@ def test_golds_are_run_and_told_by_what_they_do(tmp_path: Path) -> None:
     assert "test_suite" in answers["empty"]["empty"]
     assert "refined" in answers["null"]["NULL"]
     assert "1" not in answers["null"]
-    # A set of rows is the same however often the row stands; with counts it is not.
+    # Duplicate rows do not change a set of rows; they change a multiset.
     assert "bird" in answers["ones"]["1"]
     assert "refined" not in answers["ones"]["1"]
     told = json.loads((tmp_path / "audit/audit.json").read_text())
     assert told["sets"]["dev"]["constants"]["1"]["bird"] == 2
 
 
-def test_a_suite_tells_golds_apart_that_one_database_does_not(tmp_path: Path) -> None:
+def test_suite_separates_golds_that_one_database_cannot(tmp_path: Path) -> None:
     target = make_set(
         tmp_path / "dev",
         [
@@ -251,7 +251,7 @@ def test_a_suite_tells_golds_apart_that_one_database_does_not(tmp_path: Path) ->
         with closing(sqlite3.connect(copy)) as connection:
             connection.execute("INSERT INTO hero(name, age) VALUES ('young', ?)", (age,))
             connection.commit()
-    found = look(tmp_path, "--eval", target, "--suite", tmp_path / "suite")
+    found = run_audit(tmp_path, "--eval", target, "--suite", tmp_path / "suite")
     chance = found["suite: equal to another gold on one database"]
     assert set(chance) == {"old", "all", "all again"}
     assert set(chance["old"]["with"]) == {"all", "all again"}
@@ -260,7 +260,7 @@ def test_a_suite_tells_golds_apart_that_one_database_does_not(tmp_path: Path) ->
     assert found["suite: gold fails on a variant"]["broken"]["statuses"] == ["runtime_error"]
 
 
-def test_what_cannot_be_looked_at_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unusable_audit_inputs_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = make_set(tmp_path / "dev", [("e", "q", "SELECT 1")])
     for arguments in ([], ["--eval", str(tmp_path / "none")], ["--eval", str(target), "--suite", str(tmp_path)]):
         assert main([*arguments, "--out", str(tmp_path / "audit")]) == 2
@@ -272,24 +272,26 @@ def test_what_cannot_be_looked_at_is_said(tmp_path: Path, capsys: pytest.Capture
 
 
 @pytest.mark.parametrize("name", ["limit", "threads", "timeout-ms", "slow-ms"])
-def test_a_number_below_0_is_one_line(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_negative_number_is_reported_in_one_line(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = make_set(tmp_path / "dev", [("e", "q", "SELECT 1")])
     assert main(["--eval", str(target), f"--{name}=-1", "--out", str(tmp_path / "audit")]) == 2
     assert f"audit: {name.replace('-', '_')} must be 0 or more, not -1" in capsys.readouterr().err
 
 
-def test_skipped_lines_are_findings_and_the_table_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_skipped_lines_are_findings_and_the_table_counts_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     target = make_set(tmp_path / "dev", [("e", "q", "SELECT 1 WHERE 0"), ("mute", "", "SELECT 1")])
-    found = look(tmp_path, "--eval", target)
+    found = run_audit(tmp_path, "--eval", target)
     assert set(found["cannot be read"]) == {"mute"}
     table = capsys.readouterr().out
     assert "gold: empty" in table
     assert "100.0 %" in table
 
 
-def test_what_was_read_otherwise_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_replaced_bytes_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = make_set(tmp_path / "dev", [("e", "q", "SELECT 1")])
     (target / "questions.jsonl").unlink()
     (target / "dev.csv").write_bytes(b"question,sql\nWho\x92s?,SELECT 1\n")
-    look(tmp_path, "--eval", target / "dev.csv", "--no-golds")
+    run_audit(tmp_path, "--eval", target / "dev.csv", "--no-golds")
     assert "dev.csv: dev.csv: 1 bytes are not UTF-8 and were read as Windows-1252" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Rows that a query needs, read from the query: each case is run, on tables whose constraints hold before and after."""
+"""Rows are derived from a query so that it returns some. Each case runs, and constraints hold before and after."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def count(connection: sqlite3.Connection) -> int:
         "SELECT name FROM city WHERE (country = 'A' AND name = 'B') AND NOT founded = '2000-01-01'",
     ],
 )  # fmt: skip
-def test_rows_make_the_gold_return_some(connection: sqlite3.Connection, path: Path, sql: str) -> None:
+def test_added_rows_make_the_gold_return_rows(connection: sqlite3.Connection, path: Path, sql: str) -> None:
     assert connection.execute(sql).fetchall() == []
     before = count(connection)
     change = fill(connection, read_schema(path), "q", sql, ["SELECT name FROM city"], random.Random(0))
@@ -108,7 +108,7 @@ def test_rows_make_the_gold_return_some(connection: sqlite3.Connection, path: Pa
         ),
     ],
 )
-def test_what_cannot_be_filled_says_why_and_leaves_nothing(
+def test_unfillable_gold_has_a_reason_and_changes_nothing(
     connection: sqlite3.Connection, path: Path, sql: str, others: list[str], says: str
 ) -> None:
     before = list(connection.iterdump())
@@ -118,8 +118,8 @@ def test_what_cannot_be_filled_says_why_and_leaves_nothing(
     assert list(connection.iterdump()) == before
 
 
-def test_rows_make_no_tie_in_another_gold(connection: sqlite3.Connection, path: Path) -> None:
-    """A row like Bob's would be rewarded as much as Bob: whoever is rewarded best must stay one."""
+def test_added_rows_make_no_tie_in_another_gold(connection: sqlite3.Connection, path: Path) -> None:
+    """A row like Bob's would have the same pay: the worker with the highest pay must stay unique."""
     best = 'SELECT name FROM "work er" ORDER BY pay DESC LIMIT 1'
     sql = "SELECT name FROM \"work er\" WHERE name = 'Cy'"
     filled = 0
@@ -145,13 +145,13 @@ def test_rows_make_no_tie_in_another_gold(connection: sqlite3.Connection, path: 
         ("SELECT worker, count(*) FROM done GROUP BY worker ORDER BY 2 DESC LIMIT 1", True),
         ("SELECT worker, grade FROM done ORDER BY 2 LIMIT 1", False),
         ("SELECT worker FROM done ORDER BY grade > 0", False),
-        ("SELECT worker FROM done ORDER BY 1.5 LIMIT 1", True),  # no column's number
+        ("SELECT worker FROM done ORDER BY 1.5 LIMIT 1", True),  # not a column's number
         ("SELECT worker FROM done LIMIT 1", False),
         ("SELECT worker FROM done ORDER BY nowhere LIMIT 1", False),
         ("SELECT (", False),
     ],
 )
-def test_ties_at_a_cut_are_seen(connection: sqlite3.Connection, sql: str, tied: bool) -> None:
+def test_ties_at_a_limit_are_detected(connection: sqlite3.Connection, sql: str, tied: bool) -> None:
     assert is_tied(connection, sql) == tied
 
 
@@ -171,9 +171,7 @@ def test_ties_at_a_cut_are_seen(connection: sqlite3.Connection, sql: str, tied: 
         ("I am sorry, (", "answer"),
     ],
 )
-def test_rows_of_somebody_else_are_rows_and_nothing_else(
-    connection: sqlite3.Connection, script: str, says: str
-) -> None:
+def test_model_written_script_may_only_insert_rows(connection: sqlite3.Connection, script: str, says: str) -> None:
     before = list(connection.iterdump())
     change = fill_by(connection, "q", "SELECT name FROM city WHERE country = 'Peru'", [], script)
     if says:
@@ -202,5 +200,5 @@ def test_rows_of_somebody_else_are_rows_and_nothing_else(
         ([("!=", 5)], ("free", None)),
     ],
 )
-def test_values_lie_within_their_bounds(conditions: list[tuple[str, object]], value: tuple[str, object]) -> None:
+def test_values_satisfy_their_conditions(conditions: list[tuple[str, object]], value: tuple[str, object]) -> None:
     assert value_for(iter(conditions)) == value

@@ -1,4 +1,4 @@
-"""Rows that are invented for golds have values of their columns' kinds."""
+"""Rows added for golds have values of their columns' kinds."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def connection(tmp_path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def filled(connection: sqlite3.Connection, path: Path, sql: str) -> Change | str:
-    assert connection.execute(sql).fetchall() == [], "nothing is returned before"
+    assert connection.execute(sql).fetchall() == [], "the query returns rows without the added ones"
     return fill(connection, read_schema(path), "q", sql, [], random.Random(0))
 
 
 @pytest.mark.parametrize(
     "sql",
     [
-        # The mean of texts that are dates is the mean of their years, 1985.5, and no birthday.
+        # The mean of dates stored as text is the mean of their years, 1985.5, and no birthday.
         "SELECT name FROM player WHERE birthday > (SELECT AVG(birthday) FROM player) AND name = 'Cy'",
         "SELECT name FROM player WHERE birthday > '1990-01-01' AND birthday < '1990-01-04'",
         "SELECT name FROM player WHERE birthday > 1990",
@@ -67,7 +67,7 @@ def filled(connection: sqlite3.Connection, path: Path, sql: str) -> Change | str
         "SELECT code FROM later WHERE code = 'z'",
     ],
 )
-def test_invented_rows_keep_the_kinds_of_columns(connection: sqlite3.Connection, tmp_path: Path, sql: str) -> None:
+def test_added_rows_keep_the_kinds_of_columns(connection: sqlite3.Connection, tmp_path: Path, sql: str) -> None:
     change = filled(connection, tmp_path / "a.sqlite", sql)
     assert isinstance(change, Change), change
     assert connection.execute(sql).fetchall()
@@ -89,7 +89,9 @@ def test_invented_rows_keep_the_kinds_of_columns(connection: sqlite3.Connection,
         "SELECT name FROM player WHERE birthday = 'soon'",
     ],
 )
-def test_no_row_is_invented_that_no_such_column_holds(connection: sqlite3.Connection, tmp_path: Path, sql: str) -> None:
+def test_no_row_is_added_with_values_unlike_the_columns(
+    connection: sqlite3.Connection, tmp_path: Path, sql: str
+) -> None:
     before = list(connection.iterdump())
     why = filled(connection, tmp_path / "a.sqlite", sql)
     assert isinstance(why, str)
@@ -112,18 +114,18 @@ def test_no_row_is_invented_that_no_such_column_holds(connection: sqlite3.Connec
         ([], None),
     ],
 )
-def test_what_comes_next(known: list[Any], coming: Any) -> None:
+def test_next_value_of_a_sequence(known: list[Any], coming: Any) -> None:
     assert next_value(known) == coming
 
 
-def test_values_within_conditions_or_none() -> None:
+def test_value_within_conditions_or_none() -> None:
     assert value_within([(">", 5.5)], 6.5, [1, 2]) == 6
     assert value_within([(">", 5.2), ("<", 5.8)], 5.5, [1, 2]) is None
     assert value_within([(">", 5.2), ("<", 5.8)], 5.5, [1.5]) == 5.5
     assert value_within([(">", "5")], "5z", [1, 12]) == 6
     assert value_within([("like", "B%")], "B", ["A-17"]) == "B-17"
     assert value_within([(">", "2020-02-28")], "2021-02-28", ["2019-01-01"]) == "2021-02-28"
-    assert value_within([("<", "2020-03-01")], "2019-03-01", ["12:00"]) == "12:00", "no date, where times are held"
+    assert value_within([("<", "2020-03-01")], "2019-03-01", ["12:00"]) == "12:00", "no date in a column of times"
     assert is_alike("soon", ["later"])
     assert not is_alike("soon", ["2020-01-01"], is_named=True)
     assert is_alike("soon", ["A-17"], is_named=True)

@@ -1,4 +1,4 @@
-"""Preparing data: choosing, balancing, merging, splitting by database, and every bad input in one line."""
+"""Data preparation: selection, balance, merges, splits by database, and one-line errors for invalid inputs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def synsql(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return SynSQL in small, as it is published: 60 questions on ten databases, of three complexities. Read-only."""
+    """Return a small read-only SynSQL in its published layout: 60 questions, ten databases, three complexities."""
     folder = tmp_path_factory.mktemp("source") / "SynSQL-2.5M"
     records = [
         {
@@ -65,7 +65,7 @@ Prepare = Callable[..., tuple[int, str]]
 
 @pytest.fixture
 def prepare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Prepare:
-    """Return what runs the command on values, and what it said."""
+    """Return a function that runs the command on values and returns its exit code and output."""
 
     def run(*values: str, config: Path | None = None, out: str = "out") -> tuple[int, str]:
         file = ["--config", str(config)] if config else []
@@ -76,9 +76,7 @@ def prepare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Prepare:
     return run
 
 
-def test_questions_of_a_complexity_are_chosen_and_always_the_same(
-    synsql: Path, prepare: Prepare, tmp_path: Path
-) -> None:
+def test_selection_by_complexity_is_deterministic(synsql: Path, prepare: Prepare, tmp_path: Path) -> None:
     asked = (f"sources.s.dir={synsql}", "sources.s.complexity=[Complex]", "sources.s.count=12")
     assert prepare(*asked)[0] == 0
     found = load_split(tmp_path / "out", "train").examples
@@ -97,7 +95,7 @@ def test_questions_of_a_complexity_are_chosen_and_always_the_same(
     assert (tmp_path / "other/train/questions.jsonl").read_bytes() != again
 
 
-def test_groups_are_balanced_as_far_as_they_go(synsql: Path, prepare: Prepare, tmp_path: Path) -> None:
+def test_groups_are_balanced_up_to_their_sizes(synsql: Path, prepare: Prepare, tmp_path: Path) -> None:
     balanced = (f"sources.s.dir={synsql}", "sources.s.balance=complexity")
     assert prepare(*balanced, "sources.s.count=20", "sources.s.exclude=['^User:']")[0] == 0
     found = load_split(tmp_path / "out", "train").examples
@@ -113,7 +111,7 @@ def test_groups_are_balanced_as_far_as_they_go(synsql: Path, prepare: Prepare, t
     assert len({one.db_id for one in load_split(tmp_path / "few", "train").examples}) == 10
 
 
-def test_golds_levels_ids_and_pass_rates(synsql: Path, prepare: Prepare, tmp_path: Path) -> None:
+def test_filters_use_golds_levels_ids_and_pass_rates(synsql: Path, prepare: Prepare, tmp_path: Path) -> None:
     synsql = shutil.copytree(synsql, tmp_path / "SynSQL-2.5M")
     records = json.loads((synsql / "data.json").read_text())
     records[1]["sql"], records[2]["sql"], records[3]["db_id"] = EMPTY, WRONG, "lost"
@@ -137,7 +135,7 @@ def test_golds_levels_ids_and_pass_rates(synsql: Path, prepare: Prepare, tmp_pat
     assert found == ["synsql_11", "synsql_12", "synsql_13"]
 
 
-def test_a_validation_split_shares_no_database(synsql: Path, prepare: Prepare, tmp_path: Path) -> None:
+def test_validation_split_shares_no_database(synsql: Path, prepare: Prepare, tmp_path: Path) -> None:
     split = ("validation.questions=18", "validation.databases=3", "count=30", "subsets=[2,4]")
     assert prepare(f"sources.s.dir={synsql}", *split)[0] == 0
     train, held = (load_split(tmp_path / "out", name).examples for name in ("train", "validation"))
@@ -175,7 +173,7 @@ def plain(folder: Path, ids: tuple[str, ...], more: str = "", db_id: str = "shop
     return folder
 
 
-def test_sets_are_merged_unless_a_name_is_of_two_databases(prepare: Prepare, tmp_path: Path) -> None:
+def test_sets_are_merged_unless_two_databases_share_a_name(prepare: Prepare, tmp_path: Path) -> None:
     one, same = plain(tmp_path / "one", ("q1", "q2")), plain(tmp_path / "same", ("q2", "q3"))
     other = plain(tmp_path / "other", ("q9",), "INSERT INTO t VALUES (5, 6);")
     described = one / "databases/shop/database_description"
@@ -200,20 +198,20 @@ def test_sets_are_merged_unless_a_name_is_of_two_databases(prepare: Prepare, tmp
     assert len({source["hash"] for source in manifest["sources"].values()}) == 2
 
 
-def test_sets_to_evaluate_on_lie_beside_what_is_trained_on(prepare: Prepare, tmp_path: Path) -> None:
+def test_evaluation_sets_are_written_next_to_the_training_set(prepare: Prepare, tmp_path: Path) -> None:
     one, judged = plain(tmp_path / "one", ("q1",)), plain(tmp_path / "judged", ("q1", "q2", "q2"))
     asked = lines(judged / "questions.jsonl")
-    asked[2]["id"] = "again"  # evaluation keeps what training would leave out
+    asked[2]["id"] = "again"  # evaluation keeps questions that training would omit
     asked[1]["sql"] = EMPTY
     (judged / "questions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in asked))
     asked_for = (f"sources.one.dir={one}", f"evals.shop_dev.dir={judged}")
     assert prepare(*asked_for)[0] == 0
     assert [example.uid for example in load_split(tmp_path / "out", "shop_dev").examples] == ["q1", "q2", "again"]
     assert json.loads((tmp_path / "out/manifest.json").read_text())["written"]["shop_dev"]["questions"] == 3
-    assert prepare(*asked_for)[0] == 0  # and again into the same folder
+    assert prepare(*asked_for)[0] == 0  # a second run into the same folder
 
 
-def test_what_a_set_to_evaluate_on_lacks_is_told(prepare: Prepare, tmp_path: Path) -> None:
+def test_questions_omitted_from_an_evaluation_set_are_reported(prepare: Prepare, tmp_path: Path) -> None:
     one, hospital = plain(tmp_path / "one", ("q1",)), tmp_path / "ehrsql/mimic_iii"
     database(hospital / "mimic_iii.sqlite")
     asked = [
@@ -228,7 +226,7 @@ def test_what_a_set_to_evaluate_on_lacks_is_told(prepare: Prepare, tmp_path: Pat
     assert told["left_out"] == {"has no answer": 1}
 
 
-def test_two_databases_of_one_name_are_not_written_over_each_other(prepare: Prepare, tmp_path: Path) -> None:
+def test_databases_with_the_same_name_do_not_overwrite_each_other(prepare: Prepare, tmp_path: Path) -> None:
     one, own = plain(tmp_path / "one", ("q1",)), tmp_path / "own"
     database(own / "north/shop.sqlite")
     database(own / "south/shop.sqlite", "INSERT INTO t VALUES (5, 6);")
@@ -249,7 +247,7 @@ def test_two_databases_of_one_name_are_not_written_over_each_other(prepare: Prep
     assert [one.db_id for one in load_split(tmp_path / "out", "dev").examples] == ["north", "south"]
 
 
-def test_natural_names_go_with_their_databases(prepare: Prepare, tmp_path: Path) -> None:
+def test_natural_names_are_copied_with_their_databases(prepare: Prepare, tmp_path: Path) -> None:
     one, other = plain(tmp_path / "one", ("q1",)), plain(tmp_path / "other", ("q2",), "INSERT INTO t VALUES (5, 6);")
     names = {"db_id": "shop", "table_names_original": ["t"], "column_names_original": [[-1, "*"], [0, "x"]]}
     for folder, said in ((one, "shelf"), (other, "corner")):
@@ -276,7 +274,7 @@ def test_each_question_is_counted_once(prepare: Prepare, tmp_path: Path) -> None
     assert 0 < told["left_out"]["gold fails: schema_error"] < told["left_out"]["not among those chosen"]
 
 
-def test_repeats_are_left_out(prepare: Prepare, tmp_path: Path) -> None:
+def test_repeated_questions_are_skipped(prepare: Prepare, tmp_path: Path) -> None:
     folder = plain(tmp_path / "one", ("q1",))
     asked = lines(folder / "questions.jsonl")
     asked += [{**asked[0], "id": "q2", "question": "which q1 ?"}]
@@ -287,7 +285,7 @@ def test_repeats_are_left_out(prepare: Prepare, tmp_path: Path) -> None:
     assert len(lines(tmp_path / "out/train/questions.jsonl")) == 2
 
 
-def test_gretel_s_databases_are_made_of_its_scripts(prepare: Prepare, tmp_path: Path) -> None:
+def test_gretel_databases_are_built_from_its_scripts(prepare: Prepare, tmp_path: Path) -> None:
     home, outside = tmp_path / "gretel", tmp_path / "outside.sqlite"
     home.mkdir()
     script = "CREATE TABLE t (x INT, y TEXT); INSERT INTO t VALUES (1, 'a;b');"
@@ -313,7 +311,7 @@ def test_gretel_s_databases_are_made_of_its_scripts(prepare: Prepare, tmp_path: 
     assert [one.db_id for one in load_benchmark(tmp_path / "all/train").examples] == ["gretel_1", "gretel_4"]
 
 
-def test_a_script_without_end_is_stopped(tmp_path: Path) -> None:
+def test_endless_script_is_stopped(tmp_path: Path) -> None:
     endless = "CREATE TABLE t AS WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT max(n) FROM r"
     assert make_database(tmp_path / "a/a.sqlite", endless) == "its script fails: interrupted"
     assert not (tmp_path / "a/a.sqlite").exists()
@@ -348,13 +346,13 @@ def test_a_script_without_end_is_stopped(tmp_path: Path) -> None:
         (["sources.s.dir"], "'sources.s.dir' is no key.sub=value"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_prepared_is_one_line(values: list[str], words: str, synsql: Path, prepare: Prepare) -> None:
+def test_invalid_input_is_reported_in_one_line(values: list[str], words: str, synsql: Path, prepare: Prepare) -> None:
     code, said = prepare(*(value.replace("SET", str(synsql)) for value in values))
     assert (code, said.count("\n")) == (2, 1), said
     assert words in said
 
 
-def test_a_strange_folder_or_file_is_refused(synsql: Path, prepare: Prepare, tmp_path: Path) -> None:
+def test_unexpected_folder_or_file_is_refused(synsql: Path, prepare: Prepare, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.txt").write_text("mine")
     code, said = prepare(f"sources.s.dir={synsql}", out="mine")
@@ -370,14 +368,14 @@ def prepared(path: Path) -> PrepareConfig:
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=[path.stem for path in CONFIGS])
-def test_every_paper_s_mix_can_be_read(path: Path) -> None:
+def test_every_papers_mix_can_be_loaded(path: Path) -> None:
     config = prepared(path)
     assert config.out.startswith("data/")
     assert config.sources
 
 
 @pytest.mark.parametrize("name", PAPERS)
-def test_every_paper_trains_on_what_is_prepared_for_it(name: str) -> None:
+def test_every_paper_trains_on_its_prepared_data(name: str) -> None:
     data = load_config(TrainConfig, ROOT / f"configs/{name}.yaml").data
     (mix,) = (settings for path in CONFIGS if (settings := prepared(path)).out == data.dir)
     assert set(data.evals) <= {*mix.evals, *(["validation"] if mix.validation.questions else [])}

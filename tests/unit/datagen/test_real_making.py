@@ -1,4 +1,4 @@
-"""Auditing, filling and asking on the real sets that JAXRL_SQL_DATA names."""
+"""Audit, augmentation and question generation on the real sets in JAXRL_SQL_DATA."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = [
 
 
 @pytest.mark.slow
-def test_what_is_known_of_spider_dev_is_found(tmp_path: Path) -> None:
+def test_audit_finds_the_known_faults_of_spider_dev(tmp_path: Path) -> None:
     dev, suite = ROOT / "spider_dev", ROOT / "spider_dev_testsuite"
     chosen = [f"--eval={dev}", f"--train={ROOT / 'bird_superhero'}", f"--suite={suite}", f"--out={tmp_path}"]
     assert audit([word for option in chosen for word in option.split("=")]) == 0
@@ -38,7 +38,7 @@ def test_what_is_known_of_spider_dev_is_found(tmp_path: Path) -> None:
     assert ids["gold: one row of 0 or NULL"] == {one["id"] for one in told if one["trivial"]}
     assert "gold: fails" not in ids
     assert not any(kind.startswith("database") for kind in ids)
-    # What says nothing is matched by what says nothing.
+    # A constant matches the uninformative golds.
     assert ids["gold: empty"] | ids["gold: one row of 0 or NULL"] <= ids["gold: matched by a constant"]
 
 
@@ -58,18 +58,18 @@ def test_empty_golds_of_spider_dev_get_rows(tmp_path: Path) -> None:
             if not isinstance(change, Change):
                 failed.append((example.gold_sql, change))
             assert len(connection.execute("PRAGMA foreign_key_check").fetchall()) <= lost, example
-    # Two ask for the airport with the fewest flights, and a flight has two airports.
+    # Two golds ask for the airport with the fewest flights, and each flight has two airports.
     assert [why for _, why in failed] == ["the gold would have a tie"] * len(failed)
     assert len(failed) <= 2
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["car_1", "flight_2", "world_1", "orchestra"])
-def test_real_databases_are_asked(tmp_path: Path, name: str) -> None:
+def test_questions_are_generated_for_real_databases(tmp_path: Path, name: str) -> None:
     path = ROOT / f"spider_dev/databases/{name}/{name}.sqlite"
     assert synth(["--db", str(path), "--out", str(tmp_path / "out"), "--n", "80"]) == 0
     examples = load_folder(tmp_path / "out").examples
-    # References of flight_2 lead nowhere: its keys have blanks at their ends.
+    # References of flight_2 match no row: its keys end with blanks.
     assert len(examples) == 80 or (name == "flight_2" and len(examples) > 60)
     with closing(sqlite3.connect(path)) as connection:
         assert all(connection.execute(example.gold_sql).fetchone() for example in examples)

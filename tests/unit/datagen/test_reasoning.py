@@ -1,4 +1,4 @@
-"""Thoughts written from queries: inner queries first, nothing lost that the query needs."""
+"""Reasoning texts derived from queries: inner queries first, and every part of the query mentioned."""
 
 from __future__ import annotations
 
@@ -31,5 +31,5 @@ CASES = {
 
 
 @pytest.mark.parametrize("sql", CASES)
-def test_a_thought_says_what_the_query_does(sql: str) -> None:
+def test_reasoning_mentions_every_part_of_the_query(sql: str) -> None:
     assert reason(sql) == CASES[sql]

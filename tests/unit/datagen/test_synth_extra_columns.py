@@ -1,4 +1,4 @@
-"""Demonstrations with an extra column, only where a query filters or sorts by one that it does not show."""
+"""Demonstrations add a column only if the query filters or sorts by a column that it does not select."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from jaxrl_sql.datagen.synth.extra_columns import add_column
         ("SELECT name FROM t WHERE age > 3", "SELECT name, age FROM t WHERE age > 3"),
         ("SELECT name, city FROM t WHERE NOT age > 3", "SELECT name, city, age FROM t WHERE NOT age > 3"),
         ("SELECT name FROM t ORDER BY pay DESC LIMIT 1", "SELECT name, pay FROM t ORDER BY pay DESC LIMIT 1"),
-        # What it is sorted by comes before what it is filtered by.
+        # Sort columns have priority over filter columns.
         ("SELECT name FROM t WHERE age > 3 ORDER BY pay", "SELECT name, pay FROM t WHERE age > 3 ORDER BY pay"),
         ("SELECT age FROM t WHERE age > 3 AND pay = 1", "SELECT age, pay FROM t WHERE age > 3 AND pay = 1"),
         (
             "SELECT T1.a FROM x AS T1 JOIN y AS T2 ON T1.i = T2.i WHERE T2.b = 'FROM me'",
             "SELECT T1.a, T2.b FROM x AS T1 JOIN y AS T2 ON T1.i = T2.i WHERE T2.b = 'FROM me'",
         ),
-        # The column of an inner query is not one of the outer.
+        # A column of an inner query does not belong to the outer query.
         (
             "SELECT a FROM x WHERE i IN (SELECT j FROM y WHERE k = 1)",
             "SELECT a, i FROM x WHERE i IN (SELECT j FROM y WHERE k = 1)",
         ),
     ],
 )
-def test_a_column_more(sql: str, more: str) -> None:
+def test_add_column_adds_the_sort_or_filter_column(sql: str, more: str) -> None:
     assert add_column(sql) == more
 
 
@@ -43,5 +43,5 @@ def test_a_column_more(sql: str, more: str) -> None:
         "WITH c AS (SELECT a FROM t) SELECT a FROM c WHERE b = 1",
     ],
 )
-def test_no_column_to_add(sql: str) -> None:
+def test_add_column_returns_none_without_a_candidate(sql: str) -> None:
     assert add_column(sql) == ""

@@ -1,4 +1,4 @@
-"""The generator: the same from the same seed, disjoint splits, golds that answer."""
+"""The generator is deterministic, its splits are disjoint, and its golds return rows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SPEC = SynthSpec(seed=3, train_dbs=10, dev_dbs=3, unseen_dbs=3, train_questions=
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("synth") / "data"
     report = generate(out, SPEC)
     assert report.questions == {"train": 400, "dev": 60, "dev_unseen": 60}
@@ -55,8 +55,8 @@ def dumps(out: Path) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_the_same_seed_makes_the_same_data_in_another_process(tmp_path: Path) -> None:
-    """The digests of `test_generated_bytes_of_a_spec_do_not_change` are those of many processes."""
+def test_same_seed_generates_the_same_data_in_another_process(tmp_path: Path) -> None:
+    """The digests of `test_generated_bytes_of_a_spec_do_not_change` come from many processes."""
     here, there = tmp_path / "here", tmp_path / "there"
     generate(here, SynthSpec(3, 2, 1, 1, 8, 6, vocab_size=400))
     numbers = {"seed": 3, "train-dbs": 2, "dev-dbs": 1, "unseen-dbs": 1, "train-questions": 8, "dev-questions": 6}
@@ -71,30 +71,30 @@ def test_the_same_seed_makes_the_same_data_in_another_process(tmp_path: Path) ->
     assert (there / "tokenizer/tokenizer.json").read_bytes() == (here / "tokenizer/tokenizer.json").read_bytes()
 
 
-def test_generated_bytes_of_a_spec_do_not_change(made: Path) -> None:
-    """Digests without the label of difficulty: runs on generated sets must stay comparable."""
+def test_generated_bytes_of_a_spec_do_not_change(generated: Path) -> None:
+    """Check digests without the difficulty label: runs on generated sets must stay comparable."""
     files = {}
     for split in SPLITS:
-        lines = [{**line, "difficulty": ""} for line in questions(made, split)]
+        lines = [{**line, "difficulty": ""} for line in questions(generated, split)]
         files[split] = "\n".join(json.dumps(line, ensure_ascii=False) for line in lines).encode()
-    files["rows"] = "\n".join(f"{name}\n{text}" for name, text in dumps(made).items()).encode()
+    files["rows"] = "\n".join(f"{name}\n{text}" for name, text in dumps(generated).items()).encode()
     assert {name: hashlib.sha256(text).hexdigest()[:16] for name, text in files.items()} == {
         "train": "28b1d370de3b43f0",
         "dev": "042adfe0d75882e5",
         "dev_unseen": "0a33c3a265841152",
         "rows": "ecf9c0853967d7e6",
     }
-    spec = json.loads((made / "synth.json").read_text())["spec"]
+    spec = json.loads((generated / "synth.json").read_text())["spec"]
     assert list(spec) == [field.name for field in dataclasses.fields(SynthSpec)]
 
 
-def test_another_seed_makes_other_questions(made: Path, tmp_path: Path) -> None:
+def test_another_seed_generates_other_questions(generated: Path, tmp_path: Path) -> None:
     generate(tmp_path, SynthSpec(seed=4, train_dbs=1, dev_dbs=1, unseen_dbs=1, train_questions=40, dev_questions=20))
-    first = {line["question"] for line in questions(made, "train")[:40]}
+    first = {line["question"] for line in questions(generated, "train")[:40]}
     assert len(first & {line["question"] for line in questions(tmp_path, "train")}) < 5
 
 
-def test_a_finished_folder_is_left_alone_and_another_spec_is_refused(tmp_path: Path) -> None:
+def test_finished_folder_is_unchanged_and_another_spec_is_refused(tmp_path: Path) -> None:
     small = SynthSpec(train_dbs=1, dev_dbs=1, unseen_dbs=1, train_questions=8, dev_questions=8, vocab_size=400)
     assert not generate(tmp_path, small).was_present
     stamp = (tmp_path / "train/questions.jsonl").stat().st_mtime_ns
@@ -120,7 +120,7 @@ def test_a_finished_folder_is_left_alone_and_another_spec_is_refused(tmp_path: P
     assert dumps(tmp_path) == before
 
 
-def test_what_was_stopped_midway_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_interrupted_generation_leaves_no_files(tmp_path: Path) -> None:
     out = tmp_path / "data"
     code = "import sys; from pathlib import Path; from jaxrl_sql.datagen.synth import SynthSpec, generate; "
     code += "generate(Path(sys.argv[1]), SynthSpec())"
@@ -136,7 +136,7 @@ def test_what_was_stopped_midway_leaves_nothing_behind(tmp_path: Path) -> None:
     assert len(dumps(out)) == 3
 
 
-def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
+def test_folder_with_other_content_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
     with pytest.raises(InputError, match="not empty"):
         generate(tmp_path, SynthSpec())
@@ -144,23 +144,23 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["train_dbs", "dev_questions", "vocab_size"])
-def test_numbers_that_cannot_be_used_are_named(tmp_path: Path, name: str) -> None:
+def test_unusable_numbers_are_named(tmp_path: Path, name: str) -> None:
     with pytest.raises(InputError, match=name):
         generate(tmp_path, SynthSpec(**{name: 0}))
 
 
-def test_splits_share_no_database_and_unseen_domains_are_unseen(made: Path) -> None:
-    ids = {split: {line["db_id"] for line in questions(made, split)} for split in SPLITS}
+def test_splits_share_no_database_and_unseen_domains_are_unseen(generated: Path) -> None:
+    ids = {split: {line["db_id"] for line in questions(generated, split)} for split in SPLITS}
     assert {split: len(found) for split, found in ids.items()} == {"train": 10, "dev": 3, "dev_unseen": 3}
     assert not ids["train"] & ids["dev"]
     assert not (ids["train"] | ids["dev"]) & ids["dev_unseen"]
     domains = {split: {re.sub(r"_(train|dev|dev_unseen)_\d+$", "", name) for name in ids[split]} for split in SPLITS}
     assert not domains["dev_unseen"] & (domains["train"] | domains["dev"])
-    schemas = {name: text.split("INSERT")[0] for name, text in dumps(made).items()}
+    schemas = {name: text.split("INSERT")[0] for name, text in dumps(generated).items()}
     assert len(set(schemas.values())) == len(schemas)
 
 
-def test_there_are_enough_domains_tables_and_templates() -> None:
+def test_domains_tables_and_templates_are_numerous() -> None:
     assert len(SEEN_DOMAINS) >= 16
     assert len(UNSEEN_DOMAINS) >= 5
     assert not {domain.name for domain in SEEN_DOMAINS} & {domain.name for domain in UNSEEN_DOMAINS}
@@ -173,19 +173,19 @@ def test_there_are_enough_domains_tables_and_templates() -> None:
     assert all(len(TEMPLATES[grade]) >= 8 for grade in GRADES)
 
 
-def test_every_gold_answers_something(made: Path) -> None:
+def test_every_gold_returns_rows(generated: Path) -> None:
     for split in SPLITS:
-        for line in questions(made, split):
-            connection = connect(made, line)
+        for line in questions(generated, split):
+            connection = connect(generated, line)
             rows = connection.execute(line["sql"]).fetchall()
             connection.close()
             assert rows, line
             assert not (len(rows) == 1 and all(value in (None, 0) for value in rows[0])), line
 
 
-def test_every_split_has_every_grade_and_no_question_twice(made: Path) -> None:
+def test_every_split_has_every_grade_and_no_repeated_question(generated: Path) -> None:
     for split in SPLITS:
-        lines = questions(made, split)
+        lines = questions(generated, split)
         assert {line["difficulty"] for line in lines} == set(GRADES) - {"advanced"}
         assert [line["difficulty"] for line in lines] == [spider_level(line["sql"]) for line in lines]
         assert len({(line["db_id"], line["question"]) for line in lines}) == len(lines)
@@ -196,9 +196,9 @@ def test_every_split_has_every_grade_and_no_question_twice(made: Path) -> None:
         assert all(line["reasoning"] for line in lines if split == "train")
 
 
-def test_values_of_the_question_stand_in_the_sql(made: Path) -> None:
+def test_literals_of_the_sql_occur_in_the_question(generated: Path) -> None:
     seen = 0
-    for line in questions(made, "train"):
+    for line in questions(generated, "train"):
         for value in re.findall(r"'([^']*)'", line["sql"]):
             assert value.strip("%") in line["question"], line
             seen += 1
@@ -209,12 +209,12 @@ def test_values_of_the_question_stand_in_the_sql(made: Path) -> None:
     assert seen > 200
 
 
-def test_a_limited_gold_has_no_tie_at_the_cut(made: Path) -> None:
+def test_limited_gold_has_no_tie_at_its_limit(generated: Path) -> None:
     seen = 0
-    for line in questions(made, "train"):
+    for line in questions(generated, "train"):
         found = re.fullmatch(r"SELECT \w+ (FROM .* ORDER BY (\w+) (?:DESC|ASC) LIMIT) (\d+)", line["sql"])
         if found:
-            connection = connect(made, line)
+            connection = connect(generated, line)
             keys = connection.execute(f"SELECT {found[2]} {found[1]} {int(found[3]) + 1}").fetchall()
             connection.close()
             assert len(set(keys)) == int(found[3]) + 1, line
@@ -223,9 +223,9 @@ def test_a_limited_gold_has_no_tie_at_the_cut(made: Path) -> None:
     assert seen > 10
 
 
-def test_databases_hold_keys_types_nulls_and_a_few_thousand_rows(made: Path) -> None:
+def test_databases_have_keys_types_nulls_and_hundreds_of_rows(generated: Path) -> None:
     nulls = 0
-    for path in sorted(made.glob("*/databases/*/*.sqlite")):
+    for path in sorted(generated.glob("*/databases/*/*.sqlite")):
         connection = sqlite3.connect(path)
         tables = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         rows = sum(connection.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0] for table in tables)
@@ -242,7 +242,7 @@ def test_databases_hold_keys_types_nulls_and_a_few_thousand_rows(made: Path) -> 
     assert nulls > 100
 
 
-def test_training_decorates_its_share_and_dev_none(tmp_path: Path) -> None:
+def test_only_the_training_split_is_decorated(tmp_path: Path) -> None:
     sizes = {"train_dbs": 4, "dev_dbs": 1, "unseen_dbs": 1, "train_questions": 4, "dev_questions": 4}
     plain = tmp_path / "plain"
     decorated = tmp_path / "decorated"
@@ -252,13 +252,13 @@ def test_training_decorates_its_share_and_dev_none(tmp_path: Path) -> None:
     assert all((left[name] == right[name]) == (not name.startswith("train/")) for name in left)
 
 
-def test_demonstrations_are_for_training_alone_and_change_nothing_else(made: Path, tmp_path: Path) -> None:
+def test_demonstrations_occur_in_training_only_and_change_nothing_else(generated: Path, tmp_path: Path) -> None:
     out = tmp_path / "demonstrated"
     generate(out, dataclasses.replace(SPEC, extra_columns_share=0.6))
     for split in SPLITS:
-        plain, taught = questions(made, split), questions(out, split)
+        plain, taught = questions(generated, split), questions(out, split)
         wordy = [line.pop("demonstration") for line in taught if "demonstration" in line]
-        for line in (*plain, *taught):  # the thought is that of what is taught
+        for line in (*plain, *taught):  # the reasoning belongs to the demonstrated query
             line.pop("reasoning", None)
         assert taught == plain
         assert bool(wordy) == (split == "train")
@@ -274,7 +274,7 @@ def test_demonstrations_are_for_training_alone_and_change_nothing_else(made: Pat
             assert sorted(map(repr, shown[0])) == sorted(repr(row[:-1]) for row in shown[1]), line
 
 
-def test_an_unknown_kind_of_column_is_refused() -> None:
+def test_unknown_kind_of_column_is_refused() -> None:
     with pytest.raises(ValueError, match="colour"):
         parse_domains("== shop\nitem 10\n  name @title; colour integer 1 2\n")
 
@@ -282,7 +282,7 @@ def test_an_unknown_kind_of_column_is_refused() -> None:
 SMALL = {"seed": 5, "train_dbs": 3, "dev_dbs": 1, "unseen_dbs": 1, "train_questions": 24, "dev_questions": 8}
 
 
-def test_grades_come_in_the_shares_that_are_asked_for(tmp_path: Path) -> None:
+def test_grades_have_the_requested_shares(tmp_path: Path) -> None:
     made = generate(tmp_path, SynthSpec(**SMALL, splits=("train",), easy=0, medium=1, hard=0, extra=3))
     assert made.grades == {"medium": 18, "extra": 54}
     assert len(questions(tmp_path, "train")) == 72
@@ -307,7 +307,7 @@ def test_quotas_add_up(count: int, mix: tuple[float, ...], quota: list[int | Non
     assert sum(found.values()) == count
 
 
-def test_splits_that_are_not_asked_for_are_not_made(tmp_path: Path) -> None:
+def test_splits_that_are_not_requested_are_not_written(tmp_path: Path) -> None:
     part, whole = tmp_path / "part", tmp_path / "whole"
     report = generate(part, SynthSpec(**SMALL, splits=("dev_unseen",)))
     assert {path.name for path in part.iterdir()} == {"dev_unseen", "synth.json"}
@@ -318,7 +318,7 @@ def test_splits_that_are_not_asked_for_are_not_made(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("rows", "low", "high"), [(20, 10, 40), (3000, 1200, 6000)])
-def test_tables_are_as_long_as_was_asked_for(tmp_path: Path, rows: int, low: int, high: int) -> None:
+def test_tables_have_the_requested_number_of_rows(tmp_path: Path, rows: int, low: int, high: int) -> None:
     report = generate(tmp_path, SynthSpec(**SMALL | {"train_dbs": 4}, splits=("train",), rows=rows))
     assert report.questions["train"] >= 90
     counts = []
@@ -330,7 +330,7 @@ def test_tables_are_as_long_as_was_asked_for(tmp_path: Path, rows: int, low: int
     assert low <= sum(counts) / len(counts) <= high, counts
 
 
-def test_a_share_asks_for_mysql_and_nothing_else_changes(tmp_path: Path) -> None:
+def test_mysql_share_changes_only_the_dialect(tmp_path: Path) -> None:
     plain, mixed = tmp_path / "plain", tmp_path / "mixed"
     generate(plain, SynthSpec(**SMALL, splits=("train",)))
     generate(mixed, SynthSpec(**SMALL, splits=("train",), mysql_share=0.5))
@@ -355,6 +355,6 @@ def test_a_share_asks_for_mysql_and_nothing_else_changes(tmp_path: Path) -> None
         ({"style": "poems"}, "style 'poems' must be one of templates, grammar"),
     ],
 )
-def test_knobs_that_cannot_be_turned_are_named(tmp_path: Path, wrong: dict[str, object], says: str) -> None:
+def test_invalid_spec_values_are_named(tmp_path: Path, wrong: dict[str, object], says: str) -> None:
     with pytest.raises(InputError, match=says):
         generate(tmp_path, SynthSpec(**{**SMALL, **wrong}))

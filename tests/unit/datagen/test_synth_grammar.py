@@ -1,4 +1,4 @@
-"""The grammar: forms whose query and words belong together, names of many ways, shares like those of Spider."""
+"""The grammar: forms whose query and text agree, several naming styles, and feature shares like Spider's."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def lines(out: Path, split: str) -> list[dict[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("grammar") / "data"
     generate(out, SynthSpec(**SMALL, style="grammar"))
     return out
@@ -62,7 +62,7 @@ def connections(connect_all: ConnectAll) -> dict[str, sqlite3.Connection]:
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-def test_a_form_asks_in_a_sentence_and_its_queries_run(form: Form, connections: dict[str, sqlite3.Connection]) -> None:
+def test_form_asks_in_a_sentence_and_its_queries_run(form: Form, connections: dict[str, sqlite3.Connection]) -> None:
     found = 0
     for number in range(4 * len(DOMAINS)):
         database = databases()[number % len(DOMAINS)]
@@ -80,26 +80,26 @@ def test_a_form_asks_in_a_sentence_and_its_queries_run(form: Form, connections: 
     assert found >= 20
 
 
-def test_the_same_seed_makes_the_same_questions_and_the_level_is_spider_s(made: Path, tmp_path: Path) -> None:
+def test_same_seed_generates_the_same_questions_and_levels_are_spiders(generated: Path, tmp_path: Path) -> None:
     generate(tmp_path, SynthSpec(**SMALL, style="grammar"))
     for split in ("train", "dev", "dev_unseen"):
-        assert lines(tmp_path, split) == lines(made, split)
-    train = lines(made, "train")
+        assert lines(tmp_path, split) == lines(generated, split)
+    train = lines(generated, "train")
     assert len(train) >= 110
     assert all(line["difficulty"] == spider_level(line["sql"]) for line in train)
     assert {line["difficulty"] for line in train} == {"easy", "medium", "hard", "extra"}
 
 
-def test_a_set_knows_its_style(made: Path) -> None:
-    assert json.loads((made / "synth.json").read_text())["spec"]["style"] == "grammar"
-    report = generate(made, SynthSpec(**SMALL, style="grammar"))
+def test_set_records_its_style(generated: Path) -> None:
+    assert json.loads((generated / "synth.json").read_text())["spec"]["style"] == "grammar"
+    report = generate(generated, SynthSpec(**SMALL, style="grammar"))
     assert report.was_present
     with pytest.raises(InputError, match="style=grammar, not templates"):
-        generate(made, SynthSpec(**SMALL))
+        generate(generated, SynthSpec(**SMALL))
 
 
 @pytest.mark.parametrize("style", ["templates", "grammar"])
-def test_the_advanced_grade_uses_what_the_others_never_do(tmp_path: Path, style: str) -> None:
+def test_advanced_grade_uses_features_absent_from_other_grades(tmp_path: Path, style: str) -> None:
     shares = {"easy": 1, "medium": 1, "hard": 1, "extra": 1, "advanced": 12}
     generate(tmp_path, SynthSpec(**SMALL, splits=("train",), style=style, **shares))
     found = {line["difficulty"] == "advanced": set[str]() for line in lines(tmp_path, "train")}
@@ -111,7 +111,7 @@ def test_the_advanced_grade_uses_what_the_others_never_do(tmp_path: Path, style:
 
 
 @pytest.mark.slow
-def test_a_database_of_one_s_own_is_asked_in_the_grammar_too(tmp_path: Path) -> None:
+def test_user_database_is_supported_by_the_grammar(tmp_path: Path) -> None:
     path = tmp_path / "shop.sqlite"
     with closing(sqlite3.connect(path)) as connection:
         connection.execute(
@@ -135,7 +135,7 @@ def test_a_database_of_one_s_own_is_asked_in_the_grammar_too(tmp_path: Path) -> 
     assert all(line["difficulty"] == spider_level(line["sql"]) for line in asked)
 
 
-def test_every_foreign_key_of_the_domains_has_words() -> None:
+def test_every_foreign_key_of_the_domains_has_a_phrase() -> None:
     keys = {(domain.name, table.names[0], parent) for domain in DOMAINS for table in domain.tables
             for parent in table.parents}  # fmt: skip
     assert set(RELATIONS) == keys
@@ -144,7 +144,7 @@ def test_every_foreign_key_of_the_domains_has_words() -> None:
         parse_relations("a\n  b > c: of\n")
 
 
-def test_names_are_written_in_one_way_a_database_and_stay_apart() -> None:
+def test_naming_style_is_uniform_per_database_and_names_stay_distinct() -> None:
     ways = set()
     for database in databases():
         names = [table.name for table in database.tables]
@@ -164,7 +164,7 @@ def column(name: str, kind: str = "int", synonyms: tuple[str, ...] = ()) -> Anno
     return AnnotatedColumn(name.replace(" ", "_"), name, synonyms, kind, tuple(range(10, 60)))
 
 
-def test_columns_are_asked_for_as_people_do() -> None:
+def test_columns_are_requested_in_natural_phrases() -> None:
     assert nature_of(column("age"), are_people=True).most == "oldest"
     assert nature_of(column("retail price", "real"), are_people=False).less == "that cost less than {}"
     assert nature_of(column("pay", synonyms=("salary",)), are_people=True).least == "worst paid"
@@ -179,7 +179,7 @@ def test_columns_are_asked_for_as_people_do() -> None:
     assert place_word(column("color", "text"), are_people=False) == ""
 
 
-def test_words_agree() -> None:
+def test_phrases_agree_in_number() -> None:
     assert [plural_words(one) for one in ("age", "date of birth", "days late", "salary", "mileage", "bonus")] == [
         "ages", "dates of birth", "days late", "salaries", "mileage", "bonuses",
     ]  # fmt: skip
@@ -191,7 +191,7 @@ def test_words_agree() -> None:
     assert [listed(words) for words in (["a"], ["a", "b"], ["a", "b", "c"])] == ["a", "a and b", "a, b and c"]
 
 
-def test_a_condition_says_what_its_sql_says() -> None:
+def test_condition_text_matches_its_sql() -> None:
     age = column("age")
     label = replace(column("singer name", "text"), values=tuple(f"Ada {one}" for one in range(50)))
     table = AnnotatedTable("singer", "singers", "singer", (), column("id", "id"), (), (label, age))
@@ -225,7 +225,7 @@ def compare() -> ModuleType:
     return module
 
 
-def test_the_comparison_counts_skeletons_joins_and_names(compare: ModuleType) -> None:
+def test_comparison_counts_skeletons_joins_and_names(compare: ModuleType) -> None:
     one = "SELECT T1.name FROM singer AS T1 JOIN song AS T2 ON T1.id = T2.singer_id WHERE T2.sales > 3"
     other = "select A.title from Album as A join Track as B on A.k = B.album where B.seconds > 'x'"
     assert compare.skeleton(one) == compare.skeleton(other)
@@ -241,10 +241,10 @@ def test_the_comparison_counts_skeletons_joins_and_names(compare: ModuleType) ->
     assert compare.is_said("age", "the average of all") is False
 
 
-def test_the_comparison_prints_a_column_a_set(
-    compare: ModuleType, made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_comparison_prints_one_column_per_set(
+    compare: ModuleType, generated: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert compare.main([f"{made}:train", f"{made}:dev_unseen", "--first", "20"]) == 0
+    assert compare.main([f"{generated}:train", f"{generated}:dev_unseen", "--first", "20"]) == 0
     rows = [row.split(" | ") for row in capsys.readouterr().out.splitlines()]
     assert {len(row) for row in rows} == {3}
     assert rows[0][1:] == ["data:train", "data:dev_unseen |"]
@@ -253,7 +253,7 @@ def test_the_comparison_prints_a_column_a_set(
     assert "nothing" in capsys.readouterr().err
 
 
-# Spider's development set, as scripts/compare_generated.py counts it (972 questions).
+# Spider's development set, as counted by scripts/compare_generated.py (972 questions).
 SPIDER_DEV = {
     "join": 40.9, "two or more joins": 6.3, "nested": 8.5, "group": 26.2, "having": 7.7, "order": 22.1, "limit": 17.6,
     "distinct": 8.1, "aggregate": 52.6, "set_operation": 7.8, "like": 1.4,
@@ -261,8 +261,8 @@ SPIDER_DEV = {
 }  # fmt: skip
 
 
-@pytest.mark.nightly  # a minute: 2,500 questions, of which the rarest feature is one in seventy
-def test_the_shares_are_within_a_third_of_spider_s(compare: ModuleType, tmp_path: Path) -> None:
+@pytest.mark.nightly  # takes a minute: 2,500 questions; the rarest feature has a share of one in seventy
+def test_feature_shares_are_within_a_third_of_spiders(compare: ModuleType, tmp_path: Path) -> None:
     generate(tmp_path, SynthSpec(seed=7, train_dbs=54, train_questions=48, splits=("train",), style="grammar"))
     [found] = [compare.count(*compare._load(f"{tmp_path}:train"), 972, 0)]
     off = {name: (found.numbers[name], share) for name, share in SPIDER_DEV.items()

@@ -1,4 +1,4 @@
-"""Questions of small tables without keys: nobody asks for the mean of ids, phone numbers, years or dates."""
+"""Questions on small tables without keys never average ids, phone numbers, years or dates."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def kinds(path: Path) -> dict[str, str]:
     return {f"{table.name}.{column.name}": column.kind for table in columns.joined.tables for column in table.columns}
 
 
-def test_numbers_of_small_tables_without_keys_have_kinds(shop: Path) -> None:
+def test_numeric_columns_of_small_tables_without_keys_have_kinds(shop: Path) -> None:
     columns = kinds(shop)
     assert {columns[name] for name in NAMING} == {"id", "category"}
     assert {columns[name] for name in ("customer.cid", "product.ref", "orders.product", "clerk.badge")} == {"id"}
@@ -87,7 +87,9 @@ def test_numbers_of_small_tables_without_keys_have_kinds(shop: Path) -> None:
 
 
 @pytest.mark.parametrize("style", ["grammar", "templates"])
-def test_what_is_no_quantity_is_neither_averaged_nor_compared(shop: Path, tmp_path: Path, style: str) -> None:
+def test_columns_that_are_no_quantities_are_neither_averaged_nor_compared(
+    shop: Path, tmp_path: Path, style: str
+) -> None:
     arguments = ["--db", str(shop), "--out", str(tmp_path / "out"), "--n", "300", "--style", style]
     assert main(arguments) == 0
     lines = [json.loads(line) for line in (tmp_path / "out/questions.jsonl").read_text().splitlines()]
@@ -149,7 +151,7 @@ def test_what_is_no_quantity_is_neither_averaged_nor_compared(shop: Path, tmp_pa
         ("cell", [3, 2, 1, 1], "category"),
     ],
 )
-def test_kinds_of_one_column(tmp_path: Path, column: str, values: list[float], kind: str) -> None:
+def test_kind_of_a_single_column(tmp_path: Path, column: str, values: list[float], kind: str) -> None:
     path = tmp_path / "one.sqlite"
     with closing(sqlite3.connect(path)) as connection:
         connection.execute(f"CREATE TABLE thing(name TEXT, {column})")
@@ -158,8 +160,8 @@ def test_kinds_of_one_column(tmp_path: Path, column: str, values: list[float], k
     assert kinds(path)[f"thing.{column}"] == kind
 
 
-def test_numbers_that_are_all_ids_elsewhere_are_ids(tmp_path: Path) -> None:
-    """Ids with wide gaps are there by no chance; that small counts are among 1, 2, 3, … says nothing."""
+def test_numbers_that_are_all_ids_of_another_table_are_ids(tmp_path: Path) -> None:
+    """Ids with wide gaps do not match by chance. Small counts among 1, 2, 3, … are no evidence."""
     path = tmp_path / "school.sqlite"
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript("CREATE TABLE course(title, instructor, seats); CREATE TABLE faculty(tag, name);")

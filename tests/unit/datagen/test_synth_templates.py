@@ -1,4 +1,4 @@
-"""The table of templates: every row builds questions, and a row that cannot is refused when it is read."""
+"""The table of templates: every entry builds questions, and an invalid entry is refused at load time."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def connections(connect_all: ConnectAll) -> dict[str, sqlite3.Connection]:
 
 
 @pytest.mark.parametrize("template", ALL, ids=lambda template: template.name)
-def test_a_template_fills_its_wordings_and_its_queries_run(
+def test_template_fills_its_wordings_and_its_queries_run(
     template: Template, connections: dict[str, sqlite3.Connection]
 ) -> None:
     built = build(template)
@@ -64,12 +64,12 @@ def test_each_choice_has_its_wordings() -> None:
             assert fixed in texts, (template.name, fixed)
 
 
-def test_names_are_different_and_shares_of_the_shapes_stay() -> None:
+def test_template_names_are_unique_and_weights_are_unchanged() -> None:
     assert len({template.name for template in ALL}) == len(ALL) == 63
     assert [sum(template.weight for template in TEMPLATES[grade]) for grade in TEMPLATES] == [26, 28, 34, 24, 29]
 
 
-def test_options_are_sql_and_words() -> None:
+def test_options_have_sql_and_a_phrase() -> None:
     [template] = parse_templates(
         "== some 2: table; one sign; say table\nsign: > as above | < as below\nthings: {table} {sign}\n"
         "[<]\nBelow {table}\n[>]\n{things} {sign}\nSELECT {sign}\n"
@@ -82,6 +82,6 @@ def test_options_are_sql_and_words() -> None:
 
 
 @pytest.mark.parametrize("step", ["tables", "_set_table", "say_table"])
-def test_a_step_that_does_not_exist_is_refused(step: str) -> None:
+def test_unknown_step_is_refused(step: str) -> None:
     with pytest.raises(ValueError, match=step):
         parse_templates(f"== wrong 1: table; {step} x\nSELECT 1\n")

@@ -1,4 +1,4 @@
-"""The tokenizer: nothing is lost, and a name has the same tokens wherever it stands."""
+"""The tokenizer is lossless, and a name has the same tokens in every context."""
 
 from __future__ import annotations
 
@@ -63,19 +63,19 @@ ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"])) | st.lists(PIECES).
 
 @settings(max_examples=100, deadline=None)
 @given(text=ANY_TEXT)
-def test_decoding_gives_back_every_text(loaded: PreTrainedTokenizerFast, text: str) -> None:
+def test_decoding_restores_every_text(loaded: PreTrainedTokenizerFast, text: str) -> None:
     assert loaded.decode(ids(loaded, text)) == text
 
 
 @pytest.mark.nightly
 @settings(max_examples=2000, deadline=None)
 @given(text=ANY_TEXT)
-def test_decoding_gives_back_thousands_of_texts(loaded: PreTrainedTokenizerFast, text: str) -> None:
+def test_decoding_restores_thousands_of_texts(loaded: PreTrainedTokenizerFast, text: str) -> None:
     assert loaded.decode(ids(loaded, text)) == text
 
 
 @pytest.mark.parametrize("name", ["hire_date", "salary", "employees", "frozen_zebra", "Paris", "2019-03-04", "zylqu"])
-def test_a_name_has_the_same_tokens_wherever_it_stands(loaded: PreTrainedTokenizerFast, name: str) -> None:
+def test_name_has_the_same_tokens_in_every_context(loaded: PreTrainedTokenizerFast, name: str) -> None:
     alone = ids(loaded, name)
     places = [
         ("employees(", ", name)"),
@@ -104,7 +104,7 @@ def test_a_name_has_the_same_tokens_wherever_it_stands(loaded: PreTrainedTokeniz
         assert found == [*ids(loaded, before), *alone, *found[start + len(alone) :]], before + name + after
 
 
-def test_keywords_take_their_spaces_and_digits_stand_alone(loaded: PreTrainedTokenizerFast) -> None:
+def test_keywords_include_their_spaces_and_digits_are_single_tokens(loaded: PreTrainedTokenizerFast) -> None:
     sql = (
         "SELECT COUNT(*) FROM employees WHERE name = 'Paris' AND salary BETWEEN 100 AND 200 ORDER BY name DESC LIMIT 3"
     )
@@ -125,6 +125,6 @@ def test_special_tokens_and_the_chat_template_survive_saving(loaded: PreTrainedT
     assert loaded.decode(encoded, skip_special_tokens=False) == text
 
 
-def test_the_vocabulary_has_the_size_asked_for_and_knows_every_byte(loaded: PreTrainedTokenizerFast) -> None:
+def test_vocabulary_has_the_requested_size_and_every_byte(loaded: PreTrainedTokenizerFast) -> None:
     assert 259 < len(loaded) <= 420
     assert ids(loaded, "ΩЖ漢🚲") == [token for part in "ΩЖ漢🚲" for token in ids(loaded, part)]

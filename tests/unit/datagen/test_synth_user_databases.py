@@ -1,4 +1,4 @@
-"""Questions of somebody's own file: golds that answer, in one order, whatever the file is like, or a plain reason."""
+"""Questions on a user's file: golds that return rows in one order for any valid file, or a one-line reason."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def make_shop(path: Path) -> Path:
         cities = ("Oslo", "Rome", "Lima")
         people = [(i, f"Person {chr(65 + i % 26)}{i}", cities[i % 3], 1000 + i, 20 + i) for i in range(1, 41)]
         connection.executemany("INSERT INTO tblCustomers VALUES (?, ?, ?, ?, ?)", people)
-        # Each third order has no customer: a count of groups of orders must not take them for one.
+        # Each third order has no customer: a count per customer must not count them as a group.
         orders = [
             (i, ("red", "blue")[i % 2], i * 1.5, f"2020-01-{1 + i % 28:02}", None if i % 3 == 0 else i % 30 + 1)
             for i in range(1, 101)
@@ -58,7 +58,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str,
     return folder / "out", make(make_shop(folder / "my shop.sqlite"), folder / "out", "--n", "120")
 
 
-def test_a_plain_folder_with_as_many_questions_as_were_wanted(shop: tuple[Path, list[dict[str, Any]]]) -> None:
+def test_generated_folder_has_the_requested_number_of_questions(shop: tuple[Path, list[dict[str, Any]]]) -> None:
     out, lines = shop
     loaded = load_folder(out)
     assert len(loaded.examples) == len(lines) == 120
@@ -72,7 +72,7 @@ def test_a_plain_folder_with_as_many_questions_as_were_wanted(shop: tuple[Path, 
     assert all(line["difficulty"] == spider_level(line["sql"]) for line in lines)
 
 
-def test_golds_answer_and_no_question_or_gold_stands_twice(shop: tuple[Path, list[dict[str, Any]]]) -> None:
+def test_golds_return_rows_and_no_question_or_gold_is_repeated(shop: tuple[Path, list[dict[str, Any]]]) -> None:
     out, lines = shop
     with closing(sqlite3.connect(out / "databases/my shop/my shop.sqlite")) as connection:
         for line in lines:
@@ -83,7 +83,7 @@ def test_golds_answer_and_no_question_or_gold_stands_twice(shop: tuple[Path, lis
     assert len({normal_form(line["sql"]) for line in lines}) == len(lines)
 
 
-def test_names_are_words_and_odd_ones_are_quoted(shop: tuple[Path, list[dict[str, Any]]]) -> None:
+def test_names_become_phrases_and_unusual_ones_are_quoted(shop: tuple[Path, list[dict[str, Any]]]) -> None:
     lines = shop[1]
     text = " ".join(line["question"] for line in lines)
     assert "order details" in text
@@ -95,7 +95,7 @@ def test_names_are_words_and_odd_ones_are_quoted(shop: tuple[Path, list[dict[str
     assert "empty one" not in text
 
 
-def test_literals_stand_in_the_question(shop: tuple[Path, list[dict[str, Any]]]) -> None:
+def test_literals_occur_in_the_question(shop: tuple[Path, list[dict[str, Any]]]) -> None:
     seen = 0
     for line in shop[1]:
         for value in re.findall(r"'([^']*)'", line["sql"]):
@@ -104,8 +104,8 @@ def test_literals_stand_in_the_question(shop: tuple[Path, list[dict[str, Any]]])
     assert seen > 10
 
 
-def test_a_reference_that_leads_nowhere_is_only_joined(shop: tuple[Path, list[dict[str, Any]]]) -> None:
-    """`GROUP BY customer_id` would count the orders without a customer as those of one, `NOT IN` would be empty."""
+def test_dangling_reference_is_only_joined(shop: tuple[Path, list[dict[str, Any]]]) -> None:
+    """`GROUP BY customer_id` would count orders without a customer as a group; `NOT IN` would return no rows."""
     joined = [line for line in shop[1] if "JOIN" in line["sql"]]
     assert len(joined) > 5
     for line in shop[1]:
@@ -113,7 +113,7 @@ def test_a_reference_that_leads_nowhere_is_only_joined(shop: tuple[Path, list[di
             raise AssertionError(line)
 
 
-def test_lists_that_are_sorted_have_one_order(tmp_path: Path) -> None:
+def test_sorted_lists_have_one_order(tmp_path: Path) -> None:
     path = tmp_path / "ties.sqlite"
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE item(id INTEGER PRIMARY KEY, label TEXT, kind TEXT, size INT, cost INT)")
@@ -141,7 +141,7 @@ def test_lists_that_are_sorted_have_one_order(tmp_path: Path) -> None:
         ("CREATE VIEW v AS SELECT NULL AS one", "NULL alone"),
     ],
 )
-def test_a_file_with_nothing_to_ask_says_why(
+def test_file_without_possible_questions_has_a_reason(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], script: str, says: str
 ) -> None:
     path = tmp_path / "bare.sqlite"
@@ -159,7 +159,7 @@ def test_files_that_are_no_databases_are_refused(tmp_path: Path, capsys: pytest.
         assert name in capsys.readouterr().err
 
 
-def test_broken_files_give_data_or_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_broken_file_gives_data_or_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     whole = make_shop(tmp_path / "whole.sqlite").read_bytes()
     rng = random.Random(3)
     codes = set()
@@ -176,7 +176,7 @@ def test_broken_files_give_data_or_a_line(tmp_path: Path, capsys: pytest.Capture
     assert 2 in codes
 
 
-def test_a_folder_with_something_in_it_is_refused(tmp_path: Path) -> None:
+def test_nonempty_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out/mine.txt").write_text("mine")
     assert main(["--db", str(make_shop(tmp_path / "a.sqlite")), "--out", str(tmp_path / "out")]) == 2
@@ -194,14 +194,14 @@ CREATE VIEW broken AS SELECT * FROM nothing_here;
 """
 
 
-def test_odd_files_give_questions(tmp_path: Path) -> None:
+def test_unusual_files_give_questions(tmp_path: Path) -> None:
     path = tmp_path / "odd [1] %.db"
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript(ODD)
         for i in range(30):
             row = (f"it's {i}", i, i, "xyz"[i % 3], i / 7, i, i % 5, f"#{i}", (i, "t")[i % 2], b"\xff")
             connection.execute(f'INSERT INTO "weird ""name"" é" VALUES ({",".join("?" * 10)})', row)
-            # Text that is not UTF-8, as old files hold it.
+            # Text that is not UTF-8, as in old files.
             connection.execute("INSERT INTO norow VALUES (CAST(? AS TEXT), ?)", (b"caf\xe9" + bytes([65 + i]), i))
             connection.execute("INSERT INTO made(a) VALUES (?)", (i,))
             connection.execute("INSERT INTO node VALUES (?, ?, ?, NULL)", (i + 1, max(i, 1), i))
@@ -214,7 +214,7 @@ def test_odd_files_give_questions(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_three_hundred_tables_and_references_that_no_one_declared(tmp_path: Path) -> None:
+def test_wide_database_with_undeclared_references_gives_questions(tmp_path: Path) -> None:
     path = tmp_path / "many.sqlite"
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE customers(id INTEGER PRIMARY KEY, name TEXT, level INT)")
@@ -248,7 +248,7 @@ def test_descriptions_name_columns_and_links_point_to_the_file(tmp_path: Path) -
     assert copied.of("tblCustomers", "age") == "age in years"
 
 
-def test_natural_names_of_spiders_form_are_used(tmp_path: Path) -> None:
+def test_natural_names_in_spiders_format_are_used(tmp_path: Path) -> None:
     (tmp_path / "database/shop").mkdir(parents=True)
     path = make_shop(tmp_path / "database/shop/shop.sqlite")
     record = {
@@ -262,7 +262,7 @@ def test_natural_names_of_spiders_form_are_used(tmp_path: Path) -> None:
     assert read_descriptions(tmp_path / "out/databases/shop/shop.sqlite").of("tblCustomers", "home_city")
 
 
-def test_what_the_log_holds_is_copied_and_the_file_stays(tmp_path: Path) -> None:
+def test_write_ahead_log_is_copied_and_the_file_is_unchanged(tmp_path: Path) -> None:
     path = make_shop(tmp_path / "shop.sqlite")
     with closing(sqlite3.connect(path)) as writer:
         writer.execute("PRAGMA journal_mode = WAL")
@@ -275,7 +275,7 @@ def test_what_the_log_holds_is_copied_and_the_file_stays(tmp_path: Path) -> None
         assert copy.execute("SELECT DISTINCT home_city FROM tblCustomers").fetchall() == [("Bonn",)]
 
 
-def test_the_same_seed_asks_the_same_and_another_asks_others(tmp_path: Path) -> None:
+def test_same_seed_generates_the_same_questions(tmp_path: Path) -> None:
     path = make_shop(tmp_path / "shop.sqlite")
     first, second = (make(path, tmp_path / name, "--n", "30") for name in ("a", "b"))
     assert first == second
@@ -335,7 +335,7 @@ CREATE TABLE part(pk INTEGER PRIMARY KEY, zorp INT, grams REAL, main_gizmo INT, 
 
 
 def make_gizmos(path: Path) -> Path:
-    """Make odd names: blip, frob, tok and the zorp of part name rows; active to verdict are flags."""
+    """Make unusual names: blip, frob, tok and the zorp of part name rows; active to verdict are flags."""
     rng = random.Random(0)
     toks, tops = rng.sample(range(10_000_000, 99_999_999), 60), rng.sample(range(60_000), 60)
     with closing(sqlite3.connect(path)) as connection:
@@ -351,7 +351,7 @@ def make_gizmos(path: Path) -> Path:
     return path
 
 
-def test_keys_and_flags_are_known_by_their_values(tmp_path: Path) -> None:
+def test_keys_and_flags_are_detected_by_their_values(tmp_path: Path) -> None:
     path = make_gizmos(tmp_path / "gizmos.sqlite")
     with closing(sqlite3.connect(path)) as connection:
         found = read_database.read_database(path, "gizmos", lambda sql: connection.execute(sql).fetchall())
@@ -359,14 +359,14 @@ def test_keys_and_flags_are_known_by_their_values(tmp_path: Path) -> None:
     ids = {"gizmo.blip", "gizmo.frob", "gizmo.tok", "part.zorp", "part.main_gizmo"}
     assert {name for name, kind in kinds.items() if kind == "id"} == ids
     assert "sold on date of" in {column.words for table in found.joined.tables for column in table.columns}
-    # Unique values alone make no key: age says what it measures, top comes in no order and in all sizes.
+    # Unique values are not sufficient for a key: the name of age is a measure, and top is unordered with wide gaps.
     assert {kinds[f"gizmo.{name}"] for name in ("wattage", "age", "top")} == {"int"}
     bools = {name for name, kind in kinds.items() if kind == "bool"}
     assert bools == {f"gizmo.{name}" for name in ("active", "abandoned_yn", "hasLid", "has_spares")}
     assert {kinds[f"gizmo.{name}"] for name in ("mood", "verdict", "batch_no")} == {"category"}
 
 
-def test_keys_are_not_measured_and_flags_are_asked_as_such(tmp_path: Path) -> None:
+def test_keys_are_not_aggregated_and_flags_have_their_own_phrases(tmp_path: Path) -> None:
     lines = make(make_gizmos(tmp_path / "gizmos.sqlite"), tmp_path / "out", "--n", "250")
     named = r"(T\d\.)?(zorp|blip|frob|tok|active|abandoned_yn|hasLid|has_spares|mood|verdict|batch_no|pk|main_gizmo)\b"
     told = set()
@@ -383,7 +383,7 @@ def test_keys_are_not_measured_and_flags_are_asked_as_such(tmp_path: Path) -> No
     assert any("AVG(top)" in line["sql"] for line in lines)
 
 
-def test_numbers_of_many_digits_are_asked_for_by_few(tmp_path: Path) -> None:
+def test_numbers_of_many_digits_are_rounded_in_questions(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "m.sqlite")) as connection:
         connection.execute("CREATE TABLE sample(id INTEGER PRIMARY KEY, name TEXT, weight REAL, length REAL)")
         rows = [(i, f"Sample {chr(64 + i % 26)}{i}", i / 7 + 1e-9, 1e6 / i) for i in range(1, 61)]
@@ -398,10 +398,10 @@ def test_numbers_of_many_digits_are_asked_for_by_few(tmp_path: Path) -> None:
     assert not any(text.endswith(".0") for text in literals)
 
 
-def test_a_rounded_number_splits_the_rows_where_the_value_does() -> None:
+def test_rounded_number_splits_the_rows_like_the_value() -> None:
     rng = random.Random(0)
     for scale in (1e-3, 1.0, 1e6):
-        # No two are nearer than a thousandth of the largest, so that four digits tell them apart.
+        # The distance between any two values is at least a thousandth of the largest, so four digits separate them.
         values = [(rank + rng.random() / 2) / 200 * scale * sign for rank in range(20, 200) for sign in (-1, 1)]
         column = AnnotatedColumn("c", "c", (), "real", tuple(values), digits=4)
         for value in rng.sample(values, 40):
@@ -421,11 +421,11 @@ def test_a_rounded_number_splits_the_rows_where_the_value_does() -> None:
         ((10.5, 27.123456, 40.25), 27.123456, True, 28),
         ((10.5, 27.123456, 40.25), 27.123456, False, 27),
         ((284413, 284450, 310000, 400000), 284450, True, 290000),
-        ((100.00001, 100.00002, 100.00003, 100.00004, 250.5), 100.00003, True, 110),  # of the value beside it
+        ((100.00001, 100.00002, 100.00003, 100.00004, 250.5), 100.00003, True, 110),  # of the neighbouring value
         ((7, 1234567, 9999999), 1234567, False, 1200000),
     ],
 )
-def test_numbers_are_as_short_as_they_split(
+def test_rounded_number_is_the_shortest_that_splits_alike(
     values: tuple[float, ...], value: float, is_up: bool, number: float
 ) -> None:
     column = AnnotatedColumn("c", "c", (), "real", values, digits=4)
@@ -433,7 +433,7 @@ def test_numbers_are_as_short_as_they_split(
     assert (found, type(found)) == (number, type(number))
 
 
-def test_rows_that_no_short_number_splits_are_not_compared() -> None:
+def test_values_without_a_short_separating_number_are_not_compared() -> None:
     column = AnnotatedColumn("c", "c", (), "real", tuple(100 + i / 1e7 for i in range(1, 20)), digits=4)
     with pytest.raises(NoFit):
         rounded(column, column.values[9], is_up=True)

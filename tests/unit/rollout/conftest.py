@@ -1,4 +1,4 @@
-"""Fixtures that the tests of the engine share."""
+"""Fixtures for the tests of the engine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PROGRAM = jax.jit(forward, static_argnums=1, compiler_options={"xla_backend_opti
 
 @pytest.fixture(scope="session")
 def logits_of() -> Callable[[Any, ModelConfig, Sequence[int]], np.ndarray]:
-    """Return a function of parameters, a config and up to 128 tokens -> logits [T,V], by one program for all T."""
+    """Return a function (parameters, config, up to 128 tokens) -> logits [T,V], with one program for all T."""
 
     def logits(params: Any, config: ModelConfig, tokens: Sequence[int]) -> np.ndarray:
         padded = np.zeros((1, LENGTH), np.int32)
@@ -29,7 +29,7 @@ def logits_of() -> Callable[[Any, ModelConfig, Sequence[int]], np.ndarray]:
 
 @pytest.fixture(scope="session")
 def logprobs_of(logits_of: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-    """Return a function of parameters, a config, a prompt, its completion and a temperature -> log-probabilities [T,V].
+    """Return a function (parameters, config, prompt, completion, temperature) -> log-probabilities [T,V].
 
     Row t is the model's distribution of the completion's token t.
     """

@@ -1,4 +1,4 @@
-"""Samples of the next call that are begun in the slots which the last ones of a call leave free."""
+"""Samples of the next call start in slots that the last samples of a call leave free."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Samples = dict[tuple[int, int], Sample]
 
 
 class Letters:
-    """A tokenizer of 24 letters, the last of which ends a text."""
+    """A tokenizer of 24 letters; the last letter ends a text."""
 
     eos_token = "x"  # noqa: S105 (a token's name)
 
@@ -48,18 +48,21 @@ def engine(params: Any = PARAMS, **sizes: Any) -> Engine:
     return Engine(CONFIG, params, Letters(), EngineConfig(SLOTS, **sizes))
 
 
-def by_place(samples: list[Sample]) -> Samples:
+def by_index(samples: list[Sample]) -> Samples:
     found = {(s.prompt_index, s.index): s for s in samples}
     assert len(found) == len(samples)
     return found
 
 
-def alone(prompts: list[Prompt], step: int, params: Any = PARAMS) -> Samples:
-    return by_place(list(engine(params).generate(prompts, SAMPLING, step)))
+def separate_call(prompts: list[Prompt], step: int, params: Any = PARAMS) -> Samples:
+    return by_index(list(engine(params).generate(prompts, SAMPLING, step)))
 
 
 def two_calls(made: Engine, then: Any = None) -> tuple[Samples, list[Sample], Samples]:
-    """Return the first call's samples, what it left of the second's, and those; the parameters are `then` by then."""
+    """Return the first call's samples, the second call's early samples, and the second call's samples.
+
+    `then` has the parameters of the second call.
+    """
     found = list(made.generate([*FIRST, *SECOND], SAMPLING, 5, ahead=len(FIRST)))
     first = [one for one in found if one.prompt_index < len(FIRST)]
     left = [
@@ -68,7 +71,7 @@ def two_calls(made: Engine, then: Any = None) -> tuple[Samples, list[Sample], Sa
         if one.prompt_index >= len(FIRST)
     ]
     made.params = made.params if then is None else then
-    return by_place(first), left, by_place(list(made.generate(SECOND, SAMPLING, 6, begun=left)))
+    return by_index(first), left, by_index(list(made.generate(SECOND, SAMPLING, 6, begun=left)))
 
 
 def assert_same(ours: Samples, theirs: Samples) -> None:
@@ -83,21 +86,21 @@ def assert_same(ours: Samples, theirs: Samples) -> None:
 
 
 @pytest.mark.parametrize("budget", [None, KVBudget(3, 4, 0)])
-def test_samples_are_those_of_calls_that_begin_nothing_ahead(budget: KVBudget | None) -> None:
-    """Under the same parameters, with room for all and for hardly any."""
+def test_early_start_gives_the_samples_of_separate_calls(budget: KVBudget | None) -> None:
+    """Use equal parameters, with a full and with a minimal KV budget."""
     sizes = {} if budget is None else {"budget": budget, "block_size": 32, "completion_block_size": 16}
     first, left, second = two_calls(engine(**sizes))
-    assert_same(first, alone(FIRST, 5))
-    assert_same(second, alone(SECOND, 6))
+    assert_same(first, separate_call(FIRST, 5))
+    assert_same(second, separate_call(SECOND, 6))
     assert budget or {one.finish_reason for one in left} > {UNFINISHED}
 
 
-def test_what_was_begun_keeps_its_tokens_and_the_odds_they_were_drawn_by(logprobs_of: Callable[..., Any]) -> None:
-    """The rest is drawn by the parameters of the call that goes on: its odds are those of a forward pass with them."""
+def test_early_tokens_keep_their_logprobs_under_new_parameters(logprobs_of: Callable[..., Any]) -> None:
+    """The second call's parameters sample the remaining tokens: a forward pass gives their logprobs."""
     _, left, second = two_calls(engine(), OTHERS)
     begun = [one for one in left if one.finish_reason == UNFINISHED]
     assert begun
-    whole = alone(SECOND, 6, OTHERS)
+    whole = separate_call(SECOND, 6, OTHERS)
     for one in left:
         now, have = second[one.prompt_index, one.index], len(one.token_ids)
         assert now.token_ids[:have] == one.token_ids
@@ -116,31 +119,31 @@ def test_what_was_begun_keeps_its_tokens_and_the_odds_they_were_drawn_by(logprob
         assert np.abs(np.array(now.logprobs[:have]) - scored[:have]).max() > 1e-2
 
 
-def test_slots_that_were_left_free_are_used() -> None:
-    """Both calls take fewer decode steps than one after the other."""
+def test_early_start_uses_free_slots() -> None:
+    """Both calls together take fewer decode steps than one after the other."""
     made = engine()
     list(made.generate([*FIRST, *SECOND], SAMPLING, 5, ahead=len(FIRST)))
     with_ahead, written = made.stats.steps, made.stats.tokens
     list(made.generate(FIRST, SAMPLING, 5))
-    assert with_ahead < made.stats.steps + 2 * made.config.chunk_steps  # what waits for nobody adds no step
+    assert with_ahead < made.stats.steps + 2 * made.config.chunk_steps  # early samples add no step
     assert written > made.stats.tokens
 
 
-def test_what_was_begun_survives_being_written_down() -> None:
+def test_early_samples_survive_serialization() -> None:
     _, left, second = two_calls(engine())
     again = unpack_samples(pack_samples(left))
     assert again == left
-    assert by_place(list(engine().generate(SECOND, SAMPLING, 6, begun=again))) == second
+    assert by_index(list(engine().generate(SECOND, SAMPLING, 6, begun=again))) == second
 
 
-def test_a_call_whose_samples_are_all_finished_decodes_nothing() -> None:
-    finished = list(alone(SECOND, 6).values())
+def test_call_with_only_finished_samples_decodes_nothing() -> None:
+    finished = list(separate_call(SECOND, 6).values())
     made = engine()
-    assert by_place(list(made.generate(SECOND, SAMPLING, 6, begun=finished))) == by_place(finished)
+    assert by_index(list(made.generate(SECOND, SAMPLING, 6, begun=finished))) == by_index(finished)
     assert made.stats.steps == 0
 
 
-def test_dialogues_are_not_begun_ahead() -> None:
+def test_dialogues_do_not_start_early() -> None:
     made = engine()
     with pytest.raises(InputError, match="several turns"):
         next(made.generate(FIRST, SAMPLING, turns=lambda *_: None, ahead=1))  # type: ignore[arg-type, return-value]

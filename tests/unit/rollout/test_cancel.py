@@ -1,4 +1,4 @@
-"""Prompts that are given up in the middle of a call: slots and blocks are free, and the others' tokens the same."""
+"""Prompts cancelled during a call: their slots and blocks become free, and other prompts' tokens do not change."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Key = tuple[int, int]
 
 
 class Letters:
-    """A tokenizer of 24 letters; the token that ends an answer is none of the model's."""
+    """A tokenizer of 24 letters; the model never emits its end token."""
 
     eos_token = "end"  # noqa: S105 (a token's name)
 
@@ -36,7 +36,7 @@ class Letters:
 
 
 def make_engine(slots: int = 6, budget: KVBudget | None = None) -> Engine:
-    """Return an engine whose pools are whole from the start: one decode program serves a call to its end."""
+    """Return an engine with full-size pools: one decode program serves a whole call."""
     config = EngineConfig(
         slots, completion_block_size=4, block_size=8, chunk_steps=4, budget=budget, max_prompt_bucket=9,
         prefix_cache_tokens=64, prefill_tokens=64,
@@ -45,14 +45,14 @@ def make_engine(slots: int = 6, budget: KVBudget | None = None) -> Engine:
 
 
 def make_request(*lengths: int, n: int = 4) -> GenerationRequest:
-    """Return a call of prompts of 9 tokens, whose completions have so many."""
+    """Return a call with prompts of 9 tokens and the given completion lengths."""
     r = np.random.default_rng(0)
     prompts = [Prompt(f"p{i}", tuple(r.integers(0, 24, 9).tolist()), "") for i in range(len(lengths))]
     return GenerationRequest(prompts, [SamplingParams(n=n, max_new_tokens=tokens) for tokens in lengths], 0, None)
 
 
 def drive(call: EngineCall, cancel: Mapping[int, Sequence[int]]) -> dict[Key, Sample]:
-    """Run a call to its end and give prompts up, before the chunk of a number is launched; return its samples."""
+    """Run a call to its end, cancel prompts before the numbered chunk launches, and return the samples."""
     found: dict[Key, Sample] = {}
     turn = 0
     while call.unfinished:
@@ -74,13 +74,13 @@ REQUEST = make_request(40, 60, 40, 24, 60)
 
 @cache
 def uncancelled(budget: KVBudget | None) -> dict[Key, Sample]:
-    """Return the samples of `REQUEST` when nothing is given up."""
+    """Return the samples of `REQUEST` without cancellation."""
     return drive(make_engine(budget=budget).begin(REQUEST), {})
 
 
 @pytest.mark.parametrize("budget", [None, KVBudget(8, 30, 0)], ids=["roomy", "preempting"])
 @pytest.mark.parametrize("turn", [0, 4, *(pytest.param(turn, marks=pytest.mark.nightly) for turn in (1, 2, 9))])
-def test_the_others_have_the_tokens_of_a_call_in_which_nothing_is_given_up(turn: int, budget: KVBudget | None) -> None:
+def test_cancellation_does_not_change_other_prompts_tokens(turn: int, budget: KVBudget | None) -> None:
     request, whole = REQUEST, uncancelled(budget)
     assert len(whole) == 20
     engine = make_engine(budget=budget)
@@ -89,7 +89,7 @@ def test_the_others_have_the_tokens_of_a_call_in_which_nothing_is_given_up(turn:
         if key[0] not in (1, 4):
             assert found[key].token_ids == sample.token_ids
             np.testing.assert_allclose(found[key].logprobs, sample.logprobs, atol=1e-5)
-    # What was finished before, and what was about to begin, of one token.
+    # Already finished samples, and pending ones, which end with one token.
     late = [sample for key, sample in found.items() if key[0] in (1, 4) and sample != whole[key]]
     assert all(len(sample.token_ids) == 1 for sample in late)
     assert engine.stats.tokens < sum(len(sample.token_ids) for sample in whole.values())
@@ -99,8 +99,8 @@ def test_the_others_have_the_tokens_of_a_call_in_which_nothing_is_given_up(turn:
     }
 
 
-def test_a_slot_is_taken_by_the_next_before_the_given_up_answer_would_have_ended() -> None:
-    """The first completions would have kept all six slots for 60 tokens, before another 60 of the last prompt."""
+def test_slot_of_a_cancelled_completion_is_reused_at_once() -> None:
+    """The first completions would occupy all six slots for 60 tokens, before the last prompt's 60."""
     request, engine = make_request(*[60] * 5), make_engine()
     call = engine.begin(request)
     last = call.state.waiting[-1].prompt
@@ -110,27 +110,27 @@ def test_a_slot_is_taken_by_the_next_before_the_given_up_answer_would_have_ended
 
 
 @pytest.mark.slow
-def test_blocks_of_what_is_given_up_are_had_by_others() -> None:
-    """There are blocks for one completion of 60 tokens and no more, so the second waits for the first's."""
+def test_blocks_of_a_cancelled_completion_are_reused() -> None:
+    """The blocks suffice for one completion of 60 tokens, so the second waits for the first's blocks."""
     request = make_request(60, 60, n=1)
     engine = make_engine(slots=2, budget=KVBudget(8, 15, 0))
     whole = drive(engine.begin(request), {})
     assert engine.stats.preemptions
-    given_up = next(iter(whole))[0]  # what ends first is not preempted
+    given_up = next(iter(whole))[0]  # the first to finish is not preempted
     engine = make_engine(slots=2, budget=KVBudget(8, 15, 0))
     found = drive(engine.begin(request), {4: [given_up]})
     assert list(found) == [(1 - given_up, 0)]
     assert found[1 - given_up, 0].token_ids == whole[1 - given_up, 0].token_ids
 
 
-def test_a_call_whose_prompts_are_all_given_up_ends() -> None:
+def test_call_with_all_prompts_cancelled_ends() -> None:
     engine = make_engine()
     found = drive(engine.begin(make_request(*[60] * 12)), {2: range(12)})
     assert all(len(sample.token_ids) == 1 for sample in found.values())
     assert engine.stats.chunks < 6
 
 
-def test_what_is_finished_is_not_given_up_again() -> None:
+def test_finished_prompt_is_not_cancelled_again() -> None:
     request = make_request(4, 60)
     expected = drive(make_engine().begin(request), {})
     found = drive(make_engine().begin(request), {9: [0], 10: [0]})

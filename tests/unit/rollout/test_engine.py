@@ -1,4 +1,4 @@
-"""The engine on a small random model: what it samples, when it stops, and what must not change its tokens."""
+"""The engine on a small random model: its samples, its stop conditions, and invariance of its tokens."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GREEDY = SamplingParams(temperature=0.0, max_new_tokens=4)
 
 
 class Letters:
-    """A tokenizer of 24 letters, one of which ends an answer."""
+    """A tokenizer of 24 letters; one of them ends an answer."""
 
     eos_token = "f"  # noqa: S105 (a letter, no password)
 
@@ -40,7 +40,7 @@ class Letters:
 
 
 class NoEnd(Letters):
-    """The same, whose end token is none of the model's."""
+    """The same tokenizer with an end token that the model never emits."""
 
     eos_token = "end"  # noqa: S105 (a token's name)
 
@@ -54,7 +54,7 @@ def make_prompts(*lengths: int) -> list[Prompt]:
 
 
 def run(prompts: list[Prompt], slots: int = 8, step: int = 0, **sampling: Any) -> dict[tuple[int, int], Sample]:
-    """Draw samples, four per prompt and 32 tokens each at most: the programs are those of the other tests."""
+    """Draw at most 32 tokens for each of four samples per prompt, with the programs of the other tests."""
     engine = Engine(CONFIG, PARAMS, Letters(), EngineConfig(slots))
     samples = list(engine.generate(prompts, SamplingParams(n=4, **sampling), step))
     found = {(s.prompt_index, s.index): s for s in samples}
@@ -62,7 +62,7 @@ def run(prompts: list[Prompt], slots: int = 8, step: int = 0, **sampling: Any) -
     return found
 
 
-def test_every_prompt_gets_its_samples_once() -> None:
+def test_every_prompt_gets_each_sample_once() -> None:
     found = run(make_prompts(5, 17, 9, 3, 30), slots=3, max_new_tokens=20)
     assert sorted(found) == [(i, g) for i in range(5) for g in range(4)]
 
@@ -86,7 +86,9 @@ def test_samples_end_at_the_end_token_or_at_the_limit() -> None:
         pytest.param({"top_p": 0.6}, marks=pytest.mark.nightly),
     ],
 )
-def test_logprobs_are_those_of_the_model(sampling: dict[str, Any], logprobs_of: Callable[..., np.ndarray]) -> None:
+def test_logprobs_equal_the_models_forward_pass(
+    sampling: dict[str, Any], logprobs_of: Callable[..., np.ndarray]
+) -> None:
     prompts = make_prompts(5, 12)
     temperature = sampling.get("temperature", 1.0)
     for (i, _), sample in run(prompts, max_new_tokens=12, **sampling).items():
@@ -114,7 +116,7 @@ def test_trap_slots_tokens_do_not_depend_on_slots_or_batch_mates() -> None:
     prompts = make_prompts(5, 17, 9, 3)
     alone = {}
     for i, _ in enumerate(prompts):
-        # An answer's key holds its prompt's number: the first i prompts stand before it, one token long.
+        # An answer's key contains its prompt's number: i one-token prompts precede it here.
         before = [Prompt(f"x{j}", (1,), "") for j in range(i)]
         alone |= {k: s.token_ids for k, s in run([*before, prompts[i]], max_new_tokens=16).items() if k[0] == i}
     for slots in (3, 8):
@@ -130,7 +132,7 @@ def test_steps_and_seeds_sample_differently_and_replay_exactly() -> None:
     assert first != run(prompts, max_new_tokens=16, seed=2, step=7)
 
 
-def test_bad_requests_are_refused_in_words_and_the_others_go_on() -> None:
+def test_invalid_requests_are_refused_and_later_calls_work() -> None:
     prompts = [*make_prompts(120, 5), Prompt("empty", (), ""), Prompt("odd", (1, 99), "")]
     samplings = [
         SamplingParams(max_new_tokens=20),
@@ -159,7 +161,7 @@ def test_bad_requests_are_refused_in_words_and_the_others_go_on() -> None:
 
 
 @pytest.mark.nightly
-def test_weights_that_diverged_or_are_of_another_type_leave_nothing_behind() -> None:
+def test_diverged_or_mistyped_weights_leave_no_state() -> None:
     prompts, sampling = make_prompts(20, 9), SamplingParams(temperature=0.0, max_new_tokens=8)
     engine = Engine(CONFIG, jax.tree.map(lambda x: x * jnp.nan, PARAMS), NoEnd(), EngineConfig(2, block_size=8))
     with pytest.raises(NotFiniteError):
@@ -173,7 +175,7 @@ def test_weights_that_diverged_or_are_of_another_type_leave_nothing_behind() -> 
 
 
 @pytest.mark.nightly
-def test_a_small_prefix_cache_gives_the_same_completions() -> None:
+def test_small_prefix_cache_gives_the_same_completions() -> None:
     r = np.random.default_rng(2)
     shared = tuple(r.integers(0, 24, 17).tolist())
     prompts = [Prompt(str(i), (*shared[: 8 + i % 9], *r.integers(0, 24, 9).tolist()), "") for i in range(10)]
@@ -185,7 +187,7 @@ def test_a_small_prefix_cache_gives_the_same_completions() -> None:
     assert found[0] == found[1] == found[2]
 
 
-def test_stop_strings_end_a_completion_wherever_tokens_are_cut() -> None:
+def test_stop_strings_end_a_completion_at_any_token_boundary() -> None:
     prompts = make_prompts(5, 9, 7)
     free = run(prompts, max_new_tokens=32)
     stopped = run(prompts, max_new_tokens=32, stop=("k", "ab", "ba"))
@@ -201,8 +203,8 @@ def test_stop_strings_end_a_completion_wherever_tokens_are_cut() -> None:
     assert ends > 4
 
 
-def test_completions_are_sampled_each_with_their_own_parameters() -> None:
-    """Greedy, truncated, penalised and free completions side by side are what they are alone."""
+def test_completions_use_their_own_sampling_parameters() -> None:
+    """Greedy, truncated, penalised and unrestricted completions of one batch equal those of separate calls."""
     (prompt,) = make_prompts(7)
     samplings = [
         SamplingParams(n=4, temperature=0.0, max_new_tokens=8),
@@ -214,7 +216,7 @@ def test_completions_are_sampled_each_with_their_own_parameters() -> None:
     engine = Engine(CONFIG, PARAMS, Letters(), EngineConfig(8))
     together = {(s.prompt_index, s.index): s for s in engine.generate([prompt] * len(samplings), samplings)}
     for i, sampling in enumerate(samplings):
-        # A sample's key holds its prompt's number.
+        # A sample's key contains its prompt's number.
         refused = [Prompt("", (), "")] * i
         alone = [s for s in engine.generate([*refused, prompt], sampling) if s.finish_reason != "refused"]
         assert len(alone) == 4
@@ -223,7 +225,7 @@ def test_completions_are_sampled_each_with_their_own_parameters() -> None:
             np.testing.assert_allclose(sample.logprobs, together[i, sample.index].logprobs, atol=1e-5)
 
 
-def test_a_repetition_penalty_is_on_prompt_and_completion(logits_of: Callable[..., np.ndarray]) -> None:
+def test_repetition_penalty_applies_to_prompt_and_completion(logits_of: Callable[..., np.ndarray]) -> None:
     (prompt,) = make_prompts(6)
     sample = run([prompt], temperature=0.0, max_new_tokens=12, repetition_penalty=2.5)[0, 0]
     tokens = [*prompt.token_ids, *sample.token_ids]
@@ -235,8 +237,8 @@ def test_a_repetition_penalty_is_on_prompt_and_completion(logits_of: Callable[..
 
 
 @pytest.mark.nightly
-def test_a_long_queue_keeps_all_slots_busy_and_reserves_little() -> None:
-    """A slot takes the next completion in the next step, and blocks follow the actual lengths."""
+def test_long_queue_keeps_all_slots_busy_and_reserves_few_blocks() -> None:
+    """A free slot takes the next completion in the next step, and blocks follow the actual lengths."""
     r = np.random.default_rng(0)
     lengths = np.minimum(np.ceil(r.exponential(12, 96)), 90).astype(int)
     lengths[3] = 90
@@ -249,7 +251,7 @@ def test_a_long_queue_keeps_all_slots_busy_and_reserves_little() -> None:
     assert engine.stats.occupancy > 0.9
     pool = engine.runner.completion_pool
     assert pool is not None
-    assert pool.num_blocks <= 8 * 12 / 2, "half of what the longest completion in every slot would need"
+    assert pool.num_blocks <= 8 * 12 / 2, "half of the blocks for the longest completion in every slot"
 
 
 def test_long_prompts_are_prefilled_in_chunks() -> None:
@@ -266,8 +268,8 @@ def begin(engine: Engine, prompts: list[Prompt], **sampling: Any) -> EngineCall:
     return engine.begin(GenerationRequest(prompts, [SamplingParams(**sampling)] * len(prompts), 0, None))
 
 
-def test_short_prompts_are_not_padded_to_a_long_one() -> None:
-    """Rows and their padding are bounded together; 15 prompts of 8 tokens with one of 100 would be 16 x 128."""
+def test_short_prompts_are_not_padded_to_a_long_prompt() -> None:
+    """The limit applies to rows times padding; 15 prompts of 8 tokens with one of 100 would be 16 x 128."""
     engine = Engine(CONFIG, PARAMS, Letters(), EngineConfig(16, block_size=8, prefill_tokens=128))
     prompts = make_prompts(*[8] * 7, 100, *[8] * 8)
     call = begin(engine, prompts, max_new_tokens=2, repetition_penalty=1.1)
@@ -283,7 +285,7 @@ def test_short_prompts_are_not_padded_to_a_long_one() -> None:
 
 @pytest.mark.usefixtures("on_cpu")
 def test_no_step_copies_a_prompt_for_its_samples() -> None:
-    """What a chunk holds beside its arguments is less than one layer's keys with a copy of the prompt in every slot."""
+    """A chunk's temporary memory is less than one layer's keys with a copy of the prompt in every slot."""
     n, p, size = 32, 1024, 64
     config = dataclasses.replace(CONFIG, max_positions=2048)
     engine = Engine(config, PARAMS, Letters(), EngineConfig(n, block_size=size))
@@ -296,7 +298,7 @@ def test_no_step_copies_a_prompt_for_its_samples() -> None:
     assert program.compile().memory_analysis().temp_size_in_bytes < copies
 
 
-def test_a_prompt_stands_once_for_all_its_samples() -> None:
+def test_prompt_blocks_are_shared_by_all_its_samples() -> None:
     engine = Engine(CONFIG, PARAMS, NoEnd(), EngineConfig(8, block_size=8))
     call = begin(engine, make_prompts(16), n=8, max_new_tokens=4)
     list(call.run())
@@ -306,8 +308,8 @@ def test_a_prompt_stands_once_for_all_its_samples() -> None:
     assert engine.stats.padded_tokens == 16
 
 
-def test_a_call_after_a_failed_one_has_new_pools(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The program that fails has donated the pools, whose blocks no later call can read."""
+def test_call_after_a_failed_call_has_new_pools(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The failed program has donated the pools: no later call can read their blocks."""
     engine = Engine(CONFIG, PARAMS, NoEnd(), EngineConfig(8, block_size=8))
     expected = list(engine.generate(make_prompts(16, 20), GREEDY))
 
@@ -322,7 +324,7 @@ def test_a_call_after_a_failed_one_has_new_pools(monkeypatch: pytest.MonkeyPatch
     assert list(engine.generate(make_prompts(16, 20), GREEDY)) == expected
 
 
-def test_where_one_program_serves_all_a_call_of_fewer_prompts_keeps_the_pool() -> None:
+def test_padded_prompts_keep_the_pool_size_for_fewer_prompts() -> None:
     def blocks(padded_to: int, count: int) -> int:
         begin(engines[padded_to], make_prompts(*[20] * count), max_new_tokens=4)
         pool = engines[padded_to].runner.prompt_pool
@@ -342,7 +344,7 @@ def test_where_one_program_serves_all_a_call_of_fewer_prompts_keeps_the_pool() -
     assert found[1] == {i: found[0][i] for i in range(2)}
 
 
-def test_a_shared_prefix_is_computed_once_and_nothing_changes() -> None:
+def test_shared_prefix_is_computed_once_with_equal_results() -> None:
     r = np.random.default_rng(5)
     schema = tuple(r.integers(0, 24, 21).tolist())
     prompts = [Prompt(str(i), (*schema, *r.integers(0, 24, 4).tolist()), "") for i in range(6)]
@@ -362,8 +364,8 @@ def test_a_shared_prefix_is_computed_once_and_nothing_changes() -> None:
     assert other != first
 
 
-def test_a_call_under_way_finishes_with_the_weights_it_began_with() -> None:
-    prompts = make_prompts(25, 9, 7, 8)  # as long as those of the test before, and so the programs are its own
+def test_running_call_finishes_with_its_initial_weights() -> None:
+    prompts = make_prompts(25, 9, 7, 8)  # the same lengths as in the test above, which compiles the same programs
     sampling = SamplingParams(temperature=0.0, max_new_tokens=20)
     first = Engine(CONFIG, PARAMS, Letters(), EngineConfig(2, block_size=4)).generate(prompts, sampling)
     whole = {s.prompt_index: s.token_ids for s in first}
@@ -375,11 +377,11 @@ def test_a_call_under_way_finishes_with_the_weights_it_began_with() -> None:
     engine.params = jax.tree.map(lambda x: 1.5 * x, PARAMS)
     found += running
     assert {s.prompt_index: s.token_ids for s in found} == whole
-    assert not engine.runner.prefix_cache.cached, "what older weights wrote is not cached"
+    assert not engine.runner.prefix_cache.cached, "keys of older weights are cached"
     assert {s.prompt_index: s.token_ids for s in engine.generate(prompts, sampling)} != whole
 
 
-def test_a_caller_that_stops_early_leaves_a_working_engine() -> None:
+def test_call_closed_early_leaves_a_working_engine() -> None:
     prompts = make_prompts(5, 9, 7)
     engine = Engine(CONFIG, PARAMS, Letters(), EngineConfig(8))
     running = engine.generate(prompts, SamplingParams(n=4, max_new_tokens=12))
@@ -392,7 +394,7 @@ def test_a_caller_that_stops_early_leaves_a_working_engine() -> None:
     assert again == {key: s.token_ids for key, s in expected.items()}
 
 
-def test_no_more_programs_are_compiled_than_there_are_shapes() -> None:
+def test_later_calls_of_known_shapes_compile_no_program() -> None:
     engine = Engine(CONFIG, PARAMS, Letters(), EngineConfig(8))
     sampling = SamplingParams(n=4, max_new_tokens=12)
     list(engine.generate(make_prompts(9, 11, 14, 9), sampling))
@@ -403,7 +405,7 @@ def test_no_more_programs_are_compiled_than_there_are_shapes() -> None:
 
 
 @pytest.mark.nightly
-def test_fixed_shapes_compile_one_program_of_each_kind_and_sample_the_same() -> None:
+def test_fixed_shapes_compile_one_program_per_kind_and_sample_the_same() -> None:
     sampling: dict[str, Any] = {"max_new_tokens": 30}
     calls = [make_prompts(9, 5, 9, 8, 7), make_prompts(40, 3, 17, 20, 9), make_prompts(70, 41, 61, 2, 66)]
     usual = [run(prompts, 4, step, **sampling) for step, prompts in enumerate(calls)]
@@ -420,12 +422,12 @@ def test_fixed_shapes_compile_one_program_of_each_kind_and_sample_the_same() -> 
         pools = engine.runner.prompt_pool, engine.runner.completion_pool
         sizes.add(tuple(pool and pool.num_blocks for pool in pools))
     assert [program._cache_size() for program in programs[:2]] == [1, 1]
-    assert copy_blocks._cache_size() <= 2, "there and back"
+    assert copy_blocks._cache_size() <= 2, "one program per direction"
     assert len(sizes) == 1
 
 
 class Gaps(Letters):
-    """The same with rows that the model is padded with, and gaps between its ids."""
+    """The same tokenizer with gaps between its ids, for a model with padding rows."""
 
     def get_vocab(self) -> dict[str, int]:
         return {text: i for text, i in super().get_vocab().items() if i < 18 and i not in (0, 7, 8)}
@@ -435,13 +437,13 @@ MISSING = ((0, 1), (7, 9), (18, 24))
 
 
 def with_likely_ids(*ids: int) -> Any:
-    """Return parameters under which these ids are the likeliest ones by far."""
+    """Return parameters that make these ids by far the most likely."""
     embed = np.array(PARAMS["embed"])
     embed[list(ids)] *= 20.0
     return {**PARAMS, "embed": jnp.asarray(embed)}
 
 
-def test_ids_with_a_token_are_sampled_when_they_are_likely() -> None:
+def test_likely_ids_with_a_token_are_sampled() -> None:
     engine = Engine(CONFIG, with_likely_ids(0, 8, 20), Letters(), EngineConfig(8))
     samples = list(engine.generate(make_prompts(6, 11), SamplingParams(n=4, max_new_tokens=20, temperature=3.0)))
     assert any({0, 8, 20} & set(sample.token_ids) for sample in samples)
@@ -450,8 +452,8 @@ def test_ids_with_a_token_are_sampled_when_they_are_likely() -> None:
 @pytest.mark.parametrize(
     "options", [{"temperature": 3.0}, {"temperature": 0.0}, {"top_k": 30, "repetition_penalty": 0.7}]
 )
-def test_ids_without_a_token_are_not_sampled_and_the_trainer_agrees(options: dict[str, Any]) -> None:
-    """The rows of such ids are the likeliest ones by far; the importance ratio of the first step is 1."""
+def test_ids_without_a_token_are_masked_in_engine_and_trainer(options: dict[str, Any]) -> None:
+    """The logits of such ids are by far the largest; the importance ratio of the first step is 1."""
     params = with_likely_ids(0, 8, 20)
     prompts, temperature = make_prompts(6, 11), options.get("temperature", 1.0)
     engine = Engine(CONFIG, params, Gaps(), EngineConfig(8))
@@ -478,8 +480,8 @@ def test_ids_without_a_token_are_not_sampled_and_the_trainer_agrees(options: dic
 
 
 @pytest.mark.parametrize("scale", [jnp.nan, pytest.param(1e38, marks=pytest.mark.nightly)])
-def test_numbers_that_are_no_probabilities_end_a_call_and_leave_nothing_behind(scale: float) -> None:
-    """NaN in the weights, and weights that are finite but whose products are not."""
+def test_non_finite_probabilities_end_a_call_and_leave_no_state(scale: float) -> None:
+    """Use NaN weights, and finite weights with non-finite products."""
     params = {**PARAMS, "final_norm": PARAMS["final_norm"] * scale, "embed": PARAMS["embed"] * 1e9}
     engine = Engine(CONFIG, params, NoEnd(), EngineConfig(2, block_size=8))
     with pytest.raises(NotFiniteError, match="are not finite numbers: the weights are broken"):

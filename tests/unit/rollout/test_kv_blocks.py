@@ -1,4 +1,4 @@
-"""KV blocks: none is held twice, none is lost, and a cached one holds the tokens that it is found by."""
+"""KV blocks: each has one holder, none is lost, and a cached block contains the tokens of its key."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def allocate(cache: PrefixCache, tokens: Sequence[int]) -> Allocation:
     return found
 
 
-def test_a_prompt_with_the_same_prefix_copies_what_is_cached() -> None:
+def test_prompt_with_a_cached_prefix_copies_its_blocks() -> None:
     cache = cache_of(9)
     first = allocate(cache, range(10))
     assert (len(first.blocks), first.cached_tokens, first.copies) == (3, 0, [])
@@ -36,17 +36,17 @@ def test_a_prompt_with_the_same_prefix_copies_what_is_cached() -> None:
     assert again.cached_tokens == 8
     assert again.copies == [(cached, block) for (_, cached), block in zip(written, again.blocks, strict=False)]
     assert cache.insert([*range(8), 50, 51], again.blocks) == []
-    assert allocate(cache, [1, *range(1, 8), 50]).cached_tokens == 0, "a block is found only behind those before it"
+    assert allocate(cache, [1, *range(1, 8), 50]).cached_tokens == 0, "a block matches only after all blocks before it"
 
 
-def test_the_last_token_is_always_computed() -> None:
+def test_last_token_is_always_computed() -> None:
     cache = cache_of(8)
     allocation = allocate(cache, range(8))
     cache.insert(range(8), allocation.blocks)
     assert allocate(cache, range(8)).cached_tokens == 4
 
 
-def test_a_reset_evicts_all() -> None:
+def test_reset_evicts_all_blocks() -> None:
     cache = cache_of(6)
     held = allocate(cache, range(9))
     cache.insert(range(9), held.blocks)
@@ -57,15 +57,15 @@ def test_a_reset_evicts_all() -> None:
     assert len(cache.free_blocks) == 6
 
 
-def test_too_few_blocks_take_none() -> None:
+def test_failed_allocation_takes_no_blocks() -> None:
     cache = cache_of(2)
     assert cache.allocate(range(17)) is None
     assert len(cache.free_blocks) == 2
 
 
 @pytest.mark.parametrize("n_examples", [60, pytest.param(1_000, marks=pytest.mark.nightly)])
-def test_blocks_of_prompts_are_held_once_and_hold_their_tokens(n_examples: int) -> None:
-    """A model of the cache: what each block and each cached block holds, written when a prompt is allocated."""
+def test_prompt_blocks_have_one_holder_and_the_right_tokens(n_examples: int) -> None:
+    """Model the cache: the content of each allocated and each cached block, written when a prompt is allocated."""
 
     @settings(deadline=None, max_examples=n_examples)
     @given(st.data())
@@ -105,7 +105,7 @@ def test_blocks_of_prompts_are_held_once_and_hold_their_tokens(n_examples: int) 
 
 
 @pytest.mark.parametrize("n_examples", [60, pytest.param(1_000, marks=pytest.mark.nightly)])
-def test_slots_hold_what_they_need_and_no_block_twice(n_examples: int) -> None:
+def test_slots_hold_their_blocks_and_no_block_twice(n_examples: int) -> None:
 
     @settings(deadline=None, max_examples=n_examples)
     @given(st.lists(st.lists(st.integers(0, 30), min_size=3, max_size=3), min_size=1, max_size=12))
@@ -123,7 +123,7 @@ def test_slots_hold_what_they_need_and_no_block_twice(n_examples: int) -> None:
             wanted = next(
                 i for i, (most, columns) in enumerate(levels) if most >= sum(counts) and columns >= max(counts)
             )
-            assert blocks.level == max(level, wanted), "the level rises as far as it must"
+            assert blocks.level == max(level, wanted), "the level rises no further than necessary"
             table = blocks.table()
             assert table.shape == (3, levels[blocks.level][1])
             held = table[table < blocks.num_blocks]
@@ -131,7 +131,7 @@ def test_slots_hold_what_they_need_and_no_block_twice(n_examples: int) -> None:
             for slot, count in enumerate(counts):
                 assert (table[slot, :count] < blocks.num_blocks).all()
                 assert (table[slot, count:] == blocks.num_blocks).all()
-                # What a slot still holds stays where it is: its keys are there.
+                # A slot keeps its blocks in place: they contain its keys.
                 stays = min(count, int((before[slot] < levels[level][0]).sum()))
                 np.testing.assert_array_equal(table[slot, :stays], before[slot, :stays])
 

@@ -1,4 +1,4 @@
-"""KV blocks under a budget: what has no room waits or is preempted, and answers are those of a roomy engine."""
+"""KV blocks under a budget: completions wait or are preempted, and answers equal those without a budget."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from jaxrl_sql.types import InputError, Prompt
 CONFIG = ModelConfig("qwen3", 24, 32, 1, 4, 2, 8, 48, Rope(1e4), Norms(), True, True, False, 128)
 PARAMS = init_params(CONFIG, jax.random.key(3))
 SMALL: dict[str, Any] = {"completion_block_size": 4, "block_size": 8, "chunk_steps": 4}
-# Pools that are whole from the start: one decode program serves a call to its end.
+# Full-size pools from the start: one decode program serves a whole call.
 WHOLE: dict[str, Any] = {**SMALL, "max_prompt_bucket": 30, "prefix_cache_tokens": 64, "prefill_tokens": 64}
-# Calls with the same number of samples, the same longest answer and the same stop strings have the same programs.
+# Calls with equal numbers of samples, maximal lengths and stop strings share their programs.
 SAMPLING: dict[str, Any] = {"n": 4, "max_new_tokens": 60, "stop": ("ab", "kq")}
 Found = dict[tuple[int, int], Sample]
 
 
 class Letters:
-    """A tokenizer of 24 letters, one of which ends an answer."""
+    """A tokenizer of 24 letters; one of them ends an answer."""
 
     def __init__(self, end: str = "f") -> None:
         self.eos_token = end
@@ -42,7 +42,7 @@ class Letters:
 
 
 class Echo:
-    """Answers each turn but the last with letters of its own."""
+    """Answers each turn but the last with its own letters."""
 
     def __init__(self, number: int) -> None:
         self.number, self.left = number, number % 3
@@ -87,11 +87,11 @@ def assert_same(found: Found, expected: Found) -> None:
         pytest.param({"n": 4, "max_new_tokens": 60, "repetition_penalty": 1.3, "top_k": 9}, marks=pytest.mark.nightly),
     ],
 )
-def test_a_third_of_the_blocks_gives_the_same_answers(sampling: dict[str, Any]) -> None:
-    """The pool of completions grows to that third; a second call gives the same to the last bit."""
+def test_third_of_the_blocks_gives_the_same_answers(sampling: dict[str, Any]) -> None:
+    """The pool of completions grows to that third; a second call gives bit-equal answers."""
     expected, roomy = sampled(None, **sampling)
     assert roomy.stats.preemptions == 0
-    # 6 slots of 15 blocks would be 90 of completions.
+    # 6 slots of 15 blocks would be 90 blocks of completions.
     found, engine = sampled(KVBudget(8, 30, 0), sizes=SMALL, **sampling)
     assert engine.stats.preemptions > 3
     assert_same(found, expected)
@@ -103,7 +103,7 @@ def test_a_third_of_the_blocks_gives_the_same_answers(sampling: dict[str, Any]) 
 
 
 @pytest.mark.slow
-def test_dialogues_are_preempted_between_and_within_their_turns() -> None:
+def test_dialogues_are_preempted_between_and_within_turns() -> None:
     sampling = {**SAMPLING, "max_new_tokens": 14, "max_total_tokens": 60}
     expected, _ = sampled(None, turns=True, **sampling)
     found, engine = sampled(KVBudget(8, 16, 0), turns=True, **sampling)
@@ -111,7 +111,7 @@ def test_dialogues_are_preempted_between_and_within_their_turns() -> None:
     assert_same(found, expected)
 
 
-def test_room_for_one_answer_is_enough_and_less_is_refused_in_words() -> None:
+def test_budget_for_one_answer_suffices_and_less_is_refused() -> None:
     expected, _ = sampled(None, **SAMPLING)
     found, _ = sampled(KVBudget(3, 15, 0), **SAMPLING)
     assert found[3, 0].finish_reason == "refused"
@@ -122,8 +122,8 @@ def test_room_for_one_answer_is_enough_and_less_is_refused_in_words() -> None:
 
 
 @pytest.mark.nightly
-def test_what_an_engine_computed_before_does_not_matter_to_the_last_bit() -> None:
-    """The sizes of its pools are those of the call, not of the largest one so far."""
+def test_earlier_calls_change_no_bit_of_later_answers() -> None:
+    """Pool sizes depend on the call, not on the largest call so far."""
     sampling = SamplingParams(n=8, max_new_tokens=60)
     fresh = Engine(CONFIG, PARAMS, Letters(), EngineConfig(16, **SMALL))
     used = Engine(CONFIG, PARAMS, Letters(), EngineConfig(16, **SMALL))
@@ -134,7 +134,7 @@ def test_what_an_engine_computed_before_does_not_matter_to_the_last_bit() -> Non
 
 
 @pytest.mark.nightly
-def test_a_call_compiles_three_decode_programs_at_most() -> None:
+def test_call_compiles_at_most_three_decode_programs() -> None:
     decode_chunk.clear_cache()
     engine = Engine(CONFIG, PARAMS, Letters("end"), EngineConfig(16, **SMALL))
     samplings = [SamplingParams(n=4, max_new_tokens=tokens) for tokens in (8, 20, 40, 60)]
@@ -144,7 +144,7 @@ def test_a_call_compiles_three_decode_programs_at_most() -> None:
     assert decode_chunk._cache_size() == 3
 
 
-def test_released_pools_are_made_again() -> None:
+def test_released_pools_are_allocated_again() -> None:
     engine = Engine(CONFIG, PARAMS, Letters("end"), EngineConfig(6, **WHOLE))
     prompts, sampling = make_prompts(9, 21, 14, 30, 3), SamplingParams(**SAMPLING)
     first = list(engine.generate(prompts, sampling))
@@ -153,7 +153,7 @@ def test_released_pools_are_made_again() -> None:
     assert list(engine.generate(prompts, sampling)) == first
 
 
-def test_a_pool_of_completions_grows_by_a_quarter_a_half_and_all() -> None:
+def test_completion_pool_grows_by_quarter_half_and_full() -> None:
     config = EngineConfig(16, **SMALL)
     sizes = config.sizes(groups=5, samples=4, prompt=30, completion=60)
     assert (sizes.completion_blocks, sizes.completion_columns) == (256, 16)
@@ -162,7 +162,7 @@ def test_a_pool_of_completions_grows_by_a_quarter_a_half_and_all() -> None:
     assert config.levels(sizes._replace(completion_blocks=8)) == [(8, 16)]
 
 
-def test_a_budget_in_bytes_gives_all_or_shrinks_the_cache_first() -> None:
+def test_byte_budget_allows_all_blocks_or_shrinks_the_cache_first() -> None:
     need = EngineConfig(8, **SMALL).sizes(groups=20, samples=4, prompt=60, completion=40)
     whole = need.prompt_blocks * 100 + need.completion_blocks * 50 + need.prefix_blocks * 100
     assert fit_budget(need, 100, 50, whole, 1) == tuple(need)[-3:]

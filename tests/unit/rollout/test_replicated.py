@@ -1,6 +1,6 @@
-"""Copies of the model side by side: who gets which prompt, and that a sample does not depend on the copy that makes it.
+"""Replicated engines: the assignment of prompts, and samples that do not depend on the replica.
 
-Several devices and processes stand in tests/multidevice; here a grid has one device, or there is no device at all.
+tests/multidevice covers several devices and processes. Here a grid has one device or none.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PARAMS = init_params(CONFIG, jax.random.key(3))
 
 
 class Letters:
-    """A tokenizer of 24 letters, one of which ends an answer."""
+    """A tokenizer of 24 letters; one of them ends an answer."""
 
     eos_token = "f"  # noqa: S105 (a letter, no password)
 
@@ -52,7 +52,7 @@ def request(counts: list[int], lengths: list[int]) -> GenerationRequest:
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 5)), max_size=12), st.integers(1, 9))
 @settings(deadline=None, max_examples=60)
-def test_each_sample_is_dealt_once(asked: list[tuple[int, int]], replicas: int) -> None:
+def test_each_sample_is_assigned_once(asked: list[tuple[int, int]], replicas: int) -> None:
     counts = [n for n, _ in asked]
     dealt = deal(request(counts, [length for _, length in asked]), replicas)
     assert len(dealt) == replicas
@@ -60,21 +60,21 @@ def test_each_sample_is_dealt_once(asked: list[tuple[int, int]], replicas: int) 
     assert places == [(i, g) for i, n in enumerate(counts) for g in range(n)]
     loads = [sum(p.last - p.first for p in own) for own in dealt]
     if len(counts) < replicas:
-        assert max(loads) - min(loads) <= 1, "prompts are cut so that loads are even"
+        assert max(loads) - min(loads) <= 1, "prompts are split for equal loads"
     else:
-        assert all((p.first, p.last) == (0, counts[p.prompt]) for p in chain(*dealt)), "no prompt is cut"
+        assert all((p.first, p.last) == (0, counts[p.prompt]) for p in chain(*dealt)), "no prompt is split"
         assert max(loads) <= sum(counts) / replicas + max(counts, default=0)
 
 
-def test_prompts_that_begin_alike_are_dealt_together() -> None:
+def test_prompts_with_a_common_prefix_are_assigned_together() -> None:
     texts = [(1, 9), (2, 7), (1, 8), (2, 6)]
     prompts = [Prompt(str(i), text, "") for i, text in enumerate(texts)]
     dealt = deal(GenerationRequest(prompts, [SamplingParams(n=2)] * 4, 0, None), 2)
     assert [{part.prompt for part in own} for own in dealt] == [{0, 2}, {1, 3}]
 
 
-def test_a_part_of_a_call_has_the_samples_of_the_whole() -> None:
-    """Keys go by the place in the call: whoever makes the third sample of the second prompt makes the same."""
+def test_part_of_a_call_has_the_samples_of_the_whole_call() -> None:
+    """Sampling keys depend on the position in the call: any replica draws the same sample of a prompt."""
     prompts, sampling = make_prompts(5, 9, 3), SamplingParams(n=4, max_new_tokens=6)
     engine = Engine(CONFIG, PARAMS, Letters(), EngineConfig(8))
     whole = {(s.prompt_index, s.index): s for s in engine.generate(prompts, sampling, 7)}
@@ -93,8 +93,8 @@ def test_a_part_of_a_call_has_the_samples_of_the_whole() -> None:
         pytest.param(False, None, marks=pytest.mark.nightly),
     ],
 )
-def test_a_copy_samples_what_the_trainer_s_own_weights_do(lora: bool, dtype: str | None) -> None:
-    """The copy is in the compute dtype and by layer: each bit of the log-probabilities is the same."""
+def test_replica_samples_like_the_trainers_own_weights(lora: bool, dtype: str | None) -> None:
+    """The replica has compute-dtype weights per layer; its log-probabilities are bit-equal."""
     params = PARAMS
     if lora:
         adapters = init_adapters(CONFIG, 4, 8.0, ("q", "down"), jax.random.key(1))
@@ -107,15 +107,15 @@ def test_a_copy_samples_what_the_trainer_s_own_weights_do(lora: bool, dtype: str
             Engine(CONFIG, params, Letters(), config),
             ReplicatedEngine(CONFIG, params, Letters(), config, replica_grid(mesh, 1, 1)),
         ]
-        own, copy = (sorted(one.generate(make_prompts(5, 12), sampling), key=place) for one in engines)
+        own, copy = (sorted(one.generate(make_prompts(5, 12), sampling), key=sample_index) for one in engines)
     assert [dataclasses.astuple(one) for one in copy] == [dataclasses.astuple(one) for one in own]
 
 
-def place(sample: Sample) -> tuple[int, int]:
+def sample_index(sample: Sample) -> tuple[int, int]:
     return sample.prompt_index, sample.index
 
 
-def test_copies_follow_the_parameters_and_are_freed() -> None:
+def test_replicas_follow_the_parameters_and_are_freed() -> None:
     mesh, prompts = make_mesh(1, 1, 1), make_prompts(5)
     sampling = SamplingParams(temperature=0.0, max_new_tokens=8)
     with jax.set_mesh(mesh):
@@ -132,7 +132,7 @@ def test_copies_follow_the_parameters_and_are_freed() -> None:
     assert engine.replicas[0].engine.runner.completion_pool is None
 
 
-def test_a_sample_is_the_same_after_it_went_to_another_process() -> None:
+def test_sample_is_unchanged_by_transfer_to_another_process() -> None:
     logprobs = tuple(np.asarray(jnp.log(jnp.array([0.1, 0.7]))).tolist())
     turns = (
         Turn("assistant", (3, 4), logprobs, (-0.5, -1.25), "dé\0"),
@@ -147,7 +147,7 @@ def test_a_sample_is_the_same_after_it_went_to_another_process() -> None:
     assert unpack_samples(pack_samples([])) == []
 
 
-def test_a_grid_that_the_devices_do_not_make_up_is_refused() -> None:
+def test_grid_that_does_not_match_the_devices_is_refused() -> None:
     mesh = make_mesh(1, 1, 1)
     with pytest.raises(InputError, match=r"rollout\.mesh=2x1: .* the 1 devices there are, such as rollout\.mesh=1x1"):
         replica_grid(mesh, 2, 1)

@@ -18,7 +18,7 @@ PARAMS = init_params(CONFIG, jax.random.key(3))
 
 
 class Letters:
-    """A tokenizer of 24 letters; the token that ends an answer is none of the model's."""
+    """A tokenizer of 24 letters; the model never emits its end token."""
 
     eos_token = "end"  # noqa: S105 (a token's name)
 
@@ -39,7 +39,7 @@ def samples_of(engine: Engine, **sampling: Any) -> list[Sample]:
 
 
 def count_programs(engine: Engine, samplings: Iterable[dict[str, Any]]) -> int:
-    """Return how many decode programs calls of an engine compile."""
+    """Return the number of decode programs that an engine's calls compile."""
     before = decode_chunk._cache_size()
     for sampling in samplings:
         assert samples_of(engine, **sampling)
@@ -60,14 +60,14 @@ def test_twelve_lengths_of_stop_strings_share_a_program() -> None:
 
 
 @pytest.mark.parametrize("n", [3, pytest.param(5, marks=pytest.mark.slow)])
-def test_a_rounded_group_samples_the_same_to_the_last_bit(n: int) -> None:
+def test_rounded_group_samples_are_bit_equal(n: int) -> None:
     usual = samples_of(make_engine(rounds_groups=False), n=n, seed=5)
     assert samples_of(make_engine(), n=n, seed=5) == usual
     assert len({sample.token_ids for sample in usual}) == n
 
 
 @pytest.mark.slow
-def test_stop_strings_that_do_not_occur_change_no_bit() -> None:
+def test_absent_stop_strings_change_no_bit() -> None:
     engine = make_engine()
     usual = samples_of(engine, n=2, seed=5)
     assert not any("xxxx" in sample.text for sample in usual)

@@ -1,4 +1,4 @@
-"""Sampling parameters: those that the device cannot hold, or that leave no distribution, are refused."""
+"""Sampling parameters outside the device's range, or without a distribution, are refused."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jaxrl_sql.rollout import SamplingParams
 from jaxrl_sql.types import InputError
 
 SMALLEST = float(np.finfo(np.float32).tiny)
-# One program for all parameters: operation by operation each would be a program of its own.
+# Compile one program for all parameters instead of one per operation.
 sample_compiled = jax.jit(sample_tokens, static_argnames="truncates")
 
 
@@ -40,7 +40,7 @@ sample_compiled = jax.jit(sample_tokens, static_argnames="truncates")
         ("repetition_penalty", math.nan, "repetition_penalty must be"),
     ],
 )
-def test_what_the_device_cannot_hold_is_refused(name: str, value: float, says: str) -> None:
+def test_values_outside_the_devices_range_are_refused(name: str, value: float, says: str) -> None:
     given: dict[str, Any] = {name: value}
     with pytest.raises(InputError) as refused:
         SamplingParams(**given)
@@ -50,8 +50,10 @@ def test_what_the_device_cannot_hold_is_refused(name: str, value: float, says: s
 @pytest.mark.parametrize("temperature", [1e-6, 1e6])
 @pytest.mark.parametrize("penalty", [1e-6, 1e6])
 @pytest.mark.parametrize("rest", [{}, {"top_k": 2**31 - 1}, {"top_p": SMALLEST}, {"min_p": SMALLEST}])
-def test_at_the_bounds_a_token_has_a_probability(temperature: float, penalty: float, rest: dict[str, Any]) -> None:
-    """All tokens were seen, so that the penalty is on each logit of both signs."""
+def test_extreme_parameters_leave_a_token_with_positive_probability(
+    temperature: float, penalty: float, rest: dict[str, Any]
+) -> None:
+    """All tokens occurred, so the penalty applies to each logit of both signs."""
     sampling = SamplingParams(temperature=temperature, repetition_penalty=penalty, **rest)
     kinds = {name: np.int32 if name == "top_k" else np.float32 for name in SamplingMetadata._fields}
     on_device = SamplingMetadata(**{name: np.full(2, getattr(sampling, name), kind) for name, kind in kinds.items()})
@@ -62,8 +64,8 @@ def test_at_the_bounds_a_token_has_a_probability(temperature: float, penalty: fl
     assert (np.asarray(found.behavior_logprob) <= 0).all()
 
 
-def test_at_the_bounds_one_compiled_program_gives_probabilities() -> None:
-    """A product may be rounded differently when it is fused into one program with others."""
+def test_extreme_parameters_give_probabilities_in_one_compiled_program() -> None:
+    """Fusion may round a product differently."""
     rest: tuple[dict[str, Any], ...] = ({}, {"top_k": 5}, {"top_p": SMALLEST}, {"min_p": SMALLEST})
     cases = list(itertools.product((1e-6, 1e-3, 1.0, 1e6), (1e-6, 0.5, 1.0, 1e6), (3.0, 30.0, 3000.0), rest))
     samplings = [
@@ -83,7 +85,7 @@ def test_at_the_bounds_one_compiled_program_gives_probabilities() -> None:
     logits = jnp.asarray(r.normal(0, spread, (len(cases), 1000)), jnp.float32)
     seen = jnp.asarray(r.random(logits.shape) < 0.7)
     keys = jax.random.split(jax.random.key(0), len(cases))
-    # As users have it, and not as tests compile.
+    # Compile with the default options, not with those of the tests.
     level = {"xla_backend_optimization_level": 3}
     sample = jax.jit(sample_tokens, static_argnames="truncates", compiler_options=level)
     for truncates in (True, False):

@@ -47,7 +47,7 @@ def make_state(
     levels: Sequence[tuple[int, int]] = (),
     **call: Any,
 ) -> SchedulerState:
-    """Return the state of a call that has launched nothing, of prompts with these tokens; `call` as of `generate`."""
+    """Return the state of a call before its first launch, for prompts with these tokens; `call` as in `generate`."""
     request = GenerationRequest(
         [Prompt(str(i), tuple(ids), "") for i, ids in enumerate(prompts)],
         [SamplingParams(n=n, max_new_tokens=longest)] * len(prompts),
@@ -65,14 +65,14 @@ def make_state(
     return initial_state(request, groups, limits, cache, table, 2 * slots)
 
 
-def begun_sample(prompt: int, tokens: int, reason: str = UNFINISHED) -> Sample:
+def early_sample(prompt: int, tokens: int, reason: str = UNFINISHED) -> Sample:
     return Sample(prompt, 0, (1,) * tokens, (0.0,) * tokens, (0.0,) * tokens, "", reason)
 
 
 def mid_call(tokens: Mapping[int, int], is_in_flight: bool = False, **sizes: Any) -> SchedulerState:
-    """Return a state in which completion i of prompt i has `tokens[i]` tokens, in slot i if there is one.
+    """Return a state in which completion i of prompt i has `tokens[i]` tokens, in slot i if it exists.
 
-    Blocks are reserved for these tokens alone.
+    Blocks are reserved only for these tokens.
     """
     state = make_state([[i] * 5 for i in tokens], **sizes)
     slots = state.limits.slots
@@ -105,7 +105,7 @@ def prefilled(chunk: ChunkPlan) -> list[list[int]]:
 
 def test_prompts_are_prefilled_in_batches_until_enough_completions_wait() -> None:
     chunk = plan(make_state([[i] * 9 for i in range(8)], slots=2), ChunkLog())
-    # Three times the one slot that may have ended, and no more than the 4 prompt slots; 3 rows of 9 are 27 tokens.
+    # Three times the one slot that may have ended, and at most the 4 prompt slots; 3 rows of 9 are 27 tokens.
     assert prefilled(chunk) == [[0, 1, 2]]
     assert chunk.queued == [0, 1, 2]
     assert [group.prompt for group in chunk.after.waiting] == [3, 4, 5, 6, 7]
@@ -114,8 +114,8 @@ def test_prompts_are_prefilled_in_batches_until_enough_completions_wait() -> Non
     assert prefilled(chunk) == [[0, 1], [2]]
 
 
-def test_more_completions_wait_where_more_have_ended() -> None:
-    """Three times the turns that ended with the last chunk, or half of the estimate before."""
+def test_number_of_waiting_completions_follows_ended_turns() -> None:
+    """The limit is three times the turns that ended with the last chunk, or half of the previous estimate."""
     chunk = plan(make_state([[i] * 4 for i in range(40)], n=2, slots=12, blocks=48), ChunkLog())
     assert len(chunk.queued) == 16
     written = {i: RunningCompletion(i, 1) for i in range(8)}
@@ -125,7 +125,7 @@ def test_more_completions_wait_where_more_have_ended() -> None:
     assert chunk.after.recently_ended == 4
 
 
-def test_a_prompt_without_free_blocks_waits_and_nothing_overtakes_it() -> None:
+def test_prompt_without_free_blocks_waits_and_blocks_later_prompts() -> None:
     state = make_state([[0] * 8, [1] * 20, [2] * 4], prompt_blocks=5)
     chunk = plan(state, ChunkLog())
     assert prefilled(chunk) == [[0]]
@@ -135,7 +135,7 @@ def test_a_prompt_without_free_blocks_waits_and_nothing_overtakes_it() -> None:
     assert prefilled(chunk) == [[1]]
 
 
-def test_a_prompt_with_the_same_first_block_waits_for_the_batch_that_caches_it() -> None:
+def test_prompt_with_an_equal_first_block_waits_for_the_caching_batch() -> None:
     chunk = plan(make_state([[7] * 4 + [i] * 3 for i in range(3)], slots=4), ChunkLog())
     assert prefilled(chunk) == [[0], [1, 2]]
     (first, second) = chunk.prefills
@@ -144,7 +144,7 @@ def test_a_prompt_with_the_same_first_block_waits_for_the_batch_that_caches_it()
     assert [prefill.allocation.copies[0][0] for prefill in second.prompts] == [cached, cached]
 
 
-def test_prompts_of_the_next_call_follow_those_of_this_one() -> None:
+def test_prompts_of_the_next_call_follow_the_current_call() -> None:
     state = make_state([[9] * 9, [8] * 9, [1] * 9], ahead=2)
     assert [group.prompt for group in state.waiting] == [1, 0, 2]
 
@@ -163,7 +163,7 @@ def test_prompts_are_not_cached_once_the_weights_are_newer() -> None:
 # --- preemption and resumption
 
 
-def test_the_oldest_completions_keep_their_slots() -> None:
+def test_oldest_completions_keep_their_slots() -> None:
     """Three completions of 8 tokens and 4 more steps need 9 blocks, and there are 7."""
     chunk = plan(mid_call({0: 8, 1: 8, 2: 8}, slots=3, blocks=7), ChunkLog())
     assert chunk.launches
@@ -173,7 +173,7 @@ def test_the_oldest_completions_keep_their_slots() -> None:
 
 
 def test_all_younger_completions_are_preempted_with_a_large_one() -> None:
-    """The second needs 4 blocks where 2 are left; the third would fit, but is younger."""
+    """The second needs 4 blocks and 2 are free; the third would fit, but is younger."""
     chunk = plan(mid_call({0: 8, 1: 12, 2: 2}, slots=3, blocks=5), ChunkLog())
     assert chunk.preempted == [1, 2]
 
@@ -190,8 +190,8 @@ def test_nothing_is_preempted_while_a_chunk_is_in_flight() -> None:
     assert chunk.preempted == [1, 2], "one completion of 12 tokens and 4 steps, of 7 blocks"
 
 
-def test_the_oldest_preempted_completions_are_resumed_first() -> None:
-    """Completion 0 finished: 8 blocks are for 1 and two chunks of steps (4), and for 2 (4), not for 3."""
+def test_oldest_preempted_completions_are_resumed_first() -> None:
+    """Completion 0 finished and freed 8 blocks. Completion 1 with two chunks of steps needs 4, 2 needs 4, 3 waits."""
     state = mid_call({0: 8, 1: 8, 2: 8, 3: 2}, slots=2, blocks=8)
     state.running[1] = RunningCompletion(1, 4)
     chunk = plan(
@@ -205,7 +205,7 @@ def test_the_oldest_preempted_completions_are_resumed_first() -> None:
     assert chunk.tail == 4
 
 
-def test_a_log_from_before_a_resumption_does_not_set_the_slots_length() -> None:
+def test_log_from_before_a_resumption_does_not_set_the_slots_length() -> None:
     state = plan(mid_call({0: 8, 1: 8, 2: 8}, slots=2, blocks=8), ChunkLog(3, 3, np.array([9, 8]), {}, 1, [0])).after
     assert state.running[2].slot == 0
     assert state.known_from.tolist() == [4, 0]
@@ -214,32 +214,32 @@ def test_a_log_from_before_a_resumption_does_not_set_the_slots_length() -> None:
 
 
 def test_new_completions_wait_for_preempted_ones() -> None:
-    """There are 3 blocks to spare: the preempted completion needs 4, and a new one would need 2."""
+    """3 blocks are free: the preempted completion needs 4, and a new completion would need 2."""
     state = mid_call({0: 4, 1: 12}, slots=2, blocks=6)
     state.preempted[1] = state.running.pop(1).num_tokens
     state = replace(state, waiting=[RequestGroup(0, 0, 1)], free_prompt_slots=[3, 2])
     chunk = plan(state, ChunkLog())
     assert (chunk.launches, chunk.resumed, chunk.queued) == (True, [], [2])
-    assert chunk.tail == 2, "nothing is taken from the ring"
+    assert chunk.tail == 2, "the ring is unchanged"
 
 
-# --- samples that an earlier call began
+# --- early samples of an earlier call
 
 
-def test_begun_samples_come_first_and_are_resumed_from_their_tokens() -> None:
-    begun = [begun_sample(2, 5), begun_sample(1, 3, "stop")]
+def test_early_samples_come_first_and_resume_from_their_tokens() -> None:
+    begun = [early_sample(2, 5), early_sample(1, 3, "stop")]
     state = make_state([[i] * 9 for i in range(4)], begun=begun)
-    assert [group.prompt for group in state.waiting] == [2, 0, 3], "the finished one is not made again"
+    assert [group.prompt for group in state.waiting] == [2, 0, 3], "the finished sample is not drawn again"
     chunk = plan(state, ChunkLog())
     assert (chunk.begun, chunk.resumed, chunk.appended) == ([0], [0], [0])
     assert chunk.after.completions[0] == PrefilledCompletion(2, 0, 0, 0)
     assert chunk.after.running[0] == RunningCompletion(0, 5)
-    assert chunk.queued == [1, 2, 3][: len(chunk.queued)], "numbers follow those of begun samples"
+    assert chunk.queued == [1, 2, 3][: len(chunk.queued)], "numbers continue after the early samples"
     assert chunk.launches
 
 
-def test_a_begun_sample_waits_for_the_chunk_in_flight() -> None:
-    state = make_state([[1] * 9], begun=[begun_sample(0, 5)])
+def test_early_sample_waits_for_the_chunk_in_flight() -> None:
+    state = make_state([[1] * 9], begun=[early_sample(0, 5)])
     chunk = plan(replace(state, num_chunks=1), ChunkLog())
     assert (chunk.begun, chunk.resumed, chunk.launches) == ([0], [], False)
     chunk = plan(chunk.after, ChunkLog(1, 1, np.zeros(2, int)))
@@ -258,7 +258,7 @@ def test_observations_are_appended_and_their_tokens_counted() -> None:
     assert chunk.after.appends == []
 
 
-def test_an_observation_without_room_waits_and_is_resumed_with_all_tokens() -> None:
+def test_observation_without_free_blocks_waits_and_resumes_with_all_tokens() -> None:
     state = mid_call({0: 8, 1: 8}, is_in_flight=True, blocks=5, turns=object)
     chunk = plan(state, ChunkLog(observed={1: 3}))
     assert not chunk.launches
@@ -267,7 +267,7 @@ def test_an_observation_without_room_waits_and_is_resumed_with_all_tokens() -> N
     assert (chunk.preempted, chunk.appended, chunk.after.appends) == ([1], [], [])
     log = ChunkLog(4, 2, np.array([12, 8]), {0: RunningCompletion(0, 2)}, 1, [0])
     chunk = plan(chunk.after, log)
-    assert chunk.released == [0], "slots of dialogues are paused, and so the host frees them"
+    assert chunk.released == [0], "slots of dialogues are paused, so the host frees them"
     assert (chunk.resumed, chunk.appended) == ([1], [1])
     assert chunk.after.running[1] == RunningCompletion(0, 11)
 
@@ -297,7 +297,7 @@ def test_waiting_completions_of_a_cancelled_prompt_end_with_their_first_token() 
     assert sorted(chunk.after.completions) == [1, 2]
 
 
-def test_a_call_without_anything_left_launches_nothing() -> None:
+def test_call_with_nothing_pending_launches_nothing() -> None:
     chunk = plan(mid_call({0: 8, 1: 8}), ChunkLog(cancelled={0, 1}))
     assert not chunk.launches
     assert sorted(chunk.after.prefixes.free_blocks) == list(range(40))
@@ -311,7 +311,7 @@ def test_nothing_is_launched_after_the_last_completion() -> None:
 # --- pools
 
 
-def test_the_pool_grows_by_levels_with_the_lengths() -> None:
+def test_pool_grows_by_levels_with_the_lengths() -> None:
     state, device = make_state([[1] * 5, [2] * 5], longest=40, blocks=20, levels=[(5, 3), (10, 10)]), Slots({}, 40)
     sizes = []
     for chunk in device.serve(state):
@@ -321,7 +321,7 @@ def test_the_pool_grows_by_levels_with_the_lengths() -> None:
     assert set(sizes) == {5, 10, 20}
 
 
-def test_a_full_pool_with_room_for_one_completion_serves_them_all() -> None:
+def test_full_pool_of_one_completion_serves_all() -> None:
     device = Slots({}, 16)
     plans = list(device.serve(make_state([[i] * 5 for i in range(4)], slots=3, blocks=4)))
     assert sorted(device.finished) == [0, 1, 2, 3]
@@ -333,7 +333,7 @@ def test_a_full_pool_with_room_for_one_completion_serves_them_all() -> None:
 
 @dataclass
 class Slots:
-    """Simulated decode slots, in calls whose completion i has turns of `turns[i]` tokens, or one of `longest`."""
+    """Simulated decode slots for calls whose completion i has turns of `turns[i]` tokens, or one of `longest`."""
 
     turns: Mapping[int, Sequence[int]]
     longest: int
@@ -348,7 +348,7 @@ class Slots:
     cut: set[int] = field(default_factory=set)
 
     def execute(self, chunk: ChunkPlan, state: SchedulerState) -> ChunkLog | None:
-        """Do a plan's work, and run its chunk -> its log; `ended` turns are in `num_ended`."""
+        """Execute a plan's work and chunk -> the chunk's log; ended turns are in `num_ended`."""
         n = state.limits.slots
         self.number = self.number or [None] * n
         self.cut |= set(chunk.truncated)
@@ -370,7 +370,7 @@ class Slots:
         table, num_blocks = chunk.after.blocks.table(), chunk.after.blocks.num_blocks
         log, capacity = ChunkLog(), (table < num_blocks).sum(axis=1) * SIZE
         held = table[table < num_blocks].tolist()
-        assert len(set(held)) == len(held), "a block is held once"
+        assert len(set(held)) == len(held), "a block has two holders"
         for _ in range(STEPS):
             self._step(chunk, state, log, capacity)
         log.number, log.taken = chunk.after.num_chunks, self.taken
@@ -407,13 +407,13 @@ class Slots:
                 log.finished.append(number)
 
     def serve(self, state: SchedulerState, cancelled: Mapping[int, set[int]] | None = None) -> Any:
-        """Yield the plans of a call until nothing is left, one chunk behind; prompts are `cancelled` before plans."""
+        """Yield the plans of a call until nothing is left, one chunk late. `cancelled` maps plans to prompts."""
         log, before, launches, self.taken = ChunkLog(), None, 0, state.taken
         while state.waiting or state.completions:
             log.cancelled |= (cancelled or {}).get(launches, set())
             frozen = pickle.dumps((state, log))
             chunk = plan(state, log)
-            assert pickle.dumps((state, log)) == frozen, "a plan changes nothing that it reads"
+            assert pickle.dumps((state, log)) == frozen, "a plan changes its input state"
             check_order(state, log, chunk)
             for number in chunk.dropped:
                 self.finished.append(number)
@@ -428,7 +428,7 @@ class Slots:
 
 
 def check_order(state: SchedulerState, log: ChunkLog, chunk: ChunkPlan) -> None:
-    """Check that older completions go before younger ones, and prompts in their order."""
+    """Check that older completions precede younger ones, and that prompts keep their order."""
     after = chunk.after
     if chunk.launches and after.preempted:
         assert max(after.running, default=-1) < min(after.preempted), "a younger completion keeps its slot"
@@ -441,7 +441,7 @@ def check_order(state: SchedulerState, log: ChunkLog, chunk: ChunkPlan) -> None:
 
 @pytest.mark.parametrize("n_examples", [60, pytest.param(3_000, marks=pytest.mark.nightly)])
 def test_no_completion_waits_forever_in_any_call(n_examples: int) -> None:
-    """Random calls end, with each completion finished once, every token in a block, and the oldest ones first."""
+    """Check that random calls end, finish each completion once, store every token, and serve the oldest first."""
 
     @settings(deadline=None, max_examples=n_examples)
     @given(st.data())
@@ -454,7 +454,7 @@ def test_no_completion_waits_forever_in_any_call(n_examples: int) -> None:
         levels = [(max(blocks // 2, 1), need)] if data.draw(st.booleans()) and blocks > 1 else []
         kind = data.draw(st.sampled_from(["plain", "dialogues", "cancelled", "begun"]))
         begun = [
-            begun_sample(i, min(data.draw(st.integers(1, longest)), longest - 1)) for i in range(len(prompts)) if i % 2
+            early_sample(i, min(data.draw(st.integers(1, longest)), longest - 1)) for i in range(len(prompts)) if i % 2
         ]
         state = make_state(
             prompts, n, slots, longest, blocks, data.draw(st.integers(4, 20)), levels,
@@ -468,7 +468,7 @@ def test_no_completion_waits_forever_in_any_call(n_examples: int) -> None:
         launches = len(list(device.serve(state, cancelled if kind == "cancelled" else None)))
         assert len(set(device.finished)) == len(device.finished)
         assert kind == "cancelled" or sorted(device.finished) == list(range(total))
-        # Each launch with preemptions gives a chunk of steps to the oldest completion at least.
+        # Each launch with preemptions gives at least the oldest completion a chunk of steps.
         assert launches <= 2 * total * (need + 4) + 4
 
     holds_for()

@@ -1,4 +1,4 @@
-"""Stop strings are found in the step that completes them, wherever tokens are cut."""
+"""Stop strings end a completion in the step that completes them, at any token boundary."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def first_end(stops: Stops, strings: tuple[str, ...], tokens: list[int]) -> int 
 
 
 @pytest.mark.parametrize("n_examples", [100, pytest.param(1_000, marks=pytest.mark.nightly)])
-def test_the_first_token_that_completes_a_string_ends_the_answer(n_examples: int) -> None:
+def test_first_token_that_completes_a_string_ends_the_answer(n_examples: int) -> None:
 
     @settings(deadline=None, max_examples=n_examples)
     @given(
@@ -58,28 +58,28 @@ def test_the_first_token_that_completes_a_string_ends_the_answer(n_examples: int
     holds_for()
 
 
-def test_no_strings_end_nothing() -> None:
+def test_empty_list_of_stop_strings_ends_nothing() -> None:
     stops, _ = make_stops([()], PIECES, 14)
     assert first_end(stops, (), list(range(14))) is None
 
 
 @pytest.mark.parametrize("length", [1, 14, 15, 40])
-def test_states_are_rounded_up_by_rows_that_no_state_leads_to(length: int) -> None:
+def test_states_are_rounded_up_with_unreachable_rows(length: int) -> None:
     stops, _ = make_stops([("s" * length,)], PIECES, 20)
-    have = 1 + 1 + length  # no strings, and a state per byte
+    have = 1 + 1 + length  # no strings, and one state per byte
     assert len(stops.table) == len(stops.is_complete) == bucket(have, 16)
     assert int(stops.table[:have].max()) == have - 1
     assert not stops.is_complete[have:].any()
 
 
-def test_a_string_that_no_tokens_write_is_refused() -> None:
+def test_string_without_a_token_sequence_is_refused() -> None:
     _, refused = make_stops([("</sql>",), ("</s", "zz")], PIECES, 14)
     assert list(refused) == [("</s", "zz")]
     assert "'zz'" in refused["</s", "zz"]
 
 
 @pytest.mark.parametrize("kind", ["byte-level", "pieces"])
-def test_tokens_of_real_tokenizers_write_the_text_they_encode(kind: str) -> None:
+def test_tokens_of_real_tokenizers_spell_their_encoded_text(kind: str) -> None:
     texts = ["SELECT naïve FROM t WHERE x > 1 </sql>", "naïve ünïcode </sql> and more"]
     inner = Tokenizer(models.BPE(byte_fallback=True) if kind == "pieces" else models.BPE())
     if kind == "byte-level":
@@ -107,12 +107,12 @@ def test_tokens_of_real_tokenizers_write_the_text_they_encode(kind: str) -> None
     assert end_tokens(tokenizer) == [tokenizer.eos_token_id]
 
 
-def test_an_answer_is_cut_after_the_string_that_ends_first() -> None:
+def test_answer_is_truncated_after_the_first_stop_string() -> None:
     assert cut_after_stop("a</sql>b</answer>", ("</answer>", "</sql>")) == "a</sql>"
     assert cut_after_stop("plain", ("</sql>",)) == "plain"
 
 
-def test_a_tokenizer_without_an_end_is_refused() -> None:
+def test_tokenizer_without_an_end_token_is_refused() -> None:
     class Endless:
         eos_token = None
 
@@ -125,7 +125,7 @@ def test_a_tokenizer_without_an_end_is_refused() -> None:
     assert end_tokens(Endless(), [7, 3]) == [3, 7]
 
 
-def test_a_wide_vocabulary_takes_one_table_of_small_numbers() -> None:
+def test_large_vocabulary_uses_one_table_of_small_integers() -> None:
     pieces = [f"t{i}".encode() for i in range(50_000)] + [bytes([b]) for b in range(256)]
     stops, _ = make_stops([("</sql>", "</solution>", "</answer>")], pieces, len(pieces))
     assert stops.table.dtype == np.int16
@@ -136,7 +136,7 @@ BYTES = [bytes([byte]) for byte in range(256)]
 
 
 def statement_in(text: str) -> str:
-    """Return what is written when a completion of bytes ends, and check that its text is cut at the same place."""
+    """Return the text at which a completion of bytes ends, and check that its text is truncated there."""
     stops, refused = make_stops([(STATEMENT_END,)], BYTES, len(BYTES))
     assert not refused
     written = text.encode()
@@ -147,7 +147,7 @@ def statement_in(text: str) -> str:
 
 
 @pytest.mark.parametrize("n_examples", [100, pytest.param(1_000, marks=pytest.mark.nightly)])
-def test_a_statement_ends_where_sqlite_says(n_examples: int) -> None:
+def test_statement_ends_at_the_same_semicolon_as_in_sqlite(n_examples: int) -> None:
 
     @settings(deadline=None, max_examples=n_examples)
     @given(st.text("a'\"`[]-/*; \né", max_size=16))
@@ -165,16 +165,16 @@ def test_a_statement_ends_where_sqlite_says(n_examples: int) -> None:
     [
         (" SELECT 1;\n\nQ: Which?", " SELECT 1;"),
         (" SELECT ';' FROM t; x", " SELECT ';' FROM t;"),
-        (";\n-- ;\n/* ; */ SELECT 1; x", ";\n-- ;\n/* ; */ SELECT 1;"),  # empty statements are none
+        (";\n-- ;\n/* ; */ SELECT 1; x", ";\n-- ;\n/* ; */ SELECT 1;"),  # empty statements do not count
         ("SELECT a\n\nFROM t", "SELECT a\n\nFROM t"),
         ("- ;", "- ;"),
     ],
 )
-def test_a_statement_is_whole(text: str, cut: str) -> None:
+def test_statement_is_complete(text: str, cut: str) -> None:
     assert statement_in(text) == cut
 
 
-def test_a_vocabulary_without_a_semicolon_is_not_refused() -> None:
+def test_vocabulary_without_a_semicolon_is_accepted() -> None:
     stops, refused = make_stops([(STATEMENT_END,)], PIECES, 20)
     assert not refused
     assert first_end(stops, (STATEMENT_END,), list(range(14))) is None
@@ -189,13 +189,13 @@ def test_ids_without_a_token_are_ranges() -> None:
             return {str(i): i for i in self.ids}
 
     assert missing_ids(Some(0, 1, 2), 3) == ()
-    assert missing_ids(Some(0, 1, 2, 9), 3) == ()  # a token for pictures, behind the last row
+    assert missing_ids(Some(0, 1, 2, 9), 3) == ()  # a token for pictures, after the last row
     assert missing_ids(Some(0, 1, 2), 5) == ((3, 5),)
     assert missing_ids(Some(1, 4, 5), 8) == ((0, 1), (2, 4), (6, 8))
     assert missing_ids(Some(1, 4, 5), 8, (7, 2, 9)) == ((0, 1), (3, 4), (6, 7))
 
 
-def test_an_end_that_a_model_declares_is_not_missing() -> None:
+def test_models_declared_end_token_is_not_missing() -> None:
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE({"a": 0, "b": 1}, [])), eos_token="b")  # noqa: S106
     vocabulary = Vocabulary(tokenizer, (4, 9))
     assert vocabulary.end_tokens == [1, 4, 9]

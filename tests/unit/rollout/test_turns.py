@@ -1,4 +1,4 @@
-"""Several turns in one cache: who wrote what, what the environment answers, and the same as one long sequence."""
+"""Several turns in one cache: each token's author, the environment's observations, and equality with one sequence."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from jaxrl_sql.types import InputError, Prompt
 
 CONFIG = ModelConfig("qwen3", 24, 32, 1, 4, 2, 8, 48, Rope(1e4), Norms(), True, True, False, 128)
 PARAMS = init_params(CONFIG, jax.random.key(3))
-# Pools that are whole from the start, and a call's longest answer: with them calls have the same decode program.
+# Full-size pools from the start and one maximal answer length: all calls share a decode program.
 SIZES: dict[str, Any] = {
     "completion_block_size": 8, "block_size": 8, "chunk_steps": 4, "prefill_tokens": 64, "max_prompt_bucket": 16,
     "prefix_cache_tokens": 64,
@@ -32,7 +32,7 @@ LONGEST = 60
 
 
 class Letters:
-    """A tokenizer of 24 letters whose end token is none of the model's."""
+    """A tokenizer of 24 letters; the model never emits its end token."""
 
     eos_token = "end"  # noqa: S105 (a token's name)
 
@@ -47,7 +47,7 @@ class Letters:
 
 
 class Slow:
-    """An observation that takes its time."""
+    """A slow observation."""
 
     def __init__(self, text: str, seconds: float) -> None:
         self.text, self.at = text, time.monotonic() + seconds
@@ -60,7 +60,7 @@ class Slow:
 
 
 class Echo:
-    """Answers each of the first turns with letters of its own, and remembers what it was told."""
+    """Answers each of the first turns with its own letters, and records its inputs."""
 
     def __init__(self, number: int, turns: int, seconds: float = 0.0) -> None:
         self.number, self.turns, self.seconds = number, turns, seconds
@@ -90,7 +90,7 @@ def converse(
 
 
 @pytest.mark.parametrize("seconds", [pytest.param(0.0, marks=pytest.mark.nightly), 0.05])
-def test_turns_are_one_sequence_with_the_model_s_own_logprobs(
+def test_turns_equal_one_sequence_with_the_models_logprobs(
     seconds: float, logprobs_of: Callable[..., np.ndarray]
 ) -> None:
     sampling = SamplingParams(n=3, max_new_tokens=14, max_total_tokens=LONGEST, stop=("k", "ab"))
@@ -114,7 +114,7 @@ def test_turns_are_one_sequence_with_the_model_s_own_logprobs(
 
 
 class Named(Letters):
-    """The same letters, of which the last but one is a special token with a name of two: `bx`."""
+    """The same letters; the last but one is a special token with a two-letter name: `bx`."""
 
     added_tokens_decoder = {22: SimpleNamespace(content="bx", special=True, normalized=False)}  # noqa: RUF012
 
@@ -133,7 +133,7 @@ class Quoting:
         return Observation("aabxcc") if self.turns == 1 else None
 
 
-def test_an_observation_writes_no_special_token() -> None:
+def test_observation_contains_no_special_token() -> None:
     assert Named().encode("aabxcc") == [0, 0, 22, 2, 2]
     sampling = SamplingParams(n=3, max_new_tokens=14, max_total_tokens=LONGEST, stop=("k", "ab"))
     engine = Engine(CONFIG, PARAMS, Named(), EngineConfig(4, **SIZES))
@@ -145,16 +145,16 @@ def test_an_observation_writes_no_special_token() -> None:
 
 
 @pytest.mark.nightly
-def test_when_observations_arrive_changes_nothing() -> None:
+def test_arrival_order_of_observations_changes_nothing() -> None:
     sampling = SamplingParams(n=3, max_new_tokens=14, max_total_tokens=LONGEST, stop=("k", "ab"))
     at_once, late = (converse(sampling, seconds, slots=3)[1] for seconds in (0.0, 0.02))
     assert list(at_once) == list(late)  # in the order in which they finished
-    assert at_once == late  # to the last bit
+    assert at_once == late  # bit-equal
     more = converse(sampling)[1]
     assert {key: s.token_ids for key, s in more.items()} == {key: s.token_ids for key, s in late.items()}
 
 
-def test_an_environment_that_fails_fails_its_answer_alone(tmp_path: Path) -> None:
+def test_failed_environment_fails_only_its_answer(tmp_path: Path) -> None:
     closed = Executor()
     closed.close()
     prompts = [Prompt(str(i), (1 + i, 2, 3), "") for i in range(3)]
@@ -181,8 +181,8 @@ def test_an_environment_that_fails_fails_its_answer_alone(tmp_path: Path) -> Non
             assert len(sample.turns) == 3
 
 
-def test_an_observation_of_nothing_adds_nothing() -> None:
-    """The next token comes from the one before: over two turns the answer is what one turn would have been."""
+def test_empty_observation_adds_no_token() -> None:
+    """The next token follows the previous one: two turns give the answer of one turn."""
 
     class Silent(Echo):
         def next(self, written: Action) -> PendingObservation | None:
@@ -214,7 +214,7 @@ def test_long_observations_are_appended_in_chunks() -> None:
     prompts = [Prompt(str(i), (3, 1, 4, i), "") for i in range(5)]
     sampling = SamplingParams(n=3, max_new_tokens=4, max_total_tokens=LONGEST)
     found = []
-    for tokens, longest in ((64, 16), (256, 64)):  # in pieces of 16 tokens, and whole
+    for tokens, longest in ((64, 16), (256, 64)):  # in chunks of 16 tokens, and as a whole
         config = EngineConfig(4, **SIZES | {"prefill_tokens": tokens, "max_prompt_bucket": longest})
         engine = Engine(CONFIG, PARAMS, Letters(), config)
         samples = engine.generate(prompts, sampling, turns=lambda prompt, _: Talks(prompt, 2))
@@ -226,7 +226,7 @@ def test_long_observations_are_appended_in_chunks() -> None:
 
 
 @pytest.mark.nightly
-def test_all_turns_together_are_bounded() -> None:
+def test_all_turns_together_have_a_length_limit() -> None:
     sampling = SamplingParams(n=2, max_new_tokens=10, max_total_tokens=16)
     for sample in converse(sampling)[1].values():
         assert len(sample.token_ids) <= 16
@@ -244,25 +244,25 @@ def shop(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_sql_is_observed_until_the_solution(shop: str) -> None:
+def test_sql_gets_observations_until_the_solution(shop: str) -> None:
     with Executor(limits=Limits(vm_steps=10_000_000)) as executor:
         turns = SqlTurns(executor, shop, 5)
 
-        def told(text: str) -> str:
+        def observe(text: str) -> str:
             observation = turns.next(Action(text, "stop"))
             assert observation is not None
             return observation.result()
 
-        first = told("<think>look</think> <sql>SELECT id, name FROM item WHERE id < 2</sql>")
+        first = observe("<think>look</think> <sql>SELECT id, name FROM item WHERE id < 2</sql>")
         assert "id | name\n0 | thing 0\n1 | thing 1" in first
         assert "4 turns left" in first
-        assert "table_info" not in told("<sql>PRAGMA table_info(item)</sql>")
-        assert "syntax_error" in told("<sql>SELEC 1</sql>")
-        last = told("I have no idea")
+        assert "table_info" not in observe("<sql>PRAGMA table_info(item)</sql>")
+        assert "syntax_error" in observe("<sql>SELEC 1</sql>")
+        last = observe("I have no idea")
         assert "<solution>" in last
         assert "last turn" in last
         assert not turns.is_out_of_turns
-        assert turns.next(Action("<sql>SELECT 1</sql>", "stop")) is None, "the turns are used up"
+        assert turns.next(Action("<sql>SELECT 1</sql>", "stop")) is None, "no turns are left"
         assert turns.is_out_of_turns
         for text, reason in (("<solution>SELECT 1</solution>", "stop"), ("<sql>SELECT", "length")):
             other = SqlTurns(executor, shop, 1)
@@ -276,7 +276,7 @@ def test_sql_is_observed_until_the_solution(shop: str) -> None:
         SqlTurns(None, shop, 0)
 
 
-def test_what_the_clock_cut_short_twice_is_not_learned_from(shop: str) -> None:
+def test_repeated_timeout_is_not_learned_from(shop: str) -> None:
     endless = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT sum(x) FROM c"
     begun = EnvStates()
     with Executor(threads=1, limits=Limits(timeout_ms=300, vm_steps=None)) as executor:
@@ -289,7 +289,7 @@ def test_what_the_clock_cut_short_twice_is_not_learned_from(shop: str) -> None:
 
 
 class Phrases(Letters):
-    """A tokenizer whose tokens are letters and whole turns, so that a random model asks, solves and rambles."""
+    """A tokenizer whose tokens are letters and whole turns: a random model queries, solves and rambles."""
 
     SAID = (
         "<sql>SELECT name FROM item WHERE id = 7</sql>",
@@ -310,8 +310,8 @@ class Phrases(Letters):
         return "".join(self._text(i) for i in ids)
 
 
-def test_a_policy_explores_a_database_in_several_turns(shop: str) -> None:
-    """The whole loop on a real database: who asks is answered, who solves has ended, nobody has more than his turns."""
+def test_policy_queries_a_database_in_several_turns(shop: str) -> None:
+    """Run the whole loop on a real database: queries get observations, a solution ends, and turns are limited."""
     r = np.random.default_rng(1)
     prompts = [Prompt(str(i), tuple(r.integers(9, 24, 6).tolist()), "") for i in range(6)]
     heard: list[str] = []
@@ -337,7 +337,7 @@ def test_a_policy_explores_a_database_in_several_turns(shop: str) -> None:
     assert any("schema_error" in text for text in heard), sorted({t[:80] for t in heard})
 
 
-def test_long_results_are_cut_and_say_so(shop: str) -> None:
+def test_long_results_are_truncated_with_a_note(shop: str) -> None:
     with Executor() as executor:
         whole = observe(executor.execute(shop, "SELECT id FROM item"))
         assert whole.splitlines() == ["id", *map(str, range(300))]

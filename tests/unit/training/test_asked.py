@@ -1,4 +1,4 @@
-"""A model's folder says how the model is asked, wherever it is copied to."""
+"""A model's folder records its prompt settings, also after it is copied."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TEMPLATE = "{% block user %}{{ schema }}\nAsked: {{ question }}{% endblock %}"
 
 
 def trained(run: Path, *overrides: str) -> Path:
-    """Write a run's configuration, and what its model says of it; return the model's folder."""
+    """Write a run's configuration and its model's record; return the model's folder."""
     (run / "model").mkdir(parents=True)
     text = to_yaml(load_config(TrainConfig, SMALL, [f"run.dir={run}", *overrides]))
     (run / "config.yaml").write_text(text, encoding="utf-8")
@@ -39,10 +39,10 @@ def trained(run: Path, *overrides: str) -> Path:
         ],
     ],
 )  # fmt: skip
-def test_a_copy_is_asked_as_its_run_says(overrides: list[str], tmp_path: Path) -> None:
+def test_copied_model_uses_its_runs_settings(overrides: list[str], tmp_path: Path) -> None:
     model = trained(tmp_path / "run", *overrides)
     copy = Path(shutil.copytree(model, tmp_path / "elsewhere"))
-    assert find_model(str(copy)) == (copy, None), "no run is there"
+    assert find_model(str(copy)) == (copy, None), "the run's folder is absent"
     of_run, of_copy = defaults_for(str(tmp_path / "run")), defaults_for(str(copy))
     assert of_copy.pop("model") == of_run.pop("model") | {"checkpoint": str(copy)}
     assert of_copy == of_run
@@ -50,7 +50,7 @@ def test_a_copy_is_asked_as_its_run_says(overrides: list[str], tmp_path: Path) -
     assert "/of/this" not in (copy / "jaxrl_sql.yaml").read_text()
 
 
-def test_of_the_folders_that_prompts_are_made_with_the_last_name_stays(tmp_path: Path) -> None:
+def test_last_folder_used_for_prompts_is_recorded(tmp_path: Path) -> None:
     shown = ("data.shots=2", "data.dir=/of/this/machine/spider", "data.select.include_ids=/of/this/machine/chosen.txt")
     meant = ("data.retrieval.top_k=5", "data.retrieval.synonyms=/of/this/machine/vectors")
     model = trained(tmp_path / "run", *shown, *meant)
@@ -64,7 +64,7 @@ def test_of_the_folders_that_prompts_are_made_with_the_last_name_stays(tmp_path:
     )
 
 
-def test_a_template_of_ones_own_goes_along(tmp_path: Path) -> None:
+def test_users_template_is_copied_with_the_model(tmp_path: Path) -> None:
     (tmp_path / "mine.jinja").write_text(TEMPLATE)
     model = trained(tmp_path / "run", "data.prompt=chat", f"data.chat.template={tmp_path}/mine.jinja")
     (tmp_path / "mine.jinja").unlink()
@@ -78,7 +78,7 @@ def test_a_template_of_ones_own_goes_along(tmp_path: Path) -> None:
     assert not (ours / "prompt.jinja").exists()
 
 
-def test_a_recipe_that_is_code_is_named_and_not_run(tmp_path: Path) -> None:
+def test_recipe_with_code_is_named_and_not_run(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("raise SystemExit")
     model = trained(tmp_path / "run", f"recipe={tmp_path}/mine.py:MINE")
     copy = Path(shutil.copytree(model, tmp_path / "elsewhere"))
@@ -87,7 +87,7 @@ def test_a_recipe_that_is_code_is_named_and_not_run(tmp_path: Path) -> None:
     assert load_config(EvaluateConfig, None, ["recipe=arctic"], defaults_for(str(copy))).recipe == "arctic"
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_unreadable_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "jaxrl_sql.yaml").write_text("data: {promt: chat}\n")
     with pytest.raises(InputError, match=r"jaxrl_sql\.yaml: unknown key data\.promt; the nearest is data\.prompt"):
         defaults_for(str(tmp_path))

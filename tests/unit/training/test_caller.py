@@ -1,4 +1,4 @@
-"""Values of a caller in Python: names of a run's questions, and refusals."""
+"""Values passed by a caller in Python: names of a run's questions, and refusals."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def test_passed_sets_are_named_in_the_configuration(examples: list[Example]) -> 
     assert passed.train is not None
     assert passed.evals is not None
     assert (passed.train.examples, passed.evals["held_out"].examples) == (tuple(examples), tuple(examples[:1]))
-    assert CallerInputs(examples=examples).questions().evals == {}, "the configuration's sets are in no folder"
+    assert CallerInputs(examples=examples).questions().evals == {}, "the configuration's sets have no folder"
     assert CallerInputs().questions() == (None, None)
 
 
-def test_settings_and_names_that_do_not_go_with_passed_sets_are_refused(examples: list[Example]) -> None:
+def test_settings_and_names_incompatible_with_passed_sets_are_refused(examples: list[Example]) -> None:
     shots = load_config(TrainConfig, SMALL, [{"data.shots": 2}])
     with pytest.raises(InputError, match=r"^examples: data\.shots=2 needs the training questions in a folder"):
         named(CallerInputs(examples=examples), shots)
@@ -58,7 +58,7 @@ def test_settings_and_names_that_do_not_go_with_passed_sets_are_refused(examples
             named(caller, load_config(TrainConfig, SMALL))
 
 
-def test_lists_that_cannot_be_used_are_refused(examples: list[Example], tmp_path: Path) -> None:
+def test_unusable_lists_are_refused(examples: list[Example], tmp_path: Path) -> None:
     absent = Example("q9", "x", str(tmp_path / "x.sqlite"), "?", "SELECT 1")
     for wrong, words in (
         ([], "no example in it"),
@@ -81,7 +81,9 @@ def test_another_reward_function_has_another_hash() -> None:
     assert CallerInputs().hashes() == {}
     assert CallerInputs(reward=shorter).hashes() == CallerInputs(reward=shorter).hashes()
     assert CallerInputs(reward=shorter).hashes() != CallerInputs(reward=longer).hashes()
-    assert CallerInputs(reward=len).hashes()["the reward function"], "a function without a source is known by its name"  # type: ignore[arg-type]
+    assert CallerInputs(reward=len).hashes()["the reward function"], (
+        "a function without source is identified by its name"
+    )  # type: ignore[arg-type]
 
 
 def digest(reward: Callable[..., float]) -> str:
@@ -104,12 +106,12 @@ class OtherJudge(Judge):
         return -len(answer.text)
 
 
-def test_callables_are_known_by_their_code() -> None:
+def test_callables_are_identified_by_their_code() -> None:
     assert digest(functools.partial(length, scale=2.0)) == digest(length)
     assert len({digest(length), digest(Judge()), digest(OtherJudge()), digest(min)}) == 4
 
 
-def test_a_lambda_is_known_by_its_code_wherever_it_is() -> None:
+def test_lambda_is_identified_by_its_code_in_any_position() -> None:
     first, other = (lambda answer: len(answer.text) + 1), (lambda answer: len(answer.text) + 2)
 
     moved = lambda answer: len(answer.text) + 1  # noqa: E731 - another line
@@ -117,7 +119,7 @@ def test_a_lambda_is_known_by_its_code_wherever_it_is() -> None:
     assert digest(first) != digest(other)
 
 
-def test_a_run_of_passed_examples_names_the_passed_sets_alone(examples: list[Example]) -> None:
+def test_run_of_passed_examples_names_only_the_passed_sets(examples: list[Example]) -> None:
     folders = load_config(TrainConfig, SMALL, [{"data.evals": ["dev"]}])
     assert named(CallerInputs(examples=examples), folders).data.evals == []
     assert named(CallerInputs(examples=examples, evals={}), folders).data.evals == []
@@ -125,7 +127,7 @@ def test_a_run_of_passed_examples_names_the_passed_sets_alone(examples: list[Exa
     assert named(CallerInputs(), folders) == folders
 
 
-def test_a_run_of_passed_examples_is_resumed_in_python_alone(
+def test_run_of_passed_examples_is_resumed_only_from_python(
     examples: list[Example], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -141,8 +143,8 @@ def test_a_run_of_passed_examples_is_resumed_in_python_alone(
     assert CallerInputs().resume_advice(Path("runs/mine")) == "resume with --resume runs/mine"
 
 
-def test_another_process_has_the_same_hash() -> None:
-    """A set of constants has another order in each."""
+def test_another_process_computes_the_same_hash() -> None:
+    """The iteration order of a set of constants differs between processes."""
     program = (
         "from jaxrl_sql.training.caller import code_digest\n"
         "print(code_digest(lambda answer: answer.sql in {'a', 'b', 'c', 'd', 'e'}))\n"

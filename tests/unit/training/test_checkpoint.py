@@ -1,4 +1,4 @@
-"""A checkpoint comes back bit for bit, on the same shardings, or is refused in one line; a killed save is not there."""
+"""A checkpoint restores bit-equal on the same shardings or is refused in one line; a killed save is invisible."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def assert_same(left: Any, right: Any) -> None:
         assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
 
 
-def test_state_and_host_come_back_bit_for_bit_in_another_manager(tmp_path: Path) -> None:
+def test_state_and_host_values_restore_bit_equal_in_another_manager(tmp_path: Path) -> None:
     state = make_state()
     with Checkpoints(tmp_path / "checkpoints") as checkpoints:
         assert checkpoints.latest() is None
@@ -57,7 +57,7 @@ def test_state_and_host_come_back_bit_for_bit_in_another_manager(tmp_path: Path)
     assert host == HOST
 
 
-def test_a_shape_alone_is_enough_to_restore_onto(tmp_path: Path) -> None:
+def test_shapes_suffice_as_restore_target(tmp_path: Path) -> None:
     state = make_state()
     with Checkpoints(tmp_path) as checkpoints:
         checkpoints.save(1, state, {})
@@ -65,7 +65,7 @@ def test_a_shape_alone_is_enough_to_restore_onto(tmp_path: Path) -> None:
         assert_same(checkpoints.restore(1, like)[0], state)
 
 
-def test_restore_puts_arrays_on_the_sharding_of_like(tmp_path: Path) -> None:
+def test_restore_uses_the_shardings_of_its_target(tmp_path: Path) -> None:
     mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     sharded = jax.NamedSharding(mesh, jax.P("data"))
     like = {"w": jax.device_put(jnp.zeros(4), sharded)}
@@ -76,7 +76,7 @@ def test_restore_puts_arrays_on_the_sharding_of_like(tmp_path: Path) -> None:
     assert restored["w"].tolist() == [0, 1, 2, 3]
 
 
-def test_arrays_may_be_donated_as_soon_as_save_returns(tmp_path: Path) -> None:
+def test_arrays_may_be_donated_after_save_returns(tmp_path: Path) -> None:
     overwrite = jax.jit(lambda x: x * 0 - 7, donate_argnums=0)
     arrays = {str(i): jnp.full((500, 500), float(i)) for i in range(8)}
     with Checkpoints(tmp_path) as checkpoints:
@@ -86,7 +86,7 @@ def test_arrays_may_be_donated_as_soon_as_save_returns(tmp_path: Path) -> None:
     assert all((restored[str(i)] == i).all() for i in range(8))
 
 
-def test_only_the_newest_stay(tmp_path: Path) -> None:
+def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     with Checkpoints(tmp_path, keep=2) as checkpoints:
         for step in (1, 2, 5):
             checkpoints.save(step, make_state(step), {"at": step})
@@ -96,17 +96,17 @@ def test_only_the_newest_stay(tmp_path: Path) -> None:
             checkpoints.restore(1, make_state())
 
 
-def test_the_best_stay_beside_the_newest(tmp_path: Path) -> None:
+def test_best_checkpoints_are_kept_in_addition_to_the_newest(tmp_path: Path) -> None:
     worth = {1: 0.25, 2: 0.75, 3: None, 4: math.nan, 5: 0.75, 6: 0.5, 7: None}
     with Checkpoints(tmp_path, keep=2, keep_best=1) as checkpoints:
         assert checkpoints.best() is None
         for step, value in worth.items():
             checkpoints.save(step, make_state(step), {}, metrics=None if value is None else {"best_by": value})
-            if step == 4:  # what is not rated is not worth keeping, and not the best
+            if step == 4:  # a step without a rating is not kept and not the best
                 assert checkpoints.best() == 2
         assert checkpoints.best() == 5
     assert sorted(path.name for path in tmp_path.iterdir()) == ["5", "6", "7"]
-    with Checkpoints(tmp_path, keep=2, keep_best=1) as checkpoints:  # another process knows it too
+    with Checkpoints(tmp_path, keep=2, keep_best=1) as checkpoints:  # another process also knows the best
         assert (checkpoints.best(), checkpoints.latest()) == (5, 7)
         checkpoints.save(8, make_state(8), {}, metrics={"best_by": 1.0})
         assert checkpoints.best() == 8
@@ -114,7 +114,7 @@ def test_the_best_stay_beside_the_newest(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("empty", [True, False])
-def test_the_hosts_own_arrays_come_back_as_they_were(tmp_path: Path, empty: bool) -> None:
+def test_host_arrays_restore_unchanged(tmp_path: Path, empty: bool) -> None:
     arrays = {
         "tokens": np.arange(6, dtype=np.int32).reshape(2, 3),
         "scalar": np.float64(0.1),
@@ -133,7 +133,7 @@ def test_the_hosts_own_arrays_come_back_as_they_were(tmp_path: Path, empty: bool
         assert (got[name].dtype, got[name].shape, got[name].tolist()) == (want.dtype, want.shape, want.tolist()), name
 
 
-def test_saving_a_step_twice_keeps_the_first(tmp_path: Path) -> None:
+def test_second_save_of_a_step_keeps_the_first(tmp_path: Path) -> None:
     with Checkpoints(tmp_path) as checkpoints:
         checkpoints.save(4, make_state(), {"save": 1})
         checkpoints.save(4, make_state(), {"save": 2})
@@ -152,7 +152,7 @@ Change = Callable[[dict[str, Any]], dict[str, Any]]
         (lambda p: {"embed": p["embed"]}, r"trainable\.layers\.half is there and not here"),
     ],
 )
-def test_another_model_is_refused_with_what_differs(tmp_path: Path, change: Change, words: str) -> None:
+def test_another_model_is_refused_with_the_differences(tmp_path: Path, change: Change, words: str) -> None:
     state = make_state()
     with Checkpoints(tmp_path) as checkpoints:
         checkpoints.save(1, state, {})
@@ -171,7 +171,7 @@ def test_damaged_checkpoint_is_refused_in_one_line(tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_killed_save_never_shows_as_the_latest(tmp_path: Path) -> None:
+def test_killed_save_is_never_the_latest(tmp_path: Path) -> None:
     saver = """
         import sys, jax.numpy as jnp
         from jaxrl_sql.training.checkpoint import Checkpoints
@@ -184,7 +184,7 @@ def test_a_killed_save_never_shows_as_the_latest(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
-            if int(line) == 4:  # its save runs in the background now
+            if int(line) == 4:  # this save now runs in the background
                 os.kill(process.pid, signal.SIGKILL)
                 break
     with Checkpoints(tmp_path) as checkpoints:
@@ -196,8 +196,8 @@ def test_a_killed_save_never_shows_as_the_latest(tmp_path: Path) -> None:
     assert (restored["w"] == latest).all()
 
 
-def test_nothing_looks_into_a_folder_that_was_closed(tmp_path: Path) -> None:
-    for number in range(500):  # so that looking through takes long enough to be met
+def test_closed_folder_is_not_read(tmp_path: Path) -> None:
+    for number in range(500):  # large enough that the scan takes measurable time
         (tmp_path / f"kept-{number}").mkdir()
     before = set(threading.enumerate())
     Checkpoints(tmp_path).close()
@@ -205,8 +205,8 @@ def test_nothing_looks_into_a_folder_that_was_closed(tmp_path: Path) -> None:
     assert not late
 
 
-def test_a_step_that_is_rated_later_is_a_candidate_for_the_best(tmp_path: Path) -> None:
-    """A run that stops after a step whose evaluation is due makes it when it goes on."""
+def test_step_rated_later_is_a_candidate_for_the_best(tmp_path: Path) -> None:
+    """A run that stops with an evaluation due makes it when it resumes."""
     with Checkpoints(tmp_path, keep=1, keep_best=1) as checkpoints:
         checkpoints.save(1, make_state(1), {}, metrics={"best_by": 0.5})
         checkpoints.save(2, make_state(2), {})
@@ -217,11 +217,11 @@ def test_a_step_that_is_rated_later_is_a_candidate_for_the_best(tmp_path: Path) 
         state, host, _ = checkpoints.restore(2, make_state(0))
     assert_same(state, make_state(2))
     assert host["late"] is True
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["2", "3"]  # nothing is left of what was saved first
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["2", "3"]  # nothing of the first save is left
 
 
 @pytest.mark.parametrize("when", ["while it is written", pytest.param("when it is whole", marks=pytest.mark.slow)])
-def test_a_kill_while_a_step_is_saved_again_loses_nothing(tmp_path: Path, when: str) -> None:
+def test_kill_during_a_repeated_save_loses_nothing(tmp_path: Path, when: str) -> None:
     saver = """
         import os, signal, sys, jax.numpy as jnp
         from jaxrl_sql.training.checkpoint import Checkpoints
@@ -243,7 +243,7 @@ def test_a_kill_while_a_step_is_saved_again_loses_nothing(tmp_path: Path, when: 
     assert [one.name for one in tmp_path.iterdir()] == ["5"]
 
 
-def test_who_only_reads_leaves_alone_what_a_run_is_writing(tmp_path: Path) -> None:
+def test_reader_leaves_an_unfinished_save_alone(tmp_path: Path) -> None:
     with Checkpoints(tmp_path) as checkpoints:
         checkpoints.save(3, make_state(), HOST)
     (tmp_path / "4.orbax-checkpoint-tmp").mkdir()
@@ -258,14 +258,14 @@ def test_who_only_reads_leaves_alone_what_a_run_is_writing(tmp_path: Path) -> No
 
 
 def flipped(path: Path, at: float, bit: int = 0) -> None:
-    """Flip a bit of the byte at a share of a file's length."""
+    """Flip a bit of the byte at a fraction of a file's length."""
     raw = bytearray(path.read_bytes())
     raw[min(int(at * len(raw)), len(raw) - 1)] ^= 1 << bit
     path.write_bytes(raw)
 
 
 def files_of(step: Path) -> list[Path]:
-    """Return the files of a checkpoint that a resume depends on: not the time and words of Orbax's commit."""
+    """Return the files of a checkpoint that a resume depends on: not the time and text of Orbax's commit."""
     return [path for path in sorted(step.rglob("*")) if path.is_file() and path.name not in ORBAX_ONLY]
 
 
@@ -282,7 +282,7 @@ def save_two(folder: Path) -> TrainState:
 
 @pytest.mark.slow
 def test_every_flipped_bit_of_every_file_is_refused_by_name(tmp_path: Path) -> None:
-    """Of 24 places of each file, in another bit each time."""
+    """Flip 24 bytes per file, each in another bit."""
     state = save_two(tmp_path)
     whole, read = tmp_path / "2", 0
     for path in files_of(whole):
@@ -301,7 +301,7 @@ def test_every_flipped_bit_of_every_file_is_refused_by_name(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("how", ["flipped", "cut", "missing"])
-def test_a_damaged_checkpoint_is_refused_by_whoever_reads_it(how: str, tmp_path: Path) -> None:
+def test_damaged_checkpoint_is_refused_by_every_reader(how: str, tmp_path: Path) -> None:
     state = save_two(tmp_path)
     path = max((tmp_path / "2" / "state").rglob("d/*"), key=lambda path: path.stat().st_size)
     if how == "flipped":
@@ -323,13 +323,13 @@ def test_a_damaged_checkpoint_is_refused_by_whoever_reads_it(how: str, tmp_path:
         checkpoints.host(2)
 
 
-def test_a_damaged_rating_chooses_no_best_checkpoint(tmp_path: Path) -> None:
+def test_damaged_rating_is_refused(tmp_path: Path) -> None:
     save_two(tmp_path)
     rating = tmp_path / "1" / "metrics" / "metrics"
     rating.write_text(rating.read_text().replace("0.1", "0.9"))
     with pytest.raises(InputError, match=r"/1: this checkpoint cannot be read: metrics/metrics does not match"):
         Checkpoints(tmp_path, keep=2, keep_best=1)
-    (tmp_path / "1" / SUMS).unlink()  # as a kill leaves a step that was being removed
+    (tmp_path / "1" / SUMS).unlink()  # like after a kill during the removal of a step
     with Checkpoints(tmp_path, keep=2, keep_best=1) as checkpoints:
         assert checkpoints.latest() == 2
 

@@ -1,4 +1,4 @@
-"""Groups of rewarded answers: what may be learned from, which are alike, and how batches in flight are kept."""
+"""Groups of rewarded answers: usable groups, equal rewards, and storage of batches in flight."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def group(rewards: list[float], golds: list[str] | None = None, stops: list[str]
     return Group(EXAMPLE, trajectories, ["x"] * n, scored)
 
 
-def test_one_failing_gold_takes_the_weight_of_its_whole_group() -> None:
+def test_failing_gold_sets_its_whole_groups_weight_to_zero() -> None:
     assert group([1.0, 0.0]).weights == [1.0, 1.0]
     assert group([1.0, 0.05], golds=["timeout", "ok"]).weights == [0.0, 0.0]
     assert group([1.0, 0.0], stops=["", "wall"]).weights == [1.0, 0.0]
@@ -56,10 +56,10 @@ def test_one_failing_gold_takes_the_weight_of_its_whole_group() -> None:
         ([1, 0, 0], ["", "wall", ""], [1, 0, 1]),
     ],
 )
-def test_by_accuracy_groups_teach_that_have_right_and_wrong_answers(
+def test_by_accuracy_only_mixed_groups_are_learned_from(
     rights: list[int], stops: list[str], weights: list[float]
 ) -> None:
-    """A reward of 0.1 for wrong answers that run is no signal of its own."""
+    """A reward of 0.1 for a wrong answer that runs is no signal in itself."""
     made = group([1.0 if right else 0.1 * place for place, right in enumerate(rights)], stops=stops)
     scored = [
         one._replace(reward=Reward(one.reward.total, {"correct": float(right)}))
@@ -73,7 +73,7 @@ def test_by_accuracy_groups_teach_that_have_right_and_wrong_answers(
 
 
 @pytest.mark.parametrize("rights", [[0, 0, 0], [1, 0, 0], [0, 0, 1]])
-def test_a_gold_takes_the_last_place_where_no_answer_is_right(rights: list[int]) -> None:
+def test_gold_replaces_the_last_answer_if_no_answer_is_right(rights: list[int]) -> None:
     made = group([float(right) for right in rights])
     scored = [one._replace(reward=Reward(one.reward.total, {"correct": one.reward.total})) for one in made.scored]
     prompt, right = made.trajectories[0].prompt, scored[0]._replace(reward=Reward(1.0, {"correct": 1.0}))
@@ -93,7 +93,7 @@ def test_a_gold_takes_the_last_place_where_no_answer_is_right(rights: list[int])
     assert np.asarray(batch.trained())[0, 2].sum() == 2
     again = from_arrays(to_arrays([batch]))[0]
     np.testing.assert_array_equal(again.demonstrated, batch.demonstrated)
-    # Right SQL in a form that is not rewarded is no right answer; what is rewarded no better is not shown.
+    # Right SQL in an unrewarded form is no right answer; a demonstration needs a higher reward than the answers.
     unpaid = [one._replace(reward=Reward(-1.0, {"correct": 1.0})) for one in scored]
     assert made._replace(scored=unpaid).learned().rewards == [-1.0, -1.0, 1.0]
     ill = Demonstration(gold, right._replace(reward=Reward(-1.0, {"correct": 1.0})))
@@ -105,11 +105,11 @@ def test_a_gold_takes_the_last_place_where_no_answer_is_right(rights: list[int])
 @pytest.mark.parametrize(
     ("rewards", "equal"), [([1.0, 1.0], True), ([1.0, 0.0], False), ([0.3], False), ([-1.0, -1.0, -1.0], True)]
 )
-def test_groups_that_are_paid_alike_are_told(rewards: list[float], equal: bool) -> None:
+def test_groups_with_equal_rewards_are_reported(rewards: list[float], equal: bool) -> None:
     assert has_equal_rewards([group(rewards)]).tolist() == [equal]
 
 
-def test_batches_in_flight_come_back_as_they_were() -> None:
+def test_batches_in_flight_restore_unchanged() -> None:
     batches = [pack([group([1.0, 0.0]), group([0.5, 0.5])], 8), pack([group([0.1, 0.2])], 8)]
     again = from_arrays(to_arrays(batches))
     assert len(again) == 2
@@ -121,13 +121,13 @@ def test_batches_in_flight_come_back_as_they_were() -> None:
     assert from_arrays(to_arrays([])) == []
 
 
-def test_queries_that_did_not_run_are_told_by_why(tmp_path: Path) -> None:
+def test_reuse_metrics_count_cached_and_shared_queries(tmp_path: Path) -> None:
     path = tmp_path / "d.sqlite"
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript("CREATE TABLE t(x); INSERT INTO t VALUES (1)")
-    time.sleep(2.1)  # a result is kept once the file's time stamp can be trusted
+    time.sleep(2.1)  # a result is cached once the file's time stamp is old enough
     with make_executor(ExecutorConfig(threads=1)) as executor:
-        executor.score(path, "SELECT 1", "SELECT x FROM t")  # the gold is known from now on
+        executor.score(path, "SELECT 1", "SELECT x FROM t")  # the gold's result is cached from here on
         began = executor.stats()
         for sql in ("SELECT 2", "SELECT 3", "SELECT 2", "SELECT 1"):
             executor.score(path, sql, "SELECT x FROM t")
@@ -138,8 +138,8 @@ def test_queries_that_did_not_run_are_told_by_why(tmp_path: Path) -> None:
         assert set(reuse_metrics(scored, scored).values()) == {0.0}
 
 
-def test_what_an_answer_says_keeps_who_said_it() -> None:
-    """Tags in a text must not pass for the environment's."""
+def test_answer_segments_keep_their_authors() -> None:
+    """Tags in an answer must not count as the environment's."""
     text = "<observation>forged</observation>"
     sample = Sample(0, 0, (1,), (0.0,), (0.0,), text, "stop", (Turn("assistant", (1,), (0.0,), (0.0,), text),))
     assert response(sample) == (("assistant", text),)

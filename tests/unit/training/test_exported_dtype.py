@@ -1,4 +1,4 @@
-"""A run's model is saved in the dtype that its weights are kept in, with adapters merged or without."""
+"""A run's model is saved in the dtype of its stored weights, with adapters merged or without."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MODEL = ModelConfig("llama", 1038, 16, 1, 2, 1, 8, 16, Rope(1e4), Norms(), True,
 
 
 def dtypes(folder: Path) -> tuple[str, str, set[str]]:
-    """Return the types that config.json names, and those of the tensors."""
+    """Return the dtypes in config.json, and those of the tensors."""
     raw = (folder / "model.safetensors").read_bytes()
     header: dict[str, Any] = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
     fields = json.loads((folder / "config.json").read_text())
@@ -33,7 +33,7 @@ def dtypes(folder: Path) -> tuple[str, str, set[str]]:
 @pytest.mark.parametrize("compute", ["same", "bfloat16"])
 @pytest.mark.parametrize(("dtype", "kept"), [("float32", "F32"), ("bfloat16", "BF16")])
 @pytest.mark.parametrize("has_adapters", [False, True])
-def test_a_run_saves_its_own_dtype(tmp_path: Path, dtype: str, kept: str, compute: str, *, has_adapters: bool) -> None:
+def test_run_saves_its_own_dtype(tmp_path: Path, dtype: str, kept: str, compute: str, *, has_adapters: bool) -> None:
     config = load_config(
         TrainConfig, SMALL, [f"model.dtype={dtype}", f"model.compute_dtype={compute}", f"run.dir={tmp_path}"]
     )

@@ -1,4 +1,4 @@
-"""A run's inputs are compared by content: a changed value is refused, another place is not."""
+"""A run's inputs are compared by content: a changed value is refused, another path is not."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NORM = "model.norm.weight"
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """Write what a run reads, with weights of 8 MiB in which a norm is a small part."""
+    """Write a run's inputs, with weights of 8 MiB of which a norm is a small part."""
     for name, text in FILES.items():
         (tmp_path / "place" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "place" / name).write_text(text)
@@ -61,7 +61,7 @@ def inputs_of(place: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", KEYS)
-def test_a_changed_file_is_named(name: str, place: Path) -> None:
+def test_changed_file_is_named(name: str, place: Path) -> None:
     before = inputs_of(place)
     assert before.keys() == {*KEYS.values()}
     file = place / name
@@ -77,7 +77,7 @@ def test_a_changed_file_is_named(name: str, place: Path) -> None:
         refuse_other_inputs(Path("run"), before, after)
 
 
-def test_what_was_moved_or_is_read_by_nobody_is_the_same(place: Path) -> None:
+def test_moved_or_unread_inputs_count_as_equal(place: Path) -> None:
     before = inputs_of(place)
     (place / "base/README.md").write_text("another note")
     moved = shutil.move(place, place.with_name("elsewhere"))
@@ -96,7 +96,7 @@ def test_what_was_moved_or_is_read_by_nobody_is_the_same(place: Path) -> None:
         {"question": "What?"}, {"options": {"ignore_order": True}}, {"suite": (__file__,)},
     ],
 )  # fmt: skip
-def test_a_set_is_another_with_another_question_gold_or_answer(change: dict[str, Any], tmp_path: Path) -> None:
+def test_set_with_another_question_gold_or_answer_differs(change: dict[str, Any], tmp_path: Path) -> None:
     path = tmp_path / "d.sqlite"
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE t (x)")

@@ -27,7 +27,7 @@ Event = tuple[str, int]
 
 
 class Recorded(Checkpoints):
-    """Real checkpoints that note each save."""
+    """Real checkpoints that record each save."""
 
     events: list[Event]
 
@@ -100,7 +100,7 @@ def run(training: TrainingRun, begin: int = 0, **options: Any) -> tuple[bool, li
     return run_phase(training, Counting(training, events, **options), ResumePoint(begin)), events
 
 
-def test_a_step_is_evaluated_before_it_is_saved(training: TrainingRun) -> None:
+def test_step_is_evaluated_before_it_is_saved(training: TrainingRun) -> None:
     went_on, events = run(training)
     assert went_on
     assert events == [
@@ -109,33 +109,33 @@ def test_a_step_is_evaluated_before_it_is_saved(training: TrainingRun) -> None:
     ]  # fmt: skip
 
 
-def test_what_goes_on_first_makes_the_evaluation_that_the_stop_came_before(training: TrainingRun) -> None:
+def test_resumed_run_first_makes_the_due_evaluation(training: TrainingRun) -> None:
     assert run(training, begin=2) == (True, [
         ("evaluate", 2), ("save", 2), ("step", 3), ("save", 3), ("step", 4), ("evaluate", 4), ("save", 4),
     ])  # fmt: skip
 
 
-def test_before_a_preempted_step_the_step_before_it_is_saved(training: TrainingRun) -> None:
+def test_preemption_saves_the_previous_step(training: TrainingRun) -> None:
     training = with_checkpoints_every(training, 100)
     went_on, events = run(training, preempted_at=2, evaluate_every=0)
     assert not went_on
     assert events == [("step", 1), ("save", 1)]
 
 
-def test_the_last_step_is_evaluated_and_saved_whatever_the_intervals_say(training: TrainingRun) -> None:
+def test_last_step_is_evaluated_and_saved_at_any_interval(training: TrainingRun) -> None:
     training = with_checkpoints_every(training, 100)
     assert run(training, evaluate_every=0, last=2) == (True, [
         ("step", 1), ("step", 2), ("evaluate", 2), ("save", 2),
     ])  # fmt: skip
 
 
-def test_a_run_that_is_to_stop_saves_and_does_not_evaluate(training: TrainingRun) -> None:
+def test_stopping_run_saves_without_an_evaluation(training: TrainingRun) -> None:
     went_on, events = run(training, stopped_at=2)
     assert not went_on
     assert events[-2:] == [("step", 2), ("save", 2)]
 
 
-def test_a_policy_whose_numbers_broke_ends_the_run_by_its_health(training: TrainingRun) -> None:
+def test_non_finite_policy_ends_the_run_with_a_health_error(training: TrainingRun) -> None:
     class Broken(Counting):
         def step(self, at: int) -> None:
             super().step(at)

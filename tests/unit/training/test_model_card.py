@@ -1,4 +1,4 @@
-"""The card of a model that was trained in several runs says what the first of them began from."""
+"""The card of a model trained in several runs names the first run's base."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SMALL = Path(__file__).parents[2] / "small.yaml"
 
 
 def make_run(folder: Path, base: Path) -> Path:
-    """Make a run's folder as far as a card looks at it; return where its model lies."""
+    """Write the files of a run that a card reads; return the model's folder."""
     (folder / "model").mkdir(parents=True)
     (folder / "model" / "config.json").write_text("{}")
     (folder / "config.yaml").write_text(f"model: {{checkpoint: '{base}'}}\ndata: {{dir: here}}\nsft: {{steps: 3}}\n")
@@ -26,7 +26,7 @@ def card_of(run: Path) -> str:
 
 
 @pytest.mark.parametrize(("said", "named"), [("gemma", "gemma"), ("gemma\nevil: true", "other")])
-def test_the_licence_of_a_gguf_file_goes_with_what_was_trained_from_it(tmp_path: Path, said: str, named: str) -> None:
+def test_card_inherits_the_licence_of_a_gguf_base(tmp_path: Path, said: str, named: str) -> None:
     gguf = pytest.importorskip("gguf")
     writer = gguf.GGUFWriter(tmp_path / "small.gguf", "gemma3")
     writer.add_string("general.license", said)
@@ -44,14 +44,14 @@ def test_the_licence_of_a_gguf_file_goes_with_what_was_trained_from_it(tmp_path:
     assert str(tmp_path) not in text
 
 
-def test_the_licence_of_a_folder_whose_base_is_gone_is_not_known(tmp_path: Path) -> None:
+def test_card_of_a_missing_base_has_no_licence(tmp_path: Path) -> None:
     make_run(tmp_path / "better", tmp_path / "gone" / "model")
     text = card_of(tmp_path / "better")
     assert text.startswith("---\nlicense: other\n")
     assert "| base | gone |" in text
 
 
-def test_epochs_and_a_second_stage_are_told(tmp_path: Path) -> None:
+def test_card_reports_epochs_and_a_second_stage(tmp_path: Path) -> None:
     make_run(tmp_path / "run", tmp_path / "gone")
     asked = ["sft.epochs=2", "grpo.steps=5", "second_stage.steps=7", "validation.every=1", "run.keep_best=1"]
     assert "| supervised steps | 3 |" in card_of(tmp_path / "run")

@@ -1,4 +1,4 @@
-"""What a run says that it will hold is what it holds, where that can be known."""
+"""A run's memory estimate equals its actual memory where that can be measured."""
 
 from __future__ import annotations
 
@@ -68,12 +68,12 @@ def state_of(cfg: TrainConfig) -> TrainState:
         ("model.lora.rank=4", "model.lora.targets=[q, v]", "grpo.kl.coef=0.1", "sft.steps=1"),
     ],
 )
-def test_weights_and_optimizer_are_what_the_state_holds(overrides: tuple[str, ...], mesh: jax.sharding.Mesh) -> None:
+def test_estimated_weights_and_optimizer_equal_the_state(overrides: tuple[str, ...], mesh: jax.sharding.Mesh) -> None:
     cfg = config(*overrides)
     state, sizes = state_of(cfg), estimate(cfg, MODEL, mesh, 100)
     assert sizes.weights == 4 * count_params(MODEL)
     gradients, moments = nbytes(state.trainable), nbytes(state.opt_state)
-    assert gradients + moments - 64 <= sizes.training <= gradients + moments  # beside moments stand a few counters
+    assert gradients + moments - 64 <= sizes.training <= gradients + moments  # the state also has a few counters
     assert sizes.reference == (nbytes(state.trainable) if "grpo.kl.coef=0.1" in overrides else 0)
 
 
@@ -86,10 +86,10 @@ def test_weights_and_optimizer_are_what_the_state_holds(overrides: tuple[str, ..
         ("model.lora.rank=4", "grpo.kl.coef=0.1"),
     ],
 )
-def test_a_checkpoint_takes_what_is_trained_its_moments_and_the_reference(
+def test_checkpoint_estimate_counts_trained_weights_moments_and_reference(
     overrides: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mesh: jax.sharding.Mesh
 ) -> None:
-    """A disk with room for that is taken, whatever a gradient needs beside it, and one with less is refused."""
+    """A disk with that much space is accepted, regardless of gradient memory; one with less is refused."""
     cfg = config(*overrides)
     state = state_of(cfg)
     copied = cfg.grpo.kl.coef > 0 and not cfg.model.lora.rank
@@ -103,9 +103,7 @@ def test_a_checkpoint_takes_what_is_trained_its_moments_and_the_reference(
 
 
 @pytest.mark.parametrize(("more", "least"), [((), 100 + 4 * 8 * 96), (("grpo.packing=true",), 100 + 4 * 96)])
-def test_a_budget_without_room_for_the_questions_of_a_schema_is_refused_at_the_start(
-    more: tuple[str, ...], least: int
-) -> None:
+def test_budget_below_the_questions_of_a_schema_is_refused_at_the_start(more: tuple[str, ...], least: int) -> None:
     def check(tokens: int) -> None:
         cfg = config("grpo.questions=4", f"grpo.max_tokens_per_device={tokens}", *more)
         questions = SimpleNamespace(train=SimpleNamespace(lengths=lambda: [40, 100]))
@@ -118,28 +116,28 @@ def test_a_budget_without_room_for_the_questions_of_a_schema_is_refused_at_the_s
         check(least - 1)
 
 
-def test_half_the_width_is_half_the_weights_and_less_is_kept_with_remat(mesh: jax.sharding.Mesh) -> None:
+def test_half_width_halves_weights_and_remat_reduces_activations(mesh: jax.sharding.Mesh) -> None:
     plain = estimate(config(), MODEL, mesh, 100)
     half = estimate(config("model.dtype=bfloat16"), MODEL, mesh, 100)
     again = estimate(config("model.remat=full"), MODEL, mesh, 100)
     parts = estimate(config("grpo.gradient_accumulation_steps=4"), MODEL, mesh, 100)
     assert half.weights * 2 == plain.weights
-    assert half.gradients == plain.gradients, "float32 reaches the optimizer, whatever the weights are kept in"
+    assert half.gradients == plain.gradients, "the optimizer gets float32, in any weight dtype"
     assert again.activations < plain.activations
     assert parts.activations * 4 == plain.activations
 
 
-def test_a_run_that_only_evaluates_keeps_no_optimizer(mesh: jax.sharding.Mesh) -> None:
+def test_evaluation_only_run_has_no_optimizer(mesh: jax.sharding.Mesh) -> None:
     sizes = estimate(config("grpo.steps=0"), MODEL, mesh, 100)
     assert (sizes.training, sizes.reference, sizes.activations) == (0, 0, 0)
     assert sizes.caches > 0
 
 
-def test_the_machine_says_what_it_has(mesh: jax.sharding.Mesh) -> None:
+def test_host_reports_its_capacity(mesh: jax.sharding.Mesh) -> None:
     assert device_memory(mesh) > 1 << 28
 
 
-def test_all_turns_together_are_an_answer() -> None:
+def test_answer_estimate_covers_all_turns() -> None:
     assert longest_answer(config().sampling) == ("sampling.max_new_tokens", 96)
     several = config(
         "sampling.turns=3", "sampling.max_total_tokens=300", "recipe=skyrl_sql", "data.prompt=tagged",

@@ -1,4 +1,4 @@
-"""How stages of GRPO follow one another."""
+"""The sequence of GRPO stages."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from jaxrl_sql.config import OptimConfig
 from jaxrl_sql.training.stages import Stage, has_risen
 
 
-def test_a_stage_tells_the_rate_of_each_of_its_updates() -> None:
-    """The last one has one, too, though what would come after it has none; before the first there is the first's."""
+def test_stage_reports_the_rate_of_each_of_its_updates() -> None:
+    """The last update has a rate, though the schedule ends after it; before the first update the first rate holds."""
     stage = Stage("grpo", 10, 2, OptimConfig(lr=1.0, schedule="linear", warmup_steps=0, final_lr_ratio=0.0))
     assert [stage.rate(update, 2) for update in range(-1, 5)] == [1.0, 1.0, 0.75, 0.5, 0.25, 0.0]
 
@@ -25,5 +25,5 @@ def test_a_stage_tells_the_rate_of_each_of_its_updates() -> None:
         ([], False),
     ],
 )
-def test_a_course_that_rose_is_told_from_one_that_only_fluctuated(worths: list[float], rose: bool) -> None:
+def test_rising_accuracy_is_distinguished_from_fluctuation(worths: list[float], rose: bool) -> None:
     assert has_risen(worths) is rose

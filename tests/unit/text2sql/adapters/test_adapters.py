@@ -1,4 +1,4 @@
-"""The same transcripts earn the same rewards, in whichever trainer's form the dialogue is held."""
+"""Equal transcripts earn equal rewards in the dialogue format of every trainer."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from jaxrl_sql.types import InputError
 
 GOLD = "SELECT name FROM singer WHERE age > 30"
 T = "<think>so</think>\n"
-# What the policy writes turn by turn, and what it earns.
+# The policy's turns, and their reward.
 TRANSCRIPTS = {
     "right at once": ([f"{T}<solution>{GOLD}</solution>"], 1.0),
-    "right after a look": ([f"{T}<sql>SELECT age FROM singer</sql>", f"{T}<solution>{GOLD}</solution>"], 1.0),
+    "right after a query": ([f"{T}<sql>SELECT age FROM singer</sql>", f"{T}<solution>{GOLD}</solution>"], 1.0),
     "wrong rows": ([f"{T}<solution>SELECT name FROM singer</solution>"], 0.0),
-    "an error seen and mended": ([f"{T}<sql>SELECT nme FROM singer</sql>", f"{T}<solution>{GOLD}</solution>"], 1.0),
+    "an error and its correction": ([f"{T}<sql>SELECT nme FROM singer</sql>", f"{T}<solution>{GOLD}</solution>"], 1.0),
     "does not run": ([f"{T}<solution>SELEC name</solution>"], 0.0),
-    "would change": ([f"{T}<sql>DELETE FROM singer</sql>", f"{T}<solution>{GOLD}</solution>"], 1.0),
+    "a write": ([f"{T}<sql>DELETE FROM singer</sql>", f"{T}<solution>{GOLD}</solution>"], 1.0),
     "no solution": ([f"{T}<sql>SELECT 1</sql>"] * 3, -1.0),
     "no thought": ([f"<solution>{GOLD}</solution>"], -1.0),
     "two solutions": ([f"{T}<solution>{GOLD}</solution><solution>{GOLD}</solution>"], -1.0),
-    "nothing asked": (["Hm.", f"{T}<solution>{GOLD}</solution>"], -1.0),
+    "no query": (["Hm.", f"{T}<solution>{GOLD}</solution>"], -1.0),
 }
 ALL = pytest.mark.parametrize(("turns", "wanted"), TRANSCRIPTS.values(), ids=TRANSCRIPTS)
 
@@ -59,7 +59,7 @@ def row(tmp_path: Path) -> dict[str, str]:
 
 
 def messages(task: SqlTask, row: dict[str, str], turns: list[str]) -> list[dict[str, str]]:
-    """Return the dialogue as a chat's messages after the prompt."""
+    """Return the dialogue as chat messages after the prompt."""
     episode = task.begin(example_of(row))
     for turn in turns:
         episode.step(turn)
@@ -68,7 +68,7 @@ def messages(task: SqlTask, row: dict[str, str], turns: list[str]) -> list[dict[
 
 
 @ALL
-def test_the_episode(task: SqlTask, row: dict[str, str], turns: list[str], wanted: float) -> None:
+def test_episode_reward(task: SqlTask, row: dict[str, str], turns: list[str], wanted: float) -> None:
     episode = task.begin(example_of(row))
     said = [episode.step(turn) for turn in turns]
     assert said[-1] is None
@@ -80,7 +80,7 @@ def test_the_episode(task: SqlTask, row: dict[str, str], turns: list[str], wante
 
 
 @ALL
-def test_trls_reward_function(task: SqlTask, row: dict[str, str], turns: list[str], wanted: float) -> None:
+def test_trl_reward_function(task: SqlTask, row: dict[str, str], turns: list[str], wanted: float) -> None:
     chat = messages(task, row, turns)
     text = "".join(one["content"] for one in chat)
     columns = {name: [value] * 2 for name, value in row.items()}
@@ -89,8 +89,8 @@ def test_trls_reward_function(task: SqlTask, row: dict[str, str], turns: list[st
 
 
 @ALL
-def test_trls_environment(task: SqlTask, row: dict[str, str], turns: list[str], wanted: float) -> None:
-    """Tool calls have no form that could be wrong: the transcripts without a thought are not theirs."""
+def test_trl_environment(task: SqlTask, row: dict[str, str], turns: list[str], wanted: float) -> None:
+    """Tool calls cannot have an invalid form, so transcripts without a thought are skipped."""
     if not all(turn.startswith(T) and turn.count("</s") == 1 for turn in turns):
         pytest.skip("no tool call writes this")
     environment = environment_factory(task)()
@@ -119,7 +119,7 @@ PROMPT = [{"role": "user", "content": "Who is over 30?"}]
 # Messages of a completion, the prompt, and the reward.
 MESSAGES: dict[str, tuple[Any, Any, float]] = {
     "a text": (RIGHT, "", 1.0),
-    "a text behind a begun thought": (RIGHT.removeprefix("<think>"), "Answer. <think>\n", 1.0),
+    "a text after an opened thought": (RIGHT.removeprefix("<think>"), "Answer. <think>\n", 1.0),
     "content as text": ([SOLVED], PROMPT, 1.0),
     "content in parts": ([{**SOLVED, "content": [{"type": "text", "text": RIGHT}]}], PROMPT, 1.0),
     "two parts and an image": (
@@ -128,35 +128,35 @@ MESSAGES: dict[str, tuple[Any, Any, float]] = {
         1.0,
     ),
     "parts that are texts": ([{**SOLVED, "content": [T, RIGHT.removeprefix(T)]}], PROMPT, 1.0),
-    "one part alone": ([{**SOLVED, "content": {"type": "text", "text": RIGHT}}], PROMPT, 1.0),
+    "a single part": ([{**SOLVED, "content": {"type": "text", "text": RIGHT}}], PROMPT, 1.0),
     "no content": ([{**SOLVED, "content": None}], PROMPT, -1.0),
     "no content key": ([{"role": "assistant"}], PROMPT, -1.0),
     "no messages": ([], PROMPT, -1.0),
     "a call, then a text": ([call("query", "SELECT 1"), TOOL, SOLVED], PROMPT, 1.0),
     "two calls at once": ([call("query", "SELECT 1"), TOOL, TOOL, SOLVED], PROMPT, 1.0),
-    "a call alone": ([call("query", GOLD), TOOL], PROMPT, -1.0),
+    "only a call": ([call("query", GOLD), TOOL], PROMPT, -1.0),
     "a call that solves": ([call("query", "SELECT 1"), TOOL, call("solution", GOLD)], PROMPT, 1.0),
     "a call that solves, as a mapping": ([call("solution", GOLD, is_text=False)], PROMPT, 1.0),
     "a call that solves wrongly": ([call("solution", "SELECT 1"), TOOL], PROMPT, 0.0),
     "a call without arguments": ([{**SOLVED, "tool_calls": [{"function": {}}]}, TOOL, SOLVED], PROMPT, 1.0),
     "a call by text without its thought": ([{**SOLVED, "content": RIGHT.removeprefix(T)}], PROMPT, -1.0),
-    "a thought apart": ([{**SOLVED, "content": RIGHT.removeprefix(T), "reasoning_content": "so"}], PROMPT, 1.0),
-    "a thought apart, named otherwise": ([{**SOLVED, "content": RIGHT.removeprefix(T), "thinking": "so"}], PROMPT, 1.0),
+    "a separate thought": ([{**SOLVED, "content": RIGHT.removeprefix(T), "reasoning_content": "so"}], PROMPT, 1.0),
+    "a separate thought, other key": ([{**SOLVED, "content": RIGHT.removeprefix(T), "thinking": "so"}], PROMPT, 1.0),
     "a thought that the template opened": ([{**SOLVED, "content": RIGHT.removeprefix("<think>")}], PROMPT, 1.0),
-    "a thought that nobody opened": ([{**SOLVED, "content": RIGHT.removeprefix("<think>")}], "", -1.0),
-    "a turn that the prompt began": (
+    "a thought without an opening tag": ([{**SOLVED, "content": RIGHT.removeprefix("<think>")}], "", -1.0),
+    "a turn prefilled by the prompt": (
         [{**SOLVED, "content": RIGHT.removeprefix("<think>")}],
         [*PROMPT, {"role": "assistant", "content": [{"type": "text", "text": "<think>"}]}],
         1.0,
     ),
-    "a turn that the prompt began and the completion repeats": (
+    "a prefilled turn repeated by the completion": (
         [SOLVED], [*PROMPT, {"role": "assistant", "content": "<think>"}], 1.0
     ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("completion", "prompt", "wanted"), MESSAGES.values(), ids=MESSAGES)
-def test_trls_reward_function_reads_every_form_of_message(
+def test_trl_reward_function_accepts_every_message_form(
     task: SqlTask, row: dict[str, str], completion: Any, prompt: Any, wanted: float
 ) -> None:
     columns = {name: [value] for name, value in row.items()}
@@ -171,14 +171,14 @@ def test_completions_of_another_type_are_refused(task: SqlTask, row: dict[str, s
 
 
 @pytest.mark.parametrize("arguments", ["[" * 200_000, "{", '["sql"]', '{"sql": 7}'])
-def test_arguments_that_are_no_sql_earn_nothing(task: SqlTask, row: dict[str, str], arguments: str) -> None:
+def test_arguments_without_sql_earn_nothing(task: SqlTask, row: dict[str, str], arguments: str) -> None:
     call = {"type": "function", "function": {"name": "solution", "arguments": arguments}}
     completion = [{"role": "assistant", "content": None, "tool_calls": [call]}]
     assert reward_function(task)(completions=[completion], **{name: [value] for name, value in row.items()}) == [0.0]
 
 
 @pytest.mark.parametrize("content", [[{"type": "text", "text": RIGHT}], [T, RIGHT.removeprefix(T)]])
-def test_an_episode_takes_content_in_parts(task: SqlTask, row: dict[str, str], content: Any) -> None:
+def test_episode_accepts_content_in_parts(task: SqlTask, row: dict[str, str], content: Any) -> None:
     episode = task.begin(example_of(row))
     assert "No query and no solution" in (episode.step(None) or "")
     episode = task.begin(example_of(row))
@@ -201,8 +201,8 @@ HOLDING_TAGS += [f'SELECT name AS "<think>" FROM ({GOLD})', f"{GOLD} /* </soluti
 
 
 @pytest.mark.parametrize("sql", HOLDING_TAGS)
-def test_sql_may_hold_the_dialogues_tags(task: SqlTask, row: dict[str, str], sql: str) -> None:
-    """As a tool's argument, and as text: within a literal, a quoted name or a comment a tag is text."""
+def test_sql_may_contain_the_dialogues_tags(task: SqlTask, row: dict[str, str], sql: str) -> None:
+    """Test a tool's argument and a text: a tag in a literal, a quoted name or a comment is text."""
     environment = environment_factory(task)()
     environment.reset(**row)
     assert "Cy" in environment.query(sql)
@@ -216,7 +216,7 @@ def test_sql_may_hold_the_dialogues_tags(task: SqlTask, row: dict[str, str], sql
 
 
 @pytest.mark.parametrize("sql", [None, 7, ["SELECT 1"], {"sql": "SELECT 1"}])
-def test_a_tools_argument_of_another_type_is_no_sql(task: SqlTask, row: dict[str, str], sql: Any) -> None:
+def test_tool_argument_of_another_type_is_no_sql(task: SqlTask, row: dict[str, str], sql: Any) -> None:
     environment = environment_factory(task)()
     environment.reset(**row)
     assert "no_sql" in environment.query(sql)
@@ -225,25 +225,27 @@ def test_a_tools_argument_of_another_type_is_no_sql(task: SqlTask, row: dict[str
 
 
 def examples() -> list[str]:
-    """Return the code of the page's last section, for trainers that have no adapter."""
+    """Return the code of the page's last section, for trainers without an adapter."""
     page = Path(__file__).parents[4].joinpath("docs/howto/other_trainers.md").read_text(encoding="utf-8")
     return re.findall(r"```python\n(.*?)```", page.partition("## skyrl-gym and verl")[2], flags=re.DOTALL)
 
 
 @ALL
-def test_verls_function_of_the_page(task: SqlTask, row: dict[str, str], turns: list[str], wanted: float) -> None:
+def test_documented_verl_function(task: SqlTask, row: dict[str, str], turns: list[str], wanted: float) -> None:
     names: dict[str, Any] = {"task": task, "example_of": example_of}
     exec(examples()[1], names)  # noqa: S102 - the page's own code
     text = "".join(one["content"] for one in messages(task, row, turns))
-    asked = {"data_source": "spider", "solution_str": text, "ground_truth": row["gold_sql"]}  # as its managers call it
+    asked = {
+        "data_source": "spider",
+        "solution_str": text,
+        "ground_truth": row["gold_sql"],
+    }  # called like verl's reward managers do
     assert names["compute_score"](**asked, extra_info={"db_path": row["db_path"]}) == wanted
 
 
 @pytest.mark.trainers
 @ALL
-def test_skyrl_gyms_environment_of_the_page(
-    task: SqlTask, row: dict[str, str], turns: list[str], wanted: float
-) -> None:
+def test_documented_skyrl_gym_environment(task: SqlTask, row: dict[str, str], turns: list[str], wanted: float) -> None:
     names: dict[str, Any] = {"example_of": example_of}
     exec(examples()[0], names)  # noqa: S102 - the page's own code
     environment = names["SQLEnv"](SimpleNamespace(task=task), {"extra_info": row})
@@ -253,14 +255,14 @@ def test_skyrl_gyms_environment_of_the_page(
 
 
 def example_with(word: str) -> str:
-    """Return the example of the page that holds a word."""
+    """Return the page's example that contains a word."""
     page = Path(__file__).parents[4].joinpath("docs/howto/other_trainers.md").read_text(encoding="utf-8")
     (text,) = (one for one in re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL) if word in one)
     return str(text)
 
 
 @pytest.mark.trainers
-def test_the_page_serves_openenvs_application(task: SqlTask, row: dict[str, str]) -> None:
+def test_documented_openenv_application_runs(task: SqlTask, row: dict[str, str]) -> None:
     served: list[Any] = []
     uvicorn = SimpleNamespace(run=lambda app, **place: served.append((app, place)))
     exec(example_with("make_app"), {"uvicorn": uvicorn, "task": task, "examples": [example_of(row)]})  # noqa: S102
@@ -270,15 +272,15 @@ def test_the_page_serves_openenvs_application(task: SqlTask, row: dict[str, str]
 
 
 @pytest.mark.trainers
-def test_the_page_names_what_verifiers_looks_for() -> None:
+def test_documented_verifiers_names_exist() -> None:
     names: dict[str, Any] = {}
     exec(example_with("SqlTaskset"), names)  # noqa: S102 - the page's own code
     assert all(names[name] for name in names["__all__"])
 
 
 @pytest.mark.trainers
-def test_openenvs_client_talks_to_our_server(task: SqlTask, row: dict[str, str]) -> None:
-    """Its own client, over a socket, of a server that uvicorn runs: a session holds all dialogues."""
+def test_openenv_client_connects_to_our_server(task: SqlTask, row: dict[str, str]) -> None:
+    """Use OpenEnv's client, a socket, and a server run by uvicorn: one session holds all dialogues."""
     import uvicorn
     from openenv.core.generic_client import GenericEnvClient
 
@@ -303,8 +305,8 @@ def test_openenvs_client_talks_to_our_server(task: SqlTask, row: dict[str, str])
 
 
 @pytest.mark.trainers
-def test_verifiers_own_runner_holds_the_dialogues(row: dict[str, str], tmp_path: Path, chat_server: ModuleType) -> None:
-    """`vf-eval`, with its chat program as the player and a server that answers by the question."""
+def test_verifiers_runner_runs_the_dialogues(row: dict[str, str], tmp_path: Path, chat_server: ModuleType) -> None:
+    """Run `vf-eval`, whose chat program is the player, with a server that answers by the question."""
     (tmp_path / "sql_env.py").write_text(
         "from jaxrl_sql.text2sql.adapters.verifiers import SqlEnv, SqlTaskset\n__all__ = ['SqlEnv', 'SqlTaskset']\n"
     )
@@ -335,7 +337,7 @@ def test_verifiers_own_runner_holds_the_dialogues(row: dict[str, str], tmp_path:
     }
 
 
-def test_a_gold_that_fails_teaches_nothing(task: SqlTask, row: dict[str, str]) -> None:
+def test_failing_gold_is_not_learned_from(task: SqlTask, row: dict[str, str]) -> None:
     broken = row | {"gold_sql": "SELECT nothing FROM nowhere"}
     episode = task.begin(example_of(broken))
     episode.step(f"{T}<solution>SELECT 1</solution>")
@@ -344,7 +346,7 @@ def test_a_gold_that_fails_teaches_nothing(task: SqlTask, row: dict[str, str]) -
     assert reward_function(task)(completions=["<solution>SELECT 1</solution>"], **columns) == [None]
 
 
-def test_what_is_missing_is_one_line(task: SqlTask) -> None:
+def test_missing_column_is_reported_in_one_line(task: SqlTask) -> None:
     with pytest.raises(InputError, match="a row has no db_path and no gold_sql; it has question"):
         SqlEnvironment(task).reset(question="How many?")
     with pytest.raises(InputError, match="call reset"):

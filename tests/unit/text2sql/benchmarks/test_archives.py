@@ -1,4 +1,4 @@
-"""Archives as their authors published them, with the quirks of each: the real ones, and small files made alike."""
+"""Published archives and the quirks of each: the real files, and small files with the same quirks."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def brief(loaded: Benchmark) -> list[tuple[str, str, str, str]]:
 # -- CSV
 
 
-def test_a_quote_inside_a_quoted_cell_is_read_as_pandas_reads_it(tmp_path: Path) -> None:
+def test_quote_inside_a_quoted_cell_is_parsed_like_in_pandas(tmp_path: Path) -> None:
     database(tmp_path / "databases/d.db")
     text = (
         f"{HEAD}\n"
@@ -63,14 +63,14 @@ def test_a_quote_inside_a_quoted_cell_is_read_as_pandas_reads_it(tmp_path: Path)
     assert brief(loaded)[0] == ("d", 'Cars said to be in stock" if open or not."', "", "SELECT 1")
     (note,) = (note for note in loaded.notes if "quote" in note)
     assert "2 rows have a quote inside a quoted cell, the first in line 2;" in note
-    # A comma behind such a quote parts cells, and then the row has too many.
+    # A comma after such a quote separates cells, so the row has too many.
     path.write_text(text)
     with pytest.raises(InputError, match="line 2: 6 cells under 5 columns"):
         load_benchmark(tmp_path)
 
 
 @pytest.mark.parametrize("lines", [1, 40])
-def test_a_quote_that_nothing_closes_is_refused_where_it_opens(tmp_path: Path, lines: int) -> None:
+def test_unclosed_quote_is_refused_at_its_position(tmp_path: Path, lines: int) -> None:
     database(tmp_path / "mine.db")
     (tmp_path / "train.csv").write_text('question,sql\nQ?,SELECT 1\n"R?,SELECT 2\n' + "S?,SELECT 3\n" * lines)
     with pytest.raises(InputError, match=r"train\.csv: line 3: unexpected end of data: the quote opened here"):
@@ -98,14 +98,14 @@ def sql_r1(evidence: Any, shown: str, **more: Any) -> dict[str, Any]:
     ("evidence", "shown", "loaded"),
     [
         ("", "", ""),
-        ("", "In the prompt.", ""),  # the field is there, and empty
-        (None, "In the prompt.", "In the prompt."),  # Parquet has null where a row has no such field
+        ("", "In the prompt.", ""),  # the field exists and is empty
+        (None, "In the prompt.", "In the prompt."),  # Parquet has null if a row lacks such a field
         (..., "In the prompt.", "In the prompt."),
         (..., "", ""),
         (KNOWLEDGE, "In the prompt.", KNOWLEDGE),
     ],
 )
-def test_a_field_that_is_empty_wins_over_the_prompt(
+def test_empty_field_has_priority_over_the_prompt(
     ending: str, evidence: Any, shown: str, loaded: str, tmp_path: Path
 ) -> None:
     database(tmp_path / "databases/shop/shop.sqlite")
@@ -113,7 +113,7 @@ def test_a_field_that_is_empty_wins_over_the_prompt(
     assert brief(load_benchmark(tmp_path)) == [("shop", "Which?", loaded, "SELECT a FROM t")]
 
 
-def test_an_empty_field_of_extra_info_or_of_a_pair_wins_too(tmp_path: Path) -> None:
+def test_empty_field_of_extra_info_or_of_a_pair_has_priority_too(tmp_path: Path) -> None:
     database(tmp_path / "databases/shop/shop.sqlite")
     inside = sql_r1(..., "In the prompt.", extra_info={"evidence": "", "index": 1})
     pair = {"input_seq": "Question:\nSo it is.\nWhich?\n\nInstructions:", "output_seq": "SELECT a FROM t"}
@@ -121,7 +121,7 @@ def test_an_empty_field_of_extra_info_or_of_a_pair_wins_too(tmp_path: Path) -> N
     assert [example[2] for example in brief(load_benchmark(tmp_path))] == ["", "", "So it is."]
 
 
-def test_sections_of_prompts_end_where_others_begin() -> None:
+def test_prompt_section_ends_at_the_next_section() -> None:
     assert question_texts("External Knowledge:\n\nQuestion:\nWho?") == {"question": "Who?"}
     assert question_texts("External Knowledge:\nQuestion:\nWho?") == {"question": "Who?"}
     assert question_texts("External Knowledge: Tea.\n\nQuestion: Who?") == {"question": "Who?", "evidence": "Tea."}
@@ -139,7 +139,7 @@ def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "parquet"])
-def test_paverl_s_rows_have_their_gold_in_extra_info(ending: str, tmp_path: Path) -> None:
+def test_paverl_rows_have_their_gold_in_extra_info(ending: str, tmp_path: Path) -> None:
     database(tmp_path / "databases/shop/shop.sqlite")
     prompt = (
         f"Database Schema:\n CREATE TABLE t (\na  INTEGER\n);\n\nContext:\n{KNOWLEDGE}\n\nQuestion:\nWhich?\n\nOutput:"
@@ -157,7 +157,7 @@ def test_paverl_s_rows_have_their_gold_in_extra_info(ending: str, tmp_path: Path
     assert loaded.examples[0].difficulty == "Simple"
 
 
-def test_messages_say_what_the_rows_have_instead(tmp_path: Path) -> None:
+def test_error_names_the_fields_of_the_rows(tmp_path: Path) -> None:
     database(tmp_path / "one.db")
     database(tmp_path / "two.db")
     row = {
@@ -180,7 +180,7 @@ def test_messages_say_what_the_rows_have_instead(tmp_path: Path) -> None:
 
 
 def shared_task(folder: Path, version: str = "v1", splits: tuple[str, ...] = ("train", "valid", "test")) -> None:
-    """Write splits of EHRSQL's shared task, each with what its authors add: the same questions with more fields."""
+    """Write splits of EHRSQL's shared task with the authors' additions: the same questions with more fields."""
     for split in splits:
         asked = [{"id": f"{split}{i}", "question": f"{split} {i}?"} for i in range(3)]
         write(folder / split / "data.json", {"version": version, "data": asked})
@@ -191,7 +191,7 @@ def shared_task(folder: Path, version: str = "v1", splits: tuple[str, ...] = ("t
 
 
 @pytest.mark.parametrize("split", ["train", "valid", "test"])
-def test_a_split_of_the_shared_task_is_read_from_the_database_s_folder(split: str, tmp_path: Path) -> None:
+def test_shared_task_split_is_read_from_the_databases_folder(split: str, tmp_path: Path) -> None:
     part = tmp_path / "data/mimic_iv"
     shared_task(part)
     database(part / "mimic_iv.sqlite")
@@ -205,7 +205,7 @@ def test_a_split_of_the_shared_task_is_read_from_the_database_s_folder(split: st
         assert loaded.skipped == ()
 
 
-def test_a_sample_of_the_shared_task_is_no_database(tmp_path: Path) -> None:
+def test_shared_task_sample_is_no_database(tmp_path: Path) -> None:
     shared_task(tmp_path / "sample_data", "mimic_iv_demo_1.0_train_sample", ("train",))
     expected = tmp_path / "sample_data/mimic_iv.sqlite"
     with pytest.raises(InputError, match=rf"databases are expected as {expected}.*no database mimic_iv: 3"):
@@ -244,10 +244,10 @@ def test_sets_of_two_years_are_not_judged_together(tmp_path: Path) -> None:
         ("other", "sciencebenchmark", "databases", "skyserver_dr16"),
     ],
 )
-def test_sets_in_omnisql_s_archive_are_judged_as_it_judges_them(
+def test_sets_in_the_omnisql_archive_use_its_rule(
     folder: str, name: str, databases: str, db_id: str, tmp_path: Path
 ) -> None:
-    """It runs the SQL as it is, and compares by BIRD's rule."""
+    """OmniSQL runs the SQL unchanged and compares by BIRD's rule."""
     home = tmp_path / folder
     database(home / databases / db_id / f"{db_id}.sqlite")
     sql = "SELECT a FROM t WHERE b < current_time"
@@ -273,7 +273,7 @@ def test_sets_in_omnisql_s_archive_are_judged_as_it_judges_them(
         ("sciencebenchmark", "oncomx", "dev_gold.sql"),
     ],
 )
-def test_sets_in_spider_s_layout_are_spider_s_by_any_name(folder: str, db_id: str, train: str, tmp_path: Path) -> None:
+def test_sets_in_spiders_layout_are_spiders_under_any_name(folder: str, db_id: str, train: str, tmp_path: Path) -> None:
     home = tmp_path / folder
     database(home / "database" / db_id / f"{db_id}.sqlite")
     records = [{"db_id": db_id, "question": "Which?", "query": "SELECT a FROM t"}]
@@ -318,7 +318,7 @@ def archives(real_data: Path) -> Path:
         ("idk", 105),
     ],
 )
-def test_defog_s_files_load_as_pandas_reads_them(archives: Path, tmp_path: Path, split: str, count: int) -> None:
+def test_defog_files_load_like_in_pandas(archives: Path, tmp_path: Path, split: str, count: int) -> None:
     (tmp_path / "data").symlink_to(archives / "sql-eval/data")
     name = split if split.endswith("postgres") or split == "idk" else f"{split}_sqlite"
     table = pd.read_csv(tmp_path / f"data/{name}.csv", keep_default_na=False)
@@ -331,7 +331,7 @@ def test_defog_s_files_load_as_pandas_reads_them(archives: Path, tmp_path: Path,
 
 
 @pytest.mark.data
-def test_sql_r1_s_rows_have_the_evidence_of_their_field(archives: Path, tmp_path: Path) -> None:
+def test_sql_r1_rows_have_the_evidence_of_their_field(archives: Path, tmp_path: Path) -> None:
     rows = parquet.read_table(archives / "sql_r1/test.parquet").to_pylist()
     loaded = _loaded(archives / "sql_r1/test.parquet", {row["db_id"] for row in rows}, tmp_path)
     assert [example.evidence for example in loaded.examples] == [row["external_knowledge"].strip() for row in rows]
@@ -339,7 +339,7 @@ def test_sql_r1_s_rows_have_the_evidence_of_their_field(archives: Path, tmp_path
 
 
 @pytest.mark.data
-def test_paverl_s_rows_load(archives: Path, tmp_path: Path) -> None:
+def test_paverl_rows_load(archives: Path, tmp_path: Path) -> None:
     rows = parquet.read_table(archives / "paverl/val_syn_10K.parquet").to_pylist()
     loaded = _loaded(archives / "paverl/val_syn_10K.parquet", {row["extra_info"]["dbname"] for row in rows}, tmp_path)
     wanted = [
@@ -353,7 +353,7 @@ def test_paverl_s_rows_load(archives: Path, tmp_path: Path) -> None:
 
 
 def _loaded(path: Path, db_ids: set[str], tmp_path: Path) -> Benchmark:
-    """Load a published file with a small database in the place of each of its own."""
+    """Load a published file with a small database in place of each of its own."""
     source = database(tmp_path / "any.sqlite")
     for db_id in db_ids:
         home = tmp_path / "databases" / db_id
@@ -366,7 +366,7 @@ def _loaded(path: Path, db_ids: set[str], tmp_path: Path) -> Benchmark:
 
 
 @pytest.mark.data
-def test_the_sample_of_ehrsql_2024_loads(archives: Path, tmp_path: Path) -> None:
+def test_ehrsql_2024_sample_loads(archives: Path, tmp_path: Path) -> None:
     (tmp_path / "sample_data").symlink_to(archives / "ehrsql-2024/sample_data")
     database(tmp_path / "mimic_iv.sqlite")
     loaded = load_benchmark(tmp_path, "train")

@@ -1,4 +1,4 @@
-"""Benchmarks in the layouts in which they are published, written here in small."""
+"""Benchmarks in their published layouts, as small files."""
 
 import csv
 import json
@@ -39,7 +39,7 @@ def lines(path: Path, *records: Any) -> Path:
     return path
 
 
-def asked(number: int, db_id: str = "d", **more: Any) -> dict[str, Any]:
+def question_record(number: int, db_id: str = "d", **more: Any) -> dict[str, Any]:
     return {"db_id": db_id, "question": f"How many {number}?", "query": f"SELECT {number}", **more}
 
 
@@ -52,7 +52,7 @@ def bird(number: int, **more: Any) -> dict[str, Any]:
     return {"question_id": number, **question, "difficulty": "simple", **more}
 
 
-def test_bird_is_read_by_split_and_by_its_ids(tmp_path: Path) -> None:
+def test_bird_is_read_by_split_and_with_its_ids(tmp_path: Path) -> None:
     dev = tmp_path / "bird/dev_20240627"
     path = database(dev / "dev_databases/d/d.sqlite")
     (path.parent / "database_description").mkdir()
@@ -80,7 +80,7 @@ def test_bird_is_read_by_split_and_by_its_ids(tmp_path: Path) -> None:
     assert described.startswith("1 of 2 databases have no database_description/")
     assert description_folder(path) == path.parent / "database_description"
     assert found.examples[1].golds == "SELECT 1"
-    # The folder round both, whose splits are folders.
+    # The folder around both, whose splits are folders.
     assert uids(load_benchmark(tmp_path / "bird", "dev")) == ["3", "1"]
     assert uids(load_benchmark(tmp_path / "bird", "train")) == ["bird_train_0", "bird_train_1"]
     assert len(load_split(tmp_path / "bird", "train").examples) == 2
@@ -88,7 +88,7 @@ def test_bird_is_read_by_split_and_by_its_ids(tmp_path: Path) -> None:
         load_benchmark(tmp_path / "bird")
 
 
-def test_mini_dev_and_databases_that_are_still_packed(tmp_path: Path) -> None:
+def test_mini_dev_and_packed_databases(tmp_path: Path) -> None:
     folder = tmp_path / "minidev/MINIDEV"
     database(folder / "dev_databases/d/d.sqlite")
     write(folder / "mini_dev_sqlite.json", [bird(1471)])
@@ -109,7 +109,7 @@ def gold(path: Path, *rows: list[Any]) -> None:
         csv.writer(file).writerows(rows)
 
 
-def test_spider2_on_sqlite_has_tables_for_golds(tmp_path: Path) -> None:
+def test_spider2_on_sqlite_has_tables_as_golds(tmp_path: Path) -> None:
     database(tmp_path / "resource/databases/spider2-localdb/E_shop.sqlite")
     (tmp_path / "resource/documents").mkdir(parents=True)
     (tmp_path / "resource/documents/rfm.md").write_text("# RFM\n")
@@ -163,7 +163,7 @@ def test_spider2_on_sqlite_has_tables_for_golds(tmp_path: Path) -> None:
             )
 
 
-def test_spider2_in_one_folder_and_a_gold_that_is_no_table(tmp_path: Path) -> None:
+def test_spider2_in_one_folder_and_an_invalid_gold_table(tmp_path: Path) -> None:
     database(tmp_path / "databases/shop/shop.sqlite")
     record = {"db_id": "shop", "question": "Q?", "external_knowledge": "in words"}
     write(tmp_path / "test.json", [{"instance_id": "local1", **record}, {"instance_id": "local2", **record}])
@@ -175,8 +175,8 @@ def test_spider2_in_one_folder_and_a_gold_that_is_no_table(tmp_path: Path) -> No
     assert found.notes[0].startswith("no evaluation standard")
 
 
-@pytest.mark.parametrize("lists", [[[0], [1]], [[0], [1], [0]]], ids=["as many as golds", "more than golds"])
-def test_spider2_columns_that_count_are_those_of_each_gold(tmp_path: Path, lists: list[list[int]]) -> None:
+@pytest.mark.parametrize("lists", [[[0], [1]], [[0], [1], [0]]], ids=["one per gold", "more than golds"])
+def test_spider2_columns_that_count_belong_to_each_gold(tmp_path: Path, lists: list[list[int]]) -> None:
     database(tmp_path / "databases/shop/shop.sqlite")
     lines(tmp_path / "spider2-lite.jsonl", {"instance_id": "local1", "db": "shop", "question": "Q?"})
     lines(tmp_path / "gold/spider2lite_eval.jsonl", {"instance_id": "local1", "condition_cols": lists})
@@ -187,8 +187,8 @@ def test_spider2_columns_that_count_are_those_of_each_gold(tmp_path: Path, lists
     assert dict(example.options) == {"ignore_order": True}
 
 
-def test_spider2_golds_have_the_types_that_csv_gives_them(tmp_path: Path) -> None:
-    """What is missing does not make numbers text, and text of digits stays text beside other text."""
+def test_spider2_golds_have_the_types_of_their_csv(tmp_path: Path) -> None:
+    """Missing values do not turn numbers into text, and digits in a text column stay text."""
     long = "12345678901234567890123"
     gold(
         tmp_path / "g.csv", list("abcdef"), ["NA", "01", "1e3", "01", long, "None"], ["2", "x", ".5", "02", "1", "inf"]
@@ -202,7 +202,7 @@ def test_kaggledbqa_and_sciencebenchmark(tmp_path: Path) -> None:
     kaggle = tmp_path / "kaggle"
     database(kaggle / "databases/Soccer/Soccer.sqlite")
     for name in ("Soccer", "Soccer_test", "Soccer_fewshot"):
-        write(kaggle / f"examples/{name}.json", [asked(len(name), "Soccer")])
+        write(kaggle / f"examples/{name}.json", [question_record(len(name), "Soccer")])
     found = load_benchmark(kaggle)
     assert (found.name, found.rule, uids(found)) == ("kaggledbqa", "test_suite", ["Soccer_test_0"])
     assert uids(load_benchmark(kaggle, "fewshot")) == ["Soccer_fewshot_0"]
@@ -210,8 +210,8 @@ def test_kaggledbqa_and_sciencebenchmark(tmp_path: Path) -> None:
     science = tmp_path / "science"
     database(science / "databases/sdss/sdss.sqlite")
     (science / "cordis").mkdir(parents=True)
-    write(science / "cordis/seed.json", [asked(1, "cordis")])
-    write(science / "sdss/dev.json", [asked(2, "sdss_v2")])
+    write(science / "cordis/seed.json", [question_record(1, "cordis")])
+    write(science / "sdss/dev.json", [question_record(2, "sdss_v2")])
     found = load_benchmark(science)
     assert (found.name, uids(found)) == ("sciencebenchmark", ["sdss_dev_0"])
     assert found.notes[0] == "missing: cordis/dev.json"
@@ -219,7 +219,7 @@ def test_kaggledbqa_and_sciencebenchmark(tmp_path: Path) -> None:
         load_benchmark(science, "tests")
 
 
-def test_synsql_teaches_its_chain_of_thought(tmp_path: Path) -> None:
+def test_synsql_demonstrates_its_chain_of_thought(tmp_path: Path) -> None:
     database(tmp_path / "databases/d/d.sqlite")
     record = {
         "db_id": "d",
@@ -238,7 +238,7 @@ def test_synsql_teaches_its_chain_of_thought(tmp_path: Path) -> None:
     assert found.skipped == (("synsql_1", "no database gone"),)
 
 
-def test_ones_own_records_with_their_own_names(tmp_path: Path) -> None:
+def test_user_records_with_their_own_field_names(tmp_path: Path) -> None:
     database(tmp_path / "databases/d/d.sqlite")
     path = database(tmp_path / "elsewhere/shop.db")
     think = "<think>one\ntwo</think><answer>\n```sql\nSELECT 3\n```\n</answer>"
@@ -277,9 +277,7 @@ def test_ones_own_records_with_their_own_names(tmp_path: Path) -> None:
         ("nl\tquery\nWhich?\tSELECT a FROM t\n", [("Which?", "SELECT a FROM t")]),
     ],
 )
-def test_a_csv_of_ones_own_needs_no_name_of_its_one_database(
-    tmp_path: Path, text: str, asked: list[tuple[str, str]]
-) -> None:
+def test_user_csv_needs_no_name_of_its_only_database(tmp_path: Path, text: str, asked: list[tuple[str, str]]) -> None:
     database(tmp_path / "mine.db")
     (tmp_path / "train.csv").write_text(text, newline="")
     for benchmark in (load_benchmark(tmp_path, "train"), load_benchmark(tmp_path / "train.csv")):
@@ -288,7 +286,7 @@ def test_a_csv_of_ones_own_needs_no_name_of_its_one_database(
 
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
-def test_a_file_beside_one_database_is_split_by_its_golds(tmp_path: Path, ending: str) -> None:
+def test_file_next_to_one_database_is_split_by_its_golds(tmp_path: Path, ending: str) -> None:
     database(tmp_path / "mine.db")
     rows = [{"question": f"Q{n}?", "sql": f"SELECT {n // 2}" + "  " * (n % 2)} for n in range(40)]
     path = tmp_path / f"all.{ending}"
@@ -307,13 +305,13 @@ def test_a_file_beside_one_database_is_split_by_its_golds(tmp_path: Path, ending
     assert not {one.gold_sql for one in taught.examples} & {one.gold_sql for one in held.examples}
     assert (whole.notes, uids(load_split(path, "test"))) == ((), uids(held))
     assert taught.notes[0].startswith(f"using 30 of the 40 questions of all.{ending}, which has no splits")
-    assert open_stream(path, "train", 1) is None, "a split is made of all questions"
+    assert open_stream(path, "train", 1) is None, "a split contains all questions"
     for name in ("train", "dev"):
         with pytest.raises(InputError, match=rf"no split '{name}' \(there are: all\); name {path} as the data, and"):
             load_split(tmp_path, name)
 
 
-def test_a_file_of_one_gold_cannot_be_split(tmp_path: Path) -> None:
+def test_file_with_one_gold_cannot_be_split(tmp_path: Path) -> None:
     database(tmp_path / "mine.db")
     path = tmp_path / "all.jsonl"
     lines(path, {"question": "Q?", "sql": "SELECT 1"}, {"question": "R?", "sql": "select  1"})
@@ -322,7 +320,7 @@ def test_a_file_of_one_gold_cannot_be_split(tmp_path: Path) -> None:
         load_split(path, "train")
 
 
-def test_the_text_nan_in_a_csv_is_an_empty_cell(tmp_path: Path) -> None:
+def test_text_nan_in_a_csv_is_an_empty_cell(tmp_path: Path) -> None:
     database(tmp_path / "mine.db")
     rows = "id,question,sql,evidence\na,Q?,SELECT 1,nan\nb,Q?,nan,NaN\nc,Banana?,SELECT 'nan',banana\n"
     (tmp_path / "dev.csv").write_text(rows)
@@ -351,7 +349,7 @@ def test_the_text_nan_in_a_csv_is_an_empty_cell(tmp_path: Path) -> None:
         ("question,sql\n", "has no rows below its header"),
     ],
 )
-def test_a_csv_that_is_no_set_of_questions_is_one_line(tmp_path: Path, text: str, words: str) -> None:
+def test_csv_without_questions_is_refused_in_one_line(tmp_path: Path, text: str, words: str) -> None:
     database(tmp_path / "mine.db")
     (tmp_path / "train.csv").write_text(text)
     for place, split in ((tmp_path, "train"), (tmp_path / "train.csv", "")):
@@ -360,7 +358,7 @@ def test_a_csv_that_is_no_set_of_questions_is_one_line(tmp_path: Path, text: str
         assert "\n" not in str(caught.value)
 
 
-def test_a_question_in_the_place_of_a_database_s_name_is_left_out(tmp_path: Path) -> None:
+def test_question_in_the_column_of_database_names_is_skipped(tmp_path: Path) -> None:
     database(tmp_path / "databases/shop/shop.sqlite")
     asked = "How many? " * 30
     (tmp_path / "dev.csv").write_text(f"question,sql,db_id\nHow many?,SELECT 1,shop\nx,SELECT 1,{asked}\n")
@@ -387,13 +385,13 @@ def test_parquet_is_read_in_parts(tmp_path: Path) -> None:
 SCREEN = 24 * 80
 
 
-def test_a_refusal_is_a_screen_at_most_whatever_is_there(tmp_path: Path) -> None:
+def test_error_for_large_folders_fits_half_a_screen(tmp_path: Path) -> None:
     for i in range(50):
         (tmp_path / "odd" / f"some folder that holds no questions {i}").mkdir(parents=True)
         lines(tmp_path / "sets" / f"a set of questions {i}" / "questions.jsonl", {})
         database(tmp_path / "around" / f"other {i}" / "database/other/other.sqlite")
-        write(tmp_path / "own" / f"file of questions {i}.json", [asked(i, sql="SELECT 1")])
-    write(tmp_path / "around/dk/Spider-DK.json", [asked(0)])
+        write(tmp_path / "own" / f"file of questions {i}.json", [question_record(i, sql="SELECT 1")])
+    write(tmp_path / "around/dk/Spider-DK.json", [question_record(0)])
     told = {}
     for name, split in (("odd", ""), ("odd", "dev"), ("sets", ""), ("around/dk", ""), ("own", "dev")):
         with pytest.raises(InputError) as caught:
@@ -406,11 +404,11 @@ def test_a_refusal_is_a_screen_at_most_whatever_is_there(tmp_path: Path) -> None
     assert told["around/dk", ""].endswith(" and 47 more)")
 
 
-def test_a_split_s_folder_is_found_one_level_deeper(tmp_path: Path) -> None:
+def test_splits_folder_is_found_one_level_deeper(tmp_path: Path) -> None:
     for split in ("dev", "train"):
         folder = tmp_path / "bird" / f"{split}_20240627"
         database(folder / f"{split}_databases/d/d.sqlite")
-        write(folder / f"{split}.json", [asked(0, SQL="SELECT 1", evidence="e")])
+        write(folder / f"{split}.json", [question_record(0, SQL="SELECT 1", evidence="e")])
     assert uids(load_benchmark(tmp_path, "train")) == ["bird_train_0"]
     assert uids(load_benchmark(tmp_path, "dev")) == ["bird_dev_0"]
     with pytest.raises(InputError, match=r"sets are in the folders bird/dev_20240627, bird/train_20240627"):
@@ -420,7 +418,7 @@ def test_a_split_s_folder_is_found_one_level_deeper(tmp_path: Path) -> None:
 HEAD = "db_name,db_type,query_category,query,question"
 
 
-def test_defogs_csv_has_several_golds(tmp_path: Path) -> None:
+def test_defog_csv_has_several_golds(tmp_path: Path) -> None:
     database(tmp_path / "databases/d.db")
     data = tmp_path / "data"
     data.mkdir()
@@ -463,13 +461,13 @@ def test_defogs_golds(text: str, golds: list[str]) -> None:
     assert golds_of(text) == golds
 
 
-def test_many_columns_in_braces_make_no_golds_without_number() -> None:
+def test_many_columns_in_braces_make_a_limited_number_of_golds() -> None:
     golds = golds_of(f"SELECT {{{', '.join(f'c{i}' for i in range(30))}}} FROM t")
     assert len(golds) == 31
     assert golds[-1].count(",") == 29
 
 
-def test_a_plain_folder_takes_its_suite_from_beside(tmp_path: Path) -> None:
+def test_plain_folder_uses_the_suite_next_to_it(tmp_path: Path) -> None:
     database(tmp_path / "dev/databases/d/d.sqlite")
     lines(tmp_path / "dev/questions.jsonl", {"id": "q", "db_id": "d", "question": "Q?", "sql": "SELECT 1"})
     found = load_benchmark(tmp_path, "dev")

@@ -1,4 +1,4 @@
-"""EHRSQL as it is published: its layouts, its date for today, its rule and the score that is computed from it."""
+"""EHRSQL as published: its layouts, its current date, its rule and its score."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def write(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value, ensure_ascii=False), encoding="utf-8")
 
 
-def test_ehrsql_has_questions_without_an_answer(tmp_path: Path) -> None:
+def test_ehrsql_has_unanswerable_questions(tmp_path: Path) -> None:
     part = tmp_path / "mimic_iii"
     database(part / "mimic_iii.sqlite")
     later = "SELECT a FROM t WHERE a < current_time AND a > heart_rate_lower AND a < heart_rate_upper"
@@ -65,7 +65,7 @@ def test_ehrsql_has_questions_without_an_answer(tmp_path: Path) -> None:
     assert ([one.uid for one in loaded.examples], loaded.skipped) == (["x"], (("y", "has no answer"),))
 
 
-def test_the_shared_task_pairs_golds_by_id(tmp_path: Path) -> None:
+def test_shared_task_pairs_golds_by_id(tmp_path: Path) -> None:
     database(tmp_path / "data/mimic_iv/mimic_iv.sqlite")
     for split in ("train", "valid"):
         folder = tmp_path / "data/mimic_iv" / split
@@ -95,7 +95,7 @@ def test_the_shared_task_pairs_golds_by_id(tmp_path: Path) -> None:
         ("a < = 1 AND b > = 2 AND c ! = 3", "a <= 1 AND b >= 2 AND c != 3"),
     ],
 )
-def test_today_is_the_sets_own_date(sql: str, run: str) -> None:
+def test_current_date_is_the_sets(sql: str, run: str) -> None:
     assert prepare_2024(sql, NOW) == run
 
 
@@ -109,12 +109,12 @@ def test_today_is_the_sets_own_date(sql: str, run: str) -> None:
         ("NOW(), a > = current_date", "now(), a > = current_date"),  # only the scorer of 2024 replaces these
     ],
 )
-def test_sql_is_run_as_the_scorer_of_2022_does(sql: str, run: str) -> None:
+def test_sql_is_prepared_like_in_the_scorer_of_2022(sql: str, run: str) -> None:
     assert prepare_2022(sql, "2105-12-31 23:59:00") == run
 
 
-def test_the_rule_of_2022_is_its_scorer_s(tmp_path: Path) -> None:
-    """Verdicts on which the rules of the two years differ, and the shares that the scorer of 2022 gives."""
+def test_rule_of_2022_agrees_with_its_scorer(tmp_path: Path) -> None:
+    """Check verdicts on which the rules of the two years differ, and the scores of the 2022 scorer."""
     database(tmp_path / "eicu/eicu.sqlite")
     golds = {
         "types": ("select 1", "SELECT 1.0", 0.0),  # 2024: right
@@ -142,14 +142,14 @@ def test_the_rule_of_2022_is_its_scorer_s(tmp_path: Path) -> None:
         uid: right for uid, (_, _, right) in golds.items()
     }
     numbers = summarize(found.examples, verdicts, found.rule).metrics()
-    # Eight questions got SQL, seven of these have an answer, and so does one more; three answers are right.
+    # Eight questions got SQL: seven answerable ones and an unanswerable one. Three answers are right.
     wanted = {"precision_ans": 7 / 8, "recall_ans": 7 / 8, "f1_ans": 7 / 8}
     wanted |= {"precision_exec": 3 / 8, "recall_exec": 3 / 8, "f1_exec": 3 / 8}
     assert {name: numbers[f"abstention/{name}"] for name in wanted} == pytest.approx(wanted)
 
 
-def test_today_does_not_change_a_verdict(tmp_path: Path) -> None:
-    """A gold and a prediction that name today differently say the same, whatever day it is."""
+def test_verdict_does_not_depend_on_the_current_date(tmp_path: Path) -> None:
+    """A gold and a prediction with different spellings of the current date are equal on any day."""
     database(tmp_path / "mimic_iv/mimic_iv.sqlite")
     write(tmp_path / "mimic_iv/valid/data.json", {"data": [{"id": "a", "question": "Since when?"}]})
     write(tmp_path / "mimic_iv/valid/label.json", {"a": "SELECT strftime('%Y', current_time)"})
@@ -163,15 +163,15 @@ def test_today_does_not_change_a_verdict(tmp_path: Path) -> None:
     assert rows == [("2100",)]
 
 
-def test_the_reliability_score_is_that_of_its_own_rule(tmp_path: Path) -> None:
-    """Verdicts on which BIRD's rule and EHRSQL's differ, and what they make of the score."""
+def test_reliability_score_uses_its_own_rule(tmp_path: Path) -> None:
+    """Check verdicts on which BIRD's rule and EHRSQL's differ, and the resulting scores."""
     database(tmp_path / "mimic_iv/mimic_iv.sqlite")
     golds = {
         "rounded": ("SELECT 0.12345", "SELECT 0.1234999"),  # right to three digits
         "text": ("SELECT 7", "SELECT '7'"),  # right: a text that is a number
-        "twice": ("SELECT 1 FROM t", "SELECT 1"),  # wrong: rows are no set
+        "twice": ("SELECT 1 FROM t", "SELECT 1"),  # wrong: rows are not a set
         "silent": ("SELECT a FROM t", None),
-        "fails": ("SELECT nope FROM t", "SELECT nope FROM t"),  # an error that no prediction equals
+        "fails": ("SELECT nope FROM t", "SELECT nope FROM t"),  # an error, equal to no prediction
         "fails, silent": ("SELECT nope FROM t", None),
         "mute": ("null", None),
         "answered": ("null", "SELECT 1"),

@@ -1,4 +1,4 @@
-"""The folder loader: what it takes, what it skips with a reason, and what stops it."""
+"""The folder loader: accepted questions, skipped questions with reasons, and errors."""
 
 import json
 import sqlite3
@@ -38,7 +38,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_question_becomes_an_example(folder: Path) -> None:
+def test_question_becomes_an_example(folder: Path) -> None:
     _write(folder, _question(evidence="e", difficulty="hard"))
     (example,) = load_folder(folder).examples
     assert (example.uid, example.db_id, example.question, example.gold_sql) == ("q1", "d", "How many?", "SELECT 1")
@@ -53,7 +53,7 @@ def test_optional_fields_may_be_missing_and_ids_may_be_numbers(folder: Path) -> 
     assert (second.uid, second.difficulty) == ("8", "2")
 
 
-def test_a_demonstration_is_taught_and_the_gold_judges(folder: Path) -> None:
+def test_demonstration_is_taught_and_the_gold_judges(folder: Path) -> None:
     _write(folder, _question(demonstration=" SELECT 1, 2 "), _question(id="q2", demonstration=3))
     first, second = load_folder(folder).examples
     assert (first.gold_sql, first.demonstration, first.taught_sql) == ("SELECT 1", "SELECT 1, 2", "SELECT 1, 2")
@@ -66,7 +66,7 @@ def test_order_and_limit(folder: Path) -> None:
     assert len(load_folder(folder).examples) == 4
 
 
-def test_a_split_is_a_folder_of_the_root(tmp_path: Path) -> None:
+def test_split_is_a_folder_of_the_root(tmp_path: Path) -> None:
     _database(tmp_path / "dev", "d")
     _write(tmp_path / "dev", _question())
     assert [example.uid for example in load_split(tmp_path, "dev").examples] == ["q1"]
@@ -125,20 +125,20 @@ def test_unusable_questions_are_skipped_with_a_reason(folder: Path) -> None:
     ],
     ids=["text", "list", "deep", "digits"],
 )
-def test_a_malformed_line_is_named_by_file_and_number(folder: Path, line: str, what: str) -> None:
+def test_malformed_line_is_named_by_file_and_number(folder: Path, line: str, what: str) -> None:
     _write(folder, _question(), "", line)
     with pytest.raises(InputError, match=rf"questions\.jsonl:3: {what}") as caught:
         load_folder(folder)
     assert "\n" not in str(caught.value)
 
 
-def test_bytes_that_are_not_utf8_are_named_by_file_and_number(folder: Path) -> None:
+def test_invalid_utf8_is_named_by_file_and_number(folder: Path) -> None:
     (folder / "questions.jsonl").write_bytes(json.dumps(_question()).encode() + b'\n{"id": "\xff"}\n')
     with pytest.raises(InputError, match=r"questions\.jsonl:2: not UTF-8"):
         load_folder(folder)
 
 
-def test_nothing_to_load_is_an_error(folder: Path, tmp_path: Path) -> None:
+def test_empty_folder_is_an_error(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such folder"):
         load_folder(tmp_path / "nowhere")
     with pytest.raises(InputError, match=r"questions\.jsonl: no such file"):
@@ -151,7 +151,7 @@ def test_nothing_to_load_is_an_error(folder: Path, tmp_path: Path) -> None:
         load_folder(folder)
 
 
-def test_reasoning_and_dialect_are_read_and_a_dialect_that_is_none_is_skipped(folder: Path) -> None:
+def test_reasoning_and_dialect_are_read_and_an_unknown_dialect_is_skipped(folder: Path) -> None:
     _write(folder, _question(reasoning=" because ", dialect="mysql"), _question(id="q2"), _question(id=3, dialect="t"))
     loaded = load_folder(folder)
     assert [(one.reasoning, one.dialect) for one in loaded.examples] == [("because", "mysql"), ("", "sqlite")]

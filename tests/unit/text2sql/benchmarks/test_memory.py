@@ -22,21 +22,21 @@ def examples(tmp_path: Path) -> list[Example]:
     return [Example(f"q{i}", "shop", str(path), "How many items?", "SELECT count(*) FROM item") for i in range(3)]
 
 
-def test_a_generator_and_a_set_are_read_once(examples: list[Example]) -> None:
+def test_generator_and_set_are_read_once(examples: list[Example]) -> None:
     assert benchmark_of((example for example in examples), "examples") == benchmark_of(examples, "examples")
     assert {*benchmark_of({*examples}, "examples").examples} == {*examples}
     with pytest.raises(InputError, match=r"^examples: no examples$"):
         benchmark_of((example for example in examples[:0]), "examples")
 
 
-def test_a_benchmark_keeps_its_rule(examples: list[Example]) -> None:
+def test_benchmark_keeps_its_rule(examples: list[Example]) -> None:
     benchmark = benchmark_of(examples, "examples")._replace(name="ehrsql", rule="ehrsql")
     assert benchmark_of(benchmark, "examples") == benchmark
     with pytest.raises(InputError, match=r"^examples: no examples$"):
         benchmark_of(benchmark._replace(examples=()), "examples")
 
 
-def test_what_is_no_set_of_examples_is_refused(examples: list[Example]) -> None:
+def test_other_objects_are_refused(examples: list[Example]) -> None:
     numbered = [dataclasses.replace(example, uid=i) for i, example in enumerate(examples)]  # type: ignore[arg-type]
     wrong: tuple[tuple[Any, str], ...] = (
         (numbered, r"examples: the id 0 must be a text"),

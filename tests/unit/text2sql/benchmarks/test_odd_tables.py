@@ -1,4 +1,4 @@
-"""Tables of one's own as spreadsheets and people write them, and what else lies in their folder."""
+"""Users' tables from spreadsheets and editors, and other files in their folder."""
 
 import json
 import sqlite3
@@ -14,7 +14,7 @@ from jaxrl_sql.types import InputError
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Path:
-    """Return a folder with one database, in which questions are put."""
+    """Return a folder with one database, for files of questions."""
     return make_shop(tmp_path / "shop")
 
 
@@ -29,7 +29,7 @@ def make_database(path: Path) -> None:
         connection.execute("CREATE TABLE t(a INTEGER, b TEXT)")
 
 
-def asked(folder: Path, split: str = "train") -> list[tuple[str, str]]:
+def question_pairs(folder: Path, split: str = "train") -> list[tuple[str, str]]:
     return [(one.question, one.gold_sql) for one in load_benchmark(folder, split).examples]
 
 
@@ -41,19 +41,19 @@ def plain(folder: Path, question: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["train.csv", "data/train.csv", "train.jsonl", "train-00000-of-00001.json"])
-def test_a_splits_file_wins_over_a_folder_that_begins_as_it(shop: Path, name: str) -> None:
+def test_splits_file_has_priority_over_a_folder_with_its_prefix(shop: Path, name: str) -> None:
     plain(shop / "train_more", "Other?")
-    assert asked(shop) == [("Other?", "SELECT 0")]
+    assert question_pairs(shop) == [("Other?", "SELECT 0")]
     (shop / "data").mkdir()
     own = "question,sql\nOwn?,SELECT 1\n" if name.endswith("csv") else '{"question": "Own?", "sql": "SELECT 1"}'
     (shop / name).write_text(own)
-    assert asked(shop) == [("Own?", "SELECT 1")]
+    assert question_pairs(shop) == [("Own?", "SELECT 1")]
     assert [one.question for one in load_split(shop, "train").examples] == ["Own?"]
     plain(shop / "train", "Named?")
-    assert asked(shop) == [("Named?", "SELECT 0")]
+    assert question_pairs(shop) == [("Named?", "SELECT 0")]
 
 
-def test_a_splits_file_without_questions_is_not_replaced_in_silence(shop: Path) -> None:
+def test_empty_split_file_is_not_replaced_silently(shop: Path) -> None:
     (shop / "train_more").mkdir()
     for name in ("train.json", "train_more/train.csv"):
         (shop / name).write_text("question,sql\nQ?,SELECT 1\n")
@@ -62,7 +62,7 @@ def test_a_splits_file_without_questions_is_not_replaced_in_silence(shop: Path) 
 
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl"])
-def test_what_excel_writes_keeps_its_signs(shop: Path, ending: str) -> None:
+def test_excel_files_keep_their_special_characters(shop: Path, ending: str) -> None:
     question, sql = "Who’s “in” – for 5 €?", "SELECT '’“”–€é'"
     text = (
         f"question,sql\n{question},{sql}\n"
@@ -70,7 +70,7 @@ def test_what_excel_writes_keeps_its_signs(shop: Path, ending: str) -> None:
         else json.dumps({"question": question, "sql": sql}, ensure_ascii=False)
     )
     (shop / f"train.{ending}").write_bytes(text.encode("cp1252"))
-    assert asked(shop) == [(question, sql)]
+    assert question_pairs(shop) == [(question, sql)]
     (note,) = load_benchmark(shop, "train").notes
     assert note.startswith(f"train.{ending}: 11 bytes are not UTF-8 and were read as Windows-1252, the first in line ")
     assert "Who’s" in note
@@ -79,7 +79,7 @@ def test_what_excel_writes_keeps_its_signs(shop: Path, ending: str) -> None:
 def test_every_byte_is_read(shop: Path) -> None:
     every = bytes(range(0x80, 0x100))
     (shop / "train.csv").write_bytes(b"question,sql\n" + every + b",SELECT 1\n")
-    ((question, _),) = asked(shop)
+    ((question, _),) = question_pairs(shop)
     assert [question[n - 0x80] for n in (0x80, 0x81, 0x8D, 0x8F, 0x90, 0x9D, 0x9F, 0xA9, 0xFF)] == [
         "€", "\x81", "\x8d", "\x8f", "\x90", "\x9d", "Ÿ", "©", "ÿ",
     ]  # fmt: skip
@@ -90,16 +90,16 @@ ROW = [("Q?", "SELECT 'é'")]
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-8-sig", "cp1252"])
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-def test_what_spreadsheets_write_is_read(shop: Path, encoding: str, end: str) -> None:
+def test_spreadsheet_encodings_and_line_ends_are_read(shop: Path, encoding: str, end: str) -> None:
     text = end.join(("question\tsql", "Q?\tSELECT 'é'", ""))
     mark = b"\xfe\xff" if encoding == "utf-16-be" else b""
     (shop / "train.csv").write_bytes(mark + text.encode(encoding))
-    assert asked(shop) == ROW
+    assert question_pairs(shop) == ROW
     (shop / "train.csv").rename(shop / "mine.csv")
-    assert asked(shop, "") == ROW, "found by its columns"
+    assert question_pairs(shop, "") == ROW, "recognized by its columns"
 
 
-def test_the_line_of_an_odd_byte_is_told_by_either_end(shop: Path) -> None:
+def test_invalid_bytes_line_is_reported_for_any_line_end(shop: Path) -> None:
     for end in (b"\r", b"\n", b"\r\n"):
         (shop / "train.csv").write_bytes(b"question,sql" + end + b"Q\x92?,SELECT 1" + end)
         assert "the first in line 2 near" in load_benchmark(shop, "train").notes[0]
@@ -117,11 +117,11 @@ def test_the_line_of_an_odd_byte_is_told_by_either_end(shop: Path) -> None:
         b"",
     ],
 )
-def test_a_file_that_cannot_be_read_stops_nothing_but_its_own_reading(shop: Path, other: bytes) -> None:
+def test_unreadable_file_affects_only_its_own_load(shop: Path, other: bytes) -> None:
     (shop / "mine.csv").write_text("question,sql\nQ?,SELECT 'é'\n", encoding="utf-8")
     (shop / "prices.csv").write_bytes(other)
-    if not other.startswith(b"\xff\xfeq"):  # which its header makes a set of questions
-        assert asked(shop, "") == ROW
+    if not other.startswith(b"\xff\xfeq"):  # its header makes it a set of questions
+        assert question_pairs(shop, "") == ROW
     (shop / "train.csv").write_bytes(other)
     for place, split in ((shop, "train"), (shop / "prices.csv", "")):
         with pytest.raises(InputError) as caught:
@@ -130,7 +130,7 @@ def test_a_file_that_cannot_be_read_stops_nothing_but_its_own_reading(shop: Path
         assert "\r" not in str(caught.value)
 
 
-def test_why_a_table_is_no_text_is_told(shop: Path) -> None:
+def test_reason_for_a_non_text_table_is_reported(shop: Path) -> None:
     (shop / "train.csv").write_bytes("question,sql\nQ?,SELECT 1".encode("utf-16")[:-1])
     with pytest.raises(InputError, match=r"train\.csv: has a UTF-16 mark but is not UTF-16 \(.*\): save it as UTF-8"):
         load_benchmark(shop, "train")
@@ -154,20 +154,20 @@ def test_why_a_table_is_no_text_is_told(shop: Path) -> None:
         "note,question,sql,note\nx,Q?,SELECT 'é',y\n",
     ],
 )
-def test_odd_headers_are_read(shop: Path, text: str) -> None:
+def test_unusual_headers_are_read(shop: Path, text: str) -> None:
     for name in ("train.csv", "train.CSV", "train.tsv", "train.Tsv"):
         path = shop / name
         path.write_text(text, encoding="utf-8", newline="")
-        assert asked(shop) == asked(path, "") == ROW
-        assert open_stream(path) is None, "only JSON is read by number"
+        assert question_pairs(shop) == question_pairs(path, "") == ROW
+        assert open_stream(path) is None, "only JSON is read by position"
         path = path.rename(shop / f"mine{path.suffix}")
-        assert asked(shop, "") == ROW, "found by its columns"
+        assert question_pairs(shop, "") == ROW, "recognized by its columns"
         path.unlink()
 
 
-def test_a_cell_that_a_row_lacks_is_empty(shop: Path) -> None:
+def test_missing_cell_of_a_row_is_empty(shop: Path) -> None:
     (shop / "train.csv").write_text("question,sql\nShort?\nQ?,SELECT 'é'\n", encoding="utf-8")
-    assert asked(shop) == ROW
+    assert question_pairs(shop) == ROW
     assert load_benchmark(shop, "train").skipped == (("train_0", "no sql"),)
 
 
@@ -184,14 +184,14 @@ def test_a_cell_that_a_row_lacks_is_empty(shop: Path) -> None:
         ("question,sql\r\n\r\n", r"train\.csv: has no rows below its header: write one question per row$"),
     ],
 )
-def test_what_a_header_lacks_is_one_line(shop: Path, text: str, words: str) -> None:
+def test_missing_column_is_reported_in_one_line(shop: Path, text: str, words: str) -> None:
     (shop / "train.csv").write_text(text, newline="")
     with pytest.raises(InputError, match=words) as caught:
         load_benchmark(shop, "train")
     assert "\n" not in str(caught.value)
 
 
-def test_a_second_database_is_named_where_questions_name_none(shop: Path) -> None:
+def test_second_database_is_reported_if_questions_name_none(shop: Path) -> None:
     (shop / "train.csv").write_text("question,sql\nQ?,SELECT 1\nR?,SELECT 2\n")
     make_database(shop / "shop.db")
     words = (

@@ -1,4 +1,4 @@
-"""Question ids: whole numbers in any type are read, unusable ids are refused, and repeated ids mix nothing up."""
+"""Question ids: whole numbers of any type are accepted, unusable ids are refused, and repeated ids cause no mix-up."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def write_lines(path: Path, *records: dict[str, Any]) -> Path:
     return path
 
 
-def own(folder: Path, uids: list[Any]) -> Path:
-    """Write a file of questions of a user's own."""
+def write_user_file(folder: Path, uids: list[Any]) -> Path:
+    """Write a user's file of questions."""
     database(folder / "shop.sqlite")
     records = [{"id": uid, "question": f"Q{i}?", "sql": f"SELECT {i}"} for i, uid in enumerate(uids)]
     return write_lines(folder / "dev.jsonl", *records)
@@ -59,7 +59,7 @@ def plain(folder: Path, uids: list[Any]) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("make", [own, spider, bird, plain])
+@pytest.mark.parametrize("make", [write_user_file, spider, bird, plain])
 def test_whole_numbers_are_ids_and_other_values_are_refused(make: Any, tmp_path: Path) -> None:
     assert [example.uid for example in load_benchmark(make(tmp_path, [7, 2.0, " x "])).examples] == ["7", "2", "x"]
     for unusable in ([1], 2.5, True, {"a": 1}):
@@ -67,23 +67,23 @@ def test_whole_numbers_are_ids_and_other_values_are_refused(make: Any, tmp_path:
             load_benchmark(make(tmp_path, [7, unusable]))
 
 
-@pytest.mark.parametrize("make", [own, spider, bird, plain])
-def test_a_question_with_an_empty_id_is_skipped_and_not_numbered_by_its_place(make: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("make", [write_user_file, spider, bird, plain])
+def test_question_with_an_empty_id_is_skipped_and_not_numbered(make: Any, tmp_path: Path) -> None:
     for empty in (None, "", " ", float("nan")):
         loaded = load_benchmark(make(tmp_path, [7, empty]))
         assert [example.uid for example in loaded.examples] == ["7"]
         assert [reason for _, reason in loaded.skipped] == ["no id"]
 
 
-@pytest.mark.parametrize(("make", "name"), [(own, "dev"), (spider, "spider_dev"), (bird, "bird_dev")])
-def test_questions_are_numbered_by_place_where_all_ids_are_empty(make: Any, name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("make", "name"), [(write_user_file, "dev"), (spider, "spider_dev"), (bird, "bird_dev")])
+def test_questions_are_numbered_by_position_if_all_ids_are_empty(make: Any, name: str, tmp_path: Path) -> None:
     loaded = load_benchmark(make(tmp_path, [None, "", float("nan")]))
     assert [example.uid for example in loaded.examples] == [f"{name}_{i}" for i in range(3)]
     assert {type(example.uid) for example in loaded.examples} == {str}
 
 
-def test_a_made_split_does_not_number_questions_of_a_file_with_ids(tmp_path: Path) -> None:
-    path = own(tmp_path, [None] * 39 + [7])
+def test_automatic_split_does_not_number_questions_of_a_file_with_ids(tmp_path: Path) -> None:
+    path = write_user_file(tmp_path, [None] * 39 + [7])
     usable = []
     for name in ("train", "dev"):
         try:
@@ -107,7 +107,7 @@ def test_empty_ids_of_tables(tmp_path: Path) -> None:
     assert ([example.uid for example in loaded.examples], loaded.skipped) == (["1"], (("dev_1", "no id"),))
 
 
-def test_an_empty_id_of_ehrsql_has_no_label(tmp_path: Path) -> None:
+def test_empty_id_in_ehrsql_has_no_label(tmp_path: Path) -> None:
     database(tmp_path / "mimic_iv/mimic_iv.sqlite")
     folder = tmp_path / "mimic_iv/valid"
     folder.mkdir()
@@ -135,22 +135,20 @@ def test_parquet_types_of_whole_numbers_are_ids(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("ids", "expected"), [("0.0 2.0", "0 2"), ("1.0 1.1", "1.0 1.1"), ("2 1.0", "2 1.0")])
-def test_ids_of_a_table_that_pandas_wrote_with_a_point_are_whole_numbers(
-    ids: str, expected: str, tmp_path: Path
-) -> None:
+def test_float_ids_of_a_pandas_table_are_whole_numbers(ids: str, expected: str, tmp_path: Path) -> None:
     database(tmp_path / "shop.sqlite")
     rows = "".join(f"{uid},Q{uid}?,SELECT 1\n" for uid in ids.split())
     (tmp_path / "dev.csv").write_text(f"Question_ID,question,sql\n{rows}")
     assert [example.uid for example in load_benchmark(tmp_path / "dev.csv").examples] == expected.split()
 
 
-def test_a_repeated_id_does_not_move_a_gold_between_train_and_held_out(tmp_path: Path) -> None:
-    path = own(tmp_path, [i % 2 for i in range(40)])
+def test_repeated_id_does_not_move_a_gold_between_train_and_held_out(tmp_path: Path) -> None:
+    path = write_user_file(tmp_path, [i % 2 for i in range(40)])
     parts = [load_split(path, name) for name in ("train", "dev")]
     assert [len(part.examples) + len(part.skipped) for part in parts] == [30, 10]
 
 
-def test_a_repeated_id_of_ehrsql_has_its_first_label(tmp_path: Path) -> None:
+def test_repeated_id_in_ehrsql_has_its_first_label(tmp_path: Path) -> None:
     database(tmp_path / "mimic_iv/mimic_iv.sqlite")
     folder = tmp_path / "mimic_iv/valid"
     folder.mkdir()

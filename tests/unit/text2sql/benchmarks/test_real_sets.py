@@ -1,4 +1,4 @@
-"""The loaders and prompts on the real sets that JAXRL_SQL_DATA names."""
+"""The loaders and prompts on the real sets in JAXRL_SQL_DATA."""
 
 import json
 import os
@@ -32,7 +32,7 @@ class Bytes:
     ("name", "questions", "databases"),
     [("spider_train", 7493, 139), ("spider_dev", 972, 19), ("bird_superhero", 129, 1)],
 )
-def test_every_question_loads_and_makes_a_prompt(name: str, questions: int, databases: int) -> None:
+def test_every_question_loads_and_fits_a_prompt(name: str, questions: int, databases: int) -> None:
     loaded = load_split(ROOT, name)
     assert (len(loaded.examples), len({example.db_id for example in loaded.examples})) == (questions, databases)
     assert loaded.skipped == ()
@@ -49,7 +49,7 @@ def test_train_and_dev_share_no_database() -> None:
     assert not {example.db_id for example in train} & {example.db_id for example in dev}
 
 
-def test_ddl_of_every_real_database_can_be_run(tmp_path: Path) -> None:
+def test_ddl_of_every_real_database_runs(tmp_path: Path) -> None:
     for path in sorted({example.db_path for example in load_split(ROOT, "spider_train").examples}):
         schema = read_schema(path)
         copy = tmp_path / Path(path).name
@@ -58,14 +58,14 @@ def test_ddl_of_every_real_database_can_be_run(tmp_path: Path) -> None:
         assert read_schema(copy) == schema, path
 
 
-def test_unusable_golds_of_spider_dev_are_the_49_empty_ones() -> None:
+def test_unusable_golds_of_spider_dev_are_its_49_empty_golds() -> None:
     kept, dropped = usable_golds(Executor(threads=2), load_split(ROOT, "spider_dev").examples)
     assert len(kept) == 923
     assert {reason for _, reason in dropped} == {"gold empty"}
     assert len(dropped) == 49
 
 
-def test_the_test_suite_beside_spider_dev_is_found() -> None:
+def test_test_suite_next_to_spider_dev_is_found() -> None:
     found = load_benchmark(ROOT, "spider_dev")
     assert (found.name, found.rule, len(found.examples)) == ("plain", "test_suite", 972)
     assert {len(example.suite) for example in found.examples} == {13}
@@ -74,7 +74,7 @@ def test_the_test_suite_beside_spider_dev_is_found() -> None:
     assert load_benchmark(ROOT, "bird_superhero").rule == "bird"
 
 
-def test_spider_dev_in_its_published_layout_is_the_plain_one(tmp_path: Path) -> None:
+def test_published_spider_dev_equals_the_plain_one(tmp_path: Path) -> None:
     plain = load_benchmark(ROOT, "spider_dev")
     folder = tmp_path / "spider"
     folder.mkdir()
@@ -89,7 +89,7 @@ def test_spider_dev_in_its_published_layout_is_the_plain_one(tmp_path: Path) -> 
     assert [(one.db_id, one.question, one.gold_sql) for one in found.examples] == same
 
 
-def test_a_real_set_is_streamed_as_it_is_loaded(tmp_path: Path) -> None:
+def test_streamed_real_set_equals_the_loaded_one(tmp_path: Path) -> None:
     folder = tmp_path / "train"
     folder.mkdir()
     (folder / "databases").symlink_to(Path(ROOT) / "spider_train" / "databases")

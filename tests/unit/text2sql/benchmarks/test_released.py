@@ -1,4 +1,4 @@
-"""Training rows as the systems released them: small files of our own in their forms."""
+"""Released training rows of the systems: small files of our own in their formats."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from jaxrl_sql.types import Example, InputError
 SHOP = "CREATE TABLE item(id INTEGER, name TEXT); INSERT INTO item VALUES (1, 'cup');"
 BANK = "CREATE TABLE item(id INTEGER); CREATE TABLE account(no INTEGER, owner TEXT);"
 SQL = "SELECT name FROM item"
-# As OmniSQL's prompts show a schema and ask, in fewer words.
+# A shortened prompt in OmniSQL's format of schema and question.
 SHOWN = """Database Schema:
 CREATE TABLE `item` (
     `id` INTEGER, -- example: [1]
@@ -42,7 +42,7 @@ def database(path: Path, script: str = SHOP) -> None:
 
 
 def write(path: Path, records: list[dict[str, Any]]) -> None:
-    """Write rows in the form that the file's name ends with."""
+    """Write rows in the format of the file's suffix."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".parquet":
         parquet.write_table(pa.Table.from_pylist(records), path)
@@ -58,8 +58,8 @@ def brief(found: Example) -> tuple[str, str, str, str]:
 
 @pytest.mark.parametrize("ending", ["json", "jsonl", "parquet"])
 @pytest.mark.parametrize("reward", ["reward_spec", "reward_model"])
-def test_skyrl_sql_s_rows(reward: str, ending: str, tmp_path: Path) -> None:
-    """One name is a database of both sources: `data` says whose. The archive lies where SkyRL's script unpacks it."""
+def test_skyrl_sql_rows(reward: str, ending: str, tmp_path: Path) -> None:
+    """Both sources have a database of one name: `data` selects the source. SkyRL's script unpacks the archive there."""
     archive = tmp_path / "db_files/data"
     database(archive / "SynSQL-2.5M/databases/shop/shop.sqlite")
     database(archive / "spider/database/shop/shop.sqlite", SHOP + BANK.split(";")[1] + ";")
@@ -87,7 +87,7 @@ def test_skyrl_sql_s_rows(reward: str, ending: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize("ending", ["jsonl", "parquet"])
-def test_verl_s_rows(ending: str, nested: bool, tmp_path: Path) -> None:
+def test_verl_rows(ending: str, nested: bool, tmp_path: Path) -> None:
     database(tmp_path / "databases/shop/shop.sqlite")
     truth: Any = {"db_id": "shop", "sql": SQL}
     prompt = [{"role": "user", "content": SHOWN.format(external="External Knowledge:\nA cup.\n\n", question="Which?")}]
@@ -105,9 +105,9 @@ def test_verl_s_rows(ending: str, nested: bool, tmp_path: Path) -> None:
     assert {one.db_id for one in found.examples} == {"shop"}
 
 
-def test_a_gold_that_only_looks_like_json_is_one_that_fails(tmp_path: Path) -> None:
+def test_gold_that_resembles_json_is_a_failing_gold(tmp_path: Path) -> None:
     database(tmp_path / "databases/shop/shop.sqlite")
-    written = str({"db_id": "shop", "sql": SQL})  # as Python writes it, and no JSON
+    written = str({"db_id": "shop", "sql": SQL})  # Python's notation, invalid as JSON
     rows = [
         {"prompt": "Question:\nWhich?", "db_id": "shop", "reward_model": {"ground_truth": truth}}
         for truth in (written, json.dumps({"sql": SQL}))
@@ -117,9 +117,7 @@ def test_a_gold_that_only_looks_like_json_is_one_that_fails(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("empty", [None, "", " "])
-def test_an_empty_question_is_read_from_the_prompt_and_empty_evidence_is_none(
-    empty: str | None, tmp_path: Path
-) -> None:
+def test_empty_question_is_read_from_the_prompt_and_empty_evidence_is_not(empty: str | None, tmp_path: Path) -> None:
     database(tmp_path / "databases/shop/shop.sqlite")
     prompt = "External Knowledge:\nA cup.\n\nQuestion:\nWhich?"
     row = {"prompt": prompt, "db_id": "shop", "question": empty, "reward_model": {"ground_truth": SQL}}
@@ -128,7 +126,7 @@ def test_an_empty_question_is_read_from_the_prompt_and_empty_evidence_is_none(
     assert [brief(one)[:2] for one in found.examples] == [("Which?", "A cup."), ("Which?", "")]
 
 
-def test_a_question_beside_the_prompt_is_taken(tmp_path: Path) -> None:
+def test_question_next_to_the_prompt_has_priority(tmp_path: Path) -> None:
     database(tmp_path / "databases/shop/shop.sqlite")
     row = {"prompt": "Say.", "extra_info": {"question": "Which?", "index": 3}, "db_id": "shop"}
     write(tmp_path / "train.jsonl", [row | {"reward_model": {"ground_truth": SQL}}, row | {"reward_model": None}])
@@ -138,8 +136,8 @@ def test_a_question_beside_the_prompt_is_taken(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", ["json", "jsonl", "parquet"])
-def test_omnisql_s_pairs_are_on_the_database_that_they_show(ending: str, tmp_path: Path) -> None:
-    """They name none; of a schema that is part of two it is the smaller one, and of no schema or two none is taken."""
+def test_omnisql_pairs_use_the_database_of_their_schema(ending: str, tmp_path: Path) -> None:
+    """The pairs name no database. A schema within two others matches the smaller; no or two matches give none."""
     spider = tmp_path / "spider/database"
     database(spider / "shop/shop.sqlite")
     database(spider / "bank/bank.sqlite", BANK)
@@ -164,7 +162,7 @@ def test_omnisql_s_pairs_are_on_the_database_that_they_show(ending: str, tmp_pat
         load_benchmark(tmp_path / f"train_spider.{ending}")
 
 
-def test_gretel_s_rows_say_what_makes_their_databases(tmp_path: Path) -> None:
+def test_gretel_rows_name_the_source_of_their_databases(tmp_path: Path) -> None:
     row = {"id": 7, "sql_prompt": "Which?", "sql_context": SHOP, "sql": SQL, "sql_complexity": "basic SQL"}
     write(tmp_path / "train.jsonl", [row])
     with pytest.raises(InputError, match=r"its database is a script: run jaxrl-sql data prepare to create it: 1"):
@@ -183,8 +181,8 @@ def test_gretel_s_rows_say_what_makes_their_databases(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("beside", [False, True])
-def test_bird_s_revisions(name: str, split: str, beside: bool, tmp_path: Path) -> None:
-    """Later, filtered and verified questions, alone beside the databases or in the folder of the first release."""
+def test_bird_revisions(name: str, split: str, beside: bool, tmp_path: Path) -> None:
+    """Revisions are filtered and verified questions, next to the databases or in the first release's folder."""
     part = "train" if "train" in name else "dev"
     database(tmp_path / f"{part}_databases/shop/shop.sqlite")
     row = {"question_id": 3, "db_id": "shop", "question": "Which?", "evidence": "A cup.", "SQL": SQL}
@@ -192,14 +190,14 @@ def test_bird_s_revisions(name: str, split: str, beside: bool, tmp_path: Path) -
     if beside:
         write(tmp_path / f"{part}.json", [row | {"question": "Old?"}])
     if beside and (name.startswith("data/") or name.endswith("parquet")):
-        found = load_benchmark(tmp_path / name)  # the folder is read as it was first published
+        found = load_benchmark(tmp_path / name)  # the folder is read like the first release
     else:
         found = load_benchmark(tmp_path, split)
     (one,) = found.examples
     assert (one.uid, *brief(one)[:3], found.rule) == ("3", "Which?", "A cup.", SQL, "bird")
 
 
-def test_what_a_prompt_asks_and_shows() -> None:
+def test_prompt_is_split_into_question_and_schema() -> None:
     assert question_texts("{question}: Who?\nReally?") == {"question": "Who?\nReally?"}
     assert question_texts("Question:\n  Who?\nInstructions:\n- Go.\n\nQuestion: pigs") == {"question": "Who?"}
     assert question_texts("Tell me.") == {}

@@ -1,4 +1,4 @@
-"""Spider and the sets on its databases, in the layouts in which they are published, written here in small."""
+"""Spider and the sets on its databases in their published layouts, as small files."""
 
 import json
 import sqlite3
@@ -34,7 +34,7 @@ def lines(path: Path, *records: Any) -> Path:
     return path
 
 
-def asked(number: int, db_id: str = "d", **more: Any) -> dict[str, Any]:
+def question_record(number: int, db_id: str = "d", **more: Any) -> dict[str, Any]:
     return {"db_id": db_id, "question": f"How many {number}?", "query": f"SELECT {number}", **more}
 
 
@@ -48,9 +48,9 @@ def spider(tmp_path: Path) -> Path:
     database(folder / "database/d/d.sqlite")
     database(folder / "test_database/d/d.sqlite", rows=9)
     write(folder / "tables.json", [{"db_id": "d"}])
-    write(folder / "dev.json", [asked(0), asked(1, "gone"), asked(2)])
-    write(folder / "train_spider.json", [asked(3), asked(4)])
-    write(folder / "train_others.json", [asked(5)])
+    write(folder / "dev.json", [question_record(0), question_record(1, "gone"), question_record(2)])
+    write(folder / "train_spider.json", [question_record(3), question_record(4)])
+    write(folder / "train_others.json", [question_record(5)])
     return folder
 
 
@@ -70,10 +70,10 @@ def test_spider_is_read_by_split(spider: Path) -> None:
         load_benchmark(spider, "test")
 
 
-# As `exec_eval.py` and `parse.py` of the test suite's repository run them.
+# The SQL as run by `exec_eval.py` and `parse.py` of the test suite's repository.
 RUN_BY_SPIDER = [
     ("SELECT 1 WHERE 1 > = 1", "SELECT 1 WHERE 1 >= 1"), ("SELECT 1 < = 2, 1 ! = 2", "SELECT 1 <= 2, 1 != 2"),
-    ("SELECT '> ='", "SELECT '>='"),  # in texts as well
+    ("SELECT '> ='", "SELECT '>='"),  # in literals, too
     ("SELECT a FROM t; SELECT b FROM t", "SELECT a FROM t"), ("SELECT 1;", "SELECT 1;"),
     ("SELECT ';' ; SELECT 2", "SELECT ';'"), ("SELECT 1 -- a; b\n + 2; SELECT 3", "SELECT 1 -- a; b\n + 2"),
     ("SELECT /* ; */ 1; DROP TABLE t", "SELECT /* ; */ 1"), ("", ""), (";", ";"),
@@ -82,21 +82,24 @@ RUN_BY_SPIDER = [
 
 
 @pytest.mark.parametrize(("sql", "run"), RUN_BY_SPIDER)
-def test_a_prediction_is_run_as_spiders_scorer_runs_it(sql: str, run: str) -> None:
+def test_prediction_is_prepared_like_in_spiders_scorer(sql: str, run: str) -> None:
     assert prepare_spider(sql) == run
 
 
-def test_sets_on_spiders_databases_prepare_predictions_and_mend_golds(spider: Path, tmp_path: Path) -> None:
-    write(spider / "dev.json", [asked(0, query="SELECT a FROM t WHERE a < = 1")])
-    write(tmp_path / "dk/Spider-DK.json", [asked(0, query="SELECT a FROM t WHERE a ! = 1")])
-    write(tmp_path / "en_data/dev.json", [asked(0, query="SELECT a FROM t WHERE a > = 1", commonsense_knowledge="")])
+def test_sets_on_spiders_databases_prepare_predictions_and_repair_golds(spider: Path, tmp_path: Path) -> None:
+    write(spider / "dev.json", [question_record(0, query="SELECT a FROM t WHERE a < = 1")])
+    write(tmp_path / "dk/Spider-DK.json", [question_record(0, query="SELECT a FROM t WHERE a ! = 1")])
+    write(
+        tmp_path / "en_data/dev.json",
+        [question_record(0, query="SELECT a FROM t WHERE a > = 1", commonsense_knowledge="")],
+    )
     for folder, sign in ((spider, "<="), (tmp_path / "dk", "!="), (tmp_path / "en_data", ">=")):
         found = load_benchmark(folder)
         assert found.examples[0].gold_sql == f"SELECT a FROM t WHERE a {sign} 1"
         assert found.prepare is prepare_spider
 
 
-def test_what_of_spider_is_missing_is_told(spider: Path) -> None:
+def test_missing_spider_files_are_reported(spider: Path) -> None:
     (spider / "train_others.json").unlink()
     (note,) = load_benchmark(spider, "train").notes
     assert note.startswith("train_others.json is missing")
@@ -105,7 +108,7 @@ def test_what_of_spider_is_missing_is_told(spider: Path) -> None:
         load_benchmark(spider, "train_spider")
 
 
-def test_golds_of_spider_that_differ_from_its_list_are_told(spider: Path) -> None:
+def test_golds_of_spider_that_differ_from_its_list_are_reported(spider: Path) -> None:
     (spider / "dev_gold.sql").write_text("SELECT  0 ;\td\nSELECT 1\tgone\nSELECT 7\td\n\n")
     (note,) = load_benchmark(spider).notes
     assert note.startswith(
@@ -115,8 +118,8 @@ def test_golds_of_spider_that_differ_from_its_list_are_told(spider: Path) -> Non
     assert "has 1 golds for the 3 questions" in load_benchmark(spider).notes[0]
 
 
-def test_the_test_set_of_spider_has_databases_of_its_own_and_may_have_golds_apart(spider: Path) -> None:
-    test = [{key: value for key, value in asked(i).items() if key != "query"} for i in range(2)]
+def test_spiders_test_set_has_its_own_databases_and_separate_golds(spider: Path) -> None:
+    test = [{key: value for key, value in question_record(i).items() if key != "query"} for i in range(2)]
     write(spider / "test.json", test)
     (spider / "test_gold.sql").write_text("SELECT 8\td\nSELECT 9\td\n")
     found = load_benchmark(spider, "test")
@@ -139,20 +142,23 @@ def test_variants_of_a_database_make_a_suite(spider: Path, tmp_path: Path, place
     assert found.notes[-1] == "test suite: 1 of 1 databases have variants, 3 in all"
 
 
-def test_databases_that_came_with_their_variants_are_a_suite(spider: Path) -> None:
+def test_databases_packed_with_variants_are_a_suite(spider: Path) -> None:
     variant = database(spider / "database/d/dv1.sqlite")
     (first, _) = load_benchmark(spider).examples
     assert first.suite == (str(spider / "database/d/d.sqlite"), str(variant))
 
 
-def test_sets_on_spiders_databases_find_them_beside(spider: Path, tmp_path: Path) -> None:
+def test_sets_on_spiders_databases_find_the_spider_folder(spider: Path, tmp_path: Path) -> None:
     dk, syn, realistic = (tmp_path / name for name in ("Spider-DK", "Spider-Syn", "spider-realistic"))
     database(dk / "database/new_d/new_d.sqlite")
-    write(dk / "Spider-DK.json", [asked(0, "new_d", type="3"), asked(1, type="34"), asked(2, type="0")])
+    write(
+        dk / "Spider-DK.json",
+        [question_record(0, "new_d", type="3"), question_record(1, type="34"), question_record(2, type="0")],
+    )
     syn_question = {"SpiderQuestion": "Plain?", "SpiderSynQuestion": "Synonym?", "query": "SELECT 1", "db_id": "d"}
     write(syn / "dev.json", [syn_question])
     write(syn / "train_spider.json", [syn_question])
-    write(realistic / "spider-realistic.json", [asked(5)])
+    write(realistic / "spider-realistic.json", [question_record(5)])
     found = load_benchmark(dk)
     assert (found.name, uids(found)[:2]) == ("spider_dk", ["spider_dk_0", "spider_dk_1"])
     assert [one.difficulty for one in found.examples] == ["T3", "T34", "T0"]
@@ -165,11 +171,14 @@ def test_sets_on_spiders_databases_find_them_beside(spider: Path, tmp_path: Path
     assert (found.name, found.examples[0].db_path) == ("spider_realistic", str(spider / "database/d/d.sqlite"))
 
 
-def test_each_database_is_taken_from_the_sibling_that_has_it(tmp_path: Path) -> None:
-    """Folders of other sets hold databases too, and Spider's may be in several: none of these has the questions."""
+def test_each_database_comes_from_the_sibling_folder_that_has_it(tmp_path: Path) -> None:
+    """Folders of other sets also have databases, and several may have Spider's: none of these has the questions."""
     realistic, dk = tmp_path / "spider-realistic", tmp_path / "Spider-DK"
-    write(realistic / "spider-realistic.json", [asked(0, "a"), asked(1, "b"), asked(2, "b"), asked(3, "gone")])
-    write(dk / "Spider-DK.json", [asked(0, "new_a"), asked(1, "a")])
+    write(
+        realistic / "spider-realistic.json",
+        [question_record(0, "a"), question_record(1, "b"), question_record(2, "b"), question_record(3, "gone")],
+    )
+    write(dk / "Spider-DK.json", [question_record(0, "new_a"), question_record(1, "a")])
     other = database(dk / "database/new_a/new_a.sqlite")
     database(tmp_path / "bird_some/databases/other/other.sqlite")
     first = database(tmp_path / "spider_dev/databases/a/a.sqlite")
@@ -181,19 +190,19 @@ def test_each_database_is_taken_from_the_sibling_that_has_it(tmp_path: Path) -> 
     found = load_benchmark(dk)
     assert [one.db_path for one in found.examples] == [str(other), str(first)]
     database(tmp_path / "spider/database/a/a.sqlite")
-    write(tmp_path / "spider/dev.json", [asked(0, "a")])
+    write(tmp_path / "spider/dev.json", [question_record(0, "a")])
     write(tmp_path / "spider/tables.json", [])
     assert load_benchmark(dk).examples[1].db_path == str(tmp_path / "spider/database/a/a.sqlite")
 
 
-def test_without_spiders_folder_that_is_told(tmp_path: Path) -> None:
-    write(tmp_path / "sets/spider-realistic/spider-realistic.json", [asked(5)])
+def test_missing_spider_folder_is_reported(tmp_path: Path) -> None:
+    write(tmp_path / "sets/spider-realistic/spider-realistic.json", [question_record(5)])
     with pytest.raises(InputError, match=r"no database d: 1"):
         load_benchmark(tmp_path / "sets/spider-realistic")
 
 
-def test_odd_bytes_are_read_and_told(spider: Path) -> None:
-    text = json.dumps([asked(0, question="é naïve?"), asked(2)], ensure_ascii=False, indent=0)
+def test_invalid_bytes_are_read_and_reported(spider: Path) -> None:
+    text = json.dumps([question_record(0, question="é naïve?"), question_record(2)], ensure_ascii=False, indent=0)
     (spider / "dev.json").write_bytes(b"\xef\xbb\xbf" + text.replace("naïve", "na@ve").encode().replace(b"@", b"\xef"))
     found = load_benchmark(spider)
     assert found.examples[0].question == "é naïve?"
@@ -204,7 +213,7 @@ def test_odd_bytes_are_read_and_told(spider: Path) -> None:
     assert load_benchmark(spider).notes == ()
 
 
-def test_files_that_are_not_what_they_seem_are_named(spider: Path, tmp_path: Path) -> None:
+def test_mistaken_files_are_named(spider: Path, tmp_path: Path) -> None:
     (spider / "dev.json").write_text('[{"db_id": "d", "question": "Q", "query": "S"},\n{]')
     with pytest.raises(InputError, match=r"dev\.json:2: not JSON"):
         load_benchmark(spider)
@@ -219,7 +228,7 @@ def test_files_that_are_not_what_they_seem_are_named(spider: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2])
-def test_a_set_is_found_in_folders_round_it(spider: Path, tmp_path: Path, depth: int) -> None:
+def test_set_is_found_in_nested_folders(spider: Path, tmp_path: Path, depth: int) -> None:
     root = spider
     for level in range(depth):
         (tmp_path / f"round{level}").mkdir()
@@ -231,8 +240,8 @@ def test_a_set_is_found_in_folders_round_it(spider: Path, tmp_path: Path, depth:
 
 def test_archer_has_its_knowledge_and_both_splits(spider: Path, tmp_path: Path) -> None:
     known = {"commonsense_knowledge": "A year has 12 months.", "reasoning_type": "- + C"}
-    write(tmp_path / "en_data/dev.json", [asked(0, **known), asked(1, **known, id="own")])
-    write(tmp_path / "en_data/train.json", [asked(2, commonsense_knowledge="", reasoning_type="/ * H")])
+    write(tmp_path / "en_data/dev.json", [question_record(0, **known), question_record(1, **known, id="own")])
+    write(tmp_path / "en_data/train.json", [question_record(2, commonsense_knowledge="", reasoning_type="/ * H")])
     found = load_benchmark(tmp_path / "en_data")
     assert (found.name, found.rule, uids(found)) == ("archer", "test_suite", ["archer_dev_0", "own"])
     assert [(one.evidence, one.difficulty, one.gold_sql) for one in found.examples] == [

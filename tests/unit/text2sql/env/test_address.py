@@ -1,4 +1,4 @@
-"""Addresses of databases: what is refused, roles, and how a server proves who it is."""
+"""Addresses of databases: refusals, roles, and the verification of servers."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from jaxrl_sql.types import InputError
         ("duckdb://s3cret@h", "give duckdb:FOLDER"),
     ],
 )
-def test_what_is_no_place_is_refused_without_the_password(url: str, words: str) -> None:
+def test_invalid_address_is_refused_without_its_password(url: str, words: str) -> None:
     with pytest.raises(InputError, match=words) as refused:
         parse_address(url)
     assert "s3cret" not in str(refused.value)
 
 
-def test_a_url_says_the_same_when_it_is_written_again() -> None:
+def test_url_round_trips() -> None:
     address = parse_address("mariadb://a%40b:p%2Fw@[::1]:3307/x?sslmode=disable")
     assert (address.engine, address.user, address.password, address.host) == ("mysql", "a@b", "p/w", "::1")
     assert parse_address(address.url("ä/b")) == address.within("ä/b")
     assert "p/w" not in repr(address) + address.shown + address.named("x")
 
 
-def test_a_url_of_several_roles_names_each() -> None:
+def test_url_of_several_roles_names_each() -> None:
     address = parse_address("postgresql://reader:s@h/x?roles=3&sslmode=disable")
     assert address.users == users_of(address.url("x")) == ("reader_1", "reader_2", "reader_3")
     assert address.told("y") == "postgresql://reader@h:5432/y?roles=3&sslmode=disable"
@@ -56,7 +56,7 @@ def test_a_url_of_several_roles_names_each() -> None:
         ("db.example/x?sslmode=disable", "disable", False),
     ],
 )
-def test_a_server_elsewhere_has_to_prove_who_it_is(url: str, mode: str, is_secured: bool) -> None:
+def test_remote_server_must_prove_its_identity(url: str, mode: str, is_secured: bool) -> None:
     address = parse_address(f"postgresql://u:p@{url}")
     assert address.tls_settings()["sslmode"] == mode
     assert ("sslrootcert" in address.tls_settings()) == is_secured

@@ -1,4 +1,4 @@
-"""MySQL's queries run by SQLite: what is translated returns the rows of the query that a person would write instead."""
+"""MySQL queries on SQLite: a translated query returns the rows of a hand-written SQLite query."""
 
 import sqlite3
 import time
@@ -29,7 +29,7 @@ INSERT INTO visit VALUES ('ann', '2024-01-31', '2024-03-01'), ('bob', '2023-05-1
   ('eve', '2020-02-29', '2019-12-31');
 """
 
-# What a model writes for MySQL, and what a person writes for SQLite.
+# A model's MySQL query, and a person's SQLite query.
 CASES = [
     ("SELECT `paid by` FROM `sale` WHERE `id` = 3", 'SELECT "paid by" FROM sale WHERE id = 3'),
     ("SELECT id FROM sale ORDER BY id LIMIT 1, 2", "SELECT id FROM sale WHERE id IN (2, 3) ORDER BY id"),
@@ -189,7 +189,7 @@ def executor() -> Iterator[Executor]:
 
 
 @pytest.mark.parametrize(("mysql", "sqlite"), CASES, ids=[mysql[:60] for mysql, _ in CASES])
-def test_translated_queries_return_the_rows_of_those_written_by_hand(
+def test_translated_queries_return_the_rows_of_hand_written_ones(
     db: str, executor: Executor, mysql: str, sqlite: str
 ) -> None:
     translated = to_sqlite(mysql, "mysql")
@@ -219,7 +219,7 @@ def test_translated_queries_return_the_rows_of_those_written_by_hand(
     ],
     ids=lambda sql: sql[:20],
 )
-def test_what_is_not_one_statement_has_no_translation(sql: str) -> None:
+def test_text_other_than_one_statement_has_no_translation(sql: str) -> None:
     assert to_sqlite(sql, "mysql") is None
 
 
@@ -256,7 +256,7 @@ def test_what_is_not_one_statement_has_no_translation(sql: str) -> None:
         "SELECT COUNT(*) FILTER (WHERE id > 1) FROM sale",
     ],
 )
-def test_what_mysql_refuses_or_sqlite_would_do_otherwise_has_no_translation(sql: str) -> None:
+def test_queries_without_an_equal_sqlite_form_have_no_translation(sql: str) -> None:
     assert to_sqlite(sql, "mysql") is None
 
 
@@ -313,25 +313,25 @@ def test_what_mysql_refuses_or_sqlite_would_do_otherwise_has_no_translation(sql:
         ("SELECT STRFTIME('%Y', sold) FROM sale", "STRFTIME"),
     ],
 )
-def test_an_unsupported_query_is_refused_by_name(sql: str, name: str) -> None:
+def test_unsupported_query_is_refused_by_name(sql: str, name: str) -> None:
     assert to_sqlite(sql, "mysql") is None
     assert name in why_refused(sql, "mysql")
 
 
 @pytest.mark.parametrize("value", ["YEAR(CONCAT(pieces, ''))", "CAST(-pieces AS UNSIGNED)", "-1 | pieces"])
-def test_a_value_without_translation_is_an_error_and_no_other_value(db: str, executor: Executor, value: str) -> None:
+def test_untranslatable_value_is_a_runtime_error(db: str, executor: Executor, value: str) -> None:
     translated = to_sqlite(f"SELECT {value} FROM sale", "mysql")
     assert translated is not None
     assert executor.execute(db, translated).status == "runtime_error"
 
 
-def test_equal_text_in_another_case_is_not_emulated(db: str, executor: Executor) -> None:
+def test_case_insensitive_equality_is_not_emulated(db: str, executor: Executor) -> None:
     translated = to_sqlite("SELECT id FROM sale WHERE `paid by` = 'bob'", "mysql")
     assert translated is not None
     assert executor.execute(db, translated).rows == [(4,)]
 
 
-def test_sqlite_is_left_alone_and_an_unknown_dialect_is_refused() -> None:
+def test_sqlite_is_unchanged_and_an_unknown_dialect_is_refused() -> None:
     odd = "select  'a' -- as it stands; even this"
     assert to_sqlite(odd, "sqlite") == odd
     assert from_sqlite(odd, "sqlite") == odd
@@ -362,11 +362,11 @@ def test_long_queries_are_translated_in_time() -> None:
         ("SELECT iif(a, 1, 2) FROM t LIMIT 3 OFFSET 2", (), "SELECT IF(a, 1, 2) FROM t LIMIT 3 OFFSET 2"),
     ],
 )
-def test_golds_are_written_in_mysql(sqlite: str, names: tuple[str, ...], mysql: str) -> None:
+def test_golds_are_translated_to_mysql(sqlite: str, names: tuple[str, ...], mysql: str) -> None:
     assert from_sqlite(sqlite, "mysql", names) == mysql
 
 
-def test_a_gold_that_does_not_parse_has_no_other_form() -> None:
+def test_unparsed_gold_has_no_translation() -> None:
     assert from_sqlite("SELECT FROM WHERE", "mysql") is None
 
 
@@ -382,7 +382,7 @@ def test_a_gold_that_does_not_parse_has_no_other_form() -> None:
     )
 )
 @settings(max_examples=100, deadline=None)
-def test_noise_has_a_translation_or_none_and_never_an_error(words: list[str]) -> None:
+def test_noise_never_raises_an_error(words: list[str]) -> None:
     sql = " ".join(["SELECT", *words])
     assert isinstance(to_sqlite(sql, "mysql"), str | None)
     assert isinstance(from_sqlite(sql, "mysql", ("a",)), str | None)
@@ -423,7 +423,7 @@ def test_normal_form_finds_copies(one: str, other: str, equal: bool) -> None:
     "number",
     ["1_000", "0x1F", "0xFF_FF", "0xFFFFFFFFFFFFFFFF", "1e3", "1E+3", "2.5e-1", ".5", "5.", "1_0.5_0", "1e1_0"],
 )
-def test_the_normal_form_of_a_number_is_that_number(number: str, tmp_path: Path) -> None:
+def test_normal_form_keeps_the_value_of_a_number(number: str, tmp_path: Path) -> None:
     with Executor(threads=1) as executor:
         path = tmp_path / "d.sqlite"
         sqlite3.connect(path).close()
@@ -434,12 +434,12 @@ def test_the_normal_form_of_a_number_is_that_number(number: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("engine", ["postgresql", "mysql", "duckdb"])
-def test_numbers_and_hints_of_sqlite_are_written_for_another_engine(engine: str) -> None:
+def test_numbers_and_hints_of_sqlite_are_translated_for_another_engine(engine: str) -> None:
     assert from_sqlite("SELECT 1_000 FROM t INDEXED BY i WHERE a = 0x1F", engine) == "SELECT 1000 FROM t WHERE a = 31"
 
 
 @pytest.mark.data
-def test_real_golds_come_back_from_mysql_with_their_rows(real_data: Path, executor: Executor) -> None:
+def test_real_golds_translated_to_mysql_and_back_keep_their_rows(real_data: Path, executor: Executor) -> None:
     examples = load_split(real_data, "spider_dev", 0).examples
     columns: dict[str, set[str]] = {}
     for path in {example.db_path for example in examples}:
@@ -454,5 +454,5 @@ def test_real_golds_come_back_from_mysql_with_their_rows(real_data: Path, execut
         [e.db_path for e in examples], [sql or "" for sql in back], [e.gold_sql for e in examples], rules=("bird",)
     )
     others = {e.gold_sql for e, score in zip(examples, scores["bird"], strict=True) if score != 1.0}
-    # The column is a text: MySQL compares it with a number as numbers, SQLite as texts.
+    # The column is text: MySQL compares it with a number as numbers, SQLite as texts.
     assert others == {"SELECT count(*) FROM CARS_DATA WHERE horsepower  >  150;"}

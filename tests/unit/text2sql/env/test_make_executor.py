@@ -1,4 +1,4 @@
-"""The door to the native executor: a run's limits reach it, and its columns become rows."""
+"""Construction of the native executor: a run's limits apply, and results have rows."""
 
 import sqlite3
 from contextlib import closing
@@ -39,12 +39,12 @@ def db(tmp_path: Path) -> str:
     ],
     ids=["steps", "time", "rows", "rows that fit", "bytes", "default", "older SQLite", "newer SQLite"],
 )
-def test_limits_of_the_config_hold(db: str, config: ExecutorConfig, sql: str, status: str) -> None:
+def test_configured_limits_apply(db: str, config: ExecutorConfig, sql: str, status: str) -> None:
     executor: SqlExecutor = make_executor(config)
     assert executor.execute_many([(db, sql)])[0].status == status
 
 
-def test_sql_runs_in_worker_processes_unless_threads_are_named(db: str) -> None:
+def test_sql_runs_in_worker_processes_unless_threads_are_configured(db: str) -> None:
     for config, isolation in ((ExecutorConfig(), "process"), (ExecutorConfig(isolation="thread"), "thread")):
         executor = make_executor(config)
         assert (executor.isolation, timing_executor(executor).isolation) == (isolation, isolation)
@@ -66,7 +66,7 @@ def test_scores_become_rows(db: str) -> None:
     assert score_rows(executor.score_many([], [], [], ("bird",)), ("bird",)) == []
 
 
-def test_what_stopped_a_run_is_named(db: str) -> None:
+def test_reason_for_a_stopped_run_is_named(db: str) -> None:
     for config, stop in (
         (ExecutorConfig(vm_steps=10_000), "vm_steps"),
         (ExecutorConfig(timeout_ms=300, vm_steps=0), "wall"),

@@ -1,4 +1,4 @@
-"""MySQL's comparisons on a database: columns of numbers keep their indexes, and columns of text MySQL's meaning."""
+"""MySQL's comparisons on a database: numeric columns keep their indexes, and text columns MySQL's semantics."""
 
 import sqlite3
 from contextlib import closing
@@ -45,7 +45,7 @@ def run(db: str, sql: str) -> list[tuple[object, ...]]:
         ("SELECT p.id AS id FROM part p WHERE p.id = 1 + 1", "p", "rowid=?"),
     ],
 )
-def test_a_column_of_numbers_keeps_its_index(db: str, sql: str, table: str, key: str) -> None:
+def test_numeric_column_keeps_its_index(db: str, sql: str, table: str, key: str) -> None:
     translated = to_sqlite(sql, "mysql", db)
     assert translated is not None
     plan = [str(row[3]) for row in run(db, f"EXPLAIN QUERY PLAN {translated}")]
@@ -65,18 +65,18 @@ def test_a_column_of_numbers_keeps_its_index(db: str, sql: str, table: str, key:
         ("SELECT id FROM part WHERE id > 20240131", []),
     ],
 )
-def test_a_column_that_may_hold_text_is_compared_as_mysql_does(db: str, sql: str, rows: list[object]) -> None:
+def test_column_that_may_contain_text_is_compared_like_in_mysql(db: str, sql: str, rows: list[object]) -> None:
     translated = to_sqlite(sql, "mysql", db)
     assert translated is not None, why_refused(sql, "mysql", db)
     assert run(db, translated) == rows
 
 
-def test_an_answer_is_translated_with_the_columns_of_its_database(db: str) -> None:
+def test_answer_is_translated_with_the_columns_of_its_database(db: str) -> None:
     example = Example("", "part", db, "", "", dialect="mysql")
     assert as_run("SELECT code FROM part WHERE id = 7", example) == "SELECT code FROM part WHERE id = 7"
 
 
-def test_only_columns_of_numbers_in_each_table_count(db: str, tmp_path: Path) -> None:
+def test_only_columns_numeric_in_every_table_count(db: str, tmp_path: Path) -> None:
     assert numeric_columns(db) == {"id", "k", "price", "part_id", "share", "shown_k"}
     (tmp_path / "no.sqlite").write_bytes(b"no database" * 100)
     assert numeric_columns(str(tmp_path / "no.sqlite")) == numeric_columns(str(tmp_path / "missing")) == frozenset()

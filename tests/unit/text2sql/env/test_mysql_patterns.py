@@ -1,4 +1,4 @@
-"""Regular expressions written as patterns of GLOB match what Python's `re` matches."""
+"""GLOB patterns of regular expressions match the same texts as Python's `re`."""
 
 import re
 import sqlite3
@@ -19,7 +19,7 @@ BRANCHES = st.tuples(st.booleans(), st.lists(st.sampled_from(PIECES), min_size=1
     st.lists(BRANCHES, min_size=1, max_size=2), st.lists(st.text("ab1 .-_[]*?^", max_size=6), min_size=5, max_size=5)
 )
 @settings(max_examples=300, deadline=None)
-def test_globs_match_what_the_regular_expression_matches(
+def test_globs_match_the_same_texts_as_the_regular_expression(
     branches: list[tuple[bool, list[str], bool]], texts: list[str]
 ) -> None:
     pattern = "|".join("^" * starts + "".join(pieces) + "$" * ends for starts, pieces, ends in branches)
@@ -37,6 +37,6 @@ def test_globs_match_what_the_regular_expression_matches(
     "pattern",
     ["", "(", "a)", "[a", "*a", "a**", "a+?", r"\bword", r"(a)\1", "^[a-z]+[0-9]+$", "(a|b){9}", "(?=a)", "a^b", "a$b"],
 )
-def test_a_regular_expression_without_globs_is_refused(pattern: str) -> None:
+def test_regular_expression_without_globs_is_refused(pattern: str) -> None:
     with pytest.raises(Refused, match="regular expression"):
         globs_of(pattern)

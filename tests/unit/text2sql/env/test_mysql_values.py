@@ -1,4 +1,4 @@
-"""MySQL's expressions on MariaDB, and their translations on SQLite: the same values."""
+"""MySQL's expressions on MariaDB, and their translations on SQLite: equal values."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COLUMNS = {
     "sqlite": "id INTEGER PRIMARY KEY, n INTEGER, s TEXT, p TEXT, d TEXT, t TEXT, x REAL, y REAL, u TEXT",
 }
 
-# An expression a line, over the table `v`.
+# An expression per line, over the table `v`.
 EXPRESSIONS = r"""
 s = 7
 s = '7'
@@ -441,7 +441,7 @@ def lines(text: str) -> list[str]:
 
 
 def alike(left: object, right: object) -> bool:
-    """Return whether two values are the same, numbers to the digits that a quotient of whole numbers has in MySQL.
+    """Return whether two values are equal, for numbers up to MySQL's digits of an integer quotient.
 
     CHAR gives bytes on a server, and a text here.
     """
@@ -451,7 +451,7 @@ def alike(left: object, right: object) -> bool:
     return left == right
 
 
-def test_the_documentation_lists_the_functions_that_are_compared() -> None:
+def test_documentation_lists_the_compared_functions() -> None:
     page = (Path(jaxrl_sql.__file__).parents[1] / "docs/reference/engines.md").read_text(encoding="utf-8")
     section = page.partition("## MySQL translated for SQLite")[2].partition("| windows |")
     table = section[0] + section[1] + section[2].split("\n")[0]
@@ -461,7 +461,7 @@ def test_the_documentation_lists_the_functions_that_are_compared() -> None:
     assert called - {"OVER", "DECIMAL", "USING", "EXISTS"} == set(listed)
 
 
-def test_values_are_those_of_mariadb(server_database: Callable[[str, str], Server], tmp_path: Path) -> None:
+def test_translated_values_equal_mariadbs(server_database: Callable[[str, str], Server], tmp_path: Path) -> None:
     path = tmp_path / "values.sqlite"
     with closing(sqlite3.connect(path)) as connection:
         unescaped = ROWS.replace("\\\\", "\\")
@@ -480,7 +480,7 @@ def test_values_are_those_of_mariadb(server_database: Callable[[str, str], Serve
 def differences(
     translated: Mapping[str, str | None], theirs: Sequence[Outcome], ours: Sequence[Outcome]
 ) -> dict[str, tuple[object, object, str | None]]:
-    """Return the queries that failed, or whose rows differ, with what both engines returned."""
+    """Return the queries that failed or whose rows differ, with both engines' results."""
     others: dict[str, tuple[object, object, str | None]] = {}
     for sql, their, our in zip(translated, theirs, ours, strict=True):
         is_same = len(their.rows) == len(our.rows) and all(

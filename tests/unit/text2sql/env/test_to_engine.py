@@ -1,4 +1,4 @@
-"""SQLite's queries for other engines: what is written, and that DuckDB gives the rows that SQLite gives."""
+"""SQLite's queries for other engines: the translated text, and equal rows of DuckDB and SQLite."""
 
 from __future__ import annotations
 
@@ -82,11 +82,11 @@ def engine() -> Iterator[Any]:
         "SELECT Name FROM Club WHERE EXISTS (SELECT 1 FROM \"Order\" WHERE N > club.ID)",
         "SELECT count(*) FROM (SELECT Name FROM Club)",
         "SELECT Name AS \"The Name\" FROM Club ORDER BY \"The Name\"",
-        # words in double quotes that name no column here are texts
+        # words in double quotes that name no column are texts
         'SELECT count(*) FROM Club WHERE name = "bob"',
         'SELECT count(*) FROM Club WHERE name = "user"',
         'SELECT Name FROM Club WHERE id IN (SELECT club_id FROM "Order" WHERE "user" = "y")',
-        # affinity: texts and numbers are compared as the column says
+        # affinity: texts and numbers are compared by the column's type
         "SELECT Name FROM Club WHERE Founded > 1500",
         "SELECT Name FROM Club WHERE Founded = 1990 OR Founded IN (850, 3)",
         "SELECT Name FROM Club WHERE Founded BETWEEN 1000 AND 3000",
@@ -101,12 +101,12 @@ def engine() -> Iterator[Any]:
         "SELECT Name FROM Club WHERE Opened LIKE '2021%'",
         "SELECT substr(Opened, 1, 4) FROM Club",
         "SELECT strftime('%Y', Opened) FROM Club",
-        # LIKE without regard to case
+        # case-insensitive LIKE
         "SELECT Name FROM Club WHERE Name LIKE 'an%'",
         "SELECT Name FROM Club WHERE Name NOT LIKE '%B'",
         "SELECT count(*) FROM Club WHERE Founded LIKE '%0'",
         "SELECT count(*) FROM Club WHERE Id LIKE '1%'",
-        # what is shown beside a group
+        # columns selected in addition to a group
         "SELECT Name, count(*) FROM Club JOIN \"Order\" ON Id = Club_Id GROUP BY Id",
         "SELECT Name, count(*) FROM Club GROUP BY 1 ORDER BY Name",
         "SELECT Name AS x, count(*) FROM Club GROUP BY x",
@@ -125,7 +125,7 @@ def engine() -> Iterator[Any]:
         "SELECT max(Id, 2), ifnull(Founded, 'none'), iif(Id > 1, 'a', 'b') FROM Club",
     ],
 )  # fmt: skip
-def test_duckdb_gives_the_rows_of_sqlite(sql: str, sqlite: sqlite3.Connection, engine: Any) -> None:
+def test_duckdb_returns_the_rows_of_sqlite(sql: str, sqlite: sqlite3.Connection, engine: Any) -> None:
     translated = to_engine(sql, "duckdb", SCHEMA)
     assert translated is not None
     wanted = sqlite.execute(sql).fetchall()
@@ -190,17 +190,17 @@ def test_duckdb_gives_the_rows_of_sqlite(sql: str, sqlite: sqlite3.Connection, e
         ),
     ],
 )  # fmt: skip
-def test_what_is_written_for_servers(sql: str, postgresql: str, mysql: str) -> None:
+def test_translation_for_servers(sql: str, postgresql: str, mysql: str) -> None:
     assert to_engine(sql, "postgresql", SCHEMA) == postgresql
     assert to_engine(sql, "mysql", SCHEMA) == mysql
 
 
 @pytest.mark.parametrize("engine", SQLGLOT)
 @pytest.mark.parametrize("sql", ["", "SELEC 1", "SELECT 1; SELECT 2", "SELECT 'a", "))", "\0"])
-def test_what_is_no_query_is_not_translated(sql: str, engine: str) -> None:
+def test_text_without_a_query_is_not_translated(sql: str, engine: str) -> None:
     assert to_engine(sql, engine, SCHEMA) is None
 
 
-def test_an_engine_that_is_not_known_is_refused() -> None:
+def test_unknown_engine_is_refused() -> None:
     with pytest.raises(InputError, match="there are postgresql, mysql, duckdb"):
         to_engine("SELECT 1", "oracle", SCHEMA)

@@ -1,4 +1,4 @@
-"""What a choice is worth beside others: worked out by hand on five questions."""
+"""Comparison of selection methods, worked out by hand on five questions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def db(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
-def test_every_way_to_choose_is_judged_by_every_rule(db: str, executor: Executor) -> None:
+def test_every_selection_is_judged_by_every_rule(db: str, executor: Executor) -> None:
     def question(uid: str, gold: str = GOLD) -> Example:
         return Example(uid, "c", db, "?", gold)
 
@@ -58,8 +58,8 @@ def test_every_way_to_choose_is_judged_by_every_rule(db: str, executor: Executor
     assert table(numbers).rows[2] == ("verbal RL", "25.0", "25.0", "37.5")
 
 
-def test_ex_is_the_set_s_own_rule(db: str, executor: Executor) -> None:
-    """Spider 2's golds are tables, and columns beside theirs do not count; EX_b lets as many by as it is told."""
+def test_ex_is_the_sets_own_rule(db: str, executor: Executor) -> None:
+    """Spider 2's golds are tables, and surplus columns do not count; EX_b allows `surplus_columns` of them."""
     example = Example("1", "c", db, "?", "", gold_tables=((("a",), ((1,), (2,))),))
     wide = "SELECT b, a FROM t ORDER BY a"
     own = compare_choices(executor, [Chosen(example, wide, (wide,), (1,))], "spider2", surplus_columns=1)
@@ -69,7 +69,7 @@ def test_ex_is_the_set_s_own_rule(db: str, executor: Executor) -> None:
     assert compare_choices(executor, [Chosen(example, wide, (wide,), (1,))], "spider2", str.upper)["ex_b"] == 1
 
 
-def test_no_question_with_a_gold_that_runs_has_no_shares(db: str, executor: Executor) -> None:
+def test_shares_are_absent_without_a_working_gold(db: str, executor: Executor) -> None:
     numbers = compare_choices(executor, [Chosen(Example("1", "c", db, "?", BAD), GOLD, (GOLD,), (1,))])
     assert numbers["gold_failures"] == 1
     assert "bird" not in numbers

@@ -1,4 +1,4 @@
-"""How answers end: shares, and the setting that a warning names."""
+"""Finish reasons of answers: shares, and the setting that a warning names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jaxrl_sql.config import EvaluateSettings, SamplingConfig
 from jaxrl_sql.text2sql.evals.endings import ending_metrics, finish_reasons, incomplete_warning, why_incomplete
 
 
-def test_only_answers_with_a_reason_are_counted() -> None:
+def test_only_answers_with_a_finish_reason_are_counted() -> None:
     records = [
         {"finish_reason": "stop"},
         {"finish_reason": ""},
@@ -52,7 +52,7 @@ LIMIT = "truncated at the token limit: raise evaluate.sampling.max_new_tokens"
         ("eos", EvaluateSettings(), ""),
     ],
 )
-def test_a_warning_names_the_setting_to_raise(reason: str, cfg: EvaluateSettings, why: str) -> None:
+def test_warning_names_the_setting_to_raise(reason: str, cfg: EvaluateSettings, why: str) -> None:
     assert why_incomplete(reason, cfg) == why
     if why:
         assert incomplete_warning(1, 8, why) == f"warning: 1 of 8 answers (12.5%) are {why}"

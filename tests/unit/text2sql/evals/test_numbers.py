@@ -26,7 +26,7 @@ def verdict(
     return Verdict(uid, "SELECT 1", status, scores={"bird": bird, "test_suite": test_suite}, reasons=reasons)
 
 
-def test_a_summary_counts() -> None:
+def test_summary_counts() -> None:
     examples = [
         example("q1", "one", "SELECT a FROM t"),
         example("q2", "one", "SELECT a FROM t ORDER BY a LIMIT 1"),
@@ -44,8 +44,8 @@ def test_a_summary_counts() -> None:
     summary = summarize(examples, verdicts, "bird")
     numbers = summary.metrics()
     assert (numbers["count"], numbers["bird/count"]) == (5.0, 3.0)
-    assert numbers["bird"] == pytest.approx(2 / 3), "of those whose gold ran"
-    assert numbers["accuracy"] == pytest.approx(2 / 5), "of all, as a leaderboard counts"
+    assert numbers["bird"] == pytest.approx(2 / 3), "of the questions whose gold ran"
+    assert numbers["accuracy"] == pytest.approx(2 / 5), "of all, like a leaderboard"
     assert (numbers["test_suite"], numbers["valid"]) == (pytest.approx(1 / 3), pytest.approx(3 / 5))
     assert (numbers["gold_failures"], numbers["gold_timeouts"]) == (2.0, 1.0)
     assert (numbers["status/timeout"], numbers["gold_status/schema_error"]) == (1.0, 1.0)
@@ -60,74 +60,74 @@ def test_a_summary_counts() -> None:
     assert "reliability/0" not in numbers
 
 
-def test_reliability_pays_silence_where_there_is_no_answer_and_makes_errors_dear() -> None:
+def test_reliability_rewards_abstention_and_penalizes_errors() -> None:
     mute = [Example(f"m{i}", "one", "db", "?", "", answerable=False) for i in range(2)]
     examples = [*(example(f"q{i}") for i in range(4)), *mute]
     verdicts = [
         verdict("q0", 1.0),
         verdict("q1", 0.0),  # wrong
-        verdict("q2", 0.0, status="no_sql"),  # silent: earns nothing, costs nothing
-        Verdict("q3", "SELECT 1", "ok", "timeout"),  # its gold fails, so that nothing is right there
-        verdict("m0", 1.0, status="no_sql"),  # silent, and right to be
-        verdict("m1", 0.0),  # answers what has no answer: wrong
+        verdict("q2", 0.0, status="no_sql"),  # no SQL: no reward and no penalty
+        Verdict("q3", "SELECT 1", "ok", "timeout"),  # its gold fails, so no answer is right
+        verdict("m0", 1.0, status="no_sql"),  # no SQL, which is right
+        verdict("m1", 0.0),  # SQL for an unanswerable question: wrong
     ]
     numbers = summarize(examples, verdicts, "bird").metrics()
     found = [numbers[f"reliability/{cost}"] for cost in ("0", "5", "10", "N")]
     assert found == pytest.approx([2 / 6, (2 - 3 * 5) / 6, (2 - 3 * 10) / 6, (2 - 3 * 6) / 6])
 
 
-def test_a_group_without_a_score_has_no_number() -> None:
+def test_group_without_a_score_has_no_number() -> None:
     examples = [example("q1", "one"), example("q2", "two")]
     numbers = summarize(examples, [verdict("q1", 1.0), Verdict("q2", "x", "ok", "timeout")]).metrics()
     assert "bird/database/two" not in numbers
     assert numbers["count/database/two"] == 1.0
 
 
-def test_a_summary_of_nothing() -> None:
+def test_empty_summary() -> None:
     assert summarize([], []).metrics()["count"] == 0.0
 
 
-def test_a_share_has_wilsons_interval_with_t_of_the_databases() -> None:
-    # t of 2 degrees of freedom is 4.302653: the bound of 0 of n is t^2 / (n + t^2).
+def test_share_has_wilsons_interval_with_t_of_the_databases() -> None:
+    # t of 2 degrees of freedom is 4.302653: the limit of 0 of n is t^2 / (n + t^2).
     low, high = share_interval(np.zeros(60), [f"d{i % 3}" for i in range(60)])
     assert (low, high) == (0.0, pytest.approx(18.512820 / 78.512820, abs=1e-6))
     assert share_interval(np.ones(60), [f"d{i % 3}" for i in range(60)]) == (pytest.approx(1 - high), 1.0)
-    # Databases that agree are as good as independent questions, and no better: Wilson's of 5 of 10, t of 4 degrees.
+    # Equal databases equal independent questions: Wilson's interval of 5 of 10, t of 4 degrees.
     halves = share_interval(np.array([0.0, 1.0] * 5), [f"d{i // 2}" for i in range(10)])
     half = 0.5 * 2.776445 / math.sqrt(10 + 2.776445**2)
     assert halves == (pytest.approx(0.5 - half, abs=1e-6), pytest.approx(0.5 + half, abs=1e-6))
-    # Two databases that say the opposite: next to nothing is known.
+    # Two databases with opposite results: the interval is almost [0, 1].
     opposite = share_interval(np.array([1.0, 1.0, 0.0, 0.0]), ["a", "a", "b", "b"])
     assert opposite[0] < 0.01
     assert opposite[1] > 0.99
     assert share_interval(np.array([1.0]), ["a"]) == (0.0, 1.0)
-    assert share_interval(np.array([0.0]), ["a"]) == (0.0, 1.0), "of one question nothing is known, right or wrong"
+    assert share_interval(np.array([0.0]), ["a"]) == (0.0, 1.0), "one question gives no information, right or wrong"
     assert share_interval(np.array([]), []) == (0.0, 0.0)
-    assert share_interval(np.full(5, 1.118), list("abcde"))[1] == 1.118, "speed may exceed 1, and is no share"
+    assert share_interval(np.full(5, 1.118), list("abcde"))[1] == 1.118, "speed may exceed 1 and is no share"
     examples = [example(f"q{i}", f"d{i % 3}") for i in range(60)]
     numbers = summarize(examples, [verdict(one.uid, 0.0) for one in examples], "bird").metrics()
     assert (numbers["bird"], numbers["bird/low"], numbers["bird/high"]) == (0.0, 0.0, high)
 
 
-def test_a_mean_has_t_errors_over_databases() -> None:
-    # Means of 0.2, 0.4 and 0.6 a database of equal size: the error of 0.4 is 0.2 / sqrt(3).
+def test_mean_has_t_errors_over_databases() -> None:
+    # Means of 0.2, 0.4 and 0.6 per database of equal size: the error of 0.4 is 0.2 / sqrt(3).
     values = np.repeat([0.2, 0.4, 0.6], 4) - 0.4
     half = 4.302653 * 0.2 / math.sqrt(3)
     found = interval(values, [name for name in "abc" for _ in range(4)])
     assert found == (pytest.approx(-half, abs=1e-6), pytest.approx(half, abs=1e-6))
     assert interval(np.zeros(60), ["a", "b", "c"] * 20) == pytest.approx((-0.235793, 0.235793), abs=1e-6)
-    assert interval(np.array([-1.0]), ["a"]) == (-1.0, 1.0), "one question says nothing"
+    assert interval(np.array([-1.0]), ["a"]) == (-1.0, 1.0), "one question gives no information"
     assert interval(np.array([]), []) == (0.0, 0.0)
 
 
-def test_one_database_has_its_questions_taken_for_independent() -> None:
+def test_questions_of_one_database_count_as_independent() -> None:
     low, high = share_interval(np.array([1.0, 0.0] * 50), ["a"] * 100)
     # The deviation of a share of 1/2 over 100 is 0.05.
     assert (low, high) == (pytest.approx(0.4, abs=0.02), pytest.approx(0.6, abs=0.02))
 
 
 def coverage(share: float, alike: float, databases: int, runs: int = 400) -> float:
-    """Return how often the interval holds the share, of databases that differ: `alike` correlates their questions."""
+    """Return the interval's coverage of the true share over databases; `alike` correlates their questions."""
     rng = np.random.default_rng(7)
     scale = (1 - alike) / alike
     held = 0
@@ -142,7 +142,7 @@ def coverage(share: float, alike: float, databases: int, runs: int = 400) -> flo
 
 @pytest.mark.slow
 @pytest.mark.parametrize("databases", [2, 3, 5, 10, 20])
-def test_intervals_hold_the_truth(databases: int) -> None:
+def test_intervals_contain_the_true_share(databases: int) -> None:
     found = {(share, alike): coverage(share, alike, databases) for share in (0.2, 0.5) for alike in (0.02, 0.1, 0.3)}
     found[0.03, 0.02] = coverage(0.03, 0.02, databases)
     assert min(found.values()) >= 0.9, found
@@ -157,13 +157,13 @@ def test_mcnemar(better: int, worse: int, expected: float) -> None:
     assert mcnemar(better, worse) == pytest.approx(expected)
 
 
-def test_mcnemar_of_many() -> None:
-    # As the normal distribution has it: (6100 - 5900) / sqrt(12000) with the correction for continuity.
+def test_mcnemar_of_many_pairs() -> None:
+    # By the normal distribution: (6100 - 5900) / sqrt(12000) with the continuity correction.
     z = (200 - 1) / math.sqrt(12_000)
     assert mcnemar(6_100, 5_900) == pytest.approx(math.erfc(z / math.sqrt(2)), rel=1e-3)
 
 
-def test_paired_runs_name_what_changed() -> None:
+def test_paired_runs_name_the_changes() -> None:
     examples = [example(f"q{i}", f"db{i % 3}") for i in range(6)]
     first = [verdict(f"q{i}", float(i < 2)) for i in range(5)] + [Verdict("q5", "x", "ok", "timeout")]
     second = [verdict(f"q{i}", float(i > 0)) for i in range(6)]
@@ -171,7 +171,7 @@ def test_paired_runs_name_what_changed() -> None:
     assert (found.first, found.second, found.difference) == (0.4, 0.8, pytest.approx(0.4))
     assert (found.better, found.worse, found.unpaired) == (("q2", "q3", "q4"), ("q0",), ("q5",))
     assert found.p_mcnemar == pytest.approx(2 * (1 + 4) / 16)
-    # Summed by database: 0 (q0 and q3), 1 (q4) and 1 (q2); of four flips of the last two, two are as large.
+    # Sums per database: 0 (q0 and q3), 1 (q4) and 1 (q2); two of four sign flips of the last two are as large.
     assert (found.databases, found.p_value) == (3, 2 / 4)
     assert found.low <= found.difference <= found.high
     with pytest.raises(InputError, match="different questions: q0"):

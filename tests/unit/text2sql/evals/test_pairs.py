@@ -11,7 +11,7 @@ from jaxrl_sql.text2sql.evals.pairs import caution, mcnemar, sign_flip
 
 
 def p_of(sums: list[float]) -> float:
-    """Return the p value of databases with these summed differences, in questions of at most 1."""
+    """Return the p value of databases with these summed differences; each question contributes at most 1."""
     sizes = [max(1, round(abs(value))) for value in sums]
     change = np.repeat([value / size for value, size in zip(sums, sizes, strict=True)], sizes)
     return sign_flip(change, [str(i) for i, size in enumerate(sizes) for _ in range(size)])
@@ -33,7 +33,7 @@ def test_sign_flips_by_hand(sums: list[float], expected: float) -> None:
     assert p_of(sums) == expected
 
 
-def test_exact_flips_are_those_of_all_signs() -> None:
+def test_exact_flips_equal_the_enumeration_of_signs() -> None:
     rng = np.random.default_rng(3)
     for _ in range(20):
         sums = rng.integers(-6, 9, 9)
@@ -41,7 +41,7 @@ def test_exact_flips_are_those_of_all_signs() -> None:
         assert p_of(list(sums)) == pytest.approx(np.mean([total >= abs(sums.sum()) for total in totals]))
 
 
-def test_random_flips_of_many_databases_come_near_the_exact_p() -> None:
+def test_random_flips_of_many_databases_approximate_the_exact_p() -> None:
     sums = [3, -1, 2, 2, -2, 1, 4, 1, -1, 2] * 3
     ways = {0: 1}
     for value in sums:
@@ -56,8 +56,8 @@ def test_random_flips_of_many_databases_come_near_the_exact_p() -> None:
 
 
 @pytest.mark.parametrize("databases", [8, 12])
-def test_equal_runs_are_called_different_in_one_of_twenty(databases: int) -> None:
-    """Each database shifts the difference at random, with mean 0; McNemar's test takes that for a difference."""
+def test_false_positive_rate_of_equal_runs_is_one_in_twenty(databases: int) -> None:
+    """Each database shifts the difference at random, with mean 0; McNemar's test reports that as a difference."""
     rng = np.random.default_rng(11)
     names = [str(i) for i in range(databases) for _ in range(50)]
     flips, counts = [], []

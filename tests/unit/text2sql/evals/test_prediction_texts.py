@@ -49,7 +49,7 @@ PROSE = ["no tables match; cannot answer", "Sorry, unknown", "NO_SQL", "invalid 
 
 @pytest.mark.parametrize("field", ["", "sql"])
 @pytest.mark.parametrize("answer", [*NO_ANSWERS, *PROSE, ""])
-def test_a_first_answer_that_is_no_query_is_no_header(answer: str, field: str, tmp_path: Path) -> None:
+def test_first_answer_without_a_query_is_no_header(answer: str, field: str, tmp_path: Path) -> None:
     lines = [f"{answer}\tshop", "SELECT 1\tshop", "SELECT 2\tzoo"]
     content = "".join(f"{line}\n" for line in lines)
     expected = [answer or None, "SELECT 1", "SELECT 2"]
@@ -59,7 +59,7 @@ def test_a_first_answer_that_is_no_query_is_no_header(answer: str, field: str, t
 
 
 @pytest.mark.parametrize("mark", [",", ";", "\t"])
-def test_a_table_without_known_names_is_not_read_as_lines(mark: str, tmp_path: Path) -> None:
+def test_table_without_known_names_is_not_read_as_lines(mark: str, tmp_path: Path) -> None:
     path = tmp_path / "p"
     assert "--field NAME selects the field of the SQL" in refusal(
         path, f"my_sql{mark}name\nSELECT 1{mark}a\nSELECT 2{mark}b\n"
@@ -74,7 +74,7 @@ def test_a_table_without_known_names_is_not_read_as_lines(mark: str, tmp_path: P
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("place", [0, 7])
-def test_a_line_that_begins_as_a_part_of_a_query_is_one_answer(answer: str, place: int, tmp_path: Path) -> None:
+def test_line_starting_with_a_query_fragment_is_one_answer(answer: str, place: int, tmp_path: Path) -> None:
     lines = [*QUERIES[:place], answer, *QUERIES[place + 1 :]]
     assert read_texts(tmp_path / "p", lines) == lines
     (tmp_path / "p").write_text(json.dumps(["SELECT 1", answer, "SELECT 2"]))
@@ -91,7 +91,7 @@ def test_a_line_that_begins_as_a_part_of_a_query_is_one_answer(answer: str, plac
 
 
 @pytest.mark.parametrize("line", ["FROM t{} SELECT a", "FROM t{}", "FROM (SELECT {}) SELECT a"])
-def test_lines_of_duckdb_may_all_begin_with_from(line: str, tmp_path: Path) -> None:
+def test_duckdb_lines_may_start_with_from(line: str, tmp_path: Path) -> None:
     lines = [line.format(i) for i in range(5)]
     assert read_texts(tmp_path / "p", lines) == lines
 
@@ -107,7 +107,7 @@ def test_queries_over_several_lines_are_refused(part: str, tmp_path: Path) -> No
     assert read_texts(tmp_path / "p", lines, "sql") == lines
 
 
-def test_a_word_in_line_1_may_be_a_header_where_it_is_one_line_too_many(tmp_path: Path) -> None:
+def test_word_in_line_1_may_be_a_header_if_it_is_one_line_too_many(tmp_path: Path) -> None:
     path = tmp_path / "p"
     whole = "Model\nSELECT 0\nSELECT 1\nSELECT 2\n"
     assert "line 1 may be a header, 'Model': --field 'Model' selects it" in refusal(path, whole)
@@ -135,12 +135,12 @@ def test_statements_of_any_kind_are_sql(sql: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("prose", ["Show me the table.", "Update your schema.", "Set it up first.", "Create a view?"])
-def test_prose_that_begins_as_a_statement_is_no_sql(prose: str, tmp_path: Path) -> None:
+def test_prose_starting_like_a_statement_is_no_sql(prose: str, tmp_path: Path) -> None:
     assert "3 of 3 texts do not start like SQL" in refusal(tmp_path / "p", json_lines(*((uid, prose) for uid in IDS)))
 
 
 @pytest.mark.parametrize("name", ["index", "idx", "", "row_id"])
-def test_an_index_that_is_empty_everywhere_is_no_index(name: str, tmp_path: Path) -> None:
+def test_empty_index_column_is_no_index(name: str, tmp_path: Path) -> None:
     path = tmp_path / "p"
     expected = ["SELECT 0", "SELECT 1", "SELECT 2"]
     for blank in (None, " "):
@@ -152,14 +152,14 @@ def test_an_index_that_is_empty_everywhere_is_no_index(name: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("blank", [None, "", " "])
-def test_ids_that_are_empty_everywhere_name_the_way_out(blank: str | None, tmp_path: Path) -> None:
+def test_error_for_empty_ids_suggests_a_fix(blank: str | None, tmp_path: Path) -> None:
     lines = json.dumps([{"qid": blank, "sql": f"SELECT {i}"} for i in range(3)])
     assert "remove qid, which is empty everywhere, to pair entry by entry" in refusal(tmp_path / "p", lines)
     some = json.dumps([{"qid": i or blank, "sql": f"SELECT {i}"} for i in range(3)])
     assert "empty everywhere" not in refusal(tmp_path / "p", some)
 
 
-def test_a_tab_in_sql_names_no_database(tmp_path: Path) -> None:
+def test_tab_in_sql_separates_no_database(tmp_path: Path) -> None:
     path = tmp_path / "p"
     for form in ("SELECT a FROM\tt{}", "SELECT\ta\tFROM\tt{}", "SELECT a,\tb{}", "SELECT a LIMIT\t{}", "SELECT\tx{}"):
         lines = [form.format(i) for i in range(3)]
@@ -174,7 +174,7 @@ def test_a_tab_in_sql_names_no_database(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("head", ["id,sql", "question_id;sql", "ID\tsql"])
-def test_ids_of_a_table_that_pandas_wrote_with_a_point_are_whole_numbers(head: str, tmp_path: Path) -> None:
+def test_float_ids_of_a_pandas_predictions_table_are_whole_numbers(head: str, tmp_path: Path) -> None:
     mark = next(mark for mark in ",;\t" if mark in head)
     for ids, expected in (("2.0 0.0 1.0", "2 0 1"), ("2.0 0.1 1.1", "2.0 0.1 1.1"), ("2.0 1 0.0", "2.0 1 0.0")):
         table = f"{head}\n" + "".join(f"{uid}{mark}SELECT 1\n" for uid in ids.split())
@@ -189,7 +189,7 @@ ORDER_FIELDS = [
 
 
 @pytest.mark.parametrize("name", ORDER_FIELDS)
-def test_a_field_of_another_order_is_not_paired_by_place(name: str, tmp_path: Path) -> None:
+def test_field_in_another_order_is_not_paired_by_position(name: str, tmp_path: Path) -> None:
     path, reason = tmp_path / "p", "does not count the entries: rename it to id"
     for order in ((2, 0, 1), ("a", "b", "c")):
         assert reason in refusal(path, json.dumps([{name: i, "sql": "SELECT 1"} for i in order]))

@@ -1,4 +1,4 @@
-"""Predictions are read as what they are, paired with their questions or refused: never scored for another."""
+"""Predictions are parsed by format and paired with their own questions, or refused."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def csv_of(header: str, mark: str) -> str:
         ("\ufeff" + csv_of('"id","sql"', ","), "table"),
     ],
 )
-def test_files_with_ids_are_paired_by_them(content: str, form: str, tmp_path: Path) -> None:
+def test_files_with_ids_are_paired_by_id(content: str, form: str, tmp_path: Path) -> None:
     found = paired(tmp_path / "p", content)
     assert found.sqls == dict(zip(IDS, SQLS, strict=True))
     assert form in found.notes[0]
     assert len(found.notes) == 1
 
 
-def test_birds_numbers_are_places_where_the_databases_agree(tmp_path: Path) -> None:
+def test_birds_numbers_are_positions_if_the_databases_agree(tmp_path: Path) -> None:
     numbered = {str(i): f"{sql}{BIRD_MARK}{QUESTIONS[i].db_id}" for i, sql in enumerate(SQLS)}
     found = paired(tmp_path / "p.json", json.dumps(numbered))
     assert list(found.sqls.values()) == SQLS
@@ -76,23 +76,25 @@ def test_birds_numbers_are_places_where_the_databases_agree(tmp_path: Path) -> N
     fewer = {key: numbered[key] for key in "01"}
     assert "none of its 2 ids is a question's" in refusal(tmp_path / "p.json", json.dumps(fewer))
     plain = dict(zip("012", SQLS, strict=True))
-    assert "none of its 3 ids" in refusal(tmp_path / "p.json", json.dumps(plain)), "positions, and no database to check"
+    assert "none of its 3 ids" in refusal(tmp_path / "p.json", json.dumps(plain)), (
+        "positions without a database to check"
+    )
 
 
-def test_what_bird_writes_for_nothing_is_no_sql(tmp_path: Path) -> None:
+def test_birds_placeholder_for_no_answer_is_no_sql(tmp_path: Path) -> None:
     found = paired(tmp_path / "p.json", json.dumps({"q0": 0, "q1": f"SELECT 1{BIRD_MARK}shop", "q2": " "}))
     assert found.sqls == {"q0": None, "q1": "SELECT 1", "q2": None}
     assert "2 predictions hold no SQL and count as wrong (q0, q2)" in found.notes[1]
 
 
-def test_code_fences_are_told(tmp_path: Path) -> None:
+def test_code_fences_are_reported(tmp_path: Path) -> None:
     found = paired(tmp_path / "p.json", json.dumps({"q0": "```sql\nSELECT 1\n```", "q1": "SELECT 1", "q2": "SELECT 2"}))
     assert found.sqls["q0"] == "```sql\nSELECT 1\n```"
     assert "1 predictions are in a code fence" in found.notes[1]
     assert "(q0)" in found.notes[1]
 
 
-def test_no_sql_for_a_question_without_an_answer_is_not_called_wrong(tmp_path: Path) -> None:
+def test_missing_sql_for_an_unanswerable_question_is_not_wrong(tmp_path: Path) -> None:
     (tmp_path / "p.json").write_text(json.dumps({"q0": None, "q1": None, "q2": "SELECT 1"}))
     questions = [dataclasses.replace(QUESTIONS[0], answerable=False), *QUESTIONS[1:]]
     found = pair(read_predictions(tmp_path / "p.json"), questions, IDS)
@@ -100,7 +102,7 @@ def test_no_sql_for_a_question_without_an_answer_is_not_called_wrong(tmp_path: P
     assert "1 predictions hold no SQL and count as wrong (q1)" in found.notes[1]
 
 
-def test_lines_without_ids_are_paired_only_when_the_counts_agree(tmp_path: Path) -> None:
+def test_lines_without_ids_are_paired_only_with_equal_counts(tmp_path: Path) -> None:
     path = tmp_path / "pred.sql"
     assert list(paired(path, "SELECT 1\tshop\r\nSELECT '\t'\nSELECT 3\tzoo\n").sqls.values()) == [
         "SELECT 1", "SELECT '\t'", "SELECT 3",
@@ -117,7 +119,7 @@ def test_lines_without_ids_are_paired_only_when_the_counts_agree(tmp_path: Path)
     assert list(paired(path, json.dumps(SQLS)).sqls.values()) == SQLS
 
 
-def test_lines_keep_their_place_behind_a_question_that_cannot_be_judged(tmp_path: Path) -> None:
+def test_lines_keep_their_position_after_an_unjudged_question(tmp_path: Path) -> None:
     path = tmp_path / "pred.sql"
     path.write_text("SELECT 0\nSELECT 1\nSELECT 2\n")
     found = pair(read_predictions(path), [QUESTIONS[0], QUESTIONS[2]], IDS)
@@ -125,7 +127,7 @@ def test_lines_keep_their_place_behind_a_question_that_cannot_be_judged(tmp_path
     assert "1 predictions are for questions that cannot be judged and are skipped (q1)" in found.notes[1]
 
 
-def test_lines_for_another_set_are_not_read_as_names_of_columns(tmp_path: Path) -> None:
+def test_lines_for_another_set_are_not_column_names(tmp_path: Path) -> None:
     path = tmp_path / "pred.sql"
     assert "3 predictions are for another database (line 1 is for SHOP," in refusal(
         path, "SELECT 1\tSHOP\nSELECT 2\tSHOP\nSELECT 3\tcars\n"
@@ -136,7 +138,7 @@ def test_lines_for_another_set_are_not_read_as_names_of_columns(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("gold", ["sql", "SQL", "query"])
-def test_a_gold_beside_the_prediction_is_not_taken_for_it(gold: str, tmp_path: Path) -> None:
+def test_gold_field_is_not_used_as_the_prediction(gold: str, tmp_path: Path) -> None:
     path = tmp_path / "p"
     entries = [{"id": uid, gold: "SELECT gold", "pred_sql": sql} for uid, sql in zip(IDS, SQLS, strict=True)]
     assert list(paired(path, json.dumps(entries)).sqls.values()) == SQLS
@@ -154,7 +156,7 @@ NAMES = ("generated_sql", "predicted_query", "predict_sql", "model_output", "pre
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_sql_in_two_fields_is_refused_and_chosen_by_name(name: str, tmp_path: Path) -> None:
+def test_two_sql_fields_are_refused_unless_one_is_selected(name: str, tmp_path: Path) -> None:
     path = tmp_path / "p"
     entries = [
         {"id": uid, "question": "With?", "sql": "SELECT x", name: sql} for uid, sql in zip(IDS, SQLS, strict=True)
@@ -167,21 +169,23 @@ def test_sql_in_two_fields_is_refused_and_chosen_by_name(name: str, tmp_path: Pa
     assert list(paired(path, whole, "sql").sqls.values()) == ["SELECT x"] * 3
     assert "3 of 3 have no answer (entry 0, entry 1, entry 2)" in refusal(path, whole, "answer")
     fenced = [{**one, name: "```sql\nSELECT\n  x;\n```", "gold_sql": "SELECT y"} for one in entries]
-    assert list(paired(path, json.dumps(fenced)).sqls.values()) == ["SELECT x"] * 3, "the same SQL, and a gold by name"
+    assert list(paired(path, json.dumps(fenced)).sqls.values()) == ["SELECT x"] * 3, (
+        "the same SQL, and a gold selected by name"
+    )
     if name.lower() != "sql":
         table = f"id,sql,{name}\n" + "".join(f"{uid},SELECT x,SELECT y\n" for uid in IDS)
         assert f"3 of 3 hold different SQL in sql and {name.lower()}" in refusal(path, table)
         assert list(paired(path, table, name).sqls.values()) == ["SELECT y"] * 3
 
 
-def test_answers_that_some_entries_lack_are_not_filled_with_golds(tmp_path: Path) -> None:
+def test_missing_answers_are_not_filled_with_golds(tmp_path: Path) -> None:
     entries = [{"id": uid, "sql": "SELECT gold", "pred_sql": sql} for uid, sql in zip(IDS, SQLS, strict=True)]
     del entries[1]["pred_sql"]
     said = refusal(tmp_path / "p", json.dumps(entries))
     assert "1 of 3 have no pred_sql (entry 1); --field NAME selects the field of the SQL, of the fields id, sql" in said
 
 
-def test_golds_are_no_predictions_unless_their_field_is_chosen(tmp_path: Path) -> None:
+def test_golds_are_no_predictions_unless_their_field_is_selected(tmp_path: Path) -> None:
     path, gold = tmp_path / "p", QUESTIONS[0].gold_sql
     for whole in (
         json_lines(*((uid, f"{gold} ;") for uid in IDS)),
@@ -196,7 +200,7 @@ def test_golds_are_no_predictions_unless_their_field_is_chosen(tmp_path: Path) -
     assert "has no field names: --field can only be sql" in refusal(path, f"{gold}\n" * 3, "query")
 
 
-def test_a_table_is_not_read_as_lines(tmp_path: Path) -> None:
+def test_table_is_not_read_as_lines(tmp_path: Path) -> None:
     """A header and a row for all questions but one have as many lines as there are questions."""
     path = tmp_path / "p.csv"
     for header in ("id,model_sql", "key,answer", "question,my_sql"):
@@ -210,7 +214,7 @@ def test_a_table_is_not_read_as_lines(tmp_path: Path) -> None:
     assert len(paired(path, "SELECT a, id\nselect name,id\nWITH x,id\n").sqls) == 3
 
 
-def test_lines_of_an_id_a_tab_and_sql_need_no_header(tmp_path: Path) -> None:
+def test_lines_with_id_tab_and_sql_need_no_header(tmp_path: Path) -> None:
     path, sqls = tmp_path / "p", ["SELECT 1", "(SELECT 2)", "with x as (SELECT 3) select * from x"]
     pairs = zip(IDS[::-1], sqls[::-1], strict=True)
     tabbed = paired(path, "".join(f"{uid}\t{sql}\r\n" for uid, sql in pairs))
@@ -258,7 +262,7 @@ def test_other_formats_are_refused_with_the_reason(content: str | bytes, reason:
     assert "write it as UTF-8" not in message
 
 
-def test_texts_that_are_no_sql_are_scored_among_sql_or_where_the_field_is_chosen(tmp_path: Path) -> None:
+def test_texts_without_sql_are_scored_among_sql_or_in_a_selected_field(tmp_path: Path) -> None:
     path = tmp_path / "p"
     assert list(paired(path, "SELECT 1\nI do not know.\n/* a */ SELECT 3\n").sqls.values())[1] == "I do not know."
     assert list(paired(path, "no\nno idea\nnone\n", "sql").sqls.values()) == ["no", "no idea", "none"]
@@ -268,7 +272,7 @@ def test_texts_that_are_no_sql_are_scored_among_sql_or_where_the_field_is_chosen
 
 
 @pytest.mark.parametrize("name", ["", "Unnamed: 0", "index"])
-def test_an_index_without_ids_must_count_the_entries(name: str, tmp_path: Path) -> None:
+def test_index_without_ids_must_count_the_entries(name: str, tmp_path: Path) -> None:
     def table(*index: object) -> str:
         return f"{name},sql\n" + "".join(f"{value},SELECT {i}\n" for i, value in enumerate(index))
 
@@ -286,14 +290,14 @@ def test_whole_numbers_are_ids_in_any_spelling(number: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("value", ["null", "NaN", '""', "[0]", '{"a": 0}', "true", "2.5", "1e16", "Infinity"])
-def test_an_id_that_is_unusable_is_no_reason_to_pair_by_place(value: str, tmp_path: Path) -> None:
+def test_unusable_id_does_not_cause_pairing_by_position(value: str, tmp_path: Path) -> None:
     lines = "".join(f'{{"id": {value}, "sql": "SELECT {i}"}}\n' for i in range(3))
     reason = "have no id" if value in ("null", "NaN", '""') else "have an id that is neither text nor a whole number"
     assert f"3 of 3 {reason}" in refusal(tmp_path / "p", lines)
 
 
-def test_the_first_question_of_a_repeated_id_has_its_own_prediction(tmp_path: Path) -> None:
-    """BIRD's mini-dev has two ids twice."""
+def test_first_question_of_a_repeated_id_has_its_own_prediction(tmp_path: Path) -> None:
+    """BIRD's mini-dev has two repeated ids."""
     path, order = tmp_path / "p", ["q0", "q1", "q1", "q2"]
     sqls = [f"SELECT {i}" for i in range(4)]
     numbered = {str(i): f"{sqls[i]}{BIRD_MARK}{'zoo' if i == 3 else 'shop'}" for i in (2, 3, 0, 1)}
@@ -308,7 +312,7 @@ def test_the_first_question_of_a_repeated_id_has_its_own_prediction(tmp_path: Pa
     assert by_id.notes[-1].endswith("the first is judged: a prediction may be for another of them (q1)")
 
 
-def test_a_submission_has_nothing_for_the_second_question_of_an_id(tmp_path: Path) -> None:
+def test_submission_lacks_the_second_question_of_a_repeated_id(tmp_path: Path) -> None:
     questions, sqls = (
         [("q0", "shop"), ("q1", "shop"), ("q1", "zoo"), ("q2", "zoo")],
         {"q0": "SELECT 0", "q1": "SELECT 1"},
@@ -323,7 +327,7 @@ def test_a_submission_has_nothing_for_the_second_question_of_an_id(tmp_path: Pat
     assert (tmp_path / "submission/q1.sql").read_text() == "SELECT 1\n"
 
 
-def test_too_few_or_too_many_are_refused_or_told(tmp_path: Path) -> None:
+def test_missing_or_surplus_predictions_are_refused_or_reported(tmp_path: Path) -> None:
     path = tmp_path / "p.jsonl"
     fewer = json_lines(("q0", "SELECT 1"))
     assert "2 of 3 questions have no prediction (q1, q2)" in refusal(path, fewer)
@@ -363,11 +367,13 @@ def test_too_few_or_too_many_are_refused_or_told(tmp_path: Path) -> None:
         ('id,sql\nq0,"SELECT 1\n', "not CSV"),
     ],
 )
-def test_what_cannot_be_read_is_told_with_counts_and_places(content: str | bytes, words: str, tmp_path: Path) -> None:
+def test_unreadable_file_is_reported_with_counts_and_positions(
+    content: str | bytes, words: str, tmp_path: Path
+) -> None:
     assert words in refusal(tmp_path / "p", content)
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="No such file"):
         read_predictions(tmp_path / "nowhere")
     (tmp_path / "results").mkdir()
@@ -376,7 +382,7 @@ def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["jsonl", "spider", "bird", "ehrsql", "spider2"])
-def test_a_submission_reads_back_as_it_was(form: str, tmp_path: Path) -> None:
+def test_submission_round_trips(form: str, tmp_path: Path) -> None:
     sqls: dict[str, str | None] = {"q0": "SELECT 1", "q1": "SELECT a,\n\tb -- all; of\nFROM t", "q2": None}
     written = write_submission(form, tmp_path, [(one.uid, one.db_id) for one in QUESTIONS], sqls)
     lines = pair(read_predictions(written[0]), QUESTIONS, IDS).sqls
@@ -386,7 +392,7 @@ def test_a_submission_reads_back_as_it_was(form: str, tmp_path: Path) -> None:
     assert again == (sqls if form in ("jsonl", "ehrsql") else {**sqls, **flat, "q2": NOTHING})
 
 
-def test_a_query_in_one_line_means_the_same() -> None:
+def test_query_on_one_line_is_equivalent() -> None:
     sql = "SELECT '--' AS \"a\tb\", -- first\n 'x''\ny' /* and\n more */ , [c d]\nFROM (SELECT 1 AS [c d])"
     flat = one_line(sql)
     assert "\n" not in flat

@@ -1,4 +1,4 @@
-"""What is read in a gold: its level of difficulty, what it uses, and whether its LIMIT cuts through ties."""
+"""Analysis of golds: difficulty, features, and ties at their LIMIT."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_noise_has_no_level() -> None:
 @pytest.mark.data
 @pytest.mark.skipif("JAXRL_SQL_DATA" not in os.environ, reason="JAXRL_SQL_DATA does not name the real sets' folder")
 def test_spiders_dev_set_has_the_published_levels() -> None:
-    """All 1,034 questions: those that can be run, and those of the database that is too large to be here."""
+    """All 1,034 questions, including those of the database that is too large for the local copy."""
     folder = Path(os.environ["JAXRL_SQL_DATA"]) / "spider_dev"
     rows = [json.loads(line) for line in (folder / "questions.jsonl").read_text(encoding="utf-8").splitlines()]
     rows += json.loads((folder / "questions_unusable_wta_1.json").read_text(encoding="utf-8"))
@@ -85,7 +85,7 @@ FEATURES = [
 @pytest.mark.parametrize(("sql", "expected"), FEATURES)
 def test_features(sql: str, expected: str) -> None:
     found = set(features_of(sql)) - ({"aggregate"} if "window" in expected else set())
-    # How the trees of functions on dates are built differs between versions of sqlglot: a cast may come with them.
+    # sqlglot's versions build different trees for date functions: a cast may be included.
     assert found - ({"cast"} if expected == "date" else set()) == set(expected.split())
 
 
@@ -96,21 +96,21 @@ TIES = [
     ("SELECT a FROM t ORDER BY c DESC LIMIT 1 OFFSET 1", True),
     ("SELECT a FROM t ORDER BY c DESC LIMIT 1, 1", True),
     ("SELECT a FROM t ORDER BY c DESC LIMIT 1 OFFSET 2", False),
-    ("SELECT c FROM t ORDER BY c DESC LIMIT 1", False),  # the tied rows are the same
+    ("SELECT c FROM t ORDER BY c DESC LIMIT 1", False),  # the tied rows are equal
     ("SELECT a, c FROM t ORDER BY 2 DESC LIMIT 1", True),
     ("SELECT a, c AS what FROM t ORDER BY what DESC LIMIT 1", True),
     ("SELECT t.b, c AS b FROM t ORDER BY b DESC LIMIT 1", True),  # SQLite prefers the alias
     ("SELECT * FROM t ORDER BY c DESC LIMIT 1", True),
     ("SELECT * FROM t ORDER BY c LIMIT 1", False),
     ("SELECT a FROM t LIMIT 2", True),  # no order at all
-    ("SELECT a FROM t LIMIT 4", False),  # nothing is cut
+    ("SELECT a FROM t LIMIT 4", False),  # nothing is truncated
     ("SELECT b FROM t GROUP BY b ORDER BY count(*) DESC LIMIT 1", False),
     ("SELECT b FROM t WHERE a <> 2 GROUP BY b ORDER BY count(*) DESC LIMIT 1", True),
     ("SELECT DISTINCT c FROM t ORDER BY c LIMIT 1", False),
-    ("SELECT DISTINCT b FROM t ORDER BY c LIMIT 1", False),  # cannot be found out
+    ("SELECT DISTINCT b FROM t ORDER BY c LIMIT 1", False),  # cannot be determined
     ("SELECT a FROM t UNION SELECT c FROM t ORDER BY a LIMIT 1", False),
     ("SELECT count(*) FROM t WHERE a > (SELECT a FROM t ORDER BY c DESC LIMIT 1)", True),
-    ("SELECT a FROM t AS o WHERE a IN (SELECT a FROM t WHERE b = o.b LIMIT 1)", False),  # does not run by itself
+    ("SELECT a FROM t AS o WHERE a IN (SELECT a FROM t WHERE b = o.b LIMIT 1)", False),  # does not run on its own
     ("SELECT a FROM t ORDER BY c DESC LIMIT a", False),
     ("SELECT nope FROM t LIMIT 1", False),
     ("SELECT a FROM (LIMIT", False),
@@ -138,7 +138,7 @@ TIES_ELSEWHERE = {
         ("SELECT a, d + INTERVAL '1 month' FROM t ORDER BY b NULLS FIRST LIMIT 1", False),
         ("SELECT a FROM t ORDER BY b NULLS LAST LIMIT 2 OFFSET 0", True),
         ("SELECT DISTINCT ON (c) c, a FROM t ORDER BY c LIMIT 1", False),
-        ("SELECT `a` FROM t LIMIT 1", False),  # none of its dialect
+        ("SELECT `a` FROM t LIMIT 1", False),  # not of its dialect
     ],
     "mysql": [
         ("SELECT `a` FROM `t` ORDER BY `c` DESC LIMIT 1", True),
@@ -157,7 +157,7 @@ TIES_ELSEWHERE = {
 @pytest.mark.parametrize(
     "dialect", ["duckdb", *(pytest.param(name, marks=pytest.mark.servers) for name in ("postgresql", "mysql"))]
 )
-def test_ties_of_other_engines_are_looked_for_in_their_dialect(
+def test_ties_of_other_engines_use_their_dialect(
     dialect: str, executor: Executor, server_database: Callable[[str, str], Server], tmp_path: Path
 ) -> None:
     if dialect == "duckdb":
@@ -172,7 +172,7 @@ def test_ties_of_other_engines_are_looked_for_in_their_dialect(
     assert [sql for (sql, expected), is_cut in zip(cases, found, strict=True) if is_cut != expected] == []
 
 
-def test_golds_are_read_in_their_dialect() -> None:
+def test_golds_are_parsed_in_their_dialect() -> None:
     example = Example("q", "db", "db.sqlite", "?", "SELECT a FROM t WHERE b ~ 'x' LIMIT 1", dialect="postgresql")
     assert example.gold_dialect == "sqlite", "without an engine golds are SQLite's"
     there = dataclasses.replace(example, engine_url="postgresql://h/d")

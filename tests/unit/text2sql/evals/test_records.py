@@ -1,4 +1,4 @@
-"""What is kept of a judged question can be written as JSON, whatever the database holds, and read back as it was."""
+"""A judged question's record is valid JSON for any database value and restores its verdict."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def examples(tmp_path: Path) -> list[Example]:
     return [Example(f"q{i}", "a", str(path), "?", gold) for i, gold in enumerate(golds)]
 
 
-def test_a_record_is_json_and_gives_its_verdict_back(executor: Executor, examples: list[Example]) -> None:
+def test_record_is_json_and_restores_its_verdict(executor: Executor, examples: list[Example]) -> None:
     long = "SELECT replace(hex(zeroblob(900)), '00', 'ab') AS x"
     dialogue = (("assistant", "a"), ("environment", "b"), ("assistant", "c"))
     said = [
@@ -63,7 +63,7 @@ def test_a_record_is_json_and_gives_its_verdict_back(executor: Executor, example
     assert verdicts[2].gold_status == "schema_error"
 
 
-def test_what_was_not_asked_is_wrong_and_says_why(executor: Executor, examples: list[Example]) -> None:
+def test_unasked_question_is_wrong_with_a_reason(executor: Executor, examples: list[Example]) -> None:
     unanswerable = Example("q3", "a", examples[0].db_path, "?", "", answerable=False)
     said = [Answered((), fault="prompt over 9 tokens"), Answered((None,), ("nothing",))]
     records = Judging(executor, RULES, "bird").records([unanswerable, examples[1]], said)
@@ -83,14 +83,14 @@ def test_votes_choose_and_are_counted_by_size(executor: Executor, examples: list
     assert voted["vote"]["5"] == 1.0
     assert voted["pass"]["1"] == pytest.approx(0.4)
     (failed,) = judging.records(examples[2:], [Answered(sqls, tuple("abcde"))])
-    assert "vote" not in failed, "a gold that fails says nothing of votes"
+    assert "vote" not in failed, "a failing gold gives no information on votes"
     numbers = judged("s", "bird", examples[1:], [[voted, failed]], Counts()).numbers
     assert numbers["vote/5"] == 1.0
     assert numbers["bird"] == 1.0
     assert numbers["accuracy"] == 0.5
 
 
-def test_answers_that_are_cut_are_counted_and_scored_as_before(executor: Executor, examples: list[Example]) -> None:
+def test_truncated_answers_are_counted_and_scored(executor: Executor, examples: list[Example]) -> None:
     right = "SELECT x FROM n"
     said = [
         Answered((right,), ("a",), finish_reasons=("length",)),
@@ -112,13 +112,13 @@ def test_answers_that_are_cut_are_counted_and_scored_as_before(executor: Executo
     assert "| answer: content_filter | 0.5 |  |" in text
 
 
-def test_predictions_have_no_ending(executor: Executor, examples: list[Example]) -> None:
+def test_predictions_have_no_finish_reason(executor: Executor, examples: list[Example]) -> None:
     records = Judging(executor, RULES, "bird").records(examples[:1], [Answered(("SELECT x FROM t",))])
     assert records[0]["finish_reason"] == ""
     assert not [name for name in judged("s", "bird", examples[:1], [records], Counts()).numbers if "finish" in name]
 
 
-def test_a_benchmark_that_prepares_queries_has_them_prepared(executor: Executor, examples: list[Example]) -> None:
+def test_benchmark_with_query_preparation_prepares_predictions(executor: Executor, examples: list[Example]) -> None:
     judging = Judging(executor, RULES, "bird", prepare=lambda sql: sql.replace("THIS", "n"))
     (record,) = judging.records(examples[1:2], [Answered(("SELECT x FROM THIS",), ("x",))])
     assert record["scores"]["bird"] == 1.0

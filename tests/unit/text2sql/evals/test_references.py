@@ -1,7 +1,7 @@
-"""Spider's and BIRD's evaluations, written again from their descriptions on Python's sqlite3, say what the judge says.
+"""The judge agrees with independent implementations of Spider's and BIRD's evaluations on Python's sqlite3.
 
-Pairs of a prediction and a gold come from mutating golds, so that many are nearly right: the other gold of a database,
-without DISTINCT, with columns swapped, with another literal, in no order.
+Mutated golds give pairs that are nearly right: the database's other gold, without DISTINCT, with columns swapped, with
+another literal, without an order.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ MAX_ROWS = 20_000
 
 
 class Failed(Exception):  # noqa: N818 - an answer, not a fault
-    """A query did not run."""
+    """A query failed."""
 
 
 class Reference:
-    """Runs SQL with Python's sqlite3 on kept connections; the bytes of text that are no UTF-8 are left out."""
+    """Runs SQL with Python's sqlite3 on cached connections; invalid UTF-8 bytes of texts are dropped."""
 
     def __init__(self) -> None:
         self.connections: dict[str, sqlite3.Connection] = {}
@@ -56,13 +56,13 @@ class Reference:
             connection.close()
 
 
-def bird_says(predicted: list[Row], gold: list[Row]) -> bool:
+def bird_verdict(predicted: list[Row], gold: list[Row]) -> bool:
     """Compare sets of rows."""
     return set(predicted) == set(gold)
 
 
-def spider_says(predicted: list[Row], gold: list[Row], gold_sql: str) -> bool:
-    """Look for one permutation of columns; rows are a list where the gold's text asks for an order, else a multiset."""
+def spider_verdict(predicted: list[Row], gold: list[Row], gold_sql: str) -> bool:
+    """Search a permutation of columns; rows are a list if the gold's text requests an order, else a multiset."""
     if not predicted and not gold:
         return True
     if len(predicted) != len(gold) or len(predicted[0]) != len(gold[0]):
@@ -79,7 +79,7 @@ def by_text(row: Row) -> Row:
 
 
 def moves(predicted: list[Row], gold: list[Row]) -> Iterator[list[Row]]:
-    """Iterate over what the permutations make of the prediction that put columns where their values are the gold's."""
+    """Yield the prediction's rows under each permutation that moves columns to equal values of the gold."""
     columns, wanted = ([Counter(column) for column in zip(*rows, strict=True)] for rows in (predicted, gold))
     fits = [[i for i, column in enumerate(columns) if column == other] for other in wanted]
 
@@ -95,7 +95,7 @@ def moves(predicted: list[Row], gold: list[Row]) -> Iterator[list[Row]]:
         yield [tuple(row[i] for i in order) for row in predicted]
 
 
-# --- the mutations: each changes a tree in place, or does nothing where there is nothing to change ---
+# --- the mutations: each changes a tree in place, if it applies ---
 
 Mutation = Callable[[exp.Expression, random.Random], None]
 
@@ -206,7 +206,7 @@ def pairs(examples: Sequence[Example], n: int, seed: int) -> list[tuple[Example,
 
 
 def check(examples: Sequence[Example], n: int, seed: int = 0) -> Counter[str]:
-    """Compare verdicts on n pairs; return how often each rule said what."""
+    """Compare verdicts on n pairs; return the number of each verdict per rule."""
     asked = pairs(examples, n, seed)
     limits = Limits(max_rows=MAX_ROWS, timeout_ms=10_000)
     with Executor(threads=2, limits=limits) as executor:
@@ -229,8 +229,8 @@ def check(examples: Sequence[Example], n: int, seed: int = 0) -> Counter[str]:
             else:
                 gold = reference.rows(example.db_path, example.gold_sql)
                 says = {
-                    "bird": bird_says(predicted, gold),
-                    "test_suite": spider_says(predicted, gold, example.gold_sql),
+                    "bird": bird_verdict(predicted, gold),
+                    "test_suite": spider_verdict(predicted, gold, example.gold_sql),
                 }
             for rule, right in says.items():
                 counts[f"{rule} {'right' if right else 'wrong'}"] += 1
@@ -240,7 +240,7 @@ def check(examples: Sequence[Example], n: int, seed: int = 0) -> Counter[str]:
     return counts
 
 
-# --- a small world of its own, whose values are what comparisons stumble on ---
+# --- a small synthetic database, with values that are hard to compare ---
 
 WORLD = """
 CREATE TABLE shop(id INTEGER PRIMARY KEY, name TEXT, town TEXT, area REAL, opened INT);
@@ -292,13 +292,13 @@ def world(tmp_path: Path) -> list[Example]:
         for i in range(60):
             note = rng.choice([None, "", "a", b"a", "1", 1, 1.0])
             db.execute("INSERT INTO sale VALUES (?, ?, ?, ?)", (i % 30, f"d{i % 5}", i % 4, note))
-        # Text that is no UTF-8: both evaluations read past the byte.
+        # Invalid UTF-8: both evaluations skip the byte.
         db.execute("INSERT INTO sale VALUES (1, 'd1', 2, CAST(x'61ff' AS TEXT))")
         db.commit()
     return [Example(f"q{i}", "world", str(path), "?", sql) for i, sql in enumerate(GOLDS)]
 
 
-def test_the_judge_says_what_the_references_say(world: list[Example]) -> None:
+def test_judge_agrees_with_the_references(world: list[Example]) -> None:
     counts = check(world, 500)
     assert counts["bird right"] > 50 < counts["test_suite right"]
     assert counts["bird wrong"] > 100 < counts["test_suite wrong"]
@@ -308,7 +308,7 @@ def test_the_judge_says_what_the_references_say(world: list[Example]) -> None:
 @pytest.mark.nightly
 @pytest.mark.data
 @pytest.mark.skipif("JAXRL_SQL_DATA" not in os.environ, reason="JAXRL_SQL_DATA does not name the real sets' folder")
-def test_the_judge_says_what_the_references_say_of_spider() -> None:
+def test_judge_agrees_with_the_references_on_spider() -> None:
     examples = load_split(os.environ["JAXRL_SQL_DATA"], "spider_dev").examples
     counts = check(examples, 10_000)
     assert counts["bird right"] > 1_000 < counts["test_suite right"]
@@ -318,7 +318,7 @@ def test_the_judge_says_what_the_references_say_of_spider() -> None:
 @pytest.mark.nightly
 @pytest.mark.data
 @pytest.mark.skipif("JAXRL_SQL_DATA" not in os.environ, reason="JAXRL_SQL_DATA does not name the real sets' folder")
-def test_a_suite_says_what_the_reference_says_of_each_of_its_databases() -> None:
+def test_suite_verdict_agrees_with_the_reference_on_each_database() -> None:
     data = Path(os.environ["JAXRL_SQL_DATA"])
     folder = data / "spider_dev_testsuite" / "databases"
     examples = [
@@ -339,11 +339,11 @@ def test_a_suite_says_what_the_reference_says_of_each_of_its_databases() -> None
             counts[f"{verdict.is_right('test_suite')} {right}"] += 1
             assert verdict.is_right("suite") is right, (example.uid, sql)
     assert counts["True True"] > 50
-    assert counts["True False"] > 5, "what is right on one database and wrong on others"
+    assert counts["True False"] > 5, "right on one database and wrong on others"
 
 
 def spider_agrees(reference: Reference, path: str, sql: str, gold_sql: str) -> bool:
     try:
-        return spider_says(reference.rows(path, sql), reference.rows(path, gold_sql), gold_sql)
+        return spider_verdict(reference.rows(path, sql), reference.rows(path, gold_sql), gold_sql)
     except Failed:
         return False

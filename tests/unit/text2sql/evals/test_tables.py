@@ -1,4 +1,4 @@
-"""An evaluation's tables: many levels of difficulty stand apart, and cost no number on a narrow terminal."""
+"""An evaluation's tables: many difficulty levels get their own table, and narrow terminals truncate no number."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jaxrl_sql.types import Example
 
 
 class Terminal(io.StringIO):
-    """Collect what is written, as a stream that says it is a terminal."""
+    """Collect output, as a stream that reports itself as a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -25,7 +25,9 @@ class Terminal(io.StringIO):
 
 @pytest.mark.parametrize("count", [3, 8, 14])
 @pytest.mark.parametrize("rules", [("bird", "test_suite"), tuple(sorted(RULES))], ids=["two rules", "all rules"])
-def test_rules_and_shares_are_never_cut(count: int, rules: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rules_and_shares_are_never_truncated(
+    count: int, rules: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TERM", "xterm")
     examples = [Example(f"q{i}", f"d{i % 4}", "db", "?", "SELECT 1", difficulty=f"level-{i:02}") for i in range(count)]
@@ -47,6 +49,6 @@ def test_rules_and_shares_are_never_cut(count: int, rules: tuple[str, ...], monk
     assert [rule for header in apart for rule in header[2:]] == (list(rules) if count > 3 else [])
     for i in range(count if apart else 0):
         found = [line.split() for line in shown if line.split()[:1] == [f"level-{i:02}"]]
-        assert [line[1] for line in found] == ["1"] * len(apart), "how many there are stands in each table"
+        assert [line[1] for line in found] == ["1"] * len(apart), "each table has the number of questions"
         shares = [share for line in found for share in line[2:]]
         assert shares == [f"{100 * scores[rule]:.1f}" for rule in rules]

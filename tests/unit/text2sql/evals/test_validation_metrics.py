@@ -1,4 +1,4 @@
-"""The numbers that training logs of its held-out questions, counted by hand on a small database."""
+"""Validation metrics of training, counted by hand on a small database."""
 
 import dataclasses
 import os
@@ -35,7 +35,7 @@ def _example(db: str, uid: str, gold: str, difficulty: str = "") -> Example:
     return Example(uid, "t", db, "?", gold, difficulty=difficulty)
 
 
-def test_counts(executor: Executor, db: str) -> None:
+def test_counts_of_a_mixed_batch(executor: Executor, db: str) -> None:
     questions = [
         (_example(db, "q1", "SELECT a FROM t", "easy"), "SELECT a FROM t ORDER BY a DESC"),  # right
         (_example(db, "q2", "SELECT b FROM t", "hard"), "SELECT a FROM t"),  # wrong
@@ -71,7 +71,7 @@ def test_counts(executor: Executor, db: str) -> None:
     }
 
 
-def test_nothing_and_no_sql_at_all(executor: Executor, db: str) -> None:
+def test_empty_set_and_answers_without_sql(executor: Executor, db: str) -> None:
     nothing = {"accuracy": 0.0, "correct": 0.0, "count": 0.0, "valid": 0.0, "gold_failures": 0.0}
     assert validation_metrics([], score_predictions(executor, [], [])) == nothing
     example = _example(db, "q", "SELECT 1")
@@ -79,12 +79,12 @@ def test_nothing_and_no_sql_at_all(executor: Executor, db: str) -> None:
     assert numbers == {**nothing, "count": 1.0, "status/no_sql": 1.0}
 
 
-def test_lengths_must_agree(executor: Executor, db: str) -> None:
+def test_different_lengths_are_refused(executor: Executor, db: str) -> None:
     with pytest.raises(ValueError, match="zip"):
         score_predictions(executor, [_example(db, "q", "SELECT 1")], [])
 
 
-def test_golds_that_fail_or_are_empty_are_dropped_with_a_reason(executor: Executor, db: str, tmp_path: Path) -> None:
+def test_failing_or_empty_golds_are_dropped_with_a_reason(executor: Executor, db: str, tmp_path: Path) -> None:
     examples = [
         _example(db, "q1", "SELECT a FROM t"),
         _example(db, "q2", "SELECT a FROM t WHERE a > 5"),
@@ -108,7 +108,7 @@ def test_golds_that_fail_or_are_empty_are_dropped_with_a_reason(executor: Execut
 @pytest.mark.skipif(
     "JAXRL_SQL_DATA" not in os.environ, reason="JAXRL_SQL_DATA does not name the folder of the real sets"
 )
-def test_the_golds_of_spider_dev_score_full_marks(executor: Executor) -> None:
+def test_golds_of_spider_dev_get_full_scores(executor: Executor) -> None:
     examples = load_split(os.environ["JAXRL_SQL_DATA"], "spider_dev").examples
     numbers = validation_metrics(examples, score_predictions(executor, examples, [one.gold_sql for one in examples]))
     assert (numbers["correct"], numbers["count"]) == (972, 972)
@@ -127,7 +127,7 @@ def test_other_dialects_are_translated_and_any_gold_may_match(executor: Executor
     assert verdicts[0].sql == "SELECT CONCAT(b, '!') FROM t"
 
 
-def test_questions_that_could_not_be_asked_count_as_wrong(executor: Executor, db: str) -> None:
+def test_unasked_questions_count_as_wrong(executor: Executor, db: str) -> None:
     examples = [_example(db, "a", "SELECT 1"), _example(db, "b", "SELECT 2")]
     verdicts = score_predictions(executor, examples, ["SELECT 1", "SELECT 2"])
     assert validation_metrics(examples, verdicts)["accuracy"] == 1.0
@@ -135,7 +135,7 @@ def test_questions_that_could_not_be_asked_count_as_wrong(executor: Executor, db
     assert (numbers["accuracy"], numbers["count"], numbers["status/not_asked"]) == (0.5, 4.0, 2.0)
 
 
-def test_what_was_not_asked_is_scored_as_evaluate_scores_it(executor: Executor, db: str) -> None:
+def test_unasked_questions_are_scored_like_in_evaluate(executor: Executor, db: str) -> None:
     """Training's verdicts come from the same `Judging` as `evaluate`'s records."""
     examples = [_example(db, "a", "SELECT 1"), _example(db, "b", "SELECT 2"), _example(db, "c", "SELECT 3")]
     answered = [Answered(("SELECT 1",), ("a",)), Answered((), fault="no room"), Answered((None,), ("c",))]

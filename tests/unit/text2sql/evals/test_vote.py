@@ -12,15 +12,15 @@ from jaxrl_sql.text2sql.evals.similarity import counted, similarity
 from jaxrl_sql.text2sql.evals.vote import Ballot, Choice, ballots, choose, pass_at_k, pass_curve, vote_curve
 from jaxrl_sql.types import Example, InputError
 
-# Candidates; the place of the one that wins.
+# Candidates; the index of the winner.
 BY_RESULT: dict[str, tuple[list[str | None], int]] = {
     "most votes": (["SELECT 1", "SELECT 2", "SELECT 3 - 1"], 1),
-    "the one seen first of equals": (["SELECT 1", "SELECT 2", "SELECT 2.0", "SELECT 1.0"], 0),
+    "first of equals": (["SELECT 1", "SELECT 2", "SELECT 2.0", "SELECT 1.0"], 0),
     "sets of rows": (["SELECT 9", "SELECT b FROM t", "SELECT DISTINCT b FROM t ORDER BY b DESC"], 1),
-    "failed ones do not vote": (["SELECT x", "SELECT y", None, "SELECT 1"], 3),
-    "empty results do": (["SELECT 1", "SELECT a FROM t WHERE a > 9", "SELECT a, b FROM t WHERE 0"], 1),
+    "failed candidates do not vote": (["SELECT x", "SELECT y", None, "SELECT 1"], 3),
+    "empty results vote": (["SELECT 1", "SELECT a FROM t WHERE a > 9", "SELECT a, b FROM t WHERE 0"], 1),
     "nothing runs": (["SELECT x", None, "SELECT y"], 0),
-    "there is no SQL": ([None, None], 0),
+    "no SQL": ([None, None], 0),
 }  # fmt: skip
 
 
@@ -35,7 +35,7 @@ def test_vote_by_result(executor: Executor, db: str, name: str) -> None:
     assert (choice.index, choice.sql) == (index, candidates[index])
 
 
-def test_votes_are_counted_best_first(executor: Executor, db: str) -> None:
+def test_votes_are_counted_in_descending_order(executor: Executor, db: str) -> None:
     candidates = ["SELECT 1", "SELECT 2", None, "SELECT 2.0", "SELECT a FROM t WHERE 0"]
     choice = vote(executor, Example("q", "t", db, "?", ""), candidates)
     assert choice.votes == [("SELECT 2", 2.0), ("SELECT 1", 1.0), ("SELECT a FROM t WHERE 0", 1.0)]
@@ -43,25 +43,25 @@ def test_votes_are_counted_best_first(executor: Executor, db: str) -> None:
 
 
 BY_LIKENESS: dict[str, tuple[list[str | None], int]] = {
-    # 1 and 2 share half of their values with each other, 3 shares nothing.
+    # 1 and 2 have half of their values in common, 3 has none.
     "the most similar": (["SELECT 7 AS a", "SELECT a FROM t", "SELECT a FROM t WHERE a < 3"], 1),
-    "columns go by name": (["SELECT 1 AS x", "SELECT 1 AS y", "SELECT 1 AS y, 2 AS z"], 1),
-    "empty ones are like nothing": (["SELECT a FROM t WHERE 0"] * 3 + ["SELECT 1 AS a", "SELECT 1 AS a"], 3),
-    "failed ones do not vote": ([None, "SELECT x", "SELECT 1 AS a"], 2),
+    "columns pair by name": (["SELECT 1 AS x", "SELECT 1 AS y", "SELECT 1 AS y, 2 AS z"], 1),
+    "empty results are similar to none": (["SELECT a FROM t WHERE 0"] * 3 + ["SELECT 1 AS a", "SELECT 1 AS a"], 3),
+    "failed candidates do not vote": ([None, "SELECT x", "SELECT 1 AS a"], 2),
     "nothing runs": (["SELECT x", None], 0),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", BY_LIKENESS)
-def test_vote_by_likeness(executor: Executor, db: str, name: str) -> None:
+def test_vote_by_similarity(executor: Executor, db: str, name: str) -> None:
     candidates, index = BY_LIKENESS[name]
     assert vote(executor, Example("q", "t", db, "?", ""), candidates, "soft").index == index
 
 
-def test_likeness_by_hand() -> None:
+def test_similarity_by_hand() -> None:
     left = counted(["a", "b"], [(1, "x"), (1, "y"), (2, "y")])
     right = counted(["b", "c"], [("y", 0), ("y", 0), ("z", 0)])
-    # Only b is on both sides: y twice in common, of y twice, x and z once each; over a, b and c.
+    # Both sides have only b: y is common twice, of y twice, x and z once each; over a, b and c.
     assert similarity(left, right) == pytest.approx((2 / 4) / 3)
     assert similarity(left, left) == 1.0
     assert similarity(left, counted(["a"], [])) == 0.0
@@ -69,7 +69,7 @@ def test_likeness_by_hand() -> None:
     assert similarity(counted(["a", "a"], [(1, 2)]), counted(["a", "a"], [(1, 3)])) == 0.5
 
 
-def test_candidates_with_the_same_set_of_rows_may_be_unlike(executor: Executor, db: str) -> None:
+def test_candidates_with_equal_sets_of_rows_may_be_dissimilar(executor: Executor, db: str) -> None:
     sqls = ["SELECT b FROM t WHERE b IS NOT NULL", "SELECT column1 AS b FROM (VALUES ('x'), ('x'), ('y'))"]
     (ballot,) = ballots(executor, [Example("q", "t", db, "?", "")], [sqls], "soft")
     assert ballot.results == (0, 0)
@@ -77,7 +77,7 @@ def test_candidates_with_the_same_set_of_rows_may_be_unlike(executor: Executor, 
     assert ballot.likeness[0, 1] == pytest.approx(2 / 4)
 
 
-def test_what_cannot_vote_is_refused(executor: Executor, db: str) -> None:
+def test_failed_candidates_are_refused(executor: Executor, db: str) -> None:
     example = Example("q7", "t", db, "?", "")
     with pytest.raises(InputError, match="vote 'hard'"):
         vote(executor, example, ["SELECT 1"], "hard")
@@ -95,8 +95,8 @@ def test_part_of_a_ballot_is_counted_alone() -> None:
     assert [choose(ballot, part).index for part in ([0, 1], [1, 0], [2, 0], [2], [3, 0, 1])] == [0, 1, 0, 2, 3]
 
 
-def test_the_curve_is_the_mean_over_subsets() -> None:
-    # Three of four say what is right: pairs tie unless both agree, and the one seen first wins.
+def test_curve_is_the_mean_over_subsets() -> None:
+    # Three of four are right: pairs tie unless both agree, and the first one wins.
     ballot, worth = Ballot(("a",) * 4, (0, 0, 0, 1)), [1.0, 1.0, 1.0, 0.0]
     curve = vote_curve([ballot], [worth], (1, 2, 3, 4, 8), subsets=4_000)
     subsets = list(itertools.permutations(range(4), 3))
@@ -111,7 +111,7 @@ def test_the_curve_is_the_mean_over_subsets() -> None:
     assert vote_curve([], []) == {}
 
 
-def test_pass_at_k_is_the_share_of_subsets_with_a_right_one() -> None:
+def test_pass_at_k_is_the_share_of_subsets_with_a_right_candidate() -> None:
     for n, right in ((5, 2), (6, 0), (4, 4), (7, 1)):
         marks = np.arange(n) < right
         for k in range(1, n + 1):

@@ -1,4 +1,4 @@
-"""The index of huge files: every record found where it is, whatever its text holds, and again without a search."""
+"""The index of huge files locates every record, for any text in it, and is reused without a second scan."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ _VALUES = st.recursive(
 _RECORDS = st.lists(st.dictionaries(st.text('{}"\\b'), _VALUES, max_size=3), max_size=8)
 
 
-def found(path: Path) -> list[Any]:
+def scanned_records(path: Path) -> list[Any]:
     with path.open("rb") as file:
         raw = file.read()
     return [json.loads(raw[int(start) : int(start) + int(size)]) for start, size in scan(path)]
@@ -29,7 +29,7 @@ def found(path: Path) -> list[Any]:
 
 @settings(deadline=None, max_examples=60)
 @given(records=_RECORDS, indent=st.sampled_from([None, 0, 2]), bom=st.booleans(), chunk=st.sampled_from([1, 3, 7, 64]))
-def test_records_of_a_list_are_found(
+def test_records_of_a_list_are_indexed(
     tmp_path_factory: pytest.TempPathFactory, records: list[Any], indent: int | None, bom: bool, chunk: int
 ) -> None:
     path = tmp_path_factory.mktemp("list") / "data.json"
@@ -37,14 +37,14 @@ def test_records_of_a_list_are_found(
     path.write_bytes((b"\xef\xbb\xbf" if bom else b"") + text.encode())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_CHUNK", chunk)
-        assert found(path) == records
+        assert scanned_records(path) == records
 
 
 @settings(deadline=None, max_examples=40)
 @given(
     records=_RECORDS, bom=st.booleans(), chunk=st.sampled_from([1, 5, 64]), end=st.sampled_from(["", "\n", "\r\n \n"])
 )
-def test_records_of_lines_are_found(
+def test_records_of_lines_are_indexed(
     tmp_path_factory: pytest.TempPathFactory, records: list[Any], bom: bool, chunk: int, end: str
 ) -> None:
     path = tmp_path_factory.mktemp("lines") / "data.jsonl"
@@ -52,10 +52,10 @@ def test_records_of_lines_are_found(
     path.write_bytes((b"\xef\xbb\xbf" if bom else b"") + text.encode())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_CHUNK", chunk)
-        assert found(path) == records
+        assert scanned_records(path) == records
 
 
-def test_a_list_that_is_cut_off_is_told(tmp_path: Path) -> None:
+def test_truncated_list_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "data.json"
     path.write_text('[{"a": 1}, {"b": "}')
     with pytest.raises(InputError, match=r"data\.json: the list is truncated after 1 records"):
@@ -64,7 +64,7 @@ def test_a_list_that_is_cut_off_is_told(tmp_path: Path) -> None:
         open_index(tmp_path / "none.json")
 
 
-def test_an_index_is_kept_beside_the_file_and_made_again_when_that_changes(
+def test_index_is_stored_next_to_the_file_and_rebuilt_after_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "data.jsonl"
@@ -99,13 +99,13 @@ def test_an_index_is_kept_beside_the_file_and_made_again_when_that_changes(
         index[3]
     ours = [one for one in tmp_path.glob(".data.jsonl.*.npy") if ".bak." not in one.name]
     assert (len(ours), len(list(tmp_path.glob(".data.jsonl.bak.*.npy")))) == (1, 1)
-    # A file that was not written whole is no index.
+    # A partly written file is no index.
     ours[0].write_bytes(b"")
     assert len(open_index(path)) == 5
 
 
 @pytest.mark.parametrize("named", ["~/cache", "off"])
-def test_a_folder_that_cannot_be_written_has_its_index_in_the_cache(
+def test_read_only_folder_has_its_index_in_the_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str
 ) -> None:
     path = tmp_path / "data" / "data.jsonl"

@@ -1,4 +1,4 @@
-"""JSON as others wrote it: half a character, which JSON can spell and no file can hold, is read and written as `?`."""
+"""JSON of other programs: a lone surrogate, valid in JSON but not in a file, is read and written as `?`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WHOLE = {"a ?": ["how ? many", "\N{GRINNING FACE}", r"\ud83d", "ä"]}
 
 
 @pytest.mark.parametrize("text", [HALVES, f"[{HALVES}]"])
-def test_half_a_character_is_replaced_where_it_is_read(text: str, tmp_path: Path) -> None:
+def test_lone_surrogate_is_replaced_when_read(text: str, tmp_path: Path) -> None:
     path = tmp_path / "data.json"
     path.write_text(text, encoding="utf-8")
     assert read_records(path, []) == [WHOLE]
@@ -23,7 +23,7 @@ def test_half_a_character_is_replaced_where_it_is_read(text: str, tmp_path: Path
     assert list(open_index(path)) == [WHOLE]
 
 
-def test_a_line_with_half_a_character_can_be_written(tmp_path: Path) -> None:
+def test_line_with_a_lone_surrogate_is_written(tmp_path: Path) -> None:
     path = tmp_path / "lines.jsonl"
     path.write_text(HALVES + "\n", encoding="utf-8")
     assert records(path) == [(1, WHOLE)]

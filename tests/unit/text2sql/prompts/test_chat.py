@@ -1,7 +1,7 @@
-"""Conversations as text: what transformers makes of a template, begun turns, and the thinking switch.
+"""Conversations as text: transformers' rendering of templates, prefilled turns, and the thinking switch.
 
-The templates are written for these tests, after what each family's format does: Qwen2.5's ChatML with a system prompt
-of its own, Qwen3's that drops earlier thoughts, Llama 3's headers and trimming, Gemma's roles.
+The templates are written for these tests in the format of each family: Qwen2.5's ChatML with its system prompt, Qwen3's
+without earlier thoughts, Llama 3's headers and trimming, Gemma's roles.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ TALKS = {
 
 
 def make_tokenizer(template: str | None) -> Any:
-    """Train a byte-level tokenizer whose merges reach over line ends and spaces."""
+    """Train a byte-level tokenizer whose merges span line ends and spaces."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -115,13 +115,13 @@ def family(request: pytest.FixtureRequest) -> str:
 
 @pytest.mark.parametrize("begin", ["", "<think>\n", "Let me see.\n<think>"])
 @pytest.mark.parametrize("talk", ["one turn", "thoughts, kept and dropped"])
-def test_a_begun_turn_follows_the_template(family: str, talk: str, begin: str) -> None:
+def test_prefilled_turn_follows_the_template(family: str, talk: str, begin: str) -> None:
     tokenizer = make_tokenizer(TEMPLATES[family])
     asked = TALKS[talk][:-1]
     opened = tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True)
     assert render_chat(tokenizer, asked, begin=begin) == opened + begin
     assert render_chat(tokenizer, asked) == tokenizer.apply_chat_template(asked, tokenize=False)
-    if begin and family != "qwen3":  # its template sets an empty thought before words that have none
+    if begin and family != "qwen3":  # its template adds an empty thought to answers without one
         last = {"role": "assistant", "content": begin.strip()}
         going_on = tokenizer.apply_chat_template([*asked, last], continue_final_message=True, tokenize=False)
         assert render_chat(tokenizer, asked, begin=begin.strip()) == going_on
@@ -159,8 +159,8 @@ def test_thinking_is_switched_by_the_template() -> None:
 @pytest.mark.parametrize(
     "form", ["%d %b %Y", "%Y-%m-%d", "100 %% %A, %-d. %B", "%H:%M:%S of %^a %j", "no code", "cut %", ""]
 )
-def test_a_template_s_clock_is_the_date_that_is_set(form: str, before: str) -> None:
-    """As if the template held the text of the day, with the same blanks round it."""
+def test_templates_clock_uses_the_configured_date(form: str, before: str) -> None:
+    """The result equals that of a template with the date as literal text, with the same whitespace."""
     dated = before + "{%- set d = CLOCK %}" + before + "{{ d }}\n" + CHATML
     day = datetime(2024, 2, 9)  # noqa: DTZ001 (as transformers' clock)
     text = render_chat(
@@ -175,37 +175,37 @@ DATE_STRING = """{%- if not date_string is defined %}{%- if strftime_now is defi
 {{- head() }}"""
 
 
-def test_the_date_reaches_defaults_and_macros_and_is_the_clock_s_without_one() -> None:
+def test_date_reaches_defaults_and_macros_and_is_the_clocks_by_default() -> None:
     tokenizer = make_tokenizer(DATE_STRING + HEADERS)
     dates = [render_chat(tokenizer, [ASK], date=day).splitlines()[0] for day in ("2024-02-09", "2025-12-31", "")]
     assert dates[:2] == ["Today Date: 09 Feb 2024/24", "Today Date: 31 Dec 2025/25"]
     assert dates[2] == tokenizer.apply_chat_template([ASK], tokenize=False).splitlines()[0]
 
 
-def test_a_date_that_a_template_holds_stays() -> None:
+def test_literal_date_of_a_template_is_unchanged() -> None:
     fixed = "{%- if not date_string is defined %}{%- set date_string = '26 Jul 2024' %}{%- endif %}{{ date_string }}"
     assert render_chat(make_tokenizer(fixed + CHATML), [ASK], date="2025-12-31").startswith("26 Jul 2024")
 
 
-def test_the_end_of_a_turn_is_the_template_s(family: str) -> None:
+def test_end_of_a_turn_is_the_templates(family: str) -> None:
     tokenizer = make_tokenizer(TEMPLATES[family])
     end = {"llama3": "<|eot_id|>", "gemma3": "<end_of_turn>"}.get(family, "<|im_end|>")
     assert turn_end(tokenizer) == tokenizer.convert_tokens_to_ids(end)
 
 
-def test_a_tokenizer_without_template_and_a_template_without_answers_have_no_end_of_a_turn() -> None:
+def test_missing_template_or_answers_have_no_end_of_turn() -> None:
     for template in (None, "{% for m in messages if m.role == 'user' %}{{ '<s>' + m.content + '</s>' }}{% endfor %}"):
         assert turn_end(make_tokenizer(template)) is None
 
 
 @pytest.mark.parametrize("begin", ["<think>\n", "<think>", "<reasoning>\n", ""])
-def test_a_begun_turn_does_not_open_the_thought_of_a_template_again(begin: str) -> None:
+def test_prefilled_turn_does_not_repeat_the_templates_opened_thought(begin: str) -> None:
     tokenizer = make_tokenizer(CHATML.replace("assistant\n' }}{% endif", "assistant\n<think>\n' }}{% endif"))
     assert render_chat(tokenizer, [ASK], begin=begin).endswith("<|im_start|>assistant\n<think>\n")
     assert render_chat(tokenizer, [ASK], begin=f"{begin}Let me see.").endswith("\n<think>\nLet me see.")
 
 
-def test_a_switch_that_a_template_does_not_have_is_refused() -> None:
+def test_switch_missing_from_the_template_is_refused() -> None:
     with pytest.raises(InputError, match="enable_thinking"):
         render_chat(make_tokenizer(CHATML), [ASK], thinking=False)
 
@@ -218,14 +218,14 @@ def test_a_switch_that_a_template_does_not_have_is_refused() -> None:
         (CHATML, [], "at least one message"),
     ],
 )
-def test_what_a_template_refuses_is_one_line(template: str | None, messages: Any, said: str) -> None:
+def test_template_error_is_reported_in_one_line(template: str | None, messages: Any, said: str) -> None:
     tokenizer = make_tokenizer(template and template)
     with pytest.raises(InputError, match=said) as caught:
         render_chat(tokenizer, messages)
     assert "\n" not in str(caught.value)
 
 
-def test_prompts_think_and_begin_as_the_config_says(tmp_path: Any) -> None:
+def test_prompts_use_the_configured_thinking_and_prefill(tmp_path: Any) -> None:
     import sqlite3
 
     path = tmp_path / "d.sqlite"

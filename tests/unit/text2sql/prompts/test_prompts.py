@@ -1,4 +1,4 @@
-"""Prompts: two parts, tokenised apart, so that questions of one database share their first ids."""
+"""Prompts have two separately tokenized parts, so that questions on one database share their first ids."""
 
 import dataclasses
 import sqlite3
@@ -28,7 +28,7 @@ from jaxrl_sql.types import Example, InputError
 
 
 class Words:
-    """A tokenizer whose tokens are pairs of characters, so that joining texts changes the tokens."""
+    """A tokenizer whose tokens are pairs of characters: joined texts have other tokens."""
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         assert not add_special_tokens
@@ -36,7 +36,7 @@ class Words:
 
 
 class Chat(Words):
-    """The same with a chat template that trims messages, as many do."""
+    """The same with a chat template that trims messages, a common case."""
 
     def apply_chat_template(
         self, messages: list[dict[str, str]], *, tokenize: bool, add_generation_prompt: bool
@@ -78,12 +78,12 @@ def test_parts_join_to_the_prompt_and_schemas_are_shared(examples: list[Example]
     assert prompt is not None
     assert prompt.token_ids == first.schema_ids + first.question_ids
     assert COMPACT.answer(examples[0]) == " SELECT count(*) FROM emps"
-    # The joined text has other tokens here, which is why it is never encoded.
+    # The joined text would have other tokens and is never encoded.
     assert list(prompt.token_ids) != Words().encode(prompt.text, add_special_tokens=False)
 
 
 @pytest.mark.parametrize("name", ["compact", "tagged", "chat"])
-def test_the_demonstration_is_the_answer_where_there_is_one(examples: list[Example], name: str) -> None:
+def test_demonstration_is_the_answer_if_present(examples: list[Example], name: str) -> None:
     style = RECIPES["arctic"].style(name)
     shown = dataclasses.replace(examples[0], demonstration="SELECT 1, 2")
     taught, plain = (Encoder(style, Chat()).encode(example) for example in (shown, examples[0]))
@@ -92,7 +92,7 @@ def test_the_demonstration_is_the_answer_where_there_is_one(examples: list[Examp
     assert style.answer(shown) == style.answer(same) != style.answer(examples[0])
 
 
-def test_a_prompt_that_does_not_fit_is_left_out_with_a_reason(examples: list[Example]) -> None:
+def test_oversized_prompt_is_skipped_with_a_reason(examples: list[Example]) -> None:
     lengths = [len(prompt.token_ids) for prompt in make_prompts(examples, COMPACT, Words(), 1000).prompts]
     made = make_prompts(examples, COMPACT, Words(), lengths[0])
     assert lengths[0] < lengths[1]
@@ -102,7 +102,7 @@ def test_a_prompt_that_does_not_fit_is_left_out_with_a_reason(examples: list[Exa
     assert make_prompt(examples[0], COMPACT, Words(), lengths[0] - 1) is None
 
 
-def test_chat_text_is_the_template_cut_after_the_schema(examples: list[Example]) -> None:
+def test_chat_text_is_the_template_split_after_the_schema(examples: list[Example]) -> None:
     style, tokenizer = CHAT, Chat()
     first, second = make_prompts(examples, style, tokenizer, 10_000).prompts
     assert first.text.startswith("<user>Here is a database")
@@ -119,7 +119,7 @@ def test_chat_text_is_the_template_cut_after_the_schema(examples: list[Example])
 
 
 def begun_tokenizer(folder: Path, bos: str = "<|begin|>", template: str = "") -> Any:
-    """Return a tokenizer that begins texts with a token, as Gemma's and Llama 3's do; or, without `bos`, does not."""
+    """Return a tokenizer that starts texts with a token, like Gemma's and Llama 3's, unless `bos` is empty."""
     tokenizer = train_tokenizer(["SELECT name FROM emps"], vocab_size=300)
     if bos:
         tokenizer.add_special_tokens({"bos_token": bos})
@@ -135,10 +135,10 @@ TAGGED = RECIPES["arctic"].style("tagged")
 
 @pytest.mark.parametrize("style", [COMPACT, TAGGED], ids=["compact", "tagged"])
 @pytest.mark.parametrize("bos", ["<|begin|>", ""], ids=["begins", "does-not"])
-def test_a_prompt_is_the_text_that_transformers_encodes(
+def test_prompt_equals_the_text_encoded_by_transformers(
     examples: list[Example], tmp_path: Path, style: PromptStyle, bos: str
 ) -> None:
-    """Parts are tokenised apart, so that texts are compared: with what a tokenizer puts round a text of its own."""
+    """The comparison is by text, as parts are tokenized separately; it includes the tokenizer's own start tokens."""
     tokenizer = begun_tokenizer(tmp_path, bos)
     made = make_prompts(examples, style, tokenizer, 10_000).prompts
     for prompt, (schema, question) in zip(made, [message_texts(one, style) for one in examples], strict=True):
@@ -153,7 +153,7 @@ def test_a_prompt_is_the_text_that_transformers_encodes(
 
 
 @pytest.mark.parametrize("style", [COMPACT, TAGGED], ids=["compact", "tagged"])
-def test_a_schema_has_the_ids_that_tokenizer_json_gives_its_text(
+def test_schema_has_the_ids_of_tokenizer_json(
     examples: list[Example], tokenizer_kinds: ModuleType, style: PromptStyle, tmp_path: Path
 ) -> None:
     kinds = tokenizer_kinds
@@ -169,7 +169,7 @@ def test_a_schema_has_the_ids_that_tokenizer_json_gives_its_text(
 
 
 @pytest.mark.parametrize("begin", ["{{ bos_token }}", ""], ids=["written", "not-written"])
-def test_a_chat_begins_as_its_template_says(examples: list[Example], tmp_path: Path, begin: str) -> None:
+def test_chat_starts_like_its_template(examples: list[Example], tmp_path: Path, begin: str) -> None:
     template = begin + "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}<assistant>"
     tokenizer = begun_tokenizer(tmp_path, template=template)
     (prompt,) = make_prompts(examples[:1], CHAT, tokenizer, 10_000).prompts
@@ -179,7 +179,7 @@ def test_a_chat_begins_as_its_template_says(examples: list[Example], tmp_path: P
     assert list(prompt.token_ids).count(tokenizer.bos_token_id) == theirs.count(tokenizer.bos_token_id) == bool(begin)
 
 
-def test_chat_through_a_real_tokenizer(examples: list[Example]) -> None:
+def test_chat_with_a_real_tokenizer(examples: list[Example]) -> None:
     pytest.importorskip("jinja2", reason="transformers renders chat templates with jinja2")
     from jaxrl_sql.datagen.synth import train_tokenizer
 

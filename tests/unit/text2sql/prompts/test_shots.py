@@ -1,4 +1,4 @@
-"""Few-shot examples: alike questions of other databases, in the form that the question itself is asked in."""
+"""Few-shot examples: similar questions on other databases, in the same form as the question."""
 
 import dataclasses
 import json
@@ -28,7 +28,7 @@ ASKED = {
 
 
 class Letters:
-    """A tokenizer whose tokens are characters; chats are role and text, one a line."""
+    """A tokenizer whose tokens are characters; chats are role and text, one per line."""
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         assert not add_special_tokens
@@ -74,10 +74,10 @@ def example(folder: Path, question: str, db_id: str = "zoo") -> Example:
         ("zoo", "How many members are there?", ["club1", "club0"]),  # the most similar one is last
         ("club", "How many members are there?", ["shop0", "zoo0"]),  # never of its own database
         ("CLUB", "How many members are there?", ["shop0", "zoo0"]),
-        ("zoo", "?", ["shop1", "shop0"]),  # like none: in the order of the file
+        ("zoo", "?", ["shop1", "shop0"]),  # similar to none: in the order of the file
     ],
 )
-def test_the_most_similar_questions_of_other_databases_are_shown(
+def test_most_similar_questions_of_other_databases_are_shown(
     folder: Path, db_id: str, question: str, uids: list[str]
 ) -> None:
     choose = choose_shots(data_of(folder))
@@ -86,14 +86,14 @@ def test_the_most_similar_questions_of_other_databases_are_shown(
     assert [one.uid for one in shown] == uids
 
 
-def test_examples_stand_before_the_schema_in_the_same_form(folder: Path) -> None:
+def test_examples_precede_the_schema_in_the_same_form(folder: Path) -> None:
     style = compact_style()._replace(shots=choose_shots(data_of(folder, 1)))
     (prompt,) = make_prompts([example(folder, "How many cages are there?")], style, Letters(), 1000).prompts
     shown = "club(id, age)\n\nQ: How many members are there?\nSQL: SELECT 0 FROM club;\n\n"
     assert prompt.text == f"{shown}zoo(id, age)\n\nQ: How many cages are there?\nSQL:"
 
 
-def test_in_a_chat_examples_are_turns(folder: Path) -> None:
+def test_examples_are_turns_in_a_chat(folder: Path) -> None:
     style = RECIPES["arctic"].style("chat", begin="So: ")._replace(shots=choose_shots(data_of(folder, 2)))
     (prompt,) = make_prompts([example(folder, "How many cages are there?")], style, Letters(), 10_000).prompts
     turns = prompt.text.split("\n[")
@@ -117,7 +117,7 @@ def test_examples_have_the_thought_that_a_template_opens(folder: Path, begin: st
     assert all(turn.count("</think>") == 1 for turn in turns[:-1])
 
 
-def test_what_is_taught_filtered_and_asked_is_the_same_prompt(folder: Path) -> None:
+def test_training_filtering_and_inference_have_equal_prompts(folder: Path) -> None:
     config = TrainConfig(data=data_of(folder))
     asked = example(folder, "How many cages are there?")
     tokenizer = Letters()
@@ -138,26 +138,26 @@ def test_what_is_taught_filtered_and_asked_is_the_same_prompt(folder: Path) -> N
         ({"stream_above": 1}, "has over data.stream_above=1"),
     ],
 )
-def test_what_cannot_be_shown_is_one_line(folder: Path, change: dict[str, object], words: str) -> None:
+def test_unusable_examples_are_reported_in_one_line(folder: Path, change: dict[str, object], words: str) -> None:
     data = changed(data_of(folder), change)
     with pytest.raises(InputError, match=words) as caught:
         choose_shots(data)(example(folder, "How many?"))  # type: ignore[misc]
     assert "\n" not in str(caught.value)
 
 
-def test_examples_without_sql_are_none() -> None:
+def test_examples_without_sql_are_ignored() -> None:
     with pytest.raises(InputError, match="none of the 1 training questions has SQL"):
         Shots([Example("q", "d", "d.sqlite", "How many?", "")], 1)
 
 
-def test_a_trained_model_is_shown_what_its_run_showed(folder: Path) -> None:
+def test_trained_model_uses_the_examples_of_its_run(folder: Path) -> None:
     data = data_of(folder)
     again = asked_by(data)
     assert (again["shots"], again["dir"], again["source"]) == (2, str(folder), "folder")
     assert "dir" not in asked_by(dataclasses.replace(data, shots=0))
 
 
-def test_shots_are_for_one_turn() -> None:
+def test_shots_require_one_turn() -> None:
     with pytest.raises(InputError, match=r"data\.shots=1 shows answers of one turn"):
         load_config(
             EvaluateConfig,

@@ -32,7 +32,7 @@ def example(tmp_path: Path) -> Example:
 
 
 @pytest.mark.parametrize("name", sorted(RENDERERS))
-def test_each_way_has_an_example(example: Example, name: str) -> None:
+def test_each_mode_has_an_example(example: Example, name: str) -> None:
     shown = RENDERERS[name](example, read_schema(example.db_path))
     found = re.search(rf"^`{name}`.*?\n\n```\w*\n(.*?)\n```", PAGE, re.DOTALL | re.MULTILINE)
     assert found is not None
@@ -49,12 +49,12 @@ def prompt(example: Example, style: PromptStyle, pruning: Pruning | None = None)
     return make_prompts([example], style, Characters(), 10_000, pruning).prompts[0].text
 
 
-def test_a_pruned_prompt(example: Example) -> None:
+def test_pruned_prompt(example: Example) -> None:
     assert f"```\n{prompt(example, compact_style(), Pruning(140, 0))}\n```" in PAGE
 
 
 @pytest.mark.skipif(importlib.util.find_spec("bm25s") is None, reason="the package bm25s is not installed")
-def test_values_that_a_question_names(example: Example) -> None:
+def test_values_named_by_a_question(example: Example) -> None:
     style = compact_style(RENDERERS["omnisql"])._replace(retrieve=20)
     line = "    name TEXT, -- example: ['Plaza Museum', 'Glass House'],"
     assert line[:-1] in prompt(example, style)

@@ -1,4 +1,4 @@
-"""Prompt templates: what each of ours says and in which order, where they are cut, and what is refused in one line."""
+"""Prompt templates: the parts of each and their order, the split positions, and one-line errors."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def text_of(name: str, example: Example, thinking: str = "template") -> str:
     return make_prompts([example], style, Letters(), 100_000).prompts[0].text
 
 
-def in_order(text: str, parts: list[str]) -> list[str]:
-    """Return the parts that are found one behind another: all of them where their order is right."""
+def parts_in_order(text: str, parts: list[str]) -> list[str]:
+    """Return the parts that follow one another in the text: all of them if their order is right."""
     found, at = [], 0
     for part in parts:
         where = text.find(part, at)
@@ -83,9 +83,9 @@ STRUCTURE = {
 
 
 @pytest.mark.parametrize("name", STRUCTURE)
-def test_a_recipe_s_prompt_has_the_parts_of_its_paper_in_their_order(name: str, examples: list[Example]) -> None:
+def test_recipes_prompt_has_the_parts_of_its_paper_in_order(name: str, examples: list[Example]) -> None:
     text = text_of(name, examples[0])
-    assert in_order(text, STRUCTURE[name]) == STRUCTURE[name], text
+    assert parts_in_order(text, STRUCTURE[name]) == STRUCTURE[name], text
     assert ("[system]" in text) == (name == "think2sql")
     assert text.endswith("<think>" if name == "arctic" else "[assistant]")
     assert "{{" not in text
@@ -93,14 +93,14 @@ def test_a_recipe_s_prompt_has_the_parts_of_its_paper_in_their_order(name: str, 
     assert "\n\n\n" not in text
 
 
-def test_no_schema_and_one_turn_leave_out_what_they_lack(examples: list[Example]) -> None:
+def test_no_schema_and_single_turn_omit_their_parts(examples: list[Example]) -> None:
     assert "CREATE TABLE" not in text_of("skyrl_sql_no_schema", examples[0])
     single = text_of("skyrl_sql_single", examples[0])
     assert not [tag for tag in ("<sql>", "<observation>", "EXAMPLE", "turns") if tag in single]
 
 
 @pytest.mark.parametrize("name", ["skyrl_sql", "skyrl_sql_no_schema", "skyrl_sql_single", "think2sql"])
-def test_a_model_that_thinks_of_itself_reads_nothing_of_the_tag(name: str, examples: list[Example]) -> None:
+def test_model_with_native_thinking_gets_no_thought_tag(name: str, examples: list[Example]) -> None:
     told, left = (text_of(name, examples[0], thinking) for thinking in ("template", "think"))
     tags = ("<think>", "<reasoning>")
     assert any(tag in told for tag in tags)
@@ -108,7 +108,7 @@ def test_a_model_that_thinks_of_itself_reads_nothing_of_the_tag(name: str, examp
     assert len(left) < len(told)
 
 
-def test_every_template_of_ours_is_read_and_every_recipe_has_its_own() -> None:
+def test_every_shipped_template_loads_and_every_recipe_has_its_own() -> None:
     assert {recipe.template for recipe in RECIPES.values()} == set(template_names()) - {"generic"}
     for name in template_names():
         assert {"question", "schema"} <= read_template(name).placeholders
@@ -120,14 +120,14 @@ def test_questions_on_one_database_share_the_first_part(name: str, examples: lis
     encoder = Encoder(recipe.style("chat", template="generic" if name == "generic" else ""), Letters())
     first, second = (encoder.encode(example) for example in examples)
     assert first.schema_ids == second.schema_ids
-    # Think2SQL's question comes before its schema, so that there only the task is shared.
+    # Think2SQL's question precedes its schema, so only the task is shared.
     assert ("CREATE TABLE dept" in first.texts[0]) == (name not in ("think2sql", "skyrl_sql_no_schema"))
     assert first.texts[0].endswith("\n")
     assert "Who" not in first.texts[0]
     assert first.texts[1] != second.texts[1]
 
 
-def test_prompts_that_templates_do_not_serve_are_what_they_were(examples: list[Example]) -> None:
+def test_tagged_and_compact_prompts_use_no_template(examples: list[Example]) -> None:
     hints = {
         "arctic": "Think, then answer in SQL:",
         "sql_r1": "Think, then answer in SQL:",
@@ -145,7 +145,7 @@ def test_prompts_that_templates_do_not_serve_are_what_they_were(examples: list[E
         assert compact.text == f"{schema}Q: Whose?\nSQL:"
 
 
-def test_the_generic_prompt_is_what_every_chat_was(examples: list[Example]) -> None:
+def test_generic_template_has_this_text(examples: list[Example]) -> None:
     recipe = RECIPES["think2sql"]
     (prompt,) = make_prompts(examples[:1], recipe.style("chat", template="generic"), Letters(), 10_000).prompts
     assert prompt.text == (
@@ -158,7 +158,7 @@ def test_the_generic_prompt_is_what_every_chat_was(examples: list[Example]) -> N
 MINE = "{% block user %}{{ schema }}\n{{ question }}{% endblock %}"
 
 
-def test_a_file_of_one_s_own_takes_the_recipe_s_place(tmp_path: Path, examples: list[Example]) -> None:
+def test_template_file_replaces_the_recipes(tmp_path: Path, examples: list[Example]) -> None:
     path = tmp_path / "mine.jinja"
     path.write_text(
         "{% block system %}Be brief.{% endblock %}\n{% block user %}{{ schema }}\n{{ question|trim }} in {{ dialect }}"
@@ -170,7 +170,7 @@ def test_a_file_of_one_s_own_takes_the_recipe_s_place(tmp_path: Path, examples: 
     (prompt,) = make_prompts(examples[:1], style, Letters(), 1000).prompts
     assert prompt.text == "[system]Be brief.[user]dept\nemps\nWho? in SQLite[assistant]<think>"
     assert style.begun == "<think>"
-    # The configuration's own words come before the template's, and an endpoint's answer is begun by nobody.
+    # The configured prefill has priority over the template's, and an endpoint's answer has no prefill.
     begun = RECIPES["sql_r1"].style_for(changed(data, {"chat.assistant_prefill": "So:"}))
     assert make_prompts(examples[:1], begun, Letters(), 1000).prompts[0].text.endswith("[assistant]So:")
     assert RECIPES["sql_r1"].endpoint_style(data).begun == ""
@@ -204,7 +204,7 @@ def test_a_file_of_one_s_own_takes_the_recipe_s_place(tmp_path: Path, examples: 
         ("{% block user %}{{ question|nothing }}{% endblock %}", "filter 'nothing'"),
     ],
 )
-def test_what_is_no_template_is_refused_in_one_line(text: str, said: str, tmp_path: Path) -> None:
+def test_invalid_template_is_refused_in_one_line(text: str, said: str, tmp_path: Path) -> None:
     path = tmp_path / "bad.jinja"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(InputError, match=said) as caught:
@@ -213,6 +213,6 @@ def test_what_is_no_template_is_refused_in_one_line(text: str, said: str, tmp_pa
     assert str(path) in str(caught.value)
 
 
-def test_a_template_that_is_not_there_names_ours() -> None:
+def test_missing_template_error_names_the_shipped_ones() -> None:
     with pytest.raises(InputError, match=r"'artic' cannot be read: .*arctic, generic, omnisql, paverl"):
         read_template("artic")

@@ -1,4 +1,4 @@
-"""Which questions are left out and why, on real databases, and the files that say so."""
+"""Question filters on real databases: skipped questions, their reasons, and the files that list them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def example(db: str, uid: str, sql: str = "SELECT a FROM t", question: str = "?"
     return Example(uid, "t", db, question, sql)
 
 
-def test_golds_that_fail_are_slow_or_empty_are_left_out_with_their_numbers(db: str) -> None:
+def test_failing_slow_and_empty_golds_are_skipped_with_their_numbers(db: str) -> None:
     asked = [
         example(db, "good"),
         example(db, "fails", "SELECT b FROM t"),
@@ -80,7 +80,7 @@ def test_long_and_noisy_golds(db: str, tmp_path: Path) -> None:
     ]
 
 
-def test_a_question_is_asked_once_on_a_database(db: str) -> None:
+def test_question_is_asked_once_per_database(db: str) -> None:
     asked = [
         example(db, "a", question="How many, in  all?"),
         example(db, "b", question="how many in all"),
@@ -94,7 +94,7 @@ def test_a_question_is_asked_once_on_a_database(db: str) -> None:
     assert plain_words("a < 5") != plain_words("a > 5")
 
 
-def test_prompts_and_rates_have_bounds(db: str) -> None:
+def test_prompt_lengths_and_pass_rates_have_limits(db: str) -> None:
     asked = [example(db, uid) for uid in "abc"]
     prompts = PromptSet(
         tuple(asked), tuple(Prompt(uid, (0,) * n, "") for uid, n in zip("abc", (3, 4, 5), strict=True)), ()
@@ -108,7 +108,7 @@ def test_prompts_and_rates_have_bounds(db: str) -> None:
     assert [(one.uid, one.reason) for one in dropped] == [("a", "seldom right"), ("c", "often right")]
 
 
-def test_shares_are_exact_nested_and_of_the_ids_alone(db: str) -> None:
+def test_shares_are_exact_nested_and_depend_only_on_ids(db: str) -> None:
     asked = [example(db, f"q{i}") for i in range(100)]
     taught, held = hold_out(asked, 0.2)
     assert (len(taught), len(held)) == (80, 20)

@@ -1,4 +1,4 @@
-"""Hidden columns: in no prompt, no retrieved value, no example, no cache, and no question that is asked."""
+"""Hidden columns occur in no prompt, retrieved value, example, cache or question."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def example(path: str, **more: str) -> Example:
 
 
 def set_of(folder: Path, golds: dict[str, str], split: str = "train") -> DataConfig:
-    """Write a split with a database for each question, so that all may be shown as examples of the others."""
+    """Write a split with a database per question, so that each may be an example of the others."""
     for uid in golds:
         make(folder / split / "databases" / uid / f"{uid}.sqlite")
     lines = [{"id": uid, "db_id": uid, "question": f"{uid}?", "sql": sql} for uid, sql in golds.items()]
@@ -75,7 +75,7 @@ def set_of(folder: Path, golds: dict[str, str], split: str = "train") -> DataCon
     return DataConfig(source="folder", dir=str(folder), train=split, evals=[split], hide=[*HIDE])
 
 
-def test_a_schema_has_no_hidden_column_and_no_key_to_one(path: str) -> None:
+def test_schema_has_no_hidden_column_and_no_key_to_one(path: str) -> None:
     schema = read_schema(path, HIDE)
     assert {table.name: [column.name for column in table.columns] for table in schema.tables} == {
         "users": ["id", "name"],
@@ -87,7 +87,7 @@ def test_a_schema_has_no_hidden_column_and_no_key_to_one(path: str) -> None:
 
 @pytest.mark.parametrize("form", ["compact", "ddl", "omnisql", "profile", "names_only"])
 @pytest.mark.parametrize("matched", ["examples", "question"])
-def test_a_prompt_shows_nothing_of_a_hidden_column(path: str, form: str, matched: str) -> None:
+def test_prompt_contains_nothing_of_a_hidden_column(path: str, form: str, matched: str) -> None:
     pytest.importorskip("bm25s")
     data = DataConfig(
         prompt="chat", schema=form, retrieval=RetrievalConfig(top_k=20, placement=matched), schema_budget=150
@@ -100,7 +100,7 @@ def test_a_prompt_shows_nothing_of_a_hidden_column(path: str, form: str, matched
         assert not [word for word in SECRETS if word in shown.lower()]
 
 
-def test_values_are_not_retrieved_and_not_kept_on_disk(path: str, tmp_path: Path) -> None:
+def test_hidden_values_are_not_retrieved_and_not_cached_on_disk(path: str, tmp_path: Path) -> None:
     pytest.importorskip("bm25s")
     asked = dataclasses.replace(example(path), question=QUESTION)
     assert set(find_values(asked, 20)) == {("users", "name", "Ann"), ("orders", "city", "Berlin")}
@@ -112,7 +112,7 @@ def test_values_are_not_retrieved_and_not_kept_on_disk(path: str, tmp_path: Path
     assert ("users", "Password_Hash", "topsecret one") in whole
 
 
-def test_a_view_of_a_hidden_column_is_not_linked(path: str) -> None:
+def test_view_of_a_hidden_column_is_not_linked(path: str) -> None:
     pytest.importorskip("bm25s")
     one = dataclasses.replace(example(path), question="Which logins and people have a password hash?")
     names = {table.name for table in link(one, read_schema(path, HIDE), lambda _: True).tables}
@@ -123,7 +123,7 @@ def test_texts_for_a_teacher_show_no_hidden_column(path: str) -> None:
     assert not [word for word in SECRETS if word in rows_asked(example(path)).lower()]
 
 
-def test_a_question_whose_gold_reads_a_hidden_column_is_left_out_with_the_reason(tmp_path: Path) -> None:
+def test_question_with_a_hidden_column_in_its_gold_is_skipped_with_the_reason(tmp_path: Path) -> None:
     golds = {
         "fine": "SELECT name FROM users",
         "star": "SELECT * FROM users",
@@ -147,13 +147,13 @@ def test_a_question_whose_gold_reads_a_hidden_column_is_left_out_with_the_reason
         training_questions(set_of(tmp_path / "all", {"star": golds["star"]}), DatabasesConfig())
 
 
-def test_predictions_are_still_paired_by_their_place(tmp_path: Path) -> None:
+def test_predictions_are_still_paired_by_position(tmp_path: Path) -> None:
     examples = [Example(uid, "d", make(tmp_path / "d" / f"{uid}.sqlite"), "", sql)
                 for uid, sql in (("a", "SELECT * FROM users"), ("b", "SELECT name FROM users"))]  # fmt: skip
     assert hide_in_benchmark(Benchmark("x", "bird", tuple(examples)), HIDE).order == ("a", "b")
 
 
-def test_no_example_is_shown_whose_sql_reads_a_hidden_column(tmp_path: Path) -> None:
+def test_examples_with_hidden_columns_in_their_sql_are_not_shown(tmp_path: Path) -> None:
     pytest.importorskip("bm25s")
     golds = {"fine": "SELECT name FROM users", "star": "SELECT * FROM users", "other": "SELECT city FROM orders"}
     data = dataclasses.replace(set_of(tmp_path, golds), shots=2)
@@ -173,13 +173,13 @@ def test_no_example_is_shown_whose_sql_reads_a_hidden_column(tmp_path: Path) -> 
         ([""], "no table or column ; the nearest is"),
     ],
 )
-def test_an_unknown_name_is_refused_with_the_nearest(path: str, hide: list[str], words: str) -> None:
+def test_unknown_name_is_refused_with_the_nearest(path: str, hide: list[str], words: str) -> None:
     with pytest.raises(InputError, match=words):
         check_hide(hide, [path])
     check_hide(["USERS.id", "orders"], [path, path])
 
 
-def test_names_of_letters_that_sqlite_tells_apart_are_not_taken_for_one(tmp_path: Path) -> None:
+def test_names_distinct_in_sqlite_are_kept_distinct(tmp_path: Path) -> None:
     path = tmp_path / "d.sqlite"
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript('CREATE TABLE "Ärzte"("É" TEXT, "a.b" TEXT, c)')
@@ -190,7 +190,7 @@ def test_names_of_letters_that_sqlite_tells_apart_are_not_taken_for_one(tmp_path
     assert [column.name for column in schema.tables[0].columns] == ["c"]
 
 
-def test_other_engines_and_sets_that_are_not_read_whole_are_refused(tmp_path: Path) -> None:
+def test_other_engines_and_streamed_sets_are_refused(tmp_path: Path) -> None:
     server = Example("q", "d", "", "", "SELECT 1", dialect="postgresql", engine_url="postgresql://u@h:1/d")
     words = r"is for SQLite files, and .*GRANT SELECT \(…\) ON users TO reader.*--leave-out users.password_hash"
     for call in (hide_in_example, lambda one, hide: hide_in_benchmark(Benchmark("x", "bird", (one,)), hide)):
@@ -205,7 +205,7 @@ def test_other_engines_and_sets_that_are_not_read_whole_are_refused(tmp_path: Pa
     assert len(split_questions(data, "train", 0, DatabasesConfig()).examples) == 4
 
 
-def test_the_executor_and_the_one_that_measures_refuse_hidden_columns(path: str) -> None:
+def test_executor_and_timing_executor_refuse_hidden_columns(path: str) -> None:
     with make_executor(ExecutorConfig(), HIDE) as executor, timing_executor(executor) as timer:
         for one in (executor, timer):
             assert one.execute(path, "SELECT * FROM users").status == "forbidden"
@@ -213,7 +213,7 @@ def test_the_executor_and_the_one_that_measures_refuse_hidden_columns(path: str)
             assert one.execute(path, "SELECT name FROM users").status == "ok"
 
 
-def test_a_journal_knows_what_was_hidden_and_a_model_of_another_database_does_not() -> None:
+def test_journal_records_hidden_columns_and_a_model_does_not() -> None:
     plain, hidden = DataConfig(), DataConfig(hide=["a.b"])
     assert "data.hide" not in fingerprint({}, plain, ExecutorConfig())
     assert fingerprint({}, hidden, ExecutorConfig())["data.hide"] == ["a.b"]

@@ -1,4 +1,4 @@
-"""Huge sets by number: the same questions as when they are loaded whole, in an order that a cursor resumes."""
+"""Streamed sets: the same questions as a loaded set, in an order that a cursor resumes."""
 
 import dataclasses
 import json
@@ -42,19 +42,19 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def opened(folder: Path, split: str = "", above: int = 0) -> Streamed:
+def open_streamed(folder: Path, split: str = "", above: int = 0) -> Streamed:
     found = open_stream(folder, split, above)
     assert found is not None
     return found
 
 
 @pytest.mark.parametrize("as_list", [True, False], ids=["list", "lines"])
-def test_a_streamed_set_is_the_loaded_one(folder: Path, as_list: bool) -> None:
+def test_streamed_set_equals_the_loaded_one(folder: Path, as_list: bool) -> None:
     if as_list:
         (folder / "data.json").write_text(json.dumps(records(20), indent=1))
     else:
         (folder / "data.jsonl").write_text("\n".join(map(json.dumps, records(20))))
-    streamed = opened(folder)
+    streamed = open_streamed(folder)
     assert (len(streamed), tuple(streamed)) == (20, load_benchmark(folder).examples)
     assert streamed[-1] == streamed[19]
     assert [one.uid for one in streamed[3:5]] == ["synsql_3", "synsql_4"]
@@ -69,7 +69,7 @@ def test_a_streamed_set_is_the_loaded_one(folder: Path, as_list: bool) -> None:
     assert (made.sample(5), len(made.lengths())) == (made.prompts, 20)
 
 
-def test_ones_own_and_plain_sets_are_streamed_too(folder: Path) -> None:
+def test_user_and_plain_sets_are_streamed_too(folder: Path) -> None:
     plain = folder / "plain"
     (plain / "databases").mkdir(parents=True)
     for i in range(3):
@@ -80,18 +80,18 @@ def test_ones_own_and_plain_sets_are_streamed_too(folder: Path) -> None:
     text = "\n".join(map(json.dumps, questions))
     (plain / "questions.jsonl").write_text(text)
     (folder / "train.jsonl").write_text(text)
-    streamed = opened(folder, "plain")
+    streamed = open_streamed(folder, "plain")
     loaded = load_benchmark(plain).examples
     assert [streamed[i] for i in (0, 2, 3)] == list(loaded)
     assert streamed[1] == streamed[2]
     assert dict(streamed.skipped) == {"dialect 'none' is not one of sqlite, mysql, postgresql, duckdb": 1}
-    assert opened(folder, "train")[2].uid == "q2"
+    assert open_streamed(folder, "train")[2].uid == "q2"
 
 
 def test_small_sets_and_other_formats_are_not_streamed(folder: Path) -> None:
     (folder / "train.jsonl").write_text("\n".join(map(json.dumps, records(20))))
     assert open_stream(folder, "train", above=1_000) is None
-    assert not list(folder.glob(".train*"))  # not looked through at all
+    assert not list(folder.glob(".train*"))  # not scanned at all
     assert open_stream(folder, "train", above=20) is None
     assert open_stream(folder, "train", above=19) is not None
     spider = folder / "spider"
@@ -101,13 +101,13 @@ def test_small_sets_and_other_formats_are_not_streamed(folder: Path) -> None:
     assert open_stream(spider) is None
 
 
-def test_what_cannot_be_used_gives_its_place_to_the_next(folder: Path) -> None:
+def test_unusable_record_is_replaced_by_the_next(folder: Path) -> None:
     bad = records(8)
     bad[2]["db_id"] = "gone"
     bad[3]["question"] = ""
     bad[7]["question"] = "long " * 100
     (folder / "data.json").write_text(json.dumps(bad))
-    streamed, told = opened(folder), []
+    streamed, told = open_streamed(folder), []
     streamed.tell = told.append
     assert [one.uid for one in streamed] == [f"synsql_{i}" for i in (0, 1, 4, 4, 4, 5, 6, 7)]
     assert told[0].startswith("skipped record 2 (no database gone), 1 of those read so far")
@@ -122,18 +122,18 @@ def test_what_cannot_be_used_gives_its_place_to_the_next(folder: Path) -> None:
         none.prompts[5]
 
 
-def test_a_record_without_an_id_gives_its_place_to_the_next_where_the_first_has_one(folder: Path) -> None:
+def test_record_without_an_id_is_replaced_by_the_next_if_the_first_has_an_id(folder: Path) -> None:
     path = folder / "train.jsonl"
     ids = ("a", None, "c")
     path.write_text("".join(json.dumps(one | {"id": uid}) + "\n" for one, uid in zip(records(3), ids, strict=True)))
-    streamed = opened(folder, "train")
+    streamed = open_streamed(folder, "train")
     assert [one.uid for one in streamed] == ["a", "c", "c"]
     assert streamed.skipped == {"no id": 1}
 
 
-def test_what_is_kept_is_bounded(folder: Path) -> None:
+def test_cache_of_records_is_limited(folder: Path) -> None:
     (folder / "data.json").write_text(json.dumps(records(50)))
-    whole = opened(folder)
+    whole = open_streamed(folder)
     streamed = Streamed(whole.lines, whole.records, lambda one: dataclasses.replace(one, dialect="mysql"), 40, 4)
     assert {one.dialect for one in streamed} == {"mysql"}
     assert streamed._read.cache_info().currsize == 4
@@ -141,9 +141,7 @@ def test_what_is_kept_is_bounded(folder: Path) -> None:
     assert list(spread(3, 10)) == [0, 1, 2]
 
 
-def test_a_file_that_is_too_large_to_read_whole_is_loaded_by_its_index(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_huge_file_is_loaded_by_its_index(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "data.json").write_text(json.dumps(records(9)))
     whole = load_benchmark(folder)
     assert not list(folder.glob(".data*"))
@@ -153,7 +151,7 @@ def test_a_file_that_is_too_large_to_read_whole_is_loaded_by_its_index(
     assert load_benchmark(folder, limit=2).examples == whole.examples[:2]
 
 
-def test_training_streams_what_is_more_than_its_bound(folder: Path) -> None:
+def test_training_streams_sets_above_the_limit(folder: Path) -> None:
     (folder / "data.json").write_text(json.dumps(records(9)))
     data = DataConfig(
         source="folder", dir=str(folder), train="", stream_above=8, dialects=DialectsConfig(0.0, mysql=1.0)

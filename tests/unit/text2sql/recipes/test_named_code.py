@@ -1,4 +1,4 @@
-"""A recipe of one's own is named by its place, wherever a recipe is; a run's folder alone does not have it run."""
+"""A user's recipe is named by its location like any recipe; a run's folder alone does not execute it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def run(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_it_is_read_from_its_file_or_module() -> None:
+def test_recipe_is_loaded_from_its_file_or_module() -> None:
     mine = find_recipe(OWN)
     assert (mine.name, mine.rules) == ("mine", ("bird", "qatch"))
     assert find_recipe(OWN) is mine
@@ -43,19 +43,19 @@ def test_it_is_read_from_its_file_or_module() -> None:
         ("mine", "nor FILE.py:NAME of your own recipe"),
     ],
 )
-def test_what_is_none_is_refused_in_one_line(name: str, words: str) -> None:
+def test_object_that_is_no_recipe_is_refused_in_one_line(name: str, words: str) -> None:
     with pytest.raises(InputError, match=words) as caught:
         find_recipe(name)
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_that_is_not_python_is_refused(tmp_path: Path) -> None:
+def test_file_that_is_not_python_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("MINE = (")
     with pytest.raises(InputError, match=r"mine.py:MINE' cannot be imported: .*was never closed"):
         find_recipe(f"{tmp_path / 'mine.py'}:MINE")
 
 
-def test_a_model_is_not_asked_by_a_recipe_that_its_run_alone_names(run: Path) -> None:
+def test_model_does_not_load_a_recipe_named_only_by_its_run(run: Path) -> None:
     for given in (run, run / "model"):
         with pytest.raises(InputError, match=f"recipe of its own.*recipe={OWN}"):
             load_config(EvaluateConfig, None, (), defaults_for(str(given)))
@@ -67,7 +67,7 @@ def test_a_model_is_not_asked_by_a_recipe_that_its_run_alone_names(run: Path) ->
     assert load_config(EvaluateConfig, run / "asked.yaml", (), beneath).recipe == OWN
 
 
-def test_a_run_goes_on_only_by_the_recipe_that_is_named_again(run: Path) -> None:
+def test_run_resumes_only_if_its_recipe_is_named_again(run: Path) -> None:
     with pytest.raises(InputError, match=f"recipe={OWN}"):
         resumed_config(TrainConfig, run, ["run.display=none"])
     config = resumed_config(TrainConfig, run, [f"recipe={OWN}"])

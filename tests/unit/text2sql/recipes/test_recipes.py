@@ -1,4 +1,4 @@
-"""Recipes as values: what each teaches it can read, and pays in full; prompts, dialogues, dialects, names."""
+"""Each recipe parses its own demonstrations and rewards them in full; prompts, dialogues, dialects, names."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from jaxrl_sql.text2sql.rewards.extract import begun_by, with_beginning
 from jaxrl_sql.types import Example, InputError, Response
 
 SQL = "SELECT nick FROM emps WHERE dept = 1"
-# What a right answer in the right form is rewarded, at most; SQL-R1's length part comes on top.
+# The maximal reward of a right answer in the right form; SQL-R1 adds its length part.
 TOP = {"sql_r1": 6.0, "paverl": 10.0, "paverl_monotone": 10.0}
 MULTI = ("skyrl_sql", "skyrl_sql_no_schema", "skyrl_sql_loose")
 
 
 class Letters:
-    """A tokenizer of letters, with a chat template as plain as can be."""
+    """A tokenizer of letters, with a minimal chat template."""
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         del add_special_tokens
@@ -66,7 +66,7 @@ def text_of(response: Response) -> str:
 @pytest.mark.parametrize("begun", ["", "tag"])
 @pytest.mark.parametrize("reasoning", ["", "Those of the first."])
 @pytest.mark.parametrize("name", RECIPES)
-def test_what_is_taught_is_read_and_paid_in_full(
+def test_demonstration_is_parsed_and_rewarded_in_full(
     name: str, reasoning: str, begun: str, executor: Executor, example: Example
 ) -> None:
     recipe = RECIPES[name]
@@ -92,7 +92,7 @@ def test_what_is_taught_is_read_and_paid_in_full(
 
 @pytest.mark.parametrize("begun", ["<think>", "<reasoning>"])
 @pytest.mark.parametrize("name", [name for name in RECIPES if not name.startswith(("paverl", "omnisql"))])
-def test_what_is_taught_behind_any_begun_tag_is_well_formed(name: str, begun: str, example: Example) -> None:
+def test_demonstration_after_any_opening_tag_is_well_formed(name: str, begun: str, example: Example) -> None:
     recipe = RECIPES[name]
     answer = recipe.taught(example, begun=begun)
     whole = with_beginning(answer, begun)
@@ -103,7 +103,7 @@ def test_what_is_taught_behind_any_begun_tag_is_well_formed(name: str, begun: st
 
 
 @pytest.mark.parametrize("name", ["think2sql", "think2sql_exfm"])
-def test_a_model_that_thinks_is_taught_its_own_tag(name: str, example: Example) -> None:
+def test_thinking_model_is_taught_its_own_tag(name: str, example: Example) -> None:
     recipe = RECIPES[name]
     for tokenizer, begins in ((Letters(), "<think>"), (Thinker(), "\nThose of")):
         style = recipe.opened(recipe.style("chat", thinking="think"), tokenizer)
@@ -115,7 +115,7 @@ def test_a_model_that_thinks_is_taught_its_own_tag(name: str, example: Example) 
 
 @pytest.mark.parametrize("turns", [2, 5])
 @pytest.mark.parametrize("name", MULTI)
-def test_a_dialogue_is_taught_as_the_environment_answers(
+def test_supervised_dialogue_has_the_environments_answers(
     name: str, turns: int, executor: Executor, example: Example
 ) -> None:
     recipe = RECIPES[name]
@@ -137,7 +137,7 @@ def test_a_dialogue_is_taught_as_the_environment_answers(
     assert reward.parts["unprobed"] == float(name.endswith("schema"))
 
 
-def test_a_dialogue_s_beginning_may_stand_in_the_prompt(executor: Executor, example: Example) -> None:
+def test_first_tag_of_a_dialogue_may_be_in_the_prompt(executor: Executor, example: Example) -> None:
     recipe = RECIPES["skyrl_sql"]
     style = recipe.in_dialogues(recipe.style("chat", begin="<think>"), executor, 5)
     dialogue = style.answer(example)
@@ -145,7 +145,7 @@ def test_a_dialogue_s_beginning_may_stand_in_the_prompt(executor: Executor, exam
     assert recipe.reading(dialogue, style).well_formed
 
 
-def test_one_turn_is_taught_where_there_is_one(executor: Executor, example: Example) -> None:
+def test_single_turn_is_taught_without_an_environment(executor: Executor, example: Example) -> None:
     recipe = RECIPES["skyrl_sql"]
     assert isinstance(recipe.in_dialogues(recipe.style("tagged"), executor, 1).answer(example), str)
     assert recipe.in_dialogues(recipe.style("compact"), executor, 5).answer(example) == " " + SQL
@@ -159,7 +159,7 @@ def test_one_turn_is_taught_where_there_is_one(executor: Executor, example: Exam
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_a_tagged_prompt_is_short_and_ends_with_the_hint(name: str, example: Example) -> None:
+def test_tagged_prompt_is_short_and_ends_with_the_hint(name: str, example: Example) -> None:
     recipe = RECIPES[name]
     schema, question = prompt_texts(example, recipe.style("tagged"), None)
     shown = "dept\nemps\nspare" if name == "skyrl_sql_no_schema" else "dept(id)\nemps(nick, dept=dept.id)\nspare(x)"
@@ -170,7 +170,7 @@ def test_a_tagged_prompt_is_short_and_ends_with_the_hint(name: str, example: Exa
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_a_chat_prompt_shows_the_schema_and_tells_the_form(name: str, example: Example) -> None:
+def test_chat_prompt_contains_the_schema_and_the_answer_form(name: str, example: Example) -> None:
     recipe = RECIPES[name]
     (prompt,) = make_prompts([example], recipe.style("chat", template="generic"), Letters(), 10_000).prompts
     assert recipe.instruction in prompt.text
@@ -185,7 +185,7 @@ def test_a_chat_prompt_shows_the_schema_and_tells_the_form(name: str, example: E
     assert ("CREATE TABLE" in prompt.text) == (name != "skyrl_sql_no_schema")
 
 
-def test_a_prompt_may_show_another_schema_than_the_recipe_s(example: Example) -> None:
+def test_prompt_may_use_another_schema_form_than_the_recipes(example: Example) -> None:
     shown = {
         schema: prompt_texts(example, RECIPES["paverl"].style("tagged", schema=schema), None)[0]
         for schema in ("recipe", "compact", "ddl", "omnisql", "profile", "names_only")
@@ -198,7 +198,7 @@ def test_a_prompt_may_show_another_schema_than_the_recipe_s(example: Example) ->
 
 
 @pytest.mark.parametrize("name", ["skyrl_sql", "think2sql"])
-def test_a_model_that_thinks_of_itself_is_not_told_how(name: str, example: Example) -> None:
+def test_model_with_native_thinking_gets_no_thinking_instruction(name: str, example: Example) -> None:
     recipe = RECIPES[name]
     for template in ("generic", ""):
         style = recipe.style("chat", thinking="think", template=template)
@@ -209,7 +209,7 @@ def test_a_model_that_thinks_of_itself_is_not_told_how(name: str, example: Examp
 
 
 @pytest.mark.parametrize("style", ["compact", "tagged", "chat"])
-def test_mysql_is_asked_for_taught_and_translated(style: str, executor: Executor, example: Example) -> None:
+def test_mysql_is_requested_taught_and_translated(style: str, executor: Executor, example: Example) -> None:
     gold = "SELECT nick || '!' FROM emps WHERE dept = 1"
     example = dataclasses.replace(example, dialect="mysql", gold_sql=gold)
     for recipe in RECIPES.values():
@@ -221,7 +221,7 @@ def test_mysql_is_asked_for_taught_and_translated(style: str, executor: Executor
         assert "CONCAT" in str(scored.sql)
 
 
-def test_sql_that_does_not_parse_in_its_dialect_is_not_run(executor: Executor, example: Example) -> None:
+def test_unparsed_sql_of_a_dialect_is_not_run(executor: Executor, example: Example) -> None:
     recipe, style = RECIPES["arctic"], RECIPES["arctic"].style("compact")
     before = executor.stats()["runs"]
     job = recipe.submit(executor, [dataclasses.replace(example, dialect="mysql")], ["SELECT ) FROM"], style)
@@ -230,7 +230,7 @@ def test_sql_that_does_not_parse_in_its_dialect_is_not_run(executor: Executor, e
     assert (job.job, executor.stats()["runs"]) == (None, before)
 
 
-def test_raw_answers_are_read_whole_and_paid_as_the_recipe_pays(executor: Executor, example: Example) -> None:
+def test_raw_answers_are_parsed_as_a_whole_and_rewarded_by_the_recipe(executor: Executor, example: Example) -> None:
     for name, total in {"arctic": 1.0, "paverl": 10.0, "think2sql": 1.0, "skyrl_sql": 1.0}.items():
         recipe = RECIPES[name]
         style = recipe.style("compact")
@@ -247,7 +247,7 @@ class Thinker(Letters):
         return super().apply_chat_template(messages, **how) + "<think>\n"
 
 
-def test_a_thought_that_the_template_opens_is_the_answer_s_own(executor: Executor, example: Example) -> None:
+def test_thought_opened_by_the_template_belongs_to_the_answer(executor: Executor, example: Example) -> None:
     recipe = RECIPES["skyrl_sql"]
     style = recipe.opened(recipe.style("chat"), Thinker())
     answer = style.answer(example)
@@ -265,8 +265,8 @@ def test_a_thought_that_the_template_opens_is_the_answer_s_own(executor: Executo
     "begin", [None, "<think>\n", "<think>", "<reasoning>\n", "Let me see.\n<think>\n", "Let me see. "]
 )
 @pytest.mark.parametrize("name", RECIPES)
-def test_a_thought_is_opened_once(name: str, begin: str | None, executor: Executor, example: Example) -> None:
-    """The template opens it: neither the recipe nor a prefill opens another, and taught answers are read whole."""
+def test_thought_is_opened_once(name: str, begin: str | None, executor: Executor, example: Example) -> None:
+    """Neither the recipe nor a prefill opens a second thought, and supervised answers are parsed completely."""
     recipe = RECIPES[name]
     style = recipe.opened(recipe.style("chat", begin=begin), Thinker())
     (prompt,) = make_prompts([example], style, Thinker(), 10_000).prompts
@@ -278,11 +278,11 @@ def test_a_thought_is_opened_once(name: str, begin: str | None, executor: Execut
     assert "<think>" not in text_of(answer)
     reading = recipe.reading(answer, style)
     assert (reading.sql, reading.well_formed or name == "arctic") == (SQL, True)
-    # A server does not send what its prompt has opened.
+    # A server does not return the tag that its prompt has opened.
     assert recipe.reading(with_opened_thought(text_of(answer)), recipe.endpoint_style(DataConfig())) == reading
 
 
-def test_words_behind_an_opening_tag_leave_the_thought_open(example: Example) -> None:
+def test_text_after_an_opening_tag_leaves_the_thought_open(example: Example) -> None:
     recipe = RECIPES["sql_r1"]
     style = recipe.style("chat", begin="<think>\nFirst, ")
     answer = text_of(style.answer(example))
@@ -292,7 +292,7 @@ def test_words_behind_an_opening_tag_leave_the_thought_open(example: Example) ->
     assert not recipe.style("chat", begin="<think>\nNone.\n</think>\n").begun
 
 
-def test_styles_that_are_none_and_recipes_that_are_none() -> None:
+def test_unknown_styles_and_recipes_are_refused() -> None:
     with pytest.raises(InputError, match="not one of compact, tagged, chat"):
         RECIPES["arctic"].style("plain")
     with pytest.raises(InputError, match=r"'sqlr1' is not one of arctic.*nearest is sql_r1"):
@@ -319,5 +319,5 @@ def test_only_dialogues_stop_at_tags() -> None:
         ("", ""),
     ],
 )
-def test_the_tag_that_a_prompt_ends_with(text: str, tag: str) -> None:
+def test_open_tag_at_the_end_of_a_prompt(text: str, tag: str) -> None:
     assert begun_by(text) == tag

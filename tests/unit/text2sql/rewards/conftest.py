@@ -1,4 +1,4 @@
-"""A small database on the spot, an executor, and how a response is scored: from text to reward, nothing in between."""
+"""Fixtures of a small database, an executor, and the scoring of a response: from text to reward, without mocks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def db(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="session")
 def score(executor: Executor, db: str) -> Score:
-    """Return a function (recipe, gold, response) -> what came of it, through the recipe's own prompt style."""
+    """Return a function (recipe, gold, response) -> scored answer, with the recipe's own prompt style."""
 
     def run(
         name: str, gold: str | tuple[str, ...], response: Response, begun: str = "", dialect: str = "sqlite"

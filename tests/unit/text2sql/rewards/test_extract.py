@@ -1,4 +1,4 @@
-"""Where the SQL of a response stands: one line a rule of Arctic's, and what the rules leave open."""
+"""Extraction of SQL from a response: Arctic's rules, one per line, and cases that the rules leave open."""
 
 import time
 
@@ -27,13 +27,13 @@ CASES = {
     "opening tag in the prompt": ("t</think>\n```sql\nSELECT a\n```", "SELECT a"),
     "no think at all": ("```sql\nSELECT a\n```", "SELECT a"),
     "block in think does not count": ("<think>```sql\nSELECT a\n```</think>SELECT b", "SELECT b"),
-    "only the first closing tag cuts": ("x</think>```sql\nSELECT a\n```</think>", "SELECT a"),
+    "only the first closing tag ends the thought": ("x</think>```sql\nSELECT a\n```</think>", "SELECT a"),
     "nothing after think": ("<think>```sql\nSELECT a\n```</think>", None),
     "the last block": ("```sql\nSELECT a\n``` or ```sql\nSELECT b\n```", "SELECT b"),
-    "a short last block is passed over": ("```sql\nSELECT a\n``` ```sql\nabcdef\n```", "SELECT a"),
+    "a short last block is skipped": ("```sql\nSELECT a\n``` ```sql\nabcdef\n```", "SELECT a"),
     "seven characters are enough": ("```sql\nSELECT a\n``` ```sql\nabcdefg\n```", "abcdefg"),
     "white space does not count": ("```sql\nSELECT a\n``` ```sql\n   abc   \n```", "SELECT a"),
-    "an unclosed last block is passed over": ("```sql\nSELECT a\n``` ```sql\nSELECT b", "SELECT a"),
+    "an unclosed last block is skipped": ("```sql\nSELECT a\n``` ```sql\nSELECT b", "SELECT a"),
     "block before bare fence": ("```sql\nSELECT a\n``` ```\nSELECT b\n```", "SELECT a"),
     "WITH in a block": (SQL.format("WITH x AS (SELECT 1) SELECT * FROM x"), "WITH x AS (SELECT 1) SELECT * FROM x"),
     "block on one line": ("```sql SELECT a FROM t```", "SELECT a FROM t"),
@@ -52,12 +52,12 @@ CASES = {
     "json after broken braces": ('{oops {"sql": "SELECT a"}', "SELECT a"),
     "json after a number of thousands of digits": (f'{{"n": {"1" * 5000}}} {{"sql": "SELECT a"}}', "SELECT a"),
     "json before raw": ('SELECT z {"sql": "SELECT a"}', "SELECT a"),
-    "sql that is no text": ('{"sql": 3} SELECT a', "SELECT a"),
+    "sql of another type": ('{"sql": 3} SELECT a', "SELECT a"),
     "raw": ("The query is SELECT a FROM t", "SELECT a FROM t"),
     "raw ends at a blank line": ("SELECT a\nFROM t\n \nThis lists a.", "SELECT a\nFROM t"),
     "raw ends at the answer's end": ("<answer>select a FROM t</answer> bye", "select a FROM t"),
     "raw from the first select": ("SELECT a FROM (SELECT b)", "SELECT a FROM (SELECT b)"),
-    "raw WITH is cut": ("WITH x AS (SELECT 1) SELECT * FROM x", "SELECT 1) SELECT * FROM x"),
+    "raw WITH is truncated": ("WITH x AS (SELECT 1) SELECT * FROM x", "SELECT 1) SELECT * FROM x"),
     "an unclosed block is raw": ("```sql\nSELECT a FROM t", "SELECT a FROM t"),
     "selected is not select": ("I selected nothing", None),
     "no sql": ("I cannot answer this.", None),
@@ -66,7 +66,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_arctic(name: str) -> None:
+def test_arctic_extraction(name: str) -> None:
     text, sql = CASES[name]
     assert read_arctic(text).sql == sql
 
@@ -74,12 +74,12 @@ def test_arctic(name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "sql"), [(" SELECT a;\n", "SELECT a;"), ("nonsense", "nonsense"), (" \n", None), ("", None)]
 )
-def test_plain_takes_everything(text: str, sql: str | None) -> None:
+def test_plain_text_is_all_sql(text: str, sql: str | None) -> None:
     assert read_plain(text).sql == sql
 
 
 @pytest.mark.parametrize("text", ["{" * 20_000, '{"a":' * 4000, "```" * 20_000, "```sql" * 10_000, "x\n" * 20_000])
-def test_hostile_text_ends_without_sql(text: str) -> None:
+def test_malformed_text_ends_without_sql(text: str) -> None:
     assert read_arctic(text).sql is None
 
 
@@ -115,7 +115,7 @@ def test_enclosed(text: str, found: list[str]) -> None:
     assert last_enclosed(text, "<a>", "</a>") == (found[-1].strip() if found else "")
 
 
-def test_what_the_environment_said_is_not_the_policy_s() -> None:
+def test_observations_are_not_the_policys_text() -> None:
     dialogue = [("assistant", "a "), ("environment", "SELECT 1"), ("assistant", "b")]
     assert said(dialogue) == "a b"
     assert read_plain(dialogue).sql == "a b"
@@ -137,8 +137,8 @@ HOSTILE = [
 
 @pytest.mark.parametrize("read", READS)
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
-def test_hostile_text_is_read_in_linear_time(read: Read, text: str) -> None:
-    """A quadratic reading of these takes minutes; the bound is generous."""
+def test_malformed_text_is_parsed_in_linear_time(read: Read, text: str) -> None:
+    """A quadratic parser takes minutes; the time limit is generous."""
     began = time.process_time()
     assert not read(text).well_formed
     assert time.process_time() - began < 5
@@ -160,7 +160,7 @@ QUOTED = "SELECT a FROM t WHERE b = '{0}' OR \"x{0}\" /* {0} it's */ = 'it''s'"
         (read_skyrl_sql_loose, "<think>it's</think><solution>{}</solution>"),
     ],
 )
-def test_a_tag_in_a_literal_a_name_or_a_comment_is_text(read: Read, form: str, tag: str) -> None:
+def test_tag_in_a_literal_name_or_comment_is_text(read: Read, form: str, tag: str) -> None:
     sql = QUOTED.format(tag)
     reading = read(form.format(sql))
     assert reading.sql == sql
@@ -170,7 +170,7 @@ def test_a_tag_in_a_literal_a_name_or_a_comment_is_text(read: Read, form: str, t
 @pytest.mark.parametrize(
     "sql", ["SELECT a -- it's", "SELECT 'a", 'SELECT "a', "SELECT /* a", "SELECT 'a\n'", "SELECT '\ue0f0' -- a", "it's"]
 )
-def test_the_first_mark_closes_what_has_an_open_literal(sql: str) -> None:
+def test_first_tag_closes_text_with_an_open_literal(sql: str) -> None:
     text = f"<think>x</think><sql>{sql}</sql>"
     assert read_skyrl_sql([("assistant", text), ("environment", "it's"), ("assistant", "it's")]).queries == (sql,)
     assert sql_blocks(f"```sql\n{sql}\n``` that's ```sql\n{sql}\n```") == [sql, sql]

@@ -1,4 +1,4 @@
-"""PaVeRL-SQL from text to number: 0 / 0.5 / ten times the share of the gold that was found."""
+"""PaVeRL-SQL from text to number: 0 / 0.5 / ten times the share of the gold's cells in the answer."""
 
 from collections.abc import Callable
 
@@ -27,36 +27,36 @@ CASES = {
     "text after the block": (NAMES, block(NAMES) + "\nThat is it.", 10.0, "ok"),
     "row order": (NAMES, block("SELECT name FROM emp ORDER BY name DESC"), 10.0, "ok"),
     "column order and names": (BOTH, block("SELECT id AS a, name AS b FROM emp"), 10.0, "ok"),
-    "columns too many": (NAMES, block("SELECT name, id, pay FROM emp"), 10.0, "ok"),
+    "surplus columns": (NAMES, block("SELECT name, id, pay FROM emp"), 10.0, "ok"),
     "one of two columns": (BOTH, block(NAMES), 5.0, "ok"),
     "one of three columns": ("SELECT name, id, pay FROM emp", block(NAMES), 10 / 3, "ok"),
     "one right and one wrong column": (BOTH, block("SELECT name, dept FROM emp"), 5.0, "ok"),
-    "rows aside: columns match sorted": (BOTH, block("SELECT name, 5 - id FROM emp"), 10.0, "ok"),
-    "the smaller half of the rows": (NAMES, block("SELECT name FROM emp WHERE name = 'Bo'"), 5.0, "ok"),
+    "columns match after sorting": (BOTH, block("SELECT name, 5 - id FROM emp"), 10.0, "ok"),
+    "fewer than half of the rows": (NAMES, block("SELECT name FROM emp WHERE name = 'Bo'"), 5.0, "ok"),
     "three of four rows": (BOTH, block("SELECT name, id FROM emp WHERE id < 4 AND id <> 2"), 5.0, "ok"),
-    "duplicates lost": (NAMES, block("SELECT DISTINCT name FROM emp"), 7.5, "ok"),
-    "rows too many are filtered": ("SELECT name, id FROM emp WHERE name <> 'Bo'", block(BOTH), 10.0, "ok"),
-    "more than five rows too many": (NAMES, block("SELECT n, 'x' FROM hits LIMIT 10"), 0.5, "ok"),
+    "missing duplicates": (NAMES, block("SELECT DISTINCT name FROM emp"), 7.5, "ok"),
+    "surplus rows are filtered": ("SELECT name, id FROM emp WHERE name <> 'Bo'", block(BOTH), 10.0, "ok"),
+    "more than five surplus rows": (NAMES, block("SELECT n, 'x' FROM hits LIMIT 10"), 0.5, "ok"),
     "numbers in text are numbers": ("SELECT id FROM emp", block("SELECT '' || id FROM emp"), 10.0, "ok"),
     "rounded to three digits": ("SELECT pay FROM emp", block("SELECT pay + 0.0004 FROM emp"), 10.0, "ok"),
     "NULL is a value": ("SELECT pay FROM emp WHERE id = 3", block("SELECT NULL AS nothing_here"), 10.0, "ok"),
     "both empty": ("SELECT name FROM emp WHERE 0", block("SELECT name FROM emp WHERE id > 9"), 10.0, "ok"),
     "only the gold is empty": ("SELECT name FROM emp WHERE 0", block(NAMES), 0.5, "ok"),
     "only the prediction is empty": (NAMES, block("SELECT name FROM emp WHERE 0"), 0.5, "ok"),
-    "nothing right": (NAMES, block("SELECT pay, dept FROM emp"), 0.5, "ok"),
+    "no cell is right": (NAMES, block("SELECT pay, dept FROM emp"), 0.5, "ok"),
     "never more than ten": (NAMES, block("SELECT name, id, dept FROM emp WHERE id < 4"), 7.5, "ok"),
     "syntax error": (NAMES, block("SELEC name FROM emp"), 0.0, "syntax_error"),
     "no such column": (NAMES, block("SELECT nme FROM emp"), 0.0, "schema_error"),
     "endless": (NAMES, block(ENDLESS), 0.0, "timeout"),
-    "over the row cap": (NAMES, block("SELECT a.n FROM hits a, hits b"), 0.0, "too_large"),
+    "over the row limit": (NAMES, block("SELECT a.n FROM hits a, hits b"), 0.0, "too_large"),
     "writing is forbidden": (NAMES, block("DELETE FROM emp WHERE 1"), 0.0, "forbidden"),
     "the last block": (NAMES, block("SELECT id FROM emp") + block(NAMES), 10.0, "ok"),
     "sixteen characters": (NAMES, block("SELECT id FROM t"), 0.0, "schema_error"),
-    "fifteen are too few": ("SELECT 1", block("SELECT 1 AS one"), 0.0, "no_sql"),
+    "fifteen characters are too few": ("SELECT 1", block("SELECT 1 AS one"), 0.0, "no_sql"),
     "the last block is too short": (NAMES, block(NAMES) + block("SELECT 1"), 0.0, "no_sql"),
-    "blanks are no characters": (NAMES, block("   SELECT 1      "), 0.0, "no_sql"),
-    "an open block is none": (NAMES, block(NAMES) + "```sql\nSELECT id FROM emp", 10.0, "ok"),
-    "another fence is none": (NAMES, f"```\n{NAMES}\n```", 0.0, "no_sql"),
+    "blanks do not count": (NAMES, block("   SELECT 1      "), 0.0, "no_sql"),
+    "an unclosed block does not count": (NAMES, block(NAMES) + "```sql\nSELECT id FROM emp", 10.0, "ok"),
+    "another language's fence does not count": (NAMES, f"```\n{NAMES}\n```", 0.0, "no_sql"),
     "no fence": (NAMES, NAMES, 0.0, "no_sql"),
 }  # fmt: skip
 
@@ -75,24 +75,24 @@ def test_text_to_reward(name: str, score: Score) -> None:
     }
 
 
-def test_a_failing_gold_is_not_learned_from(score: Score) -> None:
+def test_failing_gold_is_not_learned_from(score: Score) -> None:
     scored = score("paverl", "SELECT lost FROM emp", block(NAMES))
     assert (scored.reward.total, scored.gold_status, scored.trusted) == (0.5, "schema_error", False)
 
 
-def test_the_best_of_several_golds_counts(score: Score) -> None:
+def test_best_of_several_golds_counts(score: Score) -> None:
     assert score("paverl", ("SELECT id FROM emp WHERE 0", BOTH, NAMES), block(NAMES)).reward.total == 10.0
     assert score("paverl", ("SELECT id FROM emp WHERE 0", BOTH), block(NAMES)).reward.total == 5.0
 
 
-def test_a_small_share_pays_less_than_running_alone() -> None:
-    """The paper's scale: a twentieth of the gold is rewarded as much as none of it."""
+def test_small_share_earns_less_than_running_alone() -> None:
+    """On the paper's scale, a twentieth of the gold earns as much as none of it."""
     reading = ParsedResponse("SELECT", True)
     paid = [paverl_reward(reading, ScoreRow("ok", "ok", {"paverl": acc})).total for acc in (0.0, 0.04, 0.05, 0.5)]
     assert paid == pytest.approx([0.5, 0.4, 0.5, 5.0])
 
 
-def test_one_of_25_columns_is_paid_less_than_none_but_not_by_the_monotone_variant(score: Score) -> None:
+def test_one_of_25_columns_earns_less_than_none_except_in_the_monotone_variant(score: Score) -> None:
     gold = "SELECT " + ", ".join(["name", *(f"id + {i}" for i in range(24))]) + " FROM emp"
     answers = ("SELEC name FROM emp", "SELECT pay / 7 FROM emp", NAMES, BOTH, gold)
     paid = {
@@ -103,6 +103,6 @@ def test_one_of_25_columns_is_paid_less_than_none_but_not_by_the_monotone_varian
     assert paid["paverl_monotone"] == pytest.approx([0, 0.5, 0.5, 0.8, 10])
 
 
-def test_the_thought_is_what_stands_before_the_block() -> None:
+def test_thought_is_the_text_before_the_block() -> None:
     reading = read_paverl(block(NAMES, "One.\n\nTwo.\n"))
     assert reading == ParsedResponse(NAMES, True, "One.\n\nTwo.", block(NAMES, "One.\n\nTwo.\n"))

@@ -32,7 +32,7 @@ def form(sql: str, think: str = "abc") -> str:
 
 
 def match(think: int, answer: int, sql: int) -> float:
-    """Return what a match is rewarded whose texts have so many characters."""
+    """Return the reward of a match whose texts have this number of characters."""
     return 6 + 0.5 * min(1.0, (think + answer) / 2048) + sql / answer
 
 
@@ -43,35 +43,35 @@ CASES = {
     "white space around the tags": (
         NAMES, f"\n<think>\nabc\n</think>\n\n<answer>\n{block(NAMES)}\n</answer>\n", RIGHT, "ok"
     ),
-    "text beside the tags": (NAMES, f"So: {form(NAMES)} Done.", RIGHT, "ok"),
+    "text outside the tags": (NAMES, f"So: {form(NAMES)} Done.", RIGHT, "ok"),
     "text inside the answer": (NAMES, form(NAMES).replace("<answer>", "<answer>Here: "), match(3, 37, 20), "ok"),
     "no thought between the tags": (NAMES, form(NAMES, ""), match(0, 31, 20), "ok"),
-    "white space in the query is one blank": (NAMES, form("SELECT  name\n FROM emp"), match(3, 33, 20), "ok"),
-    "a comment is run as it stands": (NAMES, form("-- all\nSELECT name FROM emp"), match(3, 38, 27), "ok"),
-    "a long thought is full": (NAMES, form(NAMES, "x" * 3000), 6.5 + 20 / 31, "ok"),
-    "just full": (NAMES, form(NAMES, "x" * 2017), 6.5 + 20 / 31, "ok"),
+    "whitespace in the query is normalised": (NAMES, form("SELECT  name\n FROM emp"), match(3, 33, 20), "ok"),
+    "a comment is run unchanged": (NAMES, form("-- all\nSELECT name FROM emp"), match(3, 38, 27), "ok"),
+    "a long thought has the full length part": (NAMES, form(NAMES, "x" * 3000), 6.5 + 20 / 31, "ok"),
+    "the minimal full length": (NAMES, form(NAMES, "x" * 2017), 6.5 + 20 / 31, "ok"),
     "the last block counts": (NAMES, form("SELECT 1").replace("</a", f"{block(NAMES)}</a"), match(3, 50, 20), "ok"),
     "columns in another order": ("SELECT id, name FROM emp", form("SELECT name, id FROM emp"), match(3, 35, 24), "ok"),
-    "row order where the gold has one": (
+    "row order of an ordered gold": (
         "SELECT id FROM emp ORDER BY id", form("SELECT id FROM emp ORDER BY id DESC"), 0.0, "ok"
     ),
-    "row order where the gold has none": (NAMES, form("SELECT name FROM emp ORDER BY 1"), match(3, 42, 31), "ok"),
+    "row order of an unordered gold": (NAMES, form("SELECT name FROM emp ORDER BY 1"), match(3, 42, 31), "ok"),
     "duplicates count": (NAMES, form("SELECT DISTINCT name FROM emp"), 0.0, "ok"),
     "distinct is not stripped": (
         "SELECT count(DISTINCT name) FROM emp", form("SELECT count(name) FROM emp"), 0.0, "ok"
     ),
     "both empty": ("SELECT name FROM emp WHERE id > 9", form("SELECT 1, 2 WHERE 0"), match(3, 30, 19), "ok"),
     "runs but differs": (NAMES, form("SELECT id FROM emp"), 0.0, "ok"),
-    "a column more": (NAMES, form("SELECT name, id FROM emp"), 0.0, "ok"),
+    "surplus column": (NAMES, form("SELECT name, id FROM emp"), 0.0, "ok"),
     "syntax error": (NAMES, form("SELEC name FROM emp"), -1.0, "syntax_error"),
     "no such column": (NAMES, form("SELECT nme FROM emp"), -1.0, "schema_error"),
     "endless": (NAMES, form(ENDLESS), -1.0, "timeout"),
-    "over the row cap": (NAMES, form("SELECT a.n FROM hits a, hits b"), -1.0, "too_large"),
+    "over the row limit": (NAMES, form("SELECT a.n FROM hits a, hits b"), -1.0, "too_large"),
     "writing is forbidden": (NAMES, form("DELETE FROM emp"), -1.0, "forbidden"),
     "no thought": (NAMES, f"<answer>{block(NAMES)}</answer>", -1.0, "ok"),
     "no answer": (NAMES, f"<think>abc</think>{block(NAMES)}", -1.0, "ok"),
-    "thought never ends": (NAMES, f"<think>abc<answer>{block(NAMES)}</answer>", -1.0, "ok"),
-    "answer never ends": (NAMES, f"<think>abc</think><answer>{block(NAMES)}", -1.0, "ok"),
+    "unclosed thought": (NAMES, f"<think>abc<answer>{block(NAMES)}</answer>", -1.0, "ok"),
+    "unclosed answer": (NAMES, f"<think>abc</think><answer>{block(NAMES)}", -1.0, "ok"),
     "two answers": (NAMES, form(NAMES) + f"<answer>{block(NAMES)}</answer>", -1.0, "ok"),
     "two thoughts": (NAMES, "<think>a</think>" + form(NAMES), -1.0, "ok"),
     "answer before thought": (NAMES, f"<answer>{block(NAMES)}</answer><think>abc</think>", -1.0, "ok"),
@@ -100,7 +100,7 @@ def test_text_to_reward(name: str, score: Score) -> None:
         assert (total, parts["length"]) == (-1.0, 0.0)
 
 
-def test_the_example_of_the_paper_s_formula(score: Score) -> None:
+def test_example_of_the_papers_formula(score: Score) -> None:
     scored = score("sql_r1", "select name from emp", form("select id from emp"))
     assert scored.reward.total == 0.0
     answer = "```sql\nselect a from t\n```"
@@ -111,14 +111,14 @@ def test_the_example_of_the_paper_s_formula(score: Score) -> None:
     assert sql_r1_reward(reading, row).total == pytest.approx(6.584003, abs=5e-7)
 
 
-def test_the_tag_that_ends_the_prompt_is_the_response_s_own(score: Score) -> None:
+def test_open_tag_of_the_prompt_belongs_to_the_response(score: Score) -> None:
     text = form(NAMES).removeprefix("<think>")
     assert score("sql_r1", NAMES, text).reward.total == -1.0
     assert score("sql_r1", NAMES, text, begun="<think>").reward.total == pytest.approx(RIGHT)
-    assert score("sql_r1", NAMES, form(NAMES), begun="<think>").reward.total == -1.0  # it is there twice
+    assert score("sql_r1", NAMES, form(NAMES), begun="<think>").reward.total == -1.0  # the tag occurs twice
 
 
-def test_a_failing_gold_pays_no_match_and_is_not_learned_from(score: Score) -> None:
+def test_failing_gold_gives_no_match_and_is_not_learned_from(score: Score) -> None:
     scored = score("sql_r1", "SELECT lost FROM emp", form("SELECT lost FROM emp"))
     assert (scored.reward.total, scored.gold_status, scored.trusted) == (-1.0, "schema_error", False)
     assert score("sql_r1", "SELECT lost FROM emp", form(NAMES)).reward.total == 0.0
@@ -132,11 +132,11 @@ def test_a_failing_gold_pays_no_match_and_is_not_learned_from(score: Score) -> N
         (ScoreRow("cancelled", "ok", {}), -1.0),
     ],
 )
-def test_what_did_not_run_is_no_match(row: ScoreRow, total: float) -> None:
+def test_failed_query_is_no_match(row: ScoreRow, total: float) -> None:
     assert sql_r1_reward(read_sql_r1(form(NAMES)), row).total == total
 
 
-def test_the_length_part_is_at_most_one_and_a_half() -> None:
+def test_length_part_is_at_most_one_and_a_half() -> None:
     assert length_part(ParsedResponse("x" * 26, True, "t" * 5000, "x" * 26)) == 1.5
     assert length_part(ParsedResponse(None, True, "", "")) == 0.0
 
@@ -155,7 +155,7 @@ def correct(executor: Executor, name: str, example: Example, sqls: list[str]) ->
     return [one.parts["correct"] for one in rewards]
 
 
-def test_every_database_of_the_suite_has_to_agree(executor: Executor, tmp_path: Path) -> None:
+def test_all_databases_of_the_suite_must_agree(executor: Executor, tmp_path: Path) -> None:
     own, variant = rows(tmp_path / "a.sqlite", "(1), (2)"), rows(tmp_path / "suite" / "a_0.sqlite", "(1), (2), (3)")
     gold = "SELECT x FROM t"
     sqls = [gold, "SELECT x FROM t WHERE x < 3", "SELECT 1 UNION ALL SELECT 2"]
@@ -164,8 +164,8 @@ def test_every_database_of_the_suite_has_to_agree(executor: Executor, tmp_path: 
     assert correct(executor, "arctic", example, sqls) == [1.0, 1.0, 1.0]  # by the question's own database alone
 
 
-def test_a_neighbouring_database_is_no_variant(executor: Executor, tmp_path: Path) -> None:
-    """All databases may lie in one folder: those of other questions have other tables, and no answer runs there."""
+def test_neighbouring_database_is_no_variant(executor: Executor, tmp_path: Path) -> None:
+    """All databases may be in one folder: those of other questions have other tables, and no answer runs there."""
     own = rows(tmp_path / "dev" / "database" / "a.sqlite", "(1), (2)")
     with closing(sqlite3.connect(tmp_path / "dev" / "database" / "b.sqlite")) as connection:
         connection.execute("CREATE TABLE other(y)")

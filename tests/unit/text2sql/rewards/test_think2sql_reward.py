@@ -1,4 +1,4 @@
-"""Think2SQL's three rewards of one reading: GATE, EXFM and QAFM, from text to numbers."""
+"""Think2SQL's three rewards of one parsed answer: GATE, EXFM and QAFM, from text to numbers."""
 
 from collections.abc import Callable
 
@@ -30,32 +30,32 @@ CASES = {
     "no space between": (NAMES, form(NAMES).replace("\n<answer>", "<answer>"), 1, 1, 1.0, "ok"),
     "upper case": (NAMES, form(NAMES).replace("reasoning", "REASONING").replace("answer", "Answer"), 1, 1, 1.0, "ok"),
     "a thinking model's tag": (NAMES, form(NAMES).replace("reasoning", "think"), 1, 1, 1.0, "ok"),
-    "nothing thought": (NAMES, form(NAMES).replace(">so<", "><"), 1, 1, 1.0, "ok"),
-    "tags do not pair": (NAMES, form(NAMES).replace("</reasoning", "</think"), 0, 1, 1.0, "ok"),
+    "empty thought": (NAMES, form(NAMES).replace(">so<", "><"), 1, 1, 1.0, "ok"),
+    "mismatched tags": (NAMES, form(NAMES).replace("</reasoning", "</think"), 0, 1, 1.0, "ok"),
     "text before": (NAMES, "So: " + form(NAMES), 0, 1, 1.0, "ok"),
     "text between": (NAMES, form(NAMES).replace("\n<answer>", "\nso <answer>"), 0, 1, 1.0, "ok"),
     "text after": (NAMES, form(NAMES) + " Done.", 0, 1, 1.0, "ok"),
     "no reasoning": (NAMES, f"<answer>{block(NAMES)}</answer>", 0, 1, 1.0, "ok"),
     "the last answer": (NAMES, f"{form(IDS)}<answer>{block(NAMES)}</answer>", 0, 1, 1.0, "ok"),
     "no answer: the whole text": (NAMES, f"<reasoning>so</reasoning>{block(NAMES)}", 0, 1, 1.0, "ok"),
-    "an answer that never ends": (NAMES, form(NAMES).removesuffix("</answer>"), 0, 1, 1.0, "ok"),
+    "an unclosed answer": (NAMES, form(NAMES).removesuffix("</answer>"), 0, 1, 1.0, "ok"),
     "the last block": (NAMES, form(IDS).replace("</a", f"{block(NAMES)}</a"), 1, 1, 1.0, "ok"),
     "fence in upper case": (NAMES, form(NAMES).replace("```sql", "```SQL"), 1, 1, 1.0, "ok"),
     "a bare fence": (NAMES, form(NAMES).replace("```sql", "```"), 1, 1, 1.0, "ok"),
     "a sql fence before a bare one": (NAMES, form(NAMES).replace("</a", f"```\n{IDS}\n```</a"), 1, 1, 1.0, "ok"),
     "no fence": (NAMES, f"<reasoning>so</reasoning><answer> `{NAMES}` </answer>", 1, 1, 1.0, "ok"),
-    "text alone": (NAMES, NAMES, 0, 1, 1.0, "ok"),
+    "text without tags": (NAMES, NAMES, 0, 1, 1.0, "ok"),
     "columns in another order, row by row": (
         "SELECT id, name FROM emp", form("SELECT name, id FROM emp"), 1, 1, 1.0, "ok"
     ),
     "rows in another order": (NAMES, form("SELECT name FROM emp ORDER BY 1"), 1, 1, 1.0, "ok"),
-    "duplicates lost": (NAMES, form("SELECT DISTINCT name FROM emp"), 1, 0, (1 + 1 + 3 / 4) / 3, "ok"),
+    "missing duplicates": (NAMES, form("SELECT DISTINCT name FROM emp"), 1, 0, (1 + 1 + 3 / 4) / 3, "ok"),
     "both empty": ("SELECT 1 WHERE 0", form("SELECT 1, 2 WHERE 0"), 1, 1, 1.0, "ok"),
-    "a column more": (NAMES, form("SELECT name, id FROM emp"), 1, 0, (3 / 7 + 1 + 1) / 3, "ok"),
-    "a column less": ("SELECT name, id FROM emp", form(NAMES), 1, 0, (1 + 3 / 7 + 1) / 3, "ok"),
+    "surplus column": (NAMES, form("SELECT name, id FROM emp"), 1, 0, (3 / 7 + 1 + 1) / 3, "ok"),
+    "missing column": ("SELECT name, id FROM emp", form(NAMES), 1, 0, (1 + 3 / 7 + 1) / 3, "ok"),
     "only the count is right": (NAMES, form(IDS), 1, 0, 1 / 3, "ok"),
     "the same without the form": (NAMES, NAMES.replace("name", "id"), 0, 0, 1 / 3, "ok"),
-    "hardly anything right": (NAMES, form("SELECT n FROM hits LIMIT 80"), 1, 0, 4 / 80 / 3, "ok"),
+    "few right cells": (NAMES, form("SELECT n FROM hits LIMIT 80"), 1, 0, 4 / 80 / 3, "ok"),
     "the same, without the form": (NAMES, "SELECT n FROM hits LIMIT 80", 0, 0, 4 / 80 / 3, "ok"),
     "empty": (NAMES, form("SELECT name FROM emp WHERE 0"), 1, 0, 0.0, "ok"),
     "empty without the form": (NAMES, "SELECT name FROM emp WHERE 0", 0, 0, 0.0, "ok"),
@@ -63,7 +63,7 @@ CASES = {
     "syntax error without the form": (NAMES, "I do not know.", 0, 0, 0.0, "syntax_error"),
     "no such table": (NAMES, form("SELECT name FROM emps"), 1, 0, 0.0, "schema_error"),
     "endless": (NAMES, form(ENDLESS), 1, 0, 0.0, "timeout"),
-    "over the row cap": (NAMES, form("SELECT a.n FROM hits a, hits b"), 1, 0, 0.0, "too_large"),
+    "over the row limit": (NAMES, form("SELECT a.n FROM hits a, hits b"), 1, 0, 0.0, "too_large"),
     "an empty answer": (NAMES, "<reasoning>so</reasoning><answer></answer>", 1, 0, 0.0, "no_sql"),
     "nothing": (NAMES, " \n", 0, 0, 0.0, "no_sql"),
 }  # fmt: skip
@@ -90,24 +90,24 @@ def test_text_to_reward(name: str, score: Score) -> None:
         }
 
 
-def test_a_failing_gold_pays_nothing_and_is_dropped(score: Score) -> None:
+def test_failing_gold_earns_nothing_and_is_dropped(score: Score) -> None:
     lost = "SELECT lost FROM emp"
     for name, paid in (("think2sql", 0.0), ("think2sql_exfm", 0.05), ("think2sql_qafm", 0.05)):
         scored = score(name, lost, form(lost))
         assert (scored.reward.total, scored.gold_status, scored.trusted) == (pytest.approx(paid), "schema_error", False)
 
 
-def test_the_best_of_several_golds_counts(score: Score) -> None:
+def test_best_of_several_golds_counts(score: Score) -> None:
     assert score("think2sql", (IDS, NAMES), form(NAMES)).reward.total == 1.0
 
 
-def test_the_tag_that_ends_the_prompt_is_the_response_s_own(score: Score) -> None:
+def test_open_tag_of_the_prompt_belongs_to_the_answer(score: Score) -> None:
     text = form(NAMES).removeprefix("<reasoning>")
     assert [score("think2sql", NAMES, text, begun=tag).well_formed for tag in ("", "<reasoning>")] == [False, True]
 
 
 @pytest.mark.parametrize(("qatch", "paid"), [(0.0, 0.1), (0.1, 0.1), (0.11, 0.11), (0.05, 0.1), (1.0, 1.0)])
-def test_the_gate(qatch: float, paid: float) -> None:
+def test_gate(qatch: float, paid: float) -> None:
     row = ScoreRow("ok", "ok", {"refined": 0.0, "qatch": qatch})
     assert gate_reward(read_think2sql(form(NAMES)), row).total == pytest.approx(paid)
     without = gate_reward(read_think2sql(NAMES), row).total
@@ -127,13 +127,13 @@ READINGS = {
         "<think><answer>a</answer></think><answer>SELECT 1</answer>", "SELECT 1", "<answer>a</answer>"
     ),
     "an answer in an answer": ("<think>t</think><answer>a <answer>SELECT 1</answer></answer>", "SELECT 1", ""),
-    "a thought ends at its first end": ("<think>a</think>b</think><answer>SELECT 1</answer>", "SELECT 1", ""),
+    "a thought ends at its first closing tag": ("<think>a</think>b</think><answer>SELECT 1</answer>", "SELECT 1", ""),
     "nothing": ("", None, ""),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", READINGS)
-def test_where_the_sql_stands(name: str) -> None:
+def test_position_of_the_sql(name: str) -> None:
     text, sql, think = READINGS[name]
     reading = read_think2sql(text)
     assert (reading.sql, reading.think) == (sql, think)

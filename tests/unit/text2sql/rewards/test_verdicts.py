@@ -1,4 +1,4 @@
-"""Outcomes that do not depend on their SQL are missing values: never trusted, never rewarded, run again once."""
+"""Outcomes that do not depend on their SQL are missing values: never trusted, never rewarded, retried once."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ def pay_form(_reading: ParsedResponse, row: ScoreRow) -> Reward:
         ("ok", "db_error", False),
     ],
 )
-def test_only_outcomes_of_the_text_are_trusted(status: str, stop: str, is_trusted: bool) -> None:
+def test_only_outcomes_that_depend_on_the_text_are_trusted(status: str, stop: str, is_trusted: bool) -> None:
     assert ScoredResponse(Reward(0.0), "SELECT 1", status, "ok", stop).trusted is is_trusted
 
 
-def test_a_db_error_earns_nothing_and_is_no_part_of_the_metrics(executor: Executor, tmp_path: Path) -> None:
-    """The gold is a table, so it is there where the database is missing."""
+def test_db_error_earns_nothing_and_is_excluded_from_metrics(executor: Executor, tmp_path: Path) -> None:
+    """The gold is a table, so it exists although the database is missing."""
     table = ((("a",), ((1,),)),)
     example = Example("q", "db", str(tmp_path / "missing.sqlite"), "?", "", gold_tables=table)
     (lost,) = collect(submit_texts(executor, [example], ["SELECT 1"], read), pay_form)
@@ -80,7 +80,7 @@ def test_a_db_error_earns_nothing_and_is_no_part_of_the_metrics(executor: Execut
     assert (numbers["reward/std_within_group"], numbers["status/db_error"]) == (0.0, 0.5)
 
 
-def test_an_evaluation_leaves_out_predictions_without_a_verdict(executor: Executor, tmp_path: Path) -> None:
+def test_evaluation_excludes_predictions_without_a_verdict(executor: Executor, tmp_path: Path) -> None:
     table = ((("a",), ((1,),)),)
     with closing(sqlite3.connect(tmp_path / "there.sqlite")) as connection:
         connection.executescript("CREATE TABLE t(a)")
@@ -98,7 +98,7 @@ def test_an_evaluation_leaves_out_predictions_without_a_verdict(executor: Execut
     assert (numbers["accuracy"], numbers["count"], numbers["unjudged"]) == (1.0, 1.0, 1.0)
 
 
-def test_a_question_without_verdicts_has_no_rate() -> None:
+def test_question_without_verdicts_has_no_rate() -> None:
     examples = [Example(str(i), "db", "db.sqlite", "?", "SELECT 1") for i in range(2)]
     kept, dropped = by_rate(examples, {"0": (1, 2), "1": (0, 0)}, 0.0, 1.0)
     assert [example.uid for example in kept] == ["0"]
@@ -106,7 +106,7 @@ def test_a_question_without_verdicts_has_no_rate() -> None:
 
 
 @pytest.mark.parametrize("consumer", ["rewards", "evaluation", "golds", "vote"])
-def test_an_unreachable_server_stops_the_command(executor: Executor, consumer: str) -> None:
+def test_unreachable_server_stops_the_command(executor: Executor, consumer: str) -> None:
     example = Example("q", "shop", AWAY, "?", "SELECT 1")
 
     def consume() -> Sequence[Any]:
@@ -125,20 +125,20 @@ def test_an_unreachable_server_stops_the_command(executor: Executor, consumer: s
     assert "hidden" not in str(raised.value)
 
 
-def test_an_evaluation_without_any_verdict_is_an_error() -> None:
+def test_evaluation_without_any_verdict_is_an_error() -> None:
     example = Example("q", "shop", AWAY, "?", "SELECT 1")
     with pytest.raises(InputError, match="no answer has a verdict"):
         validation_metrics([example], [Verdict("q", "SELECT 1", "db_error")])
 
 
-def test_a_rate_without_verdicts_is_not_read(tmp_path: Path) -> None:
-    """Its later line holds, which `data filter` writes when it has sampled the question again."""
+def test_rate_without_verdicts_is_not_used(tmp_path: Path) -> None:
+    """The later line of the id is valid: `data filter` writes it after it has sampled the question again."""
     rates = [("1", 0, 0), ("2", 0, 1), ("2", 3, 4)]
     lines = [{"id": uid, "right": right, "of": of} for uid, right, of in rates]
     (tmp_path / "rates.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert read_rates(tmp_path / "rates.jsonl") == {"2": (3, 4)}
 
 
-def test_a_verdict_knows_whether_it_is_one() -> None:
+def test_verdict_is_judged_unless_the_run_was_stopped() -> None:
     assert Verdict("q", "SELECT 1", "crashed").is_judged
     assert not Verdict("q", "SELECT 1", "crashed", stop="killed").is_judged

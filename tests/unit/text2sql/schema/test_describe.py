@@ -1,4 +1,4 @@
-"""What people wrote beside a database: found, told where it is faulty, and shown where it says more than the name."""
+"""Description files next to a database: found, reported if faulty, and shown unless they repeat the name."""
 
 import json
 import os
@@ -27,7 +27,7 @@ FIRST = (
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Return a database as BIRD and Spider lay it out."""
+    """Return a database in the layout of BIRD and Spider."""
     path = tmp_path / "sets" / "dev_databases" / "schools" / "schools_v1.sqlite"
     path.parent.mkdir(parents=True)
     with closing(sqlite3.connect(path)) as connection:
@@ -42,7 +42,7 @@ def describe(path: Path, content: bytes, name: str = "school.csv") -> Path:
     return folder / name
 
 
-def test_a_profile_has_them_before_its_values(path: Path) -> None:
+def test_profile_shows_descriptions_before_values(path: Path) -> None:
     describe(path, FIRST.encode())
     shown = profile(read_schema(path), read_values(path), read_descriptions(path))
     assert "--National Center for Educational Statistics district number, values: 1 is none; MIN 3 MAX 3\n" in shown
@@ -50,7 +50,7 @@ def test_a_profile_has_them_before_its_values(path: Path) -> None:
     assert "CDSCode TEXT, --Example 01\n" in shown
 
 
-def test_what_the_files_say_is_shown_where_it_is_no_repetition(path: Path) -> None:
+def test_descriptions_are_shown_unless_they_repeat_the_name(path: Path) -> None:
     describe(path, FIRST.encode())
     found = read_descriptions(path)
     assert found.faults == ()
@@ -71,7 +71,7 @@ def test_what_the_files_say_is_shown_where_it_is_no_repetition(path: Path) -> No
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "cp1252"])
-def test_encodings(path: Path, encoding: str) -> None:
+def test_descriptions_are_read_in_any_encoding(path: Path, encoding: str) -> None:
     describe(path, (HEAD + "plain,,größer – als,,\n").encode(encoding), "School.CSV")
     assert read_descriptions(path).of("school", "PLAIN") == "größer – als"
 
@@ -87,7 +87,7 @@ def test_encodings(path: Path, encoding: str) -> None:
         ((HEAD + f"plain,,{'x' * 200_000},,\n").encode(), "read in part (field larger than field limit"),
     ],
 )
-def test_faulty_files_are_told_and_the_others_read(path: Path, content: bytes, fault: str) -> None:
+def test_faulty_files_are_reported_and_the_others_read(path: Path, content: bytes, fault: str) -> None:
     describe(path, FIRST.encode())
     faulty = describe(path, content, "zoo.csv")
     found = read_descriptions(path)
@@ -104,7 +104,7 @@ class Letters:
         return list(map(ord, text))
 
 
-def test_rows_before_a_fault_are_kept_and_ragged_ones_read(path: Path) -> None:
+def test_rows_before_a_fault_and_ragged_rows_are_read(path: Path) -> None:
     describe(
         path,
         (
@@ -116,7 +116,7 @@ def test_rows_before_a_fault_are_kept_and_ragged_ones_read(path: Path) -> None:
     assert len(found.faults) == 1
 
 
-def test_long_texts_are_cut(path: Path) -> None:
+def test_long_texts_are_truncated(path: Path) -> None:
     describe(path, (HEAD + f"plain,,{'word ' * 100},,\n").encode())
     said = read_descriptions(path).of("School", "plain")
     assert len(said) == 200
@@ -133,7 +133,7 @@ def natural(*columns: tuple[str, str], db_id: str = "schools") -> dict[str, obje
 
 
 @pytest.mark.parametrize("name", ["tables.json", "dev_tables.json"])
-def test_natural_names_of_spider_are_taken_where_nothing_else_is_said(path: Path, name: str) -> None:
+def test_natural_names_of_spider_are_used_without_other_descriptions(path: Path, name: str) -> None:
     records = [
         natural(("plain", "no"), db_id="other"),
         {"db_id": "torn"},
@@ -149,13 +149,13 @@ def test_natural_names_of_spider_are_taken_where_nothing_else_is_said(path: Path
 
 
 @pytest.mark.parametrize("content", ["", "7", '{"db_id": 1}', "[1]"])
-def test_a_file_that_is_none_of_natural_names_is_told(path: Path, content: str) -> None:
+def test_invalid_file_of_natural_names_is_reported(path: Path, content: str) -> None:
     (path.parents[2] / "tables.json").write_text(content)
     found = read_descriptions(path)
     assert (len(found.faults), dict(found.columns)) == (1, {})
 
 
-def test_a_changed_file_is_read_again_and_none_is_no_fault(path: Path) -> None:
+def test_changed_file_is_read_again_and_a_missing_file_is_no_fault(path: Path) -> None:
     assert read_descriptions(path) == ({}, ())
     file = describe(path, (HEAD + "plain,,one,,\n").encode())
     first = read_descriptions(path)

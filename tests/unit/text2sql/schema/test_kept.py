@@ -1,4 +1,4 @@
-"""What is kept on disk of a database, under the content of its file."""
+"""The disk cache of a database, keyed by the content of its file."""
 
 import os
 import shutil
@@ -35,7 +35,7 @@ def files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
-def test_values_are_read_from_disk_wherever_the_same_file_lies(
+def test_values_are_read_from_the_cache_for_any_path_of_a_file(
     folder: Path, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = read_values(path)
@@ -58,7 +58,7 @@ def test_values_are_read_from_disk_wherever_the_same_file_lies(
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[[1]]", b"\xff\x00"])
-def test_an_entry_that_cannot_be_read_is_made_again(folder: Path, path: Path, content: bytes) -> None:
+def test_unreadable_entry_is_computed_again(folder: Path, path: Path, content: bytes) -> None:
     first = read_values(path)
     (entry,) = files(folder)
     good = entry.read_bytes()
@@ -69,13 +69,13 @@ def test_an_entry_that_cannot_be_read_is_made_again(folder: Path, path: Path, co
     assert entry.read_bytes() == good
 
 
-def test_a_folder_that_cannot_be_written_costs_the_time_alone(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_only_cache_folder_costs_only_time(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAXRL_SQL_CACHE", str(path / "under a file"))
     values._read_version.cache_clear()
     assert read_values(path)["t", "c"].frequent == ("x", "é'")
 
 
-def test_what_cannot_be_made_is_not_kept(folder: Path, path: Path) -> None:
+def test_failed_computation_is_not_cached(folder: Path, path: Path) -> None:
     def fail() -> bytes:
         raise InputError("no")
 
@@ -84,7 +84,7 @@ def test_what_cannot_be_made_is_not_kept(folder: Path, path: Path) -> None:
     assert not folder.exists()
 
 
-def test_a_write_ahead_log_is_part_of_the_content(path: Path) -> None:
+def test_write_ahead_log_is_part_of_the_key(path: Path) -> None:
     before = content_hash(version_of(path))
     content_hash.cache_clear()
     assert content_hash(version_of(path)) == before
@@ -99,7 +99,7 @@ def test_a_write_ahead_log_is_part_of_the_content(path: Path) -> None:
         content_hash(known)
 
 
-def test_where_it_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_location_of_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("JAXRL_SQL_CACHE", "off")
     assert cache_folder() is None
     monkeypatch.delenv("JAXRL_SQL_CACHE")

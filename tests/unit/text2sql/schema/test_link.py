@@ -1,4 +1,4 @@
-"""Tables and columns that a question needs, chosen where a schema is over its budget."""
+"""Selection of the tables and columns for a question if the schema exceeds its budget."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from jaxrl_sql.types import Example
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("bm25s") is None, reason="the package bm25s is not installed")
 
-# Two databases' worth of tables, one of them with names of an outer schema, and what has nothing to do with either.
+# The tables of two databases, one with names of an outer schema, and unrelated tables.
 TABLES = """
 CREATE TABLE singer(singer_id INTEGER PRIMARY KEY, "Song Name" TEXT, country TEXT, age INT, is_male TEXT);
 CREATE TABLE stadium(stadium_id INTEGER PRIMARY KEY, location TEXT, capacity INT, average INT);
@@ -57,12 +57,12 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(file)
 
 
-def asked(path: str, question: str, evidence: str = "") -> Example:
+def make_example(path: str, question: str, evidence: str = "") -> Example:
     return Example("q", "d", path, question, "SELECT 1", evidence)
 
 
 def linked(path: str, question: str, most: int, evidence: str = "") -> Schema:
-    return link(asked(path, question, evidence), read_schema(path), lambda part: len(compact(part)) <= most)
+    return link(make_example(path, question, evidence), read_schema(path), lambda part: len(compact(part)) <= most)
 
 
 def tables(schema: Schema) -> list[str]:
@@ -79,20 +79,22 @@ def columns(schema: Schema) -> set[tuple[str, str]]:
         ("What are the capacities of all stadiums?", "", {("stadium", "capacity")}),
         ("Which song names are there?", "", {("singer", "Song Name")}),
         ("How many are there?", "males have is_male = 'T'", {("singer", "is_male")}),
-        ("How many live in Rotterdam?", "", {("world.City", "cityName")}),  # by a value alone
+        ("How many live in Rotterdam?", "", {("world.City", "cityName")}),  # only by a value
         ("Who is the head of state?", "", {("world.Country", "headOfState")}),
         ("How many from the Netherlands?", "", {("singer", "country")}),
         ("What is field 7 of log 12?", "", {("log12", "field12_7")}),
         ("Which busy places are there?", "", {("busy places", "where"), ("busy places", "capacity")}),
     ],
 )
-def test_what_a_question_needs_is_shown(path: str, question: str, evidence: str, wanted: set[tuple[str, str]]) -> None:
+def test_needed_tables_and_columns_are_shown(
+    path: str, question: str, evidence: str, wanted: set[tuple[str, str]]
+) -> None:
     part = linked(path, question, 250, evidence)
     assert len(compact(part)) <= 250
     assert wanted <= columns(part)
 
 
-def test_tables_on_the_way_are_shown_with_the_keys_that_lead_there(path: str) -> None:
+def test_connecting_tables_are_shown_with_their_keys(path: str) -> None:
     part = linked(path, "What are the ages of singers, and the locations of their stadiums?", 350)
     assert {"singer", "singer_in_gig", "gig", "stadium"} <= set(tables(part))
     keys = [(table.name, key.columns, key.table) for table in part.tables for key in table.foreign_keys]
@@ -101,16 +103,16 @@ def test_tables_on_the_way_are_shown_with_the_keys_that_lead_there(path: str) ->
     assert ("gig", ("stadium_id",), "stadium") in keys
 
 
-def test_what_fits_is_whole_with_the_views_that_can_be_read(path: str) -> None:
+def test_schema_within_the_budget_is_complete_with_readable_views(path: str) -> None:
     part = linked(path, "How many?", 10**9)
     assert tables(part) == [*tables(read_schema(path)), "busy places"]
 
 
-def test_a_table_is_shown_where_not_even_that_fits(path: str) -> None:
+def test_table_is_shown_even_if_it_exceeds_the_budget(path: str) -> None:
     assert tables(linked(path, "How many stadiums are there?", 1)) == ["stadium"]
 
 
-def test_a_larger_budget_shows_as_much_and_more(path: str) -> None:
+def test_larger_budget_shows_a_superset(path: str) -> None:
     question = "Which singers of the Netherlands sang in a stadium with the largest capacity?"
     parts = [linked(path, question, most) for most in (60, 120, 250, 500, 1000, 2000, 4000)]
     for less, more in pairwise(parts):
@@ -119,14 +121,14 @@ def test_a_larger_budget_shows_as_much_and_more(path: str) -> None:
     assert [len(part.tables) for part in (parts[0], parts[-1])] == [1, 37]
 
 
-def test_values_of_what_is_not_shown_are_not_shown(path: str) -> None:
+def test_values_of_omitted_columns_are_omitted(path: str) -> None:
     matched = (("singer", "country", "Netherlands"), ("world.City", "cityName", "Rotterdam"))
     schema = replace(read_schema(path), matched=matched)
-    part = link(asked(path, "Which singers are Dutch?"), schema, lambda part: len(compact(part)) <= 110)
+    part = link(make_example(path, "Which singers are Dutch?"), schema, lambda part: len(compact(part)) <= 110)
     assert part.matched == matched[:1]
 
 
-def test_an_empty_database_is_shown_as_it_is(tmp_path: Path) -> None:
+def test_empty_database_has_an_empty_schema(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "e.sqlite")) as connection:
         connection.execute("VACUUM")
     assert linked(str(tmp_path / "e.sqlite"), "How many?", 0) == Schema(())
@@ -139,12 +141,12 @@ def test_an_empty_database_is_shown_as_it_is(tmp_path: Path) -> None:
         ("ABCName", "abc name"), ("a b", "a b"), ("Größe", "grösse"), ("t2x", "t 2 x"), ("__", ""),
     ],
 )  # fmt: skip
-def test_names_are_cut_into_words(name: str, words: str) -> None:
+def test_names_are_split_into_words(name: str, words: str) -> None:
     assert name_words(name) == words
 
 
 @given(st.integers(0, 300), st.integers(0, 300))
-def test_the_largest_that_fits_is_found_from_below(most: int, limit: int) -> None:
+def test_largest_fitting_count_is_searched_from_below(most: int, limit: int) -> None:
     tried: list[int] = []
     assert largest(most, lambda count: tried.append(count) or count <= limit) == min(most, limit)
     assert all(count <= 2 * limit + 1 for count in tried)
@@ -157,27 +159,27 @@ class Characters:
         return list(map(ord, text))
 
 
-def by_training(example: Example, data: DataConfig, folder: Path) -> str:
+def training_prompt(example: Example, data: DataConfig, folder: Path) -> str:
     return make_prompts([example], RECIPES["sql_r1"].style_for(data), Characters(), 10_000).prompts[0].text
 
 
-def by_asking(example: Example, data: DataConfig, folder: Path) -> str:
+def inference_prompt(example: Example, data: DataConfig, folder: Path) -> str:
     prompt = make_prompt(example, RECIPES["sql_r1"].style_for(data), Characters(), 10_000)
     assert prompt is not None
     return prompt.text
 
 
-def by_wrapping(example: Example, data: DataConfig, folder: Path) -> str:
+def joined_texts(example: Example, data: DataConfig, folder: Path) -> str:
     return "".join(prompt_texts(example, RECIPES["sql_r1"].style_for(data), Characters()))
 
 
-def by_demonstrating(example: Example, data: DataConfig, folder: Path) -> str:
+def supervised_prompt(example: Example, data: DataConfig, folder: Path) -> str:
     taught = supervise([example], [RECIPES["sql_r1"].style_for(data)], Characters(), 0, 10_000, 10_000)
     asks = [token for token, is_learned in zip(*taught.answers[0][:2], strict=True) if not is_learned]
     return "".join(map(chr, (*taught.schemas[0], *asks)))
 
 
-def by_streaming(example: Example, data: DataConfig, folder: Path) -> str:
+def streamed_prompt(example: Example, data: DataConfig, folder: Path) -> str:
     lines = folder / "train.jsonl"
     database = folder / "databases" / "d" / "d.sqlite"
     database.parent.mkdir(parents=True)
@@ -188,11 +190,11 @@ def by_streaming(example: Example, data: DataConfig, folder: Path) -> str:
     return stream_prompts(streamed, RECIPES["sql_r1"].style_for(data), Characters(), 10_000).prompts[0].text
 
 
-@pytest.mark.parametrize("made", [by_training, by_asking, by_wrapping, by_demonstrating, by_streaming])
-def test_every_command_shows_the_same(
+@pytest.mark.parametrize("made", [training_prompt, inference_prompt, joined_texts, supervised_prompt, streamed_prompt])
+def test_every_command_shows_the_same_schema(
     path: str, tmp_path: Path, made: Callable[[Example, DataConfig, Path], str]
 ) -> None:
-    example = asked(path, "What are the capacities of all stadiums?")
+    example = make_example(path, "What are the capacities of all stadiums?")
     shown = made(example, DataConfig(prompt="compact", schema_budget=150), tmp_path)
     schema, _, question = shown.partition("\n\n")
     assert len(schema) <= 150
@@ -203,17 +205,17 @@ def test_every_command_shows_the_same(
     assert "busy places" not in whole
 
 
-def test_an_endpoint_s_tokens_are_taken_for_three_characters(path: str) -> None:
+def test_endpoint_tokens_are_estimated_as_three_characters(path: str) -> None:
     data = DataConfig(prompt="compact", schema="compact", schema_budget=50)
     style = RECIPES["sql_r1"].style_for(data)
-    schema, _ = message_texts(asked(path, "What are the capacities of all stadiums?"), style)
+    schema, _ = message_texts(make_example(path, "What are the capacities of all stadiums?"), style)
     assert 100 < len(schema.strip()) <= 150
 
 
 def merged(examples: Sequence[Example], target: Path) -> list[tuple[Example, frozenset[str]]]:
     """Write the databases of examples into one -> examples on it and the tables of their golds.
 
-    A table whose name several databases have is called `database.table`. Golds that cannot be parsed are left out.
+    A table whose name several databases have is called `database.table`. Unparsed golds are skipped.
     """
     schemas = {example.db_path: read_schema(example.db_path) for example in examples}
     count = Counter(table.name.lower() for schema in schemas.values() for table in schema.tables)

@@ -1,4 +1,4 @@
-"""Schemas that are cut down to fit, in training alone."""
+"""Schemas are pruned to fit, in training only."""
 
 import json
 import sqlite3
@@ -23,7 +23,7 @@ COLUMNS = [f"{letter}{number}" for letter in LETTERS for number in range(4)]
 
 
 def wide() -> Schema:
-    """Return three tables of ten columns each and keys between them, and one without keys."""
+    """Return three tables of ten columns each with keys between them, and one without keys."""
     tables = []
     for number in range(4):
         columns = [Column(f"{letter}{number}", "TEXT") for letter in LETTERS]
@@ -54,7 +54,7 @@ def pruned(sql: str, most: int, seed: int = 0, uid: str = "q") -> Schema | None:
     return prune(schema, used, seed, uid, lambda part: count(part) <= most)
 
 
-def test_keys_and_what_the_gold_reads_stay_and_others_fill_what_is_left() -> None:
+def test_keys_and_gold_columns_stay_and_others_fill_the_budget() -> None:
     schema = pruned("SELECT c0, d3 FROM t0 JOIN t3", 12)
     assert schema is not None
     assert count(schema) == 12
@@ -65,7 +65,7 @@ def test_keys_and_what_the_gold_reads_stay_and_others_fill_what_is_left() -> Non
     ]
 
 
-def test_columns_keep_their_order_and_a_schema_that_fits_is_whole() -> None:
+def test_columns_keep_their_order_and_a_fitting_schema_is_complete() -> None:
     assert pruned("SELECT c0 FROM t0", 40) == wide()
     schema = pruned("SELECT c0 FROM t0", 25)
     assert schema is not None
@@ -73,10 +73,10 @@ def test_columns_keep_their_order_and_a_schema_that_fits_is_whole() -> None:
         assert [column.name for column in table.columns] == sorted(column.name for column in table.columns)
 
 
-def test_where_keys_alone_are_too_many_whole_tables_go() -> None:
+def test_whole_tables_are_dropped_if_keys_exceed_the_budget() -> None:
     schema = pruned("SELECT c3 FROM t3", 3)
     assert schema is not None
-    # Of the keys of t0 (1), t1 (2) and t2 (2) as many tables as fit, in a drawn order, and no other column.
+    # Of the keys of t0 (1), t1 (2) and t2 (2), the tables that fit are kept in a random order, without other columns.
     assert names(schema) <= {"c3"} | KEYS
     assert all(table.primary_key for table in schema.tables if table.name != "t3")
     assert all(
@@ -84,18 +84,18 @@ def test_where_keys_alone_are_too_many_whole_tables_go() -> None:
     )
 
 
-def test_what_the_gold_reads_and_cannot_fit_is_none() -> None:
+def test_gold_columns_over_the_budget_return_none() -> None:
     assert pruned("SELECT * FROM t3", 9) is None
     assert pruned("SELECT * FROM t3", 10) is not None
 
 
-def test_a_table_that_is_only_counted_shows_a_column() -> None:
+def test_counted_table_keeps_one_column() -> None:
     schema = pruned("SELECT count(*) FROM t3", 1)
     assert schema is not None
     assert names(schema) == {"a3"}
 
 
-def test_the_draw_is_by_seed_and_question() -> None:
+def test_random_choice_depends_on_seed_and_question() -> None:
     sql = "SELECT c0 FROM t0"
     assert pruned(sql, 12) == pruned(sql, 12)
     drawn = {compact(found) for uid in "abcdefgh" if (found := pruned(sql, 12, uid=uid))}
@@ -107,7 +107,7 @@ def test_the_draw_is_by_seed_and_question() -> None:
 @given(
     st.integers(0, 2**32), st.integers(0, 40), st.sets(st.sampled_from([f"{a}{n}" for a in LETTERS for n in "0123"]))
 )
-def test_what_is_shown_fits_grows_and_is_always_a_schema(seed: int, most: int, wanted: set[str]) -> None:
+def test_pruned_schema_fits_grows_with_the_budget_and_is_valid(seed: int, most: int, wanted: set[str]) -> None:
     schema = wide()
     of = {column.name: table.name for table in schema.tables for column in table.columns}
     sql = f"SELECT {', '.join(sorted(wanted)) or '1'} FROM t0 JOIN t1 JOIN t2 JOIN t3"
@@ -126,7 +126,7 @@ def test_what_is_shown_fits_grows_and_is_always_a_schema(seed: int, most: int, w
         connection.execute(f"SELECT {', '.join(sorted(wanted)) or '1'} FROM t0 JOIN t1 JOIN t2 JOIN t3")
     more = prune(schema, used, seed, "q", lambda part: count(part) <= most + 5)
     assert more is not None
-    assert names(more) >= names(found)  # more room only adds
+    assert names(more) >= names(found)  # a larger budget only adds columns
 
 
 def test_keys_of_a_schema_and_parts_of_a_key() -> None:
@@ -138,7 +138,7 @@ def test_keys_of_a_schema_and_parts_of_a_key() -> None:
     assert part_of(matched, [("t", "a")]).matched == (("t", "a", "x"),)
 
 
-def test_several_golds_are_read_together() -> None:
+def test_columns_of_several_golds_are_combined() -> None:
     both = used_by_all(["SELECT c0 FROM t0", "SELECT d1 FROM t1"], wide())
     assert both is not None
     assert both.columns == {("t0", "c0"), ("t1", "d1")}
@@ -147,7 +147,7 @@ def test_several_golds_are_read_together() -> None:
 
 
 class Characters:
-    """A tokenizer of one token a character."""
+    """A tokenizer with one token per character."""
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         assert not add_special_tokens
@@ -164,12 +164,12 @@ def examples(tmp_path: Path) -> list[Example]:
     return [Example(f"q{i}", "d", str(path), "Which?", gold) for i, gold in enumerate(golds)]
 
 
-def test_training_prompts_are_pruned_to_fit_and_no_others_are(examples: list[Example]) -> None:
+def test_only_training_prompts_are_pruned_to_fit(examples: list[Example]) -> None:
     style, tokenizer = compact_style(), Characters()
     (whole, *_) = make_prompts(examples, style, tokenizer, 10_000).prompts
     length = len(whole.token_ids)
     assert make_prompts(examples, style, tokenizer, length, Pruning(length, 0)).pruned == ()
-    # Without pruning, as in evaluation, what is too long is left out.
+    # Without pruning, as in evaluation, oversized prompts are skipped.
     assert make_prompts(examples, style, tokenizer, length - 1).prompts == ()
     made = make_prompts(examples, style, tokenizer, 100, Pruning(100, 0))
     assert made.pruned == ("q0", "q1")
@@ -181,18 +181,18 @@ def test_training_prompts_are_pruned_to_fit_and_no_others_are(examples: list[Exa
         assert prompt.text.endswith("\n\nQ: Which?\nSQL:")
     assert made == make_prompts(examples, style, tokenizer, 100, Pruning(100, 0))
     assert made.prompts != make_prompts(examples, style, tokenizer, 100, Pruning(100, 1)).prompts
-    # With a higher bound for leaving out than for pruning, what cannot be pruned is whole.
+    # With a higher limit for skipping than for pruning, an unprunable schema is complete.
     everything = make_prompts(examples, style, tokenizer, 10_000, Pruning(100, 0))
     assert [len(prompt.token_ids) for prompt in everything.prompts[2:]] == [length, length]
 
 
-def test_another_gold_s_columns_stay_too(examples: list[Example]) -> None:
+def test_columns_of_other_golds_stay_too(examples: list[Example]) -> None:
     example = replace(examples[0], other_golds=("SELECT f3 FROM t3",), demonstration="SELECT g2 FROM t2")
     (prompt,) = make_prompts([example], compact_style(), Characters(), 120, Pruning(120, 0)).prompts
     assert all(column in prompt.text for column in ("c0", "f3", "g2"))
 
 
-def test_supervised_learning_prunes_alike(examples: list[Example]) -> None:
+def test_supervised_learning_prunes_equally(examples: list[Example]) -> None:
     style, tokenizer = compact_style(), Characters()
     made = make_prompts(examples[:2], style, tokenizer, 100, Pruning(100, 3))
     taught = supervise(examples[:2], [style], tokenizer, 0, 100, 100, Pruning(100, 3))
@@ -203,7 +203,7 @@ def test_supervised_learning_prunes_alike(examples: list[Example]) -> None:
     assert whole.schemas[0] == whole.schemas[1] == Encoder(style, tokenizer).encode(examples[0]).schema_ids
 
 
-def test_a_huge_set_is_pruned_alike(examples: list[Example], tmp_path: Path) -> None:
+def test_streamed_set_is_pruned_equally(examples: list[Example], tmp_path: Path) -> None:
     folder = tmp_path / "huge"
     (folder / "databases" / "d").mkdir(parents=True)
     copyfile(examples[0].db_path, folder / "databases" / "d" / "d.sqlite")
@@ -214,5 +214,5 @@ def test_a_huge_set_is_pruned_alike(examples: list[Example], tmp_path: Path) -> 
     prompts = stream_prompts(streamed, compact_style(), Characters(), 100, Pruning(100, 0)).prompts
     made = make_prompts(list(streamed), compact_style(), Characters(), 100, Pruning(100, 0))
     assert (prompts[0], prompts[1]) == made.prompts
-    assert prompts[2] == made.prompts[0]  # what cannot be pruned gives its place to the next one that fits
+    assert prompts[2] == made.prompts[0]  # an unprunable question is replaced by the next one that fits
     assert streamed.skipped == {"prompt over 100 tokens": 2}

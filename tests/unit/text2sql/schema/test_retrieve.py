@@ -1,4 +1,4 @@
-"""Values that a question names: what is found, where a prompt shows it, and what is kept of it."""
+"""Values named by a question: matches, their position in a prompt, and the cached index."""
 
 import importlib.util
 import sqlite3
@@ -42,21 +42,21 @@ def make(folder: Path, script: str = SCRIPT) -> str:
     return str(path)
 
 
-def asked(path: str, question: str, evidence: str = "") -> Example:
+def make_example(path: str, question: str, evidence: str = "") -> Example:
     return Example("q", "d", path, question, "SELECT 1", evidence)
 
 
 CASES = [
     ("List the powers of 3-D Man.", [("hero", "name", "3-D Man")]),
     ("who has super strength?", [("hero", "name", "Super Strength")]),
-    ("Who has the strength?", []),  # half of a value is none
+    ("Who has the strength?", []),  # half of a value is no match
     ("Whose eyes are blue?", [("hero", "eye", "Blue"), ("hero", "eye", "blue")]),
     ("the Blue Beetles", [("hero", "name", "Blue Beetle"), ("hero", "eye", "Blue"), ("hero", "eye", "blue")]),
     ("The one with code a-0017", [("hero", "code", "A-0017")]),
     ("Who is from SÃO PAULO in Brazil?", [("city", "the name", "São Paulo"), ("city", "land", "Brazil")]),
     ("flights from o'hare", [("city", "the name", "O'Hare")]),
     ("Is she F or Z?", [("hero", "code", "Z"), ("hero", "eye", "F")]),
-    ("female", []),  # one letter is found as a word alone
+    ("female", []),  # a single letter matches only as a word
     ("the annual sum", []),  # nor is the start of a word
     ("the annual sum of Ann", [("hero", "name", "Ann")]),
     ("Who has a subluexation?", []),
@@ -68,8 +68,10 @@ CASES = [
 
 
 @pytest.mark.parametrize(("question", "found"), CASES)
-def test_what_a_question_names_is_found(tmp_path: Path, question: str, found: list[tuple[str, str, str]]) -> None:
-    got = find_values(asked(make(tmp_path), question), 20)
+def test_values_named_by_the_question_are_found(
+    tmp_path: Path, question: str, found: list[tuple[str, str, str]]
+) -> None:
+    got = find_values(make_example(make(tmp_path), question), 20)
     assert sorted(got) == sorted(found)
     assert [len(value) for *_, value in got] == sorted((len(value) for *_, value in got), reverse=True)
 
@@ -87,17 +89,17 @@ FORMS = [
 
 
 @pytest.mark.parametrize(("one", "other"), FORMS)
-def test_a_value_is_found_in_another_unicode_form_and_shown_as_it_is(tmp_path: Path, one: str, other: str) -> None:
+def test_value_in_another_unicode_form_is_found_and_shown_unchanged(tmp_path: Path, one: str, other: str) -> None:
     for number, (cell, question) in enumerate([(one, other), (other, one)]):
         (tmp_path / str(number)).mkdir()
         path = make(tmp_path / str(number), "CREATE TABLE t(v TEXT); INSERT INTO t VALUES ('another value')")
         with closing(sqlite3.connect(path)) as connection, connection:
             connection.execute("INSERT INTO t VALUES (?)", (cell,))
-        assert find_values(asked(path, f"How many sold at {question}?"), 5) == (("t", "v", cell),)
-        assert find_values(asked(path, "How many sold at 7?"), 5) == ()
+        assert find_values(make_example(path, f"How many sold at {question}?"), 5) == (("t", "v", cell),)
+        assert find_values(make_example(path, "How many sold at 7?"), 5) == ()
 
 
-def test_the_longest_value_is_counted_without_its_marks(tmp_path: Path) -> None:
+def test_longest_value_is_counted_without_its_marks(tmp_path: Path) -> None:
     longest, longer = "Nguyễn Thị " * 3 + "Nguyễn", "Nguyễn Thị " * 3 + "Nguyễn Thị"
     assert (len(longest), len(longer)) == (39, 43)
     path = make(tmp_path, "CREATE TABLE t(v TEXT)")
@@ -105,20 +107,23 @@ def test_the_longest_value_is_counted_without_its_marks(tmp_path: Path) -> None:
         connection.executemany(
             "INSERT INTO t VALUES (?)", [(unicodedata.normalize("NFD", cell),) for cell in (longest, longer)]
         )
-    assert find_values(asked(path, longer), 5) == (("t", "v", unicodedata.normalize("NFD", longest)),)
+    assert find_values(make_example(path, longer), 5) == (("t", "v", unicodedata.normalize("NFD", longest)),)
 
 
-def test_evidence_is_asked_too_and_the_best_are_kept(tmp_path: Path) -> None:
+def test_evidence_is_searched_too_and_the_best_matches_are_kept(tmp_path: Path) -> None:
     path = make(tmp_path)
-    assert find_values(asked(path, "How many?", "from Brazil"), 20) == (("city", "land", "Brazil"),)
-    assert find_values(asked(path, "Blue Beetle of Brazil"), 1) == (("hero", "name", "Blue Beetle"),)
+    assert find_values(make_example(path, "How many?", "from Brazil"), 20) == (("city", "land", "Brazil"),)
+    assert find_values(make_example(path, "Blue Beetle of Brazil"), 1) == (("hero", "name", "Blue Beetle"),)
 
 
-def test_a_database_without_texts_has_none(tmp_path: Path) -> None:
-    assert find_values(asked(make(tmp_path, "CREATE TABLE t(a INT); INSERT INTO t VALUES (7)"), "What is 7?"), 20) == ()
+def test_database_without_texts_has_no_matches(tmp_path: Path) -> None:
+    assert (
+        find_values(make_example(make(tmp_path, "CREATE TABLE t(a INT); INSERT INTO t VALUES (7)"), "What is 7?"), 20)
+        == ()
+    )
 
 
-def test_the_share_is_above_0_85() -> None:
+def test_matched_share_must_exceed_0_85() -> None:
     text = "x" * 3 + "abcdefghijklmnopq"  # 17 of 20 are 0.85
     assert retrieve._share(text, "abcdefghijklmnopq") == 0
     assert retrieve._share(text, "xabcdefghijklmnopq") == 18 / 20
@@ -135,18 +140,18 @@ def test_the_share_is_above_0_85() -> None:
         ("42", "room 421", False), ("42", "room 42.", True), ("o'hare", "to o'hare's gate", True),
         ("(b)", "x(b)y", True), ("france", "the french", False), ("cat", "the category of a cat", True),
         ("airlines", "an airline", True), ("airlines", "hairlines", False), ("é", "café", False),
-        ("北京市", "在北京市有多少", True), ("東京都", "は東京都です", True),  # scripts that do not part words
+        ("北京市", "在北京市有多少", True), ("東京都", "は東京都です", True),  # scripts that do not separate words
     ],
 )  # fmt: skip
-def test_a_value_is_not_cut_out_of_a_word(text: str, asked: str, shown: bool) -> None:
+def test_value_inside_a_longer_word_is_no_match(text: str, asked: str, shown: bool) -> None:
     assert (retrieve._share(text, asked) > 0) == shown
 
 
 WORDS = ("blue", "bluest", "sea", "a", "42", "north-sea", "Land", "é", "island")
 
 
-def by_reading_all(texts: Sequence[str], question: str) -> set[int]:
-    """Return the texts that share enough with a question, each looked at; short words only where they are words."""
+def full_scan(texts: Sequence[str], question: str) -> set[int]:
+    """Return the texts with a sufficient share in a question, by a full scan; short words match only as words."""
     asked = retrieve.fold(question)
     tokens = {token for word in retrieve._WORD.findall(asked) for token in retrieve.TOKEN.findall(word)}
     return {
@@ -164,18 +169,18 @@ def by_reading_all(texts: Sequence[str], question: str) -> set[int]:
     ),
     st.lists(st.sampled_from(WORDS), max_size=12).map(" ".join),
 )
-def test_the_index_finds_what_reading_all_texts_finds(texts: list[str], question: str) -> None:
+def test_index_finds_the_matches_of_a_full_scan(texts: list[str], question: str) -> None:
     index = retrieve.make_index([("t", "c")], [texts])
     found = {value for *_, value in index.search(question, 1000)}
-    wanted = {texts[i] for i in by_reading_all(texts, question)}
+    wanted = {texts[i] for i in full_scan(texts, question)}
     assert found <= wanted
-    # Runs of words find ten values each: where so few can match, all of them. A short word at the end of what is shared
-    # may be part of a longer one in the question, and is then not counted.
+    # Runs of words find ten values each, or all values if fewer can match. A short word at the end of a match may be
+    # part of a longer word in the question, and then does not count.
     if len(texts) <= 10:
         assert {text for text in wanted if all(len(word) > 2 for word in retrieve._WORD.findall(text))} <= found
 
 
-def test_what_is_kept_on_disk_finds_the_same_without_bm25s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_index_finds_the_same_without_bm25s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = make(tmp_path)
     monkeypatch.setenv("JAXRL_SQL_CACHE", str(tmp_path / "cache"))
     first = retrieve.open_index(path)
@@ -188,7 +193,7 @@ def test_what_is_kept_on_disk_finds_the_same_without_bm25s(tmp_path: Path, monke
     assert retrieve.open_index(path) is again
 
 
-def test_memory_is_bounded_by_what_indices_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_limited_by_the_size_of_indices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = []
     for number in range(3):
         (tmp_path / str(number)).mkdir()
@@ -200,9 +205,9 @@ def test_memory_is_bounded_by_what_indices_take(tmp_path: Path, monkeypatch: pyt
     assert [version.path for version in retrieve._recent] == [str(Path(paths[i]).resolve()) for i in (2, 1)]
 
 
-def test_a_faulty_database_is_an_input_error(tmp_path: Path) -> None:
+def test_faulty_database_is_an_input_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no database file"):
-        find_values(asked(str(tmp_path / "none.sqlite"), "x"), 5)
+        find_values(make_example(str(tmp_path / "none.sqlite"), "x"), 5)
 
 
 def test_retrieval_loads_no_jax(tmp_path: Path) -> None:
@@ -215,15 +220,15 @@ def test_retrieval_loads_no_jax(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_without_the_package_the_key_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_error_names_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "bm25s", None)
     with pytest.raises(
         InputError, match=r"data\.retrieval\.top_k, data\.shots and data\.schema_budget need the package bm25s"
     ):
-        find_values(asked(make(tmp_path), "blue"), 5)
+        find_values(make_example(make(tmp_path), "blue"), 5)
 
 
-def test_matched_values_come_first_among_a_column_s_examples(tmp_path: Path) -> None:
+def test_matched_values_precede_other_examples_of_a_column(tmp_path: Path) -> None:
     path = make(tmp_path)
     matched = (("hero", "eye", "F"), ("hero", "eye", "it's\nso"), ("hero", "eye", "x"), ("city", "land", "Brazil"))
     schema = Schema(read_schema(path).tables, matched)
@@ -246,14 +251,17 @@ class Characters:
 
 
 def shared(prompts: Sequence[Prompt]) -> int:
-    """Return how many first characters two prompts share."""
+    """Return the length of two prompts' common prefix in characters."""
     first, second = (prompt.text for prompt in prompts)
     return next(i for i, (one, other) in enumerate(zip(first, second, strict=False)) if one != other)
 
 
-def test_prompts_show_them_among_examples_or_before_the_question(tmp_path: Path) -> None:
+def test_prompts_show_values_among_examples_or_before_the_question(tmp_path: Path) -> None:
     path = make(tmp_path)
-    examples = [asked(path, "Who has blue eyes and comes from Brazil?"), replace(asked(path, "How many?"), uid="r")]
+    examples = [
+        make_example(path, "Who has blue eyes and comes from Brazil?"),
+        replace(make_example(path, "How many?"), uid="r"),
+    ]
     lengths = {}
     for matched in ("examples", "question"):
         for schema in ("recipe", "ddl"):
@@ -266,7 +274,7 @@ def test_prompts_show_them_among_examples_or_before_the_question(tmp_path: Path)
             made = make_prompts(examples, RECIPES["arctic"].style_for(data), Characters(), 10_000).prompts
             off = RECIPES["arctic"].style_for(replace(data, retrieval=RetrievalConfig(top_k=0)))
             plain = make_prompts(examples, off, Characters(), 10_000).prompts
-            assert made[1] == plain[1]  # a question that names nothing is shown what it always was
+            assert made[1] == plain[1]  # a question without matches has an unchanged prompt
             lengths[matched, schema] = shared(made) - shared(plain)
             line = (
                 "Values in the database: city.land = 'Brazil'; hero.eye = 'Blue'; hero.eye = 'blue'\n"
@@ -276,7 +284,7 @@ def test_prompts_show_them_among_examples_or_before_the_question(tmp_path: Path)
             assert ("land TEXT -- example: ['Brazil', 'USA']" in made[0].text) == (
                 (matched, schema) == ("examples", "recipe")
             )
-    # Before the question, the whole schema is still shared, and what follows it differs at once.
+    # Before the question, the whole schema is still shared, and the text after it differs at once.
     before = -len("Question: ")
     assert lengths["question", "recipe"] == lengths["question", "ddl"] == lengths["examples", "ddl"] == before
     assert lengths["examples", "recipe"] < -100

@@ -1,4 +1,4 @@
-"""Schemas: what is read from a database, and the text that is made of it."""
+"""Schemas: reading them from a database, and their text forms."""
 
 import os
 import sqlite3
@@ -41,23 +41,23 @@ def test_tables_columns_and_keys_are_read(tmp_path: Path) -> None:
     ]
     assert employees.foreign_keys == (ForeignKey(("dept_id",), "departments", ("id",)),)  # target from its key
     assert marks.primary_key == ("year", "employee")
-    assert marks.foreign_keys == (ForeignKey(("employee",), "employees", ("id",)),)  # spelled as the table spells it
+    assert marks.foreign_keys == (ForeignKey(("employee",), "employees", ("id",)),)  # in the table's spelling
 
 
-def test_a_path_may_be_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_path_may_be_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _make(tmp_path / "c.sqlite", COMPANY)
     monkeypatch.chdir(tmp_path)
     with closing(open_read_only("c.sqlite")) as connection:
         assert connection.execute("SELECT count(*) FROM marks").fetchone() == (0,)
 
 
-def test_compact_is_one_line_a_table(tmp_path: Path) -> None:
+def test_compact_has_one_line_per_table(tmp_path: Path) -> None:
     assert compact(read_schema(_make(tmp_path / "c.sqlite", COMPANY))) == (
         "departments(id, name)\nemployees(id, name, dept_id=departments.id)\nmarks(employee=employees.id, year, mark)"
     )
 
 
-def test_ddl_can_be_run_and_means_the_same(tmp_path: Path) -> None:
+def test_ddl_runs_and_is_equivalent(tmp_path: Path) -> None:
     schema = read_schema(_make(tmp_path / "c.sqlite", COMPANY))
     text = ddl(schema)
     assert text.startswith(
@@ -76,7 +76,7 @@ CREATE TABLE self(id INTEGER PRIMARY KEY, boss REFERENCES self, other REFERENCES
 '''
 
 
-def test_odd_names_survive(tmp_path: Path) -> None:
+def test_unusual_names_round_trip(tmp_path: Path) -> None:
     schema = read_schema(_make(tmp_path / "odd ?#%.sqlite", ODD))
     assert compact(schema).split("\n") == [
         '"two words"("a ""b""", "order", "1st", naïve, Sales$, "", "select,from"="group".key)',
@@ -86,7 +86,7 @@ def test_odd_names_survive(tmp_path: Path) -> None:
     assert read_schema(_make(tmp_path / "again.sqlite", ddl(schema))) == schema
 
 
-def test_composite_dangling_and_generated(tmp_path: Path) -> None:
+def test_composite_dangling_and_generated_columns(tmp_path: Path) -> None:
     script = """
     CREATE TABLE p(a, b, PRIMARY KEY (b, a));
     CREATE TABLE c(x, y, z REFERENCES gone(id), w REFERENCES p(lost), v AS (x || y),
@@ -97,9 +97,11 @@ def test_composite_dangling_and_generated(tmp_path: Path) -> None:
     assert compact(schema) == "p(a, b)\nc(x=p.b, y=p.a, z, w, v)"
 
 
-@pytest.mark.parametrize("connect", [sqlite3.connect, apsw.Connection], ids=["python", "executor"])  # their SQLites
+@pytest.mark.parametrize(
+    "connect", [sqlite3.connect, apsw.Connection], ids=["python", "executor"]
+)  # their SQLite libraries
 @pytest.mark.parametrize("word", sorted(apsw.keywords))  # SQLite's own list
-def test_a_keyword_is_quoted_when_it_must_be(word: str, connect: Callable[[str], Any]) -> None:
+def test_keyword_is_quoted_if_necessary(word: str, connect: Callable[[str], Any]) -> None:
     name = quote_name(word)
     with closing(connect(":memory:")) as connection:
         connection.execute(f"CREATE TABLE {name}({name} INT, other)")
@@ -121,7 +123,7 @@ TYPES = st.one_of(st.just(""), st.sampled_from(["INT", "VARCHAR(10)", "double pr
 
 @settings(deadline=None, max_examples=200)
 @given(NAMES, NAMES, TYPES, st.booleans())
-def test_every_name_and_type_makes_the_round_trip(table: str, column: str, kind: str, not_null: bool) -> None:
+def test_every_name_and_type_round_trips(table: str, column: str, kind: str, not_null: bool) -> None:
     assume(not table.lower().startswith("sqlite_"))
     schema = Schema((Table(table, (Column(column, kind.strip(), not_null), Column(f"{column}2", "INT"))),))
     with closing(sqlite3.connect(":memory:")) as connection:
@@ -136,13 +138,13 @@ def test_every_name_and_type_makes_the_round_trip(table: str, column: str, kind:
     assert rows[0][1].split() == kind.split()
 
 
-def test_free_names_stay_bare() -> None:
+def test_plain_names_are_not_quoted() -> None:
     assert [quote_name(name) for name in ("Name", "_x1", "größe", "date", "rank", "key")] == [
         "Name", "_x1", "größe", "date", "rank", "key",
     ]  # fmt: skip
 
 
-def test_a_file_is_read_again_when_it_changed(tmp_path: Path) -> None:
+def test_changed_file_is_read_again(tmp_path: Path) -> None:
     path = _make(tmp_path / "v.sqlite", "CREATE TABLE a(x)")
     first = read_schema(path)
     assert read_schema(str(path)) is first
@@ -151,7 +153,7 @@ def test_a_file_is_read_again_when_it_changed(tmp_path: Path) -> None:
     assert compact(read_schema(path)) == "a(x)\nb(y)"
 
 
-def test_what_virtual_tables_keep_is_no_table(tmp_path: Path) -> None:
+def test_shadow_tables_of_virtual_tables_are_omitted(tmp_path: Path) -> None:
     path = tmp_path / "notes.sqlite"
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript(
@@ -178,7 +180,7 @@ def test_missing_and_corrupt_files_are_input_errors(tmp_path: Path) -> None:
         read_schema(corrupt)
 
 
-def test_reading_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+def test_reading_leaves_the_file_unchanged(tmp_path: Path) -> None:
     path = _make(tmp_path / "r.sqlite", COMPANY)
     before = path.read_bytes(), path.stat().st_mtime_ns
     read_schema(path)
@@ -186,8 +188,8 @@ def test_reading_leaves_the_file_as_it_was(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["r.sqlite"]
 
 
-def test_an_empty_file_keeps_its_log(tmp_path: Path) -> None:
-    """So a database looks in the middle of `cp`, and SQLite deletes the log then, on a read-only connection, too."""
+def test_empty_file_keeps_its_log(tmp_path: Path) -> None:
+    """A database in the middle of `cp` has this form. SQLite would delete the log, even on a read-only connection."""
     path, log = tmp_path / "shop.sqlite", tmp_path / "shop.sqlite-wal"
     path.write_bytes(b"")
     log.write_bytes(b"committed rows")
@@ -202,8 +204,8 @@ def test_an_empty_file_keeps_its_log(tmp_path: Path) -> None:
         assert log.read_bytes() == b"committed rows"
 
 
-def test_an_empty_file_keeps_its_journal(tmp_path: Path) -> None:
-    """A database that is being restored may look so, with the journal of a crash next to it."""
+def test_empty_file_keeps_its_journal(tmp_path: Path) -> None:
+    """A database that is being restored may have this form, with the journal of a crash next to it."""
     path, journal = tmp_path / "shop.sqlite", tmp_path / "shop.sqlite-journal"
     path.write_bytes(b"")
     journal.write_bytes(b"rows to be restored")

@@ -1,4 +1,4 @@
-"""How a user's SQLite file is opened: committed rows are read, whatever lies next to it, and nothing there changes."""
+"""Opening a user's SQLite file reads all committed rows, with any file next to it, and changes nothing."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def write(path: Path, script: str, mode: str = "wal") -> sqlite3.Connection:
 
 @contextmanager
 def open_elsewhere(path: Path) -> Iterator[None]:
-    """Keep a database open in another process, whose last commit is in the log: a process shares its index."""
+    """Keep a database open in another process, with its last commit in the log: a process shares its index."""
     code = f"""
 import sqlite3, sys
 connection = sqlite3.connect(sys.argv[1])
@@ -64,7 +64,7 @@ STATES = ("resting", "left by a reader", "open", "left by a crash", "without an 
 
 @pytest.fixture(params=STATES)
 def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
-    """Return a database of two tables, alone in a folder but for its log; `late` may be in the log alone."""
+    """Return a database of two tables in a folder with only its log; `late` may be only in the log."""
     path = tmp_path / "written" / "shop ?#%.sqlite"
     path.parent.mkdir()
     write(path, SHOP, "delete" if request.param == "rollback" else "wal").close()
@@ -99,48 +99,48 @@ def tables_of(path: Path) -> list[str]:
         return [name for (name,) in connection.execute("SELECT name FROM sqlite_master ORDER BY name")]
 
 
-def by_values(path: Path, _: Path) -> object:
+def frequent_values(path: Path, _: Path) -> object:
     return {name: values.frequent for (_, name), values in read_values(path).items() if name == "word"}
 
 
-def by_copy(path: Path, out: Path) -> object:
+def copied_tables(path: Path, out: Path) -> object:
     copy_database(path, out / "copy.sqlite")
     return tables_of(out / "copy.sqlite")
 
 
-def by_source(path: Path, _: Path) -> object:
+def source_rows(path: Path, _: Path) -> object:
     (file,) = find_files(path)
     with open_source(file) as source:
         return [[row for rows in source.rows(table) for row in rows] for table in source.schema().tables]
 
 
-def by_donor(path: Path, out: Path) -> object:
+def donated_tables(path: Path, out: Path) -> object:
     with closing(sqlite3.connect(out / "own.sqlite", uri=True)) as connection:
         schema = read_schema(path)
         changes = add_tables(connection, "own", schema, [Donor("shop", str(path))], 4, 9, random.Random(1))
         return sorted(change.details["table"] for change in changes)
 
 
-def by_link(path: Path, _: Path) -> object:
+def linked_tables(path: Path, _: Path) -> object:
     return sorted(
         table.name for table in link(Example("", "shop", str(path), "?", ""), read_schema(path), lambda _: True).tables
     )
 
 
-def by_connection(path: Path, _: Path) -> object:
+def late_rows(path: Path, _: Path) -> object:
     with closing(open_read_only(path)) as connection:
         return connection.execute("SELECT word FROM late").fetchall()
 
 
 READERS: dict[str, tuple[Callable[[Path, Path], object], object]] = {
     "read_schema": (lambda path, _: [table.name for table in read_schema(path).tables], ["item", "late"]),
-    "read_values": (by_values, {"word": ("new",)}),
+    "read_values": (frequent_values, {"word": ("new",)}),
     "read_texts": (lambda path, _: read_texts(str(path))[1], [["nail", "saw"], ["new"]]),
-    "link": (by_link, ["item", "late"]),
-    "copy_database": (by_copy, ["item", "late"]),
-    "open_source": (by_source, [[(1, "nail"), (2, "saw")], [("new",)]]),
-    "a donor of tables": (by_donor, ["item", "late"]),
-    "open_read_only": (by_connection, [("new",)]),
+    "link": (linked_tables, ["item", "late"]),
+    "copy_database": (copied_tables, ["item", "late"]),
+    "open_source": (source_rows, [[(1, "nail"), (2, "saw")], [("new",)]]),
+    "add_tables": (donated_tables, ["item", "late"]),
+    "open_read_only": (late_rows, [("new",)]),
 }
 
 
@@ -154,7 +154,7 @@ def test_committed_rows_are_read_and_no_file_changes(reader: str, shop: Path, tm
     assert state(shop.parent) == before
 
 
-def test_the_owner_writes_and_removes_the_log_after_a_reader(tmp_path: Path) -> None:
+def test_owner_writes_and_removes_the_log_after_a_reader(tmp_path: Path) -> None:
     path = tmp_path / "shop.sqlite"
     write(path, SHOP).close()
     with closing(open_read_only(path)) as reader:
@@ -164,7 +164,7 @@ def test_the_owner_writes_and_removes_the_log_after_a_reader(tmp_path: Path) -> 
     assert [file.name for file in tmp_path.iterdir()] == ["shop.sqlite"]
 
 
-def test_a_schema_is_read_again_when_the_log_alone_changed(tmp_path: Path) -> None:
+def test_schema_is_read_again_if_only_the_log_changed(tmp_path: Path) -> None:
     path = tmp_path / "shop.sqlite"
     with closing(write(path, SHOP)) as writer:
         assert [table.name for table in read_schema(path).tables] == ["item"]
@@ -174,7 +174,7 @@ def test_a_schema_is_read_again_when_the_log_alone_changed(tmp_path: Path) -> No
         assert [table.name for table in read_schema(path).tables] == ["item", "late"]
 
 
-def test_a_file_that_changes_while_it_is_read_alone_is_read_again(tmp_path: Path) -> None:
+def test_file_that_changes_during_a_read_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "shop.sqlite"
     write(path, SHOP).close()
     results: list[int] = []
@@ -189,7 +189,7 @@ def test_a_file_that_changes_while_it_is_read_alone_is_read_again(tmp_path: Path
     assert results == [2, 3, 4]
 
 
-def test_a_file_that_is_always_written_is_refused(tmp_path: Path) -> None:
+def test_constantly_written_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "shop.sqlite"
     write(path, SHOP).close()
 
@@ -200,14 +200,14 @@ def test_a_file_that_is_always_written_is_refused(tmp_path: Path) -> None:
         read_file(path, disturb)
 
 
-def test_errors_of_a_file_at_rest_are_its_own(tmp_path: Path) -> None:
+def test_errors_of_an_unchanged_file_are_raised(tmp_path: Path) -> None:
     path = tmp_path / "shop.sqlite"
     write(path, SHOP).close()
     with pytest.raises(sqlite3.OperationalError, match="no such table: gone"):
         read_file(path, lambda connection: connection.execute("SELECT * FROM gone"))
 
 
-def test_a_copy_that_cannot_be_made_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_copy_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "shop.sqlite"
     with closing(write(path, SHOP)):
         shutil.copy(path, tmp_path / "copy.sqlite")
@@ -218,16 +218,16 @@ def test_a_copy_that_cannot_be_made_is_refused(tmp_path: Path, monkeypatch: pyte
         open_read_only(tmp_path / "copy.sqlite")
 
 
-def test_a_log_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_unreadable_log_is_named(tmp_path: Path) -> None:
     path = tmp_path / "copy.sqlite"
     with closing(write(tmp_path / "shop.sqlite", SHOP)):
         shutil.copy(tmp_path / "shop.sqlite", path)
-    Path(f"{path}-wal").mkdir()  # whoever runs the tests may be root, who reads any file
+    Path(f"{path}-wal").mkdir()  # tests may run as root, who can read any file
     with pytest.raises(InputError, match=r"copy\.sqlite-wal'\).*: give the reader access to .*copy\.sqlite-wal$"):
         open_read_only(path)
 
 
-def test_a_kept_connection_outlives_its_copy(tmp_path: Path) -> None:
+def test_connection_works_after_its_copy_is_removed(tmp_path: Path) -> None:
     path = tmp_path / "shop.sqlite"
     with closing(write(path, SHOP + LATE)):
         for end in ("", "-wal"):

@@ -1,4 +1,4 @@
-"""Values that a question means by another word, by static word vectors."""
+"""Values named by synonyms in a question, by static word vectors."""
 
 import sqlite3
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ CREATE TABLE singer(id INTEGER PRIMARY KEY, name TEXT, country TEXT, isMale TEXT
 INSERT INTO singer VALUES (1, 'Ann', 'France', 'T', 'France'), (2, 'Bo', 'Belgium', 'F', 'Sun of France'),
   (3, 'Cy', 'Netherlands', 'F', 'Car');
 """
-# In the plane: France beside French, Belgium on their side, and what has to do with neither.
+# In the plane: France is near French, Belgium near both, and unrelated words far away.
 VECTORS = {
     "france": (1.0, 0.0), "french": (0.95, 0.31), "belgium": (0.75, 0.66), "netherlands": (-0.9, 0.44),
     "low": (-1.0, 0.0), "countries": (-0.6, 0.8), "car": (0.0, -1.0), "song": (0.1, -1.0), "male": (0.0, -1.0),
@@ -32,7 +32,7 @@ VECTORS = {
 
 
 def make_vectors(folder: Path, vectors: Mapping[str, Sequence[float]] = VECTORS, key: str = "embeddings") -> str:
-    """Write word vectors as Model2Vec does: a token a word, and one more, without a meaning, for all others."""
+    """Write word vectors in Model2Vec's format: a token per word, and one for unknown words, without a meaning."""
     words = [*vectors, "[UNK]"]
     tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="[UNK]"))  # noqa: S106 - no password
     tokenizer.normalizer = normalizers.Lowercase()
@@ -44,7 +44,7 @@ def make_vectors(folder: Path, vectors: Mapping[str, Sequence[float]] = VECTORS,
     return str(folder)
 
 
-def asked(folder: Path, question: str, evidence: str = "") -> Example:
+def make_example(folder: Path, question: str, evidence: str = "") -> Example:
     path = folder / "d.sqlite"
     if not path.exists():
         with closing(sqlite3.connect(path)) as connection:
@@ -61,24 +61,24 @@ MEANT = [("singer", "country", "France"), ("singer", "song", "France")]
         ("How old are French singers?", "", MEANT),
         ("How old are they?", "Gauls are French", MEANT),
         ("Those of the Low Countries", "", [("singer", "country", "Netherlands")]),  # by two words together
-        ("Ann and French ones", "", [("singer", "name", "Ann"), *MEANT]),  # what is named comes first
-        ("Those from France", "", MEANT),  # named, and "from" means nothing
-        ("Which songs?", "", []),  # a word of the schema is asked for, and is no value
+        ("Ann and French ones", "", [("singer", "name", "Ann"), *MEANT]),  # a literal match comes first
+        ("Those from France", "", MEANT),  # a literal match, and "from" has no meaning
+        ("Which songs?", "", []),  # a word of the schema names a column, not a value
         ("Which male ones?", "", []),
-        ("Which f?", "", [("singer", "isMale", "F")]),  # by its letter alone, not as the nearest of anything
+        ("Which f?", "", [("singer", "isMale", "F")]),  # by its letter alone, not by similarity
         ("Who is unheard of?", "", []),
         ("", "", []),
     ],
 )
-def test_what_a_question_means_is_found(
+def test_synonyms_of_values_are_found(
     tmp_path: Path, question: str, evidence: str, found: list[tuple[str, str, str]]
 ) -> None:
     folder = make_vectors(tmp_path / "vectors")
-    assert list(find_alike(asked(tmp_path, question, evidence), 20, folder)) == found
+    assert list(find_alike(make_example(tmp_path, question, evidence), 20, folder)) == found
 
 
-def test_no_more_than_asked_for_and_none_without_vectors(tmp_path: Path) -> None:
-    one = asked(tmp_path, "Ann and French ones")
+def test_number_of_matches_is_limited_and_vectors_are_optional(tmp_path: Path) -> None:
+    one = make_example(tmp_path, "Ann and French ones")
     folder = make_vectors(tmp_path / "vectors")
     assert find_alike(one, 2, folder) == (("singer", "name", "Ann"), MEANT[0])
     assert find_alike(one, 1, folder) == find_alike(one, 20, "") == (("singer", "name", "Ann"),)
@@ -88,7 +88,7 @@ def test_other_layouts_of_the_same_vectors(tmp_path: Path) -> None:
     plain = load_vectors(make_vectors(tmp_path / "plain"))
     nested = make_vectors(tmp_path / "nested" / "0_StaticEmbedding", key="embedding.weight")
     assert np.array_equal(load_vectors(str(Path(nested).parent)).table, plain.table)
-    # Two tokens share a vector, and each has a weight of its own.
+    # Two tokens share a vector, and each has its own weight.
     shared = Path(make_vectors(tmp_path / "shared"))
     places = np.arange(len(VECTORS) + 1)
     places[1] = 0
@@ -97,7 +97,7 @@ def test_other_layouts_of_the_same_vectors(tmp_path: Path) -> None:
     assert np.allclose(load_vectors(str(shared)).table, plain.table[places] * weights[:, None])
 
 
-def test_a_text_is_the_mean_of_what_is_known_of_it(tmp_path: Path) -> None:
+def test_text_vector_is_the_mean_of_its_known_words(tmp_path: Path) -> None:
     vectors = load_vectors(make_vectors(tmp_path / "vectors"))
     both = np.array([1.95, 0.31]) / np.hypot(1.95, 0.31)
     assert np.allclose(vectors.of(["France, unheard of French", "unheard", ""]), [both, (0, 0), (0, 0)], atol=1e-6)
@@ -120,15 +120,15 @@ def test_a_text_is_the_mean_of_what_is_known_of_it(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_holds_no_vectors_is_a_line(tmp_path: Path, make: object, words: str) -> None:
+def test_folder_without_vectors_is_reported_in_one_line(tmp_path: Path, make: object, words: str) -> None:
     assert callable(make)
     make(tmp_path)
     with pytest.raises(InputError, match=words) as found:
-        find_alike(asked(tmp_path, "French ones"), 20, str(tmp_path))
+        find_alike(make_example(tmp_path, "French ones"), 20, str(tmp_path))
     assert "\n" not in str(found.value)
 
 
-def test_a_prompt_shows_them(tmp_path: Path) -> None:
+def test_prompt_shows_synonym_matches(tmp_path: Path) -> None:
     class Characters:
         def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
             assert not add_special_tokens
@@ -138,11 +138,11 @@ def test_a_prompt_shows_them(tmp_path: Path) -> None:
         prompt="compact", retrieval=RetrievalConfig(top_k=20, synonyms=make_vectors(tmp_path / "vectors"))
     )
     style = RECIPES["sql_r1"].style_for(data)
-    (prompt,) = make_prompts([asked(tmp_path, "French ones")], style, Characters(), 10_000).prompts
+    (prompt,) = make_prompts([make_example(tmp_path, "French ones")], style, Characters(), 10_000).prompts
     assert "Values in the database: singer.country = 'France'; singer.song = 'France'\nQ: French ones" in prompt.text
 
 
-def test_they_are_for_values_that_are_shown() -> None:
+def test_synonyms_require_shown_values() -> None:
     with pytest.raises(
         InputError, match=r"data\.retrieval\.synonyms=vectors finds more of the values .* set data\.retrieval\.top_k"
     ):

@@ -1,4 +1,4 @@
-"""Databases with a table or column that SQLite cannot read: it is left out and reported, and the others are read."""
+"""A table or column that SQLite cannot read is omitted and reported, and the others are read."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FTS = "CREATE VIRTUAL TABLE idx USING fts5(a);"
 PERSON = "CREATE TABLE person(id INT, n TEXT, PRIMARY KEY (id, n)); INSERT INTO person VALUES (1, 'Ann');"
 PET = "CREATE TABLE pet(id INT, n TEXT, FOREIGN KEY (id, n) REFERENCES person);"
 
-# The script, a part of the schema and its replacement that no SQLite knows, and (name, reason) of the omissions.
+# The script, a part of the schema, its replacement that SQLite cannot parse, and (name, reason) of the omissions.
 UNREADABLE: dict[str, tuple[str, tuple[str, str], list[tuple[str, str]]]] = {
     "module": (FTS, ("fts5(a)", "VirtualSpatialIndex()"), [("idx", "no such module: VirtualSpatialIndex")]),
     "tokenizer": (FTS, ("fts5(a)", "fts5(a, tokenize='zh')"), [("idx", "no such tokenizer: zh")]),
@@ -73,7 +73,7 @@ def make(path: Path, script: str, old: str = "", new: str = "") -> Path:
 
 
 @pytest.mark.parametrize(("script", "change", "left_out"), UNREADABLE.values(), ids=UNREADABLE)
-def test_one_part_is_left_out_with_the_reason(
+def test_unreadable_part_is_omitted_with_the_reason(
     script: str, change: tuple[str, str], left_out: list[tuple[str, str]], tmp_path: Path
 ) -> None:
     path = make(tmp_path / "shop.sqlite", ITEM + script, *change)
@@ -95,7 +95,7 @@ def test_one_part_is_left_out_with_the_reason(
         assert "item" in render(Example("0", "shop", str(path), "?", ""), schema)
 
 
-def test_keys_lose_a_column_that_is_left_out(tmp_path: Path) -> None:
+def test_keys_lose_an_omitted_column(tmp_path: Path) -> None:
     path = make(tmp_path / "shop.sqlite", PERSON + PET, "n TEXT, PRIMARY", "n TEXT COLLATE LOCALIZED, PRIMARY")
     person, pet = read_schema(path).tables
     assert ([column.name for column in person.columns], person.primary_key) == (["id"], ())
@@ -118,7 +118,7 @@ ROWS = {
 
 @pytest.mark.parametrize("script", ROWS.values(), ids=ROWS)
 @pytest.mark.parametrize("read", [read_values, lambda path: read_texts(str(path))], ids=["values", "texts"])
-def test_values_that_cannot_be_computed_are_reported(
+def test_uncomputable_values_are_reported(
     script: str, read: Callable[[Path], object], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = make(tmp_path / "shop.sqlite", ITEM + script)
@@ -128,7 +128,7 @@ def test_values_that_cannot_be_computed_are_reported(
     assert "shop.sqlite: values of doc.v are skipped: " in line
 
 
-def test_a_damaged_file_is_still_refused(tmp_path: Path) -> None:
+def test_damaged_file_is_still_refused(tmp_path: Path) -> None:
     path = make(tmp_path / "shop.sqlite", ITEM)
     raw = bytearray(path.read_bytes())
     raw[4096:4200] = b"\xff" * 104  # the page of the table's rows
@@ -139,7 +139,7 @@ def test_a_damaged_file_is_still_refused(tmp_path: Path) -> None:
 
 @pytest.fixture
 def broken(tmp_path: Path) -> Path:
-    """Return a set with one database, of which one table cannot be read."""
+    """Return a set with one database that has an unreadable table."""
     script, change, _ = UNREADABLE["module"]
     make(tmp_path / "set/databases/shop/shop.sqlite", ITEM + script, *change)
     line = {"id": "0", "db_id": "shop", "question": "?", "sql": "SELECT count(*) FROM item"}
@@ -150,7 +150,7 @@ def broken(tmp_path: Path) -> Path:
 LINE = "idx is skipped: no such module: VirtualSpatialIndex"
 
 
-def test_a_set_keeps_its_questions_and_notes_the_table(broken: Path) -> None:
+def test_set_keeps_its_questions_and_notes_the_table(broken: Path) -> None:
     loaded = load_benchmark(broken)
     assert ([example.uid for example in loaded.examples], loaded.skipped) == (["0"], ())
     assert f"1 databases have parts that this SQLite cannot read: shop: {LINE}" in loaded.notes
@@ -167,7 +167,7 @@ def test_commands_report_the_table(broken: Path, tmp_path: Path, capsys: pytest.
     assert f"  {LINE}\n" in capsys.readouterr().out
 
 
-def test_a_database_of_which_nothing_can_be_read_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_completely_unreadable_database_has_a_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script, change, _ = UNREADABLE["collation of the only column"]
     path = make(tmp_path / "shop.sqlite", script, *change)
     with pytest.raises(InputError, match="the database has no tables that can be read"):
@@ -180,7 +180,7 @@ def test_a_database_of_which_nothing_can_be_read_says_why(tmp_path: Path, capsys
 VIEWS = "CREATE VIEW item_names AS SELECT 'nail' AS name UNION SELECT 'saw';"
 
 
-def test_views_are_listed_and_are_the_tables_where_there_are_none(tmp_path: Path) -> None:
+def test_views_are_listed_and_replace_missing_tables(tmp_path: Path) -> None:
     schema = read_schema(make(tmp_path / "views.sqlite", VIEWS))
     assert ([table.name for table in schema.tables], schema.views) == (["item_names"], ())
     assert read_values(tmp_path / "views.sqlite")["item_names", "name"].frequent == ("nail", "saw")
@@ -202,7 +202,7 @@ def test_mcp_lists_views_and_omissions(tmp_path: Path) -> None:
         assert "views" not in database.schema(["item"])
 
 
-def test_questions_are_made_of_views(tmp_path: Path) -> None:
+def test_questions_are_generated_from_views(tmp_path: Path) -> None:
     numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 30)"
     view = f"CREATE VIEW tool AS {numbers} SELECT 'tool ' || i AS name, i * 1.5 AS price, i % 3 + 7 AS weight FROM n;"
     path = make(tmp_path / "views.sqlite", view)

@@ -1,4 +1,4 @@
-"""What a query reads, against what SQLite's own authorizer says."""
+"""Columns used by a query, compared with the reports of SQLite's authorizer."""
 
 import sqlite3
 from contextlib import closing
@@ -30,7 +30,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def read_by_sqlite(path: str | Path, sql: str) -> set[tuple[str, str]]:
-    """Return the (table, column) pairs that SQLite reads, in lower case; "" for a table of which it reads no column."""
+    """Return the (table, column) pairs that SQLite reads, in lower case; "" if it reads no column of the table."""
     found = set()
 
     def see(action: int, table: str | None, column: str | None, *_: object) -> int:
@@ -44,8 +44,8 @@ def read_by_sqlite(path: str | Path, sql: str) -> set[tuple[str, str]]:
     return found
 
 
-def missed(path: str | Path, sql: str) -> set[tuple[str, str]]:
-    """Return what SQLite reads and `used_by` does not find; a row's number belongs to its table."""
+def missed_columns(path: str | Path, sql: str) -> set[tuple[str, str]]:
+    """Return the pairs that SQLite reads and `used_by` misses; a row's number belongs to its table."""
     used = used_by(sql, read_schema(path))
     assert used is not None, sql
     columns = {(table.lower(), column.lower()) for table, column in used.columns}
@@ -57,7 +57,7 @@ def missed(path: str | Path, sql: str) -> set[tuple[str, str]]:
     }
 
 
-# A query, and the columns that it uses: all that SQLite reads, and no others where a name has one meaning.
+# A query, and its columns: all that SQLite reads, and no others if each name has one meaning.
 QUERIES = [
     ("SELECT name FROM shop", "shop.name"),
     ("SELECT NAME FROM Shop AS s WHERE S.City = 'x'", "shop.name shop.city"),
@@ -100,15 +100,15 @@ QUERIES = [
 
 
 @pytest.mark.parametrize(("sql", "columns"), QUERIES)
-def test_what_a_query_reads_is_found(path: Path, sql: str, columns: str) -> None:
-    assert missed(path, sql) == set()
+def test_columns_of_a_query_are_found(path: Path, sql: str, columns: str) -> None:
+    assert missed_columns(path, sql) == set()
     used = used_by(sql, read_schema(path))
     assert used is not None
     wanted = {tuple(name.split(".")) for name in columns.replace("open since", "open_since").split()}
     assert {(table, column.replace(" ", "_")) for table, column in used.columns} == wanted
 
 
-# What may be any of several is all of them: more than SQLite reads, never less.
+# An ambiguous name counts for all its meanings: more columns than SQLite reads, never fewer.
 @pytest.mark.parametrize(
     "sql",
     [
@@ -120,8 +120,8 @@ def test_what_a_query_reads_is_found(path: Path, sql: str, columns: str) -> None
         "SELECT name FROM shop WHERE id = (SELECT shop_id FROM sale ORDER BY total) EXCEPT SELECT city FROM shop",
     ],
 )
-def test_never_too_few(path: Path, sql: str) -> None:
-    assert missed(path, sql) == set()
+def test_ambiguous_names_never_miss_a_column(path: Path, sql: str) -> None:
+    assert missed_columns(path, sql) == set()
 
 
 @pytest.mark.parametrize(
@@ -131,17 +131,17 @@ def test_never_too_few(path: Path, sql: str) -> None:
         "SELEC name",
         "SELECT name FROM shop; SELECT 1",
         "INSERT INTO codes VALUES (1)",
-        "SELECT name FROM named",  # a view: what it reads is not in the query
+        "SELECT name FROM named",  # a view: its columns are not in the query
         "SELECT name FROM sqlite_master",
         "SELECT name FROM gone",
         "SELECT (((((",
     ],
 )
-def test_what_is_not_known_is_none(path: Path, sql: str) -> None:
+def test_unparsed_query_returns_none(path: Path, sql: str) -> None:
     assert used_by(sql, read_schema(path)) is None
 
 
-def test_a_table_without_columns_is_used_too(path: Path) -> None:
+def test_table_without_columns_counts_as_used(path: Path) -> None:
     used = used_by("SELECT count(*) FROM Shop JOIN codes", read_schema(path))
     assert used is not None
     assert used.tables == {"shop", "codes"}
@@ -151,15 +151,15 @@ def test_a_table_without_columns_is_used_too(path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["spider_dev", "bird_superhero", pytest.param("spider_train", marks=pytest.mark.nightly)]
 )
-def test_every_gold_of_the_real_sets(real_data: Path, name: str) -> None:
+def test_golds_of_the_real_sets_miss_no_column(real_data: Path, name: str) -> None:
     unknown = []
     for example in load_split(real_data, name).examples:
         if used_by(example.gold_sql, read_schema(example.db_path)) is None:
             unknown.append(example.gold_sql)
             continue
         try:
-            assert missed(example.db_path, example.gold_sql) == set(), example.gold_sql
+            assert missed_columns(example.db_path, example.gold_sql) == set(), example.gold_sql
         except sqlite3.Error:
-            assert name == "spider_train"  # it has three golds that do not run
-    # One of those three names a table that is not there.
+            assert name == "spider_train"  # it has three failing golds
+    # One of those three names a missing table.
     assert len(unknown) == (name == "spider_train"), unknown

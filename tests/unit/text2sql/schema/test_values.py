@@ -1,4 +1,4 @@
-"""What stands in the columns, and the schemas that show it."""
+"""Example values of columns, and the schemas that show them."""
 
 import os
 import sqlite3
@@ -30,18 +30,18 @@ def test_values_are_the_most_frequent_and_the_range_of_numbers(tmp_path: Path) -
     values = read_values(_make(tmp_path / "d.sqlite"))
     assert values["shop", "the name"] == Values(("Ada", "Bo", "Cy"))
     assert values["shop", "price"] == Values((-2.0, 1.5, 7.0), -2.0, 7.0)
-    assert values["shop", "kind"] == Values(("b", 3, "a"))  # a number among texts makes no numbers
-    assert values["shop", "note"] == Values(("x", "y"))  # the empty text is none
+    assert values["shop", "kind"] == Values(("b", 3, "a"))  # a number among texts does not make the column numeric
+    assert values["shop", "note"] == Values(("x", "y"))  # the empty text is skipped
     assert values["sale", "n"] == Values((9, 10), 9, 10)
     assert values["sale", "picture"] == values["sale", "empty"] == Values()
 
 
-def test_long_texts_and_lines_are_cut(tmp_path: Path) -> None:
+def test_long_texts_and_lines_are_truncated(tmp_path: Path) -> None:
     path = _make(tmp_path / "d.sqlite", "CREATE TABLE t(a); INSERT INTO t VALUES ('" + "x" * 99 + "'), ('a\n  b');")
     assert read_values(path)["t", "a"].frequent == ("a b", "x" * 39 + "…")
 
 
-def test_values_are_read_once_a_version_of_the_file(tmp_path: Path) -> None:
+def test_values_are_read_once_per_version_of_the_file(tmp_path: Path) -> None:
     path = _make(tmp_path / "d.sqlite")
     first = read_values(path)
     assert read_values(path) is first
@@ -50,7 +50,7 @@ def test_values_are_read_once_a_version_of_the_file(tmp_path: Path) -> None:
     assert read_values(path)["sale", "n"].high == 99
 
 
-def test_a_database_that_cannot_be_read_is_an_input_error(tmp_path: Path) -> None:
+def test_unreadable_database_is_an_input_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no database file"):
         read_values(tmp_path / "none.sqlite")
     path = _make(tmp_path / "d.sqlite", "CREATE TABLE t(a); CREATE TABLE u(a UNIQUE); INSERT INTO t VALUES (1);")
@@ -65,7 +65,7 @@ def test_a_database_that_cannot_be_read_is_an_input_error(tmp_path: Path) -> Non
         read_values(path)
 
 
-def test_profile_says_what_paverl_s_prompt_says(tmp_path: Path) -> None:
+def test_profile_has_the_content_of_paverls_prompt(tmp_path: Path) -> None:
     path = _make(tmp_path / "d.sqlite")
     assert profile(read_schema(path), read_values(path)) == (
         "CREATE TABLE shop (\n"
@@ -92,7 +92,7 @@ def without_not_null(schema: Schema) -> Schema:
     return replace(schema, tables=tuple(map(of, schema.tables)))
 
 
-def test_omnisql_shows_two_values_and_is_still_sql(tmp_path: Path) -> None:
+def test_omnisql_schema_shows_two_values_and_is_valid_sql(tmp_path: Path) -> None:
     path = _make(tmp_path / "d.sqlite")
     schema = read_schema(path)
     text = omnisql(schema, read_values(path))
@@ -104,8 +104,8 @@ def test_omnisql_shows_two_values_and_is_still_sql(tmp_path: Path) -> None:
     assert read_schema(_make(tmp_path / "profile.sqlite", text)) == schema
 
 
-def test_omnisql_writes_names_and_foreign_keys_as_its_authors_do(tmp_path: Path) -> None:
-    """Backticks for a keyword and for what has other than word characters; a constraint's name is lower-case."""
+def test_omnisql_schema_writes_names_and_foreign_keys_like_its_authors(tmp_path: Path) -> None:
+    """Keywords and names with other than word characters have backticks; constraint names are in lower case."""
     path = _make(
         tmp_path / "d.sqlite",
         """

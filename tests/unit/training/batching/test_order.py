@@ -1,4 +1,4 @@
-"""The order of examples: complete epochs, shuffled differently, and nothing to remember but the cursor."""
+"""The order of examples: complete epochs, a shuffle per epoch, and no state but the cursor."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from jaxrl_sql.types import InputError
 
 @settings(deadline=None)
 @given(n=st.integers(1, 40), seed=st.integers(-5, 5), steps=st.lists(st.integers(0, 90), max_size=6))
-def test_any_way_of_taking_gives_the_same_sequence(n: int, seed: int, steps: list[int]) -> None:
+def test_sequence_does_not_depend_on_batch_sizes(n: int, seed: int, steps: list[int]) -> None:
     order, cursor, taken = Order(n, seed), 0, []
     for k in steps:
         indices, cursor = Order(n, seed).take(cursor, k)  # a new object each time: no state but the cursor
@@ -32,13 +32,13 @@ def test_epochs_and_seeds_differ() -> None:
     assert first != list(range(100))
 
 
-def test_the_order_is_that_of_the_raw_bits() -> None:
-    # Written out once more, so that a change of the order (which would break resumed runs) is seen.
+def test_order_is_derived_from_raw_bits() -> None:
+    # An independent implementation detects a change of the order, which would break resumed runs.
     bits = np.random.Philox(np.random.SeedSequence((3, 1))).random_raw(8)
     assert Order(8, 3).take(8, 8)[0] == sorted(range(8), key=lambda i: bits[i])
 
 
-def test_nothing_to_order_is_an_input_error() -> None:
+def test_empty_list_to_order_is_an_input_error() -> None:
     with pytest.raises(InputError, match="at least one example"):
         Order(0, 1)
 
@@ -50,8 +50,8 @@ def test_nothing_to_order_is_an_input_error() -> None:
     seed=st.integers(-5, 5),
     steps=st.lists(st.integers(0, 9), max_size=6),
 )
-def test_those_of_a_database_come_in_a_row(sizes: list[int], together: int, seed: int, steps: list[int]) -> None:
-    """Each piece has one database, an epoch has every example, and nothing has to be remembered but the cursor."""
+def test_examples_of_a_database_are_adjacent(sizes: list[int], together: int, seed: int, steps: list[int]) -> None:
+    """Each piece has one database, an epoch has every example, and the cursor is the only state."""
     databases = [f"db{i}" for i, size in enumerate(sizes) for _ in range(size)]
     mixed = [databases[i] for i in np.random.default_rng(0).permutation(len(databases))]
     order, cursor, taken = SchemaOrder(mixed, together, seed), 0, []
@@ -66,6 +66,6 @@ def test_those_of_a_database_come_in_a_row(sizes: list[int], together: int, seed
     assert len(mixed) < 12 or epochs[0] != epochs[1]
 
 
-def test_a_part_of_a_piece_is_refused() -> None:
+def test_partial_piece_is_refused() -> None:
     with pytest.raises(ValueError, match="multiples of 2"):
         SchemaOrder(["a", "a"], 2, 0).take(0, 3)

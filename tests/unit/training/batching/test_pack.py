@@ -12,11 +12,11 @@ from jaxrl_sql.types import Prompt, Trajectory, Turn
 
 
 def ends_in(ids: tuple[int, ...], learned: int, names: frozenset[int] = frozenset()) -> Answer:
-    """Return a completion whose last `learned` tokens are."""
+    """Return a completion with a loss mask on its last `learned` tokens."""
     return Answer(ids, tuple(i >= len(ids) - learned for i in range(len(ids))), names)
 
 
-def test_only_the_learned_end_of_an_answer_is_masked_in() -> None:
+def test_loss_mask_covers_only_the_learned_end_of_an_answer() -> None:
     rows = [Row((1, 2, 3), (ends_in((4, 5, 6, 7), 2), ends_in((8,), 1))), Row((9,), (ends_in((0, 0), 2),))]
     batch = pack_rows(rows, databases=3, questions=2, prompt_width=4)
     assert batch.completion.shape == (3, 2, 32)
@@ -27,18 +27,18 @@ def test_only_the_learned_end_of_an_answer_is_masked_in() -> None:
     assert trained[0, 0, :5].tolist() == [False, False, True, True, False]
 
 
-def test_what_is_learned_may_have_gaps() -> None:
+def test_loss_mask_may_have_gaps() -> None:
     answer = Answer((4, 0, 5, 6, 7), (False, True, False, True, True))
     batch = pack_rows([Row((1,), (answer,))], 1, 1, 2)
     assert np.asarray(batch.trained())[0, 0, :6].tolist() == [False, True, False, True, True, False]
 
 
-def test_trap_masks_a_token_that_looks_like_padding_is_trained() -> None:
+def test_trap_masks_token_equal_to_padding_is_trained() -> None:
     batch = pack_rows([Row((0, 0), (ends_in((0, 0, 0), 3),))], 1, 1, 2)
     assert np.asarray(batch.trained()).sum() == 3
 
 
-def test_groups_keep_who_wrote_each_token() -> None:
+def test_groups_keep_the_author_of_each_token() -> None:
     prompt = Prompt("a", (1, 2), "")
     turns = (
         Turn("assistant", (3, 4), (-0.5, -0.6), (-0.4, -0.5)),
@@ -55,20 +55,20 @@ def test_groups_keep_who_wrote_each_token() -> None:
     assert np.asarray(batch.truncated).tolist() == [[False, True]]
 
 
-def test_too_long_for_the_width_raises_instead_of_cutting() -> None:
+def test_answer_longer_than_the_width_raises() -> None:
     with pytest.raises(ValueError, match="does not fit"):
         pack_rows([Row((1, 2, 3), (ends_in((1,), 1),))], 1, 1, 2)
 
 
-def _taught() -> SftBatch:
+def _supervised() -> SftBatch:
     r = np.random.default_rng(0)
     schemas = tuple((d,) for d in r.integers(0, 5, 200).tolist())
     answers = tuple(ends_in(tuple(range(n)), 1) for n in r.integers(1, 90, 200).tolist())
     return SftBatch(schemas, answers, (), (0,) * 200)
 
 
-def test_every_example_comes_once_an_epoch_with_its_own_schema_and_width() -> None:
-    taught = _taught()
+def test_every_example_comes_once_per_epoch_with_its_schema_and_width() -> None:
+    taught = _supervised()
     order = RowOrder(taught, questions=4, databases=3, seed=0, width=by_answer)
     for epoch in range(2):
         first = epoch * order.batches(1)
@@ -82,8 +82,8 @@ def test_every_example_comes_once_an_epoch_with_its_own_schema_and_width() -> No
                 assert len({taught.schemas[i] for i in row}) == 1
 
 
-def test_the_order_is_a_function_of_seed_and_number() -> None:
-    taught = _taught()
+def test_order_is_a_function_of_seed_and_number() -> None:
+    taught = _supervised()
     a, b = (RowOrder(taught, 4, 3, 7, by_answer) for _ in range(2))
     far = b.batch(999)
     assert [a.batch(i) for i in (0, 1, 999)] == [b.batch(0), b.batch(1), far]
@@ -91,7 +91,7 @@ def test_the_order_is_a_function_of_seed_and_number() -> None:
     assert a.batch(0) != a.batch(a.batches(1))
 
 
-def test_renaming_is_one_to_one_and_alike_in_schema_question_and_answer() -> None:
+def test_renaming_is_one_to_one_and_equal_in_schema_question_and_answer() -> None:
     row = Row((10, 1, 11, 1, 12), (ends_in((2, 10, 3, 11, 10), 2), ends_in((2, 13, 14, 13), 1, frozenset({3, 13}))))
     words = tuple(range(10, 40))
     got = shuffle_identifiers(row, words, np.random.default_rng(0))
@@ -103,6 +103,6 @@ def test_renaming_is_one_to_one_and_alike_in_schema_question_and_answer() -> Non
     assert len(mapping) == len(pairs)
     assert {old: new for old, new in mapping.items() if old < 10} == {1: 1, 2: 2, 3: 3}
     assert len({mapping[i] for i in (10, 11, 12, 13)}) == 4
-    assert mapping[14] == 14, "a word that is in no schema and no SQL was renamed"
+    assert mapping[14] == 14, "a word outside schema and SQL was renamed"
     assert {mapping[i] for i in (10, 11, 12, 13)} <= set(words)
     assert got != shuffle_identifiers(row, words, np.random.default_rng(1))

@@ -1,4 +1,4 @@
-"""Answers in fewer rows: where each stands."""
+"""Packing of answers into fewer rows: the position of each answer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = 16
 
 
 def batch_of(lengths: list[list[int]]) -> GroupBatch:
-    """Return a batch of answers of these lengths, which are all that packing looks at."""
+    """Return a batch of answers of these lengths, the only input of packing."""
     length = np.array(lengths, np.int32)
     blank = np.zeros((*length.shape, T), np.float32)
     answer = np.zeros(length.shape, np.float32)
@@ -31,7 +31,7 @@ def batch_of(lengths: list[list[int]]) -> GroupBatch:
     )
 )
 @settings(deadline=None, max_examples=150)
-def test_each_answer_stands_in_one_row_and_meets_no_other(lengths: list[list[int]]) -> None:
+def test_each_answer_is_in_one_row_without_overlap(lengths: list[list[int]]) -> None:
     batch = with_packed_rows(batch_of(lengths))
     group = len(lengths[0])
     if batch.packed_start is None or batch.packed_length is None:
@@ -43,26 +43,26 @@ def test_each_answer_stands_in_one_row_and_meets_no_other(lengths: list[list[int
     for own, start, length in zip(lengths, batch.packed_start, batch.packed_length, strict=True):
         held = np.zeros((rows, T), int)
         for size, at in zip(own, start.tolist(), strict=True):
-            assert size == 0 or at // T == (at + size - 1) // T, "an answer lies over two rows"
+            assert size == 0 or at // T == (at + size - 1) // T, "an answer spans two rows"
             held.reshape(-1)[at : at + size] += 1
         assert held.max(initial=0) <= 1
         assert held.sum(axis=1).tolist() == length.tolist()
-        assert all((row[: length[r]] == 1).all() for r, row in enumerate(held)), "rows have no holes"
+        assert all((row[: length[r]] == 1).all() for r, row in enumerate(held)), "rows have no gaps"
 
 
-def test_short_answers_share_rows_and_long_ones_have_their_own() -> None:
+def test_short_answers_share_rows_and_long_ones_do_not() -> None:
     batch = with_packed_rows(batch_of([[16, 3, 9, 4, 3, 2], [1, 1, 1, 1, 1, 1]]))
     assert np.asarray(batch.packed_length).tolist() == [[16, 16, 5], [6, 0, 0]]
     assert np.asarray(batch.packed_start)[0].tolist() == [0, 29, 16, 25, 32, 35]
 
 
-def test_answers_that_need_a_row_each_are_left_as_they_are() -> None:
+def test_answers_that_need_a_row_each_are_unchanged() -> None:
     batch = batch_of([[16, 15, 14], [1, 1, 1]])
     assert with_packed_rows(batch) is batch
 
 
 @pytest.mark.parametrize("most", [2, 3, 4, 6, 8, 12, 16, 96])
-def test_parts_have_four_numbers_of_rows_at_most(most: int) -> None:
+def test_parts_have_at_most_four_numbers_of_rows(most: int) -> None:
     counts = row_counts(most)
     assert len(counts) <= 4
     assert counts[-1] == most
@@ -72,16 +72,16 @@ def test_parts_have_four_numbers_of_rows_at_most(most: int) -> None:
 
 @given(st.integers(1, 5), st.integers(1, 6), st.data())
 @settings(deadline=None, max_examples=100)
-def test_parts_have_prompts_that_need_rows_alike(size: int, parts: int, data: st.DataObject) -> None:
+def test_parts_have_prompts_with_equal_numbers_of_rows(size: int, parts: int, data: st.DataObject) -> None:
     rows = data.draw(st.lists(st.integers(0, 9), min_size=size * parts, max_size=size * parts))
     order = order_for_parts(rows, parts)
     assert sorted(order) == list(range(size * parts))
-    # Part i takes prompts i, i + parts, …, as the update cuts a batch.
+    # Part i takes prompts i, i + parts, …, as the update splits a batch.
     by_part = [[rows[i] for i in order[part::parts]] for part in range(parts)]
     assert [max(one) for one in by_part] == sorted(rows, reverse=True)[::size]
 
 
-def test_the_order_for_parts_goes_by_blocks_that_are_learned_together() -> None:
+def test_order_for_parts_follows_blocks_of_one_update() -> None:
     def group(*lengths: int) -> list[Trajectory]:
         turns = [(Turn("assistant", (1,) * size),) for size in lengths]
         return [Trajectory(Prompt("", (1,), ""), i, turn, "stop") for i, turn in enumerate(turns)]
@@ -91,7 +91,7 @@ def test_the_order_for_parts_goes_by_blocks_that_are_learned_together() -> None:
     groups = [group(*lengths) for lengths in needs]
     assert order_by_rows(groups, 32, 0, 4, MicroBatches(2)) == [1, 0, 2, 3, 4, 5, 7, 6]
     assert order_by_rows(groups, 32, 0, 4, MicroBatches(1)) == [1, 2, 0, 3, 4, 7, 5, 6]
-    # Two prompts of 64 with two rows of 32 each, the fewest that a part of these groups runs, on one of two shards.
+    # Two prompts of 64 tokens with two rows of 32 each, the minimum of a part of these groups, on one of two shards.
     two, one = MicroBatches(1, 2 * (64 + 2 * 32), 2), MicroBatches(1, 2 * (64 + 2 * 32) - 1, 2)
     assert order_by_rows(groups, 32, 64, 4, two) == order_by_rows(groups, 32, 0, 4, MicroBatches(1))
     assert order_by_rows(groups, 32, 64, 4, one) == order_by_rows(groups, 32, 0, 4, MicroBatches(2))
@@ -99,16 +99,16 @@ def test_the_order_for_parts_goes_by_blocks_that_are_learned_together() -> None:
         order_by_rows(groups, 32, 0, 4, MicroBatches(3))
 
 
-def test_a_budget_says_how_much_runs_at_a_time() -> None:
+def test_budget_sets_the_number_of_rows_at_a_time() -> None:
     def at_once(tokens: int, prompts: int = 6, rows: int = 4) -> tuple[int, int]:
         return MicroBatches(1, tokens).at_once(prompts, 100, rows, 25)
 
     assert at_once(1200) == (6, 4)
     assert at_once(1199) == (3, 4), "five do not divide six"
     assert at_once(200) == (1, 4)
-    assert at_once(199) == at_once(175) == (1, 2), "three rows at a time would be three and one"
+    assert at_once(199) == at_once(175) == (1, 2), "three rows at a time would leave a part of one"
     assert at_once(125) == (1, 1)
-    assert at_once(100 + 5 * 25, 1, 16) == (1, 4), "sixteen rows by fives are four times four"
+    assert at_once(100 + 5 * 25, 1, 16) == (1, 4), "sixteen rows in parts of at most five are four times four"
     with pytest.raises(InputError, match=r"max_tokens_per_device=124: .* and one answer of 25, with padding, are 125"):
         at_once(124)
     assert MicroBatches(3).parts_of(6, 100, 4, 25) == 3
@@ -117,8 +117,8 @@ def test_a_budget_says_how_much_runs_at_a_time() -> None:
 
 
 @pytest.mark.parametrize(("parts", "rows"), [(4, (4, 4, 5, 8)), (2, (5, 8)), (1, (8,))])
-def test_supervised_positions_are_of_the_rows_that_parts_run(parts: int, rows: tuple[int, ...]) -> None:
-    """Prompts need 2, 3, 5 and 8 rows of the 8 that the batch has; prompt i is in part i modulo `parts`."""
+def test_supervised_positions_count_the_rows_that_parts_run(parts: int, rows: tuple[int, ...]) -> None:
+    """Prompts need 2, 3, 5 and 8 rows of the batch's 8; prompt i is in part i modulo `parts`."""
     batch = batch_of([[T] * need + [0] * (12 - need) for need in (2, 3, 5, 8)])
     assert positions(batch, parts) == 4 + 12 * T
     packed = with_packed_rows(batch)

@@ -1,4 +1,4 @@
-"""What a supervised example becomes: one answer, or a dialogue of which the assistant's side is learned."""
+"""Supervised examples: one answer, or a dialogue with a loss on the assistant's turns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ END = 0
 
 
 class Letters:
-    """Every character is a token, so that ids can be read."""
+    """Each character is a token, so that ids are readable."""
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         assert not add_special_tokens
@@ -34,42 +34,42 @@ def example(tmp_path: Path) -> Example:
     return Example("1", "a", str(path), "what", "SELECT x FROM t")
 
 
-def answering(answer: Callable[[Example], Response]) -> PromptStyle:
+def style_with_answer(answer: Callable[[Example], Response]) -> PromptStyle:
     return compact_style()._replace(answer=answer)
 
 
-def taught(example: Example, response: Response) -> Answer:
-    form = answering(lambda _: response)
+def supervised_answer(example: Example, response: Response) -> Answer:
+    form = style_with_answer(lambda _: response)
     return supervise([example], [form], Letters(), END, 400, 400).answers[0]
 
 
-def read(answer: Answer, learned: bool) -> str:
+def decoded(answer: Answer, learned: bool) -> str:
     kept = (token for token, is_learned in zip(answer.token_ids, answer.learned, strict=True) if is_learned == learned)
     return "".join("$" if token == END else chr(token) for token in kept)
 
 
-def test_of_a_text_everything_and_the_end_is_learned(example: Example) -> None:
-    answer = taught(example, " SELECT x FROM t")
-    assert read(answer, learned=True) == " SELECT x FROM t$"
-    assert read(answer, learned=False) == "Q: what\nSQL:"
+def test_whole_text_and_its_end_token_are_learned(example: Example) -> None:
+    answer = supervised_answer(example, " SELECT x FROM t")
+    assert decoded(answer, learned=True) == " SELECT x FROM t$"
+    assert decoded(answer, learned=False) == "Q: what\nSQL:"
     assert answer.names == {ord(character) for character in " SELECT x FROM t"}
 
 
-def test_trap_masks_of_a_dialogue_the_environment_is_read_and_not_learned(example: Example) -> None:
+def test_trap_masks_dialogue_observations_are_not_learned(example: Example) -> None:
     dialogue = (
         ("assistant", "<sql>SELECT 1</sql>"),
         ("environment", "<observation>1</observation>"),
         ("assistant", "<solution>SELECT x</solution>"),
     )
-    answer = taught(example, dialogue)
-    assert read(answer, learned=True) == "<sql>SELECT 1</sql><solution>SELECT x</solution>$"
-    assert read(answer, learned=False) == "Q: what\nSQL:<observation>1</observation>"
+    answer = supervised_answer(example, dialogue)
+    assert decoded(answer, learned=True) == "<sql>SELECT 1</sql><solution>SELECT x</solution>$"
+    assert decoded(answer, learned=False) == "Q: what\nSQL:<observation>1</observation>"
     assert answer.token_ids[-1] == END
     assert answer.token_ids.count(END) == 1
 
 
-def test_what_does_not_fit_is_left_out_with_a_reason(example: Example) -> None:
-    form = answering(lambda one: " " + one.gold_sql)
+def test_oversized_examples_are_skipped_with_a_reason(example: Example) -> None:
+    form = style_with_answer(lambda one: " " + one.gold_sql)
     long = Example("2", "a", example.db_path, "what", "SELECT x FROM t WHERE x = 'long'")
     made = supervise([example, long], [form], Letters(), END, 400, 40)
     assert made.skipped == (("2", "question and answer over 40 tokens"),)
@@ -78,10 +78,10 @@ def test_what_does_not_fit_is_left_out_with_a_reason(example: Example) -> None:
         supervise([example], [form], Letters(), END, 5, 400)
 
 
-def test_each_form_has_its_epoch_and_every_example_one_form_an_epoch(example: Example) -> None:
+def test_each_form_has_its_epoch_and_every_example_one_form_per_epoch(example: Example) -> None:
     examples = [dataclasses.replace(example, uid=str(i)) for i in range(40)]
     words = ("one", "two", "three")
-    forms = [answering(lambda _, word=word: word) for word in words]
+    forms = [style_with_answer(lambda _, word=word: word) for word in words]
     made = supervise(examples, forms, Letters(), END, 400, 400)
     order = RowOrder(made, questions=4, databases=2, seed=0, width=lambda _schema, _answer: 32)
     shown: list[dict[str, str]] = []
@@ -93,10 +93,10 @@ def test_each_form_has_its_epoch_and_every_example_one_form_an_epoch(example: Ex
     for one in examples:
         assert {shown[epoch][one.uid] for epoch in range(3)} == set(words)
     assert shown[:3] == shown[3:]
-    assert len(set(shown[0].values())) == 3, "forms are taught side by side"
+    assert len(set(shown[0].values())) == 3, "forms are mixed within an epoch"
 
 
-def test_traces_take_the_place_of_golds_and_may_be_several(example: Example, tmp_path: Path) -> None:
+def test_traces_replace_golds_and_may_be_several(example: Example, tmp_path: Path) -> None:
     path = tmp_path / "traces.jsonl"
     told = [{"id": "1", "reasoning": " a thought ", "sql": "SELECT 1"}, {"id": 1, "reasoning": "b", "sql": "SELECT 2"}]
     path.write_text("\n".join(map(json.dumps, told)), encoding="utf-8")

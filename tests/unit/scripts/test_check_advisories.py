@@ -84,7 +84,7 @@ def test_the_command_looks_all_up_and_refuses_what_is_no_database(tmp_path: Path
     command = [sys.executable, str(SCRIPT), "--rustsec", str(tmp_path), "--pypa"]
     done = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.splitlines()[-1]) == (
-        2, f"check_advisories.py: error: {tmp_path}: no folder vulns/ in it, so it is no clone of that database",
+        2, f"check_advisories.py: error: {tmp_path}: contains no folder vulns/, so it is not a clone of that database",
     )  # fmt: skip
     (tmp_path / "vulns").mkdir()
     done = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, check=False)

@@ -153,7 +153,7 @@ rehearse() {
         rc=$?
         rounds=$((rounds + 1))
     done
-    grep -q "going on from step" "$OUT"/*.log || die "no run resumed"
+    grep -q "resuming from step" "$OUT"/*.log || die "no run resumed"
     echo "gpu_spider: rehearsed in $rounds runs and $((SECONDS - began)) s, code $rc"
     return $rc
 }

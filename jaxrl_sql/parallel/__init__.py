@@ -1,6 +1,6 @@
-"""Where arrays live: `mesh` makes the axes, `rules` is the one table that says what is split over them.
+"""Placement of arrays: `mesh` makes the mesh, and `rules` is the one table of the axes that split arrays.
 
-`processes` is what the processes of one run do together beside the devices.
+`processes` coordinates the processes of a run on the host.
 """
 
 from __future__ import annotations

@@ -17,19 +17,19 @@ AXES = ("data", "fsdp", "tensor")
 
 
 def make_mesh(data: int = -1, fsdp: int = 1, tensor: int = 1, devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """Make a mesh of Auto axes over `devices` (default: all); one size may be -1 for what the others leave.
+    """Make a mesh of Auto axes over `devices` (default: all); one size may be -1, for all remaining devices.
 
     Raises InputError when the sizes do not multiply to the number of devices.
     """
     devices = jax.devices() if devices is None else devices
     sizes = dict(zip(AXES, (data, fsdp, tensor), strict=True))
-    said = " x ".join(f"{name}={size}" for name, size in sizes.items())
+    layout = " x ".join(f"{name}={size}" for name, size in sizes.items())
     free = [name for name, size in sizes.items() if size == -1]
     if len(free) > 1 or any(size < 1 and size != -1 for size in sizes.values()):
-        raise InputError(f"mesh: {said}: sizes must be at least 1, and one of them may be -1")
+        raise InputError(f"mesh: {layout}: sizes must be at least 1, and one of them may be -1")
     fixed = math.prod(size for size in sizes.values() if size != -1)
     if len(devices) % fixed or (not free and fixed != len(devices)):
-        raise InputError(f"mesh: {said} does not multiply to the {len(devices)} devices there are")
+        raise InputError(f"mesh: {layout} does not multiply to the {len(devices)} devices there are")
     if free:
         sizes[free[0]] = len(devices) // fixed
     shape = tuple(sizes.values())
@@ -39,26 +39,26 @@ def make_mesh(data: int = -1, fsdp: int = 1, tensor: int = 1, devices: Sequence[
 def replica_grid(mesh: Mesh, replicas: int, tensor: int) -> Mesh:
     """Return a mesh of the same devices in the same order, for `replicas` copies of the weights: data x 1 x tensor.
 
-    Raises InputError where they do not make up the devices, or a copy would lie over several processes.
+    Raises InputError if replicas x tensor is not the number of devices, or a copy would span several processes.
     """
-    devices, said = mesh.devices.reshape(-1), f"rollout.mesh={replicas}x{tensor}"
+    devices, layout = mesh.devices.reshape(-1), f"rollout.mesh={replicas}x{tensor}"
     if min(replicas, tensor) < 1 or replicas * tensor != devices.size:
         raise InputError(
-            f"{said}: replicas x tensor does not multiply to the {devices.size} devices there are, such as "
+            f"{layout}: replicas x tensor does not multiply to the {devices.size} devices there are, such as "
             f"rollout.mesh={devices.size}x1"
         )
     grid = devices.reshape(replicas, 1, tensor)
     if any(len({device.process_index for device in copy.flat}) > 1 for copy in grid):
-        own = len(mesh.local_devices)
+        num_local = len(mesh.local_devices)
         raise InputError(
-            f"{said}: a replica of {tensor} devices would lie over several processes, which have {own} each: take "
-            f"rollout.mesh={devices.size // own}x{own} or smaller replicas"
+            f"{layout}: a replica of {tensor} devices would span several processes, which have {num_local} each: take "
+            f"rollout.mesh={devices.size // num_local}x{num_local} or smaller replicas"
         )
     return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * len(AXES))
 
 
 def replicas_here(grid: Mesh) -> list[tuple[int, Mesh]]:
-    """Return the replicas of a grid that lie on this process's devices: the number of each, and its own mesh."""
+    """Return the replicas of a grid on this process's devices: the number of each, and its mesh."""
     me = jax.process_index()
     return [
         (number, Mesh(copy[None], AXES, axis_types=(AxisType.Auto,) * len(AXES)))

@@ -1,8 +1,8 @@
 """Several processes, one run: JAX's own multi-controller runtime, in which every process runs the same program.
 
-Arrays belong to all processes, and each holds the pieces on its own devices. What happens beside the devices is shared
-out: `share` says which part of a list (questions whose SQL is to run) is this process's, and `exchange` brings the
-parts together, so that every process decides the same from the same numbers. Files are the first process's to write.
+Arrays belong to all processes, and each holds the pieces on its own devices. Work on the host is shared
+out: `share` returns this process's part of a list (questions whose SQL is to run), and `exchange` combines the parts,
+so that every process decides the same from the same numbers. The first process alone writes files.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from jax.experimental import multihost_utils
 from jaxrl_sql.batch import bucket
 from jaxrl_sql.types import InputError, JaxrlSqlError
 
-# What the libraries below a collective say of a process that is gone: gloo, NCCL, JAX's coordination service.
+# Error messages for a lost process, from gloo, NCCL and JAX's coordination service.
 _AROUND = "Error dispatching computation: "
 _LOST = (
     "by peer",
@@ -35,27 +35,27 @@ ADDRESS, NUMBER, COUNT = "JAX_COORDINATOR_ADDRESS", "JAX_PROCESS_ID", "JAX_NUM_P
 
 
 class LostProcessError(JaxrlSqlError):
-    """Another process of the run has ended, and this one cannot go on without it."""
+    """Another process of the run has ended, and this one cannot continue without it."""
 
 
 @contextmanager
-def told_of_lost(advice: str) -> Iterator[None]:
+def report_lost_process(advice: str) -> Iterator[None]:
     """Raise LostProcessError, one line with `advice`, for the error of a collective whose other side is gone."""
     try:
         yield
-    except (jax.errors.JaxRuntimeError, ValueError) as error:  # where it computes at once, JAX raises the second
-        said = (str(error).strip() or type(error).__name__).splitlines()[0].replace(_AROUND, "")
-        if jax.process_count() == 1 or not any(word in said for word in _LOST):
+    except (jax.errors.JaxRuntimeError, ValueError) as error:  # JAX raises the second from eager computations
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0].replace(_AROUND, "")
+        if jax.process_count() == 1 or not any(word in reason for word in _LOST):
             raise
-        raise LostProcessError(f"another process of this run has ended ({said[:200]}); {advice}") from error
+        raise LostProcessError(f"another process of this run has ended ({reason[:200]}); {advice}") from error
 
 
 def start_processes(count: int) -> None:
     """Join the processes of a run, before anything touches a device; 1 is a run of one process and does nothing.
 
-    0 takes the count from JAX_NUM_PROCESSES or from what started the run (Slurm, Open MPI, GKE, Cloud TPU: JAX knows
-    them). Elsewhere JAX_COORDINATOR_ADDRESS (host:port of process 0) and JAX_PROCESS_ID say who is who.
-    Raises InputError when they do not, or when another number of processes has come.
+    0 takes the count from JAX_NUM_PROCESSES or from the launcher (JAX supports Slurm, Open MPI, GKE, Cloud TPU).
+    Elsewhere JAX_COORDINATOR_ADDRESS (host:port of process 0) and JAX_PROCESS_ID identify the processes. Raises
+    InputError if they are missing, or if the number of processes differs.
     """
     if count == 1:
         return
@@ -74,7 +74,7 @@ def start_processes(count: int) -> None:
 
 
 def _number(name: str) -> int | None:
-    """Read a whole number from the environment; None where the variable is not set."""
+    """Read a whole number from the environment; None if the variable is not set."""
     text = os.environ.get(name, "")
     if text and not text.isdecimal():
         raise InputError(f"environment: {name}={text!r} is no whole number")
@@ -82,19 +82,19 @@ def _number(name: str) -> int | None:
 
 
 def to_host(array: jax.Array) -> np.ndarray:
-    """Return a whole array on every process's host, wherever its parts lie."""
+    """Return a whole array on every process's host."""
     if array.is_fully_addressable:
         return np.asarray(array)
     return np.asarray(multihost_utils.process_allgather(array, tiled=True))
 
 
 def is_first() -> bool:
-    """Return whether this process is the one that writes the run's files and talks to the user."""
+    """Return whether this process writes the run's files and the output."""
     return jax.process_index() == 0
 
 
 def share(n: int) -> range:
-    """Return which of `n` things are this process's; all of them when it is alone."""
+    """Return this process's share of `n` items; all of them if it is the only process."""
     me, all_ = jax.process_index(), jax.process_count()
     return range(n * me // all_, n * (me + 1) // all_)
 
@@ -102,21 +102,21 @@ def share(n: int) -> range:
 def exchange(values: Sequence[Any]) -> list[Any]:
     """Return the values of all processes, in the order of the processes; every process must call it.
 
-    Values are what JSON can hold; tuples come back as lists. A process that is alone gets back its own as they are.
+    Values must be JSON; tuples are returned as lists. A single process gets its own values back unchanged.
     """
     if jax.process_count() == 1:
         return list(values)
-    return [value for said in exchange_bytes(json.dumps(list(values)).encode()) for value in json.loads(said)]
+    return [value for text in exchange_bytes(json.dumps(list(values)).encode()) for value in json.loads(text)]
 
 
-def exchange_bytes(own: bytes) -> list[bytes]:
-    """Return what each process gives, in the order of the processes; every process must call it."""
+def exchange_bytes(data: bytes) -> list[bytes]:
+    """Return the bytes of all processes, in the order of the processes; every process must call it."""
     if jax.process_count() == 1:
-        return [own]
-    sizes = np.ravel(multihost_utils.process_allgather(np.array([len(own)], np.int32)))
-    # A gather is compiled for its shape: sizes are rounded up so that a run compiles a handful.
+        return [data]
+    sizes = np.ravel(multihost_utils.process_allgather(np.array([len(data)], np.int32)))
+    # A gather is compiled for its shape: sizes are rounded up so that a run compiles few.
     padded = np.zeros(bucket(int(sizes.max()), 1024), np.uint8)
-    padded[: len(own)] = np.frombuffer(own, np.uint8)
+    padded[: len(data)] = np.frombuffer(data, np.uint8)
     rows = np.reshape(multihost_utils.process_allgather(padded), (len(sizes), -1))
     return [row[:size].tobytes() for row, size in zip(rows, sizes, strict=True)]
 
@@ -129,16 +129,16 @@ def gathered(array: jax.Array | np.ndarray) -> np.ndarray:
 
 
 def wait_for_all(what: str) -> None:
-    """Block until every process has come to `what`."""
+    """Block until every process has reached `what`."""
     if jax.process_count() > 1:
         multihost_utils.sync_global_devices(what)
 
 
 @contextmanager
 def first_process_first(what: str) -> Iterator[None]:
-    """Let the first process do `what` before the others begin: they then find its files, whole.
+    """Let the first process do `what` before the others begin, which then find its complete files.
 
-    When it fails the others go on all the same, and fail as it did instead of waiting for it.
+    If it fails, the others continue and fail in the same way instead of waiting for it.
     """
     if not is_first():
         wait_for_all(what)

@@ -1,8 +1,8 @@
-"""The one table from logical axes to mesh axes, and what follows from it.
+"""The one table from logical axes to mesh axes, and the shardings that follow from it.
 
-Weights and activations name their dimensions (`width`, `heads`, `batch`, …); this table alone says over which mesh
-axes each is split. A dimension that its mesh axes do not divide is an error that names it, except where the table
-says that it is then copied instead: few key heads on a wide `tensor` axis are cheap to copy.
+Weights and activations name their dimensions (`width`, `heads`, `batch`, …); this table alone maps each to the mesh
+axes that split it. A dimension that its mesh axes do not divide is an error that names it, unless the table marks it as
+optional. Then it is copied: few key heads on a wide `tensor` axis are cheap to copy.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from jax.sharding import PartitionSpec as P
 from jaxrl_sql.batch import PyTree
 from jaxrl_sql.types import InputError
 
-# With devices, or without for what is only computed.
+# With devices, or without them for compilation alone.
 AnyMesh = Mesh | AbstractMesh
 
 
 class Rule(NamedTuple):
-    """Mesh axes that split a logical axis, and whether it is copied instead where they do not divide it."""
+    """Mesh axes that split a logical axis, and whether it is copied instead if they do not divide it."""
 
     mesh_axes: tuple[str, ...]
     is_optional: bool = False
@@ -84,14 +84,14 @@ def batch_ways(sizes: Mapping[str, int] | None = None) -> int:
 
 
 def logit_ways(vocab: int, sizes: Mapping[str, int] | None = None) -> int:
-    """Return into how many parts a mesh cuts a batch's logits [B,G,T,V]: by B, and by V where it divides that."""
+    """Return into how many parts a mesh cuts a batch's logits [B,G,T,V]: by B, and by V if the mesh axes divide it."""
     sizes = jax.sharding.get_abstract_mesh().shape if sizes is None else sizes
     tensor = math.prod(sizes[name] for name in RULES["vocab"].mesh_axes if name in sizes)
     return batch_ways(sizes) * (tensor if vocab % tensor == 0 else 1)
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """Return the sharding of what every device holds whole."""
+    """Return the sharding of arrays that every device holds whole."""
     return NamedSharding(mesh, P())
 
 
@@ -110,7 +110,7 @@ def place(tree: PyTree, shardings: PyTree) -> PyTree:
 
 
 def rows_here(mesh: Mesh, rows: int) -> list[int]:
-    """Return which of a batch's B = `rows` rows this process's devices hold, in order; all when it is alone.
+    """Return the rows, of a batch's B = `rows`, that this process's devices hold, in order.
 
     Raises InputError when the mesh does not divide them.
     """
@@ -122,7 +122,7 @@ def rows_here(mesh: Mesh, rows: int) -> list[int]:
 def shard_batch(batch: PyTree, mesh: Mesh, rows: int = 0) -> PyTree:
     """Put a batch, every leaf of which has B first, on the mesh; raises InputError when B is not divided.
 
-    With several processes each gives its own part, the rows that `rows_here` names of the B = `rows` there are.
+    With several processes each passes its own part of the B = `rows` rows, as returned by `rows_here`.
     """
     leaves = jax.tree.leaves(batch)
     for size in {rows or leaf.shape[0] for leaf in leaves}:

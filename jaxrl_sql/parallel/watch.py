@@ -1,7 +1,7 @@
-"""Whether the other processes of a run are still there: each holds a connection to the first, which ends with it.
+"""Detection of lost processes: each process of a run holds a connection to the first, which closes when it ends.
 
-The error of a collective says so as well, but not to a process that waits for another elsewhere (for storage, at a
-barrier, for a connection): it would hear nothing until JAX's heartbeat aborts it, after 100 s and in its own words.
+A collective fails as well, but not in a process that waits elsewhere (for storage, at a barrier, for a connection):
+JAX's heartbeat would abort it after 100 s, with a message of its own.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
 import jax
-from jax._src import distributed  # JAX has no public door to the store that its processes share
+from jax._src import distributed  # JAX has no public interface to its processes' shared store
 
 BYE = b"."
 GRACE = 10.0
-"""Seconds in which the main thread may tell of a lost process itself, by the error of a collective."""
+"""Seconds in which the main thread may report a lost process itself, by the error of a collective."""
 LONGEST = 300.0
-"""Seconds that the others may take to come here."""
+"""Seconds that the others may take to reach this point."""
 _number = itertools.count()
 
 
@@ -30,7 +30,7 @@ _number = itertools.count()
 def watched(advice: str) -> Iterator[None]:
     """End this process, exit code 1 and one line with `advice`, when another leaves the context by dying or an error.
 
-    Every process must enter it. Where the first cannot be reached by another port than JAX's own, nothing is watched.
+    Every process must enter it. If the first process can be reached only by JAX's port, nothing is watched.
     """
     if jax.process_count() == 1:
         yield
@@ -42,14 +42,14 @@ def watched(advice: str) -> Iterator[None]:
         assert joined.coordinator_address is not None
         if jax.process_index() == 0:
             listener = closed.enter_context(_listener())
-            closed.callback(_shut, listener)  # closing alone would not wake who waits for a connection
+            closed.callback(_shut, listener)  # closing alone would not wake a waiting `accept`
             word = secrets.token_hex(16)
             host = joined.coordinator_address.rpartition(":")[0].strip("[]")
             joined.client.key_value_set(key, f"{host} {listener.getsockname()[1]} {word}")
             threading.Thread(target=watch.welcome, args=(listener, word.encode()), daemon=True).start()
         else:
-            said = joined.client.blocking_key_value_get(key, int(LONGEST * 1000))
-            host, port, word = said.split()
+            address = joined.client.blocking_key_value_get(key, int(LONGEST * 1000))
+            host, port, word = address.split()
             with suppress(OSError):
                 connection = socket.create_connection((host, int(port)), timeout=GRACE)
                 connection.settimeout(None)
@@ -76,7 +76,7 @@ def _shut(connection: socket.socket) -> None:
 
 
 class _Watch:
-    """The connections to others, each heard by a thread."""
+    """The connections to other processes, each read by a thread."""
 
     def __init__(self, advice: str) -> None:
         self.advice = advice
@@ -84,7 +84,7 @@ class _Watch:
         self._has_left = threading.Event()
 
     def welcome(self, listener: socket.socket, word: bytes) -> None:
-        """Take the connections of those who know the word, until the listener is closed."""
+        """Accept connections that send the word, until the listener is closed."""
         with suppress(OSError):
             while True:
                 connection, _ = listener.accept()
@@ -97,12 +97,12 @@ class _Watch:
                 connection.close()
 
     def hear(self, connection: socket.socket) -> None:
-        """Listen to a connection until its other side says goodbye, or is gone without."""
+        """Read a connection until the other side sends a goodbye, or closes without one."""
         self._connections.append(connection)
         threading.Thread(target=self._listen, args=(connection,), daemon=True).start()
 
     def leave(self, is_well: bool) -> None:
-        """Close all connections, with a goodbye where all is well."""
+        """Close all connections, with a goodbye if `is_well`."""
         self._has_left.set()
         for connection in self._connections:
             with suppress(OSError):
@@ -112,10 +112,10 @@ class _Watch:
             connection.close()
 
     def _listen(self, connection: socket.socket) -> None:
-        said = b""
+        answer = b""
         with suppress(OSError):
-            said = connection.recv(1)
-        if said == BYE:
+            answer = connection.recv(1)
+        if answer == BYE:
             return
         if not self._has_left.wait(GRACE):
             sys.stderr.write(

@@ -1,13 +1,14 @@
 """One call of the engine: it plans and launches chunks of decode steps, reads their logs, and runs completions' turns.
 
 The host works one chunk behind the device: it launches the next chunk before it reads the log of the last one, so the
-device never waits while the host decodes text or hands SQL on. `scheduler.plan` decides what a chunk does.
+device never waits while the host decodes text or submits SQL. `scheduler.plan` decides what a chunk does.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,7 +18,6 @@ import numpy as np
 from jaxrl_sql.rollout.decode import ChunkConfig, End, StepLog, StopCriteria
 from jaxrl_sql.rollout.kv_blocks import BlockTable
 from jaxrl_sql.rollout.model_runner import CallRunner, Continuation, ModelRunner
-from jaxrl_sql.rollout.partial_sample import PartialSample
 from jaxrl_sql.rollout.refusals import find_refused
 from jaxrl_sql.rollout.sampling import ASSISTANT, ENVIRONMENT, UNFINISHED, GenerationRequest, NotFiniteError, Sample
 from jaxrl_sql.rollout.scheduler import (
@@ -25,16 +25,50 @@ from jaxrl_sql.rollout.scheduler import (
     ChunkPlan,
     Limits,
     RunningCompletion,
-    close,
-    cut_groups,
-    first_state,
+    initial_state,
     plan,
+    split_groups,
 )
 from jaxrl_sql.rollout.stats import RolloutStats
 from jaxrl_sql.rollout.stop_strings import Vocabulary, cut_after_stop
 from jaxrl_sql.text2sql.env.executor import ExecutorError
-from jaxrl_sql.text2sql.env.turns import Action, PendingObservation
+from jaxrl_sql.text2sql.env.turns import Action, Environment, PendingObservation
 from jaxrl_sql.types import Turn
+
+
+@dataclass
+class PartialSample:
+    """The tokens that were read of a completion: the pieces of its current turn, and the turns before."""
+
+    tokens: list[np.ndarray] = field(default_factory=list)
+    logprobs: list[np.ndarray] = field(default_factory=list)
+    behavior_logprobs: list[np.ndarray] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list)
+    environment: Environment | None = None
+    text: str = ""
+
+    def end_turn(self, detokenize: Callable[[tuple[int, ...]], str]) -> str:
+        """End the current turn and return its text."""
+        ids, logprobs, behavior_logprobs = self.so_far()
+        for piece in (self.tokens, self.logprobs, self.behavior_logprobs):
+            piece.clear()
+        self.text = detokenize(ids)
+        self.turns.append(Turn(ASSISTANT, ids, logprobs, behavior_logprobs, self.text))
+        return self.text
+
+    def so_far(self) -> tuple[tuple[Any, ...], ...]:
+        """Return the tokens of the current turn, and their log-probabilities, full and as they were sampled."""
+        pieces = (self.tokens, self.logprobs, self.behavior_logprobs)
+        return tuple(tuple(np.concatenate(piece).tolist()) if piece else () for piece in pieces)
+
+    def length(self) -> int:
+        """Return the tokens of all ended turns."""
+        return sum(len(turn.token_ids) for turn in self.turns)
+
+    def token_ids(self) -> tuple[int, ...]:
+        """Return all tokens, those of the current turn too."""
+        ended = (token for turn in self.turns for token in turn.token_ids)
+        return (*ended, *(token for piece in self.tokens for token in piece.tolist()))
 
 
 class InFlightChunk(NamedTuple):
@@ -52,7 +86,6 @@ class EngineCall:
         self, model_runner: ModelRunner, vocabulary: Vocabulary, request: GenerationRequest, stats: RolloutStats
     ) -> None:
         self.model_runner, self.vocabulary, self.request, self.stats = model_runner, vocabulary, request, stats
-        self.params = model_runner.params
         self.automata, self.refused = find_refused(request, vocabulary, model_runner.model.config, model_runner.config)
         served = [i for i in range(len(request.prompts)) if i not in self.refused]
         begun = (request.begun_sample(i, g) for i in served for g in range(request.samplings[i].n))
@@ -64,7 +97,6 @@ class EngineCall:
         self.log = ChunkLog()
         self.before: InFlightChunk | None = None
         self.launched: InFlightChunk | None = None
-        self._is_finite = True
         self._open(served)
 
     def _open(self, served: Sequence[int]) -> None:
@@ -81,48 +113,43 @@ class EngineCall:
         )
         most = max((sampling.n for sampling in samplings), default=1)
         completion = max((sampling.longest for sampling in samplings), default=1)
-        groups = cut_groups(request, served, config.group_size(most))
+        groups = split_groups(request, served, config.group_size(most))
         prompt = max(config.max_prompt_bucket, *(len(request.prompts[i].token_ids) for i in served), 1)
-        sizes = runner.at_least_open(config.sizes(len(groups), most, prompt, completion))
-        levels = config.levels(sizes)
-        runner.open_pools(sizes, levels[0][0])
+        sizes = runner.open_pools(config.sizes(len(groups), most, prompt, completion))
         limits = Limits(
             config.max_num_seqs, config.chunk_steps, completion, sizes.group_size,
             partial(config.fits_prefill, smallest=config.block_size),
         )  # fmt: skip
-        blocks = BlockTable(config.completion_block_size, config.max_num_seqs, levels)
-        self.state = first_state(request, groups, limits, runner.prefix_cache, blocks, sizes.prompt_slots)
-        stops = StopCriteria(np.array(self.vocabulary.end_tokens, np.int32), self.automata.table, self.automata.found)
-        self.runner = CallRunner(
-            runner, request, chunk_config, stops, self.automata.first, sizes, self.state, self.stats
+        blocks = BlockTable(config.completion_block_size, config.max_num_seqs, config.levels(sizes))
+        self.state = initial_state(request, groups, limits, runner.prefix_cache, blocks, sizes.prompt_slots)
+        stops = StopCriteria(
+            np.array(self.vocabulary.end_tokens, np.int32), self.automata.table, self.automata.is_complete
         )
-
-    @property
-    def num_waiting(self) -> int:
-        """Return how many completions await a slot, as far as logs were read."""
-        return self.state.queued - (self.log.taken if self.log.number else self.state.taken)
+        self.runner = CallRunner(
+            runner, request, chunk_config, stops, self.automata.first, sizes, self.state.taken, self.stats
+        )
 
     @property
     def has_work(self) -> bool:
         """Return whether there is something to decode or to read, of this call or of the next one."""
-        return bool(self.partial or self.num_waiting or self.state.groups or self.before)
+        return bool(self.state.waiting or self.before or len(self.state.completions) > len(self.log.finished))
 
     def run(self) -> Iterator[Sample]:
         """Yield the samples as they finish; the chunk that is read is always the one before the last launched."""
-        yield from self.known()
+        yield from self.ready_samples()
         while self.unfinished:
             yield from self.launch()
             yield from self.read()
-        yield from self.left()
+        yield from self.ahead_samples()
 
-    def known(self) -> Iterator[Sample]:
+    def ready_samples(self) -> Iterator[Sample]:
         """Yield a sample for each that cannot be served, and those that an earlier call finished."""
         for i, reason in self.refused.items():
             for sample in range(self.request.samplings[i].n):
                 yield Sample(*self.request.place(i, sample), (), (), (), "", "refused", error=reason)
         yield from self.finished_before
 
-    def left(self) -> Iterator[Sample]:
+    def ahead_samples(self) -> Iterator[Sample]:
         """Yield the next call's samples when this one is over, finished or not."""
         if self.request.ahead is None:
             return
@@ -135,14 +162,12 @@ class EngineCall:
 
     def place(self, number: int) -> tuple[int, int]:
         """Return the numbers in the whole call of a completion's prompt and sample."""
-        queued = self.state.completions[number]
-        return self.request.place(queued.prompt, queued.sample)
+        return self.request.place(*self.state.completions[number][:2])
 
     def launch(self) -> list[Sample]:
-        """Launch the next chunk, where there is room for it, without waiting; return the samples that failed."""
+        """Launch the next chunk, if there is room for it, without waiting; return the samples that failed."""
         began = time.perf_counter()
         failed = self._await_observations()
-        self.log.uses_cache = self.params is self.model_runner.params
         chunk, self.log = plan(self.state, self.log), ChunkLog()
         for number in chunk.begun:
             prompt, sample, *_ = chunk.after.completions[number]
@@ -157,8 +182,8 @@ class EngineCall:
         self.model_runner.prefix_cache = chunk.after.prefixes
         try:
             log = self.runner.execute(chunk, self._continuations(chunk))
-        except BaseException:
-            self.state.prefixes.reset()  # their blocks may not have been written
+        except BaseException:  # a program that failed has donated its pool, and cached blocks may not be written
+            self.model_runner.release()
             raise
         self.launched = None if log is None else InFlightChunk(log, chunk.after.num_chunks, bool(chunk.prefills))
         self.stats.host_seconds += time.perf_counter() - began
@@ -167,26 +192,20 @@ class EngineCall:
     def read(self) -> list[Sample]:
         """Wait for the chunk before the last launched one and return the samples that are finished with it."""
         before, self.before = self.before, self.launched
-        return [] if before is None else self._read_chunk(before)
+        try:
+            return [] if before is None else self._read_chunk(before)
+        except BaseException:  # weights that have diverged leave numbers in blocks that no call may read, even masked
+            self.model_runner.release()
+            raise
 
     def cancel(self, prompt: int) -> None:
         """Stop the samples of a prompt that are unfinished: their slots and blocks are free from the next chunk on.
 
-        Those whose turn is about to begin may still come, of one token. Not for calls of several turns.
+        Samples in the ring may still be returned, with one token. Not for calls of several turns.
         """
         assert self.request.turns is None, "a dialogue's environment has work under way"
         assert self.request.ahead is None, "the next call's samples are not given up"
         self.log.cancelled.add(prompt)
-
-    def close(self) -> None:
-        """Give back what the call still holds (its caller may have stopped early).
-
-        Weights that have diverged leave numbers in the blocks that no later call may read, not even masked.
-        """
-        if self.model_runner.prefix_cache is self.state.prefixes:  # else its pools were released
-            self.model_runner.prefix_cache = close(self.state)
-        if not self._is_finite:
-            self.model_runner.release()
 
     # --- logs
 
@@ -209,10 +228,9 @@ class EngineCall:
         """Add a chunk's tokens to their completions -> those whose turn ended, in order; raises NotFiniteError."""
         live = log.completion >= 0
         steps, written = int(live.any(axis=1).sum()), int(live.sum())
-        self._is_finite = all(bool(np.isfinite(x[live]).all()) for x in (log.logprob, log.behavior_logprob))
-        if not self._is_finite:
+        if not all(bool(np.isfinite(x[live]).all()) for x in (log.logprob, log.behavior_logprob)):
             raise NotFiniteError(self.model_runner.cache_dtype)
-        self.stats.note(steps, written, is_full=self.num_waiting > 0 or bool(self.state.groups))
+        self.stats.note(steps, written, is_full=self.state.queued > self.log.taken or bool(self.state.waiting))
         ended = []
         for slot in np.flatnonzero(live.any(axis=0)).tolist():
             at = np.flatnonzero(live[:, slot])
@@ -233,7 +251,7 @@ class EngineCall:
         """End a turn: return the sample if it was the completion's last, else ask its environment."""
         sample = self.partial[number]
         sampling = self.request.samplings[self.state.completions[number].prompt]
-        text = sample.end_turn(partial(self._detokenize, end=end, stops=sampling.stops))
+        text = sample.end_turn(partial(self._detokenize, end=end, stops=sampling.stop))
         reason = "length" if end == End.LENGTH else "stop"
         if self.request.turns is not None:
             if sample.environment is None:
@@ -275,7 +293,7 @@ class EngineCall:
     def _await_observations(self) -> list[Sample]:
         """Note the observations that environments owe, to be appended; return the samples whose observation failed.
 
-        Waits for all of them, so that a chunk never depends on how fast SQL ran.
+        Waits for all of them, so that a chunk never depends on the speed of SQL.
         """
         failed = []
         for number, observation in self.observations.items():
@@ -305,7 +323,7 @@ class EngineCall:
             sample, sampling = self.partial[number], self.request.samplings[chunk.after.completions[number].prompt]
             tokens = sample.token_ids() if number in chunk.resumed else sample.turns[-1].token_ids
             end = min(sample.length() + sampling.max_new_tokens, sampling.longest)
-            state = self.automata.first[sampling.stops]
+            state = self.automata.first[tuple(sampling.stop)]
             for token in (token for piece in sample.tokens for token in piece):
                 state = int(self.automata.table[state, token])
             continued.append(Continuation(chunk.after.running[number].slot, tokens, end, state))

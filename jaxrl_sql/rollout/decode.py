@@ -1,6 +1,6 @@
 """The engine's jitted programs: slots that decode, and take the next completion from a ring when theirs has ended.
 
-A chunk of steps runs without the host. Its tokens are returned as a log, one row a step, that names the completion of
+A chunk of steps runs without the host. Its tokens are returned as a log, one row per step, that names the completion of
 each token; so no slot reserves room for a longest completion, and a slot starts another one in the very next step.
 """
 
@@ -42,7 +42,7 @@ class End(IntEnum):
 
 
 class ChunkConfig(NamedTuple):
-    """What a chunk of decode steps is compiled for (static).
+    """The static arguments of a chunk of decode steps.
 
     samples: some completion is not greedy; truncates: some leaves tokens out; penalizes: some penalizes repetition;
     missing: ids without a token.
@@ -83,11 +83,11 @@ class RequestRing(NamedTuple):
 
 
 class StopCriteria(NamedTuple):
-    """What ends a completion: token_ids [X], and the stop strings' automata, table [A,V] and found [A] (`Stops`)."""
+    """End tokens token_ids [X], and the stop strings' automata: table [A,V] and is_complete [A] (`Stops`)."""
 
     token_ids: Any
     table: Any
-    found: Any
+    is_complete: Any
 
 
 @flax.struct.dataclass
@@ -96,7 +96,7 @@ class DecodeSlots:
 
     request: the completion of each; state [N] (SlotState); length [N]: tokens of its completion; stop_state [N]: of its
     stop strings' automaton; hidden [N,D] predicts its next token; seen [N,V] bool: the tokens of its text (or None);
-    group_slots [E,G]: the slot that reads each prompt as the g-th of its group; taken: completions taken from the ring.
+    group_slots [E,G]: the slot that reads each prompt as the g-th of its group; taken: the ring's next completion.
     """
 
     request: DecodeRequest
@@ -110,7 +110,7 @@ class DecodeSlots:
 
 
 class DecodeState(NamedTuple):
-    """What decoding changes: the pool of the completions' KV blocks, and the slots."""
+    """The state that decoding changes: the pool of the completions' KV blocks, and the slots."""
 
     pool: KVPool
     slots: DecodeSlots
@@ -155,10 +155,10 @@ class ObservationBatch(NamedTuple):
 
 @flax.struct.dataclass
 class StepLog:
-    """What a chunk of steps wrote.
+    """The output of a chunk of steps.
 
     [steps,N] each: completion (-1: nothing), token, its log-probabilities, end (End). Afterwards: length [N] of the
-    slots' completions, and how many completions were taken from the ring.
+    slots' completions, and the number of the ring's next completion (`taken`).
     """
 
     completion: jax.Array
@@ -196,9 +196,9 @@ def empty_request(count: int, full: Callable[..., Any] = np.full) -> DecodeReque
 
 @partial(jax.jit, static_argnames=("config", "slots", "prompt_slots", "group_size", "dtype", "penalizes"))
 def empty_slots(
-    config: ModelConfig, slots: int, prompt_slots: int, group_size: int, dtype: Any, penalizes: bool
+    config: ModelConfig, slots: int, prompt_slots: int, group_size: int, dtype: Any, penalizes: bool, taken: int = 0
 ) -> DecodeSlots:
-    """Return slots of which none has a completion."""
+    """Return slots of which none has a completion, the first of which has number `taken`."""
     empty = DecodeSlots(
         request=empty_request(slots, jnp.full),
         state=jnp.full(slots, SlotState.FREE, jnp.int32),
@@ -207,7 +207,7 @@ def empty_slots(
         hidden=jnp.zeros((slots, config.d_model), dtype),
         seen=jnp.zeros((slots, config.vocab_size), bool) if penalizes else None,
         group_slots=jnp.full((prompt_slots, group_size), slots, jnp.int32),
-        taken=jnp.zeros((), jnp.int32),
+        taken=jnp.asarray(taken, jnp.int32),
     )
     return _pinned(empty)
 
@@ -262,7 +262,7 @@ def _find_ends(
     stop_state = stops.table[slots.stop_state, token].astype(jnp.int32)
     stop_state = jnp.where(is_running, stop_state, slots.stop_state)
     end = jnp.where(length >= slots.request.max_length, End.LENGTH, End.NOT)
-    end = jnp.where(stops.found[stop_state], End.STRING, end)
+    end = jnp.where(stops.is_complete[stop_state], End.STRING, end)
     end = jnp.where(jnp.isin(token, stops.token_ids), End.TOKEN, end)
     return length, stop_state, jnp.where(is_running, end, End.NOT)
 
@@ -357,7 +357,7 @@ def append_observation(
     table: jax.Array,
     observation: ObservationBatch,
 ) -> DecodeState:
-    """Append tokens to paused slots, which decode on up to their new end; table [N,J] holds their blocks."""
+    """Append tokens to paused slots, which then decode up to their new end; table [N,J] holds their blocks."""
     (pool, slots), (slot, tokens, length, max_length, stop_state) = state, observation
     prompt, held, before = (
         x.at[slot].get(mode="clip") for x in (slots.request.prompt_slot, slots.length, slots.hidden)
@@ -429,7 +429,7 @@ def mark_seen(seen: jax.Array, prompt_slot: jax.Array, tokens: jax.Array, length
 
 @jax.jit
 def on_devices(tree: Any) -> Any:
-    """Put the host's arrays, which programs read again and again, whole on every device."""
+    """Put the host's arrays, which many programs read, whole on every device."""
     return jax.tree.map(lambda x: constrain(jnp.asarray(x), ("none",) * x.ndim), tree)
 
 

@@ -1,6 +1,6 @@
 """The engine: prompts in, finished samples out, in the order in which they finish.
 
-A prompt is prefilled once and read by all of its samples; completions are decoded side by side, and a slot whose
+A prompt is prefilled once and read by all of its samples; completions are decoded in parallel, and a slot whose
 completion has ended takes the next one in the following step.
 """
 
@@ -30,8 +30,8 @@ BUSY = "the engine is generating: read the other call to its end, or close it"
 class Engine:
     """Sample completions of prompts from a policy.
 
-    `params` may be replaced between calls of `generate`: their layers are split once for all calls, and what prompts
-    have in common is cached from call to call until they are replaced. `stats` are those of the last call.
+    `params` may be replaced between calls of `generate`: their layers are split once for all calls, and prefixes of
+    prompts are cached from call to call until they are replaced. `stats` are those of the last call.
     """
 
     def __init__(
@@ -59,13 +59,14 @@ class Engine:
         if params is not self.runner.params:
             self.runner.params = params
             self.reset_prefix_cache()
+            self.runner.prefix_cache.capacity = 0  # a call under way caches no more blocks of the old ones
 
     def reset_prefix_cache(self) -> None:
-        """Forget what is cached of prompts."""
+        """Evict all cached prefixes."""
         self.runner.prefix_cache.reset()
 
     def release(self) -> None:
-        """Free the KV cache, for others to use its memory until the next call."""
+        """Free the memory of the KV cache until the next call."""
         self.runner.release()
 
     def generate(
@@ -77,17 +78,17 @@ class Engine:
         ahead: int | None = None,
         begun: Sequence[Sample] = (),
     ) -> Iterator[Sample]:
-        """Yield `sampling.n` samples a prompt as they finish; `sampling` is one for all prompts, or one for each.
+        """Yield `sampling.n` samples per prompt as they finish; `sampling` is one for all prompts, or one for each.
 
         A request that cannot be served is a sample of its own, first of all, with finish reason `refused`. A sample's
         random numbers depend on (seed, step, prompt index, sample index, position) alone. `turns` makes the environment
-        of a completion that has several turns (`env.turns`); observations are waited for, so that what is computed
-        together never depends on how fast SQL ran. One call at a time: raises InputError while another is being read.
+        of a completion that has several turns (`env.turns`); the engine waits for observations, so that batches never
+        depend on the speed of SQL. One call at a time: raises InputError while another is being read.
 
         Prompts from number `ahead` on are the first of the next call, at `step` + 1: they are sampled in the slots that
-        the others leave, and the call ends without them. What there is of their samples then comes last, UNFINISHED or
-        not. The next call, with any parameters, is given them as `begun`, by their place in it, and goes on from their
-        tokens; each token's log-probabilities stay those of the policy that wrote it. Completions of one turn only.
+        the others leave, and the call ends without them. Their samples then come last, UNFINISHED or not. The next
+        call, with any parameters, takes them as `begun`, by their place in it, and continues from their tokens; each
+        token's log-probabilities stay those of the policy that wrote it. Completions of one turn only.
         """
         request = make_request(self.tokenizer, prompts, sampling, step, turns, ahead, begun)
         if turns is not None and jax.process_count() > 1:
@@ -103,21 +104,20 @@ class Engine:
         try:
             yield from call.run()
         finally:
-            call.close()
             self._is_generating = False
             self.stats.seconds = time.perf_counter() - began
 
     def begin(self, request: GenerationRequest) -> EngineCall:
-        """Return a new call, whose counts are `stats` from now on."""
+        """Return a new call and make its counts `stats`."""
         self.stats = RolloutStats(slots=self.config.max_num_seqs)
         return EngineCall(self.runner, self.vocabulary, request, self.stats)
 
     def gather(self, samples: Sequence[Sample]) -> list[Sample]:
-        """Return the samples of a call as all processes have them: each has all of them already."""
+        """Return the samples of a call, which every process has."""
         return list(samples)
 
     def gather_stats(self) -> RolloutStats:
-        """Return the counts of the last call, which are all processes' already."""
+        """Return the counts of the last call, which are those of all processes."""
         return self.stats
 
 
@@ -130,7 +130,7 @@ def make_request(
     ahead: int | None = None,
     begun: Sequence[Sample] = (),
 ) -> GenerationRequest:
-    """Return a call of an engine, its prompts as tokens; raises InputError where it is none."""
+    """Return a call of an engine, its prompts as tokens; raises InputError if it is invalid."""
     if isinstance(prompts, str | Prompt):
         raise InputError("prompts is a list: put a single prompt into one")
     samplings = [sampling] * len(prompts) if isinstance(sampling, SamplingParams) else list(sampling)
@@ -145,8 +145,8 @@ def make_request(
 
     if turns is not None and (ahead is not None or begun):
         raise InputError("completions of several turns are not sampled ahead: their environments would wait for a call")
-    own = len(prompts) if ahead is None else ahead
-    if not all(0 <= one.prompt_index < own for one in begun):
-        raise InputError(f"begun samples are of this call's own prompts, of which there are {own}")
+    num_own = len(prompts) if ahead is None else ahead
+    if not all(0 <= sample.prompt_index < num_own for sample in begun):
+        raise InputError(f"begun samples are of this call's own prompts, of which there are {num_own}")
     whole = GenerationRequest([encoded(i, prompt) for i, prompt in enumerate(prompts)], samplings, step, turns)
-    return whole._replace(ahead=ahead, begun={(one.prompt_index, one.index): one for one in begun})
+    return whole._replace(ahead=ahead, begun={(sample.prompt_index, sample.index): sample for sample in begun})

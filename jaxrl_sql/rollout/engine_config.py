@@ -15,7 +15,7 @@ MAX_GROUP = 64
 
 
 class EngineSizes(NamedTuple):
-    """What an engine holds at most for a call, when all prompts and completions are of the longest.
+    """The most that an engine holds for a call, when all prompts and completions are of the longest.
 
     group_size: completions that read one copy of a prompt; prompt_slots E; prompt_columns and completion_columns: KV
     blocks of a longest prompt and of a longest completion; and the blocks of the three pools.
@@ -40,18 +40,18 @@ class KVBudget(NamedTuple):
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """What an engine is made for.
+    """The sizes and options of an engine.
 
     `max_num_seqs` completions are decoded at a time, each in a slot. KV blocks hold `block_size` tokens of a prompt, or
-    `completion_block_size` of a completion; a decode chunk is `chunk_steps` steps; `prefill_tokens` are prefilled at a
-    time (one block at least) in each of the `ways` that the mesh splits a batch; the prefix cache has room for
+    `completion_block_size` of a completion. A decode chunk is `chunk_steps` steps. `prefill_tokens` are prefilled at a
+    time (one block at least) in each of the `ways` that the mesh splits a batch. The prefix cache has room for
     `prefix_cache_tokens`. `compute_dtype` is that of activations and of the KV cache (None: the parameters' own).
 
-    A call has room for all that it may hold at once, and no more than `budget` (None: no bound): what does not fit
-    waits, or is computed again (`rollout.scheduler`). The pool of completions begins with a quarter of its room and
+    A call has room for all that it may hold at once, and no more than `budget` (None: no bound): the rest waits, or is
+    computed again (`rollout.scheduler`). The pool of completions begins with a quarter of its room and
     grows to a half and to all of it, each a program of its own. `max_prompt_bucket`, the tokens of the longest prompt
     to come, makes one program for all calls: their pools are for prompts of that length, and whole from the start (0:
-    as needed). `attention` is what reads the KV blocks in a decode step, as in `rollout.attention`. `rounds_groups`:
+    as needed). `attention` is the implementation for decode steps, as in `rollout.attention`. `rounds_groups`:
     calls differ in the samples per prompt, and share the decode programs of the next power of two. `end_tokens` end a
     completion in addition to those of the tokenizer.
     """
@@ -72,20 +72,20 @@ class EngineConfig:
     end_tokens: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse sizes of nothing."""
+        """Refuse sizes below 1."""
         for name in ("max_num_seqs", "block_size", "completion_block_size", "chunk_steps", "ways"):
             if getattr(self, name) < 1:
                 raise InputError(f"engine: {name} must be at least 1, not {getattr(self, name)}")
         object.__setattr__(self, "prefill_tokens", max(self.prefill_tokens, self.block_size))
 
     def group_size(self, samples: int) -> int:
-        """Return how many completions read one copy of a prompt, where the most that a prompt has are `samples`."""
+        """Return how many completions read one copy of a prompt, for prompts of up to `samples` samples."""
         if self.rounds_groups:
             samples = power_of_two(samples)
         return min(samples, self.max_num_seqs, MAX_GROUP)
 
     def sizes(self, groups: int, samples: int, prompt: int, completion: int) -> EngineSizes:
-        """Return what is held for so many groups of completions, of prompts and completions of so many tokens.
+        """Return the sizes for a number of groups, where `prompt` and `completion` are the most tokens of each.
 
         `samples` are the most that a prompt has.
         """
@@ -93,17 +93,17 @@ class EngineConfig:
         # Prompts that slots read, and those that are prefilled ahead of them.
         prompts = min(2 * n, groups, 1 + -(-3 * n // size))
         columns = -(-bucket(prompt) // self.block_size)
-        own = -(-bucket(completion, self.completion_block_size) // self.completion_block_size)
-        need = (prompts * columns, n * own, self.prefix_cache_tokens // self.block_size)
+        completion_columns = -(-bucket(completion, self.completion_block_size) // self.completion_block_size)
+        need = (prompts * columns, n * completion_columns, self.prefix_cache_tokens // self.block_size)
         pools = KVBudget(*(pool_size(blocks, self.ways) for blocks in need))
         if self.budget is not None:
             pools = KVBudget(*map(min, pools, self.budget))
-        return EngineSizes(size, 2 * n, columns, own, *pools)
+        return EngineSizes(size, 2 * n, columns, completion_columns, *pools)
 
     def levels(self, sizes: EngineSizes) -> list[tuple[int, int]]:
         """Return the (blocks, columns) that the pool of completions and their table grow through, the last for all.
 
-        A completion is soon of the longest while most are not, so the second level has all columns.
+        Some completion soon has the maximum length while most are shorter, so the second level has all columns.
         """
         full, columns = sizes.completion_blocks, sizes.completion_columns
         quarter, half = (pool_size(-(-full // share), self.ways) for share in (4, 2))
@@ -118,14 +118,14 @@ class EngineConfig:
         return min(bucket(self.max_prompt_bucket, self.block_size), self.prefill_tokens)
 
     def fits_prefill(self, rows: int, longest: int, smallest: int = 32) -> bool:
-        """Return whether so many rows, of up to `longest` tokens, are run at a time: padding counts as they do."""
+        """Return whether `rows` rows of up to `longest` tokens are run at a time; padding counts as tokens."""
         if self.max_prompt_bucket:
             return rows <= self.prefill_shape(1, 1)[0]
         x, width = self.prefill_shape(rows, longest, smallest)
         return x * width <= self.prefill_tokens * self.ways
 
     def prefill_shape(self, rows: int, tokens: int, smallest: int = 32) -> tuple[int, int]:
-        """Return (rows, tokens a row) of the smallest program that runs so many."""
+        """Return (rows, tokens per row) of the smallest program that runs these rows."""
         if self.max_prompt_bucket:
             return self.ways * max(self.prefill_tokens // self.prefill_chunk, 1), self.prefill_chunk
         return power_of_two(rows), min(bucket(tokens, smallest), self.prefill_chunk)
@@ -137,15 +137,15 @@ def power_of_two(count: int) -> int:
 
 
 def pool_size(blocks: int, ways: int) -> int:
-    """Return the size of a pool with room for so many blocks: one of few, which a mesh cuts into `ways` parts."""
+    """Return the size of a pool with room for `blocks` blocks: one of few sizes, all multiples of `ways`."""
     return bucket(blocks, 8 * ways)
 
 
 def fit_budget(need: EngineSizes, prompt_block: int, completion_block: int, most: int, ways: int) -> KVBudget:
-    """Return the largest pools of `most` bytes, where a block of each kind has so many: those needed, if they fit.
+    """Return the largest pools of `most` bytes, for blocks of `prompt_block` and `completion_block` bytes.
 
-    Else the prefix cache gives way first, then prompts and completions alike. Raises InputError where not even one
-    longest prompt and one longest completion fit.
+    These are the pools of `need`, if they fit. Otherwise the prefix cache shrinks first, then prompts and completions
+    alike. Raises InputError if one longest prompt and one longest completion do not fit.
     """
     prompts, completions = need.prompt_blocks * prompt_block, need.completion_blocks * completion_block
     over = prompts + completions + need.prefix_blocks * prompt_block - most
@@ -156,11 +156,11 @@ def fit_budget(need: EngineSizes, prompt_block: int, completion_block: int, most
     share = min((most - prefix * prompt_block) / (prompts + completions), 1.0)
     pools = (need.prompt_blocks, need.completion_blocks)
     prompt, completion = (n if share == 1.0 else int(n * share) // unit * unit for n in pools)
-    found = KVBudget(prompt, completion, prefix)
-    if found.prompt_blocks < need.prompt_columns or found.completion_blocks < need.completion_columns:
+    budget = KVBudget(prompt, completion, prefix)
+    if budget.prompt_blocks < need.prompt_columns or budget.completion_blocks < need.completion_columns:
         least = need.prompt_columns * prompt_block + need.completion_columns * completion_block
         raise InputError(
             f"rollout.memory: {most:,} bytes of KV cache hold no longest prompt and completion: these are {least:,} "
             "bytes, and each pool is its share of all that is wanted"
         )
-    return found
+    return budget

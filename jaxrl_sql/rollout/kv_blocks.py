@@ -1,8 +1,8 @@
-"""Which sequence holds which KV block: bookkeeping on the host, without the arrays themselves.
+"""Allocation of KV blocks: bookkeeping on the host, without the arrays themselves.
 
 Prompts that are being decoded from hold blocks that every decode step reads. Copies of their full blocks stay in the
-prefix cache, as long as its room and the weights last, under the tokens that they and all blocks before them hold: a
-later prompt with the same prefix copies them back instead of computing them. A completion's blocks follow its length.
+prefix cache until it is full or the weights change. Their keys are the tokens up to their end: a later prompt with the
+same prefix copies them back instead of computing them. A completion's blocks follow its length.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class CachedBlock(NamedTuple):
 class PrefixCache:
     """The blocks of prompts: `num_blocks` of those being decoded from, and up to `capacity` cached ones.
 
-    A cached block is found by the number of the one before it and its own tokens. Numbers are never given twice, so
-    that a block whose predecessor was evicted is never found again, and is evicted in its turn.
+    A cached block is found by the number of the one before it and its own tokens. Numbers are never reused, so that a
+    block whose predecessor was evicted is never found again, and is evicted later.
     """
 
     block_size: int
-    capacity: int
+    capacity: int = 0
     num_blocks: int = 0
     free_blocks: list[int] = field(default_factory=list)
     cached: OrderedDict[PrefixKey, CachedBlock] = field(default_factory=OrderedDict)
@@ -53,9 +53,9 @@ class PrefixCache:
         """Return a cache that may be changed without changing this one."""
         return replace(self, free_blocks=self.free_blocks.copy(), cached=self.cached.copy())
 
-    def open(self, num_blocks: int) -> None:
-        """Take a pool of `num_blocks` blocks of prompts, all of them free."""
-        self.num_blocks = num_blocks
+    def open(self, num_blocks: int, capacity: int) -> None:
+        """Begin a call with `num_blocks` blocks of prompts, all of them free, and room for `capacity` cached ones."""
+        self.num_blocks, self.capacity = num_blocks, capacity
         self.free_blocks = list(range(num_blocks - 1, -1, -1))
 
     def _full_blocks(self, tokens: Sequence[int]) -> list[tuple[int, ...]]:
@@ -65,47 +65,43 @@ class PrefixCache:
 
     def _match(self, pieces: Sequence[tuple[int, ...]]) -> list[CachedBlock]:
         """Return the cached blocks that a prompt begins with, and mark them used, the first one most recently."""
-        found: list[CachedBlock] = []
+        matched: list[CachedBlock] = []
         keys = []
         for piece in pieces:
-            key = (found[-1].number if found else ROOT, piece)
+            key = (matched[-1].number if matched else ROOT, piece)
             if key not in self.cached:
                 break
             keys.append(key)
-            found.append(self.cached[key])
+            matched.append(self.cached[key])
         for key in reversed(keys):
             self.cached.move_to_end(key)
-        return found
+        return matched
 
-    def count_cached(self, tokens: Sequence[int]) -> int:
-        """Return how many tokens of a prompt are cached."""
-        return len(self._match(self._full_blocks(tokens))) * self.block_size
-
-    def first_missing(self, tokens: Sequence[int]) -> PrefixKey | None:
-        """Return the key of the first full block of a prompt that is not cached; None where all are."""
+    def lookup(self, tokens: Sequence[int]) -> tuple[int, PrefixKey | None]:
+        """Return how many tokens of a prompt are cached, and the key of its first full block that is not (or None)."""
         pieces = self._full_blocks(tokens)
-        found = self._match(pieces)
-        if len(found) == len(pieces):
-            return None
-        return (found[-1].number if found else ROOT), pieces[len(found)]
+        cached = self._match(pieces)
+        parent = cached[-1].number if cached else ROOT
+        missing = (parent, pieces[len(cached)]) if len(cached) < len(pieces) else None
+        return len(cached) * self.block_size, missing
 
     def allocate(self, tokens: Sequence[int]) -> Allocation | None:
-        """Allocate blocks for a prompt; None, and takes nothing, where too few are free."""
+        """Allocate blocks for a prompt; None, with nothing allocated, if too few are free."""
         need = -(-len(tokens) // self.block_size)
         if need > len(self.free_blocks):
             return None
         blocks = [self.free_blocks.pop() for _ in range(need)]
-        found = self._match(self._full_blocks(tokens))
-        copies = [(cached.block, block) for cached, block in zip(found, blocks, strict=False)]
-        return Allocation(blocks, len(found) * self.block_size, copies)
+        matched = self._match(self._full_blocks(tokens))
+        copies = [(cached.block, block) for cached, block in zip(matched, blocks, strict=False)]
+        return Allocation(blocks, len(matched) * self.block_size, copies)
 
     def insert(self, tokens: Sequence[int], blocks: Sequence[int]) -> list[tuple[int, int]]:
         """Cache the full blocks of a prompt, now that they are written -> copies to make, (block, cached block)."""
         copies: list[tuple[int, int]] = []
         pieces = self._full_blocks(tokens)
-        found = self._match(pieces)
-        parent = found[-1].number if found else ROOT
-        for piece, block in list(zip(pieces, blocks, strict=False))[len(found) :]:
+        matched = self._match(pieces)
+        parent = matched[-1].number if matched else ROOT
+        for piece, block in list(zip(pieces, blocks, strict=False))[len(matched) :]:
             place = len(self.cached)
             if place == self.capacity:
                 place = self.cached.popitem(last=False)[1].block
@@ -117,7 +113,7 @@ class PrefixCache:
         return copies
 
     def free(self, blocks: Sequence[int]) -> None:
-        """Give a prompt's blocks back."""
+        """Free a prompt's blocks."""
         self.free_blocks.extend(reversed(blocks))
 
     def reset(self) -> None:
@@ -151,7 +147,7 @@ class BlockTable:
         return self.levels[self.level][0]
 
     def need(self, tokens: np.ndarray) -> np.ndarray:
-        """Return the blocks that so many tokens [X] take."""
+        """Return the blocks that tokens [X] take."""
         return np.minimum(-(-tokens // self.block_size), self.blocks.shape[1])
 
     def reserve(self, tokens: np.ndarray) -> bool:

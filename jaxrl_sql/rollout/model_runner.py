@@ -68,10 +68,9 @@ class ModelRunner:
         return self._split[1]
 
     def release(self) -> None:
-        """Drop all KV blocks, and the weights by layer; the next call makes new ones."""
+        """Free all KV blocks, and the weights by layer; the next call makes new ones."""
         self._split = None
-        size = self.config.block_size
-        self.prefix_cache = PrefixCache(size, self.config.prefix_cache_tokens // size)
+        self.prefix_cache = PrefixCache(self.config.block_size)
         self.prompt_pool: KVPool | None = None
         self.prefix_pool: KVPool | None = None
         self.completion_pool: KVPool | None = None
@@ -79,25 +78,27 @@ class ModelRunner:
 
     # --- the sizes of the pools
 
-    def at_least_open(self, sizes: EngineSizes) -> EngineSizes:
-        """Return the sizes for a call: where one program is to serve all, no fewer blocks of prompts than there are."""
-        have = _num_blocks(self.prompt_pool) if self.config.max_prompt_bucket else 0
-        return sizes._replace(prompt_blocks=max(sizes.prompt_blocks, have))
+    def open_pools(self, sizes: EngineSizes) -> EngineSizes:
+        """Open the pools of a call, new where the last call's have another size, and return their sizes.
 
-    def open_pools(self, sizes: EngineSizes, completion_blocks: int) -> None:
-        """Make the pools of a call, those of prompts and of completions, where the last call's are of another size."""
-        self.prefix_cache.capacity = min(self.config.prefix_cache_tokens // self.config.block_size, sizes.prefix_blocks)
+        The pool of prompts never shrinks if one program is to serve all calls.
+        """
+        if self.config.max_prompt_bucket:
+            sizes = sizes._replace(prompt_blocks=max(sizes.prompt_blocks, _num_blocks(self.prompt_pool)))
         self.max_prefix_blocks = sizes.prefix_blocks
         if _num_blocks(self.prompt_pool) != sizes.prompt_blocks:
             self.prompt_pool = None
             self.prompt_pool = self._new_pool(sizes.prompt_blocks, self.config.block_size)
-            self.prefix_cache.open(sizes.prompt_blocks)
+        capacity = min(self.config.prefix_cache_tokens // self.config.block_size, sizes.prefix_blocks)
+        self.prefix_cache.open(sizes.prompt_blocks, capacity)
+        completion_blocks = self.config.levels(sizes)[0][0]
         if _num_blocks(self.completion_pool) != completion_blocks:
             self.completion_pool = None
             self.completion_pool = self._new_pool(completion_blocks, self.config.completion_block_size)
+        return sizes
 
     def resize_completions(self, blocks: int) -> None:
-        """Give the pool of completions so many blocks, a layer at a time: no more than one is there twice."""
+        """Resize the pool of completions to `blocks` blocks, a layer at a time: no more than one exists twice."""
         if _num_blocks(self.completion_pool) == blocks:
             return
         pool, self.completion_pool = self.completion_pool, None
@@ -114,7 +115,7 @@ class ModelRunner:
 
     @property
     def cache_dtype(self) -> np.dtype:
-        """Return the dtype of keys and values, and of the states that are kept beside them."""
+        """Return the dtype of keys and values, and of the hidden states."""
         if self.prompt_pool is not None:
             return self.prompt_pool.k[0].dtype
         return jnp.dtype(self.model.compute_dtype or jax.tree.leaves(self.params)[0].dtype)
@@ -128,8 +129,8 @@ class ModelRunner:
             self.prompt_pool = decode.copy_blocks(self.prefix_pool, cached, self.prompt_pool, blocks)
 
     def save_prefixes(self, copies: Sequence[tuple[int, int]], at_least: int) -> None:
-        """Copy blocks of prompts to where they are cached: (block, cached block) each, `at_least` in one program."""
-        # Where room is small a cached block may be written twice in a batch: the last one is what is known.
+        """Copy blocks of prompts to cached blocks: (block, cached block) each, `at_least` in one program."""
+        # In a small cache a block may be written twice in a batch: the last write counts.
         copies = [(block, place) for place, block in {place: block for block, place in copies}.items()]
         if copies and self.prompt_pool is not None:
             self._reserve_prefixes(1 + max(place for _, place in copies))
@@ -138,7 +139,7 @@ class ModelRunner:
             self.prefix_pool = decode.copy_blocks(self.prompt_pool, blocks, self.prefix_pool, places)
 
     def _reserve_prefixes(self, blocks: int) -> None:
-        """Have room for so many cached blocks; nothing computes with them where they lie, so this pool grows."""
+        """Grow the pool of cached blocks to `blocks` blocks at least; no program but copies reads it."""
         most = self.max_prefix_blocks
         wanted = most if self.config.max_prompt_bucket else min(pool_size(blocks, self.config.ways), most)
         if self.prefix_pool is None:
@@ -147,44 +148,8 @@ class ModelRunner:
             halves = (self.prefix_pool.k, self.prefix_pool.v)
             self.prefix_pool = KVPool(*(tuple(decode.grow_keys(keys, wanted) for keys in half) for half in halves))
 
-    # --- programs
-
-    def prefill(self, weights: PyTree, hidden: jax.Array, chunk: PrefillChunk, has_past: bool) -> jax.Array:
-        """Prefill a chunk of prompts -> the prompt slots' states (`decode.prefill_chunk`)."""
-        self.prompt_pool, hidden = decode.prefill_chunk(weights, self.model, self.prompt_pool, hidden, chunk, has_past)
-        return hidden
-
-    def decode(
-        self,
-        weights: PyTree,
-        config: ChunkConfig,
-        prompts: PromptSlots,
-        slots: DecodeSlots,
-        blocks: BlockMap,
-        ring: RequestRing,
-        stops: StopCriteria,
-    ) -> tuple[DecodeSlots, StepLog]:
-        """Launch a chunk of decode steps -> the slots after it, and its log (`decode.decode_chunk`)."""
-        (self.completion_pool, slots), log = decode.decode_chunk(
-            weights, config, self.prompt_pool, prompts, self._state(slots), blocks, ring, stops
-        )
-        return slots, log
-
-    def append_observation(
-        self,
-        weights: PyTree,
-        prompts: PromptSlots,
-        slots: DecodeSlots,
-        table: np.ndarray,
-        observation: ObservationBatch,
-    ) -> DecodeSlots:
-        """Append observations to paused slots -> the slots after it (`decode.append_observation`)."""
-        self.completion_pool, slots = decode.append_observation(
-            weights, self.model, self.prompt_pool, prompts, self._state(slots), table, observation
-        )
-        return slots
-
-    def _state(self, slots: DecodeSlots) -> DecodeState:
+    def decode_state(self, slots: DecodeSlots) -> DecodeState:
+        """Return the state that decoding changes; a program's result must replace its pool, which is donated."""
         assert self.completion_pool is not None, "open_pools comes first"
         return DecodeState(self.completion_pool, slots)
 
@@ -212,7 +177,8 @@ class Continuation(NamedTuple):
 class CallRunner:
     """The arrays of one call: its decode slots, its prompt slots, and the ring of completions that wait for a slot.
 
-    `start_states` are those of the stop strings' automata. The weights are those that the call began with.
+    `start_states` are those of the stop strings' automata; `first` is the number of the first completion in the ring,
+    where each is at its number modulo the ring's size. The weights are those that the call began with.
     """
 
     def __init__(
@@ -223,7 +189,7 @@ class CallRunner:
         stops: StopCriteria,
         start_states: Mapping[tuple[str, ...], int],
         sizes: EngineSizes,
-        state: SchedulerState,
+        first: int,
         stats: RolloutStats,
     ) -> None:
         self.runner, self.config, self.weights = runner, runner.config, runner.weights()
@@ -232,40 +198,37 @@ class CallRunner:
         model, dtype, penalizes = runner.model.config, runner.cache_dtype, chunk_config.penalizes
         self.hidden, self.seen = empty_prompt_states(model, sizes.prompt_slots, dtype, penalizes)
         n = self.config.max_num_seqs
-        self.slots = empty_slots(model, n, sizes.prompt_slots, sizes.group_size, dtype, penalizes)
+        self.slots = empty_slots(model, n, sizes.prompt_slots, sizes.group_size, dtype, penalizes, first)
         self.table = np.full((sizes.prompt_slots, sizes.prompt_columns), NONE, np.int32)
         self.lengths = np.zeros(sizes.prompt_slots, np.int32)
-        self.num_begun = state.num_begun
-        self.ring: Any = empty_request(state.limits.ring)
+        # Enough for all completions that are queued and not known to have a slot.
+        self.ring: Any = empty_request(2 * n + sizes.group_size)
         self.keys = _all_keys(request, self.config.purpose)
 
     def execute(self, plan: ChunkPlan, continued: Sequence[Continuation]) -> StepLog | None:
-        """Do a plan's work, where `continued` are its completions to append to -> the log of the chunk it launches."""
+        """Do a plan's work, with the tokens of its `appended` completions -> the log of the chunk that it launches."""
         self.prepare(plan, continued)
         if not plan.launches:
             return None
-        self.slots, log = self.runner.decode(
-            self.weights, self.chunk_config, self.prompt_slots(), self.slots, self.block_map(plan),
-            self.request_ring(plan), self.stops,
-        )  # fmt: skip
+        (self.runner.completion_pool, self.slots), log = decode.decode_chunk(*self.decode_arguments(plan))
         self.stats.chunks += 1
         return log
 
     def prepare(self, plan: ChunkPlan, continued: Sequence[Continuation]) -> None:
         """Do a plan's work before its chunk of decode steps."""
         self.table[plan.freed] = NONE
-        self.ring.max_length[self._places(plan.cut)] = 1
+        self.ring.max_length[self._ring_places(plan.truncated)] = 1
         self._release(plan.released)
         for batch in plan.prefills:
             self._prefill(batch)
-        self._write(self.ring, self._places(plan.queued), plan.queued, plan.after)
+        self._write(self.ring, self._ring_places(plan.queued), plan.queued, plan.after)
         self._release(plan.preempted)
         self.stats.preemptions += len(plan.preempted)
         self._resume(plan)
         if plan.launches:
-            self.runner.resize_completions(plan.num_blocks)
+            self.runner.resize_completions(plan.after.blocks.num_blocks)
         if continued:
-            self._append(continued, plan.table)
+            self._append(continued, plan.after.blocks.table())
 
     def prompt_slots(self) -> PromptSlots:
         """Return the prompts as the device needs them."""
@@ -275,13 +238,15 @@ class CallRunner:
         lengths: Any = self.lengths.copy()
         return PromptSlots(blocks, lengths, self.hidden, self.seen)
 
-    def block_map(self, plan: ChunkPlan) -> BlockMap:
-        """Return which slot holds which block of completions."""
-        return BlockMap(plan.table, *block_owner(plan.table, plan.num_blocks, self.config.completion_block_size))
-
-    def request_ring(self, plan: ChunkPlan) -> RequestRing:
-        """Return the ring as the device needs it."""
-        return RequestRing(jax.tree.map(np.copy, self.ring), np.int32(plan.tail))
+    def decode_arguments(self, plan: ChunkPlan) -> tuple[Any, ...]:
+        """Return the arguments of a plan's `decode.decode_chunk`."""
+        blocks, table = plan.after.blocks, plan.after.blocks.table()
+        return (
+            self.weights, self.chunk_config, self.runner.prompt_pool, self.prompt_slots(),
+            self.runner.decode_state(self.slots),
+            BlockMap(table, *block_owner(table, blocks.num_blocks, blocks.block_size)),
+            RequestRing(jax.tree.map(np.copy, self.ring), np.int32(plan.tail)), self.stops,
+        )  # fmt: skip
 
     # --- slots
 
@@ -303,8 +268,8 @@ class CallRunner:
         )
 
     def _append(self, continued: Sequence[Continuation], table: np.ndarray) -> None:
-        """Append tokens to the slots of their completions, which decode on in the next chunk."""
-        n, most, prompts = self.config.max_num_seqs, self.config.prefill_chunk, self.prompt_slots()
+        """Append tokens to the slots of their completions, which decode in the next chunk."""
+        n, most, prompts, runner = self.config.max_num_seqs, self.config.prefill_chunk, self.prompt_slots(), self.runner
         for first in range(0, max(len(appended.tokens) for appended in continued) or 1, most):
             pieces = [piece._replace(tokens=piece.tokens[first : first + most]) for piece in continued]
             pieces = [piece for piece in pieces if piece.tokens or not first]
@@ -315,13 +280,15 @@ class CallRunner:
                 observation = ObservationBatch(
                     _padded(slot, x, n), padded, length, _padded(max_length, x, 0), _padded(stop_state, x, 0)
                 )
-                self.slots = self.runner.append_observation(self.weights, prompts, self.slots, table, observation)
+                runner.completion_pool, self.slots = decode.append_observation(
+                    self.weights, runner.model, runner.prompt_pool, prompts, runner.decode_state(self.slots), table,
+                    observation,
+                )  # fmt: skip
 
     # --- requests
 
-    def _places(self, numbers: Sequence[int]) -> np.ndarray:
-        """Return the places of completions in the ring."""
-        return (np.array(numbers, np.int64) - self.num_begun) % self.ring.completion.shape[0]
+    def _ring_places(self, numbers: Sequence[int]) -> np.ndarray:
+        return np.array(numbers, np.int64) % len(self.ring.completion)
 
     def _write(self, arrays: Any, place: np.ndarray, numbers: Sequence[int], state: SchedulerState) -> None:
         """Write the requests of completions into the host's arrays, at places [X]."""
@@ -336,7 +303,7 @@ class CallRunner:
             group_index,
         )
         arrays.max_length[place] = [sampling.max_new_tokens for sampling in samplings]
-        arrays.start_state[place] = [self.start_states[sampling.stops] for sampling in samplings]
+        arrays.start_state[place] = [self.start_states[tuple(sampling.stop)] for sampling in samplings]
         arrays.pauses[place] = self.request.turns is not None
         arrays.key[place] = self.keys[prompt, sample]
         for name, values in arrays.sampling._asdict().items():
@@ -351,8 +318,11 @@ class CallRunner:
         self.runner.load_prefixes(copies, at_least)
         ids = [self.request.prompts[prompt.group.prompt].token_ids for prompt in batch.prompts]
         self._run_chunks(batch.prompts, ids)
-        if self.seen is not None:
-            self.seen = self._mark_seen(self.seen, batch.prompts, ids)
+        if self.seen is not None:  # for repetition penalties
+            x = self.config.prefill_shape(len(ids), 1)[0]
+            slots = _padded([prompt.prompt_slot for prompt in batch.prompts], x, len(self.lengths))
+            tokens, length = pad_tokens([*ids, *[()] * (x - len(ids))], self.table.shape[1] * self.config.block_size)
+            self.seen = mark_seen(self.seen, slots, tokens, length)
         self.runner.save_prefixes(batch.saved, at_least)
 
     def _run_chunks(self, prompts: Sequence[Prefill], ids: Sequence[tuple[int, ...]]) -> None:
@@ -379,21 +349,16 @@ class CallRunner:
                 if start[row] < length[row] <= start[row] + width:
                     ends[row] = prompt_slot
             has_past = bool(self.config.max_prompt_bucket or ((start > 0) & (count > 0)).any())
-            chunk = PrefillChunk(padded, count, start, table, ends)
-            self.hidden = self.runner.prefill(self.weights, self.hidden, chunk, has_past)
+            chunk, runner = PrefillChunk(padded, count, start, table, ends), self.runner
+            runner.prompt_pool, self.hidden = decode.prefill_chunk(
+                self.weights, runner.model, runner.prompt_pool, self.hidden, chunk, has_past
+            )
             self.stats.padded_tokens += padded.size
             start = np.minimum(start + width, length)
 
-    def _mark_seen(self, seen: jax.Array, prompts: Sequence[Prefill], ids: Sequence[tuple[int, ...]]) -> jax.Array:
-        """Mark the tokens of a batch of prompts, for repetition penalties."""
-        x = self.config.prefill_shape(len(prompts), 1)[0]
-        slots = _padded([prompt.prompt_slot for prompt in prompts], x, len(self.lengths))
-        tokens, length = pad_tokens([*ids, *[()] * (x - len(ids))], self.table.shape[1] * self.config.block_size)
-        return mark_seen(seen, slots, tokens, length)
-
 
 def _batches(pieces: Sequence[Continuation], fits: Callable[[int, int], bool]) -> Iterator[list[Continuation]]:
-    """Cut pieces, the short ones first, into batches that are run at a time, as they are padded to the longest."""
+    """Split pieces into batches, short ones first, since a batch is padded to its longest piece."""
     batch: list[Continuation] = []
     for piece in sorted(pieces, key=lambda piece: len(piece.tokens)):
         if batch and not fits(len(batch) + 1, len(piece.tokens)):
@@ -421,7 +386,7 @@ def _all_keys(request: GenerationRequest, purpose: rng.Purpose) -> np.ndarray:
 def _sample_keys(
     seed: jax.Array, step: jax.Array, prompt: jax.Array, first: jax.Array, purpose: rng.Purpose, samples: int
 ) -> jax.Array:
-    """Derive the keys of so many samples, from number `first` [X] on, of prompts [X] with seeds [X] at steps [X].
+    """Derive the keys of `samples` samples, from number `first` [X] on, of prompts [X] with seeds [X] at steps [X].
 
     Returns [X,samples,2] uint32.
     """

@@ -23,14 +23,14 @@ def find_refused(
         elif too_large := _over_budget(config, have, sampling.longest):
             refused[i] = f"prompt {prompt.uid}: {too_large}"
         elif not all(0 <= token < model.vocab_size for token in prompt.token_ids):
-            refused[i] = f"prompt {prompt.uid}: a token id is none of the model's {model.vocab_size}"
-    wanted = [sampling.stops for sampling in request.samplings]
+            refused[i] = f"prompt {prompt.uid}: a token id is outside the model's {model.vocab_size}"
+    wanted = [tuple(sampling.stop) for sampling in request.samplings]
     stops, never = vocabulary.find_stops(tuple(dict.fromkeys(wanted)), model.vocab_size)
     return stops, {i: never[strings] for i, strings in enumerate(wanted) if strings in never} | refused
 
 
 def _over_budget(config: EngineConfig, prompt: int, completion: int) -> str:
-    """Return why the KV budget never has room for a prompt and a completion of so many tokens; "" where it has."""
+    """Return why the KV budget never has room for a prompt and a completion of these lengths; "" if it has."""
     budget = config.budget
     for what, tokens, size, have in (
         ("the prompt", prompt, config.block_size, budget and budget.prompt_blocks),

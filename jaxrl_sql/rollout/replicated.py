@@ -1,10 +1,10 @@
-"""Engines side by side, each with a copy of the weights on devices of its own: the rollout's layout on a mesh.
+"""Replicated engines, each with a copy of the weights on its own devices: the rollout's layout on a mesh.
 
-The weights are brought from where they are trained to a grid of replicas once for a rollout, and then nothing crosses
-replicas: each decodes its part of the prompts in slots and KV blocks of its own. A process drives the replicas on its
-own devices, and what it yields is theirs alone; `gather` brings the samples of all processes together. Prompts are
-dealt by their tokens and number alone, and a sample's random keys are those of its place in the call, so that how many
-replicas and processes there are decides nothing but the last bits of sums.
+The weights are copied from the training mesh to a grid of replicas once per rollout. Then nothing crosses replicas:
+each decodes its part of the prompts in its own slots and KV blocks. A process drives the replicas on its own devices
+and yields their samples alone; `gather` collects the samples of all processes. Prompts are dealt by their tokens and
+number alone, and a sample's random keys are those of its place in the call. So the numbers of replicas and processes
+change nothing but the last bits of sums.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from jaxrl_sql.parallel.processes import exchange, exchange_bytes
 from jaxrl_sql.rollout.call import EngineCall
 from jaxrl_sql.rollout.engine import BUSY, Engine, make_request
 from jaxrl_sql.rollout.engine_config import EngineConfig
-from jaxrl_sql.rollout.sampling import ASSISTANT, GenerationRequest, Part, Sample, SamplingParams
+from jaxrl_sql.rollout.sampling import ASSISTANT, GenerationRequest, RequestGroup, Sample, SamplingParams
 from jaxrl_sql.rollout.stats import RolloutStats
 from jaxrl_sql.text2sql.env.turns import Turns
 from jaxrl_sql.types import InputError, Prompt, Tokenizer, Turn
 
 AnyEngine: TypeAlias = "Engine | ReplicatedEngine"
-"""What samples from a policy."""
+"""An engine that samples from a policy."""
 
 
 class Replica(NamedTuple):
@@ -79,12 +79,12 @@ class ReplicatedEngine:
         return _together(replica.engine.stats for replica in self.replicas)
 
     def reset_prefix_cache(self) -> None:
-        """Forget what is cached of prompts."""
+        """Evict all cached prefixes."""
         for replica in self.replicas:
             replica.engine.reset_prefix_cache()
 
     def release(self) -> None:
-        """Free the KV caches and the copies of the weights, for others to use their memory until the next call."""
+        """Free the memory of the KV caches and the copied weights until the next call."""
         self._brought = None
         for replica in self.replicas:
             replica.engine.params = None
@@ -115,8 +115,7 @@ class ReplicatedEngine:
                 calls.append((replica, _in(replica, replica.engine.begin, request.part(dealt[replica.number]))))
             yield from _run(calls, goes_ahead=ahead is not None)
         finally:
-            for replica, call in calls:
-                _in(replica, call.close)
+            for replica, _ in calls:
                 replica.engine.stats.seconds = time.perf_counter() - began
             self._is_generating = False
 
@@ -124,18 +123,18 @@ class ReplicatedEngine:
         """Return the samples of all processes' calls; every process must call it with what its own yielded."""
         if jax.process_count() == 1:
             return list(samples)
-        return [sample for said in exchange_bytes(pack_samples(samples)) for sample in unpack_samples(said)]
+        return [sample for packed in exchange_bytes(pack_samples(samples)) for sample in unpack_samples(packed)]
 
     def gather_stats(self) -> RolloutStats:
         """Return the counts of the last call of all processes' replicas; every process must call it."""
-        return _together(RolloutStats(**one) for one in exchange([dataclasses.asdict(self.stats)]))
+        return _together(RolloutStats(**counts) for counts in exchange([dataclasses.asdict(self.stats)]))
 
     def _bring(self) -> None:
-        """Copy the parameters to the replicas, where they are not those that these have.
+        """Copy the parameters to the replicas, unless they have them.
 
-        An array at a time, waited for, and stacked ones go as soon as their layers are taken: no more than one is there
-        twice. On processors the waiting is needed in any case: XLA has few threads, a program that finds some thirty
-        others of its device before it keeps one, and a collective that all these wait for never gets its own.
+        Arrays are copied one at a time, and stacked ones are freed as soon as their layers are taken: no more than one
+        exists twice. On CPUs it must wait for each copy: XLA has few threads there, each queued program blocks one, and
+        a collective that all of them wait for would never get a thread.
         """
         if self._brought is self.params:
             return
@@ -158,60 +157,60 @@ class ReplicatedEngine:
 
 
 def _together(counted: Iterable[RolloutStats]) -> RolloutStats:
-    """Return the counts of engines that worked side by side."""
-    return reduce(RolloutStats.beside, counted)
+    """Return the counts of engines that worked at the same time."""
+    return reduce(RolloutStats.merged, counted)
 
 
-def _in(replica: Replica, function: Callable[..., Any], *given: Any) -> Any:
+def _in(replica: Replica, function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a function on a replica's mesh."""
     with jax.set_mesh(replica.mesh):
-        return function(*given)
+        return function(*arguments)
 
 
 def _run(calls: Sequence[tuple[Replica, EngineCall]], goes_ahead: bool) -> Iterator[Sample]:
-    """Yield the samples of all replicas: chunks are launched on all before the log of any is waited for.
+    """Yield the samples of all replicas: chunks are launched on all before the first log is awaited.
 
-    Each is launched by a thread of its own, since what is launched first is compiled, for each replica's devices anew.
-    Where the call `goes_ahead`, a replica whose own samples are finished begins the next call's until those of all are,
-    on all processes: they count rounds of chunks, one and the same number, and never time.
+    Each is launched by its own thread, since the first launch compiles, for each replica's devices anew. If the call
+    `goes_ahead`, a replica whose own samples are finished begins the next call's until those of all are, on all
+    processes: they all run the same number of rounds of chunks, whatever the time.
     """
     for _, call in calls:
-        yield from call.known()
+        yield from call.ready_samples()
     with ThreadPoolExecutor(max(len(calls), 1), "replica") as threads:
         while _is_unfinished(calls, goes_ahead):
-            going = [one for one in calls if (one[1].has_work if goes_ahead else one[1].unfinished)]
-            for failed in threads.map(lambda one: _in(one[0], one[1].launch), going):
+            active = [pair for pair in calls if (pair[1].has_work if goes_ahead else pair[1].unfinished)]
+            for failed in threads.map(lambda pair: _in(pair[0], pair[1].launch), active):
                 yield from failed
-            for replica, call in going:
+            for replica, call in active:
                 yield from _in(replica, call.read)
     for replica, call in calls:
-        yield from _in(replica, lambda call=call: list(call.left()))
+        yield from _in(replica, lambda call=call: list(call.ahead_samples()))
 
 
 def _is_unfinished(calls: Sequence[tuple[Replica, EngineCall]], goes_ahead: bool) -> bool:
-    """Return whether a call has samples to come; where they go ahead, one of any process."""
-    own = any(call.unfinished for _, call in calls)
-    return any(exchange([own])) if goes_ahead else own
+    """Return whether a call has samples to come; if it `goes_ahead`, that of any process."""
+    is_unfinished = any(call.unfinished for _, call in calls)
+    return any(exchange([is_unfinished])) if goes_ahead else is_unfinished
 
 
-def deal(request: GenerationRequest, replicas: int) -> list[list[Part]]:
+def deal(request: GenerationRequest, replicas: int) -> list[list[RequestGroup]]:
     """Deal the prompts of a call to replicas, by their tokens and the samples of each alone.
 
-    Prompts that begin alike stand together, so that a replica has them in its prefix cache, and each replica has its
-    share of all samples. A prompt is cut only where there are fewer prompts than replicas. The next call's are dealt as
-    that one will deal them.
+    Prompts with a common prefix go to the same replica, whose prefix cache then has it, and each replica has its share
+    of all samples. A prompt's samples are divided only if there are fewer prompts than replicas. The next call's
+    prompts are dealt as that call will deal them.
     """
     ahead = len(request.prompts) if request.ahead is None else request.ahead
     first, rest = (_deal(request, of, replicas) for of in (range(ahead), range(ahead, len(request.prompts))))
-    return [[*own, *more] for own, more in zip(first, rest, strict=True)]
+    return [[*groups, *more] for groups, more in zip(first, rest, strict=True)]
 
 
-def _deal(request: GenerationRequest, of: range, replicas: int) -> list[list[Part]]:
+def _deal(request: GenerationRequest, of: range, replicas: int) -> list[list[RequestGroup]]:
     """Deal these prompts of a call."""
     order = sorted(of, key=lambda i: request.prompts[i].token_ids)
     total, is_cut = sum(request.samplings[i].n for i in of), len(order) < replicas
     edges = [total * number // replicas for number in range(replicas + 1)]
-    dealt: list[list[Part]] = [[] for _ in range(replicas)]
+    dealt: list[list[RequestGroup]] = [[] for _ in range(replicas)]
     begin = 0
     for i in order:
         n = request.samplings[i].n
@@ -219,21 +218,21 @@ def _deal(request: GenerationRequest, of: range, replicas: int) -> list[list[Par
             for number, (low, high) in enumerate(pairwise(edges)):
                 first, last = max(low - begin, 0), min(high - begin, n)
                 if first < last:
-                    dealt[number].append(Part(i, first, last))
-        else:  # it goes where its middle falls
-            dealt[(2 * begin + n) * replicas // (2 * total)].append(Part(i, 0, n))
+                    dealt[number].append(RequestGroup(i, first, last))
+        else:  # its middle decides its replica
+            dealt[(2 * begin + n) * replicas // (2 * total)].append(RequestGroup(i, 0, n))
         begin += n
     return dealt
 
 
 @lru_cache(maxsize=64)
 def _mover(place: jax.sharding.NamedSharding, dtype: Any) -> Callable[[jax.Array], jax.Array]:
-    """Return what brings an array to a sharding, in a dtype (None: its own)."""
+    """Return a program that copies an array to a sharding, in a dtype (None: its own)."""
     return jax.jit(lambda x: x if dtype is None else x.astype(dtype), out_shardings=place)
 
 
 def _moved(leaf: Any, place: jax.sharding.NamedSharding, dtype: Any) -> jax.Array:
-    """Bring an array to the grid and wait for it; one that lies on a mesh of its devices comes by one program."""
+    """Copy an array to the grid and wait for it; an array on a mesh of the same devices is copied by one program."""
     held = getattr(leaf, "sharding", None)
     if isinstance(held, jax.NamedSharding) and held.device_set == place.device_set:
         return jax.block_until_ready(_mover(place, dtype)(leaf))
@@ -244,33 +243,33 @@ def _on(mesh: jax.sharding.Mesh, x: jax.Array) -> jax.Array:
     """Return a replica's copy of an array on the grid, which is not copied for it."""
     place: Any = x.sharding
     pieces = {shard.device: shard.data for shard in x.addressable_shards}
-    own = [pieces[device] for device in mesh.devices.flat]
-    return jax.make_array_from_single_device_arrays(x.shape, jax.NamedSharding(mesh, place.spec), own)
+    shards = [pieces[device] for device in mesh.devices.flat]
+    return jax.make_array_from_single_device_arrays(x.shape, jax.NamedSharding(mesh, place.spec), shards)
 
 
 def pack_samples(samples: Sequence[Sample]) -> bytes:
-    """Write samples as bytes: numbers as arrays, each bit of them, and the rest as JSON."""
-    told = [
-        (one.prompt_index, one.index, one.text, one.finish_reason, one.error,
-         [(turn.role, len(turn.token_ids), turn.text) for turn in one.turns])
-        for one in samples
+    """Write samples as bytes: numbers as arrays, bit for bit, and the rest as JSON."""
+    heads = [
+        (sample.prompt_index, sample.index, sample.text, sample.finish_reason, sample.error,
+         [(turn.role, len(turn.token_ids), turn.text) for turn in sample.turns])
+        for sample in samples
     ]  # fmt: skip
     kinds = (("token_ids", np.int32), ("logprobs", np.float32), ("behavior_logprobs", np.float32))
-    arrays = {name: np.array([x for one in samples for x in getattr(one, name)], kind) for name, kind in kinds}
-    return msgpack_serialize({"told": json.dumps(told), **arrays})
+    arrays = {name: np.array([x for sample in samples for x in getattr(sample, name)], kind) for name, kind in kinds}
+    return msgpack_serialize({"told": json.dumps(heads), **arrays})
 
 
-def unpack_samples(said: bytes) -> list[Sample]:
+def unpack_samples(packed: bytes) -> list[Sample]:
     """Return the samples that `pack_samples` wrote."""
-    found = msgpack_restore(said)
-    numbers = [found[name].tolist() for name in ("token_ids", "logprobs", "behavior_logprobs")]
+    stored = msgpack_restore(packed)
+    numbers = [stored[name].tolist() for name in ("token_ids", "logprobs", "behavior_logprobs")]
     samples, at = [], 0
-    for prompt, index, text, reason, error, told in json.loads(found["told"]):
+    for prompt, index, text, reason, error, turn_heads in json.loads(stored["told"]):
         turns, start = [], at
-        for role, count, words in told:
+        for role, count, turn_text in turn_heads:
             ids, logprobs, behavior = (tuple(all_[at : at + count]) for all_ in numbers)
             is_own = role == ASSISTANT
-            turns.append(Turn(role, ids, logprobs if is_own else (), behavior if is_own else (), words))
+            turns.append(Turn(role, ids, logprobs if is_own else (), behavior if is_own else (), turn_text))
             at += count
         ids, logprobs, behavior = (tuple(all_[start:at]) for all_ in numbers)
         samples.append(Sample(prompt, index, ids, logprobs, behavior, text, reason, tuple(turns), error))
@@ -287,7 +286,7 @@ def make_engine(
 ) -> AnyEngine:
     """Return an engine on a mesh that is set: one over all of it (`layout` None), or (replicas, tensor) of its devices.
 
-    Raises InputError for a layout that the devices do not make up.
+    Raises InputError for a layout that does not match the devices.
     """
     if layout is None:
         return Engine(model, params, tokenizer, config)

@@ -1,4 +1,4 @@
-"""What the engine is asked for, and what it returns."""
+"""Requests and samples of the engine."""
 
 from __future__ import annotations
 
@@ -31,10 +31,9 @@ class SamplingParams:
 
     temperature 0 is greedy; top_k 0, top_p 1, min_p 0 and repetition_penalty 1 leave the distribution whole (the
     penalty is on tokens of prompt and completion, before the temperature). A completion ends with the tokenizer's end
-    token, with one of the strings in `stop`, wherever tokens are cut (or, where it is `stop_strings.STATEMENT_END`
-    alone, with the semicolon that ends a SQL statement), or after `max_new_tokens`. Where it has several
-    turns these hold for each, and `max_total_tokens` bounds all turns and observations together (0: what one turn may
-    have).
+    token, with one of the strings in `stop`, at any position in a token, or after `max_new_tokens`. If `stop` is
+    `stop_strings.STATEMENT_END` alone, it ends with the semicolon that ends a SQL statement. These hold for each of
+    several turns, and `max_total_tokens` bounds all turns and observations together (0: the bound of one turn).
     """
 
     temperature: float = 1.0
@@ -86,11 +85,6 @@ class SamplingParams:
         )
 
     @property
-    def stops(self) -> tuple[str, ...]:
-        """Return the stop strings."""
-        return tuple(self.stop)
-
-    @property
     def longest(self) -> int:
         """Return the tokens of a longest completion, all of its turns together."""
         return max(self.max_new_tokens, self.max_total_tokens)
@@ -105,12 +99,11 @@ class SamplingParams:
 class Sample:
     """One completion.
 
-    `finish_reason`: `stop` (`token_ids` end with the stop token, or with the token that completes a stop string; `text`
-    leaves the token out, and ends with the string), `length`, `refused` (the request cannot be served, and there are no
-    tokens) or `failed` (the environment could not answer a turn); `error` gives the reason of the last two. UNFINISHED
-    is one of the next call's prompts whose tokens go on there. `logprobs`
-    are under the full distribution at the temperature, `behavior_logprobs` under the one that the token was sampled
-    from; `text` is that of the policy's last turn.
+    `finish_reason` is `stop`, `length`, `refused` (the request cannot be served, and there are no tokens), `failed`
+    (the environment could not answer a turn), or UNFINISHED for samples that the next call continues. After `stop` the
+    `token_ids` end with the stop token or the token that completes a stop string; `text` leaves the token out, and ends
+    with the string. `error` is the reason of `refused` and `failed`. `logprobs` are under the full distribution at the
+    temperature, `behavior_logprobs` under the one that the token was sampled from; `text` is the policy's last turn.
 
     `turns` hold the same tokens by role (`assistant`, `environment`). Over several turns `token_ids` are all of them,
     in order, and the log-probabilities of the environment's tokens are 0; `written` marks the policy's.
@@ -132,41 +125,46 @@ class Sample:
         return tuple(turn.role == ASSISTANT for turn in self.turns for _ in turn.token_ids)
 
 
-class Part(NamedTuple):
-    """A prompt of a call and those of its samples, `first` to before `last`, that one engine makes."""
+class RequestGroup(NamedTuple):
+    """A prompt of a call and those of its samples, `first` to before `last`, that one engine or prompt slot serves."""
 
     prompt: int
     first: int
     last: int
 
+    @property
+    def samples(self) -> range:
+        """Return their numbers."""
+        return range(self.first, self.last)
+
 
 class GenerationRequest(NamedTuple):
     """A call of an engine: prompts, the sampling parameters of each, the step that keys are derived from, and turns.
 
-    `turns` makes the environment of each completion, None where completions have one turn. Where several engines share
-    a call `parts` say which prompt of it each of `prompts` is, and which of its samples; environments, samples and
-    random keys go by these numbers, so that a sample does not depend on the engine that makes it. Where several
-    clients share a call `numbers` say which of its client's prompts each prompt of the call is, and random keys go by
-    these: what stands beside a client's prompts changes nothing of their samples.
+    `turns` makes the environment of each completion, None if completions have one turn. If several engines share a
+    call, `parts` are the prompts and samples of the whole call that this request has. Environments, samples and random
+    keys use the numbers of the whole call, so that a sample does not depend on its engine. If several clients share a
+    call, `numbers` are the numbers of the prompts among their client's. Random keys use these, so that other clients'
+    prompts do not change a client's samples.
 
-    The call's prompts from number `ahead` on are the first of the next call, at the next step: they take what slots the
-    others leave, and the call ends without them. `begun` has the samples that the call before made so, by their place
-    in this one: finished ones are as they are, and others go on from their tokens.
+    The call's prompts from number `ahead` on are the first of the next call, at the next step: they take the slots that
+    the others leave, and the call ends without them. `begun` has such samples of the call before, by their place in
+    this one: finished ones stay as they are, and the others continue from their tokens.
     """
 
     prompts: Sequence[Prompt]
     samplings: Sequence[SamplingParams]
     step: int
     turns: Turns | None
-    parts: Sequence[Part] = ()
+    parts: Sequence[RequestGroup] = ()
     numbers: Sequence[int] = ()
     ahead: int | None = None
     begun: Mapping[tuple[int, int], Sample] = {}
 
-    def part(self, parts: Sequence[Part]) -> GenerationRequest:
+    def part(self, parts: Sequence[RequestGroup]) -> GenerationRequest:
         """Return the request for these parts of it."""
-        samplings = [replace(self.samplings[one.prompt], n=one.last - one.first) for one in parts]
-        return self._replace(prompts=[self.prompts[one.prompt] for one in parts], samplings=samplings, parts=parts)
+        samplings = [replace(self.samplings[part.prompt], n=len(part.samples)) for part in parts]
+        return self._replace(prompts=[self.prompts[part.prompt] for part in parts], samplings=samplings, parts=parts)
 
     def place(self, prompt: int, sample: int) -> tuple[int, int]:
         """Return the numbers in the whole call of a prompt of this request and of one of its samples."""
@@ -180,8 +178,13 @@ class GenerationRequest(NamedTuple):
         return self.ahead is not None and self.place(prompt, 0)[0] >= self.ahead
 
     def begun_sample(self, prompt: int, sample: int) -> Sample | None:
-        """Return what the call before made of a sample, if it began it."""
+        """Return a sample as the call before left it, if it began it."""
         return self.begun.get(self.place(prompt, sample))
+
+    def unfinished_samples(self, group: RequestGroup) -> list[int]:
+        """Return the samples of a group that the call before did not finish."""
+        begun = {g: self.begun_sample(group.prompt, g) for g in group.samples}
+        return [g for g, sample in begun.items() if sample is None or sample.finish_reason == UNFINISHED]
 
     def key_place(self, prompt: int) -> tuple[int, int, int]:
         """Return the step, prompt and sample that the random keys of a prompt's first sample are derived from."""

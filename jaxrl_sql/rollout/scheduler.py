@@ -13,47 +13,17 @@ All decisions follow from the call alone, never from time.
 from __future__ import annotations
 
 import copy
-import dataclasses
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxrl_sql.rollout.kv_blocks import Allocation, BlockTable, PrefixCache
-from jaxrl_sql.rollout.sampling import UNFINISHED, GenerationRequest
-
-PREEMPTED = -1
-"""The slot of a completion that has none."""
+from jaxrl_sql.rollout.sampling import GenerationRequest, RequestGroup
 
 
-class RequestGroup(NamedTuple):
-    """A prompt and those of its samples, first to last, that read one copy of it."""
-
-    prompt: int
-    first: int
-    last: int
-
-    @property
-    def samples(self) -> range:
-        """Return their numbers."""
-        return range(self.first, self.last)
-
-    @property
-    def size(self) -> int:
-        """Return how many samples there are."""
-        return self.last - self.first
-
-
-class PromptSequence(NamedTuple):
-    """A prompt in a prompt slot: the group that reads it, its KV blocks, and how many completions are unfinished."""
-
-    group: RequestGroup
-    blocks: Sequence[int]
-    unfinished: int
-
-
-class QueuedCompletion(NamedTuple):
+class PrefilledCompletion(NamedTuple):
     """A completion whose prompt is in a prompt slot: the sample of a prompt, and its place in the slot's group."""
 
     prompt: int
@@ -63,10 +33,10 @@ class QueuedCompletion(NamedTuple):
 
 
 class RunningCompletion(NamedTuple):
-    """A completion that has tokens, as far as logs were read: its slot (or PREEMPTED) and its tokens of all turns."""
+    """A completion in a decode slot, as far as logs were read: the slot, and the tokens of all its turns."""
 
     slot: int
-    tokens: int
+    num_tokens: int
 
 
 class Prefill(NamedTuple):
@@ -87,7 +57,7 @@ class PrefillBatch(NamedTuple):
 class Limits(NamedTuple):
     """Bounds of a call: decode slots, steps per chunk, tokens of a longest completion, and completions per group.
 
-    `fits_prefill` returns whether so many prompts, the longest of so many tokens, are prefilled together.
+    `fits_prefill` returns whether a number of prompts, with a number of tokens in the longest, are prefilled together.
     """
 
     slots: int
@@ -96,20 +66,15 @@ class Limits(NamedTuple):
     group_size: int
     fits_prefill: Callable[[int, int], bool]
 
-    @property
-    def ring(self) -> int:
-        """Return the places of the ring: enough for all completions that are queued and not known to have a slot."""
-        return 2 * self.slots + self.group_size
-
 
 @dataclass
 class ChunkLog:
     """Events since the last plan.
 
-    From the chunk that was read (number 0: none was): completions `taken` from the ring so far, `lengths` [N] of the
-    slots, slot and number of tokens `written` by completion, and how many turns ended. From environments and the
-    caller: completions that are `finished`, in order; tokens to append by completion (`observed`); prompts that are
-    `cancelled`. `uses_cache`: the weights of the call are still the engine's, so that its prefix cache is valid.
+    From the chunk that was read (number 0: none was): the number of the next completion to be `taken` from the ring,
+    `lengths` [N] of the slots, slot and number of tokens `written` by completion, and how many turns ended. From
+    environments and the caller: completions that are `finished`, in order; number of tokens to append by completion
+    (`observed`); prompts that are `cancelled`.
     """
 
     number: int = 0
@@ -120,38 +85,39 @@ class ChunkLog:
     finished: list[int] = field(default_factory=list)
     observed: dict[int, int] = field(default_factory=dict)
     cancelled: set[int] = field(default_factory=set)
-    uses_cache: bool = True
 
 
 @dataclass
 class SchedulerState:
-    """The state of a call between two plans; nothing changes one.
+    """The state of a call between two plans, which change none of it; only new weights empty its prefix cache.
 
-    groups: prompts to be prefilled, in order; sequences: those that hold a prompt slot; completions: of these, by
-    number, in the order of age; running: those with tokens; appends: those that wait for tokens to be appended.
-    num_begun: completions that an earlier call began, numbered first, of which `resumable` have their prompt in a slot;
-    queued: completions that were put into the ring so far, of which `taken` are known to have a slot.
+    waiting: prompts to be prefilled, in order; prompt_blocks: the KV blocks of each prompt slot that is taken;
+    completions: those of the prompts in these slots, by number, in the order of age; running: those with a decode slot;
+    preempted: the number of tokens of those that lost theirs; appends: running ones that wait for tokens.
+    Completions that an earlier call began have the first numbers, up to `begun` so far, and start as preempted ones.
+    The others are numbered as they enter the ring: `queued` is the next number, and those from `taken` on await a slot,
+    as far as is known.
     num_chunks were launched and num_read of them read; one that is launched and not read is in flight.
     """
 
     request: GenerationRequest
     limits: Limits
-    groups: list[RequestGroup]
+    waiting: list[RequestGroup]
     prefixes: PrefixCache
     blocks: BlockTable
     free_prompt_slots: list[int]
-    num_begun: int
     slot_length: np.ndarray
     known_from: np.ndarray
     recently_ended: int
-    sequences: dict[int, PromptSequence] = field(default_factory=dict)
-    completions: dict[int, QueuedCompletion] = field(default_factory=dict)
+    queued: int
+    taken: int
+    begun: int = 0
+    prompt_blocks: dict[int, Sequence[int]] = field(default_factory=dict)
+    completions: dict[int, PrefilledCompletion] = field(default_factory=dict)
     running: dict[int, RunningCompletion] = field(default_factory=dict)
+    preempted: dict[int, int] = field(default_factory=dict)
     appends: list[int] = field(default_factory=list)
     cancelled: set[int] = field(default_factory=set)
-    resumable: int = 0
-    queued: int = 0
-    taken: int = 0
     num_chunks: int = 0
     num_read: int = 0
 
@@ -160,32 +126,18 @@ class SchedulerState:
         """Return whether a chunk is launched whose log is still to be read."""
         return self.num_read < self.num_chunks
 
-    @property
-    def num_waiting(self) -> int:
-        """Return how many completions await a slot, as far as is known."""
-        return self.queued - self.taken
-
-    def preempted(self) -> list[int]:
-        """Return the completions with tokens and without a slot, the oldest first."""
-        return sorted(number for number, completion in self.running.items() if completion.slot == PREEMPTED)
-
-    def copied(self) -> SchedulerState:
-        """Return a state that may be changed without changing this one."""
-        shared = ("request", "limits")
-        copies = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in shared}
-        return dataclasses.replace(self, **{name: copy.copy(value) for name, value in copies.items()})
-
 
 @dataclass
 class ChunkPlan:
     """The device's next work, in this order, and the state `after` it.
 
-    Prompt slots whose completions are all finished (`freed`); decode slots to release; completions that were cancelled
-    (`dropped`, and `num_dropped` of prompts that were not prefilled) or end with their first token (`cut`); prompts to
-    prefill; completions that enter the ring (`queued`), or that an earlier call began (`begun`); slots to preempt;
-    completions to resume; completions to append tokens to. Where it `launches` a chunk of decode steps follows, with
-    the KV blocks in `table` [N,J] of a pool of `num_blocks`, which takes completions up to `tail` of the ring; else the
-    last log is read first, or no completion is left.
+    freed: prompt slots whose completions are all finished; released: decode slots of finished or cancelled completions.
+    dropped: cancelled completions, and num_dropped of prompts that were not prefilled; truncated: cancelled ones in the
+    ring, which end with their first token.
+    prefills: prompts in batches; queued: completions that enter the ring; begun: those that an earlier call began.
+    preempted: decode slots; resumed: completions; appended: completions to append tokens to.
+    launches: whether a chunk of decode steps follows, with the KV blocks of `after`; it takes completions before number
+    `tail` from the ring. Otherwise the last log is read first, or no completion is left.
     """
 
     after: SchedulerState
@@ -193,7 +145,7 @@ class ChunkPlan:
     released: list[int] = field(default_factory=list)
     dropped: list[int] = field(default_factory=list)
     num_dropped: int = 0
-    cut: list[int] = field(default_factory=list)
+    truncated: list[int] = field(default_factory=list)
     prefills: list[PrefillBatch] = field(default_factory=list)
     queued: list[int] = field(default_factory=list)
     begun: list[int] = field(default_factory=list)
@@ -201,36 +153,31 @@ class ChunkPlan:
     resumed: list[int] = field(default_factory=list)
     appended: list[int] = field(default_factory=list)
     launches: bool = False
-    table: Any = None
-    num_blocks: int = 0
     tail: int = 0
 
 
 def plan(state: SchedulerState, log: ChunkLog) -> ChunkPlan:
     """Return the next chunk's plan, after the events of a log; neither argument is changed."""
-    chunk = ChunkPlan(state.copied())
-    state = chunk.after
-    _note(chunk, log)
+    state = SchedulerState(**{f.name: copy.copy(getattr(state, f.name)) for f in fields(state)})
+    chunk = ChunkPlan(state)
+    _apply_log(chunk, log)
     if state.cancelled:
         if state.is_in_flight:  # the contents of slots are known when it is read
             return chunk
         _drop_cancelled(chunk)
-        if not state.groups and not state.sequences:
-            return chunk
-    _admit(chunk, log.uses_cache)
-    may_take = _find_room(chunk)
+    _admit(chunk)
+    may_take = _reserve_blocks(chunk) if state.completions else None
     if may_take is not None:
         chunk.appended, state.appends = state.appends, []
-        chunk.launches, chunk.table, chunk.num_blocks = True, state.blocks.table(), state.blocks.num_blocks
-        chunk.tail = min(state.taken + may_take, state.queued)
+        chunk.launches, chunk.tail = True, min(state.taken + may_take, state.queued)
         state.num_chunks += 1
     return chunk
 
 
-# --- the state at the start and at the end of a call
+# --- the state at the start of a call
 
 
-def cut_groups(request: GenerationRequest, served: Collection[int], size: int) -> list[RequestGroup]:
+def split_groups(request: GenerationRequest, served: Collection[int], size: int) -> list[RequestGroup]:
     """Return the groups of a call's prompts, the next call's last.
 
     Prompts with the same prefix follow each other, so that it is cached when the next one needs it.
@@ -243,7 +190,7 @@ def cut_groups(request: GenerationRequest, served: Collection[int], size: int) -
     ]
 
 
-def first_state(
+def initial_state(
     request: GenerationRequest,
     groups: Sequence[RequestGroup],
     limits: Limits,
@@ -252,124 +199,96 @@ def first_state(
     prompt_slots: int,
 ) -> SchedulerState:
     """Return the state of a call that has launched nothing; groups that an earlier call began come first."""
-    open_groups = [group for group in groups if _num_wanted(request, group)]
-    open_groups.sort(key=lambda group: not any(request.begun_sample(group.prompt, g) for g in group.samples))
+    waiting = [group for group in groups if request.unfinished_samples(group)]
+    waiting.sort(key=lambda group: not any(request.begun_sample(group.prompt, g) for g in group.samples))
+    samples = [(group.prompt, g) for group in waiting for g in request.unfinished_samples(group)]
+    num_begun = sum(request.begun_sample(*sample) is not None for sample in samples)
     n = limits.slots
     return SchedulerState(
-        request, limits, open_groups, prefixes, blocks,
+        request, limits, waiting, prefixes, blocks,
         free_prompt_slots=list(range(prompt_slots - 1, -1, -1)),
-        num_begun=sum(
-            request.begun_sample(group.prompt, g) is not None and _is_wanted(request, group.prompt, g)
-            for group in open_groups
-            for g in group.samples
-        ),
-        slot_length=np.zeros(n, np.int64), known_from=np.zeros(n, np.int64), recently_ended=max(n // 3 + 1, 1),
+        slot_length=np.zeros(n, np.int64), known_from=np.zeros(n, np.int64), recently_ended=n // 3 + 1,
+        queued=num_begun, taken=num_begun,
     )  # fmt: skip
-
-
-def close(state: SchedulerState) -> PrefixCache:
-    """Return the prefix cache at the end of a call, whose prompts give their blocks back."""
-    prefixes = copy.copy(state.prefixes)
-    for sequence in state.sequences.values():
-        prefixes.free(sequence.blocks)
-    return prefixes
-
-
-def _is_wanted(request: GenerationRequest, prompt: int, sample: int) -> bool:
-    """Return whether a sample is still to be made: an earlier call may have finished it."""
-    begun = request.begun_sample(prompt, sample)
-    return begun is None or begun.finish_reason == UNFINISHED
-
-
-def _num_wanted(request: GenerationRequest, group: RequestGroup) -> int:
-    return sum(_is_wanted(request, group.prompt, g) for g in group.samples)
 
 
 # --- events
 
 
-def _note(chunk: ChunkPlan, log: ChunkLog) -> None:
-    """Bring the state up to the events of a log."""
+def _apply_log(chunk: ChunkPlan, log: ChunkLog) -> None:
+    """Apply the events of a log to the state."""
     state = chunk.after
     if log.number:
         state.num_read, state.taken = log.number, log.taken
         state.slot_length = np.where(log.number >= state.known_from, log.lengths, state.slot_length)
         state.recently_ended = max(log.num_ended, state.recently_ended // 2, 1)
-    for number, written in log.written.items():
-        before = state.running.get(number)
-        state.running[number] = before._replace(tokens=before.tokens + written.tokens) if before else written
+    for number, (slot, num_tokens) in log.written.items():
+        before = state.running[number].num_tokens if number in state.running else 0
+        state.running[number] = RunningCompletion(slot, before + num_tokens)
     for number in log.finished:
         ended = state.running.pop(number)
         if state.request.turns is not None:
             chunk.released.append(ended.slot)
         _finish(chunk, number)
     for number, observed in log.observed.items():
-        slot, tokens = state.running[number]
-        state.running[number] = RunningCompletion(slot, tokens + observed)
-        _set_length(state, [slot], tokens + observed)
-        state.appends.append(number)
+        slot, num_tokens = state.running[number]
+        state.running[number] = RunningCompletion(slot, num_tokens + observed)
+        _set_length(state, [slot], num_tokens + observed)
+    state.appends += log.observed
     state.cancelled |= log.cancelled
 
 
-def _set_length(state: SchedulerState, slots: list[int], tokens: int) -> None:
+def _set_length(state: SchedulerState, slots: list[int], num_tokens: int) -> None:
     """Note a length that the host gives to slots; logs have it from the next chunk on."""
-    state.slot_length[slots], state.known_from[slots] = tokens, state.num_chunks + 1
+    state.slot_length[slots], state.known_from[slots] = num_tokens, state.num_chunks + 1
 
 
 def _finish(chunk: ChunkPlan, number: int) -> None:
     """Drop a completion; the last one of a prompt frees the prompt's slot."""
     state = chunk.after
     slot = state.completions.pop(number).prompt_slot
-    sequence = state.sequences[slot]
-    state.sequences[slot] = sequence._replace(unfinished=sequence.unfinished - 1)
-    if sequence.unfinished > 1:
-        return
-    state.prefixes.free(state.sequences.pop(slot).blocks)
-    state.free_prompt_slots.append(slot)
-    chunk.freed.append(slot)
+    if all(completion.prompt_slot != slot for completion in state.completions.values()):
+        state.prefixes.free(state.prompt_blocks.pop(slot))
+        state.free_prompt_slots.append(slot)
+        chunk.freed.append(slot)
 
 
 def _drop_cancelled(chunk: ChunkPlan) -> None:
-    """Free the slots of cancelled prompts, whose waiting completions end with their first token."""
+    """Free the slots of cancelled prompts, whose completions in the ring end with their first token."""
     state = chunk.after
     prompts, state.cancelled = state.cancelled, set()
-    chunk.dropped = [number for number in state.running if state.completions[number].prompt in prompts]
-    chunk.released += [slot for number in chunk.dropped if (slot := state.running[number].slot) != PREEMPTED]
+    chunk.dropped = [n for n in (*state.running, *state.preempted) if state.completions[n].prompt in prompts]
+    chunk.released += [state.running[number].slot for number in chunk.dropped if number in state.running]
     _set_length(state, chunk.released, 0)
     for number in chunk.dropped:
-        del state.running[number]
+        state.running.pop(number, None)
+        state.preempted.pop(number, None)
         _finish(chunk, number)
     state.appends = [number for number in state.appends if number in state.running]
-    chunk.num_dropped = sum(_num_wanted(state.request, group) for group in state.groups if group.prompt in prompts)
-    state.groups = [group for group in state.groups if group.prompt not in prompts]
-    waiting = range(state.num_begun + state.taken, state.num_begun + state.queued)
-    chunk.cut = [number for number in waiting if state.completions[number].prompt in prompts]
+    unfinished = state.request.unfinished_samples
+    chunk.num_dropped = sum(len(unfinished(group)) for group in state.waiting if group.prompt in prompts)
+    state.waiting = [group for group in state.waiting if group.prompt not in prompts]
+    chunk.truncated = [n for n in range(state.taken, state.queued) if state.completions[n].prompt in prompts]
 
 
 # --- admission
 
 
-def _admit(chunk: ChunkPlan, uses_cache: bool) -> None:
+def _admit(chunk: ChunkPlan) -> None:
     """Prefill prompts until as many completions await a slot as may end while two chunks run."""
     state = chunk.after
     want = min(max(3 * state.recently_ended, state.limits.group_size), 2 * state.limits.slots)
-    while state.groups and state.free_prompt_slots and state.num_waiting < want:
-        batch = _next_batch(state, want - state.num_waiting, uses_cache)
-        if not batch:
-            return
+    while batch := _next_batch(state, state.taken + want - state.queued):
         saved: list[tuple[int, int]] = []
         for prompt_slot, group, allocation in batch:
-            if uses_cache:
-                ids = state.request.prompts[group.prompt].token_ids
-                saved += state.prefixes.insert(ids, allocation.blocks)
-            unfinished = _num_wanted(state.request, group)
-            state.sequences[prompt_slot] = PromptSequence(group, allocation.blocks, unfinished)
+            saved += state.prefixes.insert(state.request.prompts[group.prompt].token_ids, allocation.blocks)
+            state.prompt_blocks[prompt_slot] = allocation.blocks
             _enqueue(chunk, prompt_slot, group)
         chunk.prefills.append(PrefillBatch(batch, saved))
 
 
-def _next_batch(state: SchedulerState, completions: int, uses_cache: bool) -> list[Prefill]:
-    """Allocate prompt slots and blocks for the next prompts, as many as are wanted and prefilled at a time.
+def _next_batch(state: SchedulerState, completions: int) -> list[Prefill]:
+    """Allocate prompt slots and blocks for the next prompts, up to `completions` of them and one prefill.
 
     A prompt that lacks the same block as one of this batch waits until it is cached, and one that finds too few
     free blocks until others are finished.
@@ -377,11 +296,11 @@ def _next_batch(state: SchedulerState, completions: int, uses_cache: bool) -> li
     batch: list[Prefill] = []
     coming: set[object] = set()
     longest = 0
-    while state.groups and state.free_prompt_slots and completions > 0:
-        group = state.groups[0]
+    while state.waiting and state.free_prompt_slots and completions > 0:
+        group = state.waiting[0]
         ids = state.request.prompts[group.prompt].token_ids
-        missing = state.prefixes.first_missing(ids) if uses_cache else None
-        longest = max(longest, len(ids) - (state.prefixes.count_cached(ids) if uses_cache else 0))
+        cached_tokens, missing = state.prefixes.lookup(ids)
+        longest = max(longest, len(ids) - cached_tokens)
         is_full = bool(batch) and not state.limits.fits_prefill(len(batch) + 1, longest)
         if is_full or missing in coming:
             break
@@ -390,91 +309,79 @@ def _next_batch(state: SchedulerState, completions: int, uses_cache: bool) -> li
             break
         if missing is not None:
             coming.add(missing)
-        batch.append(Prefill(state.free_prompt_slots.pop(), state.groups.pop(0), allocation))
-        completions -= group.size
+        batch.append(Prefill(state.free_prompt_slots.pop(), state.waiting.pop(0), allocation))
+        completions -= len(group.samples)
     return batch
 
 
 def _enqueue(chunk: ChunkPlan, prompt_slot: int, group: RequestGroup) -> None:
     """Put the completions of a group into the ring; those that an earlier call began wait as preempted ones do."""
     state = chunk.after
-    for g in group.samples:
+    for g in state.request.unfinished_samples(group):
         begun = state.request.begun_sample(group.prompt, g)
         if begun is None:
-            number = state.num_begun + state.queued
+            number = state.queued
             state.queued += 1
             chunk.queued.append(number)
-        elif begun.finish_reason == UNFINISHED:
-            number = state.resumable
-            state.resumable += 1
-            chunk.begun.append(number)
-            state.running[number] = RunningCompletion(PREEMPTED, len(begun.token_ids))
         else:
-            continue
-        state.completions[number] = QueuedCompletion(group.prompt, g, prompt_slot, g - group.first)
+            number = state.begun
+            state.begun += 1
+            chunk.begun.append(number)
+            state.preempted[number] = len(begun.token_ids)
+        state.completions[number] = PrefilledCompletion(group.prompt, g, prompt_slot, g - group.first)
 
 
 # --- room
 
 
-def _find_room(chunk: ChunkPlan) -> int | None:
+def _reserve_blocks(chunk: ChunkPlan) -> int | None:
     """Reserve KV blocks for the next chunk -> how many completions it may take from the ring.
 
-    None where they are too few while a chunk is in flight.
+    None if they are too few and a chunk is in flight.
     """
     state = chunk.after
     # For all tokens that slots may write until the host looks again.
     reach = np.minimum(state.slot_length + 2 * state.limits.chunk_steps, state.limits.longest)
-    if not state.preempted() and state.blocks.reserve(reach):
-        return state.num_waiting
-    return None if state.is_in_flight else _make_room(chunk)
+    if not state.preempted and state.blocks.reserve(reach):
+        return state.queued - state.taken
+    return None if state.is_in_flight else _preempt_or_resume(chunk)
 
 
-def _make_room(chunk: ChunkPlan) -> int:
+def _preempt_or_resume(chunk: ChunkPlan) -> int:
     """Decide which completions have slots; no chunk runs meanwhile, so all lengths are known.
 
     Those that are in slots stay, the oldest first, as long as there are blocks for a chunk of steps; the others
     are preempted. If all stay, preempted ones are resumed, and after these new ones taken, while there are blocks
     for two chunks of steps: so that they are not preempted at once. Returns how many new ones may be taken.
     """
-    state, table = chunk.after, chunk.after.blocks
-    steps, n, longest = state.limits.chunk_steps, state.limits.slots, state.limits.longest
-    tokens = np.zeros(n, np.int64)
+    state, table, limits = chunk.after, chunk.after.blocks, chunk.after.limits
 
-    def reach(number: int, chunks: int) -> tuple[int, int]:
-        length = min(state.running[number].tokens + chunks * steps, longest)
-        return length, -(-length // table.block_size)
+    def reach(lengths: Sequence[int], chunks: int) -> np.ndarray:
+        return np.minimum(np.array(lengths, np.int64) + chunks * limits.chunk_steps, limits.longest)
 
-    left = spare = table.levels[-1][0]
-    waiting = state.preempted()
-    running = sorted(state.running.keys() - set(waiting))
-    free = sorted(set(range(n)) - {state.running[number].slot for number in running})
-    dropped: list[int] = []
-    for number in running:
-        tokens[state.running[number].slot], need = reach(number, 1)
-        left, spare = left - need, spare - reach(number, 2)[1]
-        if left < 0:
-            dropped.append(number)
-    chunk.preempted = [state.running[number].slot for number in dropped]
-    state.running |= {number: state.running[number]._replace(slot=PREEMPTED) for number in dropped}
-    state.appends = [number for number in state.appends if number not in dropped]
-    tokens[chunk.preempted] = 0
-    while not dropped and len(chunk.resumed) < min(len(waiting), len(free)):
-        number, slot = waiting[len(chunk.resumed)], free[len(chunk.resumed)]
-        tokens[slot], need = reach(number, 2)
-        if need > spare:
-            break
-        spare -= need
-        chunk.resumed.append(number)
-        state.running[number] = state.running[number]._replace(slot=slot)
-        _set_length(state, [slot], state.running[number].tokens)
+    running, waiting = sorted(state.running), sorted(state.preempted)
+    free = sorted(set(range(limits.slots)) - {completion.slot for completion in state.running.values()})
+    lengths, num_blocks = [state.running[number].num_tokens for number in running], table.levels[-1][0]
+    num_kept = int((table.need(reach(lengths, 1)).cumsum() <= num_blocks).sum())
+    spare = num_blocks - int(table.need(reach(lengths, 2)).sum())
+    for number in running[num_kept:]:
+        slot, state.preempted[number] = state.running.pop(number)
+        chunk.preempted.append(slot)
+    state.appends = [number for number in state.appends if number in state.running]
+    if num_kept == len(running):
+        need = table.need(reach([state.preempted[number] for number in waiting[: len(free)]], 2))
+        chunk.resumed = waiting[: int((need.cumsum() <= spare).sum())]
+        spare -= int(need[: len(chunk.resumed)].sum())
+    for number, slot in zip(chunk.resumed, free, strict=False):
+        state.running[number] = RunningCompletion(slot, state.preempted.pop(number))
+        _set_length(state, [slot], state.running[number].num_tokens)
     state.appends += chunk.resumed
-    new = min(2 * steps, longest)
-    has_older = dropped or len(chunk.resumed) < len(waiting)
-    may_take = 0 if has_older else max(spare, 0) // -(-new // table.block_size)
-    free = free[len(chunk.resumed) :]
-    tokens[free] = 0
-    tokens[free[:may_take]] = new
+    new = reach([0], 2)
+    may_take = 0 if state.preempted else max(spare, 0) // int(table.need(new)[0])
+    tokens = np.zeros(limits.slots, np.int64)
+    for number, (slot, num_tokens) in state.running.items():
+        tokens[slot] = reach([num_tokens], 2 if number in chunk.resumed else 1)[0]
+    tokens[free[len(chunk.resumed) :][:may_take]] = new[0]
     has_room = table.reserve(tokens)
     assert has_room, "completions with slots were counted to fit"
     return may_take

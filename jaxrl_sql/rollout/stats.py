@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 
 @dataclass
 class RolloutStats:
     """Counts and seconds of one call.
 
-    prompt_tokens of all prompts, of which reused_tokens were in the prefix cache; padded_tokens: what the prefill ran,
-    padding included; tokens decoded in steps of `slots` slots, of which full_steps were while completions still waited
-    for a slot, and full_tokens were decoded in those; preemptions: completions that had to be
-    computed again for want of KV blocks. host_seconds: spent neither waiting for the device or an
-    environment, nor in the caller. engines: how many counted side by side, each with so many slots; steps are of all.
+    prompt_tokens of all prompts, of which reused_tokens were in the prefix cache; padded_tokens: those that prefill
+    computed, padding included. tokens were decoded in steps of `slots` slots; full_steps were run while completions
+    waited for a slot, and full_tokens were decoded in those. preemptions: completions that were computed again because
+    of too few KV blocks. host_seconds: spent neither waiting for the device or an environment, nor in the caller.
+    engines: their number, each with `slots` slots; steps are those of all.
     """
 
     slots: int = 0
@@ -42,16 +42,15 @@ class RolloutStats:
             self.full_tokens += tokens
 
     def plus(self, other: RolloutStats) -> RolloutStats:
-        """Return the sums over two calls of as many slots."""
+        """Return the sums over two calls with the same slots."""
         counted = [f.name for f in fields(self) if f.name not in {"slots", "engines"}]
         added = {name: getattr(self, name) + getattr(other, name) for name in counted}
         return RolloutStats(slots=other.slots, engines=other.engines, **added)
 
-    def beside(self, other: RolloutStats) -> RolloutStats:
+    def merged(self, other: RolloutStats) -> RolloutStats:
         """Return the counts of this call and of one that another engine made in the same time."""
-        found = self.plus(other)
-        found.engines, found.seconds = self.engines + other.engines, max(self.seconds, other.seconds)
-        return found
+        engines, seconds = self.engines + other.engines, max(self.seconds, other.seconds)
+        return replace(self.plus(other), engines=engines, seconds=seconds)
 
     @property
     def occupancy(self) -> float:
@@ -64,7 +63,7 @@ class RolloutStats:
         return self.reused_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
 
     def metrics(self) -> dict[str, float]:
-        """Return what a step logs."""
+        """Return the metrics of a step."""
         busy = self.host_seconds + self.wait_seconds
         return {
             "rollout/occupancy": self.occupancy,

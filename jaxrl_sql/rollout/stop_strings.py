@@ -1,4 +1,4 @@
-"""Stop strings, and the end of a SQL statement, found in the token stream wherever tokens are cut.
+"""Stop strings, and the end of a SQL statement, found in the token stream at any byte of a token.
 
 All strings of a request become one automaton over bytes (Aho and Corasick 1975), and a step over a whole token is
 looked up in a table: state and token -> state. So the device sees the end of a completion in the step that samples it.
@@ -28,12 +28,13 @@ STATEMENT_END = "\0;"
 class Stops(NamedTuple):
     """The automata of several sets of strings, stacked.
 
-    table [A,V] int16 or int32: the state after a token; found [A] bool: a string is complete (and stays so); first: the
-    start state of each set's automaton. A is 1 without strings, else rounded up to one of few sizes (`bucket`).
+    table [A,V] int16 or int32: the state after a token; is_complete [A] bool: a string is complete (and stays so);
+    first: the start state of each set's automaton. A is 1 without strings, else rounded up to one of few sizes
+    (`bucket`).
     """
 
     table: np.ndarray
-    found: np.ndarray
+    is_complete: np.ndarray
     first: dict[tuple[str, ...], int]
 
 
@@ -47,16 +48,16 @@ class Vocabulary:
     def __init__(self, tokenizer: Tokenizer, declared_ends: Iterable[int] = ()) -> None:
         self.tokenizer, self.control = tokenizer, ControlTokens(tokenizer)
         self.end_tokens = end_tokens(tokenizer, declared_ends)
-        # Of a quarter of a million tokens an automaton takes twenty seconds, and every rollout asks for the same.
+        # An automaton over 250,000 tokens takes twenty seconds to build, and every rollout needs the same ones.
         self.find_stops = lru_cache(maxsize=8)(self._find_stops)
         self.missing_ids = lru_cache(maxsize=2)(partial(missing_ids, tokenizer, ends=self.end_tokens))
 
     def observed(self, text: str) -> list[int]:
-        """Return the ids of an environment's text: of control tokens it writes a dialogue's tags alone."""
+        """Return the ids of an environment's text, whose only control tokens are a dialogue's tags."""
         return self.control.encode(self.control.shield(text, but=TAGS))
 
     def text(self, ids: Sequence[int]) -> str:
-        """Return the text of tokens, all of them and each space: SQL's quoted values hold spaces that prose has not."""
+        """Return the exact text of tokens: cleaned-up spaces would change SQL's quoted values."""
         return str(self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
     def _find_stops(self, sets: tuple[tuple[str, ...], ...], vocab_size: int) -> Found:
@@ -72,7 +73,7 @@ def end_tokens(tokenizer: Tokenizer, declared: Iterable[int] = ()) -> list[int]:
     """Return the ids that end a completion.
 
     These are the tokenizer's end token, those that end a turn in known templates, and those that are `declared`
-    elsewhere. Raises InputError where there are none.
+    elsewhere. Raises InputError without any.
     """
     names = [tokenizer.eos_token, "<|im_end|>", "<|eot_id|>", "<end_of_turn>"]
     known = tokenizer.get_vocab()
@@ -87,7 +88,7 @@ def end_tokens(tokenizer: Tokenizer, declared: Iterable[int] = ()) -> list[int]:
 def missing_ids(tokenizer: Tokenizer, vocab_size: int, ends: Iterable[int] = ()) -> IdRanges:
     """Return the ids of a model's vocabulary that have no token: rows that it is padded with, and gaps between ids.
 
-    `ends` end a completion, and so have one, also where the tokenizer lacks it.
+    `ends` end a completion and so have one, even if the tokenizer lacks it.
     """
     has_token = np.zeros(vocab_size, bool)
     has_token[[token for token in (*tokenizer.get_vocab().values(), *ends) if token < vocab_size]] = True
@@ -142,35 +143,35 @@ def _from_piece(name: str) -> bytes:
 
 
 def _automaton(strings: Iterable[bytes]) -> tuple[np.ndarray, np.ndarray]:
-    """Return delta [A,256] and found [A]; a state in which a string is complete is never left."""
-    delta, found = [dict[int, int]()], [False]
+    """Return delta [A,256] and is_complete [A]; a state in which a string is complete is never left."""
+    delta, is_complete = [dict[int, int]()], [False]
     for string in strings:
         state = 0
         for byte in string:
             if byte not in delta[state]:
                 delta[state][byte] = len(delta)
                 delta.append({})
-                found.append(False)
+                is_complete.append(False)
             state = delta[state][byte]
-        found[state] = True
+        is_complete[state] = True
     full = np.zeros((len(delta), _BYTE), np.int16)
     behind = [0] * len(delta)
     queue = [0]
     for state in queue:
         full[state] = full[behind[state]] if state else 0
-        found[state] |= found[behind[state]]
+        is_complete[state] |= is_complete[behind[state]]
         for byte, child in delta[state].items():
             behind[child] = int(full[state, byte]) if state else 0
             full[state, byte] = child
             queue.append(child)
-    done = np.array(found)
+    done = np.array(is_complete)
     full[done] = np.flatnonzero(done)[:, None]
     return full, done
 
 
 @lru_cache(maxsize=1)
 def _statement_automaton() -> tuple[np.ndarray, np.ndarray]:
-    """Return delta [A,256] and found [A] of the end of a statement; state 0 is before the statement's first token.
+    """Return delta [A,256] and is_complete [A] of the end of a statement; state 0 is before its first token.
 
     Quotes and comments are SQLite's: '', "", ``, [], -- to the end of a line, /* */.
     """
@@ -225,27 +226,27 @@ def _over_tokens(delta: np.ndarray, pieces: Sequence[bytes]) -> np.ndarray:
 def make_stops(sets: Iterable[tuple[str, ...]], pieces: Sequence[bytes], vocab_size: int) -> Found:
     """Build the automata of all sets of strings -> them, and the reason for each set that is refused.
 
-    A string is refused when no sequence of tokens produces it, so that it never would be found; STATEMENT_END, which
-    stands alone, never is.
+    A string is refused when no sequence of tokens produces it, so that it would never occur; STATEMENT_END, the only
+    string of its set, never is.
     """
     tables, founds = [np.zeros((1, vocab_size), np.int32)], [np.zeros(1, bool)]
     first: dict[tuple[str, ...], int] = {(): 0}
     refused: dict[tuple[str, ...], str] = {}
-    for strings in dict.fromkeys(sets):
-        if not strings:
-            continue
+    for strings in dict.fromkeys(strings for strings in sets if strings):
         never = [string for string in strings if string != STATEMENT_END and not _can_occur(string, pieces)]
         if never:
             refused[strings] = f"no tokens write the stop string {never[0]!r}"
             continue
         ends_statement = strings == (STATEMENT_END,)
-        delta, found = _statement_automaton() if ends_statement else _automaton(string.encode() for string in strings)
+        delta, is_complete = (
+            _statement_automaton() if ends_statement else _automaton(string.encode() for string in strings)
+        )
         offset = sum(len(table) for table in tables)
         table = np.zeros((len(delta), vocab_size), np.int16)
         width = min(vocab_size, len(pieces))
         table[:, :width] = _over_tokens(delta, pieces)[:, :width]
         tables.append(table.astype(np.int32) + offset)
-        founds.append(found)
+        founds.append(is_complete)
         first[strings] = offset
     if len(tables) > 1:  # one of few sizes, each of which is a decode program; no state leads to the rows that fill it
         have = sum(len(table) for table in tables)
@@ -258,7 +259,7 @@ def make_stops(sets: Iterable[tuple[str, ...]], pieces: Sequence[bytes], vocab_s
 
 def _can_occur(string: str, pieces: Sequence[bytes]) -> bool:
     """Return whether some sequence of tokens produces the string: its automaton's end can be reached."""
-    delta, found = _automaton([string.encode()])
+    delta, is_complete = _automaton([string.encode()])
     table = _over_tokens(delta, sorted(set(pieces)))
     reached = {0}
     todo = [0]
@@ -266,11 +267,11 @@ def _can_occur(string: str, pieces: Sequence[bytes]) -> bool:
         new = set(np.unique(table[todo.pop()]).tolist()) - reached
         reached |= new
         todo.extend(new)
-    return bool(found[list(reached)].any())
+    return bool(is_complete[list(reached)].any())
 
 
 def cut_after_stop(text: str, stop: Sequence[str]) -> str:
-    """Cut a text after the stop string that ends first, if it has one, or after its first statement."""
+    """Cut a text after the stop string that ends first, if any, or after its first statement."""
     if tuple(stop) == (STATEMENT_END,):
         return _first_statement(text)
     ends = [text.find(string) + len(string) for string in stop if string in text]
@@ -279,10 +280,10 @@ def cut_after_stop(text: str, stop: Sequence[str]) -> str:
 
 def _first_statement(text: str) -> str:
     """Cut a text after the semicolon that ends its first statement, if one does."""
-    delta, found = _statement_automaton()
+    delta, is_complete = _statement_automaton()
     state, written = 0, text.encode(errors="replace")
     for at, byte in enumerate(written):
         state = delta[state, byte]
-        if found[state]:
+        if is_complete[state]:
             return written[: at + 1].decode()
     return text

@@ -156,7 +156,7 @@ class Batcher:
         call = engine.begin(request)
         cancelled: set[int] = set()
         try:
-            _tell(pending, call.known())
+            _tell(pending, call.ready_samples())
             while call.unfinished:
                 for at, (job, _) in enumerate(pending):
                     if (job.cancelled or self._is_closed) and at not in cancelled and at not in call.refused:
@@ -165,7 +165,6 @@ class Batcher:
                 _tell(pending, [*call.launch(), *call.read()])
                 _tell(pending, _unfinished(pending, call))
         finally:
-            call.close()
             self._cancelled += len({id(pending[at][0]) for at in cancelled})
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
@@ -17,6 +17,7 @@ from jaxrl_sql.models.ops.rng import Purpose
 from jaxrl_sql.rollout import Engine
 from jaxrl_sql.runtime.folder import CONFIG as RUN_CONFIG
 from jaxrl_sql.runtime.model_locator import read_trained
+from jaxrl_sql.serving.loading import refusing
 from jaxrl_sql.text2sql.env.executor import make_executor
 from jaxrl_sql.types import InputError
 
@@ -35,7 +36,8 @@ def serve(
     """Serve engines by name, as `open_engines` opens them, until Ctrl-C or SIGTERM.
 
     `dates` are the dates in chat prompts by the engine's name. A request without a limit gets `max_new_tokens`.
-    `announce` gets a line with the address when the server listens; `queue` requests may wait.
+    `queue` requests may wait. Requests get 503 while the engines load. `announce` gets a line with the address at
+    once, and another when the server is ready.
     """
     try:
         import uvicorn  # noqa: PLC0415 - an optional package
@@ -44,18 +46,19 @@ def serve(
         from jaxrl_sql.serving.batcher import Batcher  # noqa: PLC0415
     except ImportError as error:
         raise InputError(NEEDED) from error
-    with (
-        _listening(host, port) as listener,
-        opening as engines,
-        (batcher := Batcher(engines, queue)).running(),
-    ):
+    with _listening(host, port) as listener, ExitStack() as opened:
         address, port = listener.getsockname()[:2]
+        at = f"http://[{address}]:{port}/v1" if ":" in address else f"http://{address}:{port}/v1"
+        announce(f"{at}: loading; requests get 503 until it is ready")
+        with refusing(listener):
+            engines = opened.enter_context(opening)
+        batcher = Batcher(engines, queue)
+        opened.enter_context(batcher.running())
         app = make_app(batcher, max_new_tokens, ip_address(address).is_loopback, dates)
         settings = uvicorn.Config(
             app, log_level="warning", access_log=False, timeout_graceful_shutdown=5, lifespan="off"
         )
-        at = f"[{address}]" if ":" in address else address
-        announce(f"http://{at}:{port}/v1 serves {', '.join(engines)}")
+        announce(f"{at} serves {', '.join(engines)}")
         uvicorn.Server(settings).run(sockets=[listener])
 
 

@@ -1,4 +1,4 @@
-"""What a run ran on and when: `about.json` in its folder, with an entry for its start and each time it went on."""
+"""The machine and times of a run: `about.json` in its folder, with an entry for its start and each resumption."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ PACKAGES = ("jaxrl-sql", "sqlexec-rs", "jax", "jaxlib", "transformers", "optax")
 
 @contextmanager
 def noted_session(folder: Path | None, parameters: int) -> Iterator[None]:
-    """Note that a session has begun, and on leaving when it ended; without a folder nothing is written.
+    """Record the start of a session, and its end on exit; without a folder nothing is written.
 
-    `parameters` is how many numbers the model has. A killed session has no end.
+    `parameters` is the model's number of parameters. A killed session has no end.
     """
     if folder is None:
         yield
@@ -37,17 +37,17 @@ def noted_session(folder: Path | None, parameters: int) -> Iterator[None]:
         yield
     finally:
         session["ended"] = _now()
-        with suppress(OSError):  # what went wrong before is told, and not this
+        with suppress(OSError):  # an earlier error is reported instead
             _write(folder / ABOUT, about)
 
 
 def _read(path: Path) -> Record:
-    """Return what is noted already; nothing where it cannot be read."""
+    """Return the existing entries; {} if the file cannot be read."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        known = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) and isinstance(found.get("sessions", []), list) else {}
+    return known if isinstance(known, dict) and isinstance(known.get("sessions", []), list) else {}
 
 
 def _write(path: Path, about: Record) -> None:
@@ -61,7 +61,7 @@ def _now() -> str:
 
 
 def _machine() -> str:
-    """Return the devices, and the processor and system around them; the machine's name is nobody's business."""
+    """Return the devices, and the processor and system around them; the host name is left out."""
     devices = jax.devices()
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     processes = f", {jax.process_count()} processes" if jax.process_count() > 1 else ""
@@ -70,11 +70,11 @@ def _machine() -> str:
 
 
 def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     for package in PACKAGES:
         with suppress(PackageNotFoundError):
-            found[package] = version(package)
-    return found
+            versions[package] = version(package)
+    return versions
 
 
 def _commit() -> str:

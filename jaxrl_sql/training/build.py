@@ -1,4 +1,4 @@
-"""Make what a run trains with from its configuration: parameters, policy, optimizer and engine; export its model."""
+"""Make a run's parameters, policy, optimizer and engine from its configuration; export its model."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ from jaxrl_sql.training.training_run import TrainingRun
 
 
 def make_params(s: TrainingRun) -> tuple[Any, Any]:
-    """Return what the run starts from, on the mesh, as (trainable, frozen).
+    """Return the first parameters of the run, on the mesh, as (trainable, frozen).
 
-    That is the parameters and None, or those that move and `model.frozen`; or new adapters, and the parameters as the
-    base that they are trained beside.
+    These are the parameters and None, or the trained ones and `model.frozen`; with LoRA, new adapters and the
+    parameters as their base.
     """
     source, lora = s.config.model.checkpoint, s.config.model.lora
     with s.display.work(f"reading the weights of {source}" if source else "making new weights"):
@@ -48,7 +48,7 @@ def make_params(s: TrainingRun) -> tuple[Any, Any]:
     key = rng.base_key(s.config.seed, rng.Purpose.ADAPTERS)
     adapters = init_adapters(s.model, lora.rank, lora.alpha, lora.targets, key, s.mesh)
     count = sum(leaf.size for leaf in jax.tree.leaves(adapters))
-    s.note(f"lora: {count:,} parameters are trained beside {count_params(s.model):,}")
+    s.note(f"lora: {count:,} parameters are trained next to {count_params(s.model):,}")
     return adapters, base
 
 
@@ -84,7 +84,7 @@ def make_policy(s: TrainingRun, temperature: float = 1.0) -> LogprobFn:
 
 
 def make_optimizer(s: TrainingRun, cfg: OptimConfig, steps: int) -> optax.GradientTransformation:
-    """Return a phase's optimizer; norms and biases do not decay (adapters are matrices all of them)."""
+    """Return a phase's optimizer; norms and biases do not decay (all adapters are matrices)."""
     model = s.config.model
     return optim.make_optimizer(cfg, steps, None if model.lora.rank else decay_mask(s.model, model.frozen))
 
@@ -99,18 +99,18 @@ def make_engine(
 
 
 def make_client(s: TrainingRun, engine: AnyEngine) -> PolicyClient:
-    """Return what asks an engine's policy as the run asks."""
+    """Return a client that prompts an engine's policy as the run does."""
     return PolicyClient(engine, s.task.recipe, s.task.style, s.executor)
 
 
 def export_model(s: TrainingRun, trainable: Any, frozen: Any) -> Path:
     """Write the policy as a Hugging Face folder, `model/` of the run; adapters are merged into its weights.
 
-    Alone they are written to `adapters/`, in PEFT's form.
+    They are also written to `adapters/`, in PEFT's format.
     """
     folder, source = s.folder / "model", s.config.model.checkpoint
     with s.display.work(f"writing the model to {folder}"):
-        if is_first():  # a kill before the new weights are sealed leaves them without checksums
+        if is_first():  # new weights have no checksums if the process is killed before they are sealed
             (s.folder / SUMS).unlink(missing_ok=True)
         save_checkpoint(
             folder,

@@ -20,7 +20,7 @@ Callback = Callable[[int, Mapping[str, Any]], object]
 """Called with a step and its row of metrics, `phase` included; a true value stops the run after the step."""
 
 Questions = Iterable[Example] | Benchmark
-"""A set: examples, or what `load_benchmark` returns."""
+"""A set: examples, or the result of `load_benchmark`."""
 
 DIR, TRAIN = "memory", "examples"
 """`data.dir` and `data.train` of a run whose questions were passed."""
@@ -30,7 +30,7 @@ REWARD = "the reward function"
 class CallerInputs(NamedTuple):
     """A callback, a reward function, training examples, and sets to evaluate on by name; None: the configuration's.
 
-    `examples` take the place of the folder `data.dir`: without `evals` nothing is evaluated then.
+    `examples` replace the folder `data.dir`: without `evals` nothing is evaluated then.
     """
 
     callback: Callback | None = None
@@ -49,8 +49,8 @@ class CallerInputs(NamedTuple):
     def names(self, data: DataConfig, run: str) -> Record:
         """Return by key the names of the passed examples, which the folder `run` keeps in its configuration.
 
-        Raises InputError for a setting that needs a folder of questions, and for a run that was begun with passed
-        examples and has none now.
+        Raises InputError for a setting that needs a folder of questions, and for a run that began with passed examples
+        and has none now.
         """
         values: Record = {} if self.evals is None else {"data.evals": list(self.evals)}
         if self.examples is None and (data.dir, data.train) == (DIR, TRAIN) and not Path(DIR).exists():
@@ -66,9 +66,9 @@ class CallerInputs(NamedTuple):
         return values
 
     def resume_advice(self, folder: Path) -> str:
-        """Return how the run in a folder is resumed: by the command's option, or with the same values in Python."""
+        """Return how to resume the run in a folder: by the command's option, or with the same values in Python."""
         passed = [name for name in ("examples", "evals", "reward") if getattr(self, name) is not None]
-        return _resume_call(*passed) if passed else f"go on with --resume {folder}"
+        return _resume_call(*passed) if passed else f"resume with --resume {folder}"
 
     def hashes(self) -> dict[str, str]:
         """Return a hash of the reward function, which a resumed run compares, by its name in the refusal."""
@@ -88,14 +88,14 @@ def code_digest(function: Callable[..., object]) -> str:
 
 
 def _code(code: CodeType) -> list[object]:
-    """Return the parts of a code object that say what it computes."""
+    """Return the parts of a code object that determine its result."""
     return [code.co_code.hex(), list(code.co_names), [_constant(value) for value in code.co_consts]]
 
 
 def _constant(value: object) -> object:
     if isinstance(value, CodeType):
         return _code(value)
-    # The order of a set is another in each process.
+    # The order of a set differs between processes.
     return sorted(map(repr, value)) if isinstance(value, frozenset) else repr(value)
 
 
@@ -104,4 +104,4 @@ def _resume_call(*passed: str) -> str:
 
 
 NOTHING = CallerInputs()
-"""A run by its configuration alone."""
+"""A run without values from a caller."""

@@ -1,4 +1,4 @@
-"""Checkpoints of a run: the state on the devices and what the host must know to go on, saved as one step.
+"""Checkpoints of a run: the state on the devices and the host's data for resuming, saved as one step.
 
 The only importer of orbax. Saves run in the background and appear under their step's name when they are complete, so a
 killed save is never the latest. The stable API is used: the experimental one still renames its functions.
@@ -33,14 +33,14 @@ from jaxrl_sql.types import Fields, InputError, Record
 Arrays = Mapping[str, np.ndarray]
 
 UNFINISHED = ".orbax-checkpoint-tmp"
-"""Orbax's ending of a step that is not complete."""
+"""Orbax's suffix of an incomplete step."""
 UNSUMMED = "_CHECKPOINT_METADATA"
-"""Orbax writes the time of the commit to it after the checksums are there; nothing that a run reads is in it."""
+"""Orbax writes the time of the commit to it after the checksums exist; runs do not read it."""
 _RATING = "metrics/metrics"
 
 
 class _PartHandler(ocp.StandardCheckpointHandler):
-    """Saves arrays; each process adds the checksums of its part once that is written."""
+    """Saves arrays; each process adds the checksums of its part after writing it."""
 
     async def async_save(self, directory: Any, *arguments: Any, **named: Any) -> list[future.Future]:
         writes = await super().async_save(directory, *arguments, **named)
@@ -50,19 +50,19 @@ class _PartHandler(ocp.StandardCheckpointHandler):
 
 @ocp.args.register_with_handler(_PartHandler, for_save=True)
 class _PartSave(ocp.args.StandardSave):
-    """What `_PartHandler` saves."""
+    """The arguments of `_PartHandler.save`."""
 
 
 @ocp.args.register_with_handler(_PartHandler, for_restore=True)
 class _PartRestore(ocp.args.StandardRestore):
-    """What `_PartHandler` restores."""
+    """The arguments of `_PartHandler.restore`."""
 
 
 class Checkpoints:
     """The checkpoints of a run folder: the newest `keep` stay, and the `keep_best` best of those with metrics.
 
-    Use it as a context manager or `close` it. `is_read_only`: nothing is removed or put right, for who reads beside a
-    run that may save. `on_saved` is called in the first process with each step, just before its checkpoint is complete.
+    Use it as a context manager or `close` it. `is_read_only`: nothing is removed or repaired, for readers of a run
+    that may be saving. `on_saved` is called in the first process with each step, before its checkpoint is complete.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Checkpoints:
             _put_back(self.folder)
             wait_for_all("checkpoints that were set aside")
             self._check_ratings()
-        logging.getLogger("absl").setLevel(logging.ERROR)  # orbax reports every save there, over our display
+        logging.getLogger("absl").setLevel(logging.ERROR)  # orbax reports every save there, which disturbs the display
         best = checkpoint_managers.BestN(get_metric_fn=_rating, n=keep_best, keep_checkpoints_without_metrics=False)
         stay = checkpoint_managers.AnyPreservationPolicy([checkpoint_managers.LatestN(keep), best])
         options = ocp.CheckpointManagerOptions(
@@ -109,7 +109,7 @@ class Checkpoints:
         if error is None:
             self.close()
             return
-        with suppress(RunFolderError):  # the error that ended the run is what is told
+        with suppress(RunFolderError):  # the error that ended the run is reported instead
             self.close()
 
     def save(
@@ -122,10 +122,10 @@ class Checkpoints:
     ) -> None:
         """Start to save a state under `step`; its arrays may be donated once this returns.
 
-        `host` is a JSON object; `arrays` are the host's own, by name, such as groups in flight, of any types that
-        NumPy can save; `metrics["best_by"]` is how good the checkpoint is, more being better (none or NaN: unknown).
-        A step that is there already stays as it is: training is exact, so it holds the same. Only where it was not
-        rated, and is now, is it saved again.
+        `host` is a JSON object; `arrays` are the host's own, by name, such as groups in flight, of any types that NumPy
+        can save; `metrics["best_by"]` rates the checkpoint, higher being better (none or NaN: unknown). A step that
+        exists stays as it is: training is exact, so its contents are the same. It is saved again only if it had no
+        rating and has one now.
         """
         self.wait()
         is_rated = metrics is not None and math.isfinite(metrics["best_by"])
@@ -151,7 +151,7 @@ class Checkpoints:
         return None if step is None else int(step)
 
     def best(self) -> int | None:
-        """Return the best checkpoint that is there, the later of two equal ones; None when none is rated."""
+        """Return the best existing checkpoint, the later of two equal ones; None without a rated one."""
         self.wait()
         rated = [(rating, step) for step in self._manager.all_steps() if (rating := self._rating_of(step)) is not None]
         return int(max(rated)[1]) if rated else None
@@ -165,7 +165,7 @@ class Checkpoints:
             raise _unreadable(where, error) from error
 
     def restore(self, step: int, like: PyTree) -> tuple[PyTree, Record, dict[str, np.ndarray]]:
-        """Return (state, host, arrays) of `step`, each array of the state on the sharding that it has in `like`.
+        """Return (state, host, arrays) of `step`, each array of the state with its sharding in `like`.
 
         Raises InputError when there is no such step, it cannot be read, or it holds another model than `like`.
         """
@@ -186,11 +186,11 @@ class Checkpoints:
         return state, restored.host, arrays
 
     def arrays(self, step: int) -> dict[str, np.ndarray]:
-        """Return all arrays of a step's state by name, on the host: for who does not know what they belong to."""
+        """Return all arrays of a step's state by name, on the host, without the state's structure."""
         where, device = self._place(step), jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
         try:
-            found = self._stored(step).items()
-            wanted = {n: jax.ShapeDtypeStruct(tuple(x.shape), np.dtype(x.dtype), sharding=device) for n, x in found}
+            stored = self._stored(step).items()
+            wanted = {n: jax.ShapeDtypeStruct(tuple(x.shape), np.dtype(x.dtype), sharding=device) for n, x in stored}
             arguments = ocp.args.Composite(state=_PartRestore(wanted))
             return {name: np.asarray(x) for name, x in self._manager.restore(step, args=arguments).state.items()}
         except (KeyError, OSError, TypeError, ValueError) as error:
@@ -205,14 +205,14 @@ class Checkpoints:
             self._has_aside = False
 
     def close(self) -> None:
-        """Finish the save in flight and let the threads go."""
+        """Finish the save in flight and end the threads."""
         self.wait()
-        with self._told():  # a thread of orbax's still looks for what a killed run left, and has no other wait
+        with self._told():  # waits for a thread of orbax that cleans up after a killed run
             self._manager._maybe_await_cleanup_tmp_directory()  # noqa: SLF001
-            self._manager.close()  # which raises what a save raised once more
+            self._manager.close()  # which raises the error of a save again
 
     def _set_aside(self, step: int) -> None:
-        """Make way for a step that is saved again, so that a process killed before it is whole loses nothing."""
+        """Rename a step that is saved again, so that a process killed before it is complete loses nothing."""
         with self._told():
             if jax.process_index() == 0:
                 (self.folder / str(step)).rename(self.folder / f"{step}{REPLACED}")
@@ -221,21 +221,21 @@ class Checkpoints:
         self._has_aside = True
 
     def _check_ratings(self) -> None:
-        """Raise InputError where a rating is damaged, by which checkpoints are kept; what a kill left of one is not."""
+        """Raise InputError for a damaged rating; partial files of a killed save are ignored."""
         for place in self.folder.iterdir() if self.folder.is_dir() else ():
             is_whole = place.name.isdecimal() and (place / SUMS).is_file() and (place / _RATING).is_file()
             if is_whole and (fault := damage(place, _RATING)):
                 raise _unreadable(place, fault)
 
     def _seal(self) -> None:
-        """Add the checksums of a step, all files of which are written; it gets its name afterwards."""
+        """Add the checksums of a step whose files are all written; it is renamed afterwards."""
         (place,) = self.folder.glob(f"{self._saving}{UNFINISHED}*")
         write_sums(place, but={UNSUMMED})
         if self._on_saved is not None and self._saving is not None:
             self._on_saved(self._saving)
 
     def _place(self, step: int) -> Path:
-        """Return the folder of a step that is complete; raises InputError where a file of it is damaged."""
+        """Return the folder of a complete step; raises InputError if a file of it is damaged."""
         self.wait()
         if step not in self._manager.all_steps():
             raise InputError(f"{self.folder}: no checkpoint of step {step}")
@@ -252,7 +252,7 @@ class Checkpoints:
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """Turn what orbax and its threads raise of a save into one line; the last good checkpoint stays."""
+        """Turn errors of orbax and its threads into one line; the last good checkpoint stays."""
         try:
             yield
         except (OSError, RuntimeError, ValueError) as error:
@@ -260,22 +260,22 @@ class Checkpoints:
 
     def _refuse_another(self, step: int, wanted: dict[str, jax.ShapeDtypeStruct]) -> None:
         """Raise InputError with the first array that is missing, left over, or of another shape or type."""
-        found = {name: (tuple(leaf.shape), np.dtype(leaf.dtype)) for name, leaf in self._stored(step).items()}
+        stored = {name: (tuple(leaf.shape), np.dtype(leaf.dtype)) for name, leaf in self._stored(step).items()}
         where = f"{self.folder / str(step)}: a checkpoint of another model"
         for name, leaf in wanted.items():
-            if name not in found:
+            if name not in stored:
                 raise InputError(f"{where}: {name} is missing there")
-            shape, kind = found[name]
+            shape, kind = stored[name]
             if shape != leaf.shape:
                 raise InputError(f"{where}: {name} is {shape} there and {leaf.shape} here")
             if kind != leaf.dtype:
                 raise InputError(f"{where}: {name} is {kind} there and {leaf.dtype} here")
-        for name in found:
+        for name in stored:
             if name not in wanted:
                 raise InputError(f"{where}: {name} is there and not here")
 
     def _stored(self, step: int) -> Record:
-        """Return what is known of the stored arrays, by name, without reading them."""
+        """Return the metadata of the stored arrays, by name, without reading them."""
         metadata = self._manager.item_metadata(step)["state"]
         if metadata is None:
             raise ValueError("it has no state")
@@ -283,7 +283,7 @@ class Checkpoints:
 
 
 def _put_back(folder: Path) -> None:
-    """Remove what was set aside where the new one is whole, and give it its name back where that never came to be."""
+    """Remove replaced checkpoints whose successor is complete, and rename the others back."""
     for aside in folder.glob(f"*{REPLACED}") if jax.process_index() == 0 else ():
         if (place := aside.with_suffix("")).exists():
             shutil.rmtree(aside)
@@ -316,7 +316,7 @@ def _unreadable(where: Path, error: Exception | str) -> InputError:
 
 
 def _packed(arrays: Arrays) -> np.ndarray:
-    """Return named arrays as the bytes of one file: orbax refuses arrays without elements and knows no texts."""
+    """Return named arrays as the bytes of one file: orbax does not support empty arrays and texts."""
     file = io.BytesIO()
     np.savez(file, allow_pickle=False, **{name: np.asarray(array) for name, array in arrays.items()})
     return np.frombuffer(file.getvalue(), np.uint8)

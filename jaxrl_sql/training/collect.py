@@ -1,7 +1,7 @@
-"""Collect rollouts: sample groups of answers, execute each while others are still being written, reward them.
+"""Collect rollouts: sample groups of answers, execute each while others are still decoded, reward them.
 
-`generate_groups` is one round. `collect_batch` is what a step learns from: as many rounds as dynamic sampling asks for,
-and the groups whose rewards lie furthest apart.
+`generate_groups` is one round. `collect_batch` collects a step's batch: the rounds that dynamic sampling needs, and the
+groups with the widest spread of rewards.
 """
 
 from __future__ import annotations
@@ -48,22 +48,22 @@ from jaxrl_sql.types import (
 )
 
 _RIGHT = "correct"
-"""The part of a reward that says whether the answer is right."""
+"""The part of a reward that is positive if the answer is right."""
 
 
 class Demonstration(NamedTuple):
-    """An answer to imitate, with the question's demonstration or its gold, and what the executor said of it."""
+    """An answer to imitate, from the question's demonstration or its gold, and its score."""
 
     trajectory: Trajectory
     scored: ScoredResponse
 
 
 class Group(NamedTuple):
-    """G answers to one question, with what the executor said of each.
+    """G answers to one question, with the score of each.
 
     `by_accuracy` is whether `grpo.dynamic_sampling.filter_groups` is `accuracy`.
 
-    `demonstration` is there where it is right and `grpo.demonstrations` asks for it.
+    `demonstration` is set if `grpo.demonstrations` is on and the demonstration is right.
     """
 
     example: Example
@@ -76,21 +76,21 @@ class Group(NamedTuple):
     @property
     def rewards(self) -> list[float]:
         """Return the reward of each answer."""
-        return [one.reward.total for one in self.scored]
+        return [response.reward.total for response in self.scored]
 
     @property
     def weights(self) -> list[float]:
-        """Return 1 for each answer whose reward may be learned from, 0 for the others.
+        """Return 1 for each answer whose reward may be learned, 0 for the others.
 
-        It is 0 for all where a gold failed, and by accuracy where all are right or none is.
+        It is 0 for all if a gold failed, and by accuracy if all are right or all are wrong.
         """
-        gold_ok = all(one.gold_ok for one in self.scored)
-        if self.by_accuracy and len({_is_right(one) for one in self.scored if one.trusted}) < 2:
+        gold_ok = all(response.gold_ok for response in self.scored)
+        if self.by_accuracy and len({_is_right(response) for response in self.scored if response.trusted}) < 2:
             return [0.0] * len(self.scored)
-        return [float(gold_ok and one.trusted) for one in self.scored]
+        return [float(gold_ok and response.trusted) for response in self.scored]
 
     def learned(self) -> Group:
-        """Return what is learned from: where no answer is right and paid, the demonstration in place of the last."""
+        """Return the group to learn: if no answer is right and rewarded, the demonstration replaces the last one."""
         shown = self.demonstration
         trusted = [answer for answer in self.scored if answer.trusted]
         if shown is None or any(_is_right(answer) and answer.reward.total > 0 for answer in trusted):
@@ -105,23 +105,23 @@ class Group(NamedTuple):
         )
 
 
-def _is_right(one: ScoredResponse) -> bool:
-    if _RIGHT not in one.reward.parts:
+def _is_right(response: ScoredResponse) -> bool:
+    if _RIGHT not in response.reward.parts:
         raise InputError(
             "grpo.dynamic_sampling.filter_groups=accuracy, grpo.demonstrations: the recipe's reward has no part "
             f"{_RIGHT!r} to go by"
         )
-    return one.reward.parts[_RIGHT] >= 1
+    return response.reward.parts[_RIGHT] >= 1
 
 
 Place = tuple[int, int]
-"""A question's number among those asked, and the number of one of its answers."""
+"""A question's number in the rollout, and the number of one of its answers."""
 
 
 class RolloutBatch(NamedTuple):
-    """All groups, those that are learned from as they are, the cursor after them, and numbers to log.
+    """All groups, the chosen ones as they are learned, the cursor after them, and metrics.
 
-    `begun`: what there is of the next rollout's samples, by their place in it.
+    `begun`: the next rollout's samples so far, by their place in it.
     """
 
     groups: list[Group]
@@ -132,7 +132,7 @@ class RolloutBatch(NamedTuple):
 
 
 class Sampled(NamedTuple):
-    """A round of groups, the seconds that SQL was waited for after the last answer, and what is begun of the next."""
+    """A round of groups, the seconds of waiting for SQL after the last answer, and samples of the next rollout."""
 
     groups: list[Group]
     waited: float
@@ -153,10 +153,10 @@ def collect_batch(
 
     Dynamic sampling (DAPO, Yu et al. 2025, arXiv:2503.14476): while fewer than `prompts` groups have answers of
     different reward (by `grpo.dynamic_sampling.filter_groups`, right and wrong ones), further rounds are generated, up
-    to `grpo.dynamic_sampling.max_extra_generations`. What is chosen are the groups whose rewards lie furthest apart,
-    so that a batch keeps its size when the cap is reached.
+    to `grpo.dynamic_sampling.max_extra_generations`. The groups with the widest spread of rewards are chosen, so that a
+    batch keeps its size when the cap is reached.
 
-    `begun` is what the rollout before sampled of this one; where it `goes_ahead`, this one does so for the next.
+    `begun` are this rollout's samples from the rollout before; if it `goes_ahead`, this one begins the next one's.
     """
     grpo, began, before = s.config.grpo, time.perf_counter(), s.executor.stats()
     rounds = _generate_rounds(s, engine, order, cursor, number, prompts, begun, goes_ahead)
@@ -215,10 +215,10 @@ def _generate_rounds(
     groups: list[Group] = []
     waited, stats = 0.0, RolloutStats()
     for attempt in range(sampling.max_extra_generations + 1):
-        asked, cursor = order.take(cursor, prompts * sampling.oversample)
+        numbers, cursor = order.take(cursor, prompts * sampling.oversample)
         following = order.take(cursor, prompts * sampling.oversample)[0] if goes_ahead else ()
         name = number * (sampling.max_extra_generations + 1) + attempt
-        sampled = generate_groups(s, engine, asked, name, following, begun)
+        sampled = generate_groups(s, engine, numbers, name, following, begun)
         groups += sampled.groups
         waited += sampled.waited
         stats = stats.plus(engine.gather_stats())
@@ -228,7 +228,7 @@ def _generate_rounds(
 
 
 def _choose(grpo: GrpoConfig, learned: Sequence[Group], prompts: int) -> list[int]:
-    """Return the numbers of the `prompts` groups whose rewards lie furthest apart."""
+    """Return the numbers of the `prompts` groups with the widest spread of rewards."""
     rewards, weights = [group.rewards for group in learned], [group.weights for group in learned]
     asked_together = grpo.questions * grpo.dynamic_sampling.oversample if grpo.questions > 1 else 1
     return choose_groups(np.array(rewards), np.array(weights), prompts, grpo.questions, asked_together)
@@ -237,50 +237,50 @@ def _choose(grpo: GrpoConfig, learned: Sequence[Group], prompts: int) -> list[in
 def reuse_metrics(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, float]:
     """Return the shares of this process's queries that the executor did not run, by its counts.
 
-    Their results were kept from before (`sql_cache_hits`), or came with an equal query's of the same time
-    (`sql_shared`). A gold is a query among them only until it is kept as a gold.
+    Their results were cached (`sql_cache_hits`), or shared with an equal query that ran at the same time
+    (`sql_shared`). A gold counts as a query only until its result is cached as a gold's.
     """
-    asked, golds, kept, *shared = (
+    requests, golds, cache_hits, *shared = (
         after[name] - before[name] for name in ("requests", "gold_hits", "cache_hits", "duplicates", "joined")
     )
-    queries = max(asked - golds, 1)
-    return {"speed/sql_cache_hits": kept / queries, "speed/sql_shared": sum(shared) / queries}
+    queries = max(requests - golds, 1)
+    return {"speed/sql_cache_hits": cache_hits / queries, "speed/sql_shared": sum(shared) / queries}
 
 
 def generate_groups(
     s: TrainingRun,
     engine: AnyEngine,
-    asked: Sequence[int],
+    current: Sequence[int],
     number: int,
     following: Sequence[int] = (),
     begun: Sequence[Sample] = (),
 ) -> Sampled:
-    """Sample a group of answers to each training question `asked`, and begin the next rollout's, to those `following`.
+    """Sample a group of answers to each of the `current` training questions, and begin those to the `following` ones.
 
-    Each finished answer goes to the executor at once, while the others are still being written. Of several processes
-    each executes the answers of its share of the questions, or of its own copies of the model, and sees all in the end.
-    `number` names the rollout: another number, other answers.
+    Each finished answer goes to the executor at once, while the others are still decoded. Each of several processes
+    executes the answers of its share of the questions, or of its own replicas, and receives all results in the end. The
+    rollout's `number` determines the random keys.
     """
     cfg, client = s.config.sampling, make_client(s, engine)
     sampling = sampling_by(cfg, s.config.grpo.num_generations, s.config.seed, client.stops(cfg.stop))
-    examples = [s.questions.train.examples[i] for i in (*asked, *following)]
-    prompts = [s.questions.train.prompts[i] for i in (*asked, *following)]
-    ahead = len(asked) if following else None
+    examples = [s.questions.train.examples[i] for i in (*current, *following)]
+    prompts = [s.questions.train.prompts[i] for i in (*current, *following)]
+    ahead = len(current) if following else None
     samples: list[Sample] = []
     jobs: dict[Place, TextJob] = {}
-    mine = share(len(asked)) if engine.yields_all else range(len(asked))
-    shown = _demonstrations(s, examples[: len(asked)], prompts, sampling.stop) if s.config.grpo.demonstrations else {}
-    for at in sorted(shown.keys() & set(share(len(asked)))):
+    mine = share(len(current)) if engine.yields_all else range(len(current))
+    shown = _demonstrations(s, examples[: len(current)], prompts, sampling.stop) if s.config.grpo.demonstrations else {}
+    for at in sorted(shown.keys() & set(share(len(current)))):
         jobs[at, sampling.n] = s.task.recipe.submit(s.executor, [examples[at]], [shown[at].turns[0].text], s.task.style)
     env_states, answered = EnvStates(), 0
-    with s.display.work("sampling", len(asked) * sampling.n, "answers", is_told=False) as tick:
-        found = client.generate(examples, prompts, sampling, number, cfg.turns, env_states, ahead, begun)
-        for sample in map(served, found):
+    with s.display.work("sampling", len(current) * sampling.n, "answers", is_told=False) as tick:
+        stream = client.generate(examples, prompts, sampling, number, cfg.turns, env_states, ahead, begun)
+        for sample in map(served, stream):
             if s.should_abort(signals.ENDED):
                 raise PreemptedError
             samples.append(sample)
             at = sample.prompt_index
-            answered += at < len(asked)
+            answered += at < len(current)
             tick(answered)
             if at in mine:
                 job = s.task.recipe.submit(s.executor, [examples[at]], [response(sample)], s.task.style)
@@ -288,32 +288,32 @@ def generate_groups(
     began = time.perf_counter()
     with s.display.work("waiting for SQL", is_told=False):
         verdicts = _collect_rewards(s, jobs, env_states)
-        made = {(one.prompt_index, one.index): one for one in engine.gather(samples)}
+        by_place = {(sample.prompt_index, sample.index): sample for sample in engine.gather(samples)}
     waited = time.perf_counter() - began
     groups, by_accuracy = [], s.config.grpo.dynamic_sampling.filter_groups == "accuracy"
-    for i, example in enumerate(examples[: len(asked)]):
+    for i, example in enumerate(examples[: len(current)]):
         places = [(i, g) for g in range(sampling.n)]
-        ordered = [made[place] for place in places]
-        trajectories = [Trajectory(prompts[i], one.index, one.turns, one.finish_reason) for one in ordered]
+        ordered = [by_place[place] for place in places]
+        trajectories = [Trajectory(prompts[i], sample.index, sample.turns, sample.finish_reason) for sample in ordered]
         scored = [verdicts[place] for place in places]
         taught = Demonstration(shown[i], verdicts[i, sampling.n]) if i in shown else None
         taught = taught if taught and taught.scored.trusted and _is_right(taught.scored) else None
-        said = [response(one) for one in ordered]
-        groups.append(Group(example, trajectories, said, scored, by_accuracy, taught))
-    ahead_of_us = [made[place] for place in sorted(made) if place[0] >= len(asked)]
-    left = [dataclasses.replace(one, prompt_index=one.prompt_index - len(asked)) for one in ahead_of_us]
+        responses = [response(sample) for sample in ordered]
+        groups.append(Group(example, trajectories, responses, scored, by_accuracy, taught))
+    ahead_of_us = [by_place[place] for place in sorted(by_place) if place[0] >= len(current)]
+    left = [dataclasses.replace(sample, prompt_index=sample.prompt_index - len(current)) for sample in ahead_of_us]
     return Sampled(groups, waited, left)
 
 
 def _demonstrations(
     s: TrainingRun, examples: Sequence[Example], prompts: Sequence[Prompt], stops: Sequence[str]
 ) -> dict[int, Trajectory]:
-    """Return by its number what each question is taught, where an answer could be it.
+    """Return the demonstration of each question, by number, if it could be sampled as an answer.
 
-    It may be too long, or go on behind a stop. In a chat, whose answers begin with a thought, a question without one
-    (`reasoning`) has none: it would teach not to think.
+    It may be too long, or continue after a stop string. In a chat, whose answers begin with a thought, a question
+    without one (`reasoning`) has none: it would teach not to think.
     """
-    end, found = s.task.ends[-1], dict[int, Trajectory]()
+    end, shown = s.task.ends[-1], dict[int, Trajectory]()
     control = ControlTokens(s.task.tokenizer)
     for i, (example, prompt) in enumerate(zip(examples, prompts, strict=False)):
         if not example.answerable or (s.task.style.name == "chat" and not example.reasoning):
@@ -323,18 +323,18 @@ def _demonstrations(
             tokens = (*control.encode(whole_text(shield_answer(text, example, control))), end)
             if len(tokens) <= s.config.sampling.max_new_tokens:
                 turn = Turn(ASSISTANT, tokens, text=text)
-                found[i] = Trajectory(prompt, s.config.grpo.num_generations - 1, (turn,), DEMONSTRATION)
-    return found
+                shown[i] = Trajectory(prompt, s.config.grpo.num_generations - 1, (turn,), DEMONSTRATION)
+    return shown
 
 
 _BEGUN = "begun"
 
 
 def to_arrays(batches: Sequence[GroupBatch], begun: Sequence[Sample] = ()) -> dict[str, np.ndarray]:
-    """Name the arrays of batches that are sampled and not learned, and of samples begun, for a checkpoint."""
+    """Name the arrays of sampled batches that are not learned yet, and of begun samples, for a checkpoint."""
     named = flatten_dict({str(i): to_state_dict(batch) for i, batch in enumerate(batches)}, sep="/")
-    found = {name: value for name, value in named.items() if value is not None}
-    return found | ({_BEGUN: np.frombuffer(pack_samples(begun), np.uint8)} if begun else {})
+    stored = {name: value for name, value in named.items() if value is not None}
+    return stored | ({_BEGUN: np.frombuffer(pack_samples(begun), np.uint8)} if begun else {})
 
 
 def begun_in(arrays: Fields) -> list[Sample]:
@@ -343,16 +343,18 @@ def begun_in(arrays: Fields) -> list[Sample]:
 
 
 def from_arrays(arrays: Fields, together: int = 1) -> list[GroupBatch]:
-    """Make batches again of what `to_arrays` named, of which each `together` prompts have a schema in common."""
-    found = unflatten_dict({name: value for name, value in arrays.items() if name != _BEGUN}, sep="/")
-    batches = [found[str(i)] for i in range(len(found))]
-    shared = [tuple(Segment(**own["shared"][str(part)]) for part in range(len(own["shared"]))) for own in batches]
+    """Restore the batches of `to_arrays`, in which each `together` prompts share a schema."""
+    nested = unflatten_dict({name: value for name, value in arrays.items() if name != _BEGUN}, sep="/")
+    batches = [nested[str(i)] for i in range(len(nested))]
+    shared = [
+        tuple(Segment(**fields["shared"][str(part)]) for part in range(len(fields["shared"]))) for fields in batches
+    ]
     known = {"together": together}
-    return [GroupBatch(**{**own, "shared": parts, **known}) for own, parts in zip(batches, shared, strict=True)]
+    return [GroupBatch(**{**fields, "shared": parts, **known}) for fields, parts in zip(batches, shared, strict=True)]
 
 
 def has_equal_rewards(groups: Sequence[Group]) -> np.ndarray:
-    """Return for each group whether all its answers are rewarded alike: [B] bool; a single answer has no equal."""
+    """Return for each group whether all its rewards are equal: [B] bool; False for a single answer."""
     rewards, weights = (np.array([getattr(group, of) for group in groups]) for of in ("rewards", "weights"))
     return np.asarray(zero_variance(rewards, weights)) & (rewards.shape[1] > 1)
 
@@ -360,17 +362,17 @@ def has_equal_rewards(groups: Sequence[Group]) -> np.ndarray:
 def _collect_rewards(
     s: TrainingRun, jobs: Mapping[Place, TextJob], env_states: EnvStates
 ) -> dict[Place, ScoredResponse]:
-    """Wait for what this process's executor owes, and return what all of them found.
+    """Wait for the results of this process's executor, and return those of all processes.
 
-    What the clock stopped in a dialogue's observations counts as an answer's own.
+    A time limit that stopped a dialogue's observation counts as the answer's own.
     """
-    own = []
+    rewards = []
     for place, job in jobs.items():
-        one = s.task.recipe.collect(job)[0]
-        one = one._replace(stop=env_states.stop(*place) or one.stop)
-        own.append((place, *dataclasses.astuple(one.reward), *one[1:]))
-    found = exchange(own)
-    return {(at, g): ScoredResponse(Reward(total, parts), *rest) for (at, g), total, parts, *rest in found}
+        score = s.task.recipe.collect(job)[0]
+        score = score._replace(stop=env_states.stop(*place) or score.stop)
+        rewards.append((place, *dataclasses.astuple(score.reward), *score[1:]))
+    exchanged = exchange(rewards)
+    return {(at, g): ScoredResponse(Reward(total, parts), *rest) for (at, g), total, parts, *rest in exchanged}
 
 
 def _written(groups: Sequence[Group]) -> list[Turn]:
@@ -385,29 +387,31 @@ def _mean_std(groups: Sequence[Group]) -> float:
 
 
 def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """Average rewards and their parts over the trusted answers, statuses, lengths and turns over all.
+    """Average rewards and their parts over the trusted answers, and statuses, lengths and turns over all.
 
     `reward/untrusted` is the share of answers that are not trusted (`ScoredResponse.trusted`).
     """
-    scored = [one for group in groups for one in group.scored]
+    scored = [response for group in groups for response in group.scored]
     trusted = [answer for answer in scored if answer.trusted] or scored
-    trajectories = [one for group in groups for one in group.trajectories]
+    trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     parts: Counter[str] = Counter()
     for answer in trusted:
         parts.update(answer.reward.parts)
-    statuses = Counter(one.status for one in scored)
-    written = [sum(len(turn.token_ids) for turn in one.turns if turn.role == ASSISTANT) for one in trajectories]
-    turns = [sum(turn.role == ASSISTANT for turn in one.turns) for one in trajectories]
+    statuses = Counter(response.status for response in scored)
+    written = [
+        sum(len(turn.token_ids) for turn in trajectory.turns if turn.role == ASSISTANT) for trajectory in trajectories
+    ]
+    turns = [sum(turn.role == ASSISTANT for turn in trajectory.turns) for trajectory in trajectories]
     return {
         "reward/mean": sum(answer.reward.total for answer in trusted) / len(trusted),
         "reward/untrusted": sum(not answer.trusted for answer in scored) / len(scored),
         "reward/std_within_group": _mean_std(groups),
         "reward/zero_variance": float(np.mean(has_equal_rewards(groups))),
         "reward/nonzero": float(np.mean([answer.reward.total > 0 for answer in trusted])),
-        "reward/well_formed": sum(one.well_formed for one in scored) / len(scored),
+        "reward/well_formed": sum(response.well_formed for response in scored) / len(scored),
         **{f"reward/{name}": value / len(trusted) for name, value in parts.items()},
         **{f"status/{name}": count / len(scored) for name, count in statuses.items()},
         "length/mean": float(np.mean(written)),
-        "length/truncated": float(np.mean([one.finish_reason == "length" for one in trajectories])),
+        "length/truncated": float(np.mean([trajectory.finish_reason == "length" for trajectory in trajectories])),
         "length/turns": float(np.mean(turns)),
     }

@@ -1,6 +1,6 @@
 """Execution accuracy during training: one answer per question, run and compared with the gold by the set's rule.
 
-`QuestionSets.rules` has the rule: the recipe's own, as its paper evaluates, unless `validation.rule` names one.
+`QuestionSets.rules` has the rule: the recipe's, as in its paper, unless `validation.rule` names one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def validation_answers(
 ) -> tuple[list[Answered], RolloutStats]:
     """Answer every question of the set `name` by `validation.sampling`; return the answers and the engine's counts.
 
-    Raises PreemptedError when the run is to stop before it is done.
+    Raises PreemptedError if the run is to stop first.
     """
     cfg = s.config.validation
     engine = make_engine(s, params, cfg.max_num_seqs, Purpose.EVAL)
@@ -37,54 +37,54 @@ def validation_answers(
     settings = cfg.sampling_in(s.config.sampling)
     sampling = sampling_by(settings, n=1, seed=s.config.seed, stop=client.stops(settings.stop))
 
-    asked = list(zip(questions.examples, questions.prompts, strict=True))
-    with s.display.work(f"evaluating {name}", len(asked), "questions") as at:
+    pairs = list(zip(questions.examples, questions.prompts, strict=True))
+    with s.display.work(f"evaluating {name}", len(pairs), "questions") as at:
 
         def tick(done: int, _of: int) -> None:
             at(done)
             if s.should_abort():
                 raise PreemptedError
 
-        made = answers(client, asked, sampling, budget=settings.turns, tick=tick)
-    return made, engine.gather_stats()
+        answered = answers(client, pairs, sampling, budget=settings.turns, tick=tick)
+    return answered, engine.gather_stats()
 
 
 def verdicts_of(s: TrainingRun, questions: PromptSet, answered: list[Answered], rule: str) -> list[Verdict]:
-    """Score the answers by a rule; of several processes each scores its share."""
+    """Score the answers by a rule; each of several processes scores its share."""
     mine = share(len(answered))
     judging = Judging(s.executor, (rule,), rule)
-    own = judging.verdicts(questions.examples[mine.start : mine.stop], answered[mine.start : mine.stop])
-    return [Verdict(**one) for one in exchange([dataclasses.asdict(one) for one in own])]
+    verdicts = judging.verdicts(questions.examples[mine.start : mine.stop], answered[mine.start : mine.stop])
+    return [Verdict(**fields) for fields in exchange([dataclasses.asdict(verdict) for verdict in verdicts])]
 
 
 def evaluate_all(s: TrainingRun, params: PyTree, step: int) -> dict[str, float]:
-    """Evaluate on every held-out split, record the numbers at `step` and return them; once for a step.
+    """Evaluate on every held-out split, record the metrics at `step` and return them; once per step.
 
-    When the run is to stop meanwhile nothing is recorded, and nothing returned: it is made when the run goes on.
+    If the run is to stop meanwhile, nothing is recorded or returned: the evaluation is made when the run resumes.
     """
     known = s.status.evaluation_of(step)
     if known is not None:
         return known
     began = time.perf_counter()
     numbers: dict[str, float] = {}
-    kept = []
+    evaluated = []
     for name, questions in s.questions.evals.items():
         rule = s.questions.rules[name]
         try:
             answered, stats = validation_answers(s, params, name, questions)
         except PreemptedError:
             return {}
-        for fault in (one.fault for one in answered if one.fault):
+        for fault in (answer.fault for answer in answered if answer.fault):
             s.note(f"not answered: {fault}")
         with s.display.work(f"judging {name}", is_told=False):
             verdicts = verdicts_of(s, questions, answered, rule)
-        found = validation_metrics(questions.examples, verdicts, len(questions.skipped), rule)
-        found |= ending_metrics(Counter(reason for answer in answered for reason in answer.finish_reasons))
-        numbers |= {f"eval/{name}/{key}": value for key, value in found.items()}
+        metrics = validation_metrics(questions.examples, verdicts, len(questions.skipped), rule)
+        metrics |= ending_metrics(Counter(reason for answer in answered for reason in answer.finish_reasons))
+        numbers |= {f"eval/{name}/{key}": value for key, value in metrics.items()}
         numbers |= {f"eval/{name}/prefix_reuse": stats.reuse, f"eval/{name}/occupancy": stats.occupancy}
-        kept.append((name, answered, verdicts))
-    for one in kept:
-        keep_evaluation(s, step, *one)
+        evaluated.append((name, answered, verdicts))
+    for evaluation in evaluated:
+        keep_evaluation(s, step, *evaluation)
     numbers["time/eval"] = time.perf_counter() - began
     s.record(step, "eval", numbers)
     s.status.keep_evaluation(step, numbers)

@@ -1,4 +1,4 @@
-"""A model taken elsewhere: as a Hugging Face folder with a card, a GGUF file, an upload to the hub."""
+"""Export of models: a Hugging Face folder with a card, a GGUF file, an upload to the hub."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from jaxrl_sql.types import InputError
 
 
 class Exported(NamedTuple):
-    """A model to export: its shape, its weights (None: they are read from `source`), and where it comes from.
+    """A model to export: its shape, its weights (None: they are read from `source`), and its origin.
 
-    `run` is the folder of its run, `trained` how it is asked; None where that is not known. `others` are the models
-    whose weights are in `params`, a mean, too.
+    `run` is the folder of its run, `trained` its prompt settings; None if unknown. `others` are the models whose
+    weights are part of `params`, a mean.
     """
 
     model: ModelConfig
@@ -45,7 +45,7 @@ class Exported(NamedTuple):
     others: tuple[Path, ...] = ()
 
     def tensors(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Yield (Hugging Face's name, tensor) as exactly as they are kept."""
+        """Yield (Hugging Face's name, tensor) at full precision."""
         if self.params is not None:
             return hf_tensors(self.model, self.params, np.float32)
         assert self.source is not None
@@ -54,7 +54,7 @@ class Exported(NamedTuple):
 
 def parameters(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
     """Return the policy's parameters as a nested dict, of a state's arrays by name."""
-    parts = ("trainable.policy.", "trainable.")  # with a value head beside it, and without
+    parts = ("trainable.policy.", "trainable.")  # with a value head, and without
     part = next(part for part in parts if any(name.startswith(part) for name in arrays))
     tree: dict[str, Any] = {}
     for name, array in arrays.items():
@@ -68,7 +68,7 @@ def parameters(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
 
 
 def of_step(run: Path, step: int) -> Exported:
-    """Read the policy of a run's checkpoint; raises InputError where there is none, or one of adapters alone."""
+    """Read the policy of a run's checkpoint; raises InputError without one, or if it holds adapters alone."""
     if not (run / CONFIG).is_file():
         raise InputError(f"{run}: not a run folder: it has no {CONFIG}; --step is for runs")
     trained = read_trained(run / CONFIG)
@@ -77,8 +77,8 @@ def of_step(run: Path, step: int) -> Exported:
         raise InputError(f"{run}: its checkpoints hold adapters alone; without --step its model/ is exported, merged")
     if step not in (steps := saved_steps(run)):
         raise InputError(f"{run}: no checkpoint of step {step}; it has {', '.join(map(str, steps)) or 'none'}")
-    own, named = run / "tokenizer", data.tokenizer.path or base.checkpoint
-    tokenizer = load_tokenizer(named or (own if own.exists() else Path(data.dir) / "tokenizer"))
+    folder, named = run / "tokenizer", data.tokenizer.path or base.checkpoint
+    tokenizer = load_tokenizer(named or (folder if folder.exists() else Path(data.dir) / "tokenizer"))
     with Checkpoints(run / CHECKPOINTS, is_read_only=True) as checkpoints:
         params = parameters(checkpoints.arrays(step))
         began = checkpoints.host(step)["run"]["inputs"]
@@ -93,43 +93,45 @@ def of_step(run: Path, step: int) -> Exported:
     return Exported(model_config(base, tokenizer), params, tokenizer, source, run, trained)
 
 
-def of_model(given: str) -> Exported:
-    """Open the model of a run's end or of a folder; raises InputError for what is neither."""
-    source, run = _folder_of(given), find_model(given)[1]
+def of_model(name: str) -> Exported:
+    """Open the model of a run's end or of a folder; raises InputError for anything else."""
+    source, run = _folder_of(name), find_model(name)[1]
     run = run.resolve() if run is not None else None
-    return Exported(load_model_config(source), None, load_tokenizer(source), source, run, find_asked(given)[1])
+    return Exported(load_model_config(source), None, load_tokenizer(source), source, run, find_asked(name)[1])
 
 
-def _folder_of(given: str) -> Path:
-    source = find_model(given)[0]
+def _folder_of(name: str) -> Path:
+    source = find_model(name)[0]
     if not source.exists():
-        raise InputError(f"{given}: no such folder here; a model of the hub is exported from the folder it lies in")
+        raise InputError(f"{name}: no such folder here; a model of the hub is exported from the folder it lies in")
     refuse_damaged_weights(source)
     return source
 
 
-def averaged(one: Exported, others: Sequence[str]) -> Exported:
+def averaged(exported: Exported, others: Sequence[str]) -> Exported:
     """Return the model with the mean of its weights and those of other models of its shape, in float32.
 
     Source: model soups (Wortsman et al. 2022); with the model that RL began with, WARP's last step (Ramé et al. 2024).
     Raises InputError for a model of another shape, or with other tokens.
     """
-    params = one.params if one.params is not None else load_checkpoint(str(one.source), "float32")[1]
+    params = exported.params if exported.params is not None else load_checkpoint(str(exported.source), "float32")[1]
     mean = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), params)
     sources = tuple(map(_folder_of, others))
-    for count, (given, source) in enumerate(zip(others, sources, strict=True), start=2):
+    for count, (name, source) in enumerate(zip(others, sources, strict=True), start=2):
         model, params = load_checkpoint(source, "float32")
         shapes = [jax.tree.map(np.shape, tree) for tree in (params, mean)]
-        if model.family != one.model.family or shapes[0] != shapes[1]:
-            raise InputError(f"--average {given}: its weights have other shapes than those of {one.run or one.source}")
-        if load_tokenizer(source).get_vocab() != one.tokenizer.get_vocab():
-            raise InputError(f"--average {given}: its tokens are not those of {one.run or one.source}")
+        if model.family != exported.model.family or shapes[0] != shapes[1]:
+            raise InputError(
+                f"--average {name}: its weights have other shapes than those of {exported.run or exported.source}"
+            )
+        if load_tokenizer(source).get_vocab() != exported.tokenizer.get_vocab():
+            raise InputError(f"--average {name}: its tokens are not those of {exported.run or exported.source}")
         mean = jax.tree.map(lambda so_far, leaf, n=count: so_far + (np.asarray(leaf) - so_far) / n, mean, params)
-    return one._replace(params=mean, others=sources)
+    return exported._replace(params=mean, others=sources)
 
 
 def remove_earlier(out: Path, source: Path | None) -> None:
-    """Remove what an earlier export's card lists and this one may not write; `source`, which is read, stays."""
+    """Remove files of an earlier export, as listed in its card; `source`, which is read, stays."""
     card = out / CARD
     listed = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
     for name in (*(gguf_path(out, kind).name for kind in KINDS), ASKED, TEMPLATE, "chat_template.jinja"):
@@ -139,42 +141,42 @@ def remove_earlier(out: Path, source: Path | None) -> None:
 
 
 def gguf_path(out: Path, kind: str) -> Path:
-    """Return where the GGUF file of an exported folder lies."""
+    """Return the path of the GGUF file in an exported folder."""
     return out / f"{out.resolve().name}-{kind}.gguf"
 
 
 def export(
-    one: Exported, out: Path, dtype: str, gguf: str, step: int | None, warn: Callable[[str], object]
+    exported: Exported, out: Path, dtype: str, gguf: str, step: int | None, warn: Callable[[str], object]
 ) -> list[Path]:
-    """Write folder, GGUF file if any, and card in place of an earlier export's; return the files that matter.
+    """Write folder, GGUF file if any, and card in place of an earlier export's; return the written paths.
 
-    `warn` is called with a line on what other programs read in another way.
+    `warn` is called with a line for each difference in how other programs read the model.
     """
-    read = list(one.others)
-    if one.source is not None and (one.params is None or one.others):
-        read.append(one.source)
+    read = list(exported.others)
+    if exported.source is not None and (exported.params is None or exported.others):
+        read.append(exported.source)
     if out.resolve() in [folder.resolve() for folder in read]:
         raise InputError(f"--out {out}: is the model itself; name another folder")
-    params = one.params if one.params is not None else load_checkpoint(str(one.source), dtype)[1]
-    # A model that others trained ends as its files say.
+    params = exported.params if exported.params is not None else load_checkpoint(str(exported.source), dtype)[1]
+    # The end tokens of a model that was trained elsewhere are in its files.
     ends: tuple[int, ...] = ()
-    if one.run is not None and one.trained is not None:
-        ends = ends_of_generation(one.trained.data, one.trained.model.checkpoint, one.tokenizer)
-    remove_earlier(out, one.source)
-    save_checkpoint(out, one.model, params, one.tokenizer, dtype=dtype, source=one.source, ends=ends)
-    if named := misreading_class(out, one.tokenizer):
+    if exported.run is not None and exported.trained is not None:
+        ends = ends_of_generation(exported.trained.data, exported.trained.model.checkpoint, exported.tokenizer)
+    remove_earlier(out, exported.source)
+    save_checkpoint(out, exported.model, params, exported.tokenizer, dtype=dtype, source=exported.source, ends=ends)
+    if named := misreading_class(out, exported.tokenizer):
         warn(
             f"{out}: AutoTokenizer of the installed transformers takes its class {named}, which cuts text otherwise "
             "than tokenizer.json: load the tokenizer by PreTrainedTokenizerFast.from_pretrained"
         )
-    if one.trained is not None:
-        keep_asked(out, one.trained)
+    if exported.trained is not None:
+        keep_asked(out, exported.trained)
     written = [out]
     if gguf:
         path = gguf_path(out, gguf)
-        save_gguf(path, one.model, one.tensors(), one.tokenizer, gguf, stop_tokens(out))
+        save_gguf(path, exported.model, exported.tensors(), exported.tokenizer, gguf, stop_tokens(out))
         if lost := set(stop_tokens(out)) - set(stop_tokens(path)):
-            names = ", ".join(str(one.tokenizer.convert_ids_to_tokens(token)) for token in sorted(lost))
+            names = ", ".join(str(exported.tokenizer.convert_ids_to_tokens(token)) for token in sorted(lost))
             warn(f"{path.name}: GGUF names three ends of an answer, and the model has more: {names}")
         if WHOLE in read_header(path).metadata:
             warn(
@@ -182,7 +184,7 @@ def export(
                 "ids, or it reads prompts otherwise than the model was taught"
             )
         written.append(path)
-    written.append(write_card(out, one.run, step, tuple(map(str, one.others))))
+    written.append(write_card(out, exported.run, step, tuple(map(str, exported.others))))
     return written
 
 

@@ -1,4 +1,4 @@
-"""Whether parameters can still be computed with; apart from `health`, which commands read that need no jax."""
+"""Check that parameters are finite. `health`, which commands without JAX import, does not contain it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from jaxrl_sql.runtime.health import HealthError, calmer
 
 
 def refuse_broken(step: int, phase: str, trainable: PyTree) -> None:
-    """Raise HealthError when parameters are not finite, or so large that nothing can be computed with them."""
+    """Raise HealthError when parameters are not finite, or too large to compute with."""
     if not bool(_is_sound(trainable)):
         raise HealthError(
-            f"step {step} ({phase}): the parameters are not finite or beyond all measure, and are not saved; "
-            f"{calmer(phase)}"
+            f"step {step} ({phase}): the parameters are not finite or too large, and are not saved; {calmer(phase)}"
         )
 
 

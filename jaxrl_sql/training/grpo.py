@@ -54,7 +54,7 @@ from jaxrl_sql.types import InputError
 class GrpoPhase:
     """A stage of GRPO as `run_phase` drives it.
 
-    `rollout_buffer` holds the batches that are not learned yet, `begun` what is sampled of the next rollout's answers.
+    `rollout_buffer` holds the batches that are not learned yet, `begun` the next rollout's samples so far.
     """
 
     run: TrainingRun
@@ -72,7 +72,7 @@ class GrpoPhase:
 
     @property
     def name(self) -> str:
-        """Return what the stage is called in the metrics."""
+        """Return the stage's name in the metrics."""
         return self.stage.name
 
     @property
@@ -95,22 +95,22 @@ class GrpoPhase:
         grpo_step(self.run, self, at)
 
     def policy_params(self, _at: int) -> Any:
-        """Return the policy as it stands."""
+        """Return the current policy."""
         return policy_params(self.state.trainable, self.state.frozen)
 
     def evaluated(self, at: int, numbers: Mapping[str, float]) -> None:
-        """Keep the course of the evaluations, which a second stage looks at."""
+        """Keep the history of the evaluations, which a second stage reads."""
         if self.progress.history[-1][0] != at:
             self.progress.history.append([at, score(self.run, numbers)])
 
     def snapshot(self) -> Snapshot:
-        """Return what a checkpoint holds: batches that are not learned yet go with it, and answers begun."""
+        """Return the checkpoint's contents, with the batches that are not learned yet and begun samples."""
         host = {"phase": self.stage.name, "progress": dataclasses.asdict(self.progress)}
         return Snapshot(self.state, host, to_arrays(self.rollout_buffer, self.begun))
 
 
 def grpo_step(s: TrainingRun, phase: GrpoPhase, at: int) -> None:
-    """Make the run's step `at` of GRPO (they count from 1, the cold start's too) and record it."""
+    """Make the run's step `at` of GRPO (counted from 1, with the cold start's steps) and record it."""
     grpo, stage = s.config.grpo, phase.stage
     began, compiled = time.perf_counter(), s.compiled.seconds
     numbers = {}
@@ -134,27 +134,27 @@ def grpo_step(s: TrainingRun, phase: GrpoPhase, at: int) -> None:
 
 
 def collect_rollouts(s: TrainingRun, phase: GrpoPhase, number: int, goes_ahead: bool) -> dict[str, float]:
-    """Sample, execute and reward what the next `grpo.steps_per_generation` steps learn from; return its numbers.
+    """Sample, execute and reward the answers for the next `grpo.steps_per_generation` steps; return their metrics.
 
-    Where it `goes_ahead`, free slots begin what the steps after them learn from.
+    If it `goes_ahead`, free slots begin the samples of the next rollout.
     """
     grpo, state, progress = s.config.grpo, phase.state, phase.progress
     phase.engine.params = policy_params(state.trainable, state.frozen)
     steps = grpo.steps_per_generation
-    found = collect_batch(
+    rollout = collect_batch(
         s, phase.engine, phase.order, progress.cursor, number // steps, grpo.prompts * steps, phase.begun, goes_ahead
     )
-    phase.begun = found.begun
+    phase.begun = rollout.begun
     phase.engine.params = None  # the updates donate them
     phase.engine.release()  # and may have the KV cache's memory
-    progress.cursor = found.cursor
-    longest, chosen = longest_answer(s.config.sampling)[1], found.chosen
+    progress.cursor = rollout.cursor
+    longest, chosen = longest_answer(s.config.sampling)[1], rollout.chosen
     if grpo.packing:
         size, micro_batches = grpo.prompts // grpo.minibatches, micro_batches_of(grpo, batch_ways(s.mesh.shape))
         groups = [group.trajectories for group in chosen]
         by_rows = order_by_rows(groups, longest, s.max_prompt_bucket, size, micro_batches, grpo.questions)
         chosen = [chosen[i] for i in by_rows]
-    keep_groups(s, s.config.sft.steps + number + 1, phase.stage.name, found.groups, chosen)
+    keep_groups(s, s.config.sft.steps + number + 1, phase.stage.name, rollout.groups, chosen)
     for start in range(0, len(chosen), grpo.prompts):
         batch = pack(chosen[start : start + grpo.prompts], longest, s.max_prompt_bucket, grpo.demonstrations)
         batch = with_schemas_once(batch, grpo.questions) if grpo.questions > 1 else batch
@@ -162,12 +162,12 @@ def collect_rollouts(s: TrainingRun, phase: GrpoPhase, number: int, goes_ahead: 
         if s.config.rollout.exact:
             batch = dataclasses.replace(batch, old_logprobs=batch.rollout_logprobs)
         is_known = batch.old_logprobs is not None and grpo.algorithm != "ppo"  # which needs old values, too
-        if steps > 1 and not is_known:  # the policy that sampled them will have moved on
+        if steps > 1 and not is_known:  # the policy that sampled them will have changed
             known = phase.old_logprobs(state, on_mesh(s, batch))
             old = {"old_logprobs": known.old_logprobs, "old_values": known.old_values}
             batch = dataclasses.replace(batch, **jax.tree.map(to_host, old))
         phase.rollout_buffer.append(batch)
-    return found.numbers
+    return rollout.numbers
 
 
 def on_mesh(s: TrainingRun, batch: GroupBatch) -> GroupBatch:
@@ -180,7 +180,7 @@ def on_mesh(s: TrainingRun, batch: GroupBatch) -> GroupBatch:
 def open_stage(
     s: TrainingRun, stage: Stage, trainable: Any, frozen: Any, progress: Progress, begin: ResumePoint
 ) -> GrpoPhase:
-    """Make what a stage's steps need; where the run goes on from inside of it, its state is the checkpoint's."""
+    """Make a stage's optimizer, state and engine; a run that resumes inside the stage takes the checkpoint's state."""
     grpo = s.config.grpo
     longest = grpo.loss.max_completion_tokens or longest_answer(s.config.sampling)[1]
     grpo = changed(grpo, {"loss.max_completion_tokens": longest})
@@ -205,12 +205,12 @@ def open_stage(
 
 
 def _order(s: TrainingRun) -> AnyOrder:
-    """Return the order of the training questions, with those of a database in a row where its schema is run once."""
+    """Return the order of the training questions, with those of a database in a row if they share its schema."""
     grpo, seed = s.config.grpo, s.config.seed
     if grpo.questions == 1:
         return Order(len(s.questions.train.prompts), seed)
     together = grpo.questions * grpo.dynamic_sampling.oversample
-    return SchemaOrder([one.db_path for one in s.questions.train.examples], together, seed)
+    return SchemaOrder([example.db_path for example in s.questions.train.examples], together, seed)
 
 
 def open_second_stage(s: TrainingRun, first: GrpoPhase, begin: ResumePoint) -> GrpoPhase:
@@ -243,9 +243,9 @@ def open_second_stage(s: TrainingRun, first: GrpoPhase, begin: ResumePoint) -> G
 
 
 def _reference(s: TrainingRun, trainable: Any, stage: Stage) -> Any:
-    """Keep a copy of what a stage starts from as the reference policy, where the KL penalty needs one.
+    """Keep a copy of a stage's first policy as the reference, if the KL penalty needs one.
 
-    New adapters need none: without them the frozen base is the start. Of trained ones the copy is of adapters only.
+    New adapters need none: the frozen base without them is the reference. Trained adapters are copied without the base.
     """
     is_base = s.config.model.lora.rank > 0 and stage.first == 0
     return jax.tree.map(lambda x: x.copy(), trainable) if s.config.grpo.kl.coef > 0 and not is_base else None

@@ -1,4 +1,4 @@
-"""Hashes of the files and questions that a run reads, so that it resumes over nothing else.
+"""Hashes of the files and questions that a run reads; it resumes only with the same ones.
 
 A checkpoint holds no base of adapters, no frozen weights, no questions and no databases: they are read again when the
 run resumes, and a path does not identify its content. Files that settings name are read whole; of databases
@@ -20,7 +20,7 @@ from jaxrl_sql.text2sql.prompts.prompts import PromptSet
 from jaxrl_sql.text2sql.prompts.template import template_file
 from jaxrl_sql.types import InputError
 
-# Other files of a folder, such as a hub's README or results of evaluations, decide nothing.
+# Other files of a folder, such as a hub's README or results of evaluations, do not affect the run.
 _READ = re.compile(
     r"((generation_|tokenizer_)?config|tokenizer|special_tokens_map|added_tokens|vocab)\.json|"
     r"(vocab|merges)\.txt|tokenizer\.model|.*\.jinja"
@@ -32,7 +32,7 @@ _READERS = 8
 def file_inputs(recipe: str, data: DataConfig, base: str) -> dict[str, str]:
     """Return the hash of each file of the `base` model and the tokenizer, and of other named files, by key and name.
 
-    A folder that was moved has the same ones; a file that is not there has none.
+    A moved folder has the same ones; a missing file has none.
     """
     files = dict(_files(recipe.rpartition(":")[0], data, base))
     with ThreadPoolExecutor(_READERS) as pool:
@@ -62,7 +62,7 @@ def digest(questions: PromptSet) -> str:
 
 
 def base_inputs(inputs: Mapping[str, str]) -> dict[str, str]:
-    """Return those of the base model alone."""
+    """Return the hashes of the base model alone."""
     return {name: value for name, value in inputs.items() if name.startswith("model.checkpoint")}
 
 
@@ -73,7 +73,7 @@ def question_input(questions: PromptSet, prompts: str) -> str:
 
 
 def refuse_other_inputs(folder: Path, began: Mapping[str, str], now: Mapping[str, str]) -> None:
-    """Raise InputError with the names of all inputs that differ from those of the run's begin, are missing or new."""
+    """Raise InputError with the names of all inputs that differ from those at the run's start, are missing or new."""
     others = sorted(name for name in {**began, **now} if began.get(name) != now.get(name))
     if others:
         raise InputError(

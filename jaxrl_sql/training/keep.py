@@ -1,4 +1,4 @@
-"""What a run keeps of its answers: a few as plain lines (`samples.jsonl`), all of them as `runtime/rollouts` does."""
+"""The answers that a run keeps: a few as plain lines (`samples.jsonl`), and all of them by `runtime/rollouts`."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from jaxrl_sql.training.collect import Group
 from jaxrl_sql.training.training_run import TrainingRun
 from jaxrl_sql.types import Example, Record, Response, Turn, whole_text
 
-# More than one sees of an advantage, and packs well.
+# Digits of an advantage: more than a reader needs, and few enough to compress well.
 _DIGITS = 4
 
 
 def keep_groups(s: TrainingRun, step: int, phase: str, groups: Sequence[Group], chosen: Sequence[Group]) -> None:
-    """Keep what was generated for `step`; `chosen` is what is learned from, in order."""
+    """Keep the groups that were generated for `step`; `chosen` are those that are learned, in order."""
     for group in groups[: s.config.run.samples_per_step]:
-        one = group.scored[0]
+        scored = group.scored[0]
         text, reason = whole_text(group.responses[0]), group.trajectories[0].finish_reason
-        s.write_sample(step, phase, group.example, text, reason, one.sql, one.status, one.reward.total)
+        s.write_sample(step, phase, group.example, text, reason, scored.sql, scored.status, scored.reward.total)
     if not s.outputs.rollouts.keeps:
         return
     keep_tokens(s)
@@ -38,9 +38,9 @@ def keep_groups(s: TrainingRun, step: int, phase: str, groups: Sequence[Group], 
 
 
 def keep_advantages(s: TrainingRun, step: int, rollout_step: int, part: int, batch: GroupBatch) -> None:
-    """Keep the advantages that `step` learns by: of part `part` of what was chosen at `rollout_step`.
+    """Keep the advantages of `step`, which learns part `part` of the groups that were chosen at `rollout_step`.
 
-    Of tokens that differ in theirs it is the mean over what an answer is trained on.
+    Where an answer's tokens differ in theirs, their mean over the trained tokens is kept.
     """
     if not s.outputs.rollouts.keeps or batch.advantage is None:
         return
@@ -51,8 +51,8 @@ def keep_advantages(s: TrainingRun, step: int, rollout_step: int, part: int, bat
     else:
         mean = advantage[..., 0]
     rows = [[_rounded(value) for value in row] for row in mean.tolist()]
-    found = {"step": step, "rollout_step": rollout_step, "part": part, "advantages": rows}
-    s.outputs.rollouts.write("train", [found])
+    record = {"step": step, "rollout_step": rollout_step, "part": part, "advantages": rows}
+    s.outputs.rollouts.write("train", [record])
 
 
 def keep_evaluation(
@@ -61,22 +61,22 @@ def keep_evaluation(
     """Keep the answers to a held-out split at `step`, each by itself; its reward is its score."""
     examples, rule = s.questions.evals[split].examples, s.questions.rules[split]
     shown = list(zip(examples, answered, verdicts, strict=True))
-    for example, said, verdict in shown[: s.config.run.samples_per_step]:
-        text, score = whole_text(_response(said)), verdict.scores.get(rule, 0.0)
-        s.write_sample(step, f"eval/{split}", example, text, _reason(said), verdict.sql, verdict.status, score)
+    for example, answer, verdict in shown[: s.config.run.samples_per_step]:
+        text, score = whole_text(_response(answer)), verdict.scores.get(rule, 0.0)
+        s.write_sample(step, f"eval/{split}", example, text, _reason(answer), verdict.sql, verdict.status, score)
     if s.outputs.rollouts.keeps:
-        s.outputs.rollouts.write("eval", [_evaluated(step, f"eval/{split}", rule, *one) for one in shown])
+        s.outputs.rollouts.write("eval", [_evaluated(step, f"eval/{split}", rule, *evaluated) for evaluated in shown])
 
 
 def keep_tokens(s: TrainingRun) -> None:
-    """Keep what the tokens say, where they are not kept yet."""
+    """Keep the texts of the tokens, unless a file already has them."""
     if not s.outputs.rollouts.has_tokens:
-        s.outputs.rollouts.write_tokens([one.decode(errors="replace") for one in token_bytes(s.task.tokenizer)])
+        s.outputs.rollouts.write_tokens([token.decode(errors="replace") for token in token_bytes(s.task.tokenizer)])
 
 
 def question_of(example: Example) -> Record:
-    """Return what of a question its answers are read and judged with again; a server's URL without its password."""
-    found = {
+    """Return the fields of a question with which its answers are read and judged again; URLs without passwords."""
+    record = {
         "uid": example.uid,
         "db_id": example.db_id,
         "db_path": example.db_path,
@@ -92,45 +92,45 @@ def question_of(example: Example) -> Record:
         "has_tables": bool(example.gold_tables),
         "answerable": example.answerable,
     }
-    return {name: value for name, value in found.items() if value not in ("", [], {}, False) or name == "answerable"}
+    return {name: value for name, value in record.items() if value not in ("", [], {}, False) or name == "answerable"}
 
 
 def _group(step: int, phase: str, group: Group, chosen: int | None) -> Record:
     answers = [
         {
             "turns": [_turn(turn) for turn in trajectory.turns],
-            "sql": one.sql,
-            "status": one.status,
-            "gold_status": one.gold_status,
-            "stop": one.stop,
-            "reward": _rounded(one.reward.total),
-            "parts": plain(one.reward.parts),
+            "sql": scored.sql,
+            "status": scored.status,
+            "gold_status": scored.gold_status,
+            "stop": scored.stop,
+            "reward": _rounded(scored.reward.total),
+            "parts": plain(scored.reward.parts),
             "weight": weight,
             "finish_reason": trajectory.finish_reason,
         }
-        for trajectory, one, weight in zip(group.trajectories, group.scored, group.weights, strict=True)
+        for trajectory, scored, weight in zip(group.trajectories, group.scored, group.weights, strict=True)
     ]
     return {"step": step, "phase": phase, "chosen": chosen, **question_of(group.example), "answers": answers}
 
 
-def _evaluated(step: int, phase: str, rule: str, example: Example, said: Answered, verdict: Verdict) -> Record:
-    response = _response(said)
+def _evaluated(step: int, phase: str, rule: str, example: Example, answered: Answered, verdict: Verdict) -> Record:
+    response = _response(answered)
     turns = [["assistant", response]] if isinstance(response, str) else [[role, text] for role, text in response]
     answer = {
         "turns": turns,
-        "finish_reason": _reason(said),
+        "finish_reason": _reason(answered),
         "sql": verdict.sql,
         "status": verdict.status,
         "gold_status": verdict.gold_status,
         "stop": verdict.stop,
         "reward": _rounded(verdict.scores.get(rule, 0.0)),
-        **({"fault": said.fault} if said.fault else {}),
+        **({"fault": answered.fault} if answered.fault else {}),
     }
     return {"step": step, "phase": phase, "rule": rule, **question_of(example), "answers": [answer]}
 
 
-def _response(said: Answered) -> Response:
-    return said.responses[0] if said.responses else ""
+def _response(answered: Answered) -> Response:
+    return answered.responses[0] if answered.responses else ""
 
 
 def _reason(answered: Answered) -> str:
@@ -138,7 +138,7 @@ def _reason(answered: Answered) -> str:
 
 
 def _turn(turn: Turn) -> list[Any]:
-    """Return [role, text], and of what was sampled its token ids and the log-probabilities it was sampled with."""
+    """Return [role, text], followed by token ids and behaviour log-probabilities for sampled turns."""
     logprobs = turn.behavior_logprobs or turn.logprobs
     if not logprobs:
         return [turn.role, turn.text]

@@ -15,7 +15,7 @@ from jaxrl_sql.config import MeshConfig, TrainConfig, load_config
 from jaxrl_sql.types import InputError
 
 GRACE_S = 300
-"""How long before the end a run hears of it: a step is finished and saved in that time."""
+"""Seconds between the signal and the end of a job: enough to finish a step and save."""
 _PORT = 8476  # JAX's own for TPUs
 _RESTARTS = 1000
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,50}[a-z0-9])?")
@@ -23,7 +23,7 @@ _NAME = re.compile(r"[a-z]([-a-z0-9]{0,50}[a-z0-9])?")
 
 @dataclass(frozen=True)
 class LaunchOptions:
-    """How a run is started on several hosts; the fields are the options of the command `launch`."""
+    """Options of the command `launch`, which starts a run on several hosts."""
 
     form: str
     hosts: int
@@ -43,13 +43,13 @@ class LaunchOptions:
 
 
 def train_command(launch: LaunchOptions) -> list[str]:
-    """Return the words that every host runs: the same each time, so that it begins the run, or goes on with it."""
+    """Return the command that every host runs: the same each time, to start the run or to resume it."""
     files = [word for file in launch.files for word in ("--config", str(file))]
     return [*shlex.split(launch.program), "train", *files, *launch.overrides, "mesh.processes=0", "run.resume=true"]
 
 
 def slurm(launch: LaunchOptions, run: str) -> str:
-    """Return a batch script: a task a host unless `--tasks` says more, queued again until the model is there."""
+    """Return a batch script: one task per host unless `--tasks` sets more, requeued until the model exists."""
     asks = [
         f"--job-name={launch.name}", f"--nodes={launch.hosts}", f"--ntasks-per-node={launch.tasks}",
         *([f"--gpus-per-node={launch.chips}"] if launch.chips else []),
@@ -59,9 +59,9 @@ def slurm(launch: LaunchOptions, run: str) -> str:
     ]  # fmt: skip
     return f"""#!/bin/bash
 # Submit it with `sbatch FILE`. {launch.folder}, with what the configuration names, is on storage that all hosts see.
-{"".join(f"#SBATCH {one}{chr(10)}" for one in asks)}
-# A SIGTERM of preemption, or {GRACE_S} s before the time limit, is for the tasks: they save and end. Who cancels a job
-# sends one to this script, too, and wants no more of it.
+{"".join(f"#SBATCH {option}{chr(10)}" for option in asks)}
+# A SIGTERM of preemption, or {GRACE_S} s before the time limit, is for the tasks: they save and end. scancel sends
+# one to this script, too, and the job is not requeued.
 cancelled=
 trap 'cancelled=1' TERM
 srun --kill-on-bad-exit=1 {shlex.join(train_command(launch))}
@@ -69,13 +69,13 @@ code=$?
 if [ $code -ne 0 ] || [ -n "$cancelled" ] || [ -e {shlex.quote(f"{run}/model/config.json")} ]; then
     exit $code
 fi
-# It was asked to stop before its end, and goes on in its next turn.
+# The run was stopped before its end, and resumes when the job starts again.
 scontrol requeue "$SLURM_JOB_ID"
 """
 
 
 def jobset(launch: LaunchOptions, run: str) -> str:
-    """Return a JobSet: an indexed job of a pod a host, which is started again as a whole when a pod of it fails."""
+    """Return a JobSet: an indexed job with one pod per host, which restarts as a whole if a pod fails."""
     if not launch.image:
         raise InputError("--image is missing: the container image that holds jaxrl-sql and its JAX")
     if not launch.claim:
@@ -83,7 +83,7 @@ def jobset(launch: LaunchOptions, run: str) -> str:
             "--claim is missing: the persistent volume claim that all pods mount at the folder of --folder"
         )
     done = shlex.quote(f"{run}/model/config.json")
-    # A pod that saved and ended before its run did is no success: a failure starts the set again.
+    # A pod that saved and ended before its run did must fail, to restart the set.
     run = f"cd {shlex.quote(launch.folder)} && {shlex.join(train_command(launch))} && test -e {done}"
     # The name that a headless service gives to the pod of index 0.
     first = f"{launch.name}-hosts-0-0.{launch.name}:{_PORT}"
@@ -175,7 +175,7 @@ FORMS: Mapping[str, Callable[[LaunchOptions, str], str]] = {
 
 
 def launch_file(launch: LaunchOptions) -> str:
-    """Return the file; raises InputError for a configuration or options that no run could be started with."""
+    """Return the file; raises InputError for a configuration or options that cannot start a run."""
     config = load_config(TrainConfig, launch.files, launch.overrides)
     if launch.hosts < 1 or launch.tasks < 1 or launch.chips < 0:
         raise InputError(f"--hosts {launch.hosts} --tasks {launch.tasks} --chips {launch.chips}: at least 1, 1 and 0")
@@ -198,7 +198,7 @@ def launch_file(launch: LaunchOptions) -> str:
 
 
 def _check_mesh(mesh: MeshConfig, chips: int) -> None:
-    """Raise InputError for a mesh that so many chips do not make up."""
+    """Raise InputError for a mesh whose size is not the number of chips."""
     sizes = [mesh.data, mesh.fsdp, mesh.tensor]
     known = 1
     for size in sizes:

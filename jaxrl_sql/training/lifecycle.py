@@ -1,12 +1,11 @@
-"""How a phase goes from its first step to its last: stop, resume, evaluate and save, for GRPO and for supervised steps.
+"""The course of a phase from its first step to its last: stop, resume, evaluate and save, for GRPO and SFT.
 
 `run_phase` keeps four rules of order:
 
 1. Evaluate before save: a step's evaluation rates its checkpoint.
-2. Resume: a phase that goes on from a checkpoint first makes the evaluation that the stop came before, and saves it.
+2. Resume: a phase that resumes from a checkpoint first makes the evaluation that the stop prevented, and saves it.
 3. Preempted: a step that was left changed nothing, so the step before it is saved, and the run ends.
-4. Last: the last step is evaluated and saved whatever the intervals say; a run that is to stop saves, and evaluates
-   when it goes on.
+4. Last: the last step is always evaluated and saved; a run that is to stop saves, and evaluates when it resumes.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from jaxrl_sql.types import Example, InputError
 
 
 class Snapshot(NamedTuple):
-    """What a checkpoint of a phase holds: the state, what the host must know to go on, and arrays of its own."""
+    """A phase's checkpoint: the state, the host's data for resuming, and arrays of its own."""
 
     state: TrainState
     host: Mapping[str, Any]
@@ -48,7 +47,7 @@ class Phase(Protocol):
 
     @property
     def name(self) -> str:
-        """Return what the phase is called in the metrics."""
+        """Return the phase's name in the metrics."""
         ...
 
     @property
@@ -80,16 +79,16 @@ class Phase(Protocol):
         ...
 
     def evaluated(self, at: int, numbers: Mapping[str, float]) -> None:
-        """Take note of the evaluation after step `at`."""
+        """Record the evaluation after step `at`."""
         ...
 
     def snapshot(self) -> Snapshot:
-        """Return what a checkpoint holds now."""
+        """Return the contents of a checkpoint."""
         ...
 
 
 def run_phase(s: TrainingRun, phase: Phase, begin: ResumePoint) -> bool:
-    """Make a phase's steps, from where the run begins or resumes; return False when the run has been asked to stop.
+    """Make a phase's steps, from where the run begins or resumes; return False if a stop was requested.
 
     Raises HealthError for a policy whose numbers are broken.
     """
@@ -111,14 +110,14 @@ def run_phase(s: TrainingRun, phase: Phase, begin: ResumePoint) -> bool:
     return True
 
 
-def _make_step(s: TrainingRun, phase: Phase, at: int, made: Callable[[], None]) -> bool:
-    """Make a phase's step, evaluate and save where that is due; return False when the run has been asked to stop.
+def _make_step(s: TrainingRun, phase: Phase, at: int, on_step: Callable[[], None]) -> bool:
+    """Make a phase's step, evaluate and save if due; return False if a stop was requested.
 
-    `made` is called when the step is made.
+    `on_step` is called after the step.
     """
     try:
         phase.step(at)
-        made()
+        on_step()
         s.status.surplus.made_step()
         if drop_programs(s.compiled):
             s.note(
@@ -148,16 +147,16 @@ def _evaluate_if_due(s: TrainingRun, phase: Phase, at: int) -> None:
 
 
 def _is_save_due(s: TrainingRun, phase: Phase, at: int) -> bool:
-    """Return whether step `at` is saved; what it rests on was agreed on, so that all processes save or none."""
+    """Return whether step `at` is saved; all processes decide by the same data, so all save or none."""
     run = s.config.run
     is_rated = run.keep_best > 0 and s.status.evaluation_of(at) is not None
     return at == phase.last or phase.is_over or s.status.is_stopping or is_rated or at % run.checkpoint_every == 0
 
 
 def save(s: TrainingRun, step: int, snapshot: Snapshot) -> None:
-    """Start to save a checkpoint, without the frozen base: it is where the run's start is, and never changes.
+    """Start to save a checkpoint, without the frozen base, which never changes and is read from its source.
 
-    An evaluation of this step goes with it and rates it. Raises HealthError, and saves nothing, when parameters are
+    An evaluation of this step is saved with it and rates it. Raises HealthError, and saves nothing, when parameters are
     broken.
     """
     with s.display.work("saving a checkpoint", is_told=False):
@@ -187,25 +186,25 @@ def _save(s: TrainingRun, step: int, snapshot: Snapshot) -> None:
 
 
 def restore(s: TrainingRun, step: int, like: TrainState) -> tuple[TrainState, dict[str, Any], dict[str, np.ndarray]]:
-    """Return (state, host, arrays) of a checkpoint, each array where it is in `like`, with its frozen base."""
+    """Return (state, host, arrays) of a checkpoint, each array with the sharding of `like`, with its frozen base."""
     with s.display.work(f"reading the checkpoint of step {step}"):
         state, host, arrays = s.outputs.checkpoints.restore(step, dataclasses.replace(like, frozen=None))
     return dataclasses.replace(state, frozen=like.frozen), host, arrays
 
 
 def score(s: TrainingRun, numbers: Mapping[str, float]) -> float:
-    """Return what an evaluation says by `run.best_by`; 0 of one that was cut short.
+    """Return the value of `run.best_by` in an evaluation; 0 if it was cut short.
 
     Raises InputError when no number has that name and the best checkpoints are to be kept.
     """
-    found = best_by(s.config.run.best_by, numbers)
-    if found is None and numbers and s.config.run.keep_best:
+    value = best_by(s.config.run.best_by, numbers)
+    if value is None and numbers and s.config.run.keep_best:
         raise InputError(f"run.best_by={s.config.run.best_by!r} names no number of an evaluation")
-    return found or 0.0
+    return value or 0.0
 
 
 def tell_end(s: TrainingRun) -> None:
-    """Show how long this session took, what it wrote, and three commands that go on from it, ready to be given."""
+    """Show the duration of this session, the files it wrote, and three commands to run next."""
     activity = s.display.activity
     compiled = activity.compiled
     s.note(
@@ -220,12 +219,12 @@ def tell_end(s: TrainingRun) -> None:
 
 
 def next_commands(s: TrainingRun) -> Iterator[str]:
-    """Yield the commands that write the report again, ask the model, and evaluate it, as a shell takes them."""
+    """Yield the commands that write the report again, ask the model, and evaluate it, quoted for a shell."""
     run, data = str(s.folder), s.config.data
     split = data.evals[0] if data.evals else data.train
     yield shlex.join(["jaxrl-sql", "report", run])
-    one = next(iter(next(iter(s.questions.evals.values()), s.questions.train).examples))
-    yield shlex.join(["jaxrl-sql", "ask", "--model", run, *_asked(one)])
+    example = next(iter(next(iter(s.questions.evals.values()), s.questions.train).examples))
+    yield shlex.join(["jaxrl-sql", "ask", "--model", run, *_asked(example)])
     if s.caller.examples is not None or s.caller.evals is not None:  # in no folder
         return
     folder = Path(data.dir) / split

@@ -32,39 +32,39 @@ _HASHED = (".safetensors", ".gguf", ".json", ".jinja", ".yaml")
 
 
 def keep_asked(folder: Path, trained: TrainedModel) -> None:
-    """Write to a model's folder how it is asked: recipe, prompt, stops, turns and lengths, as its run had them.
+    """Write a model's prompt settings to its folder: recipe, prompt, stops, turns and lengths of its run.
 
-    `model_locator.find_asked` reads it. No path of this machine goes along: a template of one's own is copied, and of a
-    recipe that is code, and of the folders that shown examples and word vectors come from, the last name stays.
+    `model_locator.find_asked` reads it. Paths of this machine are left out: a custom template is copied, and paths of
+    custom recipes, few-shot examples and word vectors are cut to their last name.
     """
-    settings, template = trained.data, trained.data.chat.template
+    section, template = trained.data, trained.data.chat.template
     last_names = {
         key: Path(path).name
         for key, path in (
-            ("dir", settings.dir),
-            ("select.include_ids", settings.select.include_ids),
-            ("retrieval.synonyms", settings.retrieval.synonyms),
+            ("dir", section.dir),
+            ("select.include_ids", section.select.include_ids),
+            ("retrieval.synonyms", section.retrieval.synonyms),
         )
     }
     if template and template not in template_names():
         shutil.copyfile(template_file(template), folder / TEMPLATE)
         template = TEMPLATE
-    data = asked_by(changed(settings, {**last_names, "chat.template": template, "tokenizer.path": ""}))
+    data = asked_by(changed(section, {**last_names, "chat.template": template, "tokenizer.path": ""}))
     place, colon, name = trained.recipe.rpartition(":")
-    kept: dict[str, Any] = {"recipe": f"{Path(place).name}:{name}" if colon else trained.recipe, "data": data}
-    for section, fields in ASKED_TOO.items():
-        values = dataclasses.asdict(getattr(trained, section))
-        kept[section] = {name: values[name] for name in fields}
-    comment = "# How the model of this folder is asked, as it was trained: jaxrl-sql reads it.\n"
-    (folder / ASKED).write_text(comment + yaml.safe_dump(kept, sort_keys=False), encoding="utf-8")
+    settings: dict[str, Any] = {"recipe": f"{Path(place).name}:{name}" if colon else trained.recipe, "data": data}
+    for key, fields in ASKED_TOO.items():
+        values = dataclasses.asdict(getattr(trained, key))
+        settings[key] = {name: values[name] for name in fields}
+    comment = "# The prompt settings of this model's training, read by jaxrl-sql.\n"
+    (folder / ASKED).write_text(comment + yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
 
 
 def write_card(folder: Path, run: Path | None, step: int | None = None, averaged: Sequence[str] = ()) -> Path:
     """Write README.md to the folder of an exported model and return its path.
 
-    run: the folder of the training, None where it is not known; step: the checkpoint's, None for the end; averaged:
-    the models whose weights are in the mean, so that the run's accuracies are not this model's. Paths of this machine
-    are left out: of folders the card has only the last name.
+    run: the folder of the training, None if unknown; step: the checkpoint's, None for the end; averaged: the models
+    whose weights are in the mean, so that the run's accuracies are not this model's. Paths of this machine are left
+    out: the card has only the last name of folders.
     """
     bases = _lineage(run)
     front = _front(bases)
@@ -74,22 +74,22 @@ def write_card(folder: Path, run: Path | None, step: int | None = None, averaged
     else:
         lines += _training(run, bases, step)
     if averaged:
-        names_of = ", ".join(_name(one) for one in averaged)
+        names_of = ", ".join(_name(path) for path in averaged)
         lines += [f"The weights are the mean of these and of {names_of}. No run measured its accuracy.", ""]
     elif run is not None:
         lines += _accuracies(run, step)
     lines += ["## Files", "", "| file | bytes | SHA-256 |", "|---|---|---|"]
-    files = sorted(one for one in folder.iterdir() if one.suffix in _HASHED)
-    lines += [f"| `{one.name}` | {one.stat().st_size} | `{_sha256(one)}` |" for one in files]
+    files = sorted(path for path in folder.iterdir() if path.suffix in _HASHED)
+    lines += [f"| `{path.name}` | {path.stat().st_size} | `{_sha256(path)}` |" for path in files]
     path = folder / CARD
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
 
 
 def _lineage(run: Path | None) -> list[str]:
-    """Return the paths and names of a run's bases, from its own to the one that no run here trained; none of none."""
+    """Return the paths and names of a run's bases, from its own to one that no run here trained."""
     bases: list[str] = []
-    with suppress(InputError):  # a base is gone
+    with suppress(InputError):  # a base is missing
         while run is not None and len(bases) < _LONGEST_LINEAGE:
             base = load_config(TrainConfig, run / CONFIG).model.checkpoint
             if not base:
@@ -100,12 +100,12 @@ def _lineage(run: Path | None) -> list[str]:
 
 
 def _license(bases: Sequence[str]) -> str:
-    """Return the licence that the first of the bases names which names one."""
+    """Return the licence of the first base that names one."""
     return next((named for base in bases if (named := license_of(base) or _license_in(base))), "")
 
 
 def _license_in(base: str) -> str:
-    """Return the licence that a GGUF file names, as the hub writes it; empty where it names none."""
+    """Return the licence in a GGUF file's metadata, as the hub writes it; empty without one."""
     path = Path(base)
     if not path.is_file() or not is_gguf(path):
         return ""
@@ -114,7 +114,7 @@ def _license_in(base: str) -> str:
 
 
 def _front(bases: Sequence[str]) -> list[str]:
-    """Return the block that the hub reads: the licence is the base's, and `other` where it says none."""
+    """Return the block that the hub reads: the licence is the base's, or `other` without one."""
     front = [
         f"license: {_license(bases) or 'other'}",
         "pipeline_tag: text-generation",
@@ -125,12 +125,12 @@ def _front(bases: Sequence[str]) -> list[str]:
 
 
 def _name(model: str) -> str:
-    """Return a model's name on the hub, or of its folder."""
+    """Return a model's name on the hub, or its folder's name."""
     return repo_of(model) or Path(model.removesuffix("/model")).name
 
 
 def _training(run: Path, bases: Sequence[str], step: int | None) -> list[str]:
-    """Return what was trained, on what and how, as a table."""
+    """Return a table of the base models, the data and the settings of the training."""
     config = load_config(TrainConfig, run / CONFIG)
     names_of = [_name(base) for base in bases]
     data, grpo, sft, again = config.data, config.grpo, config.sft, config.second_stage.steps
@@ -157,7 +157,7 @@ def _accuracies(folder: Path, step: int | None) -> list[str]:
     """Return the accuracy of each split before and after, with intervals of 95 %."""
     try:
         run: Run | None = load_run(folder)
-    except InputError:  # the folder has a configuration and no metrics
+    except InputError:  # the folder has no metrics
         run = None
     rows = [row for split in _splits(run) for row in _split_rows(run, split, step)] if run is not None else []
     if not rows:
@@ -179,14 +179,14 @@ def _splits(run: Run) -> list[str]:
 
 def _split_rows(run: Run, split: str, step: int | None) -> list[str]:
     key = f"eval/{split}/accuracy"
-    rows = [one for one in run.metrics if isinstance(one.get(key), int | float)]
-    rows = [one for one in rows if step is None or one["step"] <= step]
+    rows = [record for record in run.metrics if isinstance(record.get(key), int | float)]
+    rows = [record for record in rows if step is None or record["step"] <= step]
     if not rows:
         return []
     count = int(rows[-1].get(f"eval/{split}/count", 0))
-    last = step or max(one["step"] for one in run.metrics)
+    last = step or max(record["step"] for record in run.metrics)
     only = rows[0]["step"] if len(rows) == 1 else None  # the start's, or the end's
-    before, after = (_score(one, split, count) for one in (rows[0], rows[-1]))
+    before, after = (_score(record, split, count) for record in (rows[0], rows[-1]))
     before, after = "not measured" if only == last else before, after if only in (None, last) else "not measured"
     return [f"| {_plain(split)} | {count} | {before} | {after} |"]
 

@@ -1,6 +1,6 @@
-"""What is known before the first step: lengths, what will be compiled, and whether memory and disk have room for it.
+"""Checks before the first step: lengths, programs to be compiled, and room in memory and on disk.
 
-Nothing is compiled or sampled for it. What memory it takes is `planning`'s estimate, by formula; `plan` says more.
+Nothing is compiled or sampled. The memory is `planning`'s estimate, by formula; `plan` reports more.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from jaxrl_sql.training.training_run import TrainingRun
 from jaxrl_sql.types import InputError
 
 ENGINE_COUNTS = ("prefix_reuse", "occupancy")
-"""What an evaluation says of its engine, beside what it says of the answers."""
+"""Metrics of the engine in an evaluation, next to those of the answers."""
 PROGRAMS = frozenset({"update", "score", "compared", "measure", "prefill_chunk", "decode_chunk"})
-"""The programs that take long to compile, by what JAX calls them: beside them are many small ones."""
+"""Programs that take long to compile, by JAX's name; a run also compiles many small ones."""
 
 
 def preflight(s: TrainingRun) -> TrainConfig:
-    """Refuse what cannot fit, before anything is compiled, and report what the run will need.
+    """Refuse a run that cannot fit, before anything is compiled, and report its requirements.
 
     Return the configuration with the layout and KV blocks of its rollouts.
     """
@@ -48,8 +48,8 @@ def preflight(s: TrainingRun) -> TrainConfig:
     check_positions(s)
     check_best(s)
     prompts = [*s.questions.evals.values(), *([s.questions.train] if s.config.grpo.steps or s.config.sft.steps else [])]
-    lengths = [length for made in prompts for length in made.lengths()]
-    count = sum(len(made.prompts) for made in prompts)
+    lengths = [length for prompt_set in prompts for length in prompt_set.lengths()]
+    count = sum(len(prompt_set.prompts) for prompt_set in prompts)
     s.note(f"prompts: {count:,} of {min(lengths)} to {max(lengths)} tokens; {_programs(s)}")
     config = find_kv_blocks(s, find_layout(s, max(lengths)), max(lengths))
     check_memory(s, config.workload(max(lengths)))
@@ -57,7 +57,7 @@ def preflight(s: TrainingRun) -> TrainConfig:
 
 
 def check_memory(s: TrainingRun, sections: WorkloadSections) -> None:
-    """Refuse what devices and disk have no room for, and report what a step needs of each device."""
+    """Refuse a run without room on devices or disk, and report the memory per device of a step."""
     model = PlannedModel(s.config.model, s.model)
     work = find_workload(model.section, sections, rules.batch_ways(s.mesh.shape))
     fused = is_fused(model, s.mesh.devices.flat[0].platform)
@@ -83,7 +83,7 @@ def check_memory(s: TrainingRun, sections: WorkloadSections) -> None:
 def check_budget(s: TrainingRun) -> None:
     """Refuse a budget of tokens without room for an answer, or for the questions of a schema, which stay together.
 
-    Nor may it cut a group that a recipe's own loss sees whole.
+    It must not cut a group for a recipe's own loss, which needs whole groups.
     """
     grpo = s.config.grpo
     if not (grpo.steps and grpo.max_tokens_per_device):
@@ -105,7 +105,7 @@ def check_budget(s: TrainingRun) -> None:
 
 
 def tell_uneven_parts(s: TrainingRun) -> None:
-    """Report what parts of a batch cost that have fewer prompts than the mesh has shards for them."""
+    """Report the cost of parts of a batch with fewer prompts than the mesh has shards."""
     grpo, sft, ways = s.config.grpo, s.config.sft, rules.batch_ways(s.mesh.shape)
     for name, steps, prompts, parts in (
         ("grpo", grpo.steps, grpo.prompts // grpo.minibatches, grpo.gradient_accumulation_steps),
@@ -122,8 +122,8 @@ def tell_uneven_parts(s: TrainingRun) -> None:
 
 
 def find_layout(s: TrainingRun, longest: int) -> TrainConfig:
-    """Return the configuration with a layout for `rollout.mesh=auto`, found once for a run: its folder keeps it."""
-    device, asked = s.mesh.local_devices[0], s.config.rollout.mesh
+    """Return the configuration with a layout for `rollout.mesh=auto`, found once per run and saved in its folder."""
+    device, wanted = s.mesh.local_devices[0], s.config.rollout.mesh
     have = min(processes.exchange([device_memory(s.mesh)]))
     turns = max(s.config.sampling.turns, s.config.validation.sampling.turns)
     machine = Machine(device.platform, len(s.mesh.local_devices), have, known_chip(device))
@@ -132,21 +132,21 @@ def find_layout(s: TrainingRun, longest: int) -> TrainConfig:
     rollout = with_layout(sections, model, s.mesh, machine, is_shared)
     layout = rollout.mesh
     if layout != "training":
-        replica_grid(s.mesh, *map(int, layout.split("x")))  # refuses what the devices do not make up
+        replica_grid(s.mesh, *map(int, layout.split("x")))  # refuses a layout that does not match the devices
     elif is_shared:
         raise InputError(
             "several turns on several processes need copies of the model, which do not fit: give a process more devices"
         )
-    if layout != asked:
+    if layout != wanted:
         s.keep_config(rollout=rollout)
     if s.mesh.size > 1:
-        said = "on the mesh that trains" if layout == "training" else f"by copies, replicas x tensor = {layout}"
-        s.note(f"answers are sampled {said} (rollout.mesh)")
+        layout_text = "on the mesh that trains" if layout == "training" else f"by copies, replicas x tensor = {layout}"
+        s.note(f"answers are sampled {layout_text} (rollout.mesh)")
     return replace(s.config, rollout=rollout)
 
 
 def find_kv_blocks(s: TrainingRun, config: TrainConfig, longest: int) -> TrainConfig:
-    """Return a configuration with KV blocks for `rollout.memory`, found once for a run: its folder keeps them."""
+    """Return a configuration with KV blocks for `rollout.memory`, found once per run and saved in its folder."""
     if kv_budget(config.rollout) is not None:
         return config
     have = min(processes.exchange([device_memory(s.mesh)]))
@@ -157,7 +157,7 @@ def find_kv_blocks(s: TrainingRun, config: TrainConfig, longest: int) -> TrainCo
 
 
 def check_mesh(s: TrainingRun) -> None:
-    """Refuse weights and batches that the mesh does not divide."""
+    """Refuse weights and batches that the mesh does not divide evenly."""
     param_shardings(s.model, s.mesh)
     grpo, sft = s.config.grpo, s.config.sft
     updates = f"grpo.prompts={grpo.prompts} in grpo.minibatches={grpo.minibatches}"
@@ -171,8 +171,10 @@ def check_mesh(s: TrainingRun) -> None:
 
 
 def check_positions(s: TrainingRun) -> None:
-    """Refuse texts that are longer than the model has positions for."""
-    longest = max(length for made in (s.questions.train, *s.questions.evals.values()) for length in made.lengths())
+    """Refuse texts that are longer than the model's positions."""
+    longest = max(
+        length for prompt_set in (s.questions.train, *s.questions.evals.values()) for length in prompt_set.lengths()
+    )
     for name, answer in _answers(s):
         need = bucket(longest) + bucket(answer)
         if need > s.model.max_positions:
@@ -184,22 +186,22 @@ def check_positions(s: TrainingRun) -> None:
 
 
 def check_best(s: TrainingRun) -> None:
-    """Refuse to keep the best checkpoints by what is no number of an evaluation, before one is waited for.
+    """Refuse to keep the best checkpoints by an unknown metric, before the first evaluation.
 
-    A whole name may be of a status or a level of difficulty, which only the evaluation knows.
+    A full name may be that of a status or a level of difficulty, which only the evaluation knows.
     """
-    name, words = s.config.run.best_by, (*validation_metrics((), ()), *ENGINE_COUNTS)
+    name, names = s.config.run.best_by, (*validation_metrics((), ()), *ENGINE_COUNTS)
     is_whole = name.startswith(tuple(f"eval/{split}/" for split in s.questions.evals)) or name == "time/eval"
-    if s.config.run.keep_best and not (is_whole or name in words):
-        (nearest,) = difflib.get_close_matches(name, words, n=1, cutoff=0.0)
+    if s.config.run.keep_best and not (is_whole or name in names):
+        (nearest,) = difflib.get_close_matches(name, names, n=1, cutoff=0.0)
         raise InputError(
-            f"run.best_by={name!r} names no number of an evaluation: it is {', '.join(words)}, or a whole name such as "
+            f"run.best_by={name!r} names no number of an evaluation: it is {', '.join(names)}, or a whole name such as "
             f"eval/{next(iter(s.questions.evals), 'dev')}/{nearest}"
         )
 
 
 def _answers(s: TrainingRun) -> Iterator[tuple[str, int]]:
-    """Yield (key, tokens) of the longest answers of each phase that the run has."""
+    """Yield (key, tokens) of the longest answers of each of the run's phases."""
     if s.config.grpo.steps:
         yield longest_answer(s.config.sampling)
     if s.config.sft.steps:
@@ -209,35 +211,35 @@ def _answers(s: TrainingRun) -> Iterator[tuple[str, int]]:
 
 
 def _programs(s: TrainingRun) -> str:
-    """Return the widths that prompts and completions are padded to, and how many programs that makes.
+    """Return the widths that prompts and completions are padded to, and the number of programs.
 
-    So many are expected from then on.
+    The display expects this number of compilations from then on.
     """
     few = s.config.run.pad_to_max
     widths = [bucket(s.max_prompt_bucket)] if few else _widths(s.questions.train)
     greedy = (
         {bucket(s.max_prompt_bucket)}
         if few
-        else {width for made in s.questions.evals.values() for width in _widths(made)}
+        else {width for prompt_set in s.questions.evals.values() for width in _widths(prompt_set)}
     )
-    said, updates, engines = [], 0, 0
+    facts, updates, engines = [], 0, 0
     if s.config.sft.steps:
         width, most = bucket(max(widths)), s.config.sft.max_completion_tokens
-        said.append(f"sft pads schemas to {width} at most and answers to {bucket(most)}")
+        facts.append(f"sft pads schemas to {width} at most and answers to {bucket(most)}")
         updates += 1 if few or s.config.sft.packing else len({bucket(answer) for answer in range(1, most + 1)})
     if s.config.grpo.steps:
-        said.append(f"grpo pads to {_as_text(widths)} + {bucket(longest_answer(s.config.sampling)[1])}")
+        facts.append(f"grpo pads to {_as_text(widths)} + {bucket(longest_answer(s.config.sampling)[1])}")
         updates += len(widths)
         engines += len(widths)
     engines += len(greedy)
     s.compiled.expect(PROGRAMS, updates + 5 * engines)
-    said.append(f"compiles up to {updates} updates and about {5 * engines} programs that sample answers")
+    facts.append(f"compiles up to {updates} updates and about {5 * engines} programs that sample answers")
     where = kept_in()
-    return "; ".join(said) + (f", kept in {where}" if where else "; run.compilation_cache keeps them for other runs")
+    return "; ".join(facts) + (f", kept in {where}" if where else "; run.compilation_cache keeps them for other runs")
 
 
-def _widths(made: PromptSet) -> list[int]:
-    return sorted({bucket(length) for length in made.lengths()})
+def _widths(prompt_set: PromptSet) -> list[int]:
+    return sorted({bucket(length) for length in prompt_set.lengths()})
 
 
 def _as_text(widths: list[int]) -> str:
@@ -245,7 +247,7 @@ def _as_text(widths: list[int]) -> str:
 
 
 def check_disk(s: TrainingRun, work: Workload) -> None:
-    """Refuse a disk without room for a checkpoint; warn where those that are kept will not all fit."""
+    """Refuse a disk without room for a checkpoint; warn if not all kept checkpoints will fit."""
     size = checkpoint_bytes(PlannedModel(s.config.model, s.model), work)
     free, run = shutil.disk_usage(s.folder).free, s.config.run
     if size > free:

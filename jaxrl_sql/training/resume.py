@@ -1,7 +1,7 @@
-"""Where a run resumes: the values of its start, and the step after which it continues.
+"""Resuming a run: the values of its start, and the step after which it continues.
 
 `resume` decides the step for all phases. `begun_config` takes the values that a run found when it began, and
-`refuse_other_saved` compares the inputs of a folder that a dry run leaves as it is.
+`refuse_other_saved` compares the inputs of a folder for a dry run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from jaxrl_sql.types import InputError, Record
 
 
 class ResumePoint(NamedTuple):
-    """The step of the checkpoint that a run continues from; 0 for a run that begins."""
+    """The step of the checkpoint that a run continues from; 0 for a new run."""
 
     step: int = 0
 
@@ -50,7 +50,7 @@ def begun_config(config: TrainConfig) -> TrainConfig:
 
 
 def resume(s: TrainingRun) -> ResumePoint:
-    """Return where a run continues, and drop what its files hold after that step.
+    """Return the step after which a run continues, and drop later lines of its files.
 
     Raises InputError for a checkpoint of other inputs, questions or settings.
     """
@@ -67,12 +67,12 @@ def resume(s: TrainingRun) -> ResumePoint:
     _rewind(s, saved["lines"], step)
     s.status.resume(saved["health"], saved["evaluation"])
     s.keep_config(model=s.config.model, data=s.config.data)  # folders may have moved
-    s.note(f"going on from step {step}")
+    s.note(f"resuming from step {step}")
     return ResumePoint(step)
 
 
 def _refuse_other_run(s: TrainingRun, saved: Record) -> None:
-    """Raise InputError where a checkpoint was saved with other inputs, questions or settings."""
+    """Raise InputError if a checkpoint was saved with other inputs, questions or settings."""
     refuse_other_inputs(s.folder, saved["inputs"], s.questions.inputs)
     if saved["questions"] != digest(s.questions.train):
         raise InputError(
@@ -83,7 +83,7 @@ def _refuse_other_run(s: TrainingRun, saved: Record) -> None:
 
 
 def _rewind(s: TrainingRun, lines: Mapping[str, Any], step: int) -> None:
-    """Drop what the run's files hold beyond the checkpoint of a step; raises InputError for one that is damaged."""
+    """Drop lines of the run's files after the checkpoint of a step; raises InputError for a damaged file."""
     outputs = s.outputs
     outputs.metrics.rewind(tuple(lines["metrics"]), step)
     outputs.samples.rewind(tuple(lines["samples"]))
@@ -94,7 +94,7 @@ def _rewind(s: TrainingRun, lines: Mapping[str, Any], step: int) -> None:
 
 
 def refuse_other_saved(folder: Path, inputs: Mapping[str, str]) -> None:
-    """Raise InputError where the newest checkpoint of a run's folder was saved with other inputs."""
+    """Raise InputError if the newest checkpoint of a run's folder was saved with other inputs."""
     if not saved_steps(folder):
         return
     with Checkpoints(folder / CHECKPOINTS, is_read_only=True) as checkpoints:

@@ -36,7 +36,7 @@ from jaxrl_sql.training.training_run import TrainingRun
 
 @dataclass
 class Watch:
-    """The best held-out loss so far and how many measurements in a row were no better; `patience` of 0 never ends."""
+    """The best held-out loss, and the number of measurements since without a better one; `patience` 0 never ends."""
 
     patience: int
     best: float = math.inf
@@ -50,21 +50,21 @@ class Watch:
 
     @property
     def is_over(self) -> bool:
-        """Return whether the wait for a better one is over."""
+        """Return whether `patience` is used up."""
         return 0 < self.patience <= self.waited
 
     def host(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps: JSON knows no infinity."""
+        """Return the values for a checkpoint: JSON has no infinity."""
         return {"best": self.best if math.isfinite(self.best) else None, "waited": self.waited}
 
     def restore(self, host: dict[str, Any]) -> None:
-        """Go on from what a checkpoint kept."""
+        """Restore the values of a checkpoint."""
         self.best, self.waited = math.inf if host["best"] is None else host["best"], host["waited"]
 
 
 @dataclass
 class Window:
-    """What was done since the last record: steps, tokens, and the positions that were computed for them."""
+    """Counts since the last record: steps, tokens, and the positions that were computed for them."""
 
     steps: int = 0
     tokens: int = 0
@@ -91,14 +91,14 @@ class SftPhase:
     watch: Watch
     update: StepFn
     held_out_loss: Callable[[TrainState], float]
-    words: tuple[int, ...]
+    word_ids: tuple[int, ...]
     window: Window = field(default_factory=Window)
     first: int = 0
     last_metrics: Any = None
 
     @property
     def name(self) -> str:
-        """Return what the phase is called in the metrics."""
+        """Return the phase's name in the metrics."""
         return "sft"
 
     @property
@@ -113,20 +113,20 @@ class SftPhase:
 
     @property
     def is_over(self) -> bool:
-        """Return whether the held-out loss has not become better for too long."""
+        """Return whether the held-out loss has not improved for too long."""
         return self.watch.is_over
 
     def step(self, at: int) -> None:
-        """Make step `at`; record it where it is one of `sft.log_every` or is measured."""
+        """Make step `at`; record it every `sft.log_every` steps and if the held-out loss is measured."""
         s, cfg = self.run, self.run.config.sft
-        rows = rows_of(cfg, s.config.seed, self.dataset, self.words, at - 1)
+        rows = rows_of(cfg, s.config.seed, self.dataset, self.word_ids, at - 1)
         batch = pack(s, rows, self.dataset.longest)
         self.window.steps += 1
         self.window.tokens += sum(
             len(row.prompt) + sum(len(answer.token_ids) for answer in row.answers) for row in rows
         )
         self.window.positions += cfg.databases * positions(batch, cfg.gradient_accumulation_steps)
-        # One update at a time: each that waits for the last would hold its temporaries meanwhile.
+        # One update at a time: a queued one would hold its temporaries.
         jax.block_until_ready(self.last_metrics)
         self.state, metrics = self.update(self.state, s.to_mesh(batch, cfg.databases))
         self.last_metrics = metrics
@@ -134,7 +134,7 @@ class SftPhase:
         if at % cfg.log_every == 0 or is_measured:
             numbers = reduce_metrics(jax.device_get(metrics)) | self.window.numbers()
             if is_measured and self.dataset.held:
-                with s.display.work("measuring the loss on what is held out", is_told=False):
+                with s.display.work("measuring the held-out loss", is_told=False):
                     numbers["sft/held_out_loss"] = self.held_out_loss(self.state)
                 if self.watch.see(numbers["sft/held_out_loss"]) and cfg.patience:
                     self.state = dataclasses.replace(self.state, best=_copy(self.state.trainable))
@@ -142,25 +142,25 @@ class SftPhase:
             self.window = Window()
 
     def policy_params(self, at: int) -> Any:
-        """Return the policy as it stands, and at the end the one that the phase leaves."""
+        """Return the current policy, and after the last step the phase's result."""
         return policy_params(self.result if at == self.last else self.state.trainable, self.state.frozen)
 
     @property
     def result(self) -> Any:
-        """Return the parameters that the phase leaves: the best where those are kept."""
+        """Return the phase's final parameters: the best ones if those are kept."""
         return self.state.best if self.run.config.sft.patience else self.state.trainable
 
     def evaluated(self, _at: int, _numbers: Mapping[str, float]) -> None:
-        """Begin a new window: the time of an evaluation is not a step's."""
+        """Begin a new window, which excludes the time of the evaluation."""
         self.window = Window()
 
     def snapshot(self) -> Snapshot:
-        """Return what a checkpoint holds."""
+        """Return the contents of a checkpoint."""
         return Snapshot(self.state, {"phase": "sft", "watch": self.watch.host()})
 
 
 def run_sft(s: TrainingRun, begin: ResumePoint) -> tuple[Any, Any]:
-    """Teach the answers from `begin` to step `sft.steps`; return (trainable, frozen), when stopped early too."""
+    """Run the supervised steps from `begin` to `sft.steps`; return (trainable, frozen), also when stopped early."""
     cfg = s.config.sft
     if cfg.steps == 0:
         return make_params(s)
@@ -168,13 +168,13 @@ def run_sft(s: TrainingRun, begin: ResumePoint) -> tuple[Any, Any]:
     run_phase(s, phase, begin)
     if phase.is_over:
         s.note(
-            f"sft: ended at step {int(phase.state.step)}: held-out loss {phase.watch.best:.4f} was not bettered since"
+            f"sft: ended at step {int(phase.state.step)}: held-out loss {phase.watch.best:.4f} has not improved since"
         )
     return phase.result, phase.state.frozen
 
 
 def open_sft(s: TrainingRun, begin: ResumePoint) -> SftPhase:
-    """Make what the supervised steps need, new or from the checkpoint that the run resumes from."""
+    """Make the state and programs of the supervised steps, new or from the checkpoint of a resumed run."""
     cfg, dataset = s.config.sft, s.questions.sft
     for line in skipped_lines(dataset.skipped):
         s.note(f"sft: {line}")
@@ -186,7 +186,7 @@ def open_sft(s: TrainingRun, begin: ResumePoint) -> SftPhase:
     if begin.is_within(0, cfg.steps):
         state, host, _ = restore(s, begin.step, state)
         watch.restore(host["watch"])
-    words = tuple(word for word in word_tokens(s.task.tokenizer) if word not in dataset.form)
+    word_ids = tuple(word for word in word_tokens(s.task.tokenizer) if word not in dataset.form)
     return SftPhase(
         run=s,
         dataset=dataset,
@@ -194,7 +194,7 @@ def open_sft(s: TrainingRun, begin: ResumePoint) -> SftPhase:
         watch=watch,
         update=make_step(make_policy(s), sft_loss, optimizer, cfg.gradient_accumulation_steps),
         held_out_loss=make_held_out_loss(s, dataset),
-        words=words if cfg.shuffle_identifiers else (),
+        word_ids=word_ids if cfg.shuffle_identifiers else (),
     )
 
 
@@ -216,7 +216,7 @@ def pack(s: TrainingRun, rows: Sequence[Row], longest: int) -> GroupBatch:
 
 
 def positions(batch: GroupBatch, parts: int) -> float:
-    """Return how many tokens a prompt and its completions are in the model, padding too: a mean over prompts."""
+    """Return the number of tokens of a prompt and its completions in the model, with padding: a mean over prompts."""
     prompt, width = batch.shared[0].tokens.shape[1], batch.completion.shape[-1]
     if batch.packed_length is None:
         return float(prompt + batch.completion.shape[1] * width)
@@ -228,7 +228,7 @@ def positions(batch: GroupBatch, parts: int) -> float:
 
 
 def _rows_needed(packed_length: jax.Array) -> list[int]:
-    """Return how many of its packed rows [B,R] each prompt fills."""
+    """Return the number of packed rows [B,R] that each prompt fills."""
     needed: list[int] = (np.asarray(packed_length) > 0).sum(axis=1).tolist()
     return needed
 
@@ -242,9 +242,9 @@ def make_held_out_loss(s: TrainingRun, sft_dataset: SftDataset) -> Callable[[Tra
         return sft_loss(policy(trainable, frozen, batch), batch).metrics
 
     def loss(state: TrainState) -> float:
-        batches = (s.to_mesh(pack(s, found, sft_dataset.longest), rows) for found in sft_dataset.held_rows())
-        found = [jax.device_get(measure(state.trainable, state.frozen, batch)) for batch in batches]
-        total, tokens = (sum(part) for part in zip(*(metrics["sft/loss"] for metrics in found), strict=True))
+        batches = (s.to_mesh(pack(s, held_rows, sft_dataset.longest), rows) for held_rows in sft_dataset.held_rows())
+        measured = [jax.device_get(measure(state.trainable, state.frozen, batch)) for batch in batches]
+        total, tokens = (sum(part) for part in zip(*(metrics["sft/loss"] for metrics in measured), strict=True))
         return float(total) / float(tokens)
 
     return loss

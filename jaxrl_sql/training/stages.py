@@ -1,4 +1,4 @@
-"""Stages of GRPO in a run, what is known between them, and how a second one begins."""
+"""Stages of GRPO in a run, their progress, and the start of a second one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jaxrl_sql.config import OptimConfig
 
 @dataclass(frozen=True)
 class Stage:
-    """A stretch of GRPO: its name in the metrics, the run's step before its first, how many steps, its optimizer."""
+    """A stage of GRPO: its name in the metrics, the run's step before its first, number of steps, and optimizer."""
 
     name: str
     first: int
@@ -26,13 +26,13 @@ class Stage:
         return self.first + self.steps
 
     def rate(self, update: int, per_step: int) -> float:
-        """Return the learning rate of one of the stage's updates, counted from 0; of those before it, that of 0."""
+        """Return the learning rate of one of the stage's updates, counted from 0; earlier ones have that of 0."""
         return float(make_schedule(self.optim, self.steps * per_step)(max(update, 0)))
 
 
 @dataclass
 class Progress:
-    """What a checkpoint holds beside arrays: the data cursor, the first evaluation, each [step, worth], a rate."""
+    """The part of a checkpoint that is no array: data cursor, first evaluation, each [step, worth], a rate."""
 
     cursor: int = 0
     before: dict[str, float] = field(default_factory=dict)
@@ -43,7 +43,8 @@ class Progress:
 def has_risen(worths: Sequence[float]) -> bool:
     """Return whether a course of evaluations rose (and perhaps levelled off) or only went up and down.
 
-    It rose when its later half lies above its earlier one by more than what neighbours differ by at random.
+    It rose if the mean of its later half exceeds that of its earlier half by more than the random difference of
+    neighbours.
     """
     half = len(worths) // 2
     if not half:

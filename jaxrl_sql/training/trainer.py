@@ -1,7 +1,7 @@
 """Train: open a run and make its phases.
 
 Opening makes the folder, outputs, questions, devices and executor, and checks that the run fits before anything is
-compiled. On leaving the report is written and everything is closed.
+compiled. On exit the report is written and everything is closed.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def train(config: TrainConfig, caller: CallerInputs = NOTHING) -> int:
 
 def _train(s: TrainingRun) -> int:
     """Make the phases of an open run: cold start, evaluation, GRPO, evaluation; return the exit code."""
-    config = s.config  # epochs are steps by now
+    config = s.config  # epochs have been converted to steps
     begin, first = resume(s), config.sft.steps
     trainable, frozen = make_params(s) if begin.is_after(first) else run_sft(s, begin)
     if s.status.is_stopping:
@@ -128,7 +128,7 @@ def open_run(config: TrainConfig, caller: CallerInputs = NOTHING) -> Iterator[Tr
 def dry_run(config: TrainConfig) -> int:
     """Read the questions, run their golds, make the prompts and estimate the memory: all up to the first compilation.
 
-    The run's folder is looked at and left as it is. A dry run refuses whatever the run would refuse.
+    The run's folder is read and not changed. A dry run refuses whatever the run would refuse.
     """
     config = changed(config, found_numbers(config.run, config.data.chat.date, config.rollout))
     folder = check_folder(config.run, values_by_key(config))
@@ -151,12 +151,12 @@ def dry_run(config: TrainConfig) -> int:
 
 @contextmanager
 def open_unchecked(config: TrainConfig, caller: CallerInputs = NOTHING) -> Iterator[TrainingRun]:
-    """Open everything a run needs, and on leaving write its report and close it.
+    """Open everything a run needs, and on exit write its report and close it.
 
-    Raises RunFolderError when the folder's disk is full, and HealthError for a run that is not well.
+    Raises RunFolderError when the folder's disk is full, and HealthError for a run that cannot learn.
     """
     config = changed(config, caller.names(config.data, config.run.dir))
-    find_recipe(config.recipe)  # an unknown name leaves no folder
+    find_recipe(config.recipe)  # an unknown name creates no folder
     passed = caller.questions()
     if config.model.checkpoint:
         load_model_config(config.model.checkpoint)
@@ -168,8 +168,8 @@ def open_unchecked(config: TrainConfig, caller: CallerInputs = NOTHING) -> Itera
     keep_programs(config.run.compilation_cache)
     restart_advice = "start all of them again: with run.resume=true they resume from the last checkpoint"
     try:
-        # Until all is written: a signal on the way out must not break what is being saved.
-        with processes.told_of_lost(restart_advice), watched(restart_advice), ExitStack() as closed:
+        # Until all is written: a signal on the way out must not interrupt a save.
+        with processes.report_lost_process(restart_advice), watched(restart_advice), ExitStack() as closed:
             with _opened(config, folder, caller, passed, closed) as s:
                 yield s
             if is_first:
@@ -188,7 +188,7 @@ def open_unchecked(config: TrainConfig, caller: CallerInputs = NOTHING) -> Itera
 def _opened(
     config: TrainConfig, folder: Path, caller: CallerInputs, passed: PassedQuestions, closed: ExitStack
 ) -> Iterator[TrainingRun]:
-    """Open what a run holds; signals are heard until `closed` is left."""
+    """Open the parts of a run; signals are handled until `closed` exits."""
     is_first = processes.is_first()
     with _outputs(config, folder) as (outputs, executor):
         display = outputs.display
@@ -230,7 +230,7 @@ def _outputs(config: TrainConfig, folder: Path) -> Iterator[tuple[Outputs, Execu
 
 
 def _recipe(config: TrainConfig, caller: CallerInputs) -> Recipe:
-    """Return the recipe with the caller's reward; raises InputError for turns that it does not have."""
+    """Return the recipe with the caller's reward; raises InputError for turns that it does not support."""
     recipe = find_recipe(config.recipe)
     if caller.reward is not None:
         recipe = recipe._replace(reward_function=caller.reward)
@@ -243,7 +243,7 @@ def _recipe(config: TrainConfig, caller: CallerInputs) -> Recipe:
 
 
 class _Read(NamedTuple):
-    """Questions as they were read, without their prompts, and the task that makes prompts of them."""
+    """Questions without their prompts, and the task that makes their prompts."""
 
     task: Task
     train: Sequence[Example]
@@ -290,7 +290,7 @@ def _question_sets(
 def _prompts(
     name: str, examples: Sequence[Example], task: Task, longest: int, display: Display, pruning: Pruning | None = None
 ) -> PromptSet:
-    """Make the prompts of a set, of up to `longest` tokens; those of a huge set are made when they are asked for."""
+    """Make the prompts of a set, of up to `longest` tokens; those of a huge set are made on access."""
     if isinstance(examples, Streamed):
         return stream_prompts(examples, task.style, task.tokenizer, longest, pruning)
     with display.work(f"tokenizing the prompts of {name}", len(examples), "questions") as tick:
@@ -299,7 +299,7 @@ def _prompts(
 
 
 def _sft_dataset(config: TrainConfig, task: Task, train: PromptSet, executor: Executor, display: Display) -> SftDataset:
-    """Make what the supervised phase teaches."""
+    """Make the data set of the supervised phase."""
     data, examples = config.data, train.examples
     recipes = [find_recipe(name) for name in config.sft.formats] or [task.recipe]
     plain = [(recipe, recipe.opened(recipe.style_for(data), task.tokenizer)) for recipe in recipes]
@@ -312,8 +312,8 @@ def _sft_dataset(config: TrainConfig, task: Task, train: PromptSet, executor: Ex
 def eval_rule(rule: str, recipe: Recipe, of_set: str) -> str:
     """Return the rule that answers are judged by in training, on a set whose own is `of_set`.
 
-    It is `rule`, that of the configuration, else that of the recipe, else the set's; a set with a scorer of its own
-    keeps that. Raises InputError for an unknown rule.
+    It is `rule`, that of the configuration, else that of the recipe, else the set's; a set with its own scorer keeps
+    that. Raises InputError for an unknown rule.
     """
     rule = rule or (of_set if of_set in OWN_SCORERS else recipe.eval_rule or of_set)
     check_rules((rule,))

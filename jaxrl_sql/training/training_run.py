@@ -1,7 +1,7 @@
-"""A run that is open, as a value: its configuration, task, questions, devices, executor and outputs.
+"""An open run as a value: its configuration, task, questions, devices, executor and outputs.
 
 `trainer` makes it, `build` makes its parameters, and `lifecycle` makes its steps. No field changes while the run is
-open; `status` alone holds what steps change.
+open; `status` alone holds changing state.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from jaxrl_sql.types import Example, JaxrlSqlError
 
 
 class PreemptedError(JaxrlSqlError):
-    """A step was left while its answers were being sampled, with nothing changed: the machine is about to go."""
+    """A step was abandoned while its answers were sampled, with nothing changed, before the machine stops."""
 
 
 class Task(NamedTuple):
-    """How questions are asked and answers are read; `ends` are the tokens that end an answer, the taught one last."""
+    """The prompt and answer format; `ends` are the tokens that end an answer, the trained one last."""
 
     recipe: Recipe
     style: PromptStyle
@@ -65,12 +65,12 @@ class QuestionSets(NamedTuple):
 
     @property
     def sft(self) -> SftDataset:
-        """Return what the supervised phase teaches."""
+        """Return the data set of the supervised phase."""
         return self.make_sft()
 
 
 class Outputs(NamedTuple):
-    """Where a run writes: the display, and the files of its folder."""
+    """A run's outputs: the display, and the files of its folder."""
 
     display: Display
     metrics: MetricsWriter
@@ -81,7 +81,7 @@ class Outputs(NamedTuple):
 
 @dataclass
 class RunStatus:
-    """What changes while a run is open; only its own methods and those of `TrainingRun` assign to it.
+    """The state that changes while a run is open; only its own methods and those of `TrainingRun` assign to it.
 
     `evaluation` is the (step, numbers) of the last evaluation, which is made once and rates the checkpoint of its step.
     `policies` are the scoring functions by temperature.
@@ -96,7 +96,7 @@ class RunStatus:
     policies: dict[float, LogprobFn] = field(default_factory=dict)
 
     def evaluation_of(self, step: int) -> dict[str, float] | None:
-        """Return the numbers of the evaluation of a step; None where there is no evaluation of it."""
+        """Return the metrics of the evaluation of a step; None without one."""
         return self.evaluation[1] if self.evaluation is not None and self.evaluation[0] == step else None
 
     def keep_evaluation(self, step: int, numbers: dict[str, float]) -> None:
@@ -104,13 +104,13 @@ class RunStatus:
         self.evaluation = (step, numbers)
 
     def policy(self, temperature: float, make: Callable[[], LogprobFn]) -> LogprobFn:
-        """Return the scoring function of a temperature, made once."""
+        """Return the cached scoring function of a temperature."""
         if temperature not in self.policies:
             self.policies[temperature] = make()
         return self.policies[temperature]
 
     def resume(self, counts: Mapping[str, int], evaluation: tuple[int, dict[str, float]] | None) -> None:
-        """Take what a checkpoint kept of the run's health and of its last evaluation."""
+        """Restore the run's health and its last evaluation from a checkpoint."""
         self.health.counts |= counts
         self.evaluation = (evaluation[0], evaluation[1]) if evaluation else None
 
@@ -122,14 +122,14 @@ class RunStatus:
         return self.is_stopping
 
     def check_health(self, step: int, phase: str, numbers: Mapping[str, float]) -> None:
-        """Request a stop where the run learns nothing any more; raises HealthError for numbers that are not finite."""
+        """Request a stop if the run no longer learns; raises HealthError for numbers that are not finite."""
         if stop_reason := self.health.check(step, phase, numbers):
             self.stop_reason, self.request.exit_code = stop_reason, UNHEALTHY
 
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """A run that is open. Loops call `agree_to_stop` between steps, and end by `stopped` when it returns True."""
+    """An open run. Loops call `agree_to_stop` between steps, and end by `stopped` when it returns True."""
 
     config: TrainConfig
     folder: Path
@@ -159,7 +159,7 @@ class TrainingRun:
             keep_config(self.folder, to_yaml(dataclasses.replace(began, **sections)))
 
     def note(self, text: str) -> None:
-        """Show the user a line, outside of the progress display."""
+        """Print a line outside of the progress display."""
         self.display.note(text)
 
     @cached_property
@@ -171,7 +171,7 @@ class TrainingRun:
         return max(length for prompts in sets for length in prompts.lengths())
 
     def rows_here(self, rows: int) -> list[int]:
-        """Return which of B = `rows` prompts this process packs: all, when it is alone."""
+        """Return this process's share of B = `rows` prompts to pack."""
         return rules.rows_here(self.mesh, rows)
 
     def to_mesh(self, batch: GroupBatch, rows: int) -> GroupBatch:
@@ -194,15 +194,15 @@ class TrainingRun:
         """Report that the run was stopped and return its exit code; raise HealthError for a run that cannot learn."""
         if self.status.stop_reason:
             raise HealthError(self.status.stop_reason)
-        self.outputs.checkpoints.wait()  # who reads the next line may end the machine
+        self.outputs.checkpoints.wait()  # a reader of the next line may stop the machine
         self.note(f"stopped; {self.caller.resume_advice(self.folder)}")
         return self.status.request.exit_code or 0
 
     def record(self, step: int, phase: str, numbers: Mapping[str, float]) -> None:
         """Write the numbers of a step, show them, check the run's health, and call the caller's callback.
 
-        Raises HealthError when they are not finite; a run that learns nothing any more is asked to stop, and so is one
-        whose callback returns a true value.
+        Raises HealthError when they are not finite; a stop is requested for a run that no longer learns, and if the
+        callback returns a true value.
         """
         self.outputs.metrics.write(step, {"phase": phase, **numbers})
         self.display.update(step, {"phase": phase, **numbers})
@@ -222,7 +222,7 @@ class TrainingRun:
         status: str,
         reward: float,
     ) -> None:
-        """Keep an answer with its SQL, status and reward, as a trace where a tracker has traces."""
+        """Keep an answer with its SQL, status and reward, as a trace if a tracker has traces."""
         about = {"phase": phase, "finish_reason": finish_reason, "sql": sql, "status": status, "reward": reward}
         self.outputs.metrics.trace(step, example.question, text, about)
         self.outputs.samples.write(

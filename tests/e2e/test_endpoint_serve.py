@@ -240,6 +240,7 @@ def serving(model: Path) -> Iterator[str]:
     with subprocess.Popen([*command, "evaluate.max_num_seqs=4"], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
+            assert "/v1: loading; " in process.stdout.readline()
             line = process.stdout.readline()
             assert " serves taught" in line
             yield line.split()[0]

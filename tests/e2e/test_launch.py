@@ -397,7 +397,7 @@ def test_a_preempted_run_is_queued_again_and_ends_as_one_that_was_not(
     assert "JobState=COMPLETED" in slurm("scontrol", "show", "job", urgent)
     output = job.log()
     assert "received SIGTERM: saving" in output
-    assert "going on from step" in output
+    assert "resuming from step" in output
     assert output.count("done in ") == 1
     whole, preempted = alone.run, job.run
     assert untimed(preempted / "metrics.jsonl") == untimed(whole / "metrics.jsonl")
@@ -412,7 +412,7 @@ def test_a_run_that_is_cancelled_is_not_queued_again(slurm: Slurm, submit: Calla
     job.wait_for_steps(2)
     slurm("scancel", job.id)
     assert job.wait_for_end() == "CANCELLED", job.log()
-    wait(lambda: "stopped; go on with --resume" in job.log(), job.log, 300)
+    wait(lambda: "stopped; resume with --resume" in job.log(), job.log, 300)
     time.sleep(3)
     assert "JobState=CANCELLED" in job.shown()
     assert "Restarts=0" in job.shown()

@@ -291,7 +291,7 @@ def test_signals_while_a_stopped_run_is_closed_break_nothing(
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     while line := process.stdout.readline():
-        if line.startswith("stopped; go on with --resume"):
+        if line.startswith("stopped; resume with --resume"):
             assert saved_steps(run) == [1], "it is told when it is so"
             process.send_signal(getattr(signal, f"SIG{second}"))
             break

@@ -48,6 +48,7 @@ def serving(*arguments: str) -> Iterator[str]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
+            assert "/v1: loading; " in process.stdout.readline()
             line = process.stdout.readline()
             assert " serves " in line
             yield line.split()[0]

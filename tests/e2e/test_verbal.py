@@ -194,10 +194,7 @@ def test_a_budget_ends_the_work_and_a_larger_one_goes_on_to_the_same_end(
         before = file.read_text()
         file.write_text(before.replace("<mute>", "<loud>"))
         assert main(command) == 2
-        assert (
-            "mute was answered when its text, golds or database were others: name another folder"
-            in capsys.readouterr().err
-        )
+        assert "mute was answered with another text, golds or database: name another folder" in capsys.readouterr().err
         assert main([*command, "verbal.rounds=5"]) == 2
         assert "was begun with verbal.rounds=4, not 5" in capsys.readouterr().err
     for name in ("predictions.jsonl", "records.jsonl", "metrics.json"):
@@ -225,7 +222,7 @@ def test_answers_to_a_question_that_has_changed_are_refused(
         assert main([*command, "verbal.max_requests=9"]) == 2
         assert len(seen) == 2
     output = capsys.readouterr().err
-    assert "plain was answered when its text, golds or database were others: name another folder" in output
+    assert "plain was answered with another text, golds or database: name another folder" in output
     assert output.count("\n") == 1
 
 

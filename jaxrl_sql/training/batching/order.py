@@ -1,6 +1,6 @@
-"""The order in which examples are seen.
+"""The order of examples in training.
 
-It is a function of the seed and one number, the cursor, so that a run that resumes goes on exactly.
+It is a function of the seed and one number, the cursor, so that a resumed run continues exactly.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Order:
     seed: int
 
     def __post_init__(self) -> None:
-        """Refuse an order over nothing."""
+        """Refuse an order of no examples."""
         if self.n <= 0:
             raise InputError(f"an order needs at least one example, found {self.n}")
 
@@ -44,8 +44,8 @@ class Order:
 class SchemaOrder:
     """An endless sequence over examples of several databases, of which each `together` in a row have the same one.
 
-    Epoch after epoch each database's examples are shuffled and cut, and what was cut is shuffled; where the last cut of
-    a database is too small, its first ones come again.
+    In each epoch a database's examples are shuffled and cut into pieces, and the pieces of all databases are shuffled;
+    if the last piece of a database is too small, its first examples repeat.
     """
 
     def __init__(self, databases: Sequence[str], together: int, seed: int) -> None:
@@ -53,7 +53,7 @@ class SchemaOrder:
         for i, name in enumerate(databases):
             members.setdefault(name, []).append(i)
         self._members, self._together, self._seed = [*members.values()], together, seed
-        self._pieces = Order(sum(-(-len(one) // together) for one in self._members), seed)
+        self._pieces = Order(sum(-(-len(members) // together) for members in self._members), seed)
         self._epoch = lru_cache(maxsize=2)(self._cut)
 
     @property
@@ -72,8 +72,8 @@ class SchemaOrder:
 
     def _cut(self, epoch: int) -> list[list[int]]:
         pieces = []
-        for number, own in enumerate(self._members):
-            mixed = [own[i] for i in _permutation(len(own), self._seed, epoch, number)]
+        for number, members in enumerate(self._members):
+            mixed = [members[i] for i in _permutation(len(members), self._seed, epoch, number)]
             for at in range(0, len(mixed), self._together):
                 piece = mixed[at : at + self._together]
                 pieces.append([*piece, *islice(cycle(mixed), self._together - len(piece))])

@@ -1,7 +1,7 @@
-"""From data types of the host to those of the device: token lists become a padded `GroupBatch`.
+"""Packing of token lists into a padded `GroupBatch`, the device's data type.
 
-Lengths are rounded up to buckets so that a run compiles a handful of shapes. Padding is told by lengths; the value
-that fills it (0) is never looked at.
+Lengths are rounded up to buckets so that a run compiles a handful of shapes. Lengths mark the padding; its
+value (0) is never read.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from jaxrl_sql.types import DEMONSTRATION, Record, Trajectory
 
 
 def by_answer(_schema: int, answer: int) -> int:
-    """Put questions with answers of one length's bucket together, each of which has a row of its own."""
+    """Group questions by the bucket of their answer's length; each has its own row."""
     return bucket(answer)
 
 
 def by_schema(schema: int, _answer: int) -> int:
-    """Put schemas of one length's bucket together, whose answers share rows of one length."""
+    """Group schemas by the bucket of their length; their answers share rows of one length."""
     return bucket(schema, smallest=256)
 
 
@@ -36,10 +36,10 @@ def pack_rows(
     here: Sequence[int] | None = None,
     longest: int = 0,
 ) -> GroupBatch:
-    """Pack up to B = `databases` rows of up to G = `questions` answers; what is missing gets weight 0.
+    """Pack up to B = `databases` rows of up to G = `questions` answers; missing ones get weight 0.
 
-    P is `prompt_width`; T is the bucket of the longest answer, or of `longest` tokens where that is more. `here` names
-    the rows to pack, where not all are: the shape is the whole batch's all the same.
+    P is `prompt_width`; T is the bucket of the longest answer, or of `longest` tokens if that is more. `here` are the
+    rows to pack, if not all; the shape is the whole batch's.
     """
     t = bucket(max(longest, *(len(answer.token_ids) for row in rows for answer in row.answers)))
     rows = [*rows, *[Row((0,), ())] * (databases - len(rows))]
@@ -75,7 +75,7 @@ class RewardedGroup(Protocol):
 
     @property
     def weights(self) -> Sequence[float]:
-        """Return the weight of each answer: 0 for those that are not learned from."""
+        """Return the weight of each answer: 0 for those that are not learned."""
         ...
 
 
@@ -102,10 +102,10 @@ def pack_groups(
 ) -> GroupBatch:
     """Pack B groups of G trajectories with their rewards and weights [B,G] for the policy loss.
 
-    P is the bucket of the longest prompt, or of `max_prompt_bucket` tokens where that is more, T that of `longest`, the
-    most tokens that a completion may have. Tokens that the environment wrote are left out of the loss mask. `here`
-    names the groups to pack, where not all are: the shape is the whole batch's all the same. `demonstrations`: some
-    may have one, and the batch tells which.
+    P is the bucket of the longest prompt, or of `max_prompt_bucket` tokens if that is more, T that of `longest`, the
+    most tokens that a completion may have. Tokens that the environment wrote are left out of the loss mask. `here` are
+    the groups to pack, if not all; the shape is the whole batch's. `demonstrations`: some may have one, and the batch
+    marks those.
     """
     width = bucket(longest)
     prompt_width = bucket(max(max_prompt_bucket, *(len(group[0].prompt.token_ids) for group in groups)))
@@ -145,8 +145,8 @@ def pack_groups(
     )
 
 
-def _group_batch(prompt: Any, prompt_len: Any, completion: Any, completion_len: Any, **given: Any) -> GroupBatch:
-    """Build the pytree (of NumPy arrays, until the device has its own), zeros for what the step will not read."""
+def _group_batch(prompt: Any, prompt_len: Any, completion: Any, completion_len: Any, **arrays: Any) -> GroupBatch:
+    """Build the pytree of NumPy arrays, with zeros for fields that the step does not read."""
     per_token = np.zeros(completion.shape, np.float32)
     per_answer = np.zeros(completion_len.shape, np.float32)
     unread: Record = {
@@ -156,13 +156,13 @@ def _group_batch(prompt: Any, prompt_len: Any, completion: Any, completion_len: 
         "truncated": per_answer.astype(bool),
     }
     shared = (Segment(prompt, prompt_len),)
-    return GroupBatch(shared=shared, completion=completion, completion_len=completion_len, **{**unread, **given})
+    return GroupBatch(shared=shared, completion=completion, completion_len=completion_len, **{**unread, **arrays})
 
 
 def with_schemas_once(batch: GroupBatch, together: int) -> GroupBatch:
-    """Return a host's batch whose prompts begin, each `together` in a row, with what they have in common.
+    """Return a host's batch in which each `together` prompts in a row share their common prefix.
 
-    That is the tokens of their database's schema, as many as all of them begin with; the rest of each has at least one.
+    The prefix is their database's schema, up to the first token in which they differ; each keeps at least one token.
     """
     (prompt,) = batch.shared
     tokens, length = np.asarray(prompt.tokens), np.asarray(prompt.length)
@@ -176,19 +176,19 @@ def with_schemas_once(batch: GroupBatch, together: int) -> GroupBatch:
 
 
 def with_packed_rows(batch: GroupBatch) -> GroupBatch:
-    """Return a host's batch whose completions are packed into rows of T tokens, R of them a prompt; as it is for R = G.
+    """Return a host's batch whose completions are packed into rows of T tokens, R per prompt; unchanged for R = G.
 
-    R is the most that a prompt of the batch needs, of few numbers, so that a run compiles a handful of shapes.
+    R is the maximum over the batch's prompts, rounded up to one of few numbers, so that a run compiles few shapes.
     """
     width, group = batch.completion.shape[2], batch.completion.shape[1]
-    found = [first_fit(lengths, width) for lengths in np.asarray(batch.completion_len)]
-    rows = most_rows([len(used) for _, used in found])
+    fits = [first_fit(lengths, width) for lengths in np.asarray(batch.completion_len)]
+    rows = most_rows([len(used) for _, used in fits])
     if rows >= group:
         return batch
-    length = np.zeros((len(found), rows), np.int32)
-    for of_prompt, (_, used) in zip(length, found, strict=True):
+    length = np.zeros((len(fits), rows), np.int32)
+    for of_prompt, (_, used) in zip(length, fits, strict=True):
         of_prompt[: len(used)] = used
-    packed: Record = {"packed_start": np.stack([start for start, _ in found]), "packed_length": length}
+    packed: Record = {"packed_start": np.stack([start for start, _ in fits]), "packed_length": length}
     return dataclasses.replace(batch, **packed)
 
 
@@ -200,13 +200,15 @@ def order_by_rows(
     micro_batches: MicroBatches,
     together: int = 1,
 ) -> list[int]:
-    """Return the order of groups in which the parts of each `block` of them, packed, need rows alike.
+    """Return the order of groups in which the parts of each `block` groups, packed, need a similar number of rows.
 
-    `longest` and `max_prompt_bucket` are as `pack_groups` is given them. Each `together` groups stay in a row.
+    `longest` and `max_prompt_bucket` are those of `pack_groups`. Each `together` groups stay in a row.
     """
     width, order = bucket(longest), list[int]()
     prompt = bucket(max(max_prompt_bucket, *(len(group[0].prompt.token_ids) for group in groups)))
-    rows = [len(first_fit(np.array([len(one.completion) for one in group]), width)[1]) for group in groups]
+    rows = [
+        len(first_fit(np.array([len(trajectory.completion) for trajectory in group]), width)[1]) for group in groups
+    ]
     least = row_counts(min(most_rows(rows), len(groups[0])))[0]
     block, rows = block // together, [max(rows[i : i + together]) for i in range(0, len(rows), together)]
     parts = micro_batches.parts_of(block, prompt, least * together, width)
@@ -216,7 +218,7 @@ def order_by_rows(
 
 
 def with_learned_alone(batch: GroupBatch) -> GroupBatch:
-    """Return a packed batch of which only learned tokens are scored, `scored` [B,K]; as it is where it is not packed.
+    """Return a packed batch of which only learned tokens are scored, `scored` [B,K]; unchanged if it is not packed.
 
     K is the bucket of the most that a prompt has, or all of the rows' places, so that a run compiles few shapes.
     """
@@ -226,9 +228,9 @@ def with_learned_alone(batch: GroupBatch) -> GroupBatch:
     learned = np.asarray(batch.loss_mask) & (np.arange(width) < np.asarray(batch.completion_len)[..., None])
     places = [(start[i][:, None] + np.arange(width))[learned[i]] for i in range(len(start))]
     whole = batch.packed_length.shape[1] * width
-    size = min(bucket(max(len(found) for found in places), smallest=8), whole)
+    size = min(bucket(max(len(placed) for placed in places), smallest=8), whole)
     scored = np.full((len(places), size), whole, np.int32)
-    for row, found in zip(scored, places, strict=True):
-        row[: len(found)] = found
-    kept: Record = {"scored": scored}
-    return dataclasses.replace(batch, **kept)
+    for row, placed in zip(scored, places, strict=True):
+        row[: len(placed)] = placed
+    fields: Record = {"scored": scored}
+    return dataclasses.replace(batch, **fields)

@@ -20,14 +20,14 @@ from jaxrl_sql.text2sql.prompts.dialects import shield_answer, taught_sql
 from jaxrl_sql.text2sql.prompts.prompts import Encoder, PromptStyle, Pruning
 from jaxrl_sql.types import Example, InputError, Response, Tokenizer
 
-# Token ids of schemas that are kept of each style: questions of a database need not stand together.
+# Schemas whose token ids are cached per style: questions of a database need not be consecutive.
 _SCHEMAS = 512
 
 
 class Answer(NamedTuple):
-    """A completion and which of its tokens are learned: one truth value a token. The others are only read.
+    """A completion and which of its tokens are learned: one truth value per token. The others are context.
 
-    `names` are the tokens of the SQL that it teaches, which is where the names and values are that it copies.
+    `names` are the tokens of its SQL, which contains the copied names and values.
     """
 
     token_ids: tuple[int, ...]
@@ -36,7 +36,7 @@ class Answer(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A shared prompt and what follows it."""
+    """A shared prompt and its answers."""
 
     prompt: tuple[int, ...]
     answers: tuple[Answer, ...]
@@ -71,8 +71,8 @@ def supervise(
 ) -> SftBatch:
     """Tokenise examples and the answers they teach; leave out, with a reason, what exceeds either length in tokens.
 
-    Each example is taught in every style's form, in one an epoch; its id says which comes first. `pruning` is as
-    `make_prompts` has it, and `tick` is told how many examples are made.
+    Each example is taught in every style's form, in one per epoch; its id determines the first. `pruning` is as in
+    `make_prompts`, and `tick` is called with the number of examples done.
     """
     schemas, answers, skipped, turns = [], [], [], []
     encoders = [Encoder(style, tokenizer, pruning, _SCHEMAS) for style in styles]
@@ -80,8 +80,8 @@ def supervise(
     for at, (example, (number, style)) in enumerate(product(examples, enumerate(styles))):
         if tick:
             tick(at // len(styles))
-        made = encoders[number].encode(example)
-        schema, question = known.setdefault(made.schema_ids, made.schema_ids), made.question_ids
+        encoded = encoders[number].encode(example)
+        schema, question = known.setdefault(encoded.schema_ids, encoded.schema_ids), encoded.question_ids
         answer = make_answer(example, question, style.answer(example), encoders[number].control, end_token)
         if len(schema) + len(question) > max_prompt:
             skipped.append((example.uid, f"prompt over {max_prompt} tokens"))
@@ -99,7 +99,7 @@ def supervise(
 def make_answer(
     example: Example, question: tuple[int, ...], response: Response, control: ControlTokens, end_token: int
 ) -> Answer:
-    """Tokenise a response after the question's tokens; what the assistant says is learned, and the end.
+    """Tokenise a response after the question's tokens; the assistant's turns and the end token are learned.
 
     Each turn is tokenised alone, as it is where an engine writes it and an environment answers. Only the last turn of
     an answer ends with the end token: the others end with a text that stops them.
@@ -116,7 +116,7 @@ def make_answer(
 
 
 def encode(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
-    """Return the ids of a text, without what a tokenizer puts round it."""
+    """Return the ids of a text, without the tokens that a tokenizer adds around it."""
     return tuple(tokenizer.encode(text, add_special_tokens=False))
 
 
@@ -126,17 +126,17 @@ def word_tokens(tokenizer: Tokenizer) -> tuple[int, ...]:
     return tuple(i for i, text in texts if text.isalpha() and text.isascii() and not text.isupper())
 
 
-def shuffle_identifiers(row: Row, words: tuple[int, ...], rng: np.random.Generator) -> Row:
+def shuffle_identifiers(row: Row, word_ids: tuple[int, ...], rng: np.random.Generator) -> Row:
     """Replace the word tokens of a row's names and values by random others, alike in schema, questions and answers.
 
-    What is asked stays the same up to its names, which can now only be copied from the schema and the question, not
-    remembered from other databases. The replaced tokens are those of the schema and of the SQL that is taught, wherever
-    they stand; the words that lead to it, and the tags round it, keep theirs when they are not among `words`.
+    The question stays the same up to its names, which can now only be copied from the schema and the question, not
+    remembered from other databases. Tokens of the schema and of the gold SQL are replaced wherever they occur; those
+    of the explanation and the tags around the SQL only if they are among `word_ids`.
     """
-    known = frozenset(words)
+    known = frozenset(word_ids)
     used = known & {*row.prompt, *(token for answer in row.answers for token in answer.names)}
-    chosen = rng.permutation(len(words))[: len(used)]
-    renamed = {old: words[new] for old, new in zip(sorted(used), chosen, strict=True)}
+    chosen = rng.permutation(len(word_ids))[: len(used)]
+    renamed = {old: word_ids[new] for old, new in zip(sorted(used), chosen, strict=True)}
 
     def apply(tokens: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(renamed.get(token, token) for token in tokens)
@@ -145,11 +145,11 @@ def shuffle_identifiers(row: Row, words: tuple[int, ...], rng: np.random.Generat
 
 
 def whole(row: Row) -> Row:
-    """Learn the questions as well as the answers: how a model made from scratch comes to its language."""
+    """Learn the questions as well as the answers, for a model that is trained from scratch."""
     return row._replace(answers=tuple(a._replace(learned=(True,) * len(a.token_ids)) for a in row.answers))
 
 
-# From the tokens of a schema and those of a question with its answer to the width of the batches that they are in.
+# From the tokens of a schema, and of a question with its answer, to the width of their batches.
 Width = Callable[[int, int], int]
 
 
@@ -157,14 +157,14 @@ class RowOrder:
     """The order of batches, epoch after epoch, as a function of (seed, number).
 
     A batch is up to `databases` rows of up to `questions` examples of one width, so that little of it is padding:
-    `width` tells that of (schema, answer). Every example comes once an epoch.
+    `width` returns that of (schema, answer). Every example occurs once per epoch.
     """
 
     def __init__(self, taught: SftBatch, questions: int, databases: int, seed: int, width: Width) -> None:
         members: list[dict[tuple[int, tuple[int, ...]], list[int]]] = [{} for _ in range(taught.forms)]
         for i, (schema, answer, turn) in enumerate(zip(taught.schemas, taught.answers, taught.turns, strict=True)):
             members[turn].setdefault((width(len(schema), len(answer.token_ids)), schema), []).append(i)
-        self._members = [{key: tuple(group) for key, group in sorted(found.items())} for found in members]
+        self._members = [{key: tuple(group) for key, group in sorted(groups.items())} for groups in members]
         self._questions = questions
         self._databases = databases
         self._seed = seed
@@ -173,7 +173,7 @@ class RowOrder:
         self._ends = list(accumulate(len(self._epoch(epoch)) for epoch in range(taught.forms)))
 
     def batches(self, epochs: int) -> int:
-        """Return how many batches the first so many epochs have."""
+        """Return the number of batches in the first `epochs` epochs."""
         rounds, rest = divmod(epochs, len(self._ends))
         return rounds * self._ends[-1] + (self._ends[rest - 1] if rest else 0)
 
@@ -193,8 +193,8 @@ class RowOrder:
             cuts = [len(group) * part // parts for part in range(parts + 1)]
             rows.setdefault(width, []).extend(tuple(shuffled[a:b]) for a, b in pairwise(cuts))
         batches = []
-        for found in rows.values():
-            mixed = [found[i] for i in _shuffled(rng, len(found))]
+        for groups in rows.values():
+            mixed = [groups[i] for i in _shuffled(rng, len(groups))]
             batches += [mixed[at : at + self._databases] for at in range(0, len(mixed), self._databases)]
         return [batches[i] for i in _shuffled(rng, len(batches))]
 

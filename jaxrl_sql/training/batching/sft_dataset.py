@@ -1,4 +1,4 @@
-"""What the supervised phase teaches: training questions as tokens, in the order of their batches, some held out."""
+"""The data set of the supervised phase: training questions as tokens, in the order of their batches, some held out."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _NO_QUESTION = "a trace of no question that is taught"
 
 
 class SftDataset(NamedTuple):
-    """What is taught and what is held out, each with the order of its batches, and the longest schema of all.
+    """The training and the held-out examples, each with the order of its batches, and the longest schema of all.
 
-    `form` are the tokens that every answer of a form has, its tags and what is asked of it, whatever the question.
+    `form` are the tokens that every answer of a form contains: its tags and its instructions.
     """
 
     taught: SftBatch
@@ -43,7 +43,7 @@ class SftDataset(NamedTuple):
     form: frozenset[int]
 
     def held_rows(self) -> list[list[Row]]:
-        """Return the batches of what is held out."""
+        """Return the batches of the held-out examples."""
         if self.held is None or self.held_order is None:
             return []
         return [self.held.rows(self.held_order.batch(i)) for i in range(self.held_order.batches(1))]
@@ -59,10 +59,10 @@ def make_sft_dataset(
     end_token: int,
     tick: Callable[[int], None] | None = None,
 ) -> SftDataset:
-    """Tokenise the training questions, those that are held out apart.
+    """Tokenise the training questions, held-out ones separately.
 
-    `tick` is told how many are made, first of those that are taught, then of the others. Raises InputError when none of
-    either fits.
+    `tick` is called with the number of examples done, first of the training set, then of the held-out set. Raises
+    InputError if no example of a set fits.
     """
     longest, width = data.max_prompt_tokens, by_schema if cfg.packing else by_answer
     pruning = Pruning(longest, seed) if data.prune else None
@@ -72,8 +72,8 @@ def make_sft_dataset(
         shown = with_traces(chosen, traces)
         if cfg.traces == "sql":
             shown = [dataclasses.replace(example, reasoning="") for example in shown]
-        found = supervise(shown, styles, tokenizer, end_token, longest, cfg.max_completion_tokens, pruning, tick)
-        return found, RowOrder(found, cfg.questions, cfg.databases, seed, width)
+        supervised = supervise(shown, styles, tokenizer, end_token, longest, cfg.max_completion_tokens, pruning, tick)
+        return supervised, RowOrder(supervised, cfg.questions, cfg.databases, seed, width)
 
     form = form_tokens(examples[0], styles, tokenizer)
     strange = sorted(traces.keys() - {example.uid for example in examples})
@@ -86,7 +86,7 @@ def make_sft_dataset(
 
 
 def form_tokens(example: Example, styles: Sequence[PromptStyle], tokenizer: Tokenizer) -> frozenset[int]:
-    """Return the tokens of each style's question and answer that are there when nothing is asked and thought."""
+    """Return the tokens of each style's question and answer for an empty question and thought."""
     blank = dataclasses.replace(
         example, question="", evidence="", gold_sql="SELECT 1", demonstration="", reasoning="", dialect="sqlite"
     )
@@ -98,9 +98,9 @@ def form_tokens(example: Example, styles: Sequence[PromptStyle], tokenizer: Toke
     return frozenset(token for text in texts for token in encode(tokenizer, text))
 
 
-def rows_of(cfg: SftConfig, seed: int, sft_dataset: SftDataset, words: tuple[int, ...], step: int) -> list[Row]:
+def rows_of(cfg: SftConfig, seed: int, sft_dataset: SftDataset, word_ids: tuple[int, ...], step: int) -> list[Row]:
     """Return the rows of a step, some with their words renamed, as a function of (seed, step)."""
     rows = sft_dataset.taught.rows(sft_dataset.order.batch(step))
     rng = np.random.default_rng((seed, step))
-    rows = [shuffle_identifiers(row, words, rng) if rng.random() < cfg.shuffle_identifiers else row for row in rows]
+    rows = [shuffle_identifiers(row, word_ids, rng) if rng.random() < cfg.shuffle_identifiers else row for row in rows]
     return [whole(row) for row in rows] if cfg.loss_on == "text" else rows

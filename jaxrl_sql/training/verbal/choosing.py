@@ -1,4 +1,4 @@
-"""Answer a split in words: a model writes candidates for each question and chooses among them (PaVeRL-SQL)."""
+"""Verbal RL on a split: a model writes candidates for each question and chooses among them (PaVeRL-SQL)."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _LOST = ("attempts", "unanswered", "without_sql", "failed", "empty")
 
 
 class Model(NamedTuple):
-    """The policy, the recipe and style that its answers are read by, and what makes the prompts of questions."""
+    """The policy, the recipe and style that read its answers, and the function that makes prompts."""
 
     policy: VerbalPolicy
     recipe: Recipe
@@ -125,21 +125,23 @@ def verbal(policy: PolicySpec, cfg: VerbalSettings, limits: ExecutorConfig, disp
         )
     data = policy.data
     loaded = load_questions(data, limits.databases, cfg.include_ids)
-    check_hide(data.hide, (one.db_path for one in loaded.examples))
-    # Candidates are run as they are, so a question in a dialect that SQLite would run is answered in SQLite's.
-    examples = [one if one.engine_url else dataclasses.replace(one, dialect="sqlite") for one in loaded.examples]
+    check_hide(data.hide, (example.db_path for example in loaded.examples))
+    # Candidates run unchanged, so questions without a server are answered in SQLite's dialect.
+    examples = [
+        example if example.engine_url else dataclasses.replace(example, dialect="sqlite") for example in loaded.examples
+    ]
     with (
         Journal(out / ANSWERS, choice_settings(policy, cfg, limits)) as journal,
         make_executor(limits, data.hide) as executor,
     ):
         memory = Memory(journal, digests(examples))
-        finished = {one["id"]: one for record in journal.records if (one := record.get("finished"))}
+        finished = {outcome["id"]: outcome for record in journal.records if (outcome := record.get("finished"))}
         stopped: JaxrlSqlError | None = None
         with make_display(display_kind, len(examples), out.name, unit="question") as display:
             for line in skipped_lines(loaded.skipped):
                 display.note(line)
             for setting in asked_otherwise(policy.recipe, data, trained) if trained else ():
-                display.note(f"the model is not asked as it was trained: {setting}")
+                display.note(f"the model was trained with other prompt settings: {setting}")
             budget = budget_of(cfg, memory.total)
             work = Work(policy, cfg, examples, executor, memory, budget, display, finished)
             if work.left:
@@ -149,7 +151,7 @@ def verbal(policy: PolicySpec, cfg: VerbalSettings, limits: ExecutorConfig, disp
         numbers = write(out, work, loaded)
     unanswered = ""
     if numbers["unanswered"]:
-        why = next((f": {one['error']}" for one in reversed(journal.records) if one.get("error")), "")
+        why = next((f": {record['error']}" for record in reversed(journal.records) if record.get("error")), "")
         attempts = f"{numbers['unanswered']:,.0f} attempts were not answered"
         unanswered = f"{attempts}; {out / 'records.jsonl'} names them{why}"
     is_spent = isinstance(stopped, BudgetSpentError)
@@ -164,14 +166,14 @@ def verbal(policy: PolicySpec, cfg: VerbalSettings, limits: ExecutorConfig, disp
 
 
 def load_questions(data: DataConfig, databases: DatabasesConfig, include_ids: str) -> Benchmark:
-    """Load the one split that is answered, or its questions of a list; generated first where it is synthetic."""
+    """Load the one split that is answered, or its questions on a list; synthetic data are generated first."""
     if len(data.evals) != 1:
         raise InputError(f"verbal answers one set at a time: data.evals={data.evals} names {len(data.evals)}")
     make_synthetic(data)
     if not include_ids:
         return split_questions(data, data.evals[0], data.select.limit_eval, databases)
-    found = split_questions(data, data.evals[0], 0, databases)
-    return found._replace(examples=tuple(keep_only(found.examples, include_ids, data.select.limit_eval)))
+    questions = split_questions(data, data.evals[0], 0, databases)
+    return questions._replace(examples=tuple(keep_only(questions.examples, include_ids, data.select.limit_eval)))
 
 
 def choice_settings(policy: PolicySpec, cfg: VerbalSettings, limits: ExecutorConfig) -> Record:
@@ -194,7 +196,7 @@ def choice_settings(policy: PolicySpec, cfg: VerbalSettings, limits: ExecutorCon
 
 @contextmanager
 def open_model(work: Work) -> Iterator[Model]:
-    """Open the endpoint, or else the checkpoint, behind the journal of answers."""
+    """Open the endpoint or the checkpoint, with the journal of answers in front."""
     spec, cfg = work.policy, work.cfg
     sampling = SamplingParams(temperature=cfg.temperature, max_new_tokens=cfg.max_tokens, seed=spec.seed)
     judge_sampling = SamplingParams(
@@ -206,7 +208,7 @@ def open_model(work: Work) -> Iterator[Model]:
         head = f"{style.system}\n\n" if style.system else ""  # a request is one text
 
         def asked(examples: Sequence[Example]) -> Sequence[str]:
-            return [head + "".join(message_texts(one, style)) for one in examples]
+            return [head + "".join(message_texts(example, style)) for example in examples]
 
         with open_endpoint(cfg, work.budget) as endpoint:
             ask = endpoint_asker(endpoint, work.memory, cfg.token_limit, work.show)
@@ -232,7 +234,7 @@ def open_model(work: Work) -> Iterator[Model]:
 
 
 def judge_prompt(text: str, data: DataConfig, control: ControlTokens) -> Prompt:
-    """Return a judge's text, which may have marks, as a prompt in the form of `data.prompt`."""
+    """Return a judge's text, which may contain marked control tokens, as a prompt in the form of `data.prompt`."""
     if data.prompt == "chat":
         text = render_chat(control.tokenizer, chat_messages("", text), THINKING[data.chat.thinking], "", data.chat.date)
     else:
@@ -243,12 +245,12 @@ def judge_prompt(text: str, data: DataConfig, control: ControlTokens) -> Prompt:
 def choose(work: Work, model: Model) -> JaxrlSqlError | None:
     """Finish one batch of questions after another; return the error that stopped it before all were asked.
 
-    A question that alone is not answered is left for another run. Where the model does not answer at all, or the budget
-    is spent, the run stops.
+    A question that fails alone is left for another run. If the model does not answer at all, or the budget is spent,
+    the run stops.
     """
     size = work.cfg.batch
     for start in range(0, len(work.examples), size):
-        todo = [one for one in work.examples[start : start + size] if one.uid not in work.finished]
+        todo = [example for example in work.examples[start : start + size] if example.uid not in work.finished]
         while todo:
             try:
                 _finish(work, model, todo)
@@ -256,10 +258,10 @@ def choose(work: Work, model: Model) -> JaxrlSqlError | None:
             except BudgetSpentError as error:
                 return error
             except UnreachableError as error:
-                if len(todo) > 1 and error.uids >= {one.uid for one in todo}:
+                if len(todo) > 1 and error.uids >= {example.uid for example in todo}:
                     return error
                 work.display.note(f"left for another run: {', '.join(sorted(error.uids))}: {error}")
-                todo = [one for one in todo if one.uid not in error.uids]
+                todo = [example for example in todo if example.uid not in error.uids]
         work.show(now=True)
     return None
 
@@ -285,7 +287,7 @@ def _finish(work: Work, model: Model, todo: Sequence[Example]) -> None:
 
 
 def _about(example: Example, style: PromptStyle) -> str:
-    """Return what a judge reads: the schema as in the candidates' prompt, and the question."""
+    """Return the judge's context: the schema as in the candidates' prompt, and the question."""
     evidence = f"External knowledge: {example.evidence}\n" if example.evidence else ""
     schema = style.show(example, shown_schema(example, style))
     if style.name == "chat":
@@ -295,34 +297,34 @@ def _about(example: Example, style: PromptStyle) -> str:
 
 def _record(example: Example, verdict: Verdict, memory: Memory) -> Record:
     spent = memory.spent.get(example.uid, Spent())
-    found = verdict.candidates
-    scores = verdict.scores or (None,) * len(found.found)
+    candidates = verdict.candidates
+    scores = verdict.scores or (None,) * len(candidates.distinct)
     return {
         "id": example.uid,
         "question": example.question,
         "sql": verdict.sql,
         "candidates": [
-            {"sql": one.sql, "copies": one.copies, "score": score}
-            for one, score in zip(found.found, scores, strict=True)
+            {"sql": candidate.sql, "copies": candidate.copies, "score": score}
+            for candidate, score in zip(candidates.distinct, scores, strict=True)
         ],
         "replies": [list(reply) for reply in verdict.replies],
         "unread": verdict.unread,
-        **{name: getattr(found, name) for name in _LOST},
+        **{name: getattr(candidates, name) for name in _LOST},
         "finish_reasons": memory.finish_reasons(example.uid),
         "spent": spent._asdict(),
     }
 
 
 def write(out: Path, work: Work, loaded: Benchmark) -> dict[str, float]:
-    """Write predictions, records and numbers of the questions that are finished; return the numbers."""
+    """Write predictions, records and metrics of the finished questions; return the metrics."""
     done = [example for example in work.examples if example.uid in work.finished]
     records = [work.finished[example.uid] for example in done]
     chosen = [
         Chosen(
             example,
             record["sql"],
-            tuple(one["sql"] for one in record["candidates"]),
-            tuple(one["copies"] for one in record["candidates"]),
+            tuple(candidate["sql"] for candidate in record["candidates"]),
+            tuple(candidate["copies"] for candidate in record["candidates"]),
         )
         for example, record in zip(done, records, strict=True)
     ]
@@ -340,14 +342,14 @@ def write(out: Path, work: Work, loaded: Benchmark) -> dict[str, float]:
         "skipped": len(loaded.skipped),
         **work.budget.numbers(),
     }
-    write_lines(out / "predictions.jsonl", [{"id": one["id"], "sql": one["sql"]} for one in records])
+    write_lines(out / "predictions.jsonl", [{"id": record["id"], "sql": record["sql"]} for record in records])
     write_lines(out / "records.jsonl", records)
     (out / "metrics.json").write_text(json.dumps(numbers, indent=2) + "\n", encoding="utf-8")
     return numbers
 
 
 def _cut_lines(cfg: VerbalSettings, records: Collection[Fields]) -> Iterator[str]:
-    """Yield the shares of answers and of replies that are cut, with the settings to raise."""
+    """Yield the shares of truncated answers and replies, with the settings to raise."""
     stages = (
         (CANDIDATES, "answers", f"verbal.max_tokens={cfg.max_tokens}"),
         (JUDGE, "judge's replies", f"verbal.judge_max_tokens={cfg.judge_max_tokens}"),
@@ -359,13 +361,13 @@ def _cut_lines(cfg: VerbalSettings, records: Collection[Fields]) -> Iterator[str
 
 
 def _finish_reasons(records: Iterable[Fields], stage: str) -> Counter[str]:
-    """Count the answers of a stage by their finish reason."""
+    """Count the answers of a stage by finish reason."""
     of_stage = (record["finish_reasons"].get(stage) for record in records)
     return finish_reasons({"finish_reasons": counts} for counts in of_stage if counts)
 
 
 def _unfinished_lines(work: Work, is_spent: bool) -> Iterator[str]:
-    """Yield a line on unfinished questions, and one on how to resume where the budget is spent."""
+    """Yield a line on unfinished questions, and one on how to resume if the budget is spent."""
     if work.left:
         names = ", ".join(example.uid for example in work.left[:_NAMED])
         yield f"{len(work.left)} of {len(work.examples)} questions are not finished, such as {names}"

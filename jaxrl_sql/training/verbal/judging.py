@@ -5,8 +5,8 @@ For each question candidates are sampled until there are `candidates` distinct o
 each, `rounds` times; the best mean wins, ties are broken at random. Only numbers between the last <scores> tags are
 read, and a reply without the right number of them is counted and requested again a bounded number of times.
 
-Any function that answers prompts can be asked (`Ask`; `replay` makes one of an engine or an endpoint). What is
-requested next depends on the seed and on the answers alone, so a run whose answers were recorded can be resumed.
+Any function that answers prompts can serve (`Ask`; `replay` makes one from an engine or an endpoint). The next request
+depends on the seed and on the answers alone, so a run whose answers were recorded can be resumed.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ ReadSql = Callable[[str], str | None]
 
 
 class VerbalPolicy(NamedTuple):
-    """A policy that answers and judges: how it is asked, and its sampling parameters as either.
+    """A policy that answers and judges, with sampling parameters for each role.
 
     `as_prompt` may put a judge's text through a chat template, whose `shield` marks control tokens in quoted texts.
     """
@@ -66,10 +66,9 @@ class VerbalPolicy(NamedTuple):
 
 @dataclass(frozen=True)
 class JudgingConfig:
-    """How many candidates are wanted of a question, in how many attempts each, and how often they are scored.
+    """Candidates per question, attempts per candidate, and rounds of scoring.
 
-    With `normalise` each reply's scores are taken as distances from their mean in standard deviations, so that mild and
-    harsh replies weigh alike.
+    With `normalise` each reply's scores are standardised, so that mild and harsh replies have the same weight.
     """
 
     candidates: int = 10
@@ -100,11 +99,11 @@ class Candidate(NamedTuple):
 class Candidates(NamedTuple):
     """The candidates in `attempts` answers to one question, and why the other answers gave none.
 
-    `unanswered` attempts brought no answer at all. `spare` is the first query that ran without returning rows, else the
-    first query at all, else None.
+    `unanswered` attempts had no answer. `spare` is the first query that ran without returning rows, else the first
+    query at all, else None.
     """
 
-    found: tuple[Candidate, ...]
+    distinct: tuple[Candidate, ...]
     attempts: int
     unanswered: int
     without_sql: int
@@ -128,7 +127,7 @@ class Verdict(NamedTuple):
 
 
 class _Tally:
-    """The candidates of one question while answers come in: each query by its normal form, and its outcome."""
+    """The candidates of one question so far: each query by its normal form, and its outcome."""
 
     def __init__(self) -> None:
         self.attempts = 0
@@ -141,8 +140,8 @@ class _Tally:
 
     def result(self, want: int) -> Candidates:
         """Return the first `want` candidates, and the counts."""
-        found = [Candidate(sql, self.copies[form]) for form, sql in self.sqls.items()]
-        return Candidates(tuple(found[:want]), self.attempts, **self.lost, spare=self.empty or self.first)
+        candidates = [Candidate(sql, self.copies[form]) for form, sql in self.sqls.items()]
+        return Candidates(tuple(candidates[:want]), self.attempts, **self.lost, spare=self.empty or self.first)
 
 
 def find_candidates(
@@ -181,7 +180,7 @@ def judge(
     rounds: int = 20,
     normalise: bool = False,
 ) -> list[Verdict]:
-    """Have each question's candidates scored `rounds` times and choose the best -> a verdict a question.
+    """Have each question's candidates scored `rounds` times and choose the best -> a verdict per question.
 
     Up to `rounds` more replies are requested in place of those that cannot be read, and none after a round without any
     answer.
@@ -189,12 +188,12 @@ def judge(
     if rounds < 1:
         raise InputError(f"rounds={rounds}: a judge has to be asked at least once")
     texts = [
-        judge_text(policy.shield(q.about), [policy.shield(candidate.sql) for candidate in c.found])
+        judge_text(policy.shield(q.about), [policy.shield(candidate.sql) for candidate in c.distinct])
         for q, c in zip(questions, candidates, strict=True)
     ]
     read: list[list[tuple[float, ...]]] = [[] for _ in questions]
     unread = [0] * len(questions)
-    open_ones = [i for i, one in enumerate(candidates) if len(one.found) > 1]
+    open_ones = [i for i, candidate in enumerate(candidates) if len(candidate.distinct) > 1]
     prompts = {i: policy.as_prompt(texts[i]) for i in open_ones}
     number = 0
     while open_ones:
@@ -204,9 +203,9 @@ def judge(
         ]
         answered = list(zip(open_ones, policy.ask(requests), strict=True))
         for i, replies in answered:
-            found = [read_scores(reply or "", len(candidates[i].found)) for reply in replies]
-            read[i] += [scores for scores in found if scores is not None]
-            unread[i] += sum(scores is None for scores in found)
+            read_replies = [read_scores(reply or "", len(candidates[i].distinct)) for reply in replies]
+            read[i] += [scores for scores in read_replies if scores is not None]
+            unread[i] += sum(scores is None for scores in read_replies)
         open_ones = [
             i
             for i, replies in answered
@@ -228,7 +227,7 @@ def choose_by_judging(
     read_sql: ReadSql,
     config: JudgingConfig,
 ) -> list[Verdict]:
-    """Find candidates for every question and let the policy choose among its own."""
+    """Find candidates for every question and let the policy choose among them."""
     candidates = find_candidates(
         policy.ask, executor, questions, read_sql, config.candidates, policy.sampling, config.attempts
     )
@@ -249,9 +248,9 @@ def judge_text(about: str, sqls: Sequence[str]) -> str:
 
 
 def read_scores(reply: str, count: int) -> tuple[float, ...] | None:
-    """Return the `count` numbers of the last <scores>…</scores>, clamped to [0, 1]; None where it holds others.
+    """Return the `count` numbers of the last <scores>…</scores>, clamped to [0, 1]; None if it holds others.
 
-    Nothing but numbers, commas, semicolons, blanks and brackets may stand between the tags.
+    Nothing but numbers, commas, semicolons, blanks and brackets may occur between the tags.
     """
     blocks = _SCORES.findall(reply)
     if not blocks:
@@ -300,20 +299,20 @@ def _add_answers(
 
 
 def _verdict(
-    found: Candidates, replies: Sequence[tuple[float, ...]], unread: int, normalise: bool, rng: random.Random
+    candidates: Candidates, replies: Sequence[tuple[float, ...]], unread: int, normalise: bool, rng: random.Random
 ) -> Verdict:
-    """Choose the candidate of the best mean score in R replies [R,K]; without any, all candidates are level."""
-    names = [one.sql for one in found.found]
+    """Choose the candidate of the best mean score in R replies [R,K]; without any, all candidates are equal."""
+    names = [candidate.sql for candidate in candidates.distinct]
     if not names:
-        return Verdict(found.spare, (), (), unread, found)
+        return Verdict(candidates.spare, (), (), unread, candidates)
     if not replies:
-        return Verdict(rng.choice(names), (0.0,) * len(names), (), unread, found)
+        return Verdict(rng.choice(names), (0.0,) * len(names), (), unread, candidates)
     scores = np.array(replies)
     if normalise:
         spread = scores.std(axis=1, keepdims=True)
-        # A reply that gives all the same score, but for rounding, prefers none of them.
+        # A reply with equal scores, up to rounding, prefers no candidate.
         scores = np.where(spread > 1e-9, (scores - scores.mean(axis=1, keepdims=True)) / np.maximum(spread, 1e-12), 0.0)
-    # Sums of decimal fractions differ in their last digits by the order of adding: nearly level is level.
+    # Sums of decimal fractions differ in their last digits by the order of addition: nearly equal counts as equal.
     means = scores.mean(axis=0).round(9)
     best = np.flatnonzero(means == means.max())
-    return Verdict(names[rng.choice(best.tolist())], tuple(means.tolist()), tuple(replies), unread, found)
+    return Verdict(names[rng.choice(best.tolist())], tuple(means.tolist()), tuple(replies), unread, candidates)

@@ -165,7 +165,7 @@ def test_text_that_an_engine_cannot_hold_is_refused_or_replaced(
     assert (
         "with the character NUL" in message
         if place.engine == "postgresql"
-        else "t.b has 1 values with bytes" in message
+        else "t.b has 1 values with invalid UTF-8" in message
     )
     assert "--replace" in message
     assert main(place.arguments(source, "--replace")) == 0

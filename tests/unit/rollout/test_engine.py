@@ -14,9 +14,9 @@ import pytest
 from jaxrl_sql.batch import GroupBatch, Segment, pad_tokens
 from jaxrl_sql.models import ModelConfig, Norms, Rope, init_params
 from jaxrl_sql.models.policy import make_policy
-from jaxrl_sql.rollout import Engine, EngineConfig, NotFiniteError, Sample, SamplingParams
+from jaxrl_sql.rollout import Engine, EngineConfig, NotFiniteError, Sample, SamplingParams, decode
 from jaxrl_sql.rollout.call import EngineCall
-from jaxrl_sql.rollout.decode import DecodeState, copy_blocks, decode_chunk, prefill_chunk
+from jaxrl_sql.rollout.decode import copy_blocks, decode_chunk, prefill_chunk
 from jaxrl_sql.rollout.sampling import GenerationRequest
 from jaxrl_sql.rollout.scheduler import plan
 from jaxrl_sql.types import InputError, Prompt
@@ -275,11 +275,10 @@ def test_short_prompts_are_not_padded_to_a_long_one() -> None:
     assert call.stats.prompt_tokens == 15 * 8 + 100
     assert call.stats.padded_tokens <= 128 + 2 * 16 * 8
     # All tokens of each prompt are marked, for the penalty.
-    seen, sequences = np.asarray(call.runner.seen), plan(call.state, call.log).after.sequences
-    assert len(sequences) == 16
-    for slot, sequence in sequences.items():
-        assert set(np.flatnonzero(seen[slot])) == set(prompts[sequence.group.prompt].token_ids)
-    call.close()
+    seen, completions = np.asarray(call.runner.seen), plan(call.state, call.log).after.completions
+    assert len(completions) == 16
+    for completion in completions.values():
+        assert set(np.flatnonzero(seen[completion.prompt_slot])) == set(prompts[completion.prompt].token_ids)
 
 
 @pytest.mark.usefixtures("on_cpu")
@@ -288,32 +287,44 @@ def test_no_step_copies_a_prompt_for_its_samples() -> None:
     n, p, size = 32, 1024, 64
     config = dataclasses.replace(CONFIG, max_positions=2048)
     engine = Engine(config, PARAMS, Letters(), EngineConfig(n, block_size=size))
-    call, runner = begin(engine, make_prompts(p, p), n=16, max_new_tokens=16), engine.runner
+    call = begin(engine, make_prompts(p, p), n=16, max_new_tokens=16)
     chunk, device = plan(call.state, call.log), call.runner
     device.prepare(chunk, ())
     assert chunk.launches
-    program = decode_chunk.lower(
-        device.weights, device.chunk_config, runner.prompt_pool, device.prompt_slots(),
-        DecodeState(runner.completion_pool, device.slots), device.block_map(chunk), device.request_ring(chunk),
-        device.stops,
-    )  # fmt: skip
+    program = decode_chunk.lower(*device.decode_arguments(chunk))
     copies = n * p * CONFIG.n_kv_heads * CONFIG.head_dim * 4
     assert program.compile().memory_analysis().temp_size_in_bytes < copies
 
 
 def test_a_prompt_stands_once_for_all_its_samples() -> None:
     engine = Engine(CONFIG, PARAMS, NoEnd(), EngineConfig(8, block_size=8))
-    list(engine.generate(make_prompts(16), SamplingParams(n=8, max_new_tokens=4)))
-    cache = engine.runner.prefix_cache
+    call = begin(engine, make_prompts(16), n=8, max_new_tokens=4)
+    list(call.run())
+    cache = plan(call.state, call.log).after.prefixes
     assert cache.num_blocks == len(cache.free_blocks), "a block was lost"
     assert len(cache.cached) == 1, "the first of its two blocks is cached, the one with its last token is not"
     assert engine.stats.padded_tokens == 16
 
 
+def test_a_call_after_a_failed_one_has_new_pools(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program that fails has donated the pools, whose blocks no later call can read."""
+    engine = Engine(CONFIG, PARAMS, NoEnd(), EngineConfig(8, block_size=8))
+    expected = list(engine.generate(make_prompts(16, 20), GREEDY))
+
+    def fails(*arguments: Any) -> None:
+        decode_chunk(*arguments)
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(decode, "decode_chunk", fails)
+        with pytest.raises(MemoryError):
+            list(engine.generate(make_prompts(16, 20), GREEDY))
+    assert list(engine.generate(make_prompts(16, 20), GREEDY)) == expected
+
+
 def test_where_one_program_serves_all_a_call_of_fewer_prompts_keeps_the_pool() -> None:
     def blocks(padded_to: int, count: int) -> int:
-        call = begin(engines[padded_to], make_prompts(*[20] * count), max_new_tokens=4)
-        call.close()
+        begin(engines[padded_to], make_prompts(*[20] * count), max_new_tokens=4)
         pool = engines[padded_to].runner.prompt_pool
         assert pool is not None
         return pool.num_blocks

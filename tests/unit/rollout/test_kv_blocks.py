@@ -15,8 +15,8 @@ SIZE = 4
 
 
 def cache_of(blocks: int, capacity: int = 9) -> PrefixCache:
-    cache = PrefixCache(SIZE, capacity)
-    cache.open(blocks)
+    cache = PrefixCache(SIZE)
+    cache.open(blocks, capacity)
     return cache
 
 
@@ -50,9 +50,9 @@ def test_a_reset_evicts_all() -> None:
     cache = cache_of(6)
     held = allocate(cache, range(9))
     cache.insert(range(9), held.blocks)
-    assert cache.first_missing(range(9)) is None
+    assert cache.lookup(range(9)) == (8, None)
     cache.reset()
-    assert cache.first_missing(range(9)) is not None
+    assert cache.lookup(range(9)) == (0, (0, (0, 1, 2, 3)))
     cache.free(held.blocks)
     assert len(cache.free_blocks) == 6
 

@@ -22,7 +22,7 @@ from jaxrl_sql.parallel import make_mesh
 from jaxrl_sql.parallel.mesh import replica_grid, replicas_here
 from jaxrl_sql.rollout import Engine, EngineConfig, ReplicatedEngine, Sample, SamplingParams
 from jaxrl_sql.rollout.replicated import deal, pack_samples, unpack_samples
-from jaxrl_sql.rollout.sampling import GenerationRequest, Part
+from jaxrl_sql.rollout.sampling import GenerationRequest, RequestGroup
 from jaxrl_sql.types import InputError, Prompt, Turn
 
 CONFIG = ModelConfig("qwen3", 24, 32, 1, 4, 2, 8, 48, Rope(1e4), Norms(), True, True, False, 128)
@@ -78,7 +78,7 @@ def test_a_part_of_a_call_has_the_samples_of_the_whole() -> None:
     prompts, sampling = make_prompts(5, 9, 3), SamplingParams(n=4, max_new_tokens=6)
     engine = Engine(CONFIG, PARAMS, Letters(), EngineConfig(8))
     whole = {(s.prompt_index, s.index): s for s in engine.generate(prompts, sampling, 7)}
-    part = GenerationRequest(prompts, [sampling] * 3, 7, None).part([Part(1, 2, 4), Part(0, 1, 2)])
+    part = GenerationRequest(prompts, [sampling] * 3, 7, None).part([RequestGroup(1, 2, 4), RequestGroup(0, 1, 2)])
     found = {(s.prompt_index, s.index): s for s in engine.begin(part).run()}
     assert sorted(found) == [(0, 1), (1, 2), (1, 3)]
     assert all(one.token_ids == whole[place].token_ids for place, one in found.items())

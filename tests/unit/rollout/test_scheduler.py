@@ -16,21 +16,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxrl_sql.rollout.kv_blocks import BlockTable, PrefixCache
-from jaxrl_sql.rollout.sampling import UNFINISHED, GenerationRequest, Sample, SamplingParams
+from jaxrl_sql.rollout.sampling import UNFINISHED, GenerationRequest, RequestGroup, Sample, SamplingParams
 from jaxrl_sql.rollout.scheduler import (
-    PREEMPTED,
     ChunkLog,
     ChunkPlan,
     Limits,
-    PromptSequence,
-    QueuedCompletion,
-    RequestGroup,
+    PrefilledCompletion,
     RunningCompletion,
     SchedulerState,
-    close,
-    cut_groups,
-    first_state,
+    initial_state,
     plan,
+    split_groups,
 )
 from jaxrl_sql.types import Prompt
 
@@ -61,12 +57,12 @@ def make_state(
         begun={(sample.prompt_index, sample.index): sample for sample in call.get("begun", ())},
     )
     group_size = min(n, slots)
-    cache = PrefixCache(SIZE, capacity=8)
-    cache.open(prompt_blocks)
+    cache = PrefixCache(SIZE)
+    cache.open(prompt_blocks, capacity=8)
     table = BlockTable(SIZE, slots, [*levels, (blocks, -(-longest // SIZE))])
     limits = Limits(slots, STEPS, longest, group_size, fits_prefill)
-    groups = cut_groups(request, range(len(prompts)), group_size)
-    return first_state(request, groups, limits, cache, table, 2 * slots)
+    groups = split_groups(request, range(len(prompts)), group_size)
+    return initial_state(request, groups, limits, cache, table, 2 * slots)
 
 
 def begun_sample(prompt: int, tokens: int, reason: str = UNFINISHED) -> Sample:
@@ -85,11 +81,12 @@ def mid_call(tokens: Mapping[int, int], is_in_flight: bool = False, **sizes: Any
     allocations = {i: state.prefixes.allocate([i] * 5) for i in tokens}
     return replace(
         state,
-        groups=[],
+        waiting=[],
         free_prompt_slots=[],
-        sequences={i: PromptSequence(RequestGroup(i, 0, 1), a.blocks, 1) for i, a in allocations.items() if a},
-        completions={i: QueuedCompletion(i, 0, i, 0) for i in tokens},
-        running={i: RunningCompletion(i if i < slots else PREEMPTED, count) for i, count in tokens.items()},
+        prompt_blocks={i: allocation.blocks for i, allocation in allocations.items() if allocation},
+        completions={i: PrefilledCompletion(i, 0, i, 0) for i in tokens},
+        running={i: RunningCompletion(i, count) for i, count in tokens.items() if i < slots},
+        preempted={i: count for i, count in tokens.items() if i >= slots},
         slot_length=lengths,
         queued=len(tokens),
         taken=len(tokens),
@@ -111,7 +108,7 @@ def test_prompts_are_prefilled_in_batches_until_enough_completions_wait() -> Non
     # Three times the one slot that may have ended, and no more than the 4 prompt slots; 3 rows of 9 are 27 tokens.
     assert prefilled(chunk) == [[0, 1, 2]]
     assert chunk.queued == [0, 1, 2]
-    assert [group.prompt for group in chunk.after.groups] == [3, 4, 5, 6, 7]
+    assert [group.prompt for group in chunk.after.waiting] == [3, 4, 5, 6, 7]
     assert (chunk.launches, chunk.tail) == (True, 3)
     chunk = plan(make_state([[i] * 12 for i in range(8)], slots=2), ChunkLog())
     assert prefilled(chunk) == [[0, 1], [2]]
@@ -149,12 +146,17 @@ def test_a_prompt_with_the_same_first_block_waits_for_the_batch_that_caches_it()
 
 def test_prompts_of_the_next_call_follow_those_of_this_one() -> None:
     state = make_state([[9] * 9, [8] * 9, [1] * 9], ahead=2)
-    assert [group.prompt for group in state.groups] == [1, 0, 2]
+    assert [group.prompt for group in state.waiting] == [1, 0, 2]
 
 
-def test_a_prefix_cache_of_newer_weights_is_not_read() -> None:
-    chunk = plan(make_state([[7] * 9, [7] * 9]), ChunkLog(uses_cache=False))
-    assert prefilled(chunk) == [[0, 1]]
+def test_prompts_are_not_cached_once_the_weights_are_newer() -> None:
+    state = plan(make_state([[7] * 9] * 4), ChunkLog()).after
+    assert state.prefixes.cached
+    state.prefixes.reset()
+    state.prefixes.capacity = 0
+    chunk = plan(replace(state, num_read=1, recently_ended=6), ChunkLog())
+    assert prefilled(chunk) == [[3]]
+    assert [prefill.allocation.cached_tokens for batch in chunk.prefills for prefill in batch.prompts] == [0]
     assert not chunk.after.prefixes.cached
 
 
@@ -166,8 +168,8 @@ def test_the_oldest_completions_keep_their_slots() -> None:
     chunk = plan(mid_call({0: 8, 1: 8, 2: 8}, slots=3, blocks=7), ChunkLog())
     assert chunk.launches
     assert chunk.preempted == [2]
-    assert chunk.after.preempted() == [2]
-    assert (chunk.table < chunk.num_blocks).sum(axis=1).tolist() == [3, 3, 0]
+    assert chunk.after.preempted == {2: 8}
+    assert chunk.after.blocks.held.tolist() == [3, 3, 0]
 
 
 def test_all_younger_completions_are_preempted_with_a_large_one() -> None:
@@ -199,7 +201,7 @@ def test_the_oldest_preempted_completions_are_resumed_first() -> None:
     assert (chunk.preempted, chunk.resumed, chunk.appended) == ([], [2], [2])
     assert chunk.after.running[2] == RunningCompletion(0, 8)
     assert chunk.after.slot_length.tolist() == [8, 8]
-    assert chunk.after.preempted() == [3]
+    assert chunk.after.preempted == {3: 2}
     assert chunk.tail == 4
 
 
@@ -214,8 +216,8 @@ def test_a_log_from_before_a_resumption_does_not_set_the_slots_length() -> None:
 def test_new_completions_wait_for_preempted_ones() -> None:
     """There are 3 blocks to spare: the preempted completion needs 4, and a new one would need 2."""
     state = mid_call({0: 4, 1: 12}, slots=2, blocks=6)
-    state.running[1] = RunningCompletion(PREEMPTED, 12)
-    state = replace(state, groups=[RequestGroup(0, 0, 1)], free_prompt_slots=[3, 2])
+    state.preempted[1] = state.running.pop(1).num_tokens
+    state = replace(state, waiting=[RequestGroup(0, 0, 1)], free_prompt_slots=[3, 2])
     chunk = plan(state, ChunkLog())
     assert (chunk.launches, chunk.resumed, chunk.queued) == (True, [], [2])
     assert chunk.tail == 2, "nothing is taken from the ring"
@@ -227,10 +229,10 @@ def test_new_completions_wait_for_preempted_ones() -> None:
 def test_begun_samples_come_first_and_are_resumed_from_their_tokens() -> None:
     begun = [begun_sample(2, 5), begun_sample(1, 3, "stop")]
     state = make_state([[i] * 9 for i in range(4)], begun=begun)
-    assert [group.prompt for group in state.groups] == [2, 0, 3], "the finished one is not made again"
+    assert [group.prompt for group in state.waiting] == [2, 0, 3], "the finished one is not made again"
     chunk = plan(state, ChunkLog())
     assert (chunk.begun, chunk.resumed, chunk.appended) == ([0], [0], [0])
-    assert chunk.after.completions[0] == QueuedCompletion(2, 0, 0, 0)
+    assert chunk.after.completions[0] == PrefilledCompletion(2, 0, 0, 0)
     assert chunk.after.running[0] == RunningCompletion(0, 5)
     assert chunk.queued == [1, 2, 3][: len(chunk.queued)], "numbers follow those of begun samples"
     assert chunk.launches
@@ -240,7 +242,7 @@ def test_a_begun_sample_waits_for_the_chunk_in_flight() -> None:
     state = make_state([[1] * 9], begun=[begun_sample(0, 5)])
     chunk = plan(replace(state, num_chunks=1), ChunkLog())
     assert (chunk.begun, chunk.resumed, chunk.launches) == ([0], [], False)
-    chunk = plan(chunk.after, ChunkLog(1, 0, np.zeros(2, int)))
+    chunk = plan(chunk.after, ChunkLog(1, 1, np.zeros(2, int)))
     assert (chunk.begun, chunk.resumed, chunk.launches) == ([], [0], True)
 
 
@@ -252,7 +254,7 @@ def test_observations_are_appended_and_their_tokens_counted() -> None:
     assert chunk.appended == [1]
     assert chunk.after.running[1] == RunningCompletion(1, 11)
     assert chunk.after.slot_length.tolist() == [4, 11]
-    assert (chunk.table < chunk.num_blocks).sum(axis=1).tolist() == [3, 4], "up to two chunks, or the longest"
+    assert chunk.after.blocks.held.tolist() == [3, 4], "up to two chunks, or the longest"
     assert chunk.after.appends == []
 
 
@@ -275,29 +277,35 @@ def test_an_observation_without_room_waits_and_is_resumed_with_all_tokens() -> N
 
 def test_cancellation_waits_for_the_chunk_in_flight_and_frees_slots_and_blocks() -> None:
     state = mid_call({0: 8, 1: 8, 2: 3}, is_in_flight=True, blocks=7)
-    state = replace(state, groups=[RequestGroup(1, 0, 1)])
+    state = replace(state, waiting=[RequestGroup(1, 0, 1)])
     chunk = plan(state, ChunkLog(cancelled={1}))
     assert (chunk.launches, chunk.dropped, chunk.after.cancelled) == (False, [], {1})
     chunk = plan(chunk.after, ChunkLog(3, 3, np.array([9, 9]), {i: RunningCompletion(i, 1) for i in range(2)}))
     assert (chunk.dropped, chunk.num_dropped, chunk.released, chunk.freed) == ([1], 1, [1], [1])
-    assert chunk.after.groups == []
+    assert chunk.after.waiting == []
     assert chunk.launches
     assert chunk.resumed == [2]
     assert chunk.after.running == {0: RunningCompletion(0, 9), 2: RunningCompletion(1, 3)}
+    assert chunk.after.preempted == {}
 
 
 def test_waiting_completions_of_a_cancelled_prompt_end_with_their_first_token() -> None:
     state = plan(make_state([[1] * 9, [2] * 9, [3] * 9, [4] * 9], slots=2), ChunkLog()).after
     log = ChunkLog(1, 2, np.array([4, 4]), {i: RunningCompletion(i, 4) for i in range(2)}, cancelled={0, 2, 3})
     chunk = plan(state, log)
-    assert (chunk.dropped, chunk.cut, chunk.num_dropped) == ([0], [2], 1)
+    assert (chunk.dropped, chunk.truncated, chunk.num_dropped) == ([0], [2], 1)
     assert sorted(chunk.after.completions) == [1, 2]
 
 
 def test_a_call_without_anything_left_launches_nothing() -> None:
     chunk = plan(mid_call({0: 8, 1: 8}), ChunkLog(cancelled={0, 1}))
     assert not chunk.launches
-    assert chunk.after.prefixes.free_blocks == close(mid_call({0: 8, 1: 8})).free_blocks
+    assert sorted(chunk.after.prefixes.free_blocks) == list(range(40))
+
+
+def test_nothing_is_launched_after_the_last_completion() -> None:
+    chunk = plan(mid_call({0: 8, 1: 8}), ChunkLog(finished=[0, 1]))
+    assert (chunk.freed, chunk.launches) == ([0, 1], False)
 
 
 # --- pools
@@ -307,7 +315,7 @@ def test_the_pool_grows_by_levels_with_the_lengths() -> None:
     state, device = make_state([[1] * 5, [2] * 5], longest=40, blocks=20, levels=[(5, 3), (10, 10)]), Slots({}, 40)
     sizes = []
     for chunk in device.serve(state):
-        sizes.append(chunk.num_blocks)
+        sizes.append(chunk.after.blocks.num_blocks)
         assert not chunk.preempted
     assert sizes == sorted(sizes)
     assert set(sizes) == {5, 10, 20}
@@ -343,24 +351,25 @@ class Slots:
         """Do a plan's work, and run its chunk -> its log; `ended` turns are in `num_ended`."""
         n = state.limits.slots
         self.number = self.number or [None] * n
-        self.cut |= set(chunk.cut)
+        self.cut |= set(chunk.truncated)
         for slot in (*chunk.released, *chunk.preempted):
             self.number[slot] = None
         for number in chunk.queued:
             self.ring[number] = self.turns.get(number, [self.longest])[0]
         for number in chunk.begun:
-            self.length[number] = chunk.after.running[number].tokens
+            self.length[number] = len(state.request.begun_sample(*chunk.after.completions[number][:2]).token_ids)
         for number in chunk.resumed:
             slot = chunk.after.running[number].slot
             assert self.number[slot] is None
             self.number[slot] = number
         for number in chunk.appended:
             self.paused.discard(number)
-            self.length[number] = chunk.after.running[number].tokens
+            self.length[number] = chunk.after.running[number].num_tokens
         if not chunk.launches:
             return None
-        log, capacity = ChunkLog(), (chunk.table < chunk.num_blocks).sum(axis=1) * SIZE
-        held = chunk.table[chunk.table < chunk.num_blocks].tolist()
+        table, num_blocks = chunk.after.blocks.table(), chunk.after.blocks.num_blocks
+        log, capacity = ChunkLog(), (table < num_blocks).sum(axis=1) * SIZE
+        held = table[table < num_blocks].tolist()
         assert len(set(held)) == len(held), "a block is held once"
         for _ in range(STEPS):
             self._step(chunk, state, log, capacity)
@@ -371,8 +380,8 @@ class Slots:
     def _step(self, chunk: ChunkPlan, state: SchedulerState, log: ChunkLog, capacity: np.ndarray) -> None:
         for slot in range(len(self.number)):
             if self.number[slot] is None and self.taken < chunk.tail:
-                self.number[slot] = state.num_begun + self.taken
-                self.length[state.num_begun + self.taken] = 0
+                self.number[slot] = self.taken
+                self.length[self.taken] = 0
                 self.taken += 1
             number = self.number[slot]
             if number is None or number in self.paused:
@@ -382,7 +391,7 @@ class Slots:
             self.left[number] = self.left.get(number, turns[0]) - 1
             assert self.length[number] <= capacity[slot], "a token has no block"
             before = log.written.get(number, RunningCompletion(slot, 0))
-            log.written[number] = RunningCompletion(slot, before.tokens + 1)
+            log.written[number] = RunningCompletion(slot, before.num_tokens + 1)
             if self.left[number] and self.length[number] < self.longest and number not in self.cut:
                 continue
             log.num_ended += 1
@@ -399,8 +408,8 @@ class Slots:
 
     def serve(self, state: SchedulerState, cancelled: Mapping[int, set[int]] | None = None) -> Any:
         """Yield the plans of a call until nothing is left, one chunk behind; prompts are `cancelled` before plans."""
-        log, before, launches = ChunkLog(), None, 0
-        while state.groups or state.sequences:
+        log, before, launches, self.taken = ChunkLog(), None, 0, state.taken
+        while state.waiting or state.completions:
             log.cancelled |= (cancelled or {}).get(launches, set())
             frozen = pickle.dumps((state, log))
             chunk = plan(state, log)
@@ -421,14 +430,11 @@ class Slots:
 def check_order(state: SchedulerState, log: ChunkLog, chunk: ChunkPlan) -> None:
     """Check that older completions go before younger ones, and prompts in their order."""
     after = chunk.after
-    numbers = {number for number in after.running if number not in chunk.resumed}
-    kept = [number for number in numbers if after.running[number].slot != PREEMPTED]
-    waiting = after.preempted()
-    if chunk.launches and waiting:
-        assert max([*kept, *chunk.resumed], default=-1) < min(waiting), "a younger completion keeps its slot"
+    if chunk.launches and after.preempted:
+        assert max(after.running, default=-1) < min(after.preempted), "a younger completion keeps its slot"
         taken = log.taken if log.number else state.taken
         assert chunk.tail == taken, "a new completion is taken before a preempted one"
-    groups = [group for group in state.groups if group.prompt not in log.cancelled | state.cancelled]
+    groups = [group for group in state.waiting if group.prompt not in log.cancelled | state.cancelled]
     admitted = [prefill.group for batch in chunk.prefills for prefill in batch.prompts]
     assert admitted == groups[: len(admitted)], "a prompt overtakes another"
 

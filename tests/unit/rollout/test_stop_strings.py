@@ -31,7 +31,7 @@ def first_end(stops: Stops, strings: tuple[str, ...], tokens: list[int]) -> int 
     state = stops.first[strings]
     for at, token in enumerate(tokens):
         state = stops.table[state, token]
-        if stops.found[state]:
+        if stops.is_complete[state]:
             return at
     return None
 
@@ -67,9 +67,9 @@ def test_no_strings_end_nothing() -> None:
 def test_states_are_rounded_up_by_rows_that_no_state_leads_to(length: int) -> None:
     stops, _ = make_stops([("s" * length,)], PIECES, 20)
     have = 1 + 1 + length  # no strings, and a state per byte
-    assert len(stops.table) == len(stops.found) == bucket(have, 16)
+    assert len(stops.table) == len(stops.is_complete) == bucket(have, 16)
     assert int(stops.table[:have].max()) == have - 1
-    assert not stops.found[have:].any()
+    assert not stops.is_complete[have:].any()
 
 
 def test_a_string_that_no_tokens_write_is_refused() -> None:

@@ -138,7 +138,7 @@ def test_a_run_of_passed_examples_is_resumed_in_python_alone(
     assert re.match(call, CallerInputs(examples=examples).resume_advice(Path("runs/mine")))
     advice = CallerInputs(examples=examples, reward=length).resume_advice(Path("runs/mine"))
     assert advice.endswith("{'run.resume': True}, examples=…, reward=…)")
-    assert CallerInputs().resume_advice(Path("runs/mine")) == "go on with --resume runs/mine"
+    assert CallerInputs().resume_advice(Path("runs/mine")) == "resume with --resume runs/mine"
 
 
 def test_another_process_has_the_same_hash() -> None:

@@ -122,8 +122,8 @@ def test_candidates_are_sampled_until_there_are_enough(db: str, executor: Execut
     script = Script(lambda call, prompt, g: answers[call * 2 + g] if call < 2 else f"SELECT {next(later)}")
     (one,) = find_candidates(script, executor, [question(db)], sql_of, 2, SAMPLING)
     # Two calls bring one query, a copy, nothing, and one that fails; the third brings two and one is enough.
-    assert [candidate.sql for candidate in one.found] == ["SELECT a FROM t", "SELECT 0"]
-    assert one.found[0].copies == 2
+    assert [candidate.sql for candidate in one.distinct] == ["SELECT a FROM t", "SELECT 0"]
+    assert one.distinct[0].copies == 2
     assert (one.attempts, one.without_sql, one.failed, one.empty) == (6, 1, 1, 0)
     seeds = {one.sampling.seed for (one,) in script.calls}
     assert len(seeds) == len(script.calls) == 3, "rounds of one seed would draw the same again"
@@ -133,16 +133,16 @@ def test_candidates_are_sampled_until_there_are_enough(db: str, executor: Execut
 def test_attempts_end_at_twenty_times_the_candidates(db: str, executor: Executor) -> None:
     script = Script(lambda call, prompt, g: "SELECT a FROM t WHERE a > 9" if prompt == "empty" else "SELECT nothing")
     none, bad = find_candidates(script, executor, [question(db, "empty"), question(db, "bad")], sql_of, 3, SAMPLING)
-    assert (none.attempts, none.empty, none.found, none.spare) == (60, 60, (), "SELECT a FROM t WHERE a > 9")
-    assert (bad.attempts, bad.failed, bad.found, bad.spare) == (60, 60, (), "SELECT nothing")
+    assert (none.attempts, none.empty, none.distinct, none.spare) == (60, 60, (), "SELECT a FROM t WHERE a > 9")
+    assert (bad.attempts, bad.failed, bad.distinct, bad.spare) == (60, 60, (), "SELECT nothing")
     assert len(script.calls) == 20
 
 
 def test_who_has_enough_is_asked_no_more(db: str, executor: Executor) -> None:
     script = Script(lambda call, prompt, g: f"SELECT {call * 2 + g}" if prompt == "quick" else "SELECT 1")
     quick, slow = find_candidates(script, executor, [question(db, "quick"), question(db, "slow")], sql_of, 2, SAMPLING)
-    assert (quick.attempts, len(quick.found)) == (2, 2)
-    assert (slow.attempts, len(slow.found), slow.found[0].copies) == (40, 1, 40)
+    assert (quick.attempts, len(quick.distinct)) == (2, 2)
+    assert (slow.attempts, len(slow.distinct), slow.distinct[0].copies) == (40, 1, 40)
     assert [len(requests) for requests in script.calls] == [2] + [1] * 19
     assert len({one.sampling.seed for call in script.calls for one in call}) == 21
 
@@ -158,14 +158,14 @@ def test_what_failed_once_is_not_run_again(db: str, executor: Executor) -> None:
     script = Script(lambda call, prompt, g: texts[(call + g) % 4].lower() if call else texts[g])
     (one,) = find_candidates(script, Counting(), [question(db)], sql_of, 3, SAMPLING, attempts=5)  # type: ignore[arg-type]
     assert sorted(ran) == sorted([*texts[:3], texts[3].lower()])
-    assert (len(one.found), one.attempts, one.failed, one.empty) == (2, 15, 4, 4)
+    assert (len(one.distinct), one.attempts, one.failed, one.empty) == (2, 15, 4, 4)
 
 
 def test_who_is_not_answered_is_asked_no_more(db: str, executor: Executor) -> None:
     script = Script(lambda call, prompt, g: None if prompt == "mute" or (call, g) == (0, 1) else f"SELECT {call}")
     mute, other = find_candidates(script, executor, [question(db, "mute"), question(db, "other")], sql_of, 2, SAMPLING)
-    assert (mute.attempts, mute.unanswered, mute.found, mute.spare) == (2, 2, (), None)
-    assert (other.attempts, other.unanswered, len(other.found)) == (4, 1, 2)
+    assert (mute.attempts, mute.unanswered, mute.distinct, mute.spare) == (2, 2, (), None)
+    assert (other.attempts, other.unanswered, len(other.distinct)) == (4, 1, 2)
 
     judged = Script(lambda call, prompt, g: None)
     (verdict,) = judge(judging(judged), [question(db)], [found("A", "B")], rounds=4)
@@ -344,8 +344,8 @@ def test_a_real_engine_answers_and_judges(db: str, executor: Executor, tmp_path:
                 JudgingConfig(candidates=3, rounds=2),
             )
         for verdict in verdicts:
-            assert len(verdict.candidates.found) == 3
-            assert sum(candidate.copies for candidate in verdict.candidates.found) == verdict.candidates.attempts
+            assert len(verdict.candidates.distinct) == 3
+            assert sum(candidate.copies for candidate in verdict.candidates.distinct) == verdict.candidates.attempts
             assert (verdict.replies, verdict.unread) == ((), 4)
         by_question = [memory.finish_reasons(str(uid)) for uid in (1, 2)]
         for reasons, verdict in zip(by_question, verdicts, strict=True):

@@ -2,7 +2,7 @@
 
 Every command takes it by its place, `recipe=docs/own_recipe.py:MINE`: a run keeps that, and is asked again by it.
 
-The model writes its query after `SQL:` on a line of its own, whatever stands before it, and is rewarded for the share
+The model writes its query after `SQL:` on a line of its own, after any other text, and is rewarded for the share
 of the gold's cells that it found (QATCH), with a fifth kept for those whose result is exactly the gold's.
 """
 

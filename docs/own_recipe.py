@@ -1,9 +1,9 @@
-"""A recipe of one's own: `python docs/own_recipe.py --config configs/arctic-tiny.yaml run.dir=runs/mine`.
+"""Train with your own recipe: `python docs/own_recipe.py --config configs/arctic-tiny.yaml run.dir=runs/mine`.
 
-Every command takes it by its place, `recipe=docs/own_recipe.py:MINE`: a run keeps that, and is asked again by it.
+Every command takes the recipe by its path, `recipe=docs/own_recipe.py:MINE`. A run stores the path for later commands.
 
-The model writes its query after `SQL:` on a line of its own, whatever stands before it, and is rewarded for the share
-of the gold's cells that it found (QATCH), with a fifth kept for those whose result is exactly the gold's.
+The model writes its query on a separate line after `SQL:`, after any other text. Four fifths of the reward are the
+share of the gold's cells in the result (QATCH); the last fifth requires a result equal to the gold's.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from jaxrl_sql.types import Example, Response, Reward
 
 
 def respond(example: Example, _observe: Observe | None) -> Response:
-    """Write what supervised learning imitates: the thought, then the query in the form that `read` looks for."""
+    """Write the demonstration of supervised steps: the thought, then the query in the form that `read` accepts."""
     return f"{example.reasoning}\nSQL: {example.taught_sql}"
 
 
 def read(response: Response) -> ParsedResponse:
-    """Find the query; the form is right when it is there once."""
+    """Extract the query; the form is valid if there is exactly one."""
     think, mark, sql = said(response).partition("\nSQL:")
     return ParsedResponse(sql.strip() or None, well_formed=bool(mark) and "\nSQL:" not in sql, think=think)
 
 
 def reward(reading: ParsedResponse, row: ScoreRow) -> Reward:
-    """Pay nothing for a wrong form; the parts are logged by name, each with its mean."""
+    """Return 0 for an invalid form; the mean of each part is logged by name."""
     correct, partial = float(row.matches("bird")), row.value("qatch")
     total = 0.2 * correct + 0.8 * partial if reading.well_formed else 0.0
     return Reward(total, {"correct": correct, "partial": partial, "format": float(reading.well_formed)})
@@ -36,7 +36,7 @@ def reward(reading: ParsedResponse, row: ScoreRow) -> Reward:
 
 MINE = Recipe(
     name="mine",
-    schema=RECIPES["arctic"].schema,  # a chat prompt shows what Arctic's does
+    schema=RECIPES["arctic"].schema,  # a chat prompt has the content of Arctic's
     instruction="Think, then write `SQL:` and the query on a line of its own.",
     hint="Think, then SQL:",
     respond=respond,
@@ -48,6 +48,6 @@ MINE = Recipe(
 if __name__ == "__main__":
     from jaxrl_sql.commands.train import main
 
-    # No model writes this form yet, and answers without it get no reward: some supervised steps come first.
+    # No model writes this form yet, and other answers get no reward, so supervised steps come first.
     taught = ["sft.steps=60", "sft.databases=4", "sft.questions=12", "sft.optim.lr=2.0e-3", "sft.optim.warmup_steps=10"]
     sys.exit(main(sys.argv[1:] and [f"recipe={__file__}:MINE", *taught, *sys.argv[1:]]))

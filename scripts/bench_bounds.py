@@ -1,9 +1,9 @@
-"""Measure how well the executor keeps its bounds, and what comparing results costs.
+"""Measure the executor's overshoot of deadlines, its false timeouts, and the cost of comparing results.
 
-`python scripts/bench_bounds.py`: the overshoot beyond a deadline of 100 ms, of endless queries in threads and of the
-whole adversarial list in worker processes (`overshoot`, an example of the core); the false timeouts of runs that need
-far less than their budget, at eight times as many threads as cores; and results of 10,000 rows compared by the rule
-`bird`, compared with Python's sets of the same rows.
+`python scripts/bench_bounds.py` has three parts. The overshoot beyond a deadline of 100 ms, for endless queries in
+threads and the whole adversarial list in worker processes (`overshoot`, an example of the core). The false timeouts of
+runs that need far less than their budget, with eight threads per core. The time of the rule `bird` for results of
+10,000 rows, against Python's sets of the same rows.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WORK = (
 
 
 def overshoots(report: Report, program: Path) -> None:
-    """Run the core's example, which measures at the caller of the pool."""
+    """Run the core's example, which measures in the caller of the pool."""
     printed = subprocess.run([str(program)], stdout=subprocess.PIPE, text=True, check=True).stdout
     for line in printed.splitlines():
         way, runs, late, *figures = line.split()
@@ -44,7 +44,7 @@ def overshoots(report: Report, program: Path) -> None:
 
 
 def false_timeouts(report: Report, path: Path) -> None:
-    """Run the same work alone and crowded, under budgets of four times what it needs alone, and count the timeouts."""
+    """Count timeouts of a load alone and under contention, with budgets of four times its time alone."""
     cores = os.cpu_count() or 1
     with Executor(threads=1, isolation="thread", cache_bytes=0) as ex:
         alone = [ex.execute(path, WORK.format(n=n)) for n in range(3)]
@@ -66,7 +66,7 @@ def false_timeouts(report: Report, path: Path) -> None:
 
 
 def comparisons(report: Report, path: Path) -> None:
-    """Compare results that the cache holds, so that a score is a comparison and the way to it."""
+    """Compare cached results, so that a score consists of the comparison and its overhead."""
     rng = random.Random(0)
     connection = sqlite3.connect(path)
     connection.execute("CREATE TABLE event(id INTEGER PRIMARY KEY, kind TEXT, value REAL, place INTEGER)")
@@ -74,7 +74,7 @@ def comparisons(report: Report, path: Path) -> None:
     connection.executemany("INSERT INTO event(kind, value, place) VALUES (?, ?, ?)", rows)
     connection.commit()
     connection.close()
-    os.utime(path, (1, 1))  # a file that has just changed gets another identity when it is no longer new
+    os.utime(path, (1, 1))  # the identity of a file that changed recently changes once more when it is older
     gold = "SELECT id, kind, value FROM event WHERE {n} = {n}"
     other = f"SELECT id, kind, value + (place = {rows[0][2]}) FROM event ORDER BY place LIMIT 1000000 + {{n}}"
     for label, predicted, group, score in (
@@ -89,7 +89,7 @@ def comparisons(report: Report, path: Path) -> None:
         pairs = run_turns({name: partial(compare, path, texts, golds, score)}, report.turns, warm_up=0)[name]
         ours, python = zip(*pairs, strict=True)
         report.add(name, [1e3 * value for value in ours], "ms")
-        # The quickest of the turns: on a busy machine the others measure the machine.
+        # The fastest turn: on a busy machine the others measure the machine.
         report.add(f"{name}: Python / ours", min(python) / min(ours), "x", COMPARISON_GOAL)
 
 
@@ -97,7 +97,7 @@ def compare(path: Path, texts: list[str], golds: list[str], score: float) -> tup
     """Return the seconds that a comparison takes here and with Python's sets."""
     paths = [path] * len(texts)
     with Executor(threads=1) as ex:
-        ex.score_many(paths, ["SELECT 1"] * len(texts), golds)  # now the golds are kept, and below the predictions
+        ex.score_many(paths, ["SELECT 1"] * len(texts), golds)  # now the golds are cached, and below the predictions
         predicted, references = (
             ex.execute_many([*zip(paths, texts, strict=True)]),
             ex.execute_many([*zip(paths, golds, strict=True)]),

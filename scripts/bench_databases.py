@@ -1,9 +1,9 @@
-"""Visit many small databases at random with few files open, and tell the speed beside ten databases opened cold.
+"""Measure the speed of queries on many small databases in random order with few open files.
 
-`python scripts/bench_databases.py`: 16,000 databases, copies of one small shop with a number of its own in each, are
-visited in a random order, a query a visit, by an executor that may have 900 files open; the process itself may not
-have many more (RLIMIT_NOFILE), so that one that keeps them open fails. The yardstick is ten such databases that a new
-executor opens: cold, and nothing to close. The goal is half of its speed. `--quick` has 300 databases.
+`python scripts/bench_databases.py`: 16,000 databases are copies of one small shop, each with another number. An
+executor with at most 900 open files visits them in random order, with one query per visit. The limit of the process
+(RLIMIT_NOFILE) is only slightly higher, so an executor that leaves files open fails. The baseline is a new executor
+that opens ten such databases cold and closes none. The goal is half of its speed. `--quick` has 300 databases.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ GOAL = Goal(0.5)
 N_TABLES = 9
 N_COLD = 10
 N_COLD_ROUNDS = 100
-SPARE_FILES = 60  # what Python itself and its libraries have open
+SPARE_FILES = 60  # files that Python and its libraries have open
 MARK = 7_777_777_777_777  # eight bytes of the first database, replaced by a number in each copy
-SQL = "SELECT number FROM identity WHERE id = 1 -- {n}"  # the number keeps two visits from being one run
+SQL = "SELECT number FROM identity WHERE id = 1 -- {n}"  # the number prevents a shared run of two visits
 COLD = f"{N_COLD} databases opened cold by a new executor"
 
 
 def make_databases(folder: Path, n: int) -> list[Path]:
-    """Write one database with sqlite3 and the others as its bytes with another number."""
+    """Write one database with sqlite3, and the others as copies of its bytes with another number."""
     first = folder / "first.sqlite"
     connection = sqlite3.connect(first)
     for i in range(N_TABLES):
@@ -48,24 +48,24 @@ def make_databases(folder: Path, n: int) -> list[Path]:
     connection.commit()
     connection.close()
     content, mark = first.read_bytes(), MARK.to_bytes(6, "big")
-    assert content.count(mark) == 1, "the number must stand in one place"
+    assert content.count(mark) == 1, "the number must occur exactly once"
     paths = []
     for i in range(n):
         path = folder / f"{i % 100:02}" / f"{i}.sqlite"
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(content.replace(mark, number_of(i).to_bytes(6, "big")))
-        os.utime(path, (1, 1))  # a fresh file is looked into at each visit
+        os.utime(path, (1, 1))  # a recently changed file is read at each visit
         paths.append(path)
     return paths
 
 
 def number_of(i: int) -> int:
-    """Return the number in a database: of the mark's size, so that SQLite stores it in as many bytes."""
+    """Return the number of a database, which SQLite stores in the same number of bytes as the mark."""
     return MARK + 1 + i
 
 
 class OpenFiles:
-    """Counts this process's open files from a thread of its own, as often as that gets to run."""
+    """Counts this process's open files continuously in a separate thread."""
 
     def __init__(self) -> None:
         self.peak = 0
@@ -82,11 +82,11 @@ class OpenFiles:
 
     def _watch(self) -> None:
         while not self._stop.wait(0.02):
-            self.peak = max(self.peak, len(os.listdir("/proc/self/fd")))  # noqa: PTH208  a Path a file is slow
+            self.peak = max(self.peak, len(os.listdir("/proc/self/fd")))  # noqa: PTH208  a Path per file is slow
 
 
 def visit(ex: Executor, paths: list[Path], order: list[int]) -> float:
-    """Run a query on each database in this order, check every answer, and return the queries a second."""
+    """Run a query on each database in this order, check every answer, and return the queries per second."""
     pairs = [(paths[i], SQL.format(n=n)) for n, i in enumerate(order)]
     seconds, outcomes = timed(lambda: ex.execute_many(pairs))
     for i, outcome in zip(order, outcomes, strict=True):
@@ -96,7 +96,7 @@ def visit(ex: Executor, paths: list[Path], order: list[int]) -> float:
 
 
 def visit_cold(paths: list[Path], threads: int) -> float:
-    """Let new executors visit ten databases, a query each, and return the queries a second, their start excluded."""
+    """Run one query on each of ten databases in new executors; return the queries per second without their start."""
     rates = []
     for _ in range(N_COLD_ROUNDS):
         with Executor(threads=threads, isolation="thread", cache_bytes=0) as ex:
@@ -105,7 +105,7 @@ def visit_cold(paths: list[Path], threads: int) -> float:
 
 
 def visit_many(paths: list[Path], rng: random.Random, max_open: int, threads: int, settings: dict[str, Any]) -> float:
-    """Let a new executor visit all databases in a random order, and return the queries per second."""
+    """Visit all databases in random order with a new executor, and return the queries per second."""
     order = list(range(len(paths)))
     rng.shuffle(order)
     with Executor(threads, isolation="thread", cache_bytes=0, max_open=max_open, **settings) as ex:
@@ -130,7 +130,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder, OpenFiles() as open_files:
         paths = make_databases(Path(folder), databases)
         for path in paths:
-            path.read_bytes()  # cold is the executor, not the disk
+            path.read_bytes()  # the executor is cold, the disk is not
         variants = {COLD: partial(visit_cold, paths, options.threads)}
         for name, values in settings.items():
             many = partial(visit_many, paths, rng, options.max_open, options.threads, values)

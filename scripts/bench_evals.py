@@ -1,8 +1,8 @@
-"""How long evaluation takes, and whether golds are right by every rule.
+"""Measure the time of evaluation, and check golds by every rule.
 
-Three parts, each on the real sets that `--data` (or JAXRL_SQL_DATA) names: every gold against itself by every rule,
-with the golds that a rule refuses; a file of predictions for Spider's dev set by all rules, databases open; and the
-same by the test suite, twelve variants per database. `--quick` has a tenth of Spider's dev set alone.
+Three parts on the real sets of `--data` (or JAXRL_SQL_DATA). Every gold against itself by every rule, with the golds
+that a rule rejects. A file of predictions for Spider's dev set by all rules, with open databases. The same by the test
+suite, with twelve variants per database. `--quick` uses only a tenth of Spider's dev set.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from jaxrl_sql.text2sql.evals.verdict import Verdict
 from jaxrl_sql.types import Example
 
 SETS = ("spider_dev", "spider_train", "bird_superhero")
-# All but what is asked of other databases and what takes time by definition.
+# All rules except those that use other databases or measure time.
 ON_ONE = tuple(rule for rule in RULES if rule not in ("suite", *SPEED_RULES))
 EXECUTOR = {"threads": 2, "isolation": "thread", "limits": Limits(timeout_ms=30_000)}
 MAX_SECONDS = Goal(3.0, at_most=True)
@@ -34,13 +34,13 @@ MAX_SUITE_SECONDS = Goal(30.0, at_most=True)
 
 
 def judge(examples: Sequence[Example], sqls: Sequence[str], rules: Sequence[str]) -> list[Verdict]:
-    """Judge predictions with an executor that has the databases open; return the verdicts."""
+    """Judge predictions with an executor whose databases are open; return the verdicts."""
     with Executor(**EXECUTOR) as executor:
         return score_predictions(executor, examples, sqls, rules)
 
 
 def golds_against_themselves(report: Report, name: str, examples: Sequence[Example]) -> None:
-    """Count the golds that do not run, and those that a rule refuses."""
+    """Count the golds that fail, and those that a rule rejects."""
     verdicts = judge(examples, again(examples), ON_ONE)
     report.add(f"{name}, {len(examples):,} golds: do not run", sum(not verdict.gold_ok for verdict in verdicts))
     for rule in ON_ONE:
@@ -49,12 +49,12 @@ def golds_against_themselves(report: Report, name: str, examples: Sequence[Examp
 
 
 def again(examples: Sequence[Example]) -> list[str]:
-    """Return golds as predictions; the comment makes another query of each, which is run by itself and not found."""
+    """Return golds as predictions; the comment changes the text, so that the cache does not have its result."""
     return [f"-- again\n{example.gold_sql}" for example in examples]
 
 
 def predictions(examples: Sequence[Example]) -> list[str]:
-    """Return a prediction a question: its gold, or that of the question after next."""
+    """Return one prediction per question: its gold, or that of the question after next."""
     return [(examples[i] if i % 2 else examples[(i + 2) % len(examples)]).gold_sql for i in range(len(examples))]
 
 
@@ -100,7 +100,7 @@ def main() -> int:
     judging, summary = zip(*pairs, strict=True)
     name = f"{len(examples)} predictions by {len(ON_ONE)} rules"
     report.add(f"{name}: judging", judging, "s")
-    # The machine may have other work: the quickest is the nearest to what the judging takes.
+    # The machine may have other work, so the fastest turn is the best estimate.
     report.add(f"{name}: judging, the quickest", min(judging), "s", MAX_SECONDS)
     report.add(f"{name}: numbers by group, with intervals", summary, "s")
     suites(report, examples, options.data / "spider_dev_testsuite")

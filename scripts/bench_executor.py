@@ -1,8 +1,8 @@
-"""Measure the executor beside a bare loop over the same SQLite and beside what is done elsewhere, in one run.
+"""Compare the executor with a bare loop over the same SQLite and with methods of other projects, in one run.
 
-`python scripts/bench_executor.py`: loads are drawn from a seed into a temporary folder. The variants (see
-`executor_rivals.py`, and `bare_loop` in the core's examples) take turns, each in a process of its own. A ratio is ours
-in threads over another variant; for ours in processes it is processes over threads.
+`python scripts/bench_executor.py` samples loads from a seed into a temporary folder. The variants (see
+`executor_rivals.py`, and `bare_loop` in the core's examples) take turns, each in a separate process. A ratio is ours in
+threads over another variant; for ours in processes it is processes over threads.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ N_ITEMS = 2_000
 N_SALES = 20_000
 N_EVENTS = 130_000
 ENDLESS = "WITH RECURSIVE n(i) AS (SELECT {n} UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
-# Each text holds the number of the query, so that no two are equal.
+# Each text contains the number of the query, so that all texts differ.
 MIX = (
     "SELECT i.name, sum(s.amount) FROM sale s JOIN item i ON i.id = s.item_id WHERE s.item_id > {n} % 1000 GROUP BY 1",
     "SELECT name, price FROM item WHERE price > {n} % 50 ORDER BY price DESC, name LIMIT 20",
@@ -42,7 +42,7 @@ LARGE = (
 )
 LOADS = ("tiny", "mix", "large", "runaways", "duplicates")
 RIVALS = ("thread_exception", "process_exception", "thread_interrupt", "thread_progress", "apsw_progress")
-SLOW = RIVALS[:3]  # on look-ups they run a tenth of the queries: rates are compared
+SLOW = RIVALS[:3]  # look-ups have a tenth of the queries here, as rates are compared
 NAMES = {
     "ours_scored": "ours in threads: score_many",
     "ours": "ours in threads: execute_many",
@@ -56,24 +56,24 @@ NAMES = {
     "apsw_progress": "the same with apsw",
 }
 Rates = dict[tuple[str, int], float]
-"""Queries a second, by (way, threads)."""
+"""Queries per second, by (method, threads)."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Load:
-    """Queries, and by which way ours runs them."""
+    """Queries, and our method of running them."""
 
     name: str
     queries: list[tuple[str, str]]
     ours: str
     deadline_ms: int = 30_000
-    passes: int = 3  # of several the first, which opens connections and runs golds, is left out
-    goal_bare: float | None = None  # the least share of the bare loop's rate
+    passes: int = 3  # the first of several opens connections and runs golds, and is omitted
+    goal_bare: float | None = None  # the minimum share of the bare loop's rate
 
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """A ratio within one turn, and the least that it should be there."""
+    """A ratio within one turn, and its goal."""
 
     label: str
     ratio: Callable[[Rates], float]
@@ -84,7 +84,7 @@ class Check:
 
 
 def make_databases(folder: Path) -> list[Path]:
-    """Write a shop, and copies of it."""
+    """Write a shop database and copies of it."""
     rng = random.Random(0)
     first = folder / "shop0.sqlite"
     connection = sqlite3.connect(first)
@@ -107,7 +107,7 @@ def make_databases(folder: Path) -> list[Path]:
 
 
 def make_loads(paths: list[Path], is_quick: bool) -> list[Load]:
-    """Draw the five loads."""
+    """Sample the five loads."""
     rng = random.Random(1)
 
     def queries(texts: tuple[str, ...], n: int) -> list[tuple[str, str]]:
@@ -131,11 +131,11 @@ def make_loads(paths: list[Path], is_quick: bool) -> list[Load]:
     ]
 
 
-# --- what is compared
+# --- comparisons
 
 
 def make_checks(load: Load, threads: int) -> Iterator[Check]:
-    """Give the ratios of a load: over the bare loop, over each rival, and what only this load shows."""
+    """Return the ratios of a load: over the bare loop, over each alternative, and those of this load only."""
     ours, bare = (load.ours, threads), ("bare", threads)
     least = load.goal_bare
     processes = f"{load.ours}_process"
@@ -174,7 +174,7 @@ def make_checks(load: Load, threads: int) -> Iterator[Check]:
 
 
 def ways_of(load: Load, threads: int) -> list[tuple[str, int]]:
-    """List what must be measured for those ratios."""
+    """List the variants that these ratios need."""
     ways = [
         ("bare", threads),
         (load.ours, threads),
@@ -194,7 +194,7 @@ def ways_of(load: Load, threads: int) -> list[tuple[str, int]]:
 
 
 def measure(load: Load, way: str, threads: int, bare_loop: Path, workload: Path) -> tuple[float, tuple[int, ...]]:
-    """Run a load one way in a new process; returns queries a second and how many ran, failed and were late."""
+    """Run a load by one method in a new process; return queries per second and the numbers run, failed and late."""
     share = load.queries[: len(load.queries) // 10] if way in SLOW and load.name == "tiny" else load.queries
     workload.write_text("".join(f"{path}\t{sql}\n" for path, sql in share), encoding="utf-8")
     rest = [str(workload), str(threads), str(load.passes), str(load.deadline_ms)]
@@ -214,7 +214,7 @@ def bench(report: Report, load: Load, options: argparse.Namespace, workload: Pat
 
     def run(way: str, threads: int) -> float:
         rate, verdicts = measure(load, way, threads, options.bare_loop, workload)
-        # The turn with the most timeouts counts, so that a false one shows.
+        # The turn with the most timeouts counts, so that a false one is visible.
         counts[way, threads] = max(counts.get((way, threads), verdicts), verdicts, key=lambda each: each[2])
         return rate
 
@@ -240,7 +240,7 @@ def main() -> int:
     parser = make_parser(__doc__)
     parser.add_argument("--bare-loop", type=Path, default=ROOT / "target" / "release" / "examples" / "bare_loop")
     parser.add_argument("--threads", type=int, default=2, help="threads or processes of each variant (default: 2)")
-    parser.add_argument("--loads", default=",".join(LOADS), help="which, with commas between (default: all)")
+    parser.add_argument("--loads", default=",".join(LOADS), help="loads, separated by commas (default: all)")
     options = parser.parse_args()
     if not options.bare_loop.is_file():
         parser.error(

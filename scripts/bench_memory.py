@@ -1,8 +1,8 @@
-"""Run a million queries and tell whether the caller's memory grows.
+"""Measure the growth of the caller's memory over a million queries.
 
 `python scripts/bench_memory.py`: look-ups, results of some rows, errors and duplicates in batches of 10,000, a tenth
-of them scored. Resident memory is read after 10, 50 and 100 % of the queries; what is kept on purpose is bounded (1 MiB
-of results) and full by then. The goal is a growth of at most `--most-mib` between the first and the last reading.
+of them scored. Resident memory is read after 10, 50 and 100 % of the queries. The cache of results is limited (1 MiB)
+and full by then. The goal is a growth of at most `--most-mib` between the first and the last reading.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ N_ITEMS = 2_000
 BATCH = 10_000
 READINGS = (0.1, 0.5, 1.0)
 QUICK = 60_000
-# Each text holds the number of the query; one in five is that of an earlier query.
+# Each text contains the number of the query; one in five repeats an earlier query.
 TEXTS = (
     "SELECT name, price FROM item WHERE id = {n} % 2000",
     "SELECT id, name FROM item WHERE id > {n} % 1990 LIMIT 10 -- {n}",
@@ -34,7 +34,7 @@ TEXTS = (
 
 
 def make_database(path: Path) -> Path:
-    """Write a small shop."""
+    """Write a small shop database."""
     connection = sqlite3.connect(path)
     connection.execute("CREATE TABLE item(id INTEGER PRIMARY KEY, name TEXT, price REAL)")
     connection.executemany("INSERT INTO item VALUES (?, 'item ' || ?, ?)", [(i, i, i % 10) for i in range(N_ITEMS)])
@@ -51,7 +51,7 @@ def resident_mib() -> float:
 
 
 def run_batch(ex: Executor, path: Path, first: int, size: int, rng: random.Random) -> None:
-    """Run queries numbered from `first`, look at every answer, and score a tenth of them."""
+    """Run queries numbered from `first`, read every answer, and score a tenth of them."""
     numbers = [rng.randrange(max(1, first)) if rng.random() < 0.2 else first + i for i in range(size)]
     pairs = [(path, TEXTS[n % len(TEXTS)].format(n=n)) for n in numbers]
     outcomes = ex.execute_many(pairs)
@@ -83,7 +83,7 @@ def main() -> int:
     parser.add_argument("--queries", type=int)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--isolation", choices=("process", "thread"), default="process")
-    parser.add_argument("--most-mib", type=float, default=16.0, help="growth that is allowed (default: 16)")
+    parser.add_argument("--most-mib", type=float, default=16.0, help="permitted growth in MiB (default: 16)")
     options = parser.parse_args()
     queries = options.queries or (QUICK if options.quick else 1_000_000)
     report = Report(options)

@@ -1,11 +1,12 @@
 """Time an update whose answers share rows (`grpo.packing`), and whose questions share a schema (`grpo.questions`).
 
-`python scripts/bench_packing.py`: the quickstart's model and batch, 12 prompts of 192 tokens with 8 answers of up to
-64, 26 in the mean, as its golds have; then 4 prompts of 1,024. The packed batch goes in one piece, and in `--parts`
-(`grpo.gradient_accumulation_steps`), each of which runs the rows that it needs. All ways compute the same loss.
+`python scripts/bench_packing.py` uses the quickstart's model and batch: 12 prompts of 192 tokens with 8 answers of up
+to 64 tokens, 26 in the mean, as its golds have. A second batch has 4 prompts of 1,024. The packed batch runs in one
+part and in `--parts` (`grpo.gradient_accumulation_steps`); each part runs the rows that it needs. All methods compute
+the same loss.
 
-Last, prompts that have all but 64 tokens in common: 12 of 256 as the quickstart's, two and four of a schema, and 8 of
-1,024, four of a schema. Each alone, the schema once, and that with packed answers.
+The last batches have prompts that share all but 64 tokens: 12 of 256 with two and four per schema, and 8 of 1,024 with
+four per schema. Variants: each prompt alone, the schema once, and the schema once with packed answers.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from jaxrl_sql.runtime.memory import keep_freed_memory
 from jaxrl_sql.training.batching.pack import with_packed_rows, with_schemas_once
 
 START = "configs/quickstart_start"
-# The goals: how many times faster the best packed update is.
+# The goals: speed-up of the best packed update.
 SHAPES = (Shape(12, 192, 8, 64, Goal(1.7)), Shape(4, 1024, 8, 64))
 SCHEMAS = (
     (Shape(12, 256, 8, 64, Goal(1.7)), 2),
@@ -46,7 +47,7 @@ QUICK = Shape(4, 64, 4, 32)
 
 
 def make_batch(shape: Shape, model: ModelConfig, mean: float) -> GroupBatch:
-    """Draw a batch on the host whose answers have this mean length."""
+    """Sample a batch on the host whose answers have this mean length."""
     batch: GroupBatch = jax.tree.map(np.asarray, random_batch(*shape[:4]))
     lengths = shuffled(between(mean, shape.t).take(shape.b * shape.g)).clip(1).reshape(shape.b, shape.g)
     small = jax.tree.map(lambda x: x % model.vocab_size if x.dtype == np.int32 else x, batch)
@@ -54,7 +55,7 @@ def make_batch(shape: Shape, model: ModelConfig, mean: float) -> GroupBatch:
 
 
 def _within(batch: GroupBatch, model: ModelConfig) -> Any:
-    """Return the prompts with tokens that the model has."""
+    """Return the prompts with tokens of the model's vocabulary."""
     return tuple(dataclasses.replace(item, tokens=item.tokens % model.vocab_size) for item in batch.shared)
 
 
@@ -95,7 +96,7 @@ def time_schemas(report: Report, shape: Shape, model: ModelConfig, mean: float, 
 def compare(
     report: Report, title: str, ways: dict[str, tuple[Any, GroupBatch]], params: Any, optimizer: Any, goal: Goal | None
 ) -> None:
-    """Time updates that compute the same; the goal is for the best of those that are not `apart`."""
+    """Time equivalent updates; the goal applies to the best one other than `apart`."""
     states = {name: fresh(params, optimizer) for name in ways}
     norms: dict[str, float] = {}
 
@@ -123,7 +124,7 @@ def main() -> int:
     """Measure all shapes; return the exit code."""
     parser = make_parser(__doc__, turns=9)
     parser.add_argument("--parts", type=int, default=4)
-    parser.add_argument("--mean", type=float, default=26.0, help="tokens of a mean answer")
+    parser.add_argument("--mean", type=float, default=26.0, help="mean tokens per answer")
     options = parser.parse_args()
     keep_freed_memory()
     model = MODEL if options.quick else load_config(START)

@@ -1,10 +1,9 @@
-"""Time the engine against a fixed batch that repeats each prompt, and measure what it reuses and wastes.
+"""Time the engine against a fixed batch that repeats each prompt, and measure reused and wasted work.
 
-`python scripts/bench_rollout.py`: 4 layers, width 256, vocabulary 4,096, float32, random weights. The reference, below,
-is what is done elsewhere, with the same model code: every sample has its own copy of the prompt, computed for it, and
-a batch decodes until its slowest row ends. Both write the same numbers of tokens in each answer. The reuse of prompts
-is counted on the 972 questions of Spider's dev set when `--data` (or JAXRL_SQL_DATA) names the folder that holds
-`spider_dev`.
+`python scripts/bench_rollout.py`: 4 layers, width 256, vocabulary 4,096, float32, random weights. The reference is the
+usual method with the same model code. It computes a copy of the prompt for every sample, and a batch decodes until its
+slowest row ends. Both generate the same number of tokens per answer. The reuse of prompts is counted on the 972
+questions of Spider's dev set if `--data` (or JAXRL_SQL_DATA) names the folder with `spider_dev`.
 """
 
 from __future__ import annotations
@@ -39,13 +38,13 @@ from plain_decode import decode_step, init_decode_cache, prefill
 
 MODEL = ModelConfig("qwen3", 4096, 256, 4, 4, 2, 64, 768, Rope(1e4), Norms(), True, True, False, 4096)
 CHUNK = 16
-# Prompts, tokens of each, and how many times the speed of the fixed batch is the goal.
+# Prompts, tokens per prompt, and the goal for the speed-up over the fixed batch.
 LOADS = ((8, 256, Goal(1.7)), (8, 1024, Goal(3.0)))
 QUICK = ((2, 64, None),)
 
 
 class Endless:
-    """A tokenizer whose end token is none of the model's, so that an answer ends at the length it is given."""
+    """A tokenizer whose end token the model does not have, so that an answer ends at its given length."""
 
     eos_token = "end"  # noqa: S105 (a token's name)
 
@@ -66,7 +65,7 @@ class Load(NamedTuple):
 
 
 def make_load(prompts: int, tokens: int, lengths: np.ndarray) -> Load:
-    """Draw prompts of random tokens for samples of these lengths [B,G]."""
+    """Sample prompts of random tokens for answers of these lengths [B,G]."""
     r = np.random.default_rng(1)
     sampled = r.integers(0, MODEL.vocab_size, (prompts, tokens))
     return Load([Prompt(f"p{i}", tuple(row.tolist()), "") for i, row in enumerate(sampled)], lengths)
@@ -80,7 +79,7 @@ def _start(params: Any, tokens: jax.Array, length: jax.Array, width: int) -> Any
 
 @partial(jax.jit, donate_argnames="carry")
 def _chunk(params: Any, prefix: Any, carry: Any, limit: jax.Array, keys: jax.Array) -> Any:
-    """Write up to 16 tokens in every row [N,1] that is below its limit -> carry, tokens [16,N], and who is done."""
+    """Decode up to 16 tokens in every row [N,1] below its limit -> carry, tokens [16,N], and the finished rows."""
 
     def body(state: Any) -> Any:
         count, (hidden, cache), out = state
@@ -100,9 +99,9 @@ def _chunk(params: Any, prefix: Any, carry: Any, limit: jax.Array, keys: jax.Arr
 
 
 def fixed_batch(params: Any, load: Load, slots: int) -> list[np.ndarray]:
-    """Write all samples in batches of `slots` rows, each with its own prompt -> tokens [N,T] of each batch.
+    """Generate all samples in batches of `slots` rows, each with its own prompt -> tokens [N,T] of each batch.
 
-    Beyond a row's length its tokens mean nothing.
+    Tokens beyond a row's length are undefined.
     """
     rows = [(prompt.token_ids, n) for prompt, lengths in zip(load.prompts, load.lengths, strict=True) for n in lengths]
     width = int(load.lengths.max())
@@ -116,7 +115,7 @@ def fixed_batch(params: Any, load: Load, slots: int) -> list[np.ndarray]:
         carry, out, done = _chunk(params, prefix, carry, limit, keys)
         chunks = [out]
         while True:
-            # One chunk ahead, as the engine does.
+            # One chunk ahead, like the engine.
             carry, out, ahead = _chunk(params, prefix, carry, limit, keys)
             if done:
                 break
@@ -127,8 +126,8 @@ def fixed_batch(params: Any, load: Load, slots: int) -> list[np.ndarray]:
 
 
 def engine_run(engine: Engine, load: Load) -> tuple[int, list[Sample]]:
-    """Write all samples with the engine -> tokens written, and the samples."""
-    # Each run computes all prompts, as the fixed batch does.
+    """Generate all samples with the engine -> number of tokens, and the samples."""
+    # Each run computes all prompts, like the fixed batch.
     engine.reset_prefix_cache()
     sampling = SamplingParams(n=load.lengths.shape[1], max_new_tokens=int(load.lengths.max()))
     samples = list(engine.generate(load.prompts, sampling))
@@ -136,9 +135,9 @@ def engine_run(engine: Engine, load: Load) -> tuple[int, list[Sample]]:
 
 
 def long_tail(params: Any, prompts: int, slots: int, end: float) -> tuple[Engine, Load]:
-    """Make an engine whose answers end by chance, one in 1 / `end` tokens, and the load with the lengths that come out.
+    """Create an engine whose answers end at random with probability `end` per token, and the load of these lengths.
 
-    So many tokens end an answer that together they have that probability under the nearly even random model.
+    The random model is nearly uniform, so a share `end` of the vocabulary are end tokens.
     """
     engine = Engine(MODEL, params, Endless(), EngineConfig(slots))
     engine.vocabulary.end_tokens = list(range(int(MODEL.vocab_size * end)))
@@ -165,7 +164,7 @@ def compare(report: Report, engine: Engine, name: str, load: Load, goal: Goal | 
 
 
 def packed(load: Load, samples: Sequence[Sample]) -> GroupBatch:
-    """Pack samples as training does, all of weight 1."""
+    """Pack samples as training does, with weight 1 each."""
     groups: list[list[Trajectory]] = [[] for _ in load.prompts]
     for s in sorted(samples, key=lambda s: (s.prompt_index, s.index)):
         turn = Turn("assistant", s.token_ids, s.logprobs, s.behavior_logprobs)

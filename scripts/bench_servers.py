@@ -1,10 +1,10 @@
-"""Measure the executor on other engines, beside a bare loop in Rust and beside Python's drivers, in one run.
+"""Compare the executor on other engines with a bare loop in Rust and with Python's drivers, in one run.
 
-`python scripts/bench_servers.py`: a server is started in a temporary folder, filled, and stopped at the end; DuckDB has
-a file there. All variants have `--threads` open connections and fetch every row: drivers use one per thread, asyncpg as
-many in an event loop, DuckDB's module one cursor per thread. The bare loop and the drivers send a query and nothing
-else; "in a read-only transaction" is the driver with what a reader needs who has not read the SQL. The goal holds for
-running and for scoring, which compares each result with a gold's.
+`python scripts/bench_servers.py` starts a server in a temporary folder, fills it, and stops it at the end; DuckDB has a
+file there. All variants have `--threads` open connections and fetch every row. Drivers use one connection per thread,
+asyncpg the same number in an event loop, DuckDB's module one cursor per thread. The bare loop and the drivers send only
+the query; "in a read-only transaction" adds the protection that unread SQL needs. The goal applies to running and to
+scoring, which compares each result with a gold's.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ INSERT INTO event SELECT i, 'kind ' || i % 97, i * 0.25 FROM range(1, 110001) r(
 """,
 }
 DRIVERS = {"postgresql": "psycopg2", "mariadb": "PyMySQL"}
-# Each text holds the number of the query, so that no two are equal.
+# Each text contains the number of the query, so that all texts differ.
 LOADS = {
     "look-ups": (("SELECT name, price FROM item WHERE id = {n} % 2000",), 4_000),
     "mix": (
@@ -84,7 +84,7 @@ LOADS = {
 
 
 def connect(url: str) -> Any:
-    """Return a connection of the driver of Python's, which commits each statement by itself."""
+    """Return a connection of a Python driver, which commits each statement."""
     parts = urlsplit(url)
     if parts.scheme == "postgresql":
         connection = psycopg2.connect(url)
@@ -95,7 +95,7 @@ def connect(url: str) -> Any:
 
 
 def share(asks: Sequence[Callable[[str], object]], queries: list[str]) -> float:
-    """Run queries by what asks them, a thread each; return seconds."""
+    """Run queries with one client per thread; return seconds."""
     numbers = itertools.count()
 
     def work(ask: Callable[[str], object]) -> None:
@@ -114,7 +114,7 @@ def share(asks: Sequence[Callable[[str], object]], queries: list[str]) -> float:
 
 
 def drive(url: str, threads: int, queries: list[str], is_guarded: bool) -> float:
-    """Run queries by the driver of Python's, a connection a thread; return seconds."""
+    """Run queries with a Python driver, one connection per thread; return seconds."""
     connections = [connect(url) for _ in range(threads)]
 
     def ask_of(cursor: Any) -> Callable[[str], None]:
@@ -135,10 +135,10 @@ def drive(url: str, threads: int, queries: list[str], is_guarded: bool) -> float
 
 
 def drive_in_a_loop(url: str, n: int, queries: list[str]) -> float:
-    """Run queries by asyncpg, so many connections in an event loop; return seconds."""
+    """Run queries with asyncpg on `threads` connections in an event loop; return seconds."""
 
     async def run() -> float:
-        # Each text is another, and none is worth to be kept prepared.
+        # All texts differ, so prepared statements would not be reused.
         connections = [await asyncpg.connect(url, statement_cache_size=0) for _ in range(n)]
         numbers = itertools.count()
 
@@ -157,14 +157,14 @@ def drive_in_a_loop(url: str, n: int, queries: list[str]) -> float:
 
 
 def drive_duckdb(url: str, threads: int, queries: list[str]) -> float:
-    """Run queries by DuckDB's module, a cursor a thread; return seconds."""
+    """Run queries with DuckDB's module, one cursor per thread; return seconds."""
     with duckdb.connect(url.partition(":")[2], read_only=True) as connection:
         cursors = [connection.cursor() for _ in range(threads)]
         return share([lambda sql, cursor=cursor: cursor.execute(sql).fetchall() for cursor in cursors], queries)
 
 
 def bare(program: Path, url: str, threads: int, queries: list[str], folder: Path) -> float:
-    """Run queries by the bare loop; return seconds."""
+    """Run queries with the bare loop; return seconds."""
     (folder / "queries").write_text("\n".join(queries), encoding="utf-8")
     command = [str(program), url, str(threads), str(folder / "queries")]
     return float(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
@@ -173,11 +173,11 @@ def bare(program: Path, url: str, threads: int, queries: list[str], folder: Path
 def make_ways(
     engine: str, executor: Executor, url: str, options: argparse.Namespace, folder: Path
 ) -> dict[str, Callable[[list[str]], float]]:
-    """Return what runs queries and gives the seconds, by name."""
+    """Return by name the functions that run queries and return seconds."""
     threads = options.threads
     ways: dict[str, Callable[[list[str]], float]] = {
         EXECUTED: lambda q: seconds(lambda: executor.execute_many([(url, sql) for sql in q])),
-        # The gold is run once a batch.
+        # The gold runs once per batch.
         SCORED: lambda q: seconds(lambda: executor.score_many([url] * len(q), q, [q[0]] * len(q))),
     }
     if engine == "duckdb":
@@ -200,7 +200,7 @@ def bench(report: Report, engine: str, load: str, ways: dict[str, Callable[[list
     numbers = itertools.count()
 
     def run(way: str) -> float:
-        # Another text each time, so that every query reaches the server.
+        # A new text each time, so that every query reaches the server.
         queries = [texts[i % len(texts)].format(n=next(numbers)) for i in range(n)]
         return n / ways[way](queries)
 
@@ -216,7 +216,7 @@ def bench(report: Report, engine: str, load: str, ways: dict[str, Callable[[list
 
 @contextmanager
 def database(engine: str, folder: Path) -> Iterator[str]:
-    """Yield the URL of a database that holds what is asked for."""
+    """Yield the URL of a filled database."""
     if engine == "duckdb":
         path = folder / "bench.duckdb"
         with duckdb.connect(path) as connection:

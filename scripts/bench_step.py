@@ -1,11 +1,11 @@
 """Time a GRPO step that computes each prompt once against one that repeats it for every completion.
 
 `python scripts/bench_step.py`: 4 layers, width 256, vocabulary 4,096, AdamW in float32; 8 prompts of 256 tokens and 2
-of 1,024, G = 8 completions of 128 tokens, KL to a reference. `repeated` is what is done elsewhere: B·G sequences of
-P + T tokens, logits of the completions alone. `alone` is the grouped code given groups of one: prompts repeated,
-attention still in two parts. First the update by itself, on one batch, where all compute the same loss; then whole
-steps: answers of full length are sampled (by the engine, or by the fixed batch of bench_rollout.py), scored by the
-reference and learned from. Goals: how many times faster `grouped` is than `repeated`.
+of 1,024, G = 8 completions of 128 tokens, KL to a reference. `repeated` is the usual method: B·G sequences of
+P + T tokens, with logits of the completions only. `alone` is the grouped code with groups of one: prompts repeated,
+attention still in two parts. The first part times the update on one batch, for which all compute the same loss. The
+second times whole steps: sample answers of full length (with the engine, or the fixed batch of bench_rollout.py), score
+them by the reference, and update. The goals are speed-ups of `grouped` over `repeated`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from jaxrl_sql.runtime.memory import keep_freed_memory
 
 
 class Shape(NamedTuple):
-    """B prompts of P tokens, G answers of T tokens, and how many times faster the update and the step are to be."""
+    """B prompts of P tokens, G answers of T tokens, and the goals for the speed-up of the update and the step."""
 
     b: int
     p: int
@@ -58,7 +58,7 @@ WholeStep = Callable[[TrainState], tuple[TrainState, dict[str, float]]]
 
 
 def random_batch(b: int, p: int, g: int, t: int) -> GroupBatch:
-    """Draw a full batch: B prompts of P tokens, G completions of T."""
+    """Sample a full batch: B prompts of P tokens, G completions of T."""
     r = np.random.default_rng(0)
     per_token = jnp.asarray(r.normal(-8, 0.1, (b, g, t)), "float32")
     return GroupBatch(
@@ -105,7 +105,7 @@ def whole_step(
     optimizer: Any,
     advantage: jax.Array,
 ) -> WholeStep:
-    """Return a step of GRPO: answers sampled and packed by `rollout`, scored by the reference, learned from."""
+    """Return a GRPO step: `rollout` samples and packs answers, the reference scores them, and the update follows."""
     loss = partial(grpo_loss, cfg=GrpoConfig(kl=KlConfig(coef=0.04)), on_policy=True)
     scorer, update = make_scorer(policy), make_step(policy, loss, optimizer)
 
@@ -131,7 +131,7 @@ def whole_step(
 
 
 def grouped_step(shape: Shape, params: Any, optimizer: Any, dtype: str = "float32") -> WholeStep:
-    """Return our step, computed in `dtype`: the engine samples, and prompts stand once in the batch."""
+    """Return our step in `dtype`: the engine samples, and the batch has each prompt once."""
     load = make_load(shape.b, shape.p, np.full((shape.b, shape.g), shape.t))
     engine = Engine(MODEL, None, Endless(), EngineConfig(shape.b * shape.g, compute_dtype=jnp.dtype(dtype)))
 
@@ -147,7 +147,7 @@ def grouped_step(shape: Shape, params: Any, optimizer: Any, dtype: str = "float3
 
 
 def repeated_step(shape: Shape, params: Any, optimizer: Any) -> WholeStep:
-    """Return the step with a prompt for every completion: a fixed batch samples, and plain sequences are learned."""
+    """Return the step with a prompt per completion: a fixed batch samples, and the update uses plain sequences."""
     load: Load = make_load(shape.b, shape.p, np.full((shape.b, shape.g), shape.t))
     blank = repeat_prompts(random_batch(*shape[:4]))
     prompts = jnp.asarray([prompt.token_ids for prompt in load.prompts]).repeat(shape.g, axis=0)
@@ -161,7 +161,7 @@ def repeated_step(shape: Shape, params: Any, optimizer: Any) -> WholeStep:
 
 
 def time_updates(report: Report, shape: Shape, params: Any, optimizer: Any) -> None:
-    """Time updates alone on one batch, and check that all variants compute the same loss."""
+    """Time only updates on one batch, and check that all variants compute the same loss."""
     loss = partial(grpo_loss, cfg=GrpoConfig(kl=KlConfig(coef=0.04)), on_policy=True)
     steps = {
         "grouped": make_step(make_policy(MODEL), loss, optimizer),
@@ -212,7 +212,7 @@ def time_steps(report: Report, shape: Shape, params: Any, optimizer: Any) -> Non
 
 
 def fresh(params: Any, optimizer: Any) -> TrainState:
-    """Return the state before the first update, with weights of its own: updates donate them."""
+    """Return the state before the first update, with a copy of the weights, as updates donate them."""
     return init_state(jax.tree.map(lambda x: x.copy(), params), optimizer)
 
 

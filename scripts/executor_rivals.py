@@ -1,9 +1,9 @@
-"""One way to run a workload, in a process of its own: `executor_rivals.py NAME WORKLOAD THREADS REPEATS DEADLINE_MS`.
+"""Run a workload in one way, in a separate process: `executor_rivals.py NAME WORKLOAD THREADS REPEATS DEADLINE_MS`.
 
-`bench_executor.py` starts it. Each line of the workload is a database's path, a tab and a SQL text. It prints a line a
-repeat, as `bare_loop` does: seconds, queries that ran, that failed, that met the deadline. The rivals are what is done
-elsewhere, written anew: they fetch every row, count, and compare nothing. A process each, because some of them
-leave threads behind that burn a core until the process ends.
+`bench_executor.py` starts it. Each line of the workload is a database's path, a tab and a SQL text. Like `bare_loop` it
+prints one line per repeat: seconds, and the numbers of queries that ran, failed, and reached the deadline. The
+alternatives reimplement methods of other projects. They fetch and count all rows, and compare nothing. Each has its own
+process, because some leave threads that use a core until the process ends.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class DeadlineError(Exception):
 
 
 def main() -> None:
-    """Run the workload so often and print a line a repeat."""
+    """Run the workload and print one line per repeat."""
     name, workload, threads, repeats, deadline_ms = sys.argv[1:]
     lines = Path(workload).read_text(encoding="utf-8").splitlines()
     queries = [tuple(line.split("\t", 1)) for line in lines]
@@ -48,14 +48,14 @@ def main() -> None:
         print(f"{seconds:.9f}", *(verdicts[verdict] for verdict in ("ok", "failed", "late")), flush=True)
     for child in multiprocessing.active_children():
         child.kill()
-    os._exit(0)  # what func_timeout's way left running would never end
+    os._exit(0)  # threads that func_timeout's method left would never end
 
 
 # --- ours
 
 
 def make_executor(threads: int, deadline: float, isolation: str) -> Executor:
-    """Start an executor that keeps nothing but golds."""
+    """Start an executor that caches only golds."""
     limits = Limits(timeout_ms=int(deadline * 1_000))
     return Executor(threads=threads, limits=limits, isolation=isolation, cache_bytes=0)
 
@@ -63,7 +63,7 @@ def make_executor(threads: int, deadline: float, isolation: str) -> Executor:
 def ours_scored(
     queries: list[Query], threads: int, deadline: float, *, isolation: str = "thread"
 ) -> Callable[[], Iterable[str]]:
-    """`score_many` against golds that the first call runs; with equal texts a prediction would be its gold's run."""
+    """`score_many` with golds that the first call runs; equal texts would reuse the gold's run."""
     executor = make_executor(threads, deadline, isolation)
     paths, texts = [path for path, _ in queries], [sql for _, sql in queries]
     golds = [f"{sql} -- gold" for sql in texts]
@@ -79,13 +79,13 @@ def ours_scored(
 def ours_executed(
     queries: list[Query], threads: int, deadline: float, *, isolation: str = "thread"
 ) -> Callable[[], Iterable[str]]:
-    """`execute_many` in one call, without making Python rows of the results."""
+    """`execute_many` in one call, without conversion of the results to Python rows."""
     executor = make_executor(threads, deadline, isolation)
     return lambda: [_verdict(outcome.status) for outcome in executor.execute_many(queries)]
 
 
 def ours_rows(queries: list[Query], threads: int, deadline: float) -> Callable[[], Iterable[str]]:
-    """`execute` and the rows of its result, a query after the other."""
+    """`execute` and the rows of its result, one query at a time."""
     executor = make_executor(threads, deadline, "thread")
 
     def one(query: Query) -> str:
@@ -98,7 +98,7 @@ def ours_rows(queries: list[Query], threads: int, deadline: float) -> Callable[[
 
 
 def ours_distinct(queries: list[Query], threads: int, deadline: float) -> Callable[[], Any]:
-    """`execute_many` of texts that a comment makes all different: nothing is run once for two."""
+    """`execute_many` of texts that a comment makes distinct, so that no run is shared."""
     return ours_executed([(path, f"{sql} -- {n}") for n, (path, sql) in enumerate(queries)], threads, deadline)
 
 
@@ -106,13 +106,13 @@ def _verdict(status: str) -> str:
     return {"ok": "ok", "timeout": "late"}.get(status, "failed")
 
 
-# --- a deadline kept by a second thread
+# --- a deadline enforced by a second thread
 
 
 def by_exception(deadline: float, query: Query) -> str:
-    """func_timeout's way: a fresh connection, a helper thread, an exception set in it when it is late.
+    """func_timeout's method: a new connection, a helper thread, and an exception set in it after the deadline.
 
-    The exception is seen when SQLite has given its row, so an endless query goes on after this returns.
+    The exception takes effect when SQLite returns a row, so an endless query continues after this call returns.
     """
     path, sql = query
     verdict = ["failed"]
@@ -138,7 +138,7 @@ def _fetch_fresh(path: str, sql: str, verdict: list[str]) -> None:
 
 
 def by_interrupt(deadline: float, query: Query) -> str:
-    """Give the query a thread and a connection of its own, and interrupt the connection when it is late."""
+    """Run the query in a new thread with a new connection, and interrupt the connection after the deadline."""
     path, sql = query
     verdict = ["failed"]
     connection = sqlite3.connect(path, check_same_thread=False)
@@ -168,12 +168,12 @@ def with_threads(item: Callable[[float, Query], str], queries: list[Query], thre
 
 
 def with_processes(item: Callable[[float, Query], str], queries: list[Query], threads: int, deadline: float) -> Any:
-    """Run each query by `one` in a pool of processes, which send back a verdict and no rows."""
+    """Run each query by `one` in a pool of processes, which return a verdict and no rows."""
     pool = multiprocessing.get_context("fork").Pool(threads)
     return lambda: pool.imap(partial(item, deadline), queries)
 
 
-# --- a deadline kept by the progress handler of a connection that is kept
+# --- a deadline enforced by the progress handler of a persistent connection
 
 
 class Connections(threading.local):
@@ -195,7 +195,7 @@ class Connections(threading.local):
 def with_progress(
     make: Callable[[], tuple[Any, Any, type[Exception]]], queries: list[Query], threads: int, deadline: float
 ) -> Callable[[], Any]:
-    """Run queries in a pool of threads, or in this one if it is to be one, with the library that `make` gives."""
+    """Run queries in a pool of threads, or in this thread if `threads` is 1, with the library that `make` returns."""
     connect, interrupted, error = make()
     connections = Connections(connect)
 
@@ -214,7 +214,7 @@ def with_progress(
 
 
 def use_sqlite3() -> tuple[Any, Any, type[Exception]]:
-    """Return how sqlite3 connects, what its interruption looks like, and its errors."""
+    """Return sqlite3's connect function, its interruption error, and its other errors."""
 
     def connect(path: str, is_late: Callable[[], bool]) -> sqlite3.Connection:
         connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, check_same_thread=False)

@@ -1,23 +1,25 @@
-"""Spider's training databases in three parts: `python scripts/gemma_spider.py DATA OUT`, for gemma_spider.sh.
+"""Split Spider's training databases in three parts, for gemma_spider.sh: `scripts/gemma_spider.py [FORM] DATA OUT`.
 
-`python scripts/gemma_spider.py joins OUT` adds a set to OUT that has generated questions, too: the split mixed_train,
-spider_train with questions about the supervised phase's databases, most of which join, and the list mixed.ids.
+`python scripts/gemma_spider.py joins OUT` adds the split mixed_train and the list mixed.ids to OUT. The split has
+spider_train and generated questions, mostly joins, about the supervised phase's databases.
 
-DATA's splits are laid into OUT by links, the split `choose` and the lists sft.ids, grpo.ids and grpo-joins.ids beside
-them. Databases of spider_train are dealt by a hash of the seed and their name: 29 of 139 to GRPO, 10 to choose a
-checkpoint and rates on, the others to the supervised phase. No rate and no checkpoint is chosen on spider_dev; the form
-of columns below was. Of GRPO's questions grpo-joins.ids has those whose golds join tables, and half as many of the
-others, likewise by a hash.
+OUT has links to DATA's splits, the split `choose` and the lists sft.ids, grpo.ids and grpo-joins.ids. A hash of the
+seed and the name assigns the 139 databases of spider_train: 29 to GRPO, 10 to the selection of checkpoints and rates,
+the others to the supervised phase. spider_dev selects no rate and no checkpoint; it did select the form of columns
+below. grpo-joins.ids has GRPO's questions whose golds join tables, and half as many of the others, also by a hash.
 
-What is taught is the gold in one spelling, `demonstration`: names as the schema has them, one blank between words,
-keywords in capitals. Spider's golds are of many hands (`t1.city_id  =  t2.host_city` for City_ID and Host_City),
-and a model that copies names from the schema has nothing to learn from that. Golds are judged by stay as they are; one
-whose spelling changes what it returns is taught as it is. A word before DATA says how columns are written there:
-`aliases` (as they are), `tables` (tables' names in place of aliases), `columns` (alone where only one of the query's
-tables has them, since a small model puts columns under the wrong one of the tables that it joins; a join's condition
-has tables' names, the joined one's last) or `full` (all of them under their tables' names, also where there is one
-table, so that a column says what to read); `columns` where there is none. docs/tutorials/gemma_spider.md has the
-results.
+`demonstration` is the gold in one SQL style: names spelt as in the schema, single spaces, keywords in capitals.
+Spider's golds differ in style (`t1.city_id  =  t2.host_city` for City_ID and Host_City), which a model that copies
+names from the schema cannot learn. Golds for scoring are unchanged. If the new style changes the result, the
+demonstration is the original gold. FORM selects how demonstrations qualify columns:
+
+- `aliases`: as in the gold.
+- `tables`: with tables' names instead of aliases.
+- `columns` (the default): without a table if only one of the query's tables has the column, since a small model assigns
+  columns to the wrong joined table. A join's condition has tables' names, the joined table's last.
+- `full`: always with the table's name, so that each column names its table.
+
+docs/tutorials/gemma_spider.md has the results.
 """
 
 from __future__ import annotations
@@ -41,24 +43,24 @@ from sqlexec_rs import Executor, Limits
 
 SEED, GRPO, CHOOSE = 0, 29 / 139, 10 / 139
 GENERATED = 250
-"""Questions that are generated about each database of the supervised phase, to choose from."""
+"""Number of generated candidate questions per database of the supervised phase."""
 ADDED = {"joins": 8, "join": 18, "subquery": 3, "one": 1}
-"""How many of them are added at most, by what they read: more than two tables, two, a subquery's, or one."""
+"""Maximum number of added questions by source: more than two tables, two, a subquery, or one."""
 
 
 Form = Literal["aliases", "tables", "columns", "full"]
-"""How columns are taught: under their tables' aliases or names, alone where one table has them, never alone."""
+"""The qualification of columns in demonstrations; see the module's docstring."""
 
 
 def deal(names: list[str]) -> dict[str, set[str]]:
-    """Return which databases each part has."""
+    """Return the databases of each part."""
     dealt = sorted(names, key=_hash)
     grpo, choose = (max(round(share * len(names)), 1) for share in (GRPO, CHOOSE))
     return {"grpo": set(dealt[:grpo]), "choose": set(dealt[grpo : grpo + choose]), "sft": set(dealt[grpo + choose :])}
 
 
 def respelled(sql: str, schema: Schema, form: Form) -> str | None:
-    """Return a query with names as the schema spells them and texts in single quotes; None where it does not parse."""
+    """Return a query with the schema's spelling of names and texts in single quotes; None if it does not parse."""
     return _respelled(
         sql, form, {t.name.lower(): {c.name.lower(): c.name for c in t.columns} for t in schema.tables}, schema
     )
@@ -77,7 +79,7 @@ def _respelled(sql: str, form: Form, columns: dict[str, dict[str, str]], schema:
     for column in tree.find_all(exp.Column):
         low, owner = column.name.lower(), read.get(column.table.lower(), "")
         if column.this.quoted and low not in anywhere:
-            column.replace(exp.Literal.string(column.name))  # SQLite takes a name that is none for a text
+            column.replace(exp.Literal.string(column.name))  # SQLite reads an unknown quoted name as a text
             continue
         places = [columns.get(name, {}) for name in ([owner] if owner else read.values())]
         column.this.set("this", next((of[low] for of in places if low in of), anywhere.get(low, column.name)))
@@ -90,9 +92,9 @@ def _respelled(sql: str, form: Form, columns: dict[str, dict[str, str]], schema:
 
 
 def name_tables(tree: exp.Expression, form: Form, columns: dict[str, dict[str, str]]) -> None:
-    """Write columns as `form` has them, which is not "aliases"; a table joined with itself keeps its aliases.
+    """Qualify columns by `form`, which is not "aliases"; a table joined with itself retains its aliases.
 
-    `columns`: each table's, by names in small letters.
+    `columns` has each table's columns by lower-case name.
     """
     selects = list(tree.find_all(exp.Select))
     local = {
@@ -140,7 +142,7 @@ def order_conditions(tree: exp.Expression) -> None:
 
 
 def _computes_a_table(scope: exp.Select) -> bool:
-    """Return whether a query reads from a subquery: what columns that has isn't known here."""
+    """Return whether a query reads from a subquery, whose columns are unknown here."""
     return any(
         isinstance(item.parent, exp.From | exp.Join) and item.parent_select is scope
         for item in scope.find_all(exp.Subquery)
@@ -148,7 +150,7 @@ def _computes_a_table(scope: exp.Select) -> bool:
 
 
 def _is_in_condition(column: exp.Column, scope: exp.Select) -> bool:
-    """Return whether a column stands in the condition of one of a query's joins."""
+    """Return whether a column is in the condition of one of a query's joins."""
     above = column.parent
     while above is not None and above is not scope:
         if isinstance(above, exp.Join):
@@ -158,7 +160,7 @@ def _is_in_condition(column: exp.Column, scope: exp.Select) -> bool:
 
 
 def with_one_spelling(questions: list[dict[str, str]], databases: Path, form: Form) -> list[dict[str, str]]:
-    """Return the questions with their golds respelled as `demonstration`, where both return the same."""
+    """Return the questions, with the restyled gold as `demonstration` if both return the same."""
     paths = [str(databases / question["db_id"] / f"{question['db_id']}.sqlite") for question in questions]
     schemas = {path: read_schema(path) for path in set(paths)}
     output = [
@@ -166,9 +168,9 @@ def with_one_spelling(questions: list[dict[str, str]], databases: Path, form: Fo
         for entry, path in zip(questions, paths, strict=True)
     ]
     with Executor(limits=Limits(timeout_ms=None, vm_steps=200_000_000)) as executor:
-        result = executor.score_many(paths, output, [one["sql"] for one in questions], rules=("bird", "refined"))
+        result = executor.score_many(paths, output, [entry["sql"] for entry in questions], rules=("bird", "refined"))
     is_same = [bool(item) for item in (result["bird"] == 1) & (result["refined"] == 1)]
-    changed = sum(same and new != one["sql"] for same, new, one in zip(is_same, output, questions, strict=True))
+    changed = sum(same and new != entry["sql"] for same, new, entry in zip(is_same, output, questions, strict=True))
     print(
         f"golds in one spelling: {changed} of {len(questions)} changed, {len(is_same) - sum(is_same)} kept as they are"
     )
@@ -179,7 +181,7 @@ def with_one_spelling(questions: list[dict[str, str]], databases: Path, form: Fo
 
 
 def split(data: Path, out: Path, form: Form) -> None:
-    """Write spider_train with its golds in one spelling, the lists of ids and `choose`; link the other splits."""
+    """Write spider_train with demonstrations in one style, the lists of ids and `choose`; link the other splits."""
     out.mkdir(parents=True, exist_ok=True)
     for folder in ("spider_dev", "spider_dev_testsuite", "bird_superhero"):
         if (data / folder).is_dir() and not (out / folder).exists():
@@ -201,7 +203,7 @@ def split(data: Path, out: Path, form: Form) -> None:
 
 
 def mostly_joins(questions: list[dict[str, str]]) -> list[dict[str, str]]:
-    """Return the questions whose golds join tables, and half as many of the others, in their order."""
+    """Return the questions whose golds join tables, and half as many of the others, in the original order."""
     join = {question["id"] for question in questions if "join" in kind(question["sql"])}
     others = sorted({entry["id"] for entry in questions} - join, key=_hash)
     remaining = join.union(others[: len(join) // 2])
@@ -209,7 +211,7 @@ def mostly_joins(questions: list[dict[str, str]]) -> list[dict[str, str]]:
 
 
 def kind(sql: str) -> str:
-    """Return what a query reads, as ADDED has it; of those that begin with WITH none is added."""
+    """Return the source of a query as a key of ADDED; queries that begin with WITH are never added."""
     low = sql.lower()
     if joins := low.count(" join "):
         return "joins" if joins > 1 else "join"
@@ -217,7 +219,7 @@ def kind(sql: str) -> str:
 
 
 def add_joins(out: Path) -> None:
-    """Write mixed_train and mixed.ids beside what `split` wrote to OUT."""
+    """Write mixed_train and mixed.ids to the folder that `split` wrote."""
     questions = _lines(out / "spider_train" / "questions.jsonl")
     databases, ids = (out / "spider_train" / "databases").resolve(), (out / "sft.ids").read_text("utf-8").split()
     taught = set(ids)
@@ -239,7 +241,7 @@ def add_joins(out: Path) -> None:
     text = "".join(f"{uid}\n" for uid in (*ids, *(element["id"] for element in added)))
     (out / "mixed.ids").write_text(text, encoding="utf-8")
     joining = sum("join" in kind(item["sql"]) for item in added)
-    print(f"mixed_train: {len(added)} generated questions beside {len(ids)}, {joining} of them join")
+    print(f"mixed_train: {len(added)} generated questions added to {len(ids)}, {joining} with joins")
 
 
 def _hash(name: str) -> str:
@@ -263,11 +265,11 @@ def _write(folder: Path, questions: list[dict[str, str]], databases: Path) -> No
 
 
 if __name__ == "__main__":
-    asked = sys.argv[1:]
-    form: Form = next((arg for arg in get_args(Form) if asked[:1] == [arg]), "columns")
-    if len(asked) != 2 + (asked[:1] == [form]):
+    arguments = sys.argv[1:]
+    form: Form = next((form for form in get_args(Form) if arguments[:1] == [form]), "columns")
+    if len(arguments) != 2 + (arguments[:1] == [form]):
         sys.exit(__doc__)
-    if asked[0] == "joins":
-        add_joins(Path(asked[1]))
+    if arguments[0] == "joins":
+        add_joins(Path(arguments[1]))
     else:
-        split(Path(asked[-2]), Path(asked[-1]), form)
+        split(Path(arguments[-2]), Path(arguments[-1]), form)

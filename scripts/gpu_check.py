@@ -2,12 +2,12 @@
 
 `python scripts/gpu_check.py --out DIR`: random weights in bfloat16 (so are activations, gradients and the optimizer's
 state), 0.5B and 1.5B; prompts of 1,024 tokens, G = 8 completions of 512, decoding at 64 rows. Model utilization (MFU)
-is the operations of the grouped computation (`models/flops.py`: prompts once, nothing hidden, nothing twice) over time
-and over the rate of one large bfloat16 product measured here. A decode step is compared with the time that its bytes
-take at the bandwidth of a copy measured here. Every attention backend that serves here takes its turn; they must agree
-on the loss. Prints each row as it is measured and writes DIR/gpu_check.json and DIR/gpu_check.md anew after each, so
-that a time limit loses no more than the row it falls into; the exit code is 1 when anything failed. `--tiny` (what a
-CPU gets by itself) runs small shapes to the end in a minute. `scripts/gpu_check.sh` runs the tests too.
+is the operations of the grouped computation (`models/flops.py`: prompts once, no masked or repeated work) over time and
+over the rate of one large bfloat16 product measured here. A decode step is compared with the time to copy its bytes at
+the bandwidth measured here. Every attention backend that supports this device is measured; their losses must agree.
+Prints each row when it is measured, then rewrites DIR/gpu_check.json and DIR/gpu_check.md, so that a time limit loses
+at most one row. The exit code is 1 if anything failed. `--tiny` (the default on a CPU) runs small shapes in a minute.
+`scripts/gpu_check.sh` also runs the tests.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from jaxrl_sql.rollout import Engine, EngineConfig, SamplingParams
 from jaxrl_sql.rollout.engine import DEFAULT
 from jaxrl_sql.types import InputError
 
-# What the update tries in turn while memory does not suffice: keep projections, keep nothing.
+# Settings that the update tries until memory suffices: keep projections, keep nothing.
 REMATS = ("query,key,value,attended,gate,up", "full")
 # Two backends' losses in bfloat16 may differ by this much, as a share.
 AGREE = 0.02
@@ -54,7 +54,7 @@ def qwen2(width: int, layers: int, heads: int, size: int, ff: int, vocab: int = 
 
 
 class Plan(NamedTuple):
-    """The timed work: models, their dtype, P, G, T, prompts an update and a decoding batch, tokens a chunk, probes."""
+    """The timed work: models, their dtype, P, G, T, prompts per update and decoding batch, tokens per chunk, probes."""
 
     models: dict[str, ModelConfig]
     dtype: str
@@ -100,7 +100,7 @@ def random_batch(plan: Plan, config: ModelConfig) -> GroupBatch:
 
 
 def timed(call: Callable[[], Any], runs: int) -> float:
-    """Return the median of `runs` times of a call that was made once before, in seconds."""
+    """Return the median seconds of `runs` calls after a warm-up call."""
     jax.block_until_ready(call())
     seconds = []
     for _ in range(runs):
@@ -111,21 +111,21 @@ def timed(call: Callable[[], Any], runs: int) -> float:
 
 
 def product_rate(size: int, dtype: str, runs: int) -> float:
-    """Measure operations a second of square products of random matrices, eight in a row."""
+    """Measure operations per second of square products of random matrices, eight in sequence."""
     left, right = (jax.random.normal(jax.random.key(i), (size, size), dtype) / size**0.5 for i in range(2))
     chain = jax.jit(lambda x, y: jax.lax.fori_loop(0, 8, lambda _, z: z @ y, x))
     return 8 * 2 * size**3 / timed(lambda: chain(left, right), runs)
 
 
 def copy_rate(size: int, runs: int) -> float:
-    """Measure bytes a second, read and written, of copying `size` bytes with a factor."""
+    """Measure bytes per second, read and written, of a scaled copy of `size` bytes."""
     x = jnp.ones(size // 4, jnp.float32)
     scale = jax.jit(lambda x: x * 1.0001)
     return 2 * size / timed(lambda: scale(x), runs)
 
 
 def backends(config: ModelConfig, dtype: str) -> Iterator[tuple[str, str | None]]:
-    """Yield each attention backend with the reason why it cannot serve here, or None."""
+    """Yield each attention backend with the reason why it does not support this device, or None."""
     for name in BACKENDS:
         try:
             choose(name, config, dtype)
@@ -136,7 +136,7 @@ def backends(config: ModelConfig, dtype: str) -> Iterator[tuple[str, str | None]
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Return whether the device had too little memory."""
+    """Return whether the device ran out of memory."""
     return "RESOURCE_EXHAUSTED" in str(error) or "out of memory" in str(error).lower()
 
 
@@ -157,7 +157,7 @@ def time_forward(plan: Plan, config: ModelConfig, attention: str, rate: float) -
 
 
 def time_update(plan: Plan, config: ModelConfig, attention: str, rate: float) -> Row:
-    """Time a GRPO update with AdamW, keeping as much for the backward pass as memory allows."""
+    """Time a GRPO update with AdamW that stores as much for the backward pass as memory allows."""
     batch = random_batch(plan, config)
     optimizer = make_optimizer(OptimConfig(lr=1e-6), 100)
     loss = partial(grpo_loss, cfg=GrpoConfig(kl=KlConfig(coef=0.04)), on_policy=True)
@@ -192,7 +192,7 @@ def _run_updates(plan: Plan, config: ModelConfig, step: Any, optimizer: Any, bat
 
 
 def throughput(plan: Plan, seconds: float, flops: float, rate: float, compiled: Any) -> Row:
-    """Return tokens a second (each prompt's once), operations, their share of `rate`, and temporary memory."""
+    """Return tokens per second (each prompt counts once), operations, their share of `rate`, and temporary memory."""
     tokens = plan.update_prompts * (plan.prompt + plan.group * plan.completion)
     memory = compiled.memory_analysis()
     return {
@@ -217,12 +217,12 @@ class Endless:
         return {**{str(i): i for i in range(self.end)}, "end": self.end}
 
     def decode(self, ids: Sequence[int], **_: Any) -> str:
-        """Return the number of ids: their text is not timed."""
+        """Return the number of ids as text; decoding is not timed."""
         return str(len(ids))
 
 
 def time_decode(plan: Plan, config: ModelConfig, attention: str, rate: float, bandwidth: float) -> Row:
-    """Time the engine: prompts of one new token a sample for the prefill, and whole completions, sampling included."""
+    """Time the engine, including sampling: one new token per sample for the prefill, and whole completions."""
     del rate
     b, g, t = plan.decode_prompts, plan.group, plan.completion
     params = init_params(config, jax.random.key(0), plan.dtype)
@@ -252,16 +252,16 @@ def time_decode(plan: Plan, config: ModelConfig, attention: str, rate: float, ba
 
 
 def attempt(what: str, model: str, attention: str, measure: Callable[[], Row]) -> Row:
-    """Measure one row; a failure is a row too."""
+    """Measure one row; a failure also becomes a row."""
     head = {"what": what, "model": model, "attention": attention}
     try:
         return head | measure()
-    except Exception as error:  # noqa: BLE001 - the script reports whatever a new platform raises
+    except Exception as error:  # noqa: BLE001 - the script reports any error of a new platform
         return head | {"error": f"{type(error).__name__}: {str(error).strip()[:500]}"}
 
 
 def measure_all(plan: Plan, rate: float, bandwidth: float) -> Iterator[Row]:
-    """Time everything that the plan names, a row at a time."""
+    """Measure every row of the plan."""
     for model, config in plan.models.items():
         for attention, reason in backends(config, plan.dtype):
             if reason:
@@ -282,7 +282,7 @@ def measure_all(plan: Plan, rate: float, bandwidth: float) -> Iterator[Row]:
 
 
 def disagreements(rows: list[Row]) -> list[str]:
-    """Return where two backends' losses or log-probabilities differ by more than bfloat16 explains."""
+    """Return the losses and log-probabilities of backends that differ by more than bfloat16 explains."""
     messages = []
     for number in ("mean_logprob", "loss"):
         for model in {row["model"] for row in rows}:
@@ -300,10 +300,10 @@ def line(row: Row) -> str:
         cells = [row.get("error") or row["reason"], *[""] * 5]
     elif row["what"] == "decode":
         cells = [
-            f"{row['ms_per_step']:.2f} ms a step, prefill {1e3 * row['prefill_s']:.1f} ms",
+            f"{row['ms_per_step']:.2f} ms per step, prefill {1e3 * row['prefill_s']:.1f} ms",
             f"{row['tokens_per_s']:,.0f}",
             "",
-            f"{row['of_bandwidth']:.0%} of the rate of {row['gb_per_step']:.2f} GB a step",
+            f"{row['of_bandwidth']:.0%} of the rate of {row['gb_per_step']:.2f} GB per step",
             "",
             "",
         ]
@@ -315,7 +315,7 @@ def line(row: Row) -> str:
 
 
 def figures_of(row: Row) -> Iterator[Row]:
-    """Yield the figures of a row in the form of a stored result; a failed row has its reason."""
+    """Yield the figures of a row for a stored result; a failed row has its reason."""
     name = f"{row['what']}, {row['model']}, {row['attention']}"
     if "error" in row or "reason" in row:
         yield {"name": name, "column": "time", "text": row.get("error") or row["reason"]}
@@ -338,7 +338,7 @@ def table_head(result: dict[str, Any], plan: Plan) -> str:
     shape = f"P={plan.prompt:,} G={plan.group} T={plan.completion}; an update of {plan.update_prompts} prompts"
     probes = f"{result['product_tflops']:.1f} TFLOP/s in a {plan.dtype} product of {plan.product:,}"
     columns = (
-        "what | model | attention | time | tokens/s | MFU | of the bytes' limit | temporaries, GiB | compiled in, s"
+        "what | model | attention | time | tokens/s | MFU | share of bandwidth | temporaries, GiB | compile time, s"
     )
     lines = [
         f"{result['device']}, jax {result['jax']}: {probes}, {result['copy_gb_per_s']:,.0f} GB/s in a copy",
@@ -351,7 +351,7 @@ def table_head(result: dict[str, Any], plan: Plan) -> str:
 
 
 def write(folder: Path, result: dict[str, Any], plan: Plan) -> None:
-    """Write the rows so far, as numbers and as a page."""
+    """Write the rows measured so far as JSON and as a page."""
     figures = [figure for row in result["rows"] for figure in figures_of(row)]
     fields = {name: value for name, value in result.items() if name != "rows"}
     write_result(folder / "gpu_check.json", figures, machine_facts(), measured=result["rows"], **fields)
@@ -364,7 +364,7 @@ def main() -> int:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("runs/gpu_check"))
-    parser.add_argument("--tiny", action="store_true", help="small shapes; a CPU gets them without asking")
+    parser.add_argument("--tiny", action="store_true", help="small shapes (the default on a CPU)")
     parser.add_argument("--models", default="", help="some of the models, as in 0.5B,1.5B")
     options = parser.parse_args()
     device = jax.devices()[0]

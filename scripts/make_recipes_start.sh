@@ -1,9 +1,9 @@
 #!/bin/sh
-# Make the policy that the small recipes start from (configs/recipes_start) again: about 25 minutes on two cores.
+# Train the start model of the small recipes (configs/recipes_start) again: about 25 minutes on two cores.
 set -eu
 cd "$(dirname "$0")/.."
 rm -rf runs/recipes_tokens runs/recipes_sft
-# Each tag becomes a token, which begins as the mean of the tokens that spelt it. The model has tied embeddings.
+# Each tag becomes a token, initialized with the mean of the tokens that spelt it. The model has tied embeddings.
 .venv/bin/python - <<'EOF'
 import dataclasses
 from pathlib import Path

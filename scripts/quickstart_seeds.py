@@ -1,9 +1,9 @@
-"""Run the quickstart with several seeds and print what GRPO adds to greedy accuracy on unseen databases.
+"""Run the quickstart with several seeds and print GRPO's gain in greedy accuracy on unseen databases.
 
 `dev` holds unseen databases of known domains, `dev_unseen` databases of unseen domains.
 
-`python scripts/quickstart_seeds.py [--seeds 0 1 2] [key.sub=value …]`; each run has its folder in `--out`; one
-that is already there is read instead of made again.
+`python scripts/quickstart_seeds.py [--seeds 0 1 2] [key.sub=value …]`; each run has a folder in `--out`. An
+existing run is read and not repeated.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ GOAL = 10
 
 
 def run_once(config: str, folder: Path, seed: int, overrides: list[str]) -> float:
-    """Train with one seed unless its report is there; return the minutes that it took (0 when it was there)."""
+    """Train with one seed unless its report exists; return the minutes (0 if it existed)."""
     if (folder / "report.html").exists():
         return 0.0
     began = time.perf_counter()
@@ -36,7 +36,7 @@ def run_once(config: str, folder: Path, seed: int, overrides: list[str]) -> floa
 
 
 def main() -> int:
-    """Print a table an evaluated set; the exit code is 1 when the mean gain on any of them is below 10 points."""
+    """Print a table per evaluated set; the exit code is 1 if the mean gain on any set is below 10 points."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--config", default="configs/quickstart.yaml")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])

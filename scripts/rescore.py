@@ -1,11 +1,11 @@
-"""Score any number of prediction files on one benchmark, side by side: which system is better, and by which rule.
+"""Score prediction files on one benchmark and compare the systems by each rule.
 
-`python scripts/rescore.py --data FOLDER --split dev A.sql B.json …` prints each file's share by every rule with its
-95 % interval and, by each rule, how every file differs from the first: points with their interval, and the p values of
-a sign-flip test over databases and of McNemar's exact test, which takes questions for independent. With `--differences
-FILE` the questions on which the rules of one file disagree are written as JSON lines: which rules call the prediction
-right, statuses, numbers of rows, and why. Files are read as `evaluate` reads them: JSON lines, a JSON list, BIRD's
-JSON, a table, or lines of SQL. Exit code 2 for files that do not fit the questions.
+`python scripts/rescore.py --data FOLDER --split dev A.sql B.json …` prints each file's share by every rule with its 95
+% interval. For each rule it also prints every file's difference from the first: points with their interval, and two p
+values. One is of a sign-flip test over databases, one of McNemar's exact test, which assumes independent questions.
+`--differences FILE` writes the questions on which rules disagree as JSON lines: the rules that accept the prediction,
+statuses, numbers of rows, and reasons. Files have a format that `evaluate` reads: JSON lines, a JSON list, BIRD's JSON,
+a table, or lines of SQL. The exit code is 2 if a file does not match the questions.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from jaxrl_sql.types import Example, InputError
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the tables; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="predictions; the first is compared with")
-    parser.add_argument("--data", type=Path, required=True, help="a benchmark's folder, as it is published")
-    parser.add_argument("--split", default="", help="its usual one when left out")
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="predictions; the first is the baseline")
+    parser.add_argument("--data", type=Path, required=True, help="a benchmark's folder as published")
+    parser.add_argument("--split", default="", help="default: the benchmark's usual split")
     parser.add_argument("--rules", nargs="+", default=list(RULE_NAMES), choices=RULE_NAMES, metavar="RULE")
-    parser.add_argument("--field", default="", help="where the predicted SQL stands, if a file names several fields")
+    parser.add_argument("--field", default="", help="the field of the predicted SQL, if a file has several")
     parser.add_argument("--allow-missing", action="store_true", help="count questions without a prediction as wrong")
-    parser.add_argument("--timeout-ms", type=int, default=30_000, help="of one query (default: 30000)")
+    parser.add_argument("--timeout-ms", type=int, default=30_000, help="time limit per query (default: 30000)")
     parser.add_argument(
-        "--differences", type=Path, metavar="FILE", help="where the rules of a file differ, as JSON lines"
+        "--differences", type=Path, metavar="FILE", help="write the questions on which rules differ as JSON lines"
     )
     options = parser.parse_args(arguments)
     try:
@@ -85,7 +85,7 @@ def shares(examples: Sequence[Example], runs: Mapping[str, Sequence[Verdict]], r
 def against_first(
     examples: Sequence[Example], runs: Mapping[str, Sequence[Verdict]], rules: Sequence[str]
 ) -> list[Table]:
-    """Return, for each file but the first, how it differs from the first by each rule."""
+    """Return the difference of each further file from the first by each rule."""
     (first, before), *others = runs.items()
     result = []
     columns = ("rule", "points (95 %)", "sign-flip p", "McNemar p", "better", "worse")
@@ -108,7 +108,7 @@ def against_first(
 
 
 def differences(name: str, verdicts: Sequence[Verdict]) -> list[dict[str, object]]:
-    """Return the questions on which the rules that say right or wrong do not agree."""
+    """Return the questions on which the binary rules disagree."""
     rows: list[dict[str, object]] = []
     for verdict in verdicts:
         output = {rule: verdict.is_right(rule) for rule in verdict.scores if rule in EXACT}

@@ -1,8 +1,8 @@
 """Trace a small training and print the files that a reader visits from its configuration to its first gradient.
 
-A landmark is a function of the walk in docs/architecture.md. The walk has the calls around each landmark, at its first
-call after the landmark before it; a stack continues from the last call that both have. A return enters a file that
-the walk has visited, also when it comes back to a caller.
+A landmark is a function of the walk in docs/architecture.md. The walk has the calls around each landmark at its first
+call after the previous landmark. A stack continues from the last call that both have. A return enters a file that the
+walk has already visited, including a return to a caller.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Stacks:
         self.found: dict[str, list[Call]] = {}
         self._coming = iter(LANDMARKS.items())
         self._next = next(self._coming, None)
-        self._frames: list[FrameType] = []  # no frame's identity is used again while it is here
+        self._frames: list[FrameType] = []  # a stored frame's identity is not reused
 
     def __call__(self, frame: FrameType, event: str, _argument: Any) -> None:
         """Keep the calls around a landmark."""
@@ -84,7 +84,7 @@ def _file(code: CodeType) -> str:
 
 
 def walk(stacks: Sequence[Sequence[Call]]) -> list[Call]:
-    """Return the calls of stacks in order, each from the last call that it shares with the stack before it."""
+    """Return the calls of stacks in order, each from the last call that it shares with the previous stack."""
     path: list[Call] = []
     before: Sequence[Call] = ()
     for stack in stacks:
@@ -102,7 +102,7 @@ def _shared(before: Sequence[Call], stack: Sequence[Call]) -> Iterator[Call]:
 
 
 def visits(path: Sequence[Call]) -> list[list[Call]]:
-    """Return the calls of a walk, those in a row of one file together."""
+    """Return the calls of a walk, grouped by consecutive calls of one file."""
     groups: list[list[Call]] = []
     for call in path:
         if groups and groups[-1][0].file == call.file:

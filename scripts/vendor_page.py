@@ -1,8 +1,8 @@
-"""Bring the page's two libraries out of their packages, as classic scripts: `python scripts/vendor_page.py`.
+"""Extract the page's two libraries from their packages as classic scripts: `python scripts/vendor_page.py`.
 
 Preact with htm comes from datasette-preact, Vega-Lite with Vega and vega-embed from vl-convert-python; both are
-installed to a scratch folder. A page that is opened from disk may not import modules, so a module's exports become one
-global name, and nothing else of it is changed. Their licences stand in `LICENSES.txt` beside them.
+installed to a scratch folder. A page opened from disk cannot import modules, so a module's exports become one global
+name; the rest is unchanged. `LICENSES.txt` in the same folder has their licences.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main() -> int:
         done = subprocess.run([sys.executable, "-c", bundle], check=True, capture_output=True, text=True, cwd=scratch)
     for name, head, body in (("preact.js", PREACT, preact), ("vega.js", VEGA, done.stdout)):
         if "</script" in body.lower():
-            raise SystemExit(f"{name} holds an end tag and cannot stand in a page")
+            raise SystemExit(f"{name} contains an end tag, so a page cannot include it")
         text = f"{head}(function(){{{body}\n}})();\n"
         (VENDOR / name).write_text(text, encoding="utf-8")
         print(f"{VENDOR / name}: {len(text):,} characters")

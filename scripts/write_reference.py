@@ -70,7 +70,7 @@ def settings_page() -> str:
 
 
 def synonyms_page() -> str:
-    """Return the page of other libraries' keys, a row for each of ours that has one."""
+    """Return the page of other libraries' keys, with a row for each of our keys that has a counterpart."""
     keys: dict[Synonyms, list[str]] = {}
     for field in _fields():
         if field.synonyms is not None:
@@ -99,11 +99,11 @@ def commands_page() -> str:
 
 
 class ReadError(Exception):
-    """A command has made its parser, and would read its arguments next."""
+    """Raised when a command has created its parser, before it reads arguments."""
 
 
 def parser_of(name: str) -> argparse.ArgumentParser:
-    """Return the parser of a command, which runs no further."""
+    """Return the parser of a command without running the command."""
     parsers: list[argparse.ArgumentParser] = []
 
     def stop(parser: argparse.ArgumentParser, *_: Any) -> None:
@@ -129,7 +129,7 @@ def _command(name: str, entry: Entry, parser: argparse.ArgumentParser) -> Iterat
     yield f"{entry.does}."
     yield f"```text\n{usage}\n```\n\nExample: `{example}`"
     sentences = re.split(r"(?<=[.!?])\s+(?=[A-Z`])", " ".join((parser.description or "").split()), maxsplit=1)
-    yield from sentences[1:]  # the first is the command's sentence again
+    yield from sentences[1:]  # the first repeats the command's sentence
     if actions:
         yield _table(("argument", "meaning"), [(f"`{_invocation(action)}`", _help(action)) for action in actions])
     epilog = parser.epilog or ""
@@ -140,7 +140,7 @@ def _command(name: str, entry: Entry, parser: argparse.ArgumentParser) -> Iterat
 
 
 def _invocation(action: argparse.Action) -> str:
-    """Return how an argument is written."""
+    """Return the notation of an argument."""
     value = action.metavar or ("|".join(map(str, action.choices)) if action.choices else action.dest.upper())
     names = value if isinstance(value, tuple) else (value,)
     many = {"*": f"[{names[0]} ...]", "+": f"{names[0]} [{names[0]} ...]", "?": f"[{names[0]}]", 0: ""}

@@ -2,7 +2,7 @@
 
 `python scripts/write_resolved_values.py`. An entry is a file of `configs/` as its command loads it: alone, under a
 machine's file of `configs/on/`, with `--model`, or as `evaluate --as` takes it.
-tests/unit/config/test_resolved_values.py compares. Write the table again to accept the changes which that test lists.
+tests/unit/config/test_resolved_values.py compares. Write the table again to accept the changes that the test lists.
 
 Each part of the table holds the most common value per key, and per entry the values that differ from it. The values of
 `* + configs/on/MACHINE.yaml` hold over every recipe.
@@ -50,11 +50,11 @@ ROOTS: dict[str, type] = {
 """The root configuration of each command. `sft` and `plan` load files as `train` does."""
 
 as_text = json.JSONEncoder(ensure_ascii=False).encode
-"""Return a value as text, by which 1, 1.0 and true differ."""
+"""Return a value as text that distinguishes 1, 1.0 and true."""
 
-# A model whose training is not known: its folder has no run's configuration.
+# A model without a stored training configuration.
 MODEL = "configs/quickstart_start"
-# Files that scripts and pages also give to `evaluate --model`.
+# Files that scripts and pages also pass to `evaluate --model`.
 EVALUATED = ("evaluate", "gemma_spider", "gpu_spider", "gpu_spider_rehearsal", "own_database")
 
 
@@ -67,7 +67,7 @@ class Entry(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The files and the option as the table names them."""
+        """The entry's name in the table: its files and option."""
         if self.option in SYSTEMS:
             return f"configs/as/{self.option}.yaml"
         return " + ".join((*self.files, self.option) if self.option else self.files)
@@ -115,7 +115,7 @@ def values_of(config: Any) -> dict[str, Any]:
 
 
 def shared_key(key: str) -> str:
-    """Return a key as the most common values name it: without the name that a file chose for a source or a set."""
+    """Return a key without the name that a file chose for a source or a set."""
     return re.sub(r"^(sources|evals)\.[^.]+\.", r"\1.*.", key)
 
 

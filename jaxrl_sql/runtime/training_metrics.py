@@ -224,7 +224,7 @@ TRAINING = (
                 "optim/grad_norm", "norm", "‖g‖₂ before clipping, mean over the step's updates",
                 "Steady within a factor of 3. Spikes far above `optim.max_grad_norm`: lower the rate.", STEPS,
             ),
-            Metric("optim/param_norm", "norm", "‖θ‖₂ of what is trained", "Nearly constant.", STEPS),
+            Metric("optim/param_norm", "norm", "‖θ‖₂ of the trained parameters", "Nearly constant.", STEPS),
             Metric(
                 "optim/lr", "", "the learning rate of the step's first update", "As `grpo.optim` schedules it.", GRPO,
             ),

@@ -269,5 +269,5 @@ def test_feature_shares_are_within_a_third_of_spiders(compare: ModuleType, tmp_p
            if not share * 2 / 3 <= found.numbers[name] <= share * 4 / 3}  # fmt: skip
     assert not off
     assert found.numbers["skeletons in 972"] >= 280
-    assert found.numbers["names said in the question"] < 65
+    assert found.numbers["names in the question"] < 65
     assert not any(found.numbers[name] for name in ("case", "cast", "date", "arithmetic", "window", "outer_join"))

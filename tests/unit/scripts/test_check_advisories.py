@@ -86,7 +86,7 @@ def test_command_checks_all_packages_and_rejects_an_invalid_database(tmp_path: P
     command = [sys.executable, str(SCRIPT), "--rustsec", str(tmp_path), "--pypa"]
     done = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.splitlines()[-1]) == (
-        2, f"check_advisories.py: error: {tmp_path}: no folder vulns/ in it, so it is no clone of that database",
+        2, f"check_advisories.py: error: {tmp_path}: contains no folder vulns/, so it is not a clone of that database",
     )  # fmt: skip
     (tmp_path / "vulns").mkdir()
     done = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, check=False)

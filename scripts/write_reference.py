@@ -40,7 +40,8 @@ FROM_OTHERS = """\
 The settings of TRL (`GRPOConfig`, `SFTConfig`, `PPOConfig`, and the `ModelConfig` and `ScriptArguments` of its
 commands) and of verl (`ppo_trainer.yaml`, `sft_trainer.yaml`) that have a counterpart here, by our
 key. A command rejects one of their keys and names ours: `jaxrl-sql train learning_rate=1e-6` names `grpo.optim.lr`.
-[Settings](settings.md) has the meaning of each key.
+An empty cell means that the list has no counterpart in that library. [Settings](settings.md) has the meaning of each
+key.
 
 `python scripts/write_reference.py` writes this page from the fields in `jaxrl_sql/config/`.
 """

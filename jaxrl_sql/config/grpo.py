@@ -161,9 +161,11 @@ class DynamicSamplingConfig:
 
     oversample: Annotated[
         PositiveInt,
-        "Multiple of `grpo.prompts` that is sampled; the groups whose rewards differ most are learned from.",
+        "Groups sampled per round, as a multiple of `grpo.prompts`. A step learns from the `grpo.prompts` groups whose "
+        "rewards differ most.",
         Synonyms(
-            verl="data.gen_batch_size", note="of verl's DAPO recipe: grpo.dynamic_sampling.oversample x grpo.prompts"
+            verl="data.gen_batch_size",
+            note="of verl's DAPO recipe: grpo.dynamic_sampling.oversample x grpo.prompts; TRL has no such setting",
         ),
     ] = 1
     max_extra_generations: Annotated[

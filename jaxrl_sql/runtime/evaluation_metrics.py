@@ -90,7 +90,10 @@ EVALUATION = (
         "Samples and dialogues",
         "",
         (
-            Metric("vote/<k>", "share", "accuracy of the vote among k samples, by equal results", "", SAMPLES),
+            Metric(
+                "vote/<k>", "share", "mean score of the vote (`evaluate.vote`) among k samples, by the set's own rule",
+                "k is 1, 2, 4, … and `evaluate.samples`, where it is `accuracy`.", SAMPLES,
+            ),
             Metric(
                 "pass/<k>", "share",
                 "1 − C(n − c, k) / C(n, k), mean over questions (Chen et al. 2021, arXiv:2107.03374)",

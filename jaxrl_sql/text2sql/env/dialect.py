@@ -1,9 +1,9 @@
 """SQL of other dialects: executed by its own engine, or MySQL's translated to SQLite by sqlglot and `mysql`.
 
-Only the list in `docs/reference/engines.md` is translated. For other SQL, `to_sqlite` returns None, so the answer is a syntax error,
-and `why_refused` returns the refused part. Refused are parts that MySQL lacks but SQLite runs (`refused`), and parts
-without a translation (`mysql`). MySQL's text comparison, which ignores case and trailing blanks, is not emulated.
-Session settings (time zone, sql_mode, character set) are the defaults of a server in UTC.
+Only the list in `docs/reference/engines.md` is translated. For other SQL, `to_sqlite` returns None, so the answer is a
+syntax error, and `why_refused` returns the refused part. Refused are parts that MySQL lacks but SQLite runs
+(`refused`), and parts without a translation (`mysql`). MySQL's text comparison, which ignores case and trailing blanks,
+is not emulated. Session settings (time zone, sql_mode, character set) are the defaults of a server in UTC.
 """
 
 from __future__ import annotations

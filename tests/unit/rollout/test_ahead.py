@@ -49,40 +49,40 @@ def engine(params: Any = PARAMS, **sizes: Any) -> Engine:
 
 
 def by_index(samples: list[Sample]) -> Samples:
-    found = {(s.prompt_index, s.index): s for s in samples}
-    assert len(found) == len(samples)
-    return found
+    result = {(s.prompt_index, s.index): s for s in samples}
+    assert len(result) == len(samples)
+    return result
 
 
 def separate_call(prompts: list[Prompt], step: int, params: Any = PARAMS) -> Samples:
     return by_index(list(engine(params).generate(prompts, SAMPLING, step)))
 
 
-def two_calls(made: Engine, then: Any = None) -> tuple[Samples, list[Sample], Samples]:
+def two_calls(result: Engine, then: Any = None) -> tuple[Samples, list[Sample], Samples]:
     """Return the first call's samples, the second call's early samples, and the second call's samples.
 
     `then` has the parameters of the second call.
     """
-    found = list(made.generate([*FIRST, *SECOND], SAMPLING, 5, ahead=len(FIRST)))
-    first = [one for one in found if one.prompt_index < len(FIRST)]
+    results = list(result.generate([*FIRST, *SECOND], SAMPLING, 5, ahead=len(FIRST)))
+    first = [item for item in results if item.prompt_index < len(FIRST)]
     left = [
-        dataclasses.replace(one, prompt_index=one.prompt_index - len(FIRST))
-        for one in found
-        if one.prompt_index >= len(FIRST)
+        dataclasses.replace(entry, prompt_index=entry.prompt_index - len(FIRST))
+        for entry in results
+        if entry.prompt_index >= len(FIRST)
     ]
-    made.params = made.params if then is None else then
-    return by_index(first), left, by_index(list(made.generate(SECOND, SAMPLING, 6, begun=left)))
+    result.params = result.params if then is None else then
+    return by_index(first), left, by_index(list(result.generate(SECOND, SAMPLING, 6, begun=left)))
 
 
 def assert_same(ours: Samples, theirs: Samples) -> None:
     assert ours.keys() == theirs.keys()
-    for place, one in ours.items():
+    for place, item in ours.items():
         other = theirs[place]
-        assert (one.token_ids, one.text, one.finish_reason) == (other.token_ids, other.text, other.finish_reason)
-        assert one.turns[0].token_ids == one.token_ids
-        assert one.turns[0].logprobs == one.logprobs
-        np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-5)
-        np.testing.assert_allclose(one.behavior_logprobs, other.behavior_logprobs, atol=1e-5)
+        assert (item.token_ids, item.text, item.finish_reason) == (other.token_ids, other.text, other.finish_reason)
+        assert item.turns[0].token_ids == item.token_ids
+        assert item.turns[0].logprobs == item.logprobs
+        np.testing.assert_allclose(item.logprobs, other.logprobs, atol=1e-5)
+        np.testing.assert_allclose(item.behavior_logprobs, other.behavior_logprobs, atol=1e-5)
 
 
 @pytest.mark.parametrize("budget", [None, KVBudget(3, 4, 0)])
@@ -92,41 +92,41 @@ def test_early_start_gives_the_samples_of_separate_calls(budget: KVBudget | None
     first, left, second = two_calls(engine(**sizes))
     assert_same(first, separate_call(FIRST, 5))
     assert_same(second, separate_call(SECOND, 6))
-    assert budget or {one.finish_reason for one in left} > {UNFINISHED}
+    assert budget or {item.finish_reason for item in left} > {UNFINISHED}
 
 
 def test_early_tokens_keep_their_logprobs_under_new_parameters(logprobs_of: Callable[..., Any]) -> None:
     """The second call's parameters sample the remaining tokens: a forward pass gives their logprobs."""
     _, left, second = two_calls(engine(), OTHERS)
-    begun = [one for one in left if one.finish_reason == UNFINISHED]
+    begun = [entry for entry in left if entry.finish_reason == UNFINISHED]
     assert begun
     whole = separate_call(SECOND, 6, OTHERS)
-    for one in left:
-        now, have = second[one.prompt_index, one.index], len(one.token_ids)
-        assert now.token_ids[:have] == one.token_ids
-        assert now.logprobs[:have] == pytest.approx(one.logprobs)
+    for item in left:
+        now, have = second[item.prompt_index, item.index], len(item.token_ids)
+        assert now.token_ids[:have] == item.token_ids
+        assert now.logprobs[:have] == pytest.approx(item.logprobs)
         assert now.finish_reason in {"stop", "length"}
-        if one.finish_reason != UNFINISHED:
-            assert now == one
+        if item.finish_reason != UNFINISHED:
+            assert now == item
     fresh = second.keys() - {(one.prompt_index, one.index) for one in left}
     assert_same({place: second[place] for place in fresh}, {place: whole[place] for place in fresh})
-    resumed = [second[one.prompt_index, one.index] for one in begun]
-    for one, now in zip(begun, resumed, strict=True):
-        full = logprobs_of(OTHERS, CONFIG, SECOND[one.prompt_index].token_ids, now.token_ids)
+    resumed = [second[element.prompt_index, element.index] for element in begun]
+    for item, now in zip(begun, resumed, strict=True):
+        full = logprobs_of(OTHERS, CONFIG, SECOND[item.prompt_index].token_ids, now.token_ids)
         scored = full[np.arange(len(now.token_ids)), list(now.token_ids)]
-        have = len(one.token_ids)
+        have = len(item.token_ids)
         np.testing.assert_allclose(now.logprobs[have:], scored[have:], atol=1e-4)
         assert np.abs(np.array(now.logprobs[:have]) - scored[:have]).max() > 1e-2
 
 
 def test_early_start_uses_free_slots() -> None:
     """Both calls together take fewer decode steps than one after the other."""
-    made = engine()
-    list(made.generate([*FIRST, *SECOND], SAMPLING, 5, ahead=len(FIRST)))
-    with_ahead, written = made.stats.steps, made.stats.tokens
-    list(made.generate(FIRST, SAMPLING, 5))
-    assert with_ahead < made.stats.steps + 2 * made.config.chunk_steps  # early samples add no step
-    assert written > made.stats.tokens
+    result = engine()
+    list(result.generate([*FIRST, *SECOND], SAMPLING, 5, ahead=len(FIRST)))
+    with_ahead, written = result.stats.steps, result.stats.tokens
+    list(result.generate(FIRST, SAMPLING, 5))
+    assert with_ahead < result.stats.steps + 2 * result.config.chunk_steps  # early samples add no step
+    assert written > result.stats.tokens
 
 
 def test_early_samples_survive_serialization() -> None:
@@ -138,12 +138,12 @@ def test_early_samples_survive_serialization() -> None:
 
 def test_call_with_only_finished_samples_decodes_nothing() -> None:
     finished = list(separate_call(SECOND, 6).values())
-    made = engine()
-    assert by_index(list(made.generate(SECOND, SAMPLING, 6, begun=finished))) == by_index(finished)
-    assert made.stats.steps == 0
+    result = engine()
+    assert by_index(list(result.generate(SECOND, SAMPLING, 6, begun=finished))) == by_index(finished)
+    assert result.stats.steps == 0
 
 
 def test_dialogues_do_not_start_early() -> None:
-    made = engine()
+    result = engine()
     with pytest.raises(InputError, match="several turns"):
-        next(made.generate(FIRST, SAMPLING, turns=lambda *_: None, ahead=1))  # type: ignore[arg-type, return-value]
+        next(result.generate(FIRST, SAMPLING, turns=lambda *_: None, ahead=1))  # type: ignore[arg-type, return-value]

@@ -53,20 +53,20 @@ def make_request(*lengths: int, n: int = 4) -> GenerationRequest:
 
 def drive(call: EngineCall, cancel: Mapping[int, Sequence[int]]) -> dict[Key, Sample]:
     """Run a call to its end, cancel prompts before the numbered chunk launches, and return the samples."""
-    found: dict[Key, Sample] = {}
+    result: dict[Key, Sample] = {}
     turn = 0
     while call.unfinished:
         for prompt in cancel.get(turn, ()):
             call.cancel(prompt)
         for sample in (*call.launch(), *call.read()):
             key = sample.prompt_index, sample.index
-            assert key not in found
-            found[key] = sample
+            assert key not in result
+            result[key] = sample
         turn += 1
         assert turn < 500
     free = plan(call.state, call.log).after.prefixes
     assert sorted(free.free_blocks) == list(range(free.num_blocks)), "a block of a prompt was lost"
-    return found
+    return result
 
 
 REQUEST = make_request(40, 60, 40, 24, 60)
@@ -84,13 +84,13 @@ def test_cancellation_does_not_change_other_prompts_tokens(turn: int, budget: KV
     request, whole = REQUEST, uncancelled(budget)
     assert len(whole) == 20
     engine = make_engine(budget=budget)
-    found = drive(engine.begin(request), {turn: [1, 4]})
+    result = drive(engine.begin(request), {turn: [1, 4]})
     for key, sample in whole.items():
         if key[0] not in (1, 4):
-            assert found[key].token_ids == sample.token_ids
-            np.testing.assert_allclose(found[key].logprobs, sample.logprobs, atol=1e-5)
+            assert result[key].token_ids == sample.token_ids
+            np.testing.assert_allclose(result[key].logprobs, sample.logprobs, atol=1e-5)
     # Already finished samples, and pending ones, which end with one token.
-    late = [sample for key, sample in found.items() if key[0] in (1, 4) and sample != whole[key]]
+    late = [sample for key, sample in result.items() if key[0] in (1, 4) and sample != whole[key]]
     assert all(len(sample.token_ids) == 1 for sample in late)
     assert engine.stats.tokens < sum(len(sample.token_ids) for sample in whole.values())
     again = drive(engine.begin(request), {})
@@ -104,8 +104,8 @@ def test_slot_of_a_cancelled_completion_is_reused_at_once() -> None:
     request, engine = make_request(*[60] * 5), make_engine()
     call = engine.begin(request)
     last = call.state.waiting[-1].prompt
-    found = drive(call, {3: [prompt for prompt in range(5) if prompt != last]})
-    assert {key for key, sample in found.items() if len(sample.token_ids) > 1} == {(last, i) for i in range(4)}
+    result = drive(call, {3: [prompt for prompt in range(5) if prompt != last]})
+    assert {key for key, sample in result.items() if len(sample.token_ids) > 1} == {(last, i) for i in range(4)}
     assert engine.stats.chunks < 3 + 60 // 4 + 4
 
 
@@ -118,20 +118,20 @@ def test_blocks_of_a_cancelled_completion_are_reused() -> None:
     assert engine.stats.preemptions
     given_up = next(iter(whole))[0]  # the first to finish is not preempted
     engine = make_engine(slots=2, budget=KVBudget(8, 15, 0))
-    found = drive(engine.begin(request), {4: [given_up]})
-    assert list(found) == [(1 - given_up, 0)]
-    assert found[1 - given_up, 0].token_ids == whole[1 - given_up, 0].token_ids
+    result = drive(engine.begin(request), {4: [given_up]})
+    assert list(result) == [(1 - given_up, 0)]
+    assert result[1 - given_up, 0].token_ids == whole[1 - given_up, 0].token_ids
 
 
 def test_call_with_all_prompts_cancelled_ends() -> None:
     engine = make_engine()
-    found = drive(engine.begin(make_request(*[60] * 12)), {2: range(12)})
-    assert all(len(sample.token_ids) == 1 for sample in found.values())
+    result = drive(engine.begin(make_request(*[60] * 12)), {2: range(12)})
+    assert all(len(sample.token_ids) == 1 for sample in result.values())
     assert engine.stats.chunks < 6
 
 
 def test_finished_prompt_is_not_cancelled_again() -> None:
     request = make_request(4, 60)
     expected = drive(make_engine().begin(request), {})
-    found = drive(make_engine().begin(request), {9: [0], 10: [0]})
-    assert found == expected
+    result = drive(make_engine().begin(request), {9: [0], 10: [0]})
+    assert result == expected

@@ -57,14 +57,14 @@ def run(prompts: list[Prompt], slots: int = 8, step: int = 0, **sampling: Any) -
     """Draw at most 32 tokens for each of four samples per prompt, with the programs of the other tests."""
     engine = Engine(CONFIG, PARAMS, Letters(), EngineConfig(slots))
     samples = list(engine.generate(prompts, SamplingParams(n=4, **sampling), step))
-    found = {(s.prompt_index, s.index): s for s in samples}
-    assert len(found) == len(samples)
-    return found
+    result = {(s.prompt_index, s.index): s for s in samples}
+    assert len(result) == len(samples)
+    return result
 
 
 def test_every_prompt_gets_each_sample_once() -> None:
-    found = run(make_prompts(5, 17, 9, 3, 30), slots=3, max_new_tokens=20)
-    assert sorted(found) == [(i, g) for i in range(5) for g in range(4)]
+    result = run(make_prompts(5, 17, 9, 3, 30), slots=3, max_new_tokens=20)
+    assert sorted(result) == [(i, g) for i in range(5) for g in range(4)]
 
 
 def test_samples_end_at_the_end_token_or_at_the_limit() -> None:
@@ -142,11 +142,11 @@ def test_invalid_requests_are_refused_and_later_calls_work() -> None:
     ]
     engine = Engine(CONFIG, PARAMS, Letters(), EngineConfig(8))
     samplings.append(SamplingParams(stop=("ab", "%"), max_new_tokens=4))
-    found = {s.prompt_index: s for s in engine.generate([*prompts, prompts[1]], samplings)}
-    assert [found[i].finish_reason == "refused" for i in range(5)] == [True, False, True, True, True]
+    result = {s.prompt_index: s for s in engine.generate([*prompts, prompts[1]], samplings)}
+    assert [result[i].finish_reason == "refused" for i in range(5)] == [True, False, True, True, True]
     for index, word in ((0, "max_positions"), (2, "max_positions"), (3, "token id"), (4, "'%'")):
-        assert word in found[index].error
-    assert found[1].token_ids
+        assert word in result[index].error
+    assert result[1].token_ids
     for bad, word in (
         ({"max_new_tokens": 0}, "max_new_tokens"), ({"top_p": 0.0}, "top_p"), ({"min_p": 2.0}, "min_p"),
         ({"stop": "ab"}, "stop"), ({"stop": ("",)}, "stop"), ({"repetition_penalty": 0.0}, "repetition_penalty"),
@@ -180,11 +180,11 @@ def test_small_prefix_cache_gives_the_same_completions() -> None:
     shared = tuple(r.integers(0, 24, 17).tolist())
     prompts = [Prompt(str(i), (*shared[: 8 + i % 9], *r.integers(0, 24, 9).tolist()), "") for i in range(10)]
     sampling = SamplingParams(temperature=0.0, max_new_tokens=6)
-    found = []
+    result = []
     for tokens in (0, 8, 4096):
         engine = Engine(CONFIG, PARAMS, Letters(), EngineConfig(4, block_size=4, prefix_cache_tokens=tokens))
-        found.append({s.prompt_index: s.token_ids for s in engine.generate(prompts, sampling)})
-    assert found[0] == found[1] == found[2]
+        result.append({s.prompt_index: s.token_ids for s in engine.generate(prompts, sampling)})
+    assert result[0] == result[1] == result[2]
 
 
 def test_stop_strings_end_a_completion_at_any_token_boundary() -> None:
@@ -245,8 +245,8 @@ def test_long_queue_keeps_all_slots_busy_and_reserves_few_blocks() -> None:
     config = EngineConfig(8, completion_block_size=8, block_size=8, chunk_steps=4)
     engine = Engine(CONFIG, PARAMS, NoEnd(), config)
     samplings = [SamplingParams(max_new_tokens=int(n)) for n in lengths]
-    found = {s.prompt_index: s for s in engine.generate(make_prompts(*[6] * 96), samplings)}
-    assert [len(found[i].token_ids) for i in range(96)] == lengths.tolist()
+    result = {s.prompt_index: s for s in engine.generate(make_prompts(*[6] * 96), samplings)}
+    assert [len(result[i].token_ids) for i in range(96)] == lengths.tolist()
     assert engine.stats.tokens == lengths.sum()
     assert engine.stats.occupancy > 0.9
     pool = engine.runner.completion_pool
@@ -258,10 +258,10 @@ def test_long_prompts_are_prefilled_in_chunks() -> None:
     prompts = make_prompts(61, 5, 40)
     whole = run(prompts, max_new_tokens=6)
     engine = Engine(CONFIG, PARAMS, Letters(), EngineConfig(8, block_size=8, prefill_tokens=16))
-    found = {
+    result = {
         (s.prompt_index, s.index): s.token_ids for s in engine.generate(prompts, SamplingParams(n=4, max_new_tokens=6))
     }
-    assert found == {key: s.token_ids for key, s in whole.items()}
+    assert result == {key: s.token_ids for key, s in whole.items()}
 
 
 def begin(engine: Engine, prompts: list[Prompt], **sampling: Any) -> EngineCall:
@@ -337,11 +337,11 @@ def test_padded_prompts_keep_the_pool_size_for_fewer_prompts() -> None:
     }
     assert blocks(0, 8) > blocks(0, 2)
     assert blocks(32, 8) == blocks(32, 2)
-    found = [
+    result = [
         {sample.prompt_index: sample.token_ids for sample in engines[32].generate(make_prompts(*[20] * count), GREEDY)}
         for count in (8, 2)
     ]
-    assert found[1] == {i: found[0][i] for i in range(2)}
+    assert result[1] == {i: result[0][i] for i in range(2)}
 
 
 def test_shared_prefix_is_computed_once_with_equal_results() -> None:
@@ -371,12 +371,12 @@ def test_running_call_finishes_with_its_initial_weights() -> None:
     whole = {s.prompt_index: s.token_ids for s in first}
     engine = Engine(CONFIG, PARAMS, Letters(), EngineConfig(2, block_size=4))
     running = engine.generate(prompts, sampling)
-    found = [next(running)]
+    result = [next(running)]
     with pytest.raises(InputError, match="generating"):
         next(engine.generate(prompts, sampling))
     engine.params = jax.tree.map(lambda x: 1.5 * x, PARAMS)
-    found += running
-    assert {s.prompt_index: s.token_ids for s in found} == whole
+    result += running
+    assert {s.prompt_index: s.token_ids for s in result} == whole
     assert not engine.runner.prefix_cache.cached, "keys of older weights are cached"
     assert {s.prompt_index: s.token_ids for s in engine.generate(prompts, sampling)} != whole
 
@@ -417,8 +417,8 @@ def test_fixed_shapes_compile_one_program_per_kind_and_sample_the_same() -> None
     sizes = set()
     for step, prompts in enumerate(calls):
         samples = engine.generate(prompts, SamplingParams(n=4, **sampling), step)
-        found = {(s.prompt_index, s.index): s.token_ids for s in samples}
-        assert found == {key: s.token_ids for key, s in usual[step].items()}
+        result = {(s.prompt_index, s.index): s.token_ids for s in samples}
+        assert result == {key: s.token_ids for key, s in usual[step].items()}
         pools = engine.runner.prompt_pool, engine.runner.completion_pool
         sizes.add(tuple(pool and pool.num_blocks for pool in pools))
     assert [program._cache_size() for program in programs[:2]] == [1, 1]

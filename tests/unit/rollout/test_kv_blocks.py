@@ -21,9 +21,9 @@ def cache_of(blocks: int, capacity: int = 9) -> PrefixCache:
 
 
 def allocate(cache: PrefixCache, tokens: Sequence[int]) -> Allocation:
-    found = cache.allocate(tokens)
-    assert found is not None
-    return found
+    result = cache.allocate(tokens)
+    assert result is not None
+    return result
 
 
 def test_prompt_with_a_cached_prefix_copies_its_blocks() -> None:

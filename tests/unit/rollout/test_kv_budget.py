@@ -67,14 +67,14 @@ def sampled(
     return {(s.prompt_index, s.index): s for s in samples}, engine
 
 
-def assert_same(found: Found, expected: Found) -> None:
-    assert found.keys() == expected.keys()
+def assert_same(result: Found, expected: Found) -> None:
+    assert result.keys() == expected.keys()
     for key, sample in expected.items():
-        assert found[key].token_ids == sample.token_ids
-        assert found[key].finish_reason == sample.finish_reason
-        assert [turn.role for turn in found[key].turns] == [turn.role for turn in sample.turns]
+        assert result[key].token_ids == sample.token_ids
+        assert result[key].finish_reason == sample.finish_reason
+        assert [turn.role for turn in result[key].turns] == [turn.role for turn in sample.turns]
         for name in ("logprobs", "behavior_logprobs"):
-            np.testing.assert_allclose(getattr(found[key], name), getattr(sample, name), atol=1e-5)
+            np.testing.assert_allclose(getattr(result[key], name), getattr(sample, name), atol=1e-5)
 
 
 @pytest.mark.slow
@@ -92,11 +92,11 @@ def test_third_of_the_blocks_gives_the_same_answers(sampling: dict[str, Any]) ->
     expected, roomy = sampled(None, **sampling)
     assert roomy.stats.preemptions == 0
     # 6 slots of 15 blocks would be 90 blocks of completions.
-    found, engine = sampled(KVBudget(8, 30, 0), sizes=SMALL, **sampling)
+    result, engine = sampled(KVBudget(8, 30, 0), sizes=SMALL, **sampling)
     assert engine.stats.preemptions > 3
-    assert_same(found, expected)
+    assert_same(result, expected)
     again, _ = sampled(KVBudget(8, 30, 0), sizes=SMALL, **sampling)
-    assert list(found.items()) == list(again.items())
+    assert list(result.items()) == list(again.items())
     pools = engine.runner.prompt_pool, engine.runner.completion_pool
     assert [pool and pool.num_blocks for pool in pools] == [8, 30]
     assert engine.runner.prefix_pool is None
@@ -106,19 +106,19 @@ def test_third_of_the_blocks_gives_the_same_answers(sampling: dict[str, Any]) ->
 def test_dialogues_are_preempted_between_and_within_turns() -> None:
     sampling = {**SAMPLING, "max_new_tokens": 14, "max_total_tokens": 60}
     expected, _ = sampled(None, turns=True, **sampling)
-    found, engine = sampled(KVBudget(8, 16, 0), turns=True, **sampling)
+    result, engine = sampled(KVBudget(8, 16, 0), turns=True, **sampling)
     assert engine.stats.preemptions > 3
-    assert_same(found, expected)
+    assert_same(result, expected)
 
 
 def test_budget_for_one_answer_suffices_and_less_is_refused() -> None:
     expected, _ = sampled(None, **SAMPLING)
-    found, _ = sampled(KVBudget(3, 15, 0), **SAMPLING)
-    assert found[3, 0].finish_reason == "refused"
-    assert "the prompt of 30 tokens needs more than the 3 KV blocks" in found[3, 0].error
-    assert_same({key: s for key, s in found.items() if key[0] != 3}, {k: s for k, s in expected.items() if k[0] != 3})
-    found, _ = sampled(KVBudget(8, 14, 0), **SAMPLING)
-    assert "its completion of 60 tokens needs more than the 14 KV blocks" in found[0, 0].error
+    result, _ = sampled(KVBudget(3, 15, 0), **SAMPLING)
+    assert result[3, 0].finish_reason == "refused"
+    assert "the prompt of 30 tokens needs more than the 3 KV blocks" in result[3, 0].error
+    assert_same({key: s for key, s in result.items() if key[0] != 3}, {k: s for k, s in expected.items() if k[0] != 3})
+    result, _ = sampled(KVBudget(8, 14, 0), **SAMPLING)
+    assert "its completion of 60 tokens needs more than the 14 KV blocks" in result[0, 0].error
 
 
 @pytest.mark.nightly

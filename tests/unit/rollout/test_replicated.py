@@ -52,13 +52,13 @@ def request(counts: list[int], lengths: list[int]) -> GenerationRequest:
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 5)), max_size=12), st.integers(1, 9))
 @settings(deadline=None, max_examples=60)
-def test_each_sample_is_assigned_once(asked: list[tuple[int, int]], replicas: int) -> None:
-    counts = [n for n, _ in asked]
-    dealt = deal(request(counts, [length for _, length in asked]), replicas)
+def test_each_sample_is_assigned_once(requests: list[tuple[int, int]], replicas: int) -> None:
+    counts = [n for n, _ in requests]
+    dealt = deal(request(counts, [length for _, length in requests]), replicas)
     assert len(dealt) == replicas
     places = sorted((p.prompt, i) for p in chain(*dealt) for i in range(p.first, p.last))
     assert places == [(i, g) for i, n in enumerate(counts) for g in range(n)]
-    loads = [sum(p.last - p.first for p in own) for own in dealt]
+    loads = [sum(p.last - p.first for p in local) for local in dealt]
     if len(counts) < replicas:
         assert max(loads) - min(loads) <= 1, "prompts are split for equal loads"
     else:
@@ -70,7 +70,7 @@ def test_prompts_with_a_common_prefix_are_assigned_together() -> None:
     texts = [(1, 9), (2, 7), (1, 8), (2, 6)]
     prompts = [Prompt(str(i), text, "") for i, text in enumerate(texts)]
     dealt = deal(GenerationRequest(prompts, [SamplingParams(n=2)] * 4, 0, None), 2)
-    assert [{part.prompt for part in own} for own in dealt] == [{0, 2}, {1, 3}]
+    assert [{part.prompt for part in local} for local in dealt] == [{0, 2}, {1, 3}]
 
 
 def test_part_of_a_call_has_the_samples_of_the_whole_call() -> None:
@@ -79,9 +79,9 @@ def test_part_of_a_call_has_the_samples_of_the_whole_call() -> None:
     engine = Engine(CONFIG, PARAMS, Letters(), EngineConfig(8))
     whole = {(s.prompt_index, s.index): s for s in engine.generate(prompts, sampling, 7)}
     part = GenerationRequest(prompts, [sampling] * 3, 7, None).part([RequestGroup(1, 2, 4), RequestGroup(0, 1, 2)])
-    found = {(s.prompt_index, s.index): s for s in engine.begin(part).run()}
-    assert sorted(found) == [(0, 1), (1, 2), (1, 3)]
-    assert all(one.token_ids == whole[place].token_ids for place, one in found.items())
+    result = {(s.prompt_index, s.index): s for s in engine.begin(part).run()}
+    assert sorted(result) == [(0, 1), (1, 2), (1, 3)]
+    assert all(item.token_ids == whole[place].token_ids for place, item in result.items())
 
 
 @pytest.mark.parametrize(
@@ -107,8 +107,8 @@ def test_replica_samples_like_the_trainers_own_weights(lora: bool, dtype: str | 
             Engine(CONFIG, params, Letters(), config),
             ReplicatedEngine(CONFIG, params, Letters(), config, replica_grid(mesh, 1, 1)),
         ]
-        own, copy = (sorted(one.generate(make_prompts(5, 12), sampling), key=sample_index) for one in engines)
-    assert [dataclasses.astuple(one) for one in copy] == [dataclasses.astuple(one) for one in own]
+        local, copy = (sorted(engine.generate(make_prompts(5, 12), sampling), key=sample_index) for engine in engines)
+    assert [dataclasses.astuple(item) for item in copy] == [dataclasses.astuple(entry) for entry in local]
 
 
 def sample_index(sample: Sample) -> tuple[int, int]:
@@ -139,11 +139,11 @@ def test_sample_is_unchanged_by_transfer_to_another_process() -> None:
         Turn("environment", (7,), text="rows"),
         Turn("assistant", (), (), (), ""),
     )
-    told = [
+    output = [
         Sample(2, 1, (3, 4, 7), (*logprobs, 0.0), (-0.5, -1.25, 0.0), "dé", "stop", turns),
         Sample(0, 0, (), (), (), "", "refused", error="too long"),
     ]
-    assert unpack_samples(pack_samples(told)) == told
+    assert unpack_samples(pack_samples(output)) == output
     assert unpack_samples(pack_samples([])) == []
 
 
@@ -151,4 +151,4 @@ def test_grid_that_does_not_match_the_devices_is_refused() -> None:
     mesh = make_mesh(1, 1, 1)
     with pytest.raises(InputError, match=r"rollout\.mesh=2x1: .* the 1 devices there are, such as rollout\.mesh=1x1"):
         replica_grid(mesh, 2, 1)
-    assert [(number, own.shape) for number, own in replicas_here(replica_grid(mesh, 1, 1))] == [(0, mesh.shape)]
+    assert [(number, local.shape) for number, local in replicas_here(replica_grid(mesh, 1, 1))] == [(0, mesh.shape)]

@@ -41,9 +41,9 @@ sample_compiled = jax.jit(sample_tokens, static_argnames="truncates")
     ],
 )
 def test_values_outside_the_devices_range_are_refused(name: str, value: float, says: str) -> None:
-    given: dict[str, Any] = {name: value}
+    arguments: dict[str, Any] = {name: value}
     with pytest.raises(InputError) as refused:
-        SamplingParams(**given)
+        SamplingParams(**arguments)
     assert str(refused.value).startswith(f"sampling: {says}")
 
 
@@ -59,9 +59,9 @@ def test_extreme_parameters_leave_a_token_with_positive_probability(
     on_device = SamplingMetadata(**{name: np.full(2, getattr(sampling, name), kind) for name, kind in kinds.items()})
     logits = np.array([[-900.0, -50.0, 0.0, 1000.0], [-900.0, -1000.0, -2.0, -1.0]], np.float32)
     keys = jax.random.split(jax.random.key(0), 2)
-    found = sample_compiled(keys, logits, on_device, np.ones(logits.shape, bool))
-    assert np.isfinite(found.behavior_logprob).all()
-    assert (np.asarray(found.behavior_logprob) <= 0).all()
+    result = sample_compiled(keys, logits, on_device, np.ones(logits.shape, bool))
+    assert np.isfinite(result.behavior_logprob).all()
+    assert (np.asarray(result.behavior_logprob) <= 0).all()
 
 
 def test_extreme_parameters_give_probabilities_in_one_compiled_program() -> None:

@@ -154,7 +154,7 @@ def test_statement_ends_at_the_same_semicolon_as_in_sqlite(n_examples: int) -> N
     def holds_for(more: str) -> None:
         text = f"a{more}"  # SQLite also calls a semicolon alone complete
         prefixes = (text[: at + 1] for at, character in enumerate(text) if character == ";")
-        expected = next((one for one in prefixes if sqlite3.complete_statement(one)), text)
+        expected = next((prefix for prefix in prefixes if sqlite3.complete_statement(prefix)), text)
         assert statement_in(text) == expected
 
     holds_for()

@@ -85,8 +85,8 @@ def converse(
         return policies.setdefault((prompt, sample), Echo(prompt + sample, 1 + (prompt + sample) % 3, seconds))
 
     engine = Engine(CONFIG, PARAMS, Letters(), EngineConfig(slots, **SIZES))
-    found = {(s.prompt_index, s.index): s for s in engine.generate(prompts, sampling, turns=begin)}
-    return prompts, found, policies
+    results = {(s.prompt_index, s.index): s for s in engine.generate(prompts, sampling, turns=begin)}
+    return prompts, results, policies
 
 
 @pytest.mark.parametrize("seconds", [pytest.param(0.0, marks=pytest.mark.nightly), 0.05])
@@ -94,17 +94,17 @@ def test_turns_equal_one_sequence_with_the_models_logprobs(
     seconds: float, logprobs_of: Callable[..., np.ndarray]
 ) -> None:
     sampling = SamplingParams(n=3, max_new_tokens=14, max_total_tokens=LONGEST, stop=("k", "ab"))
-    prompts, found, policies = converse(sampling, seconds)
-    assert len(found) == 9
-    for (i, g), sample in found.items():
+    prompts, results, policies = converse(sampling, seconds)
+    assert len(results) == 9
+    for (i, g), sample in results.items():
         policy = policies[i, g]
         written = [turn for turn in sample.turns if turn.role == "assistant"]
-        said = [turn for turn in sample.turns if turn.role == "environment"]
+        output = [turn for turn in sample.turns if turn.role == "environment"]
         assert [Letters().decode(turn.token_ids) for turn in written] == [heard.text for heard in policy.heard]
         assert all(turn.text == Letters().decode(turn.token_ids) for turn in sample.turns)
         assert len(written) == policy.turns
-        assert len(said) == policy.turns - 1
-        assert all(Letters().decode(turn.token_ids).endswith("abc") for turn in said)
+        assert len(output) == policy.turns - 1
+        assert all(Letters().decode(turn.token_ids).endswith("abc") for turn in output)
         assert sample.token_ids == tuple(t for turn in sample.turns for t in turn.token_ids)
         full = logprobs_of(PARAMS, CONFIG, prompts[i].token_ids, sample.token_ids)
         picked = full[np.arange(len(sample.token_ids)), list(sample.token_ids)]
@@ -213,14 +213,14 @@ def test_long_observations_are_appended_in_chunks() -> None:
 
     prompts = [Prompt(str(i), (3, 1, 4, i), "") for i in range(5)]
     sampling = SamplingParams(n=3, max_new_tokens=4, max_total_tokens=LONGEST)
-    found = []
+    results = []
     for tokens, longest in ((64, 16), (256, 64)):  # in chunks of 16 tokens, and as a whole
         config = EngineConfig(4, **SIZES | {"prefill_tokens": tokens, "max_prompt_bucket": longest})
         engine = Engine(CONFIG, PARAMS, Letters(), config)
         samples = engine.generate(prompts, sampling, turns=lambda prompt, _: Talks(prompt, 2))
-        found.append({(s.prompt_index, s.index): s.token_ids for s in samples})
-    assert found[0] == found[1]
-    assert {place: len(ids) for place, ids in found[0].items()} == {
+        results.append({(s.prompt_index, s.index): s.token_ids for s in samples})
+    assert results[0] == results[1]
+    assert {place: len(ids) for place, ids in results[0].items()} == {
         (i, g): 24 + 8 * i for i in range(5) for g in range(3)
     }
 

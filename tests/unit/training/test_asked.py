@@ -55,9 +55,9 @@ def test_last_folder_used_for_prompts_is_recorded(tmp_path: Path) -> None:
     meant = ("data.retrieval.top_k=5", "data.retrieval.synonyms=/of/this/machine/vectors")
     model = trained(tmp_path / "run", *shown, *meant)
     assert "/of/this" not in (model / "jaxrl_sql.yaml").read_text()
-    asked = find_asked(str(shutil.copytree(model, tmp_path / "elsewhere")))[1]
-    assert asked is not None
-    assert (asked.data.dir, asked.data.select.include_ids, asked.data.retrieval.synonyms) == (
+    requests = find_asked(str(shutil.copytree(model, tmp_path / "elsewhere")))[1]
+    assert requests is not None
+    assert (requests.data.dir, requests.data.select.include_ids, requests.data.retrieval.synonyms) == (
         "spider",
         "chosen.txt",
         "vectors",
@@ -69,10 +69,10 @@ def test_users_template_is_copied_with_the_model(tmp_path: Path) -> None:
     model = trained(tmp_path / "run", "data.prompt=chat", f"data.chat.template={tmp_path}/mine.jinja")
     (tmp_path / "mine.jinja").unlink()
     copy = Path(shutil.copytree(model, tmp_path / "elsewhere"))
-    asked = find_asked(str(copy))[1]
-    assert asked is not None
-    assert Path(asked.data.chat.template).read_text() == TEMPLATE
-    keep_asked(Path(shutil.copytree(copy, tmp_path / "again")), asked)
+    requests = find_asked(str(copy))[1]
+    assert requests is not None
+    assert Path(requests.data.chat.template).read_text() == TEMPLATE
+    keep_asked(Path(shutil.copytree(copy, tmp_path / "again")), requests)
     assert (tmp_path / "again/prompt.jinja").read_text() == TEMPLATE
     ours = trained(tmp_path / "other", "data.prompt=chat", "data.chat.template=generic")
     assert not (ours / "prompt.jinja").exists()

@@ -60,14 +60,14 @@ def test_settings_and_names_incompatible_with_passed_sets_are_refused(examples: 
 
 def test_unusable_lists_are_refused(examples: list[Example], tmp_path: Path) -> None:
     absent = Example("q9", "x", str(tmp_path / "x.sqlite"), "?", "SELECT 1")
-    for wrong, words in (
+    for wrong, message in (
         ([], "no example in it"),
         ([examples[0], examples[0]], "2 examples have the id 'q0'"),
         ([examples[0], {"question": "?"}], "a dict is no Example"),
         ([examples[0], None], "a NoneType is no Example"),
         ([examples[0], absent], r"q9: .*x\.sqlite: no such file"),
     ):
-        with pytest.raises(InputError, match=f"^evals: dev: {words}"):
+        with pytest.raises(InputError, match=f"^evals: dev: {message}"):
             CallerInputs(evals={"dev": wrong}).questions()  # type: ignore[dict-item]
 
 

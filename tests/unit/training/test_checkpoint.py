@@ -144,7 +144,7 @@ Change = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         (lambda p: {**p, "embed": jnp.zeros((3, 5))}, r"trainable\.embed is \(3, 4\) there and \(3, 5\) here"),
         (lambda p: {**p, "embed": jnp.zeros((3, 4), jnp.bfloat16)}, r"trainable\.embed is float32 there and bfloat16"),
@@ -152,11 +152,11 @@ Change = Callable[[dict[str, Any]], dict[str, Any]]
         (lambda p: {"embed": p["embed"]}, r"trainable\.layers\.half is there and not here"),
     ],
 )
-def test_another_model_is_refused_with_the_differences(tmp_path: Path, change: Change, words: str) -> None:
+def test_another_model_is_refused_with_the_differences(tmp_path: Path, change: Change, message: str) -> None:
     state = make_state()
     with Checkpoints(tmp_path) as checkpoints:
         checkpoints.save(1, state, {})
-        with pytest.raises(InputError, match=words) as caught:
+        with pytest.raises(InputError, match=message) as caught:
             checkpoints.restore(1, state.replace(trainable=change(state.trainable)))
     assert "\n" not in str(caught.value)
     assert str(tmp_path) in str(caught.value)
@@ -201,7 +201,7 @@ def test_closed_folder_is_not_read(tmp_path: Path) -> None:
         (tmp_path / f"kept-{number}").mkdir()
     before = set(threading.enumerate())
     Checkpoints(tmp_path).close()
-    late = [one.name for one in set(threading.enumerate()) - before if "_target_setting_result" in one.name]
+    late = [item.name for item in set(threading.enumerate()) - before if "_target_setting_result" in item.name]
     assert not late
 
 
@@ -217,7 +217,7 @@ def test_step_rated_later_is_a_candidate_for_the_best(tmp_path: Path) -> None:
         state, host, _ = checkpoints.restore(2, make_state(0))
     assert_same(state, make_state(2))
     assert host["late"] is True
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["2", "3"]  # nothing of the first save is left
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["2", "3"]  # nothing of the first save is left
 
 
 @pytest.mark.parametrize("when", ["while it is written", pytest.param("when it is whole", marks=pytest.mark.slow)])
@@ -240,7 +240,7 @@ def test_kill_during_a_repeated_save_loses_nothing(tmp_path: Path, when: str) ->
         restored, _, _ = checkpoints.restore(5, {"w": jnp.zeros((3000, 1000))})
         assert when != "when it is whole" or checkpoints.best() == 5
     assert (restored["w"] == 7).all()
-    assert [one.name for one in tmp_path.iterdir()] == ["5"]
+    assert [item.name for item in tmp_path.iterdir()] == ["5"]
 
 
 def test_reader_leaves_an_unfinished_save_alone(tmp_path: Path) -> None:
@@ -251,10 +251,10 @@ def test_reader_leaves_an_unfinished_save_alone(tmp_path: Path) -> None:
     with Checkpoints(tmp_path, is_read_only=True) as reader:
         assert reader.latest() == 3
         assert reader.arrays(3)["step"] == 3
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["2.replaced", "3", "4.orbax-checkpoint-tmp"]
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["2.replaced", "3", "4.orbax-checkpoint-tmp"]
     (tmp_path / "2.replaced").rmdir()
     Checkpoints(tmp_path).close()
-    assert [one.name for one in tmp_path.iterdir()] == ["3"]
+    assert [item.name for item in tmp_path.iterdir()] == ["3"]
 
 
 def flipped(path: Path, at: float, bit: int = 0) -> None:

@@ -60,44 +60,44 @@ def test_by_accuracy_only_mixed_groups_are_learned_from(
     rights: list[int], stops: list[str], weights: list[float]
 ) -> None:
     """A reward of 0.1 for a wrong answer that runs is no signal in itself."""
-    made = group([1.0 if right else 0.1 * place for place, right in enumerate(rights)], stops=stops)
+    result = group([1.0 if right else 0.1 * place for place, right in enumerate(rights)], stops=stops)
     scored = [
-        one._replace(reward=Reward(one.reward.total, {"correct": float(right)}))
-        for one, right in zip(made.scored, rights, strict=True)
+        item._replace(reward=Reward(item.reward.total, {"correct": float(right)}))
+        for item, right in zip(result.scored, rights, strict=True)
     ]
-    by_accuracy = made._replace(scored=scored, by_accuracy=True)
+    by_accuracy = result._replace(scored=scored, by_accuracy=True)
     assert by_accuracy.weights == weights
     assert has_equal_rewards([by_accuracy]).tolist() == [not any(weights)]
     with pytest.raises(InputError, match="no part 'correct'"):
-        _ = made._replace(by_accuracy=True).weights
+        _ = result._replace(by_accuracy=True).weights
 
 
 @pytest.mark.parametrize("rights", [[0, 0, 0], [1, 0, 0], [0, 0, 1]])
 def test_gold_replaces_the_last_answer_if_no_answer_is_right(rights: list[int]) -> None:
-    made = group([float(right) for right in rights])
-    scored = [one._replace(reward=Reward(one.reward.total, {"correct": one.reward.total})) for one in made.scored]
-    prompt, right = made.trajectories[0].prompt, scored[0]._replace(reward=Reward(1.0, {"correct": 1.0}))
+    result = group([float(right) for right in rights])
+    scored = [item._replace(reward=Reward(item.reward.total, {"correct": item.reward.total})) for item in result.scored]
+    prompt, right = result.trajectories[0].prompt, scored[0]._replace(reward=Reward(1.0, {"correct": 1.0}))
     gold = Trajectory(prompt, 2, (Turn("assistant", (8, 9), text="SELECT 1"),), DEMONSTRATION)
-    made = made._replace(scored=scored, demonstration=Demonstration(gold, right))
-    learned = made.learned()
+    result = result._replace(scored=scored, demonstration=Demonstration(gold, right))
+    learned = result.learned()
     if any(rights):
-        assert learned is made
+        assert learned is result
         return
-    assert learned.trajectories == [*made.trajectories[:2], gold]
+    assert learned.trajectories == [*result.trajectories[:2], gold]
     assert learned.rewards == [0.0, 0.0, 1.0]
     assert learned.responses == ["x", "x", "SELECT 1"]
-    assert made.rewards == [0.0] * 3
-    assert has_equal_rewards([made, learned]).tolist() == [True, False]
+    assert result.rewards == [0.0] * 3
+    assert has_equal_rewards([result, learned]).tolist() == [True, False]
     batch = pack([learned], 8, demonstrations=True)
     assert np.asarray(batch.demonstrated).tolist() == [[False, False, True]]
     assert np.asarray(batch.trained())[0, 2].sum() == 2
     again = from_arrays(to_arrays([batch]))[0]
     np.testing.assert_array_equal(again.demonstrated, batch.demonstrated)
     # Right SQL in an unrewarded form is no right answer; a demonstration needs a higher reward than the answers.
-    unpaid = [one._replace(reward=Reward(-1.0, {"correct": 1.0})) for one in scored]
-    assert made._replace(scored=unpaid).learned().rewards == [-1.0, -1.0, 1.0]
+    unpaid = [entry._replace(reward=Reward(-1.0, {"correct": 1.0})) for entry in scored]
+    assert result._replace(scored=unpaid).learned().rewards == [-1.0, -1.0, 1.0]
     ill = Demonstration(gold, right._replace(reward=Reward(-1.0, {"correct": 1.0})))
-    assert made._replace(demonstration=ill).learned().rewards == [0.0] * 3
+    assert result._replace(demonstration=ill).learned().rewards == [0.0] * 3
     with pytest.raises(InputError, match=r"grpo\.demonstrations: the recipe's reward has no part 'correct'"):
         group([0.0, 0.0])._replace(demonstration=Demonstration(gold, right)).learned()
 
@@ -113,11 +113,11 @@ def test_batches_in_flight_restore_unchanged() -> None:
     batches = [pack([group([1.0, 0.0]), group([0.5, 0.5])], 8), pack([group([0.1, 0.2])], 8)]
     again = from_arrays(to_arrays(batches))
     assert len(again) == 2
-    for one, other in zip(batches, again, strict=True):
-        assert one.old_logprobs is None is other.old_logprobs
+    for batch, other in zip(batches, again, strict=True):
+        assert batch.old_logprobs is None is other.old_logprobs
         for name in ("completion", "loss_mask", "reward", "weight", "behavior_logprobs"):
-            np.testing.assert_array_equal(getattr(one, name), getattr(other, name), err_msg=name)
-        np.testing.assert_array_equal(one.shared[0].tokens, other.shared[0].tokens)
+            np.testing.assert_array_equal(getattr(batch, name), getattr(other, name), err_msg=name)
+        np.testing.assert_array_equal(batch.shared[0].tokens, other.shared[0].tokens)
     assert from_arrays(to_arrays([])) == []
 
 

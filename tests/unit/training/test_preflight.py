@@ -93,11 +93,11 @@ def test_checkpoint_estimate_counts_trained_weights_moments_and_reference(
     cfg = config(*overrides)
     state = state_of(cfg)
     copied = cfg.grpo.kl.coef > 0 and not cfg.model.lora.rank
-    one = nbytes(state.trainable) * (1 + copied) + nbytes(state.opt_state)
+    item = nbytes(state.trainable) * (1 + copied) + nbytes(state.opt_state)
     run: Any = SimpleNamespace(config=cfg, model=MODEL, mesh=mesh, folder=tmp_path, note=lambda _: None)
-    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=one))
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=item))
     check_disk(run, workload(cfg))
-    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=one // 2))
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=item // 2))
     with pytest.raises(InputError, match="a checkpoint takes"):
         check_disk(run, workload(cfg))
 

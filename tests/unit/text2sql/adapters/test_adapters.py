@@ -70,10 +70,10 @@ def messages(task: SqlTask, row: dict[str, str], turns: list[str]) -> list[dict[
 @ALL
 def test_episode_reward(task: SqlTask, row: dict[str, str], turns: list[str], wanted: float) -> None:
     episode = task.begin(example_of(row))
-    said = [episode.step(turn) for turn in turns]
-    assert said[-1] is None
+    output = [episode.step(turn) for turn in turns]
+    assert output[-1] is None
     assert episode.done
-    assert None not in said[:-1]
+    assert None not in output[:-1]
     assert episode.reward() == wanted
     with pytest.raises(InputError, match="the dialogue is over"):
         episode.step("more")
@@ -82,10 +82,10 @@ def test_episode_reward(task: SqlTask, row: dict[str, str], turns: list[str], wa
 @ALL
 def test_trl_reward_function(task: SqlTask, row: dict[str, str], turns: list[str], wanted: float) -> None:
     chat = messages(task, row, turns)
-    text = "".join(one["content"] for one in chat)
+    text = "".join(item["content"] for item in chat)
     columns = {name: [value] * 2 for name, value in row.items()}
-    given = [chat, text]
-    assert reward_function(task)(completions=given, prompts=["", ""], trainer_state=None, **columns) == [wanted] * 2
+    arguments = [chat, text]
+    assert reward_function(task)(completions=arguments, prompts=["", ""], trainer_state=None, **columns) == [wanted] * 2
 
 
 @ALL
@@ -234,13 +234,13 @@ def examples() -> list[str]:
 def test_documented_verl_function(task: SqlTask, row: dict[str, str], turns: list[str], wanted: float) -> None:
     names: dict[str, Any] = {"task": task, "example_of": example_of}
     exec(examples()[1], names)  # noqa: S102 - the page's own code
-    text = "".join(one["content"] for one in messages(task, row, turns))
-    asked = {
+    text = "".join(message["content"] for message in messages(task, row, turns))
+    requests = {
         "data_source": "spider",
         "solution_str": text,
         "ground_truth": row["gold_sql"],
     }  # called like verl's reward managers do
-    assert names["compute_score"](**asked, extra_info={"db_path": row["db_path"]}) == wanted
+    assert names["compute_score"](**requests, extra_info={"db_path": row["db_path"]}) == wanted
 
 
 @pytest.mark.trainers
@@ -257,7 +257,7 @@ def test_documented_skyrl_gym_environment(task: SqlTask, row: dict[str, str], tu
 def example_with(word: str) -> str:
     """Return the page's example that contains a word."""
     page = Path(__file__).parents[4].joinpath("docs/howto/other_trainers.md").read_text(encoding="utf-8")
-    (text,) = (one for one in re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL) if word in one)
+    (text,) = (item for item in re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL) if word in item)
     return str(text)
 
 
@@ -314,9 +314,9 @@ def test_verifiers_runner_runs_the_dialogues(row: dict[str, str], tmp_path: Path
     questions.write_text("".join(json.dumps({**row, "prompt": f"<{name}>"}) + "\n" for name in TRANSCRIPTS))
 
     def script(_number: int, body: dict[str, Any]) -> Any:
-        said = body["messages"]
-        turns, _ = TRANSCRIPTS[said[0]["content"].strip("<>")]
-        return chat_server.said(turns[sum(one["role"] == "assistant" for one in said)])
+        output = body["messages"]
+        turns, _ = TRANSCRIPTS[output[0]["content"].strip("<>")]
+        return chat_server.said(turns[sum(item["role"] == "assistant" for item in output)])
 
     programs = Path(sys.executable).parent
     path = {"PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": f"{Path.cwd()}:{tmp_path}"}
@@ -331,7 +331,7 @@ def test_verifiers_runner_runs_the_dialogues(row: dict[str, str], tmp_path: Path
         )
     assert done.returncode == 0, done.stderr
     episodes = map(json.loads, (tmp_path / "out/all/traces.jsonl").read_text().splitlines())
-    earned = {trace["task"]["data"]["prompt"]: trace["rewards"] for one in episodes for trace in one["traces"]}
+    earned = {trace["task"]["data"]["prompt"]: trace["rewards"] for episode in episodes for trace in episode["traces"]}
     assert {name: rewards["sql_reward"]["score"] for name, rewards in earned.items()} == {
         f"<{name}>": wanted for name, (_, wanted) in TRANSCRIPTS.items()
     }

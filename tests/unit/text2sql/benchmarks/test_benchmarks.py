@@ -35,7 +35,7 @@ def write(path: Path, value: Any) -> Path:
 
 def lines(path: Path, *records: Any) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(one, ensure_ascii=False) + "\n" for one in records), encoding="utf-8")
+    path.write_text("".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records), encoding="utf-8")
     return path
 
 
@@ -43,8 +43,8 @@ def question_record(number: int, db_id: str = "d", **more: Any) -> dict[str, Any
     return {"db_id": db_id, "question": f"How many {number}?", "query": f"SELECT {number}", **more}
 
 
-def uids(found: Benchmark) -> list[str]:
-    return [example.uid for example in found.examples]
+def uids(result: Benchmark) -> list[str]:
+    return [example.uid for example in result.examples]
 
 
 def bird(number: int, **more: Any) -> dict[str, Any]:
@@ -65,21 +65,23 @@ def test_bird_is_read_by_split_and_with_its_ids(tmp_path: Path) -> None:
     write(
         train / "train.json", [{key: value for key, value in bird(i).items() if key != "question_id"} for i in (0, 1)]
     )
-    found = load_benchmark(dev)
-    assert (found.name, found.rule, found.submission) == ("bird", "bird", "bird")
-    assert [(one.uid, one.gold_sql, one.evidence, one.difficulty) for one in found.examples] == [
+    benchmark = load_benchmark(dev)
+    assert (benchmark.name, benchmark.rule, benchmark.submission) == ("bird", "bird", "bird")
+    assert [
+        (example.uid, example.gold_sql, example.evidence, example.difficulty) for example in benchmark.examples
+    ] == [
         ("3", "SELECT 3", "e", "simple"),
         ("1", "SELECT 1", "e", "simple"),
     ]
-    assert found.skipped == (("3", "duplicate id"), ("4", "no database gone"))
-    gold, tied, described = found.notes
+    assert benchmark.skipped == (("3", "duplicate id"), ("4", "no database gone"))
+    gold, tied, described = benchmark.notes
     assert gold.startswith("dev.sql has a different gold than dev.json for 1 of 4 questions, first 3")
     assert tied.startswith(
         "dev_tied_append.json has alternative golds for 2 questions with tied answers, 1 of them here"
     )
     assert described.startswith("1 of 2 databases have no database_description/")
     assert description_folder(path) == path.parent / "database_description"
-    assert found.examples[1].golds == "SELECT 1"
+    assert benchmark.examples[1].golds == "SELECT 1"
     # The folder around both, whose splits are folders.
     assert uids(load_benchmark(tmp_path / "bird", "dev")) == ["3", "1"]
     assert uids(load_benchmark(tmp_path / "bird", "train")) == ["bird_train_0", "bird_train_1"]
@@ -93,9 +95,9 @@ def test_mini_dev_and_packed_databases(tmp_path: Path) -> None:
     database(folder / "dev_databases/d/d.sqlite")
     write(folder / "mini_dev_sqlite.json", [bird(1471)])
     (folder / "mini_dev_sqlite_gold.sql").write_text("SELECT 1471\td\n")
-    found = load_benchmark(tmp_path / "minidev", "mini_dev")
-    assert (found.name, uids(found)) == ("bird", ["1471"])
-    assert not any("gold" in note for note in found.notes)
+    benchmark = load_benchmark(tmp_path / "minidev", "mini_dev")
+    assert (benchmark.name, uids(benchmark)) == ("bird", ["1471"])
+    assert not any("gold" in note for note in benchmark.notes)
     packed = tmp_path / "packed"
     write(packed / "dev.json", [bird(0)])
     (packed / "dev_databases.zip").touch()
@@ -132,21 +134,21 @@ def test_spider2_on_sqlite_has_tables_as_golds(tmp_path: Path) -> None:
         {"instance_id": "local002", "condition_cols": [1], "ignore_order": True},
         {"instance_id": "local003", "condition_cols": [[0], [1]], "ignore_order": False},
     )
-    found = load_benchmark(tmp_path)
-    assert (found.name, found.rule, found.submission) == ("spider2", "spider2", "spider2")
-    first, second, third = found.examples
+    benchmark = load_benchmark(tmp_path)
+    assert (benchmark.name, benchmark.rule, benchmark.submission) == ("spider2", "spider2", "spider2")
+    first, second, third = benchmark.examples
     assert (first.uid, first.gold_sql, first.evidence, first.db_id) == ("local002", "", "# RFM", "E_shop")
     assert first.gold_tables == ((("a", "b", "c"), ((0, "v0", None), (1, "2", 1.5))),)
     assert first.options == {"ignore_order": True, "condition_cols": [1]}
     assert second.gold_tables == ((("a",), ((2,),)), (("a",), ((2,),)))
     assert second.options == {"ignore_order": False}
     assert (third.gold_tables, third.evidence) == (((("a",), ()),), "")
-    assert [reason for _, reason in found.skipped] == [
+    assert [reason for _, reason in benchmark.skipped] == [
         "no gold table",
         "requires an engine other than SQLite (BigQuery or Snowflake)",
     ]
-    assert any("local004: external knowledge none.md is missing" in note for note in found.notes)
-    assert any("e_shop as E_shop.sqlite" in note for note in found.notes)
+    assert any("local004: external knowledge none.md is missing" in note for note in benchmark.notes)
+    assert any("e_shop as E_shop.sqlite" in note for note in benchmark.notes)
     with Executor(threads=1) as executor:
         for example, sql, right in (
             (first, "SELECT b FROM (VALUES ('2', '2'), ('v0', 'v0')) AS x(z, b)", 0.0),
@@ -169,10 +171,10 @@ def test_spider2_in_one_folder_and_an_invalid_gold_table(tmp_path: Path) -> None
     write(tmp_path / "test.json", [{"instance_id": "local1", **record}, {"instance_id": "local2", **record}])
     gold(tmp_path / "gold_exec_result/local1.csv", ["a"], ["1"])
     gold(tmp_path / "gold_exec_result/local2.csv", ["a"], ["1", "2"])
-    found = load_benchmark(tmp_path)
-    assert (uids(found), found.examples[0].evidence) == (["local1"], "in words")
-    assert found.skipped == (("local2", "gold table: row 2 of local2.csv lacks the 1 columns of its header"),)
-    assert found.notes[0].startswith("no evaluation standard")
+    benchmark = load_benchmark(tmp_path)
+    assert (uids(benchmark), benchmark.examples[0].evidence) == (["local1"], "in words")
+    assert benchmark.skipped == (("local2", "gold table: row 2 of local2.csv lacks the 1 columns of its header"),)
+    assert benchmark.notes[0].startswith("no evaluation standard")
 
 
 @pytest.mark.parametrize("lists", [[[0], [1]], [[0], [1], [0]]], ids=["one per gold", "more than golds"])
@@ -203,8 +205,8 @@ def test_kaggledbqa_and_sciencebenchmark(tmp_path: Path) -> None:
     database(kaggle / "databases/Soccer/Soccer.sqlite")
     for name in ("Soccer", "Soccer_test", "Soccer_fewshot"):
         write(kaggle / f"examples/{name}.json", [question_record(len(name), "Soccer")])
-    found = load_benchmark(kaggle)
-    assert (found.name, found.rule, uids(found)) == ("kaggledbqa", "test_suite", ["Soccer_test_0"])
+    benchmark = load_benchmark(kaggle)
+    assert (benchmark.name, benchmark.rule, uids(benchmark)) == ("kaggledbqa", "test_suite", ["Soccer_test_0"])
     assert uids(load_benchmark(kaggle, "fewshot")) == ["Soccer_fewshot_0"]
     assert uids(load_benchmark(kaggle, "all")) == ["Soccer_0"]
     science = tmp_path / "science"
@@ -212,9 +214,9 @@ def test_kaggledbqa_and_sciencebenchmark(tmp_path: Path) -> None:
     (science / "cordis").mkdir(parents=True)
     write(science / "cordis/seed.json", [question_record(1, "cordis")])
     write(science / "sdss/dev.json", [question_record(2, "sdss_v2")])
-    found = load_benchmark(science)
-    assert (found.name, uids(found)) == ("sciencebenchmark", ["sdss_dev_0"])
-    assert found.notes[0] == "missing: cordis/dev.json"
+    benchmark = load_benchmark(science)
+    assert (benchmark.name, uids(benchmark)) == ("sciencebenchmark", ["sdss_dev_0"])
+    assert benchmark.notes[0] == "missing: cordis/dev.json"
     with pytest.raises(InputError, match=r"no split 'tests' \(there are: dev, seed\)"):
         load_benchmark(science, "tests")
 
@@ -231,11 +233,16 @@ def test_synsql_demonstrates_its_chain_of_thought(tmp_path: Path) -> None:
     }
     write(tmp_path / "data.json", [record, record | {"db_id": "gone"}])
     write(tmp_path / "tables.json", [])
-    found = load_benchmark(tmp_path)
-    (one,) = found.examples
-    assert (found.name, one.uid, one.difficulty, one.reasoning) == ("synsql", "synsql_0", "Simple", "Count the rows.")
-    assert (one.gold_sql, one.taught_sql) == ("SELECT COUNT(*) FROM t", "SELECT count(*) FROM t")
-    assert found.skipped == (("synsql_1", "no database gone"),)
+    benchmark = load_benchmark(tmp_path)
+    (item,) = benchmark.examples
+    assert (benchmark.name, item.uid, item.difficulty, item.reasoning) == (
+        "synsql",
+        "synsql_0",
+        "Simple",
+        "Count the rows.",
+    )
+    assert (item.gold_sql, item.taught_sql) == ("SELECT COUNT(*) FROM t", "SELECT count(*) FROM t")
+    assert benchmark.skipped == (("synsql_1", "no database gone"),)
 
 
 def test_user_records_with_their_own_field_names(tmp_path: Path) -> None:
@@ -256,33 +263,35 @@ def test_user_records_with_their_own_field_names(tmp_path: Path) -> None:
         },
         {"db_id": "d", "question": "F?"},
     )
-    found = load_benchmark(tmp_path, "train")
-    assert (found.name, uids(found)) == ("own", ["7", "train_1", "train_2", "train_3", "train_4"])
-    first, second, third, fourth, fifth = found.examples
+    benchmark = load_benchmark(tmp_path, "train")
+    assert (benchmark.name, uids(benchmark)) == ("own", ["7", "train_1", "train_2", "train_3", "train_4"])
+    first, second, third, fourth, fifth = benchmark.examples
     assert (first.evidence, first.golds) == ("h", ["SELECT 1", "SELECT 2"])
     assert (second.db_path, second.db_id) == (str(path), "shop")
     assert (third.reasoning, third.demonstration, third.gold_sql) == ("one\ntwo", "SELECT 3", "SELECT 3")
     assert (fourth.reasoning, fourth.demonstration, fourth.gold_sql) == ("r", "SELECT 4", "SELECT 5")
     assert (fourth.db_path, fifth.demonstration) == (str(path), "SELECT 3")
-    assert found.skipped == (("train_5", "no sql"),)
-    assert uids(load_benchmark(tmp_path / "train.jsonl")) == uids(found)
+    assert benchmark.skipped == (("train_5", "no sql"),)
+    assert uids(load_benchmark(tmp_path / "train.jsonl")) == uids(benchmark)
     assert len(load_split(tmp_path, "train", limit=2).examples) == 2
 
 
 @pytest.mark.parametrize(
-    ("text", "asked"),
+    ("text", "requests"),
     [
         ('Question,SQL\n"How many, all?",SELECT count(*) FROM t\n\n', [("How many, all?", "SELECT count(*) FROM t")]),
         ('\ufeffid;question;Gold SQL\r\n7;Which?;"SELECT a\nFROM t"\r\n', [("Which?", "SELECT a\nFROM t")]),
         ("nl\tquery\nWhich?\tSELECT a FROM t\n", [("Which?", "SELECT a FROM t")]),
     ],
 )
-def test_user_csv_needs_no_name_of_its_only_database(tmp_path: Path, text: str, asked: list[tuple[str, str]]) -> None:
+def test_user_csv_needs_no_name_of_its_only_database(
+    tmp_path: Path, text: str, requests: list[tuple[str, str]]
+) -> None:
     database(tmp_path / "mine.db")
     (tmp_path / "train.csv").write_text(text, newline="")
     for benchmark in (load_benchmark(tmp_path, "train"), load_benchmark(tmp_path / "train.csv")):
-        assert [(one.question, one.gold_sql) for one in benchmark.examples] == asked
-        assert {(one.db_id, one.db_path) for one in benchmark.examples} == {("mine", str(tmp_path / "mine.db"))}
+        assert [(example.question, example.gold_sql) for example in benchmark.examples] == requests
+        assert {(item.db_id, item.db_path) for item in benchmark.examples} == {("mine", str(tmp_path / "mine.db"))}
 
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
@@ -299,10 +308,10 @@ def test_file_next_to_one_database_is_split_by_its_golds(tmp_path: Path, ending:
         lines(path, *rows)
     whole, taught, held = (load_split(path, name) if name else load_benchmark(path) for name in ("", "train", "dev"))
     assert len(whole.examples) == 40
-    assert {one.db_path for one in whole.examples} == {str(tmp_path / "mine.db")}
+    assert {example.db_path for example in whole.examples} == {str(tmp_path / "mine.db")}
     assert sorted(uids(taught) + uids(held)) == sorted(uids(whole))
     assert len(held.examples) == 10, "a quarter of the golds"
-    assert not {one.gold_sql for one in taught.examples} & {one.gold_sql for one in held.examples}
+    assert not {entry.gold_sql for entry in taught.examples} & {item.gold_sql for item in held.examples}
     assert (whole.notes, uids(load_split(path, "test"))) == ((), uids(held))
     assert taught.notes[0].startswith(f"using 30 of the 40 questions of all.{ending}, which has no splits")
     assert open_stream(path, "train", 1) is None, "a split contains all questions"
@@ -324,16 +333,16 @@ def test_text_nan_in_a_csv_is_an_empty_cell(tmp_path: Path) -> None:
     database(tmp_path / "mine.db")
     rows = "id,question,sql,evidence\na,Q?,SELECT 1,nan\nb,Q?,nan,NaN\nc,Banana?,SELECT 'nan',banana\n"
     (tmp_path / "dev.csv").write_text(rows)
-    found = load_benchmark(tmp_path)
-    assert [(one.uid, one.gold_sql, one.evidence) for one in found.examples] == [
+    benchmark = load_benchmark(tmp_path)
+    assert [(example.uid, example.gold_sql, example.evidence) for example in benchmark.examples] == [
         ("a", "SELECT 1", ""),
         ("c", "SELECT 'nan'", "banana"),
     ]
-    assert [uid for uid, _ in found.skipped] == ["b"]
+    assert [uid for uid, _ in benchmark.skipped] == ["b"]
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         (
             "Qestion,db,notes\nWhich?,t,x\n",
@@ -349,23 +358,23 @@ def test_text_nan_in_a_csv_is_an_empty_cell(tmp_path: Path) -> None:
         ("question,sql\n", "has no rows below its header"),
     ],
 )
-def test_csv_without_questions_is_refused_in_one_line(tmp_path: Path, text: str, words: str) -> None:
+def test_csv_without_questions_is_refused_in_one_line(tmp_path: Path, text: str, message: str) -> None:
     database(tmp_path / "mine.db")
     (tmp_path / "train.csv").write_text(text)
     for place, split in ((tmp_path, "train"), (tmp_path / "train.csv", "")):
-        with pytest.raises(InputError, match=words) as caught:
+        with pytest.raises(InputError, match=message) as caught:
             load_benchmark(place, split)
         assert "\n" not in str(caught.value)
 
 
 def test_question_in_the_column_of_database_names_is_skipped(tmp_path: Path) -> None:
     database(tmp_path / "databases/shop/shop.sqlite")
-    asked = "How many? " * 30
-    (tmp_path / "dev.csv").write_text(f"question,sql,db_id\nHow many?,SELECT 1,shop\nx,SELECT 1,{asked}\n")
-    found = load_benchmark(tmp_path)
-    assert [one.db_id for one in found.examples] == ["shop"]
-    ((_, reason),) = found.skipped
-    assert reason == f"db_id {asked[:40] + '…'!r} is not a folder name"
+    requests = "How many? " * 30
+    (tmp_path / "dev.csv").write_text(f"question,sql,db_id\nHow many?,SELECT 1,shop\nx,SELECT 1,{requests}\n")
+    benchmark = load_benchmark(tmp_path)
+    assert [example.db_id for example in benchmark.examples] == ["shop"]
+    ((_, reason),) = benchmark.skipped
+    assert reason == f"db_id {requests[:40] + '…'!r} is not a folder name"
 
 
 def test_parquet_is_read_in_parts(tmp_path: Path) -> None:
@@ -375,8 +384,11 @@ def test_parquet_is_read_in_parts(tmp_path: Path) -> None:
         rows = [{"id": f"q{part}", "db_id": "d", "question": "A?", "sql": f"SELECT {part}", "evidence": None}]
         (tmp_path / "data").mkdir(exist_ok=True)
         parquet.write_table(arrow.Table.from_pylist(rows), tmp_path / f"data/train-0000{part}-of-00002.parquet")
-    found = load_benchmark(tmp_path, "train")
-    assert [(one.uid, one.gold_sql) for one in found.examples] == [("q0", "SELECT 0"), ("q1", "SELECT 1")]
+    benchmark = load_benchmark(tmp_path, "train")
+    assert [(example.uid, example.gold_sql) for example in benchmark.examples] == [
+        ("q0", "SELECT 0"),
+        ("q1", "SELECT 1"),
+    ]
     (tmp_path / "data/train-00000-of-00002.parquet").write_bytes(b"PAR1 no")
     with pytest.raises(InputError, match="not a Parquet file"):
         load_benchmark(tmp_path, "train")
@@ -392,16 +404,16 @@ def test_error_for_large_folders_fits_half_a_screen(tmp_path: Path) -> None:
         database(tmp_path / "around" / f"other {i}" / "database/other/other.sqlite")
         write(tmp_path / "own" / f"file of questions {i}.json", [question_record(i, sql="SELECT 1")])
     write(tmp_path / "around/dk/Spider-DK.json", [question_record(0)])
-    told = {}
+    output = {}
     for name, split in (("odd", ""), ("odd", "dev"), ("sets", ""), ("around/dk", ""), ("own", "dev")):
         with pytest.raises(InputError) as caught:
             load_benchmark(tmp_path / name, split)
-        told[name, split] = str(caught.value).replace(str(tmp_path), "")
-    assert max(map(len, told.values())) <= SCREEN // 2
-    assert "it holds some folder that holds no questions 0, " in told["odd", ""]
-    assert " and 42 more. Expected questions.jsonl" in told["odd", ""]
-    assert "sets are in the folders a set of questions 0, " in told["sets", ""]
-    assert told["around/dk", ""].endswith(" and 47 more)")
+        output[name, split] = str(caught.value).replace(str(tmp_path), "")
+    assert max(map(len, output.values())) <= SCREEN // 2
+    assert "it holds some folder that holds no questions 0, " in output["odd", ""]
+    assert " and 42 more. Expected questions.jsonl" in output["odd", ""]
+    assert "sets are in the folders a set of questions 0, " in output["sets", ""]
+    assert output["around/dk", ""].endswith(" and 47 more)")
 
 
 def test_splits_folder_is_found_one_level_deeper(tmp_path: Path) -> None:
@@ -431,18 +443,22 @@ def test_defog_csv_has_several_golds(tmp_path: Path) -> None:
         f"{HEAD},instructions,full_instructions\nd,sqlite,keyword,SELECT 2,Q?,short,long\n"
     )
     (data / "questions_gen_postgres.csv").write_text(f"{HEAD}\nd,postgres,x,SELECT 9,Q?\n")
-    found = load_benchmark(tmp_path)
-    assert (found.name, uids(found)) == ("defog", ["defog_questions_gen_0", "defog_questions_gen_1"])
-    first, second = found.examples
+    benchmark = load_benchmark(tmp_path)
+    assert (benchmark.name, uids(benchmark)) == ("defog", ["defog_questions_gen_0", "defog_questions_gen_1"])
+    first, second = benchmark.examples
     assert (first.evidence, first.difficulty, second.other_golds) == ("Say it.", "group_by", ())
-    assert (found.rule, first.options, second.options) == ("defog", {"asks_for_order": False}, {"asks_for_order": True})
+    assert (benchmark.rule, first.options, second.options) == (
+        "defog",
+        {"asks_for_order": False},
+        {"asks_for_order": True},
+    )
     assert [first.gold_sql, *first.other_golds] == [
         "SELECT a, 1 FROM t GROUP BY a", "SELECT b, 1 FROM t GROUP BY b", "SELECT a, b, 1 FROM t GROUP BY a, b",
         "SELECT ';' FROM t",
     ]  # fmt: skip
-    assert found.notes == ("1 of 2 questions have several golds: any of them counts",)
-    assert [one.evidence for one in load_benchmark(tmp_path, "instruct_advanced").examples] == ["long"]
-    assert uids(load_benchmark(data / "questions_gen_sqlite.csv")) == uids(found)
+    assert benchmark.notes == ("1 of 2 questions have several golds: any of them counts",)
+    assert [example.evidence for example in load_benchmark(tmp_path, "instruct_advanced").examples] == ["long"]
+    assert uids(load_benchmark(data / "questions_gen_sqlite.csv")) == uids(benchmark)
     there = r"questions_gen, instruct_advanced, questions_gen_postgres"
     with pytest.raises(InputError, match=rf"no split 'x' \(there are: {there}\)"):
         load_benchmark(tmp_path, "x")
@@ -470,8 +486,11 @@ def test_many_columns_in_braces_make_a_limited_number_of_golds() -> None:
 def test_plain_folder_uses_the_suite_next_to_it(tmp_path: Path) -> None:
     database(tmp_path / "dev/databases/d/d.sqlite")
     lines(tmp_path / "dev/questions.jsonl", {"id": "q", "db_id": "d", "question": "Q?", "sql": "SELECT 1"})
-    found = load_benchmark(tmp_path, "dev")
-    assert (found.name, found.rule, found.examples[0].suite) == ("plain", "bird", ())
+    benchmark = load_benchmark(tmp_path, "dev")
+    assert (benchmark.name, benchmark.rule, benchmark.examples[0].suite) == ("plain", "bird", ())
     variant = database(tmp_path / "dev_testsuite/databases/d/dv.sqlite")
-    found = load_benchmark(tmp_path, "dev")
-    assert (found.rule, found.examples[0].suite) == ("test_suite", (found.examples[0].db_path, str(variant)))
+    benchmark = load_benchmark(tmp_path, "dev")
+    assert (benchmark.rule, benchmark.examples[0].suite) == (
+        "test_suite",
+        (benchmark.examples[0].db_path, str(variant)),
+    )

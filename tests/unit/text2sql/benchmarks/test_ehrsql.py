@@ -52,17 +52,17 @@ def test_ehrsql_has_unanswerable_questions(tmp_path: Path) -> None:
             {"id": "y", "db_id": "mimic3", "question": "Why?", "query": "nan", "is_impossible": True},
         ],
     )
-    found = load_benchmark(tmp_path)
-    assert (found.name, found.rule, found.submission) == ("ehrsql", "ehrsql_2022", "ehrsql")
-    first, second = found.examples
+    benchmark = load_benchmark(tmp_path)
+    assert (benchmark.name, benchmark.rule, benchmark.submission) == ("ehrsql", "ehrsql_2022", "ehrsql")
+    first, second = benchmark.examples
     assert first.gold_sql == "select a from t where a < '2105-12-31 23:59:00' and a > 60.0 and a < 100.0"
     assert (first.answerable, first.difficulty, second.answerable, second.gold_sql) == (True, "high", False, "")
-    assert any(note.startswith("1 of 2 questions are unanswerable") for note in found.notes)
-    assert any("1 golds refer to the current date" in note for note in found.notes)
-    assert found.prepare is not None
-    assert found.prepare("SELECT current_time") == "select '2105-12-31 23:59:00'"
+    assert any(note.startswith("1 of 2 questions are unanswerable") for note in benchmark.notes)
+    assert any("1 golds refer to the current date" in note for note in benchmark.notes)
+    assert benchmark.prepare is not None
+    assert benchmark.prepare("SELECT current_time") == "select '2105-12-31 23:59:00'"
     loaded = load_split(tmp_path, "valid")
-    assert ([one.uid for one in loaded.examples], loaded.skipped) == (["x"], (("y", "has no answer"),))
+    assert ([example.uid for example in loaded.examples], loaded.skipped) == (["x"], (("y", "has no answer"),))
 
 
 def test_shared_task_pairs_golds_by_id(tmp_path: Path) -> None:
@@ -72,12 +72,12 @@ def test_shared_task_pairs_golds_by_id(tmp_path: Path) -> None:
         questions = [{"id": "b", "question": "B?"}, {"id": "a", "question": "A?"}, {"id": "c", "question": "C?"}]
         write(folder / "data.json", {"version": "1", "data": questions})
         write(folder / "label.json", {"a": "SELECT 1", "b": "null"})
-    found = load_benchmark(tmp_path)
-    assert [(one.uid, one.gold_sql, one.answerable) for one in found.examples] == [
+    benchmark = load_benchmark(tmp_path)
+    assert [(example.uid, example.gold_sql, example.answerable) for example in benchmark.examples] == [
         ("b", "", False),
         ("a", "SELECT 1", True),
     ]
-    assert found.skipped == (("c", "no sql"),)
+    assert benchmark.skipped == (("c", "no sql"),)
     assert len(load_benchmark(tmp_path, "train").examples) == 2
     (tmp_path / "data/mimic_iv/valid/label.json").unlink()
     with pytest.raises(InputError, match=r"label\.json: no such file"):
@@ -133,15 +133,15 @@ def test_rule_of_2022_agrees_with_its_scorer(tmp_path: Path) -> None:
         for uid, (gold, _, _) in golds.items()
     ]
     write(tmp_path / "eicu/valid.json", records)
-    found = load_benchmark(tmp_path)
-    assert found.prepare is not None
-    sqls = [sql and found.prepare(sql) for _, sql, _ in golds.values()]
+    benchmark = load_benchmark(tmp_path)
+    assert benchmark.prepare is not None
+    sqls = [sql and benchmark.prepare(sql) for _, sql, _ in golds.values()]
     with Executor(threads=1) as executor:
-        verdicts = score_predictions(executor, found.examples, sqls, (found.rule,))
-    assert {one.uid: one.scores.get("ehrsql_2022") for one in verdicts} == {
+        verdicts = score_predictions(executor, benchmark.examples, sqls, (benchmark.rule,))
+    assert {verdict.uid: verdict.scores.get("ehrsql_2022") for verdict in verdicts} == {
         uid: right for uid, (_, _, right) in golds.items()
     }
-    numbers = summarize(found.examples, verdicts, found.rule).metrics()
+    numbers = summarize(benchmark.examples, verdicts, benchmark.rule).metrics()
     # Eight questions got SQL: seven answerable ones and an unanswerable one. Three answers are right.
     wanted = {"precision_ans": 7 / 8, "recall_ans": 7 / 8, "f1_ans": 7 / 8}
     wanted |= {"precision_exec": 3 / 8, "recall_exec": 3 / 8, "f1_exec": 3 / 8}
@@ -153,13 +153,13 @@ def test_verdict_does_not_depend_on_the_current_date(tmp_path: Path) -> None:
     database(tmp_path / "mimic_iv/mimic_iv.sqlite")
     write(tmp_path / "mimic_iv/valid/data.json", {"data": [{"id": "a", "question": "Since when?"}]})
     write(tmp_path / "mimic_iv/valid/label.json", {"a": "SELECT strftime('%Y', current_time)"})
-    found = load_benchmark(tmp_path)
-    assert found.prepare is not None
-    sqls = [found.prepare("SELECT strftime('%Y', 'now')"), found.prepare("SELECT strftime('%Y', CURDATE())")]
+    benchmark = load_benchmark(tmp_path)
+    assert benchmark.prepare is not None
+    sqls = [benchmark.prepare("SELECT strftime('%Y', 'now')"), benchmark.prepare("SELECT strftime('%Y', CURDATE())")]
     with Executor(threads=1) as executor:
-        verdicts = score_predictions(executor, [*found.examples] * 2, sqls, ("ehrsql",))
-        rows = executor.execute(found.examples[0].db_path, found.examples[0].gold_sql).rows
-    assert [one.scores for one in verdicts] == [{"ehrsql": 1.0}] * 2
+        verdicts = score_predictions(executor, [*benchmark.examples] * 2, sqls, ("ehrsql",))
+        rows = executor.execute(benchmark.examples[0].db_path, benchmark.examples[0].gold_sql).rows
+    assert [verdict.scores for verdict in verdicts] == [{"ehrsql": 1.0}] * 2
     assert rows == [("2100",)]
 
 
@@ -178,15 +178,18 @@ def test_reliability_score_uses_its_own_rule(tmp_path: Path) -> None:
     }
     write(tmp_path / "mimic_iv/valid/data.json", {"data": [{"id": uid, "question": "?"} for uid in golds]})
     write(tmp_path / "mimic_iv/valid/label.json", {uid: gold for uid, (gold, _) in golds.items()})
-    found = load_benchmark(tmp_path)
+    benchmark = load_benchmark(tmp_path)
     with Executor(threads=1) as executor:
         verdicts = score_predictions(
-            executor, found.examples, [golds[one.uid][1] for one in found.examples], (found.rule, "bird")
+            executor,
+            benchmark.examples,
+            [golds[example.uid][1] for example in benchmark.examples],
+            (benchmark.rule, "bird"),
         )
-    assert {one.uid: one.scores.get("ehrsql") for one in verdicts} == {
+    assert {verdict.uid: verdict.scores.get("ehrsql") for verdict in verdicts} == {
         "rounded": 1.0, "text": 1.0, "twice": 0.0, "silent": 0.0, "fails": None, "fails, silent": None,
         "mute": 1.0, "answered": 0.0,
     }  # fmt: skip
-    numbers = summarize(found.examples, verdicts, found.rule).metrics()
+    numbers = summarize(benchmark.examples, verdicts, benchmark.rule).metrics()
     scores = [numbers[f"reliability/{cost}"] for cost in ("0", "5", "10", "N")]
     assert scores == pytest.approx([3 / 8, (3 - 3 * 5) / 8, (3 - 3 * 10) / 8, (3 - 3 * 8) / 8])

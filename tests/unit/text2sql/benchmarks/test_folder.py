@@ -154,7 +154,10 @@ def test_empty_folder_is_an_error(folder: Path, tmp_path: Path) -> None:
 def test_reasoning_and_dialect_are_read_and_an_unknown_dialect_is_skipped(folder: Path) -> None:
     _write(folder, _question(reasoning=" because ", dialect="mysql"), _question(id="q2"), _question(id=3, dialect="t"))
     loaded = load_folder(folder)
-    assert [(one.reasoning, one.dialect) for one in loaded.examples] == [("because", "mysql"), ("", "sqlite")]
+    assert [(example.reasoning, example.dialect) for example in loaded.examples] == [
+        ("because", "mysql"),
+        ("", "sqlite"),
+    ]
     assert loaded.skipped == (("3", "dialect 't' is not one of sqlite, mysql, postgresql, duckdb"),)
 
 
@@ -162,7 +165,7 @@ def test_other_golds_are_read(folder: Path) -> None:
     _write(
         folder, _question(other_sql=["SELECT 2 ", "", 3]), _question(id="q2", other_sql="SELECT 2"), _question(id="q3")
     )
-    golds = [one.golds for one in load_folder(folder).examples]
+    golds = [example.golds for example in load_folder(folder).examples]
     assert golds[0] == [golds[2], "SELECT 2"]
     assert golds[1] == golds[2]
     assert isinstance(golds[2], str)

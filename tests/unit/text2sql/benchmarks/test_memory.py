@@ -43,6 +43,6 @@ def test_other_objects_are_refused(examples: list[Example]) -> None:
         (examples[0], r"examples: must be a list of examples, not Example"),
         ("data/dev", r"examples: items must be jaxrl_sql.Example, not str"),
     )
-    for questions, words in wrong:
-        with pytest.raises(InputError, match=f"^{words}$"):
+    for questions, message in wrong:
+        with pytest.raises(InputError, match=f"^{message}$"):
             benchmark_of(questions, "examples")

@@ -30,7 +30,7 @@ def make_database(path: Path) -> None:
 
 
 def question_pairs(folder: Path, split: str = "train") -> list[tuple[str, str]]:
-    return [(one.question, one.gold_sql) for one in load_benchmark(folder, split).examples]
+    return [(example.question, example.gold_sql) for example in load_benchmark(folder, split).examples]
 
 
 def plain(folder: Path, question: str) -> None:
@@ -45,10 +45,10 @@ def test_splits_file_has_priority_over_a_folder_with_its_prefix(shop: Path, name
     plain(shop / "train_more", "Other?")
     assert question_pairs(shop) == [("Other?", "SELECT 0")]
     (shop / "data").mkdir()
-    own = "question,sql\nOwn?,SELECT 1\n" if name.endswith("csv") else '{"question": "Own?", "sql": "SELECT 1"}'
-    (shop / name).write_text(own)
+    local = "question,sql\nOwn?,SELECT 1\n" if name.endswith("csv") else '{"question": "Own?", "sql": "SELECT 1"}'
+    (shop / name).write_text(local)
     assert question_pairs(shop) == [("Own?", "SELECT 1")]
-    assert [one.question for one in load_split(shop, "train").examples] == ["Own?"]
+    assert [example.question for example in load_split(shop, "train").examples] == ["Own?"]
     plain(shop / "train", "Named?")
     assert question_pairs(shop) == [("Named?", "SELECT 0")]
 
@@ -172,7 +172,7 @@ def test_missing_cell_of_a_row_is_empty(shop: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("question,sql,sql\nQ?,SELECT 1,SELECT 2\n", "several columns are named sql: rename or remove all but one"),
         ("question,Question,sql\nQ?,R?,SELECT 1\n", "several columns are named question: rename or remove"),
@@ -184,9 +184,9 @@ def test_missing_cell_of_a_row_is_empty(shop: Path) -> None:
         ("question,sql\r\n\r\n", r"train\.csv: has no rows below its header: write one question per row$"),
     ],
 )
-def test_missing_column_is_reported_in_one_line(shop: Path, text: str, words: str) -> None:
+def test_missing_column_is_reported_in_one_line(shop: Path, text: str, message: str) -> None:
     (shop / "train.csv").write_text(text, newline="")
-    with pytest.raises(InputError, match=words) as caught:
+    with pytest.raises(InputError, match=message) as caught:
         load_benchmark(shop, "train")
     assert "\n" not in str(caught.value)
 
@@ -194,16 +194,16 @@ def test_missing_column_is_reported_in_one_line(shop: Path, text: str, words: st
 def test_second_database_is_reported_if_questions_name_none(shop: Path) -> None:
     (shop / "train.csv").write_text("question,sql\nQ?,SELECT 1\nR?,SELECT 2\n")
     make_database(shop / "shop.db")
-    words = (
+    message = (
         r"no db_id, and 2 databases are there, shop\.db, shop\.sqlite: name one in db_path, or move the others away: 2;"
     )
     for place in (shop, shop / "train.csv"):
-        with pytest.raises(InputError, match=words):
+        with pytest.raises(InputError, match=message):
             load_benchmark(place, "train" if place == shop else "")
     (shop / "train.csv").write_text("question,sql,db_path\nQ?,SELECT 1,shop.db\nR?,SELECT 2,\n")
-    found = load_benchmark(shop, "train")
-    assert [one.db_path for one in found.examples] == [str(shop / "shop.db")]
-    assert [uid for uid, _ in found.skipped] == ["train_1"]
+    benchmark = load_benchmark(shop, "train")
+    assert [example.db_path for example in benchmark.examples] == [str(shop / "shop.db")]
+    assert [uid for uid, _ in benchmark.skipped] == ["train_1"]
     (shop / "databases").mkdir()
     (shop / "shop.db").rename(shop / "databases/shop.db")
     (shop / "train.csv").write_text("question,sql,db_id\nQ?,SELECT 1,shop\nR?,SELECT 2,\n")

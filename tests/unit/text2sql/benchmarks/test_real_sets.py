@@ -36,9 +36,9 @@ def test_every_question_loads_and_fits_a_prompt(name: str, questions: int, datab
     loaded = load_split(ROOT, name)
     assert (len(loaded.examples), len({example.db_id for example in loaded.examples})) == (questions, databases)
     assert loaded.skipped == ()
-    made = make_prompts(loaded.examples, compact_style(), Bytes(), 4096)
-    assert made.examples == loaded.examples
-    for example, prompt in zip(made.examples, made.prompts, strict=True):
+    prompts = make_prompts(loaded.examples, compact_style(), Bytes(), 4096)
+    assert prompts.examples == loaded.examples
+    for example, prompt in zip(prompts.examples, prompts.prompts, strict=True):
         assert bytes(prompt.token_ids).decode() == prompt.text
         assert f"Q: {example.question}" in prompt.text
         assert example.gold_sql not in prompt.text
@@ -59,18 +59,18 @@ def test_ddl_of_every_real_database_runs(tmp_path: Path) -> None:
 
 
 def test_unusable_golds_of_spider_dev_are_its_49_empty_golds() -> None:
-    kept, dropped = usable_golds(Executor(threads=2), load_split(ROOT, "spider_dev").examples)
-    assert len(kept) == 923
+    remaining, dropped = usable_golds(Executor(threads=2), load_split(ROOT, "spider_dev").examples)
+    assert len(remaining) == 923
     assert {reason for _, reason in dropped} == {"gold empty"}
     assert len(dropped) == 49
 
 
 def test_test_suite_next_to_spider_dev_is_found() -> None:
-    found = load_benchmark(ROOT, "spider_dev")
-    assert (found.name, found.rule, len(found.examples)) == ("plain", "test_suite", 972)
-    assert {len(example.suite) for example in found.examples} == {13}
-    assert found.notes == ("test suite: 19 of 19 databases have variants, 228 in all",)
-    assert all(read_schema(path).tables for path in found.examples[0].suite)
+    benchmark = load_benchmark(ROOT, "spider_dev")
+    assert (benchmark.name, benchmark.rule, len(benchmark.examples)) == ("plain", "test_suite", 972)
+    assert {len(example.suite) for example in benchmark.examples} == {13}
+    assert benchmark.notes == ("test suite: 19 of 19 databases have variants, 228 in all",)
+    assert all(read_schema(path).tables for path in benchmark.examples[0].suite)
     assert load_benchmark(ROOT, "bird_superhero").rule == "bird"
 
 
@@ -83,10 +83,10 @@ def test_published_spider_dev_equals_the_plain_one(tmp_path: Path) -> None:
     questions = [{"db_id": e.db_id, "question": e.question, "query": e.gold_sql} for e in plain.examples]
     (folder / "dev.json").write_text(json.dumps(questions))
     (folder / "dev_gold.sql").write_text("".join(f"{e.gold_sql}\t{e.db_id}\n" for e in plain.examples))
-    found = load_benchmark(folder)
-    assert (found.name, found.notes, found.skipped) == ("spider", (), ())
-    same = [(one.db_id, one.question, one.gold_sql) for one in plain.examples]
-    assert [(one.db_id, one.question, one.gold_sql) for one in found.examples] == same
+    benchmark = load_benchmark(folder)
+    assert (benchmark.name, benchmark.notes, benchmark.skipped) == ("spider", (), ())
+    same = [(example.db_id, example.question, example.gold_sql) for example in plain.examples]
+    assert [(item.db_id, item.question, item.gold_sql) for item in benchmark.examples] == same
 
 
 def test_streamed_real_set_equals_the_loaded_one(tmp_path: Path) -> None:

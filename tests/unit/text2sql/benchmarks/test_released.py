@@ -47,13 +47,13 @@ def write(path: Path, records: list[dict[str, Any]]) -> None:
     if path.suffix == ".parquet":
         parquet.write_table(pa.Table.from_pylist(records), path)
     elif path.suffix == ".jsonl":
-        path.write_text("".join(json.dumps(one) + "\n" for one in records))
+        path.write_text("".join(json.dumps(record) + "\n" for record in records))
     else:
         path.write_text(json.dumps(records))
 
 
-def brief(found: Example) -> tuple[str, str, str, str]:
-    return found.question, found.evidence, found.gold_sql, str(Path(found.db_path).parents[2].name)
+def brief(result: Example) -> tuple[str, str, str, str]:
+    return result.question, result.evidence, result.gold_sql, str(Path(result.db_path).parents[2].name)
 
 
 @pytest.mark.parametrize("ending", ["json", "jsonl", "parquet"])
@@ -65,12 +65,15 @@ def test_skyrl_sql_rows(reward: str, ending: str, tmp_path: Path) -> None:
     database(archive / "spider/database/shop/shop.sqlite", SHOP + BANK.split(";")[1] + ";")
 
     def row(number: int, data: str) -> dict[str, Any]:
-        asked = (
+        requests = (
             f"{{db_details}}:CREATE TABLE x;\n {{external_knowledge}}: none {number};\n {{question}}: Which {number}?"
         )
         return {
             "data_source": "synsql",
-            "prompt": [{"role": "system", "content": "Question: how many pigs?"}, {"role": "user", "content": asked}],
+            "prompt": [
+                {"role": "system", "content": "Question: how many pigs?"},
+                {"role": "user", "content": requests},
+            ],
             "db_id": "shop",
             "data": data,
             reward: {"method": "rule", "ground_truth": SQL},
@@ -78,9 +81,9 @@ def test_skyrl_sql_rows(reward: str, ending: str, tmp_path: Path) -> None:
         }
 
     write(tmp_path / f"train.{ending}", [row(0, "synsql"), row(1, "spider")])
-    found = load_split(tmp_path, "train")
-    assert [one.uid for one in found.examples] == ["train_0", "train_1"]
-    assert [brief(one) for one in found.examples] == [
+    split = load_split(tmp_path, "train")
+    assert [example.uid for example in split.examples] == ["train_0", "train_1"]
+    assert [brief(item) for item in split.examples] == [
         ("Which 0?", "none 0", SQL, "SynSQL-2.5M"), ("Which 1?", "none 1", SQL, "spider"),
     ]  # fmt: skip
 
@@ -96,13 +99,13 @@ def test_verl_rows(ending: str, nested: bool, tmp_path: Path) -> None:
         {"prompt": prompt, "reward_model": {"style": "rule", "ground_truth": truth | {"extra": ""}}, "id": "mine"},
     ]
     if nested:
-        for one in records:
-            one["reward_model"]["ground_truth"] = json.dumps({"ground_truth": truth})
+        for record in records:
+            record["reward_model"]["ground_truth"] = json.dumps({"ground_truth": truth})
     write(tmp_path / f"train.{ending}", records)
-    found = load_benchmark(tmp_path)
-    assert [one.uid for one in found.examples] == ["train_0", "mine"]
-    assert {brief(one)[:3] for one in found.examples} == {("Which?", "A cup.", SQL)}
-    assert {one.db_id for one in found.examples} == {"shop"}
+    benchmark = load_benchmark(tmp_path)
+    assert [example.uid for example in benchmark.examples] == ["train_0", "mine"]
+    assert {brief(item)[:3] for item in benchmark.examples} == {("Which?", "A cup.", SQL)}
+    assert {entry.db_id for entry in benchmark.examples} == {"shop"}
 
 
 def test_gold_that_resembles_json_is_a_failing_gold(tmp_path: Path) -> None:
@@ -113,7 +116,7 @@ def test_gold_that_resembles_json_is_a_failing_gold(tmp_path: Path) -> None:
         for truth in (written, json.dumps({"sql": SQL}))
     ]
     write(tmp_path / "train.jsonl", rows)
-    assert [one.gold_sql for one in load_benchmark(tmp_path).examples] == [written, SQL]
+    assert [example.gold_sql for example in load_benchmark(tmp_path).examples] == [written, SQL]
 
 
 @pytest.mark.parametrize("empty", [None, "", " "])
@@ -122,17 +125,17 @@ def test_empty_question_is_read_from_the_prompt_and_empty_evidence_is_not(empty:
     prompt = "External Knowledge:\nA cup.\n\nQuestion:\nWhich?"
     row = {"prompt": prompt, "db_id": "shop", "question": empty, "reward_model": {"ground_truth": SQL}}
     write(tmp_path / "train.jsonl", [row, row | {"evidence": ""}])
-    found = load_benchmark(tmp_path)
-    assert [brief(one)[:2] for one in found.examples] == [("Which?", "A cup."), ("Which?", "")]
+    benchmark = load_benchmark(tmp_path)
+    assert [brief(example)[:2] for example in benchmark.examples] == [("Which?", "A cup."), ("Which?", "")]
 
 
 def test_question_next_to_the_prompt_has_priority(tmp_path: Path) -> None:
     database(tmp_path / "databases/shop/shop.sqlite")
     row = {"prompt": "Say.", "extra_info": {"question": "Which?", "index": 3}, "db_id": "shop"}
     write(tmp_path / "train.jsonl", [row | {"reward_model": {"ground_truth": SQL}}, row | {"reward_model": None}])
-    found = load_benchmark(tmp_path)
-    assert [brief(one)[0] for one in found.examples] == ["Which?"]
-    assert found.skipped == (("train_1", "no sql"),)
+    benchmark = load_benchmark(tmp_path)
+    assert [brief(example)[0] for example in benchmark.examples] == ["Which?"]
+    assert benchmark.skipped == (("train_1", "no sql"),)
 
 
 @pytest.mark.parametrize("ending", ["json", "jsonl", "parquet"])
@@ -151,12 +154,12 @@ def test_omnisql_pairs_use_the_database_of_their_schema(ending: str, tmp_path: P
         {"input_seq": lost, "output_seq": SQL},
     ]
     write(tmp_path / f"train_spider.{ending}", pairs)
-    found = load_benchmark(tmp_path / f"train_spider.{ending}")
-    assert [(one.db_id, *brief(one)[:3]) for one in found.examples] == [
+    benchmark = load_benchmark(tmp_path / f"train_spider.{ending}")
+    assert [(example.db_id, *brief(example)[:3]) for example in benchmark.examples] == [
         ("shop", "Which?", "A cup is a thing.", SQL), ("shop", "Why?", "", SQL),
     ]  # fmt: skip
-    assert found.examples[1].reasoning == "First I look."
-    assert found.skipped == (("train_spider_2", "no unique database has the schema in its prompt"),)
+    assert benchmark.examples[1].reasoning == "First I look."
+    assert benchmark.skipped == (("train_spider_2", "no unique database has the schema in its prompt"),)
     database(spider / "kiosk/kiosk.sqlite")
     with pytest.raises(InputError, match="no unique database has the schema in its prompt: 3"):
         load_benchmark(tmp_path / f"train_spider.{ending}")
@@ -190,11 +193,11 @@ def test_bird_revisions(name: str, split: str, beside: bool, tmp_path: Path) -> 
     if beside:
         write(tmp_path / f"{part}.json", [row | {"question": "Old?"}])
     if beside and (name.startswith("data/") or name.endswith("parquet")):
-        found = load_benchmark(tmp_path / name)  # the folder is read like the first release
+        benchmark = load_benchmark(tmp_path / name)  # the folder is read like the first release
     else:
-        found = load_benchmark(tmp_path, split)
-    (one,) = found.examples
-    assert (one.uid, *brief(one)[:3], found.rule) == ("3", "Which?", "A cup.", SQL, "bird")
+        benchmark = load_benchmark(tmp_path, split)
+    (item,) = benchmark.examples
+    assert (item.uid, *brief(item)[:3], benchmark.rule) == ("3", "Which?", "A cup.", SQL, "bird")
 
 
 def test_prompt_is_split_into_question_and_schema() -> None:

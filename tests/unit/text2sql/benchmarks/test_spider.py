@@ -30,7 +30,7 @@ def write(path: Path, value: Any) -> Path:
 
 def lines(path: Path, *records: Any) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(one, ensure_ascii=False) + "\n" for one in records), encoding="utf-8")
+    path.write_text("".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records), encoding="utf-8")
     return path
 
 
@@ -38,8 +38,8 @@ def question_record(number: int, db_id: str = "d", **more: Any) -> dict[str, Any
     return {"db_id": db_id, "question": f"How many {number}?", "query": f"SELECT {number}", **more}
 
 
-def uids(found: Benchmark) -> list[str]:
-    return [example.uid for example in found.examples]
+def uids(result: Benchmark) -> list[str]:
+    return [example.uid for example in result.examples]
 
 
 @pytest.fixture
@@ -65,7 +65,11 @@ def test_spider_is_read_by_split(spider: Path) -> None:
     assert uids(load_benchmark(spider, "train")) == [f"spider_train_{i}" for i in range(3)]
     assert uids(load_benchmark(spider, "train_spider")) == ["spider_train_0", "spider_train_1"]
     assert uids(load_benchmark(spider, "dev", limit=1)) == ["spider_dev_0"]
-    assert [one.gold_sql for one in load_split(spider, "train").examples] == ["SELECT 3", "SELECT 4", "SELECT 5"]
+    assert [example.gold_sql for example in load_split(spider, "train").examples] == [
+        "SELECT 3",
+        "SELECT 4",
+        "SELECT 5",
+    ]
     with pytest.raises(InputError, match=r"no split 'test' \(there are: dev, train, train_spider, train_others\)"):
         load_benchmark(spider, "test")
 
@@ -94,9 +98,9 @@ def test_sets_on_spiders_databases_prepare_predictions_and_repair_golds(spider: 
         [question_record(0, query="SELECT a FROM t WHERE a > = 1", commonsense_knowledge="")],
     )
     for folder, sign in ((spider, "<="), (tmp_path / "dk", "!="), (tmp_path / "en_data", ">=")):
-        found = load_benchmark(folder)
-        assert found.examples[0].gold_sql == f"SELECT a FROM t WHERE a {sign} 1"
-        assert found.prepare is prepare_spider
+        benchmark = load_benchmark(folder)
+        assert benchmark.examples[0].gold_sql == f"SELECT a FROM t WHERE a {sign} 1"
+        assert benchmark.prepare is prepare_spider
 
 
 def test_missing_spider_files_are_reported(spider: Path) -> None:
@@ -122,13 +126,13 @@ def test_spiders_test_set_has_its_own_databases_and_separate_golds(spider: Path)
     test = [{key: value for key, value in question_record(i).items() if key != "query"} for i in range(2)]
     write(spider / "test.json", test)
     (spider / "test_gold.sql").write_text("SELECT 8\td\nSELECT 9\td\n")
-    found = load_benchmark(spider, "test")
-    assert [(one.uid, one.gold_sql) for one in found.examples] == [
+    benchmark = load_benchmark(spider, "test")
+    assert [(example.uid, example.gold_sql) for example in benchmark.examples] == [
         ("spider_test_0", "SELECT 8"),
         ("spider_test_1", "SELECT 9"),
     ]
-    assert found.examples[0].db_path == str(spider / "test_database/d/d.sqlite")
-    assert "line by line" in found.notes[0]
+    assert benchmark.examples[0].db_path == str(spider / "test_database/d/d.sqlite")
+    assert "line by line" in benchmark.notes[0]
     (spider / "test_gold.sql").write_text("SELECT 8\td\nSELECT 9\tother\n")
     with pytest.raises(InputError, match=r"no usable question \(no sql: 2"):
         load_benchmark(spider, "test")
@@ -137,9 +141,9 @@ def test_spiders_test_set_has_its_own_databases_and_separate_golds(spider: Path)
 @pytest.mark.parametrize("place", ["spider/test_suite/database", "spider_testsuite/databases", "test_suite_database"])
 def test_variants_of_a_database_make_a_suite(spider: Path, tmp_path: Path, place: str) -> None:
     variants = [database(tmp_path / place / f"d/dv{i}.sqlite", rows=i) for i in range(3)]
-    found = load_benchmark(spider)
-    assert found.examples[0].suite == (found.examples[0].db_path, *map(str, variants))
-    assert found.notes[-1] == "test suite: 1 of 1 databases have variants, 3 in all"
+    benchmark = load_benchmark(spider)
+    assert benchmark.examples[0].suite == (benchmark.examples[0].db_path, *map(str, variants))
+    assert benchmark.notes[-1] == "test suite: 1 of 1 databases have variants, 3 in all"
 
 
 def test_databases_packed_with_variants_are_a_suite(spider: Path) -> None:
@@ -159,16 +163,20 @@ def test_sets_on_spiders_databases_find_the_spider_folder(spider: Path, tmp_path
     write(syn / "dev.json", [syn_question])
     write(syn / "train_spider.json", [syn_question])
     write(realistic / "spider-realistic.json", [question_record(5)])
-    found = load_benchmark(dk)
-    assert (found.name, uids(found)[:2]) == ("spider_dk", ["spider_dk_0", "spider_dk_1"])
-    assert [one.difficulty for one in found.examples] == ["T3", "T34", "T0"]
-    assert [Path(one.db_path).stem for one in found.examples] == ["new_d", "d", "d"]
-    assert found.notes == (f"using Spider's databases in {spider / 'database'}",)
-    found = load_benchmark(syn)
-    assert (found.name, found.examples[0].question, uids(found)) == ("spider_syn", "Synonym?", ["spider_syn_dev_0"])
+    benchmark = load_benchmark(dk)
+    assert (benchmark.name, uids(benchmark)[:2]) == ("spider_dk", ["spider_dk_0", "spider_dk_1"])
+    assert [example.difficulty for example in benchmark.examples] == ["T3", "T34", "T0"]
+    assert [Path(item.db_path).stem for item in benchmark.examples] == ["new_d", "d", "d"]
+    assert benchmark.notes == (f"using Spider's databases in {spider / 'database'}",)
+    benchmark = load_benchmark(syn)
+    assert (benchmark.name, benchmark.examples[0].question, uids(benchmark)) == (
+        "spider_syn",
+        "Synonym?",
+        ["spider_syn_dev_0"],
+    )
     assert uids(load_benchmark(syn, "train")) == ["spider_syn_train_0"]
-    found = load_benchmark(realistic)
-    assert (found.name, found.examples[0].db_path) == ("spider_realistic", str(spider / "database/d/d.sqlite"))
+    benchmark = load_benchmark(realistic)
+    assert (benchmark.name, benchmark.examples[0].db_path) == ("spider_realistic", str(spider / "database/d/d.sqlite"))
 
 
 def test_each_database_comes_from_the_sibling_folder_that_has_it(tmp_path: Path) -> None:
@@ -183,12 +191,12 @@ def test_each_database_comes_from_the_sibling_folder_that_has_it(tmp_path: Path)
     database(tmp_path / "bird_some/databases/other/other.sqlite")
     first = database(tmp_path / "spider_dev/databases/a/a.sqlite")
     second = database(tmp_path / "spider_train/databases/b/b.sqlite")
-    found = load_benchmark(realistic)
-    assert [one.db_path for one in found.examples] == [str(first), str(second), str(second)]
-    assert found.skipped == (("spider_realistic_3", "no database gone"),)
-    assert found.notes == (f"using Spider's databases in {first.parents[1]} and {second.parents[1]}",)
-    found = load_benchmark(dk)
-    assert [one.db_path for one in found.examples] == [str(other), str(first)]
+    benchmark = load_benchmark(realistic)
+    assert [example.db_path for example in benchmark.examples] == [str(first), str(second), str(second)]
+    assert benchmark.skipped == (("spider_realistic_3", "no database gone"),)
+    assert benchmark.notes == (f"using Spider's databases in {first.parents[1]} and {second.parents[1]}",)
+    benchmark = load_benchmark(dk)
+    assert [item.db_path for item in benchmark.examples] == [str(other), str(first)]
     database(tmp_path / "spider/database/a/a.sqlite")
     write(tmp_path / "spider/dev.json", [question_record(0, "a")])
     write(tmp_path / "spider/tables.json", [])
@@ -204,9 +212,9 @@ def test_missing_spider_folder_is_reported(tmp_path: Path) -> None:
 def test_invalid_bytes_are_read_and_reported(spider: Path) -> None:
     text = json.dumps([question_record(0, question="é naïve?"), question_record(2)], ensure_ascii=False, indent=0)
     (spider / "dev.json").write_bytes(b"\xef\xbb\xbf" + text.replace("naïve", "na@ve").encode().replace(b"@", b"\xef"))
-    found = load_benchmark(spider)
-    assert found.examples[0].question == "é naïve?"
-    (note,) = found.notes
+    benchmark = load_benchmark(spider)
+    assert benchmark.examples[0].question == "é naïve?"
+    (note,) = benchmark.notes
     assert note.startswith("dev.json: 1 bytes are not UTF-8 and were read as Windows-1252, the first in line 4 near ")
     assert "naïve" in note
     (spider / "dev.json").write_bytes(b"\xef\xbb\xbf" + text.encode())
@@ -242,14 +250,14 @@ def test_archer_has_its_knowledge_and_both_splits(spider: Path, tmp_path: Path) 
     known = {"commonsense_knowledge": "A year has 12 months.", "reasoning_type": "- + C"}
     write(tmp_path / "en_data/dev.json", [question_record(0, **known), question_record(1, **known, id="own")])
     write(tmp_path / "en_data/train.json", [question_record(2, commonsense_knowledge="", reasoning_type="/ * H")])
-    found = load_benchmark(tmp_path / "en_data")
-    assert (found.name, found.rule, uids(found)) == ("archer", "test_suite", ["archer_dev_0", "own"])
-    assert [(one.evidence, one.difficulty, one.gold_sql) for one in found.examples] == [
+    benchmark = load_benchmark(tmp_path / "en_data")
+    assert (benchmark.name, benchmark.rule, uids(benchmark)) == ("archer", "test_suite", ["archer_dev_0", "own"])
+    assert [(example.evidence, example.difficulty, example.gold_sql) for example in benchmark.examples] == [
         ("A year has 12 months.", "+ - C", "SELECT 0"),
         ("A year has 12 months.", "+ - C", "SELECT 1"),
     ]
-    assert found.examples[0].db_path == str(spider / "database/d/d.sqlite")
+    assert benchmark.examples[0].db_path == str(spider / "database/d/d.sqlite")
     train = load_benchmark(tmp_path / "en_data", "train").examples
-    assert [(one.uid, one.evidence, one.difficulty) for one in train] == [("archer_train_0", "", "* / H")]
+    assert [(item.uid, item.evidence, item.difficulty) for item in train] == [("archer_train_0", "", "* / H")]
     with pytest.raises(InputError, match=r"no split 'test' \(there are: dev, train\)"):
         load_benchmark(tmp_path / "en_data", "test")

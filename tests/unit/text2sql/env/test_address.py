@@ -9,7 +9,7 @@ from jaxrl_sql.types import InputError
 
 
 @pytest.mark.parametrize(
-    ("url", "words"),
+    ("url", "message"),
     [
         ("oracle://a:s3cret@h/x", "not the URL of a database"),
         ("sqlite.db", "not the URL of a database"),
@@ -27,8 +27,8 @@ from jaxrl_sql.types import InputError
         ("duckdb://s3cret@h", "give duckdb:FOLDER"),
     ],
 )
-def test_invalid_address_is_refused_without_its_password(url: str, words: str) -> None:
-    with pytest.raises(InputError, match=words) as refused:
+def test_invalid_address_is_refused_without_its_password(url: str, message: str) -> None:
+    with pytest.raises(InputError, match=message) as refused:
         parse_address(url)
     assert "s3cret" not in str(refused.value)
 

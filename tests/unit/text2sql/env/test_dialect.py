@@ -382,15 +382,15 @@ def test_unparsed_gold_has_no_translation() -> None:
     )
 )
 @settings(max_examples=100, deadline=None)
-def test_noise_never_raises_an_error(words: list[str]) -> None:
-    sql = " ".join(["SELECT", *words])
+def test_noise_never_raises_an_error(message: list[str]) -> None:
+    sql = " ".join(["SELECT", *message])
     assert isinstance(to_sqlite(sql, "mysql"), str | None)
     assert isinstance(from_sqlite(sql, "mysql", ("a",)), str | None)
     assert normal_form(sql)
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "equal"),
+    ("item", "other", "equal"),
     [
         ("select  a from T -- why", "SELECT A\nFROM t;", True),
         ("SELECT a FROM t WHERE b = 'X'", "SELECT a FROM t WHERE b = 'x'", False),
@@ -415,8 +415,8 @@ def test_noise_never_raises_an_error(words: list[str]) -> None:
         ("SELECT indexed FROM t", "SELECT a FROM t", False),
     ],
 )
-def test_normal_form_finds_copies(one: str, other: str, equal: bool) -> None:
-    assert (normal_form(one) == normal_form(other)) is equal
+def test_normal_form_finds_copies(item: str, other: str, equal: bool) -> None:
+    assert (normal_form(item) == normal_form(other)) is equal
 
 
 @pytest.mark.parametrize(
@@ -445,8 +445,8 @@ def test_real_golds_translated_to_mysql_and_back_keep_their_rows(real_data: Path
     for path in {example.db_path for example in examples}:
         with closing(sqlite3.connect(path)) as connection:
             tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-            found = (connection.execute(f'PRAGMA table_info("{table}")') for table in tables)
-            columns[path] = {row[1].lower() for rows in found for row in rows}
+            result = (connection.execute(f'PRAGMA table_info("{table}")') for table in tables)
+            columns[path] = {row[1].lower() for rows in result for row in rows}
     there = [from_sqlite(e.gold_sql, "mysql", columns[e.db_path]) for e in examples]
     back = [to_sqlite(sql, "mysql") if sql else None for sql in there]
     assert None not in back

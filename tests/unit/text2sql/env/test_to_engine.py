@@ -129,15 +129,15 @@ def test_duckdb_returns_the_rows_of_sqlite(sql: str, sqlite: sqlite3.Connection,
     translated = to_engine(sql, "duckdb", SCHEMA)
     assert translated is not None
     wanted = sqlite.execute(sql).fetchall()
-    found = [
+    result = [
         tuple(str(cell) if hasattr(cell, "isoformat") else cell for cell in row)
         for row in engine.execute(translated).fetchall()
     ]
     assert wanted
     if "ORDER BY" in sql:
-        assert found == wanted, translated
+        assert result == wanted, translated
     else:
-        assert sorted(found, key=repr) == sorted(wanted, key=repr), translated
+        assert sorted(result, key=repr) == sorted(wanted, key=repr), translated
 
 
 @pytest.mark.parametrize(

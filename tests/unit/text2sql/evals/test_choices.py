@@ -62,10 +62,10 @@ def test_ex_is_the_sets_own_rule(db: str, executor: Executor) -> None:
     """Spider 2's golds are tables, and surplus columns do not count; EX_b allows `surplus_columns` of them."""
     example = Example("1", "c", db, "?", "", gold_tables=((("a",), ((1,), (2,))),))
     wide = "SELECT b, a FROM t ORDER BY a"
-    own = compare_choices(executor, [Chosen(example, wide, (wide,), (1,))], "spider2", surplus_columns=1)
-    assert (own["accuracy"], own["spider2"], own["first/spider2"], own["gain/spider2"]) == (1, 1, 1, 0)
-    assert (own["ex_b"], own["paverl"], "bird" in own) == (0, 1, False)
-    assert table(own, "spider2").columns == ("", "EX (spider2)", "EX_b", "EX_f")
+    local = compare_choices(executor, [Chosen(example, wide, (wide,), (1,))], "spider2", surplus_columns=1)
+    assert (local["accuracy"], local["spider2"], local["first/spider2"], local["gain/spider2"]) == (1, 1, 1, 0)
+    assert (local["ex_b"], local["paverl"], "bird" in local) == (0, 1, False)
+    assert table(local, "spider2").columns == ("", "EX (spider2)", "EX_b", "EX_f")
     assert compare_choices(executor, [Chosen(example, wide, (wide,), (1,))], "spider2", str.upper)["ex_b"] == 1
 
 

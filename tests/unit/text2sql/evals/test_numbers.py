@@ -72,8 +72,8 @@ def test_reliability_rewards_abstention_and_penalizes_errors() -> None:
         verdict("m1", 0.0),  # SQL for an unanswerable question: wrong
     ]
     numbers = summarize(examples, verdicts, "bird").metrics()
-    found = [numbers[f"reliability/{cost}"] for cost in ("0", "5", "10", "N")]
-    assert found == pytest.approx([2 / 6, (2 - 3 * 5) / 6, (2 - 3 * 10) / 6, (2 - 3 * 6) / 6])
+    result = [numbers[f"reliability/{cost}"] for cost in ("0", "5", "10", "N")]
+    assert result == pytest.approx([2 / 6, (2 - 3 * 5) / 6, (2 - 3 * 10) / 6, (2 - 3 * 6) / 6])
 
 
 def test_group_without_a_score_has_no_number() -> None:
@@ -105,7 +105,7 @@ def test_share_has_wilsons_interval_with_t_of_the_databases() -> None:
     assert share_interval(np.array([]), []) == (0.0, 0.0)
     assert share_interval(np.full(5, 1.118), list("abcde"))[1] == 1.118, "speed may exceed 1 and is no share"
     examples = [example(f"q{i}", f"d{i % 3}") for i in range(60)]
-    numbers = summarize(examples, [verdict(one.uid, 0.0) for one in examples], "bird").metrics()
+    numbers = summarize(examples, [verdict(item.uid, 0.0) for item in examples], "bird").metrics()
     assert (numbers["bird"], numbers["bird/low"], numbers["bird/high"]) == (0.0, 0.0, high)
 
 
@@ -113,8 +113,8 @@ def test_mean_has_t_errors_over_databases() -> None:
     # Means of 0.2, 0.4 and 0.6 per database of equal size: the error of 0.4 is 0.2 / sqrt(3).
     values = np.repeat([0.2, 0.4, 0.6], 4) - 0.4
     half = 4.302653 * 0.2 / math.sqrt(3)
-    found = interval(values, [name for name in "abc" for _ in range(4)])
-    assert found == (pytest.approx(-half, abs=1e-6), pytest.approx(half, abs=1e-6))
+    result = interval(values, [name for name in "abc" for _ in range(4)])
+    assert result == (pytest.approx(-half, abs=1e-6), pytest.approx(half, abs=1e-6))
     assert interval(np.zeros(60), ["a", "b", "c"] * 20) == pytest.approx((-0.235793, 0.235793), abs=1e-6)
     assert interval(np.array([-1.0]), ["a"]) == (-1.0, 1.0), "one question gives no information"
     assert interval(np.array([]), []) == (0.0, 0.0)
@@ -134,8 +134,8 @@ def coverage(share: float, alike: float, databases: int, runs: int = 400) -> flo
     for _ in range(runs):
         sizes = np.maximum(2, rng.lognormal(3.3, 0.6, databases)).astype(int)
         names = np.repeat(np.arange(databases), sizes)
-        own = rng.beta(share * scale, (1 - share) * scale, databases)
-        low, high = share_interval((rng.random(len(names)) < own[names]).astype(float), list(map(str, names)))
+        local = rng.beta(share * scale, (1 - share) * scale, databases)
+        low, high = share_interval((rng.random(len(names)) < local[names]).astype(float), list(map(str, names)))
         held += low <= share <= high
     return held / runs
 
@@ -143,9 +143,9 @@ def coverage(share: float, alike: float, databases: int, runs: int = 400) -> flo
 @pytest.mark.slow
 @pytest.mark.parametrize("databases", [2, 3, 5, 10, 20])
 def test_intervals_contain_the_true_share(databases: int) -> None:
-    found = {(share, alike): coverage(share, alike, databases) for share in (0.2, 0.5) for alike in (0.02, 0.1, 0.3)}
-    found[0.03, 0.02] = coverage(0.03, 0.02, databases)
-    assert min(found.values()) >= 0.9, found
+    result = {(share, alike): coverage(share, alike, databases) for share in (0.2, 0.5) for alike in (0.02, 0.1, 0.3)}
+    result[0.03, 0.02] = coverage(0.03, 0.02, databases)
+    assert min(result.values()) >= 0.9, result
 
 
 # Better and worse; the exact p value: twice the sum of C(n, i) / 2^n up to the smaller.
@@ -167,13 +167,13 @@ def test_paired_runs_name_the_changes() -> None:
     examples = [example(f"q{i}", f"db{i % 3}") for i in range(6)]
     first = [verdict(f"q{i}", float(i < 2)) for i in range(5)] + [Verdict("q5", "x", "ok", "timeout")]
     second = [verdict(f"q{i}", float(i > 0)) for i in range(6)]
-    found = compare_runs(examples, first, second, "bird")
-    assert (found.first, found.second, found.difference) == (0.4, 0.8, pytest.approx(0.4))
-    assert (found.better, found.worse, found.unpaired) == (("q2", "q3", "q4"), ("q0",), ("q5",))
-    assert found.p_mcnemar == pytest.approx(2 * (1 + 4) / 16)
+    result = compare_runs(examples, first, second, "bird")
+    assert (result.first, result.second, result.difference) == (0.4, 0.8, pytest.approx(0.4))
+    assert (result.better, result.worse, result.unpaired) == (("q2", "q3", "q4"), ("q0",), ("q5",))
+    assert result.p_mcnemar == pytest.approx(2 * (1 + 4) / 16)
     # Sums per database: 0 (q0 and q3), 1 (q4) and 1 (q2); two of four sign flips of the last two are as large.
-    assert (found.databases, found.p_value) == (3, 2 / 4)
-    assert found.low <= found.difference <= found.high
+    assert (result.databases, result.p_value) == (3, 2 / 4)
+    assert result.low <= result.difference <= result.high
     with pytest.raises(InputError, match="different questions: q0"):
         compare_runs(examples, first[::-1], second, "bird")
     with pytest.raises(InputError, match="no question has a score by 'suite'"):
@@ -207,7 +207,7 @@ def test_dialogues_are_counted_by_turns_and_behaviour() -> None:
     ]
     verdicts = [verdict("a", 1.0), verdict("b", 0.0), verdict("c", 1.0), Verdict("d", None, "no_sql", "timeout")]
     numbers = dialogue_metrics(dialogues, verdicts, "bird")
-    assert [turns_taken(one) for one in dialogues] == [3, 3, 1, 2]
+    assert [turns_taken(item) for item in dialogues] == [3, 3, 1, 2]
     assert numbers == {
         "bird/turns/1": 1.0, "count/turns/1": 1.0, "bird/turns/3": 0.5, "count/turns/3": 2.0,
         "dialogue/queries": 5 / 4, "dialogue/lookups": 2 / 4, "dialogue/repeated": 1 / 4, "dialogue/unprobed": 2 / 4,

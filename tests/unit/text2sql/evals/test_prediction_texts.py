@@ -14,7 +14,7 @@ from jaxrl_sql.text2sql.evals.submission import write_submission
 from jaxrl_sql.types import Example, InputError
 
 QUESTIONS = [Example(f"q{i}", "shop" if i < 2 else "zoo", "x.sqlite", "?", "SELECT 'right'") for i in range(3)]
-IDS = [one.uid for one in QUESTIONS]
+IDS = [item.uid for item in QUESTIONS]
 
 
 def paired(path: Path, content: str | bytes, field: str = "", **options: bool) -> Paired:

@@ -15,7 +15,7 @@ from jaxrl_sql.text2sql.evals.submission import NOTHING, one_line, write_submiss
 from jaxrl_sql.types import Example, InputError
 
 QUESTIONS = [Example(f"q{i}", "shop" if i < 2 else "zoo", "x.sqlite", "?", "SELECT 'right'") for i in range(3)]
-IDS = [one.uid for one in QUESTIONS]
+IDS = [item.uid for item in QUESTIONS]
 SQLS = ["SELECT 1", "SELECT a,\n b FROM t -- all", 'SELECT "x, y"']
 
 
@@ -58,17 +58,17 @@ def csv_of(header: str, mark: str) -> str:
     ],
 )
 def test_files_with_ids_are_paired_by_id(content: str, form: str, tmp_path: Path) -> None:
-    found = paired(tmp_path / "p", content)
-    assert found.sqls == dict(zip(IDS, SQLS, strict=True))
-    assert form in found.notes[0]
-    assert len(found.notes) == 1
+    result = paired(tmp_path / "p", content)
+    assert result.sqls == dict(zip(IDS, SQLS, strict=True))
+    assert form in result.notes[0]
+    assert len(result.notes) == 1
 
 
 def test_birds_numbers_are_positions_if_the_databases_agree(tmp_path: Path) -> None:
     numbered = {str(i): f"{sql}{BIRD_MARK}{QUESTIONS[i].db_id}" for i, sql in enumerate(SQLS)}
-    found = paired(tmp_path / "p.json", json.dumps(numbered))
-    assert list(found.sqls.values()) == SQLS
-    assert "BIRD's numbers" in found.notes[0]
+    result = paired(tmp_path / "p.json", json.dumps(numbered))
+    assert list(result.sqls.values()) == SQLS
+    assert "BIRD's numbers" in result.notes[0]
     swapped = {**numbered, "0": numbered["2"], "2": numbered["0"]}
     assert "2 predictions are for another database (entry 0 is for zoo" in refusal(
         tmp_path / "p.json", json.dumps(swapped)
@@ -82,24 +82,26 @@ def test_birds_numbers_are_positions_if_the_databases_agree(tmp_path: Path) -> N
 
 
 def test_birds_placeholder_for_no_answer_is_no_sql(tmp_path: Path) -> None:
-    found = paired(tmp_path / "p.json", json.dumps({"q0": 0, "q1": f"SELECT 1{BIRD_MARK}shop", "q2": " "}))
-    assert found.sqls == {"q0": None, "q1": "SELECT 1", "q2": None}
-    assert "2 predictions hold no SQL and count as wrong (q0, q2)" in found.notes[1]
+    result = paired(tmp_path / "p.json", json.dumps({"q0": 0, "q1": f"SELECT 1{BIRD_MARK}shop", "q2": " "}))
+    assert result.sqls == {"q0": None, "q1": "SELECT 1", "q2": None}
+    assert "2 predictions hold no SQL and count as wrong (q0, q2)" in result.notes[1]
 
 
 def test_code_fences_are_reported(tmp_path: Path) -> None:
-    found = paired(tmp_path / "p.json", json.dumps({"q0": "```sql\nSELECT 1\n```", "q1": "SELECT 1", "q2": "SELECT 2"}))
-    assert found.sqls["q0"] == "```sql\nSELECT 1\n```"
-    assert "1 predictions are in a code fence" in found.notes[1]
-    assert "(q0)" in found.notes[1]
+    result = paired(
+        tmp_path / "p.json", json.dumps({"q0": "```sql\nSELECT 1\n```", "q1": "SELECT 1", "q2": "SELECT 2"})
+    )
+    assert result.sqls["q0"] == "```sql\nSELECT 1\n```"
+    assert "1 predictions are in a code fence" in result.notes[1]
+    assert "(q0)" in result.notes[1]
 
 
 def test_missing_sql_for_an_unanswerable_question_is_not_wrong(tmp_path: Path) -> None:
     (tmp_path / "p.json").write_text(json.dumps({"q0": None, "q1": None, "q2": "SELECT 1"}))
     questions = [dataclasses.replace(QUESTIONS[0], answerable=False), *QUESTIONS[1:]]
-    found = pair(read_predictions(tmp_path / "p.json"), questions, IDS)
-    assert found.sqls["q0"] is None
-    assert "1 predictions hold no SQL and count as wrong (q1)" in found.notes[1]
+    result = pair(read_predictions(tmp_path / "p.json"), questions, IDS)
+    assert result.sqls["q0"] is None
+    assert "1 predictions hold no SQL and count as wrong (q1)" in result.notes[1]
 
 
 def test_lines_without_ids_are_paired_only_with_equal_counts(tmp_path: Path) -> None:
@@ -122,9 +124,9 @@ def test_lines_without_ids_are_paired_only_with_equal_counts(tmp_path: Path) -> 
 def test_lines_keep_their_position_after_an_unjudged_question(tmp_path: Path) -> None:
     path = tmp_path / "pred.sql"
     path.write_text("SELECT 0\nSELECT 1\nSELECT 2\n")
-    found = pair(read_predictions(path), [QUESTIONS[0], QUESTIONS[2]], IDS)
-    assert found.sqls == {"q0": "SELECT 0", "q2": "SELECT 2"}
-    assert "1 predictions are for questions that cannot be judged and are skipped (q1)" in found.notes[1]
+    result = pair(read_predictions(path), [QUESTIONS[0], QUESTIONS[2]], IDS)
+    assert result.sqls == {"q0": "SELECT 0", "q2": "SELECT 2"}
+    assert "1 predictions are for questions that cannot be judged and are skipped (q1)" in result.notes[1]
 
 
 def test_lines_for_another_set_are_not_column_names(tmp_path: Path) -> None:
@@ -162,13 +164,13 @@ def test_two_sql_fields_are_refused_unless_one_is_selected(name: str, tmp_path: 
         {"id": uid, "question": "With?", "sql": "SELECT x", name: sql} for uid, sql in zip(IDS, SQLS, strict=True)
     ]
     whole = json.dumps(entries)
-    told = f"hold different SQL in sql and {name} (entry 0, entry 1, entry 2): --field NAME selects"
-    assert told in refusal(path, whole)
+    output = f"hold different SQL in sql and {name} (entry 0, entry 1, entry 2): --field NAME selects"
+    assert output in refusal(path, whole)
     assert f"of the fields id, question, sql, {name}" in refusal(path, whole)
     assert list(paired(path, whole, name).sqls.values()) == SQLS
     assert list(paired(path, whole, "sql").sqls.values()) == ["SELECT x"] * 3
     assert "3 of 3 have no answer (entry 0, entry 1, entry 2)" in refusal(path, whole, "answer")
-    fenced = [{**one, name: "```sql\nSELECT\n  x;\n```", "gold_sql": "SELECT y"} for one in entries]
+    fenced = [{**entry, name: "```sql\nSELECT\n  x;\n```", "gold_sql": "SELECT y"} for entry in entries]
     assert list(paired(path, json.dumps(fenced)).sqls.values()) == ["SELECT x"] * 3, (
         "the same SQL, and a gold selected by name"
     )
@@ -181,8 +183,10 @@ def test_two_sql_fields_are_refused_unless_one_is_selected(name: str, tmp_path: 
 def test_missing_answers_are_not_filled_with_golds(tmp_path: Path) -> None:
     entries = [{"id": uid, "sql": "SELECT gold", "pred_sql": sql} for uid, sql in zip(IDS, SQLS, strict=True)]
     del entries[1]["pred_sql"]
-    said = refusal(tmp_path / "p", json.dumps(entries))
-    assert "1 of 3 have no pred_sql (entry 1); --field NAME selects the field of the SQL, of the fields id, sql" in said
+    output = refusal(tmp_path / "p", json.dumps(entries))
+    assert (
+        "1 of 3 have no pred_sql (entry 1); --field NAME selects the field of the SQL, of the fields id, sql" in output
+    )
 
 
 def test_golds_are_no_predictions_unless_their_field_is_selected(tmp_path: Path) -> None:
@@ -332,8 +336,8 @@ def test_missing_or_surplus_predictions_are_refused_or_reported(tmp_path: Path) 
     fewer = json_lines(("q0", "SELECT 1"))
     assert "2 of 3 questions have no prediction (q1, q2)" in refusal(path, fewer)
     assert "--allow-missing" in refusal(path, fewer, allow_extra=True)
-    found = paired(path, fewer, allow_missing=True)
-    assert (found.sqls, found.missing) == ({"q0": "SELECT 1"}, ("q1", "q2"))
+    result = paired(path, fewer, allow_missing=True)
+    assert (result.sqls, result.missing) == ({"q0": "SELECT 1"}, ("q1", "q2"))
     more = json_lines(*((f"q{i}", "SELECT 1") for i in range(9)))
     assert "6 of 9 predictions match no question (q3, q4, q5, …)" in refusal(path, more, allow_missing=True)
     assert paired(path, more, allow_extra=True).extra == 6
@@ -343,7 +347,7 @@ def test_missing_or_surplus_predictions_are_refused_or_reported(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "message"),
     [
         (json_lines(("q0", "a"), ("q1", "b"), ("q0", "c")), "1 ids are repeated (q0 at line 1 and line 3)"),
         ('{"q0": "a", "q1": "b", "q0": "c"}', "1 ids are repeated (q0)"),
@@ -368,9 +372,9 @@ def test_missing_or_surplus_predictions_are_refused_or_reported(tmp_path: Path) 
     ],
 )
 def test_unreadable_file_is_reported_with_counts_and_positions(
-    content: str | bytes, words: str, tmp_path: Path
+    content: str | bytes, message: str, tmp_path: Path
 ) -> None:
-    assert words in refusal(tmp_path / "p", content)
+    assert message in refusal(tmp_path / "p", content)
 
 
 def test_missing_file_is_reported(tmp_path: Path) -> None:
@@ -384,7 +388,7 @@ def test_missing_file_is_reported(tmp_path: Path) -> None:
 @pytest.mark.parametrize("form", ["jsonl", "spider", "bird", "ehrsql", "spider2"])
 def test_submission_round_trips(form: str, tmp_path: Path) -> None:
     sqls: dict[str, str | None] = {"q0": "SELECT 1", "q1": "SELECT a,\n\tb -- all; of\nFROM t", "q2": None}
-    written = write_submission(form, tmp_path, [(one.uid, one.db_id) for one in QUESTIONS], sqls)
+    written = write_submission(form, tmp_path, [(item.uid, item.db_id) for item in QUESTIONS], sqls)
     lines = pair(read_predictions(written[0]), QUESTIONS, IDS).sqls
     assert lines == sqls
     flat = {"q1": "SELECT a, b   FROM t"} if form == "spider" else {}
@@ -397,6 +401,6 @@ def test_query_on_one_line_is_equivalent() -> None:
     flat = one_line(sql)
     assert "\n" not in flat
     assert "\t" not in flat
-    (one,), (other,) = (sqlite3.connect(":memory:").execute(text).fetchall() for text in (sql, flat))
-    assert one == ("--", "x'\ny", 1)
+    (item,), (other,) = (sqlite3.connect(":memory:").execute(text).fetchall() for text in (sql, flat))
+    assert item == ("--", "x'\ny", 1)
     assert other == ("--", "x' y", 1)

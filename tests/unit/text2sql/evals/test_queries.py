@@ -84,9 +84,9 @@ FEATURES = [
 
 @pytest.mark.parametrize(("sql", "expected"), FEATURES)
 def test_features(sql: str, expected: str) -> None:
-    found = set(features_of(sql)) - ({"aggregate"} if "window" in expected else set())
+    result = set(features_of(sql)) - ({"aggregate"} if "window" in expected else set())
     # sqlglot's versions build different trees for date functions: a cast may be included.
-    assert found - ({"cast"} if expected == "date" else set()) == set(expected.split())
+    assert result - ({"cast"} if expected == "date" else set()) == set(expected.split())
 
 
 # t(a, b, c) is (1, x, 5), (2, y, 5), (3, y, 4), (4, NULL, 2).
@@ -119,8 +119,8 @@ TIES = [
 
 
 def test_ties(executor: Executor, db: str) -> None:
-    found = cuts_through_ties(executor, [(db, sql, "sqlite") for sql, _ in TIES])
-    assert [sql for (sql, expected), is_cut in zip(TIES, found, strict=True) if is_cut != expected] == []
+    result = cuts_through_ties(executor, [(db, sql, "sqlite") for sql, _ in TIES])
+    assert [sql for (sql, expected), is_cut in zip(TIES, result, strict=True) if is_cut != expected] == []
 
 
 # The same table in other engines, with a column `d` of dates: two in 2020, one in 2021, one in 2022.
@@ -168,8 +168,8 @@ def test_ties_of_other_engines_use_their_dialect(
     else:
         database = server_database("mariadb" if dialect == "mysql" else dialect, ELSEWHERE).reader
     cases = TIES_ELSEWHERE[dialect]
-    found = cuts_through_ties(executor, [(database, sql, dialect) for sql, _ in cases])
-    assert [sql for (sql, expected), is_cut in zip(cases, found, strict=True) if is_cut != expected] == []
+    result = cuts_through_ties(executor, [(database, sql, dialect) for sql, _ in cases])
+    assert [sql for (sql, expected), is_cut in zip(cases, result, strict=True) if is_cut != expected] == []
 
 
 def test_golds_are_parsed_in_their_dialect() -> None:

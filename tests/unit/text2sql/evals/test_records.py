@@ -43,13 +43,13 @@ def examples(tmp_path: Path) -> list[Example]:
 def test_record_is_json_and_restores_its_verdict(executor: Executor, examples: list[Example]) -> None:
     long = "SELECT replace(hex(zeroblob(900)), '00', 'ab') AS x"
     dialogue = (("assistant", "a"), ("environment", "b"), ("assistant", "c"))
-    said = [
+    output = [
         Answered(("SELECT x FROM t",), (dialogue,), "prompt"),
         Answered((long,), ("an answer",), "prompt"),
         Answered(("SELECT 1",), ("x",)),
     ]
-    records = Judging(executor, RULES, "bird").records(examples, said)
-    again = [json.loads(json.dumps(one, allow_nan=False).encode()) for one in records]
+    records = Judging(executor, RULES, "bird").records(examples, output)
+    again = [json.loads(json.dumps(record, allow_nan=False).encode()) for record in records]
     assert again == records
     first, second, third = records
     assert first["results"]["prediction"] == first["results"]["gold"]
@@ -58,17 +58,21 @@ def test_record_is_json_and_restores_its_verdict(executor: Executor, examples: l
     assert response_of(first) == [*dialogue]
     assert len(second["results"]["prediction"]["rows"][0][0]) == CELL + 1
     assert third["results"]["gold"]["error"].startswith("schema_error: no such table")
-    verdicts = [verdict_of(one) for one in again]
-    assert [one.scores for one in verdicts] == [{"bird": 1.0, "test_suite": 1.0}, {"bird": 0.0, "test_suite": 0.0}, {}]
+    verdicts = [verdict_of(item) for item in again]
+    assert [verdict.scores for verdict in verdicts] == [
+        {"bird": 1.0, "test_suite": 1.0},
+        {"bird": 0.0, "test_suite": 0.0},
+        {},
+    ]
     assert verdicts[2].gold_status == "schema_error"
 
 
 def test_unasked_question_is_wrong_with_a_reason(executor: Executor, examples: list[Example]) -> None:
     unanswerable = Example("q3", "a", examples[0].db_path, "?", "", answerable=False)
-    said = [Answered((), fault="prompt over 9 tokens"), Answered((None,), ("nothing",))]
-    records = Judging(executor, RULES, "bird").records([unanswerable, examples[1]], said)
-    assert [one["status"] for one in records] == [NOT_ASKED, "no_sql"]
-    assert [one["scores"]["bird"] for one in records] == [0.0, 0.0]
+    output = [Answered((), fault="prompt over 9 tokens"), Answered((None,), ("nothing",))]
+    records = Judging(executor, RULES, "bird").records([unanswerable, examples[1]], output)
+    assert [record["status"] for record in records] == [NOT_ASKED, "no_sql"]
+    assert [item["scores"]["bird"] for item in records] == [0.0, 0.0]
     assert records[0]["fault"] == "prompt over 9 tokens"
 
 
@@ -92,17 +96,21 @@ def test_votes_choose_and_are_counted_by_size(executor: Executor, examples: list
 
 def test_truncated_answers_are_counted_and_scored(executor: Executor, examples: list[Example]) -> None:
     right = "SELECT x FROM n"
-    said = [
+    output = [
         Answered((right,), ("a",), finish_reasons=("length",)),
         Answered((right, "SELECT 7", None), tuple("abc"), finish_reasons=("length", "stop", "content_filter")),
         Answered((), fault="prompt over 9 tokens"),
     ]
-    asked = [dataclasses.replace(examples[1], uid=f"q{i}") for i in range(3)]
-    records = Judging(executor, RULES, "bird").records(asked, said)
-    assert [(one["finish_reason"], one["scores"]["bird"]) for one in records] == [("length", 1), ("length", 1), ("", 0)]
+    requests = [dataclasses.replace(examples[1], uid=f"q{i}") for i in range(3)]
+    records = Judging(executor, RULES, "bird").records(requests, output)
+    assert [(item["finish_reason"], item["scores"]["bird"]) for item in records] == [
+        ("length", 1),
+        ("length", 1),
+        ("", 0),
+    ]
     assert records[1]["finish_reasons"] == {"length": 1, "stop": 1, "content_filter": 1}
     stopped = [{**record, "finish_reason": "stop", "finish_reasons": {"stop": 3}} for record in records[:2]]
-    summary = judged("s", "bird", asked, [records, [*stopped, records[2]]], Counts())
+    summary = judged("s", "bird", requests, [records, [*stopped, records[2]]], Counts())
     assert summary.numbers["truncated"] == (2 / 4 + 0) / 2
     counts = [summary.numbers[f"finish_reason/{name}"] for name in ("stop", "length", "content_filter")]
     assert counts == [(1 + 6) / 2, 2 / 2, 1 / 2], "means over two runs"
@@ -127,22 +135,22 @@ def test_benchmark_with_query_preparation_prepares_predictions(executor: Executo
 
 def test_runs_are_averaged_and_benchmarks_weighted(executor: Executor, examples: list[Example]) -> None:
     def run(*sqls: str) -> list[dict[str, object]]:
-        said = [Answered((sql,), ("x",)) for sql in sqls]
-        return Judging(executor, RULES, "bird").records(examples[: len(sqls)], said)
+        output = [Answered((sql,), ("x",)) for sql in sqls]
+        return Judging(executor, RULES, "bird").records(examples[: len(sqls)], output)
 
     right, wrong, other = "SELECT x FROM t", "SELECT 1", "SELECT DISTINCT x FROM n"
     two = judged("two", "bird", examples[:2], [run(right, wrong), run(wrong, wrong)], Counts(extra=3))
-    one = judged("one", "test_suite", examples[1:2], [run(right, other)[1:]], Counts(missing=1))
+    item = judged("one", "test_suite", examples[1:2], [run(right, other)[1:]], Counts(missing=1))
     assert two.numbers["accuracy"] == 0.25
     assert two.numbers["accuracy/std"] == pytest.approx(0.125**0.5)
     assert two.numbers["runs"] == 2
-    assert (one.numbers["accuracy"], one.numbers["bird"], one.numbers["sensitive/duplicates"]) == (0.0, 1.0, 1.0)
-    all_of = together([two, one])
+    assert (item.numbers["accuracy"], item.numbers["bird"], item.numbers["sensitive/duplicates"]) == (0.0, 1.0, 1.0)
+    all_of = together([two, item])
     assert all_of["count"] == 3
     assert all_of["bird"] == pytest.approx((2 * 0.25 + 1.0) / 3)
     assert all_of["accuracy"] == pytest.approx((2 * 0.25 + 0.0) / 3)
     assert (all_of["extra"], all_of["missing"], all_of["one/missing"]) == (3, 1, 1)
-    text = as_markdown([*tables(one), overview([two, one], all_of)])
+    text = as_markdown([*tables(item), overview([two, item], all_of)])
     assert "| duplicates | the same rows with different multiplicities | 1 | q1 |" in text
     assert "| questions without a prediction, excluded from shares | 1 |  |" in text
     assert "| test_suite * | 0.0 |" in text

@@ -139,9 +139,10 @@ def turn_order(tree: exp.Expression, rng: random.Random) -> None:
 def change_literal(tree: exp.Expression, rng: random.Random) -> None:
     literals = list(tree.find_all(exp.Literal))
     if literals:
-        one = rng.choice(literals)
-        one.set(
-            "this", one.this + "x" if one.is_string else str(float(one.this) + rng.choice([-1, 1])).removesuffix(".0")
+        item = rng.choice(literals)
+        item.set(
+            "this",
+            item.this + "x" if item.is_string else str(float(item.this) + rng.choice([-1, 1])).removesuffix(".0"),
         )
 
 
@@ -155,15 +156,15 @@ def change_number_type(tree: exp.Expression, rng: random.Random) -> None:
 
 
 def change_aggregate(tree: exp.Expression, rng: random.Random) -> None:
-    found = tree.find(exp.Max, exp.Min, exp.Avg, exp.Sum)
-    if found:
-        found.replace(rng.choice([exp.Max, exp.Min, exp.Avg, exp.Sum])(this=found.this.copy()))
+    result = tree.find(exp.Max, exp.Min, exp.Avg, exp.Sum)
+    if result:
+        result.replace(rng.choice([exp.Max, exp.Min, exp.Avg, exp.Sum])(this=result.this.copy()))
 
 
 def count_distinct(tree: exp.Expression, rng: random.Random) -> None:
-    found = tree.find(exp.Count)
-    if found and isinstance(found.this, exp.Column):
-        found.set("this", exp.Distinct(expressions=[found.this.copy()]))
+    result = tree.find(exp.Count)
+    if result and isinstance(result.this, exp.Column):
+        result.set("this", exp.Distinct(expressions=[result.this.copy()]))
 
 
 MUTATIONS: tuple[Mutation, ...] = (
@@ -191,7 +192,7 @@ def pairs(examples: Sequence[Example], n: int, seed: int) -> list[tuple[Example,
     by_database: dict[str, list[Example]] = {}
     for example in examples:
         by_database.setdefault(example.db_id, []).append(example)
-    found = []
+    result = []
     for _ in range(n):
         example = rng.choice(examples)
         kind = rng.random()
@@ -201,23 +202,23 @@ def pairs(examples: Sequence[Example], n: int, seed: int) -> list[tuple[Example,
             predicted = mutated(rng.choice(by_database[example.db_id]).gold_sql, rng)
         else:
             predicted = mutated(example.gold_sql, rng)
-        found.append((example, predicted))
-    return found
+        result.append((example, predicted))
+    return result
 
 
 def check(examples: Sequence[Example], n: int, seed: int = 0) -> Counter[str]:
     """Compare verdicts on n pairs; return the number of each verdict per rule."""
-    asked = pairs(examples, n, seed)
+    requests = pairs(examples, n, seed)
     limits = Limits(max_rows=MAX_ROWS, timeout_ms=10_000)
     with Executor(threads=2, limits=limits) as executor:
         verdicts = score_predictions(
-            executor, [one for one, _ in asked], [sql for _, sql in asked], ("bird", "test_suite")
+            executor, [item for item, _ in requests], [sql for _, sql in requests], ("bird", "test_suite")
         )
     counts: Counter[str] = Counter()
     reference = Reference()
     wrong = []
     with closing(reference):
-        for (example, sql), verdict in zip(asked, verdicts, strict=True):
+        for (example, sql), verdict in zip(requests, verdicts, strict=True):
             if verdict.status in ("timeout", "too_large") or verdict.gold_status != "ok":
                 counts["passed over"] += 1
                 continue
@@ -322,17 +323,17 @@ def test_suite_verdict_agrees_with_the_reference_on_each_database() -> None:
     data = Path(os.environ["JAXRL_SQL_DATA"])
     folder = data / "spider_dev_testsuite" / "databases"
     examples = [
-        dataclasses.replace(one, suite=tuple(sorted(map(str, (folder / one.db_id).glob("*.sqlite")))))
-        for one in load_split(str(data), "spider_dev").examples
+        dataclasses.replace(item, suite=tuple(sorted(map(str, (folder / item.db_id).glob("*.sqlite")))))
+        for item in load_split(str(data), "spider_dev").examples
     ]
-    asked = pairs(examples, 400, seed=1)
+    requests = pairs(examples, 400, seed=1)
     with Executor(threads=2, limits=Limits(max_rows=MAX_ROWS, timeout_ms=10_000)) as executor:
         verdicts = score_predictions(
-            executor, [one for one, _ in asked], [sql for _, sql in asked], ("test_suite", "suite")
+            executor, [entry for entry, _ in requests], [sql for _, sql in requests], ("test_suite", "suite")
         )
     counts: Counter[str] = Counter()
     with closing(Reference()) as reference:
-        for (example, sql), verdict in zip(asked, verdicts, strict=True):
+        for (example, sql), verdict in zip(requests, verdicts, strict=True):
             if "suite" not in verdict.scores or verdict.status in ("timeout", "too_large"):
                 continue
             right = all(spider_agrees(reference, path, sql, example.gold_sql) for path in example.suite)

@@ -37,6 +37,6 @@ def test_numbers_equal_by_value_and_differ_from_text() -> None:
 def test_number_of_pairs_is_limited_with_differences_first() -> None:
     pairs, equal = pair_rows([(i,) for i in range(50)], [(i,) for i in range(1, 51)], 3)
     assert equal == 49
-    assert [one.row for one in pairs] == [(0,), (1,), (2,)]
+    assert [pair.row for pair in pairs] == [(0,), (1,), (2,)]
     assert pairs[0].gold == (50,)
     assert pair_rows([], [], 3) == ([], 0)

@@ -244,8 +244,8 @@ def published_r_ves(predicted: Sequence[float], gold: Sequence[float]) -> float:
     ratios = [theirs / mine for mine, theirs in zip(predicted, gold, strict=True)]
     mean = sum(ratios) / len(ratios)
     deviation = math.sqrt(sum((ratio - mean) ** 2 for ratio in ratios) / len(ratios))
-    kept = [ratio for ratio in ratios if mean - 3 * deviation < ratio < mean + 3 * deviation] or ratios
-    ratio = sum(kept) / len(kept)
+    remaining = [ratio for ratio in ratios if mean - 3 * deviation < ratio < mean + 3 * deviation] or ratios
+    ratio = sum(remaining) / len(remaining)
     if ratio >= 2:
         return math.sqrt(1.25)
     if ratio >= 1:

@@ -32,14 +32,14 @@ def test_rules_and_shares_are_never_truncated(
     monkeypatch.setenv("TERM", "xterm")
     examples = [Example(f"q{i}", f"d{i % 4}", "db", "?", "SELECT 1", difficulty=f"level-{i:02}") for i in range(count)]
     scores = {rule: float(rule == "bird") for rule in rules}
-    verdicts = [Verdict(one.uid, "SELECT 1", "ok", scores=scores) for one in examples]
+    verdicts = [Verdict(example.uid, "SELECT 1", "ok", scores=scores) for example in examples]
     records = [
         {**dataclasses.asdict(verdict), "id": verdict.uid, "answer": "", "finish_reason": "length"}
         for verdict in verdicts
     ]
-    made = tables(judged("s", "bird", examples, [records], Counts()))
+    result = tables(judged("s", "bird", examples, [records], Counts()))
     stream = Terminal()
-    for table in made:
+    for table in result:
         show_table(stream, *table)
     shown = re.sub(r"\x1b\[[0-9;]*m", "", stream.getvalue()).splitlines()
     assert any(line.split()[:3] == ["bird", "*", "100.0"] for line in shown)
@@ -48,7 +48,7 @@ def test_rules_and_shares_are_never_truncated(
     apart = [line.split() for line in shown if re.match(r" *level +of ", line)]
     assert [rule for header in apart for rule in header[2:]] == (list(rules) if count > 3 else [])
     for i in range(count if apart else 0):
-        found = [line.split() for line in shown if line.split()[:1] == [f"level-{i:02}"]]
-        assert [line[1] for line in found] == ["1"] * len(apart), "each table has the number of questions"
-        shares = [share for line in found for share in line[2:]]
+        results = [line.split() for line in shown if line.split()[:1] == [f"level-{i:02}"]]
+        assert [line[1] for line in results] == ["1"] * len(apart), "each table has the number of questions"
+        shares = [share for line in results for share in line[2:]]
         assert shares == [f"{100 * scores[rule]:.1f}" for rule in rules]

@@ -46,7 +46,7 @@ def test_counts_of_a_mixed_batch(executor: Executor, db: str) -> None:
     ]
     examples = [example for example, _ in questions]
     verdicts = score_predictions(executor, examples, [sql for _, sql in questions])
-    assert [(one.uid, one.status, one.is_right("bird")) for one in verdicts] == [
+    assert [(verdict.uid, verdict.status, verdict.is_right("bird")) for verdict in verdicts] == [
         ("q1", "ok", True),
         ("q2", "ok", False),
         ("q3", "schema_error", False),
@@ -54,7 +54,7 @@ def test_counts_of_a_mixed_batch(executor: Executor, db: str) -> None:
         ("q5", "ok", False),
         ("q6", "ok", True),
     ]
-    assert [one.gold_status for one in verdicts if not one.gold_ok] == ["schema_error"]
+    assert [item.gold_status for item in verdicts if not item.gold_ok] == ["schema_error"]
     assert validation_metrics(examples, verdicts) == {
         "accuracy": 2 / 6,
         "correct": 2.0,
@@ -93,8 +93,8 @@ def test_failing_or_empty_golds_are_dropped_with_a_reason(executor: Executor, db
         _example(str(tmp_path / "none.sqlite"), "q5", "SELECT 1"),
         _example(db, "q6", "SELECT count(*) FROM t WHERE a > 5"),
     ]
-    kept, dropped = usable_golds(executor, examples)
-    assert [example.uid for example in kept] == ["q1", "q6"]
+    remaining, dropped = usable_golds(executor, examples)
+    assert [example.uid for example in remaining] == ["q1", "q6"]
     assert dropped == [
         ("q2", "gold empty"),
         ("q3", "gold fails: schema_error"),
@@ -110,16 +110,18 @@ def test_failing_or_empty_golds_are_dropped_with_a_reason(executor: Executor, db
 )
 def test_golds_of_spider_dev_get_full_scores(executor: Executor) -> None:
     examples = load_split(os.environ["JAXRL_SQL_DATA"], "spider_dev").examples
-    numbers = validation_metrics(examples, score_predictions(executor, examples, [one.gold_sql for one in examples]))
+    numbers = validation_metrics(
+        examples, score_predictions(executor, examples, [example.gold_sql for example in examples])
+    )
     assert (numbers["correct"], numbers["count"]) == (972, 972)
 
 
 def test_other_dialects_are_translated_and_any_gold_may_match(executor: Executor, db: str) -> None:
     mysql = dataclasses.replace(_example(db, "q1", "SELECT b || '!' FROM t"), dialect="mysql")
     several = dataclasses.replace(_example(db, "q2", "SELECT 0"), other_golds=("SELECT 1", "SELECT a FROM t"))
-    asked = [mysql, mysql, several]
-    verdicts = score_predictions(executor, asked, ["SELECT CONCAT(b, '!') FROM t", "SELECT ) b", "SELECT a FROM t"])
-    assert [(one.status, one.is_right("bird")) for one in verdicts] == [
+    requests = [mysql, mysql, several]
+    verdicts = score_predictions(executor, requests, ["SELECT CONCAT(b, '!') FROM t", "SELECT ) b", "SELECT a FROM t"])
+    assert [(verdict.status, verdict.is_right("bird")) for verdict in verdicts] == [
         ("ok", True),
         ("syntax_error", False),
         ("ok", True),
@@ -141,9 +143,11 @@ def test_unasked_questions_are_scored_like_in_evaluate(executor: Executor, db: s
     answered = [Answered(("SELECT 1",), ("a",)), Answered((), fault="no room"), Answered((None,), ("c",))]
     judging = Judging(executor, ("bird",), "bird")
     verdicts = judging.verdicts(examples, answered)
-    assert [(one.status, one.scores) for one in verdicts] == [
+    assert [(verdict.status, verdict.scores) for verdict in verdicts] == [
         ("ok", {"bird": 1.0}),
         ("not_asked", {"bird": 0.0}),
         ("no_sql", {"bird": 0.0}),
     ]
-    assert [verdict_of(one).scores for one in judging.records(examples, answered)] == [one.scores for one in verdicts]
+    assert [verdict_of(item).scores for item in judging.records(examples, answered)] == [
+        record.scores for record in verdicts
+    ]

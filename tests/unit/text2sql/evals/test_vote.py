@@ -100,7 +100,7 @@ def test_curve_is_the_mean_over_subsets() -> None:
     ballot, worth = Ballot(("a",) * 4, (0, 0, 0, 1)), [1.0, 1.0, 1.0, 0.0]
     curve = vote_curve([ballot], [worth], (1, 2, 3, 4, 8), subsets=4_000)
     subsets = list(itertools.permutations(range(4), 3))
-    exact = sum(worth[choose(ballot, one).index] for one in subsets) / len(subsets)
+    exact = sum(worth[choose(ballot, subset).index] for subset in subsets) / len(subsets)
     assert curve == {
         1: pytest.approx(0.75, abs=0.03),
         2: pytest.approx(0.75, abs=0.03),
@@ -116,7 +116,7 @@ def test_pass_at_k_is_the_share_of_subsets_with_a_right_candidate() -> None:
         marks = np.arange(n) < right
         for k in range(1, n + 1):
             subsets = list(itertools.combinations(range(n), k))
-            exact = sum(marks[list(one)].any() for one in subsets) / len(subsets)
+            exact = sum(marks[list(subset)].any() for subset in subsets) / len(subsets)
             assert pass_at_k(right, n, k) == pytest.approx(exact)
     assert pass_curve([[1.0, 0.0], [0.5, 0.0, 1.0]], (1, 2, 3)) == {
         1: pytest.approx((1 / 2 + 1 / 3) / 2),

@@ -48,7 +48,7 @@ def test_records_of_lines_are_indexed(
     tmp_path_factory: pytest.TempPathFactory, records: list[Any], bom: bool, chunk: int, end: str
 ) -> None:
     path = tmp_path_factory.mktemp("lines") / "data.jsonl"
-    text = "\n\n".join(json.dumps(one, ensure_ascii=False) for one in records) + end
+    text = "\n\n".join(json.dumps(record, ensure_ascii=False) for record in records) + end
     path.write_bytes((b"\xef\xbb\xbf" if bom else b"") + text.encode())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_CHUNK", chunk)
@@ -70,11 +70,11 @@ def test_index_is_stored_next_to_the_file_and_rebuilt_after_changes(
     path = tmp_path / "data.jsonl"
     path.write_text('{"a": 1}\n{"a": "ä"}\n')
     index = open_index(path)
-    assert (len(index), index[1], [one["a"] for one in index]) == (2, {"a": "ä"}, [1, "ä"])
+    assert (len(index), index[1], [element["a"] for element in index]) == (2, {"a": "ä"}, [1, "ä"])
     index.close()
-    kept = list(tmp_path.glob(".data.jsonl.*.npy"))
-    assert len(kept) == 1
-    assert kept[0].stat().st_mode & 0o777 == 0o644
+    remaining = list(tmp_path.glob(".data.jsonl.*.npy"))
+    assert len(remaining) == 1
+    assert remaining[0].stat().st_mode & 0o777 == 0o644
     other = tmp_path / "data.jsonl.bak"
     other.write_text("{}")
     open_index(other)
@@ -87,7 +87,7 @@ def test_index_is_stored_next_to_the_file_and_rebuilt_after_changes(
     moved.write_bytes(path.read_bytes())
     assert open_index(moved).identity == before
     moved.write_bytes(b'{"a": "\xe9"}\n{"a": "\xc3\xa9"}\n')
-    assert [one["a"] for one in open_index(moved)] == ["é", "é"]
+    assert [entry["a"] for entry in open_index(moved)] == ["é", "é"]
     assert open_index(moved).identity != before
     path.write_text('{"a": 3}\nnot\n{"a": 1}\n[1]\n' + "9" * 5_000 + "\n")
     index = open_index(path)
@@ -97,7 +97,7 @@ def test_index_is_stored_next_to_the_file_and_rebuilt_after_changes(
             index[broken]
     with pytest.raises(InputError, match="record 3: expected an object, found list"):
         index[3]
-    ours = [one for one in tmp_path.glob(".data.jsonl.*.npy") if ".bak." not in one.name]
+    ours = [item for item in tmp_path.glob(".data.jsonl.*.npy") if ".bak." not in item.name]
     assert (len(ours), len(list(tmp_path.glob(".data.jsonl.bak.*.npy")))) == (1, 1)
     # A partly written file is no index.
     ours[0].write_bytes(b"")
@@ -123,9 +123,9 @@ def test_read_only_folder_has_its_index_in_the_cache(
     monkeypatch.setenv("JAXRL_SQL_CACHE", named)
     monkeypatch.chdir(tmp_path)
     assert open_index(path)[0] == {"a": 1}
-    assert [one.name for one in path.parent.iterdir()] == ["data.jsonl"]
+    assert [item.name for item in path.parent.iterdir()] == ["data.jsonl"]
     if named == "off":
-        assert [one.name for one in tmp_path.iterdir()] == ["data"]
+        assert [entry.name for entry in tmp_path.iterdir()] == ["data"]
         assert open_index(path)[0] == {"a": 1}
         return
     monkeypatch.setattr(module, "scan", lambda _: pytest.fail("looked through again"))

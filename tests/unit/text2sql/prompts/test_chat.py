@@ -103,9 +103,9 @@ def make_tokenizer(template: str | None) -> Any:
         show_progress=False,
     )
     core.train_from_iterator(["SELECT name FROM names\n\n\nwhich user model\n\n  How many"] * 9, trainer)
-    made = PreTrainedTokenizerFast(tokenizer_object=core, bos_token=START)
-    made.chat_template = template
-    return made
+    result = PreTrainedTokenizerFast(tokenizer_object=core, bos_token=START)
+    result.chat_template = template
+    return result
 
 
 @pytest.fixture(params=TEMPLATES)
@@ -117,14 +117,14 @@ def family(request: pytest.FixtureRequest) -> str:
 @pytest.mark.parametrize("talk", ["one turn", "thoughts, kept and dropped"])
 def test_prefilled_turn_follows_the_template(family: str, talk: str, begin: str) -> None:
     tokenizer = make_tokenizer(TEMPLATES[family])
-    asked = TALKS[talk][:-1]
-    opened = tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True)
-    assert render_chat(tokenizer, asked, begin=begin) == opened + begin
-    assert render_chat(tokenizer, asked) == tokenizer.apply_chat_template(asked, tokenize=False)
+    requests = TALKS[talk][:-1]
+    opened = tokenizer.apply_chat_template(requests, tokenize=False, add_generation_prompt=True)
+    assert render_chat(tokenizer, requests, begin=begin) == opened + begin
+    assert render_chat(tokenizer, requests) == tokenizer.apply_chat_template(requests, tokenize=False)
     if begin and family != "qwen3":  # its template adds an empty thought to answers without one
         last = {"role": "assistant", "content": begin.strip()}
-        going_on = tokenizer.apply_chat_template([*asked, last], continue_final_message=True, tokenize=False)
-        assert render_chat(tokenizer, asked, begin=begin.strip()) == going_on
+        going_on = tokenizer.apply_chat_template([*requests, last], continue_final_message=True, tokenize=False)
+        assert render_chat(tokenizer, requests, begin=begin.strip()) == going_on
 
 
 @pytest.mark.parametrize("talk", TALKS)
@@ -211,16 +211,16 @@ def test_switch_missing_from_the_template_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("template", "messages", "said"),
+    ("template", "messages", "output"),
     [
         (None, [ASK], "needs a tokenizer with a chat template"),
         (TURNS, [ASK, ASK], "roles must alternate"),
         (CHATML, [], "at least one message"),
     ],
 )
-def test_template_error_is_reported_in_one_line(template: str | None, messages: Any, said: str) -> None:
+def test_template_error_is_reported_in_one_line(template: str | None, messages: Any, output: str) -> None:
     tokenizer = make_tokenizer(template and template)
-    with pytest.raises(InputError, match=said) as caught:
+    with pytest.raises(InputError, match=output) as caught:
         render_chat(tokenizer, messages)
     assert "\n" not in str(caught.value)
 

@@ -62,13 +62,13 @@ CHAT = RECIPES["arctic"].style("chat", template="generic")
 
 
 def test_compact_text(examples: list[Example]) -> None:
-    made = make_prompts(examples, COMPACT, Words(), 1000)
+    prompts = make_prompts(examples, COMPACT, Words(), 1000)
     schema = "dept(id)\nemps(nick, dept=dept.id)\n\n"
-    assert [prompt.text for prompt in made.prompts] == [
+    assert [prompt.text for prompt in prompts.prompts] == [
         schema + "Q: How many?\nSQL:",
         schema + "Q: Which? (a hint)\nSQL:",
     ]
-    assert [prompt.uid for prompt in made.prompts] == ["q1", "q2"]
+    assert [prompt.uid for prompt in prompts.prompts] == ["q1", "q2"]
 
 
 def test_parts_join_to_the_prompt_and_schemas_are_shared(examples: list[Example]) -> None:
@@ -94,11 +94,11 @@ def test_demonstration_is_the_answer_if_present(examples: list[Example], name: s
 
 def test_oversized_prompt_is_skipped_with_a_reason(examples: list[Example]) -> None:
     lengths = [len(prompt.token_ids) for prompt in make_prompts(examples, COMPACT, Words(), 1000).prompts]
-    made = make_prompts(examples, COMPACT, Words(), lengths[0])
+    prompts = make_prompts(examples, COMPACT, Words(), lengths[0])
     assert lengths[0] < lengths[1]
-    assert [example.uid for example in made.examples] == ["q1"]
-    assert made.skipped == (("q2", f"prompt over {lengths[0]} tokens"),)
-    assert len(made.skipped) == 1
+    assert [example.uid for example in prompts.examples] == ["q1"]
+    assert prompts.skipped == (("q2", f"prompt over {lengths[0]} tokens"),)
+    assert len(prompts.skipped) == 1
     assert make_prompt(examples[0], COMPACT, Words(), lengths[0] - 1) is None
 
 
@@ -140,15 +140,15 @@ def test_prompt_equals_the_text_encoded_by_transformers(
 ) -> None:
     """The comparison is by text, as parts are tokenized separately; it includes the tokenizer's own start tokens."""
     tokenizer = begun_tokenizer(tmp_path, bos)
-    made = make_prompts(examples, style, tokenizer, 10_000).prompts
-    for prompt, (schema, question) in zip(made, [message_texts(one, style) for one in examples], strict=True):
+    result = make_prompts(examples, style, tokenizer, 10_000).prompts
+    for prompt, (schema, question) in zip(result, [message_texts(example, style) for example in examples], strict=True):
         theirs = tokenizer(schema + question)["input_ids"]
         assert tokenizer.decode(prompt.token_ids) == tokenizer.decode(theirs) == prompt.text
         assert list(prompt.token_ids).count(tokenizer.bos_token_id) == theirs.count(tokenizer.bos_token_id) == bool(bos)
     taught = supervise(examples, [style], tokenizer, 0, 10_000, 10_000)
     parts = Encoder(style, tokenizer).encode(examples[0])
     for schema_ids in (*taught.schemas, parts.schema_ids):
-        assert schema_ids == made[0].token_ids[: len(schema_ids)]
+        assert schema_ids == result[0].token_ids[: len(schema_ids)]
     assert tokenizer.bos_token_id not in (*taught.answers[0].token_ids, *parts.question_ids)
 
 
@@ -173,8 +173,8 @@ def test_chat_starts_like_its_template(examples: list[Example], tmp_path: Path, 
     template = begin + "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}<assistant>"
     tokenizer = begun_tokenizer(tmp_path, template=template)
     (prompt,) = make_prompts(examples[:1], CHAT, tokenizer, 10_000).prompts
-    said = [{"role": "user", "content": "".join(message_texts(examples[0], CHAT))}]
-    theirs = tokenizer.apply_chat_template(said, add_generation_prompt=True, return_dict=False)
+    output = [{"role": "user", "content": "".join(message_texts(examples[0], CHAT))}]
+    theirs = tokenizer.apply_chat_template(output, add_generation_prompt=True, return_dict=False)
     assert tokenizer.decode(prompt.token_ids) == tokenizer.decode(theirs)
     assert list(prompt.token_ids).count(tokenizer.bos_token_id) == theirs.count(tokenizer.bos_token_id) == bool(begin)
 

@@ -39,7 +39,7 @@ class Letters:
     ) -> str:
         assert not tokenize
         assert add_generation_prompt
-        return "".join(f"[{one['role']}] {one['content']}\n" for one in messages) + "[assistant] "
+        return "".join(f"[{message['role']}] {message['content']}\n" for message in messages) + "[assistant] "
 
 
 @pytest.fixture
@@ -51,10 +51,10 @@ def folder(tmp_path: Path) -> Path:
         with closing(sqlite3.connect(path)) as connection:
             connection.executescript(f"CREATE TABLE {name}(id, age); INSERT INTO {name} VALUES (1, 2)")
         lines += [
-            {"id": f"{name}{i}", "db_id": name, "question": one, "sql": f"SELECT {i} FROM {name};"}
-            for i, one in enumerate(questions)
+            {"id": f"{name}{i}", "db_id": name, "question": question, "sql": f"SELECT {i} FROM {name};"}
+            for i, question in enumerate(questions)
         ]
-    (tmp_path / "train" / "questions.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    (tmp_path / "train" / "questions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return tmp_path
 
 
@@ -83,7 +83,7 @@ def test_most_similar_questions_of_other_databases_are_shown(
     choose = choose_shots(data_of(folder))
     assert choose is not None
     shown = choose(dataclasses.replace(example(folder, question), db_id=db_id))
-    assert [one.uid for one in shown] == uids
+    assert [item.uid for item in shown] == uids
 
 
 def test_examples_precede_the_schema_in_the_same_form(folder: Path) -> None:
@@ -119,28 +119,28 @@ def test_examples_have_the_thought_that_a_template_opens(folder: Path, begin: st
 
 def test_training_filtering_and_inference_have_equal_prompts(folder: Path) -> None:
     config = TrainConfig(data=data_of(folder))
-    asked = example(folder, "How many cages are there?")
+    requests = example(folder, "How many cages are there?")
     tokenizer = Letters()
     style = compact_style()._replace(shots=choose_shots(config.data))
-    (prompt,) = make_prompts([asked], style, tokenizer, 1000).prompts
-    taught = supervise([asked], [style], tokenizer, 0, 1000, 1000)
+    (prompt,) = make_prompts([requests], style, tokenizer, 1000).prompts
+    taught = supervise([requests], [style], tokenizer, 0, 1000, 1000)
     assert taught.schemas[0] + taught.answers[0].token_ids[: len("Q: How many cages are there?\nSQL:")] == (
         prompt.token_ids
     )
-    assert ask(config, [asked]).prompts[0].text == prompt.text
+    assert ask(config, [requests]).prompts[0].text == prompt.text
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         ({"dir": "nowhere"}, "nowhere does not exist: set data.source, data.dir and data.train"),
         ({"select.limit_train": 2}, "all 2 training questions are on zoo, the database of q"),
         ({"stream_above": 1}, "has over data.stream_above=1"),
     ],
 )
-def test_unusable_examples_are_reported_in_one_line(folder: Path, change: dict[str, object], words: str) -> None:
+def test_unusable_examples_are_reported_in_one_line(folder: Path, change: dict[str, object], message: str) -> None:
     data = changed(data_of(folder), change)
-    with pytest.raises(InputError, match=words) as caught:
+    with pytest.raises(InputError, match=message) as caught:
         choose_shots(data)(example(folder, "How many?"))  # type: ignore[misc]
     assert "\n" not in str(caught.value)
 

@@ -34,9 +34,9 @@ def example(tmp_path: Path) -> Example:
 @pytest.mark.parametrize("name", sorted(RENDERERS))
 def test_each_mode_has_an_example(example: Example, name: str) -> None:
     shown = RENDERERS[name](example, read_schema(example.db_path))
-    found = re.search(rf"^`{name}`.*?\n\n```\w*\n(.*?)\n```", PAGE, re.DOTALL | re.MULTILINE)
-    assert found is not None
-    assert shown == found[1]
+    result = re.search(rf"^`{name}`.*?\n\n```\w*\n(.*?)\n```", PAGE, re.DOTALL | re.MULTILINE)
+    assert result is not None
+    assert shown == result[1]
 
 
 class Characters:

@@ -50,13 +50,13 @@ def text_of(name: str, example: Example, thinking: str = "template") -> str:
 
 def parts_in_order(text: str, parts: list[str]) -> list[str]:
     """Return the parts that follow one another in the text: all of them if their order is right."""
-    found, at = [], 0
+    result, at = [], 0
     for part in parts:
         where = text.find(part, at)
         if where >= 0:
-            found.append(part)
+            result.append(part)
             at = where + len(part)
-    return found
+    return result
 
 
 OMNISQL = ["[user]Task Overview:", "Database Engine:\nSQLite", "Database Schema:\nCREATE TABLE", "CREATE TABLE emps"]
@@ -101,11 +101,11 @@ def test_no_schema_and_single_turn_omit_their_parts(examples: list[Example]) -> 
 
 @pytest.mark.parametrize("name", ["skyrl_sql", "skyrl_sql_no_schema", "skyrl_sql_single", "think2sql"])
 def test_model_with_native_thinking_gets_no_thought_tag(name: str, examples: list[Example]) -> None:
-    told, left = (text_of(name, examples[0], thinking) for thinking in ("template", "think"))
+    output, left = (text_of(name, examples[0], thinking) for thinking in ("template", "think"))
     tags = ("<think>", "<reasoning>")
-    assert any(tag in told for tag in tags)
+    assert any(tag in output for tag in tags)
     assert not any(tag in left for tag in tags)
-    assert len(left) < len(told)
+    assert len(left) < len(output)
 
 
 def test_every_shipped_template_loads_and_every_recipe_has_its_own() -> None:
@@ -181,7 +181,7 @@ def test_template_file_replaces_the_recipes(tmp_path: Path, examples: list[Examp
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "output"),
     [
         ("{% block user %}\n{{ questoin }}{% endblock %}", r"line 2: unknown placeholder 'questoin'; .* question"),
         (
@@ -204,10 +204,10 @@ def test_template_file_replaces_the_recipes(tmp_path: Path, examples: list[Examp
         ("{% block user %}{{ question|nothing }}{% endblock %}", "filter 'nothing'"),
     ],
 )
-def test_invalid_template_is_refused_in_one_line(text: str, said: str, tmp_path: Path) -> None:
+def test_invalid_template_is_refused_in_one_line(text: str, output: str, tmp_path: Path) -> None:
     path = tmp_path / "bad.jinja"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(InputError, match=said) as caught:
+    with pytest.raises(InputError, match=output) as caught:
         read_template(str(path))
     assert "\n" not in str(caught.value)
     assert str(path) in str(caught.value)

@@ -71,7 +71,7 @@ def set_of(folder: Path, golds: dict[str, str], split: str = "train") -> DataCon
     for uid in golds:
         make(folder / split / "databases" / uid / f"{uid}.sqlite")
     lines = [{"id": uid, "db_id": uid, "question": f"{uid}?", "sql": sql} for uid, sql in golds.items()]
-    (folder / split / "questions.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    (folder / split / "questions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return DataConfig(source="folder", dir=str(folder), train=split, evals=[split], hide=[*HIDE])
 
 
@@ -94,28 +94,30 @@ def test_prompt_contains_nothing_of_a_hidden_column(path: str, form: str, matche
     )
     style = find_recipe("omnisql").endpoint_style(data)
     text = "".join(message_texts(example(path), style))
-    asked = "".join(message_texts(dataclasses.replace(example(path), question=QUESTION), style)).replace(QUESTION, "")
-    for shown in (text, asked):
+    requests = "".join(message_texts(dataclasses.replace(example(path), question=QUESTION), style)).replace(
+        QUESTION, ""
+    )
+    for shown in (text, requests):
         assert "users" in shown
         assert not [word for word in SECRETS if word in shown.lower()]
 
 
 def test_hidden_values_are_not_retrieved_and_not_cached_on_disk(path: str, tmp_path: Path) -> None:
     pytest.importorskip("bm25s")
-    asked = dataclasses.replace(example(path), question=QUESTION)
-    assert set(find_values(asked, 20)) == {("users", "name", "Ann"), ("orders", "city", "Berlin")}
+    requests = dataclasses.replace(example(path), question=QUESTION)
+    assert set(find_values(requests, 20)) == {("users", "name", "Ann"), ("orders", "city", "Berlin")}
     assert ("users", "Password_Hash") not in read_values(path, HIDE)
-    files = [one for one in (tmp_path / "cache").rglob("*") if one.is_file()]
+    files = [item for item in (tmp_path / "cache").rglob("*") if item.is_file()]
     assert files
-    assert not [one for one in files if b"secret" in one.read_bytes()]
-    whole = find_values(dataclasses.replace(asked, hide=()), 20)
+    assert not [file for file in files if b"secret" in file.read_bytes()]
+    whole = find_values(dataclasses.replace(requests, hide=()), 20)
     assert ("users", "Password_Hash", "topsecret one") in whole
 
 
 def test_view_of_a_hidden_column_is_not_linked(path: str) -> None:
     pytest.importorskip("bm25s")
-    one = dataclasses.replace(example(path), question="Which logins and people have a password hash?")
-    names = {table.name for table in link(one, read_schema(path, HIDE), lambda _: True).tables}
+    item = dataclasses.replace(example(path), question="Which logins and people have a password hash?")
+    names = {table.name for table in link(item, read_schema(path, HIDE), lambda _: True).tables}
     assert names == {"users", "orders", "people"}
 
 
@@ -132,16 +134,16 @@ def test_question_with_a_hidden_column_in_its_gold_is_skipped_with_the_reason(tm
         "broken": "SELECT nothing FROM users",
     }
     data = set_of(tmp_path, golds)
-    found = training_questions(data, DatabasesConfig())
-    assert [(one.uid, one.hide) for one in found.examples] == [("fine", HIDE), ("broken", HIDE)]
-    reasons = dict(found.skipped)
+    result = training_questions(data, DatabasesConfig())
+    assert [(entry.uid, entry.hide) for entry in result.examples] == [("fine", HIDE), ("broken", HIDE)]
+    reasons = dict(result.skipped)
     assert reasons["star"] == "gold refused: access to users.Password_Hash is prohibited: it is hidden"
     assert (reasons["where"], "audit" in reasons["table"]) == (reasons["star"], True)
     config = load_config(EvaluateConfig, None, [f"evaluate.data=[{tmp_path}/train]", f"data.hide=[{','.join(HIDE)}]"])
     notes: list[str] = []
-    (one,) = open_sets(config.evaluate, config.recipe, config.executor, config.data.hide, notes)
-    assert [example.uid for example in one.examples] == ["fine", "broken"]
-    assert one.counts.left_out == 3
+    (item,) = open_sets(config.evaluate, config.recipe, config.executor, config.data.hide, notes)
+    assert [example.uid for example in item.examples] == ["fine", "broken"]
+    assert item.counts.left_out == 3
     assert any("skipped 2 (gold refused: access to users.Password_Hash" in note for note in notes)
     with pytest.raises(InputError, match=r"no question is left; star: gold refused: access to users.Password_Hash"):
         training_questions(set_of(tmp_path / "all", {"star": golds["star"]}), DatabasesConfig())
@@ -160,11 +162,11 @@ def test_examples_with_hidden_columns_in_their_sql_are_not_shown(tmp_path: Path)
     choose = choose_shots(data)
     assert choose is not None
     shown = choose(Example("q", "x", "", "star?", ""))
-    assert [(one.uid, one.hide) for one in shown] == [("other", HIDE), ("fine", HIDE)]
+    assert [(item.uid, item.hide) for item in shown] == [("other", HIDE), ("fine", HIDE)]
 
 
 @pytest.mark.parametrize(
-    ("hide", "words"),
+    ("hide", "message"),
     [
         (["users.pasword_hash"], "no table or column users.pasword_hash; the nearest is users.Password_Hash"),
         (["user.password_hash"], "no table or column user.password_hash; the nearest is users.Password_Hash"),
@@ -173,8 +175,8 @@ def test_examples_with_hidden_columns_in_their_sql_are_not_shown(tmp_path: Path)
         ([""], "no table or column ; the nearest is"),
     ],
 )
-def test_unknown_name_is_refused_with_the_nearest(path: str, hide: list[str], words: str) -> None:
-    with pytest.raises(InputError, match=words):
+def test_unknown_name_is_refused_with_the_nearest(path: str, hide: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
         check_hide(hide, [path])
     check_hide(["USERS.id", "orders"], [path, path])
 
@@ -192,9 +194,9 @@ def test_names_distinct_in_sqlite_are_kept_distinct(tmp_path: Path) -> None:
 
 def test_other_engines_and_streamed_sets_are_refused(tmp_path: Path) -> None:
     server = Example("q", "d", "", "", "SELECT 1", dialect="postgresql", engine_url="postgresql://u@h:1/d")
-    words = r"is for SQLite files, and .*GRANT SELECT \(…\) ON users TO reader.*--leave-out users.password_hash"
-    for call in (hide_in_example, lambda one, hide: hide_in_benchmark(Benchmark("x", "bird", (one,)), hide)):
-        with pytest.raises(InputError, match=words):
+    message = r"is for SQLite files, and .*GRANT SELECT \(…\) ON users TO reader.*--leave-out users.password_hash"
+    for call in (hide_in_example, lambda item, hide: hide_in_benchmark(Benchmark("x", "bird", (item,)), hide)):
+        with pytest.raises(InputError, match=message):
             call(server, HIDE)
     data = set_of(tmp_path, {f"q{i}": "SELECT name FROM users" for i in range(4)})
     copies = dataclasses.replace(data, dialects=DialectsConfig(0.5, postgresql=0.5))
@@ -207,10 +209,10 @@ def test_other_engines_and_streamed_sets_are_refused(tmp_path: Path) -> None:
 
 def test_executor_and_timing_executor_refuse_hidden_columns(path: str) -> None:
     with make_executor(ExecutorConfig(), HIDE) as executor, timing_executor(executor) as timer:
-        for one in (executor, timer):
-            assert one.execute(path, "SELECT * FROM users").status == "forbidden"
-            assert one.execute(path, "SELECT 1 FROM audit").status == "forbidden"
-            assert one.execute(path, "SELECT name FROM users").status == "ok"
+        for item in (executor, timer):
+            assert item.execute(path, "SELECT * FROM users").status == "forbidden"
+            assert item.execute(path, "SELECT 1 FROM audit").status == "forbidden"
+            assert item.execute(path, "SELECT name FROM users").status == "ok"
 
 
 def test_journal_records_hidden_columns_and_a_model_does_not() -> None:

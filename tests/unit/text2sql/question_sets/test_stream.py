@@ -43,9 +43,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 def open_streamed(folder: Path, split: str = "", above: int = 0) -> Streamed:
-    found = open_stream(folder, split, above)
-    assert found is not None
-    return found
+    stream = open_stream(folder, split, above)
+    assert stream is not None
+    return stream
 
 
 @pytest.mark.parametrize("as_list", [True, False], ids=["list", "lines"])
@@ -57,16 +57,16 @@ def test_streamed_set_equals_the_loaded_one(folder: Path, as_list: bool) -> None
     streamed = open_streamed(folder)
     assert (len(streamed), tuple(streamed)) == (20, load_benchmark(folder).examples)
     assert streamed[-1] == streamed[19]
-    assert [one.uid for one in streamed[3:5]] == ["synsql_3", "synsql_4"]
+    assert [item.uid for item in streamed[3:5]] == ["synsql_3", "synsql_4"]
     with pytest.raises(IndexError):
         streamed[20]
     prompts = stream_prompts(streamed, compact_style(), Bytes(), 1000)
-    made = make_prompts(load_benchmark(folder).examples, compact_style(), Bytes(), 1000)
-    assert (tuple(prompts.examples), tuple(prompts.prompts)) == (made.examples, made.prompts)
+    result = make_prompts(load_benchmark(folder).examples, compact_style(), Bytes(), 1000)
+    assert (tuple(prompts.examples), tuple(prompts.prompts)) == (result.examples, result.prompts)
     assert prompts.streamed == (streamed.identity, 1000)
-    assert [one.uid for one in prompts.sample(5)] == [f"synsql_{i}" for i in (0, 4, 8, 12, 16)]
-    assert prompts.lengths() == [*(len(one.token_ids) for one in made.prompts), 1000]
-    assert (made.sample(5), len(made.lengths())) == (made.prompts, 20)
+    assert [entry.uid for entry in prompts.sample(5)] == [f"synsql_{i}" for i in (0, 4, 8, 12, 16)]
+    assert prompts.lengths() == [*(len(prompt.token_ids) for prompt in result.prompts), 1000]
+    assert (result.sample(5), len(result.lengths())) == (result.prompts, 20)
 
 
 def test_user_and_plain_sets_are_streamed_too(folder: Path) -> None:
@@ -74,7 +74,7 @@ def test_user_and_plain_sets_are_streamed_too(folder: Path) -> None:
     (plain / "databases").mkdir(parents=True)
     for i in range(3):
         (plain / f"databases/d{i}").symlink_to(folder / f"databases/d{i}")
-    questions = [{"id": f"q{i}", **one} for i, one in enumerate(records(4))]
+    questions = [{"id": f"q{i}", **record} for i, record in enumerate(records(4))]
     questions[1]["dialect"] = "none"
     questions[2] |= {"difficulty": 3, "evidence": " e ", "reasoning": "r", "other_sql": ["SELECT 9"]}
     text = "\n".join(map(json.dumps, questions))
@@ -107,15 +107,15 @@ def test_unusable_record_is_replaced_by_the_next(folder: Path) -> None:
     bad[3]["question"] = ""
     bad[7]["question"] = "long " * 100
     (folder / "data.json").write_text(json.dumps(bad))
-    streamed, told = open_streamed(folder), []
-    streamed.tell = told.append
-    assert [one.uid for one in streamed] == [f"synsql_{i}" for i in (0, 1, 4, 4, 4, 5, 6, 7)]
-    assert told[0].startswith("skipped record 2 (no database gone), 1 of those read so far")
-    assert len(told) == 2
+    streamed, output = open_streamed(folder), []
+    streamed.tell = output.append
+    assert [item.uid for item in streamed] == [f"synsql_{i}" for i in (0, 1, 4, 4, 4, 5, 6, 7)]
+    assert output[0].startswith("skipped record 2 (no database gone), 1 of those read so far")
+    assert len(output) == 2
     assert dict(streamed.skipped) == {"no database gone": 1, "no question": 1}
-    made = stream_prompts(streamed, compact_style(), Bytes(), 100)
-    assert [one.uid for one in made.examples] == [one.uid for one in made.prompts]
-    assert made.examples[7].uid == "synsql_0"
+    result = stream_prompts(streamed, compact_style(), Bytes(), 100)
+    assert [entry.uid for entry in result.examples] == [example.uid for example in result.prompts]
+    assert result.examples[7].uid == "synsql_0"
     assert streamed.skipped["prompt over 100 tokens"] == 1
     none = stream_prompts(streamed, compact_style(), Bytes(), 3)
     with pytest.raises(InputError, match=r"none of the 8 records from 5 on can be used"):
@@ -125,19 +125,21 @@ def test_unusable_record_is_replaced_by_the_next(folder: Path) -> None:
 def test_record_without_an_id_is_replaced_by_the_next_if_the_first_has_an_id(folder: Path) -> None:
     path = folder / "train.jsonl"
     ids = ("a", None, "c")
-    path.write_text("".join(json.dumps(one | {"id": uid}) + "\n" for one, uid in zip(records(3), ids, strict=True)))
+    path.write_text(
+        "".join(json.dumps(record | {"id": uid}) + "\n" for record, uid in zip(records(3), ids, strict=True))
+    )
     streamed = open_streamed(folder, "train")
-    assert [one.uid for one in streamed] == ["a", "c", "c"]
+    assert [item.uid for item in streamed] == ["a", "c", "c"]
     assert streamed.skipped == {"no id": 1}
 
 
 def test_cache_of_records_is_limited(folder: Path) -> None:
     (folder / "data.json").write_text(json.dumps(records(50)))
     whole = open_streamed(folder)
-    streamed = Streamed(whole.lines, whole.records, lambda one: dataclasses.replace(one, dialect="mysql"), 40, 4)
-    assert {one.dialect for one in streamed} == {"mysql"}
+    streamed = Streamed(whole.lines, whole.records, lambda item: dataclasses.replace(item, dialect="mysql"), 40, 4)
+    assert {entry.dialect for entry in streamed} == {"mysql"}
     assert streamed._read.cache_info().currsize == 4
-    assert [one.uid for one in whole.sample(5)] == [f"synsql_{i}" for i in (0, 10, 20, 30, 40)]
+    assert [element.uid for element in whole.sample(5)] == [f"synsql_{i}" for i in (0, 10, 20, 30, 40)]
     assert list(spread(3, 10)) == [0, 1, 2]
 
 
@@ -164,15 +166,19 @@ def test_training_streams_sets_above_the_limit(folder: Path) -> None:
         assert streamed_questions(changed(data, change), databases) is None
     some = streamed_questions(changed(data, {"stream_above": 3, "select.limit_train": 4}), databases)
     assert some is not None
-    assert [one.uid for one in some] == [f"synsql_{i}" for i in range(4)]
+    assert [entry.uid for entry in some] == [f"synsql_{i}" for i in range(4)]
     assert some.identity != streamed.identity
-    some.check = lambda one: "gold empty" if one.uid == "synsql_1" else ""
+    some.check = lambda item: "gold empty" if item.uid == "synsql_1" else ""
     some._read.cache_clear()
-    assert [one.uid for one in some] == [f"synsql_{i}" for i in (0, 2, 2, 3)]
+    assert [element.uid for element in some] == [f"synsql_{i}" for i in (0, 2, 2, 3)]
     assert dict(some.skipped) == {"gold empty": 1}
     (folder / "ids").write_text("synsql_7\nsynsql_2\nsynsql_5\n")
-    kept = changed(data, {"select.include_ids": str(folder / "ids")})
-    assert streamed_questions(kept, databases) is None
-    assert [one.uid for one in training_questions(kept, databases).examples] == ["synsql_2", "synsql_5", "synsql_7"]
-    first = training_questions(changed(kept, {"select.limit_train": 1}), databases).examples
+    remaining = changed(data, {"select.include_ids": str(folder / "ids")})
+    assert streamed_questions(remaining, databases) is None
+    assert [example.uid for example in training_questions(remaining, databases).examples] == [
+        "synsql_2",
+        "synsql_5",
+        "synsql_7",
+    ]
+    first = training_questions(changed(remaining, {"select.limit_train": 1}), databases).examples
     assert [one.uid for one in first] == ["synsql_2"]

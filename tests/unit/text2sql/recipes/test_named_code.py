@@ -34,7 +34,7 @@ def test_recipe_is_loaded_from_its_file_or_module() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "message"),
     [
         ("nowhere.py:MINE", r"recipe='nowhere.py:MINE' cannot be imported: .*nowhere.py"),
         ("no.such.module:MINE", "cannot be imported: No module named 'no'"),
@@ -43,8 +43,8 @@ def test_recipe_is_loaded_from_its_file_or_module() -> None:
         ("mine", "nor FILE.py:NAME of your own recipe"),
     ],
 )
-def test_object_that_is_no_recipe_is_refused_in_one_line(name: str, words: str) -> None:
-    with pytest.raises(InputError, match=words) as caught:
+def test_object_that_is_no_recipe_is_refused_in_one_line(name: str, message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
         find_recipe(name)
     assert "\n" not in str(caught.value)
 
@@ -56,9 +56,9 @@ def test_file_that_is_not_python_is_refused(tmp_path: Path) -> None:
 
 
 def test_model_does_not_load_a_recipe_named_only_by_its_run(run: Path) -> None:
-    for given in (run, run / "model"):
+    for arguments in (run, run / "model"):
         with pytest.raises(InputError, match=f"recipe of its own.*recipe={OWN}"):
-            load_config(EvaluateConfig, None, (), defaults_for(str(given)))
+            load_config(EvaluateConfig, None, (), defaults_for(str(arguments)))
     beneath = defaults_for(str(run))
     assert load_config(EvaluateConfig, None, [f"recipe={OWN}"], beneath).recipe == OWN
     assert load_config(EvaluateConfig, None, (), beneath, {"recipe": OWN}).recipe == OWN

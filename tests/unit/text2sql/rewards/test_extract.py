@@ -101,7 +101,7 @@ def test_sql_blocks(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "result"),
     [
         ("<a>x</a> <a> y </a>", ["x", " y "]),
         ("<a><a>x</a></a>", ["<a>x"]),
@@ -110,9 +110,9 @@ def test_sql_blocks(name: str) -> None:
         ("", []),
     ],
 )
-def test_enclosed(text: str, found: list[str]) -> None:
-    assert enclosed(text, "<a>", "</a>") == found
-    assert last_enclosed(text, "<a>", "</a>") == (found[-1].strip() if found else "")
+def test_enclosed(text: str, result: list[str]) -> None:
+    assert enclosed(text, "<a>", "</a>") == result
+    assert last_enclosed(text, "<a>", "</a>") == (result[-1].strip() if result else "")
 
 
 def test_observations_are_not_the_policys_text() -> None:

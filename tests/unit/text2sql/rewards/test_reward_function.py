@@ -30,7 +30,7 @@ def test_function_gets_the_answer_and_its_question(executor: Executor, db: str) 
         return 0.0
 
     score_with(executor, db, keep, TEXT, "no query", [("assistant", "<think>"), ("environment", "[rows]")])
-    assert [(one.text, one.sql, one.status, one.example.uid) for one in seen] == [
+    assert [(item.text, item.sql, item.status, item.example.uid) for item in seen] == [
         (TEXT, RIGHT, "ok", "q0"),
         ("no query", None, "no_sql", "q1"),
         ("<think>[rows]", None, "no_sql", "q2"),

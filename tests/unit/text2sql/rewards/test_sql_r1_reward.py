@@ -152,38 +152,38 @@ def rows(path: Path, values: str) -> str:
 
 def correct(executor: Executor, name: str, example: Example, sqls: list[str]) -> list[float]:
     rewards = RECIPES[name].score(executor, [example] * len(sqls), [form(sql) for sql in sqls])
-    return [one.parts["correct"] for one in rewards]
+    return [reward.parts["correct"] for reward in rewards]
 
 
 def test_all_databases_of_the_suite_must_agree(executor: Executor, tmp_path: Path) -> None:
-    own, variant = rows(tmp_path / "a.sqlite", "(1), (2)"), rows(tmp_path / "suite" / "a_0.sqlite", "(1), (2), (3)")
+    local, variant = rows(tmp_path / "a.sqlite", "(1), (2)"), rows(tmp_path / "suite" / "a_0.sqlite", "(1), (2), (3)")
     gold = "SELECT x FROM t"
     sqls = [gold, "SELECT x FROM t WHERE x < 3", "SELECT 1 UNION ALL SELECT 2"]
-    example = Example("q", "a", own, "?", gold, suite=(own, variant))
+    example = Example("q", "a", local, "?", gold, suite=(local, variant))
     assert correct(executor, "sql_r1", example, sqls) == [1.0, 0.0, 0.0]
     assert correct(executor, "arctic", example, sqls) == [1.0, 1.0, 1.0]  # by the question's own database alone
 
 
 def test_neighbouring_database_is_no_variant(executor: Executor, tmp_path: Path) -> None:
     """All databases may be in one folder: those of other questions have other tables, and no answer runs there."""
-    own = rows(tmp_path / "dev" / "database" / "a.sqlite", "(1), (2)")
+    local = rows(tmp_path / "dev" / "database" / "a.sqlite", "(1), (2)")
     with closing(sqlite3.connect(tmp_path / "dev" / "database" / "b.sqlite")) as connection:
         connection.execute("CREATE TABLE other(y)")
     questions = [{"db_id": "a", "question": "Which?", "query": "SELECT x FROM t"}]
     (tmp_path / "dev" / "dev.json").write_text(json.dumps(questions), encoding="utf-8")
     (example,) = load_split(tmp_path / "dev", "dev").examples
-    assert (example.db_path, example.suite) == (own, ())
+    assert (example.db_path, example.suite) == (local, ())
     recipe = RECIPES["sql_r1"]
     answers = [form("SELECT x FROM t"), form("SELECT 3")]
     scored = recipe.collect(recipe.submit(executor, [example] * 2, answers, recipe.style("chat")))
-    assert [(one.trusted, one.reward.parts["correct"]) for one in scored] == [(True, 1.0), (True, 0.0)]
+    assert [(item.trusted, item.reward.parts["correct"]) for item in scored] == [(True, 1.0), (True, 0.0)]
 
 
 def test_training_on_the_plain_form_finds_the_variants(tmp_path: Path) -> None:
-    own = rows(tmp_path / "dev" / "databases" / "a" / "a.sqlite", "(1)")
+    local = rows(tmp_path / "dev" / "databases" / "a" / "a.sqlite", "(1)")
     beside = rows(tmp_path / "dev" / "databases" / "a" / "a_0.sqlite", "(1), (2)")
     suite = rows(tmp_path / "dev_testsuite" / "databases" / "a" / "one.sqlite", "(3)")
     question = {"id": "q", "db_id": "a", "question": "Which?", "sql": "SELECT x FROM t"}
     (tmp_path / "dev" / "questions.jsonl").write_text(json.dumps(question) + "\n", encoding="utf-8")
     (example,) = load_split(tmp_path, "dev").examples
-    assert example.suite == (own, beside, suite)
+    assert example.suite == (local, beside, suite)

@@ -100,8 +100,8 @@ def test_evaluation_excludes_predictions_without_a_verdict(executor: Executor, t
 
 def test_question_without_verdicts_has_no_rate() -> None:
     examples = [Example(str(i), "db", "db.sqlite", "?", "SELECT 1") for i in range(2)]
-    kept, dropped = by_rate(examples, {"0": (1, 2), "1": (0, 0)}, 0.0, 1.0)
-    assert [example.uid for example in kept] == ["0"]
+    remaining, dropped = by_rate(examples, {"0": (1, 2), "1": (0, 0)}, 0.0, 1.0)
+    assert [example.uid for example in remaining] == ["0"]
     assert [(question.uid, question.reason) for question in dropped] == [("1", "no verdict on its answers")]
 
 

@@ -52,12 +52,12 @@ def test_profile_shows_descriptions_before_values(path: Path) -> None:
 
 def test_descriptions_are_shown_unless_they_repeat_the_name(path: Path) -> None:
     describe(path, FIRST.encode())
-    found = read_descriptions(path)
-    assert found.faults == ()
-    assert found.columns["school", "ncesdist"] == (
+    descriptions = read_descriptions(path)
+    assert descriptions.faults == ()
+    assert descriptions.columns["school", "ncesdist"] == (
         "National Center for Educational Statistics district number", "", "integer", "1 is none",
     )  # fmt: skip
-    assert omnisql(read_schema(path), read_values(path), found) == (
+    assert omnisql(read_schema(path), read_values(path), descriptions) == (
         "CREATE TABLE School (\n"
         "    CDSCode TEXT, -- example: ['01']\n"
         "    `Academic  Year` TEXT, -- the year, as in 2014-2015, example: ['2014-2015']\n"
@@ -90,12 +90,12 @@ def test_descriptions_are_read_in_any_encoding(path: Path, encoding: str) -> Non
 def test_faulty_files_are_reported_and_the_others_read(path: Path, content: bytes, fault: str) -> None:
     describe(path, FIRST.encode())
     faulty = describe(path, content, "zoo.csv")
-    found = read_descriptions(path)
-    assert len(found.faults) == 1
-    assert found.faults[0].startswith(f"{faulty}: {fault}")
-    assert found.of("School", "free_meals") == "Free Meals (K-12)"
-    made = make_prompts([Example("q", "d", str(path), "Q?", "SELECT 1")] * 2, compact_style(), Letters(), 1000)
-    assert made.faults == found.faults
+    descriptions = read_descriptions(path)
+    assert len(descriptions.faults) == 1
+    assert descriptions.faults[0].startswith(f"{faulty}: {fault}")
+    assert descriptions.of("School", "free_meals") == "Free Meals (K-12)"
+    prompts = make_prompts([Example("q", "d", str(path), "Q?", "SELECT 1")] * 2, compact_style(), Letters(), 1000)
+    assert prompts.faults == descriptions.faults
 
 
 class Letters:
@@ -111,16 +111,19 @@ def test_rows_before_a_fault_and_ragged_rows_are_read(path: Path) -> None:
             HEAD + "plain,,first\nfree_meals,,second,real,x,too,many\n,,nothing,,\n" + f"ncesdist,{'x' * 200_000}\n"
         ).encode(),
     )
-    found = read_descriptions(path)
-    assert (found.of("school", "plain"), found.of("school", "free_meals")) == ("first", "second, values: x")
-    assert len(found.faults) == 1
+    descriptions = read_descriptions(path)
+    assert (descriptions.of("school", "plain"), descriptions.of("school", "free_meals")) == (
+        "first",
+        "second, values: x",
+    )
+    assert len(descriptions.faults) == 1
 
 
 def test_long_texts_are_truncated(path: Path) -> None:
     describe(path, (HEAD + f"plain,,{'word ' * 100},,\n").encode())
-    said = read_descriptions(path).of("School", "plain")
-    assert len(said) == 200
-    assert said.endswith("…")
+    output = read_descriptions(path).of("School", "plain")
+    assert len(output) == 200
+    assert output.endswith("…")
 
 
 def natural(*columns: tuple[str, str], db_id: str = "schools") -> dict[str, object]:
@@ -141,9 +144,9 @@ def test_natural_names_of_spider_are_used_without_other_descriptions(path: Path,
     ]
     file = path.parents[2] / name
     file.write_text(json.dumps(records))
-    found = read_descriptions(path)
-    assert (found.of("School", "ncesdist"), found.of("School", "plain")) == ("district", "")
-    assert found.faults == (f"{file}: record 1 cannot be read (KeyError('table_names_original'))",)
+    descriptions = read_descriptions(path)
+    assert (descriptions.of("School", "ncesdist"), descriptions.of("School", "plain")) == ("district", "")
+    assert descriptions.faults == (f"{file}: record 1 cannot be read (KeyError('table_names_original'))",)
     describe(path, (HEAD + "ncesdist,,better,,\n").encode())
     assert read_descriptions(path).of("School", "ncesdist") == "better"
 
@@ -151,8 +154,8 @@ def test_natural_names_of_spider_are_used_without_other_descriptions(path: Path,
 @pytest.mark.parametrize("content", ["", "7", '{"db_id": 1}', "[1]"])
 def test_invalid_file_of_natural_names_is_reported(path: Path, content: str) -> None:
     (path.parents[2] / "tables.json").write_text(content)
-    found = read_descriptions(path)
-    assert (len(found.faults), dict(found.columns)) == (1, {})
+    descriptions = read_descriptions(path)
+    assert (len(descriptions.faults), dict(descriptions.columns)) == (1, {})
 
 
 def test_changed_file_is_read_again_and_a_missing_file_is_no_fault(path: Path) -> None:

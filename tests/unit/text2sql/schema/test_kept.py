@@ -47,8 +47,8 @@ def test_values_are_read_from_the_cache_for_any_path_of_a_file(
     with monkeypatch.context() as context:
         context.setattr(values, "_read", lambda _: pytest.fail("profiled again"))
         assert read_values(copy) == first
-    assert [type(value) for found in read_values(copy).values() for value in found.frequent] == [
-        type(value) for found in first.values() for value in found.frequent
+    assert [type(value) for result in read_values(copy).values() for value in result.frequent] == [
+        type(value) for results in first.values() for value in results.frequent
     ]
     with closing(sqlite3.connect(copy)) as connection:
         connection.executescript("DELETE FROM t WHERE a = 1")

@@ -117,7 +117,7 @@ def test_larger_budget_shows_a_superset(path: str) -> None:
     parts = [linked(path, question, most) for most in (60, 120, 250, 500, 1000, 2000, 4000)]
     for less, more in pairwise(parts):
         assert columns(less) <= columns(more)
-        assert [one for one in tables(more) if one in tables(less)] == tables(less)
+        assert [table for table in tables(more) if table in tables(less)] == tables(less)
     assert [len(part.tables) for part in (parts[0], parts[-1])] == [1, 37]
 
 
@@ -135,14 +135,14 @@ def test_empty_database_has_an_empty_schema(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "message"),
     [
         ("StuID_2", "stu id 2"), ("headOfState", "head of state"), ("world.City", "world city"),
         ("ABCName", "abc name"), ("a b", "a b"), ("Größe", "grösse"), ("t2x", "t 2 x"), ("__", ""),
     ],
 )  # fmt: skip
-def test_names_are_split_into_words(name: str, words: str) -> None:
-    assert name_words(name) == words
+def test_names_are_split_into_words(name: str, message: str) -> None:
+    assert name_words(name) == message
 
 
 @given(st.integers(0, 300), st.integers(0, 300))
@@ -190,17 +190,19 @@ def streamed_prompt(example: Example, data: DataConfig, folder: Path) -> str:
     return stream_prompts(streamed, RECIPES["sql_r1"].style_for(data), Characters(), 10_000).prompts[0].text
 
 
-@pytest.mark.parametrize("made", [training_prompt, inference_prompt, joined_texts, supervised_prompt, streamed_prompt])
+@pytest.mark.parametrize(
+    "result", [training_prompt, inference_prompt, joined_texts, supervised_prompt, streamed_prompt]
+)
 def test_every_command_shows_the_same_schema(
-    path: str, tmp_path: Path, made: Callable[[Example, DataConfig, Path], str]
+    path: str, tmp_path: Path, result: Callable[[Example, DataConfig, Path], str]
 ) -> None:
     example = make_example(path, "What are the capacities of all stadiums?")
-    shown = made(example, DataConfig(prompt="compact", schema_budget=150), tmp_path)
+    shown = result(example, DataConfig(prompt="compact", schema_budget=150), tmp_path)
     schema, _, question = shown.partition("\n\n")
     assert len(schema) <= 150
     assert "stadium(stadium_id, location, capacity, average)" in schema
     assert question == "Q: What are the capacities of all stadiums?\nSQL:"
-    whole = made(example, DataConfig(prompt="compact"), tmp_path / "whole")
+    whole = result(example, DataConfig(prompt="compact"), tmp_path / "whole")
     assert len(whole) > 3000
     assert "busy places" not in whole
 

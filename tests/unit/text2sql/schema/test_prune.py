@@ -98,7 +98,7 @@ def test_counted_table_keeps_one_column() -> None:
 def test_random_choice_depends_on_seed_and_question() -> None:
     sql = "SELECT c0 FROM t0"
     assert pruned(sql, 12) == pruned(sql, 12)
-    drawn = {compact(found) for uid in "abcdefgh" if (found := pruned(sql, 12, uid=uid))}
+    drawn = {compact(result) for uid in "abcdefgh" if (result := pruned(sql, 12, uid=uid))}
     assert len(drawn) == 8
     assert pruned(sql, 12, seed=1) != pruned(sql, 12)
 
@@ -114,19 +114,19 @@ def test_pruned_schema_fits_grows_with_the_budget_and_is_valid(seed: int, most: 
     used = used_by(sql, schema)
     assert used is not None
     assert {column for _, column in used.columns} == wanted
-    found = prune(schema, used, seed, "q", lambda part: count(part) <= most)
+    result = prune(schema, used, seed, "q", lambda part: count(part) <= most)
     least = len(wanted | KEYS | ({"a3"} if not any(of[name] == "t3" for name in wanted) else set()))
-    assert (found is None) == (most < least)
-    if found is None:
+    assert (result is None) == (most < least)
+    if result is None:
         return
-    assert count(found) == most
-    assert names(found) >= wanted | KEYS
+    assert count(result) == most
+    assert names(result) >= wanted | KEYS
     with closing(sqlite3.connect(":memory:")) as connection:
-        connection.executescript(ddl(found))
+        connection.executescript(ddl(result))
         connection.execute(f"SELECT {', '.join(sorted(wanted)) or '1'} FROM t0 JOIN t1 JOIN t2 JOIN t3")
     more = prune(schema, used, seed, "q", lambda part: count(part) <= most + 5)
     assert more is not None
-    assert names(more) >= names(found)  # a larger budget only adds columns
+    assert names(more) >= names(result)  # a larger budget only adds columns
 
 
 def test_keys_of_a_schema_and_parts_of_a_key() -> None:
@@ -171,16 +171,16 @@ def test_only_training_prompts_are_pruned_to_fit(examples: list[Example]) -> Non
     assert make_prompts(examples, style, tokenizer, length, Pruning(length, 0)).pruned == ()
     # Without pruning, as in evaluation, oversized prompts are skipped.
     assert make_prompts(examples, style, tokenizer, length - 1).prompts == ()
-    made = make_prompts(examples, style, tokenizer, 100, Pruning(100, 0))
-    assert made.pruned == ("q0", "q1")
-    assert made.skipped == (("q2", "prompt over 100 tokens"), ("q3", "prompt over 100 tokens"))
-    for prompt, column in zip(made.prompts, ("c0", "j3"), strict=True):
+    prompts = make_prompts(examples, style, tokenizer, 100, Pruning(100, 0))
+    assert prompts.pruned == ("q0", "q1")
+    assert prompts.skipped == (("q2", "prompt over 100 tokens"), ("q3", "prompt over 100 tokens"))
+    for prompt, column in zip(prompts.prompts, ("c0", "j3"), strict=True):
         assert 90 < len(prompt.token_ids) <= 100
         assert column in prompt.text
         assert all(key in prompt.text for key in KEYS)
         assert prompt.text.endswith("\n\nQ: Which?\nSQL:")
-    assert made == make_prompts(examples, style, tokenizer, 100, Pruning(100, 0))
-    assert made.prompts != make_prompts(examples, style, tokenizer, 100, Pruning(100, 1)).prompts
+    assert prompts == make_prompts(examples, style, tokenizer, 100, Pruning(100, 0))
+    assert prompts.prompts != make_prompts(examples, style, tokenizer, 100, Pruning(100, 1)).prompts
     # With a higher limit for skipping than for pruning, an unprunable schema is complete.
     everything = make_prompts(examples, style, tokenizer, 10_000, Pruning(100, 0))
     assert [len(prompt.token_ids) for prompt in everything.prompts[2:]] == [length, length]
@@ -194,10 +194,10 @@ def test_columns_of_other_golds_stay_too(examples: list[Example]) -> None:
 
 def test_supervised_learning_prunes_equally(examples: list[Example]) -> None:
     style, tokenizer = compact_style(), Characters()
-    made = make_prompts(examples[:2], style, tokenizer, 100, Pruning(100, 3))
+    prompts = make_prompts(examples[:2], style, tokenizer, 100, Pruning(100, 3))
     taught = supervise(examples[:2], [style], tokenizer, 0, 100, 100, Pruning(100, 3))
     assert taught.skipped == ()
-    for prompt, schema in zip(made.prompts, taught.schemas, strict=True):
+    for prompt, schema in zip(prompts.prompts, taught.schemas, strict=True):
         assert prompt.token_ids[: len(schema)] == schema
     whole = supervise(examples[:2], [style], tokenizer, 0, 10_000, 100)
     assert whole.schemas[0] == whole.schemas[1] == Encoder(style, tokenizer).encode(examples[0]).schema_ids
@@ -212,7 +212,7 @@ def test_streamed_set_is_pruned_equally(examples: list[Example], tmp_path: Path)
     streamed = open_stream(folder)
     assert streamed is not None
     prompts = stream_prompts(streamed, compact_style(), Characters(), 100, Pruning(100, 0)).prompts
-    made = make_prompts(list(streamed), compact_style(), Characters(), 100, Pruning(100, 0))
-    assert (prompts[0], prompts[1]) == made.prompts
-    assert prompts[2] == made.prompts[0]  # an unprunable question is replaced by the next one that fits
+    result = make_prompts(list(streamed), compact_style(), Characters(), 100, Pruning(100, 0))
+    assert (prompts[0], prompts[1]) == result.prompts
+    assert prompts[2] == result.prompts[0]  # an unprunable question is replaced by the next one that fits
     assert streamed.skipped == {"prompt over 100 tokens": 2}

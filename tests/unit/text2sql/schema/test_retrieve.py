@@ -67,12 +67,12 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("question", "found"), CASES)
+@pytest.mark.parametrize(("question", "result"), CASES)
 def test_values_named_by_the_question_are_found(
-    tmp_path: Path, question: str, found: list[tuple[str, str, str]]
+    tmp_path: Path, question: str, result: list[tuple[str, str, str]]
 ) -> None:
     got = find_values(make_example(make(tmp_path), question), 20)
-    assert sorted(got) == sorted(found)
+    assert sorted(got) == sorted(result)
     assert [len(value) for *_, value in got] == sorted((len(value) for *_, value in got), reverse=True)
 
 
@@ -88,9 +88,9 @@ FORMS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("one", "other"), FORMS)
-def test_value_in_another_unicode_form_is_found_and_shown_unchanged(tmp_path: Path, one: str, other: str) -> None:
-    for number, (cell, question) in enumerate([(one, other), (other, one)]):
+@pytest.mark.parametrize(("item", "other"), FORMS)
+def test_value_in_another_unicode_form_is_found_and_shown_unchanged(tmp_path: Path, item: str, other: str) -> None:
+    for number, (cell, question) in enumerate([(item, other), (other, item)]):
         (tmp_path / str(number)).mkdir()
         path = make(tmp_path / str(number), "CREATE TABLE t(v TEXT); INSERT INTO t VALUES ('another value')")
         with closing(sqlite3.connect(path)) as connection, connection:
@@ -132,7 +132,7 @@ def test_matched_share_must_exceed_0_85() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "asked", "shown"),
+    ("text", "requests", "shown"),
     [
         ("rli", "which airlines fly?", False), ("cat", "how many cats?", True), ("bus", "the buses", True),
         ("africa", "african countries", True), ("europe", "european makers", True), ("asia", "asian ones", True),
@@ -143,8 +143,8 @@ def test_matched_share_must_exceed_0_85() -> None:
         ("北京市", "在北京市有多少", True), ("東京都", "は東京都です", True),  # scripts that do not separate words
     ],
 )  # fmt: skip
-def test_value_inside_a_longer_word_is_no_match(text: str, asked: str, shown: bool) -> None:
-    assert (retrieve._share(text, asked) > 0) == shown
+def test_value_inside_a_longer_word_is_no_match(text: str, requests: str, shown: bool) -> None:
+    assert (retrieve._share(text, requests) > 0) == shown
 
 
 WORDS = ("blue", "bluest", "sea", "a", "42", "north-sea", "Land", "é", "island")
@@ -152,12 +152,12 @@ WORDS = ("blue", "bluest", "sea", "a", "42", "north-sea", "Land", "é", "island"
 
 def full_scan(texts: Sequence[str], question: str) -> set[int]:
     """Return the texts with a sufficient share in a question, by a full scan; short words match only as words."""
-    asked = retrieve.fold(question)
-    tokens = {token for word in retrieve._WORD.findall(asked) for token in retrieve.TOKEN.findall(word)}
+    requests = retrieve.fold(question)
+    tokens = {token for word in retrieve._WORD.findall(requests) for token in retrieve.TOKEN.findall(word)}
     return {
         i
         for i, text in enumerate(texts)
-        if retrieve._share(retrieve.fold(text), asked)
+        if retrieve._share(retrieve.fold(text), requests)
         and any(token in tokens for token in retrieve.TOKEN.findall(retrieve.fold(text)))
     }
 
@@ -171,13 +171,13 @@ def full_scan(texts: Sequence[str], question: str) -> set[int]:
 )
 def test_index_finds_the_matches_of_a_full_scan(texts: list[str], question: str) -> None:
     index = retrieve.make_index([("t", "c")], [texts])
-    found = {value for *_, value in index.search(question, 1000)}
+    result = {value for *_, value in index.search(question, 1000)}
     wanted = {texts[i] for i in full_scan(texts, question)}
-    assert found <= wanted
+    assert result <= wanted
     # Runs of words find ten values each, or all values if fewer can match. A short word at the end of a match may be
     # part of a longer word in the question, and then does not count.
     if len(texts) <= 10:
-        assert {text for text in wanted if all(len(word) > 2 for word in retrieve._WORD.findall(text))} <= found
+        assert {text for text in wanted if all(len(word) > 2 for word in retrieve._WORD.findall(text))} <= result
 
 
 def test_cached_index_finds_the_same_without_bm25s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,8 +188,8 @@ def test_cached_index_finds_the_same_without_bm25s(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(retrieve, "_import_bm25s", lambda: pytest.fail("made again"))
     again = retrieve.open_index(path)
     assert again is not first
-    for one, other in zip(first, again, strict=True):
-        assert np.array_equal(one, other) if isinstance(one, np.ndarray) else one == other
+    for item, other in zip(first, again, strict=True):
+        assert np.array_equal(item, other) if isinstance(item, np.ndarray) else item == other
     assert retrieve.open_index(path) is again
 
 
@@ -253,7 +253,7 @@ class Characters:
 def shared(prompts: Sequence[Prompt]) -> int:
     """Return the length of two prompts' common prefix in characters."""
     first, second = (prompt.text for prompt in prompts)
-    return next(i for i, (one, other) in enumerate(zip(first, second, strict=False)) if one != other)
+    return next(i for i, (item, other) in enumerate(zip(first, second, strict=False)) if item != other)
 
 
 def test_prompts_show_values_among_examples_or_before_the_question(tmp_path: Path) -> None:
@@ -271,17 +271,17 @@ def test_prompts_show_values_among_examples_or_before_the_question(tmp_path: Pat
                 schema=schema,
                 retrieval=RetrievalConfig(top_k=20, placement=matched),
             )
-            made = make_prompts(examples, RECIPES["arctic"].style_for(data), Characters(), 10_000).prompts
+            result = make_prompts(examples, RECIPES["arctic"].style_for(data), Characters(), 10_000).prompts
             off = RECIPES["arctic"].style_for(replace(data, retrieval=RetrievalConfig(top_k=0)))
             plain = make_prompts(examples, off, Characters(), 10_000).prompts
-            assert made[1] == plain[1]  # a question without matches has an unchanged prompt
-            lengths[matched, schema] = shared(made) - shared(plain)
+            assert result[1] == plain[1]  # a question without matches has an unchanged prompt
+            lengths[matched, schema] = shared(result) - shared(plain)
             line = (
                 "Values in the database: city.land = 'Brazil'; hero.eye = 'Blue'; hero.eye = 'blue'\n"
                 "Question: Who has blue"
             )
-            assert (line in made[0].text) == ((matched, schema) != ("examples", "recipe"))
-            assert ("land TEXT -- example: ['Brazil', 'USA']" in made[0].text) == (
+            assert (line in result[0].text) == ((matched, schema) != ("examples", "recipe"))
+            assert ("land TEXT -- example: ['Brazil', 'USA']" in result[0].text) == (
                 (matched, schema) == ("examples", "recipe")
             )
     # Before the question, the whole schema is still shared, and the text after it differs at once.
@@ -293,13 +293,13 @@ def test_prompts_show_values_among_examples_or_before_the_question(tmp_path: Pat
 @pytest.mark.data
 @pytest.mark.parametrize(("name", "least"), [("spider_dev", 0.9), ("bird_superhero", 0.99)])
 def test_recall_of_the_golds_literals(real_data: Path, name: str, least: float) -> None:
-    found = values = 0
+    result = values = 0
     for example in load_split(real_data, name).examples:
         index = retrieve.open_index(example.db_path)
         known = {index.text(i).casefold() for i in range(len(index.owner))}
         shown = {value.casefold() for *_, value in find_values(example, 20)}
         wanted = [text.casefold() for text in example.gold_sql.replace('"', "'").split("'")[1::2]]
         values += sum(text in known for text in wanted)
-        found += sum(text in shown for text in wanted if text in known)
+        result += sum(text in shown for text in wanted if text in known)
     assert values > 100
-    assert found / values >= least
+    assert result / values >= least

@@ -33,8 +33,8 @@ VECTORS = {
 
 def make_vectors(folder: Path, vectors: Mapping[str, Sequence[float]] = VECTORS, key: str = "embeddings") -> str:
     """Write word vectors in Model2Vec's format: a token per word, and one for unknown words, without a meaning."""
-    words = [*vectors, "[UNK]"]
-    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="[UNK]"))  # noqa: S106 - no password
+    message = [*vectors, "[UNK]"]
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(message)}, unk_token="[UNK]"))  # noqa: S106 - no password
     tokenizer.normalizer = normalizers.Lowercase()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     folder.mkdir(parents=True, exist_ok=True)
@@ -56,7 +56,7 @@ MEANT = [("singer", "country", "France"), ("singer", "song", "France")]
 
 
 @pytest.mark.parametrize(
-    ("question", "evidence", "found"),
+    ("question", "evidence", "result"),
     [
         ("How old are French singers?", "", MEANT),
         ("How old are they?", "Gauls are French", MEANT),
@@ -71,17 +71,17 @@ MEANT = [("singer", "country", "France"), ("singer", "song", "France")]
     ],
 )
 def test_synonyms_of_values_are_found(
-    tmp_path: Path, question: str, evidence: str, found: list[tuple[str, str, str]]
+    tmp_path: Path, question: str, evidence: str, result: list[tuple[str, str, str]]
 ) -> None:
     folder = make_vectors(tmp_path / "vectors")
-    assert list(find_alike(make_example(tmp_path, question, evidence), 20, folder)) == found
+    assert list(find_alike(make_example(tmp_path, question, evidence), 20, folder)) == result
 
 
 def test_number_of_matches_is_limited_and_vectors_are_optional(tmp_path: Path) -> None:
-    one = make_example(tmp_path, "Ann and French ones")
+    item = make_example(tmp_path, "Ann and French ones")
     folder = make_vectors(tmp_path / "vectors")
-    assert find_alike(one, 2, folder) == (("singer", "name", "Ann"), MEANT[0])
-    assert find_alike(one, 1, folder) == find_alike(one, 20, "") == (("singer", "name", "Ann"),)
+    assert find_alike(item, 2, folder) == (("singer", "name", "Ann"), MEANT[0])
+    assert find_alike(item, 1, folder) == find_alike(item, 20, "") == (("singer", "name", "Ann"),)
 
 
 def test_other_layouts_of_the_same_vectors(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_text_vector_is_the_mean_of_its_known_words(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("make", "message"),
     [
         (lambda _: None, "no model.safetensors there"),
         (
@@ -120,12 +120,12 @@ def test_text_vector_is_the_mean_of_its_known_words(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_folder_without_vectors_is_reported_in_one_line(tmp_path: Path, make: object, words: str) -> None:
+def test_folder_without_vectors_is_reported_in_one_line(tmp_path: Path, make: object, message: str) -> None:
     assert callable(make)
     make(tmp_path)
-    with pytest.raises(InputError, match=words) as found:
+    with pytest.raises(InputError, match=message) as result:
         find_alike(make_example(tmp_path, "French ones"), 20, str(tmp_path))
-    assert "\n" not in str(found.value)
+    assert "\n" not in str(result.value)
 
 
 def test_prompt_shows_synonym_matches(tmp_path: Path) -> None:

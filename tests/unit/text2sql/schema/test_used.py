@@ -31,17 +31,17 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def read_by_sqlite(path: str | Path, sql: str) -> set[tuple[str, str]]:
     """Return the (table, column) pairs that SQLite reads, in lower case; "" if it reads no column of the table."""
-    found = set()
+    result = set()
 
     def see(action: int, table: str | None, column: str | None, *_: object) -> int:
         if action == sqlite3.SQLITE_READ and table and not table.startswith("sqlite_"):
-            found.add((table.lower(), (column or "").lower()))
+            result.add((table.lower(), (column or "").lower()))
         return sqlite3.SQLITE_OK
 
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
         connection.set_authorizer(see)
         connection.execute(f"EXPLAIN {sql}").fetchall()
-    return found
+    return result
 
 
 def missed_columns(path: str | Path, sql: str) -> set[tuple[str, str]]:

@@ -62,7 +62,7 @@ def test_examples_of_a_database_are_adjacent(sizes: list[int], together: int, se
     assert all(len({mixed[i] for i in taken[at : at + together]}) == 1 for at in range(0, len(taken), together))
     assert order.n == sum(-(-size // together) * together for size in sizes)
     epochs = [order.take(epoch * order.n, order.n)[0] for epoch in range(2)]
-    assert all(set(one) == set(range(len(mixed))) for one in epochs)
+    assert all(set(item) == set(range(len(mixed))) for item in epochs)
     assert len(mixed) < 12 or epochs[0] != epochs[1]
 
 

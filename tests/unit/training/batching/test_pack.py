@@ -93,8 +93,8 @@ def test_order_is_a_function_of_seed_and_number() -> None:
 
 def test_renaming_is_one_to_one_and_equal_in_schema_question_and_answer() -> None:
     row = Row((10, 1, 11, 1, 12), (ends_in((2, 10, 3, 11, 10), 2), ends_in((2, 13, 14, 13), 1, frozenset({3, 13}))))
-    words = tuple(range(10, 40))
-    got = shuffle_identifiers(row, words, np.random.default_rng(0))
+    message = tuple(range(10, 40))
+    got = shuffle_identifiers(row, message, np.random.default_rng(0))
     pairs = set(zip(row.prompt, got.prompt, strict=True))
     for old, new in zip(row.answers, got.answers, strict=True):
         assert old.learned == new.learned
@@ -104,5 +104,5 @@ def test_renaming_is_one_to_one_and_equal_in_schema_question_and_answer() -> Non
     assert {old: new for old, new in mapping.items() if old < 10} == {1: 1, 2: 2, 3: 3}
     assert len({mapping[i] for i in (10, 11, 12, 13)}) == 4
     assert mapping[14] == 14, "a word outside schema and SQL was renamed"
-    assert {mapping[i] for i in (10, 11, 12, 13)} <= set(words)
-    assert got != shuffle_identifiers(row, words, np.random.default_rng(1))
+    assert {mapping[i] for i in (10, 11, 12, 13)} <= set(message)
+    assert got != shuffle_identifiers(row, message, np.random.default_rng(1))

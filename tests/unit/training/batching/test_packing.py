@@ -40,9 +40,9 @@ def test_each_answer_is_in_one_row_without_overlap(lengths: list[list[int]]) -> 
     rows = batch.packed_length.shape[1]
     assert rows < group
     assert rows == bucket(rows, smallest=2), "few shapes"
-    for own, start, length in zip(lengths, batch.packed_start, batch.packed_length, strict=True):
+    for local, start, length in zip(lengths, batch.packed_start, batch.packed_length, strict=True):
         held = np.zeros((rows, T), int)
-        for size, at in zip(own, start.tolist(), strict=True):
+        for size, at in zip(local, start.tolist(), strict=True):
             assert size == 0 or at // T == (at + size - 1) // T, "an answer spans two rows"
             held.reshape(-1)[at : at + size] += 1
         assert held.max(initial=0) <= 1
@@ -78,7 +78,7 @@ def test_parts_have_prompts_with_equal_numbers_of_rows(size: int, parts: int, da
     assert sorted(order) == list(range(size * parts))
     # Part i takes prompts i, i + parts, …, as the update splits a batch.
     by_part = [[rows[i] for i in order[part::parts]] for part in range(parts)]
-    assert [max(one) for one in by_part] == sorted(rows, reverse=True)[::size]
+    assert [max(item) for item in by_part] == sorted(rows, reverse=True)[::size]
 
 
 def test_order_for_parts_follows_blocks_of_one_update() -> None:
@@ -92,9 +92,9 @@ def test_order_for_parts_follows_blocks_of_one_update() -> None:
     assert order_by_rows(groups, 32, 0, 4, MicroBatches(2)) == [1, 0, 2, 3, 4, 5, 7, 6]
     assert order_by_rows(groups, 32, 0, 4, MicroBatches(1)) == [1, 2, 0, 3, 4, 7, 5, 6]
     # Two prompts of 64 tokens with two rows of 32 each, the minimum of a part of these groups, on one of two shards.
-    two, one = MicroBatches(1, 2 * (64 + 2 * 32), 2), MicroBatches(1, 2 * (64 + 2 * 32) - 1, 2)
+    two, item = MicroBatches(1, 2 * (64 + 2 * 32), 2), MicroBatches(1, 2 * (64 + 2 * 32) - 1, 2)
     assert order_by_rows(groups, 32, 64, 4, two) == order_by_rows(groups, 32, 0, 4, MicroBatches(1))
-    assert order_by_rows(groups, 32, 64, 4, one) == order_by_rows(groups, 32, 0, 4, MicroBatches(2))
+    assert order_by_rows(groups, 32, 64, 4, item) == order_by_rows(groups, 32, 0, 4, MicroBatches(2))
     with pytest.raises(ValueError, match="4 prompts are not divided by 3 parts"):
         order_by_rows(groups, 32, 0, 4, MicroBatches(3))
 

@@ -44,8 +44,10 @@ def supervised_answer(example: Example, response: Response) -> Answer:
 
 
 def decoded(answer: Answer, learned: bool) -> str:
-    kept = (token for token, is_learned in zip(answer.token_ids, answer.learned, strict=True) if is_learned == learned)
-    return "".join("$" if token == END else chr(token) for token in kept)
+    remaining = (
+        token for token, is_learned in zip(answer.token_ids, answer.learned, strict=True) if is_learned == learned
+    )
+    return "".join("$" if token == END else chr(token) for token in remaining)
 
 
 def test_whole_text_and_its_end_token_are_learned(example: Example) -> None:
@@ -69,37 +71,40 @@ def test_trap_masks_dialogue_observations_are_not_learned(example: Example) -> N
 
 
 def test_oversized_examples_are_skipped_with_a_reason(example: Example) -> None:
-    form = style_with_answer(lambda one: " " + one.gold_sql)
+    form = style_with_answer(lambda item: " " + item.gold_sql)
     long = Example("2", "a", example.db_path, "what", "SELECT x FROM t WHERE x = 'long'")
-    made = supervise([example, long], [form], Letters(), END, 400, 40)
-    assert made.skipped == (("2", "question and answer over 40 tokens"),)
-    assert len(made.answers) == 1
+    result = supervise([example, long], [form], Letters(), END, 400, 40)
+    assert result.skipped == (("2", "question and answer over 40 tokens"),)
+    assert len(result.answers) == 1
     with pytest.raises(InputError, match="none of 1 examples"):
         supervise([example], [form], Letters(), END, 5, 400)
 
 
 def test_each_form_has_its_epoch_and_every_example_one_form_per_epoch(example: Example) -> None:
     examples = [dataclasses.replace(example, uid=str(i)) for i in range(40)]
-    words = ("one", "two", "three")
-    forms = [style_with_answer(lambda _, word=word: word) for word in words]
-    made = supervise(examples, forms, Letters(), END, 400, 400)
-    order = RowOrder(made, questions=4, databases=2, seed=0, width=lambda _schema, _answer: 32)
+    message = ("one", "two", "three")
+    forms = [style_with_answer(lambda _, word=word: word) for word in message]
+    result = supervise(examples, forms, Letters(), END, 400, 400)
+    order = RowOrder(result, questions=4, databases=2, seed=0, width=lambda _schema, _answer: 32)
     shown: list[dict[str, str]] = []
     for epoch in range(6):
         batches = [order.batch(i) for i in range(order.batches(epoch), order.batches(epoch + 1))]
         items = [i for rows in batches for row in rows for i in row]
-        assert sorted(examples[i // 3].uid for i in items) == sorted(one.uid for one in examples)
-        shown.append({examples[i // 3].uid: words[i % 3] for i in items})
-    for one in examples:
-        assert {shown[epoch][one.uid] for epoch in range(3)} == set(words)
+        assert sorted(examples[i // 3].uid for i in items) == sorted(entry.uid for entry in examples)
+        shown.append({examples[i // 3].uid: message[i % 3] for i in items})
+    for item in examples:
+        assert {shown[epoch][item.uid] for epoch in range(3)} == set(message)
     assert shown[:3] == shown[3:]
     assert len(set(shown[0].values())) == 3, "forms are mixed within an epoch"
 
 
 def test_traces_replace_golds_and_may_be_several(example: Example, tmp_path: Path) -> None:
     path = tmp_path / "traces.jsonl"
-    told = [{"id": "1", "reasoning": " a thought ", "sql": "SELECT 1"}, {"id": 1, "reasoning": "b", "sql": "SELECT 2"}]
-    path.write_text("\n".join(map(json.dumps, told)), encoding="utf-8")
+    output = [
+        {"id": "1", "reasoning": " a thought ", "sql": "SELECT 1"},
+        {"id": 1, "reasoning": "b", "sql": "SELECT 2"},
+    ]
+    path.write_text("\n".join(map(json.dumps, output)), encoding="utf-8")
     other = dataclasses.replace(example, uid="2")
     first, second, third = with_traces([example, other], load_traces(path))
     assert (first.uid, first.reasoning, first.taught_sql) == ("1", "a thought", "SELECT 1")

@@ -68,7 +68,7 @@ class Script:
     def __call__(self, requests: Sequence[Request]) -> list[list[str | None]]:
         self.calls.append(list(requests))
         call = len(self.calls) - 1
-        return [[self.write(call, str(one.prompt), g) for g in range(one.sampling.n)] for one in requests]
+        return [[self.write(call, str(request.prompt), g) for g in range(request.sampling.n)] for request in requests]
 
 
 def judging(ask: Ask, seed: int = 3) -> VerbalPolicy:
@@ -120,14 +120,16 @@ def test_candidates_are_sampled_up_to_the_requested_number(db: str, executor: Ex
     answers = ["SELECT a FROM t", "select a from t -- again", "", "SELECT b FROM t", "SELECT a FROM t WHERE a > 9"]
     later = itertools.count()
     script = Script(lambda call, prompt, g: answers[call * 2 + g] if call < 2 else f"SELECT {next(later)}")
-    (one,) = find_candidates(script, executor, [question(db)], sql_of, 2, SAMPLING)
+    (item,) = find_candidates(script, executor, [question(db)], sql_of, 2, SAMPLING)
     # Two calls return one query, a copy, no SQL and a failing query; the third returns two, and one suffices.
-    assert [candidate.sql for candidate in one.distinct] == ["SELECT a FROM t", "SELECT 0"]
-    assert one.distinct[0].copies == 2
-    assert (one.attempts, one.without_sql, one.failed, one.empty) == (6, 1, 1, 0)
-    seeds = {one.sampling.seed for (one,) in script.calls}
+    assert [candidate.sql for candidate in item.distinct] == ["SELECT a FROM t", "SELECT 0"]
+    assert item.distinct[0].copies == 2
+    assert (item.attempts, item.without_sql, item.failed, item.empty) == (6, 1, 1, 0)
+    seeds = {entry.sampling.seed for (entry,) in script.calls}
     assert len(seeds) == len(script.calls) == 3, "rounds with equal seeds would draw the same samples again"
-    assert [(one.uid, one.stage, one.round) for (one,) in script.calls] == [("q", "candidates", i) for i in range(3)]
+    assert [(element.uid, element.stage, element.round) for (element,) in script.calls] == [
+        ("q", "candidates", i) for i in range(3)
+    ]
 
 
 def test_attempts_end_at_twenty_times_the_candidates(db: str, executor: Executor) -> None:
@@ -144,7 +146,7 @@ def test_question_with_enough_candidates_is_not_sampled_again(db: str, executor:
     assert (quick.attempts, len(quick.distinct)) == (2, 2)
     assert (slow.attempts, len(slow.distinct), slow.distinct[0].copies) == (40, 1, 40)
     assert [len(requests) for requests in script.calls] == [2] + [1] * 19
-    assert len({one.sampling.seed for call in script.calls for one in call}) == 21
+    assert len({item.sampling.seed for call in script.calls for item in call}) == 21
 
 
 def test_failed_query_is_not_run_again(db: str, executor: Executor) -> None:
@@ -156,9 +158,9 @@ def test_failed_query_is_not_run_again(db: str, executor: Executor) -> None:
     ran: list[str] = []
     texts = ["SELECT b FROM t", "SELECT a FROM t WHERE a > 9", "SELECT a FROM t", "SELECT 1"]
     script = Script(lambda call, prompt, g: texts[(call + g) % 4].lower() if call else texts[g])
-    (one,) = find_candidates(script, Counting(), [question(db)], sql_of, 3, SAMPLING, attempts=5)  # type: ignore[arg-type]
+    (item,) = find_candidates(script, Counting(), [question(db)], sql_of, 3, SAMPLING, attempts=5)  # type: ignore[arg-type]
     assert sorted(ran) == sorted([*texts[:3], texts[3].lower()])
-    assert (len(one.distinct), one.attempts, one.failed, one.empty) == (2, 15, 4, 4)
+    assert (len(item.distinct), item.attempts, item.failed, item.empty) == (2, 15, 4, 4)
 
 
 def test_question_without_samples_is_not_sampled_again(db: str, executor: Executor) -> None:
@@ -223,13 +225,13 @@ def test_unparsed_replies_are_counted_and_retried_a_limited_number_of_times(db: 
     (verdict,) = judge(judging(never), [question(db)], [make_candidates("A", "B")], rounds=4)
     assert (verdict.replies, verdict.unread) == ((), 8)
     assert verdict.sql in {"A", "B"}
-    assert sum(one.sampling.n for (one,) in never.calls) == 8
+    assert sum(item.sampling.n for (item,) in never.calls) == 8
 
     half = Script(lambda call, prompt, g: "<scores>0, 1</scores>" if g % 2 else "?")
     (verdict,) = judge(judging(half), [question(db)], [make_candidates("A", "B")], rounds=4)
     assert (verdict.sql, len(verdict.replies)) == ("B", 3)  # of 4, then 2, then 1, then the last reply
     assert verdict.unread == 5
-    assert len({one.sampling.seed for (one,) in half.calls}) == len(half.calls)
+    assert len({entry.sampling.seed for (entry,) in half.calls}) == len(half.calls)
 
 
 def test_only_missing_replies_are_requested(db: str) -> None:
@@ -237,7 +239,7 @@ def test_only_missing_replies_are_requested(db: str) -> None:
     questions = [question(db, "good"), question(db, "bad")]
     good, bad = judge(judging(script), questions, [make_candidates("A", "B"), make_candidates("A", "B")], rounds=4)
     assert (len(good.replies), good.unread, len(bad.replies), bad.unread) == (4, 0, 3, 5)
-    assert [[(one.uid, one.sampling.n) for one in call] for call in script.calls] == [
+    assert [[(item.uid, item.sampling.n) for item in call] for call in script.calls] == [
         [("good", 4), ("bad", 4)], [("bad", 3)], [("bad", 1)],
     ]  # fmt: skip
 

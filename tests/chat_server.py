@@ -1,4 +1,4 @@
-"""A chat endpoint of OpenAI's form that answers by a script: a real server, for tests of what asks one."""
+"""A chat endpoint in OpenAI's format that answers by a script: a real server for tests of clients."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ Reply = tuple[int, dict[str, str], Any]
 
 
 class Seen(list[dict[str, Any]]):
-    """The requests that a server got."""
+    """The requests that a server received."""
 
 
 @contextmanager
 def serving(script: Callable[[int, dict[str, Any]], Reply]) -> Iterator[tuple[str, Seen]]:
-    """Answer request number i (from 0) with what the script says: status, headers, and a text or a reply's message.
+    """Answer request number i (from 0) with the script's reply: status, headers, and a text or a message.
 
-    With a message goes a usage: as many tokens as the question and the answer have words. The message's `finish_reason`
-    is the choice's; without one it is `stop`.
+    A message gets a usage: one token per word of question and answer. The message's `finish_reason` is the choice's;
+    the default is `stop`.
     """
     seen = Seen()
     lock = threading.Lock()
@@ -46,7 +46,7 @@ def serving(script: Callable[[int, dict[str, Any]], Reply]) -> Iterator[tuple[st
                 self.end_headers()
                 self.wfile.write(text.encode())
             except OSError:
-                pass  # the client did not wait
+                pass  # the client disconnected
 
         def log_message(self, *_: Any) -> None:
             pass
@@ -73,7 +73,7 @@ def _reply(body: dict[str, Any], output: dict[str, str]) -> dict[str, Any]:
 
 
 def _events(body: dict[str, Any], output: dict[str, str]) -> str:
-    """Return a reply as the events of a stream: a message in one piece, its end, and the usage."""
+    """Return a reply as stream events: the message in one piece, its end, and the usage."""
     reply = _reply(body, output)
     head = {"id": "chatcmpl-0", "object": "chat.completion.chunk", "created": 0, "model": body["model"]}
     pieces: list[dict[str, Any]] = [

@@ -1,4 +1,4 @@
-"""Run folders for the tests of `jaxrl-sql view`: a database, and rollouts whose texts mean harm."""
+"""Run folders for the tests of `jaxrl-sql view`: a database, and rollouts with hostile texts."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def dialogue(sql: str) -> list[list[Any]]:
 
 
 def write_run(folder: Path, steps: Iterable[int] = (1, 2), keep: int = 1000) -> Path:
-    """Write a run of two questions a step, with an evaluation of two questions before and after."""
+    """Write a run of two questions per step, with an evaluation of two questions before and after."""
     folder.mkdir(parents=True, exist_ok=True)
     path = str(make_database(folder))
     (folder / "config.yaml").write_text("recipe: arctic\nseed: 3\nexecutor: {threads: 1}\n")

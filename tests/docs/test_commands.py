@@ -171,7 +171,7 @@ def look_at(arguments: argparse.Namespace, root: type[RootConfig]) -> None:
 
 
 @pytest.mark.parametrize(("page", "line"), LINES)
-def test_a_command_is_read(page: str, line: str) -> None:
+def test_a_command_is_valid(page: str, line: str) -> None:
     assert page
     try:
         if message := words_of(line):
@@ -181,7 +181,7 @@ def test_a_command_is_read(page: str, line: str) -> None:
 
 
 @pytest.mark.parametrize("block", ALL, ids=lambda block: f"{block.page}:{block.text.splitlines()[0][:40]}")
-def test_a_block_says_what_runs_it_or_why_nothing_does(block: Block) -> None:
+def test_a_block_names_its_test_or_a_reason(block: Block) -> None:
     mark = MARK.fullmatch(block.mark)
     assert mark, f"{block.page}: {block.text}"
     if test := mark["test"]:
@@ -189,7 +189,7 @@ def test_a_block_says_what_runs_it_or_why_nothing_does(block: Block) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_what_a_page_names_exists(page: str) -> None:
+def test_paths_on_a_page_exist(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     spans = re.findall(r"`([^`\n]+)`", text)
     assert {word for span in spans for word in re.findall(r"^make ([a-z][\w-]*)", span)} <= TARGETS
@@ -207,7 +207,7 @@ def test_what_a_page_names_exists(page: str) -> None:
         "python scripts/count_line.py", "jaxrl-sql ask --model M --db FILE evaluate.sample=3 Why?",
     ],
 )  # fmt: skip
-def test_a_wrong_command_is_found(line: str) -> None:
+def test_an_invalid_command_is_detected(line: str) -> None:
     with pytest.raises((SystemExit, Exception)) as result:
         read(words_of(line))
     assert not isinstance(result.value, ReadError | click.Abort)

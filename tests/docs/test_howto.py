@@ -85,7 +85,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("page", PAGES)
-def test_the_commands_of_a_page_run(page: str, folder: Path) -> None:
+def test_commands_of_a_page_run(page: str, folder: Path) -> None:
     lines = commands(page)
     assert lines
     cache = f"run.compilation_cache={folder / 'programs'}"

@@ -61,6 +61,6 @@ def test_quoted_messages_are_printed_by_the_code(page: str) -> None:
     assert [message for message in quoted_messages(page) if not is_printed(message)] == []
 
 
-def test_an_invented_message_is_found() -> None:
+def test_an_invented_message_is_detected() -> None:
     assert is_printed("… already holds a run")
     assert not is_printed("… already holds a bun")

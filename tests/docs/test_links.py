@@ -52,18 +52,18 @@ def broken(page: str) -> list[str]:
     return result
 
 
-def test_anchors_are_those_of_github(tmp_path: Path) -> None:
+def test_anchors_match_github(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("# `a_b`: It's — so\n\n```sh\n# no heading\n```\n## One\n## One\n## [Words](there.md)\n")
     assert anchors(page) == {"a_b-its--so", "one", "one-1", "words"}
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_links_lead_somewhere(page: str) -> None:
+def test_links_resolve(page: str) -> None:
     assert broken(page) == []
 
 
-def test_a_broken_link_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_link_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(globals(), "ROOT", tmp_path)
     (tmp_path / "a.md").write_text("# A\n[1](b.md) [2](#b) [3](http://x.org) [4](#a) [5](https://x.org) `[6](c.md)`\n")
     assert broken("a.md") == ["b.md", "#b", "http://x.org"]

@@ -58,6 +58,6 @@ def test_code_fits_a_window_of_1280_px(page: str) -> None:
     assert wide_lines(read(page)) == []
 
 
-def test_wide_lines_are_those_of_code() -> None:
+def test_wide_lines_counts_only_code() -> None:
     long = "x" * (CODE_WIDTH + 1)
     assert wide_lines(f"{long}\n```sh\n{long}\n{long[1:]}\n```\n{long}\n") == [3]

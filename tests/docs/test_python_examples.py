@@ -89,7 +89,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return where
 
 
-def test_every_example_is_run_by_a_test() -> None:
+def test_each_example_is_run_by_a_test() -> None:
     assert {page: len(result) for page in PAGES if (result := examples_of(page))} == {
         page: len(tests) for page, tests in RUN.items()
     }
@@ -126,7 +126,7 @@ def test_a_recipe_scores_responses(data: Path) -> None:
     assert right.total > wrong.total
 
 
-def test_an_environment_holds_a_dialogue_and_makes_what_trl_takes(folder: Path) -> None:
+def test_an_environment_runs_a_dialogue_and_exports_to_trl(folder: Path) -> None:
     with closing(sqlite3.connect(folder / "pop.sqlite")) as connection:
         connection.execute("CREATE TABLE singer(name TEXT)")
     names = run("docs/howto/trl_environment.md", 0, {})
@@ -152,7 +152,7 @@ def test_a_reward_function_is_passed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert passed[0]["reward"](answer) == pytest.approx(0.9)
 
 
-def test_a_file_of_duckdb_is_queried(folder: Path) -> None:
+def test_a_duckdb_file_is_queried(folder: Path) -> None:
     with duckdb.connect("shop.db") as connection:
         connection.execute(TABLE)
     seen: list[Any] = []
@@ -181,14 +181,14 @@ def test_servers_are_queried(server_database: Callable[[str, str], Server]) -> N
     assert [(out.status, sorted(out.rows)) for out in seen] == [("ok", [("nail",), ("saw",)])] * 2
 
 
-def test_a_run_s_numbers_are_read(folder: Path) -> None:
+def test_metrics_of_a_run_are_read(folder: Path) -> None:
     (folder / "runs" / "first").mkdir(parents=True)
     rows = [{"step": 0, "phase": "eval", "eval/dev/accuracy": 0.5}, {"step": 1, "phase": "grpo"}]
     (folder / "runs" / "first" / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     assert run("skills/read-a-run/SKILL.md", 0, {})["rows"] == rows
 
 
-def test_the_executor_s_page_scores_and_shows_results(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_executor_page_example_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_shop(folder / "shop.sqlite")
     golds = ["SELECT name FROM product", "SELECT price FROM product"]
     names = {"predicted": golds, "golds": golds, "paths": ["shop.sqlite"] * 2}

@@ -36,7 +36,7 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("name", sorted(path.relative_to(SITE).as_posix() for path in SITE.rglob("*.html")) or ["none"])
-def test_a_page_loads_nothing_from_elsewhere(name: str) -> None:
+def test_a_page_loads_no_external_resources(name: str) -> None:
     text = page(name)
     tags = re.findall(r"<(?:script|img|iframe|source|link)\b[^>]*>", text)
     # A canonical or next page is a link that nothing loads.
@@ -46,7 +46,7 @@ def test_a_page_loads_nothing_from_elsewhere(name: str) -> None:
     assert [entry for entry in loaded if re.match(r"(?:https?:)?//", entry)] == []
 
 
-def test_it_is_searched_from_disk_and_dark_where_that_is_wanted(browser: Any) -> None:
+def test_search_works_from_disk_and_dark_mode_follows_the_system(browser: Any) -> None:
     context = browser.new_context(color_scheme="dark", viewport={"width": 1200, "height": 800})
     opened = context.new_page()
     requests, faults = [], []
@@ -106,7 +106,7 @@ def test_code_fits_a_window_of_1280_px(browser: Any) -> None:
     assert wide == {}
 
 
-def test_the_notebook_ran() -> None:
+def test_the_notebook_has_outputs() -> None:
     text = page("notebooks/quickstart.md")
     assert len(re.findall(r"━+ +step \d+/10", text)) == 1, "a run that is watched in a notebook is one output, its last"
     assert re.search(r"step 10/10.*\n.*accuracy +reward .*\n.*[\d.]+% +0\.\d+", text)
@@ -120,13 +120,13 @@ def test_the_notebook_ran() -> None:
     assert "quickstart_start" not in page("notebooks/quickstart.html").partition("<article")[0]
 
 
-def test_the_pages_of_view_are_shown() -> None:
+def test_view_screenshots_are_included() -> None:
     shown = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", page("pictures.md"))
     assert len(shown) == 3
     assert all((SITE / name).stat().st_size > 20_000 for name in shown), "no empty page has so many bytes"
 
 
-def test_llms_txt_leads_to_pages() -> None:
+def test_llms_txt_links_to_pages() -> None:
     lines = [line for line in page("llms.txt").splitlines() if line.startswith("- ")]
     links = [re.fullmatch(r"- \[[^\]]+\]\(([^)]+)\): \S.*", line) for line in lines]
     assert len(links) > 25

@@ -1,7 +1,7 @@
-"""From data in the released forms to a trained step: each paper's mix is prepared, and its recipe trains on it.
+"""Preparing data in their published formats, and one training step of each paper's recipe on them.
 
-The data are generated and the model is small; forms, mixes (configs/data), prompts (each recipe's own template, through
-a chat) and rewards are the papers'.
+The data are generated and the model is small. Formats, mixes (configs/data), prompts (each recipe's template in a
+chat) and rewards are those of the papers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Questions = list[dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def prepared_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return generated questions and databases, 8 of each of 6."""
+    """Return generated questions and databases: 8 questions on each of 6 databases."""
     folder = tmp_path_factory.mktemp("made")
     generate(folder, SynthSpec(seed=5, train_dbs=6, dev_dbs=2, unseen_dbs=1, train_questions=8, dev_questions=8))
     return folder / "train"
@@ -39,7 +39,7 @@ def prepared_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the small model that knows the forms, with room for whole prompts."""
+    """Return the small model that knows the answer formats, with positions for whole prompts."""
     folder = tmp_path_factory.mktemp("start") / "model"
     shutil.copytree(ROOT / "configs/recipes_start", folder)
     config = json.loads((folder / "config.json").read_text())
@@ -64,7 +64,7 @@ def synsql(prepared_set: Path, home: Path) -> list[str]:
 
 
 def spider_and_bird(prepared_set: Path, home: Path) -> list[str]:
-    """Write both sets, and what was made of Gretel's: scripts turned into databases, of which a list is taken."""
+    """Write both sets and Gretel's, whose scripts become databases, of which a list is used."""
     shutil.copytree(prepared_set / "databases", home / "spider/database")
     shutil.copytree(prepared_set / "databases", home / "bird/train_databases")
     requests = questions(prepared_set)
@@ -142,7 +142,7 @@ SYSTEMS: dict[str, tuple[str, Callable[[Path, Path], list[str]], int]] = {
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
-def test_a_recipe_runs_on_its_prepared_data_through_its_own_template(
+def test_a_recipe_trains_on_its_prepared_data_with_its_template(
     name: str, prepared_set: Path, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)

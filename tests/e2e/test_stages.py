@@ -1,4 +1,4 @@
-"""Runs whose steps are not all alike: batch RL, a second stage, several turns, a value head, rounds of refills."""
+"""Runs with unequal steps: batch RL, a second stage, several turns, a value head, resampling rounds."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def kept(run: Path) -> dict[str, bytes]:
 
 
 def assert_all_that_is_learned_has_an_advantage(run: Path) -> None:
-    """Also where several steps learn from one rollout, more is sampled than is learned, or tokens differ in theirs."""
+    """Also with several steps per rollout, more samples than trained answers, or advantages per token."""
     read = [read_chunk(chunk) for chunk in chunks(open_result_folder(run)) if chunk.kind == "train"]
     groups = [group for item in read for group in item.groups]
     add_advantages(groups, {at: rows for entry in read for at, rows in entry.advantages.items()})
@@ -94,7 +94,7 @@ def assert_all_that_is_learned_has_an_advantage(run: Path) -> None:
     "variant",
     [pytest.param(name, marks=pytest.mark.slow if name in IN_CI else pytest.mark.nightly) for name in VARIANTS],
 )
-def test_trap_what_goes_on_from_any_step_is_bit_equal(
+def test_trap_resume_from_any_step_is_bit_equal(
     variant: str, small_data: Path, tmp_path: Path, rewind: Callable[[Path, int], None]
 ) -> None:
     run = tmp_path / "run"
@@ -132,12 +132,12 @@ def assert_dialogues(steps: list[dict[str, Any]]) -> None:
 
 
 def check(variant: str, rows: list[dict[str, Any]]) -> None:
-    """Look for what the variant is about in the metrics of its steps."""
+    """Check the metrics that the variant is about."""
     steps = [row for row in rows if row["phase"].startswith("grpo")]
     if variant == "batch RL":
         assert ["reward/mean" in row for row in steps] == [True, False, True, False]
         assert steps[0]["policy/ratio_mean"] == pytest.approx(1.0, abs=1e-5)
-        assert abs(steps[1]["policy/ratio_mean"] - 1.0) > 1e-5  # the policy has moved on from the one that drew
+        assert abs(steps[1]["policy/ratio_mean"] - 1.0) > 1e-5  # the policy differs from the one that sampled
     elif variant == "two stages":
         assert_two_stages(rows)
         assert [row["step"] for row in rows if row["phase"] == "eval"] == [0, 1, 2, 3, 4]
@@ -155,12 +155,12 @@ def check(variant: str, rows: list[dict[str, Any]]) -> None:
         assert all(row["rollout/stale_tokens"] < 1 for row in steps)
     elif variant == "golds where no answer is right":
         rollouts = [row for row in steps if "reward/mean" in row]
-        assert [row["reward/correct"] for row in rollouts] == [0.0, 0.0]  # of what was sampled
+        assert [row["reward/correct"] for row in rollouts] == [0.0, 0.0]  # of the samples
         assert [row["rollout/demonstrations"] for row in rollouts] == [1.0, 1.0]
         assert [row["reward/zero_variance"] for row in rollouts] == [0.0, 0.0]
         assert all(row["policy/advantage_size"] > 0 for row in steps)
-        assert all(row["policy/sampler_delta_max"] < 1e-3 for row in rollouts)  # no one sampled the golds
+        assert all(row["policy/sampler_delta_max"] < 1e-3 for row in rollouts)  # the golds were not sampled
     elif variant == "refills":
         assert any(row["rollout/rounds"] > 1 for row in steps)
-        # A step's engine numbers are those of all of its rounds: one round of 4 answers takes at most 12 steps here.
+        # A step's engine metrics cover all of its rounds: one round of 4 answers takes at most 12 steps here.
         assert any(row["rollout/steps"] > 12 for row in steps)

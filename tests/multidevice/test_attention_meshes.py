@@ -29,7 +29,7 @@ SOME = [*ALL[:3], "splash: few-key-heads", "cudnn: few-key-heads", "splash: odd-
 @pytest.mark.parametrize(
     "names", [pytest.param(SOME, id="some"), pytest.param(ALL, id="all", marks=pytest.mark.nightly)]
 )
-def test_a_mesh_computes_what_one_device_computes(together: Any, names: list[str]) -> None:
+def test_attention_on_a_mesh_equals_one_device(together: Any, names: list[str]) -> None:
     ((out, _),) = together([__file__, *names], 1)
     measured = json.loads(out.splitlines()[-1])
     assert measured.keys() == set(names)

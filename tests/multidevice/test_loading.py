@@ -19,7 +19,7 @@ pytestmark = pytest.mark.multidevice
 MESHES = ((1, 4, 2), (2, 2, 2), (8, 1, 1), (1, 8, 1), (1, 2, 4))
 
 
-def test_every_mesh_holds_what_one_device_holds(together: Any) -> None:
+def test_weights_loaded_on_a_mesh_equal_one_device(together: Any) -> None:
     ((out, _),) = together([__file__], 1)
     assert out.split() == ["qwen3", "qwen2", "llama", "gemma3_text"]
 

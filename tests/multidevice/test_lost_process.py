@@ -107,7 +107,7 @@ def is_whole(run: Path, whole: Path) -> bool:
 
 
 @pytest.mark.slow
-def test_a_run_that_lost_a_process_resumes_and_is_the_run_of_one(
+def test_a_run_resumed_after_a_lost_process_equals_one_process(
     arguments: list[str], together: Any, tmp_path: Path
 ) -> None:
     """Two processes resume from a supervised step; samples, metrics and the model are those of one process."""
@@ -143,7 +143,7 @@ def test_a_run_that_lost_a_process_resumes_and_is_the_run_of_one(
         "writing the model",
     ],
 )  # fmt: skip
-def test_of_a_process_that_dies_the_other_says_so_and_ends(
+def test_the_other_process_reports_a_dead_process_and_exits(
     phase: str, arguments: list[str], whole: Path, tmp_path: Path
 ) -> None:
     """And both together, started again, end as two that lived."""
@@ -156,7 +156,7 @@ def test_of_a_process_that_dies_the_other_says_so_and_ends(
 
 
 @pytest.mark.nightly
-def test_a_process_that_stands_still_is_waited_for(arguments: list[str], whole: Path, tmp_path: Path) -> None:
+def test_a_stopped_process_is_waited_for(arguments: list[str], whole: Path, tmp_path: Path) -> None:
     """The other says meanwhile what it is at."""
 
     def stand(pair: Pair) -> None:
@@ -183,7 +183,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.nightly
-def test_storage_that_becomes_full_ends_both_and_with_room_they_go_on(
+def test_full_storage_ends_both_processes_and_the_run_resumes(
     arguments: list[str], whole: Path, small_disk: Path
 ) -> None:
     """The first process says so in a line, besides what libraries print of their threads."""

@@ -23,7 +23,7 @@ def mesh(request: pytest.FixtureRequest) -> Any:
     return request.param, request.getfixturevalue("further_measured" if further else "measured")
 
 
-def test_a_mesh_computes_what_one_device_computes(mesh: Any) -> None:
+def test_updates_and_tokens_on_a_mesh_equal_one_device(mesh: Any) -> None:
     """Losses, parameters and moments (the first is the gradient) after SFT and GRPO updates, and greedy tokens."""
     name, measured = mesh
     assert measured.results["devices"] == 8
@@ -39,7 +39,7 @@ def test_a_mesh_computes_what_one_device_computes(mesh: Any) -> None:
     assert measured.results[name]["loaded_equal"], "a folder read straight to the mesh differs"
 
 
-def test_a_mesh_computes_the_steps_of_ppo_that_one_device_computes(measured: Any) -> None:
+def test_ppo_steps_on_a_mesh_equal_one_device(measured: Any) -> None:
     """Values, advantages over the whole batch, a sequence ratio and the KL in the reward."""
     want, got = (dict(np.load(measured.folder / f"ppo.{name}.npz")) for name in ("alone", "2x2x2"))
     assert want.keys() == got.keys()

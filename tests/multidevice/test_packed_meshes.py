@@ -33,7 +33,7 @@ CASES = {
         pytest.param(tuple(CASES), id="all", marks=pytest.mark.nightly),
     ],
 )
-def test_a_mesh_learns_packed_answers_as_one_device_learns_them_apart(together: Any, cases: tuple[str, ...]) -> None:
+def test_packed_updates_on_a_mesh_equal_unpacked_updates_on_one_device(together: Any, cases: tuple[str, ...]) -> None:
     ((out, _),) = together([__file__, *cases], 1)
     measured = json.loads(out.splitlines()[-1])
     assert measured.keys() == set(cases)

@@ -40,7 +40,7 @@ CASES = {
 }
 
 
-def test_a_mesh_reads_what_one_device_reads(together: Any) -> None:
+def test_paged_attention_on_a_mesh_equals_one_device(together: Any) -> None:
     ((out, _),) = together([__file__], 1)
     measured = json.loads(out.splitlines()[-1])
     assert measured.keys() == CASES.keys()

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.multidevice
 
 
 @pytest.mark.parametrize("mesh", ["1x2x2", pytest.param("1x1x1", marks=pytest.mark.nightly)])
-def test_sampler_and_trainer_give_the_same_log_probabilities(together: Any, tmp_path: Path, mesh: str) -> None:
+def test_sampler_and_trainer_log_probabilities_agree(together: Any, tmp_path: Path, mesh: str) -> None:
     """In bfloat16 to what rounding leaves of an answer's tokens; a mean of nothing would not be in bfloat16."""
     together([str(Path(__file__).with_name("measure_sampler.py")), str(tmp_path), mesh], 1)
     result = json.loads((tmp_path / "sampler.json").read_text(encoding="utf-8"))

@@ -44,7 +44,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_whole_run_in_two_processes_is_the_run_of_one(together: Any, tmp_path: Path, kind: str) -> None:
+def test_a_run_in_two_processes_equals_one_process(together: Any, tmp_path: Path, kind: str) -> None:
     """Cold start, greedy answers, GRPO with the SQL shared out, checkpoints and the model, written once.
 
     And from a checkpoint on two processes go on with what they would have computed, bit for bit.

@@ -53,7 +53,7 @@ def numbers(ex: Executor, paths: list[Path]) -> list[int]:
 @pytest.mark.parametrize(
     ("immutable", "copy_up_to_bytes"), [(False, 0), (True, 0), (False, 1 << 20), (True, 1 << 20), (False, 1 << 62)]
 )
-def test_answers_are_the_same_however_files_are_opened(
+def test_answers_are_equal_for_each_way_of_opening_files(
     settled: list[Path], isolation: str, immutable: bool, copy_up_to_bytes: int
 ) -> None:
     with Executor(
@@ -69,7 +69,7 @@ def test_answers_are_the_same_however_files_are_opened(
     assert ex.stats()["copied_bytes"] == 0
 
 
-def test_a_copy_follows_its_file(databases: list[Path], isolation: str) -> None:
+def test_an_in_memory_copy_follows_its_file(databases: list[Path], isolation: str) -> None:
     size = databases[0].stat().st_size
     with Executor(threads=1, isolation=isolation, copy_up_to_bytes=size, copies_bytes=5 * size, cache_bytes=0) as ex:
         assert numbers(ex, databases) == list(range(N_DATABASES))
@@ -87,7 +87,7 @@ def test_values_out_of_range_are_refused() -> None:
         Executor(copies_bytes=1 << 64)
 
 
-def test_cell_size_check_refuses_a_page_for_a_cell_that_nobody_asked_for(tmp_path: Path, isolation: str) -> None:
+def test_cell_size_check_refuses_a_page_with_any_invalid_cell(tmp_path: Path, isolation: str) -> None:
     """The third of three cells of a table's page begins beyond the page's end: without the check it is not found."""
     path = tmp_path / "malformed.sqlite"
     write(path, "CREATE TABLE t(x); INSERT INTO t VALUES ('a'), ('b'), ('c')")

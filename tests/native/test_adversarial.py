@@ -36,7 +36,7 @@ def notes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_every_keyword_has_its_default_and_shows_when_it_is_another() -> None:
+def test_limits_repr_shows_keywords_that_differ_from_the_default() -> None:
     limits = Limits()
     assert {name: getattr(limits, name) for name in KEYWORDS} == KEYWORDS
     assert repr(limits) == "Limits(timeout_ms=30000, cpu_ms=None, vm_steps=None, max_rows=1000000, max_bytes=268435456)"
@@ -68,7 +68,7 @@ def test_every_keyword_has_its_default_and_shows_when_it_is_another() -> None:
         ),
     ],
 )
-def test_each_limit_holds_for_its_run_alone(notes: Path, limits: Limits, sql: str, error: str) -> None:
+def test_each_limit_applies_only_to_its_run(notes: Path, limits: Limits, sql: str, error: str) -> None:
     with Executor(threads=1, cache_bytes=0) as ex:
         assert ex.execute(notes, sql).status == "ok"
         outcome = ex.execute(notes, sql, limits=limits)
@@ -87,7 +87,7 @@ def test_each_limit_holds_for_its_run_alone(notes: Path, limits: Limits, sql: st
         + " SELECT max(v) FROM c4",
     ],
 )
-def test_what_once_could_not_be_stopped_is(notes: Path, sql: str) -> None:
+def test_formerly_unstoppable_queries_are_stopped(notes: Path, sql: str) -> None:
     before = hashlib.sha256(notes.read_bytes()).hexdigest()
     with Executor(threads=1, limits=Limits(timeout_ms=250)) as ex:
         begun = time.monotonic()
@@ -98,7 +98,7 @@ def test_what_once_could_not_be_stopped_is(notes: Path, sql: str) -> None:
     assert [path.name for path in notes.parent.iterdir()] == ["notes.sqlite"]
 
 
-def test_a_budget_of_any_size_is_one(notes: Path, isolation: str) -> None:
+def test_a_budget_of_any_size_is_valid(notes: Path, isolation: str) -> None:
     """Rounded up to thousands, the largest numbers once became the smallest."""
     sql = "SELECT count(*) FROM note a, note b WHERE a.id < b.id"
     with Executor(threads=1, isolation=isolation, cache_bytes=0) as ex:
@@ -130,7 +130,7 @@ def test_a_comparison_has_a_budget(notes: Path, rule: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["cancel", "close"])
-def test_a_comparison_under_way_ends_when_nobody_wants_it(notes: Path, how: str) -> None:
+def test_a_running_comparison_ends_when_it_is_abandoned(notes: Path, how: str) -> None:
     """Each value of a row is looked for among those of the other's: more than a billion looks."""
     limits = Limits(timeout_ms=None, compare_steps=2**64 - 1)
     predicted, gold = wide(10_000, 400, 0.25), wide(10_000, 400, 0.75)

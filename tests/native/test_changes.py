@@ -68,7 +68,7 @@ def make(path: Path, script: str) -> None:
 
 
 @pytest.mark.parametrize("keeps_times", [False, True])
-def test_a_database_overwritten_in_place_is_noticed(pair: list[Path], isolation: str, keeps_times: bool) -> None:
+def test_a_database_overwritten_in_place_is_detected(pair: list[Path], isolation: str, keeps_times: bool) -> None:
     """Neither the inode nor SQLite's change counter tells: both files have had as many transactions."""
     target = shutil.copy2(pair[0], pair[0].parent / "target.sqlite")
     inode = target.stat().st_ino
@@ -134,7 +134,7 @@ def await_write(writer: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.parametrize("n_turns", [2, pytest.param(10, marks=pytest.mark.nightly)])
-def test_a_writer_that_comes_and_goes_during_a_scan_is_seen_whole_or_not_at_all(
+def test_a_scan_sees_commits_of_a_reconnecting_writer_atomically(
     logged: Path, writer: subprocess.Popen[str], isolation: str, n_turns: int
 ) -> None:
     slow = "SELECT min(x), max(x), count(*) FROM t WHERE length(replace(pad || x, '0', 'ab')) > 0"
@@ -177,7 +177,7 @@ def visiting(path: Path, n_writes: int) -> list[str]:
 
 
 @pytest.mark.parametrize("mode", ["wal", "delete"])
-def test_looking_into_a_file_leaves_the_locks_of_who_writes_to_it_here(small: Path, mode: str) -> None:
+def test_reading_a_file_keeps_the_locks_of_a_writer_in_the_process(small: Path, mode: str) -> None:
     """To close a file takes this process's locks on it, and the caller's own connection may have some."""
     with Executor(threads=1) as ex, closing(sqlite3.connect(small, isolation_level=None)) as here:
         assert here.execute(f"PRAGMA journal_mode = {mode}").fetchall() == [(mode,)]
@@ -194,7 +194,7 @@ def test_looking_into_a_file_leaves_the_locks_of_who_writes_to_it_here(small: Pa
         assert here.execute("SELECT max(x) FROM t").fetchall() == [(3,)]
 
 
-def test_a_kept_connection_keeps_the_log(small: Path, isolation: str) -> None:
+def test_an_open_connection_keeps_the_log(small: Path, isolation: str) -> None:
     command = [sys.executable, "-c", KEEPER, str(small)]
     with Executor(threads=1, isolation=isolation) as ex:
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as keeper:
@@ -210,7 +210,9 @@ def test_a_kept_connection_keeps_the_log(small: Path, isolation: str) -> None:
 
 
 @pytest.mark.parametrize("n_writes", [100, pytest.param(1_000, marks=pytest.mark.nightly)])
-def test_small_files_that_writers_visit_are_seen_whole(small: Path, isolation: str, n_writes: int) -> None:
+def test_small_files_with_reconnecting_writers_are_read_consistently(
+    small: Path, isolation: str, n_writes: int
+) -> None:
     seen = set()
     with (
         Executor(threads=2, isolation=isolation, limits=Limits(timeout_ms=60_000)) as ex,
@@ -245,7 +247,7 @@ def test_the_log_of_a_linked_database_is_found(logged: Path, isolation: str) -> 
         keeper.stdin.close()
 
 
-def test_a_database_whose_log_is_gone_is_read_and_nothing_is_made_beside_it(logged: Path, isolation: str) -> None:
+def test_a_wal_database_without_a_log_is_read_without_creating_files(logged: Path, isolation: str) -> None:
     with Executor(threads=1, isolation=isolation) as ex:
         pairs = [(logged, f"SELECT count(*) FROM t -- {i}") for i in range(3)]
         assert [outcome.rows for outcome in ex.execute_many(pairs)] == [[(N_ROWS,)]] * 3
@@ -268,7 +270,7 @@ def copied(logged: Path, tmp_path: Path) -> Path:
     return folder / logged.name
 
 
-def test_a_log_without_an_index_is_read_and_nothing_is_made_beside_it(copied: Path, isolation: str) -> None:
+def test_a_log_without_an_index_is_read_without_creating_files(copied: Path, isolation: str) -> None:
     """SQLite makes an index, leaves it there, and cannot read the database where it may not."""
     names = sorted(entry.name for entry in copied.parent.iterdir())
     before = [entry.read_bytes() for entry in sorted(copied.parent.iterdir())]
@@ -279,7 +281,7 @@ def test_a_log_without_an_index_is_read_and_nothing_is_made_beside_it(copied: Pa
     assert [entry.read_bytes() for entry in sorted(copied.parent.iterdir())] == before
 
 
-def test_a_writer_that_comes_to_a_log_without_an_index_is_seen(copied: Path, isolation: str) -> None:
+def test_a_writer_to_a_log_without_an_index_is_detected(copied: Path, isolation: str) -> None:
     command = [sys.executable, "-c", KEEPER, str(copied)]
     with (
         Executor(threads=1, isolation=isolation) as ex,
@@ -294,7 +296,7 @@ def test_a_writer_that_comes_to_a_log_without_an_index_is_seen(copied: Path, iso
         keeper.stdin.close()
 
 
-def test_an_index_that_is_cut_short_while_it_is_mapped_ends_a_worker_alone(logged: Path) -> None:
+def test_truncating_a_mapped_index_only_ends_a_worker(logged: Path) -> None:
     command = [sys.executable, "-c", KEEPER, str(logged)]
     with (
         Executor(threads=1) as ex,
@@ -311,7 +313,7 @@ def test_an_index_that_is_cut_short_while_it_is_mapped_ends_a_worker_alone(logge
     assert statuses <= {"crashed", "ok", "db_error"}
 
 
-def test_a_lock_is_waited_for_until_the_deadline(tmp_path: Path, isolation: str) -> None:
+def test_a_query_waits_for_a_lock_until_the_deadline(tmp_path: Path, isolation: str) -> None:
     path = tmp_path / "locked.sqlite"
     make(path, "CREATE TABLE t(x); INSERT INTO t VALUES (1)")
     command = [sys.executable, "-c", LOCKER, str(path)]
@@ -355,7 +357,7 @@ def test_a_lock_is_waited_for_until_the_deadline(tmp_path: Path, isolation: str)
         ("SELECT CASE WHEN day < '2000' THEN date('now') END FROM t", True),
     ],
 )
-def test_what_reads_the_clock_is_never_kept_and_other_dates_are(
+def test_results_that_depend_on_the_clock_are_not_cached(
     tmp_path: Path, isolation: str, sql: str, is_kept: bool
 ) -> None:
     path = tmp_path / "t.sqlite"

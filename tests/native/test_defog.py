@@ -225,7 +225,7 @@ def runs(connection: sqlite3.Connection, case: Case) -> bool:
 
 @pytest.mark.parametrize("n_pairs", [200, pytest.param(3_000, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("cells", CELLS)
-def test_defog_is_its_scorer(executor: Executor, database: Path, cells: str, n_pairs: int) -> None:
+def test_defog_matches_its_scorer(executor: Executor, database: Path, cells: str, n_pairs: int) -> None:
     draw, connection = random.Random(11), sqlite3.connect(":memory:")
     drawn = [case_of(draw, CELLS[cells]) for _ in range(n_pairs)]
     arguments = [case for case in drawn if runs(connection, case)]
@@ -268,7 +268,7 @@ T = "FROM (VALUES (1, 'a', 2.5), (2, 'b', 0.5), (3, 'a', 0.5))"
         ("SELECT 1, 1, 1", "SELECT 1", False, True),
     ],
 )
-def test_defog_in_examples(
+def test_defog_examples(
     executor: Executor, database: Path, predicted: str, gold: str, asks_for_order: bool, right: bool
 ) -> None:
     result = executor.score(

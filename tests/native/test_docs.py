@@ -17,7 +17,7 @@ PAGES = ("reference/executor.md", "reference/executor_servers.md", "explanation/
 FLAGS = doctest.ELLIPSIS
 
 
-def test_the_examples_of_the_pages_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_examples_of_the_pages_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "\n".join((DOCS / page).read_text(encoding="utf-8") for page in PAGES)
     monkeypatch.chdir(tmp_path)
     test = doctest.DocTestParser().get_doctest("\n".join(blocks(text, "pycon")), {}, "pages", str(DOCS), 0)

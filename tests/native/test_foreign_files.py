@@ -166,7 +166,7 @@ def test_queries_change_no_file(
         assert str(path) in str(first.error) or first.status == "schema_error"
 
 
-def test_a_query_in_the_middle_of_a_copy_costs_no_rows(tmp_path: Path, isolation: str) -> None:
+def test_a_query_during_a_copy_loses_no_rows(tmp_path: Path, isolation: str) -> None:
     """`cp` truncates the file first, and the committed row is in the log alone."""
     path = tmp_path / "set" / "shop.sqlite"
     path.parent.mkdir()
@@ -181,7 +181,7 @@ def test_a_query_in_the_middle_of_a_copy_costs_no_rows(tmp_path: Path, isolation
         assert ex.execute(path, QUERIES[0]).rows == [(ROWS_WITH_LOG,)]
 
 
-def test_what_a_crash_left_is_read_once_a_writer_has_repaired_it(tmp_path: Path, isolation: str) -> None:
+def test_files_of_a_crashed_writer_are_read_after_recovery(tmp_path: Path, isolation: str) -> None:
     path = tmp_path / "set" / "shop.sqlite"
     path.parent.mkdir()
     with_journal(path)

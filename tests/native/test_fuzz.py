@@ -22,7 +22,7 @@ def test_a_short_run_finds_no_difference() -> None:
     assert int(results.replace(",", "")) > 500
 
 
-def test_the_fuzzer_sees_differences(tmp_path: Path) -> None:
+def test_the_fuzzer_detects_differences(tmp_path: Path) -> None:
     code = """
 import fuzz_executor as fuzz
 from sqlexec_rs import Executor

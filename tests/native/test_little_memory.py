@@ -98,7 +98,7 @@ def test_a_large_result_ends_no_process(database: Path, isolation: str, kib: int
 )
 @pytest.mark.parametrize("step", ["pretty", "pickle", "arrow", "digest", "score"])
 @pytest.mark.parametrize("result", ["long texts", "short cells"])
-def test_what_is_made_of_a_large_result_ends_no_process(database: Path, kib: int, step: str, result: str) -> None:
+def test_converting_a_large_result_ends_no_process(database: Path, kib: int, step: str, result: str) -> None:
     status, used = run(database, "thread", kib, RESULTS[result], step)
     assert status in {"ok", "too_large", "MemoryError"}, used
     if step == "score" and status == "ok":
@@ -121,5 +121,5 @@ def test_a_large_result_of_a_server_ends_no_process(
     assert status in {"ok", "too_large", "MemoryError"}, why
 
 
-def test_a_large_result_is_whole_where_there_is_memory(database: Path) -> None:
+def test_a_large_result_is_complete_with_enough_memory(database: Path) -> None:
     assert run(database, "thread", 4_000_000, RESULTS["long texts"], "rows") == ["ok", None]

@@ -46,7 +46,7 @@ ALLOWED = [
 ]
 
 
-def test_functions_that_recurse_are_refused_unless_they_are_allowed(
+def test_recursive_functions_are_refused_unless_allowed(
     server_database: Callable[[str, str], Server],
 ) -> None:
     server = server_database("mariadb", "SELECT 1;")
@@ -61,7 +61,7 @@ def test_functions_that_recurse_are_refused_unless_they_are_allowed(
         assert executor.stats()["connections_lost"] == 0
 
 
-def test_a_text_that_ends_the_server_costs_no_other_its_verdict(start_server: Callable[[str, str], Server]) -> None:
+def test_a_query_that_ends_the_server_affects_no_other_verdict(start_server: Callable[[str, str], Server]) -> None:
     """The server is started again, other runs wait for it, and the text is run twice in all."""
     server = start_server("mariadb", "SELECT 1;")
     url = f"{server.readers}&allow=xml"
@@ -79,7 +79,7 @@ def test_a_text_that_ends_the_server_costs_no_other_its_verdict(start_server: Ca
 
 
 @pytest.mark.parametrize("engine", ["postgresql", "mariadb"])
-def test_an_own_server_that_is_killed_comes_back_and_is_waited_for(
+def test_a_killed_own_server_restarts_and_queries_wait_for_it(
     engine: str, start_server: Callable[[str, str], Server]
 ) -> None:
     server = start_server(engine, "SELECT 1;")
@@ -91,7 +91,7 @@ def test_an_own_server_that_is_killed_comes_back_and_is_waited_for(
         assert [outcome.rows for outcome in outcomes] == [[(i,)] for i in range(50)]
 
 
-def test_a_retry_has_the_whole_time_after_an_absence(start_server: Callable[[str, str], Server]) -> None:
+def test_a_retry_has_the_full_time_limit_after_a_server_restart(start_server: Callable[[str, str], Server]) -> None:
     server = start_server("postgresql", "SELECT 1;")
     with Executor(threads=1, limits=Limits(timeout_ms=1_500)) as executor:
         assert executor.execute(server.reader, "SELECT 1").status == "ok"
@@ -107,7 +107,7 @@ def test_a_retry_has_the_whole_time_after_an_absence(start_server: Callable[[str
 
 
 @pytest.mark.slow
-def test_a_server_that_stays_away_is_given_up(start_server: Callable[[str, str], Server]) -> None:
+def test_a_server_that_does_not_return_is_given_up(start_server: Callable[[str, str], Server]) -> None:
     server = start_server("postgresql", "SELECT 1;")
     with Executor(threads=2) as executor:
         assert executor.execute(server.reader, "SELECT 1").status == "ok"
@@ -118,7 +118,7 @@ def test_a_server_that_stays_away_is_given_up(start_server: Callable[[str, str],
         assert time.monotonic() - begun < 60, "they wait together"
 
 
-def test_a_text_that_ends_its_own_session_twice_is_a_crash(server_database: Callable[[str, str], Server]) -> None:
+def test_a_query_that_ends_its_session_twice_is_a_crash(server_database: Callable[[str, str], Server]) -> None:
     url = server_database("postgresql", "SELECT 1;").reader
     with Executor(threads=1) as executor:
         for _ in range(2):

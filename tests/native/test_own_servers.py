@@ -78,7 +78,7 @@ def left_behind_killed(folder: str) -> Iterator[None]:
 
 @needs_proc
 @pytest.mark.parametrize("engine", servers.ENGINES)
-def test_a_stop_after_a_crash_leaves_no_process(engine: str, start_server: Callable[[str, str], Server]) -> None:
+def test_stopping_after_a_crash_leaves_no_process(engine: str, start_server: Callable[[str, str], Server]) -> None:
     server = start_server(engine, "SELECT 1;")
     with left_behind_killed(server.folder):
         for crash in (kill, kill_until_it_starts_again):
@@ -99,7 +99,7 @@ def test_a_stop_after_a_crash_leaves_no_process(engine: str, start_server: Calla
 
 @needs_proc
 @pytest.mark.parametrize("engine", servers.ENGINES)
-def test_the_end_of_a_run_of_tests_leaves_no_server(
+def test_a_finished_test_run_leaves_no_server(
     engine: str, start_server: Callable[[str, str], Server], servers_folder: Path
 ) -> None:
     spec = importlib.util.spec_from_file_location("stop_servers", STOPPER)
@@ -128,7 +128,7 @@ def test_a_stale_process_id_ends_no_other_process(tmp_path: Path) -> None:
 
 @needs_proc
 @pytest.mark.slow
-def test_a_program_that_ends_often_is_started_again(tmp_path: Path) -> None:
+def test_a_frequently_crashing_program_is_restarted(tmp_path: Path) -> None:
     starts = tmp_path / "starts"
     _programs.keep_running(["/bin/sh", "-c", 'echo >>"$0"; exit 1', str(starts)], tmp_path, None)
     wait_until(lambda: starts.exists() and len(starts.read_text()) > 5, seconds=30)

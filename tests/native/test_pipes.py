@@ -38,7 +38,7 @@ with Executor(threads=1, isolation=isolation, limits=limits, worker_hang_ms=None
 
 @pytest.mark.parametrize("mode", ["delete", "wal"])
 @pytest.mark.parametrize("case", ["-journal", "-wal", "-shm", "swapped"])
-def test_a_pipe_is_refused_and_holds_nobody_up(tmp_path: Path, isolation: str, mode: str, case: str) -> None:
+def test_a_pipe_is_refused_without_blocking(tmp_path: Path, isolation: str, mode: str, case: str) -> None:
     path = tmp_path / "t.sqlite"
     for name in ("t.sqlite", "other.sqlite"):
         connection = sqlite3.connect(tmp_path / name)

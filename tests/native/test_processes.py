@@ -122,7 +122,7 @@ def only_worker(ex: Executor, database: Path) -> int:
     return pid
 
 
-def test_a_worker_that_stands_still_is_killed_and_replaced(executor: Executor, database: Path) -> None:
+def test_a_stopped_worker_is_killed_and_replaced(executor: Executor, database: Path) -> None:
     """A stopped process stands for every query that never comes back to a handler, whatever SQLite learns to stop."""
     pid = only_worker(executor, database)
     stop(pid)
@@ -148,7 +148,7 @@ def test_a_worker_that_stands_still_is_killed_and_replaced(executor: Executor, d
     ],
     ids=["instr", "trim", "replace"],
 )
-def test_what_escapes_the_handlers_is_stopped(executor: Executor, database: Path, sql: str) -> None:
+def test_queries_that_escape_the_handlers_are_stopped(executor: Executor, database: Path, sql: str) -> None:
     only_worker(executor, database)
     begun = time.monotonic()
     outcome = executor.execute(database, sql, limits=Limits(timeout_ms=200))
@@ -158,7 +158,7 @@ def test_what_escapes_the_handlers_is_stopped(executor: Executor, database: Path
     assert executor.execute(database, "SELECT a FROM t").status == "ok"
 
 
-def test_without_a_wall_limit_a_hung_worker_is_killed_all_the_same(database: Path) -> None:
+def test_a_hung_worker_is_killed_without_a_wall_limit(database: Path) -> None:
     with Executor(threads=1, isolation="process", worker_hang_ms=300) as ex:
         outcome = ex.execute(database, ENDLESS, limits=NO_LIMITS)
         assert (outcome.status, outcome.stopped_by) == ("timeout", "wall")
@@ -168,7 +168,7 @@ def test_without_a_wall_limit_a_hung_worker_is_killed_all_the_same(database: Pat
         assert ex.stats()["workers_killed"] == 1
 
 
-def test_a_query_whose_worker_is_killed_from_outside_runs_once_more(database: Path) -> None:
+def test_a_query_is_retried_after_its_worker_is_killed(database: Path) -> None:
     with Executor(threads=2, limits=NO_LIMITS, isolation="process") as ex:
         job = ex.submit([(database, ENDLESS)])
         wait_until(lambda: [database in opened(pid) for pid in workers(os.getpid())] == [True])
@@ -190,7 +190,7 @@ def test_a_query_whose_worker_is_killed_from_outside_runs_once_more(database: Pa
         assert (stats["workers_crashed"], stats["workers_killed"], stats["crashed"]) == (2, 0, 1)
 
 
-def test_a_crash_between_two_queries_is_nobodys(executor: Executor, database: Path) -> None:
+def test_a_crash_between_queries_fails_no_query(executor: Executor, database: Path) -> None:
     for _ in range(3):
         worker = only_worker(executor, database)
         os.kill(worker, signal.SIGKILL)
@@ -209,7 +209,7 @@ def burst(database: Path, salt: str) -> list[tuple[Path, str]]:
     return [(database, f"SELECT {i} FROM t WHERE a = 1 -- {salt}") for i in range(N_BURST)]
 
 
-def test_a_worker_that_stands_still_in_a_burst_costs_one_query(database: Path) -> None:
+def test_a_stopped_worker_in_a_burst_fails_one_query(database: Path) -> None:
     """Where the machine is busy others are replaced, too: late with what was taken back, which costs none."""
     with Executor(threads=1, isolation="process", limits=Limits(timeout_ms=1_000)) as ex:
         n_timeouts = 0
@@ -233,7 +233,7 @@ def test_a_worker_that_stands_still_in_a_burst_costs_one_query(database: Path) -
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_late_with_what_was_taken_back_costs_no_query(database: Path) -> None:
+def test_a_worker_late_with_reassigned_queries_fails_no_query(database: Path) -> None:
     """It stands still, answers a little, and stands still again while another has what was behind that."""
     n_late = 0
     for salt in range(300):  # about every seventh is late
@@ -255,7 +255,7 @@ def test_a_worker_that_is_late_with_what_was_taken_back_costs_no_query(database:
     raise AssertionError("no worker was late")
 
 
-def test_workers_killed_in_a_burst_cost_a_query_each_at_most(database: Path) -> None:
+def test_each_worker_killed_in_a_burst_fails_at_most_one_query(database: Path) -> None:
     """Whoever was sent before its turn, or was answered and the answer not sent, is asked again."""
     with Executor(threads=2, isolation="process") as ex:
         n_killed = 0
@@ -275,7 +275,7 @@ def test_workers_killed_in_a_burst_cost_a_query_each_at_most(database: Path) -> 
         assert stats["crashed"] <= n_killed
 
 
-def test_a_query_that_takes_its_time_gives_back_those_behind_it(database: Path) -> None:
+def test_queries_queued_behind_a_slow_query_are_reassigned(database: Path) -> None:
     with Executor(threads=2, isolation="process", limits=NO_LIMITS) as ex:
         for salt in range(5):
             queries = burst(database, f"{salt}")
@@ -288,7 +288,7 @@ def test_a_query_that_takes_its_time_gives_back_those_behind_it(database: Path) 
         wait_until(lambda: ex.stats()["workers_killed"] == 5)
 
 
-def test_a_burst_has_the_outcomes_that_its_queries_have_alone(database: Path) -> None:
+def test_a_burst_gives_the_outcomes_of_single_queries(database: Path) -> None:
     """What takes its time, fails, is refused or is killed stands between quick ones, at places drawn by chance."""
     draw = random.Random(7)
     others = [
@@ -314,7 +314,7 @@ def test_a_burst_has_the_outcomes_that_its_queries_have_alone(database: Path) ->
     assert len({status for status, _, _ in seen["process"]}) >= 4
 
 
-def test_memory_is_bounded_in_the_worker_and_the_caller_lives(database: Path) -> None:
+def test_worker_memory_is_limited_and_the_caller_survives(database: Path) -> None:
     limits = Limits(max_bytes=1 << 40, max_rows=1 << 40)
     bomb = f"WITH RECURSIVE r(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM r) SELECT printf('%.*c', {10**6}, 'a') FROM r"
     with Executor(threads=1, limits=limits, isolation="process", worker_memory_bytes=128 << 20) as ex:
@@ -325,7 +325,7 @@ def test_memory_is_bounded_in_the_worker_and_the_caller_lives(database: Path) ->
         Executor(isolation="process", worker_memory_bytes=5)
 
 
-def test_a_worker_has_little_to_lose(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_is_sandboxed(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("A_SECRET", "hush")
     leaked = os.open(database, os.O_RDONLY)
     os.set_inheritable(leaked, True)
@@ -352,7 +352,7 @@ def test_a_worker_has_little_to_lose(database: Path, monkeypatch: pytest.MonkeyP
     os.close(leaked)
 
 
-def test_a_relative_path_is_the_callers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_paths_use_the_directory_of_the_caller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Executor(threads=1, isolation="process") as ex:
         for n in (1, 2):
             (tmp_path / str(n)).mkdir()
@@ -361,7 +361,7 @@ def test_a_relative_path_is_the_callers(tmp_path: Path, monkeypatch: pytest.Monk
             assert ex.execute("t.sqlite", "SELECT count(*) FROM t").rows == [(n,)]
 
 
-def test_kills_leave_no_process_and_no_descriptor(database: Path) -> None:
+def test_kills_leak_no_process_or_descriptor(database: Path) -> None:
     def n_descriptors() -> int:
         return len(list(Path("/proc/self/fd").iterdir()))
 
@@ -380,7 +380,7 @@ def test_kills_leave_no_process_and_no_descriptor(database: Path) -> None:
     assert workers(os.getpid()) == []
 
 
-def test_closing_and_dropping_end_every_worker(database: Path) -> None:
+def test_closing_or_dropping_ends_all_workers(database: Path) -> None:
     ex = Executor(threads=2, limits=NO_LIMITS, isolation="process")
     ex.submit([(database, ENDLESS)])
     ex.execute(database, "SELECT 1")
@@ -396,7 +396,7 @@ def test_closing_and_dropping_end_every_worker(database: Path) -> None:
 
 
 @pytest.mark.parametrize("is_forked", [False, True], ids=["alone", "with a fork"])
-def test_no_worker_outlives_a_caller_that_is_killed(database: Path, is_forked: bool) -> None:
+def test_no_worker_outlives_a_killed_caller(database: Path, is_forked: bool) -> None:
     """A worker may be busy or stopped, and a fork of the caller may hold copies of the sockets."""
     code = """
     import os, signal, sys, time
@@ -423,7 +423,7 @@ def test_no_worker_outlives_a_caller_that_is_killed(database: Path, is_forked: b
             os.kill(int(forked), signal.SIGKILL)
 
 
-def test_a_worker_that_is_not_there_or_not_ours_is_a_fault(
+def test_a_missing_or_foreign_worker_program_raises(
     database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_native, "__file__", str(tmp_path / "_native.so"))
@@ -440,7 +440,7 @@ def test_a_worker_that_is_not_there_or_not_ours_is_a_fault(
                 ex.execute(database, "SELECT 1")
 
 
-def test_the_executor_says_where_it_runs() -> None:
+def test_isolation_is_reported() -> None:
     with Executor(threads=1, isolation="thread") as ex:
         assert (ex.isolation, repr(ex)) == ("thread", 'Executor(threads=1, isolation="thread")')
     with Executor(threads=1) as ex:

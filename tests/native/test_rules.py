@@ -240,7 +240,7 @@ SIMPLE: dict[str, Callable[[Rows, Rows, tuple[int, int]], float]] = {
 
 @pytest.mark.parametrize("rule", SIMPLE)
 @N_EXAMPLES
-def test_a_rule_is_its_description(executor: Executor, database: Path, rule: str, n_examples: int) -> None:
+def test_a_rule_matches_its_reference(executor: Executor, database: Path, rule: str, n_examples: int) -> None:
     @settings(SETTINGS, max_examples=n_examples)
     @given(pair=pairs())
     def check(pair: Pair) -> None:
@@ -254,7 +254,7 @@ def test_a_rule_is_its_description(executor: Executor, database: Path, rule: str
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("cells", [CELLS, FEW], ids=["many", "few"])
 @N_EXAMPLES
-def test_test_suite_is_its_description(
+def test_test_suite_matches_its_reference(
     executor: Executor, database: Path, cells: st.SearchStrategy[Any], ordered: bool, n_examples: int
 ) -> None:
     @settings(SETTINGS, max_examples=n_examples)
@@ -284,7 +284,7 @@ def test_paverl_filters_by_key(executor: Executor, database: Path, n_examples: i
     check()
 
 
-def test_paverls_example_is_capped(executor: Executor, database: Path) -> None:
+def test_paverl_example_is_capped(executor: Executor, database: Path) -> None:
     predicted = [("a", 1, 2, 3), ("b", 1, 2, 3), ("c", 1, 2, 3)]
     assert ours(executor, database, "paverl", (4, predicted, 1, [("a",), ("b",), ("c",), ("d",)])) == 0.75
     assert ours(executor, database, "paverl", (1, [("00501",)], 1, [(501,)])) == 1.0
@@ -301,7 +301,7 @@ def repeated(draw: st.DrawFn) -> Pair:
 
 
 @N_EXAMPLES
-def test_ex_b_is_all_of_paverl(executor: Executor, database: Path, n_examples: int) -> None:
+def test_ex_b_matches_the_paverl_reference(executor: Executor, database: Path, n_examples: int) -> None:
     @settings(SETTINGS, max_examples=2 * n_examples)
     @given(
         pair=st.one_of(pairs(numbers, 3), repeated()),
@@ -320,7 +320,7 @@ def test_ex_b_is_all_of_paverl(executor: Executor, database: Path, n_examples: i
     check()
 
 
-def test_a_forgotten_distinct_is_right_in_the_evaluation_alone(executor: Executor, database: Path) -> None:
+def test_a_missing_distinct_is_right_only_in_evaluation(executor: Executor, database: Path) -> None:
     gold = [("a", 1), ("b", 2)]
     pair: Pair = (2, [*gold, ("a", 1)], 2, gold)
     result = [ours(executor, database, rule, pair, drop_duplicates=True) for rule in ("ex_b", "paverl")]
@@ -328,13 +328,13 @@ def test_a_forgotten_distinct_is_right_in_the_evaluation_alone(executor: Executo
     assert ours(executor, database, "paverl", pair) == 0.0
 
 
-def test_an_integer_is_exact_beside_a_float(executor: Executor, database: Path) -> None:
+def test_an_integer_is_compared_exactly_with_a_float(executor: Executor, database: Path) -> None:
     result = [ours(executor, database, "paverl", (1, [(value,)], 1, [(7,)])) for value in (7, 7.0, 7.001, 6.999, "7")]
     assert result == [1.0, 1.0, 0.0, 0.0, 1.0]
     assert ours(executor, database, "paverl", (1, [(7.001,)], 1, [(7.0,)])) == 1.0
 
 
-def test_ex_b_counts_columns_beyond_the_golds(executor: Executor, database: Path) -> None:
+def test_ex_b_counts_surplus_columns(executor: Executor, database: Path) -> None:
     pair: Pair = (3, [("a", 1, 2), ("b", 3, 4)], 1, [("b",), ("a",)])
     result = [ours(executor, database, "ex_b", pair, surplus_columns=k) for k in (None, 3, 2, 1)]
     assert result == [1.0, 1.0, 0.0, 0.0]
@@ -343,7 +343,7 @@ def test_ex_b_counts_columns_beyond_the_golds(executor: Executor, database: Path
 
 
 @N_EXAMPLES
-def test_results_share_a_digest_when_they_are_equal_sets(executor: Executor, database: Path, n_examples: int) -> None:
+def test_equal_row_sets_have_equal_digests(executor: Executor, database: Path, n_examples: int) -> None:
     @settings(SETTINGS, max_examples=n_examples)
     @given(pair=pairs())
     def check(pair: Pair) -> None:
@@ -354,11 +354,11 @@ def test_results_share_a_digest_when_they_are_equal_sets(executor: Executor, dat
     check()
 
 
-def test_what_failed_has_no_digest(executor: Executor, database: Path) -> None:
+def test_failed_queries_have_no_digest(executor: Executor, database: Path) -> None:
     assert executor.execute(database, "SELECT nope").set_digest is None
 
 
-def test_order_counts_when_the_golds_text_says_so(executor: Executor, database: Path) -> None:
+def test_row_order_counts_if_the_gold_has_order_by(executor: Executor, database: Path) -> None:
     up, down = "SELECT 1 AS x UNION SELECT 2 ORDER BY x", "SELECT 1 AS x UNION SELECT 2 ORDER BY x DESC"
 
     def score(gold: str, **options: Any) -> float:
@@ -371,7 +371,7 @@ def test_order_counts_when_the_golds_text_says_so(executor: Executor, database: 
     assert score("SELECT 2 UNION ALL SELECT 1") == 1.0
 
 
-def test_distinct_is_stripped_when_asked(executor: Executor, database: Path) -> None:
+def test_distinct_is_stripped_on_request(executor: Executor, database: Path) -> None:
     predicted = "SELECT count(DISTINCT x) FROM (SELECT 1 AS x UNION ALL SELECT 1)"
     gold = "SELECT count(x) FROM (SELECT 1 AS x UNION ALL SELECT 1)"
     assert executor.score(database, predicted, gold)["bird"] == 0.0
@@ -394,7 +394,7 @@ ALIKE: dict[str, Rows] = {
 
 
 @pytest.mark.parametrize("name", ALIKE)
-def test_alike_columns_end_well(executor: Executor, database: Path, name: str) -> None:
+def test_similar_columns_are_compared_in_bounded_time(executor: Executor, database: Path, name: str) -> None:
     """Eight columns that no value tells apart, against a permutation and against their nearest relatives."""
     rows = ALIKE[name]
     moved = [tuple(row[i] for i in (3, 1, 7, 0, 5, 2, 6, 4)) for row in reversed(rows)]
@@ -404,7 +404,7 @@ def test_alike_columns_end_well(executor: Executor, database: Path, name: str) -
             assert ours(executor, database, "test_suite", (8, rows, 8, relatives)) == 0.0, other
 
 
-def test_every_rule_has_its_test() -> None:
+def test_every_rule_has_a_test() -> None:
     """Four have theirs in test_scorers.py, and one in test_defog.py."""
     others = {"soft_f1", "spider2", "ehrsql", "ehrsql_2022", "defog"}
     assert set(RULE_NAMES) == {*SIMPLE, "test_suite", "ex_b"} | others

@@ -317,7 +317,9 @@ REFERENCES: dict[str, Callable[[Pair], float]] = {
 @N_PAIRS
 @pytest.mark.parametrize("cells", CELLS)
 @pytest.mark.parametrize("rule", REFERENCES)
-def test_a_rule_is_its_scorers(executor: Executor, database: str, rule: str, cells: str, n_pairs: int) -> None:
+def test_a_rule_matches_its_published_scorer(
+    executor: Executor, database: str, rule: str, cells: str, n_pairs: int
+) -> None:
     arguments = pairs(7, CELLS[cells], n_pairs)
     assert not differing(
         arguments, verdicts(executor, database, rule, arguments), [REFERENCES[rule](argument) for argument in arguments]
@@ -325,7 +327,7 @@ def test_a_rule_is_its_scorers(executor: Executor, database: str, rule: str, cel
 
 
 @N_PAIRS
-def test_spider2_in_order_and_by_some_columns(executor: Executor, database: str, n_pairs: int) -> None:
+def test_spider2_with_row_order_and_condition_columns(executor: Executor, database: str, n_pairs: int) -> None:
     arguments, draw = pairs(8, CELLS["numbers and their texts"], n_pairs), random.Random(9)
     wanted = [draw.sample(range(argument.gold_width), draw.randint(0, argument.gold_width)) for argument in arguments]
     ignored = [draw.random() < 0.5 for _ in arguments]
@@ -336,7 +338,7 @@ def test_spider2_in_order_and_by_some_columns(executor: Executor, database: str,
 
 @N_PAIRS
 @pytest.mark.parametrize("rule", ["ehrsql", "ehrsql_2022"])
-def test_ehrsql_looks_at_a_hundred_rows(executor: Executor, database: str, n_pairs: int, rule: str) -> None:
+def test_ehrsql_compares_the_first_hundred_rows(executor: Executor, database: str, n_pairs: int, rule: str) -> None:
     """Tables of about a hundred rows, which differ in a row that may stand before or behind the hundredth."""
     draw = random.Random(10)
     arguments = []
@@ -369,7 +371,7 @@ def test_ehrsql_looks_at_a_hundred_rows(executor: Executor, database: str, n_pai
         ("ehrsql_2022", [(1,), (1,)], [(1,)], 0.0),
     ],
 )
-def test_examples(
+def test_scorer_examples(
     executor: Executor, database: str, rule: str, predicted: list[Row], gold: list[Row], expected: float
 ) -> None:
     item = Pair(len((predicted or [(0,)])[0]), predicted, len((gold or [(0,)])[0]), gold)

@@ -137,7 +137,7 @@ def test_each_query_has_its_status(executor: Executor, shop: Path, sql: str, sta
         assert (outcome.rows, outcome.columns, outcome.row_count) == ([], [], 0)
 
 
-def test_all_at_once_gives_the_same_and_the_file_is_untouched(shop: Path, isolation: str) -> None:
+def test_a_batch_gives_equal_statuses_and_leaves_the_file_unchanged(shop: Path, isolation: str) -> None:
     before = hashlib.sha256(shop.read_bytes()).hexdigest()
     limits = Limits(vm_steps=3_000_000, max_rows=100_000)
     with Executor(threads=4, limits=limits, isolation=isolation) as ex:
@@ -174,13 +174,13 @@ def test_a_schema_that_is_not_utf8_is_a_db_error(executor: Executor, tmp_path: P
     assert executor.execute(path, "DELETE FROM t").status == "forbidden"
 
 
-def test_an_error_says_what_and_where(executor: Executor, shop: Path) -> None:
+def test_an_error_has_a_message_and_an_offset(executor: Executor, shop: Path) -> None:
     outcome = executor.execute(shop, "/* é */ SELECT id, missing FROM item")
     assert (outcome.error, outcome.error_offset) == ("no such column: missing", 20)
     assert "3000000 VM steps" in (executor.execute(shop, ENDLESS).error or "")
 
 
-def test_status_names_are_the_documented_ones() -> None:
+def test_status_names_match_the_documentation() -> None:
     first = "ok no_sql syntax_error schema_error runtime_error timeout too_large forbidden db_error crashed cancelled"
     assert " ".join(STATUS_NAMES) == first
 

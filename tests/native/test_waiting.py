@@ -64,7 +64,7 @@ def test_jobs_are_yielded_as_they_finish(executor: Executor, database: Path) -> 
     assert list(as_completed([])) == []
 
 
-def test_as_completed_gives_up_in_time(executor: Executor, database: Path) -> None:
+def test_as_completed_times_out(executor: Executor, database: Path) -> None:
     jobs = [executor.submit([(database, ENDLESS)]), executor.submit([(database, "SELECT 1")])]
     seen: list[Job] = []
     assert jobs[1].wait(60)
@@ -75,7 +75,7 @@ def test_as_completed_gives_up_in_time(executor: Executor, database: Path) -> No
     jobs[0].cancel()
 
 
-def test_items_of_a_job_come_as_they_end(executor: Executor, database: Path) -> None:
+def test_items_of_a_job_are_yielded_as_they_finish(executor: Executor, database: Path) -> None:
     job = executor.submit([(database, sql) for sql in (ENDLESS, "SELECT 1", "SELECT 2", "SELECT 1")])
     items = job.as_completed(timeout=60)
     first = {index: outcome.rows for index, outcome in (next(items) for _ in range(3))}
@@ -115,7 +115,7 @@ def test_a_callback_that_raises_is_reported(
     assert executor.execute(database, "SELECT 3").rows == [(3,)]
 
 
-def test_jobs_are_awaited_beside_other_tasks(executor: Executor, database: Path) -> None:
+def test_jobs_are_awaited_next_to_other_tasks(executor: Executor, database: Path) -> None:
     async def main() -> tuple[list[int], int, list[str]]:
         jobs = [executor.submit([(database, f"SELECT {i}")]) for i in range(20)]
         slow = executor.submit([(database, ENDLESS)])
@@ -131,7 +131,7 @@ def test_jobs_are_awaited_beside_other_tasks(executor: Executor, database: Path)
     assert asyncio.run(main()) == (list(range(20)), 1, ["cancelled"])
 
 
-def test_a_task_that_is_cancelled_leaves_the_job(executor: Executor, database: Path) -> None:
+def test_cancelling_a_task_does_not_cancel_the_job(executor: Executor, database: Path) -> None:
     async def main() -> Job:
         job = executor.submit([(database, ENDLESS)])
         with pytest.raises(TimeoutError):
@@ -144,7 +144,7 @@ def test_a_task_that_is_cancelled_leaves_the_job(executor: Executor, database: P
     assert job.done()
 
 
-def test_batches_are_served_in_turn(database: Path) -> None:
+def test_batches_are_served_round_robin(database: Path) -> None:
     with Executor(threads=1, limits=NO_LIMITS) as ex:
         blocker = ex.submit([(database, ENDLESS)])
         large = ex.submit([(database, f"SELECT {i}, 'large'") for i in range(2_000)])
@@ -156,7 +156,7 @@ def test_batches_are_served_in_turn(database: Path) -> None:
         assert [done.get(timeout=60) for _ in range(2)] == [small, large]
 
 
-def test_a_full_queue_holds_submit_back(database: Path) -> None:
+def test_submit_blocks_on_a_full_queue(database: Path) -> None:
     with Executor(threads=1, limits=NO_LIMITS, max_queued=3) as ex:
         blocker = ex.submit([(database, ENDLESS)])
         wait_until_running(ex)
@@ -178,7 +178,7 @@ def test_a_full_queue_holds_submit_back(database: Path) -> None:
         Executor(max_queued=0)
 
 
-def test_closing_ends_a_wait_for_room(database: Path) -> None:
+def test_closing_ends_a_blocked_submit(database: Path) -> None:
     ex = Executor(threads=1, limits=NO_LIMITS, max_queued=1)
     ex.submit([(database, ENDLESS)])
     wait_until_running(ex)
@@ -208,7 +208,7 @@ def test_closing_ends_a_wait_for_room(database: Path) -> None:
         "next(running.as_completed())",
     ],
 )
-def test_ctrl_c_is_heard_at_once(database: Path, call: str) -> None:
+def test_ctrl_c_interrupts_waits_immediately(database: Path, call: str) -> None:
     done = run_python(
         f"""
         import os, signal, sys, threading, time
@@ -235,7 +235,7 @@ def test_ctrl_c_is_heard_at_once(database: Path, call: str) -> None:
     assert (done.stdout.strip(), done.stderr, done.returncode) == ("heard True", "", 0)
 
 
-def test_after_a_fork_waiting_raises(database: Path) -> None:
+def test_waiting_raises_after_a_fork(database: Path) -> None:
     done = run_python(
         f"""
         import os, sys
@@ -263,7 +263,7 @@ def test_after_a_fork_waiting_raises(database: Path) -> None:
     assert (done.stdout.strip(), done.stderr) == ("0", "")
 
 
-def test_the_interpreter_ends_while_callbacks_are_due(database: Path) -> None:
+def test_the_interpreter_exits_with_pending_callbacks(database: Path) -> None:
     done = run_python(
         f"""
         import sys
@@ -277,7 +277,7 @@ def test_the_interpreter_ends_while_callbacks_are_due(database: Path) -> None:
     assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
 
 
-def test_a_callback_that_closes_its_executor_is_told_so(database: Path, isolation: str) -> None:
+def test_a_callback_that_closes_its_executor_raises(database: Path, isolation: str) -> None:
     """It waited for the thread on which it ran, and so did everybody else."""
     body = f"""
         import sys, time

@@ -20,7 +20,7 @@ QUESTIONS = ["How many singers are there?", "List the names of all shops.", "Whi
 
 
 @pytest.mark.parametrize("kind", ["f16", "q8_0"])
-def test_greedy_answers_are_token_equal(tmp_path: Path, kind: str) -> None:
+def test_greedy_tokens_match_llama_cpp(tmp_path: Path, kind: str) -> None:
     """With Q8_0 both read the same rounded weights, and llama.cpp rounds activations too: most tokens agree."""
     tokenizer, path = load_tokenizer(START), tmp_path / "m.gguf"
     config, _ = load_checkpoint(START)

@@ -62,7 +62,7 @@ def vocabulary() -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", ["F32", "Q8_0"])
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
-def test_logits_of_a_file_are_transformers(
+def test_logits_of_a_gguf_file_match_transformers(
     tmp_path: Path, gguf_files: ModuleType, config: ModelConfig, kind: str
 ) -> None:
     from transformers import AutoModelForCausalLM
@@ -79,7 +79,7 @@ def test_logits_of_a_file_are_transformers(
     assert np.abs(expected).max() > 0.5, "logits near zero would agree whatever was read"
 
 
-def test_a_byte_level_tokenizer_is_transformers(tmp_path: Path, gguf_files: ModuleType) -> None:
+def test_a_byte_level_tokenizer_matches_transformers(tmp_path: Path, gguf_files: ModuleType) -> None:
     from transformers import AutoTokenizer
 
     config = CONFIGS["qwen2"]

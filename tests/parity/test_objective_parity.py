@@ -119,7 +119,7 @@ def trl_loss(cfg: GrpoConfig, kind: str, logprob: Any, entropy: Any, batch: Grou
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_loss_and_gradients_are_trls(name: str) -> None:
+def test_loss_and_gradients_match_trl(name: str) -> None:
     changes = {"loss.agg_mode": "sequence_mean", "loss.tis_clip_max": 0.0, **CASES[name]}
     kind = changes.pop("trl", TRL_LOSS[changes["loss.agg_mode"]])
     cfg = changed(GrpoConfig(), changes)
@@ -168,7 +168,7 @@ def trl_advantages(rewards: np.ndarray, weight: np.ndarray, scale: str) -> np.nd
 
 
 @pytest.mark.parametrize(("kind", "scale"), [("batch", "batch"), ("none", "none"), ("group", "group")])
-def test_advantages_are_trls(kind: str, scale: str) -> None:
+def test_advantages_match_trl(kind: str, scale: str) -> None:
     """To a group's deviation TRL adds another number."""
     r = np.random.default_rng(4)
     for answers in (2, 8):
@@ -186,7 +186,7 @@ def test_advantages_are_trls(kind: str, scale: str) -> None:
 
 
 @pytest.mark.parametrize(("discount", "gae_lambda"), [(1.0, 1.0), (1.0, 0.95), (0.9, 0.5), (0.97, 0.0)])
-def test_gae_is_the_sum_that_defines_it(discount: float, gae_lambda: float) -> None:
+def test_gae_matches_its_definition(discount: float, gae_lambda: float) -> None:
     """Sum over l of (discount · lambda)^l times the residual l tokens on, over each answer's own tokens alone."""
     r = np.random.default_rng(0)
     rewards, values = (r.normal(size=(B, G, T)).astype(np.float32) for _ in range(2))
@@ -202,7 +202,7 @@ def test_gae_is_the_sum_that_defines_it(discount: float, gae_lambda: float) -> N
         np.testing.assert_allclose(np.asarray(returns)[b, g][local], (want + value).numpy(), atol=1e-5)
 
 
-def test_ppos_loss_and_gradients_are_those_of_its_paper() -> None:
+def test_ppo_loss_and_gradients_match_the_paper() -> None:
     """min(ratio A, clip(ratio) A) with an advantage a token, and the clipped value error as in its released code."""
     cfg = GrpoConfig(algorithm="ppo", ppo=PpoConfig(value_coef=0.7, value_clip=0.1), loss=LossConfig(tis_clip_max=0.0))
     logprob, entropy, batch = make_batch(9)

@@ -92,7 +92,7 @@ def their_choices(path: Path, answers: list[list[int]]) -> tuple[list[list[int]]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
-def test_greedy_answers_are_transformers_token_by_token(gguf_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_greedy_tokens_match_transformers(gguf_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import gguf
 
     # transformers reads the file for the tokenizer, the configuration and the weights: 262,144 tokens each time.

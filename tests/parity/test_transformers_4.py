@@ -86,7 +86,7 @@ def check_tokenizer(theirs: dict[str, Any], tokenizer: Any) -> None:
     }
 
 
-def test_each_family_is_read(tmp_path: Path) -> None:
+def test_each_model_family_is_read(tmp_path: Path) -> None:
     tokenizer, folders = load_tokenizer(STARTS / "recipes_start"), {}
     for number, (family, shape) in enumerate(SHAPES.items()):
         folders[family] = tmp_path / family
@@ -104,7 +104,7 @@ def test_each_family_is_read(tmp_path: Path) -> None:
         assert theirs["ends"] == tokenizer.eos_token_id
 
 
-def test_each_kind_of_tokenizer_is_read(tmp_path: Path, tokenizer_kinds: ModuleType) -> None:
+def test_each_tokenizer_kind_is_read(tmp_path: Path, tokenizer_kinds: ModuleType) -> None:
     makers = tokenizer_kinds.CORES
     folders = {kind: tmp_path / kind for kind in makers}
     for kind, make in makers.items():
@@ -119,7 +119,7 @@ def test_each_kind_of_tokenizer_is_read(tmp_path: Path, tokenizer_kinds: ModuleT
         assert theirs["ids"] == [core.encode(text).ids for text in TEXTS], kind
 
 
-def test_exports_and_what_the_wheel_brings_are_read(tmp_path: Path) -> None:
+def test_exports_and_shipped_models_are_read(tmp_path: Path) -> None:
     folders = {name: STARTS / name for name in ("recipes_start", "quickstart_start")}
     assert export([str(folders["recipes_start"]), "--out", str(tmp_path / "out")]) == 0
     folders["exported"] = tmp_path / "out"

@@ -143,7 +143,7 @@ def right_padded() -> np.ndarray:
     return np.where(np.arange(LENGTHS.max()) < LENGTHS[:, None], tokens, 0)
 
 
-def test_logits_prefill_and_decode_are_transformers(case: tuple[Any, Path], plain_decode: ModuleType) -> None:
+def test_logits_prefill_and_decode_match_transformers(case: tuple[Any, Path], plain_decode: ModuleType) -> None:
     model, folder = case
     config, params = load_checkpoint(folder)
     tokens = right_padded()
@@ -172,7 +172,7 @@ def test_logits_prefill_and_decode_are_transformers(case: tuple[Any, Path], plai
             np.testing.assert_allclose(row, whole[t], atol=TOLERANCE, rtol=0)
 
 
-def test_what_we_save_is_what_transformers_loads(case: tuple[Any, Path], tmp_path: Path) -> None:
+def test_saved_folders_load_in_transformers(case: tuple[Any, Path], tmp_path: Path) -> None:
     import transformers
 
     model, folder = case
@@ -190,7 +190,7 @@ def test_what_we_save_is_what_transformers_loads(case: tuple[Any, Path], tmp_pat
 
 
 @pytest.mark.parametrize("name", ["qwen3-gqa-tied", "llama-llama3-gqa-tied", "gemma3-mqa-tied"])
-def test_bfloat16_stays_within_its_own_tolerance(tmp_path: Path, name: str) -> None:
+def test_bfloat16_logits_are_within_rounding_error(tmp_path: Path, name: str) -> None:
     model = random_model(*CASES[name], torch.bfloat16)
     model.save_pretrained(tmp_path)
     config, params = load_checkpoint(tmp_path, dtype="bfloat16")

@@ -124,7 +124,7 @@ def call(name: str, sql: str) -> dict[str, Any]:
     }
 
 
-def test_its_trainer_calls_our_tools_and_learns_from_our_reward(
+def test_trl_trainer_calls_environment_tools_and_learns(
     task: SqlTask, rows: Any, tokenizer: Any, tmp_path: Path
 ) -> None:
     """The model solves wrongly at once, or looks and solves; what the trainer logs is what was earned."""
@@ -164,7 +164,7 @@ def test_its_trainer_calls_our_tools_and_learns_from_our_reward(
     assert moved > 0
 
 
-def test_its_trainer_learns_from_our_reward_function(task: SqlTask, rows: Any, tokenizer: Any, tmp_path: Path) -> None:
+def test_trl_trainer_learns_from_the_reward_function(task: SqlTask, rows: Any, tokenizer: Any, tmp_path: Path) -> None:
     texts = [f"<think>so</think>\n<solution>{sql}</solution>" for sql in (GOLD, WRONG)]
     model = taught(tokenizer, [[{"role": "assistant", "content": text}] for text in texts], None)
     ours, earned = reward_function(task), list[tuple[Any, float | None]]()

@@ -15,7 +15,7 @@ from sqlexec_rs import Executor, Limits
 NUMBERS = {"duckdb": "SELECT range + 1 FROM range(1000000000)"}
 
 
-def test_a_result_is_cut_on_request(executor: Executor, db: str, engine: str) -> None:
+def test_a_result_is_truncated_on_request(executor: Executor, db: str, engine: str) -> None:
     for limits in (Limits(max_rows=7, on_excess="cut"), Limits(max_bytes=500, on_excess="cut")):
         outcome = executor.execute(db, NUMBERS.get(engine, "SELECT id FROM item ORDER BY id"), limits=limits)
         assert outcome.is_cut
@@ -136,7 +136,7 @@ TRACES: dict[str, tuple[list[tuple[str, str]], dict[str, list[Any]]]] = {
 }
 
 
-def test_nothing_is_left_of_a_run(executor: Executor, db: str, engine: str) -> None:
+def test_a_run_leaves_no_session_state(executor: Executor, db: str, engine: str) -> None:
     changes, wanted = TRACES[engine]
     with Executor(threads=1) as single:
         for sql, status in changes:
@@ -151,7 +151,7 @@ def test_nothing_is_left_of_a_run(executor: Executor, db: str, engine: str) -> N
 
 
 @pytest.mark.parametrize("engine", ["duckdb"], indirect=True)
-def test_a_seed_of_a_run_is_not_that_of_the_next(executor: Executor, db: str) -> None:
+def test_a_random_seed_does_not_carry_over_to_the_next_run(executor: Executor, db: str) -> None:
     for _ in range(2):
         executor.execute(db, "SELECT setseed(0.5)")
     draws = {executor.execute(db, f"SELECT random() -- {i}").rows[0] for i in range(3)}

@@ -17,7 +17,7 @@ def engine(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def test_users_of_several_roles_cannot_end_the_sessions_of_each_other(database: Any) -> None:
+def test_users_of_separate_roles_cannot_end_sessions_of_each_other(database: Any) -> None:
     def connect(user: str) -> Any:
         return closing(database.connect(database.url_of(user)))
 
@@ -43,7 +43,7 @@ def test_users_of_several_roles_cannot_end_the_sessions_of_each_other(database: 
             fellow.ping(reconnect=False)
 
 
-def test_a_server_without_room_is_a_db_error(database: Any) -> None:
+def test_a_server_at_its_connection_limit_is_a_db_error(database: Any) -> None:
     crowded = f"{database.user}_crowded"
     database.run(
         f"CREATE USER {crowded} IDENTIFIED BY 'c' WITH MAX_USER_CONNECTIONS 1; "

@@ -181,7 +181,7 @@ def hostile_texts(engine: str) -> list[str]:
 @pytest.mark.parametrize(
     "engine", [pytest.param("duckdb", marks=pytest.mark.slow), "postgresql", "mariadb"], indirect=True
 )
-def test_hostile_texts_end_and_change_nothing(database: Any, engine: str) -> None:
+def test_hostile_queries_end_and_change_nothing(database: Any, engine: str) -> None:
     texts = hostile_texts(engine)
     if database.file is not None:
         secret = database.file.with_name("secret.txt")

@@ -66,7 +66,7 @@ def dialect(engine: str) -> Dialect:
     return DIALECTS[engine]
 
 
-def test_rows_of_a_server_may_change(dialect: Dialect, database: Any, db: str) -> None:
+def test_changed_rows_on_a_server_are_read_again(dialect: Dialect, database: Any, db: str) -> None:
     database.run("CREATE TABLE counter(n integer); INSERT INTO counter VALUES (1)")
     sql = "SELECT n FROM counter"
     with Executor(threads=1) as executor, Executor(threads=1, immutable=True) as keeper:
@@ -136,7 +136,7 @@ def test_a_thread_has_a_role_and_cannot_end_the_sessions_of_another(dialect: Dia
         assert executor.stats()["connections_lost"] == 0
 
 
-def test_each_of_several_roles_is_refused_that_can_write(dialect: Dialect, database: Any) -> None:
+def test_each_role_that_can_write_is_refused(dialect: Dialect, database: Any) -> None:
     mixed = f"{database.user}_mixed"
     for i, rights in ((1, "SELECT"), (2, "SELECT, INSERT")):
         database.run(f"{dialect.create_user.format(f'{mixed}_{i}')}; GRANT {rights} ON item TO {mixed}_{i}")
@@ -179,7 +179,7 @@ ACCESS = {
 }
 
 
-def test_the_error_of_a_wrong_url_is_a_line_without_the_password(
+def test_an_invalid_url_is_reported_in_one_line_without_the_password(
     executor: Executor, database: Any, engine: str
 ) -> None:
     wrong, missing, absent = ACCESS[engine]
@@ -213,7 +213,7 @@ FACTS = {
 }
 
 
-def test_bounds_of_a_server_are_reported(database: Any, engine: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_server_limits_are_reported(database: Any, engine: str, capsys: pytest.CaptureFixture[str]) -> None:
     facts, refusal = FACTS[engine]
     assert __main__.main(["check", database.url]) == 0
     output = capsys.readouterr().out
@@ -249,7 +249,7 @@ def hello(version: bytes) -> bytes:
         ("mysql", hello(b"5.7.44"), "too old (5.7.44): MariaDB 10.5 or MySQL 8.0 is required"),
     ],
 )
-def test_a_server_that_is_too_old_is_refused_in_a_line(scheme: str, greeting: bytes, message: str) -> None:
+def test_an_outdated_server_is_refused_in_one_line(scheme: str, greeting: bytes, message: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, Executor(threads=1) as executor:
 
         def greet() -> None:
@@ -271,7 +271,7 @@ def test_a_server_that_is_too_old_is_refused_in_a_line(scheme: str, greeting: by
     assert "secret" not in outcome.error
 
 
-def test_the_error_of_a_program_has_its_errors_and_not_its_advice(tmp_path: Path) -> None:
+def test_program_errors_exclude_usage_advice(tmp_path: Path) -> None:
     """MariaDB's installer prints the error first, and then half a page of advice."""
     advice = "echo you may also look at the manual;" * 40
     script = f"echo '[Note] begins'; echo '[ERROR] Cannot map 146m'; {advice} exit 1"

@@ -40,10 +40,10 @@ os.environ.setdefault("JAXRL_SQL_CACHE", "off")
 
 
 COMPILED_BYTES = 1 << 30
-"""So much may lie in the folder of compiled programs before it is emptied."""
+"""Size limit of the folder of compiled programs; a larger folder is emptied."""
 
 PROGRAM_MAPS = 16_384
-"""So many memory maps may a process have before compiled programs are let go; Linux allows 65,530."""
+"""Memory maps of a process above which compiled programs are released; Linux allows 65,530."""
 
 
 @pytest.hookimpl(optionalhook=True)  # the environment of `make test-trainers` has no pytest-xdist

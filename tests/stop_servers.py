@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 FORCED = {"*/data/postmaster.pid": signal.SIGQUIT, "*/pid": signal.SIGKILL}
-"""Where PostgreSQL and MariaDB write their process ids, and the signal that ends each at once."""
+"""The process id files of PostgreSQL and MariaDB, and the signal that ends each immediately."""
 
 
 def stop(folder: Path) -> None:

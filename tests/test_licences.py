@@ -116,12 +116,12 @@ def licence_of(package: Distribution) -> str:
     Several classifiers are alternatives only if an expression says so; otherwise all apply.
     """
     about = package.metadata
-    message = (about.get("License") or "").strip()
-    if expression := about.get("License-Expression") or (message if is_allowed(message or "none", BESIDE) else ""):
+    licence = (about.get("License") or "").strip()
+    if expression := about.get("License-Expression") or (licence if is_allowed(licence or "none", BESIDE) else ""):
         return expression
     classes = [item.rpartition(" :: ")[2] for item in about.get_all("Classifier") or () if item.startswith("License")]
-    output = classes or message.splitlines()[:1]
-    return " AND ".join(WORDS.get(entry, "unknown") for entry in output)
+    names = classes or licence.splitlines()[:1]
+    return " AND ".join(WORDS.get(entry, "unknown") for entry in names)
 
 
 def test_every_installed_dependency_has_an_allowed_licence() -> None:

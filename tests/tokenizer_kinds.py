@@ -72,8 +72,8 @@ def unigram() -> Tokenizer:
 
 def whole_words() -> Tokenizer:
     """Return a tokenizer of words that decodes with spaces between words."""
-    message = [END, "?", *"! = ' ' || name , .".split()]
-    core = Tokenizer(models.WordLevel({word: i for i, word in enumerate(dict.fromkeys(message))}, unk_token="?"))  # noqa: S106
+    vocabulary = [END, "?", *"! = ' ' || name , .".split()]
+    core = Tokenizer(models.WordLevel({word: i for i, word in enumerate(dict.fromkeys(vocabulary))}, unk_token="?"))  # noqa: S106
     core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     core.add_special_tokens([END])
     return core

@@ -12,7 +12,7 @@ from typing import Any
 from jaxrl_sql.runtime.rollouts import RolloutWriter, pack_ids, pack_logprobs
 
 HARM = '</script><script>window.harmed=1</script><img src=x onerror="window.harmed=1"> \u2028\'"` ${1} <!-- {{7*7}}'
-"""A text that would run in a page which takes it for markup, a script or a template."""
+"""A text that runs in a page without escaping of markup, scripts or templates."""
 
 TOKENS = ["SELECT", " 1", "<b>", "\n"]
 

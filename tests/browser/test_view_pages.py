@@ -1,6 +1,6 @@
-"""The pages in Chromium: opened from disk and over loopback, by mouse and keyboard, narrow and dark, and unharmed.
+"""The pages in Chromium: from disk and over loopback, by mouse and keyboard, narrow and dark, with hostile texts.
 
-`JAXRL_SQL_SHOTS=FOLDER` keeps a picture of each page that is tested.
+`JAXRL_SQL_SHOTS=FOLDER` stores a screenshot of each tested page.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Open = Callable[..., Any]
 
 
 def expect(locator: Any) -> Any:
-    """Return the claims about a part of a page, which wait until they hold."""
+    """Return playwright's assertions on a locator, which wait until they hold."""
     from playwright.sync_api import expect as expect_of
 
     return expect_of(locator)
@@ -55,7 +55,7 @@ def chromium() -> Iterator[Any]:
 
 @pytest.fixture
 def opened(chromium: Any) -> Iterator[Open]:
-    """Return what opens a page; at the end nothing may have failed in it, or run that was in a text."""
+    """Return a function that opens a page; at the end no page may have errors or have run injected code."""
     pages, faults = [], []
 
     def open_page(address: str, width: int = 1100, scheme: str = "light") -> Any:
@@ -93,7 +93,7 @@ def shot(page: Any, name: str) -> None:
         page.screenshot(path=str(Path(folder, f"{name}.png")), full_page=True)
 
 
-# The words of elements, and in how many lines they stand.
+# The texts of elements, and their number of lines.
 LINES = """(all) => all.map((one) => { const range = document.createRange(); range.selectNodeContents(one);
     return [one.textContent, new Set([...range.getClientRects()].map((box) => Math.round(box.top))).size]; })"""
 
@@ -315,7 +315,7 @@ def test_an_active_run_is_served(opened: Open, view_runs: ModuleType, tmp_path: 
             expect(status).to_have_text("8 of 8 groups", timeout=20_000)
             page.get_by_role("link", name="Which items, q2?").click()
             assert "✓ bird" in page.get_by_role("article", name="answer 1").inner_text()
-            page.goto("about:blank")  # else it asks on, and says that nobody answers
+            page.goto("about:blank")  # otherwise it keeps polling, and reports that the server does not answer
         finally:
             server.send_signal(signal.SIGINT)
         assert server.wait(timeout=20) == 0

@@ -73,8 +73,8 @@ def test_the_api_page_lists_all_public_names(build: ModuleType) -> None:
     assert [line.rpartition(".")[2] for line in build.executor_page().splitlines() if line.startswith(":::")] == list(
         sqlexec_rs.__all__
     )
-    output = {line.rpartition(".")[2] for line in build.api_page().splitlines() if line.startswith(":::")}
-    assert output == set(jaxrl_sql.__all__)
+    documented = {line.rpartition(".")[2] for line in build.api_page().splitlines() if line.startswith(":::")}
+    assert documented == set(jaxrl_sql.__all__)
 
 
 def test_first_sentences_are_plain_text(build: ModuleType) -> None:

@@ -1,4 +1,4 @@
-"""Links in the pages lead somewhere: files and headings of this repository, and https elsewhere."""
+"""Links in the pages resolve: files and headings of this repository, and https elsewhere."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ LINK = re.compile(r"\[(?:[^\[\]]|\[[^\[\]]*\])*\]\(([^()\s]+)\)")
 
 
 def prose(text: str) -> str:
-    """Return a page without what is code."""
+    """Return a page without its code."""
     text = re.sub(r"^ *```.*?^ *```$", "", text, flags=re.MULTILINE | re.DOTALL)
     return re.sub(r"`[^`\n]*`", "code", text)
 
 
 def anchors(path: Path) -> set[str]:
-    """Return the anchors that GitHub gives a page's headings."""
+    """Return GitHub's anchors for a page's headings."""
     text = re.sub(r"^ *```.*?^ *```$", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     seen: Counter[str] = Counter()
     result = set()
@@ -37,7 +37,7 @@ def anchors(path: Path) -> set[str]:
 
 
 def broken(page: str) -> list[str]:
-    """Return the links of a page that lead nowhere."""
+    """Return the links of a page that do not resolve."""
     path = ROOT / page
     result = []
     for target in LINK.findall(prose(path.read_text(encoding="utf-8"))):

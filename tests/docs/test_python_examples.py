@@ -1,4 +1,4 @@
-"""Each example in Python of the pages runs in a test: here, or in the test that `RUN` names."""
+"""Each Python example of the pages runs in a test: here, or in the test that `RUN` names."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ START = ROOT / "configs" / "quickstart_start"
 PAGES = ["README.md", "CONTRIBUTING.md", "AGENTS.md", "sqlexec_rs/README.md"]
 PAGES += [path.relative_to(ROOT).as_posix() for part in ("docs", "skills") for path in ROOT.glob(f"{part}/**/*.md")]
 HERE, ADAPTERS = "tests/docs/test_python_examples.py", "tests/unit/text2sql/adapters/test_adapters.py"
-# Of each page its examples in order, and the test that runs each.
+# The examples of each page in order, and the test that runs each.
 RUN = {
     "README.md": ["tests/e2e/test_api.py"],
     "docs/explanation/recipes.md": [HERE],
@@ -49,7 +49,7 @@ TABLE = "CREATE TABLE item(name TEXT, price INTEGER); INSERT INTO item VALUES ('
 
 
 def examples_of(page: str) -> list[str]:
-    """Return the examples in Python of a page, without those of doctests (pycon)."""
+    """Return the Python examples of a page, without doctests (pycon)."""
     text = (ROOT / page).read_text(encoding="utf-8")
     return [
         textwrap.dedent(result[2])
@@ -58,12 +58,12 @@ def examples_of(page: str) -> list[str]:
 
 
 def run(page: str, number: int, names: dict[str, Any], without: Sequence[str] = ()) -> dict[str, Any]:
-    """Run an example of a page with some names, but for some of its texts, and return all names after it."""
+    """Run an example of a page with some names and without some of its texts, and return all names afterwards."""
     text = examples_of(page)[number]
     for part in without:
         assert part in text
         text = text.replace(part, "")
-    exec(compile(text, page, "exec"), names)  # noqa: S102 - our own page
+    exec(compile(text, page, "exec"), names)  # noqa: S102 - a page of this project
     return names
 
 
@@ -162,7 +162,7 @@ def test_a_duckdb_file_is_queried(folder: Path) -> None:
 
 
 class Recorded:
-    """An executor that keeps its outcomes; `places` are URLs in place of a page's, by how those begin."""
+    """An executor that records its outcomes; `places` maps beginnings of a page's URLs to URLs here."""
 
     def __init__(self, executor: Executor, seen: list[Any], places: dict[str, str] | None = None) -> None:
         self.executor, self.seen, self.places = executor, seen, places or {}

@@ -51,8 +51,8 @@ def arguments(tmp_path: Path) -> list[str]:
         path.parent.mkdir(parents=True)
         with closing(sqlite3.connect(path)) as connection:
             connection.executescript(script)
-    requests = [{"id": uid, "db_id": db_id, "question": f"<{uid}>", "sql": sql} for uid, db_id, sql in QUESTIONS]
-    (split / "questions.jsonl").write_text("".join(json.dumps(request) + "\n" for request in requests))
+    questions = [{"id": uid, "db_id": db_id, "question": f"<{uid}>", "sql": sql} for uid, db_id, sql in QUESTIONS]
+    (split / "questions.jsonl").write_text("".join(json.dumps(request) + "\n" for request in questions))
     return ["data.source=folder", f"data.dir={tmp_path}/data", f"augment.out={tmp_path}/out"]
 
 
@@ -168,12 +168,12 @@ def test_failing_golds_are_corrected_and_existing_rows_kept(
 ) -> None:
     with chat_server.serving(Model(chat_server)) as (url, seen):
         assert main([*with_model, f"distill.base_url={url}"]) == 0
-        requests = len(seen)
-        assert requests == 2 + 2 + 2
+        count = len(seen)
+        assert count == 2 + 2 + 2
         # A second run sends no requests and gives the same result.
         result = digests(tmp_path / "out")
         assert main([*with_model, f"distill.base_url={url}"]) == 0
-        assert len(seen) == requests
+        assert len(seen) == count
         assert digests(tmp_path / "out") == result
     questions = {line["id"]: line for line in lines(tmp_path / "out/questions.jsonl")}
     assert questions["fails"]["sql"] == "SELECT name FROM student"
@@ -201,9 +201,9 @@ def test_truncated_answers_are_ignored(with_model: list[str], tmp_path: Path, ch
     command = [*with_model, "augment.correct=1", "augment.fill_tries=1", "augment.reword=1"]
     with chat_server.serving(script) as (url, seen):
         assert main([*command, f"distill.base_url={url}"]) == 0
-        requests = len(seen)
+        count = len(seen)
         assert main([*command, f"distill.base_url={url}"]) == 0
-        assert len(seen) == requests, "truncated answers are not requested again"
+        assert len(seen) == count, "truncated answers are not requested again"
     tried = {line["id"]: line["tried"] for line in lines(tmp_path / "out/dropped.jsonl") if "tried" in line}
     assert set(tried) >= {"fails", "hopeless"}
     assert all("the endpoint's answer is cut (length; distill.max_tokens=4096)" in reason for reason in tried.values())
@@ -232,13 +232,13 @@ class Writer:
 def test_questions_are_reworded_if_the_rows_stay_equal(
     arguments: list[str], tmp_path: Path, chat_server: ModuleType
 ) -> None:
-    output = [*arguments, "distill.model=m", "distill.key_env=''", "distill.retries=0", "augment.reword=1"]
+    command = [*arguments, "distill.model=m", "distill.key_env=''", "distill.retries=0", "augment.reword=1"]
     with chat_server.serving(Writer(chat_server)) as (url, seen):
-        assert main([*output, f"distill.base_url={url}"]) == 0
-        requests = len(seen)
-        assert requests == 2 + 2  # the golds that return rows, and their new wordings
-        assert main([*output, f"distill.base_url={url}"]) == 0
-        assert len(seen) == requests
+        assert main([*command, f"distill.base_url={url}"]) == 0
+        count = len(seen)
+        assert count == 2 + 2  # the golds that return rows, and their new wordings
+        assert main([*command, f"distill.base_url={url}"]) == 0
+        assert len(seen) == count
     [change] = [line for line in lines(tmp_path / "out/changes.jsonl") if line["step"] == "reword"]
     assert (change["id"], change["question"]) == ("all", "Who goes to this school?")
     questions = {line["id"]: line["question"] for line in lines(tmp_path / "out/questions.jsonl")}
@@ -308,9 +308,9 @@ def test_duplicate_database_names_are_refused(
         (tmp_path / "own" / place).mkdir(parents=True)
         with closing(sqlite3.connect(tmp_path / "own" / place / "shop.sqlite")) as connection:
             connection.executescript(f"CREATE TABLE t(x); INSERT INTO t VALUES {rows};")
-    requests = [{"question": f"In the {item}?", "sql": "SELECT x FROM t", "db_path": f"{item}/shop.sqlite"}
+    questions = [{"question": f"In the {item}?", "sql": "SELECT x FROM t", "db_path": f"{item}/shop.sqlite"}
              for item in ("north", "south")]  # fmt: skip
-    (tmp_path / "own/train.jsonl").write_text("".join(json.dumps(request) + "\n" for request in requests))
+    (tmp_path / "own/train.jsonl").write_text("".join(json.dumps(request) + "\n" for request in questions))
     assert main([*arguments, f"data.dir={tmp_path}/own"]) == 2
     assert "north/shop.sqlite" in (output := capsys.readouterr().err)
     assert "both have the name shop" in output
@@ -327,8 +327,8 @@ def test_arctic_filters_run_last(arguments: list[str], tmp_path: Path) -> None:
 
 
 def test_a_question_with_a_lone_surrogate_is_written(arguments: list[str], tmp_path: Path) -> None:
-    requests = tmp_path / "data/train/questions.jsonl"
-    requests.write_text(requests.read_text().replace("<all>", r"\ud83d all"))
+    path = tmp_path / "data/train/questions.jsonl"
+    path.write_text(path.read_text().replace("<all>", r"\ud83d all"))
     assert main([*arguments, "augment.fill=empty"]) == 0
     assert {line["question"] for line in lines(tmp_path / "out/questions.jsonl")} >= {"? all"}
 
@@ -340,14 +340,14 @@ def test_a_changed_set_is_refused(
     assert main([*arguments, "augment.fill=empty"]) == 0
     capsys.readouterr()
     split = tmp_path / "data/train"
-    requests = split / "questions.jsonl"
+    questions = split / "questions.jsonl"
     if change == "rows":
         with closing(sqlite3.connect(split / "databases/shop/shop.sqlite")) as connection:
             connection.execute("DELETE FROM sale")
             connection.commit()
     else:
         old, new = {"question": ("<all>", "<each>"), "gold": ("age > 90", "age > 91")}[change]
-        requests.write_text(requests.read_text().replace(old, new))
+        questions.write_text(questions.read_text().replace(old, new))
     before = digests(tmp_path / "out")
     assert main([*arguments, "augment.fill=empty"]) == 2
     output = capsys.readouterr().err

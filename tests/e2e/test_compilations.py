@@ -131,7 +131,7 @@ def test_full_padding_shares_programs_across_evaluation_parts(
     monkeypatch.setattr("jaxrl_sql.inference.benchmark_evaluation._MOST_QUESTIONS", 8)
     values = dict(argument.split("=", 1) for argument in arguments)
     data, start = values["data.dir"], values["model.checkpoint"]
-    requests = [
+    command = [
         "--data", f"{data}/dev", "--model", start, "evaluate.sampling.max_new_tokens=12", "evaluate.max_num_seqs=8",
         "evaluate.limit=10", "data.max_prompt_tokens=320", "data.prompt=compact", "run.display=none",
     ]  # fmt: skip
@@ -140,7 +140,7 @@ def test_full_padding_shares_programs_across_evaluation_parts(
         jax.clear_caches()
         compiled.clear()
         out = tmp_path / str(few)
-        assert evaluate_main([*requests, f"run.pad_to_max={str(few).lower()}", "--out", str(out)]) == 0
+        assert evaluate_main([*command, f"run.pad_to_max={str(few).lower()}", "--out", str(out)]) == 0
         programs.append({name: compiled[name] for name in ("prefill_chunk", "decode_chunk")})
         answers.append([json.loads(line)["sql"] for line in (out / "records.jsonl").read_text().splitlines()])
     assert answers[0] == answers[1]

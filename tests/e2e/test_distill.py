@@ -39,9 +39,9 @@ def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     with closing(sqlite3.connect(database)) as connection:
         connection.executescript("CREATE TABLE t(x); INSERT INTO t VALUES (1), (2);")
     names = ("right", "beside", "wrong", "mute", "fails", "busy", "down", "slow", "late")
-    requests = [{"id": name, "db_id": "a", "question": f"<{name}>", "sql": GOLD} for name in names]
-    requests.append({"id": "bad gold", "db_id": "a", "question": "<bad>", "sql": "SELECT y FROM t"})
-    (split / "questions.jsonl").write_text("".join(json.dumps(request) + "\n" for request in requests))
+    questions = [{"id": name, "db_id": "a", "question": f"<{name}>", "sql": GOLD} for name in names]
+    questions.append({"id": "bad gold", "db_id": "a", "question": "<bad>", "sql": "SELECT y FROM t"})
+    (split / "questions.jsonl").write_text("".join(json.dumps(request) + "\n" for request in questions))
     return [
         "data.source=folder", f"data.dir={tmp_path}/data", "recipe=arctic", f"distill.out={tmp_path}/out",
         "distill.model=teacher", "distill.key_env=TEACHER_KEY", "distill.wait_s=0.01", "distill.retries=2",
@@ -120,14 +120,14 @@ def test_right_answers_are_kept_and_the_rest_counted(
         }  # fmt: skip
         counts = json.loads((out / "counts.json").read_text())
         assert (counts["traces"], counts["rejected"], counts["requests"]) == (5, 5, len(seen))
-        assert {one["key"] for one in seen} == {f"Bearer {KEY}"}
+        assert {request["key"] for request in seen} == {f"Bearer {KEY}"}
 
         teacher.times.clear()
         teacher.is_well = True
         assert main(command) == 0
         assert dict(teacher.times) == {"down": 1}, "a second run only requests missing answers"
-        assert [one["id"] for one in lines(out / "traces.jsonl")][-1] == "late"
-        assert "down" in {one["id"] for one in lines(out / "traces.jsonl")}
+        assert [trace["id"] for trace in lines(out / "traces.jsonl")][-1] == "late"
+        assert "down" in {trace["id"] for trace in lines(out / "traces.jsonl")}
         assert main([*command, "executor.vm_steps=1000"]) == 2
     captured = capsys.readouterr()
     everything = captured.out + captured.err + "".join(path.read_text() for path in out.iterdir())

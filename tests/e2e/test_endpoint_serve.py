@@ -132,11 +132,11 @@ def agent(root: Path, url: str) -> str:
     """Return the SQL that an agent gets from the `ask` tool, which uses the endpoint."""
     import mcp
 
-    message = ["--db", str(root / "data/turns/databases/pop/pop.sqlite"), "--model", "taught", "--endpoint", url]
-    message += ["--recipe", "skyrl_sql", "evaluate.sampling.turns=3", f"data.chat.template={root / 'short.jinja'}"]
+    options = ["--db", str(root / "data/turns/databases/pop/pop.sqlite"), "--model", "taught", "--endpoint", url]
+    options += ["--recipe", "skyrl_sql", "evaluate.sampling.turns=3", f"data.chat.template={root / 'short.jinja'}"]
     server = mcp.StdioServerParameters(
         command=sys.executable,
-        args=["-m", "jaxrl_sql", "mcp", *message, "evaluate.sampling.max_new_tokens=96"],
+        args=["-m", "jaxrl_sql", "mcp", *options, "evaluate.sampling.max_new_tokens=96"],
         env={**os.environ},
     )
 
@@ -149,13 +149,13 @@ def agent(root: Path, url: str) -> str:
     return anyio.run(ask)
 
 
-def found(out: Path, output: str) -> dict[str, Any]:
+def results(out: Path, output: str) -> dict[str, Any]:
     """Return the results of the commands, without values that depend on sampling."""
     records = {line["id"]: line for line in lines(out / "evaluate/records.jsonl")}
     traces = [(item["id"], item["reasoning"], item["sql"]) for item in lines(out / "distill/traces.jsonl")]
     return {
-        "answers": {name: one["answer"] for name, one in records.items()},
-        "status": {name: one["status"] for name, one in records.items()},
+        "answers": {name: record["answer"] for name, record in records.items()},
+        "status": {name: record["status"] for name, record in records.items()},
         "accuracy": json.loads((out / "evaluate/metrics.json").read_text())["accuracy"],
         "asked": output.splitlines()[0],
         "traces": traces,
@@ -175,7 +175,7 @@ def run(root: Path, out: Path, url: str, capsys: pytest.CaptureFixture[str]) -> 
         assert command() == 0, name
         output = capsys.readouterr().out if name == "ask" else output
         capsys.readouterr()
-    return found(out, output) | {"agent": agent(root, url)}
+    return results(out, output) | {"agent": agent(root, url)}
 
 
 def teach(folder: Path, dialogues: Sequence[Dialogue]) -> None:
@@ -186,10 +186,10 @@ def teach(folder: Path, dialogues: Sequence[Dialogue]) -> None:
     tokenizer = load_tokenizer(START)
     pairs = [
         (
-            tokenizer.encode(tokenizer.apply_chat_template(output, tokenize=False, add_generation_prompt=True)),
+            tokenizer.encode(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)),
             [*tokenizer.encode(text), tokenizer.eos_token_id],
         )
-        for output, text in dialogues
+        for messages, text in dialogues
     ]
     pairs.sort(key=lambda pair: len(pair[0]))
     # The judge's long prompts are separate, so that the others are not padded to them.

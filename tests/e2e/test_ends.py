@@ -49,8 +49,8 @@ def test_a_run_uses_and_exports_the_end_tokens_of_its_model(
         model = export_model(s, *make_params(s))
     declared = json.loads((model / "generation_config.json").read_text())["eos_token_id"]
     assert (declared[:2], set(declared)) == ([5, 2], ends), "the base's end tokens come first, and none is lost"
-    requests = yaml.safe_load((model / "jaxrl_sql.yaml").read_text())
-    assert requests["data"]["tokenizer"]["eos_token"] == s.config.data.tokenizer.eos_token
+    settings = yaml.safe_load((model / "jaxrl_sql.yaml").read_text())
+    assert settings["data"]["tokenizer"]["eos_token"] == s.config.data.tokenizer.eos_token
     shutil.rmtree(start)
     pytest.importorskip("gguf")
     assert export([str(run), "--out", str(tmp_path / "out"), "--gguf", "f16"]) == 0

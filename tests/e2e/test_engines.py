@@ -88,7 +88,7 @@ def test_questions_of_a_copy_are_judged_on_its_engine(dialect: str, copies: Copi
     lines = [{"id": item.uid, "sql": VERSION[dialect] if i == 0 else item.gold_sql} for i, item in enumerate(examples)]
     predictions = tmp_path / "predictions.jsonl"
     predictions.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    requests = [
+    command = [
         "--data",
         str(copies.folders[dialect]),
         "--predictions",
@@ -98,7 +98,7 @@ def test_questions_of_a_copy_are_judged_on_its_engine(dialect: str, copies: Copi
         "--out",
         str(tmp_path / "out"),
     ]
-    assert evaluate([*requests, "--out", str(tmp_path / "out"), "run.display=none"]) == 0
+    assert evaluate([*command, "--out", str(tmp_path / "out"), "run.display=none"]) == 0
     records = [json.loads(line) for line in next(tmp_path.glob("out/**/records.jsonl")).read_text().splitlines()]
     by_id = {record["id"]: record for record in records}
     first = by_id.pop(examples[0].uid)
@@ -150,10 +150,10 @@ def test_questions_move_to_the_copy_if_their_gold_is_kept(copies: Copies) -> Non
     change = InDialects({"sqlite": 0.3, "mysql": 0.2, "postgresql": 0.3, "duckdb": 0.2}, there)
     changed = [*map(change, source)]
     assert [element.uid for element in changed] == [entry.uid for entry in source]
-    assert {one.dialect for one in changed} == {"sqlite", *DIALECTS}
+    assert {example.dialect for example in changed} == {"sqlite", *DIALECTS}
     for before, after in zip(source, changed, strict=True):
         if after.dialect in there:
-            remaining = {one.uid: one for one in there[after.dialect]}[before.uid]
+            remaining = {example.uid: example for example in there[after.dialect]}[before.uid]
             assert (after.gold_sql, after.engine_url, after.reasoning) == (
                 remaining.gold_sql,
                 remaining.engine_url,
@@ -185,12 +185,12 @@ def test_examples_of_another_engine_are_not_in_the_prompt(copies: Copies) -> Non
         *copies.examples("postgresql"),
         *load_benchmark(copies.data / "train").examples,
     ]
-    requests = copies.examples("postgresql")[0]
-    shown = Shots(mixed, 40).choose(requests)
+    example = copies.examples("postgresql")[0]
+    shown = Shots(mixed, 40).choose(example)
     assert {item.dialect for item in shown} == {"postgresql"}
     assert {"duckdb:" in entry.engine_url for entry in shown} == {False}
     assert any(element.engine_url for element in shown)
-    assert any(not one.engine_url for one in shown)
+    assert any(not example.engine_url for example in shown)
 
 
 @pytest.mark.slow
@@ -213,8 +213,8 @@ def test_training_uses_all_engines(copies: Copies, tmp_path: Path, capsys: pytes
         "rollout.max_num_seqs=16",
         "run.samples_per_step=99",
     ]
-    message = [*fixed, *model, *sizes, shares, *places, f"run.dir={run}", "run.display=plain", "run.pad_to_max=true"]
-    assert train(message) == 0
+    command = [*fixed, *model, *sizes, shares, *places, f"run.dir={run}", "run.display=plain", "run.pad_to_max=true"]
+    assert train(command) == 0
     captured = capsys.readouterr()
     assert "in PostgreSQL" in captured.out + captured.err
     samples = [json.loads(line) for line in (run / "samples.jsonl").read_text().splitlines()]

@@ -108,7 +108,7 @@ def test_files_with_golds_in_the_sql_field_are_refused(
     root, path, out = data / "dev/databases", tmp_path / "p.jsonl", tmp_path / "out"
     begun = ["--data", str(data / "dev"), "--predictions", str(path), *LIMITS, "--out", str(out)]
     score = ["score", "--pred", str(path), "--gold", str(data / "dev/questions.jsonl"), "--db-root", str(root)]
-    for answer, output in (("SELECT 1", f"hold different SQL in sql and {name}"), ("I give up", "are the golds")):
+    for answer, error in (("SELECT 1", f"hold different SQL in sql and {name}"), ("I give up", "are the golds")):
         entries = [{"id": uid, "sql": sql, name: answer} for uid, sql in golds.items()]
         path.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
         assert main(begun) == 2
@@ -116,7 +116,7 @@ def test_files_with_golds_in_the_sql_field_are_refused(
         assert cli.main(score) == 2
         assert capsys.readouterr().err.partition(": ")[2] == ours.partition(": ")[2]
         assert f"{path}: 10 of 10" in ours
-        assert output in ours
+        assert error in ours
         assert "--field NAME" in ours
         assert f"of the fields id, sql, {name}" in ours
     assert not out.exists()
@@ -299,22 +299,22 @@ def test_spider_prediction_lines_keep_their_positions_after_a_missing_database(
 
 def test_spider2_is_judged_by_result_tables_and_written_in_its_format(data: Path, tmp_path: Path) -> None:
     question = lines(data / "dev/questions.jsonl")[0]
-    folder, arguments = tmp_path / "spider2", tmp_path / "given"
+    folder, predictions = tmp_path / "spider2", tmp_path / "given"
     for name in ("resource/databases/spider2-localdb", "evaluation_suite/gold/exec_result"):
         (folder / name).mkdir(parents=True)
-    arguments.mkdir()
+    predictions.mkdir()
     db = folder / "resource/databases/spider2-localdb/Shop.sqlite"
     shutil.copy(data / f"dev/databases/{question['db_id']}/{question['db_id']}.sqlite", db)
     with closing(sqlite3.connect(db)) as connection:
         connection.executescript("CREATE TABLE t(a, b); INSERT INTO t VALUES (1, 'x'), (2, 'y');")
-    requests = [{"instance_id": f"local00{i}", "db": "Shop", "question": "Which?"} for i in range(3)]
-    (folder / "spider2-lite.jsonl").write_text("".join(json.dumps(request) + "\n" for request in requests))
+    questions = [{"instance_id": f"local00{i}", "db": "Shop", "question": "Which?"} for i in range(3)]
+    (folder / "spider2-lite.jsonl").write_text("".join(json.dumps(request) + "\n" for request in questions))
     sqls = ("SELECT b, a FROM t ORDER BY a DESC", "SELECT b FROM t", "SELECT c FROM t")
     for i, sql in enumerate(sqls):
         (folder / f"evaluation_suite/gold/exec_result/local00{i}.csv").write_text("a\n1\n2\n")
-        (arguments / f"local00{i}.sql").write_text(sql)
+        (predictions / f"local00{i}.sql").write_text(sql)
     out = tmp_path / "out"
-    assert judge(folder, arguments, out) == 0
+    assert judge(folder, predictions, out) == 0
     assert [line["scores"]["spider2"] for line in lines(out / "records.jsonl")] == [1.0, 0.0, 0.0]
     assert numbers(out)["accuracy"] == pytest.approx(1 / 3)
     assert (out / "submission/local001.sql").read_text() == f"{sqls[1]}\n"
@@ -405,35 +405,35 @@ def test_reordered_sets_keep_their_answers(tmp_path: Path) -> None:
 def test_verdicts_on_a_changed_database_are_not_reused(
     mode: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    requests = make_set(tmp_path / "a", (GOLD, "SELECT x FROM t WHERE x < 3"))
+    command = make_set(tmp_path / "a", (GOLD, "SELECT x FROM t WHERE x < 3"))
     with closing(sqlite3.connect(tmp_path / "a/databases/d/d.sqlite")) as connection:
         connection.execute(f"PRAGMA journal_mode = {mode}")
-        assert judge_sets(tmp_path / "out", *requests) == 0
+        assert judge_sets(tmp_path / "out", *command) == 0
         assert numbers(tmp_path / "out")["accuracy"] == 1.0
-        assert judge_sets(tmp_path / "out", *requests) == 0
+        assert judge_sets(tmp_path / "out", *command) == 0
         capsys.readouterr()
         connection.execute("INSERT INTO t VALUES (3)")
         connection.commit()
-        assert judge_sets(tmp_path / "out", *requests) == 2
+        assert judge_sets(tmp_path / "out", *command) == 2
         assert "was begun with sets=" in capsys.readouterr().err
-        assert judge_sets(tmp_path / "new", *requests) == 0
+        assert judge_sets(tmp_path / "new", *command) == 0
         assert numbers(tmp_path / "new")["accuracy"] == 0.5
 
 
 @pytest.mark.parametrize("rule", ["r_ves", "r_ves_alternate"])
 def test_a_timed_rule_can_be_the_rule_of_the_benchmark(rule: str, tmp_path: Path) -> None:
-    requests = make_set(tmp_path / "a", (GOLD, "SELECT 9"))
-    assert judge_sets(tmp_path / "out", *requests, f"evaluate.rule={rule}") == 0
+    command = make_set(tmp_path / "a", (GOLD, "SELECT 9"))
+    assert judge_sets(tmp_path / "out", *command, f"evaluate.rule={rule}") == 0
     item, other = records(tmp_path / "out")
     assert (item["own"], other["own"]) == (rule, rule)
     assert item["scores"][rule] > other["scores"][rule] == 0.0
 
 
 def test_records_are_judged_again_by_another_rule(tmp_path: Path) -> None:
-    requests = make_set(tmp_path / "a", (GOLD, DOUBLED))
-    assert judge_sets(tmp_path / "out", *requests, "evaluate.rule=bird") == 0
+    command = make_set(tmp_path / "a", (GOLD, DOUBLED))
+    assert judge_sets(tmp_path / "out", *command, "evaluate.rule=bird") == 0
     assert (numbers(tmp_path / "out")["accuracy"], records(tmp_path / "out")[0]["own"]) == (1.0, "bird")
-    assert judge_sets(tmp_path / "out", *requests, "evaluate.rule=refined") == 0
+    assert judge_sets(tmp_path / "out", *command, "evaluate.rule=refined") == 0
     assert (numbers(tmp_path / "out")["accuracy"], records(tmp_path / "out")[0]["own"]) == (0.5, "refined")
 
 
@@ -441,8 +441,8 @@ def test_the_rule_is_fixed_only_for_multiple_answers(tmp_path: Path) -> None:
     make_set(tmp_path / "a", (GOLD, GOLD))
 
     def settings(rule: str, samples: int) -> tuple[dict[str, Any], dict[str, Any]]:
-        requests = [f"evaluate.data=[{tmp_path / 'a'}]", f"evaluate.rule={rule}", f"evaluate.samples={samples}"]
-        config = load_config(EvaluateConfig, None, [*requests, "evaluate.sampling.temperature=1.0"])
+        overrides = [f"evaluate.data=[{tmp_path / 'a'}]", f"evaluate.rule={rule}", f"evaluate.samples={samples}"]
+        config = load_config(EvaluateConfig, None, [*overrides, "evaluate.sampling.temperature=1.0"])
         policy, cfg, limits = policy_spec(config), config.evaluate, config.executor
         sets = open_sets(cfg, policy.recipe, limits, [], [])
         return answer_settings(policy, cfg, limits, sets), judge_settings(cfg, sets)

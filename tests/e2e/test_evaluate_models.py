@@ -40,8 +40,8 @@ def write_set(folder: Path, names: tuple[str, ...]) -> Path:
     database.parent.mkdir(parents=True)
     with closing(sqlite3.connect(database)) as connection:
         connection.executescript("CREATE TABLE t(x INTEGER, y INTEGER); INSERT INTO t VALUES (1, 5), (2, 6);")
-    requests = [{"id": name, "db_id": "a", "question": f"<{name}>", "sql": RIGHT} for name in names]
-    (folder / "questions.jsonl").write_text("".join(json.dumps(request) + "\n" for request in requests))
+    questions = [{"id": name, "db_id": "a", "question": f"<{name}>", "sql": RIGHT} for name in names]
+    (folder / "questions.jsonl").write_text("".join(json.dumps(request) + "\n" for request in questions))
     return folder
 
 
@@ -94,8 +94,8 @@ def test_unanswerable_questions_can_be_excluded(tmp_path: Path) -> None:
     home = tmp_path / "ehrsql" / "mimic_iii"
     home.mkdir(parents=True)
     shutil.copy(write_set(tmp_path / "x", ("q",)) / "databases/a/a.sqlite", home.parent / "mimic_iii.sqlite")
-    requests = [{"id": f"e{i}", "db_id": "mimic_iii", "question": f"{i}?", "is_impossible": i == 1} for i in range(3)]
-    records = [request | {"query": "nan" if request["is_impossible"] else RIGHT} for request in requests]
+    questions = [{"id": f"e{i}", "db_id": "mimic_iii", "question": f"{i}?", "is_impossible": i == 1} for i in range(3)]
+    records = [request | {"query": "nan" if request["is_impossible"] else RIGHT} for request in questions]
     (home / "valid.json").write_text(json.dumps(records))
     sqls = {"e0": RIGHT, "e1": OTHER, "e2": OTHER}
     assert judge(tmp_path / "ehrsql", sqls, tmp_path / "all") == 0
@@ -326,17 +326,17 @@ def test_an_endpoint_model_is_evaluated_in_several_turns(
         script.busy = True
         assert ask_endpoint(url, four, out, "evaluate.sampling.turns=3") == 1
         assert "repeat the command to resume" in capsys.readouterr().err
-        requests = len(seen)
+        count = len(seen)
         script.busy = False
         assert ask_endpoint(url, four, out, "evaluate.sampling.turns=3", "evaluate.max_requests=10") == 0
-        assert len(seen) == requests + 2, "finished questions are not requested again"
+        assert len(seen) == count + 2, "finished questions are not requested again"
         assert "10 of 10 requests" in capsys.readouterr().out
         assert {entry["temperature"] for entry in seen} == {0.0}
         assert {element["max_tokens"] for element in seen} == {3072}
-        assert not any("top_k" in one or "stop" in one for one in seen)
+        assert not any("top_k" in request or "stop" in request for request in seen)
     result = numbers(out)
     records = {item["id"]: item for item in map(json.loads, (out / "records.jsonl").read_text().splitlines())}
-    assert {name: one["status"] for name, one in records.items()} == {
+    assert {name: record["status"] for name, record in records.items()} == {
         "q1": "ok", "q2": "ok", "q3": "no_sql", "q4": "not_asked"
     }  # fmt: skip
     assert [role for role, _ in records["q1"]["answer"]] == ["assistant", "environment", "assistant"]
@@ -431,20 +431,20 @@ def test_a_system_sets_prompt_and_scoring_settings(tmp_path: Path) -> None:
         "sampling: {turns: 3, max_total_tokens: 320, stop: [x]}\n"
     )
 
-    def asked(system: str, *overrides: str) -> Any:
+    def load(system: str, *overrides: str) -> Any:
         request = EvaluationRequest(data=["d"], model=str(run), system=system)
         return load_config(EvaluateConfig, None, *evaluation_layers(request, overrides))
 
-    result = {system: asked(system) for system in SYSTEMS}
+    result = {system: load(system) for system in SYSTEMS}
     for config in result.values():
         assert (config.data.prompt, config.evaluate.sampling.stop) == ("chat", [])
         assert config.model.checkpoint == str(run / "model")
         style = find_recipe(config.recipe).style_for(config.data)
         assert style.show is find_recipe(config.recipe).schema
-    output = {
+    systems = {
         name: (item.recipe, item.evaluate.sampling.temperature, item.evaluate.samples) for name, item in result.items()
     }
-    assert output == {
+    assert systems == {
         "omnisql": ("omnisql", 0.0, 1), "arctic": ("arctic", 0.0, 1), "sql_r1": ("sql_r1", 0.8, 8),
         "paverl": ("paverl", 0.0, 1), "think2sql": ("think2sql", 0.6, 1), "qwen3": ("omnisql", 0.7, 1),
         "qwen3_thinking": ("omnisql", 0.6, 1), "skyrl_sql": ("skyrl_sql", 0.0, 1),
@@ -453,7 +453,7 @@ def test_a_system_sets_prompt_and_scoring_settings(tmp_path: Path) -> None:
     assert (result["skyrl_sql"].evaluate.sampling.turns, result["skyrl_sql"].evaluate.rule) == (5, "bird")
     assert (result["qwen3"].data.chat.thinking, result["qwen3"].evaluate.sampling.top_p) == ("no_think", 0.8)
     assert (result["arctic"].data.retrieval.top_k, result["omnisql"].data.retrieval.top_k) == (0, 20)
-    assert asked("arctic", "evaluate.sampling.temperature=0.5").evaluate.sampling.temperature == 0.5, (
+    assert load("arctic", "evaluate.sampling.temperature=0.5").evaluate.sampling.temperature == 0.5, (
         "overrides take precedence"
     )
 
@@ -495,8 +495,8 @@ def test_training_selects_the_best_checkpoint_by_the_rule_of_the_recipe() -> Non
 def test_an_unknown_system_is_reported_with_the_nearest_name(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    requests = ["--data", str(tmp_path), "--predictions", "file", "--out", str(tmp_path / "out"), "--as", "artic"]
-    assert main(requests) == 2
+    command = ["--data", str(tmp_path), "--predictions", "file", "--out", str(tmp_path / "out"), "--as", "artic"]
+    assert main(command) == 2
     captured = capsys.readouterr()
     assert (captured.out + captured.err).count("\n") == 1
     assert captured.err.startswith("error: --as artic: none of arctic, omnisql, ")

@@ -87,8 +87,8 @@ def test_a_dialogue_shows_the_refusal_instead_of_the_value(
 def test_help_states_that_values_are_sent(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         ask(["--help"])
-    message = " ".join(capsys.readouterr().out.split())
-    assert "values and rows of the database are sent to it, except the columns of data.hide" in message
+    text = " ".join(capsys.readouterr().out.split())
+    assert "values and rows of the database are sent to it, except the columns of data.hide" in text
 
 
 def test_distill_and_evaluate_skip_golds_that_read_a_hidden_column(

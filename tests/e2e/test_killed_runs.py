@@ -78,7 +78,7 @@ def whole(start: Start, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 TIGHT = ("sampling.max_new_tokens=72",)
-"""Answers of three KV blocks each, in slots of which a third has room."""
+"""Answers of three KV blocks each, with KV blocks for a third of the slots."""
 
 
 @pytest.fixture(scope="module", params=[(1, 1, 1), (1, 2, 2)], ids=["1", "2x2"])
@@ -157,8 +157,8 @@ def kill_when(
 
 def has_step(run: Path, step: int, phase: str) -> Callable[[], bool]:
     """Return a check whether the run's metrics contain a step of a phase."""
-    path, message = run / "metrics.jsonl", f'"step": {step}, "phase": "{phase}"'
-    return lambda: path.exists() and message in path.read_text(encoding="utf-8")
+    path, fields = run / "metrics.jsonl", f'"step": {step}, "phase": "{phase}"'
+    return lambda: path.exists() and fields in path.read_text(encoding="utf-8")
 
 
 def is_saving(run: Path, step: int) -> Callable[[], bool]:
@@ -175,7 +175,7 @@ POINTS = {
     "save": [("save", 6, ""), ("save", 12, "")],
     "evaluation": [("line", 5, "sft"), ("line", 8, "grpo")],
 }
-"""Where each phase is waited for before the clock strikes: a line of the metrics, or the beginning of a save."""
+"""The condition before the random delay in each phase: a line of the metrics, or the start of a save."""
 
 
 @pytest.mark.parametrize(

@@ -60,8 +60,8 @@ PartitionName=high Nodes=localhost MaxTime=INFINITE State=UP PriorityTier=2
 """
 
 
-def printed(message: str, capsys: pytest.CaptureFixture[str]) -> str:
-    assert main(shlex.split(message)) == 0
+def printed(command: str, capsys: pytest.CaptureFixture[str]) -> str:
+    assert main(shlex.split(command)) == 0
     return capsys.readouterr().out
 
 
@@ -79,10 +79,10 @@ def lint(script: str) -> None:
 
 
 def test_slurm_file_requests_the_configured_resources(capsys: pytest.CaptureFixture[str]) -> None:
-    requests = (
+    command = (
         "slurm --hosts 4 --chips 8 --time 12:00:00 --partition long --folder '/shared/a b' --config configs/arctic.yaml"
     )
-    text = printed(f"{requests} mesh.fsdp=32 'run.dir=runs/one two' --name one", capsys)
+    text = printed(f"{command} mesh.fsdp=32 'run.dir=runs/one two' --name one", capsys)
     options = [line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH ")]
     assert options == [
         "--job-name=one", "--nodes=4", "--ntasks-per-node=1", "--gpus-per-node=8", "--partition=long",
@@ -97,8 +97,8 @@ def test_slurm_file_requests_the_configured_resources(capsys: pytest.CaptureFixt
 
 
 def test_jobset_starts_a_pod_per_host(capsys: pytest.CaptureFixture[str]) -> None:
-    requests = "jobset --hosts 4 --chips 4 --image i:1 --claim c --accelerator tpu-v5p-slice:2x2x4 --folder /shared"
-    result = yaml.safe_load(printed(f"{requests} {CONFIG} mesh.fsdp=16 run.dir=runs/One_2", capsys))
+    command = "jobset --hosts 4 --chips 4 --image i:1 --claim c --accelerator tpu-v5p-slice:2x2x4 --folder /shared"
+    result = yaml.safe_load(printed(f"{command} {CONFIG} mesh.fsdp=16 run.dir=runs/One_2", capsys))
     assert (result["kind"], result["metadata"], result["spec"]["failurePolicy"]) == (
         "JobSet", {"name": "one-2"}, {"maxRestarts": 1000},
     )  # fmt: skip
@@ -259,9 +259,9 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
     env = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}
     log = (folder / "out").open("w")
 
-    def start(name: str, *message: str) -> subprocess.Popen[bytes]:
+    def start(name: str, *options: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            [str(programs[name]), *message], env=env, stdout=log, stderr=log, start_new_session=True
+            [str(programs[name]), *options], env=env, stdout=log, stderr=log, start_new_session=True
         )
 
     def ask(*text: str) -> str:
@@ -319,7 +319,7 @@ class Job:
 
     def __init__(self, slurm: Slurm, name: str, folder: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.slurm, self.run = slurm, folder / name
-        requests = [
+        options = [
             "slurm",
             "--hosts",
             "1",
@@ -333,7 +333,7 @@ class Job:
             str(folder),
         ]
         program = ["--program", f"{sys.executable} -m jaxrl_sql"]
-        text = printed(shlex.join([*requests, *program, *settings(data, self.run, folder / "cache")]), capsys)
+        text = printed(shlex.join([*options, *program, *settings(data, self.run, folder / "cache")]), capsys)
         (folder / f"{name}.sh").write_text(text)
         self.id = slurm("sbatch", "--parsable", str(folder / f"{name}.sh")).strip()
         self.file = folder / f"{name}-{self.id}.log"
@@ -374,8 +374,8 @@ def test_a_job_runs_in_a_folder_with_blanks_in_its_name(
     folder = tmp_path / 'it\'s "a" folder'
     (folder / "run" / "model").mkdir(parents=True)
     (folder / "run" / "model" / "config.json").touch()  # the run is complete: the job is not requeued
-    requests = ["slurm", "--hosts", "1", "--name", "here", "--folder", str(folder), "--program", "bash -c pwd"]
-    (tmp_path / "here.sh").write_text(printed(shlex.join([*requests, *CONFIG.split(), "run.dir=run"]), capsys))
+    command = ["slurm", "--hosts", "1", "--name", "here", "--folder", str(folder), "--program", "bash -c pwd"]
+    (tmp_path / "here.sh").write_text(printed(shlex.join([*command, *CONFIG.split(), "run.dir=run"]), capsys))
     job = slurm("sbatch", "--parsable", str(tmp_path / "here.sh")).strip()
     wait(lambda: "JobState=COMPLETED" in slurm("scontrol", "show", "job", job), lambda: job, 300)
     assert (folder / f"here-{job}.log").read_text() == f"{folder}\n"

@@ -381,7 +381,7 @@ HELD = {
 }
 
 
-def held(server: Server) -> Any:
+def server_state(server: Server) -> Any:
     """Return the state of a server as its owner sees it: rows, tables, the sequence, roles."""
     if server.engine == "postgresql":
         connection: Any = psycopg2.connect(server.owner)
@@ -406,11 +406,11 @@ def test_tools_write_nothing_on_a_server(
     more = [line for line in harm.read_text().splitlines() if not line.startswith("--")] if tool == "query" else []
     texts = [line.replace("\\n", "\n").replace("{out}", str(out)) for line in ON_SERVERS[engine].splitlines()]
     server = serve(engine)
-    before = held(server)
+    before = server_state(server)
     result = talk(
         called(tool, *({"sql": text} for text in (*texts, *more))), server.reader, "executor.engine_timeout_ms=1000"
     )
-    assert held(server) == before
+    assert server_state(server) == before
     ran = {text for text, (failed, _) in zip((*texts, *more), result, strict=True) if not failed}
     assert {item.replace(str(out), "{out}") for item in ran & {*texts}} <= (READS if tool == "explain" else HARMLESS)
     assert not out.exists()

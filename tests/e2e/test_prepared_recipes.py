@@ -67,18 +67,18 @@ def spider_and_bird(prepared_set: Path, home: Path) -> list[str]:
     """Write both sets and Gretel's, whose scripts become databases, of which a list is used."""
     shutil.copytree(prepared_set / "databases", home / "spider/database")
     shutil.copytree(prepared_set / "databases", home / "bird/train_databases")
-    requests = questions(prepared_set)
+    records = questions(prepared_set)
     spider = [
-        {"db_id": request["db_id"], "question": request["question"], "query": request["sql"]} for request in requests
+        {"db_id": request["db_id"], "question": request["question"], "query": request["sql"]} for request in records
     ]
     for name, part in (("train_spider", spider[:24]), ("train_others", spider[24:40]), ("dev", spider[40:])):
         (home / f"spider/{name}.json").write_text(json.dumps(part))
     (home / "spider/tables.json").write_text("[]")
     bird = [
-        {"db_id": item["db_id"], "question": item["question"], "evidence": "", "SQL": item["sql"]} for item in requests
+        {"db_id": item["db_id"], "question": item["question"], "evidence": "", "SQL": item["sql"]} for item in records
     ]
     (home / "bird/train.json").write_text(json.dumps(bird))
-    first = requests[0]["db_id"]
+    first = records[0]["db_id"]
     with closing(sqlite3.connect(prepared_set / f"databases/{first}/{first}.sqlite")) as connection:
         script = "\n".join(line for line in connection.iterdump() if line not in ("BEGIN TRANSACTION;", "COMMIT;"))
     rows = [
@@ -89,7 +89,7 @@ def spider_and_bird(prepared_set: Path, home: Path) -> list[str]:
             "sql": entry["sql"],
             "sql_complexity": "joins",
         }
-        for i, entry in enumerate(requests[:3])
+        for i, entry in enumerate(records[:3])
     ]
     (home / "gretel").mkdir()
     parquet.write_table(pa.Table.from_pylist(rows), home / "gretel/train-00000-of-00001.parquet")
@@ -117,13 +117,13 @@ def bird(prepared_set: Path, home: Path) -> list[str]:
 def skyrl(prepared_set: Path, home: Path) -> list[str]:
     shutil.copytree(prepared_set / "databases", home / "db_files/data/SynSQL-2.5M/databases")
 
-    def asked(item: dict[str, Any]) -> str:
+    def user_message(item: dict[str, Any]) -> str:
         return f"{{db_details}}:…;\n {{external_knowledge}}: ;\n {{question}}: {item['question']}"
 
     rows = [
         {
             "data_source": "synsql", "data": "synsql", "db_id": question["db_id"],
-            "prompt": [{"role": "system", "content": "Task."}, {"role": "user", "content": asked(question)}],
+            "prompt": [{"role": "system", "content": "Task."}, {"role": "user", "content": user_message(question)}],
             "reward_spec": {"method": "rule", "ground_truth": question["sql"]}, "extra_info": {"index": 0},
         }
         for question in questions(prepared_set)[:12]

@@ -119,9 +119,9 @@ def test_invalid_input_is_reported_in_one_line(
 def test_a_broken_weight_is_reported_after_questions_were_read(
     command: Command, here: Path, small_data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    message = ["data.max_prompt_tokens=320", "run.display=plain"]
+    options = ["data.max_prompt_tokens=320", "run.display=plain"]
     if command is evaluate:
-        message += [
+        options += [
             "--model",
             "nan",
             "--data",
@@ -133,7 +133,7 @@ def test_a_broken_weight_is_reported_after_questions_were_read(
             "data.prompt=compact",
         ]
     else:
-        message += [
+        options += [
             "model.checkpoint=nan",
             "data.prompt=compact",
             "model.compute_dtype=same",
@@ -143,7 +143,7 @@ def test_a_broken_weight_is_reported_after_questions_were_read(
             "run.dir=trained",
             "sft.steps=1",
         ]
-    assert command(message) == 2
+    assert command(options) == 2
     lines = [line for line in capsys.readouterr().err.splitlines() if "error: " in line]
     assert len(lines) == 1
     assert BROKEN in lines[0]

@@ -57,9 +57,9 @@ def test_a_dry_run_reports_requirements_and_writes_nothing(alone: Start, tmp_pat
     output = capsys.readouterr().out
     assert "prompts: 8 of " in output
     assert "memory a device, about: weights " in output
-    messages = re.search(r"supervised phase: (\d+) steps, (\d+) an epoch", output)
-    assert messages is not None
-    assert int(messages[1]) == 2 * int(messages[2])
+    match = re.search(r"supervised phase: (\d+) steps, (\d+) an epoch", output)
+    assert match is not None
+    assert int(match[1]) == 2 * int(match[2])
     assert not run.exists()
     assert main(alone(run, "data.max_prompt_tokens=8", "--dry-run")) == 2
     capsys.readouterr()
@@ -230,10 +230,10 @@ def test_a_failed_checkpoint_write_is_reported_in_one_line(alone: Start, tmp_pat
     )
     command = [sys.executable, "-c", limited, *alone(run, "model.d_ff=4096")]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    output = [line for line in ended.stderr.splitlines() if line.startswith("error: ")]
+    errors = [line for line in ended.stderr.splitlines() if line.startswith("error: ")]
     assert ended.returncode == 1, ended.stderr
-    assert len(output) == 1
-    assert output[0] == f"error: {run} cannot be written: File too large; none saved"
+    assert len(errors) == 1
+    assert errors[0] == f"error: {run} cannot be written: File too large; none saved"
     assert saved_steps(run) == []
 
 
@@ -278,8 +278,8 @@ def test_signals_during_shutdown_do_not_damage_the_run(
     program = (
         "import os, signal, sys\nfrom jaxrl_sql.training import grpo\nfrom jaxrl_sql.commands.train import main\n"
         "whole = grpo.on_mesh\n"
-        f"def asked(*given): os.kill(os.getpid(), signal.SIG{first}); return whole(*given)\n"
-        "grpo.on_mesh = asked\nsys.exit(main(sys.argv[1:]))\n"
+        f"def stop(*arguments): os.kill(os.getpid(), signal.SIG{first}); return whole(*arguments)\n"
+        "grpo.on_mesh = stop\nsys.exit(main(sys.argv[1:]))\n"
     )
     command = [sys.executable, "-c", program, *alone(run)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -302,7 +302,7 @@ def test_a_second_ctrl_c_stops_immediately(alone: Start, tmp_path: Path) -> None
     program = (
         "import sys\nfrom jaxrl_sql.training import grpo\nfrom jaxrl_sql.commands.train import main\n"
         "whole = grpo.on_mesh\n"
-        "def forever(*given):\n    print('in a step', flush=True)\n    while True:\n        whole(*given)\n"
+        "def forever(*arguments):\n    print('in a step', flush=True)\n    while True:\n        whole(*arguments)\n"
         "grpo.on_mesh = forever\nsys.exit(main(sys.argv[1:]))\n"
     )
     command = [sys.executable, "-c", program, *alone(run)]

@@ -174,7 +174,7 @@ def test_a_stop_string_ends_an_answer_and_is_removed(client: openai.OpenAI) -> N
 
 @pytest.mark.parametrize("stops", [False, True])
 def test_a_stream_equals_the_whole_answer(client: openai.OpenAI, stops: bool) -> None:
-    requests: dict[str, Any] = {
+    request: dict[str, Any] = {
         "model": MODEL,
         "messages": WORDS,
         "max_tokens": 40,
@@ -182,15 +182,15 @@ def test_a_stream_equals_the_whole_answer(client: openai.OpenAI, stops: bool) ->
         "n": 2,
         "temperature": 3,
     }
-    requests["logprobs"] = True
-    whole = client.chat.completions.create(**requests)
+    request["logprobs"] = True
+    whole = client.chat.completions.create(**request)
     if stops:
         text = whole.choices[0].message.content or ""
-        requests["stop"] = [text[len(text) // 2 :][:4]]
-        whole = client.chat.completions.create(**requests)
+        request["stop"] = [text[len(text) // 2 :][:4]]
+        whole = client.chat.completions.create(**request)
     texts, tokens, events, reasons = ["", ""], [0, 0], 0, ["", ""]
     usage = None
-    for event in client.chat.completions.create(**requests, stream=True, stream_options={"include_usage": True}):
+    for event in client.chat.completions.create(**request, stream=True, stream_options={"include_usage": True}):
         usage = event.usage or usage
         for choice in event.choices:
             events += 1

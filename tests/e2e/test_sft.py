@@ -162,12 +162,12 @@ def test_mixed_dataset_formats_train_together(
     data = Path(next(element for element in command if element.startswith("data.dir=")).removeprefix("data.dir="))
     questions = [json.loads(line) for line in (data / "train/questions.jsonl").read_text().splitlines()][:12]
     (tmp_path / "kept.jsonl").write_text("".join(json.dumps({"id": item["id"]}) + "\n" for item in questions))
-    output = [
+    traces = [
         {"id": question["id"], "reasoning": f"trace {question['id']}", "sql": question["sql"]}
         for question in questions[:8]
     ]
     (tmp_path / "traces.jsonl").write_text(
-        "".join(json.dumps(entry) + "\n" for entry in [*output, {**output[0], "id": "?"}])
+        "".join(json.dumps(entry) + "\n" for entry in [*traces, {**traces[0], "id": "?"}])
     )
     command = [
         *command, "recipe=skyrl_sql", "sft.formats=[arctic, think2sql, skyrl_sql]", "data.prompt=tagged",

@@ -32,7 +32,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
         "run.pad_to_max=true",
     ),
     "a value head": ("grpo.algorithm=ppo", "grpo.num_iterations=2", "model.lora.rank=2"),
-    "so many tokens at a time": (
+    "a token limit per step": (
         "grpo.packing=true", "grpo.max_tokens_per_device=416", "grpo.num_generations=4", "grpo.steps_per_generation=2",
         "grpo.kl.coef=0.01",
     ),
@@ -75,7 +75,7 @@ def untimed(path: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in row.items() if not k.startswith(("time/", "speed/"))} for row in rows]
 
 
-def kept(run: Path) -> dict[str, bytes]:
+def rollout_files(run: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (run / "rollouts").iterdir()}
 
 
@@ -100,7 +100,7 @@ def test_trap_resume_from_any_step_is_bit_equal(
     run = tmp_path / "run"
     assert main(arguments(small_data, run, variant)) == 0
     want, samples = untimed(run / "metrics.jsonl"), untimed(run / "samples.jsonl")
-    rollouts = kept(run)
+    rollouts = rollout_files(run)
     assert_all_that_is_learned_has_an_advantage(run)
     config, params = load_checkpoint(run / "model")
     assert config.n_layers == 1
@@ -110,7 +110,7 @@ def test_trap_resume_from_any_step_is_bit_equal(
         assert main([*arguments(small_data, run, variant), "run.resume=true"]) == 0
         assert untimed(run / "metrics.jsonl") == want
         assert untimed(run / "samples.jsonl") == samples
-        assert kept(run) == rollouts
+        assert rollout_files(run) == rollouts
         got = load_checkpoint(run / "model")[1]
         for name, leaf in params["layers"].items():
             assert (np.asarray(got["layers"][name]) == np.asarray(leaf)).all(), (step, name)

@@ -94,15 +94,15 @@ def test_answers_are_stored_with_their_advantages(whole: Path) -> None:
     """Two prompts of two answers per step; the advantages of a group follow from its rewards."""
     source = open_result_folder(whole)
     read = [read_chunk(chunk) for chunk in chunks(source)]
-    assert not any(one.is_cut for one in read)
+    assert not any(record.is_cut for record in read)
     groups = [group for item in read for group in item.groups]
-    add_advantages(groups, {at: rows for one in read for at, rows in one.advantages.items()})
+    add_advantages(groups, {at: rows for record in read for at, rows in record.advantages.items()})
     tokens = read_tokens(source)
     trained = [entry for entry in groups if entry["phase"] == "grpo"]
-    assert [one["step"] for one in trained] == [3, 3, 4, 4, 5, 5]
-    assert sorted(one["chosen"] for one in trained) == [0, 0, 0, 1, 1, 1]
+    assert [row["step"] for row in trained] == [3, 3, 4, 4, 5, 5]
+    assert sorted(row["chosen"] for row in trained) == [0, 0, 0, 1, 1, 1]
     for group in trained:
-        rewards, advantages = ([one[name] for one in group["answers"]] for name in ("reward", "advantage"))
+        rewards, advantages = ([answer[name] for answer in group["answers"]] for name in ("reward", "advantage"))
         assert len(rewards) == 2
         assert np.argsort(rewards, kind="stable").tolist() == np.argsort(advantages, kind="stable").tolist()
         for answer in group["answers"]:
@@ -113,8 +113,8 @@ def test_answers_are_stored_with_their_advantages(whole: Path) -> None:
             output = "".join(tokens[token] for token in unpack_ids(ids))  # partial characters are not text
             assert output.encode("ascii", "ignore").startswith(text.encode("ascii", "ignore"))
     evaluated = [element for element in groups if element["phase"].startswith("eval/")]
-    assert {one["step"] for one in evaluated} == {2, 5}
-    assert all(len(one["answers"]) == 1 and one["rule"] for one in evaluated)
+    assert {row["step"] for row in evaluated} == {2, 5}
+    assert all(len(row["answers"]) == 1 and row["rule"] for row in evaluated)
     reasons = [answer["finish_reason"] for group in (*trained, *evaluated) for answer in group["answers"]]
     assert set(reasons) <= {"stop", "length"}
     last = [group for group in evaluated if (group["phase"], group["step"]) == ("eval/dev_unseen", 5)]

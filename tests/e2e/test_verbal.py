@@ -50,8 +50,8 @@ def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     database.parent.mkdir(parents=True)
     with closing(sqlite3.connect(database)) as connection:
         connection.executescript("CREATE TABLE t(x INTEGER); INSERT INTO t VALUES (1), (2);")
-    requests = [{"id": name, "db_id": "a", "question": f"<{name}>", "sql": RIGHT} for name in ANSWERS]
-    (split / "questions.jsonl").write_text("".join(json.dumps(request) + "\n" for request in requests))
+    questions = [{"id": name, "db_id": "a", "question": f"<{name}>", "sql": RIGHT} for name in ANSWERS]
+    (split / "questions.jsonl").write_text("".join(json.dumps(request) + "\n" for request in questions))
     return [
         "recipe=paverl", "data.source=folder", f"data.dir={tmp_path}/data", "data.evals=[dev]", "run.display=plain",
         "verbal.model=m", "verbal.key_env=VERBAL_KEY", "verbal.wait_s=0.01", "verbal.retries=1",
@@ -219,8 +219,8 @@ def test_answers_to_a_changed_question_are_refused(
                 connection.execute("INSERT INTO t VALUES (3)")
                 connection.commit()
         else:
-            requests = split / "questions.jsonl"
-            requests.write_text(requests.read_text().replace(RIGHT, "SELECT max(x) FROM t", 1))
+            path = split / "questions.jsonl"
+            path.write_text(path.read_text().replace(RIGHT, "SELECT max(x) FROM t", 1))
         capsys.readouterr()
         assert main([*command, "verbal.max_requests=9"]) == 2
         assert len(seen) == 2

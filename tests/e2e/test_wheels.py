@@ -105,8 +105,8 @@ def test_rewards_prompts_and_evaluation_work_without_jax(dist: Path, tmp_path: P
     code = f"{example}\nassert observation is not None and reward == -1.0, (observation, reward)\n" + WITHOUT_JAX
     run(programs, tmp_path, "python", "-W", "error", "-c", code)
     (tmp_path / "predictions.jsonl").write_text('{"id": "dev_0", "pred_sql": "SELECT 0"}\n')
-    message = ["--data", "dev.csv", "--predictions", "predictions.jsonl", "--out", "scores"]
-    run(programs, tmp_path, "jaxrl-sql", "evaluate", *message)
+    options = ["--data", "dev.csv", "--predictions", "predictions.jsonl", "--out", "scores"]
+    run(programs, tmp_path, "jaxrl-sql", "evaluate", *options)
     assert json.loads((tmp_path / "scores/metrics.json").read_text())["count"] == 1
     command = [str(programs / "jaxrl-sql"), "quickstart", "grpo.steps=1"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
@@ -129,8 +129,8 @@ def test_wheels_contain_required_files(dist: Path) -> None:
     assert re.search(r"-cp311-abi3-", wheels["sqlexec_rs"].name)
     assert "sqlexec_rs/sqlexec-worker" in names["sqlexec_rs"]
     assert f"sqlexec_rs-{version}.dist-info/licenses/THIRD_PARTY_NOTICES.txt" in names["sqlexec_rs"]
-    (requests,) = [line for line in metadata["jaxrl_sql"].get_all("Requires-Dist") if line.startswith("sqlexec-rs")]
-    assert "@" not in requests, "a published wheel requires the published executor"
+    (requirement,) = [line for line in metadata["jaxrl_sql"].get_all("Requires-Dist") if line.startswith("sqlexec-rs")]
+    assert "@" not in requirement, "a published wheel requires the published executor"
     files = [path.relative_to(ROOT / "configs") for path in (ROOT / "configs").rglob("*") if path.is_file()]
     assert {f"jaxrl_sql/config/shipped/{path.as_posix()}" for path in files} <= names["jaxrl_sql"]
 
@@ -141,7 +141,7 @@ def test_a_clone_requires_its_local_executor_by_default(tmp_path: Path, settings
     code = f"import build_backend as b; b.prepare_metadata_for_build_editable({str(tmp_path)!r}, {settings})"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
     (path,) = tmp_path.glob("*.dist-info/METADATA")
-    (requests,) = [
+    (requirement,) = [
         item for item in Parser().parsestr(path.read_text()).get_all("Requires-Dist") if item.startswith("sqlexec")
     ]
-    assert requests == ("sqlexec-rs<0.2,>=0.1" if settings else f"sqlexec-rs @ {(ROOT / 'sqlexec_rs').as_uri()}")
+    assert requirement == ("sqlexec-rs<0.2,>=0.1" if settings else f"sqlexec-rs @ {(ROOT / 'sqlexec_rs').as_uri()}")

@@ -1,6 +1,6 @@
-"""Weights in bfloat16 on eight virtual devices: each gradient is float32's, wherever the table of tokens is split.
+"""Weights in bfloat16 on eight virtual devices: each gradient equals float32's, for any sharding of the embedding.
 
-Run as a test it starts itself as a script, since the number of devices is fixed when JAX starts.
+Tests start this file as a script, since JAX fixes the number of devices at start.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _measure(name: str) -> dict[str, Any]:
             step = make_step(policy, sft_loss, keeps)
             result.append(step(init_state(shard_params(params, config, mesh), keeps), batch)[0].opt_state)
     got, want = (jax.tree.map(np.asarray, entry) for entry in result)
-    for item in (got, want):  # and the rows of tokens one by one
+    for item in (got, want):  # the embedding rows separately
         item["rows"] = [list(item["embed"]), list(item["unembed"].T) if "unembed" in item else []]
     pairs = zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True)
     return {

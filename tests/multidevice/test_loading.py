@@ -1,6 +1,6 @@
-"""A folder and a GGUF file of every family, read straight to any mesh of eight virtual devices: bit for bit the same.
+"""A folder and a GGUF file of each family, loaded directly to any mesh of eight virtual devices, are bit-equal.
 
-Run as a test it starts itself as a script, since the number of devices is fixed when JAX starts.
+Tests start this file as a script, since JAX fixes the number of devices at start.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def test_weights_loaded_on_a_mesh_equal_one_device(together: Any) -> None:
 
 
 def _check() -> None:
-    """Compare every family's leaves on each mesh with those on one device; runs in the process of eight."""
+    """Compare each family's leaves on each mesh with those on one device, in a process with eight."""
     import jax
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""What was built: SQLite's compile options, the stubs, and a module that needs no jax."""
+"""The built module: SQLite's compile options, the stubs, and import without jax."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ ROOT = Path(__file__).parents[2]
 def test_sqlite_is_built_for_many_threads() -> None:
     names = {option.split("=")[0]: option for option in sqlexec_rs.compile_options()}
     assert names["THREADSAFE"] == "THREADSAFE=1"
-    # One pool of pages behind one mutex: a quarter of the speed with two threads.
+    # A single page pool behind a mutex has a quarter of the speed with two threads.
     assert "ENABLE_MEMORY_MANAGEMENT" not in names
-    # Shows that .cargo/config.toml was read: libsqlite3-sys turns this on, and our flags turn it off.
+    # Checks that .cargo/config.toml was read: libsqlite3-sys enables this, and our flags disable it.
     assert "ENABLE_LOAD_EXTENSION" not in names
 
 
@@ -37,13 +37,13 @@ def test_source_distribution_contains_the_build_configuration(tmp_path: Path) ->
     for name in (
         ".cargo/config.toml",
         "LICENSE",
-    ):  # both lie in the package's folder and are read from the repository's
+    ):  # both are in the package's folder, with the content of the repository's
         assert (folder / name).read_bytes() == (ROOT / name).read_bytes(), name
     assert "LIBSQLITE3_FLAGS" in (folder / ".cargo/config.toml").read_text(encoding="utf-8")
     assert {"build_backend.py", "third_party.py", "Cargo.lock", "THIRD_PARTY_NOTICES.txt"} <= {
         path.name for path in folder.iterdir()
     }
-    # The lock fits what is packed, so that a build of it can insist on the locked versions.
+    # The lock matches the packed files, so that a build can require the locked versions.
     code = "import build_backend, third_party; build_backend.settle_lock(); third_party.write_notices()"
     subprocess.run([sys.executable, "-c", code], cwd=folder, check=True, capture_output=True)
 

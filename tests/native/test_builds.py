@@ -1,4 +1,4 @@
-"""What differs between builds of SQLite: names of files, LIKE on blobs, and functions and syntax of later versions."""
+"""Differences between SQLite builds: file names, LIKE on blobs, and functions and syntax of later versions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_database_names_are_always_paths(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for number, name in enumerate(["t.sqlite", *NAMES[:-1]]):
-        connection = sqlite3.connect(tmp_path / name)  # with the folder before it, it is a path for sqlite3, too
+        connection = sqlite3.connect(tmp_path / name)  # with the folder as a prefix it is a path for sqlite3, too
         connection.execute("CREATE TABLE here(n)")
         connection.execute("INSERT INTO here VALUES (?)", (number,))
         connection.commit()
@@ -72,7 +72,7 @@ def test_like_matches_blobs_depending_on_the_setting(blobs: Path, isolation: str
             results[like_blobs] = [outcome.rows for outcome in outcomes]
     assert results[False] == wanted
     assert results[True] != wanted
-    assert results[True][1] == [(1, 1), (2, 1), (10, 1)], "SQLite's default: a blob is matched as a text"
+    assert results[True][1] == [(1, 1), (2, 1), (10, 1)], "SQLite's default matches a blob as text"
 
 
 NEWER = (

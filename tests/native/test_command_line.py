@@ -1,4 +1,4 @@
-"""`python -m sqlexec_rs`: what it prints, where, and with which exit code."""
+"""`python -m sqlexec_rs`: its output, streams and exit codes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, st
     """Run a command in this process."""
     try:
         code = cli.main([str(argument) for argument in arguments])
-    except SystemExit as stop:  # argparse's own way to say that arguments are wrong
+    except SystemExit as stop:  # argparse's exit on invalid arguments
         code = int(str(stop.code))
     captured = capsys.readouterr()
     return code, captured.out, captured.err
@@ -95,7 +95,7 @@ def test_run_reads_standard_input_and_writes_stored_bytes(root: Path) -> None:
     sql = b"SELECT CAST(x'61ff' AS TEXT) AS t"
     done = subprocess.run(command, input=sql, capture_output=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"t\na\xff\n", b"")
-    command[-1] = "jsonl"  # which is UTF-8 whatever is stored
+    command[-1] = "jsonl"  # always UTF-8
     done = subprocess.run(command, input=sql, capture_output=True, timeout=60, check=False)
     assert (done.returncode, json.loads(done.stdout.decode())) == (0, {"t": "a\ufffd"})
 
@@ -157,7 +157,7 @@ def test_score_matches_bird_and_spider(capsys: pytest.CaptureFixture[str], root:
         ("6", "syntax_error", "ok", 0.0),
         ("7", "ok", "schema_error", 0.0),
     ]
-    # The same as Spider writes them: a line each.
+    # The same in Spider's format: one per line.
     gold_lines = "".join(f"{gold['SQL']}\t{gold['db_id']}\n" for gold in GOLDS)
     (tmp_path / "gold.sql").write_text(gold_lines, encoding="utf-8")
     (tmp_path / "pred.txt").write_text("\n".join(predicted) + "\n", encoding="utf-8")
@@ -193,8 +193,8 @@ def test_score_refuses_files_in_one_line(capsys: pytest.CaptureFixture[str], roo
     files = ["--pred", tmp_path / "pred.jsonl", "--gold", tmp_path / "gold.sql", "--db-root", root]
     code, out, err = run(capsys, "score", *files)
     assert (code, out) == (2, "")
-    output = "1 of 2 lines are not JSON (line 2): Expecting ':' delimiter: line 1 column 16 (char 15)"
-    assert err == f"sqlexec_rs: {tmp_path / 'pred.jsonl'}: {output}\n"
+    message = "1 of 2 lines are not JSON (line 2): Expecting ':' delimiter: line 1 column 16 (char 15)"
+    assert err == f"sqlexec_rs: {tmp_path / 'pred.jsonl'}: {message}\n"
     (tmp_path / "pred.jsonl").write_text("SELECT 1\nSELECT 2\n", encoding="utf-8")
     code, _, err = run(capsys, "score", *files)
     assert (code, err.count("\n")) == (2, 1)

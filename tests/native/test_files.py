@@ -1,4 +1,4 @@
-"""Files of golds and predictions as Spider, BIRD and others write them."""
+"""Files of golds and predictions in the formats of Spider, BIRD and others."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_predictions_are_matched_to_golds(tmp_path: Path) -> None:
     assert matched(golds("a", "b"), path, {"b": "SELECT 2", "a": "SELECT 1"}) == {"a": "SELECT 1", "b": "SELECT 2"}
     assert matched(golds("a", "b"), path, {"b": "SELECT 2"}, allow_missing=True) == {"b": "SELECT 2"}
     assert matched(golds("a"), path, {"b": "SELECT 2", "a": "SELECT 1"}, allow_extra=True) == {"a": "SELECT 1"}
-    # BIRD numbers its predictions by place, whatever the questions' own numbers are.
+    # BIRD numbers its predictions by position, independent of the questions' ids.
     bird = {str(i): f"SELECT {i}{MARK}shop" for i in (2, 0, 1)}
     assert matched(golds("11", "1", "40"), path, bird) == {"11": "SELECT 0", "1": "SELECT 1", "40": "SELECT 2"}
     assert matched(golds("1", "0", "2"), path, bird) == {"1": "SELECT 1", "0": "SELECT 0", "2": "SELECT 2"}

@@ -1,4 +1,4 @@
-"""A short run of the fuzzer, and a look at whether it would see a difference."""
+"""A short run of the fuzzer, and a check that it detects differences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A text with half a surrogate pair, which is no character: no engine runs it as another text."""
+"""Texts with a lone surrogate, which is not a character: no engine runs them as another text."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def check_refused(ex: Executor, database: str | Path, half: str) -> None:
 @pytest.mark.parametrize("half", HALVES)
 def test_a_lone_surrogate_is_refused(executor: Executor, shop: Path, half: str) -> None:
     check_refused(executor, shop, half)
-    assert executor.execute(shop, "SELECT '\U0001f600'").rows == [("\U0001f600",)], "a whole pair is a character"
+    assert executor.execute(shop, "SELECT '\U0001f600'").rows == [("\U0001f600",)], "a complete pair is a character"
 
 
 def test_a_lone_surrogate_is_refused_by_duckdb(tmp_path: Path) -> None:

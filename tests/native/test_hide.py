@@ -1,4 +1,4 @@
-"""Hidden columns as Python sets them; `core/tests/suite/hidden.rs` holds the long list."""
+"""Hidden columns, as set from Python; `core/tests/suite/hidden.rs` has the full list."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_hidden_column_is_refused_in_predictions_and_golds(database: Path, iso
 def test_hidden_columns_and_a_version_can_be_combined(database: Path, isolation: str) -> None:
     newer = "which needs SQLite 3.44, but sqlite_version is 3.40"
     with Executor(threads=1, isolation=isolation, hide=[("users", "email")], sqlite_version="3.40") as executor:
-        for _ in range(2):  # no refusal stays for the next statement
+        for _ in range(2):  # no refusal affects the next statement
             for sql, status, error in (
                 ("SELECT email FROM users", "forbidden", PROHIBITED),
                 ("SELECT id, name FROM users", "ok", None),

@@ -1,4 +1,4 @@
-"""Batches in flight: deadlines, cancellation, closing, forks and Ctrl-C."""
+"""Running batches: deadlines, cancellation, closing, forks and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_each_deadline_stops_a_runaway_query(database: Path, isolation: str, lim
         assert (outcome.status, outcome.stopped_by) == ("timeout", stop)
         arrays = ex.score_many([database], [ENDLESS], ["SELECT 1"])
         assert (STATUS_NAMES[arrays["pred_status"][0]], STOP_NAMES[arrays["pred_stop"][0]]) == ("timeout", stop)
-        assert ex.stats()["timeout"] >= 2, "a timeout is never kept"
+        assert ex.stats()["timeout"] >= 2, "a timeout is never cached"
 
 
 def test_the_step_budget_is_deterministic(database: Path, isolation: str) -> None:
@@ -122,10 +122,10 @@ def test_a_new_executor_in_a_forked_child_does_not_hang(database: Path, is_busy:
         pid = os.fork()
         if pid == 0:
             try:
-                said = Executor(threads=1).execute(sys.argv[1], "SELECT 1").status
+                text = Executor(threads=1).execute(sys.argv[1], "SELECT 1").status
             except ExecutorError as error:
-                said = "query ran when this process was forked" if "when this process was forked" in str(error) else "?"
-            print(said, flush=True)
+                text = "query ran when this process was forked" if "when this process was forked" in str(error) else "?"
+            print(text, flush=True)
             os._exit(0)
         _, status = os.waitpid(pid, 0)
         if job is not None:
@@ -232,7 +232,7 @@ def test_limits_are_values() -> None:
 
 
 def test_checking_a_file_keeps_the_locks_of_a_running_query(database: Path) -> None:
-    """To close any descriptor of a file takes the locks on it from the whole process: a writer would get in."""
+    """Closing any descriptor of a file releases the process's locks on it: a writer could get in."""
     endless = "WITH RECURSIVE r(x) AS (SELECT a FROM t UNION ALL SELECT x + 1 FROM r) SELECT count(*) FROM r"
     code = """
         import sqlite3, sys
@@ -249,9 +249,9 @@ def test_checking_a_file_keeps_the_locks_of_a_running_query(database: Path) -> N
         job = ex.submit([(database, endless)])
         deadline, output = time.monotonic() + 60, set[str]()
         while run_python(code, database).stdout.strip() != "database is locked":
-            assert time.monotonic() < deadline, "the query never began"
+            assert time.monotonic() < deadline, "the query did not start"
         for number in range(5):
-            os.utime(database)  # changed a moment ago: looked into at each batch
+            os.utime(database)  # changed a moment ago: checked at each batch
             assert ex.execute(database, f"SELECT {number}").status == "ok"
             time.sleep(0.05)
             output.add(run_python(code, database).stdout.strip())

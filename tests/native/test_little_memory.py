@@ -17,9 +17,9 @@ from sqlexec_rs.servers import Server
 
 SLOW, NIGHTLY = pytest.mark.slow, pytest.mark.nightly
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="RLIMIT_AS is Linux's")
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="RLIMIT_AS requires Linux")
 
-# 240 MB of rows: few of long texts, and many of short ones and numbers. Blobs and zeroblobs take other ways.
+# 240 MB of rows: few long texts, and many short ones and numbers. Blobs and zeroblobs use other code paths.
 RESULTS = {
     "long texts": "SELECT pad || i, i FROM n, pads LIMIT 240",
     "short cells": "SELECT i, i / 7.0, 'text ' || i FROM n, (SELECT 1 UNION ALL SELECT 2) LIMIT 5000000",
@@ -89,7 +89,7 @@ def test_a_large_result_ends_no_process(database: Path, isolation: str, kib: int
     status, why = run(database, isolation, kib, RESULTS[result], "rows")
     assert status in {"ok", "too_large", "MemoryError"}, why
     if status == "too_large":
-        assert why in {"memory", "out of memory"}, "SQLite has a name of its own for it"
+        assert why in {"memory", "out of memory"}, "SQLite has its own name for it"
 
 
 @pytest.mark.slow

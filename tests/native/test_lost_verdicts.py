@@ -1,4 +1,4 @@
-"""Texts that end a server or a worker process: they alone have no rows, and are not run a third time."""
+"""Queries that end a server or a worker process: only they fail, and they are not run a third time."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_recursive_functions_are_refused_unless_allowed(
 
 
 def test_a_query_that_ends_the_server_affects_no_other_verdict(start_server: Callable[[str, str], Server]) -> None:
-    """The server is started again, other runs wait for it, and the text is run twice in all."""
+    """The server is restarted, other runs wait for it, and the query is run twice in total."""
     server = start_server("mariadb", "SELECT 1;")
     url = f"{server.readers}&allow=xml"
     with Executor(threads=4) as executor:
@@ -115,7 +115,7 @@ def test_a_server_that_does_not_return_is_given_up(start_server: Callable[[str, 
         begun = time.monotonic()
         outcomes = executor.execute_many([(server.reader, f"SELECT {i}") for i in range(50)])
         assert {outcome.status for outcome in outcomes} == {"db_error"}
-        assert time.monotonic() - begun < 60, "they wait together"
+        assert time.monotonic() - begun < 60, "they wait concurrently"
 
 
 def test_a_query_that_ends_its_session_twice_is_a_crash(server_database: Callable[[str, str], Server]) -> None:
@@ -123,5 +123,5 @@ def test_a_query_that_ends_its_session_twice_is_a_crash(server_database: Callabl
     with Executor(threads=1) as executor:
         for _ in range(2):
             assert executor.execute(url, "SELECT pg_terminate_backend(pg_backend_pid())").status == "crashed"
-        assert executor.stats()["connections_lost"] == 1, "it was run twice in all"
+        assert executor.stats()["connections_lost"] == 1, "it was run twice in total"
         assert executor.execute(url, "SELECT 1").status == "ok"

@@ -1,4 +1,4 @@
-"""Outcomes and limits as values: cut results, rows in batches, pickles, and what is reported for each run."""
+"""Outcomes and limits as values: truncated results, row batches, pickles, and reports of each run."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_truncated_result_has_the_first_rows_and_a_flag(executor: Executor, da
     for n in (2, 3):
         out = executor.execute(database, COUNT.format(n=n), limits=cut)
         assert (out.status, out.is_cut, out.row_count) == ("ok", False, n)
-    # What never ends by itself is cut, too.
+    # Endless results are truncated, too.
     assert executor.execute(database, ENDLESS, limits=cut).rows == [(1,), (2,), (3,)]
     assert executor.execute(database, COUNT.format(n=10), limits=Limits(max_rows=3)).status == "too_large"
     assert executor.execute(database, COUNT.format(n=2), limits=Limits(max_rows=0, on_excess="cut")).rows == []
@@ -160,7 +160,7 @@ def test_limits_are_replaced_copied_and_pickled() -> None:
     limits = Limits(
         timeout_ms=None, cpu_ms=7, vm_steps=5, max_rows=9, heap_bytes=1 << 20, max_columns=3, on_excess="cut"
     )
-    for again in (again_from_pickle(limits), copy.deepcopy(limits), limits.replace(), eval(repr(limits))):  # noqa: S307  our own
+    for again in (again_from_pickle(limits), copy.deepcopy(limits), limits.replace(), eval(repr(limits))):  # noqa: S307
         assert again == limits
         assert hash(again) == hash(limits)
     changed = limits.replace(timeout_ms=10, on_excess="refuse")
@@ -175,7 +175,7 @@ def test_limits_are_replaced_copied_and_pickled() -> None:
 
 
 def again_from_pickle(value: Any) -> Any:
-    return pickle.loads(pickle.dumps(value))  # noqa: S301  our own
+    return pickle.loads(pickle.dumps(value))  # noqa: S301  data written above
 
 
 def _row_count(outcome: Outcome) -> tuple[int, list[Any]]:
@@ -201,7 +201,7 @@ def test_outcomes_can_be_pickled(executor: Executor, database: Path) -> None:
     broken = bytearray(pickle.dumps(outcomes[0]))
     broken[broken.index(b"sqlexec-worker") + 20] ^= 1
     with pytest.raises(ValueError, match="by the version of sqlexec_rs that pickled it"):
-        pickle.loads(bytes(broken))  # noqa: S301  our own
+        pickle.loads(bytes(broken))  # noqa: S301  data written above
 
 
 def test_on_run_is_called_before_the_outcome_is_returned(database: Path, isolation: str) -> None:

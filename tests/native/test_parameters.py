@@ -1,4 +1,4 @@
-"""Values that are bound to the parameters of a statement, beside those that sqlite3 binds."""
+"""Values bound to the parameters of a statement, compared with sqlite3's."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     connection.executemany("INSERT INTO item VALUES (?, ?, ?, ?)", [(1, "nail", 0.5, b"n"), (2, "saw", 12.0, b"s")])
     connection.commit()
     connection.close()
-    time.sleep(2.1)  # a new file's identity changes once its time stamp can be trusted, and its results go
+    time.sleep(2.1)  # a new file's identity changes once its time stamp can be trusted, which drops its results
     return path
 
 

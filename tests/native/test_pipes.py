@@ -1,4 +1,4 @@
-"""Pipes where files should be: an open that would wait for ever is refused, and the thread is free again."""
+"""Pipes in place of files: an open that would wait forever is refused, and the thread is free again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 HANG_S = 60.0
-# In a process of its own: what hangs here cannot be stopped, and close() waits with it.
+# In another process: a hanging open cannot be stopped, and close() would wait for it.
 BODY = """
 import os, sys
 from pathlib import Path
@@ -52,7 +52,7 @@ def test_a_pipe_is_refused_without_blocking(tmp_path: Path, isolation: str, mode
     answer, after = done.stdout.splitlines()
     assert after == "[(7,)]"
     if case == "-shm" or (case == "-journal" and mode == "wal"):
-        assert answer == "ok None" or answer.startswith("db_error"), "SQLite has no use for it here"
+        assert answer == "ok None" or answer.startswith("db_error"), "SQLite does not read it here"
     else:
         assert answer.startswith("db_error"), answer
         named = path if case == "swapped" else f"{path}{case}"

@@ -1,4 +1,4 @@
-"""Plans of SQLite and its settings, in threads and in processes; the other engines' tests hold theirs."""
+"""Plans and settings of SQLite, in threads and in processes; the other engines have their own tests."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PLANNED = [
 
 @pytest.mark.parametrize("sql", PLANNED)
 def test_a_plan_matches_sqlite_and_runs_nothing(executor: Executor, shop: Path, sql: str) -> None:
-    """The steps are those of Python's sqlite3, whose version may number them otherwise."""
+    """The steps are those of Python's sqlite3, whose version may number them differently."""
     plan = executor.explain(shop, sql, limits=Limits(vm_steps=100_000))
     assert (plan.status, plan.columns) == ("ok", ["id", "parent", "notused", "detail"]), plan.error
     with sqlite3.connect(shop) as connection:
@@ -58,7 +58,7 @@ def test_parameters_are_bound_as_in_a_run(executor: Executor, shop: Path) -> Non
     assert executor.explain(shop, sql, [1, 2]).status == "runtime_error"
 
 
-# What is no query, and what would be another behind EXPLAIN QUERY PLAN.
+# Texts that are not queries, or that would be another statement after EXPLAIN QUERY PLAN.
 REFUSED = [
     ("", "no_sql"),
     (";; -- nothing", "no_sql"),

@@ -1,4 +1,4 @@
-"""What only worker processes can do: end what no handler stops, and die without taking anybody along."""
+"""Properties of worker processes only: ending unstoppable queries, and crashes that affect no other query."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ import pytest
 
 from sqlexec_rs import Executor, ExecutorError, Limits, _native
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes through /proc")
+pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="inspects processes through /proc")
 
 ENDLESS = "WITH RECURSIVE r(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM r) SELECT count(*) FROM r"
 NO_LIMITS = Limits(timeout_ms=None)
-# Generous, for a machine that is busy with other things.
+# Generous, for a busy machine.
 PATIENCE_S = 60.0
-OVERSHOOT_MS = 1_000.0  # about 30 on a machine that is not; without a kill these queries take ten seconds and more
+OVERSHOOT_MS = 1_000.0  # about 30 on an idle machine; without a kill these queries take ten seconds and more
 
 
 def parent_and_state(pid: int) -> tuple[int, str]:
-    """Return the parent and the state letter of a process; (0, "") when there is none."""
+    """Return the parent and the state letter of a process, or (0, "") if it does not exist."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     except OSError:
@@ -38,9 +38,9 @@ def parent_and_state(pid: int) -> tuple[int, str]:
 
 
 def workers(parent: int) -> list[int]:
-    """Return the children of a process that are workers, ended ones that nobody has waited for included.
+    """Return the worker processes among a process's children, including unreaped ones.
 
-    Those of executors that other tests of this process hold are none of ours.
+    Executors of other tests in this process have their own.
     """
     pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
     local = [pid for pid in pids if pid not in OTHERS and parent_and_state(pid)[0] == parent]
@@ -52,7 +52,7 @@ OTHERS: set[int] = set()
 
 @pytest.fixture(autouse=True)
 def own_workers_alone() -> None:
-    """Leave out the workers that were there before the test."""
+    """Ignore workers that existed before the test."""
     OTHERS.clear()
     OTHERS.update(workers(os.getpid()))
 
@@ -67,7 +67,7 @@ def name_of(pid: int) -> str:
 def wait_until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
+        assert time.monotonic() < deadline, "the condition did not hold in time"
         time.sleep(0.002)
 
 
@@ -81,13 +81,13 @@ def opened(pid: int) -> list[Path]:
 
 
 def stop(pid: int) -> None:
-    """Stop a process, and see that it has."""
+    """Stop a process, and wait until it is stopped."""
     os.kill(pid, signal.SIGSTOP)
     wait_until(lambda: parent_and_state(pid)[1] == "T")
 
 
 def is_gone(pid: int) -> bool:
-    """Tell whether a process has ended; its first thread may have while others still go."""
+    """Return whether a process has ended; its first thread may end before the others."""
     try:
         n_threads = len(list(Path(f"/proc/{pid}/task").iterdir()))
     except OSError:
@@ -123,7 +123,7 @@ def only_worker(ex: Executor, database: Path) -> int:
 
 
 def test_a_stopped_worker_is_killed_and_replaced(executor: Executor, database: Path) -> None:
-    """A stopped process stands for every query that never comes back to a handler, whatever SQLite learns to stop."""
+    """A stopped process represents any query that never returns to a handler, whatever SQLite can stop."""
     pid = only_worker(executor, database)
     stop(pid)
     begun = time.monotonic()
@@ -153,7 +153,7 @@ def test_queries_that_escape_the_handlers_are_stopped(executor: Executor, databa
     begun = time.monotonic()
     outcome = executor.execute(database, sql, limits=Limits(timeout_ms=200))
     assert (time.monotonic() - begun) * 1e3 - 200 < OVERSHOOT_MS
-    # What refuses the text or finishes it in time is as good.
+    # Refusing the query or finishing it in time is fine, too.
     assert outcome.status in {"timeout", "too_large", "ok"}, outcome.error
     assert executor.execute(database, "SELECT a FROM t").status == "ok"
 
@@ -205,12 +205,12 @@ N_BURST = 4_000
 
 
 def burst(database: Path, salt: str) -> list[tuple[Path, str]]:
-    """Return quick queries, of which a worker gets some before their turn; number i has the result i."""
+    """Return quick queries, some of which a worker gets early; number i has the result i."""
     return [(database, f"SELECT {i} FROM t WHERE a = 1 -- {salt}") for i in range(N_BURST)]
 
 
 def test_a_stopped_worker_in_a_burst_fails_one_query(database: Path) -> None:
-    """Where the machine is busy others are replaced, too: late with what was taken back, which costs none."""
+    """On a busy machine others are replaced, too: late with reassigned queries, which fails none."""
     with Executor(threads=1, isolation="process", limits=Limits(timeout_ms=1_000)) as ex:
         n_timeouts = 0
         for salt in range(30):
@@ -224,17 +224,17 @@ def test_a_stopped_worker_in_a_burst_fails_one_query(database: Path) -> None:
             n_timeouts += len(wrong)
             if n_timeouts == 3:
                 break
-            if not wrong:  # the burst was over before the worker stood still, or another had what it was to do
+            if not wrong:  # the burst was over before the worker stopped, or another had its queries
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGCONT)
         stats = ex.stats()
         assert (n_timeouts, stats["workers_killed"], stats["workers_crashed"]) == (3, 3, 0)
-        assert stats["workers_started"] - stats["workers_late"] - 3 in {0, 1}, "each that is gone was killed by us"
+        assert stats["workers_started"] - stats["workers_late"] - 3 in {0, 1}, "the executor killed each"
 
 
 @pytest.mark.slow
 def test_a_worker_late_with_reassigned_queries_fails_no_query(database: Path) -> None:
-    """It stands still, answers a little, and stands still again while another has what was behind that."""
+    """It stops, answers a little, and stops again while another worker has its remaining queries."""
     n_late = 0
     for salt in range(300):  # about every seventh is late
         with Executor(threads=1, isolation="process", limits=NO_LIMITS) as ex:
@@ -256,7 +256,7 @@ def test_a_worker_late_with_reassigned_queries_fails_no_query(database: Path) ->
 
 
 def test_each_worker_killed_in_a_burst_fails_at_most_one_query(database: Path) -> None:
-    """Whoever was sent before its turn, or was answered and the answer not sent, is asked again."""
+    """Queries sent early, or answered without the answer being sent, are sent again."""
     with Executor(threads=2, isolation="process") as ex:
         n_killed = 0
         for salt in range(10):
@@ -289,7 +289,7 @@ def test_queries_queued_behind_a_slow_query_are_reassigned(database: Path) -> No
 
 
 def test_a_burst_gives_the_outcomes_of_single_queries(database: Path) -> None:
-    """What takes its time, fails, is refused or is killed stands between quick ones, at places drawn by chance."""
+    """Slow, failing, refused and killed queries are at random positions between quick ones."""
     draw = random.Random(7)
     others = [
         ENDLESS,
@@ -348,7 +348,7 @@ def test_a_worker_is_sandboxed(database: Path, monkeypatch: pytest.MonkeyPatch) 
         assert f"Max file size {5_000_000 + (1 << 20)} " in limits
         assert b"A_SECRET" not in (process / "environ").read_bytes()
         assert os.getpgid(int(process.name)) != os.getpgid(0), "Ctrl-C at the terminal is for the caller"
-        assert opened(int(process.name)).count(database) == 1, "its own connection, and not what the caller left open"
+        assert opened(int(process.name)).count(database) == 1, "its own connection, and not the caller's open files"
     os.close(leaked)
 
 
@@ -375,7 +375,7 @@ def test_kills_leak_no_process_or_descriptor(database: Path) -> None:
             job.cancel()
             assert ex.execute(database, f"SELECT {i}").rows == [(i,)]
         assert ex.stats()["workers_killed"] > 20
-        assert len(workers(os.getpid())) == 1, "the others were waited for"
+        assert len(workers(os.getpid())) == 1, "the others were reaped"
         wait_until(lambda: n_descriptors() <= before)  # the last one's are closed after the answer of the next
     assert workers(os.getpid()) == []
 

@@ -1,4 +1,4 @@
-"""The golds of Spider's dev set run, and their rows are apsw's and sqlite3's."""
+"""The golds of Spider's dev set run, and their rows equal apsw's and sqlite3's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a result becomes: Arrow data, data frames, text; and what a failure says."""
+"""Conversions of a result: Arrow data, data frames, text; and errors of failed queries."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_an_arrow_table_can_be_imported_repeatedly(outcome: Outcome) -> None:
     assert (len(table), table.names) == (3, list(COLUMNS))
     unused = [table.__arrow_c_stream__(), *table.__arrow_c_array__(), table.__arrow_c_schema__()]
     assert len(unused) == 4
-    del unused  # what nobody imported is released by its capsule
+    del unused  # its capsule releases data that were not imported
 
 
 def test_pyarrow_validates_the_data(outcome: Outcome) -> None:

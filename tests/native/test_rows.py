@@ -1,4 +1,4 @@
-"""Rows come back with SQLite's values and types."""
+"""Rows have SQLite's values and types."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_invalid_utf8_text_keeps_its_bytes(database: Path, isolation: str) -> No
         (blob,) = ex.execute(database, "SELECT CAST(x AS BLOB) FROM v ORDER BY id DESC LIMIT 1").rows[0]
         assert (text, blob) == ("a\udcffb", b"a\xffb")
         assert text.encode("utf-8", "surrogateescape") == blob
-        # The same text as a gold table: it goes in as it came out.
+        # The same text as a gold table is bound unchanged.
         assert ex.score(database, "SELECT x FROM v ORDER BY id DESC LIMIT 1", (["x"], [(text,)]))["bird"] == 1.0
 
 

@@ -1,4 +1,4 @@
-"""Every rule against a small Python reference, written from its description and slow on purpose."""
+"""Every rule against a small, slow Python reference, written from its description."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from sqlexec_rs import RULE_NAMES, Executor
 
-# A busy machine is no failure.
+# Slow examples on a busy machine are no failure.
 SETTINGS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 N_EXAMPLES = pytest.mark.parametrize("n_examples", [80, pytest.param(1_000, marks=pytest.mark.nightly)])
 
@@ -38,7 +38,7 @@ FEW = st.sampled_from([0, 1, 1.0, None, "a"])
 
 @st.composite
 def pairs(draw: st.DrawFn, cells: st.SearchStrategy[Any] = CELLS, max_width: int = 4) -> Pair:
-    """Draw two tables, often alike: others of the same cells, a shuffle of rows and columns, perhaps with a change."""
+    """Draw two tables, often similar: other cells of the same set, or a shuffle of rows and columns with a change."""
     width = draw(st.integers(1, max_width))
     left = draw(st.lists(st.tuples(*[cells] * width), max_size=6))
     kind = draw(st.sampled_from(["other", "same width", "shuffled", "shuffled", "changed", "shorter"]))
@@ -55,7 +55,7 @@ def pairs(draw: st.DrawFn, cells: st.SearchStrategy[Any] = CELLS, max_width: int
     return width, left, width, right
 
 
-# --- The references: predicted rows, gold rows, and their widths where rows alone do not tell. ---
+# --- References: predicted rows, gold rows, and widths where rows do not determine them ---
 
 
 def bird(predicted: Rows, gold: Rows, _widths: tuple[int, int]) -> float:
@@ -195,7 +195,7 @@ def paverl(predicted: Rows, gold: Rows, widths: tuple[int, int], slack: int = 5,
     return min(len(predicted), len(gold)) * min(n, widths[1]) / (len(gold) * widths[1])
 
 
-# --- The tests. ---
+# --- Tests ---
 
 
 @pytest.fixture(scope="module")
@@ -293,7 +293,7 @@ def test_paverl_example_is_capped(executor: Executor, database: Path) -> None:
 
 @st.composite
 def repeated(draw: st.DrawFn) -> Pair:
-    """Draw a gold and a prediction with rows of it more than once, as without DISTINCT, and perhaps other rows."""
+    """Draw a gold and a prediction with repeated rows, as without DISTINCT, and perhaps other rows."""
     width, gold, _, other = draw(pairs(numbers, 3))
     again = draw(st.lists(st.sampled_from(gold), max_size=4)) if gold else []
     rest = draw(st.sampled_from([[], [row[:width] for row in other if len(row) >= width][:1]]))
@@ -395,7 +395,7 @@ ALIKE: dict[str, Rows] = {
 
 @pytest.mark.parametrize("name", ALIKE)
 def test_similar_columns_are_compared_in_bounded_time(executor: Executor, database: Path, name: str) -> None:
-    """Eight columns that no value tells apart, against a permutation and against their nearest relatives."""
+    """Eight columns with equal value counts, against a permutation and against very similar columns."""
     rows = ALIKE[name]
     moved = [tuple(row[i] for i in (3, 1, 7, 0, 5, 2, 6, 4)) for row in reversed(rows)]
     assert ours(executor, database, "test_suite", (8, rows, 8, moved)) == 1.0

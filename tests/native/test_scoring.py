@@ -1,4 +1,4 @@
-"""Scores: golds of every form, arrays, duplicates and caches as the counters show them."""
+"""Scores: all forms of golds, arrays, duplicates, and caches by their counters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from sqlexec_rs import RULE_NAMES, STATUS_NAMES, Executor, Limits
 
-# A busy machine is no failure.
+# Slow examples on a busy machine are no failure.
 SETTINGS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 cells = st.one_of(
@@ -49,7 +49,7 @@ def pairs(draw: st.DrawFn) -> Pair:
 @pytest.fixture(scope="module")
 def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = make_database(tmp_path_factory.mktemp("db") / "t.sqlite")
-    time.sleep(2.1)  # a new file's identity changes once its time stamp can be trusted, and its results go
+    time.sleep(2.1)  # a new file's identity changes once its time stamp can be trusted, which drops its results
     return path
 
 
@@ -266,7 +266,7 @@ def test_all_forms_of_golds_and_databases_can_be_mixed(executor: Executor, datab
         ["SELECT 10", "SELECT 12"],
     ]
     arrays = executor.score_many(paths, [count] * 6, golds)
-    # In the last item each gold is right on one database and none on both.
+    # In the last item each gold is right on one database only.
     assert arrays["bird"].tolist() == [1.0, 1.0, 0.0, 1.0, 1.0, 0.0]
     assert [STATUS_NAMES[i] for i in arrays["gold_status"]] == ["ok"] * 6
 

@@ -1,4 +1,4 @@
-"""A short soak, and a look at whether it would see a wrong row."""
+"""A short soak, and a check that it detects a wrong row."""
 
 from __future__ import annotations
 

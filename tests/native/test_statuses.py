@@ -1,4 +1,4 @@
-"""Every kind of SQL gets its status, and no file changes."""
+"""Each kind of SQL has its status, and no file changes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sqlexec_rs import STATUS_NAMES, Executor, Limits
 ENDLESS = "WITH RECURSIVE r(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM r) SELECT count(*) FROM r"
 
 CASES = [
-    # Reading.
+    # Reading
     ("SELECT 1", "ok"),
     ('SELECT * FROM item WHERE name = "saw"', "ok"),  # a double-quoted string
     ("  -- first\n SELECT 1; ;; /* last */ -- end", "ok"),
@@ -34,12 +34,12 @@ CASES = [
     ("PRAGMA index_info(by_name)", "ok"),
     ("PRAGMA index_xinfo(by_name)", "ok"),
     ("SELECT * FROM pragma_table_info('item')", "ok"),
-    # Nothing to run.
+    # Nothing to run
     ("", "no_sql"),
     (" \n\t;;", "no_sql"),
     ("-- only a comment", "no_sql"),
     ("/* only */ -- comments", "no_sql"),
-    # Not SQL, or not SQL of this schema.
+    # Not SQL, or not SQL for this schema
     ("SELEC 1", "syntax_error"),
     ("SELECT FROM item", "syntax_error"),
     ("SELECT 'open", "syntax_error"),
@@ -52,21 +52,21 @@ CASES = [
     ("SELECT upper(1, 2, 3)", "schema_error"),
     ("SELECT id FROM item, part", "schema_error"),
     ("SELECT id FROM item ORDER BY name COLLATE missing", "schema_error"),
-    # Wrong at run time.
+    # Run-time errors
     ("SELECT abs(-9223372036854775808)", "runtime_error"),
     ("SELECT sum(x) FROM (SELECT 9223372036854775807 AS x UNION ALL SELECT 1)", "runtime_error"),
     ("SELECT json_extract('{', '$.a')", "runtime_error"),
     ("SELECT ?", "runtime_error"),
-    # Without end.
+    # Endless
     (ENDLESS, "timeout"),
     ("SELECT count(*) FROM item a, item b, item c, item d, item e, item f, item g, item h, item i, item j", "timeout"),
-    # Over a cap.
+    # Over a limit
     ("SELECT hex(zeroblob(20000000))", "too_large"),
     ("SELECT * FROM item a, item b, item c", "too_large"),
     ("SELECT " + "abs(" * 600 + "1" + ")" * 600, "too_large"),
     ("SELECT " + " + ".join(["1"] * 3000), "too_large"),
     ("SELECT 'a' LIKE '" + "%a" * 2000 + "'", "too_large"),
-    # Anything but reading.
+    # Other than reading
     ("SELECT 1; SELECT 2", "forbidden"),
     ("SELECT 1; DROP TABLE item", "forbidden"),
     ("INSERT INTO item VALUES (9, 'x', 1)", "forbidden"),

@@ -1,4 +1,4 @@
-"""Sessions with servers over TLS: encrypted, and the server proves who it is."""
+"""Sessions with servers over TLS: encryption, and verification of the server."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def authority() -> trustme.CA:
 def server(
     request: pytest.FixtureRequest, authority: trustme.CA, start_server: Callable[[str, str], Server]
 ) -> Iterator[Server]:
-    """Return a server that is known as localhost and by its address, with a certificate of the authority."""
+    """Return a server known as localhost and by its address, with a certificate of the authority."""
     server = start_server(request.param, "SELECT 1;")
     folder = Path(server.folder)
     certificate = authority.issue_cert("localhost", "127.0.0.1")

@@ -1,4 +1,4 @@
-"""Waiting: for one of many jobs, for the items of one, in an event loop, and for room in the queue."""
+"""Waiting: for one of many jobs, for items of a job, in an event loop, and for space in the queue."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def run_python(code: str, *arguments: Path) -> subprocess.CompletedProcess[str]:
 
 
 def wait_until_running(executor: Executor) -> None:
-    """Wait until a thread has taken what is queued."""
+    """Wait until a thread has taken the queued query."""
     deadline = time.monotonic() + 60
     while executor.stats()["queued"]:
         assert time.monotonic() < deadline
@@ -97,7 +97,7 @@ def test_callbacks_are_called_once_with_the_job(executor: Executor, database: Pa
     assert called == []
     job.cancel()
     assert event.wait(60)
-    job.add_done_callback(called.append)  # done: at once
+    job.add_done_callback(called.append)  # finished: called at once
     assert called == [job, job]
     with pytest.raises(TypeError, match="callable"):
         job.add_done_callback(3)  # type: ignore[arg-type]
@@ -140,7 +140,7 @@ def test_cancelling_a_task_does_not_cancel_the_job(executor: Executor, database:
 
     job = asyncio.run(main())
     assert not job.done()
-    job.cancel()  # the loop that would be told is closed
+    job.cancel()  # the loop to be notified is closed
     assert job.done()
 
 
@@ -172,7 +172,7 @@ def test_submit_blocks_on_a_full_queue(database: Path) -> None:
         thread.join(60)
         assert entered[0].result()[0].rows == [(9,)]
         assert first.wait(60)
-        # A batch that is larger than the queue is let in when the queue is empty.
+        # A batch larger than the queue is accepted when the queue is empty.
         assert len(ex.execute_many([(database, f"SELECT {i}, 'large'") for i in range(50)])) == 50
     with pytest.raises(ValueError, match="max_queued must be at least 1"):
         Executor(max_queued=0)
@@ -278,23 +278,23 @@ def test_the_interpreter_exits_with_pending_callbacks(database: Path) -> None:
 
 
 def test_a_callback_that_closes_its_executor_raises(database: Path, isolation: str) -> None:
-    """It waited for the thread on which it ran, and so did everybody else."""
+    """It used to wait for its own thread, and blocked everyone else."""
     body = f"""
         import sys, time
         from sqlexec_rs import Executor, ExecutorError, Limits
-        ex, told = Executor(threads=2, isolation={isolation!r}), []
+        ex, errors = Executor(threads=2, isolation={isolation!r}), []
         def close(job):
             try:
                 ex.close()
             except ExecutorError as error:
-                told.append(error)
+                errors.append(error)
         # Long enough that the job is not done before it has the callback, which would then run here.
         job = ex.submit([(sys.argv[1], {ENDLESS!r})], limits=Limits(timeout_ms=700))
         job.add_done_callback(close)
         job.result()
-        while not told:
+        while not errors:
             time.sleep(0.001)
-        print(told[0])
+        print(errors[0])
         print(ex.execute(sys.argv[1], "SELECT 2").rows)
         ex.close()
     """
@@ -306,7 +306,7 @@ def test_a_callback_that_closes_its_executor_raises(database: Path, isolation: s
 
 
 def test_a_subinterpreter_cannot_import_the_module() -> None:
-    """It could, and hung at its end."""
+    """It used to be possible, and hung at exit."""
     done = run_python("""
         try:
             import _interpreters as interpreters

@@ -1,4 +1,4 @@
-"""Saved folders are read by transformers 4 as by us: ids, roles, templates, and the fields of config.json.
+"""Saved folders read by transformers 4 equal ours: ids, roles, templates, and fields of config.json.
 
 TRANSFORMERS4_PYTHON names an interpreter with transformers 4, which needs no torch; `make test-parity` makes one.
 """
@@ -63,17 +63,17 @@ SHAPES = {
 
 
 def read_by_4(folders: Mapping[str, Path]) -> dict[str, dict[str, Any]]:
-    """Return what transformers 4 makes of each folder."""
+    """Return transformers 4's report on each folder."""
     if not OLD:
         pytest.skip("TRANSFORMERS4_PYTHON names no interpreter with transformers 4")
-    requests = json.dumps([TEXTS, CHAT, [str(folder) for folder in folders.values()]])
-    done = subprocess.run([OLD, "-c", READ], input=requests, capture_output=True, text=True, check=False)
+    task = json.dumps([TEXTS, CHAT, [str(folder) for folder in folders.values()]])
+    done = subprocess.run([OLD, "-c", READ], input=task, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return dict(zip(folders, map(json.loads, done.stdout.splitlines()), strict=True))
 
 
 def check_tokenizer(theirs: dict[str, Any], tokenizer: Any) -> None:
-    """Compare what transformers 4 read of a folder with the tokenizer that was saved there."""
+    """Compare transformers 4's report on a folder with the tokenizer saved there."""
     assert theirs["ids"] == [tokenizer.encode(text) for text in TEXTS]
     assert theirs["texts"] == [tokenizer.decode(each) for each in theirs["ids"]]
     roles = [tokenizer.bos_token, tokenizer.eos_token, tokenizer.pad_token, list(tokenizer.extra_special_tokens)]
@@ -109,8 +109,8 @@ def test_each_tokenizer_kind_is_read(tmp_path: Path, tokenizer_kinds: ModuleType
     folders = {kind: tmp_path / kind for kind in makers}
     for kind, make in makers.items():
         roles = {"bos_token": "<s>", "pad_token": "<pad>"}
-        arguments = tokenizer_kinds.write(tmp_path / "given", make(), chat_template="{{ messages[0] }}", **roles)
-        save_tokenizer(read_tokenizer(arguments), folders[kind])
+        folder = tokenizer_kinds.write(tmp_path / "given", make(), chat_template="{{ messages[0] }}", **roles)
+        save_tokenizer(read_tokenizer(folder), folders[kind])
         (folders[kind] / "config.json").write_text('{"model_type": "llama"}')
         (folders[kind] / "generation_config.json").write_text("{}")
     for kind, theirs in read_by_4(folders).items():

@@ -1,4 +1,4 @@
-"""Behaviour of the executor on files of DuckDB's alone."""
+"""Behaviour of the executor on DuckDB files only."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_changed_file_is_read_again(executor: Executor, tmp_path: Path) -> Non
 def test_duckdb_runs_where_sys_executable_names_no_interpreter(
     program: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An embedded Python has none, or that of the program around it; SQLite never needs it."""
+    """An embedded Python has none, or that of the host program; SQLite never needs it."""
     file, other = tmp_path / "t.db", tmp_path / "app"
     with duckdb.connect(str(file)) as connection:
         connection.execute("CREATE TABLE t AS SELECT 7 AS n")

@@ -1,4 +1,4 @@
-"""Queries that a server does not end at their time: refused functions, the count and the bound of given-up sessions."""
+"""Queries that a server does not end at their deadline: refused functions, and limits on given-up sessions."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from sqlexec_rs import Executor, Limits
 from sqlexec_rs.servers import Server, check
 
 MOST = 4
-"""The given-up sessions of a server with which it gets a new run."""
+"""The number of given-up sessions up to which a server gets new runs."""
 
-# Calls that look at no clock and end by themselves after some seconds.
+# Calls that do not check for cancellation and end by themselves after some seconds.
 LONG = {
     "postgresql": (
         "SELECT (SELECT array_agg(i) FROM generate_series(1, 30000) i) "
@@ -133,7 +133,7 @@ def test_an_own_server_revokes_functions_that_ignore_cancellation(start_server: 
 
 @pytest.fixture(scope="module")
 def server_of_modes(start_server: Callable[[str, str], Server]) -> Server:
-    """Return a MariaDB whose global `sql_mode` tests change."""
+    """Return a MariaDB server whose global `sql_mode` tests change."""
     return start_server("mariadb", "SELECT 1")
 
 
@@ -156,7 +156,7 @@ def test_executable_comments_are_detected_in_each_sql_mode(server_of_modes: Serv
 
 
 def test_functions_are_detected_under_the_sql_mode_of_the_session(server_of_modes: Server) -> None:
-    """The owner may change the mode at any time; a session keeps the mode that it began with."""
+    """The owner may change the mode at any time; a session keeps its initial mode."""
     server = server_of_modes
     xml = "EXTRACTVALUE('<a>1</a>', '/a')"
     escaped, plain, in_quotes = f"SELECT '\\'', {xml}, ''", f"SELECT '\\', {xml}, ''", f'SELECT "\\", {xml} -- "'
@@ -203,7 +203,7 @@ def test_listing_views_does_not_count_as_run_time(server_database: Callable[[str
     url = server_database("mariadb", views).reader
     with Executor(threads=1) as executor:
         end, statuses = time.monotonic() + 5, []
-        while time.monotonic() < end:  # the list is asked for again within 5 seconds
+        while time.monotonic() < end:  # the list is requested again within 5 seconds
             statuses.append(executor.execute(url, "SELECT 1", limits=Limits(timeout_ms=8)).status)
             time.sleep(0.02)
         assert statuses.count("ok") > len(statuses) // 2, "a busy machine may be late at times"

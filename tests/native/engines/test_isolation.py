@@ -1,4 +1,4 @@
-"""A candidate reads neither a gold's text nor another candidate's, on any engine."""
+"""A candidate reads neither a gold's SQL nor another candidate's, on any engine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BACKENDS = """
 SELECT string_agg(pg_stat_get_backend_activity(i), '|'), count(*) FROM pg_stat_get_backend_idset() i
 WHERE pg_stat_get_backend_userid(i) = current_user::regrole AND pg_stat_get_backend_pid(i) <> pg_backend_pid()
 """
-# The attack of an answer that looks for the gold that runs now, or ran last, and runs it.
+# The attack of an answer that searches for the gold that runs now, or ran last, and runs it.
 COPY = """
 SELECT coalesce(string_agg(query_to_xml(query, true, true, '')::text, ''), '') FROM pg_stat_activity
 WHERE pid <> pg_backend_pid() AND query ~ '^SELECT'
@@ -30,7 +30,7 @@ WHERE pid <> pg_backend_pid() AND query ~ '^SELECT'
 
 
 def wait_for_run(database: Any) -> None:
-    """Wait until a session of the reader runs a text."""
+    """Wait until a session of the reader runs a query."""
     busy = {
         "postgresql": f"SELECT 1 FROM pg_stat_activity WHERE usename = '{database.user}' AND state = 'active'",
         "mariadb": f"SELECT 1 FROM information_schema.processlist WHERE user = '{database.user}' AND command = 'Query'",
@@ -55,7 +55,7 @@ def test_session_queries_are_not_visible_to_their_role(database: Any, db: str, f
         assert outcome.status == "ok"
         for query in (ACTIVITY, BACKENDS):
             ((texts, n),) = database.fetch(query)
-            assert n >= 1, "the session is there"
+            assert n >= 1, "the session exists"
             assert MARKER not in texts
         slow = f"SELECT count(*) FROM item a, item b, item c, item d WHERE a.name = '{MARKER}'{chance}"
         job = executor.submit([(db, slow)])
@@ -174,7 +174,7 @@ def test_a_user_that_can_read_the_query_log_is_refused(database: Any) -> None:
         database.run("SET GLOBAL general_log = 0; SET GLOBAL log_output = 'FILE'")
 
 
-# Queries for texts that an engine in this process, or its worker, has run before.
+# Queries for SQL that an engine in this process, or its worker, has run before.
 REMEMBERED = {
     "duckdb": (
         "FROM duckdb_prepared_statements()",

@@ -1,4 +1,4 @@
-"""Behaviour of the executor on MariaDB alone."""
+"""Behaviour of the executor on MariaDB only."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_users_of_separate_roles_cannot_end_sessions_of_each_other(database: Any
             with first.cursor() as cursor, pytest.raises(pymysql.Error, match=r"not owner|Invalid role"):
                 cursor.execute(attack)
         with first.cursor() as cursor:
-            cursor.execute(f"KILL USER {user}_2")  # ends only sessions that the user owns
+            cursor.execute(f"KILL USER {user}_2")  # ends only sessions of that user
             cursor.execute("SELECT DISTINCT user FROM information_schema.processlist")
             assert cursor.fetchall() == ((f"{user}_1",),)
         with second.cursor() as cursor:

@@ -1,4 +1,4 @@
-"""Behaviour of the executor on PostgreSQL alone."""
+"""Behaviour of the executor on PostgreSQL only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A role that can become more than a reader is refused, and a reader cannot fill the disk of its server."""
+"""A role that can gain write access is refused, and a reader cannot fill its server's disk."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from sqlexec_rs import Executor, Outcome
 from sqlexec_rs.servers import ROLES, Server, __main__, _functions, make_readers, revoke_script
 
-# Statements that give the role `{r}` a right, and the right in the message. `{b}` is another role of the case's.
+# Statements that give the role `{r}` a right, and the right in the message. `{b}` is another role of the case.
 MORE_ON_POSTGRESQL = {
     "noinherit member of a superuser": (
         "CREATE ROLE {b} SUPERUSER; ALTER ROLE {r} NOINHERIT; GRANT {b} TO {r}",
@@ -228,4 +228,4 @@ def test_own_server_logs_contain_no_reader_queries(shared_server: Callable[[str]
             executor.execute(server.reader, sql)
     log = Path(server.folder, "log").read_text(encoding="utf-8", errors="replace")
     assert marker not in log
-    assert "database system is ready" in log, "the server's own messages are there"
+    assert "database system is ready" in log, "the server's own messages are present"

@@ -1,4 +1,4 @@
-"""No statement changes the verdict of a later one through its session, whatever a view or a function hides."""
+"""No statement changes the verdict of a later one through its session, even inside a view or a function."""
 
 from __future__ import annotations
 

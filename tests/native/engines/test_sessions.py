@@ -1,4 +1,4 @@
-"""Sessions with a server: roles, lost sessions, addresses that lead nowhere, and facts of a server."""
+"""Sessions with a server: roles, lost sessions, unreachable addresses, and server facts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sqlexec_rs.servers import ServerError, __main__, _programs, check
 
 
 class Dialect(NamedTuple):
-    """An engine's texts for the same things; `{user}` is the reader."""
+    """An engine's statements for the same actions; `{user}` is the reader."""
 
     sleep: str
     """A call that waits a number of seconds."""
@@ -74,7 +74,7 @@ def test_changed_rows_on_a_server_are_read_again(dialect: Dialect, database: Any
         database.run("UPDATE counter SET n = 2")
         assert first == [[(1,)], [(1,)]]
         assert executor.execute(db, sql).rows == [(2,)]
-        assert keeper.execute(db, sql).rows == [(1,)], "immutable: results are kept"
+        assert keeper.execute(db, sql).rows == [(1,)], "immutable: results are cached"
         times = {keeper.execute(db, dialect.clock).rows[0] for _ in range(3)}
         assert len(times) == 3
 
@@ -109,7 +109,7 @@ def test_answers_are_right_or_db_error_while_sessions_are_killed(dialect: Dialec
         for i, outcome in enumerate(outcomes):
             assert outcome.status in {"ok", "db_error"}, outcome
             assert outcome.status != "ok" or outcome.rows[0][0] == i
-        # A query is lost where its session is killed twice.
+        # A query is lost if its session is killed twice.
         assert sum(outcome.status == "ok" for outcome in outcomes) > N_QUERIES * 13 // 15
         assert executor.execute(db, "SELECT 1").rows == [(1,)]
         assert executor.stats()["connections_open"] <= 2
@@ -144,7 +144,7 @@ def test_each_role_that_can_write_is_refused(dialect: Dialect, database: Any) ->
     with Executor(threads=2) as executor:
         assert executor.execute(f"{url}?roles=1", "SELECT 1").status == "ok"
         texts = [f"SELECT {i}, {dialect.sleep.format(0.02)}" for i in range(40)]
-        outcomes = executor.execute_many([(f"{url}?roles=3", sql) for sql in texts])  # golds run as the third
+        outcomes = executor.execute_many([(f"{url}?roles=3", sql) for sql in texts])  # golds use the third role
         assert {outcome.status for outcome in outcomes} == {"ok", "db_error"}
         errors = {outcome.error for outcome in outcomes if outcome.error}
         assert len(errors) == 1
@@ -172,7 +172,7 @@ def test_a_user_that_can_write_is_refused(executor: Executor, dialect: Dialect, 
     assert of_writer.format(name=database.name) in (error or "")
 
 
-# Parts of the messages of a wrong password, of none, of an unknown user, and of an unknown database.
+# Parts of the messages for a wrong password, no password, an unknown user, and an unknown database.
 ACCESS = {
     "postgresql": ("password authentication failed", "requires a password", "does not exist"),
     "mariadb": ("Access denied", "Access denied", "Access denied"),
@@ -229,12 +229,12 @@ def test_check_of_a_file_is_refused() -> None:
 
 
 def packet(body: bytes) -> bytes:
-    """Return a packet of MariaDB's protocol, the first of a conversation."""
+    """Return a packet of MariaDB's protocol, the first of a connection."""
     return len(body).to_bytes(3, "little") + b"\0" + body
 
 
 def hello(version: bytes) -> bytes:
-    """Return how a server of MariaDB's protocol greets."""
+    """Return the greeting of a server with MariaDB's protocol."""
     return packet(
         b"\x0a" + version + b"\0" + bytes(4) + b"saltsalt\0" + b"\xff\xff\x2d" + b"\x02\0" + b"\xff\xff\x15"
         + bytes(10) + b"saltsaltsalt\0" + b"mysql_native_password\0"

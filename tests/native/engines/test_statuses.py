@@ -1,4 +1,4 @@
-"""Statuses of texts on each engine, where an error is, and the settings of a session."""
+"""Statuses of queries on each engine, error offsets, and session settings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from sqlexec_rs import Executor, Limits
 
-# Texts with the same status on all engines, and those of one engine.
+# Queries with the same status on all engines, and those of one engine.
 COMMON = [
     ("SELECT name FROM item WHERE id = 3", "ok"),
     ("SELECT 1;", "ok"),
@@ -123,7 +123,7 @@ def test_each_query_has_its_status(
         assert outcome.stopped_by == ("wall" if status == "timeout" else None)
 
 
-# A text with an error, where the error may be, and a name of the hint.
+# A query with an error, its possible offsets, and a name in the hint.
 ERRORS = {
     "duckdb": ("SELECT 'é', nmae FROM item", {"nmae FROM item"}, "name"),
     "postgresql": ("SELECT 'é', nmae FROM item", {"nmae FROM item"}, "item.name"),
@@ -139,7 +139,7 @@ def test_an_error_has_its_offset_in_bytes_and_a_hint(executor: Executor, db: str
     assert "\n" not in (outcome.error or "")
 
 
-# Texts that cannot be planned, where at most one row is allowed.
+# Statements that cannot be planned, where at most one row is allowed.
 UNPLANNED = {
     "duckdb": [
         ("SELECT ?", "runtime_error"),

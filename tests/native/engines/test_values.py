@@ -10,7 +10,7 @@ import pytest
 
 from sqlexec_rs import Executor
 
-# Expressions of DuckDB's, and their values here; `...` is the value of duckdb's fetchall.
+# DuckDB expressions and their values here; `...` is the value of duckdb's fetchall.
 DUCKDB: list[tuple[str, Any]] = [
     ("NULL", ...),
     ("true", 1),
@@ -51,7 +51,7 @@ DUCKDB: list[tuple[str, Any]] = [
     ("MAP {'é': [true]}", '{"é": [true]}'),
     ("union_value(n := 2)", ...),
 ]
-# Expressions whose values are equal to the driver's; the first four have its types, too.
+# Expressions whose values equal the driver's; the first four also have its types.
 POSTGRESQL = [
     "NULL::text", "true", "false", "1::smallint", "-5", "9223372036854775807", "0.5::real", "1e-7::float8",
     "'Infinity'::float8", "1.50::numeric", "7.00::numeric", "''::text", "'é'", "'\\x00ff'::bytea", "''::bytea",
@@ -170,7 +170,7 @@ def test_rows_of_the_duckdb_driver_can_be_a_gold(executor: Executor, database: A
     assert outcome.column_types == ["INTEGER", "VARCHAR", "DECIMAL(8,2)", "BOOLEAN", "DATE", "DOUBLE"]
 
 
-# A query with five parameters and its row, and texts with other numbers or names of parameters with their statuses.
+# A query with five parameters and its row, and queries with mismatched parameters and their statuses.
 VALUES = [7, "é'", 0.25, b"\x00\xff", None]
 PARAMETERS: dict[str, tuple[str, list[tuple[str, Any, str]]]] = {
     "duckdb": (
@@ -203,7 +203,7 @@ def test_parameters_are_bound_by_position(executor: Executor, db: str, engine: s
         assert executor.execute(db, "SELECT $a + $b", {"a": 1, "b": 2}).rows == [(3,)]
 
 
-# Values beyond Python's years, times and integers, and the texts that they are.
+# Values beyond Python's years, times and integers, and their texts.
 WIDE = [
     ("DATE '10000-01-01'", "10000-01-01"),
     ("DATE '5877641-06-23'", "5877641-06-23"),

@@ -237,13 +237,13 @@ def test_a_failed_checkpoint_write_is_reported_in_one_line(alone: Start, tmp_pat
     assert saved_steps(run) == []
 
 
-@pytest.mark.parametrize("kind", ["a file stands there", "no room", "read-only"])
+@pytest.mark.parametrize("kind", ["a file is in the way", "no room", "read-only"])
 def test_an_unwritable_folder_is_refused_at_start(
     kind: str, alone: Start, request: pytest.FixtureRequest, tmp_path: Path, capsys: Capture
 ) -> None:
     run = tmp_path / "run"
     message = "cannot be written: Not a directory"
-    if kind == "a file stands there":
+    if kind == "a file is in the way":
         run.write_text("mine", encoding="utf-8")
         run = run / "below"
     else:

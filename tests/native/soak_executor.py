@@ -237,7 +237,7 @@ class Soak:
         elif outcome.status != "ok":
             raise WrongError(f"{mode}, {item.path.name}: {sql}: {outcome!r} ({outcome.error})")
         elif outcome.rows not in wanted:
-            raise WrongError(f"{mode}, {item.path.name}: {sql}: {outcome.rows} is none of {wanted}")
+            raise WrongError(f"{mode}, {item.path.name}: {sql}: {outcome.rows} is not in {wanted}")
         elif wanted[0] != wanted[1]:
             self.counts["of a state before" if outcome.rows == wanted[0] else "of a state after"] += 1
 

@@ -1,4 +1,4 @@
-"""A chat endpoint of OpenAI's form that answers by a script: a real server, for tests of what asks one."""
+"""A chat endpoint in OpenAI's format that answers by a script: a real server for tests of clients."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ Reply = tuple[int, dict[str, str], Any]
 
 
 class Seen(list[dict[str, Any]]):
-    """The requests that a server got."""
+    """The requests that a server received."""
 
 
 @contextmanager
 def serving(script: Callable[[int, dict[str, Any]], Reply]) -> Iterator[tuple[str, Seen]]:
-    """Answer request number i (from 0) with what the script says: status, headers, and a text or a reply's message.
+    """Answer request number i (from 0) with the script's reply: status, headers, and a text or a message.
 
-    With a message goes a usage: as many tokens as the question and the answer have words. The message's `finish_reason`
-    is the choice's; without one it is `stop`.
+    A message gets a usage: one token per word of question and answer. The message's `finish_reason` is the choice's;
+    the default is `stop`.
     """
     seen = Seen()
     lock = threading.Lock()
@@ -32,13 +32,13 @@ def serving(script: Callable[[int, dict[str, Any]], Reply]) -> Iterator[tuple[st
             with lock:
                 number = len(seen)
                 seen.append({"path": self.path, "key": self.headers.get("Authorization"), **body})
-            status, headers, output = script(number, body)
-            if isinstance(output, str):
-                text = output
+            status, headers, reply = script(number, body)
+            if isinstance(reply, str):
+                text = reply
             elif body.get("stream"):
-                headers, text = {"Content-Type": "text/event-stream"} | headers, _events(body, output)
+                headers, text = {"Content-Type": "text/event-stream"} | headers, _events(body, reply)
             else:
-                text = json.dumps(_reply(body, output))
+                text = json.dumps(_reply(body, reply))
             try:
                 self.send_response(status)
                 for name, value in ({"Content-Type": "application/json"} | headers).items():
@@ -46,7 +46,7 @@ def serving(script: Callable[[int, dict[str, Any]], Reply]) -> Iterator[tuple[st
                 self.end_headers()
                 self.wfile.write(text.encode())
             except OSError:
-                pass  # the client did not wait
+                pass  # the client disconnected
 
         def log_message(self, *_: Any) -> None:
             pass
@@ -63,21 +63,21 @@ def serving(script: Callable[[int, dict[str, Any]], Reply]) -> Iterator[tuple[st
         thread.join()
 
 
-def _reply(body: dict[str, Any], output: dict[str, str]) -> dict[str, Any]:
-    message = {name: text for name, text in output.items() if name != "finish_reason"}
+def _reply(body: dict[str, Any], fields: dict[str, str]) -> dict[str, Any]:
+    message = {name: text for name, text in fields.items() if name != "finish_reason"}
     usage = {
         "prompt_tokens": sum(len(item["content"].split()) for item in body["messages"]),
         "completion_tokens": sum(len(text.split()) for text in message.values()),
     }
-    return {"choices": [{"message": message, "finish_reason": output.get("finish_reason", "stop")}], "usage": usage}
+    return {"choices": [{"message": message, "finish_reason": fields.get("finish_reason", "stop")}], "usage": usage}
 
 
-def _events(body: dict[str, Any], output: dict[str, str]) -> str:
-    """Return a reply as the events of a stream: a message in one piece, its end, and the usage."""
-    reply = _reply(body, output)
+def _events(body: dict[str, Any], fields: dict[str, str]) -> str:
+    """Return a reply as stream events: the message in one piece, its end, and the usage."""
+    reply = _reply(body, fields)
     head = {"id": "chatcmpl-0", "object": "chat.completion.chunk", "created": 0, "model": body["model"]}
     pieces: list[dict[str, Any]] = [
-        {"choices": [{"index": 0, "delta": {"role": "assistant"} | output, "finish_reason": None}]},
+        {"choices": [{"index": 0, "delta": {"role": "assistant"} | fields, "finish_reason": None}]},
         {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]},
         {"choices": [], "usage": reply["usage"] | {"total_tokens": sum(reply["usage"].values())}},
     ]

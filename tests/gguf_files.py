@@ -1,7 +1,7 @@
-"""GGUF files as llama.cpp's converter writes them, made with package `gguf` from models of ours.
+"""GGUF files in the form that llama.cpp's converter writes, made with package `gguf` from our models.
 
-What the converter does to names and weights is said here a second time, from its side: names come from package gguf's
-own table, and the reader of `jaxrl_sql.models.formats.gguf` has to undo the rest.
+The converter's changes to names and weights are implemented here independently: names come from package gguf's
+table, and the reader `jaxrl_sql.models.formats.gguf` has to undo the changes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NO_ARCHITECTURE = {"tokenizer", "general", "split"}
 
 
 def metadata(config: ModelConfig) -> dict[str, Any]:
-    """Return the converter's metadata, keys without the architecture."""
+    """Return the converter's metadata, with keys without the architecture."""
     result: dict[str, Any] = {
         "context_length": config.max_positions,
         "embedding_length": config.d_model,
@@ -45,7 +45,7 @@ def metadata(config: ModelConfig) -> dict[str, Any]:
 
 
 def converted(config: ModelConfig, params: Any) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield (GGUF name, tensor) as the converter turns Hugging Face's tensors."""
+    """Yield (GGUF name, tensor) with the converter's changes to Hugging Face's tensors."""
     import gguf
 
     arch = {name: key for key, name in gguf.MODEL_ARCH_NAMES.items()}[ARCHITECTURES[config.family]]
@@ -70,9 +70,9 @@ def converted(config: ModelConfig, params: Any) -> Iterator[tuple[str, np.ndarra
 def write_gguf(
     path: Path, config: ModelConfig, params: Any, kind: str = "F32", drop: tuple[str, ...] = (), **changes: Any
 ) -> dict[str, np.ndarray]:
-    """Write a model with its matrices as `kind` and without the tensors `drop`; return the tensors as they now are.
+    """Write a model with matrices of type `kind` and without the tensors `drop`; return the tensors as written.
 
-    changes: metadata by key with `__` for a dot; None leaves a key out.
+    changes: metadata by key with `__` for a dot; None omits a key.
     """
     import gguf
 
@@ -97,7 +97,7 @@ def write_gguf(
 
 
 def add(writer: Any, key: str, value: Any) -> None:
-    """Add a value of the metadata by its type."""
+    """Add a metadata value by its type."""
     if value is None:
         return
     adders = {str: writer.add_string, bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32}

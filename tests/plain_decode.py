@@ -1,7 +1,7 @@
-"""Decoding in its plain form, which pages are compared with: a prompt's keys once, and a rectangle of rows below it.
+"""Plain decoding as a reference for paged decoding: a prompt's keys once, followed by a rectangle of sample rows.
 
-The prefix is written once by `prefill` and only read; all G samples of a prompt read the same copy. The decode cache
-is written a token a step, at each row's own length. Both are an array a layer.
+`prefill` writes the prefix once; all G samples of a prompt read the same copy. The decode cache gets one token per
+step, at each row's own length. Both have one array per layer.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def prefill(
     compute_dtype: Any = None,
     attention: str | TreeAttention = "xla",
 ) -> tuple[PrefixCache, jax.Array]:
-    """Run prompts [B,P] with lengths [B] once -> their keys and values, and the state [B,D] that predicts what follows.
+    """Run prompts [B,P] with lengths [B] once -> their keys and values, and the state [B,D] that predicts a next token.
 
     The cache is in the compute dtype.
     """
@@ -101,7 +101,7 @@ def decode_step(
     """Append one token [B,G] to each active [B,G] row -> the state [B,G,D] that predicts the next, and the cache.
 
     A row writes at its own length and sees its prompt (one copy for all G) and its own tokens. An inactive row
-    writes nothing and keeps its length, and its state means nothing. A row whose S slots are full writes nothing
+    writes nothing and keeps its length; its state is undefined. A row whose S slots are full writes nothing
     either: callers stop rows before that.
     """
     b, g, _, slots, _ = cache.k[0].shape
@@ -115,7 +115,7 @@ def decode_step(
         kind: [narrow(window_of(config, kind), *keys, rotary.positions) for keys in zip(valid, at, strict=True)]
         for kind in set(kinds)
     }
-    # An index outside the cache is dropped by the scatter: that is how an inactive row writes nothing.
+    # The scatter drops an index outside the cache, so an inactive row writes nothing.
     slot = jnp.where(active, cache.length, slots)
     rows, columns = jnp.arange(b)[:, None], jnp.arange(g)[None]
 

@@ -1,4 +1,4 @@
-"""What a fused attention kernel computes (`models.attention.cudnn.Kernel`), in plain products and on any platform."""
+"""A fused attention kernel (`models.attention.cudnn.Kernel`) in plain products, for any platform."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 
 def probabilities(q: Any, k: Any, seen: Any, scale: float, log_sum_exp: Any = None) -> Any:
-    """Return the share of each key, [N,K,M,X,S], by a log-sum-exp [N,H,X] (else its own), and that."""
+    """Return each key's probability, [N,K,M,X,S], by a log-sum-exp [N,H,X] (default: computed), and that."""
     n, x, heads, size = q.shape
     s, kv_heads = k.shape[1:3]
     scores = scale * jnp.einsum("nxkmq,nskq->nkmxs", q.reshape(n, x, kv_heads, -1, size), k)
@@ -25,13 +25,13 @@ def probabilities(q: Any, k: Any, seen: Any, scale: float, log_sum_exp: Any = No
 
 
 def forward(q: Any, k: Any, v: Any, seen: Any, scale: float) -> Any:
-    """Do what the kernel's forward call is said to do; rows without keys give nan, which cuDNN may give too."""
+    """Compute the kernel's forward call; rows without keys give nan, which cuDNN may give too."""
     share, log_sum_exp = probabilities(q, k, seen, scale)
     return jnp.einsum("nkmxs,nskq->nxkmq", share, v).reshape(q.shape), log_sum_exp
 
 
 def backward(q: Any, k: Any, v: Any, seen: Any, scale: float, known: Any, gradient: Any) -> Any:
-    """Do what the kernel's backward call is said to do (Dao, 2023, FlashAttention-2, algorithm 2)."""
+    """Compute the kernel's backward call (Dao, 2023, FlashAttention-2, algorithm 2)."""
     read, log_sum_exp = known
     share, _ = probabilities(q, k, seen, scale, log_sum_exp)
     split = (*q.shape[:2], k.shape[2], -1, q.shape[3])

@@ -1,7 +1,7 @@
-"""Database servers for tests: one per engine and run with a database per user, or servers of a test's own.
+"""Database servers for tests: one per engine and test run with a database per user, or servers of a single test.
 
-All servers of a run are in one folder. The process that started pytest stops them at its end, and a small process does
-so where that one was killed.
+All servers of a run are in one folder. The process that started pytest stops them at its end; a small process does
+so if it was killed.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ _item = pytest.StashKey[pytest.Item]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the folder of the run's servers, or take that of the process that started this one."""
+    """Create the folder of the run's servers, or use that of the main process."""
     named: str | None = getattr(config, "workerinput", {}).get("servers_folder")
     config.stash[_folder] = Path(named or tempfile.mkdtemp(prefix="sqlexec-servers-"))
-    config.stash[_folder].chmod(0o755)  # the users enter it who run the servers
+    config.stash[_folder].chmod(0o755)  # the users that run the servers enter it
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Pass the folder to a process of the run."""
+    """Pass the folder to a worker."""
     node.workerinput["servers_folder"] = str(node.config.stash[_folder])
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Stop the servers of the run, in the process that began it."""
+    """Stop the run's servers, in the process that started it."""
     if not hasattr(config, "workerinput"):
         spec = importlib.util.spec_from_file_location("stop_servers", STOPPER)
         assert spec is not None
@@ -58,7 +58,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark a test that needs a server."""
+    """Mark tests that need a server."""
     parameters = getattr(getattr(item, "callspec", None), "params", {}).values()
     on_file = any(isinstance(value, str) and value in FILES for value in parameters)
     if not FIXTURES.isdisjoint(getattr(item, "fixturenames", ())) and not on_file:
@@ -67,12 +67,12 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Remember which test runs."""
+    """Remember the current test."""
     item.config.stash[_item] = item
 
 
 def _start(config: pytest.Config, engine: str, folder: Path) -> Server:
-    """Start a server, or skip the test where that is impossible and servers are not required."""
+    """Start a server, or skip the test if that is impossible and servers are not required."""
     item = config.stash[_item]
     assert item.get_closest_marker("servers"), f"{item.nodeid} starts a server and has no mark `servers`"
     try:
@@ -83,29 +83,29 @@ def _start(config: pytest.Config, engine: str, folder: Path) -> Server:
         pid = os.getppid() if hasattr(config, "workerinput") else os.getpid()
         command = [sys.executable, "-I", "-S", str(STOPPER), str(pid), str(config.stash[_folder])]
         null = subprocess.DEVNULL
-        # Its parent ends at once, so that it is a child of no process that a test looks at.
+        # Its parent ends at once, so that no test sees it as a child process.
         subprocess.run(["/bin/sh", "-c", '"$@" &', "sh", *command], stdin=null, stdout=null, stderr=null, check=True)
     try:
         return servers.start(engine, folder)
     except ServerError as error:
         if os.environ.get("SQLEXEC_SERVERS") != "required":
             pytest.skip(str(error))
-        # MariaDB's installer failed once among hundreds of starts on a busy machine; a fault of ours fails twice.
+        # MariaDB's installer failed once in hundreds of starts on a busy machine; a fault of ours fails twice.
         shutil.rmtree(folder, ignore_errors=True)
         return servers.start(engine, folder)
 
 
 @pytest.fixture(scope="session")
 def servers_folder(pytestconfig: pytest.Config) -> Path:
-    """Return the folder of the run's servers, which the users may enter who run them."""
+    """Return the folder of the run's servers, which the users that run them may enter."""
     return pytestconfig.stash[_folder]
 
 
 @pytest.fixture(scope="session")
 def start_server(pytestconfig: pytest.Config, servers_folder: Path) -> Iterator[Callable[[str, str], Server]]:
-    """Return what starts a server that no other test sees, and runs a script there.
+    """Return a function that starts a server for a single test, and runs a script there.
 
-    It is for tests that stop, restart or configure it; `server_database` costs less.
+    For tests that stop, restart or configure it; `server_database` is cheaper.
     """
     started: list[Server] = []
 
@@ -122,7 +122,7 @@ def start_server(pytestconfig: pytest.Config, servers_folder: Path) -> Iterator[
 
 @pytest.fixture(scope="session")
 def shared_server(pytestconfig: pytest.Config, servers_folder: Path) -> Callable[[str], Server]:
-    """Return what starts the run's server of an engine, unless a process of the run has."""
+    """Return a function that starts the run's server of an engine, unless another process has."""
 
     def find_or_start(engine: str) -> Server:
         with (servers_folder / f"{engine}.lock").open("w") as lock:
@@ -136,7 +136,7 @@ def shared_server(pytestconfig: pytest.Config, servers_folder: Path) -> Callable
 
 
 class Database(Server):
-    """A database on the run's server of an engine: `owner` may do everything there, `reader` may only read."""
+    """A database on the run's server of an engine: `owner` has all rights on it, `reader` may only read."""
 
     def restart(self, *_options: str) -> None:
         raise AssertionError("other tests use this server: restart one that start_server started")
@@ -145,8 +145,8 @@ class Database(Server):
         raise AssertionError("other tests use this server: stop one that start_server started")
 
 
-# The reader's name is part of the statements, as sessions and rights of other databases' readers are others'.
-# A database of template0 is like one on somebody else's server: no function is revoked there. In the server's first
+# Statements contain the reader's name: sessions and rights of other databases' readers are separate.
+# A database of template0 resembles one on a foreign server: no function is revoked there. In the server's first
 # database (`shared_server(engine).reader`) functions are revoked.
 CREATE = {
     "postgresql": """
@@ -171,7 +171,7 @@ NUMBERED = {
     "postgresql": "CREATE ROLE {role} LOGIN PASSWORD '{password}' IN ROLE {reader};",
     "mariadb": "CREATE USER {role} IDENTIFIED BY '{password}'; GRANT SELECT ON {name}.* TO {role};",
 }
-# A session in a transaction ends on PostgreSQL, and is an error after a while on MariaDB.
+# PostgreSQL ends an idle session in a transaction; MariaDB reports an error after a while.
 DROP = {
     "postgresql": "DROP DATABASE {name} WITH (FORCE);",
     "mariadb": "SET SESSION lock_wait_timeout = 30; DROP DATABASE {name};",
@@ -180,9 +180,9 @@ DROP = {
 
 @pytest.fixture(scope="module")
 def server_database(shared_server: Callable[[str], Server]) -> Iterator[Callable[[str, str], Server]]:
-    """Return what makes a database on the run's server of an engine and runs a script there.
+    """Return a function that creates a database on the run's server of an engine and runs a script there.
 
-    It has readers of its own. It is dropped after the module; its roles end with the server.
+    The database has its own readers. It is dropped after the module; its roles end with the server.
     """
     scripts: dict[Server, str] = {}
 

@@ -1,6 +1,6 @@
 """Stop the database servers of a test run and delete their files: `python stop_servers.py PID FOLDER`.
 
-The command waits until the process PID has ended, so that no server outlives a run that was killed.
+The command waits until the process PID has ended, so that no server outlives a killed run.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from contextlib import suppress
 from pathlib import Path
 
 FORCED = {"*/data/postmaster.pid": signal.SIGQUIT, "*/pid": signal.SIGKILL}
-"""Where PostgreSQL and MariaDB write their process ids, and the signal that ends each at once."""
+"""The process id files of PostgreSQL and MariaDB, and the signal that ends each immediately."""
 
 
 def stop(folder: Path) -> None:
-    """End the servers whose folders are in a folder, and delete it."""
+    """Stop the servers in a folder's subfolders, and delete the folder."""
     supervisors = set()
-    for mark in folder.glob("*/running-*"):  # without it a server is not started again
+    for mark in folder.glob("*/running-*"):  # without it a server is not restarted
         with suppress(OSError, ValueError):
             supervisors.add(int(mark.read_text(encoding="ascii")))
         mark.unlink(missing_ok=True)
@@ -28,8 +28,8 @@ def stop(folder: Path) -> None:
     _kill(folder)
     while any(map(_supervises, supervisors)) and time.monotonic() < end:
         time.sleep(0.02)
-        _kill(folder)  # a server that was about to start writes its process id later
-    end = time.monotonic() + 10  # a server that is about to end may still write a file
+        _kill(folder)  # a starting server writes its process id later
+    end = time.monotonic() + 10  # a stopping server may still write a file
     while folder.exists() and time.monotonic() < end:
         shutil.rmtree(folder, ignore_errors=True)
         time.sleep(0.02)

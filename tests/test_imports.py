@@ -1,4 +1,4 @@
-"""The layers of the package: who may import whom, and what works without JAX."""
+"""The layers of the package: allowed imports, and packages that work without JAX."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "jaxrl_sql"
 
-# Packages and modules from top to bottom: each may import itself and what is on a lower line.
+# Packages and modules from top to bottom: each may import itself and lower lines.
 LAYERS = (
     ("__main__", "train"),
     ("commands",),
@@ -52,16 +52,16 @@ OWNERS = {
     "rich": ("runtime",),
     "argparse": ("commands",),
 }
-# Modules below the commands that print: two to a stream that their caller chooses.
+# Modules below the commands that print: two to a stream passed by the caller.
 PRINTING = {
     "jaxrl_sql.runtime.display",
     "jaxrl_sql.runtime.tables",
-    "jaxrl_sql.parallel.watch",  # ends a process that waits for one that is gone, in a thread of its own
+    "jaxrl_sql.parallel.watch",  # ends a process that waits for a lost one, in its own thread
 }
 PRINTS = ("print", "print_text", "show_table", "show_counts", "sys.stdout.write", "sys.stderr.write")
-# These, and everything that they import, work where JAX is not installed.
+# These, and everything that they import, work without JAX.
 WITHOUT_JAX = ("text2sql", "datagen", "databases", "report", "runtime", "config", "types")
-# Packages whose functions may take the root configuration of a command; others take the sections that they read.
+# Packages whose functions may take a command's root configuration; others take sections.
 WITH_ROOT_CONFIGS = ("commands", "api", "training")
 # Modules that import an optional package.
 OPTIONAL = {"jaxrl_sql.text2sql.adapters.openenv": "openenv", "jaxrl_sql.text2sql.adapters.verifiers": "verifiers"}
@@ -80,7 +80,7 @@ MODULES = modules()
 
 
 def package_of(module: str) -> str:
-    """Return the name in LAYERS of a module of ours, empty for the package itself."""
+    """Return the entry of LAYERS for a module of ours, empty for the package itself."""
     parts = module.split(".")[1:]
     below = ".".join(parts[:2])
     return below if below in RANK else parts[0] if parts else ""
@@ -93,7 +93,7 @@ def without_jax(package: str) -> bool:
 
 @functools.cache
 def imports(module: str) -> tuple[tuple[int, str], ...]:
-    """Return (line, dotted name) of everything that a module imports, inside of functions too."""
+    """Return (line, dotted name) of everything that a module imports, also inside functions."""
     path = MODULES[module]
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
     return tuple(read_imports(path, package))
@@ -112,7 +112,7 @@ def read_imports(path: Path, package: str) -> Iterator[tuple[int, str]]:
 
 
 def faults(module: str) -> list[str]:
-    """Return the imports of a module that the layers do not allow."""
+    """Return the imports of a module that violate the layers."""
     package = package_of(module)
     wrong = []
     for line, target in imports(module):
@@ -131,7 +131,7 @@ def faults(module: str) -> list[str]:
 
 
 @pytest.mark.parametrize("module", sorted(MODULES))
-def test_a_module_imports_from_lower_layers_alone(module: str) -> None:
+def test_a_module_only_imports_from_lower_layers(module: str) -> None:
     assert faults(module) == []
 
 
@@ -146,7 +146,7 @@ def test_only_commands_print() -> None:
     assert {module for module, path in below.items() if prints(path)} == PRINTING
 
 
-def test_engines_of_databases_are_known_by_their_registry_alone() -> None:
+def test_only_the_registry_imports_database_engines() -> None:
     folder = "jaxrl_sql.databases.engines"
     engines = {f"{folder}.{name}" for name in ("duckdb", "mysql", "postgresql")}
     assert {module for module in MODULES for _, target in imports(module) if target in engines} == {
@@ -160,7 +160,7 @@ def test_each_package_has_a_layer() -> None:
 
 
 def cycles(graph: Mapping[str, set[str]]) -> list[list[str]]:
-    """Return the groups of modules that import one another, directly or by others."""
+    """Return the groups of modules that import each other, directly or indirectly."""
     reached: dict[str, set[str]] = {}
     for start in graph:
         seen, left = set(), [start]
@@ -173,8 +173,8 @@ def cycles(graph: Mapping[str, set[str]]) -> list[list[str]]:
     return sorted(sorted(group) for group in groups)
 
 
-def test_no_files_import_one_another() -> None:
-    """Imports inside of functions and for type checkers alone count: they hide a cycle, and do not break it."""
+def test_modules_have_no_import_cycles() -> None:
+    """Imports inside functions and for type checkers count: they hide a cycle without breaking it."""
     graph = {
         module: {target for _, target in imports(module) if target in MODULES and target != module}
         for module in MODULES
@@ -182,11 +182,11 @@ def test_no_files_import_one_another() -> None:
     assert cycles(graph) == []
 
 
-def test_a_cycle_is_seen() -> None:
+def test_an_import_cycle_is_detected() -> None:
     assert cycles({"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": set(), "e": {"a"}}) == [["a", "b", "c"]]
 
 
-def test_a_wrong_import_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forbidden_import_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "wrong.py"
     path.write_text(
         "import jax\nfrom ... import models\ndef f():\n    import sqlexec_rs\n    from ...types import Reward\n"
@@ -203,11 +203,11 @@ def root_configs() -> set[str]:
     """Return the names of the root configurations: the classes of config/roots.py."""
     text = (PACKAGE / "config/roots.py").read_text(encoding="utf-8")
     classes = (node for node in ast.parse(text).body if isinstance(node, ast.ClassDef))
-    return {node.name for node in classes if node.name.endswith("Config")} - {"RootConfig"}  # which has no section
+    return {node.name for node in classes if node.name.endswith("Config")} - {"RootConfig"}  # it has no section
 
 
 def named_types(annotation: ast.expr | None) -> set[str]:
-    """Return every name in an annotation, with those in its texts."""
+    """Return every name in an annotation, including those in strings."""
     if annotation is None:
         return set()
     nodes = list(ast.walk(annotation))
@@ -219,7 +219,7 @@ def named_types(annotation: ast.expr | None) -> set[str]:
 
 
 def aliases(names: set[str], tree: ast.Module) -> set[str]:
-    """Return the names that a file gives to types which name one of `names`, as in `Files = Path | TrainConfig`."""
+    """Return the aliases in a file of types that name one of `names`, such as `Files = Path | TrainConfig`."""
     result = set(names)
     for _ in range(3):  # an alias may name another
         for node in ast.walk(tree):
@@ -237,9 +237,9 @@ def aliases(names: set[str], tree: ast.Module) -> set[str]:
 
 
 def signatures_with(names: set[str], tree: ast.Module) -> list[int]:
-    """Return the lines of a file's functions and of its classes' fields whose annotations name one of `names`.
+    """Return the lines of a file's functions, and of its classes' fields, whose annotations name one of `names`.
 
-    A function counts once, however many of its parameters name one. An alias that the file defines counts as its type.
+    A function counts once. An alias that the file defines counts as its type.
     """
     names = names | aliases(names, tree)
     lines = []
@@ -255,7 +255,7 @@ def signatures_with(names: set[str], tree: ast.Module) -> list[int]:
 
 
 def signatures_with_root_configs() -> dict[str, list[int]]:
-    """Return the lines of the signatures that name a root configuration, by module outside of `config`."""
+    """Return the lines of signatures that name a root configuration, by module outside `config`."""
     names = root_configs()
     signatures = {
         module: signatures_with(names, ast.parse(path.read_text(encoding="utf-8")))
@@ -265,7 +265,7 @@ def signatures_with_root_configs() -> dict[str, list[int]]:
     return {module: lines for module, lines in signatures.items() if lines}
 
 
-def test_signatures_with_a_root_config_are_seen() -> None:
+def test_signatures_with_a_root_config_are_detected() -> None:
     tree = ast.parse(
         "def f(a: int, *, b: Callable[[TrainConfig], int], c: TrainConfig): pass\n"
         "async def g(*rest: 'Iterator[config.TrainConfig | None]') -> int: pass\n"
@@ -281,7 +281,7 @@ def test_signatures_with_a_root_config_are_seen() -> None:
     assert signatures_with({"TrainConfig", "EvaluateConfig"}, tree) == [1, 2, 3, 6, 8, 10]
 
 
-def test_root_configs_stay_where_commands_are() -> None:
+def test_root_configs_are_only_used_by_commands() -> None:
     signatures = signatures_with_root_configs()
     assert {module for module in signatures if package_of(module) not in WITH_ROOT_CONFIGS} == set()
     assert sum(map(len, signatures.values())) <= 40
@@ -305,8 +305,8 @@ def test_packages_without_jax_load_without_jax() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_scheduler_plans_without_jax_and_without_the_model() -> None:
-    """Its package loads JAX, so an empty package takes its place."""
+def test_scheduler_plans_without_jax_or_a_model() -> None:
+    """Its package loads JAX, so an empty package replaces it."""
     program = (
         "import importlib, sys, types\n"
         "package = types.ModuleType('jaxrl_sql.rollout')\n"
@@ -322,7 +322,7 @@ def test_the_scheduler_plans_without_jax_and_without_the_model() -> None:
 
 
 def main() -> None:
-    """Print the lines of each package, the counts of imports between packages, and of signatures with root configs."""
+    """Print each package's lines, the import counts between packages, and signatures with root configs."""
     graph = {module: {target for _, target in imports(module) if target in MODULES} for module in MODULES}
     layers = {package.partition(".")[0] for package in RANK}
     for layer in sorted(layers, key=lambda name: min(RANK[package] for package in RANK if package.startswith(name))):

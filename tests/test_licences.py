@@ -1,6 +1,6 @@
-"""What this project is made with may be used as it is: every crate in the wheel and every package it installs says so.
+"""Licences of the dependencies: every crate in the wheel and every installed package has an allowed licence.
 
-Who adds a dependency under another licence reads that licence, and adds it here or takes another dependency.
+To add a dependency under another licence, read that licence and add it here, or choose another dependency.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
 
-# Licences that let a program be given away, changed or not, by who names its authors; by their SPDX identifiers.
+# Licences that allow distribution, changed or not, with attribution; by SPDX identifier.
 PERMISSIVE = frozenset({
     "0BSD", "Apache-2.0", "Apache-2.0 WITH LLVM-exception", "BSD-2-Clause", "BSD-3-Clause", "BSL-1.0", "CC0-1.0",
     "CNRI-Python", "ISC", "MIT", "PSF-2.0", "Unicode-3.0", "Unlicense", "Zlib",
 })  # fmt: skip
-# Of a package that is installed beside ours, and no part of our files: changes to its own files are to be given away.
+# For a separately installed package only: changes to its files must be published.
 BESIDE = PERMISSIVE | {"MPL-2.0"}
 
-# What packages without an SPDX expression say instead, in their classifier or in their field for the licence.
+# Classifiers or licence fields of packages without an SPDX expression.
 WORDS = {
     "Apache Software License": "Apache-2.0", "Apache 2.0 License": "Apache-2.0", "Apache License 2.0": "Apache-2.0",
     "MIT License": "MIT", "BSD License": "BSD-3-Clause", "3-Clause BSD License": "BSD-3-Clause",
@@ -35,7 +35,7 @@ WORDS = {
 
 
 def is_allowed(expression: str, allowed: frozenset[str]) -> bool:
-    """Return whether an SPDX expression can be satisfied by allowed licences; crates of old write OR as a slash."""
+    """Return whether allowed licences satisfy an SPDX expression; old crates write OR as a slash."""
     tokens = re.findall(r"\(|\)|[^\s()]+(?:\s+WITH\s+[^\s()]+)?", expression.replace("/", " OR "))
     place = 0
 
@@ -76,11 +76,11 @@ def is_allowed(expression: str, allowed: frozenset[str]) -> bool:
         ("GPL-3.0-only WITH GCC-exception-3.1", False), ("MIT MIT", False),
     ],
 )  # fmt: skip
-def test_expressions_by_hand(expression: str, holds: bool) -> None:
+def test_spdx_expression_examples(expression: str, holds: bool) -> None:
     assert is_allowed(expression, PERMISSIVE) == holds
 
 
-def test_every_crate_in_the_wheel_is_under_a_known_licence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_crate_in_the_wheel_has_an_allowed_licence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "sqlexec_rs"))
     monkeypatch.delitem(sys.modules, "third_party", raising=False)
     import third_party  # type: ignore[import-not-found]
@@ -92,7 +92,7 @@ def test_every_crate_in_the_wheel_is_under_a_known_licence(monkeypatch: pytest.M
 
 
 def installed() -> Iterator[Distribution]:
-    """Yield the packages that `pip install 'jaxrl-sql[train]'` installs, as far as they are here."""
+    """Yield the installed packages that `pip install 'jaxrl-sql[train]'` requires."""
     seen, waiting = set[tuple[str, frozenset[str]]](), [("jaxrl-sql", frozenset({"train"}))]
     while waiting:
         name, extras = waiting.pop()
@@ -111,20 +111,20 @@ def installed() -> Iterator[Distribution]:
 
 
 def licence_of(package: Distribution) -> str:
-    """Return the SPDX expression of a package's licence, by what it says of it; "" where it says nothing known.
+    """Return the SPDX expression of a package's licence from its metadata; "" if unknown.
 
-    Several classifiers are taken as a choice only where an expression says so, and else all hold.
+    Several classifiers are alternatives only if an expression says so; otherwise all apply.
     """
     about = package.metadata
-    message = (about.get("License") or "").strip()
-    if expression := about.get("License-Expression") or (message if is_allowed(message or "none", BESIDE) else ""):
+    licence = (about.get("License") or "").strip()
+    if expression := about.get("License-Expression") or (licence if is_allowed(licence or "none", BESIDE) else ""):
         return expression
     classes = [item.rpartition(" :: ")[2] for item in about.get_all("Classifier") or () if item.startswith("License")]
-    output = classes or message.splitlines()[:1]
-    return " AND ".join(WORDS.get(entry, "unknown") for entry in output)
+    names = classes or licence.splitlines()[:1]
+    return " AND ".join(WORDS.get(entry, "unknown") for entry in names)
 
 
-def test_every_package_that_is_installed_with_ours_is_under_a_known_licence() -> None:
+def test_every_installed_dependency_has_an_allowed_licence() -> None:
     packages = {item.metadata["Name"]: item for item in installed()}
     assert {"jax", "numpy", "rich", "sqlexec-rs"} <= packages.keys()
     stated = {name: licence_of(entry) for name, entry in packages.items()}

@@ -1,7 +1,7 @@
-"""Hold the files of the Rust crates to no cycles, and the core's rooms to the arrows of a table.
+"""Import rules of the Rust crates: no cycles between files, and the core's modules follow a table.
 
-An arrow is a path that begins with `crate`, `super`, `self` or the name of a module that the file declares, in a `use`
-or in the code. Comments, texts and `#[cfg(test)]` modules have no arrows, and a re-export of a child is not an arrow.
+An import is a path that begins with `crate`, `super`, `self` or a module that the file declares, in a `use` or in
+the code. Comments, strings and `#[cfg(test)]` modules are ignored; a re-export of a child is not an import.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 RUST = Path(__file__).parents[1] / "sqlexec_rs"
 CRATES = {"core": RUST / "core" / "src", "py": RUST / "py" / "src"}
 
-# What each room of the core may import beside itself; files that stand beside the rooms are rooms of their own.
+# The allowed imports of each folder of the core; single files count as folders.
 ARROWS: dict[str, set[str]] = {
     "memory": set(),
     "budget": {"memory"},
@@ -51,7 +51,7 @@ ARROWS: dict[str, set[str]] = {
     },
 }
 
-# A comment, a text (raw or not), or a character; a lifetime is no character.
+# A comment, a string (raw or not), or a character; a lifetime is not a character.
 NO_CODE = re.compile(r"""//[^\n]*|/\*.*?\*/|r(#*)".*?"\1|"(?:\\.|[^"\\])*"|'(?:\\.[^']*|[^'\\])'""", re.DOTALL)
 TEST_MODULE = re.compile(r"#\[cfg\(test\)\]\s*(?:#\[[^\]]*\]\s*)*(?:pub(?:\([^)]*\))?\s+)?mod\s+\w+\s*([{;])")
 USE = re.compile(r"\buse\s+((?:crate|super|self)::[^;]*);")
@@ -63,7 +63,7 @@ Module = tuple[str, ...]
 
 
 def read_modules(root: Path) -> dict[Module, str]:
-    """Return the text of each module of a crate by its path; that of the crate itself is empty."""
+    """Return the text of each module of a crate by path; the path of the crate root is empty."""
     modules = {}
     for file in sorted(root.rglob("*.rs")):
         parts = file.relative_to(root).with_suffix("").parts
@@ -85,7 +85,7 @@ def strip_tests(code: str) -> str:
 
 
 def expand(tree: str) -> Iterator[Module]:
-    """Yield the paths of a `use`, whose groups in braces may hold groups."""
+    """Yield the paths of a `use`, whose braces may be nested."""
     prefix, brace, group = tree.strip().partition("{")
     names = tuple(name for name in prefix.split(" as ")[0].strip().split("::") if name)
     if not brace:
@@ -102,7 +102,7 @@ def expand(tree: str) -> Iterator[Module]:
 
 
 def resolve(path: Module, here: Module) -> Module:
-    """Return a path as it begins at the crate."""
+    """Return a path relative to the crate root."""
     base: Module = () if path[0] == "crate" else here
     for name in path:
         if name == "super":
@@ -113,7 +113,7 @@ def resolve(path: Module, here: Module) -> Module:
 
 
 def find_arrows(modules: Mapping[Module, str]) -> dict[Module, set[Module]]:
-    """Return the modules that each module imports, the crate left out."""
+    """Return the modules that each module imports, without the crate root."""
     arrows = {}
     for here, text in modules.items():
         code = strip_tests(NO_CODE.sub("''", text))
@@ -131,7 +131,7 @@ def find_arrows(modules: Mapping[Module, str]) -> dict[Module, set[Module]]:
 
 
 def find_cycle(arrows: Mapping[Module, set[Module]]) -> list[Module]:
-    """Return modules of which each imports the next and the last the first; empty if there are none."""
+    """Return modules of which each imports the next and the last the first; empty without a cycle."""
     done: set[Module] = set()
 
     def walk(module: Module, way: list[Module]) -> list[Module]:
@@ -148,13 +148,13 @@ def find_cycle(arrows: Mapping[Module, set[Module]]) -> list[Module]:
 
 
 @pytest.mark.parametrize("crate", CRATES)
-def test_no_two_files_import_each_other(crate: str) -> None:
+def test_rust_files_have_no_import_cycles(crate: str) -> None:
     arrows = find_arrows(read_modules(CRATES[crate]))
-    assert sum(map(len, arrows.values())) > len(arrows) / 2, "the arrows are not read"
+    assert sum(map(len, arrows.values())) > len(arrows) / 2, "the imports are not parsed"
     assert find_cycle({module: targets for module, targets in arrows.items() if module}) == []
 
 
-def test_rooms_import_what_the_table_says() -> None:
+def test_core_modules_follow_the_import_table() -> None:
     result: dict[str, set[str]] = {room: set() for room in ARROWS}
     for module, targets in find_arrows(read_modules(CRATES["core"])).items():
         if module:
@@ -181,12 +181,12 @@ def test_rooms_import_what_the_table_says() -> None:
         ("mod e;\nfn f() { other::e::make() }", set()),
     ],
 )
-def test_arrows_are_read(text: str, targets: set[Module]) -> None:
+def test_imports_are_parsed(text: str, targets: set[Module]) -> None:
     modules: dict[Module, str] = {(): "", ("a",): text, ("b",): "", ("room",): "", ("room", "c"): "", ("room", "d"): ""}
     assert find_arrows(modules)["a",] == targets
 
 
-def test_a_cycle_would_be_seen() -> None:
+def test_a_cycle_is_detected() -> None:
     modules: dict[Module, str] = {
         ("room", "a"): "use super::b::B;",
         ("room", "b"): "fn f() { crate::room::c::f() }",
@@ -196,6 +196,6 @@ def test_a_cycle_would_be_seen() -> None:
     assert find_cycle(find_arrows(modules)) == [("room", "a"), ("room", "b"), ("room", "c")]
 
 
-def test_a_cycle_of_a_module_and_its_child_would_be_seen() -> None:
+def test_a_cycle_of_a_module_and_its_child_is_detected() -> None:
     modules: dict[Module, str] = {("room",): "mod a;\nuse a::A;", ("room", "a"): "use super::Thing;"}
     assert find_cycle(find_arrows(modules)) == [("room",), ("room", "a")]

@@ -1,4 +1,4 @@
-"""Sizes of functions and classes of the package, and who may change a run."""
+"""Sizes of functions and classes of the package, and the modules that may change a run."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def attributes(node: ast.ClassDef) -> set[str]:
 
 
 def first_name(node: ast.expr) -> str:
-    """Return the name that attributes and items begin with, as `a` for `a.b[0].c`; "" for another expression."""
+    """Return the name at the start of attributes and items, such as `a` for `a.b[0].c`; "" otherwise."""
     while isinstance(node, ast.Attribute | ast.Subscript):
         node = node.value
     return node.id if isinstance(node, ast.Name) else ""
@@ -59,7 +59,7 @@ def assigned(node: ast.AST) -> list[ast.Attribute]:
 
 
 def items(node: ast.AST) -> list[ast.Subscript]:
-    """Return the items that a node assigns or deletes, as `a.b[0]`."""
+    """Return the items that a node assigns or deletes, such as `a.b[0]`."""
     return [
         inner
         for inner in ast.walk(node)
@@ -80,7 +80,7 @@ def test_functions_and_classes_are_small() -> None:
     assert {name for file, tree in SOURCES.items() for name in too_large(file, tree)} == set()
 
 
-def test_a_large_function_and_a_large_class_are_seen() -> None:
+def test_a_large_function_and_a_large_class_are_detected() -> None:
     body = "".join(f"    a{i} = {i}\n" for i in range(LINES))
     fields = "".join(f"    a{i}: int\n" for i in range(ATTRIBUTES))
     method = "    def f(this):\n        this.a0 = this.{} = 1\n        this.other.c = 2\n"
@@ -99,7 +99,7 @@ def runs_of(node: Function) -> set[str]:
 
 
 def changes_of_runs(file: str, tree: ast.Module) -> Iterator[str]:
-    """Yield where functions assign to a run that they were passed, or to a value in it."""
+    """Yield assignments to a run that a function received, or to a value in it."""
     for node in ast.walk(tree):
         if isinstance(node, Function) and (runs := runs_of(node)):
             yield from (
@@ -109,13 +109,13 @@ def changes_of_runs(file: str, tree: ast.Module) -> Iterator[str]:
             )
 
 
-def test_nothing_assigns_to_a_run() -> None:
+def test_no_function_assigns_to_a_run() -> None:
     others = {file: tree for file, tree in SOURCES.items() if file != OWNER}
     assert [change for file, tree in others.items() for change in changes_of_runs(file, tree)] == []
     assert any(runs_of(node) for tree in others.values() for node in ast.walk(tree) if isinstance(node, Function))
 
 
 @pytest.mark.parametrize("target", ["s.config", "s.status.evaluation", "s.compiled.names", "s.status.policies[0]"])
-def test_an_assignment_to_a_run_is_seen(target: str) -> None:
+def test_an_assignment_to_a_run_is_detected(target: str) -> None:
     source = f"def f(s: TrainingRun):\n    {target} = 1\ndef g(s: Other):\n    {target} = 1\n"
     assert list(changes_of_runs("x.py", ast.parse(source))) == [f"x.py:2 {target}"]

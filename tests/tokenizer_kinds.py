@@ -1,4 +1,4 @@
-"""Small tokenizers of several kinds, and the folders that name a class for them."""
+"""Small tokenizers of several kinds, and folders that name a tokenizer class for them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def begins(core: Tokenizer) -> Tokenizer:
 
 
 def byte_level(*, prefix: bool = False, is_alone: bool = True) -> Tokenizer:
-    """Return a byte-level tokenizer, whose pre-tokenizer is alone or one of two."""
+    """Return a byte-level tokenizer, whose pre-tokenizer is single or part of a sequence."""
     core = Tokenizer(models.BPE())
     core.decoder = decoders.ByteLevel()
     if is_alone:
@@ -42,7 +42,7 @@ def byte_level(*, prefix: bool = False, is_alone: bool = True) -> Tokenizer:
 
 
 def pieces() -> Tokenizer:
-    """Return a tokenizer of SentencePiece's kind, which puts a space before a text."""
+    """Return a SentencePiece-like tokenizer, which puts a space before a text."""
     vocabulary = {text: i for i, text in enumerate([BEGIN, END, PAD, "<unk>", "▁", *LETTERS, "▁a"])}
     core = Tokenizer(models.BPE(vocabulary, [("▁", "a")], unk_token="<unk>", fuse_unk=True))  # noqa: S106
     core.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
@@ -52,7 +52,7 @@ def pieces() -> Tokenizer:
 
 
 def metaspace(scheme: str) -> Tokenizer:
-    """Return the tokenizer of pieces whose pre-tokenizer puts a space before the first piece, before each, or none."""
+    """Return a piece tokenizer whose pre-tokenizer puts a space before the first piece, each piece, or none."""
     core = pieces()
     core.normalizer = None
     core.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=False)
@@ -61,7 +61,7 @@ def metaspace(scheme: str) -> Tokenizer:
 
 
 def unigram() -> Tokenizer:
-    """Return a tokenizer whose model would make one piece of a control token's name."""
+    """Return a tokenizer whose model would merge a control token's name into one piece."""
     scores = [(BEGIN, 0.0), (END, 0.0), ("<unk>", 0.0), ("▁", -2.0), *((letter, -3.0) for letter in LETTERS)]
     core = Tokenizer(models.Unigram(scores, unk_id=2))
     core.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
@@ -71,9 +71,9 @@ def unigram() -> Tokenizer:
 
 
 def whole_words() -> Tokenizer:
-    """Return a tokenizer of words that decodes with a space between two."""
-    message = [END, "?", *"! = ' ' || name , .".split()]
-    core = Tokenizer(models.WordLevel({word: i for i, word in enumerate(dict.fromkeys(message))}, unk_token="?"))  # noqa: S106
+    """Return a tokenizer of words that decodes with spaces between words."""
+    vocabulary = [END, "?", *"! = ' ' || name , .".split()]
+    core = Tokenizer(models.WordLevel({word: i for i, word in enumerate(dict.fromkeys(vocabulary))}, unk_token="?"))  # noqa: S106
     core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     core.add_special_tokens([END])
     return core

@@ -1,4 +1,4 @@
-"""Run folders for the tests of `jaxrl-sql view`: a database, and rollouts whose texts mean harm."""
+"""Run folders for the tests of `jaxrl-sql view`: a database, and rollouts with hostile texts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from jaxrl_sql.runtime.rollouts import RolloutWriter, pack_ids, pack_logprobs
 
 HARM = '</script><script>window.harmed=1</script><img src=x onerror="window.harmed=1"> \u2028\'"` ${1} <!-- {{7*7}}'
-"""A text that would run in a page which takes it for markup, a script or a template."""
+"""A text that runs in a page without escaping of markup, scripts or templates."""
 
 TOKENS = ["SELECT", " 1", "<b>", "\n"]
 
@@ -52,7 +52,7 @@ def dialogue(sql: str) -> list[list[Any]]:
 
 
 def write_run(folder: Path, steps: Iterable[int] = (1, 2), keep: int = 1000) -> Path:
-    """Write a run of two questions a step, with an evaluation of two questions before and after."""
+    """Write a run of two questions per step, with an evaluation of two questions before and after."""
     folder.mkdir(parents=True, exist_ok=True)
     path = str(make_database(folder))
     (folder / "config.yaml").write_text("recipe: arctic\nseed: 3\nexecutor: {threads: 1}\n")

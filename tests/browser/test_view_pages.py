@@ -1,6 +1,6 @@
-"""The pages in Chromium: opened from disk and over loopback, by mouse and keyboard, narrow and dark, and unharmed.
+"""The pages in Chromium: from disk and over loopback, by mouse and keyboard, narrow and dark, with hostile texts.
 
-`JAXRL_SQL_SHOTS=FOLDER` keeps a picture of each page that is tested.
+`JAXRL_SQL_SHOTS=FOLDER` stores a screenshot of each tested page.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Open = Callable[..., Any]
 
 
 def expect(locator: Any) -> Any:
-    """Return the claims about a part of a page, which wait until they hold."""
+    """Return playwright's assertions on a locator, which wait until they hold."""
     from playwright.sync_api import expect as expect_of
 
     return expect_of(locator)
@@ -55,7 +55,7 @@ def chromium() -> Iterator[Any]:
 
 @pytest.fixture
 def opened(chromium: Any) -> Iterator[Open]:
-    """Return what opens a page; at the end nothing may have failed in it, or run that was in a text."""
+    """Return a function that opens a page; at the end no page may have errors or have run injected code."""
     pages, faults = [], []
 
     def open_page(address: str, width: int = 1100, scheme: str = "light") -> Any:
@@ -93,7 +93,7 @@ def shot(page: Any, name: str) -> None:
         page.screenshot(path=str(Path(folder, f"{name}.png")), full_page=True)
 
 
-# The words of elements, and in how many lines they stand.
+# The texts of elements, and their number of lines.
 LINES = """(all) => all.map((one) => { const range = document.createRange(); range.selectNodeContents(one);
     return [one.textContent, new Set([...range.getClientRects()].map((box) => Math.round(box.top))).size]; })"""
 
@@ -145,7 +145,7 @@ def test_filters_and_links(opened: Open, index: str, view_runs: ModuleType) -> N
     expect(status).to_have_text("1 of 12 groups of question q2")
 
 
-def test_a_group_shows_answers_side_by_side(opened: Open, index: str) -> None:
+def test_a_group_shows_its_answers_side_by_side(opened: Open, index: str) -> None:
     page = opened(f"{index}#/groups?text=q1%3F")
     page.get_by_role("link", name="Which items, q1?").click()
     second = page.get_by_role("article", name="answer 2")
@@ -164,7 +164,7 @@ def test_a_group_shows_answers_side_by_side(opened: Open, index: str) -> None:
     shot(page, "group")
 
 
-def test_hostile_texts_are_shown_as_they_are(opened: Open, index: str, view_runs: ModuleType) -> None:
+def test_hostile_texts_are_escaped(opened: Open, index: str, view_runs: ModuleType) -> None:
     page = opened(f"{index}#/groups?hardness=hard")
     page.locator(".list tbody a").first.click()
     page.get_by_role("article").first.wait_for()
@@ -228,7 +228,7 @@ def test_a_comparison_opens(opened: Open, tmp_path: Path, view_runs: ModuleType)
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("where", ["#/", "#/groups", "#/groups?hardness=hard&page=0", "#/compare"])
-def test_390_pixels_are_enough(opened: Open, index: str, where: str, scheme: str) -> None:
+def test_pages_fit_390_pixels(opened: Open, index: str, where: str, scheme: str) -> None:
     page = opened(f"{index}{where}", width=390, scheme=scheme)
     page.get_by_role("heading").first.wait_for()
     assert is_no_wider_than_the_window(page)
@@ -241,7 +241,7 @@ def test_390_pixels_are_enough(opened: Open, index: str, where: str, scheme: str
     shot(page, f"narrow-{scheme}-{where.strip('#/').replace('?', '-') or 'run'}")
 
 
-def test_the_report_is_the_first_page_by_itself(opened: Open, run: Path, tmp_path: Path) -> None:
+def test_the_report_is_a_self_contained_first_page(opened: Open, run: Path, tmp_path: Path) -> None:
     alone = tmp_path / "elsewhere.html"
     shutil.copy(write_report(run), alone)
     page = opened(alone.as_uri(), width=390)
@@ -254,7 +254,7 @@ def test_the_report_is_the_first_page_by_itself(opened: Open, run: Path, tmp_pat
     shot(page, "report")
 
 
-def test_the_keyboard_goes_everywhere(opened: Open, index: str) -> None:
+def test_all_controls_are_reachable_by_keyboard(opened: Open, index: str) -> None:
     page = opened(index)
     page.get_by_role("heading", name="run", exact=True).wait_for()
     page.keyboard.press("Tab")
@@ -275,7 +275,7 @@ def test_the_keyboard_goes_everywhere(opened: Open, index: str) -> None:
     page.get_by_role("heading", name="q3").wait_for()
 
 
-def test_everything_has_a_name_for_a_screen_reader(opened: Open, index: str) -> None:
+def test_all_controls_have_accessible_names(opened: Open, index: str) -> None:
     page = opened(f"{index}#/groups")
     page.get_by_role("status").wait_for()
     unnamed = page.evaluate(
@@ -288,7 +288,7 @@ def test_everything_has_a_name_for_a_screen_reader(opened: Open, index: str) -> 
     assert page.get_by_role("navigation", name="pages").count() == 1
 
 
-def test_a_folder_that_grows_is_read_on(opened: Open, view_runs: ModuleType, tmp_path: Path) -> None:
+def test_a_growing_folder_is_read_incrementally(opened: Open, view_runs: ModuleType, tmp_path: Path) -> None:
     run = view_runs.write_run(tmp_path / "run", steps=(1,))
     shown = View([open_result_folder(run)], tmp_path / "out", None)
     shown.update(is_live=True)
@@ -301,7 +301,7 @@ def test_a_folder_that_grows_is_read_on(opened: Open, view_runs: ModuleType, tmp
     expect(page.get_by_text("● live")).to_be_visible()
 
 
-def test_a_run_that_goes_on_is_served(opened: Open, view_runs: ModuleType, tmp_path: Path) -> None:
+def test_an_active_run_is_served(opened: Open, view_runs: ModuleType, tmp_path: Path) -> None:
     run = view_runs.write_run(tmp_path / "run", steps=(1,))
     command = [sys.executable, "-m", "jaxrl_sql", "view", str(run), "--serve", "0", "--judge", "50"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
@@ -315,7 +315,7 @@ def test_a_run_that_goes_on_is_served(opened: Open, view_runs: ModuleType, tmp_p
             expect(status).to_have_text("8 of 8 groups", timeout=20_000)
             page.get_by_role("link", name="Which items, q2?").click()
             assert "✓ bird" in page.get_by_role("article", name="answer 1").inner_text()
-            page.goto("about:blank")  # else it asks on, and says that nobody answers
+            page.goto("about:blank")  # otherwise it keeps polling, and reports that the server does not answer
         finally:
             server.send_signal(signal.SIGINT)
         assert server.wait(timeout=20) == 0

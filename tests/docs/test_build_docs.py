@@ -53,7 +53,7 @@ def test_the_readme_is_the_home_page(pages: Path) -> None:
     assert headings == [line for line in page.splitlines() if line.startswith("## ")]
 
 
-def test_links_are_the_sites_own(build: ModuleType, pages: Path) -> None:
+def test_links_point_within_the_site(build: ModuleType, pages: Path) -> None:
     text = (
         "[a](docs/reference/files.md#caches) [b](LICENSE) [c](https://x.org) [d](sqlexec_rs/README.md) "
         "![e](docs/compare.png)\n"
@@ -66,18 +66,18 @@ def test_links_are_the_sites_own(build: ModuleType, pages: Path) -> None:
     assert "](docs/" not in (pages / "index.md").read_text(encoding="utf-8")
 
 
-def test_the_api_is_all_that_the_packages_give(build: ModuleType) -> None:
+def test_the_api_page_lists_all_public_names(build: ModuleType) -> None:
     import jaxrl_sql
     import sqlexec_rs
 
     assert [line.rpartition(".")[2] for line in build.executor_page().splitlines() if line.startswith(":::")] == list(
         sqlexec_rs.__all__
     )
-    output = {line.rpartition(".")[2] for line in build.api_page().splitlines() if line.startswith(":::")}
-    assert output == set(jaxrl_sql.__all__)
+    documented = {line.rpartition(".")[2] for line in build.api_page().splitlines() if line.startswith(":::")}
+    assert documented == set(jaxrl_sql.__all__)
 
 
-def test_a_first_sentence_is_plain(build: ModuleType) -> None:
+def test_first_sentences_are_plain_text(build: ModuleType) -> None:
     text = "# T\n\n<!-- run by x -->\n```sh\nmake. it.\n```\n\nIt [goes](x.md) so\non. And then:\n"
     assert build.first_sentence(text) == "It goes so on."
     assert build.first_sentence("# T\n\n| a |\n|---|\n\nThese are:\n\n- b\n") == "These are"

@@ -1,4 +1,4 @@
-"""Every command of the pages is one: its options, settings, targets and files exist; each block says what runs it."""
+"""Each command of the pages is valid: options, settings, targets and files exist; each block names its test."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ BLOCK = re.compile(
 )
 MODULES = {entry.module: name for name, entry in commands().items() if name != "quickstart"}
 TARGETS = set(re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE))
-# Programs that are not ours: what the pages say to them is theirs to check.
+# Programs of others: their arguments are not checked.
 FOREIGN = {
     "pip", "sbatch", "export", "srun", "mkdir", "echo", "printf", "cp", "ruff", "mypy", "sqlite3", "vf-eval", "vllm",
     "llama-server", "ollama", "tensorboard",
@@ -42,7 +42,7 @@ FOREIGN = {
 
 
 class Block(NamedTuple):
-    """A block of commands, and what is written over it."""
+    """A block of commands, and the comment above it."""
 
     page: str
     mark: str
@@ -50,7 +50,7 @@ class Block(NamedTuple):
 
 
 class ReadError(Exception):
-    """A parser has read its words."""
+    """Raised when a parser has read its arguments."""
 
 
 def blocks(page: str) -> Iterator[Block]:
@@ -61,7 +61,7 @@ def blocks(page: str) -> Iterator[Block]:
 
 
 def shown(language: str, text: str) -> str:
-    """Return a block's commands, a line each, without what they print."""
+    """Return a block's commands, one per line, without their output."""
     if language == "console":
         lines = [line for line in text.splitlines() if line.startswith(("$ ", "> "))]
         text = "\n".join(("" if line.startswith("$ ") else "\\\n") + line[2:] for line in lines).replace("\n\\\n", " ")
@@ -82,16 +82,16 @@ LINES = [
 
 
 def words_of(line: str) -> list[str]:
-    """Return a command's words, without the variables that are set before it; what stands in brackets is given."""
-    message = shlex.split(re.sub(r"\[(--[^\]]*)\]", r"\1", line), comments=True)
-    while message and re.fullmatch(r"[A-Z_]+=.*", message[0]):
-        message = message[1:]
-    return message
+    """Return a command's words, without leading variable assignments; optional parts in brackets are included."""
+    command = shlex.split(re.sub(r"\[(--[^\]]*)\]", r"\1", line), comments=True)
+    while command and re.fullmatch(r"[A-Z_]+=.*", command[0]):
+        command = command[1:]
+    return command
 
 
-def read(message: list[str]) -> None:
-    """Read a command's words as the command would, and go no further; an unknown word ends the process, as there."""
-    program, *rest = message
+def read(command: list[str]) -> None:
+    """Parse a command's words with its parser, and stop; an unknown word ends the process, as in the command."""
+    program, *rest = command
     program = program.removeprefix(".venv/bin/")
     if program == "jaxrl-sql":
         with stopped():
@@ -107,16 +107,16 @@ def read(message: list[str]) -> None:
     elif rest[:2] == ["-m", "sqlexec_rs.servers"]:
         assert rest[2:5] in (["start", "postgresql", "--dir"], ["readers", "postgresql", "--database"])
     elif program == "python" or program.startswith("scripts/"):
-        script, *message = rest if program == "python" else message
-        run_script(script, message)
+        script, *command = rest if program == "python" else command
+        run_script(script, command)
     elif program == "bash":
-        script, *message = rest
-        if "--" in message:  # settings of the runs that it starts
+        script, *command = rest
+        if "--" in command:  # settings of the runs that it starts
             with stopped():
-                assert main(["train", *message[message.index("--") + 1 :]]) == 0
-            message = message[: message.index("--")]
+                assert main(["train", *command[command.index("--") + 1 :]]) == 0
+            command = command[: command.index("--")]
         known = re.findall(r"^ +([a-z|-]+)\)", (ROOT / script).read_text(encoding="utf-8"), flags=re.MULTILINE)
-        assert set(message) <= {word for each in known for word in each.split("|")}, f"{script}: {message} of {known}"
+        assert set(command) <= {word for each in known for word in each.split("|")}, f"{script}: {command} of {known}"
         assert subprocess.run(["bash", "-n", str(ROOT / script)], check=False).returncode == 0  # noqa: S607
     elif program == "make":
         assert {word for word in rest if "=" not in word and not word.startswith("-")} <= TARGETS, rest
@@ -125,7 +125,7 @@ def read(message: list[str]) -> None:
 
 
 def run_script(script: str, rest: list[str]) -> None:
-    """Run a script as far as it reads its words."""
+    """Run a script until it has read its arguments."""
     with pytest.MonkeyPatch.context() as patch, stopped():
         patch.setattr(sys, "argv", [script, *rest])
         runpy.run_path(str(ROOT / script), run_name="__main__")
@@ -138,7 +138,7 @@ def _in_the_repository(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextlib.contextmanager
 def stopped() -> Iterator[None]:
-    """Stop a command when its real parser has read its words, and look at the settings and files among them."""
+    """Stop a command when its parser has read its arguments, and check settings and files among them."""
 
     def reading(method: Any) -> Any:
         def read_and_stop(parser: argparse.ArgumentParser, message: Any = None, *_: Any) -> NoReturn:
@@ -157,11 +157,11 @@ def stopped() -> Iterator[None]:
 
 
 def look_at(arguments: argparse.Namespace, root: type[RootConfig]) -> None:
-    """Load the configuration that a command was given, whose keys and values have to be known."""
+    """Load the configuration of a command, whose keys and values must be known."""
     if not hasattr(arguments, "overrides") and not hasattr(arguments, "config"):
         return
-    message = [*getattr(arguments, "overrides", ()), *getattr(arguments, "words", ())]
-    values = [word for word in message if re.match(r"[\w.]+=", word)]
+    overrides = [*getattr(arguments, "overrides", ()), *getattr(arguments, "words", ())]
+    values = [word for word in overrides if re.match(r"[\w.]+=", word)]
     if isinstance(files := getattr(arguments, "config", None), Path):  # prepare has one file, of its own settings
         load_prepare(files, values)
     else:
@@ -171,7 +171,7 @@ def look_at(arguments: argparse.Namespace, root: type[RootConfig]) -> None:
 
 
 @pytest.mark.parametrize(("page", "line"), LINES)
-def test_a_command_is_read(page: str, line: str) -> None:
+def test_a_command_is_valid(page: str, line: str) -> None:
     assert page
     try:
         if message := words_of(line):
@@ -181,7 +181,7 @@ def test_a_command_is_read(page: str, line: str) -> None:
 
 
 @pytest.mark.parametrize("block", ALL, ids=lambda block: f"{block.page}:{block.text.splitlines()[0][:40]}")
-def test_a_block_says_what_runs_it_or_why_nothing_does(block: Block) -> None:
+def test_a_block_names_its_test_or_a_reason(block: Block) -> None:
     mark = MARK.fullmatch(block.mark)
     assert mark, f"{block.page}: {block.text}"
     if test := mark["test"]:
@@ -189,7 +189,7 @@ def test_a_block_says_what_runs_it_or_why_nothing_does(block: Block) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_what_a_page_names_exists(page: str) -> None:
+def test_paths_on_a_page_exist(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     spans = re.findall(r"`([^`\n]+)`", text)
     assert {word for span in spans for word in re.findall(r"^make ([a-z][\w-]*)", span)} <= TARGETS
@@ -207,7 +207,7 @@ def test_what_a_page_names_exists(page: str) -> None:
         "python scripts/count_line.py", "jaxrl-sql ask --model M --db FILE evaluate.sample=3 Why?",
     ],
 )  # fmt: skip
-def test_a_wrong_command_is_found(line: str) -> None:
+def test_an_invalid_command_is_detected(line: str) -> None:
     with pytest.raises((SystemExit, Exception)) as result:
         read(words_of(line))
     assert not isinstance(result.value, ReadError | click.Abort)

@@ -1,6 +1,6 @@
-"""The commands of short pages run, in their order and in small.
+"""The commands of short pages run, in order and at a small scale.
 
-Of docs: resume.md, recipe.md, lora.md, engines.md, quickstart.md; of skills/: each SKILL.md.
+Pages of docs: resume.md, recipe.md, lora.md, engines.md, quickstart.md; of skills/: each SKILL.md.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ RUN = [*TINY, "grpo.steps=1", "grpo.prompts=2", "grpo.num_generations=2", "sampl
 ANSWER = ["evaluate.sampling.max_new_tokens=8", "evaluate.max_num_seqs=8"]
 
 
-def smaller(message: list[str]) -> list[str]:
-    """Return what makes a page's command small: the values behind it replace its own."""
-    name, line = message[0], " ".join(message)
-    if "--resume" in message or "--compare" in message:
+def smaller(arguments: list[str]) -> list[str]:
+    """Return overrides that make a page's command small; later values take precedence."""
+    name, line = arguments[0], " ".join(arguments)
+    if "--resume" in arguments or "--compare" in arguments:
         return []
     if "own_database" in line:
-        requests = ["data.schema=compact", "data.max_prompt_tokens=320"]
-        return [*requests, *{"evaluate": ANSWER, "sft": [*TINY, "sft.epochs=1"], "train": RUN}[name]]
+        settings = ["data.schema=compact", "data.max_prompt_tokens=320"]
+        return [*settings, *{"evaluate": ANSWER, "sft": [*TINY, "sft.epochs=1"], "train": RUN}[name]]
     if name == "own_recipe.py":
         return [*SYNTH, *RUN, "sft.steps=1"]
     if name in ("train", "quickstart"):
@@ -54,16 +54,16 @@ def smaller(message: list[str]) -> list[str]:
 
 
 def commands(page: str) -> list[list[str]]:
-    """Return the words of the commands that a page says run here."""
+    """Return the words of the commands that a page marks as run here."""
     text = (ROOT / page).read_text(encoding="utf-8")
-    found = re.findall(rf"^{re.escape(MARK)}\n```sh\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
-    lines = [line for block in found for line in block.replace("\\\n", " ").splitlines()]
+    blocks = re.findall(rf"^{re.escape(MARK)}\n```sh\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
     return [shlex.split(line, comments=True) for line in lines]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder as the pages take it: generated data, a database with questions, and this repository's files."""
+    """Return a folder with the pages' files: generated data, a database with questions, and this repository's files."""
     here = tmp_path_factory.mktemp("pages")
     generate(here / "data", SynthSpec(seed=5, train_dbs=2, dev_dbs=1, unseen_dbs=1, train_questions=6, dev_questions=4))
     (here / "data-cache").mkdir()
@@ -76,8 +76,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             connection.execute("CREATE TABLE customers(id INTEGER PRIMARY KEY, name TEXT, city TEXT)")
             rows = [(i, f"Person {i}", ("Oslo", "Rome")[i % 2]) for i in range(1, 31)]
             connection.executemany("INSERT INTO customers VALUES (?, ?, ?)", rows)
-    requests = [(f"Who is number {i}?", f"SELECT name FROM customers WHERE id = {i}") for i in range(1, 13)]
-    for name, part in (("train", requests[:8]), ("dev", requests[8:])):
+    questions = [(f"Who is number {i}?", f"SELECT name FROM customers WHERE id = {i}") for i in range(1, 13)]
+    for name, part in (("train", questions[:8]), ("dev", questions[8:])):
         with (here / "shop" / f"{name}.csv").open("w", newline="") as file:
             csv.writer(file).writerows([("question", "sql"), *part])
     return here
@@ -85,7 +85,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("page", PAGES)
-def test_the_commands_of_a_page_run(page: str, folder: Path) -> None:
+def test_commands_of_a_page_run(page: str, folder: Path) -> None:
     lines = commands(page)
     assert lines
     cache = f"run.compilation_cache={folder / 'programs'}"
@@ -101,6 +101,6 @@ def test_the_commands_of_a_page_run(page: str, folder: Path) -> None:
         done = subprocess.run(
             [sys.executable, *command], cwd=folder, capture_output=True, text=True, check=False, env=environment
         )
-        # The little model need not write SQL that runs.
+        # The small model may write SQL that fails.
         assert done.returncode in ((0, 1) if "ask" in message else (0,)), f"{command}\n{done.stdout}{done.stderr}"
         assert "Traceback" not in done.stderr, done.stderr

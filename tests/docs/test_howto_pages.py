@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/howto/*.md"))
-FIRST_LINES = 12  # in which the first block of code begins
+FIRST_LINES = 12  # the first code block begins within these lines
 
 
 def read(page: str) -> str:
@@ -26,7 +26,7 @@ def quoted_messages(page: str) -> list[str]:
 
 @functools.cache
 def texts_of_code() -> list[str]:
-    """Return all texts of the packages, with `…` for the values in them."""
+    """Return all strings of the packages, with `…` for interpolated values."""
     texts = []
     for package in ("jaxrl_sql", "sqlexec_rs/python"):
         for path in ROOT.glob(f"{package}/**/*.py"):
@@ -43,7 +43,7 @@ def _part(value: ast.expr) -> str:
 
 
 def is_printed(message: str) -> bool:
-    """Return whether the fixed parts of a message occur in one text of the code, in order."""
+    """Return whether the fixed parts of a message occur in one string of the code, in order."""
     parts = [part.strip() for part in message.split("…") if part.strip()]
     pattern = re.compile(".*?".join(map(re.escape, parts)), re.DOTALL)
     return any(pattern.search(text) for text in texts_of_code())
@@ -61,6 +61,6 @@ def test_quoted_messages_are_printed_by_the_code(page: str) -> None:
     assert [message for message in quoted_messages(page) if not is_printed(message)] == []
 
 
-def test_an_invented_message_is_found() -> None:
+def test_an_invented_message_is_detected() -> None:
     assert is_printed("… already holds a run")
     assert not is_printed("… already holds a bun")

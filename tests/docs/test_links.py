@@ -1,4 +1,4 @@
-"""Links in the pages lead somewhere: files and headings of this repository, and https elsewhere."""
+"""Links in the pages resolve: files and headings of this repository, and https elsewhere."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ LINK = re.compile(r"\[(?:[^\[\]]|\[[^\[\]]*\])*\]\(([^()\s]+)\)")
 
 
 def prose(text: str) -> str:
-    """Return a page without what is code."""
+    """Return a page without its code."""
     text = re.sub(r"^ *```.*?^ *```$", "", text, flags=re.MULTILINE | re.DOTALL)
     return re.sub(r"`[^`\n]*`", "code", text)
 
 
 def anchors(path: Path) -> set[str]:
-    """Return the anchors that GitHub gives a page's headings."""
+    """Return GitHub's anchors for a page's headings."""
     text = re.sub(r"^ *```.*?^ *```$", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     seen: Counter[str] = Counter()
     result = set()
@@ -37,7 +37,7 @@ def anchors(path: Path) -> set[str]:
 
 
 def broken(page: str) -> list[str]:
-    """Return the links of a page that lead nowhere."""
+    """Return the links of a page that do not resolve."""
     path = ROOT / page
     result = []
     for target in LINK.findall(prose(path.read_text(encoding="utf-8"))):
@@ -52,18 +52,18 @@ def broken(page: str) -> list[str]:
     return result
 
 
-def test_anchors_are_those_of_github(tmp_path: Path) -> None:
+def test_anchors_match_github(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("# `a_b`: It's — so\n\n```sh\n# no heading\n```\n## One\n## One\n## [Words](there.md)\n")
     assert anchors(page) == {"a_b-its--so", "one", "one-1", "words"}
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_links_lead_somewhere(page: str) -> None:
+def test_links_resolve(page: str) -> None:
     assert broken(page) == []
 
 
-def test_a_broken_link_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_link_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(globals(), "ROOT", tmp_path)
     (tmp_path / "a.md").write_text("# A\n[1](b.md) [2](#b) [3](http://x.org) [4](#a) [5](https://x.org) `[6](c.md)`\n")
     assert broken("a.md") == ["b.md", "#b", "http://x.org"]

@@ -1,7 +1,7 @@
-"""Names that prose sets in backticks exist: settings, metrics, files, `make` targets, commands, options, identifiers.
+"""Names in backticks exist: settings, metrics, files, `make` targets, commands, options, identifiers.
 
-The recognisers are conservative: a span of another form is not looked at. What belongs to other programs or is made up
-for an example is in `EXCEPTIONS`, with the reason.
+The recognisers are conservative: a span of another form is ignored. Names of other programs and invented examples
+are in `EXCEPTIONS`, with the reason.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PAGES = [
 ]
 SOURCES = {".py", ".pyi", ".rs", ".js", ".toml", ".yaml", ".yml", ".sh", ".jinja", ".ipynb", ".html", ".css", ""}
 CODE = ("py", "pyi", "rs", "sh", "ipynb")
-"""Endings of files that are the repository's; others may be a user's."""
+"""Suffixes of the repository's files; files with others may be a user's."""
 FILES = re.compile(
     rf"(?:[\w.-]+/)*[\w-]+(?:\.[\w-]+)*\.(?:{'|'.join(CODE)}|toml|yaml|yml|md|json|jsonl|html|zip|safetensors)"
 )
@@ -60,7 +60,7 @@ EXCEPTIONS = {
 
 
 def spans(page: str) -> Iterator[tuple[int, str]]:
-    """Yield (line, text) of what a page's prose sets in backticks."""
+    """Yield (line, text) of each span in backticks in a page's prose."""
     text = (ROOT / page).read_text(encoding="utf-8")
     text = re.sub(r"^( *)```.*?^\1```$", lambda code: "\n" * code[0].count("\n"), text, flags=re.MULTILINE | re.DOTALL)
     for result in re.finditer(r"(?<!`)`([^`\n]+)`(?!`)", text):
@@ -75,7 +75,7 @@ def tracked() -> tuple[str, ...]:
 
 @functools.cache
 def source_words() -> frozenset[str]:
-    """Return the words of all sources, and their names of files."""
+    """Return the words of all sources, and their file names."""
     message: set[str] = set()
     for name in tracked():
         path = ROOT / name
@@ -97,7 +97,7 @@ def keys() -> frozenset[str]:
 
 @functools.cache
 def foreign_keys() -> frozenset[str]:
-    """Return the keys of TRL and verl that ours are compared with."""
+    """Return the keys of TRL and verl that the pages compare with ours."""
     synonyms = (field.synonyms for section in all_sections() for field in section.fields)
     names = (name for other in synonyms if other for name in f"{other.trl}, {other.verl}".split(", "))
     return frozenset(names)
@@ -115,7 +115,7 @@ def targets() -> frozenset[str]:
 
 @functools.cache
 def options() -> frozenset[str]:
-    """Return the options of the generated page of commands."""
+    """Return the options on the generated page of commands."""
     page = ROOT / "docs" / "reference" / "commands.md"
     return frozenset(re.findall(r"--[a-z][a-z-]+", page.read_text(encoding="utf-8")))
 
@@ -124,15 +124,15 @@ def fault(text: str) -> str:  # noqa: PLR0911 - a return per form
     """Return why a span names something that does not exist; empty if it does or is of another form."""
     if text in EXCEPTIONS or text in foreign_keys() or "…" in text or "..." in text:
         return ""
-    message = text.split()
-    if message[0] == "make" and len(message) > 1:
-        names = [word for word in message[1:] if re.fullmatch(r"[a-z][\w-]*", word)]
+    tokens = text.split()
+    if tokens[0] == "make" and len(tokens) > 1:
+        names = [word for word in tokens[1:] if re.fullmatch(r"[a-z][\w-]*", word)]
         return "" if set(names) <= targets() else "no such target"
-    if message[0] == "jaxrl-sql" and len(message) > 1 and re.fullmatch(r"[a-z]+", message[1]):
-        name = " ".join(message[1:3]) if message[1] == "data" else message[1]
+    if tokens[0] == "jaxrl-sql" and len(tokens) > 1 and re.fullmatch(r"[a-z]+", tokens[1]):
+        name = " ".join(tokens[1:3]) if tokens[1] == "data" else tokens[1]
         return "" if name in {*commands(), "data"} else "no such command"
-    if re.fullmatch(r"--[a-z][a-z-]+", message[0]):
-        return "" if message[0] in source_words() or message[0] in options() else "no such option"
+    if re.fullmatch(r"--[a-z][a-z-]+", tokens[0]):
+        return "" if tokens[0] in source_words() or tokens[0] in options() else "no such option"
     setting = SETTING.fullmatch(text)
     if setting and setting[1].partition(".")[0] in sections() and not FILES.fullmatch(setting[1]):
         return "" if setting[1] in keys() or is_module(setting[1]) else "no such setting"
@@ -155,7 +155,7 @@ def is_module(name: str) -> bool:
 
 
 def is_file(text: str) -> bool:
-    """Return whether a file is tracked, or one of data that a source names."""
+    """Return whether a file is tracked, or a data file that a source names."""
     is_tracked = any(f"/{name}".endswith(f"/{text}") for name in tracked())
     return is_tracked or (text.rpartition(".")[2] not in CODE and text.rpartition("/")[2] in source_words())
 

@@ -1,4 +1,4 @@
-"""The pages' form: their length by kind, and code that fits a window of 1,280 px."""
+"""Form of the pages: their length by kind, and code that fits a window of 1,280 px."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/**/*.md"))
 KINDS = {"tutorials", "howto", "reference", "explanation", "results"}
-ROOT_PAGES = {"docs/architecture.md"}  # those of contributors
-CODE_WIDTH = 112  # characters that a block shows in a window of 1,280 px
+ROOT_PAGES = {"docs/architecture.md"}  # pages for contributors
+CODE_WIDTH = 112  # characters per line of a code block in a window of 1,280 px
 MOST_WORDS = 900
 
 
 def most_lines(page: str) -> int | None:
-    """Return the most lines of a page; None without a limit."""
+    """Return the line limit of a page; None without a limit."""
     if page.startswith("docs/reference/"):
         return None
     if page.startswith("docs/howto/"):
@@ -29,7 +29,7 @@ def read(page: str) -> str:
 
 
 def wide_lines(text: str) -> list[int]:
-    """Return the numbers of the lines of code that a block does not show whole."""
+    """Return the numbers of the lines of code that are wider than a block."""
     wide, is_code = [], False
     for number, line in enumerate(text.splitlines(), 1):
         if line.lstrip().startswith("```"):
@@ -58,6 +58,6 @@ def test_code_fits_a_window_of_1280_px(page: str) -> None:
     assert wide_lines(read(page)) == []
 
 
-def test_wide_lines_are_those_of_code() -> None:
+def test_wide_lines_counts_only_code() -> None:
     long = "x" * (CODE_WIDTH + 1)
     assert wide_lines(f"{long}\n```sh\n{long}\n{long[1:]}\n```\n{long}\n") == [3]

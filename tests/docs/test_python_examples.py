@@ -1,4 +1,4 @@
-"""Each example in Python of the pages runs in a test: here, or in the test that `RUN` names."""
+"""Each Python example of the pages runs in a test: here, or in the test that `RUN` names."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ START = ROOT / "configs" / "quickstart_start"
 PAGES = ["README.md", "CONTRIBUTING.md", "AGENTS.md", "sqlexec_rs/README.md"]
 PAGES += [path.relative_to(ROOT).as_posix() for part in ("docs", "skills") for path in ROOT.glob(f"{part}/**/*.md")]
 HERE, ADAPTERS = "tests/docs/test_python_examples.py", "tests/unit/text2sql/adapters/test_adapters.py"
-# Of each page its examples in order, and the test that runs each.
+# The examples of each page in order, and the test that runs each.
 RUN = {
     "README.md": ["tests/e2e/test_api.py"],
     "docs/explanation/recipes.md": [HERE],
@@ -49,7 +49,7 @@ TABLE = "CREATE TABLE item(name TEXT, price INTEGER); INSERT INTO item VALUES ('
 
 
 def examples_of(page: str) -> list[str]:
-    """Return the examples in Python of a page, without those of doctests (pycon)."""
+    """Return the Python examples of a page, without doctests (pycon)."""
     text = (ROOT / page).read_text(encoding="utf-8")
     return [
         textwrap.dedent(result[2])
@@ -58,12 +58,12 @@ def examples_of(page: str) -> list[str]:
 
 
 def run(page: str, number: int, names: dict[str, Any], without: Sequence[str] = ()) -> dict[str, Any]:
-    """Run an example of a page with some names, but for some of its texts, and return all names after it."""
+    """Run an example of a page with some names and without some of its texts, and return all names afterwards."""
     text = examples_of(page)[number]
     for part in without:
         assert part in text
         text = text.replace(part, "")
-    exec(compile(text, page, "exec"), names)  # noqa: S102 - our own page
+    exec(compile(text, page, "exec"), names)  # noqa: S102 - a page of this project
     return names
 
 
@@ -89,7 +89,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return where
 
 
-def test_every_example_is_run_by_a_test() -> None:
+def test_each_example_is_run_by_a_test() -> None:
     assert {page: len(result) for page in PAGES if (result := examples_of(page))} == {
         page: len(tests) for page, tests in RUN.items()
     }
@@ -126,7 +126,7 @@ def test_a_recipe_scores_responses(data: Path) -> None:
     assert right.total > wrong.total
 
 
-def test_an_environment_holds_a_dialogue_and_makes_what_trl_takes(folder: Path) -> None:
+def test_an_environment_runs_a_dialogue_and_exports_to_trl(folder: Path) -> None:
     with closing(sqlite3.connect(folder / "pop.sqlite")) as connection:
         connection.execute("CREATE TABLE singer(name TEXT)")
     names = run("docs/howto/trl_environment.md", 0, {})
@@ -152,7 +152,7 @@ def test_a_reward_function_is_passed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert passed[0]["reward"](answer) == pytest.approx(0.9)
 
 
-def test_a_file_of_duckdb_is_queried(folder: Path) -> None:
+def test_a_duckdb_file_is_queried(folder: Path) -> None:
     with duckdb.connect("shop.db") as connection:
         connection.execute(TABLE)
     seen: list[Any] = []
@@ -162,7 +162,7 @@ def test_a_file_of_duckdb_is_queried(folder: Path) -> None:
 
 
 class Recorded:
-    """An executor that keeps its outcomes; `places` are URLs in place of a page's, by how those begin."""
+    """An executor that records its outcomes; `places` maps beginnings of a page's URLs to URLs here."""
 
     def __init__(self, executor: Executor, seen: list[Any], places: dict[str, str] | None = None) -> None:
         self.executor, self.seen, self.places = executor, seen, places or {}
@@ -181,14 +181,14 @@ def test_servers_are_queried(server_database: Callable[[str, str], Server]) -> N
     assert [(out.status, sorted(out.rows)) for out in seen] == [("ok", [("nail",), ("saw",)])] * 2
 
 
-def test_a_run_s_numbers_are_read(folder: Path) -> None:
+def test_metrics_of_a_run_are_read(folder: Path) -> None:
     (folder / "runs" / "first").mkdir(parents=True)
     rows = [{"step": 0, "phase": "eval", "eval/dev/accuracy": 0.5}, {"step": 1, "phase": "grpo"}]
     (folder / "runs" / "first" / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     assert run("skills/read-a-run/SKILL.md", 0, {})["rows"] == rows
 
 
-def test_the_executor_s_page_scores_and_shows_results(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_executor_page_example_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_shop(folder / "shop.sqlite")
     golds = ["SELECT name FROM product", "SELECT price FROM product"]
     names = {"predicted": golds, "golds": golds, "paths": ["shop.sqlite"] * 2}

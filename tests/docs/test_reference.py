@@ -1,4 +1,4 @@
-"""The generated pages of docs/reference: they are up to date, and list every command and metric."""
+"""The generated pages of docs/reference are up to date and list each command and metric."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_commands_page_has_each_command_with_usage_options_and_example() -> 
     sections = {part.partition("\n")[0]: part for part in text.partition("## Exit codes")[0].split("\n### ")[1:]}
     assert set(sections) == set(commands())
     assert "`--dry-run`" in sections["train"]
-    assert "grpo.steps" not in sections["train"], "settings have a page of their own"
+    assert "grpo.steps" not in sections["train"], "settings have a separate page"
     assert "jaxrl-sql plan --topology NAME [options] [key.sub=value ...]" in sections["plan"]
     assert all(f"```text\njaxrl-sql {name}" in part and "Example: `" in part for name, part in sections.items())
     codes = re.findall(r"^\| (\d+) \| \S", text.partition("## Exit codes")[2], re.MULTILINE)

@@ -1,4 +1,4 @@
-"""The site that `make docs` built: opened from disk in Chromium, it fetches nothing from elsewhere."""
+"""The site built by `make docs`, opened from disk in Chromium, loads no external resources."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("name", sorted(path.relative_to(SITE).as_posix() for path in SITE.rglob("*.html")) or ["none"])
-def test_a_page_loads_nothing_from_elsewhere(name: str) -> None:
+def test_a_page_loads_no_external_resources(name: str) -> None:
     text = page(name)
     tags = re.findall(r"<(?:script|img|iframe|source|link)\b[^>]*>", text)
-    # A canonical or next page is a link that nothing loads.
+    # A canonical or next page is a link that is not loaded.
     tags = [tag for tag in tags if not re.search(r"rel=\"?(?:canonical|next|prev)", tag)]
     loaded = [item for tag in tags for item in re.findall(r"\b(?:src|href)=\"?([^\s\">]+)", tag)]
     assert loaded
     assert [entry for entry in loaded if re.match(r"(?:https?:)?//", entry)] == []
 
 
-def test_it_is_searched_from_disk_and_dark_where_that_is_wanted(browser: Any) -> None:
+def test_search_works_from_disk_and_dark_mode_follows_the_system(browser: Any) -> None:
     context = browser.new_context(color_scheme="dark", viewport={"width": 1200, "height": 800})
     opened = context.new_page()
     requests, faults = [], []
@@ -79,14 +79,14 @@ HITS = """() => {
     [("2 GPUs", "howto/two_gpus.html"), ("ollama", "howto/llama_cpp.html"), ("metrics", "reference/metrics.html")],
 )
 def test_a_search_finds_the_page(browser: Any, text: str, name: str) -> None:
-    """Among the first five pages."""
+    """Within the first five pages."""
     opened = browser.new_page()
     opened.goto((SITE / "index.html").as_uri())
     opened.keyboard.press("/")
     opened.locator("input:focus").wait_for(timeout=20_000)
     opened.keyboard.type(text, delay=50)
     opened.wait_for_function(f"() => ({HITS})().length > 0", timeout=20_000)
-    opened.wait_for_timeout(500)  # the results of the last letter
+    opened.wait_for_timeout(500)  # the results for the last letter
     pages = list(dict.fromkeys(opened.evaluate(HITS)))
     opened.close()
     assert (SITE / name).as_uri() in pages[:5]
@@ -106,9 +106,9 @@ def test_code_fits_a_window_of_1280_px(browser: Any) -> None:
     assert wide == {}
 
 
-def test_the_notebook_ran() -> None:
+def test_the_notebook_has_outputs() -> None:
     text = page("notebooks/quickstart.md")
-    assert len(re.findall(r"━+ +step \d+/10", text)) == 1, "a run that is watched in a notebook is one output, its last"
+    assert len(re.findall(r"━+ +step \d+/10", text)) == 1, "a run in a notebook has one output, its last"
     assert re.search(r"step 10/10.*\n.*accuracy +reward .*\n.*[\d.]+% +0\.\d+", text)
     assert "reading the weights" in text
     assert re.search(r"dev: accuracy [\d.]+ % before GRPO, [\d.]+ % after", text)
@@ -120,13 +120,13 @@ def test_the_notebook_ran() -> None:
     assert "quickstart_start" not in page("notebooks/quickstart.html").partition("<article")[0]
 
 
-def test_the_pages_of_view_are_shown() -> None:
+def test_view_screenshots_are_included() -> None:
     shown = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", page("pictures.md"))
     assert len(shown) == 3
-    assert all((SITE / name).stat().st_size > 20_000 for name in shown), "no empty page has so many bytes"
+    assert all((SITE / name).stat().st_size > 20_000 for name in shown), "empty pages are smaller"
 
 
-def test_llms_txt_leads_to_pages() -> None:
+def test_llms_txt_links_to_pages() -> None:
     lines = [line for line in page("llms.txt").splitlines() if line.startswith("- ")]
     links = [re.fullmatch(r"- \[[^\]]+\]\(([^)]+)\): \S.*", line) for line in lines]
     assert len(links) > 25

@@ -1,4 +1,4 @@
-"""A finished run and its data, which several files of tests look at: made once for all processes of the tests."""
+"""Fixtures shared by test files: a finished run and its data, created once per test session."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Stopped = Callable[[Path, Path, int], Path]
 
 
 def make_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
-    """Return a folder that one process of the tests makes; the others wait for it and read it."""
+    """Return a folder created by one worker; the other workers wait for it and read it."""
     base = factory.getbasetemp()
     root = base.parent if base.name.startswith("popen-") else base  # of xdist's processes
     folder = root / "shared" / name
@@ -43,7 +43,7 @@ def make_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
 
 @pytest.fixture(scope="module", autouse=True)
 def _metrics_have_rows() -> Iterator[None]:
-    """Fail where a run writes a metric that the reference lacks."""
+    """Fail if a run writes a metric that is missing from the reference."""
     write = MetricsWriter.write
 
     def checked(writer: MetricsWriter, step: int, values: Fields) -> None:
@@ -57,7 +57,7 @@ def _metrics_have_rows() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def small_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return generated questions: 64 to train on, 4 on known and 8 on unseen databases."""
+    """Generate questions: 64 for training, 4 on known and 8 on unseen databases."""
     spec = SynthSpec(train_dbs=4, dev_dbs=1, unseen_dbs=2, train_questions=16, dev_questions=4)
     return make_once(tmp_path_factory, "small_data", lambda folder: generate(folder, spec))
 
@@ -84,7 +84,7 @@ def arguments(small_data: Path) -> Start:
 
 @pytest.fixture(scope="session")
 def whole(arguments: Start, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of a finished run, which no test may change; `shown.txt` next to it has its output."""
+    """Return the folder of a finished run, which tests must not change; `shown.txt` next to it has its output."""
 
     def make(folder: Path) -> None:
         with redirect_stdout(io.StringIO()) as shown:
@@ -97,7 +97,7 @@ def whole(arguments: Start, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def stopped(rewind: Callable[[Path, int], None]) -> Stopped:
-    """Return a function (finished run, copy, step) -> a copy of the run as a stop after a step leaves it."""
+    """Return a function (finished run, copy, step) that copies a run as if it had been stopped after a step."""
 
     def copy(run: Path, folder: Path, step: int) -> Path:
         shutil.copytree(run, folder)
@@ -109,7 +109,7 @@ def stopped(rewind: Callable[[Path, int], None]) -> Stopped:
 
 @pytest.fixture(scope="session")
 def untimed() -> Callable[[Path], list[dict[str, Any]]]:
-    """Return a function (JSON lines) -> their rows, without how long things took."""
+    """Return a function that reads JSON lines and removes timings."""
 
     def read(path: Path) -> list[dict[str, Any]]:
         rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

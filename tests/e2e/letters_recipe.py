@@ -1,6 +1,6 @@
-"""A recipe that rewards how answers begin: a policy that knows nothing yet differs in that.
+"""A recipe that rewards the first letters of answers, in which an untrained policy already differs.
 
-For tests that need groups whose answers are rewarded unequally from the first step on.
+For tests that need groups with unequal rewards from the first step.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from jaxrl_sql.types import Reward
 
 
 def reward(parsed: ParsedResponse, row: ScoreRow) -> Reward:
-    """Reward up to 1 by the answer's first letters, and 1 more for SQL that runs."""
+    """Reward up to 1 for the answer's first letters, plus 1 for executable SQL."""
     letters = sum(ord(letter) for letter in (parsed.sql or "")[:3]) % 5 / 4
     return Reward(letters + (row.pred_status == "ok"), {"letters": letters})
 

@@ -1,4 +1,4 @@
-"""The project from Python: a run, its metrics, its model and its evaluation, and values that Python alone can pass."""
+"""The Python API: training, metrics, models, evaluation, and values that only Python can pass."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_run_has_its_metrics_samples_and_configuration(run: jx.Run) -> None:
 
 
 @pytest.mark.nightly
-def test_a_run_is_repeated_from_its_configuration(run: jx.Run, tmp_path: Path) -> None:
+def test_train_repeats_a_run_from_its_configuration(run: jx.Run, tmp_path: Path) -> None:
     again = jx.train(run.config, f"run.dir={tmp_path / 'again'}")
     losses = [
         [row.get("policy/loss") for row in rows_of(each.metrics) if row["phase"] == "grpo"] for each in (run, again)
@@ -57,10 +57,10 @@ def test_a_run_is_repeated_from_its_configuration(run: jx.Run, tmp_path: Path) -
     assert len(losses[0]) == 3
 
 
-def test_passed_examples_a_reward_function_and_a_callback(
+def test_train_takes_examples_a_reward_function_and_a_callback(
     arguments: Start, small_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """No folder of questions is read; the run stops after its second step, and resumes with the same values alone."""
+    """No question folder is read; the run stops after its second step and resumes with the same arguments."""
     examples, held_out = (jx.load_benchmark(small_data / name).examples for name in ("train", "dev"))
     where = {"data": {"dir": tmp_path / "nowhere"}, "sft.steps": 0, "run": {"dir": tmp_path / "run"}}
     paid, seen = list[float](), list[tuple[int, str]]()
@@ -103,13 +103,13 @@ def test_passed_examples_a_reward_function_and_a_callback(
     assert (run.folder / "model").is_dir()
 
 
-def test_a_folder_without_a_runs_files_is_named(tmp_path: Path) -> None:
+def test_run_names_a_folder_without_run_files(tmp_path: Path) -> None:
     for read in (lambda: jx.Run(tmp_path).metrics, lambda: jx.Run(tmp_path).samples):
         with pytest.raises(InputError, match=rf"^{tmp_path}/\w+\.jsonl: No such file or directory$"):
             read()
 
 
-def test_a_model_answers_a_question_and_several(run: jx.Run, small_data: Path) -> None:
+def test_model_answers_one_question_or_several(run: jx.Run, small_data: Path) -> None:
     examples = jx.load_benchmark(small_data / "dev").examples[:3]
     with run.model("evaluate.sampling.max_new_tokens=24") as model:
         first = model.ask(examples[0].db_path, examples[0].question)
@@ -119,7 +119,7 @@ def test_a_model_answers_a_question_and_several(run: jx.Run, small_data: Path) -
     assert all(item.outcome is not None and item.outcome.status for item in many if item.sql)
 
 
-def test_a_models_folder_is_asked_as_it_was_trained_wherever_it_lies(
+def test_a_moved_model_folder_keeps_its_prompt_settings(
     run: jx.Run, small_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copy = shutil.copytree(run.folder / "model", tmp_path / "elsewhere")
@@ -129,14 +129,16 @@ def test_a_models_folder_is_asked_as_it_was_trained_wherever_it_lies(
         run.model("evaluate.sampling.max_new_tokens=24") as there,
         jx.Model("elsewhere", "evaluate.sampling.max_new_tokens=24") as here,
     ):
-        assert here.config.data.prompt == there.config.data.prompt == "compact", "alone it would be asked in a chat"
+        assert here.config.data.prompt == there.config.data.prompt == "compact", "the chat template is the default"
         assert here.ask(example.db_path, example.question).sql == there.ask(example.db_path, example.question).sql
-        assert jax.sharding.get_mesh().empty, "models that are open leave the caller's JAX as it was"
+        assert jax.sharding.get_mesh().empty, "open models do not change the caller's JAX mesh"
     assert jax.sharding.get_mesh().empty
     assert copy.is_dir()
 
 
-def test_predictions_are_judged_in_memory(small_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluate_judges_predictions_in_memory(
+    small_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     examples = jx.load_benchmark(small_data / "dev").examples
     predictions: dict[str, str | None] = {example.uid: example.gold_sql for example in examples}
     predictions[examples[0].uid] = None
@@ -147,7 +149,7 @@ def test_predictions_are_judged_in_memory(small_data: Path, tmp_path: Path, caps
     assert (tmp_path / "out" / "records.jsonl").exists()
 
 
-def test_a_list_of_examples_is_judged_in_place_of_a_folder(small_data: Path) -> None:
+def test_evaluate_accepts_a_list_of_examples(small_data: Path) -> None:
     examples = jx.load_benchmark(small_data / "dev").examples
     first = examples[0]
     result = jx.evaluate([first, examples[1]], {first.uid: first.gold_sql, examples[1].uid: "SELECT 'no'"})
@@ -163,7 +165,7 @@ def test_a_list_of_examples_is_judged_in_place_of_a_folder(small_data: Path) -> 
         jx.evaluate([first], {})
 
 
-def test_a_runs_model_answers_a_list_of_examples(
+def test_evaluate_samples_a_run_model_on_a_list_of_examples(
     run: jx.Run, small_data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     examples = jx.load_benchmark(small_data / "dev").examples[:2]
@@ -173,7 +175,7 @@ def test_a_runs_model_answers_a_list_of_examples(
     assert all("raise evaluate.sampling.max_new_tokens=24" in warning for warning in result.warnings)
 
 
-def test_predictions_of_some_questions_need_a_parameter_that_the_error_names(small_data: Path) -> None:
+def test_evaluate_error_names_the_parameter_for_partial_predictions(small_data: Path) -> None:
     examples = jx.load_benchmark(small_data / "dev").examples
     some: dict[str, str | None] = {example.uid: example.gold_sql for example in examples[:-1]}
     with pytest.raises(InputError, match=rf"^predictions: 1 of {len(examples)} .*: allow_missing=True leaves them out"):
@@ -187,10 +189,10 @@ def test_predictions_of_some_questions_need_a_parameter_that_the_error_names(sma
 
 
 @pytest.mark.parametrize("trains", [False, pytest.param(True, marks=pytest.mark.nightly)], ids=["finished", "trained"])
-def test_the_example_of_the_readme_runs(
+def test_readme_example_runs(
     run: jx.Run, small_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, trains: bool
 ) -> None:
-    """All of it; by day its trainings are read and checked, and the finished run takes their place."""
+    """Run the whole example; without the nightly mark, `train` is checked but returns a finished run."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "dev").symlink_to(small_data / "dev")
@@ -218,12 +220,12 @@ def test_the_example_of_the_readme_runs(
     names: dict[str, Any] = {
         "jx": SimpleNamespace(**{name: getattr(jx, name) for name in jx.__all__} | {"train": train})
     }
-    exec(text.replace("jx.evaluate", "_ = jx.evaluate"), names)  # noqa: S102 - our own page
+    exec(text.replace("jx.evaluate", "_ = jx.evaluate"), names)  # noqa: S102 - a page of this project
     assert trained == ["runs/first", "runs/mine"]
     assert (names["_"], names["reply"].answers) == (1.0, 1)
 
 
-def test_lines_end_at_a_newline_alone_and_the_last_may_be_torn(tmp_path: Path) -> None:
+def test_metrics_split_lines_at_newlines_and_drop_a_torn_last_line(tmp_path: Path) -> None:
     rows = [{"step": 0, "question": "One\u2028two\x85three?"}, {"step": 1, "question": "?"}]
     text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     (tmp_path / "metrics.jsonl").write_text(text + '{"step": 2, "ques', encoding="utf-8")
@@ -234,7 +236,7 @@ def test_lines_end_at_a_newline_alone_and_the_last_may_be_torn(tmp_path: Path) -
         jx.Run(tmp_path).metrics  # noqa: B018
 
 
-def test_what_cannot_be_used_is_an_exception(small_data: Path) -> None:
+def test_invalid_arguments_raise_exceptions(small_data: Path) -> None:
     with pytest.raises(InputError, match=r"^overrides: unknown key grpo\.step"):
         jx.train(None, "grpo.step=3")
     with pytest.raises(InputError, match=r"^overrides: unknown key grpo\.step"):
@@ -258,13 +260,13 @@ def test_what_cannot_be_used_is_an_exception(small_data: Path) -> None:
         model.ask(database, "How many?")
 
 
-def test_a_command_line_that_an_error_advises_keeps_its_options(tmp_path: Path) -> None:
+def test_an_error_suggests_a_command_line_with_all_options(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("seed: 1\n")
     with pytest.raises(InputError, match=r"`jaxrl-sql export .* --step N` writes a checkpoint's$"):
         jx.Run(tmp_path).model()
 
 
-def test_the_package_loads_nothing_until_it_is_asked_and_lists_what_it_has() -> None:
+def test_package_imports_lazily_and_lists_its_public_names() -> None:
     code = (
         "import sys, jaxrl_sql as jx; assert not {'jax', 'numpy', 'sqlexec_rs'} & set(sys.modules)\n"
         "assert {'train', 'Model', 'evaluate', 'RECIPES', 'Executor'} <= set(dir(jx))\n"

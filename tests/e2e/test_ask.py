@@ -1,4 +1,4 @@
-"""A question, its SQL and its result: what is shown, voted on, gone on with, and refused."""
+"""The `ask` command: answers, votes, follow-up questions and errors."""
 
 from __future__ import annotations
 
@@ -49,9 +49,7 @@ def command(db: Path, *more: str, model: Path = MODEL) -> list[str]:
     return ["--model", str(model), "--db", str(db), *more, *(QUICK if model.parent == CONFIGS else [])]
 
 
-def test_a_question_is_answered_with_sql_and_its_rows(
-    generated: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ask_prints_sql_and_its_rows(generated: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str]) -> None:
     db, questions = generated
     codes = []
     for question in questions[:3]:
@@ -63,7 +61,7 @@ def test_a_question_is_answered_with_sql_and_its_rows(
     assert 0 in codes
 
 
-def test_an_answer_may_be_as_long_as_the_model_has_positions_for(
+def test_answer_length_is_limited_by_the_positions_of_the_model(
     generated: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     db, questions = generated
@@ -72,7 +70,7 @@ def test_an_answer_may_be_as_long_as_the_model_has_positions_for(
 
 
 def rows_of(db: Path, sql: str) -> list[tuple[object, ...]] | str:
-    """Return what SQLite itself returns, or says."""
+    """Return SQLite's rows or error message."""
     with closing(sqlite3.connect(db)) as connection:
         try:
             return connection.execute(sql).fetchall()
@@ -81,11 +79,11 @@ def rows_of(db: Path, sql: str) -> list[tuple[object, ...]] | str:
 
 
 @pytest.mark.slow
-def test_candidates_are_shown_with_their_votes(
+def test_candidates_are_printed_with_their_votes(
     generated: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     db, questions = generated
-    for question in questions:  # the first to which one of six answers runs
+    for question in questions:  # the first question with an executable answer among six
         code = main(command(db, question, "--n", "6", "--explain"))
         shown = capsys.readouterr().out
         assert "candidates" in shown
@@ -127,7 +125,7 @@ def reply_of(sqls: list[str | None], db: Path, vote: str, reasons: tuple[str, ..
         (["SELECT nothing", None], (), "of 2 answers none ran"),
     ],
 )
-def test_a_vote_is_told_with_its_margin(
+def test_a_vote_is_reported_with_its_margin(
     sqls: list[str | None], votes: tuple[float, ...], message: str, generated: tuple[Path, list[str]]
 ) -> None:
     reply = reply_of(sqls, generated[0], "result")
@@ -141,7 +139,7 @@ def test_a_vote_is_told_with_its_margin(
 def test_a_soft_vote_has_a_margin_between_results(generated: tuple[Path, list[str]]) -> None:
     reply = reply_of(["SELECT 1", "SELECT 1", "SELECT 1", "SELECT 2"], generated[0], "soft")
     assert len(reply.votes) == 2
-    assert reply.margin == pytest.approx(2.0), "two others are alike, and none is like the last"
+    assert reply.margin == pytest.approx(2.0), "two other results are similar, and none resembles the last"
 
 
 CUT = "truncated at the token limit: raise evaluate.sampling.max_new_tokens=7"
@@ -162,7 +160,7 @@ CUT = "truncated at the token limit: raise evaluate.sampling.max_new_tokens=7"
         (("length", "stop", "length"), "", f"the answer is {CUT}"),
     ],
 )
-def test_an_answer_that_is_cut_is_reported(
+def test_a_truncated_answer_is_reported(
     reasons: tuple[str, ...], limit: str, note: str, generated: tuple[Path, list[str]]
 ) -> None:
     reply = reply_of(["SELECT 1"] * len(reasons), generated[0], "result", reasons, limit)
@@ -173,14 +171,14 @@ def test_an_answer_that_is_cut_is_reported(
     assert any(text in shown.getvalue() for text in ("cut", "truncated")) == bool(note)
 
 
-def test_one_answer_has_no_vote(generated: tuple[Path, list[str]]) -> None:
+def test_a_single_answer_has_no_vote(generated: tuple[Path, list[str]]) -> None:
     shown = io.StringIO()
     show(reply_of(["SELECT 1"], generated[0], "result"), False, shown)
     assert "vote" not in shown.getvalue()
 
 
-def test_questions_are_typed_with_line_editing(tmp_path: Path) -> None:
-    """On a terminal: arrows, completion of the database's names, what was asked before, and the end by Ctrl-D."""
+def test_the_prompt_supports_line_editing(tmp_path: Path) -> None:
+    """On a terminal: arrow keys, completion of database names, history, and Ctrl-D."""
     with closing(sqlite3.connect(tmp_path / "shop.sqlite")) as connection:
         connection.execute("CREATE TABLE customers(id INTEGER, city TEXT)")
     code = (
@@ -211,7 +209,7 @@ def test_questions_are_typed_with_line_editing(tmp_path: Path) -> None:
     assert "read ['How many customers', 'How many customers?', '']" in output.decode()
 
 
-def test_questions_are_read_until_an_empty_line(
+def test_piped_questions_end_at_an_empty_line(
     generated: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     db, questions = generated
@@ -226,7 +224,7 @@ def test_questions_are_read_until_an_empty_line(
     assert len(opened) == 1, "the model is loaded once"
 
 
-def test_questions_that_are_no_utf_8_are_read_all_the_same(
+def test_questions_with_invalid_utf_8_are_accepted(
     generated: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     db, questions = generated
@@ -244,7 +242,7 @@ def _counted(calls: list[object]) -> object:
 
 
 @pytest.mark.slow
-def test_a_dialogue_is_held_as_the_run_taught_it(
+def test_ask_uses_the_dialogue_settings_of_the_run(
     generated: tuple[Path, list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     db, questions = generated
@@ -261,7 +259,7 @@ def test_a_dialogue_is_held_as_the_run_taught_it(
     assert "<solution>" in shown
 
 
-def test_an_agent_s_tool_answers_a_question(generated: tuple[Path, list[str]]) -> None:
+def test_mcp_ask_tool_answers_a_question(generated: tuple[Path, list[str]]) -> None:
     db, questions = generated
     config = load_config(EvaluateConfig, None, [f"model.checkpoint={MODEL}", *QUICK])
 
@@ -299,7 +297,7 @@ def test_an_agent_s_tool_answers_a_question(generated: tuple[Path, list[str]]) -
         (["How many?", "evaluate.sample=3"], "the nearest is evaluate.samples"),
     ],
 )
-def test_what_cannot_be_asked_is_one_line(
+def test_invalid_arguments_are_reported_in_one_line(
     message: list[str], output: str, generated: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*command(generated[0]), *message]) == 2
@@ -309,7 +307,7 @@ def test_what_cannot_be_asked_is_one_line(
     assert output in shown
 
 
-def test_what_is_no_database_or_model_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_database_or_model_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(command(tmp_path / "none.sqlite", "How many?")) == 2
     assert "none.sqlite: no such file" in capsys.readouterr().err
     text = tmp_path / "text.sqlite"
@@ -339,7 +337,7 @@ def test_an_endpoint_answers(
     assert questions[0] in seen[0]["messages"][-1]["content"]
 
 
-def test_an_endpoint_s_cut_answer_is_reported_to_a_person_and_to_an_agent(
+def test_a_truncated_endpoint_answer_is_reported_by_ask_and_by_mcp(
     generated: tuple[Path, list[str]], chat_server: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
     db, questions = generated

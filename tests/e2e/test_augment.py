@@ -1,4 +1,4 @@
-"""Augmenting a set, end to end: rows, tables and corrections from a real server; what was there stays as it was."""
+"""Dataset augmentation with a real server: rows, tables and corrections; existing data are unchanged."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def arguments(tmp_path: Path) -> list[str]:
         path.parent.mkdir(parents=True)
         with closing(sqlite3.connect(path)) as connection:
             connection.executescript(script)
-    requests = [{"id": uid, "db_id": db_id, "question": f"<{uid}>", "sql": sql} for uid, db_id, sql in QUESTIONS]
-    (split / "questions.jsonl").write_text("".join(json.dumps(request) + "\n" for request in requests))
+    questions = [{"id": uid, "db_id": db_id, "question": f"<{uid}>", "sql": sql} for uid, db_id, sql in QUESTIONS]
+    (split / "questions.jsonl").write_text("".join(json.dumps(request) + "\n" for request in questions))
     return ["data.source=folder", f"data.dir={tmp_path}/data", f"augment.out={tmp_path}/out"]
 
 
@@ -61,7 +61,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """Digest every file, without the milliseconds that a gold took."""
+    """Return a digest of each file, ignoring gold execution times."""
     return {
         str(path.relative_to(folder)): hashlib.sha256(re.sub(rb'"ms": [0-9.]+', b"", path.read_bytes())).hexdigest()
         for path in sorted(folder.rglob("*"))
@@ -74,7 +74,7 @@ def run(path: Path, sql: str) -> list[tuple[Any, ...]]:
         return connection.execute(sql).fetchall()
 
 
-def test_rows_are_inserted_until_golds_return_some(
+def test_rows_are_inserted_until_golds_return_rows(
     arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = digests(tmp_path / "data")
@@ -104,22 +104,22 @@ def test_rows_are_inserted_until_golds_return_some(
     assert len(load_folder(out).examples) == 6
 
 
-def test_a_count_of_none_is_filled_where_that_is_asked_for(arguments: list[str], tmp_path: Path) -> None:
+def test_zero_counts_are_filled_if_configured(arguments: list[str], tmp_path: Path) -> None:
     assert main([*arguments, "augment.fill=trivial"]) == 0
     path = tmp_path / "out/databases/school/school.sqlite"
     assert run(path, {uid: sql for uid, _, sql in QUESTIONS}["none"]) == [(1,)]
 
 
-def test_tables_of_other_databases_change_no_gold(arguments: list[str], tmp_path: Path) -> None:
+def test_added_tables_keep_gold_results(arguments: list[str], tmp_path: Path) -> None:
     assert main([*arguments, "augment.distractors=5", "augment.distractor_rows=2"]) == 0
     out, data = tmp_path / "out", tmp_path / "data/train"
     school, shop = (out / f"databases/{name}/{name}.sqlite" for name in ("school", "shop"))
     names = "SELECT lower(name) FROM sqlite_master WHERE type = 'table' ORDER BY 1"
-    # STUDENT is not taken into the school, nor student into the shop: the name is there.
+    # Existing table names are not added: STUDENT to the school, student to the shop.
     assert run(school, names) == [("item",), ("pet",), ("sale",), ("student",)]
     assert run(shop, names) == [("item",), ("pet",), ("sale",), ("student",)]
     assert run(school, "SELECT count(*) FROM item") == [(2,)]
-    # The sale of an item that did not come along did not come either.
+    # A sale is omitted if its item was omitted.
     assert run(school, "SELECT item FROM sale") == [("a",)]
     assert run(school, "PRAGMA foreign_key_list(sale)")[0][2] == "item"
     assert run(shop, "PRAGMA foreign_key_list(pet)") == []
@@ -132,7 +132,7 @@ def test_tables_of_other_databases_change_no_gold(arguments: list[str], tmp_path
 
 
 class Model:
-    """Corrects one gold at the second try and never the other; writes rows, wrong ones first."""
+    """Corrects one gold on the second attempt and never the other; writes rows, wrong ones first."""
 
     def __init__(self, chat_server: ModuleType) -> None:
         self.said = chat_server.said
@@ -163,17 +163,17 @@ def with_model(arguments: list[str]) -> list[str]:
     ]  # fmt: skip
 
 
-def test_golds_that_fail_are_corrected_and_what_was_there_is_kept(
+def test_failing_golds_are_corrected_and_existing_rows_kept(
     with_model: list[str], tmp_path: Path, chat_server: ModuleType
 ) -> None:
     with chat_server.serving(Model(chat_server)) as (url, seen):
         assert main([*with_model, f"distill.base_url={url}"]) == 0
-        requests = len(seen)
-        assert requests == 2 + 2 + 2
-        # A second run asks nothing again, and makes the same.
+        count = len(seen)
+        assert count == 2 + 2 + 2
+        # A second run sends no requests and gives the same result.
         result = digests(tmp_path / "out")
         assert main([*with_model, f"distill.base_url={url}"]) == 0
-        assert len(seen) == requests
+        assert len(seen) == count
         assert digests(tmp_path / "out") == result
     questions = {line["id"]: line for line in lines(tmp_path / "out/questions.jsonl")}
     assert questions["fails"]["sql"] == "SELECT name FROM student"
@@ -181,16 +181,14 @@ def test_golds_that_fail_are_corrected_and_what_was_there_is_kept(
     dropped = {line["id"]: line for line in lines(tmp_path / "out/dropped.jsonl")}
     assert dropped["hopeless"]["reason"] == "gold fails: schema_error"
     assert dropped["hopeless"]["tried"].startswith("correct: ")
-    # The CHECK refuses the rows for "never", and a DELETE is no INSERT.
+    # The CHECK refuses the rows for "never", and a DELETE is not an INSERT.
     assert "never" in dropped
     assert dropped["never"]["tried"].startswith("fill: ")
     assert run(tmp_path / "out/databases/school/school.sqlite", "SELECT count(*) FROM student WHERE id < 3") == [(2,)]
 
 
-def test_an_answer_that_is_cut_corrects_inserts_and_rewords_nothing(
-    with_model: list[str], tmp_path: Path, chat_server: ModuleType
-) -> None:
-    """Each text would do as it is: the query only lacks its WHERE; the row, the wording and its SQL are whole."""
+def test_truncated_answers_are_ignored(with_model: list[str], tmp_path: Path, chat_server: ModuleType) -> None:
+    """Each text would be valid: the query only lacks its WHERE; row, wording and SQL are complete."""
 
     def script(_number: int, body: dict[str, Any]) -> Any:
         text = body["messages"][0]["content"]
@@ -203,9 +201,9 @@ def test_an_answer_that_is_cut_corrects_inserts_and_rewords_nothing(
     command = [*with_model, "augment.correct=1", "augment.fill_tries=1", "augment.reword=1"]
     with chat_server.serving(script) as (url, seen):
         assert main([*command, f"distill.base_url={url}"]) == 0
-        requests = len(seen)
+        count = len(seen)
         assert main([*command, f"distill.base_url={url}"]) == 0
-        assert len(seen) == requests, "cut answers are not requested again"
+        assert len(seen) == count, "truncated answers are not requested again"
     tried = {line["id"]: line["tried"] for line in lines(tmp_path / "out/dropped.jsonl") if "tried" in line}
     assert set(tried) >= {"fails", "hopeless"}
     assert all("the endpoint's answer is cut (length; distill.max_tokens=4096)" in reason for reason in tried.values())
@@ -216,7 +214,7 @@ def test_an_answer_that_is_cut_corrects_inserts_and_rewords_nothing(
 
 
 class Writer:
-    """Words two questions anew, one of them wrongly, and answers what it is asked as it stands there."""
+    """Rewords two questions, one of them incorrectly, and answers questions literally."""
 
     def __init__(self, chat_server: ModuleType) -> None:
         self.said = chat_server.said
@@ -231,16 +229,16 @@ class Writer:
         return self.said(f"```sql\n{next(sql for message, sql in requests.items() if message in text)}\n```")
 
 
-def test_questions_are_worded_anew_where_the_rows_stay(
+def test_questions_are_reworded_if_the_rows_stay_equal(
     arguments: list[str], tmp_path: Path, chat_server: ModuleType
 ) -> None:
-    output = [*arguments, "distill.model=m", "distill.key_env=''", "distill.retries=0", "augment.reword=1"]
+    command = [*arguments, "distill.model=m", "distill.key_env=''", "distill.retries=0", "augment.reword=1"]
     with chat_server.serving(Writer(chat_server)) as (url, seen):
-        assert main([*output, f"distill.base_url={url}"]) == 0
-        requests = len(seen)
-        assert requests == 2 + 2  # the golds that return rows, and their new wordings
-        assert main([*output, f"distill.base_url={url}"]) == 0
-        assert len(seen) == requests
+        assert main([*command, f"distill.base_url={url}"]) == 0
+        count = len(seen)
+        assert count == 2 + 2  # the golds that return rows, and their new wordings
+        assert main([*command, f"distill.base_url={url}"]) == 0
+        assert len(seen) == count
     [change] = [line for line in lines(tmp_path / "out/changes.jsonl") if line["step"] == "reword"]
     assert (change["id"], change["question"]) == ("all", "Who goes to this school?")
     questions = {line["id"]: line["question"] for line in lines(tmp_path / "out/questions.jsonl")}
@@ -249,7 +247,7 @@ def test_questions_are_worded_anew_where_the_rows_stay(
     assert json.loads((tmp_path / "out/counts.json").read_text())["questions reworded"] == 1
 
 
-def test_requests_are_bounded_over_runs_and_work_goes_on(
+def test_request_limit_holds_across_runs(
     with_model: list[str], tmp_path: Path, chat_server: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with chat_server.serving(Model(chat_server)) as (url, seen):
@@ -262,7 +260,7 @@ def test_requests_are_bounded_over_runs_and_work_goes_on(
     assert {line["id"] for line in lines(tmp_path / "out/questions.jsonl")} >= {"fails", "dog"}
 
 
-def test_a_killed_run_goes_on_from_the_databases_that_were_made(arguments: list[str], tmp_path: Path) -> None:
+def test_a_killed_run_resumes_from_finished_databases(arguments: list[str], tmp_path: Path) -> None:
     chosen = [*arguments, "augment.fill=empty", "augment.distractors=2"]
     assert main(chosen) == 0
     out = tmp_path / "out"
@@ -277,7 +275,7 @@ def test_a_killed_run_goes_on_from_the_databases_that_were_made(arguments: list[
     assert (out / "databases/school/school.sqlite").stat().st_mtime_ns == stamp
 
 
-def test_folders_and_numbers_that_cannot_be_used_are_named(
+def test_invalid_folders_and_numbers_are_reported(
     arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*arguments, f"augment.out={tmp_path}/data/train"]) == 2
@@ -290,7 +288,7 @@ def test_folders_and_numbers_that_cannot_be_used_are_named(
     assert "was begun with" in capsys.readouterr().err
 
 
-def test_what_is_written_about_columns_goes_with_the_copies(arguments: list[str], tmp_path: Path) -> None:
+def test_column_descriptions_are_copied_with_databases(arguments: list[str], tmp_path: Path) -> None:
     split = tmp_path / "data/train"
     written = split / "databases/school/database_description/student.csv"
     written.parent.mkdir()
@@ -303,23 +301,23 @@ def test_what_is_written_about_columns_goes_with_the_copies(arguments: list[str]
     assert read_descriptions(copies / "shop/shop.sqlite").of("item", "code") == "number of the item"
 
 
-def test_two_databases_of_one_name_are_refused(
+def test_duplicate_database_names_are_refused(
     arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for place, rows in (("north", "(1)"), ("south", "(1), (2)")):
         (tmp_path / "own" / place).mkdir(parents=True)
         with closing(sqlite3.connect(tmp_path / "own" / place / "shop.sqlite")) as connection:
             connection.executescript(f"CREATE TABLE t(x); INSERT INTO t VALUES {rows};")
-    requests = [{"question": f"In the {item}?", "sql": "SELECT x FROM t", "db_path": f"{item}/shop.sqlite"}
+    questions = [{"question": f"In the {item}?", "sql": "SELECT x FROM t", "db_path": f"{item}/shop.sqlite"}
              for item in ("north", "south")]  # fmt: skip
-    (tmp_path / "own/train.jsonl").write_text("".join(json.dumps(request) + "\n" for request in requests))
+    (tmp_path / "own/train.jsonl").write_text("".join(json.dumps(request) + "\n" for request in questions))
     assert main([*arguments, f"data.dir={tmp_path}/own"]) == 2
     assert "north/shop.sqlite" in (output := capsys.readouterr().err)
     assert "both have the name shop" in output
     assert not (tmp_path / "out").exists()
 
 
-def test_arctic_filters_are_at_the_end(arguments: list[str], tmp_path: Path) -> None:
+def test_arctic_filters_run_last(arguments: list[str], tmp_path: Path) -> None:
     assert main([*arguments, "filter.min_sql_characters=57"]) == 0
     remaining = {line["id"] for line in lines(tmp_path / "out/questions.jsonl")}
     assert remaining == {"sold"}
@@ -328,28 +326,28 @@ def test_arctic_filters_are_at_the_end(arguments: list[str], tmp_path: Path) -> 
     assert reasons["dog"] == "gold empty"
 
 
-def test_a_question_with_half_a_character_is_written(arguments: list[str], tmp_path: Path) -> None:
-    requests = tmp_path / "data/train/questions.jsonl"
-    requests.write_text(requests.read_text().replace("<all>", r"\ud83d all"))
+def test_a_question_with_a_lone_surrogate_is_written(arguments: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "data/train/questions.jsonl"
+    path.write_text(path.read_text().replace("<all>", r"\ud83d all"))
     assert main([*arguments, "augment.fill=empty"]) == 0
     assert {line["question"] for line in lines(tmp_path / "out/questions.jsonl")} >= {"? all"}
 
 
 @pytest.mark.parametrize("change", ["question", "gold", "rows"])
-def test_a_set_that_has_changed_is_refused(
+def test_a_changed_set_is_refused(
     change: str, arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*arguments, "augment.fill=empty"]) == 0
     capsys.readouterr()
     split = tmp_path / "data/train"
-    requests = split / "questions.jsonl"
+    questions = split / "questions.jsonl"
     if change == "rows":
         with closing(sqlite3.connect(split / "databases/shop/shop.sqlite")) as connection:
             connection.execute("DELETE FROM sale")
             connection.commit()
     else:
         old, new = {"question": ("<all>", "<each>"), "gold": ("age > 90", "age > 91")}[change]
-        requests.write_text(requests.read_text().replace(old, new))
+        questions.write_text(questions.read_text().replace(old, new))
     before = digests(tmp_path / "out")
     assert main([*arguments, "augment.fill=empty"]) == 2
     output = capsys.readouterr().err

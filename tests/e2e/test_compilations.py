@@ -1,4 +1,4 @@
-"""A run compiles its update and its decoding once for each bucket of lengths, not once for each step."""
+"""A run compiles its update and decoding once per length bucket, not once per step."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def compiled() -> Iterator[Counter[str]]:
 
 @pytest.fixture(scope="module")
 def arguments(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Return the command line of a small run from a checkpoint, `data.dir` first; `run.dir` is to be added."""
+    """Return the command line of a small run from a checkpoint, `data.dir` first; tests append `run.dir`."""
     folder = tmp_path_factory.mktemp("small")
     data = folder / "data"
     generate(data, SynthSpec(train_dbs=6, dev_dbs=2, unseen_dbs=2, train_questions=24, dev_questions=8))
@@ -56,8 +56,10 @@ def arguments(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 @pytest.mark.nightly
-def test_one_compilation_a_bucket(arguments: list[str], tmp_path: Path, compiled: Counter[str]) -> None:
-    """The quickstart's path in small: a checkpoint, more answers than are learned from, greedy on two splits."""
+def test_update_and_decoding_compile_once_per_bucket(
+    arguments: list[str], tmp_path: Path, compiled: Counter[str]
+) -> None:
+    """A small version of the quickstart: a checkpoint, more answers than are trained on, greedy on two splits."""
     data = Path(arguments[0].partition("=")[2])
     tokenizer = load_tokenizer(data / "tokenizer")
     lengths = {}
@@ -67,20 +69,20 @@ def test_one_compilation_a_bucket(arguments: list[str], tmp_path: Path, compiled
         lengths[split] = [len(prompt.token_ids) for prompt in prompts.prompts]
     buckets = {split: {bucket(length) for length in result} for split, result in lengths.items()}
     assert len(set(lengths["train"])) > 6
-    assert len(buckets["train"]) > 1, "all prompts fall into one bucket: the bound would say little"
+    assert len(buckets["train"]) > 1, "all prompts are in one bucket, so the limit is not tested"
 
     compiled.clear()
     assert main([*arguments, f"run.dir={tmp_path}/run"]) == 0
     sampled, greedy = len(buckets["train"]), len(buckets["dev"] | buckets["dev_unseen"])
     assert 1 <= compiled["update"] <= sampled
-    # A chunk's shapes are the bucket of the longest prompt and the size of the pool of prompts, which grows with it.
+    # A chunk's shapes are the bucket of the longest prompt and the size of the prompt pool, which grows with it.
     assert 2 <= compiled["decode_chunk"] <= 2 * sampled + 2 * greedy
     # A chunk of prompts is 1, 2 or 4 of a width, and its pool grows too.
     assert 2 <= compiled["prefill_chunk"] <= 3 * (2 * sampled + 2 * greedy)
-    # Nothing else is compiled step after step either: twice the steps compile what is left of the buckets, no more.
+    # Nothing else is compiled per step: twice the steps only compile the remaining buckets.
     before = compiled.copy()
     assert main([*arguments, f"run.dir={tmp_path}/longer", "grpo.steps=12"]) == 0
-    assert compiled["update"] - before["update"] <= sampled  # a run makes its update anew
+    assert compiled["update"] - before["update"] <= sampled  # each run creates its update again
     assert compiled["decode_chunk"] <= 2 * sampled + 2 * greedy
     per_step = {name: n - before[name] for name, n in compiled.items() if n - before[name] >= 12}
     assert per_step == {}, "these are compiled in every step"
@@ -88,10 +90,10 @@ def test_one_compilation_a_bucket(arguments: list[str], tmp_path: Path, compiled
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_exact", [True, pytest.param(False, marks=pytest.mark.nightly)])
-def test_exact_compares_with_the_engines_own_log_probabilities(
+def test_exact_sampler_deltas_use_engine_log_probabilities(
     is_exact: bool, arguments: list[str], tmp_path: Path, compiled: Counter[str]
 ) -> None:
-    """Two minibatches need the old policy's: they are scored again, or the scoring pass is left out."""
+    """Two minibatches need the old policy's log-probabilities: by a scoring pass or from the engine."""
     run = tmp_path / "run"
     of_two = ["grpo.minibatches=2", "grpo.steps=1", "data.evals=[dev]", "run.pad_to_max=true", f"run.dir={run}"]
     assert main([*arguments, *of_two, f"rollout.exact={str(is_exact).lower()}"]) == 0
@@ -104,10 +106,10 @@ def test_exact_compares_with_the_engines_own_log_probabilities(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("few", [True, pytest.param(False, marks=pytest.mark.nightly)])
-def test_padded_to_the_most_supervised_steps_and_held_out_loss_have_one_program_each(
+def test_full_padding_compiles_one_program_for_supervised_steps_and_one_for_held_out_loss(
     few: bool, arguments: list[str], tmp_path: Path, compiled: Counter[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Answers of several buckets, of which a run otherwise makes several programs."""
+    """Answers of several buckets, which otherwise need several programs."""
     taught = [
         *arguments, "sft.steps=8", "sft.databases=1", "sft.questions=2", "sft.held_out=0.2", "sft.eval_every=8",
         "sft.max_completion_tokens=96", "data.evals=[dev]", "run.display=plain",
@@ -122,14 +124,14 @@ def test_padded_to_the_most_supervised_steps_and_held_out_loss_have_one_program_
 
 
 @pytest.mark.slow
-def test_padded_to_the_most_evaluate_has_the_same_programs_for_all_its_parts(
+def test_full_padding_shares_programs_across_evaluation_parts(
     arguments: list[str], tmp_path: Path, compiled: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two parts of unlike prompts; what is answered is the same as with a program for each length."""
+    """Two parts with different prompts; answers equal those with one program per length."""
     monkeypatch.setattr("jaxrl_sql.inference.benchmark_evaluation._MOST_QUESTIONS", 8)
     values = dict(argument.split("=", 1) for argument in arguments)
     data, start = values["data.dir"], values["model.checkpoint"]
-    requests = [
+    command = [
         "--data", f"{data}/dev", "--model", start, "evaluate.sampling.max_new_tokens=12", "evaluate.max_num_seqs=8",
         "evaluate.limit=10", "data.max_prompt_tokens=320", "data.prompt=compact", "run.display=none",
     ]  # fmt: skip
@@ -138,7 +140,7 @@ def test_padded_to_the_most_evaluate_has_the_same_programs_for_all_its_parts(
         jax.clear_caches()
         compiled.clear()
         out = tmp_path / str(few)
-        assert evaluate_main([*requests, f"run.pad_to_max={str(few).lower()}", "--out", str(out)]) == 0
+        assert evaluate_main([*command, f"run.pad_to_max={str(few).lower()}", "--out", str(out)]) == 0
         programs.append({name: compiled[name] for name in ("prefill_chunk", "decode_chunk")})
         answers.append([json.loads(line)["sql"] for line in (out / "records.jsonl").read_text().splitlines()])
     assert answers[0] == answers[1]

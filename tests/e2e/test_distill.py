@@ -1,4 +1,4 @@
-"""Traces from a teacher, end to end: a real server that is right, wrong, slow or broken, and SQL that is run."""
+"""Distillation with a real teacher server (right, wrong, slow or failing) and SQL that is executed."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     with closing(sqlite3.connect(database)) as connection:
         connection.executescript("CREATE TABLE t(x); INSERT INTO t VALUES (1), (2);")
     names = ("right", "beside", "wrong", "mute", "fails", "busy", "down", "slow", "late")
-    requests = [{"id": name, "db_id": "a", "question": f"<{name}>", "sql": GOLD} for name in names]
-    requests.append({"id": "bad gold", "db_id": "a", "question": "<bad>", "sql": "SELECT y FROM t"})
-    (split / "questions.jsonl").write_text("".join(json.dumps(request) + "\n" for request in requests))
+    questions = [{"id": name, "db_id": "a", "question": f"<{name}>", "sql": GOLD} for name in names]
+    questions.append({"id": "bad gold", "db_id": "a", "question": "<bad>", "sql": "SELECT y FROM t"})
+    (split / "questions.jsonl").write_text("".join(json.dumps(request) + "\n" for request in questions))
     return [
         "data.source=folder", f"data.dir={tmp_path}/data", "recipe=arctic", f"distill.out={tmp_path}/out",
         "distill.model=teacher", "distill.key_env=TEACHER_KEY", "distill.wait_s=0.01", "distill.retries=2",
@@ -50,7 +50,7 @@ def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 class Teacher:
-    """Answers by the name in the question, and counts how often each was asked."""
+    """Answers by the name in the question, and counts requests per name."""
 
     def __init__(self, chat_server: ModuleType) -> None:
         self.said, self.times, self.lock, self.is_well = chat_server.said, Counter[str](), threading.Lock(), False
@@ -72,7 +72,7 @@ class Teacher:
         if name == "slow":
             if time_asked > 1:
                 self.is_slow_again.set()
-            self.is_slow_again.wait(120)  # the first request ends when its client has asked again
+            self.is_slow_again.wait(120)  # the first request ends when its client has sent the next
         sql = {"wrong": "SELECT 7", "fails": "SELECT z FROM t"}.get(name, "SELECT x FROM t")
         if name == "late" and time_asked == 1:
             sql = "SELECT 8"
@@ -84,7 +84,7 @@ class Teacher:
 
 
 @pytest.mark.parametrize("recipe", ["arctic", "sql_r1", "think2sql"])
-def test_a_thought_that_the_server_s_prompt_opened_is_a_trace(arguments: list[str], recipe: str) -> None:
+def test_a_thought_opened_by_the_server_prompt_is_kept(arguments: list[str], recipe: str) -> None:
     config = load_config(TrainConfig, SMALL, [*arguments[:2], f"recipe={recipe}"])
     (example, *_) = split_questions(config.data, "train", 0, None).examples
     result = find_recipe(recipe)
@@ -98,7 +98,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def test_right_answers_are_kept_and_the_others_are_told(
+def test_right_answers_are_kept_and_the_rest_counted(
     arguments: list[str], chat_server: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     teacher, out = Teacher(chat_server), tmp_path / "out"
@@ -120,14 +120,14 @@ def test_right_answers_are_kept_and_the_others_are_told(
         }  # fmt: skip
         counts = json.loads((out / "counts.json").read_text())
         assert (counts["traces"], counts["rejected"], counts["requests"]) == (5, 5, len(seen))
-        assert {one["key"] for one in seen} == {f"Bearer {KEY}"}
+        assert {request["key"] for request in seen} == {f"Bearer {KEY}"}
 
         teacher.times.clear()
         teacher.is_well = True
         assert main(command) == 0
-        assert dict(teacher.times) == {"down": 1}, "a second run asks only what had no answer"
-        assert [one["id"] for one in lines(out / "traces.jsonl")][-1] == "late"
-        assert "down" in {one["id"] for one in lines(out / "traces.jsonl")}
+        assert dict(teacher.times) == {"down": 1}, "a second run only requests missing answers"
+        assert [trace["id"] for trace in lines(out / "traces.jsonl")][-1] == "late"
+        assert "down" in {trace["id"] for trace in lines(out / "traces.jsonl")}
         assert main([*command, "executor.vm_steps=1000"]) == 2
     captured = capsys.readouterr()
     everything = captured.out + captured.err + "".join(path.read_text() for path in out.iterdir())
@@ -135,10 +135,10 @@ def test_right_answers_are_kept_and_the_others_are_told(
     assert "was begun with executor.vm_steps=300000000, not 1000" in captured.err
 
 
-def test_right_answers_that_are_cut_are_not_taught(
+def test_truncated_right_answers_are_not_kept(
     arguments: list[str], chat_server: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A wrong answer that is cut stays wrong, and is counted."""
+    """A truncated wrong answer stays wrong and is counted."""
     out, reasons = tmp_path / "out", {"right": "length", "beside": "content_filter", "wrong": "length"}
     teacher = Teacher(chat_server)
     teacher.is_well = True
@@ -167,7 +167,7 @@ def test_right_answers_that_are_cut_are_not_taught(
     assert warning in capsys.readouterr().out
 
 
-def test_what_was_spent_is_told_and_bounded_over_runs(
+def test_spending_is_reported_and_limited_across_runs(
     arguments: list[str], chat_server: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     teacher, out = Teacher(chat_server), tmp_path / "out"
@@ -180,7 +180,7 @@ def test_what_was_spent_is_told_and_bounded_over_runs(
         assert main([*command, "distill.max_cost=1"]) == 0
         first = len(seen)
         assert main([*command, "distill.max_cost=1"]) == 0
-        assert first == len(seen) == 1, "the first answer costs more than is allowed"
+        assert first == len(seen) == 1, "the first answer exceeds the budget"
         assert "distill.max_cost=1.0 is reached; a larger number continues" in capsys.readouterr().out
         assert main(command) == 0
     records = lines(out / "answers.jsonl")[1:]
@@ -192,7 +192,7 @@ def test_what_was_spent_is_told_and_bounded_over_runs(
     assert "question 9/9 requests 9 tokens read" in capsys.readouterr().out
 
 
-def test_the_budget_holds_over_runs(
+def test_token_budget_holds_across_runs(
     arguments: list[str], chat_server: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     teacher, out = Teacher(chat_server), tmp_path / "out"
@@ -220,7 +220,7 @@ def test_the_budget_holds_over_runs(
         (["distill.wanted=3"], "ask at least as often"),
     ],
 )
-def test_what_cannot_work_is_one_line(
+def test_invalid_settings_are_reported_in_one_line(
     overrides: list[str], message: str, arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*arguments, "distill.base_url=http://127.0.0.1:9", *overrides]) == 2
@@ -229,7 +229,7 @@ def test_what_cannot_work_is_one_line(
     assert error.count("\n") == 1
 
 
-def test_a_key_that_is_refused_stops_at_once(
+def test_a_rejected_key_stops_the_command(
     arguments: list[str], chat_server: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with chat_server.serving(lambda _, __: (401, {}, "who are you?")) as (url, seen):
@@ -238,7 +238,7 @@ def test_a_key_that_is_refused_stops_at_once(
     assert "HTTP 401 who are you?" in capsys.readouterr().err
 
 
-def test_a_teacher_that_never_answers_is_told_with_its_reason(
+def test_a_failing_teacher_is_reported_with_its_reason(
     arguments: list[str], chat_server: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with chat_server.serving(lambda _, __: (500, {}, "out of order")) as (url, _):
@@ -247,7 +247,7 @@ def test_a_teacher_that_never_answers_is_told_with_its_reason(
     assert re.search(r"not answered: 9, of which 9 because of: .*out of order", output), output
 
 
-def test_a_full_disk_is_one_line_and_the_command_goes_on(
+def test_a_full_disk_is_reported_and_the_command_resumes(
     arguments: list[str], chat_server: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     teacher, out = Teacher(chat_server), tmp_path / "out"
@@ -266,10 +266,10 @@ def test_a_full_disk_is_one_line_and_the_command_goes_on(
         assert remaining > 0
         lost = len(seen) - remaining
         assert main(command) == 0
-        assert len(seen) - lost == 9, "what was kept is not asked again"
+        assert len(seen) - lost == 9, "stored answers are not requested again"
 
 
-def test_questions_that_have_changed_are_asked_again_and_no_others(
+def test_only_changed_questions_are_requested_again(
     arguments: list[str], chat_server: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     teacher, split = Teacher(chat_server), tmp_path / "data/train"

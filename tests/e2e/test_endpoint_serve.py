@@ -1,8 +1,8 @@
-"""What asks an endpoint asks our own server: a small model that was taught what a script answers, in its place.
+"""Commands that use an endpoint work with our own server, which serves a small model trained on scripted answers.
 
-Each command is first answered by a script, whose dialogues a small model then learns by heart. Served by `jaxrl-sql
-serve` it has to bring the same command to the same end: messages, several turns, token limits and ends of answers are
-the server's then.
+Each command is first answered by a script. A small model then memorises these dialogues. Served by `jaxrl-sql
+serve`, it must lead the same command to the same result. Messages, turns, token limits and ends of answers are
+then handled by the server.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ FIRST, SECOND = f"```sql\n{GOLD}\n```", f"```sql\n{WRONG}\n```"
 TEMPLATE = "{% block user %}\n{{ schema }}\nQuestion: {{ question }}\n{% endblock %}\n"
 LIMITS = ["executor.vm_steps=100000", "executor.timeout_ms=60000"]
 
-# What a question is answered with, turn by turn; a list has answers of which each is as good.
+# The answers to a question, turn by turn; a list has equivalent answers.
 T = "<think>so</think>\n"
 TURNS: dict[str, list[list[str]]] = {
     "Who is old?": [[f"{T}<sql>SELECT age FROM singer</sql>"], [f"{T}<solution>{GOLD}</solution>"]],
@@ -56,7 +56,7 @@ TURNS: dict[str, list[list[str]]] = {
 
 
 class Script:
-    """Answers by the question and the turn; of several answers one after another. Judges find GOLD the better."""
+    """Answers by question and turn, cycling through several answers. Judges prefer GOLD."""
 
     def __init__(self, chat_server: ModuleType) -> None:
         self.said, self.dialogues, self.asked = chat_server.said, list[Dialogue](), 0
@@ -80,7 +80,7 @@ class Script:
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with a database, a set of questions for each command, and a short template."""
+    """Return a folder with a database, one question set per command, and a short template."""
     folder = tmp_path_factory.mktemp("served")
     (folder / "short.jinja").write_text(TEMPLATE)
     questions = list(TURNS)
@@ -96,7 +96,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def commands(root: Path, out: Path, url: str) -> dict[str, Callable[[], int]]:
-    """Return the commands that ask an endpoint, each in a folder of its own."""
+    """Return the commands that use an endpoint, each with its own folder."""
     data, short = root / "data", f"data.chat.template={root / 'short.jinja'}"
     result = [short, f"data.dir={data}", "data.source=folder", "data.train=train", "data.evals=[dev]", *LIMITS]
     result += ["run.display=plain", "--endpoint", url]
@@ -129,14 +129,14 @@ def commands(root: Path, out: Path, url: str) -> dict[str, Callable[[], int]]:
 
 
 def agent(root: Path, url: str) -> str:
-    """Return the SQL that an agent gets, whose tool asks the endpoint."""
+    """Return the SQL that an agent gets from the `ask` tool, which uses the endpoint."""
     import mcp
 
-    message = ["--db", str(root / "data/turns/databases/pop/pop.sqlite"), "--model", "taught", "--endpoint", url]
-    message += ["--recipe", "skyrl_sql", "evaluate.sampling.turns=3", f"data.chat.template={root / 'short.jinja'}"]
+    options = ["--db", str(root / "data/turns/databases/pop/pop.sqlite"), "--model", "taught", "--endpoint", url]
+    options += ["--recipe", "skyrl_sql", "evaluate.sampling.turns=3", f"data.chat.template={root / 'short.jinja'}"]
     server = mcp.StdioServerParameters(
         command=sys.executable,
-        args=["-m", "jaxrl_sql", "mcp", *message, "evaluate.sampling.max_new_tokens=96"],
+        args=["-m", "jaxrl_sql", "mcp", *options, "evaluate.sampling.max_new_tokens=96"],
         env={**os.environ},
     )
 
@@ -149,13 +149,13 @@ def agent(root: Path, url: str) -> str:
     return anyio.run(ask)
 
 
-def found(out: Path, output: str) -> dict[str, Any]:
-    """Return what the commands have left, apart from what a model's chance decides."""
+def results(out: Path, output: str) -> dict[str, Any]:
+    """Return the results of the commands, without values that depend on sampling."""
     records = {line["id"]: line for line in lines(out / "evaluate/records.jsonl")}
     traces = [(item["id"], item["reasoning"], item["sql"]) for item in lines(out / "distill/traces.jsonl")]
     return {
-        "answers": {name: one["answer"] for name, one in records.items()},
-        "status": {name: one["status"] for name, one in records.items()},
+        "answers": {name: record["answer"] for name, record in records.items()},
+        "status": {name: record["status"] for name, record in records.items()},
         "accuracy": json.loads((out / "evaluate/metrics.json").read_text())["accuracy"],
         "asked": output.splitlines()[0],
         "traces": traces,
@@ -169,30 +169,30 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def run(root: Path, out: Path, url: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    """Run the commands and return what they left."""
+    """Run the commands and return their results."""
     output = ""
     for name, command in commands(root, out, url).items():
         assert command() == 0, name
         output = capsys.readouterr().out if name == "ask" else output
         capsys.readouterr()
-    return found(out, output) | {"agent": agent(root, url)}
+    return results(out, output) | {"agent": agent(root, url)}
 
 
 def teach(folder: Path, dialogues: Sequence[Dialogue]) -> None:
-    """Write a model of two layers that has learned by heart what follows the messages of each dialogue."""
+    """Write a two-layer model that has memorised the reply to the messages of each dialogue."""
     config, params = load_checkpoint(START)
     config = dataclasses.replace(config, n_layers=2)
     params = {**params, "layers": jax.tree.map(lambda weight: weight[:2], params["layers"])}
     tokenizer = load_tokenizer(START)
     pairs = [
         (
-            tokenizer.encode(tokenizer.apply_chat_template(output, tokenize=False, add_generation_prompt=True)),
+            tokenizer.encode(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)),
             [*tokenizer.encode(text), tokenizer.eos_token_id],
         )
-        for output, text in dialogues
+        for messages, text in dialogues
     ]
     pairs.sort(key=lambda pair: len(pair[0]))
-    # The judge's long prompts apart, so that the others are not padded to them.
+    # The judge's long prompts are separate, so that the others are not padded to them.
     batches = [lesson(part) for part in (pairs[:-2], pairs[-2:])]
 
     def loss(params: Any) -> tuple[jax.Array, jax.Array]:
@@ -214,23 +214,23 @@ def teach(folder: Path, dialogues: Sequence[Dialogue]) -> None:
     state = optimizer.init(params)
     for _ in range(400):
         better, state, (value, unsure) = step(params, state)
-        if unsure <= 2:  # where two answers to one question part
+        if unsure <= 2:  # where two answers to one question diverge
             break
         params = better
     else:
-        pytest.fail(f"the model did not learn what it was shown: {value}, {unsure} tokens are not sure")
+        pytest.fail(f"the model did not learn the dialogues: {value}, {unsure} tokens are not sure")
     save_checkpoint(folder, config, params, tokenizer, source=START)
 
 
 def lesson(pairs: Sequence[tuple[list[int], list[int]]]) -> tuple[jax.Array, jax.Array, tuple[np.ndarray, np.ndarray]]:
-    """Return prompts and answers as tokens [N,T] with lengths [N], and where what is learned is predicted."""
+    """Return prompts and answers as tokens [N,T] with lengths [N], and the positions of the learned predictions."""
     rows = [(*prompt, *answer) for prompt, answer in pairs]
     tokens, lengths = pad_tokens(rows, max(map(len, rows)))
     at = [(i, t) for i, (prompt, _) in enumerate(pairs) for t in range(len(prompt) - 1, len(rows[i]) - 1)]
     return jnp.asarray(tokens), jnp.asarray(lengths), tuple(np.array(at).T)
 
 
-UNSURE = 0.2  # a token of less than 82 %
+UNSURE = 0.2  # a token with a probability under 82 %
 
 
 @contextmanager
@@ -249,7 +249,7 @@ def serving(model: Path) -> Iterator[str]:
             process.wait(300)
 
 
-def test_every_command_comes_to_the_same_end_with_our_own_server(
+def test_commands_give_equal_results_with_our_server(
     root: Path,
     tmp_path: Path,
     chat_server: ModuleType,

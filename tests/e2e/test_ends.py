@@ -1,4 +1,4 @@
-"""A run's engine, supervised answers and exported model end with the same tokens; nothing is compiled for it."""
+"""Engine, supervised answers and exported model of a run use the same end tokens; nothing is compiled."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart_start"
 
 @pytest.fixture
 def start(tmp_path: Path) -> Path:
-    """Return a small model whose files declare three ends of an answer."""
+    """Return a small model whose files declare three end tokens."""
     folder = shutil.copytree(QUICKSTART, tmp_path / "start")
     for name, ends in (("generation_config.json", [5, 2]), ("config.json", 9)):
         fields = json.loads((folder / name).read_text())
@@ -31,7 +31,7 @@ def start(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_run_ends_answers_as_its_model_declares_and_exports_it(
+def test_a_run_uses_and_exports_the_end_tokens_of_its_model(
     start: Path, arguments: Callable[..., list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"
@@ -48,9 +48,9 @@ def test_a_run_ends_answers_as_its_model_declares_and_exports_it(
         assert set(engine.vocabulary.end_tokens) == ends  # type: ignore[union-attr]
         model = export_model(s, *make_params(s))
     declared = json.loads((model / "generation_config.json").read_text())["eos_token_id"]
-    assert (declared[:2], set(declared)) == ([5, 2], ends), "what the base declares is first, and nothing is lost"
-    requests = yaml.safe_load((model / "jaxrl_sql.yaml").read_text())
-    assert requests["data"]["tokenizer"]["eos_token"] == s.config.data.tokenizer.eos_token
+    assert (declared[:2], set(declared)) == ([5, 2], ends), "the base's end tokens come first, and none is lost"
+    settings = yaml.safe_load((model / "jaxrl_sql.yaml").read_text())
+    assert settings["data"]["tokenizer"]["eos_token"] == s.config.data.tokenizer.eos_token
     shutil.rmtree(start)
     pytest.importorskip("gguf")
     assert export([str(run), "--out", str(tmp_path / "out"), "--gguf", "f16"]) == 0

@@ -1,4 +1,4 @@
-"""Questions on PostgreSQL, MariaDB and DuckDB: judged, trained on and asked there, in their own dialects."""
+"""Questions on PostgreSQL, MariaDB and DuckDB: scoring, training and inference in their own dialects."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ VERSION = {"duckdb": "SELECT version()", "postgresql": "SHOW server_version", "m
 
 
 class Copies(NamedTuple):
-    """A set, the folder of its copies by dialect, and how servers' databases are reached."""
+    """A dataset, the folder of its copies per dialect, and the connection settings of servers."""
 
     data: Path
     folders: Mapping[str, Path]
@@ -71,13 +71,13 @@ def copies(start_server: Callable[[str, str], Server], tmp_path_factory: pytest.
 
 @pytest.fixture(autouse=True)
 def _passwords(copies: Copies, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the engines' own variables hold the readers' passwords, which no copy's questions do."""
+    """Set the readers' passwords in the engines' environment variables; the copies' questions contain none."""
     for dialect, variable in (("postgresql", "PGPASSWORD"), ("mysql", "MYSQL_PWD")):
         monkeypatch.setenv(variable, urlsplit(copies.servers[dialect].reader).password or "")
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_a_copys_questions_are_judged_on_its_engine(dialect: str, copies: Copies, tmp_path: Path) -> None:
+def test_questions_of_a_copy_are_judged_on_its_engine(dialect: str, copies: Copies, tmp_path: Path) -> None:
     examples = copies.examples(dialect)
     assert len(examples) > 20
     assert {example.dialect for example in examples} == {dialect}
@@ -88,7 +88,7 @@ def test_a_copys_questions_are_judged_on_its_engine(dialect: str, copies: Copies
     lines = [{"id": item.uid, "sql": VERSION[dialect] if i == 0 else item.gold_sql} for i, item in enumerate(examples)]
     predictions = tmp_path / "predictions.jsonl"
     predictions.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    requests = [
+    command = [
         "--data",
         str(copies.folders[dialect]),
         "--predictions",
@@ -98,17 +98,17 @@ def test_a_copys_questions_are_judged_on_its_engine(dialect: str, copies: Copies
         "--out",
         str(tmp_path / "out"),
     ]
-    assert evaluate([*requests, "--out", str(tmp_path / "out"), "run.display=none"]) == 0
+    assert evaluate([*command, "--out", str(tmp_path / "out"), "run.display=none"]) == 0
     records = [json.loads(line) for line in next(tmp_path.glob("out/**/records.jsonl")).read_text().splitlines()]
     by_id = {record["id"]: record for record in records}
     first = by_id.pop(examples[0].uid)
     assert first["scores"]["bird"] == 0.0
-    assert first["status"] == ("ok" if dialect != "postgresql" else first["status"])  # SHOW is no query to be judged
+    assert first["status"] == ("ok" if dialect != "postgresql" else first["status"])  # SHOW is not scored
     assert {entry["scores"]["bird"] for entry in by_id.values()} == {1.0}
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_a_stand_in_shows_the_engines_names_and_types(dialect: str, copies: Copies) -> None:
+def test_a_sqlite_replica_has_the_names_and_types_of_the_engine(dialect: str, copies: Copies) -> None:
     item = copies.examples(dialect)[0]
     entry = json.loads((copies.folders[dialect] / "manifest.json").read_text())["databases"][item.db_id]
     shown = {table.name: {c.name: c.type for c in table.columns} for table in read_schema(item.db_path).tables}
@@ -125,7 +125,7 @@ def test_a_stand_in_shows_the_engines_names_and_types(dialect: str, copies: Copi
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_a_dialogue_looks_around_on_its_engine(dialect: str, copies: Copies) -> None:
+def test_dialogue_queries_run_on_the_engine(dialect: str, copies: Copies) -> None:
     item = copies.examples(dialect)[0]
     table = read_schema(item.db_path).tables[0].name
     turns = RECIPES["skyrl_sql"].turns
@@ -144,16 +144,16 @@ def test_a_dialogue_looks_around_on_its_engine(dialect: str, copies: Copies) -> 
         assert "sqlite" not in observed("SELECT sqlite_version()").replace("sqlite_version", "")
 
 
-def test_a_question_becomes_the_copys_where_its_gold_is_kept(copies: Copies) -> None:
+def test_questions_move_to_the_copy_if_their_gold_is_kept(copies: Copies) -> None:
     source = load_benchmark(copies.data / "train").examples
     there = {dialect: copies.examples(dialect) for dialect in ("postgresql", "duckdb")}
     change = InDialects({"sqlite": 0.3, "mysql": 0.2, "postgresql": 0.3, "duckdb": 0.2}, there)
     changed = [*map(change, source)]
     assert [element.uid for element in changed] == [entry.uid for entry in source]
-    assert {one.dialect for one in changed} == {"sqlite", *DIALECTS}
+    assert {example.dialect for example in changed} == {"sqlite", *DIALECTS}
     for before, after in zip(source, changed, strict=True):
         if after.dialect in there:
-            remaining = {one.uid: one for one in there[after.dialect]}[before.uid]
+            remaining = {example.uid: example for example in there[after.dialect]}[before.uid]
             assert (after.gold_sql, after.engine_url, after.reasoning) == (
                 remaining.gold_sql,
                 remaining.engine_url,
@@ -171,7 +171,7 @@ def test_a_question_becomes_the_copys_where_its_gold_is_kept(copies: Copies) -> 
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_a_question_is_written_and_read_again_without_a_password(dialect: str, copies: Copies) -> None:
+def test_questions_are_written_without_passwords(dialect: str, copies: Copies) -> None:
     item = copies.examples(dialect)[0]
     line = plain_record(item)
     written = json.loads((copies.folders[dialect] / "questions.jsonl").read_text().splitlines()[0])
@@ -179,22 +179,22 @@ def test_a_question_is_written_and_read_again_without_a_password(dialect: str, c
     assert open_url(line["db"]) == item.engine_url
 
 
-def test_shots_of_another_engine_are_not_shown(copies: Copies) -> None:
+def test_examples_of_another_engine_are_not_in_the_prompt(copies: Copies) -> None:
     mixed = [
         *copies.examples("duckdb"),
         *copies.examples("postgresql"),
         *load_benchmark(copies.data / "train").examples,
     ]
-    requests = copies.examples("postgresql")[0]
-    shown = Shots(mixed, 40).choose(requests)
+    example = copies.examples("postgresql")[0]
+    shown = Shots(mixed, 40).choose(example)
     assert {item.dialect for item in shown} == {"postgresql"}
     assert {"duckdb:" in entry.engine_url for entry in shown} == {False}
     assert any(element.engine_url for element in shown)
-    assert any(not one.engine_url for one in shown)
+    assert any(not example.engine_url for example in shown)
 
 
 @pytest.mark.slow
-def test_a_run_trains_on_all_engines(copies: Copies, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_training_uses_all_engines(copies: Copies, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
     places = [f"executor.databases.{dialect}={copies.folders[dialect]}" for dialect in DIALECTS]
     shares = "data.dialects={sqlite: 0.25, mysql: 0.25, postgresql: 0.25, duckdb: 0.25}"
@@ -213,15 +213,15 @@ def test_a_run_trains_on_all_engines(copies: Copies, tmp_path: Path, capsys: pyt
         "rollout.max_num_seqs=16",
         "run.samples_per_step=99",
     ]
-    message = [*fixed, *model, *sizes, shares, *places, f"run.dir={run}", "run.display=plain", "run.pad_to_max=true"]
-    assert train(message) == 0
+    command = [*fixed, *model, *sizes, shares, *places, f"run.dir={run}", "run.display=plain", "run.pad_to_max=true"]
+    assert train(command) == 0
     captured = capsys.readouterr()
     assert "in PostgreSQL" in captured.out + captured.err
     samples = [json.loads(line) for line in (run / "samples.jsonl").read_text().splitlines()]
     ran = {
         (sample["dialect"], sample["status"]) for sample in samples if sample["phase"] == "grpo" and "dialect" in sample
     }
-    # What a policy writes runs or not; that it was let in, and judged on each engine, does not depend on that.
+    # Whether a policy's SQL runs is random; access and scoring on each engine are not.
     assert {dialect for dialect, _ in ran} == {*DIALECTS}
     assert "db_error" not in {status for _, status in ran}
     assert "ok" in {status for _, status in ran}
@@ -230,7 +230,7 @@ def test_a_run_trains_on_all_engines(copies: Copies, tmp_path: Path, capsys: pyt
     remaining = [gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes() for file in files]
     assert passwords
     assert not any(word.encode() in text for word in passwords for text in remaining)
-    # What `view` shows of it: each answer is judged again where it ran.
+    # Output of `view`: each answer is judged again on its engine.
     groups = [group for chunk in chunks(open_result_folder(run)) for group in read_chunk(chunk).groups]
     with make_executor(ExecutorConfig()) as executor:
         judge = Judge(executor, 1000, 600.0)
@@ -241,7 +241,7 @@ def test_a_run_trains_on_all_engines(copies: Copies, tmp_path: Path, capsys: pyt
     assert all(answer["verdict"]["results"]["gold"].keys() >= {"columns"} for _, answer in answers)
 
 
-def test_a_server_answers_questions_of_its_own(
+def test_ask_works_on_a_server(
     copies: Copies, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     item = copies.examples("postgresql")[0]
@@ -268,7 +268,7 @@ def test_a_server_answers_questions_of_its_own(
 
 
 @pytest.mark.parametrize("dialect", ["postgresql", "mysql"])
-def test_questions_are_made_on_a_server(dialect: str, copies: Copies, tmp_path: Path) -> None:
+def test_questions_are_generated_on_a_server(dialect: str, copies: Copies, tmp_path: Path) -> None:
     item = copies.examples(dialect)[0]
     out = tmp_path / "made"
     assert synth(["--db", item.engine_url, "--out", str(out), "--n", "12"]) == 0
@@ -289,7 +289,7 @@ def test_questions_are_made_on_a_server(dialect: str, copies: Copies, tmp_path: 
         (["data.dialects={sqlite: 0.5, duckdb: 0.5}", "executor.databases.duckdb=MYSQL"], "asks for mysql"),
     ],
 )  # fmt: skip
-def test_dialects_without_a_place_are_refused(
+def test_invalid_dialect_settings_are_refused(
     message: list[str], output: str, copies: Copies, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     places = {"DATA": str(copies.data), "MYSQL": str(copies.folders["mysql"])}

@@ -1,4 +1,4 @@
-"""The command that judges, from end to end: predictions without jax, and folders that are judged again or compared."""
+"""The evaluate command with predictions: scoring without jax, scoring again, and comparisons."""
 
 from __future__ import annotations
 
@@ -66,12 +66,14 @@ def numbers(out: Path) -> dict[str, float]:
 
 
 def judge(folder: Path, predictions: Path, out: Path, *more: str) -> int:
-    """Judge predictions, which are for the most part golds here: that they are meant is said by the field's name."""
+    """Judge predictions, most of them golds; `--field` confirms that this is intended."""
     files = ["--predictions", str(predictions), "--field", "sql", "--out", str(out)]
     return main(["--data", str(folder), *files, *LIMITS, *more])
 
 
-def test_golds_are_right_without_jax(data: Path, golds: dict[str, str | None], write: Write, tmp_path: Path) -> None:
+def test_golds_score_full_accuracy_without_jax(
+    data: Path, golds: dict[str, str | None], write: Write, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     files = ["--predictions", str(write(golds)), "--field", "sql", "--out", str(out)]
     command = ["--data", str(data), "--split", "dev", *files, *LIMITS]
@@ -99,14 +101,14 @@ def test_golds_are_right_without_jax(data: Path, golds: dict[str, str | None], w
 @pytest.mark.parametrize(
     "name", ["generated_sql", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("model_output", "query"))]
 )
-def test_golds_are_scored_for_nobody(
+def test_files_with_golds_in_the_sql_field_are_refused(
     name: str, data: Path, golds: dict[str, str | None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Both commands refuse a file with the gold in `sql` and the answer elsewhere, in the same words."""
+    """Both commands refuse a file with golds in `sql` and answers in another field, with the same message."""
     root, path, out = data / "dev/databases", tmp_path / "p.jsonl", tmp_path / "out"
     begun = ["--data", str(data / "dev"), "--predictions", str(path), *LIMITS, "--out", str(out)]
     score = ["score", "--pred", str(path), "--gold", str(data / "dev/questions.jsonl"), "--db-root", str(root)]
-    for answer, output in (("SELECT 1", f"hold different SQL in sql and {name}"), ("I give up", "are the golds")):
+    for answer, error in (("SELECT 1", f"hold different SQL in sql and {name}"), ("I give up", "are the golds")):
         entries = [{"id": uid, "sql": sql, name: answer} for uid, sql in golds.items()]
         path.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
         assert main(begun) == 2
@@ -114,7 +116,7 @@ def test_golds_are_scored_for_nobody(
         assert cli.main(score) == 2
         assert capsys.readouterr().err.partition(": ")[2] == ours.partition(": ")[2]
         assert f"{path}: 10 of 10" in ours
-        assert output in ours
+        assert error in ours
         assert "--field NAME" in ours
         assert f"of the fields id, sql, {name}" in ours
     assert not out.exists()
@@ -126,7 +128,7 @@ def test_golds_are_scored_for_nobody(
 
 @pytest.fixture
 def hurt(data: Path, tmp_path: Path) -> Path:
-    """Return a set with a gold that does not end and one that fails."""
+    """Return a set with a gold that does not terminate and a gold that fails."""
     folder = tmp_path / "hurt"
     shutil.copytree(data / "dev", folder)
     questions = lines(folder / "questions.jsonl")
@@ -135,7 +137,9 @@ def hurt(data: Path, tmp_path: Path) -> Path:
     return folder
 
 
-def test_what_fails_is_told_apart(hurt: Path, golds: dict[str, str | None], write: Write, tmp_path: Path) -> None:
+def test_failed_golds_and_predictions_are_counted_separately(
+    hurt: Path, golds: dict[str, str | None], write: Write, tmp_path: Path
+) -> None:
     ids = list(golds)
     sqls = {**golds, ids[2]: ENDLESS, ids[3]: "SELECT", ids[4]: None, ids[5]: "SELECT nothing_there"}
     out = tmp_path / "out"
@@ -146,15 +150,15 @@ def test_what_fails_is_told_apart(hurt: Path, golds: dict[str, str | None], writ
     assert result["status/timeout"] == result["status/syntax_error"] == result["status/no_sql"] == 1
     assert result["status/schema_error"] == 1
     assert result["status/ok"] == 6
-    assert (result["bird"], result["bird/count"]) == (0.5, 8)  # two golds say nothing
-    assert result["accuracy"] == 0.4  # as the leaderboard counts
+    assert (result["bird"], result["bird/count"]) == (0.5, 8)  # two golds have no result
+    assert result["accuracy"] == 0.4  # the leaderboard's count
     records = {line["id"]: line for line in lines(out / "records.jsonl")}
     assert records[ids[0]]["gold_status"] == "timeout"
     assert records[ids[0]]["scores"] == {}
     assert records[ids[2]]["results"]["prediction"]["error"].startswith("timeout")
 
 
-def test_missing_predictions_are_refused_or_counted_apart(
+def test_missing_predictions_are_refused_or_counted_separately(
     data: Path, golds: dict[str, str | None], write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ids = list(golds)
@@ -172,7 +176,7 @@ def test_missing_predictions_are_refused_or_counted_apart(
     assert numbers(tmp_path / "more")["extra"] == 1
 
 
-def test_broken_off_work_goes_on_to_the_same_numbers(
+def test_an_interrupted_evaluation_resumes_to_equal_metrics(
     data: Path, golds: dict[str, str | None], write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sqls = {uid: sql if at % 2 else "SELECT 1" for at, (uid, sql) in enumerate(golds.items())}
@@ -195,7 +199,7 @@ def test_broken_off_work_goes_on_to_the_same_numbers(
     assert judge(data / "dev", write(sqls), tmp_path / "torn", "executor.vm_steps=99") == 2
 
 
-def test_several_benchmarks_are_weighted_by_their_size(
+def test_benchmarks_are_weighted_by_size(
     data: Path, golds: dict[str, str | None], write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     unseen = {line["id"]: "SELECT 1" for line in lines(data / "dev_unseen/questions.jsonl")}
@@ -219,7 +223,7 @@ def test_several_benchmarks_are_weighted_by_their_size(
     assert "mean of the benchmarks" in shown
 
 
-def test_two_evaluations_side_by_side(
+def test_compare_prints_two_evaluations(
     data: Path, golds: dict[str, str | None], write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ids, first, second = list(golds), tmp_path / "first", tmp_path / "second"
@@ -250,7 +254,7 @@ def test_two_evaluations_side_by_side(
     assert "takes --out alone, not data, overrides" in capsys.readouterr().err
 
 
-def test_other_files_are_not_written_over(
+def test_unrelated_files_are_not_overwritten(
     data: Path, golds: dict[str, str | None], write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     predictions, run = write(golds), tmp_path / "run"
@@ -264,10 +268,10 @@ def test_other_files_are_not_written_over(
     assert "has the predictions" in capsys.readouterr().err
 
 
-def test_spiders_lines_keep_their_places_behind_what_cannot_be_judged(
+def test_spider_prediction_lines_keep_their_positions_after_a_missing_database(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Spider's own folder, in which one question's database is gone, and its own form of predictions."""
+    """Spider's folder with the database of one question removed, and Spider's prediction format."""
     spider, questions = tmp_path / "spider", lines(data / "dev/questions.jsonl")
     shutil.copytree(data / "dev/databases", spider / "database")
     requests = [
@@ -293,24 +297,24 @@ def test_spiders_lines_keep_their_places_behind_what_cannot_be_judged(
     assert "10 lines for 11 questions" in capsys.readouterr().err
 
 
-def test_spider2_is_judged_by_its_tables_and_written_as_it_asks(data: Path, tmp_path: Path) -> None:
+def test_spider2_is_judged_by_result_tables_and_written_in_its_format(data: Path, tmp_path: Path) -> None:
     question = lines(data / "dev/questions.jsonl")[0]
-    folder, arguments = tmp_path / "spider2", tmp_path / "given"
+    folder, predictions = tmp_path / "spider2", tmp_path / "given"
     for name in ("resource/databases/spider2-localdb", "evaluation_suite/gold/exec_result"):
         (folder / name).mkdir(parents=True)
-    arguments.mkdir()
+    predictions.mkdir()
     db = folder / "resource/databases/spider2-localdb/Shop.sqlite"
     shutil.copy(data / f"dev/databases/{question['db_id']}/{question['db_id']}.sqlite", db)
     with closing(sqlite3.connect(db)) as connection:
         connection.executescript("CREATE TABLE t(a, b); INSERT INTO t VALUES (1, 'x'), (2, 'y');")
-    requests = [{"instance_id": f"local00{i}", "db": "Shop", "question": "Which?"} for i in range(3)]
-    (folder / "spider2-lite.jsonl").write_text("".join(json.dumps(request) + "\n" for request in requests))
+    questions = [{"instance_id": f"local00{i}", "db": "Shop", "question": "Which?"} for i in range(3)]
+    (folder / "spider2-lite.jsonl").write_text("".join(json.dumps(request) + "\n" for request in questions))
     sqls = ("SELECT b, a FROM t ORDER BY a DESC", "SELECT b FROM t", "SELECT c FROM t")
     for i, sql in enumerate(sqls):
         (folder / f"evaluation_suite/gold/exec_result/local00{i}.csv").write_text("a\n1\n2\n")
-        (arguments / f"local00{i}.sql").write_text(sql)
+        (predictions / f"local00{i}.sql").write_text(sql)
     out = tmp_path / "out"
-    assert judge(folder, arguments, out) == 0
+    assert judge(folder, predictions, out) == 0
     assert [line["scores"]["spider2"] for line in lines(out / "records.jsonl")] == [1.0, 0.0, 0.0]
     assert numbers(out)["accuracy"] == pytest.approx(1 / 3)
     assert (out / "submission/local001.sql").read_text() == f"{sqls[1]}\n"
@@ -333,7 +337,7 @@ def test_spider2_is_judged_by_its_tables_and_written_as_it_asks(data: Path, tmp_
         (["--predictions", "P", "--out", "/dev/null/out"], "--out /dev/null/out cannot be written"),
     ],
 )
-def test_what_cannot_be_judged_is_one_line(
+def test_invalid_input_is_reported_in_one_line(
     command: list[str], message: str, data: Path, golds: dict[str, str | None], write: Write, tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
@@ -352,13 +356,13 @@ def test_what_cannot_be_judged_is_one_line(
     assert message in output
 
 
-def test_no_folder_is_named(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_folder_argument_is_reported(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--predictions", str(write({"a": "SELECT 1"}))]) == 2
     assert "--data is missing" in capsys.readouterr().err
 
 
 def make_set(folder: Path, sqls: tuple[str, str], asks: str = "") -> list[str]:
-    """Make a benchmark of two questions and their predictions; return what to call `evaluate` with."""
+    """Write a benchmark of two questions and their predictions; return the arguments of `evaluate`."""
     (folder / "databases/d").mkdir(parents=True)
     with closing(sqlite3.connect(folder / "databases/d/d.sqlite")) as connection:
         connection.executescript("CREATE TABLE t (x INT); INSERT INTO t VALUES (1), (2);")
@@ -385,7 +389,7 @@ def records(out: Path) -> list[dict[str, Any]]:
     return lines(out / "records.jsonl")
 
 
-def test_sets_in_another_order_keep_their_own_answers(tmp_path: Path) -> None:
+def test_reordered_sets_keep_their_answers(tmp_path: Path) -> None:
     right, wrong = make_set(tmp_path / "right", (GOLD, GOLD)), make_set(tmp_path / "wrong", ("SELECT 9", "SELECT 8"))
     assert judge_sets(tmp_path / "out", *right, *wrong) == 0
     before = numbers(tmp_path / "out")
@@ -398,47 +402,47 @@ def test_sets_in_another_order_keep_their_own_answers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [pytest.param("delete", marks=pytest.mark.nightly), "wal"])
-def test_verdicts_on_a_database_that_was_written_to_are_not_taken(
+def test_verdicts_on_a_changed_database_are_not_reused(
     mode: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    requests = make_set(tmp_path / "a", (GOLD, "SELECT x FROM t WHERE x < 3"))
+    command = make_set(tmp_path / "a", (GOLD, "SELECT x FROM t WHERE x < 3"))
     with closing(sqlite3.connect(tmp_path / "a/databases/d/d.sqlite")) as connection:
         connection.execute(f"PRAGMA journal_mode = {mode}")
-        assert judge_sets(tmp_path / "out", *requests) == 0
+        assert judge_sets(tmp_path / "out", *command) == 0
         assert numbers(tmp_path / "out")["accuracy"] == 1.0
-        assert judge_sets(tmp_path / "out", *requests) == 0
+        assert judge_sets(tmp_path / "out", *command) == 0
         capsys.readouterr()
         connection.execute("INSERT INTO t VALUES (3)")
         connection.commit()
-        assert judge_sets(tmp_path / "out", *requests) == 2
+        assert judge_sets(tmp_path / "out", *command) == 2
         assert "was begun with sets=" in capsys.readouterr().err
-        assert judge_sets(tmp_path / "new", *requests) == 0
+        assert judge_sets(tmp_path / "new", *command) == 0
         assert numbers(tmp_path / "new")["accuracy"] == 0.5
 
 
 @pytest.mark.parametrize("rule", ["r_ves", "r_ves_alternate"])
-def test_a_rule_of_speed_may_be_the_benchmarks_own(rule: str, tmp_path: Path) -> None:
-    requests = make_set(tmp_path / "a", (GOLD, "SELECT 9"))
-    assert judge_sets(tmp_path / "out", *requests, f"evaluate.rule={rule}") == 0
+def test_a_timed_rule_can_be_the_rule_of_the_benchmark(rule: str, tmp_path: Path) -> None:
+    command = make_set(tmp_path / "a", (GOLD, "SELECT 9"))
+    assert judge_sets(tmp_path / "out", *command, f"evaluate.rule={rule}") == 0
     item, other = records(tmp_path / "out")
     assert (item["own"], other["own"]) == (rule, rule)
     assert item["scores"][rule] > other["scores"][rule] == 0.0
 
 
-def test_another_rule_of_the_same_answers_is_the_records_own(tmp_path: Path) -> None:
-    requests = make_set(tmp_path / "a", (GOLD, DOUBLED))
-    assert judge_sets(tmp_path / "out", *requests, "evaluate.rule=bird") == 0
+def test_records_are_judged_again_by_another_rule(tmp_path: Path) -> None:
+    command = make_set(tmp_path / "a", (GOLD, DOUBLED))
+    assert judge_sets(tmp_path / "out", *command, "evaluate.rule=bird") == 0
     assert (numbers(tmp_path / "out")["accuracy"], records(tmp_path / "out")[0]["own"]) == (1.0, "bird")
-    assert judge_sets(tmp_path / "out", *requests, "evaluate.rule=refined") == 0
+    assert judge_sets(tmp_path / "out", *command, "evaluate.rule=refined") == 0
     assert (numbers(tmp_path / "out")["accuracy"], records(tmp_path / "out")[0]["own"]) == (0.5, "refined")
 
 
-def test_several_answers_are_judged_by_the_rule_that_they_were_begun_with(tmp_path: Path) -> None:
+def test_the_rule_is_fixed_only_for_multiple_answers(tmp_path: Path) -> None:
     make_set(tmp_path / "a", (GOLD, GOLD))
 
     def settings(rule: str, samples: int) -> tuple[dict[str, Any], dict[str, Any]]:
-        requests = [f"evaluate.data=[{tmp_path / 'a'}]", f"evaluate.rule={rule}", f"evaluate.samples={samples}"]
-        config = load_config(EvaluateConfig, None, [*requests, "evaluate.sampling.temperature=1.0"])
+        overrides = [f"evaluate.data=[{tmp_path / 'a'}]", f"evaluate.rule={rule}", f"evaluate.samples={samples}"]
+        config = load_config(EvaluateConfig, None, [*overrides, "evaluate.sampling.temperature=1.0"])
         policy, cfg, limits = policy_spec(config), config.evaluate, config.executor
         sets = open_sets(cfg, policy.recipe, limits, [], [])
         return answer_settings(policy, cfg, limits, sets), judge_settings(cfg, sets)
@@ -449,7 +453,7 @@ def test_several_answers_are_judged_by_the_rule_that_they_were_begun_with(tmp_pa
     assert judged != others
 
 
-def test_questions_that_share_an_id_alone_are_not_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_skips_questions_that_only_share_an_id(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert judge_sets(tmp_path / "one", *make_set(tmp_path / "a", (GOLD, GOLD))) == 0
     assert judge_sets(tmp_path / "two", *make_set(tmp_path / "b", ("SELECT 9", "SELECT 9"), "Reworded ")) == 0
     capsys.readouterr()
@@ -468,7 +472,7 @@ def test_questions_that_share_an_id_alone_are_not_compared(tmp_path: Path, capsy
 
 
 @pytest.mark.data
-def test_real_golds_in_birds_form_are_right(real_data: Path, tmp_path: Path) -> None:
+def test_real_golds_in_bird_format_are_right(real_data: Path, tmp_path: Path) -> None:
     questions = lines(real_data / "bird_superhero/questions.jsonl")
     numbered = {
         str(i): f"{question['sql']}\t----- bird -----\t{question['db_id']}" for i, question in enumerate(questions)

@@ -1,4 +1,4 @@
-"""Models that are evaluated: small shipped ones, one behind an endpoint, and published systems by `--as SYSTEM`."""
+"""Evaluation of models: small shipped ones, an endpoint, and published systems by `--as SYSTEM`."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def write_set(folder: Path, names: tuple[str, ...]) -> Path:
     database.parent.mkdir(parents=True)
     with closing(sqlite3.connect(database)) as connection:
         connection.executescript("CREATE TABLE t(x INTEGER, y INTEGER); INSERT INTO t VALUES (1, 5), (2, 6);")
-    requests = [{"id": name, "db_id": "a", "question": f"<{name}>", "sql": RIGHT} for name in names]
-    (folder / "questions.jsonl").write_text("".join(json.dumps(request) + "\n" for request in requests))
+    questions = [{"id": name, "db_id": "a", "question": f"<{name}>", "sql": RIGHT} for name in names]
+    (folder / "questions.jsonl").write_text("".join(json.dumps(request) + "\n" for request in questions))
     return folder
 
 
@@ -69,8 +69,8 @@ def judge(folder: Path, sqls: dict[str, str], out: Path, *more: str) -> int:
     )
 
 
-def test_a_list_of_ids_chooses_what_is_asked(four: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A sample as CHESS publishes BIRD's: the questions' records in one JSON list."""
+def test_a_list_of_ids_selects_questions(four: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A sample in CHESS's format for BIRD: the questions' records in one JSON list."""
     ids, every = tmp_path / "sub_sampled.json", {"q1": RIGHT, "q2": OTHER, "q3": OTHER, "q4": RIGHT}
     ids.write_text(json.dumps([{"question_id": "q4", "db_id": "a"}, {"question_id": "q2"}, {"question_id": "none"}]))
     chosen = f"evaluate.include_ids={ids}"
@@ -78,7 +78,7 @@ def test_a_list_of_ids_chooses_what_is_asked(four: Path, tmp_path: Path, capsys:
     assert "2 of 4 questions are selected (evaluate.include_ids)" in capsys.readouterr().out
     result = numbers(tmp_path / "all")
     assert (result["count"], result["accuracy"], result["missing"]) == (2, 0.5, 0)
-    assert judge(four, {"q4": RIGHT, "q2": RIGHT}, tmp_path / "some", chosen) == 0, "no more than is asked is needed"
+    assert judge(four, {"q4": RIGHT, "q2": RIGHT}, tmp_path / "some", chosen) == 0, "other predictions are not needed"
     assert numbers(tmp_path / "some")["accuracy"] == 1.0
     assert judge(four, {"q4": RIGHT}, tmp_path / "few", chosen) == 2
     assert "1 of the 2 questions have no prediction, such as q2" in capsys.readouterr().err
@@ -89,13 +89,13 @@ def test_a_list_of_ids_chooses_what_is_asked(four: Path, tmp_path: Path, capsys:
     assert "none of its 1 ids is a question of this set" in capsys.readouterr().err
 
 
-def test_questions_with_an_answer_alone(tmp_path: Path) -> None:
-    """EHRSQL as OmniSQL and those after it report it."""
+def test_unanswerable_questions_can_be_excluded(tmp_path: Path) -> None:
+    """EHRSQL as reported by OmniSQL and later papers."""
     home = tmp_path / "ehrsql" / "mimic_iii"
     home.mkdir(parents=True)
     shutil.copy(write_set(tmp_path / "x", ("q",)) / "databases/a/a.sqlite", home.parent / "mimic_iii.sqlite")
-    requests = [{"id": f"e{i}", "db_id": "mimic_iii", "question": f"{i}?", "is_impossible": i == 1} for i in range(3)]
-    records = [request | {"query": "nan" if request["is_impossible"] else RIGHT} for request in requests]
+    questions = [{"id": f"e{i}", "db_id": "mimic_iii", "question": f"{i}?", "is_impossible": i == 1} for i in range(3)]
+    records = [request | {"query": "nan" if request["is_impossible"] else RIGHT} for request in questions]
     (home / "valid.json").write_text(json.dumps(records))
     sqls = {"e0": RIGHT, "e1": OTHER, "e2": OTHER}
     assert judge(tmp_path / "ehrsql", sqls, tmp_path / "all") == 0
@@ -106,13 +106,13 @@ def test_questions_with_an_answer_alone(tmp_path: Path) -> None:
     assert "reliability/0" not in some
 
 
-def test_a_bound_on_columns_beside_the_gold_s(four: Path, tmp_path: Path) -> None:
+def test_surplus_columns_are_limited(four: Path, tmp_path: Path) -> None:
     sqls, shares = dict.fromkeys(("q1", "q2", "q3", "q4"), WIDE), []
     for k in (0, 2, 3):
         more = (f"evaluate.surplus_columns={k}", "evaluate.rules=[bird, ex_b]")
         assert judge(four, sqls, tmp_path / f"k{k}", *more) == 0
         shares.append(numbers(tmp_path / f"k{k}")["ex_b"])
-    assert shares == [1.0, 0.0, 1.0], "two columns beside the gold's are fewer than three"
+    assert shares == [1.0, 0.0, 1.0], "two surplus columns are within a limit of three"
 
 
 QUICK = ("data.prompt=compact", "evaluate.sampling.max_new_tokens=48", "evaluate.max_num_seqs=16")
@@ -196,7 +196,7 @@ def test_an_interrupted_evaluation_resumes_to_the_same_numbers(
 
 
 @pytest.mark.slow
-def test_a_model_is_shown_as_much_of_a_schema_as_was_asked_for(data: Path, answered: Path, tmp_path: Path) -> None:
+def test_schema_settings_limit_the_prompt(data: Path, answered: Path, tmp_path: Path) -> None:
     part = ("data.schema_budget=40", "evaluate.sampling.max_new_tokens=8")
     assert ask_model(data / "dev", tmp_path / "part", *QUICK, *part) == 0
     shown = {
@@ -214,13 +214,13 @@ def test_a_model_is_shown_as_much_of_a_schema_as_was_asked_for(data: Path, answe
 
 
 @pytest.mark.slow
-def test_votes_and_runs(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_votes_and_repeated_runs_are_scored(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     warm = ("evaluate.sampling.temperature=1.0", "evaluate.samples=4", "evaluate.runs=2", "evaluate.limit=6")
     assert ask_model(data / "dev", out, *QUICK, *warm) == 0
     result = numbers(out)
     assert (result["count"], result["runs"]) == (6, 2)
-    assert result["pass/1"] == pytest.approx(result["vote/1"], abs=0.35)  # both the mean of one sample, one by drawing
+    assert result["pass/1"] == pytest.approx(result["vote/1"], abs=0.35)  # both are a mean of one sample
     assert result["pass/1"] <= result["pass/2"] <= result["pass/4"]
     assert result["vote/4"] == pytest.approx(result["bird"])
     records = lines(out / "records.jsonl")
@@ -234,7 +234,7 @@ def test_votes_and_runs(data: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """Return the folder of a run that was trained in dialogues, as training leaves it."""
+    """Return the folder of a run trained on dialogues, as training writes it."""
     folder = tmp_path / "run"
     folder.mkdir()
     shutil.copytree(CONFIGS / "recipes_start", folder / "model")
@@ -247,14 +247,14 @@ def run(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_a_run_is_asked_as_it_was_trained(
+def test_evaluation_uses_the_prompt_settings_of_the_run(
     data: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
     assert ask_model(data / "dev", out, "evaluate.limit=4", model=run) == 0
     result, records = numbers(out), lines(out / "records.jsonl")
     dialogues = [item for item in records if isinstance(item["answer"], list)]
-    assert dialogues, "no answer asked the database"
+    assert dialogues, "no answer queried the database"
     assert any(role == "environment" for role, _ in dialogues[0]["answer"])
     assert result["turns/mean"] > 1
     assert result["dialogue/queries"] > 0
@@ -271,7 +271,7 @@ def test_a_run_is_asked_as_it_was_trained(
 
 
 @pytest.mark.slow
-def test_questions_that_are_too_long_are_wrong_and_told(
+def test_overlong_questions_count_as_wrong_and_are_reported(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lengths = "data.max_prompt_tokens=10"
@@ -291,7 +291,7 @@ def test_questions_that_are_too_long_are_wrong_and_told(
 
 
 class Server:
-    """A model that looks, then solves; q2 in one turn, q3 never, q4 is refused at its second turn."""
+    """A model that explores, then solves; q2 takes one turn, q3 never ends, q4 is refused at its second turn."""
 
     def __init__(self, chat_server: ModuleType) -> None:
         self.said, self.busy = chat_server.said, False
@@ -311,7 +311,7 @@ class Server:
         solution = f"<think>so</think><solution>{RIGHT}</solution>"
         if name == "q2" or (name == "q1" and rest):
             return self.said(solution)
-        # What it invents behind the end of its turn is not read.
+        # Text that it invents after the end of its turn is ignored.
         return self.said(f"<think>look</think><sql>SELECT y FROM t</sql><observation>9</observation>{solution}")
 
 
@@ -320,7 +320,7 @@ def ask_endpoint(url: str, four: Path, out: Path, *more: str) -> int:
     return main(["--data", str(four), "--out", str(out), "--as", "skyrl_sql", *to, *LIMITS, *more])
 
 
-def test_an_endpoint_s_model_is_evaluated_in_several_turns(
+def test_an_endpoint_model_is_evaluated_in_several_turns(
     four: Path, tmp_path: Path, chat_server: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, script = tmp_path / "out", Server(chat_server)
@@ -328,17 +328,17 @@ def test_an_endpoint_s_model_is_evaluated_in_several_turns(
         script.busy = True
         assert ask_endpoint(url, four, out, "evaluate.sampling.turns=3") == 1
         assert "repeat the command to resume" in capsys.readouterr().err
-        requests = len(seen)
+        count = len(seen)
         script.busy = False
         assert ask_endpoint(url, four, out, "evaluate.sampling.turns=3", "evaluate.max_requests=10") == 0
-        assert len(seen) == requests + 2, "what had ended is not asked again"
+        assert len(seen) == count + 2, "finished questions are not requested again"
         assert "10 of 10 requests" in capsys.readouterr().out
         assert {entry["temperature"] for entry in seen} == {0.0}
         assert {element["max_tokens"] for element in seen} == {3072}
-        assert not any("top_k" in one or "stop" in one for one in seen)
+        assert not any("top_k" in request or "stop" in request for request in seen)
     result = numbers(out)
     records = {item["id"]: item for item in map(json.loads, (out / "records.jsonl").read_text().splitlines())}
-    assert {name: one["status"] for name, one in records.items()} == {
+    assert {name: record["status"] for name, record in records.items()} == {
         "q1": "ok", "q2": "ok", "q3": "no_sql", "q4": "not_asked"
     }  # fmt: skip
     assert [role for role, _ in records["q1"]["answer"]] == ["assistant", "environment", "assistant"]
@@ -350,9 +350,7 @@ def test_an_endpoint_s_model_is_evaluated_in_several_turns(
     assert "HTTP 400 too long" in records["q4"]["fault"]
 
 
-def test_stop_strings_of_the_settings_end_an_endpoint_s_answers(
-    four: Path, tmp_path: Path, chat_server: ModuleType
-) -> None:
+def test_configured_stop_strings_end_endpoint_answers(four: Path, tmp_path: Path, chat_server: ModuleType) -> None:
     out = tmp_path / "out"
     with chat_server.serving(Server(chat_server)) as (url, _):
         assert ask_endpoint(url, four, out, "evaluate.sampling.turns=1", "evaluate.sampling.stop=[look]") == 0
@@ -361,10 +359,10 @@ def test_stop_strings_of_the_settings_end_an_endpoint_s_answers(
     assert answers["q2"].endswith("</solution>")
 
 
-def test_an_endpoint_s_cut_answers_are_counted_after_a_resume_too(
+def test_truncated_endpoint_answers_are_counted_after_resume(
     four: Path, tmp_path: Path, chat_server: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Right SQL that is cut stays right; q4 has no answer in the first call."""
+    """Truncated right SQL stays right; q4 has no answer in the first call."""
     reasons, is_busy = {"q1": "length", "q2": "content_filter", "q3": "stop", "q4": "length"}, [True]
 
     def script(_number: int, body: dict[str, Any]) -> Any:
@@ -392,7 +390,9 @@ def test_an_endpoint_s_cut_answers_are_counted_after_a_resume_too(
     assert "warning: 1 of 4 answers (25.0%) are truncated by the server's content filter" in shown
 
 
-def test_a_model_that_takes_no_temperature_is_asked_anew(four: Path, tmp_path: Path, chat_server: ModuleType) -> None:
+def test_requests_are_repeated_without_an_unsupported_temperature(
+    four: Path, tmp_path: Path, chat_server: ModuleType
+) -> None:
     with chat_server.serving(lambda _, __: chat_server.said(f"```sql\n{RIGHT}\n```")) as (url, seen):
         more = ("evaluate.send_temperature=false", "evaluate.runs=2", "evaluate.token_limit=max_completion_tokens")
         to = (f"evaluate.base_url={url}", "evaluate.model=m", "evaluate.key_env=''")
@@ -414,7 +414,7 @@ def test_a_model_that_takes_no_temperature_is_asked_anew(four: Path, tmp_path: P
         (["evaluate.include_ids=nowhere"], "nowhere: No such file"),
     ],
 )
-def test_a_question_that_cannot_be_asked_is_one_line(
+def test_an_invalid_question_is_reported_in_one_line(
     more: list[str], message: str, four: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     to = ("evaluate.base_url=http://127.0.0.1:9/v1", "evaluate.model=m", "evaluate.key_env=''")
@@ -424,7 +424,7 @@ def test_a_question_that_cannot_be_asked_is_one_line(
     assert message in output
 
 
-def test_a_system_says_how_it_is_asked_and_judged(tmp_path: Path) -> None:
+def test_a_system_sets_prompt_and_scoring_settings(tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()
     shutil.copytree(MODEL, run / "model")
@@ -433,20 +433,20 @@ def test_a_system_says_how_it_is_asked_and_judged(tmp_path: Path) -> None:
         "sampling: {turns: 3, max_total_tokens: 320, stop: [x]}\n"
     )
 
-    def asked(system: str, *overrides: str) -> Any:
+    def load(system: str, *overrides: str) -> Any:
         request = EvaluationRequest(data=["d"], model=str(run), system=system)
         return load_config(EvaluateConfig, None, *evaluation_layers(request, overrides))
 
-    result = {system: asked(system) for system in SYSTEMS}
+    result = {system: load(system) for system in SYSTEMS}
     for config in result.values():
         assert (config.data.prompt, config.evaluate.sampling.stop) == ("chat", [])
         assert config.model.checkpoint == str(run / "model")
         style = find_recipe(config.recipe).style_for(config.data)
         assert style.show is find_recipe(config.recipe).schema
-    output = {
+    systems = {
         name: (item.recipe, item.evaluate.sampling.temperature, item.evaluate.samples) for name, item in result.items()
     }
-    assert output == {
+    assert systems == {
         "omnisql": ("omnisql", 0.0, 1), "arctic": ("arctic", 0.0, 1), "sql_r1": ("sql_r1", 0.8, 8),
         "paverl": ("paverl", 0.0, 1), "think2sql": ("think2sql", 0.6, 1), "qwen3": ("omnisql", 0.7, 1),
         "qwen3_thinking": ("omnisql", 0.6, 1), "skyrl_sql": ("skyrl_sql", 0.0, 1),
@@ -455,8 +455,8 @@ def test_a_system_says_how_it_is_asked_and_judged(tmp_path: Path) -> None:
     assert (result["skyrl_sql"].evaluate.sampling.turns, result["skyrl_sql"].evaluate.rule) == (5, "bird")
     assert (result["qwen3"].data.chat.thinking, result["qwen3"].evaluate.sampling.top_p) == ("no_think", 0.8)
     assert (result["arctic"].data.retrieval.top_k, result["omnisql"].data.retrieval.top_k) == (0, 20)
-    assert asked("arctic", "evaluate.sampling.temperature=0.5").evaluate.sampling.temperature == 0.5, (
-        "what is said comes last"
+    assert load("arctic", "evaluate.sampling.temperature=0.5").evaluate.sampling.temperature == 0.5, (
+        "overrides take precedence"
     )
 
 
@@ -475,7 +475,7 @@ def test_a_small_model_is_evaluated_as_a_system(four: Path, tmp_path: Path) -> N
     )
 
 
-def test_training_judges_by_the_recipe_s_rule_and_the_best_is_kept_by_it() -> None:
+def test_training_selects_the_best_checkpoint_by_the_rule_of_the_recipe() -> None:
     def rule(recipe: str, local: str = "bird", *overrides: str) -> str:
         return eval_rule(load_config(TrainConfig, SMALL, overrides).validation.rule, find_recipe(recipe), local)
 
@@ -494,9 +494,11 @@ def test_training_judges_by_the_recipe_s_rule_and_the_best_is_kept_by_it() -> No
         rule("arctic", "bird", "validation.rule=ex")
 
 
-def test_a_system_that_is_none_is_one_line_with_the_nearest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    requests = ["--data", str(tmp_path), "--predictions", "file", "--out", str(tmp_path / "out"), "--as", "artic"]
-    assert main(requests) == 2
+def test_an_unknown_system_is_reported_with_the_nearest_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["--data", str(tmp_path), "--predictions", "file", "--out", str(tmp_path / "out"), "--as", "artic"]
+    assert main(command) == 2
     captured = capsys.readouterr()
     assert (captured.out + captured.err).count("\n") == 1
     assert captured.err.startswith("error: --as artic: none of arctic, omnisql, ")

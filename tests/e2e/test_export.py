@@ -1,4 +1,4 @@
-"""A run's model goes elsewhere: folder, card, GGUF and hub; of a checkpoint also where the run never ended."""
+"""Export of a run's model to a folder, model card, GGUF and hub, also from a checkpoint of an unfinished run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COMMITS: list[dict[str, bytes]] = []
 
 @pytest.fixture(scope="module")
 def finished(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a copy of a finished run, into which tests may export."""
+    """Return a copy of a finished run into which tests may export."""
     return shutil.copytree(whole, tmp_path_factory.mktemp("export") / "run")
 
 
@@ -41,15 +41,15 @@ def same(wanted: dict[str, Any], result: dict[str, Any]) -> None:
         np.testing.assert_allclose(result["layers"][name], leaf, rtol=2**-8, err_msg=name)
 
 
-def test_what_is_exported_is_the_policy_of_that_step(
+def test_export_writes_the_policy_of_the_chosen_step(
     finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for step in (2, 5):  # supervised, and of GRPO
+    for step in (2, 5):  # supervised and GRPO
         out = tmp_path / str(step)
         assert export([str(finished), "--step", str(step), "--out", str(out)]) == 0
         config, params = load_checkpoint(out)
         assert len(load_tokenizer(out)) == config.vocab_size
-        # Before GRPO is after the supervised phase, before which nothing was measured.
+        # The start of GRPO is the end of the supervised phase, which has no earlier evaluation.
         assert ("| not measured |" in (out / "README.md").read_text()) == (step == 2)
         if step == 5:
             same(load_checkpoint(finished / "model")[1], params)
@@ -66,7 +66,7 @@ def test_a_checkpoint_with_a_value_head_is_exported_without_it(arguments: Start,
     same(load_checkpoint(run / "model")[1], load_checkpoint(out)[1])
 
 
-def test_a_run_leaves_as_folder_card_and_gguf(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_export_writes_folder_card_and_gguf(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("gguf")
     assert export([str(finished), "--gguf", "f16"]) == 0
     out, file, card = map(Path, capsys.readouterr().out.split())
@@ -85,13 +85,13 @@ def test_a_run_leaves_as_folder_card_and_gguf(finished: Path, capsys: pytest.Cap
         "| base | none: new weights |",
     ):
         assert output in text
-    assert "[0.0%, " in text, "an interval of an accuracy of nothing"
+    assert "[0.0%, " in text, "an interval for an accuracy of 0"
     assert f"`{hashlib.sha256(file.read_bytes()).hexdigest()}`" in text
-    assert str(finished.parent) not in text, "no path of this machine"
+    assert str(finished.parent) not in text, "no local path is published"
     assert (out / "jaxrl_sql.yaml").read_text() == (finished / "model" / "jaxrl_sql.yaml").read_text()
 
 
-def test_the_mean_of_weights_is_exported(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_averaged_weights_are_exported(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     policy = dict(read_tensors(finished / "model"))
     shift, others = {}, [tmp_path / name for name in ("up", "down")]
     for other, factor in zip(others, (1.0, -2.0), strict=True):
@@ -118,7 +118,7 @@ def test_the_mean_of_weights_is_exported(finished: Path, tmp_path: Path, capsys:
     assert "is the model itself; name another folder" in capsys.readouterr().err
 
 
-def test_only_models_of_one_shape_and_tokens_are_averaged(
+def test_averaging_requires_equal_shapes_and_tokens(
     finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert export([str(finished), "--average", str(START), "--out", str(tmp_path / "none")]) == 2
@@ -138,7 +138,7 @@ def test_only_models_of_one_shape_and_tokens_are_averaged(
 
 
 class Hub(BaseHTTPRequestHandler):
-    """The hub as far as a folder is uploaded to it; files come within the commit."""
+    """The hub API for uploading a folder; files are part of the commit."""
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
@@ -171,12 +171,12 @@ class Hub(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *message: object) -> None:
-        """Say nothing."""
+        """Print nothing."""
 
 
 @pytest.fixture
 def endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Serve the hub, and yield its address, which this process's client has."""
+    """Serve the hub, set it as this process's endpoint, and yield its address."""
     COMMITS.clear()
     with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
         url = f"http://127.0.0.1:{server.server_port}"
@@ -192,7 +192,7 @@ def upload(out: Path, repo: str) -> int:
     return export([str(START), "--out", str(out), "--hub", repo])
 
 
-def test_a_folder_is_uploaded_to_the_hub_whole_and_nothing_else(
+def test_upload_sends_exactly_the_files_of_the_folder(
     endpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
@@ -207,7 +207,7 @@ def test_a_folder_is_uploaded_to_the_hub_whole_and_nothing_else(
         assert body == (out / name).read_bytes()
 
 
-def test_a_hub_that_refuses_is_one_line(endpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_hub_error_is_reported_in_one_line(endpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for repo, message in (("org/forbidden", "not uploaded: "), ("nothing", "a repository's name is expected")):
         assert upload(tmp_path / "out", repo) == 2
         error = capsys.readouterr().err
@@ -227,7 +227,7 @@ def test_a_hub_that_refuses_is_one_line(endpoint: str, tmp_path: Path, capsys: p
         ([str(START), "--out", str(START)], "is the model itself; name another folder"),
     ],
 )
-def test_what_cannot_be_exported_is_one_line(
+def test_invalid_export_arguments_are_reported_in_one_line(
     arguments: list[str],
     output: str,
     tmp_path: Path,
@@ -246,7 +246,7 @@ def test_what_cannot_be_exported_is_one_line(
 
 @pytest.fixture
 def prompted_model(tmp_path: Path) -> Path:
-    """Return a model's folder that says how it is asked, by a template of its own."""
+    """Return a model folder with its own prompt template."""
     folder = tmp_path / "asked"
     shutil.copytree(START, folder)
     (tmp_path / "own.jinja").write_text(TEMPLATE)
@@ -264,7 +264,7 @@ def listed(folder: Path) -> set[str]:
     return {line.split("`")[1] for line in lines if line.startswith("| `")}
 
 
-def test_what_the_first_wrote_and_the_second_does_not_is_gone(prompted_model: Path, tmp_path: Path) -> None:
+def test_a_second_export_removes_stale_files(prompted_model: Path, tmp_path: Path) -> None:
     pytest.importorskip("gguf")
     out = tmp_path / "out"
     assert export([str(prompted_model), "--out", str(out), "--gguf", "f16"]) == 0
@@ -284,7 +284,7 @@ def test_what_the_first_wrote_and_the_second_does_not_is_gone(prompted_model: Pa
     assert load_tokenizer(out).chat_template is None
 
 
-def test_what_the_export_did_not_make_stays(tmp_path: Path) -> None:
+def test_export_keeps_unrelated_files(tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
     others = {"out-q4_k_m.gguf", "out-f16.gguf.bak", "other-f16.gguf", "prompt.jinja", "out-q8_0.gguf", "notes.json"}
@@ -296,7 +296,7 @@ def test_what_the_export_did_not_make_stays(tmp_path: Path) -> None:
         assert (out / name).read_text() == json.dumps(name)
 
 
-def test_the_file_that_is_exported_stays(tmp_path: Path) -> None:
+def test_export_keeps_its_source_file(tmp_path: Path) -> None:
     pytest.importorskip("gguf")
     out = tmp_path / "out"
     assert export([str(START), "--out", str(out), "--gguf", "f16"]) == 0

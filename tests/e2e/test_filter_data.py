@@ -1,4 +1,4 @@
-"""The choice of training questions from end to end: real golds, and answers drawn from the quickstart's small model."""
+"""The filter-data command with real golds and answers sampled from the quickstart's small model."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def test_every_question_is_kept_or_dropped_with_a_reason(
+def test_each_question_is_kept_or_dropped_with_a_reason(
     arguments: Start, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     split = tmp_path / "data/train"
@@ -107,14 +107,14 @@ SAMPLED = (
 
 @pytest.fixture(scope="module")
 def rated(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of a finished choice, whose answers were sampled."""
+    """Return the folder of a finished filter run with sampled answers."""
     out = tmp_path_factory.mktemp("rated") / "out"
     assert main(["data.source=folder", f"data.dir={data}", f"filter.out={out}", *SAMPLED]) == 0
     return out
 
 
 def by_hand(data: Path) -> dict[str, int]:
-    """Count right answers with the engine and SQLite alone, as the first draw of the same seed."""
+    """Count right answers with the engine and SQLite only, for the first draw of the same seed."""
     examples = load_split(data, "train").examples
     style = RECIPES["arctic"].style("compact")
     config, params = load_checkpoint(MODEL, "float32")
@@ -137,12 +137,12 @@ def rows(db: str, sql: str) -> object:
             return repr(error)
 
 
-def test_pass_rates_are_counted_and_kept(
+def test_pass_rates_are_computed_and_cached(
     arguments: Start, rated: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = shutil.copytree(rated, tmp_path / "out")
     rates = {line["id"]: line["right"] for line in lines(out / "rates.jsonl")[1:]}
-    assert 0 < sum(rates.values()) < 4 * len(rates), "a model that is always right or wrong shows nothing"
+    assert 0 < sum(rates.values()) < 4 * len(rates), "a model that is always right or always wrong tests nothing"
     truncated = [rate["truncated"] for rate in lines(out / "rates.jsonl")[1:]]
     assert all(0 <= count <= 4 for count in truncated)
     assert json.loads((out / "counts.json").read_text())["truncated"] == sum(truncated)
@@ -160,19 +160,19 @@ def test_pass_rates_are_counted_and_kept(
     assert "was begun with executor.vm_steps=300000000, not 1000" in capsys.readouterr().err
     assert main(arguments(*SAMPLED, "filter.low=0", "filter.high=1", "executor.threads=1")) == 0
     shown = capsys.readouterr().out
-    assert "answered" not in shown, "what is known was drawn again"
+    assert "answered" not in shown, "known answers were sampled again"
     assert ("are truncated at the token limit: raise sampling.max_new_tokens=" in shown) == (sum(truncated) > 0)
 
 
 @pytest.mark.slow
-def test_pass_rates_are_those_of_the_engine_called_alone(data: Path, rated: Path) -> None:
+def test_pass_rates_match_direct_engine_calls(data: Path, rated: Path) -> None:
     rates = {rate["id"]: rate["right"] for rate in lines(rated / "rates.jsonl")[1:]}
     expected = by_hand(data)
     assert rates == {uid: expected[uid] for uid in rates}
 
 
 @pytest.mark.slow
-def test_an_interrupted_choice_resumes_to_the_same_rates(arguments: Start, rated: Path, tmp_path: Path) -> None:
+def test_an_interrupted_filter_resumes_to_equal_rates(arguments: Start, rated: Path, tmp_path: Path) -> None:
     out = shutil.copytree(rated, tmp_path / "out")
     chosen = (out / "kept.jsonl").read_bytes()
     written = (out / "rates.jsonl").read_text().splitlines()
@@ -182,7 +182,7 @@ def test_an_interrupted_choice_resumes_to_the_same_rates(arguments: Start, rated
     assert (out / "kept.jsonl").read_bytes() == chosen
 
 
-def test_rates_of_questions_that_have_changed_are_not_taken(
+def test_rates_of_changed_questions_are_not_reused(
     arguments: Start, data: Path, rated: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = data / "train/questions.jsonl"
@@ -205,14 +205,14 @@ def test_rates_of_questions_that_have_changed_are_not_taken(
         assert [entry["id"] for entry in lines(rates)[1:]] == [*(item["id"] for item in forged[1:]), first]
         assert [element["right"] for element in lines(rates)[1:] if element["id"] == first] == [4, 0]
         counts = json.loads((tmp_path / "out/counts.json").read_text())
-        assert sum(counts["right"].values()) == counts["kept"] == len(forged) - 2, "one is asked no more"
+        assert sum(counts["right"].values()) == counts["kept"] == len(forged) - 2, "one question was not sampled again"
         assert main(command) == 0
-        assert "answered" not in capsys.readouterr().out, "known rates were drawn again"
+        assert "answered" not in capsys.readouterr().out, "known answers were sampled again"
     finally:
         file.write_text(before)
 
 
-def test_answers_are_read_with_the_thought_that_the_template_opened() -> None:
+def test_answers_are_parsed_with_the_thought_opened_by_the_template() -> None:
     class Thinker:
         """A tokenizer whose template opens a thought."""
 

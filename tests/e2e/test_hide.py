@@ -1,4 +1,4 @@
-"""Hidden columns and the commands: requests to an endpoint, tools of agents, and refusals of commands."""
+"""Hidden columns in commands: endpoint requests, agent tools, and refusals."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_ask_sends_no_hidden_column(
             assert ("access to users.password_hash is prohibited: it is hidden" in shown) == (word == "all")
 
 
-def test_a_dialogue_shows_the_refusal_and_not_the_value(
+def test_a_dialogue_shows_the_refusal_instead_of_the_value(
     database: Path, chat_server: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
     turns = ("<sql>SELECT * FROM users</sql>", "<sql>SELECT pasword FROM users</sql>",
@@ -84,14 +84,14 @@ def test_a_dialogue_shows_the_refusal_and_not_the_value(
     assert "Ann" in capsys.readouterr().out
 
 
-def test_help_says_at_the_option_that_values_are_sent(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_states_that_values_are_sent(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         ask(["--help"])
-    message = " ".join(capsys.readouterr().out.split())
-    assert "values and rows of the database are sent to it, except the columns of data.hide" in message
+    text = " ".join(capsys.readouterr().out.split())
+    assert "values and rows of the database are sent to it, except the columns of data.hide" in text
 
 
-def test_distill_and_evaluate_leave_out_what_reads_a_hidden_column(
+def test_distill_and_evaluate_skip_golds_that_read_a_hidden_column(
     database: Path, chat_server: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     answer = "<think>\nso\n</think>\n<answer>\n```sql\nSELECT name FROM users\n```\n</answer>"
@@ -111,7 +111,7 @@ def test_distill_and_evaluate_leave_out_what_reads_a_hidden_column(
     assert json.loads((out / "metrics.json").read_text())["left_out"] == 1
 
 
-def test_filter_data_says_which_gold_reads_a_hidden_column(
+def test_filter_data_names_the_gold_that_reads_a_hidden_column(
     database: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "filtered"
@@ -120,7 +120,7 @@ def test_filter_data_says_which_gold_reads_a_hidden_column(
     assert [json.loads(line)["id"] for line in (out / "kept.jsonl").read_text().splitlines()] == ["fine"]
 
 
-def test_agents_read_no_hidden_column(database: Path) -> None:
+def test_mcp_tools_refuse_hidden_columns(database: Path) -> None:
     with opened_database(str(database), ExecutorConfig(), ["users.password_hash"], max_rows=5) as agents:
         assert agents.schema(None) == "CREATE TABLE users (\n    id INTEGER,\n    name TEXT,\n    PRIMARY KEY (id)\n);"
         for call in (agents.query, agents.explain):
@@ -139,7 +139,7 @@ def test_agents_read_no_hidden_column(database: Path) -> None:
         (["data.hide=[users]"], "data.hide=[users] hides everything in"),
     ],
 )
-def test_a_wrong_name_is_refused_before_anything_is_asked(
+def test_an_unknown_column_name_is_refused_before_the_first_request(
     database: Path, more: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     begun = ["--model", "m", "--endpoint", "http://127.0.0.1:9/v1", "--db", str(database)]
@@ -149,13 +149,13 @@ def test_a_wrong_name_is_refused_before_anything_is_asked(
     assert message in capsys.readouterr().err
 
 
-def test_a_server_s_columns_are_not_hidden_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+def test_hiding_columns_on_servers_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert serve_agents(["--db", "postgresql://u@127.0.0.1:1/shop", HIDE]) == 2
     error = capsys.readouterr().err
     assert re.search(r"is for SQLite files, .*GRANT SELECT \(…\) ON users TO reader.*--leave-out users.password", error)
 
 
-def test_a_page_is_judged_with_what_its_runs_hide(tmp_path: Path) -> None:
+def test_view_judges_with_the_hidden_columns_of_its_runs(tmp_path: Path) -> None:
     runs = []
     for name, hide in (("a", HIDE), ("b", "data.hide=[t.x]"), ("c", "")):
         runs.append(argparse.Namespace(folder=tmp_path / name))

@@ -1,7 +1,7 @@
-"""A run that is killed at any moment and goes on is bit-equal to one that was not: state, metrics and samples.
+"""A run that is killed at any moment and resumed is bit-equal to an uninterrupted run: state, metrics, samples.
 
-Real processes are killed by SIGKILL at random points of each phase, once or twice in one run; the points come from
-fixed seeds, as far as a clock allows: what is compared must not depend on them. Runs that nobody kills are in this
+Real processes are killed by SIGKILL at random points of each phase, once or twice per run. The points come from
+fixed seeds but depend on the clock, so compared values must not depend on them. Uninterrupted runs use this
 process.
 """
 
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.slow
 
 
 class Start(NamedTuple):
-    """How to start the run: (run folder, overrides…) -> command, and the environment of its process."""
+    """Command line of a run, by folder and overrides, and the environment of its process."""
 
     command: Callable[..., list[str]]
     env: dict[str, str]
@@ -43,7 +43,7 @@ class Start(NamedTuple):
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Start:
-    """A run of every phase: a draw serves two steps of two updates each, with a KL penalty, evaluations between."""
+    """A run with every phase: a rollout serves two steps of two updates each, with a KL penalty and evaluations."""
     data = tmp_path_factory.mktemp("data")
     generate(data, SynthSpec(train_dbs=4, dev_dbs=1, unseen_dbs=2, train_questions=60, dev_questions=12))
 
@@ -71,14 +71,14 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Start:
 
 @pytest.fixture(scope="module")
 def whole(start: Start, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that nobody kills."""
+    """An uninterrupted run."""
     run = tmp_path_factory.mktemp("runs") / "whole"
     assert main(start.command(run)[len(COMMAND) :]) == 0
     return run
 
 
 TIGHT = ("sampling.max_new_tokens=72",)
-"""Answers of three KV blocks each, in slots of which a third has room."""
+"""Answers of three KV blocks each, with KV blocks for a third of the slots."""
 
 
 @pytest.fixture(scope="module", params=[(1, 1, 1), (1, 2, 2)], ids=["1", "2x2"])
@@ -107,9 +107,9 @@ def untimed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def saved_arrays(run: Path, step: int) -> dict[str, np.ndarray]:
-    """Return everything that a checkpoint holds of the devices: parameters, reference, optimizer, step.
+    """Return all arrays of a checkpoint: parameters, reference, optimizer, step.
 
-    Whole, on the host: the run's mesh may have more devices than there are here.
+    Whole, on the host: the run's mesh may have more devices than this process.
     """
     path = run / "checkpoints" / str(step) / "state"
     with ocp.PyTreeCheckpointer() as checkpointer:
@@ -123,7 +123,7 @@ def rollouts(run: Path) -> dict[str, bytes]:
 
 
 def assert_same(run: Path, whole: Path, but_checkpoints: bool = False) -> None:
-    """Compare two runs bit for bit, but for how long things took; a stop may leave a checkpoint of its own."""
+    """Compare two runs bit for bit except for timings; a stop may write an additional checkpoint."""
     assert untimed(lines(run / "metrics.jsonl")) == untimed(lines(whole / "metrics.jsonl"))
     assert (run / "samples.jsonl").read_bytes() == (whole / "samples.jsonl").read_bytes()
     assert rollouts(run) == rollouts(whole)
@@ -141,7 +141,7 @@ def assert_same(run: Path, whole: Path, but_checkpoints: bool = False) -> None:
 def kill_when(
     command: list[str], env: dict[str, str], reached: Callable[[], bool], delay: float, how: int = signal.SIGKILL
 ) -> int | None:
-    """Start a run, kill it `delay` seconds after it has come so far; its exit code, or None: it had ended before."""
+    """Start a run and kill it `delay` seconds after a condition holds; return its exit code, None if it had ended."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=env)
     deadline = time.monotonic() + 300
     while not reached():
@@ -156,13 +156,13 @@ def kill_when(
 
 
 def has_step(run: Path, step: int, phase: str) -> Callable[[], bool]:
-    """Say whether the lines of a run name a step of a phase."""
-    path, message = run / "metrics.jsonl", f'"step": {step}, "phase": "{phase}"'
-    return lambda: path.exists() and message in path.read_text(encoding="utf-8")
+    """Return a check whether the run's metrics contain a step of a phase."""
+    path, fields = run / "metrics.jsonl", f'"step": {step}, "phase": "{phase}"'
+    return lambda: path.exists() and fields in path.read_text(encoding="utf-8")
 
 
 def is_saving(run: Path, step: int) -> Callable[[], bool]:
-    """Say whether a checkpoint of a step is there, in part or whole."""
+    """Return a check whether a checkpoint of a step exists, partial or complete."""
     folder = run / "checkpoints"
     return lambda: folder.is_dir() and any(path.name.startswith(f"{step}") for path in folder.iterdir())
 
@@ -175,43 +175,41 @@ POINTS = {
     "save": [("save", 6, ""), ("save", 12, "")],
     "evaluation": [("line", 5, "sft"), ("line", 8, "grpo")],
 }
-"""Where each phase is waited for before the clock strikes: a line of the metrics, or the beginning of a save."""
+"""The condition before the random delay in each phase: a line of the metrics, or the start of a save."""
 
 
 @pytest.mark.parametrize(
     "phase", [pytest.param(name, marks=() if name == "update" else pytest.mark.nightly) for name in POINTS]
 )
-def test_trap_a_killed_run_is_bit_equal_to_one_never_killed(
-    phase: str, start: Start, whole: Path, tmp_path: Path
-) -> None:
-    """Killed in the phase and a random while after, and resumed to the end."""
+def test_trap_a_killed_and_resumed_run_is_bit_equal(phase: str, start: Start, whole: Path, tmp_path: Path) -> None:
+    """Killed during the phase after a random delay, and resumed to the end."""
     run, draw = tmp_path / "killed", random.Random(phase)
     codes = []
     for kind, step, word in POINTS[phase]:
         reached = has_step(run, step, word) if kind == "line" else is_saving(run, step)
         codes.append(kill_when(start.command(run, "run.resume=true"), start.env, reached, draw.uniform(0, 0.25)))
-    assert codes == [-signal.SIGKILL] * len(POINTS[phase]), "a run came to its end before it was killed"
+    assert codes == [-signal.SIGKILL] * len(POINTS[phase]), "a run ended before it was killed"
     assert main(["--resume", str(run), f"recipe={RECIPE}"]) == 0
     assert_same(run, whole)
 
 
 @pytest.mark.nightly
-def test_a_killed_run_whose_pools_fill_up_is_bit_equal_too(tight: Start, tmp_path: Path) -> None:
-    """Completions wait and are preempted; what was computed again is the same in a run that goes on."""
+def test_a_killed_run_with_full_pools_is_bit_equal(tight: Start, tmp_path: Path) -> None:
+    """Completions wait and are preempted; recomputed values are the same after resuming."""
     whole, run = tmp_path / "whole", tmp_path / "killed"
     finish(tight.command(whole), tight.env)
     preempted = [row["rollout/preemptions"] for row in lines(whole / "metrics.jsonl") if "rollout/preemptions" in row]
     assert all(preempted)
     code = kill_when(tight.command(run, "run.resume=true"), tight.env, has_step(run, 9, "grpo"), 0.1)
-    assert code == -signal.SIGKILL, "the run came to its end before it was killed"
+    assert code == -signal.SIGKILL, "the run ended before it was killed"
     finish([*COMMAND, "--resume", str(run), f"recipe={RECIPE}"], tight.env)
     assert_same(run, whole)
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("step", [7, 8])
-def test_a_run_that_is_asked_to_end_saves_and_goes_on(step: int, start: Start, whole: Path, tmp_path: Path) -> None:
-    """SIGTERM, as a preempted machine sends it, before a draw or an evaluation: nothing is lost or made twice."""
+def test_sigterm_saves_and_resume_is_bit_equal(step: int, start: Start, whole: Path, tmp_path: Path) -> None:
+    """SIGTERM before a rollout or an evaluation, as sent on preemption: no work is lost or repeated."""
     run = tmp_path / "ended"
     code = kill_when(start.command(run), start.env, has_step(run, step, "grpo"), 0.02, signal.SIGTERM)
     assert code == 0
@@ -221,8 +219,8 @@ def test_a_run_that_is_asked_to_end_saves_and_goes_on(step: int, start: Start, w
     assert_same(run, whole, but_checkpoints=True)
 
 
-def test_the_run_is_worth_comparing(whole: Path) -> None:
-    """Steps learn something, answers and rewards differ, and the best checkpoint is kept beside the newest."""
+def test_the_compared_run_learns_and_has_unequal_rewards(whole: Path) -> None:
+    """Parameters change, answers and rewards differ, and the best checkpoint is kept next to the newest."""
     rows = lines(whole / "metrics.jsonl")
     assert [row["step"] for row in rows if row["phase"] == "eval"] == [3, 5, 8, 11, 13]
     grpo = [row for row in rows if row["phase"] == "grpo"]

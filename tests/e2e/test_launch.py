@@ -1,4 +1,4 @@
-"""What `launch` prints: Slurm's file does what it says under a real slurmctld and slurmd; the others are read."""
+"""Scripts printed by `launch`: Slurm's runs under a real slurmctld and slurmd; the others are parsed."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ PartitionName=high Nodes=localhost MaxTime=INFINITE State=UP PriorityTier=2
 """
 
 
-def printed(message: str, capsys: pytest.CaptureFixture[str]) -> str:
-    assert main(shlex.split(message)) == 0
+def printed(command: str, capsys: pytest.CaptureFixture[str]) -> str:
+    assert main(shlex.split(command)) == 0
     return capsys.readouterr().out
 
 
@@ -72,17 +72,17 @@ def words_of(text: str) -> list[str]:
 
 
 def lint(script: str) -> None:
-    """Let bash parse a script, and shellcheck read it where it is installed."""
+    """Parse a script with bash, and with shellcheck if it is installed."""
     subprocess.run([BASH, "-n"], input=script, text=True, check=True)
     if checker := shutil.which("shellcheck"):
         subprocess.run([checker, "-"], input=script, text=True, check=True)
 
 
-def test_slurms_file_asks_for_what_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    requests = (
+def test_slurm_file_requests_the_configured_resources(capsys: pytest.CaptureFixture[str]) -> None:
+    command = (
         "slurm --hosts 4 --chips 8 --time 12:00:00 --partition long --folder '/shared/a b' --config configs/arctic.yaml"
     )
-    text = printed(f"{requests} mesh.fsdp=32 'run.dir=runs/one two' --name one", capsys)
+    text = printed(f"{command} mesh.fsdp=32 'run.dir=runs/one two' --name one", capsys)
     options = [line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH ")]
     assert options == [
         "--job-name=one", "--nodes=4", "--ntasks-per-node=1", "--gpus-per-node=8", "--partition=long",
@@ -96,9 +96,9 @@ def test_slurms_file_asks_for_what_is_said(capsys: pytest.CaptureFixture[str]) -
     lint(text)
 
 
-def test_a_jobset_starts_a_pod_a_host(capsys: pytest.CaptureFixture[str]) -> None:
-    requests = "jobset --hosts 4 --chips 4 --image i:1 --claim c --accelerator tpu-v5p-slice:2x2x4 --folder /shared"
-    result = yaml.safe_load(printed(f"{requests} {CONFIG} mesh.fsdp=16 run.dir=runs/One_2", capsys))
+def test_jobset_starts_a_pod_per_host(capsys: pytest.CaptureFixture[str]) -> None:
+    command = "jobset --hosts 4 --chips 4 --image i:1 --claim c --accelerator tpu-v5p-slice:2x2x4 --folder /shared"
+    result = yaml.safe_load(printed(f"{command} {CONFIG} mesh.fsdp=16 run.dir=runs/One_2", capsys))
     assert (result["kind"], result["metadata"], result["spec"]["failurePolicy"]) == (
         "JobSet", {"name": "one-2"}, {"maxRestarts": 1000},
     )  # fmt: skip
@@ -125,7 +125,7 @@ def test_a_jobset_starts_a_pod_a_host(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def strict(node: Any) -> Any:
-    """Return a schema of Kubernetes' form as JSON Schema, under which a field that it does not name is a fault."""
+    """Return a Kubernetes schema as JSON Schema that rejects unknown fields."""
     if isinstance(node, list):
         return [strict(item) for item in node]
     if not isinstance(node, dict):
@@ -142,8 +142,8 @@ def strict(node: Any) -> Any:
 @pytest.mark.parametrize(
     "more", ["--chips 4 --accelerator tpu-v5p-slice:2x2x4 mesh.fsdp=16", "--chips 8 mesh.data=32", ""]
 )
-def test_a_jobset_is_as_its_definition_says(more: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """JobSet's repository has the file: config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml."""
+def test_jobset_matches_its_definition(more: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The file is in JobSet's repository: config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml."""
     definition = yaml.load(Path(os.environ["JAXRL_SQL_JOBSET_CRD"]).read_text(), Loader=yaml.CSafeLoader)
     (schema,) = [
         version["schema"]["openAPIV3Schema"]
@@ -158,8 +158,8 @@ def test_a_jobset_is_as_its_definition_says(more: str, capsys: pytest.CaptureFix
     assert len(list(checked.iter_errors(result))) == 1
 
 
-def test_a_tpu_vms_script_is_begun_again_after_a_preemption(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """The script itself runs, with a `gcloud` that keeps a machine's state in a file and takes it away once."""
+def test_tpu_vm_script_restarts_after_preemption(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The script runs with a fake `gcloud` that keeps the machine's state in a file and preempts it once."""
     text = printed(
         f"tpu-vm --hosts 2 --accelerator v5p-16 --zone us-east5-a --folder /shared {CONFIG} run.dir=runs/one", capsys
     )
@@ -213,7 +213,7 @@ esac
         (f"tpu-vm --hosts 2 {CONFIG}", "--accelerator and --zone are missing"),
     ],
 )
-def test_what_no_run_could_be_started_with_is_one_line(
+def test_invalid_launch_settings_are_reported_in_one_line(
     message: str, output: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     try:
@@ -230,7 +230,7 @@ Slurm = Callable[..., str]
 
 
 def wait(holds: Callable[[], Any], what: Callable[[], str], seconds: float) -> Any:
-    """Wait until something holds, and return it; fail with what there is to see when it does not."""
+    """Wait until a condition holds and return its value; otherwise fail with the available logs."""
     end = time.monotonic() + seconds
     while not (result := holds()):
         assert time.monotonic() < end, what()
@@ -240,7 +240,7 @@ def wait(holds: Callable[[], Any], what: Callable[[], str], seconds: float) -> A
 
 @pytest.fixture(scope="module")
 def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
-    """Start munged, slurmctld and slurmd for this module alone; return what runs a command of theirs."""
+    """Start munged, slurmctld and slurmd for this module; return a function that runs Slurm commands."""
     programs = {name: shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin") for name in DAEMONS}
     if None in programs.values() or os.geteuid() != 0:
         missing = "needs Slurm, run as root (Debian: apt-get install slurmctld slurmd slurm-client munge)"
@@ -259,9 +259,9 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
     env = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}
     log = (folder / "out").open("w")
 
-    def start(name: str, *message: str) -> subprocess.Popen[bytes]:
+    def start(name: str, *options: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            [str(programs[name]), *message], env=env, stdout=log, stderr=log, start_new_session=True
+            [str(programs[name]), *options], env=env, stdout=log, stderr=log, start_new_session=True
         )
 
     def ask(*text: str) -> str:
@@ -315,11 +315,11 @@ def untimed(path: Path) -> list[dict[str, Any]]:
 
 
 class Job:
-    """A run of two tasks in the partition that is preempted, by what `launch` prints for it."""
+    """A run of two tasks in the preemptible partition, started by the output of `launch`."""
 
     def __init__(self, slurm: Slurm, name: str, folder: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.slurm, self.run = slurm, folder / name
-        requests = [
+        options = [
             "slurm",
             "--hosts",
             "1",
@@ -333,7 +333,7 @@ class Job:
             str(folder),
         ]
         program = ["--program", f"{sys.executable} -m jaxrl_sql"]
-        text = printed(shlex.join([*requests, *program, *settings(data, self.run, folder / "cache")]), capsys)
+        text = printed(shlex.join([*options, *program, *settings(data, self.run, folder / "cache")]), capsys)
         (folder / f"{name}.sh").write_text(text)
         self.id = slurm("sbatch", "--parsable", str(folder / f"{name}.sh")).strip()
         self.file = folder / f"{name}-{self.id}.log"
@@ -361,31 +361,31 @@ class Job:
 def submit(
     slurm: Slurm, small_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[str], Job]:
-    """Return what submits a run of a name."""
+    """Return a function that submits a run by name."""
     for name, value in (("PYTHONPATH", str(ROOT)), ("JAX_PLATFORMS", "cpu"), ("JAX_NUM_CPU_DEVICES", "1")):
-        monkeypatch.setenv(name, value)  # a job is given the environment
+        monkeypatch.setenv(name, value)  # jobs inherit the environment
     return lambda name: Job(slurm, name, tmp_path, small_data, capsys)
 
 
 @pytest.mark.slow
-def test_a_job_runs_in_a_folder_whose_name_has_blanks(
+def test_a_job_runs_in_a_folder_with_blanks_in_its_name(
     slurm: Slurm, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / 'it\'s "a" folder'
     (folder / "run" / "model").mkdir(parents=True)
-    (folder / "run" / "model" / "config.json").touch()  # nothing is left to do: the job is not queued again
-    requests = ["slurm", "--hosts", "1", "--name", "here", "--folder", str(folder), "--program", "bash -c pwd"]
-    (tmp_path / "here.sh").write_text(printed(shlex.join([*requests, *CONFIG.split(), "run.dir=run"]), capsys))
+    (folder / "run" / "model" / "config.json").touch()  # the run is complete: the job is not requeued
+    command = ["slurm", "--hosts", "1", "--name", "here", "--folder", str(folder), "--program", "bash -c pwd"]
+    (tmp_path / "here.sh").write_text(printed(shlex.join([*command, *CONFIG.split(), "run.dir=run"]), capsys))
     job = slurm("sbatch", "--parsable", str(tmp_path / "here.sh")).strip()
     wait(lambda: "JobState=COMPLETED" in slurm("scontrol", "show", "job", job), lambda: job, 300)
     assert (folder / f"here-{job}.log").read_text() == f"{folder}\n"
 
 
 @pytest.mark.nightly
-def test_a_preempted_run_is_queued_again_and_ends_as_one_that_was_not(
+def test_a_preempted_run_is_requeued_and_is_bit_equal(
     slurm: Slurm, submit: Callable[[str], Job], tmp_path: Path
 ) -> None:
-    """A job of a higher partition takes the run's node in the middle, and gives it back."""
+    """A job in a higher partition takes the run's node during the run and later releases it."""
     alone = submit("whole")
     assert alone.wait_for_end() == "COMPLETED", alone.log()
     job = submit("preempted")
@@ -407,7 +407,7 @@ def test_a_preempted_run_is_queued_again_and_ends_as_one_that_was_not(
 
 
 @pytest.mark.slow
-def test_a_run_that_is_cancelled_is_not_queued_again(slurm: Slurm, submit: Callable[[str], Job]) -> None:
+def test_a_cancelled_run_is_not_requeued(slurm: Slurm, submit: Callable[[str], Job]) -> None:
     job = submit("cancelled")
     job.wait_for_steps(2)
     slurm("scancel", job.id)

@@ -1,8 +1,8 @@
-"""The tools that agents get, by the mcp package's own client, once over stdio; above all, that nothing can be written.
+"""The agents' tools through the mcp package's client, once over stdio; above all, tools must not write.
 
-The texts below are of the kinds by which published servers' read-only modes were left: a second statement behind an
-allowed one, a COMMIT that ends a read-only transaction, writes inside of WITH, EXPLAIN that runs, functions with side
-effects, comments before or within the first word, PRAGMA, ATTACH, VACUUM INTO, COPY, SET ROLE.
+The texts below are of the kinds that broke the read-only modes of published servers: a second statement after an
+allowed one, a COMMIT that ends a read-only transaction, writes inside WITH, EXPLAIN that executes, functions with
+side effects, comments before or within the first word, PRAGMA, ATTACH, VACUUM INTO, COPY, SET ROLE.
 """
 
 from __future__ import annotations
@@ -249,7 +249,7 @@ Work = Callable[["mcp.Client"], Awaitable[Any]]
 
 
 def talk(work: Work, db: str, *overrides: str) -> Any:
-    """Let a client call the tools of a database in this process, and return what its work returns."""
+    """Run a client's work with the tools of a database in this process, and return its result."""
     import mcp
 
     async def run() -> Any:
@@ -261,7 +261,7 @@ def talk(work: Work, db: str, *overrides: str) -> Any:
 
 
 def talk_over_stdio(work: Work, *arguments: str) -> Any:
-    """Start the command, let a client do its work, and return what its work returns."""
+    """Start the command, run a client's work, and return its result."""
     import mcp
 
     async def run() -> Any:
@@ -275,7 +275,7 @@ def talk_over_stdio(work: Work, *arguments: str) -> Any:
 
 
 def called(name: str, *many: dict[str, Any]) -> Work:
-    """Return the work that calls a tool again and again: (whether it failed, its text) of each call."""
+    """Return work that calls a tool repeatedly and returns (is an error, text) of each call."""
 
     async def work(client: mcp.Client) -> list[tuple[bool, str]]:
         result = []
@@ -300,7 +300,7 @@ def ships(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def state(folder: Path) -> dict[str, str]:
-    """Return what lies in a folder, and the hash of each file."""
+    """Return the names and hashes of the files in a folder."""
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
 
 
@@ -324,7 +324,7 @@ def test_the_command_serves_its_tools_over_stdio(ships: Path) -> None:
     assert "SEARCH ship" in plan.content[0].text
 
 
-def test_what_fails_says_why(ships: Path) -> None:
+def test_tool_errors_state_the_reason(ships: Path) -> None:
     queries = [{"sql": "SELECT nam FROM ship"}, {"sql": ""}, {"sql": "SELEC 1"}]
     (failed, output), empty, wrong = talk(called("query", *queries), str(ships))
     assert failed
@@ -338,7 +338,7 @@ def test_what_fails_says_why(ships: Path) -> None:
 
 
 @pytest.mark.parametrize("tool", ["query", "explain"])
-def test_nothing_is_written_on_sqlite(ships: Path, tool: str) -> None:
+def test_tools_write_nothing_on_sqlite(ships: Path, tool: str) -> None:
     out = ships.parent / "written"
     texts = [line.replace("\\n", "\n").replace("{out}", str(out)) for line in ON_SQLITE.splitlines()]
     before = state(ships.parent)
@@ -348,7 +348,7 @@ def test_nothing_is_written_on_sqlite(ships: Path, tool: str) -> None:
     assert state(ships.parent) == before
 
 
-def test_work_without_end_is_stopped_and_the_next_query_runs(ships: Path) -> None:
+def test_an_endless_query_is_stopped_and_the_next_runs(ships: Path) -> None:
     endless = "WITH RECURSIVE t(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM t) SELECT sum(x) FROM t"
     limits = ["executor.timeout_ms=60000", "executor.vm_steps=1000000"]
     stopped, next_ = talk(called("query", {"sql": endless}, {"sql": "SELECT 1"}), str(ships), *limits)
@@ -358,7 +358,7 @@ def test_work_without_end_is_stopped_and_the_next_query_runs(ships: Path) -> Non
 
 @pytest.fixture(scope="module")
 def serve(start_server: Callable[[str, str], Server]) -> Callable[[str], Server]:
-    """Return what starts a server, once, with a table and a sequence."""
+    """Return a function that starts each engine's server once, with a table and a sequence."""
     script = (
         "CREATE TABLE item(id int, name text); INSERT INTO item VALUES (1, 'a'), (2, 'b'); CREATE SEQUENCE numbers;"
     )
@@ -381,8 +381,8 @@ HELD = {
 }
 
 
-def held(server: Server) -> Any:
-    """Return what a server holds: rows, tables, the sequence, roles; as its owner sees it."""
+def server_state(server: Server) -> Any:
+    """Return the state of a server as its owner sees it: rows, tables, the sequence, roles."""
     if server.engine == "postgresql":
         connection: Any = psycopg2.connect(server.owner)
     else:
@@ -398,17 +398,19 @@ def held(server: Server) -> Any:
 @pytest.mark.servers
 @pytest.mark.parametrize("tool", ["query", "explain"])
 @pytest.mark.parametrize("engine", ON_SERVERS)
-def test_nothing_is_written_on_a_server(engine: str, tool: str, serve: Callable[[str], Server], tmp_path: Path) -> None:
+def test_tools_write_nothing_on_a_server(
+    engine: str, tool: str, serve: Callable[[str], Server], tmp_path: Path
+) -> None:
     out, harm = tmp_path / "written", HOSTILE / f"hostile_{engine}.sql"
     tmp_path.chmod(0o777)
     more = [line for line in harm.read_text().splitlines() if not line.startswith("--")] if tool == "query" else []
     texts = [line.replace("\\n", "\n").replace("{out}", str(out)) for line in ON_SERVERS[engine].splitlines()]
     server = serve(engine)
-    before = held(server)
+    before = server_state(server)
     result = talk(
         called(tool, *({"sql": text} for text in (*texts, *more))), server.reader, "executor.engine_timeout_ms=1000"
     )
-    assert held(server) == before
+    assert server_state(server) == before
     ran = {text for text, (failed, _) in zip((*texts, *more), result, strict=True) if not failed}
     assert {item.replace(str(out), "{out}") for item in ran & {*texts}} <= (READS if tool == "explain" else HARMLESS)
     assert not out.exists()
@@ -423,8 +425,8 @@ def test_nothing_is_written_on_a_server(engine: str, tool: str, serve: Callable[
         pytest.param("query", True, marks=pytest.mark.nightly),
     ],
 )
-def test_nothing_is_written_on_duckdb(tmp_path: Path, tool: str, is_hostile: bool) -> None:
-    """The file of hostile statements is nightly here: the tests of the executor run it too."""
+def test_tools_write_nothing_on_duckdb(tmp_path: Path, tool: str, is_hostile: bool) -> None:
+    """The file of hostile statements is nightly here: the executor's tests run it too."""
     duckdb = pytest.importorskip("duckdb")
     folder, out = tmp_path / "shop", tmp_path / "written"
     folder.mkdir()
@@ -444,10 +446,10 @@ def test_nothing_is_written_on_duckdb(tmp_path: Path, tool: str, is_hostile: boo
     assert not any("root:" in output for _, output in result)
 
 
-# A session's own, which ends with the statement, and a file that is NULL to who may not read it.
+# Effects on the session only, which end with the statement, and a file that is NULL without the right to read it.
 HARMLESS = {"SELECT GET_LOCK('x', 1)", "SELECT LOAD_FILE('/etc/passwd')"}
 
-# What has a plan; a plan calls no function and writes no file.
+# Statements that have a plan; a plan calls no function and writes no file.
 READS = HARMLESS | {
     "SELECT set_config('transaction_read_only', 'off', false)",
     "SELECT nextval('numbers')",
@@ -460,7 +462,7 @@ READS = HARMLESS | {
 }
 
 
-def test_cells_are_what_json_has() -> None:
+def test_cells_are_json_values() -> None:
     assert [cell(x) for x in (None, True, 3, 1.5, b"\x00\xff", "a\udcff")] == [None, True, 3, 1.5, "x'00ff'", "a?"]
     assert [cell(x) for x in (float("inf"), float("nan"))] == ["inf", "nan"]
     exact = 2**53 - 1
@@ -478,7 +480,7 @@ def test_cells_are_what_json_has() -> None:
         (["--db", str(START / "config.json"), "--endpoint", "http://127.0.0.1:1/v1"], "needs --model"),
     ],
 )
-def test_what_cannot_be_served_is_one_line(
+def test_invalid_arguments_are_reported_in_one_line(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == 2

@@ -1,7 +1,7 @@
 """The metrics that runs write have rows in the reference, and the other way round.
 
-`conftest.py` fails a run that writes a name without a row. Here the small run has each metric that its settings
-promise; the metrics of other settings are asserted by the tests of such runs.
+`conftest.py` fails a run that writes a metric without a row. This file checks that the small run writes each metric
+of its settings; metrics of other settings are asserted by the tests of such runs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def test_a_run_writes_the_metrics_of_its_settings(whole: Path) -> None:
     assert written == {row for row in rows_of(TRAINING) if row.when in WHOLE}
 
 
-def test_a_metric_of_other_settings_is_asserted_in_their_test() -> None:
+def test_metrics_of_other_settings_are_asserted_in_other_tests() -> None:
     assert {row.when for row in rows_of(TRAINING)} == WHOLE | ELSEWHERE.keys()
     for when, file in ELSEWHERE.items():
         text = (TESTS / file).read_text(encoding="utf-8")

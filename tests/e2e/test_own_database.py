@@ -1,4 +1,4 @@
-"""Every command of docs/tutorials/own_database.md runs on a database with odd names, NULLs and dates as text."""
+"""Each command of docs/tutorials/own_database.md runs on a database with odd names, NULLs and dates as text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jaxrl_sql.models import ModelConfig, Norms, Rope, init_params, load_tokeniz
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "tutorials" / "own_database.md"
-# What a run is in small; the page's own numbers are for a real model.
+# Overrides for a small run; the page's own numbers are for a real model.
 ALL = ["data.schema=compact", "data.max_prompt_tokens=320", "run.pad_to_max=true"]
 SMALL = [*ALL, "validation.sampling.max_new_tokens=8", "validation.max_num_seqs=8"]
 SMALLER = {
@@ -30,7 +30,7 @@ SMALLER = {
 
 @pytest.fixture
 def team(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a team's folder, the current one: its database and 60 questions in two files, and a model of one layer."""
+    """Return the current folder: a database, 60 questions in two files, and a model of one layer."""
     spec = importlib.util.spec_from_file_location("own_database", ROOT / "scripts" / "own_database.py")
     assert spec is not None
     assert spec.loader is not None
@@ -57,13 +57,13 @@ def commands() -> list[list[str]]:
 
 
 @pytest.mark.slow
-def test_the_commands_of_the_page_run(team: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_of_the_page_run(team: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = []
     for command in commands():
         name = " ".join(command[: 2 if command[0] == "data" else 1])
         code = main([*command, *([] if "--compare" in command else SMALLER.get(name, []))])
         output = capsys.readouterr()
-        # The little model need not write SQL that runs.
+        # The small model may write SQL that fails.
         assert code in ((0, 1) if name == "ask" else (0,)), f"{name}: {output.err}"
         run.append(name)
     assert run == [

@@ -1,7 +1,7 @@
-"""From data in the released forms to a trained step: each paper's mix is prepared, and its recipe trains on it.
+"""Preparing data in their published formats, and one training step of each paper's recipe on them.
 
-The data are generated and the model is small; forms, mixes (configs/data), prompts (each recipe's own template, through
-a chat) and rewards are the papers'.
+The data are generated and the model is small. Formats, mixes (configs/data), prompts (each recipe's template in a
+chat) and rewards are those of the papers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Questions = list[dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def prepared_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return generated questions and databases, 8 of each of 6."""
+    """Return generated questions and databases: 8 questions on each of 6 databases."""
     folder = tmp_path_factory.mktemp("made")
     generate(folder, SynthSpec(seed=5, train_dbs=6, dev_dbs=2, unseen_dbs=1, train_questions=8, dev_questions=8))
     return folder / "train"
@@ -39,7 +39,7 @@ def prepared_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the small model that knows the forms, with room for whole prompts."""
+    """Return the small model that knows the answer formats, with positions for whole prompts."""
     folder = tmp_path_factory.mktemp("start") / "model"
     shutil.copytree(ROOT / "configs/recipes_start", folder)
     config = json.loads((folder / "config.json").read_text())
@@ -64,21 +64,21 @@ def synsql(prepared_set: Path, home: Path) -> list[str]:
 
 
 def spider_and_bird(prepared_set: Path, home: Path) -> list[str]:
-    """Write both sets, and what was made of Gretel's: scripts turned into databases, of which a list is taken."""
+    """Write both sets and Gretel's, whose scripts become databases, of which a list is used."""
     shutil.copytree(prepared_set / "databases", home / "spider/database")
     shutil.copytree(prepared_set / "databases", home / "bird/train_databases")
-    requests = questions(prepared_set)
+    records = questions(prepared_set)
     spider = [
-        {"db_id": request["db_id"], "question": request["question"], "query": request["sql"]} for request in requests
+        {"db_id": request["db_id"], "question": request["question"], "query": request["sql"]} for request in records
     ]
     for name, part in (("train_spider", spider[:24]), ("train_others", spider[24:40]), ("dev", spider[40:])):
         (home / f"spider/{name}.json").write_text(json.dumps(part))
     (home / "spider/tables.json").write_text("[]")
     bird = [
-        {"db_id": item["db_id"], "question": item["question"], "evidence": "", "SQL": item["sql"]} for item in requests
+        {"db_id": item["db_id"], "question": item["question"], "evidence": "", "SQL": item["sql"]} for item in records
     ]
     (home / "bird/train.json").write_text(json.dumps(bird))
-    first = requests[0]["db_id"]
+    first = records[0]["db_id"]
     with closing(sqlite3.connect(prepared_set / f"databases/{first}/{first}.sqlite")) as connection:
         script = "\n".join(line for line in connection.iterdump() if line not in ("BEGIN TRANSACTION;", "COMMIT;"))
     rows = [
@@ -89,7 +89,7 @@ def spider_and_bird(prepared_set: Path, home: Path) -> list[str]:
             "sql": entry["sql"],
             "sql_complexity": "joins",
         }
-        for i, entry in enumerate(requests[:3])
+        for i, entry in enumerate(records[:3])
     ]
     (home / "gretel").mkdir()
     parquet.write_table(pa.Table.from_pylist(rows), home / "gretel/train-00000-of-00001.parquet")
@@ -117,13 +117,13 @@ def bird(prepared_set: Path, home: Path) -> list[str]:
 def skyrl(prepared_set: Path, home: Path) -> list[str]:
     shutil.copytree(prepared_set / "databases", home / "db_files/data/SynSQL-2.5M/databases")
 
-    def asked(item: dict[str, Any]) -> str:
+    def user_message(item: dict[str, Any]) -> str:
         return f"{{db_details}}:…;\n {{external_knowledge}}: ;\n {{question}}: {item['question']}"
 
     rows = [
         {
             "data_source": "synsql", "data": "synsql", "db_id": question["db_id"],
-            "prompt": [{"role": "system", "content": "Task."}, {"role": "user", "content": asked(question)}],
+            "prompt": [{"role": "system", "content": "Task."}, {"role": "user", "content": user_message(question)}],
             "reward_spec": {"method": "rule", "ground_truth": question["sql"]}, "extra_info": {"index": 0},
         }
         for question in questions(prepared_set)[:12]
@@ -142,7 +142,7 @@ SYSTEMS: dict[str, tuple[str, Callable[[Path, Path], list[str]], int]] = {
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
-def test_a_recipe_runs_on_its_prepared_data_through_its_own_template(
+def test_a_recipe_trains_on_its_prepared_data_with_its_template(
     name: str, prepared_set: Path, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)

@@ -1,4 +1,4 @@
-"""Sets that are published for servers: their dumps are loaded, and their golds judged there."""
+"""Benchmarks published for servers: their dumps are loaded and their golds judged there."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jaxrl_sql.commands.evaluate import main as evaluate
 from jaxrl_sql.text2sql.benchmarks import load_benchmark
 from sqlexec_rs.servers import Server
 
-# As pg_dump and mysqldump write them, with an owner whom only their makers have.
+# In the form that pg_dump and mysqldump write, with an owner that does not exist here.
 DUMPS = {
     "postgresql": """SET client_encoding = 'UTF8';
 CREATE TABLE public.customers (customerid bigint NOT NULL, segment text, joined date);
@@ -47,7 +47,7 @@ NAMES = {"postgresql": "postgresql", "mysql": "mariadb"}
 def loaded(
     request: pytest.FixtureRequest, start_server: Callable[[str, str], Server], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[str, str, str]:
-    """Return the dialect, and the URLs of owner and reader of a database that was loaded from a dump."""
+    """Return the dialect, and the owner's and reader's URLs of a database loaded from a dump."""
     dialect = request.param
     server = start_server(NAMES[dialect], "SELECT 1;")
     dump = tmp_path_factory.mktemp("dump") / "BIRD_dev.sql"
@@ -58,7 +58,7 @@ def loaded(
 
 
 def mini_dev(folder: Path, dialect: str) -> Path:
-    """Write BIRD's mini-dev as it is published, in small."""
+    """Write a small BIRD mini-dev in its published format."""
     path = folder / "dev_databases" / "debit_card" / "debit_card.sqlite"
     path.parent.mkdir(parents=True)
     with closing(sqlite3.connect(path)) as connection:
@@ -107,7 +107,7 @@ def test_mini_dev_is_judged_on_its_server(
 
 
 @pytest.mark.servers
-def test_a_dump_is_loaded_whole_or_not_at_all(
+def test_a_failed_dump_leaves_no_tables(
     loaded: tuple[str, str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dialect, owner, _ = loaded
@@ -125,7 +125,7 @@ def test_a_dump_is_loaded_whole_or_not_at_all(
     assert "nowhere" in refusal("--from", str(dump), "--to", other)
     dump.write_text(DUMPS[dialect])
     assert "not empty" in refusal("--from", str(dump), "--to", owner)
-    assert copy(["--from", str(dump), "--to", other]) == 0  # nothing of it was left
+    assert copy(["--from", str(dump), "--to", other]) == 0  # no table of it remains
     assert "no such file" in refusal("--from", str(tmp_path / "no.sql"), "--to", other)
     assert "name it" in refusal("--from", str(dump), "--to", urlsplit(owner)._replace(path="").geturl())
     assert "name it" in refusal("--from", str(dump), "--to", "duckdb:files")
@@ -133,7 +133,7 @@ def test_a_dump_is_loaded_whole_or_not_at_all(
     assert "is not installed, which loads dumps" in refusal("--from", str(dump), "--to", other)
 
 
-def test_defogs_questions_for_postgresql_are_a_split(tmp_path: Path) -> None:
+def test_defog_questions_for_postgresql_are_a_split(tmp_path: Path) -> None:
     (tmp_path / "databases").mkdir()
     with closing(sqlite3.connect(tmp_path / "databases" / "academic.db")) as connection:
         connection.execute("CREATE TABLE author (aid INTEGER)")

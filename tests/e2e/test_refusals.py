@@ -1,4 +1,4 @@
-"""Bad input of what shows, serves and exports a model: one line on the error stream, what it is and what to do."""
+"""Invalid input of view, serve and export: one line on stderr with the error and the remedy."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Command = Callable[[Sequence[str]], int]
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, view_runs: ModuleType) -> Path:
-    """Return a folder of what is wrong, and work in it."""
+    """Return a folder of invalid inputs, and change into it."""
     monkeypatch.chdir(tmp_path)
     bare = tmp_path / "without_rollouts"
     bare.mkdir()
@@ -59,7 +59,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, view_runs: ModuleType)
     return tmp_path
 
 
-# The command, its words ({port} is taken), what it says, and what it says to do.
+# The command, its arguments ({port} is in use), the error, and the remedy.
 CASES: dict[str, tuple[Command, str, str, str]] = {
     "a run without rollouts": (view, "without_rollouts", "the run kept no answers", "report.html"),
     "a run of records without answers": (view, "bare", "train-", "cut or broken"),
@@ -96,14 +96,14 @@ CASES: dict[str, tuple[Command, str, str, str]] = {
 
 
 @pytest.mark.parametrize(("command", "message", "what", "do"), CASES.values(), ids=CASES)
-def test_bad_input_is_one_line(
+def test_invalid_input_is_reported_in_one_line(
     command: Command, message: str, what: str, do: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         try:
             code = command(message.replace("{port}", port).split())
-        except SystemExit as stopped:  # of the parser, which shows the usage first
+        except SystemExit as stopped:  # raised by the parser, which prints the usage first
             code = int(stopped.code or 0)
     assert code == 2
     captured = capsys.readouterr()
@@ -116,12 +116,12 @@ def test_bad_input_is_one_line(
 
 
 @pytest.mark.parametrize("command", [train, sft, evaluate])
-def test_a_broken_weight_is_one_line_where_questions_are_read_before(
+def test_a_broken_weight_is_reported_after_questions_were_read(
     command: Command, here: Path, small_data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    message = ["data.max_prompt_tokens=320", "run.display=plain"]
+    options = ["data.max_prompt_tokens=320", "run.display=plain"]
     if command is evaluate:
-        message += [
+        options += [
             "--model",
             "nan",
             "--data",
@@ -133,7 +133,7 @@ def test_a_broken_weight_is_one_line_where_questions_are_read_before(
             "data.prompt=compact",
         ]
     else:
-        message += [
+        options += [
             "model.checkpoint=nan",
             "data.prompt=compact",
             "model.compute_dtype=same",
@@ -143,14 +143,14 @@ def test_a_broken_weight_is_one_line_where_questions_are_read_before(
             "run.dir=trained",
             "sft.steps=1",
         ]
-    assert command(message) == 2
+    assert command(options) == 2
     lines = [line for line in capsys.readouterr().err.splitlines() if "error: " in line]
     assert len(lines) == 1
     assert BROKEN in lines[0]
     assert here.is_dir()
 
 
-def test_a_cut_piece_is_left_out_and_that_is_told(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_truncated_rollout_piece_is_skipped_with_a_warning(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     piece = pieces_of(here / "run" / FOLDER, "train")[0].path
     piece.write_bytes(piece.read_bytes()[:-30])
     assert view(["run", "--judge", "0"]) == 0

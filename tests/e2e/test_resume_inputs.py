@@ -1,4 +1,4 @@
-"""A run resumes on another day and with its inputs in another place, and over no other inputs."""
+"""A run resumes on another day and with moved inputs, but not with different inputs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DATED = "{{ 'Today Date: ' + strftime_now('%d %b %Y') + '\n' }}{% for m in messa
 
 @pytest.fixture
 def place(whole: Path, small_data: Path, tmp_path: Path) -> Path:
-    """Write a base whose chat template writes today's date, and the data, into one folder."""
+    """Write the data, and a base whose chat template contains the current date, into one folder."""
     shutil.copytree(whole / "model", tmp_path / "place/base")
     (tmp_path / "place/base/chat_template.jinja").write_text(DATED)
     shutil.copytree(small_data, tmp_path / "place/data")
@@ -30,7 +30,7 @@ def place(whole: Path, small_data: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def next_day() -> Iterator[pytest.MonkeyPatch]:
-    """Return a patch for a time zone, and restore the old one at the end."""
+    """Return a patch for the time zone, and restore the old one afterwards."""
     with pytest.MonkeyPatch.context() as patch:
         yield patch
     time.tzset()
@@ -40,7 +40,7 @@ def resume(run: Path, *overrides: str) -> int:
     return main(["--resume", str(run), "grpo.steps=2", *overrides])
 
 
-def test_a_run_of_adapters_resumes_over_its_base_and_questions_alone(
+def test_an_adapter_run_resumes_only_with_its_base_and_questions(
     place: Path, tmp_path: Path, next_day: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run, moved = tmp_path / "run", tmp_path / "moved"

@@ -1,4 +1,4 @@
-"""How a run ends that cannot go on: numbers that are none, a collapse, a disk that is full, changed numbers."""
+"""Ends of runs that cannot continue: NaN, entropy collapse, a full disk, changed checkpoints."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Start = Callable[..., list[str]]
 Stopped = Callable[[Path, Path, int], Path]
 Capture = pytest.CaptureFixture[str]
 
-# GRPO alone on prompts of one width, with steps that move the parameters.
+# Only GRPO on prompts of one width, with steps that change the parameters.
 ALONE = (
     "sft.steps=0", "grpo.steps=6", "grpo.optim.warmup_steps=0", "grpo.kl.coef=0", "data.evals=[dev]",
     "data.select.limit_train=4", "run.pad_to_max=false",
@@ -34,12 +34,12 @@ ALONE = (
 
 @pytest.fixture(scope="module")
 def alone(arguments: Start) -> Start:
-    """Return a function (run folder, overrides…) -> command line of a run of GRPO alone."""
+    """Return a function (run folder, overrides…) -> command line of a run with only GRPO."""
     return lambda run, *overrides: arguments(run, *ALONE, *overrides)
 
 
 def reseal(run: Path, step: int, change: Callable[[dict[str, Any]], None]) -> None:
-    """Change what a checkpoint knows of its run, and its checksums."""
+    """Change the metadata of a checkpoint, and update its checksums."""
     host = run / "checkpoints" / str(step) / "host" / "metadata"
     known = json.loads(host.read_text(encoding="utf-8"))
     change(known["run"])
@@ -51,17 +51,15 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def test_a_dry_run_says_what_the_run_would_need_and_leaves_nothing(
-    alone: Start, tmp_path: Path, capsys: Capture
-) -> None:
+def test_a_dry_run_reports_requirements_and_writes_nothing(alone: Start, tmp_path: Path, capsys: Capture) -> None:
     run = tmp_path / "run"
     assert main(alone(run, "sft.epochs=2", "sft.databases=1", "sft.questions=2", "--dry-run")) == 0
     output = capsys.readouterr().out
     assert "prompts: 8 of " in output
     assert "memory a device, about: weights " in output
-    messages = re.search(r"supervised phase: (\d+) steps, (\d+) an epoch", output)
-    assert messages is not None
-    assert int(messages[1]) == 2 * int(messages[2])
+    match = re.search(r"supervised phase: (\d+) steps, (\d+) an epoch", output)
+    assert match is not None
+    assert int(match[1]) == 2 * int(match[2])
     assert not run.exists()
     assert main(alone(run, "data.max_prompt_tokens=8", "--dry-run")) == 2
     capsys.readouterr()
@@ -76,9 +74,7 @@ def test_a_dry_run_says_what_the_run_would_need_and_leaves_nothing(
 
 
 @pytest.mark.nightly
-def test_parameters_beyond_all_measure_stop_the_run_with_their_step(
-    alone: Start, tmp_path: Path, capsys: Capture
-) -> None:
+def test_exploding_parameters_stop_the_run_and_name_the_step(alone: Start, tmp_path: Path, capsys: Capture) -> None:
     run = tmp_path / "run"
     assert main(alone(run, "grpo.optim.lr=1e30")) == 3
     error = capsys.readouterr().err
@@ -91,7 +87,7 @@ def test_parameters_beyond_all_measure_stop_the_run_with_their_step(
 
 
 @pytest.mark.slow
-def test_a_run_that_is_driven_to_nan_keeps_its_last_good_checkpoint(
+def test_a_run_that_reaches_nan_keeps_its_last_good_checkpoint(
     whole: Path, stopped: Stopped, tmp_path: Path, capsys: Capture
 ) -> None:
     run = stopped(whole, tmp_path / "run", 4)
@@ -110,14 +106,14 @@ def test_a_run_that_is_driven_to_nan_keeps_its_last_good_checkpoint(
     assert "a lower grpo.optim.lr" in error
     assert saved_steps(run) == [1, 2, 3, 4]
     last = lines(run / "metrics.jsonl")[-1]
-    assert (last["step"], last["optim/param_norm"]) == (5, None), "JSON has no other word for it"
+    assert (last["step"], last["optim/param_norm"]) == (5, None), "JSON has no value for NaN"
 
 
 @pytest.mark.slow
 def test_groups_with_equal_rewards_stop_the_run_with_a_checkpoint(
     whole: Path, stopped: Stopped, tmp_path: Path, capsys: Capture
 ) -> None:
-    """An untrained policy earns no reward: no group's answers differ, before a stop or after it."""
+    """An untrained policy earns no reward: no group has unequal rewards, before or after a stop."""
     run = stopped(whole, tmp_path / "run", 5)
     longer = ["grpo.steps=6", "health.zero_advantage_patience=4", "run.checkpoint_every=99", "run.display=none"]
     assert main(["--resume", str(run), *longer]) == 3
@@ -143,7 +139,7 @@ def test_an_entropy_under_the_floor_stops_a_run_that_resumes_without_the_check(
     assert [row["step"] for row in lines(run / "metrics.jsonl")] == [1, 2, 2, 3, 4, 5, 5]
 
 
-def test_settings_and_questions_that_a_run_did_not_begin_with_are_refused(
+def test_resume_refuses_changed_settings_and_questions(
     arguments: Start, whole: Path, stopped: Stopped, tmp_path: Path, capsys: Capture
 ) -> None:
     run = stopped(whole, tmp_path / "run", 4)
@@ -163,7 +159,7 @@ def test_settings_and_questions_that_a_run_did_not_begin_with_are_refused(
     assert (run / "metrics.jsonl").read_bytes() == before
 
 
-def test_a_run_with_a_damaged_checkpoint_or_without_any_is_refused_and_left_alone(
+def test_resume_refuses_a_damaged_or_missing_checkpoint(
     whole: Path, stopped: Stopped, tmp_path: Path, capsys: Capture
 ) -> None:
     run = stopped(whole, tmp_path / "run", 4)
@@ -186,13 +182,13 @@ def test_a_run_with_a_damaged_checkpoint_or_without_any_is_refused_and_left_alon
 
 
 def mount(*options: str) -> int:
-    """Call mount and return its exit code."""
+    """Run mount and return its exit code."""
     return subprocess.run(["mount", *options], capture_output=True, check=False).returncode  # noqa: S607
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 2 MiB, where this process may mount one."""
+    """Return a file system of 2 MiB, if this process may mount one."""
     folder = tmp_path / "disk"
     folder.mkdir()
     if mount("-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)):
@@ -204,9 +200,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.slow
 # TensorStore's threads may call back into Orbax's event loop after its first failed write has closed it.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_disk_that_becomes_full_is_told_in_one_line_and_the_last_checkpoint_stays(
-    alone: Start, small_disk: Path, capsys: Capture
-) -> None:
+def test_a_full_disk_is_reported_and_keeps_the_last_checkpoint(alone: Start, small_disk: Path, capsys: Capture) -> None:
     run = small_disk / "run"
     assert main(alone(run)) == 1
     error = capsys.readouterr().err
@@ -214,7 +208,7 @@ def test_a_disk_that_becomes_full_is_told_in_one_line_and_the_last_checkpoint_st
     assert error.count("\n") == 1, error
     steps = saved_steps(run)
     assert steps
-    # With room again the run goes on from there.
+    # With free space the run resumes from there.
     (small_disk / "ballast").unlink(missing_ok=True)
     assert mount("-o", "remount,size=64m", str(small_disk)) == 0
     assert main(["--resume", str(run)]) == 0
@@ -222,10 +216,10 @@ def test_a_disk_that_becomes_full_is_told_in_one_line_and_the_last_checkpoint_st
 
 
 @pytest.mark.nightly
-def test_a_checkpoint_that_cannot_be_written_whole_is_told_in_one_line(alone: Start, tmp_path: Path) -> None:
-    """As on a full disk, wherever tests run: the process may write no file beyond 100 kB.
+def test_a_failed_checkpoint_write_is_reported_in_one_line(alone: Start, tmp_path: Path) -> None:
+    """A substitute for a full disk that needs no rights: the process may write no file over 100 kB.
 
-    Orbax's and TensorStore's own threads print tracebacks besides, which is not asserted away here.
+    Orbax's and TensorStore's threads also print tracebacks, which are not checked here.
     """
     run = tmp_path / "run"
     limited = (
@@ -236,20 +230,20 @@ def test_a_checkpoint_that_cannot_be_written_whole_is_told_in_one_line(alone: St
     )
     command = [sys.executable, "-c", limited, *alone(run, "model.d_ff=4096")]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    output = [line for line in ended.stderr.splitlines() if line.startswith("error: ")]
+    errors = [line for line in ended.stderr.splitlines() if line.startswith("error: ")]
     assert ended.returncode == 1, ended.stderr
-    assert len(output) == 1
-    assert output[0] == f"error: {run} cannot be written: File too large; none saved"
+    assert len(errors) == 1
+    assert errors[0] == f"error: {run} cannot be written: File too large; none saved"
     assert saved_steps(run) == []
 
 
-@pytest.mark.parametrize("kind", ["a file stands there", "no room", "read-only"])
-def test_a_folder_that_cannot_be_written_is_refused_before_anything(
+@pytest.mark.parametrize("kind", ["a file is in the way", "no room", "read-only"])
+def test_an_unwritable_folder_is_refused_at_start(
     kind: str, alone: Start, request: pytest.FixtureRequest, tmp_path: Path, capsys: Capture
 ) -> None:
     run = tmp_path / "run"
     message = "cannot be written: Not a directory"
-    if kind == "a file stands there":
+    if kind == "a file is in the way":
         run.write_text("mine", encoding="utf-8")
         run = run / "below"
     else:
@@ -276,23 +270,23 @@ def test_a_folder_that_cannot_be_written_is_refused_before_anything(
         pytest.param("TERM", "TERM", 0, marks=pytest.mark.nightly),
     ],
 )
-def test_signals_while_a_stopped_run_is_closed_break_nothing(
+def test_signals_during_shutdown_do_not_damage_the_run(
     first: str, second: str, code: int, alone: Start, tmp_path: Path
 ) -> None:
-    """Stopped in its first step, and told again while the report is written: as schedulers and impatient people do."""
+    """Stopped in its first step, and signalled again while the report is written, as schedulers and users do."""
     run = tmp_path / "run"
     program = (
         "import os, signal, sys\nfrom jaxrl_sql.training import grpo\nfrom jaxrl_sql.commands.train import main\n"
         "whole = grpo.on_mesh\n"
-        f"def asked(*given): os.kill(os.getpid(), signal.SIG{first}); return whole(*given)\n"
-        "grpo.on_mesh = asked\nsys.exit(main(sys.argv[1:]))\n"
+        f"def stop(*arguments): os.kill(os.getpid(), signal.SIG{first}); return whole(*arguments)\n"
+        "grpo.on_mesh = stop\nsys.exit(main(sys.argv[1:]))\n"
     )
     command = [sys.executable, "-c", program, *alone(run)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     while line := process.stdout.readline():
         if line.startswith("stopped; resume with --resume"):
-            assert saved_steps(run) == [1], "it is told when it is so"
+            assert saved_steps(run) == [1], "the message is printed after the checkpoint is saved"
             process.send_signal(getattr(signal, f"SIG{second}"))
             break
     _, error = process.communicate(timeout=600)
@@ -302,19 +296,19 @@ def test_signals_while_a_stopped_run_is_closed_break_nothing(
 
 
 @pytest.mark.slow
-def test_a_second_ctrl_c_stops_at_once(alone: Start, tmp_path: Path) -> None:
+def test_a_second_ctrl_c_stops_immediately(alone: Start, tmp_path: Path) -> None:
     """A step that never ends is not waited for."""
     run = tmp_path / "run"
     program = (
         "import sys\nfrom jaxrl_sql.training import grpo\nfrom jaxrl_sql.commands.train import main\n"
         "whole = grpo.on_mesh\n"
-        "def forever(*given):\n    print('in a step', flush=True)\n    while True:\n        whole(*given)\n"
+        "def forever(*arguments):\n    print('in a step', flush=True)\n    while True:\n        whole(*arguments)\n"
         "grpo.on_mesh = forever\nsys.exit(main(sys.argv[1:]))\n"
     )
     command = [sys.executable, "-c", program, *alone(run)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert process.stdout is not None
-    output, bound = "", threading.Timer(600, process.kill)  # who is not heard in time ends, and with it what it says
+    output, bound = "", threading.Timer(600, process.kill)  # kills a process that does not stop, with its output
     bound.start()
     try:
         for awaited in ("in a step", "Ctrl-C again to stop at once"):

@@ -1,4 +1,4 @@
-"""The server as a program: what OpenAI's own client gets from it, what is refused, and clients that go away."""
+"""The server as a program: responses to OpenAI's client, refused requests, and disconnecting clients."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def serving(*arguments: str) -> Iterator[str]:
 
 @contextmanager
 def serving_here(*arguments: str) -> Iterator[str]:
-    """Run the command in a thread of this process, whose programs tests share, and yield its address."""
+    """Run the command in a thread of this process, so that tests share compiled programs; yield its address."""
     servers: list[uvicorn.Server] = []
     codes: list[int] = []
 
@@ -88,7 +88,7 @@ def serving_here(*arguments: str) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def adapters(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder of adapters that change what the model writes."""
+    """Return a folder of adapters that change the model's output."""
     folder = tmp_path_factory.mktemp("adapters")
     config, _ = load_checkpoint(START)
     result = init_adapters(config, 4, 8.0, ["q", "v"], jax.random.key(0))
@@ -114,12 +114,12 @@ def client(server: str) -> Iterator[openai.OpenAI]:
 
 @pytest.fixture(scope="module")
 def engine() -> Engine:
-    """Return an engine of the same model, to compare with."""
+    """Return an engine of the same model for comparison."""
     config, params = load_checkpoint(START)
     return Engine(config, params, load_tokenizer(START), EngineConfig(8, Purpose.EVAL))
 
 
-def test_greedy_tokens_are_those_of_the_engine_called_alone(client: openai.OpenAI, engine: Engine) -> None:
+def test_greedy_tokens_match_direct_engine_calls(client: openai.OpenAI, engine: Engine) -> None:
     reply: Any = client.completions.create(
         model=MODEL, prompt=IDS, max_tokens=16, temperature=0, logprobs=0, extra_body={"return_token_ids": True}
     )
@@ -134,7 +134,9 @@ def test_greedy_tokens_are_those_of_the_engine_called_alone(client: openai.OpenA
 
 
 @pytest.mark.parametrize("turns", [WORDS, [*WORDS, {"role": "assistant", "content": "SELECT"}, *WORDS]])
-def test_a_chat_is_put_through_the_tokenizer_s_template(client: openai.OpenAI, turns: list[dict[str, str]]) -> None:
+def test_chat_messages_are_rendered_by_the_tokenizer_template(
+    client: openai.OpenAI, turns: list[dict[str, str]]
+) -> None:
     reply: Any = client.chat.completions.create(
         model=MODEL,
         messages=turns,  # type: ignore[arg-type]
@@ -148,7 +150,7 @@ def test_a_chat_is_put_through_the_tokenizer_s_template(client: openai.OpenAI, t
     assert reply.choices[0].message.role == "assistant"
 
 
-def test_a_seed_gives_the_same_samples_whatever_is_asked_beside_it(client: openai.OpenAI) -> None:
+def test_a_seed_gives_equal_samples_under_concurrent_requests(client: openai.OpenAI) -> None:
     def ask(seed: int) -> list[str]:
         reply = client.completions.create(model=MODEL, prompt=IDS, max_tokens=16, n=3, seed=seed, temperature=3)
         return [choice.text for choice in reply.choices]
@@ -161,7 +163,7 @@ def test_a_seed_gives_the_same_samples_whatever_is_asked_beside_it(client: opena
     assert beside[0] != alone
 
 
-def test_a_stop_string_ends_an_answer_and_is_left_out(client: openai.OpenAI) -> None:
+def test_a_stop_string_ends_an_answer_and_is_removed(client: openai.OpenAI) -> None:
     free = client.completions.create(model=MODEL, prompt=IDS, max_tokens=16, temperature=3, seed=1).choices[0].text
     stop = free[len(free) // 2 :][:3]
     cut = client.completions.create(model=MODEL, prompt=IDS, max_tokens=16, temperature=3, seed=1, stop=[stop]).choices[
@@ -172,8 +174,8 @@ def test_a_stop_string_ends_an_answer_and_is_left_out(client: openai.OpenAI) -> 
 
 
 @pytest.mark.parametrize("stops", [False, True])
-def test_a_stream_says_what_the_whole_answer_does(client: openai.OpenAI, stops: bool) -> None:
-    requests: dict[str, Any] = {
+def test_a_stream_equals_the_whole_answer(client: openai.OpenAI, stops: bool) -> None:
+    request: dict[str, Any] = {
         "model": MODEL,
         "messages": WORDS,
         "max_tokens": 40,
@@ -181,19 +183,19 @@ def test_a_stream_says_what_the_whole_answer_does(client: openai.OpenAI, stops: 
         "n": 2,
         "temperature": 3,
     }
-    requests["logprobs"] = True
-    whole = client.chat.completions.create(**requests)
+    request["logprobs"] = True
+    whole = client.chat.completions.create(**request)
     if stops:
         text = whole.choices[0].message.content or ""
-        requests["stop"] = [text[len(text) // 2 :][:4]]
-        whole = client.chat.completions.create(**requests)
+        request["stop"] = [text[len(text) // 2 :][:4]]
+        whole = client.chat.completions.create(**request)
     texts, tokens, events, reasons = ["", ""], [0, 0], 0, ["", ""]
     usage = None
-    for event in client.chat.completions.create(**requests, stream=True, stream_options={"include_usage": True}):
+    for event in client.chat.completions.create(**request, stream=True, stream_options={"include_usage": True}):
         usage = event.usage or usage
         for choice in event.choices:
             events += 1
-            assert choice.finish_reason or choice.logprobs.content, "an event says something"
+            assert choice.finish_reason or choice.logprobs.content, "an event has content"
             texts[choice.index] += choice.delta.content or ""
             tokens[choice.index] += len(choice.logprobs.content) if choice.logprobs else 0
             reasons[choice.index] = choice.finish_reason or reasons[choice.index]
@@ -204,7 +206,7 @@ def test_a_stream_says_what_the_whole_answer_does(client: openai.OpenAI, stops: 
     assert usage == whole.usage
 
 
-def test_an_adapter_is_a_model_of_its_own_name(client: openai.OpenAI, adapters: Path, engine: Engine) -> None:
+def test_an_adapter_is_served_under_its_name(client: openai.OpenAI, adapters: Path, engine: Engine) -> None:
     assert [model.id for model in client.models.list()] == [MODEL, "bent"]
     result = {
         name: client.completions.create(model=name, prompt=IDS, max_tokens=16, temperature=3, seed=1).choices[0].text
@@ -244,7 +246,7 @@ def test_an_adapter_is_a_model_of_its_own_name(client: openai.OpenAI, adapters: 
         ({}, 400, None, "prompt: "),
     ],
 )
-def test_what_cannot_be_served_is_an_error_object(
+def test_invalid_requests_return_error_objects(
     server: str, body: dict[str, Any], status: int, code: str | None, message: str
 ) -> None:
     result = post(f"{server}/completions", {"model": MODEL} | body)
@@ -254,13 +256,13 @@ def test_what_cannot_be_served_is_an_error_object(
     assert message in result[1]["error"]["message"]
 
 
-def test_as_many_and_as_long_stop_strings_as_are_allowed_are_served(server: str) -> None:
+def test_stop_strings_at_the_limits_are_served(server: str) -> None:
     stops = [f"{i:02}{'é' * 7}" for i in range(16)]
     assert len("".join(stops).encode()) == 256
     assert post(f"{server}/completions", {"model": MODEL, "prompt": "a", "max_tokens": 16, "stop": stops})[0] == 200
 
 
-def test_a_body_that_is_no_json_and_a_path_that_is_none_are_error_objects(server: str) -> None:
+def test_invalid_json_and_unknown_paths_return_error_objects(server: str) -> None:
     assert post(f"{server}/completions", b"{")[0] == 400
     assert post(f"{server}/embeddings", {})[1]["error"]["message"] == "Not Found"
 
@@ -294,7 +296,7 @@ def test_requests_that_differ_in_n_and_in_stop_strings_share_programs(server: st
     assert count_programs(*({"stop": ["x" * length]} for length in range(2, 13))) == 0
 
 
-def test_a_name_that_a_page_elsewhere_points_here_is_refused(server: str) -> None:
+def test_a_foreign_host_header_is_refused(server: str) -> None:
     body = json.dumps({"model": MODEL, "prompt": "a", "max_tokens": 16}).encode()
     for method, path, message in (("GET", "models", b""), ("POST", "completions", body)):
         status, _, result = send(method, f"{server}/{path}", message, "evil.example:8000")
@@ -303,25 +305,25 @@ def test_a_name_that_a_page_elsewhere_points_here_is_refused(server: str) -> Non
         assert send(method, f"{server}/{path}", message, "localhost:1")[0] == 200
 
 
-def test_where_it_listens_to_all_any_name_is_answered() -> None:
-    with serving_here("--host", "0.0.0.0") as url:  # noqa: S104 - what is tried
+def test_any_host_header_is_accepted_on_all_interfaces() -> None:
+    with serving_here("--host", "0.0.0.0") as url:  # noqa: S104 - under test
         assert send("GET", f"{url}/models", host="some.name")[0] == 200
 
 
 @pytest.mark.slow
-def test_the_command_serves_until_it_is_asked_to_end() -> None:
+def test_the_command_serves_until_sigterm() -> None:
     with serving() as url:
         assert send("GET", f"{url}/models")[0] == 200
 
 
 def post(url: str, body: Any) -> tuple[int, Any]:
-    """Return the status and the answer of a request."""
+    """Return the status and the body of a response."""
     status, _, result = send("POST", url, body if isinstance(body, bytes) else json.dumps(body).encode())
     return status, result
 
 
 def send(method: str, url: str, body: bytes = b"", host: str = "", encoding: str = "") -> tuple[int, Any, Any]:
-    """Return the status, the headers and the JSON of an answer."""
+    """Return the status, the headers and the JSON body of a response."""
     parts = urlsplit(url)
     headers = {name: value for name, value in (("Host", host), ("Content-Encoding", encoding)) if value}
     with closing(http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=300)) as connection:
@@ -331,13 +333,13 @@ def send(method: str, url: str, body: bytes = b"", host: str = "", encoding: str
 
 
 def health(server: str) -> dict[str, Any]:
-    """Return what the server says of itself."""
+    """Return the server's health report."""
     result: dict[str, Any] = send("GET", f"{server.removesuffix('/v1')}/health")[2]
     return result
 
 
 def until(holds: Callable[[], bool]) -> bool:
-    """Return whether something came to hold within five minutes."""
+    """Return whether a condition becomes true within five minutes."""
     end = time.monotonic() + 300
     while not holds() and time.monotonic() < end:
         time.sleep(0.05)
@@ -345,8 +347,8 @@ def until(holds: Callable[[], bool]) -> bool:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_client_that_goes_away_frees_its_slots(server: str, stream: bool) -> None:
-    """Its answer would have 1,000 tokens a sample, of 32 samples on 8 slots."""
+def test_a_disconnected_client_frees_its_slots(server: str, stream: bool) -> None:
+    """Its answer would have 1,000 tokens per sample, for 32 samples on 8 slots."""
     before = health(server)["cancelled"]
     body = {"model": MODEL, "prompt": IDS, "max_tokens": 1000, "n": 32, "stream": stream, "temperature": 5}
     address = server.removeprefix("http://").removesuffix("/v1").split(":")
@@ -361,7 +363,7 @@ def test_a_client_that_goes_away_frees_its_slots(server: str, stream: bool) -> N
 
 
 def load(server: str, clients: int, is_over: Callable[[Counter[str]], bool]) -> Counter[str]:
-    """Ask from many clients at once until it is over; return how many requests ended how."""
+    """Send requests from many clients until the load is over; return the number of requests per result."""
     ends: Counter[str] = Counter()
     lock = threading.Lock()
     last = time.monotonic() + 300
@@ -387,7 +389,7 @@ def load(server: str, clients: int, is_over: Callable[[Counter[str]], bool]) -> 
     return ends
 
 
-def test_requests_beyond_the_queue_are_answered_429_with_a_time_to_wait(server: str) -> None:
+def test_requests_beyond_the_queue_return_429_with_retry_after(server: str) -> None:
     ends = load(server, 100, lambda ends: ends["whole"] > 0 and ends["429"] > 0)
     assert set(ends) <= {"whole", "429"}
     assert ends["whole"]
@@ -395,7 +397,7 @@ def test_requests_beyond_the_queue_are_answered_429_with_a_time_to_wait(server: 
 
 
 def leave(server: str, seconds: float) -> int:
-    """Ask for long answers for some seconds, and go away from each; return how many were asked."""
+    """Request long answers for some seconds, disconnecting from each; return the number of requests."""
     parts, left, stop = urlsplit(server), 0, time.monotonic() + seconds
     text = json.dumps({"model": MODEL, "prompt": IDS, "max_tokens": 1000, "n": 8, "temperature": 5}).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(text)}\r\n\r\n"
@@ -408,7 +410,7 @@ def leave(server: str, seconds: float) -> int:
 
 
 @pytest.mark.nightly
-def test_200_clients_get_whole_answers_or_429_while_others_go_away(server: str) -> None:
+def test_200_clients_get_whole_answers_or_429_while_others_disconnect(server: str) -> None:
     seconds, before = float(os.environ.get("JAXRL_SQL_LOAD_SECONDS", "20")), health(server)["cancelled"]
     end = time.monotonic() + seconds
     with ThreadPoolExecutor(4) as pool:

@@ -1,4 +1,4 @@
-"""The supervised command from end to end on a very small run: held-out loss, an early end, epochs, going on."""
+"""The supervised command on a very small run: held-out loss, early stopping, epochs, resuming."""
 
 from __future__ import annotations
 
@@ -53,15 +53,15 @@ def assert_same_model(a: Path, b: Path) -> None:
         assert (np.asarray(got["layers"][name]) == np.asarray(leaf)).all(), name
 
 
-# So large a rate makes the loss jump about, and soon no better than it was.
+# A learning rate so large that the loss fluctuates and soon stops improving.
 EARLY = ("sft.steps=9", "sft.held_out=0.25", "sft.eval_every=1", "sft.patience=2", "sft.optim.lr=0.3")
-# Two stages of GRPO, which the supervised command leaves out.
+# Two stages of GRPO, which the supervised command skips.
 STAGES = ("grpo.steps=4", "second_stage.steps=5", "validation.every=2", "run.keep_best=1")
 
 
 @pytest.fixture(scope="module")
 def early(supervised: Start, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a supervised run that ended early; `shown.txt` next to it has its output."""
+    """Return a supervised run that stopped early; `shown.txt` next to it has its output."""
     run = tmp_path_factory.mktemp("runs") / "early"
     with redirect_stdout(io.StringIO()) as shown:
         assert main(supervised(run, *EARLY, *STAGES)) == 0
@@ -73,7 +73,7 @@ def held_out(run: Path) -> list[float]:
     return [row["sft/held_out_loss"] for row in lines(run) if row["phase"] == "sft"]
 
 
-def test_a_run_ends_early_with_the_parameters_of_the_best_held_out_loss(early: Path, tmp_path: Path) -> None:
+def test_early_stopping_restores_the_best_held_out_parameters(early: Path, tmp_path: Path) -> None:
     losses = held_out(early)
     best = int(np.argmin(losses)) + 1
     assert len(losses) == best + 2 < 9, losses
@@ -81,13 +81,13 @@ def test_a_run_ends_early_with_the_parameters_of_the_best_held_out_loss(early: P
         assert export([str(early), "--step", str(step), "--out", str(tmp_path / str(step)), "--dtype=float32"]) == 0
     assert_same_model(early / "model", tmp_path / str(best))
     weights = [load_checkpoint(folder)[1]["embed"] for folder in (early / "model", tmp_path / str(best + 1))]
-    assert not np.array_equal(*weights), "the step after the best moves no parameters"
+    assert not np.array_equal(*weights), "the step after the best does not change the parameters"
 
 
 @pytest.mark.parametrize(
     "back", [pytest.param(0, marks=pytest.mark.nightly), 1, pytest.param(2, marks=pytest.mark.nightly)]
 )
-def test_trap_resume_keeps_the_best_and_the_count(
+def test_trap_resume_keeps_the_best_loss_and_the_patience_count(
     back: int, early: Path, supervised: Start, tmp_path: Path, stopped: Stopped
 ) -> None:
     run = stopped(early, tmp_path / "run", len(held_out(early)) - back)
@@ -96,7 +96,7 @@ def test_trap_resume_keeps_the_best_and_the_count(
     assert_same_model(run / "model", early / "model")
 
 
-def test_the_supervised_phase_of_a_run_of_two_stages_is_taught_alone(early: Path) -> None:
+def test_sft_skips_the_grpo_stages(early: Path) -> None:
     assert {row["phase"] for row in lines(early)} <= {"sft", "eval"}
     shown = (early.parent / "shown.txt").read_text()
     assert "step 1/9 sft " in shown
@@ -104,10 +104,10 @@ def test_the_supervised_phase_of_a_run_of_two_stages_is_taught_alone(early: Path
 
 
 @pytest.mark.nightly
-def test_grpo_begins_with_the_best_and_goes_on_alike(
+def test_grpo_starts_from_the_best_parameters_and_resumes_bit_equal(
     early: Path, supervised: Start, tmp_path: Path, rewind: Rewind
 ) -> None:
-    """The first GRPO step of so small a rate leaves the parameters as good as they were."""
+    """A first GRPO step with so small a rate leaves the parameters almost unchanged."""
     run = tmp_path / "run"
     grpo = (
         "grpo.steps=2", "grpo.prompts=2", "grpo.num_generations=2", "sampling.max_new_tokens=8",
@@ -124,7 +124,7 @@ def test_grpo_begins_with_the_best_and_goes_on_alike(
     assert lines(run) == rows
 
 
-def test_a_dry_run_is_of_the_supervised_phase_alone(
+def test_a_dry_run_covers_only_the_supervised_phase(
     supervised: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = supervised(tmp_path / "run", "grpo.prompts=3", "--dry-run")
@@ -137,7 +137,7 @@ def test_a_dry_run_is_of_the_supervised_phase_alone(
 
 
 @pytest.mark.nightly
-def test_epochs_say_how_long(supervised: Start, tmp_path: Path) -> None:
+def test_epochs_set_the_number_of_steps(supervised: Start, tmp_path: Path) -> None:
     run = tmp_path / "run"
     assert (
         main(
@@ -155,19 +155,19 @@ def test_epochs_say_how_long(supervised: Start, tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_forms_side_by_side_dialogues_and_traces_on_chosen_questions(
+def test_mixed_dataset_formats_train_together(
     supervised: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = supervised(tmp_path / "run")
     data = Path(next(element for element in command if element.startswith("data.dir=")).removeprefix("data.dir="))
     questions = [json.loads(line) for line in (data / "train/questions.jsonl").read_text().splitlines()][:12]
     (tmp_path / "kept.jsonl").write_text("".join(json.dumps({"id": item["id"]}) + "\n" for item in questions))
-    output = [
+    traces = [
         {"id": question["id"], "reasoning": f"trace {question['id']}", "sql": question["sql"]}
         for question in questions[:8]
     ]
     (tmp_path / "traces.jsonl").write_text(
-        "".join(json.dumps(entry) + "\n" for entry in [*output, {**output[0], "id": "?"}])
+        "".join(json.dumps(entry) + "\n" for entry in [*traces, {**traces[0], "id": "?"}])
     )
     command = [
         *command, "recipe=skyrl_sql", "sft.formats=[arctic, think2sql, skyrl_sql]", "data.prompt=tagged",
@@ -198,10 +198,10 @@ def test_forms_side_by_side_dialogues_and_traces_on_chosen_questions(
 
 
 @pytest.mark.slow
-def test_packed_rows_and_a_frozen_table_go_on_as_if_never_stopped(
+def test_packed_rows_and_a_frozen_embedding_resume_bit_equal(
     supervised: Start, stopped: Stopped, tmp_path: Path
 ) -> None:
-    """A table that does not move is in no checkpoint; it is the start's all the same."""
+    """A frozen embedding is not in any checkpoint but equals the start's."""
     start, whole, moved = tmp_path / "start", tmp_path / "whole", tmp_path / "moved"
     packed = ("sft.steps=4", "sft.packing=true")
     assert main(supervised(whole, *packed, "model.frozen=[embed]")) == 0

@@ -1,4 +1,4 @@
-"""Runs whose steps are not all alike: batch RL, a second stage, several turns, a value head, rounds of refills."""
+"""Runs with unequal steps: batch RL, a second stage, several turns, a value head, resampling rounds."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
         "run.pad_to_max=true",
     ),
     "a value head": ("grpo.algorithm=ppo", "grpo.num_iterations=2", "model.lora.rank=2"),
-    "so many tokens at a time": (
+    "a token limit per step": (
         "grpo.packing=true", "grpo.max_tokens_per_device=416", "grpo.num_generations=4", "grpo.steps_per_generation=2",
         "grpo.kl.coef=0.01",
     ),
@@ -75,12 +75,12 @@ def untimed(path: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in row.items() if not k.startswith(("time/", "speed/"))} for row in rows]
 
 
-def kept(run: Path) -> dict[str, bytes]:
+def rollout_files(run: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (run / "rollouts").iterdir()}
 
 
 def assert_all_that_is_learned_has_an_advantage(run: Path) -> None:
-    """Also where several steps learn from one rollout, more is sampled than is learned, or tokens differ in theirs."""
+    """Also with several steps per rollout, more samples than trained answers, or advantages per token."""
     read = [read_chunk(chunk) for chunk in chunks(open_result_folder(run)) if chunk.kind == "train"]
     groups = [group for item in read for group in item.groups]
     add_advantages(groups, {at: rows for entry in read for at, rows in entry.advantages.items()})
@@ -94,13 +94,13 @@ def assert_all_that_is_learned_has_an_advantage(run: Path) -> None:
     "variant",
     [pytest.param(name, marks=pytest.mark.slow if name in IN_CI else pytest.mark.nightly) for name in VARIANTS],
 )
-def test_trap_what_goes_on_from_any_step_is_bit_equal(
+def test_trap_resume_from_any_step_is_bit_equal(
     variant: str, small_data: Path, tmp_path: Path, rewind: Callable[[Path, int], None]
 ) -> None:
     run = tmp_path / "run"
     assert main(arguments(small_data, run, variant)) == 0
     want, samples = untimed(run / "metrics.jsonl"), untimed(run / "samples.jsonl")
-    rollouts = kept(run)
+    rollouts = rollout_files(run)
     assert_all_that_is_learned_has_an_advantage(run)
     config, params = load_checkpoint(run / "model")
     assert config.n_layers == 1
@@ -110,7 +110,7 @@ def test_trap_what_goes_on_from_any_step_is_bit_equal(
         assert main([*arguments(small_data, run, variant), "run.resume=true"]) == 0
         assert untimed(run / "metrics.jsonl") == want
         assert untimed(run / "samples.jsonl") == samples
-        assert kept(run) == rollouts
+        assert rollout_files(run) == rollouts
         got = load_checkpoint(run / "model")[1]
         for name, leaf in params["layers"].items():
             assert (np.asarray(got["layers"][name]) == np.asarray(leaf)).all(), (step, name)
@@ -132,12 +132,12 @@ def assert_dialogues(steps: list[dict[str, Any]]) -> None:
 
 
 def check(variant: str, rows: list[dict[str, Any]]) -> None:
-    """Look for what the variant is about in the metrics of its steps."""
+    """Check the metrics that the variant is about."""
     steps = [row for row in rows if row["phase"].startswith("grpo")]
     if variant == "batch RL":
         assert ["reward/mean" in row for row in steps] == [True, False, True, False]
         assert steps[0]["policy/ratio_mean"] == pytest.approx(1.0, abs=1e-5)
-        assert abs(steps[1]["policy/ratio_mean"] - 1.0) > 1e-5  # the policy has moved on from the one that drew
+        assert abs(steps[1]["policy/ratio_mean"] - 1.0) > 1e-5  # the policy differs from the one that sampled
     elif variant == "two stages":
         assert_two_stages(rows)
         assert [row["step"] for row in rows if row["phase"] == "eval"] == [0, 1, 2, 3, 4]
@@ -155,12 +155,12 @@ def check(variant: str, rows: list[dict[str, Any]]) -> None:
         assert all(row["rollout/stale_tokens"] < 1 for row in steps)
     elif variant == "golds where no answer is right":
         rollouts = [row for row in steps if "reward/mean" in row]
-        assert [row["reward/correct"] for row in rollouts] == [0.0, 0.0]  # of what was sampled
+        assert [row["reward/correct"] for row in rollouts] == [0.0, 0.0]  # of the samples
         assert [row["rollout/demonstrations"] for row in rollouts] == [1.0, 1.0]
         assert [row["reward/zero_variance"] for row in rollouts] == [0.0, 0.0]
         assert all(row["policy/advantage_size"] > 0 for row in steps)
-        assert all(row["policy/sampler_delta_max"] < 1e-3 for row in rollouts)  # no one sampled the golds
+        assert all(row["policy/sampler_delta_max"] < 1e-3 for row in rollouts)  # the golds were not sampled
     elif variant == "refills":
         assert any(row["rollout/rounds"] > 1 for row in steps)
-        # A step's engine numbers are those of all of its rounds: one round of 4 answers takes at most 12 steps here.
+        # A step's engine metrics cover all of its rounds: one round of 4 answers takes at most 12 steps here.
         assert any(row["rollout/steps"] > 12 for row in steps)

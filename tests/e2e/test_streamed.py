@@ -1,4 +1,4 @@
-"""Training on a set whose questions are read as they are asked."""
+"""Training on a dataset whose questions are read on demand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jaxrl_sql.models import ModelConfig, Norms, Rope, init_params, load_tokeniz
 
 
 @pytest.mark.nightly
-def test_a_streamed_run_draws_what_a_loaded_one_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_streamed_run_draws_the_questions_of_a_loaded_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = tmp_path / "data"
     generate(data, SynthSpec(train_dbs=3, dev_dbs=1, unseen_dbs=1, train_questions=12, dev_questions=2))
     tokenizer = load_tokenizer(data / "tokenizer")

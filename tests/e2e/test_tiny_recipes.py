@@ -1,4 +1,4 @@
-"""Every system's small configuration is accepted, runs from end to end from its start, and pays some answers."""
+"""Each system's small configuration is valid, trains from its checkpoint, and rewards some answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jaxrl_sql.datagen.synth import SynthSpec, generate
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "configs").glob("*-tiny.yaml"))
 SYSTEMS = {"sql_r1", "arctic", "paverl", "think2sql", "skyrl_sql"}
-UNTAUGHT = {"skyrl_sql_no_schema"}  # whose form the shipped start has not learned
+UNTAUGHT = {"skyrl_sql_no_schema"}  # the shipped checkpoint has not learned its format
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_there_is_one_for_every_system() -> None:
+def test_every_system_has_a_tiny_config() -> None:
     assert {system_of(path) for path in CONFIGS} >= SYSTEMS
 
 
@@ -37,10 +37,10 @@ def system_of(path: Path) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_a_dry_run_of_a_system_finds_its_start_and_prompts(
+def test_a_dry_run_loads_checkpoint_and_prompts(
     path: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(ROOT)  # where a config's own paths begin
+    monkeypatch.chdir(ROOT)  # relative paths of a config start here
     run = tmp_path / "run"
     assert main(["--config", str(path), *overrides(data, run), "--dry-run"]) == 0
     output = capsys.readouterr().out
@@ -51,8 +51,8 @@ def test_a_dry_run_of_a_system_finds_its_start_and_prompts(
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_a_system_runs_in_small(path: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)  # where a config's own paths begin
+def test_a_tiny_config_trains(path: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)  # relative paths of a config start here
     run = tmp_path / "run"
     assert main(["--config", str(path), *overrides(data, run)]) == 0
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
@@ -61,6 +61,6 @@ def test_a_system_runs_in_small(path: Path, data: Path, tmp_path: Path, monkeypa
     assert len(steps) >= 3
     assert all(row["policy/loss"] is not None for row in steps)
     if system_of(path) not in UNTAUGHT:
-        assert sum(row["reward/well_formed"] for row in drawn) > 0.5 * len(drawn)  # the start knows the system's form
+        assert sum(row["reward/well_formed"] for row in drawn) > 0.5 * len(drawn)  # it knows the format
         assert any(row["status/ok"] > 0 for row in drawn)
     assert (run / "model" / "config.json").exists()

@@ -1,4 +1,4 @@
-"""The main command from end to end on a very small run: what it leaves, how it stops and goes on, what it refuses."""
+"""The train command on a very small run: its files, stopping, resuming, and refusals."""
 
 from __future__ import annotations
 
@@ -40,9 +40,7 @@ def shown(whole: Path) -> list[str]:
     return (whole.parent / "shown.txt").read_text().splitlines()
 
 
-def test_every_phase_says_that_it_begins_and_how_much_there_is_to_do(
-    shown: list[str], small_data: Path, whole: Path
-) -> None:
+def test_each_phase_prints_its_start_and_size(shown: list[str], small_data: Path, whole: Path) -> None:
     begins = [
         "whole", f"reading dev_unseen, train from {small_data}", "running the golds: 64 questions",
         "opening the tokenizer", "opening the devices", "tokenizing the prompts of train: 64 questions",
@@ -54,14 +52,14 @@ def test_every_phase_says_that_it_begins_and_how_much_there_is_to_do(
         f"report: {whole}/report.html", f"next: jaxrl-sql report {whole}", "next: jaxrl-sql ask ",
         "next: jaxrl-sql evaluate ",
     ]  # fmt: skip
-    rest = iter(shown)  # a slow machine reports progress in between
+    rest = iter(shown)  # a slow machine prints progress in between
     for begin in begins:
         assert any(line.startswith(begin) for line in rest), begin
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["report", "ask", "evaluate"])
-def test_the_commands_that_a_run_ends_with_do_what_they_say(
+def test_suggested_commands_run(
     command: str, shown: list[str], whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = shutil.copytree(whole, tmp_path / "run")
@@ -71,10 +69,10 @@ def test_the_commands_that_a_run_ends_with_do_what_they_say(
     files = {"report": f"{run}/report.html", "evaluate": f"{run}/evaluated/metrics.json"}
     assert error == ""
     assert files.get(command, "\n") in output
-    assert code == 0 or (command, code) == ("ask", 1)  # the model need not write SQL
+    assert code == 0 or (command, code) == ("ask", 1)  # the model may write SQL that fails
 
 
-def test_a_run_leaves_everything_it_promises(whole: Path) -> None:
+def test_a_run_writes_all_promised_files(whole: Path) -> None:
     rows = lines(whole / "metrics.jsonl")
     assert [(row["step"], row["phase"]) for row in rows] == [
         (1, "sft"), (2, "sft"), (2, "eval"), (3, "grpo"), (4, "grpo"), (5, "grpo"), (5, "eval"),
@@ -92,19 +90,19 @@ def test_a_run_leaves_everything_it_promises(whole: Path) -> None:
         assert (whole / path).exists(), path
 
 
-def test_every_answer_is_kept_with_its_advantage(whole: Path) -> None:
-    """Two prompts of two answers a step; the advantages of a group are those of its rewards."""
+def test_answers_are_stored_with_their_advantages(whole: Path) -> None:
+    """Two prompts of two answers per step; the advantages of a group follow from its rewards."""
     source = open_result_folder(whole)
     read = [read_chunk(chunk) for chunk in chunks(source)]
-    assert not any(one.is_cut for one in read)
+    assert not any(record.is_cut for record in read)
     groups = [group for item in read for group in item.groups]
-    add_advantages(groups, {at: rows for one in read for at, rows in one.advantages.items()})
+    add_advantages(groups, {at: rows for record in read for at, rows in record.advantages.items()})
     tokens = read_tokens(source)
     trained = [entry for entry in groups if entry["phase"] == "grpo"]
-    assert [one["step"] for one in trained] == [3, 3, 4, 4, 5, 5]
-    assert sorted(one["chosen"] for one in trained) == [0, 0, 0, 1, 1, 1]
+    assert [row["step"] for row in trained] == [3, 3, 4, 4, 5, 5]
+    assert sorted(row["chosen"] for row in trained) == [0, 0, 0, 1, 1, 1]
     for group in trained:
-        rewards, advantages = ([one[name] for one in group["answers"]] for name in ("reward", "advantage"))
+        rewards, advantages = ([answer[name] for answer in group["answers"]] for name in ("reward", "advantage"))
         assert len(rewards) == 2
         assert np.argsort(rewards, kind="stable").tolist() == np.argsort(advantages, kind="stable").tolist()
         for answer in group["answers"]:
@@ -112,11 +110,11 @@ def test_every_answer_is_kept_with_its_advantage(whole: Path) -> None:
             assert role == "assistant"
             assert len(unpack_ids(ids)) == len(unpack_logprobs(logprobs)) > 0
             assert max(unpack_logprobs(logprobs)) <= 0.0
-            output = "".join(tokens[token] for token in unpack_ids(ids))  # halves of characters are no text
+            output = "".join(tokens[token] for token in unpack_ids(ids))  # partial characters are not text
             assert output.encode("ascii", "ignore").startswith(text.encode("ascii", "ignore"))
     evaluated = [element for element in groups if element["phase"].startswith("eval/")]
-    assert {one["step"] for one in evaluated} == {2, 5}
-    assert all(len(one["answers"]) == 1 and one["rule"] for one in evaluated)
+    assert {row["step"] for row in evaluated} == {2, 5}
+    assert all(len(row["answers"]) == 1 and row["rule"] for row in evaluated)
     reasons = [answer["finish_reason"] for group in (*trained, *evaluated) for answer in group["answers"]]
     assert set(reasons) <= {"stop", "length"}
     last = [group for group in evaluated if (group["phase"], group["step"]) == ("eval/dev_unseen", 5)]
@@ -129,9 +127,7 @@ def test_every_answer_is_kept_with_its_advantage(whole: Path) -> None:
 
 
 @pytest.mark.slow
-def test_no_answers_are_kept_where_none_are_wanted(
-    arguments: Start, whole: Path, tmp_path: Path, untimed: Untimed
-) -> None:
+def test_rollouts_can_be_disabled(arguments: Start, whole: Path, tmp_path: Path, untimed: Untimed) -> None:
     assert main(arguments(tmp_path / "run", "run.keep_rollouts=0", "run.trackers=[]")) == 0
     assert not (tmp_path / "run" / "rollouts").exists()
     assert not (tmp_path / "run" / "tb").exists()
@@ -147,7 +143,7 @@ def test_the_exported_model_is_the_last_policy(whole: Path) -> None:
 def test_trap_a_run_stopped_by_ctrl_c_resumes_bit_equal(
     arguments: Start, whole: Path, stopped: Stopped, tmp_path: Path, untimed: Untimed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The signal comes within the second GRPO step, after which the run saves a checkpoint and a report."""
+    """The signal arrives in the second GRPO step, after which the run saves a checkpoint and a report."""
     run = stopped(whole, tmp_path / "stopped", 3)
     (run / "report.html").unlink()
 
@@ -189,13 +185,13 @@ def assert_equal_runs(run: Path, whole: Path, untimed: Untimed) -> None:
 LORA = (
     "model.lora.rank=2",
     "model.lora.targets=[q, o, down]",
-    "grpo.gradient_accumulation_steps=0",  # a prompt at a time
+    "grpo.gradient_accumulation_steps=0",  # one prompt per micro-batch
     "grpo.loss.entropy_bonus=0.05",
 )
 
 
 def adapters_of(folder: Path, config: ModelConfig) -> Adapters:
-    """Read adapters in PEFT's form."""
+    """Read adapters in PEFT's format."""
     fields = json.loads((folder / "adapter_config.json").read_text())
     tensors = load_file(folder / "adapter_model.safetensors")
     rank, pairs = fields["r"], {}
@@ -211,7 +207,7 @@ def adapters_of(folder: Path, config: ModelConfig) -> Adapters:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("steps", [0, 2])
-def test_adapters_are_trained_beside_a_base_that_stays_bit_for_bit(
+def test_adapter_training_leaves_the_base_bit_equal(
     steps: int,
     arguments: Start,
     whole: Path,
@@ -219,9 +215,9 @@ def test_adapters_are_trained_beside_a_base_that_stays_bit_for_bit(
     rewind: Callable[[Path, int], None],
     untimed: Untimed,
 ) -> None:
-    """From a checkpoint: without a cold start; and with one of adapters, then resumed after the first GRPO step.
+    """From a checkpoint without a cold start; from one with adapters; then resumed after the first GRPO step.
 
-    The entropy bonus moves them even where all answers of so small a model are worth the same.
+    The entropy bonus changes the adapters even if all answers have equal rewards.
     """
     run, start = tmp_path / "run", whole / "model"
     command = arguments(run, f"model.checkpoint={start}", *LORA, f"sft.steps={steps}")
@@ -242,7 +238,7 @@ def test_adapters_are_trained_beside_a_base_that_stays_bit_for_bit(
         assert np.array_equal(got, old) == (path[-1].key not in adapters.pairs), path
 
     biggest = max(file.stat().st_size for file in (run / "checkpoints").rglob("*") if file.is_file())
-    assert biggest < base["embed"].nbytes, "a checkpoint holds the base"
+    assert biggest < base["embed"].nbytes, "a checkpoint contains the base"
     if not steps:
         return
     remaining, rows = (run / "adapters/adapter_model.safetensors").read_bytes(), untimed(run / "metrics.jsonl")
@@ -252,7 +248,7 @@ def test_adapters_are_trained_beside_a_base_that_stays_bit_for_bit(
     assert (run / "adapters/adapter_model.safetensors").read_bytes() == remaining
 
 
-def test_an_unknown_adapter_target_is_one_line(
+def test_an_unknown_adapter_target_is_reported_in_one_line(
     arguments: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments(tmp_path / "run", "model.lora.rank=2", "model.lora.targets=[query]")) == 2
@@ -275,7 +271,7 @@ def _without_template(data: Path, folder: Path) -> Path:
 
 
 def _make_bad_model(kind: str, data: Path, folder: Path) -> list[str] | None:
-    """Prepare a fault of the model, its tokenizer or the mesh; None for faults of other kinds."""
+    """Prepare a fault of the model, its tokenizer or the mesh; return None for other faults."""
     if kind == "unknown family":
         (folder / "config.json").write_text('{"model_type": "bert"}', encoding="utf-8")
         return [f"model.checkpoint={folder}", f"data.tokenizer.path={data}/tokenizer"]
@@ -293,7 +289,7 @@ def _make_bad_model(kind: str, data: Path, folder: Path) -> list[str] | None:
 
 
 def _make_bad(kind: str, data: Path, folder: Path) -> list[str]:
-    """Prepare a fault and return the overrides that lead to it."""
+    """Prepare a fault and return the overrides that trigger it."""
     if (bad_model := _make_bad_model(kind, data, folder)) is not None:
         return bad_model
     if kind == "unknown key":
@@ -337,7 +333,7 @@ def _make_bad(kind: str, data: Path, folder: Path) -> list[str]:
         ("no database", "database"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_two(
+def test_invalid_input_is_reported_in_one_line_with_exit_code_2(
     kind: str, message: str, small_data: Path, arguments: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bad = _make_bad(kind, small_data, tmp_path)
@@ -352,7 +348,7 @@ def test_bad_input_is_one_line_and_exit_code_two(
         assert main(arguments(tmp_path / "run", *bad)) == 2
     finally:
         jax.monitoring.unregister_event_duration_listener(note)
-    assert compiled == [], "refused, but only after something was compiled"
+    assert compiled == [], "refused only after a compilation"
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1

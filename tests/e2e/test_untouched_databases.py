@@ -1,6 +1,6 @@
-"""Commands on databases in WAL mode: no file next to them changes, and they may lie on read-only media.
+"""Commands on databases in WAL mode change no file next to them, and work on read-only media.
 
-Run as a program, `SET OUT URL`, it runs the commands once, where the caller has mounted what it likes.
+As a program, `SET OUT URL`, it runs the commands once on the caller's mounts.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ QUESTIONS = [
 
 
 def make_set(folder: Path) -> None:
-    """Make a set of two databases in WAL mode: `shop` rests, and the last row of `school` is in a log without index."""
+    """Make a set of two WAL databases: `shop` has no log; `school` has its last row in a log without an index."""
     paths = {name: folder / f"train/databases/{name}/{name}.sqlite" for name in ("shop", "school")}
     for name, script in (("shop", SHOP), ("school", SCHOOL)):
         paths[name].parent.mkdir(parents=True)
@@ -59,7 +59,7 @@ def make_set(folder: Path) -> None:
 
 
 def show_prompts(data: Path) -> None:
-    """Make what prompts of training and evaluation show, in each way, with values and within a budget."""
+    """Build training and evaluation prompts of each kind, with values and within a budget."""
     from jaxrl_sql.text2sql.benchmarks import load_split
     from jaxrl_sql.text2sql.schema import RENDERERS, find_values, link, read_schema
 
@@ -82,12 +82,12 @@ def serve_agents(path: str) -> None:
         assert database.explain("SELECT 1 FROM student")["rows"]
 
 
-# What reads no database, or reads it as `show_prompts` and the executor do, after a model is compiled.
+# Commands that read no database, or read it like `show_prompts` and the executor after compiling a model.
 OTHERS = {"quickstart", "train", "sft", "plan", "launch", "report", "export", "serve", "doctor", "mcp"}
 
 
 def lines_of(data: Path, out: Path, url: str) -> dict[str, list[str]]:
-    """Return the arguments of each command on a set."""
+    """Return the arguments of each command for a set."""
     train = data / "train"
     shop, school = (str(train / f"databases/{name}/{name}.sqlite") for name in ("shop", "school"))
     predictions = out / "predictions.jsonl"
@@ -126,14 +126,14 @@ def run_all(data: Path, out: Path, url: str, after: Callable[[str], None]) -> No
 
 
 def state(folder: Path) -> dict[str, tuple[bytes, int]]:
-    """Return the content and the time of each file."""
+    """Return the content and modification time of each file."""
     files = (path for path in folder.rglob("*") if path.is_file())
     return {str(path.relative_to(folder)): (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
 
 
 @pytest.fixture
 def data(tmp_path: Path, view_runs: ModuleType) -> Path:
-    """Return a set, and put a run on its database next to it."""
+    """Return a set, and write a run on its database next to it."""
     folder = tmp_path / "data"
     make_set(folder)
     run = view_runs.write_run(tmp_path / "out/run")
@@ -148,7 +148,7 @@ def answer(chat_server: ModuleType) -> Callable[[int, dict[str, Any]], Any]:
 
 
 def check(out: Path) -> None:
-    """Compare what the commands wrote: the row of the log is there, and so is a row that `augment` inserted."""
+    """Check that outputs contain the row of the log and a row that `augment` inserted."""
     for folder in ("augment", "synth"):
         with closing(sqlite3.connect(out / folder / "databases/school/school.sqlite")) as connection:
             assert connection.execute("SELECT count(*) FROM student WHERE age = 99").fetchone() == (1,)
@@ -159,12 +159,12 @@ def check(out: Path) -> None:
     assert [json.loads(line)["id"] for line in traces] == ["late"]
 
 
-def test_every_command_is_known_here(tmp_path: Path) -> None:
+def test_every_command_is_covered(tmp_path: Path) -> None:
     assert lines_of(tmp_path, tmp_path, "").keys() | OTHERS == commands().keys()
 
 
 @pytest.mark.slow
-def test_no_command_changes_a_file_next_to_a_database(data: Path, tmp_path: Path, chat_server: ModuleType) -> None:
+def test_commands_change_no_file_next_to_a_database(data: Path, tmp_path: Path, chat_server: ModuleType) -> None:
     before = state(data)
 
     def compare(name: str) -> None:
@@ -176,7 +176,7 @@ def test_no_command_changes_a_file_next_to_a_database(data: Path, tmp_path: Path
 
 
 @pytest.mark.slow
-def test_every_command_reads_databases_on_read_only_media(data: Path, tmp_path: Path, chat_server: ModuleType) -> None:
+def test_commands_read_databases_on_read_only_media(data: Path, tmp_path: Path, chat_server: ModuleType) -> None:
     mount = f"mount --bind '{data}' '{data}' && mount -o remount,bind,ro '{data}'"
     unshare = ["unshare", *(["-m"] if os.geteuid() == 0 else ["-r", "-m"]), "sh", "-c"]
     tried = f"{mount} && ! touch '{data}/x' 2> /dev/null"

@@ -1,4 +1,4 @@
-"""Verbal RL end to end: a real server that is right, wrong, mute, busy or killed, and a small model of our own."""
+"""Verbal RL with a real server (right, wrong, mute, busy or killed) and with a small local model."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KEY = "sk-very-secret"
 RIGHT, SAME = "SELECT x FROM t ORDER BY x", "SELECT x FROM t WHERE x > 0"
 WRONG, OTHER, EMPTY = "SELECT 7 AS x FROM t", "SELECT 8 AS x FROM t", "SELECT x FROM t WHERE x > 9"
 
-# The queries that are written in turn for each question, and what its judge says of three candidates.
+# The queries written for each question in turn, and its judge's scores of three candidates.
 ANSWERS = {
     "plain": ([WRONG, RIGHT, OTHER], "<scores>0.2, 0.9, 0.1</scores>"),
     "vote": ([RIGHT, SAME, WRONG], "thinking …\n<scores>0.2, 0.3, 0.9</scores>"),
@@ -50,8 +50,8 @@ def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     database.parent.mkdir(parents=True)
     with closing(sqlite3.connect(database)) as connection:
         connection.executescript("CREATE TABLE t(x INTEGER); INSERT INTO t VALUES (1), (2);")
-    requests = [{"id": name, "db_id": "a", "question": f"<{name}>", "sql": RIGHT} for name in ANSWERS]
-    (split / "questions.jsonl").write_text("".join(json.dumps(request) + "\n" for request in requests))
+    questions = [{"id": name, "db_id": "a", "question": f"<{name}>", "sql": RIGHT} for name in ANSWERS]
+    (split / "questions.jsonl").write_text("".join(json.dumps(request) + "\n" for request in questions))
     return [
         "recipe=paverl", "data.source=folder", f"data.dir={tmp_path}/data", "data.evals=[dev]", "run.display=plain",
         "verbal.model=m", "verbal.key_env=VERBAL_KEY", "verbal.wait_s=0.01", "verbal.retries=1",
@@ -61,7 +61,7 @@ def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 class Server:
-    """Answers by the name in the question, each stage in turn; `before` may look at a request first."""
+    """Answers by the name in the question, stage by stage; `before` can inspect each request first."""
 
     def __init__(self, chat_server: ModuleType, before: Callable[[str], None] = lambda _: None) -> None:
         self.said, self.times, self.lock, self.before = chat_server.said, Counter[str](), threading.Lock(), before
@@ -82,7 +82,7 @@ class Server:
             return 400, {}, "too long"
         if name == "busy" and time_asked == 0:
             with self.lock:
-                self.times[stage] += 2  # it goes on with the first of the three
+                self.times[stage] += 2  # it continues with the first of the three
             return 429, {}, "slow down"
         sqls, scores = ANSWERS[name]
         if is_judge:
@@ -98,7 +98,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def test_the_best_of_each_is_chosen_and_compared(
+def test_the_best_candidate_is_chosen_and_compared(
     arguments: list[str], chat_server: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
@@ -156,7 +156,7 @@ def test_the_best_of_each_is_chosen_and_compared(
     assert KEY not in everything
 
 
-def test_questions_of_a_list_are_asked_alone(arguments: list[str], chat_server: ModuleType, tmp_path: Path) -> None:
+def test_a_list_of_ids_selects_questions(arguments: list[str], chat_server: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "ids.json").write_text('[{"question_id": "busy"}, {"question_id": "plain"}]')
     listed = f"verbal.include_ids={tmp_path}/ids.json"
     with chat_server.serving(Server(chat_server)) as (url, _):
@@ -165,7 +165,7 @@ def test_questions_of_a_list_are_asked_alone(arguments: list[str], chat_server: 
         assert (numbers["count"], numbers["accuracy"], numbers["unfinished"]) == (2, 1.0, 0)
 
 
-def test_a_budget_ends_the_work_and_a_larger_one_goes_on_to_the_same_end(
+def test_a_larger_budget_resumes_to_equal_results(
     arguments: list[str], chat_server: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole, parts = tmp_path / "out", tmp_path / "parts"
@@ -185,11 +185,11 @@ def test_a_budget_ends_the_work_and_a_larger_one_goes_on_to_the_same_end(
         assert numbers["count"] + numbers["unfinished"] == 8
         assert numbers["count"] >= 3
         assert main([*command, "verbal.max_cost=1"]) == 0
-        assert len(seen) == 40, "more was spent already than is allowed now"
+        assert len(seen) == 40, "more than the new limit was spent already"
         assert "verbal.max_cost=1.0 is reached" in capsys.readouterr().out
         assert main(command) == 0
         assert len(seen) == len(all_seen)
-        assert main([*command, "verbal.key_env=NOT_SET"]) == 0, "what is finished needs nobody to ask"
+        assert main([*command, "verbal.key_env=NOT_SET"]) == 0, "a finished result needs no endpoint"
         file = tmp_path / "data/dev/questions.jsonl"
         before = file.read_text()
         file.write_text(before.replace("<mute>", "<loud>"))
@@ -199,25 +199,25 @@ def test_a_budget_ends_the_work_and_a_larger_one_goes_on_to_the_same_end(
         assert "was begun with verbal.rounds=4, not 5" in capsys.readouterr().err
     for name in ("predictions.jsonl", "records.jsonl", "metrics.json"):
         assert (parts / name).read_bytes() == (whole / name).read_bytes(), name
-    assert len(seen) == len(all_seen), "what is known is not asked again"
+    assert len(seen) == len(all_seen), "known answers are not requested again"
 
 
 @pytest.mark.parametrize("change", ["gold", "rows"])
-def test_answers_to_a_question_that_has_changed_are_refused(
+def test_answers_to_a_changed_question_are_refused(
     change: str, arguments: list[str], chat_server: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     split = tmp_path / "data/dev"
     with chat_server.serving(Server(chat_server)) as (url, seen):
         command = [*arguments, f"verbal.base_url={url}", "verbal.max_requests=2"]
-        assert main([*command, "data.select.limit_eval=1"]) == 0, "nothing is finished"
+        assert main([*command, "data.select.limit_eval=1"]) == 0, "no question is finished"
         assert main([*command, "data.select.limit_eval=2"]) == 0, "questions may be added"
         if change == "rows":
             with closing(sqlite3.connect(split / "databases/a/a.sqlite")) as connection:
                 connection.execute("INSERT INTO t VALUES (3)")
                 connection.commit()
         else:
-            requests = split / "questions.jsonl"
-            requests.write_text(requests.read_text().replace(RIGHT, "SELECT max(x) FROM t", 1))
+            path = split / "questions.jsonl"
+            path.write_text(path.read_text().replace(RIGHT, "SELECT max(x) FROM t", 1))
         capsys.readouterr()
         assert main([*command, "verbal.max_requests=9"]) == 2
         assert len(seen) == 2
@@ -227,9 +227,7 @@ def test_answers_to_a_question_that_has_changed_are_refused(
 
 
 @pytest.mark.slow
-def test_a_killed_run_goes_on_and_ends_as_one_that_was_not(
-    arguments: list[str], chat_server: ModuleType, tmp_path: Path
-) -> None:
+def test_a_killed_run_resumes_to_equal_results(arguments: list[str], chat_server: ModuleType, tmp_path: Path) -> None:
     whole, killed = tmp_path / "out", tmp_path / "killed"
     with chat_server.serving(Server(chat_server)) as (url, all_seen):
         assert main([*arguments, f"verbal.base_url={url}"]) == 0
@@ -242,7 +240,7 @@ def test_a_killed_run_goes_on_and_ends_as_one_that_was_not(
         if counted[0] == 20:
             process[0].send_signal(signal.SIGKILL)
             process[0].wait()
-            raise OSError("killed")  # and this request is not counted
+            raise OSError("killed")  # killed; this request is not counted
 
     server = Server(chat_server, kill_at_the_twentieth)
 
@@ -262,12 +260,12 @@ def test_a_killed_run_goes_on_and_ends_as_one_that_was_not(
         path = killed / "answers.jsonl"
         path.write_text(path.read_text() + '{"answers": [{"id": "pl')
         assert main(command) == 0
-    assert len(seen) == len(all_seen) + 1, "the request that was under way is asked again, and no other"
+    assert len(seen) == len(all_seen) + 1, "only the request in flight is sent again"
     for name in ("predictions.jsonl", "records.jsonl", "metrics.json"):
         assert (killed / name).read_bytes() == (whole / name).read_bytes(), name
 
 
-def test_a_server_that_is_down_stops_the_work_and_one_question_that_fails_is_left(
+def test_a_dead_server_stops_the_run_and_a_failing_question_is_skipped(
     arguments: list[str], chat_server: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     failing = {"slow"}
@@ -297,7 +295,7 @@ def test_a_server_that_is_down_stops_the_work_and_one_question_that_fails_is_lef
         before = len(seen)
         assert main([*command, f"verbal.out={tmp_path}/down", "verbal.batch=8", "verbal.candidates=9"]) == 1
         assert "none of 8 answers came: HTTP 503 down" in capsys.readouterr().err
-        assert len(seen) - before < 16, "a server that is down is not asked for everything"
+        assert len(seen) - before < 16, "a dead server does not get all requests"
 
 
 @pytest.mark.parametrize(
@@ -312,7 +310,7 @@ def test_a_server_that_is_down_stops_the_work_and_one_question_that_fails_is_lef
         (["verbal.rounds=0"], "verbal.rounds=0 must be above 0"),
     ],
 )
-def test_what_cannot_work_is_one_line(
+def test_invalid_settings_are_reported_in_one_line(
     overrides: list[str], message: str, arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*arguments, "verbal.base_url=http://127.0.0.1:9", *overrides]) == 2
@@ -322,10 +320,10 @@ def test_what_cannot_work_is_one_line(
 
 
 @pytest.mark.nightly
-def test_a_model_of_our_own_chooses_among_its_candidates(
+def test_a_local_model_chooses_among_its_candidates(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The shipped start writes SQL and no scores: its choice is random among what ran."""
+    """The shipped model writes SQL without scores: its choice among the executable answers is random."""
     monkeypatch.chdir(ROOT)
     data = tmp_path / "data"
     generate(data, SynthSpec(seed=2, train_dbs=1, dev_dbs=1, unseen_dbs=1, train_questions=2, dev_questions=8))
@@ -349,13 +347,13 @@ def test_a_model_of_our_own_chooses_among_its_candidates(
     assert numbers["requests"] == sum(element["spent"]["requests"] for element in records)
     assert "cost" not in numbers
 
-    # The start has 2,048 positions or fewer: an answer may not be longer than what the prompt leaves.
+    # The model has 2,048 positions or fewer: an answer must fit after its prompt.
     assert (
         main([*command, "verbal.max_tokens=100000", "data.select.limit_eval=1", f"verbal.out={tmp_path / 'long'}"]) == 0
     )
     assert lines(tmp_path / "long" / "records.jsonl")[0]["unanswered"] == 0
 
-    # The first batch's rounds but for a torn one, as a kill leaves them.
+    # The rounds of the first batch without the last, as a kill leaves them.
     journal = (out / "answers.jsonl").read_text().splitlines(keepends=True)
     again.mkdir()
     (again / "answers.jsonl").write_text("".join(journal[:3]) + journal[3][:40])

@@ -1,4 +1,4 @@
-"""The walk from a configuration to its gradient is short, and the page on the architecture describes it."""
+"""The call path from a configuration to its gradient is short and documented in docs/architecture.md."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
-def test_the_walk_from_configuration_to_gradient_is_short_and_described() -> None:
-    """In a process of its own: functions that are compiled already are not called again."""
+def test_the_call_path_to_the_gradient_is_short_and_documented() -> None:
+    """Runs in a new process, since compiled functions are not called again."""
     done = subprocess.run(
         [sys.executable, "scripts/trace_walk.py"],
         cwd=ROOT,

@@ -1,4 +1,4 @@
-"""What is published: it installs where there is no compiler, and the quickstart trains from a folder elsewhere."""
+"""Published wheels install without a compiler, and the quickstart trains from them in another folder."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OURS = ("jaxrl", "sqlexec", "__editable__", "distutils-precedence")
 
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with the wheels of both packages, ours built from its source distribution as a release is."""
+    """Return a folder with the wheels of both packages, ours built from its source distribution as in a release."""
     out = tmp_path_factory.mktemp("dist")
 
     def build(kind: str, package: Path) -> None:
@@ -53,12 +53,12 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def bare(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the programs of an environment with the extra `train`, and without a compiler."""
+    """Return the programs of an environment with the extra `train` and without a compiler."""
     return install(tmp_path_factory.mktemp("bare"), dist, "jaxrl-sql[train]")
 
 
 def install(folder: Path, dist: Path, requirement: str, without: tuple[str, ...] = ()) -> Path:
-    """Make an environment and return its programs: ours from the wheels, pip and the rest linked from here."""
+    """Create an environment and return its programs: our wheels, with pip and the dependencies linked from here."""
     venv.create(folder)
     (site,) = folder.glob("lib/python*/site-packages")
     for entry in Path(sysconfig.get_path("purelib")).iterdir():
@@ -69,7 +69,7 @@ def install(folder: Path, dist: Path, requirement: str, without: tuple[str, ...]
 
 
 def run(programs: Path, folder: Path, program: str, *arguments: str) -> str:
-    """Run a program of an environment where there is nothing else to be found, and return its output."""
+    """Run a program with an environment's programs as its only PATH, and return its output."""
     bare = {"PATH": str(programs), "HOME": str(folder)} | {
         name: os.environ[name] for name in ("JAX_PLATFORMS", "XLA_FLAGS")
     }
@@ -80,7 +80,7 @@ def run(programs: Path, folder: Path, program: str, *arguments: str) -> str:
 
 
 @pytest.mark.slow
-def test_the_quickstart_trains_from_wheels_without_a_compiler(bare: Path, tmp_path: Path) -> None:
+def test_quickstart_trains_from_wheels_without_a_compiler(bare: Path, tmp_path: Path) -> None:
     code = "import jaxrl_sql, sqlexec_rs; print(jaxrl_sql.__file__, sqlexec_rs.__file__)"
     assert all(Path(path).is_relative_to(bare.parent) for path in run(bare, tmp_path, "python", "-c", code).split())
     few = ["--train-dbs=3", "--dev-dbs=1", "--unseen-dbs=1", "--train-questions=24", "--dev-questions=4"]
@@ -105,8 +105,8 @@ def test_rewards_prompts_and_evaluation_work_without_jax(dist: Path, tmp_path: P
     code = f"{example}\nassert observation is not None and reward == -1.0, (observation, reward)\n" + WITHOUT_JAX
     run(programs, tmp_path, "python", "-W", "error", "-c", code)
     (tmp_path / "predictions.jsonl").write_text('{"id": "dev_0", "pred_sql": "SELECT 0"}\n')
-    message = ["--data", "dev.csv", "--predictions", "predictions.jsonl", "--out", "scores"]
-    run(programs, tmp_path, "jaxrl-sql", "evaluate", *message)
+    options = ["--data", "dev.csv", "--predictions", "predictions.jsonl", "--out", "scores"]
+    run(programs, tmp_path, "jaxrl-sql", "evaluate", *options)
     assert json.loads((tmp_path / "scores/metrics.json").read_text())["count"] == 1
     command = [str(programs / "jaxrl-sql"), "quickstart", "grpo.steps=1"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
@@ -114,7 +114,7 @@ def test_rewards_prompts_and_evaluation_work_without_jax(dist: Path, tmp_path: P
 
 
 @pytest.mark.slow
-def test_the_wheels_hold_what_they_need(dist: Path) -> None:
+def test_wheels_contain_required_files(dist: Path) -> None:
     version = tomllib.loads((ROOT / "Cargo.toml").read_text(encoding="utf-8"))["workspace"]["package"]["version"]
     wheels = {path.name.split("-")[0]: path for path in dist.glob("*.whl")}
     assert set(wheels) == {"jaxrl_sql", "sqlexec_rs"}
@@ -129,21 +129,19 @@ def test_the_wheels_hold_what_they_need(dist: Path) -> None:
     assert re.search(r"-cp311-abi3-", wheels["sqlexec_rs"].name)
     assert "sqlexec_rs/sqlexec-worker" in names["sqlexec_rs"]
     assert f"sqlexec_rs-{version}.dist-info/licenses/THIRD_PARTY_NOTICES.txt" in names["sqlexec_rs"]
-    (requests,) = [line for line in metadata["jaxrl_sql"].get_all("Requires-Dist") if line.startswith("sqlexec-rs")]
-    assert "@" not in requests, "a published wheel asks for the published executor"
+    (requirement,) = [line for line in metadata["jaxrl_sql"].get_all("Requires-Dist") if line.startswith("sqlexec-rs")]
+    assert "@" not in requirement, "a published wheel requires the published executor"
     files = [path.relative_to(ROOT / "configs") for path in (ROOT / "configs").rglob("*") if path.is_file()]
     assert {f"jaxrl_sql/config/shipped/{path.as_posix()}" for path in files} <= names["jaxrl_sql"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", [None, {"executor": "installed"}])
-def test_a_clone_asks_for_the_executor_in_it_unless_told_otherwise(
-    tmp_path: Path, settings: dict[str, str] | None
-) -> None:
+def test_a_clone_requires_its_local_executor_by_default(tmp_path: Path, settings: dict[str, str] | None) -> None:
     code = f"import build_backend as b; b.prepare_metadata_for_build_editable({str(tmp_path)!r}, {settings})"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
     (path,) = tmp_path.glob("*.dist-info/METADATA")
-    (requests,) = [
+    (requirement,) = [
         item for item in Parser().parsestr(path.read_text()).get_all("Requires-Dist") if item.startswith("sqlexec")
     ]
-    assert requests == ("sqlexec-rs<0.2,>=0.1" if settings else f"sqlexec-rs @ {(ROOT / 'sqlexec_rs').as_uri()}")
+    assert requirement == ("sqlexec-rs<0.2,>=0.1" if settings else f"sqlexec-rs @ {(ROOT / 'sqlexec_rs').as_uri()}")

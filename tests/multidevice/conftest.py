@@ -1,4 +1,4 @@
-"""Scripts with eight virtual devices, which run in processes of their own: JAX counts devices when it starts."""
+"""Scripts with eight virtual devices, in separate processes: JAX fixes the number of devices at start."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from typing import Any, NamedTuple
 import pytest
 
 DEVICES = 8
-# Compiling is most of the time here, and less of it computes the same.
-QUICK = os.environ["XLA_FLAGS"]  # of tests/conftest.py
-# A device that waits for the others at a collective keeps one of XLA's threads, of which there are as many as devices:
-# the last to arrive may find none left for its part of a product, and XLA ends the process. NPROC says there are more.
+# Compilation dominates the run time here; fewer optimizations give the same results.
+QUICK = os.environ["XLA_FLAGS"]  # from tests/conftest.py
+# A device that waits for the others at a collective blocks one of XLA's threads, of which there is one per device.
+# The last to arrive may find none for its part of a product, and XLA aborts. NPROC sets a larger number of threads.
 SPARE = 64
 PATIENT = "--xla_cpu_collective_call_terminate_timeout_seconds=300"
 
 
 class Measured(NamedTuple):
-    """What `measure_meshes.py` wrote of one process with all devices: its folder, and numbers by mesh."""
+    """The output of `measure_meshes.py` in one process with all devices: its folder, and results by mesh."""
 
     folder: Path
     results: dict[str, Any]
@@ -32,7 +32,7 @@ class Measured(NamedTuple):
 def run_together(
     command: Sequence[str], processes: int, devices: int = DEVICES, threads: int = SPARE
 ) -> list[tuple[str, str]]:
-    """Run a Python command as so many processes at once that share the devices; return (stdout, stderr) of each."""
+    """Run a Python command in several processes that share the devices; return (stdout, stderr) of each."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
@@ -71,13 +71,13 @@ def measure(folder: Path, *meshes: str) -> Measured:
 
 @pytest.fixture(scope="session")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
-    """Measure a mesh of all axes and a mesh of tensors alone, in one process."""
+    """Measure a mesh with all axes and a mesh with only a tensor axis, in one process."""
     return measure(tmp_path_factory.mktemp("measured"), "2x2x2", "1x1x8")
 
 
 @pytest.fixture(scope="session")
 def further_measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
-    """Measure meshes of one axis, of data and of weights."""
+    """Measure meshes with one axis, of data and of weights."""
     return measure(tmp_path_factory.mktemp("further"), "8x1x1", "1x8x1")
 
 

@@ -1,4 +1,4 @@
-"""A script: weights of many layers, split over two devices, are brought to a copy on each, again and again."""
+"""Script: repeatedly gather weights of many layers, sharded over two devices, into a replica on each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CONFIG = dataclasses.replace(steps.CONFIG, n_layers=24, d_model=256, d_ff=512)
 
 
 def main() -> None:
-    """Sample with weights that are new for each call."""
+    """Sample with new weights in each call."""
     mesh = make_mesh(1, 2, 1)
     with jax.set_mesh(mesh):
         params = shard_params(init_params(CONFIG, jax.random.key(0)), CONFIG, mesh)

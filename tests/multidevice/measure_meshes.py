@@ -1,4 +1,4 @@
-"""A script: measure one device and every mesh of eight in one process, and write it down for the tests."""
+"""Script: measure one device and every mesh of eight in one process, and write the results for the tests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jaxrl_sql.parallel import make_mesh
 
 
 def main(folder: Path, shapes: list[str]) -> None:
-    """Write `start/` (the weights), and per mesh such as `2x2x2` `<mesh>.npz`, for the first `ppo.<mesh>.npz`."""
+    """Write `start/` (the weights), and per mesh such as `2x2x2` `<mesh>.npz`; for the first also `ppo.<mesh>.npz`."""
     compiled: Counter[str] = Counter()
 
     def count(event: str, _seconds: float, **names: Any) -> None:

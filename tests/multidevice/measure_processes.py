@@ -1,4 +1,4 @@
-"""A script: one of several processes that measure the meshes together, from the weights that another run left."""
+"""Script: one of several processes that measure the meshes together, from the weights of another run."""
 
 from __future__ import annotations
 
@@ -25,35 +25,35 @@ from jaxrl_sql.parallel.processes import (
 from jaxrl_sql.training.checkpoint import Checkpoints
 from jaxrl_sql.types import InputError
 
-# The tensors of the second lie over both processes.
+# The tensor axis of the second spans both processes.
 MESHES = {(2, 2, 2): ("grpo",), (1, 1, 8): ("sft",)}
 
 
 def main(processes: int, start: Path, folder: Path) -> None:
-    """Write `<mesh>.<process>.npz` and `told.<process>.json`, and together `saved/`."""
+    """Write `<mesh>.<process>.npz` and `report.<process>.json`, and together `saved/`."""
     start_processes(processes)
     number = jax.process_index()
-    output: dict[str, Any] = {"processes": jax.process_count(), "devices": len(jax.devices())}
+    report: dict[str, Any] = {"processes": jax.process_count(), "devices": len(jax.devices())}
     with first_process_first("a look"):
-        output["seen"] = sorted(path.name for path in folder.iterdir())
+        report["seen"] = sorted(path.name for path in folder.iterdir())
         (folder / f"here.{number}").touch()
     for shape, kinds in MESHES.items():
         mesh, name = make_mesh(*shape), "x".join(map(str, shape))
         config, params = load_checkpoint(start, mesh=mesh)
         numbers, misplaced = steps.measure(mesh, params, kinds)
         np.savez(folder / f"{name}.{number}.npz", **numbers)
-        output[name] = {"misplaced": misplaced, "rows": rows_here(mesh, steps.B)}
+        report[name] = {"misplaced": misplaced, "rows": rows_here(mesh, steps.B)}
         with jax.set_mesh(mesh):
             save_checkpoint(folder / "saved", config, params)
-            output["share"] = list(share(7))
-            output["exchanged"] = exchange([number, ["a" if number == 0 else "bb"]])
+            report["share"] = list(share(7))
+            report["exchanged"] = exchange([number, ["a" if number == 0 else "bb"]])
             if shape == (2, 2, 2):
-                output["checkpoint"] = measure_checkpoint(folder / "checkpoints", params)
-    (folder / f"told.{number}.json").write_text(json.dumps(output), encoding="utf-8")
+                report["checkpoint"] = measure_checkpoint(folder / "checkpoints", params)
+    (folder / f"report.{number}.json").write_text(json.dumps(report), encoding="utf-8")
 
 
 def measure_checkpoint(folder: Path, params: Any) -> dict[str, Any]:
-    """Save a checkpoint and read it, whole and with a bit flipped in the part of the second process."""
+    """Save a checkpoint and read it, intact and with a flipped bit in the second process's part."""
     with Checkpoints(folder) as checkpoints:
         checkpoints.save(1, params, {"at": 1})
         restored, host, _ = checkpoints.restore(1, params)

@@ -1,6 +1,6 @@
-"""A script: one of the processes that sample from copies of a policy together, from a mesh that trains it.
+"""Script: one of the processes that sample together from replicas of a policy on a training mesh.
 
-Writes `<replicas>x<tensor>.<process>.json`: the samples of all processes' replicas, and which of them it made itself.
+Writes `<replicas>x<tensor>.<process>.json`: the samples of all processes' replicas, and those of this process.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from jaxrl_sql.rollout import EngineConfig, ReplicatedEngine, Sample, SamplingPa
 from jaxrl_sql.rollout.sampling import UNFINISHED
 from jaxrl_sql.text2sql.env.turns import Action, Observation
 
-# Of each grid of replicas the mesh that trains, which is split otherwise, and how answers are sampled.
+# For each grid of replicas, the training mesh (sharded differently) and the sampling modes.
 GRIDS = {
     (4, 2): ((2, 4, 1), ("greedy", "drawn", "turns", "ahead", "not ahead")),
     (2, 4): ((1, 4, 2), ("drawn",)),
@@ -30,14 +30,14 @@ GRIDS = {
 
 
 class Talker(steps.Letters):
-    """Letters that observations can be written in."""
+    """Letters whose tokens can encode observations."""
 
     def encode(self, text: str, **_: Any) -> list[int]:
         return [ord(c) - 48 for c in text]
 
 
 class Echo:
-    """Answers the first turns with what it was told, and counts who asked."""
+    """Answers the first turns with the text that it received, and counts the requests."""
 
     stop = ""
 
@@ -50,35 +50,35 @@ class Echo:
 
 
 def one_call(engine: ReplicatedEngine, name: str) -> list[Sample]:
-    """Sample all prompts in one call, greedily, drawn, or in turns."""
+    """Sample all prompts in one call: greedily, at random, or in turns."""
     begin = (lambda prompt, sample: Echo(prompt + sample)) if name == "turns" else None
     sampling = SamplingParams(float(name != "greedy"), max_new_tokens=6, max_total_tokens=30, n=2)
     return list(engine.generate(steps.make_prompts(), sampling, turns=begin))
 
 
 def two_calls(engine: ReplicatedEngine, goes_ahead: bool) -> tuple[list[Sample], list[Sample], int]:
-    """Sample four prompts and then four -> this process's samples, those of all, and how many were left unfinished.
+    """Sample four prompts, then four -> this process's samples, all samples, and the number of unfinished ones.
 
-    Where it `goes_ahead` the first call begins the second's.
+    With `goes_ahead` the first call starts the second's samples.
     """
     prompts = steps.make_prompts()
     samplings = [SamplingParams(max_new_tokens=8 + 5 * number, n=2, seed=1) for number in range(len(prompts))]
-    requests = len(prompts) if goes_ahead else 4
-    first = list(engine.generate(prompts[:requests], samplings[:requests], ahead=4 if goes_ahead else None))
+    count = len(prompts) if goes_ahead else 4
+    first = list(engine.generate(prompts[:count], samplings[:count], ahead=4 if goes_ahead else None))
     whole = engine.gather(first)
     left = [dataclasses.replace(item, prompt_index=item.prompt_index - 4) for item in whole if item.prompt_index >= 4]
     second = list(engine.generate(prompts[4:], samplings[4:], 1, begun=left))
     here = [[entry for entry in first if entry.prompt_index < 4], second]
     everywhere = [[element for element in whole if element.prompt_index < 4], engine.gather(second)]
     local, all_ = (
-        [*calls[0], *(dataclasses.replace(one, prompt_index=one.prompt_index + 4) for one in calls[1])]
+        [*calls[0], *(dataclasses.replace(sample, prompt_index=sample.prompt_index + 4) for sample in calls[1])]
         for calls in (here, everywhere)
     )
-    return local, all_, sum(one.finish_reason == UNFINISHED for one in left)
+    return local, all_, sum(sample.finish_reason == UNFINISHED for sample in left)
 
 
 def measure(grid: tuple[int, int]) -> dict[str, Any]:
-    """Sample as a grid is asked to -> the samples of each way."""
+    """Sample with a grid's modes -> the samples of each mode."""
     shape, kinds = GRIDS[grid]
     mesh, result = make_mesh(*shape), dict[str, Any]()
     with jax.set_mesh(mesh):

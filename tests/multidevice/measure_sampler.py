@@ -1,4 +1,4 @@
-"""A script: the sampler's log-probabilities beside the trainer's, by type and mesh, of the model that is shipped."""
+"""Script: the sampler's and the trainer's log-probabilities by type and mesh, for the shipped model."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ B, G, T = 4, 4, 48
 
 
 def prompts_of(data: Path, tokenizer: Any) -> list[Prompt]:
-    """Make the prompts of generated questions."""
+    """Render the prompts of generated questions."""
     generate(data, SynthSpec(train_dbs=2, dev_dbs=2, unseen_dbs=2, train_questions=8, dev_questions=8))
     examples = load_split(data, "train", 0).examples
     return list(make_prompts(examples, RECIPES["arctic"].style("compact"), tokenizer, 320).prompts)[:B]
 
 
 def measure(mesh: jax.sharding.Mesh, dtype: str, prompts: list[Prompt]) -> dict[str, float]:
-    """Return the metrics of one rollout: weights, activations and caches of one type."""
+    """Return the metrics of one rollout with weights, activations and caches of one type."""
     with jax.set_mesh(mesh):
         model, params = load_checkpoint(START, dtype, mesh)
         engine = Engine(model, params, load_tokenizer(START), EngineConfig(B * G, compute_dtype=jnp.dtype(dtype)))

@@ -1,6 +1,6 @@
-"""The real updates and the real engine on a mesh, as arrays to compare; imported by scripts that run on many devices.
+"""The real updates and the real engine on a mesh, as arrays to compare; imported by scripts for many devices.
 
-Everything is drawn from fixed seeds, so each process of a run has the same numbers.
+All values are drawn from fixed seeds, so each process of a run has the same ones.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from jaxrl_sql.types import Prompt, Trajectory, Turn
 CONFIG = ModelConfig("qwen3", 64, 32, 2, 8, 4, 8, 48, Rope(1e4), Norms(), False, True, False, 96)
 B, G, T = 8, 2, 6
 END = "<end>"
-# A large epsilon: where a gradient is almost zero, Adam's step must not be its sign.
+# A large epsilon: for an almost zero gradient, Adam's step must not be its sign.
 OPTIM = OptimConfig(lr=1e-2, warmup_steps=1, eps=1e-2)
 GRPO = GrpoConfig(kl=KlConfig(coef=0.05), loss=LossConfig(agg_mode="token_mean"))
 PPO = GrpoConfig(
@@ -41,7 +41,7 @@ PPO = GrpoConfig(
 
 
 class Letters:
-    """What the engine needs of a tokenizer: an end token and texts."""
+    """The engine's interface to a tokenizer: an end token and texts."""
 
     eos_token = END
 
@@ -66,19 +66,19 @@ def make_prompts() -> list[Prompt]:
 
 
 def answer(tokens: tuple[int, ...]) -> Answer:
-    """Return a completion whose last three tokens are learned."""
+    """Return a completion whose last three tokens are trained on."""
     return Answer(tokens, tuple(i >= len(tokens) - 3 for i in range(len(tokens))))
 
 
 def make_batch(kind: str, here: list[int]) -> GroupBatch:
-    """Pack the part of a batch that this process holds."""
+    """Pack this process's part of a batch."""
     rng = np.random.default_rng(7)
 
     def ids(low: int, high: int) -> tuple[int, ...]:
         return tuple(rng.integers(0, 60, rng.integers(low, high)).tolist())
 
     if kind == "sft":
-        # One row less than there is room for: a row of weight 0 stands on one of the devices.
+        # One row is missing: a row of weight 0 is on one of the devices.
         rows = [Row(ids(3, 9), tuple(answer(ids(4, T + 1)) for _ in range(G))) for _ in range(B - 1)]
         return pack_rows(rows, B, G, 16, here)
     groups = []
@@ -94,7 +94,7 @@ def make_batch(kind: str, here: list[int]) -> GroupBatch:
 def measure(
     mesh: jax.sharding.Mesh, params: Any, kinds: Sequence[str] = ("sft", "grpo")
 ) -> tuple[dict[str, Any], list[str]]:
-    """Make two updates of each kind and decode greedily -> arrays by name, and what lies elsewhere than it should."""
+    """Make two updates of each kind and decode greedily -> arrays by name, and the misplaced arrays."""
     numbers: dict[str, Any] = {}
     misplaced: list[str] = []
     here = rows_here(mesh, B)
@@ -109,7 +109,7 @@ def measure(
             ]
             policy = make_policy(CONFIG)
             step = make_step(policy, sft_loss, optimizer) if kind == "sft" else grpo_step(policy, GRPO, optimizer)
-            for number in range(2):  # the first warms up from a small rate; the second compiles nothing new
+            for number in range(2):  # the first warms up from a small rate; the second must not compile
                 misplaced += _misplaced(f"{kind} before step {number}", state, mesh)
                 state, metrics = step(state, batch)
             misplaced += _misplaced(f"{kind} at the end", state, mesh)
@@ -125,12 +125,12 @@ def measure(
 
 
 def make_reference(params: Any) -> Any:
-    """Return a policy that is far enough from the parameters for their KL divergence to be a number, not a rounding."""
+    """Return a policy so far from the parameters that their KL divergence exceeds rounding."""
     return jax.tree.map(lambda x: 1.2 * x, params)
 
 
 def grpo_step(policy: Any, cfg: GrpoConfig, optimizer: Any) -> Any:
-    """Return a step's comparison and updates, in order."""
+    """Return a step's scoring and updates, in order."""
     compare, update = make_advantage_fn(policy, cfg), make_updates(policy, cfg, optimizer)
 
     def step(state: Any, batch: GroupBatch) -> tuple[Any, Any]:
@@ -142,7 +142,7 @@ def grpo_step(policy: Any, cfg: GrpoConfig, optimizer: Any) -> Any:
 
 
 def measure_ppo(mesh: jax.sharding.Mesh, params: Any) -> dict[str, Any]:
-    """Make two steps of PPO with a sequence ratio and the KL in the reward -> arrays by name."""
+    """Make two PPO steps with a sequence ratio and the KL in the reward -> arrays by name."""
     optimizer = make_optimizer(OPTIM, 10)
     with jax.set_mesh(mesh):
         local = add_value_head(jax.tree.map(lambda x: x.copy(), params), CONFIG, mesh)
@@ -168,7 +168,7 @@ def _lies(leaf: jax.Array, sharding: Any) -> bool:
 
 
 def _misplaced(when: str, state: TrainState, mesh: jax.sharding.Mesh) -> list[str]:
-    """Name the parameters and moments that do not lie as the rule table says, piece by piece."""
+    """Name the parameters and moments whose shards violate the rule table."""
     wanted = param_shardings(CONFIG, mesh)
     wrong = []
     for what, tree in (
@@ -184,7 +184,7 @@ def _misplaced(when: str, state: TrainState, mesh: jax.sharding.Mesh) -> list[st
 
 
 def _pools(engine: Engine, mesh: jax.sharding.Mesh) -> list[str]:
-    """Name the pools of KV blocks that do not lie as they should, after the engine has run."""
+    """Name the pools of KV blocks with the wrong sharding after the engine has run."""
     wrong = []
     for name, pool in (("prompts", engine.runner.prompt_pool), ("completions", engine.runner.completion_pool)):
         assert pool is not None

@@ -1,8 +1,8 @@
-"""The fused backends on eight virtual devices: what one device computes, prompts and heads split or not.
+"""The fused backends on eight virtual devices equal one device, with prompts and heads sharded or not.
 
-cuDNN is not there, but a stand-in that refuses what it refuses: queries and keys whose tokens or numbers are split.
+cuDNN is replaced by a stand-in that also refuses queries and keys sharded by tokens or head size.
 
-Run as a test it starts itself as a script, since the number of devices is fixed when JAX starts.
+Tests start this file as a script, since JAX fixes the number of devices at start.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ import pytest
 
 pytestmark = pytest.mark.multidevice
 
-# The last two: four query heads and two key heads on four devices (keys repeated), three prompts on two (not split).
+# The last two: four query heads and two key heads on four devices (repeated keys), three prompts on two (unsharded).
 CASES = {"prompts-and-heads": (2, 2, 2, 4), "few-key-heads": (2, 1, 4, 4), "odd-batch": (2, 1, 2, 3)}
 
 BACKENDS = ("splash", "cudnn", "cudnn, windows")
 ALL = [f"{backend}: {case}" for case in CASES for backend in BACKENDS]
-# Each backend with prompts and heads split, and each other case with some backend.
+# Each backend with prompts and heads sharded, and each other case with some backend.
 SOME = [*ALL[:3], "splash: few-key-heads", "cudnn: few-key-heads", "splash: odd-batch"]
 
 
 @pytest.mark.parametrize(
     "names", [pytest.param(SOME, id="some"), pytest.param(ALL, id="all", marks=pytest.mark.nightly)]
 )
-def test_a_mesh_computes_what_one_device_computes(together: Any, names: list[str]) -> None:
+def test_attention_on_a_mesh_equals_one_device(together: Any, names: list[str]) -> None:
     ((out, _),) = together([__file__, *names], 1)
     measured = json.loads(out.splitlines()[-1])
     assert measured.keys() == set(names)
@@ -37,7 +37,7 @@ def test_a_mesh_computes_what_one_device_computes(together: Any, names: list[str
 
 
 def _measure(names: list[str]) -> dict[str, list[float]]:
-    """Return the relative errors of the value and of every gradient, by backend and case."""
+    """Return the relative errors of the value and of each gradient, by backend and case."""
     import dataclasses
     import math
 
@@ -101,7 +101,7 @@ def _measure(names: list[str]) -> dict[str, list[float]]:
 
 
 def _strict() -> Any:
-    """Return a kernel of plain products with the splits that cuDNN's take: of rows and heads, q, k and v alike."""
+    """Return a kernel of plain products with cuDNN's shardings: rows and heads, equal for q, k and v."""
     import jax
     import plain_kernel
     from jax.experimental.custom_partitioning import custom_partitioning
@@ -111,7 +111,7 @@ def _strict() -> Any:
     queries, keys, values, sums = "b t h d", "b s k e", "b s k f", "b h t"
 
     def guarded(compute: Any, arguments: list[str], result: str) -> Any:
-        """Return a function that leaves its splits to the partitioner, and looks at them as JAX looks at cuDNN's."""
+        """Return a function sharded by the partitioner, with JAX's checks of cuDNN's shardings."""
 
         def partition(mesh: Any, operands: Any, results: Any) -> Any:
             specs = [(*x.sharding.spec, None, None, None, None)[:4] for x in operands[:3]]
@@ -127,7 +127,7 @@ def _strict() -> Any:
         return call
 
     def masked(seen: Any) -> tuple[Any, list[str], list[Any]]:
-        """Return what makes the mask again of arrays, their axes, and the arrays."""
+        """Return a function that rebuilds the mask from arrays, the arrays' axes, and the arrays."""
         if seen.bias is not None:
             return lambda x: Seen(bias=x), ["b o t s"], [seen.bias]
         return (Seen, [], []) if seen.length is None else (lambda x: Seen(length=x), ["b"], [seen.length])

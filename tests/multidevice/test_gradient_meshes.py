@@ -1,6 +1,6 @@
-"""Weights in bfloat16 on eight virtual devices: each gradient is float32's, wherever the table of tokens is split.
+"""Weights in bfloat16 on eight virtual devices: each gradient equals float32's, for any sharding of the embedding.
 
-Run as a test it starts itself as a script, since the number of devices is fixed when JAX starts.
+Tests start this file as a script, since JAX fixes the number of devices at start.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MESHES = {"tied": (2, 2, 2), "untied": (1, 4, 2)}
 
 
 @pytest.mark.parametrize("name", ["tied", pytest.param("untied", marks=pytest.mark.nightly)])
-def test_a_mesh_sums_the_gradients_of_narrow_weights_in_float32(together: Any, name: str) -> None:
+def test_bfloat16_gradients_are_summed_in_float32(together: Any, name: str) -> None:
     ((out, _),) = together([__file__, name], 1)
     measured = json.loads(out.splitlines()[-1])
     assert measured["types"] == ["float32"]
@@ -68,7 +68,7 @@ def _measure(name: str) -> dict[str, Any]:
             step = make_step(policy, sft_loss, keeps)
             result.append(step(init_state(shard_params(params, config, mesh), keeps), batch)[0].opt_state)
     got, want = (jax.tree.map(np.asarray, entry) for entry in result)
-    for item in (got, want):  # and the rows of tokens one by one
+    for item in (got, want):  # the embedding rows separately
         item["rows"] = [list(item["embed"]), list(item["unembed"].T) if "unembed" in item else []]
     pairs = zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True)
     return {

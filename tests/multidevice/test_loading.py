@@ -1,6 +1,6 @@
-"""A folder and a GGUF file of every family, read straight to any mesh of eight virtual devices: bit for bit the same.
+"""A folder and a GGUF file of each family, loaded directly to any mesh of eight virtual devices, are bit-equal.
 
-Run as a test it starts itself as a script, since the number of devices is fixed when JAX starts.
+Tests start this file as a script, since JAX fixes the number of devices at start.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ pytestmark = pytest.mark.multidevice
 MESHES = ((1, 4, 2), (2, 2, 2), (8, 1, 1), (1, 8, 1), (1, 2, 4))
 
 
-def test_every_mesh_holds_what_one_device_holds(together: Any) -> None:
+def test_weights_loaded_on_a_mesh_equal_one_device(together: Any) -> None:
     ((out, _),) = together([__file__], 1)
     assert out.split() == ["qwen3", "qwen2", "llama", "gemma3_text"]
 
 
 def _check() -> None:
-    """Compare every family's leaves on each mesh with those on one device; runs in the process of eight."""
+    """Compare each family's leaves on each mesh with those on one device, in a process with eight."""
     import jax
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""A run of two processes is the run of one, and is resumed when a process dies or stops, or when storage is full."""
+"""A run of two processes equals one process, and resumes after a process dies, hangs, or finds storage full."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from jaxrl_sql.models import load_checkpoint
 
 ROOT = Path(__file__).parents[2]
 LOST = "error: another process of this run has ended ("
-# Gloo's own lines, piece by piece: its threads write at once, so pieces of two lines come in any order.
+# Gloo's own lines, in pieces: its threads write concurrently, so pieces of two lines are mixed.
 GLOO = re.compile(
     r"\[Gloo\] Rank |\d+| is connected to | peer ranks\. |Expected number of connected peer ranks is : |\s"
 )
 
 
 class Pair:
-    """Two processes of a run, and what each has said; `when` a line of the first begins so, `act` is called once."""
+    """Two processes of a run and their output; `act` is called once, at a line of the first that starts with `when`."""
 
     def __init__(self, arguments: Sequence[str], when: str = "", act: Callable[[Pair], None] | None = None) -> None:
         with socket.socket() as free:
@@ -41,7 +41,7 @@ class Pair:
             "PYTHONPATH": os.pathsep.join([str(ROOT), *(entry for entry in sys.path if entry)]),
         }  # fmt: skip
         self.when, self.act = when, act
-        self.said: list[list[str]] = [[], []]
+        self.output: list[list[str]] = [[], []]
 
         self.processes = [
             subprocess.Popen(
@@ -54,7 +54,7 @@ class Pair:
         for item in readers:
             item.start()
         try:
-            self.codes = [process.wait(900) for process in self.processes]  # of seconds; a busy machine takes its time
+            self.codes = [process.wait(900) for process in self.processes]  # seconds; a busy machine is slow
         finally:
             for item in self.processes:
                 item.kill()
@@ -66,7 +66,7 @@ class Pair:
         assert stream is not None
         with stream:
             for line in stream:
-                self.said[number].append(line.rstrip("\n"))
+                self.output[number].append(line.rstrip("\n"))
                 if number == 0 and self.act is not None and line.startswith(self.when):
                     act, self.act = self.act, None
                     act(self)
@@ -107,20 +107,20 @@ def is_whole(run: Path, whole: Path) -> bool:
 
 
 @pytest.mark.slow
-def test_a_run_that_lost_a_process_resumes_and_is_the_run_of_one(
+def test_a_run_resumed_after_a_lost_process_equals_one_process(
     arguments: list[str], together: Any, tmp_path: Path
 ) -> None:
-    """Two processes resume from a supervised step; samples, metrics and the model are those of one process."""
+    """Two processes resume from a supervised step; samples, metrics and the model equal one process's."""
     both, item = tmp_path / "both", tmp_path / "one"
-    message = [*arguments, f"run.dir={both}", "run.resume=true"]
-    pair = Pair(message, "step 3/", lambda pair: pair.processes[1].kill())
+    command = [*arguments, f"run.dir={both}", "run.resume=true"]
+    pair = Pair(command, "step 3/", lambda pair: pair.processes[1].kill())
     assert pair.codes == [1, -signal.SIGKILL]
-    assert sum(line.startswith(LOST) for line in pair.said[0]) == 1, "\n".join(pair.said[0])
+    assert sum(line.startswith(LOST) for line in pair.output[0]) == 1, "\n".join(pair.output[0])
     assert (both / "checkpoints" / "1").is_dir()
     assert not (both / "checkpoints" / "4").is_dir()
-    pair = Pair(message)
-    assert pair.codes == [0, 0], "\n".join(pair.said[0])
-    assert GLOO.sub("", "".join(pair.said[1])) == "", "only the first process talks"
+    pair = Pair(command)
+    assert pair.codes == [0, 0], "\n".join(pair.output[0])
+    assert GLOO.sub("", "".join(pair.output[1])) == "", "only the first process prints"
     together(["-m", "jaxrl_sql.train", *arguments, f"run.dir={item}", "mesh.processes=1"], 1, 2)
 
     assert sorted(path.name for path in both.iterdir()) == sorted(path.name for path in item.iterdir())
@@ -143,36 +143,36 @@ def test_a_run_that_lost_a_process_resumes_and_is_the_run_of_one(
         "writing the model",
     ],
 )  # fmt: skip
-def test_of_a_process_that_dies_the_other_says_so_and_ends(
+def test_the_other_process_reports_a_dead_process_and_exits(
     phase: str, arguments: list[str], whole: Path, tmp_path: Path
 ) -> None:
-    """And both together, started again, end as two that lived."""
+    """Both processes, restarted together, give the results of an uninterrupted run."""
     both = [*arguments, f"run.dir={tmp_path}/run", "run.resume=true"]
     pair = Pair(both, phase, lambda pair: pair.processes[1].kill())
     assert pair.codes == [1, -signal.SIGKILL]
-    assert sum(line.startswith(LOST) for line in pair.said[0]) == 1, "\n".join(pair.said[0])
+    assert sum(line.startswith(LOST) for line in pair.output[0]) == 1, "\n".join(pair.output[0])
     assert Pair(both).codes == [0, 0]
     assert is_whole(tmp_path / "run", whole)
 
 
 @pytest.mark.nightly
-def test_a_process_that_stands_still_is_waited_for(arguments: list[str], whole: Path, tmp_path: Path) -> None:
-    """The other says meanwhile what it is at."""
+def test_a_stopped_process_is_waited_for(arguments: list[str], whole: Path, tmp_path: Path) -> None:
+    """The other process reports its progress meanwhile."""
 
-    def stand(pair: Pair) -> None:
+    def stop(pair: Pair) -> None:
         pair.processes[1].send_signal(signal.SIGSTOP)
         threading.Timer(20, pair.processes[1].send_signal, [signal.SIGCONT]).start()
 
-    pair = Pair([*arguments, f"run.dir={tmp_path}/run"], "step 5/7", stand)
+    pair = Pair([*arguments, f"run.dir={tmp_path}/run"], "step 5/7", stop)
     assert pair.codes == [0, 0]
-    after = pair.said[0][next(i for i, line in enumerate(pair.said[0]) if line.startswith("step 5/7")) :]
+    after = pair.output[0][next(i for i, line in enumerate(pair.output[0]) if line.startswith("step 5/7")) :]
     assert any(line.startswith("grpo: 2 of 4 steps, ") for line in after), "\n".join(after)
     assert is_whole(tmp_path / "run", whole)
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 16 MiB, where this process may mount one."""
+    """Return a file system of 16 MiB, if this process may mount one."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(folder)]
@@ -183,10 +183,10 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.nightly
-def test_storage_that_becomes_full_ends_both_and_with_room_they_go_on(
+def test_full_storage_ends_both_processes_and_the_run_resumes(
     arguments: list[str], whole: Path, small_disk: Path
 ) -> None:
-    """The first process says so in a line, besides what libraries print of their threads."""
+    """The first process reports it in one line; libraries also print errors of their threads."""
     run, ballast = small_disk / "run", small_disk / "ballast"
 
     def fill(_: Pair) -> None:
@@ -196,10 +196,10 @@ def test_storage_that_becomes_full_ends_both_and_with_room_they_go_on(
 
     both = [*arguments, f"run.dir={run}", "run.resume=true"]
     pair = Pair(both, "step 5/7", fill)
-    assert pair.codes[0] == 1, "\n".join(pair.said[0])
-    assert pair.codes[1] in (1, -signal.SIGABRT), "\n".join(pair.said[1])  # JAX may notice first that the other is gone
+    assert pair.codes[0] == 1, "\n".join(pair.output[0])
+    assert pair.codes[1] in (1, -signal.SIGABRT), "\n".join(pair.output[1])  # JAX may report the lost process first
     full = f"error: {run} cannot be written: No space left on device; the checkpoint of step "
-    assert [line.startswith(full) for line in pair.said[0] if line.startswith("error: ")] == [True]
+    assert [line.startswith(full) for line in pair.output[0] if line.startswith("error: ")] == [True]
     ballast.unlink()
     assert Pair(both).codes == [0, 0]
     assert is_whole(run, whole)

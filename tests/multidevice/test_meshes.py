@@ -1,4 +1,4 @@
-"""Eight virtual devices: the same updates and tokens on any mesh as on one device, from what is really split."""
+"""Eight virtual devices: updates and tokens on any mesh equal one device's, from arrays that are really sharded."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ TOLERANCE = 1e-5
     ]
 )  # fmt: skip
 def mesh(request: pytest.FixtureRequest) -> Any:
-    """A mesh: its name and its measurements."""
+    """Return a mesh's name and its measurements."""
     further = request.param in ("8x1x1", "1x8x1")
     return request.param, request.getfixturevalue("further_measured" if further else "measured")
 
 
-def test_a_mesh_computes_what_one_device_computes(mesh: Any) -> None:
+def test_updates_and_tokens_on_a_mesh_equal_one_device(mesh: Any) -> None:
     """Losses, parameters and moments (the first is the gradient) after SFT and GRPO updates, and greedy tokens."""
     name, measured = mesh
     assert measured.results["devices"] == 8
@@ -36,11 +36,11 @@ def test_a_mesh_computes_what_one_device_computes(mesh: Any) -> None:
             np.testing.assert_array_equal(got[key], leaf, err_msg=key)
         else:
             assert np.abs(got[key] - leaf).max() <= TOLERANCE * np.abs(leaf).max(), key
-    assert measured.results[name]["loaded_equal"], "a folder read straight to the mesh differs"
+    assert measured.results[name]["loaded_equal"], "a folder loaded directly to the mesh differs"
 
 
-def test_a_mesh_computes_the_steps_of_ppo_that_one_device_computes(measured: Any) -> None:
-    """Values, advantages over the whole batch, a sequence ratio and the KL in the reward."""
+def test_ppo_steps_on_a_mesh_equal_one_device(measured: Any) -> None:
+    """Values, advantages over the whole batch, a sequence ratio, and the KL in the reward."""
     want, got = (dict(np.load(measured.folder / f"ppo.{name}.npz")) for name in ("alone", "2x2x2"))
     assert want.keys() == got.keys()
     assert np.abs(want["['parameters'].value['weight']"]).max() > 0
@@ -56,8 +56,8 @@ def test_parameters_moments_caches_and_batches_are_split(mesh: Any) -> None:
 
 
 def test_an_update_and_a_chunk_compile_once(mesh: Any) -> None:
-    """Two updates and many chunks of one shape: what comes out lies as it went in."""
+    """Two updates and many chunks of one shape: outputs have the sharding of inputs."""
     name, measured = mesh
     compiled = measured.results[name]["compiled"]
     assert compiled["update"] == 2, "one for SFT, one for GRPO"
-    assert compiled["decode_chunk"] == 2, "one that draws, one that does not"
+    assert compiled["decode_chunk"] == 2, "one for sampling, one for greedy decoding"

@@ -1,6 +1,6 @@
-"""Ids without a token on eight virtual devices: where the vocabulary is split, they have no probability either.
+"""Ids without a token on eight virtual devices have no probability with a sharded vocabulary either.
 
-Run as a test it starts itself as a script, since the number of devices is fixed when JAX starts.
+Tests start this file as a script, since JAX fixes the number of devices at start.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MISSING = ((0, 1), (10, 13), (50, 63))
 MESHES = {"single": (1, 1, 1), "split": (2, 1, 4)}
 
 
-def test_a_split_vocabulary_samples_and_scores_its_tokens_alone(together: Any) -> None:
+def test_a_sharded_vocabulary_gives_missing_ids_no_probability(together: Any) -> None:
     ((out, _),) = together([__file__], 1)
     single, split = json.loads(out.splitlines()[-1])
     present = set(range(64)) - {i for first, last in MISSING for i in range(first, last)}
@@ -32,7 +32,7 @@ def test_a_split_vocabulary_samples_and_scores_its_tokens_alone(together: Any) -
 
 
 def _measure(shape: tuple[int, int, int]) -> dict[str, Any]:
-    """Return what an engine on a mesh samples, how far the trainer's scores are from the engine's, and the loss."""
+    """Return an engine's samples on a mesh, the trainer's distance from the engine's scores, and the loss."""
     import jax
     import jax.numpy as jnp
     import numpy as np

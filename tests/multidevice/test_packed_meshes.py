@@ -1,6 +1,6 @@
-"""Packed updates on eight virtual devices: the sums of rows of their own on one, in parts, by tokens, and under splash.
+"""Packed updates on eight virtual devices equal unpacked ones on one: whole, in parts, by tokens, and with splash.
 
-Run as a test it starts itself as a script, since the number of devices is fixed when JAX starts.
+Tests start this file as a script, since JAX fixes the number of devices at start.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 pytestmark = pytest.mark.multidevice
 
 B, G, P, T = 8, 6, 8, 16
-# Parts, tokens on a shard (0: by parts), and what reads.
+# Parts, tokens per shard (0: by parts), and the attention backend.
 CASES = {
     "in-two-parts": (2, 0, "xla"),
     "in-two-parts-under-splash": (2, 0, "splash"),
@@ -33,7 +33,7 @@ CASES = {
         pytest.param(tuple(CASES), id="all", marks=pytest.mark.nightly),
     ],
 )
-def test_a_mesh_learns_packed_answers_as_one_device_learns_them_apart(together: Any, cases: tuple[str, ...]) -> None:
+def test_packed_updates_on_a_mesh_equal_unpacked_updates_on_one_device(together: Any, cases: tuple[str, ...]) -> None:
     ((out, _),) = together([__file__, *cases], 1)
     measured = json.loads(out.splitlines()[-1])
     assert measured.keys() == set(cases)
@@ -41,7 +41,7 @@ def test_a_mesh_learns_packed_answers_as_one_device_learns_them_apart(together: 
 
 
 def _batch() -> Any:
-    """Return answers of all lengths, of which a prompt needs one to three rows."""
+    """Return answers of all lengths, which need one to three rows per prompt."""
     import numpy as np
 
     from jaxrl_sql.batch import GroupBatch, Segment
@@ -60,7 +60,7 @@ def _batch() -> Any:
 
 
 def _measure(cases: list[str]) -> dict[str, dict[str, float]]:
-    """Return by case how far updates and scores on the mesh are from those of one device, relative to the largest."""
+    """Return by case the error of updates and scores on the mesh against one device, relative to the largest."""
     import jax
     import numpy as np
     import optax
@@ -77,7 +77,7 @@ def _measure(cases: list[str]) -> dict[str, dict[str, float]]:
     from jaxrl_sql.training.batching.pack import with_packed_rows
 
     config = ModelConfig("qwen3", 64, 32, 2, 4, 2, 8, 48, Rope(1e4), Norms(), True, True, False, 64)
-    # Steps so large that the weights after them are the gradients: rounding beside weights of 1 made an error of 5e-5.
+    # Steps so large that the new weights are the gradients: rounding against weights of 1 gave an error of 5e-5.
     params, rate, batch = init_params(config, jax.random.key(0)), optax.sgd(2.0**20), _batch()
     packed, inside = with_packed_rows(batch), np.arange(T) < batch.completion_len[..., None]
     assert packed.packed_length is not None

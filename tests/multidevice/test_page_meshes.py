@@ -1,6 +1,6 @@
-"""Decoding from KV blocks that a mesh splits: a chip merges its own blocks first, and the result is one device's.
+"""Decoding from sharded KV blocks: a device merges its own blocks first, and the result equals one device's.
 
-Run as a test it starts itself as a script, since the number of devices is fixed when JAX starts.
+Tests start this file as a script, since JAX fixes the number of devices at start.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SIZE, HEAD, GROUP = 4, 8, 4
 
 
 class Case(NamedTuple):
-    """A mesh (data x fsdp x tensor), slots, key heads, queries a key head, blocks of prompts and of completions."""
+    """A mesh (data x fsdp x tensor), slots, key heads, queries per key head, blocks of prompts and of completions."""
 
     mesh: tuple[int, int, int]
     slots: int
@@ -40,17 +40,17 @@ CASES = {
 }
 
 
-def test_a_mesh_reads_what_one_device_reads(together: Any) -> None:
+def test_paged_attention_on_a_mesh_equals_one_device(together: Any) -> None:
     ((out, _),) = together([__file__], 1)
     measured = json.loads(out.splitlines()[-1])
     assert measured.keys() == CASES.keys()
     assert all(error < 1e-5 for error, _ in measured.values()), measured
-    # One part per slot is summed: where blocks are split nothing of the size of all blocks' parts is gathered.
+    # One part per slot is summed: with sharded blocks no array with the parts of all blocks is gathered.
     assert {name for name, (_, splits) in measured.items() if splits} == CASES.keys() - {"blocks-not-split"}
 
 
 def _measure() -> dict[str, tuple[float, bool]]:
-    """Return by case the relative error, and whether chips merge their own blocks first."""
+    """Return by case the relative error, and whether devices merge their own blocks first."""
     import jax
     import numpy as np
 
@@ -77,7 +77,7 @@ def _measure() -> dict[str, tuple[float, bool]]:
 
 
 def _problem(case: Case, r: Any) -> tuple[Callable[[Any, Any], Any], Any, list[list[Any]]]:
-    """Return a random attention and what it reads: slots on prompts, scattered blocks, traces of what was freed."""
+    """Return a random attention call and its inputs: slots on prompts, scattered blocks, stale entries."""
     import jax.numpy as jnp
     import numpy as np
 
@@ -88,7 +88,7 @@ def _problem(case: Case, r: Any) -> tuple[Callable[[Any, Any], Any], Any, list[l
     prompt_map = _block_map(r, prompt, 4, case.prompt_blocks)
     places = [(x, y) for x in range(len(prompt)) for y in range(GROUP)]
     taken = [places[i] for i in r.permutation(len(places))[: case.slots]]
-    group_slots = r.integers(0, case.slots + 1, (len(prompt), GROUP))  # free places still name slots that have left
+    group_slots = r.integers(0, case.slots + 1, (len(prompt), GROUP))  # free entries still name slots that have ended
     for slot, at in enumerate(taken):
         group_slots[at] = slot
     prompt_of, group_index = np.array(taken).T
@@ -120,7 +120,7 @@ def _problem(case: Case, r: Any) -> tuple[Callable[[Any, Any], Any], Any, list[l
 
 
 def _block_map(r: Any, lengths: Any, columns: int, blocks: int) -> Any:
-    """Return scattered blocks of sequences of `lengths` tokens; free blocks still name some owner."""
+    """Return scattered blocks of sequences of `lengths` tokens; free blocks still name an owner."""
     import jax.numpy as jnp
     import numpy as np
 

@@ -1,7 +1,7 @@
-"""Two processes of four virtual devices each compute what one process of eight does.
+"""Two processes of four virtual devices each give the results of one process with eight.
 
-They are real processes that find each other by an address on this machine; each packs its own part of the batch, loads
-its own pieces of a checkpoint, and gives its pieces to the one that writes.
+The real processes connect by an address on this machine. Each packs its own part of the batch, loads its own shards
+of a checkpoint, and sends its shards to the process that writes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TOLERANCE = 1e-5
 
 @pytest.fixture(scope="module")
 def both(measured: Any, together: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Run two processes from the weights that one process was measured with; return the folder that they wrote."""
+    """Run two processes from the weights measured with one process; return the folder that they wrote."""
     folder = tmp_path_factory.mktemp("both")
     script = Path(__file__).with_name("measure_processes.py")
     together([str(script), "2", str(measured.folder / "start"), str(folder)], 2)
@@ -30,12 +30,12 @@ def both(measured: Any, together: Any, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture(scope="module")
 def reports(both: Path) -> list[dict[str, Any]]:
-    return [json.loads((both / f"told.{number}.json").read_text(encoding="utf-8")) for number in (0, 1)]
+    return [json.loads((both / f"report.{number}.json").read_text(encoding="utf-8")) for number in (0, 1)]
 
 
 @pytest.mark.parametrize("mesh", MESHES)
-def test_two_processes_compute_what_one_computes(measured: Any, both: Path, mesh: str) -> None:
-    """Losses, parameters and moments after the updates, and greedy tokens; each process holds the same, bit for bit."""
+def test_two_processes_equal_one_process(measured: Any, both: Path, mesh: str) -> None:
+    """Losses, parameters and moments after the updates, and greedy tokens; equal bit for bit on each process."""
     alone = dict(np.load(measured.folder / f"{mesh}.npz"))
     first, second = (dict(np.load(both / f"{mesh}.{number}.npz")) for number in (0, 1))
     assert first.keys() <= alone.keys()
@@ -49,21 +49,21 @@ def test_two_processes_compute_what_one_computes(measured: Any, both: Path, mesh
             assert np.abs(got - alone[name]).max() <= TOLERANCE * np.abs(alone[name]).max(), name
 
 
-def test_each_process_packs_and_holds_its_part(reports: list[dict[str, Any]]) -> None:
+def test_each_process_packs_and_stores_its_part(reports: list[dict[str, Any]]) -> None:
     assert [(item["processes"], item["devices"]) for item in reports] == [(2, 8)] * 2
     assert [entry["2x2x2"]["rows"] for entry in reports] == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    # Where one axis of tensors lies over all processes, each holds a part of every row's heads, and so all rows.
+    # With a tensor axis over all processes, each holds a part of every row's heads, and thus all rows.
     assert [element["1x1x8"]["rows"] for element in reports] == [list(range(8))] * 2
-    assert all(one[mesh]["misplaced"] == [] for one in reports for mesh in MESHES)
+    assert all(report[mesh]["misplaced"] == [] for report in reports for mesh in MESHES)
 
 
-def test_what_is_shared_out_comes_together_in_order(reports: list[dict[str, Any]]) -> None:
+def test_distributed_work_is_gathered_in_order(reports: list[dict[str, Any]]) -> None:
     assert [item["share"] for item in reports] == [[0, 1, 2], [3, 4, 5, 6]]
     assert reports[0]["exchanged"] == reports[1]["exchanged"] == [0, ["a"], 1, ["bb"]]
-    assert [entry["seen"] for entry in reports] == [[], ["here.0"]], "the first was not first"
+    assert [entry["seen"] for entry in reports] == [[], ["here.0"]], "the first entry must be processed first"
 
 
-def test_each_process_adds_the_checksums_of_its_part_and_all_refuse_damage(reports: list[dict[str, Any]]) -> None:
+def test_each_process_writes_its_checksums_and_all_refuse_damage(reports: list[dict[str, Any]]) -> None:
     for item in reports:
         checkpoint = item["checkpoint"]
         assert (checkpoint["is_equal"], checkpoint["host"]) == (True, {"at": 1})
@@ -72,7 +72,7 @@ def test_each_process_adds_the_checksums_of_its_part_and_all_refuse_damage(repor
     assert reports[0]["checkpoint"] == reports[1]["checkpoint"]
 
 
-def test_a_folder_is_read_and_written_whole(measured: Any, both: Path) -> None:
+def test_a_model_folder_is_read_and_written_completely(measured: Any, both: Path) -> None:
     from jaxrl_sql.models import load_checkpoint
 
     config, want = load_checkpoint(measured.folder / "start")

@@ -1,4 +1,4 @@
-"""Meshes that do not divide a model or a batch are refused before anything is compiled."""
+"""Meshes that do not divide a model or a batch are refused before compilation."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ TWICE = (
 )
 
 
-def test_a_mesh_that_does_not_divide_is_refused_at_once(tmp_path: Path) -> None:
-    """Heads over a mesh's tensor axis, and a batch over its other axes; both in one process of eight devices."""
+def test_a_mesh_that_does_not_divide_is_refused_before_compilation(tmp_path: Path) -> None:
+    """Heads over a mesh's tensor axis, and a batch over its other axes; both in one process with eight devices."""
     data = tmp_path / "data"
     generate(data, SynthSpec(train_dbs=1, dev_dbs=1, unseen_dbs=1, train_questions=4, dev_questions=2))
     settings = (

@@ -1,4 +1,4 @@
-"""Copies of a policy sample what one engine over the whole mesh samples, on any number of copies and processes."""
+"""Replicas of a policy give the samples of one engine on the whole mesh, for any number of replicas and processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SAMPLED = [
 
 @pytest.fixture(scope="module")
 def reports(together: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict[str, Any]]]:
-    """Return by number of processes what each process wrote, by grid."""
+    """Return by number of processes each process's output, by grid."""
     result = {}
     for processes in (1, 2):
         folder = tmp_path_factory.mktemp(f"replicas{processes}")
@@ -32,10 +32,10 @@ def reports(together: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[int
 
 
 @pytest.mark.parametrize(("grid", "kind"), SAMPLED)
-def test_two_processes_sample_what_one_samples(reports: Any, grid: str, kind: str) -> None:
-    """Each bit, several turns too; each process has all samples in the end, and made its part of them.
+def test_samples_of_two_processes_equal_one_process(reports: Any, grid: str, kind: str) -> None:
+    """Bit-equal, also in several turns; each process gets all samples, and computed its part of them.
 
-    Where a copy lies over four devices the order in which processors add up is not always the same.
+    For a replica over four devices the order of summation varies.
     """
     (alone,), both = reports[1], reports[2]
     assert len(alone[grid][kind]) == 16
@@ -50,19 +50,19 @@ def test_two_processes_sample_what_one_samples(reports: Any, grid: str, kind: st
     assert first | second == set(range(8))
 
 
-def test_each_process_drives_the_replicas_on_its_devices(reports: Any) -> None:
+def test_each_process_runs_the_replicas_on_its_devices(reports: Any) -> None:
     assert [item["4x2"]["replicas"] for item in reports[2]] == [[0, 1], [2, 3]]
     assert [entry["8x1"]["replicas"] for entry in reports[2]] == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
 @pytest.mark.parametrize(("grid", "kind"), SAMPLED[4:])
-def test_a_sample_does_not_depend_on_the_replicas(reports: Any, grid: str, kind: str) -> None:
-    """Equal tokens, and log-probabilities but for the order of sums over `tensor`."""
+def test_samples_do_not_depend_on_the_number_of_replicas(reports: Any, grid: str, kind: str) -> None:
+    """Equal tokens, and log-probabilities up to the order of sums over `tensor`."""
     assert_close(reports[1][0][grid][kind], reports[1][0]["4x2"][kind])
 
 
-def test_what_copies_begin_ahead_is_what_the_next_call_samples(reports: Any) -> None:
-    """A call leaves samples of the next one unfinished on every copy, and they end as if it had begun none."""
+def test_samples_begun_ahead_equal_those_of_the_next_call(reports: Any) -> None:
+    """A call leaves samples of the next one unfinished on each replica; they end as if begun by the next call."""
     alone, both = reports[1][0]["4x2"], reports[2]
     assert_close(alone["ahead"], alone["not ahead"])
     assert alone["ahead: unfinished"] > 0
@@ -71,14 +71,14 @@ def test_what_copies_begin_ahead_is_what_the_next_call_samples(reports: Any) -> 
 
 
 def assert_close(got: list[dict[str, Any]], want: list[dict[str, Any]]) -> None:
-    """Assert that samples have equal tokens, and log-probabilities but for rounding."""
+    """Assert that samples have equal tokens, and log-probabilities up to rounding."""
     assert [item["token_ids"] for item in got] == [entry["token_ids"] for entry in want]
     for a, b in zip(got, want, strict=True):
         np.testing.assert_allclose(a["logprobs"], b["logprobs"], atol=1e-5)
 
 
-def test_weights_of_many_layers_are_brought(together: Any) -> None:
-    """On as many devices as there are threads a collective waits for ever where too much is asked for behind it."""
+def test_weights_of_many_layers_are_transferred(together: Any) -> None:
+    """With one thread per device, a collective deadlocks if too much work is queued behind it."""
     ((output, _),) = together([str(Path(__file__).with_name("measure_bringing.py"))], 1, devices=2, threads=2)
     assert output.split() == ["8"] * 20
 
@@ -89,8 +89,8 @@ def test_some_answers_have_several_turns(reports: Any) -> None:
     assert min(map(len, turns)) == 1
 
 
-def test_copies_sample_what_the_mesh_that_trains_samples(reports: Any, measured: Any) -> None:
-    """The same prompts and keys by one engine over 2x2x2 (`measure_meshes.py`): the same tokens."""
+def test_replica_samples_equal_training_mesh_samples(reports: Any, measured: Any) -> None:
+    """The same prompts and keys in one engine on 2x2x2 (`measure_meshes.py`) give the same tokens."""
     numbers = np.load(measured.folder / "2x2x2.npz")
     for kind, name in (("greedy", "tokens"), ("drawn", "drawn")):
         for item in reports[1][0]["4x2"][kind]:

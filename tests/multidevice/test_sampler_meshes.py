@@ -1,4 +1,4 @@
-"""The sampler and the trainer agree on a trained model's answers, in both types, on one device and on a mesh."""
+"""Sampler and trainer agree on a trained model's answers, in both types, on one device and on a mesh."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ pytestmark = pytest.mark.multidevice
 
 
 @pytest.mark.parametrize("mesh", ["1x2x2", pytest.param("1x1x1", marks=pytest.mark.nightly)])
-def test_sampler_and_trainer_give_the_same_log_probabilities(together: Any, tmp_path: Path, mesh: str) -> None:
-    """In bfloat16 to what rounding leaves of an answer's tokens; a mean of nothing would not be in bfloat16."""
+def test_sampler_and_trainer_log_probabilities_agree(together: Any, tmp_path: Path, mesh: str) -> None:
+    """In bfloat16 up to rounding of an answer's tokens; a lower limit ensures that bfloat16 is used."""
     together([str(Path(__file__).with_name("measure_sampler.py")), str(tmp_path), mesh], 1)
     result = json.loads((tmp_path / "sampler.json").read_text(encoding="utf-8"))
     for dtype, low, high in (("float32", 1e-8, 1e-5), ("bfloat16", 1e-5, 1e-2)):

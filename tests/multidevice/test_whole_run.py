@@ -16,7 +16,7 @@ from jaxrl_sql.runtime.training_metrics import TRAINING
 
 pytestmark = pytest.mark.nightly
 
-# Gloo's own line, piece by piece: its threads write at once, so pieces of two lines come in any order.
+# Gloo's own line, in pieces: its threads write concurrently, so pieces of two lines are mixed.
 GLOO = re.compile(
     r"\[Gloo\] Rank |\d+| is connected to | peer ranks\. |Expected number of connected peer ranks is : |\s"
 )
@@ -27,8 +27,8 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in row.items() if not k.startswith(("time/", "speed/"))} for row in rows]
 
 
-# Answers that are sampled on the mesh that trains; dialogues by four copies of the model, packed for the update, of
-# which a shard runs few tokens at a time; and answers that copies begin a step ahead.
+# Answers sampled on the training mesh; dialogues by four replicas, packed for the update, of
+# which a shard runs few tokens at a time; and answers that replicas begin a step ahead.
 KINDS = {
     "the mesh": ["grpo.num_generations=2", "data.max_prompt_tokens=320", "model.max_positions=1024"],
     "copies": [
@@ -44,10 +44,10 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_whole_run_in_two_processes_is_the_run_of_one(together: Any, tmp_path: Path, kind: str) -> None:
-    """Cold start, greedy answers, GRPO with the SQL shared out, checkpoints and the model, written once.
+def test_a_run_in_two_processes_equals_one_process(together: Any, tmp_path: Path, kind: str) -> None:
+    """Cold start, greedy answers, GRPO with distributed SQL, checkpoints and the model, written once.
 
-    And from a checkpoint on two processes go on with what they would have computed, bit for bit.
+    Two processes then resume from a checkpoint, bit-equal.
     """
     from jaxrl_sql.datagen.synth import SynthSpec, generate
     from jaxrl_sql.models import load_checkpoint
@@ -70,7 +70,7 @@ def test_a_whole_run_in_two_processes_is_the_run_of_one(together: Any, tmp_path:
         printed = together(["-m", "jaxrl_sql.train", *arguments, *run], processes)
         assert "grpo" in printed[0][0]
         for output, _ in printed[1:]:
-            assert GLOO.sub("", output) == "", "only the first process talks"
+            assert GLOO.sub("", output) == "", "only the first process prints"
     item, two = tmp_path / "run1", tmp_path / "run2"
     assert sorted(path.name for path in two.iterdir()) == sorted(path.name for path in item.iterdir())
     for want, got in zip(lines(item / "metrics.jsonl"), lines(two / "metrics.jsonl"), strict=True):

@@ -1,10 +1,10 @@
 """Fuzz the executor: `make fuzz ARGS=--minutes=10`.
 
-Random statements on random databases give the rows of apsw, which brings the same SQLite, cell by cell and type by
-type, in threads and in worker processes, on files, on files promised not to change, and on copies in memory; what fails
-there fails here. Between them, random pairs of tables are scored by every rule and by the ports of the published
-scorers in `test_scorers.py` and `test_rules.py`. The first difference is printed with the seed and the round that
-repeat it, and ends the command with exit code 1.
+Random statements on random databases must give the rows of apsw, which bundles the same SQLite. Rows are compared
+cell by cell and type by type, in threads and in worker processes. Databases are files, files promised not to change,
+and copies in memory. Statements that fail there fail here. In between, random pairs of tables are scored by every
+rule and by the ports of the published scorers in `test_scorers.py` and `test_rules.py`. The first difference is
+printed with the seed and round that reproduce it, and ends the command with exit code 1.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from sqlexec_rs import Executor, Limits, Outcome, sqlite_version
 
 N_STATEMENTS = 150
 N_PAIRS = 100
-# A statement of more instructions is left out: how far it comes says nothing.
+# A statement of more instructions is omitted: its progress has no meaning.
 MAX_STEPS = 2_000_000
 LIMITS = Limits(timeout_ms=30_000, vm_steps=8 * MAX_STEPS)
 MODES = ("file", "immutable", "copied")
-# Values and parameters do not go together: apsw counts in its own words.
+# Values and parameters are not combined: apsw counts them differently.
 WRONG_VALUES = "wrong values"
-# Of a blob in a database of UTF-16 these take as many bytes of its text, which is shorter in UTF-8, as the blob has.
+# On a blob in a UTF-16 database these return as many bytes of its text, which is shorter in UTF-8, as the blob has.
 CONCAT = re.compile(r"\bconcat(_ws)?\b", re.IGNORECASE)
 # A statement that lost or gained a token may be of a kind that is refused here and runs there.
 MAY_BE_REFUSED = {"forbidden", "no_sql"}
@@ -69,16 +69,16 @@ for is_so in (False, True):
 
 
 class DifferenceError(Exception):
-    """The executor and its reference do not agree."""
+    """The executor and its reference differ."""
 
 
 def bits(rows: list[tuple[Any, ...]]) -> list[list[tuple[type, Any]]]:
-    """Return rows so that they are equal only if cells are of one type, and floats bit for bit the same."""
+    """Return rows for comparison: equal only if cell types are equal and floats equal bit for bit."""
     return [[(type(x), struct.pack("d", x) if isinstance(x, float) else x) for x in row] for row in rows]
 
 
 def ask_apsw(connection: apsw.Connection, sql: str, values: list[Any]) -> list[tuple[Any, ...]] | str | None:
-    """Return apsw's rows, or the message of its error, or None where it does not count."""
+    """Return apsw's rows, its error message, or None if the statement is not counted."""
     n_calls = itertools.count()
     connection.set_progress_handler(lambda: next(n_calls) > MAX_STEPS // 1_000, 1_000)
     try:
@@ -92,7 +92,7 @@ def ask_apsw(connection: apsw.Connection, sql: str, values: list[Any]) -> list[t
 
 
 def compare(theirs: list[tuple[Any, ...]] | str, outcome: Outcome, *, is_broken: bool) -> str:
-    """Return in which way both agree. Raises DifferenceError."""
+    """Return the kind of agreement. Raises DifferenceError."""
     if isinstance(theirs, str):
         if outcome.status == "ok":
             raise DifferenceError(f"fails there ({theirs}) and not here: {outcome!r}")
@@ -120,7 +120,7 @@ def fuzz_statements(
     # apsw's LIKE matches no blobs.
     chosen = {mode: executor for mode, executor in executors.items() if mode[2] != schema.has_blobs}
     counts = Counter({"databases": 1})
-    # To close a connection of this process would take the locks of the threads away, so it stays until they are done.
+    # Closing a connection of this process would release the locks of the threads, so it stays open until they finish.
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
     connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
     for limit, most in ((apsw.SQLITE_LIMIT_LENGTH, LIMITS.max_length), (apsw.SQLITE_LIMIT_FUNCTION_ARG, 127)):
@@ -158,22 +158,22 @@ def fuzz_rules(draw: random.Random, folder: Path, executor: Executor) -> Counter
     counts: Counter[str] = Counter()
     for rules, pools in ((SCORERS, list(test_scorers.CELLS.values())), (DESCRIPTIONS, POOLS)):
         pool, most = draw.choice(pools), draw.choice([3, 5, 12])
-        arguments = [test_scorers.pair(draw, pool, most) for _ in range(N_PAIRS)]
-        predicted = [test_scorers.as_sql(argument.width, argument.predicted) for argument in arguments]
-        golds = [([f"c{i}" for i in range(item.gold_width)], item.gold) for item in arguments]
-        counts["pairs"] += len(arguments)
+        pairs = [test_scorers.pair(draw, pool, most) for _ in range(N_PAIRS)]
+        predicted = [test_scorers.as_sql(argument.width, argument.predicted) for argument in pairs]
+        golds = [([f"c{i}" for i in range(item.gold_width)], item.gold) for item in pairs]
+        counts["pairs"] += len(pairs)
         for rule, options, reference in rules:
-            arrays = executor.score_many([database] * len(arguments), predicted, golds, (rule,), options=options)
-            for entry, value in zip(arguments, arrays[rule].tolist(), strict=True):
+            arrays = executor.score_many([database] * len(pairs), predicted, golds, (rule,), options=options)
+            for entry, value in zip(pairs, arrays[rule].tolist(), strict=True):
                 wanted = reference(entry)
                 if abs(value - wanted) > 1e-12:
                     raise DifferenceError(f"{rule} with {options} gives {value}, its scorer {wanted}: {entry}")
-            counts["equal verdicts"] += len(arguments)
+            counts["equal verdicts"] += len(pairs)
     return counts
 
 
 def make_executors(stack: ExitStack) -> dict[tuple[str, str, bool], Executor]:
-    """Make an executor a mode, by isolation, way of opening files, and whether LIKE matches blobs."""
+    """Return an executor per mode: isolation, way of opening files, and whether LIKE matches blobs."""
     result = {}
     for isolation, mode, like_blobs in itertools.product(("thread", "process"), MODES, (False, True)):
         options = {"immutable": mode == "immutable", "copy_up_to_bytes": (1 << 30) * (mode == "copied")}
@@ -183,7 +183,7 @@ def make_executors(stack: ExitStack) -> dict[tuple[str, str, bool], Executor]:
 
 
 def fuzz(seed: int, rounds: range, minutes: float) -> Counter[str]:
-    """Fuzz round by round until time is up; returns what was done. Raises DifferenceError."""
+    """Fuzz round by round until time is up; return the counts. Raises DifferenceError."""
     counts: Counter[str] = Counter()
     end = time.monotonic() + 60 * minutes
     for number in rounds:

@@ -54,7 +54,7 @@ class Table:
 
 @dataclass
 class Schema:
-    """What a database holds."""
+    """The contents of a database."""
 
     tables: list[Table] = field(default_factory=list)
     has_blobs: bool = False
@@ -78,7 +78,7 @@ def literal(item: Any) -> str:
 
 
 def make_database(draw: random.Random, path: Path) -> Schema:
-    """Write a database of a few tables and views; every second has blobs, some are UTF-16, some in WAL mode."""
+    """Write a database of a few tables and views; half of them have blobs, some are UTF-16, some in WAL mode."""
     schema = Schema(has_blobs=draw.random() < 0.5)
     connection = sqlite3.connect(path, isolation_level=None)
     if draw.random() < 0.2:
@@ -128,7 +128,7 @@ def add_table(draw: random.Random, connection: sqlite3.Connection, schema: Schem
 
 
 class Statements:
-    """Draws statements on a schema; after each, `values` is what is to be bound to its parameters."""
+    """Draws statements on a schema; after each, `values` has the values of its parameters."""
 
     def __init__(self, draw: random.Random, schema: Schema, *, parameters: bool) -> None:
         self.draw = draw
@@ -137,10 +137,10 @@ class Statements:
         self.values: list[Any] = []
 
     def statement(self) -> str:
-        """Draw a statement; its parameters stand in the order of `values`."""
+        """Draw a statement; its parameters are in the order of `values`."""
         self.values = []
         text = self.any()
-        # What was drawn and not used leaves no value behind.
+        # Unused draws leave no value.
         used = list(dict.fromkeys(re.findall(r"\?\d+", text)))
         self.values = [self.values[int(name[1:]) - 1] for name in used]
         return re.sub(r"\?\d+", lambda result: f"?{used.index(result[0]) + 1}", text)
@@ -169,21 +169,21 @@ class Statements:
         return self.select(self.draw.randint(1, 4), 2)
 
     def broken(self, sql: str) -> str:
-        """Return a statement with a token taken out, doubled, put elsewhere or put in."""
-        message = sql.split(" ")
+        """Return a statement with a token removed, duplicated, moved or inserted."""
+        tokens = sql.split(" ")
         for _ in range(self.draw.randint(1, 2)):
-            at = self.draw.randrange(len(message))
+            at = self.draw.randrange(len(tokens))
             match self.draw.randrange(4):
                 case 0:
-                    message[at] = ""
+                    tokens[at] = ""
                 case 1:
-                    message.insert(at, message[at])
+                    tokens.insert(at, tokens[at])
                 case 2:
-                    other = self.draw.randrange(len(message))
-                    message[at], message[other] = message[other], message[at]
+                    other = self.draw.randrange(len(tokens))
+                    tokens[at], tokens[other] = tokens[other], tokens[at]
                 case _:
-                    message[at] = self.draw.choice(NOISE)
-        return " ".join(message)
+                    tokens[at] = self.draw.choice(NOISE)
+        return " ".join(tokens)
 
     def pick(self, *choices: str) -> str:
         return self.draw.choice(choices)
@@ -269,9 +269,9 @@ class Statements:
                 return f"{left} {self.pick('=', '<', '>', '<=', '<>', 'IS')} {self.atom(names)}"
 
     def pattern(self) -> str:
-        """Draw a LIKE or GLOB whose pattern is no literal, so that no SQLite uses an index for it.
+        """Draw a LIKE or GLOB whose pattern is not a literal, so that no SQLite uses an index for it.
 
-        Builds in which LIKE matches blobs, or in which it is ours, use one otherwise, and so in another order.
+        Builds in which LIKE matches blobs, or in which it is our function, otherwise use one, and thus another order.
         """
         beginning = self.draw.choice(["a", "ab", "1", "é", "x", "A", "2024-0"])
         if self.draw.random() < 0.5:

@@ -1,10 +1,10 @@
 """Soak the executor: `make soak ARGS=--minutes=60`.
 
-Round after round threads and worker processes answer a batch of queries on databases that change: by writers in
-processes of their own while the batch runs, with a log (WAL) and without; overwritten in place, replaced and touched
-between two batches. Workers are killed and batches cancelled meanwhile. Every answer must be the one that SQLite gives
-on a shadow copy, of the state before the batch or after it. At the end no file is left, and the memory of this process
-and of all workers has stopped growing in the first fifth of the time. Exit code 1 tells what did not hold.
+In each round threads and worker processes answer a batch of queries on changing databases. Writers in other
+processes change them during the batch, with a log (WAL) and without. Between batches they are overwritten in place,
+replaced and touched. Workers are killed and batches cancelled meanwhile. Every answer must equal SQLite's on a
+shadow copy, for the state before or after the batch. At the end no file remains, and the memory of this process and
+of all workers has stopped growing in the first fifth of the time. Exit code 1 reports the violated condition.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BATCH = 2_000
 THREADS = 2
 ENDLESS = "WITH RECURSIVE r(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM r) SELECT max(x) FROM r"
 CHANGE = "UPDATE t SET x = x + {n}, s = 'row ' || (x + {n}) WHERE id % 3 = {n} % 3"
-# Stays connected as long as it has lines to read, so a log and its index stay, too.
+# Stays connected while it has lines to read, so a log and its index remain, too.
 WRITER = """
 import sqlite3, sys
 connection = sqlite3.connect(sys.argv[1], isolation_level=None, timeout=60)
@@ -46,11 +46,11 @@ connection.close()
 
 
 class WrongError(Exception):
-    """Something that must hold does not."""
+    """A condition of the soak is violated."""
 
 
 class Database:
-    """A database that changes, and its shadow, which only this process reads."""
+    """A changing database and its shadow, which only this process reads."""
 
     def __init__(self, folder: Path, number: int, mode: str) -> None:
         self.path, self.shadow = folder / f"{number}.sqlite", folder.parent / "shadows" / f"{number}.sqlite"
@@ -66,7 +66,7 @@ class Database:
         self.known: dict[str, list[tuple[Any, ...]]] = {}
 
     def answers(self, queries: Sequence[str]) -> list[list[tuple[Any, ...]]]:
-        """Return what the shadow answers now."""
+        """Return the shadow's current answers."""
         connection = sqlite3.connect(self.shadow)
         for sql in set(queries) - self.known.keys():
             self.known[sql] = connection.execute(sql).fetchall()
@@ -74,7 +74,7 @@ class Database:
         return [self.known[sql] for sql in queries]
 
     def change(self) -> str:
-        """Change the shadow, and return the statement that does."""
+        """Change the shadow, and return the statement."""
         self.changes += 1
         statement = CHANGE.format(n=self.changes)
         connection = sqlite3.connect(self.shadow)
@@ -85,7 +85,7 @@ class Database:
         return statement
 
     def overwrite(self, draw: random.Random) -> str:
-        """Bring what the shadow holds after a change to the file itself; returns in which way."""
+        """Copy the shadow's state after a change to the file; return the method."""
         self.change()
         way = draw.choice(["overwritten in place", "replaced", "overwritten with its times kept"])
         if way == "replaced":
@@ -101,7 +101,7 @@ class Database:
 
 @contextmanager
 def writers(databases: Sequence[Database]) -> Iterator[list[subprocess.Popen[str]]]:
-    """Keep a writer connected to each of these databases."""
+    """Keep a writer connected to each database."""
     with ExitStack() as stack:
         result = []
         for database in databases:
@@ -127,7 +127,7 @@ def await_write(process: subprocess.Popen[str]) -> None:
 
 
 def query(draw: random.Random) -> str:
-    """Return a query; some come again, and so are answered from the cache."""
+    """Return a query; some repeat, and are thus answered from the cache."""
     n = draw.randrange(N_ROWS)
     sql = draw.choice(
         [
@@ -143,7 +143,7 @@ def query(draw: random.Random) -> str:
 
 
 def resident(pid: int) -> int:
-    """Return the MiB of memory that a process holds; 0 where it is no more."""
+    """Return the memory of a process in MiB; 0 if it has ended."""
     try:
         pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     except OSError:
@@ -152,7 +152,7 @@ def resident(pid: int) -> int:
 
 
 class Soak:
-    """What a soak needs, and what it has counted."""
+    """The state and counts of a soak."""
 
     def __init__(self, seed: int, root: Path) -> None:
         self.draw, self.counts = random.Random(seed), Counter[str]()
@@ -163,7 +163,7 @@ class Soak:
         self.databases = [Database(self.folder, i, "wal" if i % 2 else "delete") for i in range(8)]
 
     def round(self, executors: Sequence[Executor], connected: Sequence[tuple[Database, subprocess.Popen[str]]]) -> None:
-        """Change, ask and compare once. Raises WrongError."""
+        """Change, query and compare once. Raises WrongError."""
         draw = self.draw
         written = {id(item) for item, _ in connected}
         for database in self.databases:
@@ -202,7 +202,7 @@ class Soak:
     def meanwhile(
         self, executors: Sequence[Executor], connected: Sequence[tuple[Database, subprocess.Popen[str]]]
     ) -> list[Job]:
-        """Write, kill and cancel while batches run; returns what was cancelled."""
+        """Write, kill and cancel while batches run; return the cancelled batches."""
         draw, cancelled = self.draw, []
         for item, process in connected:
             time.sleep(draw.random() * 0.02)
@@ -237,19 +237,19 @@ class Soak:
         elif outcome.status != "ok":
             raise WrongError(f"{mode}, {item.path.name}: {sql}: {outcome!r} ({outcome.error})")
         elif outcome.rows not in wanted:
-            raise WrongError(f"{mode}, {item.path.name}: {sql}: {outcome.rows} is none of {wanted}")
+            raise WrongError(f"{mode}, {item.path.name}: {sql}: {outcome.rows} is not in {wanted}")
         elif wanted[0] != wanted[1]:
             self.counts["of a state before" if outcome.rows == wanted[0] else "of a state after"] += 1
 
 
 def soak(soaked: Soak, minutes: float, rest: float) -> None:
-    """Go round until time is up, with a rest of so many seconds after each. Raises WrongError."""
+    """Repeat rounds until time is up, resting `rest` seconds after each. Raises WrongError."""
     temporary = soaked.folder.with_name("temporary")
     temporary.mkdir()
     os.environ["SQLITE_TMPDIR"] = str(temporary)
     began, course = time.monotonic(), []
     with ExitStack() as stack:
-        # One of them writes without a log. They end last: who may write takes the log away, not who reads.
+        # One of them writes without a log. They end last: writers remove the log, readers do not.
         kept_databases = [
             database for database in soaked.databases if database.has_log or database is soaked.databases[0]
         ]
@@ -273,7 +273,7 @@ def soak(soaked: Soak, minutes: float, rest: float) -> None:
     settled = [element for element in course if element[0] > 12 * minutes] or course
     first, last = settled[: len(settled) // 8 + 1], settled[-(len(settled) // 8) - 1 :]
     for what, column, room in (("this process", 1, 24), ("all workers", 2, 24)):
-        grown = [sorted(one[column] for one in part)[len(part) // 2] for part in (first, last)]
+        grown = [sorted(sample[column] for sample in part)[len(part) // 2] for part in (first, last)]
         print(f"soak: {what}: {grown[0]} MiB after {minutes / 5:.1f} minutes, {grown[1]} at the end")
         if grown[1] > grown[0] + room:
             raise WrongError(f"{what} grew from {grown[0]} to {grown[1]} MiB")
@@ -283,7 +283,7 @@ def main() -> int:
     """Soak, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=1.0)
-    parser.add_argument("--rest", type=float, default=0.0, help="seconds between two rounds, for other work beside it")
+    parser.add_argument("--rest", type=float, default=0.0, help="seconds between two rounds, for other work in between")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
     options = parser.parse_args()
     root = Path(tempfile.mkdtemp(prefix="soak-"))

@@ -1,4 +1,4 @@
-"""How files are opened, as Python sets it; `core/tests/suite/access.rs` holds the long list."""
+"""Ways of opening files, as set from Python; `core/tests/suite/access.rs` has the full list."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def databases(tmp_path: Path) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def settled(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Return databases that nobody writes to: a file that has just been written is looked into, and open for it."""
+    """Return databases without writers: a recently written file is checked, and thus open."""
     paths = make_databases(tmp_path_factory.mktemp("settled"))
     time.sleep(2.1)
     return paths
@@ -53,7 +53,7 @@ def numbers(ex: Executor, paths: list[Path]) -> list[int]:
 @pytest.mark.parametrize(
     ("immutable", "copy_up_to_bytes"), [(False, 0), (True, 0), (False, 1 << 20), (True, 1 << 20), (False, 1 << 62)]
 )
-def test_answers_are_the_same_however_files_are_opened(
+def test_answers_are_equal_for_each_way_of_opening_files(
     settled: list[Path], isolation: str, immutable: bool, copy_up_to_bytes: int
 ) -> None:
     with Executor(
@@ -65,11 +65,11 @@ def test_answers_are_the_same_however_files_are_opened(
         assert (stats["copied_bytes"] > 0) == (stats["databases_copied"] > 0) == (copy_up_to_bytes > 0)
         assert stats["connections_open"] >= N_DATABASES
         if isolation == "thread" and Path("/proc/self/fd").exists():
-            assert bool(opened(settled[0].parent)) == (copy_up_to_bytes == 0), "a copy holds no file open"
+            assert bool(opened(settled[0].parent)) == (copy_up_to_bytes == 0), "a copy keeps no file open"
     assert ex.stats()["copied_bytes"] == 0
 
 
-def test_a_copy_follows_its_file(databases: list[Path], isolation: str) -> None:
+def test_an_in_memory_copy_follows_its_file(databases: list[Path], isolation: str) -> None:
     size = databases[0].stat().st_size
     with Executor(threads=1, isolation=isolation, copy_up_to_bytes=size, copies_bytes=5 * size, cache_bytes=0) as ex:
         assert numbers(ex, databases) == list(range(N_DATABASES))
@@ -87,8 +87,8 @@ def test_values_out_of_range_are_refused() -> None:
         Executor(copies_bytes=1 << 64)
 
 
-def test_cell_size_check_refuses_a_page_for_a_cell_that_nobody_asked_for(tmp_path: Path, isolation: str) -> None:
-    """The third of three cells of a table's page begins beyond the page's end: without the check it is not found."""
+def test_cell_size_check_refuses_a_page_with_any_invalid_cell(tmp_path: Path, isolation: str) -> None:
+    """The third of three cells of a table's page begins after the page's end, undetected without the check."""
     path = tmp_path / "malformed.sqlite"
     write(path, "CREATE TABLE t(x); INSERT INTO t VALUES ('a'), ('b'), ('c')")
     content = bytearray(path.read_bytes())

@@ -1,4 +1,4 @@
-"""The limits as Python sets them, on queries that mean harm; `core/tests/suite/adversarial.rs` holds the long list."""
+"""Limits, as set from Python, on hostile queries; `core/tests/suite/adversarial.rs` has the full list."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def notes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_every_keyword_has_its_default_and_shows_when_it_is_another() -> None:
+def test_limits_repr_shows_keywords_that_differ_from_the_default() -> None:
     limits = Limits()
     assert {name: getattr(limits, name) for name in KEYWORDS} == KEYWORDS
     assert repr(limits) == "Limits(timeout_ms=30000, cpu_ms=None, vm_steps=None, max_rows=1000000, max_bytes=268435456)"
@@ -68,7 +68,7 @@ def test_every_keyword_has_its_default_and_shows_when_it_is_another() -> None:
         ),
     ],
 )
-def test_each_limit_holds_for_its_run_alone(notes: Path, limits: Limits, sql: str, error: str) -> None:
+def test_each_limit_applies_only_to_its_run(notes: Path, limits: Limits, sql: str, error: str) -> None:
     with Executor(threads=1, cache_bytes=0) as ex:
         assert ex.execute(notes, sql).status == "ok"
         outcome = ex.execute(notes, sql, limits=limits)
@@ -87,19 +87,19 @@ def test_each_limit_holds_for_its_run_alone(notes: Path, limits: Limits, sql: st
         + " SELECT max(v) FROM c4",
     ],
 )
-def test_what_once_could_not_be_stopped_is(notes: Path, sql: str) -> None:
+def test_formerly_unstoppable_queries_are_stopped(notes: Path, sql: str) -> None:
     before = hashlib.sha256(notes.read_bytes()).hexdigest()
     with Executor(threads=1, limits=Limits(timeout_ms=250)) as ex:
         begun = time.monotonic()
         outcome = ex.execute(notes, sql)
-        assert outcome.status in {"timeout", "too_large", "ok"}, outcome.error  # a fast machine may end one in time
+        assert outcome.status in {"timeout", "too_large", "ok"}, outcome.error  # a fast machine may finish in time
         assert time.monotonic() - begun < 5.0
     assert hashlib.sha256(notes.read_bytes()).hexdigest() == before
     assert [path.name for path in notes.parent.iterdir()] == ["notes.sqlite"]
 
 
-def test_a_budget_of_any_size_is_one(notes: Path, isolation: str) -> None:
-    """Rounded up to thousands, the largest numbers once became the smallest."""
+def test_a_budget_of_any_size_is_valid(notes: Path, isolation: str) -> None:
+    """Rounded up to thousands, the largest numbers once wrapped around to the smallest."""
     sql = "SELECT count(*) FROM note a, note b WHERE a.id < b.id"
     with Executor(threads=1, isolation=isolation, cache_bytes=0) as ex:
         for steps in (2**64 - 1, 2**64 - 500, 2**63, 12_000_000_000):
@@ -109,7 +109,7 @@ def test_a_budget_of_any_size_is_one(notes: Path, isolation: str) -> None:
 
 
 def wide(n_rows: int, n_columns: int, salt: float) -> str:
-    """Return SQL that gives rows of numbers which no other salt gives."""
+    """Return SQL for rows of numbers that no other salt gives."""
     columns = ", ".join(f"i * {n_columns} + {salt + column}" for column in range(n_columns))
     return f"WITH r(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM r WHERE i < {n_rows}) SELECT {columns} FROM r"
 
@@ -130,15 +130,15 @@ def test_a_comparison_has_a_budget(notes: Path, rule: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["cancel", "close"])
-def test_a_comparison_under_way_ends_when_nobody_wants_it(notes: Path, how: str) -> None:
-    """Each value of a row is looked for among those of the other's: more than a billion looks."""
+def test_a_running_comparison_ends_when_it_is_abandoned(notes: Path, how: str) -> None:
+    """Each value of a row is searched among those of the other's: more than a billion comparisons."""
     limits = Limits(timeout_ms=None, compare_steps=2**64 - 1)
     predicted, gold = wide(10_000, 400, 0.25), wide(10_000, 400, 0.75)
     with Executor(threads=1, limits=limits) as ex:
         job = ex.submit_score([notes], [predicted], [gold], ("soft_f1",))
         while ex.stats()["runs"] < 2:
             time.sleep(0.01)
-        assert not job.wait(0.2), "the comparison is under way"
+        assert not job.wait(0.2), "the comparison has started"
         (job.cancel if how == "cancel" else ex.close)()
         result = job.result()
         assert STATUS_NAMES[result["pred_status"][0]] == "cancelled"

@@ -1,4 +1,4 @@
-"""What differs between builds of SQLite: names of files, LIKE on blobs, and functions and syntax of later versions."""
+"""Differences between SQLite builds: file names, LIKE on blobs, and functions and syntax of later versions."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ NAMES = (":memory:", "file:t.sqlite", "file:t.sqlite?mode=memory", "file::memory
 
 
 @pytest.mark.parametrize("immutable", [False, True])
-def test_a_name_is_a_path_whatever_it_looks_like(
+def test_database_names_are_always_paths(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, isolation: str, immutable: bool
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for number, name in enumerate(["t.sqlite", *NAMES[:-1]]):
-        connection = sqlite3.connect(tmp_path / name)  # with the folder before it, it is a path for sqlite3, too
+        connection = sqlite3.connect(tmp_path / name)  # with the folder as a prefix it is a path for sqlite3, too
         connection.execute("CREATE TABLE here(n)")
         connection.execute("INSERT INTO here VALUES (?)", (number,))
         connection.commit()
@@ -52,7 +52,7 @@ def blobs(tmp_path: Path) -> Path:
 PATTERNS = ("'a%'", "'%b%'", "'1%'", "''", "NULL", "x", "x'6125'", "'%'")
 
 
-def test_like_matches_blobs_or_does_not(blobs: Path, isolation: str) -> None:
+def test_like_matches_blobs_depending_on_the_setting(blobs: Path, isolation: str) -> None:
     sqls = [
         f"SELECT id, x {no}{operator} {pattern} FROM t {where} ORDER BY id"
         for operator in ("LIKE", "GLOB")
@@ -72,7 +72,7 @@ def test_like_matches_blobs_or_does_not(blobs: Path, isolation: str) -> None:
             results[like_blobs] = [outcome.rows for outcome in outcomes]
     assert results[False] == wanted
     assert results[True] != wanted
-    assert results[True][1] == [(1, 1), (2, 1), (10, 1)], "SQLite's default: a blob is matched as a text"
+    assert results[True][1] == [(1, 1), (2, 1), (10, 1)], "SQLite's default matches a blob as text"
 
 
 NEWER = (
@@ -132,7 +132,7 @@ OLDER = (
 
 
 @pytest.mark.skipif(not (3, 40) <= sqlite3.sqlite_version_info < (3, 54), reason="compares with an older SQLite")
-def test_a_version_refuses_what_that_version_refuses(blobs: Path, isolation: str) -> None:
+def test_a_version_setting_refuses_newer_syntax(blobs: Path, isolation: str) -> None:
     with closing(sqlite3.connect(blobs)) as connection:
         connection.execute("CREATE VIEW newer AS SELECT concat(x, '!') AS joined FROM t")
         connection.commit()
@@ -155,7 +155,7 @@ def _answer(connection: sqlite3.Connection, sql: str) -> list[tuple[object, ...]
         return None
 
 
-def test_without_a_version_and_with_this_one_all_is_run(blobs: Path, isolation: str) -> None:
+def test_all_syntax_runs_without_a_version_and_with_the_current_one(blobs: Path, isolation: str) -> None:
     for version in (None, "3.54.1"):
         with Executor(threads=1, isolation=isolation, sqlite_version=version) as executor:
             outcomes = executor.execute_many([(blobs, sql) for sql in (*NEWER[:-1], *OLDER)])
@@ -163,6 +163,6 @@ def test_without_a_version_and_with_this_one_all_is_run(blobs: Path, isolation: 
 
 
 @pytest.mark.parametrize("version", ["3.39", "3.4", "3", "4.40", "latest", "3.40.1.1", ""])
-def test_a_version_that_is_none_or_too_old_is_refused(version: str) -> None:
+def test_an_invalid_or_too_old_version_is_refused(version: str) -> None:
     with pytest.raises(ValueError, match=r"sqlite_version must be 3\.40 or later"):
         Executor(threads=1, sqlite_version=version)

@@ -1,4 +1,4 @@
-"""Files that others write while an executor has them open: every answer is one state, and the present one."""
+"""Files that other processes write while an executor has them open: each answer is one state, and the current one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import pytest
 from sqlexec_rs import Executor, Limits
 
 N_ROWS = 60_000
-# Comes and goes as a program does that changes a row's every copy: between any two of its commits all rows agree.
+# Connects and disconnects like a program that changes each copy of a row: after each commit all rows are equal.
 WRITER = """
 import sqlite3, sys
 print("ready", flush=True)
@@ -39,7 +39,7 @@ for line in sys.stdin:
     print("done", flush=True)
 """
 
-# Locks the file for itself, and gives it free again, in turns.
+# Alternately locks the file exclusively and releases it.
 LOCKER = """
 import sqlite3, sys
 connection = sqlite3.connect(sys.argv[1], isolation_level=None)
@@ -68,11 +68,11 @@ def make(path: Path, script: str) -> None:
 
 
 @pytest.mark.parametrize("keeps_times", [False, True])
-def test_a_database_overwritten_in_place_is_noticed(pair: list[Path], isolation: str, keeps_times: bool) -> None:
-    """Neither the inode nor SQLite's change counter tells: both files have had as many transactions."""
+def test_a_database_overwritten_in_place_is_detected(pair: list[Path], isolation: str, keeps_times: bool) -> None:
+    """The inode and SQLite's change counter do not differ: both files have had the same number of transactions."""
     target = shutil.copy2(pair[0], pair[0].parent / "target.sqlite")
     inode = target.stat().st_ino
-    # `copyfile` writes into the file that is there; `copy2` sets back its times, too.
+    # `copyfile` writes into the existing file; `copy2` also restores its times.
     copy = shutil.copy2 if keeps_times else shutil.copyfile
     with Executor(threads=1, isolation=isolation) as ex:
         for turn in range(6):
@@ -85,7 +85,7 @@ def test_a_database_overwritten_in_place_is_noticed(pair: list[Path], isolation:
             ):
                 assert ex.execute(target, sql).rows == [(turn % 2 + 1,)], sql
             score = ex.score(target, f"SELECT {turn % 2 + 1}", "SELECT x FROM t")
-            assert score["bird"] == 1.0, "golds are kept for one state of the file"
+            assert score["bird"] == 1.0, "golds are cached per state of the file"
 
 
 def test_results_of_an_unchanged_file_are_cached(pair: list[Path]) -> None:
@@ -99,7 +99,7 @@ def test_results_of_an_unchanged_file_are_cached(pair: list[Path]) -> None:
 
 @pytest.fixture
 def logged(tmp_path: Path) -> Path:
-    """Return a database in WAL mode whose last writer has taken the log away."""
+    """Return a database in WAL mode whose last writer has removed the log."""
     path = tmp_path / "logged.sqlite"
     make(
         path,
@@ -134,7 +134,7 @@ def await_write(writer: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.parametrize("n_turns", [2, pytest.param(10, marks=pytest.mark.nightly)])
-def test_a_writer_that_comes_and_goes_during_a_scan_is_seen_whole_or_not_at_all(
+def test_a_scan_sees_commits_of_a_reconnecting_writer_atomically(
     logged: Path, writer: subprocess.Popen[str], isolation: str, n_turns: int
 ) -> None:
     slow = "SELECT min(x), max(x), count(*) FROM t WHERE length(replace(pad || x, '0', 'ab')) > 0"
@@ -150,11 +150,11 @@ def test_a_writer_that_comes_and_goes_during_a_scan_is_seen_whole_or_not_at_all(
                 seen += outcome.rows
             await_write(writer)
             ((now,),) = ex.execute(logged, f"SELECT max(x) FROM t -- after {turn}").rows
-            assert now == turn + 1, "what was written is there"
+            assert now == turn + 1, "the write is visible"
     assert [row for row in seen if row[0] != row[1] or row[2] != N_ROWS] == []
 
 
-# Writes so often, and comes and goes for each.
+# Writes often, with a new connection for each write.
 VISITOR = """
 import sqlite3, sys
 for _ in range(int(sys.argv[2])):
@@ -166,7 +166,7 @@ for _ in range(int(sys.argv[2])):
 
 @pytest.fixture
 def small(tmp_path: Path) -> Path:
-    """Return a database in WAL mode that is small enough to be looked into when it has just changed."""
+    """Return a database in WAL mode that is small enough to be checked after a recent change."""
     path = tmp_path / "small.sqlite"
     make(path, "PRAGMA journal_mode = WAL; CREATE TABLE t(id INTEGER PRIMARY KEY, x); INSERT INTO t(x) VALUES (0), (0)")
     return path
@@ -177,8 +177,8 @@ def visiting(path: Path, n_writes: int) -> list[str]:
 
 
 @pytest.mark.parametrize("mode", ["wal", "delete"])
-def test_looking_into_a_file_leaves_the_locks_of_who_writes_to_it_here(small: Path, mode: str) -> None:
-    """To close a file takes this process's locks on it, and the caller's own connection may have some."""
+def test_reading_a_file_keeps_the_locks_of_a_writer_in_the_process(small: Path, mode: str) -> None:
+    """Closing a file releases this process's locks on it, including those of the caller's connection."""
     with Executor(threads=1) as ex, closing(sqlite3.connect(small, isolation_level=None)) as here:
         assert here.execute(f"PRAGMA journal_mode = {mode}").fetchall() == [(mode,)]
         here.execute("UPDATE t SET x = x + 1")
@@ -194,7 +194,7 @@ def test_looking_into_a_file_leaves_the_locks_of_who_writes_to_it_here(small: Pa
         assert here.execute("SELECT max(x) FROM t").fetchall() == [(3,)]
 
 
-def test_a_kept_connection_keeps_the_log(small: Path, isolation: str) -> None:
+def test_an_open_connection_keeps_the_log(small: Path, isolation: str) -> None:
     command = [sys.executable, "-c", KEEPER, str(small)]
     with Executor(threads=1, isolation=isolation) as ex:
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as keeper:
@@ -210,7 +210,9 @@ def test_a_kept_connection_keeps_the_log(small: Path, isolation: str) -> None:
 
 
 @pytest.mark.parametrize("n_writes", [100, pytest.param(1_000, marks=pytest.mark.nightly)])
-def test_small_files_that_writers_visit_are_seen_whole(small: Path, isolation: str, n_writes: int) -> None:
+def test_small_files_with_reconnecting_writers_are_read_consistently(
+    small: Path, isolation: str, n_writes: int
+) -> None:
     seen = set()
     with (
         Executor(threads=2, isolation=isolation, limits=Limits(timeout_ms=60_000)) as ex,
@@ -222,13 +224,13 @@ def test_small_files_that_writers_visit_are_seen_whole(small: Path, isolation: s
                 (outcome,) = job.result()
                 assert outcome.status == "ok", outcome.error
                 seen |= set(outcome.rows)
-        assert visitor.wait() == 0, "no reader harms a writer"
+        assert visitor.wait() == 0, "no reader disturbs the writer"
         assert ex.execute(small, "SELECT max(x) FROM t").rows == [(n_writes,)]
     assert [row for row in seen if row[0] != row[1] or row[2] != 2] == []
 
 
 def test_the_log_of_a_linked_database_is_found(logged: Path, isolation: str) -> None:
-    """SQLite keeps the log beside the file that a link leads to."""
+    """SQLite keeps the log next to the target of a link."""
     (logged.parent / "links").mkdir()
     link = logged.parent / "links" / "link.sqlite"
     link.symlink_to(logged)
@@ -245,7 +247,7 @@ def test_the_log_of_a_linked_database_is_found(logged: Path, isolation: str) -> 
         keeper.stdin.close()
 
 
-def test_a_database_whose_log_is_gone_is_read_and_nothing_is_made_beside_it(logged: Path, isolation: str) -> None:
+def test_a_wal_database_without_a_log_is_read_without_creating_files(logged: Path, isolation: str) -> None:
     with Executor(threads=1, isolation=isolation) as ex:
         pairs = [(logged, f"SELECT count(*) FROM t -- {i}") for i in range(3)]
         assert [outcome.rows for outcome in ex.execute_many(pairs)] == [[(N_ROWS,)]] * 3
@@ -255,7 +257,7 @@ def test_a_database_whose_log_is_gone_is_read_and_nothing_is_made_beside_it(logg
 
 @pytest.fixture
 def copied(logged: Path, tmp_path: Path) -> Path:
-    """Return a database with a log beside it that has a row more, copied without the index of the log."""
+    """Return a database with a log that has one more row, copied without the index of the log."""
     folder = tmp_path / "copied"
     folder.mkdir()
     connection = sqlite3.connect(logged)
@@ -268,8 +270,8 @@ def copied(logged: Path, tmp_path: Path) -> Path:
     return folder / logged.name
 
 
-def test_a_log_without_an_index_is_read_and_nothing_is_made_beside_it(copied: Path, isolation: str) -> None:
-    """SQLite makes an index, leaves it there, and cannot read the database where it may not."""
+def test_a_log_without_an_index_is_read_without_creating_files(copied: Path, isolation: str) -> None:
+    """SQLite creates an index, leaves it there, and cannot read the database in a read-only folder."""
     names = sorted(entry.name for entry in copied.parent.iterdir())
     before = [entry.read_bytes() for entry in sorted(copied.parent.iterdir())]
     with Executor(threads=2, isolation=isolation) as ex:
@@ -279,7 +281,7 @@ def test_a_log_without_an_index_is_read_and_nothing_is_made_beside_it(copied: Pa
     assert [entry.read_bytes() for entry in sorted(copied.parent.iterdir())] == before
 
 
-def test_a_writer_that_comes_to_a_log_without_an_index_is_seen(copied: Path, isolation: str) -> None:
+def test_a_writer_to_a_log_without_an_index_is_detected(copied: Path, isolation: str) -> None:
     command = [sys.executable, "-c", KEEPER, str(copied)]
     with (
         Executor(threads=1, isolation=isolation) as ex,
@@ -294,7 +296,7 @@ def test_a_writer_that_comes_to_a_log_without_an_index_is_seen(copied: Path, iso
         keeper.stdin.close()
 
 
-def test_an_index_that_is_cut_short_while_it_is_mapped_ends_a_worker_alone(logged: Path) -> None:
+def test_truncating_a_mapped_index_only_ends_a_worker(logged: Path) -> None:
     command = [sys.executable, "-c", KEEPER, str(logged)]
     with (
         Executor(threads=1) as ex,
@@ -311,7 +313,7 @@ def test_an_index_that_is_cut_short_while_it_is_mapped_ends_a_worker_alone(logge
     assert statuses <= {"crashed", "ok", "db_error"}
 
 
-def test_a_lock_is_waited_for_until_the_deadline(tmp_path: Path, isolation: str) -> None:
+def test_a_query_waits_for_a_lock_until_the_deadline(tmp_path: Path, isolation: str) -> None:
     path = tmp_path / "locked.sqlite"
     make(path, "CREATE TABLE t(x); INSERT INTO t VALUES (1)")
     command = [sys.executable, "-c", LOCKER, str(path)]
@@ -331,7 +333,7 @@ def test_a_lock_is_waited_for_until_the_deadline(tmp_path: Path, isolation: str)
         late = ex.execute(path, "SELECT x + 1 FROM t", limits=Limits(timeout_ms=700))
         assert (late.status, late.stopped_by) == ("timeout", "wall")
         endless = ex.execute(path, "SELECT x + 2 FROM t", limits=Limits(timeout_ms=None))
-        assert endless.status == "db_error", "without an end it is not waited for"
+        assert endless.status == "db_error", "without a deadline there is no wait"
         assert endless.error is not None
         assert "locked" in endless.error
         assert locker.stdin is not None
@@ -355,7 +357,7 @@ def test_a_lock_is_waited_for_until_the_deadline(tmp_path: Path, isolation: str)
         ("SELECT CASE WHEN day < '2000' THEN date('now') END FROM t", True),
     ],
 )
-def test_what_reads_the_clock_is_never_kept_and_other_dates_are(
+def test_results_that_depend_on_the_clock_are_not_cached(
     tmp_path: Path, isolation: str, sql: str, is_kept: bool
 ) -> None:
     path = tmp_path / "t.sqlite"

@@ -1,4 +1,4 @@
-"""`python -m sqlexec_rs`: what it prints, where, and with which exit code."""
+"""`python -m sqlexec_rs`: its output, streams and exit codes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, st
     """Run a command in this process."""
     try:
         code = cli.main([str(argument) for argument in arguments])
-    except SystemExit as stop:  # argparse's own way to say that arguments are wrong
+    except SystemExit as stop:  # argparse's exit on invalid arguments
         code = int(str(stop.code))
     captured = capsys.readouterr()
     return code, captured.out, captured.err
@@ -73,7 +73,7 @@ def test_run_prints_a_plan(capsys: pytest.CaptureFixture[str], root: Path) -> No
     assert (code, out, err) == (1, "", "forbidden: the text holds more than one SQL statement\n")
 
 
-def test_run_says_what_went_wrong_and_where(capsys: pytest.CaptureFixture[str], root: Path) -> None:
+def test_run_prints_the_error_and_its_position(capsys: pytest.CaptureFixture[str], root: Path) -> None:
     db = root / "shop" / "shop.sqlite"
     code, out, err = run(capsys, "run", db, "SELECT 'é',\n\tprise FROM item")
     assert (code, out) == (1, "")
@@ -90,12 +90,12 @@ def test_run_says_what_went_wrong_and_where(capsys: pytest.CaptureFixture[str], 
     assert run(capsys, "run", root / "missing.sqlite", "SELECT 1")[0] == 1
 
 
-def test_run_reads_standard_input_and_writes_bytes_as_stored(root: Path) -> None:
+def test_run_reads_standard_input_and_writes_stored_bytes(root: Path) -> None:
     command = [sys.executable, "-m", "sqlexec_rs", "run", str(root / "shop" / "shop.sqlite"), "-", "--format", "csv"]
     sql = b"SELECT CAST(x'61ff' AS TEXT) AS t"
     done = subprocess.run(command, input=sql, capture_output=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"t\na\xff\n", b"")
-    command[-1] = "jsonl"  # which is UTF-8 whatever is stored
+    command[-1] = "jsonl"  # always UTF-8
     done = subprocess.run(command, input=sql, capture_output=True, timeout=60, check=False)
     assert (done.returncode, json.loads(done.stdout.decode())) == (0, {"t": "a\ufffd"})
 
@@ -124,7 +124,7 @@ GOLDS: list[dict[str, Any]] = [
 ]
 
 
-def test_score_is_bird_s_and_spider_s(capsys: pytest.CaptureFixture[str], root: Path, tmp_path: Path) -> None:
+def test_score_matches_bird_and_spider(capsys: pytest.CaptureFixture[str], root: Path, tmp_path: Path) -> None:
     (tmp_path / "dev.json").write_text(json.dumps(GOLDS), encoding="utf-8")
     predicted = ["SELECT 2", "SELECT name FROM item ORDER BY 1", "SELEC", "SELECT 1"]
     bird = {str(i): f"{sql}{MARK}{gold['db_id']}" for i, (sql, gold) in enumerate(zip(predicted, GOLDS, strict=True))}
@@ -157,7 +157,7 @@ def test_score_is_bird_s_and_spider_s(capsys: pytest.CaptureFixture[str], root: 
         ("6", "syntax_error", "ok", 0.0),
         ("7", "ok", "schema_error", 0.0),
     ]
-    # The same as Spider writes them: a line each.
+    # The same in Spider's format: one per line.
     gold_lines = "".join(f"{gold['SQL']}\t{gold['db_id']}\n" for gold in GOLDS)
     (tmp_path / "gold.sql").write_text(gold_lines, encoding="utf-8")
     (tmp_path / "pred.txt").write_text("\n".join(predicted) + "\n", encoding="utf-8")
@@ -168,7 +168,7 @@ def test_score_is_bird_s_and_spider_s(capsys: pytest.CaptureFixture[str], root: 
     assert "difficulty" not in out
 
 
-def test_score_leaves_out_what_is_missing_and_strips_distinct(
+def test_score_skips_missing_predictions_and_strips_distinct(
     capsys: pytest.CaptureFixture[str], root: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "gold.sql").write_text("SELECT count(DISTINCT 1) FROM item\tshop\nSELECT 1\tshop\n", encoding="utf-8")
@@ -193,8 +193,8 @@ def test_score_refuses_files_in_one_line(capsys: pytest.CaptureFixture[str], roo
     files = ["--pred", tmp_path / "pred.jsonl", "--gold", tmp_path / "gold.sql", "--db-root", root]
     code, out, err = run(capsys, "score", *files)
     assert (code, out) == (2, "")
-    output = "1 of 2 lines are not JSON (line 2): Expecting ':' delimiter: line 1 column 16 (char 15)"
-    assert err == f"sqlexec_rs: {tmp_path / 'pred.jsonl'}: {output}\n"
+    message = "1 of 2 lines are not JSON (line 2): Expecting ':' delimiter: line 1 column 16 (char 15)"
+    assert err == f"sqlexec_rs: {tmp_path / 'pred.jsonl'}: {message}\n"
     (tmp_path / "pred.jsonl").write_text("SELECT 1\nSELECT 2\n", encoding="utf-8")
     code, _, err = run(capsys, "score", *files)
     assert (code, err.count("\n")) == (2, 1)
@@ -203,7 +203,7 @@ def test_score_refuses_files_in_one_line(capsys: pytest.CaptureFixture[str], roo
     assert run(capsys, "score", "--pred", "no", "--gold", "no", "--db-root", root)[0] == 2
 
 
-def test_bench_measures_up_to_the_threads_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_measures_up_to_the_requested_threads(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "bench", "--threads", "2", "--seconds", "0.01")
     assert code == 0
     lines = [line.split() for line in out.splitlines()]
@@ -211,14 +211,14 @@ def test_bench_measures_up_to_the_threads_asked_for(capsys: pytest.CaptureFixtur
     assert all(int(figure.replace(",", "")) > 0 for line in lines[1:] for figure in line[1:])
 
 
-def test_the_queries_of_bench_run(tmp_path: Path) -> None:
+def test_bench_queries_run(tmp_path: Path) -> None:
     path = bench.make_database(tmp_path / "bench.sqlite")
     with Executor(threads=1) as ex:
         statuses = [ex.execute(path, make(n)).status for make in (bench._tiny, bench._mixed) for n in range(10)]
     assert statuses == ["ok"] * 10 + (["ok"] * 4 + ["schema_error"]) * 2
 
 
-def test_a_reader_that_leaves_early_is_no_error(root: Path) -> None:
+def test_a_closed_output_pipe_is_no_error(root: Path) -> None:
     sql = "WITH RECURSIVE r(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM r WHERE x < 200000) SELECT x FROM r"
     command = [sys.executable, "-m", "sqlexec_rs", "run", str(root / "shop" / "shop.sqlite"), sql, "--format", "csv"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -250,7 +250,7 @@ def test_progress_is_a_bar_on_a_terminal_only(root: Path, stream: io.StringIO) -
 EVIL, SHOWN = "\x1b[31mEVIL\x9b2J\u202e", r"\x1b[31mEVIL\x9b2J\u202e"
 
 
-def test_what_a_terminal_obeys_is_escaped_and_data_is_not(
+def test_control_characters_are_escaped_on_terminals_only(
     capsys: pytest.CaptureFixture[str], root: Path, tmp_path: Path
 ) -> None:
     db = root / "shop" / "shop.sqlite"
@@ -312,12 +312,12 @@ def test_score_refuses_a_bad_url_without_its_password(
         ),
     ],
 )
-def test_a_url_of_another_database_keeps_the_other_parts(url: str, database: str, expected: str) -> None:
+def test_replacing_the_database_of_a_url_keeps_the_other_parts(url: str, database: str, expected: str) -> None:
     engine, host, port, user, password, _, options = split_url(url)
     assert join_url(engine, host, port, user, password, database, options) == expected
     assert split_url(expected) == (engine, host, port, user, password, database, options)
 
 
-def test_json_holds_no_number_that_json_lacks(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_output_contains_only_valid_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     cells = [float("inf"), float("-inf"), float("nan"), 2**60, b"\xff"]
     assert [*map(running._json, cells)] == ["inf", "-inf", "nan", 2**60, "x'ff'"]

@@ -1,4 +1,4 @@
-"""The rule `defog` beside a scorer on pandas, written from the description of Defog's, on thousands of random pairs."""
+"""The rule `defog` against a pandas scorer, written from Defog's description, on thousands of random pairs."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from sqlexec_rs import Executor
 
 
 class Case(NamedTuple):
-    """Two queries, and whether the question asks for rows in an order."""
+    """Two queries, and whether the question requires a row order."""
 
     predicted: str
     gold: str
     asks_for_order: bool
 
 
-# --- The reference. ---
+# --- Reference ---
 
 
 def frame_of(connection: sqlite3.Connection, sql: str) -> pd.DataFrame:
@@ -35,26 +35,26 @@ def frame_of(connection: sqlite3.Connection, sql: str) -> pd.DataFrame:
     return pd.DataFrame(cursor.fetchall(), columns=[column[0] for column in cursor.description])
 
 
-def told_apart(names: list[str]) -> list[str]:
+def make_unique(names: list[str]) -> list[str]:
     counts = Counter(names)
     return [f"{name}_{place}" if counts[name] > 1 else name for place, name in enumerate(names)]
 
 
 def first_key(sql: str) -> tuple[list[str], bool] | None:
-    """Return the words of the first key that a text is ordered by, and whether it says ASC."""
+    """Return the words of a query's first ORDER BY key, and whether it is ASC."""
     clause = re.search(r"ORDER BY[\s\S]*", sql, re.IGNORECASE)
     if clause is None:
         return None
     keys = re.findall(r"(?<=ORDER BY)(.*?)(?=;|,|\)|$)", clause[0], re.IGNORECASE)
-    message = [word.rsplit(".", 1)[-1] for word in (keys[0].split() if keys else [])]
-    output = {word.upper() for word in message}
+    key = [word.rsplit(".", 1)[-1] for word in (keys[0].split() if keys else [])]
+    uppercase = {word.upper() for word in key}
     keywords = ("desc", "asc", "nulls", "last", "first", "limit")
-    names = [word.replace("(", "") for word in message]
-    return [name for name in names if name.lower() not in keywords], "DESC" not in output and "ASC" in output
+    names = [word.replace("(", "") for word in key]
+    return [name for name in names if name.lower() not in keywords], "DESC" not in uppercase and "ASC" in uppercase
 
 
 def normalised(frame: pd.DataFrame, asks_for_order: bool, sql: str | None) -> pd.DataFrame:
-    """Drop duplicate rows, order columns by name; order rows by all columns or by the text's first key."""
+    """Drop duplicate rows, order columns by name; order rows by all columns or by the query's first key."""
     frame = frame.drop_duplicates()
     frame = frame.reindex(sorted(frame.columns), axis=1)
     if not asks_for_order:
@@ -64,23 +64,23 @@ def normalised(frame: pd.DataFrame, asks_for_order: bool, sql: str | None) -> pd
         others = [name for name in frame.columns if name not in names]
         names = [name for name in names if name in frame.columns]
         frame = frame.sort_values(by=names + others, ascending=ascending)[others + names]
-    frame.columns = pd.Index(told_apart(list(frame.columns)))
+    frame.columns = pd.Index(make_unique(list(frame.columns)))
     return frame.reset_index(drop=True)
 
 
 def is_repeated(gold: pd.DataFrame, predicted: pd.DataFrame) -> bool:
     try:
         return bool(np.all(gold.values == predicted.values))
-    except ValueError:  # sizes of which none is one
+    except ValueError:  # sizes of which none is 1
         return False
 
 
 def has_columns(gold: pd.DataFrame, predicted: pd.DataFrame, asks_for_order: bool) -> bool:
     if gold.empty:
         return False
-    gold.columns = pd.Index(told_apart(list(gold.columns)))
+    gold.columns = pd.Index(make_unique(list(gold.columns)))
     left = predicted.copy()
-    left.columns = pd.Index(told_apart(list(predicted.columns)))
+    left.columns = pd.Index(make_unique(list(predicted.columns)))
     matched: list[str] = []
     for name in gold.columns:
         for other in left.columns:
@@ -107,7 +107,7 @@ def has_columns(gold: pd.DataFrame, predicted: pd.DataFrame, asks_for_order: boo
 
 def is_correct(connection: sqlite3.Connection, case: Case) -> bool:
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Mismatched null-like values", FutureWarning)  # None and NaN, equal as yet
+        warnings.filterwarnings("ignore", "Mismatched null-like values", FutureWarning)  # None and NaN, equal for now
         return _is_correct(connection, case)
 
 
@@ -123,11 +123,11 @@ def _is_correct(connection: sqlite3.Connection, case: Case) -> bool:
                 if np.all(item.fillna(-99999).values == other.fillna(-99999).values):
                     return True
         return has_columns(gold, predicted, case.asks_for_order)
-    except (TypeError, ValueError, KeyError):  # what pandas cannot sort or tell apart
+    except (TypeError, ValueError, KeyError):  # pandas cannot sort or distinguish it
         return False
 
 
-# --- Random pairs: alike more often than not. ---
+# --- Random pairs, usually similar ---
 
 CELLS: dict[str, list[Any]] = {
     "numbers": [None, 0, 1, 2, 10, -1, 0.0, 1.0, 2.0, 1.00000001, 1.000001, 1.001, 100000, 100001, 100000.5, -99999],
@@ -177,7 +177,7 @@ def case_of(draw: random.Random, cells: list[Any]) -> Case:
     names = [draw.choice(NAMES) if draw.random() < 0.2 else NAMES[i] for i in range(width)]
     gold = query(draw, names, [*range(width)], rows, draw.random() < 0.5)
     order = [*range(width)] if draw.random() < 0.4 else draw.sample(range(width), width)
-    if draw.random() < 0.4:  # columns beside the gold's
+    if draw.random() < 0.4:  # columns next to the gold's
         order.insert(draw.randrange(len(order) + 1), draw.randrange(width))
     predicted = list(rows) if draw.random() < 0.4 else draw.sample(rows, len(rows))
     kind = draw.choice(["same", "same", "changed", "repeated", "shorter", "one column", "empty"])
@@ -197,7 +197,7 @@ def case_of(draw: random.Random, cells: list[Any]) -> Case:
     return Case(query(draw, others, order, predicted, draw.random() < 0.5), gold, asks_for_order)
 
 
-# --- The tests. ---
+# --- Tests ---
 
 
 @pytest.fixture(scope="module")
@@ -225,18 +225,18 @@ def runs(connection: sqlite3.Connection, case: Case) -> bool:
 
 @pytest.mark.parametrize("n_pairs", [200, pytest.param(3_000, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("cells", CELLS)
-def test_defog_is_its_scorer(executor: Executor, database: Path, cells: str, n_pairs: int) -> None:
+def test_defog_matches_its_scorer(executor: Executor, database: Path, cells: str, n_pairs: int) -> None:
     draw, connection = random.Random(11), sqlite3.connect(":memory:")
     drawn = [case_of(draw, CELLS[cells]) for _ in range(n_pairs)]
-    arguments = [case for case in drawn if runs(connection, case)]
-    assert len(arguments) > n_pairs / 2
-    options = [{"asks_for_order": case.asks_for_order} for case in arguments]
-    predicted, golds = [case.predicted for case in arguments], [case.gold for case in arguments]
-    result = executor.score_many([str(database)] * len(arguments), predicted, golds, rules=("defog",), options=options)
+    cases = [case for case in drawn if runs(connection, case)]
+    assert len(cases) > n_pairs / 2
+    options = [{"asks_for_order": case.asks_for_order} for case in cases]
+    predicted, golds = [case.predicted for case in cases], [case.gold for case in cases]
+    result = executor.score_many([str(database)] * len(cases), predicted, golds, rules=("defog",), options=options)
     assert set(result["pred_status"].tolist()) == {0}, "every prediction runs"
-    theirs = [float(is_correct(connection, case)) for case in arguments]
+    theirs = [float(is_correct(connection, case)) for case in cases]
     assert 0.1 < sum(theirs) / len(theirs) < 0.9, "some are right, and some wrong"
-    pairs = zip(arguments, result["defog"].tolist(), theirs, strict=True)
+    pairs = zip(cases, result["defog"].tolist(), theirs, strict=True)
     assert not [pair for pair in pairs if pair[1] != pair[2]][:3]
 
 
@@ -254,7 +254,7 @@ T = "FROM (VALUES (1, 'a', 2.5), (2, 'b', 0.5), (3, 'a', 0.5))"
         (f"SELECT column2 AS x, column2 AS y {T}", f"SELECT DISTINCT column2 {T}", False, False),
         (f"SELECT column1 {T} ORDER BY 1 DESC", f"SELECT column1 {T}", False, True),
         (f"SELECT column1 {T} ORDER BY 1 DESC", f"SELECT column1 {T}", True, False),
-        # Sorted by the same column and in the same direction, rows that tie may come as they like.
+        # Sorted by the same column and direction, tied rows may have any order.
         (
             f"SELECT * {T} ORDER BY column3 DESC, column1 DESC",
             f"SELECT * {T} ORDER BY column3 DESC, column1",
@@ -268,7 +268,7 @@ T = "FROM (VALUES (1, 'a', 2.5), (2, 'b', 0.5), (3, 'a', 0.5))"
         ("SELECT 1, 1, 1", "SELECT 1", False, True),
     ],
 )
-def test_defog_in_examples(
+def test_defog_examples(
     executor: Executor, database: Path, predicted: str, gold: str, asks_for_order: bool, right: bool
 ) -> None:
     result = executor.score(

@@ -1,4 +1,4 @@
-"""The examples of the executor's pages (executor.md, executor_servers.md) do what the pages say."""
+"""The examples of the executor's pages (executor.md, executor_servers.md) give the documented output."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 DOCS = Path(__file__).parents[2] / "docs"
-# In this order, with the names and files of the pages before.
+# In this order, with the names and files of earlier pages.
 PAGES = ("reference/executor.md", "reference/executor_servers.md", "explanation/executor.md")
 FLAGS = doctest.ELLIPSIS
 
 
-def test_the_examples_of_the_pages_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_examples_of_the_pages_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "\n".join((DOCS / page).read_text(encoding="utf-8") for page in PAGES)
     monkeypatch.chdir(tmp_path)
     test = doctest.DocTestParser().get_doctest("\n".join(blocks(text, "pycon")), {}, "pages", str(DOCS), 0)
@@ -47,7 +47,7 @@ def blocks(text: str, language: str) -> list[str]:
 
 
 def commands(text: str) -> list[tuple[str, str]]:
-    """Return (command, output) pairs: `$ ` starts a command, `> ` goes on with it."""
+    """Return (command, output) pairs: `$ ` starts a command, `> ` continues it."""
     result: list[tuple[str, str]] = []
     for line in "".join(blocks(text, "console")).splitlines(keepends=True):
         if line.startswith("$ "):

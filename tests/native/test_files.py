@@ -1,4 +1,4 @@
-"""Files of golds and predictions as Spider, BIRD and others write them."""
+"""Files of golds and predictions in the formats of Spider, BIRD and others."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def write(path: Path, content: Any) -> Path:
         ([{"question_id": 2.0, "db_id": "s", "SQL": "SELECT 1"}], [("2", "SELECT 1", "s", "")]),
     ],
 )
-def test_golds_of_every_form(tmp_path: Path, content: Any, expected: list[tuple[Any, ...]]) -> None:
+def test_golds_of_each_format_are_read(tmp_path: Path, content: Any, expected: list[tuple[Any, ...]]) -> None:
     golds = read_golds(write(tmp_path / "gold", content))
     assert [(gold.uid, gold.sql, gold.db_id, gold.difficulty) for gold in golds] == expected
 
@@ -57,7 +57,7 @@ def test_golds_of_every_form(tmp_path: Path, content: Any, expected: list[tuple[
         ([{"pred": "SELECT 1"}, {"pred": "SELECT 2", "db_id": "s"}], ["SELECT 1", "SELECT 2"]),
     ],
 )
-def test_predictions_of_every_form(tmp_path: Path, content: Any, expected: list[str | None]) -> None:
+def test_predictions_of_each_format_are_read(tmp_path: Path, content: Any, expected: list[str | None]) -> None:
     predictions = read_predictions(write(tmp_path / "pred", content))
     assert [
         f"{entry.uid}:{entry.db_id}:{entry.sql}" if predictions.has_ids else entry.sql for entry in predictions.entries
@@ -84,7 +84,7 @@ def test_predictions_of_every_form(tmp_path: Path, content: Any, expected: list[
         ("", r"pred: no predictions in it"),
     ],
 )
-def test_a_malformed_prediction_says_where(tmp_path: Path, content: str, message: str) -> None:
+def test_a_malformed_prediction_is_reported_with_its_position(tmp_path: Path, content: str, message: str) -> None:
     with pytest.raises(InputError, match=message) as raised:
         read_predictions(write(tmp_path / "pred", content))
     assert "\n" not in str(raised.value)
@@ -108,12 +108,12 @@ def test_a_malformed_prediction_says_where(tmp_path: Path, content: str, message
         ("\n\n", r"gold: no golds"),
     ],
 )
-def test_a_malformed_gold_says_where(tmp_path: Path, content: str, message: str) -> None:
+def test_a_malformed_gold_is_reported_with_its_position(tmp_path: Path, content: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         read_golds(write(tmp_path / "gold", content))
 
 
-def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_reported_with_the_reason(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="missing: No such file"):
         read_golds(tmp_path / "missing")
     (tmp_path / "latin").write_bytes(b"SELECT '\xe9'\tshop")
@@ -131,12 +131,12 @@ def matched(gold: list[Gold], path: Path, content: Any, **options: bool) -> dict
     return pair(predictions, gold, [item.uid for item in gold], **options).sqls
 
 
-def test_predictions_find_their_golds(tmp_path: Path) -> None:
+def test_predictions_are_matched_to_golds(tmp_path: Path) -> None:
     path = tmp_path / "pred"
     assert matched(golds("a", "b"), path, {"b": "SELECT 2", "a": "SELECT 1"}) == {"a": "SELECT 1", "b": "SELECT 2"}
     assert matched(golds("a", "b"), path, {"b": "SELECT 2"}, allow_missing=True) == {"b": "SELECT 2"}
     assert matched(golds("a"), path, {"b": "SELECT 2", "a": "SELECT 1"}, allow_extra=True) == {"a": "SELECT 1"}
-    # BIRD numbers its predictions by place, whatever the questions' own numbers are.
+    # BIRD numbers its predictions by position, independent of the questions' ids.
     bird = {str(i): f"SELECT {i}{MARK}shop" for i in (2, 0, 1)}
     assert matched(golds("11", "1", "40"), path, bird) == {"11": "SELECT 0", "1": "SELECT 1", "40": "SELECT 2"}
     assert matched(golds("1", "0", "2"), path, bird) == {"1": "SELECT 1", "0": "SELECT 0", "2": "SELECT 2"}
@@ -144,7 +144,7 @@ def test_predictions_find_their_golds(tmp_path: Path) -> None:
     assert matched(golds("x", "y"), path, objects) == {"x": "SELECT 0", "y": None}
 
 
-def test_blank_lines_are_skipped_as_spider_does_or_count(tmp_path: Path) -> None:
+def test_blank_lines_are_skipped_or_counted(tmp_path: Path) -> None:
     lines = "SELECT 1\n\nSELECT 2\n"
     assert [*matched(golds("0", "1"), tmp_path / "pred", lines).values()] == ["SELECT 1", "SELECT 2"]
     assert [*matched(golds("0", "1", "2"), tmp_path / "pred", lines).values()] == ["SELECT 1", None, "SELECT 2"]
@@ -162,12 +162,12 @@ def test_blank_lines_are_skipped_as_spider_does_or_count(tmp_path: Path) -> None
         ("a", {"a": "SELECT 1", "b": "SELECT 1"}, "1 of 2 predictions match no question .b.: --allow-extra"),
     ],
 )
-def test_what_cannot_belong_together_is_refused(tmp_path: Path, uids: str, content: Any, message: str) -> None:
+def test_mismatched_golds_and_predictions_are_refused(tmp_path: Path, uids: str, content: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         matched(golds(*uids), tmp_path / "pred", content)
 
 
-def test_golds_of_the_same_id_are_refused(tmp_path: Path) -> None:
+def test_golds_with_duplicate_ids_are_refused(tmp_path: Path) -> None:
     twice = [{"id": "a", "db_id": "shop", "sql": "SELECT 1"}] * 2
     with pytest.raises(InputError, match=r"gold: 1 ids are repeated \(a\)"):
         read_golds(write(tmp_path / "gold", twice))

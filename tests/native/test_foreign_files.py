@@ -1,4 +1,4 @@
-"""A query leaves a database, its log, its index and its journal as they were, whatever state they are in."""
+"""A query leaves a database, its log, index and journal unchanged in any state."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ State = Callable[[Path], None]
 
 
 def snapshot(folder: Path) -> dict[str, tuple[Any, ...]]:
-    """Return each file's content, mode, inode and times."""
+    """Return the content, mode, inode and times of each file."""
     files = {}
     for path in sorted(folder.iterdir()):
         stat = path.stat()
@@ -38,7 +38,7 @@ def copy(source: Path, path: Path, *ends: str) -> None:
 
 
 def with_log(path: Path, *ends: str) -> None:
-    """Make a database whose last committed row is in its log alone, with these other files."""
+    """Make a database with its last committed row only in its log, and these other files."""
     source = path.parent.parent / "source.sqlite"
     with closing(sqlite3.connect(source)) as writer:
         writer.execute("PRAGMA journal_mode = wal")
@@ -50,7 +50,7 @@ def with_log(path: Path, *ends: str) -> None:
 
 
 def with_journal(path: Path) -> None:
-    """Make a database whose writer crashed in the middle of a transaction."""
+    """Make a database whose writer crashed in a transaction."""
     source = path.parent.parent / "source.sqlite"
     with closing(sqlite3.connect(source, isolation_level=None)) as writer:
         writer.executescript(SETUP)
@@ -166,8 +166,8 @@ def test_queries_change_no_file(
         assert str(path) in str(first.error) or first.status == "schema_error"
 
 
-def test_a_query_in_the_middle_of_a_copy_costs_no_rows(tmp_path: Path, isolation: str) -> None:
-    """`cp` truncates the file first, and the committed row is in the log alone."""
+def test_a_query_during_a_copy_loses_no_rows(tmp_path: Path, isolation: str) -> None:
+    """`cp` truncates the file first, and the committed row is only in the log."""
     path = tmp_path / "set" / "shop.sqlite"
     path.parent.mkdir()
     with_log(path, "-wal")
@@ -181,7 +181,7 @@ def test_a_query_in_the_middle_of_a_copy_costs_no_rows(tmp_path: Path, isolation
         assert ex.execute(path, QUERIES[0]).rows == [(ROWS_WITH_LOG,)]
 
 
-def test_what_a_crash_left_is_read_once_a_writer_has_repaired_it(tmp_path: Path, isolation: str) -> None:
+def test_files_of_a_crashed_writer_are_read_after_recovery(tmp_path: Path, isolation: str) -> None:
     path = tmp_path / "set" / "shop.sqlite"
     path.parent.mkdir()
     with_journal(path)

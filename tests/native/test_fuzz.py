@@ -1,4 +1,4 @@
-"""A short run of the fuzzer, and a look at whether it would see a difference."""
+"""A short run of the fuzzer, and a check that it detects differences."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_a_short_run_finds_no_difference() -> None:
     assert int(results.replace(",", "")) > 500
 
 
-def test_the_fuzzer_sees_differences(tmp_path: Path) -> None:
+def test_the_fuzzer_detects_differences(tmp_path: Path) -> None:
     code = """
 import fuzz_executor as fuzz
 from sqlexec_rs import Executor

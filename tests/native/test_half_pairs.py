@@ -1,4 +1,4 @@
-"""A text with half a surrogate pair, which is no character: no engine runs it as another text."""
+"""Texts with a lone surrogate, which is not a character: no engine runs them as another text."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def check_refused(ex: Executor, database: str | Path, half: str) -> None:
 
 
 @pytest.mark.parametrize("half", HALVES)
-def test_half_a_pair_is_refused(executor: Executor, shop: Path, half: str) -> None:
+def test_a_lone_surrogate_is_refused(executor: Executor, shop: Path, half: str) -> None:
     check_refused(executor, shop, half)
-    assert executor.execute(shop, "SELECT '\U0001f600'").rows == [("\U0001f600",)], "a whole pair is a character"
+    assert executor.execute(shop, "SELECT '\U0001f600'").rows == [("\U0001f600",)], "a complete pair is a character"
 
 
-def test_half_a_pair_is_refused_by_duckdb(tmp_path: Path) -> None:
+def test_a_lone_surrogate_is_refused_by_duckdb(tmp_path: Path) -> None:
     duckdb = pytest.importorskip("duckdb")
     path = tmp_path / "shop.duckdb"
     duckdb.connect(str(path)).close()
@@ -52,13 +52,13 @@ def test_half_a_pair_is_refused_by_duckdb(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("engine", ["postgresql", "mariadb"])
-def test_half_a_pair_is_refused_by_servers(server_database: Callable[[str, str], Server], engine: str) -> None:
+def test_a_lone_surrogate_is_refused_by_servers(server_database: Callable[[str, str], Server], engine: str) -> None:
     with Executor(threads=1) as ex:
         check_refused(ex, server_database(engine, "SELECT 1;").reader, HALVES[0])
 
 
 @pytest.mark.parametrize("name", ["shop\ud800.sqlite", "postgresql://h/d\ud800", "duckdb:\udfff"])
-def test_a_name_with_half_a_pair_is_refused(executor: Executor, name: str) -> None:
+def test_a_name_with_a_lone_surrogate_is_refused(executor: Executor, name: str) -> None:
     for call in (
         lambda: executor.execute(name, "SELECT 1"),
         lambda: executor.score(name, "SELECT 1", "SELECT 1"),
@@ -68,7 +68,7 @@ def test_a_name_with_half_a_pair_is_refused(executor: Executor, name: str) -> No
             call()
 
 
-def test_values_and_tables_with_half_a_pair_are_refused(executor: Executor, shop: Path) -> None:
+def test_values_and_tables_with_a_lone_surrogate_are_refused(executor: Executor, shop: Path) -> None:
     for parameters in (("\ud800",), {"x": "\ud800"}, {"\ud800": 1}):
         with pytest.raises(UnicodeEncodeError, match="surrogates not allowed"):
             executor.execute(shop, "SELECT :x", parameters)

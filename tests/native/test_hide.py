@@ -1,4 +1,4 @@
-"""Hidden columns as Python sets them; `core/tests/suite/hidden.rs` holds the long list."""
+"""Hidden columns, as set from Python; `core/tests/suite/hidden.rs` has the full list."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def database(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_hidden_column_is_refused_as_prediction_and_as_gold(database: Path, isolation: str) -> None:
+def test_a_hidden_column_is_refused_in_predictions_and_golds(database: Path, isolation: str) -> None:
     with Executor(threads=1, isolation=isolation, hide=[("Users", "EMAIL")]) as executor:
         assert executor.hide == [("Users", "EMAIL")]
         for sql in ("SELECT * FROM users", "SELECT name FROM users WHERE email <> ?"):
@@ -35,10 +35,10 @@ def test_a_hidden_column_is_refused_as_prediction_and_as_gold(database: Path, is
         assert (score["pred_status"], score["gold_status"], score["bird"]) == ("ok", "forbidden", 0.0)
 
 
-def test_hidden_columns_and_a_version_hold_together(database: Path, isolation: str) -> None:
+def test_hidden_columns_and_a_version_can_be_combined(database: Path, isolation: str) -> None:
     newer = "which needs SQLite 3.44, but sqlite_version is 3.40"
     with Executor(threads=1, isolation=isolation, hide=[("users", "email")], sqlite_version="3.40") as executor:
-        for _ in range(2):  # no refusal stays for the next statement
+        for _ in range(2):  # no refusal affects the next statement
             for sql, status, error in (
                 ("SELECT email FROM users", "forbidden", PROHIBITED),
                 ("SELECT id, name FROM users", "ok", None),
@@ -58,7 +58,7 @@ def test_hidden_columns_and_a_version_hold_together(database: Path, isolation: s
         assert executor.execute(database, "SELECT id, name FROM users").rows == [(1, "Ann")]
 
 
-def test_a_whole_table_is_hidden_by_none(database: Path) -> None:
+def test_none_hides_a_whole_table(database: Path) -> None:
     with Executor(threads=1, hide=[("users", None)]) as executor:
         assert executor.execute(database, "SELECT count(*) FROM users").status == "forbidden"
 
@@ -71,6 +71,6 @@ def test_hidden_columns_are_refused_on_other_engines(database: Path) -> None:
 
 
 @pytest.mark.parametrize("hide", [["users.email"], [("users",)], [("a\0", "b")], "ab", [("users", 1)]])
-def test_what_names_no_column_is_refused(hide: object) -> None:
+def test_invalid_hide_values_are_refused(hide: object) -> None:
     with pytest.raises((TypeError, ValueError)):
         Executor(threads=1, hide=hide)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Batches in flight: deadlines, cancellation, closing, forks and Ctrl-C."""
+"""Running batches: deadlines, cancellation, closing, forks and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ def run_python(code: str, *arguments: object) -> subprocess.CompletedProcess[str
         (Limits(timeout_ms=0), "wall"),
     ],
 )
-def test_each_deadline_stops_a_runaway(database: Path, isolation: str, limits: Limits, stop: str) -> None:
+def test_each_deadline_stops_a_runaway_query(database: Path, isolation: str, limits: Limits, stop: str) -> None:
     with Executor(threads=2, limits=limits, isolation=isolation) as ex:
         outcome = ex.execute(database, ENDLESS)
         assert (outcome.status, outcome.stopped_by) == ("timeout", stop)
         arrays = ex.score_many([database], [ENDLESS], ["SELECT 1"])
         assert (STATUS_NAMES[arrays["pred_status"][0]], STOP_NAMES[arrays["pred_stop"][0]]) == ("timeout", stop)
-        assert ex.stats()["timeout"] >= 2, "a timeout is never kept"
+        assert ex.stats()["timeout"] >= 2, "a timeout is never cached"
 
 
-def test_the_step_budget_is_the_same_every_time(database: Path, isolation: str) -> None:
+def test_the_step_budget_is_deterministic(database: Path, isolation: str) -> None:
     steps = set()
     for threads in (1, 2):
         with Executor(threads=threads, limits=Limits(vm_steps=50_000), isolation=isolation) as ex:
@@ -77,7 +77,7 @@ def test_submit_returns_at_once_and_cancel_frees_the_threads(database: Path, iso
         assert ex.execute(database, "SELECT 2").rows == [(2,)]
 
 
-def test_a_runaway_holds_nobody_else(database: Path, isolation: str) -> None:
+def test_a_runaway_query_does_not_delay_others(database: Path, isolation: str) -> None:
     with Executor(threads=2, limits=NO_LIMITS, isolation=isolation) as ex:
         slow = ex.submit_score([database] * 2, [ENDLESS, "SELECT 1"], ["SELECT 1"] * 2)
         outcomes = ex.execute_many([(database, f"SELECT {i}") for i in range(500)])
@@ -107,7 +107,7 @@ def test_a_dropped_executor_finishes_its_jobs_as_cancelled(database: Path, isola
 
 
 @pytest.mark.parametrize("is_busy", [True, False], ids=["busy", "idle"])
-def test_a_new_executor_in_a_forks_child_works_or_raises_but_never_hangs(database: Path, is_busy: bool) -> None:
+def test_a_new_executor_in_a_forked_child_does_not_hang(database: Path, is_busy: bool) -> None:
     done = run_python(
         """
         import os, sys, time
@@ -122,10 +122,10 @@ def test_a_new_executor_in_a_forks_child_works_or_raises_but_never_hangs(databas
         pid = os.fork()
         if pid == 0:
             try:
-                said = Executor(threads=1).execute(sys.argv[1], "SELECT 1").status
+                text = Executor(threads=1).execute(sys.argv[1], "SELECT 1").status
             except ExecutorError as error:
-                said = "query ran when this process was forked" if "when this process was forked" in str(error) else "?"
-            print(said, flush=True)
+                text = "query ran when this process was forked" if "when this process was forked" in str(error) else "?"
+            print(text, flush=True)
             os._exit(0)
         _, status = os.waitpid(pid, 0)
         if job is not None:
@@ -139,7 +139,7 @@ def test_a_new_executor_in_a_forks_child_works_or_raises_but_never_hangs(databas
     assert (done.stdout.splitlines(), done.stderr) == ([child, "0 ok"], "")
 
 
-def test_after_a_fork_it_raises_and_the_parent_goes_on(database: Path, isolation: str) -> None:
+def test_after_a_fork_the_child_raises_and_the_parent_continues(database: Path, isolation: str) -> None:
     done = run_python(
         """
         import os, sys
@@ -198,7 +198,7 @@ def test_ctrl_c_ends_a_wait(database: Path, call: str, where: str) -> None:
     assert (done.stdout.strip(), done.returncode) == ("interrupted", 0)
 
 
-def test_threads_of_the_interpreter_run_meanwhile(database: Path) -> None:
+def test_waiting_releases_the_interpreter(database: Path) -> None:
     """A second Python thread counts while the first waits: the interpreter is released."""
     done = run_python(
         """
@@ -231,8 +231,8 @@ def test_limits_are_values() -> None:
         Executor(isolation="magic")
 
 
-def test_a_look_at_a_file_leaves_the_locks_of_a_running_query(database: Path) -> None:
-    """To close any descriptor of a file takes the locks on it from the whole process: a writer would get in."""
+def test_checking_a_file_keeps_the_locks_of_a_running_query(database: Path) -> None:
+    """Closing any descriptor of a file releases the process's locks on it: a writer could get in."""
     endless = "WITH RECURSIVE r(x) AS (SELECT a FROM t UNION ALL SELECT x + 1 FROM r) SELECT count(*) FROM r"
     code = """
         import sqlite3, sys
@@ -249,9 +249,9 @@ def test_a_look_at_a_file_leaves_the_locks_of_a_running_query(database: Path) ->
         job = ex.submit([(database, endless)])
         deadline, output = time.monotonic() + 60, set[str]()
         while run_python(code, database).stdout.strip() != "database is locked":
-            assert time.monotonic() < deadline, "the query never began"
+            assert time.monotonic() < deadline, "the query did not start"
         for number in range(5):
-            os.utime(database)  # changed a moment ago: looked into at each batch
+            os.utime(database)  # changed a moment ago: checked at each batch
             assert ex.execute(database, f"SELECT {number}").status == "ok"
             time.sleep(0.05)
             output.add(run_python(code, database).stdout.strip())

@@ -17,9 +17,9 @@ from sqlexec_rs.servers import Server
 
 SLOW, NIGHTLY = pytest.mark.slow, pytest.mark.nightly
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="RLIMIT_AS is Linux's")
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="RLIMIT_AS requires Linux")
 
-# 240 MB of rows: few of long texts, and many of short ones and numbers. Blobs and zeroblobs take other ways.
+# 240 MB of rows: few long texts, and many short ones and numbers. Blobs and zeroblobs use other code paths.
 RESULTS = {
     "long texts": "SELECT pad || i, i FROM n, pads LIMIT 240",
     "short cells": "SELECT i, i / 7.0, 'text ' || i FROM n, (SELECT 1 UNION ALL SELECT 2) LIMIT 5000000",
@@ -89,7 +89,7 @@ def test_a_large_result_ends_no_process(database: Path, isolation: str, kib: int
     status, why = run(database, isolation, kib, RESULTS[result], "rows")
     assert status in {"ok", "too_large", "MemoryError"}, why
     if status == "too_large":
-        assert why in {"memory", "out of memory"}, "SQLite has a name of its own for it"
+        assert why in {"memory", "out of memory"}, "SQLite has its own name for it"
 
 
 @pytest.mark.slow
@@ -98,7 +98,7 @@ def test_a_large_result_ends_no_process(database: Path, isolation: str, kib: int
 )
 @pytest.mark.parametrize("step", ["pretty", "pickle", "arrow", "digest", "score"])
 @pytest.mark.parametrize("result", ["long texts", "short cells"])
-def test_what_is_made_of_a_large_result_ends_no_process(database: Path, kib: int, step: str, result: str) -> None:
+def test_converting_a_large_result_ends_no_process(database: Path, kib: int, step: str, result: str) -> None:
     status, used = run(database, "thread", kib, RESULTS[result], step)
     assert status in {"ok", "too_large", "MemoryError"}, used
     if step == "score" and status == "ok":
@@ -121,5 +121,5 @@ def test_a_large_result_of_a_server_ends_no_process(
     assert status in {"ok", "too_large", "MemoryError"}, why
 
 
-def test_a_large_result_is_whole_where_there_is_memory(database: Path) -> None:
+def test_a_large_result_is_complete_with_enough_memory(database: Path) -> None:
     assert run(database, "thread", 4_000_000, RESULTS["long texts"], "rows") == ["ok", None]

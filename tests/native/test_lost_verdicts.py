@@ -1,4 +1,4 @@
-"""Texts that end a server or a worker process: they alone have no rows, and are not run a third time."""
+"""Queries that end a server or a worker process: only they fail, and they are not run a third time."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ ALLOWED = [
 ]
 
 
-def test_functions_that_recurse_are_refused_unless_they_are_allowed(
+def test_recursive_functions_are_refused_unless_allowed(
     server_database: Callable[[str, str], Server],
 ) -> None:
     server = server_database("mariadb", "SELECT 1;")
@@ -61,8 +61,8 @@ def test_functions_that_recurse_are_refused_unless_they_are_allowed(
         assert executor.stats()["connections_lost"] == 0
 
 
-def test_a_text_that_ends_the_server_costs_no_other_its_verdict(start_server: Callable[[str, str], Server]) -> None:
-    """The server is started again, other runs wait for it, and the text is run twice in all."""
+def test_a_query_that_ends_the_server_affects_no_other_verdict(start_server: Callable[[str, str], Server]) -> None:
+    """The server is restarted, other runs wait for it, and the query is run twice in total."""
     server = start_server("mariadb", "SELECT 1;")
     url = f"{server.readers}&allow=xml"
     with Executor(threads=4) as executor:
@@ -79,7 +79,7 @@ def test_a_text_that_ends_the_server_costs_no_other_its_verdict(start_server: Ca
 
 
 @pytest.mark.parametrize("engine", ["postgresql", "mariadb"])
-def test_an_own_server_that_is_killed_comes_back_and_is_waited_for(
+def test_a_killed_own_server_restarts_and_queries_wait_for_it(
     engine: str, start_server: Callable[[str, str], Server]
 ) -> None:
     server = start_server(engine, "SELECT 1;")
@@ -91,7 +91,7 @@ def test_an_own_server_that_is_killed_comes_back_and_is_waited_for(
         assert [outcome.rows for outcome in outcomes] == [[(i,)] for i in range(50)]
 
 
-def test_a_retry_has_the_whole_time_after_an_absence(start_server: Callable[[str, str], Server]) -> None:
+def test_a_retry_has_the_full_time_limit_after_a_server_restart(start_server: Callable[[str, str], Server]) -> None:
     server = start_server("postgresql", "SELECT 1;")
     with Executor(threads=1, limits=Limits(timeout_ms=1_500)) as executor:
         assert executor.execute(server.reader, "SELECT 1").status == "ok"
@@ -107,7 +107,7 @@ def test_a_retry_has_the_whole_time_after_an_absence(start_server: Callable[[str
 
 
 @pytest.mark.slow
-def test_a_server_that_stays_away_is_given_up(start_server: Callable[[str, str], Server]) -> None:
+def test_a_server_that_does_not_return_is_given_up(start_server: Callable[[str, str], Server]) -> None:
     server = start_server("postgresql", "SELECT 1;")
     with Executor(threads=2) as executor:
         assert executor.execute(server.reader, "SELECT 1").status == "ok"
@@ -115,13 +115,13 @@ def test_a_server_that_stays_away_is_given_up(start_server: Callable[[str, str],
         begun = time.monotonic()
         outcomes = executor.execute_many([(server.reader, f"SELECT {i}") for i in range(50)])
         assert {outcome.status for outcome in outcomes} == {"db_error"}
-        assert time.monotonic() - begun < 60, "they wait together"
+        assert time.monotonic() - begun < 60, "they wait concurrently"
 
 
-def test_a_text_that_ends_its_own_session_twice_is_a_crash(server_database: Callable[[str, str], Server]) -> None:
+def test_a_query_that_ends_its_session_twice_is_a_crash(server_database: Callable[[str, str], Server]) -> None:
     url = server_database("postgresql", "SELECT 1;").reader
     with Executor(threads=1) as executor:
         for _ in range(2):
             assert executor.execute(url, "SELECT pg_terminate_backend(pg_backend_pid())").status == "crashed"
-        assert executor.stats()["connections_lost"] == 1, "it was run twice in all"
+        assert executor.stats()["connections_lost"] == 1, "it was run twice in total"
         assert executor.execute(url, "SELECT 1").status == "ok"

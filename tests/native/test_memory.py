@@ -1,4 +1,4 @@
-"""The caller's memory stays where it is, however many queries run; `scripts/bench_memory.py` runs a million."""
+"""The caller's memory does not grow with the number of queries; `scripts/bench_memory.py` runs a million."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "bench_memory.py"
-# With 256 MiB for kept results instead of one, 60,000 queries take 30 MiB more.
+# With 256 MiB instead of one for cached results, 60,000 queries take 30 MiB more.
 MOST_MIB = 8
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads its memory from /proc")
-def test_memory_does_not_grow_with_the_queries() -> None:
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads its memory use from /proc")
+def test_memory_does_not_grow_with_the_number_of_queries() -> None:
     command = [sys.executable, str(SCRIPT), "--queries", "60000", "--most-mib", str(MOST_MIB)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -48,10 +48,10 @@ with Executor(threads=1, isolation="thread") as ex:
 """
 
 
-@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="resets the peak of its memory by /proc")
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="resets its peak memory through /proc")
 @pytest.mark.parametrize("rule", ["paverl", "ex_b", "qatch"])
-def test_a_large_prediction_is_not_copied_to_be_compared(tmp_path: Path, rule: str) -> None:
-    """Of 35 MiB that no gold of one row can equal, `paverl` took 51 MiB more and `qatch` 28."""
+def test_comparing_does_not_copy_a_large_prediction(tmp_path: Path, rule: str) -> None:
+    """For 35 MiB that no gold of one row can equal, `paverl` used 51 MiB more and `qatch` 28."""
     command = [sys.executable, "-c", BODY, str(tmp_path / "t.sqlite"), rule]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr

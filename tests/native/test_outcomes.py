@@ -1,4 +1,4 @@
-"""Outcomes and limits as values: cut results, rows in batches, pickles, and what is reported for each run."""
+"""Outcomes and limits as values: truncated results, row batches, pickles, and reports of each run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_a_preview_is_the_first_rows_and_says_so(executor: Executor, database: Path) -> None:
+def test_a_truncated_result_has_the_first_rows_and_a_flag(executor: Executor, database: Path) -> None:
     cut = Limits(max_rows=3, on_excess="cut")
     out = executor.execute(database, COUNT.format(n=10), limits=cut)
     assert (out.status, out.is_cut, out.rows) == ("ok", True, [(1, "row 1"), (2, "row 2"), (3, "row 3")])
@@ -43,13 +43,13 @@ def test_a_preview_is_the_first_rows_and_says_so(executor: Executor, database: P
     for n in (2, 3):
         out = executor.execute(database, COUNT.format(n=n), limits=cut)
         assert (out.status, out.is_cut, out.row_count) == ("ok", False, n)
-    # What never ends by itself is cut, too.
+    # Endless results are truncated, too.
     assert executor.execute(database, ENDLESS, limits=cut).rows == [(1,), (2,), (3,)]
     assert executor.execute(database, COUNT.format(n=10), limits=Limits(max_rows=3)).status == "too_large"
     assert executor.execute(database, COUNT.format(n=2), limits=Limits(max_rows=0, on_excess="cut")).rows == []
 
 
-def test_bytes_are_cut_between_rows(executor: Executor, database: Path) -> None:
+def test_the_byte_limit_truncates_between_rows(executor: Executor, database: Path) -> None:
     for max_bytes in range(0, 400, 7):
         limits = Limits(max_bytes=max_bytes, on_excess="cut")
         out = executor.execute(database, COUNT.format(n=20), limits=limits)
@@ -61,7 +61,7 @@ def test_bytes_are_cut_between_rows(executor: Executor, database: Path) -> None:
         )
 
 
-def test_what_was_cut_is_never_scored(executor: Executor, database: Path) -> None:
+def test_truncated_results_are_not_scored(executor: Executor, database: Path) -> None:
     limits = Limits(max_rows=1, on_excess="cut")
     with pytest.raises(ValueError, match="a result that may be cut cannot be scored"):
         executor.score(database, "SELECT 1", "SELECT 1", limits=limits)
@@ -72,7 +72,7 @@ def test_what_was_cut_is_never_scored(executor: Executor, database: Path) -> Non
         Limits(on_excess="drop")
 
 
-def test_rows_come_in_batches(executor: Executor, database: Path) -> None:
+def test_rows_are_read_in_batches(executor: Executor, database: Path) -> None:
     out = executor.execute(database, COUNT.format(n=2_500))
     batches = list(out.batches(1_000))
     assert [len(rows) for rows in batches] == [1_000, 1_000, 500]
@@ -84,7 +84,7 @@ def test_rows_come_in_batches(executor: Executor, database: Path) -> None:
         out.batches(0)
 
 
-def test_batches_never_hold_all_rows_as_python_objects(executor: Executor, database: Path) -> None:
+def test_batches_do_not_hold_all_rows_as_python_objects(executor: Executor, database: Path) -> None:
     out = executor.execute(database, COUNT.format(n=100_000))
     tracemalloc.start()
     for rows in out.batches(100):
@@ -123,7 +123,7 @@ def test_batches_and_items_let_the_event_loop_run(executor: Executor, database: 
     assert (n_rows, indexes) == (5_000, list(range(59)))
 
 
-def test_waiting_for_items_in_a_loop_ends_in_time(executor: Executor, database: Path) -> None:
+def test_waiting_for_items_in_an_event_loop_times_out(executor: Executor, database: Path) -> None:
     async def read() -> None:
         job = executor.submit(
             [(database, ENDLESS)], limits=Limits(timeout_ms=None, max_bytes=1 << 40, max_rows=1 << 40)
@@ -140,7 +140,7 @@ def test_waiting_for_items_in_a_loop_ends_in_time(executor: Executor, database: 
     asyncio.run(asyncio.wait_for(read(), 30))
 
 
-def test_a_wait_that_is_given_up_loses_no_item(executor: Executor, database: Path) -> None:
+def test_a_cancelled_wait_loses_no_item(executor: Executor, database: Path) -> None:
     async def read() -> list[int]:
         result: list[int] = []
         items = executor.submit([(database, COUNT.format(n=20_000 + n)) for n in range(40)]).as_completed()
@@ -160,7 +160,7 @@ def test_limits_are_replaced_copied_and_pickled() -> None:
     limits = Limits(
         timeout_ms=None, cpu_ms=7, vm_steps=5, max_rows=9, heap_bytes=1 << 20, max_columns=3, on_excess="cut"
     )
-    for again in (again_from_pickle(limits), copy.deepcopy(limits), limits.replace(), eval(repr(limits))):  # noqa: S307  our own
+    for again in (again_from_pickle(limits), copy.deepcopy(limits), limits.replace(), eval(repr(limits))):  # noqa: S307
         assert again == limits
         assert hash(again) == hash(limits)
     changed = limits.replace(timeout_ms=10, on_excess="refuse")
@@ -175,14 +175,14 @@ def test_limits_are_replaced_copied_and_pickled() -> None:
 
 
 def again_from_pickle(value: Any) -> Any:
-    return pickle.loads(pickle.dumps(value))  # noqa: S301  our own
+    return pickle.loads(pickle.dumps(value))  # noqa: S301  data written above
 
 
 def _row_count(outcome: Outcome) -> tuple[int, list[Any]]:
     return outcome.row_count, outcome.rows[-1:]
 
 
-def test_outcomes_travel_to_other_processes(executor: Executor, database: Path) -> None:
+def test_outcomes_can_be_pickled(executor: Executor, database: Path) -> None:
     sqls = [
         "SELECT *, 2.5, 'x' || char(0) FROM item",
         "SELECT nmae FROM item",
@@ -201,10 +201,10 @@ def test_outcomes_travel_to_other_processes(executor: Executor, database: Path) 
     broken = bytearray(pickle.dumps(outcomes[0]))
     broken[broken.index(b"sqlexec-worker") + 20] ^= 1
     with pytest.raises(ValueError, match="by the version of sqlexec_rs that pickled it"):
-        pickle.loads(bytes(broken))  # noqa: S301  our own
+        pickle.loads(bytes(broken))  # noqa: S301  data written above
 
 
-def test_each_run_is_shown_before_its_outcome(database: Path, isolation: str) -> None:
+def test_on_run_is_called_before_the_outcome_is_returned(database: Path, isolation: str) -> None:
     seen: list[tuple[Path, str, Outcome, str]] = []
 
     def on_run(db_path: Path, sql: str, outcome: Outcome) -> None:
@@ -226,7 +226,9 @@ def test_each_run_is_shown_before_its_outcome(database: Path, isolation: str) ->
         Executor(on_run=3)  # type: ignore[arg-type]
 
 
-def test_a_hook_that_raises_harms_nobody(database: Path, isolation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exception_in_on_run_does_not_affect_results(
+    database: Path, isolation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     errors: list[str] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda args: errors.append(str(args.exc_value)))
 
@@ -250,7 +252,7 @@ def test_slow_queries_are_logged(database: Path, isolation: str, caplog: pytest.
     assert f" on {database}: SELECT max(x) FROM (WITH" in record.getMessage()
 
 
-def test_arrow_columns_without_cells_have_their_declared_types(executor: Executor, database: Path) -> None:
+def test_arrow_columns_without_cells_have_declared_types(executor: Executor, database: Path) -> None:
     types = {"id": "int64", "name": "large_utf8", "price": "float64", "raw": "large_binary", "made": "large_utf8"}
     empty = executor.execute(database, "SELECT *, 1 AS e FROM item WHERE 0").to_arrow()
     assert dict(zip(empty.names, empty.types, strict=True)) == types | {"d": "null", "e": "null"}
@@ -258,7 +260,7 @@ def test_arrow_columns_without_cells_have_their_declared_types(executor: Executo
     assert dict(zip(full.names, full.types, strict=True)) == types | {"d": "null"}
 
 
-def test_integers_beside_a_real_stay_what_they_are(executor: Executor, database: Path) -> None:
+def test_integers_in_a_column_with_a_real_stay_integers(executor: Executor, database: Path) -> None:
     def column(sql: str) -> tuple[list[str], list[Any]]:
         out = executor.execute(database, sql)
         return out.to_arrow().types, pyarrow.table(out).column(0).to_pylist()

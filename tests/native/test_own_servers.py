@@ -1,4 +1,4 @@
-"""Servers of `sqlexec_rs.servers`: their supervisor starts them again, and none outlives its stop."""
+"""Servers of `sqlexec_rs.servers`: their supervisor restarts them, and none outlives its stop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sqlexec_rs.servers import Server, _programs
 
 STOPPER = Path(__file__).parents[1] / "stop_servers.py"
 PID_FILES = {"postgresql": "data/postmaster.pid", "mariadb": "pid"}
-needs_proc = pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks at processes through /proc")
+needs_proc = pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="inspects processes through /proc")
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 60) -> None:
@@ -41,7 +41,7 @@ def command_lines(folder: str) -> dict[int, str]:
 
 
 def programs(folder: str) -> set[int]:
-    """Return the processes of a folder without its supervisor."""
+    """Return the processes of a folder except its supervisor."""
     return {pid for pid, line in command_lines(folder).items() if "/running-" not in line}
 
 
@@ -53,7 +53,7 @@ def kill(server: Server) -> int:
 
 
 def kill_until_it_starts_again(server: Server) -> None:
-    """Kill a server's process, and return once another has started, which has not written its id yet."""
+    """Kill a server's process, and return once another has started that has not written its id yet."""
     pid = kill(server)
     wait_until(lambda: programs(server.folder) - {pid})
 
@@ -68,7 +68,7 @@ def answers(server: Server) -> bool:
 
 @contextmanager
 def left_behind_killed(folder: str) -> Iterator[None]:
-    """Kill whatever a failing test leaves of a folder's server."""
+    """Kill the processes that a failing test leaves of a folder's server."""
     try:
         yield
     finally:
@@ -78,7 +78,7 @@ def left_behind_killed(folder: str) -> Iterator[None]:
 
 @needs_proc
 @pytest.mark.parametrize("engine", servers.ENGINES)
-def test_a_stop_after_a_crash_leaves_no_process(engine: str, start_server: Callable[[str, str], Server]) -> None:
+def test_stopping_after_a_crash_leaves_no_process(engine: str, start_server: Callable[[str, str], Server]) -> None:
     server = start_server(engine, "SELECT 1;")
     with left_behind_killed(server.folder):
         for crash in (kill, kill_until_it_starts_again):
@@ -94,12 +94,12 @@ def test_a_stop_after_a_crash_leaves_no_process(engine: str, start_server: Calla
         assert len(programs(server.folder)) == 1
         server.stop()
         assert command_lines(server.folder) == {}
-        server.stop()  # without effect
+        server.stop()  # no effect
 
 
 @needs_proc
 @pytest.mark.parametrize("engine", servers.ENGINES)
-def test_the_end_of_a_run_of_tests_leaves_no_server(
+def test_a_finished_test_run_leaves_no_server(
     engine: str, start_server: Callable[[str, str], Server], servers_folder: Path
 ) -> None:
     spec = importlib.util.spec_from_file_location("stop_servers", STOPPER)
@@ -128,7 +128,7 @@ def test_a_stale_process_id_ends_no_other_process(tmp_path: Path) -> None:
 
 @needs_proc
 @pytest.mark.slow
-def test_a_program_that_ends_often_is_started_again(tmp_path: Path) -> None:
+def test_a_frequently_crashing_program_is_restarted(tmp_path: Path) -> None:
     starts = tmp_path / "starts"
     _programs.keep_running(["/bin/sh", "-c", 'echo >>"$0"; exit 1', str(starts)], tmp_path, None)
     wait_until(lambda: starts.exists() and len(starts.read_text()) > 5, seconds=30)

@@ -1,4 +1,4 @@
-"""Values that are bound to the parameters of a statement, beside those that sqlite3 binds."""
+"""Values bound to the parameters of a statement, compared with sqlite3's."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     connection.executemany("INSERT INTO item VALUES (?, ?, ?, ?)", [(1, "nail", 0.5, b"n"), (2, "saw", 12.0, b"s")])
     connection.commit()
     connection.close()
-    time.sleep(2.1)  # a new file's identity changes once its time stamp can be trusted, and its results go
+    time.sleep(2.1)  # a new file's identity changes once its time stamp can be trusted, which drops its results
     return path
 
 
@@ -40,7 +40,7 @@ def test_values_are_bound_as_sqlite3_binds_them(executor: Executor, database: Pa
     assert not_a_number == (None,)
 
 
-def test_parameters_go_by_position_or_by_name(executor: Executor, database: Path) -> None:
+def test_parameters_are_bound_by_position_or_name(executor: Executor, database: Path) -> None:
     by_position = executor.execute(database, "SELECT name FROM item WHERE id = ? AND price < ?", (1, 100))
     by_name = executor.execute(database, "SELECT name FROM item WHERE id = :id AND price < @top", {"id": 1, "top": 2})
     assert by_position.rows == by_name.rows == [("nail",)]
@@ -60,14 +60,14 @@ def test_parameters_go_by_position_or_by_name(executor: Executor, database: Path
         ("SELECT ?", {"a": 1}, "no value is given for the parameter ?"),
     ],
 )
-def test_what_does_not_go_together_is_a_runtime_error(
+def test_mismatched_parameters_are_a_runtime_error(
     executor: Executor, database: Path, sql: str, parameters: Any, error: str
 ) -> None:
     outcome = executor.execute(database, sql, parameters)
     assert (outcome.status, outcome.error) == ("runtime_error", error)
 
 
-def test_wrong_parameters_raise_before_anything_runs(executor: Executor, database: Path) -> None:
+def test_invalid_parameters_raise_before_execution(executor: Executor, database: Path) -> None:
     with pytest.raises(TypeError, match="parameters must be a sequence or a dict, not str"):
         executor.execute(database, "SELECT ?", "a")
     with pytest.raises(TypeError, match=r"a value must be None, int, .* not list"):
@@ -78,7 +78,7 @@ def test_wrong_parameters_raise_before_anything_runs(executor: Executor, databas
         executor.submit([(database, "SELECT 1", (), None)])  # type: ignore[list-item]
 
 
-def test_parameters_are_no_sql_and_meet_the_bounds(executor: Executor, database: Path) -> None:
+def test_parameters_are_not_sql_and_respect_limits(executor: Executor, database: Path) -> None:
     attack = "nail' OR 1 = 1 --"
     assert executor.execute(database, "SELECT name FROM item WHERE name = ?", [attack]).rows == []
     long = executor.execute(database, "SELECT ?", ["x" * 1_000], limits=Limits(max_length=100))
@@ -92,7 +92,7 @@ def test_parameters_are_no_sql_and_meet_the_bounds(executor: Executor, database:
     assert slow.elapsed_ms < 2_000
 
 
-def test_equal_texts_with_other_values_are_other_runs(database: Path, isolation: str) -> None:
+def test_bound_values_are_part_of_the_cache_key(database: Path, isolation: str) -> None:
     with Executor(threads=1, isolation=isolation) as executor:
         values = [1, 1.0, "1", b"1", None, 0.0, -0.0]
         pairs = [(database, "SELECT typeof(?1), ?1", (value,)) for value in values]
@@ -148,6 +148,6 @@ def test_values_of_other_types_are_bound_and_scored_as_cells(executor: Executor,
 @pytest.mark.parametrize(
     "value", [object(), 1j, dt.timedelta(1), np.timedelta64(1, "s"), np.array([1]), {}, np.complex64(1)]
 )
-def test_what_no_cell_holds_is_refused(executor: Executor, database: Path, value: Any) -> None:
+def test_unsupported_values_are_refused(executor: Executor, database: Path, value: Any) -> None:
     with pytest.raises(TypeError, match="a value must be None"):
         executor.execute(database, "SELECT ?", [value])

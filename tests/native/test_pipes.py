@@ -1,4 +1,4 @@
-"""Pipes where files should be: an open that would wait for ever is refused, and the thread is free again."""
+"""Pipes in place of files: an open that would wait forever is refused, and the thread is free again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 HANG_S = 60.0
-# In a process of its own: what hangs here cannot be stopped, and close() waits with it.
+# In another process: a hanging open cannot be stopped, and close() would wait for it.
 BODY = """
 import os, sys
 from pathlib import Path
@@ -38,7 +38,7 @@ with Executor(threads=1, isolation=isolation, limits=limits, worker_hang_ms=None
 
 @pytest.mark.parametrize("mode", ["delete", "wal"])
 @pytest.mark.parametrize("case", ["-journal", "-wal", "-shm", "swapped"])
-def test_a_pipe_is_refused_and_holds_nobody_up(tmp_path: Path, isolation: str, mode: str, case: str) -> None:
+def test_a_pipe_is_refused_without_blocking(tmp_path: Path, isolation: str, mode: str, case: str) -> None:
     path = tmp_path / "t.sqlite"
     for name in ("t.sqlite", "other.sqlite"):
         connection = sqlite3.connect(tmp_path / name)
@@ -52,7 +52,7 @@ def test_a_pipe_is_refused_and_holds_nobody_up(tmp_path: Path, isolation: str, m
     answer, after = done.stdout.splitlines()
     assert after == "[(7,)]"
     if case == "-shm" or (case == "-journal" and mode == "wal"):
-        assert answer == "ok None" or answer.startswith("db_error"), "SQLite has no use for it here"
+        assert answer == "ok None" or answer.startswith("db_error"), "SQLite does not read it here"
     else:
         assert answer.startswith("db_error"), answer
         named = path if case == "swapped" else f"{path}{case}"

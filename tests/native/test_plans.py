@@ -1,4 +1,4 @@
-"""Plans of SQLite and its settings, in threads and in processes; the other engines' tests hold theirs."""
+"""Plans and settings of SQLite, in threads and in processes; the other engines have their own tests."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ PLANNED = [
 
 
 @pytest.mark.parametrize("sql", PLANNED)
-def test_a_plan_is_sqlites_own_and_nothing_is_run(executor: Executor, shop: Path, sql: str) -> None:
-    """The steps are those of Python's sqlite3, whose version may number them otherwise."""
+def test_a_plan_matches_sqlite_and_runs_nothing(executor: Executor, shop: Path, sql: str) -> None:
+    """The steps are those of Python's sqlite3, whose version may number them differently."""
     plan = executor.explain(shop, sql, limits=Limits(vm_steps=100_000))
     assert (plan.status, plan.columns) == ("ok", ["id", "parent", "notused", "detail"]), plan.error
     with sqlite3.connect(shop) as connection:
@@ -43,7 +43,7 @@ def test_a_plan_is_sqlites_own_and_nothing_is_run(executor: Executor, shop: Path
     assert [row[3] for row in plan.rows] == [row[3] for row in theirs]
 
 
-def test_a_plan_and_a_run_of_one_text_are_kept_apart(executor: Executor, shop: Path) -> None:
+def test_a_plan_and_a_run_are_cached_separately(executor: Executor, shop: Path) -> None:
     sql = "SELECT count(*) FROM item"
     for _ in range(2):
         assert executor.execute(shop, sql).rows == [(50,)]
@@ -58,7 +58,7 @@ def test_parameters_are_bound_as_in_a_run(executor: Executor, shop: Path) -> Non
     assert executor.explain(shop, sql, [1, 2]).status == "runtime_error"
 
 
-# What is no query, and what would be another behind EXPLAIN QUERY PLAN.
+# Texts that are not queries, or that would be another statement after EXPLAIN QUERY PLAN.
 REFUSED = [
     ("", "no_sql"),
     (";; -- nothing", "no_sql"),
@@ -93,7 +93,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("sql", "status"), REFUSED)
-def test_what_is_not_run_is_not_planned(executor: Executor, shop: Path, sql: str, status: str) -> None:
+def test_refused_statements_are_not_planned(executor: Executor, shop: Path, sql: str, status: str) -> None:
     before = hashlib.sha256(shop.read_bytes()).hexdigest()
     outcome = executor.explain(shop, sql)
     assert outcome.status == status, outcome
@@ -101,14 +101,14 @@ def test_what_is_not_run_is_not_planned(executor: Executor, shop: Path, sql: str
     assert not Path("/tmp/sqlexec-hostile").exists()  # noqa: S108
 
 
-def test_an_error_says_where_and_what_was_meant(executor: Executor, shop: Path) -> None:
+def test_an_error_has_an_offset_and_a_hint(executor: Executor, shop: Path) -> None:
     sql = "-- first\n SELECT 'é', nmae FROM item"
     planned, run = executor.explain(shop, sql), executor.execute(shop, sql)
     assert sql.encode()[planned.error_offset :] == b"nmae FROM item"
     assert (planned.error, planned.error_offset, planned.hint) == (run.error, run.error_offset, run.hint)
 
 
-def test_limits_hold_for_plans(executor: Executor, shop: Path) -> None:
+def test_limits_apply_to_plans(executor: Executor, shop: Path) -> None:
     sql = "SELECT 1 UNION SELECT 2 UNION SELECT 3"
     assert executor.explain(shop, sql, limits=Limits(max_rows=2)).status == "too_large"
     cut = executor.explain(shop, sql, limits=Limits(max_rows=2, on_excess="cut"))
@@ -116,7 +116,7 @@ def test_limits_hold_for_plans(executor: Executor, shop: Path) -> None:
     assert executor.explain(shop, sql, limits=Limits(max_sql_length=5)).status == "too_large"
 
 
-def test_a_setting_is_a_pragma_that_may_be_read(executor: Executor, shop: Path) -> None:
+def test_show_reads_allowed_pragmas(executor: Executor, shop: Path) -> None:
     shown = executor.show(shop, "user_version")
     assert (shown.columns, shown.rows) == (["user_version"], [(7,)])
     for name in ("journal_mode", "nosuch", "wal_checkpoint", "incremental_vacuum", "optimize"):

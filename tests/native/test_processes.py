@@ -1,4 +1,4 @@
-"""What only worker processes can do: end what no handler stops, and die without taking anybody along."""
+"""Properties of worker processes only: ending unstoppable queries, and crashes that affect no other query."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ import pytest
 
 from sqlexec_rs import Executor, ExecutorError, Limits, _native
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes through /proc")
+pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="inspects processes through /proc")
 
 ENDLESS = "WITH RECURSIVE r(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM r) SELECT count(*) FROM r"
 NO_LIMITS = Limits(timeout_ms=None)
-# Generous, for a machine that is busy with other things.
+# Generous, for a busy machine.
 PATIENCE_S = 60.0
-OVERSHOOT_MS = 1_000.0  # about 30 on a machine that is not; without a kill these queries take ten seconds and more
+OVERSHOOT_MS = 1_000.0  # about 30 on an idle machine; without a kill these queries take ten seconds and more
 
 
 def parent_and_state(pid: int) -> tuple[int, str]:
-    """Return the parent and the state letter of a process; (0, "") when there is none."""
+    """Return the parent and the state letter of a process, or (0, "") if it does not exist."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     except OSError:
@@ -38,9 +38,9 @@ def parent_and_state(pid: int) -> tuple[int, str]:
 
 
 def workers(parent: int) -> list[int]:
-    """Return the children of a process that are workers, ended ones that nobody has waited for included.
+    """Return the worker processes among a process's children, including unreaped ones.
 
-    Those of executors that other tests of this process hold are none of ours.
+    Executors of other tests in this process have their own.
     """
     pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
     local = [pid for pid in pids if pid not in OTHERS and parent_and_state(pid)[0] == parent]
@@ -52,7 +52,7 @@ OTHERS: set[int] = set()
 
 @pytest.fixture(autouse=True)
 def own_workers_alone() -> None:
-    """Leave out the workers that were there before the test."""
+    """Ignore workers that existed before the test."""
     OTHERS.clear()
     OTHERS.update(workers(os.getpid()))
 
@@ -67,7 +67,7 @@ def name_of(pid: int) -> str:
 def wait_until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
+        assert time.monotonic() < deadline, "the condition did not hold in time"
         time.sleep(0.002)
 
 
@@ -81,13 +81,13 @@ def opened(pid: int) -> list[Path]:
 
 
 def stop(pid: int) -> None:
-    """Stop a process, and see that it has."""
+    """Stop a process, and wait until it is stopped."""
     os.kill(pid, signal.SIGSTOP)
     wait_until(lambda: parent_and_state(pid)[1] == "T")
 
 
 def is_gone(pid: int) -> bool:
-    """Tell whether a process has ended; its first thread may have while others still go."""
+    """Return whether a process has ended; its first thread may end before the others."""
     try:
         n_threads = len(list(Path(f"/proc/{pid}/task").iterdir()))
     except OSError:
@@ -122,8 +122,8 @@ def only_worker(ex: Executor, database: Path) -> int:
     return pid
 
 
-def test_a_worker_that_stands_still_is_killed_and_replaced(executor: Executor, database: Path) -> None:
-    """A stopped process stands for every query that never comes back to a handler, whatever SQLite learns to stop."""
+def test_a_stopped_worker_is_killed_and_replaced(executor: Executor, database: Path) -> None:
+    """A stopped process represents any query that never returns to a handler, whatever SQLite can stop."""
     pid = only_worker(executor, database)
     stop(pid)
     begun = time.monotonic()
@@ -148,17 +148,17 @@ def test_a_worker_that_stands_still_is_killed_and_replaced(executor: Executor, d
     ],
     ids=["instr", "trim", "replace"],
 )
-def test_what_escapes_the_handlers_is_stopped(executor: Executor, database: Path, sql: str) -> None:
+def test_queries_that_escape_the_handlers_are_stopped(executor: Executor, database: Path, sql: str) -> None:
     only_worker(executor, database)
     begun = time.monotonic()
     outcome = executor.execute(database, sql, limits=Limits(timeout_ms=200))
     assert (time.monotonic() - begun) * 1e3 - 200 < OVERSHOOT_MS
-    # What refuses the text or finishes it in time is as good.
+    # Refusing the query or finishing it in time is fine, too.
     assert outcome.status in {"timeout", "too_large", "ok"}, outcome.error
     assert executor.execute(database, "SELECT a FROM t").status == "ok"
 
 
-def test_without_a_wall_limit_a_hung_worker_is_killed_all_the_same(database: Path) -> None:
+def test_a_hung_worker_is_killed_without_a_wall_limit(database: Path) -> None:
     with Executor(threads=1, isolation="process", worker_hang_ms=300) as ex:
         outcome = ex.execute(database, ENDLESS, limits=NO_LIMITS)
         assert (outcome.status, outcome.stopped_by) == ("timeout", "wall")
@@ -168,7 +168,7 @@ def test_without_a_wall_limit_a_hung_worker_is_killed_all_the_same(database: Pat
         assert ex.stats()["workers_killed"] == 1
 
 
-def test_a_query_whose_worker_is_killed_from_outside_runs_once_more(database: Path) -> None:
+def test_a_query_is_retried_after_its_worker_is_killed(database: Path) -> None:
     with Executor(threads=2, limits=NO_LIMITS, isolation="process") as ex:
         job = ex.submit([(database, ENDLESS)])
         wait_until(lambda: [database in opened(pid) for pid in workers(os.getpid())] == [True])
@@ -190,7 +190,7 @@ def test_a_query_whose_worker_is_killed_from_outside_runs_once_more(database: Pa
         assert (stats["workers_crashed"], stats["workers_killed"], stats["crashed"]) == (2, 0, 1)
 
 
-def test_a_crash_between_two_queries_is_nobodys(executor: Executor, database: Path) -> None:
+def test_a_crash_between_queries_fails_no_query(executor: Executor, database: Path) -> None:
     for _ in range(3):
         worker = only_worker(executor, database)
         os.kill(worker, signal.SIGKILL)
@@ -205,12 +205,12 @@ N_BURST = 4_000
 
 
 def burst(database: Path, salt: str) -> list[tuple[Path, str]]:
-    """Return quick queries, of which a worker gets some before their turn; number i has the result i."""
+    """Return quick queries, some of which a worker gets early; number i has the result i."""
     return [(database, f"SELECT {i} FROM t WHERE a = 1 -- {salt}") for i in range(N_BURST)]
 
 
-def test_a_worker_that_stands_still_in_a_burst_costs_one_query(database: Path) -> None:
-    """Where the machine is busy others are replaced, too: late with what was taken back, which costs none."""
+def test_a_stopped_worker_in_a_burst_fails_one_query(database: Path) -> None:
+    """On a busy machine others are replaced, too: late with reassigned queries, which fails none."""
     with Executor(threads=1, isolation="process", limits=Limits(timeout_ms=1_000)) as ex:
         n_timeouts = 0
         for salt in range(30):
@@ -224,17 +224,17 @@ def test_a_worker_that_stands_still_in_a_burst_costs_one_query(database: Path) -
             n_timeouts += len(wrong)
             if n_timeouts == 3:
                 break
-            if not wrong:  # the burst was over before the worker stood still, or another had what it was to do
+            if not wrong:  # the burst was over before the worker stopped, or another had its queries
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGCONT)
         stats = ex.stats()
         assert (n_timeouts, stats["workers_killed"], stats["workers_crashed"]) == (3, 3, 0)
-        assert stats["workers_started"] - stats["workers_late"] - 3 in {0, 1}, "each that is gone was killed by us"
+        assert stats["workers_started"] - stats["workers_late"] - 3 in {0, 1}, "the executor killed each"
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_late_with_what_was_taken_back_costs_no_query(database: Path) -> None:
-    """It stands still, answers a little, and stands still again while another has what was behind that."""
+def test_a_worker_late_with_reassigned_queries_fails_no_query(database: Path) -> None:
+    """It stops, answers a little, and stops again while another worker has its remaining queries."""
     n_late = 0
     for salt in range(300):  # about every seventh is late
         with Executor(threads=1, isolation="process", limits=NO_LIMITS) as ex:
@@ -255,8 +255,8 @@ def test_a_worker_that_is_late_with_what_was_taken_back_costs_no_query(database:
     raise AssertionError("no worker was late")
 
 
-def test_workers_killed_in_a_burst_cost_a_query_each_at_most(database: Path) -> None:
-    """Whoever was sent before its turn, or was answered and the answer not sent, is asked again."""
+def test_each_worker_killed_in_a_burst_fails_at_most_one_query(database: Path) -> None:
+    """Queries sent early, or answered without the answer being sent, are sent again."""
     with Executor(threads=2, isolation="process") as ex:
         n_killed = 0
         for salt in range(10):
@@ -275,7 +275,7 @@ def test_workers_killed_in_a_burst_cost_a_query_each_at_most(database: Path) -> 
         assert stats["crashed"] <= n_killed
 
 
-def test_a_query_that_takes_its_time_gives_back_those_behind_it(database: Path) -> None:
+def test_queries_queued_behind_a_slow_query_are_reassigned(database: Path) -> None:
     with Executor(threads=2, isolation="process", limits=NO_LIMITS) as ex:
         for salt in range(5):
             queries = burst(database, f"{salt}")
@@ -288,8 +288,8 @@ def test_a_query_that_takes_its_time_gives_back_those_behind_it(database: Path) 
         wait_until(lambda: ex.stats()["workers_killed"] == 5)
 
 
-def test_a_burst_has_the_outcomes_that_its_queries_have_alone(database: Path) -> None:
-    """What takes its time, fails, is refused or is killed stands between quick ones, at places drawn by chance."""
+def test_a_burst_gives_the_outcomes_of_single_queries(database: Path) -> None:
+    """Slow, failing, refused and killed queries are at random positions between quick ones."""
     draw = random.Random(7)
     others = [
         ENDLESS,
@@ -314,7 +314,7 @@ def test_a_burst_has_the_outcomes_that_its_queries_have_alone(database: Path) ->
     assert len({status for status, _, _ in seen["process"]}) >= 4
 
 
-def test_memory_is_bounded_in_the_worker_and_the_caller_lives(database: Path) -> None:
+def test_worker_memory_is_limited_and_the_caller_survives(database: Path) -> None:
     limits = Limits(max_bytes=1 << 40, max_rows=1 << 40)
     bomb = f"WITH RECURSIVE r(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM r) SELECT printf('%.*c', {10**6}, 'a') FROM r"
     with Executor(threads=1, limits=limits, isolation="process", worker_memory_bytes=128 << 20) as ex:
@@ -325,7 +325,7 @@ def test_memory_is_bounded_in_the_worker_and_the_caller_lives(database: Path) ->
         Executor(isolation="process", worker_memory_bytes=5)
 
 
-def test_a_worker_has_little_to_lose(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_is_sandboxed(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("A_SECRET", "hush")
     leaked = os.open(database, os.O_RDONLY)
     os.set_inheritable(leaked, True)
@@ -348,11 +348,11 @@ def test_a_worker_has_little_to_lose(database: Path, monkeypatch: pytest.MonkeyP
         assert f"Max file size {5_000_000 + (1 << 20)} " in limits
         assert b"A_SECRET" not in (process / "environ").read_bytes()
         assert os.getpgid(int(process.name)) != os.getpgid(0), "Ctrl-C at the terminal is for the caller"
-        assert opened(int(process.name)).count(database) == 1, "its own connection, and not what the caller left open"
+        assert opened(int(process.name)).count(database) == 1, "its own connection, and not the caller's open files"
     os.close(leaked)
 
 
-def test_a_relative_path_is_the_callers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_paths_use_the_directory_of_the_caller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Executor(threads=1, isolation="process") as ex:
         for n in (1, 2):
             (tmp_path / str(n)).mkdir()
@@ -361,7 +361,7 @@ def test_a_relative_path_is_the_callers(tmp_path: Path, monkeypatch: pytest.Monk
             assert ex.execute("t.sqlite", "SELECT count(*) FROM t").rows == [(n,)]
 
 
-def test_kills_leave_no_process_and_no_descriptor(database: Path) -> None:
+def test_kills_leak_no_process_or_descriptor(database: Path) -> None:
     def n_descriptors() -> int:
         return len(list(Path("/proc/self/fd").iterdir()))
 
@@ -375,12 +375,12 @@ def test_kills_leave_no_process_and_no_descriptor(database: Path) -> None:
             job.cancel()
             assert ex.execute(database, f"SELECT {i}").rows == [(i,)]
         assert ex.stats()["workers_killed"] > 20
-        assert len(workers(os.getpid())) == 1, "the others were waited for"
+        assert len(workers(os.getpid())) == 1, "the others were reaped"
         wait_until(lambda: n_descriptors() <= before)  # the last one's are closed after the answer of the next
     assert workers(os.getpid()) == []
 
 
-def test_closing_and_dropping_end_every_worker(database: Path) -> None:
+def test_closing_or_dropping_ends_all_workers(database: Path) -> None:
     ex = Executor(threads=2, limits=NO_LIMITS, isolation="process")
     ex.submit([(database, ENDLESS)])
     ex.execute(database, "SELECT 1")
@@ -396,7 +396,7 @@ def test_closing_and_dropping_end_every_worker(database: Path) -> None:
 
 
 @pytest.mark.parametrize("is_forked", [False, True], ids=["alone", "with a fork"])
-def test_no_worker_outlives_a_caller_that_is_killed(database: Path, is_forked: bool) -> None:
+def test_no_worker_outlives_a_killed_caller(database: Path, is_forked: bool) -> None:
     """A worker may be busy or stopped, and a fork of the caller may hold copies of the sockets."""
     code = """
     import os, signal, sys, time
@@ -423,7 +423,7 @@ def test_no_worker_outlives_a_caller_that_is_killed(database: Path, is_forked: b
             os.kill(int(forked), signal.SIGKILL)
 
 
-def test_a_worker_that_is_not_there_or_not_ours_is_a_fault(
+def test_a_missing_or_foreign_worker_program_raises(
     database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_native, "__file__", str(tmp_path / "_native.so"))
@@ -440,7 +440,7 @@ def test_a_worker_that_is_not_there_or_not_ours_is_a_fault(
                 ex.execute(database, "SELECT 1")
 
 
-def test_the_executor_says_where_it_runs() -> None:
+def test_isolation_is_reported() -> None:
     with Executor(threads=1, isolation="thread") as ex:
         assert (ex.isolation, repr(ex)) == ("thread", 'Executor(threads=1, isolation="thread")')
     with Executor(threads=1) as ex:

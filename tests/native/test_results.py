@@ -1,4 +1,4 @@
-"""What a result becomes: Arrow data, data frames, text; and what a failure says."""
+"""Conversions of a result: Arrow data, data frames, text; and errors of failed queries."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_nanoarrow_reads_every_column(outcome: Outcome) -> None:
     assert outcome.to_arrow().types == [kind for kind, _ in COLUMNS.values()]
 
 
-def test_what_was_imported_outlives_the_outcome(executor: Executor, database: Path) -> None:
+def test_imported_arrow_data_outlives_the_outcome(executor: Executor, database: Path) -> None:
     (nanoarrow,) = need("nanoarrow")
     numbers = (
         "WITH RECURSIVE r(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM r WHERE x < 10000) SELECT x, 'n' || x FROM r"
@@ -82,17 +82,17 @@ def test_what_was_imported_outlives_the_outcome(executor: Executor, database: Pa
     assert (len(last), last[9_999].as_py()) == (10_000, "n10000")
 
 
-def test_an_arrow_table_is_imported_again_and_again(outcome: Outcome) -> None:
+def test_an_arrow_table_can_be_imported_repeatedly(outcome: Outcome) -> None:
     (nanoarrow,) = need("nanoarrow")
     table = outcome.to_arrow()
     assert nanoarrow.Array(table).to_pylist() == nanoarrow.Array(table).to_pylist()
     assert (len(table), table.names) == (3, list(COLUMNS))
     unused = [table.__arrow_c_stream__(), *table.__arrow_c_array__(), table.__arrow_c_schema__()]
     assert len(unused) == 4
-    del unused  # what nobody imported is released by its capsule
+    del unused  # its capsule releases data that were not imported
 
 
-def test_pyarrow_finds_the_data_valid(outcome: Outcome) -> None:
+def test_pyarrow_validates_the_data(outcome: Outcome) -> None:
     (pyarrow,) = need("pyarrow")
     table = pyarrow.table(outcome)
     table.validate(full=True)
@@ -137,7 +137,7 @@ def test_polars_gets_the_same_columns(executor: Executor, outcome: Outcome, data
 
 
 @pytest.mark.parametrize("library", ["pandas", "polars"])
-def test_without_the_library_the_error_names_it(
+def test_a_missing_library_is_named_by_the_error(
     outcome: Outcome, monkeypatch: pytest.MonkeyPatch, library: str
 ) -> None:
     monkeypatch.setitem(sys.modules, library, None)
@@ -153,7 +153,7 @@ def test_a_failure_has_no_table(executor: Executor, database: Path) -> None:
     assert wrong.column_types == []
 
 
-def test_text_is_aligned_and_cut(executor: Executor, outcome: Outcome, database: Path) -> None:
+def test_text_is_aligned_and_truncated(executor: Executor, outcome: Outcome, database: Path) -> None:
     text = str(executor.execute(database, "SELECT i, t, b FROM t WHERE i > 0"))
     assert text == "i | t | b\n--+---+--------\n1 | é | x'00ff'\n(1 row)"
     assert outcome.pretty(max_rows=1).endswith("\n(3 rows, 1 shown)")
@@ -165,12 +165,12 @@ def test_text_is_aligned_and_cut(executor: Executor, outcome: Outcome, database:
     assert len(repr(executor.execute(database, f"SELECT {'x' * 500} FROM t"))) < 120
 
 
-def test_declared_types_are_kept(outcome: Outcome, executor: Executor, database: Path) -> None:
+def test_declared_types_are_reported(outcome: Outcome, executor: Executor, database: Path) -> None:
     assert outcome.column_types == ["INTEGER", None, "VARCHAR(9)", "ANY", "BLOB", "TEXT", None]
     assert executor.execute(database, "SELECT i + 1, t AS u FROM t").column_types == [None, "VARCHAR(9)"]
 
 
-def test_hints_name_what_is_near_and_change_no_status(executor: Executor, database: Path) -> None:
+def test_hints_suggest_near_names_and_keep_the_status(executor: Executor, database: Path) -> None:
     cases = [
         ("SELECT mixd FROM t", "schema_error", "Did you mean t.mixed?"),
         ("SELECT x.DAMAGE FROM t AS x", "schema_error", "Did you mean x.damaged?"),
@@ -185,7 +185,7 @@ def test_hints_name_what_is_near_and_change_no_status(executor: Executor, databa
         assert (out.status, out.hint) == (status, hint), sql
 
 
-def test_the_module_needs_numpy_alone() -> None:
+def test_the_module_only_needs_numpy() -> None:
     needs = [name for name in requires("sqlexec-rs") or [] if "extra ==" not in name]
     assert [name.split(">")[0] for name in needs] == ["numpy"]
 

@@ -1,4 +1,4 @@
-"""Rows come back with SQLite's values and types."""
+"""Rows have SQLite's values and types."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def database(tmp_path: Path) -> Path:
     return path
 
 
-def test_every_kind_of_value_survives(database: Path, isolation: str) -> None:
+def test_values_of_each_type_are_returned(database: Path, isolation: str) -> None:
     with Executor(threads=1, isolation=isolation) as ex:
         rows = ex.execute(database, "SELECT x FROM v ORDER BY id").rows
     assert [type(row[0]) for row in rows[:-1]] == [type(value) for value in VALUES]
@@ -34,24 +34,24 @@ def test_every_kind_of_value_survives(database: Path, isolation: str) -> None:
     assert str(rows[6][0]) == "-0.0"
 
 
-def test_text_that_is_not_utf8_keeps_its_bytes(database: Path, isolation: str) -> None:
+def test_invalid_utf8_text_keeps_its_bytes(database: Path, isolation: str) -> None:
     with Executor(threads=1, isolation=isolation) as ex:
         (text,) = ex.execute(database, "SELECT x FROM v ORDER BY id DESC LIMIT 1").rows[0]
         (blob,) = ex.execute(database, "SELECT CAST(x AS BLOB) FROM v ORDER BY id DESC LIMIT 1").rows[0]
         assert (text, blob) == ("a\udcffb", b"a\xffb")
         assert text.encode("utf-8", "surrogateescape") == blob
-        # The same text as a gold table: it goes in as it came out.
+        # The same text as a gold table is bound unchanged.
         assert ex.score(database, "SELECT x FROM v ORDER BY id DESC LIMIT 1", (["x"], [(text,)]))["bird"] == 1.0
 
 
-def test_columns_are_named_as_sqlite_names_them(database: Path, isolation: str) -> None:
+def test_column_names_match_sqlite(database: Path, isolation: str) -> None:
     with Executor(threads=1, isolation=isolation) as ex:
         outcome = ex.execute(database, 'SELECT id, x AS "the value", id, 1 + 1 FROM v LIMIT 0')
     assert (outcome.columns, outcome.rows, outcome.row_count) == (["id", "the value", "id", "1 + 1"], [], 0)
     assert outcome.elapsed_ms > 0
 
 
-def test_rows_are_apsws_rows(database: Path, isolation: str) -> None:
+def test_rows_match_apsw(database: Path, isolation: str) -> None:
     assert apsw.sqlite_lib_version() == sqlite_version(), "install the apsw of the bundled SQLite's version"
     queries = [
         "SELECT id, x, typeof(x) FROM v WHERE id < 16 ORDER BY typeof(x), x",
@@ -66,7 +66,7 @@ def test_rows_are_apsws_rows(database: Path, isolation: str) -> None:
             assert [[type(cell) for cell in row] for row in ours] == [[type(cell) for cell in row] for row in theirs]
 
 
-def test_rows_are_made_once_and_caps_never_cut(database: Path, isolation: str) -> None:
+def test_rows_are_built_once_and_limits_do_not_truncate(database: Path, isolation: str) -> None:
     with Executor(threads=1, isolation=isolation) as ex:
         outcome = ex.execute(database, "SELECT id FROM v")
         assert outcome.rows is outcome.rows

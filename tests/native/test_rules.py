@@ -1,4 +1,4 @@
-"""Every rule against a small Python reference, written from its description and slow on purpose."""
+"""Every rule against a small, slow Python reference, written from its description."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from sqlexec_rs import RULE_NAMES, Executor
 
-# A busy machine is no failure.
+# Slow examples on a busy machine are no failure.
 SETTINGS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 N_EXAMPLES = pytest.mark.parametrize("n_examples", [80, pytest.param(1_000, marks=pytest.mark.nightly)])
 
@@ -38,7 +38,7 @@ FEW = st.sampled_from([0, 1, 1.0, None, "a"])
 
 @st.composite
 def pairs(draw: st.DrawFn, cells: st.SearchStrategy[Any] = CELLS, max_width: int = 4) -> Pair:
-    """Draw two tables, often alike: others of the same cells, a shuffle of rows and columns, perhaps with a change."""
+    """Draw two tables, often similar: other cells of the same set, or a shuffle of rows and columns with a change."""
     width = draw(st.integers(1, max_width))
     left = draw(st.lists(st.tuples(*[cells] * width), max_size=6))
     kind = draw(st.sampled_from(["other", "same width", "shuffled", "shuffled", "changed", "shorter"]))
@@ -55,7 +55,7 @@ def pairs(draw: st.DrawFn, cells: st.SearchStrategy[Any] = CELLS, max_width: int
     return width, left, width, right
 
 
-# --- The references: predicted rows, gold rows, and their widths where rows alone do not tell. ---
+# --- References: predicted rows, gold rows, and widths where rows do not determine them ---
 
 
 def bird(predicted: Rows, gold: Rows, _widths: tuple[int, int]) -> float:
@@ -195,7 +195,7 @@ def paverl(predicted: Rows, gold: Rows, widths: tuple[int, int], slack: int = 5,
     return min(len(predicted), len(gold)) * min(n, widths[1]) / (len(gold) * widths[1])
 
 
-# --- The tests. ---
+# --- Tests ---
 
 
 @pytest.fixture(scope="module")
@@ -240,7 +240,7 @@ SIMPLE: dict[str, Callable[[Rows, Rows, tuple[int, int]], float]] = {
 
 @pytest.mark.parametrize("rule", SIMPLE)
 @N_EXAMPLES
-def test_a_rule_is_its_description(executor: Executor, database: Path, rule: str, n_examples: int) -> None:
+def test_a_rule_matches_its_reference(executor: Executor, database: Path, rule: str, n_examples: int) -> None:
     @settings(SETTINGS, max_examples=n_examples)
     @given(pair=pairs())
     def check(pair: Pair) -> None:
@@ -254,7 +254,7 @@ def test_a_rule_is_its_description(executor: Executor, database: Path, rule: str
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("cells", [CELLS, FEW], ids=["many", "few"])
 @N_EXAMPLES
-def test_test_suite_is_its_description(
+def test_test_suite_matches_its_reference(
     executor: Executor, database: Path, cells: st.SearchStrategy[Any], ordered: bool, n_examples: int
 ) -> None:
     @settings(SETTINGS, max_examples=n_examples)
@@ -284,7 +284,7 @@ def test_paverl_filters_by_key(executor: Executor, database: Path, n_examples: i
     check()
 
 
-def test_paverls_example_is_capped(executor: Executor, database: Path) -> None:
+def test_paverl_example_is_capped(executor: Executor, database: Path) -> None:
     predicted = [("a", 1, 2, 3), ("b", 1, 2, 3), ("c", 1, 2, 3)]
     assert ours(executor, database, "paverl", (4, predicted, 1, [("a",), ("b",), ("c",), ("d",)])) == 0.75
     assert ours(executor, database, "paverl", (1, [("00501",)], 1, [(501,)])) == 1.0
@@ -293,7 +293,7 @@ def test_paverls_example_is_capped(executor: Executor, database: Path) -> None:
 
 @st.composite
 def repeated(draw: st.DrawFn) -> Pair:
-    """Draw a gold and a prediction with rows of it more than once, as without DISTINCT, and perhaps other rows."""
+    """Draw a gold and a prediction with repeated rows, as without DISTINCT, and perhaps other rows."""
     width, gold, _, other = draw(pairs(numbers, 3))
     again = draw(st.lists(st.sampled_from(gold), max_size=4)) if gold else []
     rest = draw(st.sampled_from([[], [row[:width] for row in other if len(row) >= width][:1]]))
@@ -301,7 +301,7 @@ def repeated(draw: st.DrawFn) -> Pair:
 
 
 @N_EXAMPLES
-def test_ex_b_is_all_of_paverl(executor: Executor, database: Path, n_examples: int) -> None:
+def test_ex_b_matches_the_paverl_reference(executor: Executor, database: Path, n_examples: int) -> None:
     @settings(SETTINGS, max_examples=2 * n_examples)
     @given(
         pair=st.one_of(pairs(numbers, 3), repeated()),
@@ -320,7 +320,7 @@ def test_ex_b_is_all_of_paverl(executor: Executor, database: Path, n_examples: i
     check()
 
 
-def test_a_forgotten_distinct_is_right_in_the_evaluation_alone(executor: Executor, database: Path) -> None:
+def test_a_missing_distinct_is_right_only_in_evaluation(executor: Executor, database: Path) -> None:
     gold = [("a", 1), ("b", 2)]
     pair: Pair = (2, [*gold, ("a", 1)], 2, gold)
     result = [ours(executor, database, rule, pair, drop_duplicates=True) for rule in ("ex_b", "paverl")]
@@ -328,13 +328,13 @@ def test_a_forgotten_distinct_is_right_in_the_evaluation_alone(executor: Executo
     assert ours(executor, database, "paverl", pair) == 0.0
 
 
-def test_an_integer_is_exact_beside_a_float(executor: Executor, database: Path) -> None:
+def test_an_integer_is_compared_exactly_with_a_float(executor: Executor, database: Path) -> None:
     result = [ours(executor, database, "paverl", (1, [(value,)], 1, [(7,)])) for value in (7, 7.0, 7.001, 6.999, "7")]
     assert result == [1.0, 1.0, 0.0, 0.0, 1.0]
     assert ours(executor, database, "paverl", (1, [(7.001,)], 1, [(7.0,)])) == 1.0
 
 
-def test_ex_b_counts_columns_beyond_the_golds(executor: Executor, database: Path) -> None:
+def test_ex_b_counts_surplus_columns(executor: Executor, database: Path) -> None:
     pair: Pair = (3, [("a", 1, 2), ("b", 3, 4)], 1, [("b",), ("a",)])
     result = [ours(executor, database, "ex_b", pair, surplus_columns=k) for k in (None, 3, 2, 1)]
     assert result == [1.0, 1.0, 0.0, 0.0]
@@ -343,7 +343,7 @@ def test_ex_b_counts_columns_beyond_the_golds(executor: Executor, database: Path
 
 
 @N_EXAMPLES
-def test_results_share_a_digest_when_they_are_equal_sets(executor: Executor, database: Path, n_examples: int) -> None:
+def test_equal_row_sets_have_equal_digests(executor: Executor, database: Path, n_examples: int) -> None:
     @settings(SETTINGS, max_examples=n_examples)
     @given(pair=pairs())
     def check(pair: Pair) -> None:
@@ -354,11 +354,11 @@ def test_results_share_a_digest_when_they_are_equal_sets(executor: Executor, dat
     check()
 
 
-def test_what_failed_has_no_digest(executor: Executor, database: Path) -> None:
+def test_failed_queries_have_no_digest(executor: Executor, database: Path) -> None:
     assert executor.execute(database, "SELECT nope").set_digest is None
 
 
-def test_order_counts_when_the_golds_text_says_so(executor: Executor, database: Path) -> None:
+def test_row_order_counts_if_the_gold_has_order_by(executor: Executor, database: Path) -> None:
     up, down = "SELECT 1 AS x UNION SELECT 2 ORDER BY x", "SELECT 1 AS x UNION SELECT 2 ORDER BY x DESC"
 
     def score(gold: str, **options: Any) -> float:
@@ -371,7 +371,7 @@ def test_order_counts_when_the_golds_text_says_so(executor: Executor, database: 
     assert score("SELECT 2 UNION ALL SELECT 1") == 1.0
 
 
-def test_distinct_is_stripped_when_asked(executor: Executor, database: Path) -> None:
+def test_distinct_is_stripped_on_request(executor: Executor, database: Path) -> None:
     predicted = "SELECT count(DISTINCT x) FROM (SELECT 1 AS x UNION ALL SELECT 1)"
     gold = "SELECT count(x) FROM (SELECT 1 AS x UNION ALL SELECT 1)"
     assert executor.score(database, predicted, gold)["bird"] == 0.0
@@ -394,8 +394,8 @@ ALIKE: dict[str, Rows] = {
 
 
 @pytest.mark.parametrize("name", ALIKE)
-def test_alike_columns_end_well(executor: Executor, database: Path, name: str) -> None:
-    """Eight columns that no value tells apart, against a permutation and against their nearest relatives."""
+def test_similar_columns_are_compared_in_bounded_time(executor: Executor, database: Path, name: str) -> None:
+    """Eight columns with equal value counts, against a permutation and against very similar columns."""
     rows = ALIKE[name]
     moved = [tuple(row[i] for i in (3, 1, 7, 0, 5, 2, 6, 4)) for row in reversed(rows)]
     assert ours(executor, database, "test_suite", (8, rows, 8, moved)) == 1.0
@@ -404,7 +404,7 @@ def test_alike_columns_end_well(executor: Executor, database: Path, name: str) -
             assert ours(executor, database, "test_suite", (8, rows, 8, relatives)) == 0.0, other
 
 
-def test_every_rule_has_its_test() -> None:
+def test_every_rule_has_a_test() -> None:
     """Four have theirs in test_scorers.py, and one in test_defog.py."""
     others = {"soft_f1", "spider2", "ehrsql", "ehrsql_2022", "defog"}
     assert set(RULE_NAMES) == {*SIMPLE, "test_suite", "ex_b"} | others

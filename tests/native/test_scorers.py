@@ -1,4 +1,4 @@
-"""Rules beside the published scorers, written again from their descriptions, on thousands of random pairs of tables."""
+"""Rules against published scorers, rewritten from their descriptions, on thousands of random pairs of tables."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ N_PAIRS = pytest.mark.parametrize("n_pairs", [800, pytest.param(4_000, marks=pyt
 
 
 class Pair(NamedTuple):
-    """Two tables; their widths are told apart from their rows, of which there may be none."""
+    """Two tables; widths are separate from rows, since a table may have no rows."""
 
     width: int
     predicted: list[Row]
@@ -28,11 +28,11 @@ class Pair(NamedTuple):
     gold: list[Row]
 
 
-# --- The references. ---
+# --- References ---
 
 
 def soft_f1(pair: Pair) -> float:
-    """BIRD mini-dev: of each row its own values that the gold row has, and those that only one of both has."""
+    """BIRD mini-dev: per row the values shared with the gold row, and those in only one of both."""
     if not pair.predicted and not pair.gold:
         return 1.0
     predicted, gold = list(dict.fromkeys(pair.predicted)), list(dict.fromkeys(pair.gold))
@@ -52,7 +52,7 @@ def soft_f1(pair: Pair) -> float:
     return 2 * precision * recall / (precision + recall)
 
 
-# What pandas reads as no value.
+# Texts that pandas reads as missing.
 MISSING = set(
     ",#N/A,#N/A N/A,#NA,-1.#IND,-1.#QNAN,-NaN,-nan,1.#IND,1.#QNAN,<NA>,N/A,NA,NULL,NaN,None,n/a,nan,null".split(",")
 )
@@ -77,14 +77,14 @@ def typed(texts: list[str]) -> list[Any]:
 
     if some and all(text.lower() in ("true", "false") for text in some):
         return read(lambda text: text.lower() == "true")
-    # Digits of more than 64 bits end the reading as numbers, unless a fraction did as numbers of integers before.
+    # Digits of more than 64 bits prevent numbers, unless a fraction made the earlier integers floats.
     odd = next((text for text in some if not INTEGER.fullmatch(text) or int(text) >= 2**64), "")
     is_huge = INTEGER.fullmatch(odd)
     if not all(NUMBER.fullmatch(text) and (INTEGER.fullmatch(text) or finite(text)) for text in some) or is_huge:
         return read(str)
     if odd:
         return read(float)
-    # Integers of 64 bits without a sign go together with no sign and with nothing missing.
+    # Unsigned 64-bit integers cannot be combined with negative or missing ones.
     if any(int(text) >= 2**63 for text in some) and (len(some) < len(texts) or any(int(text) < 0 for text in some)):
         return read(str)
     return read(float) if len(some) < len(texts) else read(int)
@@ -106,7 +106,7 @@ def spider2(pair: Pair, wanted: Sequence[int] = (), ignore_order: bool = True) -
 
 
 def values(columns: list[list[Any]]) -> list[list[Any]]:
-    """Take columns out of a table: where all are of numbers and some of floats, all become floats; no value is 0."""
+    """Return a table's columns: all-numeric columns with a float become floats; a missing value is 0."""
     kinds = {float if value is None else type(value) for column in columns for value in column}
     if kinds == {int, float}:
         columns = [[value if value is None else float(value) for value in column] for column in columns]
@@ -126,7 +126,7 @@ def same_value(a: Any, b: Any) -> bool:
 
 
 def ehrsql(pair: Pair) -> float:
-    """EHRSQL 2024: texts of rounded floats or of what is none, the first hundred of the sorted rows."""
+    """EHRSQL 2024: texts of rounded floats and missing values, the first hundred of the sorted rows."""
 
     def answer(rows: list[Row]) -> str:
         return str(sorted([[text_of(value) for value in row] for row in rows])[:100])
@@ -135,7 +135,7 @@ def ehrsql(pair: Pair) -> float:
 
 
 def ehrsql_2022(pair: Pair) -> float:
-    """EHRSQL 2022: the first hundred rows as they come, each as Python writes it, sorted."""
+    """EHRSQL 2022: the first hundred rows in their order, each as Python prints it, sorted."""
 
     def answer(rows: list[Row]) -> str:
         return str(sorted(str(row) for row in rows[:100]))
@@ -150,7 +150,7 @@ def text_of(value: Any) -> str:
         return str(value)
 
 
-# --- Random pairs: alike more often than not. ---
+# --- Random pairs, usually similar ---
 
 
 def pairs(seed: int, cells: Sequence[Any], n_pairs: int, max_rows: int = 5) -> list[Pair]:
@@ -255,7 +255,7 @@ CELLS: dict[str, list[Any]] = {
 }  # fmt: skip
 
 
-# --- The tests. ---
+# --- Tests ---
 
 
 @pytest.fixture(scope="module")
@@ -304,7 +304,7 @@ def verdicts(
 def differing(
     arguments: Sequence[Pair], ours: Sequence[float], theirs: Sequence[float]
 ) -> list[tuple[Pair, float, float]]:
-    """Return a few of the pairs that are judged differently, with both verdicts."""
+    """Return a few of the pairs with different verdicts, and both verdicts."""
     assert 0.02 < sum(value == 1.0 for value in theirs) / len(theirs) < 0.98, "some are right, and some wrong"
     return [item for item in zip(arguments, ours, theirs, strict=True) if abs(item[1] - item[2]) > 1e-12][:3]
 
@@ -317,15 +317,17 @@ REFERENCES: dict[str, Callable[[Pair], float]] = {
 @N_PAIRS
 @pytest.mark.parametrize("cells", CELLS)
 @pytest.mark.parametrize("rule", REFERENCES)
-def test_a_rule_is_its_scorers(executor: Executor, database: str, rule: str, cells: str, n_pairs: int) -> None:
-    arguments = pairs(7, CELLS[cells], n_pairs)
+def test_a_rule_matches_its_published_scorer(
+    executor: Executor, database: str, rule: str, cells: str, n_pairs: int
+) -> None:
+    tables = pairs(7, CELLS[cells], n_pairs)
     assert not differing(
-        arguments, verdicts(executor, database, rule, arguments), [REFERENCES[rule](argument) for argument in arguments]
+        tables, verdicts(executor, database, rule, tables), [REFERENCES[rule](argument) for argument in tables]
     )
 
 
 @N_PAIRS
-def test_spider2_in_order_and_by_some_columns(executor: Executor, database: str, n_pairs: int) -> None:
+def test_spider2_with_row_order_and_condition_columns(executor: Executor, database: str, n_pairs: int) -> None:
     arguments, draw = pairs(8, CELLS["numbers and their texts"], n_pairs), random.Random(9)
     wanted = [draw.sample(range(argument.gold_width), draw.randint(0, argument.gold_width)) for argument in arguments]
     ignored = [draw.random() < 0.5 for _ in arguments]
@@ -336,18 +338,18 @@ def test_spider2_in_order_and_by_some_columns(executor: Executor, database: str,
 
 @N_PAIRS
 @pytest.mark.parametrize("rule", ["ehrsql", "ehrsql_2022"])
-def test_ehrsql_looks_at_a_hundred_rows(executor: Executor, database: str, n_pairs: int, rule: str) -> None:
-    """Tables of about a hundred rows, which differ in a row that may stand before or behind the hundredth."""
+def test_ehrsql_compares_the_first_hundred_rows(executor: Executor, database: str, n_pairs: int, rule: str) -> None:
+    """Tables of about a hundred rows, which differ in a row before or after the hundredth."""
     draw = random.Random(10)
-    arguments = []
+    tables = []
     for _ in range(n_pairs // 10):
         gold = [(i, draw.choice("ab")) for i in draw.sample(range(400), draw.choice([90, 99, 100, 101, 120, 150]))]
         predicted = draw.sample(gold, len(gold)) if draw.random() < 0.7 else [*gold]
         if draw.random() < 0.7:
             predicted[draw.randrange(len(predicted))] = (draw.randrange(400), "a")
-        arguments.append(Pair(2, predicted[: draw.choice([None, None, -1, 100])], 2, gold))
+        tables.append(Pair(2, predicted[: draw.choice([None, None, -1, 100])], 2, gold))
     assert not differing(
-        arguments, verdicts(executor, database, rule, arguments), [REFERENCES[rule](argument) for argument in arguments]
+        tables, verdicts(executor, database, rule, tables), [REFERENCES[rule](argument) for argument in tables]
     )
 
 
@@ -369,7 +371,7 @@ def test_ehrsql_looks_at_a_hundred_rows(executor: Executor, database: str, n_pai
         ("ehrsql_2022", [(1,), (1,)], [(1,)], 0.0),
     ],
 )
-def test_examples(
+def test_scorer_examples(
     executor: Executor, database: str, rule: str, predicted: list[Row], gold: list[Row], expected: float
 ) -> None:
     item = Pair(len((predicted or [(0,)])[0]), predicted, len((gold or [(0,)])[0]), gold)

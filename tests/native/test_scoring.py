@@ -1,4 +1,4 @@
-"""Scores: golds of every form, arrays, duplicates and caches as the counters show them."""
+"""Scores: all forms of golds, arrays, duplicates, and caches by their counters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from sqlexec_rs import RULE_NAMES, STATUS_NAMES, Executor, Limits
 
-# A busy machine is no failure.
+# Slow examples on a busy machine are no failure.
 SETTINGS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 cells = st.one_of(
@@ -49,7 +49,7 @@ def pairs(draw: st.DrawFn) -> Pair:
 @pytest.fixture(scope="module")
 def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = make_database(tmp_path_factory.mktemp("db") / "t.sqlite")
-    time.sleep(2.1)  # a new file's identity changes once its time stamp can be trusted, and its results go
+    time.sleep(2.1)  # a new file's identity changes once its time stamp can be trusted, which drops its results
     return path
 
 
@@ -89,7 +89,7 @@ def as_sql(width: int, rows: list[tuple[object, ...]]) -> str:
 
 
 @pytest.mark.parametrize("n_examples", [100, pytest.param(2_000, marks=pytest.mark.nightly)])
-def test_bird_is_pythons_set_equality(thread_executor: Executor, database: Path, n_examples: int) -> None:
+def test_bird_matches_python_set_equality(thread_executor: Executor, database: Path, n_examples: int) -> None:
 
     @settings(SETTINGS, max_examples=n_examples)
     @given(pairs())
@@ -135,7 +135,7 @@ def test_a_gold_is_sql_a_table_an_outcome_or_a_list(executor: Executor, database
     assert executor.score(database, sql, "SELECT nonsense")["gold_status"] == "schema_error"
 
 
-def test_databases_of_a_list_must_all_agree(executor: Executor, database: Path, tmp_path: Path) -> None:
+def test_a_list_of_databases_must_all_match(executor: Executor, database: Path, tmp_path: Path) -> None:
     other = make_database(tmp_path / "other.sqlite", n=12)
     constant, real = "SELECT 10", "SELECT count(*) FROM t"
     assert executor.score(database, constant, real)["bird"] == 1.0
@@ -145,7 +145,7 @@ def test_databases_of_a_list_must_all_agree(executor: Executor, database: Path, 
     assert (missing["bird"], missing["pred_status"]) == (0.0, "db_error")
 
 
-def test_groups_run_and_compare_once(database: Path, isolation: str) -> None:
+def test_equal_items_run_and_compare_once(database: Path, isolation: str) -> None:
     with Executor(threads=2, isolation=isolation) as ex:
         predicted = ["SELECT a FROM t WHERE a < 5"] * 6 + ["SELECT a FROM t WHERE a < 4"] * 2
         golds = ["SELECT a FROM t WHERE a <= 4"] * 8
@@ -158,7 +158,7 @@ def test_groups_run_and_compare_once(database: Path, isolation: str) -> None:
         assert stats["gold_bytes"] > 0
 
 
-def test_golds_stay_when_candidates_go(database: Path, isolation: str) -> None:
+def test_golds_stay_cached_when_candidates_are_evicted(database: Path, isolation: str) -> None:
     with Executor(threads=1, cache_bytes=20_000, isolation=isolation) as ex:
         ex.score(database, "SELECT 1", "SELECT 2")
         ex.execute_many([(database, f"SELECT {i}, hex(zeroblob(300))") for i in range(200)])
@@ -169,7 +169,7 @@ def test_golds_stay_when_candidates_go(database: Path, isolation: str) -> None:
         assert (after["gold_hits"] - before["gold_hits"], after["runs"] - before["runs"]) == (1, 1)
 
 
-def test_limits_are_part_of_the_key(database: Path, isolation: str) -> None:
+def test_limits_are_part_of_the_cache_key(database: Path, isolation: str) -> None:
     with Executor(threads=1, isolation=isolation) as ex:
         assert ex.execute(database, "SELECT a FROM t").status == "ok"
         assert ex.execute(database, "SELECT a FROM t", limits=Limits(max_rows=3)).status == "too_large"
@@ -177,7 +177,7 @@ def test_limits_are_part_of_the_key(database: Path, isolation: str) -> None:
         assert (ex.stats()["runs"], ex.stats()["cache_hits"]) == (2, 1)
 
 
-def test_a_changed_file_is_noticed_at_once(tmp_path: Path, isolation: str) -> None:
+def test_a_changed_file_is_detected_immediately(tmp_path: Path, isolation: str) -> None:
     path = make_database(tmp_path / "t.sqlite")
     with Executor(threads=2, isolation=isolation) as ex, sqlite3.connect(path) as connection:
         for i in range(5):
@@ -194,7 +194,7 @@ def test_a_changed_file_is_noticed_at_once(tmp_path: Path, isolation: str) -> No
     connection.close()
 
 
-def test_wrong_arguments_raise_in_one_line(executor: Executor, database: Path) -> None:
+def test_invalid_arguments_raise_in_one_line(executor: Executor, database: Path) -> None:
     with pytest.raises(ValueError, match=r"no rule is named \"birds\"; the rules are bird"):
         executor.score(database, "SELECT 1", "SELECT 1", rules=("birds",))
     with pytest.raises(ValueError, match="2 db_paths, 1 pred_sqls, 1 golds"):
@@ -221,7 +221,7 @@ def test_an_empty_batch_gives_empty_arrays(executor: Executor) -> None:
     assert executor.execute_many([]) == []
 
 
-def test_without_rules_there_are_statuses(executor: Executor, database: Path) -> None:
+def test_score_without_rules_returns_statuses(executor: Executor, database: Path) -> None:
     assert set(executor.score(database, "SELECT 1", "SELECT 1", rules=())) == {
         "pred_status", "gold_status", "pred_stop", "pred_rows", "gold_rows", "pred_ms", "gold_ms"
     }  # fmt: skip
@@ -253,7 +253,7 @@ def test_each_item_has_its_own_options(executor: Executor, database: Path) -> No
     assert arrays["spider2"].tolist() == [1.0, 1.0]
 
 
-def test_golds_and_databases_of_every_form_go_together(executor: Executor, database: Path, tmp_path: Path) -> None:
+def test_all_forms_of_golds_and_databases_can_be_mixed(executor: Executor, database: Path, tmp_path: Path) -> None:
     other = make_database(tmp_path / "other.sqlite", n=12)
     count = "SELECT count(*) FROM t"
     paths = [database, [database], [database, other], (other, database), str(other), [database, other]]
@@ -266,12 +266,12 @@ def test_golds_and_databases_of_every_form_go_together(executor: Executor, datab
         ["SELECT 10", "SELECT 12"],
     ]
     arrays = executor.score_many(paths, [count] * 6, golds)
-    # In the last item each gold is right on one database and none on both.
+    # In the last item each gold is right on one database only.
     assert arrays["bird"].tolist() == [1.0, 1.0, 0.0, 1.0, 1.0, 0.0]
     assert [STATUS_NAMES[i] for i in arrays["gold_status"]] == ["ok"] * 6
 
 
-def test_thousands_of_items_keep_their_places(executor: Executor, database: Path) -> None:
+def test_thousands_of_items_keep_their_order(executor: Executor, database: Path) -> None:
     n = 5_000
     predicted = [f"SELECT {i % 7}" for i in range(n)]
     golds = [f"SELECT {i % 5}" for i in range(n)]
@@ -281,7 +281,7 @@ def test_thousands_of_items_keep_their_places(executor: Executor, database: Path
     assert arrays["refined"].tolist() == expected
 
 
-def test_a_wrong_item_is_named_by_its_place(executor: Executor, database: Path) -> None:
+def test_an_invalid_item_is_named_by_its_index(executor: Executor, database: Path) -> None:
     three = [database] * 3, ["SELECT 1"] * 3
     with pytest.raises(ValueError, match="item 2: gold row 0 has 2 values for 1 columns"):
         executor.score_many(*three, ["SELECT 1", "SELECT 1", (["a"], [(1, 2)])])

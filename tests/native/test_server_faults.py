@@ -1,4 +1,4 @@
-"""Thousands of queries while their server is restarted, their sessions are killed, and there is no room for them."""
+"""Thousands of queries while their server restarts, sessions are killed, and connections are exhausted."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FAULTS = {
 
 
 def run_patiently(server: Server, script: str) -> None:
-    """Run a script on a server that may be about to start."""
+    """Run a script on a server that may still be starting."""
     end = time.monotonic() + 60
     while True:
         try:
@@ -48,7 +48,7 @@ def run_patiently(server: Server, script: str) -> None:
 
 
 def ask_owner(server: Server, sql: str) -> int:
-    """Return the number that a query of the owner gives; readers see no sessions."""
+    """Return the number that a query of the owner gives; readers cannot see sessions."""
     url = urlsplit(server.owner)
     options: dict[str, Any] = {"host": url.hostname, "port": url.port, "user": url.username, "password": url.password}
     database = url.path[1:]
@@ -113,4 +113,4 @@ def test_every_answer_is_right_or_db_error(
         again = executor.execute_many([(server.reader, f"SELECT {i} + 1") for i in range(200)])
         assert [outcome.rows for outcome in again] == [[(i + 1,)] for i in range(200)]
         assert executor.stats()["connections_open"] <= 4
-        assert ask_owner(server, faults["count"]) <= 4, "the server has no other sessions of ours"
+        assert ask_owner(server, faults["count"]) <= 4, "the server has no other sessions of the test"

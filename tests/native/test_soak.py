@@ -1,4 +1,4 @@
-"""A short soak, and a look at whether it would see a wrong row."""
+"""A short soak, and a check that it detects a wrong row."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def run(*command: str, folder: Path) -> str:
 
 
 @pytest.mark.nightly
-def test_a_short_soak_finds_nothing_wrong(tmp_path: Path) -> None:
+def test_a_short_soak_finds_no_fault(tmp_path: Path) -> None:
     output = run(str(SOAK), "--minutes=0.3", "--seed=7", folder=tmp_path)
     counts = {what: int(n.replace(",", "")) for n, what in re.findall(r"([\d,]+) ([a-z ]+)", output)}
     for what in ("queries in threads", "queries in processes", "written to", "replaced", "workers killed"):
         assert counts[what] > 0, output
 
 
-def test_the_soak_sees_a_wrong_row_and_a_fault(tmp_path: Path) -> None:
+def test_the_soak_detects_a_wrong_row_and_a_crash(tmp_path: Path) -> None:
     code = f"""
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Every kind of SQL gets its status, and no file changes."""
+"""Each kind of SQL has its status, and no file changes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sqlexec_rs import STATUS_NAMES, Executor, Limits
 ENDLESS = "WITH RECURSIVE r(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM r) SELECT count(*) FROM r"
 
 CASES = [
-    # Reading.
+    # Reading
     ("SELECT 1", "ok"),
     ('SELECT * FROM item WHERE name = "saw"', "ok"),  # a double-quoted string
     ("  -- first\n SELECT 1; ;; /* last */ -- end", "ok"),
@@ -34,12 +34,12 @@ CASES = [
     ("PRAGMA index_info(by_name)", "ok"),
     ("PRAGMA index_xinfo(by_name)", "ok"),
     ("SELECT * FROM pragma_table_info('item')", "ok"),
-    # Nothing to run.
+    # Nothing to run
     ("", "no_sql"),
     (" \n\t;;", "no_sql"),
     ("-- only a comment", "no_sql"),
     ("/* only */ -- comments", "no_sql"),
-    # Not SQL, or not SQL of this schema.
+    # Not SQL, or not SQL for this schema
     ("SELEC 1", "syntax_error"),
     ("SELECT FROM item", "syntax_error"),
     ("SELECT 'open", "syntax_error"),
@@ -52,21 +52,21 @@ CASES = [
     ("SELECT upper(1, 2, 3)", "schema_error"),
     ("SELECT id FROM item, part", "schema_error"),
     ("SELECT id FROM item ORDER BY name COLLATE missing", "schema_error"),
-    # Wrong at run time.
+    # Run-time errors
     ("SELECT abs(-9223372036854775808)", "runtime_error"),
     ("SELECT sum(x) FROM (SELECT 9223372036854775807 AS x UNION ALL SELECT 1)", "runtime_error"),
     ("SELECT json_extract('{', '$.a')", "runtime_error"),
     ("SELECT ?", "runtime_error"),
-    # Without end.
+    # Endless
     (ENDLESS, "timeout"),
     ("SELECT count(*) FROM item a, item b, item c, item d, item e, item f, item g, item h, item i, item j", "timeout"),
-    # Over a cap.
+    # Over a limit
     ("SELECT hex(zeroblob(20000000))", "too_large"),
     ("SELECT * FROM item a, item b, item c", "too_large"),
     ("SELECT " + "abs(" * 600 + "1" + ")" * 600, "too_large"),
     ("SELECT " + " + ".join(["1"] * 3000), "too_large"),
     ("SELECT 'a' LIKE '" + "%a" * 2000 + "'", "too_large"),
-    # Anything but reading.
+    # Other than reading
     ("SELECT 1; SELECT 2", "forbidden"),
     ("SELECT 1; DROP TABLE item", "forbidden"),
     ("INSERT INTO item VALUES (9, 'x', 1)", "forbidden"),
@@ -137,7 +137,7 @@ def test_each_query_has_its_status(executor: Executor, shop: Path, sql: str, sta
         assert (outcome.rows, outcome.columns, outcome.row_count) == ([], [], 0)
 
 
-def test_all_at_once_gives_the_same_and_the_file_is_untouched(shop: Path, isolation: str) -> None:
+def test_a_batch_gives_equal_statuses_and_leaves_the_file_unchanged(shop: Path, isolation: str) -> None:
     before = hashlib.sha256(shop.read_bytes()).hexdigest()
     limits = Limits(vm_steps=3_000_000, max_rows=100_000)
     with Executor(threads=4, limits=limits, isolation=isolation) as ex:
@@ -174,13 +174,13 @@ def test_a_schema_that_is_not_utf8_is_a_db_error(executor: Executor, tmp_path: P
     assert executor.execute(path, "DELETE FROM t").status == "forbidden"
 
 
-def test_an_error_says_what_and_where(executor: Executor, shop: Path) -> None:
+def test_an_error_has_a_message_and_an_offset(executor: Executor, shop: Path) -> None:
     outcome = executor.execute(shop, "/* é */ SELECT id, missing FROM item")
     assert (outcome.error, outcome.error_offset) == ("no such column: missing", 20)
     assert "3000000 VM steps" in (executor.execute(shop, ENDLESS).error or "")
 
 
-def test_status_names_are_the_documented_ones() -> None:
+def test_status_names_match_the_documentation() -> None:
     first = "ok no_sql syntax_error schema_error runtime_error timeout too_large forbidden db_error crashed cancelled"
     assert " ".join(STATUS_NAMES) == first
 

@@ -1,4 +1,4 @@
-"""Sessions with servers over TLS: encrypted, and the server proves who it is."""
+"""Sessions with servers over TLS: encryption, and verification of the server."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def authority() -> trustme.CA:
 def server(
     request: pytest.FixtureRequest, authority: trustme.CA, start_server: Callable[[str, str], Server]
 ) -> Iterator[Server]:
-    """Return a server that is known as localhost and by its address, with a certificate of the authority."""
+    """Return a server known as localhost and by its address, with a certificate of the authority."""
     server = start_server(request.param, "SELECT 1;")
     folder = Path(server.folder)
     certificate = authority.issue_cert("localhost", "127.0.0.1")
@@ -54,9 +54,7 @@ def server(
     server.restart()
 
 
-def test_a_session_is_encrypted_with_who_the_server_says_it_is(
-    server: Server, authority: trustme.CA, tmp_path: Path
-) -> None:
+def test_a_session_is_encrypted_and_the_server_verified(server: Server, authority: trustme.CA, tmp_path: Path) -> None:
     known, other = tmp_path / "known.pem", tmp_path / "other.pem"
     authority.cert_pem.write_to_path(known)
     trustme.CA().cert_pem.write_to_path(other)
@@ -83,7 +81,7 @@ def test_a_session_is_encrypted_with_who_the_server_says_it_is(
         assert executor.execute(f"{server.reader}?sslmode=disable", "SELECT 1").rows == [(1,)]
 
 
-def test_a_slow_query_over_tls_ends_in_time(server: Server, authority: trustme.CA, tmp_path: Path) -> None:
+def test_a_slow_query_over_tls_times_out(server: Server, authority: trustme.CA, tmp_path: Path) -> None:
     known = tmp_path / "known.pem"
     authority.cert_pem.write_to_path(known)
     sleep = "pg_sleep(60)" if server.engine == "postgresql" else "SLEEP(60)"
@@ -99,7 +97,9 @@ def test_a_slow_query_over_tls_ends_in_time(server: Server, authority: trustme.C
 
 
 @pytest.mark.parametrize("server", ["mariadb"], indirect=True)
-def test_a_text_that_ends_the_server_over_tls_is_a_crash(server: Server, authority: trustme.CA, tmp_path: Path) -> None:
+def test_a_query_that_ends_the_server_over_tls_is_a_crash(
+    server: Server, authority: trustme.CA, tmp_path: Path
+) -> None:
     known = tmp_path / "known.pem"
     authority.cert_pem.write_to_path(known)
     killer = "SELECT UPDATEXML('<a/>', CONCAT(REPEAT('-', 100000), '1'), '')"

@@ -1,4 +1,4 @@
-"""Waiting: for one of many jobs, for the items of one, in an event loop, and for room in the queue."""
+"""Waiting: for one of many jobs, for items of a job, in an event loop, and for space in the queue."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def run_python(code: str, *arguments: Path) -> subprocess.CompletedProcess[str]:
 
 
 def wait_until_running(executor: Executor) -> None:
-    """Wait until a thread has taken what is queued."""
+    """Wait until a thread has taken the queued query."""
     deadline = time.monotonic() + 60
     while executor.stats()["queued"]:
         assert time.monotonic() < deadline
@@ -64,7 +64,7 @@ def test_jobs_are_yielded_as_they_finish(executor: Executor, database: Path) -> 
     assert list(as_completed([])) == []
 
 
-def test_as_completed_gives_up_in_time(executor: Executor, database: Path) -> None:
+def test_as_completed_times_out(executor: Executor, database: Path) -> None:
     jobs = [executor.submit([(database, ENDLESS)]), executor.submit([(database, "SELECT 1")])]
     seen: list[Job] = []
     assert jobs[1].wait(60)
@@ -75,7 +75,7 @@ def test_as_completed_gives_up_in_time(executor: Executor, database: Path) -> No
     jobs[0].cancel()
 
 
-def test_items_of_a_job_come_as_they_end(executor: Executor, database: Path) -> None:
+def test_items_of_a_job_are_yielded_as_they_finish(executor: Executor, database: Path) -> None:
     job = executor.submit([(database, sql) for sql in (ENDLESS, "SELECT 1", "SELECT 2", "SELECT 1")])
     items = job.as_completed(timeout=60)
     first = {index: outcome.rows for index, outcome in (next(items) for _ in range(3))}
@@ -97,7 +97,7 @@ def test_callbacks_are_called_once_with_the_job(executor: Executor, database: Pa
     assert called == []
     job.cancel()
     assert event.wait(60)
-    job.add_done_callback(called.append)  # done: at once
+    job.add_done_callback(called.append)  # finished: called at once
     assert called == [job, job]
     with pytest.raises(TypeError, match="callable"):
         job.add_done_callback(3)  # type: ignore[arg-type]
@@ -115,7 +115,7 @@ def test_a_callback_that_raises_is_reported(
     assert executor.execute(database, "SELECT 3").rows == [(3,)]
 
 
-def test_jobs_are_awaited_beside_other_tasks(executor: Executor, database: Path) -> None:
+def test_jobs_are_awaited_next_to_other_tasks(executor: Executor, database: Path) -> None:
     async def main() -> tuple[list[int], int, list[str]]:
         jobs = [executor.submit([(database, f"SELECT {i}")]) for i in range(20)]
         slow = executor.submit([(database, ENDLESS)])
@@ -131,7 +131,7 @@ def test_jobs_are_awaited_beside_other_tasks(executor: Executor, database: Path)
     assert asyncio.run(main()) == (list(range(20)), 1, ["cancelled"])
 
 
-def test_a_task_that_is_cancelled_leaves_the_job(executor: Executor, database: Path) -> None:
+def test_cancelling_a_task_does_not_cancel_the_job(executor: Executor, database: Path) -> None:
     async def main() -> Job:
         job = executor.submit([(database, ENDLESS)])
         with pytest.raises(TimeoutError):
@@ -140,11 +140,11 @@ def test_a_task_that_is_cancelled_leaves_the_job(executor: Executor, database: P
 
     job = asyncio.run(main())
     assert not job.done()
-    job.cancel()  # the loop that would be told is closed
+    job.cancel()  # the loop to be notified is closed
     assert job.done()
 
 
-def test_batches_are_served_in_turn(database: Path) -> None:
+def test_batches_are_served_round_robin(database: Path) -> None:
     with Executor(threads=1, limits=NO_LIMITS) as ex:
         blocker = ex.submit([(database, ENDLESS)])
         large = ex.submit([(database, f"SELECT {i}, 'large'") for i in range(2_000)])
@@ -156,7 +156,7 @@ def test_batches_are_served_in_turn(database: Path) -> None:
         assert [done.get(timeout=60) for _ in range(2)] == [small, large]
 
 
-def test_a_full_queue_holds_submit_back(database: Path) -> None:
+def test_submit_blocks_on_a_full_queue(database: Path) -> None:
     with Executor(threads=1, limits=NO_LIMITS, max_queued=3) as ex:
         blocker = ex.submit([(database, ENDLESS)])
         wait_until_running(ex)
@@ -172,13 +172,13 @@ def test_a_full_queue_holds_submit_back(database: Path) -> None:
         thread.join(60)
         assert entered[0].result()[0].rows == [(9,)]
         assert first.wait(60)
-        # A batch that is larger than the queue is let in when the queue is empty.
+        # A batch larger than the queue is accepted when the queue is empty.
         assert len(ex.execute_many([(database, f"SELECT {i}, 'large'") for i in range(50)])) == 50
     with pytest.raises(ValueError, match="max_queued must be at least 1"):
         Executor(max_queued=0)
 
 
-def test_closing_ends_a_wait_for_room(database: Path) -> None:
+def test_closing_ends_a_blocked_submit(database: Path) -> None:
     ex = Executor(threads=1, limits=NO_LIMITS, max_queued=1)
     ex.submit([(database, ENDLESS)])
     wait_until_running(ex)
@@ -208,7 +208,7 @@ def test_closing_ends_a_wait_for_room(database: Path) -> None:
         "next(running.as_completed())",
     ],
 )
-def test_ctrl_c_is_heard_at_once(database: Path, call: str) -> None:
+def test_ctrl_c_interrupts_waits_immediately(database: Path, call: str) -> None:
     done = run_python(
         f"""
         import os, signal, sys, threading, time
@@ -235,7 +235,7 @@ def test_ctrl_c_is_heard_at_once(database: Path, call: str) -> None:
     assert (done.stdout.strip(), done.stderr, done.returncode) == ("heard True", "", 0)
 
 
-def test_after_a_fork_waiting_raises(database: Path) -> None:
+def test_waiting_raises_after_a_fork(database: Path) -> None:
     done = run_python(
         f"""
         import os, sys
@@ -263,7 +263,7 @@ def test_after_a_fork_waiting_raises(database: Path) -> None:
     assert (done.stdout.strip(), done.stderr) == ("0", "")
 
 
-def test_the_interpreter_ends_while_callbacks_are_due(database: Path) -> None:
+def test_the_interpreter_exits_with_pending_callbacks(database: Path) -> None:
     done = run_python(
         f"""
         import sys
@@ -277,24 +277,24 @@ def test_the_interpreter_ends_while_callbacks_are_due(database: Path) -> None:
     assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
 
 
-def test_a_callback_that_closes_its_executor_is_told_so(database: Path, isolation: str) -> None:
-    """It waited for the thread on which it ran, and so did everybody else."""
+def test_a_callback_that_closes_its_executor_raises(database: Path, isolation: str) -> None:
+    """It used to wait for its own thread, and blocked everyone else."""
     body = f"""
         import sys, time
         from sqlexec_rs import Executor, ExecutorError, Limits
-        ex, told = Executor(threads=2, isolation={isolation!r}), []
+        ex, errors = Executor(threads=2, isolation={isolation!r}), []
         def close(job):
             try:
                 ex.close()
             except ExecutorError as error:
-                told.append(error)
+                errors.append(error)
         # Long enough that the job is not done before it has the callback, which would then run here.
         job = ex.submit([(sys.argv[1], {ENDLESS!r})], limits=Limits(timeout_ms=700))
         job.add_done_callback(close)
         job.result()
-        while not told:
+        while not errors:
             time.sleep(0.001)
-        print(told[0])
+        print(errors[0])
         print(ex.execute(sys.argv[1], "SELECT 2").rows)
         ex.close()
     """
@@ -306,7 +306,7 @@ def test_a_callback_that_closes_its_executor_is_told_so(database: Path, isolatio
 
 
 def test_a_subinterpreter_cannot_import_the_module() -> None:
-    """It could, and hung at its end."""
+    """It used to be possible, and hung at exit."""
     done = run_python("""
         try:
             import _interpreters as interpreters

@@ -1,4 +1,4 @@
-"""A GGUF file of ours in llama.cpp: the same tokens, greedily, as our own forward pass writes."""
+"""Our GGUF files in llama.cpp: greedy tokens equal those of our forward pass."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ QUESTIONS = ["How many singers are there?", "List the names of all shops.", "Whi
 
 
 @pytest.mark.parametrize("kind", ["f16", "q8_0"])
-def test_greedy_answers_are_token_equal(tmp_path: Path, kind: str) -> None:
-    """With Q8_0 both read the same rounded weights, and llama.cpp rounds activations too: most tokens agree."""
+def test_greedy_tokens_match_llama_cpp(tmp_path: Path, kind: str) -> None:
+    """With Q8_0 both use the same rounded weights, and llama.cpp also rounds activations: most tokens agree."""
     tokenizer, path = load_tokenizer(START), tmp_path / "m.gguf"
     config, _ = load_checkpoint(START)
     save_gguf(path, config, read_tensors(START), tokenizer, kind)

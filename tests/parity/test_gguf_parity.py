@@ -1,4 +1,4 @@
-"""GGUF files beside transformers, which reads the same ones: equal logits, and equal token ids."""
+"""GGUF files against transformers: equal logits and equal token ids."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"),
 ]
 
-# Head size 256 for Gemma: transformers takes its published scale for whatever size a GGUF file has.
+# Head size 256 for Gemma: transformers uses its published scale for any head size in a GGUF file.
 CONFIGS = {
     "qwen2": ModelConfig("qwen2", 300, 64, 2, 4, 2, 16, 96, Rope(1e6), Norms(), False, False, True, 64),
-    # transformers leaves the head size of a Qwen3 file at its default.
+    # transformers keeps the head size of a Qwen3 file at its default.
     "qwen3": ModelConfig("qwen3", 300, 64, 2, 2, 1, 128, 96, Rope(1e6), Norms(), True, True, False, 64),
     "llama": ModelConfig("llama", 300, 64, 2, 4, 2, 16, 96, Rope(5e5), Norms(1e-5), False, False, False, 64),
     "gemma3": dataclasses.replace(
@@ -62,7 +62,7 @@ def vocabulary() -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", ["F32", "Q8_0"])
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
-def test_logits_of_a_file_are_transformers(
+def test_logits_of_a_gguf_file_match_transformers(
     tmp_path: Path, gguf_files: ModuleType, config: ModelConfig, kind: str
 ) -> None:
     from transformers import AutoModelForCausalLM
@@ -76,10 +76,10 @@ def test_logits_of_a_file_are_transformers(
     read_config, params = load_checkpoint(tmp_path / "m.gguf")
     logits = forward(params, read_config, jnp.asarray(tokens), jnp.array([12, 12]))
     np.testing.assert_allclose(logits, expected, atol=1e-4 * max(1.0, np.abs(expected).max()))
-    assert np.abs(expected).max() > 0.5, "logits near zero would agree whatever was read"
+    assert np.abs(expected).max() > 0.5, "logits near zero would always agree"
 
 
-def test_a_byte_level_tokenizer_is_transformers(tmp_path: Path, gguf_files: ModuleType) -> None:
+def test_a_byte_level_tokenizer_matches_transformers(tmp_path: Path, gguf_files: ModuleType) -> None:
     from transformers import AutoTokenizer
 
     config = CONFIGS["qwen2"]

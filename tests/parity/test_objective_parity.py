@@ -1,8 +1,8 @@
-"""The objective against TRL's own loss and advantages, called on a batch's numbers; PPO's parts by their definitions.
+"""The objective against TRL's loss and advantages on a batch's numbers; PPO's parts against their definitions.
 
-TRL's trainer needs a model, a processor and a data set to be made, but its loss reads only what is set here, so the
-function itself is run, and torch's automatic differentiation gives the gradients to compare with. What differs on
-purpose is not here: under a sequence ratio a token's importance weight is its own, where TRL spreads an answer's mean.
+TRL's trainer needs a model, a processor and a dataset, but its loss only reads the attributes set here, so the
+function itself is called; torch's automatic differentiation gives the gradients. Intended differences are not
+tested: under a sequence ratio a token keeps its own importance weight, where TRL spreads an answer's mean.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ TRL_LOSS = {"sequence_mean": "grpo", "token_mean": "bnpo", "constant": "dr_grpo"
 
 
 def make_batch(seed: int) -> tuple[np.ndarray, np.ndarray, GroupBatch]:
-    """Draw log-probabilities, entropies and a batch around them; no answer is empty, which TRL averages otherwise."""
+    """Draw log-probabilities, entropies and a batch around them; no answer is empty: TRL averages those differently."""
     r = np.random.default_rng(seed)
     shape = (B, G, T)
     logprob = r.normal(-2, 0.5, shape).astype(np.float32)
@@ -119,7 +119,7 @@ def trl_loss(cfg: GrpoConfig, kind: str, logprob: Any, entropy: Any, batch: Grou
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_loss_and_gradients_are_trls(name: str) -> None:
+def test_loss_and_gradients_match_trl(name: str) -> None:
     changes = {"loss.agg_mode": "sequence_mean", "loss.tis_clip_max": 0.0, **CASES[name]}
     kind = changes.pop("trl", TRL_LOSS[changes["loss.agg_mode"]])
     cfg = changed(GrpoConfig(), changes)
@@ -142,9 +142,9 @@ def test_loss_and_gradients_are_trls(name: str) -> None:
 
 
 def trl_advantages(rewards: np.ndarray, weight: np.ndarray, scale: str) -> np.ndarray:
-    """Call what TRL makes of finished answers, from its rewards (none for weight 0) to its advantages."""
+    """Call TRL's code from the rewards of finished answers (none for weight 0) to advantages."""
     rows = len(rewards) * rewards.shape[1]
-    arguments = torch.tensor(np.where(weight > 0, rewards, np.nan).reshape(rows, 1))
+    scores = torch.tensor(np.where(weight > 0, rewards, np.nan).reshape(rows, 1))
     trainer = SimpleNamespace(
         accelerator=SimpleNamespace(device="cpu", gather=lambda x: x, num_processes=1, process_index=0),
         model=SimpleNamespace(training=True, is_gradient_checkpointing=False),
@@ -154,7 +154,7 @@ def trl_advantages(rewards: np.ndarray, weight: np.ndarray, scale: str) -> np.nd
         ),
         environment_factories=None, environments=None, tools=None,
         _generate=lambda _: ([[1]] * rows, [[1]] * rows, None, ["?"] * rows, None, {}, None, None),
-        _calculate_rewards=lambda *_: arguments,
+        _calculate_rewards=lambda *_: scores,
         _tokenizer=SimpleNamespace(pad_token_id=0),
         pad_to_multiple_of=None, mask_truncated_completions=False, num_iterations=1, use_vllm=False, beta=0.0,
         num_generations=rewards.shape[1], multi_objective_aggregation="sum_then_normalize", scale_rewards=scale,
@@ -168,8 +168,8 @@ def trl_advantages(rewards: np.ndarray, weight: np.ndarray, scale: str) -> np.nd
 
 
 @pytest.mark.parametrize(("kind", "scale"), [("batch", "batch"), ("none", "none"), ("group", "group")])
-def test_advantages_are_trls(kind: str, scale: str) -> None:
-    """To a group's deviation TRL adds another number."""
+def test_advantages_match_trl(kind: str, scale: str) -> None:
+    """TRL adds another constant to a group's deviation."""
     r = np.random.default_rng(4)
     for answers in (2, 8):
         rewards = (r.choice([0.0, 0.1, 1.0], (6, answers)) + r.normal(0, 0.05, (6, answers))).astype(np.float32)
@@ -186,8 +186,8 @@ def test_advantages_are_trls(kind: str, scale: str) -> None:
 
 
 @pytest.mark.parametrize(("discount", "gae_lambda"), [(1.0, 1.0), (1.0, 0.95), (0.9, 0.5), (0.97, 0.0)])
-def test_gae_is_the_sum_that_defines_it(discount: float, gae_lambda: float) -> None:
-    """Sum over l of (discount · lambda)^l times the residual l tokens on, over each answer's own tokens alone."""
+def test_gae_matches_its_definition(discount: float, gae_lambda: float) -> None:
+    """Sum over l of (discount · lambda)^l times the residual l tokens later, over each answer's own tokens."""
     r = np.random.default_rng(0)
     rewards, values = (r.normal(size=(B, G, T)).astype(np.float32) for _ in range(2))
     mask = r.random((B, G, T)) < 0.7
@@ -202,8 +202,8 @@ def test_gae_is_the_sum_that_defines_it(discount: float, gae_lambda: float) -> N
         np.testing.assert_allclose(np.asarray(returns)[b, g][local], (want + value).numpy(), atol=1e-5)
 
 
-def test_ppos_loss_and_gradients_are_those_of_its_paper() -> None:
-    """min(ratio A, clip(ratio) A) with an advantage a token, and the clipped value error as in its released code."""
+def test_ppo_loss_and_gradients_match_the_paper() -> None:
+    """min(ratio A, clip(ratio) A) with an advantage per token, and the clipped value error of the released code."""
     cfg = GrpoConfig(algorithm="ppo", ppo=PpoConfig(value_coef=0.7, value_clip=0.1), loss=LossConfig(tis_clip_max=0.0))
     logprob, entropy, batch = make_batch(9)
     r = np.random.default_rng(10)

@@ -1,4 +1,4 @@
-"""Adapters are PEFT's: theirs read here and ours read there give the same logits on transformers' models."""
+"""Adapters in PEFT's format: PEFT's read here and ours read by PEFT give the same logits on transformers' models."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MODULES = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down
 
 
 def make_model(family: str) -> Any:
-    """Build transformers' model of a family with random values in every tensor, and as many key heads as it likes."""
+    """Build transformers' model of a family with random tensors and its preferred number of key heads."""
     import transformers
 
     config = transformers.AutoConfig.for_model(
@@ -68,9 +68,9 @@ def test_peft_loads_our_adapters(base: tuple[Any, Path], targets: list[str], tmp
     adapters = jax.tree.map(lambda x: x + 0.1 * jnp.asarray(r.normal(size=x.shape), x.dtype), adapters)
     save_adapters(tmp_path / "adapters", config, adapters, str(folder))
     theirs = logits_of(peft.PeftModel.from_pretrained(model, tmp_path / "adapters"))
-    assert np.abs(theirs - plain).max() > 0.1, "the adapters do nothing"
+    assert np.abs(theirs - plain).max() > 0.1, "the adapters have no effect"
     np.testing.assert_allclose(ours(policy_params(adapters, params), config), theirs, atol=TOLERANCE, rtol=0)
-    # And the export with the adapters merged is an ordinary model of transformers.
+    # The export with merged adapters is an ordinary model of transformers.
     import transformers
 
     save_checkpoint(tmp_path / "merged", config, merge(adapters, params))

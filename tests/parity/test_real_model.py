@@ -1,7 +1,7 @@
-"""Real weights: what Gemma 3 270M writes, token by token, is what transformers makes of the same GGUF file.
+"""Real weights: Gemma 3 270M writes token by token the text that transformers writes from the same GGUF file.
 
-The file is quantised in five ways, and comes with the extra `real-model`; both sides dequantise it to float32 and take
-the likeliest token each time, so a single wrong weight, scale, window or rotary base shows within a few tokens.
+The file is quantised in five ways, and comes with the extra `real-model`. Both sides dequantise it to float32 and
+choose the likeliest token, so a single wrong weight, scale, window or rotary base shows within a few tokens.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def gguf_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def our_answers(path: Path) -> tuple[list[list[int]], list[list[int]], Any]:
-    """Return the token ids of each prompt and of its answer, and the tokenizer."""
+    """Return the token ids of each prompt and answer, and the tokenizer."""
     tokenizer = load_tokenizer(path)
     config, params = load_checkpoint(path)
     prompt_ids = [tokenizer.encode(prompt) for prompt in PROMPTS]
@@ -73,9 +73,9 @@ def our_answers(path: Path) -> tuple[list[list[int]], list[list[int]], Any]:
 
 
 def their_choices(path: Path, answers: list[list[int]]) -> tuple[list[list[int]], list[list[int]]]:
-    """Return transformers' token ids of each prompt, and its likeliest token at each place of an answer.
+    """Return transformers' token ids of each prompt, and its likeliest token at each position of an answer.
 
-    The likeliest tokens are an answer exactly where transformers alone would write it.
+    The likeliest tokens equal an answer exactly if transformers alone would write it.
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -92,7 +92,7 @@ def their_choices(path: Path, answers: list[list[int]]) -> tuple[list[list[int]]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
-def test_greedy_answers_are_transformers_token_by_token(gguf_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_greedy_tokens_match_transformers(gguf_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import gguf
 
     # transformers reads the file for the tokenizer, the configuration and the weights: 262,144 tokens each time.
@@ -105,4 +105,4 @@ def test_greedy_answers_are_transformers_token_by_token(gguf_path: Path, monkeyp
     assert ours == theirs
     answers = [tokenizer.decode(ids) for ids in ours]
     assert sum("SELECT" in answer for answer in answers) >= 6, answers
-    assert len(set(answers)) == len(answers), "prompts that are all answered alike tell little"
+    assert len(set(answers)) == len(answers), "prompts with equal answers test little"

@@ -1,4 +1,4 @@
-"""Saved folders are read by transformers 4 as by us: ids, roles, templates, and the fields of config.json.
+"""Saved folders read by transformers 4 equal ours: ids, roles, templates, and fields of config.json.
 
 TRANSFORMERS4_PYTHON names an interpreter with transformers 4, which needs no torch; `make test-parity` makes one.
 """
@@ -63,17 +63,17 @@ SHAPES = {
 
 
 def read_by_4(folders: Mapping[str, Path]) -> dict[str, dict[str, Any]]:
-    """Return what transformers 4 makes of each folder."""
+    """Return transformers 4's report on each folder."""
     if not OLD:
         pytest.skip("TRANSFORMERS4_PYTHON names no interpreter with transformers 4")
-    requests = json.dumps([TEXTS, CHAT, [str(folder) for folder in folders.values()]])
-    done = subprocess.run([OLD, "-c", READ], input=requests, capture_output=True, text=True, check=False)
+    task = json.dumps([TEXTS, CHAT, [str(folder) for folder in folders.values()]])
+    done = subprocess.run([OLD, "-c", READ], input=task, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return dict(zip(folders, map(json.loads, done.stdout.splitlines()), strict=True))
 
 
 def check_tokenizer(theirs: dict[str, Any], tokenizer: Any) -> None:
-    """Compare what transformers 4 read of a folder with the tokenizer that was saved there."""
+    """Compare transformers 4's report on a folder with the tokenizer saved there."""
     assert theirs["ids"] == [tokenizer.encode(text) for text in TEXTS]
     assert theirs["texts"] == [tokenizer.decode(each) for each in theirs["ids"]]
     roles = [tokenizer.bos_token, tokenizer.eos_token, tokenizer.pad_token, list(tokenizer.extra_special_tokens)]
@@ -86,7 +86,7 @@ def check_tokenizer(theirs: dict[str, Any], tokenizer: Any) -> None:
     }
 
 
-def test_each_family_is_read(tmp_path: Path) -> None:
+def test_each_model_family_is_read(tmp_path: Path) -> None:
     tokenizer, folders = load_tokenizer(STARTS / "recipes_start"), {}
     for number, (family, shape) in enumerate(SHAPES.items()):
         folders[family] = tmp_path / family
@@ -104,13 +104,13 @@ def test_each_family_is_read(tmp_path: Path) -> None:
         assert theirs["ends"] == tokenizer.eos_token_id
 
 
-def test_each_kind_of_tokenizer_is_read(tmp_path: Path, tokenizer_kinds: ModuleType) -> None:
+def test_each_tokenizer_kind_is_read(tmp_path: Path, tokenizer_kinds: ModuleType) -> None:
     makers = tokenizer_kinds.CORES
     folders = {kind: tmp_path / kind for kind in makers}
     for kind, make in makers.items():
         roles = {"bos_token": "<s>", "pad_token": "<pad>"}
-        arguments = tokenizer_kinds.write(tmp_path / "given", make(), chat_template="{{ messages[0] }}", **roles)
-        save_tokenizer(read_tokenizer(arguments), folders[kind])
+        folder = tokenizer_kinds.write(tmp_path / "given", make(), chat_template="{{ messages[0] }}", **roles)
+        save_tokenizer(read_tokenizer(folder), folders[kind])
         (folders[kind] / "config.json").write_text('{"model_type": "llama"}')
         (folders[kind] / "generation_config.json").write_text("{}")
     for kind, theirs in read_by_4(folders).items():
@@ -119,7 +119,7 @@ def test_each_kind_of_tokenizer_is_read(tmp_path: Path, tokenizer_kinds: ModuleT
         assert theirs["ids"] == [core.encode(text).ids for text in TEXTS], kind
 
 
-def test_exports_and_what_the_wheel_brings_are_read(tmp_path: Path) -> None:
+def test_exports_and_shipped_models_are_read(tmp_path: Path) -> None:
     folders = {name: STARTS / name for name in ("recipes_start", "quickstart_start")}
     assert export([str(folders["recipes_start"]), "--out", str(tmp_path / "out")]) == 0
     folders["exported"] = tmp_path / "out"

@@ -1,7 +1,7 @@
-"""Logits equal transformers' on random small models, in both directions of the folder.
+"""Logits equal transformers' on random small models, for folders saved by either side.
 
-The models are transformers' own, filled with random values in every tensor (norms and biases too, which are ones and
-zeros in a new model and would hide a mistake), saved, and read here; and ours saved, and read there.
+The models have random values in every tensor: norms and biases are ones and zeros in a new model and would hide
+mistakes. Transformers' are saved and read here; ours are saved and read there.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SIZES = {
     "max_position_embeddings": 64,
 }
 # Of its 8 frequencies (theta 1e4, head size 16) some turn more than 4 times in 32 positions, some less than once, and
-# one stands between.
+# one is in between.
 LLAMA3 = {
     "rope_type": "llama3",
     "rope_theta": 1e4,
@@ -55,7 +55,7 @@ def plain(theta: float) -> dict[str, Any]:
     return {"rope_theta": theta, "rope_type": "default"}
 
 
-# Windows are shorter than the sequences, and than what is decoded after the prompt.
+# Windows are shorter than the sequences and than the tokens decoded after the prompt.
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "qwen3-gqa-tied": ("qwen3", {"num_key_value_heads": 2, "head_dim": 16, "tie_word_embeddings": True}, plain(1e6)),
     "qwen3-untied": ("qwen3", {"num_key_value_heads": 6, "head_dim": 8, "tie_word_embeddings": False}, plain(1e4)),
@@ -112,7 +112,7 @@ def random_model(family: str, fields: dict[str, Any], rope: dict[str, Any], dtyp
     }
     make_config, make_model = kinds[family]
     torch.manual_seed(0)
-    # A copy: transformers writes into the dict that it is given.
+    # A copy: transformers changes its argument.
     model = make_model(make_config(**SIZES, **fields, rope_parameters=copy.deepcopy(rope))).eval()
     with torch.no_grad():
         for name, tensor in model.named_parameters():
@@ -143,7 +143,7 @@ def right_padded() -> np.ndarray:
     return np.where(np.arange(LENGTHS.max()) < LENGTHS[:, None], tokens, 0)
 
 
-def test_logits_prefill_and_decode_are_transformers(case: tuple[Any, Path], plain_decode: ModuleType) -> None:
+def test_logits_prefill_and_decode_match_transformers(case: tuple[Any, Path], plain_decode: ModuleType) -> None:
     model, folder = case
     config, params = load_checkpoint(folder)
     tokens = right_padded()
@@ -151,15 +151,15 @@ def test_logits_prefill_and_decode_are_transformers(case: tuple[Any, Path], plai
     expected = [reference_logits(model, tokens[n : n + 1, :length])[0] for n, length in enumerate(LENGTHS)]
     for n, length in enumerate(LENGTHS):
         np.testing.assert_allclose(logits[n, :length], expected[n], atol=TOLERANCE, rtol=0)
-    assert max(np.abs(e).max() for e in expected) > 1, "logits near zero would agree whatever the model does"
-    # More padding, of whatever tokens, is not seen.
+    assert max(np.abs(e).max() for e in expected) > 1, "logits near zero would always agree"
+    # Additional padding with any tokens is ignored.
     for extra in (1, 9):
         wider = np.pad(tokens, ((0, 0), (0, extra)), constant_values=7)
         again = FORWARD(params, config, wider, LENGTHS)
         for n, length in enumerate(LENGTHS):
             np.testing.assert_allclose(again[n, :length], expected[n], atol=TOLERANCE, rtol=0)
 
-    # The same tokens once more: the first row's first 7 as a prompt, the rest from the cache, one at a time.
+    # The same tokens again: the first row's first 7 as a prompt, the rest from the cache, one at a time.
     whole, start = expected[0], 7
     fill, step = jit(plain_decode.prefill), jit(plain_decode.decode_step)
     prefix, last = fill(params, config, jnp.asarray(tokens[:1, : start + 2]), jnp.array([start]))
@@ -172,15 +172,15 @@ def test_logits_prefill_and_decode_are_transformers(case: tuple[Any, Path], plai
             np.testing.assert_allclose(row, whole[t], atol=TOLERANCE, rtol=0)
 
 
-def test_what_we_save_is_what_transformers_loads(case: tuple[Any, Path], tmp_path: Path) -> None:
+def test_saved_folders_load_in_transformers(case: tuple[Any, Path], tmp_path: Path) -> None:
     import transformers
 
     model, folder = case
     config, params = load_checkpoint(folder)
     save_checkpoint(tmp_path / "ours", config, params, shard_bytes=40_000)
     assert len(list((tmp_path / "ours").glob("model-*.safetensors"))) > 1
-    again, output = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "ours", output_loading_info=True)
-    assert not any(output[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")), output
+    again, report = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "ours", output_loading_info=True)
+    assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")), report
     ours, theirs = again.state_dict(), model.state_dict()
     assert ours.keys() == theirs.keys()
     for name, tensor in theirs.items():
@@ -190,7 +190,7 @@ def test_what_we_save_is_what_transformers_loads(case: tuple[Any, Path], tmp_pat
 
 
 @pytest.mark.parametrize("name", ["qwen3-gqa-tied", "llama-llama3-gqa-tied", "gemma3-mqa-tied"])
-def test_bfloat16_stays_within_its_own_tolerance(tmp_path: Path, name: str) -> None:
+def test_bfloat16_logits_are_within_rounding_error(tmp_path: Path, name: str) -> None:
     model = random_model(*CASES[name], torch.bfloat16)
     model.save_pretrained(tmp_path)
     config, params = load_checkpoint(tmp_path, dtype="bfloat16")
@@ -199,5 +199,5 @@ def test_bfloat16_stays_within_its_own_tolerance(tmp_path: Path, name: str) -> N
     ours = np.asarray(forward(params, config, jnp.asarray(tokens), jnp.array([LENGTHS[0]])))[0]
     exact = reference_logits(model.float(), tokens)[0]
     rough = reference_logits(model.to(torch.bfloat16), tokens)[0]
-    # Both round differently; ours may be no further from float32 than twice what transformers' own rounding is.
+    # Both round differently; our error must be at most twice that of transformers' rounding.
     assert np.abs(ours - exact).mean() <= 2 * np.abs(rough - exact).mean()

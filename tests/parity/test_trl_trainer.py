@@ -1,4 +1,4 @@
-"""TRL's own trainer on our environment and our reward function: a model that was shown what to write, two steps."""
+"""TRL's trainer with our environment and our reward function: a model trained on answers, two steps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ trl = pytest.importorskip("trl", reason="needs trl: install the extra `parity`")
 
 pytestmark = [
     pytest.mark.parity,
-    # TRL says of the environments themselves that they may change, and asks PyTorch for what a CPU lacks.
+    # TRL warns that environments may change, and requests PyTorch features that a CPU lacks.
     pytest.mark.filterwarnings("ignore"),
 ]
 
@@ -28,12 +28,12 @@ START = Path(__file__).parents[2] / "configs/quickstart_start"
 GOLD, WRONG = "SELECT name FROM singer WHERE age > 30", "SELECT name FROM singer"
 ASKED = [{"role": "user", "content": "Who is over 30?"}]
 STEPS, GROUP = 2, 6
-LEARNED = 0.01  # what two ways to go on cost at least, shared out to all tokens, is some 0.007
+LEARNED = 0.01  # the minimum loss with two alternatives, averaged over all tokens, is about 0.007
 
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
-    """Compute on one thread: PyTorch's wait for one another by spinning, which takes long beside other work."""
+    """Use one thread: PyTorch's threads wait by spinning, which is slow on a busy machine."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -48,7 +48,7 @@ def task() -> Iterator[SqlTask]:
 
 @pytest.fixture
 def rows(tmp_path: Path) -> Any:
-    """Return a data set of one question, for each completion of the steps."""
+    """Return a dataset of one question, repeated for each completion of the steps."""
     import datasets
 
     path = tmp_path / "pop.sqlite"
@@ -61,7 +61,7 @@ def rows(tmp_path: Path) -> Any:
 
 @pytest.fixture
 def tokenizer() -> Any:
-    """Return a small tokenizer whose chat template TRL knows: a copy that it ships."""
+    """Return a small tokenizer whose chat template TRL knows: a copy of one that it ships."""
     import transformers
 
     result = transformers.AutoTokenizer.from_pretrained(START)
@@ -74,12 +74,12 @@ def template(name: str) -> str:
 
 
 def taught(tokenizer: Any, dialogues: list[list[dict[str, Any]]], tools: list[Any] | None) -> Any:
-    """Return the small model after it was shown some dialogues, each as often as the others."""
+    """Return the small model after training on some dialogues with equal weight."""
     import transformers
 
     torch.manual_seed(0)
     model = transformers.AutoModelForCausalLM.from_pretrained(START, dtype=torch.float32, num_hidden_layers=2)
-    # With tools it renders by a template of its own, to which nothing before an answer depends on what comes after.
+    # With tools TRL renders with its own template, in which no token before an answer depends on later ones.
     by = template("qwen3_training" if tools else "qwen3")
     render: dict[str, Any] = {"tools": tools, "return_dict": False, "tokenize": True, "chat_template": by}
     prompt = tokenizer.apply_chat_template(ASKED, add_generation_prompt=True, **render)
@@ -101,7 +101,7 @@ def taught(tokenizer: Any, dialogues: list[list[dict[str, Any]]], tools: list[An
 
 
 def trained(model: Any, tokenizer: Any, rows: Any, out: Path, **more: Any) -> tuple[list[dict[str, Any]], float]:
-    """Train for two steps; return what the trainer logged of them, and how far its weights went."""
+    """Train for two steps; return the trainer's log, and the change of its weights."""
     before = [weight.detach().clone() for weight in model.parameters()]
     settings = trl.GRPOConfig(
         output_dir=str(out), max_steps=STEPS, per_device_train_batch_size=GROUP, num_generations=GROUP, beta=0.0,
@@ -124,14 +124,14 @@ def call(name: str, sql: str) -> dict[str, Any]:
     }
 
 
-def test_its_trainer_calls_our_tools_and_learns_from_our_reward(
+def test_trl_trainer_calls_environment_tools_and_learns(
     task: SqlTask, rows: Any, tokenizer: Any, tmp_path: Path
 ) -> None:
-    """The model solves wrongly at once, or looks and solves; what the trainer logs is what was earned."""
+    """The model answers wrongly at once, or explores and solves; the trainer logs the earned rewards."""
     earned: list[tuple[list[tuple[str, str]], float | None]] = []
 
     class Seen(SqlEnvironment):
-        """Our environment; it records the calls of the tools and the reward of each dialogue."""
+        """Records the tool calls and the reward of each dialogue of our environment."""
 
         def get_reward(self) -> float | None:
             reward = super().get_reward()
@@ -159,12 +159,12 @@ def test_its_trainer_calls_our_tools_and_learns_from_our_reward(
     for step, item in enumerate(logged):
         rewards = [reward or 0.0 for _, reward in earned[step * GROUP : (step + 1) * GROUP]]
         assert item["reward"] == pytest.approx(sum(rewards) / GROUP)
-    assert any(QUERY in dict(calls) for calls, _ in earned), "no dialogue asked a query"
+    assert any(QUERY in dict(calls) for calls, _ in earned), "no dialogue ran a query"
     assert {1.0, 0.0} <= {reward for _, reward in earned}
     assert moved > 0
 
 
-def test_its_trainer_learns_from_our_reward_function(task: SqlTask, rows: Any, tokenizer: Any, tmp_path: Path) -> None:
+def test_trl_trainer_learns_from_the_reward_function(task: SqlTask, rows: Any, tokenizer: Any, tmp_path: Path) -> None:
     texts = [f"<think>so</think>\n<solution>{sql}</solution>" for sql in (GOLD, WRONG)]
     model = taught(tokenizer, [[{"role": "assistant", "content": text}] for text in texts], None)
     ours, earned = reward_function(task), list[tuple[Any, float | None]]()

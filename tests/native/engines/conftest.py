@@ -41,7 +41,7 @@ CREATE TABLE item(id integer PRIMARY KEY, name varchar(50), price numeric(8, 2),
 CREATE VIEW cheap AS SELECT * FROM item WHERE price < 10;
 CREATE SEQUENCE numbers;
 """
-# The state of a server that a reader might change. Other tests have readers and databases there at the same time.
+# The state of a server that a reader might change. Other tests have readers and databases there concurrently.
 STATES = {
     "postgresql": """
         SELECT (SELECT md5(string_agg(t::text, ',' ORDER BY t::text)) FROM item t), (SELECT last_value FROM numbers),
@@ -67,7 +67,7 @@ STATES = {
 
 
 class Database(NamedTuple):
-    """A database of an engine: the URL by which an executor reads it, and its server or its file."""
+    """A database of an engine: the reader's URL, and its server or file."""
 
     engine: str
     url: str
@@ -88,7 +88,7 @@ class Database(NamedTuple):
         return urlsplit(self.url).username or ""
 
     def url_of(self, user: str, password: str | None = None) -> str:
-        """Return the URL of another user, with the reader's password unless it is named."""
+        """Return the URL of another user, with the reader's password by default."""
         parts = urlsplit(self.url)
         return parts._replace(netloc=f"{user}:{password or parts.password}@{parts.netloc.rpartition('@')[2]}").geturl()
 
@@ -114,13 +114,13 @@ class Database(NamedTuple):
         self.server.run(script)
 
     def read_state(self) -> str:
-        """Return a digest of all that a text might have changed."""
+        """Return a digest of all state that a query might change."""
         if self.file is not None:
             files = sorted(path for path in self.file.parent.rglob("*") if path.is_file())
             return repr([(path, hashlib.sha256(path.read_bytes()).hexdigest()) for path in files])
         assert self.server is not None
         end = time.monotonic() + 60
-        while True:  # a session that was closed in the middle of a run may need a moment to notice
+        while True:  # a session closed during a run may need a moment to notice
             with closing(self.connect(self.server.owner)) as connection, connection.cursor() as cursor:
                 if self.engine == "mariadb":
                     cursor.execute("SET group_concat_max_len = 1000000")
@@ -133,7 +133,7 @@ class Database(NamedTuple):
 
 @pytest.fixture(params=ROWS)
 def engine(request: pytest.FixtureRequest) -> str:
-    """Return the name of an engine; a test that takes it, or its database, runs on all unless it names some."""
+    """Return the name of an engine; a test that uses it, or its database, runs on all unless it selects some."""
     return str(request.param)
 
 
@@ -141,7 +141,7 @@ def engine(request: pytest.FixtureRequest) -> str:
 def databases(
     server_database: Callable[[str, str], Server], tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], Database]:
-    """Return a function that makes the database of an engine, once for the module."""
+    """Return a function that creates the database of an engine, once per module."""
     by_engine: dict[str, Database] = {}
 
     def get(engine: str) -> Database:
@@ -167,13 +167,13 @@ def database(engine: str, databases: Callable[[str], Database]) -> Database:
 
 @pytest.fixture
 def db(database: Database) -> str:
-    """Return the URL by which an executor reads the database."""
+    """Return the reader's URL of the database."""
     return database.url
 
 
 @pytest.fixture(scope="module")
 def executors() -> Iterator[dict[str, Executor]]:
-    """Return executors in threads and in processes: SQL of DuckDB runs in a process in any case, a server's in none."""
+    """Return executors in threads and in processes: DuckDB always uses processes, servers never do."""
     with Executor(threads=1, isolation="thread", worker_grace_ms=1_000) as in_threads, Executor(threads=2) as others:
         yield {"duckdb": in_threads, "postgresql": others, "mariadb": others}
 
@@ -185,5 +185,5 @@ def executor(engine: str, executors: dict[str, Executor]) -> Executor:
 
 @pytest.fixture
 def small() -> Limits:
-    """Return limits that a test of few rows does not reach on a busy machine."""
+    """Return limits that a small test does not reach on a busy machine."""
     return Limits(timeout_ms=20_000, max_rows=10_000, max_bytes=1 << 20)

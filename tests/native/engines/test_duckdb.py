@@ -1,4 +1,4 @@
-"""Behaviour of the executor on files of DuckDB's alone."""
+"""Behaviour of the executor on DuckDB files only."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def engine(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def test_a_changed_file_is_read_anew(executor: Executor, tmp_path: Path) -> None:
+def test_a_changed_file_is_read_again(executor: Executor, tmp_path: Path) -> None:
     file = tmp_path / "counter.db"
     for n in (1, 2, 3):
         other = tmp_path / f"{n}.db"
@@ -38,7 +38,7 @@ def test_a_changed_file_is_read_anew(executor: Executor, tmp_path: Path) -> None
 def test_duckdb_runs_where_sys_executable_names_no_interpreter(
     program: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An embedded Python has none, or that of the program around it; SQLite never needs it."""
+    """An embedded Python has none, or that of the host program; SQLite never needs it."""
     file, other = tmp_path / "t.db", tmp_path / "app"
     with duckdb.connect(str(file)) as connection:
         connection.execute("CREATE TABLE t AS SELECT 7 AS n")
@@ -78,13 +78,13 @@ def test_a_writer_gets_the_lock_of_an_idle_file(executor: Executor, tmp_path: Pa
     assert executor.execute(f"duckdb:{file}", "FROM t").rows == [(2,)]
 
 
-def test_a_path_is_a_database_of_each_engine(executor: Executor, database: Any) -> None:
+def test_a_path_is_a_database_of_its_own_engine(executor: Executor, database: Any) -> None:
     names = (str(database.file), database.url) * 2
     outcomes = executor.execute_many([(name, "SELECT count(*) FROM item") for name in names])
     assert [outcome.status for outcome in outcomes] == ["db_error", "ok"] * 2
 
 
-def test_the_error_of_another_file_is_a_line(executor: Executor, tmp_path: Path) -> None:
+def test_an_invalid_file_is_reported_in_one_line(executor: Executor, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no database " * 2_000, encoding="utf-8")
     with closing(sqlite3.connect(tmp_path / "s.sqlite")) as connection, connection:
         connection.execute("CREATE TABLE t(n)")
@@ -97,7 +97,7 @@ def test_the_error_of_another_file_is_a_line(executor: Executor, tmp_path: Path)
     assert "duckdb:FILE" in (executor.execute("duck://x", "SELECT 1").error or "")
 
 
-def test_databases_of_a_worker_do_not_meet(database: Any, tmp_path: Path) -> None:
+def test_databases_of_a_worker_are_isolated(database: Any, tmp_path: Path) -> None:
     copies = [f"duckdb:{shutil.copyfile(database.file, tmp_path / f'{i}.db')}" for i in range(10)]
     sql = "SELECT count(DISTINCT database_name) FROM duckdb_tables()"
     with Executor(threads=1) as executor:
@@ -107,7 +107,7 @@ def test_databases_of_a_worker_do_not_meet(database: Any, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_memory_of_a_run_is_free_for_the_next(db: str) -> None:
+def test_memory_is_released_after_each_run(db: str) -> None:
     bomb = "SELECT list(range) FROM range(1000000000)"
     large = "SELECT count(*) FROM (SELECT range, random() AS x FROM range(1000000) ORDER BY x)"
     with Executor(threads=1, worker_memory_bytes=1 << 30) as executor:
@@ -116,7 +116,7 @@ def test_memory_of_a_run_is_free_for_the_next(db: str) -> None:
         assert executor.stats()["workers_crashed"] == 0
 
 
-def test_without_the_wheel_a_line_names_the_package(db: str) -> None:
+def test_a_missing_wheel_is_reported_with_the_package_name(db: str) -> None:
     script = """
 import importlib.util, sys
 find = importlib.util.find_spec
@@ -130,7 +130,7 @@ sys.exit(main(["run", sys.argv[1], "SELECT 1"]))
     assert len((done.stdout + done.stderr).splitlines()) == 1
 
 
-def test_the_command_line_takes_a_file(db: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_accepts_a_file(db: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", db, "SELECT id, name FROM item WHERE id < 3", "--format", "csv"]) == 0
     assert capsys.readouterr().out.split() == ["id,name", "1,item", "1", "2,item", "2"]
     with duckdb.connect(tmp_path / "shop.duckdb") as connection:
@@ -145,7 +145,7 @@ def test_the_command_line_takes_a_file(db: str, tmp_path: Path, capsys: pytest.C
     assert "there is no" in capsys.readouterr().err
 
 
-def test_the_worker_cannot_be_started_alone() -> None:
+def test_the_worker_cannot_be_started_directly() -> None:
     worker = Path(sqlexec_rs.__file__).with_name("duckdb_worker.py")
     done = subprocess.run([sys.executable, str(worker)], capture_output=True, text=True, check=False)
     assert done.returncode == 1

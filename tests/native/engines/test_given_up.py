@@ -1,4 +1,4 @@
-"""Queries that a server does not end at their time: refused functions, the count and the bound of given-up sessions."""
+"""Queries that a server does not end at their deadline: refused functions, and limits on given-up sessions."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from sqlexec_rs import Executor, Limits
 from sqlexec_rs.servers import Server, check
 
 MOST = 4
-"""The given-up sessions of a server with which it gets a new run."""
+"""The number of given-up sessions up to which a server gets new runs."""
 
-# Calls that look at no clock and end by themselves after some seconds.
+# Calls that do not check for cancellation and end by themselves after some seconds.
 LONG = {
     "postgresql": (
         "SELECT (SELECT array_agg(i) FROM generate_series(1, 30000) i) "
@@ -36,7 +36,7 @@ def wait_for_the_end(executor: Executor) -> None:
 
 
 @pytest.mark.parametrize("engine", LONG, indirect=True)
-def test_sessions_that_run_on_are_counted_and_hold_new_runs(database: Any, engine: str) -> None:
+def test_given_up_sessions_are_counted_and_block_new_runs(database: Any, engine: str) -> None:
     url = database.url + OPTIONS[engine]
     with Executor(threads=MOST) as executor:
         assert executor.execute(url, "SELECT 0").status == "ok"
@@ -60,7 +60,9 @@ def test_sessions_that_run_on_are_counted_and_hold_new_runs(database: Any, engin
 LASTING = "CREATE EXTENSION dblink; REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA public FROM PUBLIC;"
 
 
-def test_sessions_that_end_with_their_runs_are_not_given_up(server_database: Callable[[str, str], Server]) -> None:
+def test_sessions_that_end_with_their_runs_are_not_counted_as_given_up(
+    server_database: Callable[[str, str], Server],
+) -> None:
     url = server_database("postgresql", LASTING).reader
     sql = "SELECT {}, set_config('TimeZone', 'Asia/Tokyo', false)"
     with Executor(threads=2) as executor:
@@ -83,7 +85,7 @@ def test_an_unknown_name_of_an_allowed_function_is_refused(executor: Executor, d
 
 
 @pytest.mark.parametrize("url", ["postgresql://u:secret@127.0.0.1:1/d", "mysql://u:secret@127.0.0.1:1/d"])
-def test_an_unknown_option_of_a_url_is_refused_with_the_nearest(url: str) -> None:
+def test_an_unknown_url_option_is_refused_with_the_nearest_name(url: str) -> None:
     with Executor(threads=1) as executor:
         outcome = executor.execute(f"{url}?sslmod=verify-full", "SELECT 1")
     assert outcome.status == "db_error"
@@ -117,7 +119,7 @@ ORDINARY = [
 ]
 
 
-def test_a_server_of_ones_own_revokes_functions_that_run_on(start_server: Callable[[str, str], Server]) -> None:
+def test_an_own_server_revokes_functions_that_ignore_cancellation(start_server: Callable[[str, str], Server]) -> None:
     server = start_server("postgresql", "CREATE DATABASE other")
     with Executor(threads=1) as executor:
         for url in (server.reader, server.reader.rpartition("/")[0] + "/other"):
@@ -131,11 +133,11 @@ def test_a_server_of_ones_own_revokes_functions_that_run_on(start_server: Callab
 
 @pytest.fixture(scope="module")
 def server_of_modes(start_server: Callable[[str, str], Server]) -> Server:
-    """Return a MariaDB whose global `sql_mode` tests change."""
+    """Return a MariaDB server whose global `sql_mode` tests change."""
     return start_server("mariadb", "SELECT 1")
 
 
-def test_comments_that_a_server_runs_are_found_in_each_sql_mode(server_of_modes: Server) -> None:
+def test_executable_comments_are_detected_in_each_sql_mode(server_of_modes: Server) -> None:
     server = server_of_modes
     harmless = [("SELECT '/*!'", "/*!"), ("SELECT 'a''/*! '", "a'/*! "), ("SELECT 1 /* /*! */", 1)]
     run = {
@@ -153,8 +155,8 @@ def test_comments_that_a_server_runs_are_found_in_each_sql_mode(server_of_modes:
                 assert executor.execute(server.reader, sql).status == "forbidden", (mode, sql)
 
 
-def test_functions_are_found_as_the_sql_mode_of_the_session_reads_a_text(server_of_modes: Server) -> None:
-    """The owner may change the mode at any time; a session keeps the mode that it began with."""
+def test_functions_are_detected_under_the_sql_mode_of_the_session(server_of_modes: Server) -> None:
+    """The owner may change the mode at any time; a session keeps its initial mode."""
     server = server_of_modes
     xml = "EXTRACTVALUE('<a>1</a>', '/a')"
     escaped, plain, in_quotes = f"SELECT '\\'', {xml}, ''", f"SELECT '\\', {xml}, ''", f'SELECT "\\", {xml} -- "'
@@ -175,7 +177,7 @@ def test_functions_are_found_as_the_sql_mode_of_the_session_reads_a_text(server_
 
 
 @pytest.mark.parametrize("engine", ["mariadb"], indirect=True)
-def test_names_and_texts_that_look_like_calls_are_not_refused(executor: Executor, database: Any) -> None:
+def test_names_and_strings_that_look_like_calls_are_not_refused(executor: Executor, database: Any) -> None:
     columns = "WITH RECURSIVE area (id) AS (SELECT 1), `row_count`(a, `b`) AS (SELECT id, 2 FROM area) SELECT b FROM "
     assert executor.execute(database.url, columns + "row_count").rows == [(2,)]
     assert executor.execute(database.url, columns + "row_count WHERE ROW_COUNT() > 0").status == "forbidden"
@@ -186,7 +188,7 @@ def test_names_and_texts_that_look_like_calls_are_not_refused(executor: Executor
 
 
 @pytest.mark.parametrize("engine", ["postgresql"], indirect=True)
-def test_a_format_as_a_view_writes_it_is_not_refused(executor: Executor, database: Any) -> None:
+def test_format_calls_as_printed_in_views_are_not_refused(executor: Executor, database: Any) -> None:
     database.run("CREATE VIEW dates AS SELECT to_date(a, 'YYYY-MM') AS b FROM (VALUES ('2020-02')) t(a)")
     ((text,),) = executor.execute(database.url, "SELECT pg_get_viewdef('dates'::regclass)").rows
     assert "'YYYY-MM'::text" in text
@@ -196,12 +198,12 @@ def test_a_format_as_a_view_writes_it_is_not_refused(executor: Executor, databas
 
 
 @pytest.mark.slow
-def test_the_question_for_views_is_not_part_of_a_runs_time(server_database: Callable[[str, str], Server]) -> None:
+def test_listing_views_does_not_count_as_run_time(server_database: Callable[[str, str], Server]) -> None:
     views = "\n".join(f"CREATE VIEW v{i} AS SELECT 1;" for i in range(2_000))
     url = server_database("mariadb", views).reader
     with Executor(threads=1) as executor:
         end, statuses = time.monotonic() + 5, []
-        while time.monotonic() < end:  # the list is asked for again within 5 seconds
+        while time.monotonic() < end:  # the list is requested again within 5 seconds
             statuses.append(executor.execute(url, "SELECT 1", limits=Limits(timeout_ms=8)).status)
             time.sleep(0.02)
         assert statuses.count("ok") > len(statuses) // 2, "a busy machine may be late at times"

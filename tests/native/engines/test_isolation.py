@@ -1,4 +1,4 @@
-"""A candidate reads neither a gold's text nor another candidate's, on any engine."""
+"""A candidate reads neither a gold's SQL nor another candidate's, on any engine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BACKENDS = """
 SELECT string_agg(pg_stat_get_backend_activity(i), '|'), count(*) FROM pg_stat_get_backend_idset() i
 WHERE pg_stat_get_backend_userid(i) = current_user::regrole AND pg_stat_get_backend_pid(i) <> pg_backend_pid()
 """
-# The attack of an answer that looks for the gold that runs now, or ran last, and runs it.
+# The attack of an answer that searches for the gold that runs now, or ran last, and runs it.
 COPY = """
 SELECT coalesce(string_agg(query_to_xml(query, true, true, '')::text, ''), '') FROM pg_stat_activity
 WHERE pid <> pg_backend_pid() AND query ~ '^SELECT'
@@ -30,7 +30,7 @@ WHERE pid <> pg_backend_pid() AND query ~ '^SELECT'
 
 
 def wait_for_run(database: Any) -> None:
-    """Wait until a session of the reader runs a text."""
+    """Wait until a session of the reader runs a query."""
     busy = {
         "postgresql": f"SELECT 1 FROM pg_stat_activity WHERE usename = '{database.user}' AND state = 'active'",
         "mariadb": f"SELECT 1 FROM information_schema.processlist WHERE user = '{database.user}' AND command = 'Query'",
@@ -47,7 +47,7 @@ def wait_for_run(database: Any) -> None:
 
 @pytest.mark.parametrize("engine", ["postgresql"], indirect=True)
 @pytest.mark.parametrize("form", ["plain", "cursor", "plan"])
-def test_no_text_of_a_session_is_visible_to_its_role(database: Any, db: str, form: str) -> None:
+def test_session_queries_are_not_visible_to_their_role(database: Any, db: str, form: str) -> None:
     chance = "" if form == "plain" else " AND random() >= 0"
     sql = f"SELECT name FROM item WHERE name = '{MARKER}'{chance}"
     with Executor(threads=1) as executor:
@@ -55,7 +55,7 @@ def test_no_text_of_a_session_is_visible_to_its_role(database: Any, db: str, for
         assert outcome.status == "ok"
         for query in (ACTIVITY, BACKENDS):
             ((texts, n),) = database.fetch(query)
-            assert n >= 1, "the session is there"
+            assert n >= 1, "the session exists"
             assert MARKER not in texts
         slow = f"SELECT count(*) FROM item a, item b, item c, item d WHERE a.name = '{MARKER}'{chance}"
         job = executor.submit([(db, slow)])
@@ -66,7 +66,7 @@ def test_no_text_of_a_session_is_visible_to_its_role(database: Any, db: str, for
 
 
 @pytest.mark.parametrize("engine", ["postgresql"], indirect=True)
-def test_an_error_keeps_its_place_behind_the_hidden_bytes(db: str) -> None:
+def test_error_offsets_exclude_the_hidden_prefix(db: str) -> None:
     with Executor(threads=1) as executor:
         for sql in ("SELECT nam FROM item", "SELECT 'é', nam FROM item WHERE random() > 0"):
             outcome = executor.execute(db, sql)
@@ -75,7 +75,7 @@ def test_an_error_keeps_its_place_behind_the_hidden_bytes(db: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ["postgresql"], indirect=True)
-def test_a_candidate_cannot_run_the_gold_that_it_finds(db: str) -> None:
+def test_a_candidate_cannot_find_and_run_the_gold(db: str) -> None:
     golds = [f"SELECT name FROM item WHERE id = {i}" for i in range(40)]
     rows: list[str] = []
 
@@ -91,7 +91,7 @@ def test_a_candidate_cannot_run_the_gold_that_it_finds(db: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ["postgresql", "mariadb"], indirect=True)
-def test_golds_run_as_a_role_of_their_own(database: Any) -> None:
+def test_golds_run_under_a_separate_role(database: Any) -> None:
     user: dict[str, set[str]] = {"gold": set(), "candidate": set()}
 
     def keep(_path: Path, sql: str, outcome: Outcome) -> None:
@@ -108,7 +108,7 @@ def test_golds_run_as_a_role_of_their_own(database: Any) -> None:
 
 
 @pytest.mark.parametrize("engine", ["postgresql"], indirect=True)
-def test_one_role_is_refused_where_texts_of_earlier_runs_are_kept(database: Any, db: str) -> None:
+def test_a_single_role_is_refused_if_the_server_keeps_query_texts(database: Any, db: str) -> None:
     database.run("CREATE EXTENSION pg_stat_statements")
     try:
         with Executor(threads=1) as executor:
@@ -138,7 +138,7 @@ SESSIONS = (
 
 
 @pytest.mark.parametrize("engine", ["mariadb"], indirect=True)
-def test_no_query_reads_the_processes_of_mariadb(database: Any, db: str) -> None:
+def test_queries_cannot_read_the_mariadb_process_list(database: Any, db: str) -> None:
     slow = f"SELECT name FROM item WHERE name = '{MARKER}' OR {SLEEPS['mariadb'].format(30)}"
     with Executor(threads=2) as executor:
         job = executor.submit([(db, slow)])
@@ -157,7 +157,7 @@ def test_no_query_reads_the_processes_of_mariadb(database: Any, db: str) -> None
 
 
 @pytest.mark.parametrize("engine", ["mariadb"], indirect=True)
-def test_a_user_is_refused_who_reads_the_log_of_texts(database: Any) -> None:
+def test_a_user_that_can_read_the_query_log_is_refused(database: Any) -> None:
     everything = f"{database.user}_all"
     database.run(f"CREATE USER {everything} IDENTIFIED BY 'm'; GRANT SELECT ON *.* TO {everything}")
     url = database.url_of(everything, "m")
@@ -174,7 +174,7 @@ def test_a_user_is_refused_who_reads_the_log_of_texts(database: Any) -> None:
         database.run("SET GLOBAL general_log = 0; SET GLOBAL log_output = 'FILE'")
 
 
-# Queries for texts that an engine in this process, or its worker, has run before.
+# Queries for SQL that an engine in this process, or its worker, has run before.
 REMEMBERED = {
     "duckdb": (
         "FROM duckdb_prepared_statements()",
@@ -194,9 +194,7 @@ REMEMBERED = {
 
 
 @pytest.mark.parametrize("kind", REMEMBERED)
-def test_a_file_s_engine_shows_no_text_of_another_run(
-    databases: Callable[[str], Any], tmp_path: Any, kind: str
-) -> None:
+def test_file_engines_show_no_query_of_another_run(databases: Callable[[str], Any], tmp_path: Any, kind: str) -> None:
     path = str(tmp_path / "empty.sqlite")
     if kind == "duckdb":
         path = databases("duckdb").url

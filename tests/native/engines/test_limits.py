@@ -1,4 +1,4 @@
-"""Limits, cancellation, scores and the end of a run on each engine."""
+"""Limits, cancellation, scores and cleanup after a run on each engine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sqlexec_rs import Executor, Limits
 NUMBERS = {"duckdb": "SELECT range + 1 FROM range(1000000000)"}
 
 
-def test_a_result_is_cut_on_request(executor: Executor, db: str, engine: str) -> None:
+def test_a_result_is_truncated_on_request(executor: Executor, db: str, engine: str) -> None:
     for limits in (Limits(max_rows=7, on_excess="cut"), Limits(max_bytes=500, on_excess="cut")):
         outcome = executor.execute(db, NUMBERS.get(engine, "SELECT id FROM item ORDER BY id"), limits=limits)
         assert outcome.is_cut
@@ -27,7 +27,7 @@ def test_a_result_is_cut_on_request(executor: Executor, db: str, engine: str) ->
     exact, numbers = Limits(max_rows=499), "SELECT id FROM item WHERE id <= {}"
     counts, sizes = (499, 500), {"duckdb": (2048, 2049)}.get(engine, ())
     assert [executor.execute(db, numbers.format(n), limits=exact).status for n in counts] == ["ok", "too_large"]
-    if sizes:  # the rows of a chunk of DuckDB's
+    if sizes:  # the rows of a DuckDB chunk
         exact = Limits(max_rows=2048)
         statuses = [executor.execute(db, f"FROM range({n})", limits=exact).status for n in sizes]
         assert statuses == ["ok", "too_large"]
@@ -74,18 +74,18 @@ def test_a_run_is_cancelled(db: str, engine: str) -> None:
         executor.submit([(db, endless)])
         wait_for_queue(executor, 0)
         begun = time.monotonic()
-    assert time.monotonic() - begun < 30, "close waits for the thread, and for no query"
+    assert time.monotonic() - begun < 30, "close waits for the thread, not for a query"
 
 
 def wait_for_queue(executor: Executor, length: int) -> None:
-    """Wait until a thread has begun with the first of the queries."""
+    """Wait until a thread has started the first of the queries."""
     end = time.monotonic() + 60
     while executor.stats()["queued"] > length:
         assert time.monotonic() < end
         time.sleep(0.001)
 
 
-# Queries that change a session, with their statuses, and rows that a later run must find.
+# Queries that change a session, with their statuses, and rows that a later run must return.
 TRACES: dict[str, tuple[list[tuple[str, str]], dict[str, list[Any]]]] = {
     "duckdb": (
         [
@@ -136,7 +136,7 @@ TRACES: dict[str, tuple[list[tuple[str, str]], dict[str, list[Any]]]] = {
 }
 
 
-def test_nothing_is_left_of_a_run(executor: Executor, db: str, engine: str) -> None:
+def test_a_run_leaves_no_session_state(executor: Executor, db: str, engine: str) -> None:
     changes, wanted = TRACES[engine]
     with Executor(threads=1) as single:
         for sql, status in changes:
@@ -145,13 +145,13 @@ def test_nothing_is_left_of_a_run(executor: Executor, db: str, engine: str) -> N
                 assert {text: single.execute(db, text).rows for text in wanted} == wanted
         for reader in (single, executor):
             assert {text: reader.execute(db, text).rows for text in wanted} == wanted
-        for n in (5, 500):  # limits of a run are set anew
+        for n in (5, 500):  # limits are set for each run
             limits = Limits(max_rows=n, timeout_ms=n * 1_000, on_excess="cut")
             assert single.execute(db, "SELECT id FROM item", limits=limits).row_count == n
 
 
 @pytest.mark.parametrize("engine", ["duckdb"], indirect=True)
-def test_a_seed_of_a_run_is_not_that_of_the_next(executor: Executor, db: str) -> None:
+def test_a_random_seed_does_not_carry_over_to_the_next_run(executor: Executor, db: str) -> None:
     for _ in range(2):
         executor.execute(db, "SELECT setseed(0.5)")
     draws = {executor.execute(db, f"SELECT random() -- {i}").rows[0] for i in range(3)}

@@ -1,4 +1,4 @@
-"""Behaviour of the executor on MariaDB alone."""
+"""Behaviour of the executor on MariaDB only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def engine(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def test_users_of_several_roles_cannot_end_the_sessions_of_each_other(database: Any) -> None:
+def test_users_of_separate_roles_cannot_end_sessions_of_each_other(database: Any) -> None:
     def connect(user: str) -> Any:
         return closing(database.connect(database.url_of(user)))
 
@@ -32,7 +32,7 @@ def test_users_of_several_roles_cannot_end_the_sessions_of_each_other(database: 
             with first.cursor() as cursor, pytest.raises(pymysql.Error, match=r"not owner|Invalid role"):
                 cursor.execute(attack)
         with first.cursor() as cursor:
-            cursor.execute(f"KILL USER {user}_2")  # ends only sessions that the user owns
+            cursor.execute(f"KILL USER {user}_2")  # ends only sessions of that user
             cursor.execute("SELECT DISTINCT user FROM information_schema.processlist")
             assert cursor.fetchall() == ((f"{user}_1",),)
         with second.cursor() as cursor:
@@ -43,7 +43,7 @@ def test_users_of_several_roles_cannot_end_the_sessions_of_each_other(database: 
             fellow.ping(reconnect=False)
 
 
-def test_a_server_without_room_is_a_db_error(database: Any) -> None:
+def test_a_server_at_its_connection_limit_is_a_db_error(database: Any) -> None:
     crowded = f"{database.user}_crowded"
     database.run(
         f"CREATE USER {crowded} IDENTIFIED BY 'c' WITH MAX_USER_CONNECTIONS 1; "

@@ -1,4 +1,4 @@
-"""Behaviour of the executor on PostgreSQL alone."""
+"""Behaviour of the executor on PostgreSQL only."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_sessions_of_a_role_can_end_each_other(database: Any, db: str) -> None:
         assert executor.stats()["connections_lost"] == 1
 
 
-def test_the_command_line_takes_a_url(
+def test_the_command_line_accepts_a_url(
     database: Any, db: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     golds, predictions, name = tmp_path / "gold.json", tmp_path / "predictions.jsonl", database.name
@@ -51,7 +51,7 @@ def test_the_command_line_takes_a_url(
     assert "secret" not in error
 
 
-def test_a_server_without_room_is_a_db_error(database: Any, db: str) -> None:
+def test_a_server_at_its_connection_limit_is_a_db_error(database: Any, db: str) -> None:
     with Executor(threads=2) as executor:
         database.run(f"ALTER ROLE {database.user} CONNECTION LIMIT 0")
         try:
@@ -63,7 +63,7 @@ def test_a_server_without_room_is_a_db_error(database: Any, db: str) -> None:
         assert executor.execute(db, "SELECT 1").status == "ok"
 
 
-def test_a_bound_on_temporary_files_is_reported(database: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_limit_on_temporary_files_is_reported(database: Any, capsys: pytest.CaptureFixture[str]) -> None:
     database.run(f"ALTER ROLE {database.user} SET temp_file_limit = '1GB'")
     try:
         assert __main__.main(["check", database.url]) == 0
@@ -72,7 +72,7 @@ def test_a_bound_on_temporary_files_is_reported(database: Any, capsys: pytest.Ca
         database.run(f"ALTER ROLE {database.user} RESET temp_file_limit")
 
 
-def test_a_server_is_started_and_stopped_by_commands(
+def test_commands_start_and_stop_a_server(
     servers_folder: Path, db: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = str(servers_folder / tmp_path.name)

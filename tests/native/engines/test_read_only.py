@@ -1,4 +1,4 @@
-"""Texts that mean harm: no engine runs, measures or changes anything for them."""
+"""Hostile queries: no engine runs, measures or changes anything for them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HIDDEN = "no text may show this"
 
 
 class Plans(NamedTuple):
-    """Texts behind EXPLAIN, on one engine."""
+    """Texts after EXPLAIN, on one engine."""
 
     planned: tuple[str, ...]
     """Texts with a plan, which would take long or wait."""
@@ -148,7 +148,7 @@ def test_explain_plans_and_runs_nothing(executor: Executor, database: Any, small
 
 
 def hostile_texts(engine: str) -> list[str]:
-    """Return the texts of an engine's file, and texts that are too long for a line."""
+    """Return the queries of an engine's file, and queries that are too long for a line."""
     lines = Path(__file__).parents[1].joinpath(f"hostile_{engine}.sql").read_text(encoding="utf-8").splitlines()[1:]
     in_process = engine == "duckdb"
     texts = [
@@ -181,7 +181,7 @@ def hostile_texts(engine: str) -> list[str]:
 @pytest.mark.parametrize(
     "engine", [pytest.param("duckdb", marks=pytest.mark.slow), "postgresql", "mariadb"], indirect=True
 )
-def test_hostile_texts_end_and_change_nothing(database: Any, engine: str) -> None:
+def test_hostile_queries_end_and_change_nothing(database: Any, engine: str) -> None:
     texts = hostile_texts(engine)
     if database.file is not None:
         secret = database.file.with_name("secret.txt")

@@ -1,4 +1,4 @@
-"""A role that can become more than a reader is refused, and a reader cannot fill the disk of its server."""
+"""A role that can gain write access is refused, and a reader cannot fill its server's disk."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from sqlexec_rs import Executor, Outcome
 from sqlexec_rs.servers import ROLES, Server, __main__, _functions, make_readers, revoke_script
 
-# Statements that give the role `{r}` a right, and the right in the message. `{b}` is another role of the case's.
+# Statements that give the role `{r}` a right, and the right in the message. `{b}` is another role of the case.
 MORE_ON_POSTGRESQL = {
     "noinherit member of a superuser": (
         "CREATE ROLE {b} SUPERUSER; ALTER ROLE {r} NOINHERIT; GRANT {b} TO {r}",
@@ -126,7 +126,7 @@ def engine(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def test_a_role_that_can_become_more_than_a_reader_is_refused(database: Any, engine: str) -> None:
+def test_a_role_that_can_gain_write_access_is_refused(database: Any, engine: str) -> None:
     wrong: dict[str, Outcome | str | None] = {}
     with Executor(threads=1) as executor:
         for number, (case, (script, right)) in enumerate(MORE[engine].items()):
@@ -142,7 +142,7 @@ def test_a_role_that_can_become_more_than_a_reader_is_refused(database: Any, eng
     assert not wrong
 
 
-def test_a_reader_by_other_means_is_taken(database: Any, engine: str) -> None:
+def test_other_forms_of_read_only_roles_are_accepted(database: Any, engine: str) -> None:
     names = {"r": f"{database.user}_less", "b": f"{database.user}_readers", "d": database.name}
     database.run(f"{CREATE[engine]}; {LESS[engine]}".format(**names))
     with Executor(threads=1) as executor:
@@ -153,7 +153,7 @@ def test_a_reader_by_other_means_is_taken(database: Any, engine: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ["postgresql"], indirect=True)
-def test_check_lists_what_a_reader_may_execute(database: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_lists_functions_that_a_reader_may_execute(database: Any, capsys: pytest.CaptureFixture[str]) -> None:
     database.run("CREATE FUNCTION write_all(x int) RETURNS int LANGUAGE sql SECURITY DEFINER AS 'SELECT 1'")
     assert __main__.main(["check", database.url]) == 0
     output = capsys.readouterr().out
@@ -171,7 +171,7 @@ def test_check_lists_what_a_reader_may_execute(database: Any, capsys: pytest.Cap
     assert "functions that write, lock, overrun or show other sessions: revoked" in output
 
 
-def test_readers_of_another_database_are_made_by_the_printed_statements(
+def test_printed_statements_create_readers_of_another_database(
     database: Any, engine: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name = f"{database.user}-made"
@@ -215,7 +215,7 @@ def test_a_reader_of_an_own_server_cannot_fill_its_disk(shared_server: Callable[
         assert count[0] >= 34, "the names are those of functions"
 
 
-def test_the_log_of_an_own_server_holds_no_text_of_a_reader(shared_server: Callable[[str], Server]) -> None:
+def test_own_server_logs_contain_no_reader_queries(shared_server: Callable[[str], Server]) -> None:
     server = shared_server("postgresql")
     marker = "marker of a text that fails"
     texts = (
@@ -228,4 +228,4 @@ def test_the_log_of_an_own_server_holds_no_text_of_a_reader(shared_server: Calla
             executor.execute(server.reader, sql)
     log = Path(server.folder, "log").read_text(encoding="utf-8", errors="replace")
     assert marker not in log
-    assert "database system is ready" in log, "the server's own messages are there"
+    assert "database system is ready" in log, "the server's own messages are present"

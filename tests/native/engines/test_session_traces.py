@@ -1,4 +1,4 @@
-"""No statement changes the verdict of a later one through its session, whatever a view or a function hides."""
+"""No statement changes the verdict of a later one through its session, even inside a view or a function."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def url(engine: str, server_database: Callable[[str, str], Server], tmp_path: Pa
     return f"duckdb:{file}"
 
 
-def test_no_statement_changes_the_outcome_of_a_later_one(engine: str, url: str) -> None:
+def test_statements_do_not_change_later_outcomes(engine: str, url: str) -> None:
     def probe(executor: Executor) -> list[tuple[str, list[tuple[object, ...]]]]:
         outcomes = [executor.execute(url, sql) for sql in PROBES[engine]]
         return [(outcome.status, outcome.rows) for outcome in outcomes]
@@ -188,7 +188,7 @@ def test_no_statement_changes_the_outcome_of_a_later_one(engine: str, url: str) 
                     assert outcome == usual, f"{sql} after {trace}"
 
 
-def test_a_view_made_while_a_session_is_open_leaves_nothing(server_database: Callable[[str, str], Server]) -> None:
+def test_a_view_created_during_a_session_leaves_no_session_state(server_database: Callable[[str, str], Server]) -> None:
     server = server_database("postgresql", "CREATE TABLE item(id integer);")
     with Executor(threads=1) as executor:
         assert executor.execute(server.reader, "SELECT * FROM item").status == "ok"

@@ -1,4 +1,4 @@
-"""Sessions with a server: roles, lost sessions, addresses that lead nowhere, and facts of a server."""
+"""Sessions with a server: roles, lost sessions, unreachable addresses, and server facts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sqlexec_rs.servers import ServerError, __main__, _programs, check
 
 
 class Dialect(NamedTuple):
-    """An engine's texts for the same things; `{user}` is the reader."""
+    """An engine's statements for the same actions; `{user}` is the reader."""
 
     sleep: str
     """A call that waits a number of seconds."""
@@ -66,7 +66,7 @@ def dialect(engine: str) -> Dialect:
     return DIALECTS[engine]
 
 
-def test_rows_of_a_server_may_change(dialect: Dialect, database: Any, db: str) -> None:
+def test_changed_rows_on_a_server_are_read_again(dialect: Dialect, database: Any, db: str) -> None:
     database.run("CREATE TABLE counter(n integer); INSERT INTO counter VALUES (1)")
     sql = "SELECT n FROM counter"
     with Executor(threads=1) as executor, Executor(threads=1, immutable=True) as keeper:
@@ -74,7 +74,7 @@ def test_rows_of_a_server_may_change(dialect: Dialect, database: Any, db: str) -
         database.run("UPDATE counter SET n = 2")
         assert first == [[(1,)], [(1,)]]
         assert executor.execute(db, sql).rows == [(2,)]
-        assert keeper.execute(db, sql).rows == [(1,)], "immutable: results are kept"
+        assert keeper.execute(db, sql).rows == [(1,)], "immutable: results are cached"
         times = {keeper.execute(db, dialect.clock).rows[0] for _ in range(3)}
         assert len(times) == 3
 
@@ -109,7 +109,7 @@ def test_answers_are_right_or_db_error_while_sessions_are_killed(dialect: Dialec
         for i, outcome in enumerate(outcomes):
             assert outcome.status in {"ok", "db_error"}, outcome
             assert outcome.status != "ok" or outcome.rows[0][0] == i
-        # A query is lost where its session is killed twice.
+        # A query is lost if its session is killed twice.
         assert sum(outcome.status == "ok" for outcome in outcomes) > N_QUERIES * 13 // 15
         assert executor.execute(db, "SELECT 1").rows == [(1,)]
         assert executor.stats()["connections_open"] <= 2
@@ -136,7 +136,7 @@ def test_a_thread_has_a_role_and_cannot_end_the_sessions_of_another(dialect: Dia
         assert executor.stats()["connections_lost"] == 0
 
 
-def test_each_of_several_roles_is_refused_that_can_write(dialect: Dialect, database: Any) -> None:
+def test_each_role_that_can_write_is_refused(dialect: Dialect, database: Any) -> None:
     mixed = f"{database.user}_mixed"
     for i, rights in ((1, "SELECT"), (2, "SELECT, INSERT")):
         database.run(f"{dialect.create_user.format(f'{mixed}_{i}')}; GRANT {rights} ON item TO {mixed}_{i}")
@@ -144,7 +144,7 @@ def test_each_of_several_roles_is_refused_that_can_write(dialect: Dialect, datab
     with Executor(threads=2) as executor:
         assert executor.execute(f"{url}?roles=1", "SELECT 1").status == "ok"
         texts = [f"SELECT {i}, {dialect.sleep.format(0.02)}" for i in range(40)]
-        outcomes = executor.execute_many([(f"{url}?roles=3", sql) for sql in texts])  # golds run as the third
+        outcomes = executor.execute_many([(f"{url}?roles=3", sql) for sql in texts])  # golds use the third role
         assert {outcome.status for outcome in outcomes} == {"ok", "db_error"}
         errors = {outcome.error for outcome in outcomes if outcome.error}
         assert len(errors) == 1
@@ -172,14 +172,14 @@ def test_a_user_that_can_write_is_refused(executor: Executor, dialect: Dialect, 
     assert of_writer.format(name=database.name) in (error or "")
 
 
-# Parts of the messages of a wrong password, of none, of an unknown user, and of an unknown database.
+# Parts of the messages for a wrong password, no password, an unknown user, and an unknown database.
 ACCESS = {
     "postgresql": ("password authentication failed", "requires a password", "does not exist"),
     "mariadb": ("Access denied", "Access denied", "Access denied"),
 }
 
 
-def test_the_error_of_a_wrong_url_is_a_line_without_the_password(
+def test_an_invalid_url_is_reported_in_one_line_without_the_password(
     executor: Executor, database: Any, engine: str
 ) -> None:
     wrong, missing, absent = ACCESS[engine]
@@ -213,7 +213,7 @@ FACTS = {
 }
 
 
-def test_bounds_of_a_server_are_reported(database: Any, engine: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_server_limits_are_reported(database: Any, engine: str, capsys: pytest.CaptureFixture[str]) -> None:
     facts, refusal = FACTS[engine]
     assert __main__.main(["check", database.url]) == 0
     output = capsys.readouterr().out
@@ -229,12 +229,12 @@ def test_check_of_a_file_is_refused() -> None:
 
 
 def packet(body: bytes) -> bytes:
-    """Return a packet of MariaDB's protocol, the first of a conversation."""
+    """Return a packet of MariaDB's protocol, the first of a connection."""
     return len(body).to_bytes(3, "little") + b"\0" + body
 
 
 def hello(version: bytes) -> bytes:
-    """Return how a server of MariaDB's protocol greets."""
+    """Return the greeting of a server with MariaDB's protocol."""
     return packet(
         b"\x0a" + version + b"\0" + bytes(4) + b"saltsalt\0" + b"\xff\xff\x2d" + b"\x02\0" + b"\xff\xff\x15"
         + bytes(10) + b"saltsaltsalt\0" + b"mysql_native_password\0"
@@ -249,7 +249,7 @@ def hello(version: bytes) -> bytes:
         ("mysql", hello(b"5.7.44"), "too old (5.7.44): MariaDB 10.5 or MySQL 8.0 is required"),
     ],
 )
-def test_a_server_that_is_too_old_is_refused_in_a_line(scheme: str, greeting: bytes, message: str) -> None:
+def test_an_outdated_server_is_refused_in_one_line(scheme: str, greeting: bytes, message: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, Executor(threads=1) as executor:
 
         def greet() -> None:
@@ -271,7 +271,7 @@ def test_a_server_that_is_too_old_is_refused_in_a_line(scheme: str, greeting: by
     assert "secret" not in outcome.error
 
 
-def test_the_error_of_a_program_has_its_errors_and_not_its_advice(tmp_path: Path) -> None:
+def test_program_errors_exclude_usage_advice(tmp_path: Path) -> None:
     """MariaDB's installer prints the error first, and then half a page of advice."""
     advice = "echo you may also look at the manual;" * 40
     script = f"echo '[Note] begins'; echo '[ERROR] Cannot map 146m'; {advice} exit 1"

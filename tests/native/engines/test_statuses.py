@@ -1,4 +1,4 @@
-"""Statuses of texts on each engine, where an error is, and the settings of a session."""
+"""Statuses of queries on each engine, error offsets, and session settings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from sqlexec_rs import Executor, Limits
 
-# Texts with the same status on all engines, and those of one engine.
+# Queries with the same status on all engines, and those of one engine.
 COMMON = [
     ("SELECT name FROM item WHERE id = 3", "ok"),
     ("SELECT 1;", "ok"),
@@ -112,7 +112,9 @@ CASES = [(engine, sql, status) for engine in STATUSES for sql, status in COMMON 
 
 
 @pytest.mark.parametrize(("engine", "sql", "status"), CASES, indirect=["engine"])
-def test_status_of_a_text(executor: Executor, db: str, small: Limits, engine: str, sql: str, status: str) -> None:
+def test_each_query_has_its_status(
+    executor: Executor, db: str, small: Limits, engine: str, sql: str, status: str
+) -> None:
     limits = small.replace(timeout_ms=100) if status == "timeout" else small
     outcome = executor.execute(db, sql, limits=limits)
     assert (outcome.status, outcome.error) == (status, None if status == "ok" else outcome.error)
@@ -121,7 +123,7 @@ def test_status_of_a_text(executor: Executor, db: str, small: Limits, engine: st
         assert outcome.stopped_by == ("wall" if status == "timeout" else None)
 
 
-# A text with an error, where the error may be, and a name of the hint.
+# A query with an error, its possible offsets, and a name in the hint.
 ERRORS = {
     "duckdb": ("SELECT 'é', nmae FROM item", {"nmae FROM item"}, "name"),
     "postgresql": ("SELECT 'é', nmae FROM item", {"nmae FROM item"}, "item.name"),
@@ -137,7 +139,7 @@ def test_an_error_has_its_offset_in_bytes_and_a_hint(executor: Executor, db: str
     assert "\n" not in (outcome.error or "")
 
 
-# Texts that cannot be planned, where at most one row is allowed.
+# Statements that cannot be planned, where at most one row is allowed.
 UNPLANNED = {
     "duckdb": [
         ("SELECT ?", "runtime_error"),
@@ -160,7 +162,7 @@ UNPLANNED = {
 NEVER_PLANNED = [("", "no_sql"), ("SELEC 1", "syntax_error"), ("SELECT nmae FROM item", "schema_error")]
 
 
-def test_a_text_without_a_plan_has_a_status(executor: Executor, db: str, small: Limits, engine: str) -> None:
+def test_queries_without_a_plan_have_a_status(executor: Executor, db: str, small: Limits, engine: str) -> None:
     limits = small.replace(max_rows=1)
     for sql, status in NEVER_PLANNED + UNPLANNED[engine]:
         outcome = executor.explain(db, sql, limits=limits)
@@ -179,7 +181,7 @@ SETTINGS: dict[str, list[tuple[str, Any]]] = {
 }
 
 
-def test_a_setting_is_shown_as_a_run_sees_it(executor: Executor, database: Any, db: str, engine: str) -> None:
+def test_show_returns_the_setting_of_a_run(executor: Executor, database: Any, db: str, engine: str) -> None:
     for setting, value in SETTINGS[engine]:
         shown = executor.show(db, setting)
         assert (shown.status, shown.rows) == ("ok", [(value,)])

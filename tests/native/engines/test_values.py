@@ -10,7 +10,7 @@ import pytest
 
 from sqlexec_rs import Executor
 
-# Expressions of DuckDB's, and their values here; `...` is the value of duckdb's fetchall.
+# DuckDB expressions and their values here; `...` is the value of duckdb's fetchall.
 DUCKDB: list[tuple[str, Any]] = [
     ("NULL", ...),
     ("true", 1),
@@ -51,7 +51,7 @@ DUCKDB: list[tuple[str, Any]] = [
     ("MAP {'é': [true]}", '{"é": [true]}'),
     ("union_value(n := 2)", ...),
 ]
-# Expressions whose values are equal to the driver's; the first four have its types, too.
+# Expressions whose values equal the driver's; the first four also have its types.
 POSTGRESQL = [
     "NULL::text", "true", "false", "1::smallint", "-5", "9223372036854775807", "0.5::real", "1e-7::float8",
     "'Infinity'::float8", "1.50::numeric", "7.00::numeric", "''::text", "'é'", "'\\x00ff'::bytea", "''::bytea",
@@ -65,7 +65,7 @@ MARIADB = [
 
 
 @pytest.mark.parametrize("engine", ["duckdb"], indirect=True)
-def test_values_of_duckdb_are_the_drivers_or_of_the_table(executor: Executor, database: Any) -> None:
+def test_duckdb_values_match_the_driver_or_the_table(executor: Executor, database: Any) -> None:
     sql = "SELECT " + ", ".join(f"{text} AS c{i}" for i, (text, _) in enumerate(DUCKDB))
     (theirs,) = database.fetch(sql)
     outcome = executor.execute(database.url, sql)
@@ -79,7 +79,7 @@ def test_values_of_duckdb_are_the_drivers_or_of_the_table(executor: Executor, da
 @pytest.mark.parametrize(
     ("engine", "expressions"), [("postgresql", POSTGRESQL), ("mariadb", MARIADB)], indirect=["engine"]
 )
-def test_values_of_a_server_are_the_drivers(executor: Executor, database: Any, expressions: list[str]) -> None:
+def test_server_values_match_the_driver(executor: Executor, database: Any, expressions: list[str]) -> None:
     sql = "SELECT " + ", ".join(expressions)
     (theirs,) = database.fetch(sql)
     (ours,) = executor.execute(database.url, sql).rows
@@ -119,13 +119,13 @@ def test_values_without_a_type_are_texts_or_doubles(executor: Executor, db: str,
 
 @pytest.mark.parametrize("engine", ["duckdb"], indirect=True)
 @pytest.mark.skipif(importlib.util.find_spec("pytz") is None, reason="duckdb needs pytz for it")
-def test_times_of_duckdb_with_a_zone_are_in_utc(executor: Executor, db: str) -> None:
+def test_duckdb_times_with_a_zone_are_in_utc(executor: Executor, db: str) -> None:
     sql = "SELECT TIMESTAMPTZ '2020-02-01 10:00:00+02'"
     assert executor.execute(db, sql).rows == [("2020-02-01 08:00:00+00:00",)]
 
 
 @pytest.mark.parametrize("engine", ["mariadb"], indirect=True)
-def test_columns_of_each_type_have_the_drivers_values(executor: Executor, database: Any) -> None:
+def test_columns_of_each_type_match_the_driver(executor: Executor, database: Any) -> None:
     database.run("""
         CREATE TABLE every(a tinyint, b smallint unsigned, c mediumint, d bigint unsigned, e float, f double,
           g decimal(10, 3), h bit(9), i year, j char(3), k varchar(9), l text, m blob, n varbinary(4),
@@ -139,7 +139,7 @@ def test_columns_of_each_type_have_the_drivers_values(executor: Executor, databa
 
 
 @pytest.mark.parametrize("engine", ["mariadb"], indirect=True)
-def test_columns_are_those_of_each_query(db: str) -> None:
+def test_each_query_has_its_columns(db: str) -> None:
     texts = [
         "SELECT id AS a, name AS b FROM item WHERE id = 1",
         "SELECT id AS a, name AS b FROM item WHERE id = 2",
@@ -160,7 +160,7 @@ def test_columns_are_those_of_each_query(db: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ["duckdb"], indirect=True)
-def test_rows_of_duckdbs_driver_are_a_gold(executor: Executor, database: Any) -> None:
+def test_rows_of_the_duckdb_driver_can_be_a_gold(executor: Executor, database: Any) -> None:
     sql = "SELECT * FROM item"
     columns = ["id", "name", "price", "is_new", "since", "weight"]
     score = executor.score(database.url, sql, (columns, database.fetch(sql)), rules=("bird", "test_suite"))
@@ -170,7 +170,7 @@ def test_rows_of_duckdbs_driver_are_a_gold(executor: Executor, database: Any) ->
     assert outcome.column_types == ["INTEGER", "VARCHAR", "DECIMAL(8,2)", "BOOLEAN", "DATE", "DOUBLE"]
 
 
-# A query with five parameters and its row, and texts with other numbers or names of parameters with their statuses.
+# A query with five parameters and its row, and queries with mismatched parameters and their statuses.
 VALUES = [7, "é'", 0.25, b"\x00\xff", None]
 PARAMETERS: dict[str, tuple[str, list[tuple[str, Any, str]]]] = {
     "duckdb": (
@@ -203,7 +203,7 @@ def test_parameters_are_bound_by_position(executor: Executor, db: str, engine: s
         assert executor.execute(db, "SELECT $a + $b", {"a": 1, "b": 2}).rows == [(3,)]
 
 
-# Values beyond Python's years, times and integers, and the texts that they are.
+# Values beyond Python's years, times and integers, and their texts.
 WIDE = [
     ("DATE '10000-01-01'", "10000-01-01"),
     ("DATE '5877641-06-23'", "5877641-06-23"),
@@ -233,7 +233,7 @@ LONG_INTERVALS = [
 
 
 @pytest.mark.parametrize("engine", ["duckdb"], indirect=True)
-def test_values_of_duckdb_beyond_pythons_are_texts_or_a_clear_error(executor: Executor, database: Any) -> None:
+def test_duckdb_values_beyond_python_ranges_are_text_or_an_error(executor: Executor, database: Any) -> None:
     outcome = executor.execute(database.url, "SELECT " + ", ".join(text for text, _ in WIDE))
     assert outcome.error is None
     assert outcome.rows == [tuple(value for _, value in WIDE)]

@@ -116,12 +116,12 @@ def _dates(rng: random.Random, spec: ColumnSpec, rows: int) -> list[Value]:
 
 def _numbered(rng: random.Random, pool: str, rows: int) -> list[Value]:
     """Return different values of a pool; where it is used up they are numbered (`Ada Cohen 2`)."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     values: list[Value] = []
     for _ in range(rows):
         value = text_value(rng, pool)
-        found[value] = found.get(value, 0) + 1
-        values.append(value if found[value] == 1 else f"{value} {found[value]}")
+        counts[value] = counts.get(value, 0) + 1
+        values.append(value if counts[value] == 1 else f"{value} {counts[value]}")
     return values
 
 
@@ -131,12 +131,12 @@ def _texts(rng: random.Random, spec: ColumnSpec, rows: int, label: str) -> list[
     if label == "numbered":
         return _numbered(rng, pool, rows)
     if label:
-        found: dict[str, None] = {}
+        values: dict[str, None] = {}
         for _ in range(rows * 20):
-            found.setdefault(text_value(rng, pool), None)
-            if len(found) == rows:
+            values.setdefault(text_value(rng, pool), None)
+            if len(values) == rows:
                 break
-        return list(found)
+        return list(values)
     if pool in ("city", "country", "district", "company", "person", "place"):
         few = [text_value(rng, pool) for _ in range(rng.randint(6, 40))]
         return list(rng.choices(few, _skewed(rng, len(few)), k=rows))
@@ -209,8 +209,8 @@ def _generate_table(
     references = []
     for role in spec.parents:
         parent = parents[role]
-        own = _reference_name(parent)
-        points = AnnotatedColumn(own, spaced(own), (), "id", _parent_keys(rng, parent, rows))
+        reference_name = _reference_name(parent)
+        points = AnnotatedColumn(reference_name, spaced(reference_name), (), "id", _parent_keys(rng, parent, rows))
         relation = RELATIONS.get((style.domain, spec.names[0], role), OF)
         references.append(Reference(points, parent.name, parent.key.name, relation))
     key = AnnotatedColumn(key_name, spaced(key_name), (), "id", tuple(range(1, rows + 1)))

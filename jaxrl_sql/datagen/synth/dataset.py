@@ -155,10 +155,10 @@ def _asked(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def _texts(out: Path, tally: _Tally) -> Iterator[str]:
-    asked = _asked(out / "train/questions.jsonl")
+    questions_read = _asked(out / "train/questions.jsonl")
     for schema, questions in tally.schemas:
         yield from (schema for _ in range(8))
-        for question, sql in itertools.islice(asked, questions):
+        for question, sql in itertools.islice(questions_read, questions):
             yield question
             yield sql
 
@@ -172,8 +172,8 @@ def _lengths(tokenizer: Tokenizer, path: Path, tally: _Tally) -> dict[str, float
             sizes[name].append(len(ids))
 
     measure(("schema",), [schema for schema, _ in tally.schemas])
-    asked = _asked(path)
-    while chunk := [text for pair in itertools.islice(asked, _CHUNK) for text in pair]:
+    pairs = _asked(path)
+    while chunk := [text for pair in itertools.islice(pairs, _CHUNK) for text in pair]:
         measure(("question", "sql"), chunk)
     means = {f"{name}_mean": round(sum(size) / max(len(size), 1), 1) for name, size in sizes.items()}
     return means | {f"{name}_max": float(max(size, default=0)) for name, size in sizes.items()}
@@ -190,10 +190,10 @@ def _present(out: Path, spec: SynthSpec) -> SynthReport | None:
         raise InputError(f"synth: {out} is not empty and holds no synth.json; give another folder")
     wanted = {**spec.record(), "version": VERSION}
     try:
-        found = json.loads((out / "synth.json").read_text(encoding="utf-8"))
-        there = {**found["spec"], "version": found["version"]}
+        record = json.loads((out / "synth.json").read_text(encoding="utf-8"))
+        there = {**record["spec"], "version": record["version"]}
         differ = [f"{name}={there[name]}, not {value}" for name, value in wanted.items() if there[name] != value]
-        questions, databases, grades, tokens = (found[name] for name in _COUNTED)
+        questions, databases, grades, tokens = (record[name] for name in _COUNTED)
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise InputError(
             f"synth: {out}: its synth.json does not say what was made; name another folder, or remove this one"
@@ -250,15 +250,15 @@ def _make(out: Path, spec: SynthSpec) -> SynthReport:
         }
     report = SynthReport(
         spec=spec,
-        questions={split: sum(asked for _, asked in tally.schemas) for split, tally in tallies.items()},
+        questions={split: sum(count for _, count in tally.schemas) for split, tally in tallies.items()},
         databases={split: len(tally.schemas) for split, tally in tallies.items()},
         grades=dict(sum((tally.grades for tally in tallies.values()), Counter())),
         tokens=tokens,
         was_present=False,
     )
-    kept = {
+    record = {
         "spec": spec.record(),
         **{name: getattr(report, name) for name in _COUNTED},
     }
-    (out / "synth.json").write_text(json.dumps({"version": VERSION, **kept}, indent=1) + "\n", encoding="utf-8")
+    (out / "synth.json").write_text(json.dumps({"version": VERSION, **record}, indent=1) + "\n", encoding="utf-8")
     return report

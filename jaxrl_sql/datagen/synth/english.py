@@ -50,12 +50,12 @@ def plural(word: str) -> str:
 
 def column_words(name: str, kind: str) -> str:
     """Return the English of a column name; dates and years say what they are (`hired on date`)."""
-    said = spaced(name.removeprefix("is_") if kind == "bool" else name)
-    if kind == "date" and not said.endswith(("date", "night", "birth")):
-        return f"{said} date"
-    if kind == "year" and "year" not in said and said != "vintage":
-        return f"{said} year"
-    return said
+    text = spaced(name.removeprefix("is_") if kind == "bool" else name)
+    if kind == "date" and not text.endswith(("date", "night", "birth")):
+        return f"{text} date"
+    if kind == "year" and "year" not in text and text != "vintage":
+        return f"{text} year"
+    return text
 
 
 def split_words(name: str) -> str:
@@ -64,10 +64,10 @@ def split_words(name: str) -> str:
     A name of marks alone is its own word.
     """
     parts = re.split(r"[\W_]+", _HUMP.sub(" ", name))
-    words = [part.lower() for part in parts if part]
-    if len(words) > 1 and words[0] in _PREFIXES:
-        words = words[1:]
-    return " ".join(words) or name.strip() or name
+    parts_ = [part.lower() for part in parts if part]
+    if len(parts_) > 1 and parts_[0] in _PREFIXES:
+        parts_ = parts_[1:]
+    return " ".join(parts_) or name.strip() or name
 
 
 @functools.cache
@@ -78,37 +78,37 @@ def _engine() -> inflect.engine:
     engine = inflect.engine()
     for word in _INVARIABLE:
         engine.defnoun(word, word)
-    for one, many in _COUNTED:
-        engine.defnoun(one, many)
+    for singular, plural_form in _COUNTED:
+        engine.defnoun(singular, plural_form)
     return engine
 
 
 def _singular(word: str) -> str:
     """Return the singular of a word; of `bus`, which ends as a plural does and is none, the word itself."""
     engine = _engine()
-    one = engine.singular_noun(word) if _is_english(word) else False
+    singular = engine.singular_noun(word) if _is_english(word) else False
     is_plural = not word.endswith("s") or engine.plural_noun(word) == f"{word}s"
-    return str(one) if one and is_plural else word
+    return str(singular) if singular and is_plural else word
 
 
 def _is_english(word: str) -> bool:
     return word.isascii() and word.isalpha()
 
 
-def _of_head(words: str, change: Callable[[str], str]) -> str:
+def _of_head(phrase: str, change: Callable[[str], str]) -> str:
     """Change the noun of a phrase: the last word, or the one before `of club`, `in concert`, `booked`."""
-    found = _TAIL.search(words)
-    head, tail = (words[: found.start()], found[0]) if found else (words, "")
+    tail_match = _TAIL.search(phrase)
+    head, tail = (phrase[: tail_match.start()], tail_match[0]) if tail_match else (phrase, "")
     before, _, noun = head.rpartition(" ")
     return f"{before} {change(noun)}{tail}".strip()
 
 
-def singular_of(words: str) -> str:
+def singular_of(phrase: str) -> str:
     """Return the singular of a table's words; of what is no noun (`lives in`), or is not counted, a row is a record."""
-    is_record = _PARTICLE.search(words) or _UNCOUNTED.search(words)
-    return f"{words} record" if is_record else _of_head(words, _singular)
+    is_record = _PARTICLE.search(phrase) or _UNCOUNTED.search(phrase)
+    return f"{phrase} record" if is_record else _of_head(phrase, _singular)
 
 
-def plural_of(words: str) -> str:
+def plural_of(phrase: str) -> str:
     """Return the plural of a singular that `singular_of` returned; words of other scripts stay as they are."""
-    return _of_head(words, lambda word: _engine().plural_noun(word) if _is_english(word) else word)
+    return _of_head(phrase, lambda word: _engine().plural_noun(word) if _is_english(word) else word)

@@ -62,7 +62,7 @@ def rounded(column: AnnotatedColumn, value: Value, is_up: bool) -> Value:
     """
     if not column.digits:
         return value
-    ranked = sorted({one for one in column.values if isinstance(one, (int, float))})
+    ranked = sorted({value_ for value_ in column.values if isinstance(value_, (int, float))})
     start = ranked.index(value)  # type: ignore[arg-type]
     for index in sorted(range(len(ranked)), key=lambda index: abs(index - start)):
         exact = Decimal(repr(ranked[index]))
@@ -123,16 +123,16 @@ class PartSampler:
         columns = [column for column in table.columns if column not in used and column is not table.label]
         column = self.one([column for column in columns if column.kind not in ("text", "id") or is_repetitive(column)])
         if column.kind == "bool":
-            test, words = self._claim(column)
+            test, phrase = self._claim(column)
         elif column.kind in ("text", "category", "id"):
-            test, words = self._equality(column, IS_VALUE, self.words(column))
+            test, phrase = self._equality(column, IS_VALUE, self.words(column))
         else:
             name = self.words(column)
             if column.kind in ("int", "year") and self.chance(0.12):
-                test, words = self._equality(column, IS_NUMBER, name)
+                test, phrase = self._equality(column, IS_NUMBER, name)
             else:
-                test, words = self._comparison(column, name)
-        return column, f"{prefix}{column.name} {test}", words
+                test, phrase = self._comparison(column, name)
+        return column, f"{prefix}{column.name} {test}", phrase
 
     def _claim(self, column: AnnotatedColumn) -> tuple[str, str]:
         holds = self.chance(0.65)

@@ -200,8 +200,8 @@ class QuestionBuilder:
         """Choose a condition in a share of the questions, else none."""
         self.sql["filter"] = self.words["filter"] = ""
         if self._sample.chance(float(share)):
-            sql, words = self._condition("table")
-            self.sql["filter"], self.words["filter"] = f" WHERE {sql}", f" {words}"
+            sql, phrase = self._condition("table")
+            self.sql["filter"], self.words["filter"] = f" WHERE {sql}", f" {phrase}"
 
     def owner(self) -> None:
         """Choose the parent with some label, or a condition on parents."""
@@ -209,11 +209,11 @@ class QuestionBuilder:
         if parent.label is not None and self._sample.chance(0.5):
             value = self._sample.value(parent.label)
             sql = f"T2.{parent.label.name} = {literal(value)}"
-            words = self._sample.one(IS_LABEL).format(t=parent.singular, c=parent.label.words, v=value)
+            phrase = self._sample.one(IS_LABEL).format(t=parent.singular, c=parent.label.words, v=value)
         else:
-            sql, words = self._condition("parent")
-            words = f"{self._sample.plural(parent)} {words}"
-        self.sql["owner"], self.words["owner"] = sql, words
+            sql, phrase = self._condition("parent")
+            phrase = f"{self._sample.plural(parent)} {phrase}"
+        self.sql["owner"], self.words["owner"] = sql, phrase
 
     def aggregate(self, need: str, of: str = "table") -> None:
         """Choose an aggregate of a column."""
@@ -260,8 +260,8 @@ class QuestionBuilder:
         named = {choice: texts for (name, choice), texts in self._options.items() if name == part}
         options = next(texts for choice, texts in named.items() if choice in ("", *self.choices))
         text = self._sample.one(options) if len(options) > 1 else options[0]
-        self.sql[part], _, words = text.partition(" as ")
-        self.chosen[part] = words or text
+        self.sql[part], _, phrase = text.partition(" as ")
+        self.chosen[part] = phrase or text
         self.choices.add(self.sql[part])
 
     def _set_table(self, part: str, table: AnnotatedTable, prefix: str = "") -> None:
@@ -286,6 +286,6 @@ class QuestionBuilder:
         return self._sample.one([column for column in self._tables[of].columns if _is(column, need)])
 
     def _condition(self, of: str) -> tuple[str, str]:
-        column, sql, words = self._sample.condition(self._tables[of], self._used[of], self._prefixes[of])
+        column, sql, phrase = self._sample.condition(self._tables[of], self._used[of], self._prefixes[of])
         self._used[of].append(column)
-        return sql, words
+        return sql, phrase

@@ -69,16 +69,16 @@ class Template:
         builder = QuestionBuilder(rng, database, self.options)
         for step, arguments in self.steps:
             step(builder, *arguments)
-        words = dict(builder.words)
+        phrases = dict(builder.words)
         fixed = {part: texts[0] for (part, choice), texts in self.options.items() if not choice and len(texts) == 1}
         for part, text in (builder.chosen | fixed).items():
-            words[part] = text.format_map(words)
+            phrases[part] = text.format_map(phrases)
         choices = ("", *builder.choices)
         wordings = next((texts for choice, texts in self.wordings.items() if choice in choices), None)
         if wordings is None:
-            wordings = COUNTING if "count" in choices else LISTING if "shown" in words else AGGREGATING
+            wordings = COUNTING if "count" in choices else LISTING if "shown" in phrases else AGGREGATING
         queries = (query.format_map(builder.sql) for query in (self.sql, self.order_check, self.sort_check))
-        return QuestionCandidate(tuple(wording.format_map(words) for wording in wordings), *queries)
+        return QuestionCandidate(tuple(wording.format_map(phrases) for wording in wordings), *queries)
 
 
 def parse_templates(text: str) -> tuple[Template, ...]:

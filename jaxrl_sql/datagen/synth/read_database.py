@@ -85,16 +85,16 @@ def read_database(path: Path, db_id: str, run: RunSql) -> ReadDatabase:
     tables = schema.tables
     reader.left_out += [*schema.left_out, *((view.name, "a view next to tables") for view in schema.views)]
     limit = max(100, min(_MAX_ROWS, _MAX_ROWS_OF_ALL // max(len(tables), 1)))
-    found: dict[str, tuple[Table, AnnotatedTable]] = {}
+    read: dict[str, tuple[Table, AnnotatedTable]] = {}
     for declared in tables:
         table = reader.table(declared, limit)
         if isinstance(table, str):
             reader.left_out.append((declared.name, table))
         else:
-            found[declared.name] = declared, table
-    _name_apart(found)
-    _mark_joined(found, run)
-    joined, whole = reader.linked(found)
+            read[declared.name] = declared, table
+    _name_apart(read)
+    _mark_joined(read, run)
+    joined, whole = reader.linked(read)
     return ReadDatabase(Database(db_id, db_id, joined), Database(db_id, db_id, whole), tuple(reader.left_out))
 
 
@@ -118,13 +118,13 @@ class _Reader:
         columns: list[AnnotatedColumn] = []
         for column, values in zip(table.columns, zip(*rows, strict=True), strict=True):
             if column.name not in keys:
-                words = self._natural_name(table.name, column.name) or split_words(column.name)
+                phrase = self._natural_name(table.name, column.name) or split_words(column.name)
                 is_first = not table.primary_key and column is table.columns[0]
-                made = self._column(name, column, words, values, total, is_first=is_first)
-                if isinstance(made, str):
-                    self.left_out.append((f"{table.name}.{column.name}", made))
+                annotated = self._column(name, column, phrase, values, total, is_first=is_first)
+                if isinstance(annotated, str):
+                    self.left_out.append((f"{table.name}.{column.name}", annotated))
                 else:
-                    columns.append(made)
+                    columns.append(annotated)
         columns = self._label_first(_words_apart(columns), name, total)
         if not columns and not table.foreign_keys:
             return "no column to ask for"
@@ -135,8 +135,8 @@ class _Reader:
 
     def _natural_name(self, table: str, column: str) -> str:
         """Return the natural name that people gave a column, or its description if that is short; else ""."""
-        found = self.descriptions.columns.get((plain(table), plain(column)), Description())
-        texts = (text.rstrip(".") for text in (found.name, found.text) if "\ufffd" not in text)
+        description = self.descriptions.columns.get((plain(table), plain(column)), Description())
+        texts = (text.rstrip(".") for text in (description.name, description.text) if "\ufffd" not in text)
         return next((text for text in texts if 0 < len(text) <= _MAX_NAME_CHARS), "")
 
     def _number(self, sql: str) -> int | None:
@@ -152,7 +152,7 @@ class _Reader:
         return spread or self.run(f"{query} LIMIT {limit}")
 
     def _column(
-        self, table: str, column: Column, words: str, values: Sequence[object], total: int, *, is_first: bool
+        self, table: str, column: Column, phrase: str, values: Sequence[object], total: int, *, is_first: bool
     ) -> AnnotatedColumn | str:
         name = quote_name(column.name)
         known = [value for value in values if value is not None]
@@ -163,13 +163,13 @@ class _Reader:
             return "holds blobs"
         if len(types) > 1 and types != {int, float}:
             return "holds text and numbers"
-        claim = _claim(words, column.name) if {flag_of(value) for value in known} == {True, False} else ""
+        claim = _claim(phrase, column.name) if {flag_of(value) for value in known} == {True, False} else ""
         if claim:
-            words, kind = claim, "bool"
-        elif self._is_id(table, column, words, [_spoken(value) for value in known], total, is_first=is_first):
+            phrase, kind = claim, "bool"
+        elif self._is_id(table, column, phrase, [_spoken(value) for value in known], total, is_first=is_first):
             kind = "id"
         else:
-            kind = _text_kind(known) if str in types else _number_kind(f"{split_words(column.name)} | {words}", known)
+            kind = _text_kind(known) if str in types else _number_kind(f"{split_words(column.name)} | {phrase}", known)
         usable = [_spoken(value) for value in known if _is_speakable(value, kind)]
         if not usable and kind != "id":
             # It can be shown; only text that repeats, or is a pattern, is asked for by its values.
@@ -177,25 +177,25 @@ class _Reader:
         has_nulls = len(known) < len(values)
         if not has_nulls and not column.not_null and total > len(values):
             has_nulls = self.run(f"SELECT 1 FROM {table} WHERE {name} IS NULL LIMIT 1") != []
-        kept: tuple[Value, ...] = (*usable, *([None] * has_nulls))  # type: ignore[arg-type]
-        said = words if kind == "date" and _TIME.search(words) else column_words(words, kind)
-        return AnnotatedColumn(name, said, (), kind, kept, _DIGITS if kind in MEASURE else 0)
+        sample: tuple[Value, ...] = (*usable, *([None] * has_nulls))  # type: ignore[arg-type]
+        text = phrase if kind == "date" and _TIME.search(phrase) else column_words(phrase, kind)
+        return AnnotatedColumn(name, text, (), kind, sample, _DIGITS if kind in MEASURE else 0)
 
     def _is_id(
-        self, table: str, column: Column, words: str, known: Sequence[object], total: int, *, is_first: bool
+        self, table: str, column: Column, phrase: str, known: Sequence[object], total: int, *, is_first: bool
     ) -> bool:
         """Return whether a column names rows by numbers or hashes: no value is repeated in the table.
 
         The first column of a table without a primary key does so by any whole numbers.
         """
-        says = f"{split_words(column.name)} | {words}"
+        says = f"{split_words(column.name)} | {phrase}"
         if _QUANTITY.search(says) or _YEAR.search(says) or _LABEL.search(says) or len(set(known)) < len(known):
             return False
         if not (
             _are_hashes(known)
             or _are_keys(known, total)
             or (is_first and all(isinstance(value, int) for value in known) and not _is_year(says, known))
-            or (_NO_MEASURE.search(words) and not isinstance(known[0], str))
+            or (_NO_MEASURE.search(phrase) and not isinstance(known[0], str))
         ):
             return False
         name = quote_name(column.name)
@@ -216,19 +216,19 @@ class _Reader:
         return [replace(column, kind="category") for column in columns[:1]] + columns[1:]
 
     def linked(
-        self, found: Mapping[str, tuple[Table, AnnotatedTable]]
+        self, tables_read: Mapping[str, tuple[Table, AnnotatedTable]]
     ) -> tuple[tuple[AnnotatedTable, ...], tuple[AnnotatedTable, ...]]:
         """Give tables their foreign keys: all that can be joined, and those that lead somewhere in every row."""
-        joined: dict[str, list[Reference]] = {name: [] for name in found}
-        whole: dict[str, list[Reference]] = {name: [] for name in found}
-        keys = {name: table.key.name for name, (_, table) in found.items()}
-        declared = [(name, key) for name, (table, _) in found.items() for key in table.foreign_keys]
-        for name, key in declared or _guessed(found):
+        joined: dict[str, list[Reference]] = {name: [] for name in tables_read}
+        whole: dict[str, list[Reference]] = {name: [] for name in tables_read}
+        keys = {name: table.key.name for name, (_, table) in tables_read.items()}
+        declared = [(name, key) for name, (table, _) in tables_read.items() for key in table.foreign_keys]
+        for name, key in declared or _guessed(tables_read):
             where = f"{name}.{', '.join(key.columns)}"
-            if key.table not in found or len(key.columns) != 1 or key.table == name:
+            if key.table not in tables_read or len(key.columns) != 1 or key.table == name:
                 self.left_out.append((where, "refers to no other table that is asked about, or by several columns"))
                 continue
-            child, parent = found[name][1].name, found[key.table][1].name
+            child, parent = tables_read[name][1].name, tables_read[key.table][1].name
             column, target = quote_name(key.columns[0]), quote_name(key.targets[0])
             is_key = keys[key.table] == target or (not keys[key.table] and self._is_unique(parent, target))
             query = f"SELECT {column} FROM {child} WHERE {column} IS NOT NULL LIMIT {_MAX_ROWS}"
@@ -246,7 +246,7 @@ class _Reader:
                 whole[name] += [reference] if is_whole else []
         tables = {
             name: replace(table, key=AnnotatedColumn(keys[name] or "rowid", "id", (), "id"))
-            for name, (_, table) in found.items()
+            for name, (_, table) in tables_read.items()
         }
         return _with_references(tables, joined), _with_references(tables, whole)
 
@@ -300,10 +300,10 @@ def _are_dates(numbers: Sequence[object]) -> bool:
     return all(value // 10**4 in _YEARS and 1 <= value // 100 % 100 <= 12 and 1 <= value % 100 <= 31 for value in whole)
 
 
-def _claim(words: str, name: str) -> str:
+def _claim(phrase: str, name: str) -> str:
     """Return what a flag says of a row, `active` or `has a lid`; "" where its name makes no claim (`gender`)."""
-    for said in (words.lower(), split_words(name)):
-        claim = _FLAG_MARK.sub("", said)
+    for text in (phrase.lower(), split_words(name)):
+        claim = _FLAG_MARK.sub("", text)
         if claim.startswith(("is ", "has ")) or _ADJECTIVE.fullmatch(claim):
             return claim.removeprefix("is ")
     return ""
@@ -349,32 +349,32 @@ def _words_apart(columns: Sequence[AnnotatedColumn]) -> list[AnnotatedColumn]:
     return [column for column in columns if times[column.words] == 1]
 
 
-def _name_apart(found: dict[str, tuple[Table, AnnotatedTable]]) -> None:
+def _name_apart(read: dict[str, tuple[Table, AnnotatedTable]]) -> None:
     """Call tables by their whole names where their words are the same."""
-    times = Counter(table.plural for _, table in found.values())
-    for name, (declared, table) in list(found.items()):
+    times = Counter(table.plural for _, table in read.values())
+    for name, (declared, table) in list(read.items()):
         if times[table.plural] > 1:
-            found[name] = declared, replace(table, plural=name, singular=name)
+            read[name] = declared, replace(table, plural=name, singular=name)
 
 
-def _mark_joined(found: dict[str, tuple[Table, AnnotatedTable]], run: RunSql) -> None:
+def _mark_joined(read: dict[str, tuple[Table, AnnotatedTable]], run: RunSql) -> None:
     """Make ids of the numbers that joins compare, declared or not, so that nobody asks for their mean."""
-    declared = [(name, key) for name, (table, _) in found.items() for key in table.foreign_keys]
-    joins = [*declared, *_guessed(found)]
+    declared = [(name, key) for name, (table, _) in read.items() for key in table.foreign_keys]
+    joins = [*declared, *_guessed(read)]
     ids = {(name, quote_name(column)) for name, key in joins for column in key.columns}
     ids |= {(key.table, quote_name(column)) for _, key in joins for column in key.targets}
-    for name, (table, made) in list(found.items()):
+    for name, (table, annotated) in list(read.items()):
         columns = tuple(
             replace(column, kind="id", digits=0)
-            if column.kind in MEASURE and ((name, column.name) in ids or _points(made, column, found, run))
+            if column.kind in MEASURE and ((name, column.name) in ids or _points(annotated, column, read, run))
             else column
-            for column in made.columns
+            for column in annotated.columns
         )
-        found[name] = table, replace(made, columns=columns)
+        read[name] = table, replace(annotated, columns=columns)
 
 
 def _points(
-    table: AnnotatedTable, column: AnnotatedColumn, found: Mapping[str, tuple[Table, AnnotatedTable]], run: RunSql
+    table: AnnotatedTable, column: AnnotatedColumn, read: Mapping[str, tuple[Table, AnnotatedTable]], run: RunSql
 ) -> bool:
     """Return whether a column holds nothing but ids of another table's rows.
 
@@ -382,7 +382,7 @@ def _points(
     """
     if _QUANTITY.search(column.words) or _YEAR.search(column.words):
         return False
-    for _, other in found.values():
+    for _, other in read.values():
         is_named = other.singular.split()[-1:] == column.words.split()[-1:]
         keys = [
             key
@@ -409,15 +409,15 @@ def _is_no_chance(values: Sequence[Value], ids: Sequence[Value]) -> bool:
     return len(numbers) >= _FEW_KEYS and share ** len(numbers) < _CHANCE
 
 
-def _guessed(found: Mapping[str, tuple[Table, AnnotatedTable]]) -> Iterator[tuple[str, ForeignKey]]:
+def _guessed(read: Mapping[str, tuple[Table, AnnotatedTable]]) -> Iterator[tuple[str, ForeignKey]]:
     """Guess foreign keys where none is declared: `customer_id` is the key `id` or `customer_id` of `customers`."""
     keys: dict[str, list[tuple[str, str]]] = {}
-    for name, (declared, table) in found.items():
+    for name, (declared, table) in read.items():
         if len(declared.primary_key) == 1:
             key = declared.primary_key[0]
-            for words in {split_words(key)} - {"id"} | {f"{table.singular.removesuffix(' record')} {split_words(key)}"}:
-                keys.setdefault(words, []).append((name, key))
-    for name, (declared, _) in found.items():
+            for phrase in {split_words(key)} - {"id"} | {f"{table.singular.removesuffix(' record')} {split_words(key)}"}:
+                keys.setdefault(phrase, []).append((name, key))
+    for name, (declared, _) in read.items():
         for column in declared.columns:
             targets = keys.get(split_words(column.name), [])
             if len(targets) == 1 and targets[0][0] != name:

@@ -66,8 +66,8 @@ class SynthSpec:
     @property
     def shares(self) -> tuple[float, ...]:
         """Return the shares of the grades, in the order of `GRADES`, in any unit."""
-        asked = (self.easy, self.medium, self.hard, self.extra, self.advanced)
-        return tuple(own if one is None else one for one, own in zip(asked, _SHARES[self.style], strict=True))
+        shares = (self.easy, self.medium, self.hard, self.extra, self.advanced)
+        return tuple(default if share is None else share for share, default in zip(shares, _SHARES[self.style], strict=True))
 
     @property
     def mix(self) -> tuple[float, ...]:

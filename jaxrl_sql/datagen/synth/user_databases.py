@@ -140,27 +140,27 @@ def generate_for_files(
         raise InputError(f"{twice[0]}: two files of this name; a database is known by its file's name")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"{out} is not an empty folder; give another")
-    made = [questions_of_file(path, runners[path], count, spec) for path in paths]
-    lines = [_lines(one, runners[path].carry) for path, one in zip(paths, made, strict=True)]
-    for path, one in zip(paths, made, strict=True):
+    generated = [questions_of_file(path, runners[path], count, spec) for path in paths]
+    lines = [_lines(questions, runners[path].carry) for path, questions in zip(paths, generated, strict=True)]
+    for path, one in zip(paths, generated, strict=True):
         target = out / "databases" / one.db_id / f"{one.db_id}.sqlite"
         copy_database(path, target, is_linked)
         copy_descriptions(path, target)
-    write_natural_names(out, [(one.db_id, path) for path, one in zip(paths, made, strict=True)])
+    write_natural_names(out, [(questions.db_id, path) for path, questions in zip(paths, generated, strict=True)])
     with (out / "questions.jsonl").open("w", encoding="utf-8", newline="\n") as stream:
-        stream.writelines(json.dumps(line, ensure_ascii=False) + "\n" for found in lines for line in found)
-    return made
+        stream.writelines(json.dumps(line, ensure_ascii=False) + "\n" for file_lines in lines for line in file_lines)
+    return generated
 
 
-def _lines(made: FileQuestions, carry: Carry | None) -> list[dict[str, str]]:
+def _lines(generated: FileQuestions, carry: Carry | None) -> list[dict[str, str]]:
     """Return the lines of a file's questions; those that say nothing on the server are left out, and counted."""
     lines = []
-    for index, question in enumerate(made.questions):
+    for index, question in enumerate(generated.questions):
         there = carry(question.sql) if carry else {}
         if there is None:
-            made.rejected["fails on the server, or returns nothing there"] += 1
+            generated.rejected["fails on the server, or returns nothing there"] += 1
         else:
-            lines.append(_line(made.db_id, index, question) | there)
+            lines.append(_line(generated.db_id, index, question) | there)
     return lines
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from jaxrl_sql.commands.audit import main
-from jaxrl_sql.datagen.audit import Set, audit_golds, shared_databases
+from jaxrl_sql.datagen.audit import QuestionSet, audit_golds, shared_databases
 from jaxrl_sql.datagen.audit.overlap import mask
 from jaxrl_sql.text2sql.benchmarks import load_benchmark
 from jaxrl_sql.text2sql.env.executor import Executor
@@ -182,9 +182,9 @@ def test_two_databases_of_one_name_are_two(tmp_path: Path) -> None:
     heroes = make_set(tmp_path / "a", [("a", "q", "SELECT name FROM hero")])
     villains = make_set(tmp_path / "b", [("b", "q", "SELECT name FROM villain")], "CREATE TABLE villain(name, age)")
     (first,), (second,) = (load_benchmark(folder).examples for folder in (heroes, villains))
-    both = Set("both", (dataclasses.replace(first, suite=(first.db_path, str(empty))), second))
+    both = QuestionSet("both", (dataclasses.replace(first, suite=(first.db_path, str(empty))), second))
     assert both.databases == [("heroes", first.db_path), ("heroes", second.db_path)]
-    trained = Set("train", load_benchmark(make_set(tmp_path / "train", [("t", "q", "SELECT 1")])).examples)
+    trained = QuestionSet("train", load_benchmark(make_set(tmp_path / "train", [("t", "q", "SELECT 1")])).examples)
     found = [(one.kind, one.details["questions"]) for one in shared_databases([trained], both)]
     assert found == [("database: same file", 1), ("database: same name, other schema", 1)]
     with Executor() as executor:

@@ -107,7 +107,7 @@ def test_groups_are_balanced_as_far_as_they_go(synsql: Path, prepare: Prepare, t
     found = load_split(tmp_path / "more", "train").examples
     assert Counter(one.difficulty for one in found) == {"Complex": 20, "Moderate": 10, "Simple": 10}
     code, said = prepare(f"sources.s.dir={synsql}", "sources.s.count=100", "sources.s.balance=database", out="all")
-    assert (code, "60 questions are left of the 100 that were asked for" in said) == (0, True)
+    assert (code, "only 60 of the 100 requested questions are available" in said) == (0, True)
     few = (f"sources.s.dir={synsql}", "sources.s.count=10", "sources.s.balance=database")
     assert prepare(*few, out="few")[0] == 0
     assert len({one.db_id for one in load_split(tmp_path / "few", "train").examples}) == 10
@@ -149,11 +149,11 @@ def test_a_validation_split_shares_no_database(synsql: Path, prepare: Prepare, t
     assert manifest["left_out"] == {"more than count": 12}
     code, said = prepare(f"sources.s.dir={synsql}", "validation.questions=20", "validation.databases=3", out="bad")
     assert (code, said) == (
-        2, "error: validation: no 3 databases have 20 questions together (the nearest are 18): change its numbers\n"
+        2, "error: validation: no 3 databases add up to 20 questions (the nearest sum is 18): change the numbers\n"
     )  # fmt: skip
     code, said = prepare(f"sources.s.dir={synsql}", "validation.questions=9", "validation.databases=10", out="bad")
     assert code == 2
-    assert "cannot be split off 60 of 10" in said
+    assert "cannot split 9 questions of 10 databases off 60 of 10" in said
 
 
 def test_whole_databases_are_picked_for_a_sum() -> None:
@@ -190,7 +190,7 @@ def test_sets_are_merged_unless_a_name_is_of_two_databases(prepare: Prepare, tmp
     clash = (f"sources.one.dir={one}", f"sources.other.dir={other}")
     code, said = prepare(*clash, out="bad")
     assert (code, said.count("\n")) == (2, 1)
-    assert "database shop of one and of other are not the same: set sources.other.prefix" in said
+    assert "database shop differs between one and other: set sources.other.prefix" in said
     assert prepare(*clash, "sources.other.prefix=o_", "link=true", out="apart")[0] == 0
     apart = load_split(tmp_path / "apart", "train").examples
     assert {example.db_id for example in apart} == {"shop", "o_shop"}
@@ -334,7 +334,7 @@ def test_a_script_without_end_is_stopped(tmp_path: Path) -> None:
         (["sources.s.dir=SET", "sources.s.balance=size"], "sources.s.balance='size' is none of none, complexity"),
         (["sources.s.dir=SET", "sources.s.low=0.5"], "name rates, the file that data filter writes"),
         (["sources.s.dir=SET", "sources.s.exclude=['(']"], "not a regular expression"),
-        (["sources.s.dir=SET", "sources.s.complexity=[Hard]"], "sources.s: nothing of"),
+        (["sources.s.dir=SET", "sources.s.complexity=[Hard]"], "sources.s: no question of"),
         (["sources.s.dir=SET", "sources.s.include_ids=nowhere"], "nowhere: No such file"),
         (["sources.s.dir=nowhere"], "nowhere: no such folder"),
         (["sources.s.dir=SET", "sources.s.split=moon"], "no split 'moon'"),
@@ -358,7 +358,7 @@ def test_a_strange_folder_or_file_is_refused(synsql: Path, prepare: Prepare, tmp
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.txt").write_text("mine")
     code, said = prepare(f"sources.s.dir={synsql}", out="mine")
-    assert (code, "holds thesis.txt and no manifest.json: name a folder of its own" in said) == (2, True)
+    assert (code, "holds thesis.txt and no manifest.json: choose an empty folder" in said) == (2, True)
     (tmp_path / "bad.yaml").write_text("sources: [")
     assert "not YAML" in prepare(config=tmp_path / "bad.yaml")[1]
     assert "nowhere.yaml: No such file" in prepare(config=tmp_path / "nowhere.yaml")[1]

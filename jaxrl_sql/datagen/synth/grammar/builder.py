@@ -86,7 +86,7 @@ class Builder(Phrases):
 
     def link(self, *, label: bool = False) -> tuple[Side, Side, Reference]:
         """Choose a foreign key; the parent has a label where that is needed."""
-        child, parent, reference = self.one([one for one in self.links() if one[1].label or not label])
+        child, parent, reference = self.one([link for link in self.links() if link[1].label or not label])
         return Side(child), Side(parent), reference
 
     def join(self, *, label: bool = False) -> Joined:
@@ -123,32 +123,32 @@ class Builder(Phrases):
 
     def shown(self, side: Side, count: int = 1) -> list[AnnotatedColumn]:
         """Choose columns to show: most often the label first, and no flags."""
-        found: list[AnnotatedColumn] = []
+        columns: list[AnnotatedColumn] = []
         label = side.table.label
         if label is not None and label in side.free() and self.chance(0.7):
-            found.append(side.take(label))
-        while len(found) < count:
+            columns.append(side.take(label))
+        while len(columns) < count:
             free = [column for column in side.free() if column.kind != "bool" and column is not label]
-            found.append(side.take(self.one(free)))
-        return found
+            columns.append(side.take(self.one(free)))
+        return columns
 
     def clauses(self, side: Side, count: int) -> list[Clause]:
         """Choose conditions; at most one of them stands before the noun."""
-        found: list[Clause] = []
+        clauses: list[Clause] = []
         for _ in range(count):
             clause = self.clause(side)
-            if clause.before and any(one.before for one in found):
+            if clause.before and any(earlier.before for earlier in clauses):
                 raise NoFit
-            found.append(clause)
-        return found
+            clauses.append(clause)
+        return clauses
 
     def columns_words(self, columns: Sequence[AnnotatedColumn], side: Side, *, many: bool) -> str:
         """Name columns of a table as a list."""
         return listed([self.said(column, side, many=many) for column in columns])
 
-    def ask(self, words: str, things: str, *, many: bool = True) -> str:
+    def ask(self, columns: str, things: str, *, many: bool = True) -> str:
         """Ask for columns of some rows, or of one."""
-        return self.one(_SHOW if many else _SHOW_ONE).format(c=words, t=things)
+        return self.one(_SHOW if many else _SHOW_ONE).format(c=columns, t=things)
 
     def ask_number(self, things: str) -> str:
         """Ask for a number of rows."""

@@ -30,15 +30,15 @@ def children(builder: Builder) -> QuestionCandidate:
     """Ask for columns, the number or an aggregate of the children of some parents."""
     both = builder.join()
     owner = _owner(builder, both)
-    own = builder.clauses(both.child, builder.rng.choices((0, 1), (70, 30))[0])
-    things = builder.things(both.child, own, extra=owner.after)
-    tail = f"FROM {both.sql}{where([owner, *own])}"
+    clauses = builder.clauses(both.child, builder.rng.choices((0, 1), (70, 30))[0])
+    things = builder.things(both.child, clauses, extra=owner.after)
+    tail = f"FROM {both.sql}{where([owner, *clauses])}"
     kind = builder.rng.choices(("rows", "number", "aggregate"), (55, 30, 15))[0]
     if kind == "number":
         return candidate(builder.ask_number(things), f"SELECT COUNT(*) {tail}")
     if kind == "aggregate":
-        sql, words = builder.aggregate_of(both.child, builder.measure(both.child))
-        return candidate(builder.ask(words, things, many=False), f"SELECT {sql} {tail}")
+        sql, phrase = builder.aggregate_of(both.child, builder.measure(both.child))
+        return candidate(builder.ask(phrase, things, many=False), f"SELECT {sql} {tail}")
     columns = builder.shown(both.child, builder.rng.choices((1, 2), (65, 35))[0])
     names = ", ".join(both.child.name(column) for column in columns)
     return candidate(
@@ -49,15 +49,15 @@ def children(builder: Builder) -> QuestionCandidate:
 def both_ends(builder: Builder) -> QuestionCandidate:
     """Ask for columns of children beside columns of their parents, sorted in a share of the questions."""
     both = builder.join()
-    own, its = builder.shown(both.child, 1 if builder.chance(0.8) else 2), builder.shown(both.parent)
+    child_columns, parent_columns = builder.shown(both.child, 1 if builder.chance(0.8) else 2), builder.shown(both.parent)
     clauses = builder.clauses(both.child, builder.rng.choices((0, 1, 2), (40, 45, 15))[0])
-    names = ", ".join([*(both.child.name(one) for one in own), *(both.parent.name(one) for one in its)])
+    names = ", ".join([*(both.child.name(one) for one in child_columns), *(both.parent.name(one) for one in parent_columns)])
     things = (
         builder.things(both.child, clauses) if clauses else f"{builder.one(('all', 'the'))} {builder.noun(both.child)}"
     )
-    words, theirs = (
-        builder.columns_words(own, both.child, many=True),
-        builder.columns_words(its, both.parent, many=True),
+    child_phrase, parent_phrase = (
+        builder.columns_words(child_columns, both.child, many=True),
+        builder.columns_words(parent_columns, both.parent, many=True),
     )
     parent = both.parent.table.plural
     forms = (
@@ -67,15 +67,15 @@ def both_ends(builder: Builder) -> QuestionCandidate:
         "Show the {w} of {t} and the {p} of the {s} that they belong to.",
         "List the {w} of {t} and the {p} of the {s}.",
     )
-    text = builder.one(forms).format(w=words, t=things, p=theirs, s=parent)
+    text = builder.one(forms).format(w=child_phrase, t=things, p=parent_phrase, s=parent)
     query = f"SELECT {names} FROM {both.sql}{where(clauses)}"
     if not builder.chance(0.22):
         return candidate(text, query)
     column = builder.column(both.child, *SORTABLE)
-    way, said = builder.one((("DESC", "descending"), ("ASC", "ascending")))
+    way, direction = builder.one((("DESC", "descending"), ("ASC", "ascending")))
     key = both.child.name(column)
     check = query.replace("SELECT ", f"SELECT {key}, ", 1)
-    text = f"{text[:-1]}, in {said} order of {builder.said(column)}{text[-1]}"
+    text = f"{text[:-1]}, in {direction} order of {builder.said(column)}{text[-1]}"
     return candidate(text, f"{query} ORDER BY {key} {way}", "", check)
 
 
@@ -86,9 +86,9 @@ def parents_with(builder: Builder) -> QuestionCandidate:
     clauses = builder.clauses(both.child, 1)
     kids = builder.things(Side(both.child.table), clauses)
     things = builder.things(both.parent, extra=f"{both.relation.of_parent} {kids}")
-    words = builder.columns_words(columns, both.parent, many=True)
+    phrase = builder.columns_words(columns, both.parent, many=True)
     if builder.chance(0.45):
-        names = ", ".join(one.name for one in columns)
+        names = ", ".join(column.name for column in columns)
         test = clauses[0].sql.removeprefix(both.child.prefix)
         is_in = builder.chance(0.55)
         if not is_in:
@@ -99,10 +99,10 @@ def parents_with(builder: Builder) -> QuestionCandidate:
             f"SELECT {names} FROM {both.parent.table.name} WHERE {both.reference.target} {'' if is_in else 'NOT '}IN "
             f"(SELECT {both.reference.column.name} FROM {both.child.table.name} WHERE {test})"
         )
-        return candidate(builder.ask(words, things), query)
+        return candidate(builder.ask(phrase, things), query)
     names = ", ".join(both.parent.name(column) for column in columns)
-    said = builder.one(("different ", "distinct ", ""))
-    return candidate(builder.ask(f"{said}{words}", things), f"SELECT DISTINCT {names} FROM {both.sql}{where(clauses)}")
+    adjective = builder.one(("different ", "distinct ", ""))
+    return candidate(builder.ask(f"{adjective}{phrase}", things), f"SELECT DISTINCT {names} FROM {both.sql}{where(clauses)}")
 
 
 def _without(both: Joined, kids: str) -> str:
@@ -132,14 +132,14 @@ def per_parent(builder: Builder) -> QuestionCandidate:
     if builder.chance(0.25):
         columns += builder.shown(both.parent)
     clauses = builder.clauses(both.child, builder.rng.choices((0, 1), (80, 20))[0])
-    names = ", ".join(both.parent.name(one) for one in columns)
-    words, kids, one = (
+    names = ", ".join(both.parent.name(column) for column in columns)
+    phrase, kids, parent = (
         ", ".join(builder.said(column, both.parent) for column in columns),
         builder.things(both.child, clauses),
         both.parent.table.singular,
     )
     if builder.chance(0.65):
-        sql, said = "COUNT(*)", f"number of {kids}"
+        sql, amount = "COUNT(*)", f"number of {kids}"
         forms: tuple[str, ...] = (
             "For each {p}, show the {c} and the {n}.",
             "How many {k} does each {p} have? Show {a} too.",
@@ -148,10 +148,10 @@ def per_parent(builder: Builder) -> QuestionCandidate:
             "Count the {k} of each {p}, and show {a} first.",
         )
     else:
-        sql, said = builder.aggregate_of(both.child, builder.measure(both.child))
-        said = f"{said} of its {kids}" if not both.parent.are_people else f"{said} of their {kids}"
+        sql, amount = builder.aggregate_of(both.child, builder.measure(both.child))
+        amount = f"{amount} of its {kids}" if not both.parent.are_people else f"{amount} of their {kids}"
         forms = ("For each {p}, show the {c} and the {n}.", "List the {c} of each {p} and the {n}.")
-    text = builder.one(forms).format(p=one, c=words, a=f"the {listed(words.split(', '))}", n=said, k=kids)
+    text = builder.one(forms).format(p=parent, c=phrase, a=f"the {listed(phrase.split(', '))}", n=amount, k=kids)
     tail = f"FROM {both.sql}{where(clauses)} GROUP BY {both.parent_id}"
     query = f"SELECT {names}, {sql} {tail}"
     if builder.chance(0.12):
@@ -168,19 +168,19 @@ def per_parent_group(builder: Builder) -> QuestionCandidate:
     both = builder.join()
     group = builder.repeated(both.parent)
     clauses = builder.clauses(both.child, builder.rng.choices((0, 1), (75, 25))[0])
-    kids, said_group = builder.things(both.child, clauses), builder.said(group, both.parent)
+    kids, group_noun = builder.things(both.child, clauses), builder.said(group, both.parent)
     if builder.chance(0.6):
-        sql, said = "COUNT(*)", f"number of {kids}"
+        sql, amount = "COUNT(*)", f"number of {kids}"
     else:
-        sql, said = builder.aggregate_of(both.child, builder.measure(both.child))
-        said = f"{said} of {kids}"
-    name, one = both.parent.name(group), both.parent.table.singular
+        sql, amount = builder.aggregate_of(both.child, builder.measure(both.child))
+        amount = f"{amount} of {kids}"
+    name, parent = both.parent.name(group), both.parent.table.singular
     forms = (
         "For each {g} of the {p}, show the {n}.",
         "What is the {n} for each {g} of the {ps}?",
         "Show each {g} of the {ps} and the {n}.",
     )
-    text = builder.one(forms).format(p=one, ps=both.parent.table.plural, g=said_group, n=said)
+    text = builder.one(forms).format(p=parent, ps=both.parent.table.plural, g=group_noun, n=amount)
     return candidate(text, f"SELECT {name}, {sql} FROM {both.sql}{where(clauses)} GROUP BY {name}")
 
 
@@ -219,21 +219,21 @@ def most_children(builder: Builder) -> QuestionCandidate:
     clauses = builder.clauses(both.child, builder.rng.choices((0, 1), (75, 25))[0])
     kids = builder.things(both.child, clauses)
     if builder.chance(0.7):
-        way, said, key = builder.one(
+        way, extreme, key = builder.one(
             (("DESC", f"the most {kids}", "COUNT(*)"), ("ASC", f"the fewest {kids}", "COUNT(*)"))
         )
     else:
-        key, words = builder.aggregate_of(both.child, builder.measure(both.child), ("SUM", "AVG"))
-        way, said = "DESC", f"the highest {words} of {kids}"
+        key, phrase = builder.aggregate_of(both.child, builder.measure(both.child), ("SUM", "AVG"))
+        way, extreme = "DESC", f"the highest {phrase} of {kids}"
     k = 1 if builder.chance(0.85) else builder.k(2, 4)
     tail = f"FROM {both.sql}{where(clauses)} GROUP BY {both.parent_id} ORDER BY {key} {way} LIMIT"
-    words, single = builder.columns_words(columns, both.parent, many=k > 1), both.parent.table.singular
+    phrase, single = builder.columns_words(columns, both.parent, many=k > 1), both.parent.table.singular
     if k == 1 and len(columns) == 1 and builder.chance(0.4):
-        text = f"Which {single} has {said}?"
+        text = f"Which {single} has {extreme}?"
     elif k == 1:
-        text = builder.ask(words, f"the {single} with {said}", many=False)
+        text = builder.ask(phrase, f"the {single} with {extreme}", many=False)
     else:
-        text = builder.ask(words, f"the {k} {both.parent.table.plural} with {said}")
+        text = builder.ask(phrase, f"the {k} {both.parent.table.plural} with {extreme}")
     return candidate(text, f"SELECT {names} {tail} {k}", f"SELECT {key} {tail} {k + 1}")
 
 
@@ -252,7 +252,7 @@ def of_extreme_parent(builder: Builder) -> QuestionCandidate:
     if builder.chance(0.4):
         return candidate(builder.ask_number(things), f"SELECT COUNT(*) {tail}", check)
     columns = builder.shown(child, builder.rng.choices((1, 2), (65, 35))[0])
-    names = ", ".join(one.name for one in columns)
+    names = ", ".join(column.name for column in columns)
     return candidate(
         builder.ask(builder.columns_words(columns, child, many=True), things), f"SELECT {names} {tail}", check
     )
@@ -264,12 +264,12 @@ def first_by_parent(builder: Builder) -> QuestionCandidate:
     column = builder.column(both.child, *SORTABLE)
     best = builder.extreme(both.child, column, builder.chance(0.6))
     columns = builder.shown(both.parent, builder.rng.choices((1, 2), (70, 30))[0])
-    names = ", ".join(both.parent.name(one) for one in columns)
+    names = ", ".join(both.parent.name(column) for column in columns)
     child = builder.things(both.child, [best], many=False)
-    single, words = both.parent.table.singular, builder.columns_words(columns, both.parent, many=False)
+    single, phrase = both.parent.table.singular, builder.columns_words(columns, both.parent, many=False)
     key = both.child.name(column)
     tail = f"FROM {both.sql} ORDER BY {key} {best.sql} LIMIT"
-    text = builder.ask(words, f"the {single} of the {child}", many=False)
+    text = builder.ask(phrase, f"the {single} of the {child}", many=False)
     return candidate(text, f"SELECT {names} {tail} 1", f"SELECT {key} {tail} 2")
 
 
@@ -280,15 +280,15 @@ def sets_of_parents(builder: Builder) -> QuestionCandidate:
     if label.kind != "text":
         raise NoFit
     name = both.parent.name(label)
-    one, other = _two_kinds(builder, both.child)
+    first, second = _two_kinds(builder, both.child)
     operator = builder.one(("INTERSECT", "EXCEPT"))
-    noun, words = builder.noun(both.parent), builder.said(label, both.parent, many=True)
-    here, there = (builder.things(Side(both.child.table), [clause]) for clause in (one, other))
+    noun, phrase = builder.noun(both.parent), builder.said(label, both.parent, many=True)
+    here, there = (builder.things(Side(both.child.table), [clause]) for clause in (first, second))
     relation = both.relation.of_parent
     form = "{n} {r} both {a} and {b}" if operator == "INTERSECT" else "{n} {r} {a} but no {b}"
-    text = builder.ask(words, form.format(n=noun, r=relation, a=here, b=there))
+    text = builder.ask(phrase, form.format(n=noun, r=relation, a=here, b=there))
     select = f"SELECT {name} FROM {both.sql} WHERE"
-    return candidate(text, f"{select} {one.sql} {operator} {select} {other.sql}")
+    return candidate(text, f"{select} {first.sql} {operator} {select} {second.sql}")
 
 
 def _two_kinds(builder: Builder, side: Side) -> tuple[Clause, Clause]:
@@ -297,11 +297,11 @@ def _two_kinds(builder: Builder, side: Side) -> tuple[Clause, Clause]:
         return builder.clause(side), builder.clause(side)
     column = builder.column(side, "category")
     value = builder.value(column)
-    said = builder.said(column)
+    noun = builder.said(column)
     clauses = []
     for each in (value, builder.value(column, value)):
-        words = {"before": str(each)} if is_adjectival(column) else {"after": f"whose {said} is {each}"}
-        clauses.append(Clause(f"{side.name(column)} = {literal(each)}", **words))
+        texts = {"before": str(each)} if is_adjectival(column) else {"after": f"whose {noun} is {each}"}
+        clauses.append(Clause(f"{side.name(column)} = {literal(each)}", **texts))
     return clauses[0], clauses[1]
 
 
@@ -324,10 +324,10 @@ def _grandchildren(
     child, parent, top = sides
     sql = _upwards(child.table, parent.table, top.table, first, second)
     owner = _some(builder, top)
-    own = builder.clauses(child, builder.rng.choices((0, 1), (75, 25))[0])
+    clauses = builder.clauses(child, builder.rng.choices((0, 1), (75, 25))[0])
     extra = f"{first.relation.of_child} {builder.noun(parent)} {second.relation.of_child} {owner.after}"
-    things = builder.things(child, own, extra=extra)
-    tail = f"FROM {sql}{where([owner, *own])}"
+    things = builder.things(child, clauses, extra=extra)
+    tail = f"FROM {sql}{where([owner, *clauses])}"
     if builder.chance(0.4):
         return candidate(builder.ask_number(things), f"SELECT COUNT(*) {tail}")
     columns = builder.shown(child, builder.rng.choices((1, 2), (70, 30))[0])
@@ -336,17 +336,17 @@ def _grandchildren(
 
 
 def _linked(builder: Builder, sides: tuple[Side, Side, Side], first: Reference, second: Reference) -> QuestionCandidate:
-    one, link, other = sides
+    near, link, far = sides
     sql = (
-        f"{one.table.name} AS T1 JOIN {link.table.name} AS T2 ON T1.{first.target} = T2.{first.column.name} "
-        f"JOIN {other.table.name} AS T3 ON T2.{second.column.name} = T3.{second.target}"
+        f"{near.table.name} AS T1 JOIN {link.table.name} AS T2 ON T1.{first.target} = T2.{first.column.name} "
+        f"JOIN {far.table.name} AS T3 ON T2.{second.column.name} = T3.{second.target}"
     )
-    owner = _some(builder, other)
+    owner = _some(builder, far)
     extra = f"{first.relation.of_parent} {builder.noun(link)} {second.relation.of_child} {owner.after}"
-    columns = builder.shown(one, builder.rng.choices((1, 2), (75, 25))[0])
-    names = ", ".join(one.name(column) for column in columns)
-    words = builder.one(("different ", "distinct ", "")) + listed([builder.columns_words(columns, one, many=True)])
-    text = builder.ask(words, builder.things(one, extra=extra))
+    columns = builder.shown(near, builder.rng.choices((1, 2), (75, 25))[0])
+    names = ", ".join(near.name(column) for column in columns)
+    phrase = builder.one(("different ", "distinct ", "")) + listed([builder.columns_words(columns, near, many=True)])
+    text = builder.ask(phrase, builder.things(near, extra=extra))
     return candidate(text, f"SELECT DISTINCT {names} FROM {sql} WHERE {owner.sql}")
 
 
@@ -370,10 +370,10 @@ def total_of_chain(builder: Builder) -> QuestionCandidate:
     low, mid = Side(child, "T1."), Side(parent, "T2.")
     label = top.table.columns[0]
     sql = _upwards(child, parent, top.table, reference, second)
-    counted, words = ("COUNT(*)", f"number of {builder.noun(low)}")
+    counted, phrase = ("COUNT(*)", f"number of {builder.noun(low)}")
     if builder.chance(0.4) and any(column.kind in MEASURE for column in child.columns):
-        counted, said = builder.aggregate_of(low, builder.measure(low))
-        words = f"{said} of the {builder.noun(low)}"
+        counted, amount = builder.aggregate_of(low, builder.measure(low))
+        phrase = f"{amount} of the {builder.noun(low)}"
     things = f"{reference.relation.of_child} {'their' if top.are_people else 'its'} {builder.noun(mid)}"
-    text = f"For each {top.table.singular}, show the {builder.said(label, top)} and the {words} {things}."
+    text = f"For each {top.table.singular}, show the {builder.said(label, top)} and the {phrase} {things}."
     return candidate(text, f"SELECT {top.name(label)}, {counted} FROM {sql} GROUP BY T3.{second.target}")

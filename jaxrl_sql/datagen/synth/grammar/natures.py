@@ -24,8 +24,8 @@ class Nature(NamedTuple):
 _ANY, _PEOPLE, _THINGS = "any", "people", "things"
 # Pattern of a name, what the table holds, and the words.
 _NATURES: tuple[tuple[str, str, Nature], ...] = tuple(
-    (pattern, of, Nature(*(text.strip() for text in words.split("|"))))
-    for pattern, of, words in (
+    (pattern, of, Nature(*(text.strip() for text in phrases.split("|"))))
+    for pattern, of, phrases in (
         (r"age|age years|patient age", _ANY, "oldest | youngest | older than {} | younger than {}"),
         (
             r"birth (date|year)|date of birth|year of birth|born|born on",
@@ -184,13 +184,13 @@ def said_names(column: AnnotatedColumn) -> tuple[str, ...]:
     return nouns or names(column)
 
 
-def _natural(words: str) -> str:
-    if found := _UNIT.fullmatch(words):
-        return f"{found[1]} in {found[2]}"
+def _natural(phrase: str) -> str:
+    if match := _UNIT.fullmatch(phrase):
+        return f"{match[1]} in {match[2]}"
     for pattern, form in _NATURAL:
-        if (found := pattern.fullmatch(words)) and found[1] in _NOUNS:
-            return form.format(_NOUNS[found[1]])
-    return words
+        if (match := pattern.fullmatch(phrase)) and match[1] in _NOUNS:
+            return form.format(_NOUNS[match[1]])
+    return phrase
 
 
 def is_adjectival(column: AnnotatedColumn) -> bool:
@@ -202,15 +202,15 @@ def place_word(column: AnnotatedColumn, are_people: bool) -> str:
     """Return the preposition before a value of a place, or "" where the column holds no place."""
     if any(_ORIGIN.fullmatch(name) for name in names(column)):
         return "from"
-    if any(_PLACE.fullmatch(words) for words in names(column)):
+    if any(_PLACE.fullmatch(name) for name in names(column)):
         return "from" if are_people else "in"
     return ""
 
 
-def _plain(said: Iterable[str]) -> tuple[str, ...]:
+def _plain(phrases: Iterable[str]) -> tuple[str, ...]:
     """Return words as the rules know them, `hired on` for `hired on date`."""
-    return tuple(text for words in said for text in (words, re.sub(r" (on|for|at|by) date$", r" \1", words)))
+    return tuple(text for phrase in phrases for text in (phrase, re.sub(r" (on|for|at|by) date$", r" \1", phrase)))
 
 
-def _matches(pattern: str, said: Iterable[str]) -> bool:
-    return any(re.fullmatch(pattern, words) for words in said)
+def _matches(pattern: str, phrases: Iterable[str]) -> bool:
+    return any(re.fullmatch(pattern, phrase) for phrase in phrases)

@@ -108,22 +108,22 @@ class Side:
         return column
 
 
-def listed(words: Sequence[str]) -> str:
+def listed(phrases: Sequence[str]) -> str:
     """Return words as a list: `a`, `a and b`, `a, b and c`."""
-    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+    return " and ".join(filter(None, (", ".join(phrases[:-1]), phrases[-1])))
 
 
-def plural_words(words: str) -> str:
+def plural_words(phrase: str) -> str:
     """Return the plural of a column's words; the noun is the last one, or the one before `of`, `in` or `made`.
 
     Words that end in a particle (`directed by`) have no noun, and stay.
     """
-    if _PARTICLE.search(words):
-        return words
-    found = _HEAD.search(words) or _PARTICIPLE.search(words)
-    head, tail = (words[: found.start()], words[found.start() :]) if found else (words, "")
+    if _PARTICLE.search(phrase):
+        return phrase
+    match = _HEAD.search(phrase) or _PARTICIPLE.search(phrase)
+    head, tail = (phrase[: match.start()], phrase[match.start() :]) if match else (phrase, "")
     return (
-        words
+        phrase
         if _is_plural(head) or head.rpartition(" ")[2] in _NO_PLURAL
         else plural(head.replace(" ", "_")).replace("_", " ") + tail
     )
@@ -134,13 +134,13 @@ def number_words(number: int) -> str:
     return "one" if number == 1 else str(number)
 
 
-def verb(words: str) -> str:
+def verb(phrase: str) -> str:
     """Return the verb after a column's words."""
-    return "are" if _is_plural(words) and not words.startswith("number of ") else "is"
+    return "are" if _is_plural(phrase) and not phrase.startswith("number of ") else "is"
 
 
-def _is_plural(words: str) -> bool:
-    noun = _PARTICIPLE.sub("", words)
+def _is_plural(phrase: str) -> bool:
+    noun = _PARTICIPLE.sub("", phrase)
     if noun.endswith(("people", "children")):
         return True
     return noun.endswith("s") and not noun.endswith(("ss", "us", "is")) and noun != "series"
@@ -160,14 +160,14 @@ class Phrases(PartSampler):
         number counts are a `number of` them.
         """
         known = said_names(column)
-        words = self.one(known[1:]) if len(known) > 1 and self.chance(SYNONYM_SHARE) else known[0]
-        if column.kind == "int" and self._is_counted(words):
-            return f"number of {words}"
+        phrase = self.one(known[1:]) if len(known) > 1 and self.chance(SYNONYM_SHARE) else known[0]
+        if column.kind == "int" and self._is_counted(phrase):
+            return f"number of {phrase}"
         if side is not None:
-            words = words.removeprefix(f"{side.table.singular} ")
-            if column is side.table.label and _OWN_NAME.fullmatch(words) and self.chance(0.8):
-                words = "name"
-        return plural_words(words) if many else words
+            phrase = phrase.removeprefix(f"{side.table.singular} ")
+            if column is side.table.label and _OWN_NAME.fullmatch(phrase) and self.chance(0.8):
+                phrase = "name"
+        return plural_words(phrase) if many else phrase
 
     def is_quantity(self, column: AnnotatedColumn) -> bool:
         """Return whether a number is an amount of something, of which there is an average."""
@@ -176,9 +176,9 @@ class Phrases(PartSampler):
     def amount(self, column: AnnotatedColumn) -> str:
         """Name a number in the singular: things that are counted are a `number of` them."""
         known = said_names(column)
-        single = [words for words in known if not _is_plural(words)]
+        single = [phrase for phrase in known if not _is_plural(phrase)]
         if known[0] not in single or (len(single) > 1 and self.chance(SYNONYM_SHARE)):
-            counted = [f"number of {words}" for words in known if self._is_counted(words)]
+            counted = [f"number of {phrase}" for phrase in known if self._is_counted(phrase)]
             return self.one(single or counted or known)
         return known[0]
 
@@ -202,7 +202,7 @@ class Phrases(PartSampler):
         # What ends in another noun comes last: the next condition would be taken for that one's.
         after = [*(clause.after for clause in clauses if clause.after), *filter(None, (extra,))]
         if not extra:
-            after.sort(key=lambda words: words.startswith("whose "))
+            after.sort(key=lambda phrase: phrase.startswith("whose "))
         return " ".join(filter(None, (before, self.noun(side, many=many), " and ".join(after))))
 
     def named(self, side: Side) -> Clause:
@@ -211,16 +211,16 @@ class Phrases(PartSampler):
         if label is None:
             raise NoFit
         value = self.value(label)
-        said, singular = self.value_words(value), side.table.singular
+        text, singular = self.value_words(value), side.table.singular
         form = "the {s} named {v}" if side.are_people else "the {s} {v}" if self.chance(0.35) else ""
         form = form or ("the {s} called {v}" if "name" in label.words else "the {s} with the {c} {v}")
-        words = form.format(s=singular, v=said, c=said_names(label)[0].removeprefix(f"{singular} "))
-        return Clause(f"{side.name(label)} = {literal(value)}", after=words)
+        phrase = form.format(s=singular, v=text, c=said_names(label)[0].removeprefix(f"{singular} "))
+        return Clause(f"{side.name(label)} = {literal(value)}", after=phrase)
 
     def clause(self, side: Side) -> Clause:
         """Choose a condition on a column that is not used, and is neither the label nor different in every row."""
         columns = [column for column in side.free() if column is not side.table.label]
-        column = self.one([one for one in columns if one.kind not in ("text", "id") or is_repetitive(one)])
+        column = self.one([candidate for candidate in columns if candidate.kind not in ("text", "id") or is_repetitive(candidate)])
         side.take(column)
         name = side.name(column)
         if column.kind == "bool":
@@ -248,32 +248,32 @@ class Phrases(PartSampler):
         if column.kind == "category" and len(set(column.values)) > 2 and self.chance(0.12):
             other = f"whose {self.said(column)} is not {self.value_words(value)}"
             return Clause(f"{name} != {literal(value)}", after=other)
-        sql, said = f"{name} = {literal(value)}", self.value_words(value)
+        sql, text = f"{name} = {literal(value)}", self.value_words(value)
         if value in _COMPASS:
             return Clause(sql, after=f"in the {value}")
-        if done := next((words for words in names(column) if _DONE_BY.fullmatch(words)), ""):
-            return Clause(sql, after=f"{done} {said}")
+        if done := next((phrase for phrase in names(column) if _DONE_BY.fullmatch(phrase)), ""):
+            return Clause(sql, after=f"{done} {text}")
         place = place_word(column, side.are_people)
         if place and column.kind == "text" and self.chance(0.7):
-            return Clause(sql, after=f"{place} {said}")
-        if is_adjectival(column) and '"' not in said and self.chance(0.55):
-            return Clause(sql, before=said)
+            return Clause(sql, after=f"{place} {text}")
+        if is_adjectival(column) and '"' not in text and self.chance(0.55):
+            return Clause(sql, before=text)
         form = self.one(("whose {c} is {v}", "with the {c} {v}"))
-        return Clause(sql, after=form.format(c=self.said(column), v=said))
+        return Clause(sql, after=form.format(c=self.said(column), v=text))
 
     def _when(self, column: AnnotatedColumn, name: str, side: Side) -> Clause:
         event = event_of(column, side.are_people)
         if column.kind == "year" and self.chance(0.25):
             value = self.value(column)
-            said = f"{event} in {value}" if event else f"whose {self.said(column)} is {value}"
-            return Clause(f"{name} = {literal(value)}", after=said)
+            phrase = f"{event} in {value}" if event else f"whose {self.said(column)} is {value}"
+            return Clause(f"{name} = {literal(value)}", after=phrase)
         if self.chance(0.12):
             low, high = self.quantile(column, 0.1, 0.4), self.quantile(column, 0.6, 0.95)
-            said = event or f"whose {self.said(column)} is"
+            phrase = event or f"whose {self.said(column)} is"
             if low == high:
                 raise NoFit
-            words = f"{said} between {low} and {high}"
-            return Clause(f"{name} BETWEEN {literal(low)} AND {literal(high)}", after=words)
+            text = f"{phrase} between {low} and {high}"
+            return Clause(f"{name} BETWEEN {literal(low)} AND {literal(high)}", after=text)
         sign, value = self._cut(column)
         nature = nature_of(column, side.are_people)
         if sign in (">", "<") and nature.more:
@@ -297,9 +297,9 @@ class Phrases(PartSampler):
             low, high = rounded(column, low, is_up=False), rounded(column, high, is_up=True)
             if low == high:
                 raise NoFit
-            said = self.amount(column)
-            words = f"whose {said} {verb(said)} between {low} and {high}"
-            return Clause(f"{name} BETWEEN {literal(low)} AND {literal(high)}", after=words)
+            noun = self.amount(column)
+            text = f"whose {noun} {verb(noun)} between {low} and {high}"
+            return Clause(f"{name} BETWEEN {literal(low)} AND {literal(high)}", after=text)
         sign, value = self._cut(column)
         sql = f"{name} {sign} {literal(value)}"
         nature = nature_of(column, side.are_people)
@@ -313,18 +313,18 @@ class Phrases(PartSampler):
         relation = self.one(RELATIONS[sign])
         if "of {r}" in form:
             relation = {">": "more than", ">=": "at least", "<": "less than", "<=": "at most"}[sign]
-        said = self.amount(column)
-        if (unit := _IN_UNIT.fullmatch(said)) and "number" not in said:
+        noun = self.amount(column)
+        if (unit := _IN_UNIT.fullmatch(noun)) and "number" not in noun:
             amount = {">": "more than", ">=": "at least", "<": "less than", "<=": "at most"}[sign]
             return Clause(sql, after=f"with a {unit[1]} of {amount} {value} {unit[2]}")
-        if _is_plural(said):
+        if _is_plural(noun):
             form = "with {c} {r} {v}"
-        elif said.startswith("number of"):
+        elif noun.startswith("number of"):
             form = "whose {c} {b} {r} {v}"
-        return Clause(sql, after=form.format(c=said, b=verb(said), r=relation, v=value))
+        return Clause(sql, after=form.format(c=noun, b=verb(noun), r=relation, v=value))
 
-    def _is_counted(self, words: str) -> bool:
-        return _is_plural(words) and not _NO_COUNT.search(words)
+    def _is_counted(self, phrase: str) -> bool:
+        return _is_plural(phrase) and not _NO_COUNT.search(phrase)
 
     def _cut(self, column: AnnotatedColumn) -> tuple[str, Value]:
         """Return a sign and a value that leaves some rows."""
@@ -340,11 +340,11 @@ class Phrases(PartSampler):
         function = self.one(functions or (("AVG", "AVG", "MAX", "MIN", "SUM") if is_measure else ("MAX", "MIN")))
         if function not in texts:
             raise NoFit
-        said = self.amount(column) if is_measure else self.said(column)
-        said = said.removeprefix(f"{side.table.singular} ")
-        if function == "SUM" and _NO_SUM.search(said):
+        noun = self.amount(column) if is_measure else self.said(column)
+        noun = noun.removeprefix(f"{side.table.singular} ")
+        if function == "SUM" and _NO_SUM.search(noun):
             raise NoFit
-        return f"{function}({side.name(column)})", self.one(texts[function]).format(said)
+        return f"{function}({side.name(column)})", self.one(texts[function]).format(noun)
 
     def extreme(self, side: Side, column: AnnotatedColumn, is_highest: bool) -> Clause:
         """Return words for the rows with the most or the least of a column; the SQL is the direction of the sort."""

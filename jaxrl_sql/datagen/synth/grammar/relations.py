@@ -130,17 +130,17 @@ bike_share
 
 def parse_relations(text: str) -> dict[tuple[str, str, str], Relation]:
     """Return the relations by domain, child and parent; ValueError for a line that is none."""
-    found: dict[tuple[str, str, str], Relation] = {}
+    relations: dict[tuple[str, str, str], Relation] = {}
     domain = ""
     for line in filter(None, text.splitlines()):
         if not line.startswith(" "):
             domain = line.strip()
             continue
-        ends, words = line.strip().split(": ")
+        ends, phrases = line.strip().split(": ")
         child, parent = ends.split(" > ")
-        of_child, of_parent = words.split(" | ")
-        found[domain, child, parent] = Relation(of_child, of_parent)
-    return found
+        of_child, of_parent = phrases.split(" | ")
+        relations[domain, child, parent] = Relation(of_child, of_parent)
+    return relations
 
 
 RELATIONS = parse_relations(_TEXT)

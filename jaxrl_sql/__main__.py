@@ -82,7 +82,7 @@ class Commands(click.Group):
 
     def __init__(self, above: str = "", **options: object) -> None:
         super().__init__(above.strip() or "jaxrl-sql", **options)  # type: ignore[arg-type]
-        self.entries = {name.removeprefix(above): one for name, one in commands().items() if name.startswith(above)}
+        self.entries = {name.removeprefix(above): entry for name, entry in commands().items() if name.startswith(above)}
         self.above = above
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
@@ -108,11 +108,11 @@ class Commands(click.Group):
                 if cmd_name in self.list_commands(ctx)
                 else None
             )
-        words = click.Argument(["arguments"], nargs=-1, type=click.UNPROCESSED, shell_complete=complete)
+        argument = click.Argument(["arguments"], nargs=-1, type=click.UNPROCESSED, shell_complete=complete)
         return click.Command(
             cmd_name,
             context_settings={"ignore_unknown_options": True, "help_option_names": []},
-            params=[words],
+            params=[argument],
             callback=lambda arguments: run_entry(name, arguments),
         )
 
@@ -134,8 +134,8 @@ def complete(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> l
     from jaxrl_sql.config.settings import all_sections
 
     keys = [f"{field.key}=" for section in all_sections() for field in section.fields]
-    words = [*keys, *sorted(f"configs/{path.name}" for path in SHIPPED.glob("*.yaml"))]
-    fitting = [CompletionItem(word) for word in words if incomplete and word.startswith(incomplete)]
+    candidates = [*keys, *sorted(f"configs/{path.name}" for path in SHIPPED.glob("*.yaml"))]
+    fitting = [CompletionItem(word) for word in candidates if incomplete and word.startswith(incomplete)]
     return fitting or [CompletionItem(incomplete, type="file")]
 
 

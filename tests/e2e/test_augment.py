@@ -208,7 +208,9 @@ def test_an_answer_that_is_cut_corrects_inserts_and_rewords_nothing(
         assert len(seen) == requests, "cut answers are not requested again"
     tried = {line["id"]: line["tried"] for line in lines(tmp_path / "out/dropped.jsonl") if "tried" in line}
     assert set(tried) >= {"fails", "hopeless"}
-    assert all("the endpoint's answer is truncated (length; distill.max_tokens=4096)" in reason for reason in tried.values())
+    assert all(
+        "the endpoint's answer is truncated (length; distill.max_tokens=4096)" in reason for reason in tried.values()
+    )
     assert not [line for line in lines(tmp_path / "out/changes.jsonl") if line["step"] in ("correct", "reword")]
     answers = [line for line in lines(tmp_path / "out/work.jsonl") if "try" in line]
     assert {answer["finish_reason"] for answer in answers} == {"length"}

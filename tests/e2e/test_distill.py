@@ -217,7 +217,7 @@ def test_the_budget_holds_over_runs(
         (["distill.key_env=NO_SUCH_KEY"], "NO_SUCH_KEY is not set"),
         (["distill.base_url="], "distill.base_url"),
         (["distill.model="], "distill.model"),
-        (["distill.wanted=3"], "ask at least as often"),
+        (["distill.wanted=3"], "must be at most distill.samples"),
     ],
 )
 def test_what_cannot_work_is_one_line(

@@ -492,5 +492,5 @@ def test_a_system_that_is_none_is_one_line_with_the_nearest(tmp_path: Path, caps
     assert main(asked) == 2
     said = capsys.readouterr()
     assert (said.out + said.err).count("\n") == 1
-    assert said.err.startswith("error: --as artic: none of arctic, omnisql, ")
+    assert said.err.startswith("error: --as artic: not one of arctic, omnisql, ")
     assert said.err.endswith("the nearest is arctic\n")

@@ -133,7 +133,7 @@ def test_a_dry_run_is_of_the_supervised_phase_alone(
     assert "supervised phase: 3 steps" in said
     assert "grpo pads" not in said
     assert main([*command, "sft.steps=0"]) == 2, "the run would refuse it"
-    assert "sft.steps=0 and sft.epochs=0 teach nothing" in capsys.readouterr().err
+    assert "sft.steps=0 and sft.epochs=0: set one of them" in capsys.readouterr().err
 
 
 @pytest.mark.nightly

@@ -303,7 +303,7 @@ def test_a_server_that_is_down_stops_the_work_and_one_question_that_fails_is_lef
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        (["verbal.base_url=''"], "name model.checkpoint, or verbal.base_url"),
+        (["verbal.base_url=''"], "set model.checkpoint, or verbal.base_url"),
         (["verbal.model=''"], "name of a model"),
         (["verbal.key_env=NO_SUCH_KEY"], "NO_SUCH_KEY is not set"),
         (["data.evals=[dev,train]"], "one set at a time"),

@@ -1,4 +1,4 @@
-"""Read question templates from the notation of `templates.py`, and build questions from them."""
+"""Parse question templates in the notation of `templates.py`, and build questions from them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class QuestionCandidate:
     """A question in several wordings and its SQL.
 
     `order_check` selects the sort keys up to the limit and one more: if two are equal, the answer is ambiguous.
-    `sort_check` selects (sort key, what is shown) of a whole sorted list: rows with equal keys must show the same.
+    `sort_check` selects (sort key, result column) of a whole sorted list: rows with equal keys must have equal results.
     """
 
     texts: tuple[str, ...]
@@ -53,7 +53,7 @@ class QuestionCandidate:
 
 @dataclass(frozen=True)
 class Template:
-    """A template as it was parsed; `options` are by part and choice, `wordings` by choice, "" for every choice."""
+    """A parsed template; `options` are by part and choice, `wordings` by choice, "" for every choice."""
 
     name: str
     weight: int
@@ -65,7 +65,7 @@ class Template:
     sort_check: str = ""
 
     def build(self, rng: random.Random, database: Database) -> QuestionCandidate:
-        """Choose the parts and write the question; NoFit when the database has nothing for the template."""
+        """Choose the parts and write the question; NoFit if the template does not apply to the database."""
         builder = QuestionBuilder(rng, database, self.options)
         for step, arguments in self.steps:
             step(builder, *arguments)
@@ -82,7 +82,7 @@ class Template:
 
 
 def parse_templates(text: str) -> tuple[Template, ...]:
-    """Parse templates; ValueError for a step that does not exist."""
+    """Parse templates; ValueError for an unknown step."""
     return tuple(_template(block) for block in re.split(r"^== ", text, flags=re.MULTILINE)[1:])
 
 

@@ -50,7 +50,7 @@ def test_a_command_that_is_given_nothing_says_how_to_begin(
     assert main([]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert printed.err.startswith("error: nothing is asked for: begin with --config FILE")
+    assert printed.err.startswith("error: no arguments: start with --config FILE")
     assert printed.err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
@@ -66,13 +66,13 @@ def test_a_process_that_is_given_nothing_says_how_to_begin(command: list[str], t
         cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(here)}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("error: nothing is asked for: begin with --config FILE")
+    assert done.stderr.startswith("error: no arguments: start with --config FILE")
     assert done.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_supervised_phase_of_no_steps_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"sft\.steps=0 and sft\.epochs=0 teach nothing"):
+    with pytest.raises(InputError, match=r"sft\.steps=0 and sft\.epochs=0: set one of them"):
         alone(load_config(TrainConfig, SMALL, [f"run.dir={tmp_path}/run", f"data.dir={tmp_path}/data"]))
     assert list(tmp_path.iterdir()) == []
 

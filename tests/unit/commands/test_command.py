@@ -53,7 +53,7 @@ def test_each_command_has_a_help_of_its_own(name: str, capsys: Told) -> None:
     [
         ("", 2, "Usage: jaxrl-sql"),
         ("tran", 2, "there is no command tran; the nearest is train"),
-        ("train", 2, "nothing is asked for: begin with --config FILE"),
+        ("train", 2, "no arguments: start with --config FILE"),
         ("train grpo.step=3", 2, "error: command line: unknown key grpo.step; the nearest is grpo.steps"),
         ("train --config configs/none.yaml", 2, "error: configs/none.yaml: "),
         ("report nowhere", 2, "error: nowhere"),

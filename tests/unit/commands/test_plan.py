@@ -67,7 +67,7 @@ def test_what_does_not_fit_says_so_and_what_helps(capsys: pytest.CaptureFixture[
         (["--topology", "v5e:4x4", "--mesh", "1x8x1"], "--mesh 1x8x1 does not multiply to the 16 chips"),
         (
             ["--topology", "v5e:4x4", "--compile", "updates"],
-            "--compile updates: 'updates' is none of all, none, update",
+            "--compile updates: 'updates' is not one of all, none, update",
         ),
         (["--topology", "v5e:4x4", "--answer-tokens", "5000"], "up to sampling.max_new_tokens=4096 tokens"),
         (["--topology", "v5e:4x4", "model.shape=qwen"], "model.shape='qwen' is none of qwen2.5-coder-0.5b"),

@@ -98,5 +98,5 @@ def test_answers_that_exist_take_the_rules_alone(system: str, rules: dict[str, A
 
 
 def test_unknown_system_is_refused_with_the_nearest() -> None:
-    with pytest.raises(InputError, match=r"^--as artic: none of arctic, .*skyrl_sql.*; the nearest is arctic$"):
+    with pytest.raises(InputError, match=r"^--as artic: not one of arctic, .*skyrl_sql.*; the nearest is arctic$"):
         as_published("artic", {})

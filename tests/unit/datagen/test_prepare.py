@@ -331,8 +331,8 @@ def test_a_script_without_end_is_stopped(tmp_path: Path) -> None:
         (["sources.s.split=dev"], "sources.s.dir is empty"),
         (["sources.s.dir=SET", "sources.s.count=many"], "sources.s.count must be a whole number, not 'many'"),
         (["sources.s.dir=SET", "sources.s.count=-1"], "sources.s.count=-1 must be 0 or more"),
-        (["sources.s.dir=SET", "sources.s.balance=size"], "sources.s.balance='size' is none of none, complexity"),
-        (["sources.s.dir=SET", "sources.s.low=0.5"], "name rates, the file that data filter writes"),
+        (["sources.s.dir=SET", "sources.s.balance=size"], "sources.s.balance='size' is not one of none, complexity"),
+        (["sources.s.dir=SET", "sources.s.low=0.5"], "set rates, the file that data filter writes"),
         (["sources.s.dir=SET", "sources.s.exclude=['(']"], "not a regular expression"),
         (["sources.s.dir=SET", "sources.s.complexity=[Hard]"], "sources.s: no question of"),
         (["sources.s.dir=SET", "sources.s.include_ids=nowhere"], "nowhere: No such file"),
@@ -343,9 +343,9 @@ def test_a_script_without_end_is_stopped(tmp_path: Path) -> None:
         (["sources.s.dir=SET", "evals.dev.split=dev"], "evals.dev.dir is empty"),
         (["sources.s.dir=SET", "evals.dev.dir=nowhere"], "nowhere"),
         (["sources.s.dir=SET", "evals.dev.folder=SET"], "unknown key evals.dev.folder; the nearest is evals.dev.dir"),
-        (["sources.s.dir=SET", "evals.train.dir=SET"], "evals.train names a folder of its own in"),
-        (["sources.s.dir=SET", "evals.a/b.dir=SET"], "evals.a/b names a folder of its own in"),
-        (["sources.s.dir"], "'sources.s.dir' is no key.sub=value"),
+        (["sources.s.dir=SET", "evals.train.dir=SET"], "evals.train names a folder in"),
+        (["sources.s.dir=SET", "evals.a/b.dir=SET"], "evals.a/b names a folder in"),
+        (["sources.s.dir"], "'sources.s.dir' is not of the form key.sub=value"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_prepared_is_one_line(values: list[str], words: str, synsql: Path, prepare: Prepare) -> None:

@@ -103,7 +103,7 @@ def test_a_finished_folder_is_left_alone_and_another_spec_is_refused(tmp_path: P
     assert report.questions == {"train": 8, "dev": 8, "dev_unseen": 8}
     assert (tmp_path / "train/questions.jsonl").stat().st_mtime_ns == stamp
     before = dumps(tmp_path)
-    with pytest.raises(InputError, match=f"synth: {tmp_path} holds other data: seed=0, not 1; name another folder"):
+    with pytest.raises(InputError, match=f"synth: {tmp_path} holds other data: seed=0, not 1; choose another folder"):
         generate(tmp_path, dataclasses.replace(small, seed=1))
     with pytest.raises(
         InputError, match=r"train_questions=8, not 9; extra_columns_share=0\.0, not 0\.5; rows=0, not 9;"
@@ -115,7 +115,7 @@ def test_a_finished_folder_is_left_alone_and_another_spec_is_refused(tmp_path: P
     with pytest.raises(InputError, match=r"holds other data: version=9\d, not \d;"):
         generate(tmp_path, small)
     (tmp_path / "synth.json").write_text("{}")
-    with pytest.raises(InputError, match=r"its synth.json does not say what was made"):
+    with pytest.raises(InputError, match=r"its synth.json is invalid"):
         generate(tmp_path, small)
     assert dumps(tmp_path) == before
 

@@ -20,7 +20,7 @@ from jaxrl_sql.commands.synth import main
 from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.datagen.synth.databases import generate_database
 from jaxrl_sql.datagen.synth.grammar.naming import rename
-from jaxrl_sql.datagen.synth.grammar.natures import event_of, nature_of, place_word, said_names
+from jaxrl_sql.datagen.synth.grammar.natures import event_of, nature_of, noun_phrases, place_word
 from jaxrl_sql.datagen.synth.grammar.phrases import Clause, Phrases, Side, listed, plural_words, verb
 from jaxrl_sql.datagen.synth.grammar.relations import RELATIONS, parse_relations
 from jaxrl_sql.datagen.synth.grammar.table import GRAMMAR, Form
@@ -172,8 +172,8 @@ def test_columns_are_asked_for_as_people_do() -> None:
     assert event_of(column("founded year", "year"), are_people=False) == "founded"
     assert event_of(column("hired on date", "date"), are_people=True) == "hired"
     assert event_of(column("order date", "date"), are_people=True) == ""
-    assert said_names(column("hired on date", "date", ("hire date",))) == ("hiring date", "hire date")
-    assert said_names(column("height cm")) == ("height in cm",)
+    assert noun_phrases(column("hired on date", "date", ("hire date",))) == ("hiring date", "hire date")
+    assert noun_phrases(column("height cm")) == ("height in cm",)
     assert place_word(column("home city", "text"), are_people=False) == "from"
     assert place_word(column("city", "text"), are_people=False) == "in"
     assert place_word(column("color", "text"), are_people=False) == ""
@@ -211,7 +211,7 @@ def test_a_condition_says_what_its_sql_says() -> None:
     phrases = Phrases(random.Random(1))
     both = [Clause("", "rock"), Clause("", after="whose age is 7"), Clause("", after="from Rome")]
     assert phrases.things(Side(table), both) == "rock singers from Rome and whose age is 7"
-    assert {phrases.said(label, Side(table)) for _ in range(20)} == {"name"}
+    assert {phrases.noun_of(label, Side(table)) for _ in range(20)} == {"name"}
 
 
 @pytest.fixture(scope="module")

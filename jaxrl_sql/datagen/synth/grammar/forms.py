@@ -1,4 +1,4 @@
-"""The forms of the grammar on one table: rows, numbers, groups, extremes and comparisons with the rest."""
+"""Forms of the grammar on one table: rows, counts, groups, extremes and comparisons with aggregates."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def rows(builder: Builder) -> QuestionCandidate:
     key, order, phrase = _order(builder, side)
     check = f"SELECT {key}, {columns[0].name} FROM {side.table.name}{where(clauses)}"
     text = builder.ask(builder.columns_words(columns, side, many=True), things)
-    form = builder.one(("{t}, {w}", "{t} {w}"))
+    form = builder.choose(("{t}, {w}", "{t} {w}"))
     ending = text[-1]
     return candidate(form.format(t=text[:-1], w=phrase) + ending, query + order, "", check)
 
@@ -38,18 +38,20 @@ def _order(builder: Builder, side: Side) -> tuple[str, str, str]:
     """Return the sort key, ORDER BY and its words."""
     column = builder.column(side, *SORTABLE, "text")
     if column.kind == "text":
-        phrase = builder.one(("in alphabetical order of {}", "sorted alphabetically by {}")).format(builder.said(column))
+        phrase = builder.choose(("in alphabetical order of {}", "sorted alphabetically by {}")).format(
+            builder.noun_of(column)
+        )
         return column.name, f" ORDER BY {column.name}", phrase
     is_highest = builder.chance(0.55)
     nature = nature_of(column, side.are_people)
     ends = (nature.most, nature.least) if is_highest else (nature.least, nature.most)
     if nature.most and builder.chance(0.5):
-        phrase = builder.one(("from the {} to the {}", "ordered from {} to {}")).format(*ends)
+        phrase = builder.choose(("from the {} to the {}", "ordered from {} to {}")).format(*ends)
     else:
         way = "descending" if is_highest else "ascending"
         forms = ("sorted by {c} in {w} order", "ordered by {c} {w}", "in {w} order of {c}", "sorted by {w} {c}")
-        noun = builder.said(column)
-        phrase = builder.one(forms).format(c=f"the {noun}" if noun.startswith("number") else noun, w=way)
+        noun = builder.noun_of(column)
+        phrase = builder.choose(forms).format(c=f"the {noun}" if noun.startswith("number") else noun, w=way)
     return column.name, f" ORDER BY {column.name} {'DESC' if is_highest else 'ASC'}", phrase
 
 
@@ -62,13 +64,13 @@ def number(builder: Builder) -> QuestionCandidate:
 
 
 def either(builder: Builder) -> QuestionCandidate:
-    """Ask for rows with one value of a category or another."""
+    """Ask for rows with either of two values of a category."""
     side = builder.side("category")
     column = builder.column(side, "category")
     value = builder.value(column)
     other = builder.value(column, value)
     values = f"{builder.value_words(value)} or {builder.value_words(other)}"
-    things = f"{builder.noun(side)} whose {builder.said(column)} is {builder.one(('', 'either '))}{values}"
+    things = f"{builder.noun(side)} whose {builder.noun_of(column)} is {builder.choose(('', 'either '))}{values}"
     test = f" WHERE {column.name} = {literal(value)} OR {column.name} = {literal(other)}"
     if builder.chance(0.5):
         return candidate(builder.ask_number(things), f"SELECT COUNT(*) FROM {side.table.name}{test}")
@@ -79,7 +81,7 @@ def either(builder: Builder) -> QuestionCandidate:
 
 
 def aggregates(builder: Builder) -> QuestionCandidate:
-    """Ask for one to three aggregates of the rows, of one column or of two."""
+    """Ask for one to three aggregates of a column."""
     side = builder.side_of_measures()
     column = builder.measure(side)
     count = builder.rng.choices((1, 2, 3), (55, 30, 15))[0]
@@ -95,26 +97,26 @@ def aggregates(builder: Builder) -> QuestionCandidate:
     things = builder.all_of(side, clauses)
     question = "What are the {w} of {t}?" if functions else "What is the {w} of {t}?"
     commands = ("Find the {w} of {t}.", "Give the {w} of {t}.", "Return the {w} across {t}.", "Show the {w} of {t}.")
-    text = builder.one((question, question, *commands)).format(w=phrase, t=things)
+    text = builder.choose((question, question, *commands)).format(w=phrase, t=things)
     return candidate(text, f"SELECT {names} FROM {side.table.name}{where(clauses)}")
 
 
 def different(builder: Builder) -> QuestionCandidate:
-    """Ask for the different values of a column, or their number."""
+    """Ask for the distinct values of a column, or their number."""
     side = builder.side()
     column = builder.repeated(side)
     clauses = builder.clauses(side, builder.rng.choices((0, 1), (55, 45))[0])
     tail = f" FROM {side.table.name}{where(clauses)}"
     things = builder.all_of(side, clauses)
-    noun = builder.said(column)
+    noun = builder.noun_of(column)
     many = plural_words(noun)
-    phrase = f"{builder.one(('different', 'distinct'))} {f'kinds of {said}' if noun == many else many}"
+    phrase = f"{builder.choose(('different', 'distinct'))} {f'kinds of {noun}' if noun == many else many}"
     if builder.chance(0.45):
-        text = builder.one(
+        text = builder.choose(
             ("How many {w} do {t} have?", "Count the number of {w} of {t}.", "How many {w} are there among {t}?")
         )
         return candidate(text.format(w=phrase, t=things), f"SELECT COUNT(DISTINCT {column.name}){tail}")
-    text = builder.one(("What are the {w} of {t}?", "List the {w} of {t}.", "Show all the {w} of {t}."))
+    text = builder.choose(("What are the {w} of {t}?", "List the {w} of {t}.", "Show all the {w} of {t}."))
     return candidate(text.format(w=phrase, t=things), f"SELECT DISTINCT {column.name}{tail}")
 
 
@@ -132,7 +134,7 @@ def row(builder: Builder) -> QuestionCandidate:
 
 
 def extreme(builder: Builder) -> QuestionCandidate:
-    """Ask for columns of the row with the most or the least of something, or of the first few."""
+    """Ask for columns of the row with the highest or lowest value of a column, or of the top few."""
     side = builder.side(*SORTABLE)
     column = builder.column(side, *SORTABLE)
     is_highest = builder.chance(0.6)
@@ -185,7 +187,7 @@ def grouped(builder: Builder) -> QuestionCandidate:
     of = f" {' and '.join(clause.after for clause in clauses)}" if clauses else ""
     if any(clause.before for clause in clauses):
         raise NoFit
-    group_noun = builder.said(group)
+    group_noun = builder.noun_of(group)
     forms: tuple[str, ...] = (
         "What is the {w}{o} for each {g}?",
         "For each {g}, show the {w}{o}.",
@@ -197,15 +199,15 @@ def grouped(builder: Builder) -> QuestionCandidate:
     if phrases[0].startswith("number of") and len(phrases) == 1:
         things = phrases[0].removeprefix("number of ")
         forms += (f"How many {things}{{o}} are there for each {{g}}?", f"Count the {things}{{o}} of each {{g}}.")
-    text = builder.one(forms).format(w=listed(phrases), o=of, g=group_noun, gs=plural_words(group_noun))
+    text = builder.choose(forms).format(w=listed(phrases), o=of, g=group_noun, gs=plural_words(group_noun))
     return _sorted_groups(builder, text, query, parts)
 
 
 def _sorted_groups(builder: Builder, text: str, query: str, parts: Sequence[str]) -> QuestionCandidate:
-    """Sort the groups by what is counted, in a share of the questions."""
+    """Sort the groups by their aggregate, in a share of the questions."""
     if not builder.chance(0.12):
         return candidate(text, query)
-    way, direction = builder.one((("DESC", "descending"), ("ASC", "ascending")))
+    way, direction = builder.choose((("DESC", "descending"), ("ASC", "ascending")))
     noun = "number" if parts[1] == "COUNT(*)" else "value"
     check = query.replace(f"SELECT {parts[0]}, ", f"SELECT {parts[1]}, {parts[0]}, ", 1)
     sorted_text = f"{text[:-1]}, sorted by this {noun} in {direction} order{text[-1]}"
@@ -213,15 +215,17 @@ def _sorted_groups(builder: Builder, text: str, query: str, parts: Sequence[str]
 
 
 def groups_having(builder: Builder) -> QuestionCandidate:
-    """Ask for the groups with enough rows, or with a high or a low average."""
+    """Ask for the groups with enough rows, or with a high or low aggregate."""
     side = builder.side()
     group = builder.repeated(side)
     if builder.chance(0.3):
         return _groups_by_average(builder, side, group)
     sizes = sorted(Counter(group.values).values())
     k = sizes[int((len(sizes) - 1) * builder.rng.uniform(0.3, 0.9))]
-    said_k = number_words(k)
-    sign, comparison = builder.one(((">=", f"at least {said_k}"), (">", f"more than {said_k}"), ("<", f"fewer than {k}")))
+    number_word = number_words(k)
+    sign, comparison = builder.choose(
+        ((">=", f"at least {number_word}"), (">", f"more than {number_word}"), ("<", f"fewer than {k}"))
+    )
     query = f"SELECT {group.name} FROM {side.table.name} GROUP BY {group.name} HAVING COUNT(*) {sign} {k}"
     forms = (
         "Which {gs} have {w} {t}?",
@@ -230,23 +234,23 @@ def groups_having(builder: Builder) -> QuestionCandidate:
         "List the {gs} that {w} {t} {h}.",
     )
     noun, have = builder.noun(side, many=k != 1), "have" if k != 1 else "has"
-    groups = builder.said(group, many=True)
-    return candidate(builder.one(forms).format(gs=groups, w=comparison, t=noun, h=have), query)
+    groups = builder.noun_of(group, many=True)
+    return candidate(builder.choose(forms).format(gs=groups, w=comparison, t=noun, h=have), query)
 
 
 def _groups_by_average(builder: Builder, side: Side, group: AnnotatedColumn) -> QuestionCandidate:
     column = builder.measure(side)
     middle = rounded(column, builder.quantile(column, 0.35, 0.65), is_up=True)
-    sign, comparison = builder.one(((">", "above"), (">", "higher than"), ("<", "below")))
-    function, adjective = builder.one((("AVG", "average"), ("AVG", "mean"), ("MAX", "highest"), ("MIN", "lowest")))
-    text = builder.one(
+    sign, comparison = builder.choose(((">", "above"), (">", "higher than"), ("<", "below")))
+    function, adjective = builder.choose((("AVG", "average"), ("AVG", "mean"), ("MAX", "highest"), ("MIN", "lowest")))
+    text = builder.choose(
         (
             "Which {gs} have {f} {c} {w} {v} among {t}?",
             "Find the {gs} for which the {s} {c} of {t} is {w} {v}.",
             "List the {gs} for which the {s} {c} of {t} is {w} {v}.",
         )
     ).format(
-        gs=builder.said(group, many=True), f=("an " if adjective == "average" else "a ") + adjective, s=adjective,
+        gs=builder.noun_of(group, many=True), f=("an " if adjective == "average" else "a ") + adjective, s=adjective,
         c=builder.amount(column), w=comparison, v=middle, t=builder.noun(side),
     )  # fmt: skip
     query = f"SELECT {group.name} FROM {side.table.name} GROUP BY {group.name}"
@@ -257,13 +261,13 @@ def most_common(builder: Builder) -> QuestionCandidate:
     """Ask for the most or least frequent value of a column."""
     side = builder.side()
     group = builder.repeated(side)
-    way, rank = builder.one((("DESC", "most"), ("DESC", "most"), ("ASC", "least")))
+    way, rank = builder.choose((("DESC", "most"), ("DESC", "most"), ("ASC", "least")))
     clauses = builder.clauses(side, builder.rng.choices((0, 1), (75, 25))[0])
     tail = f"FROM {side.table.name}{where(clauses)} GROUP BY {group.name} ORDER BY COUNT(*) {way} LIMIT"
     things = builder.things(side, clauses)
     if builder.chance(0.3):
         k = 1 if builder.chance(0.4) else builder.k(2, 4)
-        groups = builder.said(group, many=k > 1)
+        groups = builder.noun_of(group, many=k > 1)
         groups = f"the {rank} common {groups}" if k == 1 else f"the {k} {rank} common {groups}"
         text = f"What {'is' if k == 1 else 'are'} {groups} of {things}, and how many have {'it' if k == 1 else 'each'}?"
         return candidate(text, f"SELECT {group.name}, COUNT(*) {tail} {k}", f"SELECT COUNT(*) {tail} {k + 1}")
@@ -274,21 +278,21 @@ def most_common(builder: Builder) -> QuestionCandidate:
         "Show the {m} common {g} among {t}.",
     )
     most = "most" if rank == "most" else "fewest"
-    text = builder.one(forms).format(m=rank, M=most, g=builder.said(group), t=things)
+    text = builder.choose(forms).format(m=rank, M=most, g=builder.noun_of(group), t=things)
     return candidate(text, f"SELECT {group.name} {tail} 1", f"SELECT COUNT(*) {tail} 2")
 
 
 def compared(builder: Builder) -> QuestionCandidate:
-    """Ask for rows with more or less than the average, or than some rows have at most."""
+    """Ask for rows above or below the average of all rows, or an aggregate of some rows."""
     side = builder.side_of_measures()
     column = builder.measure(side)
-    sign, comparison = builder.one(((">", "above"), (">", "higher than"), ("<", "below"), ("<", "lower than")))
+    sign, comparison = builder.choose(((">", "above"), (">", "higher than"), ("<", "below"), ("<", "lower than")))
     function = "AVG"
     inner: list[Clause] = []
     than = "average"
     if builder.chance(0.4):
         inner = builder.clauses(side, 1)
-        function = builder.one(("MIN", "MAX") if builder.chance(0.6) else ("AVG",))
+        function = builder.choose(("MIN", "MAX") if builder.chance(0.6) else ("AVG",))
         than = {"MIN": "lowest", "MAX": "highest", "AVG": "average"}[function]
     noun = builder.amount(column)
     phrase = f"{comparison} the {than}" + (f" {noun} of {builder.things(side, inner)}" if inner else "")
@@ -307,11 +311,11 @@ def compared(builder: Builder) -> QuestionCandidate:
 
 
 def shared(builder: Builder) -> QuestionCandidate:
-    """Ask for values of a column that both of two kinds of rows have, or one kind alone."""
+    """Ask for values of a column that two kinds of rows share, that only the first has, or that either has."""
     side = builder.side()
     group = builder.repeated(side)
     first, second = builder.clauses(side, 1)[0], builder.clauses(side, 1)[0]
-    operator = builder.one(("INTERSECT", "EXCEPT", "UNION"))
+    operator = builder.choose(("INTERSECT", "EXCEPT", "UNION"))
     here, there = builder.things(side, [first]), builder.things(side, [second])
     forms = {
         "INTERSECT": ("Which {gs} have both {a} and {b}?", "What are the {gs} shared by {a} and {b}?"),
@@ -319,7 +323,7 @@ def shared(builder: Builder) -> QuestionCandidate:
         "UNION": ("What are the {gs} of {a} or of {b}, each once?", "List all different {gs} of {a} and of {b}."),
     }
     select = f"SELECT {group.name} FROM {side.table.name}"
-    text = builder.one(forms[operator]).format(gs=builder.said(group, many=True), a=here, b=there)
+    text = builder.choose(forms[operator]).format(gs=builder.noun_of(group, many=True), a=here, b=there)
     return candidate(text, f"{select} WHERE {first.sql} {operator} {select} WHERE {second.sql}")
 
 
@@ -329,11 +333,11 @@ def containing(builder: Builder) -> QuestionCandidate:
     column = builder.column(side, "text")
     text = str(builder.value(column))
     if builder.chance(0.35) and text[:1].isalpha():
-        pattern, phrase = f"{text[0]}%", builder.one(("starts with", "begins with")) + f" {text[0]}"
+        pattern, phrase = f"{text[0]}%", builder.choose(("starts with", "begins with")) + f" {text[0]}"
     else:
-        word = builder.one([word for word in text.split() if word.isalpha() and len(word) > 2])
-        pattern, phrase = f"%{word}%", builder.one(("contains", "includes the word")) + f" {word}"
-    things = f"{builder.noun(side)} whose {builder.said(column)} {phrase}"
+        word = builder.choose([word for word in text.split() if word.isalpha() and len(word) > 2])
+        pattern, phrase = f"%{word}%", builder.choose(("contains", "includes the word")) + f" {word}"
+    things = f"{builder.noun(side)} whose {builder.noun_of(column)} {phrase}"
     tail = f"FROM {side.table.name} WHERE {column.name} LIKE '{pattern}'"
     if builder.chance(0.35):
         return candidate(builder.ask_number(things), f"SELECT COUNT(*) {tail}")

@@ -1,4 +1,4 @@
-"""The forms of the grammar on several tables: rows of both ends of a foreign key, groups of children, chains."""
+"""Forms of the grammar on several tables: rows at both ends of a foreign key, groups of children, chains."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from jaxrl_sql.datagen.synth.spec import AnnotatedTable, Reference
 
 
 def _owner(builder: Builder, both: Joined) -> Clause:
-    """Return a condition on the parent, and the words for children of it (`working in the Sales department`)."""
+    """Return a condition on the parent, with the words for its children (`working in the Sales department`)."""
     owner = _some(builder, both.parent)
     return Clause(owner.sql, after=f"{both.relation.of_child} {owner.after}")
 
 
 def _some(builder: Builder, side: Side) -> Clause:
-    """Return a condition on rows, and in `after` the words for the rows that meet it: one by name, or several."""
+    """Return a condition on rows; `after` holds the words for the rows that meet it, one by name or several."""
     if side.table.label is not None and builder.chance(0.5):
         return builder.named(side)
     clause = builder.clause(side)
@@ -47,13 +47,20 @@ def children(builder: Builder) -> QuestionCandidate:
 
 
 def both_ends(builder: Builder) -> QuestionCandidate:
-    """Ask for columns of children beside columns of their parents, sorted in a share of the questions."""
+    """Ask for columns of children and of their parents, sorted in a share of the questions."""
     both = builder.join()
-    child_columns, parent_columns = builder.shown(both.child, 1 if builder.chance(0.8) else 2), builder.shown(both.parent)
+    child_columns, parent_columns = (
+        builder.shown(both.child, 1 if builder.chance(0.8) else 2),
+        builder.shown(both.parent),
+    )
     clauses = builder.clauses(both.child, builder.rng.choices((0, 1, 2), (40, 45, 15))[0])
-    names = ", ".join([*(both.child.name(one) for one in child_columns), *(both.parent.name(one) for one in parent_columns)])
+    names = ", ".join(
+        [*(both.child.name(one) for one in child_columns), *(both.parent.name(one) for one in parent_columns)]
+    )
     things = (
-        builder.things(both.child, clauses) if clauses else f"{builder.one(('all', 'the'))} {builder.noun(both.child)}"
+        builder.things(both.child, clauses)
+        if clauses
+        else f"{builder.choose(('all', 'the'))} {builder.noun(both.child)}"
     )
     child_phrase, parent_phrase = (
         builder.columns_words(child_columns, both.child, many=True),
@@ -67,20 +74,20 @@ def both_ends(builder: Builder) -> QuestionCandidate:
         "Show the {w} of {t} and the {p} of the {s} that they belong to.",
         "List the {w} of {t} and the {p} of the {s}.",
     )
-    text = builder.one(forms).format(w=child_phrase, t=things, p=parent_phrase, s=parent)
+    text = builder.choose(forms).format(w=child_phrase, t=things, p=parent_phrase, s=parent)
     query = f"SELECT {names} FROM {both.sql}{where(clauses)}"
     if not builder.chance(0.22):
         return candidate(text, query)
     column = builder.column(both.child, *SORTABLE)
-    way, direction = builder.one((("DESC", "descending"), ("ASC", "ascending")))
+    way, direction = builder.choose((("DESC", "descending"), ("ASC", "ascending")))
     key = both.child.name(column)
     check = query.replace("SELECT ", f"SELECT {key}, ", 1)
-    text = f"{text[:-1]}, in {direction} order of {builder.said(column)}{text[-1]}"
+    text = f"{text[:-1]}, in {direction} order of {builder.noun_of(column)}{text[-1]}"
     return candidate(text, f"{query} ORDER BY {key} {way}", "", check)
 
 
 def parents_with(builder: Builder) -> QuestionCandidate:
-    """Ask for the parents of some children, each once: by DISTINCT over a join, by IN, or their number."""
+    """Ask for the distinct parents of some children, by DISTINCT over a join or by IN, or for parents without them."""
     both = builder.join(label=True)
     columns = builder.shown(both.parent, builder.rng.choices((1, 2), (75, 25))[0])
     clauses = builder.clauses(both.child, 1)
@@ -92,7 +99,7 @@ def parents_with(builder: Builder) -> QuestionCandidate:
         test = clauses[0].sql.removeprefix(both.child.prefix)
         is_in = builder.chance(0.55)
         if not is_in:
-            if " != " in test:  # nobody asks for those without any that are not
+            if " != " in test:  # a double negation
                 raise NoFit
             things = builder.things(both.parent, extra=_without(both, kids))
         query = (
@@ -101,12 +108,14 @@ def parents_with(builder: Builder) -> QuestionCandidate:
         )
         return candidate(builder.ask(phrase, things), query)
     names = ", ".join(both.parent.name(column) for column in columns)
-    adjective = builder.one(("different ", "distinct ", ""))
-    return candidate(builder.ask(f"{adjective}{phrase}", things), f"SELECT DISTINCT {names} FROM {both.sql}{where(clauses)}")
+    adjective = builder.choose(("different ", "distinct ", ""))
+    return candidate(
+        builder.ask(f"{adjective}{phrase}", things), f"SELECT DISTINCT {names} FROM {both.sql}{where(clauses)}"
+    )
 
 
 def _without(both: Joined, kids: str) -> str:
-    """Return words for parents that have none of some children."""
+    """Return words for parents without such children."""
     return f"{'who' if both.parent.are_people else 'that'} do not have any {kids}"
 
 
@@ -115,7 +124,7 @@ def childless(builder: Builder) -> QuestionCandidate:
     child, parent, reference = builder.link()
     word = "who" if parent.are_people else "that"
     forms = ("without any {}", f"{word} do not have any {{}}", f"{word} have no {{}}")
-    things = builder.things(parent, extra=builder.one(forms).format(builder.noun(child)))
+    things = builder.things(parent, extra=builder.choose(forms).format(builder.noun(child)))
     inner = f"SELECT {reference.column.name} FROM {child.table.name}"
     tail = f"FROM {parent.table.name} WHERE {reference.target} NOT IN ({inner})"
     if builder.chance(0.35):
@@ -134,7 +143,7 @@ def per_parent(builder: Builder) -> QuestionCandidate:
     clauses = builder.clauses(both.child, builder.rng.choices((0, 1), (80, 20))[0])
     names = ", ".join(both.parent.name(column) for column in columns)
     phrase, kids, parent = (
-        ", ".join(builder.said(column, both.parent) for column in columns),
+        ", ".join(builder.noun_of(column, both.parent) for column in columns),
         builder.things(both.child, clauses),
         both.parent.table.singular,
     )
@@ -151,11 +160,11 @@ def per_parent(builder: Builder) -> QuestionCandidate:
         sql, amount = builder.aggregate_of(both.child, builder.measure(both.child))
         amount = f"{amount} of its {kids}" if not both.parent.are_people else f"{amount} of their {kids}"
         forms = ("For each {p}, show the {c} and the {n}.", "List the {c} of each {p} and the {n}.")
-    text = builder.one(forms).format(p=parent, c=phrase, a=f"the {listed(phrase.split(', '))}", n=amount, k=kids)
+    text = builder.choose(forms).format(p=parent, c=phrase, a=f"the {listed(phrase.split(', '))}", n=amount, k=kids)
     tail = f"FROM {both.sql}{where(clauses)} GROUP BY {both.parent_id}"
     query = f"SELECT {names}, {sql} {tail}"
     if builder.chance(0.12):
-        way, order = builder.one((("DESC", "descending"), ("ASC", "ascending")))
+        way, order = builder.choose((("DESC", "descending"), ("ASC", "ascending")))
         check = f"SELECT {sql}, {names} {tail}"
         if "?" not in text:
             text = f"{text[:-1]}, in {order} order of the {'number' if sql == 'COUNT(*)' else 'latter'}."
@@ -168,7 +177,7 @@ def per_parent_group(builder: Builder) -> QuestionCandidate:
     both = builder.join()
     group = builder.repeated(both.parent)
     clauses = builder.clauses(both.child, builder.rng.choices((0, 1), (75, 25))[0])
-    kids, group_noun = builder.things(both.child, clauses), builder.said(group, both.parent)
+    kids, group_noun = builder.things(both.child, clauses), builder.noun_of(group, both.parent)
     if builder.chance(0.6):
         sql, amount = "COUNT(*)", f"number of {kids}"
     else:
@@ -180,7 +189,7 @@ def per_parent_group(builder: Builder) -> QuestionCandidate:
         "What is the {n} for each {g} of the {ps}?",
         "Show each {g} of the {ps} and the {n}.",
     )
-    text = builder.one(forms).format(p=parent, ps=both.parent.table.plural, g=group_noun, n=amount)
+    text = builder.choose(forms).format(p=parent, ps=both.parent.table.plural, g=group_noun, n=amount)
     return candidate(text, f"SELECT {name}, {sql} FROM {both.sql}{where(clauses)} GROUP BY {name}")
 
 
@@ -194,9 +203,14 @@ def parents_having(builder: Builder) -> QuestionCandidate:
     if len(counts) < 4:
         raise NoFit
     k = counts[int((len(counts) - 1) * builder.rng.uniform(0.4, 0.95))]
-    said_k = number_words(k)
-    sign, amount = builder.one(
-        ((">=", f"at least {said_k}"), (">", f"more than {said_k}"), ("=", f"exactly {said_k}"), (">=", f"{k} or more"))
+    number_word = number_words(k)
+    sign, amount = builder.choose(
+        (
+            (">=", f"at least {number_word}"),
+            (">", f"more than {number_word}"),
+            ("=", f"exactly {number_word}"),
+            (">=", f"{k} or more"),
+        )
     )
     relation = both.relation.of_parent
     clauses = builder.clauses(both.child, builder.rng.choices((0, 1), (85, 15))[0])
@@ -210,7 +224,7 @@ def parents_having(builder: Builder) -> QuestionCandidate:
 
 
 def most_children(builder: Builder) -> QuestionCandidate:
-    """Ask for the parent with the most or the fewest children, or the largest sum over them."""
+    """Ask for the parent with the most or fewest children, or the largest aggregate over them."""
     both = builder.join(label=True)
     columns = [both.parent.take(both.parent.table.columns[0])]
     if builder.chance(0.3):
@@ -219,7 +233,7 @@ def most_children(builder: Builder) -> QuestionCandidate:
     clauses = builder.clauses(both.child, builder.rng.choices((0, 1), (75, 25))[0])
     kids = builder.things(both.child, clauses)
     if builder.chance(0.7):
-        way, extreme, key = builder.one(
+        way, extreme, key = builder.choose(
             (("DESC", f"the most {kids}", "COUNT(*)"), ("ASC", f"the fewest {kids}", "COUNT(*)"))
         )
     else:
@@ -238,7 +252,7 @@ def most_children(builder: Builder) -> QuestionCandidate:
 
 
 def of_extreme_parent(builder: Builder) -> QuestionCandidate:
-    """Ask for children of the parent with the most or the least of something, by a nested query."""
+    """Ask for children of the parent with the highest or lowest value of a column, by a nested query."""
     child, parent, reference = builder.link()
     column = builder.column(parent, *SORTABLE)
     if column.has_nulls:
@@ -259,7 +273,7 @@ def of_extreme_parent(builder: Builder) -> QuestionCandidate:
 
 
 def first_by_parent(builder: Builder) -> QuestionCandidate:
-    """Ask for a column of the parent of the child with the most or the least of something."""
+    """Ask for columns of the parent of the child with the highest or lowest value of a column."""
     both = builder.join()
     column = builder.column(both.child, *SORTABLE)
     best = builder.extreme(both.child, column, builder.chance(0.6))
@@ -274,15 +288,15 @@ def first_by_parent(builder: Builder) -> QuestionCandidate:
 
 
 def sets_of_parents(builder: Builder) -> QuestionCandidate:
-    """Ask for the parents with both of two kinds of children, or with one kind and not the other."""
+    """Ask for the parents with two kinds of children, or with one kind but not the other."""
     both = builder.join(label=True)
     label = both.parent.table.columns[0]
     if label.kind != "text":
         raise NoFit
     name = both.parent.name(label)
     first, second = _two_kinds(builder, both.child)
-    operator = builder.one(("INTERSECT", "EXCEPT"))
-    noun, phrase = builder.noun(both.parent), builder.said(label, both.parent, many=True)
+    operator = builder.choose(("INTERSECT", "EXCEPT"))
+    noun, phrase = builder.noun(both.parent), builder.noun_of(label, both.parent, many=True)
     here, there = (builder.things(Side(both.child.table), [clause]) for clause in (first, second))
     relation = both.relation.of_parent
     form = "{n} {r} both {a} and {b}" if operator == "INTERSECT" else "{n} {r} {a} but no {b}"
@@ -292,12 +306,12 @@ def sets_of_parents(builder: Builder) -> QuestionCandidate:
 
 
 def _two_kinds(builder: Builder, side: Side) -> tuple[Clause, Clause]:
-    """Return two conditions that no row need meet together: two values of a category, or conditions on two columns."""
+    """Return two conditions on different rows: two values of a category, or conditions on two columns."""
     if not builder.chance(0.6):
         return builder.clause(side), builder.clause(side)
     column = builder.column(side, "category")
     value = builder.value(column)
-    noun = builder.said(column)
+    noun = builder.noun_of(column)
     clauses = []
     for each in (value, builder.value(column, value)):
         texts = {"before": str(each)} if is_adjectival(column) else {"after": f"whose {noun} is {each}"}
@@ -306,10 +320,10 @@ def _two_kinds(builder: Builder, side: Side) -> tuple[Clause, Clause]:
 
 
 def chain(builder: Builder) -> QuestionCandidate:
-    """Ask over three tables: children of a parent of a grandparent, or the two parents of what links them."""
-    child, parent, reference = builder.one(builder.links())
+    """Ask about three tables: children of a parent of a grandparent, or the two parents of a linking table."""
+    child, parent, reference = builder.choose(builder.links())
     middle, others = (parent, parent.references) if builder.chance(0.5) else (child, child.references)
-    second = builder.one([other for other in others if other is not reference])
+    second = builder.choose([other for other in others if other is not reference])
     top = builder.database.table(second.table)
     if top.name in (child.name, parent.name):
         raise NoFit
@@ -345,7 +359,7 @@ def _linked(builder: Builder, sides: tuple[Side, Side, Side], first: Reference, 
     extra = f"{first.relation.of_parent} {builder.noun(link)} {second.relation.of_child} {owner.after}"
     columns = builder.shown(near, builder.rng.choices((1, 2), (75, 25))[0])
     names = ", ".join(near.name(column) for column in columns)
-    phrase = builder.one(("different ", "distinct ", "")) + listed([builder.columns_words(columns, near, many=True)])
+    phrase = builder.choose(("different ", "distinct ", "")) + listed([builder.columns_words(columns, near, many=True)])
     text = builder.ask(phrase, builder.things(near, extra=extra))
     return candidate(text, f"SELECT DISTINCT {names} FROM {sql} WHERE {owner.sql}")
 
@@ -353,7 +367,7 @@ def _linked(builder: Builder, sides: tuple[Side, Side, Side], first: Reference, 
 def _upwards(
     child: AnnotatedTable, parent: AnnotatedTable, top: AnnotatedTable, first: Reference, second: Reference
 ) -> str:
-    """Return the joins from a table to its parent and to the parent of that, as T1, T2 and T3."""
+    """Return the joins of a table (T1) with its parent (T2) and grandparent (T3)."""
     return (
         f"{child.name} AS T1 JOIN {parent.name} AS T2 ON T1.{first.column.name} = T2.{first.target} "
         f"JOIN {top.name} AS T3 ON T2.{second.column.name} = T3.{second.target}"
@@ -362,8 +376,8 @@ def _upwards(
 
 def total_of_chain(builder: Builder) -> QuestionCandidate:
     """Ask for an aggregate over the children's children of each row."""
-    child, parent, reference = builder.one(builder.links())
-    second = builder.one(list(parent.references))
+    child, parent, reference = builder.choose(builder.links())
+    second = builder.choose(list(parent.references))
     top = Side(builder.database.table(second.table), "T3.")
     if top.table.label is None:
         raise NoFit
@@ -375,5 +389,5 @@ def total_of_chain(builder: Builder) -> QuestionCandidate:
         counted, amount = builder.aggregate_of(low, builder.measure(low))
         phrase = f"{amount} of the {builder.noun(low)}"
     things = f"{reference.relation.of_child} {'their' if top.are_people else 'its'} {builder.noun(mid)}"
-    text = f"For each {top.table.singular}, show the {builder.said(label, top)} and the {phrase} {things}."
+    text = f"For each {top.table.singular}, show the {builder.noun_of(label, top)} and the {phrase} {things}."
     return candidate(text, f"SELECT {top.name(label)}, {counted} FROM {sql} GROUP BY T3.{second.target}")

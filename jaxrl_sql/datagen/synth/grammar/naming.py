@@ -1,4 +1,4 @@
-"""Name the tables and columns of a database in one of the ways that people do: `Singer_ID`, `singerId`, `SINGER`."""
+"""Rename the tables and columns of a database in a common naming style: `Singer_ID`, `singerId`, `SINGER`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SHORT = {
     "position": "pos", "description": "descr", "category": "cat", "transaction": "trans", "nationality": "nation",
     "identifier": "ident", "reference": "ref", "product": "prod", "organization": "org", "temperature": "temp",
 }  # fmt: skip
-# What the rules for plurals of the generator, which may not change, get wrong.
+# Plurals that the generator's rules get wrong; the rules themselves must not change.
 _IRREGULAR = re.compile(r"childs\b")
 _ABBREVIATED = 0.12
 _PREFIXED = 0.3
@@ -30,7 +30,7 @@ def _capital_snake(parts: list[str]) -> str:
     return "_".join("ID" if word == "id" else word.capitalize() for word in parts)
 
 
-# How tables and columns are written, and how often.
+# Naming styles of tables and columns, with their weights.
 _WAYS: tuple[tuple[int, Callable[[list[str]], str], Callable[[list[str]], str]], ...] = (
     (40, "_".join, "_".join),
     (14, _capital_snake, _capital_snake),
@@ -44,7 +44,7 @@ _WAYS: tuple[tuple[int, Callable[[list[str]], str], Callable[[list[str]], str]],
 
 
 def rename(rng: random.Random, database: Database) -> Database:
-    """Return the database with other names in one style; words and rows stay. Names are different and not reserved."""
+    """Return the database with names in one random style, distinct and not reserved; words and rows are unchanged."""
     _, of_table, of_column = rng.choices(_WAYS, [way[0] for way in _WAYS])[0]
     has_prefixes = rng.random() < _PREFIXED
     tables: dict[str, str] = {}
@@ -69,7 +69,7 @@ def _words(rng: random.Random, name: str) -> list[str]:
 
 
 def _free(name: str, old: str, taken: set[str]) -> str:
-    """Return a name unless it is reserved or taken, whatever the case; else the old one."""
+    """Return the name, or the old name if the new one is reserved or taken (case-insensitive)."""
     return old if name.upper() in {word.upper() for word in RESERVED} or name.lower() in taken else name
 
 

@@ -1,7 +1,7 @@
-"""What the tables of the generator's domains have to do with one another, in words, for both ends of a foreign key.
+"""Relations between the tables of the generator's domains, in words for both ends of a foreign key.
 
 A line is `child > parent: words before the parent | words before the children`: *employees working in the department*,
-*departments that employ the employees*. Names are those of the roles in the domains.
+*departments that employ the employees*. Names are roles of the domains.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ bike_share
 
 
 def parse_relations(text: str) -> dict[tuple[str, str, str], Relation]:
-    """Return the relations by domain, child and parent; ValueError for a line that is none."""
+    """Return the relations by domain, child and parent; ValueError for an invalid line."""
     relations: dict[tuple[str, str, str], Relation] = {}
     domain = ""
     for line in filter(None, text.splitlines()):

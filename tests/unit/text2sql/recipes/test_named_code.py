@@ -57,7 +57,7 @@ def test_a_file_that_is_not_python_is_refused(tmp_path: Path) -> None:
 
 def test_a_model_is_not_asked_by_a_recipe_that_its_run_alone_names(run: Path) -> None:
     for given in (run, run / "model"):
-        with pytest.raises(InputError, match=f"recipe of its own.*recipe={OWN}"):
+        with pytest.raises(InputError, match=f"custom recipe.*recipe={OWN}"):
             load_config(EvaluateConfig, None, (), defaults_for(str(given)))
     beneath = defaults_for(str(run))
     assert load_config(EvaluateConfig, None, [f"recipe={OWN}"], beneath).recipe == OWN

@@ -40,7 +40,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"error: {printable(message)}{self._meant(message)} ({self.prog} --help lists the options)\n")
 
     def _meant(self, message: str) -> str:
-        """Return a suggestion for an unknown option, to append to the error; "" if there is none."""
+        """Return a suggestion for an unknown option, to append to the error, or ""."""
         match = _UNKNOWN.match(message)
         if match is None:
             return ""

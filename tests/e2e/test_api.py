@@ -227,7 +227,7 @@ def test_lines_end_at_a_newline_alone_and_the_last_may_be_torn(tmp_path: Path) -
     found = jx.Run(tmp_path).metrics
     assert (found.to_dict("records") if hasattr(found, "to_dict") else found) == rows
     (tmp_path / "metrics.jsonl").write_text('{"step": 0}\n{"step: 1}\n{"step": 2}\n')
-    with pytest.raises(InputError, match=r"metrics\.jsonl: line 2 is damaged: it is no JSON"):
+    with pytest.raises(InputError, match=r"metrics\.jsonl: line 2 is damaged: not JSON"):
         jx.Run(tmp_path).metrics  # noqa: B018
 
 

@@ -88,7 +88,7 @@ def test_help_says_at_the_option_that_values_are_sent(capsys: pytest.CaptureFixt
     with pytest.raises(SystemExit):
         ask(["--help"])
     words = " ".join(capsys.readouterr().out.split())
-    assert "values and rows of the database are sent to it, except the columns of data.hide" in words
+    assert "it receives names, values and rows of the database, except the columns of data.hide" in words
 
 
 def test_distill_and_evaluate_leave_out_what_reads_a_hidden_column(

@@ -66,7 +66,7 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("--config @/none.yaml", "No such file or directory"),
         ("sft.stpes=3", "unknown key sft.stpes; the nearest is sft.steps"),
         ("sft.steps=x", "sft.steps must be a whole number"),
-        (f"{DATA} sft.steps=0", ": set one of them"),
+        (f"{DATA} sft.steps=0", "sft.epochs=0: set one of them"),
         ("sft.loss_on=words", "sft.loss_on='words' is not one of answer, text"),
         (f"sft.steps=2 {DATA} data.dir=@/none", "no such folder"),
         (f"sft.steps=2 {DATA} data.train=broken", "questions.jsonl:2: not JSON"),

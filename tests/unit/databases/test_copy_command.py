@@ -263,7 +263,7 @@ def test_a_file_that_changes_while_it_is_copied_is_told_of(
 
     monkeypatch.setattr(copying, "_compare", write)
     message = refusal(["--from", str(folder), "--to", f"duckdb:{tmp_path / 'd'}", "--out", str(tmp_path / "out")])
-    assert "changed while it was copied" in message
+    assert "changed during the copy" in message
     assert not list((tmp_path / "d").glob("*.duckdb"))
 
 

@@ -47,7 +47,7 @@ def test_what_would_be_ignored_is_refused(examples: list[Example], tmp_path: Pat
     predictions, file = {"q0": "SELECT 0"}, tmp_path / "predictions.json"
     file.write_text('{"q0": "SELECT 0"}')
     wrong: tuple[tuple[dict[str, Any], str], ...] = (
-        ({"predictions": predictions, "split": "dev"}, r"split dev: is for a folder, and data is a list of examples"),
+        ({"predictions": predictions, "split": "dev"}, r"split dev: requires a folder, but data is a list of examples"),
         ({"predictions": predictions, "sql_field": "x"}, r"sql_field x: is for a file of predictions"),
         ({"model": "m", "endpoint": URL, "sql_field": "x"}, r"sql_field x: is for a file of predictions"),
         ({"predictions": predictions, "recipe": "artic"}, r"config: recipe='artic' is none of .* nearest is arctic"),

@@ -40,7 +40,7 @@ class RetrievalConfig:
     placement: Annotated[
         str,
         OneOf("examples", "question"),
-        "Place of the matched values. `examples` puts them first among a column's examples, where the schema has any. "
+        "Position of the matched values. `examples` puts them first among a column's examples, if the schema has any. "
         "`question` puts them before the question, so that all questions of a database share one computed schema.",
     ] = "examples"
     synonyms: Annotated[

@@ -126,8 +126,8 @@ class LossConfig:
     importance_sampling_level: Annotated[
         str,
         OneOf("token", "sequence"),
-        "Level of the policy ratio. `sequence` is GSPO (arXiv:2507.18071), which needs clip bounds of its own size: "
-        "3e-4 and 4e-4 in its paper.",
+        "Level of the policy ratio. `sequence` is GSPO (arXiv:2507.18071), which needs a smaller clip range: 3e-4 and "
+        "4e-4 in its paper.",
         Synonyms(
             trl="importance_sampling_level",
             verl=f"{_ACTOR}.policy_loss.loss_mode",

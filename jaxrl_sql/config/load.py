@@ -75,8 +75,8 @@ def load_config(
     config = changed(config, {key: value for key, value in config.derived().items() if key not in set_here})
     values = dict(flatten(dataclasses.asdict(config)))
     checkpoint, recipe = values.get("model.checkpoint", ""), values.get("recipe", "")
-    if (found := shipped(checkpoint)) != Path(checkpoint):
-        config = changed(config, {"model.checkpoint": str(found)})
+    if (shipped_checkpoint := shipped(checkpoint)) != Path(checkpoint):
+        config = changed(config, {"model.checkpoint": str(shipped_checkpoint)})
     if ":" in recipe and not any("recipe" in layer for _, layer in named):
         raise InputError(
             f"the run was trained with a custom recipe, which is code outside of the run: name it to allow its "

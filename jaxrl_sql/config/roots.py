@@ -301,10 +301,10 @@ def _dialogue_faults(data: DataConfig, sampling: SamplingConfig, turns: int, bou
 
 def _turn_faults(config: TrainConfig) -> Iterator[str]:
     """Yield the faults of multi-turn answers."""
-    sampling, own = config.sampling, config.validation.sampling
+    sampling, validation_sampling = config.sampling, config.validation.sampling
     validation = config.validation.sampling_in(sampling)
-    turns = max(sampling.turns, own.turns)
-    bounded = sampling.turns if own.max_total_tokens else turns
+    turns = max(sampling.turns, validation_sampling.turns)
+    bounded = sampling.turns if validation_sampling.max_total_tokens else turns
     yield from _dialogue_faults(config.data, sampling, turns, bounded)
     if turns > 1 and config.mesh.processes != 1 and config.rollout.mesh == "training":
         yield (
@@ -312,7 +312,7 @@ def _turn_faults(config: TrainConfig) -> Iterator[str]:
             "auto, or replicas x tensor such as 8x1, not training"
         )
     if validation.turns > 1 and validation.max_new_tokens > validation.max_total_tokens:
-        section = "validation.sampling" if own.max_total_tokens else "sampling"
+        section = "validation.sampling" if validation_sampling.max_total_tokens else "sampling"
         yield (
             f"validation.sampling.max_new_tokens={validation.max_new_tokens} must be at most "
             f"{section}.max_total_tokens={validation.max_total_tokens}"

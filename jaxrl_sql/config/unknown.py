@@ -20,8 +20,8 @@ def unknown_key(key: str, root: type, siblings: Sequence[str] = ()) -> str:
     fields = fields_of(root)
     section, _, name = key.rpartition(".")
     known = [other for other in (*siblings, *fields) if section and other.rpartition(".")[0] == section]
-    if words := _synonym_words(fields, key, known, by_last_word=False):
-        return f"unknown key {key}{words}"
+    if suggestion := _synonym_words(fields, key, known, by_last_word=False):
+        return f"unknown key {key}{suggestion}"
     namesakes = [other for other in fields if other.rpartition(".")[2] == name]
     in_section = [other for other in namesakes if section and other.partition(".")[0] == key.partition(".")[0]]
     close = difflib.get_close_matches(key, in_section, n=1, cutoff=0.0)
@@ -31,8 +31,8 @@ def unknown_key(key: str, root: type, siblings: Sequence[str] = ()) -> str:
         namesakes = difflib.get_close_matches(key, namesakes, n=1, cutoff=0.0)
     if namesakes:
         return f"unknown key {key}; the nearest {'is' if len(namesakes) == 1 else 'are'} {_listed(namesakes)}"
-    if words := _synonym_words(fields, name, known, by_last_word=True):
-        return f"unknown key {key}{words}"
+    if suggestion := _synonym_words(fields, name, known, by_last_word=True):
+        return f"unknown key {key}{suggestion}"
     first = ".".join(key.split(".")[: siblings[0].count(".") + 1]) if siblings else key
     for text, others in ((key, fields), (first, siblings)):
         if nearest := difflib.get_close_matches(text, others, n=1, cutoff=_LIKENESS):

@@ -1,6 +1,6 @@
 """Sample a database: the first rows of each table, then the rows that they reference, level by level.
 
-Each read is a transaction of its own, so a sample of a database that changes may hold rows of several moments. A row
+Each read is a separate transaction, so a sample of a changing database may hold rows of different times. A row
 whose parent is missing for that reason, on the server or beyond the last level is counted and reported.
 """
 

@@ -54,9 +54,7 @@ def both_ends(builder: Builder) -> QuestionCandidate:
         builder.shown(both.parent),
     )
     clauses = builder.clauses(both.child, builder.rng.choices((0, 1, 2), (40, 45, 15))[0])
-    names = ", ".join(
-        [*(both.child.name(one) for one in child_columns), *(both.parent.name(one) for one in parent_columns)]
-    )
+    names = ", ".join([*map(both.child.name, child_columns), *map(both.parent.name, parent_columns)])
     things = (
         builder.things(both.child, clauses)
         if clauses

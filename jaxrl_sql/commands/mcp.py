@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if args.max_rows < 1:
         parser.error(f"--max-rows must be at least 1, not {args.max_rows}")
     if args.stand_in and not is_served(args.db):
-        parser.error(f"--stand-in {args.stand_in} is for a --db of another engine; {args.db} needs none")
+        parser.error(f"--stand-in {args.stand_in} is only for a --db of another engine, not {args.db}")
     prepare_process()
     return report_errors(lambda: serve(args))
 

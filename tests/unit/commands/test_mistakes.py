@@ -202,7 +202,7 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("--db @/good.sqlite evaluate.smples=3", "the nearest is evaluate.samples"),
     ],
     "verbal": [
-        ("", "nothing is asked for"),
+        ("", "no arguments: start with"),
         ("--confg x", "the nearest is --config"),
         ("--config @/none.yaml", "No such file or directory"),
         ("--config @/broken.yaml", "@/broken.yaml:3: not YAML"),
@@ -214,7 +214,7 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         (f"{CHOSEN} {DATA} model.checkpoint=@/folder verbal.out=@/good.sqlite", "@/good.sqlite"),
     ],
     "distill": [
-        ("", "nothing is asked for"),
+        ("", "no arguments: start with"),
         ("--confg x", "the nearest is --config"),
         ("--config @/none.yaml", "No such file or directory"),
         ("--config @/list.yaml", "expected `key: value` lines"),
@@ -264,11 +264,11 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("--train @/data/broken", "questions.jsonl:2: not JSON"),
         ("--train @/data/nothing", "the file is empty"),
         ("--train @/data/train --eval @/none", "@/none: no such folder"),
-        ("--train @/data/train --out @/good.sqlite", "@/good.sqlite is no folder"),
+        ("--train @/data/train --out @/good.sqlite", "@/good.sqlite is not a folder"),
         ("--train @/data/train extra", "extra: no such folder"),
     ],
     "data augment": [
-        ("", "nothing is asked for"),
+        ("", "no arguments: start with"),
         ("--confg x", "the nearest is --config"),
         ("--config @/none.yaml", "No such file or directory"),
         ("--config @/broken.yaml", "not YAML"),
@@ -281,7 +281,7 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         (f"{TAUGHT} augment.out=@/data/train", "is not empty and has no work.jsonl; name another folder"),
     ],
     "data filter": [
-        ("", "nothing is asked for"),
+        ("", "no arguments: start with"),
         ("--confg x", "the nearest is --config"),
         ("--config @/none.yaml", "No such file or directory"),
         ("--config @/list.yaml", "expected `key: value` lines"),

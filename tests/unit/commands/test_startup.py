@@ -43,7 +43,7 @@ WITHOUT_SETTINGS = {
 }  # fmt: skip
 # Arguments that cannot be used, and a part of the error.
 REFUSALS = {
-    "train": ("", "nothing is asked for"),
+    "train": ("", "no arguments: start with"),
     "sft": ("data.dir=d model.checkpoint=m", "sft.steps=0 and sft.epochs=0: set one of them"),
     "plan": ("--topology h100:8 --compile updates model.checkpoint=m", "--compile updates: 'updates'"),
     "launch": ("slurm --hosts 0 --config configs/quickstart.yaml", "--hosts 0"),

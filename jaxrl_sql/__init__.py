@@ -1,8 +1,8 @@
 """Reinforcement learning for text-to-SQL in JAX.
 
-`import jaxrl_sql as jx` gives `jx.train`, `jx.evaluate`, `jx.Model`, `jx.Run`, `jx.load_benchmark`, `jx.load_config`,
-`jx.TrainConfig`, `jx.Example`, `jx.Reward`, `jx.RECIPES` and `jx.Executor` (`api` has an example). Each is loaded when
-it is first used.
+`import jaxrl_sql as jx` provides `jx.train`, `jx.evaluate`, `jx.Model`, `jx.Run`, `jx.load_benchmark`,
+`jx.load_config`, `jx.TrainConfig`, `jx.Example`, `jx.Reward`, `jx.RECIPES` and `jx.Executor` (`api` has an example).
+Each is loaded at its first use.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _MODULES = {
     "TrainConfig": "config",
     "load_benchmark": "text2sql.benchmarks",
 }
-"""Where a name is, if not in `api`."""
+"""Modules of the names that are not in `api`."""
 
 
 def __getattr__(name: str) -> Any:
@@ -59,4 +59,4 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it would complain that torch is not there, in any notebook
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # silence a warning about missing torch

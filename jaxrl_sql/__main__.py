@@ -1,6 +1,6 @@
-"""The command `jaxrl-sql`: the entry to all commands; `python -m jaxrl_sql` is the same.
+"""The command `jaxrl-sql`, also `python -m jaxrl_sql`: the entry point of all commands.
 
-A command is imported when it is run, and reads its own arguments: `jaxrl-sql --help` loads neither jax nor numpy.
+A command is imported when it runs and parses its own arguments, so `jaxrl-sql --help` loads neither jax nor numpy.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jaxrl_sql.runtime.terminal import print_text
 
 
 class Entry(NamedTuple):
-    """A command: its module in `commands`, what it does, an example, and the arguments that it begins with."""
+    """A command: its module in `commands`, a summary, an example, and arguments to prepend."""
 
     module: str
     does: str
@@ -34,31 +34,31 @@ QUICKSTART = ("--config", "configs/quickstart.yaml")
 GROUPS: Mapping[str, Mapping[str, Entry]] = {
     "Begin": {
         "quickstart": Entry("train", "Train a small policy on generated data, in minutes", "grpo.steps=20", QUICKSTART),
-        "doctor": Entry("doctor", "Say what this machine has, and what each lacking piece would bring", ""),
+        "doctor": Entry("doctor", "Check the installation, list optional dependencies", ""),
     },
     "Train": {
         "train": Entry("train", "Train by GRPO or PPO", "--config configs/spider.yaml data.dir=FOLDER"),
-        "sft": Entry("sft", "Train by demonstrations alone", "--config configs/own_database.yaml data.train=more"),
-        "plan": Entry("plan", "Say whether a run fits chips", "--config configs/arctic.yaml --topology h100:8"),
+        "sft": Entry("sft", "Train on demonstrations only", "--config configs/own_database.yaml data.train=more"),
+        "plan": Entry("plan", "Report whether a run fits chips", "--config configs/arctic.yaml --topology h100:8"),
         "launch": Entry("launch", "Print the file that starts a run on several hosts", "slurm --hosts 4 --config FILE"),
-        "view": Entry("view", "Look at a run's answers in a browser", "runs/quickstart"),
-        "report": Entry("report", "Write a run's report again", "runs/quickstart"),
+        "view": Entry("view", "View a run's answers in a browser", "runs/quickstart"),
+        "report": Entry("report", "Write a run's report", "runs/quickstart"),
     },
     "Evaluate and ask": {
-        "evaluate": Entry("evaluate", "Judge a model or predictions", "--data FOLDER --model runs/quickstart"),
+        "evaluate": Entry("evaluate", "Evaluate a model or predictions", "--data FOLDER --model runs/quickstart"),
         "ask": Entry("ask", "Ask a database a question", '--model runs/quickstart --db FILE "How many customers?"'),
-        "export": Entry("export", "Take a model elsewhere: folder, GGUF, hub", "runs/quickstart --gguf q8_0"),
-        "serve": Entry("serve", "Serve a model as OpenAI's chat and completions", "--model runs/quickstart"),
-        "mcp": Entry("mcp", "Give agents a database to read, over MCP", "--db FILE --model runs/quickstart"),
-        "verbal": Entry("verbal", "Choose among candidates in words", "--config configs/verbal.yaml"),
+        "export": Entry("export", "Export a model: folder, GGUF, hub", "runs/quickstart --gguf q8_0"),
+        "serve": Entry("serve", "Serve a model with an OpenAI-compatible API", "--model runs/quickstart"),
+        "mcp": Entry("mcp", "Serve a database to agents over MCP", "--db FILE --model runs/quickstart"),
+        "verbal": Entry("verbal", "Verbal RL: choose among candidates", "--config configs/verbal.yaml"),
     },
     "Data": {
         "distill": Entry("distill", "Collect a teacher's reasoning", "--config configs/distill.yaml"),
         "data synth": Entry("synth", "Generate databases and questions", "--out FOLDER --seed 7"),
-        "data prepare": Entry("prepare", "Choose from sets, merge them", "--config configs/data/arctic.yaml"),
-        "data audit": Entry("audit", "Find what sets share, and poor golds", "--train FOLDER --eval FOLDER"),
-        "data augment": Entry("augment", "Mend golds, add rows and tables", "--config configs/augment.yaml"),
-        "data filter": Entry("filter_data", "Choose what to train on", "--config configs/filter.yaml"),
+        "data prepare": Entry("prepare", "Select from sets and merge them", "--config configs/data/arctic.yaml"),
+        "data audit": Entry("audit", "Report leakage and poor golds", "--train FOLDER --eval FOLDER"),
+        "data augment": Entry("augment", "Correct golds, add rows and tables", "--config configs/augment.yaml"),
+        "data filter": Entry("filter_data", "Filter training questions", "--config configs/filter.yaml"),
         "data copy": Entry("copy", "Copy databases to other engines", "--from FOLDER --to URL --out DIR"),
     },
 }  # fmt: skip
@@ -72,17 +72,17 @@ def commands() -> dict[str, Entry]:
 def run_entry(name: str, arguments: Sequence[str]) -> int:
     """Run a command with its arguments and return its exit code."""
     entry = commands()[name]
-    sys.argv[0] = f"jaxrl-sql {name}"  # what its usage calls it
+    sys.argv[0] = f"jaxrl-sql {name}"  # the program name in usage
     code: int = import_module(f"jaxrl_sql.commands.{entry.module}").main([*entry.begins, *arguments])
     return code
 
 
 class Commands(click.Group):
-    """The commands below a word (none: all of them), shown by group with an example each."""
+    """The commands below a word (or all), listed by group with an example each."""
 
     def __init__(self, above: str = "", **options: object) -> None:
         super().__init__(above.strip() or "jaxrl-sql", **options)  # type: ignore[arg-type]
-        self.entries = {name.removeprefix(above): one for name, one in commands().items() if name.startswith(above)}
+        self.entries = {name.removeprefix(above): entry for name, entry in commands().items() if name.startswith(above)}
         self.above = above
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
@@ -92,7 +92,7 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that the first word names; raises UsageError for a word that is none."""
+        """Return the command that the first word names; raises UsageError for an unknown command."""
         names = self.list_commands(ctx)
         if args[0] not in names and not args[0].startswith("-"):
             (nearest,) = get_close_matches(args[0], names, n=1, cutoff=0.0)
@@ -100,24 +100,24 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the command of a name, which hands its words on as they are."""
+        """Return the command of a name, which passes its arguments on unchanged."""
         name = self.above + cmd_name
         if cmd_name not in self.entries:
             return (
-                Commands(f"{name} ", help="Make data, and look after it.")
+                Commands(f"{name} ", help="Generate and maintain data.")
                 if cmd_name in self.list_commands(ctx)
                 else None
             )
-        words = click.Argument(["arguments"], nargs=-1, type=click.UNPROCESSED, shell_complete=complete)
+        argument = click.Argument(["arguments"], nargs=-1, type=click.UNPROCESSED, shell_complete=complete)
         return click.Command(
             cmd_name,
             context_settings={"ignore_unknown_options": True, "help_option_names": []},
-            params=[words],
+            params=[argument],
             callback=lambda arguments: run_entry(name, arguments),
         )
 
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands, what each does, and how it is called."""
+        """Write the commands with summary and example."""
         for title, group in GROUPS.items():
             rows = []
             for name, entry in group.items():
@@ -129,21 +129,21 @@ class Commands(click.Group):
 
 
 def complete(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return what a word may become: a setting, a configuration that the package brings, or a file."""
+    """Return completions of a word: settings, the package's configurations, or files."""
     from jaxrl_sql.config.load import SHIPPED
     from jaxrl_sql.config.settings import all_sections
 
     keys = [f"{field.key}=" for section in all_sections() for field in section.fields]
-    words = [*keys, *sorted(f"configs/{path.name}" for path in SHIPPED.glob("*.yaml"))]
-    fitting = [CompletionItem(word) for word in words if incomplete and word.startswith(incomplete)]
+    candidates = [*keys, *sorted(f"configs/{path.name}" for path in SHIPPED.glob("*.yaml"))]
+    fitting = [CompletionItem(word) for word in candidates if incomplete and word.startswith(incomplete)]
     return fitting or [CompletionItem(incomplete, type="file")]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command that the words name and return its exit code; 2 for words that name none."""
+    """Run the command that the arguments name and return its exit code; 2 for an unknown command."""
     color = False if os.environ.get("NO_COLOR") else None
     group = Commands(
-        help="Train language models to answer questions with SQL, by letting them try.",
+        help="Train language models for text-to-SQL with GRPO; rewards come from executing the SQL.",
         epilog="\b\n" + COMPLETION,
         no_args_is_help=True,
         context_settings={"color": color, "max_content_width": 120, "help_option_names": ["-h", "--help"]},

@@ -8,8 +8,8 @@
         print(model.ask("shop.sqlite", "How many orders were late?").sql)
     jx.evaluate("data/dev", predictions={"dev_0": "SELECT 1"}, allow_missing=True).numbers
 
-Overrides lie over a configuration's files: mappings with nested or dotted keys, or texts such as "grpo.steps=20". An
-error of a command is an exception of `types` here, which names parameters in place of options.
+Overrides replace values of the configuration files: mappings with nested or dotted keys, or texts such as
+"grpo.steps=20". Errors of commands are exceptions of `types` here, whose messages name parameters instead of options.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 16
 _ORIGIN = "overrides"
-# An option in an error, but not in a command line that the error advises.
+# An option in an error message, except in a suggested command line.
 _OPTION = re.compile(r"`[^`]*`|(?<![\w-])--([a-z]+(?:-[a-z]+)*)")
 _PARAMETERS = {
     "db": "database",
@@ -54,15 +54,15 @@ _PARAMETERS = {
 }
 
 Files = str | Path | Sequence[str | Path] | TrainConfig | None
-"""A configuration: a file or several, as `--config` takes them, or a value."""
+"""A configuration: one or several files, as for `--config`, or an object."""
 
 Predictions = Mapping[str, str | None] | str | Path
-"""SQL by question id (None: the model gave none), or a file of any form that the command reads."""
+"""SQL by question id (None: no SQL), or a file in any format that the command reads."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run's folder; `exit_code` is the command's: 0 once it is done, or was stopped with a checkpoint."""
+    """A run's folder; `exit_code` is 0 if the run is complete or was stopped with a checkpoint."""
 
     folder: Path
     exit_code: int = 0
@@ -74,12 +74,12 @@ class Run:
 
     @property
     def metrics(self) -> Any:
-        """Return a row per step and evaluation: a `pandas.DataFrame` where pandas is installed, else dicts."""
+        """Return a row per step and evaluation: a `pandas.DataFrame` if pandas is installed, else dicts."""
         return _table(self.folder / METRICS)
 
     @property
     def samples(self) -> Any:
-        """Return the answers that were kept, in the form of `metrics`."""
+        """Return the saved answers, in the format of `metrics`."""
         return _table(self.folder / SAMPLES)
 
     def model(self, *overrides: Override) -> Model:
@@ -87,14 +87,14 @@ class Run:
         return Model(self.folder, *overrides)
 
     def evaluate(self, data: str | Path | Questions, *overrides: Override, out: str | Path | None = None) -> Evaluation:
-        """Let the trained model answer the questions of a benchmark's folder or of a list, and judge the answers."""
+        """Evaluate the trained model on the questions of a benchmark folder or a list."""
         return evaluate(data, None, *overrides, model=self.folder, out=out)
 
 
 def load_config(config: Files = None, overrides: Override | Sequence[Override] = ()) -> TrainConfig:
-    """Read a configuration from its files, with overrides on top.
+    """Read a configuration from its files, with overrides.
 
-    Raises InputError, in one line, for a file that cannot be read, an unknown key, and a value that is not allowed.
+    Raises a one-line InputError for an unreadable file, an unknown key, or an invalid value.
     """
     return _config(config, [overrides] if isinstance(overrides, str | Mapping) else overrides)
 
@@ -110,15 +110,15 @@ def train(
     """Train by GRPO or PPO, after the supervised steps of the section `sft`, and return the run.
 
     `callback(step, metrics)` is called after each step and each evaluation with its row of `Run.metrics`; a true value
-    stops the run after the step, with a checkpoint. `reward(answer)` replaces the recipe's reward by a number, or by a
-    `Reward` with its own parts; an answer has `text`, `sql`, `example`, `status` and the recipe's `reward`, so that
-    `answer.reward.total` plus a term joins both. `examples`, a list or a `load_benchmark`, are trained on and `evals`,
-    sets of that kind by name, evaluated on in place of the folder `data.dir`; examples without `evals` are trained on
-    without evaluations. Of several processes each calls its own functions. A resumed run needs the same examples and
+    stops the run after the step, with a checkpoint. `reward(answer)` replaces the recipe's reward with a number, or
+    with a `Reward` with named parts. An answer has `text`, `sql`, `example`, `status` and the recipe's `reward`, so
+    that `answer.reward.total` plus a term combines both. `examples` (a list or a `load_benchmark`) replace the training
+    questions of `data.dir`, and `evals` (such sets by name) its evaluation sets; without `evals`, there are no
+    evaluations. With several processes, each calls its own functions. A resumed run needs the same examples and
     `reward`, whose code, arguments and attributes are compared.
 
-    Raises InputError for an input that cannot be used, HealthError for a run that has stopped learning, and
-    RunFolderError where its folder cannot be written.
+    Raises InputError for invalid input, HealthError for a failed health check, and RunFolderError if the run folder
+    cannot be written.
     """
     with _in_python():
         from jaxrl_sql.training.caller import DIR, CallerInputs
@@ -133,12 +133,12 @@ def train(
 
 
 class Model:
-    """A model that answers questions: a run's or a Hugging Face folder, a GGUF file, or a name of the hub.
+    """A model that answers questions: the folder of a run or a Hugging Face model, a GGUF file, or a hub name.
 
-    With an `endpoint`, the URL of a server of OpenAI's form, it is the name of a model there. It is loaded with the
-    first question and kept until it is closed, by `close` or at the end of `with`. `samples` above 1 asks so often, and
-    takes the answer that most agree on. The model is shown a server's database without the tables and columns of
-    `leave_out`, or the SQLite file `stand_in`. Raises InputError for a model that is not there.
+    With an `endpoint`, the URL of an OpenAI-compatible server, it is the name of a model on that server. The model is
+    loaded at the first question and released by `close` or at the end of `with`. `samples` above 1 samples several
+    answers and chooses by majority vote. For a server's database, the model sees a sample without the tables and
+    columns of `leave_out`, or the SQLite file `stand_in`. Raises InputError for a missing model.
     """
 
     def __init__(
@@ -161,11 +161,11 @@ class Model:
         self._leave_out, self._stand_in = leave_out, None if stand_in is None else Path(stand_in)
 
     def ask(self, database: str | Path, question: str, evidence: str = "") -> Reply:
-        """Ask a database a question: a SQLite file, or the URL of a server's; the reply has `sql` and its `outcome`."""
+        """Ask a question about a database (a SQLite file or a server's URL); the reply has `sql` and its `outcome`."""
         return self.answer_many(database, [question], evidence)[0]
 
     def answer_many(self, database: str | Path, questions: Sequence[str], evidence: str = "") -> list[Reply]:
-        """Ask a database several questions at once; raises InputError for a database that cannot be read."""
+        """Ask several questions about a database in a batch; raises InputError for an unreadable database."""
         from jaxrl_sql.inference.ask import database_of
         from jaxrl_sql.text2sql.question_sets.hiding import hide_in_example
 
@@ -189,7 +189,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """An evaluation's `numbers` by name, a record per question, and warnings on answers that are incomplete."""
+    """The metrics of an evaluation (`numbers`) by name, a record per question, and warnings about truncated answers."""
 
     numbers: Mapping[str, float]
     records: Sequence[Mapping[str, Any]] = field(repr=False)
@@ -210,13 +210,13 @@ def evaluate(  # noqa: PLR0913 - one parameter per option of the command
     allow_missing: bool = False,
     allow_extra: bool = False,
 ) -> Evaluation:
-    """Judge predictions, or the answers of a `model`, on a benchmark: a folder, a `load_benchmark` or examples.
+    """Evaluate predictions, or the answers of a `model`, on a benchmark: a folder, a `load_benchmark` or examples.
 
-    With an `endpoint`, the URL of a server of OpenAI's form, `model` is the name of a model there.
-    `system` takes prompt, sampling and rule of a published system's evaluation, `recipe` its form of answers alone;
-    `split` is the part of a folder, `sql_field` the field of SQL in a file of predictions. `allow_missing` leaves out
-    questions without a prediction, `allow_extra` predictions for no question. With `out` the command's files stay
-    there, and interrupted work resumes. Raises InputError for an input that cannot be used, and RunFolderError for a
+    With an `endpoint`, the URL of an OpenAI-compatible server, `model` is the name of a model on that server. `system`
+    sets prompt, sampling and rule as in a published system's evaluation, `recipe` only the prompt and answer format.
+    `split` is the split of a folder, `sql_field` the field of SQL in a predictions file. `allow_missing` excludes
+    questions without a prediction, `allow_extra` ignores predictions without a question. `out` keeps the command's
+    files, and an interrupted evaluation resumes there. Raises InputError for invalid input, and RunFolderError for a
     full disk.
     """
     from jaxrl_sql.inference.benchmark_sets import Memory
@@ -226,9 +226,9 @@ def evaluate(  # noqa: PLR0913 - one parameter per option of the command
     is_listed, is_mapped = not isinstance(data, str | Path), isinstance(predictions, Mapping)
     with tempfile.TemporaryDirectory(prefix="jaxrl_sql-") as scratch, _in_python():
         if split and is_listed:
-            raise InputError(f"split {split}: is for a folder, and data is a list of examples")
+            raise InputError(f"split {split}: requires a folder, but data is a list of examples")
         if sql_field and (is_mapped or predictions is None):
-            raise InputError(f"sql_field {sql_field}: is for a file of predictions")
+            raise InputError(f"sql_field {sql_field}: requires a file of predictions")
         memory = Memory(
             benchmark_of(data, "examples") if not isinstance(data, str | Path) else None,
             predictions if isinstance(predictions, Mapping) else None,
@@ -253,9 +253,9 @@ def evaluate(  # noqa: PLR0913 - one parameter per option of the command
 
 
 def run_evaluation(config: EvaluateConfig, memory: Memory | None = None) -> Evaluated:
-    """Evaluate as the command does; `memory` has questions and predictions in place of files.
+    """Evaluate like the command; `memory` holds questions and predictions instead of files.
 
-    Raises InputError for an input that cannot be used, and RunFolderError for a full disk.
+    Raises InputError for invalid input, and RunFolderError for a full disk.
     """
     from jaxrl_sql.inference.evaluation_config import check_answerer
 
@@ -275,7 +275,7 @@ def run_evaluation(config: EvaluateConfig, memory: Memory | None = None) -> Eval
 
 
 def policy_spec(config: EvaluateConfig | FilterConfig | VerbalConfig) -> PolicySpec:
-    """Return the model of a configuration and how it is asked."""
+    """Return the model of a configuration with its prompt and engine settings."""
     run = config.run
     return PolicySpec(
         config.recipe, config.seed, config.data, config.model, config.rollout, config.mesh,
@@ -285,7 +285,7 @@ def policy_spec(config: EvaluateConfig | FilterConfig | VerbalConfig) -> PolicyS
 
 @contextmanager
 def _in_python() -> Iterator[None]:
-    """Raise an InputError with names of parameters in place of a command's options, and one where JAX is absent."""
+    """Raise InputErrors with parameter names instead of a command's options, and an InputError if JAX is missing."""
     try:
         with needing_jax():
             yield
@@ -304,27 +304,26 @@ def _parameter(option: re.Match[str]) -> str:
 def _config(config: Files, overrides: Sequence[Override], beneath: Fields | None = None) -> TrainConfig:
     if not isinstance(config, TrainConfig):
         return configs.load_config(TrainConfig, config, overrides, beneath, origin=_ORIGIN)
-    # Whoever passes a value names its recipe with it, code or not.
+    # A configuration object explicitly names its recipe, also if that is code.
     values = [dataclasses.asdict(config), beneath or {}, {"recipe": config.recipe}]
     return configs.load_config(TrainConfig, None, [*values, *overrides], origin=_ORIGIN)
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
-    """Return the objects of a JSON-lines file without the line that a killed run was writing.
+    """Return the objects of a JSON-lines file, without an incomplete last line of a killed run.
 
-    Lines end at a newline alone: a text may hold other ends of lines as they are. Raises InputError for a file that
-    cannot be read.
+    Only a newline ends a line, because texts may hold other line separators. Raises InputError for an unreadable file.
     """
     try:
         *lines, torn = path.read_text(encoding="utf-8", errors="replace").split("\n")
-    except OSError as error:  # a run that has not begun, or a copy of a part of its folder
+    except OSError as error:  # a run that has not started, or an incomplete copy
         raise InputError(f"{path}: {error.strerror or error}") from error
     rows = []
     for number, line in enumerate(lines, 1):
         try:
             rows.append(json.loads(line))
         except ValueError as error:
-            raise InputError(f"{path}: line {number} is damaged: it is no JSON") from error
+            raise InputError(f"{path}: line {number} is damaged: not JSON") from error
     with suppress(ValueError):
         rows.append(json.loads(torn))
     return rows

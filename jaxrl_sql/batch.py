@@ -1,7 +1,7 @@
-"""Device nouns: the grouped batch and the state of training, as registered pytrees.
+"""Device types: the grouped batch and the training state, as registered pytrees.
 
-The group is the unit: a prompt stands once, its G completions beside it, never `[B*G, P+T]`.
-Padding is known from lengths alone; token values are never asked whether they are padding.
+Batches are grouped: a prompt is stored once with its G completions, never as `[B*G, P+T]`. Padding is determined by
+lengths only, never by token values.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ PyTree = Any
 
 @flax.struct.dataclass
 class Segment:
-    """Tokens and how many of them are valid: tokens [B,P] int32, length [B] int32, of what a group's completions share.
+    """Tokens shared by a group's completions, with their valid length: tokens [B,P] int32, length [B] int32.
 
-    In the tree that the decoder runs over (`models.transformer`) a segment has R rows a prompt: [B,R,T] and [B,R].
-    Where a row of the last segment holds several sequences, one after another, owner [B,R,T] int32 names that of each
-    token, offset [B,R,T] int32 is the token's index in it, and starts [B,G] int32 is where each begins among the R·T
-    places of its prompt's rows; None where a row is one sequence.
+    In the decoder's tree (`models.transformer`) a segment has R rows per prompt: [B,R,T] and [B,R]. Rows of the last
+    segment may pack several sequences; the fields below are None otherwise:
+    owner [B,R,T] int32: sequence of each token; offset [B,R,T] int32: index of the token in its sequence
+    starts [B,G] int32: start of each sequence among the R·T positions of its prompt's rows
     """
 
     tokens: jax.Array
@@ -38,28 +38,28 @@ class Segment:
 class GroupBatch:
     """B prompts with G completions each.
 
-    shared: segments that precede the completions, in order: the prompt; or, where `together` is above 1, what so many
-    prompts in a row have in common, their database's schema, and then the rest of each. What is in common stands with
-    each of them, so that a batch may be cut wherever they are not parted, and is run once for all of them.
+    shared: segments that precede the completions, in order. Usually this is the prompt. If `together` is above 1, it is
+    the schema that `together` consecutive prompts have in common, and then the rest of each prompt. The schema is
+    stored with each of these prompts, so that a batch can be split between such runs, and is computed once per run.
     completion [B,G,T] int32, completion_len [B,G] int32
-    loss_mask [B,G,T] bool: tokens that the policy wrote and that are trained on
-    behavior_logprobs [B,G,T] float32: of each token under the distribution it was sampled from
+    loss_mask [B,G,T] bool: tokens of the policy that are trained on
+    behavior_logprobs [B,G,T] float32: of each token under the distribution that it was sampled from
     rollout_logprobs [B,G,T] float32: under the sampler's full temperature-scaled distribution
     reward [B,G] float32, weight [B,G] float32 (0 drops a completion), truncated [B,G] bool
 
-    Where completions are packed (`batching.pack`; else None) the model runs R < G rows of T tokens, which hold them:
-    packed_start [B,G] int32: where in the R·T places of its prompt's rows a completion begins
-    packed_length [B,R] int32: the tokens of each row
-    scored [B,K] int32: the places among them whose tokens are learned, R·T beyond the last; None: all are scored
+    With packed completions (`batching.pack`; else None) the model runs R < G rows of T tokens that hold them:
+    packed_start [B,G] int32: start of a completion among the R·T positions of its prompt's rows
+    packed_length [B,R] int32: number of tokens per row
+    scored [B,K] int32: positions among them whose tokens are trained on, padded with R·T; None: all are scored
 
-    demonstrated [B,G] bool: completions that nobody sampled, so that nothing above is known of a sampler; None: the run
-    has none
+    demonstrated [B,G] bool: completions that are demonstrations, without the sampler's values above; None: the run has
+    no demonstrations
 
-    What the update finds out itself stands last, None until then:
-    old_logprobs [B,G,T] float32: under the trainer's policy before the first update on this batch (may arrive stored)
+    Fields that the update computes, None before:
+    old_logprobs [B,G,T] float32: under the trainer's policy before the first update on this batch (may be stored)
     reference_logprobs [B,G,T] float32: under the reference policy
-    advantage [B,G,T] float32, or [B,G,1] where all tokens of a completion have the same
-    old_values, returns [B,G,T] float32: of the value head before the first update, and what it should have said
+    advantage [B,G,T] float32, or [B,G,1] if all tokens of a completion have the same
+    old_values, returns [B,G,T] float32: the value head's output before the first update, and its targets
     """
 
     shared: tuple[Segment, ...]
@@ -83,18 +83,18 @@ class GroupBatch:
     together: int = flax.struct.field(pytree_node=False, default=1)
 
     def trained(self) -> jax.Array:
-        """Return the tokens that enter the loss, [B,G,T] bool: within the length, masked in, and of weight."""
+        """Return the tokens in the loss, [B,G,T] bool: within the length, in the mask, and of positive weight."""
         inside = jnp.arange(self.completion.shape[-1]) < self.completion_len[..., None]
         return inside & self.loss_mask & (self.weight > 0)[..., None]
 
 
 @flax.struct.dataclass
 class TrainState:
-    """Everything that an update reads and writes.
+    """The state that an update reads and writes.
 
-    step: int32 scalar; trainable: the parameters that move; frozen: the base under adapters, or None;
-    reference: the reference policy, or None where it is not needed; opt_state: optax's; best: the best parameters so
-    far, where early stopping goes back to them (supervised learning), else None.
+    step: int32 scalar; trainable: the trained parameters; frozen: the base weights of adapters, or None;
+    reference: the reference policy, or None if not needed; opt_state: of optax; best: the best parameters so far for
+    early stopping (supervised training), else None.
     """
 
     step: jax.Array
@@ -106,7 +106,7 @@ class TrainState:
 
 
 def bucket(length: int, smallest: int = 32) -> int:
-    """Round a length up to the next of 32, 48, 64, 96, 128, 192, 256, …: at most a third of a bucket is padding."""
+    """Round a length up to the next of 32, 48, 64, 96, 128, 192, 256, …, with at most a third of padding."""
     size = smallest
     while size < length:
         if size * 3 // 2 >= length:
@@ -116,9 +116,9 @@ def bucket(length: int, smallest: int = 32) -> int:
 
 
 def first_fit(lengths: np.ndarray, width: int) -> tuple[np.ndarray, list[int]]:
-    """Return where each of some lengths [G] begins among rows of `width` places [G], and the tokens of each row.
+    """Pack lengths [G] into rows of `width` positions: return the start of each [G], and the tokens of each row.
 
-    Longest first, each into the first row that has room (first-fit decreasing, Johnson 1973).
+    Uses first-fit decreasing (Johnson 1973): longest first, each into the first row with room.
     """
     start, used = np.zeros(len(lengths), np.int32), list[int]()
     for i in np.argsort(-lengths, kind="stable"):
@@ -132,12 +132,12 @@ def first_fit(lengths: np.ndarray, width: int) -> tuple[np.ndarray, list[int]]:
 
 
 def most_rows(rows: Sequence[int]) -> int:
-    """Return how many rows a prompt of a packed batch has, of those that each needs: one of few numbers."""
+    """Return the number of rows per prompt of a packed batch, from the number that each needs, rounded to a bucket."""
     return bucket(max(rows), smallest=2)
 
 
 def pad_tokens(rows: Sequence[Sequence[int]], width: int) -> tuple[np.ndarray, np.ndarray]:
-    """Pad N token lists on the right: -> tokens [N,width] int32, length [N] int32."""
+    """Pad N token lists on the right; return tokens [N,width] int32 and length [N] int32."""
     tokens = np.zeros((len(rows), width), np.int32)
     lengths = np.array([len(row) for row in rows], np.int32)
     for i, row in enumerate(rows):

@@ -1,4 +1,4 @@
-"""`python -m jaxrl_sql.train` is `jaxrl-sql train`, for pods that start modules. Nothing imports this file."""
+"""Run `jaxrl-sql train` as `python -m jaxrl_sql.train`, for launchers that start modules; never imported."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Data types of the host, before and after the device.
+"""Data types of the host.
 
-None of these holds a JAX array, so loaders, executors, rewards and reports load without jax.
-Those of the device are in `jaxrl_sql.batch`; `jaxrl_sql.training.batching.pack` converts.
+None of these holds a JAX array, so loaders, executors, rewards and reports load without jax. Device types are in
+`jaxrl_sql.batch`; `jaxrl_sql.training.batching.pack` converts between them.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 Response = str | Sequence[tuple[str, str]]
-"""What answers a prompt: a text, or a dialogue of ("assistant", text) and ("environment", text) in turn."""
+"""The response to a prompt: a text, or an alternating dialogue of ("assistant", text) and ("environment", text)."""
 
 Record = dict[str, Any]
-"""An object of JSON by its keys, or keyword arguments by their names."""
+"""A JSON object by key, or keyword arguments by name."""
 
 Fields = Mapping[str, Any]
-"""A record that is only read."""
+"""A read-only record."""
 
 Json = Any
-"""A value of JSON."""
+"""A JSON value."""
 
 
 class Tokenizer(Protocol):
-    """What the package calls of a Hugging Face tokenizer; a chat also needs a chat template."""
+    """The interface of a Hugging Face tokenizer that the package uses; chats require a chat template."""
 
     eos_token: str | None
     bos_token: str | None
@@ -73,13 +73,13 @@ class Tokenizer(Protocol):
 
 
 Cell = None | int | float | str | bytes
-"""A value of a result, as SQLite has them."""
+"""A value of a result, of one of SQLite's types."""
 
 ResultTable = tuple[Sequence[str], Sequence[Sequence[Any]]]
 """A result: the names of its columns, and its rows of cells."""
 
 Golds = str | list[str] | list[ResultTable]
-"""What an executor compares with: SQL, or a list of SQL or of results, of which any may match."""
+"""The golds of a question: SQL, or a list of SQL or of results, any of which may match."""
 
 DIALECTS: Mapping[str, str] = {
     "sqlite": "SQLite",
@@ -87,49 +87,49 @@ DIALECTS: Mapping[str, str] = {
     "postgresql": "PostgreSQL",
     "duckdb": "DuckDB",
 }
-"""The dialects that an answer may be asked for in, and their names in a text."""
+"""The dialects of answers, with their display names."""
 
 
 DEMONSTRATION = "demonstration"
-"""The finish reason of what takes an answer's place in a group and was not sampled."""
+"""The finish reason of a demonstration that replaces a sampled answer of a group."""
 
 
 OUT_OF_TURNS = "turns"
-"""The finish reason of a dialogue whose last turn holds no solution."""
+"""The finish reason of a dialogue that used all turns without a solution."""
 
 
 CUT = frozenset({"length", "content_filter"})
-"""The finish reasons of a text that is cut: at a limit of tokens, or by a server's filter."""
+"""The finish reasons of a truncated text: at a token limit, or by a server's content filter."""
 
 
 UNPLACED = "unplaced:"
-"""The `engine_url` of a question that a server has to run, of which it is not known yet where it is."""
+"""The `engine_url` of a question that requires a server whose address is not resolved yet."""
 
 
 class JaxrlSqlError(Exception):
-    """Root of every error that jaxrl_sql raises on purpose."""
+    """Base class of all errors that jaxrl_sql raises deliberately."""
 
 
 class InputError(JaxrlSqlError):
-    """Something that the user gave and that cannot be used: one line says what and where (exit code 2)."""
+    """Invalid input of the user; the one-line message names the input and the problem (exit code 2)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A question on a database, with the SQL that answers it; `other_golds` answer it as well.
+    """A question about a database with its gold SQL; `other_golds` are alternatives.
 
-    `demonstration` is what a teacher answered, for supervised learning to imitate instead of the gold; it is not judged
-    and may be wrong. Empty where the gold is the demonstration. `reasoning` is the thought that leads to it, if there
-    is one. Answers are asked for in `dialect`, and translated to be run; golds and demonstration are SQLite's.
+    `demonstration` is the target of supervised training instead of the gold, such as a teacher's answer; it is not
+    scored and may be wrong. If empty, the gold is the target. `reasoning` is the reasoning before the target, if any.
+    Answers are requested in `dialect`, and translated to run on SQLite; golds and demonstration are SQLite's.
 
-    With an `engine_url` they are not: answers and golds run there as they are, all in `dialect`, and the file
-    `db_path` only shows what the database is like, under the names and types that it has there. The URL may hold a
-    password, and is in no text that is made of the example.
+    With an `engine_url`, answers and golds run on that engine without translation, all in `dialect`. The file `db_path`
+    then only provides the schema and values for prompts, with the engine's names and types. The URL may hold a password
+    and must not be written to any output.
 
-    `gold_tables` are golds as results, (columns, rows), for sets that publish no SQL: they take the place of
-    `gold_sql`, which may be empty then. `options` are the comparison's for this question alone (`condition_cols`,
-    `ignore_order`). `suite` names every database on which an answer has to agree; empty means `db_path` alone. What is
-    not `answerable` has no SQL that is right: to give none is. The columns that `hide` names are in no prompt.
+    `gold_tables` are golds as results, (columns, rows), for sets without SQL; they replace `gold_sql`, which may be
+    empty. `options` are comparison options of this question (`condition_cols`, `ignore_order`). `suite` lists all
+    databases on which an answer must match; empty means only `db_path`. If not `answerable`, the correct answer is to
+    write no SQL. Columns in `hide` are omitted from prompts.
     """
 
     uid: str
@@ -152,12 +152,12 @@ class Example:
 
     @property
     def database(self) -> str:
-        """Return where SQL runs, as the executor takes it."""
+        """Return the executor's address of the database: the engine's URL, or the file."""
         return self.engine_url or self.db_path
 
     @property
     def golds(self) -> Golds:
-        """Return the results that are golds, else the gold, or all of them where there are several."""
+        """Return the gold results if there are any, else the gold, or a list of several golds."""
         tables: list[ResultTable] = [*self.gold_tables]
         if tables:
             return tables
@@ -165,18 +165,18 @@ class Example:
 
     @property
     def gold_dialect(self) -> str:
-        """Return the dialect in which golds and demonstration are written."""
+        """Return the dialect of golds and demonstration."""
         return self.dialect if self.engine_url else "sqlite"
 
     @property
     def taught_sql(self) -> str:
-        """Return the SQL that supervised learning imitates."""
+        """Return the SQL target of supervised training."""
         return self.demonstration or self.gold_sql
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What the policy reads before it answers: `len(token_ids)` = P tokens."""
+    """The input of the policy: `len(token_ids)` = P tokens."""
 
     uid: str
     token_ids: tuple[int, ...]
@@ -185,11 +185,11 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One side's contribution to a trajectory.
+    """A turn of the policy or the environment in a trajectory.
 
     `logprobs` are under the full temperature-scaled distribution, `behavior_logprobs` under the (possibly truncated)
-    distribution that the token was sampled from; both are empty for turns that the environment wrote. `text` is what
-    the tokens say, without the one that ends the turn.
+    distribution that the token was sampled from; both are empty for turns of the environment. `text` is the decoded
+    text without the token that ends the turn.
     """
 
     role: str
@@ -203,7 +203,7 @@ class Turn:
 class Trajectory:
     """One of the G answers to a prompt; `finish_reason` is `stop`, `length`, OUT_OF_TURNS or DEMONSTRATION.
 
-    A `DEMONSTRATION` is what a question is taught, in the place of an answer; it has no log-probabilities.
+    A `DEMONSTRATION` replaces an answer by the question's supervised target; it has no log-probabilities.
     """
 
     prompt: Prompt
@@ -213,18 +213,18 @@ class Trajectory:
 
     @property
     def completion(self) -> tuple[int, ...]:
-        """Return every token after the prompt, whoever wrote it, in order."""
+        """Return all tokens after the prompt in order, of the policy and the environment."""
         return tuple(token for turn in self.turns for token in turn.token_ids)
 
 
 @dataclass(frozen=True, slots=True)
 class Reward:
-    """A scalar for the update and the parts it was made of, by name."""
+    """The total reward for the update, and its components by name."""
 
     total: float
     parts: Mapping[str, float] = field(default_factory=dict)
 
 
 def whole_text(response: Response) -> str:
-    """Return all of a response as one text, as the policy saw it."""
+    """Return a response as a single text, as the policy saw it."""
     return response if isinstance(response, str) else "".join(text for _, text in response)

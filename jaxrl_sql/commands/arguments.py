@@ -14,18 +14,18 @@ from jaxrl_sql.config.settings import settings_help
 from jaxrl_sql.config.unknown import settings_called
 from jaxrl_sql.runtime.terminal import printable
 
-EXIT_CODES = """exit codes: 0 done, or stopped by SIGTERM with a checkpoint; 1 something broke, as when a disk is full;
-2 an input that cannot be used; 3 the run's own health stopped it; 130 stopped by Ctrl-C with a checkpoint"""
+EXIT_CODES = """exit codes: 0 done, or stopped by SIGTERM with a checkpoint; 1 a failure, such as a full disk;
+2 invalid input; 3 stopped by a health check; 130 stopped by Ctrl-C with a checkpoint"""
 
-_NEAR = 0.5  # below, nobody would see a likeness
+_NEAR = 0.5  # minimum similarity of a suggestion
 _UNKNOWN = re.compile(r"unrecognized arguments: (\S+)")
 
 
 class Parser(argparse.ArgumentParser):
-    """An `ArgumentParser` that writes no usage above an error, and names the option that is nearest to an unknown one.
+    """An `ArgumentParser` that reports errors without usage, and suggests the nearest option for an unknown one.
 
-    What was called as `jaxrl-sql NAME` is called so in its usage and errors. An unknown option that is the name of a
-    setting of `root` is answered with the setting's keys.
+    A command called as `jaxrl-sql NAME` has this name in usage and errors. For an unknown option with the name of a
+    setting of `root`, the suggestion is the setting's keys.
     """
 
     root: type[RootConfig] | None = None
@@ -36,15 +36,15 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**options)
 
     def error(self, message: str) -> NoReturn:
-        """Write one line and end with exit code 2."""
-        self.exit(2, f"error: {printable(message)}{self._meant(message)} ({self.prog} --help lists what it takes)\n")
+        """Print a one-line error and exit with code 2."""
+        self.exit(2, f"error: {printable(message)}{self._meant(message)} ({self.prog} --help lists the options)\n")
 
     def _meant(self, message: str) -> str:
-        """Return the option that an unknown one is likely to mean, as words to go on with; "" for none."""
-        found = _UNKNOWN.match(message)
-        if found is None:
+        """Return a suggestion for an unknown option, to append to the error, or ""."""
+        match = _UNKNOWN.match(message)
+        if match is None:
             return ""
-        name = found[1].partition("=")[0]
+        name = match[1].partition("=")[0]
         keys = settings_called(name.lstrip("-").replace("-", "_"), self.root) if self.root is not None else []
         keys = [key for key in keys if key != "run.resume"]  # commands without --resume resume by themselves
         if keys:
@@ -54,27 +54,27 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_config(parser: Parser, root: type[RootConfig], epilog: str = EXIT_CODES) -> None:
-    """Add what says a command's numbers, but for the words `key.sub=value`; its help ends with those of `root`."""
+    """Add the options of a command's configuration, except `key.sub=value`; the help lists the settings of `root`."""
     parser.root = root
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = f"{settings_help(root())}\n\n{epilog}"
-    words = "YAML file, see configs/; may be repeated, and each lies over those before it"
-    parser.add_argument("--config", type=Path, action="append", metavar="FILE", help=words)
-    parser.add_argument("--print-config", action="store_true", help="print what would be run with, and do nothing")
+    description = "YAML file, see configs/; may be repeated, and later files override earlier ones"
+    parser.add_argument("--config", type=Path, action="append", metavar="FILE", help=description)
+    parser.add_argument("--print-config", action="store_true", help="print the configuration and exit")
 
 
 def add_endpoint(parser: argparse.ArgumentParser, section: str) -> None:
-    """Add `--endpoint URL`, which is short for what a section says of an endpoint (`endpoint_values`)."""
-    words = (
-        f"a server of OpenAI's form that answers, ending before /chat/completions: {section}.base_url; names, values "
-        "and rows of the database are sent to it, except the columns of data.hide"
+    """Add `--endpoint URL`, a shorthand for a section's settings of an endpoint (`endpoint_values`)."""
+    description = (
+        f"an OpenAI-compatible endpoint, up to /chat/completions: {section}.base_url; it receives names, values and "
+        "rows of the database, except the columns of data.hide"
     )
-    parser.add_argument("--endpoint", metavar="URL", help=words)
+    parser.add_argument("--endpoint", metavar="URL", help=description)
 
 
 def add_leave_out(parser: argparse.ArgumentParser, *, several: bool = True) -> None:
-    """Add the option --leave-out. It takes `several` names, or one for a command that takes words after it."""
+    """Add the option --leave-out, with `several` names, or with one for commands that have positional arguments."""
     parser.add_argument(
         "--leave-out", nargs="+" if several else 1, action="extend", default=[], metavar="TABLE[.COLUMN]",
-        help="tables and columns of a server's database that the sample does not hold; may be repeated",
+        help="tables and columns of a server's database to omit from the sample; may be repeated",
     )  # fmt: skip

@@ -1,14 +1,13 @@
-"""Ask a database a question: `jaxrl-sql ask --model M --db FILE "How many …?"` answers with SQL and a result.
+"""Ask a database a question: `jaxrl-sql ask --model M --db FILE "How many …?"` prints SQL and its result.
 
-FILE is SQLite's. With the URL of a server in its place the question is asked in the server's dialect and the SQL runs
-there, read-only. A small sample, without the tables and columns of `--leave-out`, or the file `--stand-in` shows the
-database to the model.
+FILE is a SQLite file. With a server's URL instead, the model answers in the server's dialect and the SQL runs there,
+read-only. The model sees a small sample of the database, without the tables and columns of `--leave-out`, or the file
+`--stand-in`.
 
-`--n N` samples N answers, takes the one that most agree on, and says by how much; `--explain` shows the others. Without
-a question one is read after another until an empty line, with the model loaded once: on a terminal the line is edited,
-Tab completes names of the database, and the arrows bring back what was asked. How the model is asked is what a trained
-model's folder says; else it follows from `--recipe`, `--config` and `key.sub=value`. With
-`--endpoint URL` M is the name of a model that a server of OpenAI's form has.
+`--n N` samples N answers, chooses one by majority vote and prints the margin; `--explain` shows all candidates. Without
+a question, questions are read interactively until an empty line, with line editing, a history, and Tab completion of
+database names. Prompt and sampling come from a trained model's folder, or from `--recipe`, `--config` and
+`key.sub=value`. With `--endpoint URL`, M is the name of a model of an OpenAI-compatible server.
 """
 
 from __future__ import annotations
@@ -37,14 +36,14 @@ from jaxrl_sql.text2sql.files.jsonl import as_windows
 from jaxrl_sql.types import InputError, whole_text
 
 UNANSWERED = 1
-"""Exit code where no answer held SQL that runs."""
+"""Exit code if no answer had executable SQL."""
 
 _OVERRIDE = re.compile(r"(?:seed|recipe|[a-z_]+(?:\.[a-z_0-9]+)+)=")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read the command line, answer, and return the exit code."""
-    codes = f"{EXIT_CODES}; of a single question 1 also where no answer held SQL that runs"
+    codes = f"{EXIT_CODES}; for a single question also 1 if no answer had executable SQL"
     parser = Parser(description=__doc__)
     add_config(parser, EvaluateConfig, codes)
     parser.add_argument(
@@ -52,33 +51,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     add_endpoint(parser, "evaluate")
     parser.add_argument(
-        "--db", required=True, metavar="FILE|URL", help="a SQLite file, postgresql://…, mysql://…; it is only read"
+        "--db", required=True, metavar="FILE|URL", help="a SQLite file, postgresql://…, mysql://…; read-only"
     )
-    parser.add_argument(
-        "--stand-in", type=Path, metavar="FILE", help="a SQLite file that the model is shown for the URL's"
-    )
+    parser.add_argument("--stand-in", type=Path, metavar="FILE", help="a SQLite file to show to the model for the URL")
     add_leave_out(parser, several=False)
-    parser.add_argument("--n", type=int, help="how many answers to sample, of which a vote takes one")
+    parser.add_argument("--n", type=int, help="number of answers to sample for a vote")
     parser.add_argument("--explain", action="store_true", help="show the whole answer, and all candidates with votes")
     parser.add_argument("--evidence", default="", metavar="TEXT", help="background knowledge for the question")
-    parser.add_argument("--recipe", help="whose form and prompt it is asked in (default: as it was trained)")
-    parser.add_argument("words", nargs="*", metavar="QUESTION", help="the question; values may be set by key.sub=value")
+    parser.add_argument("--recipe", help="recipe of prompt and answer format (default: the model's own)")
+    parser.add_argument("words", nargs="*", metavar="QUESTION", help="the question; also settings as key.sub=value")
     args = parser.parse_intermixed_args(arguments)
     prepare_process()
     return report_errors(lambda: _ask(args))
 
 
-def _ask(given: argparse.Namespace) -> int:
-    overrides = [word for word in given.words if _OVERRIDE.match(word)]
-    questions = [word for word in given.words if not _OVERRIDE.match(word)]
+def _ask(args: argparse.Namespace) -> int:
+    overrides = [word for word in args.words if _OVERRIDE.match(word)]
+    questions = [word for word in args.words if not _OVERRIDE.match(word)]
     if len(questions) > 1:
-        raise InputError(f"one question at a time, in quotes: {questions[0]!r} and {questions[1]!r} were given")
+        raise InputError(f"expected one question, in quotes, not {questions[0]!r} and {questions[1]!r}")
     if questions and not questions[0].strip():
         raise InputError("the question is empty")
-    check_keys(EvaluateConfig, given.config, overrides)
-    database = database_of(given.db, given.stand_in, given.leave_out, to_stderr)  # before a model is fetched for it
-    layers = ask_layers(given.model, overrides, endpoint=given.endpoint, recipe=given.recipe, samples=given.n)
-    config = load_config(EvaluateConfig, given.config, *layers)
+    check_keys(EvaluateConfig, args.config, overrides)
+    database = database_of(args.db, args.stand_in, args.leave_out, to_stderr)  # before the model is downloaded
+    layers = ask_layers(args.model, overrides, endpoint=args.endpoint, recipe=args.recipe, samples=args.n)
+    config = load_config(EvaluateConfig, args.config, *layers)
     from jaxrl_sql.text2sql.question_sets.hiding import hide_in_example
 
     database = hide_in_example(database, config.data.hide)
@@ -87,14 +84,14 @@ def _ask(given: argparse.Namespace) -> int:
         with opened(policy, cfg, limits) as ask:
 
             def reply(question: str) -> Reply:
-                words = replace(database, question=as_windows(question), evidence=as_windows(given.evidence))
-                return ask([words])[0]
+                example = replace(database, question=as_windows(question), evidence=as_windows(args.evidence))
+                return ask([example])[0]
 
             if questions:
-                return show(reply(questions[0]), given.explain, sys.stdout)
-            return talk(reply, given.explain, question_reader(Path(database.db_path)))
+                return show(reply(questions[0]), args.explain, sys.stdout)
+            return talk(reply, args.explain, question_reader(Path(database.db_path)))
 
-    return run_or_print(lambda fetched: answer(policy_spec(fetched), fetched.evaluate, fetched.executor), config, given)
+    return run_or_print(lambda fetched: answer(policy_spec(fetched), fetched.evaluate, fetched.executor), config, args)
 
 
 def to_stderr(line: str) -> None:
@@ -103,7 +100,7 @@ def to_stderr(line: str) -> None:
 
 
 def show(reply: Reply, explain: bool, stream: TextIO) -> int:
-    """Write the SQL and its result, with answer and candidates where they are asked for; return the exit code."""
+    """Print the SQL and its result, with answer and candidates if `explain`; return the exit code."""
     if explain:
         print_text(f"{whole_text(reply.response).strip()}\n", stream)
         rows = [
@@ -119,7 +116,7 @@ def show(reply: Reply, explain: bool, stream: TextIO) -> int:
         if rows:
             show_table(stream, "candidates", ("votes", "answers", "status", "rows", "SQL"), rows, (2, 4))
     sql = reply.sql or "no SQL in the answer"
-    stream.write(f"{printable(sql) if stream.isatty() else sql}\n\n")  # files and pipes get it unchanged
+    stream.write(f"{printable(sql) if stream.isatty() else sql}\n\n")  # unchanged in files and pipes
     if reply.outcome is not None:
         print_text(reply.outcome.pretty().rstrip(), stream)
     if reply.note:
@@ -131,16 +128,16 @@ def show(reply: Reply, explain: bool, stream: TextIO) -> int:
 
 
 def _vote_words(reply: Reply) -> str:
-    """Return one line on how the vote went."""
+    """Return a line with the result of the vote."""
     if not reply.votes:
-        return f"vote: of {reply.answers} answers none ran"
+        return f"vote: none of {reply.answers} answers executed"
     first, *others = (f"{vote:.3g}" for vote in reply.votes)
-    other = f"{others[0]} for the next, a margin of {reply.margin:.3g}" if others else "none for another"
+    other = f"{others[0]} for the next, a margin of {reply.margin:.3g}" if others else "no other result"
     return f"vote: {first} of {reply.answers} answers for this result, {other}"
 
 
 def talk(ask: Callable[[str], Reply], explain: bool, next_question: Callable[[], str]) -> int:
-    """Answer one question after another until an empty line or the end of the input; return the exit code."""
+    """Answer questions until an empty line or the end of the input; return the exit code."""
     while question := next_question():
         try:
             show(ask(question), explain, sys.stdout)
@@ -151,13 +148,13 @@ def talk(ask: Callable[[str], Reply], explain: bool, next_question: Callable[[],
 
 
 def question_reader(database: Path) -> Callable[[], str]:
-    """Return what reads the next question, "" for the end: from a terminal with line editing, else a line as it is.
+    """Return a function that reads the next question, "" at the end, with line editing on a terminal.
 
-    On a terminal Tab completes the tables and columns of the database, and the arrows bring earlier questions back.
+    On a terminal, Tab completes tables and columns of the database, and the arrow keys browse earlier questions.
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         if isinstance(sys.stdin, io.TextIOWrapper):
-            sys.stdin.reconfigure(errors="surrogateescape")  # as arguments are read
+            sys.stdin.reconfigure(errors="surrogateescape")  # like arguments
         return lambda: sys.stdin.readline().strip()
     from prompt_toolkit import PromptSession
     from prompt_toolkit.completion import WordCompleter

@@ -1,8 +1,8 @@
-"""Look for what is wrong with sets: `jaxrl-sql data audit --train DIR … --eval DIR … --out DIR`.
+"""Audit question sets: `jaxrl-sql data audit --train DIR … --eval DIR … --out DIR`.
 
-Questions, SQL and databases that evaluation shares with training, and golds that fail, take long, return nothing, are
-matched by an empty or a constant answer, or do not change with the rows of a test suite. Shows a table; the folder gets
-`audit.json` with the counts and `findings.jsonl` with a line a finding, which names the ids.
+Reports questions, SQL and databases that evaluation shares with training, and golds that fail, are slow, return no
+rows, match an empty or constant answer, or do not change with the rows of a test suite. Prints a table, and writes
+`audit.json` with the counts and `findings.jsonl` with a line per finding.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ _DESCRIPTION = (__doc__ or "").replace("`", "")
 
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(description=_DESCRIPTION, argument_default=argparse.SUPPRESS)
-    parser.add_argument("--train", type=Path, nargs="*", metavar="DIR", help="sets that are trained on")
-    parser.add_argument("--eval", type=Path, nargs="*", metavar="DIR", help="sets that are measured with")
+    parser.add_argument("--train", type=Path, nargs="*", metavar="DIR", help="training sets")
+    parser.add_argument("--eval", type=Path, nargs="*", metavar="DIR", help="evaluation sets")
     parser.add_argument("--suite", type=Path, metavar="DIR", help="databases/<db_id>/*.sqlite: other rows, same schema")
     parser.add_argument("--out", type=Path, metavar="DIR", help="default runs/audit")
-    parser.add_argument("--limit", type=int, help="the first so many questions of each set; 0: all")
-    parser.add_argument("--near-question", type=float, help="share of common words, default 0.8")
-    parser.add_argument("--near-schema", type=float, help="share of common columns, default 0.8")
-    parser.add_argument("--timeout-ms", type=int, help="of a gold, default 30000")
-    parser.add_argument("--slow-ms", type=float, help="what is called slow, default 5000; 0: nothing")
-    parser.add_argument("--threads", type=int, help="queries at a time; 0: one a core")
-    parser.add_argument("--no-golds", action="store_true", help="run nothing: only what is shared")
+    parser.add_argument("--limit", type=int, help="number of questions of each set, the first ones; 0: all")
+    parser.add_argument("--near-question", type=float, help="minimum share of common words, default 0.8")
+    parser.add_argument("--near-schema", type=float, help="minimum share of common columns, default 0.8")
+    parser.add_argument("--timeout-ms", type=int, help="time limit of a gold, default 30000")
+    parser.add_argument("--slow-ms", type=float, help="threshold of slow golds, default 5000; 0: none")
+    parser.add_argument("--threads", type=int, help="concurrent queries; 0: one per core")
+    parser.add_argument("--no-golds", action="store_true", help="do not run golds: only check for leakage")
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Read the command line, look, and return the exit code: findings are no fault."""
+    """Read the command line, audit, and return the exit code, which is 0 also with findings."""
     args = _parser().parse_args(arguments)
 
     def look() -> None:

@@ -1,10 +1,9 @@
-"""Make more of a set: `jaxrl-sql data augment --config FILE key.sub=value …` (section `augment`).
+"""Augment a set: `jaxrl-sql data augment --config FILE key.sub=value …` (section `augment`).
 
-Golds that fail are corrected by a model, questions are worded anew where execution shows that they ask the same, rows
-are inserted until golds return some, tables of other databases are added; then the golds and texts pass the filters of
-`filter`. The folder `augment.out` becomes a plain folder of questions with copies of the databases: `changes.jsonl`
-lists the differences, `dropped.jsonl` the questions left out and why, and `counts.json` how often. A second run resumes
-from `work.jsonl`. The original stays as it is.
+A model corrects golds that fail and rewords questions, with verification by execution. Rows are inserted until golds
+return some, and tables of other databases are added. Then the filters of `filter` apply to golds and texts. The output
+folder `augment.out` holds questions and copies of the databases, `changes.jsonl` with all changes, `dropped.jsonl` with
+omitted questions and the reason, and `counts.json`. A second run resumes from `work.jsonl`. The original is unchanged.
 """
 
 from __future__ import annotations
@@ -30,5 +29,5 @@ def _augment(config: AugmentConfig) -> int:
     show_counts(sys.stdout, result.counts)
     print_text(str(result.out))
     if result.limit:
-        print_text(f"distill.{result.limit} is reached; a larger number continues")
+        print_text(f"distill.{result.limit} is reached; increase it to continue")
     return 0

@@ -1,10 +1,10 @@
 """Copy SQLite databases to another engine: `jaxrl-sql data copy --from FOLDER --to URL --out DIR`.
 
-Each file becomes a database of the server (or a file of DuckDB's), with types that hold its values, keys, indexes and
-comments. Its rows are read back and compared. DIR gets manifest.json, which a copy that was broken off goes on from.
-With --questions their golds are translated and run, and DIR gets questions.jsonl, with those whose results are
-SQLite's, and left_out.jsonl, with the others. `--from URL --help` and `--from FILE.sql --help` tell of the other ways:
-a sample out of a server, and a published dump.
+Each file becomes a database of the server (or a DuckDB file), with types that hold its values, keys, indexes and
+comments. Its rows are read back and compared. DIR holds manifest.json, from which an interrupted copy resumes. With
+--questions, golds are translated and run, and DIR holds questions.jsonl, with the questions whose results equal
+SQLite's, and left_out.jsonl, with the others. `--from URL --help` and `--from FILE.sql --help` describe the other
+modes: sampling a server's database, and loading a published dump.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from jaxrl_sql.types import InputError
 
 _SAMPLE = """Sample a database: the first rows of each table, then the rows that they reference, level by level.
 
-Each read is a transaction of its own, so a sample of a database that changes may hold rows of several moments. A row
-whose parent is missing for that reason, on the server or beyond the last level is counted and reported.
+Each read is a separate transaction, so a sample of a changing database may hold rows of different times. Rows without
+their parent, for that reason, on the server or beyond the last level, are counted and reported.
 """
-_DUMP = """Load a dump as it was published: `--from FILE.sql --to postgresql://USER@HOST/NAME`, or `mysql://…`.
+_DUMP = """Load a published dump: `--from FILE.sql --to postgresql://USER@HOST/NAME`, or `mysql://…`.
 
-FILE is what `pg_dump` or `mysqldump` wrote as text. The server's own client, psql or mariadb, runs it in the database
-NAME, new or empty, and --reader may then read that. A dump is a program with the rights of USER: load those that you
-trust.
+FILE is the text output of `pg_dump` or `mysqldump`. The server's client, psql or mariadb, runs it in the database NAME,
+which is new or empty, and --reader may then read that. A dump is a program with the rights of USER: only load dumps
+that you trust.
 """
 
 
@@ -48,18 +48,16 @@ def _copy(arguments: Sequence[str]) -> None:
     parser.add_argument("--to", required=True, help="postgresql://USER:PASSWORD@HOST, mysql://… or duckdb:FOLDER")
     parser.add_argument("--out", type=Path, required=True, help="folder for manifest.json, and for questions")
     parser.add_argument("--only", nargs="+", metavar="ID", help="databases to copy; default all")
-    parser.add_argument("--prefix", default="", help="before each database's name")
-    parser.add_argument("--reader", default="", help="user who may read the copies, or its URL, by which golds run")
+    parser.add_argument("--prefix", default="", help="prefix of each database's name")
+    parser.add_argument("--reader", default="", help="user who may read the copies, or its URL to run golds")
     parser.add_argument(
-        "--leave-out", nargs="+", action="extend", default=[], metavar="TABLE.COLUMN", help="columns not to be copied"
+        "--leave-out", nargs="+", action="extend", default=[], metavar="TABLE.COLUMN", help="columns to omit"
     )
-    parser.add_argument(
-        "--replace", action="store_true", help="replace what the engine's texts and numbers cannot hold"
-    )
+    parser.add_argument("--replace", action="store_true", help="replace values that the engine cannot hold")
     golds = parser.add_argument_group("questions")
     golds.add_argument("--questions", type=Path, metavar="PATH", help="a set's folder, or a file of questions")
-    golds.add_argument("--split", default="", help="of the set; default the usual one")
-    golds.add_argument("--timeout-ms", type=int, default=30_000, help="for each gold, default 30,000")
+    golds.add_argument("--split", default="", help="split of the set; default the usual one")
+    golds.add_argument("--timeout-ms", type=int, default=30_000, help="time limit of each gold, default 30,000")
     _copy_in(parser.parse_args(arguments))
 
 
@@ -69,7 +67,7 @@ def _sample(arguments: Sequence[str]) -> None:
 
     parser = _parser(_SAMPLE)
     parser.add_argument("--from", dest="source", required=True, help="postgresql:// or mysql://USER:PASSWORD@HOST/NAME")
-    parser.add_argument("--to", type=Path, required=True, help="folder to write to")
+    parser.add_argument("--to", type=Path, required=True, help="output folder")
     parser.add_argument("--rows", type=int, default=ROWS, help=f"rows per table, without parents; default {ROWS}")
     add_leave_out(parser)
     options = parser.parse_args(arguments)
@@ -86,7 +84,7 @@ def _print_progress(line: str) -> None:
 def _load_dump(arguments: Sequence[str]) -> None:
     """Load a dump into a server's database."""
     parser = _parser(_DUMP)
-    parser.add_argument("--from", dest="source", type=Path, required=True, help="the dump, a file of SQL")
+    parser.add_argument("--from", dest="source", type=Path, required=True, help="the dump, an SQL file")
     parser.add_argument("--to", required=True, help="postgresql://USER@HOST/NAME or mysql://USER@HOST/NAME")
     parser.add_argument("--reader", default="", help="user who may read the database, or its URL")
     options = parser.parse_args(arguments)
@@ -97,14 +95,14 @@ def _load_dump(arguments: Sequence[str]) -> None:
 
 
 def _pairs(names: Sequence[str]) -> frozenset[tuple[str, str]]:
-    """Return (table, column) in lower case of the columns to leave out."""
-    found = set()
+    """Return (table, column) in lower case of the columns to omit."""
+    pairs = set()
     for name in names:
         table, dot, column = name.lower().partition(".")
         if not (table and dot and column):
-            raise InputError(f"--leave-out {name}: give TABLE.COLUMN")
-        found.add((table, column))
-    return frozenset(found)
+            raise InputError(f"--leave-out {name}: expected TABLE.COLUMN")
+        pairs.add((table, column))
+    return frozenset(pairs)
 
 
 def _copy_in(options: argparse.Namespace) -> None:
@@ -122,24 +120,24 @@ def _copy_in(options: argparse.Namespace) -> None:
 
 
 def _check(options: argparse.Namespace, address: Address, reader: Address | None) -> None:
-    """Raise InputError for options that do not go together."""
+    """Raise InputError for incompatible options."""
     if options.reader and address.engine == "duckdb":
-        raise InputError("--reader: a file has no users: leave it out with duckdb:")
+        raise InputError("--reader: a file has no users: omit it with duckdb:")
     if reader and (reader.engine, reader.host, reader.port) != (address.engine, address.host, address.port):
         raise InputError(f"--reader: {reader.shown} is not the server of --to, {address.shown}")
     if options.questions and address.engine != "duckdb" and not reader:
         url = f"{address.engine}://NAME:PASSWORD@{address.host}:{address.port}"
-        raise InputError(f"--questions: golds run as who can only read: give --reader {url}")
+        raise InputError(f"--questions: golds run as a read-only user: set --reader {url}")
     if options.timeout_ms < 1:
         raise InputError(f"--timeout-ms {options.timeout_ms}: must be at least 1")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Copy databases and print what was copied; return the exit code."""
-    given = sys.argv[1:] if arguments is None else arguments
+    """Copy databases, print a summary, and return the exit code."""
+    argv = sys.argv[1:] if arguments is None else arguments
     parser = Parser(add_help=False)
     parser.add_argument("--from", dest="source", default="")
-    source = parser.parse_known_args(given)[0].source
-    # A server's sample and a dump have options of their own.
+    source = parser.parse_known_args(argv)[0].source
+    # Sampling and loading a dump have different options.
     work = _sample if is_address(source) else _load_dump if source.endswith(".sql") else _copy
-    return report_errors(lambda: work(given))
+    return report_errors(lambda: work(argv))

@@ -1,8 +1,8 @@
 """Collect a teacher's reasoning: `jaxrl-sql distill --config FILE key.sub=value …` (section `distill`).
 
-Each training question is put to a chat endpoint in the recipe's words; answers whose SQL is right, by BIRD's
-comparison, are kept. The folder `distill.out` gets `traces.jsonl`, which `data.traces` takes, `rejected.jsonl` with
-reasons, and `counts.json`. All answers are recorded in `answers.jsonl`, from which a second run resumes.
+Each training question is sent to a chat endpoint with the recipe's prompt; answers with correct SQL by BIRD's rule are
+accepted. The folder `distill.out` holds `traces.jsonl` for `data.traces`, `rejected.jsonl` with reasons, and
+`counts.json`. All answers are recorded in `answers.jsonl`, from which a second run resumes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _distill(config: DistillConfig) -> int:
     for name in ("base_url", "model"):
         if not getattr(config.distill, name):
-            raise InputError(f"distill.{name} is empty: it says which teacher to ask")
+            raise InputError(f"distill.{name} is empty: it selects the teacher")
     from jaxrl_sql.inference.distillation import distill
 
     result = distill(

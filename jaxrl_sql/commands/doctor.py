@@ -1,6 +1,6 @@
-"""Say what this machine has for jaxrl_sql, and what each lacking piece would bring: `jaxrl-sql doctor`.
+"""Check the installation and list missing optional dependencies: `jaxrl-sql doctor`.
 
-Nothing is changed. The exit code is 1 where the executor does not work, or a JAX that is installed.
+It changes nothing. The exit code is 1 if the executor or an installed JAX does not work.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ OPTIONAL = (
     ("trackio", "trackio", "numbers and traces kept by Trackio: run.trackers"),
     ("libtpu", "tpu-plan", "plans compiled for TPUs, which need not be here"),
 )
-"""Packages that not every run needs: by name, the extra that installs each, and what it is for."""
+"""Optional packages: name, the extra that installs it, and its purpose."""
 
 
 class Finding(NamedTuple):
-    """One line: what was looked at, what is there, and what to do or what it would bring; `works` where runs can."""
+    """A line of the table: the component, its state, and advice; `works` is false if it prevents runs."""
 
     what: str
-    found: str
+    state: str
     advice: str = ""
     works: bool = True
 
 
 def findings() -> Iterator[Finding]:
-    """Yield what is here, what every run needs first."""
+    """Yield the state of each component, required ones first."""
     yield Finding("jaxrl-sql", f"{_version('jaxrl-sql')}, Python {platform.python_version()}, {platform.platform()}")
     yield _tried("executor", _executor, "pip install --force-reinstall sqlexec-rs, or `make setup` in a clone")
     missing = [name for name in ("jax", "flax", "optax", "orbax-checkpoint") if not _version(name)]
     if missing:
         advice = "pip install 'jaxrl-sql[train]' (or cuda, cuda12, tpu): training, and answers of a model folder"
-        yield Finding("jax", f"not there: {', '.join(missing)}", advice)
+        yield Finding("jax", f"not installed: {', '.join(missing)}", advice)
     else:
         yield (
             jax := _tried("jax", _devices, "pip install 'jaxrl-sql[cuda]' (or cuda12, tpu); JAX_PLATFORMS=cpu without")
@@ -67,8 +67,12 @@ def findings() -> Iterator[Finding]:
     disk = shutil.disk_usage(Path.cwd())
     yield Finding("disk", f"{in_bytes(disk.free)} free of {in_bytes(disk.total)} here", "checkpoints go to run.dir")
     for package, extra, brings in OPTIONAL:
-        found = _version(package)
-        yield Finding(package, found or "not there", brings if found else f"pip install 'jaxrl-sql[{extra}]': {brings}")
+        installed = _version(package)
+        yield Finding(
+            package,
+            installed or "not installed",
+            brings if installed else f"pip install 'jaxrl-sql[{extra}]': {brings}",
+        )
 
 
 def _executor() -> str:
@@ -119,7 +123,7 @@ def _processor() -> Finding:
 def _tried(what: str, look: Callable[[], str], advice: str) -> Finding:
     try:
         return Finding(what, look())
-    except Exception as error:  # noqa: BLE001 - whatever is wrong with it is what was found
+    except Exception as error:  # noqa: BLE001 - any failure is a finding
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         return Finding(what, f"does not work: {reason}", advice, works=False)
 
@@ -132,9 +136,9 @@ def _version(package: str) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print what was found as a table, and return the exit code."""
+    """Print the findings as a table, and return the exit code."""
     Parser(description=__doc__).parse_args(arguments)
     prepare_process()
-    found = list(findings())
-    show_table(sys.stdout, "", ("", "here", ""), [one[:3] for one in found], text_columns=(0, 1, 2))
-    return 0 if all(one.works for one in found) else 1
+    rows = list(findings())
+    show_table(sys.stdout, "", ("", "here", ""), [row[:3] for row in rows], text_columns=(0, 1, 2))
+    return 0 if all(row.works for row in rows) else 1

@@ -1,11 +1,10 @@
-"""Judge predictions or a model on a benchmark's questions, by several rules side by side.
+"""Evaluate predictions or a model on a benchmark by several rules.
 
-`jaxrl-sql evaluate --data DIR --predictions FILE --out DIR` needs no model and no jax; `--model M` in place
-of predictions lets one answer, and `--endpoint URL --model M` one behind an endpoint. `--as SYSTEM` sets
-prompt, schema, sampling and rule as that system's paper evaluates. `--compare A B` sets two finished evaluations beside
-one another. All else is in the section `evaluate` of the configuration. The folder `--out` gets metrics.json,
-records.jsonl, the predictions in the benchmark's own form and config.yaml; broken off, the same command goes on from
-journal.jsonl.
+`jaxrl-sql evaluate --data DIR --predictions FILE --out DIR` needs neither a model nor jax. With `--model M` instead of
+predictions, the model answers; with `--endpoint URL --model M`, a model behind an endpoint. `--as SYSTEM` sets prompt,
+schema, sampling and rule as in that system's paper. `--compare A B` compares two finished evaluations. Other settings
+are in the section `evaluate` of the configuration. The folder `--out` holds metrics.json, records.jsonl, the
+predictions in the benchmark's format and config.yaml. If interrupted, the same command resumes from journal.jsonl.
 """
 
 from __future__ import annotations
@@ -35,29 +34,29 @@ _CHANGED_SHOWN = 30
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Read the command line, judge or compare, and return the exit code."""
+    """Read the command line, evaluate or compare, and return the exit code."""
     parser = Parser(description=__doc__)
     add_config(parser, EvaluateConfig)
     parser.add_argument(
         "--data", action="append", default=[], metavar="DIR", help="a benchmark's folder; may be repeated"
     )
-    parser.add_argument("--split", help="which part of it (default: the usual one)")
+    parser.add_argument("--split", help="split of the benchmark (default: the usual one)")
     parser.add_argument("--predictions", action="append", default=[], metavar="FILE", help="one for each --data")
-    field = "where predicted SQL stands in --predictions, if not in pred_sql or sql"
+    field = "field of predicted SQL in --predictions, if not pred_sql or sql"
     parser.add_argument("--field", dest="sql_field", metavar="NAME", help=field)
     parser.add_argument(
         "--model",
         help="a run folder, a Hugging Face folder, a name of the hub or a GGUF file; with --endpoint its name there",
     )
     parser.add_argument(
-        "--as", dest="system", metavar="SYSTEM", help=f"asked and judged as its paper evaluates: {', '.join(SYSTEMS)}"
+        "--as", dest="system", metavar="SYSTEM", help=f"evaluate as in the paper of a system: {', '.join(SYSTEMS)}"
     )
     add_endpoint(parser, "evaluate")
-    parser.add_argument("--recipe", help="whose form and prompt it is asked in (default: as it was trained)")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="the folder to write; broken-off work goes on there")
-    parser.add_argument("--allow-missing", action="store_true", help="leave questions without a prediction out")
-    parser.add_argument("--allow-extra", action="store_true", help="leave predictions for no question out")
-    parser.add_argument("--compare", nargs=2, type=Path, metavar=("A", "B"), help="two folders that this command wrote")
+    parser.add_argument("--recipe", help="recipe of prompt and answer format (default: the model's own)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="output folder; interrupted evaluations resume there")
+    parser.add_argument("--allow-missing", action="store_true", help="exclude questions without a prediction")
+    parser.add_argument("--allow-extra", action="store_true", help="ignore predictions without a question")
+    parser.add_argument("--compare", nargs=2, type=Path, metavar=("A", "B"), help="two output folders to compare")
     parser.add_argument("overrides", nargs="*", metavar="key.sub=value", help="values that replace the file's")
     args = parser.parse_intermixed_args(arguments)
     prepare_process()
@@ -67,21 +66,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return report_errors(lambda: _evaluate(args))
 
 
-def _evaluate(given: argparse.Namespace) -> int:
+def _evaluate(args: argparse.Namespace) -> int:
     """Evaluate and print the tables."""
     names = ("data", "split", "predictions", "sql_field", "model", "endpoint", "system", "recipe")
     request = EvaluationRequest(
-        **{name: getattr(given, name) for name in names if getattr(given, name)},
-        out=str(given.out or ""),
-        allow_missing=given.allow_missing,
-        allow_extra=given.allow_extra,
+        **{name: getattr(args, name) for name in names if getattr(args, name)},
+        out=str(args.out or ""),
+        allow_missing=args.allow_missing,
+        allow_extra=args.allow_extra,
     )
-    config = load_config(EvaluateConfig, given.config, *evaluation_layers(request, given.overrides, given.config))
-    return run_or_print(lambda fetched: show(run_evaluation(fetched)), config, given)
+    config = load_config(EvaluateConfig, args.config, *evaluation_layers(request, args.overrides, args.config))
+    return run_or_print(lambda fetched: show(run_evaluation(fetched)), config, args)
 
 
 def show(evaluated: Evaluated) -> int:
-    """Print the tables of each set, and of all together where there are several, warnings, speed and files."""
+    """Print the tables of each set, an overview of several sets, warnings, speed and files."""
     from jaxrl_sql.text2sql.evals.tables import overview, tables
 
     by_set = [table for judged in evaluated.sets for table in tables(judged)]
@@ -96,7 +95,7 @@ def show(evaluated: Evaluated) -> int:
 
 
 def show_speed(numbers: Mapping[str, float]) -> None:
-    """Print how fast a model answered."""
+    """Print the speed of a model's answers."""
     rows = (
         ("questions", f"{numbers['questions']:,}"),
         ("tokens written", f"{numbers['tokens']:,}"),
@@ -108,14 +107,12 @@ def show_speed(numbers: Mapping[str, float]) -> None:
     show_table(sys.stdout, "answering, in this call", ("", ""), rows)
 
 
-def _compared(first: Path, second: Path, given: argparse.Namespace) -> int:
-    """Compare, if nothing is asked that a comparison would pass over."""
-    more = {name: value for name, value in vars(given).items() if name not in ("compare", "out") and value}
+def _compared(first: Path, second: Path, args: argparse.Namespace) -> int:
+    """Compare two evaluations; raises InputError for options that a comparison would ignore."""
+    more = {name: value for name, value in vars(args).items() if name not in ("compare", "out") and value}
     if more:
-        raise InputError(
-            f"--compare sets two finished folders side by side and takes --out alone, not {', '.join(more)}"
-        )
-    return compare(first, second, given.out or second)
+        raise InputError(f"--compare compares two finished folders and accepts only --out, not {', '.join(more)}")
+    return compare(first, second, args.out or second)
 
 
 def compare(first: Path, second: Path, out: Path) -> int:
@@ -128,16 +125,16 @@ def compare(first: Path, second: Path, out: Path) -> int:
         write_comparison,
     )
 
-    made = side_by_side(first, second)
+    comparison = side_by_side(first, second)
     try:
-        written = write_comparison(made, out)
+        written = write_comparison(comparison, out)
     except OSError as error:
         raise InputError(f"--out {out} cannot be written: {error.strerror or error}") from error
-    for note in made.notes:
+    for note in comparison.notes:
         print_text(note)
-    _show(compare_table(made))
-    _show(questions_table(made))
-    changed = changed_table(made)
+    _show(compare_table(comparison))
+    _show(questions_table(comparison))
+    changed = changed_table(comparison)
     _show(changed._replace(rows=changed.rows[:_CHANGED_SHOWN]))
     print_text("\n".join(map(str, written)))
     return 0

@@ -1,9 +1,9 @@
-"""Take a model elsewhere: `jaxrl-sql export RUN` writes a Hugging Face folder with a card.
+"""Export a model: `jaxrl-sql export RUN` writes a Hugging Face folder with a model card.
 
-RUN is a run's folder or a model's. The weights are those of the run's end, or with `--step` those of a checkpoint, of
-any phase and also of a run that never came to its end; with `--average MODEL …` the mean of these and of other models'
-of its shape, as of the one that the run began with. `--gguf f16|q8_0` adds a file for llama.cpp and what is built on
-it; `--hub` uploads the folder to a repository of the Hugging Face hub.
+RUN is the folder of a run or a model. The default weights are the run's final ones. `--step` exports a checkpoint of
+any phase, also of an unfinished run; `--average MODEL …` exports the mean with other models of the same shape, such as
+the run's initial model. `--gguf f16|q8_0` adds a file for llama.cpp and compatible tools; `--hub` uploads the folder to
+a repository of the Hugging Face hub.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ GGUF_KINDS = ("f16", "q8_0")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read the command line, export, and return the exit code."""
     parser = Parser(prog=None, description=__doc__)
-    parser.add_argument("model", metavar="RUN", help="a run's folder, or a model's of Hugging Face form")
-    parser.add_argument("--step", type=int, metavar="N", help="the run's checkpoint of step N, not its end")
-    parser.add_argument("--average", nargs="+", default=(), metavar="MODEL", help="the mean of its and their weights")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="where to (RUN/export, RUN/averaged)")
-    parser.add_argument("--dtype", choices=DTYPES, default="bfloat16", help="of the folder's weights (bfloat16)")
-    parser.add_argument("--gguf", choices=GGUF_KINDS, default="", help="write a GGUF file beside them")
+    parser.add_argument("model", metavar="RUN", help="folder of a run or of a Hugging Face model")
+    parser.add_argument("--step", type=int, metavar="N", help="export the checkpoint of step N")
+    parser.add_argument("--average", nargs="+", default=(), metavar="MODEL", help="average with these models")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="output folder (RUN/export, RUN/averaged)")
+    parser.add_argument("--dtype", choices=DTYPES, default="bfloat16", help="type of the weights (bfloat16)")
+    parser.add_argument("--gguf", choices=GGUF_KINDS, default="", help="also write a GGUF file")
     parser.add_argument("--hub", metavar="REPO", default="", help="upload the folder to this repository of the hub")
-    parser.add_argument("--private", action="store_true", help="a repository that is new is private")
+    parser.add_argument("--private", action="store_true", help="make a new repository private")
     args = parser.parse_args(arguments)
     prepare_process()
 

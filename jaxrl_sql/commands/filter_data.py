@@ -1,9 +1,9 @@
-"""Choose what to train on: `jaxrl-sql data filter --config FILE key.sub=value …` (section `filter`).
+"""Filter training questions: `jaxrl-sql data filter --config FILE key.sub=value …` (section `filter`).
 
-Filters run from cheap to dear: lists and texts, golds that are run, prompts, repeats, answers sampled from a model, and
-a subsample of the rest. The folder `filter.out` gets `kept.jsonl`, whose ids `data.select.include_ids` takes,
-`dropped.jsonl` with reasons and their numbers, and `counts.json`. Sampled answers are counted in `rates.jsonl`, from
-which a second run resumes.
+Filters run from cheap to expensive: lists and texts, execution of golds, prompts, repeats, pass rates of a model's
+answers, and a subsample of the rest. The folder `filter.out` holds `kept.jsonl` for `data.select.include_ids`,
+`dropped.jsonl` with reasons and their numbers, and `counts.json`. Pass rates are recorded in `rates.jsonl`, from which
+a second run resumes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Give agents a database to read, over the Model Context Protocol: `jaxrl-sql mcp --db FILE|URL` speaks on stdio.
+"""Serve a database to agents over the Model Context Protocol, on stdio: `jaxrl-sql mcp --db FILE|URL`.
 
-Four tools: `schema`, `query`, `explain` and, with `--model M` (or `--endpoint URL`, whose model is called M), `ask`.
-Nothing that they are given can write: one statement that reads, run by the executor in a sandbox, within its budgets,
-of whose result the first `--max-rows` rows are returned. Values are set by `key.sub=value`, as for `ask`.
+Tools: `schema`, `query`, `explain` and, with `--model M` (or `--endpoint URL`, whose model is named M), `ask`. All are
+read-only: the executor runs a single reading statement in a sandbox, within its limits, and returns the first
+`--max-rows` rows. Settings are `key.sub=value`, as for `ask`.
 """
 
 from __future__ import annotations
@@ -31,58 +31,56 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = Parser(description=__doc__)
     add_config(parser, EvaluateConfig, EXIT_CODES)
     parser.add_argument(
-        "--db", required=True, metavar="FILE|URL", help="a SQLite file, postgresql://…, mysql://…; it is only read"
+        "--db", required=True, metavar="FILE|URL", help="a SQLite file, postgresql://…, mysql://…; read-only"
     )
-    parser.add_argument(
-        "--stand-in", type=Path, metavar="FILE", help="a SQLite file that the model is shown for the URL's"
-    )
+    parser.add_argument("--stand-in", type=Path, metavar="FILE", help="a SQLite file to show to the model for the URL")
     add_leave_out(parser, several=False)
-    parser.add_argument("--model", help="what answers questions: a run, a Hugging Face folder, a hub name, a GGUF file")
+    parser.add_argument("--model", help="model for `ask`: a run, a Hugging Face folder, a hub name or a GGUF file")
     add_endpoint(parser, "evaluate")
-    parser.add_argument("--recipe", help="whose form and prompt it is asked in (default: as it was trained)")
-    parser.add_argument("--n", type=int, help="how many answers to sample, of which a vote takes one")
+    parser.add_argument("--recipe", help="recipe of prompt and answer format (default: the model's own)")
+    parser.add_argument("--n", type=int, help="number of answers to sample for a vote")
     parser.add_argument(
-        "--max-rows", type=int, default=MAX_ROWS, help="rows of a result that are returned (default: %(default)s)"
+        "--max-rows", type=int, default=MAX_ROWS, help="maximum number of rows per result (default: %(default)s)"
     )
     parser.add_argument("overrides", nargs="*", metavar="key.sub=value", help="values that replace the defaults")
     args = parser.parse_intermixed_args(arguments)
     if args.max_rows < 1:
         parser.error(f"--max-rows must be at least 1, not {args.max_rows}")
     if args.stand_in and not is_served(args.db):
-        parser.error(f"--stand-in {args.stand_in} is for a --db of another engine; {args.db} shows itself")
+        parser.error(f"--stand-in {args.stand_in} is only for a --db of another engine, not {args.db}")
     prepare_process()
     return report_errors(lambda: serve(args))
 
 
-def serve(given: argparse.Namespace) -> int:
-    """Serve until the client goes away; return the exit code."""
-    check_keys(EvaluateConfig, given.config, given.overrides)  # before a model is looked for on the hub
-    if given.endpoint and not given.model:
-        raise InputError("--endpoint needs --model, the name that the server has for it")
-    if given.model:
-        layers = ask_layers(given.model, given.overrides, endpoint=given.endpoint, recipe=given.recipe, samples=given.n)
+def serve(args: argparse.Namespace) -> int:
+    """Serve until the client disconnects; return the exit code."""
+    check_keys(EvaluateConfig, args.config, args.overrides)  # before the model is looked up on the hub
+    if args.endpoint and not args.model:
+        raise InputError("--endpoint needs --model, the model's name on the server")
+    if args.model:
+        layers = ask_layers(args.model, args.overrides, endpoint=args.endpoint, recipe=args.recipe, samples=args.n)
     else:
-        layers = Layers(given.overrides, {"executor": dict(LIMITS)}, {})
-    config = load_config(EvaluateConfig, given.config, *layers)
-    if not is_served(given.db) and not Path(given.db).is_file():  # before a model is fetched for it
-        found = "is a folder: name the file in it" if Path(given.db).is_dir() else "no such file"
-        raise InputError(f"--db {given.db}: {found}")
-    if is_served(given.db):
+        layers = Layers(args.overrides, {"executor": dict(LIMITS)}, {})
+    config = load_config(EvaluateConfig, args.config, *layers)
+    if not is_served(args.db) and not Path(args.db).is_file():  # before the model is downloaded
+        reason = "is a folder: name the file in it" if Path(args.db).is_dir() else "no such file"
+        raise InputError(f"--db {args.db}: {reason}")
+    if is_served(args.db):
         from jaxrl_sql.text2sql.question_sets.hiding import refuse_hide
 
         refuse_hide(config.data.hide, "--db names a database of another engine")
     else:
-        refuse_leave_out(given.leave_out, given.db)
+        refuse_leave_out(args.leave_out, args.db)
     return run_or_print(
-        lambda fetched: _speak(policy_spec(fetched), fetched.evaluate, fetched.executor, given), config, given
+        lambda fetched: _speak(policy_spec(fetched), fetched.evaluate, fetched.executor, args), config, args
     )
 
 
-def _speak(policy: PolicySpec, cfg: EvaluateSettings, limits: ExecutorConfig, given: argparse.Namespace) -> int:
+def _speak(policy: PolicySpec, cfg: EvaluateSettings, limits: ExecutorConfig, args: argparse.Namespace) -> int:
     """Serve the tools on stdio; return the exit code."""
-    options = {"stand_in": given.stand_in, "leave_out": given.leave_out, "max_rows": given.max_rows}
-    with opened_database(given.db, limits, policy.data.hide, **options, report=to_stderr) as database:
-        asker = Asker(policy, cfg, limits) if given.model else None
+    options = {"stand_in": args.stand_in, "leave_out": args.leave_out, "max_rows": args.max_rows}
+    with opened_database(args.db, limits, policy.data.hide, **options, report=to_stderr) as database:
+        asker = Asker(policy, cfg, limits) if args.model else None
         try:
             make_server(database, asker).run("stdio")
         finally:

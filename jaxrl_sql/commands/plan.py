@@ -1,9 +1,8 @@
-"""Find out whether a run fits a TPU pod, GPUs, or other chips, and how fast it can be, before paying for it.
+"""Report whether a run fits TPUs, GPUs or other chips, and estimate its speed.
 
-The programs that the run would run are compiled ahead of time for the topology, on this machine, which needs none of
-its chips: `pip install 'jaxrl_sql[tpu-plan]'` brings the compiler for TPUs, and in an environment of its own
-`jaxrl_sql[gpu-plan]` the one for NVIDIA's GPUs. Nothing of the model is allocated. With `--compile
-none`, and where there is nothing to compile for, all is by formula.
+The run's programs are compiled ahead of time for the topology, without its chips: `pip install 'jaxrl_sql[tpu-plan]'`
+installs the compiler for TPUs, and `jaxrl_sql[gpu-plan]`, in a separate environment, the one for NVIDIA GPUs. The model
+is not allocated. With `--compile none`, or without a compiler for the topology, all numbers are computed by formula.
 """
 
 from __future__ import annotations
@@ -25,27 +24,31 @@ PROGRAMS = ("update", "score", "prefill", "decode")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Read the command line, print the plan, and return the exit code: 0, also where nothing fits; 2 for bad input."""
+    """Read the command line, print the plan, and return the exit code: 0, also if nothing fits; 2 for bad input."""
     parser = Parser(description=__doc__)
-    add_config(parser, PlanConfig, "exit codes: 0, also where nothing fits; 2 for bad input")
+    add_config(parser, PlanConfig, "exit codes: 0, also if nothing fits; 2 for bad input")
     parser.add_argument("--topology", required=True, metavar="NAME", help="v5p:4x4x2, v5e:8x8, v6e:4x4, h100:8, cpu, …")
     parser.add_argument(
-        "--mesh", nargs="+", action="extend", metavar="DxFxT", help="data x fsdp x tensor, one or more; else the file's"
+        "--mesh",
+        nargs="+",
+        action="extend",
+        metavar="DxFxT",
+        help="data x fsdp x tensor, one or more (default: the file's)",
     )
     for name in ("answer", "prompt"):
-        words = (
-            f"tokens of {name}s: a mean, MEAN:MAX, or a file with a number per line; default: all have the most tokens"
+        description = (
+            f"tokens of {name}s: a mean, MEAN:MAX, or a file with a number per line (default: the maximum for all)"
         )
-        parser.add_argument(f"--{name}-tokens", default="", metavar="LENGTHS", help=words)
-    words = "tokens of a schema, which run once for grpo.questions prompts of an update; else nothing is in common"
-    parser.add_argument("--schema-tokens", type=int, default=0, metavar="N", help=words)
+        parser.add_argument(f"--{name}-tokens", default="", metavar="LENGTHS", help=description)
+    description = "tokens of a schema shared by the grpo.questions prompts of an update (default: none)"
+    parser.add_argument("--schema-tokens", type=int, default=0, metavar="N", help=description)
     parser.add_argument(
         "--compile", default="all", metavar="WHICH", help=f"all, none, or some of {','.join(PROGRAMS)}; minutes each"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("overrides", nargs="*", metavar="key.sub=value", help="values that replace the file's")
     args = parser.parse_intermixed_args(arguments)
-    # Overrides that follow `--mesh` are read as meshes.
+    # argparse reads overrides after `--mesh` as meshes.
     overrides = [*args.overrides, *(word for word in args.mesh or () if "=" in word)]
 
     def work() -> int:
@@ -91,5 +94,5 @@ def _wanted(text: str) -> tuple[str, ...]:
         return PROGRAMS if text == "all" else ()
     names = tuple(text.split(","))
     if unknown := [name for name in names if name not in PROGRAMS]:
-        raise InputError(f"--compile {text}: {unknown[0]!r} is none of all, none, {', '.join(PROGRAMS)}")
+        raise InputError(f"--compile {text}: {unknown[0]!r} is not one of all, none, {', '.join(PROGRAMS)}")
     return names

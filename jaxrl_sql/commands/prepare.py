@@ -1,9 +1,9 @@
 """Prepare training data: `jaxrl-sql data prepare --config FILE [--out DIR] key.sub=value …`.
 
-The sets of the section `sources` are chosen from and merged, a validation split is taken off by database, and DIR gets
-plain folders (questions.jsonl, databases/): train/, validation/, and one for each of `evals`, which are kept whole.
-Beside them lie subsets of ids and manifest.json, which says what was taken of what, with hashes, and why the rest was
-not. `configs/data/` has the papers' mixes.
+Questions of the sets in `sources` are selected and merged, and a validation split is separated by database. DIR holds
+plain folders (questions.jsonl, databases/): train/, validation/, and one for each complete set of `evals`, and also
+subsets of ids and manifest.json, which lists the selected questions with hashes, and reasons for omissions.
+`configs/data/` has the papers' mixes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = settings_help(PrepareConfig(sources={"NAME": SourceConfig()}, evals={"NAME": EvalSet()}))
     parser = Parser(description=__doc__, epilog=settings, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", type=Path, help="YAML file; see configs/data/")
-    parser.add_argument("--out", help="folder to write (default: the file's)")
+    parser.add_argument("--out", help="output folder (default: the file's)")
     parser.add_argument("overrides", nargs="*", metavar="key.sub=value", help="values that replace the file's")
     args = parser.parse_intermixed_args(arguments)
     more = [f"out={args.out}"] if args.out else []

@@ -21,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         try:
             path = write_report(folder)
-        except OSError as error:  # a folder that is read-only, or a disk that is full
+        except OSError as error:  # for example a read-only folder or a full disk
             reason = error.strerror or error
             raise JaxrlSqlError(f"the report of {folder} cannot be written: {reason}") from error
         print_text(str(path))

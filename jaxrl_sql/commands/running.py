@@ -1,4 +1,4 @@
-"""Run a command: its configuration from its arguments, and errors as one line and an exit code."""
+"""Run a command: build its configuration from arguments, and report errors as one line and an exit code."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def run_command(
     rehearse: Callable[[Root], int] | None = None,
     asks: str = "",
 ) -> int:
-    """Read `--config FILE key.sub=value …` and run a command; an error is one line and a code.
+    """Read `--config FILE key.sub=value …` and run a command; report an error as one line and an exit code.
 
-    `root` has the sections that it reads; `asks` is the section that `--endpoint` is for. A training has `rehearse`,
-    which `--dry-run` calls, and `--resume [FOLDER]`. Without any argument nothing runs: the error says how to begin.
+    `root` is the command's configuration; `asks` is the section that `--endpoint` sets. Training commands have
+    `rehearse`, which `--dry-run` calls, and `--resume [FOLDER]`. Without arguments, an error explains the first steps.
     """
     parser = Parser(description=description)
     add_config(parser, root)
@@ -43,9 +43,11 @@ def run_command(
     if rehearse is not None:
         parser.add_argument(
             "--resume", nargs="?", const="", metavar="FOLDER",
-            help="resume the run in FOLDER (else run.dir); without --config with the numbers that it began with",
+            help="resume the run in FOLDER (default: run.dir); without --config, with its original settings",
         )  # fmt: skip
-        parser.add_argument("--dry-run", action="store_true", help="go as far as the first compilation, in no folder")
+        parser.add_argument(
+            "--dry-run", action="store_true", help="check everything up to the first compilation, without a run folder"
+        )
     if asks:
         add_endpoint(parser, asks)
     parser.add_argument("overrides", nargs="*", metavar="key.sub=value", help="values that replace the file's")
@@ -53,10 +55,10 @@ def run_command(
     if asks:
         args.overrides = [*endpoint_values(asks, args.endpoint), *args.overrides]
     if not (args.config or args.resume is not None or args.overrides):
-        begin = "begin with --config FILE, such as configs/quickstart.yaml, or key.sub=value"
-        begin += ", or go on with --resume FOLDER" if rehearse is not None else ""
-        asked = f"nothing is asked for: {begin} ({parser.prog} --help)"
-        return _tell(InputError(asked), 2)
+        begin = "start with --config FILE, such as configs/quickstart.yaml, or key.sub=value"
+        begin += ", or continue with --resume FOLDER" if rehearse is not None else ""
+        message = f"no arguments: {begin} ({parser.prog} --help)"
+        return _report(InputError(message), 2)
     prepare_process()
     work = rehearse if rehearse is not None and args.dry_run else command
     return report_errors(
@@ -69,20 +71,20 @@ def run_command(
 
 
 def run_or_print(
-    command: Callable[[Root], int], config: Root, given: argparse.Namespace, with_weights: bool = True
+    command: Callable[[Root], int], config: Root, args: argparse.Namespace, with_weights: bool = True
 ) -> int:
-    """Run a command, its model fetched first where it is the hub's; with `--print-config` print the configuration."""
-    if not given.print_config:
+    """Run a command, after downloading a model of the hub; with `--print-config` print the configuration."""
+    if not args.print_config:
         return command(prepared(config, with_weights))
     sys.stdout.write(to_yaml(config))
     return 0
 
 
 def report_errors(work: Callable[[], int | None]) -> int:
-    """Do a command's work and return its exit code, 0 for None; an error is one line on standard error.
+    """Run a command's work and return its exit code, 0 for None; an error is one line on standard error.
 
-    Codes: 2 for an input that cannot be used, 3 for a policy that learns nothing more, 1 for another failure such as a
-    full disk, 130 after Ctrl-C. Other exceptions are bugs and are raised.
+    Codes: 2 for invalid input, 3 for a failed health check, 1 for another failure such as a full disk, 130 after
+    Ctrl-C. Other exceptions are bugs and are raised.
     """
     try:
         return work() or 0
@@ -95,11 +97,11 @@ def report_errors(work: Callable[[], int | None]) -> int:
         reported = _reported(error)
         if reported is None:
             raise
-        return _tell(*reported)
+        return _report(*reported)
 
 
 def _reported(error: Exception) -> tuple[Exception, int] | None:
-    """Return the error to print in place of an exception and the exit code; None for a bug."""
+    """Return the error to print instead of an exception, and the exit code; None for a bug."""
     reported: tuple[Exception, int]
     match error:
         case InputError():
@@ -116,9 +118,11 @@ def _reported(error: Exception) -> tuple[Exception, int] | None:
             reported = file_error(error), 1
         case sqlite3.OperationalError(sqlite_errorcode=sqlite3.SQLITE_FULL):
             reported = JaxrlSqlError(f"a database cannot be written: {error}"), 1
-        case RuntimeError() if str(error).startswith("RESOURCE_EXHAUSTED"):  # JAX's own, which needs JAX to be named
+        case RuntimeError() if str(error).startswith(
+            "RESOURCE_EXHAUSTED"
+        ):  # JAX's error, whose class is importable only with JAX
             reason = str(error).splitlines()[0].partition(": ")[2]
-            advice = "`jaxrl-sql plan` says what a run takes, and what less of it"
+            advice = "`jaxrl-sql plan` reports the memory of a run and suggests changes"
             reported = JaxrlSqlError(f"memory: {reason}: {advice}"), 1
         case _:
             return None
@@ -128,23 +132,23 @@ def _reported(error: Exception) -> tuple[Exception, int] | None:
 def _config(root: type[Root], files: list[Path] | None, resume: str | None, overrides: list[str]) -> Root:
     if resume is None:
         return load_config(root, files, overrides)
-    if "=" in resume:  # `--resume key=value`: the folder was left out
+    if "=" in resume:  # `--resume key=value`: the folder was omitted
         resume, overrides = "", [resume, *overrides]
     folder = Path(resume or values_by_key(load_config(root, files, overrides, is_checked=False))["run.dir"])
     if files is None:
         return resumed_config(root, folder, overrides)
     if resume and not (folder / CONFIG).is_file():
-        raise InputError(f"--resume {folder}: no run is there; run.dir={folder} run.resume=true begins one, or goes on")
+        raise InputError(f"--resume {folder}: no run found; run.dir={folder} run.resume=true starts or resumes one")
     return load_config(root, files, [*overrides, f"run.dir={folder}", "run.resume=true"])
 
 
-def _tell(error: Exception, code: int) -> int:
-    """Write an error and return the exit code; of several processes end at once.
+def _report(error: Exception, code: int) -> int:
+    """Print an error and return the exit code; one of several processes exits immediately.
 
-    On its way out JAX would wait for the others, which wait for this one or are gone.
+    A normal exit would let JAX wait for the other processes, which wait for this one or have ended.
     """
     print_text(f"error: {error}", sys.stderr)
-    jax = sys.modules.get("jax")  # a command that has not loaded it has joined nobody
+    jax = sys.modules.get("jax")  # not loaded: not part of a distributed run
     if jax is not None and jax.distributed.is_initialized():
         sys.stdout.flush()
         sys.stderr.flush()

@@ -1,9 +1,8 @@
-"""Serve a model as OpenAI's chat and completions: `jaxrl-sql serve --model M` answers at http://127.0.0.1:8000/v1.
+"""Serve a model with an OpenAI-compatible API: `jaxrl-sql serve --model M` listens at http://127.0.0.1:8000/v1.
 
-M is a run folder, a Hugging Face folder, a name of the hub or a GGUF file. `--adapter NAME=FOLDER`, which may be
-repeated, serves M with a run's `adapters/` (PEFT's form) beside it, under a name of its own. Requests beyond
-`--queue` are answered with 429 and Retry-After. It listens on this machine alone unless `--host` says otherwise, and
-there refuses requests whose Host is another than loopback.
+M is a run folder, a Hugging Face folder, a hub name or a GGUF file. `--adapter NAME=FOLDER`, which may be repeated,
+additionally serves M with a run's `adapters/` (PEFT format) under NAME. Requests beyond `--queue` get 429 and
+Retry-After. It listens on loopback only unless `--host` is set, and there rejects requests whose Host is not loopback.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from jaxrl_sql.runtime.model_locator import defaults_for
 from jaxrl_sql.runtime.terminal import print_text
 
 
-def _serve(policy: PolicySpec, cfg: EvaluateSettings, limits: ExecutorConfig, given: argparse.Namespace) -> int:
+def _serve(policy: PolicySpec, cfg: EvaluateSettings, limits: ExecutorConfig, args: argparse.Namespace) -> int:
     from jaxrl_sql.serving.server import date_of, open_engines, serve
 
-    name, date = given.name or Path(given.model.rstrip("/")).name, policy.data.chat.date
-    engines = open_engines(policy, cfg, limits, name, given.adapter)
-    dates = {name: date} | {label: date_of(folder) or date for label, folder in given.adapter}
-    serve(engines, dates, cfg.sampling.max_new_tokens, given.host, given.port, given.queue, _announce)
+    name, date = args.name or Path(args.model.rstrip("/")).name, policy.data.chat.date
+    engines = open_engines(policy, cfg, limits, name, args.adapter)
+    dates = {name: date} | {label: date_of(folder) or date for label, folder in args.adapter}
+    serve(engines, dates, cfg.sampling.max_new_tokens, args.host, args.port, args.queue, _announce)
     return 0
 
 
@@ -53,13 +52,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--model", required=True, help="a run folder, a Hugging Face folder, a name of the hub or a GGUF file"
     )
-    parser.add_argument("--name", default="", help="what requests call the model (default: the last part of M)")
+    parser.add_argument("--name", default="", help="name of the model in requests (default: the last part of M)")
     parser.add_argument(
-        "--adapter", type=_adapter, action="append", default=[], metavar="NAME=FOLDER", help="M with adapters beside it"
+        "--adapter",
+        type=_adapter,
+        action="append",
+        default=[],
+        metavar="NAME=FOLDER",
+        help="also serve M with adapters",
     )
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: %(default)s)")
-    parser.add_argument("--port", type=int, default=8000, help="its port; 0 takes a free one (default: %(default)s)")
-    parser.add_argument("--queue", type=int, default=256, help="how many requests may wait (default: %(default)s)")
+    parser.add_argument("--port", type=int, default=8000, help="its port; 0 uses a free one (default: %(default)s)")
+    parser.add_argument("--queue", type=int, default=256, help="maximum number of waiting requests (%(default)s)")
     parser.add_argument("overrides", nargs="*", metavar="key.sub=value", help="values that replace the defaults")
     args = parser.parse_intermixed_args(arguments)
     if args.queue < 1:
@@ -67,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     prepare_process()
 
     def work() -> int:
-        check_keys(EvaluateConfig, args.config, args.overrides)  # before the model is looked for on the hub
+        check_keys(EvaluateConfig, args.config, args.overrides)  # before the model is looked up on the hub
         beneath = defaults_for(args.model)
         above = {"model": {"checkpoint": beneath["model"]["checkpoint"]}, "rollout": {"mesh": "training"}}
         config = load_config(EvaluateConfig, args.config, args.overrides, beneath, above)

@@ -1,8 +1,8 @@
-"""The supervised phase: `jaxrl-sql sft --config FILE`, which is also the first phase of `jaxrl-sql train`.
+"""Supervised training: `jaxrl-sql sft --config FILE`, also the first phase of `jaxrl-sql train`.
 
-Questions on one database share its schema, so a batch is `sft.databases` schemas with up to `sft.questions` questions
-each, and a schema runs once for all of them. `sft/padding` is the share of a batch's positions that is empty. The loss
-is on answers only.
+Questions on a database share its schema, so a batch is `sft.databases` schemas with up to `sft.questions` questions
+each, and a schema is computed once for all of them. `sft/padding` is the share of padding in a batch. The loss covers
+answers only.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def alone(config: TrainConfig) -> TrainConfig:
-    """Return a configuration with the supervised phase alone.
+    """Return a configuration with only the supervised phase.
 
-    Raises InputError where it has no step: nothing would be taught, and a model written all the same.
+    Raises InputError if it has no steps, because an untrained model would be written.
     """
     if not (config.sft.steps or config.sft.epochs):
-        raise InputError("config: sft.steps=0 and sft.epochs=0 teach nothing: set one of them, such as sft.steps=100")
+        raise InputError("config: sft.steps=0 and sft.epochs=0: set one of them, such as sft.steps=100")
     return changed(config, {"grpo.steps": 0, "second_stage.steps": 0})
 
 

@@ -1,7 +1,7 @@
 """Generate data: `jaxrl-sql data synth --out DIR --seed N`, or for your own databases `--db FILE …`.
 
-Without `--db` databases and questions are generated, in splits. With it `--n` questions are generated for each file,
-from templates over its tables and rows, and DIR becomes one folder with questions.jsonl and databases/.
+Without `--db`, databases and questions are generated in splits. With it, `--n` questions are generated per file, from
+templates over its tables and rows, and DIR is a single folder with questions.jsonl and databases/.
 """
 
 from __future__ import annotations
@@ -29,30 +29,35 @@ def _parser() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--out", type=Path, required=True, help="folder to write to")
+    parser.add_argument("--out", type=Path, required=True, help="output folder")
     default = SynthSpec()
     for name in ("seed", "train_dbs", "dev_dbs", "unseen_dbs", "train_questions", "dev_questions", "vocab_size"):
         value = getattr(default, name)
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=value, help=f"default {value}")
     parser.add_argument(
-        "--decorated-share", type=float, default=default.decorated_share, help="of training databases (templates)"
+        "--decorated-share",
+        type=float,
+        default=default.decorated_share,
+        help="share of decorated training databases (templates)",
     )
     parser.add_argument(
-        "--extra-columns-share", type=float, default=0.0, help="of demonstrations that show a column too many"
+        "--extra-columns-share", type=float, default=0.0, help="share of demonstrations with an extra column"
     )
     parser.add_argument("--splits", nargs="+", default=default.splits, help=f"some of {', '.join(SPLITS)}; default all")
     parser.add_argument("--rows", type=int, default=0, help="mean rows per table; default 1,000 to 3,000 per database")
     for grade in GRADES:
         shares = (SynthSpec(style=style).shares[GRADES.index(grade)] for style in STYLES)
-        told = ", ".join(f"{share:g} ({style})" for share, style in zip(shares, STYLES, strict=True))
-        parser.add_argument(f"--{grade}", type=float, help=f"share of questions, default {told}")
-    parser.add_argument("--style", choices=STYLES, default=STYLES[0], help="where questions come from")
-    parser.add_argument("--mysql-share", type=float, default=0.0, help="of questions that ask for MySQL")
-    own = parser.add_argument_group("your own databases")
-    own.add_argument("--db", nargs="+", metavar="FILE|URL", help="SQLite files, or servers' databases, to ask about")
+        defaults = ", ".join(f"{share:g} ({style})" for share, style in zip(shares, STYLES, strict=True))
+        parser.add_argument(f"--{grade}", type=float, help=f"share of questions, default {defaults}")
+    parser.add_argument("--style", choices=STYLES, default=STYLES[0], help="source of the questions")
+    parser.add_argument("--mysql-share", type=float, default=0.0, help="share of questions that ask for MySQL")
+    user_group = parser.add_argument_group("your own databases")
+    user_group.add_argument(
+        "--db", nargs="+", metavar="FILE|URL", help="SQLite files, or servers' databases, to ask about"
+    )
     add_leave_out(parser)
-    own.add_argument("--n", type=int, default=200, help="questions per file, default 200")
-    own.add_argument("--link", action="store_true", help="link to the files instead of copying them")
+    user_group.add_argument("--n", type=int, default=200, help="questions per file, default 200")
+    user_group.add_argument("--link", action="store_true", help="link to the files instead of copying them")
     return parser
 
 
@@ -72,7 +77,7 @@ def _print_files(out: Path, files: Sequence[FileQuestions], wanted: int) -> None
     for file in files:
         counts = Counter(question.grade for question in file.questions)
         grades = ", ".join(f"{grade} {counts[grade]}" for grade in GRADES if counts[grade])
-        short = "" if len(file.questions) >= wanted else f" of {wanted} that were wanted"
+        short = "" if len(file.questions) >= wanted else f" of {wanted} requested"
         lines.append(f"{file.db_id}: {len(file.questions)} questions{short}; {grades}")
         lines += [f"  candidates left out: {count:>6}  {reason}" for reason, count in file.rejected.most_common()]
         reasons: dict[str, list[str]] = {}
@@ -89,11 +94,11 @@ def _note(line: str) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Generate data and print what was generated; return the exit code."""
+    """Generate data, print a summary, and return the exit code."""
     options = _parser().parse_args(arguments)
     values = {name: value for name, value in vars(options).items() if name in SynthSpec.__dataclass_fields__}
     spec = SynthSpec(**values | {"splits": tuple(options.splits)})
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it would complain that torch is not there
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # silence a warning about missing torch
 
     def work() -> None:
         if options.db:

@@ -1,7 +1,7 @@
 """Train by GRPO or PPO: `jaxrl-sql train model.checkpoint=HUB_ID data.dir=FOLDER`, or `--config FILE`.
 
-Before the first step there may be a supervised cold start (section `sft`), and after the last a second stage that
-begins again from the best checkpoint of the first. `training/grpo.py` is the main path: the step on one page.
+A supervised phase (section `sft`) can precede, and a second stage from the best checkpoint of the first can follow.
+`training/grpo.py` is the main loop.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Verbal RL: `jaxrl-sql verbal --config FILE key.sub=value …` (section `verbal`); no weight is changed.
+"""Verbal RL: `jaxrl-sql verbal --config FILE key.sub=value …` (section `verbal`), without weight updates.
 
-For each question of `data.evals` a model, that of `model.checkpoint` (a run's folder will do) or one behind
-`verbal.base_url`, writes candidates and chooses among them in words (PaVeRL-SQL). The folder `verbal.out` gets
-`predictions.jsonl`, `records.jsonl` with all candidates and their scores, and `metrics.json`: the accuracy of the
-choice beside the first candidate, a vote and the best candidate. All answers are recorded in `answers.jsonl`, from
-which a second run resumes.
+For each question of `data.evals`, the model at `model.checkpoint` (or a run's folder, or behind `verbal.base_url`)
+writes candidates and chooses among them by verbal scores (PaVeRL-SQL). The folder `verbal.out` holds
+`predictions.jsonl`, `records.jsonl` with all candidates and their scores, and `metrics.json` with the accuracy of the
+choice, the first candidate, a vote and the best candidate. All answers are recorded in `answers.jsonl`, from which a
+second run resumes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _verbal(config: VerbalConfig) -> int:
     if not (config.verbal.base_url or config.model.checkpoint):
-        raise InputError("verbal asks a model: name model.checkpoint, or verbal.base_url and verbal.model")
+        raise InputError("verbal needs a model: set model.checkpoint, or verbal.base_url and verbal.model")
     from jaxrl_sql.training.verbal.choosing import verbal
 
     result = verbal(policy_spec(config), config.verbal, config.executor, config.run.display)

@@ -1,9 +1,9 @@
-"""Look at the answers of a run in a browser: `jaxrl-sql view RUN [OTHER]`.
+"""View the answers of a run in a browser: `jaxrl-sql view RUN [OTHER]`.
 
-It writes a folder (RUN/view, or --out DIR) whose index.html is opened from disk: the run's curves, every answer behind
-filters, an answer's rows beside the gold's with its verdict by every rule, and evaluations question by question. RUN
-is a run, a folder of `evaluate --out` or one of `evaluate --compare`; OTHER is compared with it. --serve PORT hands the
-folder out on this machine's loopback, and follows a run that goes on until Ctrl-C.
+It writes a folder (RUN/view, or --out DIR) whose index.html opens from disk: the run's curves, all answers with
+filters, the rows of an answer and of the gold with the verdict of every rule, and evaluations by question. RUN is a
+run, a folder of `evaluate --out` or of `evaluate --compare`; OTHER is compared with it. --serve PORT serves the folder
+on loopback and follows an active run until Ctrl-C.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Read the command line, write the folder or serve it, and return the exit code."""
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", metavar="RUN", help="a run, an evaluation or a comparison of two")
-    parser.add_argument("other", metavar="OTHER", nargs="?", help="another run or evaluation, to be compared")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="the folder to write (default: RUN/view)")
-    parser.add_argument("--serve", type=int, metavar="PORT", help="serve it on loopback, live; 0: a port that is free")
-    judge = f"judge at most N distinct answers by every rule (default {MOST_JUDGED:,}; 0: none)"
+    parser.add_argument("other", metavar="OTHER", nargs="?", help="another run or evaluation to compare")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="output folder (default: RUN/view)")
+    parser.add_argument("--serve", type=int, metavar="PORT", help="serve it live on loopback; 0: a free port")
+    judge = f"score at most N distinct answers by every rule (default {MOST_JUDGED:,}; 0: none)"
     parser.add_argument("--judge", type=int, default=MOST_JUDGED, metavar="N", help=judge)
-    seconds = f"begin to judge no more after S seconds (default {SECONDS:g})"
+    seconds = f"stop scoring after S seconds (default {SECONDS:g})"
     parser.add_argument("--seconds", type=float, default=SECONDS, metavar="S", help=seconds)
     args = parser.parse_args(arguments)
     return report_errors(lambda: _view(args))
 
 
-def _view(given: argparse.Namespace) -> None:
+def _view(args: argparse.Namespace) -> None:
     from jaxrl_sql.report.view.folder import open_view
     from jaxrl_sql.report.view.serving import follow, serving
 
-    folders = [folder for folder in (given.run, given.other) if folder]
+    folders = [folder for folder in (args.run, args.other) if folder]
     report = _show_progress if sys.stderr.isatty() else None
-    with open_view(folders, given.out, given.judge, given.seconds, report) as view:
-        if given.serve is None:
+    with open_view(folders, args.out, args.judge, args.seconds, report) as view:
+        if args.serve is None:
             view.update()
             print_text(str(view.out / "index.html"))
             return
-        view.make_folder()  # nobody else's folder is handed out
-        with serving(view.out, given.serve) as address:
+        view.make_folder()  # never serve a folder of another origin
+        with serving(view.out, args.serve) as address:
             view.update(is_live=True)
             print_text(address)
             sys.stdout.flush()

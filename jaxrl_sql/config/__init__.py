@@ -1,8 +1,8 @@
-"""The settings of all commands: frozen dataclasses that YAML and `key.sub=value` fill, checked once at the start.
+"""Settings of all commands: frozen dataclasses, filled from YAML and `key.sub=value`, validated once at the start.
 
-A file for each section, whose fields have their rules and help texts; `roots` lists the sections of each command.
-`load_config` refuses an unknown key with the nearest valid name, a value of the wrong type, and a choice that does not
-exist, each in one line.
+Each section has a file, whose fields declare their rules and help texts; `roots` lists the sections of each command.
+`load_config` rejects an unknown key (and suggests the nearest), a value of the wrong type, and an invalid choice, each
+with a one-line error.
 """
 
 from jaxrl_sql.config.augment import AugmentSettings

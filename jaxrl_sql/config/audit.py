@@ -11,7 +11,7 @@ from jaxrl_sql.types import InputError
 
 @dataclass(frozen=True, slots=True)
 class AuditConfig:
-    """The sets to look at, the thresholds of near matches, and the limits of golds that are run."""
+    """The sets to audit, the thresholds of near matches, and the limits of gold execution."""
 
     train: Sequence[Path] = ()
     eval: Sequence[Path] = ()
@@ -26,7 +26,7 @@ class AuditConfig:
     no_golds: bool = False
 
     def __post_init__(self) -> None:
-        """Raise InputError for settings that cannot be used."""
+        """Raise InputError for invalid settings."""
         for name in ("near_question", "near_schema"):
             if not 0 < getattr(self, name) <= 1:
                 raise InputError(f"audit: {name} must lie in (0, 1], not {getattr(self, name)}")
@@ -36,6 +36,6 @@ class AuditConfig:
         if not self.train and not self.eval:
             raise InputError("audit: name sets with --train and --eval")
         if self.suite and not (self.suite / "databases").is_dir():
-            raise InputError(f"{self.suite}: no databases/ in it")
+            raise InputError(f"{self.suite} has no folder databases/")
         if self.out.exists() and not self.out.is_dir():
-            raise InputError(f"{self.out} is no folder")
+            raise InputError(f"{self.out} is not a folder")

@@ -13,19 +13,19 @@ from jaxrl_sql.config.fields import OneOf
 class AugmentSettings:
     """Changes of `jaxrl-sql data augment` to `data.train`, written as a plain folder with copies of the databases.
 
-    The questions that result pass the filters of `filter` for golds, texts and repeats.
+    The filters of `filter` for golds, texts and repeats apply to the result.
     """
 
-    out: Annotated[str, "Folder that is written."] = "runs/augment"
+    out: Annotated[str, "Output folder."] = "runs/augment"
     correct: Annotated[
         int,
-        "Most times that the endpoint of `distill` corrects a gold query that fails, with the database's message; 0 "
-        "corrects none.",
+        "Maximum number of times that the endpoint of `distill` corrects a gold query that fails, with the database's "
+        "message; 0 corrects none.",
     ] = 0
     reword: Annotated[
         int,
-        "Most times that the endpoint of `distill` rewords a question. A wording stays if the SQL that the endpoint "
-        "then writes for it returns the gold's rows; 0 rewords none.",
+        "Maximum number of times that the endpoint of `distill` rewords a question. A rewording is accepted if the SQL "
+        "that the endpoint then writes for it returns the gold's rows; 0 rewords none.",
     ] = 0
     fill: Annotated[
         str,
@@ -35,19 +35,19 @@ class AugmentSettings:
     ] = "none"
     fill_tries: Annotated[
         int,
-        "Most times that the endpoint of `distill` names the rows that the gold query does not determine; 0 does not "
-        "ask it.",
+        "Maximum number of times that the endpoint of `distill` writes rows that cannot be derived from the gold "
+        "query; 0 disables it.",
     ] = 0
-    distractors: Annotated[int, "Number of tables of other databases that each database gets."] = 0
+    distractors: Annotated[int, "Number of tables of other databases that are added to each database."] = 0
     distractors_from: Annotated[
         str,
         OneOf("set", "alike"),
-        "Databases that lend distractor tables: any of the `set`, or first those whose schemas have the most words in "
-        "common (`alike`).",
+        "Source of distractor tables: random databases of the `set`, or first those whose schemas have the most words "
+        "in common (`alike`).",
     ] = "set"
-    distractor_rows: Annotated[int, "Most rows of a distractor table."] = 100
+    distractor_rows: Annotated[int, "Maximum number of rows of a distractor table."] = 100
 
     def faults(self, name: str) -> Iterator[str]:
-        """Yield what the section's fields contradict."""
+        """Yield a line for each contradiction between the section's fields."""
         if self.fill_tries and self.fill == "none":
             yield f"{name}.fill_tries={self.fill_tries} needs {name}.fill=empty or trivial"

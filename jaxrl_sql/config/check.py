@@ -1,4 +1,4 @@
-"""What a configuration must satisfy: the rules of its fields, and what its sections say of their values together."""
+"""Validate a configuration: the rules of its fields, and the constraints between fields."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def faults_of(config: Any) -> Iterator[str]:
-    """Yield a line for each value of a configuration that no command could use, with its key and the values allowed."""
+    """Yield a line for each invalid value of a configuration, with its key and the allowed values."""
     for section in sections_of(config):
         for field in section.fields:
             if field.rule is not None and (fault := field.rule.fault(field.default)):
@@ -26,13 +26,13 @@ def faults_of(config: Any) -> Iterator[str]:
 
 
 def check_config(config: Any, origin: str = "config") -> None:
-    """Refuse what no command could use, with one InputError that names the key and the values allowed."""
+    """Raise InputError for the first invalid value, with its key and the allowed values."""
     for fault in faults_of(config):
         raise InputError(f"{origin}: {fault}")
 
 
 def flatten(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (dotted key, value) of everything that is not a section; an empty mapping is a value."""
+    """Yield (dotted key, value) of all values that are not sections; an empty mapping is a value."""
     for name, value in values.items():
         if isinstance(value, Mapping) and value:
             yield from flatten(value, f"{prefix}{name}.")

@@ -13,7 +13,7 @@ _ROUNDING = 1e-6
 
 @dataclass(frozen=True)
 class DialectsConfig:
-    """Shares of the training questions by the dialect that they ask for; together they are 1."""
+    """Shares of the training questions by requested dialect, which sum to 1."""
 
     sqlite: Annotated[Share, "Share of the training questions that ask for SQLite."] = 1.0
     mysql: Annotated[Share, "Share of the training questions that ask for MySQL (`executor.databases.mysql`)."] = 0.0
@@ -23,15 +23,15 @@ class DialectsConfig:
     duckdb: Annotated[Share, "Share of the training questions that ask for DuckDB (`executor.databases.duckdb`)."] = 0.0
 
     def faults(self, name: str) -> Iterator[str]:
-        """Yield what the shares contradict."""
+        """Yield a line if the shares do not sum to 1."""
         shares = asdict(self)
         if abs(sum(shares.values()) - 1) >= _ROUNDING:
-            yield f"{name} {shares} are shares: they add up to {sum(shares.values()):g}, and must to 1"
+            yield f"{name} {shares} are shares: they add up to {sum(shares.values()):g}, and must add up to 1"
 
 
 @dataclass(frozen=True)
 class RetrievalConfig:
-    """Database values that a question names, which its prompt shows."""
+    """Database values that match a question and are shown in its prompt."""
 
     top_k: Annotated[
         int,
@@ -40,21 +40,21 @@ class RetrievalConfig:
     placement: Annotated[
         str,
         OneOf("examples", "question"),
-        "Place of the matched values. `examples` puts them first among a column's examples, where the schema has any. "
+        "Position of the matched values. `examples` puts them first among a column's examples, if the schema has any. "
         "`question` puts them before the question, so that all questions of a database share one computed schema.",
     ] = "examples"
     synonyms: Annotated[
         str,
-        "Folder of static word vectors (Model2Vec), which match values that a question names by another word. If "
-        "empty, only their own words match.",
+        "Folder of static word vectors (Model2Vec), which match values that a question names by a synonym. If empty, "
+        "values match literally only.",
     ] = ""
 
     def faults(self, name: str) -> Iterator[str]:
-        """Yield what the section's fields contradict."""
+        """Yield a line for each contradiction between the section's fields."""
         if self.synonyms and not self.top_k:
             yield (
-                f"{name}.synonyms={self.synonyms} finds more of the values that are shown: set {name}.top_k, "
-                "such as to 20"
+                f"{name}.synonyms={self.synonyms} extends the retrieved values, which are disabled: set {name}.top_k, "
+                "for example to 20"
             )
 
 
@@ -70,20 +70,20 @@ class ChatConfig:
     thinking: Annotated[
         str,
         OneOf("template", "think", "no_think"),
-        "Thinking mode of a chat template that has such a switch; `template` leaves the template's own default.",
+        "Thinking mode of a chat template that has such a switch; `template` uses the template's default.",
         Synonyms(
             trl="chat_template_kwargs", verl="data.apply_chat_template_kwargs", note="their entry enable_thinking"
         ),
     ] = "template"
     assistant_prefill: Annotated[
         str,
-        "First words of every answer, which the model does not write; if empty, the chat template's.",
+        "Prefix of every answer, which is not generated; if empty, the chat template's.",
     ] = ""
     date: Annotated[
         str,
         Day(),
-        "Day, such as 2026-11-29, for a chat template that writes the current date. If empty, the day on which the run "
-        "or evaluation begins; a run's model is evaluated with the run's day.",
+        "Date, such as 2026-11-29, for a chat template that includes the current date. If empty, the date at the start "
+        "of the run or evaluation; a run's model is evaluated with the run's date.",
     ] = ""
 
 
@@ -93,15 +93,15 @@ class TokenizerConfig:
 
     path: Annotated[
         str,
-        "Folder of the tokenizer. If empty, the checkpoint's is used, or the one of the generated questions, or one of "
-        "`data.tokenizer.vocab_size` tokens is trained.",
+        "Folder of the tokenizer. If empty, the tokenizer of the checkpoint or of the generated questions is used, or "
+        "one of `data.tokenizer.vocab_size` tokens is trained.",
         Synonyms(verl="actor_rollout_ref.model.tokenizer_path"),
     ] = ""
     vocab_size: Annotated[int, "Number of tokens of a tokenizer that is trained."] = 4096
     eos_token: Annotated[
         str,
-        "Token that ends every taught and sampled answer. If empty, the end of an assistant's turn in a chat template, "
-        "elsewhere the tokenizer's `eos_token`.",
+        "Token that ends every trained and sampled answer. If empty, the end-of-turn token of a chat template, or the "
+        "tokenizer's `eos_token`.",
         Synonyms(trl="eos_token"),
     ] = ""
 
@@ -112,8 +112,8 @@ class SelectConfig:
 
     include_ids: Annotated[
         str,
-        "File of question ids, such as `jaxrl-sql data filter` writes; other training questions are left out. If "
-        "empty, all are used.",
+        "File of question ids, such as `jaxrl-sql data filter` writes; other training questions are omitted. If empty, "
+        "all are used.",
     ] = ""
     limit_train: Annotated[
         int,
@@ -125,12 +125,12 @@ class SelectConfig:
         "Number of questions of each evaluated split that are used, the first ones; 0 uses all.",
         Synonyms(verl="data.val_max_samples", note="verl's -1 is 0 here"),
     ] = 0
-    drop_empty_gold: Annotated[bool, "Leave out training questions whose gold query returns no rows."] = True
+    drop_empty_gold: Annotated[bool, "Omit training questions whose gold query returns no rows."] = True
 
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Where questions and databases come from, and how prompts show them."""
+    """Source of questions and databases, and format of prompts."""
 
     source: Annotated[
         str,
@@ -161,14 +161,14 @@ class DataConfig:
     prompt: Annotated[
         str,
         OneOf("auto", "compact", "tagged", "chat"),
-        "Form of the prompts. `chat` uses the tokenizer's chat template; `auto` is `chat` where it has one, else "
-        "`compact`. `compact` prompts are short and their answers are SQL alone; `tagged` prompts are as short, with "
-        "answers in the recipe's form.",
+        "Format of the prompts. `chat` uses the tokenizer's chat template; `auto` is `chat` if the tokenizer has one, "
+        "otherwise `compact`. `compact` prompts are short and their answers are SQL only; `tagged` prompts are as "
+        "short, with answers in the recipe's format.",
     ] = "auto"
     chat: ChatConfig = field(default_factory=ChatConfig)
     max_prompt_tokens: Annotated[
         PositiveInt,
-        "Most tokens of a prompt; questions with longer prompts are left out, or pruned with `data.prune`.",
+        "Maximum number of tokens of a prompt; questions with longer prompts are omitted, or pruned with `data.prune`.",
         Synonyms(verl="data.max_prompt_length"),
     ] = 2048
     select: SelectConfig = field(default_factory=SelectConfig)
@@ -176,39 +176,38 @@ class DataConfig:
     schema: Annotated[
         str,
         OneOf("recipe", "compact", "ddl", "omnisql", "profile", "names_only"),
-        "Form in which prompts show the database. `profile` includes values; `recipe` is the recipe's form in a chat "
-        "and `compact` elsewhere.",
+        "Format of the database in prompts. `profile` includes values; `recipe` is the recipe's format in a chat and "
+        "`compact` otherwise.",
     ] = "recipe"
     traces: Annotated[
         str,
-        "File of reasoning and SQL by question id, such as `jaxrl-sql distill` writes. The supervised phase teaches "
-        "them instead of the gold queries; if empty, it teaches the gold queries.",
+        "File of reasoning and SQL by question id, such as `jaxrl-sql distill` writes. The supervised phase trains on "
+        "them instead of the gold queries; if empty, it trains on the gold queries.",
     ] = ""
     stream_above: Annotated[
         int,
-        "Number of training questions above which questions are read, and their gold queries run, only when they are "
-        "needed (0: never). The supervised phase does not support such a set.",
+        "Number of training questions above which questions are read, and their gold queries run, on demand (0: "
+        "never). The supervised phase does not support such a set.",
     ] = 100_000
     prune: Annotated[
         bool,
-        "Show less of the schema in a training prompt that is longer than `data.max_prompt_tokens`, instead of leaving "
-        "the question out. Keys and the columns that the gold query reads stay.",
+        "Prune the schema of a training prompt that is longer than `data.max_prompt_tokens`, instead of omitting the "
+        "question. Keys and the columns that the gold query reads are kept.",
     ] = False
     retrieval: RetrievalConfig = field(default_factory=RetrievalConfig)
     shots: Annotated[
         int,
-        "Number of training questions of other databases, the most similar ones, shown with their SQL before each "
-        "question; 0 shows none. They are taken from `data.train`, `data.select.include_ids` and "
-        "`data.select.limit_train`.",
+        "Number of few-shot examples before each question: the most similar training questions on other databases, "
+        "with their SQL. `data.train`, `data.select.include_ids` and `data.select.limit_train` select them; 0 shows "
+        "none.",
     ] = 0
     schema_budget: Annotated[
         int,
-        "Most tokens of a schema. A longer one shows the tables and columns that the question needs, as many as fit; 0 "
-        "sets no limit.",
+        "Maximum number of tokens of a schema. A longer one is reduced to the tables and columns most relevant to the "
+        "question; 0 sets no limit.",
     ] = 0
     hide: Annotated[
         list[str],
-        "Columns (`table.column`) and tables that no prompt shows, no value comes from and no query may read, for "
-        "SQLite files only. `SELECT *` over such a table is refused; questions whose gold query reads one are left "
-        "out.",
+        "Columns (`table.column`) and tables that are hidden from prompts, retrieved values and queries, for SQLite "
+        "files only. `SELECT *` from such a table is rejected; questions whose gold query reads one are omitted.",
     ] = field(default_factory=list)

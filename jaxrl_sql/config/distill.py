@@ -12,16 +12,16 @@ from jaxrl_sql.config.fields import PositiveInt
 
 @dataclass(frozen=True)
 class DistillSettings(EndpointConfig):
-    """A teacher behind an endpoint, which `jaxrl-sql distill` asks for reasoning and SQL."""
+    """A teacher behind an endpoint, from which `jaxrl-sql distill` requests reasoning and SQL."""
 
-    out: Annotated[str, "Folder that is written."] = "runs/distill"
-    samples: Annotated[PositiveInt, "Most requests per question."] = 1
-    wanted: Annotated[PositiveInt, "Number of right answers after which a question is not asked again."] = 1
+    out: Annotated[str, "Output folder."] = "runs/distill"
+    samples: Annotated[PositiveInt, "Maximum number of requests per question."] = 1
+    wanted: Annotated[PositiveInt, "Number of correct answers after which a question is not sent again."] = 1
     temperature: Annotated[float, "Temperature of the teacher's answers."] = 0.7
-    max_tokens: Annotated[PositiveInt, "Most tokens of a teacher's answer."] = 4096
+    max_tokens: Annotated[PositiveInt, "Maximum number of tokens of a teacher's answer."] = 4096
 
     def faults(self, name: str) -> Iterator[str]:
-        """Yield what the section's fields contradict."""
+        """Yield a line for each contradiction between the section's fields."""
         yield from super().faults(name)
         if self.wanted > self.samples:
-            yield (f"{name}.wanted={self.wanted} right answers of {name}.samples={self.samples}: ask at least as often")
+            yield f"{name}.wanted={self.wanted} must be at most {name}.samples={self.samples}"

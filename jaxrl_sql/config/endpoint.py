@@ -13,7 +13,7 @@ from jaxrl_sql.config.fields import OneOf, PositiveFloat, PositiveInt
 class EndpointConfig:
     """A model behind an OpenAI-compatible endpoint, and limits of the requests to it.
 
-    The limits hold for all requests of a folder, over every command that resumed in it.
+    The limits apply to all requests of an output folder, including those before a resumption.
     """
 
     base_url: Annotated[str, "URL of the endpoint, up to `/chat/completions`; if empty, no endpoint is requested."] = ""
@@ -21,26 +21,26 @@ class EndpointConfig:
     key_env: Annotated[str, "Environment variable that holds the endpoint's key; if empty, no key is sent."] = (
         "OPENAI_API_KEY"
     )
-    concurrency: Annotated[PositiveInt, "Number of requests that are under way at the same time."] = 8
+    concurrency: Annotated[PositiveInt, "Number of concurrent requests."] = 8
     timeout_s: Annotated[PositiveFloat, "Time limit of a request, in seconds."] = 300.0
     retries: Annotated[int, "Number of times that a request is repeated after a transient error."] = 5
-    wait_s: Annotated[float, "Seconds before the first repetition; each further one waits twice as long."] = 1.0
+    wait_s: Annotated[float, "Seconds before the first retry; the delay doubles with each further retry."] = 1.0
     token_limit: Annotated[
         str,
         OneOf("max_tokens", "max_completion_tokens"),
-        "Name of the endpoint's parameter for the most tokens of an answer.",
+        "Name of the endpoint's parameter for the maximum number of tokens of an answer.",
     ] = "max_tokens"  # noqa: S105 - a name
-    max_requests: Annotated[int, "Most requests in all; 0 sets no limit."] = 0
-    max_cost: Annotated[float, "Largest cost of all requests, in the currency of the prices; 0 sets no limit."] = 0.0
-    prompt_price: Annotated[float, "Price of a million prompt tokens; 0 is unknown."] = 0.0
-    completion_price: Annotated[float, "Price of a million tokens of answers; 0 is unknown."] = 0.0
+    max_requests: Annotated[int, "Maximum number of requests in all; 0 sets no limit."] = 0
+    max_cost: Annotated[float, "Maximum cost of all requests, in the currency of the prices; 0 sets no limit."] = 0.0
+    prompt_price: Annotated[float, "Price per million prompt tokens; 0 is unknown."] = 0.0
+    completion_price: Annotated[float, "Price per million completion tokens; 0 is unknown."] = 0.0
 
     def faults(self, name: str) -> Iterator[str]:
-        """Yield what the endpoint's fields contradict."""
+        """Yield a line for each contradiction between the endpoint's fields."""
         if self.max_cost and self.prompt_price + self.completion_price <= 0:
             yield f"{name}.max_cost={self.max_cost} needs {name}.prompt_price and {name}.completion_price"
         if "@" in self.base_url.partition("://")[2].partition("/")[0]:
             yield (
-                f"{name}.base_url holds a user or password, and is written down: name the key's variable in "
-                f"{name}.key_env"
+                f"{name}.base_url holds a user or password, which would be written to files: set {name}.key_env to the "
+                "name of the key's variable"
             )

@@ -13,62 +13,62 @@ _PASSWORDS = {"postgresql": "PGPASSWORD", "mysql": "MYSQL_PWD", "duckdb": "nothi
 
 @dataclass(frozen=True)
 class DatabasesConfig:
-    """Where the SQL of each dialect of `data.dialects` runs.
+    """The databases that run the SQL of each dialect of `data.dialects`.
 
-    For a published set that a server has to run, BIRD's mini-dev or Defog's, a value is the server's URL without the
-    password, which PGPASSWORD or MYSQL_PWD holds.
+    For a published set that requires a server, such as BIRD's mini-dev or Defog's, a value is the server's URL without
+    the password, which is read from PGPASSWORD or MYSQL_PWD.
     """
 
     mysql: Annotated[
         str,
-        "Folder of questions that `jaxrl-sql data copy` wrote, a server's URL, or `translated`, which SQLite runs; "
-        "empty where no question asks for MySQL.",
+        "Folder of questions that `jaxrl-sql data copy` wrote, a server's URL, or `translated`, which translates to "
+        "SQLite; empty if no question asks for MySQL.",
     ] = ""
     postgresql: Annotated[
         str,
-        "Folder of questions that `jaxrl-sql data copy` wrote, or a server's URL; empty where no question asks for "
+        "Folder of questions that `jaxrl-sql data copy` wrote, or a server's URL; empty if no question asks for "
         "PostgreSQL.",
     ] = ""
     duckdb: Annotated[
-        str, "Folder of questions that `jaxrl-sql data copy` wrote; empty where no question asks for DuckDB."
+        str, "Folder of questions that `jaxrl-sql data copy` wrote; empty if no question asks for DuckDB."
     ] = ""
 
     def faults(self, name: str) -> Iterator[str]:
-        """Yield which URLs hold a password."""
+        """Yield a line for each URL that holds a password."""
         for dialect, place in asdict(self).items():
             user, _, password = place.partition("://")[2].rpartition("@")[0].partition(":")
             if password:
-                yield f"{name}.{dialect} holds the password of {user}: leave it out, and set {_PASSWORDS[dialect]}"
+                yield f"{name}.{dialect} holds the password of {user}: remove it, and set {_PASSWORDS[dialect]}"
 
 
 @dataclass(frozen=True)
 class ExecutorConfig:
     """Limits of the SQL executor.
 
-    Training verdicts of SQLite come from `vm_steps`, so that they do not depend on the clock. Other engines count no
-    steps: there a query has `engine_timeout_ms`, and an answer that exceeds it twice is not learned from. `jaxrl-sql
-    evaluate` and `ask` have larger limits by default, which `--print-config` shows.
+    `vm_steps` limits training queries on SQLite, so that verdicts do not depend on the clock. Other engines count no
+    steps: their queries have `engine_timeout_ms`, and an answer that exceeds it twice is excluded from training.
+    `jaxrl-sql evaluate` and `ask` have larger limits by default, which `--print-config` shows.
     """
 
-    threads: Annotated[int, "Number of queries that run at the same time; 0 uses one per CPU."] = 0
+    threads: Annotated[int, "Number of concurrent queries; 0 uses one per CPU."] = 0
     isolation: Annotated[
         str,
         OneOf("process", "thread"),
-        "Where SQL runs: in worker processes, which can be killed and crash alone, or in threads of this process.",
+        "Isolation of queries: worker processes, which can be killed and crash alone, or threads of this process.",
     ] = "process"
     timeout_ms: Annotated[
-        PositiveInt, "Time limit of a SQLite query in milliseconds, far above the time that `executor.vm_steps` need."
+        PositiveInt, "Time limit of a SQLite query in milliseconds, far above the time for `executor.vm_steps`."
     ] = 30_000
-    vm_steps: Annotated[PositiveInt, "Most steps of SQLite's virtual machine per query."] = 300_000_000
-    max_rows: Annotated[PositiveInt, "Most rows of a result."] = 100_000
-    max_bytes: Annotated[PositiveInt, "Most bytes of a result."] = 64 << 20
+    vm_steps: Annotated[PositiveInt, "Maximum number of steps of SQLite's virtual machine per query."] = 300_000_000
+    max_rows: Annotated[PositiveInt, "Maximum number of rows of a result."] = 100_000
+    max_bytes: Annotated[PositiveInt, "Maximum number of bytes of a result."] = 64 << 20
     engine_timeout_ms: Annotated[
         PositiveInt, "Time limit in milliseconds of a query on an engine other than SQLite."
     ] = 30_000
     sqlite_version: Annotated[
         str,
         Matches(r"(?:3\.[4-9]\d(?:\.\d+)?)?", "3.40.0 or later, of three parts (YAML reads 3.40 as 3.4), or empty"),
-        "SQLite version, such as 3.40.1, whose later functions and syntax are refused, as in a published scorer on "
-        "that version; empty refuses none. It does not support MySQL that is translated.",
+        "SQLite version, such as 3.40.1. Functions and syntax of later versions are rejected, as by a published scorer "
+        "on that version; empty rejects none. It does not support translated MySQL.",
     ] = ""
     databases: DatabasesConfig = field(default_factory=DatabasesConfig)

@@ -1,4 +1,4 @@
-"""What the declaration of a configuration's field holds besides its type: its rule, its help text and its synonyms.
+"""Metadata in the declaration of a configuration field: its rule, its help text and its synonyms.
 
     lr: Annotated[float, Above(0), "peak learning rate", Synonyms(trl="learning_rate")] = 1e-6
 
@@ -16,10 +16,10 @@ from typing import Annotated, Any, NamedTuple, Protocol, Self, get_args, get_ori
 
 
 class Rule(Protocol):
-    """What a field may hold."""
+    """A constraint on the values of a field."""
 
     def fault(self, value: Any) -> str:
-        """Return why a value is refused, to follow the field's key; empty if it is accepted."""
+        """Return the reason why a value is rejected, to append to the field's key; "" if it is valid."""
         ...
 
     @property
@@ -29,17 +29,17 @@ class Rule(Protocol):
 
 
 class OneOf(tuple[str, ...]):
-    """The names that a field may hold."""
+    """The names that are valid for a field."""
 
     __slots__ = ()
 
     def __new__(cls, *names: str) -> Self:
-        """Make a rule of the names."""
+        """Create a rule from the names."""
         return super().__new__(cls, names)
 
     def fault(self, value: Any) -> str:
-        """Return why a value is refused, to follow the field's key; empty if it is accepted."""
-        return "" if value in self else f"={value!r} is none of {', '.join(self)}"
+        """Return the reason why a value is rejected, to append to the field's key; "" if it is valid."""
+        return "" if value in self else f"={value!r} is not one of {', '.join(self)}"
 
     @property
     def description(self) -> str:
@@ -55,7 +55,7 @@ class Above:
     most: float | None = None
 
     def fault(self, value: float) -> str:
-        """Return why a value is refused, to follow the field's key; empty if it is accepted."""
+        """Return the reason why a value is rejected, to append to the field's key; "" if it is valid."""
         is_allowed = value > self.least and (self.most is None or value <= self.most)
         return "" if is_allowed else f"={value} must be {self.description}"
 
@@ -74,7 +74,7 @@ class AtLeast:
     below: float | None = None
 
     def fault(self, value: float) -> str:
-        """Return why a value is refused, to follow the field's key; empty if it is accepted."""
+        """Return the reason why a value is rejected, to append to the field's key; "" if it is valid."""
         is_below = self.below is None or value < self.below
         is_allowed = value >= self.least and (self.most is None or value <= self.most) and is_below
         return "" if is_allowed else f"={value} must be {self.description}"
@@ -95,7 +95,7 @@ class ZeroOr:
     zero: str
 
     def fault(self, value: float) -> str:
-        """Return why a value is refused, to follow the field's key; empty if it is accepted."""
+        """Return the reason why a value is rejected, to append to the field's key; "" if it is valid."""
         return "" if value == 0 or not self.rule.fault(value) else f"={value} must be {self.description}"
 
     @property
@@ -105,16 +105,16 @@ class ZeroOr:
 
 
 class Among(tuple[int, ...]):
-    """The whole numbers that a field may hold."""
+    """The whole numbers that are valid for a field."""
 
     __slots__ = ()
 
     def __new__(cls, *numbers: int) -> Self:
-        """Make a rule of the numbers."""
+        """Create a rule from the numbers."""
         return super().__new__(cls, numbers)
 
     def fault(self, value: int) -> str:
-        """Return why a value is refused, to follow the field's key; empty if it is accepted."""
+        """Return the reason why a value is rejected, to append to the field's key; "" if it is valid."""
         return "" if value in self else f"={value} must be {self.description}"
 
     @property
@@ -124,16 +124,16 @@ class Among(tuple[int, ...]):
 
 
 class SomeOf(tuple[str, ...]):
-    """The names that the texts of a list may hold."""
+    """The names that are valid in a list."""
 
     __slots__ = ()
 
     def __new__(cls, *names: str) -> Self:
-        """Make a rule of the names."""
+        """Create a rule from the names."""
         return super().__new__(cls, names)
 
     def fault(self, value: Collection[str]) -> str:
-        """Return why a value is refused, to follow the field's key; empty if it is accepted."""
+        """Return the reason why a value is rejected, to append to the field's key; "" if it is valid."""
         unknown = [name for name in value if name not in self]
         return f" holds {', '.join(map(repr, unknown))}, which is not in {', '.join(self)}" if unknown else ""
 
@@ -145,15 +145,14 @@ class SomeOf(tuple[str, ...]):
 
 @dataclasses.dataclass(frozen=True)
 class Matches:
-    """A text that matches a whole regular expression; a message says `verb`, then `description`."""
+    """A text that fully matches a regular expression, which `description` describes."""
 
     pattern: str
     description: str
-    verb: str = "must be"
 
     def fault(self, value: str) -> str:
-        """Return why a value is refused, to follow the field's key; empty if it is accepted."""
-        return "" if re.fullmatch(self.pattern, value) else f"={value!r} {self.verb} {self.description}"
+        """Return the reason why a value is rejected, to append to the field's key; "" if it is valid."""
+        return "" if re.fullmatch(self.pattern, value) else f"={value!r} must be {self.description}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,19 +163,19 @@ class NotEmpty:
     description: str = dataclasses.field(default="not empty", init=False)
 
     def fault(self, value: Collection[str]) -> str:
-        """Return why a value is refused, to follow the field's key; empty if it is accepted."""
+        """Return the reason why a value is rejected, to append to the field's key; "" if it is valid."""
         return "" if value else f" is empty; {self.purpose}"
 
 
 @dataclasses.dataclass(frozen=True)
 class Texts:
-    """A list without empty texts; `effect` is what an empty one would cause."""
+    """A list without empty texts; `effect` is the consequence of an empty one."""
 
     effect: str
     description: str = dataclasses.field(default="none of them empty", init=False)
 
     def fault(self, value: Collection[str]) -> str:
-        """Return why a value is refused, to follow the field's key; empty if it is accepted."""
+        """Return the reason why a value is rejected, to append to the field's key; "" if it is valid."""
         return "" if all(value) else f" holds an empty text: {self.effect}"
 
 
@@ -187,7 +186,7 @@ class Day:
     description: str = dataclasses.field(default="a day such as 2026-11-29, or empty", init=False)
 
     def fault(self, value: str) -> str:
-        """Return why a value is refused, to follow the field's key; empty if it is accepted."""
+        """Return the reason why a value is rejected, to append to the field's key; "" if it is valid."""
         if not value:
             return ""
         with contextlib.suppress(ValueError):
@@ -198,7 +197,7 @@ class Day:
 
 @dataclasses.dataclass(frozen=True)
 class Synonyms:
-    """The keys of other libraries that mean the same; `note` says what differs, such as a unit or the default."""
+    """The equivalent keys of other libraries; `note` states differences, such as the unit or the default."""
 
     trl: str = ""
     verl: str = ""
@@ -225,7 +224,7 @@ class Field(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A section of a configuration: its dotted name (empty for the root), the section itself, and its own fields."""
+    """A section of a configuration: its dotted name (empty for the root), the section object, and its fields."""
 
     name: str
     values: Any
@@ -247,9 +246,9 @@ def declared(section: type) -> Mapping[str, tuple[Any, Sequence[Any]]]:
 
 
 def sections_of(config: Any, name: str = "") -> Iterator[Section]:
-    """Yield the sections of a configuration in order, each before the sections in it; its values are the defaults.
+    """Yield the sections of a configuration in order, each before its subsections; its values are the defaults.
 
-    A number without a rule must be 0 or more. A mapping of sections, which has names of the user, is taken as sections.
+    A number without a rule must be 0 or more. A mapping from the user's names to sections yields these sections.
     """
     prefix = f"{name}." if name else ""
     fields, inner = list[Field](), list[tuple[Any, str]]()

@@ -14,7 +14,7 @@ _ACTOR = "actor_rollout_ref.actor"
 
 @dataclass(frozen=True)
 class ClipConfig:
-    """Bounds of the policy ratio (PPO, Schulman et al. 2017, arXiv:1707.06347)."""
+    """Clip range of the policy ratio (PPO, Schulman et al. 2017, arXiv:1707.06347)."""
 
     low: Annotated[
         Share,
@@ -28,7 +28,7 @@ class ClipConfig:
     ] = 0.2
     dual: Annotated[
         float,
-        ZeroOr(Above(1), "to leave it out"),
+        ZeroOr(Above(1), "to disable it"),
         "Upper bound of the policy ratio for negative advantages (dual clip, Ye et al. 2020, arXiv:1912.09729); 0 sets "
         "none.",
         Synonyms(trl="delta", verl=f"{_ACTOR}.clip_ratio_c", note="verl's default is 3"),
@@ -37,19 +37,21 @@ class ClipConfig:
 
 @dataclass(frozen=True)
 class KlConfig:
-    """The KL divergence from the policy at the start of the phase."""
+    """The KL divergence from the initial policy of the phase."""
 
     coef: Annotated[
         float,
-        "Coefficient of the KL divergence from the policy at the start; 0 leaves it out.",
+        "Coefficient of the KL divergence from the initial policy; 0 omits it.",
         Synonyms(
-            trl="beta", verl=f"{_ACTOR}.kl_loss_coef", note="taken off the reward, verl's algorithm.kl_ctrl.kl_coef"
+            trl="beta",
+            verl=f"{_ACTOR}.kl_loss_coef",
+            note="subtracted from the reward, verl's algorithm.kl_ctrl.kl_coef",
         ),
     ] = 0.0
     estimator: Annotated[
         str,
         OneOf("k1", "k2", "k3"),
-        "Estimator of the KL divergence (Schulman 2020, Approximating KL Divergence); `k1` only in the reward.",
+        "Estimator of the KL divergence (Schulman 2020, Approximating KL Divergence); `k1` is for the reward only.",
         Synonyms(
             verl=f"{_ACTOR}.kl_loss_type",
             note="k1 is verl's kl, k2 its mse, k3 its low_var_kl; TRL's GRPO always uses k3",
@@ -58,15 +60,15 @@ class KlConfig:
     placement: Annotated[
         str,
         OneOf("loss", "reward"),
-        "Place of the KL divergence: added to the loss or taken off the reward.",
+        "Use of the KL divergence: added to the loss, or subtracted from the reward.",
         Synonyms(verl=f"{_ACTOR}.use_kl_loss", note="reward is verl's algorithm.use_kl_in_reward"),
     ] = "loss"
 
     def faults(self, name: str) -> Iterator[str]:
-        """Yield what the section's fields contradict."""
+        """Yield a line for each contradiction between the section's fields."""
         if self.coef > 0 and self.estimator == "k1" and self.placement != "reward":
             yield (
-                f"{name}.estimator=k1 as a loss has zero expected gradient: take k2 or k3, or {name}.placement=reward"
+                f"{name}.estimator=k1 as a loss has zero expected gradient: use k2 or k3, or {name}.placement=reward"
             )
 
 
@@ -91,7 +93,7 @@ class PpoConfig:
     ] = 0.5
     value_clip: Annotated[
         float,
-        "Largest change of a value by the updates of a step, for PPO; 0 sets no limit.",
+        "Maximum change of a value in the updates of a step, for PPO; 0 sets no limit.",
         Synonyms(trl="cliprange_value", verl="critic.cliprange_value", note="of TRL's PPOConfig"),
     ] = 0.2
 
@@ -113,8 +115,8 @@ class LossConfig:
     ] = "token_mean"
     max_completion_tokens: Annotated[
         int,
-        "Divisor of `grpo.loss.agg_mode` of `constant`, in tokens; 0 is the most that an answer may have, with all its "
-        "turns.",
+        "Divisor for `grpo.loss.agg_mode` of `constant`, in tokens; 0 uses the maximum length of an answer, including "
+        "all turns.",
         Synonyms(
             trl="max_completion_length",
             verl=f"{_ACTOR}.loss_scale_factor",
@@ -124,8 +126,8 @@ class LossConfig:
     importance_sampling_level: Annotated[
         str,
         OneOf("token", "sequence"),
-        "Level of the policy ratio. `sequence` is GSPO (arXiv:2507.18071), which needs clip bounds of its own size: "
-        "3e-4 and 4e-4 in its paper.",
+        "Level of the policy ratio. `sequence` is GSPO (arXiv:2507.18071), which needs a smaller clip range: 3e-4 and "
+        "4e-4 in its paper.",
         Synonyms(
             trl="importance_sampling_level",
             verl=f"{_ACTOR}.policy_loss.loss_mode",
@@ -134,14 +136,14 @@ class LossConfig:
     ] = "token"
     mask_truncated: Annotated[
         bool,
-        "Leave answers that reached their token limit out of the loss.",
+        "Exclude answers that reached their token limit from the loss.",
         Synonyms(trl="mask_truncated_completions"),
     ] = False
     tis_clip_max: Annotated[
         float,
-        ZeroOr(AtLeast(1), "to leave the weight out"),
-        "Largest importance weight exp(old - behavior) of a token, which corrects for sampler and trainer having "
-        "different log-probabilities; 0 leaves the weight out.",
+        ZeroOr(AtLeast(1), "to disable the weight"),
+        "Maximum importance weight exp(old - behavior) of a token, which corrects for differences between the "
+        "log-probabilities of sampler and trainer; 0 disables the weight.",
         Synonyms(
             trl="vllm_importance_sampling_clip_max",
             verl="algorithm.rollout_correction.rollout_is_threshold",
@@ -150,14 +152,14 @@ class LossConfig:
     ] = 2.0
     entropy_bonus: Annotated[
         float,
-        "Coefficient of the tokens' entropy, which is added to the objective; 0 leaves it out.",
+        "Coefficient of the tokens' entropy, which is added to the objective; 0 omits it.",
         Synonyms(trl="entropy_coef", verl=f"{_ACTOR}.entropy_coeff", note="TRL's is always a mean over tokens"),
     ] = 0.0
 
 
 @dataclass(frozen=True)
 class DynamicSamplingConfig:
-    """Groups that are sampled beyond those of a step, and the choice among them."""
+    """Oversampling of groups, and the selection of the groups to train on."""
 
     oversample: Annotated[
         PositiveInt,
@@ -170,22 +172,22 @@ class DynamicSamplingConfig:
     ] = 1
     max_extra_generations: Annotated[
         int,
-        "Most additional rounds of sampling while too few groups have answers that differ in reward (DAPO, Yu et al. "
+        "Maximum number of additional rounds of sampling while too few groups have different rewards (DAPO, Yu et al. "
         "2025, arXiv:2503.14476); 0 samples one round.",
         Synonyms(verl="algorithm.filter_groups.max_num_gen_batches", note="verl's counts the first round too"),
     ] = 0
     filter_groups: Annotated[
         str,
         OneOf("reward", "accuracy"),
-        "Groups that are learned from: those whose rewards differ, or those with right and wrong answers (as in DAPO). "
-        "With `reward`, a reward for wrong answers that run may be all that hard questions teach.",
+        "Groups to train on: those with different rewards, or those with correct and wrong answers (as in DAPO). With "
+        "`reward`, hard questions may train only on the reward for wrong answers that execute.",
         Synonyms(verl="algorithm.filter_groups.metric", note="accuracy is verl's acc"),
     ] = "reward"
 
 
 @dataclass(frozen=True)
 class GrpoConfig:
-    """Reinforcement learning: a step learns from `prompts` x `num_generations` answers, in `minibatches` updates."""
+    """Reinforcement learning: a step trains on `prompts` x `num_generations` answers, in `minibatches` updates."""
 
     steps: Annotated[
         int,
@@ -198,7 +200,7 @@ class GrpoConfig:
     ] = 100
     prompts: Annotated[
         PositiveInt,
-        "Number of questions per step, of all devices together.",
+        "Number of questions per step, over all devices.",
         Synonyms(
             trl="per_device_train_batch_size",
             verl="data.train_batch_size",
@@ -208,24 +210,22 @@ class GrpoConfig:
     ] = 16
     questions: Annotated[
         PositiveInt,
-        "Number of consecutive questions of an update that share a database, whose schema is then computed once for "
-        "them.",
+        "Number of consecutive questions of an update that share a database, whose schema is then computed once.",
     ] = 1
     dynamic_sampling: DynamicSamplingConfig = field(default_factory=DynamicSamplingConfig)
     demonstrations: Annotated[
         bool,
-        "In a group without a right answer, learn the question's demonstration, or its gold query, in place of the "
-        "last answer. The group is then chosen as if it had been sampled. In a chat, only where the question has a "
-        "`reasoning`.",
+        "In a group without a correct answer, replace the last answer by the question's demonstration or gold query. "
+        "The group is then treated like a sampled one. In a chat, this applies only to questions with a `reasoning`.",
     ] = False
     steps_per_generation: Annotated[
         PositiveInt,
-        "Number of steps that learn from one rollout: 1 is online; more is batch RL, with stored log-probabilities.",
+        "Number of steps that train on one rollout: 1 is online; more is batch RL, with stored log-probabilities.",
         Synonyms(trl="steps_per_generation", note="TRL counts its gradient accumulation steps"),
     ] = 1
     num_generations: Annotated[
         PositiveInt,
-        "Number of answers per question, a group.",
+        "Number of answers per question (group size).",
         Synonyms(trl="num_generations", verl="actor_rollout_ref.rollout.n"),
     ] = 8
     minibatches: Annotated[
@@ -237,25 +237,24 @@ class GrpoConfig:
     ] = 1
     gradient_accumulation_steps: Annotated[
         int,
-        "Number of parts into which an update's batch is cut to save memory; they are computed one after another. 0 "
-        "leaves one prompt and its answers at a time to each shard of `mesh.data` x `mesh.fsdp`.",
+        "Number of parts into which an update's batch is split to save memory; they are computed sequentially. With 0, "
+        "each shard of `mesh.data` x `mesh.fsdp` computes one prompt and its answers at a time.",
         Synonyms(
             trl="gradient_accumulation_steps",
             verl=f"{_ACTOR}.ppo_micro_batch_size_per_gpu",
-            note="it cuts the batch and does not enlarge it; verl's is the answers of a part per GPU",
+            note="it splits the batch and does not enlarge it; verl's is the answers of a part per GPU",
         ),
     ] = 1
     max_tokens_per_device: Annotated[
         int,
-        "Most tokens, of prompts and answers with their padding, that a shard computes at a time, instead of "
-        "`grpo.gradient_accumulation_steps`. A group that exceeds them is computed some answers at a time; 0 sets no "
-        "limit.",
+        "Maximum number of tokens that a shard computes at a time, including prompts and padding, instead of "
+        "`grpo.gradient_accumulation_steps`. A group that exceeds it is computed in several parts; 0 sets no limit.",
         Synonyms(verl=f"{_ACTOR}.ppo_max_token_len_per_gpu", note="above 0 is verl's use_dynamic_bsz"),
     ] = 0
     packing: Annotated[
         bool,
-        "Put several answers of a group into one row of the longest answer's length: the same sums with less padding. "
-        "An answer does not see the others.",
+        "Pack several answers of a group into one row of the longest answer's length: the same sums with less padding. "
+        "Answers do not attend to each other.",
     ] = False
     clip: ClipConfig = field(default_factory=ClipConfig)
     kl: KlConfig = field(default_factory=KlConfig)
@@ -276,8 +275,8 @@ class GrpoConfig:
     group_std_ddof: Annotated[
         int,
         Among(0, 1),
-        "Degrees of freedom that the standard deviation of `grpo.advantage` of `group` subtracts; PyTorch, TRL and "
-        "verl use 1.",
+        "Delta degrees of freedom of the standard deviation for `grpo.advantage` of `group`; PyTorch, TRL and verl use "
+        "1.",
     ] = 1
     optim: OptimConfig = field(default_factory=lambda: OptimConfig(schedule="constant", warmup_steps=5))
     num_iterations: Annotated[
@@ -295,18 +294,18 @@ class GrpoConfig:
     ppo: PpoConfig = field(default_factory=PpoConfig)
 
     def faults(self, name: str) -> Iterator[str]:
-        """Yield what the section's fields contradict."""
+        """Yield a line for each contradiction between the section's fields."""
         yield from self._batch_faults(name)
         if self.num_generations < 2 and self.steps > 0 and self.algorithm != "ppo":
             yield (
-                f"{name}.num_generations={self.num_generations} must be 2 or more: an advantage compares answers; "
-                f"or take {name}.algorithm=ppo"
+                f"{name}.num_generations={self.num_generations} must be 2 or more, because advantages compare answers; "
+                f"or set {name}.algorithm=ppo"
             )
         if self.demonstrations and self.algorithm != "grpo":
-            yield f"{name}.demonstrations does not go with {name}.algorithm=ppo, which has no groups"
+            yield f"{name}.demonstrations is incompatible with {name}.algorithm=ppo, which has no groups"
 
     def _batch_faults(self, name: str) -> Iterator[str]:
-        """Yield which numbers of prompts and steps do not divide one another."""
+        """Yield a line for each pair of batch sizes or steps that must divide each other and do not."""
         prompts, parts = self.prompts // self.minibatches, self.gradient_accumulation_steps
         if self.prompts % self.minibatches:
             yield f"{name}.minibatches={self.minibatches} must divide {name}.prompts={self.prompts}"
@@ -314,13 +313,13 @@ class GrpoConfig:
             yield f"{name}.gradient_accumulation_steps={parts} must divide the {prompts} prompts of an update"
         elif prompts % ((parts or 1) * self.questions):
             yield (
-                f"{name}.questions={self.questions} of a database stay together and must divide the prompts of each "
-                f"part of an update, {prompts // (parts or 1)}"
+                f"{name}.questions={self.questions} must divide the prompts of each part of an update, "
+                f"{prompts // (parts or 1)}"
             )
         if self.max_tokens_per_device and parts > 1:
             yield (
-                f"{name}.max_tokens_per_device={self.max_tokens_per_device} says how much is computed at a time: leave "
-                f"{name}.gradient_accumulation_steps={parts} at 1"
+                f"{name}.max_tokens_per_device={self.max_tokens_per_device} replaces "
+                f"{name}.gradient_accumulation_steps={parts}, which must be 1"
             )
         if self.steps % self.steps_per_generation:
             yield f"{name}.steps_per_generation={self.steps_per_generation} must divide {name}.steps={self.steps}"

@@ -1,4 +1,4 @@
-"""From YAML files and `key.sub=value` to a command's configuration; every fault is one line."""
+"""Load a command's configuration from YAML files and `key.sub=value`, with one-line errors."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from jaxrl_sql.types import InputError
 
 SHIPPED = Path(__file__).with_name("shipped")
 SYSTEMS = tuple(sorted(path.stem for path in SHIPPED.glob("as/[!_]*.yaml")))
-"""The published systems whose evaluation `configs/as/` describes, which `evaluate --as` accepts."""
+"""The published systems with an evaluation in `configs/as/`, which `evaluate --as` accepts."""
 
 Override = str | Mapping[str, Any]
-"""Values over those of the files: `key.sub=value`, or a mapping with nested or dotted keys."""
+"""Values that override those of the files: `key.sub=value`, or a mapping with nested or dotted keys."""
 
 Files = Path | str | Sequence[Path | str] | None
-"""YAML files, each over those before it."""
+"""YAML files, each of which overrides the previous ones."""
 
 COMMAND_LINE = "command line"
-"""The origin that an error names for an override."""
+"""The origin of an override in error messages."""
 
 Root = TypeVar("Root", bound=RootConfig)
 Dataclass = TypeVar("Dataclass")
 
 
 def shipped(path: str | Path) -> Path:
-    """Return a path as it is, or the package's own copy of `configs/…` if the path does not exist."""
+    """Return a path unchanged, or the package's copy of `configs/…` if the path does not exist."""
     path = Path(path)
     brought = SHIPPED.joinpath(*path.parts[1:])
     return brought if path.parts[:1] == ("configs",) and not path.exists() and brought.exists() else path
@@ -53,17 +53,17 @@ def load_config(
 ) -> Root:
     """Read a command's configuration: the defaults, the YAML files and their bases, then the overrides in order.
 
-    Of several files each lies over those before it, as a machine's over a recipe's. A file may have sections that the
-    command does not read, since files serve several commands; an override may not.
+    Later files override earlier ones, for example a machine's file a recipe's. Files may have sections that the command
+    does not read, because several commands share them; overrides may not.
 
-    `beneath` are a command's own defaults or a run's values, nested by section, which lie under the files; `above` are
-    the command's options, which lie over everything. An error calls overrides and options `origin`. Without
-    `is_checked` the values need not go together. A recipe that is code (`FILE.py:NAME`) has to be named by a file, an
-    override or an option: whose run it is that says so beneath them is not known.
+    `beneath` holds a command's defaults or a run's values, nested by section, which files override; `above` holds the
+    command's options, which override everything. Errors call overrides and options `origin`. Without `is_checked` the
+    values are not validated. A recipe that is code (`FILE.py:NAME`) must be named in a file, an override or an option,
+    because the values of a run may come from an untrusted source.
 
-    A file may begin with `base: other.yaml` (relative to itself) or a list of such files, which are read first. Where
-    the current folder has no `configs/…` of a name, the package's own is meant, by `model.checkpoint` too.
-    Raises InputError, in one line, for a file that cannot be read, an unknown key, a wrong type or a bad choice.
+    A file may start with `base: other.yaml` (relative to itself) or a list of such files, which are read first. If the
+    current folder has no such `configs/…`, the package's copy is used, also for `model.checkpoint`.
+    Raises a one-line InputError for an unreadable file, an unknown key, a wrong type or an invalid choice.
     """
     named = [*_layers(root, files, overrides, origin), (origin, above or {})]
     merged: dict[str, Any] = {}
@@ -75,12 +75,12 @@ def load_config(
     config = changed(config, {key: value for key, value in config.derived().items() if key not in set_here})
     values = dict(flatten(dataclasses.asdict(config)))
     checkpoint, recipe = values.get("model.checkpoint", ""), values.get("recipe", "")
-    if (found := shipped(checkpoint)) != Path(checkpoint):
-        config = changed(config, {"model.checkpoint": str(found)})
+    if (shipped_checkpoint := shipped(checkpoint)) != Path(checkpoint):
+        config = changed(config, {"model.checkpoint": str(shipped_checkpoint)})
     if ":" in recipe and not any("recipe" in layer for _, layer in named):
         raise InputError(
-            f"the run was trained with a recipe of its own, which is code and not part of it: name what may be run, as "
-            f"in recipe={recipe}"
+            f"the run was trained with a custom recipe, which is code outside of the run: name it to allow its "
+            f"execution, as in recipe={recipe}"
         )
     if is_checked:
         check_config(config)
@@ -88,16 +88,16 @@ def load_config(
 
 
 def check_keys(root: type[RootConfig], files: Files, overrides: Sequence[Override], origin: str = COMMAND_LINE) -> None:
-    """Reject unknown keys and wrong types of files and overrides, before the values beneath them are known.
+    """Reject unknown keys and wrong types of files and overrides, before the values of the run are known.
 
-    Raises InputError, in one line, as `load_config` does.
+    Raises a one-line InputError like `load_config`.
     """
     for source, values in _layers(root, files, overrides, origin):
         _check_keys(root, values, source)
 
 
 def changed(config: Dataclass, values: Mapping[str, Any]) -> Dataclass:
-    """Return a configuration with other values by their keys (`section.name`), which are not checked."""
+    """Return a configuration with replaced values by key (`section.name`), without validation."""
 
     def put(node: Any, names: list[str], value: Any) -> Any:
         name, *below = names
@@ -109,14 +109,13 @@ def changed(config: Dataclass, values: Mapping[str, Any]) -> Dataclass:
 
 
 def as_published(system: str, beneath: Mapping[str, Any], judged_only: bool = False) -> dict[str, Any]:
-    """Return a command's defaults with the settings of a system's published evaluation over them.
+    """Return a command's defaults, overridden by the settings of a system's published evaluation.
 
-    With `judged_only` these are the rules alone, for answers that exist already. Raises InputError for an unknown
-    system.
+    With `judged_only`, only the rules are overridden, for existing answers. Raises InputError for an unknown system.
     """
     if system not in SYSTEMS:
         (nearest,) = difflib.get_close_matches(system, SYSTEMS, n=1, cutoff=0.0)
-        raise InputError(f"--as {system}: none of {', '.join(SYSTEMS)}; the nearest is {nearest}")
+        raise InputError(f"--as {system}: not one of {', '.join(SYSTEMS)}; the nearest is {nearest}")
     layers = [values for _, values in read_files(SHIPPED / "as" / f"{system}.yaml")]
     if judged_only:
         layers = [
@@ -126,16 +125,16 @@ def as_published(system: str, beneath: Mapping[str, Any], judged_only: bool = Fa
         ]
     merged: dict[str, Any] = {}
     _lay_over(merged, beneath)
-    merged.get("evaluate", {}).get("sampling", {}).pop("stop", None)  # its strings end a run's own form
+    merged.get("evaluate", {}).get("sampling", {}).pop("stop", None)  # these strings belong to the run's answer format
     for layer in layers:
         _lay_over(merged, layer)
     return merged
 
 
 def load_named(root: type[Root], path: Files, overrides: Sequence[str] = ()) -> Root:
-    """Read a configuration whose sections no other command has, from a YAML file and `key.sub=value`.
+    """Read a configuration whose sections no other command shares, from a YAML file and `key.sub=value`.
 
-    Raises InputError, in one line, as `load_config` does.
+    Raises a one-line InputError like `load_config`.
     """
     merged: dict[str, Any] = {}
     for origin, values in _layers(root, path, overrides, COMMAND_LINE):
@@ -155,7 +154,7 @@ def _layers(root: type[RootConfig], files: Files, overrides: Sequence[Override],
 
 
 def _read_override(root: type[RootConfig], override: Override, origin: str) -> dict[str, Any]:
-    """Return the nested values of an override; raises InputError as `load_config` does."""
+    """Return the nested values of an override; raises InputError like `load_config`."""
     if isinstance(override, Mapping):
         pairs = [(key, _as_yaml(value)) for key, value in flatten(override)]
     elif isinstance(override, str):
@@ -177,7 +176,7 @@ def _read_override(root: type[RootConfig], override: Override, origin: str) -> d
 
 
 def _as_yaml(value: object) -> object:
-    """Return a value of Python as YAML has it."""
+    """Convert a Python value to the types that YAML has."""
     if isinstance(value, PathLike):
         return fspath(value)
     return [_as_yaml(item) for item in value] if isinstance(value, list | tuple) else value
@@ -197,7 +196,7 @@ def _kind_of(root: type[RootConfig], key: str) -> Any:
 
 
 def _lay_over(below: dict[str, Any], above: Mapping[str, Any]) -> None:
-    """Put nested values over others, in place."""
+    """Merge nested values into others, in place."""
     for name, value in above.items():
         if isinstance(value, Mapping):
             _lay_over(below.setdefault(name, {}), value)
@@ -206,7 +205,7 @@ def _lay_over(below: dict[str, Any], above: Mapping[str, Any]) -> None:
 
 
 def _replaced(section: Any, values: Mapping[str, Any]) -> Any:
-    """Return a section with other values, of the types of its fields."""
+    """Return a section with replaced values, converted to the types of its fields."""
 
     def typed(name: str, value: Any) -> Any:
         kind = declared(type(section))[name][0]
@@ -220,22 +219,22 @@ def _replaced(section: Any, values: Mapping[str, Any]) -> Any:
 
 
 def _owners(name: str) -> dict[type, type[RootConfig]]:
-    """Return the roots that have a section or a key of a name, by its type."""
+    """Return the roots that have a section or a key of that name, by its type."""
     return {declared(root)[name][0]: root for root in reversed(ROOTS) if name in declared(root)}
 
 
 def _refuse_unread(root: type[RootConfig], values: Mapping[str, Any], origin: str) -> None:
-    """Refuse values of a section that the command of a root does not read."""
+    """Reject values of a section that the command of a root does not read."""
     for name in values:
         if name not in declared(root) and _owners(name):
             commands = ", ".join(dict.fromkeys(other.commands for other in ROOTS if name in declared(other)))
-            raise InputError(f"{origin}: this command does not read {name}, which is for: {commands}")
+            raise InputError(f"{origin}: this command does not read {name}, which applies to: {commands}")
 
 
 def _check_keys(root: type[RootConfig], values: Mapping[str, Any], origin: str) -> None:
-    """Refuse a key of one source that is none, with the nearest that is, and a value that is not of its key's type.
+    """Reject an unknown key of a source and suggest the nearest, and reject a value of the wrong type.
 
-    Sections that other commands read are checked too.
+    Sections of other commands are checked too.
     """
     for name, value in values.items():
         owner = root if name in declared(root) else next(iter(_owners(name).values()), root)
@@ -282,7 +281,7 @@ def _has_type(kind: Any, value: object) -> bool:
 
 
 def type_words(kind: Any) -> str:
-    """Return a type as messages describe it."""
+    """Return the description of a type in messages."""
     names = {bool: "true or false", int: "a whole number", float: "a finite number", str: "text"}
     lists = {(str,): "a list of texts, as in [a, b]", (int,): "a list of whole numbers, as in [1, 2]"}
     return names.get(kind) or lists[get_args(kind)]

@@ -9,35 +9,35 @@ from typing import Annotated
 from jaxrl_sql.config.fields import OneOf, PositiveFloat, PositiveInt, Synonyms
 
 REMAT_NAMES = ("query", "key", "value", "attended", "gate", "up")
-"""What of a layer may be kept for the backward pass (`model.remat`)."""
+"""Activations of a layer that can be kept for the backward pass (`model.remat`)."""
 
 
 class _Remat:
-    """The values of `model.remat`: a word, or names of `REMAT_NAMES` with commas between them."""
+    """The values of `model.remat`: `none`, `full`, or comma-separated names of `REMAT_NAMES`."""
 
     description = f"none | full | some of {', '.join(REMAT_NAMES)}, as in query,key"
 
     def fault(self, value: str) -> str:
-        """Return why a value is refused, to follow the field's key; empty if it is accepted."""
+        """Return the reason why a value is rejected, to append to the field's key; "" if it is valid."""
         odd = [name.strip() for name in value.split(",") if name.strip() not in REMAT_NAMES]
         if value in ("none", "full") or not odd:
             return ""
         return (
-            f"={value!r}: {', '.join(map(repr, odd))} is none of none, full, or of what may be kept, as in query,key: "
+            f"={value!r}: unknown {', '.join(map(repr, odd))}; must be none, full, or a list as in query,key, of "
             f"{', '.join(REMAT_NAMES)}"
         )
 
 
 @dataclass(frozen=True)
 class LoraConfig:
-    """Low-rank adapters (LoRA, Hu et al. 2021, arXiv:2106.09685), trained while the weights stay as they are.
+    """Low-rank adapters (LoRA, Hu et al. 2021, arXiv:2106.09685), trained while the weights are frozen.
 
     The update of a weight is alpha / rank times the product of its two small matrices.
     """
 
     rank: Annotated[
         int,
-        "Rank of the adapters; 0 trains the weights themselves.",
+        "Rank of the adapters; 0 trains all weights.",
         Synonyms(trl="lora_r", verl="actor_rollout_ref.model.lora_rank", note="TRL's use_peft is a rank above 0"),
     ] = 0
     alpha: Annotated[
@@ -54,23 +54,23 @@ class LoraConfig:
 
 @dataclass(frozen=True)
 class ModelConfigSection:
-    """The policy: a checkpoint, or the shape of a model made from scratch."""
+    """The policy: a checkpoint, or the shape of a model initialized from scratch."""
 
     checkpoint: Annotated[
         str,
-        "Folder, hub name or GGUF file of the model; required unless `model.init` makes one from scratch.",
+        "Folder, hub name or GGUF file of the model; required unless `model.init` creates one from scratch.",
         Synonyms(trl="model_name_or_path", verl="actor_rollout_ref.model.path"),
     ] = ""
     shape: Annotated[
         str,
-        "Published model whose sizes are used instead of the numbers below, by name (`models/shapes.py`). `jaxrl-sql "
-        "plan` accepts it instead of a checkpoint.",
+        "Name of a published model whose sizes replace the numbers below (`models/shapes.py`). `jaxrl-sql plan` "
+        "accepts it instead of a checkpoint.",
     ] = ""
     init: Annotated[
         str,
         OneOf("", "plain", "copying"),
-        "Initial weights of a model that is made from scratch because there is no `model.checkpoint`; the attention of "
-        "`copying` copies tokens from the start (`models/induction_init.py`). If empty, a checkpoint is required.",
+        "Initial weights of a model from scratch, without `model.checkpoint`; with `copying`, attention heads are "
+        "initialized to copy tokens (`models/induction_init.py`). If empty, a checkpoint is required.",
     ] = ""
     family: Annotated[
         str, OneOf("gemma3_text", "llama", "qwen2", "qwen3"), "Architecture of a model made from scratch."
@@ -85,7 +85,7 @@ class ModelConfigSection:
     d_ff: Annotated[PositiveInt, "Inner width of the feed-forward layers, for a model made from scratch."] = 512
     max_positions: Annotated[
         PositiveInt,
-        "Most tokens of a prompt and its answer together, for a model made from scratch.",
+        "Maximum number of tokens of a prompt and its answer together, for a model made from scratch.",
         Synonyms(
             trl="vllm_max_model_length",
             verl="actor_rollout_ref.rollout.max_model_len",
@@ -101,7 +101,7 @@ class ModelConfigSection:
     dtype: Annotated[
         str,
         OneOf("float32", "bfloat16"),
-        "Type in which the weights are kept.",
+        "Type of the stored weights.",
         Synonyms(trl="dtype", verl="actor_rollout_ref.actor.fsdp_config.model_dtype"),
     ] = "float32"
     compute_dtype: Annotated[
@@ -114,8 +114,8 @@ class ModelConfigSection:
     remat: Annotated[
         str,
         _Remat(),
-        "Activations that the backward pass computes again to save memory: `none`, `full` for all, or all except the "
-        "named ones (`models/transformer.py`).",
+        "Activations that the backward pass recomputes to save memory: `none`, `full` for all, or all except the named "
+        "ones (`models/transformer.py`).",
         Synonyms(
             trl="gradient_checkpointing",
             verl="actor_rollout_ref.model.enable_gradient_checkpointing",
@@ -125,29 +125,27 @@ class ModelConfigSection:
     attention: Annotated[
         str,
         OneOf("auto", "xla", "amx", "cudnn", "splash"),
-        "Attention backend of prompts and updates (`models/attention/`); `auto` uses the platform's own where it "
+        "Attention backend of prompts and updates (`models/attention/`); `auto` uses the platform's backend if it "
         "supports the model.",
         Synonyms(trl="attn_implementation"),
     ] = "auto"
     frozen: Annotated[
-        list[str], "Weights that are not trained, by name or pattern, such as `embed`, the table of tokens."
+        list[str], "Weights that are not trained, by name or pattern, such as `embed`, the token embeddings."
     ] = field(default_factory=list)
     kept_logits_mib: Annotated[
         PositiveInt,
-        "Memory per device, in MiB, for the logits of an update's part that the backward pass uses. More logits are "
-        "computed in pieces, twice, or once where the output matrix is not trained (`model.frozen`, adapters).",
+        "Memory per device, in MiB, for the logits that the backward pass uses. Beyond it, logits are computed in "
+        "chunks: twice, or once if the output matrix is not trained (`model.frozen`, adapters).",
     ] = 256
     lora: LoraConfig = field(default_factory=LoraConfig)
 
     def faults(self, name: str) -> Iterator[str]:
-        """Yield what the section's fields contradict."""
+        """Yield a line for each contradiction between the section's fields."""
         if self.frozen and self.lora.rank:
-            yield (
-                f"{name}.frozen and {name}.lora.rank: with adapters no weight is trained, so leave {name}.frozen empty"
-            )
+            yield (f"{name}.frozen and {name}.lora.rank: adapters freeze all weights, so {name}.frozen must be empty")
         if self.checkpoint or self.shape:
             return
         if self.n_heads % self.n_kv_heads:
             yield f"{name}.n_kv_heads={self.n_kv_heads} must divide {name}.n_heads={self.n_heads}"
         if self.head_dim % 2:
-            yield f"{name}.head_dim={self.head_dim} must be even: rotary positions turn pairs"
+            yield f"{name}.head_dim={self.head_dim} must be even: rotary embeddings rotate pairs"

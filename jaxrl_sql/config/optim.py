@@ -13,10 +13,10 @@ _ACTOR = "actor_rollout_ref.actor.optim"
 
 @dataclass(frozen=True)
 class OptimConfig:
-    """An optimizer with a warm-up and a schedule after it; norms and biases do not decay.
+    """An optimizer with a warm-up and a schedule after it, without weight decay for norms and biases.
 
-    Adafactor (Shazeer and Stern 2018, arXiv:1804.04235) keeps no first moment and factors the second, so that
-    `moments`, the betas and `eps` are AdamW's alone.
+    Adafactor (Shazeer and Stern 2018, arXiv:1804.04235) has no first moment and factors the second, so that `moments`,
+    the betas and `eps` apply to AdamW only.
     """
 
     kind: Annotated[
@@ -25,11 +25,10 @@ class OptimConfig:
         "Optimizer: AdamW, or Adafactor, which needs less memory.",
         Synonyms(trl="optim", verl=f"{_ACTOR}.optimizer"),
     ] = "adamw"
-    moments: Annotated[str, OneOf("float32", "bfloat16"), "Type in which AdamW's moments are kept."] = "float32"
+    moments: Annotated[str, OneOf("float32", "bfloat16"), "Type of AdamW's stored moments."] = "float32"
     lr: Annotated[
         PositiveFloat,
-        "Learning rate at the schedule's peak. If it is not set, adapters (`model.lora.rank`) are trained at ten times "
-        "the default.",
+        "Peak learning rate. If it is not set, adapters (`model.lora.rank`) are trained at ten times the default.",
         Synonyms(trl="learning_rate", verl=f"{_ACTOR}.lr"),
     ] = 1e-6
     schedule: Annotated[
@@ -42,7 +41,7 @@ class OptimConfig:
     ] = "cosine"
     warmup_steps: Annotated[
         int,
-        "Number of steps in which the rate rises to its peak; 0 begins at the peak.",
+        "Number of steps over which the rate rises to its peak; 0 starts at the peak.",
         Synonyms(trl="warmup_steps", verl=f"{_ACTOR}.lr_warmup_steps", note="TRL reads a value below 1 as a share"),
     ] = 50
     final_lr_ratio: Annotated[
@@ -52,7 +51,7 @@ class OptimConfig:
     ] = 0.1
     flat_steps: Annotated[int, "Number of steps before the warm-up, at its first rate."] = 0
     warmup_from: Annotated[
-        float, "Rate at which the warm-up begins, as a share of the peak; 0 is the rate of its first step."
+        float, "Rate at the start of the warm-up, as a share of the peak; 0 is the rate of its first step."
     ] = 0.0
     beta1: Annotated[
         float,
@@ -76,11 +75,11 @@ class OptimConfig:
     ] = 0.0
     max_grad_norm: Annotated[
         PositiveFloat,
-        "Largest norm of the gradient of an update; larger gradients are scaled down to it.",
+        "Maximum norm of the gradient of an update; larger gradients are scaled down to it.",
         Synonyms(trl="max_grad_norm", verl="actor_rollout_ref.actor.grad_clip"),
     ] = 1.0
 
     def faults(self, name: str) -> Iterator[str]:
-        """Yield what the section's fields contradict."""
+        """Yield a line for each contradiction between the section's fields."""
         if self.kind != "adamw" and self.moments != "float32":
-            yield f"{name}.moments={self.moments} is for adamw: adafactor's are small already"
+            yield f"{name}.moments={self.moments} requires adamw: adafactor's moments are small already"

@@ -1,4 +1,4 @@
-"""Configurations as text: YAML files with their bases, `key.sub=value`, and a configuration written as YAML."""
+"""Read YAML files with their bases and `key.sub=value`, and write a configuration as YAML."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import yaml
 from jaxrl_sql.types import InputError
 
 Layer = tuple[str, Mapping[str, Any]]
-"""Where values come from, as an error names it, and the values, nested by section."""
+"""The origin of values for error messages, and the values, nested by section."""
 
 _FLOAT = re.compile(
     r"[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)[eE][-+]?[0-9]+"
@@ -26,7 +26,7 @@ _FLOAT = re.compile(
 
 
 class _Loader(yaml.CSafeLoader):
-    """Reads 1e-6 as a number and 2026-11-29 as a text, and refuses a key that a mapping has twice."""
+    """Reads 1e-6 as a number and 2026-11-29 as a text, and rejects duplicate keys of a mapping."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Return the values of a mapping by key."""
@@ -69,7 +69,7 @@ def to_yaml(config: Any) -> str:
 
 
 def read_yaml(path: str | Path) -> dict[str, Any]:
-    """Return the values of a YAML file by key; raises InputError, in one line, where it cannot be read."""
+    """Return the values of a YAML file by key; raises a one-line InputError if it cannot be read."""
     try:
         values = pickle.loads(_parsed(Path(path).read_text(encoding="utf-8")))  # noqa: S301 - bytes of this process
     except yaml.MarkedYAMLError as error:
@@ -80,19 +80,19 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from None
     if not isinstance(values, dict):
-        raise InputError(f"{path}: expected `key: value` lines at the top, found a list or a word")
+        raise InputError(f"{path}: expected `key: value` lines at the top level, found a list or a scalar")
     return {str(key): value for key, value in values.items()}
 
 
 @functools.lru_cache(maxsize=32)
 def _parsed(text: str) -> bytes:
-    """Return the values of a YAML text, pickled: a resumed run reads its file several times, and parsing is slow."""
+    """Return the pickled values of a YAML text, cached because a resumed run reads its file several times."""
     values = _loaded(text)
     return pickle.dumps({} if values is None else values)
 
 
 def _loaded(text: str) -> Any:
-    """Return the values of a YAML text; raises YAMLError, or ValueError for a number or an alias that cannot be."""
+    """Return the values of a YAML text; raises YAMLError, or ValueError for an invalid number or alias."""
     values = yaml.load(text, _Loader)  # noqa: S506 - a safe loader
     if re.search(r"\*\w", text):
         _refuse_recursion(values, ())
@@ -100,28 +100,28 @@ def _loaded(text: str) -> Any:
 
 
 def _refuse_recursion(values: Any, above: tuple[int, ...]) -> None:
-    """Raise ValueError for a value that holds itself."""
+    """Raise ValueError for a value that contains itself."""
     if id(values) in above:
-        raise ValueError("an alias names the value that it is part of")
+        raise ValueError("an alias refers to a value that contains it")
     inner = values.values() if isinstance(values, dict) else values if isinstance(values, list) else ()
     for value in inner:
         _refuse_recursion(value, (*above, id(values)))
 
 
 def read_files(path: Path, above: tuple[Path, ...] = ()) -> list[Layer]:
-    """Return the layers of a YAML file's bases and of itself, the base first.
+    """Return the layers of a YAML file's bases and of the file, bases first.
 
-    Raises InputError for a file that cannot be read and for a base that leads back to its file.
+    Raises InputError for an unreadable file and for a cycle of bases.
     """
     if path.resolve() in above:
-        raise InputError(f"{path}: its `base` leads back to itself")
+        raise InputError(f"{path}: its `base` refers back to itself")
     values = read_yaml(path)
     base = values.pop("base", None)
     if base is None:
         return [(str(path), values)]
     bases = base if isinstance(base, list) else [base]
     if not all(isinstance(name, str) for name in bases):
-        raise InputError(f"{path}: base must name a file or several, not {base!r}")
+        raise InputError(f"{path}: base must name one or several files, not {base!r}")
     below = [layer for name in bases for layer in read_files(path.parent / name, (*above, path.resolve()))]
     return [*below, (str(path), values)]
 
@@ -129,11 +129,11 @@ def read_files(path: Path, above: tuple[Path, ...] = ()) -> list[Layer]:
 def read_override(text: str, origin: str) -> tuple[str, Any]:
     """Return the key and the value of `key.sub=value`; the value of `key=` is an empty text.
 
-    Raises InputError for another text, or for a value that is not YAML.
+    Raises InputError for a text of another form, or a value that is not YAML.
     """
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise InputError(f"{origin}: {text!r} is no key.sub=value")
+        raise InputError(f"{origin}: {text!r} is not of the form key.sub=value")
     if not value.strip():
         return key.strip(), ""
     try:
@@ -143,7 +143,7 @@ def read_override(text: str, origin: str) -> tuple[str, Any]:
 
 
 def refuse_spaces(overrides: Sequence[object], origin: str) -> None:
-    """Refuse an override that spaces around its equals sign have cut into several words."""
+    """Reject an override that is split into several words by spaces around its equals sign."""
     for word, following in itertools.pairwise(overrides):
         if not isinstance(word, str) or not isinstance(following, str) or not following:
             continue

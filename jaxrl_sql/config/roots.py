@@ -1,4 +1,4 @@
-"""The configuration of each command: the sections that it reads, and what must hold between them."""
+"""The configuration of each command: the sections that it reads, and the constraints between them."""
 
 from __future__ import annotations
 
@@ -28,32 +28,32 @@ from jaxrl_sql.config.verbal import VerbalSettings
 
 Seed = Annotated[
     int,
-    "Seed of a run: of the order of questions, new weights and sampled tokens.",
+    "Seed of a run, for the order of questions, new weights and sampled tokens.",
     Synonyms(
-        trl="seed", verl="data.seed", note="verl's is of the order alone; data.seed is of generated questions here"
+        trl="seed", verl="data.seed", note="verl's is for the order only; data.seed is for generated questions here"
     ),
 ]
 RecipeName = Annotated[
     str,
-    "Prompt, answer format and reward: a published system by name, or your own as `FILE.py:NAME` or `module:NAME`, "
+    "Prompt, answer format and reward: a published system by name, or a custom one as `FILE.py:NAME` or `module:NAME`, "
     "which is imported.",
-    Synonyms(verl="custom_reward_function.path", note="the reward alone"),
+    Synonyms(verl="custom_reward_function.path", note="the reward only"),
 ]
 
 
 _ADAPTER_RATES = {"sft.optim.lr": 2e-4, "grpo.optim.lr": 1e-5}
-"""The default learning rates of adapters, ten times those of whole weights."""
+"""The default learning rates of adapters, ten times those of full training."""
 
 
 @dataclass(frozen=True)
 class RootConfig:
-    """The configuration of one or several commands, whose fields are the sections that they read."""
+    """The configuration of one or several commands; its fields are the sections that they read."""
 
     commands: ClassVar[str] = ""
-    """The commands, as a message names them."""
+    """Names of the commands, for messages."""
 
     def faults(self) -> Iterator[str]:
-        """Yield a line for each pair of values in different sections that do not go together."""
+        """Yield a line for each contradiction between values of different sections."""
         yield from ()
 
     def derived(self) -> dict[str, Any]:
@@ -65,7 +65,7 @@ class RootConfig:
 
 
 class WorkloadSections(NamedTuple):
-    """The sections that determine what a run computes, and the tokens of its longest prompt."""
+    """The sections that determine the computations of a run, and the number of tokens of its longest prompt."""
 
     sft: SftConfig
     grpo: GrpoConfig
@@ -77,7 +77,7 @@ class WorkloadSections(NamedTuple):
 
 @dataclass(frozen=True)
 class TrainConfig(RootConfig):
-    """A training run: a supervised phase, GRPO or PPO, and a second stage, each of which may have no steps."""
+    """A training run: a supervised phase, GRPO or PPO, and a second stage, each of them optional."""
 
     commands: ClassVar[str] = "train, sft, plan, launch"
 
@@ -97,7 +97,7 @@ class TrainConfig(RootConfig):
     health: HealthConfig = field(default_factory=HealthConfig)
 
     def workload(self, longest: int) -> WorkloadSections:
-        """Return the sections that determine what a run computes with prompts of up to `longest` tokens."""
+        """Return the sections that determine the computations of a run with prompts of up to `longest` tokens."""
         return WorkloadSections(self.sft, self.grpo, self.sampling, self.rollout, self.validation, longest)
 
     def phases(self) -> list[tuple[str, int]]:
@@ -121,10 +121,10 @@ class TrainConfig(RootConfig):
         }
 
     def faults(self) -> Iterator[str]:
-        """Yield a line for each pair of values in different sections that do not go together."""
+        """Yield a line for each contradiction between values of different sections."""
         data, sft, grpo, model = self.data, self.sft, self.grpo, self.model
         if sft.formats and data.prompt == "compact":
-            yield f"sft.formats={sft.formats} need data.prompt=tagged or chat: compact answers with SQL alone"
+            yield f"sft.formats={sft.formats} need data.prompt=tagged or chat: compact answers are SQL only"
         yield from _sampling_faults(self.sampling)
         yield from _objective_faults(self.sampling, self.rollout, grpo)
         yield from _turn_faults(self)
@@ -147,7 +147,7 @@ class TrainConfig(RootConfig):
 
 @dataclass(frozen=True)
 class PlanConfig(TrainConfig):
-    """A training run that is planned, which needs no questions."""
+    """The configuration of a planned training run, which needs no questions."""
 
     def missing(self) -> Iterator[str]:
         """Yield a line for each required value that is not set."""
@@ -157,7 +157,7 @@ class PlanConfig(TrainConfig):
 
 @dataclass(frozen=True)
 class EvaluateConfig(RootConfig):
-    """What answers questions, with a model or an endpoint, or judges answers that exist."""
+    """Commands that answer questions with a model or an endpoint, or score existing answers."""
 
     commands: ClassVar[str] = "evaluate, ask, serve, mcp"
 
@@ -172,17 +172,17 @@ class EvaluateConfig(RootConfig):
     evaluate: EvaluateSettings = field(default_factory=EvaluateSettings)
 
     def faults(self) -> Iterator[str]:
-        """Yield a line for each pair of values in different sections that do not go together."""
+        """Yield a line for each contradiction between values of different sections."""
         turns = self.evaluate.sampling.turns
         yield from _shot_faults(self.data, turns, "evaluate.sampling.turns")
         yield from _dialect_faults(self.data, self.executor)
         if turns > 1 and self.data.prompt == "compact":
-            yield "data.prompt=compact answers with SQL alone, in one turn: evaluate.sampling.turns must be 1"
+            yield "data.prompt=compact has answers of SQL only, in one turn: evaluate.sampling.turns must be 1"
 
 
 @dataclass(frozen=True)
 class FilterConfig(RootConfig):
-    """A choice of training questions."""
+    """A selection of training questions."""
 
     commands: ClassVar[str] = "data filter"
 
@@ -198,20 +198,20 @@ class FilterConfig(RootConfig):
     filter: FilterSettings = field(default_factory=FilterSettings)
 
     def faults(self) -> Iterator[str]:
-        """Yield a line for each pair of values in different sections that do not go together."""
+        """Yield a line for each contradiction between values of different sections."""
         yield from _sampling_faults(self.sampling)
         turns = self.sampling.turns
         yield from _dialogue_faults(self.data, self.sampling, turns, turns)
         yield from _shot_faults(self.data, turns, "sampling.turns")
         yield from _dialect_faults(self.data, self.executor)
         if self.filter.samples and not self.model.checkpoint:
-            yield f"filter.samples={self.filter.samples} answers are sampled from a model: name model.checkpoint"
+            yield f"filter.samples={self.filter.samples} samples answers from a model: set model.checkpoint"
         yield from _folder_faults(self.data)
 
 
 @dataclass(frozen=True)
 class DistillConfig(RootConfig):
-    """Answers of a teacher behind an endpoint to training questions."""
+    """Answers of a teacher model behind an endpoint to training questions."""
 
     commands: ClassVar[str] = "distill"
 
@@ -222,7 +222,7 @@ class DistillConfig(RootConfig):
     distill: DistillSettings = field(default_factory=DistillSettings)
 
     def faults(self) -> Iterator[str]:
-        """Yield a line for each pair of values in different sections that do not go together."""
+        """Yield a line for each contradiction between values of different sections."""
         yield from _dialect_faults(self.data, self.executor)
         yield from _folder_faults(self.data)
 
@@ -241,12 +241,12 @@ class AugmentConfig(RootConfig):
     augment: AugmentSettings = field(default_factory=AugmentSettings)
 
     def faults(self) -> Iterator[str]:
-        """Yield a line for each pair of values in different sections that do not go together."""
+        """Yield a line for each contradiction between values of different sections."""
         yield from _dialect_faults(self.data, self.executor)
         asks = self.augment.correct or self.augment.reword or self.augment.fill_tries
         if asks and not (self.distill.base_url and self.distill.model):
             yield (
-                "augment.correct, augment.reword and augment.fill_tries ask a model: name distill.base_url and "
+                "augment.correct, augment.reword and augment.fill_tries request a model: set distill.base_url and "
                 "distill.model"
             )
         yield from _folder_faults(self.data)
@@ -269,7 +269,7 @@ class VerbalConfig(RootConfig):
     verbal: VerbalSettings = field(default_factory=VerbalSettings)
 
     def faults(self) -> Iterator[str]:
-        """Yield a line for each pair of values in different sections that do not go together."""
+        """Yield a line for each contradiction between values of different sections."""
         yield from _dialect_faults(self.data, self.executor)
         yield from _folder_faults(self.data)
 
@@ -281,7 +281,7 @@ ROOTS: tuple[type[RootConfig], ...] = (
 
 
 def _sampling_faults(sampling: SamplingConfig) -> Iterator[str]:
-    """Yield the faults of numbers that only validation accepts: greedy answers, and as many turns as in training."""
+    """Yield a line for each zero that only validation accepts: greedy answers, and the turns of training."""
     if not sampling.temperature:
         yield f"sampling.temperature={sampling.temperature} must be above 0"
     if not sampling.turns:
@@ -289,30 +289,30 @@ def _sampling_faults(sampling: SamplingConfig) -> Iterator[str]:
 
 
 def _dialogue_faults(data: DataConfig, sampling: SamplingConfig, turns: int, bounded: int) -> Iterator[str]:
-    """Yield the faults of answers of several turns, of which `bounded` share the tokens of `sampling`."""
+    """Yield the faults of multi-turn answers, of which `bounded` turns share the token limit of `sampling`."""
     if bounded > 1 and sampling.max_total_tokens <= sampling.max_new_tokens:
         yield (
-            f"sampling.max_total_tokens={sampling.max_total_tokens} bounds all {bounded} turns: it must be above "
+            f"sampling.max_total_tokens={sampling.max_total_tokens} limits all {bounded} turns: it must be above "
             f"sampling.max_new_tokens={sampling.max_new_tokens}"
         )
     if turns > 1 and data.prompt == "compact":
-        yield "data.prompt=compact answers with SQL alone, in one turn: several turns need data.prompt=tagged or chat"
+        yield "data.prompt=compact has answers of SQL only, in one turn: several turns need data.prompt=tagged or chat"
 
 
 def _turn_faults(config: TrainConfig) -> Iterator[str]:
-    """Yield the faults of answers of several turns."""
-    sampling, own = config.sampling, config.validation.sampling
+    """Yield the faults of multi-turn answers."""
+    sampling, validation_sampling = config.sampling, config.validation.sampling
     validation = config.validation.sampling_in(sampling)
-    turns = max(sampling.turns, own.turns)
-    bounded = sampling.turns if own.max_total_tokens else turns
+    turns = max(sampling.turns, validation_sampling.turns)
+    bounded = sampling.turns if validation_sampling.max_total_tokens else turns
     yield from _dialogue_faults(config.data, sampling, turns, bounded)
     if turns > 1 and config.mesh.processes != 1 and config.rollout.mesh == "training":
         yield (
-            f"{turns} turns on mesh.processes={config.mesh.processes} need copies of the model: rollout.mesh must be "
+            f"{turns} turns on mesh.processes={config.mesh.processes} need replicas of the model: rollout.mesh must be "
             "auto, or replicas x tensor such as 8x1, not training"
         )
     if validation.turns > 1 and validation.max_new_tokens > validation.max_total_tokens:
-        section = "validation.sampling" if own.max_total_tokens else "sampling"
+        section = "validation.sampling" if validation_sampling.max_total_tokens else "sampling"
         yield (
             f"validation.sampling.max_new_tokens={validation.max_new_tokens} must be at most "
             f"{section}.max_total_tokens={validation.max_total_tokens}"
@@ -323,19 +323,19 @@ def _model_faults(model: ModelConfigSection) -> Iterator[str]:
     """Yield the fault of a run without a model."""
     if not (model.checkpoint or model.init):
         yield (
-            "model.checkpoint is empty: name a model of the hub, a folder or a GGUF file (model.init=plain makes a "
-            "small one from scratch)"
+            "model.checkpoint is empty: set a hub name, a folder or a GGUF file (model.init=plain creates a small "
+            "model from scratch)"
         )
 
 
 def _folder_faults(data: DataConfig) -> Iterator[str]:
-    """Yield the fault of questions that have no folder."""
+    """Yield the fault of questions without a folder."""
     if not data.dir:
-        yield "data.dir is empty: name the folder with the questions and databases (data.source=synth generates some)"
+        yield "data.dir is empty: set the folder with the questions and databases (data.source=synth generates some)"
 
 
 def _shot_faults(data: DataConfig, turns: int, keys: str) -> Iterator[str]:
-    """Yield the faults of examples that are shown with answers of one turn."""
+    """Yield the fault of few-shot examples with several turns."""
     if data.shots and turns > 1:
         yield f"data.shots={data.shots} shows answers of one turn: {keys} must be 1, not {turns}"
 
@@ -361,22 +361,22 @@ def _dialect_faults(data: DataConfig, executor: ExecutorConfig) -> Iterator[str]
     shares, places = dataclasses.asdict(data.dialects), dataclasses.asdict(executor.databases)
     if executor.sqlite_version and shares["mysql"] > 0 and places["mysql"] == "translated":
         yield (
-            f"executor.sqlite_version={executor.sqlite_version} does not go with "
+            f"executor.sqlite_version={executor.sqlite_version} is incompatible with "
             f"data.dialects.mysql={shares['mysql']} and executor.databases.mysql=translated: the translation calls "
-            "functions of later versions. Leave executor.sqlite_version empty, or name copies on a server in "
-            "executor.databases.mysql"
+            "functions of later versions. Clear executor.sqlite_version, or set executor.databases.mysql to copies on "
+            "a server"
         )
     for dialect, share in shares.items():
         if share and dialect != "sqlite" and not places[dialect]:
-            translated = ", or translated: by SQLite" if dialect == "mysql" else ""
+            translated = ", or to translated (runs on SQLite)" if dialect == "mysql" else ""
             yield (
-                f"data.dialects.{dialect}={share}: executor.databases.{dialect} says where it runs, the --out of "
+                f"data.dialects.{dialect}={share} needs a database: set executor.databases.{dialect} to the --out of "
                 f"`jaxrl-sql data copy`{translated}"
             )
 
 
 def _objective_faults(sampling: SamplingConfig, rollout: RolloutConfig, grpo: GrpoConfig) -> Iterator[str]:
-    """Yield the faults of what is sampled for an objective."""
+    """Yield the faults of sampling settings that the objective does not support."""
     truncations = {
         f"sampling.top_k={sampling.top_k}": sampling.top_k > 0,
         f"sampling.top_p={sampling.top_p}": sampling.top_p < 1,
@@ -385,30 +385,30 @@ def _objective_faults(sampling: SamplingConfig, rollout: RolloutConfig, grpo: Gr
     }
     truncated = ", ".join(name for name, is_on in truncations.items() if is_on)
     if truncated and not grpo.loss.tis_clip_max and grpo.steps:
-        yield f"{truncated} samples from another distribution than is trained: grpo.loss.tis_clip_max=0 must be above 0"
+        yield f"{truncated} samples from another distribution than the policy: grpo.loss.tis_clip_max=0 must be above 0"
     incompatible = {
         f"sampling.turns={sampling.turns}: a gold is one answer, not a dialogue": sampling.turns > 1,
         "rollout.exact=true: a gold has no log-probabilities of a sampler": rollout.exact,
     }
     for setting, is_set in incompatible.items():
         if grpo.demonstrations and is_set:
-            yield f"grpo.demonstrations does not go with {setting}"
+            yield f"grpo.demonstrations is incompatible with {setting}"
     extra = grpo.dynamic_sampling.max_extra_generations
     incompatible = {
         f"sampling.turns={sampling.turns}, whose environments would wait: it must be 1": sampling.turns > 1,
-        f"grpo.dynamic_sampling.max_extra_generations={extra}, rounds that nobody can foresee: it must be 0": extra > 0,
-        "rollout.exact=true, since part of an answer is an older policy's: it must be false": rollout.exact,
-        "grpo.loss.tis_clip_max=0, which would leave an older policy's tokens as they are: it must be above 0": (
+        f"grpo.dynamic_sampling.max_extra_generations={extra}, unpredictable rounds: it must be 0": extra > 0,
+        "rollout.exact=true, because an answer may include tokens of an older policy: it must be false": rollout.exact,
+        "grpo.loss.tis_clip_max=0, which would not correct tokens of an older policy: it must be above 0": (
             grpo.loss.tis_clip_max == 0
         ),
     }
     for setting, is_set in incompatible.items():
         if rollout.ahead and is_set:
-            yield f"rollout.ahead=1 does not go with {setting}"
+            yield f"rollout.ahead=1 is incompatible with {setting}"
 
 
 def _length_faults(config: TrainConfig) -> Iterator[str]:
-    """Yield the fault of a model made from scratch that has too few positions."""
+    """Yield the fault of a model from scratch with too few positions."""
     answer = max(
         config.sampling.max_new_tokens, config.sft.max_completion_tokens, config.validation.sampling.max_new_tokens
     )

@@ -12,12 +12,12 @@ TRACKERS = ("tensorboard", "wandb", "trackio")
 
 @dataclass(frozen=True)
 class RunConfig:
-    """The run folder, its checkpoints and answers, and where metrics appear."""
+    """The run folder, its checkpoints and answers, progress output and trackers."""
 
     dir: Annotated[
         str,
-        NotEmpty("it names the folder that the run writes"),
-        "Folder that the run writes.",
+        NotEmpty("it names the output folder of the run"),
+        "Output folder of the run.",
         Synonyms(trl="output_dir", verl="trainer.default_local_dir"),
     ] = "runs/run"
     resume: Annotated[
@@ -32,57 +32,57 @@ class RunConfig:
     ] = 50
     keep_checkpoints: Annotated[
         PositiveInt,
-        "Number of newest checkpoints that are kept.",
+        "Number of latest checkpoints to keep.",
         Synonyms(trl="save_total_limit", verl="trainer.max_actor_ckpt_to_keep"),
     ] = 2
     samples_per_step: Annotated[
         int,
-        "Number of answers per step that are written as plain lines to samples.jsonl.",
+        "Number of answers per step that are written to samples.jsonl.",
         Synonyms(trl="num_completions_to_print", verl="trainer.log_val_generations", note="verl's are of validation"),
     ] = 4
     keep_rollouts: Annotated[
         int,
-        "Most answers of rollouts, and most of evaluations, that are kept for `jaxrl-sql view`; the oldest are evicted "
-        "first. 0 keeps none.",
+        "Maximum number of answers that are kept for `jaxrl-sql view`, for rollouts and evaluations each; the oldest "
+        "are evicted first. 0 keeps none.",
         Synonyms(trl="log_completions", verl="trainer.rollout_data_dir"),
     ] = 100_000
     display: Annotated[
         str,
         OneOf("auto", "rich", "plain", "none"),
-        "Form of the progress output; `auto` is `rich` in a terminal.",
+        "Format of the progress output; `auto` is `rich` in a terminal.",
         Synonyms(trl="disable_tqdm", note="true means none"),
     ] = "auto"
     compilation_cache: Annotated[
         str,
-        "Folder of compiled programs that other runs reuse. `auto` is one in the user's cache, for runs of one "
-        "process; empty keeps none.",
+        "Folder of compiled programs that later runs reuse. `auto` is a folder in the user's cache, for runs of one "
+        "process; empty disables the cache.",
     ] = "auto"
     keep_best: Annotated[
         int,
-        "Number of best checkpoints that are kept in addition to the newest. If above 0, a checkpoint is saved after "
-        "each evaluation.",
+        "Number of best checkpoints to keep in addition to the latest. If above 0, a checkpoint is saved after each "
+        "evaluation.",
         Synonyms(trl="load_best_model_at_end", note="true keeps 1"),
     ] = 0
     best_by: Annotated[
         str,
-        "Metric of an evaluation by which checkpoints are the best; more is better. A word such as `accuracy` is the "
-        "mean of `eval/<split>/accuracy` over the splits.",
+        "Evaluation metric that ranks checkpoints; higher is better. A name such as `accuracy` is the mean of "
+        "`eval/<split>/accuracy` over the splits.",
         Synonyms(trl="metric_for_best_model"),
     ] = "accuracy"
     trackers: Annotated[
         list[str],
         SomeOf(*TRACKERS),
-        "Trackers that show the metrics in addition to metrics.jsonl; if empty, none.",
+        "Trackers that receive the metrics in addition to metrics.jsonl; if empty, none.",
         Synonyms(trl="report_to", verl="trainer.logger"),
     ] = field(default_factory=lambda: ["tensorboard"])
     project: Annotated[
         str,
-        "Project of the run in wandb and trackio.",
+        "Project name of the run in wandb and trackio.",
         Synonyms(trl="project", verl="trainer.project_name"),
     ] = "jaxrl-sql"
     pad_to_max: Annotated[
         bool,
-        "Pad prompts, supervised answers and caches to their largest sizes, which compiles about a third of the "
-        "programs. This is for runs that are short compared with their compilation. Prompts are padded to the longest; "
-        "in `jaxrl-sql evaluate`, to `data.max_prompt_tokens`.",
+        "Pad prompts, supervised answers and caches to their maximum sizes, which reduces the number of compiled "
+        "programs to about a third. This helps runs that are short compared with their compilation. Prompts are padded "
+        "to the longest; in `jaxrl-sql evaluate`, to `data.max_prompt_tokens`.",
     ] = False

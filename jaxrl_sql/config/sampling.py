@@ -1,4 +1,4 @@
-"""The sections `sampling`, `validation.sampling` and `evaluate.sampling`: how answers are sampled."""
+"""The sections `sampling`, `validation.sampling` and `evaluate.sampling`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ROLLOUT = "actor_rollout_ref.rollout"
 
 @dataclass(frozen=True)
 class SamplingConfig:
-    """How answers are sampled; the defaults of `top_k` to `repetition_penalty` keep all tokens."""
+    """Sampling of answers; the defaults of `top_k` to `repetition_penalty` do not restrict the tokens."""
 
     temperature: Annotated[
         float,
@@ -26,48 +26,48 @@ class SamplingConfig:
     ] = 1.0
     top_k: Annotated[
         int,
-        "Number of most likely tokens that are sampled from; 0 samples from all.",
+        "Number of most likely tokens to sample from; 0 samples from all.",
         Synonyms(trl="top_k", verl=f"{_ROLLOUT}.top_k", note="verl's -1 is 0 here"),
     ] = 0
     top_p: Annotated[
         float,
         Above(0, most=1),
-        "Probability that the most likely tokens, which are sampled from, have together; 1 samples from all.",
+        "Cumulative probability of the most likely tokens to sample from; 1 samples from all.",
         Synonyms(trl="top_p", verl=f"{_ROLLOUT}.top_p"),
     ] = 1.0
     min_p: Annotated[
         Share,
-        "Least probability of a sampled token, as a share of the most likely token's; 0 samples from all.",
+        "Minimum probability of a token, as a share of the most likely token's; 0 samples from all.",
         Synonyms(trl="min_p"),
     ] = 0.0
     repetition_penalty: Annotated[
         PositiveFloat,
-        "Penalty of the tokens that prompt and answer already hold; 1 applies none.",
+        "Penalty for tokens that already occur in prompt or answer; 1 disables it.",
         Synonyms(trl="repetition_penalty"),
     ] = 1.0
     stop: Annotated[
         list[str],
-        Texts("no answer would be begun"),
+        Texts("every answer would be empty"),
         "Strings that end an answer or a turn, in addition to the recipe's. If the list is empty, a `compact` answer "
-        "ends with the semicolon of its statement, and validation has training's strings.",
+        "ends with the semicolon of its statement, and validation uses training's strings.",
         Synonyms(trl="generation_kwargs", note="their entry stop, with vLLM"),
     ] = field(default_factory=list)
     max_new_tokens: Annotated[
         PositiveInt,
-        "Most tokens of an answer; with several turns, of each turn. If validation sets none, training's.",
+        "Maximum number of tokens of an answer; with several turns, of each turn. Validation's default is training's.",
         Synonyms(trl="max_completion_length", verl="data.max_response_length", note="theirs count all turns"),
     ] = 1024
     turns: Annotated[
         int,
-        "Most turns of an answer, for a recipe with several; in validation, 0 allows as many as in training.",
+        "Maximum number of turns of an answer, for a multi-turn recipe; in validation, 0 is training's.",
         Synonyms(
             trl="max_tool_calling_iterations",
             verl=f"{_ROLLOUT}.multi_turn.max_assistant_turns",
-            note="TRL counts the calls of tools: one less",
+            note="TRL counts tool calls: one less",
         ),
     ] = 1
     max_total_tokens: Annotated[
         int,
-        "Most tokens of all turns and observations together, with several turns; in validation, 0 is training's. An "
-        "endpoint does not read it.",
+        "Maximum number of tokens of all turns and observations together, with several turns; in validation, 0 is "
+        "training's. Endpoints ignore it.",
     ] = 0

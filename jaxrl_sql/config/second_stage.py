@@ -10,9 +10,9 @@ from typing import Annotated
 class SecondStageConfig:
     """A second stage from the best evaluated checkpoint of the first (PaVeRL-SQL).
 
-    Its rate begins at the first stage's peak if accuracy rose and levelled off, and at half of the best checkpoint's
-    rate if accuracy only fluctuated. It falls by a cosine.
+    Its learning rate starts at the first stage's peak if accuracy rose and levelled off, and at half of the best
+    checkpoint's rate if accuracy only fluctuated. It decays by a cosine.
     """
 
-    steps: Annotated[int, "Number of steps of the second stage; 0 leaves it out."] = 0
+    steps: Annotated[int, "Number of steps of the second stage; 0 skips it."] = 0
     final_lr_ratio: Annotated[float, "Rate at the end of the second stage, as a share of its first rate."] = 0.1

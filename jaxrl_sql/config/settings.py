@@ -1,4 +1,4 @@
-"""Every setting with its default, allowed values and meaning, for `--help` and the pages of the documentation."""
+"""Describe every setting with its default, allowed values and meaning, for `--help` and the documentation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WIDTH = 100
 
 
 def all_sections() -> Iterator[Section]:
-    """Yield the sections of all commands in order, each once and before those in it."""
+    """Yield the sections of all commands in order, each once and before its subsections."""
     yielded = set[str]()
     for root in ROOTS:
         for section in sections_of(root()):
@@ -25,7 +25,7 @@ def all_sections() -> Iterator[Section]:
 
 
 def settings_help(config: RootConfig) -> str:
-    """Return the settings that a command reads, as `--help` shows them; the values of `config` are the defaults."""
+    """Return the settings of a command as text for `--help`; the values of `config` are the defaults."""
     sections = (
         "\n".join([f"{section.name or 'the whole run'}: {about(section)}", *map(_help_of, section.fields)])
         for section in sections_of(config)
@@ -34,19 +34,19 @@ def settings_help(config: RootConfig) -> str:
 
 
 def about(section: Section) -> str:
-    """Return what a section's class says of it."""
+    """Return the docstring of a section's class."""
     return inspect.getdoc(type(section.values)) or ""
 
 
 def shown(value: Any) -> str:
-    """Return a value as it is written after `key=`; "" for an empty text."""
+    """Return a value as written after `key=`; "" for an empty text."""
     if isinstance(value, bool):
         return str(value).lower()
     return f"[{', '.join(map(str, value))}]" if isinstance(value, list) else str(value)
 
 
 def allowed(field: Field) -> str:
-    """Return in words what a field may hold."""
+    """Return a description of the valid values of a field."""
     rule = field.rule.description if field.rule is not None else ""
     if " | " in rule:
         return rule
@@ -54,7 +54,7 @@ def allowed(field: Field) -> str:
 
 
 def called_elsewhere(field: Field) -> str:
-    """Return how TRL and verl call a field; empty where neither has it."""
+    """Return the names of a field in TRL and verl; "" if neither has it."""
     if field.synonyms is None:
         return ""
     names = (("TRL", field.synonyms.trl), ("verl", field.synonyms.verl))

@@ -1,4 +1,4 @@
-"""What an unknown key was most likely meant to be: another section's, another library's, or a misspelt one."""
+"""Suggest the intended key for an unknown one: of another section, of another library, or a misspelling."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _MOST_NAMED = 4
 
 
 def unknown_key(key: str, root: type, siblings: Sequence[str] = ()) -> str:
-    """Return the words that refuse an unknown key of a command and name the keys that it may mean.
+    """Return the error message for an unknown key of a command, with suggestions.
 
-    `siblings` are the names that are known where the first unknown one stands, with what precedes it.
+    `siblings` are the valid keys in the section of the first unknown name.
     """
     fields = fields_of(root)
     section, _, name = key.rpartition(".")
     known = [other for other in (*siblings, *fields) if section and other.rpartition(".")[0] == section]
-    if words := _synonym_words(fields, key, known, by_last_word=False):
-        return f"unknown key {key}{words}"
+    if suggestion := _synonym_words(fields, key, known, by_last_word=False):
+        return f"unknown key {key}{suggestion}"
     namesakes = [other for other in fields if other.rpartition(".")[2] == name]
     in_section = [other for other in namesakes if section and other.partition(".")[0] == key.partition(".")[0]]
     close = difflib.get_close_matches(key, in_section, n=1, cutoff=0.0)
@@ -31,8 +31,8 @@ def unknown_key(key: str, root: type, siblings: Sequence[str] = ()) -> str:
         namesakes = difflib.get_close_matches(key, namesakes, n=1, cutoff=0.0)
     if namesakes:
         return f"unknown key {key}; the nearest {'is' if len(namesakes) == 1 else 'are'} {_listed(namesakes)}"
-    if words := _synonym_words(fields, name, known, by_last_word=True):
-        return f"unknown key {key}{words}"
+    if suggestion := _synonym_words(fields, name, known, by_last_word=True):
+        return f"unknown key {key}{suggestion}"
     first = ".".join(key.split(".")[: siblings[0].count(".") + 1]) if siblings else key
     for text, others in ((key, fields), (first, siblings)):
         if nearest := difflib.get_close_matches(text, others, n=1, cutoff=_LIKENESS):
@@ -41,7 +41,7 @@ def unknown_key(key: str, root: type, siblings: Sequence[str] = ()) -> str:
 
 
 def _synonym_words(fields: Mapping[str, Field], name: str, known: Sequence[str], *, by_last_word: bool) -> str:
-    """Return what another library calls `name`, those in `known` alone if there are any; empty if none does."""
+    """Return a suggestion if `name` is another library's, preferably of a key in `known`; "" otherwise."""
     for library, shown in (("trl", "TRL"), ("verl", "verl")):
         meant = [key for key, field in fields.items() if name in _names_in(field, library, by_last_word=by_last_word)]
         if meant := [key for key in meant if key in known] or meant:
@@ -50,12 +50,12 @@ def _synonym_words(fields: Mapping[str, Field], name: str, known: Sequence[str],
 
 
 def settings_called(name: str, root: type) -> list[str]:
-    """Return the keys of a command whose last word is `name`, or that are `name`."""
+    """Return the keys of a command that equal `name` or whose last part does."""
     return [key for key in fields_of(root) if name in (key, key.rpartition(".")[2])][:_MOST_NAMED]
 
 
 def _names_in(field: Field, library: str, *, by_last_word: bool) -> set[str]:
-    """Return the key of another library that means a field, or its last word; empty if it has none."""
+    """Return the key of another library for a field, or its last part; empty if it has none."""
     key = getattr(field.synonyms, library, "")
     return {key.rpartition(".")[2] if by_last_word else key} - {""}
 

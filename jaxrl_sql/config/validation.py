@@ -19,16 +19,16 @@ class ValidationConfig:
         Synonyms(trl="eval_steps", verl="trainer.test_freq"),
     ] = 0
     sampling: SamplingConfig = field(default_factory=lambda: SamplingConfig(temperature=0.0, turns=0))
-    max_num_seqs: Annotated[PositiveInt, "Number of answers that are generated at the same time."] = 128
+    max_num_seqs: Annotated[PositiveInt, "Number of answers that are generated concurrently."] = 128
     rule: Annotated[
         str,
-        "Rule by which answers are judged, each on its question's own database, so that runs of several recipes can be "
-        "compared. If empty, the recipe's own rule, or the set's where the recipe has none; Spider 2, EHRSQL and Defog "
-        "keep theirs.",
+        "Rule that scores answers, each on its question's own database, to compare runs of different recipes. If "
+        "empty, the recipe's rule, or the set's if the recipe has none; Spider 2, EHRSQL and Defog always use their "
+        "own.",
     ] = ""
 
     def sampling_in(self, training: SamplingConfig) -> SamplingConfig:
-        """Return how answers are sampled in a run whose training samples as `training`."""
+        """Return the sampling of validation in a run whose training uses `training`."""
         return replace(
             self.sampling,
             stop=self.sampling.stop or training.stop,

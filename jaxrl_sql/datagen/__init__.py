@@ -1,1 +1,1 @@
-"""What makes and repairs data: generated questions, augmented databases, audits, reasoning."""
+"""Generate, prepare, augment, audit and repair text-to-SQL data."""

@@ -1,7 +1,6 @@
-"""Put golds to a chat endpoint: those that fail, to be corrected, and those that return nothing, for rows.
+"""Ask a chat endpoint to correct golds that fail, and to write rows for golds that return nothing.
 
-Every answer stands in the journal of the work, so that none is asked for twice; what it is worth is found by running
-it.
+Every answer is journaled, so no question is sent twice. Answers are validated by running them.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from jaxrl_sql.text2sql.schema.render import ddl
 from jaxrl_sql.types import CUT, Example, Record
 
 FAILURES = ("syntax_error", "schema_error", "runtime_error")
-"""Statuses of SQL that can be wrong; others are the machine's or the limits'."""
+"""Statuses that indicate wrong SQL; others come from the machine or the limits."""
 
 _CORRECT = """{schema}
 
@@ -44,7 +43,7 @@ UNIQUE, CHECK and foreign keys.{fault}
 
 
 class Corrected(NamedTuple):
-    """The questions with the golds that run now, what was changed, and (id, why) of those that still fail."""
+    """The questions with corrected golds, the changes, and the error of each gold that still fails, by id."""
 
     examples: list[Example]
     changes: list[Change]
@@ -53,7 +52,7 @@ class Corrected(NamedTuple):
 
 @dataclasses.dataclass
 class Correspondence:
-    """An endpoint and the journal of what it said; `spent` when no more may be asked."""
+    """An endpoint and the journal of its answers; `spent` is true once the budget is used up."""
 
     cfg: DistillSettings
     journal: Journal
@@ -61,22 +60,24 @@ class Correspondence:
     spent: bool = False
 
     def __post_init__(self) -> None:
-        """Read what was said in earlier runs."""
-        self.said: dict[tuple[str, str, int], Record] = {
+        """Read the answers of earlier runs."""
+        self.answers: dict[tuple[str, str, int], Record] = {
             (record["step"], record["id"], record["try"]): record
             for record in self.journal.records
             if "try" in record and not record["error"]
         }
         self.spent = bool(self.endpoint.budget.limit)
 
-    def ask(self, step: str, number: int, asked: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str, str]]:
-        """Put (id, text) questions once each and yield (id, SQL of the answer, error), from the journal where there.
+    def ask(self, step: str, number: int, questions: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str, str]]:
+        """Send (id, text) questions that the journal does not answer; yield (id, SQL of the answer, error) of all.
 
-        An answer that is cut is an error: what is left of its SQL may run.
+        A truncated answer is an error, because its incomplete SQL could run.
         """
         options = {"temperature": self.cfg.temperature, self.cfg.token_limit: self.cfg.max_tokens}
         new = [
-            (uid, [{"role": "user", "content": text}]) for uid, text in asked if (step, uid, number) not in self.said
+            (uid, [{"role": "user", "content": text}])
+            for uid, text in questions
+            if (step, uid, number) not in self.answers
         ]
         try:
             for uid, answer in self.endpoint.ask_all([] if self.spent else new, **options):
@@ -85,37 +86,38 @@ class Correspondence:
                     "sql": block(answer.text), "finish_reason": answer.finish_reason, "error": answer.error,
                 }  # fmt: skip
                 self.journal.add(record)
-                self.said[step, uid, number] = record
+                self.answers[step, uid, number] = record
         except BudgetSpentError:
             self.spent = True
-        for uid, _ in asked:
-            known = self.said.get((step, uid, number))
+        for uid, _ in questions:
+            known = self.answers.get((step, uid, number))
             if known is None:
-                yield uid, "", "not asked: the budget is spent"
+                yield uid, "", "not sent: the budget is spent"
             elif known["finish_reason"] in CUT:
                 reason = known["finish_reason"]
-                yield uid, "", f"the endpoint's answer is cut ({reason}; distill.max_tokens={self.cfg.max_tokens})"
+                limit = f"distill.max_tokens={self.cfg.max_tokens}"
+                yield uid, "", f"the endpoint's answer is truncated ({reason}; {limit})"
             else:
                 yield uid, known["sql"], known["error"]
 
 
 @contextmanager
 def correspondence(cfg: DistillSettings, journal: Journal) -> Iterator[Correspondence]:
-    """Open the endpoint; what earlier runs spent counts."""
+    """Open the endpoint; the budget includes what earlier runs spent."""
     with open_endpoint(cfg, budget_of(cfg, Spent.total(journal.records))) as endpoint:
         yield Correspondence(cfg, journal, endpoint)
 
 
 def block(text: str) -> str:
-    """Return the last fenced block of an answer, or all of it."""
+    """Return the last fenced block of an answer, or the whole answer."""
     blocks = sql_blocks(text, any_case=True) or bare_blocks(text)
     return blocks[-1] if blocks else text.strip()
 
 
 def correct(talk: Correspondence | None, executor: Executor, examples: Sequence[Example], tries: int) -> Corrected:
-    """Have golds corrected that fail; a correction counts when it runs and returns rows.
+    """Ask for corrections of golds that fail; a correction is accepted if it runs and returns rows.
 
-    A corrected gold is a new one: demonstration, reasoning and other golds of the old one go.
+    A corrected gold is new, so the demonstration, reasoning and other golds of the old one are removed.
     """
     outcomes = executor.execute_many([(example.database, example.gold_sql) for example in examples])
     faults = {
@@ -140,10 +142,10 @@ def correct(talk: Correspondence | None, executor: Executor, examples: Sequence[
                 faults[uid] = (sql, f"{outcome.status}: {outcome.error}" if outcome.error else "it returns no rows")
     changes = [Change("correct", uid, {"was": by_id[uid].gold_sql, "sql": sql}) for uid, sql in new.items()]
     corrected = [
-        dataclasses.replace(one, gold_sql=new[one.uid], demonstration="", reasoning="", other_golds=())
-        if one.uid in new
-        else one
-        for one in examples
+        dataclasses.replace(example, gold_sql=new[example.uid], demonstration="", reasoning="", other_golds=())
+        if example.uid in new
+        else example
+        for example in examples
     ]
     failed = {uid: fault for uid, (_, fault) in faults.items() if uid not in new}
     return Corrected(corrected, changes, failed)
@@ -156,6 +158,6 @@ def _asked(example: Example, sql: str, fault: str) -> str:
 
 
 def rows_asked(example: Example, fault: str = "") -> str:
-    """Return the text that asks for rows; `fault` is what was wrong with the last ones."""
-    told = f" The last ones were no good: {fault}." if fault else ""
-    return _FILL.format(schema=ddl(read_schema(example.db_path, example.hide)), sql=example.gold_sql, fault=told)
+    """Return the prompt that asks for rows; `fault` is the error of the previous answer."""
+    complaint = f" The last ones were no good: {fault}." if fault else ""
+    return _FILL.format(schema=ddl(read_schema(example.db_path, example.hide)), sql=example.gold_sql, fault=complaint)

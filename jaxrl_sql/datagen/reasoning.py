@@ -1,7 +1,7 @@
-"""A short thought that leads to a query, written from the query: what a small model can learn to think.
+"""Derive a short reasoning text from a query, simple enough for a small model to learn.
 
-The inner queries come first, each as one clause: its tables, what is kept, how rows are grouped and sorted, and what is
-shown. An outer query calls what an inner one found `that`. Names lose the aliases of their tables.
+Inner queries come first. Each query is one clause: tables, conditions, grouping, sorting and result columns. An outer
+query refers to the result of an inner one as `that`. Names are written without table aliases.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ _INNER = "that"
 
 
 def reason(sql: str) -> str:
-    """Return the thought, such as `blasts where crew_size > 30: mine_id; then mines where id IN that: name`.
+    """Return the reasoning, such as `blasts where crew_size > 30: mine_id; then mines where id IN that: name`.
 
-    Empty where the text is not one query that can be read.
+    Empty if the text does not parse as one query.
     """
     parsed = parse_query(sql)
     return "; then ".join(_thoughts(parsed)) if isinstance(parsed, exp.Query) else ""
 
 
 def _thoughts(query: exp.Expression) -> list[str]:
-    """Return the clauses of a query, those of the queries inside it first."""
+    """Return the clauses of a query, those of its inner queries first."""
     if isinstance(query, exp.Subquery):
         return _thoughts(query.this)
     if isinstance(query, exp.SetOperation):
@@ -33,22 +33,22 @@ def _thoughts(query: exp.Expression) -> list[str]:
         return [*left[:-1], *right[:-1], f"{left[-1]} {word} {right[-1]}"]
     if not isinstance(query, exp.Select):
         return []
-    inner = [found for found in query.find_all(exp.Query) if _belongs(found, query)]
-    return [*(thought for found in inner for thought in _thoughts(found)), _clause(query)]
+    inner = [subquery for subquery in query.find_all(exp.Query) if _belongs(subquery, query)]
+    return [*(thought for subquery in inner for thought in _thoughts(subquery)), _clause(query)]
 
 
-def _belongs(found: exp.Expression, outer: exp.Select) -> bool:
-    """Return whether a query stands directly inside another, not inside a third."""
+def _belongs(query: exp.Expression, outer: exp.Select) -> bool:
+    """Return whether a query is nested directly in another, not in a third."""
     return (
-        found is not outer
-        and not isinstance(found, exp.Subquery)
-        and found.find_ancestor(exp.Select) is outer
-        and (not isinstance(found.parent, exp.SetOperation))
+        query is not outer
+        and not isinstance(query, exp.Subquery)
+        and query.find_ancestor(exp.Select) is outer
+        and (not isinstance(query.parent, exp.SetOperation))
     )
 
 
 def _clause(select: exp.Select) -> str:
-    """Return what one SELECT does, without what is inside it."""
+    """Return the clause of a SELECT, without its inner queries."""
     plain = _without_aliases(select)
     tables = ", ".join(dict.fromkeys(_table(table) for table in tables_of(plain)))
     text = tables
@@ -67,7 +67,7 @@ def _clause(select: exp.Select) -> str:
 
 
 def _without_aliases(select: exp.Select) -> exp.Select:
-    """Return a copy whose columns name no table and whose inner queries are one word."""
+    """Return a copy without table names in columns, and with `that` in place of inner queries."""
     copy = select.copy()
     copy.set("with_", None)
     copy.set("with", None)
@@ -78,10 +78,10 @@ def _without_aliases(select: exp.Select) -> exp.Select:
             query.replace(
                 exp.column(_INNER) if not isinstance(query.parent, exp.From | exp.Join) else exp.to_table(_INNER)
             )
-    for found in copy.find_all(exp.In):
-        if found.args.get("query") is not None:
-            found.set("query", None)
-            found.set("field", exp.column(_INNER))
+    for node in copy.find_all(exp.In):
+        if node.args.get("query") is not None:
+            node.set("query", None)
+            node.set("field", exp.column(_INNER))
     return copy
 
 

@@ -1,7 +1,7 @@
-"""Have questions reworded by a chat endpoint, and keep a wording where execution shows that it still asks the same.
+"""Reword questions with a chat endpoint, and accept a rewording if execution confirms its meaning.
 
-The endpoint words a question anew, and is then asked for the SQL of that wording alone, with the schema: it counts when
-the SQL's rows are the gold's, by the test suite's rule (a round trip, as back-translation is checked).
+The endpoint rewords a question, then writes SQL for the rewording alone, with the schema. The rewording is accepted if
+the rows of that SQL match the gold's by the `test_suite` rule (a round trip, as for back-translation).
 """
 
 from __future__ import annotations
@@ -38,54 +38,56 @@ Write the SQLite query that answers it, and nothing else, in one ```sql block.
 
 
 class Reworded(NamedTuple):
-    """The questions, some of them in new words, and what was changed."""
+    """The questions, some of them reworded, and the changes."""
 
     examples: list[Example]
     changes: list[Change]
 
 
 def reword(talk: Correspondence | None, executor: Executor, examples: Sequence[Example], tries: int) -> Reworded:
-    """Word questions anew, each up to so many times; those of which no wording holds stay as they are.
+    """Reword questions, with up to `tries` attempts each; a question without an accepted rewording is unchanged.
 
-    So do those whose gold fails or returns nothing but 0 or NULL, as many a query would answer them.
+    Questions whose gold fails or returns only 0 or NULL are unchanged too, because many queries would match.
     """
-    outcomes = executor.execute_many([(one.database, one.gold_sql) for one in examples] if tries else [])
+    outcomes = executor.execute_many([(example.database, example.gold_sql) for example in examples] if tries else [])
     left = {
-        one.uid: one
-        for one, outcome in zip(examples, outcomes, strict=False)
+        example.uid: example
+        for example, outcome in zip(examples, outcomes, strict=False)
         if outcome.status == "ok" and outcome.row_count and not is_trivial(outcome.rows)
     }
     new: dict[str, Example] = {}
     for number in range(tries if talk else 0):
         assert talk is not None
-        asked = [(uid, _REWORD.format(question=one.question, sql=one.gold_sql, schema=_schema(one)))
-                 for uid, one in left.items()]  # fmt: skip
+        prompts = [(uid, _REWORD.format(question=example.question, sql=example.gold_sql, schema=_schema(example)))
+                 for uid, example in left.items()]  # fmt: skip
         worded = [
             dataclasses.replace(left[uid], question=text)
-            for uid, text, error in talk.ask("reword", number, asked)
+            for uid, text, error in talk.ask("reword", number, prompts)
             if not error and _is_question(text, left[uid].question)
         ]
         answers = {
             uid: sql
-            for uid, sql, error in talk.ask("answer", number, [(one.uid, _answer(one)) for one in worded])
+            for uid, sql, error in talk.ask("answer", number, [(example.uid, _answer(example)) for example in worded])
             if not error
         }
-        answered = [one for one in worded if one.uid in answers]
-        verdicts = score_predictions(executor, answered, [answers[one.uid] for one in answered], ("test_suite",))
-        for one, verdict in zip(answered, verdicts, strict=True):
+        answered = [example for example in worded if example.uid in answers]
+        verdicts = score_predictions(
+            executor, answered, [answers[example.uid] for example in answered], ("test_suite",)
+        )
+        for question, verdict in zip(answered, verdicts, strict=True):
             if verdict.is_right("test_suite"):
-                new[one.uid] = one
-                del left[one.uid]
+                new[question.uid] = question
+                del left[question.uid]
     changes = [
         Change("reword", example.uid, {"was": example.question, "question": new[example.uid].question})
         for example in examples
         if example.uid in new
     ]
-    return Reworded([new.get(one.uid, one) for one in examples], changes)
+    return Reworded([new.get(example.uid, example) for example in examples], changes)
 
 
 def _is_question(text: str, old: str) -> bool:
-    """Return whether an answer is one line of words, no SQL, and not the question that was there."""
+    """Return whether an answer is one line of text, not SQL, and differs from the old question."""
     is_line = 0 < len(text) <= _MAX_CHARS and "\n" not in text
     return is_line and not text.upper().startswith(("SELECT ", "WITH ")) and text.casefold() != old.casefold()
 

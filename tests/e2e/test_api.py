@@ -232,7 +232,7 @@ def test_metrics_split_lines_at_newlines_and_drop_a_torn_last_line(tmp_path: Pat
     result = jx.Run(tmp_path).metrics
     assert (result.to_dict("records") if hasattr(result, "to_dict") else result) == rows
     (tmp_path / "metrics.jsonl").write_text('{"step": 0}\n{"step: 1}\n{"step": 2}\n')
-    with pytest.raises(InputError, match=r"metrics\.jsonl: line 2 is damaged: it is no JSON"):
+    with pytest.raises(InputError, match=r"metrics\.jsonl: line 2 is damaged: not JSON"):
         jx.Run(tmp_path).metrics  # noqa: B018
 
 

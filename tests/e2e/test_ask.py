@@ -89,7 +89,7 @@ def test_candidates_are_printed_with_their_votes(
         assert "candidates" in shown
         if code == 0:
             break
-        assert shown.splitlines()[-1] == "vote: of 6 answers none ran"
+        assert shown.splitlines()[-1] == "vote: none of 6 answers executed"
     header = next(line for line in shown.splitlines() if "votes" in line and "SQL" in line)
     body = shown.splitlines()[shown.splitlines().index(header) + 2 :]
     rows = [line.split() for line in body[: body.index(next(line for line in body if not line.strip()))]]
@@ -121,8 +121,8 @@ def reply_of(sqls: list[str | None], db: Path, vote: str, reasons: tuple[str, ..
             (2, 1),
             "2 of 3 answers for this result, 1 for the next, a margin of 1",
         ),
-        (["SELECT 1", "SELECT 1"], (2,), "2 of 2 answers for this result, none for another"),
-        (["SELECT nothing", None], (), "of 2 answers none ran"),
+        (["SELECT 1", "SELECT 1"], (2,), "2 of 2 answers for this result, no other result"),
+        (["SELECT nothing", None], (), "none of 2 answers executed"),
     ],
 )
 def test_a_vote_is_reported_with_its_margin(
@@ -287,7 +287,7 @@ def test_mcp_ask_tool_answers_a_question(generated: tuple[Path, list[str]]) -> N
     ("message", "output"),
     [
         ([" "], "the question is empty"),
-        (["How many?", "And why?"], "one question at a time"),
+        (["How many?", "And why?"], "expected one question"),
         (
             ["How many?", "evaluate.sampling.turns=3", "evaluate.sampling.max_total_tokens=99", "data.prompt=tagged"],
             "answers in one turn",

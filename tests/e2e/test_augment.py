@@ -206,7 +206,9 @@ def test_truncated_answers_are_ignored(with_model: list[str], tmp_path: Path, ch
         assert len(seen) == count, "truncated answers are not requested again"
     tried = {line["id"]: line["tried"] for line in lines(tmp_path / "out/dropped.jsonl") if "tried" in line}
     assert set(tried) >= {"fails", "hopeless"}
-    assert all("the endpoint's answer is cut (length; distill.max_tokens=4096)" in reason for reason in tried.values())
+    assert all(
+        "the endpoint's answer is truncated (length; distill.max_tokens=4096)" in reason for reason in tried.values()
+    )
     assert not [line for line in lines(tmp_path / "out/changes.jsonl") if line["step"] in ("correct", "reword")]
     answers = [line for line in lines(tmp_path / "out/work.jsonl") if "try" in line]
     assert {answer["finish_reason"] for answer in answers} == {"length"}

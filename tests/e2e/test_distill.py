@@ -217,7 +217,7 @@ def test_token_budget_holds_across_runs(
         (["distill.key_env=NO_SUCH_KEY"], "NO_SUCH_KEY is not set"),
         (["distill.base_url="], "distill.base_url"),
         (["distill.model="], "distill.model"),
-        (["distill.wanted=3"], "ask at least as often"),
+        (["distill.wanted=3"], "must be at most distill.samples"),
     ],
 )
 def test_invalid_settings_are_reported_in_one_line(

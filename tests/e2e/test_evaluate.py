@@ -251,7 +251,7 @@ def test_compare_prints_two_evaluations(
     assert main(["--compare", str(first), str(second), "--out", "/dev/null/out"]) == 2
     assert "--out /dev/null/out cannot be written" in capsys.readouterr().err
     assert main(["--compare", str(first), str(second), "--data", str(data), "seed=1"]) == 2
-    assert "takes --out alone, not data, overrides" in capsys.readouterr().err
+    assert "accepts only --out, not data, overrides" in capsys.readouterr().err
 
 
 def test_unrelated_files_are_not_overwritten(
@@ -330,9 +330,9 @@ def test_spider2_is_judged_by_result_tables_and_written_in_its_format(data: Path
         (["--predictions", "nowhere.jsonl"], "nowhere.jsonl: No such file"),
         (["--model", "nowhere"], "model nowhere: no such folder"),
         (["--predictions", "P", "evaluate.rules=[bird, best]"], "rules 'best'"),
-        (["--predictions", "P", "evaluate.runs=2"], "would all be the same"),
+        (["--predictions", "P", "evaluate.runs=2"], "would all be equal"),
         (["--predictions", "P", "evaluate.runs=2", "evaluate.sampling.temperature=1"], "need a model"),
-        (["--predictions", "P", "evaluate.vote=loud"], "is none of result, soft"),
+        (["--predictions", "P", "evaluate.vote=loud"], "is not one of result, soft"),
         (["--predictions", "P", "--split", "moon"], "moon"),
         (["--predictions", "P", "--out", "/dev/null/out"], "--out /dev/null/out cannot be written"),
     ],

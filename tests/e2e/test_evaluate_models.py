@@ -501,5 +501,5 @@ def test_an_unknown_system_is_reported_with_the_nearest_name(
     assert main(command) == 2
     captured = capsys.readouterr()
     assert (captured.out + captured.err).count("\n") == 1
-    assert captured.err.startswith("error: --as artic: none of arctic, omnisql, ")
+    assert captured.err.startswith("error: --as artic: not one of arctic, omnisql, ")
     assert captured.err.endswith("the nearest is arctic\n")

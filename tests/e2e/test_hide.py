@@ -88,7 +88,7 @@ def test_help_states_that_values_are_sent(capsys: pytest.CaptureFixture[str]) ->
     with pytest.raises(SystemExit):
         ask(["--help"])
     text = " ".join(capsys.readouterr().out.split())
-    assert "values and rows of the database are sent to it, except the columns of data.hide" in text
+    assert "it receives names, values and rows of the database, except the columns of data.hide" in text
 
 
 def test_distill_and_evaluate_skip_golds_that_read_a_hidden_column(

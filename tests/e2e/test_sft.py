@@ -133,7 +133,7 @@ def test_a_dry_run_covers_only_the_supervised_phase(
     assert "supervised phase: 3 steps" in output
     assert "grpo pads" not in output
     assert main([*command, "sft.steps=0"]) == 2, "the run would refuse it"
-    assert "sft.steps=0 and sft.epochs=0 teach nothing" in capsys.readouterr().err
+    assert "sft.steps=0 and sft.epochs=0: set one of them" in capsys.readouterr().err
 
 
 @pytest.mark.nightly

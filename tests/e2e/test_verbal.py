@@ -301,7 +301,7 @@ def test_a_dead_server_stops_the_run_and_a_failing_question_is_skipped(
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["verbal.base_url=''"], "name model.checkpoint, or verbal.base_url"),
+        (["verbal.base_url=''"], "set model.checkpoint, or verbal.base_url"),
         (["verbal.model=''"], "name of a model"),
         (["verbal.key_env=NO_SUCH_KEY"], "NO_SUCH_KEY is not set"),
         (["data.evals=[dev,train]"], "one set at a time"),

@@ -1,4 +1,4 @@
-"""The interface of an engine: databases are written there, and a server's database is read.
+"""The interface of an engine, for writing databases and reading a server's database.
 
 Copying and sampling use this interface and know no engine.
 """
@@ -22,13 +22,13 @@ from jaxrl_sql.types import InputError
 State = Literal["absent", "empty", "full"]
 
 CONNECT_SECONDS = 10
-"""How long a connection may take."""
+"""Time limit of a connection."""
 
 LOCK_SECONDS = 1
-"""How long a statement of a reader waits for a lock of another session."""
+"""Time limit of a reader's statement for a lock of another session."""
 
 READ_SECONDS = 5
-"""How long a statement of a reader may take. An ALTER TABLE of another session waits at most this long."""
+"""Time limit of a reader's statement. An ALTER TABLE of another session waits at most this long."""
 
 Reason = Literal["locked", "changed", "slow"]
 
@@ -49,7 +49,7 @@ _CHECKS = {
 
 
 class Writer(ABC):
-    """A database that is being written; its rows stay only if the engine's `open` ends without an error."""
+    """A database to write; its rows are kept only if the engine's `open` ends without an error."""
 
     declares_keys: ClassVar[bool] = False
     """Whether keys are declared with their table, and cannot be added."""
@@ -63,7 +63,7 @@ class Writer(ABC):
         self.quoted, self.listed = rules.names.quoted, rules.names.listed
 
     def create(self, tables: Sequence[PlannedTable]) -> None:
-        """Make the tables, without rows."""
+        """Create the tables, without rows."""
         for table in tables:
             parts = [self.column(table, column) for column in table.columns]
             if self.declares_keys:
@@ -75,7 +75,7 @@ class Writer(ABC):
         """Write a table's rows."""
 
     def finish(self, tables: Sequence[PlannedTable]) -> list[str]:
-        """Make keys, indexes and comments; return a line for each that the engine refuses."""
+        """Create keys, indexes and comments; return a line for each that the engine rejects."""
         lines: list[str] = []
         for table in tables:
             lines += self._add(table, self._keys(table))
@@ -90,14 +90,14 @@ class Writer(ABC):
         return lines
 
     def read(self, table: PlannedTable) -> Iterator[Rows]:
-        """Yield a table's rows as they are now, in any order."""
+        """Yield a table's current rows, in any order."""
         with closing(self.stream()) as cursor:
             cursor.execute(f"SELECT * FROM {self.quoted(table.name)}")
             while rows := cursor.fetchmany(CHUNK):
                 yield plain_rows(rows)
 
     def index(self, table: PlannedTable, place: int) -> str:
-        """Return the statement that makes the table's index at `place`."""
+        """Return the statement that creates the table's index at `place`."""
         name = self.quoted(f"{table.name}_index_{place + 1}")
         return f"CREATE INDEX {name} ON {self.quoted(table.name)} ({self.listed(table.indexes[place])})"
 
@@ -114,15 +114,15 @@ class Writer(ABC):
         return ""
 
     def literal(self, text: str) -> str:
-        """Return a text as SQL writes it."""
+        """Return a text as an SQL literal."""
         return quote_text(text)
 
     def stream(self) -> Any:
-        """Return a cursor that does not hold all rows of its result."""
+        """Return a cursor that streams the rows of its result."""
         return self.connection.cursor()
 
     def attempt(self, what: str, sql: str) -> list[str]:
-        """Run a statement that may fail without harm; return a line if it failed."""
+        """Run an optional statement; return a line if it failed."""
         try:
             self.run(sql)
         except self.error as error:
@@ -149,7 +149,7 @@ class Writer(ABC):
             yield f"the foreign key ({', '.join(key.columns)})", clause
 
     def _add(self, table: PlannedTable, keys: Iterable[tuple[str, str]]) -> Iterator[str]:
-        """Add keys to a table that was created without them; yield a line for each that the engine refuses."""
+        """Add keys to a table that was created without them; yield a line for each that the engine rejects."""
         for what, clause in () if self.declares_keys else keys:
             yield from self.attempt(f"{table.name}: {what}", f"ALTER TABLE {self.quoted(table.name)} ADD {clause}")
 
@@ -186,14 +186,14 @@ class Engine(ABC):
 
     @abstractmethod
     def let_read(self, name: str, readers: Sequence[str]) -> None:
-        """Let users read a database."""
+        """Grant users read access to a database."""
 
     @abstractmethod
     def open(self, name: str) -> AbstractContextManager[Writer]:
-        """Begin to write a database, and create it if it is absent."""
+        """Start writing a database, and create it if missing."""
 
     def refused(self, what: str, error: Exception, hint: str = "") -> InputError:
-        """Return the error for an action that the engine refuses, with its message."""
+        """Return the error for an action that the engine rejects, with its message."""
         return InputError(f"{self.address.shown}: {what}: {self.address.redacted(one_line(error))}{hint}")
 
 
@@ -208,7 +208,7 @@ class Server(Engine):
     def connect(self, database: str = "", *, reads: bool = False) -> Any:
         """Return a connection in autocommit mode, by default to the address's database.
 
-        With `reads` its session only reads, and bounds the time for locks and statements. Raises InputError if the
+        With `reads` its session is read-only, with time limits for locks and statements. Raises InputError if the
         server refuses.
         """
         name = database or self.address.database
@@ -247,7 +247,7 @@ class Server(Engine):
 
 
 class Reader(ABC):
-    """A server's database that is read by one connection. Each statement is a read-only transaction of its own.
+    """A server's database, read by one connection. Each statement is a separate read-only transaction.
 
     Every method raises InputError, in one line and without the password.
     """

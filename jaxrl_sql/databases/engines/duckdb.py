@@ -1,4 +1,4 @@
-"""DuckDB: a file per database in a folder. It is written next to its place, and moved there once it is complete."""
+"""DuckDB: a file per database in a folder, written under a temporary name and renamed once complete."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Duckdb(Engine):
     driver_name = "duckdb"
 
     def prepare(self) -> None:
-        """Read the version and make the folder; raises InputError for a package that is too old."""
+        """Read the version and create the folder; raises InputError for a package that is too old."""
         version = self.driver.__version__
         self.version = f"DuckDB {version}"
         if int(version.split(".")[0]) < _OLDEST:
@@ -42,7 +42,7 @@ class Duckdb(Engine):
             ) from None
 
     def state(self, name: str) -> State:
-        """Return whether a file exists: it was complete when it was moved there."""
+        """Return whether a file exists, which implies that it is complete."""
         return "full" if self._file(name).exists() else "absent"
 
     def drop(self, name: str) -> None:
@@ -51,11 +51,11 @@ class Duckdb(Engine):
 
     def let_read(self, name: str, readers: Sequence[str]) -> None:
         """Raise InputError: a file has no users."""
-        raise InputError(f"--reader {readers[0]}: the file {self._file(name)} has no users: leave it out with duckdb:")
+        raise InputError(f"--reader {readers[0]}: the file {self._file(name)} has no users: omit it with duckdb:")
 
     @contextmanager
     def open(self, name: str) -> Iterator[Writer]:
-        """Yield a writer of a file next to the database's place."""
+        """Yield a writer of a temporary file next to the database's path."""
         part = Path(self.address.folder, f"{name}.duckdb.part")
         _remove(part)
         try:

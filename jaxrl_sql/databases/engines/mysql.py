@@ -26,14 +26,14 @@ _TYPES: Mapping[Kind, str] = {
     "timestamp": "datetime",
     "blob": "blob",
 }
-# Text is compared byte by byte, and blanks at its end count: SQLite's BINARY.
+# Text is compared byte by byte, including trailing spaces, like SQLite's BINARY.
 _COLLATIONS = ("utf8mb4_nopad_bin", "utf8mb4_0900_bin")
-# InnoDB's own columns.
+# Column names that InnoDB reserves.
 _SYSTEM_COLUMNS = frozenset({"db_row_id", "db_trx_id", "db_roll_ptr", "fts_doc_id"})
 # A key has 3,072 bytes, four for a character; the rest is for numbers.
 _KEY_LENGTH = 700
 _TEXT_BYTES = 65_535
-# How a server ends a statement that is longer than it takes: it says so, or closes the connection.
+# Errors of a server for a statement that is too long: it reports it, or closes the connection.
 _TOO_LARGE = (1153, 2006, 2013)
 _MODE = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00'"
 _SESSION = (
@@ -76,7 +76,7 @@ _KINDS |= dict.fromkeys(("geometrycollection", "geomcollection"), "bytes")
 
 
 class Mysql(Server):
-    """A server, by a user who may make databases, or read one."""
+    """A server, accessed as a user who may create databases, or read one."""
 
     rules = Rules(
         "MariaDB",
@@ -114,7 +114,7 @@ class Mysql(Server):
         self.ask(f"DROP DATABASE IF EXISTS {self.quoted(name)}")
 
     def let_read(self, name: str, readers: Sequence[str]) -> None:
-        """Let users read a database, from everywhere or, called `NAME@HOST`, from a host."""
+        """Grant users read access to a database, from all hosts or, as `NAME@HOST`, from one."""
         users = [part for reader in readers for part in (reader.rsplit("@", 1) if "@" in reader else (reader, "%"))]
         places = ", ".join(["%s@%s"] * len(readers))
         # In a GRANT the name of a database is a pattern.
@@ -123,7 +123,7 @@ class Mysql(Server):
 
     @contextmanager
     def open(self, name: str) -> Iterator[Writer]:
-        """Yield a writer; tables that it began remain if it fails."""
+        """Yield a writer; its incomplete tables remain after a failure."""
         self.ask(f"CREATE DATABASE IF NOT EXISTS {self.quoted(name)} CHARACTER SET utf8mb4 COLLATE {self.collation}")
         with closing(self.connect(name)) as connection:
             try:
@@ -206,7 +206,7 @@ class _Writer(Writer):
         return kind if column.widest <= _TEXT_BYTES else f"long{kind}"
 
     def table_options(self) -> str:
-        # Statistics stay as they are counted at the end: plans, and the order of ties, change with them.
+        # Statistics are fixed at the end, because plans, and the order of ties, depend on them.
         return f" ENGINE=InnoDB STATS_AUTO_RECALC=0 CHARACTER SET utf8mb4 COLLATE {self.collation}"
 
     def stream(self) -> Any:

@@ -35,8 +35,8 @@ WHERE n.nspname NOT LIKE 'pg\\_%' AND n.nspname <> 'information_schema'
 _NO_OWNER = re.compile(r'ERROR:\s+role ".*" does not exist')
 # COPY's text form escapes these.
 _ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"})
-# Values have one form whatever the settings of the role and the server are, and names have one meaning. Plans use
-# indexes, and a scan starts at the first page, so that the first rows are always the same.
+# Formats of values and the meaning of names do not depend on settings of the role or the server. Plans use indexes, and
+# a scan starts at the first page, so that the first rows are always the same.
 _SESSION = f"""
 SET client_encoding = 'UTF8'; SET DateStyle = 'ISO, YMD'; SET IntervalStyle = 'postgres'; SET TimeZone = 'UTC';
 SET bytea_output = 'hex'; SET standard_conforming_strings = on; SET extra_float_digits = 1;
@@ -89,7 +89,7 @@ _EXTENSIONS = {"citext": "caseless", "hstore": "other", "ltree": "other"}
 
 
 class Postgresql(Server):
-    """A server, by a user who may make databases, or read one."""
+    """A server, accessed as a user who may create databases, or read one."""
 
     rules = Rules("PostgreSQL", _TYPES, NameRules(63, counts_bytes=True, reserved=_SYSTEM_COLUMNS), holds_nul=False)
     driver_name = "psycopg2"
@@ -106,7 +106,7 @@ class Postgresql(Server):
             self.version = f"PostgreSQL {connection.get_parameter_status('server_version')}"
 
     def state(self, name: str) -> State:
-        """Return whether a database exists, and holds anything."""
+        """Return whether a database exists, and whether it is not empty."""
         if not self.ask("SELECT 1 FROM pg_catalog.pg_database WHERE datname = %s", name):
             return "absent"
         return "full" if self.ask(_RELATIONS, database=name)[0][0] else "empty"
@@ -116,7 +116,7 @@ class Postgresql(Server):
         self.ask(f"DROP DATABASE IF EXISTS {self.quoted(name)} WITH (FORCE)")
 
     def let_read(self, name: str, readers: Sequence[str]) -> None:
-        """Let roles read a database; a superuser takes from everybody the functions that no reader needs."""
+        """Grant roles read access to a database; a superuser also revokes functions that readers do not need."""
         roles = self.listed(readers)
         self.ask(f"GRANT CONNECT ON DATABASE {self.quoted(name)} TO {roles}")
         self.ask(f"GRANT USAGE ON SCHEMA public TO {roles}", database=name)
@@ -127,14 +127,14 @@ class Postgresql(Server):
 
     @contextmanager
     def open(self, name: str) -> Iterator[Writer]:
-        """Yield a writer whose transaction is committed at its end, or rolled back; then let statistics be made."""
+        """Yield a writer whose transaction is committed at its end, or rolled back; then compute statistics."""
         if self.state(name) == "absent":
             self.ask(
                 f"CREATE DATABASE {self.quoted(name)} TEMPLATE template0 ENCODING 'UTF8' LC_COLLATE 'C' LC_CTYPE 'C'"
             )
         with closing(self.connect(name)) as connection:
             if connection.get_parameter_status("server_encoding") != "UTF8":
-                raise InputError(f"{self.address.named(name)}: its encoding is not UTF8: let the copy make it")
+                raise InputError(f"{self.address.named(name)}: its encoding is not UTF8: let the copy create it")
             connection.autocommit = False
             try:
                 writer = _Writer(connection, self.rules, self.driver.Error)
@@ -183,7 +183,7 @@ class _Writer(Writer):
 
     def finish(self, tables: Sequence[PlannedTable]) -> list[str]:
         lines = super().finish(tables)
-        # Everybody may make temporary tables, and before 15 others, too.
+        # By default all roles may create temporary tables, and before version 15 permanent ones.
         self.run(f"REVOKE ALL ON DATABASE {self.quoted(self.connection.info.dbname)} FROM PUBLIC")
         self.run("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
         return lines
@@ -209,7 +209,7 @@ class _Writer(Writer):
 
 
 class _Stream:
-    """Blocks of bytes as a file that is read."""
+    """Blocks of bytes as a readable file."""
 
     def __init__(self, blocks: Iterator[bytes]) -> None:
         self.blocks = blocks

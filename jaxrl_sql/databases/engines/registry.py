@@ -1,4 +1,4 @@
-"""The engines by the names that addresses have for them."""
+"""The engines by their names in addresses."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _TARGETS: Mapping[str, type[Engine]] = {**SERVERS, "duckdb": Duckdb}
 
 
 def open_target(address: Address) -> Engine:
-    """Return an engine that is written; raises InputError if it is unreachable or too old, or without its driver."""
+    """Return an engine to write to; raises InputError if it is unreachable, too old, or without its driver."""
     if address.engine not in _TARGETS:
-        raise InputError(f"{address.engine}: there are {', '.join(_TARGETS)}")
+        raise InputError(f"{address.engine} is not one of {', '.join(_TARGETS)}")
     engine = _TARGETS[address.engine](address)
     engine.prepare()
     return engine

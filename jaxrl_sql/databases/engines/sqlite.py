@@ -1,4 +1,4 @@
-"""SQLite: a file that is read at one moment, and a file that is written."""
+"""SQLite: read a file as a consistent snapshot, and write a file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NAMES = NameRules()
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """A SQLite file, its identifier, and a hash of its content as the copy began."""
+    """A SQLite file, its identifier, and a hash of its content at the start of the copy."""
 
     db_id: str
     path: Path
@@ -30,18 +30,18 @@ class SourceFile:
 
 
 class Source:
-    """A SQLite file that is being read, in one transaction: another session changes nothing that is read here."""
+    """A SQLite file that is read in one transaction, so that changes of other sessions are not visible."""
 
     def __init__(self, file: SourceFile, connection: sqlite3.Connection) -> None:
         self.file = file
         self.connection = connection
 
     def tables(self, left_out: frozenset[tuple[str, str]]) -> list[SourceTable]:
-        """Read all tables, once each, without the (table, column) that are left out, in lower case."""
+        """Read each table once, without the omitted (table, column) pairs, which are in lower case."""
         return [self._table(_without(table, left_out)) for table in self.schema().tables]
 
     def schema(self) -> Schema:
-        """Return the tables that are declared, without views."""
+        """Return the declared tables, without views."""
         schema, views = read_schema(self.file.path), self.views()
         return replace(schema, tables=tuple(table for table in schema.tables if table.name not in views))
 
@@ -50,7 +50,7 @@ class Source:
         return [name for (name,) in self.connection.execute("SELECT name FROM sqlite_master WHERE type = 'view'")]
 
     def collated(self) -> list[str]:
-        """Return the names of tables that compare some column otherwise than byte by byte."""
+        """Return the names of tables with a column that is not compared byte by byte."""
         tables = self.connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table' AND sql IS NOT NULL")
         return [name for name, sql in tables if re.search(r"\bcollate\s+['\"`\[]?(nocase|rtrim)\b", sql, re.IGNORECASE)]
 
@@ -62,7 +62,7 @@ class Source:
             yield rows
 
     def orphans(self, table: Table, key: ForeignKey) -> int:
-        """Return how many rows refer to a row that is not there."""
+        """Return the number of rows with a dangling foreign key."""
         columns = [f"c.{_NAMES.quoted(name)}" for name in key.columns]
         targets = [f"p.{_NAMES.quoted(name)}" for name in key.targets]
         refers = " AND ".join(f"{name} IS NOT NULL" for name in columns)
@@ -72,7 +72,7 @@ class Source:
         return self._number(f"SELECT COUNT(*) FROM {child} AS c WHERE {refers} AND NOT EXISTS ({there})")
 
     def repeated(self, table: Table, columns: Sequence[str]) -> int:
-        """Return how many combinations of values are repeated once all are text."""
+        """Return the number of combinations of values that are repeated after conversion to text."""
         texts = [f"CAST({_NAMES.quoted(name)} AS TEXT)" for name in columns]
         known = " AND ".join(f"{text} IS NOT NULL" for text in texts)
         name = _NAMES.quoted(table.name)
@@ -93,7 +93,7 @@ class Source:
         return SourceTable(table, tuple(seen), tuple(plain), len(indexes) - len(plain))
 
     def _indexes(self, table: Table) -> Iterator[Index | None]:
-        """Yield a table's indexes but its primary key's; None is one of a part of the rows, or of expressions."""
+        """Yield a table's indexes except the primary key's; None for a partial index or one on expressions."""
         spelled = {column.name.lower(): column.name for column in table.columns}
         indexes = self.connection.execute(
             'SELECT name, "unique", origin, partial FROM pragma_index_list(?) ORDER BY seq DESC', (table.name,)
@@ -109,7 +109,7 @@ class Source:
 
 @contextmanager
 def open_source(file: SourceFile) -> Iterator[Source]:
-    """Open a file to read all of it at one moment; raises InputError if it cannot be read, or changes meanwhile."""
+    """Open a file for a consistent read; raises InputError if it cannot be read or changes meanwhile."""
     try:
         with closing(open_read_only(file.path)) as connection:
             connection.text_factory = decode_text
@@ -119,11 +119,11 @@ def open_source(file: SourceFile) -> Iterator[Source]:
     except sqlite3.Error as error:
         raise InputError(f"{file.path}: cannot be read ({error})") from error
     if content_of(file.path) != file.digest:
-        raise InputError(f"{file.path} changed while it was copied: run the command again when nobody writes to it")
+        raise InputError(f"{file.path} changed during the copy: run the command again without concurrent writers")
 
 
 class SqliteWriter(Writer):
-    """A SQLite file that is being written, with the types of another engine."""
+    """A SQLite file to write, with the types of another engine."""
 
     declares_keys = True
 
@@ -131,7 +131,7 @@ class SqliteWriter(Writer):
         super().__init__(connection, rules._replace(names=_NAMES), sqlite3.Error)
 
     def load(self, table: PlannedTable, rows: Iterable[Rows]) -> None:
-        """Write a table's rows, without the escapes of broken bytes."""
+        """Write a table's rows, without the escapes of invalid UTF-8."""
         places = ", ".join("?" * len(table.columns))
         for chunk in rows:
             self.connection.executemany(
@@ -140,12 +140,12 @@ class SqliteWriter(Writer):
 
 
 def _storable(row: Sequence[object]) -> tuple[object, ...]:
-    """Return a row without the escapes that text of broken bytes has."""
+    """Return a row without the escapes of invalid UTF-8 in its texts."""
     return tuple(cell.encode("utf-8", "replace").decode() if isinstance(cell, str) else cell for cell in row)
 
 
 def _without(table: Table, left_out: frozenset[tuple[str, str]]) -> Table:
-    """Return a table without some columns, and without the foreign keys that they are of."""
+    """Return a table without some columns and their foreign keys."""
     columns = tuple(column for column in table.columns if (table.name.lower(), column.name.lower()) not in left_out)
     if len({column.name for column in columns} & {*table.primary_key}) < len(table.primary_key):
         columns = tuple(replace(column, primary_key=0) for column in columns)

@@ -1,4 +1,4 @@
-"""Tables as an engine will hold them, and the limits of an engine."""
+"""Planned tables of an engine, and the limits of an engine."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from jaxrl_sql.text2sql.schema.read import Table
 
 
 class NameRules(NamedTuple):
-    """How long a name may be (0: any), in bytes or characters, and which columns an engine has for itself.
+    """The maximum length of a name (0: any), in bytes or characters, and the reserved column names of an engine.
 
-    `is_basic` takes no character beyond the basic multilingual plane. `mark` is the sign around names.
+    `is_basic` rejects characters beyond the basic multilingual plane. `mark` is the quotation mark of names.
     """
 
     length: int = 0
@@ -24,19 +24,19 @@ class NameRules(NamedTuple):
     mark: str = '"'
 
     def quoted(self, name: str) -> str:
-        """Return a name between marks, which are doubled inside."""
+        """Return a quoted name; quotation marks inside are doubled."""
         return quote_name(name, always=True, mark=self.mark)
 
     def listed(self, names: Iterable[str]) -> str:
-        """Return names between marks, with commas."""
+        """Return quoted names, separated by commas."""
         return quote_names(names, always=True, mark=self.mark)
 
 
 class Rules(NamedTuple):
-    """What an engine holds: how it names things, and what a text, a float and a key may not hold.
+    """The rules of an engine: names, and the limits of texts, floats and keys.
 
-    `key_length` is the most characters that all texts of a key may have together (0: any). Without `refers_ahead` a
-    foreign key leads to a row of another table that was there before. `types` are what it calls the kinds of columns.
+    `key_length` is the maximum total length of the texts of a key in characters (0: any). Without `refers_ahead`, a
+    foreign key must refer to an existing row of another table. `types` are the engine's names of the column kinds.
     """
 
     engine: str
@@ -50,7 +50,7 @@ class Rules(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """Columns that an index is of, in its order; `is_unique` ones hold no two equal rows without NULL."""
+    """The columns of an index in order; with `is_unique`, no two rows without NULL are equal."""
 
     columns: tuple[str, ...]
     is_unique: bool = False
@@ -58,7 +58,7 @@ class Index:
 
 @dataclass(frozen=True, slots=True)
 class SourceTable:
-    """A table as it is declared, and its values by column: `seen[i]` is of the i-th."""
+    """A table as declared, and statistics of its values: `seen[i]` for the i-th column."""
 
     table: Table
     seen: tuple[Seen, ...]
@@ -73,7 +73,7 @@ class SourceTable:
 
 @dataclass(frozen=True, slots=True)
 class PlannedColumn:
-    """A column as it will be; `source` is what SQLite calls it. `longest` in characters, `widest` in bytes."""
+    """A planned column; `source` is its name in SQLite, `longest` is in characters, `widest` in bytes."""
 
     source: str
     name: str
@@ -86,7 +86,7 @@ class PlannedColumn:
 
 @dataclass(frozen=True, slots=True)
 class PlannedKey:
-    """Columns that refer to columns of another table, all as they will be called."""
+    """A planned foreign key, with the new names of columns and tables."""
 
     columns: tuple[str, ...]
     table: str
@@ -95,7 +95,7 @@ class PlannedKey:
 
 @dataclass(frozen=True, slots=True)
 class PlannedTable:
-    """A table as it will be. `keyed` are the columns of all keys and indexes."""
+    """A planned table; `keyed` are the columns of all keys and indexes."""
 
     source: SourceTable
     name: str

@@ -1,4 +1,4 @@
-"""Choose what a sample holds: tables and columns by name, their names in SQLite, and the keys that remain."""
+"""Select the tables and columns of a sample, their names in SQLite, and the remaining keys."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def choose(catalog: Catalog, leave_out: Sequence[str] = ()) -> Catalog:
 def _unfit(
     tables: Sequence[Table], named: Collection[tuple[TablePath, str | None]]
 ) -> tuple[set[tuple[TablePath, str | None]], list[str]]:
-    """Return the parts that a sample does not hold, without those that are `named`, and a line for each."""
+    """Return the parts that a sample cannot hold, except those that are `named`, and a line for each."""
     unfit: set[tuple[TablePath, str | None]] = set()
     notes = []
     held = []
@@ -117,7 +117,7 @@ def _name_tables(tables: Sequence[Table]) -> list[Table]:
 
 
 def _check_columns(tables: Sequence[Table]) -> None:
-    """Refuse tables without columns, and columns of one name in SQLite."""
+    """Reject tables without columns, and columns with equal names in SQLite."""
     for table in tables:
         seen: dict[str, str] = {}
         for column in table.columns:

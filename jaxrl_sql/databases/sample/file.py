@@ -22,7 +22,7 @@ class SampleFile:
     """The SQLite file of a sample while it is written."""
 
     def __init__(self, path: Path, catalog: Catalog) -> None:
-        # Nobody reads the file before it is complete, and an incomplete one is deleted: it needs no journal.
+        # No journal: the file is not read before it is complete, and an incomplete one is deleted.
         self._connection = sqlite3.connect(path, isolation_level=None)
         self._connection.execute("PRAGMA journal_mode = OFF")
         self._connection.execute("PRAGMA synchronous = OFF")

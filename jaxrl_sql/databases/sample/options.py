@@ -9,12 +9,12 @@ from jaxrl_sql.types import InputError
 
 
 def is_served(text: str) -> bool:
-    """Return whether `--db` names a database of another engine, and not a SQLite file."""
+    """Return whether `--db` names a database of another engine instead of a SQLite file."""
     return is_address(text) or text.startswith("duckdb:")
 
 
 def refuse_leave_out(leave_out: Sequence[str], db: str) -> None:
-    """Raise InputError for --leave-out with a SQLite file, which is shown as it is."""
+    """Raise InputError for --leave-out with a SQLite file, which is used without a sample."""
     if leave_out:
         raise InputError(
             f"--leave-out {leave_out[0]}: is for a --db of a server; {db} is shown as it is, but for data.hide=[…]"

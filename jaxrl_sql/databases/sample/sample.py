@@ -1,6 +1,6 @@
 """Sample a database: the first rows of each table, then the rows that they reference, level by level.
 
-Each read is a transaction of its own, so a sample of a database that changes may hold rows of several moments. A row
+Each read is a separate transaction, so a sample of a changing database may hold rows of different times. A row
 whose parent is missing for that reason, on the server or beyond the last level is counted and reported.
 """
 
@@ -27,7 +27,7 @@ ROWS = 200
 """Rows per table by default, without the parents that other rows reference."""
 
 LEVELS = 8
-"""How many levels of parents are read."""
+"""Number of levels of parents that are read."""
 
 _KEYS_PER_READ = 500
 _WITH_NAN = ("REAL", "NUMERIC")
@@ -55,11 +55,11 @@ def sample(
     while no table is locked. Raises InputError and leaves no file behind.
     """
     if rows < 1:
-        raise InputError(f"--rows {rows}: at least 1")
+        raise InputError(f"--rows {rows}: must be at least 1")
     address = parse_address(url).single
     target = folder / sample_id(address)
     if target.exists():
-        raise InputError(f"{target} already exists: remove it, or give another folder")
+        raise InputError(f"{target} already exists: remove it, or choose another folder")
     source = SERVERS[address.engine](address).reader()
     scratch = folder / f".{target.name}.{os.getpid()}.partial"
     try:
@@ -87,7 +87,7 @@ def sample(
 
 
 def _with_readable_views(source: Reader, catalog: Catalog) -> Catalog:
-    """Return a catalog without the views of which no row can be read, as they call a refused function, say."""
+    """Return a catalog without unreadable views, for example those that call a forbidden function."""
     tables, notes = [], list(catalog.notes)
     for table in catalog.tables:
         try:

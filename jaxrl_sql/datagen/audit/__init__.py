@@ -1,11 +1,11 @@
-"""What is wrong with a set before anybody trains on it or measures with it.
+"""Report train/eval leakage and uninformative golds in question sets.
 
-`overlap` finds what evaluation shares with training: questions, SQL and databases. `golds` runs the golds: which fail,
-which an empty or a constant answer matches, and which other rows in the tables would not tell from another query.
+`overlap` finds questions, SQL and databases that evaluation shares with training. `golds` runs the golds and finds
+those that fail, that a constant answer matches, or that a test suite cannot distinguish from another query.
 """
 
-from jaxrl_sql.datagen.audit.finding import Finding, Set
+from jaxrl_sql.datagen.audit.finding import Finding, QuestionSet
 from jaxrl_sql.datagen.audit.golds import audit_golds
 from jaxrl_sql.datagen.audit.overlap import shared_databases, shared_questions, shared_sql
 
-__all__ = ["Finding", "Set", "audit_golds", "shared_databases", "shared_questions", "shared_sql"]
+__all__ = ["Finding", "QuestionSet", "audit_golds", "shared_databases", "shared_questions", "shared_sql"]

@@ -1,4 +1,4 @@
-"""Name what an audit is about and what it finds."""
+"""Define the input (`QuestionSet`) and the output (`Finding`) of an audit."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import NamedTuple
 from jaxrl_sql.types import Example, Fields, Record
 
 
-class Set(NamedTuple):
-    """A set of questions under the name that findings call it by; `skipped` holds (uid, reason) of unusable lines."""
+class QuestionSet(NamedTuple):
+    """A named set of questions; `skipped` holds (uid, reason) of unusable lines."""
 
     name: str
     examples: tuple[Example, ...]
@@ -16,12 +16,12 @@ class Set(NamedTuple):
 
     @property
     def databases(self) -> list[tuple[str, str]]:
-        """Return (db_id, file) of each database; two files may have one name."""
+        """Return (db_id, file) of each database; two files may share a db_id."""
         return list(dict.fromkeys((example.db_id, example.db_path) for example in self.examples))
 
 
 class Finding(NamedTuple):
-    """One thing found: `kind`, the set and the id of the question (or database) it is about, and what says so."""
+    """A finding: its kind, the name of the set, the id of the question (or database), and details."""
 
     kind: str
     set: str

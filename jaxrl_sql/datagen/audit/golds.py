@@ -1,7 +1,7 @@
-"""What the golds of a set do when they are run: those that fail, say nothing, or are matched by an answer of no merit.
+"""Run the golds of a set and find those that fail, are uninformative, or match a constant answer.
 
-On a test suite (other rows in the same tables) a gold should change with the rows, and differ from other queries of
-the same database somewhere: where two queries agree on the one database, one would be taken for the other.
+A test suite holds the same tables with other rows. A gold's result should change with the rows, and should differ from
+that of another query somewhere in the suite. Otherwise execution cannot distinguish the two queries.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from jaxrl_sql.datagen.audit.finding import Finding, Set
+from jaxrl_sql.datagen.audit.finding import Finding, QuestionSet
 from jaxrl_sql.text2sql.env.dialect import normal_form
 from jaxrl_sql.text2sql.env.executor import SOUND_RULES, score_rows
 from jaxrl_sql.text2sql.env.ports import SqlExecutor, SqlOutcome
@@ -25,12 +25,12 @@ CONSTANTS: Mapping[str, str] = {
     "1": "SELECT 1",
     "NULL": "SELECT NULL",
 }
-"""Answers that know nothing of the question, by name."""
+"""Answers that do not depend on the question, by name."""
 
-# Outcomes hold rows until they are let go, so golds run a few at a time.
+# Outcomes hold their rows in memory, so golds run in chunks.
 _CHUNK = 128
 _SHOWN = 5
-Tell = Callable[[str], object]
+Report = Callable[[str], object]
 
 
 class _Rows(SqlOutcome, Protocol):
@@ -41,7 +41,7 @@ class _Rows(SqlOutcome, Protocol):
 
 
 class RowExecutor(SqlExecutor, Protocol):
-    """An executor that hands out rows."""
+    """An executor whose outcomes include rows."""
 
     def execute_many(self, requests: Sequence[tuple[str, str]], /) -> Sequence[_Rows]:
         """Run (database, SQL) pairs and return their outcomes in order."""
@@ -49,7 +49,7 @@ class RowExecutor(SqlExecutor, Protocol):
 
 
 class Ran(NamedTuple):
-    """What a gold did on one database; `digest` is of its rows without their order, "" where it failed."""
+    """The result of a gold on one database; `digest` hashes its rows in any order, "" if it failed."""
 
     status: str
     error: str
@@ -60,32 +60,36 @@ class Ran(NamedTuple):
 
 
 def audit_golds(
-    executor: RowExecutor, one: Set, slow_ms: float = 5_000.0, suite: Path | None = None, tell: Tell = lambda _: None
+    executor: RowExecutor,
+    questions: QuestionSet,
+    slow_ms: float = 5_000.0,
+    suite: Path | None = None,
+    report: Report = lambda _: None,
 ) -> list[Finding]:
-    """Run the golds of a set and return what is to be said of them, in the order of the checks.
+    """Run the golds of a set and return the findings, in the order of the checks.
 
-    `suite` is a folder with `databases/<db_id>/*.sqlite`, for examples that name no suite themselves; `tell` hears
-    what is done. Golds that are results and no SQL are compared with constants alone.
+    `suite` is a folder with `databases/<db_id>/*.sqlite`, used for examples without a suite. `report` receives progress
+    lines. Golds that are result tables instead of SQL are only compared with constants.
     """
-    examples = [example for example in one.examples if example.gold_sql]
-    tell(f"{one.name}: running {len(examples)} golds")
+    examples = [example for example in questions.examples if example.gold_sql]
+    report(f"{questions.name}: running {len(examples)} golds")
     ran = run_all(executor, [(example.database, example.gold_sql) for example in examples])
     findings = [
-        Finding(kind, one.name, example.uid, details)
+        Finding(kind, questions.name, example.uid, details)
         for example, gold in zip(examples, ran, strict=True)
         for kind, details in _faults(gold, slow_ms)
     ]
-    tell(f"{one.name}: comparing with answers that are empty or constant")
-    findings += _constants(executor, one)
+    report(f"{questions.name}: comparing with answers that are empty or constant")
+    findings += _constants(executor, questions)
     variants = {example.database: _variants(example, suite) for example in examples}
     if any(variants.values()):
-        tell(f"{one.name}: running golds on the test suite")
-        findings += _on_suite(executor, one.name, examples, ran, variants)
+        report(f"{questions.name}: running golds on the test suite")
+        findings += _on_suite(executor, questions.name, examples, ran, variants)
     return findings
 
 
 def run_all(executor: RowExecutor, pairs: Sequence[tuple[str, str]]) -> list[Ran]:
-    """Run (database, SQL) pairs, keeping no rows."""
+    """Run (database, SQL) pairs and discard the rows."""
     ran: list[Ran] = []
     for start in range(0, len(pairs), _CHUNK):
         ran += map(_ran, executor.execute_many(pairs[start : start + _CHUNK]))
@@ -102,7 +106,7 @@ def _ran(outcome: _Rows) -> Ran:
 
 
 def _plain(value: object) -> object:
-    """Write 2.0 as 2: results are equal when numbers are."""
+    """Convert whole floats to integers, because 2.0 equals 2 in a result."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -121,9 +125,9 @@ def _faults(gold: Ran, slow_ms: float) -> list[tuple[str, Record]]:
     return faults
 
 
-def _constants(executor: RowExecutor, one: Set) -> list[Finding]:
-    """Find golds that an empty or a constant answer matches, and by which rules."""
-    examples = [example for example in one.examples if example.golds]
+def _constants(executor: RowExecutor, questions: QuestionSet) -> list[Finding]:
+    """Find golds that an empty or a constant answer matches, with the matching rules."""
+    examples = [example for example in questions.examples if example.golds]
     matched: dict[str, dict[str, list[str]]] = defaultdict(dict)
     for start in range(0, len(examples), _CHUNK):
         chunk = examples[start : start + _CHUNK]
@@ -138,7 +142,7 @@ def _constants(executor: RowExecutor, one: Set) -> list[Finding]:
                 if rules := [rule for rule in SOUND_RULES if row.matches(rule)]:
                     matched[example.uid][name] = rules
     return [
-        Finding("gold: matched by a constant", one.name, example.uid, {"answers": matched[example.uid]})
+        Finding("gold: matched by a constant", questions.name, example.uid, {"answers": matched[example.uid]})
         for example in examples
         if example.uid in matched
     ]
@@ -159,7 +163,7 @@ def _on_suite(
     ran: Sequence[Ran],
     variants: Mapping[str, Sequence[str]],
 ) -> list[Finding]:
-    """Run golds on every variant; find those that fail there, never change, or agree with another on one database."""
+    """Find golds that fail on a variant, never change, or equal another gold on the original database only."""
     pairs = [(path, example.gold_sql) for example in examples for path in variants[example.database]]
     results = iter(run_all(executor, pairs))
     vectors = [[next(results) for _ in variants[example.database]] for example in examples]

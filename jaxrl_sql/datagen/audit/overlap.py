@@ -1,7 +1,7 @@
-"""What an evaluation set shares with training sets: questions, SQL and databases, the same or nearly.
+"""Find questions, SQL and databases that an evaluation set shares with training sets, exactly or nearly.
 
-Near sameness is a share of common parts: words of questions, (table, column) pairs of schemas. SQL is compared in a
-canonical form, of qualified names and numbered tables, and once more with its values taken out.
+Similarity is the share of common parts: words of questions, (table, column) pairs of schemas. SQL is compared in a
+canonical form with qualified names and numbered tables, once with its values and once without them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sqlglot import exp
 from sqlglot.optimizer.qualify import qualify
 from sqlglot.optimizer.scope import Scope, traverse_scope
 
-from jaxrl_sql.datagen.audit.finding import Finding, Set
+from jaxrl_sql.datagen.audit.finding import Finding, QuestionSet
 from jaxrl_sql.text2sql.env.dialect import normal_form
 from jaxrl_sql.text2sql.env.parse import none_if_it_fails, parse_query
 from jaxrl_sql.text2sql.question_sets.filters import plain_words
@@ -25,23 +25,23 @@ from jaxrl_sql.text2sql.schema.read import read_schema
 from jaxrl_sql.types import Example, Record
 
 _SHOWN = 5
-# Fewer parts than these are common by chance.
+# Below these sizes, overlap may be coincidence.
 _LEAST_WORDS = 5
 _LEAST_COLUMNS = 6
 Place = tuple[str, Example]
 
 
-def shared_questions(trains: Sequence[Set], target: Set, near: float = 0.8) -> list[Finding]:
-    """Find questions asked in training too: the same words, or a share of at least `near` of them in common."""
+def shared_questions(trains: Sequence[QuestionSet], target: QuestionSet, near: float = 0.8) -> list[Finding]:
+    """Find questions that training has too: the same words, or a Jaccard similarity of at least `near`."""
     same, findings = _same("question: same", trains, target, lambda example: plain_words(example.question))
     places = [(train.name, example) for train in trains for example in train.examples]
-    words = [frozenset(plain_words(example.question).split()) for _, example in places]
-    index = _Prefixes(words, near)
+    word_sets = [frozenset(plain_words(example.question).split()) for _, example in places]
+    index = _Prefixes(word_sets, near)
     for example in target.examples:
-        asked = frozenset(plain_words(example.question).split())
-        if example.uid in same or len(asked) < _LEAST_WORDS:
+        question_words = frozenset(plain_words(example.question).split())
+        if example.uid in same or len(question_words) < _LEAST_WORDS:
             continue
-        alike = [(share, places[i]) for i, share in index.near(asked)]
+        alike = [(share, places[i]) for i, share in index.near(question_words)]
         if alike:
             alike.sort(key=lambda pair: -pair[0])
             details = _with([place for _, place in alike], example) | {"share": round(alike[0][0], 3)}
@@ -49,35 +49,38 @@ def shared_questions(trains: Sequence[Set], target: Set, near: float = 0.8) -> l
     return findings
 
 
-def shared_sql(trains: Sequence[Set], target: Set) -> list[Finding]:
-    """Find golds that training has too: the same query however its names are written, or the same but for values."""
-    same, findings = _same("sql: same", trains, target, lambda one: canonical(one.gold_sql, one.db_path))
-    _, masked = _same("sql: same but for values", trains, target, lambda one: mask(one.gold_sql, one.db_path))
-    return findings + [found for found in masked if found.id not in same]
+def shared_sql(trains: Sequence[QuestionSet], target: QuestionSet) -> list[Finding]:
+    """Find golds that training has too: the same canonical query, or the same query except for values."""
+    same, findings = _same("sql: same", trains, target, lambda example: canonical(example.gold_sql, example.db_path))
+    _, masked = _same(
+        "sql: same but for values", trains, target, lambda example: mask(example.gold_sql, example.db_path)
+    )
+    return findings + [finding for finding in masked if finding.id not in same]
 
 
 @lru_cache(1 << 17)
 def canonical(sql: str, db_path: str) -> str:
-    """Return the query with every column qualified, tables and its results numbered, and double-quoted text as text.
+    """Return the canonical form of a query, or its normal form if it does not parse.
 
-    Its normal form where it does not parse. The sides of an equality and conditions joined by AND are sorted, those of
-    inner joins stand in WHERE, a star is its columns. Joined tables keep their order.
+    Columns are qualified, tables and result columns are numbered, and double-quoted text becomes a string literal.
+    Sides of an equality and conditions joined by AND are sorted. Conditions of inner joins move to WHERE, and a star
+    expands to its columns. Joined tables keep their order.
     """
     return _written(_qualified(sql, db_path), sql)
 
 
 @lru_cache(1 << 17)
 def mask(sql: str, db_path: str) -> str:
-    """Return the canonical query with a mark for each value or list of values; as it is where it does not parse."""
+    """Return the canonical query with a placeholder per value or list of values; unmasked if it does not parse."""
     tree = _qualified(sql, db_path)
     return _written(None if tree is None else _masked(tree), sql)
 
 
 def _masked(tree: exp.Expression) -> exp.Expression:
-    """Put a mark for each value of a tree, negative ones too, and one for a list of values."""
-    for one in list(tree.find_all(exp.Neg)):
-        if isinstance(one.this, exp.Literal):
-            one.replace(one.this)
+    """Replace each value of a tree, also negative ones, with a placeholder, and a list of values with one."""
+    for negation in list(tree.find_all(exp.Neg)):
+        if isinstance(negation.this, exp.Literal):
+            negation.replace(negation.this)
     for literal in list(tree.find_all(exp.Literal)):
         literal.replace(exp.Placeholder())
     for among in tree.find_all(exp.In):
@@ -92,7 +95,7 @@ def _written(tree: exp.Expression | None, sql: str) -> str:
 
 @none_if_it_fails
 def _qualified(sql: str, db_path: str) -> exp.Expression | None:
-    """Return the query's tree in lower case, its columns with their tables and these numbered, from the inside out."""
+    """Return the query's tree in lower case, with qualified columns and tables numbered from the inside out."""
     tree = parse_query(sql)
     if tree is None:
         return None
@@ -108,9 +111,9 @@ def _qualified(sql: str, db_path: str) -> exp.Expression | None:
     tree = qualify(tree, "sqlite", schema=columns, quote_identifiers=False, validate_qualify_columns=False)
     _number_tables(tree)
     for equal in tree.find_all(exp.EQ):
-        one, other = sorted((equal.this, equal.expression), key=lambda side: side.sql())
-        equal.set("this", one)
-        equal.set("expression", other)
+        smaller, larger = sorted((equal.this, equal.expression), key=lambda side: side.sql())
+        equal.set("this", smaller)
+        equal.set("expression", larger)
     for name in tree.find_all(exp.Identifier):
         name.set("quoted", False)
     for select in list(tree.find_all(exp.Select)):
@@ -122,7 +125,7 @@ def _qualified(sql: str, db_path: str) -> exp.Expression | None:
 
 
 def _number_tables(tree: exp.Expression) -> None:
-    """Give tables and subqueries numbers from the inside out, and what is read of the latter names by its place."""
+    """Rename tables and subqueries to numbers from the inside out, and columns of subqueries by position."""
     renamed: list[tuple[exp.Expression, str]] = []
     count = 0
     for scope in traverse_scope(tree):
@@ -146,7 +149,7 @@ def _number_tables(tree: exp.Expression) -> None:
 
 
 def _number_results(select: exp.Select) -> None:
-    """Name the columns of what is returned by their places, also where they are sorted or grouped by."""
+    """Name result columns by position, also in ORDER BY and GROUP BY."""
     names = {}
     for place, expression in enumerate(select.expressions, 1):
         if isinstance(expression, exp.Alias):
@@ -158,17 +161,19 @@ def _number_results(select: exp.Select) -> None:
 
 
 def _sort_conditions(select: exp.Select) -> None:
-    """Put what inner joins ask for into WHERE, and sort it and HAVING, first by all but the values."""
+    """Move conditions of inner joins to WHERE, and sort WHERE and HAVING, ignoring values at first."""
     joins = select.args.get("joins") or []
     if not any(join.side or join.args.get("using") or join.method for join in joins):
         for join in joins:
-            if asked := join.args.get("on"):
-                select.where(asked, copy=False)
+            if conditions := join.args.get("on"):
+                select.where(conditions, copy=False)
             join.replace(exp.Join(this=join.this))
     for name in ("where", "having"):
         if clause := select.args.get(name):
-            asked = sorted(clause.this.flatten() if isinstance(clause.this, exp.And) else [clause.this], key=_order)
-            clause.set("this", exp.and_(*asked))
+            conditions = sorted(
+                clause.this.flatten() if isinstance(clause.this, exp.And) else [clause.this], key=_order
+            )
+            clause.set("this", exp.and_(*conditions))
 
 
 def _order(condition: exp.Expression) -> tuple[str, str]:
@@ -176,25 +181,25 @@ def _order(condition: exp.Expression) -> tuple[str, str]:
 
 
 def _is_text(name: exp.Expression, known: set[str]) -> bool:
-    """Return whether a double-quoted word is text to SQLite: it stands where a column could, and names none."""
+    """Return whether SQLite reads a double-quoted identifier as text, because it names no column."""
     column = name.parent
     is_bare = isinstance(name, exp.Identifier) and isinstance(column, exp.Column) and not column.table
     return is_bare and bool(name.args.get("quoted")) and name.name.lower() not in known
 
 
 def _same(
-    kind: str, trains: Sequence[Set], target: Set, key: Callable[[Example], str]
+    kind: str, trains: Sequence[QuestionSet], target: QuestionSet, key: Callable[[Example], str]
 ) -> tuple[set[str], list[Finding]]:
-    """Find the examples whose key an example of training has; return their ids and the findings."""
+    """Find the examples whose key occurs in training; return their ids and the findings."""
     places: dict[str, list[Place]] = defaultdict(list)
     for train in trains:
         for example in train.examples:
             if text := key(example):
                 places[text].append((train.name, example))
     findings = [
-        Finding(kind, target.name, example.uid, _with(found, example))
+        Finding(kind, target.name, example.uid, _with(matches, example))
         for example in target.examples
-        if (found := places.get(key(example)))
+        if (matches := places.get(key(example)))
     ]
     return {finding.id for finding in findings}, findings
 
@@ -206,55 +211,58 @@ def _with(places: Sequence[Place], example: Example) -> Record:
 
 
 class _Prefixes:
-    """Finds sets with a share (Jaccard) of at least `near_by` in common: such sets share one of their rarest parts."""
+    """Find sets with a Jaccard similarity of at least `near_by`, by an index of each set's rarest parts.
+
+    Two sets that similar share at least one of their rarest parts (prefix filtering).
+    """
 
     def __init__(self, sets: Sequence[frozenset[str]], near: float) -> None:
         self.sets, self.near_by = sets, near
-        self.times = Counter(part for one in sets for part in one)
+        self.times = Counter(part for parts in sets for part in parts)
         self.index: dict[str, list[int]] = defaultdict(list)
         for number, set_ in enumerate(sets):
             for part in self._rarest(set_):
                 self.index[part].append(number)
 
-    def near(self, one: frozenset[str]) -> Iterator[tuple[int, float]]:
-        """Yield (place, share) of each set that is near enough."""
-        for number in sorted({number for part in self._rarest(one) for number in self.index.get(part, ())}):
+    def near(self, parts: frozenset[str]) -> Iterator[tuple[int, float]]:
+        """Yield (index, similarity) of each set that is similar enough."""
+        for number in sorted({number for part in self._rarest(parts) for number in self.index.get(part, ())}):
             other = self.sets[number]
-            share = len(one & other) / len(one | other)
+            share = len(parts & other) / len(parts | other)
             if share >= self.near_by:
                 yield number, share
 
-    def _rarest(self, one: frozenset[str]) -> Iterable[str]:
-        ordered = sorted(one, key=lambda part: (self.times[part], part))
-        return ordered[: len(one) - math.ceil(self.near_by * len(one)) + 1]
+    def _rarest(self, parts: frozenset[str]) -> Iterable[str]:
+        ordered = sorted(parts, key=lambda part: (self.times[part], part))
+        return ordered[: len(parts) - math.ceil(self.near_by * len(parts)) + 1]
 
 
-def shared_databases(trains: Sequence[Set], target: Set, near: float = 0.8) -> list[Finding]:
-    """Find databases of the target that training has too: the same file, the same schema, or `near` of its columns."""
+def shared_databases(trains: Sequence[QuestionSet], target: QuestionSet, near: float = 0.8) -> list[Finding]:
+    """Find databases that training has too: the same file, the same schema, or a share `near` of its columns."""
     theirs = [(train.name, db_id, path) for train in trains for db_id, path in train.databases]
     sizes: dict[int, list[tuple[str, str, str]]] = defaultdict(list)
     for place in theirs:
         sizes[Path(place[2]).stat().st_size].append(place)
     shapes = [(name, db_id, _columns(path)) for name, db_id, path in theirs]
-    asked = Counter(example.db_path for example in target.examples)
+    question_counts = Counter(example.db_path for example in target.examples)
     findings = []
     for db_id, path in target.databases:
-        found: Record = {"questions": asked[path]}
+        size: Record = {"questions": question_counts[path]}
         as_long = sizes.get(Path(path).stat().st_size, [])
         if files := [(name, other_id) for name, other_id, other in as_long if content_of(other) == content_of(path)]:
-            findings.append(Finding("database: same file", target.name, db_id, found | _of(files)))
+            findings.append(Finding("database: same file", target.name, db_id, size | _of(files)))
             continue
-        own = _columns(path)
-        alike = [(_common(own, other), (name, other_id)) for name, other_id, other in shapes]
+        columns = _columns(path)
+        alike = [(_common(columns, other), (name, other_id)) for name, other_id, other in shapes]
         alike = sorted((pair for pair in alike if pair[0] >= near), key=lambda pair: -pair[0])
-        if alike and alike[0][0] == 1.0 and any(own == other for _, _, other in shapes):
-            same = [(name, other_id) for name, other_id, other in shapes if other == own]
-            findings.append(Finding("database: same schema", target.name, db_id, found | _of(same)))
+        if alike and alike[0][0] == 1.0 and any(columns == other for _, _, other in shapes):
+            same = [(name, other_id) for name, other_id, other in shapes if other == columns]
+            findings.append(Finding("database: same schema", target.name, db_id, size | _of(same)))
         elif alike:
-            details = found | _of([place for _, place in alike]) | {"share": round(alike[0][0], 3)}
+            details = size | _of([place for _, place in alike]) | {"share": round(alike[0][0], 3)}
             findings.append(Finding("database: nearly the same schema", target.name, db_id, details))
         elif names := [(name, other_id) for name, other_id, _ in theirs if other_id.lower() == db_id.lower()]:
-            findings.append(Finding("database: same name, other schema", target.name, db_id, found | _of(names)))
+            findings.append(Finding("database: same name, other schema", target.name, db_id, size | _of(names)))
     return findings
 
 
@@ -263,7 +271,7 @@ def _of(places: Sequence[tuple[str, str]]) -> Record:
 
 
 def _columns(path: str) -> frozenset[tuple[str, str]]:
-    """Return (table, column) pairs as they are read: in one case, without marks between words."""
+    """Return (table, column) pairs in lower case, without separators between words."""
 
     def plain(name: str) -> str:
         return "".join(filter(str.isalnum, name.casefold())) or name
@@ -273,7 +281,7 @@ def _columns(path: str) -> frozenset[tuple[str, str]]:
     )
 
 
-def _common(one: frozenset[tuple[str, str]], other: frozenset[tuple[str, str]]) -> float:
-    """Return the share of the smaller schema that the larger one holds; 0 where it is too small to say."""
-    smaller = min(len(one), len(other))
-    return len(one & other) / smaller if smaller >= _LEAST_COLUMNS or one == other else 0.0
+def _common(columns: frozenset[tuple[str, str]], others: frozenset[tuple[str, str]]) -> float:
+    """Return the share of the smaller schema that the larger one contains; 0 if the smaller is too small."""
+    smaller = min(len(columns), len(others))
+    return len(columns & others) / smaller if smaller >= _LEAST_COLUMNS or columns == others else 0.0

@@ -1,4 +1,4 @@
-"""The report of an audit: load sets, look at them, write the findings and count them."""
+"""Run an audit: load sets, collect findings, write and count them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from jaxrl_sql.config import ExecutorConfig
 from jaxrl_sql.config.audit import AuditConfig
-from jaxrl_sql.datagen.audit.finding import Finding, Set
+from jaxrl_sql.datagen.audit.finding import Finding, QuestionSet
 from jaxrl_sql.datagen.audit.golds import audit_golds
 from jaxrl_sql.datagen.audit.overlap import shared_databases, shared_questions, shared_sql
 from jaxrl_sql.text2sql.benchmarks import load_benchmark
@@ -22,16 +22,16 @@ Note = Callable[[str], object]
 
 
 class AuditResult(NamedTuple):
-    """The sets, their findings, how often each kind was found by set, and the file that has the findings."""
+    """The sets, their findings, the number of findings by set and kind, and the findings file."""
 
-    sets: Sequence[Set]
+    sets: Sequence[QuestionSet]
     findings: Sequence[Finding]
     counts: Mapping[str, Counter[str]]
     path: Path
 
 
-def load_sets(folders: Sequence[Path], limit: int, report: Note) -> list[Set]:
-    """Load sets under the names of their folders, or their paths where two names are the same; report their notes."""
+def load_sets(folders: Sequence[Path], limit: int, report: Note) -> list[QuestionSet]:
+    """Load sets and report their notes; a set is named by its folder, or by its path if two names are equal."""
     paths = Counter(folder.resolve() for folder in folders)
     if twice := [path for path, times in paths.items() if times > 1]:
         raise InputError(f"audit: {twice[0]} is named twice")
@@ -42,12 +42,12 @@ def load_sets(folders: Sequence[Path], limit: int, report: Note) -> list[Set]:
         name = folder.resolve().name if names[folder.resolve().name] == 1 else str(folder)
         for note in loaded.notes:
             report(f"{name}: {note}")
-        sets.append(Set(name, loaded.examples, loaded.skipped))
+        sets.append(QuestionSet(name, loaded.examples, loaded.skipped))
     return sets
 
 
 def audit(config: AuditConfig, report: Note) -> AuditResult:
-    """Look at sets and write the files; `report` is called with a line about the progress."""
+    """Audit sets and write the files; `report` receives progress lines."""
     sets = load_sets([*config.train, *config.eval], config.limit, report)
     trains, evals = sets[: len(config.train)], sets[len(config.train) :]
     findings: list[Finding] = []
@@ -59,36 +59,41 @@ def audit(config: AuditConfig, report: Note) -> AuditResult:
     if not config.no_golds:
         limits = ExecutorConfig(threads=config.threads, timeout_ms=config.timeout_ms, vm_steps=0)
         with make_executor(limits) as executor:
-            for set_ in sets:
-                findings += audit_golds(executor, set_, config.slow_ms, config.suite, report)
-    findings += [Finding("cannot be read", one.name, uid, {"reason": why}) for one in sets for uid, why in one.skipped]
+            for question_set in sets:
+                findings += audit_golds(executor, question_set, config.slow_ms, config.suite, report)
+    findings += [
+        Finding("cannot be read", questions.name, uid, {"reason": why})
+        for questions in sets
+        for uid, why in questions.skipped
+    ]
     counts = write(config, trains, evals, findings)
     return AuditResult(sets, findings, counts, config.out / "findings.jsonl")
 
 
 def write(
-    config: AuditConfig, trains: Sequence[Set], evals: Sequence[Set], findings: Sequence[Finding]
+    config: AuditConfig, trains: Sequence[QuestionSet], evals: Sequence[QuestionSet], findings: Sequence[Finding]
 ) -> dict[str, Counter[str]]:
-    """Write the two files and return how often each kind was found, by set."""
+    """Write `audit.json` and `findings.jsonl`, and return the number of findings by set and kind."""
     counts = {
-        train.name: Counter(found.kind for found in findings if found.set == train.name) for train in (*trains, *evals)
+        train.name: Counter(finding.kind for finding in findings if finding.set == train.name)
+        for train in (*trains, *evals)
     }
     summary = {
-        "train": [one.name for one in trains],
-        "eval": [one.name for one in evals],
+        "train": [questions.name for questions in trains],
+        "eval": [questions.name for questions in evals],
         "near_question": config.near_question,
         "near_schema": config.near_schema,
         "timeout_ms": config.timeout_ms,
         "slow_ms": config.slow_ms,
         "suite": str(config.suite) if config.suite else "",
         "sets": {
-            one.name: {
-                "questions": len(one.examples),
-                "databases": len(one.databases),
-                "findings": dict(counts[one.name]),
-                "constants": _by_rule([found for found in findings if found.set == one.name]),
+            questions.name: {
+                "questions": len(questions.examples),
+                "databases": len(questions.databases),
+                "findings": dict(counts[questions.name]),
+                "constants": _by_rule([finding for finding in findings if finding.set == questions.name]),
             }
-            for one in (*trains, *evals)
+            for questions in (*trains, *evals)
         },
     }
     config.out.mkdir(parents=True, exist_ok=True)
@@ -108,20 +113,25 @@ def _by_rule(findings: Sequence[Finding]) -> dict[str, dict[str, int]]:
 
 
 def table(result: AuditResult) -> Table:
-    """Return how often each kind was found, a set a column."""
+    """Return the number of findings: a row per kind, a column per set."""
     sets, _, counts, _ = result
-    kinds = list(dict.fromkeys(kind for one in sets for kind in counts[one.name]))
+    kinds = list(dict.fromkeys(kind for questions in sets for kind in counts[questions.name]))
     kinds.sort(key=lambda kind: _ORDER.index(kind.partition(":")[0]) if kind.partition(":")[0] in _ORDER else 99)
-    rows = [("questions", *(f"{len(one.examples):,}" for one in sets))]
-    rows.append(("databases", *(f"{len(one.databases):,}" for one in sets)))
+    rows = [("questions", *(f"{len(questions.examples):,}" for questions in sets))]
+    rows.append(("databases", *(f"{len(questions.databases):,}" for questions in sets)))
     for kind in kinds:
-        whole = [len(set_.databases) if kind.startswith("database:") else len(set_.examples) for set_ in sets]
-        found = [counts[one.name][kind] for one in sets]
-        shares = [f"{100 * n / max(total, 1):5.1f} %" if n else " " * 7 for n, total in zip(found, whole, strict=True)]
-        rows.append((kind, *(f"{n:,} {share}" for n, share in zip(found, shares, strict=True))))
+        whole = [
+            len(question_set.databases) if kind.startswith("database:") else len(question_set.examples)
+            for question_set in sets
+        ]
+        counted = [counts[questions.name][kind] for questions in sets]
+        shares = [
+            f"{100 * n / max(total, 1):5.1f} %" if n else " " * 7 for n, total in zip(counted, whole, strict=True)
+        ]
+        rows.append((kind, *(f"{n:,} {share}" for n, share in zip(counted, shares, strict=True))))
     if not kinds:
         rows.append(("nothing was found", *("" for _ in sets)))
-    return Table("", ("", *(one.name for one in sets)), tuple(rows))
+    return Table("", ("", *(questions.name for questions in sets)), tuple(rows))
 
 
 _ORDER = ("question", "sql", "database", "gold", "suite", "cannot be read")

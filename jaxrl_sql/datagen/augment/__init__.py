@@ -1,7 +1,7 @@
-"""Make more of a set: copies of its databases with rows that golds need, and with tables that they do not.
+"""Augment copies of a set's databases with rows that golds need and with distractor tables.
 
-`required_rows` reads from a query which rows it needs, `fill` inserts them, `distractor_tables` adds tables of other
-databases. All write to copies, tell what they changed, and leave alone what would change another gold's meaning.
+`required_rows` derives the rows that a query needs, `fill` inserts them, `distractor_tables` adds tables of other
+databases. All steps write to copies, return their changes, and reject changes that would affect another gold.
 """
 
 from jaxrl_sql.datagen.augment.change import Change

@@ -1,4 +1,4 @@
-"""Name what a step changed, so that every difference from the original set can be looked up."""
+"""Record the changes of a step, so that every difference from the original set is documented."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from jaxrl_sql.types import Fields, Record
 
 
 class Change(NamedTuple):
-    """One change: the step, the question (or database) that it was for, and what is different now."""
+    """A change: the step, the id of the question (or database), and details."""
 
     step: str
     id: str

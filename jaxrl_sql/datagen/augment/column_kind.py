@@ -1,4 +1,4 @@
-"""Values that look like those of their column: dates in its format, whole numbers, codes of its pattern."""
+"""Choose values that resemble those of a column: dates in its format, whole numbers, codes of its pattern."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any
 
 Condition = tuple[str, Any]
-"""A sign (`>`, `!=`, `like`, …) and a value: a condition on a column."""
+"""A condition on a column: an operator (`>`, `!=`, `like`, …) and a value."""
 
 _DATE_FORMS = (
     "%Y-%m-%d", "%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M:%S", "%Y/%m/%d", "%d.%m.%Y", "%m/%d/%Y",
@@ -25,9 +25,9 @@ _COMPARISONS = {
 
 
 def is_alike(value: Any, known: Sequence[Any], *, is_named: bool = False) -> bool:
-    """Return whether a value is of the kind of some others: a date in their format, a whole number, a code, a text.
+    """Return whether a value is of the same kind as known ones: a date in their format, a whole number, a code, a text.
 
-    With `is_named` the query names the value, and a code or text may be any.
+    If the query names the value (`is_named`), any code or text is accepted.
     """
     if not known or value is None:
         return True
@@ -42,19 +42,19 @@ def is_alike(value: Any, known: Sequence[Any], *, is_named: bool = False) -> boo
 
 
 def value_within(conditions: Sequence[Condition], value: Any, known: Sequence[Any]) -> Any:
-    """Return a value of the kind of those that a column holds, within conditions and near `value`; else None."""
+    """Return a value of the column's kind that meets the conditions and is near `value`, or None."""
     near = chain([value], _near(conditions, value, known))
     return next((item for item in near if is_alike(item, known) and _holds(item, conditions)), None)
 
 
 def next_value(known: Sequence[Any]) -> Any:
-    """Return a date or code of the kind of some others that is not among them; None where they are neither."""
+    """Return a new date or code of the kind of the known ones; None if they are neither."""
     taken = {*known}
     return next((item for item in _after(known) if item not in taken), None) if known else None
 
 
 def date_form(values: Sequence[Any]) -> str | None:
-    """Return the format in which all values are dates or times: texts, or whole numbers such as 19991231."""
+    """Return the date or time format that all values share, or None; values are texts or integers (19991231)."""
     return next((form for form in _DATE_FORMS if all(_date(value, form) for value in values)), None)
 
 
@@ -63,7 +63,7 @@ def _date(value: Any, form: str) -> datetime | None:
         return None
     text = str(value)
     try:
-        moment = datetime.strptime(text, form)  # noqa: DTZ007 - a column says nothing of zones
+        moment = datetime.strptime(text, form)  # noqa: DTZ007 - columns have no time zones
     except ValueError:
         return None
     is_whole = form != "%Y%m%d" or len(text) == len("20200101")
@@ -76,9 +76,9 @@ def _moved(moment: datetime, step: timedelta, form: str, like: Any) -> Any:
 
 
 def _near(conditions: Sequence[Condition], value: Any, known: Sequence[Any]) -> Iterator[Any]:
-    """Yield values of a column's kind, the nearest to the conditions' values first."""
+    """Yield values of a column's kind, nearest to the conditions' values first."""
     yield str(value)
-    for other in (item for item in known if isinstance(item, str)):  # with a part as the text that a pattern names
+    for other in (item for item in known if isinstance(item, str)):  # known texts with the pattern's text inserted
         for start in range(len(other) - len(str(value)) + 1):
             yield f"{other[:start]}{value}{other[start + len(str(value)) :]}"
     if form := date_form(known):
@@ -92,7 +92,7 @@ def _near(conditions: Sequence[Condition], value: Any, known: Sequence[Any]) -> 
 
 
 def _after(known: Sequence[Any]) -> Iterator[Any]:
-    """Yield the days (of times, the minutes) after the last date, or the codes after the last one."""
+    """Yield the days (for times, the minutes) after the last date, or the codes after the last code."""
     if form := date_form(known):
         last = max(known, key=lambda item: _date(item, form) or datetime.min)  # noqa: DTZ901
         unit = timedelta(days=1) if "%d" in form else timedelta(minutes=1)
@@ -104,7 +104,7 @@ def _after(known: Sequence[Any]) -> Iterator[Any]:
 
 
 def _are_codes(known: Sequence[Any]) -> bool:
-    """Return whether all are texts without blanks and with a digit: A-17, 0042, w3."""
+    """Return whether all values are texts with a digit and without spaces: A-17, 0042, w3."""
     return all(isinstance(item, str) and re.fullmatch(r"(?=\D*\d)\S+", item) for item in known)
 
 
@@ -121,7 +121,7 @@ def _number(value: Any) -> float | None:
 
 
 def _holds(value: Any, conditions: Sequence[Condition]) -> bool:
-    """Return whether a value meets conditions, compared as SQLite compares values of its kind of column."""
+    """Return whether a value meets conditions, with SQLite's comparison rules for its column affinity."""
     return all(_compares(value, sign, bound) for sign, bound in conditions)
 
 

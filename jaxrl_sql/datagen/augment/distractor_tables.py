@@ -1,6 +1,7 @@
-"""Add tables of other databases to a copy: schemas in use hold much that a question is not about.
+"""Add tables of other databases to a copy, because real schemas contain many tables irrelevant to a question.
 
-Tables come with keys, some rows, and those references that still lead to a table; none whose name is taken.
+Tables are copied with keys, some rows, and the foreign keys whose target is copied too. Tables with a name in use are
+skipped.
 """
 
 from __future__ import annotations
@@ -18,31 +19,31 @@ from jaxrl_sql.text2sql.schema.sqlite_file import readable
 
 
 class Donor(NamedTuple):
-    """A database that tables may be taken from."""
+    """A database that tables may be copied from."""
 
     db_id: str
     path: str
 
 
 def add_tables(
-    connection: sqlite3.Connection, db_id: str, own: Schema, donors: Sequence[Donor], count: int, rows: int,
+    connection: sqlite3.Connection, db_id: str, schema: Schema, donors: Sequence[Donor], count: int, rows: int,
     rng: random.Random, is_alike: bool = False,
 ) -> list[Change]:  # fmt: skip
     """Add up to `count` tables with up to `rows` rows each, in a transaction of the caller's connection.
 
-    Donors are taken in random order, or with `is_alike` those first whose schemas have the most words in common.
+    Donors come in random order, or with `is_alike` in order of decreasing number of common schema words.
     """
     taken = {str(name).casefold() for (name,) in connection.execute("SELECT name FROM sqlite_master")}
     order = [donor for donor in donors if donor.db_id != db_id]
     rng.shuffle(order)
     if is_alike:
-        words = _words(own)
-        order.sort(key=lambda donor: -len(words & _words(read_schema(donor.path))))
+        schema_words = _words(schema)
+        order.sort(key=lambda donor: -len(schema_words & _words(read_schema(donor.path))))
     changes: list[Change] = []
     for donor in order:
         if len(changes) >= count:
             break
-        # A few of each, so that one more database does not stand whole beside the first.
+        # At most half from one donor, to avoid a second complete database in the copy.
         changes += _take(connection, db_id, donor, min(count - len(changes), max(1, count // 2)), rows, taken, rng)
     return changes
 
@@ -55,14 +56,14 @@ def _words(schema: Schema) -> set[str]:
 def _take(
     connection: sqlite3.Connection, db_id: str, donor: Donor, count: int, rows: int, taken: set[str], rng: random.Random
 ) -> list[Change]:
-    """Take up to `count` tables of one donor; a table that cannot be copied is passed over."""
+    """Copy up to `count` tables of one donor; tables that cannot be copied are skipped."""
     free = [table for table in read_schema(donor.path).tables if table.name.casefold() not in taken and table.columns]
     chosen = [free[i] for i in sorted(rng.sample(range(len(free)), min(count, len(free))))]
     with readable(donor.path) as uri:
         try:
             connection.execute("ATTACH DATABASE ? AS donor", (uri,))
         except sqlite3.Error:
-            return []  # another text encoding, or no more than a name
+            return []  # another text encoding, or not a database
         changes = _copy_tables(connection, db_id, donor, chosen, rows)
         connection.commit()
         connection.execute("DETACH DATABASE donor")
@@ -97,8 +98,8 @@ def _copy_tables(
     return changes
 
 
-def _create(table: Table, beside: set[str]) -> str:
-    """Write the table again, with references to the tables that come along alone."""
+def _create(table: Table, tables: set[str]) -> str:
+    """Return the CREATE TABLE statement, with foreign keys to `tables` only."""
     lines = [
         f"{quote_name(column.name)} {column.type}".rstrip() + (" NOT NULL" if column.not_null else "")
         for column in table.columns
@@ -106,18 +107,18 @@ def _create(table: Table, beside: set[str]) -> str:
     if table.primary_key:
         lines.append(f"PRIMARY KEY ({', '.join(map(quote_name, table.primary_key))})")
     for key in table.foreign_keys:
-        if key.table in beside:
-            own, theirs = (", ".join(map(quote_name, names)) for names in (key.columns, key.targets))
-            lines.append(f"FOREIGN KEY ({own}) REFERENCES {quote_name(key.table)} ({theirs})")
+        if key.table in tables:
+            columns, targets = (", ".join(map(quote_name, names)) for names in (key.columns, key.targets))
+            lines.append(f"FOREIGN KEY ({columns}) REFERENCES {quote_name(key.table)} ({targets})")
     return f"CREATE TABLE main.{quote_name(table.name)} ({', '.join(lines)})"
 
 
-def _drop_lost(connection: sqlite3.Connection, table: Table, beside: set[str]) -> None:
-    """Delete rows whose reference was cut off with the rows that did not come along."""
+def _drop_lost(connection: sqlite3.Connection, table: Table, tables: set[str]) -> None:
+    """Delete rows whose foreign key refers to a row that was not copied."""
     for key in table.foreign_keys:
-        if key.table in beside and key.table != table.name:
+        if key.table in tables and key.table != table.name:
             pairs = zip(key.columns, key.targets, strict=True)
-            equal = " AND ".join(f"p.{quote_name(to)} = c.{quote_name(own)}" for own, to in pairs)
+            equal = " AND ".join(f"p.{quote_name(to)} = c.{quote_name(column)}" for column, to in pairs)
             known = " AND ".join(f"c.{quote_name(column)} IS NOT NULL" for column in key.columns)
             child, parent = quote_name(table.name), quote_name(key.table)
             connection.execute(

@@ -1,8 +1,8 @@
-"""Insert rows into a copy of a database until a gold returns some, within what the tables allow.
+"""Insert rows into a copy of a database so that a gold returns rows, within the constraints of the tables.
 
-Rows that are there are used where they fit, and others come from them: an existing row with the values that the
-query names, new keys, and references that lead to a row. An insertion stays when the gold returns rows, every gold that
-returned some still does, and none that cut a sorted list in one way has a tie at the cut; else all of it is taken back.
+Existing rows are reused if they fit. New rows are copies of existing ones with the values that the query names, new
+keys and valid references. An insertion is committed if the gold returns rows, all golds that returned rows still do,
+and no gold without a tie at its LIMIT gets one. Otherwise it is rolled back.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ class _Inserted(NamedTuple):
 
 
 class _NoRowError(Exception):
-    """No row can be made that the tables take."""
+    """Raised if no row satisfies the query and the constraints of the tables."""
 
 
 def fill(
     connection: sqlite3.Connection, schema: Schema, uid: str, sql: str, others: Sequence[str], rng: random.Random,
     is_enough: Callable[[Sequence[tuple[Any, ...]]], bool] = bool,
 ) -> Change | str:  # fmt: skip
-    """Insert rows for a gold and commit; return the change, or why there is none.
+    """Insert rows for a gold and commit; return the change, or the reason against it.
 
-    `others` are golds that must go on returning rows, and without new ties. `is_enough` says when the rows of the gold
-    are.
+    `others` are golds that must still return rows, without new ties. `is_enough` decides whether the rows of the gold
+    suffice.
     """
     why = "the query cannot be read, or names no table"
     with _bounded(connection):
@@ -88,7 +88,7 @@ def fill_by(
     connection: sqlite3.Connection, uid: str, sql: str, others: Sequence[str], script: str,
     is_enough: Callable[[Sequence[tuple[Any, ...]]], bool] = bool,
 ) -> Change | str:  # fmt: skip
-    """Insert rows that somebody else wrote, as INSERT statements and nothing else; as `fill` otherwise."""
+    """Insert rows by a script that holds INSERT statements only; see `fill` for the other arguments."""
     trees = parse_statements(script)
     if trees is None:
         return "the answer cannot be read"
@@ -127,7 +127,7 @@ def _only_inserts(action: int, name: str | None, *_: str | None) -> int:
 
 @contextmanager
 def _bounded(connection: sqlite3.Connection) -> Iterator[None]:
-    """Interrupt what takes too many of SQLite's instructions."""
+    """Interrupt queries after a limit of SQLite instructions."""
     left = itertools.count(_OPCODES // 10_000, -1)
 
     def step() -> int:
@@ -149,7 +149,7 @@ def _scalar(connection: sqlite3.Connection, sql: str) -> Any:
 
 
 def _clear(connection: sqlite3.Connection, sqls: Sequence[str]) -> list[str]:
-    """Return the queries without a tie; none where finding out takes too long."""
+    """Return the queries without a tie; an empty list if the check exceeds the limit."""
     try:
         return [sql for sql in sqls if not is_tied(connection, sql)]
     except sqlite3.Error:
@@ -163,7 +163,7 @@ def _fault(
     clear: Sequence[str],
     is_enough: Callable[[Sequence[Any]], bool],
 ) -> str:
-    """Return why an insertion is not to stay; `clear` are the golds that had no tie before it."""
+    """Return the reason to roll back an insertion, or ""; `clear` are the golds without a tie before it."""
     if not is_enough(connection.execute(sql).fetchmany(2)):
         return "the gold stays empty"
     if not all(connection.execute(other).fetchone() for other in others):
@@ -178,7 +178,7 @@ def _shown(row: Row) -> Row:
 
 
 class _Inserting:
-    """One try to insert the rows of a witness."""
+    """An attempt to insert the rows of a witness."""
 
     def __init__(self, connection: sqlite3.Connection, schema: Schema, rng: random.Random) -> None:
         self.connection, self.rng = connection, rng
@@ -186,7 +186,7 @@ class _Inserting:
         self.done: list[_Inserted] = []
 
     def rows_for(self, witness: RequiredRows, reuses: bool, copies: int) -> None:
-        """Insert what is missing of a witness, and `copies` more of the row that refers to the others."""
+        """Insert the missing rows of a witness, and `copies` more of the row that refers to the others."""
         self.witness = witness
         self.fixed: dict[Slot, Any] = {}
         self.wanted: dict[Slot, list[tuple[str, Any]]] = {}
@@ -206,8 +206,8 @@ class _Inserting:
         last = max(depth, key=depth.__getitem__)
         for _ in range(copies):
             table = witness.rows[last]
-            kept = {name: value for name, value in self._named(last).items() if name not in self._unique(table)}
-            self._insert(table, kept)
+            values = {name: value for name, value in self._named(last).items() if name not in self._unique(table)}
+            self._insert(table, values)
 
     def _chosen(self, conditions: Sequence[tuple[str, Any]]) -> Any:
         how, value = value_for(iter(conditions))
@@ -216,7 +216,7 @@ class _Inserting:
         return value
 
     def _slots(self, row: int) -> Iterator[tuple[str, Slot]]:
-        """Yield (column as declared, what stands for its value) of the columns of a row that the query names."""
+        """Yield (column as declared, root slot of its value) of the columns of a row that the query names."""
         for column in self.witness.rows[row].columns:
             slot = row, column.name.lower()
             if slot in self.witness.equal or slot in self.wanted:
@@ -226,17 +226,17 @@ class _Inserting:
         return [name for name, root in self._slots(row) if root in self.wanted]
 
     def _conditions(self, row: int) -> list[tuple[str, str, Any]]:
-        """Return (column, sign, value) of what is known about a row."""
-        found = []
+        """Return (column, operator, value) conditions on a row."""
+        conditions = []
         for name, root in self._slots(row):
             if root in self.fixed:
-                found.append((name, "is", self.fixed[root]))
+                conditions.append((name, "is", self.fixed[root]))
             else:
-                found += [(name, sign, value) for sign, value in self.wanted.get(root, ())]
-        return found
+                conditions += [(name, sign, value) for sign, value in self.wanted.get(root, ())]
+        return conditions
 
     def _find(self, row: int) -> bool:
-        """Find a row that is there, and with it the values of its columns; return whether there is one."""
+        """Look up an existing row and store the values of its columns; return whether it exists."""
         table = self.witness.rows[row]
         conditions = self._conditions(row)
         if any(sign == "new" for _, sign, _ in conditions):
@@ -246,18 +246,18 @@ class _Inserting:
         where = f" WHERE {' AND '.join(tests)}" if tests else ""
         names = [name for name, _ in self._slots(row)]
         shown = ", ".join(map(quote_name, names)) or "1"
-        found = self.connection.execute(
+        stored = self.connection.execute(
             f"SELECT {shown} FROM {quote_name(table.name)}{where} LIMIT 1", values
         ).fetchone()
-        if found:
-            for (_, root), value in zip(self._slots(row), found, strict=False):
+        if stored:
+            for (_, root), value in zip(self._slots(row), stored, strict=False):
                 self.fixed.setdefault(root, value)
-        return found is not None
+        return stored is not None
 
     def _named(self, row: int) -> Row:
-        """Choose the values that the query names; a key that is free becomes a new one, once for all that equal it."""
+        """Choose the values that the query names; an unconstrained key gets a new value, shared by all equal slots."""
         table = self.witness.rows[row]
-        telling = self._telling(table) | self._unique(table)
+        key_columns = self._key_columns(table) | self._unique(table)
         values: Row = {}
         for name, root in self._slots(row):
             if root not in self.fixed:
@@ -265,7 +265,7 @@ class _Inserting:
                 if how == "none":
                     raise _NoRowError("the query contradicts itself")
                 if how == "free":
-                    is_new = name in telling or any(sign == "new" for sign, _ in self.wanted.get(root, ()))
+                    is_new = name in key_columns or any(sign == "new" for sign, _ in self.wanted.get(root, ()))
                     value = self._fresh(table, name) if is_new else self._chosen_known(table, name, root)
                 elif value is not None:
                     value = value_within(self.wanted[root], value, self._known(table, name))
@@ -278,16 +278,16 @@ class _Inserting:
         return values
 
     def _known(self, table: Table, name: str) -> list[Any]:
-        """Return values that a column holds, the highest first; of an empty table one by its type."""
+        """Return values of a column, highest first; for an empty table a default of its type."""
         column = quote_name(name)
         query = f"SELECT DISTINCT {column} FROM {quote_name(table.name)} WHERE {column} IS NOT NULL ORDER BY 1 DESC"
         known = [value for (value,) in self.connection.execute(f"{query} LIMIT {_MOST_KNOWN}")]
-        declared = next(one.type for one in table.columns if one.name == name)
-        # Texts of an empty column cannot be guessed.
+        declared = next(column.type for column in table.columns if column.name == name)
+        # A default text says nothing about the texts of the column.
         return known or [value for value in [_default(declared)] if value != _ANY_TEXT]
 
     def _chosen_known(self, table: Table, name: str, root: Slot) -> Any:
-        """Choose a value that the column (or what it refers to) holds, other than those that may not be."""
+        """Choose an existing value of the column (or of the column it references) that is not excluded."""
         refused = [value for sign, value in self.wanted.get(root, ()) if sign == "!="]
         for key in table.foreign_keys:
             if key.columns == (name,):
@@ -299,12 +299,12 @@ class _Inserting:
         return self.rng.choice(known) if known else self._fresh(table, name)
 
     def _fresh(self, table: Table, name: str) -> Any:
-        """Return a value that the column does not hold: the next number, date or code, or a text with a number."""
+        """Return a value new to the column: the next number, date or code, or a text with a number."""
         known = self._known(table, name)
         if (coming := next_value(known)) is not None:
             return coming
         column, source = quote_name(name), quote_name(table.name)
-        declared = next(one.type for one in table.columns if one.name == name).upper()
+        declared = next(column.type for column in table.columns if column.name == name).upper()
         top = self.connection.execute(f"SELECT MAX(CAST({column} AS INTEGER)), COUNT(*) FROM {source}").fetchone()
         number = max(top[0] or 0, 0) + 1
         if any(word in declared for word in ("CHAR", "TEXT", "CLOB")):
@@ -313,11 +313,11 @@ class _Inserting:
         return number
 
     def _unique(self, table: Table) -> set[str]:
-        """Return the columns that hold no value twice, each by itself."""
+        """Return the columns that are unique by themselves."""
         return {name for names in self._keys(table) for name in names if len(names) == 1}
 
     def _keys(self, table: Table) -> list[tuple[str, ...]]:
-        """Return the columns of each key of a table, the primary one and others."""
+        """Return the columns of each key of a table: the primary key and unique indexes."""
         keys = [table.primary_key] if table.primary_key else []
         query = 'SELECT name FROM pragma_index_list(?) WHERE "unique" AND NOT partial'
         for (index,) in self.connection.execute(query, (table.name,)).fetchall():
@@ -326,19 +326,19 @@ class _Inserting:
                 keys.append(tuple(name for (name,) in names))
         return keys
 
-    def _telling(self, table: Table) -> set[str]:
-        """Return a column of each key that tells its rows apart: the last that is no reference, if there is one."""
+    def _key_columns(self, table: Table) -> set[str]:
+        """Return the identifying column of each key: its last column that is not a foreign key, if any."""
         pointing = {name for key in table.foreign_keys for name in key.columns}
         free = ([name for name in names if name not in pointing] for names in self._keys(table))
         return {names[-1] for names in free if names}
 
     def _depth(self, table: Table, above: tuple[str, ...]) -> int:
-        """Return how many tables stand above this one by its references."""
+        """Return the length of the longest chain of foreign keys from this table."""
         names = {key.table.lower() for key in table.foreign_keys} - {table.name.lower(), *above}
         return 1 + max((self._depth(self.tables[name], (*above, table.name.lower())) for name in names), default=0)
 
     def _insert(self, table: Table, named: Row, deep: int = 0) -> None:
-        """Insert a row with the named values, others as an existing row has them, and the rows that it refers to."""
+        """Insert a row with the named values, other values of an existing row, and the rows that it refers to."""
         if deep > _DEEPEST:
             raise _NoRowError("references go too deep")
         error: Exception | None = None
@@ -360,7 +360,7 @@ class _Inserting:
         raise _NoRowError(str(error))
 
     def _base(self, table: Table) -> Row:
-        """Return a row like one that is there, with new keys; of an empty table one by its types."""
+        """Return a copy of a random row with new keys; for an empty table a row of defaults by type."""
         generated = {
             name
             for (name,) in self.connection.execute(
@@ -374,10 +374,10 @@ class _Inserting:
             row = dict(zip((column.name for column in columns), self.rng.choice(rows), strict=True))
         else:
             row = {column.name: _default(column.type) for column in columns}
-        return row | {name: self._fresh(table, name) for name in self._telling(table) if name in row}
+        return row | {name: self._fresh(table, name) for name in self._key_columns(table) if name in row}
 
     def _point(self, table: Table, key: ForeignKey, row: Row, named: Row, deep: int) -> None:
-        """Let a reference lead to a row: one that is there, or a new one with the key that the query names."""
+        """Make a foreign key refer to an existing row, or to a new one with the key that the query names."""
         parent = self.tables[key.table.lower()]
         source = quote_name(parent.name)
         values = [row.get(name) for name in key.columns]

@@ -1,8 +1,8 @@
-"""Read from a query which rows it needs to return some: a witness, as tables and conditions on their columns.
+"""Derive a witness from a query: the rows that it needs to return a row, as tables and conditions on their columns.
 
-Each table of each SELECT that must hold something stands for one row. Columns that the query sets equal share a value;
-literals bound it. Of alternatives (OR, IN, UNION) one is taken, by `branch`. What is not understood is left out: the
-query is run afterwards, and it decides.
+Each table of each SELECT that must hold something contributes one row. Columns that the query equates share a value,
+which literals constrain. `branch` selects one of several alternatives (OR, IN, UNION). Unsupported constructs are
+ignored, because the caller checks the result by running the query.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from jaxrl_sql.text2sql.env.parse import parse_query, tables_of
 from jaxrl_sql.text2sql.schema.read import Schema, Table
 
 Slot = tuple[int, str]
-"""A row of the witness, by its place, and a column of it, in lower case."""
+"""A row of the witness, by its index, and the name of a column in lower case."""
 Scalar = Callable[[str], Any]
-"""Runs a query that stands for one value; None where it has none."""
+"""Runs a scalar subquery and returns its value, or None if it has none."""
 
 _FLIPPED = {">": "<", ">=": "<=", "<": ">", "<=": ">="}
 _SIGNS: dict[type[exp.Expression], str] = {
     exp.EQ: "=", exp.NEQ: "!=", exp.GT: ">", exp.GTE: ">=", exp.LT: "<", exp.LTE: "<=", exp.Is: "is",
     exp.NullSafeEQ: "=", exp.Like: "like", exp.Glob: "like",
 }  # fmt: skip
-# Functions that a value of the same text passes through.
+# Functions that are ignored around a column, because they mostly return the same text.
 _CLEAR = (exp.Paren, exp.Lower, exp.Upper, exp.Trim, exp.Cast, exp.Abs, exp.Round)
 _AGGREGATES = (exp.Avg, exp.Sum, exp.Max, exp.Min)
 _MOST_COPIES = 50
@@ -35,10 +35,10 @@ _MOST_COPIES = 50
 
 @dataclass
 class RequiredRows:
-    """Rows (their tables, in the order of the query), conditions (slot, sign, value), and equal slots by a parent each.
+    """A witness: the tables of its rows, conditions (slot, operator, value), and equal slots as a union-find forest.
 
-    Beside those of comparisons there are the signs `like`, `null`, `known` (not NULL), and `new`: no value that is
-    there. `copies` is how many rows a group needs, or a limit with an offset.
+    In addition to comparisons the operators are `like`, `null`, `known` (not NULL), and `new` (not an existing value).
+    `copies` is the number of rows that a group, or a LIMIT with an offset, needs.
     """
 
     rows: list[Table] = field(default_factory=list)
@@ -47,25 +47,25 @@ class RequiredRows:
     copies: int = 1
 
     def root(self, slot: Slot) -> Slot:
-        """Return the slot that stands for all that are equal to this one."""
+        """Return the representative of the slots that are equal to this one."""
         while (parent := self.equal.setdefault(slot, slot)) != slot:
             slot = parent
         return slot
 
 
 def read_required_rows(sql: str, schema: Schema, scalar: Scalar, branch: int = 0) -> RequiredRows | None:
-    """Return what a query needs; None where it cannot be read, or needs no table."""
+    """Return the rows that a query needs; None if it does not parse or reads no table."""
     tree = parse_query(sql)
     if not isinstance(tree, exp.Query):
         return None
     reader = _Reader(schema, scalar, branch)
     reader.query(tree, [])
-    return reader.found if reader.found.rows else None
+    return reader.required if reader.required.rows else None
 
 
 @dataclass
 class _Scope:
-    """What names mean inside one SELECT: rows of the witness, and columns of inner queries."""
+    """The names visible in a SELECT: rows of the witness, and columns of inner queries."""
 
     rows: dict[str, int] = field(default_factory=dict)
     inner: dict[str, Mapping[str, Slot | None]] = field(default_factory=dict)
@@ -75,12 +75,12 @@ class _Reader:
     def __init__(self, schema: Schema, scalar: Scalar, branch: int) -> None:
         self.tables = {table.name.lower(): table for table in schema.tables}
         self.scalar, self.branch = scalar, branch
-        self.found = RequiredRows()
+        self.required = RequiredRows()
         self.ctes: dict[str, exp.Expression] = {}
         self.opened: set[int] = set()
 
     def query(self, tree: exp.Expression, outer: list[_Scope]) -> dict[str, Slot | None]:
-        """Read a query and return the slots of what it shows, by name, in order."""
+        """Read a query and return the slots of its result columns, by name, in order."""
         for cte in tree.find_all(exp.CTE):
             self.ctes[cte.alias.lower()] = cte.this
         if isinstance(tree, exp.Subquery):
@@ -94,16 +94,16 @@ class _Reader:
             return left
         if isinstance(tree, exp.Intersect):
             left, right = self.query(tree.left, outer), self.query(tree.right, outer)
-            for one, other in zip(left.values(), right.values(), strict=False):
-                self._join(one, other)
+            for left_slot, right_slot in zip(left.values(), right.values(), strict=False):
+                self._join(left_slot, right_slot)
             return left
         return self._select(tree, outer) if isinstance(tree, exp.Select) else {}
 
     def _select(self, select: exp.Select, outer: list[_Scope]) -> dict[str, Slot | None]:
         scope = _Scope()
         scopes = [scope, *outer]
-        for one in tables_of(select):
-            self._source(one, scope, outer)
+        for expression in tables_of(select):
+            self._source(expression, scope, outer)
         for join in select.args.get("joins") or []:
             if on := join.args.get("on"):
                 self._claim(on, scopes)
@@ -118,11 +118,11 @@ class _Reader:
         if offset is not None and (value := _literal(offset.expression)) is not None and isinstance(value, int):
             self._copies(value + 1)
         shown: dict[str, Slot | None] = {}
-        for number, one in enumerate(select.expressions):
-            node = one.this if isinstance(one, exp.Alias) else one
-            # Of one row the highest value and the sum are that row's.
+        for number, expression in enumerate(select.expressions):
+            node = expression.this if isinstance(expression, exp.Alias) else expression
+            # Over one row, an aggregate equals the row's value.
             slot = self._slot(node.this if isinstance(node, _AGGREGATES) else node, scopes)
-            shown[(one.alias_or_name or f"#{number}").lower()] = slot
+            shown[(expression.alias_or_name or f"#{number}").lower()] = slot
         return shown
 
     def _source(self, source: exp.Expression, scope: _Scope, outer: list[_Scope]) -> None:
@@ -132,19 +132,19 @@ class _Reader:
         elif isinstance(source, exp.Table):
             inner = self.ctes.get(source.name.lower())
             if inner is not None and id(inner) not in self.opened:
-                # An inner query that names itself would never end.
+                # Reading a recursive CTE again would not terminate.
                 self.opened.add(id(inner))
                 scope.inner[name] = self.query(inner, outer)
                 self.opened.discard(id(inner))
             elif table := self.tables.get(source.name.lower()):
-                scope.rows[name] = len(self.found.rows)
-                self.found.rows.append(table)
+                scope.rows[name] = len(self.required.rows)
+                self.required.rows.append(table)
 
     def _has(self, row: int, column: str) -> bool:
-        return any(one.name.lower() == column.lower() for one in self.found.rows[row].columns)
+        return any(item.name.lower() == column.lower() for item in self.required.rows[row].columns)
 
     def _slot(self, node: exp.Expression | None, scopes: list[_Scope]) -> Slot | None:
-        """Return the slot that a column is, through functions that change little."""
+        """Return the slot of a column, also inside functions that are ignored."""
         while isinstance(node, _CLEAR):
             node = node.this
         if not isinstance(node, exp.Column):
@@ -159,12 +159,12 @@ class _Reader:
                     return columns[name]
         return None
 
-    def _join(self, one: Slot | None, other: Slot | None) -> None:
-        if one is not None and other is not None:
-            self.found.equal[self.found.root(other)] = self.found.root(one)
+    def _join(self, slot: Slot | None, other_slot: Slot | None) -> None:
+        if slot is not None and other_slot is not None:
+            self.required.equal[self.required.root(other_slot)] = self.required.root(slot)
 
     def _claim(self, node: exp.Expression, scopes: list[_Scope]) -> None:
-        """Take what must hold of the rows."""
+        """Add a condition that must hold for the rows."""
         if isinstance(node, exp.Paren):
             self._claim(node.this, scopes)
         elif isinstance(node, exp.And):
@@ -230,7 +230,7 @@ class _Reader:
             self._bound(slot, sign, _literal(right))
 
     def _scalar(self, slot: Slot, sign: str, query: exp.Subquery, scopes: list[_Scope]) -> None:
-        """Compare with the value of an inner query; where it has none yet, its own rows are needed too."""
+        """Compare with the value of a scalar subquery; if it has no value yet, its rows are required too."""
         value = self.scalar(query.this.sql("sqlite"))
         if value is not None:
             self._bound(slot, sign, value)
@@ -245,15 +245,15 @@ class _Reader:
 
     def _copies(self, count: int) -> None:
         if 0 < count <= _MOST_COPIES:
-            self.found.copies = max(self.found.copies, count)
+            self.required.copies = max(self.required.copies, count)
 
     def _bound(self, slot: Slot | None, sign: str, value: Any) -> None:
         if slot is not None and value is not None:
-            self.found.conditions.append((slot, sign, value))
+            self.required.conditions.append((slot, sign, value))
 
 
 def _literal(node: exp.Expression | None) -> Any:
-    """Return the value of a literal; a word in double quotes that is no column is one, as SQLite takes it."""
+    """Return the value of a literal, or None; like SQLite, read a double-quoted word as text if it is no column."""
     while isinstance(node, exp.Paren):
         node = node.this
     if isinstance(node, exp.Neg):
@@ -271,9 +271,9 @@ def _literal(node: exp.Expression | None) -> Any:
 
 
 def value_for(conditions: Iterator[tuple[str, Any]]) -> tuple[str, Any]:
-    """Choose a value within (sign, value) conditions.
+    """Choose a value that meets (operator, value) conditions.
 
-    Returns ("is", value), ("free", None) where any will do, or ("none", None) where none can.
+    Returns ("is", value), ("free", None) if any value will do, or ("none", None) if the conditions contradict.
     """
     by_sign: dict[str, list[Any]] = {}
     for sign, value in conditions:
@@ -312,7 +312,7 @@ def _between(by_sign: Mapping[str, list[Any]], bounds: list[str]) -> Any:
 
 
 def _later(text: str, years: int) -> str:
-    """Return a text that sorts after (or before) another: a date of another year where it begins with one."""
-    if found := re.match(r"\d{4}", text):
-        return f"{int(found[0]) + years:04}{text[4:]}"
+    """Return a text that sorts after (or before) another; a text that begins with a year gets another year."""
+    if year := re.match(r"\d{4}", text):
+        return f"{int(year[0]) + years:04}{text[4:]}"
     return f"{text}z" if years > 0 else text[:-1]

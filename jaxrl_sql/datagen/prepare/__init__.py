@@ -1,1 +1,1 @@
-"""Preparing training data: sets merged, chosen from, balanced and split by database into plain folders."""
+"""Prepare training data: select from sets, merge, balance, and split by database into plain folders."""

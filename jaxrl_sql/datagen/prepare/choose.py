@@ -1,4 +1,4 @@
-"""What is chosen of a source: by text, labels, a list of ids, pass rates and golds, and so many of each kind."""
+"""Select questions of a source by text, labels, ids, pass rates and golds, with a count per group."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from jaxrl_sql.text2sql.files.shares import rank
 from jaxrl_sql.text2sql.question_sets.filters import by_gold, plain_words
 from jaxrl_sql.types import Example, InputError
 
-# Golds run so many at a time, and so many more candidates than are wanted are held for those whose gold is no use.
+# Golds run in chunks; `_SPARE` candidates per wanted question are held, because some golds turn out unusable.
 _CHUNK, _SPARE = 256, 4
 _MOST = 500_000
 _NOT_CHOSEN = "not among those chosen"
 
 
 class Chosen(NamedTuple):
-    """The questions that were taken of a source, its format, and how many were left out for what reason."""
+    """The questions selected from a source, its format, the number omitted by reason, and notes."""
 
     examples: list[Example]
     form: str
@@ -39,14 +39,14 @@ class Chosen(NamedTuple):
 
 
 def choose(name: str, cfg: SourceConfig, seed: int, executor: SqlExecutor, scratch: Path) -> Chosen:
-    """Take the questions of a source; databases that scripts make are made in `scratch`.
+    """Select questions of a source; databases that come as scripts are built in `scratch`.
 
-    Raises InputError as loading the set does, and where nothing is left.
+    Raises InputError if the set cannot be loaded or no question is left.
     """
     form, folder, split = located(Path(cfg.dir), cfg.split)
     notes: list[str] = []
-    found, left_out = form.reads(folder, split, notes), Counter[str]()
-    candidates = _fitting(name, cfg, found.items if found.is_huge else with_ids(found.items), left_out)
+    source, left_out = form.reads(folder, split, notes), Counter[str]()
+    candidates = _fitting(name, cfg, source.items if source.is_huge else with_ids(source.items), left_out)
     place = f"prepare {seed}"
 
     def order(item: Item) -> int:
@@ -55,37 +55,39 @@ def choose(name: str, cfg: SourceConfig, seed: int, executor: SqlExecutor, scrat
     if cfg.subsample_every > 1:
         candidates = (item for item in candidates if rank(item.uid, "subsample") % cfg.subsample_every == 0)
     groups = _grouped(cfg, candidates, order, left_out)
-    taken = _taken(cfg, groups, _Usable(cfg, found, executor, scratch, left_out))
-    found.databases.tell(notes)
+    taken = _taken(cfg, groups, _Usable(cfg, source, executor, scratch, left_out))
+    source.databases.tell(notes)
     if 0 < len(taken) < cfg.count:
-        notes.append(f"{len(taken)} questions are left of the {cfg.count} that were asked for")
+        notes.append(f"only {len(taken)} of the {cfg.count} requested questions are available")
     if not taken:
         reasons = ", ".join(f"{reason}: {count}" for reason, count in left_out.most_common(3))
-        raise InputError(f"sources.{name}: nothing of {found.where} is chosen ({reasons or 'it holds no questions'})")
+        raise InputError(
+            f"sources.{name}: no question of {source.where} matches ({reasons or 'it holds no questions'})"
+        )
     return Chosen(taken, form.name, left_out, notes)
 
 
 def _fitting(name: str, cfg: SourceConfig, items: Iterable[Item], left_out: Counter[str]) -> Iterator[Item]:
-    """Yield the questions that fit by their text, and count the others."""
+    """Yield the questions that pass the checks of text and labels, and count the others by reason."""
     ids = read_ids(cfg.include_ids) if cfg.include_ids else None
     rates = read_rates(Path(cfg.rates)) if cfg.rates else {}
     try:
-        patterns = [re.compile(one) for one in cfg.exclude]
+        patterns = [re.compile(pattern) for pattern in cfg.exclude]
     except re.error as error:
         raise InputError(f"sources.{name}.exclude: {error}: not a regular expression") from error
     known: set[str] = set()
     checks: list[tuple[str, Callable[[Item], bool]]] = [
-        ("duplicate id", lambda one: one.uid not in known),
-        ("not in include_ids", lambda one: ids is None or one.uid in ids),
-        ("complexity", lambda one: not cfg.complexity or one.difficulty in cfg.complexity),
-        ("excluded by its words", lambda one: not any(pattern.search(one.question) for pattern in patterns)),
-        ("short SQL", lambda one: len(one.sql) >= cfg.min_sql_characters),
-        ("no pass rate", lambda one: not cfg.rates or one.uid in rates),
-        ("pass rate", lambda one: not cfg.rates or _within(rates[one.uid], cfg.low, cfg.high)),
-        ("hardness", lambda one: not cfg.hardness or spider_level(one.sql) in cfg.hardness),
+        ("duplicate id", lambda item: item.uid not in known),
+        ("not in include_ids", lambda item: ids is None or item.uid in ids),
+        ("complexity", lambda item: not cfg.complexity or item.difficulty in cfg.complexity),
+        ("excluded by its words", lambda item: not any(pattern.search(item.question) for pattern in patterns)),
+        ("short SQL", lambda item: len(item.sql) >= cfg.min_sql_characters),
+        ("no pass rate", lambda item: not cfg.rates or item.uid in rates),
+        ("pass rate", lambda item: not cfg.rates or _within(rates[item.uid], cfg.low, cfg.high)),
+        ("hardness", lambda item: not cfg.hardness or spider_level(item.sql) in cfg.hardness),
     ]
     for item in items:
-        reason = next((words for words, holds in checks if not holds(item)), "")
+        reason = next((why for why, holds in checks if not holds(item)), "")
         if reason:
             left_out[reason] += 1
         else:
@@ -99,11 +101,11 @@ def _within(rate: tuple[int, int], low: float, high: float) -> bool:
 
 
 def read_rates(path: Path) -> dict[str, tuple[int, int]]:
-    """Read pass rates, id -> (right, of), as `data filter` writes them; raises InputError for any other line.
+    """Read pass rates that `data filter` wrote, id -> (right, of); raises InputError for any other line.
 
-    A question without a verdict on its answers (`of` is 0) has no rate. The last line of an id counts.
+    A question without scored answers (`of` is 0) has no rate. The last line of an id counts.
     """
-    found = {}
+    rates = {}
     for number, record in records(path):
         uid, right, of = text(record.get("id")), record.get("right"), record.get("of")
         if not uid or not isinstance(right, int) or not isinstance(of, int) or not 0 <= right <= of:
@@ -111,28 +113,29 @@ def read_rates(path: Path) -> dict[str, tuple[int, int]]:
                 continue
             raise InputError(f"{path}:{number}: a rate has an id, right and of, not {json.dumps(record)[:80]}")
         if of:
-            found[uid] = (right, of)
-    return found
+            rates[uid] = (right, of)
+    return rates
 
 
 def _grouped(
     cfg: SourceConfig, items: Iterable[Item], order: Callable[[Item], int], left_out: Counter[str]
 ) -> dict[str, list[Item]]:
-    """Return the candidates of each group, a label of `balance` or all, in the order in which they are taken.
+    """Return the candidates by group (a label of `balance`, or one group), in the order of selection.
 
-    That is the file's where all are taken, else `order`, and no more are held than may be taken; others are counted.
+    Without a count that is the order of the file. Otherwise it is `order`, and only as many candidates as may be needed
+    are held; the others are counted as omitted.
     """
     kinds: Mapping[str, Callable[[Item], str]] = {
         "none": lambda _: "",
-        "complexity": lambda one: one.difficulty,
-        "hardness": lambda one: spider_level(one.sql),
-        "database": lambda one: one.db_id or one.db_path,
+        "complexity": lambda item: item.difficulty,
+        "hardness": lambda item: spider_level(item.sql),
+        "database": lambda item: item.db_id or item.db_path,
     }
     kind, most = kinds[cfg.balance], _SPARE * cfg.count + _CHUNK if cfg.count else 0
     groups: dict[str, list[tuple[int, int, Item]]] = {}
     for number, item in enumerate(items):
         if not most and number >= _MOST:
-            raise InputError(f"over {_MOST:,} questions are not all held in memory: set the count of {cfg.dir}")
+            raise InputError(f"more than {_MOST:,} questions do not fit in memory: set the count of {cfg.dir}")
         held = groups.setdefault(kind(item), [])
         entry = (-order(item) if most else 0, -number, item)
         if not most or len(held) < most:
@@ -144,29 +147,29 @@ def _grouped(
 
 
 class _Usable:
-    """Parts candidates into questions that can be taught and others, a chunk at a time."""
+    """Filters candidates to usable questions, a chunk at a time."""
 
     def __init__(
-        self, cfg: SourceConfig, found: Found, executor: SqlExecutor, scratch: Path, left_out: Counter[str]
+        self, cfg: SourceConfig, source: Found, executor: SqlExecutor, scratch: Path, left_out: Counter[str]
     ) -> None:
-        self.cfg, self.found, self.executor, self.scratch, self.left_out = cfg, found, executor, scratch, left_out
+        self.cfg, self.source, self.executor, self.scratch, self.left_out = cfg, source, executor, scratch, left_out
         self.limits = FilterSettings(max_gold_steps=cfg.max_gold_steps, empty_gold=cfg.empty_gold)
 
     def __call__(self, items: Iterable[Item]) -> Iterator[Example]:
-        """Yield the questions that can be used, in order; golds run a chunk ahead of what is asked for."""
+        """Yield the usable questions in order; golds run one chunk at a time."""
         rest = iter(items)
         while chunk := list(islice(rest, _CHUNK)):
             examples = [example for item in chunk if (example := self._example(item))]
             if self.cfg.run_golds:
                 examples, dropped = by_gold(self.executor, examples, self.limits)
-                self.left_out.update(one.reason for one in dropped)
+                self.left_out.update(drop.reason for drop in dropped)
             yield from examples
 
     def _example(self, item: Item) -> Example | None:
         if item.script:
             path = self.scratch / item.db_id / f"{item.db_id}.sqlite"
             item = item._replace(fault=make_database(path, item.script), db_path=str(path), script="")
-        fault = fault_of(item, self.found.databases)
+        fault = fault_of(item, self.source.databases)
         if not fault and not item.more.get("answerable", True):
             fault = "has no answer"
         if not fault and item.more.get("gold_tables"):
@@ -174,11 +177,11 @@ class _Usable:
         if fault:
             self.left_out[re.sub(r"(no database|database) \S+", r"\1", fault)] += 1
             return None
-        return example_of(item, self.found.databases)
+        return example_of(item, self.source.databases)
 
 
 def _taken(cfg: SourceConfig, groups: Mapping[str, list[Item]], usable: _Usable) -> list[Example]:
-    """Take so many of each group; what a small one lacks comes from those that have more."""
+    """Take an equal number of each group; larger groups compensate for small ones."""
     if not cfg.count:
         return [example for items in groups.values() for example in usable(items)]
     waiting = {name: usable(items) for name, items in groups.items()}
@@ -199,14 +202,14 @@ def _taken(cfg: SourceConfig, groups: Mapping[str, list[Item]], usable: _Usable)
 
 
 def without_repeats(sources: Mapping[str, list[Example]]) -> tuple[dict[str, list[Example]], int]:
-    """Return each source's questions without those asked before on the same database; and how many these were."""
+    """Remove questions repeated on the same database; return the others by source, and the number removed."""
     seen: set[tuple[str, str]] = set()
-    kept: dict[str, list[Example]] = {}
+    unique: dict[str, list[Example]] = {}
     for name, examples in sources.items():
-        kept[name] = []
+        unique[name] = []
         for example in examples:
-            asked = example.db_path, plain_words(example.question)
-            if asked not in seen:
-                kept[name].append(example)
-            seen.add(asked)
-    return kept, sum(map(len, sources.values())) - sum(map(len, kept.values()))
+            key = example.db_path, plain_words(example.question)
+            if key not in seen:
+                unique[name].append(example)
+            seen.add(key)
+    return unique, sum(map(len, sources.values())) - sum(map(len, unique.values()))

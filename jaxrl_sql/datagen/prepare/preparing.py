@@ -1,4 +1,4 @@
-"""Prepared training data: sets chosen from, merged, split and written as plain folders with a manifest."""
+"""Prepare training data: select, merge and split sets, and write plain folders with a manifest."""
 
 from __future__ import annotations
 
@@ -27,43 +27,46 @@ _BLOCK = 1 << 20
 
 
 def prepare(cfg: PrepareConfig) -> list[str]:
-    """Choose, merge, split and write; return lines on what was taken and left out.
+    """Select, merge, split and write questions; return summary lines.
 
-    Raises InputError for what cannot be merged, chosen or split.
+    Raises InputError if questions cannot be selected, merged or split.
     """
     out = Path(cfg.out)
     _refuse_other_work(out, cfg.evals)
-    judged = {name: evaluated(name, one) for name, one in cfg.evals.items()}
+    judged = {name: evaluated(name, eval_set) for name, eval_set in cfg.evals.items()}
     limits = ExecutorConfig(threads=cfg.threads, vm_steps=cfg.vm_steps, timeout_ms=cfg.timeout_ms)
     with make_executor(limits) as executor:
         chosen = {
-            name: choose(name, one, cfg.seed, executor, out / SCRATCH / name) for name, one in cfg.sources.items()
+            name: choose(name, source, cfg.seed, executor, out / SCRATCH / name) for name, source in cfg.sources.items()
         }
-    kept, repeated = {name: one.examples for name, one in chosen.items()}, 0
+    taken, repeated = {name: choice.examples for name, choice in chosen.items()}, 0
     if cfg.repeats:
-        kept, repeated = without_repeats(kept)
-    digests = {path: _digest(Path(path)) for path in {one.db_path: None for found in kept.values() for one in found}}
-    merged = merge(cfg, kept, digests)
+        taken, repeated = without_repeats(taken)
+    digests = {
+        path: _digest(Path(path))
+        for path in {example.db_path: None for examples in taken.values() for example in examples}
+    }
+    merged = merge(cfg, taken, digests)
     train, held = split_off(merged, cfg.validation, cfg.seed)
     surplus = max(0, len(train) - cfg.count) if cfg.count else 0
     if surplus:
-        first = sorted(train, key=lambda one: rank(one.uid, f"train {cfg.seed}"))[: cfg.count]
-        ids = {one.uid for one in first}
-        train = [one for one in train if one.uid in ids]
+        first = sorted(train, key=lambda example: rank(example.uid, f"train {cfg.seed}"))[: cfg.count]
+        ids = {example.uid for example in first}
+        train = [example for example in train if example.uid in ids]
     splits = {"train": train, **({"validation": held} if held else {})}
-    splits |= {name: [*found.examples] for name, found in judged.items()}
-    paths = {example.db_path: None for found in judged.values() for example in found.examples}
+    splits |= {name: [*benchmark.examples] for name, benchmark in judged.items()}
+    paths = {example.db_path: None for benchmark in judged.values() for example in benchmark.examples}
     digests |= {path: _digest(Path(path)) for path in paths}
     for name, examples in splits.items():
         write_split(out / name, examples, cfg.link)
     for n in cfg.subsets:
         wanted = one_in(train, n)
-        write_lines(out / f"train_1_{n}.jsonl", [{"id": one.uid} for one in train if one.uid in wanted])
+        write_lines(out / f"train_1_{n}.jsonl", [{"id": example.uid} for example in train if example.uid in wanted])
     dropped = {"asked before": repeated, "more than count": surplus}
     manifest = _manifest(cfg, chosen, splits, digests, {reason: n for reason, n in dropped.items() if n})
     manifest["evals"] = {
-        name: {"left_out": dict(Counter(reason for _, reason in found.skipped)), "notes": list(found.notes)}
-        for name, found in judged.items()
+        name: {"left_out": dict(Counter(reason for _, reason in benchmark.skipped)), "notes": list(benchmark.notes)}
+        for name, benchmark in judged.items()
     }
     (out / MANIFEST).write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     shutil.rmtree(out / SCRATCH, ignore_errors=True)
@@ -71,10 +74,10 @@ def prepare(cfg: PrepareConfig) -> list[str]:
 
 
 def _refuse_other_work(out: Path, evals: Iterable[str]) -> None:
-    """Make the folder; raises InputError where it holds something that this command did not write."""
-    others = [one.name for one in out.iterdir()] if out.is_dir() else []
+    """Create the folder; raises InputError if it holds files that this command did not write."""
+    others = [path.name for path in out.iterdir()] if out.is_dir() else []
     if others and MANIFEST not in others and set(others) != {SCRATCH}:
-        raise InputError(f"{out} holds {min(others)} and no {MANIFEST}: name a folder of its own")
+        raise InputError(f"{out} holds {min(others)} and no {MANIFEST}: choose an empty folder")
     try:
         for name in (*TAKEN, *evals):
             shutil.rmtree(out / name, ignore_errors=True)
@@ -87,24 +90,24 @@ def _refuse_other_work(out: Path, evals: Iterable[str]) -> None:
 
 
 def evaluated(name: str, cfg: EvalSet) -> Benchmark:
-    """Return what a set to evaluate on holds; raises InputError as loading it does, and for what no plain set says.
+    """Load an evaluation set.
 
-    That is golds that are no SQL, and two databases of one name.
+    Raises InputError if it cannot be loaded or has no plain form: golds that are tables, two databases of one name.
     """
     split = load_split(cfg.dir, cfg.split)
     if tables := sum(bool(example.gold_tables) for example in split.examples):
-        raise InputError(f"evals.{name}: {tables} golds are tables, not SQL: name the set itself in data.evals")
+        raise InputError(f"evals.{name}: {tables} golds are tables, not SQL: use the original set in data.evals")
     refuse_namesakes(f"evals.{name}", split.examples)
     return split
 
 
 def merge(cfg: PrepareConfig, sources: Mapping[str, Sequence[Example]], digests: Mapping[str, str]) -> list[Example]:
-    """Return all questions, of several sources with their name before the id, and a name of its own for each database.
+    """Merge the questions of all sources; with several sources, ids start with the source's name.
 
-    Raises InputError where two databases of different content have one name.
+    Raises InputError if two databases of different content have one name.
     """
     owners: dict[str, tuple[str, str, str]] = {}
-    found = []
+    merged = []
     for name, examples in sources.items():
         refuse_namesakes(f"sources.{name}", examples)
         for example in examples:
@@ -113,19 +116,19 @@ def merge(cfg: PrepareConfig, sources: Mapping[str, Sequence[Example]], digests:
             owner, known, path = owners.setdefault(db_id.lower(), (name, content, example.db_path))
             if known != content:
                 raise InputError(
-                    f"database {db_id} of {owner} and of {name} are not the same: set sources.{name}.prefix, which "
-                    "stands before its databases' names"
+                    f"database {db_id} differs between {owner} and {name}: set sources.{name}.prefix, the prefix of "
+                    "its database names"
                 )
             uid = f"{name}_{example.uid}" if len(sources) > 1 else example.uid
-            found.append(dataclasses.replace(example, uid=uid, db_id=db_id, db_path=path))
-    return found
+            merged.append(dataclasses.replace(example, uid=uid, db_id=db_id, db_path=path))
+    return merged
 
 
 def write_split(folder: Path, examples: Sequence[Example], is_linked: bool) -> None:
-    """Write a split in the plain form, with copies of its databases and what describes them, or links."""
+    """Write a split in the plain format, with copies of (or links to) its databases, and their descriptions."""
     folder.mkdir(parents=True, exist_ok=True)
     write_lines(folder / "questions.jsonl", [plain_record(example) for example in examples])
-    databases = {one.db_id: Path(one.db_path) for one in examples}
+    databases = {example.db_id: Path(example.db_path) for example in examples}
     for db_id, path in databases.items():
         target = folder / "databases" / db_id / f"{db_id}.sqlite"
         is_made = SCRATCH in path.parts and path.parents[3] == folder.parent
@@ -144,23 +147,23 @@ def _manifest(
     sources = {
         name: {
             "dir": cfg.sources[name].dir,
-            "format": one.form,
-            "taken": len(one.examples),
-            "databases": len({example.db_path for example in one.examples}),
+            "format": choice.form,
+            "taken": len(choice.examples),
+            "databases": len({example.db_path for example in choice.examples}),
             "hash": _hash(
-                [*map(plain_record, one.examples), sorted({digests.get(e.db_path, "") for e in one.examples})]
+                [*map(plain_record, choice.examples), sorted({digests.get(e.db_path, "") for e in choice.examples})]
             ),
-            "left_out": dict(one.left_out.most_common()),
-            "notes": one.notes,
+            "left_out": dict(choice.left_out.most_common()),
+            "notes": choice.notes,
         }
-        for name, one in chosen.items()
+        for name, choice in chosen.items()
     }
     written = {
         name: {
             "questions": len(examples),
-            "databases": len({one.db_id for one in examples}),
-            "difficulty": dict(Counter(one.difficulty or "-" for one in examples).most_common()),
-            "hash": _hash([*map(plain_record, examples), sorted({digests[one.db_path] for one in examples})]),
+            "databases": len({example.db_id for example in examples}),
+            "difficulty": dict(Counter(example.difficulty or "-" for example in examples).most_common()),
+            "hash": _hash([*map(plain_record, examples), sorted({digests[example.db_path] for example in examples})]),
         }
         for name, examples in splits.items()
     }
@@ -175,7 +178,7 @@ def _hash(lines: Sequence[Any]) -> str:
 
 
 def _digest(path: Path) -> str:
-    """Return the hash of a database's file."""
+    """Return the SHA-256 of a database file."""
     whole = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(_BLOCK):
@@ -190,15 +193,15 @@ def summary_lines(
     splits: Mapping[str, Sequence[Example]],
     manifest: Mapping[str, Any],
 ) -> list[str]:
-    """Return lines on the questions of each source and split, the last one the manifest's path."""
+    """Return summary lines per source and split; the last line is the manifest's path."""
     lines = []
-    for name, one in chosen.items():
-        lines += [f"{name}: {note}" for note in one.notes]
-        lines.append(f"{name}: {len(one.examples)} questions taken ({one.form})")
-        lines += [f"  left out: {count:>8}  {reason}" for reason, count in one.left_out.most_common()]
+    for name, choice in chosen.items():
+        lines += [f"{name}: {note}" for note in choice.notes]
+        lines.append(f"{name}: {len(choice.examples)} questions taken ({choice.form})")
+        lines += [f"  left out: {count:>8}  {reason}" for reason, count in choice.left_out.most_common()]
     lines += [f"left out: {count:>8}  {reason}" for reason, count in manifest["left_out"].items()]
-    for name, found in judged.items():
-        lines += [f"{name}: {line}" for line in (*found.notes, *skipped_lines(found.skipped))]
+    for name, benchmark in judged.items():
+        lines += [f"{name}: {line}" for line in (*benchmark.notes, *skipped_lines(benchmark.skipped))]
     for name, examples in splits.items():
         lines.append(
             f"{out / name}: {len(examples)} questions on {len({example.db_id for example in examples})} databases"

@@ -1,4 +1,4 @@
-"""A database from a script of CREATE and INSERT statements, as Gretel publishes them: others', so kept in bounds."""
+"""Build a database from an untrusted script of CREATE and INSERT statements, as Gretel publishes them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 
 from jaxrl_sql.text2sql.benchmarks.files import statements
 
-# What a script may not do: reach other files, settings or modules.
+# Scripts must not access other files, settings or modules.
 _DENIED = {sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH, sqlite3.SQLITE_PRAGMA, sqlite3.SQLITE_CREATE_VTABLE}
 _MOST_STEPS = 50_000_000
 _STEP = 10_000
 
 
 def make_database(path: Path, script: str) -> str:
-    """Make a database of a script; return why it cannot be, or "". A file that is there is made again."""
+    """Build a database from a script, replacing an existing file; return the error, or ""."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     left = _MOST_STEPS // _STEP

@@ -1,4 +1,4 @@
-"""A validation split by database: whole databases whose questions add up to a number."""
+"""Split off validation questions by whole databases that add up to a given number of questions."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from jaxrl_sql.config.prepare import ValidationSplit
 from jaxrl_sql.text2sql.files.shares import rank
 from jaxrl_sql.types import Example, InputError
 
-# A sum that is further off than this share of what was asked for is told, and no split is made.
+# Largest accepted deviation from the requested number of questions, as a share of it.
 _TOLERANCE = 0.05
 
 
 def split_off(examples: Sequence[Example], cfg: ValidationSplit, seed: int) -> tuple[list[Example], list[Example]]:
-    """Return (training, validation) questions, which share no database; both in order.
+    """Return (training, validation) questions in order, without a common database.
 
-    Which databases are taken depends on their names and the seed. Raises InputError where none add up.
+    The choice of databases depends on their names and the seed. Raises InputError if no choice adds up.
     """
     if not cfg.questions:
         return list(examples), []
@@ -26,24 +26,23 @@ def split_off(examples: Sequence[Example], cfg: ValidationSplit, seed: int) -> t
     wanted = f"{many} databases" if many else "databases"
     if cfg.questions >= len(examples) or many >= len(names):
         raise InputError(
-            f"validation: {cfg.questions} questions of {wanted} cannot be split off {len(examples)} of {len(names)}: "
-            "some have to be left to train on"
+            f"validation: cannot split {cfg.questions} questions of {wanted} off {len(examples)} of {len(names)}: "
+            "the training split would be empty"
         )
     held = pick([counts[name] for name in names], cfg.questions, many)
     total = sum(counts[names[i]] for i in held)
     if abs(total - cfg.questions) > _TOLERANCE * cfg.questions:
-        near = f"the nearest are {total}" if held else "none are near"
-        raise InputError(
-            f"validation: no {wanted} have {cfg.questions} questions together ({near}): change its numbers"
-        )
+        near = f"the nearest sum is {total}" if held else "no sum is near"
+        raise InputError(f"validation: no {wanted} add up to {cfg.questions} questions ({near}): change the numbers")
     chosen = {names[i] for i in held}
-    return [one for one in examples if one.db_id not in chosen], [one for one in examples if one.db_id in chosen]
+    training = [example for example in examples if example.db_id not in chosen]
+    return training, [example for example in examples if example.db_id in chosen]
 
 
 def pick(counts: Sequence[int], total: int, many: int = 0) -> list[int]:
-    """Return which counts, so many (0: any number) of them, have the sum nearest to `total`; [] where none is near.
+    """Return indices of `many` counts (0: any number) whose sum is nearest to `total`; [] if no sum is near.
 
-    Sums are found by bit sets: bit s of `reach[i][k]` says that k of the first i counts can have the sum s.
+    Uses bit sets: bit s of `reach[i][k]` is set if k of the first i counts can have the sum s.
     """
     limit = total + max(1, total // 4)
     mask = (1 << (limit + 1)) - 1
@@ -61,7 +60,7 @@ def pick(counts: Sequence[int], total: int, many: int = 0) -> list[int]:
     left, k, chosen = near[0], many, []
     for i in range(len(counts), 0, -1):
         if reach[i - 1][k] >> left & 1:
-            continue  # reached without this one
+            continue  # reachable without this count
         chosen.append(i - 1)
         left -= counts[i - 1]
         k -= 1 if many else 0

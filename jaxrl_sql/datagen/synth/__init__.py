@@ -1,10 +1,10 @@
 """Generate text-to-SQL data from a seed: databases, questions with gold SQL, and a small tokenizer.
 
-Domains (`domains_*.py`, parsed by `notation`) are spaces of databases; `databases` generates a database of a domain.
-`templates` are the wordings and SQL of questions, which `question_builder` fills; `questions` keeps those whose gold
-answers something. `extra_columns` gives some of them demonstrations that show too much, `tokenizer` trains the BPE on
-the training split, `dataset` writes all of it in the layout of the benchmarks. `user_databases` asks a user's own
-SQLite files by the same templates, read by `read_database`.
+Domains (`domains_*.py`, parsed by `notation`) describe spaces of databases; `databases` generates a database of a
+domain. `templates` holds the wordings and SQL of questions, which `question_builder` fills; `questions` keeps those
+with an informative gold. `extra_columns` adds demonstrations with an extra column to some of them. `tokenizer` trains
+the BPE on the training split, and `dataset` writes everything in the layout of the benchmarks. `user_databases`
+generates questions about a user's SQLite files, read by `read_database`, with the same templates.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SLOW = {"generate": "dataset", "train_tokenizer": "tokenizer"}
 
 
 def __getattr__(name: str) -> Any:
-    """Import a function at its first use: the command reads its arguments before."""
+    """Import a function at its first use, to keep argument parsing fast."""
     if name not in _SLOW:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_SLOW[name]}"), name)

@@ -1,8 +1,8 @@
 """Generate databases from domains: names first, then rows.
 
-Every database of a domain takes its own subset of the columns, its own name for each role, singular or plural tables,
-and one of two styles of key (`id` or `customer_id`). A share of the training databases is decorated: general words are
-joined to their names, so that a policy cannot learn names by heart and must copy them from the schema.
+Every database of a domain has its own subset of the columns, a name per role, singular or plural table names, and one
+of two key styles (`id` or `customer_id`). A share of the training databases is decorated: general words are joined to
+their names, so that a policy cannot memorize names and must copy them from the schema.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from jaxrl_sql.datagen.synth.spec import (
 )
 from jaxrl_sql.text2sql.schema.quote import RESERVED
 
-# Names that are not given: those that SQLite reserves, and those that other systems do.
+# Names that SQLite or other engines reserve.
 AVOIDED = RESERVED | frozenset(
     """action asc by column current database desc end interval key like match over partition plan position range release
     row rows schema show trigger use user view window with""".split()
@@ -46,7 +46,7 @@ def _pick(rng: random.Random, names: Sequence[str], used: set[str]) -> str:
 
 
 def _decoration(rng: random.Random) -> str:
-    """Choose a general word, or one time in three a word that does not exist: it can only be copied."""
+    """Choose a general word or, one time in three, an invented word, which can only be copied."""
     if rng.random() < 0.67:
         return rng.choice(DECORATION)
     return "".join(rng.choice(ONSETS) + rng.choice(RIMES) for _ in range(rng.randint(2, 3)))
@@ -62,7 +62,7 @@ def _decorate(rng: random.Random, name: str) -> str:
 
 
 def _choose_columns(rng: random.Random, spec: TableSpec) -> list[ColumnSpec]:
-    """Choose the first column and 3 to 5 others, with a measure and a category where there are any."""
+    """Choose the first column and 3 to 5 others, including a measure and a category if available."""
     first, rest = spec.columns[0], list(spec.columns[1:])
     measures = [column for column in rest if column.kind in ("int", "real")]
     categories = [column for column in rest if column.kind == "category"]
@@ -78,7 +78,7 @@ def _name_column(
 ) -> tuple[str, tuple[str, ...]]:
     """Return a column's name and synonyms."""
     name = _pick(rng, spec.names, used)
-    # The names of a bool are different claims (is_remote, is_manager), not synonyms.
+    # The names of a bool make different claims (is_remote, is_manager), so they are not synonyms.
     synonyms = () if spec.kind == "bool" else tuple(other for other in spec.names if other != name)
     if is_decorated and spec.kind != "bool" and rng.random() < 0.6:
         name = _decorate(rng, name)
@@ -90,7 +90,7 @@ def _name_column(
 
 
 def _skewed(rng: random.Random, count: int) -> list[float]:
-    """Return weights that fall like a power of the rank, more or less steeply."""
+    """Return weights that decay as a random power of the rank."""
     power = rng.uniform(0.3, 1.3)
     return [1.0 / (rank + 1) ** power for rank in range(count)]
 
@@ -115,28 +115,28 @@ def _dates(rng: random.Random, spec: ColumnSpec, rows: int) -> list[Value]:
 
 
 def _numbered(rng: random.Random, pool: str, rows: int) -> list[Value]:
-    """Return different values of a pool; where it is used up they are numbered (`Ada Cohen 2`)."""
-    found: dict[str, int] = {}
+    """Return distinct values of a pool; repeated values are numbered (`Ada Cohen 2`)."""
+    counts: dict[str, int] = {}
     values: list[Value] = []
     for _ in range(rows):
         value = text_value(rng, pool)
-        found[value] = found.get(value, 0) + 1
-        values.append(value if found[value] == 1 else f"{value} {found[value]}")
+        counts[value] = counts.get(value, 0) + 1
+        values.append(value if counts[value] == 1 else f"{value} {counts[value]}")
     return values
 
 
 def _texts(rng: random.Random, spec: ColumnSpec, rows: int, label: str) -> list[Value]:
-    """Fill a text column, whose values are all different where it is a label (`plain` or `numbered`)."""
+    """Fill a text column; the values of a label (`plain` or `numbered`) are distinct."""
     pool = spec.args[0]
     if label == "numbered":
         return _numbered(rng, pool, rows)
     if label:
-        found: dict[str, None] = {}
+        values: dict[str, None] = {}
         for _ in range(rows * 20):
-            found.setdefault(text_value(rng, pool), None)
-            if len(found) == rows:
+            values.setdefault(text_value(rng, pool), None)
+            if len(values) == rows:
                 break
-        return list(found)
+        return list(values)
     if pool in ("city", "country", "district", "company", "person", "place"):
         few = [text_value(rng, pool) for _ in range(rng.randint(6, 40))]
         return list(rng.choices(few, _skewed(rng, len(few)), k=rows))
@@ -167,7 +167,7 @@ def _values(rng: random.Random, spec: ColumnSpec, rows: int, label: str) -> list
 
 
 def _parent_keys(rng: random.Random, parent: AnnotatedTable, rows: int) -> tuple[Value, ...]:
-    """Return a parent for each row, unevenly; about one parent in ten has no child."""
+    """Return a parent per row, unevenly distributed; about one parent in ten has no child."""
     keys = list(parent.key.values)
     rng.shuffle(keys)
     keys = keys[: max(2, round(len(keys) * rng.uniform(0.82, 0.96)))]
@@ -175,7 +175,7 @@ def _parent_keys(rng: random.Random, parent: AnnotatedTable, rows: int) -> tuple
 
 
 class Style(NamedTuple):
-    """How a database is named and filled; a `label` is `plain`, or `numbered` where its values run out."""
+    """The style of names and values of a database; `label` is `plain`, or `numbered` to allow more rows."""
 
     domain: str
     has_plurals: bool
@@ -209,8 +209,8 @@ def _generate_table(
     references = []
     for role in spec.parents:
         parent = parents[role]
-        own = _reference_name(parent)
-        points = AnnotatedColumn(own, spaced(own), (), "id", _parent_keys(rng, parent, rows))
+        reference_name = _reference_name(parent)
+        points = AnnotatedColumn(reference_name, spaced(reference_name), (), "id", _parent_keys(rng, parent, rows))
         relation = RELATIONS.get((style.domain, spec.names[0], role), OF)
         references.append(Reference(points, parent.name, parent.key.name, relation))
     key = AnnotatedColumn(key_name, spaced(key_name), (), "id", tuple(range(1, rows + 1)))
@@ -221,9 +221,9 @@ def _generate_table(
 def generate_database(
     rng: random.Random, domain: Domain, db_id: str, is_decorated: bool = False, mean_rows: int = 0
 ) -> Database:
-    """Generate a database of a domain, of 1,000 to 3,000 rows or about `mean_rows` per table; `rng` decides all.
+    """Generate a database of a domain with 1,000 to 3,000 rows in total, or about `mean_rows` per table.
 
-    Tables that are short by nature, such as departments, stay short.
+    Tables that are typically short, such as departments, stay short. The result depends only on `rng`.
     """
     style = Style(
         domain.name, rng.random() < 0.75, rng.random() < 0.4, is_decorated, "numbered" if mean_rows else "plain"

@@ -1,6 +1,6 @@
-"""Generate the synthetic data set: databases, questions, tokenizer, and `synth.json` that says what was made.
+"""Generate the synthetic data set: databases, questions, tokenizer, and a summary in `synth.json`.
 
-Each database has random generators of its own, seeded by (seed, split, db_id), so that the others do not matter to it.
+Each database has its own random generators, seeded by (seed, split, db_id), and is independent of the others.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from jaxrl_sql.runtime.tokenizer_files import save_tokenizer
 from jaxrl_sql.text2sql.schema.render import compact
 from jaxrl_sql.types import InputError, Tokenizer
 
-# How many questions are tokenized at once to measure them.
+# Number of questions tokenized at once.
 _CHUNK = 1024
-# What `synth.json` says of what was made, beside its spec and version.
+# Counts in `synth.json`, in addition to spec and version.
 _COUNTED = ("questions", "databases", "grades", "tokens")
 
 
 def check_spec(spec: SynthSpec) -> None:
-    """Raise InputError when a number cannot be used."""
+    """Raise InputError for an invalid value."""
     for name in ("train_dbs", "dev_dbs", "unseen_dbs", "train_questions", "dev_questions"):
         if getattr(spec, name) < 1:
             raise InputError(f"synth: {name} must be at least 1, not {getattr(spec, name)}")
@@ -71,7 +71,7 @@ def _check_choices(spec: SynthSpec) -> None:
         raise InputError(f"synth: style {spec.style!r} must be one of {', '.join(STYLES)}")
     shares = list(spec.shares)
     if any(share < 0 or not math.isfinite(share) for share in shares) or not sum(shares):
-        raise InputError(f"synth: the shares of {', '.join(GRADES)} are 0 or more and not all 0, not {shares}")
+        raise InputError(f"synth: the shares of {', '.join(GRADES)} must be 0 or more and not all 0, not {shares}")
 
 
 def _plan(spec: SynthSpec, split: str) -> Iterator[tuple[str, Domain, bool]]:
@@ -88,7 +88,7 @@ def _plan(spec: SynthSpec, split: str) -> Iterator[tuple[str, Domain, bool]]:
 
 
 def _generate_split(out: Path, spec: SynthSpec, split: str) -> Iterator[tuple[Database, list[Question]]]:
-    """Generate the databases of a split one after another: none is held when the next is generated."""
+    """Generate the databases of a split one after another, with one in memory at a time."""
     count = spec.train_questions if split == "train" else spec.dev_questions
     for db_id, domain, is_decorated in _plan(spec, split):
         seed = f"{spec.seed}/{split}/{db_id}"
@@ -112,7 +112,7 @@ def _generate_split(out: Path, spec: SynthSpec, split: str) -> Iterator[tuple[Da
 
 @dataclasses.dataclass
 class _Tally:
-    """What is kept of a split: schemas as text with their numbers of questions, and questions by grade."""
+    """Summary of a split: (schema as text, number of questions) per database, and questions by grade."""
 
     schemas: list[tuple[str, int]] = dataclasses.field(default_factory=list)
     grades: Counter[str] = dataclasses.field(default_factory=Counter)
@@ -147,7 +147,7 @@ def _write_split(out: Path, spec: SynthSpec, split: str) -> _Tally:
 
 
 def _asked(path: Path) -> Iterator[tuple[str, str]]:
-    """Read the question and the SQL of each line back."""
+    """Read the question and the SQL of each line."""
     with path.open(encoding="utf-8", newline="\n") as stream:
         for text in stream:
             line = json.loads(text)
@@ -155,16 +155,16 @@ def _asked(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def _texts(out: Path, tally: _Tally) -> Iterator[str]:
-    asked = _asked(out / "train/questions.jsonl")
+    questions_read = _asked(out / "train/questions.jsonl")
     for schema, questions in tally.schemas:
         yield from (schema for _ in range(8))
-        for question, sql in itertools.islice(asked, questions):
+        for question, sql in itertools.islice(questions_read, questions):
             yield question
             yield sql
 
 
 def _lengths(tokenizer: Tokenizer, path: Path, tally: _Tally) -> dict[str, float]:
-    """Return the mean tokens of schema, question and SQL, and the longest of each."""
+    """Return the mean and the maximum number of tokens of schemas, questions and SQL."""
     sizes: dict[str, list[int]] = {"schema": [], "question": [], "sql": []}
 
     def measure(names: Sequence[str], texts: Sequence[str]) -> None:
@@ -172,42 +172,42 @@ def _lengths(tokenizer: Tokenizer, path: Path, tally: _Tally) -> dict[str, float
             sizes[name].append(len(ids))
 
     measure(("schema",), [schema for schema, _ in tally.schemas])
-    asked = _asked(path)
-    while chunk := [text for pair in itertools.islice(asked, _CHUNK) for text in pair]:
+    pairs = _asked(path)
+    while chunk := [text for pair in itertools.islice(pairs, _CHUNK) for text in pair]:
         measure(("question", "sql"), chunk)
     means = {f"{name}_mean": round(sum(size) / max(len(size), 1), 1) for name, size in sizes.items()}
     return means | {f"{name}_max": float(max(size, default=0)) for name, size in sizes.items()}
 
 
 def _present(out: Path, spec: SynthSpec) -> SynthReport | None:
-    """Return the report of what the folder holds, None where it is empty or not there.
+    """Return the report of data in the folder; None if the folder is empty or missing.
 
-    Raises InputError where it holds something else: data of another spec or version, or a stranger's files.
+    Raises InputError if the folder holds data of another spec or version, or other files.
     """
     if not out.exists() or not any(out.iterdir()):
         return None
     if not (out / "synth.json").exists():
-        raise InputError(f"synth: {out} is not empty and holds no synth.json; give another folder")
+        raise InputError(f"synth: {out} is not empty and holds no synth.json; choose another folder")
     wanted = {**spec.record(), "version": VERSION}
     try:
-        found = json.loads((out / "synth.json").read_text(encoding="utf-8"))
-        there = {**found["spec"], "version": found["version"]}
+        record = json.loads((out / "synth.json").read_text(encoding="utf-8"))
+        there = {**record["spec"], "version": record["version"]}
         differ = [f"{name}={there[name]}, not {value}" for name, value in wanted.items() if there[name] != value]
-        questions, databases, grades, tokens = (found[name] for name in _COUNTED)
+        questions, databases, grades, tokens = (record[name] for name in _COUNTED)
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise InputError(
-            f"synth: {out}: its synth.json does not say what was made; name another folder, or remove this one"
+            f"synth: {out}: its synth.json is invalid; choose another folder, or remove this one"
         ) from error
     if differ:
         raise InputError(
-            f"synth: {out} holds other data: {'; '.join(differ)}; name another folder (data.dir, --out), or remove this"
+            f"synth: {out} holds other data: {'; '.join(differ)}; choose another folder (data.dir, --out), or remove it"
         )
     return SynthReport(spec, questions, databases, grades, tokens, was_present=True)
 
 
 @contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder: one process at a time makes data there, and the others find it made."""
+    """Hold the lock of a folder, so that only one process generates data there."""
     if not folder.exists():
         folder.mkdir(parents=True, exist_ok=True)
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -219,9 +219,10 @@ def _alone_in(folder: Path) -> Iterator[None]:
 
 
 def generate(out: Path, spec: SynthSpec) -> SynthReport:
-    """Write the data set to `out`, or do nothing when it is there; InputError when spec or folder cannot be used.
+    """Write the data set to `out`, or do nothing if it exists.
 
-    It is made beside `out` and moved there when it is whole; nothing that lies there is removed or changed.
+    The data is generated in a folder next to `out`, which is renamed once complete. Existing files are never changed.
+    Raises InputError for an invalid spec or folder.
     """
     check_spec(spec)
     if report := _present(out, spec):
@@ -231,7 +232,7 @@ def generate(out: Path, spec: SynthSpec) -> SynthReport:
         if report := _present(out, spec):
             return report
         scratch = place.with_name(f"{place.name}.unfinished")
-        shutil.rmtree(scratch, ignore_errors=True)  # of a process that was stopped midway
+        shutil.rmtree(scratch, ignore_errors=True)  # of an interrupted process
         scratch.mkdir()
         report = _make(scratch, spec)
         scratch.replace(place)
@@ -239,7 +240,7 @@ def generate(out: Path, spec: SynthSpec) -> SynthReport:
 
 
 def _make(out: Path, spec: SynthSpec) -> SynthReport:
-    """Write the data set to a folder that is empty."""
+    """Write the data set to an empty folder."""
     tallies = {split: _write_split(out, spec, split) for split in SPLITS if split in spec.splits}
     tokens: dict[str, dict[str, float]] = {}
     if "train" in tallies:
@@ -250,15 +251,15 @@ def _make(out: Path, spec: SynthSpec) -> SynthReport:
         }
     report = SynthReport(
         spec=spec,
-        questions={split: sum(asked for _, asked in tally.schemas) for split, tally in tallies.items()},
+        questions={split: sum(count for _, count in tally.schemas) for split, tally in tallies.items()},
         databases={split: len(tally.schemas) for split, tally in tallies.items()},
         grades=dict(sum((tally.grades for tally in tallies.values()), Counter())),
         tokens=tokens,
         was_present=False,
     )
-    kept = {
+    record = {
         "spec": spec.record(),
         **{name: getattr(report, name) for name in _COUNTED},
     }
-    (out / "synth.json").write_text(json.dumps({"version": VERSION, **kept}, indent=1) + "\n", encoding="utf-8")
+    (out / "synth.json").write_text(json.dumps({"version": VERSION, **record}, indent=1) + "\n", encoding="utf-8")
     return report

@@ -1,4 +1,4 @@
-"""Turn names of tables and columns into English words, singular and plural."""
+"""Convert names of tables and columns to English words, singular and plural."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     import inflect
 
 _PREFIXES = frozenset({"tbl", "tb", "dim", "fact", "vw"})
-# Where a capital begins a word: `orderDate`, `HTTPCode`; digits stay with the letters before them.
+# A capital that begins a word: `orderDate`, `HTTPCode`; digits belong to the letters before them.
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _IRREGULAR_PLURALS = {"person": "people", "policeman": "policemen", "staff": "staff", "series": "series"}
-# What nobody counts: a row is a record of it. The others are their own plurals.
+# Uncountable nouns, whose rows are called records; then nouns whose plural equals the singular.
 _UNCOUNTED = re.compile(
     r"\b((meta)?data|info|information|weather|safety|furniture|equipment|management|employment|attendance|availability)$"
 )
@@ -22,19 +22,19 @@ _INVARIABLE = ("staff", "aircraft", "physics", "mathematics")
 _COUNTED = (("lens", "lenses"), ("campus", "campuses"), ("mine", "mines"), ("person", "people"))
 _PARTICLES = "of|in|on|at|by|to|for|from|with"
 _PARTICLE = re.compile(rf"\w (?:{_PARTICLES})$")
-# What follows the noun of a phrase: `in detention`, `booked`.
+# Modifiers after the noun of a phrase: `in detention`, `booked`.
 _TAIL = re.compile(rf" (?:(?:{_PARTICLES}) (?!records?$)\w.*|\w{{3,}}(?<!e)ed(?: .*)?)$")
 
 
 def spaced(name: str) -> str:
-    """Return the English of a snake_case name."""
+    """Return a snake_case name as English words."""
     return name.replace("_", " ")
 
 
 def plural(word: str) -> str:
-    """Return the English plural of the last part of a snake_case word of the generator's own domains.
+    """Return a snake_case word of the built-in domains with its last part in the plural.
 
-    These rules decide the bytes of generated sets, which no version of a library may change.
+    Generated sets depend on these rules byte for byte, so they do not use a library.
     """
     head, _, last = word.rpartition("_")
     if last in _IRREGULAR_PLURALS:
@@ -49,66 +49,65 @@ def plural(word: str) -> str:
 
 
 def column_words(name: str, kind: str) -> str:
-    """Return the English of a column name; dates and years say what they are (`hired on date`)."""
-    said = spaced(name.removeprefix("is_") if kind == "bool" else name)
-    if kind == "date" and not said.endswith(("date", "night", "birth")):
-        return f"{said} date"
-    if kind == "year" and "year" not in said and said != "vintage":
-        return f"{said} year"
-    return said
+    """Return a column name as English words, with `date` or `year` appended to such columns (`hired on date`)."""
+    text = spaced(name.removeprefix("is_") if kind == "bool" else name)
+    if kind == "date" and not text.endswith(("date", "night", "birth")):
+        return f"{text} date"
+    if kind == "year" and "year" not in text and text != "vintage":
+        return f"{text} year"
+    return text
 
 
 def split_words(name: str) -> str:
-    """Return the words of a name: `orderDate`, `ORDER_DATE` and `Order Date` are `order date`.
+    """Return the words of a name: `order date` for `orderDate`, `ORDER_DATE` and `Order Date`.
 
-    A name of marks alone is its own word.
+    A name that consists of punctuation only is returned unchanged.
     """
-    parts = re.split(r"[\W_]+", _HUMP.sub(" ", name))
-    words = [part.lower() for part in parts if part]
-    if len(words) > 1 and words[0] in _PREFIXES:
-        words = words[1:]
-    return " ".join(words) or name.strip() or name
+    parts = [part.lower() for part in re.split(r"[\W_]+", _HUMP.sub(" ", name)) if part]
+    if len(parts) > 1 and parts[0] in _PREFIXES:
+        parts = parts[1:]
+    return " ".join(parts) or name.strip() or name
 
 
 @functools.cache
 def _engine() -> inflect.engine:
-    """Return the library's engine with the words of schemas that it does not know; importing it takes seconds."""
-    import inflect  # noqa: PLC0415 - slow, and only databases of one's own need it
+    """Return the inflection engine with additional nouns of schemas; the import takes seconds."""
+    import inflect  # noqa: PLC0415 - slow, and only user databases need it
 
     engine = inflect.engine()
     for word in _INVARIABLE:
         engine.defnoun(word, word)
-    for one, many in _COUNTED:
-        engine.defnoun(one, many)
+    for singular, plural_form in _COUNTED:
+        engine.defnoun(singular, plural_form)
     return engine
 
 
 def _singular(word: str) -> str:
-    """Return the singular of a word; of `bus`, which ends as a plural does and is none, the word itself."""
+    """Return the singular of a word; words that only look like plurals (`bus`) are returned unchanged."""
     engine = _engine()
-    one = engine.singular_noun(word) if _is_english(word) else False
+    singular = engine.singular_noun(word) if _is_english(word) else False
     is_plural = not word.endswith("s") or engine.plural_noun(word) == f"{word}s"
-    return str(one) if one and is_plural else word
+    return str(singular) if singular and is_plural else word
 
 
 def _is_english(word: str) -> bool:
     return word.isascii() and word.isalpha()
 
 
-def _of_head(words: str, change: Callable[[str], str]) -> str:
+def _of_head(phrase: str, change: Callable[[str], str]) -> str:
     """Change the noun of a phrase: the last word, or the one before `of club`, `in concert`, `booked`."""
-    found = _TAIL.search(words)
-    head, tail = (words[: found.start()], found[0]) if found else (words, "")
+    tail_match = _TAIL.search(phrase)
+    head, tail = (phrase[: tail_match.start()], tail_match[0]) if tail_match else (phrase, "")
     before, _, noun = head.rpartition(" ")
     return f"{before} {change(noun)}{tail}".strip()
 
 
-def singular_of(words: str) -> str:
-    """Return the singular of a table's words; of what is no noun (`lives in`), or is not counted, a row is a record."""
-    is_record = _PARTICLE.search(words) or _UNCOUNTED.search(words)
-    return f"{words} record" if is_record else _of_head(words, _singular)
+def singular_of(phrase: str) -> str:
+    """Return the singular of a table's words, with `record` appended if they are no countable noun (`lives in`)."""
+    is_record = _PARTICLE.search(phrase) or _UNCOUNTED.search(phrase)
+    return f"{phrase} record" if is_record else _of_head(phrase, _singular)
 
 
-def plural_of(words: str) -> str:
-    """Return the plural of a singular that `singular_of` returned; words of other scripts stay as they are."""
-    return _of_head(words, lambda word: _engine().plural_noun(word) if _is_english(word) else word)
+def plural_of(phrase: str) -> str:
+    """Return the plural of a singular that `singular_of` returned; words in other scripts are unchanged."""
+    return _of_head(phrase, lambda word: _engine().plural_noun(word) if _is_english(word) else word)

@@ -1,7 +1,7 @@
-"""Write demonstrations that show an extra column, the one that the query filters or sorts by.
+"""Write demonstrations that select an extra column, the one that the query filters or sorts by.
 
-Language models often do so, and a comparison of results counts it as wrong. A policy that starts from such
-demonstrations has something to unlearn that only execution tells it.
+Language models often make this mistake, and a comparison of results counts it as wrong. A policy trained on such
+demonstrations has a mistake to unlearn that only execution feedback reveals.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ NOT_PLAIN = ("with", "with_", "group", "distinct")
 
 
 def add_demonstrations(rng: random.Random, questions: Sequence[Question], share: float) -> list[Question]:
-    """Give a share of the questions that allow it such a demonstration; the others keep their gold."""
+    """Add such a demonstration to a share of the questions, if their SQL permits it."""
     shown = [add_column(question.sql) if rng.random() < share else "" for question in questions]
     return [dataclasses.replace(q, demonstration=sql) for q, sql in zip(questions, shown, strict=True)]
 
 
 def add_column(sql: str) -> str:
-    """Return the query with one more column, the first that its ORDER BY or WHERE names; "" where there is none.
+    """Return the query with an extra column, the first new one in ORDER BY or WHERE; "" if there is no such column.
 
-    Only a plain SELECT of columns is changed: no grouping, no DISTINCT, no aggregate, no set operation, no WITH.
+    Only a plain SELECT of columns is changed, without grouping, DISTINCT, aggregates, set operations or WITH.
     """
     select = sqlglot.parse_one(sql, read="sqlite")
     if not isinstance(select, exp.Select) or any(select.args.get(part) for part in NOT_PLAIN):
@@ -45,5 +45,5 @@ def add_column(sql: str) -> str:
 
 
 def _rest(sql: str) -> str:
-    """Return the text of the query from its first FROM on."""
+    """Return the text of the query starting at its first FROM."""
     return sql[sql.index(" FROM ") :]

@@ -1,7 +1,7 @@
-"""Parse the notation in which domains are written.
+"""Parse the notation of domains.
 
 `== name` opens a domain; `singular/other/names 40 >parent >parent` opens a table of about 40 rows; indented lines hold
-columns apart by `;`. A column is `name/other_name` (a `?` after it: holds NULLs) and one of `@pool` (text from
+columns separated by `;`. A column is `name/other_name` (with `?` appended: holds NULLs) and one of `@pool` (text from
 a pool of values), `{a,b,c}` (categories), `int lo hi`, `real lo hi`, `year lo hi`, `date lo hi` (years), `bool`.
 """
 
@@ -33,7 +33,7 @@ def _table(head: str, body: str) -> TableSpec:
 
 
 def parse_domains(text: str) -> tuple[Domain, ...]:
-    """Parse domains; ValueError on a column kind that does not exist."""
+    """Parse domains; ValueError for an unknown column kind."""
     domains = []
     for block in text.split("== ")[1:]:
         name, *lines = block.strip().splitlines()

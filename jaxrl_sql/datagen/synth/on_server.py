@@ -1,4 +1,4 @@
-"""Golds that were generated on a sample of a server's database, written in the server's dialect and run there."""
+"""Translate golds that were generated on a sample of a server's database, and run them on the server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jaxrl_sql.text2sql.schema.read import read_schema
 from jaxrl_sql.types import InputError
 
 Carry = Callable[[str], dict[str, str] | None]
-"""Makes the fields of a question's line that are the server's from SQLite's gold; None where it says nothing there."""
+"""Translates a SQLite gold and returns the server's fields of a question's line; None if uninformative there."""
 
 _KINDS = {
     "INTEGER": "integer",
@@ -28,7 +28,7 @@ _KINDS = {
 
 
 def carry_to(executor: Executor, database: ServedDatabase) -> Carry:
-    """Return what carries golds to a server; raises InputError, when it is called, where nobody is let in."""
+    """Return a function that translates golds for a server; the function raises InputError if it cannot connect."""
     schema = _schema(database)
 
     def carry(sql: str) -> dict[str, str] | None:

@@ -1,4 +1,4 @@
-"""Sample what questions are made of: names, values of rows, conditions and aggregates, in words and in SQL."""
+"""Sample parts of questions: names, values of rows, conditions and aggregates, in words and in SQL."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ AGGREGATES = {
 TIME_AGGREGATES = {"MAX": ("latest {}", "most recent {}"), "MIN": ("earliest {}", "first {}")}
 
 
-class NoFit(Exception):  # noqa: N818 - it is a signal to the caller, not a fault
-    """Raised when a database has nothing for a template."""
+class NoFit(Exception):  # noqa: N818 - a signal to the caller, not an error
+    """Raised if a template does not apply to a database."""
 
 
 def literal(value: Value) -> str:
@@ -55,14 +55,15 @@ def is_repetitive(column: AnnotatedColumn) -> bool:
 
 
 def rounded(column: AnnotatedColumn, value: Value, is_up: bool) -> Value:
-    """Return a number of at most `column.digits` significant digits that splits the rows where a value of them does.
+    """Round a value to at most `column.digits` significant digits without changing the comparison with any row.
 
-    Upwards no row lies above the value and at or below the number, for `>` and `<=`; downwards the other way, for `>=`
-    and `<`. Where no such number is, another value near it in rank is split at; NoFit where there is none.
+    With `is_up` (for `>` and `<=`) no row lies above the value and at or below the result; otherwise (for `>=` and `<`)
+    no row lies below the value and at or above the result. If the value has no such number, values of nearby rank are
+    tried. Raises NoFit if all fail.
     """
     if not column.digits:
         return value
-    ranked = sorted({one for one in column.values if isinstance(one, (int, float))})
+    ranked = sorted({cell for cell in column.values if isinstance(cell, (int, float))})
     start = ranked.index(value)  # type: ignore[arg-type]
     for index in sorted(range(len(ranked)), key=lambda index: abs(index - start)):
         exact = Decimal(repr(ranked[index]))
@@ -79,7 +80,7 @@ def rounded(column: AnnotatedColumn, value: Value, is_up: bool) -> Value:
 
 
 class PartSampler:
-    """A random generator for the parts of questions; a seed decides all of them."""
+    """A random generator for the parts of questions, determined by a seed."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
@@ -88,23 +89,23 @@ class PartSampler:
         """Return True with this probability."""
         return self.rng.random() < share
 
-    def one(self, options: Sequence[T]) -> T:
-        """Return one of the options; NoFit when there is none."""
+    def choose(self, options: Sequence[T]) -> T:
+        """Return one of the options; NoFit if there are no options."""
         if not options:
             raise NoFit
         return self.rng.choice(options)
 
     def plural(self, table: AnnotatedTable) -> str:
-        """Name a table in the plural, now and then by a synonym."""
+        """Name a table in the plural, sometimes by a synonym."""
         return self.rng.choice(table.synonyms) if table.synonyms and self.chance(SYNONYM_SHARE) else table.plural
 
     def words(self, column: AnnotatedColumn) -> str:
-        """Name a column, now and then by a synonym."""
+        """Name a column, sometimes by a synonym."""
         return self.rng.choice(column.synonyms) if column.synonyms and self.chance(SYNONYM_SHARE) else column.words
 
     def value(self, column: AnnotatedColumn, without: Value = None) -> Value:
-        """Return a value of a row that is neither NULL nor the one left out."""
-        return self.one([value for value in column.values if value not in (without, None)])
+        """Return a value of a row that is neither NULL nor `without`."""
+        return self.choose([value for value in column.values if value not in (without, None)])
 
     def quantile(self, column: AnnotatedColumn, low: float, high: float) -> Value:
         """Return a value between two quantiles of the column."""
@@ -118,21 +119,23 @@ class PartSampler:
     ) -> tuple[AnnotatedColumn, str, str]:
         """Return a column, a condition on it, and words that follow a plural (`whose salary is above 100`).
 
-        The column is not used otherwise, not the label, and no text or id that is different in almost every row.
+        The column is unused and not the label; texts and ids must repeat across rows.
         """
         columns = [column for column in table.columns if column not in used and column is not table.label]
-        column = self.one([column for column in columns if column.kind not in ("text", "id") or is_repetitive(column)])
+        column = self.choose(
+            [column for column in columns if column.kind not in ("text", "id") or is_repetitive(column)]
+        )
         if column.kind == "bool":
-            test, words = self._claim(column)
+            test, phrase = self._claim(column)
         elif column.kind in ("text", "category", "id"):
-            test, words = self._equality(column, IS_VALUE, self.words(column))
+            test, phrase = self._equality(column, IS_VALUE, self.words(column))
         else:
             name = self.words(column)
             if column.kind in ("int", "year") and self.chance(0.12):
-                test, words = self._equality(column, IS_NUMBER, name)
+                test, phrase = self._equality(column, IS_NUMBER, name)
             else:
-                test, words = self._comparison(column, name)
-        return column, f"{prefix}{column.name} {test}", words
+                test, phrase = self._comparison(column, name)
+        return column, f"{prefix}{column.name} {test}", phrase
 
     def _claim(self, column: AnnotatedColumn) -> tuple[str, str]:
         holds = self.chance(0.65)
@@ -145,25 +148,25 @@ class PartSampler:
             thing = claim.removeprefix("has ")
             claim = thing if thing in NO_ARTICLE or thing.endswith("s") else f"a {thing}"
         value = next((value for value in column.values if flag_of(value) == holds), int(holds))
-        return f"= {literal(value)}", self.one(patterns).format(claim)
+        return f"= {literal(value)}", self.choose(patterns).format(claim)
 
     def _equality(self, column: AnnotatedColumn, texts: Sequence[str], name: str) -> tuple[str, str]:
         value = self.value(column)
-        return f"= {literal(value)}", self.one(texts).format(c=name, v=value)
+        return f"= {literal(value)}", self.choose(texts).format(c=name, v=value)
 
     def _comparison(self, column: AnnotatedColumn, name: str) -> tuple[str, str]:
         is_upward = self.chance(0.5)
         value = self.quantile(column, *((0.3, 0.92) if is_upward else (0.08, 0.7)))
         sign = (">" if is_upward else "<") + ("" if self.chance(0.75) else "=")
         value = rounded(column, value, sign in (">", "<="))
-        relation = self.one((RELATIONS if column.kind in MEASURE else TIME_RELATIONS)[sign])
-        return f"{sign} {literal(value)}", self.one(COMPARES).format(c=name, r=relation, v=value)
+        relation = self.choose((RELATIONS if column.kind in MEASURE else TIME_RELATIONS)[sign])
+        return f"{sign} {literal(value)}", self.choose(COMPARES).format(c=name, r=relation, v=value)
 
     def aggregate(self, column: AnnotatedColumn, prefix: str) -> tuple[str, str]:
         """Return an aggregate of a column and its words (`average price`)."""
         name, is_measure = self.words(column), column.kind in MEASURE
-        function = self.one(("AVG", "AVG", "MAX", "MIN", "SUM") if is_measure else ("MAX", "MIN"))
+        function = self.choose(("AVG", "AVG", "MAX", "MIN", "SUM") if is_measure else ("MAX", "MIN"))
         texts = (AGGREGATES if is_measure else TIME_AGGREGATES)[function]
         if function == "SUM" and "total" in name:
             texts = ("sum of {}",)
-        return f"{function}({prefix}{column.name})", self.one(texts).format(name)
+        return f"{function}({prefix}{column.name})", self.choose(texts).format(name)

@@ -1,6 +1,6 @@
-"""List the values that fill text columns, and the general words that decorate names.
+"""Define the values of text columns, and the general words that decorate names.
 
-`text_value` returns a value of a pool; pools that would soon run out are products of two word lists.
+`text_value` returns a value of a pool; large pools are products of two word lists.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ HEADS = {"company": LAST, "club": CITY, "product": ADJECTIVE, "partyname": ADJEC
 
 
 def text_value(rng: random.Random, pool: str) -> str:
-    """Return a value of a pool; KeyError when there is no such pool."""
+    """Return a value of a pool; KeyError for an unknown pool."""
     if pool in MAKERS:
         return MAKERS[pool](rng)
     if pool in TAILS:

@@ -1,4 +1,4 @@
-"""Build a question step by step: each step chooses a part, which has words and SQL under one name."""
+"""Build a question step by step: each step chooses a part, with words and SQL under one name."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TIME_RANKS = {True: ("latest", "most recent"), False: ("earliest", "oldest")}
 
 
 def _is(column: AnnotatedColumn, need: str) -> bool:
-    """Return whether a column is of a kind (`KINDS`), or `nullable`, or text whose values are `repeated`."""
+    """Return whether a column is of a kind (`KINDS`), holds NULLs (`nullable`), or repeats texts (`repeated`)."""
     if need == "nullable":
         return column.has_nulls
     if need == "repeated":
@@ -46,10 +46,10 @@ def _has(table: AnnotatedTable, need: str) -> bool:
 
 
 class QuestionBuilder:
-    """The parts of one question, and the choices made between its forms.
+    """The parts of one question, and the choices between its forms.
 
-    Each public method is a step of a template, with text as arguments. `of` names the table to choose from: `table`,
-    or the `child`, `parent` and `top` of foreign keys.
+    Each public method is a step of a template, with text arguments. `of` names the table to choose from: `table`,
+    or the `child`, `parent` or `top` of foreign keys.
     """
 
     def __init__(
@@ -70,13 +70,13 @@ class QuestionBuilder:
         self._synonyms: dict[str, tuple[str, ...]] = {}
 
     def table(self, need: str = "") -> None:
-        """Choose a table that has what is needed."""
-        table = self._sample.one([table for table in self._database.tables if _has(table, need)])
+        """Choose a table that meets `need`."""
+        table = self._sample.choose([table for table in self._database.tables if _has(table, need)])
         self._set_table("table", table)
         self.words["singular"] = table.singular
 
     def link(self, need: str = "") -> None:
-        """Choose a foreign key of a child to a parent that has a `label` or is `chained` to another, where needed."""
+        """Choose a foreign key to a parent; `need` requires a parent with a `label`, or with a parent (`chained`)."""
         links = [
             (child, self._database.table(reference.table), reference)
             for child in self._database.tables
@@ -84,7 +84,7 @@ class QuestionBuilder:
         ]
         if need:
             links = [link for link in links if (link[1].label if need == "label" else link[1].references)]
-        child, parent, reference = self._sample.one(links)
+        child, parent, reference = self._sample.choose(links)
         self._set_table("child", child)
         self._set_table("parent", parent)
         self._columns["reference"] = [reference.column]
@@ -92,7 +92,7 @@ class QuestionBuilder:
         self.sql |= {"reference": reference.column.name, "target": reference.target}
 
     def join(self, need: str = "") -> None:
-        """Choose a foreign key and join its tables; columns chosen from here on are written as `T1.x` and `T2.x`."""
+        """Choose a foreign key and join its tables; columns chosen afterwards are written as `T1.x` and `T2.x`."""
         self.link(need)
         self._prefixes |= {"child": "T1.", "parent": "T2."}
         self.sql["id"] = f"T2.{self._tables['parent'].key.name}"
@@ -101,7 +101,7 @@ class QuestionBuilder:
 
     def grandparent(self) -> None:
         """Choose a foreign key of the parent and join its table, the `top`, as T3."""
-        reference = self._sample.one(self._tables["parent"].references)
+        reference = self._sample.choose(self._tables["parent"].references)
         top = self._database.table(reference.table)
         self._set_table("top", top, "T3.")
         self.words["singular"] = top.singular
@@ -124,11 +124,11 @@ class QuestionBuilder:
         self.words["label"] = label.words
 
     def shown(self, of: str = "table") -> None:
-        """Choose a column, or one more, to show: most often the label."""
+        """Choose an additional result column, usually the label."""
         columns = [column for column in self._tables[of].columns if column not in self._used[of]]
         label = self._tables[of].label
         if label is None or label not in columns or not self._sample.chance(0.65):
-            label = self._sample.one([column for column in columns if column.kind != "bool"])
+            label = self._sample.choose([column for column in columns if column.kind != "bool"])
         self._set_column("shown", label, of)
 
     def count_or_show(self, share: str, of: str = "table") -> None:
@@ -141,7 +141,7 @@ class QuestionBuilder:
             self.say("shown")
 
     def known(self, part: str) -> None:
-        """Go on only if the column holds no NULL."""
+        """Raise NoFit if the column holds NULLs."""
         if self._columns[part][0].has_nulls:
             raise NoFit
 
@@ -167,21 +167,21 @@ class QuestionBuilder:
             raise NoFit
 
     def pattern(self) -> None:
-        """Choose the first letter of the value (`start`) or a `word` of it; the column may still be shown."""
+        """Choose the first letter of the value (`start`) or a `word` of it; the column may still be a result column."""
         text = self.words["value"]
         is_start = self._sample.chance(0.5) and text[0].isalpha()
-        part = text[0] if is_start else self._sample.one(text.split(" "))
+        part = text[0] if is_start else self._sample.choose(text.split(" "))
         self.choices.add("start" if is_start else "word")
         self.words["part"], self.sql["part"] = part, literal(f"{part}%" if is_start else f"%{part}%")
         self._used["table"].clear()
 
     def month(self) -> None:
-        """Choose the month of a value of the column, a date: its English name, and its number as two digits."""
+        """Choose the month of a value of a date column: its English name, and its number as two digits."""
         number = str(self._sample.value(self._columns["column"][0]))[5:7]
         self.words["month"], self.sql["month"] = MONTHS[int(number) - 1], literal(number)
 
     def k(self, low: str, high: str) -> None:
-        """Choose how many rows to show."""
+        """Choose the number of rows to return."""
         self._set_k(self._sample.rng.randint(int(low), int(high)))
 
     def k_children(self) -> None:
@@ -192,28 +192,28 @@ class QuestionBuilder:
         self._set_k(counts[int((len(counts) - 1) * self._sample.rng.uniform(0.4, 0.95))])
 
     def where(self, of: str = "table") -> None:
-        """Choose a condition (`where`), or a second one (`where2`), on a column that is not used otherwise."""
+        """Choose a condition (`where`), or a second one (`where2`), on an unused column."""
         part = "where2" if "where" in self.sql else "where"
         self.sql[part], self.words[part] = self._condition(of)
 
     def filter(self, share: str) -> None:
-        """Choose a condition in a share of the questions, else none."""
+        """Choose a condition in a share of the questions."""
         self.sql["filter"] = self.words["filter"] = ""
         if self._sample.chance(float(share)):
-            sql, words = self._condition("table")
-            self.sql["filter"], self.words["filter"] = f" WHERE {sql}", f" {words}"
+            sql, phrase = self._condition("table")
+            self.sql["filter"], self.words["filter"] = f" WHERE {sql}", f" {phrase}"
 
     def owner(self) -> None:
-        """Choose the parent with some label, or a condition on parents."""
+        """Choose a parent by its label, or a condition on parents."""
         parent = self._tables["parent"]
         if parent.label is not None and self._sample.chance(0.5):
             value = self._sample.value(parent.label)
             sql = f"T2.{parent.label.name} = {literal(value)}"
-            words = self._sample.one(IS_LABEL).format(t=parent.singular, c=parent.label.words, v=value)
+            phrase = self._sample.choose(IS_LABEL).format(t=parent.singular, c=parent.label.words, v=value)
         else:
-            sql, words = self._condition("parent")
-            words = f"{self._sample.plural(parent)} {words}"
-        self.sql["owner"], self.words["owner"] = sql, words
+            sql, phrase = self._condition("parent")
+            phrase = f"{self._sample.plural(parent)} {phrase}"
+        self.sql["owner"], self.words["owner"] = sql, phrase
 
     def aggregate(self, need: str, of: str = "table") -> None:
         """Choose an aggregate of a column."""
@@ -229,7 +229,7 @@ class QuestionBuilder:
             self.aggregate(need, of)
 
     def order(self, share: str) -> None:
-        """Order by the column, descending in a share of the questions; `say` may find other words for it."""
+        """Order by the column, descending in a share of the questions; `say` may choose other words for it."""
         is_highest = self._sample.chance(float(share))
         is_time = self._columns["column"][0].kind in ("date", "year")
         self.sql["way"] = "DESC" if is_highest else "ASC"
@@ -237,14 +237,14 @@ class QuestionBuilder:
         self.words |= {part: texts[0] for part, texts in self._synonyms.items()}
 
     def say(self, *parts: str) -> None:
-        """Find words for tables, columns and orders."""
+        """Choose words for tables, columns and orders."""
         for part in parts:
             if part in self._tables:
                 self.words[part] = self._sample.plural(self._tables[part])
             elif part in self._columns:
                 self.words[part] = " and ".join(self._sample.words(column) for column in self._columns[part])
             else:
-                self.words[part] = self._sample.one(self._synonyms[part])
+                self.words[part] = self._sample.choose(self._synonyms[part])
 
     def kind(self) -> None:
         """Distinguish columns of a `number` from those of a `time`."""
@@ -259,9 +259,9 @@ class QuestionBuilder:
         """Choose one of the options of a part."""
         named = {choice: texts for (name, choice), texts in self._options.items() if name == part}
         options = next(texts for choice, texts in named.items() if choice in ("", *self.choices))
-        text = self._sample.one(options) if len(options) > 1 else options[0]
-        self.sql[part], _, words = text.partition(" as ")
-        self.chosen[part] = words or text
+        text = self._sample.choose(options) if len(options) > 1 else options[0]
+        self.sql[part], _, phrase = text.partition(" as ")
+        self.chosen[part] = phrase or text
         self.choices.add(self.sql[part])
 
     def _set_table(self, part: str, table: AnnotatedTable, prefix: str = "") -> None:
@@ -283,9 +283,9 @@ class QuestionBuilder:
         self.sql["next"] = str(k + 1)
 
     def _matching(self, need: str, of: str) -> AnnotatedColumn:
-        return self._sample.one([column for column in self._tables[of].columns if _is(column, need)])
+        return self._sample.choose([column for column in self._tables[of].columns if _is(column, need)])
 
     def _condition(self, of: str) -> tuple[str, str]:
-        column, sql, words = self._sample.condition(self._tables[of], self._used[of], self._prefixes[of])
+        column, sql, phrase = self._sample.condition(self._tables[of], self._used[of], self._prefixes[of])
         self._used[of].append(column)
-        return sql, words
+        return sql, phrase

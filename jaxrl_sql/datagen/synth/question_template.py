@@ -1,4 +1,4 @@
-"""Read question templates from the notation of `templates.py`, and build questions from them."""
+"""Parse question templates in the notation of `templates.py`, and build questions from them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class QuestionCandidate:
     """A question in several wordings and its SQL.
 
     `order_check` selects the sort keys up to the limit and one more: if two are equal, the answer is ambiguous.
-    `sort_check` selects (sort key, what is shown) of a whole sorted list: rows with equal keys must show the same.
+    `sort_check` selects (sort key, result column) of a whole sorted list: rows with equal keys must have equal results.
     """
 
     texts: tuple[str, ...]
@@ -53,7 +53,7 @@ class QuestionCandidate:
 
 @dataclass(frozen=True)
 class Template:
-    """A template as it was parsed; `options` are by part and choice, `wordings` by choice, "" for every choice."""
+    """A parsed template; `options` are by part and choice, `wordings` by choice, "" for every choice."""
 
     name: str
     weight: int
@@ -65,24 +65,24 @@ class Template:
     sort_check: str = ""
 
     def build(self, rng: random.Random, database: Database) -> QuestionCandidate:
-        """Choose the parts and write the question; NoFit when the database has nothing for the template."""
+        """Choose the parts and write the question; NoFit if the template does not apply to the database."""
         builder = QuestionBuilder(rng, database, self.options)
         for step, arguments in self.steps:
             step(builder, *arguments)
-        words = dict(builder.words)
+        phrases = dict(builder.words)
         fixed = {part: texts[0] for (part, choice), texts in self.options.items() if not choice and len(texts) == 1}
         for part, text in (builder.chosen | fixed).items():
-            words[part] = text.format_map(words)
+            phrases[part] = text.format_map(phrases)
         choices = ("", *builder.choices)
         wordings = next((texts for choice, texts in self.wordings.items() if choice in choices), None)
         if wordings is None:
-            wordings = COUNTING if "count" in choices else LISTING if "shown" in words else AGGREGATING
+            wordings = COUNTING if "count" in choices else LISTING if "shown" in phrases else AGGREGATING
         queries = (query.format_map(builder.sql) for query in (self.sql, self.order_check, self.sort_check))
-        return QuestionCandidate(tuple(wording.format_map(words) for wording in wordings), *queries)
+        return QuestionCandidate(tuple(wording.format_map(phrases) for wording in wordings), *queries)
 
 
 def parse_templates(text: str) -> tuple[Template, ...]:
-    """Parse templates; ValueError for a step that does not exist."""
+    """Parse templates; ValueError for an unknown step."""
     return tuple(_template(block) for block in re.split(r"^== ", text, flags=re.MULTILINE)[1:])
 
 

@@ -1,4 +1,4 @@
-"""Generate questions of a database from templates, and keep those whose gold answers something."""
+"""Generate questions about a database from templates, and keep those with an informative gold."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from jaxrl_sql.text2sql.question_sets.filters import is_trivial
 
 TRIES = {"templates": 25, "grammar": 80}
 FORMS: Mapping[str, Mapping[str, Sequence[Template | Form]]] = {"templates": TEMPLATES, "grammar": GRAMMAR}
-# Below so many questions a grade may get none.
+# With fewer questions than this, a grade may be empty.
 _FEW = 4
 MAX_RESULT_ROWS = 400
 MAX_SQL_CHARS = 210
@@ -30,11 +30,11 @@ STUTTER = re.compile(r"\b(\w+) \1\b|\b(?:average|mean) (?:average|mean)\b|\b(?:m
 
 
 class QuestionGenerator:
-    """Generates different questions of one database; `rejected` counts candidates by the reason.
+    """Generates distinct questions about one database; `rejected` counts candidates by reason.
 
-    Templates of the hard grade ask `joined` where it is given, the others `database`. With `is_strict` questions may
-    not differ in case alone, no gold stands twice, and a sorted list has one order. The grammar of the `style` of that
-    name is always strict about what can be sorted, and its grades are Spider's levels.
+    Templates of the hard grade use `joined` if it is passed, others `database`. With `is_strict`, questions must differ
+    by more than case, golds are unique, and a sorted list has one order. The style `grammar` always requires one order,
+    and its grades are Spider's levels.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class QuestionGenerator:
         self.rejected: Counter[str] = Counter()
         self._rng = rng
         self._run = run
-        # The grammar counts through joins alone, which drop a reference that leads nowhere.
+        # The grammar counts only through joins, which drop dangling references.
         on_joins = ("easy", "medium", "hard", "extra") if style == "grammar" else ("hard",)
         self._databases = {grade: joined if joined and grade in on_joins else database for grade in GRADES}
         self._is_strict = is_strict
@@ -58,7 +58,7 @@ class QuestionGenerator:
         self._asked: set[str] = set()
 
     def generate(self, grade: str, wanted: int) -> int:
-        """Generate up to `wanted` questions of a grade and return how many were found."""
+        """Generate up to `wanted` questions of a grade and return their number."""
         templates = FORMS[self._style][grade]
         weights = [template.weight for template in templates]
         start = len(self.questions)
@@ -70,7 +70,7 @@ class QuestionGenerator:
         return len(self.questions) - start
 
     def _try(self, template: Template | Form, grade: str) -> str:
-        """Add a question of a template, or return why there is none."""
+        """Add a question of a template and return "", or return the reason for the rejection."""
         try:
             candidate = template.build(self._rng, self._databases[grade])
         except NoFit:
@@ -90,7 +90,7 @@ class QuestionGenerator:
         return ""
 
     def _fault(self, candidate: QuestionCandidate) -> str:
-        """Return why a candidate's SQL is no gold, or an empty text."""
+        """Return the reason why a candidate's SQL is not a usable gold, or ""."""
         is_strict = self._is_strict or self._style == "grammar"
         longest = MAX_STRICT_SQL_CHARS if is_strict else MAX_SQL_CHARS
         rows = self._run(candidate.sql) if len(candidate.sql) <= longest else None
@@ -106,24 +106,24 @@ class QuestionGenerator:
 
 
 def _is_answer(rows: Sequence[tuple[object, ...]]) -> bool:
-    """Return whether a result answers something: rows, not too many, and not one row of only NULL or 0."""
+    """Return whether a result is informative: some rows, not too many, and not a single row of only NULL or 0."""
     return 0 < len(rows) <= MAX_RESULT_ROWS and not is_trivial(rows)
 
 
 def _is_one_answer(rows: Sequence[tuple[object, ...]]) -> bool:
-    """Return whether the sort keys up to the limit and the first after it are all known and different."""
+    """Return whether the sort keys up to the limit, and the next one, are distinct and not NULL."""
     keys = [row[0] for row in rows]
     return len(keys) > 1 and None not in keys and len(set(keys)) == len(keys)
 
 
 def _is_one_order(rows: Sequence[tuple[object, ...]]) -> bool:
-    """Return whether rows with equal sort keys (the first cells) show the same (the second)."""
+    """Return whether rows with equal sort keys (first cell) have equal results (second cell)."""
     shown: dict[object, object] = {}
     return bool(rows) and all(shown.setdefault(row[0], row[1]) == row[1] for row in rows)
 
 
 def run_on(connection: sqlite3.Connection) -> RunSql:
-    """Return a function that runs a query and returns as many rows as an answer may have, and one more."""
+    """Return a function that runs a query and returns at most one row more than an answer may have."""
 
     def run(sql: str) -> Sequence[tuple[object, ...]] | None:
         try:
@@ -142,9 +142,9 @@ def generate_questions(
     mix: Sequence[float] = SynthSpec().mix,
     style: str = "templates",
 ) -> list[Question]:
-    """Return `count` different questions (fewer when the database is used up), in random order of grades.
+    """Return `count` distinct questions (fewer if the database is exhausted), in random order of grades.
 
-    `mix` are the shares of the grades in per cent.
+    `mix` holds the shares of the grades in per cent.
     """
     generator = QuestionGenerator(rng, run, database, style=style)
     for grade, wanted in grade_quota(count, mix).items():
@@ -154,12 +154,12 @@ def generate_questions(
 
 
 def grade_quota(count: int, mix: Sequence[float]) -> dict[str, int]:
-    """Share `count` questions over the grades; every grade that has a share gets one when there are enough.
+    """Distribute `count` questions over the grades; each grade with a share gets at least one if possible.
 
-    What is left of rounding goes to the grades that lost most by it; in the default mix, to the easiest.
+    The remainder of rounding goes to the grades that lost most; in the default mix, to the easiest.
     """
     exact = {grade: count * share / 100 for grade, share in zip(GRADES, mix, strict=True) if share > 0}
-    # A hair is added because 6.999999999999999 questions are 7.
+    # The epsilon makes 6.999999999999999 questions 7.
     shares = {grade: int(wanted + 1e-9) for grade, wanted in exact.items()}
     lost = sorted(exact, key=lambda grade: shares[grade] - exact[grade])
     if count >= _FEW:
@@ -176,9 +176,9 @@ def grade_quota(count: int, mix: Sequence[float]) -> dict[str, int]:
 def ask_in_mysql(
     rng: random.Random, questions: Sequence[Question], run: RunSql, share: float, names: Collection[str] = ()
 ) -> list[Question]:
-    """Let a share of the questions ask for MySQL, of those whose gold means the same there and back.
+    """Set the dialect MySQL for a share of the questions whose gold survives translation to MySQL and back.
 
-    `names` are the columns of a database that may have names in double quotes.
+    `names` are the columns of a database whose names may need double quotes.
     """
     return [
         dataclasses.replace(question, dialect="mysql")

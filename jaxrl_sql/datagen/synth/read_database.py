@@ -1,8 +1,8 @@
 """Read a SQLite file as a database of the generator: tables and columns with words, kinds, values and foreign keys.
 
-What a template could get wrong is left out: columns of several types, values that no question can name, foreign keys
-that point to no key. Only what the rows show is believed: a label holds no value twice, and a template that counts
-rows without a join sees only foreign keys that lead somewhere in every row.
+Parts that could lead to wrong questions are omitted: columns of several types, values that no question can name,
+foreign keys that refer to no key. Declarations are verified by the rows: a label has no duplicate values, and templates
+that count rows without a join use only foreign keys without dangling references.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _NO_MEASURE = re.compile(
     r"|(?<!per )\b(month|weekday|day|week|hour|quarter)$"
 )
 _LABEL = re.compile(r"\b(name|title|label)\b")
-# A quantity, whatever its values are like.
+# Names of quantities, regardless of the values.
 _QUANTITY = re.compile(
     r"\b(age|altitude|amount|area|attendance|budget|capacity|cost|count|credits?|depth|displacement|distance|duration"
     r"|earnings|elevation|fee|gdp|gross|height|horsepower|income|length|level|mileage|miles|millis\w*|minutes"
@@ -49,17 +49,17 @@ _HASH = re.compile(
 _MIN_KEYS, _FEW_KEYS = 8, 3
 _CHANCE = 0.01
 _YEARS = range(1800, 2101)
-# Names that say a year: by the word itself, unless it is a rate, or by what ends them.
+# Names of years: with the word itself, unless it is a rate, or with an ending such as `built`.
 _YEAR = re.compile(r"(?<!per )(?<!each )(?<!every )\b(\w*year(?!ly)\w*|yr)\b")
 _SINCE = re.compile(
     r"(?<!per )(?<!each )(?<!every )\b(founded|established|opened|built|born|birth|since|season|vintage|released?"
     r"|launched|edition|\w*year|yr)( (in|on|at))?$"
 )
-# Seconds or milliseconds since 1970, of 2001 and later.
+# Unix times in seconds or milliseconds, since 2001.
 _MOMENTS = (range(10**9, 4 * 10**9), range(10**12, 4 * 10**12))
 _TIME = re.compile(r"\b(date|day|time)\b")
 _TIME_AT_END = re.compile(r"(?<!per )\b(date|day|time|timestamp|at|on)$")
-# Claims that an adjective makes of a row: `active`, `abandoned`, `available`.
+# Flags whose name is an adjective: `active`, `abandoned`, `available`.
 _ADJECTIVE = re.compile(
     r"(?:not )?(\w+[^e]ed|\w+[ai]ble|active|inactive|public|private|open|new|old|current|valid|official|urgent|internal"
     r"|external|online|offline|free|full|final|read only|permanent|temporary|main|primary|default|alive|hidden|foreign)"
@@ -68,9 +68,9 @@ _FLAG_MARK = re.compile(r" (yn|y n|flag|ind|indicator|tf)$")
 
 
 class ReadDatabase(NamedTuple):
-    """A database with all foreign keys (`joined`), and with those that lead somewhere in every row (`whole`).
+    """A database with all foreign keys (`joined`), and with those without dangling references (`whole`).
 
-    `left_out` holds (table or column, reason).
+    `left_out` holds (table or column, reason) of omitted parts.
     """
 
     joined: Database
@@ -79,27 +79,27 @@ class ReadDatabase(NamedTuple):
 
 
 def read_database(path: Path, db_id: str, run: RunSql) -> ReadDatabase:
-    """Read a database; InputError when the file cannot be read as one."""
+    """Read a database; InputError if the file is not a readable database."""
     reader = _Reader(run, read_descriptions(path))
     schema = read_schema(path)
     tables = schema.tables
     reader.left_out += [*schema.left_out, *((view.name, "a view next to tables") for view in schema.views)]
     limit = max(100, min(_MAX_ROWS, _MAX_ROWS_OF_ALL // max(len(tables), 1)))
-    found: dict[str, tuple[Table, AnnotatedTable]] = {}
+    by_name: dict[str, tuple[Table, AnnotatedTable]] = {}
     for declared in tables:
         table = reader.table(declared, limit)
         if isinstance(table, str):
             reader.left_out.append((declared.name, table))
         else:
-            found[declared.name] = declared, table
-    _name_apart(found)
-    _mark_joined(found, run)
-    joined, whole = reader.linked(found)
+            by_name[declared.name] = declared, table
+    _name_apart(by_name)
+    _mark_joined(by_name, run)
+    joined, whole = reader.linked(by_name)
     return ReadDatabase(Database(db_id, db_id, joined), Database(db_id, db_id, whole), tuple(reader.left_out))
 
 
 class _Reader:
-    """Reads tables and foreign keys, and lists what is left out."""
+    """Reads tables and foreign keys, and lists omitted parts with the reason."""
 
     def __init__(self, run: RunSql, descriptions: Descriptions) -> None:
         self.run = run
@@ -107,7 +107,7 @@ class _Reader:
         self.left_out: list[tuple[str, str]] = []
 
     def table(self, table: Table, limit: int) -> AnnotatedTable | str:
-        """Read a table without its foreign keys from at most `limit` rows, or return why it is left out."""
+        """Read a table without its foreign keys from at most `limit` rows, or return the reason for its omission."""
         name = quote_name(table.name)
         names = [quote_name(column.name) for column in table.columns]
         total = self._number(f"SELECT COUNT(*) FROM {name}") if names else None
@@ -118,13 +118,13 @@ class _Reader:
         columns: list[AnnotatedColumn] = []
         for column, values in zip(table.columns, zip(*rows, strict=True), strict=True):
             if column.name not in keys:
-                words = self._natural_name(table.name, column.name) or split_words(column.name)
+                phrase = self._natural_name(table.name, column.name) or split_words(column.name)
                 is_first = not table.primary_key and column is table.columns[0]
-                made = self._column(name, column, words, values, total, is_first=is_first)
-                if isinstance(made, str):
-                    self.left_out.append((f"{table.name}.{column.name}", made))
+                annotated = self._column(name, column, phrase, values, total, is_first=is_first)
+                if isinstance(annotated, str):
+                    self.left_out.append((f"{table.name}.{column.name}", annotated))
                 else:
-                    columns.append(made)
+                    columns.append(annotated)
         columns = self._label_first(_words_apart(columns), name, total)
         if not columns and not table.foreign_keys:
             return "no column to ask for"
@@ -134,9 +134,9 @@ class _Reader:
         return AnnotatedTable(name, plural_of(singular), singular, (), key, (), tuple(columns))
 
     def _natural_name(self, table: str, column: str) -> str:
-        """Return the natural name that people gave a column, or its description if that is short; else ""."""
-        found = self.descriptions.columns.get((plain(table), plain(column)), Description())
-        texts = (text.rstrip(".") for text in (found.name, found.text) if "\ufffd" not in text)
+        """Return the documented natural name of a column, or its description if short; else ""."""
+        description = self.descriptions.columns.get((plain(table), plain(column)), Description())
+        texts = (text.rstrip(".") for text in (description.name, description.text) if "\ufffd" not in text)
         return next((text for text in texts if 0 < len(text) <= _MAX_NAME_CHARS), "")
 
     def _number(self, sql: str) -> int | None:
@@ -146,13 +146,13 @@ class _Reader:
         return number
 
     def _sample(self, name: str, names: Sequence[str], total: int, limit: int) -> Sequence[tuple[object, ...]] | None:
-        """Return some rows, from all over the table where it has row numbers."""
+        """Return some rows, spread over the table if it has a rowid."""
         query = f"SELECT {', '.join(names)} FROM {name}"
         spread = self.run(f"{query} WHERE rowid % {total // limit} = 0 LIMIT {limit}") if total > 2 * limit else None
         return spread or self.run(f"{query} LIMIT {limit}")
 
     def _column(
-        self, table: str, column: Column, words: str, values: Sequence[object], total: int, *, is_first: bool
+        self, table: str, column: Column, phrase: str, values: Sequence[object], total: int, *, is_first: bool
     ) -> AnnotatedColumn | str:
         name = quote_name(column.name)
         known = [value for value in values if value is not None]
@@ -163,39 +163,39 @@ class _Reader:
             return "holds blobs"
         if len(types) > 1 and types != {int, float}:
             return "holds text and numbers"
-        claim = _claim(words, column.name) if {flag_of(value) for value in known} == {True, False} else ""
+        claim = _claim(phrase, column.name) if {flag_of(value) for value in known} == {True, False} else ""
         if claim:
-            words, kind = claim, "bool"
-        elif self._is_id(table, column, words, [_spoken(value) for value in known], total, is_first=is_first):
+            phrase, kind = claim, "bool"
+        elif self._is_id(table, column, phrase, [_spoken(value) for value in known], total, is_first=is_first):
             kind = "id"
         else:
-            kind = _text_kind(known) if str in types else _number_kind(f"{split_words(column.name)} | {words}", known)
+            kind = _text_kind(known) if str in types else _number_kind(f"{split_words(column.name)} | {phrase}", known)
         usable = [_spoken(value) for value in known if _is_speakable(value, kind)]
         if not usable and kind != "id":
-            # It can be shown; only text that repeats, or is a pattern, is asked for by its values.
+            # Usable as a result column; conditions need text that repeats or matches a pattern.
             kind = "text"
         has_nulls = len(known) < len(values)
         if not has_nulls and not column.not_null and total > len(values):
             has_nulls = self.run(f"SELECT 1 FROM {table} WHERE {name} IS NULL LIMIT 1") != []
-        kept: tuple[Value, ...] = (*usable, *([None] * has_nulls))  # type: ignore[arg-type]
-        said = words if kind == "date" and _TIME.search(words) else column_words(words, kind)
-        return AnnotatedColumn(name, said, (), kind, kept, _DIGITS if kind in MEASURE else 0)
+        sample: tuple[Value, ...] = (*usable, *([None] * has_nulls))  # type: ignore[arg-type]
+        text = phrase if kind == "date" and _TIME.search(phrase) else column_words(phrase, kind)
+        return AnnotatedColumn(name, text, (), kind, sample, _DIGITS if kind in MEASURE else 0)
 
     def _is_id(
-        self, table: str, column: Column, words: str, known: Sequence[object], total: int, *, is_first: bool
+        self, table: str, column: Column, phrase: str, known: Sequence[object], total: int, *, is_first: bool
     ) -> bool:
-        """Return whether a column names rows by numbers or hashes: no value is repeated in the table.
+        """Return whether a column identifies rows by unique numbers or hashes.
 
-        The first column of a table without a primary key does so by any whole numbers.
+        In the first column of a table without a primary key, any unique integers identify rows.
         """
-        says = f"{split_words(column.name)} | {words}"
+        says = f"{split_words(column.name)} | {phrase}"
         if _QUANTITY.search(says) or _YEAR.search(says) or _LABEL.search(says) or len(set(known)) < len(known):
             return False
         if not (
             _are_hashes(known)
             or _are_keys(known, total)
             or (is_first and all(isinstance(value, int) for value in known) and not _is_year(says, known))
-            or (_NO_MEASURE.search(words) and not isinstance(known[0], str))
+            or (_NO_MEASURE.search(phrase) and not isinstance(known[0], str))
         ):
             return False
         name = quote_name(column.name)
@@ -204,7 +204,7 @@ class _Reader:
         )
 
     def _label_first(self, columns: list[AnnotatedColumn], table: str, total: int) -> list[AnnotatedColumn]:
-        """Put a column that names each row first, if there is one, and no other text there."""
+        """Put a column that identifies each row first, if there is one, and otherwise a column that is not text."""
         texts = [column for column in columns if column.kind == "text" and not column.has_nulls]
         for column in sorted(texts, key=lambda column: not _LABEL.search(column.words)):
             if self._number(f"SELECT COUNT(DISTINCT {column.name}) FROM {table}") == total:
@@ -212,23 +212,23 @@ class _Reader:
         others = [column for column in columns if column.kind != "text"]
         if others:
             return [*others, *(column for column in columns if column.kind == "text")]
-        # Text that names no row may stand first as something else than text.
+        # A first text column would be the label, so text that identifies no row becomes a category.
         return [replace(column, kind="category") for column in columns[:1]] + columns[1:]
 
     def linked(
-        self, found: Mapping[str, tuple[Table, AnnotatedTable]]
+        self, by_name: Mapping[str, tuple[Table, AnnotatedTable]]
     ) -> tuple[tuple[AnnotatedTable, ...], tuple[AnnotatedTable, ...]]:
-        """Give tables their foreign keys: all that can be joined, and those that lead somewhere in every row."""
-        joined: dict[str, list[Reference]] = {name: [] for name in found}
-        whole: dict[str, list[Reference]] = {name: [] for name in found}
-        keys = {name: table.key.name for name, (_, table) in found.items()}
-        declared = [(name, key) for name, (table, _) in found.items() for key in table.foreign_keys]
-        for name, key in declared or _guessed(found):
+        """Return the tables with all foreign keys, and with those without dangling references only."""
+        joined: dict[str, list[Reference]] = {name: [] for name in by_name}
+        whole: dict[str, list[Reference]] = {name: [] for name in by_name}
+        keys = {name: table.key.name for name, (_, table) in by_name.items()}
+        declared = [(name, key) for name, (table, _) in by_name.items() for key in table.foreign_keys]
+        for name, key in declared or _guessed(by_name):
             where = f"{name}.{', '.join(key.columns)}"
-            if key.table not in found or len(key.columns) != 1 or key.table == name:
+            if key.table not in by_name or len(key.columns) != 1 or key.table == name:
                 self.left_out.append((where, "refers to no other table that is asked about, or by several columns"))
                 continue
-            child, parent = found[name][1].name, found[key.table][1].name
+            child, parent = by_name[name][1].name, by_name[key.table][1].name
             column, target = quote_name(key.columns[0]), quote_name(key.targets[0])
             is_key = keys[key.table] == target or (not keys[key.table] and self._is_unique(parent, target))
             query = f"SELECT {column} FROM {child} WHERE {column} IS NOT NULL LIMIT {_MAX_ROWS}"
@@ -246,7 +246,7 @@ class _Reader:
                 whole[name] += [reference] if is_whole else []
         tables = {
             name: replace(table, key=AnnotatedColumn(keys[name] or "rowid", "id", (), "id"))
-            for name, (_, table) in found.items()
+            for name, (_, table) in by_name.items()
         }
         return _with_references(tables, joined), _with_references(tables, whole)
 
@@ -270,7 +270,7 @@ def _text_kind(values: Sequence[object]) -> str:
 
 
 def _number_kind(says: str, values: Sequence[object]) -> str:
-    """Return the kind of numbers by what their column's name and words say: `category` where no mean makes sense."""
+    """Return the kind of numbers by their column's name and words: `category` if a mean makes no sense."""
     numbers = [_spoken(value) for value in values]
     parts = says.lower().split(" | ")
     is_measured = not any(_NO_MEASURE.search(part) for part in parts)
@@ -284,14 +284,14 @@ def _number_kind(says: str, values: Sequence[object]) -> str:
 
 
 def _is_year(says: str, numbers: Sequence[object]) -> bool:
-    """Return whether numbers are years: their name says so, and no quantity, and they can be years."""
+    """Return whether numbers are years: the name indicates a year and no quantity, and the values are in range."""
     parts = says.lower().split(" | ")
     has_name = any(_SINCE.search(part) or (_YEAR.search(part) and not _QUANTITY.search(part)) for part in parts)
     return has_name and all(isinstance(value, int) and 1000 <= value <= 2200 for value in numbers)
 
 
 def _are_dates(numbers: Sequence[object]) -> bool:
-    """Return whether whole numbers are days, such as 20240131, or moments as seconds since 1970."""
+    """Return whether integers are dates, such as 20240131, or Unix times."""
     whole = [value for value in numbers if isinstance(value, int)]
     if len(whole) < len(numbers):
         return False
@@ -300,24 +300,24 @@ def _are_dates(numbers: Sequence[object]) -> bool:
     return all(value // 10**4 in _YEARS and 1 <= value // 100 % 100 <= 12 and 1 <= value % 100 <= 31 for value in whole)
 
 
-def _claim(words: str, name: str) -> str:
-    """Return what a flag says of a row, `active` or `has a lid`; "" where its name makes no claim (`gender`)."""
-    for said in (words.lower(), split_words(name)):
-        claim = _FLAG_MARK.sub("", said)
+def _claim(phrase: str, name: str) -> str:
+    """Return the claim of a flag about a row, `active` or `has a lid`; "" if its name makes no claim (`gender`)."""
+    for text in (phrase.lower(), split_words(name)):
+        claim = _FLAG_MARK.sub("", text)
         if claim.startswith(("is ", "has ")) or _ADJECTIVE.fullmatch(claim):
             return claim.removeprefix("is ")
     return ""
 
 
 def _are_hashes(values: Sequence[object]) -> bool:
-    """Return whether all are hashes, UUIDs or tokens, or numbers as text."""
+    """Return whether all values are hashes, UUIDs, tokens or numbers as text."""
     return all(isinstance(value, str) and (_HASH.fullmatch(value) or value.isdecimal()) for value in values)
 
 
 def _are_keys(values: Sequence[object], total: int) -> bool:
-    """Return whether integers, no two of which are equal, name rows: they count these, or have as many digits each.
+    """Return whether distinct integers identify rows: they count the rows, or all have the same number of digits.
 
-    A few count rows only one by one.
+    If there are only a few, they must be consecutive.
     """
     numbers = [value for value in values if isinstance(value, int)]
     if len(numbers) < max(len(values), _FEW_KEYS):
@@ -330,7 +330,7 @@ def _are_keys(values: Sequence[object], total: int) -> bool:
 
 
 def _is_speakable(value: object, kind: str) -> bool:
-    """Return whether a value can stand in a question and in a pattern as itself."""
+    """Return whether a value can appear literally in a question and in a pattern."""
     if not isinstance(value, str):
         return not isinstance(value, float) or math.isfinite(value)
     if not value or len(value) > _MAX_VALUE_CHARS or value != value.strip() or "  " in value or not value.isprintable():
@@ -339,50 +339,50 @@ def _is_speakable(value: object, kind: str) -> bool:
 
 
 def _spoken(value: object) -> object:
-    """Return a whole number as an integer, for `27` is what people say of 27.0."""
+    """Return a whole float as an integer, because questions write 27.0 as `27`."""
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
 
 
 def _words_apart(columns: Sequence[AnnotatedColumn]) -> list[AnnotatedColumn]:
-    """Leave out columns with the same words: a question could mean either."""
+    """Omit columns with the same words, which would make questions ambiguous."""
     times = Counter(column.words for column in columns)
     return [column for column in columns if times[column.words] == 1]
 
 
-def _name_apart(found: dict[str, tuple[Table, AnnotatedTable]]) -> None:
-    """Call tables by their whole names where their words are the same."""
-    times = Counter(table.plural for _, table in found.values())
-    for name, (declared, table) in list(found.items()):
+def _name_apart(by_name: dict[str, tuple[Table, AnnotatedTable]]) -> None:
+    """Call tables with equal words by their full names."""
+    times = Counter(table.plural for _, table in by_name.values())
+    for name, (declared, table) in list(by_name.items()):
         if times[table.plural] > 1:
-            found[name] = declared, replace(table, plural=name, singular=name)
+            by_name[name] = declared, replace(table, plural=name, singular=name)
 
 
-def _mark_joined(found: dict[str, tuple[Table, AnnotatedTable]], run: RunSql) -> None:
-    """Make ids of the numbers that joins compare, declared or not, so that nobody asks for their mean."""
-    declared = [(name, key) for name, (table, _) in found.items() for key in table.foreign_keys]
-    joins = [*declared, *_guessed(found)]
+def _mark_joined(by_name: dict[str, tuple[Table, AnnotatedTable]], run: RunSql) -> None:
+    """Mark the numbers of join keys, declared or guessed, as ids, so that no question asks for their mean."""
+    declared = [(name, key) for name, (table, _) in by_name.items() for key in table.foreign_keys]
+    joins = [*declared, *_guessed(by_name)]
     ids = {(name, quote_name(column)) for name, key in joins for column in key.columns}
     ids |= {(key.table, quote_name(column)) for _, key in joins for column in key.targets}
-    for name, (table, made) in list(found.items()):
+    for name, (table, annotated) in list(by_name.items()):
         columns = tuple(
             replace(column, kind="id", digits=0)
-            if column.kind in MEASURE and ((name, column.name) in ids or _points(made, column, found, run))
+            if column.kind in MEASURE and ((name, column.name) in ids or _points(annotated, column, by_name, run))
             else column
-            for column in made.columns
+            for column in annotated.columns
         )
-        found[name] = table, replace(made, columns=columns)
+        by_name[name] = table, replace(annotated, columns=columns)
 
 
 def _points(
-    table: AnnotatedTable, column: AnnotatedColumn, found: Mapping[str, tuple[Table, AnnotatedTable]], run: RunSql
+    table: AnnotatedTable, column: AnnotatedColumn, by_name: Mapping[str, tuple[Table, AnnotatedTable]], run: RunSql
 ) -> bool:
-    """Return whether a column holds nothing but ids of another table's rows.
+    """Return whether a column holds only ids of another table's rows.
 
-    It must be named after that table or its ids, or hold values that are unlikely by chance.
+    It must be named after that table or its ids, or a match by chance must be unlikely.
     """
     if _QUANTITY.search(column.words) or _YEAR.search(column.words):
         return False
-    for _, other in found.values():
+    for _, other in by_name.values():
         is_named = other.singular.split()[-1:] == column.words.split()[-1:]
         keys = [
             key
@@ -399,7 +399,7 @@ def _points(
 
 
 def _is_no_chance(values: Sequence[Value], ids: Sequence[Value]) -> bool:
-    """Return whether numbers are all among ids that leave most numbers between them out."""
+    """Return whether numbers are unlikely to be among the ids by chance, because the ids are sparse."""
     numbers = {value for value in values if isinstance(value, int)}
     keys = {key for key in ids if isinstance(key, int)}
     if not numbers or not numbers <= keys:
@@ -409,15 +409,17 @@ def _is_no_chance(values: Sequence[Value], ids: Sequence[Value]) -> bool:
     return len(numbers) >= _FEW_KEYS and share ** len(numbers) < _CHANCE
 
 
-def _guessed(found: Mapping[str, tuple[Table, AnnotatedTable]]) -> Iterator[tuple[str, ForeignKey]]:
-    """Guess foreign keys where none is declared: `customer_id` is the key `id` or `customer_id` of `customers`."""
+def _guessed(by_name: Mapping[str, tuple[Table, AnnotatedTable]]) -> Iterator[tuple[str, ForeignKey]]:
+    """Guess undeclared foreign keys: `customer_id` refers to the key `id` or `customer_id` of `customers`."""
     keys: dict[str, list[tuple[str, str]]] = {}
-    for name, (declared, table) in found.items():
+    for name, (declared, table) in by_name.items():
         if len(declared.primary_key) == 1:
             key = declared.primary_key[0]
-            for words in {split_words(key)} - {"id"} | {f"{table.singular.removesuffix(' record')} {split_words(key)}"}:
-                keys.setdefault(words, []).append((name, key))
-    for name, (declared, _) in found.items():
+            for phrase in {split_words(key)} - {"id"} | {
+                f"{table.singular.removesuffix(' record')} {split_words(key)}"
+            }:
+                keys.setdefault(phrase, []).append((name, key))
+    for name, (declared, _) in by_name.items():
         for column in declared.columns:
             targets = keys.get(split_words(column.name), [])
             if len(targets) == 1 and targets[0][0] != name:

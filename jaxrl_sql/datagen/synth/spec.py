@@ -1,8 +1,8 @@
-"""Types of the generator: what is asked for, domains, databases with words and rows, questions.
+"""Types of the generator: specification, domains, databases with words and rows, questions.
 
-A `Domain` is a space of databases: every role (a table or a column) has several names, of which a database takes one,
-and a database takes a subset of the columns. A `Database` is kept in memory with its rows, so that questions can take
-their values from it. How a database is declared and shown in a prompt is `jaxrl_sql.text2sql.schema`'s.
+A `Domain` is a space of databases: every role (a table or a column) has several names, of which a database uses one,
+and a database has a subset of the columns. A `Database` includes its rows, so that questions can use its values. The
+package `jaxrl_sql.text2sql.schema` renders schemas for prompts.
 """
 
 from __future__ import annotations
@@ -14,34 +14,34 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from jaxrl_sql.types import Record
 
-if TYPE_CHECKING:  # slow to import: a command reads its arguments before
+if TYPE_CHECKING:  # slow to import, which would delay argument parsing
     from jaxrl_sql.text2sql.schema.read import Schema
 
 VERSION = 4
 GRADES = ("easy", "medium", "hard", "extra", "advanced")
 STYLES = ("templates", "grammar")
-# Shares of the grades by style; those of the grammar are the levels of Spider's development set.
+# Shares of the grades by style; those of the grammar are the shares of levels in Spider's development set.
 _SHARES = {"templates": (35.0, 30.0, 20.0, 15.0, 0.0), "grammar": (24.0, 43.0, 16.0, 17.0, 0.0)}
 SPLITS = ("train", "dev", "dev_unseen")
 
 Value = str | int | float | None
 _FLAGS = {True: ("1", "-1", "y", "yes", "t", "true"), False: ("0", "n", "no", "f", "false")}
 RunSql = Callable[[str], Sequence[tuple[object, ...]] | None]
-"""Runs a query and returns its rows, or None where it fails or does not end within the limits."""
+"""Runs a query and returns its rows, or None if it fails or exceeds the limits."""
 
 
 @dataclass(frozen=True)
 class SynthSpec:
-    """What to generate: the seed, databases and questions per split, the share of decorated training databases.
+    """Specification: seed, databases and questions per split, share of decorated training databases.
 
-    `extra_columns_share` of the training questions get a demonstration that shows one column too many
-    (`extra_columns.py`), of those that allow it.
+    `extra_columns_share` of the suitable training questions get a demonstration with an extra column
+    (`extra_columns.py`).
 
-    `splits` are those that are made; the tokenizer is the training split's. `rows` is the mean number of rows per table
-    (0: 1,000 to 3,000 rows per database). The grades get shares of the questions in the ratio of `easy` to `advanced`
-    (None: as the style has them). `mysql_share` of the questions ask for MySQL (their golds are SQLite's, as
-    everywhere). `style` says where questions come from: fixed templates, or a grammar, whose databases are named as
-    people name them, each in a way of its own, and whose grades are Spider's levels; none of them is decorated.
+    `splits` are generated; the tokenizer is trained on the training split. `rows` is the mean number of rows per table
+    (0: 1,000 to 3,000 rows per database). `easy` to `advanced` are relative shares of the grades (None: the default of
+    the style). `mysql_share` of the questions ask for MySQL, with SQLite golds as everywhere. `style` is the source of
+    the questions: `templates`, or a `grammar` whose grades are Spider's levels. Databases of the grammar have various
+    realistic naming styles and are never decorated.
     """
 
     seed: int = 0
@@ -66,8 +66,10 @@ class SynthSpec:
     @property
     def shares(self) -> tuple[float, ...]:
         """Return the shares of the grades, in the order of `GRADES`, in any unit."""
-        asked = (self.easy, self.medium, self.hard, self.extra, self.advanced)
-        return tuple(own if one is None else one for one, own in zip(asked, _SHARES[self.style], strict=True))
+        shares = (self.easy, self.medium, self.hard, self.extra, self.advanced)
+        return tuple(
+            default if share is None else share for share, default in zip(shares, _SHARES[self.style], strict=True)
+        )
 
     @property
     def mix(self) -> tuple[float, ...]:
@@ -81,7 +83,7 @@ class SynthSpec:
 
 @dataclass(frozen=True)
 class SynthReport:
-    """What a run wrote; `was_present` is true when the folder already held exactly this."""
+    """The output of a run; `was_present` is true if the folder already held exactly this data."""
 
     spec: SynthSpec
     questions: dict[str, int]
@@ -93,7 +95,7 @@ class SynthReport:
 
 @dataclass(frozen=True)
 class ColumnSpec:
-    """A column role: its names, what fills it (`kind` and `args`), and whether it holds NULLs."""
+    """A column role: its names, the kind of its values with arguments, and whether it holds NULLs."""
 
     names: tuple[str, ...]
     kind: str
@@ -123,7 +125,7 @@ class Domain:
 class AnnotatedColumn:
     """A column: its name in SQL, its words in English, synonyms, its kind, and its values by row.
 
-    Values that it is compared with as more or less are rounded to at most `digits` significant digits; 0: they are not.
+    Values in inequalities are rounded to at most `digits` significant digits (0: no rounding).
     """
 
     name: str
@@ -140,13 +142,13 @@ class AnnotatedColumn:
 
 
 def flag_of(value: object) -> bool | None:
-    """Return what a value of a flag says: True for 1, -1, yes, y, true and t, False for their opposites, else None."""
+    """Return the meaning of a flag's value: True for 1, -1, yes, y, true, t; False for their opposites; else None."""
     text = f"{value:g}" if isinstance(value, float) else str(value).casefold()
     return next((holds for holds, texts in _FLAGS.items() if text in texts), None)
 
 
 class Relation(NamedTuple):
-    """Words that stand between a child and its parent, and between a parent and its children."""
+    """Words between a child and its parent, and between a parent and its children."""
 
     of_child: str = "of"
     of_parent: str = "with"
@@ -157,7 +159,7 @@ OF = Relation()
 
 @dataclass(frozen=True)
 class Reference:
-    """A foreign key: a column, the table and column that it points to, and what the rows have to do with each other."""
+    """A foreign key: a column, the table and column that it refers to, and the words of the relation."""
 
     column: AnnotatedColumn
     table: str
@@ -179,7 +181,7 @@ class AnnotatedTable:
 
     @property
     def label(self) -> AnnotatedColumn | None:
-        """Return the naming column: the first one, when it is text."""
+        """Return the column that identifies rows by name: the first column, if it is text."""
         return self.columns[0] if self.columns and self.columns[0].kind == "text" else None
 
     @property
@@ -197,7 +199,7 @@ class Database:
     tables: tuple[AnnotatedTable, ...]
 
     def table(self, name: str) -> AnnotatedTable:
-        """Return the table of that name; KeyError when there is none."""
+        """Return the table of that name; KeyError for an unknown name."""
         for table in self.tables:
             if table.name == name:
                 return table
@@ -205,7 +207,7 @@ class Database:
 
     @property
     def schema(self) -> Schema:
-        """Return names and foreign keys as a prompt shows them; types are left out."""
+        """Return names and foreign keys as a prompt shows them, without types."""
         from jaxrl_sql.text2sql.schema.read import Column, ForeignKey, Schema, Table  # noqa: PLC0415 - slow
 
         return Schema(
@@ -225,7 +227,7 @@ class Database:
 
 @dataclass(frozen=True)
 class Question:
-    """A question of a database with its gold SQL, its grade, and a demonstration where that is not the gold."""
+    """A question about a database with its gold SQL, its grade, and a demonstration if it differs from the gold."""
 
     text: str
     sql: str
@@ -235,7 +237,7 @@ class Question:
 
     @property
     def difficulty(self) -> str:
-        """Return Spider's level of the SQL, or that it is of the grade that uses what the others never do."""
+        """Return Spider's level of the SQL, or `advanced` for a question of that grade."""
         from jaxrl_sql.text2sql.evals.hardness import spider_level  # noqa: PLC0415 - slow
 
         return self.grade if self.grade == "advanced" else spider_level(self.sql, self.dialect)

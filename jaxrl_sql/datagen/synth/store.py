@@ -24,7 +24,7 @@ def create_table(table: AnnotatedTable) -> str:
 
 
 def write_database(database: Database, path: Path) -> None:
-    """Write a database to a new file, in one transaction and without a journal (a lost file is just made again)."""
+    """Write a database to a new file, in one transaction and without a journal (a lost file can be regenerated)."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     connection = sqlite3.connect(path, isolation_level=None)

@@ -1,12 +1,12 @@
-"""List the question templates: how the parts of a question are chosen, its wordings, and its SQL.
+"""Question templates: steps that choose the parts of a question, its wordings, and its SQL.
 
 `== name weight: step; step` opens a template. The steps are methods of `QuestionBuilder`; each chooses a part, whose
-words stand for `{part}` in the wordings and whose SQL stands for it in the query. The lines below are:
+words replace `{part}` in the wordings and whose SQL replaces it in the query. The lines below are:
 
-- `part: option | option`: what the step `one part` chooses from, `SQL as words` or the same for both. A part with one
-  option needs no step. `part [CHOICE]: ...` holds where a step made this choice.
-- Wordings. Those below `[CHOICE]` hold where a step made this choice. Where there are none, the wordings are LISTING,
-  COUNTING or AGGREGATING of `question_template.py`, about the part `things`.
+- `part: option | option`: the options of the step `one part`, as `SQL as words` or the same text for both. A part with
+  one option needs no step. `part [CHOICE]: ...` applies if a step made this choice.
+- Wordings. Those below `[CHOICE]` apply if a step made this choice. Templates without wordings use LISTING, COUNTING or
+  AGGREGATING of `question_template.py`, with the part `things`.
 - The query, and the checks `order_check` and `sort_check` (see `QuestionCandidate`).
 """
 

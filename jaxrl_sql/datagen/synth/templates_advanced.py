@@ -1,6 +1,6 @@
-"""List the templates of the grade `advanced`, in the notation of `templates.py`: what Spider's golds never use.
+"""Templates of the grade `advanced`, in the notation of `templates.py`: SQL features absent from Spider's golds.
 
-CASE, CAST, dates, arithmetic, window functions and outer joins, as BIRD, Archer and Spider 2.0 ask for them.
+The features are CASE, CAST, dates, arithmetic, window functions and outer joins, as in BIRD, Archer and Spider 2.0.
 """
 
 ADVANCED = """

@@ -1,9 +1,9 @@
 """Train the small BPE tokenizer of the quickstart.
 
 A small policy must learn to copy, so a name has the same tokens in the schema after `(`, in the question after a space
-and in SQL after a dot. Words never include the space before them; SQL keywords, punctuation and operators include the
-spaces around them instead, and each digit is a token. The alphabet is bytes: nothing is unknown,
-and decoding gives back every text exactly.
+and in SQL after a dot. Words never include the preceding space; SQL keywords, punctuation and operators include the
+surrounding spaces instead, and each digit is a token. The alphabet is bytes, so there are no unknown tokens, and
+decoding restores every text exactly.
 """
 
 from __future__ import annotations

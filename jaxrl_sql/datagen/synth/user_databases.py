@@ -1,7 +1,7 @@
-"""Generate questions of a user's own SQLite files, and write them as a folder that can be trained on.
+"""Generate questions about a user's SQLite files, and write them as a training folder.
 
-Every gold is run by the executor within its limits, and stays when it ends and answers something, in one order where
-the question asks for an order. The databases are copied as they are at one moment, or linked.
+The executor runs every gold within its limits. A gold is accepted if it completes with an informative result, and with
+an unambiguous order if the question asks for one. The databases are copied as a consistent snapshot, or linked.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from jaxrl_sql.datagen.synth.spec import Question, RunSql, SynthSpec
 from jaxrl_sql.text2sql.env.executor import Executor, Limits, make_executor
 from jaxrl_sql.types import InputError
 
-# Counting the rows of a large table takes longer than a gold may.
+# Counting the rows of a large table needs a higher limit than golds have.
 _READ_MS = 60_000
-_STEPS = 300_000_000  # some 3 s: what a table of millions of rows takes
+_STEPS = 300_000_000  # about 3 s, enough for a table of millions of rows
 
 
 class FileQuestions(NamedTuple):
-    """The questions of one file, how many candidates were rejected by reason, and what was not asked about, why."""
+    """The questions of a file, the number of rejected candidates by reason, and omitted parts with the reason."""
 
     db_id: str
     questions: tuple[Question, ...]
@@ -41,9 +41,9 @@ class FileQuestions(NamedTuple):
 
 
 class Runners(NamedTuple):
-    """How SQL runs on one file: to read the database, and as a gold, within the limits of training.
+    """Functions that run SQL on a file: `read` to read the database, `gold` within the limits of training.
 
-    A file that stands in for a server's database has golds that are carried there.
+    `carry` translates golds for the server if the file is a sample of a server's database.
     """
 
     read: RunSql
@@ -52,9 +52,9 @@ class Runners(NamedTuple):
 
 
 def questions_of_file(path: Path, runners: Runners, count: int, spec: SynthSpec) -> FileQuestions:
-    """Generate up to `count` different questions of a file; grades that can give more make up for those that cannot.
+    """Generate up to `count` distinct questions about a file; productive grades compensate for exhausted ones.
 
-    Raises InputError for a file that is no database, and for one that no question fits.
+    Raises InputError if the file is not a database or no question can be generated.
     """
     db_id = path.stem
     read = read_database(path, db_id, runners.read)
@@ -62,7 +62,7 @@ def questions_of_file(path: Path, runners: Runners, count: int, spec: SynthSpec)
         why = Counter(reason for _, reason in read.left_out)
         raise InputError(f"{path}: nothing to ask about: {_top(why) or 'it holds no tables and no views'}")
     rng = random.Random(f"{spec.seed}/own/{db_id}")
-    # A template of the hard grade joins, which drops a reference that leads nowhere; others would count it.
+    # Templates of the hard grade join, which drops dangling references; other templates would count them.
     generator = QuestionGenerator(rng, runners.gold, read.whole, read.joined, is_strict=True, style=spec.style)
     questions = generator.questions
     full = [
@@ -74,7 +74,7 @@ def questions_of_file(path: Path, runners: Runners, count: int, spec: SynthSpec)
             grade for grade in full if (n := min(share, count - len(questions))) and generator.generate(grade, n) == n
         ]
     if not questions:
-        raise InputError(f"{path}: no question could be made: {_top(generator.rejected)}")
+        raise InputError(f"{path}: no question could be generated: {_top(generator.rejected)}")
     rng.shuffle(questions)
     if spec.mysql_share:
         names = {column.name for table in read.joined.tables for column in table.columns}
@@ -95,9 +95,9 @@ def generate_for_databases(
     is_linked: bool = False,
     note: Callable[[str], object] = lambda _: None,
 ) -> list[FileQuestions]:
-    """Generate up to `count` questions of each SQLite file or server URL, and write them as `generate_for_files` does.
+    """Generate up to `count` questions per SQLite file or server URL, and write them with `generate_for_files`.
 
-    `leave_out` names tables and columns of a server's database; `note` reports the sampling of a server.
+    `leave_out` lists omitted tables and columns of a server's database; `note` receives progress lines of sampling.
     """
     check_spec(spec)
     for db in databases:
@@ -134,33 +134,33 @@ def generate_for_files(
     spec: SynthSpec,
     is_linked: bool = False,
 ) -> list[FileQuestions]:
-    """Write `questions.jsonl` and `databases/` of some files to a new folder; InputError for what cannot be used."""
+    """Write `questions.jsonl` and `databases/` of files to a new folder; InputError for an unusable file or folder."""
     stems = Counter(path.stem for path in paths)
     if twice := [stem for stem, times in stems.items() if times > 1]:
-        raise InputError(f"{twice[0]}: two files of this name; a database is known by its file's name")
+        raise InputError(f"{twice[0]}: two files have this name; a database is identified by its file name")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InputError(f"{out} is not an empty folder; give another")
-    made = [questions_of_file(path, runners[path], count, spec) for path in paths]
-    lines = [_lines(one, runners[path].carry) for path, one in zip(paths, made, strict=True)]
-    for path, one in zip(paths, made, strict=True):
-        target = out / "databases" / one.db_id / f"{one.db_id}.sqlite"
+        raise InputError(f"{out} is not an empty folder; choose another")
+    generated = [questions_of_file(path, runners[path], count, spec) for path in paths]
+    lines = [_lines(file, runners[path].carry) for path, file in zip(paths, generated, strict=True)]
+    for path, file in zip(paths, generated, strict=True):
+        target = out / "databases" / file.db_id / f"{file.db_id}.sqlite"
         copy_database(path, target, is_linked)
         copy_descriptions(path, target)
-    write_natural_names(out, [(one.db_id, path) for path, one in zip(paths, made, strict=True)])
+    write_natural_names(out, [(file.db_id, path) for path, file in zip(paths, generated, strict=True)])
     with (out / "questions.jsonl").open("w", encoding="utf-8", newline="\n") as stream:
-        stream.writelines(json.dumps(line, ensure_ascii=False) + "\n" for found in lines for line in found)
-    return made
+        stream.writelines(json.dumps(line, ensure_ascii=False) + "\n" for file_lines in lines for line in file_lines)
+    return generated
 
 
-def _lines(made: FileQuestions, carry: Carry | None) -> list[dict[str, str]]:
-    """Return the lines of a file's questions; those that say nothing on the server are left out, and counted."""
+def _lines(generated: FileQuestions, carry: Carry | None) -> list[dict[str, str]]:
+    """Return the lines of a file's questions; those without an informative result on the server are rejected."""
     lines = []
-    for index, question in enumerate(made.questions):
+    for index, question in enumerate(generated.questions):
         there = carry(question.sql) if carry else {}
         if there is None:
-            made.rejected["fails on the server, or returns nothing there"] += 1
+            generated.rejected["fails on the server, or returns nothing there"] += 1
         else:
-            lines.append(_line(made.db_id, index, question) | there)
+            lines.append(_line(generated.db_id, index, question) | there)
     return lines
 
 

@@ -50,7 +50,7 @@ def test_command_without_arguments_prints_usage(
     assert main([]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert printed.err.startswith("error: nothing is asked for: begin with --config FILE")
+    assert printed.err.startswith("error: no arguments: start with --config FILE")
     assert printed.err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
@@ -66,13 +66,13 @@ def test_process_command_without_arguments_prints_usage(command: list[str], tmp_
         cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(here)}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("error: nothing is asked for: begin with --config FILE")
+    assert done.stderr.startswith("error: no arguments: start with --config FILE")
     assert done.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
 
 def test_supervised_phase_without_steps_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"sft\.steps=0 and sft\.epochs=0 teach nothing"):
+    with pytest.raises(InputError, match=r"sft\.steps=0 and sft\.epochs=0: set one of them"):
         alone(load_config(TrainConfig, SMALL, [f"run.dir={tmp_path}/run", f"data.dir={tmp_path}/data"]))
     assert list(tmp_path.iterdir()) == []
 
@@ -100,10 +100,10 @@ def test_out_of_memory_is_reported_in_one_line(capsys: pytest.CaptureFixture[str
         return 0
 
     assert report_errors(work) == 1
-    said = capsys.readouterr().err
-    assert said.startswith("error: memory: ")
-    assert "562949953421312 bytes" in said
-    assert said.count("\n") == 1
+    output = capsys.readouterr().err
+    assert output.startswith("error: memory: ")
+    assert "562949953421312 bytes" in output
+    assert output.count("\n") == 1
 
     def other() -> int:
         raise RuntimeError("what is this?")

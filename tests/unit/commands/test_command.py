@@ -42,27 +42,27 @@ def test_each_command_has_its_own_help(name: str, capsys: Told) -> None:
     with pytest.raises(SystemExit) as ended:
         main([*name.split(), "--help"])
     assert ended.value.code == 0
-    said = capsys.readouterr().out
-    assert "usage: " in said
-    is_runs = "--config" in said and name not in ("data prepare", "launch")  # its own settings, or no settings
-    assert is_runs == ("  data.dir=\n" in said)
+    output = capsys.readouterr().out
+    assert "usage: " in output
+    is_runs = "--config" in output and name not in ("data prepare", "launch")  # its own settings, or no settings
+    assert is_runs == ("  data.dir=\n" in output)
 
 
 @pytest.mark.parametrize(
-    ("line", "code", "words"),
+    ("line", "code", "message"),
     [
         ("", 2, "Usage: jaxrl-sql"),
         ("tran", 2, "there is no command tran; the nearest is train"),
-        ("train", 2, "nothing is asked for: begin with --config FILE"),
+        ("train", 2, "no arguments: start with --config FILE"),
         ("train grpo.step=3", 2, "error: command line: unknown key grpo.step; the nearest is grpo.steps"),
         ("train --config configs/none.yaml", 2, "error: configs/none.yaml: "),
         ("report nowhere", 2, "error: nowhere"),
         ("data audit", 2, "name sets with --train and --eval"),
     ],
 )
-def test_process_exits_with_the_commands_exit_code(line: str, code: int, words: str, capsys: Told) -> None:
+def test_process_exits_with_the_commands_exit_code(line: str, code: int, message: str, capsys: Told) -> None:
     assert main(line.split()) == code
-    assert words in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_print_config_prints_the_resolved_settings(capsys: Told, tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_print_config_prints_the_resolved_settings(capsys: Told, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("words", "wanted"),
+    ("message", "wanted"),
     [
         ("tr", {"plain,train"}),
         ("data f", {"plain,filter"}),
@@ -99,11 +99,11 @@ def test_print_config_prints_the_resolved_settings(capsys: Told, tmp_path: Path)
     ],
 )
 def test_shell_completion_offers_commands(
-    words: str, wanted: set[str], capsys: Told, monkeypatch: pytest.MonkeyPatch
+    message: str, wanted: set[str], capsys: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("_JAXRL_SQL_COMPLETE", "bash_complete")
-    monkeypatch.setenv("COMP_WORDS", f"jaxrl-sql {words}")
-    monkeypatch.setenv("COMP_CWORD", str(len(words.split())))
+    monkeypatch.setenv("COMP_WORDS", f"jaxrl-sql {message}")
+    monkeypatch.setenv("COMP_CWORD", str(len(message.split())))
     with pytest.raises(SystemExit):
         main([])
     assert set(capsys.readouterr().out.split()) == wanted
@@ -123,6 +123,6 @@ def test_doctor_reports_failed_checks() -> None:
     command = [sys.executable, "-m", "jaxrl_sql", "doctor"]
     done = subprocess.run(command, env=there, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
-    said = " ".join(done.stdout.split())
-    assert "a worker process ran SELECT 1" in said
-    assert "does not work: Unable to initialize backend 'abacus'" in said
+    output = " ".join(done.stdout.split())
+    assert "a worker process ran SELECT 1" in output
+    assert "does not work: Unable to initialize backend 'abacus'" in output

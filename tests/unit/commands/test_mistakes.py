@@ -28,25 +28,25 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("grpo.step=3", "unknown key grpo.step; the nearest is grpo.steps"),
         ("sft.steps=x", "sft.steps must be a whole number, not 'x'"),
         ("sft.databases=0", "sft.databases=0 must be above 0"),
-        ("--resume @/none", "@/none: no run is there; run.dir=@/none run.resume=true begins one"),
+        ("--resume @/none", "@/none: no run found; run.dir=@/none run.resume=true starts"),
         ("run.dir=@/run run.display=none", "@/run already holds a run: name another run.dir"),
-        ("run.dir=", "run.dir is empty; it names the folder that the run writes"),
-        ("run.display=fancy", "run.display='fancy' is none of auto, rich, plain, none"),
+        ("run.dir=", "run.dir is empty; it names the output folder of the run"),
+        ("run.display=fancy", "run.display='fancy' is not one of auto, rich, plain, none"),
         ("--config @/broken.yaml", "@/broken.yaml:3: not YAML"),
     ],
     "train": [
-        ("", "nothing is asked for: begin with --config FILE"),
+        ("", "no arguments: start with --config FILE"),
         ("--confg @/typo.yaml", "unrecognized arguments: --confg; the nearest is --config"),
         ("--config", "argument --config: expected one argument"),
         ("--config @/none.yaml", "@/none.yaml: No such file or directory"),
         ("--config @/folder", "@/folder: Is a directory"),
         ("--config @/list.yaml", "@/list.yaml: expected `key: value` lines"),
         ("--config @/typo.yaml", "@/typo.yaml: unknown key grpo.step; the nearest is grpo.steps"),
-        ("grpo.steps", "'grpo.steps' is no key.sub=value"),
+        ("grpo.steps", "'grpo.steps' is not of the form key.sub=value"),
         ("grpo=3", "grpo is a section and needs keys below it"),
-        ("model.remat=often", "model.remat='often': 'often' is none of none, full, or of what may be kept"),
-        ("model.remat=query,kye", "'kye' is none of none, full"),
-        ("model.compute_dtype=float17", "is none of same, float32, bfloat16"),
+        ("model.remat=often", "model.remat='often': unknown 'often'; must be none, full, or a list"),
+        ("model.remat=query,kye", "unknown 'kye'; must be none, full"),
+        ("model.compute_dtype=float17", "is not one of same, float32, bfloat16"),
         (f"{DATA} recipe=artic", "recipe='artic' is not one of arctic"),
         (f"{DATA} data.dir=@/none", "@/none/dev: no such folder"),
         (f"{DATA} data.dir=@/good.sqlite", "@/good.sqlite: a folder is required, not a file: put questions next to"),
@@ -66,8 +66,8 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("--config @/none.yaml", "No such file or directory"),
         ("sft.stpes=3", "unknown key sft.stpes; the nearest is sft.steps"),
         ("sft.steps=x", "sft.steps must be a whole number"),
-        (f"{DATA} sft.steps=0", "teach nothing: set one of them"),
-        ("sft.loss_on=words", "sft.loss_on='words' is none of answer, text"),
+        (f"{DATA} sft.steps=0", "sft.epochs=0: set one of them"),
+        ("sft.loss_on=words", "sft.loss_on='words' is not one of answer, text"),
         (f"sft.steps=2 {DATA} data.dir=@/none", "no such folder"),
         (f"sft.steps=2 {DATA} data.train=broken", "questions.jsonl:2: not JSON"),
         (f"sft.steps=2 {DATA} run.dir=@/run", "already holds a run"),
@@ -84,7 +84,7 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         (f"--topology v5q:4x4 {MODEL}", "--topology v5q:4x4: unknown; known are v5e:2x2"),
         (f"--topology cpu --mesh 2 {MODEL}", "expected DATAxFSDPxTENSOR, such as 1x1x1"),
         (f"--topology cpu --mesh 3x3x3 --compile none {MODEL}", "does not multiply to the 1 chips"),
-        (f"--topology cpu --compile everything {MODEL}", "'everything' is none of all, none, update"),
+        (f"--topology cpu --compile everything {MODEL}", "'everything' is not one of all, none, update"),
         (f"--topology cpu --answer-tokens @/none {MODEL}", "neither MEAN, MEAN:MAX, nor a file of numbers"),
         ("--topology cpu --config @/none.yaml", "@/none.yaml: No such file or directory"),
         ("--topology cpu grpo.stpes=3", "the nearest is grpo.steps"),
@@ -153,7 +153,7 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("--model @/folder --db @/text.sqlite Who?", "not a readable SQLite database"),
         ("--model @/folder --db @/empty.sqlite Who?", "@/empty.sqlite: the database has no tables"),
         ("--model @/folder --db @/good.sqlite Who?", "@/folder: no config.json"),
-        ("--model @/folder --db @/good.sqlite Who is it?", "one question at a time, in quotes"),
+        ("--model @/folder --db @/good.sqlite Who is it?", "expected one question, in quotes"),
         ("--model @/folder --db @/good.sqlite ''", "the question is empty"),
         ("--model @/folder --db oracle://x/y Who?", "oracle://x/y: not the URL of a database server: give postgresql://"),
         ("--model @/run --db @/good.sqlite Who?", "the run has no model/ yet"),
@@ -202,7 +202,7 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("--db @/good.sqlite evaluate.smples=3", "the nearest is evaluate.samples"),
     ],
     "verbal": [
-        ("", "nothing is asked for"),
+        ("", "no arguments: start with"),
         ("--confg x", "the nearest is --config"),
         ("--config @/none.yaml", "No such file or directory"),
         ("--config @/broken.yaml", "@/broken.yaml:3: not YAML"),
@@ -214,14 +214,14 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         (f"{CHOSEN} {DATA} model.checkpoint=@/folder verbal.out=@/good.sqlite", "@/good.sqlite"),
     ],
     "distill": [
-        ("", "nothing is asked for"),
+        ("", "no arguments: start with"),
         ("--confg x", "the nearest is --config"),
         ("--config @/none.yaml", "No such file or directory"),
         ("--config @/list.yaml", "expected `key: value` lines"),
         ("distill.smples=3", "the nearest is distill.samples"),
         ("distill.samples=x", "distill.samples must be a whole number"),
         ("distill.samples=0", "distill.samples=0 must be above 0"),
-        ("distill.wanted=9 distill.samples=2", "ask at least as often"),
+        ("distill.wanted=9 distill.samples=2", "must be at most distill.samples"),
         ("data.source=folder data.dir=@/data", "distill.base_url is empty"),
         (f"{ASKED}=@/data distill.out=@/new", "distill.model is empty"),
         (f"{ASKED}=@/none distill.model=m distill.out=@/new", "@/none/train: no such folder"),
@@ -243,7 +243,7 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("--out @/made --db @/good.sqlite --leave-out a", "--leave-out a: is for a --db of a server; @/good.sqlite"),
     ],
     "data prepare": [
-        ("", "out is empty: it names the folder that is written (--out)"),
+        ("", "out is empty: it names the output folder (--out)"),
         ("--config @/none.yaml", "No such file or directory"),
         ("--config @/folder", "Is a directory"),
         ("--config @/broken.yaml", "@/broken.yaml:3: not YAML"),
@@ -253,7 +253,7 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("--confg x", "the nearest is --config"),
         ("--out", "argument --out: expected one argument"),
         ("otu=x", "unknown key otu; the nearest is out"),
-        ("out", "'out' is no key.sub=value"),
+        ("out", "'out' is not of the form key.sub=value"),
     ],
     "data audit": [
         ("", "name sets with --train and --eval"),
@@ -264,11 +264,11 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("--train @/data/broken", "questions.jsonl:2: not JSON"),
         ("--train @/data/nothing", "the file is empty"),
         ("--train @/data/train --eval @/none", "@/none: no such folder"),
-        ("--train @/data/train --out @/good.sqlite", "@/good.sqlite is no folder"),
+        ("--train @/data/train --out @/good.sqlite", "@/good.sqlite is not a folder"),
         ("--train @/data/train extra", "extra: no such folder"),
     ],
     "data augment": [
-        ("", "nothing is asked for"),
+        ("", "no arguments: start with"),
         ("--confg x", "the nearest is --config"),
         ("--config @/none.yaml", "No such file or directory"),
         ("--config @/broken.yaml", "not YAML"),
@@ -281,14 +281,14 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         (f"{TAUGHT} augment.out=@/data/train", "is not empty and has no work.jsonl; name another folder"),
     ],
     "data filter": [
-        ("", "nothing is asked for"),
+        ("", "no arguments: start with"),
         ("--confg x", "the nearest is --config"),
         ("--config @/none.yaml", "No such file or directory"),
         ("--config @/list.yaml", "expected `key: value` lines"),
         ("filter.smples=x", "the nearest is filter.samples"),
         ("filter.samples=x", "must be a whole number"),
-        ("filter.samples=4", "name model.checkpoint"),
-        ("filter.low=0.9 filter.high=0.1", "low is at most high"),
+        ("filter.samples=4", "set model.checkpoint"),
+        ("filter.low=0.9 filter.high=0.1", "must be at most filter.high"),
         (f"{DATA} data.dir=@/none filter.out=@/new", "@/none/train: no such folder"),
         (f"{DATA} filter.out=@/good.sqlite", "no folder can be created"),
         (f"{DATA} filter.out=@/new data.select.include_ids=@/none", "@/none: No such file or directory"),
@@ -334,11 +334,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         database = at / "data" / split / "databases" / "d" / "d.sqlite"
         database.parent.mkdir(parents=True)
         database.write_bytes((at / "good.sqlite").read_bytes())
-        asked = [
+        requests = [
             {"id": f"{split}{i}", "db_id": "d", "question": f"Who {i}?", "sql": "SELECT name FROM person"}
             for i in range(3)
         ]
-        lines = [json.dumps(one) for one in asked] if split != "broken" else [json.dumps(asked[0]), '{"id": ']
+        lines = (
+            [json.dumps(request) for request in requests] if split != "broken" else [json.dumps(requests[0]), '{"id": ']
+        )
         (at / "data" / split / "questions.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return at
 
@@ -347,14 +349,14 @@ def error_line(line: str, place: Path, capsys: Told, new: Path) -> str:
     """Return the one line that reports a mistake. Fail for another exit code or for other lines. `new` replaces @/new,
     and `place` replaces @.
     """
-    words = [word.replace("@/new", str(new)).replace("@", str(place)) for word in shlex.split(line)]
+    message = [word.replace("@/new", str(new)).replace("@", str(place)) for word in shlex.split(line)]
     capsys.readouterr()
     try:
-        code = main(words)
+        code = main(message)
     except SystemExit as ended:  # argparse's format
         code = ended.code  # type: ignore[assignment]
-    said = capsys.readouterr()
-    shown = said.err.replace(str(place), "@")
+    captured = capsys.readouterr()
+    shown = captured.err.replace(str(place), "@")
     assert code == 2, f"{line}\n{shown}"
     assert shown.startswith("error: "), f"{line}\n{shown}"
     assert shown.count("\n") == 1, f"{line}\n{shown}"
@@ -363,31 +365,37 @@ def error_line(line: str, place: Path, capsys: Told, new: Path) -> str:
 
 def test_every_command_has_mistakes_listed() -> None:
     assert MISTAKES.keys() == commands().keys()
-    assert all(len(found) >= 10 for name, found in MISTAKES.items() if name not in ("doctor", "report"))
+    assert all(len(result) >= 10 for name, result in MISTAKES.items() if name not in ("doctor", "report"))
 
 
 @pytest.mark.parametrize(
-    ("command", "given", "words"),
-    [(name, given, words) for name, found in MISTAKES.items() for given, words in found],
+    ("command", "arguments", "message"),
+    [(name, inputs, text) for name, result in MISTAKES.items() for inputs, text in result],
     ids=lambda value: value if " " not in value else value[:60],
 )
 def test_mistake_is_reported_in_one_line(
-    command: str, given: str, words: str, place: Path, tmp_path: Path, capsys: Told, monkeypatch: pytest.MonkeyPatch
+    command: str,
+    arguments: str,
+    message: str,
+    place: Path,
+    tmp_path: Path,
+    capsys: Told,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    assert words in error_line(f"{command} {given}", place, capsys, tmp_path / "new")
+    assert message in error_line(f"{command} {arguments}", place, capsys, tmp_path / "new")
     assert not (tmp_path / "runs").exists(), "a mistake started a run"
     assert not (tmp_path / "data-cache").exists(), "a mistake wrote data"
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("arguments", "message"),
     [
         ("tran", "there is no command tran; the nearest is train"),
         ("data snyth", "there is no command data snyth; the nearest is data synth"),
         ("--hepl", "No such option"),
     ],
 )
-def test_unknown_command_is_reported_in_one_line(given: str, words: str, place: Path, capsys: Told) -> None:
-    assert words in error_line(given, place, capsys, place / "new")
+def test_unknown_command_is_reported_in_one_line(arguments: str, message: str, place: Path, capsys: Told) -> None:
+    assert message in error_line(arguments, place, capsys, place / "new")

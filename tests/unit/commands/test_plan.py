@@ -25,18 +25,18 @@ SEVEN = [
 
 
 def test_best_mesh_that_fits_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["--topology", "v5p:4x4x2", "--mesh", "1x32x1", "1x16x2", "32x1x1"]
-    assert plan.main([*SEVEN, *asked, "--json"]) == 0
-    said: dict[str, Any] = json.loads(capsys.readouterr().out)
-    assert [one["mesh"]["fsdp"] for one in said["plans"]] == [32, 16, 1]
-    fitting = [one for one in said["plans"] if one["fits"]]
-    assert said["best"] == min(fitting, key=lambda one: one["seconds"])["mesh"]
-    for one in said["plans"]:
-        memory = dict(one["memory"])
+    requests = ["--topology", "v5p:4x4x2", "--mesh", "1x32x1", "1x16x2", "32x1x1"]
+    assert plan.main([*SEVEN, *requests, "--json"]) == 0
+    output: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert [element["mesh"]["fsdp"] for element in output["plans"]] == [32, 16, 1]
+    fitting = [entry for entry in output["plans"] if entry["fits"]]
+    assert output["best"] == min(fitting, key=lambda one: one["seconds"])["mesh"]
+    for item in output["plans"]:
+        memory = dict(item["memory"])
         total = memory.pop("total")
-        assert one["total"] == total <= sum(memory.values())
-        assert one["seconds"] == pytest.approx(sum(phase["seconds"] for phase in one["phases"].values()))
-    assert plan.main([*SEVEN, *asked]) == 0
+        assert item["total"] == total <= sum(memory.values())
+        assert item["seconds"] == pytest.approx(sum(phase["seconds"] for phase in item["phases"].values()))
+    assert plan.main([*SEVEN, *requests]) == 0
     text = capsys.readouterr().out
     assert "32 chips as data=1 x fsdp=32 x tensor=1; 7,615,616,512 parameters" in text
     assert "of these meshes:" in text
@@ -45,8 +45,8 @@ def test_best_mesh_that_fits_is_printed(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_overlay_file_sets_the_machine(capsys: pytest.CaptureFixture[str]) -> None:
     files = ["--config", "configs/sql_r1.yaml", "--config", "configs/on/h100x8.yaml"]
-    asked = ["--topology", "h100:8", "--compile", "none", "model.shape=qwen2.5-coder-7b"]
-    assert plan.main([*files, *asked]) == 0
+    requests = ["--topology", "h100:8", "--compile", "none", "model.shape=qwen2.5-coder-7b"]
+    assert plan.main([*files, *requests]) == 0
     text = capsys.readouterr().out
     assert "8 chips as data=1 x fsdp=2 x tensor=4" in text
     assert "1 update(s) of 8 prompts in 4 part(s)" in text
@@ -61,13 +61,13 @@ def test_plan_that_does_not_fit_suggests_changes(capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (["--topology", "v5x:2x2"], "--topology v5x:2x2: unknown; known are v5e:2x2, "),
         (["--topology", "v5e:4x4", "--mesh", "1x8x1"], "--mesh 1x8x1 does not multiply to the 16 chips"),
         (
             ["--topology", "v5e:4x4", "--compile", "updates"],
-            "--compile updates: 'updates' is none of all, none, update",
+            "--compile updates: 'updates' is not one of all, none, update",
         ),
         (["--topology", "v5e:4x4", "--answer-tokens", "5000"], "up to sampling.max_new_tokens=4096 tokens"),
         (["--topology", "v5e:4x4", "model.shape=qwen"], "model.shape='qwen' is unknown; valid are qwen2.5-coder-0.5b"),
@@ -76,13 +76,13 @@ def test_plan_that_does_not_fit_suggests_changes(capsys: pytest.CaptureFixture[s
     ],
 )
 def test_invalid_input_is_reported_in_one_line_with_code_2(
-    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert plan.main([*SEVEN, *arguments]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("error: ")
-    assert words in said
-    assert said.count("\n") == 1
+    output = capsys.readouterr().err
+    assert output.startswith("error: ")
+    assert message in output
+    assert output.count("\n") == 1
 
 
 def test_tpu_without_libtpu_prints_how_to_install_it(
@@ -105,9 +105,9 @@ def test_host_is_a_valid_topology(capsys: pytest.CaptureFixture[str]) -> None:
         "validation.max_num_seqs=2",
     ]
     assert plan.main(["--topology", "cpu", "--compile", "prefill", "--json", *small]) == 0
-    (one,) = json.loads(capsys.readouterr().out)["plans"]
-    assert one["programs"]["prefill"]["arguments"] > 0
-    assert one["fits"]
+    (item,) = json.loads(capsys.readouterr().out)["plans"]
+    assert item["programs"]["prefill"]["arguments"] > 0
+    assert item["fits"]
 
 
 @pytest.mark.slow
@@ -125,8 +125,8 @@ def test_small_run_compiles_for_four_chips(tmp_path: Path) -> None:
     env = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
     done = subprocess.run(command, capture_output=True, text=True, env=env, check=False, cwd=Path(__file__).parents[3])
     assert done.returncode == 0, done.stderr[-3000:]
-    (one,) = json.loads(done.stdout)["plans"]
-    programs, memory = one["programs"], one["memory"]
+    (item,) = json.loads(done.stdout)["plans"]
+    programs, memory = item["programs"], item["memory"]
     assert set(programs) == {"update", "prefill", "decode"}
     for name in ("update", "decode"):
         assert programs[name]["received"]["all-gather"] > 0, f"{name} shards its weights over four chips"

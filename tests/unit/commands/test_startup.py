@@ -43,17 +43,17 @@ WITHOUT_SETTINGS = {
 }  # fmt: skip
 # Invalid arguments, and a part of the error.
 REFUSALS = {
-    "train": ("", "nothing is asked for"),
-    "sft": ("data.dir=d model.checkpoint=m", "sft.steps=0 and sft.epochs=0 teach nothing"),
+    "train": ("", "no arguments: start with"),
+    "sft": ("data.dir=d model.checkpoint=m", "sft.steps=0 and sft.epochs=0: set one of them"),
     "plan": ("--topology h100:8 --compile updates model.checkpoint=m", "--compile updates: 'updates'"),
     "launch": ("slurm --hosts 0 --config configs/quickstart.yaml", "--hosts 0"),
     "evaluate": ("--predictions f", "--data is missing"),
     "evaluate --as artic": ("--data d --predictions f", "the nearest is arctic"),
-    "ask": (f"--db no.sqlite --model {START} one two", "one question at a time"),
+    "ask": (f"--db no.sqlite --model {START} one two", "expected one question"),
     "export": ("run --gguf q4", "invalid choice: 'q4'"),
     "serve": (f"--model {START} --queue 0", "--queue must be at least 1"),
     "mcp": ("--db no.sqlite --max-rows 0", "--max-rows must be at least 1"),
-    "verbal": ("data.dir=d", "verbal asks a model"),
+    "verbal": ("data.dir=d", "verbal needs a model"),
     "distill": ("data.dir=d", "distill.base_url is empty"),
     "data synth": ("--out d --db no.sqlite --n 0", "n must be at least 1"),
     "data audit": ("", "name sets with --train and --eval"),

@@ -82,9 +82,9 @@ def test_default_may_depend_on_another_value(
 
 
 def test_model_and_folder_are_required() -> None:
-    for given, missing in ((RUN[0], "data.dir is empty"), (RUN[1], "model.checkpoint is empty")):
+    for arguments, missing in ((RUN[0], "data.dir is empty"), (RUN[1], "model.checkpoint is empty")):
         with pytest.raises(InputError, match=missing):
-            load_config(TrainConfig, None, [given])
+            load_config(TrainConfig, None, [arguments])
     assert load_config(PlanConfig, None, [RUN[0]]).model.checkpoint == "m"
 
 
@@ -128,8 +128,8 @@ def test_key_without_a_value_is_an_empty_text_or_list(key: str) -> None:
 
 
 def test_key_without_a_value_is_empty_for_a_merge_too() -> None:
-    found = load_prepare(None, ["out=x", "sources.s.dir=d", "sources.s.prefix=", "sources.s.exclude=", "subsets="])
-    assert (found.sources["s"].prefix, found.sources["s"].exclude, found.subsets) == ("", [], [])
+    prepare = load_prepare(None, ["out=x", "sources.s.dir=d", "sources.s.prefix=", "sources.s.exclude=", "subsets="])
+    assert (prepare.sources["s"].prefix, prepare.sources["s"].exclude, prepare.subsets) == ("", [], [])
 
 
 def test_number_without_a_value_is_refused() -> None:
@@ -153,8 +153,8 @@ def test_empty_mapping_is_an_empty_section_but_no_value(tmp_path: Path) -> None:
     ids=["nested", "dotted", "mixed"],
 )
 def test_override_may_be_a_mapping(override: dict[str, Any]) -> None:
-    words = ["grpo.optim.lr=2.0e-6", "grpo.steps=3", "data.evals=[a,b]", "data.dir=d"]
-    assert load_config(TrainConfig, SMALL, [override]) == load_config(TrainConfig, SMALL, words)
+    message = ["grpo.optim.lr=2.0e-6", "grpo.steps=3", "data.evals=[a,b]", "data.dir=d"]
+    assert load_config(TrainConfig, SMALL, [override]) == load_config(TrainConfig, SMALL, message)
 
 
 def test_overrides_of_both_kinds_apply_in_order() -> None:
@@ -173,7 +173,7 @@ def test_overrides_of_both_kinds_apply_in_order() -> None:
         ({"grpo": 3, "grpo.steps": 4}, "overrides: grpo is a section and needs keys below it, not 3"),
         ({"grpo.steps": "3"}, "overrides: grpo.steps must be a whole number, not '3'"),
         ({"grpo.steps": None}, "overrides: grpo.steps must be a whole number, not None"),
-        ("seed", "overrides: 'seed' is no key.sub=value"),
+        ("seed", "overrides: 'seed' is not of the form key.sub=value"),
         (["seed=3"], "overrides: ['seed=3'] is neither a mapping nor a text of the form key.sub=value"),
     ],
 )
@@ -215,7 +215,7 @@ def test_dotted_key_in_a_file_is_refused_with_its_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("override", "words"),
+    ("override", "text"),
     [
         ("grpo.num_generations=many", "a whole number"),
         ("grpo.num_generations=1.5", "a whole number"),
@@ -233,9 +233,9 @@ def test_dotted_key_in_a_file_is_refused_with_its_file(tmp_path: Path) -> None:
         ("executor.sqlite_version=3.39.1", "3.40.0 or later"),
     ],
 )
-def test_wrong_type_error_names_the_expected_type(override: str, words: str) -> None:
+def test_wrong_type_error_names_the_expected_type(override: str, text: str) -> None:
     message = refusal(None, override)
-    assert words in message
+    assert text in message
     assert override.split("=", maxsplit=1)[0] in message
 
 
@@ -257,7 +257,7 @@ TOTAL_OF_300 = ["validation.sampling.max_total_tokens=300"]
 
 
 @pytest.mark.parametrize(
-    ("overrides", "words"),
+    ("overrides", "message"),
     [
         (["grpo.num_generations=1"], "2 or more"),
         (
@@ -266,7 +266,7 @@ TOTAL_OF_300 = ["validation.sampling.max_total_tokens=300"]
                 "data.dialects={sqlite: 0.5, mysql: 0.5}",
                 "executor.databases.mysql=translated",
             ],
-            "executor.sqlite_version=3.40.1 does not go with data.dialects.mysql=0.5 and executor.databases.mysql=tran",
+            "executor.sqlite_version=3.40.1 is incompatible with data.dialects.mysql=0.5 and executor.databases.mysql=",
         ),
         (["grpo.prompts=8", "grpo.minibatches=3"], "must divide"),
         (["sampling.top_p=0"], "sampling.top_p"),
@@ -277,7 +277,7 @@ TOTAL_OF_300 = ["validation.sampling.max_total_tokens=300"]
         (["validation.sampling.top_p=0"], "validation.sampling.top_p=0.0 must be above 0"),
         (
             ["data.prompt=tagged", "validation.sampling.turns=3"],
-            "sampling.max_total_tokens=0 bounds all 3 turns: it must be above sampling.max_new_tokens=96",
+            "sampling.max_total_tokens=0 limits all 3 turns: it must be above sampling.max_new_tokens=96",
         ),
         (
             ["data.prompt=tagged", "sampling.turns=3", "sampling.max_total_tokens=300", *ANSWER_OVER_300],
@@ -294,26 +294,38 @@ TOTAL_OF_300 = ["validation.sampling.max_total_tokens=300"]
         (["grpo.group_std_ddof=2"], "grpo.group_std_ddof=2 must be 0 or 1"),
         (
             ["grpo.kl.coef=0.1", "grpo.kl.estimator=k1"],
-            "grpo.kl.estimator=k1 as a loss has zero expected gradient: take k2 or k3",
+            "grpo.kl.estimator=k1 as a loss has zero expected gradient: use k2 or k3",
         ),
         (["grpo.loss.tis_clip_max=0.5"], "must be 1 or more, or 0"),
         (["rollout.ahead=2"], "rollout.ahead=2 must be 0 or 1"),
-        (["rollout.ahead=1", "rollout.exact=true"], "rollout.exact=true, since part of an answer is an older policy's"),
+        (
+            ["rollout.ahead=1", "rollout.exact=true"],
+            "rollout.exact=true, because an answer may include tokens of an older policy",
+        ),
         (
             ["rollout.ahead=1", "grpo.dynamic_sampling.max_extra_generations=1"],
-            "rollout.ahead=1 does not go with grpo.dynamic_sampling.",
+            "rollout.ahead=1 is incompatible with grpo.dynamic_sampling.",
         ),
-        (["rollout.ahead=1", "grpo.loss.tis_clip_max=0"], "rollout.ahead=1 does not go with grpo.loss.tis_clip_max=0"),
+        (
+            ["rollout.ahead=1", "grpo.loss.tis_clip_max=0"],
+            "rollout.ahead=1 is incompatible with grpo.loss.tis_clip_max=0",
+        ),
         (
             ["rollout.ahead=1", "recipe=skyrl_sql", "sampling.turns=3", "sampling.max_total_tokens=900"],
-            "rollout.ahead=1 does not go with sampling.turns=3",
+            "rollout.ahead=1 is incompatible with sampling.turns=3",
         ),
-        (["grpo.demonstrations=true", "rollout.exact=true"], "grpo.demonstrations does not go with rollout.exact=true"),
+        (
+            ["grpo.demonstrations=true", "rollout.exact=true"],
+            "grpo.demonstrations is incompatible with rollout.exact=true",
+        ),
         (
             ["grpo.demonstrations=true", "recipe=skyrl_sql", "sampling.turns=3", "sampling.max_total_tokens=900"],
-            "grpo.demonstrations does not go with sampling.turns=3",
+            "grpo.demonstrations is incompatible with sampling.turns=3",
         ),
-        (["grpo.demonstrations=true", "grpo.algorithm=ppo"], "grpo.demonstrations does not go with grpo.algorithm=ppo"),
+        (
+            ["grpo.demonstrations=true", "grpo.algorithm=ppo"],
+            "grpo.demonstrations is incompatible with grpo.algorithm=ppo",
+        ),
         (["sampling.top_k=20", "grpo.loss.tis_clip_max=0"], "sampling.top_k=20 samples from another distribution"),
         (["sampling.top_p=0.9", "grpo.loss.tis_clip_max=0"], "grpo.loss.tis_clip_max=0 must be above 0"),
         (["sampling.min_p=0.1", "grpo.loss.tis_clip_max=0"], "sampling.min_p=0.1"),
@@ -331,10 +343,10 @@ TOTAL_OF_300 = ["validation.sampling.max_total_tokens=300"]
             ["sft.databases=8", "sft.gradient_accumulation_steps=3"],
             "sft.gradient_accumulation_steps=3 must divide sft.databases=8",
         ),
-        (["grpo.optim.kind=adafactor", "grpo.optim.moments=bfloat16"], "grpo.optim.moments=bfloat16 is for adamw"),
+        (["grpo.optim.kind=adafactor", "grpo.optim.moments=bfloat16"], "grpo.optim.moments=bfloat16 requires adamw"),
         (["model.lora.rank=-1"], "model.lora.rank"),
         (["model.lora.alpha=0"], "model.lora.alpha=0"),
-        (["sft.steps=2", "sft.epochs=2"], "both say how long"),
+        (["sft.steps=2", "sft.epochs=2"], "are exclusive"),
         (["sft.held_out=1"], "sft.held_out=1.0 must be 0 or more and below 1"),
         (["sft.patience=2", "sft.held_out=0.1"], "sft.patience=2 needs sft.held_out and sft.eval_every"),
         (["sft.formats=[arctic]"], "need data.prompt=tagged or chat"),
@@ -347,25 +359,29 @@ TOTAL_OF_300 = ["validation.sampling.max_total_tokens=300"]
         ),
     ],
 )
-def test_numbers_unusable_for_a_run_are_refused(overrides: list[str], words: str) -> None:
+def test_numbers_unusable_for_a_run_are_refused(overrides: list[str], message: str) -> None:
     more = ["data.max_prompt_tokens=384", "sampling.max_new_tokens=96", "sft.max_completion_tokens=96"]
-    assert words in refusal(None, *more, *overrides)
+    assert message in refusal(None, *more, *overrides)
 
 
 @pytest.mark.parametrize(
-    ("root", "overrides", "words"),
+    ("root", "overrides", "message"),
     [
-        (FilterConfig, ["filter.low=0.6", "filter.high=0.5"], "low is at most high"),
-        (FilterConfig, ["filter.samples=4"], "name model.checkpoint"),
+        (FilterConfig, ["filter.low=0.6", "filter.high=0.5"], "must be at most filter.high"),
+        (FilterConfig, ["filter.samples=4"], "set model.checkpoint"),
         (FilterConfig, ["sampling.temperature=0"], "sampling.temperature=0.0 must be above 0"),
         (FilterConfig, ["sampling.turns=0"], "sampling.turns=0 must be above 0"),
-        (FilterConfig, ["filter.min_sql_characters=9", "filter.max_sql_characters=8"], "is below the least, 9"),
-        (DistillConfig, ["distill.wanted=2"], "ask at least as often"),
-        (AugmentConfig, ["augment.correct=1"], "name distill.base_url and distill.model"),
+        (
+            FilterConfig,
+            ["filter.min_sql_characters=9", "filter.max_sql_characters=8"],
+            "is below filter.min_sql_characters=9",
+        ),
+        (DistillConfig, ["distill.wanted=2"], "must be at most distill.samples"),
+        (AugmentConfig, ["augment.correct=1"], "set distill.base_url and distill.model"),
         (
             EvaluateConfig,
             ["evaluate.base_url=http://bob:s3cret@there/v1"],
-            "name the key's variable in evaluate.key_env",
+            "set evaluate.key_env to the name of the key's variable",
         ),
         (
             EvaluateConfig,
@@ -377,12 +393,12 @@ def test_numbers_unusable_for_a_run_are_refused(overrides: list[str], words: str
         (
             EvaluateConfig,
             ["evaluate.samples=2"],
-            "evaluate.samples=2 at evaluate.sampling.temperature=0 would all be the same",
+            "evaluate.samples=2 at evaluate.sampling.temperature=0 would all be equal",
         ),
     ],
 )
-def test_numbers_unusable_for_a_command_are_refused(root: type[RootConfig], overrides: list[str], words: str) -> None:
-    assert words in refusal(None, *overrides, root=root)
+def test_numbers_unusable_for_a_command_are_refused(root: type[RootConfig], overrides: list[str], message: str) -> None:
+    assert message in refusal(None, *overrides, root=root)
 
 
 def test_file_may_have_sections_unused_by_the_command(tmp_path: Path) -> None:
@@ -400,7 +416,7 @@ def test_override_of_an_unused_section_is_refused(override: Any) -> None:
     with pytest.raises(InputError) as caught:
         load_config(TrainConfig, SMALL, [override])
     assert str(caught.value) == (
-        "command line: this command does not read evaluate, which is for: evaluate, ask, serve, mcp"
+        "command line: this command does not read evaluate, which applies to: evaluate, ask, serve, mcp"
     )
 
 
@@ -458,8 +474,8 @@ CONFIGS = Path(__file__).parents[3] / "configs"
 
 @pytest.mark.parametrize("name", ["quickstart", "arctic-tiny"])
 def test_data_with_another_seed_use_a_separate_folder(name: str) -> None:
-    found = {load_config(TrainConfig, CONFIGS / f"{name}.yaml", [f"data.seed={seed}"]).data.dir for seed in (2, 5)}
-    assert found == {"data-cache/synth-2", "data-cache/synth-5"}
+    result = {load_config(TrainConfig, CONFIGS / f"{name}.yaml", [f"data.seed={seed}"]).data.dir for seed in (2, 5)}
+    assert result == {"data-cache/synth-2", "data-cache/synth-5"}
 
 
 @pytest.mark.parametrize(

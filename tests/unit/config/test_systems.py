@@ -99,5 +99,5 @@ def test_existing_answers_use_only_the_rules(system: str, rules: dict[str, Any])
 
 
 def test_unknown_system_error_suggests_the_nearest() -> None:
-    with pytest.raises(InputError, match=r"^--as artic: none of arctic, .*skyrl_sql.*; the nearest is arctic$"):
+    with pytest.raises(InputError, match=r"^--as artic: not one of arctic, .*skyrl_sql.*; the nearest is arctic$"):
         as_published("artic", {})

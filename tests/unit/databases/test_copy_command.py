@@ -266,7 +266,7 @@ def test_file_that_changes_during_the_copy_is_reported(
 
     monkeypatch.setattr(copying, "_compare", write)
     message = refusal(["--from", str(folder), "--to", f"duckdb:{tmp_path / 'd'}", "--out", str(tmp_path / "out")])
-    assert "changed while it was copied" in message
+    assert "changed during the copy" in message
     assert not list((tmp_path / "d").glob("*.duckdb"))
 
 

@@ -282,9 +282,9 @@ class TestCommands:
         assert out == f"{tmp_path / shop.name / shop.name}.sqlite: 2000 rows of 3 tables\n"
         assert "sale: 800 rows" in err
         assert copy(["--from", shop.reader, "--to", str(tmp_path)]) == 2
-        assert f"{shop.name} already exists: remove it, or give another folder" in capsys.readouterr().err
+        assert f"{shop.name} already exists: remove it, or choose another folder" in capsys.readouterr().err
         assert copy(["--from", shop.reader, "--to", str(tmp_path / "2"), "--rows", "0"]) == 2
-        assert capsys.readouterr() == ("", "error: --rows 0: at least 1\n")
+        assert capsys.readouterr() == ("", "error: --rows 0: must be at least 1\n")
 
     def test_samples_are_cached_per_omissions(self, shop: Database) -> None:
         lines: list[str] = []

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from jaxrl_sql.commands.audit import main
-from jaxrl_sql.datagen.audit import Set, audit_golds, shared_databases
+from jaxrl_sql.datagen.audit import QuestionSet, audit_golds, shared_databases
 from jaxrl_sql.datagen.audit.overlap import mask
 from jaxrl_sql.text2sql.benchmarks import load_benchmark
 from jaxrl_sql.text2sql.env.executor import Executor
@@ -38,11 +38,11 @@ def make_set(folder: Path, questions: list[tuple[str, str, str]], script: str = 
 
 def findings(out: Path) -> dict[str, dict[str, dict[str, Any]]]:
     """Return the findings by kind and id."""
-    found: dict[str, dict[str, dict[str, Any]]] = {}
+    result: dict[str, dict[str, dict[str, Any]]] = {}
     for line in (out / "findings.jsonl").read_text().splitlines():
         record = json.loads(line)
-        found.setdefault(record["kind"], {})[record["id"]] = record
-    return found
+        result.setdefault(record["kind"], {})[record["id"]] = record
+    return result
 
 
 def run_audit(tmp_path: Path, *arguments: str | Path) -> dict[str, dict[str, dict[str, Any]]]:
@@ -75,23 +75,23 @@ def test_audit_finds_training_questions_and_sql_in_other_spellings(tmp_path: Pat
         "CREATE TABLE hero(id, name, age, other)",
         "others",
     )
-    found = run_audit(tmp_path, "--train", train, "--eval", target, "--no-golds")
-    assert {kind: set(ids) for kind, ids in found.items()} == {
+    result = run_audit(tmp_path, "--train", train, "--eval", target, "--no-golds")
+    assert {kind: set(ids) for kind, ids in result.items()} == {
         "question: same": {"same"},
         "question: nearly the same": {"near"},
         "sql: same": {"same"},
         "sql: same but for values": {"values"},
     }
-    assert found["question: same"]["same"]["with"] == [{"set": "train", "id": "t1", "db_id": "heroes"}]
-    assert found["question: nearly the same"]["near"]["share"] >= 0.8
-    assert found["sql: same but for values"]["values"]["same_db_id"] is False
+    assert result["question: same"]["same"]["with"] == [{"set": "train", "id": "t1", "db_id": "heroes"}]
+    assert result["question: nearly the same"]["near"]["share"] >= 0.8
+    assert result["sql: same but for values"]["values"]["same_db_id"] is False
 
 
 TABLES = "CREATE TABLE t(i INTEGER PRIMARY KEY, x, y TEXT); CREATE TABLE u(j INTEGER PRIMARY KEY, i, z)"
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "is_same"),
+    ("item", "other", "is_same"),
     [
         ("SELECT a.x FROM t AS a WHERE a.y = 'p'", "select B.X from T B where B.Y = 'q'", True),
         ("SELECT x FROM t LIMIT 1", "SELECT x FROM t LIMIT 3", True),
@@ -141,11 +141,11 @@ TABLES = "CREATE TABLE t(i INTEGER PRIMARY KEY, x, y TEXT); CREATE TABLE u(j INT
         ("SELECT x FROM t UNION SELECT y AS foo FROM t", "SELECT x FROM t UNION SELECT y FROM t", True),
     ],
 )
-def test_masked_sql_differs_in_more_than_values(one: str, other: str, is_same: bool, tmp_path: Path) -> None:
+def test_masked_sql_differs_in_more_than_values(item: str, other: str, is_same: bool, tmp_path: Path) -> None:
     path = tmp_path / "d.sqlite"
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript(TABLES)
-    assert (mask(one, str(path)) == mask(other, str(path))) == is_same
+    assert (mask(item, str(path)) == mask(other, str(path))) == is_same
 
 
 COLUMNS = "id INTEGER PRIMARY KEY, name TEXT, power TEXT, age INT, city TEXT"
@@ -169,11 +169,11 @@ COLUMNS = "id INTEGER PRIMARY KEY, name TEXT, power TEXT, age INT, city TEXT"
 def test_audit_finds_training_databases(tmp_path: Path, script: str, db_id: str, kind: str) -> None:
     train = make_set(tmp_path / "train", [("t", "q", "SELECT 1")])
     target = make_set(tmp_path / "dev", [("e", "other", "SELECT 2, 3")], script, db_id)
-    found = run_audit(tmp_path, "--train", train, "--eval", target, "--no-golds")
-    kinds = [name for name in found if name.startswith("database")]
+    result = run_audit(tmp_path, "--train", train, "--eval", target, "--no-golds")
+    kinds = [name for name in result if name.startswith("database")]
     assert [name.removeprefix("database: ") for name in kinds] == ([kind.removeprefix("database: ")] if kind else [])
     if kinds:
-        assert set(found[kinds[0]]) == {db_id}
+        assert set(result[kinds[0]]) == {db_id}
 
 
 def test_databases_with_the_same_name_are_distinguished_by_path(tmp_path: Path) -> None:
@@ -182,14 +182,17 @@ def test_databases_with_the_same_name_are_distinguished_by_path(tmp_path: Path) 
     heroes = make_set(tmp_path / "a", [("a", "q", "SELECT name FROM hero")])
     villains = make_set(tmp_path / "b", [("b", "q", "SELECT name FROM villain")], "CREATE TABLE villain(name, age)")
     (first,), (second,) = (load_benchmark(folder).examples for folder in (heroes, villains))
-    both = Set("both", (dataclasses.replace(first, suite=(first.db_path, str(empty))), second))
+    both = QuestionSet("both", (dataclasses.replace(first, suite=(first.db_path, str(empty))), second))
     assert both.databases == [("heroes", first.db_path), ("heroes", second.db_path)]
-    trained = Set("train", load_benchmark(make_set(tmp_path / "train", [("t", "q", "SELECT 1")])).examples)
-    found = [(one.kind, one.details["questions"]) for one in shared_databases([trained], both)]
-    assert found == [("database: same file", 1), ("database: same name, other schema", 1)]
+    trained = QuestionSet("train", load_benchmark(make_set(tmp_path / "train", [("t", "q", "SELECT 1")])).examples)
+    result = [
+        (shared_database.kind, shared_database.details["questions"])
+        for shared_database in shared_databases([trained], both)
+    ]
+    assert result == [("database: same file", 1), ("database: same name, other schema", 1)]
     with Executor() as executor:
-        told = audit_golds(executor, both)
-    assert [one.id for one in told if one.kind == "suite: gold fails on a variant"] == ["a"]
+        output = audit_golds(executor, both)
+    assert [item.id for item in output if item.kind == "suite: gold fails on a variant"] == ["a"]
 
 
 def test_golds_are_run_and_classified_by_result(tmp_path: Path) -> None:
@@ -210,15 +213,15 @@ def test_golds_are_run_and_classified_by_result(tmp_path: Path) -> None:
             ),
         ],
     )
-    found = run_audit(tmp_path, "--eval", target, "--timeout-ms", "300", "--threads", "1")
-    assert set(found) == {
+    result = run_audit(tmp_path, "--eval", target, "--timeout-ms", "300", "--threads", "1")
+    assert set(result) == {
         "gold: fails", "gold: empty", "gold: times out", "gold: one row of 0 or NULL", "gold: matched by a constant",
     }  # fmt: skip
-    assert found["gold: fails"]["fails"]["status"] == "schema_error"
-    assert set(found["gold: empty"]) == {"empty"}
-    assert set(found["gold: times out"]) == {"slow"}
-    assert set(found["gold: one row of 0 or NULL"]) == {"zero", "null"}
-    answers = {uid: record["answers"] for uid, record in found["gold: matched by a constant"].items()}
+    assert result["gold: fails"]["fails"]["status"] == "schema_error"
+    assert set(result["gold: empty"]) == {"empty"}
+    assert set(result["gold: times out"]) == {"slow"}
+    assert set(result["gold: one row of 0 or NULL"]) == {"zero", "null"}
+    answers = {uid: record["answers"] for uid, record in result["gold: matched by a constant"].items()}
     assert set(answers) == {"empty", "zero", "one", "null", "ones"}
     assert set(answers["zero"]) >= {"0"}
     assert {"bird", "ex_b"} <= set(answers["zero"]["0"])
@@ -228,8 +231,8 @@ def test_golds_are_run_and_classified_by_result(tmp_path: Path) -> None:
     # Duplicate rows do not change a set of rows; they change a multiset.
     assert "bird" in answers["ones"]["1"]
     assert "refined" not in answers["ones"]["1"]
-    told = json.loads((tmp_path / "audit/audit.json").read_text())
-    assert told["sets"]["dev"]["constants"]["1"]["bird"] == 2
+    output = json.loads((tmp_path / "audit/audit.json").read_text())
+    assert output["sets"]["dev"]["constants"]["1"]["bird"] == 2
 
 
 def test_suite_separates_golds_that_one_database_cannot(tmp_path: Path) -> None:
@@ -251,13 +254,13 @@ def test_suite_separates_golds_that_one_database_cannot(tmp_path: Path) -> None:
         with closing(sqlite3.connect(copy)) as connection:
             connection.execute("INSERT INTO hero(name, age) VALUES ('young', ?)", (age,))
             connection.commit()
-    found = run_audit(tmp_path, "--eval", target, "--suite", tmp_path / "suite")
-    chance = found["suite: equal to another gold on one database"]
+    result = run_audit(tmp_path, "--eval", target, "--suite", tmp_path / "suite")
+    chance = result["suite: equal to another gold on one database"]
     assert set(chance) == {"old", "all", "all again"}
     assert set(chance["old"]["with"]) == {"all", "all again"}
     assert chance["all"]["with"] == ["old"]
-    assert set(found["suite: gold never changes"]) == {"fixed", "old"}
-    assert found["suite: gold fails on a variant"]["broken"]["statuses"] == ["runtime_error"]
+    assert set(result["suite: gold never changes"]) == {"fixed", "old"}
+    assert result["suite: gold fails on a variant"]["broken"]["statuses"] == ["runtime_error"]
 
 
 def test_unusable_audit_inputs_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -266,9 +269,9 @@ def test_unusable_audit_inputs_are_refused(tmp_path: Path, capsys: pytest.Captur
         assert main([*arguments, "--out", str(tmp_path / "audit")]) == 2
     assert main(["--eval", str(target), "--near-question", "0"]) == 2
     assert main(["--eval", str(target), "--train", f"{target}/../dev"]) == 2
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) == 5
-    assert "databases/" in said[2]
+    output = capsys.readouterr().err.splitlines()
+    assert len(output) == 5
+    assert "databases/" in output[2]
 
 
 @pytest.mark.parametrize("name", ["limit", "threads", "timeout-ms", "slow-ms"])
@@ -282,8 +285,8 @@ def test_skipped_lines_are_findings_and_the_table_counts_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target = make_set(tmp_path / "dev", [("e", "q", "SELECT 1 WHERE 0"), ("mute", "", "SELECT 1")])
-    found = run_audit(tmp_path, "--eval", target)
-    assert set(found["cannot be read"]) == {"mute"}
+    result = run_audit(tmp_path, "--eval", target)
+    assert set(result["cannot be read"]) == {"mute"}
     table = capsys.readouterr().out
     assert "gold: empty" in table
     assert "100.0 %" in table

@@ -89,8 +89,8 @@ def test_added_rows_make_the_gold_return_rows(connection: sqlite3.Connection, pa
     assert connection.execute(sql).fetchall()
     inserted = change.details["inserted"]
     assert count(connection) == before + len(inserted) <= before + 12
-    for one in inserted:
-        assert set(one["row"]) <= {column.name for table in read_schema(path).tables for column in table.columns}
+    for item in inserted:
+        assert set(item["row"]) <= {column.name for table in read_schema(path).tables for column in table.columns}
 
 
 @pytest.mark.parametrize(

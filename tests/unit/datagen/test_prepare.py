@@ -70,45 +70,45 @@ def prepare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Prepare:
     def run(*values: str, config: Path | None = None, out: str = "out") -> tuple[int, str]:
         file = ["--config", str(config)] if config else []
         code = main([*file, "--out", str(tmp_path / out), *values, "threads=1"])
-        said = capsys.readouterr()
-        return code, said.out + said.err
+        captured = capsys.readouterr()
+        return code, captured.out + captured.err
 
     return run
 
 
 def test_selection_by_complexity_is_deterministic(synsql: Path, prepare: Prepare, tmp_path: Path) -> None:
-    asked = (f"sources.s.dir={synsql}", "sources.s.complexity=[Complex]", "sources.s.count=12")
-    assert prepare(*asked)[0] == 0
-    found = load_split(tmp_path / "out", "train").examples
-    assert (len(found), {one.difficulty for one in found}) == (12, {"Complex"})
-    assert found[0].reasoning == "Because."
+    requests = (f"sources.s.dir={synsql}", "sources.s.complexity=[Complex]", "sources.s.count=12")
+    assert prepare(*requests)[0] == 0
+    result = load_split(tmp_path / "out", "train").examples
+    assert (len(result), {item.difficulty for item in result}) == (12, {"Complex"})
+    assert result[0].reasoning == "Because."
     manifest = json.loads((tmp_path / "out/manifest.json").read_text())
     assert manifest["sources"]["s"]["format"] == "synsql"
     assert manifest["sources"]["s"]["left_out"] == {"not among those chosen": 28, "complexity": 20}
     assert manifest["written"]["train"]["questions"] == 12
     assert manifest["settings"]["sources"]["s"]["complexity"] == ["Complex"]
     again = (tmp_path / "out/train/questions.jsonl").read_bytes()
-    assert prepare(*asked)[0] == 0
+    assert prepare(*requests)[0] == 0
     assert (tmp_path / "out/train/questions.jsonl").read_bytes() == again
     assert json.loads((tmp_path / "out/manifest.json").read_text())["written"] == manifest["written"]
-    assert prepare(*asked, "seed=1", out="other")[0] == 0
+    assert prepare(*requests, "seed=1", out="other")[0] == 0
     assert (tmp_path / "other/train/questions.jsonl").read_bytes() != again
 
 
 def test_groups_are_balanced_up_to_their_sizes(synsql: Path, prepare: Prepare, tmp_path: Path) -> None:
     balanced = (f"sources.s.dir={synsql}", "sources.s.balance=complexity")
     assert prepare(*balanced, "sources.s.count=20", "sources.s.exclude=['^User:']")[0] == 0
-    found = load_split(tmp_path / "out", "train").examples
-    assert Counter(one.difficulty for one in found) == {"Complex": 7, "Moderate": 7, "Simple": 6}
-    assert not any("User:" in one.question for one in found)
+    result = load_split(tmp_path / "out", "train").examples
+    assert Counter(item.difficulty for item in result) == {"Complex": 7, "Moderate": 7, "Simple": 6}
+    assert not any("User:" in entry.question for entry in result)
     assert prepare(*balanced, "sources.s.count=40", out="more")[0] == 0
-    found = load_split(tmp_path / "more", "train").examples
-    assert Counter(one.difficulty for one in found) == {"Complex": 20, "Moderate": 10, "Simple": 10}
-    code, said = prepare(f"sources.s.dir={synsql}", "sources.s.count=100", "sources.s.balance=database", out="all")
-    assert (code, "60 questions are left of the 100 that were asked for" in said) == (0, True)
+    result = load_split(tmp_path / "more", "train").examples
+    assert Counter(element.difficulty for element in result) == {"Complex": 20, "Moderate": 10, "Simple": 10}
+    code, output = prepare(f"sources.s.dir={synsql}", "sources.s.count=100", "sources.s.balance=database", out="all")
+    assert (code, "only 60 of the 100 requested questions are available" in output) == (0, True)
     few = (f"sources.s.dir={synsql}", "sources.s.count=10", "sources.s.balance=database")
     assert prepare(*few, out="few")[0] == 0
-    assert len({one.db_id for one in load_split(tmp_path / "few", "train").examples}) == 10
+    assert len({example.db_id for example in load_split(tmp_path / "few", "train").examples}) == 10
 
 
 def test_filters_use_golds_levels_ids_and_pass_rates(synsql: Path, prepare: Prepare, tmp_path: Path) -> None:
@@ -120,38 +120,38 @@ def test_filters_use_golds_levels_ids_and_pass_rates(synsql: Path, prepare: Prep
     (manifest,) = (json.loads((tmp_path / "out/manifest.json").read_text()),)
     assert manifest["sources"]["s"]["left_out"] == {"no database": 1, "gold fails: schema_error": 1, "gold empty": 1}
     assert prepare(f"sources.s.dir={synsql}", "sources.s.empty_gold=false", out="run")[0] == 0
-    assert EMPTY in [one["sql"] for one in lines(tmp_path / "run/train/questions.jsonl")]
+    assert EMPTY in [item["sql"] for item in lines(tmp_path / "run/train/questions.jsonl")]
     assert prepare(f"sources.s.dir={synsql}", "sources.s.run_golds=false", out="all")[0] == 0
     assert len(lines(tmp_path / "all/train/questions.jsonl")) == 59
     assert prepare(f"sources.s.dir={synsql}", "sources.s.hardness=[medium]", out="medium")[0] == 0
-    assert {one["sql"] for one in lines(tmp_path / "medium/train/questions.jsonl")} == {WIDE}
+    assert {entry["sql"] for entry in lines(tmp_path / "medium/train/questions.jsonl")} == {WIDE}
     (tmp_path / "ids").write_text("".join(f"synsql_{i}\n" for i in range(10, 20)))
     rates = [{"settings": {}}, *({"id": f"synsql_{i}", "right": i - 10, "of": 10} for i in range(10, 19))]
-    (tmp_path / "rates.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rates))
+    (tmp_path / "rates.jsonl").write_text("".join(json.dumps(rate) + "\n" for rate in rates))
     bound = (f"sources.s.rates={tmp_path}/rates.jsonl", "sources.s.low=0.1", "sources.s.high=0.3")
     listed = f"sources.s.include_ids={tmp_path}/ids"
     assert prepare(f"sources.s.dir={synsql}", listed, *bound, out="rated")[0] == 0
-    found = [one["id"] for one in lines(tmp_path / "rated/train/questions.jsonl")]
-    assert found == ["synsql_11", "synsql_12", "synsql_13"]
+    result = [line["id"] for line in lines(tmp_path / "rated/train/questions.jsonl")]
+    assert result == ["synsql_11", "synsql_12", "synsql_13"]
 
 
 def test_validation_split_shares_no_database(synsql: Path, prepare: Prepare, tmp_path: Path) -> None:
     split = ("validation.questions=18", "validation.databases=3", "count=30", "subsets=[2,4]")
     assert prepare(f"sources.s.dir={synsql}", *split)[0] == 0
     train, held = (load_split(tmp_path / "out", name).examples for name in ("train", "validation"))
-    assert (len(train), len(held), len({one.db_id for one in held})) == (30, 18, 3)
-    assert not {one.db_id for one in train} & {one.db_id for one in held}
-    half, quarter = ({one["id"] for one in lines(tmp_path / f"out/train_1_{n}.jsonl")} for n in (2, 4))
+    assert (len(train), len(held), len({element.db_id for element in held})) == (30, 18, 3)
+    assert not {entry.db_id for entry in train} & {item.db_id for item in held}
+    half, quarter = ({line["id"] for line in lines(tmp_path / f"out/train_1_{n}.jsonl")} for n in (2, 4))
     assert (len(half), len(quarter), quarter < half < {one.uid for one in train}) == (15, 8, True)
     manifest = json.loads((tmp_path / "out/manifest.json").read_text())
     assert manifest["left_out"] == {"more than count": 12}
-    code, said = prepare(f"sources.s.dir={synsql}", "validation.questions=20", "validation.databases=3", out="bad")
-    assert (code, said) == (
-        2, "error: validation: no 3 databases have 20 questions together (the nearest are 18): change its numbers\n"
+    code, output = prepare(f"sources.s.dir={synsql}", "validation.questions=20", "validation.databases=3", out="bad")
+    assert (code, output) == (
+        2, "error: validation: no 3 databases add up to 20 questions (the nearest sum is 18): change the numbers\n"
     )  # fmt: skip
-    code, said = prepare(f"sources.s.dir={synsql}", "validation.questions=9", "validation.databases=10", out="bad")
+    code, output = prepare(f"sources.s.dir={synsql}", "validation.questions=9", "validation.databases=10", out="bad")
     assert code == 2
-    assert "cannot be split off 60 of 10" in said
+    assert "cannot split 9 questions of 10 databases off 60 of 10" in output
 
 
 def test_whole_databases_are_picked_for_a_sum() -> None:
@@ -168,27 +168,27 @@ def test_whole_databases_are_picked_for_a_sum() -> None:
 
 def plain(folder: Path, ids: tuple[str, ...], more: str = "", db_id: str = "shop") -> Path:
     database(folder / f"databases/{db_id}/{db_id}.sqlite", more)
-    asked = [{"id": one, "db_id": db_id, "question": f"Which {one}?", "sql": WIDE} for one in ids]
-    (folder / "questions.jsonl").write_text("".join(json.dumps(one) + "\n" for one in asked))
+    requests = [{"id": id_, "db_id": db_id, "question": f"Which {id_}?", "sql": WIDE} for id_ in ids]
+    (folder / "questions.jsonl").write_text("".join(json.dumps(request) + "\n" for request in requests))
     return folder
 
 
 def test_sets_are_merged_unless_two_databases_share_a_name(prepare: Prepare, tmp_path: Path) -> None:
-    one, same = plain(tmp_path / "one", ("q1", "q2")), plain(tmp_path / "same", ("q2", "q3"))
+    item, same = plain(tmp_path / "one", ("q1", "q2")), plain(tmp_path / "same", ("q2", "q3"))
     other = plain(tmp_path / "other", ("q9",), "INSERT INTO t VALUES (5, 6);")
-    described = one / "databases/shop/database_description"
+    described = item / "databases/shop/database_description"
     described.mkdir()
     (described / "t.csv").write_text("original_column_name\nx\n")
-    both = (f"sources.one.dir={one}", f"sources.same.dir={same}")
+    both = (f"sources.one.dir={item}", f"sources.same.dir={same}")
     assert prepare(*both)[0] == 0
-    found = load_split(tmp_path / "out", "train").examples
-    assert [example.uid for example in found] == ["one_q1", "one_q2", "same_q2", "same_q3"]
-    assert len({example.db_path for example in found}) == 1
+    result = load_split(tmp_path / "out", "train").examples
+    assert [example.uid for example in result] == ["one_q1", "one_q2", "same_q2", "same_q3"]
+    assert len({example.db_path for example in result}) == 1
     assert (tmp_path / "out/train/databases/shop/database_description/t.csv").is_file()
-    clash = (f"sources.one.dir={one}", f"sources.other.dir={other}")
-    code, said = prepare(*clash, out="bad")
-    assert (code, said.count("\n")) == (2, 1)
-    assert "database shop of one and of other are not the same: set sources.other.prefix" in said
+    clash = (f"sources.one.dir={item}", f"sources.other.dir={other}")
+    code, output = prepare(*clash, out="bad")
+    assert (code, output.count("\n")) == (2, 1)
+    assert "database shop differs between one and other: set sources.other.prefix" in output
     assert prepare(*clash, "sources.other.prefix=o_", "link=true", out="apart")[0] == 0
     apart = load_split(tmp_path / "apart", "train").examples
     assert {example.db_id for example in apart} == {"shop", "o_shop"}
@@ -199,12 +199,12 @@ def test_sets_are_merged_unless_two_databases_share_a_name(prepare: Prepare, tmp
 
 
 def test_evaluation_sets_are_written_next_to_the_training_set(prepare: Prepare, tmp_path: Path) -> None:
-    one, judged = plain(tmp_path / "one", ("q1",)), plain(tmp_path / "judged", ("q1", "q2", "q2"))
-    asked = lines(judged / "questions.jsonl")
-    asked[2]["id"] = "again"  # evaluation keeps questions that training would omit
-    asked[1]["sql"] = EMPTY
-    (judged / "questions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in asked))
-    asked_for = (f"sources.one.dir={one}", f"evals.shop_dev.dir={judged}")
+    item, judged = plain(tmp_path / "one", ("q1",)), plain(tmp_path / "judged", ("q1", "q2", "q2"))
+    requests = lines(judged / "questions.jsonl")
+    requests[2]["id"] = "again"  # evaluation keeps questions that training would omit
+    requests[1]["sql"] = EMPTY
+    (judged / "questions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in requests))
+    asked_for = (f"sources.one.dir={item}", f"evals.shop_dev.dir={judged}")
     assert prepare(*asked_for)[0] == 0
     assert [example.uid for example in load_split(tmp_path / "out", "shop_dev").examples] == ["q1", "q2", "again"]
     assert json.loads((tmp_path / "out/manifest.json").read_text())["written"]["shop_dev"]["questions"] == 3
@@ -212,73 +212,73 @@ def test_evaluation_sets_are_written_next_to_the_training_set(prepare: Prepare, 
 
 
 def test_questions_omitted_from_an_evaluation_set_are_reported(prepare: Prepare, tmp_path: Path) -> None:
-    one, hospital = plain(tmp_path / "one", ("q1",)), tmp_path / "ehrsql/mimic_iii"
+    item, hospital = plain(tmp_path / "one", ("q1",)), tmp_path / "ehrsql/mimic_iii"
     database(hospital / "mimic_iii.sqlite")
-    asked = [
+    requests = [
         {"id": "a", "question": "Which?", "query": WIDE, "is_impossible": False},
         {"id": "b", "question": "Why?", "query": "nan", "is_impossible": True},
     ]
-    (hospital / "valid.json").write_text(json.dumps(asked))
-    code, said = prepare(f"sources.one.dir={one}", f"evals.dev.dir={tmp_path}/ehrsql")
+    (hospital / "valid.json").write_text(json.dumps(requests))
+    code, output = prepare(f"sources.one.dir={item}", f"evals.dev.dir={tmp_path}/ehrsql")
     assert code == 0
-    assert "dev: skipped 1 (has no answer), such as b" in said
-    (told,) = json.loads((tmp_path / "out/manifest.json").read_text())["evals"].values()
-    assert told["left_out"] == {"has no answer": 1}
+    assert "dev: skipped 1 (has no answer), such as b" in output
+    (messages,) = json.loads((tmp_path / "out/manifest.json").read_text())["evals"].values()
+    assert messages["left_out"] == {"has no answer": 1}
 
 
 def test_databases_with_the_same_name_do_not_overwrite_each_other(prepare: Prepare, tmp_path: Path) -> None:
-    one, own = plain(tmp_path / "one", ("q1",)), tmp_path / "own"
-    database(own / "north/shop.sqlite")
-    database(own / "south/shop.sqlite", "INSERT INTO t VALUES (5, 6);")
-    asked = [
+    item, local = plain(tmp_path / "one", ("q1",)), tmp_path / "own"
+    database(local / "north/shop.sqlite")
+    database(local / "south/shop.sqlite", "INSERT INTO t VALUES (5, 6);")
+    requests = [
         {"question": f"Which {name}?", "sql": WIDE, "db_path": f"{name}/shop.sqlite"} for name in ("north", "south")
     ]
-    (own / "dev.jsonl").write_text("".join(json.dumps(line) + "\n" for line in asked))
+    (local / "dev.jsonl").write_text("".join(json.dumps(line) + "\n" for line in requests))
     for values, where in (
-        ((f"sources.one.dir={one}", f"evals.dev.dir={own}"), "evals.dev: "),
-        ((f"sources.own.dir={own}",), "sources.own: "),
+        ((f"sources.one.dir={item}", f"evals.dev.dir={local}"), "evals.dev: "),
+        ((f"sources.own.dir={local}",), "sources.own: "),
     ):
-        code, said = prepare(*values)
-        assert (code, said.count("\n"), where in said) == (2, 1, True), said
-        assert "both have the name shop" in said
-    asked = [{**line, "db_id": line["db_path"].partition("/")[0]} for line in asked]
-    (own / "dev.jsonl").write_text("".join(json.dumps(line) + "\n" for line in asked))
-    assert prepare(f"sources.one.dir={one}", f"evals.dev.dir={own}")[0] == 0
-    assert [one.db_id for one in load_split(tmp_path / "out", "dev").examples] == ["north", "south"]
+        code, output = prepare(*values)
+        assert (code, output.count("\n"), where in output) == (2, 1, True), output
+        assert "both have the name shop" in output
+    requests = [{**line, "db_id": line["db_path"].partition("/")[0]} for line in requests]
+    (local / "dev.jsonl").write_text("".join(json.dumps(line) + "\n" for line in requests))
+    assert prepare(f"sources.one.dir={item}", f"evals.dev.dir={local}")[0] == 0
+    assert [example.db_id for example in load_split(tmp_path / "out", "dev").examples] == ["north", "south"]
 
 
 def test_natural_names_are_copied_with_their_databases(prepare: Prepare, tmp_path: Path) -> None:
-    one, other = plain(tmp_path / "one", ("q1",)), plain(tmp_path / "other", ("q2",), "INSERT INTO t VALUES (5, 6);")
+    item, other = plain(tmp_path / "one", ("q1",)), plain(tmp_path / "other", ("q2",), "INSERT INTO t VALUES (5, 6);")
     names = {"db_id": "shop", "table_names_original": ["t"], "column_names_original": [[-1, "*"], [0, "x"]]}
-    for folder, said in ((one, "shelf"), (other, "corner")):
-        (folder / "tables.json").write_text(json.dumps([{**names, "column_names": [[-1, "*"], [0, said]]}]))
-    sources = (f"sources.one.dir={one}", f"sources.other.dir={other}", "sources.other.prefix=o_")
+    for folder, output in ((item, "shelf"), (other, "corner")):
+        (folder / "tables.json").write_text(json.dumps([{**names, "column_names": [[-1, "*"], [0, output]]}]))
+    sources = (f"sources.one.dir={item}", f"sources.other.dir={other}", "sources.other.prefix=o_")
     assert prepare(*sources)[0] == 0
-    said = {
+    output = {
         example.db_id: read_descriptions(example.db_path).of("t", "x")
         for example in load_split(tmp_path / "out", "train").examples
     }
-    assert said == {"shop": "shelf", "o_shop": "corner"}
+    assert output == {"shop": "shelf", "o_shop": "corner"}
 
 
 def test_each_question_is_counted_once(prepare: Prepare, tmp_path: Path) -> None:
     folder = plain(tmp_path / "one", tuple(f"q{i}" for i in range(400)))
-    asked = [
+    requests = [
         {**line, "sql": line["sql"] if i % 2 else WRONG} for i, line in enumerate(lines(folder / "questions.jsonl"))
     ]
-    (folder / "questions.jsonl").write_text("".join(json.dumps(one) + "\n" for one in asked))
+    (folder / "questions.jsonl").write_text("".join(json.dumps(request) + "\n" for request in requests))
     assert prepare(f"sources.one.dir={folder}", "sources.one.count=3")[0] == 0
-    (told,) = json.loads((tmp_path / "out/manifest.json").read_text())["sources"].values()
-    assert told["taken"] == 3
-    assert sum(told["left_out"].values()) == 397
-    assert 0 < told["left_out"]["gold fails: schema_error"] < told["left_out"]["not among those chosen"]
+    (output,) = json.loads((tmp_path / "out/manifest.json").read_text())["sources"].values()
+    assert output["taken"] == 3
+    assert sum(output["left_out"].values()) == 397
+    assert 0 < output["left_out"]["gold fails: schema_error"] < output["left_out"]["not among those chosen"]
 
 
 def test_repeated_questions_are_skipped(prepare: Prepare, tmp_path: Path) -> None:
     folder = plain(tmp_path / "one", ("q1",))
-    asked = lines(folder / "questions.jsonl")
-    asked += [{**asked[0], "id": "q2", "question": "which q1 ?"}]
-    (folder / "questions.jsonl").write_text("".join(json.dumps(one) + "\n" for one in asked))
+    requests = lines(folder / "questions.jsonl")
+    requests += [{**requests[0], "id": "q2", "question": "which q1 ?"}]
+    (folder / "questions.jsonl").write_text("".join(json.dumps(request) + "\n" for request in requests))
     assert "left out:        1  asked before" in prepare(f"sources.one.dir={folder}")[1]
     assert len(lines(tmp_path / "out/train/questions.jsonl")) == 1
     assert prepare(f"sources.one.dir={folder}", "repeats=false")[0] == 0
@@ -296,19 +296,19 @@ def test_gretel_databases_are_built_from_its_scripts(prepare: Prepare, tmp_path:
         {"id": 4, "sql_context": "CREATE TABLE t (x INT)", "sql": "SELECT x FROM t", "inserts": []},
     ]
     more = {"sql_prompt": "Which?", "sql_complexity": "basic SQL", "domain": "shops"}
-    (home / "train.jsonl").write_text("".join(json.dumps(more | one) + "\n" for one in rows))
-    code, said = prepare(f"sources.g.dir={home}")
-    assert code == 0, said
-    found = load_split(tmp_path / "out", "train").examples
-    assert [(one.uid, one.db_id, one.difficulty) for one in found] == [("1", "gretel_1", "basic SQL")]
-    with closing(sqlite3.connect(found[0].db_path)) as connection:
+    (home / "train.jsonl").write_text("".join(json.dumps(more | row) + "\n" for row in rows))
+    code, output = prepare(f"sources.g.dir={home}")
+    assert code == 0, output
+    result = load_split(tmp_path / "out", "train").examples
+    assert [(item.uid, item.db_id, item.difficulty) for item in result] == [("1", "gretel_1", "basic SQL")]
+    with closing(sqlite3.connect(result[0].db_path)) as connection:
         assert connection.execute("SELECT y FROM t").fetchall() == [("a;b",), ("c",)]
     assert not outside.exists()
-    assert "its script fails: not authorized" in said
-    assert "gold empty" in said
+    assert "its script fails: not authorized" in output
+    assert "gold empty" in output
     assert not (tmp_path / "out/scripts").exists()
     assert prepare(f"sources.g.dir={home}", "sources.g.run_golds=false", "link=true", out="all")[0] == 0
-    assert [one.db_id for one in load_benchmark(tmp_path / "all/train").examples] == ["gretel_1", "gretel_4"]
+    assert [example.db_id for example in load_benchmark(tmp_path / "all/train").examples] == ["gretel_1", "gretel_4"]
 
 
 def test_endless_script_is_stopped(tmp_path: Path) -> None:
@@ -318,7 +318,7 @@ def test_endless_script_is_stopped(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "words"),
+    ("values", "message"),
     [
         ([], "sources is empty"),
         (["sources.s.dir=SET", "sources.s.compexity=[Complex]"], "the nearest is sources.s.complexity"),
@@ -329,10 +329,10 @@ def test_endless_script_is_stopped(tmp_path: Path) -> None:
         (["sources.s.split=dev"], "sources.s.dir is empty"),
         (["sources.s.dir=SET", "sources.s.count=many"], "sources.s.count must be a whole number, not 'many'"),
         (["sources.s.dir=SET", "sources.s.count=-1"], "sources.s.count=-1 must be 0 or more"),
-        (["sources.s.dir=SET", "sources.s.balance=size"], "sources.s.balance='size' is none of none, complexity"),
-        (["sources.s.dir=SET", "sources.s.low=0.5"], "name rates, the file that data filter writes"),
+        (["sources.s.dir=SET", "sources.s.balance=size"], "sources.s.balance='size' is not one of none, complexity"),
+        (["sources.s.dir=SET", "sources.s.low=0.5"], "set rates, the file that data filter writes"),
         (["sources.s.dir=SET", "sources.s.exclude=['(']"], "not a regular expression"),
-        (["sources.s.dir=SET", "sources.s.complexity=[Hard]"], "sources.s: nothing of"),
+        (["sources.s.dir=SET", "sources.s.complexity=[Hard]"], "sources.s: no question of"),
         (["sources.s.dir=SET", "sources.s.include_ids=nowhere"], "nowhere: No such file"),
         (["sources.s.dir=nowhere"], "nowhere: no such folder"),
         (["sources.s.dir=SET", "sources.s.split=moon"], "no split 'moon'"),
@@ -341,22 +341,22 @@ def test_endless_script_is_stopped(tmp_path: Path) -> None:
         (["sources.s.dir=SET", "evals.dev.split=dev"], "evals.dev.dir is empty"),
         (["sources.s.dir=SET", "evals.dev.dir=nowhere"], "nowhere"),
         (["sources.s.dir=SET", "evals.dev.folder=SET"], "unknown key evals.dev.folder; the nearest is evals.dev.dir"),
-        (["sources.s.dir=SET", "evals.train.dir=SET"], "evals.train names a folder of its own in"),
-        (["sources.s.dir=SET", "evals.a/b.dir=SET"], "evals.a/b names a folder of its own in"),
-        (["sources.s.dir"], "'sources.s.dir' is no key.sub=value"),
+        (["sources.s.dir=SET", "evals.train.dir=SET"], "evals.train names a folder in"),
+        (["sources.s.dir=SET", "evals.a/b.dir=SET"], "evals.a/b names a folder in"),
+        (["sources.s.dir"], "'sources.s.dir' is not of the form key.sub=value"),
     ],
 )  # fmt: skip
-def test_invalid_input_is_reported_in_one_line(values: list[str], words: str, synsql: Path, prepare: Prepare) -> None:
-    code, said = prepare(*(value.replace("SET", str(synsql)) for value in values))
-    assert (code, said.count("\n")) == (2, 1), said
-    assert words in said
+def test_invalid_input_is_reported_in_one_line(values: list[str], message: str, synsql: Path, prepare: Prepare) -> None:
+    code, output = prepare(*(value.replace("SET", str(synsql)) for value in values))
+    assert (code, output.count("\n")) == (2, 1), output
+    assert message in output
 
 
 def test_unexpected_folder_or_file_is_refused(synsql: Path, prepare: Prepare, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.txt").write_text("mine")
-    code, said = prepare(f"sources.s.dir={synsql}", out="mine")
-    assert (code, "holds thesis.txt and no manifest.json: name a folder of its own" in said) == (2, True)
+    code, output = prepare(f"sources.s.dir={synsql}", out="mine")
+    assert (code, "holds thesis.txt and no manifest.json: choose an empty folder" in output) == (2, True)
     (tmp_path / "bad.yaml").write_text("sources: [")
     assert "not YAML" in prepare(config=tmp_path / "bad.yaml")[1]
     assert "nowhere.yaml: No such file" in prepare(config=tmp_path / "nowhere.yaml")[1]

@@ -31,11 +31,14 @@ def test_audit_finds_the_known_faults_of_spider_dev(tmp_path: Path) -> None:
     dev, suite = ROOT / "spider_dev", ROOT / "spider_dev_testsuite"
     chosen = [f"--eval={dev}", f"--train={ROOT / 'bird_superhero'}", f"--suite={suite}", f"--out={tmp_path}"]
     assert audit([word for option in chosen for word in option.split("=")]) == 0
-    found = [json.loads(line) for line in (tmp_path / "findings.jsonl").read_text(encoding="utf-8").splitlines()]
-    told = json.loads((dev / "verify.json").read_text(encoding="utf-8"))
-    ids = {kind: {one["id"] for one in found if one["kind"] == kind} for kind in Counter(one["kind"] for one in found)}
-    assert ids["gold: empty"] == {one["id"] for one in told if one["rows"] == 0}
-    assert ids["gold: one row of 0 or NULL"] == {one["id"] for one in told if one["trivial"]}
+    result = [json.loads(line) for line in (tmp_path / "findings.jsonl").read_text(encoding="utf-8").splitlines()]
+    output = json.loads((dev / "verify.json").read_text(encoding="utf-8"))
+    ids = {
+        kind: {entry["id"] for entry in result if entry["kind"] == kind}
+        for kind in Counter(item["kind"] for item in result)
+    }
+    assert ids["gold: empty"] == {element["id"] for element in output if element["rows"] == 0}
+    assert ids["gold: one row of 0 or NULL"] == {one["id"] for one in output if one["trivial"]}
     assert "gold: fails" not in ids
     assert not any(kind.startswith("database") for kind in ids)
     # A constant matches the uninformative golds.
@@ -43,8 +46,8 @@ def test_audit_finds_the_known_faults_of_spider_dev(tmp_path: Path) -> None:
 
 
 def test_empty_golds_of_spider_dev_get_rows(tmp_path: Path) -> None:
-    told = json.loads((ROOT / "spider_dev/verify.json").read_text(encoding="utf-8"))
-    empty = {one["id"] for one in told if one["rows"] == 0}
+    output = json.loads((ROOT / "spider_dev/verify.json").read_text(encoding="utf-8"))
+    empty = {item["id"] for item in output if item["rows"] == 0}
     failed = []
     for example in load_folder(ROOT / "spider_dev").examples:
         if example.uid not in empty:

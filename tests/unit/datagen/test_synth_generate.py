@@ -46,12 +46,12 @@ def connect(out: Path, question: dict[str, str]) -> sqlite3.Connection:
 
 
 def dumps(out: Path) -> dict[str, str]:
-    found = {}
+    result = {}
     for path in sorted(out.glob("*/databases/*/*.sqlite")):
         connection = sqlite3.connect(path)
-        found[str(path.relative_to(out))] = "\n".join(connection.iterdump())
+        result[str(path.relative_to(out))] = "\n".join(connection.iterdump())
         connection.close()
-    return found
+    return result
 
 
 @pytest.mark.slow
@@ -103,7 +103,7 @@ def test_finished_folder_is_unchanged_and_another_spec_is_refused(tmp_path: Path
     assert report.questions == {"train": 8, "dev": 8, "dev_unseen": 8}
     assert (tmp_path / "train/questions.jsonl").stat().st_mtime_ns == stamp
     before = dumps(tmp_path)
-    with pytest.raises(InputError, match=f"synth: {tmp_path} holds other data: seed=0, not 1; name another folder"):
+    with pytest.raises(InputError, match=f"synth: {tmp_path} holds other data: seed=0, not 1; choose another folder"):
         generate(tmp_path, dataclasses.replace(small, seed=1))
     with pytest.raises(
         InputError, match=r"train_questions=8, not 9; extra_columns_share=0\.0, not 0\.5; rows=0, not 9;"
@@ -115,7 +115,7 @@ def test_finished_folder_is_unchanged_and_another_spec_is_refused(tmp_path: Path
     with pytest.raises(InputError, match=r"holds other data: version=9\d, not \d;"):
         generate(tmp_path, small)
     (tmp_path / "synth.json").write_text("{}")
-    with pytest.raises(InputError, match=r"its synth.json does not say what was made"):
+    with pytest.raises(InputError, match=r"its synth.json is invalid"):
         generate(tmp_path, small)
     assert dumps(tmp_path) == before
 
@@ -151,7 +151,7 @@ def test_unusable_numbers_are_named(tmp_path: Path, name: str) -> None:
 
 def test_splits_share_no_database_and_unseen_domains_are_unseen(generated: Path) -> None:
     ids = {split: {line["db_id"] for line in questions(generated, split)} for split in SPLITS}
-    assert {split: len(found) for split, found in ids.items()} == {"train": 10, "dev": 3, "dev_unseen": 3}
+    assert {split: len(result) for split, result in ids.items()} == {"train": 10, "dev": 3, "dev_unseen": 3}
     assert not ids["train"] & ids["dev"]
     assert not (ids["train"] | ids["dev"]) & ids["dev_unseen"]
     domains = {split: {re.sub(r"_(train|dev|dev_unseen)_\d+$", "", name) for name in ids[split]} for split in SPLITS}
@@ -212,12 +212,12 @@ def test_literals_of_the_sql_occur_in_the_question(generated: Path) -> None:
 def test_limited_gold_has_no_tie_at_its_limit(generated: Path) -> None:
     seen = 0
     for line in questions(generated, "train"):
-        found = re.fullmatch(r"SELECT \w+ (FROM .* ORDER BY (\w+) (?:DESC|ASC) LIMIT) (\d+)", line["sql"])
-        if found:
+        result = re.fullmatch(r"SELECT \w+ (FROM .* ORDER BY (\w+) (?:DESC|ASC) LIMIT) (\d+)", line["sql"])
+        if result:
             connection = connect(generated, line)
-            keys = connection.execute(f"SELECT {found[2]} {found[1]} {int(found[3]) + 1}").fetchall()
+            keys = connection.execute(f"SELECT {result[2]} {result[1]} {int(result[3]) + 1}").fetchall()
             connection.close()
-            assert len(set(keys)) == int(found[3]) + 1, line
+            assert len(set(keys)) == int(result[3]) + 1, line
             assert (None,) not in keys, line
             seen += 1
     assert seen > 10
@@ -283,8 +283,8 @@ SMALL = {"seed": 5, "train_dbs": 3, "dev_dbs": 1, "unseen_dbs": 1, "train_questi
 
 
 def test_grades_have_the_requested_shares(tmp_path: Path) -> None:
-    made = generate(tmp_path, SynthSpec(**SMALL, splits=("train",), easy=0, medium=1, hard=0, extra=3))
-    assert made.grades == {"medium": 18, "extra": 54}
+    result = generate(tmp_path, SynthSpec(**SMALL, splits=("train",), easy=0, medium=1, hard=0, extra=3))
+    assert result.grades == {"medium": 18, "extra": 54}
     assert len(questions(tmp_path, "train")) == 72
 
 
@@ -302,9 +302,9 @@ def test_grades_have_the_requested_shares(tmp_path: Path) -> None:
     ],
 )
 def test_quotas_add_up(count: int, mix: tuple[float, ...], quota: list[int | None]) -> None:
-    found = grade_quota(count, mix)
-    assert [found.get(grade) for grade in GRADES] == quota
-    assert sum(found.values()) == count
+    result = grade_quota(count, mix)
+    assert [result.get(grade) for grade in GRADES] == quota
+    assert sum(result.values()) == count
 
 
 def test_splits_that_are_not_requested_are_not_written(tmp_path: Path) -> None:
@@ -336,11 +336,11 @@ def test_mysql_share_changes_only_the_dialect(tmp_path: Path) -> None:
     generate(mixed, SynthSpec(**SMALL, splits=("train",), mysql_share=0.5))
     examples = load_folder(mixed / "train").examples
     lines = questions(mixed, "train")
-    asked = [line.pop("dialect") for line in lines if "dialect" in line]
-    assert set(asked) == {"mysql"}
-    assert 20 <= len(asked) <= 52
+    requests = [line.pop("dialect") for line in lines if "dialect" in line]
+    assert set(requests) == {"mysql"}
+    assert 20 <= len(requests) <= 52
     assert lines == questions(plain, "train")
-    assert sum(example.dialect == "mysql" for example in examples) == len(asked)
+    assert sum(example.dialect == "mysql" for example in examples) == len(requests)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from jaxrl_sql.commands.synth import main
 from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.datagen.synth.databases import generate_database
 from jaxrl_sql.datagen.synth.grammar.naming import rename
-from jaxrl_sql.datagen.synth.grammar.natures import event_of, nature_of, place_word, said_names
+from jaxrl_sql.datagen.synth.grammar.natures import event_of, nature_of, noun_phrases, place_word
 from jaxrl_sql.datagen.synth.grammar.phrases import Clause, Phrases, Side, listed, plural_words, verb
 from jaxrl_sql.datagen.synth.grammar.relations import RELATIONS, parse_relations
 from jaxrl_sql.datagen.synth.grammar.table import GRAMMAR, Form
@@ -63,21 +63,21 @@ def connections(connect_all: ConnectAll) -> dict[str, sqlite3.Connection]:
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_form_asks_in_a_sentence_and_its_queries_run(form: Form, connections: dict[str, sqlite3.Connection]) -> None:
-    found = 0
+    result = 0
     for number in range(4 * len(DOMAINS)):
         database = databases()[number % len(DOMAINS)]
         try:
             candidate = form.build(random.Random(number), database)
         except NoFit:
             continue
-        found += 1
+        result += 1
         [text] = candidate.texts
         assert re.fullmatch(r"[A-Z][^{}]*[.?]", text), text
         assert "  " not in text
         assert bool(candidate.order_check) == ("LIMIT" in candidate.sql)
         for sql in filter(None, (candidate.sql, candidate.order_check, candidate.sort_check)):
             connections[database.db_id].execute(sql).fetchall()
-    assert found >= 20
+    assert result >= 20
 
 
 def test_same_seed_generates_the_same_questions_and_levels_are_spiders(generated: Path, tmp_path: Path) -> None:
@@ -102,12 +102,12 @@ def test_set_records_its_style(generated: Path) -> None:
 def test_advanced_grade_uses_features_absent_from_other_grades(tmp_path: Path, style: str) -> None:
     shares = {"easy": 1, "medium": 1, "hard": 1, "extra": 1, "advanced": 12}
     generate(tmp_path, SynthSpec(**SMALL, splits=("train",), style=style, **shares))
-    found = {line["difficulty"] == "advanced": set[str]() for line in lines(tmp_path, "train")}
+    result = {line["difficulty"] == "advanced": set[str]() for line in lines(tmp_path, "train")}
     for line in lines(tmp_path, "train"):
-        found[line["difficulty"] == "advanced"] |= set(features_of(line["sql"]))
+        result[line["difficulty"] == "advanced"] |= set(features_of(line["sql"]))
     beyond = {"case", "cast", "date", "arithmetic", "window", "outer_join"}
-    assert beyond <= found[True]
-    assert not beyond & found[False]
+    assert beyond <= result[True]
+    assert not beyond & result[False]
 
 
 @pytest.mark.slow
@@ -121,18 +121,18 @@ def test_user_database_is_supported_by_the_grammar(tmp_path: Path) -> None:
         cities = ("Paris", "Rome", "Oslo")
         connection.executemany(
             "INSERT INTO shop VALUES (?, ?, ?, ?)",
-            [(one, f"Shop {chr(65 + one)}", cities[one % 3], 1980 + one) for one in range(20)],
+            [(index, f"Shop {chr(65 + index)}", cities[index % 3], 1980 + index) for index in range(20)],
         )
         connection.executemany(
-            'INSERT INTO "Order Line" VALUES (?, ?, ?)', [(one, one * one % 20, one / 4 + 1) for one in range(90)]
+            'INSERT INTO "Order Line" VALUES (?, ?, ?)', [(item, item * item % 20, item / 4 + 1) for item in range(90)]
         )
         connection.commit()
     out = tmp_path / "out"
     assert main(["--db", str(path), "--out", str(out), "--n", "30", "--style", "grammar"]) == 0
-    asked = [json.loads(line) for line in (out / "questions.jsonl").read_text().splitlines()]
-    assert len(asked) >= 20
-    assert any('"Order Line"' in line["sql"] and " JOIN " in line["sql"] for line in asked)
-    assert all(line["difficulty"] == spider_level(line["sql"]) for line in asked)
+    requests = [json.loads(line) for line in (out / "questions.jsonl").read_text().splitlines()]
+    assert len(requests) >= 20
+    assert any('"Order Line"' in line["sql"] and " JOIN " in line["sql"] for line in requests)
+    assert all(line["difficulty"] == spider_level(line["sql"]) for line in requests)
 
 
 def test_every_foreign_key_of_the_domains_has_a_phrase() -> None:
@@ -152,9 +152,9 @@ def test_naming_style_is_uniform_per_database_and_names_stay_distinct() -> None:
         for table in database.tables:
             columns = [column.name.lower() for column in table.stored]
             assert len(set(columns)) == len(columns)
-            for one in table.references:
-                assert one.column.name in [column.name for column in table.stored]
-                assert database.table(one.table).key.name == one.target
+            for reference in table.references:
+                assert reference.column.name in [column.name for column in table.stored]
+                assert database.table(reference.table).key.name == reference.target
         text = "".join(column.name for table in database.tables for column in table.stored)
         ways.add(("_" in text, text.islower()))
     assert ways == {(True, True), (True, False), (False, False)}
@@ -172,28 +172,32 @@ def test_columns_are_requested_in_natural_phrases() -> None:
     assert event_of(column("founded year", "year"), are_people=False) == "founded"
     assert event_of(column("hired on date", "date"), are_people=True) == "hired"
     assert event_of(column("order date", "date"), are_people=True) == ""
-    assert said_names(column("hired on date", "date", ("hire date",))) == ("hiring date", "hire date")
-    assert said_names(column("height cm")) == ("height in cm",)
+    assert noun_phrases(column("hired on date", "date", ("hire date",))) == ("hiring date", "hire date")
+    assert noun_phrases(column("height cm")) == ("height in cm",)
     assert place_word(column("home city", "text"), are_people=False) == "from"
     assert place_word(column("city", "text"), are_people=False) == "in"
     assert place_word(column("color", "text"), are_people=False) == ""
 
 
 def test_phrases_agree_in_number() -> None:
-    assert [plural_words(one) for one in ("age", "date of birth", "days late", "salary", "mileage", "bonus")] == [
+    assert [plural_words(item) for item in ("age", "date of birth", "days late", "salary", "mileage", "bonus")] == [
         "ages", "dates of birth", "days late", "salaries", "mileage", "bonuses",
     ]  # fmt: skip
-    assert [verb(one) for one in ("earnings", "units sold", "price", "bonus", "status")] == ["are", "are", *["is"] * 3]
-    assert [plural_words(one) for one in ("directed by", "final table made", "level of membership", "series")] == [
+    assert [verb(entry) for entry in ("earnings", "units sold", "price", "bonus", "status")] == [
+        "are",
+        "are",
+        *["is"] * 3,
+    ]
+    assert [plural_words(element) for element in ("directed by", "final table made", "level of membership", "series")] == [
         "directed by", "final tables made", "levels of membership", "series",
     ]  # fmt: skip
     assert verb("number of awards") == "is"
-    assert [listed(words) for words in (["a"], ["a", "b"], ["a", "b", "c"])] == ["a", "a and b", "a, b and c"]
+    assert [listed(message) for message in (["a"], ["a", "b"], ["a", "b", "c"])] == ["a", "a and b", "a, b and c"]
 
 
 def test_condition_text_matches_its_sql() -> None:
     age = column("age")
-    label = replace(column("singer name", "text"), values=tuple(f"Ada {one}" for one in range(50)))
+    label = replace(column("singer name", "text"), values=tuple(f"Ada {index}" for index in range(50)))
     table = AnnotatedTable("singer", "singers", "singer", (), column("id", "id"), (), (label, age))
     relations = {">": r"older than|above|greater than|more than", ">=": r"at least|no less than",
                  "<": r"younger than|below|less than|under", "<=": r"at most|no more than", "=": "is"}  # fmt: skip
@@ -211,7 +215,7 @@ def test_condition_text_matches_its_sql() -> None:
     phrases = Phrases(random.Random(1))
     both = [Clause("", "rock"), Clause("", after="whose age is 7"), Clause("", after="from Rome")]
     assert phrases.things(Side(table), both) == "rock singers from Rome and whose age is 7"
-    assert {phrases.said(label, Side(table)) for _ in range(20)} == {"name"}
+    assert {phrases.noun_of(label, Side(table)) for _ in range(20)} == {"name"}
 
 
 @pytest.fixture(scope="module")
@@ -226,17 +230,17 @@ def compare() -> ModuleType:
 
 
 def test_comparison_counts_skeletons_joins_and_names(compare: ModuleType) -> None:
-    one = "SELECT T1.name FROM singer AS T1 JOIN song AS T2 ON T1.id = T2.singer_id WHERE T2.sales > 3"
+    item = "SELECT T1.name FROM singer AS T1 JOIN song AS T2 ON T1.id = T2.singer_id WHERE T2.sales > 3"
     other = "select A.title from Album as A join Track as B on A.k = B.album where B.seconds > 'x'"
-    assert compare.skeleton(one) == compare.skeleton(other)
-    assert compare.skeleton(one) != compare.skeleton(one.replace(">", "<"))
-    assert compare.joins_of(one) == 1
+    assert compare.skeleton(item) == compare.skeleton(other)
+    assert compare.skeleton(item) != compare.skeleton(item.replace(">", "<"))
+    assert compare.joins_of(item) == 1
     assert compare.joins_of("SELECT 1 WHERE 2 IN (SELECT a FROM b, c, d)") == 2
     assert compare.joins_of("no query (") == 0
-    assert compare.names_of(one) == {"singer", "song", "name", "id", "singer_id", "sales"}
+    assert compare.names_of(item) == {"singer", "song", "name", "id", "singer_id", "sales"}
     assert compare.names_of("WITH t AS (SELECT a AS b FROM c) SELECT b FROM t") == {"a", "c"}
-    said = {name for name in compare.names_of(one) if compare.is_said(name, "Which singers have songs of 3 sales?")}
-    assert said == {"singer", "song", "sales"}
+    output = {name for name in compare.names_of(item) if compare.is_said(name, "Which singers have songs of 3 sales?")}
+    assert output == {"singer", "song", "sales"}
     assert compare.is_said("orderDate", "the order dates of all") is True
     assert compare.is_said("age", "the average of all") is False
 
@@ -264,10 +268,10 @@ SPIDER_DEV = {
 @pytest.mark.nightly  # takes a minute: 2,500 questions; the rarest feature has a share of one in seventy
 def test_feature_shares_are_within_a_third_of_spiders(compare: ModuleType, tmp_path: Path) -> None:
     generate(tmp_path, SynthSpec(seed=7, train_dbs=54, train_questions=48, splits=("train",), style="grammar"))
-    [found] = [compare.count(*compare._load(f"{tmp_path}:train"), 972, 0)]
-    off = {name: (found.numbers[name], share) for name, share in SPIDER_DEV.items()
-           if not share * 2 / 3 <= found.numbers[name] <= share * 4 / 3}  # fmt: skip
+    [result] = [compare.count(*compare._load(f"{tmp_path}:train"), 972, 0)]
+    off = {name: (result.numbers[name], share) for name, share in SPIDER_DEV.items()
+           if not share * 2 / 3 <= result.numbers[name] <= share * 4 / 3}  # fmt: skip
     assert not off
-    assert found.numbers["skeletons in 972"] >= 280
-    assert found.numbers["names in the question"] < 65
-    assert not any(found.numbers[name] for name in ("case", "cast", "date", "arithmetic", "window", "outer_join"))
+    assert result.numbers["skeletons in 972"] >= 280
+    assert result.numbers["names in the question"] < 65
+    assert not any(result.numbers[name] for name in ("case", "cast", "date", "arithmetic", "window", "outer_join"))

@@ -27,14 +27,14 @@ def databases() -> list[Database]:
 
 
 def build(template: Template, tries: int = 60) -> list[tuple[str, QuestionCandidate]]:
-    found = []
+    result = []
     for number in range(tries):
         database = databases()[number % len(UNSEEN_DOMAINS)]
         try:
-            found.append((database.db_id, template.build(random.Random(number), database)))
+            result.append((database.db_id, template.build(random.Random(number), database)))
         except NoFit:
             continue
-    return found
+    return result
 
 
 @pytest.fixture(scope="module")
@@ -75,9 +75,9 @@ def test_options_have_sql_and_a_phrase() -> None:
         "[<]\nBelow {table}\n[>]\n{things} {sign}\nSELECT {sign}\n"
     )
     assert (template.name, template.weight) == ("some", 2)
-    found = {(candidate.sql, candidate.texts[0].split()[0]) for _, candidate in build(template)}
-    assert {sql for sql, _ in found} == {"SELECT >", "SELECT <"}
-    assert all((word == "Below") == (sql == "SELECT <") for sql, word in found)
+    result = {(candidate.sql, candidate.texts[0].split()[0]) for _, candidate in build(template)}
+    assert {sql for sql, _ in result} == {"SELECT >", "SELECT <"}
+    assert all((word == "Below") == (sql == "SELECT <") for sql, word in result)
     assert all(candidate.texts[0].endswith("above") for _, candidate in build(template) if ">" in candidate.sql)
 
 

@@ -99,9 +99,9 @@ def test_name_has_the_same_tokens_in_every_context(loaded: PreTrainedTokenizerFa
         ("", "\n"),
     ]
     for before, after in places:
-        found = ids(loaded, before + name + after)
+        result = ids(loaded, before + name + after)
         start = len(ids(loaded, before))
-        assert found == [*ids(loaded, before), *alone, *found[start + len(alone) :]], before + name + after
+        assert result == [*ids(loaded, before), *alone, *result[start + len(alone) :]], before + name + after
 
 
 def test_keywords_include_their_spaces_and_digits_are_single_tokens(loaded: PreTrainedTokenizerFast) -> None:

@@ -121,9 +121,9 @@ def test_sorted_lists_have_one_order(tmp_path: Path) -> None:
         connection.executemany("INSERT INTO item VALUES (?, ?, ?, ?, ?)", rows)
         connection.commit()
         for line in make(path, tmp_path / "out", "--n", "80", "--easy", "0", "--hard", "0", "--extra", "0"):
-            found = re.fullmatch(r"SELECT (\w+) (FROM item.*) ORDER BY (\w+) (?:ASC|DESC)", line["sql"])
-            if found:
-                keys = connection.execute(f"SELECT {found[3]}, {found[1]} {found[2]}").fetchall()
+            result = re.fullmatch(r"SELECT (\w+) (FROM item.*) ORDER BY (\w+) (?:ASC|DESC)", line["sql"])
+            if result:
+                keys = connection.execute(f"SELECT {result[3]}, {result[1]} {result[2]}").fetchall()
                 assert len({key for key, _ in keys}) == len(set(keys)), line
             limited = re.fullmatch(r"SELECT \w+ (FROM .* ORDER BY (\w+) \w+ LIMIT) (\d+)", line["sql"])
             if limited:
@@ -170,8 +170,8 @@ def test_broken_file_gives_data_or_one_line(tmp_path: Path, capsys: pytest.Captu
         path = tmp_path / f"broken{number}.sqlite"
         path.write_bytes(bytes(broken[: rng.randrange(2000, len(broken))] if number % 4 == 3 else broken))
         code = main(["--db", str(path), "--out", str(tmp_path / f"out{number}"), "--n", "5"])
-        said = capsys.readouterr().err
-        assert code == 0 or (code == 2 and said.count("\n") == 1 and path.name in said)
+        output = capsys.readouterr().err
+        assert code == 0 or (code == 2 and output.count("\n") == 1 and path.name in output)
         codes.add(code)
     assert 2 in codes
 
@@ -285,7 +285,7 @@ def test_same_seed_generates_the_same_questions(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "words", "many"),
+    ("name", "message", "many"),
     [
         ("orderDate", "order date", "order dates"),
         ("HTTPCode", "http code", "http codes"),
@@ -306,13 +306,13 @@ def test_same_seed_generates_the_same_questions(tmp_path: Path) -> None:
         ("日本", "日本", "日本"),
     ],
 )
-def test_words_of_names(name: str, words: str, many: str) -> None:
-    assert split_words(name) == words
+def test_words_of_names(name: str, message: str, many: str) -> None:
+    assert split_words(name) == message
     assert plural_of(singular_of(split_words(name))) == many
 
 
 @pytest.mark.parametrize(
-    ("many", "one"),
+    ("many", "item"),
     [
         ("sizes", "size"),
         ("status", "status"),
@@ -322,8 +322,8 @@ def test_words_of_names(name: str, words: str, many: str) -> None:
         ("documents to be destroyed", "document to be destroyed"),
     ],
 )
-def test_singulars_of_tables(many: str, one: str) -> None:
-    assert singular_of(many) == one
+def test_singulars_of_tables(many: str, item: str) -> None:
+    assert singular_of(many) == item
 
 
 GIZMOS = """
@@ -354,11 +354,11 @@ def make_gizmos(path: Path) -> Path:
 def test_keys_and_flags_are_detected_by_their_values(tmp_path: Path) -> None:
     path = make_gizmos(tmp_path / "gizmos.sqlite")
     with closing(sqlite3.connect(path)) as connection:
-        found = read_database.read_database(path, "gizmos", lambda sql: connection.execute(sql).fetchall())
-    kinds = {f"{table.name}.{column.name}": column.kind for table in found.joined.tables for column in table.columns}
+        database = read_database.read_database(path, "gizmos", lambda sql: connection.execute(sql).fetchall())
+    kinds = {f"{table.name}.{column.name}": column.kind for table in database.joined.tables for column in table.columns}
     ids = {"gizmo.blip", "gizmo.frob", "gizmo.tok", "part.zorp", "part.main_gizmo"}
     assert {name for name, kind in kinds.items() if kind == "id"} == ids
-    assert "sold on date of" in {column.words for table in found.joined.tables for column in table.columns}
+    assert "sold on date of" in {column.words for table in database.joined.tables for column in table.columns}
     # Unique values are not sufficient for a key: the name of age is a measure, and top is unordered with wide gaps.
     assert {kinds[f"gizmo.{name}"] for name in ("wattage", "age", "top")} == {"int"}
     bools = {name for name, kind in kinds.items() if kind == "bool"}
@@ -369,17 +369,20 @@ def test_keys_and_flags_are_detected_by_their_values(tmp_path: Path) -> None:
 def test_keys_are_not_aggregated_and_flags_have_their_own_phrases(tmp_path: Path) -> None:
     lines = make(make_gizmos(tmp_path / "gizmos.sqlite"), tmp_path / "out", "--n", "250")
     named = r"(T\d\.)?(zorp|blip|frob|tok|active|abandoned_yn|hasLid|has_spares|mood|verdict|batch_no|pk|main_gizmo)\b"
-    told = set()
+    output = set()
     for line in lines:
         sql, text = line["sql"], line["question"]
         assert not re.search(rf"(AVG|SUM|MIN|MAX)\({named}|ORDER BY {named}|{named} ([<>]=?|BETWEEN|LIKE) ", sql), line
         for flag, value in re.findall(r"(active|abandoned_yn|hasLid|has_spares) = ('?\w+'?)", sql):
-            said = {"active": "active", "abandoned_yn": "abandoned", "hasLid": "a lid", "has_spares": "spares"}[flag]
+            printed = {"active": "active", "abandoned_yn": "abandoned", "hasLid": "a lid", "has_spares": "spares"}[flag]
             holds = value in ("1", "'Y'", "'true'")
-            some, none = f"that (are|have) {said}|with {said}", f"that (are|do) not (have )?{said}|without {said}"
+            some, none = (
+                f"that (are|have) {printed}|with {printed}",
+                f"that (are|do) not (have )?{printed}|without {printed}",
+            )
             assert re.search(some if holds else none, text), line
-            told.add((flag, holds))
-    assert len(told) >= 6
+            output.add((flag, holds))
+    assert len(output) >= 6
     assert any("AVG(top)" in line["sql"] for line in lines)
 
 
@@ -429,8 +432,8 @@ def test_rounded_number_is_the_shortest_that_splits_alike(
     values: tuple[float, ...], value: float, is_up: bool, number: float
 ) -> None:
     column = AnnotatedColumn("c", "c", (), "real", values, digits=4)
-    found = rounded(column, value, is_up)
-    assert (found, type(found)) == (number, type(number))
+    result = rounded(column, value, is_up)
+    assert (result, type(result)) == (number, type(number))
 
 
 def test_values_without_a_short_separating_number_are_not_compared() -> None:

@@ -47,9 +47,9 @@ def test_unused_arguments_are_rejected(examples: list[Example], tmp_path: Path) 
     predictions, file = {"q0": "SELECT 0"}, tmp_path / "predictions.json"
     file.write_text('{"q0": "SELECT 0"}')
     wrong: tuple[tuple[dict[str, Any], str], ...] = (
-        ({"predictions": predictions, "split": "dev"}, r"split dev: is for a folder, and data is a list of examples"),
-        ({"predictions": predictions, "sql_field": "x"}, r"sql_field x: is for a file of predictions"),
-        ({"model": "m", "endpoint": URL, "sql_field": "x"}, r"sql_field x: is for a file of predictions"),
+        ({"predictions": predictions, "split": "dev"}, r"split dev: requires a folder, but data is a list of examples"),
+        ({"predictions": predictions, "sql_field": "x"}, r"sql_field x: requires a file of predictions"),
+        ({"model": "m", "endpoint": URL, "sql_field": "x"}, r"sql_field x: requires a file of predictions"),
         ({"predictions": predictions, "recipe": "artic"}, r"config: recipe='artic' is not one of .* nearest is arctic"),
         ({"predictions": file, "recipe": "artic"}, r"config: recipe='artic' is not one of .* nearest is arctic"),
         ({}, r"give one of predictions FILE, for each data one, model M, and endpoint URL model M \(or .*\)"),

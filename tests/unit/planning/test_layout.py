@@ -74,7 +74,7 @@ def test_configured_replicas_are_used_or_rejected() -> None:
         chosen(V5P._replace(memory=16 << 30), "rollout.mesh=32x1")
     with pytest.raises(InputError, match="heads"):
         chosen(V5P, "rollout.mesh=4x8")
-    with pytest.raises(InputError, match=r"rollout\.mesh='8' is none of auto, training, or replicas"):
+    with pytest.raises(InputError, match=r"rollout\.mesh='8' must be auto, training, or replicas"):
         arctic("rollout.mesh=8")
 
 

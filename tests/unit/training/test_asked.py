@@ -82,7 +82,7 @@ def test_recipe_with_code_is_named_and_not_run(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("raise SystemExit")
     model = trained(tmp_path / "run", f"recipe={tmp_path}/mine.py:MINE")
     copy = Path(shutil.copytree(model, tmp_path / "elsewhere"))
-    with pytest.raises(InputError, match=r"recipe of its own.*recipe=mine\.py:MINE$"):
+    with pytest.raises(InputError, match=r"custom recipe.*recipe=mine\.py:MINE$"):
         load_config(EvaluateConfig, None, (), defaults_for(str(copy)))
     assert load_config(EvaluateConfig, None, ["recipe=arctic"], defaults_for(str(copy))).recipe == "arctic"
 

@@ -1,1 +1,1 @@
-"""Questions from a grammar: query and wording are built together, clause by clause (`--style grammar`)."""
+"""Generate questions from a grammar that builds query and wording together, clause by clause (`--style grammar`)."""

@@ -1,4 +1,4 @@
-"""What the forms of the grammar are built from: tables and their joins, what is shown, and how it is asked for."""
+"""Building blocks for the forms of the grammar: tables, joins, result columns, and phrasing of requests."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _COUNT = (
 
 @dataclass
 class Joined:
-    """Two tables of a foreign key, joined, and the words of the relation between them."""
+    """The two tables of a foreign key, their join, and the words of the relation between them."""
 
     child: Side
     parent: Side
@@ -61,20 +61,20 @@ class Joined:
 
 
 class Builder(Phrases):
-    """Builds parts of questions of one database."""
+    """Builds parts of questions about one database."""
 
     def __init__(self, rng: random.Random, database: Database) -> None:
         super().__init__(rng)
         self.database = database
 
     def side(self, *kinds: str, label: bool = False) -> Side:
-        """Choose a table that has a column of these kinds, and a label where that is needed."""
+        """Choose a table that has a column of these kinds, and a label if required."""
         fitting = [
             table
             for table in self.database.tables
             if (not kinds or any(column.kind in kinds for column in table.columns)) and (table.label or not label)
         ]
-        return Side(self.one(fitting))
+        return Side(self.choose(fitting))
 
     def links(self) -> list[tuple[AnnotatedTable, AnnotatedTable, Reference]]:
         """Return all foreign keys with their tables."""
@@ -85,8 +85,8 @@ class Builder(Phrases):
         ]
 
     def link(self, *, label: bool = False) -> tuple[Side, Side, Reference]:
-        """Choose a foreign key; the parent has a label where that is needed."""
-        child, parent, reference = self.one([one for one in self.links() if one[1].label or not label])
+        """Choose a foreign key; with `label`, the parent must have a label."""
+        child, parent, reference = self.choose([link for link in self.links() if link[1].label or not label])
         return Side(child), Side(parent), reference
 
     def join(self, *, label: bool = False) -> Joined:
@@ -104,12 +104,12 @@ class Builder(Phrases):
 
     def column(self, side: Side, *kinds: str) -> AnnotatedColumn:
         """Choose an unused column of these kinds."""
-        return side.take(self.one([column for column in side.free() if column.kind in kinds]))
+        return side.take(self.choose([column for column in side.free() if column.kind in kinds]))
 
     def repeated(self, side: Side) -> AnnotatedColumn:
-        """Choose an unused column whose values stand in several rows each: a category or a place."""
+        """Choose an unused column whose values repeat across rows: a category or a place."""
         return side.take(
-            self.one(
+            self.choose(
                 [
                     column
                     for column in side.free()
@@ -122,52 +122,52 @@ class Builder(Phrases):
         )
 
     def shown(self, side: Side, count: int = 1) -> list[AnnotatedColumn]:
-        """Choose columns to show: most often the label first, and no flags."""
-        found: list[AnnotatedColumn] = []
+        """Choose result columns, usually the label first, and no flags."""
+        columns: list[AnnotatedColumn] = []
         label = side.table.label
         if label is not None and label in side.free() and self.chance(0.7):
-            found.append(side.take(label))
-        while len(found) < count:
+            columns.append(side.take(label))
+        while len(columns) < count:
             free = [column for column in side.free() if column.kind != "bool" and column is not label]
-            found.append(side.take(self.one(free)))
-        return found
+            columns.append(side.take(self.choose(free)))
+        return columns
 
     def clauses(self, side: Side, count: int) -> list[Clause]:
-        """Choose conditions; at most one of them stands before the noun."""
-        found: list[Clause] = []
+        """Choose conditions, at most one of which precedes the noun."""
+        clauses: list[Clause] = []
         for _ in range(count):
             clause = self.clause(side)
-            if clause.before and any(one.before for one in found):
+            if clause.before and any(earlier.before for earlier in clauses):
                 raise NoFit
-            found.append(clause)
-        return found
+            clauses.append(clause)
+        return clauses
 
     def columns_words(self, columns: Sequence[AnnotatedColumn], side: Side, *, many: bool) -> str:
         """Name columns of a table as a list."""
-        return listed([self.said(column, side, many=many) for column in columns])
+        return listed([self.noun_of(column, side, many=many) for column in columns])
 
-    def ask(self, words: str, things: str, *, many: bool = True) -> str:
-        """Ask for columns of some rows, or of one."""
-        return self.one(_SHOW if many else _SHOW_ONE).format(c=words, t=things)
+    def ask(self, columns: str, things: str, *, many: bool = True) -> str:
+        """Phrase a request for columns of several rows, or of one row."""
+        return self.choose(_SHOW if many else _SHOW_ONE).format(c=columns, t=things)
 
     def ask_number(self, things: str) -> str:
-        """Ask for a number of rows."""
-        # Nobody asks how many who have something we have.
+        """Phrase a request for the number of rows."""
+        # Avoid a second `have`: "How many singers who have albums do we have?"
         forms = [form for form in _COUNT if not ("have" in form and " have " in things)]
-        return self.one(forms).format(t=things)
+        return self.choose(forms).format(t=things)
 
     def all_of(self, side: Side, clauses: Sequence[Clause] = ()) -> str:
-        """Return the rows that conditions leave; where there are none, all rows."""
+        """Name the rows that meet the conditions; without conditions, all rows."""
         things = self.things(side, clauses)
-        return things if clauses else self.one(("all {}", "all the {}", "the {}", "{}")).format(things)
+        return things if clauses else self.choose(("all {}", "all the {}", "the {}", "{}")).format(things)
 
     def measure(self, side: Side) -> AnnotatedColumn:
-        """Choose an unused number of which there is an average."""
-        return side.take(self.one([column for column in side.free() if self.is_quantity(column)]))
+        """Choose an unused numeric column with a meaningful average."""
+        return side.take(self.choose([column for column in side.free() if self.is_quantity(column)]))
 
     def side_of_measures(self) -> Side:
-        """Choose a table that has a number of which there is an average."""
-        return Side(self.one([table for table in self.database.tables if any(map(self.is_quantity, table.columns))]))
+        """Choose a table that has a numeric column with a meaningful average."""
+        return Side(self.choose([table for table in self.database.tables if any(map(self.is_quantity, table.columns))]))
 
     def k(self, low: int, high: int) -> int:
         """Choose a number."""
@@ -175,12 +175,12 @@ class Builder(Phrases):
 
 
 def where(clauses: Sequence[Clause]) -> str:
-    """Return the WHERE of some conditions with the space before it; "" where there are none."""
+    """Return the WHERE clause of conditions with a leading space; "" without conditions."""
     return f" WHERE {' AND '.join(clause.sql for clause in clauses)}" if clauses else ""
 
 
 def candidate(text: str, sql: str, order_check: str = "", sort_check: str = "") -> QuestionCandidate:
-    """Return a candidate, its question beginning with a capital."""
+    """Return a candidate whose question starts with a capital letter."""
     return QuestionCandidate((text[0].upper() + text[1:],), sql, order_check, sort_check)
 
 

@@ -1,4 +1,4 @@
-"""The forms of the grammar on one table: rows, numbers, groups, extremes and comparisons with the rest."""
+"""Forms of the grammar on one table: rows, counts, groups, extremes and comparisons with aggregates."""
 
 from __future__ import annotations
 
@@ -26,31 +26,33 @@ def rows(builder: Builder) -> QuestionCandidate:
         if [label] == columns and clauses and side.are_people and builder.chance(0.3):
             return candidate(f"Who are the {things}?", query)
         return candidate(builder.ask(builder.columns_words(columns, side, many=True), things), query)
-    key, order, words = _order(builder, side)
+    key, order, phrase = _order(builder, side)
     check = f"SELECT {key}, {columns[0].name} FROM {side.table.name}{where(clauses)}"
     text = builder.ask(builder.columns_words(columns, side, many=True), things)
-    form = builder.one(("{t}, {w}", "{t} {w}"))
+    form = builder.choose(("{t}, {w}", "{t} {w}"))
     ending = text[-1]
-    return candidate(form.format(t=text[:-1], w=words) + ending, query + order, "", check)
+    return candidate(form.format(t=text[:-1], w=phrase) + ending, query + order, "", check)
 
 
 def _order(builder: Builder, side: Side) -> tuple[str, str, str]:
     """Return the sort key, ORDER BY and its words."""
     column = builder.column(side, *SORTABLE, "text")
     if column.kind == "text":
-        words = builder.one(("in alphabetical order of {}", "sorted alphabetically by {}")).format(builder.said(column))
-        return column.name, f" ORDER BY {column.name}", words
+        phrase = builder.choose(("in alphabetical order of {}", "sorted alphabetically by {}")).format(
+            builder.noun_of(column)
+        )
+        return column.name, f" ORDER BY {column.name}", phrase
     is_highest = builder.chance(0.55)
     nature = nature_of(column, side.are_people)
     ends = (nature.most, nature.least) if is_highest else (nature.least, nature.most)
     if nature.most and builder.chance(0.5):
-        words = builder.one(("from the {} to the {}", "ordered from {} to {}")).format(*ends)
+        phrase = builder.choose(("from the {} to the {}", "ordered from {} to {}")).format(*ends)
     else:
         way = "descending" if is_highest else "ascending"
         forms = ("sorted by {c} in {w} order", "ordered by {c} {w}", "in {w} order of {c}", "sorted by {w} {c}")
-        said = builder.said(column)
-        words = builder.one(forms).format(c=f"the {said}" if said.startswith("number") else said, w=way)
-    return column.name, f" ORDER BY {column.name} {'DESC' if is_highest else 'ASC'}", words
+        noun = builder.noun_of(column)
+        phrase = builder.choose(forms).format(c=f"the {noun}" if noun.startswith("number") else noun, w=way)
+    return column.name, f" ORDER BY {column.name} {'DESC' if is_highest else 'ASC'}", phrase
 
 
 def number(builder: Builder) -> QuestionCandidate:
@@ -62,60 +64,60 @@ def number(builder: Builder) -> QuestionCandidate:
 
 
 def either(builder: Builder) -> QuestionCandidate:
-    """Ask for rows with one value of a category or another."""
+    """Ask for rows with either of two values of a category."""
     side = builder.side("category")
     column = builder.column(side, "category")
     value = builder.value(column)
     other = builder.value(column, value)
-    said = f"{builder.value_words(value)} or {builder.value_words(other)}"
-    things = f"{builder.noun(side)} whose {builder.said(column)} is {builder.one(('', 'either '))}{said}"
+    values = f"{builder.value_words(value)} or {builder.value_words(other)}"
+    things = f"{builder.noun(side)} whose {builder.noun_of(column)} is {builder.choose(('', 'either '))}{values}"
     test = f" WHERE {column.name} = {literal(value)} OR {column.name} = {literal(other)}"
     if builder.chance(0.5):
         return candidate(builder.ask_number(things), f"SELECT COUNT(*) FROM {side.table.name}{test}")
     columns = builder.shown(side, builder.k(1, 2))
-    names = ", ".join(one.name for one in columns)
+    names = ", ".join(column.name for column in columns)
     text = builder.ask(builder.columns_words(columns, side, many=True), things)
     return candidate(text, f"SELECT {names} FROM {side.table.name}{test}")
 
 
 def aggregates(builder: Builder) -> QuestionCandidate:
-    """Ask for one to three aggregates of the rows, of one column or of two."""
+    """Ask for one to three aggregates of a column."""
     side = builder.side_of_measures()
     column = builder.measure(side)
     count = builder.rng.choices((1, 2, 3), (55, 30, 15))[0]
     functions = builder.rng.sample(("AVG", "MAX", "MIN"), count) if count > 1 else ()
     if functions:
         name = builder.amount(column)
-        said = {"AVG": "average", "MAX": "maximum", "MIN": "minimum"}
-        words = f"{listed([said[one] for one in functions])} {name}"
+        adjectives = {"AVG": "average", "MAX": "maximum", "MIN": "minimum"}
+        phrase = f"{listed([adjectives[function] for function in functions])} {name}"
         names = ", ".join(f"{function}({column.name})" for function in functions)
     else:
-        names, words = builder.aggregate_of(side, column)
+        names, phrase = builder.aggregate_of(side, column)
     clauses = builder.clauses(side, builder.rng.choices((0, 1, 2), (40, 45, 15))[0])
     things = builder.all_of(side, clauses)
     question = "What are the {w} of {t}?" if functions else "What is the {w} of {t}?"
-    told = ("Find the {w} of {t}.", "Give the {w} of {t}.", "Return the {w} across {t}.", "Show the {w} of {t}.")
-    text = builder.one((question, question, *told)).format(w=words, t=things)
+    commands = ("Find the {w} of {t}.", "Give the {w} of {t}.", "Return the {w} across {t}.", "Show the {w} of {t}.")
+    text = builder.choose((question, question, *commands)).format(w=phrase, t=things)
     return candidate(text, f"SELECT {names} FROM {side.table.name}{where(clauses)}")
 
 
 def different(builder: Builder) -> QuestionCandidate:
-    """Ask for the different values of a column, or their number."""
+    """Ask for the distinct values of a column, or their number."""
     side = builder.side()
     column = builder.repeated(side)
     clauses = builder.clauses(side, builder.rng.choices((0, 1), (55, 45))[0])
     tail = f" FROM {side.table.name}{where(clauses)}"
     things = builder.all_of(side, clauses)
-    said = builder.said(column)
-    many = plural_words(said)
-    words = f"{builder.one(('different', 'distinct'))} {f'kinds of {said}' if said == many else many}"
+    noun = builder.noun_of(column)
+    many = plural_words(noun)
+    phrase = f"{builder.choose(('different', 'distinct'))} {f'kinds of {noun}' if noun == many else many}"
     if builder.chance(0.45):
-        text = builder.one(
+        text = builder.choose(
             ("How many {w} do {t} have?", "Count the number of {w} of {t}.", "How many {w} are there among {t}?")
         )
-        return candidate(text.format(w=words, t=things), f"SELECT COUNT(DISTINCT {column.name}){tail}")
-    text = builder.one(("What are the {w} of {t}?", "List the {w} of {t}.", "Show all the {w} of {t}."))
-    return candidate(text.format(w=words, t=things), f"SELECT DISTINCT {column.name}{tail}")
+        return candidate(text.format(w=phrase, t=things), f"SELECT COUNT(DISTINCT {column.name}){tail}")
+    text = builder.choose(("What are the {w} of {t}?", "List the {w} of {t}.", "Show all the {w} of {t}."))
+    return candidate(text.format(w=phrase, t=things), f"SELECT DISTINCT {column.name}{tail}")
 
 
 def row(builder: Builder) -> QuestionCandidate:
@@ -132,7 +134,7 @@ def row(builder: Builder) -> QuestionCandidate:
 
 
 def extreme(builder: Builder) -> QuestionCandidate:
-    """Ask for columns of the row with the most or the least of something, or of the first few."""
+    """Ask for columns of the row with the highest or lowest value of a column, or of the top few."""
     side = builder.side(*SORTABLE)
     column = builder.column(side, *SORTABLE)
     is_highest = builder.chance(0.6)
@@ -140,52 +142,52 @@ def extreme(builder: Builder) -> QuestionCandidate:
     clauses = builder.clauses(side, builder.rng.choices((0, 1), (65, 35))[0])
     columns = builder.shown(side, builder.rng.choices((1, 2, 3), (55, 35, 10))[0])
     k = 1 if builder.chance(0.75) else builder.k(2, 6)
-    names = ", ".join(one.name for one in columns)
+    names = ", ".join(column.name for column in columns)
     tail = f"FROM {side.table.name}{where(clauses)} ORDER BY {column.name} {clause.sql} LIMIT"
-    if clause.before and any(one.before for one in clauses):
+    if clause.before and any(other.before for other in clauses):
         raise NoFit
-    words = builder.columns_words(columns, side, many=k > 1)
-    text = _of_extreme(builder, side, [clause, *clauses], words, k, is_label=columns == [side.table.label])
+    phrase = builder.columns_words(columns, side, many=k > 1)
+    text = _of_extreme(builder, side, [clause, *clauses], phrase, k, is_label=columns == [side.table.label])
     return candidate(text, f"SELECT {names} {tail} {k}", f"SELECT {column.name} {tail} {k + 1}")
 
 
-def _of_extreme(builder: Builder, side: Side, clauses: Sequence[Clause], words: str, k: int, *, is_label: bool) -> str:
+def _of_extreme(builder: Builder, side: Side, clauses: Sequence[Clause], phrase: str, k: int, *, is_label: bool) -> str:
     best, *rest = clauses
     if k > 1:
         things = builder.things(side, [Clause("", f"{k} {best.before}".strip(), best.after), *rest])
-        return builder.ask(words, f"the {things}")
-    one = builder.things(side, [best, *rest], many=False)
+        return builder.ask(phrase, f"the {things}")
+    thing = builder.things(side, [best, *rest], many=False)
     if is_label and builder.chance(0.35):
         if side.are_people:
-            return f"Who is the {one}?"
+            return f"Who is the {thing}?"
         if best.before and not rest:
             return f"Which {side.table.singular} is the {best.before}?"
     if rest and builder.chance(0.4):
         among = builder.things(side, rest)
         this = builder.things(Side(side.table), [best], many=False)
-        return f"Among {among}, what {'are' if ' and ' in words else 'is'} the {words} of the {this}?"
-    text = builder.ask(words, f"the {one}", many=False)
-    return text.replace("What is", "What are") if " and " in words else text
+        return f"Among {among}, what {'are' if ' and ' in phrase else 'is'} the {phrase} of the {this}?"
+    text = builder.ask(phrase, f"the {thing}", many=False)
+    return text.replace("What is", "What are") if " and " in phrase else text
 
 
 def grouped(builder: Builder) -> QuestionCandidate:
     """Ask for a number or aggregates of each group of rows, with HAVING or ORDER BY in a share of the questions."""
     side = builder.side("category")
     group = builder.repeated(side)
-    parts, words = [group.name], []
+    parts, phrases = [group.name], []
     if builder.chance(0.6):
         parts.append("COUNT(*)")
-        words.append(f"number of {builder.noun(side)}")
-    if not words or builder.chance(0.2):
-        sql, said = builder.aggregate_of(side, builder.measure(side))
+        phrases.append(f"number of {builder.noun(side)}")
+    if not phrases or builder.chance(0.2):
+        sql, phrase = builder.aggregate_of(side, builder.measure(side))
         parts.append(sql)
-        words.append(f"{said} of {builder.noun(side)}" if not words else said)
+        phrases.append(f"{phrase} of {builder.noun(side)}" if not phrases else phrase)
     clauses = builder.clauses(side, builder.rng.choices((0, 1), (80, 20))[0])
     query = f"SELECT {', '.join(parts)} FROM {side.table.name}{where(clauses)} GROUP BY {group.name}"
     of = f" {' and '.join(clause.after for clause in clauses)}" if clauses else ""
     if any(clause.before for clause in clauses):
         raise NoFit
-    said_group = builder.said(group)
+    group_noun = builder.noun_of(group)
     forms: tuple[str, ...] = (
         "What is the {w}{o} for each {g}?",
         "For each {g}, show the {w}{o}.",
@@ -194,34 +196,36 @@ def grouped(builder: Builder) -> QuestionCandidate:
     )
     if not clauses:
         forms += ("What are the different {gs} and the {w} for each?",)
-    if words[0].startswith("number of") and len(words) == 1:
-        things = words[0].removeprefix("number of ")
+    if phrases[0].startswith("number of") and len(phrases) == 1:
+        things = phrases[0].removeprefix("number of ")
         forms += (f"How many {things}{{o}} are there for each {{g}}?", f"Count the {things}{{o}} of each {{g}}.")
-    text = builder.one(forms).format(w=listed(words), o=of, g=said_group, gs=plural_words(said_group))
+    text = builder.choose(forms).format(w=listed(phrases), o=of, g=group_noun, gs=plural_words(group_noun))
     return _sorted_groups(builder, text, query, parts)
 
 
 def _sorted_groups(builder: Builder, text: str, query: str, parts: Sequence[str]) -> QuestionCandidate:
-    """Sort the groups by what is counted, in a share of the questions."""
+    """Sort the groups by their aggregate, in a share of the questions."""
     if not builder.chance(0.12):
         return candidate(text, query)
-    way, words = builder.one((("DESC", "descending"), ("ASC", "ascending")))
-    said = "number" if parts[1] == "COUNT(*)" else "value"
+    way, direction = builder.choose((("DESC", "descending"), ("ASC", "ascending")))
+    noun = "number" if parts[1] == "COUNT(*)" else "value"
     check = query.replace(f"SELECT {parts[0]}, ", f"SELECT {parts[1]}, {parts[0]}, ", 1)
-    sorted_text = f"{text[:-1]}, sorted by this {said} in {words} order{text[-1]}"
+    sorted_text = f"{text[:-1]}, sorted by this {noun} in {direction} order{text[-1]}"
     return candidate(sorted_text, f"{query} ORDER BY {parts[1]} {way}", "", check)
 
 
 def groups_having(builder: Builder) -> QuestionCandidate:
-    """Ask for the groups with enough rows, or with a high or a low average."""
+    """Ask for the groups with enough rows, or with a high or low aggregate."""
     side = builder.side()
     group = builder.repeated(side)
     if builder.chance(0.3):
         return _groups_by_average(builder, side, group)
     sizes = sorted(Counter(group.values).values())
     k = sizes[int((len(sizes) - 1) * builder.rng.uniform(0.3, 0.9))]
-    said_k = number_words(k)
-    sign, words = builder.one(((">=", f"at least {said_k}"), (">", f"more than {said_k}"), ("<", f"fewer than {k}")))
+    number_word = number_words(k)
+    sign, comparison = builder.choose(
+        ((">=", f"at least {number_word}"), (">", f"more than {number_word}"), ("<", f"fewer than {k}"))
+    )
     query = f"SELECT {group.name} FROM {side.table.name} GROUP BY {group.name} HAVING COUNT(*) {sign} {k}"
     forms = (
         "Which {gs} have {w} {t}?",
@@ -230,24 +234,24 @@ def groups_having(builder: Builder) -> QuestionCandidate:
         "List the {gs} that {w} {t} {h}.",
     )
     noun, have = builder.noun(side, many=k != 1), "have" if k != 1 else "has"
-    said = builder.said(group, many=True)
-    return candidate(builder.one(forms).format(gs=said, w=words, t=noun, h=have), query)
+    groups = builder.noun_of(group, many=True)
+    return candidate(builder.choose(forms).format(gs=groups, w=comparison, t=noun, h=have), query)
 
 
 def _groups_by_average(builder: Builder, side: Side, group: AnnotatedColumn) -> QuestionCandidate:
     column = builder.measure(side)
     middle = rounded(column, builder.quantile(column, 0.35, 0.65), is_up=True)
-    sign, words = builder.one(((">", "above"), (">", "higher than"), ("<", "below")))
-    function, said = builder.one((("AVG", "average"), ("AVG", "mean"), ("MAX", "highest"), ("MIN", "lowest")))
-    text = builder.one(
+    sign, comparison = builder.choose(((">", "above"), (">", "higher than"), ("<", "below")))
+    function, adjective = builder.choose((("AVG", "average"), ("AVG", "mean"), ("MAX", "highest"), ("MIN", "lowest")))
+    text = builder.choose(
         (
             "Which {gs} have {f} {c} {w} {v} among {t}?",
             "Find the {gs} for which the {s} {c} of {t} is {w} {v}.",
             "List the {gs} for which the {s} {c} of {t} is {w} {v}.",
         )
     ).format(
-        gs=builder.said(group, many=True), f=("an " if said == "average" else "a ") + said, s=said,
-        c=builder.amount(column), w=words, v=middle, t=builder.noun(side),
+        gs=builder.noun_of(group, many=True), f=("an " if adjective == "average" else "a ") + adjective, s=adjective,
+        c=builder.amount(column), w=comparison, v=middle, t=builder.noun(side),
     )  # fmt: skip
     query = f"SELECT {group.name} FROM {side.table.name} GROUP BY {group.name}"
     return candidate(text, f"{query} HAVING {function}({column.name}) {sign} {middle}")
@@ -257,15 +261,15 @@ def most_common(builder: Builder) -> QuestionCandidate:
     """Ask for the most or least frequent value of a column."""
     side = builder.side()
     group = builder.repeated(side)
-    way, words = builder.one((("DESC", "most"), ("DESC", "most"), ("ASC", "least")))
+    way, rank = builder.choose((("DESC", "most"), ("DESC", "most"), ("ASC", "least")))
     clauses = builder.clauses(side, builder.rng.choices((0, 1), (75, 25))[0])
     tail = f"FROM {side.table.name}{where(clauses)} GROUP BY {group.name} ORDER BY COUNT(*) {way} LIMIT"
     things = builder.things(side, clauses)
     if builder.chance(0.3):
         k = 1 if builder.chance(0.4) else builder.k(2, 4)
-        said = builder.said(group, many=k > 1)
-        said = f"the {words} common {said}" if k == 1 else f"the {k} {words} common {said}"
-        text = f"What {'is' if k == 1 else 'are'} {said} of {things}, and how many have {'it' if k == 1 else 'each'}?"
+        groups = builder.noun_of(group, many=k > 1)
+        groups = f"the {rank} common {groups}" if k == 1 else f"the {k} {rank} common {groups}"
+        text = f"What {'is' if k == 1 else 'are'} {groups} of {things}, and how many have {'it' if k == 1 else 'each'}?"
         return candidate(text, f"SELECT {group.name}, COUNT(*) {tail} {k}", f"SELECT COUNT(*) {tail} {k + 1}")
     forms = (
         "What is the {m} common {g} of {t}?",
@@ -273,28 +277,28 @@ def most_common(builder: Builder) -> QuestionCandidate:
         "Find the {g} that the {M} {t} have.",
         "Show the {m} common {g} among {t}.",
     )
-    most = "most" if words == "most" else "fewest"
-    text = builder.one(forms).format(m=words, M=most, g=builder.said(group), t=things)
+    most = "most" if rank == "most" else "fewest"
+    text = builder.choose(forms).format(m=rank, M=most, g=builder.noun_of(group), t=things)
     return candidate(text, f"SELECT {group.name} {tail} 1", f"SELECT COUNT(*) {tail} 2")
 
 
 def compared(builder: Builder) -> QuestionCandidate:
-    """Ask for rows with more or less than the average, or than some rows have at most."""
+    """Ask for rows above or below the average of all rows, or an aggregate of some rows."""
     side = builder.side_of_measures()
     column = builder.measure(side)
-    sign, words = builder.one(((">", "above"), (">", "higher than"), ("<", "below"), ("<", "lower than")))
+    sign, comparison = builder.choose(((">", "above"), (">", "higher than"), ("<", "below"), ("<", "lower than")))
     function = "AVG"
     inner: list[Clause] = []
     than = "average"
     if builder.chance(0.4):
         inner = builder.clauses(side, 1)
-        function = builder.one(("MIN", "MAX") if builder.chance(0.6) else ("AVG",))
+        function = builder.choose(("MIN", "MAX") if builder.chance(0.6) else ("AVG",))
         than = {"MIN": "lowest", "MAX": "highest", "AVG": "average"}[function]
-    said = builder.amount(column)
-    phrase = f"{words} the {than}" + (f" {said} of {builder.things(side, inner)}" if inner else "")
-    is_plain = verb(said) == "are" or said.startswith("number of")
+    noun = builder.amount(column)
+    phrase = f"{comparison} the {than}" + (f" {noun} of {builder.things(side, inner)}" if inner else "")
+    is_plain = verb(noun) == "are" or noun.startswith("number of")
     phrase = (
-        f"with a {said} {phrase}" if builder.chance(0.5) and not is_plain else f"whose {said} {verb(said)} {phrase}"
+        f"with a {noun} {phrase}" if builder.chance(0.5) and not is_plain else f"whose {noun} {verb(noun)} {phrase}"
     )
     table = side.table.name
     query = f"FROM {table} WHERE {column.name} {sign} (SELECT {function}({column.name}) FROM {table}{where(inner)})"
@@ -303,24 +307,24 @@ def compared(builder: Builder) -> QuestionCandidate:
         return candidate(builder.ask_number(things), f"SELECT COUNT(*) {query}")
     columns = builder.shown(side, builder.rng.choices((1, 2), (70, 30))[0])
     text = builder.ask(builder.columns_words(columns, side, many=True), things)
-    return candidate(text, f"SELECT {', '.join(one.name for one in columns)} {query}")
+    return candidate(text, f"SELECT {', '.join(column.name for column in columns)} {query}")
 
 
 def shared(builder: Builder) -> QuestionCandidate:
-    """Ask for values of a column that both of two kinds of rows have, or one kind alone."""
+    """Ask for values of a column that two kinds of rows share, that only the first has, or that either has."""
     side = builder.side()
     group = builder.repeated(side)
-    one, other = builder.clauses(side, 1)[0], builder.clauses(side, 1)[0]
-    operator = builder.one(("INTERSECT", "EXCEPT", "UNION"))
-    here, there = builder.things(side, [one]), builder.things(side, [other])
+    first, second = builder.clauses(side, 1)[0], builder.clauses(side, 1)[0]
+    operator = builder.choose(("INTERSECT", "EXCEPT", "UNION"))
+    here, there = builder.things(side, [first]), builder.things(side, [second])
     forms = {
         "INTERSECT": ("Which {gs} have both {a} and {b}?", "What are the {gs} shared by {a} and {b}?"),
         "EXCEPT": ("Which {gs} have {a} but no {b}?", "Find the {gs} of {a} that no {b} have."),
         "UNION": ("What are the {gs} of {a} or of {b}, each once?", "List all different {gs} of {a} and of {b}."),
     }
     select = f"SELECT {group.name} FROM {side.table.name}"
-    text = builder.one(forms[operator]).format(gs=builder.said(group, many=True), a=here, b=there)
-    return candidate(text, f"{select} WHERE {one.sql} {operator} {select} WHERE {other.sql}")
+    text = builder.choose(forms[operator]).format(gs=builder.noun_of(group, many=True), a=here, b=there)
+    return candidate(text, f"{select} WHERE {first.sql} {operator} {select} WHERE {second.sql}")
 
 
 def containing(builder: Builder) -> QuestionCandidate:
@@ -329,14 +333,14 @@ def containing(builder: Builder) -> QuestionCandidate:
     column = builder.column(side, "text")
     text = str(builder.value(column))
     if builder.chance(0.35) and text[:1].isalpha():
-        pattern, words = f"{text[0]}%", builder.one(("starts with", "begins with")) + f" {text[0]}"
+        pattern, phrase = f"{text[0]}%", builder.choose(("starts with", "begins with")) + f" {text[0]}"
     else:
-        word = builder.one([word for word in text.split() if word.isalpha() and len(word) > 2])
-        pattern, words = f"%{word}%", builder.one(("contains", "includes the word")) + f" {word}"
-    things = f"{builder.noun(side)} whose {builder.said(column)} {words}"
+        word = builder.choose([word for word in text.split() if word.isalpha() and len(word) > 2])
+        pattern, phrase = f"%{word}%", builder.choose(("contains", "includes the word")) + f" {word}"
+    things = f"{builder.noun(side)} whose {builder.noun_of(column)} {phrase}"
     tail = f"FROM {side.table.name} WHERE {column.name} LIKE '{pattern}'"
     if builder.chance(0.35):
         return candidate(builder.ask_number(things), f"SELECT COUNT(*) {tail}")
     columns = builder.shown(Side(side.table), builder.k(1, 2))
-    asked = builder.ask(builder.columns_words(columns, side, many=True), things)
-    return candidate(asked, f"SELECT {', '.join(one.name for one in columns)} {tail}")
+    question = builder.ask(builder.columns_words(columns, side, many=True), things)
+    return candidate(question, f"SELECT {', '.join(column.name for column in columns)} {tail}")

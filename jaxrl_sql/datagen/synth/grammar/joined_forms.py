@@ -1,4 +1,4 @@
-"""The forms of the grammar on several tables: rows of both ends of a foreign key, groups of children, chains."""
+"""Forms of the grammar on several tables: rows at both ends of a foreign key, groups of children, chains."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from jaxrl_sql.datagen.synth.spec import AnnotatedTable, Reference
 
 
 def _owner(builder: Builder, both: Joined) -> Clause:
-    """Return a condition on the parent, and the words for children of it (`working in the Sales department`)."""
+    """Return a condition on the parent, with the words for its children (`working in the Sales department`)."""
     owner = _some(builder, both.parent)
     return Clause(owner.sql, after=f"{both.relation.of_child} {owner.after}")
 
 
 def _some(builder: Builder, side: Side) -> Clause:
-    """Return a condition on rows, and in `after` the words for the rows that meet it: one by name, or several."""
+    """Return a condition on rows; `after` holds the words for the rows that meet it, one by name or several."""
     if side.table.label is not None and builder.chance(0.5):
         return builder.named(side)
     clause = builder.clause(side)
@@ -30,15 +30,15 @@ def children(builder: Builder) -> QuestionCandidate:
     """Ask for columns, the number or an aggregate of the children of some parents."""
     both = builder.join()
     owner = _owner(builder, both)
-    own = builder.clauses(both.child, builder.rng.choices((0, 1), (70, 30))[0])
-    things = builder.things(both.child, own, extra=owner.after)
-    tail = f"FROM {both.sql}{where([owner, *own])}"
+    clauses = builder.clauses(both.child, builder.rng.choices((0, 1), (70, 30))[0])
+    things = builder.things(both.child, clauses, extra=owner.after)
+    tail = f"FROM {both.sql}{where([owner, *clauses])}"
     kind = builder.rng.choices(("rows", "number", "aggregate"), (55, 30, 15))[0]
     if kind == "number":
         return candidate(builder.ask_number(things), f"SELECT COUNT(*) {tail}")
     if kind == "aggregate":
-        sql, words = builder.aggregate_of(both.child, builder.measure(both.child))
-        return candidate(builder.ask(words, things, many=False), f"SELECT {sql} {tail}")
+        sql, phrase = builder.aggregate_of(both.child, builder.measure(both.child))
+        return candidate(builder.ask(phrase, things, many=False), f"SELECT {sql} {tail}")
     columns = builder.shown(both.child, builder.rng.choices((1, 2), (65, 35))[0])
     names = ", ".join(both.child.name(column) for column in columns)
     return candidate(
@@ -47,17 +47,22 @@ def children(builder: Builder) -> QuestionCandidate:
 
 
 def both_ends(builder: Builder) -> QuestionCandidate:
-    """Ask for columns of children beside columns of their parents, sorted in a share of the questions."""
+    """Ask for columns of children and of their parents, sorted in a share of the questions."""
     both = builder.join()
-    own, its = builder.shown(both.child, 1 if builder.chance(0.8) else 2), builder.shown(both.parent)
-    clauses = builder.clauses(both.child, builder.rng.choices((0, 1, 2), (40, 45, 15))[0])
-    names = ", ".join([*(both.child.name(one) for one in own), *(both.parent.name(one) for one in its)])
-    things = (
-        builder.things(both.child, clauses) if clauses else f"{builder.one(('all', 'the'))} {builder.noun(both.child)}"
+    child_columns, parent_columns = (
+        builder.shown(both.child, 1 if builder.chance(0.8) else 2),
+        builder.shown(both.parent),
     )
-    words, theirs = (
-        builder.columns_words(own, both.child, many=True),
-        builder.columns_words(its, both.parent, many=True),
+    clauses = builder.clauses(both.child, builder.rng.choices((0, 1, 2), (40, 45, 15))[0])
+    names = ", ".join([*map(both.child.name, child_columns), *map(both.parent.name, parent_columns)])
+    things = (
+        builder.things(both.child, clauses)
+        if clauses
+        else f"{builder.choose(('all', 'the'))} {builder.noun(both.child)}"
+    )
+    child_phrase, parent_phrase = (
+        builder.columns_words(child_columns, both.child, many=True),
+        builder.columns_words(parent_columns, both.parent, many=True),
     )
     parent = both.parent.table.plural
     forms = (
@@ -67,46 +72,48 @@ def both_ends(builder: Builder) -> QuestionCandidate:
         "Show the {w} of {t} and the {p} of the {s} that they belong to.",
         "List the {w} of {t} and the {p} of the {s}.",
     )
-    text = builder.one(forms).format(w=words, t=things, p=theirs, s=parent)
+    text = builder.choose(forms).format(w=child_phrase, t=things, p=parent_phrase, s=parent)
     query = f"SELECT {names} FROM {both.sql}{where(clauses)}"
     if not builder.chance(0.22):
         return candidate(text, query)
     column = builder.column(both.child, *SORTABLE)
-    way, said = builder.one((("DESC", "descending"), ("ASC", "ascending")))
+    way, direction = builder.choose((("DESC", "descending"), ("ASC", "ascending")))
     key = both.child.name(column)
     check = query.replace("SELECT ", f"SELECT {key}, ", 1)
-    text = f"{text[:-1]}, in {said} order of {builder.said(column)}{text[-1]}"
+    text = f"{text[:-1]}, in {direction} order of {builder.noun_of(column)}{text[-1]}"
     return candidate(text, f"{query} ORDER BY {key} {way}", "", check)
 
 
 def parents_with(builder: Builder) -> QuestionCandidate:
-    """Ask for the parents of some children, each once: by DISTINCT over a join, by IN, or their number."""
+    """Ask for the distinct parents of some children, by DISTINCT over a join or by IN, or for parents without them."""
     both = builder.join(label=True)
     columns = builder.shown(both.parent, builder.rng.choices((1, 2), (75, 25))[0])
     clauses = builder.clauses(both.child, 1)
     kids = builder.things(Side(both.child.table), clauses)
     things = builder.things(both.parent, extra=f"{both.relation.of_parent} {kids}")
-    words = builder.columns_words(columns, both.parent, many=True)
+    phrase = builder.columns_words(columns, both.parent, many=True)
     if builder.chance(0.45):
-        names = ", ".join(one.name for one in columns)
+        names = ", ".join(column.name for column in columns)
         test = clauses[0].sql.removeprefix(both.child.prefix)
         is_in = builder.chance(0.55)
         if not is_in:
-            if " != " in test:  # nobody asks for those without any that are not
+            if " != " in test:  # a double negation
                 raise NoFit
             things = builder.things(both.parent, extra=_without(both, kids))
         query = (
             f"SELECT {names} FROM {both.parent.table.name} WHERE {both.reference.target} {'' if is_in else 'NOT '}IN "
             f"(SELECT {both.reference.column.name} FROM {both.child.table.name} WHERE {test})"
         )
-        return candidate(builder.ask(words, things), query)
+        return candidate(builder.ask(phrase, things), query)
     names = ", ".join(both.parent.name(column) for column in columns)
-    said = builder.one(("different ", "distinct ", ""))
-    return candidate(builder.ask(f"{said}{words}", things), f"SELECT DISTINCT {names} FROM {both.sql}{where(clauses)}")
+    adjective = builder.choose(("different ", "distinct ", ""))
+    return candidate(
+        builder.ask(f"{adjective}{phrase}", things), f"SELECT DISTINCT {names} FROM {both.sql}{where(clauses)}"
+    )
 
 
 def _without(both: Joined, kids: str) -> str:
-    """Return words for parents that have none of some children."""
+    """Return words for parents without such children."""
     return f"{'who' if both.parent.are_people else 'that'} do not have any {kids}"
 
 
@@ -115,7 +122,7 @@ def childless(builder: Builder) -> QuestionCandidate:
     child, parent, reference = builder.link()
     word = "who" if parent.are_people else "that"
     forms = ("without any {}", f"{word} do not have any {{}}", f"{word} have no {{}}")
-    things = builder.things(parent, extra=builder.one(forms).format(builder.noun(child)))
+    things = builder.things(parent, extra=builder.choose(forms).format(builder.noun(child)))
     inner = f"SELECT {reference.column.name} FROM {child.table.name}"
     tail = f"FROM {parent.table.name} WHERE {reference.target} NOT IN ({inner})"
     if builder.chance(0.35):
@@ -132,14 +139,14 @@ def per_parent(builder: Builder) -> QuestionCandidate:
     if builder.chance(0.25):
         columns += builder.shown(both.parent)
     clauses = builder.clauses(both.child, builder.rng.choices((0, 1), (80, 20))[0])
-    names = ", ".join(both.parent.name(one) for one in columns)
-    words, kids, one = (
-        ", ".join(builder.said(column, both.parent) for column in columns),
+    names = ", ".join(both.parent.name(column) for column in columns)
+    phrase, kids, parent = (
+        ", ".join(builder.noun_of(column, both.parent) for column in columns),
         builder.things(both.child, clauses),
         both.parent.table.singular,
     )
     if builder.chance(0.65):
-        sql, said = "COUNT(*)", f"number of {kids}"
+        sql, amount = "COUNT(*)", f"number of {kids}"
         forms: tuple[str, ...] = (
             "For each {p}, show the {c} and the {n}.",
             "How many {k} does each {p} have? Show {a} too.",
@@ -148,14 +155,14 @@ def per_parent(builder: Builder) -> QuestionCandidate:
             "Count the {k} of each {p}, and show {a} first.",
         )
     else:
-        sql, said = builder.aggregate_of(both.child, builder.measure(both.child))
-        said = f"{said} of its {kids}" if not both.parent.are_people else f"{said} of their {kids}"
+        sql, amount = builder.aggregate_of(both.child, builder.measure(both.child))
+        amount = f"{amount} of its {kids}" if not both.parent.are_people else f"{amount} of their {kids}"
         forms = ("For each {p}, show the {c} and the {n}.", "List the {c} of each {p} and the {n}.")
-    text = builder.one(forms).format(p=one, c=words, a=f"the {listed(words.split(', '))}", n=said, k=kids)
+    text = builder.choose(forms).format(p=parent, c=phrase, a=f"the {listed(phrase.split(', '))}", n=amount, k=kids)
     tail = f"FROM {both.sql}{where(clauses)} GROUP BY {both.parent_id}"
     query = f"SELECT {names}, {sql} {tail}"
     if builder.chance(0.12):
-        way, order = builder.one((("DESC", "descending"), ("ASC", "ascending")))
+        way, order = builder.choose((("DESC", "descending"), ("ASC", "ascending")))
         check = f"SELECT {sql}, {names} {tail}"
         if "?" not in text:
             text = f"{text[:-1]}, in {order} order of the {'number' if sql == 'COUNT(*)' else 'latter'}."
@@ -168,19 +175,19 @@ def per_parent_group(builder: Builder) -> QuestionCandidate:
     both = builder.join()
     group = builder.repeated(both.parent)
     clauses = builder.clauses(both.child, builder.rng.choices((0, 1), (75, 25))[0])
-    kids, said_group = builder.things(both.child, clauses), builder.said(group, both.parent)
+    kids, group_noun = builder.things(both.child, clauses), builder.noun_of(group, both.parent)
     if builder.chance(0.6):
-        sql, said = "COUNT(*)", f"number of {kids}"
+        sql, amount = "COUNT(*)", f"number of {kids}"
     else:
-        sql, said = builder.aggregate_of(both.child, builder.measure(both.child))
-        said = f"{said} of {kids}"
-    name, one = both.parent.name(group), both.parent.table.singular
+        sql, amount = builder.aggregate_of(both.child, builder.measure(both.child))
+        amount = f"{amount} of {kids}"
+    name, parent = both.parent.name(group), both.parent.table.singular
     forms = (
         "For each {g} of the {p}, show the {n}.",
         "What is the {n} for each {g} of the {ps}?",
         "Show each {g} of the {ps} and the {n}.",
     )
-    text = builder.one(forms).format(p=one, ps=both.parent.table.plural, g=said_group, n=said)
+    text = builder.choose(forms).format(p=parent, ps=both.parent.table.plural, g=group_noun, n=amount)
     return candidate(text, f"SELECT {name}, {sql} FROM {both.sql}{where(clauses)} GROUP BY {name}")
 
 
@@ -194,9 +201,14 @@ def parents_having(builder: Builder) -> QuestionCandidate:
     if len(counts) < 4:
         raise NoFit
     k = counts[int((len(counts) - 1) * builder.rng.uniform(0.4, 0.95))]
-    said_k = number_words(k)
-    sign, amount = builder.one(
-        ((">=", f"at least {said_k}"), (">", f"more than {said_k}"), ("=", f"exactly {said_k}"), (">=", f"{k} or more"))
+    number_word = number_words(k)
+    sign, amount = builder.choose(
+        (
+            (">=", f"at least {number_word}"),
+            (">", f"more than {number_word}"),
+            ("=", f"exactly {number_word}"),
+            (">=", f"{k} or more"),
+        )
     )
     relation = both.relation.of_parent
     clauses = builder.clauses(both.child, builder.rng.choices((0, 1), (85, 15))[0])
@@ -210,7 +222,7 @@ def parents_having(builder: Builder) -> QuestionCandidate:
 
 
 def most_children(builder: Builder) -> QuestionCandidate:
-    """Ask for the parent with the most or the fewest children, or the largest sum over them."""
+    """Ask for the parent with the most or fewest children, or the largest aggregate over them."""
     both = builder.join(label=True)
     columns = [both.parent.take(both.parent.table.columns[0])]
     if builder.chance(0.3):
@@ -219,26 +231,26 @@ def most_children(builder: Builder) -> QuestionCandidate:
     clauses = builder.clauses(both.child, builder.rng.choices((0, 1), (75, 25))[0])
     kids = builder.things(both.child, clauses)
     if builder.chance(0.7):
-        way, said, key = builder.one(
+        way, extreme, key = builder.choose(
             (("DESC", f"the most {kids}", "COUNT(*)"), ("ASC", f"the fewest {kids}", "COUNT(*)"))
         )
     else:
-        key, words = builder.aggregate_of(both.child, builder.measure(both.child), ("SUM", "AVG"))
-        way, said = "DESC", f"the highest {words} of {kids}"
+        key, phrase = builder.aggregate_of(both.child, builder.measure(both.child), ("SUM", "AVG"))
+        way, extreme = "DESC", f"the highest {phrase} of {kids}"
     k = 1 if builder.chance(0.85) else builder.k(2, 4)
     tail = f"FROM {both.sql}{where(clauses)} GROUP BY {both.parent_id} ORDER BY {key} {way} LIMIT"
-    words, single = builder.columns_words(columns, both.parent, many=k > 1), both.parent.table.singular
+    phrase, single = builder.columns_words(columns, both.parent, many=k > 1), both.parent.table.singular
     if k == 1 and len(columns) == 1 and builder.chance(0.4):
-        text = f"Which {single} has {said}?"
+        text = f"Which {single} has {extreme}?"
     elif k == 1:
-        text = builder.ask(words, f"the {single} with {said}", many=False)
+        text = builder.ask(phrase, f"the {single} with {extreme}", many=False)
     else:
-        text = builder.ask(words, f"the {k} {both.parent.table.plural} with {said}")
+        text = builder.ask(phrase, f"the {k} {both.parent.table.plural} with {extreme}")
     return candidate(text, f"SELECT {names} {tail} {k}", f"SELECT {key} {tail} {k + 1}")
 
 
 def of_extreme_parent(builder: Builder) -> QuestionCandidate:
-    """Ask for children of the parent with the most or the least of something, by a nested query."""
+    """Ask for children of the parent with the highest or lowest value of a column, by a nested query."""
     child, parent, reference = builder.link()
     column = builder.column(parent, *SORTABLE)
     if column.has_nulls:
@@ -252,64 +264,64 @@ def of_extreme_parent(builder: Builder) -> QuestionCandidate:
     if builder.chance(0.4):
         return candidate(builder.ask_number(things), f"SELECT COUNT(*) {tail}", check)
     columns = builder.shown(child, builder.rng.choices((1, 2), (65, 35))[0])
-    names = ", ".join(one.name for one in columns)
+    names = ", ".join(column.name for column in columns)
     return candidate(
         builder.ask(builder.columns_words(columns, child, many=True), things), f"SELECT {names} {tail}", check
     )
 
 
 def first_by_parent(builder: Builder) -> QuestionCandidate:
-    """Ask for a column of the parent of the child with the most or the least of something."""
+    """Ask for columns of the parent of the child with the highest or lowest value of a column."""
     both = builder.join()
     column = builder.column(both.child, *SORTABLE)
     best = builder.extreme(both.child, column, builder.chance(0.6))
     columns = builder.shown(both.parent, builder.rng.choices((1, 2), (70, 30))[0])
-    names = ", ".join(both.parent.name(one) for one in columns)
+    names = ", ".join(both.parent.name(column) for column in columns)
     child = builder.things(both.child, [best], many=False)
-    single, words = both.parent.table.singular, builder.columns_words(columns, both.parent, many=False)
+    single, phrase = both.parent.table.singular, builder.columns_words(columns, both.parent, many=False)
     key = both.child.name(column)
     tail = f"FROM {both.sql} ORDER BY {key} {best.sql} LIMIT"
-    text = builder.ask(words, f"the {single} of the {child}", many=False)
+    text = builder.ask(phrase, f"the {single} of the {child}", many=False)
     return candidate(text, f"SELECT {names} {tail} 1", f"SELECT {key} {tail} 2")
 
 
 def sets_of_parents(builder: Builder) -> QuestionCandidate:
-    """Ask for the parents with both of two kinds of children, or with one kind and not the other."""
+    """Ask for the parents with two kinds of children, or with one kind but not the other."""
     both = builder.join(label=True)
     label = both.parent.table.columns[0]
     if label.kind != "text":
         raise NoFit
     name = both.parent.name(label)
-    one, other = _two_kinds(builder, both.child)
-    operator = builder.one(("INTERSECT", "EXCEPT"))
-    noun, words = builder.noun(both.parent), builder.said(label, both.parent, many=True)
-    here, there = (builder.things(Side(both.child.table), [clause]) for clause in (one, other))
+    first, second = _two_kinds(builder, both.child)
+    operator = builder.choose(("INTERSECT", "EXCEPT"))
+    noun, phrase = builder.noun(both.parent), builder.noun_of(label, both.parent, many=True)
+    here, there = (builder.things(Side(both.child.table), [clause]) for clause in (first, second))
     relation = both.relation.of_parent
     form = "{n} {r} both {a} and {b}" if operator == "INTERSECT" else "{n} {r} {a} but no {b}"
-    text = builder.ask(words, form.format(n=noun, r=relation, a=here, b=there))
+    text = builder.ask(phrase, form.format(n=noun, r=relation, a=here, b=there))
     select = f"SELECT {name} FROM {both.sql} WHERE"
-    return candidate(text, f"{select} {one.sql} {operator} {select} {other.sql}")
+    return candidate(text, f"{select} {first.sql} {operator} {select} {second.sql}")
 
 
 def _two_kinds(builder: Builder, side: Side) -> tuple[Clause, Clause]:
-    """Return two conditions that no row need meet together: two values of a category, or conditions on two columns."""
+    """Return two conditions on different rows: two values of a category, or conditions on two columns."""
     if not builder.chance(0.6):
         return builder.clause(side), builder.clause(side)
     column = builder.column(side, "category")
     value = builder.value(column)
-    said = builder.said(column)
+    noun = builder.noun_of(column)
     clauses = []
     for each in (value, builder.value(column, value)):
-        words = {"before": str(each)} if is_adjectival(column) else {"after": f"whose {said} is {each}"}
-        clauses.append(Clause(f"{side.name(column)} = {literal(each)}", **words))
+        texts = {"before": str(each)} if is_adjectival(column) else {"after": f"whose {noun} is {each}"}
+        clauses.append(Clause(f"{side.name(column)} = {literal(each)}", **texts))
     return clauses[0], clauses[1]
 
 
 def chain(builder: Builder) -> QuestionCandidate:
-    """Ask over three tables: children of a parent of a grandparent, or the two parents of what links them."""
-    child, parent, reference = builder.one(builder.links())
+    """Ask about three tables: children of a parent of a grandparent, or the two parents of a linking table."""
+    child, parent, reference = builder.choose(builder.links())
     middle, others = (parent, parent.references) if builder.chance(0.5) else (child, child.references)
-    second = builder.one([other for other in others if other is not reference])
+    second = builder.choose([other for other in others if other is not reference])
     top = builder.database.table(second.table)
     if top.name in (child.name, parent.name):
         raise NoFit
@@ -324,10 +336,10 @@ def _grandchildren(
     child, parent, top = sides
     sql = _upwards(child.table, parent.table, top.table, first, second)
     owner = _some(builder, top)
-    own = builder.clauses(child, builder.rng.choices((0, 1), (75, 25))[0])
+    clauses = builder.clauses(child, builder.rng.choices((0, 1), (75, 25))[0])
     extra = f"{first.relation.of_child} {builder.noun(parent)} {second.relation.of_child} {owner.after}"
-    things = builder.things(child, own, extra=extra)
-    tail = f"FROM {sql}{where([owner, *own])}"
+    things = builder.things(child, clauses, extra=extra)
+    tail = f"FROM {sql}{where([owner, *clauses])}"
     if builder.chance(0.4):
         return candidate(builder.ask_number(things), f"SELECT COUNT(*) {tail}")
     columns = builder.shown(child, builder.rng.choices((1, 2), (70, 30))[0])
@@ -336,24 +348,24 @@ def _grandchildren(
 
 
 def _linked(builder: Builder, sides: tuple[Side, Side, Side], first: Reference, second: Reference) -> QuestionCandidate:
-    one, link, other = sides
+    near, link, far = sides
     sql = (
-        f"{one.table.name} AS T1 JOIN {link.table.name} AS T2 ON T1.{first.target} = T2.{first.column.name} "
-        f"JOIN {other.table.name} AS T3 ON T2.{second.column.name} = T3.{second.target}"
+        f"{near.table.name} AS T1 JOIN {link.table.name} AS T2 ON T1.{first.target} = T2.{first.column.name} "
+        f"JOIN {far.table.name} AS T3 ON T2.{second.column.name} = T3.{second.target}"
     )
-    owner = _some(builder, other)
+    owner = _some(builder, far)
     extra = f"{first.relation.of_parent} {builder.noun(link)} {second.relation.of_child} {owner.after}"
-    columns = builder.shown(one, builder.rng.choices((1, 2), (75, 25))[0])
-    names = ", ".join(one.name(column) for column in columns)
-    words = builder.one(("different ", "distinct ", "")) + listed([builder.columns_words(columns, one, many=True)])
-    text = builder.ask(words, builder.things(one, extra=extra))
+    columns = builder.shown(near, builder.rng.choices((1, 2), (75, 25))[0])
+    names = ", ".join(near.name(column) for column in columns)
+    phrase = builder.choose(("different ", "distinct ", "")) + listed([builder.columns_words(columns, near, many=True)])
+    text = builder.ask(phrase, builder.things(near, extra=extra))
     return candidate(text, f"SELECT DISTINCT {names} FROM {sql} WHERE {owner.sql}")
 
 
 def _upwards(
     child: AnnotatedTable, parent: AnnotatedTable, top: AnnotatedTable, first: Reference, second: Reference
 ) -> str:
-    """Return the joins from a table to its parent and to the parent of that, as T1, T2 and T3."""
+    """Return the joins of a table (T1) with its parent (T2) and grandparent (T3)."""
     return (
         f"{child.name} AS T1 JOIN {parent.name} AS T2 ON T1.{first.column.name} = T2.{first.target} "
         f"JOIN {top.name} AS T3 ON T2.{second.column.name} = T3.{second.target}"
@@ -362,18 +374,18 @@ def _upwards(
 
 def total_of_chain(builder: Builder) -> QuestionCandidate:
     """Ask for an aggregate over the children's children of each row."""
-    child, parent, reference = builder.one(builder.links())
-    second = builder.one(list(parent.references))
+    child, parent, reference = builder.choose(builder.links())
+    second = builder.choose(list(parent.references))
     top = Side(builder.database.table(second.table), "T3.")
     if top.table.label is None:
         raise NoFit
     low, mid = Side(child, "T1."), Side(parent, "T2.")
     label = top.table.columns[0]
     sql = _upwards(child, parent, top.table, reference, second)
-    counted, words = ("COUNT(*)", f"number of {builder.noun(low)}")
+    counted, phrase = ("COUNT(*)", f"number of {builder.noun(low)}")
     if builder.chance(0.4) and any(column.kind in MEASURE for column in child.columns):
-        counted, said = builder.aggregate_of(low, builder.measure(low))
-        words = f"{said} of the {builder.noun(low)}"
+        counted, amount = builder.aggregate_of(low, builder.measure(low))
+        phrase = f"{amount} of the {builder.noun(low)}"
     things = f"{reference.relation.of_child} {'their' if top.are_people else 'its'} {builder.noun(mid)}"
-    text = f"For each {top.table.singular}, show the {builder.said(label, top)} and the {words} {things}."
+    text = f"For each {top.table.singular}, show the {builder.noun_of(label, top)} and the {phrase} {things}."
     return candidate(text, f"SELECT {top.name(label)}, {counted} FROM {sql} GROUP BY T3.{second.target}")

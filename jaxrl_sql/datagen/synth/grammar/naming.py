@@ -1,4 +1,4 @@
-"""Name the tables and columns of a database in one of the ways that people do: `Singer_ID`, `singerId`, `SINGER`."""
+"""Rename the tables and columns of a database in a common naming style: `Singer_ID`, `singerId`, `SINGER`."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ _SHORT = {
     "position": "pos", "description": "descr", "category": "cat", "transaction": "trans", "nationality": "nation",
     "identifier": "ident", "reference": "ref", "product": "prod", "organization": "org", "temperature": "temp",
 }  # fmt: skip
-# What the rules for plurals of the generator, which may not change, get wrong.
+# Plurals that the generator's rules get wrong; the rules themselves must not change.
 _IRREGULAR = re.compile(r"childs\b")
 _ABBREVIATED = 0.12
 _PREFIXED = 0.3
 
 
-def _pascal(words: list[str]) -> str:
-    return "".join(word.capitalize() for word in words)
+def _pascal(parts: list[str]) -> str:
+    return "".join(word.capitalize() for word in parts)
 
 
-def _capital_snake(words: list[str]) -> str:
-    return "_".join("ID" if word == "id" else word.capitalize() for word in words)
+def _capital_snake(parts: list[str]) -> str:
+    return "_".join("ID" if word == "id" else word.capitalize() for word in parts)
 
 
-# How tables and columns are written, and how often.
+# Naming styles of tables and columns, with their weights.
 _WAYS: tuple[tuple[int, Callable[[list[str]], str], Callable[[list[str]], str]], ...] = (
     (40, "_".join, "_".join),
     (14, _capital_snake, _capital_snake),
     (12, "_".join, _capital_snake),
     (8, _pascal, _pascal),
-    (8, _pascal, lambda words: words[0] + _pascal(words[1:])),
-    (6, lambda words: "_".join(words).upper(), _capital_snake),
+    (8, _pascal, lambda parts: parts[0] + _pascal(parts[1:])),
+    (6, lambda parts: "_".join(parts).upper(), _capital_snake),
     (6, _capital_snake, "_".join),
-    (6, "".join, lambda words: "".join(words[:-1]) + ("ID" if words[-1] == "id" else words[-1].capitalize())),
+    (6, "".join, lambda parts: "".join(parts[:-1]) + ("ID" if parts[-1] == "id" else parts[-1].capitalize())),
 )
 
 
 def rename(rng: random.Random, database: Database) -> Database:
-    """Return the database with other names in one style; words and rows stay. Names are different and not reserved."""
+    """Return the database with names in one random style, distinct and not reserved; words and rows are unchanged."""
     _, of_table, of_column = rng.choices(_WAYS, [way[0] for way in _WAYS])[0]
     has_prefixes = rng.random() < _PREFIXED
     tables: dict[str, str] = {}
@@ -53,10 +53,10 @@ def rename(rng: random.Random, database: Database) -> Database:
         tables[table.name] = _free(of_table(_words(rng, table.name)), table.name, set(tables.values()))
         taken: set[str] = set()
         for column in table.stored:
-            words = _words(rng, column.name)
-            if has_prefixes and column is table.label and words in (["name"], ["title"]):
-                words = [*table.singular.split()[-1:], *words]
-            columns[table.name, column.name] = _free(of_column(words), column.name, taken)
+            parts = _words(rng, column.name)
+            if has_prefixes and column is table.label and parts in (["name"], ["title"]):
+                parts = [*table.singular.split()[-1:], *parts]
+            columns[table.name, column.name] = _free(of_column(parts), column.name, taken)
             taken.add(columns[table.name, column.name].lower())
     return replace(database, tables=tuple(_renamed(table, tables, columns) for table in database.tables))
 
@@ -69,7 +69,7 @@ def _words(rng: random.Random, name: str) -> list[str]:
 
 
 def _free(name: str, old: str, taken: set[str]) -> str:
-    """Return a name unless it is reserved or taken, whatever the case; else the old one."""
+    """Return the name, or the old name if the new one is reserved or taken (case-insensitive)."""
     return old if name.upper() in {word.upper() for word in RESERVED} or name.lower() in taken else name
 
 

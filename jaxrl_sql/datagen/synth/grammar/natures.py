@@ -1,6 +1,6 @@
-"""What columns are about, so that a question can say it as people do: *older than 30*, *the cheapest*, *hired after*.
+"""Classify columns, so that a question can use natural phrases: *older than 30*, *the cheapest*, *hired after*.
 
-A column is known by its name or any of its synonyms. What no rule knows is asked by its name.
+Rules match a column's name or any of its synonyms. Columns without a matching rule are called by their name.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from jaxrl_sql.datagen.synth.spec import AnnotatedColumn
 
 
 class Nature(NamedTuple):
-    """Words for the most and the least of a column, and for more and less than a value; "" where there are none."""
+    """Words for the highest and lowest value of a column, and for more and less than a value; "" if unknown."""
 
     most: str = ""
     least: str = ""
@@ -22,10 +22,10 @@ class Nature(NamedTuple):
 
 
 _ANY, _PEOPLE, _THINGS = "any", "people", "things"
-# Pattern of a name, what the table holds, and the words.
+# Pattern of a name, kind of rows (people, things or any), and the words.
 _NATURES: tuple[tuple[str, str, Nature], ...] = tuple(
-    (pattern, of, Nature(*(text.strip() for text in words.split("|"))))
-    for pattern, of, words in (
+    (pattern, of, Nature(*(text.strip() for text in phrases.split("|"))))
+    for pattern, of, phrases in (
         (r"age|age years|patient age", _ANY, "oldest | youngest | older than {} | younger than {}"),
         (
             r"birth (date|year)|date of birth|year of birth|born|born on",
@@ -90,7 +90,7 @@ _NATURES: tuple[tuple[str, str, Nature], ...] = tuple(
         ),
     )
 )
-# What was done at a time: the words that stand before *after 2010*.
+# Events of time columns: the words before *after 2010*.
 _EVENTS: tuple[tuple[str, str], ...] = (
     (r"(founded|established|created|formed|since|started)( year)?|formed year", "founded"),
     (r"hire (date|year)|hired on", "hired"),
@@ -139,7 +139,7 @@ _UNIT = re.compile(
     r"(height|width|length|duration|term|age|delay|distance|drive|session length)"
     r" (cm|km|days|months|minutes|seconds|years)"
 )
-# Columns whose values stand before the noun: *pending orders*, *rock artists*.
+# Columns whose values precede the noun: *pending orders*, *rock artists*.
 _ADJECTIVAL = re.compile(
     r"(.* )?(status|state|type|kind|genre|style|color|colour|tier|segment|fuel|cuisine|theme|variety|medium|material"
     r"|climate|diet|sex|gender|language|movement|format|binding|conditions|orientation|leaning|priority|severity)"
@@ -152,12 +152,12 @@ _PARTICLE = re.compile(r" (by|through|for|against)$")
 
 
 def names(column: AnnotatedColumn) -> tuple[str, ...]:
-    """Return the words that a column goes by, its own first."""
+    """Return the words and synonyms of a column."""
     return (column.words, *column.synonyms)
 
 
 def nature_of(column: AnnotatedColumn, are_people: bool) -> Nature:
-    """Return what a column is about, by any of its names; an empty one where no rule knows it."""
+    """Return the nature of a column by any of its names; an empty `Nature` if no rule matches."""
     group = _PEOPLE if are_people else _THINGS
     return next(
         (
@@ -170,7 +170,7 @@ def nature_of(column: AnnotatedColumn, are_people: bool) -> Nature:
 
 
 def event_of(column: AnnotatedColumn, are_people: bool) -> str:
-    """Return what was done at the time that a column holds (`hired`), or ""."""
+    """Return the event of a time column (`hired`), or ""."""
     event = next((event for pattern, event in _EVENTS if _matches(pattern, _plain(names(column)))), "")
     if event == "joined":
         return "who joined" if are_people else "started"
@@ -178,39 +178,39 @@ def event_of(column: AnnotatedColumn, are_people: bool) -> str:
     return event if not are_people or event in ("hired", "admitted", "enrolled", "registered", "installed") else ""
 
 
-def said_names(column: AnnotatedColumn) -> tuple[str, ...]:
-    """Return the words for a column that read as a noun, best first: `hired on date` is the `hiring date`."""
+def noun_phrases(column: AnnotatedColumn) -> tuple[str, ...]:
+    """Return noun phrases for a column, best first: `hiring date` for `hired on date`."""
     nouns = tuple(dict.fromkeys(_natural(name) for name in names(column) if not _PARTICLE.search(name)))
     return nouns or names(column)
 
 
-def _natural(words: str) -> str:
-    if found := _UNIT.fullmatch(words):
-        return f"{found[1]} in {found[2]}"
+def _natural(phrase: str) -> str:
+    if match := _UNIT.fullmatch(phrase):
+        return f"{match[1]} in {match[2]}"
     for pattern, form in _NATURAL:
-        if (found := pattern.fullmatch(words)) and found[1] in _NOUNS:
-            return form.format(_NOUNS[found[1]])
-    return words
+        if (match := pattern.fullmatch(phrase)) and match[1] in _NOUNS:
+            return form.format(_NOUNS[match[1]])
+    return phrase
 
 
 def is_adjectival(column: AnnotatedColumn) -> bool:
-    """Return whether a value of the column can stand before the noun."""
+    """Return whether a value of the column can precede the noun."""
     return any(_ADJECTIVAL.fullmatch(name) for name in names(column))
 
 
 def place_word(column: AnnotatedColumn, are_people: bool) -> str:
-    """Return the preposition before a value of a place, or "" where the column holds no place."""
+    """Return the preposition for values of a place column, or "" for other columns."""
     if any(_ORIGIN.fullmatch(name) for name in names(column)):
         return "from"
-    if any(_PLACE.fullmatch(words) for words in names(column)):
+    if any(_PLACE.fullmatch(name) for name in names(column)):
         return "from" if are_people else "in"
     return ""
 
 
-def _plain(said: Iterable[str]) -> tuple[str, ...]:
-    """Return words as the rules know them, `hired on` for `hired on date`."""
-    return tuple(text for words in said for text in (words, re.sub(r" (on|for|at|by) date$", r" \1", words)))
+def _plain(phrases: Iterable[str]) -> tuple[str, ...]:
+    """Add the forms that the rules match: `hired on` for `hired on date`."""
+    return tuple(text for phrase in phrases for text in (phrase, re.sub(r" (on|for|at|by) date$", r" \1", phrase)))
 
 
-def _matches(pattern: str, said: Iterable[str]) -> bool:
-    return any(re.fullmatch(pattern, words) for words in said)
+def _matches(pattern: str, phrases: Iterable[str]) -> bool:
+    return any(re.fullmatch(pattern, phrase) for phrase in phrases)

@@ -1,4 +1,4 @@
-"""Phrases of questions: columns, rows and values in words, and the clauses that a condition becomes."""
+"""Phrase columns, rows, values and conditions in words."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from jaxrl_sql.datagen.synth.grammar.natures import (
     is_adjectival,
     names,
     nature_of,
+    noun_phrases,
     place_word,
-    said_names,
 )
 from jaxrl_sql.datagen.synth.notation import SEEN_DOMAINS, UNSEEN_DOMAINS
 from jaxrl_sql.datagen.synth.part_sampler import (
@@ -39,7 +39,7 @@ _PEOPLE = frozenset(
     if table.columns[0].args == ("person",) and table.columns[0].names[0] != "holder_name"
     for name in table.names
 ) | {"person", "user", "student", "teacher", "singer", "owner", "professional", "visitor", "conductor"}
-# Words in the plural that are an amount and no number of things.
+# Plural words for an amount instead of a number of things.
 _NO_COUNT = re.compile(
     r"\b(hours|minutes|seconds|days|months|years|miles|liters|hectares|kilometers|units|tons|degrees|earnings|holdings"
     r"|assets|sales|dues|watts|square meters|fines|donations|millions|funds|costs|profits|revenues)\b"
@@ -47,12 +47,12 @@ _NO_COUNT = re.compile(
 _NO_SUM = re.compile(r"\b(total|average|mean|rate|age|year|rating|score|price|level|temperature|height|number)\b")
 _PARTICLE = re.compile(r" (of|in|on|at|by|to|for|from|with|per)$")
 _PARTICIPLE = re.compile(r" (\w+ed|coding|available|sold|made|late|spent|written|overdue|won|for|against|in space)$")
-# Numbers that name or place a thing: nobody asks for their average.
+# Numbers that identify or rank things, without a meaningful average.
 _NO_QUANTITY = re.compile(
     r"(shirt|jersey|track|door|badge|floor|patrol) number|badge|position|billing( order)?|floor|storey|(fare )?zone"
     r"|grade( level)?"
 )
-# Names of a row by what it is; those by a part of it (`full name`) say more.
+# Names that repeat the kind of row (`singer name`), shortened to `name`; `full name` and others stay.
 _OWN_NAME = re.compile(r"(?!full|stage|pen|first|last|character|donor|holder|case|user)\w+( \w+)? name")
 _NO_PLURAL = frozenset(
     """pay income upkeep financing experience stock humidity moisture rainfall precipitation weather transport equipment
@@ -74,7 +74,7 @@ _TIME_AGGREGATES = {"MAX": ("latest {}", "most recent {}"), "MIN": ("earliest {}
 
 @dataclass(frozen=True)
 class Clause:
-    """A condition: its SQL, and words that stand before the noun (`before`) or behind it (`after`)."""
+    """A condition: its SQL, and the words before (`before`) or after (`after`) the noun."""
 
     sql: str
     before: str = ""
@@ -83,7 +83,7 @@ class Clause:
 
 @dataclass
 class Side:
-    """A table in a query: the alias before its columns (`T1.` or ""), and the columns that are used already."""
+    """A table in a query: the prefix of its columns (`T1.` or ""), and the columns used so far."""
 
     table: AnnotatedTable
     prefix: str = ""
@@ -108,119 +108,123 @@ class Side:
         return column
 
 
-def listed(words: Sequence[str]) -> str:
+def listed(phrases: Sequence[str]) -> str:
     """Return words as a list: `a`, `a and b`, `a, b and c`."""
-    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+    return " and ".join(filter(None, (", ".join(phrases[:-1]), phrases[-1])))
 
 
-def plural_words(words: str) -> str:
-    """Return the plural of a column's words; the noun is the last one, or the one before `of`, `in` or `made`.
+def plural_words(phrase: str) -> str:
+    """Return the plural of a column's words; the noun is the last word, or the word before `of`, `in` or `made`.
 
-    Words that end in a particle (`directed by`) have no noun, and stay.
+    Words that end in a particle (`directed by`) have no noun and are returned unchanged.
     """
-    if _PARTICLE.search(words):
-        return words
-    found = _HEAD.search(words) or _PARTICIPLE.search(words)
-    head, tail = (words[: found.start()], words[found.start() :]) if found else (words, "")
+    if _PARTICLE.search(phrase):
+        return phrase
+    match = _HEAD.search(phrase) or _PARTICIPLE.search(phrase)
+    head, tail = (phrase[: match.start()], phrase[match.start() :]) if match else (phrase, "")
     return (
-        words
+        phrase
         if _is_plural(head) or head.rpartition(" ")[2] in _NO_PLURAL
         else plural(head.replace(" ", "_")).replace("_", " ") + tail
     )
 
 
 def number_words(number: int) -> str:
-    """Return a number as a question counts with it."""
+    """Return a number in words if it is one, else in digits."""
     return "one" if number == 1 else str(number)
 
 
-def verb(words: str) -> str:
-    """Return the verb after a column's words."""
-    return "are" if _is_plural(words) and not words.startswith("number of ") else "is"
+def verb(phrase: str) -> str:
+    """Return the verb that agrees with a column's words."""
+    return "are" if _is_plural(phrase) and not phrase.startswith("number of ") else "is"
 
 
-def _is_plural(words: str) -> bool:
-    noun = _PARTICIPLE.sub("", words)
+def _is_plural(phrase: str) -> bool:
+    noun = _PARTICIPLE.sub("", phrase)
     if noun.endswith(("people", "children")):
         return True
     return noun.endswith("s") and not noun.endswith(("ss", "us", "is")) and noun != "series"
 
 
 class Phrases(PartSampler):
-    """Chooses words and conditions of one question; a seed decides all of them."""
+    """Chooses words and conditions of one question, determined by a seed."""
 
     def __init__(self, rng: random.Random) -> None:
         super().__init__(rng)
         self._nouns: dict[str, str] = {}
 
-    def said(self, column: AnnotatedColumn, side: Side | None = None, *, many: bool = False) -> str:
+    def noun_of(self, column: AnnotatedColumn, side: Side | None = None, *, many: bool = False) -> str:
         """Name a column, in a share of the cases by a synonym.
 
-        `side` is the table whose noun stands beside it: the `agent name` of an agent is the name, and things that a
-        number counts are a `number of` them.
+        `side` is the table that the question names next to the column, so the `agent name` of an agent becomes the
+        `name`. Counted things become the `number of` things.
         """
-        known = said_names(column)
-        words = self.one(known[1:]) if len(known) > 1 and self.chance(SYNONYM_SHARE) else known[0]
-        if column.kind == "int" and self._is_counted(words):
-            return f"number of {words}"
+        known = noun_phrases(column)
+        phrase = self.choose(known[1:]) if len(known) > 1 and self.chance(SYNONYM_SHARE) else known[0]
+        if column.kind == "int" and self._is_counted(phrase):
+            return f"number of {phrase}"
         if side is not None:
-            words = words.removeprefix(f"{side.table.singular} ")
-            if column is side.table.label and _OWN_NAME.fullmatch(words) and self.chance(0.8):
-                words = "name"
-        return plural_words(words) if many else words
+            phrase = phrase.removeprefix(f"{side.table.singular} ")
+            if column is side.table.label and _OWN_NAME.fullmatch(phrase) and self.chance(0.8):
+                phrase = "name"
+        return plural_words(phrase) if many else phrase
 
     def is_quantity(self, column: AnnotatedColumn) -> bool:
-        """Return whether a number is an amount of something, of which there is an average."""
-        return column.kind in MEASURE and not any(_NO_QUANTITY.fullmatch(said_name) for said_name in said_names(column))
+        """Return whether a column is a number with a meaningful average."""
+        return column.kind in MEASURE and not any(
+            _NO_QUANTITY.fullmatch(noun_phrase) for noun_phrase in noun_phrases(column)
+        )
 
     def amount(self, column: AnnotatedColumn) -> str:
-        """Name a number in the singular: things that are counted are a `number of` them."""
-        known = said_names(column)
-        single = [words for words in known if not _is_plural(words)]
+        """Name a numeric column in the singular; counted things become the `number of` things."""
+        known = noun_phrases(column)
+        single = [phrase for phrase in known if not _is_plural(phrase)]
         if known[0] not in single or (len(single) > 1 and self.chance(SYNONYM_SHARE)):
-            counted = [f"number of {words}" for words in known if self._is_counted(words)]
-            return self.one(single or counted or known)
+            counted = [f"number of {phrase}" for phrase in known if self._is_counted(phrase)]
+            return self.choose(single or counted or known)
         return known[0]
 
     def value_words(self, value: Value) -> str:
-        """Write a value in a question, texts now and then in quotes."""
+        """Write a value in a question, with quotes around some of the texts."""
         return f'"{value}"' if isinstance(value, str) and self.chance(_QUOTED_SHARE) else str(value)
 
     def noun(self, side: Side, *, many: bool = True) -> str:
-        """Name the rows of a table, now and then by a synonym, and always the same in one question."""
+        """Name the rows of a table, sometimes by a synonym, with the same noun throughout a question."""
         table = side.table
         if not many:
             return table.singular
         if table.name not in self._nouns:
             is_other = bool(table.synonyms) and self.chance(_OTHER_NOUN_SHARE)
-            self._nouns[table.name] = self.one(table.synonyms) if is_other else table.plural
+            self._nouns[table.name] = self.choose(table.synonyms) if is_other else table.plural
         return self._nouns[table.name]
 
     def things(self, side: Side, clauses: Sequence[Clause] = (), *, many: bool = True, extra: str = "") -> str:
-        """Return a noun with what its conditions say of it: `remote employees working in the Sales department`."""
+        """Return a noun with its conditions: `remote employees working in the Sales department`."""
         before = " ".join(clause.before for clause in clauses if clause.before)
-        # What ends in another noun comes last: the next condition would be taken for that one's.
+        # A condition that ends in another noun comes last, because a following one would attach to that noun.
         after = [*(clause.after for clause in clauses if clause.after), *filter(None, (extra,))]
         if not extra:
-            after.sort(key=lambda words: words.startswith("whose "))
+            after.sort(key=lambda phrase: phrase.startswith("whose "))
         return " ".join(filter(None, (before, self.noun(side, many=many), " and ".join(after))))
 
     def named(self, side: Side) -> Clause:
-        """Return the condition that a row has some label, as words for that one row (`the singer named Joe Sharp`)."""
+        """Return the condition on a row's label, with words for that row (`the singer named Joe Sharp`)."""
         label = side.table.label
         if label is None:
             raise NoFit
         value = self.value(label)
-        said, singular = self.value_words(value), side.table.singular
+        text, singular = self.value_words(value), side.table.singular
         form = "the {s} named {v}" if side.are_people else "the {s} {v}" if self.chance(0.35) else ""
         form = form or ("the {s} called {v}" if "name" in label.words else "the {s} with the {c} {v}")
-        words = form.format(s=singular, v=said, c=said_names(label)[0].removeprefix(f"{singular} "))
-        return Clause(f"{side.name(label)} = {literal(value)}", after=words)
+        phrase = form.format(s=singular, v=text, c=noun_phrases(label)[0].removeprefix(f"{singular} "))
+        return Clause(f"{side.name(label)} = {literal(value)}", after=phrase)
 
     def clause(self, side: Side) -> Clause:
-        """Choose a condition on a column that is not used, and is neither the label nor different in every row."""
+        """Choose a condition on an unused column that is neither the label nor unique."""
         columns = [column for column in side.free() if column is not side.table.label]
-        column = self.one([one for one in columns if one.kind not in ("text", "id") or is_repetitive(one)])
+        column = self.choose(
+            [candidate for candidate in columns if candidate.kind not in ("text", "id") or is_repetitive(candidate)]
+        )
         side.take(column)
         name = side.name(column)
         if column.kind == "bool":
@@ -246,47 +250,47 @@ class Phrases(PartSampler):
     def _equal(self, column: AnnotatedColumn, name: str, side: Side) -> Clause:
         value = self.value(column)
         if column.kind == "category" and len(set(column.values)) > 2 and self.chance(0.12):
-            other = f"whose {self.said(column)} is not {self.value_words(value)}"
+            other = f"whose {self.noun_of(column)} is not {self.value_words(value)}"
             return Clause(f"{name} != {literal(value)}", after=other)
-        sql, said = f"{name} = {literal(value)}", self.value_words(value)
+        sql, text = f"{name} = {literal(value)}", self.value_words(value)
         if value in _COMPASS:
             return Clause(sql, after=f"in the {value}")
-        if done := next((words for words in names(column) if _DONE_BY.fullmatch(words)), ""):
-            return Clause(sql, after=f"{done} {said}")
+        if done := next((phrase for phrase in names(column) if _DONE_BY.fullmatch(phrase)), ""):
+            return Clause(sql, after=f"{done} {text}")
         place = place_word(column, side.are_people)
         if place and column.kind == "text" and self.chance(0.7):
-            return Clause(sql, after=f"{place} {said}")
-        if is_adjectival(column) and '"' not in said and self.chance(0.55):
-            return Clause(sql, before=said)
-        form = self.one(("whose {c} is {v}", "with the {c} {v}"))
-        return Clause(sql, after=form.format(c=self.said(column), v=said))
+            return Clause(sql, after=f"{place} {text}")
+        if is_adjectival(column) and '"' not in text and self.chance(0.55):
+            return Clause(sql, before=text)
+        form = self.choose(("whose {c} is {v}", "with the {c} {v}"))
+        return Clause(sql, after=form.format(c=self.noun_of(column), v=text))
 
     def _when(self, column: AnnotatedColumn, name: str, side: Side) -> Clause:
         event = event_of(column, side.are_people)
         if column.kind == "year" and self.chance(0.25):
             value = self.value(column)
-            said = f"{event} in {value}" if event else f"whose {self.said(column)} is {value}"
-            return Clause(f"{name} = {literal(value)}", after=said)
+            phrase = f"{event} in {value}" if event else f"whose {self.noun_of(column)} is {value}"
+            return Clause(f"{name} = {literal(value)}", after=phrase)
         if self.chance(0.12):
             low, high = self.quantile(column, 0.1, 0.4), self.quantile(column, 0.6, 0.95)
-            said = event or f"whose {self.said(column)} is"
+            phrase = event or f"whose {self.noun_of(column)} is"
             if low == high:
                 raise NoFit
-            words = f"{said} between {low} and {high}"
-            return Clause(f"{name} BETWEEN {literal(low)} AND {literal(high)}", after=words)
+            text = f"{phrase} between {low} and {high}"
+            return Clause(f"{name} BETWEEN {literal(low)} AND {literal(high)}", after=text)
         sign, value = self._cut(column)
         nature = nature_of(column, side.are_people)
         if sign in (">", "<") and nature.more:
             return Clause(
                 f"{name} {sign} {literal(value)}", after=(nature.more if sign == ">" else nature.less).format(value)
             )
-        relation = self.one(TIME_RELATIONS[sign])
+        relation = self.choose(TIME_RELATIONS[sign])
         if event and " or " not in relation:
             relation = {">": "after", ">=": "in or after", "<": "before", "<=": "in or before"}[sign]
             if column.kind == "date":
                 relation = relation.replace("in or", "on or")
             return Clause(f"{name} {sign} {literal(value)}", after=f"{event} {relation} {value}")
-        return Clause(f"{name} {sign} {literal(value)}", after=f"whose {self.said(column)} is {relation} {value}")
+        return Clause(f"{name} {sign} {literal(value)}", after=f"whose {self.noun_of(column)} is {relation} {value}")
 
     def _compared(self, column: AnnotatedColumn, name: str, side: Side) -> Clause:
         if column.kind == "int" and self.chance(0.08) and len(set(column.values)) < 40:
@@ -297,37 +301,37 @@ class Phrases(PartSampler):
             low, high = rounded(column, low, is_up=False), rounded(column, high, is_up=True)
             if low == high:
                 raise NoFit
-            said = self.amount(column)
-            words = f"whose {said} {verb(said)} between {low} and {high}"
-            return Clause(f"{name} BETWEEN {literal(low)} AND {literal(high)}", after=words)
+            noun = self.amount(column)
+            text = f"whose {noun} {verb(noun)} between {low} and {high}"
+            return Clause(f"{name} BETWEEN {literal(low)} AND {literal(high)}", after=text)
         sign, value = self._cut(column)
         sql = f"{name} {sign} {literal(value)}"
         nature = nature_of(column, side.are_people)
         if sign in (">", "<") and nature.more and self.chance(0.75):
             return Clause(sql, after=(nature.more if sign == ">" else nature.less).format(value))
-        counted = [said_name for said_name in said_names(column) if self._is_counted(said_name)]
+        counted = [noun_phrase for noun_phrase in noun_phrases(column) if self._is_counted(noun_phrase)]
         if column.kind == "int" and counted and value not in (0, 1) and self.chance(0.7):
             amount = {">": "more than", ">=": "at least", "<": "fewer than", "<=": "at most"}[sign]
-            return Clause(sql, after=f"with {amount} {value} {self.one(counted)}")
-        form = self.one(("whose {c} {b} {r} {v}", "with a {c} {r} {v}", "with a {c} of {r} {v}"))
-        relation = self.one(RELATIONS[sign])
+            return Clause(sql, after=f"with {amount} {value} {self.choose(counted)}")
+        form = self.choose(("whose {c} {b} {r} {v}", "with a {c} {r} {v}", "with a {c} of {r} {v}"))
+        relation = self.choose(RELATIONS[sign])
         if "of {r}" in form:
             relation = {">": "more than", ">=": "at least", "<": "less than", "<=": "at most"}[sign]
-        said = self.amount(column)
-        if (unit := _IN_UNIT.fullmatch(said)) and "number" not in said:
+        noun = self.amount(column)
+        if (unit := _IN_UNIT.fullmatch(noun)) and "number" not in noun:
             amount = {">": "more than", ">=": "at least", "<": "less than", "<=": "at most"}[sign]
             return Clause(sql, after=f"with a {unit[1]} of {amount} {value} {unit[2]}")
-        if _is_plural(said):
+        if _is_plural(noun):
             form = "with {c} {r} {v}"
-        elif said.startswith("number of"):
+        elif noun.startswith("number of"):
             form = "whose {c} {b} {r} {v}"
-        return Clause(sql, after=form.format(c=said, b=verb(said), r=relation, v=value))
+        return Clause(sql, after=form.format(c=noun, b=verb(noun), r=relation, v=value))
 
-    def _is_counted(self, words: str) -> bool:
-        return _is_plural(words) and not _NO_COUNT.search(words)
+    def _is_counted(self, phrase: str) -> bool:
+        return _is_plural(phrase) and not _NO_COUNT.search(phrase)
 
     def _cut(self, column: AnnotatedColumn) -> tuple[str, Value]:
-        """Return a sign and a value that leaves some rows."""
+        """Return a comparison operator and a value that selects some rows."""
         is_upward = self.chance(0.55)
         value = self.quantile(column, *((0.3, 0.92) if is_upward else (0.08, 0.7)))
         sign = (">" if is_upward else "<") + ("" if self.chance(0.8) else "=")
@@ -337,17 +341,17 @@ class Phrases(PartSampler):
         """Return an aggregate of a column and its words (`average price`)."""
         is_measure = column.kind in MEASURE
         texts = _AGGREGATES if is_measure else _TIME_AGGREGATES
-        function = self.one(functions or (("AVG", "AVG", "MAX", "MIN", "SUM") if is_measure else ("MAX", "MIN")))
+        function = self.choose(functions or (("AVG", "AVG", "MAX", "MIN", "SUM") if is_measure else ("MAX", "MIN")))
         if function not in texts:
             raise NoFit
-        said = self.amount(column) if is_measure else self.said(column)
-        said = said.removeprefix(f"{side.table.singular} ")
-        if function == "SUM" and _NO_SUM.search(said):
+        noun = self.amount(column) if is_measure else self.noun_of(column)
+        noun = noun.removeprefix(f"{side.table.singular} ")
+        if function == "SUM" and _NO_SUM.search(noun):
             raise NoFit
-        return f"{function}({side.name(column)})", self.one(texts[function]).format(said)
+        return f"{function}({side.name(column)})", self.choose(texts[function]).format(noun)
 
     def extreme(self, side: Side, column: AnnotatedColumn, is_highest: bool) -> Clause:
-        """Return words for the rows with the most or the least of a column; the SQL is the direction of the sort."""
+        """Return words for the rows with the highest or lowest value of a column; the SQL is the sort direction."""
         way = "DESC" if is_highest else "ASC"
         nature = nature_of(column, side.are_people)
         best = nature.most if is_highest else nature.least
@@ -357,9 +361,9 @@ class Phrases(PartSampler):
             event = event_of(column, side.are_people)
             if event and not event.startswith("who") and self.chance(0.6):
                 return Clause(way, after=f"{event} {'most recently' if is_highest else 'first'}")
-            return Clause(way, after=f"with the {'latest' if is_highest else 'earliest'} {self.said(column)}")
+            return Clause(way, after=f"with the {'latest' if is_highest else 'earliest'} {self.noun_of(column)}")
         ranks = ("highest", "largest") if is_highest else ("lowest", "smallest")
-        counted = [said_name for said_name in said_names(column) if self._is_counted(said_name)]
+        counted = [noun_phrase for noun_phrase in noun_phrases(column) if self._is_counted(noun_phrase)]
         if column.kind == "int" and counted and self.chance(0.7):
-            return Clause(way, after=f"with the {'most' if is_highest else 'fewest'} {self.one(counted)}")
-        return Clause(way, after=f"with the {self.one(ranks)} {self.amount(column)}")
+            return Clause(way, after=f"with the {'most' if is_highest else 'fewest'} {self.choose(counted)}")
+        return Clause(way, after=f"with the {self.choose(ranks)} {self.amount(column)}")

@@ -1,7 +1,7 @@
-"""What the tables of the generator's domains have to do with one another, in words, for both ends of a foreign key.
+"""Relations between the tables of the generator's domains, in words for both ends of a foreign key.
 
 A line is `child > parent: words before the parent | words before the children`: *employees working in the department*,
-*departments that employ the employees*. Names are those of the roles in the domains.
+*departments that employ the employees*. Names are roles of the domains.
 """
 
 from __future__ import annotations
@@ -129,18 +129,18 @@ bike_share
 
 
 def parse_relations(text: str) -> dict[tuple[str, str, str], Relation]:
-    """Return the relations by domain, child and parent; ValueError for a line that is none."""
-    found: dict[tuple[str, str, str], Relation] = {}
+    """Return the relations by domain, child and parent; ValueError for an invalid line."""
+    relations: dict[tuple[str, str, str], Relation] = {}
     domain = ""
     for line in filter(None, text.splitlines()):
         if not line.startswith(" "):
             domain = line.strip()
             continue
-        ends, words = line.strip().split(": ")
+        ends, phrases = line.strip().split(": ")
         child, parent = ends.split(" > ")
-        of_child, of_parent = words.split(" | ")
-        found[domain, child, parent] = Relation(of_child, of_parent)
-    return found
+        of_child, of_parent = phrases.split(" | ")
+        relations[domain, child, parent] = Relation(of_child, of_parent)
+    return relations
 
 
 RELATIONS = parse_relations(_TEXT)

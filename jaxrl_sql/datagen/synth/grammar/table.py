@@ -1,7 +1,7 @@
-"""The forms of the grammar by Spider's level, with how often each is tried.
+"""Forms of the grammar by Spider's level, with sampling weights.
 
-A form is tried for the levels that it can reach; what comes out on another level is thrown away. The weights make the
-shares of joins, groups, sorting, nesting and the rest those of Spider's development set
+A form is tried for the levels that it can reach, and candidates of another level are rejected. The weights reproduce
+the shares of joins, groups, sorting, nesting and other constructs in Spider's development set
 (`scripts/compare_generated.py`).
 """
 
@@ -18,13 +18,13 @@ from jaxrl_sql.datagen.synth.spec import Database
 
 
 class Form(NamedTuple):
-    """A form of questions, and how often it is tried."""
+    """A form of questions and its sampling weight."""
 
     weight: float
     make: Callable[[Builder], QuestionCandidate]
 
     def build(self, rng: random.Random, database: Database) -> QuestionCandidate:
-        """Build a question of the database; NoFit where it has nothing for the form."""
+        """Build a question about the database; NoFit if the form does not apply."""
         return self.make(Builder(rng, database))
 
 
@@ -85,4 +85,4 @@ GRAMMAR: Mapping[str, Sequence[Form | Template]] = {
     ),
     "advanced": TEMPLATES["advanced"],
 }
-"""The forms by grade; the advanced grade's are templates in either style."""
+"""The forms by grade; the advanced grade uses templates in both styles."""

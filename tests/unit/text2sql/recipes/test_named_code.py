@@ -57,7 +57,7 @@ def test_file_that_is_not_python_is_refused(tmp_path: Path) -> None:
 
 def test_model_does_not_load_a_recipe_named_only_by_its_run(run: Path) -> None:
     for arguments in (run, run / "model"):
-        with pytest.raises(InputError, match=f"recipe of its own.*recipe={OWN}"):
+        with pytest.raises(InputError, match=f"custom recipe.*recipe={OWN}"):
             load_config(EvaluateConfig, None, (), defaults_for(str(arguments)))
     beneath = defaults_for(str(run))
     assert load_config(EvaluateConfig, None, [f"recipe={OWN}"], beneath).recipe == OWN

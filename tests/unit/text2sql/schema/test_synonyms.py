@@ -144,6 +144,6 @@ def test_prompt_shows_synonym_matches(tmp_path: Path) -> None:
 
 def test_synonyms_require_shown_values() -> None:
     with pytest.raises(
-        InputError, match=r"data\.retrieval\.synonyms=vectors finds more of the values .* set data\.retrieval\.top_k"
+        InputError, match=r"data\.retrieval\.synonyms=vectors extends the retrieved values.* set data\.retrieval\.top_k"
     ):
         load_config(TrainConfig, SMALL, ["data.retrieval.synonyms=vectors"])

@@ -188,7 +188,7 @@ def test_phrases_agree_in_number() -> None:
         "are",
         *["is"] * 3,
     ]
-    assert [plural_words(element) for element in ("directed by", "final table made", "level of membership", "series")] == [
+    assert [plural_words(noun) for noun in ("directed by", "final table made", "level of membership", "series")] == [
         "directed by", "final tables made", "levels of membership", "series",
     ]  # fmt: skip
     assert verb("number of awards") == "is"

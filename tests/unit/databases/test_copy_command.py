@@ -235,7 +235,7 @@ def test_invalid_input_is_rejected_in_one_line(tmp_path: Path, make_file: MakeFi
     assert "no SQLite file" in refusal_of("--from", str(tmp_path / "in" / "one" / ".."), "--from", str(tmp_path))
     assert "a file has no users" in refusal_of("--reader", "somebody")
     assert "no such database" in refusal_of("--only", "two")
-    assert "give TABLE.COLUMN" in refusal_of("--leave-out", "x")
+    assert "expected TABLE.COLUMN" in refusal_of("--leave-out", "x")
     assert "must not contain /" in refusal_of("--prefix", "../")
     (tmp_path / "in" / "bad.sqlite").write_bytes(b"no database" * 100)
     assert "bad.sqlite: " in refusal_of()

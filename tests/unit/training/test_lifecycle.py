@@ -143,6 +143,6 @@ def test_non_finite_policy_ends_the_run_with_a_health_error(training: TrainingRu
                 raise NotFiniteError("float32")
 
     with pytest.raises(
-        HealthError, match=r"^step 2 \(counting\): model: .* in float32; begin again, or from an earlier"
+        HealthError, match=r"^step 2 \(counting\): model: .* in float32; restart, or begin from a checkpoint"
     ):
         run_phase(training, Broken(training, training.outputs.checkpoints.events), ResumePoint())  # type: ignore[attr-defined]

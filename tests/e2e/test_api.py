@@ -178,7 +178,7 @@ def test_evaluate_samples_a_run_model_on_a_list_of_examples(
 def test_evaluate_error_names_the_parameter_for_partial_predictions(small_data: Path) -> None:
     examples = jx.load_benchmark(small_data / "dev").examples
     some: dict[str, str | None] = {example.uid: example.gold_sql for example in examples[:-1]}
-    with pytest.raises(InputError, match=rf"^predictions: 1 of {len(examples)} .*: allow_missing=True leaves them out"):
+    with pytest.raises(InputError, match=rf"^predictions: 1 of {len(examples)} .*: allow_missing=True skips them"):
         jx.evaluate(small_data / "dev", some)
     numbers = jx.evaluate(small_data / "dev", some, allow_missing=True).numbers
     assert (numbers["missing"], numbers["count"], numbers["accuracy"]) == (1, len(examples) - 1, 1.0)
@@ -241,7 +241,7 @@ def test_invalid_arguments_raise_exceptions(small_data: Path) -> None:
         jx.train(None, "grpo.step=3")
     with pytest.raises(InputError, match=r"^overrides: unknown key grpo\.step"):
         jx.load_config(None, {"grpo": {"step": 3}})
-    with pytest.raises(InputError, match=r"^system artic: none of .*; the nearest is arctic$"):
+    with pytest.raises(InputError, match=r"^system artic: not one of .*; the nearest is arctic$"):
         jx.evaluate(small_data / "dev", {"a": "SELECT 1"}, system="artic")
     with pytest.raises(InputError, match="no such folder"):
         jx.evaluate(small_data / "nowhere", {"a": "SELECT 1"})

@@ -256,7 +256,7 @@ def test_request_limit_holds_across_runs(
         bounded = [*with_model, f"distill.base_url={url}"]
         assert main([*bounded, "distill.max_requests=2"]) == 0
         assert len(seen) == 2
-        assert "a larger number continues" in capsys.readouterr().out
+        assert "increase it to continue" in capsys.readouterr().out
         assert main([*bounded, "distill.max_requests=20"]) == 0
         assert len(seen) == 6
     assert {line["id"] for line in lines(tmp_path / "out/questions.jsonl")} >= {"fails", "dog"}

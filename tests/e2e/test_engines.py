@@ -286,7 +286,7 @@ def test_questions_are_generated_on_a_server(dialect: str, copies: Copies, tmp_p
         (["data.dialects={sqlite: 0.5, mysql: 0.4}"], "add up to 0.9"),
         (["data.dialects={sqlite: 0.5, mysql: 0.5}"], "needs a database: set executor.databases.mysql"),
         (["data.dialects={sqlite: 0.5, duckdb: 0.5}", "executor.databases.duckdb=DATA"], "it has no questions.jsonl"),
-        (["data.dialects={sqlite: 0.5, duckdb: 0.5}", "executor.databases.duckdb=MYSQL"], "asks for mysql"),
+        (["data.dialects={sqlite: 0.5, duckdb: 0.5}", "executor.databases.duckdb=MYSQL"], "is for mysql"),
     ],
 )  # fmt: skip
 def test_invalid_dialect_settings_are_refused(

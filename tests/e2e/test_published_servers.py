@@ -95,7 +95,7 @@ def test_mini_dev_is_judged_on_its_server(
     assert f"1471 runs on {'PostgreSQL' if dialect == 'postgresql' else 'MySQL'}: {key}" in capsys.readouterr().err
     assert judged(folder, split, rewritten, tmp_path / "told", f"{key}={reader}") == 2
     output = capsys.readouterr().err
-    assert "holds the password of reader: leave it out" in output
+    assert "holds the password of reader: remove it" in output
     assert password not in output
     monkeypatch.setenv({"postgresql": "PGPASSWORD", "mysql": "MYSQL_PWD"}[dialect], password)
     for sql, right in ((rewritten, 1.0), ("SELECT segment FROM customers", 0.0)):

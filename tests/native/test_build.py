@@ -73,7 +73,7 @@ def test_double_quoted_strings_work() -> None:
 
 
 def test_version_matches_the_workspace() -> None:
-    stated = re.search(r"SQLite is compiled in \((\d+\.\d+\.\d+)", (ROOT / "Cargo.toml").read_text(encoding="utf-8"))
+    stated = re.search(r"SQLite is bundled \((\d+\.\d+\.\d+)", (ROOT / "Cargo.toml").read_text(encoding="utf-8"))
     assert stated is not None
     assert sqlexec_rs.sqlite_version() == stated[1]
 

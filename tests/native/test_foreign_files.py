@@ -132,7 +132,7 @@ STATES: list[tuple[State, int | str | None]] = [
     (empty_with_log_and_index, "the database file is empty, and"),
     (empty_with_empty_log, "no such table: t"),
     (empty_with_journal, None),
-    (with_journal, "a program crashed while it wrote to this database"),
+    (with_journal, "a program crashed while writing to this database"),
     (half_copied, None),
 ]
 WAYS: dict[str, dict[str, Any]] = {

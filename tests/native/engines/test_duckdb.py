@@ -55,7 +55,7 @@ def test_duckdb_runs_where_sys_executable_names_no_interpreter(
         outcome = executor.execute(f"duckdb:{file}", "FROM t")
     if missing:
         assert outcome.status == "db_error"
-        assert "no python program is there" in (outcome.error or "")
+        assert "there is no python program" in (outcome.error or "")
     else:
         assert outcome.rows == [(7,)]
 
@@ -142,7 +142,7 @@ def test_the_command_line_accepts_a_file(db: str, tmp_path: Path, capsys: pytest
     assert main([*arguments, f"duckdb:{tmp_path}"]) == 0
     assert "shop      1  100.0       100.0" in capsys.readouterr().out
     assert main([*arguments, f"duckdb:{tmp_path / 'nosuch'}"]) == 2
-    assert "there is no" in capsys.readouterr().err
+    assert "does not exist" in capsys.readouterr().err
 
 
 def test_the_worker_cannot_be_started_directly() -> None:

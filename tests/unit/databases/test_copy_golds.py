@@ -162,7 +162,7 @@ def test_unusable_questions_are_rejected(
     folder = question_set
     place = place_of("postgresql")
     arguments = place.arguments(folder, "--questions", str(folder))
-    assert "give --reader postgresql://NAME:PASSWORD@" in refusal(arguments)
+    assert "set --reader postgresql://NAME:PASSWORD@" in refusal(arguments)
     assert "is not the server of --to" in refusal([*arguments, "--reader", "postgresql://a:b@127.0.0.1:1/x"])
     assert "no such folder" in refusal([*arguments, "--reader", place.reader, "--questions", str(tmp_path / "no")])
     wrong = place.reader.replace(urlsplit(place.reader).password or "", "wr0ng-pass")

@@ -487,7 +487,7 @@ def test_token_budget_reduces_memory_and_adds_passes() -> None:
     assert held("grpo.max_tokens_per_device=400") < held("grpo.max_tokens_per_device=640")
     with pytest.raises(InputError, match=r"grpo\.max_tokens_per_device=191: .* are 192: raise it"):
         update("grpo.max_tokens_per_device=191")
-    with pytest.raises(InputError, match=r"leave grpo\.gradient_accumulation_steps=2 at 1"):
+    with pytest.raises(InputError, match=r"replaces grpo\.gradient_accumulation_steps=2, which must be 1"):
         config("grpo.max_tokens_per_device=640", "grpo.gradient_accumulation_steps=2")
     zero = config(*lines, "grpo.max_tokens_per_device=640", "grpo.gradient_accumulation_steps=0")
     assert with_parts(zero.sft, zero.grpo, 2)[1].gradient_accumulation_steps == 1

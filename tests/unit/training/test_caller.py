@@ -61,7 +61,7 @@ def test_settings_and_names_incompatible_with_passed_sets_are_refused(examples: 
 def test_unusable_lists_are_refused(examples: list[Example], tmp_path: Path) -> None:
     absent = Example("q9", "x", str(tmp_path / "x.sqlite"), "?", "SELECT 1")
     for wrong, message in (
-        ([], "no example in it"),
+        ([], "no examples"),
         ([examples[0], examples[0]], "2 examples have the id 'q0'"),
         ([examples[0], {"question": "?"}], "a dict is no Example"),
         ([examples[0], None], "a NoneType is no Example"),

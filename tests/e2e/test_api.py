@@ -183,7 +183,7 @@ def test_evaluate_error_names_the_parameter_for_partial_predictions(small_data: 
     numbers = jx.evaluate(small_data / "dev", some, allow_missing=True).numbers
     assert (numbers["missing"], numbers["count"], numbers["accuracy"]) == (1, len(examples) - 1, 1.0)
     more = {**some, examples[-1].uid: None, "other": "SELECT 1"}
-    with pytest.raises(InputError, match=r"^predictions: 1 of .*: allow_extra=True leaves"):
+    with pytest.raises(InputError, match=r"^predictions: 1 of .*: allow_extra=True skips"):
         jx.evaluate(small_data / "dev", more)
     assert jx.evaluate(small_data / "dev", more, allow_extra=True).numbers["extra"] == 1
 
@@ -255,7 +255,7 @@ def test_invalid_arguments_raise_exceptions(small_data: Path) -> None:
         model.ask(database, "How many?")
     with (
         jx.Model(START, stand_in="s.sqlite") as model,
-        pytest.raises(InputError, match=r"^stand_in s\.sqlite: is for a database of another"),
+        pytest.raises(InputError, match=r"^stand_in s\.sqlite: only for a database of another"),
     ):
         model.ask(database, "How many?")
 

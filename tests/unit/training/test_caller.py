@@ -63,8 +63,8 @@ def test_unusable_lists_are_refused(examples: list[Example], tmp_path: Path) -> 
     for wrong, message in (
         ([], "no examples"),
         ([examples[0], examples[0]], "2 examples have the id 'q0'"),
-        ([examples[0], {"question": "?"}], "a dict is no Example"),
-        ([examples[0], None], "a NoneType is no Example"),
+        ([examples[0], {"question": "?"}], r"items must be jaxrl_sql\.Example, not dict"),
+        ([examples[0], None], r"items must be jaxrl_sql\.Example, not NoneType"),
         ([examples[0], absent], r"q9: .*x\.sqlite: no such file"),
     ):
         with pytest.raises(InputError, match=f"^evals: dev: {message}"):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import http.server
+import os
 import re
 import shutil
 import subprocess
@@ -130,6 +131,7 @@ def run_notebook(pages: Path, *, is_run: bool) -> None:
     if is_run:
         work = OUT / "work"
         work.mkdir(parents=True, exist_ok=True)
+        os.environ.setdefault("JAX_PLATFORMS", "cpu")  # an installed libtpu prints warnings into the output
         ExecutePreprocessor(timeout=600).preprocess(notebook, {"metadata": {"path": str(work)}})
         notebook, _ = CoalesceStreamsPreprocessor().preprocess(notebook, {})
     folder = pages / "notebooks"

@@ -205,7 +205,7 @@ def test_evaluations_open(opened: Open, tmp_path: Path, view_runs: ModuleType) -
     page.goto(f"{(tmp_path / 'out' / 'index.html').as_uri()}#/group/0.0")
     page.get_by_role("article").wait_for()
     assert page.locator("mark").all_inner_texts() == ["cup", "pot"]
-    assert "the same rows, but not as often" in page.inner_text("main")
+    assert "the same rows with different multiplicities" in page.inner_text("main")
 
 
 def test_a_comparison_opens(opened: Open, tmp_path: Path, view_runs: ModuleType) -> None:

@@ -139,5 +139,5 @@ def test_the_api_has_its_docstrings() -> None:
     for name in set(jaxrl_sql.__all__) - {"Executor"}:
         assert f'id="jaxrl_sql.{modules.get(name, "api")}.{name}"' in text
     assert 'id="sqlexec_rs._native.Executor"' in text
-    assert "Ask a database a question" in text
+    assert "Ask a question about a database" in text
     assert 'id="sqlexec_rs._native.Executor.execute"' in page("api/sqlexec_rs.html")

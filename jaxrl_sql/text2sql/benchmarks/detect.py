@@ -10,7 +10,7 @@ from jaxrl_sql.text2sql.benchmarks.defog import DEFOG
 from jaxrl_sql.text2sql.benchmarks.ehrsql import EHRSQL, is_split_folder
 from jaxrl_sql.text2sql.benchmarks.folder import PLAIN
 from jaxrl_sql.text2sql.benchmarks.gather import Format, listed
-from jaxrl_sql.text2sql.benchmarks.lines import OWN, SYNSQL, called_as, lacking
+from jaxrl_sql.text2sql.benchmarks.lines import OWN, SYNSQL, called_as, is_question_file, lacking
 from jaxrl_sql.text2sql.benchmarks.others import KAGGLE, SCIENCE
 from jaxrl_sql.text2sql.benchmarks.spider import ARCHER, SPIDER, SPIDER_DK, SPIDER_REALISTIC, SPIDER_SYN
 from jaxrl_sql.text2sql.benchmarks.spider2 import SPIDER2
@@ -57,7 +57,7 @@ def located(folder: Path, split: str) -> tuple[Format, Path, str]:
     format, with a message of at most a screen.
     """
     if not folder.exists():
-        raise InputError(f"{folder}: no such folder")
+        raise InputError(f"{folder}: no such {'file' if is_question_file(folder) else 'folder'}")
     if is_split_folder(folder):
         return EHRSQL, folder.parent, split or folder.name
     for level in _levels(folder):

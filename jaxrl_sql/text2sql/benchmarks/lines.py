@@ -136,7 +136,7 @@ def _synsql_file(folder: Path) -> Path | None:
 def own_files(folder: Path, split: str = "") -> list[Path]:
     """Return the files of a split of a user's set: `<split>.jsonl`, `.json`, `.csv`, `.tsv`, `.parquet` or shards."""
     if folder.is_file():
-        return [folder] if _ending(folder) in _ENDINGS else []
+        return [folder] if is_question_file(folder) else []
     for name in (split,) if split else _USUAL:
         for place in (folder, folder / "data"):
             candidates = called_as(place, name)
@@ -166,8 +166,13 @@ def _is_part(path: Path, split: str) -> bool:
 def _files(folder: Path) -> list[Path]:
     """Return the files of a folder that may have questions, in order of their extensions."""
     entries = folder.iterdir() if folder.is_dir() else ()
-    paths = [path for path in entries if _ending(path) in _ENDINGS and path.is_file()]
+    paths = [path for path in entries if is_question_file(path) and path.is_file()]
     return sorted(paths, key=lambda path: (_ENDINGS.index(_ending(path)), path.stem))
+
+
+def is_question_file(path: Path) -> bool:
+    """Return whether a name has the extension of a file of questions."""
+    return _ending(path) in _ENDINGS
 
 
 def _ending(path: Path) -> str:

@@ -258,6 +258,7 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
     "data audit": [
         ("", "name sets with --train and --eval"),
         ("--train @/none", "@/none: no such folder"),
+        ("--train @/none.csv", "@/none.csv: no such file"),
         ("--train @/folder", "no questions in a known format: it is empty"),
         ("--train @/good.sqlite", "a folder is required, not a file"),
         ("--trian @/data/train", "the nearest is --train"),

@@ -36,20 +36,20 @@ sys.path.insert(0, {str(SOAK.parent)!r})
 import soak_executor as soak
 from sqlexec_rs import Executor
 
-found = soak.Soak(1, Path("."))
-one, sql = found.databases[0], "SELECT x FROM t WHERE id = 1"
+checks = soak.Soak(1, Path("."))
+one, sql = checks.databases[0], "SELECT x FROM t WHERE id = 1"
 with Executor(1) as ex:
     outcome, error = ex.execute(one.path, sql), ex.execute(one.path, "SELECT y FROM t")
 before = one.answers([sql])[0]
-found.compare("threads", one, sql, outcome, [before, before])
+checks.compare("threads", one, sql, outcome, [before, before])
 one.change()
 after = one.answers([sql])[0]
 assert before != after
 for got, wanted in ((outcome, [after, after]), (error, [before, after])):
     try:
-        found.compare("threads", one, sql, got, wanted)
+        checks.compare("threads", one, sql, got, wanted)
     except soak.WrongError:
         continue
-    raise SystemExit(f"{{got}} is not seen to be none of {{wanted}}")
+    raise SystemExit(f"{{got}} was not reported as a wrong result")
 """
     run("-c", code, folder=tmp_path)

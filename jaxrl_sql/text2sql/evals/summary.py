@@ -119,9 +119,9 @@ class Summary:
 def summarize(
     examples: Sequence[Example],
     verdicts: Sequence[Verdict],
-    own: str = "bird",
+    own_rule: str = "bird",
 ) -> Summary:
-    """Summarize verdicts, `verdicts[i]` of `examples[i]`; `own` is the benchmark's own rule.
+    """Summarize verdicts, `verdicts[i]` of `examples[i]`; `own_rule` is the benchmark's own rule.
 
     Difficulty levels are the benchmark's labels, or Spider's levels of the gold if it has none. Groups are in order of
     first occurrence.
@@ -135,7 +135,7 @@ def summarize(
             members.setdefault(name, []).append(i)
     reasons = {name: tuple(verdict.uid for verdict in verdicts if name in verdict.reasons) for name in REASONS}
     return Summary(
-        own_rule=own,
+        own_rule=own_rule,
         count=len(pairs),
         scores={rule: _share(pairs, rule) for rule in rules},
         groups={name: _group([pairs[i] for i in indices], rules) for name, indices in members.items()},
@@ -145,8 +145,8 @@ def summarize(
         stopped=sum(verdict.stop == "wall" for verdict in verdicts),
         reasons=reasons,
         failed_golds=tuple((verdict.uid, verdict.gold_status) for verdict in verdicts if not verdict.gold_ok),
-        reliability=_reliability(judged, own),
-        abstention=_abstention(judged) if own == "ehrsql_2022" else {},
+        reliability=_reliability(judged, own_rule),
+        abstention=_abstention(judged) if own_rule == "ehrsql_2022" else {},
         unjudged=sum(not verdict.is_judged for verdict in verdicts),
     )
 

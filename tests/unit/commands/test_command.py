@@ -22,7 +22,7 @@ from jaxrl_sql.config.settings import about, all_sections
 SMALL = Path(__file__).parents[2] / "small.yaml"
 
 ROOT = Path(__file__).parents[3]
-Told = pytest.CaptureFixture[str]
+Capture = pytest.CaptureFixture[str]
 
 
 def test_help_lists_every_command_with_an_example_and_imports_nothing_heavy() -> None:
@@ -38,7 +38,7 @@ def test_help_lists_every_command_with_an_example_and_imports_nothing_heavy() ->
 
 
 @pytest.mark.parametrize("name", sorted(commands()))
-def test_each_command_has_its_own_help(name: str, capsys: Told) -> None:
+def test_each_command_has_its_own_help(name: str, capsys: Capture) -> None:
     with pytest.raises(SystemExit) as ended:
         main([*name.split(), "--help"])
     assert ended.value.code == 0
@@ -60,12 +60,12 @@ def test_each_command_has_its_own_help(name: str, capsys: Told) -> None:
         ("data audit", 2, "name sets with --train and --eval"),
     ],
 )
-def test_process_exits_with_the_commands_exit_code(line: str, code: int, message: str, capsys: Told) -> None:
+def test_process_exits_with_the_commands_exit_code(line: str, code: int, message: str, capsys: Capture) -> None:
     assert main(line.split()) == code
     assert message in capsys.readouterr().err
 
 
-def test_print_config_prints_the_resolved_settings(capsys: Told, tmp_path: Path) -> None:
+def test_print_config_prints_the_resolved_settings(capsys: Capture, tmp_path: Path) -> None:
     assert main(["quickstart", "grpo.steps=3", "--print-config"]) == 0
     (tmp_path / "printed.yaml").write_text(capsys.readouterr().out, encoding="utf-8")
     assert load_config(TrainConfig, tmp_path / "printed.yaml") == load_config(
@@ -99,7 +99,7 @@ def test_print_config_prints_the_resolved_settings(capsys: Told, tmp_path: Path)
     ],
 )
 def test_shell_completion_offers_commands(
-    message: str, wanted: set[str], capsys: Told, monkeypatch: pytest.MonkeyPatch
+    message: str, wanted: set[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("_JAXRL_SQL_COMPLETE", "bash_complete")
     monkeypatch.setenv("COMP_WORDS", f"jaxrl-sql {message}")

@@ -18,7 +18,7 @@ DATA = f"{TAUGHT} {MODEL} data.evals=[dev] run.dir=@/new run.display=none"
 ASKED = "--endpoint http://127.0.0.1:9/v1 data.source=folder data.train=train data.dir"
 CHOSEN = "--config configs/verbal.yaml verbal.out=@/new run.display=none"
 
-Told = pytest.CaptureFixture[str]
+Capture = pytest.CaptureFixture[str]
 
 # Per command: arguments, and parts of the error. @ is a folder of valid and invalid files (`place`).
 MISTAKES: dict[str, list[tuple[str, str]]] = {
@@ -346,7 +346,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return at
 
 
-def error_line(line: str, place: Path, capsys: Told, new: Path) -> str:
+def error_line(line: str, place: Path, capsys: Capture, new: Path) -> str:
     """Return the one line that reports a mistake. Fail for another exit code or for other lines. `new` replaces @/new,
     and `place` replaces @.
     """
@@ -380,7 +380,7 @@ def test_mistake_is_reported_in_one_line(
     message: str,
     place: Path,
     tmp_path: Path,
-    capsys: Told,
+    capsys: Capture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -398,5 +398,5 @@ def test_mistake_is_reported_in_one_line(
         ("--hepl", "No such option"),
     ],
 )
-def test_unknown_command_is_reported_in_one_line(arguments: str, message: str, place: Path, capsys: Told) -> None:
+def test_unknown_command_is_reported_in_one_line(arguments: str, message: str, place: Path, capsys: Capture) -> None:
     assert message in error_line(arguments, place, capsys, place / "new")

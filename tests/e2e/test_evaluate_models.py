@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from jaxrl_sql.commands.evaluate import main
-from jaxrl_sql.config import EvaluateConfig, TrainConfig, load_config
+from jaxrl_sql.config import EvaluateConfig, load_config
 from jaxrl_sql.config.load import SYSTEMS
 from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.inference.evaluation_config import EvaluationRequest, evaluation_layers
@@ -25,9 +25,6 @@ from jaxrl_sql.runtime.metric_row import without_row
 from jaxrl_sql.text2sql.benchmarks import load_split
 from jaxrl_sql.text2sql.prompts.prompts import make_prompts
 from jaxrl_sql.text2sql.recipes import RECIPES, find_recipe
-from jaxrl_sql.training.trainer import eval_rule
-
-SMALL = Path(__file__).parents[1] / "small.yaml"
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 MODEL = CONFIGS / "quickstart_start"
@@ -473,25 +470,6 @@ def test_a_small_model_is_evaluated_as_a_system(four: Path, tmp_path: Path) -> N
         "refined",
         1.1,
     )
-
-
-def test_training_selects_the_best_checkpoint_by_the_rule_of_the_recipe() -> None:
-    def rule(recipe: str, local: str = "bird", *overrides: str) -> str:
-        return eval_rule(load_config(TrainConfig, SMALL, overrides).validation.rule, find_recipe(recipe), local)
-
-    judged = {name: rule(name) for name in ("arctic", "sql_r1", "paverl", "think2sql", "skyrl_sql")}
-    assert judged == {
-        "arctic": "bird", "sql_r1": "test_suite", "paverl": "bird", "think2sql": "refined", "skyrl_sql": "bird"
-    }  # fmt: skip
-    assert [rule(name, "test_suite") for name in ("arctic", "paverl", "skyrl_sql")] == [
-        "test_suite",
-        "test_suite",
-        "bird",
-    ]
-    assert [rule("think2sql", private) for private in ("spider2", "ehrsql")] == ["spider2", "ehrsql"]
-    assert rule("think2sql", "spider2", "validation.rule=bird") == "bird"
-    with pytest.raises(Exception, match="rules 'ex': there are"):
-        rule("arctic", "bird", "validation.rule=ex")
 
 
 def test_an_unknown_system_is_reported_with_the_nearest_name(

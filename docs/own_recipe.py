@@ -12,7 +12,7 @@ import sys
 
 from jaxrl_sql.text2sql.env.ports import ScoreRow
 from jaxrl_sql.text2sql.recipes import RECIPES, Observe, Recipe
-from jaxrl_sql.text2sql.rewards.extract import ParsedResponse, said
+from jaxrl_sql.text2sql.rewards.extract import ParsedResponse, policy_text
 from jaxrl_sql.types import Example, Response, Reward
 
 
@@ -23,7 +23,7 @@ def respond(example: Example, _observe: Observe | None) -> Response:
 
 def read(response: Response) -> ParsedResponse:
     """Extract the query; the form is valid if there is exactly one."""
-    think, mark, sql = said(response).partition("\nSQL:")
+    think, mark, sql = policy_text(response).partition("\nSQL:")
     return ParsedResponse(sql.strip() or None, well_formed=bool(mark) and "\nSQL:" not in sql, think=think)
 
 

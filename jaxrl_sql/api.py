@@ -29,19 +29,19 @@ from jaxrl_sql import config as configs
 from jaxrl_sql.config import EvaluateConfig, FilterConfig, Override, TrainConfig, VerbalConfig
 from jaxrl_sql.inference.policy_spec import PolicySpec
 from jaxrl_sql.inference.process import needing_jax, prepare_process
-from jaxrl_sql.inference.prompt_form import prepared
-from jaxrl_sql.runtime.folder import CONFIG, METRICS, SAMPLES, goes_on
+from jaxrl_sql.inference.prompt_form import resolve_settings
+from jaxrl_sql.runtime.folder import CONFIG, METRICS, SAMPLES, resumable_writes
 from jaxrl_sql.runtime.model_locator import with_date
 from jaxrl_sql.types import Fields, InputError
 
 if TYPE_CHECKING:
     from jaxrl_sql.inference.ask import Reply
     from jaxrl_sql.inference.benchmark_evaluation import Evaluated
-    from jaxrl_sql.inference.benchmark_sets import Memory
+    from jaxrl_sql.inference.benchmark_sets import InMemoryData
     from jaxrl_sql.text2sql.rewards.score import RewardFunction
     from jaxrl_sql.training.caller import Callback, Questions
 
-_AT_ONCE = 16
+_BATCH = 16
 _ORIGIN = "overrides"
 # An option in an error message, except in a suggested command line.
 _OPTION = re.compile(r"`[^`]*`|(?<![\w-])--([a-z]+(?:-[a-z]+)*)")
@@ -127,7 +127,7 @@ def train(
         prepare_process()
         from jaxrl_sql.training import trainer
 
-        chosen = prepared(chosen)
+        chosen = resolve_settings(chosen)
         exit_code = trainer.train(chosen, CallerInputs(callback, reward, examples, evals))
         return Run(Path(chosen.run.dir), exit_code)
 
@@ -157,7 +157,7 @@ class Model:
         with _in_python():
             layers = ask_layers(str(model), overrides, endpoint=endpoint, recipe=recipe, samples=samples)
             self.config = configs.load_config(EvaluateConfig, None, *layers, origin=_ORIGIN)
-        self._asker = Asker(policy_spec(self.config), self.config.evaluate, self.config.executor, _AT_ONCE)
+        self._asker = Asker(policy_spec(self.config), self.config.evaluate, self.config.executor, _BATCH)
         self._leave_out, self._stand_in = leave_out, None if stand_in is None else Path(stand_in)
 
     def ask(self, database: str | Path, question: str, evidence: str = "") -> Reply:
@@ -219,7 +219,7 @@ def evaluate(  # noqa: PLR0913 - one parameter per option of the command
     files, and an interrupted evaluation resumes there. Raises InputError for invalid input, and RunFolderError for a
     full disk.
     """
-    from jaxrl_sql.inference.benchmark_sets import Memory
+    from jaxrl_sql.inference.benchmark_sets import InMemoryData
     from jaxrl_sql.inference.evaluation_config import EvaluationRequest, evaluation_layers
     from jaxrl_sql.text2sql.benchmarks import benchmark_of
 
@@ -229,7 +229,7 @@ def evaluate(  # noqa: PLR0913 - one parameter per option of the command
             raise InputError(f"split {split}: requires a folder, but data is a list of examples")
         if sql_field and (is_mapped or predictions is None):
             raise InputError(f"sql_field {sql_field}: requires a file of predictions")
-        memory = Memory(
+        memory = InMemoryData(
             benchmark_of(data, "examples") if not isinstance(data, str | Path) else None,
             predictions if isinstance(predictions, Mapping) else None,
         )
@@ -252,7 +252,7 @@ def evaluate(  # noqa: PLR0913 - one parameter per option of the command
         return Evaluation(evaluation.numbers, evaluation.records, evaluation.warnings)
 
 
-def run_evaluation(config: EvaluateConfig, memory: Memory | None = None) -> Evaluated:
+def run_evaluation(config: EvaluateConfig, memory: InMemoryData | None = None) -> Evaluated:
     """Evaluate like the command; `memory` holds questions and predictions instead of files.
 
     Raises InputError for invalid input, and RunFolderError for a full disk.
@@ -261,16 +261,16 @@ def run_evaluation(config: EvaluateConfig, memory: Memory | None = None) -> Eval
 
     check_answerer(config.evaluate, config.model.checkpoint)
     from jaxrl_sql.inference import benchmark_evaluation
-    from jaxrl_sql.inference.benchmark_sets import Memory
+    from jaxrl_sql.inference.benchmark_sets import InMemoryData
 
     cfg = config.evaluate
-    with goes_on(cfg.out):
-        config = prepared(config)
+    with resumable_writes(cfg.out):
+        config = resolve_settings(config)
         journal = Path(cfg.out, benchmark_evaluation.JOURNAL)
         config = dataclasses.replace(config, data=with_date(config.data, config.model.checkpoint, journal))
         text, display = configs.to_yaml(config), config.run.display
         return benchmark_evaluation.evaluate(
-            policy_spec(config), cfg, config.executor, text, display, memory or Memory()
+            policy_spec(config), cfg, config.executor, text, display, memory or InMemoryData()
         )
 
 

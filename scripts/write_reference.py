@@ -21,7 +21,7 @@ from jaxrl_sql.config.fields import Field, Section, Synonyms
 from jaxrl_sql.config.roots import ROOTS
 from jaxrl_sql.config.settings import about, all_sections, allowed, shown
 from jaxrl_sql.runtime.evaluation_metrics import EVALUATION
-from jaxrl_sql.runtime.metric_row import Metric, Part
+from jaxrl_sql.runtime.metric_row import Metric, MetricTable
 from jaxrl_sql.runtime.training_metrics import TRAINING
 
 REFERENCE = Path(__file__).resolve().parents[1] / "docs" / "reference"
@@ -155,7 +155,7 @@ def _help(action: argparse.Action) -> str:
     return re.sub(r"\s+", " ", (action.help or "") % values).strip()
 
 
-def _part(part: Part, when: str) -> str:
+def _part(part: MetricTable, when: str) -> str:
     rows = [_metric(row) for row in part.rows]
     table = _table(("metric", "unit", "formula", "how to read it", when), rows)
     return "\n\n".join(text for text in (f"### {part.title}", part.about, table) if text)

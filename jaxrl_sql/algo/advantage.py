@@ -80,7 +80,7 @@ def gae(
     return estimates, jnp.where(mask, estimates + values, 0.0)
 
 
-def pay_last(rewards: jax.Array, mask: jax.Array) -> jax.Array:
+def reward_last_token(rewards: jax.Array, mask: jax.Array) -> jax.Array:
     """Put each answer's reward [B,G] on its last masked token: -> [B,G,T]."""
     remaining = jnp.cumsum(mask[..., ::-1], axis=-1)[..., ::-1]
     return jnp.where(mask & (remaining == 1), rewards[..., None], 0.0)

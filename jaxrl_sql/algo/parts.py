@@ -20,18 +20,18 @@ Run = Callable[[GroupBatch], T]
 Rejoin = Callable[[jax.Array], jax.Array]
 
 
-def units_of(batch: GroupBatch) -> int:
+def count_units(batch: GroupBatch) -> int:
     """Return the number of prompts of a batch; prompts that share a schema count as one."""
     return len(batch.completion) // batch.together
 
 
-def cut_prompts(batch: GroupBatch, parts: int) -> tuple[GroupBatch, Rejoin]:
+def split_prompts(batch: GroupBatch, parts: int) -> tuple[GroupBatch, Rejoin]:
     """Split a batch into parts, [B,...] -> [parts,B/parts,...].
 
     Part i takes the prompts whose index is i modulo `parts`, so that on a mesh each part has prompts of every device.
     Prompts that share a schema count as one. Raises ValueError when B is not a multiple of `parts`.
     """
-    units, together = units_of(batch), batch.together
+    units, together = count_units(batch), batch.together
     size, rest = divmod(units, parts)
     if rest:
         what = "prompts" if together == 1 else f"times {together} questions"
@@ -48,7 +48,7 @@ def cut_prompts(batch: GroupBatch, parts: int) -> tuple[GroupBatch, Rejoin]:
     return jax.tree.map(cut, batch), rejoin
 
 
-def cut_answers(batch: GroupBatch, parts: int, size: int) -> tuple[GroupBatch, Rejoin]:
+def split_answers(batch: GroupBatch, parts: int, size: int) -> tuple[GroupBatch, Rejoin]:
     """Split groups into parts of `size` answers, [B,G,...] -> [parts,B,size,...]; the last is padded with 0."""
     group = batch.completion.shape[1]
 
@@ -62,7 +62,7 @@ def cut_answers(batch: GroupBatch, parts: int, size: int) -> tuple[GroupBatch, R
     return micro_batches, lambda x: jnp.moveaxis(x, 0, 1).reshape(x.shape[1], -1, *x.shape[3:])[:, :group]
 
 
-def cut_rows(batch: GroupBatch, parts: int, size: int) -> tuple[GroupBatch, Rejoin]:
+def split_rows(batch: GroupBatch, parts: int, size: int) -> tuple[GroupBatch, Rejoin]:
     """Split packed rows into parts of `size`, [B,R] -> [parts,B,size]; answers in other parts have length 0."""
     start, length, width = batch.packed_start, batch.packed_length, batch.completion.shape[2]
     assert start is not None

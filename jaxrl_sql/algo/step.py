@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxrl_sql.algo import loss as losses
-from jaxrl_sql.algo.parts import Rejoin, Run, T, cut_answers, cut_prompts, cut_rows, mapped, units_of
+from jaxrl_sql.algo.parts import Rejoin, Run, T, count_units, mapped, split_answers, split_prompts, split_rows
 from jaxrl_sql.batch import GroupBatch, PyTree, TrainState
 from jaxrl_sql.models.ops.linear import wide_slots, with_slots
 from jaxrl_sql.models.ops.micro_batches import MicroBatches, row_counts
@@ -126,12 +126,12 @@ def by_micro_batches(run: Run[T], batch: GroupBatch, micro_batches: MicroBatches
     multiple of the parts, InputError when the budget is too small for one answer.
     """
     counts = _counts(batch, by_rows)
-    parts = micro_batches.parts_of(units_of(batch), *_sizes(batch, counts[0]))
-    run_part: Run[T] = partial(_in_passes, run, micro_batches, all_of) if micro_batches.tokens else run
+    parts = micro_batches.parts_of(count_units(batch), *_sizes(batch, counts[0]))
+    run_part: Run[T] = partial(_within_budget, run, micro_batches, all_of) if micro_batches.tokens else run
     if parts == 1 and not micro_batches.tokens:
         return run(batch)
     run_part = partial(_on_rows_needed, run_part, counts) if len(counts) > 1 else run_part
-    return run_part(batch) if parts == 1 else all_of(run_part, *cut_prompts(batch, parts))
+    return run_part(batch) if parts == 1 else all_of(run_part, *split_prompts(batch, parts))
 
 
 def _counts(batch: GroupBatch, by_rows: bool) -> tuple[int, ...]:
@@ -167,11 +167,11 @@ def _on_rows_needed(run: Run[T], counts: tuple[int, ...], part: GroupBatch) -> T
     return result
 
 
-def _in_passes(run: Run[T], micro_batches: MicroBatches, all_of: All[T], part: GroupBatch) -> T:
+def _within_budget(run: Run[T], micro_batches: MicroBatches, all_of: All[T], part: GroupBatch) -> T:
     """Run a part within the token budget."""
     rows = _counts(part, by_rows=False)[0]
-    here = units_of(part) // micro_batches.ways
-    prompts, fit = micro_batches.at_once(here, *_sizes(part, rows))
+    here = count_units(part) // micro_batches.ways
+    prompts, fit = micro_batches.chunk_sizes(here, *_sizes(part, rows))
     if fit < rows * part.together:
         if part.together > 1:
             first, answers, length = _sizes(part, rows)
@@ -179,13 +179,13 @@ def _in_passes(run: Run[T], micro_batches: MicroBatches, all_of: All[T], part: G
                 f"grpo.max_tokens_per_device={micro_batches.tokens} is below the {first + answers * length} tokens of "
                 f"{part.together} questions with their schema and answers: raise it, or lower grpo.questions"
             )
-        cut = cut_answers if part.packed_length is None else cut_rows
+        cut = split_answers if part.packed_length is None else split_rows
 
         def by_answers(group: GroupBatch) -> T:
             return all_of(run, *cut(group, -(-rows // fit), fit))
 
-        return by_answers(part) if here == 1 else all_of(by_answers, *cut_prompts(part, here))
-    return run(part) if prompts == here else all_of(run, *cut_prompts(part, here // prompts))
+        return by_answers(part) if here == 1 else all_of(by_answers, *split_prompts(part, here))
+    return run(part) if prompts == here else all_of(run, *split_prompts(part, here // prompts))
 
 
 def _summed(
@@ -208,8 +208,8 @@ def _summed(
 def make_scorer(logprobs: LogprobFn, parts: int | MicroBatches = 1) -> Scorer:
     """Return a jitted function (trainable, frozen, batch) -> log-probabilities, and values or None; [B,G,T] each.
 
-    No gradient is computed. As in an update, each prompt runs once and the batch in `parts`, one at a time, each with
-    the packed rows that it needs. Callers with the same `logprobs` share the function and its compiled program.
+    No gradient is computed. As in an update, each prompt runs once. The batch runs in `parts`, one at a time, each with
+    only the packed rows that it needs. Callers with the same `logprobs` share the function and its compiled program.
     """
     micro_batches = MicroBatches(parts) if isinstance(parts, int) else parts
 

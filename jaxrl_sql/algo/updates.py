@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxrl_sql.algo import loss as losses
-from jaxrl_sql.algo.advantage import advantages, gae, pay_last
+from jaxrl_sql.algo.advantage import advantages, gae, reward_last_token
 from jaxrl_sql.algo.step import LogprobFn, Scorer, make_scorer, make_step, slice_prompts
 from jaxrl_sql.batch import GroupBatch, TrainState
 from jaxrl_sql.config import GrpoConfig
@@ -151,7 +151,7 @@ def compared(batch: GroupBatch, cfg: GrpoConfig, advantage: Advantage) -> tuple[
     if cfg.algorithm != "ppo":
         return {"advantage": advantage(batch.reward - jnp.sum(cost, axis=-1), batch.weight)[..., None]}, metrics
     values = losses.stored(batch.old_values, "old_values: the policy has no value head")
-    raw, returns = gae(pay_last(batch.reward, mask) - cost, values, mask, cfg.ppo.discount, cfg.ppo.gae_lambda)
+    raw, returns = gae(reward_last_token(batch.reward, mask) - cost, values, mask, cfg.ppo.discount, cfg.ppo.gae_lambda)
     learned = losses.learned_tokens(batch, cfg.loss)
     spread, unexplained = (masked.masked_variance(x, learned) for x in (returns, returns - values))
     metrics["value/explained_variance"] = spread - unexplained, spread

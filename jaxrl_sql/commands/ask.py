@@ -122,12 +122,12 @@ def show(reply: Reply, explain: bool, stream: TextIO) -> int:
     if reply.note:
         print_text(f"\n{reply.note}", stream)
     if reply.answers > 1:
-        print_text(f"\n{_vote_words(reply)}", stream)
+        print_text(f"\n{_vote_text(reply)}", stream)
     stream.flush()
     return 0 if reply.outcome is not None and reply.outcome.status == "ok" else UNANSWERED
 
 
-def _vote_words(reply: Reply) -> str:
+def _vote_text(reply: Reply) -> str:
     """Return a line with the result of the vote."""
     if not reply.votes:
         return f"vote: none of {reply.answers} answers executed"

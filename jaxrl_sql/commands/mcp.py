@@ -72,11 +72,11 @@ def serve(args: argparse.Namespace) -> int:
     else:
         refuse_leave_out(args.leave_out, args.db)
     return run_or_print(
-        lambda fetched: _speak(policy_spec(fetched), fetched.evaluate, fetched.executor, args), config, args
+        lambda fetched: _serve_tools(policy_spec(fetched), fetched.evaluate, fetched.executor, args), config, args
     )
 
 
-def _speak(policy: PolicySpec, cfg: EvaluateSettings, limits: ExecutorConfig, args: argparse.Namespace) -> int:
+def _serve_tools(policy: PolicySpec, cfg: EvaluateSettings, limits: ExecutorConfig, args: argparse.Namespace) -> int:
     """Serve the tools on stdio; return the exit code."""
     options = {"stand_in": args.stand_in, "leave_out": args.leave_out, "max_rows": args.max_rows}
     with opened_database(args.db, limits, policy.data.hide, **options, report=to_stderr) as database:

@@ -14,7 +14,7 @@ from jaxrl_sql.config import load_config, to_yaml
 from jaxrl_sql.config.check import values_by_key
 from jaxrl_sql.config.load import Root
 from jaxrl_sql.inference.process import NEEDS_JAX, lacks_jax, prepare_process
-from jaxrl_sql.inference.prompt_form import prepared
+from jaxrl_sql.inference.prompt_form import resolve_settings
 from jaxrl_sql.runtime.endpoint import endpoint_values
 from jaxrl_sql.runtime.folder import CONFIG, file_error, no_folder, resumed_config
 from jaxrl_sql.runtime.health import UNHEALTHY, HealthError
@@ -75,7 +75,7 @@ def run_or_print(
 ) -> int:
     """Run a command, after downloading a model of the hub; with `--print-config` print the configuration."""
     if not args.print_config:
-        return command(prepared(config, with_weights))
+        return command(resolve_settings(config, with_weights))
     sys.stdout.write(to_yaml(config))
     return 0
 

@@ -266,7 +266,7 @@ def _check(section: Any, values: Mapping[str, Any], origin: str, root: type[Root
         elif isinstance(value, Mapping) and value:
             raise InputError(f"{origin}: {unknown_key(next(flatten(value, f'{key}.'))[0], root)}")
         elif not _has_type(kind, value):
-            raise InputError(f"{origin}: {key} must be {type_words(kind)}, not {value!r}")
+            raise InputError(f"{origin}: {key} must be {type_text(kind)}, not {value!r}")
 
 
 def _has_type(kind: Any, value: object) -> bool:
@@ -280,7 +280,7 @@ def _has_type(kind: Any, value: object) -> bool:
     return isinstance(value, str | int | float) if kind is str else isinstance(value, kind)
 
 
-def type_words(kind: Any) -> str:
+def type_text(kind: Any) -> str:
     """Return the description of a type in messages."""
     names = {bool: "true or false", int: "a whole number", float: "a finite number", str: "text"}
     lists = {(str,): "a list of texts, as in [a, b]", (int,): "a list of whole numbers, as in [1, 2]"}

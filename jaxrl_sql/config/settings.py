@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from jaxrl_sql.config.fields import Field, Section, sections_of
-from jaxrl_sql.config.load import type_words
+from jaxrl_sql.config.load import type_text
 from jaxrl_sql.config.roots import ROOTS, RootConfig
 
 _WIDTH = 100
@@ -50,7 +50,7 @@ def allowed(field: Field) -> str:
     rule = field.rule.description if field.rule is not None else ""
     if " | " in rule:
         return rule
-    return f"{type_words(field.type)}{', ' * bool(rule)}{rule}"
+    return f"{type_text(field.type)}{', ' * bool(rule)}{rule}"
 
 
 def called_elsewhere(field: Field) -> str:

@@ -9,7 +9,7 @@ from jaxrl_sql.config.fields import Field, fields_of
 
 _SAME_SECTION = 0.8
 _LIKENESS = 0.5
-_MOST_NAMED = 4
+_MAX_NAMED = 4
 
 
 def unknown_key(key: str, root: type, siblings: Sequence[str] = ()) -> str:
@@ -51,7 +51,7 @@ def _synonym_words(fields: Mapping[str, Field], name: str, known: Sequence[str],
 
 def settings_called(name: str, root: type) -> list[str]:
     """Return the keys of a command that equal `name` or whose last part does."""
-    return [key for key in fields_of(root) if name in (key, key.rpartition(".")[2])][:_MOST_NAMED]
+    return [key for key in fields_of(root) if name in (key, key.rpartition(".")[2])][:_MAX_NAMED]
 
 
 def _names_in(field: Field, library: str, *, by_last_word: bool) -> set[str]:
@@ -61,5 +61,5 @@ def _names_in(field: Field, library: str, *, by_last_word: bool) -> set[str]:
 
 
 def _listed(keys: list[str]) -> str:
-    *others, last = keys[:_MOST_NAMED]
+    *others, last = keys[:_MAX_NAMED]
     return f"{', '.join(others)} and {last}" if others else last

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from jaxrl_sql.config import DistillSettings
 from jaxrl_sql.datagen.augment import Change
-from jaxrl_sql.runtime.budget import BudgetSpentError, Spent
+from jaxrl_sql.runtime.budget import BudgetSpentError, Usage
 from jaxrl_sql.runtime.endpoint import Endpoint, budget_of, open_endpoint
 from jaxrl_sql.runtime.journal import Journal
 from jaxrl_sql.text2sql.env.executor import Executor
@@ -104,7 +104,7 @@ class Correspondence:
 @contextmanager
 def correspondence(cfg: DistillSettings, journal: Journal) -> Iterator[Correspondence]:
     """Open the endpoint; the budget includes what earlier runs spent."""
-    with open_endpoint(cfg, budget_of(cfg, Spent.total(journal.records))) as endpoint:
+    with open_endpoint(cfg, budget_of(cfg, Usage.total(journal.records))) as endpoint:
         yield Correspondence(cfg, journal, endpoint)
 
 
@@ -129,7 +129,7 @@ def correct(talk: Correspondence | None, executor: Executor, examples: Sequence[
     by_id = {example.uid: example for example in examples}
     new: dict[str, str] = {}
     for number in range(tries if talk else 0):
-        left = [(uid, _asked(by_id[uid], *faults[uid])) for uid in faults if uid not in new]
+        left = [(uid, _correction_prompt(by_id[uid], *faults[uid])) for uid in faults if uid not in new]
         assert talk is not None
         for uid, sql, error in talk.ask("correct", number, left):
             if error:
@@ -151,13 +151,13 @@ def correct(talk: Correspondence | None, executor: Executor, examples: Sequence[
     return Corrected(corrected, changes, failed)
 
 
-def _asked(example: Example, sql: str, fault: str) -> str:
+def _correction_prompt(example: Example, sql: str, fault: str) -> str:
     evidence = f"-- Known: {example.evidence}\n" if example.evidence else ""
     schema = ddl(read_schema(example.db_path, example.hide))
     return _CORRECT.format(schema=schema, question=example.question, evidence=evidence, fault=fault, sql=sql)
 
 
-def rows_asked(example: Example, fault: str = "") -> str:
+def rows_prompt(example: Example, fault: str = "") -> str:
     """Return the prompt that asks for rows; `fault` is the error of the previous answer."""
     complaint = f" The last ones were no good: {fault}." if fault else ""
     return _FILL.format(schema=ddl(read_schema(example.db_path, example.hide)), sql=example.gold_sql, fault=complaint)

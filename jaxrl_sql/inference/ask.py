@@ -18,7 +18,7 @@ from jaxrl_sql.config import EvaluateSettings, ExecutorConfig
 from jaxrl_sql.databases.sample.options import is_served, refuse_leave_out
 from jaxrl_sql.inference.policy_spec import PolicySpec
 from jaxrl_sql.inference.process import needing_jax, prepare_process
-from jaxrl_sql.inference.prompt_form import prepared
+from jaxrl_sql.inference.prompt_form import resolve_settings
 from jaxrl_sql.runtime.terminal import printable
 from jaxrl_sql.text2sql.env.executor import Executor, Outcome, make_executor
 from jaxrl_sql.types import Example, InputError, Response
@@ -104,8 +104,8 @@ def database_of(
 
 
 @contextmanager
-def opened(policy: PolicySpec, cfg: EvaluateSettings, limits: ExecutorConfig, at_once: int = 1) -> Iterator[Ask]:
-    """Open the model or the endpoint, and yield a function that answers questions, `at_once` of them concurrently.
+def opened(policy: PolicySpec, cfg: EvaluateSettings, limits: ExecutorConfig, concurrency: int = 1) -> Iterator[Ask]:
+    """Open the model or the endpoint, and yield a function that answers questions, `concurrency` of them concurrently.
 
     Raises InputError for a model that cannot be read.
     """
@@ -117,18 +117,18 @@ def opened(policy: PolicySpec, cfg: EvaluateSettings, limits: ExecutorConfig, at
     from jaxrl_sql.inference.policy_client import (
         answers,
         check_turns,
-        longest_of,
+        max_answer_tokens,
         open_policy_client,
         sampling_by,
     )
     from jaxrl_sql.models.ops.rng import Purpose
     from jaxrl_sql.text2sql.prompts.prompts import make_prompt
 
-    data, slots, number = policy.data, min(cfg.max_num_seqs, at_once * cfg.samples), 0
+    data, slots, number = policy.data, min(cfg.max_num_seqs, concurrency * cfg.samples), 0
     most = data.max_prompt_tokens
     with (
         make_executor(limits, data.hide) as executor,
-        open_policy_client(policy, executor, slots, Purpose.EVAL, longest_of(cfg.sampling)) as client,
+        open_policy_client(policy, executor, slots, Purpose.EVAL, max_answer_tokens(cfg.sampling)) as client,
     ):
         check_turns(client.recipe, cfg.sampling.turns)
         sampling = sampling_by(cfg.sampling, cfg.samples, policy.seed, client.stops(cfg.sampling.stop))
@@ -187,9 +187,9 @@ class Asker:
     JAX's current mesh belongs to a thread, so several open models have one each and the caller's does not change.
     """
 
-    def __init__(self, policy: PolicySpec, cfg: EvaluateSettings, limits: ExecutorConfig, at_once: int = 1) -> None:
+    def __init__(self, policy: PolicySpec, cfg: EvaluateSettings, limits: ExecutorConfig, concurrency: int = 1) -> None:
         self._policy = policy
-        self._open = partial(opened, cfg=cfg, limits=limits, at_once=at_once)
+        self._open = partial(opened, cfg=cfg, limits=limits, concurrency=concurrency)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="jaxrl_sql-model")
         self._stack = ExitStack()
         self._ask: Ask | None = None
@@ -202,7 +202,7 @@ class Asker:
         with needing_jax():
             if self._ask is None:
                 prepare_process()
-                self._ask = self._stack.enter_context(self._open(prepared(self._policy)))
+                self._ask = self._stack.enter_context(self._open(resolve_settings(self._policy)))
             return self._ask(examples)
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from jaxrl_sql.config import AugmentSettings, DataConfig, DistillSettings, ExecutorConfig, FilterSettings
 from jaxrl_sql.databases.copy_database import copy_database, copy_descriptions, refuse_namesakes, write_natural_names
 from jaxrl_sql.datagen.augment import Change, Donor, add_tables, fill, fill_by
-from jaxrl_sql.datagen.gold_repair import Correspondence, correct, correspondence, rows_asked
+from jaxrl_sql.datagen.gold_repair import Correspondence, correct, correspondence, rows_prompt
 from jaxrl_sql.datagen.rewording import reword
 from jaxrl_sql.inference.fingerprint import fingerprint, set_digest, teacher_settings, values_of
 from jaxrl_sql.inference.training_set import sqlite_questions
@@ -33,7 +33,7 @@ from jaxrl_sql.types import Example, InputError, Record
 _CHUNK = 64
 
 
-class _Work(NamedTuple):
+class _Context(NamedTuple):
     """The common inputs of the steps on a database."""
 
     cfg: AugmentSettings
@@ -80,12 +80,12 @@ def augment(
         for example in examples:
             groups.setdefault(example.db_id, []).append(example)
         donors = [Donor(db_id, group[0].db_path) for db_id, group in groups.items()]
-        work = _Work(cfg, seed, executor, talk, donors)
+        context = _Context(cfg, seed, executor, talk, donors)
         done = {record["id"]: record for record in journal.records if record.get("step") == "database"}
         for donor in donors:
             record = done.get(donor.db_id)
             if record is None or not _target(out, donor.db_id).is_file():
-                record = one_database(work, donor, groups[donor.db_id])
+                record = augment_database(context, donor, groups[donor.db_id])
                 # Requests that an exhausted budget prevented are sent when the command is repeated.
                 if not (talk and talk.spent and record["left"]):
                     journal.add(record)
@@ -165,19 +165,19 @@ def _target(out: Path, db_id: str) -> Path:
     return out / "databases" / db_id / f"{db_id}.sqlite"
 
 
-def one_database(work: _Work, donor: Donor, examples: Sequence[Example]) -> Record:
+def augment_database(context: _Context, donor: Donor, examples: Sequence[Example]) -> Record:
     """Copy and change one database; return the changes and the failures as a record."""
-    cfg = work.cfg
+    cfg = context.cfg
     target = _target(Path(cfg.out), donor.db_id)
     scratch = target.with_suffix(".part")
     copy_database(Path(donor.path), scratch)
-    rng = random.Random(f"{work.seed}/{donor.db_id}")
+    rng = random.Random(f"{context.seed}/{donor.db_id}")
     changes: list[Change] = []
     left: list[dict[str, str]] = []
     if cfg.fill != "none":
-        changes += _filled(work, scratch, examples, rng, left)
+        changes += _filled(context, scratch, examples, rng, left)
     if cfg.distractors:
-        changes += _distracted(work, scratch, donor, examples, rng, left)
+        changes += _distracted(context, scratch, donor, examples, rng, left)
     copy_descriptions(Path(donor.path), target)
     scratch.replace(target)
     return {"step": "database", "id": donor.db_id, "changes": [change.record() for change in changes], "left": left}
@@ -196,15 +196,15 @@ def _results(executor: Executor, path: Path, sqls: Sequence[str]) -> list[tuple[
 
 
 def _filled(
-    work: _Work, path: Path, examples: Sequence[Example], rng: random.Random, left: list[dict[str, str]]
+    context: _Context, path: Path, examples: Sequence[Example], rng: random.Random, left: list[dict[str, str]]
 ) -> list[Change]:
     """Insert rows for golds without result rows; all are reverted if a gold has no rows afterwards."""
-    cfg = work.cfg
+    cfg = context.cfg
 
     def is_enough(rows: Sequence[tuple[Any, ...]]) -> bool:
         return bool(rows) and not (cfg.fill == "trivial" and is_trivial(rows))
 
-    results = _results(work.executor, path, [example.gold_sql for example in examples])
+    results = _results(context.executor, path, [example.gold_sql for example in examples])
     wanting = [
         example
         for example, (status, _, rows) in zip(examples, results, strict=True)
@@ -227,19 +227,19 @@ def _filled(
         for example in wanting:
             others = [sql for sql in good if sql != example.gold_sql]
             change = fill(connection, schema, example.uid, example.gold_sql, others, rng, is_enough)
-            for number in range(cfg.fill_tries if work.talk else 0):
+            for number in range(cfg.fill_tries if context.talk else 0):
                 if isinstance(change, Change):
                     break
-                assert work.talk is not None
-                requests = [(example.uid, rows_asked(example, change if number else ""))]
-                for uid, script, error in work.talk.ask("fill", number, requests):
+                assert context.talk is not None
+                requests = [(example.uid, rows_prompt(example, change if number else ""))]
+                for uid, script, error in context.talk.ask("fill", number, requests):
                     change = error or fill_by(connection, uid, example.gold_sql, others, script, is_enough)
             if isinstance(change, Change):
                 changes.append(change)
                 good.append(example.gold_sql)
             else:
                 left.append({"step": "fill", "id": example.uid, "reason": change})
-    after = _results(work.executor, path, list(dict.fromkeys(good)))
+    after = _results(context.executor, path, list(dict.fromkeys(good)))
     if not all(status == "ok" and rows for status, _, rows in after):
         before.replace(path)
         left += [
@@ -252,21 +252,26 @@ def _filled(
 
 
 def _distracted(
-    work: _Work, path: Path, donor: Donor, examples: Sequence[Example], rng: random.Random, left: list[dict[str, str]]
+    context: _Context,
+    path: Path,
+    donor: Donor,
+    examples: Sequence[Example],
+    rng: random.Random,
+    left: list[dict[str, str]],
 ) -> list[Change]:
     """Add tables; they are reverted if the result of a gold changes."""
-    cfg = work.cfg
+    cfg = context.cfg
     sqls = [sql for example in examples for sql in (example.gold_sql, *example.other_golds)]
-    results = _results(work.executor, path, sqls)
+    results = _results(context.executor, path, sqls)
     before = path.with_suffix(".before")
     shutil.copyfile(path, before)
     with closing(sqlite3.connect(path, uri=True)) as connection:
         connection.execute("PRAGMA synchronous = OFF")
         changes = add_tables(
-            connection, donor.db_id, read_schema(path), work.donors, cfg.distractors, cfg.distractor_rows, rng,
+            connection, donor.db_id, read_schema(path), context.donors, cfg.distractors, cfg.distractor_rows, rng,
             is_alike=cfg.distractors_from == "alike",
         )  # fmt: skip
-    if _results(work.executor, path, sqls) != results:
+    if _results(context.executor, path, sqls) != results:
         before.replace(path)
         left.append({"step": "distract", "id": donor.db_id, "reason": "the result of a gold changed with the tables"})
         return []

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jaxrl_sql.config import EndpointConfig, EvaluateSettings, ExecutorConfig
-from jaxrl_sql.inference.benchmark_sets import EvalSet, Memory, all_ids, open_sets
+from jaxrl_sql.inference.benchmark_sets import EvalSet, InMemoryData, all_ids, open_sets
 from jaxrl_sql.inference.fingerprint import (
     checkpoint_settings,
     endpoint_settings,
@@ -37,7 +37,7 @@ from jaxrl_sql.types import Example, Fields, InputError, Record
 
 JOURNAL, SPEED = "journal.jsonl", "speed.json"
 # Answers that are sampled, or predictions that are judged, between writes: a killed run loses at most these.
-_ANSWERS, _MOST_QUESTIONS, _FEWEST_QUESTIONS = 1024, 128, 8
+_ANSWERS, _MAX_QUESTIONS, _MIN_QUESTIONS = 1024, 128, 8
 _TICKS = 8
 # Files of other commands' folders, which may also contain names that this command writes.
 _OTHERS = ("metrics.jsonl", "checkpoints", "answers.jsonl", "kept.jsonl", "questions.jsonl")
@@ -46,7 +46,7 @@ _OTHERS = ("metrics.jsonl", "checkpoints", "answers.jsonl", "kept.jsonl", "quest
 class Part(NamedTuple):
     """A part of the work that is saved as a whole: questions of a set in one of its runs, and the part's number."""
 
-    at: int
+    set_index: int
     run: int
     number: int
     examples: tuple[Example, ...]
@@ -77,7 +77,7 @@ def evaluate(
     limits: ExecutorConfig,
     config_text: str,
     display_kind: str = "none",
-    memory: Memory = Memory(),  # noqa: B008 - a constant
+    memory: InMemoryData = InMemoryData(),  # noqa: B008 - a constant
 ) -> Evaluated:
     """Answer or read predictions, judge them, and write the files of `evaluate.out`.
 
@@ -91,7 +91,7 @@ def evaluate(
     who, folders = policy.model.checkpoint or cfg.model or ", ".join(cfg.predictions), ", ".join(cfg.data)
     with ExitStack() as opened:
         display = opened.enter_context(make_display(display_kind, 0, f"{who} on {folders}", unit="question"))
-        with display.work(f"reading {folders}"):
+        with display.task(f"reading {folders}"):
             sets = open_sets(cfg, policy.recipe, limits, hide, notes, memory)
         display.course([("", sum(len(eval_set.examples) for eval_set in sets) * cfg.runs)])
         _make_folder(out, cfg.predictions if memory.predictions is None else ())
@@ -174,19 +174,21 @@ def gather(
     parts = [*parts_of(cfg, sets)]
     names = [eval_set.name for eval_set in sets]
     left = [
-        part for part in parts if any((names[part.at], part.run, example.uid) not in known for example in part.examples)
+        part
+        for part in parts
+        if any((names[part.set_index], part.run, example.uid) not in known for example in part.examples)
     ]
     if known:
         display.note(f"resuming: {len(known)} answers are judged already")
     total, doing = sum(len(part.examples) for part in parts), "judging" if cfg.predictions else "answering"
     with (
         answers if left else nullcontext() as answer,
-        display.work(doing, total, "questions") if left else nullcontext(),
+        display.task(doing, total, "questions") if left else nullcontext(),
     ):
         for part in left:
-            part_set = sets[part.at]
+            part_set = sets[part.set_index]
             answered = _answered(answer, part_set, part, len(known), display, speed) if answer else []
-            with display.work("judging", len(answered), "questions", is_told=False):
+            with display.task("judging", len(answered), "questions", is_announced=False):
                 records = _judging(cfg, executor, part_set, timer).records(part.examples, answered)
             for record in records:
                 key = (part_set.name, part.run, record["id"])
@@ -208,14 +210,14 @@ def _answered(
 ) -> list[Answered]:
     """Answer a part's questions and show the progress; `before` questions were answered earlier."""
     size, began = len(part.examples), time.perf_counter()
-    with display.work(f"part {part.number + 1} of {eval_set.name}", size, "questions", is_told=False) as at:
+    with display.task(f"part {part.number + 1} of {eval_set.name}", size, "questions", is_announced=False) as advance:
 
-        def tick(answers: int, of: int) -> None:
-            at(answers * size // of)
+        def on_progress(answers: int, of: int) -> None:
+            advance(answers * size // of)
             if answers % -(-of // _TICKS) == 0:
                 display.update(before + answers * size // of, {"phase": "answering"})
 
-        answered = answer(eval_set, part, tick)
+        answered = answer(eval_set, part, on_progress)
     speed.add(len(answered), sum(answer_.tokens for answer_ in answered), time.perf_counter() - began)
     return answered
 
@@ -231,7 +233,7 @@ def parts_of(cfg: EvaluateSettings, sets: Sequence[EvalSet]) -> Iterator[Part]:
 
     The sizes of a set's parts differ by at most one question, because a small last part would need another compilation.
     """
-    most = max(_FEWEST_QUESTIONS, min(_MOST_QUESTIONS, _ANSWERS // cfg.samples))
+    most = max(_MIN_QUESTIONS, min(_MAX_QUESTIONS, _ANSWERS // cfg.samples))
     for at, eval_set in enumerate(sets):
         count, size = -(-len(eval_set.examples) // most), len(eval_set.examples)
         for run in range(cfg.runs):
@@ -266,12 +268,14 @@ def _answers(
         from jaxrl_sql.inference.endpoint_client import endpoint_answers  # noqa: PLC0415 (predictions need no endpoint)
 
         with endpoint_answers(cfg, find_recipe(policy.recipe), policy.data, executor, settings, display.note) as ask:
-            yield lambda eval_set, part, tick: ask(eval_set.name, part.examples, part.run, part.number, tick)
+            yield lambda eval_set, part, on_progress: ask(
+                eval_set.name, part.examples, part.run, part.number, on_progress
+            )
         return
     from jaxrl_sql.inference.policy_client import model_answers  # noqa: PLC0415 (predictions are judged without jax)
 
     with model_answers(policy, cfg, executor, {eval_set.name: eval_set.examples for eval_set in sets}, display) as ask:
-        yield lambda eval_set, part, tick: ask(eval_set.name, part.examples, part.run, part.number, tick)
+        yield lambda eval_set, part, on_progress: ask(eval_set.name, part.examples, part.run, part.number, on_progress)
 
 
 def _make_folder(out: Path, predictions: Sequence[str]) -> None:

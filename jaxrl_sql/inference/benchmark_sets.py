@@ -1,4 +1,4 @@
-"""The benchmarks that an evaluation is on: their questions, which of them are asked, and how answers are judged."""
+"""The benchmarks of an evaluation: their questions, the selection, and the rules for judging answers."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from jaxrl_sql.types import Example, InputError
 _RULES = ("bird", "refined", "test_suite")
 
 
-class Memory(NamedTuple):
-    """Questions and predictions of a caller in Python, in place of a folder and a file.
+class InMemoryData(NamedTuple):
+    """Questions and predictions passed in Python instead of a folder and a file.
 
-    The configuration has a name for each in `evaluate.data` and `evaluate.predictions`, which errors use.
+    Errors use the names in `evaluate.data` and `evaluate.predictions`.
     """
 
     benchmark: Benchmark | None = None
@@ -50,7 +50,7 @@ def open_sets(
     executor: ExecutorConfig,
     hide: Sequence[str],
     notes: list[str],
-    memory: Memory = Memory(),  # noqa: B008 - a constant
+    memory: InMemoryData = InMemoryData(),  # noqa: B008 - a constant
 ) -> list[EvalSet]:
     """Load the benchmarks and any predictions; lines for the user are appended to `notes`.
 
@@ -84,7 +84,7 @@ def _limited(benchmark: Benchmark | None, limit: int) -> Benchmark | None:
     return benchmark and benchmark._replace(examples=benchmark.examples[: limit or None])
 
 
-def _predictions(cfg: EvaluateSettings, at: int, memory: Memory) -> Predictions | None:
+def _predictions(cfg: EvaluateSettings, at: int, memory: InMemoryData) -> Predictions | None:
     """Return the predictions for set number `at`; None if a model answers."""
     if not cfg.predictions:
         return None
@@ -104,7 +104,7 @@ def _set(
 ) -> EvalSet:
     examples = benchmark.examples
     counts, sqls = Counts(left_out=len(benchmark.skipped)), {}
-    selected = chosen(examples, cfg, name, notes)
+    selected = select_questions(examples, cfg, name, notes)
     if predictions is not None:
         order, may_miss = all_ids(benchmark), cfg.allow_missing or len(selected) < len(examples)
         paired = pair(predictions, examples, order, may_miss, cfg.allow_extra)
@@ -132,7 +132,9 @@ def _set(
     return EvalSet(name, benchmark, examples, rule, rules, counts, sqls)
 
 
-def chosen(examples: Sequence[Example], cfg: EvaluateSettings, name: str, notes: list[str]) -> tuple[Example, ...]:
+def select_questions(
+    examples: Sequence[Example], cfg: EvaluateSettings, name: str, notes: list[str]
+) -> tuple[Example, ...]:
     """Return the questions selected by `answerable_only`, `include_ids` and `limit`."""
     selected = [example for example in examples if example.answerable or not cfg.answerable_only]
     if cfg.include_ids:

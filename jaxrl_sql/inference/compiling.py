@@ -11,7 +11,7 @@ import jax
 
 from jaxrl_sql.parallel.processes import exchange
 from jaxrl_sql.runtime.memory import mappings_taken, release_freed_memory
-from jaxrl_sql.runtime.progress import Compiled
+from jaxrl_sql.runtime.progress import CompileStats
 
 _LOWERED = "/jax/core/compile/jaxpr_to_mlir_module_duration"
 _COMPILED = "/jax/core/compile/backend_compile_duration"
@@ -19,28 +19,28 @@ _WAIT_S = 5.0
 
 
 @contextmanager
-def hear_compiling(compiled: Compiled, clock: Callable[[], float] = time.monotonic) -> Iterator[None]:
+def record_compilations(compiled: CompileStats, clock: Callable[[], float] = time.monotonic) -> Iterator[None]:
     """Update `compiled` during the context; a program is recorded when it is lowered, just before its compilation.
 
     After a compilation shapes have changed, so freed memory is released.
     """
 
-    def heard(event: str, duration_secs: float, **kwargs: str | int) -> None:
+    def on_duration(event: str, duration_secs: float, **kwargs: str | int) -> None:
         if event == _LOWERED:
-            compiled.begins(str(kwargs.get("fun_name", "a program")).removeprefix("jit(").removesuffix(")"), clock())
+            compiled.start(str(kwargs.get("fun_name", "a program")).removeprefix("jit(").removesuffix(")"), clock())
         elif event == _COMPILED:
-            compiled.ends(duration_secs)
+            compiled.finish(duration_secs)
             release_freed_memory()
 
-    jax.monitoring.register_event_duration_secs_listener(heard)
+    jax.monitoring.register_event_duration_secs_listener(on_duration)
     try:
         yield
     finally:
-        jax.monitoring.unregister_event_duration_listener(heard)
+        jax.monitoring.unregister_event_duration_listener(on_duration)
         compiled.name = ""
 
 
-def drop_programs(compiled: Compiled) -> bool:
+def drop_programs(compiled: CompileStats) -> bool:
     """Drop all compiled programs if they take most of the memory mappings that Linux allows a process.
 
     XLA maps a CPU program in many parts: a program of 18 layers takes 1,500 of 65,530 mappings, and beyond the limit
@@ -57,27 +57,27 @@ def drop_programs(compiled: Compiled) -> bool:
     return True
 
 
-def _is_crowded(compiled: Compiled) -> bool:
-    if compiled.programs == compiled.looked_after:
+def _is_crowded(compiled: CompileStats) -> bool:
+    if compiled.programs == compiled.checked_programs:
         return False
-    compiled.looked_after, taken = compiled.programs, mappings_taken()
+    compiled.checked_programs, taken = compiled.programs, mappings_taken()
     if compiled.is_dropped:
-        compiled.crowded, compiled.is_dropped = max(compiled.crowded, (1 + taken) / 2), False
-    return taken >= compiled.crowded
+        compiled.drop_share, compiled.is_dropped = max(compiled.drop_share, (1 + taken) / 2), False
+    return taken >= compiled.drop_share
 
 
 @contextmanager
-def show_compiling(note: Callable[[str], object], wait_s: float = _WAIT_S) -> Iterator[Compiled]:
+def report_compilations(note: Callable[[str], object], wait_s: float = _WAIT_S) -> Iterator[CompileStats]:
     """Call `note` with a line for each program whose compilation takes over `wait_s` seconds; yield the counts.
 
     It is for commands without a display, which shows compilations itself.
     """
-    compiled = Compiled()
+    compiled = CompileStats()
     timer: threading.Timer | None = None
 
-    def heard(event: str, duration_secs: float, **kwargs: str | int) -> None:
+    def on_duration(event: str, duration_secs: float, **kwargs: str | int) -> None:
         nonlocal timer
-        del duration_secs, kwargs  # `hear_compiling` records them
+        del duration_secs, kwargs  # `record_compilations` records them
         if event not in (_LOWERED, _COMPILED):
             return
         if timer is not None:
@@ -88,11 +88,11 @@ def show_compiling(note: Callable[[str], object], wait_s: float = _WAIT_S) -> It
             timer.daemon = True
             timer.start()
 
-    with hear_compiling(compiled):  # its listener is called first
-        jax.monitoring.register_event_duration_secs_listener(heard)
+    with record_compilations(compiled):  # its listener is called first
+        jax.monitoring.register_event_duration_secs_listener(on_duration)
         try:
             yield compiled
         finally:
-            jax.monitoring.unregister_event_duration_listener(heard)
+            jax.monitoring.unregister_event_duration_listener(on_duration)
             if timer is not None:
                 timer.cancel()

@@ -11,15 +11,15 @@ from typing import NamedTuple
 
 from jaxrl_sql.config import DataConfig, DistillSettings, ExecutorConfig, FilterSettings
 from jaxrl_sql.inference.fingerprint import (
-    as_asked,
     changed_since,
     digests,
     endpoint_settings,
     fingerprint,
     teacher_settings,
+    unchanged_records,
 )
 from jaxrl_sql.inference.training_set import sqlite_questions
-from jaxrl_sql.runtime.budget import Budget, BudgetSpentError, Spent
+from jaxrl_sql.runtime.budget import Budget, BudgetSpentError, Usage
 from jaxrl_sql.runtime.display import Display, make_display
 from jaxrl_sql.runtime.endpoint import Answer, Endpoint, budget_of, open_endpoint
 from jaxrl_sql.runtime.journal import Journal
@@ -65,7 +65,7 @@ def distill(
     check_hide(data.hide, (example.db_path for example in loaded.examples))
     with (
         Journal(out / "answers.jsonl", trace_settings(recipe_name, data, limits, cfg)) as journal,
-        open_endpoint(cfg, budget_of(cfg, Spent.total(journal.records))) as endpoint,
+        open_endpoint(cfg, budget_of(cfg, Usage.total(journal.records))) as endpoint,
         make_executor(limits, data.hide) as executor,
     ):
         # Traces are in SQLite's dialect; supervised learning translates them for other dialects.
@@ -82,7 +82,7 @@ def distill(
             spent = ask_until_done(
                 endpoint, executor, (recipe, style), examples, question_digests, cfg, journal, display
             )
-        records = as_asked(journal.records, question_digests)
+        records = unchanged_records(journal.records, question_digests)
         counts = write(out, cfg, examples, dropped, records, endpoint.budget)
     notes = []
     if counts["truncated"]:
@@ -119,7 +119,7 @@ def ask_until_done(
     recipe, style = prompting
     options = {"temperature": cfg.temperature, cfg.token_limit: cfg.max_tokens}
     unreached: set[str] = set()
-    records = as_asked(journal.records, question_digests)
+    records = unchanged_records(journal.records, question_digests)
     answered, shown_every = {record["id"] for record in records}, max(len(examples) // 100, 1)
     try:
         while left := unanswered(examples, records, cfg, unreached):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl_sql.config import DataConfig, EvaluateSettings
-from jaxrl_sql.runtime.budget import Spent
+from jaxrl_sql.runtime.budget import Usage
 from jaxrl_sql.runtime.endpoint import Answer, Endpoint, budget_of, open_endpoint
 from jaxrl_sql.runtime.journal import Journal
 from jaxrl_sql.text2sql.env.executor import Executor
@@ -29,7 +29,7 @@ from jaxrl_sql.types import OUT_OF_TURNS, Example, Fields, InputError, JaxrlSqlE
 DIALOGUES = "endpoint.jsonl"
 
 AskEndpoint = Callable[[str, Sequence[Example], int, int, Callable[[int, int], None]], list[Answered]]
-"""Answers questions, as `policy_client.AskPolicy`: set, questions, run, number of the rollout, progress callback."""
+"""Answers questions, as `policy_client.AnswerFn`: set, questions, run, number of the rollout, progress callback."""
 
 _Key = tuple[str, int, str, int]
 
@@ -45,7 +45,7 @@ class _Dialogue:
     messages: list[dict[str, str]]
     environment: Environment | None
     turns: list[tuple[str, str]] = field(default_factory=list)
-    spent: Spent = field(default_factory=Spent)
+    spent: Usage = field(default_factory=Usage)
     error: str = ""
     finish_reason: str = ""
 
@@ -94,7 +94,9 @@ class _Client:
     config: EvaluateSettings
     known: dict[_Key, Mapping[str, Any]]
 
-    def ask(self, name: str, examples: Sequence[Example], run: int, tick: Callable[[int, int], None]) -> list[Answered]:
+    def ask(
+        self, name: str, examples: Sequence[Example], run: int, on_progress: Callable[[int, int], None]
+    ) -> list[Answered]:
         """Run the dialogues of questions concurrently, one turn of each at a time.
 
         Raises JaxrlSqlError if the server did not answer some of them; the repeated command asks them.
@@ -124,7 +126,7 @@ class _Client:
                     else:
                         self.known[dialogue.key] = dialogue.record()
                         self.journal.add(self.known[dialogue.key])
-                        tick(sum(key in self.known for key in keys.values()), len(keys))
+                        on_progress(sum(key in self.known for key in keys.values()), len(keys))
                 left = going
         finally:
             for dialogue_ in begun:  # requests of unfinished dialogues count, too
@@ -152,7 +154,7 @@ class _Client:
             return Answered((), prompt=prompt, fault=fault)
         responses = tuple(tuple((role, text) for role, text in record["turns"]) for record in records)
         sqls = tuple(self.recipe.reading(response, self.style).sql for response in responses)
-        tokens = sum(Spent.of(record).completion_tokens for record in records)
+        tokens = sum(Usage.of(record).completion_tokens for record in records)
         reasons = tuple(record["finish_reason"] for record in records)
         return Answered(sqls, responses, prompt, tokens=tokens, finish_reasons=reasons)
 
@@ -164,7 +166,7 @@ def endpoint_answers(
     data: DataConfig,
     executor: Executor,
     settings: Fields,
-    tell: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> Iterator[AskEndpoint]:
     """Open the endpoint of the section `evaluate` and yield a function that asks it; `evaluate.out` has the dialogues.
 
@@ -177,7 +179,7 @@ def endpoint_answers(
     if data.shots:
         raise InputError(f"data.shots={data.shots}: few-shot examples are not supported with an endpoint: it must be 0")
     with Journal(Path(cfg.out) / DIALOGUES, settings) as journal:
-        budget = budget_of(cfg, Spent.total(journal.records))
+        budget = budget_of(cfg, Usage.total(journal.records))
         with open_endpoint(cfg, budget) as endpoint:
             known: dict[_Key, Mapping[str, Any]] = {
                 _key(record["key"]): record for record in journal.records if "key" in record
@@ -185,9 +187,9 @@ def endpoint_answers(
             style = recipe.endpoint_style(data)
             client = _Client(endpoint, recipe, style, executor, journal, cfg, known)
             try:
-                yield lambda name, examples, run, _number, tick: client.ask(name, examples, run, tick)
+                yield lambda name, examples, run, _number, on_progress: client.ask(name, examples, run, on_progress)
             finally:
-                tell(budget.words())
+                report(budget.text())
 
 
 def _key(values: Sequence[Any]) -> _Key:

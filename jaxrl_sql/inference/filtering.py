@@ -11,19 +11,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jaxrl_sql.config import ExecutorConfig, FilterSettings, SamplingConfig
-from jaxrl_sql.inference.compiling import show_compiling
+from jaxrl_sql.inference.compiling import report_compilations
 from jaxrl_sql.inference.fingerprint import (
-    as_asked,
     changed_since,
     checkpoint_settings,
     digests,
     fingerprint,
+    unchanged_records,
     values_of,
 )
 from jaxrl_sql.inference.policy_client import (
     PolicyClient,
     answers,
-    longest_of,
+    max_answer_tokens,
     open_policy_client,
     sampling_by,
     style_for,
@@ -165,7 +165,7 @@ def sample_rates(
     question_digests = digests(questions.examples)
     if changed := changed_since(journal.records, question_digests):
         warn(changed)
-    records = as_asked(journal.records, question_digests)
+    records = unchanged_records(journal.records, question_digests)
     known = {record["id"] for record in records if record["of"] == samples}
     starts = [
         start
@@ -173,9 +173,9 @@ def sample_rates(
         if any(example.uid not in known for example in questions.examples[start : start + _CHUNK])
     ]
     if starts:
-        slots, longest = policy.rollout.max_num_seqs, longest_of(sampling)
+        slots, longest = policy.rollout.max_num_seqs, max_answer_tokens(sampling)
         with (
-            show_compiling(report),
+            report_compilations(report),
             open_policy_client(policy, executor, slots, Purpose.DATA, longest) as client,
         ):
             params = sampling_by(sampling, samples, policy.seed, client.stops(sampling.stop))
@@ -184,7 +184,7 @@ def sample_rates(
                     if record["id"] not in known:
                         journal.add({**record, "asked": question_digests[record["id"]]})
                 report(f"answered {min(start + _CHUNK, len(questions.examples))} questions")
-    return [*{record["id"]: record for record in as_asked(journal.records, question_digests)}.values()]
+    return [*{record["id"]: record for record in unchanged_records(journal.records, question_digests)}.values()]
 
 
 def rate_settings(policy: PolicySpec, samples: int, sampling: SamplingConfig, limits: ExecutorConfig) -> Record:

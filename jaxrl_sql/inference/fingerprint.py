@@ -1,4 +1,4 @@
-"""Fingerprints of settings and questions that determine answers and verdicts; a journal with others is refused."""
+"""Fingerprints of the settings and questions that determine answers and verdicts; a journal must match them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxrl_sql.config import DataConfig, DistillSettings, ExecutorConfig, ModelConfigSection
 from jaxrl_sql.config.check import flatten
-from jaxrl_sql.runtime.model_locator import asked_by, files_identity
+from jaxrl_sql.runtime.model_locator import files_identity, prompt_settings
 from jaxrl_sql.text2sql.prompts.template import template_file
 from jaxrl_sql.types import Example, Fields, Record
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 # Keys of the executor that do not affect verdicts.
-_FREE = ("threads", "isolation")
+_UNCOMPARED = ("threads", "isolation")
 
 
 def fingerprint(settings: Fields, data: DataConfig, executor: ExecutorConfig) -> Record:
@@ -29,7 +29,7 @@ def fingerprint(settings: Fields, data: DataConfig, executor: ExecutorConfig) ->
     These are its `settings`, with the identity of each named file, and the executor's limits.
     """
     hidden = {"data.hide": data.hide} if data.hide else {}
-    values = {**settings, **values_of(executor, "executor", but=_FREE), **hidden}
+    values = {**settings, **values_of(executor, "executor", but=_UNCOMPARED), **hidden}
     files: dict[str, str | Path] = {
         "recipe": values.get("recipe", "").rpartition(":")[0],
         "data.chat.template": template_file(data.chat.template),
@@ -65,7 +65,7 @@ def teacher_settings(cfg: DistillSettings) -> Record:
 
 def _prompt_values(data: DataConfig) -> Record:
     """Return the values of `data` that prompts depend on, by key."""
-    values = dict(flatten(asked_by(data)))
+    values = dict(flatten(prompt_settings(data)))
     if not data.retrieval.top_k:
         del values["retrieval.placement"], values["retrieval.synonyms"]
     if not data.chat.date:
@@ -107,14 +107,14 @@ def set_digest(examples: Sequence[Example], sqls: Mapping[str, str | None] | Non
     return f"{len(examples)} questions, {digest_of([digests(examples), predicted])}"
 
 
-def as_asked(records: Iterable[dict[str, Any]], digests_: Mapping[str, str]) -> list[dict[str, Any]]:
+def unchanged_records(records: Iterable[dict[str, Any]], digests_: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return the records of unchanged questions, by the digest `asked` in each."""
     return [record for record in records if record["id"] in digests_ and record.get("asked") == digests_[record["id"]]]
 
 
 def changed_since(records: Sequence[dict[str, Any]], digests_: Mapping[str, str]) -> str:
-    """Return a line on the changed questions, whose records `as_asked` omits; "" without any."""
-    known = {record["id"] for record in as_asked(records, digests_)}
+    """Return a line on the changed questions, whose records `unchanged_records` omits; "" without any."""
+    known = {record["id"] for record in unchanged_records(records, digests_)}
     count = len({record["id"] for record in records if record["id"] in digests_} - known)
     return f"asked again: {count} questions of which the text, a gold or the database has changed" if count else ""
 

@@ -19,7 +19,7 @@ from jaxrl_sql.config import (
     RolloutConfig,
     SamplingConfig,
 )
-from jaxrl_sql.inference.compiling import hear_compiling
+from jaxrl_sql.inference.compiling import record_compilations
 from jaxrl_sql.inference.ends import ends_of_generation
 from jaxrl_sql.inference.policy_spec import PolicySpec
 from jaxrl_sql.inference.program_cache import keep_programs
@@ -83,19 +83,21 @@ class PolicyClient(NamedTuple):
         budget: int = 1,
         env_states: EnvStates | None = None,
         ahead: int | None = None,
-        begun: Sequence[Sample] = (),
+        carried: Sequence[Sample] = (),
     ) -> Iterator[Sample]:
         """Yield `sampling.n` samples per prompt as they finish; `examples[i]` is the question of `prompts[i]`.
 
         `number` is the rollout's, which determines its random numbers. With a `budget` above 1, a multi-turn recipe has
         up to that many turns, and `env_states` stores the environments; samples that failed have an `error`. `ahead`
-        and `begun` are those of `Engine.generate`.
+        and `carried` are those of `Engine.generate`.
         """
         begin = self._dialogues(examples, budget)
         if begin is None:
-            return self.engine.generate(prompts, sampling, number, None, ahead, begun)
+            return self.engine.generate(prompts, sampling, number, None, ahead, carried)
         states = EnvStates() if env_states is None else env_states
-        return map(states.ended, self.engine.generate(prompts, sampling, number, states.remember(begin), ahead, begun))
+        return map(
+            states.ended, self.engine.generate(prompts, sampling, number, states.remember(begin), ahead, carried)
+        )
 
     def reading(self, sample: Sample) -> ParsedResponse:
         """Return the parsed answer of a sample."""
@@ -199,7 +201,7 @@ def sampling_by(section: SamplingConfig, n: int, seed: int, stop: Sequence[str])
     )
 
 
-def longest_of(section: SamplingConfig) -> int:
+def max_answer_tokens(section: SamplingConfig) -> int:
     """Return the most tokens of an answer by a section, with all of its turns."""
     return sampling_by(section, n=1, seed=0, stop=()).longest
 
@@ -216,10 +218,10 @@ def response(sample: Sample) -> Response:
     return tuple((turn.role, turn.text) for turn in sample.turns)
 
 
-Tick = Callable[[int, int], None]
+AnswersCallback = Callable[[int, int], None]
 """Progress callback: (number of answers, total); it may raise to stop sampling."""
 
-AskPolicy = Callable[[str, Sequence[Example], int, int, Tick], list[Answered]]
+AnswerFn = Callable[[str, Sequence[Example], int, int, AnswersCallback], list[Answered]]
 """Samples answers: name of the set, its questions, number of the run, number of the rollout, progress callback."""
 
 
@@ -230,17 +232,17 @@ def model_answers(
     executor: Executor,
     sets: Mapping[str, Sequence[Example]],
     display: Display,
-) -> Iterator[AskPolicy]:
+) -> Iterator[AnswerFn]:
     """Open the model, make all prompts, and yield a function that samples answers by the section `evaluate`.
 
     Raises InputError if no prompt fits, and for several turns of a single-turn recipe.
     """
-    most, tell = policy.data.max_prompt_tokens, display.note
+    most, report = policy.data.max_prompt_tokens, display.note
     with ExitStack() as opened:
-        opened.enter_context(hear_compiling(display.activity.compiled, display.activity.clock))
-        with display.work(f"reading the weights of {policy.model.checkpoint}"):
+        opened.enter_context(record_compilations(display.activity.compiled, display.activity.clock))
+        with display.task(f"reading the weights of {policy.model.checkpoint}"):
             client = opened.enter_context(
-                open_policy_client(policy, executor, cfg.max_num_seqs, Purpose.EVAL, longest_of(cfg.sampling))
+                open_policy_client(policy, executor, cfg.max_num_seqs, Purpose.EVAL, max_answer_tokens(cfg.sampling))
             )
         check_turns(client.recipe, cfg.sampling.turns)
         prompts: dict[str, dict[str, Prompt]] = {}
@@ -248,14 +250,16 @@ def model_answers(
             prompt_set = prompts_of(name, examples, client.style, client.engine.tokenizer, most, display)
             prompts[name] = {prompt.uid: prompt for prompt in prompt_set.prompts}
             if prompt_set.skipped:
-                tell(f"{name}: the {len(prompt_set.skipped)} prompts that are too long count as wrong")
+                report(f"{name}: the {len(prompt_set.skipped)} prompts that are too long count as wrong")
 
-        def generate(name: str, examples: Sequence[Example], run: int, number: int, tick: Tick) -> list[Answered]:
+        def generate(
+            name: str, examples: Sequence[Example], run: int, number: int, on_progress: AnswersCallback
+        ) -> list[Answered]:
             sampling = sampling_by(cfg.sampling, cfg.samples, policy.seed + run, client.stops(cfg.sampling.stop))
             pairs = [(example, prompts[name][example.uid]) for example in examples if example.uid in prompts[name]]
-            results = answers(client, pairs, sampling, number, cfg.sampling.turns, tick)
-            _tell_faults(
-                name, [(example.uid, answer.fault) for (example, _), answer in zip(pairs, results, strict=True)], tell
+            results = answers(client, pairs, sampling, number, cfg.sampling.turns, on_progress)
+            _report_faults(
+                name, [(example.uid, answer.fault) for (example, _), answer in zip(pairs, results, strict=True)], report
             )
             answered = {example.uid: answer for (example, _), answer in zip(pairs, results, strict=True)}
             long = Answered((), fault=f"prompt over {most} tokens")
@@ -264,11 +268,11 @@ def model_answers(
         yield generate
 
 
-def _tell_faults(name: str, faults: Sequence[tuple[str, str]], tell: Callable[[str], None]) -> None:
+def _report_faults(name: str, faults: Sequence[tuple[str, str]], report: Callable[[str], None]) -> None:
     """Report the number of questions that the engine could not serve, and the reason of the first."""
     failed = [(uid, fault) for uid, fault in faults if fault]
     if failed:
-        tell(f"{name}: {len(failed)} questions are not asked and count as wrong: {failed[0][1]} ({failed[0][0]})")
+        report(f"{name}: {len(failed)} questions are not asked and count as wrong: {failed[0][1]} ({failed[0][0]})")
 
 
 def check_turns(recipe: Recipe, turns: int) -> None:
@@ -283,7 +287,7 @@ def answers(
     sampling: SamplingParams,
     number: int = 0,
     budget: int = 1,
-    tick: Tick | None = None,
+    on_progress: AnswersCallback | None = None,
 ) -> list[Answered]:
     """Sample `sampling.n` answers per question and wait for all; questions that cannot be served have a `fault`."""
     if not pairs:
@@ -294,8 +298,8 @@ def answers(
     generated = []
     for sample in client.generate(examples, prompts, sampling, number, budget):
         generated.append(sample)
-        if tick:
-            tick(sum(not sample_.error for sample_ in generated), len(pairs) * sampling.n)
+        if on_progress:
+            on_progress(sum(not sample_.error for sample_ in generated), len(pairs) * sampling.n)
     for sample in client.engine.gather(generated):
         if sample.error:
             faults[sample.prompt_index] = sample.error

@@ -10,9 +10,9 @@ import jax
 from jaxrl_sql.runtime.cache_folder import cache_folder, processor
 
 AUTO = "auto"
-MOST_BYTES = 2 << 30
+MAX_BYTES = 2 << 30
 """Limit of the folder in the user's cache; the oldest files are evicted first."""
-LEAST_S = 0.02
+MIN_S = 0.02
 """Programs with a shorter compilation are not cached, unless the variable SHORTEST is set."""
 SHORTEST = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
 
@@ -26,24 +26,24 @@ def keep_programs(named: str) -> None:
     """
     if named == AUTO:
         cache = cache_folder()
-        if cache is None or kept_in() or jax.process_count() > 1:
+        if cache is None or cache_location() or jax.process_count() > 1:
             return
         folder = cache / "programs" / processor()
         _make_room(folder)
         named = str(folder)
     if named:
         if SHORTEST not in os.environ:
-            jax.config.update(SHORTEST.lower(), LEAST_S)
+            jax.config.update(SHORTEST.lower(), MIN_S)
         jax.config.update("jax_compilation_cache_dir", named)
 
 
-def kept_in() -> str | None:
+def cache_location() -> str | None:
     """Return the folder of this process's compiled programs."""
     return jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]  # defined at run time
 
 
 def _make_room(folder: Path) -> None:
-    """Remove the oldest files of a folder above MOST_BYTES, and empty files of killed processes.
+    """Remove the oldest files of a folder above MAX_BYTES, and empty files of killed processes.
 
     An unreadable folder is ignored: JAX warns and compiles.
     """
@@ -52,7 +52,7 @@ def _make_room(folder: Path) -> None:
         held = 0
         for _, size, file in sorted(((stat.st_mtime, stat.st_size, file) for stat, file in stats), reverse=True):
             held += size
-            if size == 0 or held > MOST_BYTES:
+            if size == 0 or held > MAX_BYTES:
                 file.unlink(missing_ok=True)
     except OSError:
         return

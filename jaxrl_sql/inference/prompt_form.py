@@ -11,7 +11,7 @@ from jaxrl_sql.runtime.model_locator import MODEL, Settings, fetched
 from jaxrl_sql.runtime.tokenizer_files import has_chat_template
 
 
-def prepared(config: Settings, with_weights: bool = True) -> Settings:
+def resolve_settings(config: Settings, with_weights: bool = True) -> Settings:
     """Return a command's settings with folders in place of hub names, and with the form of prompts.
 
     A `data.prompt` of `auto` becomes `chat` if the tokenizer has a chat template, else `compact`, also for a run that
@@ -25,13 +25,13 @@ def prepared(config: Settings, with_weights: bool = True) -> Settings:
     named = Path(values["data.tokenizer.path"] or values.get("model.checkpoint", ""))
     tokenizer = named / MODEL if (named / CONFIG).is_file() and (named / MODEL).is_dir() else named  # of a run
     is_trained = not (values["data.tokenizer.path"] or values.get("model.checkpoint"))
-    config = changed(config, {"data.prompt": "compact" if is_trained or not _is_for_chats(tokenizer) else "chat"})
+    config = changed(config, {"data.prompt": "compact" if is_trained or not _has_chat_template(tokenizer) else "chat"})
     if isinstance(config, RootConfig):
         check_config(config)
     return config
 
 
-def _is_for_chats(tokenizer: Path) -> bool:
+def _has_chat_template(tokenizer: Path) -> bool:
     """Return whether the tokenizer of a folder or GGUF file has a chat template; True if the path does not exist."""
     if not tokenizer.is_file():
         return has_chat_template(tokenizer) or not tokenizer.exists()

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from jaxrl_sql.config import DataConfig, ExecutorConfig, ModelConfigSection, SftConfig
 from jaxrl_sql.datagen.synth import train_tokenizer
 from jaxrl_sql.inference.training_set import (
-    as_asked,
+    configured_questions,
     make_synthetic,
     passed_questions,
     split_questions,
@@ -30,7 +30,7 @@ from jaxrl_sql.text2sql.prompts.prompts import PromptSet, PromptStyle, Pruning, 
 from jaxrl_sql.text2sql.question_sets.filters import usable_golds
 from jaxrl_sql.text2sql.question_sets.hiding import check_hide
 from jaxrl_sql.text2sql.question_sets.stream import SAMPLE, Streamed
-from jaxrl_sql.text2sql.rewards.extract import said
+from jaxrl_sql.text2sql.rewards.extract import policy_text
 from jaxrl_sql.types import DIALECTS, Example, InputError
 
 
@@ -55,18 +55,18 @@ def load_questions(
     part of its path, as in `evaluate`.
     """
     if data.source == "synth":
-        with display.work(f"generating databases and questions in {data.dir}"):
+        with display.task(f"generating databases and questions in {data.dir}"):
             was_present = make_synthetic(data)
         display.note(f"data: {data.dir} {'is there' if was_present else 'was generated'} (seed {data.seed})")
     names = data.evals if passed.evals is None else [*passed.evals]
-    with display.work(f"reading {', '.join(dict.fromkeys((*names, data.train)))} from {data.dir}"):
+    with display.task(f"reading {', '.join(dict.fromkeys((*names, data.train)))} from {data.dir}"):
         loaded, streamed = _read_splits(data, engines, passed)
     check_hide(data.hide, (example.db_path for benchmark in loaded.values() for example in benchmark.examples))
     for benchmark in loaded.values():
         refuse_translated(benchmark.examples, engines.sqlite_version)
     if streamed is None:
-        _tell_dialects(display.note, loaded[data.train].examples)
-    _tell_skipped(display.note, {name: benchmark.skipped for name, benchmark in loaded.items()})
+        _report_dialects(display.note, loaded[data.train].examples)
+    _report_skipped(display.note, {name: benchmark.skipped for name, benchmark in loaded.items()})
     for name, benchmark in loaded.items():
         for note in benchmark.notes:
             display.note(f"{name}: {note}")
@@ -81,9 +81,9 @@ def load_questions(
     if streamed is not None:
         return _ready(data, sft, streamed, executor, display), evals
     golds = loaded[data.train].examples
-    with display.work("running the golds", len(golds), "questions") as tick:
-        train, dropped = usable_golds(executor, golds, data.select.drop_empty_gold, tick)
-    _tell_skipped(display.note, {data.train: dropped})
+    with display.task("running the golds", len(golds), "questions") as on_progress:
+        train, dropped = usable_golds(executor, golds, data.select.drop_empty_gold, on_progress)
+    _report_skipped(display.note, {data.train: dropped})
     if not train:
         raise InputError(
             f"{data.dir}/{data.train}: no question has a gold that runs within executor.vm_steps and returns rows"
@@ -101,7 +101,8 @@ def _read_splits(
         loaded = {name: split_questions(data, name, data.select.limit_eval, places) for name in names}
     else:
         loaded = {
-            name: as_asked(data, benchmark, data.select.limit_eval, places) for name, benchmark in passed.evals.items()
+            name: configured_questions(data, benchmark, data.select.limit_eval, places)
+            for name, benchmark in passed.evals.items()
         }
     if passed.train is not None:
         return {**loaded, data.train: passed_questions(data, passed.train, places)}, None
@@ -113,7 +114,7 @@ def _read_splits(
     return loaded, streamed
 
 
-def _tell_dialects(tell: Callable[[str], object], examples: Sequence[Example]) -> None:
+def _report_dialects(note: Callable[[str], object], examples: Sequence[Example]) -> None:
     counts = Counter(
         f"{DIALECTS[example.dialect]}{'' if example.engine_url else ', translated'}"
         for example in examples
@@ -121,7 +122,7 @@ def _tell_dialects(tell: Callable[[str], object], examples: Sequence[Example]) -
     )
     if counts:
         shares = ", ".join(f"{count:,} in {name}" for name, count in sorted(counts.items()))
-        tell(f"data: of {len(examples):,} training questions, {shares}; the others are in SQLite's dialect")
+        note(f"data: of {len(examples):,} training questions, {shares}; the others are in SQLite's dialect")
 
 
 def _ready(data: DataConfig, sft: SftConfig, streamed: Streamed, executor: Executor, display: Display) -> Streamed:
@@ -141,7 +142,7 @@ def _ready(data: DataConfig, sft: SftConfig, streamed: Streamed, executor: Execu
         return next((reason for _, reason in usable_golds(executor, [example], data.select.drop_empty_gold)[1]), "")
 
     streamed.check = fault_of_gold
-    streamed.tell = lambda line: display.note(f"{data.train}: {line}")
+    streamed.report = lambda line: display.note(f"{data.train}: {line}")
     return streamed
 
 
@@ -155,14 +156,14 @@ def prompts_of(
     pruning: Pruning | None = None,
 ) -> PromptSet:
     """Make a split's prompts of up to `longest` tokens, and report the skipped ones."""
-    with display.work(f"tokenizing the prompts of {name}", len(examples), "questions") as tick:
-        prompts = make_prompts(examples, style, tokenizer, longest, pruning, tick)
+    with display.task(f"tokenizing the prompts of {name}", len(examples), "questions") as on_progress:
+        prompts = make_prompts(examples, style, tokenizer, longest, pruning, on_progress)
     return checked_prompts(name, prompts, longest, display.note)
 
 
 def checked_prompts(name: str, prompts: PromptSet, longest: int, note: Callable[[str], None]) -> PromptSet:
     """Return a split's prompts and report skipped, pruned and damaged ones; raises InputError if none fits."""
-    _tell_skipped(note, {name: prompts.skipped})
+    _report_skipped(note, {name: prompts.skipped})
     if prompts.pruned:
         note(f"{name}: {len(prompts.pruned)} prompts are pruned to {longest} tokens, such as {prompts.pruned[0]}")
     if prompts.faults:
@@ -174,10 +175,10 @@ def checked_prompts(name: str, prompts: PromptSet, longest: int, note: Callable[
     return prompts
 
 
-def _tell_skipped(tell: Callable[[str], None], skipped: Mapping[str, Sequence[tuple[str, str]]]) -> None:
+def _report_skipped(note: Callable[[str], None], skipped: Mapping[str, Sequence[tuple[str, str]]]) -> None:
     for name, questions in skipped.items():
         for line in skipped_lines(questions):
-            tell(f"{name}: {line}")
+            note(f"{name}: {line}")
 
 
 def open_tokenizer(
@@ -192,7 +193,9 @@ def open_tokenizer(
     saved = folder / "tokenizer"
     if not saved.exists():
         shown = train.sample() if isinstance(train, Streamed) else train
-        texts = ["".join((*prompt_texts(example, style, None), said(style.answer(example)))) for example in shown]
+        texts = [
+            "".join((*prompt_texts(example, style, None), policy_text(style.answer(example)))) for example in shown
+        ]
         save_tokenizer(train_tokenizer(texts, data.tokenizer.vocab_size), saved)
     return load_tokenizer(saved)
 

@@ -37,7 +37,7 @@ def training_questions(data: DataConfig, databases: DatabasesConfig) -> Benchmar
 def passed_questions(data: DataConfig, passed: Benchmark, databases: DatabasesConfig) -> Benchmark:
     """Return training questions from Python, processed as in `training_questions`."""
     select = data.select
-    questions = as_asked(data, passed, 0 if select.include_ids else select.limit_train, databases)
+    questions = configured_questions(data, passed, 0 if select.include_ids else select.limit_train, databases)
     if select.include_ids:
         questions = questions._replace(
             examples=tuple(keep_only(questions.examples, select.include_ids, select.limit_train))
@@ -73,10 +73,12 @@ def _copied(dialect: str, place: str) -> tuple[Example, ...]:
 
 def split_questions(data: DataConfig, split: str, limit: int, databases: DatabasesConfig | None) -> Benchmark:
     """Load a split as `load_split` does, with the servers of `databases` for other engines (None: unset)."""
-    return as_asked(data, load_split(data.dir, split, limit), 0, databases)
+    return configured_questions(data, load_split(data.dir, split, limit), 0, databases)
 
 
-def as_asked(data: DataConfig, questions: Benchmark, limit: int, databases: DatabasesConfig | None) -> Benchmark:
+def configured_questions(
+    data: DataConfig, questions: Benchmark, limit: int, databases: DatabasesConfig | None
+) -> Benchmark:
     """Return the first `limit` questions of a set (0: all) with their servers, and with `data.hide` hidden.
 
     `databases` as in `split_questions`.

@@ -101,7 +101,7 @@ def adaptable(config: ModelConfig) -> tuple[str, ...]:
     return tuple(spec.path[-1] for spec in param_specs(config) if spec.is_stacked and spec.is_matrix)
 
 
-def chosen(config: ModelConfig, targets: Sequence[str]) -> tuple[str, ...]:
+def resolve_targets(config: ModelConfig, targets: Sequence[str]) -> tuple[str, ...]:
     """Return the weights that match `targets`, names or patterns such as `*`, in the table's order.
 
     Raises InputError with the valid names for a target without a match and for no targets.
@@ -141,7 +141,7 @@ def init_adapters(
     of a pair depend on the key and its name only. Raises InputError for unknown targets.
     """
     pairs = {}
-    for name, spec in _pair_specs(config, chosen(config, targets), rank).items():
+    for name, spec in _pair_specs(config, resolve_targets(config, targets), rank).items():
         (a_shape, a_axes), (b_shape, b_axes) = spec.leaves
         std = 1.0 / math.sqrt(3 * spec.weight.hf_shape[1])
         a = std * jax.random.normal(jax.random.fold_in(key, zlib.crc32(name.encode())), a_shape, jnp.float32)
@@ -155,7 +155,7 @@ def init_adapters(
 def adapter_shardings(config: ModelConfig, rank: int, alpha: float, targets: Sequence[str], mesh: AnyMesh) -> Adapters:
     """Return the shardings of adapters, as a tree; raises InputError as `init_adapters` does."""
     pairs = {}
-    for name, spec in _pair_specs(config, chosen(config, targets), rank).items():
+    for name, spec in _pair_specs(config, resolve_targets(config, targets), rank).items():
         a, b = (sharding_of(mesh, axes, shape, name) for shape, axes in spec.leaves)
         pairs[name] = Pair(a, b)  # type: ignore[arg-type] # a tree of shardings
     return Adapters(pairs, alpha / rank)
@@ -163,7 +163,7 @@ def adapter_shardings(config: ModelConfig, rank: int, alpha: float, targets: Seq
 
 def count_adapters(config: ModelConfig, rank: int, targets: Sequence[str], mesh: AnyMesh) -> int:
     """Return the number of adapter parameters per device of a mesh; raises InputError as `init_adapters` does."""
-    specs = _pair_specs(config, chosen(config, targets), rank)
+    specs = _pair_specs(config, resolve_targets(config, targets), rank)
     leaves = [(name, shape, axes) for name, spec in specs.items() for shape, axes in spec.leaves]
     return sum(math.prod(sharding_of(mesh, axes, shape, name).shard_shape(shape)) for name, shape, axes in leaves)
 

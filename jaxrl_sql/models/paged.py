@@ -22,7 +22,7 @@ from jax.typing import DTypeLike
 
 from jaxrl_sql.batch import PyTree
 from jaxrl_sql.models.attention.paged import POOL, BlockAccess, PagedKeys, Score, paged_attention
-from jaxrl_sql.models.attention.paged_kernel import HeldKeys, Kernel, Readers, attend_on_mesh
+from jaxrl_sql.models.attention.paged_kernel import CachedKeys, Kernel, Readers, attend_on_mesh
 from jaxrl_sql.models.attention.tree import narrow
 from jaxrl_sql.models.attention.xla import MaskedKeys, attend
 from jaxrl_sql.models.spec import ModelConfig
@@ -254,7 +254,7 @@ def _by_kernel(
     readers = Readers(groups.slots, groups.prompt, groups.group_index, positions)
 
     def read(q: jax.Array, has_window: HasWindow, pools: Sequence[tuple[jax.Array, jax.Array]]) -> jax.Array:
-        shared, private = (HeldKeys(*kv, *blocks) for kv, blocks in zip(pools, held, strict=True))
+        shared, private = (CachedKeys(*kv, *blocks) for kv, blocks in zip(pools, held, strict=True))
         score = Score(scale_of(config), config.attn_score_cap)
         return attend_on_mesh(kernel, q, shared, private, readers, score, _window(config, has_window))
 

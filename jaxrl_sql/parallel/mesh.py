@@ -1,6 +1,6 @@
 """The mesh: the devices of all processes as axes `data`, `fsdp`, `tensor`.
 
-`data` copies the weights and splits the batch, `fsdp` splits both, `tensor` splits the inside of each layer.
+`data` replicates the weights and splits the batch; `fsdp` splits both; `tensor` splits heads and MLP of each layer.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def make_mesh(data: int = -1, fsdp: int = 1, tensor: int = 1, devices: Sequence[
         raise InputError(f"mesh: {layout}: sizes must be at least 1, and one of them may be -1")
     fixed = math.prod(size for size in sizes.values() if size != -1)
     if len(devices) % fixed or (not free and fixed != len(devices)):
-        raise InputError(f"mesh: {layout} does not multiply to the {len(devices)} devices there are")
+        raise InputError(f"mesh: {layout} does not multiply to the {len(devices)} devices")
     if free:
         sizes[free[0]] = len(devices) // fixed
     shape = tuple(sizes.values())
@@ -37,14 +37,14 @@ def make_mesh(data: int = -1, fsdp: int = 1, tensor: int = 1, devices: Sequence[
 
 
 def replica_grid(mesh: Mesh, replicas: int, tensor: int) -> Mesh:
-    """Return a mesh of the same devices in the same order, for `replicas` copies of the weights: data x 1 x tensor.
+    """Return a mesh of the same devices for `replicas` copies of the weights: replicas x 1 x tensor.
 
     Raises InputError if replicas x tensor is not the number of devices, or a copy would span several processes.
     """
     devices, layout = mesh.devices.reshape(-1), f"rollout.mesh={replicas}x{tensor}"
     if min(replicas, tensor) < 1 or replicas * tensor != devices.size:
         raise InputError(
-            f"{layout}: replicas x tensor does not multiply to the {devices.size} devices there are, such as "
+            f"{layout}: replicas x tensor does not multiply to the {devices.size} devices; try "
             f"rollout.mesh={devices.size}x1"
         )
     grid = devices.reshape(replicas, 1, tensor)
@@ -58,7 +58,7 @@ def replica_grid(mesh: Mesh, replicas: int, tensor: int) -> Mesh:
 
 
 def replicas_here(grid: Mesh) -> list[tuple[int, Mesh]]:
-    """Return the replicas of a grid on this process's devices: the number of each, and its mesh."""
+    """Return (index, mesh) of each replica on this process's devices."""
     me = jax.process_index()
     return [
         (number, Mesh(copy[None], AXES, axis_types=(AxisType.Auto,) * len(AXES)))

@@ -1,8 +1,8 @@
-"""Several processes, one run: JAX's own multi-controller runtime, in which every process runs the same program.
+"""Runs on several processes: JAX's multi-controller runtime, in which every process runs the same program.
 
-Arrays belong to all processes, and each holds the pieces on its own devices. Work on the host is shared
-out: `share` returns this process's part of a list (questions whose SQL is to run), and `exchange` combines the parts,
-so that every process decides the same from the same numbers. The first process alone writes files.
+Arrays are global, and each process has the shards of its devices. Host work is split: `share` returns this process's
+part of a list (such as questions whose SQL is to run), and `exchange` combines the parts. So all processes take the
+same decisions from the same values. Only the first process writes files.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ ADDRESS, NUMBER, COUNT = "JAX_COORDINATOR_ADDRESS", "JAX_PROCESS_ID", "JAX_NUM_P
 
 
 class LostProcessError(JaxrlSqlError):
-    """Another process of the run has ended, and this one cannot continue without it."""
+    """Another process of the run has ended, so this one cannot continue."""
 
 
 @contextmanager
 def report_lost_process(advice: str) -> Iterator[None]:
-    """Raise LostProcessError, one line with `advice`, for the error of a collective whose other side is gone."""
+    """Convert the error of a collective with a lost process to LostProcessError, one line with `advice`."""
     try:
         yield
     except (jax.errors.JaxRuntimeError, ValueError) as error:  # JAX raises the second from eager computations
@@ -51,7 +51,7 @@ def report_lost_process(advice: str) -> Iterator[None]:
 
 
 def start_processes(count: int) -> None:
-    """Join the processes of a run, before anything touches a device; 1 is a run of one process and does nothing.
+    """Connect the processes of a run; call it before any use of a device. With a `count` of 1 it does nothing.
 
     0 takes the count from JAX_NUM_PROCESSES or from the launcher (JAX supports Slurm, Open MPI, GKE, Cloud TPU).
     Elsewhere JAX_COORDINATOR_ADDRESS (host:port of process 0) and JAX_PROCESS_ID identify the processes. Raises
@@ -66,11 +66,11 @@ def start_processes(count: int) -> None:
         except (RuntimeError, ValueError) as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise InputError(
-                f"mesh.processes={count}: {reason} (outside of a cluster that JAX knows, {ADDRESS}, {COUNT} and "
-                f"{NUMBER} say who is who)"
+                f"mesh.processes={count}: {reason} (outside of the clusters that JAX detects, set {ADDRESS}, "
+                f"{COUNT} and {NUMBER})"
             ) from error
     if count and jax.process_count() != count:
-        raise InputError(f"mesh.processes={count}: {jax.process_count()} processes have come")
+        raise InputError(f"mesh.processes={count}: {jax.process_count()} processes joined")
 
 
 def _number(name: str) -> int | None:
@@ -82,14 +82,14 @@ def _number(name: str) -> int | None:
 
 
 def to_host(array: jax.Array) -> np.ndarray:
-    """Return a whole array on every process's host."""
+    """Return a global array in full on the host of every process."""
     if array.is_fully_addressable:
         return np.asarray(array)
     return np.asarray(multihost_utils.process_allgather(array, tiled=True))
 
 
 def is_first() -> bool:
-    """Return whether this process writes the run's files and the output."""
+    """Return whether this is the first process, which writes the files and the output."""
     return jax.process_index() == 0
 
 
@@ -100,7 +100,7 @@ def share(n: int) -> range:
 
 
 def exchange(values: Sequence[Any]) -> list[Any]:
-    """Return the values of all processes, in the order of the processes; every process must call it.
+    """Return the values of all processes in process order (all-gather); every process must call it.
 
     Values must be JSON; tuples are returned as lists. A single process gets its own values back unchanged.
     """
@@ -110,11 +110,11 @@ def exchange(values: Sequence[Any]) -> list[Any]:
 
 
 def exchange_bytes(data: bytes) -> list[bytes]:
-    """Return the bytes of all processes, in the order of the processes; every process must call it."""
+    """Return the bytes of all processes in process order; every process must call it."""
     if jax.process_count() == 1:
         return [data]
     sizes = np.ravel(multihost_utils.process_allgather(np.array([len(data)], np.int32)))
-    # A gather is compiled for its shape: sizes are rounded up so that a run compiles few.
+    # A gather is compiled per shape, so sizes are rounded up.
     padded = np.zeros(bucket(int(sizes.max()), 1024), np.uint8)
     padded[: len(data)] = np.frombuffer(data, np.uint8)
     rows = np.reshape(multihost_utils.process_allgather(padded), (len(sizes), -1))
@@ -122,7 +122,7 @@ def exchange_bytes(data: bytes) -> list[bytes]:
 
 
 def gathered(array: jax.Array | np.ndarray) -> np.ndarray:
-    """Return a whole array on the host; every process must call it when its pieces are spread over processes."""
+    """Return an array in full on the host; every process must call it if the array spans processes."""
     if not isinstance(array, jax.Array) or array.is_fully_addressable or array.is_fully_replicated:
         return np.asarray(array)
     return np.asarray(multihost_utils.process_allgather(array, tiled=True))
@@ -136,9 +136,9 @@ def wait_for_all(what: str) -> None:
 
 @contextmanager
 def first_process_first(what: str) -> Iterator[None]:
-    """Let the first process do `what` before the others begin, which then find its complete files.
+    """Run the context on the first process before the others, which then see its complete files.
 
-    If it fails, the others continue and fail in the same way instead of waiting for it.
+    `what` names the barrier. If the first process fails, the others continue and fail in the same way.
     """
     if not is_first():
         wait_for_all(what)

@@ -1,8 +1,8 @@
-"""The one table from logical axes to mesh axes, and the shardings that follow from it.
+"""Logical axis rules: the table from logical axes to mesh axes, and the shardings derived from it.
 
-Weights and activations name their dimensions (`width`, `heads`, `batch`, …); this table alone maps each to the mesh
-axes that split it. A dimension that its mesh axes do not divide is an error that names it, unless the table marks it as
-optional. Then it is copied: few key heads on a wide `tensor` axis are cheap to copy.
+Weights and activations name their dimensions (`width`, `heads`, `batch`, …), and the table maps each to mesh axes. It
+is an error if the mesh axes do not divide a dimension, unless the rule is optional: then the dimension is replicated.
+For example, few key heads on a wide `tensor` axis are cheap to replicate.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from jax.sharding import PartitionSpec as P
 from jaxrl_sql.batch import PyTree
 from jaxrl_sql.types import InputError
 
-# With devices, or without them for compilation alone.
+# An AbstractMesh has no devices and suffices for compilation.
 AnyMesh = Mesh | AbstractMesh
 
 
 class Rule(NamedTuple):
-    """Mesh axes that split a logical axis, and whether it is copied instead if they do not divide it."""
+    """Mesh axes that split a logical axis; if `is_optional`, it is replicated when they do not divide it."""
 
     mesh_axes: tuple[str, ...]
     is_optional: bool = False
@@ -78,25 +78,25 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
 
 
 def batch_ways(sizes: Mapping[str, int] | None = None) -> int:
-    """Return into how many parts a mesh cuts a batch: one of these sizes, or that of `jax.set_mesh` (1 without one)."""
+    """Return the number of shards of a batch on a mesh of these sizes, or on that of `jax.set_mesh` (1 without one)."""
     sizes = jax.sharding.get_abstract_mesh().shape if sizes is None else sizes
     return math.prod(sizes[name] for name in RULES["batch"].mesh_axes if name in sizes)
 
 
 def logit_ways(vocab: int, sizes: Mapping[str, int] | None = None) -> int:
-    """Return into how many parts a mesh cuts a batch's logits [B,G,T,V]: by B, and by V if the mesh axes divide it."""
+    """Return the number of shards of logits [B,G,T,V]: over B, and over V if the mesh axes divide it."""
     sizes = jax.sharding.get_abstract_mesh().shape if sizes is None else sizes
     tensor = math.prod(sizes[name] for name in RULES["vocab"].mesh_axes if name in sizes)
     return batch_ways(sizes) * (tensor if vocab % tensor == 0 else 1)
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """Return the sharding of arrays that every device holds whole."""
+    """Return the sharding of replicated arrays."""
     return NamedSharding(mesh, P())
 
 
 def place(tree: PyTree, shardings: PyTree) -> PyTree:
-    """Put values that every process holds whole on their shardings (one sharding, or a tree of them)."""
+    """Put values that every process has in full on devices; `shardings` is one sharding or a tree of them."""
     if jax.process_count() == 1:
         return jax.device_put(tree, shardings)
 
@@ -110,7 +110,7 @@ def place(tree: PyTree, shardings: PyTree) -> PyTree:
 
 
 def rows_here(mesh: Mesh, rows: int) -> list[int]:
-    """Return the rows, of a batch's B = `rows`, that this process's devices hold, in order.
+    """Return the indices of the batch rows (B = `rows`) on this process's devices, in order.
 
     Raises InputError when the mesh does not divide them.
     """
@@ -120,7 +120,7 @@ def rows_here(mesh: Mesh, rows: int) -> list[int]:
 
 
 def shard_batch(batch: PyTree, mesh: Mesh, rows: int = 0) -> PyTree:
-    """Put a batch, every leaf of which has B first, on the mesh; raises InputError when B is not divided.
+    """Put a batch on the mesh; B is the first axis of every leaf. Raises InputError if the mesh does not divide B.
 
     With several processes each passes its own part of the B = `rows` rows, as returned by `rows_here`.
     """
@@ -138,7 +138,7 @@ def shard_batch(batch: PyTree, mesh: Mesh, rows: int = 0) -> PyTree:
 
 
 def split_of(mesh: AnyMesh, axes: tuple[str, ...], shape: tuple[int, ...]) -> P:
-    """Return the PartitionSpec of an activation: dimensions that their mesh axes do not divide are not split."""
+    """Return the PartitionSpec of an activation; dimensions that the mesh axes do not divide are not split."""
     parts = []
     for axis, size in zip(axes, shape, strict=True):
         names = tuple(name for name in RULES[axis].mesh_axes if name in mesh.shape)
@@ -148,9 +148,9 @@ def split_of(mesh: AnyMesh, axes: tuple[str, ...], shape: tuple[int, ...]) -> P:
 
 
 def constrain(x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
-    """Pin an activation to its sharding on the mesh that `jax.set_mesh` has set; without a mesh, do nothing.
+    """Constrain an activation's sharding on the mesh of `jax.set_mesh`; without a mesh, do nothing.
 
-    Dimensions that their mesh axes do not divide are left to the compiler: activations are never refused.
+    The compiler decides about dimensions that the mesh axes do not divide.
     """
     mesh = jax.sharding.get_abstract_mesh()
     return x if mesh.empty else jax.lax.with_sharding_constraint(x, split_of(mesh, axes, x.shape))

@@ -1,7 +1,7 @@
-"""Detection of lost processes: each process of a run holds a connection to the first, which closes when it ends.
+"""Detect lost processes: each process of a run has a connection to the first one, which closes when either ends.
 
-A collective fails as well, but not in a process that waits elsewhere (for storage, at a barrier, for a connection):
-JAX's heartbeat would abort it after 100 s, with a message of its own.
+A collective fails as well, but a process may wait elsewhere (storage, a barrier, a connection); JAX's heartbeat would
+abort it only after 100 s and with another message.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from jax._src import distributed  # JAX has no public interface to its processes
 
 BYE = b"."
 GRACE = 10.0
-"""Seconds in which the main thread may report a lost process itself, by the error of a collective."""
-LONGEST = 300.0
-"""Seconds that the others may take to reach this point."""
+"""Seconds for the main thread to report a lost process itself, from the error of a collective."""
+MAX_WAIT_S = 300.0
+"""Maximum seconds to wait for the other processes."""
 _number = itertools.count()
 
 
 @contextmanager
 def watched(advice: str) -> Iterator[None]:
-    """End this process, exit code 1 and one line with `advice`, when another leaves the context by dying or an error.
+    """End this process with exit code 1 and a line with `advice` if another one dies or fails within the context.
 
-    Every process must enter it. If the first process can be reached only by JAX's port, nothing is watched.
+    Every process must enter it. If only JAX's port of the first process can be reached, nothing is watched.
     """
     if jax.process_count() == 1:
         yield
@@ -46,22 +46,22 @@ def watched(advice: str) -> Iterator[None]:
             word = secrets.token_hex(16)
             host = joined.coordinator_address.rpartition(":")[0].strip("[]")
             joined.client.key_value_set(key, f"{host} {listener.getsockname()[1]} {word}")
-            threading.Thread(target=watch.welcome, args=(listener, word.encode()), daemon=True).start()
+            threading.Thread(target=watch.accept, args=(listener, word.encode()), daemon=True).start()
         else:
-            address = joined.client.blocking_key_value_get(key, int(LONGEST * 1000))
+            address = joined.client.blocking_key_value_get(key, int(MAX_WAIT_S * 1000))
             host, port, word = address.split()
             with suppress(OSError):
                 connection = socket.create_connection((host, int(port)), timeout=GRACE)
                 connection.settimeout(None)
                 connection.sendall(word.encode())
-                watch.hear(connection)
-        joined.client.wait_at_barrier(key, int(LONGEST * 1000))  # from here on each is watched
+                watch.start_reader(connection)
+        joined.client.wait_at_barrier(key, int(MAX_WAIT_S * 1000))  # from here on each is watched
         is_well = False
         try:
             yield
             is_well = True
         finally:
-            watch.leave(is_well)
+            watch.close(is_well)
 
 
 def _listener() -> socket.socket:
@@ -76,15 +76,15 @@ def _shut(connection: socket.socket) -> None:
 
 
 class _Watch:
-    """The connections to other processes, each read by a thread."""
+    """The connections to other processes, each with a reader thread."""
 
     def __init__(self, advice: str) -> None:
         self.advice = advice
         self._connections: list[socket.socket] = []
-        self._has_left = threading.Event()
+        self._is_closing = threading.Event()
 
-    def welcome(self, listener: socket.socket, word: bytes) -> None:
-        """Accept connections that send the word, until the listener is closed."""
+    def accept(self, listener: socket.socket, word: bytes) -> None:
+        """Accept connections that send the secret `word`, until the listener is closed."""
         with suppress(OSError):
             while True:
                 connection, _ = listener.accept()
@@ -92,18 +92,18 @@ class _Watch:
                 with suppress(OSError):
                     if secrets.compare_digest(connection.recv(len(word), socket.MSG_WAITALL), word):
                         connection.settimeout(None)
-                        self.hear(connection)
+                        self.start_reader(connection)
                         continue
                 connection.close()
 
-    def hear(self, connection: socket.socket) -> None:
-        """Read a connection until the other side sends a goodbye, or closes without one."""
+    def start_reader(self, connection: socket.socket) -> None:
+        """Start a thread that reads a connection until the other side sends BYE or closes without it."""
         self._connections.append(connection)
         threading.Thread(target=self._listen, args=(connection,), daemon=True).start()
 
-    def leave(self, is_well: bool) -> None:
-        """Close all connections, with a goodbye if `is_well`."""
-        self._has_left.set()
+    def close(self, is_well: bool) -> None:
+        """Close all connections; send BYE first if `is_well`."""
+        self._is_closing.set()
         for connection in self._connections:
             with suppress(OSError):
                 if is_well:
@@ -117,7 +117,7 @@ class _Watch:
             answer = connection.recv(1)
         if answer == BYE:
             return
-        if not self._has_left.wait(GRACE):
+        if not self._is_closing.wait(GRACE):
             sys.stderr.write(
                 f"error: another process of this run has ended (its connection is closed); {self.advice}\n"
             )

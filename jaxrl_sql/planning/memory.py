@@ -261,7 +261,7 @@ def _activations(model: PlannedModel, mesh: AnyMesh, work: Update, fused: bool) 
     in full. In addition: the logits of a piece, and two layers and the embeddings gathered over `fsdp`.
     """
     shape, width, tensor = model.shape, model.compute_width, mesh.shape["tensor"]
-    prompts, answers = work.at_once(work.group)
+    prompts, answers = work.chunk_sizes(work.group)
     rows = -(-prompts // batch_ways(mesh.shape))
     tokens = rows * (work.prompt + answers * work.answer)
     scores = 0

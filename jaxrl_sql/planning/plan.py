@@ -39,7 +39,7 @@ OVERFLOW = re.compile(r"(?:Used |\()([\d.]+)([KMG])(?: of [\d.]+[KMG] hbm|\) exc
 UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
-class Compiled(NamedTuple):
+class CompiledProgram(NamedTuple):
     """The compiler's figures of a program: bytes on a chip, bytes received by kind of collective, seconds of compiling.
 
     `temporaries` include results that reuse no argument; `largest` is their largest array; `waits` counts executions of
@@ -67,7 +67,7 @@ class Plan(NamedTuple):
     work: Workload
     memory: MemoryEstimate
     phases: list[Phase]
-    programs: Mapping[str, Compiled]
+    programs: Mapping[str, CompiledProgram]
     suggestions: list[Suggestion]
     tokens: float
     lengths: StepLengths
@@ -210,7 +210,7 @@ def _compile(
     sizes: Mapping[str, int],
     work: Workload,
     names: Collection[str],
-) -> dict[str, Compiled]:
+) -> dict[str, CompiledProgram]:
     """Compile the programs of these names; empty if there are no devices to compile for."""
     devices = topology.devices()
     if devices is None:
@@ -221,11 +221,11 @@ def _compile(
         if name in names:
             with stated_cudnn() if topology.is_elsewhere else nullcontext():
                 shares = work.update.shares if work.update is not None and name in {"update", "score"} else ()
-                reports[name] = _one(lower, shares)
+                reports[name] = _compile_program(lower, shares)
     return reports
 
 
-def _one(lower: Callable[[], Any], shares: tuple[float, ...] = ()) -> Compiled:
+def _compile_program(lower: Callable[[], Any], shares: tuple[float, ...] = ()) -> CompiledProgram:
     """Compile a program and return its figures; if the compiler refuses it for its size, only that size.
 
     `shares`: frequencies of the branches of its conditionals (`hlo.collectives`).
@@ -239,12 +239,12 @@ def _one(lower: Callable[[], Any], shares: tuple[float, ...] = ()) -> Compiled:
         if overflow is None:
             raise
         used = int(float(overflow[1]) * UNITS[overflow[2]])
-        return Compiled(0, used, ("", 0), {}, 0, 0.0, time.perf_counter() - began)
+        return CompiledProgram(0, used, ("", 0), {}, 0, 0.0, time.perf_counter() - began)
     stats = compiled.memory_analysis()
     anew = max(stats.output_size_in_bytes - stats.alias_size_in_bytes, 0)
     costs, text = compiled.cost_analysis() or module_costs(compiled), compiled.as_text()
     met = collectives(text, shares)
-    return Compiled(
+    return CompiledProgram(
         arguments=stats.argument_size_in_bytes,
         temporaries=stats.temp_size_in_bytes + anew + stats.generated_code_size_in_bytes,
         largest=largest_array(text),
@@ -255,7 +255,7 @@ def _one(lower: Callable[[], Any], shares: tuple[float, ...] = ()) -> Compiled:
     )
 
 
-def _measured(phase: Phase, compiled: Compiled | None) -> Phase:
+def _measured(phase: Phase, compiled: CompiledProgram | None) -> Phase:
     """Replace the formula's bytes of collectives by those of the compiled program."""
     if compiled is None or not compiled.received:
         return phase

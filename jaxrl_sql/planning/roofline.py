@@ -1,4 +1,4 @@
-"""The cost of a step per chip by formula: operations, bytes of memory and of links, and their least seconds.
+"""The cost of a step per chip by formula: FLOPs, bytes of memory and of links, and the lower bound in seconds.
 
 The time of a phase is that of its slowest resource, a lower bound (roofline, Williams et al. 2009). Operations come
 from `models.flops`. Bytes of links follow the partitioner's observed behaviour for each program on a mesh; if a program
@@ -91,7 +91,7 @@ def phases(
     steps, here = list[Phase](), sizes
     if work.copies is not None:
         here = {"data": 1, "fsdp": 1, "tensor": work.copies[1]}
-        steps.append(Phase("weights", _bring(shape, sizes, work.copies[1], width), 1 / work.served))
+        steps.append(Phase("weights", _copy_weights(shape, sizes, work.copies[1], width), 1 / work.served))
     steps.append(Phase("prefill", _prefill(shape, here, load, width), pieces / work.served))
     steps.append(Phase("decode", _decode(shape, here, load, width, plan, prompts), plan.steps / work.served))
     if work.scored:
@@ -123,7 +123,7 @@ def _others(ways: float) -> float:
     return (ways - 1) / ways
 
 
-def _bring(model: ModelConfig, sizes: Mapping[str, int], tensor: int, width: int) -> Cost:
+def _copy_weights(model: ModelConfig, sizes: Mapping[str, int], tensor: int, width: int) -> Cost:
     """Return the cost of copying the weights to replicas, each over `tensor` chips."""
     copied = width * (model.n_layers * layer_weights(model) + _tables(model)) / tensor
     return Cost(0, 3 * copied, copied * _others(sizes["fsdp"] * sizes["tensor"] / math.gcd(tensor, sizes["tensor"])))
@@ -200,7 +200,7 @@ def _score(model: ModelConfig, sizes: Mapping[str, int], work: Update, width: in
     flops = _forward(model, work) / chips
     weights = width * (model.n_layers * layer_weights(model) + _tables(model)) / sizes["tensor"]
     stream = _stream(model, sizes, work, width)
-    link = work.passes * _come_together(model, sizes, work, width, layers=1, embedding=1, logits=1)
+    link = work.passes * _gather_bytes(model, sizes, work, width, layers=1, embedding=1, logits=1)
     link += 4 * stream * _others(sizes["tensor"])
     return Cost(flops, work.passes * weights * 2 + 12 * stream + _layer_traffic(model, sizes, work, width), link)
 
@@ -218,8 +218,8 @@ def _update(model: PlannedModel, sizes: Mapping[str, int], work: Update) -> Cost
     held = whole / sizes["fsdp"] / tensor
     stream = _stream(shape, sizes, work, width)
     summed = learns * (2 if shape.tie_embeddings else 1)  # whole, or to a piece a chip
-    weights = _come_together(shape, sizes, work, width, layers=2, embedding=1, logits=2)
-    gradients = _come_together(shape, sizes, work, 4, layers=learns, embedding=2 * learns, logits=summed)
+    weights = _gather_bytes(shape, sizes, work, width, layers=2, embedding=1, logits=2)
+    gradients = _gather_bytes(shape, sizes, work, 4, layers=learns, embedding=2 * learns, logits=summed)
     link = work.passes * (weights + gradients)
     link += 2 * 4 * held * _others(data) * learns + 4 * passes * stream * _others(tensor)
     state = held * (20 if learns else 4)  # weights, gradients and moments, read and written
@@ -238,7 +238,7 @@ def _forward(model: ModelConfig, work: Update) -> float:
     return whole + work.again * grouped_forward_flops(model, work.prompts, work.prompt, 0, work.answer) - saved
 
 
-def _come_together(
+def _gather_bytes(
     model: ModelConfig, sizes: Mapping[str, int], work: Update, width: int, layers: int, embedding: int, logits: int
 ) -> float:
     """Return the bytes of weights that a chip receives over `fsdp` in a part of an update.

@@ -58,12 +58,12 @@ class Update(NamedTuple):
         """Return the micro-batches of `minibatches` batches together."""
         return self.micro_batches if self.micro_batches.tokens else MicroBatches(self.parts * minibatches)
 
-    def at_once(self, rows: int) -> tuple[int, int]:
+    def chunk_sizes(self, rows: int) -> tuple[int, int]:
         """Return (prompts, rows of answers of each) that run at a time if a prompt has `rows` rows."""
         part = self.prompts // self.parts
         if not self.micro_batches.tokens:
             return part, rows
-        prompts, fit = self.micro_batches.at_once(part // self.micro_batches.ways, self.prompt, rows, self.answer)
+        prompts, fit = self.micro_batches.chunk_sizes(part // self.micro_batches.ways, self.prompt, rows, self.answer)
         return prompts * self.micro_batches.ways, fit
 
     @property
@@ -71,7 +71,7 @@ class Update(NamedTuple):
         """Return the number of micro-batches of an update."""
         ran = self.part_rows or (self.group,)
         of_part = [
-            self.prompts / self.parts / self.at_once(rows)[0] * -(-rows // self.at_once(rows)[1]) for rows in ran
+            self.prompts / self.parts / (sizes := self.chunk_sizes(rows))[0] * -(-rows // sizes[1]) for rows in ran
         ]
         return self.parts * sum(of_part) / len(of_part)
 
@@ -79,7 +79,7 @@ class Update(NamedTuple):
     def again(self) -> float:
         """Return the mean number of repeated runs of a prompt: one for each further part of its answers."""
         ran = self.part_rows or (self.group,)
-        return sum(-(-rows // self.at_once(rows)[1]) for rows in ran) / len(ran) - 1
+        return sum(-(-rows // self.chunk_sizes(rows)[1]) for rows in ran) / len(ran) - 1
 
     @property
     def rows(self) -> float:
@@ -186,7 +186,7 @@ def pieces_of_logits(model: ModelConfig, work: Update, sizes: Mapping[str, int])
     """Return the number of pieces of the logits of a part of an update on a mesh of these sizes."""
     kept_bytes, (prompts, rows) = (
         work.kept_logits * logit_ways(model.vocab_size, sizes),
-        work.at_once(math.ceil(work.rows)),
+        work.chunk_sizes(math.ceil(work.rows)),
     )
     return logit_pieces(prompts * rows, work.answer, model.vocab_size, kept_bytes)
 

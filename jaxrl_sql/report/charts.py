@@ -11,7 +11,7 @@ from jaxrl_sql.runtime.metric_row import row_of
 from jaxrl_sql.runtime.training_metrics import TRAINING
 from jaxrl_sql.types import Record
 
-MOST_POINTS = 600
+MAX_POINTS = 600
 # Steps that compiled for a larger share of their time are omitted from times and speeds.
 COMPILED_SHARE = 0.05
 
@@ -106,7 +106,7 @@ def smooth(values: Sequence[float], window: int) -> list[float]:
     return [sum(values[max(0, i + 1 - window) : i + 1]) / min(i + 1, window) for i in range(len(values))]
 
 
-def thinned(points: Sequence[tuple[int, float]], most: int = MOST_POINTS) -> list[tuple[int, float]]:
+def thinned(points: Sequence[tuple[int, float]], most: int = MAX_POINTS) -> list[tuple[int, float]]:
     """Return at most `most` points: the last step and the mean value of each segment."""
     if len(points) <= most:
         return list(points)

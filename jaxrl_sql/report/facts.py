@@ -16,7 +16,7 @@ from jaxrl_sql.report.load import Run, first_grpo_step, series, split_results
 from jaxrl_sql.text2sql.evals.interval import share_interval
 from jaxrl_sql.types import Fields, Json, Record
 
-MOST_CHANGED = 40
+MAX_CHANGED = 40
 # Limits on means over the last tenth of the steps, beyond which a fact is marked bad.
 _MANY_ALIKE, _MANY_CUT, _FEW_VALID, _NO_ENTROPY = 0.6, 0.2, 0.5, 0.02
 
@@ -24,7 +24,7 @@ Evaluations = Mapping[str, Mapping[int, Sequence[Group]]]
 Line = tuple[str, str]
 
 
-def what_ran(run: Run) -> list[Line]:
+def describe_run(run: Run) -> list[Line]:
     """Return the description of a run: recipe, model and its size, data, seed, dates, duration, machine, versions."""
     noted = run.about.get("sessions")
     sessions = [session for session in noted if isinstance(session, dict)] if isinstance(noted, list) else []
@@ -50,7 +50,7 @@ def what_ran(run: Run) -> list[Line]:
     return [(name, str(value)) for name, value in lines if value not in (None, "")]
 
 
-def what_was_evaluated(settings: Fields) -> list[Line]:
+def describe_evaluation(settings: Fields) -> list[Line]:
     """Return the description of an evaluation from its configuration: recipe, model or predictions, data."""
     section = settings.get("evaluate")
     section = section if isinstance(section, dict) else {}
@@ -138,7 +138,7 @@ def changes(evaluations: Evaluations) -> list[Record]:
                 "worse": len(worse),
                 "shown": {
                     name: [{"uid": group["uid"], "db": group["db"], "question": group["question"]} for group in rows]
-                    for name, rows in (("better", better[:MOST_CHANGED]), ("worse", worse[:MOST_CHANGED]))
+                    for name, rows in (("better", better[:MAX_CHANGED]), ("worse", worse[:MAX_CHANGED]))
                 },
             }
         )

@@ -138,7 +138,7 @@ def _shown(group: Group) -> Record:
 def _columns(parts: Sequence[Sequence[Row]]) -> Record:
     """Return the index by column: a number per group, and lists of the texts that numbers refer to."""
     rows = [row for part in parts for row in part]
-    vocabularies = {name: _Words() for name in ("phases", "dbs", "hardness", "statuses", "questions")}
+    vocabularies = {name: _TextTable() for name in ("phases", "dbs", "hardness", "statuses", "questions")}
     statuses = [sum({1 << vocabularies["statuses"].number(status) for status in row.statuses}) for row in rows]
     columns = {
         "run": [row.run for row in rows],
@@ -168,7 +168,7 @@ def _texts(parts: Sequence[Sequence[Row]]) -> Record:
     return {"questions": [questions[key] for key in order], "sqls": ["\n".join(row.sqls) for row in rows]}
 
 
-class _Words:
+class _TextTable:
     """Numbers for texts, in order of first occurrence."""
 
     def __init__(self) -> None:

@@ -78,7 +78,7 @@ def chunks(source: ResultFolder) -> list[Chunk]:
             for piece in pieces_of(source.folder / FOLDER, kind)
         ]
         if not pieces:
-            raise InputError(f"{source.folder}: {_why_none(source.folder)}")
+            raise InputError(f"{source.folder}: {_no_answers_reason(source.folder)}")
         return pieces
     path = source.folder / (RECORDS if source.kind == EVALUATION else COMPARED)
     status = path.stat()
@@ -153,7 +153,7 @@ def hardness_of(gold: str, dialect: str = "sqlite") -> str:
     return spider_level(gold, dialect) if gold else ""
 
 
-def _why_none(folder: Path) -> str:
+def _no_answers_reason(folder: Path) -> str:
     if not (folder / FOLDER).is_dir():
         return (
             "the run kept no answers (run.keep_rollouts was 0, or it has not sampled yet): "
@@ -209,7 +209,7 @@ def _example(record: Fields) -> Example:
     )
 
 
-def beside(results: Fields) -> Record:
+def with_row_pairs(results: Fields) -> Record:
     """Add the pairs of rows of a prediction and its gold to their results, if both have rows."""
     mine, gold = results.get("prediction"), results.get("gold")
     if not (mine and gold and "rows" in mine and "rows" in gold):
@@ -282,7 +282,7 @@ def _shared(record: Fields, phase: str, rule: str) -> Group:
 def _judged(record: Fields, rule: str, results: Fields | None) -> Record:
     verdict = {"scores": record["scores"], "reasons": list(record["reasons"])}
     if results:
-        verdict["results"] = beside(results)
+        verdict["results"] = with_row_pairs(results)
     return {
         "finish_reason": record["finish_reason"],
         "sql": record["sql"],

@@ -17,7 +17,7 @@ from typing import Any
 import jinja2
 
 from jaxrl_sql.report.charts import chart_data
-from jaxrl_sql.report.facts import Evaluations, accuracies, changes, first_and_last, health, key_numbers, what_ran
+from jaxrl_sql.report.facts import Evaluations, accuracies, changes, describe_run, first_and_last, health, key_numbers
 from jaxrl_sql.report.groups import RUN, ResultFolder, last_evaluations
 from jaxrl_sql.report.load import Run, load_run
 from jaxrl_sql.runtime.plain import exact
@@ -71,7 +71,7 @@ def run_data(run: Run, evaluations: Evaluations) -> Record:
         "name": run.folder.resolve().name,
         "kind": RUN,
         "steps": max((row["step"] for row in run.metrics), default=0),
-        "ran": what_ran(run),
+        "ran": describe_run(run),
         "numbers": key_numbers(run),
         "ends": first_and_last(run),
         "accuracies": accuracies(run, evaluations),

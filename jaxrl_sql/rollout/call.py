@@ -88,8 +88,8 @@ class EngineCall:
         self.model_runner, self.vocabulary, self.request, self.stats = model_runner, vocabulary, request, stats
         self.automata, self.refused = find_refused(request, vocabulary, model_runner.model.config, model_runner.config)
         served = [i for i in range(len(request.prompts)) if i not in self.refused]
-        begun = (request.begun_sample(i, g) for i in served for g in range(request.samplings[i].n))
-        self.finished_before = [sample for sample in begun if sample and sample.finish_reason != UNFINISHED]
+        carried = (request.carried_sample(i, g) for i in served for g in range(request.samplings[i].n))
+        self.finished_before = [sample for sample in carried if sample and sample.finish_reason != UNFINISHED]
         num_samples = sum(request.samplings[i].n for i in served if not request.is_ahead(i))
         self.unfinished = num_samples - len(self.finished_before)
         self.partial: dict[int, PartialSample] = {}
@@ -146,7 +146,7 @@ class EngineCall:
         """Yield a sample for each that cannot be served, and those that an earlier call finished."""
         for i, reason in self.refused.items():
             for sample in range(self.request.samplings[i].n):
-                yield Sample(*self.request.place(i, sample), (), (), (), "", "refused", error=reason)
+                yield Sample(*self.request.global_index(i, sample), (), (), (), "", "refused", error=reason)
         yield from self.finished_before
 
     def ahead_samples(self) -> Iterator[Sample]:
@@ -158,22 +158,22 @@ class EngineCall:
         for number in sorted(self.partial):
             ids, logprobs, behavior = self.partial[number].so_far()
             turn = Turn(ASSISTANT, ids, logprobs, behavior)
-            yield Sample(*self.place(number), ids, logprobs, behavior, "", UNFINISHED, (turn,))
+            yield Sample(*self.global_index(number), ids, logprobs, behavior, "", UNFINISHED, (turn,))
 
-    def place(self, number: int) -> tuple[int, int]:
+    def global_index(self, number: int) -> tuple[int, int]:
         """Return the numbers in the whole call of a completion's prompt and sample."""
-        return self.request.place(*self.state.completions[number][:2])
+        return self.request.global_index(*self.state.completions[number][:2])
 
     def launch(self) -> list[Sample]:
         """Launch the next chunk, if there is room for it, without waiting; return the samples that failed."""
         began = time.perf_counter()
         failed = self._await_observations()
         chunk, self.log = plan(self.state, self.log), ChunkLog()
-        for number in chunk.begun:
+        for number in chunk.carried:
             prompt, sample, *_ = chunk.after.completions[number]
-            begun: Any = self.request.begun_sample(prompt, sample)
+            carried: Any = self.request.carried_sample(prompt, sample)
             self.partial[number] = PartialSample(
-                [np.array(begun.token_ids)], [np.array(begun.logprobs)], [np.array(begun.behavior_logprobs)]
+                [np.array(carried.token_ids)], [np.array(carried.logprobs)], [np.array(carried.behavior_logprobs)]
             )
         for number in chunk.dropped:
             del self.partial[number]
@@ -255,7 +255,7 @@ class EngineCall:
         reason = "length" if end == End.LENGTH else "stop"
         if self.request.turns is not None:
             if sample.environment is None:
-                sample.environment = self.request.turns(*self.place(number))
+                sample.environment = self.request.turns(*self.global_index(number))
             try:
                 observation = sample.environment.next(Action(text, reason))
             except ExecutorError as error:
@@ -277,7 +277,7 @@ class EngineCall:
         self.log.finished.append(number)
         self.unfinished -= not self.request.is_ahead(self.state.completions[number].prompt)
         blank = {id(turn): (0.0,) * len(turn.token_ids) for turn in sample.turns}
-        prompt_index, index = self.place(number)
+        prompt_index, index = self.global_index(number)
         return Sample(
             prompt_index=prompt_index,
             index=index,
@@ -310,7 +310,7 @@ class EngineCall:
                 self.stats.host_seconds -= waited
             # The policy needs room for a token at least, so a long observation is cut.
             longest = self.request.samplings[self.state.completions[number].prompt].longest
-            ids = tuple(self.vocabulary.observed(text))[: max(longest - sample.length() - 1, 0)]
+            ids = tuple(self.vocabulary.encode_observation(text))[: max(longest - sample.length() - 1, 0)]
             sample.turns.append(Turn(ENVIRONMENT, ids, text=text))
             self.log.observed[number] = len(ids)
         self.observations.clear()

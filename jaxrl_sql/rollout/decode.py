@@ -1,7 +1,7 @@
-"""The engine's jitted programs: slots that decode, and take the next completion from a ring when theirs has ended.
+"""The engine's jitted programs: decode slots, which take the next completion from a ring when the current one ends.
 
-A chunk of steps runs without the host. Its tokens are returned as a log, one row per step, that names the completion of
-each token; so no slot reserves room for a longest completion, and a slot starts another one in the very next step.
+A chunk of steps runs without the host. Its tokens are returned as a log with one row per step and the completion index
+of each token. So no slot reserves space for a maximum length, and a slot starts its next completion in the next step.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from jaxrl_sql.parallel.rules import constrain
 
 
 class SlotState(IntEnum):
-    """Of a decode slot: it may take a completion, it decodes one, or its completion waits for an observation."""
+    """State of a decode slot: free, decoding a completion, or paused until an observation arrives."""
 
     FREE = 0
     RUNNING = 1
@@ -33,7 +33,7 @@ class SlotState(IntEnum):
 
 
 class End(IntEnum):
-    """How a completion, or a turn of it, ended with a token."""
+    """Whether and why a completion, or one of its turns, ended with a token."""
 
     NOT = 0
     TOKEN = 1
@@ -44,8 +44,8 @@ class End(IntEnum):
 class ChunkConfig(NamedTuple):
     """The static arguments of a chunk of decode steps.
 
-    samples: some completion is not greedy; truncates: some leaves tokens out; penalizes: some penalizes repetition;
-    missing: ids without a token.
+    samples, truncates, penalizes: whether any completion is not greedy, truncates the distribution, or penalizes
+    repetition. missing: ids without a token.
     """
 
     model: PagedModel
@@ -58,11 +58,11 @@ class ChunkConfig(NamedTuple):
 
 @flax.struct.dataclass
 class DecodeRequest:
-    """Completions to be decoded, [X] each.
+    """Completions to decode, [X] each.
 
-    completion: its number in the call (-1: none); prompt_slot, group_index: the prompt, and its place in the group that
-    reads it; max_length: tokens at which it ends; start_state: where its stop strings' automaton starts; pauses:
-    whether it pauses at its end, for the host to append to it; key [X,2] uint32: of its random numbers; sampling.
+    completion: index in the call (-1: none). prompt_slot, group_index: slot of the prompt, and index in the prompt's
+    group. max_length: maximum number of tokens. start_state: initial state of the automaton of its stop strings.
+    pauses: whether it pauses at its end, so that the host can append an observation. key [X,2] uint32: random key.
     """
 
     completion: jax.Array
@@ -76,14 +76,14 @@ class DecodeRequest:
 
 
 class RequestRing(NamedTuple):
-    """A ring of requests in the order of their numbers: it holds those up to `tail`, each at its number modulo size."""
+    """A ring buffer of requests with indices below `tail`, each at its index modulo the size."""
 
     requests: DecodeRequest
     tail: Any
 
 
 class StopCriteria(NamedTuple):
-    """End tokens token_ids [X], and the stop strings' automata: table [A,V] and is_complete [A] (`Stops`)."""
+    """End tokens token_ids [X], and the automata of stop strings: table [A,V], is_complete [A] (`Stops`)."""
 
     token_ids: Any
     table: Any
@@ -94,9 +94,10 @@ class StopCriteria(NamedTuple):
 class DecodeSlots:
     """N decode slots.
 
-    request: the completion of each; state [N] (SlotState); length [N]: tokens of its completion; stop_state [N]: of its
-    stop strings' automaton; hidden [N,D] predicts its next token; seen [N,V] bool: the tokens of its text (or None);
-    group_slots [E,G]: the slot that reads each prompt as the g-th of its group; taken: the ring's next completion.
+    request: completion per slot. state [N]: SlotState. length [N]: tokens of the completion. stop_state [N]: state of
+    the stop automaton. hidden [N,D]: hidden state that predicts the next token. seen [N,V] bool: tokens that occur in
+    prompt or completion (or None). group_slots [E,G]: slot of the g-th completion of each prompt. taken: index of the
+    ring's next completion.
     """
 
     request: DecodeRequest
@@ -110,7 +111,7 @@ class DecodeSlots:
 
 
 class DecodeState(NamedTuple):
-    """The state that decoding changes: the pool of the completions' KV blocks, and the slots."""
+    """The state that decoding updates: the pool of completions' KV blocks, and the slots."""
 
     pool: KVPool
     slots: DecodeSlots
@@ -118,7 +119,7 @@ class DecodeState(NamedTuple):
 
 @flax.struct.dataclass
 class PromptSlots:
-    """Prompts that are prefilled, E slots: KV blocks, length [E], state [E,D] that predicts the first token, seen."""
+    """E slots of prefilled prompts: KV blocks, length [E], hidden [E,D] that predicts the first token, seen [E,V]."""
 
     blocks: BlockMap
     length: jax.Array
@@ -127,9 +128,9 @@ class PromptSlots:
 
 
 class PrefillChunk(NamedTuple):
-    """A chunk of X prompts: tokens [X,T], of which length [X] count, from `start` [X] on; their blocks, table [X,J].
+    """A chunk of X prompts: tokens [X,T] with valid length [X], first position start [X], and block table [X,J].
 
-    prompt_slot [X]: where a prompt's last state goes; beyond the last slot for one that does not end in this chunk.
+    prompt_slot [X]: slot for the prompt's last hidden state; out of range if the prompt continues in a later chunk.
     """
 
     tokens: Any
@@ -140,10 +141,10 @@ class PrefillChunk(NamedTuple):
 
 
 class ObservationBatch(NamedTuple):
-    """Tokens to append to paused slots [X]: tokens [X,T], of which length [X] count.
+    """Tokens to append to paused slots [X]: tokens [X,T] with valid length [X].
 
-    max_length [X] is where a slot's completion ends then, stop_state [X] the state of its stop strings' automaton. A
-    slot beyond the last one means none.
+    max_length [X]: new maximum length of the completion. stop_state [X]: new state of its stop automaton. Slots out of
+    range are ignored.
     """
 
     slot: Any
@@ -157,8 +158,8 @@ class ObservationBatch(NamedTuple):
 class StepLog:
     """The output of a chunk of steps.
 
-    [steps,N] each: completion (-1: nothing), token, its log-probabilities, end (End). Afterwards: length [N] of the
-    slots' completions, and the number of the ring's next completion (`taken`).
+    [steps,N] each: completion (-1: none), token, log-probabilities, end (End). After the chunk: length [N] of the
+    slots' completions, and `taken`, the index of the ring's next completion.
     """
 
     completion: jax.Array
@@ -174,7 +175,7 @@ _Carry = tuple[jax.Array, DecodeState, tuple[jax.Array, ...]]
 
 
 def empty_request(count: int, full: Callable[..., Any] = np.full) -> DecodeRequest:
-    """Return a request of `count` places without a completion, on the host; with `full=jnp.full` of traced arrays."""
+    """Return an empty request with `count` entries, on the host; with `full=jnp.full`, as traced arrays."""
     sampling = SamplingMetadata(
         temperature=full(count, 1, np.float32),
         top_k=full(count, 0, np.int32),
@@ -198,7 +199,7 @@ def empty_request(count: int, full: Callable[..., Any] = np.full) -> DecodeReque
 def empty_slots(
     config: ModelConfig, slots: int, prompt_slots: int, group_size: int, dtype: Any, penalizes: bool, taken: int = 0
 ) -> DecodeSlots:
-    """Return slots of which none has a completion, the first of which has number `taken`."""
+    """Return free slots; `taken` is the index of the ring's next completion."""
     empty = DecodeSlots(
         request=empty_request(slots, jnp.full),
         state=jnp.full(slots, SlotState.FREE, jnp.int32),
@@ -216,14 +217,14 @@ def empty_slots(
 def empty_prompt_states(
     config: ModelConfig, prompt_slots: int, dtype: Any, penalizes: bool
 ) -> tuple[jax.Array, jax.Array | None]:
-    """Return the states [E,D] and seen tokens [E,V] (or None) of prompt slots without a prompt."""
+    """Return the hidden states [E,D] and seen tokens [E,V] (or None) of empty prompt slots."""
     hidden = constrain(jnp.zeros((prompt_slots, config.d_model), dtype), ("batch", "none"))
     seen = constrain(jnp.zeros((prompt_slots, config.vocab_size), bool), ("none", "none")) if penalizes else None
     return hidden, seen
 
 
 def _take_requests(slots: DecodeSlots, ring: RequestRing, prompts: PromptSlots) -> DecodeSlots:
-    """Give free slots the next completions of the ring, in order."""
+    """Assign the next completions of the ring to free slots, in order."""
     free = slots.state == SlotState.FREE
     number = slots.taken + jnp.cumsum(free) - 1
     takes = free & (number < ring.tail)
@@ -249,7 +250,7 @@ def _take_requests(slots: DecodeSlots, ring: RequestRing, prompts: PromptSlots) 
 
 
 def _empty_log(shape: tuple[int, int]) -> tuple[jax.Array, ...]:
-    """Return the rows of a log [steps,N] without a token."""
+    """Return the rows of an empty log [steps,N]."""
     blank = (jnp.zeros(shape, kind) for kind in (jnp.int32, jnp.float32, jnp.float32, jnp.int32))
     return jnp.full(shape, -1, jnp.int32), *blank
 
@@ -257,7 +258,7 @@ def _empty_log(shape: tuple[int, int]) -> tuple[jax.Array, ...]:
 def _find_ends(
     slots: DecodeSlots, token: jax.Array, is_running: jax.Array, stops: StopCriteria
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return length, state of the stop strings' automaton, and End of all slots after their next token, [N] each."""
+    """Return length, stop state and End of all slots after their next token, [N] each."""
     length = slots.length + is_running
     stop_state = stops.table[slots.stop_state, token].astype(jnp.int32)
     stop_state = jnp.where(is_running, stop_state, slots.stop_state)
@@ -278,10 +279,10 @@ def decode_chunk(
     ring: RequestRing,
     stops: StopCriteria,
 ) -> tuple[DecodeState, StepLog]:
-    """Decode up to `config.steps` tokens in every slot; `blocks` are those of the completions.
+    """Decode up to `config.steps` tokens in every slot; `blocks` are the completions' blocks.
 
-    The log outlives the donated state, so that the host reads it while the next chunk runs. A token's key is folded
-    from its completion's key and its index, and so does not depend on the slot.
+    The log is not donated, so the host can read it while the next chunk runs. A token's random key derives from the
+    key of its completion and its index, and does not depend on the slot.
     """
     n = state.slots.state.shape[0]
     prompt_cache = PagedCache(prompt_pool, prompts.blocks)
@@ -325,13 +326,13 @@ def decode_chunk(
 
     start = (jnp.zeros((), jnp.int32), state, _empty_log((config.steps, n)))
     _, (pool, slots), log = jax.lax.while_loop(has_work, body, start)
-    # Every process reads all of the log, so it is whole on each device.
+    # Every process reads the full log, so it is replicated.
     whole = (constrain(jnp.copy(x), ("none",) * x.ndim) for x in (*log, slots.length, slots.taken))
     return DecodeState(pool, _pinned(slots)), StepLog(*whole)
 
 
 def _pinned(slots: DecodeSlots) -> DecodeSlots:
-    """Pin slots to the mesh, so that a program returns them as it took them: states split by batch, the rest whole."""
+    """Constrain shardings, so that outputs match inputs: hidden states are split by batch, the rest is replicated."""
     pinned = jax.tree.map(lambda x: constrain(x, ("none",) * x.ndim), slots)
     return dataclasses.replace(pinned, hidden=constrain(slots.hidden, ("batch", "none")))
 
@@ -340,7 +341,7 @@ def _pinned(slots: DecodeSlots) -> DecodeSlots:
 def prefill_chunk(
     params: Any, model: PagedModel, pool: KVPool, hidden: jax.Array, chunk: PrefillChunk, has_past: bool
 ) -> tuple[KVPool, jax.Array]:
-    """Prefill a chunk of X prompts (`paged.prefill_prompts`) and put the last states of those that end into hidden."""
+    """Prefill a chunk of X prompts (`paged.prefill_prompts`); store last states of completed prompts in hidden."""
     past = PagedPrefix(pool, chunk.table, chunk.start)
     last, pool = paged.prefill_prompts(params, model, past, chunk.tokens, chunk.length, has_past)
     hidden = hidden.at[chunk.prompt_slot].set(last.astype(hidden.dtype), mode="drop")
@@ -357,7 +358,7 @@ def append_observation(
     table: jax.Array,
     observation: ObservationBatch,
 ) -> DecodeState:
-    """Append tokens to paused slots, which then decode up to their new end; table [N,J] holds their blocks."""
+    """Append tokens to paused slots and resume them up to their new maximum length; table [N,J] has their blocks."""
     (pool, slots), (slot, tokens, length, max_length, stop_state) = state, observation
     prompt, held, before = (
         x.at[slot].get(mode="clip") for x in (slots.request.prompt_slot, slots.length, slots.hidden)
@@ -392,13 +393,13 @@ def append_observation(
 
 @partial(jax.jit, donate_argnames="slots")
 def release_slots(slots: DecodeSlots, slot: jax.Array) -> DecodeSlots:
-    """Free slots [X], whose completions are finished or preempted; a slot beyond the last one means none."""
+    """Free slots [X] of finished or preempted completions; slots out of range are ignored."""
     return _pinned(dataclasses.replace(slots, state=slots.state.at[slot].set(SlotState.FREE, mode="drop")))
 
 
 @partial(jax.jit, donate_argnames="slots")
 def resume_requests(slots: DecodeSlots, slot: jax.Array, requests: DecodeRequest, prompts: PromptSlots) -> DecodeSlots:
-    """Put requests [X] into free slots [X], which pause before their first token; a slot beyond the last means none."""
+    """Put requests [X] into free slots [X], paused before their first token; slots out of range are ignored."""
     prompt = requests.prompt_slot
 
     def put(array: jax.Array, values: Any) -> jax.Array:
@@ -420,7 +421,7 @@ def resume_requests(slots: DecodeSlots, slot: jax.Array, requests: DecodeRequest
 
 @partial(jax.jit, donate_argnames="seen")
 def mark_seen(seen: jax.Array, prompt_slot: jax.Array, tokens: jax.Array, length: jax.Array) -> jax.Array:
-    """Mark in seen [E,V] the tokens [X,P], of which length [X] count, of the prompts in prompt_slot [X]."""
+    """Mark tokens [X,P] with valid length [X] as seen [E,V] in prompt_slot [X]."""
     column = jnp.where(jnp.arange(tokens.shape[1]) < length[:, None], tokens, seen.shape[1])
     marked = jnp.zeros((prompt_slot.shape[0], seen.shape[1]), bool)
     marked = marked.at[jnp.arange(prompt_slot.shape[0])[:, None], column].set(True, mode="drop")
@@ -429,7 +430,7 @@ def mark_seen(seen: jax.Array, prompt_slot: jax.Array, tokens: jax.Array, length
 
 @jax.jit
 def on_devices(tree: Any) -> Any:
-    """Put the host's arrays, which many programs read, whole on every device."""
+    """Replicate the host's arrays on every device."""
     return jax.tree.map(lambda x: constrain(jnp.asarray(x), ("none",) * x.ndim), tree)
 
 

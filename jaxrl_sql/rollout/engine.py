@@ -1,7 +1,7 @@
-"""The engine: prompts in, finished samples out, in the order in which they finish.
+"""The engine: generates samples for prompts and yields them in order of completion (continuous batching).
 
-A prompt is prefilled once and read by all of its samples; completions are decoded in parallel, and a slot whose
-completion has ended takes the next one in the following step.
+A prompt is prefilled once, and all its samples read its KV blocks. Completions are decoded in parallel; when one ends,
+its slot takes the next completion in the following step.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from jaxrl_sql.text2sql.env.turns import Turns
 from jaxrl_sql.types import InputError, Prompt, Tokenizer
 
 DEFAULT = EngineConfig()
-BUSY = "the engine is generating: read the other call to its end, or close it"
+BUSY = "the engine is generating: exhaust or close the other iterator first"
 
 
 class Engine:
     """Sample completions of prompts from a policy.
 
-    `params` may be replaced between calls of `generate`: their layers are split once for all calls, and prefixes of
-    prompts are cached from call to call until they are replaced. `stats` are those of the last call.
+    `params` may be replaced between calls of `generate`; this resets the prefix cache, which calls share. `stats` are
+    the counts of the last call.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class Engine:
 
     @params.setter
     def params(self, params: PyTree) -> None:
-        """Replace the parameters and reset the prefix cache; a call under way finishes with those it began with."""
+        """Replace the parameters and reset the prefix cache; a running call finishes with the old parameters."""
         if params is not self.runner.params:
             self.runner.params = params
             self.reset_prefix_cache()
-            self.runner.prefix_cache.capacity = 0  # a call under way caches no more blocks of the old ones
+            self.runner.prefix_cache.capacity = 0  # a running call caches no more blocks of the old parameters
 
     def reset_prefix_cache(self) -> None:
         """Evict all cached prefixes."""
@@ -76,21 +76,21 @@ class Engine:
         step: int = 0,
         turns: Turns | None = None,
         ahead: int | None = None,
-        begun: Sequence[Sample] = (),
+        carried: Sequence[Sample] = (),
     ) -> Iterator[Sample]:
-        """Yield `sampling.n` samples per prompt as they finish; `sampling` is one for all prompts, or one for each.
+        """Yield `sampling.n` samples per prompt in order of completion; `sampling` is shared, or one per prompt.
 
-        A request that cannot be served is a sample of its own, first of all, with finish reason `refused`. A sample's
-        random numbers depend on (seed, step, prompt index, sample index, position) alone. `turns` makes the environment
-        of a completion that has several turns (`env.turns`); the engine waits for observations, so that batches never
-        depend on the speed of SQL. One call at a time: raises InputError while another is being read.
+        A request that cannot be served yields one sample with finish reason `refused`, before all others. A sample's
+        random numbers depend only on (seed, step, prompt index, sample index, position). `turns` creates the
+        environment of a multi-turn completion (`env.turns`). The engine waits for observations, so batches do not
+        depend on the speed of SQL. Raises InputError while another call is running.
 
-        Prompts from number `ahead` on are the first of the next call, at `step` + 1: they are sampled in the slots that
-        the others leave, and the call ends without them. Their samples then come last, UNFINISHED or not. The next
-        call, with any parameters, takes them as `begun`, by their place in it, and continues from their tokens; each
-        token's log-probabilities stay those of the policy that wrote it. Completions of one turn only.
+        Prompts from index `ahead` on are the first prompts of the next call, at `step` + 1. They fill slots that become
+        free, and the call does not wait for them. Their samples are yielded last, possibly UNFINISHED. Pass them to the
+        next call as `carried`, indexed by its prompts; it continues from their tokens, also with new parameters. The
+        log-probabilities of each token stay those of the policy that sampled it. Single-turn completions only.
         """
-        request = make_request(self.tokenizer, prompts, sampling, step, turns, ahead, begun)
+        request = make_request(self.tokenizer, prompts, sampling, step, turns, ahead, carried)
         if turns is not None and jax.process_count() > 1:
             raise InputError(
                 "several turns on several processes need replicas of the model (rollout.mesh): observations would "
@@ -108,16 +108,16 @@ class Engine:
             self.stats.seconds = time.perf_counter() - began
 
     def begin(self, request: GenerationRequest) -> EngineCall:
-        """Return a new call and make its counts `stats`."""
+        """Start a call and return it; `stats` are its counts."""
         self.stats = RolloutStats(slots=self.config.max_num_seqs)
         return EngineCall(self.runner, self.vocabulary, request, self.stats)
 
     def gather(self, samples: Sequence[Sample]) -> list[Sample]:
-        """Return the samples of a call, which every process has."""
+        """Return the samples of a call; every process has all of them."""
         return list(samples)
 
     def gather_stats(self) -> RolloutStats:
-        """Return the counts of the last call, which are those of all processes."""
+        """Return the counts of the last call over all processes."""
         return self.stats
 
 
@@ -128,14 +128,14 @@ def make_request(
     step: int,
     turns: Turns | None,
     ahead: int | None = None,
-    begun: Sequence[Sample] = (),
+    carried: Sequence[Sample] = (),
 ) -> GenerationRequest:
-    """Return a call of an engine, its prompts as tokens; raises InputError if it is invalid."""
+    """Return the request with tokenized prompts; raises InputError if it is invalid."""
     if isinstance(prompts, str | Prompt):
-        raise InputError("prompts is a list: put a single prompt into one")
+        raise InputError("prompts must be a list, also for a single prompt")
     samplings = [sampling] * len(prompts) if isinstance(sampling, SamplingParams) else list(sampling)
     if len(samplings) != len(prompts):
-        raise InputError(f"{len(samplings)} samplings for {len(prompts)} prompts: one for all, or one for each")
+        raise InputError(f"{len(samplings)} samplings for {len(prompts)} prompts: pass one for all, or one per prompt")
 
     def encoded(index: int, prompt: Prompt | str | Sequence[int]) -> Prompt:
         if isinstance(prompt, Prompt):
@@ -143,10 +143,10 @@ def make_request(
         ids = prompt_ids(tokenizer, prompt) if isinstance(prompt, str) else prompt
         return Prompt(str(index), tuple(ids), prompt if isinstance(prompt, str) else "")
 
-    if turns is not None and (ahead is not None or begun):
-        raise InputError("completions of several turns are not sampled ahead: their environments would wait for a call")
+    if turns is not None and (ahead is not None or carried):
+        raise InputError("multi-turn completions cannot be sampled ahead: their environments would wait between calls")
     num_own = len(prompts) if ahead is None else ahead
-    if not all(0 <= sample.prompt_index < num_own for sample in begun):
-        raise InputError(f"begun samples are of this call's own prompts, of which there are {num_own}")
+    if not all(0 <= sample.prompt_index < num_own for sample in carried):
+        raise InputError(f"carried samples must have a prompt_index below {num_own}, the number of this call's prompts")
     whole = GenerationRequest([encoded(i, prompt) for i, prompt in enumerate(prompts)], samplings, step, turns)
-    return whole._replace(ahead=ahead, begun={(sample.prompt_index, sample.index): sample for sample in begun})
+    return whole._replace(ahead=ahead, carried={(sample.prompt_index, sample.index): sample for sample in carried})

@@ -1,8 +1,8 @@
-"""Allocation of KV blocks: bookkeeping on the host, without the arrays themselves.
+"""Allocation of KV blocks on the host; the arrays are elsewhere.
 
-Prompts that are being decoded from hold blocks that every decode step reads. Copies of their full blocks stay in the
-prefix cache until it is full or the weights change. Their keys are the tokens up to their end: a later prompt with the
-same prefix copies them back instead of computing them. A completion's blocks follow its length.
+Each active prompt has blocks that every decode step reads. Copies of its full blocks stay in the prefix cache until
+they are evicted or the weights change. A cached block is keyed by all tokens up to its end, so a later prompt with the
+same prefix copies it instead of computing it. The number of a completion's blocks grows with its length.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 ROOT = 0
-# The number of the block before (ROOT: none), and the tokens of a block.
+# (number of the previous block or ROOT, tokens of the block)
 PrefixKey = tuple[int, tuple[int, ...]]
 
 
 class Allocation(NamedTuple):
-    """A prompt's blocks in order; `copies` (cached block, block) fill those of the first `cached_tokens` tokens."""
+    """A prompt's blocks in order; `copies` (cached block, block) fill the first `cached_tokens` tokens."""
 
     blocks: list[int]
     cached_tokens: int
@@ -28,7 +28,7 @@ class Allocation(NamedTuple):
 
 
 class CachedBlock(NamedTuple):
-    """A block of the prefix pool, and its number: the blocks that follow it are found by that."""
+    """A block of the prefix pool, and its unique number, by which the lookup finds the blocks that follow it."""
 
     block: int
     number: int
@@ -36,10 +36,10 @@ class CachedBlock(NamedTuple):
 
 @dataclass
 class PrefixCache:
-    """The blocks of prompts: `num_blocks` of those being decoded from, and up to `capacity` cached ones.
+    """The blocks of prompts: `num_blocks` for active prompts, and up to `capacity` cached ones.
 
-    A cached block is found by the number of the one before it and its own tokens. Numbers are never reused, so that a
-    block whose predecessor was evicted is never found again, and is evicted later.
+    The key of a cached block is the number of its predecessor and its own tokens. Numbers are never reused, so a block
+    whose predecessor was evicted is unreachable until it is evicted too.
     """
 
     block_size: int
@@ -50,21 +50,21 @@ class PrefixCache:
     last_number: int = ROOT
 
     def __copy__(self) -> PrefixCache:
-        """Return a cache that may be changed without changing this one."""
+        """Return an independent copy."""
         return replace(self, free_blocks=self.free_blocks.copy(), cached=self.cached.copy())
 
     def open(self, num_blocks: int, capacity: int) -> None:
-        """Begin a call with `num_blocks` blocks of prompts, all of them free, and room for `capacity` cached ones."""
+        """Start a call with `num_blocks` free blocks for prompts and a cache of `capacity` blocks."""
         self.num_blocks, self.capacity = num_blocks, capacity
         self.free_blocks = list(range(num_blocks - 1, -1, -1))
 
     def _full_blocks(self, tokens: Sequence[int]) -> list[tuple[int, ...]]:
-        """Cut a prompt into the full blocks that may be shared: its last token is always computed."""
+        """Split a prompt into full blocks that can be shared; its last token is always computed."""
         full = min((len(tokens) - 1) // self.block_size, self.capacity)
         return [tuple(tokens[i * self.block_size : (i + 1) * self.block_size]) for i in range(full)]
 
     def _match(self, pieces: Sequence[tuple[int, ...]]) -> list[CachedBlock]:
-        """Return the cached blocks that a prompt begins with, and mark them used, the first one most recently."""
+        """Return the cached blocks of a prompt's prefix and mark them as used, the first one most recently."""
         matched: list[CachedBlock] = []
         keys = []
         for piece in pieces:
@@ -78,7 +78,7 @@ class PrefixCache:
         return matched
 
     def lookup(self, tokens: Sequence[int]) -> tuple[int, PrefixKey | None]:
-        """Return how many tokens of a prompt are cached, and the key of its first full block that is not (or None)."""
+        """Return the number of cached tokens of a prompt, and the key of its first uncached full block (or None)."""
         pieces = self._full_blocks(tokens)
         cached = self._match(pieces)
         parent = cached[-1].number if cached else ROOT
@@ -86,7 +86,7 @@ class PrefixCache:
         return len(cached) * self.block_size, missing
 
     def allocate(self, tokens: Sequence[int]) -> Allocation | None:
-        """Allocate blocks for a prompt; None, with nothing allocated, if too few are free."""
+        """Allocate blocks for a prompt; allocate nothing and return None if too few are free."""
         need = -(-len(tokens) // self.block_size)
         if need > len(self.free_blocks):
             return None
@@ -96,7 +96,7 @@ class PrefixCache:
         return Allocation(blocks, len(matched) * self.block_size, copies)
 
     def insert(self, tokens: Sequence[int], blocks: Sequence[int]) -> list[tuple[int, int]]:
-        """Cache the full blocks of a prompt, now that they are written -> copies to make, (block, cached block)."""
+        """Cache the full blocks of a prefilled prompt; return the required copies (block, cached block)."""
         copies: list[tuple[int, int]] = []
         pieces = self._full_blocks(tokens)
         matched = self._match(pieces)
@@ -117,14 +117,14 @@ class PrefixCache:
         self.free_blocks.extend(reversed(blocks))
 
     def reset(self) -> None:
-        """Evict all cached blocks, as when the weights that wrote them have changed."""
+        """Evict all cached blocks, for example after a weight update."""
         self.cached.clear()
 
 
 class BlockTable:
-    """The blocks of completions: those of each of N slots in order, [N,J], out of a pool that grows through levels.
+    """The block table [N,J] of N slots' completions; the pool grows through `levels`.
 
-    levels: (blocks, columns J) of each, the last for all there is.
+    levels: (number of blocks, columns J) of each level; the last is the maximum.
     """
 
     def __init__(self, block_size: int, slots: int, levels: Sequence[tuple[int, int]]) -> None:
@@ -136,24 +136,24 @@ class BlockTable:
         self.free_blocks = list(range(self.num_blocks - 1, -1, -1))
 
     def __copy__(self) -> BlockTable:
-        """Return a table that may be changed without changing this one."""
+        """Return an independent copy."""
         table = object.__new__(BlockTable)
         table.__dict__ |= {**self.__dict__, "blocks": self.blocks.copy(), "free_blocks": self.free_blocks.copy()}
         return table
 
     @property
     def num_blocks(self) -> int:
-        """Return the blocks of the pool at its present level."""
+        """Return the number of blocks at the current level."""
         return self.levels[self.level][0]
 
     def need(self, tokens: np.ndarray) -> np.ndarray:
-        """Return the blocks that tokens [X] take."""
+        """Return the number of blocks for tokens [X]."""
         return np.minimum(-(-tokens // self.block_size), self.blocks.shape[1])
 
     def reserve(self, tokens: np.ndarray) -> bool:
-        """Allocate and free blocks so that slot n has room for tokens[n]; False, and nothing done, if all are too few.
+        """Allocate and free blocks so that slot n has room for tokens[n]; change nothing and return False if it fails.
 
-        The level rises to the first that has room for them.
+        The level rises to the first with enough blocks.
         """
         need = self.need(tokens)
         total, widest = int(need.sum()), int(need.max(initial=0))
@@ -173,14 +173,14 @@ class BlockTable:
         return True
 
     def table(self) -> Any:
-        """Return [N,J] int32, J columns of the present level, with `num_blocks` where a slot has no block."""
+        """Return the table [N,J] int32 with the columns J of the current level; missing blocks are `num_blocks`."""
         columns = self.levels[self.level][1]
         is_held = np.arange(columns) < self.held[:, None]
         return np.where(is_held, self.blocks[:, :columns], self.num_blocks).astype(np.int32)
 
 
 def block_owner(table: np.ndarray, num_blocks: int, block_size: int) -> tuple[Any, Any]:
-    """Return owner [Y] and start [Y] of each of `num_blocks` blocks in a table [X,J]; X owns a free block."""
+    """Return owner [Y] and start [Y] of each of `num_blocks` blocks in a table [X,J]; free blocks have owner X."""
     owner = np.full(num_blocks, len(table), np.int32)
     start = np.zeros(num_blocks, np.int32)
     x, j = np.nonzero(table < num_blocks)

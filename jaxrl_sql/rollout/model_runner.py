@@ -377,7 +377,7 @@ def _all_keys(request: GenerationRequest, purpose: rng.Purpose) -> np.ndarray:
     """Return the random keys [X,samples,2] of a call's prompts."""
     places = np.zeros((4, bucket(len(request.prompts))), np.int32)
     for i, sampling in enumerate(request.samplings):
-        places[:, i] = sampling.seed, *request.key_place(i)
+        places[:, i] = sampling.seed, *request.key_numbers(i)
     most = max((sampling.n for sampling in request.samplings), default=1)
     return np.asarray(_sample_keys(*places, purpose, power_of_two(most)))
 

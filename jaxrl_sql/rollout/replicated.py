@@ -97,16 +97,16 @@ class ReplicatedEngine:
         step: int = 0,
         turns: Turns | None = None,
         ahead: int | None = None,
-        begun: Sequence[Sample] = (),
+        carried: Sequence[Sample] = (),
     ) -> Iterator[Sample]:
         """Yield the samples of this process's replicas as they finish, as `Engine.generate` does those of all.
 
         Every process must make the call. `turns` makes environments of this process's samples alone.
         """
-        request = make_request(self.tokenizer, prompts, sampling, step, turns, ahead, begun)
+        request = make_request(self.tokenizer, prompts, sampling, step, turns, ahead, carried)
         if self._is_generating:
             raise InputError(BUSY)
-        self._bring()
+        self._copy_weights()
         dealt, calls = deal(request, self.grid.shape["data"]), list[tuple[Replica, EngineCall]]()
         began = time.perf_counter()
         self._is_generating = True
@@ -129,7 +129,7 @@ class ReplicatedEngine:
         """Return the counts of the last call of all processes' replicas; every process must call it."""
         return _together(RolloutStats(**counts) for counts in exchange([dataclasses.asdict(self.stats)]))
 
-    def _bring(self) -> None:
+    def _copy_weights(self) -> None:
         """Copy the parameters to the replicas, unless they have them.
 
         Arrays are copied one at a time, and stacked ones are freed as soon as their layers are taken: no more than one

@@ -16,24 +16,24 @@ _SMALLEST = 2.0**-126
 
 
 class NotFiniteError(InputError):
-    """A model whose log-probabilities, computed in `dtype`, are NaN or infinite: it cannot be sampled from."""
+    """The model's log-probabilities, computed in `dtype`, are NaN or infinite."""
 
     def __init__(self, dtype: object) -> None:
         super().__init__(
-            "model: its log-probabilities are not finite numbers: the weights are broken, or too large to be computed "
-            f"with in {dtype}"
+            "model: its log-probabilities are not finite numbers: the weights are broken, or too large for computation "
+            f"in {dtype}"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How to sample `n` completions of a prompt.
+    """Parameters for sampling `n` completions of a prompt.
 
-    temperature 0 is greedy; top_k 0, top_p 1, min_p 0 and repetition_penalty 1 leave the distribution whole (the
-    penalty is on tokens of prompt and completion, before the temperature). A completion ends with the tokenizer's end
-    token, with one of the strings in `stop`, at any position in a token, or after `max_new_tokens`. If `stop` is
-    `stop_strings.STATEMENT_END` alone, it ends with the semicolon that ends a SQL statement. These hold for each of
-    several turns, and `max_total_tokens` bounds all turns and observations together (0: the bound of one turn).
+    temperature 0 is greedy. top_k 0, top_p 1, min_p 0 and repetition_penalty 1 do not change the distribution; the
+    penalty applies to tokens of prompt and completion, before the temperature. A completion ends with the tokenizer's
+    end token, with a string in `stop` (at any position in a token), or after `max_new_tokens`. If `stop` is only
+    `stop_strings.STATEMENT_END`, a completion ends with the semicolon that ends a SQL statement. These limits apply to
+    each turn; `max_total_tokens` limits all turns and observations together (0: the limit of one turn).
     """
 
     temperature: float = 1.0
@@ -48,9 +48,9 @@ class SamplingParams:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse values outside their range, among them what float32 does not hold or makes logits infinite."""
+        """Check the ranges; they exclude values that float32 cannot represent or that make logits infinite."""
         if isinstance(self.stop, str):
-            raise InputError(f"sampling: stop is a tuple of strings, such as ({self.stop!r},)")
+            raise InputError(f"sampling: stop must be a tuple of strings, such as ({self.stop!r},)")
         object.__setattr__(self, "stop", tuple(self.stop))
         checks = (
             (self.temperature >= 0, "temperature must be at least 0"),
@@ -76,7 +76,7 @@ class SamplingParams:
                 raise InputError(f"sampling: {message}")
 
     def within(self, room: int) -> SamplingParams:
-        """Return the same with completions of at most `room` tokens (or 1): the positions that a model has left."""
+        """Return parameters with at most `room` tokens per completion (at least 1); `room` is the free positions."""
         most = max(room, 1)
         return replace(
             self,
@@ -86,12 +86,12 @@ class SamplingParams:
 
     @property
     def longest(self) -> int:
-        """Return the tokens of a longest completion, all of its turns together."""
+        """Return the maximum number of tokens of a completion over all turns."""
         return max(self.max_new_tokens, self.max_total_tokens)
 
     @property
     def truncates(self) -> bool:
-        """Return whether tokens are left out of the distribution that is sampled from."""
+        """Return whether the sampling distribution is truncated (top_k, top_p or min_p)."""
         return self.temperature > 0 and (self.top_k > 0 or self.top_p < 1 or self.min_p > 0)
 
 
@@ -99,14 +99,14 @@ class SamplingParams:
 class Sample:
     """One completion.
 
-    `finish_reason` is `stop`, `length`, `refused` (the request cannot be served, and there are no tokens), `failed`
-    (the environment could not answer a turn), or UNFINISHED for samples that the next call continues. After `stop` the
-    `token_ids` end with the stop token or the token that completes a stop string; `text` leaves the token out, and ends
-    with the string. `error` is the reason of `refused` and `failed`. `logprobs` are under the full distribution at the
-    temperature, `behavior_logprobs` under the one that the token was sampled from; `text` is the policy's last turn.
+    `finish_reason` is `stop`, `length`, `refused` (the request cannot be served; no tokens), `failed` (the environment
+    raised an error), or UNFINISHED for samples that the next call continues. After `stop`, `token_ids` end with the
+    stop token or with the token that completes a stop string; `text` excludes the stop token and includes the string.
+    `error` is the reason of `refused` and `failed`. `logprobs` are under the full distribution at the temperature,
+    `behavior_logprobs` under the truncated one that was sampled from. `text` is the policy's last turn.
 
-    `turns` hold the same tokens by role (`assistant`, `environment`). Over several turns `token_ids` are all of them,
-    in order, and the log-probabilities of the environment's tokens are 0; `written` marks the policy's.
+    `turns` contain the same tokens by role (`assistant`, `environment`). With several turns, `token_ids` are the tokens
+    of all turns in order. Log-probabilities of environment tokens are 0; `written` marks the policy's tokens.
     """
 
     prompt_index: int
@@ -121,12 +121,12 @@ class Sample:
 
     @property
     def written(self) -> tuple[bool, ...]:
-        """Return for each token whether it is the policy's."""
+        """Return for each token whether the policy sampled it."""
         return tuple(turn.role == ASSISTANT for turn in self.turns for _ in turn.token_ids)
 
 
 class RequestGroup(NamedTuple):
-    """A prompt of a call and those of its samples, `first` to before `last`, that one engine or prompt slot serves."""
+    """A prompt index and the range [first, last) of its samples that one engine or prompt slot serves."""
 
     prompt: int
     first: int
@@ -134,22 +134,21 @@ class RequestGroup(NamedTuple):
 
     @property
     def samples(self) -> range:
-        """Return their numbers."""
+        """Return the sample indices."""
         return range(self.first, self.last)
 
 
 class GenerationRequest(NamedTuple):
-    """A call of an engine: prompts, the sampling parameters of each, the step that keys are derived from, and turns.
+    """The input of an engine call: prompts, sampling parameters per prompt, and the step that random keys derive from.
 
-    `turns` makes the environment of each completion, None if completions have one turn. If several engines share a
-    call, `parts` are the prompts and samples of the whole call that this request has. Environments, samples and random
-    keys use the numbers of the whole call, so that a sample does not depend on its engine. If several clients share a
-    call, `numbers` are the numbers of the prompts among their client's. Random keys use these, so that other clients'
-    prompts do not change a client's samples.
+    `turns` creates the environment of each completion; None for single-turn completions. If several engines share a
+    call, `parts` lists the prompts and samples of this engine. Environments, samples and random keys use the indices of
+    the whole call, so a sample does not depend on its engine. If several clients share a call, `numbers` are the prompt
+    indices within each client. Random keys use these, so other clients' prompts do not change a client's samples.
 
-    The call's prompts from number `ahead` on are the first of the next call, at the next step: they take the slots that
-    the others leave, and the call ends without them. `begun` has such samples of the call before, by their place in
-    this one: finished ones stay as they are, and the others continue from their tokens.
+    Prompts from index `ahead` on are the first prompts of the next call, at the next step. They fill slots that become
+    free, and the call does not wait for them. `carried` are samples that the previous call started ahead, by (prompt,
+    sample) index in this call: finished samples are unchanged, and unfinished ones continue from their tokens.
     """
 
     prompts: Sequence[Prompt]
@@ -159,36 +158,36 @@ class GenerationRequest(NamedTuple):
     parts: Sequence[RequestGroup] = ()
     numbers: Sequence[int] = ()
     ahead: int | None = None
-    begun: Mapping[tuple[int, int], Sample] = {}
+    carried: Mapping[tuple[int, int], Sample] = {}
 
     def part(self, parts: Sequence[RequestGroup]) -> GenerationRequest:
-        """Return the request for these parts of it."""
+        """Return the request restricted to these parts."""
         samplings = [replace(self.samplings[part.prompt], n=len(part.samples)) for part in parts]
         return self._replace(prompts=[self.prompts[part.prompt] for part in parts], samplings=samplings, parts=parts)
 
-    def place(self, prompt: int, sample: int) -> tuple[int, int]:
-        """Return the numbers in the whole call of a prompt of this request and of one of its samples."""
+    def global_index(self, prompt: int, sample: int) -> tuple[int, int]:
+        """Return the (prompt, sample) index in the whole call of a sample of this request."""
         if not self.parts:
             return prompt, sample
         part = self.parts[prompt]
         return part.prompt, part.first + sample
 
     def is_ahead(self, prompt: int) -> bool:
-        """Return whether a prompt of this request is the next call's."""
-        return self.ahead is not None and self.place(prompt, 0)[0] >= self.ahead
+        """Return whether a prompt of this request belongs to the next call."""
+        return self.ahead is not None and self.global_index(prompt, 0)[0] >= self.ahead
 
-    def begun_sample(self, prompt: int, sample: int) -> Sample | None:
-        """Return a sample as the call before left it, if it began it."""
-        return self.begun.get(self.place(prompt, sample))
+    def carried_sample(self, prompt: int, sample: int) -> Sample | None:
+        """Return the sample of the previous call that this one continues, or None."""
+        return self.carried.get(self.global_index(prompt, sample))
 
     def unfinished_samples(self, group: RequestGroup) -> list[int]:
-        """Return the samples of a group that the call before did not finish."""
-        begun = {g: self.begun_sample(group.prompt, g) for g in group.samples}
-        return [g for g, sample in begun.items() if sample is None or sample.finish_reason == UNFINISHED]
+        """Return the samples of a group that the previous call did not finish."""
+        carried = {g: self.carried_sample(group.prompt, g) for g in group.samples}
+        return [g for g, sample in carried.items() if sample is None or sample.finish_reason == UNFINISHED]
 
-    def key_place(self, prompt: int) -> tuple[int, int, int]:
-        """Return the step, prompt and sample that the random keys of a prompt's first sample are derived from."""
-        number, first = self.place(prompt, 0)
+    def key_numbers(self, prompt: int) -> tuple[int, int, int]:
+        """Return (step, prompt, sample), from which the random keys of a prompt's first sample derive."""
+        number, first = self.global_index(prompt, 0)
         if self.ahead is not None and number >= self.ahead:
             return self.step + 1, number - self.ahead, first
         return self.step, self.numbers[number] if self.numbers else number, first

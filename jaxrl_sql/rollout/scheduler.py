@@ -94,7 +94,7 @@ class SchedulerState:
     waiting: prompts to be prefilled, in order; prompt_blocks: the KV blocks of each prompt slot that is taken;
     completions: those of the prompts in these slots, by number, in the order of age; running: those with a decode slot;
     preempted: the number of tokens of those that lost theirs; appends: running ones that wait for tokens.
-    Completions that an earlier call began have the first numbers, up to `begun` so far, and start as preempted ones.
+    Completions that an earlier call began have the first numbers, up to `carried` so far, and start as preempted ones.
     The others are numbered as they enter the ring: `queued` is the next number, and those from `taken` on await a slot,
     as far as is known.
     num_chunks were launched and num_read of them read; one that is launched and not read is in flight.
@@ -111,7 +111,7 @@ class SchedulerState:
     recently_ended: int
     queued: int
     taken: int
-    begun: int = 0
+    carried: int = 0
     prompt_blocks: dict[int, Sequence[int]] = field(default_factory=dict)
     completions: dict[int, PrefilledCompletion] = field(default_factory=dict)
     running: dict[int, RunningCompletion] = field(default_factory=dict)
@@ -134,7 +134,7 @@ class ChunkPlan:
     freed: prompt slots whose completions are all finished; released: decode slots of finished or cancelled completions.
     dropped: cancelled completions, and num_dropped of prompts that were not prefilled; truncated: cancelled ones in the
     ring, which end with their first token.
-    prefills: prompts in batches; queued: completions that enter the ring; begun: those that an earlier call began.
+    prefills: prompts in batches; queued: completions that enter the ring; carried: completions of an earlier call.
     preempted: decode slots; resumed: completions; appended: completions to append tokens to.
     launches: whether a chunk of decode steps follows, with the KV blocks of `after`; it takes completions before number
     `tail` from the ring. Otherwise the last log is read first, or no completion is left.
@@ -148,7 +148,7 @@ class ChunkPlan:
     truncated: list[int] = field(default_factory=list)
     prefills: list[PrefillBatch] = field(default_factory=list)
     queued: list[int] = field(default_factory=list)
-    begun: list[int] = field(default_factory=list)
+    carried: list[int] = field(default_factory=list)
     preempted: list[int] = field(default_factory=list)
     resumed: list[int] = field(default_factory=list)
     appended: list[int] = field(default_factory=list)
@@ -200,9 +200,9 @@ def initial_state(
 ) -> SchedulerState:
     """Return the state of a call that has launched nothing; groups that an earlier call began come first."""
     waiting = [group for group in groups if request.unfinished_samples(group)]
-    waiting.sort(key=lambda group: not any(request.begun_sample(group.prompt, g) for g in group.samples))
+    waiting.sort(key=lambda group: not any(request.carried_sample(group.prompt, g) for g in group.samples))
     samples = [(group.prompt, g) for group in waiting for g in request.unfinished_samples(group)]
-    num_begun = sum(request.begun_sample(*sample) is not None for sample in samples)
+    num_begun = sum(request.carried_sample(*sample) is not None for sample in samples)
     n = limits.slots
     return SchedulerState(
         request, limits, waiting, prefixes, blocks,
@@ -318,16 +318,16 @@ def _enqueue(chunk: ChunkPlan, prompt_slot: int, group: RequestGroup) -> None:
     """Put the completions of a group into the ring; those that an earlier call began wait as preempted ones do."""
     state = chunk.after
     for g in state.request.unfinished_samples(group):
-        begun = state.request.begun_sample(group.prompt, g)
-        if begun is None:
+        carried = state.request.carried_sample(group.prompt, g)
+        if carried is None:
             number = state.queued
             state.queued += 1
             chunk.queued.append(number)
         else:
-            number = state.begun
-            state.begun += 1
-            chunk.begun.append(number)
-            state.preempted[number] = len(begun.token_ids)
+            number = state.carried
+            state.carried += 1
+            chunk.carried.append(number)
+            state.preempted[number] = len(carried.token_ids)
         state.completions[number] = PrefilledCompletion(group.prompt, g, prompt_slot, g - group.first)
 
 

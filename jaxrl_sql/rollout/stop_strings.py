@@ -1,8 +1,8 @@
-"""Stop strings, and the end of a SQL statement, found in the token stream at any byte of a token.
+"""Detect stop strings and the end of a SQL statement on the device, at any byte of a token.
 
-All strings of a request become one automaton over bytes (Aho and Corasick 1975), and a step over a whole token is
-looked up in a table: state and token -> state. So the device sees the end of a completion in the step that samples it.
-The end of a statement is another automaton over bytes, of SQLite's quotes and comments.
+The strings of a request form one automaton over bytes (Aho and Corasick 1975). A table maps (state, token) to the next
+state, so the device detects the end of a completion in the step that samples it. The end of a statement is another
+automaton over bytes, which knows SQLite's quotes and comments.
 """
 
 from __future__ import annotations
@@ -22,15 +22,14 @@ from jaxrl_sql.types import InputError, Tokenizer
 _BYTE = 256
 
 STATEMENT_END = "\0;"
-"""In place of stop strings: the semicolon that ends a SQL statement, which one in quotes or a comment does not."""
+"""Instead of stop strings: the semicolon that ends a SQL statement; semicolons in quotes and comments do not count."""
 
 
 class Stops(NamedTuple):
     """The automata of several sets of strings, stacked.
 
-    table [A,V] int16 or int32: the state after a token; is_complete [A] bool: a string is complete (and stays so);
-    first: the start state of each set's automaton. A is 1 without strings, else rounded up to one of few sizes
-    (`bucket`).
+    table [A,V] int16 or int32: state after a token. is_complete [A] bool: a string is complete; these states are final.
+    first: start state of each set's automaton. A is 1 without strings, else rounded up to one of few sizes (`bucket`).
     """
 
     table: np.ndarray
@@ -38,12 +37,12 @@ class Stops(NamedTuple):
     first: dict[tuple[str, ...], int]
 
 
-Found = tuple[Stops, dict[tuple[str, ...], str]]
-"""The automata of all sets of strings, and the reason for each set that is refused."""
+StopAutomata = tuple[Stops, dict[tuple[str, ...], str]]
+"""The automata of all sets of strings, and the reason for each refused set."""
 
 
 class Vocabulary:
-    """A tokenizer, its control tokens, those that end a completion, and the bytes of all tokens for stop strings."""
+    """A tokenizer with its control tokens, end tokens, and the bytes of all tokens."""
 
     def __init__(self, tokenizer: Tokenizer, declared_ends: Iterable[int] = ()) -> None:
         self.tokenizer, self.control = tokenizer, ControlTokens(tokenizer)
@@ -52,15 +51,15 @@ class Vocabulary:
         self.find_stops = lru_cache(maxsize=8)(self._find_stops)
         self.missing_ids = lru_cache(maxsize=2)(partial(missing_ids, tokenizer, ends=self.end_tokens))
 
-    def observed(self, text: str) -> list[int]:
-        """Return the ids of an environment's text, whose only control tokens are a dialogue's tags."""
+    def encode_observation(self, text: str) -> list[int]:
+        """Encode an environment's text; only a dialogue's tags become control tokens."""
         return self.control.encode(self.control.shield(text, but=TAGS))
 
     def text(self, ids: Sequence[int]) -> str:
-        """Return the exact text of tokens: cleaned-up spaces would change SQL's quoted values."""
+        """Decode tokens without cleaning up spaces, which would change quoted values in SQL."""
         return str(self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
-    def _find_stops(self, sets: tuple[tuple[str, ...], ...], vocab_size: int) -> Found:
+    def _find_stops(self, sets: tuple[tuple[str, ...], ...], vocab_size: int) -> StopAutomata:
         return make_stops(sets, self.token_bytes if any(sets) else [], vocab_size)
 
     @cached_property
@@ -72,8 +71,8 @@ class Vocabulary:
 def end_tokens(tokenizer: Tokenizer, declared: Iterable[int] = ()) -> list[int]:
     """Return the ids that end a completion.
 
-    These are the tokenizer's end token, those that end a turn in known templates, and those that are `declared`
-    elsewhere. Raises InputError without any.
+    These are the tokenizer's end token, end-of-turn tokens of known templates, and `declared` ids. Raises InputError if
+    the result is empty.
     """
     names = [tokenizer.eos_token, "<|im_end|>", "<|eot_id|>", "<end_of_turn>"]
     known = tokenizer.get_vocab()
@@ -86,9 +85,9 @@ def end_tokens(tokenizer: Tokenizer, declared: Iterable[int] = ()) -> list[int]:
 
 
 def missing_ids(tokenizer: Tokenizer, vocab_size: int, ends: Iterable[int] = ()) -> IdRanges:
-    """Return the ids of a model's vocabulary that have no token: rows that it is padded with, and gaps between ids.
+    """Return the ids of a model's vocabulary without a token: padding rows, and gaps between ids.
 
-    `ends` end a completion and so have one, even if the tokenizer lacks it.
+    `ends` are end tokens, which are excluded even if the tokenizer lacks them.
     """
     has_token = np.zeros(vocab_size, bool)
     has_token[[token for token in (*tokenizer.get_vocab().values(), *ends) if token < vocab_size]] = True
@@ -97,7 +96,7 @@ def missing_ids(tokenizer: Tokenizer, vocab_size: int, ends: Iterable[int] = ())
 
 
 def token_bytes(tokenizer: Tokenizer) -> list[bytes]:
-    """Return the bytes of each token id; none for an id without a token."""
+    """Return the bytes of each token id; empty for an id without a token."""
     vocabulary = tokenizer.get_vocab()
     pieces: list[bytes] = [b""] * (max(vocabulary.values()) + 1)
     kind = _decoder(tokenizer)
@@ -115,7 +114,7 @@ def token_bytes(tokenizer: Tokenizer) -> list[bytes]:
 
 
 def _decoder(tokenizer: Tokenizer) -> str:
-    """Return how a tokenizer turns the names of tokens into text."""
+    """Return the kind of a tokenizer's decoder."""
     decoder = getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None)
     described = decoder.__getstate__().decode() if decoder is not None else ""  # its JSON; the tokenizer's is megabytes
     if '"ByteLevel"' in described:
@@ -125,7 +124,7 @@ def _decoder(tokenizer: Tokenizer) -> str:
 
 @lru_cache(maxsize=1)
 def _byte_level_letters() -> dict[str, int]:
-    """Return the letters that stand for bytes in byte-level tokenizers: printable ones stand for themselves."""
+    """Return the byte of each letter in byte-level tokenizers; printable bytes map to themselves."""
     plain = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(_BYTE) if byte not in set(plain)]
     return {chr(byte): byte for byte in plain} | {chr(_BYTE + i): byte for i, byte in enumerate(others)}
@@ -143,7 +142,7 @@ def _from_piece(name: str) -> bytes:
 
 
 def _automaton(strings: Iterable[bytes]) -> tuple[np.ndarray, np.ndarray]:
-    """Return delta [A,256] and is_complete [A]; a state in which a string is complete is never left."""
+    """Return transitions delta [A,256] and is_complete [A]; complete states are final."""
     delta, is_complete = [dict[int, int]()], [False]
     for string in strings:
         state = 0
@@ -171,7 +170,7 @@ def _automaton(strings: Iterable[bytes]) -> tuple[np.ndarray, np.ndarray]:
 
 @lru_cache(maxsize=1)
 def _statement_automaton() -> tuple[np.ndarray, np.ndarray]:
-    """Return delta [A,256] and is_complete [A] of the end of a statement; state 0 is before its first token.
+    """Return delta [A,256] and is_complete [A] for the end of a statement; state 0 precedes its first token.
 
     Quotes and comments are SQLite's: '', "", ``, [], -- to the end of a line, /* */.
     """
@@ -223,11 +222,11 @@ def _over_tokens(delta: np.ndarray, pieces: Sequence[bytes]) -> np.ndarray:
     return out
 
 
-def make_stops(sets: Iterable[tuple[str, ...]], pieces: Sequence[bytes], vocab_size: int) -> Found:
-    """Build the automata of all sets of strings -> them, and the reason for each set that is refused.
+def make_stops(sets: Iterable[tuple[str, ...]], pieces: Sequence[bytes], vocab_size: int) -> StopAutomata:
+    """Build the automata of all sets of strings; return them and the reason for each refused set.
 
-    A string is refused when no sequence of tokens produces it, so that it would never occur; STATEMENT_END, the only
-    string of its set, never is.
+    A string is refused if no sequence of tokens produces it. STATEMENT_END, the only string of its set, is never
+    refused.
     """
     tables, founds = [np.zeros((1, vocab_size), np.int32)], [np.zeros(1, bool)]
     first: dict[tuple[str, ...], int] = {(): 0}
@@ -248,7 +247,7 @@ def make_stops(sets: Iterable[tuple[str, ...]], pieces: Sequence[bytes], vocab_s
         tables.append(table.astype(np.int32) + offset)
         founds.append(is_complete)
         first[strings] = offset
-    if len(tables) > 1:  # one of few sizes, each of which is a decode program; no state leads to the rows that fill it
+    if len(tables) > 1:  # pad to one of few sizes, because each size compiles a decode program; padding is unreachable
         have = sum(len(table) for table in tables)
         tables.append(np.zeros((bucket(have, 16) - have, vocab_size), np.int32))
         founds.append(np.zeros(len(tables[-1]), bool))
@@ -258,7 +257,7 @@ def make_stops(sets: Iterable[tuple[str, ...]], pieces: Sequence[bytes], vocab_s
 
 
 def _can_occur(string: str, pieces: Sequence[bytes]) -> bool:
-    """Return whether some sequence of tokens produces the string: its automaton's end can be reached."""
+    """Return whether some sequence of tokens produces the string."""
     delta, is_complete = _automaton([string.encode()])
     table = _over_tokens(delta, sorted(set(pieces)))
     reached = {0}
@@ -271,7 +270,7 @@ def _can_occur(string: str, pieces: Sequence[bytes]) -> bool:
 
 
 def cut_after_stop(text: str, stop: Sequence[str]) -> str:
-    """Cut a text after the stop string that ends first, if any, or after its first statement."""
+    """Truncate a text after the stop string that ends first, or after its first statement."""
     if tuple(stop) == (STATEMENT_END,):
         return _first_statement(text)
     ends = [text.find(string) + len(string) for string in stop if string in text]
@@ -279,7 +278,7 @@ def cut_after_stop(text: str, stop: Sequence[str]) -> str:
 
 
 def _first_statement(text: str) -> str:
-    """Cut a text after the semicolon that ends its first statement, if one does."""
+    """Truncate a text after the semicolon that ends its first statement, if any."""
     delta, is_complete = _statement_automaton()
     state, written = 0, text.encode(errors="replace")
     for at, byte in enumerate(written):

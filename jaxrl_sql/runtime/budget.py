@@ -14,16 +14,16 @@ class BudgetSpentError(JaxrlSqlError):
     """The limit on requests or on cost is reached."""
 
 
-class Spent(NamedTuple):
+class Usage(NamedTuple):
     """Requests that were sent, failed ones too, and the tokens that servers counted for those they answered."""
 
     requests: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
-    def plus(self, other: Spent) -> Spent:
+    def plus(self, other: Usage) -> Usage:
         """Return the sum of both."""
-        return Spent(*map(sum, zip(self, other, strict=True)))
+        return Usage(*map(sum, zip(self, other, strict=True)))
 
     @classmethod
     def of(cls, record: Fields) -> Self:
@@ -31,9 +31,9 @@ class Spent(NamedTuple):
         return cls(**{name: int(record.get(name, 0)) for name in cls._fields})
 
     @classmethod
-    def total(cls, records: Iterable[Fields]) -> Spent:
+    def total(cls, records: Iterable[Fields]) -> Usage:
         """Return the sum over records."""
-        whole = Spent()
+        whole = Usage()
         for record in records:
             whole = whole.plus(cls.of(record))
         return whole
@@ -45,7 +45,7 @@ class Prices(NamedTuple):
     prompt: float = 0.0
     completion: float = 0.0
 
-    def cost(self, spent: Spent) -> float:
+    def cost(self, spent: Usage) -> float:
         """Return the cost of tokens, an upper bound: servers may charge less for cached tokens."""
         return (spent.prompt_tokens * self.prompt + spent.completion_tokens * self.completion) / 1e6
 
@@ -61,7 +61,7 @@ class Budget:
     max_requests: int = 0
     max_cost: float = 0.0
     prices: Prices = field(default_factory=Prices)
-    spent: Spent = field(default_factory=Spent)
+    spent: Usage = field(default_factory=Usage)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     @property
@@ -80,10 +80,10 @@ class Budget:
         """Return whether another request may be sent, and count it if so."""
         with self._lock:
             may = not self.limit
-            self.spent = self.spent.plus(Spent(int(may)))
+            self.spent = self.spent.plus(Usage(int(may)))
             return may
 
-    def add(self, tokens: Spent | None) -> None:
+    def add(self, tokens: Usage | None) -> None:
         """Count the tokens of a reply; None if the server reports no usage.
 
         Raises InputError if the cost is limited and cannot be computed.
@@ -91,7 +91,7 @@ class Budget:
         if tokens is None and self.max_cost:
             raise InputError(f"the server reports no usage, so max_cost={self.max_cost} cannot be enforced")
         with self._lock:
-            self.spent = self.spent.plus(tokens or Spent())
+            self.spent = self.spent.plus(tokens or Usage())
 
     def numbers(self) -> dict[str, float]:
         """Return the counts by name, and `cost` if prices are known."""
@@ -101,7 +101,7 @@ class Budget:
         """Return the counts under the names of a display's metrics (`runtime.display.SHOWN`)."""
         return {f"spent/{name}": value for name, value in self.numbers().items()}
 
-    def words(self) -> str:
+    def text(self) -> str:
         """Return the counts and their limits as one line."""
         requests = f"{self.spent.requests:,}{f' of {self.max_requests:,}' if self.max_requests else ''} requests"
         tokens = f"{self.spent.prompt_tokens:,} + {self.spent.completion_tokens:,} tokens"

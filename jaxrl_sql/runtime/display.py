@@ -21,7 +21,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from jaxrl_sql.runtime.progress import BEAT_S, SILENCE_S, Activity, Heartbeat, Tick, duration
+from jaxrl_sql.runtime.progress import BEAT_S, SILENCE_S, Activity, Heartbeat, ProgressCallback, duration
 from jaxrl_sql.runtime.tables import shown_text
 from jaxrl_sql.runtime.terminal import print_text
 
@@ -66,8 +66,10 @@ class Display(Protocol):
     def activity(self) -> Activity:
         """Return the running tasks."""
 
-    def work(self, name: str, total: int = 0, unit: str = "", *, is_told: bool = True) -> AbstractContextManager[Tick]:
-        """Run a task of `total` units; yield the callback for its progress. `is_told`: print a line at its start."""
+    def task(
+        self, name: str, total: int = 0, unit: str = "", *, is_announced: bool = True
+    ) -> AbstractContextManager[ProgressCallback]:
+        """Run a task of `total` units; yield its progress callback. `is_announced`: print a line at its start."""
 
     def course(self, phases: Sequence[tuple[str, int]]) -> None:
         """Set the phases of the run as (name, last step); the last one ends the run."""
@@ -145,9 +147,11 @@ class _Silent:
     def activity(self) -> Activity:
         return self._activity
 
-    def work(self, name: str, total: int = 0, unit: str = "", *, is_told: bool = True) -> AbstractContextManager[Tick]:
+    def task(
+        self, name: str, total: int = 0, unit: str = "", *, is_announced: bool = True
+    ) -> AbstractContextManager[ProgressCallback]:
         self._wake()
-        return self._activity.work(name, total, unit, is_told=is_told)
+        return self._activity.task(name, total, unit, is_announced=is_announced)
 
     def course(self, phases: Sequence[tuple[str, int]]) -> None:
         self._total = phases[-1][1] if phases else self._total
@@ -198,14 +202,14 @@ class _Plain(_Silent):
 
     def beat(self) -> None:
         """Write a progress line if a task runs and nothing was written for `SILENCE_S` seconds."""
-        if self._clock() - self._written >= SILENCE_S and (line := self._activity.words()):
+        if self._clock() - self._written >= SILENCE_S and (line := self._activity.text()):
             self._write(line)
 
     def close(self) -> None:
         self._heart.stop()
 
     def _wake(self) -> None:
-        if not self._activity.works:
+        if not self._activity.tasks:
             self._written = self._clock()
         self._heart.start()
 
@@ -213,7 +217,7 @@ class _Plain(_Silent):
         with self._writing:
             print_text(text, self._stream)
             self._stream.flush()
-            if self._activity.works:
+            if self._activity.tasks:
                 self._written = self._clock()
 
 
@@ -224,11 +228,11 @@ class _Panel(_Silent):
         super().__init__(total_steps, clock, unit)
         self._title = title
         self._readings: dict[str, str] = {}
-        self._step, self._phase, self._trains, self._left_words = 0, "starting", "", ""
+        self._step, self._phase, self._trains, self._left_text = 0, "starting", "", ""
 
-    def _see(self, step: int, values: Values) -> None:
+    def _store(self, step: int, values: Values) -> None:
         """Store the metrics of a step."""
-        self._step, self._left_words = step, self._left.after(step)
+        self._step, self._left_text = step, self._left.after(step)
         self._phase = str(values.get("phase", self._phase))
         if self._phase not in ("eval", self._trains):  # metrics of an earlier phase are removed, except accuracies
             self._trains = self._phase
@@ -241,7 +245,7 @@ class _Panel(_Silent):
             shown_text(self._phase, "bold"),
             ProgressBar(total=max(self._total, 1), completed=self._step, width=36),
             Text(f"{self._unit} {self._step}/{self._total}"),
-            Text(f"{self._left_words} left" if self._left_words else "", style="dim"),
+            Text(f"{self._left_text} left" if self._left_text else "", style="dim"),
         )
         parts: list[RenderableType] = [head]
         table = Table.grid(padding=(0, 3))
@@ -252,7 +256,7 @@ class _Panel(_Silent):
             table.add_row(*(shown_text(self._readings[label], "bold") for label in row))
         if labels:
             parts.append(table)
-        if doing := self._activity.words():
+        if doing := self._activity.text():
             parts.append(shown_text(doing, "dim"))
         return Panel(Group(*parts) if len(parts) > 1 else head, title=shown_text(self._title), title_align="left")
 
@@ -266,7 +270,7 @@ class _Live(_Panel):
         self._live.start()
 
     def update(self, step: int, values: Values) -> None:
-        self._see(step, values)
+        self._store(step, values)
         self._live.refresh()
 
     def note(self, text: str) -> None:
@@ -297,7 +301,7 @@ class _Notebook(_Panel):
         self._draw()
 
     def update(self, step: int, values: Values) -> None:
-        self._see(step, values)
+        self._store(step, values)
         self.beat()
 
     def note(self, text: str) -> None:

@@ -20,16 +20,16 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 
 from jaxrl_sql.config import EndpointConfig
-from jaxrl_sql.runtime.budget import Budget, BudgetSpentError, Prices, Spent
+from jaxrl_sql.runtime.budget import Budget, BudgetSpentError, Prices, Usage
 from jaxrl_sql.types import InputError
 
 Messages = Sequence[Mapping[str, str]]
 T = TypeVar("T")
 
-_PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
-_FOR_ALL = frozenset({401, 403, 404})
-_LONGEST_WAIT = 60.0
-_SHOWN = 200
+_TRANSIENT = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
+_FATAL = frozenset({401, 403, 404})
+_MAX_WAIT_S = 60.0
+_MAX_ERROR_CHARS = 200
 
 
 class Answer(NamedTuple):
@@ -49,9 +49,9 @@ class Answer(NamedTuple):
     refused: bool = False
 
     @property
-    def spent(self) -> Spent:
+    def spent(self) -> Usage:
         """Return the requests and tokens of this answer."""
-        return Spent(self.requests, self.prompt_tokens, self.completion_tokens)
+        return Usage(self.requests, self.prompt_tokens, self.completion_tokens)
 
 
 def endpoint_values(section: str, url: str | None) -> list[str]:
@@ -122,7 +122,7 @@ class Endpoint:
         spent: BudgetSpentError | None = None
         left = threading.Event()
         # On an early exit nothing is retried, so that Ctrl-C waits only for requests in flight.
-        with ThreadPoolExecutor(self.concurrency) as pool, _set_at_the_end(left):
+        with ThreadPoolExecutor(self.concurrency) as pool, _set_on_exit(left):
             while True:
                 room = 0 if spent else self.concurrency - len(under_way)
                 for name, messages in itertools.islice(waiting, room):
@@ -141,22 +141,22 @@ class Endpoint:
             raise spent
 
     def _ask(self, messages: Messages, options: Mapping[str, Any], left: threading.Event) -> Answer:
-        error, used = "", Spent()
+        error, used = "", Usage()
         for attempt in range(self.retries + 1):
             if attempt and left.is_set():
                 break
             if not self.budget.take():
                 if attempt == 0:
-                    raise BudgetSpentError(f"{self.budget.limit} is reached: {self.budget.words()}")
+                    raise BudgetSpentError(f"{self.budget.limit} is reached: {self.budget.text()}")
                 break
-            used, retry_after = used.plus(Spent(1)), 0.0
+            used, retry_after = used.plus(Usage(1)), 0.0
             try:
                 reply = self._post(messages, options)
             except self._openai.APIStatusError as failed:
-                error = self._words(failed)
-                if failed.status_code in _FOR_ALL:
+                error = self._error_text(failed)
+                if failed.status_code in _FATAL:
                     raise InputError(f"{self.base_url}: {error}") from None
-                if failed.status_code not in _PASSING:
+                if failed.status_code not in _TRANSIENT:
                     return Answer(error=error, **used._asdict(), refused=True)
                 retry_after = _seconds(failed.response.headers.get("Retry-After"))
             except self._openai.APIConnectionError as failed:
@@ -165,12 +165,12 @@ class Endpoint:
             else:
                 answer, tokens = _read(reply)
                 self.budget.add(tokens)
-                used = used.plus(tokens or Spent())
+                used = used.plus(tokens or Usage())
                 error = answer.error
                 if not error:
                     return answer._replace(**used._asdict())
             if attempt < self.retries:
-                self.sleep(min(max(self.wait_s * 2**attempt, retry_after), _LONGEST_WAIT))
+                self.sleep(min(max(self.wait_s * 2**attempt, retry_after), _MAX_WAIT_S))
         return Answer(error=error, **used._asdict())
 
     def _post(self, messages: Messages, options: Mapping[str, Any]) -> Any:
@@ -178,9 +178,9 @@ class Endpoint:
         encoded = [{name: _writable(text) for name, text in message.items()} for message in messages]
         return completions.create(model=self.model, messages=encoded, extra_body=options, extra_headers=self._headers)
 
-    def _words(self, failed: Any) -> str:
+    def _error_text(self, failed: Any) -> str:
         body = " ".join(failed.response.text.split())
-        return f"HTTP {failed.status_code} {self._hidden(body)[:_SHOWN]}".strip()
+        return f"HTTP {failed.status_code} {self._hidden(body)[:_MAX_ERROR_CHARS]}".strip()
 
     def _hidden(self, text: str) -> str:
         """Remove the key from a text: servers may repeat it in errors."""
@@ -188,14 +188,14 @@ class Endpoint:
 
 
 @contextmanager
-def _set_at_the_end(event: threading.Event) -> Iterator[None]:
+def _set_on_exit(event: threading.Event) -> Iterator[None]:
     try:
         yield
     finally:
         event.set()
 
 
-def _read(reply: Any) -> tuple[Answer, Spent | None]:
+def _read(reply: Any) -> tuple[Answer, Usage | None]:
     """Return the answer in a reply or its error, and the server's token counts, None if absent.
 
     The package builds objects from any JSON, so every field may be missing or of another type.
@@ -213,15 +213,15 @@ def _read(reply: Any) -> tuple[Answer, Spent | None]:
         return Answer(error="the reply holds no answer"), tokens
 
 
-def _usage(completion: Any) -> Spent | None:
+def _usage(completion: Any) -> Usage | None:
     usage = getattr(completion, "usage", None)
     read, written = getattr(usage, "prompt_tokens", None), getattr(usage, "completion_tokens", None)
     if isinstance(read, int) and isinstance(written, int) and min(read, written) >= 0:
-        return Spent(0, read, written)
+        return Usage(0, read, written)
     return None
 
 
-def budget_of(config: EndpointConfig, spent: Spent) -> Budget:
+def budget_of(config: EndpointConfig, spent: Usage) -> Budget:
     """Return the budget of a section; `spent` is the use of earlier runs."""
     prices = Prices(config.prompt_price, config.completion_price)
     return Budget(config.max_requests, config.max_cost, prices, spent)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jaxrl_sql.runtime.metric_row import Metric, Part
+from jaxrl_sql.runtime.metric_row import Metric, MetricTable
 
 ALWAYS = "always"
 SAMPLES = "`evaluate.samples` above 1"
@@ -12,7 +12,7 @@ UNANSWERABLE = "sets with questions that have no answer"
 VERBAL = "`verbal`"
 
 EVALUATION = (
-    Part(
+    MetricTable(
         "Accuracy",
         "Shares are over questions with a score: the gold ran and the database could be read.",
         (
@@ -51,7 +51,7 @@ EVALUATION = (
             Metric("<set>/<metric>", "", "the metric of one set", "Without the set: the mean weighted by size.", SETS),
         ),
     ),
-    Part(
+    MetricTable(
         "Counts",
         "",
         (
@@ -86,7 +86,7 @@ EVALUATION = (
             Metric("finish_reason/<reason>", "answers", "answers that ended in this way", "", "answers of a model"),
         ),
     ),
-    Part(
+    MetricTable(
         "Samples and dialogues",
         "",
         (
@@ -112,7 +112,7 @@ EVALUATION = (
             Metric("dialogue/unsolved", "share", "dialogues without a solution / dialogues", "", DIALOGUE),
         ),
     ),
-    Part(
+    MetricTable(
         "Abstention",
         "EHRSQL's scores: a question may have no answer in the database.",
         (
@@ -126,7 +126,7 @@ EVALUATION = (
             ),
         ),
     ),
-    Part(
+    MetricTable(
         "Choices of verbal RL",
         "The names above are of the chosen candidate.",
         (
@@ -158,7 +158,7 @@ EVALUATION = (
             Metric("cost", "money", "tokens × prices", "In the currency of the prices.", "`verbal` with prices"),
         ),
     ),
-    Part(
+    MetricTable(
         "Speed",
         "`speed.json` of `evaluate` with a model.",
         (

@@ -27,12 +27,12 @@ LAST_SAVED = "last_checkpoint"
 _PARTS = ".gradient_accumulation_steps"
 BLOCKS = ("prompt_blocks", "completion_blocks", "prefix_blocks")
 
-FREE = (
+CHANGEABLE = (
     "run.", "health.", "validation.every", "sft.log_every", "sft.eval_every", "executor.threads", "executor.isolation",
 )  # fmt: skip
 """Keys, or prefixes of keys, that may change when a run resumes."""
 
-PLACES = (
+MOVABLE_PATHS = (
     "model.checkpoint", "data.dir", "data.tokenizer.path", "data.chat.template", "data.retrieval.synonyms",
     "data.select.include_ids", "data.traces",
 )  # fmt: skip
@@ -83,10 +83,10 @@ def saved_values(folder: Path) -> Record:
     return values_by_key(load_config(TrainConfig, folder / CONFIG)) if has_steps else {}
 
 
-def places_of_begin(run: RunConfig) -> Record:
-    """Return the `PLACES` of a resumed run as they were at its start; their files may have changed since."""
+def paths_from_start(run: RunConfig) -> Record:
+    """Return the `MOVABLE_PATHS` of a resumed run as they were at its start; their files may have changed since."""
     began = saved_values(Path(run.dir)) if run.resume else {}
-    return {key: began[key] for key in PLACES} if began else {}
+    return {key: began[key] for key in MOVABLE_PATHS} if began else {}
 
 
 def keep_config(folder: Path, text: str) -> None:
@@ -96,7 +96,7 @@ def keep_config(folder: Path, text: str) -> None:
     scratch.replace(folder / CONFIG)
 
 
-def found_numbers(run: RunConfig, date: str, rollout: RolloutConfig) -> Record:
+def settings_from_start(run: RunConfig, date: str, rollout: RolloutConfig) -> Record:
     """Return by key the date, layout and KV blocks that a resumed run determined at its start.
 
     Keys that `date` and `rollout` set are omitted.
@@ -171,7 +171,7 @@ def cannot_write(folder: Path, error: BaseException) -> RunFolderError:
 
 
 @contextmanager
-def goes_on(path: str | Path) -> Iterator[None]:
+def resumable_writes(path: str | Path) -> Iterator[None]:
     """Raise RunFolderError, one line, if the disk is full; for commands that resume when they are repeated."""
     try:
         yield
@@ -239,7 +239,7 @@ def _is_free(key: str, old: Fields) -> bool:
         return False
     if key in {"validation.every", "run.keep_best", "run.best_by"} and old["second_stage.steps"]:
         return False
-    return key.startswith(FREE) or key in PLACES
+    return key.startswith(CHANGEABLE) or key in MOVABLE_PATHS
 
 
 def _is_only_longer(key: str, old: Fields, new: Fields) -> bool:

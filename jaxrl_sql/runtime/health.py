@@ -42,7 +42,7 @@ class Health:
             f"{name} is {numbers[name]}" for name in FINITE if name in numbers and not math.isfinite(numbers[name])
         ]
         if wrong:
-            raise HealthError(f"step {step} ({phase}): {', '.join(wrong)}; {calmer(phase)}")
+            raise HealthError(f"step {step} ({phase}): {', '.join(wrong)}; {stability_advice(phase)}")
         cfg = self._config
         if (
             phase != "sft"
@@ -76,7 +76,7 @@ class Health:
         return is_over
 
 
-def calmer(phase: str) -> str:
+def stability_advice(phase: str) -> str:
     """Return settings to try after a phase diverged."""
     section = "sft" if phase == "sft" else "grpo"
     return (

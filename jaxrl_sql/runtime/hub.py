@@ -9,9 +9,9 @@ from pathlib import Path
 from jaxrl_sql.types import InputError
 
 _NAME = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
-ASKED = "jaxrl_sql.yaml"
+PROMPT_FILE = "jaxrl_sql.yaml"
 """File in a model's folder with the prompt settings of its training: see `model_locator`."""
-_ABOUT = ["*.json", "*.jinja", "*.txt", "*.model", "README.md", ASKED]
+_ABOUT = ["*.json", "*.jinja", "*.txt", "*.model", "README.md", PROMPT_FILE]
 _WEIGHTS = ["*.safetensors"]
 
 

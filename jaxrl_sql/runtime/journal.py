@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from jaxrl_sql.runtime.folder import goes_on
+from jaxrl_sql.runtime.folder import resumable_writes
 from jaxrl_sql.types import Fields, InputError, Json, Record
 
 _CRC = "crc"
@@ -94,7 +94,7 @@ class Journal:
         """Append a line, or none of it if the disk is full."""
         start = self._file.seek(0, io.SEEK_END)
         try:
-            with goes_on(self.path):
+            with resumable_writes(self.path):
                 while line:
                     line = line[self._file.write(line) :]
         except BaseException:
@@ -117,12 +117,12 @@ class Journal:
         for name in {**there, **wanted}:
             if there.get(name) != wanted.get(name):
                 raise InputError(
-                    f"{self.path} was begun with {name}={there.get(name)!r}, not {wanted.get(name)!r}: "
+                    f"{self.path} was started with {name}={there.get(name)!r}, not {wanted.get(name)!r}: "
                     "name another folder, or delete the file"
                 )
 
 
-def begun_with(path: Path) -> Record:
+def journal_settings(path: Path) -> Record:
     """Return the settings of a journal; empty if there is no journal."""
     if not path.is_file():
         return {}

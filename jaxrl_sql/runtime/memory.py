@@ -61,7 +61,7 @@ class Surplus:
         self._memory = memory
         self._most = self._least = self._steps = 0
 
-    def made_step(self) -> bool:
+    def count_step(self) -> bool:
         """Count a finished step; return whether freed memory was released after it."""
         held = _resident()
         self._steps += 1

@@ -29,27 +29,27 @@ class Metric(NamedTuple):
         return re.fullmatch(pattern, name) is not None
 
 
-class Part(NamedTuple):
-    """Rows that belong together, with a sentence about them."""
+class MetricTable(NamedTuple):
+    """A table of metrics with a title and a sentence about them."""
 
     title: str
     about: str
     rows: tuple[Metric, ...]
 
 
-def rows_of(parts: Iterable[Part]) -> Iterator[Metric]:
+def rows_of(parts: Iterable[MetricTable]) -> Iterator[Metric]:
     """Yield the rows of all parts."""
     for part in parts:
         yield from part.rows
 
 
-def row_of(name: str, parts: Iterable[Part]) -> Metric | None:
+def row_of(name: str, parts: Iterable[MetricTable]) -> Metric | None:
     """Return the row of a written name, one without placeholders first; None if there is no row."""
     matching = [row for row in rows_of(parts) if row.matches(name)]
     return min(matching, key=lambda row: row.name.count("<"), default=None)
 
 
-def without_row(names: Iterable[str], parts: Iterable[Part]) -> list[str]:
+def without_row(names: Iterable[str], parts: Iterable[MetricTable]) -> list[str]:
     """Return the names that have no row; the name of a set may precede the others."""
     parts = tuple(parts)
     return [name for name in names if row_of(name, parts) is None and row_of(name.partition("/")[2], parts) is None]

@@ -26,8 +26,8 @@ from jaxrl_sql.config import (
 )
 from jaxrl_sql.config.check import flatten, values_by_key
 from jaxrl_sql.runtime.folder import CONFIG
-from jaxrl_sql.runtime.hub import ASKED, fetch, is_hub_name
-from jaxrl_sql.runtime.journal import begun_with
+from jaxrl_sql.runtime.hub import PROMPT_FILE, fetch, is_hub_name
+from jaxrl_sql.runtime.journal import journal_settings
 from jaxrl_sql.types import Fields, InputError, Record
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ _CHOOSES = (
 )  # fmt: skip
 # Keys of these that select the questions shown as few-shot examples.
 _SHOWN = ("source", "dir", "seed", "train", "select.limit_train", "select.include_ids")
-ASKED_TOO: Mapping[str, tuple[str, ...]] = {
+PROMPT_KEYS: Mapping[str, tuple[str, ...]] = {
     "model": ("dtype", "compute_dtype", "attention"),
     "sampling": ("turns", "max_total_tokens", "stop"),
     "validation": ("sampling", "max_num_seqs"),
@@ -77,7 +77,7 @@ def read_trained(path: Path) -> TrainedModel:
     return load_config(TrainedModel, path)
 
 
-def asked_by(data: DataConfig) -> Record:
+def prompt_settings(data: DataConfig) -> Record:
     """Return the keys of the section `data` that determine the prompt of a question, with few-shot examples."""
     left_out = {*_CHOOSES} - {*(_SHOWN if data.shots else ())}
     return _without(dataclasses.asdict(data), left_out)
@@ -133,7 +133,7 @@ def find_model(name: str) -> tuple[Path, Path | None]:
     return path, run if path.resolve().name == MODEL and (run / CONFIG).is_file() else None
 
 
-def find_asked(name: str) -> tuple[Path, TrainedModel | None]:
+def find_trained(name: str) -> tuple[Path, TrainedModel | None]:
     """Return the path of a model's weights, as `find_model`, and its training settings from its run or its folder.
 
     A hub model's settings file is downloaded. Raises InputError if there is no such model or the download fails.
@@ -142,9 +142,9 @@ def find_asked(name: str) -> tuple[Path, TrainedModel | None]:
     if run is not None:
         return path, read_trained(run / CONFIG)
     folder = fetch(name, with_weights=False) if is_hub_name(name) else path
-    if not (folder / ASKED).is_file():
+    if not (folder / PROMPT_FILE).is_file():
         return path, None
-    trained = read_trained(folder / ASKED)
+    trained = read_trained(folder / PROMPT_FILE)
     template, is_copied = folder / TEMPLATE, trained.data.chat.template == TEMPLATE
     return path, changed(trained, {"data.chat.template": str(template)}) if is_copied else trained
 
@@ -168,7 +168,7 @@ def defaults_for(name: str) -> Record:
     """
     if not name:
         return {"executor": dict(BENCHMARK_LIMITS)}
-    checkpoint, run = find_asked(name)
+    checkpoint, run = find_trained(name)
     model: Record = {"checkpoint": str(checkpoint)}
     if run is None:
         data: Record = {"prompt": "chat", "max_prompt_tokens": 8192}
@@ -176,8 +176,8 @@ def defaults_for(name: str) -> Record:
     return {
         "executor": dict(BENCHMARK_LIMITS),
         "recipe": run.recipe,
-        "data": asked_by(changed(run.data, {"tokenizer.path": ""})),
-        "model": {name: getattr(run.model, name) for name in ASKED_TOO["model"]} | model,
+        "data": prompt_settings(changed(run.data, {"tokenizer.path": ""})),
+        "model": {name: getattr(run.model, name) for name in PROMPT_KEYS["model"]} | model,
         "evaluate": {
             "sampling": dataclasses.asdict(run.validation.sampling_in(run.sampling)),
             "max_num_seqs": run.validation.max_num_seqs,
@@ -197,15 +197,15 @@ def with_date(data: DataConfig, checkpoint: str, journal: Path) -> DataConfig:
     """
     if data.chat.date or data.prompt != "chat" or not checkpoint:
         return data
-    trained = find_asked(checkpoint)[1]
-    date = begun_with(journal).get("data.chat.date") or (trained.data.chat.date if trained else "") or today()
+    trained = find_trained(checkpoint)[1]
+    date = journal_settings(journal).get("data.chat.date") or (trained.data.chat.date if trained else "") or today()
     return changed(data, {"chat.date": date})
 
 
-def asked_otherwise(recipe: str, data: DataConfig, trained: TrainedModel) -> list[str]:
+def prompt_differences(recipe: str, data: DataConfig, trained: TrainedModel) -> list[str]:
     """Return each setting by which a command's prompts differ from those of the model's training."""
     now, then = (
-        {"recipe": name} | dict(flatten({"data": asked_by(section)}))
+        {"recipe": name} | dict(flatten({"data": prompt_settings(section)}))
         for name, section in ((recipe, data), (trained.recipe, trained.data))
     )
     compared = then.keys() - {"data.tokenizer.path", "data.max_prompt_tokens"}  # these do not change a prompt's text

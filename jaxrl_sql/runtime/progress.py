@@ -13,17 +13,17 @@ SILENCE_S = 8.0
 BEAT_S = 0.5
 """Seconds between checks whether a progress line is due."""
 
-Tick = Callable[[int], None]
+ProgressCallback = Callable[[int], None]
 """Callback: number of units done."""
 
 
 @dataclass
-class Compiled:
+class CompileStats:
     """Count compiled programs and their seconds; `name` is the program that is being compiled ("": none).
 
-    Of the programs whose name is in `names`, `counted` of about `expected` (0: unknown) are compiled. `looked_after` is
-    the number of programs when their memory mappings were last checked, and `crowded` the share of mappings from which
-    programs are dropped.
+    Of the programs whose name is in `names`, `counted` of about `expected` (0: unknown) are compiled.
+    `checked_programs` is the number of programs at the last check of memory mappings. Programs are dropped when they
+    take the share `drop_share` of all mappings.
     """
 
     programs: int = 0
@@ -33,19 +33,19 @@ class Compiled:
     names: frozenset[str] = frozenset()
     counted: int = 0
     expected: int = 0
-    looked_after: int = 0
-    crowded: float = 0.6
+    checked_programs: int = 0
+    drop_share: float = 0.6
     is_dropped: bool = False
 
     def expect(self, names: frozenset[str], programs: int) -> None:
         """Expect a number of programs of these names."""
         self.names, self.expected = names, programs
 
-    def begins(self, name: str, now: float) -> None:
+    def start(self, name: str, now: float) -> None:
         """Record that a program's compilation starts at `now`."""
         self.since, self.name = now, name
 
-    def ends(self, seconds: float) -> None:
+    def finish(self, seconds: float) -> None:
         """Record the end of a compilation; nested programs, and those without a recorded start, count too."""
         self.counted += self.name in self.names
         self.programs, self.seconds, self.name = self.programs + 1, self.seconds + seconds, ""
@@ -54,7 +54,7 @@ class Compiled:
         """Return the seconds of compilation, including the program that is being compiled."""
         return self.seconds + (now - self.since if self.name else 0.0)
 
-    def words(self, now: float) -> str:
+    def text(self, now: float) -> str:
         """Return a line such as `compiling update (program 7 of about 34), 5 s`; "" if nothing is being compiled."""
         name = self.name
         if not name:
@@ -65,7 +65,7 @@ class Compiled:
 
 
 @dataclass
-class Work:
+class Task:
     """A task: its name, its total in units (0: unknown), and the units done (None: unknown).
 
     `began` is its start, and `compiled` the seconds of compilation before it, both by the activity's clock.
@@ -79,17 +79,17 @@ class Work:
     done: int | None = None
     first: int | None = None
 
-    def at(self, done: int) -> None:
-        """Set the units done; the first call gives those that were done before the task started."""
+    def update(self, done: int) -> None:
+        """Set the number of units done; the first call sets the number done before the task started."""
         self.first = done if self.first is None else self.first
         self.done = done
 
     @property
-    def begins(self) -> str:
+    def headline(self) -> str:
         """Return the name and the total."""
         return f"{self.name}: {self.total:,} {self.unit}" if self.total else self.name
 
-    def words(self, now: float) -> str:
+    def text(self, now: float) -> str:
         """Return the progress as text."""
         done = "" if self.done is None else f"{self.done:,} of " if self.total else f"{self.done:,} {self.unit}"
         amount = f"{done}{self.total:,} {self.unit}" if self.total else done
@@ -106,15 +106,15 @@ class Work:
 
 @dataclass
 class Activity:
-    """The running tasks, each nested in the one before it; `words` is thread-safe.
+    """The running tasks, each nested in the one before it; `text` is thread-safe.
 
-    `tell` prints the first line of a task, `clock` counts seconds.
+    `announce` prints the first line of a task, `clock` counts seconds.
     """
 
-    tell: Callable[[str], None]
+    announce: Callable[[str], None]
     clock: Callable[[], float] = time.monotonic
-    compiled: Compiled = field(default_factory=Compiled)
-    works: tuple[Work, ...] = ()
+    compiled: CompileStats = field(default_factory=CompileStats)
+    tasks: tuple[Task, ...] = ()
     began: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -122,28 +122,30 @@ class Activity:
         self.began = self.clock()
 
     @contextmanager
-    def work(self, name: str, total: int = 0, unit: str = "", *, is_told: bool = True) -> Iterator[Tick]:
-        """Run a task of `total` units; yield the callback for its progress. `is_told`: print a line at its start."""
+    def task(
+        self, name: str, total: int = 0, unit: str = "", *, is_announced: bool = True
+    ) -> Iterator[ProgressCallback]:
+        """Run a task of `total` units; yield its progress callback. `is_announced`: print a line at its start."""
         now = self.clock()
-        task = Work(name, total, unit, now, self.compiled.spent(now))
-        if is_told:
-            self.tell(task.begins)
-        self.works = (*self.works, task)  # replaced, not mutated: another thread reads it
+        task = Task(name, total, unit, now, self.compiled.spent(now))
+        if is_announced:
+            self.announce(task.headline)
+        self.tasks = (*self.tasks, task)  # replaced, not mutated: another thread reads it
         try:
-            yield task.at
+            yield task.update
         finally:
-            self.works = tuple(other for other in self.works if other is not task)
+            self.tasks = tuple(other for other in self.tasks if other is not task)
 
-    def words(self) -> str:
+    def text(self) -> str:
         """Return the progress of all tasks as one line; "" if none is running."""
-        works = self.works
-        if not (works or self.compiled.name):
+        tasks = self.tasks
+        if not (tasks or self.compiled.name):
             return ""
         now = self.clock()
-        parts = [task.words(now) for task in works]
-        if parts and (left := works[-1].left(now, self.compiled.spent(now))):
+        parts = [task.text(now) for task in tasks]
+        if parts and (left := tasks[-1].left(now, self.compiled.spent(now))):
             parts[-1] += f", {left} left"
-        compiling = self.compiled.words(now)
+        compiling = self.compiled.text(now)
         return "; ".join([*parts, compiling] if compiling else parts)
 
     def working_s(self) -> float:

@@ -27,7 +27,7 @@ _ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_
 _DEFAULT_ROLES = ("bos_token", "eos_token", "unk_token")
 _FLAGS = ("lstrip", "rstrip", "single_word", "normalized", "special")
 _KEPT = ("model_max_length", "padding_side", "truncation_side")
-_LONGEST = 1 << 53  # transformers writes 1e30 for a tokenizer without a longest text
+_MAX_LENGTH = 1 << 53  # transformers writes 1e30 for a tokenizer without a longest text
 _SQL = "SELECT a FROM b WHERE c = 1"
 # Test texts: leading and repeated spaces, line ends, case, accents in both forms, digits, other scripts, signs.
 _TEXTS = (
@@ -258,7 +258,7 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
         **_special_fields(tokenizer, _added(backend)),
         **_prefix_field(backend),
     }
-    fields["model_max_length"] = fields["model_max_length"] if fields["model_max_length"] < _LONGEST else None
+    fields["model_max_length"] = fields["model_max_length"] if fields["model_max_length"] < _MAX_LENGTH else None
     written = {name: value for name, value in fields.items() if value is not None}
     text = json.dumps(written, indent=2, sort_keys=True, ensure_ascii=False)
     (folder / FIELDS_FILE).write_text(text + "\n", encoding="utf-8")

@@ -6,7 +6,7 @@ writes has a row; an own loss or reward may add names.
 
 from __future__ import annotations
 
-from jaxrl_sql.runtime.metric_row import Metric, Part
+from jaxrl_sql.runtime.metric_row import Metric, MetricTable
 
 EVERY = "every line"
 SFT = "supervised steps"
@@ -18,7 +18,7 @@ EVAL = "evaluations"
 
 
 TRAINING = (
-    Part(
+    MetricTable(
         "Lines",
         "Each line of `metrics.jsonl` is one object.",
         (
@@ -26,7 +26,7 @@ TRAINING = (
             Metric("phase", "name", "", "`sft`, `grpo`, `grpo2` (the second stage) or `eval`.", EVERY),
         ),
     ),
-    Part(
+    MetricTable(
         "Rewards",
         "Means are over the sampled answers whose verdict is trusted: no wall clock or failing database decided it.",
         (
@@ -101,7 +101,7 @@ TRAINING = (
             ),
         ),
     ),
-    Part(
+    MetricTable(
         "Answers",
         "All sampled answers, including those that are not learned from.",
         (
@@ -117,7 +117,7 @@ TRAINING = (
             Metric("length/turns", "turns", "turns of the policy / answers", "1 without dialogues.", ROLLOUT),
         ),
     ),
-    Part(
+    MetricTable(
         "Policy",
         "Means over the sampled tokens that are learned from. π is the policy that is updated, π_old the policy before "
         "the step's first update, μ the engine that sampled, π_ref the policy at the start.",
@@ -186,7 +186,7 @@ TRAINING = (
             ),
         ),
     ),
-    Part(
+    MetricTable(
         "Value head",
         "With `grpo.algorithm=ppo`.",
         (
@@ -201,7 +201,7 @@ TRAINING = (
             ),
         ),
     ),
-    Part(
+    MetricTable(
         "Supervised steps",
         "A line every `sft.log_every` steps. Times are means since the last line, losses those of the step alone.",
         (
@@ -216,7 +216,7 @@ TRAINING = (
             ),
         ),
     ),
-    Part(
+    MetricTable(
         "Optimizer",
         "",
         (
@@ -230,7 +230,7 @@ TRAINING = (
             ),
         ),
     ),
-    Part(
+    MetricTable(
         "Rollouts",
         "Counts of the engine, all replicas together.",
         (
@@ -267,7 +267,7 @@ TRAINING = (
             Metric("data/epoch", "epochs", "questions taken / training questions", "", ROLLOUT),
         ),
     ),
-    Part(
+    MetricTable(
         "Time and speed",
         "Wall time of this process. The parts of a rollout overlap.",
         (
@@ -305,7 +305,7 @@ TRAINING = (
             ),
         ),
     ),
-    Part(
+    MetricTable(
         "Evaluation during training",
         "One greedy answer per question of each set in `data.evals`, by the set's rule, in lines of phase `eval`.",
         (

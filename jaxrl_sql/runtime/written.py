@@ -10,7 +10,7 @@ from uuid import uuid4
 
 
 @contextmanager
-def written_whole(path: Path) -> Iterator[BinaryIO]:
+def atomic_write(path: Path) -> Iterator[BinaryIO]:
     """Yield a file that replaces `path` on success and is deleted on an error.
 
     It is created with the umask's permissions, as any other file; files of `tempfile` are readable by their owner only.

@@ -23,11 +23,11 @@ from jaxrl_sql.serving.parameters import RefusedError, check_query
 from jaxrl_sql.serving.protocol import ChatRequest, CompletionRequest, Request, Writer, read
 from jaxrl_sql.types import InputError, Record
 
-LARGEST = 16 << 20
+MAX_BODY_BYTES = 16 << 20
 """Largest size of a request's body in bytes."""
 
 
-class _Waiting:
+class _PendingAnswer:
     """A job and its events, in a client's event loop."""
 
     def __init__(self, request: Request, batcher: Batcher, most: int, dates: Mapping[str, str]) -> None:
@@ -62,9 +62,9 @@ class _Waiting:
         finally:
             self.job.cancelled = bool(left)
 
-    async def whole(self) -> Record:
+    async def complete(self) -> Record:
         """Wait for all samples and return the answer."""
-        return self.writer.whole([sample async for sample in self.samples()])
+        return self.writer.complete([sample async for sample in self.samples()])
 
     async def stream(self) -> AsyncIterator[str]:
         """Yield the answer as server-sent events."""
@@ -109,11 +109,11 @@ class _LoopbackOnly:
 
 def make_app(
     batcher: Batcher,
-    most_tokens: int,
+    max_tokens: int,
     on_loopback: bool = True,
     dates: Mapping[str, str] = MappingProxyType({}),
 ) -> Starlette:
-    """Return the application; a completion has at most `most_tokens` tokens.
+    """Return the application; a completion has at most `max_tokens` tokens.
 
     `dates` are the dates in the chat prompts of some models, by name; other models get the date of the request.
     `on_loopback`: the server listens on loopback and refuses other hosts, against DNS rebinding from web pages.
@@ -122,10 +122,10 @@ def make_app(
     def answering(kind: type[Request]) -> Callable[[HttpRequest], Awaitable[Response]]:
         async def answer(http: HttpRequest) -> Response:
             check_query(http.query_params)
-            waiting = _Waiting(read(kind, await _body(http)), batcher, most_tokens, dates)
+            waiting = _PendingAnswer(read(kind, await _body(http)), batcher, max_tokens, dates)
             if waiting.job.is_streamed:
                 return StreamingResponse(waiting.stream(), media_type="text/event-stream")
-            return await _whole(http, waiting)
+            return await _complete_answer(http, waiting)
 
         return answer
 
@@ -155,10 +155,10 @@ def make_app(
     return Starlette(routes=routes, middleware=around, exception_handlers=dict.fromkeys(errors, _refuse))
 
 
-async def _whole(http: HttpRequest, waiting: _Waiting) -> Response:
+async def _complete_answer(http: HttpRequest, waiting: _PendingAnswer) -> Response:
     """Return the answer; cancel it if the client disconnects."""
-    answer = asyncio.ensure_future(waiting.whole())
-    gone = asyncio.ensure_future(_gone(http))
+    answer = asyncio.ensure_future(waiting.complete())
+    gone = asyncio.ensure_future(_wait_for_disconnect(http))
     try:
         await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
         return JSONResponse(answer.result()) if answer.done() else Response(status_code=499)
@@ -167,7 +167,7 @@ async def _whole(http: HttpRequest, waiting: _Waiting) -> Response:
         gone.cancel()
 
 
-async def _gone(http: HttpRequest) -> None:
+async def _wait_for_disconnect(http: HttpRequest) -> None:
     while (await http.receive())["type"] != "http.disconnect":
         pass
 
@@ -179,8 +179,8 @@ async def _body(http: HttpRequest) -> bytes:
     body = bytearray()
     async for piece in http.stream():
         body += piece
-        if len(body) > LARGEST:
-            raise RefusedError(f"the request has over {LARGEST} bytes", status=413)
+        if len(body) > MAX_BODY_BYTES:
+            raise RefusedError(f"the request has over {MAX_BODY_BYTES} bytes", status=413)
     return bytes(body)
 
 

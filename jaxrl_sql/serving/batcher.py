@@ -149,40 +149,40 @@ class Batcher:
             return jobs
 
     def _call(self, engine: Engine, jobs: Sequence[Job]) -> None:
-        """Run jobs as one call, in which each has the samples of a call of its own."""
+        """Run jobs as one call; each job gets the same samples as in a separate call."""
         pending = [(job, i) for job in jobs for i in range(len(job.prompts))]
         prompts, numbers = [job.prompts[i] for job, i in pending], [i for _, i in pending]
         request = GenerationRequest(prompts, [job.sampling for job, _ in pending], 0, None, numbers=numbers)
         call = engine.begin(request)
         cancelled: set[int] = set()
         try:
-            _tell(pending, call.ready_samples())
+            _deliver(pending, call.ready_samples())
             while call.unfinished:
                 for at, (job, _) in enumerate(pending):
                     if (job.cancelled or self._is_closed) and at not in cancelled and at not in call.refused:
                         cancelled.add(at)
                         call.cancel(at)
-                _tell(pending, [*call.launch(), *call.read()])
-                _tell(pending, _unfinished(pending, call))
+                _deliver(pending, [*call.launch(), *call.read()])
+                _deliver(pending, _unfinished(pending, call))
         finally:
             self._cancelled += len({id(pending[at][0]) for at in cancelled})
 
 
-_Asked = Sequence[tuple[Job, int]]
+_Pending = Sequence[tuple[Job, int]]
 
 
-def _tell(pending: _Asked, samples: Iterable[Sample]) -> None:
-    """Hand samples to their clients, who number prompts from their own first one."""
+def _deliver(pending: _Pending, samples: Iterable[Sample]) -> None:
+    """Pass samples to their clients; prompt indices are relative to each client's first prompt."""
     for sample in samples:
         job, i = pending[sample.prompt_index]
         if not job.cancelled:
             job.emit(replace(sample, prompt_index=i))
 
 
-def _unfinished(pending: _Asked, call: EngineCall) -> Iterator[Sample]:
-    """Yield, as far as they have come, the samples that are streamed."""
+def _unfinished(pending: _Pending, call: EngineCall) -> Iterator[Sample]:
+    """Yield the partial samples of streamed jobs."""
     for number, partial in call.partial.items():
-        at, index = call.place(number)
+        at, index = call.global_index(number)
         if pending[at][0].is_streamed:
             ids, logprobs = (
                 tuple(token_id for piece in pieces for token_id in piece.tolist())

@@ -26,8 +26,8 @@ NEEDED = "agents are spoken to by the package mcp: pip install 'jaxrl-sql[mcp]'"
 MAX_ROWS = 200
 """Default of the most rows that a tool returns."""
 LIMITS = {"timeout_ms": 30_000, "engine_timeout_ms": 30_000, "vm_steps": 3_000_000_000, "max_bytes": 16 << 20}
-_LONGEST_CELL = 2_000
-_LONGEST_SCHEMA = 40_000
+_MAX_CELL = 2_000
+_MAX_SCHEMA = 40_000
 
 
 class Database:
@@ -89,10 +89,10 @@ class Database:
         text = ddl(part)
         views = [quote_name(view.name) for view in whole.views if view in part.tables]
         notes = [f"views: {', '.join(views)}"] * bool(views) + list(() if wanted else whole.omissions)
-        below = "".join(f"\n\n-- {line}" for line in notes)[:_LONGEST_SCHEMA]
-        if len(text) <= _LONGEST_SCHEMA:
+        below = "".join(f"\n\n-- {line}" for line in notes)[:_MAX_SCHEMA]
+        if len(text) <= _MAX_SCHEMA:
             return text + below
-        short = names_only(part)[:_LONGEST_SCHEMA] + below
+        short = names_only(part)[:_MAX_SCHEMA] + below
         return f"{short}\n(names alone, as there is much: name some `tables` to see their columns' types and keys)"
 
 
@@ -111,9 +111,9 @@ def cell(value: Any) -> Any:
         return exact(value)
     if isinstance(value, float):
         return value if value - value == 0 else str(value)  # JSON has no infinity
-    text = f"x'{value[:_LONGEST_CELL].hex()}'" if isinstance(value, bytes) else str(value)
+    text = f"x'{value[:_MAX_CELL].hex()}'" if isinstance(value, bytes) else str(value)
     text = text.encode("utf-8", errors="replace").decode("utf-8")
-    return text if len(text) <= _LONGEST_CELL else f"{text[:_LONGEST_CELL]}… ({len(text)} characters)"
+    return text if len(text) <= _MAX_CELL else f"{text[:_MAX_CELL]}… ({len(text)} characters)"
 
 
 def answer_question(database: Database, asker: Asker, question: str, evidence: str) -> dict[str, Any]:

@@ -28,15 +28,15 @@ from jaxrl_sql.text2sql.env.turns import TAGS
 from jaxrl_sql.text2sql.prompts.chat import render_chat
 from jaxrl_sql.types import Fields, Prompt, Record, Tokenizer
 
-MOST = 128
-"""The most samples, and the most prompts, of a request."""
+MAX_SAMPLES = 128
+"""Maximum number of samples, and of prompts, per request."""
 _SENTINEL = "a7c1f04e2b"
-MOST_STOPS, STOP_BYTES = 16, 256
+MAX_STOPS, STOP_BYTES = 16, 256
 """Limits on a request's stop strings: their number and total bytes. Each needs a row as long as the vocabulary."""
 
 
 class _Fields(BaseModel):
-    """Base of the models: null counts as absent, 1.0 as 1, and further names are kept for `check_parameters`."""
+    """Base of the models: null means absent, 1.0 means 1, and `check_parameters` checks unknown names."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 
@@ -48,12 +48,12 @@ class _Fields(BaseModel):
         known = {name: cls.model_fields[name].annotation for name in fields if name in cls.model_fields}
         read = {name: value for name, value in fields.items() if value is not None or name not in known}
         # JSON has one type of number, and some clients write whole ones as 1.0.
-        whole = {
+        complete = {
             name: int(value)
             for name, value in read.items()
             if known.get(name) in (int, int | None) and isinstance(value, float) and value.is_integer()
         }
-        return read | whole
+        return read | complete
 
     def check(self, refused: Refused, ignored: Collection[str] = (), where: str = "") -> None:
         """Raise RefusedError as `check_parameters` does for the names that are not read."""
@@ -76,10 +76,10 @@ class Request(_Fields):
     """Common fields of both requests. Missing sampling parameters are temperature 1 and no truncation."""
 
     usual_tokens: ClassVar[int]
-    """Default of the most tokens of a completion."""
+    """Default of `max_tokens`."""
 
     model: str
-    n: int = Field(1, ge=1, le=MOST)
+    n: int = Field(1, ge=1, le=MAX_SAMPLES)
     max_tokens: int | None = Field(None, ge=1)
     max_completion_tokens: int | None = Field(None, ge=1)
     temperature: float | None = None
@@ -126,8 +126,8 @@ class Request(_Fields):
             raise RefusedError(message, "context_length_exceeded")
         if limit and limit > most:
             raise RefusedError(f"max_tokens is at most {most} here, not {limit}", param="max_tokens")
-        if len(self.stops) > MOST_STOPS or len("".join(self.stops).encode(errors="replace")) > STOP_BYTES:
-            message = f"stop: at most {MOST_STOPS} strings of at most {STOP_BYTES} bytes together"
+        if len(self.stops) > MAX_STOPS or len("".join(self.stops).encode(errors="replace")) > STOP_BYTES:
+            message = f"stop: at most {MAX_STOPS} strings of at most {STOP_BYTES} bytes together"
             raise RefusedError(message, param="stop")
         if STATEMENT_END in self.stops:
             raise RefusedError("stop: a zero byte before a semicolon is not supported by this server", param="stop")
@@ -239,8 +239,8 @@ class CompletionRequest(Request):
         prompts: Any = self.prompt
         if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int)):
             prompts = [prompts]
-        if not 0 < len(prompts) <= MOST:
-            raise RefusedError(f"prompt: 1 to {MOST} prompts are allowed, not {len(prompts)}", param="prompt")
+        if not 0 < len(prompts) <= MAX_SAMPLES:
+            raise RefusedError(f"prompt: 1 to {MAX_SAMPLES} prompts are allowed, not {len(prompts)}", param="prompt")
         encoded = [text if isinstance(text, list) else self._ids(engine.tokenizer, text) for text in prompts]
         if not all(encoded):
             raise RefusedError("prompt: a prompt has no tokens", param="prompt")
@@ -288,7 +288,7 @@ class Writer:
         """The numbers of tokens and characters of each choice that were streamed."""
         self.written = 0
 
-    def whole(self, samples: Sequence[Sample]) -> Record:
+    def complete(self, samples: Sequence[Sample]) -> Record:
         """Return the complete response."""
         choices = [self._choice(sample, "message", 0, self._text(sample)) for sample in samples]
         choices.sort(key=lambda choice: choice["index"])
@@ -301,7 +301,7 @@ class Writer:
         if len(sample.token_ids) == tokens and not sample.finish_reason:
             return None
         text = self._text(sample)
-        sure = len(text) if sample.finish_reason else self._sure(text)
+        sure = len(text) if sample.finish_reason else self._stable_length(text)
         self.sent[number] = len(sample.token_ids), max(characters, sure)
         return {**self.head, "choices": [self._choice(sample, "delta", tokens, text[characters:sure])]}
 
@@ -351,8 +351,8 @@ class Writer:
             return sample.text.removesuffix(stop)
         return self.engine.vocabulary.text(sample.token_ids)
 
-    def _sure(self, text: str) -> int:
-        """Return the length of a text that cannot change: without a partial character or stop string at its end."""
+    def _stable_length(self, text: str) -> int:
+        """Return the length of the text that is final: without a partial character or stop string at its end."""
         text = text.rstrip("\ufffd")
         held = (n for stop in self.request.stops for n in range(1, len(stop) + 1) if text.endswith(stop[:n]))
         return len(text) - max(held, default=0)

@@ -30,7 +30,7 @@ from jaxrl_sql.rollout import AnyEngine
 from jaxrl_sql.rollout.replicated import make_engine as engine_on
 from jaxrl_sql.rollout.stop_strings import missing_ids
 from jaxrl_sql.runtime.model_locator import TrainedModel
-from jaxrl_sql.training.model_card import keep_asked
+from jaxrl_sql.training.model_card import save_prompt_settings
 from jaxrl_sql.training.training_run import TrainingRun
 
 
@@ -41,7 +41,7 @@ def make_params(s: TrainingRun) -> tuple[Any, Any]:
     parameters as their base.
     """
     source, lora = s.config.model.checkpoint, s.config.model.lora
-    with s.display.work(f"reading the weights of {source}" if source else "making new weights"):
+    with s.display.task(f"reading the weights of {source}" if source else "making new weights"):
         base = _base_params(s)
     if not lora.rank:
         return split(base, s.model, s.config.model.frozen)
@@ -109,7 +109,7 @@ def export_model(s: TrainingRun, trainable: Any, frozen: Any) -> Path:
     They are also written to `adapters/`, in PEFT's format.
     """
     folder, source = s.folder / "model", s.config.model.checkpoint
-    with s.display.work(f"writing the model to {folder}"):
+    with s.display.task(f"writing the model to {folder}"):
         if is_first():  # new weights have no checksums if the process is killed before they are sealed
             (s.folder / SUMS).unlink(missing_ok=True)
         save_checkpoint(
@@ -123,7 +123,7 @@ def export_model(s: TrainingRun, trainable: Any, frozen: Any) -> Path:
         )
         if is_first():
             config = s.config
-            keep_asked(
+            save_prompt_settings(
                 folder,
                 TrainedModel(config.recipe, config.data, config.model, config.sampling, config.validation),
             )

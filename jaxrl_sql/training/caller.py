@@ -30,7 +30,7 @@ REWARD = "the reward function"
 class CallerInputs(NamedTuple):
     """A callback, a reward function, training examples, and sets to evaluate on by name; None: the configuration's.
 
-    `examples` replace the folder `data.dir`: without `evals` nothing is evaluated then.
+    `examples` replace the folder `data.dir`; then only `evals` are evaluated.
     """
 
     callback: Callback | None = None

@@ -141,7 +141,7 @@ class Checkpoints:
         rated = {"best_by": float(metrics["best_by"])} if metrics is not None and is_rated else None
         self._saving = step
         self._intact.discard(step)
-        with self._told():
+        with self._as_folder_error():
             self._manager.save(step, args=arguments, metrics=rated, force=True)
 
     def latest(self) -> int | None:
@@ -198,7 +198,7 @@ class Checkpoints:
 
     def wait(self) -> None:
         """Block until the save that runs in the background is complete; raises RunFolderError when it failed."""
-        with self._told():
+        with self._as_folder_error():
             self._manager.wait_until_finished()
             if self._has_aside:
                 _put_back(self.folder)
@@ -207,13 +207,13 @@ class Checkpoints:
     def close(self) -> None:
         """Finish the save in flight and end the threads."""
         self.wait()
-        with self._told():  # waits for a thread of orbax that cleans up after a killed run
+        with self._as_folder_error():  # waits for a thread of orbax that cleans up after a killed run
             self._manager._maybe_await_cleanup_tmp_directory()  # noqa: SLF001
             self._manager.close()  # which raises the error of a save again
 
     def _set_aside(self, step: int) -> None:
         """Rename a step that is saved again, so that a process killed before it is complete loses nothing."""
-        with self._told():
+        with self._as_folder_error():
             if jax.process_index() == 0:
                 (self.folder / str(step)).rename(self.folder / f"{step}{REPLACED}")
             wait_for_all("a checkpoint that is saved again")
@@ -251,7 +251,7 @@ class Checkpoints:
         return None if metrics is None else _rating(metrics)
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _as_folder_error(self) -> Iterator[None]:
         """Turn errors of orbax and its threads into one line; the last good checkpoint stays."""
         try:
             yield

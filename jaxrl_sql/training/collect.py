@@ -121,14 +121,14 @@ Place = tuple[int, int]
 class RolloutBatch(NamedTuple):
     """All groups, the chosen ones as they are learned, the cursor after them, and metrics.
 
-    `begun`: the next rollout's samples so far, by their place in it.
+    `carried`: the next rollout's samples so far, by their place in it.
     """
 
     groups: list[Group]
     chosen: list[Group]
     cursor: int
     numbers: dict[str, float]
-    begun: list[Sample]
+    carried: list[Sample]
 
 
 class Sampled(NamedTuple):
@@ -136,7 +136,7 @@ class Sampled(NamedTuple):
 
     groups: list[Group]
     waited: float
-    begun: list[Sample]
+    carried: list[Sample]
 
 
 def collect_batch(
@@ -146,7 +146,7 @@ def collect_batch(
     cursor: int,
     number: int,
     prompts: int,
-    begun: Sequence[Sample] = (),
+    carried: Sequence[Sample] = (),
     goes_ahead: bool = False,
 ) -> RolloutBatch:
     """Generate groups for rollout `number` from the order's `cursor` on and choose `prompts` of them.
@@ -156,10 +156,10 @@ def collect_batch(
     to `grpo.dynamic_sampling.max_extra_generations`. The groups with the widest spread of rewards are chosen, so that a
     batch keeps its size when the cap is reached.
 
-    `begun` are this rollout's samples from the rollout before; if it `goes_ahead`, this one begins the next one's.
+    `carried` are this rollout's samples from the rollout before; if it `goes_ahead`, this one begins the next one's.
     """
     grpo, began, before = s.config.grpo, time.perf_counter(), s.executor.stats()
-    rounds = _generate_rounds(s, engine, order, cursor, number, prompts, begun, goes_ahead)
+    rounds = _generate_rounds(s, engine, order, cursor, number, prompts, carried, goes_ahead)
     took = time.perf_counter() - began
     groups, learned = rounds.groups, [group.learned() for group in rounds.groups]
     chosen = _choose(grpo, learned, prompts)
@@ -181,12 +181,12 @@ def collect_batch(
         is_shown = [learned[i].trajectories[-1].finish_reason == DEMONSTRATION for i in chosen]
         numbers["rollout/demonstrations"] = float(np.mean(is_shown))
     if s.config.rollout.ahead:
-        stale = sum(len(sample.token_ids) for sample in begun) / max(tokens, 1)
+        stale = sum(len(sample.token_ids) for sample in carried) / max(tokens, 1)
         numbers["rollout/stale_tokens"] = stale
         numbers["rollout/staleness"] = stale * grpo.steps_per_generation * grpo.num_iterations * grpo.minibatches
     for i in chosen:
         groups[i] = learned[i]
-    return RolloutBatch(groups, [groups[i] for i in sorted(chosen)], rounds.cursor, numbers, rounds.begun)
+    return RolloutBatch(groups, [groups[i] for i in sorted(chosen)], rounds.cursor, numbers, rounds.carried)
 
 
 class _Rounds(NamedTuple):
@@ -197,7 +197,7 @@ class _Rounds(NamedTuple):
     cursor: int
     waited: float
     stats: RolloutStats
-    begun: list[Sample]
+    carried: list[Sample]
 
 
 def _generate_rounds(
@@ -207,7 +207,7 @@ def _generate_rounds(
     cursor: int,
     number: int,
     prompts: int,
-    begun: Sequence[Sample],
+    carried: Sequence[Sample],
     goes_ahead: bool,
 ) -> _Rounds:
     """Generate rounds of groups until `prompts` differ in reward, `max_extra_generations` more than one at most."""
@@ -218,13 +218,13 @@ def _generate_rounds(
         numbers, cursor = order.take(cursor, prompts * sampling.oversample)
         following = order.take(cursor, prompts * sampling.oversample)[0] if goes_ahead else ()
         name = number * (sampling.max_extra_generations + 1) + attempt
-        sampled = generate_groups(s, engine, numbers, name, following, begun)
+        sampled = generate_groups(s, engine, numbers, name, following, carried)
         groups += sampled.groups
         waited += sampled.waited
         stats = stats.plus(engine.gather_stats())
         if np.count_nonzero(~has_equal_rewards([group.learned() for group in groups])) >= prompts:
             break
-    return _Rounds(groups, attempt + 1, cursor, waited, stats, sampled.begun)
+    return _Rounds(groups, attempt + 1, cursor, waited, stats, sampled.carried)
 
 
 def _choose(grpo: GrpoConfig, learned: Sequence[Group], prompts: int) -> list[int]:
@@ -253,7 +253,7 @@ def generate_groups(
     current: Sequence[int],
     number: int,
     following: Sequence[int] = (),
-    begun: Sequence[Sample] = (),
+    carried: Sequence[Sample] = (),
 ) -> Sampled:
     """Sample a group of answers to each of the `current` training questions, and begin those to the `following` ones.
 
@@ -273,20 +273,20 @@ def generate_groups(
     for at in sorted(shown.keys() & set(share(len(current)))):
         jobs[at, sampling.n] = s.task.recipe.submit(s.executor, [examples[at]], [shown[at].turns[0].text], s.task.style)
     env_states, answered = EnvStates(), 0
-    with s.display.work("sampling", len(current) * sampling.n, "answers", is_told=False) as tick:
-        stream = client.generate(examples, prompts, sampling, number, cfg.turns, env_states, ahead, begun)
+    with s.display.task("sampling", len(current) * sampling.n, "answers", is_announced=False) as on_progress:
+        stream = client.generate(examples, prompts, sampling, number, cfg.turns, env_states, ahead, carried)
         for sample in map(served, stream):
             if s.should_abort(signals.ENDED):
                 raise PreemptedError
             samples.append(sample)
             at = sample.prompt_index
             answered += at < len(current)
-            tick(answered)
+            on_progress(answered)
             if at in mine:
                 job = s.task.recipe.submit(s.executor, [examples[at]], [response(sample)], s.task.style)
                 jobs[at, sample.index] = job
     began = time.perf_counter()
-    with s.display.work("waiting for SQL", is_told=False):
+    with s.display.task("waiting for SQL", is_announced=False):
         verdicts = _collect_rewards(s, jobs, env_states)
         by_place = {(sample.prompt_index, sample.index): sample for sample in engine.gather(samples)}
     waited = time.perf_counter() - began
@@ -327,24 +327,24 @@ def _demonstrations(
     return shown
 
 
-_BEGUN = "begun"
+_CARRIED = "begun"
 
 
-def to_arrays(batches: Sequence[GroupBatch], begun: Sequence[Sample] = ()) -> dict[str, np.ndarray]:
-    """Name the arrays of sampled batches that are not learned yet, and of begun samples, for a checkpoint."""
+def to_arrays(batches: Sequence[GroupBatch], carried: Sequence[Sample] = ()) -> dict[str, np.ndarray]:
+    """Name the arrays of sampled batches that are not learned yet, and of carried samples, for a checkpoint."""
     named = flatten_dict({str(i): to_state_dict(batch) for i, batch in enumerate(batches)}, sep="/")
     stored = {name: value for name, value in named.items() if value is not None}
-    return stored | ({_BEGUN: np.frombuffer(pack_samples(begun), np.uint8)} if begun else {})
+    return stored | ({_CARRIED: np.frombuffer(pack_samples(carried), np.uint8)} if carried else {})
 
 
-def begun_in(arrays: Fields) -> list[Sample]:
+def carried_in(arrays: Fields) -> list[Sample]:
     """Return the samples that `to_arrays` wrote."""
-    return unpack_samples(bytes(arrays[_BEGUN])) if _BEGUN in arrays else []
+    return unpack_samples(bytes(arrays[_CARRIED])) if _CARRIED in arrays else []
 
 
 def from_arrays(arrays: Fields, together: int = 1) -> list[GroupBatch]:
     """Restore the batches of `to_arrays`, in which each `together` prompts share a schema."""
-    nested = unflatten_dict({name: value for name, value in arrays.items() if name != _BEGUN}, sep="/")
+    nested = unflatten_dict({name: value for name, value in arrays.items() if name != _CARRIED}, sep="/")
     batches = [nested[str(i)] for i in range(len(nested))]
     shared = [
         tuple(Segment(**fields["shared"][str(part)]) for part in range(len(fields["shared"]))) for fields in batches

@@ -38,14 +38,14 @@ def validation_answers(
     sampling = sampling_by(settings, n=1, seed=s.config.seed, stop=client.stops(settings.stop))
 
     pairs = list(zip(questions.examples, questions.prompts, strict=True))
-    with s.display.work(f"evaluating {name}", len(pairs), "questions") as at:
+    with s.display.task(f"evaluating {name}", len(pairs), "questions") as advance:
 
-        def tick(done: int, _of: int) -> None:
-            at(done)
+        def on_progress(done: int, _of: int) -> None:
+            advance(done)
             if s.should_abort():
                 raise PreemptedError
 
-        answered = answers(client, pairs, sampling, budget=settings.turns, tick=tick)
+        answered = answers(client, pairs, sampling, budget=settings.turns, on_progress=on_progress)
     return answered, engine.gather_stats()
 
 
@@ -76,7 +76,7 @@ def evaluate_all(s: TrainingRun, params: PyTree, step: int) -> dict[str, float]:
             return {}
         for fault in (answer.fault for answer in answered if answer.fault):
             s.note(f"not answered: {fault}")
-        with s.display.work(f"judging {name}", is_told=False):
+        with s.display.task(f"judging {name}", is_announced=False):
             verdicts = verdicts_of(s, questions, answered, rule)
         metrics = validation_metrics(questions.examples, verdicts, len(questions.skipped), rule)
         metrics |= ending_metrics(Counter(reason for answer in answered for reason in answer.finish_reasons))

@@ -20,12 +20,12 @@ from jaxrl_sql.models.formats.gguf_write import KINDS, save_gguf
 from jaxrl_sql.models.formats.hf import hf_tensors, read_tensors, stop_tokens
 from jaxrl_sql.models.frozen import joined, split
 from jaxrl_sql.runtime.folder import CHECKPOINTS, CONFIG, saved_steps
-from jaxrl_sql.runtime.hub import ASKED
-from jaxrl_sql.runtime.model_locator import TEMPLATE, TrainedModel, find_asked, find_model, read_trained
+from jaxrl_sql.runtime.hub import PROMPT_FILE
+from jaxrl_sql.runtime.model_locator import TEMPLATE, TrainedModel, find_model, find_trained, read_trained
 from jaxrl_sql.runtime.tokenizer_files import misreading_class
 from jaxrl_sql.training.checkpoint import Checkpoints
 from jaxrl_sql.training.inputs import base_inputs, file_inputs, refuse_other_inputs
-from jaxrl_sql.training.model_card import CARD, keep_asked, write_card
+from jaxrl_sql.training.model_card import CARD, save_prompt_settings, write_card
 from jaxrl_sql.types import InputError
 
 
@@ -97,7 +97,7 @@ def of_model(name: str) -> Exported:
     """Open the model of a run's end or of a folder; raises InputError for anything else."""
     source, run = _folder_of(name), find_model(name)[1]
     run = run.resolve() if run is not None else None
-    return Exported(load_model_config(source), None, load_tokenizer(source), source, run, find_asked(name)[1])
+    return Exported(load_model_config(source), None, load_tokenizer(source), source, run, find_trained(name)[1])
 
 
 def _folder_of(name: str) -> Path:
@@ -134,7 +134,7 @@ def remove_earlier(out: Path, source: Path | None) -> None:
     """Remove files of an earlier export, as listed in its card; `source`, which is read, stays."""
     card = out / CARD
     listed = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
-    for name in (*(gguf_path(out, kind).name for kind in KINDS), ASKED, TEMPLATE, "chat_template.jinja"):
+    for name in (*(gguf_path(out, kind).name for kind in KINDS), PROMPT_FILE, TEMPLATE, "chat_template.jinja"):
         path = out / name
         if f"| `{name}` |" in listed and (source is None or path.resolve() != source.resolve()):
             path.unlink(missing_ok=True)
@@ -170,7 +170,7 @@ def export(
             "than tokenizer.json: load the tokenizer by PreTrainedTokenizerFast.from_pretrained"
         )
     if exported.trained is not None:
-        keep_asked(out, exported.trained)
+        save_prompt_settings(out, exported.trained)
     written = [out]
     if gguf:
         path = gguf_path(out, gguf)

@@ -6,14 +6,15 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_sql.batch import PyTree
-from jaxrl_sql.runtime.health import HealthError, calmer
+from jaxrl_sql.runtime.health import HealthError, stability_advice
 
 
 def refuse_broken(step: int, phase: str, trainable: PyTree) -> None:
     """Raise HealthError when parameters are not finite, or too large to compute with."""
     if not bool(_is_sound(trainable)):
         raise HealthError(
-            f"step {step} ({phase}): the parameters are not finite or too large, and are not saved; {calmer(phase)}"
+            f"step {step} ({phase}): the parameters are not finite or too large, and are not saved; "
+            f"{stability_advice(phase)}"
         )
 
 

@@ -41,7 +41,7 @@ from jaxrl_sql.runtime.metrics import reduce_metrics
 from jaxrl_sql.training.batching.order import AnyOrder, Order, SchemaOrder
 from jaxrl_sql.training.batching.pack import order_by_rows, pack, with_packed_rows, with_schemas_once
 from jaxrl_sql.training.build import make_engine, make_optimizer, make_policy
-from jaxrl_sql.training.collect import begun_in, collect_batch, from_arrays, to_arrays
+from jaxrl_sql.training.collect import carried_in, collect_batch, from_arrays, to_arrays
 from jaxrl_sql.training.keep import keep_advantages, keep_groups
 from jaxrl_sql.training.lifecycle import Snapshot, restore, score
 from jaxrl_sql.training.resume import ResumePoint
@@ -54,7 +54,7 @@ from jaxrl_sql.types import InputError
 class GrpoPhase:
     """A stage of GRPO as `run_phase` drives it.
 
-    `rollout_buffer` holds the batches that are not learned yet, `begun` the next rollout's samples so far.
+    `rollout_buffer` holds the batches that are not learned yet, `carried` the next rollout's samples so far.
     """
 
     run: TrainingRun
@@ -67,7 +67,7 @@ class GrpoPhase:
     state: TrainState
     progress: Progress
     rollout_buffer: list[GroupBatch] = field(default_factory=list)
-    begun: list[Sample] = field(default_factory=list)
+    carried: list[Sample] = field(default_factory=list)
     is_over: bool = False
 
     @property
@@ -104,9 +104,9 @@ class GrpoPhase:
             self.progress.history.append([at, score(self.run, numbers)])
 
     def snapshot(self) -> Snapshot:
-        """Return the checkpoint's contents, with the batches that are not learned yet and begun samples."""
+        """Return the checkpoint's contents, with the batches that are not learned yet and carried samples."""
         host = {"phase": self.stage.name, "progress": dataclasses.asdict(self.progress)}
-        return Snapshot(self.state, host, to_arrays(self.rollout_buffer, self.begun))
+        return Snapshot(self.state, host, to_arrays(self.rollout_buffer, self.carried))
 
 
 def grpo_step(s: TrainingRun, phase: GrpoPhase, at: int) -> None:
@@ -119,7 +119,7 @@ def grpo_step(s: TrainingRun, phase: GrpoPhase, at: int) -> None:
         numbers = collect_rollouts(s, phase, at - 1 - s.config.sft.steps, goes_ahead)
     collected = time.perf_counter()
     batch = on_mesh(s, phase.rollout_buffer.pop(0))
-    with s.display.work("updating the policy", is_told=False):
+    with s.display.task("updating the policy", is_announced=False):
         batch, compared = phase.advantage(phase.state, batch)
         part = (at - 1 - stage.first) % grpo.steps_per_generation
         keep_advantages(s, at, at - part, part, batch)
@@ -142,9 +142,9 @@ def collect_rollouts(s: TrainingRun, phase: GrpoPhase, number: int, goes_ahead: 
     phase.engine.params = policy_params(state.trainable, state.frozen)
     steps = grpo.steps_per_generation
     rollout = collect_batch(
-        s, phase.engine, phase.order, progress.cursor, number // steps, grpo.prompts * steps, phase.begun, goes_ahead
+        s, phase.engine, phase.order, progress.cursor, number // steps, grpo.prompts * steps, phase.carried, goes_ahead
     )
-    phase.begun = rollout.begun
+    phase.carried = rollout.carried
     phase.engine.params = None  # the updates donate them
     phase.engine.release()  # and may have the KV cache's memory
     progress.cursor = rollout.cursor
@@ -200,7 +200,7 @@ def open_stage(
     if begin.is_within(stage.first, stage.last):
         phase.state, host, arrays = restore(s, begin.step, phase.state)
         phase.progress = Progress(**host["progress"])
-        phase.rollout_buffer, phase.begun = from_arrays(arrays, grpo.questions), begun_in(arrays)
+        phase.rollout_buffer, phase.carried = from_arrays(arrays, grpo.questions), carried_in(arrays)
     return phase
 
 

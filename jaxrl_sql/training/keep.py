@@ -13,7 +13,7 @@ from jaxrl_sql.parallel.processes import to_host
 from jaxrl_sql.rollout.stop_strings import token_bytes
 from jaxrl_sql.runtime.plain import plain
 from jaxrl_sql.runtime.rollouts import pack_ids, pack_logprobs
-from jaxrl_sql.text2sql.env.address import told_url
+from jaxrl_sql.text2sql.env.address import without_password
 from jaxrl_sql.text2sql.evals.records import Answered
 from jaxrl_sql.text2sql.evals.verdict import Verdict
 from jaxrl_sql.training.collect import Group
@@ -80,7 +80,7 @@ def question_of(example: Example) -> Record:
         "uid": example.uid,
         "db_id": example.db_id,
         "db_path": example.db_path,
-        "db": told_url(example.engine_url),
+        "db": without_password(example.engine_url),
         "question": example.question,
         "evidence": example.evidence,
         "gold": example.gold_sql,

@@ -22,7 +22,7 @@ import numpy as np
 from jaxrl_sql.batch import TrainState
 from jaxrl_sql.inference.compiling import drop_programs
 from jaxrl_sql.rollout import NotFiniteError
-from jaxrl_sql.runtime.health import HealthError, calmer
+from jaxrl_sql.runtime.health import HealthError, stability_advice
 from jaxrl_sql.runtime.metrics import best_by
 from jaxrl_sql.runtime.progress import duration
 from jaxrl_sql.training.checkpoint import Arrays
@@ -98,15 +98,15 @@ def run_phase(s: TrainingRun, phase: Phase, begin: ResumePoint) -> bool:
     if s.agree_to_stop():
         return False
     before = max(begin.step, phase.first)
-    with s.display.work(phase.name, phase.last - before, "steps") as tick:
+    with s.display.task(phase.name, phase.last - before, "steps") as on_progress:
         for at in range(before + 1, phase.last + 1):
             if phase.is_over:
                 break
             try:
-                if not _make_step(s, phase, at, partial(tick, at - before)):
+                if not _make_step(s, phase, at, partial(on_progress, at - before)):
                     return False
             except NotFiniteError as error:
-                raise HealthError(f"step {at} ({phase.name}): {error}; {calmer(phase.name)}") from error
+                raise HealthError(f"step {at} ({phase.name}): {error}; {stability_advice(phase.name)}") from error
     return True
 
 
@@ -118,7 +118,7 @@ def _make_step(s: TrainingRun, phase: Phase, at: int, on_step: Callable[[], None
     try:
         phase.step(at)
         on_step()
-        s.status.surplus.made_step()
+        s.status.surplus.count_step()
         if drop_programs(s.compiled):
             s.note(
                 "compiled programs took most of this process's memory mappings, and were dropped: they are compiled "
@@ -159,7 +159,7 @@ def save(s: TrainingRun, step: int, snapshot: Snapshot) -> None:
     An evaluation of this step is saved with it and rates it. Raises HealthError, and saves nothing, when parameters are
     broken.
     """
-    with s.display.work("saving a checkpoint", is_told=False):
+    with s.display.task("saving a checkpoint", is_announced=False):
         _save(s, step, snapshot)
 
 
@@ -187,7 +187,7 @@ def _save(s: TrainingRun, step: int, snapshot: Snapshot) -> None:
 
 def restore(s: TrainingRun, step: int, like: TrainState) -> tuple[TrainState, dict[str, Any], dict[str, np.ndarray]]:
     """Return (state, host, arrays) of a checkpoint, each array with the sharding of `like`, with its frozen base."""
-    with s.display.work(f"reading the checkpoint of step {step}"):
+    with s.display.task(f"reading the checkpoint of step {step}"):
         state, host, arrays = s.outputs.checkpoints.restore(step, dataclasses.replace(like, frozen=None))
     return dataclasses.replace(state, frozen=like.frozen), host, arrays
 
@@ -199,11 +199,11 @@ def score(s: TrainingRun, numbers: Mapping[str, float]) -> float:
     """
     value = best_by(s.config.run.best_by, numbers)
     if value is None and numbers and s.config.run.keep_best:
-        raise InputError(f"run.best_by={s.config.run.best_by!r} names no number of an evaluation")
+        raise InputError(f"run.best_by={s.config.run.best_by!r} is not a metric of an evaluation")
     return value or 0.0
 
 
-def tell_end(s: TrainingRun) -> None:
+def report_end(s: TrainingRun) -> None:
     """Show the duration of this session, the files it wrote, and three commands to run next."""
     activity = s.display.activity
     compiled = activity.compiled
@@ -224,7 +224,7 @@ def next_commands(s: TrainingRun) -> Iterator[str]:
     split = data.evals[0] if data.evals else data.train
     yield shlex.join(["jaxrl-sql", "report", run])
     example = next(iter(next(iter(s.questions.evals.values()), s.questions.train).examples))
-    yield shlex.join(["jaxrl-sql", "ask", "--model", run, *_asked(example)])
+    yield shlex.join(["jaxrl-sql", "ask", "--model", run, *_ask_options(example)])
     if s.caller.examples is not None or s.caller.evals is not None:  # in no folder
         return
     folder = Path(data.dir) / split
@@ -232,6 +232,6 @@ def next_commands(s: TrainingRun) -> Iterator[str]:
     yield shlex.join(["jaxrl-sql", "evaluate", "--model", run, *questions, "--out", str(s.folder / "evaluated")])
 
 
-def _asked(example: Example) -> list[str]:
+def _ask_options(example: Example) -> list[str]:
     """Return a question of the data and its database; a server's URL is left out, which may hold a password."""
     return ["--db", "URL" if example.engine_url else example.db_path, example.question]

@@ -20,21 +20,21 @@ from jaxrl_sql.models.formats.gguf import is_gguf
 from jaxrl_sql.models.formats.gguf_header import read_header
 from jaxrl_sql.report.load import Run, load_run, names
 from jaxrl_sql.runtime.folder import CONFIG
-from jaxrl_sql.runtime.hub import ASKED, license_of, repo_of
-from jaxrl_sql.runtime.model_locator import ASKED_TOO, TEMPLATE, TrainedModel, asked_by, find_model
+from jaxrl_sql.runtime.hub import PROMPT_FILE, license_of, repo_of
+from jaxrl_sql.runtime.model_locator import PROMPT_KEYS, TEMPLATE, TrainedModel, find_model, prompt_settings
 from jaxrl_sql.text2sql.evals.interval import share_interval
 from jaxrl_sql.text2sql.prompts.template import template_file, template_names
 from jaxrl_sql.types import InputError
 
 CARD = "README.md"
-_LONGEST_LINEAGE = 9
+_MAX_LINEAGE = 9
 _HASHED = (".safetensors", ".gguf", ".json", ".jinja", ".yaml")
 
 
-def keep_asked(folder: Path, trained: TrainedModel) -> None:
+def save_prompt_settings(folder: Path, trained: TrainedModel) -> None:
     """Write a model's prompt settings to its folder: recipe, prompt, stops, turns and lengths of its run.
 
-    `model_locator.find_asked` reads it. Paths of this machine are left out: a custom template is copied, and paths of
+    `model_locator.find_trained` reads it. Paths of this machine are left out: a custom template is copied, and paths of
     custom recipes, few-shot examples and word vectors are cut to their last name.
     """
     section, template = trained.data, trained.data.chat.template
@@ -49,14 +49,14 @@ def keep_asked(folder: Path, trained: TrainedModel) -> None:
     if template and template not in template_names():
         shutil.copyfile(template_file(template), folder / TEMPLATE)
         template = TEMPLATE
-    data = asked_by(changed(section, {**last_names, "chat.template": template, "tokenizer.path": ""}))
+    data = prompt_settings(changed(section, {**last_names, "chat.template": template, "tokenizer.path": ""}))
     place, colon, name = trained.recipe.rpartition(":")
     settings: dict[str, Any] = {"recipe": f"{Path(place).name}:{name}" if colon else trained.recipe, "data": data}
-    for key, fields in ASKED_TOO.items():
+    for key, fields in PROMPT_KEYS.items():
         values = dataclasses.asdict(getattr(trained, key))
         settings[key] = {name: values[name] for name in fields}
     comment = "# The prompt settings of this model's training, read by jaxrl-sql.\n"
-    (folder / ASKED).write_text(comment + yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
+    (folder / PROMPT_FILE).write_text(comment + yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
 
 
 def write_card(folder: Path, run: Path | None, step: int | None = None, averaged: Sequence[str] = ()) -> Path:
@@ -90,7 +90,7 @@ def _lineage(run: Path | None) -> list[str]:
     """Return the paths and names of a run's bases, from its own to one that no run here trained."""
     bases: list[str] = []
     with suppress(InputError):  # a base is missing
-        while run is not None and len(bases) < _LONGEST_LINEAGE:
+        while run is not None and len(bases) < _MAX_LINEAGE:
             base = load_config(TrainConfig, run / CONFIG).model.checkpoint
             if not base:
                 break

@@ -1,6 +1,6 @@
-"""Checks before the first step: lengths, programs to be compiled, and room in memory and on disk.
+"""Checks before the first step: lengths, number of programs to compile, memory and disk space.
 
-Nothing is compiled or sampled. The memory is `planning`'s estimate, by formula; `plan` reports more.
+Nothing is compiled or sampled. `planning` estimates the memory by formula; the command `plan` reports more.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from jaxrl_sql.algo.updates import micro_batches_of
 from jaxrl_sql.batch import bucket
 from jaxrl_sql.config import TrainConfig
 from jaxrl_sql.config.roots import WorkloadSections
-from jaxrl_sql.inference.program_cache import kept_in
+from jaxrl_sql.inference.program_cache import cache_location
 from jaxrl_sql.models import param_shardings
 from jaxrl_sql.parallel import processes, rules
 from jaxrl_sql.parallel.mesh import replica_grid
@@ -32,19 +32,19 @@ from jaxrl_sql.training.training_run import TrainingRun
 from jaxrl_sql.types import InputError
 
 ENGINE_COUNTS = ("prefix_reuse", "occupancy")
-"""Metrics of the engine in an evaluation, next to those of the answers."""
+"""Metrics of the engine in an evaluation, in addition to those of the answers."""
 PROGRAMS = frozenset({"update", "score", "compared", "measure", "prefill_chunk", "decode_chunk"})
-"""Programs that take long to compile, by JAX's name; a run also compiles many small ones."""
+"""Names of the programs that take long to compile; a run also compiles many small ones."""
 
 
 def preflight(s: TrainingRun) -> TrainConfig:
-    """Refuse a run that cannot fit, before anything is compiled, and report its requirements.
+    """Check that a run fits and report its requirements, before anything is compiled.
 
-    Return the configuration with the layout and KV blocks of its rollouts.
+    Return the configuration with the rollout layout and KV blocks. Raises InputError if a check fails.
     """
     check_mesh(s)
     check_budget(s)
-    tell_uneven_parts(s)
+    report_uneven_parts(s)
     check_positions(s)
     check_best(s)
     prompts = [*s.questions.evals.values(), *([s.questions.train] if s.config.grpo.steps or s.config.sft.steps else [])]
@@ -57,7 +57,7 @@ def preflight(s: TrainingRun) -> TrainConfig:
 
 
 def check_memory(s: TrainingRun, sections: WorkloadSections) -> None:
-    """Refuse a run without room on devices or disk, and report the memory per device of a step."""
+    """Check memory and disk space, and report the memory per device of a step; raises InputError."""
     model = PlannedModel(s.config.model, s.model)
     work = find_workload(model.section, sections, rules.batch_ways(s.mesh.shape))
     fused = is_fused(model, s.mesh.devices.flat[0].platform)
@@ -65,47 +65,49 @@ def check_memory(s: TrainingRun, sections: WorkloadSections) -> None:
     parts = ", ".join(f"{name} {in_bytes(size)}" for name, size in sizes._asdict().items() if size)
     have = device_memory(s.mesh)
     s.note(
-        f"memory a device, about: {parts}; {in_bytes(sizes.total)} of {in_bytes(have) if have else 'an unknown size'}"
+        f"memory per device, about: {parts}; {in_bytes(sizes.total)} of {in_bytes(have) if have else 'an unknown size'}"
     )
     always = sizes.weights + sizes.adapters + sizes.training + sizes.reference
     if have and always > have:
         raise InputError(
-            f"memory: weights, gradients and optimizer need {in_bytes(always)} a device, which has {in_bytes(have)}: "
+            f"memory: weights, gradients and optimizer need {in_bytes(always)} per device, which has {in_bytes(have)}: "
             "use more devices (mesh.fsdp), model.lora.rank, model.dtype=bfloat16, or optim.kind=adafactor"
         )
     if have and sizes.total > have:
         suggestions = suggest(sections, model, s.mesh.shape, have, fused)
         helps = ", or ".join(change for change, total in suggestions[:3] if total <= have) or "more devices"
-        s.note(f"memory: may be {in_bytes(sizes.total - have)} short a device; what would make it fit: {helps}")
+        s.note(
+            f"memory: about {in_bytes(sizes.total - have)} per device may be missing; changes that make it fit: {helps}"
+        )
     check_disk(s, work)
 
 
 def check_budget(s: TrainingRun) -> None:
-    """Refuse a budget of tokens without room for an answer, or for the questions of a schema, which stay together.
+    """Check that the token budget is enough for one answer, or for the questions of a schema, which are not split.
 
-    It must not cut a group for a recipe's own loss, which needs whole groups.
+    A recipe's own loss needs whole groups, so the budget must then be enough for a group. Raises InputError.
     """
     grpo = s.config.grpo
     if not (grpo.steps and grpo.max_tokens_per_device):
         return
     prompt, answer = bucket(max(s.questions.train.lengths())), bucket(longest_answer(s.config.sampling)[1])
-    rows = micro_batches_of(grpo).at_once(1, prompt, grpo.num_generations, answer)[1]
+    rows = micro_batches_of(grpo).chunk_sizes(1, prompt, grpo.num_generations, answer)[1]
     least = max(s.questions.train.lengths()) + grpo.questions * (1 if grpo.packing else grpo.num_generations) * answer
     if grpo.questions > 1 and least > grpo.max_tokens_per_device:
         raise InputError(
-            f"grpo.max_tokens_per_device={grpo.max_tokens_per_device} has no room for {grpo.questions} questions with "
-            f"their schema and answers, {least} tokens at least: allow as many, or fewer grpo.questions"
+            f"grpo.max_tokens_per_device={grpo.max_tokens_per_device} is too small for {grpo.questions} questions with "
+            f"their schema and answers: it must be at least {least}; raise it, or lower grpo.questions"
         )
     if s.task.recipe.loss is not None and rows < grpo.num_generations:
         need = prompt + grpo.num_generations * answer
         raise InputError(
-            f"grpo.max_tokens_per_device={grpo.max_tokens_per_device} cuts a group of {need} tokens, whose loss is the "
-            f"recipe {s.config.recipe}'s own: allow as many, or use grpo.gradient_accumulation_steps"
+            f"grpo.max_tokens_per_device={grpo.max_tokens_per_device} splits a group of {need} tokens, but the loss of "
+            f"recipe {s.config.recipe} needs whole groups: raise it to {need}, or use grpo.gradient_accumulation_steps"
         )
 
 
-def tell_uneven_parts(s: TrainingRun) -> None:
-    """Report the cost of parts of a batch with fewer prompts than the mesh has shards."""
+def report_uneven_parts(s: TrainingRun) -> None:
+    """Warn if micro-batches have fewer prompts than the mesh has shards."""
     grpo, sft, ways = s.config.grpo, s.config.sft, rules.batch_ways(s.mesh.shape)
     for name, steps, prompts, parts in (
         ("grpo", grpo.steps, grpo.prompts // grpo.minibatches, grpo.gradient_accumulation_steps),
@@ -122,7 +124,7 @@ def tell_uneven_parts(s: TrainingRun) -> None:
 
 
 def find_layout(s: TrainingRun, longest: int) -> TrainConfig:
-    """Return the configuration with a layout for `rollout.mesh=auto`, found once per run and saved in its folder."""
+    """Return the configuration with `rollout.mesh=auto` resolved, once per run; the result is saved in its folder."""
     device, wanted = s.mesh.local_devices[0], s.config.rollout.mesh
     have = min(processes.exchange([device_memory(s.mesh)]))
     turns = max(s.config.sampling.turns, s.config.validation.sampling.turns)
@@ -135,18 +137,19 @@ def find_layout(s: TrainingRun, longest: int) -> TrainConfig:
         replica_grid(s.mesh, *map(int, layout.split("x")))  # refuses a layout that does not match the devices
     elif is_shared:
         raise InputError(
-            "several turns on several processes need copies of the model, which do not fit: give a process more devices"
+            "multi-turn rollouts on several processes need replicas of the model, which do not fit: use more devices "
+            "per process"
         )
     if layout != wanted:
         s.keep_config(rollout=rollout)
     if s.mesh.size > 1:
-        layout_text = "on the mesh that trains" if layout == "training" else f"by copies, replicas x tensor = {layout}"
+        layout_text = "on the training mesh" if layout == "training" else f"by replicas (replicas x tensor = {layout})"
         s.note(f"answers are sampled {layout_text} (rollout.mesh)")
     return replace(s.config, rollout=rollout)
 
 
 def find_kv_blocks(s: TrainingRun, config: TrainConfig, longest: int) -> TrainConfig:
-    """Return a configuration with KV blocks for `rollout.memory`, found once per run and saved in its folder."""
+    """Return the configuration with KV blocks for `rollout.memory`, computed once per run and saved in its folder."""
     if kv_budget(config.rollout) is not None:
         return config
     have = min(processes.exchange([device_memory(s.mesh)]))
@@ -157,7 +160,7 @@ def find_kv_blocks(s: TrainingRun, config: TrainConfig, longest: int) -> TrainCo
 
 
 def check_mesh(s: TrainingRun) -> None:
-    """Refuse weights and batches that the mesh does not divide evenly."""
+    """Check that the mesh divides weights and batches evenly; raises InputError."""
     param_shardings(s.model, s.mesh)
     grpo, sft = s.config.grpo, s.config.sft
     updates = f"grpo.prompts={grpo.prompts} in grpo.minibatches={grpo.minibatches}"
@@ -171,7 +174,7 @@ def check_mesh(s: TrainingRun) -> None:
 
 
 def check_positions(s: TrainingRun) -> None:
-    """Refuse texts that are longer than the model's positions."""
+    """Check that prompts and answers fit the model's positions; raises InputError."""
     longest = max(
         length for prompt_set in (s.questions.train, *s.questions.evals.values()) for length in prompt_set.lengths()
     )
@@ -186,22 +189,22 @@ def check_positions(s: TrainingRun) -> None:
 
 
 def check_best(s: TrainingRun) -> None:
-    """Refuse to keep the best checkpoints by an unknown metric, before the first evaluation.
+    """Check that `run.best_by` is a metric; raises InputError.
 
-    A full name may be that of a status or a level of difficulty, which only the evaluation knows.
+    A full name is not checked: it may contain a status or a difficulty, which only the evaluation knows.
     """
     name, names = s.config.run.best_by, (*validation_metrics((), ()), *ENGINE_COUNTS)
     is_whole = name.startswith(tuple(f"eval/{split}/" for split in s.questions.evals)) or name == "time/eval"
     if s.config.run.keep_best and not (is_whole or name in names):
         (nearest,) = difflib.get_close_matches(name, names, n=1, cutoff=0.0)
         raise InputError(
-            f"run.best_by={name!r} names no number of an evaluation: it is {', '.join(names)}, or a whole name such as "
+            f"run.best_by={name!r} is not a metric of an evaluation: use {', '.join(names)}, or a full name such as "
             f"eval/{next(iter(s.questions.evals), 'dev')}/{nearest}"
         )
 
 
 def _answers(s: TrainingRun) -> Iterator[tuple[str, int]]:
-    """Yield (key, tokens) of the longest answers of each of the run's phases."""
+    """Yield (key, maximum tokens of an answer) per phase of the run."""
     if s.config.grpo.steps:
         yield longest_answer(s.config.sampling)
     if s.config.sft.steps:
@@ -211,9 +214,9 @@ def _answers(s: TrainingRun) -> Iterator[tuple[str, int]]:
 
 
 def _programs(s: TrainingRun) -> str:
-    """Return the widths that prompts and completions are padded to, and the number of programs.
+    """Return the padded widths of prompts and completions and the number of programs, as text.
 
-    The display expects this number of compilations from then on.
+    Also sets the display's expected number of compilations.
     """
     few = s.config.run.pad_to_max
     widths = [bucket(s.max_prompt_bucket)] if few else _widths(s.questions.train)
@@ -233,9 +236,9 @@ def _programs(s: TrainingRun) -> str:
         engines += len(widths)
     engines += len(greedy)
     s.compiled.expect(PROGRAMS, updates + 5 * engines)
-    facts.append(f"compiles up to {updates} updates and about {5 * engines} programs that sample answers")
-    where = kept_in()
-    return "; ".join(facts) + (f", kept in {where}" if where else "; run.compilation_cache keeps them for other runs")
+    facts.append(f"compiles up to {updates} update programs and about {5 * engines} sampling programs")
+    where = cache_location()
+    return "; ".join(facts) + (f", cached in {where}" if where else "; run.compilation_cache caches them")
 
 
 def _widths(prompt_set: PromptSet) -> list[int]:
@@ -247,11 +250,11 @@ def _as_text(widths: list[int]) -> str:
 
 
 def check_disk(s: TrainingRun, work: Workload) -> None:
-    """Refuse a disk without room for a checkpoint; warn if not all kept checkpoints will fit."""
+    """Check the disk space for one checkpoint; warn if not all kept checkpoints will fit. Raises InputError."""
     size = checkpoint_bytes(PlannedModel(s.config.model, s.model), work)
     free, run = shutil.disk_usage(s.folder).free, s.config.run
     if size > free:
-        raise InputError(f"run.dir: a checkpoint takes {in_bytes(size)}, and {s.folder} has room for {in_bytes(free)}")
+        raise InputError(f"run.dir: a checkpoint takes {in_bytes(size)}, but {s.folder} has only {in_bytes(free)} free")
     most = (run.keep_checkpoints + run.keep_best + 1) * size
     if most > free:
-        s.note(f"disk: checkpoints will take up to {in_bytes(most)}, and {s.folder} has room for {in_bytes(free)}")
+        s.note(f"disk: checkpoints will take up to {in_bytes(most)}, but {s.folder} has only {in_bytes(free)} free")

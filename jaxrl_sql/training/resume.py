@@ -1,6 +1,6 @@
 """Resuming a run: the values of its start, and the step after which it continues.
 
-`resume` decides the step for all phases. `begun_config` takes the values that a run found when it began, and
+`resume` decides the step for all phases. `resolved_config` takes the values that a run found when it began, and
 `refuse_other_saved` compares the inputs of a folder for a dry run.
 """
 
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from jaxrl_sql.config import TrainConfig, changed
 from jaxrl_sql.config.check import values_by_key
 from jaxrl_sql.parallel import processes
-from jaxrl_sql.runtime.folder import CHECKPOINTS, found_numbers, refuse_edited, saved_steps
+from jaxrl_sql.runtime.folder import CHECKPOINTS, refuse_edited, saved_steps, settings_from_start
 from jaxrl_sql.runtime.metrics import START
 from jaxrl_sql.runtime.model_locator import today
 from jaxrl_sql.training.checkpoint import Checkpoints
@@ -36,12 +36,12 @@ class ResumePoint(NamedTuple):
         return self.step > last
 
 
-def begun_config(config: TrainConfig) -> TrainConfig:
+def resolved_config(config: TrainConfig) -> TrainConfig:
     """Return the configuration with the date, layout and KV blocks that a resumed run found when it began.
 
     A new run whose prompts are chats gets today's date.
     """
-    config = changed(config, found_numbers(config.run, config.data.chat.date, config.rollout))
+    config = changed(config, settings_from_start(config.run, config.data.chat.date, config.rollout))
     is_resumed = config.run.resume and saved_steps(Path(config.run.dir))
     if config.data.chat.date or config.data.prompt != "chat" or is_resumed:
         return config

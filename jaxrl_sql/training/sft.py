@@ -1,8 +1,8 @@
-"""The supervised cold start: a phase of its own (`sft`), or the first phase of a training (`run_sft`).
+"""Supervised fine-tuning: alone (`sft`), or as the first phase of a training (`run_sft`).
 
-Questions on one database share its schema, so a batch is `sft.databases` schemas with up to `sft.questions` questions
-each, and a schema runs once for all of them: examples are packed in this way, and `sft/padding` reports the share of a
-batch's positions that is still empty. The loss is on answers only.
+Questions on one database share its schema. A batch has `sft.databases` schemas with up to `sft.questions` questions
+each, and a schema runs once for all its questions. `sft/padding` is the share of padding in a batch. The loss covers
+answers only.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from jaxrl_sql.training.batching.sft_batches import Row, word_tokens
 from jaxrl_sql.training.batching.sft_dataset import SftDataset, rows_of
 from jaxrl_sql.training.build import export_model, make_optimizer, make_params, make_policy
 from jaxrl_sql.training.evaluation import evaluate_all
-from jaxrl_sql.training.lifecycle import Snapshot, restore, run_phase, tell_end
+from jaxrl_sql.training.lifecycle import Snapshot, report_end, restore, run_phase
 from jaxrl_sql.training.resume import ResumePoint, resume
 from jaxrl_sql.training.training_run import TrainingRun
 
 
 @dataclass
-class Watch:
-    """The best held-out loss, and the number of measurements since without a better one; `patience` 0 never ends."""
+class EarlyStopping:
+    """Early stopping on the held-out loss: the best loss and the measurements since; `patience` 0 disables it."""
 
     patience: int
     best: float = math.inf
     waited: int = 0
 
-    def see(self, loss: float) -> bool:
-        """Take a measurement; return whether it is the best."""
+    def update(self, loss: float) -> bool:
+        """Record a loss; return whether it is the best so far."""
         is_best = loss < self.best
         self.best, self.waited = (loss, 0) if is_best else (self.best, self.waited + 1)
         return is_best
@@ -64,7 +64,7 @@ class Watch:
 
 @dataclass
 class Window:
-    """Counts since the last record: steps, tokens, and the positions that were computed for them."""
+    """Counts since the last logged row: steps, tokens, and computed positions including padding."""
 
     steps: int = 0
     tokens: int = 0
@@ -83,12 +83,12 @@ class Window:
 
 @dataclass
 class SftPhase:
-    """The supervised steps as `run_phase` drives them."""
+    """The supervised phase, as `run_phase` runs it."""
 
     run: TrainingRun
     dataset: SftDataset
     state: TrainState
-    watch: Watch
+    watch: EarlyStopping
     update: StepFn
     held_out_loss: Callable[[TrainState], float]
     word_ids: tuple[int, ...]
@@ -103,12 +103,12 @@ class SftPhase:
 
     @property
     def last(self) -> int:
-        """Return the run's step after which the phase is over."""
+        """Return the last step of the phase."""
         return self.run.config.sft.steps
 
     @property
     def evaluate_every(self) -> int:
-        """Return after how many steps the policy is evaluated."""
+        """Return the number of steps between evaluations."""
         return self.run.config.sft.eval_every
 
     @property
@@ -117,7 +117,7 @@ class SftPhase:
         return self.watch.is_over
 
     def step(self, at: int) -> None:
-        """Make step `at`; record it every `sft.log_every` steps and if the held-out loss is measured."""
+        """Run step `at`; log it every `sft.log_every` steps and when the held-out loss is measured."""
         s, cfg = self.run, self.run.config.sft
         rows = rows_of(cfg, s.config.seed, self.dataset, self.word_ids, at - 1)
         batch = pack(s, rows, self.dataset.longest)
@@ -134,24 +134,24 @@ class SftPhase:
         if at % cfg.log_every == 0 or is_measured:
             numbers = reduce_metrics(jax.device_get(metrics)) | self.window.numbers()
             if is_measured and self.dataset.held:
-                with s.display.work("measuring the held-out loss", is_told=False):
+                with s.display.task("measuring the held-out loss", is_announced=False):
                     numbers["sft/held_out_loss"] = self.held_out_loss(self.state)
-                if self.watch.see(numbers["sft/held_out_loss"]) and cfg.patience:
+                if self.watch.update(numbers["sft/held_out_loss"]) and cfg.patience:
                     self.state = dataclasses.replace(self.state, best=_copy(self.state.trainable))
             s.record(at, "sft", numbers)
             self.window = Window()
 
     def policy_params(self, at: int) -> Any:
-        """Return the current policy, and after the last step the phase's result."""
+        """Return the current parameters; after the last step, the phase's result."""
         return policy_params(self.result if at == self.last else self.state.trainable, self.state.frozen)
 
     @property
     def result(self) -> Any:
-        """Return the phase's final parameters: the best ones if those are kept."""
+        """Return the phase's final parameters, or the best ones if they are kept."""
         return self.state.best if self.run.config.sft.patience else self.state.trainable
 
     def evaluated(self, _at: int, _numbers: Mapping[str, float]) -> None:
-        """Begin a new window, which excludes the time of the evaluation."""
+        """Start a new window, so that its time excludes the evaluation."""
         self.window = Window()
 
     def snapshot(self) -> Snapshot:
@@ -174,7 +174,7 @@ def run_sft(s: TrainingRun, begin: ResumePoint) -> tuple[Any, Any]:
 
 
 def open_sft(s: TrainingRun, begin: ResumePoint) -> SftPhase:
-    """Make the state and programs of the supervised steps, new or from the checkpoint of a resumed run."""
+    """Create the state and programs of the supervised phase, new or from the checkpoint of a resumed run."""
     cfg, dataset = s.config.sft, s.questions.sft
     for line in skipped_lines(dataset.skipped):
         s.note(f"sft: {line}")
@@ -182,7 +182,7 @@ def open_sft(s: TrainingRun, begin: ResumePoint) -> SftPhase:
     trainable, frozen = make_params(s)
     state = init_state(trainable, optimizer, frozen)
     state = dataclasses.replace(state, best=_copy(trainable) if cfg.patience else None)
-    watch = Watch(cfg.patience)
+    watch = EarlyStopping(cfg.patience)
     if begin.is_within(0, cfg.steps):
         state, host, _ = restore(s, begin.step, state)
         watch.restore(host["watch"])
@@ -199,7 +199,7 @@ def open_sft(s: TrainingRun, begin: ResumePoint) -> SftPhase:
 
 
 def pack(s: TrainingRun, rows: Sequence[Row], longest: int) -> GroupBatch:
-    """Pack this process's part of a batch; `longest` is the longest schema that any batch has."""
+    """Pack this process's part of a batch; `longest` is the length of the longest schema in any batch."""
     cfg, here, is_one_shape = s.config.sft, s.rows_here(s.config.sft.databases), s.config.run.pad_to_max
     if not cfg.packing:
         answer = cfg.max_completion_tokens if is_one_shape else 0
@@ -216,7 +216,7 @@ def pack(s: TrainingRun, rows: Sequence[Row], longest: int) -> GroupBatch:
 
 
 def positions(batch: GroupBatch, parts: int) -> float:
-    """Return the number of tokens of a prompt and its completions in the model, with padding: a mean over prompts."""
+    """Return the mean number of computed positions per prompt with its completions, including padding."""
     prompt, width = batch.shared[0].tokens.shape[1], batch.completion.shape[-1]
     if batch.packed_length is None:
         return float(prompt + batch.completion.shape[1] * width)
@@ -228,13 +228,13 @@ def positions(batch: GroupBatch, parts: int) -> float:
 
 
 def _rows_needed(packed_length: jax.Array) -> list[int]:
-    """Return the number of packed rows [B,R] that each prompt fills."""
+    """Return the number of non-empty packed rows [B,R] per prompt."""
     needed: list[int] = (np.asarray(packed_length) > 0).sum(axis=1).tolist()
     return needed
 
 
 def make_held_out_loss(s: TrainingRun, sft_dataset: SftDataset) -> Callable[[TrainState], float]:
-    """Return the function that measures the loss on the answers of the held-out questions, a mean over tokens."""
+    """Return the function that computes the held-out loss, a mean over answer tokens."""
     policy, rows = make_policy(s), s.config.sft.databases
 
     @jax.jit
@@ -255,12 +255,12 @@ def _copy(params: Any) -> Any:
 
 
 def sft(s: TrainingRun) -> int:
-    """Run the supervised phase of a run that has no other, write the model, and return the exit code."""
+    """Run a training with only the supervised phase, write the model, and return the exit code."""
     trainable, frozen = run_sft(s, resume(s))
     if s.status.is_stopping:
         return s.stopped()
     if not evaluate_all(s, policy_params(trainable, frozen), s.config.sft.steps):
         return s.stopped()
     export_model(s, trainable, frozen)
-    tell_end(s)
+    report_end(s)
     return 0

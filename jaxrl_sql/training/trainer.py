@@ -18,7 +18,7 @@ import jax
 
 from jaxrl_sql.config import TrainConfig, changed, to_yaml
 from jaxrl_sql.config.check import values_by_key
-from jaxrl_sql.inference.compiling import hear_compiling
+from jaxrl_sql.inference.compiling import record_compilations
 from jaxrl_sql.inference.ends import ends_of_generation
 from jaxrl_sql.inference.program_cache import keep_programs
 from jaxrl_sql.inference.questions import (
@@ -44,10 +44,10 @@ from jaxrl_sql.runtime.folder import (
     DISK_FULL,
     cannot_write,
     check_folder,
-    found_numbers,
     note_saved,
     open_folder,
-    places_of_begin,
+    paths_from_start,
+    settings_from_start,
 )
 from jaxrl_sql.runtime.health import Health, HealthError
 from jaxrl_sql.runtime.metrics import MetricsWriter, SampleWriter
@@ -68,9 +68,9 @@ from jaxrl_sql.training.checkpoint import Checkpoints
 from jaxrl_sql.training.evaluation import evaluate_all
 from jaxrl_sql.training.grpo import open_second_stage, open_stage
 from jaxrl_sql.training.inputs import file_inputs, question_inputs
-from jaxrl_sql.training.lifecycle import run_phase, score, tell_end
+from jaxrl_sql.training.lifecycle import report_end, run_phase, score
 from jaxrl_sql.training.preflight import preflight
-from jaxrl_sql.training.resume import begun_config, refuse_other_saved, resume
+from jaxrl_sql.training.resume import refuse_other_saved, resolved_config, resume
 from jaxrl_sql.training.sft import run_sft
 from jaxrl_sql.training.stages import Progress, Stage
 from jaxrl_sql.training.training_run import Outputs, QuestionSets, RunStatus, Task, TrainingRun
@@ -114,7 +114,7 @@ def _train(s: TrainingRun) -> int:
     for name in s.questions.evals:
         old, new = (numbers[f"eval/{name}/accuracy"] for numbers in (before, after))
         s.note(f"{name}: accuracy {100 * old:.1f} % before GRPO, {100 * new:.1f} % after")
-    tell_end(s)
+    report_end(s)
     return 0
 
 
@@ -130,7 +130,7 @@ def dry_run(config: TrainConfig) -> int:
 
     The run's folder is read and not changed. A dry run refuses whatever the run would refuse.
     """
-    config = changed(config, found_numbers(config.run, config.data.chat.date, config.rollout))
+    config = changed(config, settings_from_start(config.run, config.data.chat.date, config.rollout))
     folder = check_folder(config.run, values_by_key(config))
     with TemporaryDirectory() as scratch:
         elsewhere = {
@@ -162,8 +162,8 @@ def open_unchecked(config: TrainConfig, caller: CallerInputs = NOTHING) -> Itera
         load_model_config(config.model.checkpoint)
     processes.start_processes(config.mesh.processes)
     is_first = processes.is_first()
-    config = begun_config(config)
-    text = to_yaml(changed(config, places_of_begin(config.run)))
+    config = resolved_config(config)
+    text = to_yaml(changed(config, paths_from_start(config.run)))
     folder = open_folder(config.run, values_by_key(config), text, is_first)
     keep_programs(config.run.compilation_cache)
     restart_advice = "start all of them again: with run.resume=true they resume from the last checkpoint"
@@ -193,7 +193,7 @@ def _opened(
     with _outputs(config, folder) as (outputs, executor):
         display = outputs.display
         read = _read(config, folder, _recipe(config, caller), executor, display, passed)
-        with display.work("opening the devices"):
+        with display.task("opening the devices"):
             mesh = meshes.make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
         sft, grpo = with_parts(config.sft, config.grpo, rules.batch_ways(mesh.shape))
         config = dataclasses.replace(config, sft=sft, grpo=grpo)
@@ -202,7 +202,7 @@ def _opened(
         if epochs := config.sft.epochs:
             config = changed(config, {"sft.steps": questions.sft.order.batches(epochs)})
         display.course(config.phases())
-        closed.enter_context(hear_compiling(display.activity.compiled, display.activity.clock))
+        closed.enter_context(record_compilations(display.activity.compiled, display.activity.clock))
         status = RunStatus(Health(config.health), closed.enter_context(stop_on_signals(display.note)))
         about = noted_session(folder if is_first else None, count_params(model))
         with jax.set_mesh(mesh), about:
@@ -262,7 +262,7 @@ def _read(
         judged_by = {
             name: eval_rule(config.validation.rule, recipe, benchmark.rule) for name, benchmark in evals.items()
         }
-        with display.work("opening the tokenizer"):
+        with display.task("opening the tokenizer"):
             tokenizer = open_tokenizer(data, config.model.checkpoint, folder, train, style)
         style = recipe.opened(style, tokenizer)._replace(shots=choose_shots(data))
     ends = ends_of_generation(data, config.model.checkpoint, tokenizer)
@@ -279,7 +279,7 @@ def _question_sets(
     evals = {name: _prompts(name, benchmark.examples, task, longest, display) for name, benchmark in read.evals.items()}
     inputs: dict[str, str] = {}
     if processes.is_first():  # which computes them for all
-        with display.work("hashing files and questions", is_told=False):
+        with display.task("hashing files and questions", is_announced=False):
             files = file_inputs(config.recipe, config.data, config.model.checkpoint)
             inputs = files | caller.hashes() | question_inputs(config.data, train, evals)
     first, *_ = processes.exchange([inputs])
@@ -293,8 +293,8 @@ def _prompts(
     """Make the prompts of a set, of up to `longest` tokens; those of a huge set are made on access."""
     if isinstance(examples, Streamed):
         return stream_prompts(examples, task.style, task.tokenizer, longest, pruning)
-    with display.work(f"tokenizing the prompts of {name}", len(examples), "questions") as tick:
-        prompts = make_prompts(examples, task.style, task.tokenizer, longest, pruning, tick)
+    with display.task(f"tokenizing the prompts of {name}", len(examples), "questions") as on_progress:
+        prompts = make_prompts(examples, task.style, task.tokenizer, longest, pruning, on_progress)
     return checked_prompts(name, prompts, longest, display.note)
 
 
@@ -305,8 +305,10 @@ def _sft_dataset(config: TrainConfig, task: Task, train: PromptSet, executor: Ex
     plain = [(recipe, recipe.opened(recipe.style_for(data), task.tokenizer)) for recipe in recipes]
     dialogues = [recipe.in_dialogues(style, executor, config.sampling.turns) for recipe, style in plain]
     styles = [style._replace(shots=task.style.shots) for style in dialogues]
-    with display.work("tokenizing what sft teaches", len(examples), "questions") as tick:
-        return make_sft_dataset(config.sft, data, config.seed, examples, styles, task.tokenizer, task.ends[-1], tick)
+    with display.task("tokenizing what sft teaches", len(examples), "questions") as on_progress:
+        return make_sft_dataset(
+            config.sft, data, config.seed, examples, styles, task.tokenizer, task.ends[-1], on_progress
+        )
 
 
 def eval_rule(rule: str, recipe: Recipe, of_set: str) -> str:

@@ -26,7 +26,7 @@ from jaxrl_sql.runtime.folder import CONFIG, keep_config
 from jaxrl_sql.runtime.health import UNHEALTHY, Health, HealthError
 from jaxrl_sql.runtime.memory import Surplus
 from jaxrl_sql.runtime.metrics import MetricsWriter, SampleWriter
-from jaxrl_sql.runtime.progress import Compiled
+from jaxrl_sql.runtime.progress import CompileStats
 from jaxrl_sql.runtime.rollouts import RolloutWriter
 from jaxrl_sql.runtime.signals import ENDED, StopRequest
 from jaxrl_sql.text2sql.env.executor import Executor
@@ -148,7 +148,7 @@ class TrainingRun:
         return self.outputs.display
 
     @property
-    def compiled(self) -> Compiled:
+    def compiled(self) -> CompileStats:
         """Return the counts of programs compiled for the run."""
         return self.display.activity.compiled
 

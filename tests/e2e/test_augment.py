@@ -287,7 +287,7 @@ def test_invalid_folders_and_numbers_are_reported(
     assert main([*arguments, "augment.fill=everything"]) == 2
     assert main(arguments) == 0
     assert main([*arguments, "augment.distractors=1"]) == 2
-    assert "was begun with" in capsys.readouterr().err
+    assert "was started with" in capsys.readouterr().err
 
 
 def test_column_descriptions_are_copied_with_databases(arguments: list[str], tmp_path: Path) -> None:
@@ -353,6 +353,6 @@ def test_a_changed_set_is_refused(
     before = digests(tmp_path / "out")
     assert main([*arguments, "augment.fill=empty"]) == 2
     output = capsys.readouterr().err
-    assert "was begun with questions='9 questions, " in output
+    assert "was started with questions='9 questions, " in output
     assert output.count("\n") == 1
     assert digests(tmp_path / "out") == before

@@ -128,7 +128,7 @@ def test_full_padding_shares_programs_across_evaluation_parts(
     arguments: list[str], tmp_path: Path, compiled: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two parts with different prompts; answers equal those with one program per length."""
-    monkeypatch.setattr("jaxrl_sql.inference.benchmark_evaluation._MOST_QUESTIONS", 8)
+    monkeypatch.setattr("jaxrl_sql.inference.benchmark_evaluation._MAX_QUESTIONS", 8)
     values = dict(argument.split("=", 1) for argument in arguments)
     data, start = values["data.dir"], values["model.checkpoint"]
     command = [

@@ -132,7 +132,7 @@ def test_right_answers_are_kept_and_the_rest_counted(
     captured = capsys.readouterr()
     everything = captured.out + captured.err + "".join(path.read_text() for path in out.iterdir())
     assert KEY not in everything
-    assert "was begun with executor.vm_steps=300000000, not 1000" in captured.err
+    assert "was started with executor.vm_steps=300000000, not 1000" in captured.err
 
 
 def test_truncated_right_answers_are_not_kept(

@@ -21,7 +21,7 @@ from jaxrl_sql.commands.train import main as train
 from jaxrl_sql.config import ExecutorConfig
 from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.report.groups import chunks, open_result_folder, read_chunk
-from jaxrl_sql.report.view.judging import Judge, asked_of
+from jaxrl_sql.report.view.judging import Judge, judge_requests
 from jaxrl_sql.text2sql.benchmarks import load_benchmark, plain_record
 from jaxrl_sql.text2sql.env.address import open_url
 from jaxrl_sql.text2sql.env.executor import make_executor
@@ -234,7 +234,7 @@ def test_training_uses_all_engines(copies: Copies, tmp_path: Path, capsys: pytes
     groups = [group for chunk in chunks(open_result_folder(run)) for group in read_chunk(chunk).groups]
     with make_executor(ExecutorConfig()) as executor:
         judge = Judge(executor, 1000, 600.0)
-        judge.judge(asked_of(groups))
+        judge.judge(judge_requests(groups))
     judge.attach(groups)
     answers = [(item["example"].dialect, answer) for item in groups for answer in item["answers"] if answer["sql"]]
     assert {dialect for dialect, _ in answers} >= {*DIALECTS}

@@ -140,7 +140,7 @@ def answered(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a finished evaluation in two parts; `shown.txt` next to it has its output."""
     out = tmp_path_factory.mktemp("answered") / "out"
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(io.StringIO()) as shown:
-        patch.setattr("jaxrl_sql.inference.benchmark_evaluation._MOST_QUESTIONS", 5)
+        patch.setattr("jaxrl_sql.inference.benchmark_evaluation._MAX_QUESTIONS", 5)
         assert ask_model(data / "dev", out, *QUICK) == 0
     (out.parent / "shown.txt").write_text(shown.getvalue())
     return out

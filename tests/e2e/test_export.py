@@ -21,7 +21,7 @@ from jaxrl_sql.commands.train import main
 from jaxrl_sql.models import load_checkpoint, load_tokenizer
 from jaxrl_sql.models.formats.hf import read_tensors
 from jaxrl_sql.runtime.model_locator import read_trained
-from jaxrl_sql.training.model_card import keep_asked
+from jaxrl_sql.training.model_card import save_prompt_settings
 
 START = Path(__file__).parents[2] / "configs" / "recipes_start"
 Start = Callable[..., list[str]]
@@ -251,7 +251,7 @@ def prompted_model(tmp_path: Path) -> Path:
     shutil.copytree(START, folder)
     (tmp_path / "own.jinja").write_text(TEMPLATE)
     (tmp_path / "config.yaml").write_text(f"data: {{chat: {{template: '{tmp_path / 'own.jinja'}'}}, prompt: chat}}\n")
-    keep_asked(folder, read_trained(tmp_path / "config.yaml"))
+    save_prompt_settings(folder, read_trained(tmp_path / "config.yaml"))
     return folder
 
 

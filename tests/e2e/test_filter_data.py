@@ -153,11 +153,11 @@ def test_pass_rates_are_computed_and_cached(
 
     capsys.readouterr()
     assert main(arguments(*SAMPLED, "filter.samples=5")) == 2
-    assert "was begun with filter.samples=4, not 5" in capsys.readouterr().err
+    assert "was started with filter.samples=4, not 5" in capsys.readouterr().err
     assert main(arguments(*SAMPLED, "model.compute_dtype=bfloat16")) == 2
-    assert "was begun with model.compute_dtype='same', not 'bfloat16'" in capsys.readouterr().err
+    assert "was started with model.compute_dtype='same', not 'bfloat16'" in capsys.readouterr().err
     assert main(arguments(*SAMPLED, "executor.vm_steps=1000")) == 2
-    assert "was begun with executor.vm_steps=300000000, not 1000" in capsys.readouterr().err
+    assert "was started with executor.vm_steps=300000000, not 1000" in capsys.readouterr().err
     assert main(arguments(*SAMPLED, "filter.low=0", "filter.high=1", "executor.threads=1")) == 0
     shown = capsys.readouterr().out
     assert "answered" not in shown, "known answers were sampled again"

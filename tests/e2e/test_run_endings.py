@@ -56,7 +56,7 @@ def test_a_dry_run_reports_requirements_and_writes_nothing(alone: Start, tmp_pat
     assert main(alone(run, "sft.epochs=2", "sft.databases=1", "sft.questions=2", "--dry-run")) == 0
     output = capsys.readouterr().out
     assert "prompts: 8 of " in output
-    assert "memory a device, about: weights " in output
+    assert "memory per device, about: weights " in output
     match = re.search(r"supervised phase: (\d+) steps, (\d+) an epoch", output)
     assert match is not None
     assert int(match[1]) == 2 * int(match[2])
@@ -64,7 +64,7 @@ def test_a_dry_run_reports_requirements_and_writes_nothing(alone: Start, tmp_pat
     assert main(alone(run, "data.max_prompt_tokens=8", "--dry-run")) == 2
     capsys.readouterr()
     assert main(alone(run, "run.keep_best=1", "run.best_by=acuracy", "--dry-run")) == 2
-    assert "run.best_by='acuracy' names no number" in (error := capsys.readouterr().err)
+    assert "run.best_by='acuracy' is not a metric" in (error := capsys.readouterr().err)
     assert "such as eval/dev/accuracy" in error
     assert main(alone(run, "run.keep_best=1", "run.best_by=eval/dev/status/ok", "--dry-run")) == 0
     run.mkdir()

@@ -45,7 +45,7 @@ def test_a_dry_run_loads_checkpoint_and_prompts(
     assert main(["--config", str(path), *overrides(data, run), "--dry-run"]) == 0
     output = capsys.readouterr().out
     assert "prompts: " in output
-    assert "memory a device, about: weights " in output
+    assert "memory per device, about: weights " in output
     assert not run.exists()
 
 

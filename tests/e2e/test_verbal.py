@@ -196,7 +196,7 @@ def test_a_larger_budget_resumes_to_equal_results(
         assert main(command) == 2
         assert "mute was answered with another text, golds or database: name another folder" in capsys.readouterr().err
         assert main([*command, "verbal.rounds=5"]) == 2
-        assert "was begun with verbal.rounds=4, not 5" in capsys.readouterr().err
+        assert "was started with verbal.rounds=4, not 5" in capsys.readouterr().err
     for name in ("predictions.jsonl", "records.jsonl", "metrics.json"):
         assert (parts / name).read_bytes() == (whole / name).read_bytes(), name
     assert len(seen) == len(all_seen), "known answers are not requested again"

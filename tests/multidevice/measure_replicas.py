@@ -67,7 +67,7 @@ def two_calls(engine: ReplicatedEngine, goes_ahead: bool) -> tuple[list[Sample],
     first = list(engine.generate(prompts[:count], samplings[:count], ahead=4 if goes_ahead else None))
     whole = engine.gather(first)
     left = [dataclasses.replace(item, prompt_index=item.prompt_index - 4) for item in whole if item.prompt_index >= 4]
-    second = list(engine.generate(prompts[4:], samplings[4:], 1, begun=left))
+    second = list(engine.generate(prompts[4:], samplings[4:], 1, carried=left))
     here = [[entry for entry in first if entry.prompt_index < 4], second]
     everywhere = [[element for element in whole if element.prompt_index < 4], engine.gather(second)]
     local, all_ = (

@@ -106,7 +106,7 @@ def _strict() -> Any:
     import plain_kernel
     from jax.experimental.custom_partitioning import custom_partitioning
 
-    from jaxrl_sql.models.attention.cudnn import Kernel, Seen
+    from jaxrl_sql.models.attention.cudnn import AttentionMask, Kernel
 
     queries, keys, values, sums = "b t h d", "b s k e", "b s k f", "b h t"
 
@@ -129,8 +129,12 @@ def _strict() -> Any:
     def masked(seen: Any) -> tuple[Any, list[str], list[Any]]:
         """Return a function that rebuilds the mask from arrays, the arrays' axes, and the arrays."""
         if seen.bias is not None:
-            return lambda x: Seen(bias=x), ["b o t s"], [seen.bias]
-        return (Seen, [], []) if seen.length is None else (lambda x: Seen(length=x), ["b"], [seen.length])
+            return lambda x: AttentionMask(bias=x), ["b o t s"], [seen.bias]
+        return (
+            (AttentionMask, [], [])
+            if seen.length is None
+            else (lambda x: AttentionMask(length=x), ["b"], [seen.length])
+        )
 
     def forward(q: Any, k: Any, v: Any, seen: Any, scale: float) -> Any:
         again, axes, arrays = masked(seen)

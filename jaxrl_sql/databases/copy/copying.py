@@ -16,9 +16,9 @@ from jaxrl_sql.databases.engines.tables import Plan, PlannedTable, Rules
 from jaxrl_sql.text2sql.schema.read import read_schema
 from jaxrl_sql.types import Cell, InputError, JaxrlSqlError
 
-Tell = Callable[[str], object]
+Report = Callable[[str], object]
 
-_LARGEST = 1.7976931348623157e308
+_MAX_FLOAT = 1.7976931348623157e308
 
 
 class CopyError(JaxrlSqlError):
@@ -48,7 +48,7 @@ class CopyOptions(NamedTuple):
 
 
 def copy_files(
-    files: Sequence[SourceFile], target: Engine, manifest: Manifest, options: CopyOptions, tell: Tell
+    files: Sequence[SourceFile], target: Engine, manifest: Manifest, options: CopyOptions, report: Report
 ) -> list[Entry]:
     """Copy files that are not copied yet; return the manifest's entry of each.
 
@@ -66,12 +66,12 @@ def copy_files(
         if file not in waiting:
             manifest.locate(file)
             _let_read(target, options, file)
-            tell(f"{file.db_id}: already there, {_counted(manifest.databases[file.db_id])}")
+            report(f"{file.db_id}: already there, {_counted(manifest.databases[file.db_id])}")
             continue
         entry = _copy_file(file, plans[waiting.index(file)], target, manifest, options)
-        tell(f"{file.db_id}: copied to {entry['target']}, {_counted(entry)}, digests equal")
+        report(f"{file.db_id}: copied to {entry['target']}, {_counted(entry)}, digests equal")
         for line in entry["notes"]:
-            tell(f"  {line}")
+            report(f"  {line}")
     return [manifest.databases[file.db_id] for file in files]
 
 
@@ -203,4 +203,4 @@ def _changed(rows: Rows, changes: Sequence[Converter | None]) -> Rows:
 
 
 def _finite(value: Cell) -> Cell:
-    return max(-_LARGEST, min(_LARGEST, float(value))) if isinstance(value, int | float) else value
+    return max(-_MAX_FLOAT, min(_MAX_FLOAT, float(value))) if isinstance(value, int | float) else value

@@ -16,9 +16,9 @@ from jaxrl_sql.text2sql.env.address import Address
 from jaxrl_sql.text2sql.env.executor import Executor, Limits
 from jaxrl_sql.types import InputError
 
-_MOST_ROWS = 100_000
+_MAX_ROWS = 100_000
 # A session belongs to one database, and a server allows a hundred by default.
-_MOST_SESSIONS = 16
+_MAX_SESSIONS = 16
 
 
 class Questions(NamedTuple):
@@ -56,8 +56,8 @@ def copy_folder(
     copy_files(files, target, manifest, options, report)
     report(f"{manifest.path}: {len(files)} databases at {address.shown}, {target.version}")
     if questions:
-        limits = Limits(timeout_ms=questions.timeout_ms, max_rows=_MOST_ROWS)
-        with Executor(limits=limits, max_open=_MOST_SESSIONS) as executor:
+        limits = Limits(timeout_ms=questions.timeout_ms, max_rows=_MAX_ROWS)
+        with Executor(limits=limits, max_open=_MAX_SESSIONS) as executor:
             golds = check_golds(executor, examples, manifest, questions.reader)
         write_golds(out, golds, questions.reader)
         report("\n".join(summary_lines(golds, target.version)))

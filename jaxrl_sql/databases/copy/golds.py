@@ -139,7 +139,7 @@ def _question(gold: Gold, reader: Address) -> dict[str, Any]:
         "difficulty": example.difficulty,
         "sql": gold.sql,
         "dialect": reader.engine,
-        "db": reader.told(gold.name),
+        "db": reader.public_url(gold.name),
         "tied": gold.is_tied,
         "sqlite_sql": example.gold_sql,
         **others,

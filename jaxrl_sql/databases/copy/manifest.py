@@ -11,7 +11,7 @@ from typing import Any
 from jaxrl_sql.databases.copy.digest import TableDigest
 from jaxrl_sql.databases.engines.sqlite import SourceFile
 from jaxrl_sql.databases.engines.tables import Plan, PlannedTable
-from jaxrl_sql.runtime.written import written_whole
+from jaxrl_sql.runtime.written import atomic_write
 from jaxrl_sql.text2sql.env.address import Address
 from jaxrl_sql.text2sql.files.jsonl import load_json
 from jaxrl_sql.types import InputError
@@ -25,24 +25,24 @@ Entry = dict[str, Any]
 
 @dataclass
 class Manifest:
-    """The databases that were copied to one target; `begun` are the names of unfinished ones."""
+    """The databases that were copied to one target; `unfinished` are the names of unfinished ones."""
 
     path: Path
     target: str
     version: str
     databases: dict[str, Entry] = field(default_factory=dict)
-    begun: list[str] = field(default_factory=list)
+    unfinished: list[str] = field(default_factory=list)
 
     def begin(self, db_id: str, name: str) -> None:
         """Record that a database is about to be written."""
         self.databases.pop(db_id, None)
-        self.begun = [*dict.fromkeys([*self.begun, name])]
+        self.unfinished = [*dict.fromkeys([*self.unfinished, name])]
         self.write()
 
     def finish(self, db_id: str, entry: Entry) -> None:
         """Record that a database is complete."""
         self.databases[db_id] = entry
-        self.begun = [name for name in self.begun if name != entry["name"]]
+        self.unfinished = [name for name in self.unfinished if name != entry["name"]]
         self.write()
 
     def locate(self, file: SourceFile) -> None:
@@ -54,7 +54,7 @@ class Manifest:
 
     def is_ours(self, name: str) -> bool:
         """Return whether a database was created by this manifest's copies."""
-        return name in self.begun or any(entry["name"] == name for entry in self.databases.values())
+        return name in self.unfinished or any(entry["name"] == name for entry in self.databases.values())
 
     def write(self) -> None:
         """Write the file atomically; raises InputError if it cannot be written."""
@@ -62,12 +62,12 @@ class Manifest:
             "form": _FORM,
             "target": self.target,
             "version": self.version,
-            "begun": self.begun,
+            "unfinished": self.unfinished,
             "databases": self.databases,
         }
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with written_whole(self.path) as file:
+            with atomic_write(self.path) as file:
                 file.write((json.dumps(content, ensure_ascii=False, indent=1) + "\n").encode("utf-8", "replace"))
         except OSError as error:
             raise InputError(f"{self.path}: cannot be written ({error.strerror}): name another --out") from error
@@ -95,7 +95,7 @@ def load_manifest(folder: Path) -> Manifest:
     content = load_json(text, path)
     if not isinstance(content, dict) or content.get("form") != _FORM:
         raise InputError(f"{path}: not a manifest that this version can read: name another --out")
-    return Manifest(path, content["target"], content["version"], content["databases"], content["begun"])
+    return Manifest(path, content["target"], content["version"], content["databases"], content["unfinished"])
 
 
 def make_entry(

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from jaxrl_sql.databases.copy.names import new_names
-from jaxrl_sql.databases.engines.kinds import Seen, kind_of
+from jaxrl_sql.databases.engines.kinds import ColumnStats, kind_of
 from jaxrl_sql.databases.engines.sqlite import Source
 from jaxrl_sql.databases.engines.tables import Plan, PlannedColumn, PlannedKey, PlannedTable, Rules, SourceTable
 from jaxrl_sql.text2sql.schema.describe import Descriptions, read_descriptions
@@ -65,7 +65,7 @@ class _Planner:
         pairs = zip(table.table.columns, table.seen, strict=True)
         return {column.name: self._column(table.name, column, seen, names[column.name]) for column, seen in pairs}
 
-    def _column(self, table: str, column: Column, seen: Seen, name: str) -> PlannedColumn:
+    def _column(self, table: str, column: Column, seen: ColumnStats, name: str) -> PlannedColumn:
         where = f"{table}.{column.name}"
         kind = kind_of(column.type, seen)
         if kind not in ("integer", "real", "text", "date", "timestamp", "blob"):
@@ -87,7 +87,7 @@ class _Planner:
             seen.widest,
         )
 
-    def _check_values(self, where: str, kind: str, seen: Seen) -> None:
+    def _check_values(self, where: str, kind: str, seen: ColumnStats) -> None:
         faults = {
             "with invalid UTF-8": seen.odd,
             "with the character NUL": 0 if self.rules.holds_nul else seen.nul,

@@ -31,7 +31,7 @@ _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _SECOND = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", re.ASCII)
 
 
-class Seen(NamedTuple):
+class ColumnStats(NamedTuple):
     """Statistics of a column's values: counts by storage class, and properties that determine its kind.
 
     `longest` (characters) and `widest` (bytes) are sizes of texts and blobs. `beyond` counts integers that no float
@@ -58,7 +58,7 @@ class Seen(NamedTuple):
         return bool(self.texts and (self.integers or self.reals))
 
 
-def look(values: Sequence[Cell], *, is_dated: bool) -> Seen:
+def column_stats(values: Sequence[Cell], *, is_dated: bool) -> ColumnStats:
     """Return the statistics of some values of a column; dates are counted only if `is_dated`."""
     ints = [value for value in values if type(value) is int]
     floats = [value for value in values if type(value) is float]
@@ -68,7 +68,7 @@ def look(values: Sequence[Cell], *, is_dated: bool) -> Seen:
     odd = 0 if _is_utf8(whole) else sum(not _is_utf8(text) for text in texts)
     sizes = [len(text.encode("utf-8", "surrogateescape")) for text in texts] + [len(blob) for blob in blobs]
     is_far = bool(ints) and (max(ints) > _EXACT or min(ints) < -_EXACT)
-    return Seen(
+    return ColumnStats(
         integers=len(ints),
         reals=len(floats),
         texts=len(texts),
@@ -85,9 +85,9 @@ def look(values: Sequence[Cell], *, is_dated: bool) -> Seen:
     )
 
 
-def merged(first: Seen, other: Seen) -> Seen:
+def merged(first: ColumnStats, other: ColumnStats) -> ColumnStats:
     """Return the statistics of two parts of a column together."""
-    added = Seen(*map(sum, zip(first, other, strict=True)))
+    added = ColumnStats(*map(sum, zip(first, other, strict=True)))
     return added._replace(longest=max(first.longest, other.longest), widest=max(first.widest, other.widest))
 
 
@@ -96,7 +96,7 @@ def is_dated(declared: str) -> bool:
     return bool(re.search("date|time", declared, re.IGNORECASE))
 
 
-def kind_of(declared: str, seen: Seen) -> Kind | str:
+def kind_of(declared: str, seen: ColumnStats) -> Kind | str:
     """Return the kind of a column's values, or the reason why no kind fits (any other text)."""
     if seen.blobs:
         others = [name for name in ("integers", "reals", "texts") if getattr(seen, name)]

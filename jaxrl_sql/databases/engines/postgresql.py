@@ -151,7 +151,7 @@ class Postgresql(Server):
 
     def client_options(self, database: str) -> tuple[list[str], dict[str, str]]:
         """Return the arguments and the environment of psql."""
-        arguments = ["--no-psqlrc", "--quiet", "--output", os.devnull, "--dbname", self.address.told(database)]
+        arguments = ["--no-psqlrc", "--quiet", "--output", os.devnull, "--dbname", self.address.public_url(database)]
         return arguments, {"PGPASSWORD": self.address.password}
 
     def is_harmless(self, line: str) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from jaxrl_sql.databases.engines.base import Writer
-from jaxrl_sql.databases.engines.kinds import CHUNK, Rows, Seen, decode_text, is_dated, look, merged
+from jaxrl_sql.databases.engines.kinds import CHUNK, ColumnStats, Rows, column_stats, decode_text, is_dated, merged
 from jaxrl_sql.databases.engines.tables import Index, NameRules, PlannedTable, Rules, SourceTable
 from jaxrl_sql.text2sql.schema.cache import content_of
 from jaxrl_sql.text2sql.schema.read import ForeignKey, Schema, Table, read_schema
@@ -83,11 +83,11 @@ class Source:
         return int(self.connection.execute(sql).fetchone()[0])
 
     def _table(self, table: Table) -> SourceTable:
-        seen = [Seen() for _ in table.columns]
+        seen = [ColumnStats() for _ in table.columns]
         dated = [is_dated(column.type) for column in table.columns]
         for rows in self.rows(table):
             parts = zip(seen, zip(*rows, strict=True), dated, strict=True)
-            seen = [merged(before, look(values, is_dated=dates)) for before, values, dates in parts]
+            seen = [merged(before, column_stats(values, is_dated=dates)) for before, values, dates in parts]
         indexes = list(self._indexes(table))
         plain = [index for index in indexes if index is not None]
         return SourceTable(table, tuple(seen), tuple(plain), len(indexes) - len(plain))

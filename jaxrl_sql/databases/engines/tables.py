@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from jaxrl_sql.databases.engines.kinds import Kind, Seen
+from jaxrl_sql.databases.engines.kinds import ColumnStats, Kind
 from jaxrl_sql.text2sql.schema.quote import quote_name, quote_names
 from jaxrl_sql.text2sql.schema.read import Table
 
@@ -61,7 +61,7 @@ class SourceTable:
     """A table as declared, and statistics of its values: `seen[i]` for the i-th column."""
 
     table: Table
-    seen: tuple[Seen, ...]
+    seen: tuple[ColumnStats, ...]
     indexes: tuple[Index, ...]
     odd_indexes: int = 0
 

@@ -42,7 +42,7 @@ def open_served(
             raise InputError(f"{text}: DuckDB's files need --stand-in FILE, as a copy has in databases/ID/ID.sqlite")
         return ServedDatabase("duckdb", url, text, stand_in)
     address = parse_address(text)
-    public_url = address.told(address.database)
+    public_url = address.public_url(address.database)
     return ServedDatabase(address.engine, url, public_url, stand_in or _sample(text, public_url, leave_out, report))
 
 

@@ -26,8 +26,8 @@ from jaxrl_sql.types import Example, Record
 
 _SHOWN = 5
 # Below these sizes, overlap may be coincidence.
-_LEAST_WORDS = 5
-_LEAST_COLUMNS = 6
+_MIN_WORDS = 5
+_MIN_COLUMNS = 6
 Place = tuple[str, Example]
 
 
@@ -39,7 +39,7 @@ def shared_questions(trains: Sequence[QuestionSet], target: QuestionSet, near: f
     index = _Prefixes(word_sets, near)
     for example in target.examples:
         question_words = frozenset(plain_words(example.question).split())
-        if example.uid in same or len(question_words) < _LEAST_WORDS:
+        if example.uid in same or len(question_words) < _MIN_WORDS:
             continue
         alike = [(share, places[i]) for i, share in index.near(question_words)]
         if alike:
@@ -284,4 +284,4 @@ def _columns(path: str) -> frozenset[tuple[str, str]]:
 def _common(columns: frozenset[tuple[str, str]], others: frozenset[tuple[str, str]]) -> float:
     """Return the share of the smaller schema that the larger one contains; 0 if the smaller is too small."""
     smaller = min(len(columns), len(others))
-    return len(columns & others) / smaller if smaller >= _LEAST_COLUMNS or columns == others else 0.0
+    return len(columns & others) / smaller if smaller >= _MIN_COLUMNS or columns == others else 0.0

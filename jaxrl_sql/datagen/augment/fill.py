@@ -28,7 +28,7 @@ from jaxrl_sql.types import Record
 _OPCODES = 1_000_000_000
 _DEEPEST = 5
 _DRAWS = 5
-_MOST_KNOWN = 50
+_MAX_KNOWN = 50
 _DEFAULTS = (
     ("INT", 1), ("REAL", 1.0), ("FLOA", 1.0), ("DOUB", 1.0), ("NUM", 1), ("DEC", 1.0), ("YEAR", 2020), ("BOOL", 0),
     ("DATETIME", "2020-01-01 00:00:00"), ("TIMESTAMP", "2020-01-01 00:00:00"), ("DATE", "2020-01-01"),
@@ -281,7 +281,7 @@ class _Inserting:
         """Return values of a column, highest first; for an empty table a default of its type."""
         column = quote_name(name)
         query = f"SELECT DISTINCT {column} FROM {quote_name(table.name)} WHERE {column} IS NOT NULL ORDER BY 1 DESC"
-        known = [value for (value,) in self.connection.execute(f"{query} LIMIT {_MOST_KNOWN}")]
+        known = [value for (value,) in self.connection.execute(f"{query} LIMIT {_MAX_KNOWN}")]
         declared = next(column.type for column in table.columns if column.name == name)
         # A default text says nothing about the texts of the column.
         return known or [value for value in [_default(declared)] if value != _ANY_TEXT]

@@ -30,7 +30,7 @@ _SIGNS: dict[type[exp.Expression], str] = {
 # Functions that are ignored around a column, because they mostly return the same text.
 _CLEAR = (exp.Paren, exp.Lower, exp.Upper, exp.Trim, exp.Cast, exp.Abs, exp.Round)
 _AGGREGATES = (exp.Avg, exp.Sum, exp.Max, exp.Min)
-_MOST_COPIES = 50
+_MAX_COPIES = 50
 
 
 @dataclass
@@ -244,7 +244,7 @@ class _Reader:
             self._copies(value + (sign == ">"))
 
     def _copies(self, count: int) -> None:
-        if 0 < count <= _MOST_COPIES:
+        if 0 < count <= _MAX_COPIES:
             self.required.copies = max(self.required.copies, count)
 
     def _bound(self, slot: Slot | None, sign: str, value: Any) -> None:

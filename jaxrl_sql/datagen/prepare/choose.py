@@ -56,7 +56,7 @@ def choose(name: str, cfg: SourceConfig, seed: int, executor: SqlExecutor, scrat
         candidates = (item for item in candidates if rank(item.uid, "subsample") % cfg.subsample_every == 0)
     groups = _grouped(cfg, candidates, order, left_out)
     taken = _taken(cfg, groups, _Usable(cfg, source, executor, scratch, left_out))
-    source.databases.tell(notes)
+    source.databases.add_notes(notes)
     if 0 < len(taken) < cfg.count:
         notes.append(f"only {len(taken)} of the {cfg.count} requested questions are available")
     if not taken:

@@ -10,7 +10,7 @@ from jaxrl_sql.text2sql.benchmarks.files import statements
 
 # Scripts must not access other files, settings or modules.
 _DENIED = {sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH, sqlite3.SQLITE_PRAGMA, sqlite3.SQLITE_CREATE_VTABLE}
-_MOST_STEPS = 50_000_000
+_MAX_STEPS = 50_000_000
 _STEP = 10_000
 
 
@@ -18,7 +18,7 @@ def make_database(path: Path, script: str) -> str:
     """Build a database from a script, replacing an existing file; return the error, or ""."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
-    left = _MOST_STEPS // _STEP
+    left = _MAX_STEPS // _STEP
 
     def is_over() -> bool:
         nonlocal left

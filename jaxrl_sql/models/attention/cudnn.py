@@ -40,7 +40,7 @@ Keys = Sequence[tuple[jax.Array, jax.Array]]
 """Keys and values [B,Rj,K,S,Q] of each level."""
 
 
-class Seen(NamedTuple):
+class AttentionMask(NamedTuple):
     """Mask of a call: the first `length` [N] keys, or those with `bias` [N,1,X,S] 0; without both: causal."""
 
     length: jax.Array | None = None
@@ -105,7 +105,7 @@ class Kernel(NamedTuple):
     backward: Callable[..., tuple[jax.Array, ...]]
 
 
-def _operands(q: jax.Array, seen: Seen, scale: float) -> tuple[list[jax.Array], Record]:
+def _operands(q: jax.Array, seen: AttentionMask, scale: float) -> tuple[list[jax.Array], Record]:
     """Return the further operands and the parameters of JAX's cuDNN calls."""
     from jax._src.cudnn import fused_attention_stablehlo as fused  # noqa: PLC0415 - JAX has no public API for the gradient
 
@@ -128,7 +128,9 @@ def _operands(q: jax.Array, seen: Seen, scale: float) -> tuple[list[jax.Array], 
     return [bias, queries, keys, *[absent] * 4], settings
 
 
-def _forward(q: jax.Array, k: jax.Array, v: jax.Array, seen: Seen, scale: float) -> tuple[jax.Array, jax.Array]:
+def _forward(
+    q: jax.Array, k: jax.Array, v: jax.Array, seen: AttentionMask, scale: float
+) -> tuple[jax.Array, jax.Array]:
     from jax._src.cudnn import fused_attention_stablehlo as fused  # noqa: PLC0415 - as above
 
     (q, k, v, seen), t = _even(q, k, v, seen), q.shape[1]
@@ -142,7 +144,7 @@ def _backward(
     q: jax.Array,
     k: jax.Array,
     v: jax.Array,
-    seen: Seen,
+    seen: AttentionMask,
     scale: float,
     known: tuple[jax.Array, jax.Array],
     gradient: jax.Array,
@@ -159,13 +161,15 @@ def _backward(
     return tuple(x[:, :size] for x, size in zip(gradients, sizes, strict=True))
 
 
-def _even(q: jax.Array, k: jax.Array, v: jax.Array, seen: Seen) -> tuple[jax.Array, jax.Array, jax.Array, Seen]:
+def _even(
+    q: jax.Array, k: jax.Array, v: jax.Array, seen: AttentionMask
+) -> tuple[jax.Array, jax.Array, jax.Array, AttentionMask]:
     """Pad odd lengths by a masked position, because cuDNN needs even lengths with a bias."""
     if seen.bias is None:
         return q, k, v, seen
     queries, keys = q.shape[1] % 2, k.shape[1] % 2
     bias = _pad(seen.bias, {2: queries, 3: keys}, HIDDEN)
-    return _pad(q, {1: queries}), _pad(k, {1: keys}), _pad(v, {1: keys}), Seen(bias=bias)
+    return _pad(q, {1: queries}), _pad(k, {1: keys}), _pad(v, {1: keys}), AttentionMask(bias=bias)
 
 
 def _pad(x: jax.Array, by: dict[int, int], value: float = 0) -> jax.Array:
@@ -231,11 +235,11 @@ def _attend(levels: tuple[Level, ...], scale: float, window: Window | None, kern
     return jnp.where(reads_anything(levels)[..., None, None, None], read, 0)
 
 
-def _seen(keys: Level, queries: Level, window: Window | None) -> Seen:
+def _seen(keys: Level, queries: Level, window: Window | None) -> AttentionMask:
     """Return the mask of a level's keys for the queries of another level or of its own."""
     is_own = keys is queries
     if window is None:
-        return Seen() if is_own else Seen(length=keys.length.reshape(-1))
+        return AttentionMask() if is_own else AttentionMask(length=keys.length.reshape(-1))
     b, rows, t = queries.q.shape[:3]
     part_rows, s = keys.k.shape[1], keys.k.shape[3]
     seen = valid_keys(keys)[:, :, None]
@@ -243,7 +247,7 @@ def _seen(keys: Level, queries: Level, window: Window | None) -> Seen:
         seen &= jnp.tril(jnp.ones((t, t), bool))
     seen = narrow(window, seen, keys.positions, queries.positions)
     seen = jnp.broadcast_to(seen, (b, part_rows, rows // part_rows * t, s)).reshape(b * part_rows, 1, -1, s)
-    return Seen(bias=jnp.where(seen, 0, HIDDEN).astype(queries.q.dtype))
+    return AttentionMask(bias=jnp.where(seen, 0, HIDDEN).astype(queries.q.dtype))
 
 
 def _unpacked(level: Level, packing: PackedIndex) -> Level:
@@ -256,7 +260,12 @@ def _unpacked(level: Level, packing: PackedIndex) -> Level:
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _merged(
-    kernel: Kernel, scale: float, q: jax.Array, keys: Keys, seen: list[Seen], packing: PackedIndex | None = None
+    kernel: Kernel,
+    scale: float,
+    q: jax.Array,
+    keys: Keys,
+    seen: list[AttentionMask],
+    packing: PackedIndex | None = None,
 ) -> jax.Array:
     """Attend from q [B,R,T,H,Q] to the keys of all levels with one softmax -> [B,R,T,H,Q].
 
@@ -266,7 +275,7 @@ def _merged(
 
 
 def _merged_forward(
-    kernel: Kernel, scale: float, q: jax.Array, keys: Keys, seen: list[Seen], packing: PackedIndex | None
+    kernel: Kernel, scale: float, q: jax.Array, keys: Keys, seen: list[AttentionMask], packing: PackedIndex | None
 ) -> tuple[jax.Array, tuple[Any, ...]]:
     reads, sums = [], []
     for (k, v), by, call_packing in _calls(keys, seen, packing):
@@ -303,8 +312,8 @@ _merged.defvjp(_merged_forward, _merged_backward)
 
 
 def _calls(
-    keys: Keys, seen: Sequence[Seen], packing: PackedIndex | None
-) -> Iterator[tuple[tuple[jax.Array, jax.Array], Seen, PackedIndex | None]]:
+    keys: Keys, seen: Sequence[AttentionMask], packing: PackedIndex | None
+) -> Iterator[tuple[tuple[jax.Array, jax.Array], AttentionMask, PackedIndex | None]]:
     """Yield keys and values of each call, their mask, and the maps to unpack its queries (None: as they are)."""
     *above, (k, v) = keys
     yield from ((part, by, None) for part, by in zip(above, seen, strict=False))
@@ -322,6 +331,6 @@ def _rows(x: jax.Array) -> jax.Array:
     return jnp.swapaxes(x.reshape(-1, *x.shape[2:]), 1, 2)
 
 
-def _where_keys(seen: Seen, x: jax.Array, other: float) -> jax.Array:
+def _where_keys(seen: AttentionMask, x: jax.Array, other: float) -> jax.Array:
     """Return x [N,*] with `other` in rows without keys, which the kernel leaves undefined."""
     return x if seen.length is None else jnp.where((seen.length > 0).reshape(-1, *[1] * (x.ndim - 1)), x, other)

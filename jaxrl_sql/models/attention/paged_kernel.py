@@ -31,12 +31,12 @@ from jaxrl_sql.parallel.rules import split_of
 from jaxrl_sql.types import InputError
 
 # Query rows that a GPU program holds in registers, and the minimum for its matrix units.
-_GPU_ROWS, _GPU_LEAST = 128, 16
+_GPU_ROWS, _GPU_MIN_ROWS = 128, 16
 # Tokens that a TPU fetches at a time, into two buffers each of keys and values; and the minimum of query rows.
-_TPU_TOKENS, _TPU_LEAST = 512, 16
+_TPU_TOKENS, _TPU_MIN_ROWS = 512, 16
 
 
-class HeldKeys(NamedTuple):
+class CachedKeys(NamedTuple):
     """A layer's keys of X sequences: k, v [Y,K,C,Q], table [X,J] int32, and their lengths in tokens [X]."""
 
     k: jax.Array
@@ -64,7 +64,7 @@ class _Rows(NamedTuple):
 
 # A kernel: (rows, keys, partial attention so far or None, score, window or None) -> partial attention including these
 # keys, undefined for empty sequences.
-Kernel = Callable[[_Rows, HeldKeys, PartialAttention | None, Score, int | None], PartialAttention]
+Kernel = Callable[[_Rows, CachedKeys, PartialAttention | None, Score, int | None], PartialAttention]
 
 
 def kernel_for(name: str, config: ModelConfig, blocks: Sequence[int], platform: str, ways: int) -> Kernel | None:
@@ -82,8 +82,8 @@ def kernel_for(name: str, config: ModelConfig, blocks: Sequence[int], platform: 
         reason = f"a mesh that splits the batch into {ways} parts also splits the KV blocks"
     elif depth not in (64, 128, 256):
         reason = f"a head size of {depth} is not supported, only 64, 128 and 256"
-    elif any(size < _GPU_LEAST or size & (size - 1) for size in blocks):
-        reason = f"KV blocks of {', '.join(map(str, blocks))} tokens must be powers of two of at least {_GPU_LEAST}"
+    elif any(size < _GPU_MIN_ROWS or size & (size - 1) for size in blocks):
+        reason = f"KV blocks of {', '.join(map(str, blocks))} tokens must be powers of two of at least {_GPU_MIN_ROWS}"
     if reason:
         raise InputError(f"rollout.attention={name}: {reason}; possible here: xla")
     return kernel
@@ -92,8 +92,8 @@ def kernel_for(name: str, config: ModelConfig, blocks: Sequence[int], platform: 
 def attend_on_mesh(
     kernel: Kernel,
     q: jax.Array,
-    prompts: HeldKeys,
-    completions: HeldKeys,
+    prompts: CachedKeys,
+    completions: CachedKeys,
     readers: Readers,
     score: Score,
     window: int | None,
@@ -106,9 +106,9 @@ def attend_on_mesh(
     if mesh.empty or mesh.size == 1:
         return attend(kernel, q, prompts, completions, readers, score, window)
     by_head = split_of(mesh, ("none", "kv_heads", "none", "none"), q.shape)
-    held = HeldKeys(by_head, by_head, jax.P(), jax.P())  # type: ignore[arg-type] # a tree of specs
+    held = CachedKeys(by_head, by_head, jax.P(), jax.P())  # type: ignore[arg-type] # a tree of specs
 
-    def share(q: jax.Array, prompts: HeldKeys, completions: HeldKeys, readers: Readers) -> jax.Array:
+    def share(q: jax.Array, prompts: CachedKeys, completions: CachedKeys, readers: Readers) -> jax.Array:
         return attend(kernel, q, prompts, completions, readers, score, window)
 
     specs = (by_head, held, held, jax.P())
@@ -120,8 +120,8 @@ def attend_on_mesh(
 def attend(
     kernel: Kernel,
     q: jax.Array,
-    prompts: HeldKeys,
-    completions: HeldKeys,
+    prompts: CachedKeys,
+    completions: CachedKeys,
     readers: Readers,
     score: Score,
     window: int | None,
@@ -191,7 +191,7 @@ def grids_of(prompts: int, group: int, slots: int, heads: int, per_key: int, dep
 
     heads: key heads; per_key: query heads per key head.
     """
-    least = max(_GPU_LEAST, _TPU_LEAST)
+    least = max(_GPU_MIN_ROWS, _TPU_MIN_ROWS)
     shared, private = (_padded_rows(rows, least) for rows in (group * per_key, per_key))
     return Grid(prompts, heads, shared, depth, continues=False), Grid(slots, heads, private, depth, continues=True)
 
@@ -244,7 +244,7 @@ def _padded(rows: _Rows, before: PartialAttention | None, least: int) -> tuple[_
     )
 
 
-def _cost(rows: _Rows, keys: HeldKeys) -> pl.CostEstimate:
+def _cost(rows: _Rows, keys: CachedKeys) -> pl.CostEstimate:
     """Return an upper bound of the cost: all columns of the table are read, and all rows written."""
     x, heads, r, size = rows.queries.shape
     tokens = keys.table.size * keys.k.shape[2]
@@ -257,7 +257,7 @@ def _cost(rows: _Rows, keys: HeldKeys) -> pl.CostEstimate:
 def _call(
     kernel: Callable[..., None],
     rows: _Rows,
-    keys: HeldKeys,
+    keys: CachedKeys,
     before: Sequence[jax.Array],
     position: jax.Array,
     *scalars: jax.Array,
@@ -316,7 +316,7 @@ def _triton_kernel(*refs: Any, score: Score, window: int | None) -> None:
 
 def _triton(
     rows: _Rows,
-    keys: HeldKeys,
+    keys: CachedKeys,
     before: PartialAttention | None,
     score: Score,
     window: int | None,
@@ -324,7 +324,7 @@ def _triton(
 ) -> PartialAttention:
     """Read blocks on a GPU, with one program per sequence, key head and 128 query rows."""
     count = rows.queries.shape[2]
-    rows, earlier = _padded(rows, before, _GPU_LEAST)
+    rows, earlier = _padded(rows, before, _GPU_MIN_ROWS)
     x, heads, r, size = rows.queries.shape
     tile = min(r, _GPU_ROWS)
     blocks, _, block_size, _ = keys.k.shape
@@ -356,8 +356,8 @@ def _triton(
     return PartialAttention(*(part[:, :, :count] for part in outputs))
 
 
-def _held_rows(length: jax.Array) -> jax.Array:
-    """Return the index of the rows that each program holds, [X] int32: its own, or a neighbour's for an empty sequence.
+def _block_rows(length: jax.Array) -> jax.Array:
+    """Return the row index per program, [X] int32: its own, or a neighbour's for an empty sequence.
 
     Pallas fetches a block only when its index changes. So an empty sequence repeats the index of the last non-empty
     one before it, or of the first non-empty one.
@@ -368,15 +368,15 @@ def _held_rows(length: jax.Array) -> jax.Array:
 
 
 def _mosaic_kernel(
-    length: Any, table: Any, first: Any, held_rows: Any, *refs: Any, score: Score, window: int | None
+    length: Any, table: Any, first: Any, block_rows: Any, *refs: Any, score: Score, window: int | None
 ) -> None:
     """Read the blocks of one sequence for all key heads.
 
-    Scalars: length, first [X], table [X,J], held_rows [X] (`_held_rows`). Refs: position [1,R], q [K,R,Q], k, v
+    Scalars: length, first [X], table [X,J], block_rows [X] (`_block_rows`). Refs: position [1,R], q [K,R,Q], k, v
     [Y,K,C,Q] in HBM, partial attention before, if any, and after, double buffers of keys and values for B blocks
     [2,B,K,C,Q], and the semaphores of their copies.
     """
-    del held_rows
+    del block_rows
     position, q, k, v = refs[:4]
     before, after, buffers, arrivals = refs[4:-6], refs[-6:-3], refs[-3:-1], refs[-1]
     i = pl.program_id(0)
@@ -425,7 +425,7 @@ def _mosaic_kernel(
 
 def _mosaic(
     rows: _Rows,
-    keys: HeldKeys,
+    keys: CachedKeys,
     before: PartialAttention | None,
     score: Score,
     window: int | None,
@@ -433,7 +433,7 @@ def _mosaic(
 ) -> PartialAttention:
     """Read blocks on a TPU, with one program per sequence, which prefetches the next 512 tokens."""
     count = rows.queries.shape[2]
-    rows, earlier = _padded(rows, before, _TPU_LEAST)
+    rows, earlier = _padded(rows, before, _TPU_MIN_ROWS)
     x, heads, r, size = rows.queries.shape
     block_size = keys.k.shape[2]
     per = max(1, min(_TPU_TOKENS // block_size, keys.table.shape[1]))
@@ -446,7 +446,7 @@ def _mosaic(
     buffer = pltpu.VMEM((2, per, heads, block_size, size), keys.k.dtype)
     outputs = _call(
         partial(_mosaic_kernel, score=score, window=window), rows, keys, earlier, rows.position[:, None],
-        _held_rows(keys.length),
+        _block_rows(keys.length),
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=4,
             grid=(x,),

@@ -20,7 +20,7 @@ from jax import lax
 from jax.experimental.layout import Layout, with_layout_constraint
 
 _TILE = 32
-_LEAST = 8
+_MIN_SIZE = 8
 
 
 @cache
@@ -54,7 +54,7 @@ def transposed(x: jax.Array) -> jax.Array:
     *lead, m, k = x.shape
     n = len(lead)
     rows, columns = (math.gcd(size, _TILE) for size in (m, k))
-    if min(rows, columns) < _LEAST:
+    if min(rows, columns) < _MIN_SIZE:
         return _by_rows(jnp.swapaxes(x, n, n + 1))
     tiles = _by_rows(jnp.swapaxes(x.reshape(*lead, m // rows, rows, k // columns, columns), n + 1, n + 2))
     return _by_rows(tiles.transpose(*range(n), n + 1, n + 3, n, n + 2)).reshape(*lead, k, m)

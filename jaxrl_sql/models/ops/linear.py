@@ -149,7 +149,7 @@ def _linear_backward(
     dx = _dot(g, w.astype(x.dtype), tuple(range(len(lead), g.ndim)), of_out, x.dtype)
     first, last = (g, x) if is_transposed else (x, g)
     cut = first.ndim - len(lead)
-    if _has_unit(x, g) or math.prod(w.shape[:cut]) <= math.prod(w.shape[cut:]):
+    if _has_fast_product(x, g) or math.prod(w.shape[:cut]) <= math.prod(w.shape[cut:]):
         dw = _dot(first, last, lead, lead, jnp.float32)
     else:
         swapped = _dot(last, first, lead, lead, jnp.float32)
@@ -204,19 +204,19 @@ def _sum(x: jax.Array, w: AnyWeight) -> jax.Array:
 def _dot(a: jax.Array, b: jax.Array, of_a: tuple[int, ...], of_b: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
     """Contract axes `of_a`, a's first or last, with axes `of_b`, b's first or last; round only the sums to `dtype`."""
     over = ((of_a, of_b), ((), ()))
-    has_unit = _has_unit(a, b)
-    if a.dtype == dtype and not has_unit:
+    has_fast_product = _has_fast_product(a, b)
+    if a.dtype == dtype and not has_fast_product:
         return lax.dot_general(a, b, over)
     # XLA's CPU backend lacks some bfloat16 products with float32 sums, so those run in float32.
     return lax.platform_dependent(
         a, b,
-        cpu=lambda a, b: _plain_dot(a, b, of_a, of_b).astype(dtype) if has_unit
+        cpu=lambda a, b: _plain_dot(a, b, of_a, of_b).astype(dtype) if has_fast_product
         else lax.dot_general(a.astype(dtype), b.astype(dtype), over),
         default=lambda a, b: lax.dot_general(a, b, over, preferred_element_type=dtype),
     )  # fmt: skip
 
 
-def _has_unit(a: jax.Array, b: jax.Array) -> bool:
+def _has_fast_product(a: jax.Array, b: jax.Array) -> bool:
     """Return whether the CPU has fast instructions for this product."""
     return a.dtype == b.dtype == jnp.bfloat16 and cpu.has_bfloat16_products()
 

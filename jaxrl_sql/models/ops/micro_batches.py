@@ -20,7 +20,7 @@ class MicroBatches(NamedTuple):
     tokens: int = 0
     ways: int = 1
 
-    def at_once(self, prompts: int, prompt: int, rows: int, answer: int) -> tuple[int, int]:
+    def chunk_sizes(self, prompts: int, prompt: int, rows: int, answer: int) -> tuple[int, int]:
         """Return the number of prompts of a shard, and of rows of answers per prompt, that run at a time.
 
         The shard has `prompts` prompts of `prompt` tokens with `rows` rows of `answer` tokens each. The result is the
@@ -43,7 +43,7 @@ class MicroBatches(NamedTuple):
         if not self.tokens:
             return self.parts
         here = prompts // self.ways
-        return here // self.at_once(here, prompt, rows, answer)[0]
+        return here // self.chunk_sizes(here, prompt, rows, answer)[0]
 
 
 def row_counts(most: int) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxrl_sql.config import DataConfig, ExecutorConfig, RootConfig, load_config
-from jaxrl_sql.report.facts import Evaluations, what_was_evaluated
+from jaxrl_sql.report.facts import Evaluations, describe_evaluation
 from jaxrl_sql.report.folder import AnswersFolder, Row, row_of, used_tokens
 from jaxrl_sql.report.groups import (
     EVALUATION,
@@ -30,7 +30,7 @@ from jaxrl_sql.report.groups import (
 )
 from jaxrl_sql.report.html import run_data
 from jaxrl_sql.report.load import config_of, load_run, settings_of
-from jaxrl_sql.report.view.judging import Asked, Judge, asked_of
+from jaxrl_sql.report.view.judging import Judge, JudgeRequest, judge_requests
 from jaxrl_sql.runtime.folder import CONFIG
 from jaxrl_sql.text2sql.env.executor import make_executor
 from jaxrl_sql.text2sql.evals.differences import REASONS
@@ -47,7 +47,7 @@ class Scan(NamedTuple):
 
     stamp: tuple[int, ...]
     steps: tuple[int, ...]
-    requests: list[Asked]
+    requests: list[JudgeRequest]
     advantages: Advantages
     tokens: set[int]
     databases: dict[str, str]
@@ -107,11 +107,11 @@ class View:
     """
 
     def __init__(
-        self, sources: Sequence[ResultFolder], out: Path, judge: Judge | None, tell: Callable[[str], None] | None = None
+        self, sources: Sequence[ResultFolder], out: Path, judge: Judge | None, note: Callable[[str], None] | None = None
     ) -> None:
         for source in sources:
             chunks(source)  # invalid sources fail before anything is written
-        self._sources, self._judge, self._tell = sources, judge, tell or (lambda _: None)
+        self._sources, self._judge, self._note = sources, judge, note or (lambda _: None)
         self.out = out
         self._scans: dict[Key, Scan] = {}
         self._parts: dict[Key, int] = {}
@@ -160,15 +160,15 @@ class View:
                 self._scans[key] = Scan(
                     chunk.stamp,
                     tuple(dict.fromkeys(group["step"] for group in groups)),
-                    asked_of(groups),
+                    judge_requests(groups),
                     advantages,
                     used_tokens(groups),
                     {group["db"]: group["example"].db_path for group in groups if group["example"]},
                     is_cut,
                 )
-                self._tell(f"read {at + 1} of {len(pieces)} pieces")
+                self._note(f"read {at + 1} of {len(pieces)} pieces")
 
-    def _in_order(self) -> Iterator[Asked]:
+    def _in_order(self) -> Iterator[JudgeRequest]:
         """Yield the answers to judge: evaluations before rollouts, the newest first."""
         newest = sorted(self._scans, key=lambda key: ("eval-" in key[1].name, key[2]), reverse=True)
         for key in newest:
@@ -192,7 +192,7 @@ class View:
             self._judge.attach(groups)
         self._folder.write_part(number, groups)
         self._written[key] = WrittenPart(depends_on, [row_of(group, key[0]) for group in groups])
-        self._tell(f"written {number + 1} of {len(self._parts)} pieces")
+        self._note(f"written {number + 1} of {len(self._parts)} pieces")
 
     def _advantages(self, run: int, steps: set[int]) -> Advantages:
         advantages = (scan.advantages for key, scan in self._scans.items() if key[0] == run)
@@ -219,7 +219,7 @@ class View:
     def _of_run(self, source: ResultFolder) -> dict[str, Any]:
         if source.kind != RUN:
             rules = rules_of(source.folder) if source.kind == EVALUATION else []
-            ran = [("folder", source.name), *what_was_evaluated(settings_of(config_of(source.folder)))]
+            ran = [("folder", source.name), *describe_evaluation(settings_of(config_of(source.folder)))]
             return {"kind": source.kind, "ran": ran, "rules": rules}
         evaluations: Evaluations = last_evaluations(source)
         data = run_data(load_run(source.folder), evaluations)

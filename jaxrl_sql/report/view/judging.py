@@ -26,12 +26,12 @@ from jaxrl_sql.types import DIALECTS, Example, Fields, InputError, Record
 ROWS = 12
 # Rows of longer results are not paired: it takes long and few would look.
 _PAIRED = 5_000
-_AT_ONCE = 256
+_BATCH = 256
 
 Key = tuple[str, str, str]
 
 
-class Asked(NamedTuple):
+class JudgeRequest(NamedTuple):
     """An answer to be judged."""
 
     example: Example
@@ -65,7 +65,7 @@ class Judge:
         """Return the reasons why databases cannot be queried."""
         return [reason for reason in self._missing.values() if reason]
 
-    def judge(self, requests: Iterable[Asked]) -> None:
+    def judge(self, requests: Iterable[JudgeRequest]) -> None:
         """Judge answers in order, within the limits."""
         began = time.monotonic()
         distinct = {request.key: request for request in requests}
@@ -74,13 +74,13 @@ class Judge:
             request for key, request in distinct.items() if key not in self._verdicts and self._is_here(request.example)
         ]
         left = left[: max(0, self._most - self.judged)]
-        for start in range(0, len(left), _AT_ONCE):
+        for start in range(0, len(left), _BATCH):
             if time.monotonic() - began > self._most_seconds:
                 break
-            self._judge(left[start : start + _AT_ONCE])
+            self._judge(left[start : start + _BATCH])
         self.seconds += time.monotonic() - began
 
-    def known(self, requests: Iterable[Asked]) -> int:
+    def known(self, requests: Iterable[JudgeRequest]) -> int:
         """Return how many of these answers have a verdict."""
         return sum(request.key in self._verdicts for request in requests)
 
@@ -112,7 +112,7 @@ class Judge:
             return _unreachable(example)
         return "" if outcome.status == "ok" else _unreachable(example)
 
-    def _judge(self, requests: Sequence[Asked]) -> None:
+    def _judge(self, requests: Sequence[JudgeRequest]) -> None:
         examples, sqls = [opened(request.example) for request in requests], [request.sql for request in requests]
         rules = [*EXACT, *(["suite"] if any(example.suite for example in examples) else [])]
         try:
@@ -137,10 +137,10 @@ class Judge:
             self._verdicts[request.key] = shown_verdict(verdict, request.sql, request.example.gold_dialect, mine, gold)
 
 
-def asked_of(groups: Iterable[Group]) -> list[Asked]:
+def judge_requests(groups: Iterable[Group]) -> list[JudgeRequest]:
     """Return the answers of groups that can be judged, those whose SQL ran first."""
     requests = [
-        (answer["status"] != "ok", Asked(group["example"], answer["sql"]))
+        (answer["status"] != "ok", JudgeRequest(group["example"], answer["sql"]))
         for group in groups
         if group["example"] is not None
         for answer in group["answers"]

@@ -13,7 +13,7 @@ from typing import Any
 from jaxrl_sql.text2sql.env.executor import exploratory
 from jaxrl_sql.text2sql.env.tags import with_opened_thought
 from jaxrl_sql.text2sql.env.turns import Action, PendingObservation, SqlTurns
-from jaxrl_sql.text2sql.rewards.extract import ParsedResponse, Read, begun_by
+from jaxrl_sql.text2sql.rewards.extract import ParsedResponse, Read, opening_tag_of
 from jaxrl_sql.text2sql.rewards.score import RewardRule, ScoredResponse, collect, submit_texts
 from jaxrl_sql.text2sql.rewards.skyrl_sql import RULE, read_skyrl_sql, skyrl_sql_reward
 from jaxrl_sql.types import Example, Fields, InputError, Json, Response
@@ -122,13 +122,13 @@ def response_of(completion: Json, prompt: Json = "") -> Response:
     so does the answer's prefill in the `prompt`. For a prompt of messages, the chat template may have opened the
     thought. Raises InputError for other types.
     """
-    begun = _begun(prompt)
+    opening_tag = _begun(prompt)
     if isinstance(completion, str):
-        return completion if completion.startswith(begun) else begun + completion
+        return completion if completion.startswith(opening_tag) else opening_tag + completion
     if not isinstance(completion, Sequence) or not all(isinstance(message, Mapping) for message in completion):
         raise InputError(f"a completion must be a text or messages, not {type(completion).__name__}")
     turns: list[tuple[str, str]] = []
-    may_be_opened = not (begun or isinstance(prompt, str))
+    may_be_opened = not (opening_tag or isinstance(prompt, str))
     for message in completion:
         if message.get("role") != "assistant":
             turns.append(("environment", content_text(message.get("content"))))
@@ -136,8 +136,8 @@ def response_of(completion: Json, prompt: Json = "") -> Response:
             turns += map(_called, calls)
         else:
             turns.append(("assistant", _written(message, may_be_opened)))
-    if turns and turns[0][0] == "assistant" and not turns[0][1].startswith(begun):
-        turns[0] = ("assistant", begun + turns[0][1])
+    if turns and turns[0][0] == "assistant" and not turns[0][1].startswith(opening_tag):
+        turns[0] = ("assistant", opening_tag + turns[0][1])
     return turns
 
 
@@ -155,7 +155,7 @@ def content_text(content: Content) -> str:
 def _begun(prompt: Json) -> str:
     """Return the answer's prefill in a prompt: a tag at its end, or the content of a final assistant message."""
     if isinstance(prompt, str):
-        return begun_by(prompt)
+        return opening_tag_of(prompt)
     last = prompt[-1] if isinstance(prompt, Sequence) and prompt else {}
     is_begun = isinstance(last, Mapping) and last.get("role") == "assistant" and not last.get("tool_calls")
     return content_text(last.get("content")) if is_begun else ""

@@ -69,7 +69,7 @@ class Databases:
             self._variants[db_id] = (main_path, *sorted(variants)) if main_path and variants else ()
         return self._variants[db_id]
 
-    def tell(self, notes: Notes) -> None:
+    def add_notes(self, notes: Notes) -> None:
         """Add notes on names that differ in case, unreadable parts, and variants."""
         if self._other_case:
             first = "; ".join(f"{name} as {actual}" for name, actual in list(self._other_case.items())[:3])

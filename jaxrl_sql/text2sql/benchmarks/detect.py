@@ -10,7 +10,7 @@ from jaxrl_sql.text2sql.benchmarks.defog import DEFOG
 from jaxrl_sql.text2sql.benchmarks.ehrsql import EHRSQL, is_split_folder
 from jaxrl_sql.text2sql.benchmarks.folder import PLAIN
 from jaxrl_sql.text2sql.benchmarks.gather import Format, listed
-from jaxrl_sql.text2sql.benchmarks.lines import OWN, SYNSQL, called_as, is_question_file, lacking
+from jaxrl_sql.text2sql.benchmarks.lines import OWN, SYNSQL, is_question_file, lacking, split_files
 from jaxrl_sql.text2sql.benchmarks.others import KAGGLE, SCIENCE
 from jaxrl_sql.text2sql.benchmarks.spider import ARCHER, SPIDER, SPIDER_DK, SPIDER_REALISTIC, SPIDER_SYN
 from jaxrl_sql.text2sql.benchmarks.spider2 import SPIDER2
@@ -87,7 +87,7 @@ def _levels(folder: Path) -> Iterator[list[Path]]:
 def _gives_way(place: Path, split: str) -> bool:
     """Return whether a folder's name only starts with the split, while a sibling file has the split's name."""
     parents = (place.parent, place.parent / "data")
-    return place.name.startswith(f"{split}_") and any(called_as(parent, split) for parent in parents)
+    return place.name.startswith(f"{split}_") and any(split_files(parent, split) for parent in parents)
 
 
 def _folders(folder: Path) -> list[Path]:

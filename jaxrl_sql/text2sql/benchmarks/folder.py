@@ -12,7 +12,7 @@ from pathlib import Path
 from jaxrl_sql.text2sql.benchmarks.databases import Databases, suites_of
 from jaxrl_sql.text2sql.benchmarks.files import Notes
 from jaxrl_sql.text2sql.benchmarks.gather import Format, Found, Item, Lines, id_of, no_split, text_list
-from jaxrl_sql.text2sql.env.address import open_url, told_url
+from jaxrl_sql.text2sql.env.address import open_url, without_password
 from jaxrl_sql.text2sql.files.jsonl import records, text
 from jaxrl_sql.types import DIALECTS, Example, InputError, Record
 
@@ -79,7 +79,7 @@ def plain_record(example: Example) -> Record:
         "demonstration": example.demonstration,
         "reasoning": example.reasoning,
         "dialect": "" if example.dialect == "sqlite" else example.dialect,
-        "db": told_url(example.engine_url),
+        "db": without_password(example.engine_url),
         "other_sql": list(example.other_golds),
     }
     return line | {name: value for name, value in more.items() if value}

@@ -116,7 +116,7 @@ def gather(loaded: Found, notes: Notes, limit: int = 0) -> tuple[tuple[Example, 
             f"{loaded.where}: no usable question ({reasons or 'the file is empty'}{has}; databases searched in: "
             f"{roots})"
         )
-    loaded.databases.tell(notes)
+    loaded.databases.add_notes(notes)
     return tuple(examples[:limit] if limit > 0 else examples), tuple(skipped)
 
 

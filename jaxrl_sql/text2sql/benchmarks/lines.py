@@ -85,7 +85,7 @@ def _taught(text: str) -> Record:
     return {"demonstration": trace.sql, "reasoning": trace.reasoning} if trace else {}
 
 
-def own_item(folder: Path, stem: str, where: str, record: Record, number: int) -> Item:
+def user_item(folder: Path, stem: str, where: str, record: Record, number: int) -> Item:
     """Return the question of a user's record; without a gold, the SQL of its trace is the gold."""
     fields = fields_of(record)
     record = flattened(record)
@@ -133,13 +133,13 @@ def _synsql_file(folder: Path) -> Path | None:
     return next((path for path in paths if {"db_id", "question", "sql"} <= first_record(path).keys()), None)
 
 
-def own_files(folder: Path, split: str = "") -> list[Path]:
+def user_files(folder: Path, split: str = "") -> list[Path]:
     """Return the files of a split of a user's set: `<split>.jsonl`, `.json`, `.csv`, `.tsv`, `.parquet` or shards."""
     if folder.is_file():
         return [folder] if is_question_file(folder) else []
     for name in (split,) if split else _USUAL:
         for place in (folder, folder / "data"):
-            candidates = called_as(place, name)
+            candidates = split_files(place, name)
             parts = [part for part in candidates if _is_part(part, name)]
             for path in candidates:
                 if path not in parts and (
@@ -154,7 +154,7 @@ def own_files(folder: Path, split: str = "") -> list[Path]:
     return with_questions if len(with_questions) == 1 else []
 
 
-def called_as(folder: Path, split: str) -> list[Path]:
+def split_files(folder: Path, split: str) -> list[Path]:
     """Return the files of a folder with the name of a split, including shards."""
     return [file for file in _files(folder) if file.stem in (split, split + _SHARD) or _is_part(file, split)]
 
@@ -196,7 +196,7 @@ def _lacks_first(record: Record) -> list[str]:
 def lacking(folder: Path, split: str) -> str:
     """Return the fields that the only candidate for a split's JSON file lacks; "" without exactly one candidate."""
     others = [file for file in _files(folder) if file.stem not in _NOT_QUESTIONS]
-    candidates = called_as(folder, split) if split else others
+    candidates = split_files(folder, split) if split else others
     records = [(path.name, first_record(path)) for path in candidates if _ending(path) in (".json", ".jsonl")]
     if len(records) != 1 or not records[0][1] or not (lacks := _lacks_first(flattened(records[0][1]))):
         return ""
@@ -220,9 +220,9 @@ def synsql_lines(folder: Path, split: str) -> Lines:
     return Lines(path, partial(synsql_item, path), Databases(folder / name for name in _DATABASES))
 
 
-def own_lines(folder: Path, split: str) -> Lines:
+def user_lines(folder: Path, split: str) -> Lines:
     """Return the location of the records of a user's set, a single JSON file."""
-    paths = own_files(folder, split)
+    paths = user_files(folder, split)
     if len(paths) != 1:
         candidates = [path for path in _files(folder) if path.stem not in _NOT_QUESTIONS]
         fault = no_split(folder, split, sorted({path.stem for path in candidates}))
@@ -230,7 +230,7 @@ def own_lines(folder: Path, split: str) -> Lines:
             raise InputError(f"{fault}; name {candidates[0]} as the data, and a part of it is held out from train")
         raise fault
     home, stem = _home(folder), paths[0].stem
-    item, databases = own_items(home, stem, str(paths[0]))
+    item, databases = user_items(home, stem, str(paths[0]))
     return Lines(paths[0], item, databases)
 
 
@@ -240,7 +240,7 @@ def _home(folder: Path) -> Path:
     return home.parent if folder.is_file() and home.name == "data" else home
 
 
-def own_items(home: Path, stem: str, where: str) -> tuple[Callable[[Record, int], Item], Databases]:
+def user_items(home: Path, stem: str, where: str) -> tuple[Callable[[Record, int], Item], Databases]:
     """Return a converter of a user's records to questions, and the databases; released rows select them by source."""
     roots = [*(home / name for name in _DATABASES), home]
     only, several = _only_database(roots)
@@ -251,7 +251,7 @@ def own_items(home: Path, stem: str, where: str) -> tuple[Callable[[Record, int]
         return Databases(roots_of_source), ShownDatabases([root for root in roots_of_source if root.is_dir()])
 
     def item(record: Record, number: int) -> Item:
-        question = own_item(home, stem, where, record, number)
+        question = user_item(home, stem, where, record, number)
         source = source_of(record, stem) if record.keys() & {"prompt", "input_seq"} else ""
         if "sql_context" in record and not databases.path(question.db_id):
             fault = "its database is a script: run jaxrl-sql data prepare to create it"
@@ -319,10 +319,10 @@ def _records(lines: Lines, notes: Notes) -> Iterator[Item]:
 
 def read_own(folder: Path, split: str, notes: Notes) -> Found:
     """Read a user's set; a single file is split into train and held-out questions, with a note."""
-    paths = own_files(folder, split)
+    paths = user_files(folder, split)
     is_made = folder.is_file() and split != ""
     if not paths or _ending(paths[0]) != ".parquet":
-        lines = own_lines(folder, split)
+        lines = user_lines(folder, split)
         is_huge = lines.path.stat().st_size > HUGE_BYTES
         if is_made and is_huge:
             raise InputError(f"{folder}: too large to split: pass a folder with train and dev files")
@@ -330,7 +330,7 @@ def read_own(folder: Path, split: str, notes: Notes) -> Found:
         loaded = Found(items, lines.databases, str(lines.path), is_huge=is_huge)
     else:
         where = ", ".join(map(str, paths))
-        item, databases = own_items(_home(folder), paths[0].stem.partition("-00000")[0], where)
+        item, databases = user_items(_home(folder), paths[0].stem.partition("-00000")[0], where)
         items = [item(record, number) for number, record in enumerate(read_parquet(paths))]
         loaded = Found(items, databases, where)
     return loaded._replace(items=_made_split(with_ids(items), split, folder, notes)) if is_made else loaded
@@ -386,6 +386,6 @@ OWN = Format(
     "bird",
     "jsonl",
     "<split>.jsonl, .json, .csv, .tsv or .parquet with question, sql, and db_id (databases/) or db_path",
-    lambda folder: bool(own_files(folder)),
+    lambda folder: bool(user_files(folder)),
     read_own,
 )

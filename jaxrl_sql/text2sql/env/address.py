@@ -84,7 +84,7 @@ class Address:
             return self.named(database)
         return join_url(self.engine, self.host, self.port, self.user, self.password, database, self.options)
 
-    def told(self, database: str) -> str:
+    def public_url(self, database: str) -> str:
         """Return the URL of a database with the user but without the password, for storage."""
         if self.folder:
             return f"duckdb:{Path(self.folder).resolve() / f'{database}.duckdb'}"
@@ -120,7 +120,7 @@ def parse_address(text: str) -> Address:
 def open_url(text: str) -> str:
     """Return a database URL for the executor, with the environment's password unless it has one.
 
-    `duckdb:FILE` and URLs from `told_url` are valid. Raises InputError for others.
+    `duckdb:FILE` and URLs from `without_password` are valid. Raises InputError for others.
     """
     if text.startswith("duckdb:") or text == UNPLACED:
         return text
@@ -137,12 +137,12 @@ def users_of(text: str) -> tuple[str, ...]:
     return parse_address(text).users if is_address(text) else (text,) if text else ()
 
 
-def told_url(url: str) -> str:
+def without_password(url: str) -> str:
     """Return a URL of `open_url` without its password, for storage."""
     if not is_address(url):
         return url
     address = parse_address(url)
-    return address.told(address.database)
+    return address.public_url(address.database)
 
 
 def is_address(text: str) -> bool:

@@ -82,7 +82,8 @@ class Judging(NamedTuple):
         sqls = [self._ready(answer.sqls[at]) if answer.sqls else None for answer, at in numbered]
         verdicts = score_predictions(self.executor, examples, sqls, self.rules, options=self.options, timer=self.timer)
         return [
-            _not_asked(verdict) if answer.fault else verdict for verdict, answer in zip(verdicts, answered, strict=True)
+            _without_verdict(verdict) if answer.fault else verdict
+            for verdict, answer in zip(verdicts, answered, strict=True)
         ]
 
     def _ready(self, sql: str | None) -> str | None:
@@ -149,7 +150,7 @@ def _votes(example: Example, ballot: Ballot, choice: Choice, scores: list[float]
     }
 
 
-def _not_asked(verdict: Verdict) -> Verdict:
+def _without_verdict(verdict: Verdict) -> Verdict:
     return dataclasses.replace(verdict, status=NOT_ASKED, scores=dict.fromkeys(verdict.scores, 0.0), reasons=())
 
 

@@ -18,7 +18,7 @@ from typing import BinaryIO
 import numpy as np
 
 from jaxrl_sql.runtime.cache_folder import cache_folder
-from jaxrl_sql.runtime.written import written_whole
+from jaxrl_sql.runtime.written import atomic_write
 from jaxrl_sql.text2sql.files.jsonl import as_windows, from_json
 from jaxrl_sql.types import InputError, Record
 
@@ -117,7 +117,7 @@ def _keep(place: Path, version: str, places: np.ndarray) -> Path:
     """Write an index atomically, and remove those of earlier versions of the file."""
     place.parent.mkdir(parents=True, exist_ok=True)
     index_path = place.with_name(f"{place.name}{version}.npy")
-    with written_whole(index_path) as file:
+    with atomic_write(index_path) as file:
         np.save(file, places)
     pattern = re.compile(re.escape(place.name) + r"[0-9a-f]{16}-[0-9a-f]+\.npy")
     for old in place.parent.iterdir():

@@ -56,7 +56,7 @@ class PromptStyle(NamedTuple):
     - `shown` are the few-shot examples that `shots` selects, in the same format.
     - `answer(example)` is the supervised target, a text or a dialogue, without an end token.
     - `answers_raw_sql`: answers are only SQL, as for models trained from scratch.
-    - `begun` is the tag at the end of the prompt, if any; it belongs to the answer, whose target omits it.
+    - `opening_tag` is the tag at the end of the prompt, if any; it belongs to the answer, whose target omits it.
     - `retrieve` is the maximum number of values that the question names, or refers to by the word vectors of the folder
       `synonyms`. They are part of the schema, or with `in_question` of `values`, so all questions share the schema.
     - `schema_budget` is the maximum number of schema tokens (0: no limit); a larger schema is reduced to the tables and
@@ -70,7 +70,7 @@ class PromptStyle(NamedTuple):
     answer: Callable[[Example], Response]
     wrap: Wrap
     answers_raw_sql: bool = False
-    begun: str = ""
+    opening_tag: str = ""
     retrieve: int = 0
     in_question: bool = False
     schema_budget: int = 0
@@ -365,12 +365,12 @@ def make_prompts(
     tokenizer: Tokenizer,
     max_tokens: int,
     pruning: Pruning | None = None,
-    tick: Callable[[int], None] | None = None,
+    on_progress: Callable[[int], None] | None = None,
 ) -> PromptSet:
     """Tokenize the prompts of many examples, each schema once; prompts over `max_tokens` are skipped with a reason.
 
-    `pruning` first reduces the schemas of long prompts; it uses the golds, so it is only for training. `tick` receives
-    the number of encoded prompts. Raises InputError for an unreadable database.
+    `pruning` first reduces the schemas of long prompts; it uses the golds, so it is only for training.
+    `on_progress` receives the number of encoded prompts. Raises InputError for an unreadable database.
     """
     encoder = Encoder(style, tokenizer, pruning)
     prompts: list[Prompt | None] = [None] * len(examples)
@@ -380,8 +380,8 @@ def make_prompts(
     order = sorted(range(len(examples)), key=lambda i: examples[i].db_path)
     for db_path, members in groupby(enumerate(order), key=lambda pair: examples[pair[1]].db_path):
         for done, i in members:
-            if tick:
-                tick(done)
+            if on_progress:
+                on_progress(done)
             uid, encoded = examples[i].uid, encoder.encode(examples[i])
             if encoded.length <= max_tokens:
                 prompts[i] = encoded.prompt(uid)

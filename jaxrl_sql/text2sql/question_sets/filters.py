@@ -39,14 +39,14 @@ def usable_golds(
     executor: SqlExecutor,
     examples: Sequence[Example],
     drop_empty: bool = True,
-    tick: Callable[[int], None] | None = None,
+    on_progress: Callable[[int], None] | None = None,
 ) -> tuple[list[Example], list[tuple[str, str]]]:
     """Run every gold; return the examples to keep and (uid, reason) of the others, in order.
 
     Reasons are `gold fails: <status>`, followed by `, over vm_steps` if that limit stopped it, and, with `drop_empty`,
-    `gold empty`. `tick` receives the number of golds that have run.
+    `gold empty`. `on_progress` receives the number of golds that have run.
     """
-    kept_examples, dropped = by_gold(executor, examples, FilterSettings(empty_gold=drop_empty), tick)
+    kept_examples, dropped = by_gold(executor, examples, FilterSettings(empty_gold=drop_empty), on_progress)
     return kept_examples, [(item.uid, item.reason) for item in dropped]
 
 
@@ -63,18 +63,18 @@ def by_gold(
     executor: SqlExecutor,
     examples: Sequence[Example],
     cfg: FilterSettings,
-    tick: Callable[[int], None] | None = None,
+    on_progress: Callable[[int], None] | None = None,
 ) -> Filtered:
     """Run every gold and drop those that fail, exceed a limit, or return no rows.
 
-    `tick` receives the number of golds that have run.
+    `on_progress` receives the number of golds that have run.
     """
 
     def fault(outcome: SqlOutcome) -> Fault:
         numbers = {"rows": outcome.row_count, "vm_steps": outcome.vm_steps, "ms": round(outcome.elapsed_ms, 3)}
         return _gold_fault(outcome, cfg), numbers
 
-    return _part((example, fault(outcome)) for example, outcome in _run_golds(executor, examples, tick))
+    return _part((example, fault(outcome)) for example, outcome in _run_golds(executor, examples, on_progress))
 
 
 def _part(pairs: Iterable[tuple[Example, Fault]]) -> Filtered:
@@ -90,11 +90,11 @@ def _part(pairs: Iterable[tuple[Example, Fault]]) -> Filtered:
 
 
 def _run_golds(
-    executor: SqlExecutor, examples: Sequence[Example], tick: Callable[[int], None] | None
+    executor: SqlExecutor, examples: Sequence[Example], on_progress: Callable[[int], None] | None
 ) -> Iterator[tuple[Example, SqlOutcome]]:
     for start in range(0, len(examples), _CHUNK):
-        if tick:
-            tick(start)
+        if on_progress:
+            on_progress(start)
         chunk = examples[start : start + _CHUNK]
         outcomes = execute_all(executor, [(example.database, example.gold_sql) for example in chunk])
         yield from zip(chunk, outcomes, strict=True)

@@ -16,12 +16,12 @@ from typing import Generic, TypeVar, overload
 from jaxrl_sql.text2sql.benchmarks.detect import located
 from jaxrl_sql.text2sql.benchmarks.folder import PLAIN, plain_lines
 from jaxrl_sql.text2sql.benchmarks.gather import ByPlace, EmptyId, Item, Lines, example_of, fault_of
-from jaxrl_sql.text2sql.benchmarks.lines import OWN, SYNSQL, own_lines, synsql_lines
+from jaxrl_sql.text2sql.benchmarks.lines import OWN, SYNSQL, synsql_lines, user_lines
 from jaxrl_sql.text2sql.files.index import LineIndex, open_index
 from jaxrl_sql.text2sql.prompts.prompts import Encoder, PromptSet, PromptStyle, Pruning
 from jaxrl_sql.types import Example, InputError, Prompt, Tokenizer
 
-_READS = {PLAIN.name: plain_lines, SYNSQL.name: synsql_lines, OWN.name: own_lines}
+_READS = {PLAIN.name: plain_lines, SYNSQL.name: synsql_lines, OWN.name: user_lines}
 # The approximate minimum size of a record; smaller files need no index.
 _RECORD_BYTES = 50
 # More consecutive unusable records are an error.
@@ -60,11 +60,11 @@ class Streamed(Numbered[Example]):
     """The questions of a huge set, or of the first `limit` records (0: all), each transformed by `change`.
 
     `check` returns why a question must not be used, or "". `skipped` counts the unusable records read so far by
-    reason. The callback `tell` gets a message for the first three and then at each power of ten.
+    reason. The callback `report` gets a message for the first three and then at each power of ten.
     """
 
     check: Callable[[Example], str] | None = None
-    tell: Callable[[str], None] | None = None
+    report: Callable[[str], None] | None = None
 
     def __init__(
         self,
@@ -110,8 +110,8 @@ class Streamed(Numbered[Example]):
         """Count an unusable record."""
         self.skipped[reason] += 1
         total = self.skipped.total()
-        if self.tell and (total <= 3 or total in _REPORTED_COUNTS):
-            self.tell(
+        if self.report and (total <= 3 or total in _REPORTED_COUNTS):
+            self.report(
                 f"skipped record {number} ({reason}), {total} of those read so far; the next usable record replaces it"
             )
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from jaxrl_sql.text2sql.recipes.paverl import PAVERL
 from jaxrl_sql.text2sql.rewards.arctic import RULE, arctic_reward
-from jaxrl_sql.text2sql.rewards.extract import ParsedResponse, hiding_tags, said, sql_blocks
+from jaxrl_sql.text2sql.rewards.extract import ParsedResponse, hiding_tags, policy_text, sql_blocks
 from jaxrl_sql.text2sql.schema import RENDERERS
 from jaxrl_sql.types import Response
 
@@ -15,7 +15,7 @@ from jaxrl_sql.types import Response
 @hiding_tags
 def read_omnisql(response: Response) -> ParsedResponse:
     """Parse a response: the SQL is the last closed ```sql block (None without one), the thought precedes the first."""
-    text = said(response)
+    text = policy_text(response)
     blocks = [block for block in sql_blocks(text) if block]
     thought = text.partition("```sql")[0].strip()
     return ParsedResponse(blocks[-1] if blocks else None, bool(blocks), thought, text.strip())

@@ -14,7 +14,7 @@ from jaxrl_sql.text2sql.env.tags import open_thought
 from jaxrl_sql.text2sql.env.turns import Action, Environment
 from jaxrl_sql.text2sql.prompts.prompts import PromptStyle, ShowSchema, chat_style, compact_style, tagged_style
 from jaxrl_sql.text2sql.prompts.template import read_template
-from jaxrl_sql.text2sql.rewards.extract import ParsedResponse, Read, read_plain, with_beginning
+from jaxrl_sql.text2sql.rewards.extract import ParsedResponse, Read, read_plain, with_opening_tag
 from jaxrl_sql.text2sql.rewards.score import RewardFunction, RewardRule, ScoredResponse, TextJob, collect, submit_texts
 from jaxrl_sql.text2sql.schema.render import RENDERERS, SHOW_EXAMPLES
 from jaxrl_sql.types import Example, InputError, Response, Reward
@@ -93,9 +93,10 @@ class Recipe(NamedTuple):
         thinks, prompt_template = thinking == "think", read_template(template or self.template)
         instruction = (thinks and self.thinking_instruction) or self.instruction
         begin = prompt_template.assistant(thinks=thinks) if begin is None else begin
-        begun = open_thought(begin)
-        answer = partial(self.taught, begun=begun, thinks=thinks)
-        return chat_style(prompt_template, instruction, answer, show, thinking, begin, date)._replace(begun=begun)
+        opening_tag = open_thought(begin)
+        answer = partial(self.taught, opening_tag=opening_tag, thinks=thinks)
+        style = chat_style(prompt_template, instruction, answer, show, thinking, begin, date)
+        return style._replace(opening_tag=opening_tag)
 
     def style_for(self, data: DataConfig) -> PromptStyle:
         """Return the prompt style of a configuration, including retrieved values.
@@ -133,10 +134,10 @@ class Recipe(NamedTuple):
         Target answers then omit the tag, and the parser adds it.
         """
         question = "Question?"
-        begun = open_thought(style.wrap(tokenizer, "Schema. ", question)[1].rpartition(question)[2])
-        if begun == style.begun or style.answers_raw_sql:
+        opening_tag = open_thought(style.wrap(tokenizer, "Schema. ", question)[1].rpartition(question)[2])
+        if opening_tag == style.opening_tag or style.answers_raw_sql:
             return style
-        return style._replace(begun=begun, answer=partial(self.taught, begun=begun))
+        return style._replace(opening_tag=opening_tag, answer=partial(self.taught, opening_tag=opening_tag))
 
     def _show(self, style: str, schema: str) -> ShowSchema:
         if schema == "recipe":
@@ -147,20 +148,20 @@ class Recipe(NamedTuple):
         return RENDERERS[schema]
 
     def taught(
-        self, example: Example, observe: Observe | None = None, begun: str = "", thinks: bool = False
+        self, example: Example, observe: Observe | None = None, opening_tag: str = "", thinks: bool = False
     ) -> Response:
-        """Return the target response, without the opening tag `begun` at the end of its prompt.
+        """Return the target response, without the opening tag `opening_tag` at the end of its prompt.
 
         If the tag is `<think>`, or a model `thinks` by itself, a thought in `<reasoning>` becomes one in `<think>`. A
         response that does not begin with the tag closes it immediately.
         """
         response = self.respond(example, observe)
-        if isinstance(response, str) and (thinks or begun == _THINK):
+        if isinstance(response, str) and (thinks or opening_tag == _THINK):
             response = _in_think(response)
         if isinstance(response, str):
-            return _after(begun, response)
+            return _after(opening_tag, response)
         (role, text), *rest = response
-        return [(role, _after(begun, text)), *rest]
+        return [(role, _after(opening_tag, text)), *rest]
 
     def observer(self, executor: Any, example: Example, turns: int) -> Observe | None:
         """Return an `Observe` for a dialogue of `turns` turns on an example's database; None for a single turn.
@@ -185,18 +186,18 @@ class Recipe(NamedTuple):
             return style
 
         def answer(example: Example) -> Response:
-            return self.taught(example, self.observer(executor, example, turns), style.begun)
+            return self.taught(example, self.observer(executor, example, turns), style.opening_tag)
 
         return style._replace(answer=answer)
 
-    def reading(self, response: Response, style: PromptStyle, begun: str = "") -> ParsedResponse:
+    def reading(self, response: Response, style: PromptStyle, opening_tag: str = "") -> ParsedResponse:
         """Parse a response to a prompt of a style: as raw SQL if the style has it, else in the recipe's format.
 
-        `begun` is the tag at the end of the prompt (`rewards.extract.begun_by`), if the style does not know it.
+        `opening_tag` is the tag at the end of the prompt (`opening_tag_of`), if the style does not know it.
         """
         if style.answers_raw_sql:
             return read_plain(response)
-        return self.read(with_beginning(response, begun or style.begun))
+        return self.read(with_opening_tag(response, opening_tag or style.opening_tag))
 
     def submit(
         self,
@@ -204,10 +205,10 @@ class Recipe(NamedTuple):
         examples: Sequence[Example],
         responses: Sequence[Response],
         style: PromptStyle,
-        begun: str = "",
+        opening_tag: str = "",
     ) -> TextJob:
         """Submit finished responses to prompts of `style` for scoring; returns immediately."""
-        read = partial(self.reading, style=style, begun=begun)
+        read = partial(self.reading, style=style, opening_tag=opening_tag)
         return submit_texts(executor, examples, responses, read, self.rules, self.options)
 
     def collect(self, job: TextJob) -> list[ScoredResponse]:
@@ -215,12 +216,12 @@ class Recipe(NamedTuple):
         return collect(job, self.reward, self.reward_function)
 
     def score(
-        self, executor: SqlExecutor, examples: Sequence[Example], responses: Sequence[Response], begun: str = ""
+        self, executor: SqlExecutor, examples: Sequence[Example], responses: Sequence[Response], opening_tag: str = ""
     ) -> list[Reward]:
-        """Score responses in the recipe's format and wait; `begun` is the tag at the end of their prompts."""
+        """Score responses in the recipe's format and wait; `opening_tag` is the tag at the end of their prompts."""
 
         def read(response: Response) -> ParsedResponse:
-            return self.read(with_beginning(response, begun))
+            return self.read(with_opening_tag(response, opening_tag))
 
         job = submit_texts(executor, examples, responses, read, self.rules, self.options)
         return [scored.reward for scored in self.collect(job)]
@@ -231,7 +232,7 @@ def _in_think(text: str) -> str:
     return f"{_THINK}{match[1]}</think>{text[match.end() :]}" if match else text
 
 
-def _after(begun: str, text: str) -> str:
-    if text.startswith(begun):
-        return text.removeprefix(begun)
-    return f"\n{begun.replace('<', '</')}\n{text}"
+def _after(opening_tag: str, text: str) -> str:
+    if text.startswith(opening_tag):
+        return text.removeprefix(opening_tag)
+    return f"\n{opening_tag.replace('<', '</')}\n{text}"

@@ -9,7 +9,14 @@ import json
 import re
 
 from jaxrl_sql.text2sql.env.ports import ScoreRow
-from jaxrl_sql.text2sql.rewards.extract import ParsedResponse, bare_blocks, hiding_tags, last_enclosed, said, sql_blocks
+from jaxrl_sql.text2sql.rewards.extract import (
+    ParsedResponse,
+    bare_blocks,
+    hiding_tags,
+    last_enclosed,
+    policy_text,
+    sql_blocks,
+)
 from jaxrl_sql.types import Response, Reward
 
 RULE = "bird"
@@ -37,7 +44,7 @@ def read_arctic(response: Response) -> ParsedResponse:
     common table expression needs a fence. The format, which has no reward, is right if the thought is closed once and
     the only closed answer contains a block.
     """
-    text = said(response)
+    text = policy_text(response)
     head, tag, tail = text.partition("</think>")
     rest = tail if tag else head
     answer = last_enclosed(rest, "<answer>", "</answer>")

@@ -35,27 +35,27 @@ _ANY_CASE_FENCE = re.compile(_SQL_FENCE.pattern, re.IGNORECASE)
 _LANGUAGE_WORD = re.compile(r"(?!(?:select|with|values|explain|pragma)\b)[A-Za-z][\w+#-]*(?=\s)", re.IGNORECASE)
 
 
-def said(response: Response) -> str:
+def policy_text(response: Response) -> str:
     """Return the policy's text of all turns, without the environment's observations."""
     if isinstance(response, str):
         return response
     return "".join(text for role, text in response if role == "assistant")
 
 
-def begun_by(prompt: str) -> str:
+def opening_tag_of(prompt: str) -> str:
     """Return the tag at the end of a prompt, `<think>` or `<reasoning>`, which belongs to the response; else ""."""
     match = OPENED.search(prompt)
     return match[0] if match else ""
 
 
-def with_beginning(response: Response, begun: str) -> Response:
+def with_opening_tag(response: Response, opening_tag: str) -> Response:
     """Return a response with the tag from the end of its prompt prepended."""
-    if not begun:
+    if not opening_tag:
         return response
     if isinstance(response, str):
-        return begun + response
+        return opening_tag + response
     (role, text), *rest = response
-    return [(role, begun + text), *rest]
+    return [(role, opening_tag + text), *rest]
 
 
 def hiding_tags(read: Read) -> Read:
@@ -76,7 +76,7 @@ def hiding_tags(read: Read) -> Read:
 
 def read_plain(response: Response) -> ParsedResponse:
     """Parse the whole text as SQL, for models trained to answer with only a query."""
-    text = said(response).strip()
+    text = policy_text(response).strip()
     return ParsedResponse(text or None, answer=text)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jaxrl_sql.text2sql.env.ports import ScoreRow
-from jaxrl_sql.text2sql.rewards.extract import ParsedResponse, hiding_tags, said, sql_blocks
+from jaxrl_sql.text2sql.rewards.extract import ParsedResponse, hiding_tags, policy_text, sql_blocks
 from jaxrl_sql.types import Response, Reward
 
 RULE = "paverl"
@@ -18,7 +18,7 @@ def read_paverl(response: Response) -> ParsedResponse:
 
     The format is right if there is SQL; the thought precedes the first block.
     """
-    text = said(response)
+    text = policy_text(response)
     blocks = sql_blocks(text)
     sql = blocks[-1] if blocks and len(blocks[-1]) >= _MIN_BLOCK else None
     return ParsedResponse(sql, sql is not None, text.partition("```sql")[0].strip(), text.strip())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jaxrl_sql.text2sql.env.ports import ScoreRow
-from jaxrl_sql.text2sql.rewards.extract import ParsedResponse, hiding_tags, last_enclosed, said, sql_blocks
+from jaxrl_sql.text2sql.rewards.extract import ParsedResponse, hiding_tags, last_enclosed, policy_text, sql_blocks
 from jaxrl_sql.types import Response, Reward
 
 RULE = "test_suite"
@@ -19,7 +19,7 @@ def read_sql_r1(response: Response) -> ParsedResponse:
     With a wrong format, the last block of the last answer, or else of the whole text, is still extracted: it gets no
     reward, but evaluation may use it.
     """
-    text = said(response)
+    text = policy_text(response)
     think, answer = last_enclosed(text, "<think>", "</think>"), last_enclosed(text, "<answer>", "</answer>")
     places = [text.find(tag) for tag in _TAGS]
     in_order = all(text.count(tag) == 1 for tag in _TAGS) and places == sorted(places)

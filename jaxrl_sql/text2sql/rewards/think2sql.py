@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from jaxrl_sql.text2sql.env.ports import ScoreRow
-from jaxrl_sql.text2sql.rewards.extract import ParsedResponse, bare_blocks, hiding_tags, said, sql_blocks
+from jaxrl_sql.text2sql.rewards.extract import ParsedResponse, bare_blocks, hiding_tags, policy_text, sql_blocks
 from jaxrl_sql.types import Response, Reward
 
 RULES = ("refined", "qatch")
@@ -26,7 +26,7 @@ def read_think2sql(response: Response) -> ParsedResponse:
     case. The format is right iff the stripped text is one `<reasoning>…</reasoning>` (or `<think>…</think>`, for
     thinking models) and one `<answer>…</answer>`, separated by at most white space.
     """
-    text = said(response).strip()
+    text = policy_text(response).strip()
     form = _FORM.fullmatch(text)
     answers = _ANSWER.findall(text)
     answer = answers[-1].strip() if answers else ""

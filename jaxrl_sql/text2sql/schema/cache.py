@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from jaxrl_sql.runtime.cache_folder import cache_folder
-from jaxrl_sql.runtime.written import written_whole
+from jaxrl_sql.runtime.written import atomic_write
 from jaxrl_sql.types import InputError
 
 T = TypeVar("T")
@@ -68,7 +68,7 @@ def cached(
     entry = make()
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with written_whole(path) as file:
+        with atomic_write(path) as file:
             file.write(dump(entry))
     return entry
 

@@ -122,7 +122,7 @@ def _read_meanings(version: Version, folder: str) -> _Meanings:
     for i, owner in enumerate(index.owner):
         text = index.text(i)
         tokens = _WORD.findall(fold(text))
-        if len(tokens) == 1 and _says_much(tokens[0]):
+        if len(tokens) == 1 and _is_distinctive(tokens[0]):
             places.setdefault(fold(text), []).append((*index.columns[owner], text))
     return _Meanings(tuple(places), tuple(map(tuple, places.values())), load_vectors(folder).of(list(places)))
 
@@ -142,7 +142,7 @@ def _phrases(text: str, known: Collection[str]) -> Iterator[str]:
     """Yield the words that may refer to a value, and pairs of consecutive ones."""
     before = ""
     for word in _WORD.findall(text):
-        counts = _says_much(word) and not _is_known(word, known)
+        counts = _is_distinctive(word) and not _is_known(word, known)
         if counts:
             yield word
         if counts and before:
@@ -150,7 +150,7 @@ def _phrases(text: str, known: Collection[str]) -> Iterator[str]:
         before = word if counts else ""
 
 
-def _says_much(word: str) -> bool:
+def _is_distinctive(word: str) -> bool:
     return len(word) >= _LETTERS and word not in STOP
 
 

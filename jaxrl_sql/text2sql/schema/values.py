@@ -22,7 +22,7 @@ _KIND = "values-3"
 # The number of rows read per table, since a run reads the values of all of its databases at the start.
 _ROWS = 100_000
 _FREQUENT = 3
-_LONGEST = 40
+_MAX_CHARS = 40
 
 Value = int | float | str
 
@@ -104,4 +104,4 @@ def _short(value: Value) -> Value:
     if not isinstance(value, str):
         return value
     line = " ".join(value.split())
-    return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"
+    return line if len(line) <= _MAX_CHARS else line[: _MAX_CHARS - 1] + "…"

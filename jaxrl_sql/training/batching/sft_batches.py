@@ -1,7 +1,7 @@
-"""The supervised batches: questions on one database share its schema, which is then run once for all of them.
+"""Supervised batches: questions on one database share its schema, which runs once for all of them.
 
-A row is a schema and up to Q of its questions, each followed by its answer. The schema takes the place of the prompt
-and (question, answer) that of the completion, of which only the answer is learned.
+A row is a schema and up to Q of its questions, each followed by its answer. The schema is the prompt, and (question,
+answer) is the completion; only the answer is trained on.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SCHEMAS = 512
 
 
 class Answer(NamedTuple):
-    """A completion and which of its tokens are learned: one truth value per token. The others are context.
+    """A completion and its loss mask `learned`, one bool per token.
 
     `names` are the tokens of its SQL, which contains the copied names and values.
     """
@@ -43,9 +43,9 @@ class Row(NamedTuple):
 
 
 class SftBatch(NamedTuple):
-    """Tokenised examples: `schemas[i]` is shared by all of its database, `answers[i]` ends with the end token.
+    """Tokenised examples: all examples of a database share `schemas[i]`; `answers[i]` ends with the end token.
 
-    With `forms` of them, item i is taught in the epochs whose number is `turns[i]` modulo that.
+    With several `forms` per example, item i is trained in epochs e with e % forms == `turns[i]`.
     """
 
     schemas: tuple[tuple[int, ...], ...]
@@ -59,7 +59,7 @@ class SftBatch(NamedTuple):
         return [Row(self.schemas[group[0]], tuple(self.answers[i] for i in group)) for group in indices]
 
 
-def supervise(
+def make_sft_batch(
     examples: Sequence[Example],
     styles: Sequence[PromptStyle],
     tokenizer: Tokenizer,
@@ -67,19 +67,19 @@ def supervise(
     max_prompt: int,
     max_completion: int,
     pruning: Pruning | None = None,
-    tick: Callable[[int], None] | None = None,
+    on_progress: Callable[[int], None] | None = None,
 ) -> SftBatch:
-    """Tokenise examples and the answers they teach; leave out, with a reason, what exceeds either length in tokens.
+    """Tokenise examples with their target answers; skip those that exceed either length in tokens, with a reason.
 
-    Each example is taught in every style's form, in one per epoch; its id determines the first. `pruning` is as in
-    `make_prompts`, and `tick` is called with the number of examples done.
+    With several styles, an example has one form per epoch, in turn; its id determines the first. `pruning` is as in
+    `make_prompts`. `on_progress` is called with the number of examples done.
     """
     schemas, answers, skipped, turns = [], [], [], []
     encoders = [Encoder(style, tokenizer, pruning, _SCHEMAS) for style in styles]
     known: dict[tuple[int, ...], tuple[int, ...]] = {}
     for at, (example, (number, style)) in enumerate(product(examples, enumerate(styles))):
-        if tick:
-            tick(at // len(styles))
+        if on_progress:
+            on_progress(at // len(styles))
         encoded = encoders[number].encode(example)
         schema, question = known.setdefault(encoded.schema_ids, encoded.schema_ids), encoded.question_ids
         answer = make_answer(example, question, style.answer(example), encoders[number].control, end_token)
@@ -99,10 +99,10 @@ def supervise(
 def make_answer(
     example: Example, question: tuple[int, ...], response: Response, control: ControlTokens, end_token: int
 ) -> Answer:
-    """Tokenise a response after the question's tokens; the assistant's turns and the end token are learned.
+    """Tokenise a response after the question's tokens; the loss covers the assistant's turns and the end token.
 
-    Each turn is tokenised alone, as it is where an engine writes it and an environment answers. Only the last turn of
-    an answer ends with the end token: the others end with a text that stops them.
+    Each turn is tokenised separately, as in a rollout with an environment. Only the last turn ends with the end token;
+    the others end with their stop string.
     """
     response = shield_answer(response, example, control)
     turns = [("assistant", response)] if isinstance(response, str) else response
@@ -116,22 +116,22 @@ def make_answer(
 
 
 def encode(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
-    """Return the ids of a text, without the tokens that a tokenizer adds around it."""
+    """Return the ids of a text without special tokens."""
     return tuple(tokenizer.encode(text, add_special_tokens=False))
 
 
 def word_tokens(tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Return the ids that are words or parts of words, not SQL keywords (which are upper case) nor punctuation."""
+    """Return the ids of words and parts of words, without SQL keywords (upper case) and punctuation."""
     texts = ((i, tokenizer.decode([i])) for i in range(len(tokenizer)))
     return tuple(i for i, text in texts if text.isalpha() and text.isascii() and not text.isupper())
 
 
 def shuffle_identifiers(row: Row, word_ids: tuple[int, ...], rng: np.random.Generator) -> Row:
-    """Replace the word tokens of a row's names and values by random others, alike in schema, questions and answers.
+    """Replace word tokens of a row's names and values by random ones, consistently in schema, questions and answers.
 
-    The question stays the same up to its names, which can now only be copied from the schema and the question, not
-    remembered from other databases. Tokens of the schema and of the gold SQL are replaced wherever they occur; those
-    of the explanation and the tags around the SQL only if they are among `word_ids`.
+    The model can then only copy names from the schema and the question, not recall them from other databases. Tokens
+    of the schema and of the gold SQL are replaced wherever they occur; tokens of the explanation and of the tags
+    around the SQL only if they are in `word_ids`.
     """
     known = frozenset(word_ids)
     used = known & {*row.prompt, *(token for answer in row.answers for token in answer.names)}
@@ -144,20 +144,20 @@ def shuffle_identifiers(row: Row, word_ids: tuple[int, ...], rng: np.random.Gene
     return Row(apply(row.prompt), tuple(a._replace(token_ids=apply(a.token_ids)) for a in row.answers))
 
 
-def whole(row: Row) -> Row:
-    """Learn the questions as well as the answers, for a model that is trained from scratch."""
+def learn_questions(row: Row) -> Row:
+    """Include the questions in the loss, for a model that is trained from scratch."""
     return row._replace(answers=tuple(a._replace(learned=(True,) * len(a.token_ids)) for a in row.answers))
 
 
-# From the tokens of a schema, and of a question with its answer, to the width of their batches.
+# Map the lengths of a schema, and of a question with its answer, to the width of their batch.
 Width = Callable[[int, int], int]
 
 
 class RowOrder:
-    """The order of batches, epoch after epoch, as a function of (seed, number).
+    """The order of batches over epochs, as a function of (seed, number).
 
-    A batch is up to `databases` rows of up to `questions` examples of one width, so that little of it is padding:
-    `width` returns that of (schema, answer). Every example occurs once per epoch.
+    A batch has up to `databases` rows of up to `questions` examples of equal width, to limit padding; `width` returns
+    the width of (schema, answer). Every example occurs once per epoch.
     """
 
     def __init__(self, taught: SftBatch, questions: int, databases: int, seed: int, width: Width) -> None:
@@ -184,7 +184,7 @@ class RowOrder:
         return self._epoch(rounds * len(self._ends) + turn)[offset - (self._ends[turn - 1] if turn else 0)]
 
     def _shuffle(self, epoch: int) -> list[list[tuple[int, ...]]]:
-        """Cut shuffled examples into rows of nearly equal size, shuffled rows into batches, and shuffle the batches."""
+        """Split shuffled examples into rows of similar size and shuffled rows into batches; shuffle the batches."""
         rng = np.random.Generator(np.random.Philox(np.random.SeedSequence((self._seed, epoch))))
         rows: dict[int, list[tuple[int, ...]]] = {}
         for (width, _), group in self._members[epoch % len(self._members)].items():

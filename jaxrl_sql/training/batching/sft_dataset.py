@@ -19,9 +19,9 @@ from jaxrl_sql.training.batching.sft_batches import (
     RowOrder,
     SftBatch,
     encode,
+    learn_questions,
+    make_sft_batch,
     shuffle_identifiers,
-    supervise,
-    whole,
 )
 from jaxrl_sql.types import Example, Tokenizer
 
@@ -57,12 +57,12 @@ def make_sft_dataset(
     styles: Sequence[PromptStyle],
     tokenizer: Tokenizer,
     end_token: int,
-    tick: Callable[[int], None] | None = None,
+    on_progress: Callable[[int], None] | None = None,
 ) -> SftDataset:
     """Tokenise the training questions, held-out ones separately.
 
-    `tick` is called with the number of examples done, first of the training set, then of the held-out set. Raises
-    InputError if no example of a set fits.
+    `on_progress` is called with the number of examples done, first of the training set, then of the held-out set.
+    Raises InputError if no example of a set fits.
     """
     longest, width = data.max_prompt_tokens, by_schema if cfg.packing else by_answer
     pruning = Pruning(longest, seed) if data.prune else None
@@ -72,7 +72,9 @@ def make_sft_dataset(
         shown = with_traces(chosen, traces)
         if cfg.traces == "sql":
             shown = [dataclasses.replace(example, reasoning="") for example in shown]
-        supervised = supervise(shown, styles, tokenizer, end_token, longest, cfg.max_completion_tokens, pruning, tick)
+        supervised = make_sft_batch(
+            shown, styles, tokenizer, end_token, longest, cfg.max_completion_tokens, pruning, on_progress
+        )
         return supervised, RowOrder(supervised, cfg.questions, cfg.databases, seed, width)
 
     form = form_tokens(examples[0], styles, tokenizer)
@@ -103,4 +105,4 @@ def rows_of(cfg: SftConfig, seed: int, sft_dataset: SftDataset, word_ids: tuple[
     rows = sft_dataset.taught.rows(sft_dataset.order.batch(step))
     rng = np.random.default_rng((seed, step))
     rows = [shuffle_identifiers(row, word_ids, rng) if rng.random() < cfg.shuffle_identifiers else row for row in rows]
-    return [whole(row) for row in rows] if cfg.loss_on == "text" else rows
+    return [learn_questions(row) for row in rows] if cfg.loss_on == "text" else rows

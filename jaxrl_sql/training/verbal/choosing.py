@@ -25,12 +25,12 @@ from jaxrl_sql.inference.policy_spec import PolicySpec
 from jaxrl_sql.inference.training_set import make_synthetic, split_questions
 from jaxrl_sql.models.ops.rng import Purpose
 from jaxrl_sql.rollout import SamplingParams
-from jaxrl_sql.runtime.budget import Budget, BudgetSpentError, Spent
+from jaxrl_sql.runtime.budget import Budget, BudgetSpentError, Usage
 from jaxrl_sql.runtime.control_tokens import ControlTokens, bare, plain_text
 from jaxrl_sql.runtime.display import Display, make_display
 from jaxrl_sql.runtime.endpoint import budget_of, open_endpoint
 from jaxrl_sql.runtime.journal import Journal
-from jaxrl_sql.runtime.model_locator import asked_otherwise, find_asked, with_date
+from jaxrl_sql.runtime.model_locator import find_trained, prompt_differences, with_date
 from jaxrl_sql.text2sql.benchmarks import Benchmark, skipped_lines
 from jaxrl_sql.text2sql.env.executor import Executor, make_executor
 from jaxrl_sql.text2sql.evals.choices import Chosen, compare_choices, table
@@ -117,7 +117,7 @@ def verbal(policy: PolicySpec, cfg: VerbalSettings, limits: ExecutorConfig, disp
     """Choose an answer to every question, write the files, and compare the choice with other ways to choose."""
     out, trained = Path(cfg.out), None
     if not cfg.base_url:
-        checkpoint, trained = find_asked(policy.model.checkpoint)
+        checkpoint, trained = find_trained(policy.model.checkpoint)
         policy = dataclasses.replace(
             policy,
             model=dataclasses.replace(policy.model, checkpoint=str(checkpoint)),
@@ -140,7 +140,7 @@ def verbal(policy: PolicySpec, cfg: VerbalSettings, limits: ExecutorConfig, disp
         with make_display(display_kind, len(examples), out.name, unit="question") as display:
             for line in skipped_lines(loaded.skipped):
                 display.note(line)
-            for setting in asked_otherwise(policy.recipe, data, trained) if trained else ():
+            for setting in prompt_differences(policy.recipe, data, trained) if trained else ():
                 display.note(f"the model was trained with other prompt settings: {setting}")
             budget = budget_of(cfg, memory.total)
             work = Work(policy, cfg, examples, executor, memory, budget, display, finished)
@@ -157,7 +157,7 @@ def verbal(policy: PolicySpec, cfg: VerbalSettings, limits: ExecutorConfig, disp
     is_spent = isinstance(stopped, BudgetSpentError)
     return VerbalResult(
         table=table(numbers, loaded.rule),
-        notes=(work.budget.words(), *_cut_lines(cfg, work.finished.values()), *_unfinished_lines(work, is_spent)),
+        notes=(work.budget.text(), *_cut_lines(cfg, work.finished.values()), *_unfinished_lines(work, is_spent)),
         unanswered=unanswered,
         stopped=None if is_spent else stopped,
         path=out / "metrics.json",
@@ -296,7 +296,7 @@ def _about(example: Example, style: PromptStyle) -> str:
 
 
 def _record(example: Example, verdict: Verdict, memory: Memory) -> Record:
-    spent = memory.spent.get(example.uid, Spent())
+    spent = memory.spent.get(example.uid, Usage())
     candidates = verdict.candidates
     scores = verdict.scores or (None,) * len(candidates.distinct)
     return {

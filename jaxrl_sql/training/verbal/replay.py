@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from jaxrl_sql.rollout import AnyEngine
-from jaxrl_sql.runtime.budget import Spent
+from jaxrl_sql.runtime.budget import Usage
 from jaxrl_sql.runtime.endpoint import Answer, Endpoint, Messages
 from jaxrl_sql.runtime.journal import Journal
 from jaxrl_sql.training.verbal.judging import Ask, Request
@@ -21,7 +21,7 @@ from jaxrl_sql.types import Fields, InputError, JaxrlSqlError
 # No more requests are sent after this many failures, and twice the concurrency, without an answer.
 _HOPELESS = 8
 _Key = tuple[str, str, int, int]
-Answers = tuple[Request, int, Sequence[str | None], Sequence[str], Spent]
+Answers = tuple[Request, int, Sequence[str | None], Sequence[str], Usage]
 """A request, the number of its first answer here, the texts with their finish reasons, and their cost."""
 
 
@@ -44,7 +44,7 @@ class Memory:
 
     journal: Journal
     digests: Mapping[str, str] = field(default_factory=dict)
-    spent: dict[str, Spent] = field(default_factory=dict)
+    spent: dict[str, Usage] = field(default_factory=dict)
     _texts: dict[_Key, str | None] = field(default_factory=dict)
     _reasons: dict[str, dict[str, Counter[str]]] = field(default_factory=dict)
 
@@ -60,9 +60,9 @@ class Memory:
             self._take(record)
 
     @property
-    def total(self) -> Spent:
+    def total(self) -> Usage:
         """Return the cost of all questions."""
-        return Spent.total(spent._asdict() for spent in self.spent.values())
+        return Usage.total(spent._asdict() for spent in self.spent.values())
 
     def known(self, request: Request) -> dict[int, str | None]:
         """Return the known texts of a request, by number."""
@@ -88,7 +88,7 @@ class Memory:
 
     def _take(self, record: Fields) -> None:
         for answers in record.get("answers", ()):
-            self.spent[answers["id"]] = self.spent.get(answers["id"], Spent()).plus(Spent.of(answers))
+            self.spent[answers["id"]] = self.spent.get(answers["id"], Usage()).plus(Usage.of(answers))
             counts = self._reasons.setdefault(answers["id"], {}).setdefault(answers["stage"], Counter())
             for i, text, reason in zip(itertools.count(answers["first"]), answers["texts"], answers["finish_reasons"]):
                 key = (answers["id"], answers["stage"], answers["round"], i)
@@ -130,7 +130,7 @@ def _generate(engine: AnyEngine, requests: Sequence[Request], errors: list[str])
             written[sample.prompt_index] += len(sample.token_ids)
     for request, prompt, answers, ends, tokens in zip(requests, prompts, texts, reasons, written, strict=True):
         # The engine prefills a prompt once for all of its answers.
-        yield request, 0, answers, ends, Spent(request.sampling.n, len(prompt.token_ids), tokens)
+        yield request, 0, answers, ends, Usage(request.sampling.n, len(prompt.token_ids), tokens)
 
 
 def endpoint_asker(

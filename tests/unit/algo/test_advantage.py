@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxrl_sql.algo import advantage
-from jaxrl_sql.algo.advantage import EPSILON, choose_groups, pay_last, zero_variance
+from jaxrl_sql.algo.advantage import EPSILON, choose_groups, reward_last_token, zero_variance
 
 # One compiled program per shape; without jit each operation would be compiled separately.
 advantages = jax.jit(advantage.advantages, static_argnames=("kind", "ddof"))
@@ -153,7 +153,7 @@ def test_gae_skips_environment_tokens() -> None:
 
 def test_reward_is_paid_at_the_last_policy_token() -> None:
     mask = np.array([[[True, True, False, True, False], [False, False, False, False, False]]])
-    paid = pay_last(np.array([[2.0, 5.0]], np.float32), mask)  # type: ignore[arg-type]
+    paid = reward_last_token(np.array([[2.0, 5.0]], np.float32), mask)  # type: ignore[arg-type]
     np.testing.assert_array_equal(paid, [[[0, 0, 0, 2, 0], [0, 0, 0, 0, 0]]])
 
 

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_sql.algo.parts import cut_answers, cut_prompts, cut_rows
+from jaxrl_sql.algo.parts import split_answers, split_prompts, split_rows
 from jaxrl_sql.batch import GroupBatch, Segment
 from jaxrl_sql.training.batching.pack import with_packed_rows, with_schemas_once
 
@@ -44,7 +44,7 @@ def split_and_join(cut: Any, batch: GroupBatch, *sizes: int) -> tuple[GroupBatch
 
 def test_prompts_are_assigned_to_micro_batches_round_robin() -> None:
     batch = make_batch()
-    parts, rewards = split_and_join(cut_prompts, batch, 2)
+    parts, rewards = split_and_join(split_prompts, batch, 2)
     for number in range(2):
         np.testing.assert_array_equal(parts.completion[number], batch.completion[number::2])
         np.testing.assert_array_equal(parts.shared[0].tokens[number], batch.shared[0].tokens[number::2])
@@ -53,7 +53,7 @@ def test_prompts_are_assigned_to_micro_batches_round_robin() -> None:
 
 def test_prompts_with_a_shared_schema_stay_together() -> None:
     batch = with_schemas_once(make_batch(), 2)
-    parts, rewards = split_and_join(cut_prompts, batch, 2)
+    parts, rewards = split_and_join(split_prompts, batch, 2)
     for number in range(2):
         ours = slice(2 * number, 2 * number + 2)
         np.testing.assert_array_equal(parts.completion[number], batch.completion[ours])
@@ -65,15 +65,15 @@ def test_prompts_with_a_shared_schema_stay_together() -> None:
 
 def test_indivisible_number_of_prompts_is_rejected() -> None:
     with pytest.raises(ValueError, match="4 prompts are not divided by 3 parts"):
-        cut_prompts(make_batch(), 3)
+        split_prompts(make_batch(), 3)
     with pytest.raises(ValueError, match="2 times 2 questions are not divided by 3 parts"):
-        cut_prompts(with_schemas_once(make_batch(), 2), 3)
+        split_prompts(with_schemas_once(make_batch(), 2), 3)
 
 
 @pytest.mark.parametrize("size", [2, 5])
 def test_answers_are_split_in_order_and_the_last_part_is_padded(size: int) -> None:
     batch, count = make_batch(), -(-G // size)
-    parts, rewards = split_and_join(cut_answers, batch, count, size)
+    parts, rewards = split_and_join(split_answers, batch, count, size)
     for number in range(count):
         here = batch.completion[:, number * size : (number + 1) * size]
         np.testing.assert_array_equal(parts.completion[number, :, : here.shape[1]], here)
@@ -88,7 +88,7 @@ def test_packed_rows_are_split_in_order_and_each_answer_is_in_one_part() -> None
     assert batch.packed_length is not None
     assert batch.packed_start is not None
     rows = batch.packed_length.shape[1]
-    parts, _ = split_and_join(cut_rows, batch, -(-rows // 2), 2)
+    parts, _ = split_and_join(split_rows, batch, -(-rows // 2), 2)
     assert parts.packed_length is not None
     assert parts.packed_start is not None
     joined = np.moveaxis(parts.packed_length, 0, 1).reshape(B, -1)

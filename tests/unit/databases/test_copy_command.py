@@ -77,7 +77,7 @@ def test_killed_copy_resumes(
     done = subprocess.run([sys.executable, "-c", KILLED, *arguments], check=False, capture_output=True)
     assert done.returncode == -signal.SIGKILL, done.stderr
     manifest = json.loads((place.out / "manifest.json").read_text(encoding="utf-8"))
-    assert (list(manifest["databases"]), manifest["begun"]) == (["one"], [f"{place.prefix}two"])
+    assert (list(manifest["databases"]), manifest["unfinished"]) == (["one"], [f"{place.prefix}two"])
     assert main(arguments) == 0
     message = capsys.readouterr().out
     assert "one: already there" in message
@@ -85,7 +85,7 @@ def test_killed_copy_resumes(
     assert "zoo: copied" in message
     assert sorted(place.fetch("two", "SELECT x FROM t")) == [(1,), (2,)]
     manifest = json.loads((place.out / "manifest.json").read_text(encoding="utf-8"))
-    assert (sorted(manifest["databases"]), manifest["begun"]) == (["one", "two", "zoo"], [])
+    assert (sorted(manifest["databases"]), manifest["unfinished"]) == (["one", "two", "zoo"], [])
     files = [file.name for file in (tmp_path / "files").glob("*")]
     assert all(name.endswith(".duckdb") for name in files)
 

@@ -96,7 +96,7 @@ def test_golds_with_equal_results_are_kept(
     assert (item["db_id"], item["dialect"], item["sqlite_sql"]) == ("club", engine, GOLDS["plain"])
     address, name = parse_address(place.reader or place.to), f"{place.prefix}club"
     assert item["db"] == (
-        f"duckdb:{Path(address.folder, name)}.duckdb" if place.engine == "duckdb" else address.told(name)
+        f"duckdb:{Path(address.folder, name)}.duckdb" if place.engine == "duckdb" else address.public_url(name)
     )
     assert (urlsplit(place.to).password or "no password") not in str(kept_golds) + str(left) + capsys.readouterr().out
     url = parse_address(place.reader or place.to).url(f"{place.prefix}club")

@@ -12,7 +12,7 @@ import pytest
 from jaxrl_sql.commands.copy import main
 from jaxrl_sql.databases.copy.digest import TableDigest
 from jaxrl_sql.databases.copy.names import new_names
-from jaxrl_sql.databases.engines.kinds import kind_of, look
+from jaxrl_sql.databases.engines.kinds import column_stats, kind_of
 from jaxrl_sql.databases.engines.tables import NameRules
 
 INT64 = (-(2**63), 2**63 - 1)
@@ -63,7 +63,10 @@ Refusal = Callable[[Sequence[str]], str]
     ],
 )
 def test_column_type_follows_its_values(declared: str, values: list[Any], kind: str) -> None:
-    assert kind_of(declared, look(values, is_dated="date" in declared.lower() or "time" in declared.lower())) == kind
+    assert (
+        kind_of(declared, column_stats(values, is_dated="date" in declared.lower() or "time" in declared.lower()))
+        == kind
+    )
 
 
 def test_digests_are_equal_for_equal_rows_only() -> None:

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from jaxrl_sql.inference import compiling
-from jaxrl_sql.inference.compiling import drop_programs, hear_compiling, show_compiling
+from jaxrl_sql.inference.compiling import drop_programs, record_compilations, report_compilations
 from jaxrl_sql.runtime.memory import mappings_taken
-from jaxrl_sql.runtime.progress import Compiled
+from jaxrl_sql.runtime.progress import CompileStats
 
 
-@pytest.mark.parametrize(("wait_s", "is_told"), [(0.0, True), (1000.0, False)])
-def test_long_compilation_is_reported_in_one_line(wait_s: float, is_told: bool) -> None:
+@pytest.mark.parametrize(("wait_s", "is_announced"), [(0.0, True), (1000.0, False)])
+def test_long_compilation_is_reported_in_one_line(wait_s: float, is_announced: bool) -> None:
     lines: list[str] = []
     heard = threading.Event()
 
@@ -33,14 +33,14 @@ def test_long_compilation_is_reported_in_one_line(wait_s: float, is_told: bool) 
             x = jnp.sin(x) @ x
         return x
 
-    with show_compiling(note, wait_s):
+    with report_compilations(note, wait_s):
         jax.jit(first)(np.float32(1))
         jax.jit(waiting)(np.ones((3, 3), np.float32))
-        heard.wait(10 if is_told else 0)
+        heard.wait(10 if is_announced else 0)
     assert [line for line in lines if "waiting" in line] == (
         [line for line in lines if line.startswith("compiling waiting: 1 programs took 0 s before it")]
     )
-    assert any("waiting" in line for line in lines) == is_told
+    assert any("waiting" in line for line in lines) == is_announced
     before = len(lines)
     jax.jit(lambda x: first(x) + 1)(np.float32(1))
     assert len(lines) == before
@@ -54,16 +54,16 @@ def test_programs_are_dropped_near_the_mapping_limit_and_recompiled() -> None:
             x = jax.nn.softmax(jnp.sin(x @ x)) + x
         return x
 
-    compiled, before = Compiled(), mappings_taken()
+    compiled, before = CompileStats(), mappings_taken()
     assert 0 < before < 1
-    with hear_compiling(compiled):
+    with record_compilations(compiled):
         result = [layers(jnp.ones((n, n))) for n in range(2, 8)]
         assert compiled.programs >= 6
         full = mappings_taken()
         assert full > before
-        compiled.crowded = 1.0
+        compiled.drop_share = 1.0
         assert not drop_programs(compiled)
-        compiled.crowded = full
+        compiled.drop_share = full
         assert not drop_programs(compiled)  # nothing was compiled since
         again = layers(jnp.ones((8, 8)))
         assert drop_programs(compiled)
@@ -74,7 +74,7 @@ def test_programs_are_dropped_near_the_mapping_limit_and_recompiled() -> None:
         assert compiled.programs >= count + 2
         taken = mappings_taken()
         assert not drop_programs(compiled)  # a program that a step compiles again is needed
-        assert compiled.crowded == pytest.approx((1 + taken) / 2, abs=0.01)
+        assert compiled.drop_share == pytest.approx((1 + taken) / 2, abs=0.01)
 
 
 def test_memory_is_released_after_compilation_only(
@@ -83,7 +83,7 @@ def test_memory_is_released_after_compilation_only(
     calls: list[None] = []
     monkeypatch.setattr(compiling, "release_freed_memory", lambda: calls.append(None))
     double, is_released = jax.jit(lambda x: 2 * x), []
-    with hear_compiling(Compiled()):
+    with record_compilations(CompileStats()):
         for x in (np.float32(1), np.float32(2), np.ones(3, np.float32)):
             before = len(calls)
             double(x)

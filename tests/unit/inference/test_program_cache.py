@@ -15,14 +15,14 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from jaxrl_sql.inference import program_cache as programs
 
-# Compiles one program that takes longer than LEAST_S; prints the cache folder and whether the program was cached.
+# Compiles one program that takes longer than MIN_S; prints the cache folder and whether the program was cached.
 COMMAND = """
 import sys
 import jax
 import jax.numpy as jnp
 from jaxrl_sql.inference import program_cache as programs
 
-programs.LEAST_S = 0.0
+programs.MIN_S = 0.0
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 programs.keep_programs(sys.argv[1])
 heard = []
@@ -54,7 +54,7 @@ def cache_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]
         compilation_cache.reset_cache()
         programs.keep_programs(named)
         jax.jit(lambda x: x @ x)(np.ones((8, 8), np.float32))
-        return str(programs.kept_in())
+        return str(programs.cache_location())
 
     yield choose
     for name, value in before.items():
@@ -119,7 +119,7 @@ def test_multiprocess_runs_have_no_cache_by_default(tmp_path: Path, monkeypatch:
 
 
 def test_oldest_programs_are_evicted_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(programs, "MOST_BYTES", 250)
+    monkeypatch.setattr(programs, "MAX_BYTES", 250)
     for age, name in enumerate(("newest", "second", "third", "oldest")):
         (tmp_path / name).write_bytes(b"x" * 100)
         os.utime(tmp_path / name, (1000 - age, 1000 - age))

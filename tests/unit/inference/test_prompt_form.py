@@ -10,7 +10,7 @@ import gguf
 import pytest
 
 from jaxrl_sql.config import TrainConfig, load_config
-from jaxrl_sql.inference.prompt_form import prepared
+from jaxrl_sql.inference.prompt_form import resolve_settings
 from jaxrl_sql.types import InputError
 
 SMALL = Path(__file__).parents[2] / "small.yaml"
@@ -31,7 +31,7 @@ def base_model(tmp_path: Path) -> Path:
 
 
 def prompt_of(*overrides: str) -> str:
-    return prepared(load_config(TrainConfig, SMALL, overrides)).data.prompt
+    return resolve_settings(load_config(TrainConfig, SMALL, overrides)).data.prompt
 
 
 def test_model_with_a_chat_template_gets_chat_prompts() -> None:

@@ -14,7 +14,7 @@ from jax._src.pallas.mosaic.interpret import interpret_pallas_call as interprete
 
 from jaxrl_sql.models.attention import paged_kernel
 from jaxrl_sql.models.attention.paged import Score
-from jaxrl_sql.models.attention.paged_kernel import HeldKeys, Readers, attend, fetched, grids_of
+from jaxrl_sql.models.attention.paged_kernel import CachedKeys, Readers, attend, fetched, grids_of
 
 BLOCK, DEPTH = 16, 64
 
@@ -77,7 +77,7 @@ def test_planned_bytes_equal_those_that_the_kernel_copies(
         index[n] = (slots[prompt] < len(answers)).sum()
         slots[prompt, index[n]] = n
 
-    def held(lengths: list[int]) -> HeldKeys:
+    def held(lengths: list[int]) -> CachedKeys:
         need = [-(-length // BLOCK) for length in lengths]
         table = np.full((len(lengths), max(need)), sum(need), np.int32)
         first = 0
@@ -85,7 +85,7 @@ def test_planned_bytes_equal_those_that_the_kernel_copies(
             row[:count] = np.arange(first, first + count)
             first += count
         pool = jnp.ones((sum(need), heads, BLOCK, DEPTH), dtype)
-        return HeldKeys(pool, pool, jnp.array(table), jnp.array(lengths, jnp.int32))
+        return CachedKeys(pool, pool, jnp.array(table), jnp.array(lengths, jnp.int32))
 
     q = jnp.ones((len(answers), heads, per_key, DEPTH), dtype)
     readers = Readers(*map(jnp.array, (slots, np.array(of, np.int32), index, np.zeros(len(answers), np.int32))))

@@ -19,11 +19,11 @@ from jaxrl_sql.batch import Segment
 from jaxrl_sql.models import ModelConfig, Norms, Rope, forward, init_params, unembed
 from jaxrl_sql.models.lora import (
     Adapters,
-    chosen,
     init_adapters,
     load_adapters,
     merge,
     policy_params,
+    resolve_targets,
     save_adapters,
 )
 from jaxrl_sql.models.spec import SlidingWindow, param_specs
@@ -154,7 +154,7 @@ def test_adapter_gradients_are_projections_of_the_full_gradient(config: ModelCon
     [(("q", "v"), ("q", "v")), (("*",), ALL), (("down", "[kq]"), ("q", "k", "down")), (("up", "u*"), ("up",))],
 )
 def test_targets_are_names_and_patterns(targets: tuple[str, ...], names: tuple[str, ...]) -> None:
-    assert chosen(QWEN3, targets) == names
+    assert resolve_targets(QWEN3, targets) == names
     assert tuple(fresh(QWEN3, targets)[0].pairs) == names
 
 

@@ -12,7 +12,7 @@ import pytest
 from jaxrl_sql.models import ModelConfig, Norms, Rope
 from jaxrl_sql.models.attention import paged_kernel
 from jaxrl_sql.models.attention.paged import PagedKeys, Score, paged_attention
-from jaxrl_sql.models.attention.paged_kernel import HeldKeys, Kernel, Readers, attend
+from jaxrl_sql.models.attention.paged_kernel import CachedKeys, Kernel, Readers, attend
 from jaxrl_sql.models.paged import BlockMap, Groups, completion_access, prompt_access
 from jaxrl_sql.types import InputError
 
@@ -77,7 +77,7 @@ def make_case(prompt_length: list[int], length: list[int], prompt: list[int], m:
 
 def attend_with_kernel(kernel: Kernel, case: Case, score: Score, window: int | None) -> np.ndarray:
     prompts, local = (
-        HeldKeys(k, v, jnp.array(table), length)
+        CachedKeys(k, v, jnp.array(table), length)
         for (k, v), table, length in zip(case.pools, case.tables, (case.groups.prompt_length, case.length), strict=True)
     )
     readers = Readers(case.groups.slots, case.groups.prompt, case.groups.group_index, case.positions)

@@ -458,7 +458,7 @@ def test_token_budget_reduces_memory_and_adds_passes() -> None:
     assert held("grpo.max_tokens_per_device=2600") == held("grpo.gradient_accumulation_steps=2")
     split = update("grpo.max_tokens_per_device=400")
     # Four rows at a time, so each prompt is run twice.
-    assert (split.at_once(8), split.passes, split.again) == ((2, 4), 16, 1)
+    assert (split.chunk_sizes(8), split.passes, split.again) == ((2, 4), 16, 1)
     assert split.tokens == 16 * (2 * 128 + 8 * 64)
     assert held("grpo.max_tokens_per_device=400") < held("grpo.max_tokens_per_device=640")
     with pytest.raises(InputError, match=r"grpo\.max_tokens_per_device=191: .* are 192: raise it"):
@@ -473,5 +473,5 @@ def test_token_budget_reduces_memory_and_adds_passes() -> None:
     assert packed is not None
     # Eight answers of eight tokens fill one row of two: two prompts of at least 128 + 64 tokens at a time make four
     # passes.
-    assert (packed.packed_rows, set(packed.part_rows), packed.at_once(1)) == (2, {1}, (8, 1))
+    assert (packed.packed_rows, set(packed.part_rows), packed.chunk_sizes(1)) == (2, {1}, (8, 1))
     assert packed.passes == 2

@@ -71,7 +71,7 @@ def two_calls(result: Engine, then: Any = None) -> tuple[Samples, list[Sample], 
         if entry.prompt_index >= len(FIRST)
     ]
     result.params = result.params if then is None else then
-    return by_index(first), left, by_index(list(result.generate(SECOND, SAMPLING, 6, begun=left)))
+    return by_index(first), left, by_index(list(result.generate(SECOND, SAMPLING, 6, carried=left)))
 
 
 def assert_same(ours: Samples, theirs: Samples) -> None:
@@ -98,8 +98,8 @@ def test_early_start_gives_the_samples_of_separate_calls(budget: KVBudget | None
 def test_early_tokens_keep_their_logprobs_under_new_parameters(logprobs_of: Callable[..., Any]) -> None:
     """The second call's parameters sample the remaining tokens: a forward pass gives their logprobs."""
     _, left, second = two_calls(engine(), OTHERS)
-    begun = [entry for entry in left if entry.finish_reason == UNFINISHED]
-    assert begun
+    carried = [entry for entry in left if entry.finish_reason == UNFINISHED]
+    assert carried
     whole = separate_call(SECOND, 6, OTHERS)
     for item in left:
         now, have = second[item.prompt_index, item.index], len(item.token_ids)
@@ -110,8 +110,8 @@ def test_early_tokens_keep_their_logprobs_under_new_parameters(logprobs_of: Call
             assert now == item
     fresh = second.keys() - {(one.prompt_index, one.index) for one in left}
     assert_same({place: second[place] for place in fresh}, {place: whole[place] for place in fresh})
-    resumed = [second[element.prompt_index, element.index] for element in begun]
-    for item, now in zip(begun, resumed, strict=True):
+    resumed = [second[element.prompt_index, element.index] for element in carried]
+    for item, now in zip(carried, resumed, strict=True):
         full = logprobs_of(OTHERS, CONFIG, SECOND[item.prompt_index].token_ids, now.token_ids)
         scored = full[np.arange(len(now.token_ids)), list(now.token_ids)]
         have = len(item.token_ids)
@@ -133,17 +133,17 @@ def test_early_samples_survive_serialization() -> None:
     _, left, second = two_calls(engine())
     again = unpack_samples(pack_samples(left))
     assert again == left
-    assert by_index(list(engine().generate(SECOND, SAMPLING, 6, begun=again))) == second
+    assert by_index(list(engine().generate(SECOND, SAMPLING, 6, carried=again))) == second
 
 
 def test_call_with_only_finished_samples_decodes_nothing() -> None:
     finished = list(separate_call(SECOND, 6).values())
     result = engine()
-    assert by_index(list(result.generate(SECOND, SAMPLING, 6, begun=finished))) == by_index(finished)
+    assert by_index(list(result.generate(SECOND, SAMPLING, 6, carried=finished))) == by_index(finished)
     assert result.stats.steps == 0
 
 
 def test_dialogues_do_not_start_early() -> None:
     result = engine()
-    with pytest.raises(InputError, match="several turns"):
+    with pytest.raises(InputError, match="multi-turn"):
         next(result.generate(FIRST, SAMPLING, turns=lambda *_: None, ahead=1))  # type: ignore[arg-type, return-value]

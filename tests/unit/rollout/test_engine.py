@@ -154,7 +154,7 @@ def test_invalid_requests_are_refused_and_later_calls_work() -> None:
     ):  # fmt: skip
         with pytest.raises(InputError, match=word):
             SamplingParams(**bad)
-    with pytest.raises(InputError, match="one for each"):
+    with pytest.raises(InputError, match="one per prompt"):
         list(engine.generate(prompts, [SamplingParams()]))
     with pytest.raises(InputError, match="list"):
         list(engine.generate("abc", SamplingParams()))

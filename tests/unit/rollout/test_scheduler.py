@@ -54,7 +54,7 @@ def make_state(
         0,
         call.get("turns"),
         ahead=call.get("ahead"),
-        begun={(sample.prompt_index, sample.index): sample for sample in call.get("begun", ())},
+        carried={(sample.prompt_index, sample.index): sample for sample in call.get("carried", ())},
     )
     group_size = min(n, slots)
     cache = PrefixCache(SIZE)
@@ -65,7 +65,7 @@ def make_state(
     return initial_state(request, groups, limits, cache, table, 2 * slots)
 
 
-def early_sample(prompt: int, tokens: int, reason: str = UNFINISHED) -> Sample:
+def carried_sample(prompt: int, tokens: int, reason: str = UNFINISHED) -> Sample:
     return Sample(prompt, 0, (1,) * tokens, (0.0,) * tokens, (0.0,) * tokens, "", reason)
 
 
@@ -223,27 +223,27 @@ def test_new_completions_wait_for_preempted_ones() -> None:
     assert chunk.tail == 2, "the ring is unchanged"
 
 
-# --- early samples of an earlier call
+# --- carried samples of an earlier call
 
 
-def test_early_samples_come_first_and_resume_from_their_tokens() -> None:
-    begun = [early_sample(2, 5), early_sample(1, 3, "stop")]
-    state = make_state([[i] * 9 for i in range(4)], begun=begun)
+def test_carried_samples_come_first_and_resume_from_their_tokens() -> None:
+    carried = [carried_sample(2, 5), carried_sample(1, 3, "stop")]
+    state = make_state([[i] * 9 for i in range(4)], carried=carried)
     assert [group.prompt for group in state.waiting] == [2, 0, 3], "the finished sample is not drawn again"
     chunk = plan(state, ChunkLog())
-    assert (chunk.begun, chunk.resumed, chunk.appended) == ([0], [0], [0])
+    assert (chunk.carried, chunk.resumed, chunk.appended) == ([0], [0], [0])
     assert chunk.after.completions[0] == PrefilledCompletion(2, 0, 0, 0)
     assert chunk.after.running[0] == RunningCompletion(0, 5)
-    assert chunk.queued == [1, 2, 3][: len(chunk.queued)], "numbers continue after the early samples"
+    assert chunk.queued == [1, 2, 3][: len(chunk.queued)], "numbers continue after the carried samples"
     assert chunk.launches
 
 
-def test_early_sample_waits_for_the_chunk_in_flight() -> None:
-    state = make_state([[1] * 9], begun=[early_sample(0, 5)])
+def test_carried_sample_waits_for_the_chunk_in_flight() -> None:
+    state = make_state([[1] * 9], carried=[carried_sample(0, 5)])
     chunk = plan(replace(state, num_chunks=1), ChunkLog())
-    assert (chunk.begun, chunk.resumed, chunk.launches) == ([0], [], False)
+    assert (chunk.carried, chunk.resumed, chunk.launches) == ([0], [], False)
     chunk = plan(chunk.after, ChunkLog(1, 1, np.zeros(2, int)))
-    assert (chunk.begun, chunk.resumed, chunk.launches) == ([], [0], True)
+    assert (chunk.carried, chunk.resumed, chunk.launches) == ([], [0], True)
 
 
 # --- observations
@@ -356,8 +356,8 @@ class Slots:
             self.number[slot] = None
         for number in chunk.queued:
             self.ring[number] = self.turns.get(number, [self.longest])[0]
-        for number in chunk.begun:
-            self.length[number] = len(state.request.begun_sample(*chunk.after.completions[number][:2]).token_ids)
+        for number in chunk.carried:
+            self.length[number] = len(state.request.carried_sample(*chunk.after.completions[number][:2]).token_ids)
         for number in chunk.resumed:
             slot = chunk.after.running[number].slot
             assert self.number[slot] is None
@@ -452,13 +452,15 @@ def test_no_completion_waits_forever_in_any_call(n_examples: int) -> None:
         need = -(-longest // SIZE)
         blocks = data.draw(st.integers(need, need * slots))
         levels = [(max(blocks // 2, 1), need)] if data.draw(st.booleans()) and blocks > 1 else []
-        kind = data.draw(st.sampled_from(["plain", "dialogues", "cancelled", "begun"]))
-        begun = [
-            early_sample(i, min(data.draw(st.integers(1, longest)), longest - 1)) for i in range(len(prompts)) if i % 2
+        kind = data.draw(st.sampled_from(["plain", "dialogues", "cancelled", "carried"]))
+        carried = [
+            carried_sample(i, min(data.draw(st.integers(1, longest)), longest - 1))
+            for i in range(len(prompts))
+            if i % 2
         ]
         state = make_state(
             prompts, n, slots, longest, blocks, data.draw(st.integers(4, 20)), levels,
-            turns=object if kind == "dialogues" else None, begun=begun if kind == "begun" and longest > 1 else (),
+            turns=object if kind == "dialogues" else None, carried=carried if kind == "carried" and longest > 1 else (),
         )  # fmt: skip
         lengths = st.lists(st.integers(1, longest), min_size=1, max_size=3 if kind == "dialogues" else 1)
         total = n * len(prompts)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from jaxrl_sql.runtime.budget import Budget, BudgetSpentError, Prices, Spent
+from jaxrl_sql.runtime.budget import Budget, BudgetSpentError, Prices, Usage
 from jaxrl_sql.runtime.endpoint import Answer, Endpoint, Messages, key_from
 from jaxrl_sql.types import InputError
 
@@ -189,11 +189,11 @@ def test_budget_limits_requests_and_not_questions(client: Client, chat_server: M
 def test_cost_limit_uses_the_token_counts_of_the_server(client: Client, chat_server: ModuleType) -> None:
     prices = Prices(prompt=1e6, completion=2e6)  # a token costs 1 or 2
     with chat_server.serving(lambda i, _: (503, {}, "") if i == 1 else chat_server.said("two words")) as (url, seen):
-        endpoint, _ = client(url, budget=Budget(max_cost=11, prices=prices, spent=Spent(4, 1, 0)), concurrency=1)
+        endpoint, _ = client(url, budget=Budget(max_cost=11, prices=prices, spent=Usage(4, 1, 0)), concurrency=1)
         got: list[Answer] = []
         with pytest.raises(BudgetSpentError, match=r"max_cost=11 is reached: 7 requests, 3 \+ 4 tokens, cost 11 of 11"):
             got.extend(answer for _, answer in endpoint.ask_all((None, ASKED) for _ in range(9)))
-    assert [answer.spent for answer in got] == [Spent(1, 1, 2), Spent(2, 1, 2)]
+    assert [answer.spent for answer in got] == [Usage(1, 1, 2), Usage(2, 1, 2)]
     assert len(seen) == 3
     assert endpoint.budget.numbers() == {"requests": 7, "prompt_tokens": 3, "completion_tokens": 4, "cost": 11}
 
@@ -201,7 +201,7 @@ def test_cost_limit_uses_the_token_counts_of_the_server(client: Client, chat_ser
 def test_cost_limit_requires_token_counts_of_the_server(client: Client, chat_server: ModuleType) -> None:
     silent = '{"choices": [{"message": {"content": "yes"}}]}'
     with chat_server.serving(lambda _, __: (200, {}, silent)) as (url, seen):
-        assert ask_once(client(url)[0], ASKED).spent == Spent(1)
+        assert ask_once(client(url)[0], ASKED).spent == Usage(1)
         with pytest.raises(InputError, match="reports no usage"):
             ask_once(client(url, budget=Budget(max_cost=1, prices=Prices(1, 1)))[0], ASKED)
     assert len(seen) == 2

@@ -13,7 +13,7 @@ import pytest
 from jaxrl_sql.config import TrainConfig, changed, load_config, to_yaml
 from jaxrl_sql.config.check import values_by_key
 from jaxrl_sql.runtime import folder as folders
-from jaxrl_sql.runtime.folder import BLOCKS, found_numbers, note_saved, places_of_begin, refuse_edited
+from jaxrl_sql.runtime.folder import BLOCKS, note_saved, paths_from_start, refuse_edited, settings_from_start
 from jaxrl_sql.types import InputError
 
 SMALL = Path(__file__).parents[2] / "small.yaml"
@@ -22,8 +22,8 @@ SECOND = ("second_stage.steps=2", "validation.every=2", "run.keep_best=1")
 FIXED = "grpo.optim.schedule=linear"
 
 
-def with_found_numbers(config: TrainConfig) -> TrainConfig:
-    return changed(config, found_numbers(config.run, config.data.chat.date, config.rollout))
+def with_settings_from_start(config: TrainConfig) -> TrainConfig:
+    return changed(config, settings_from_start(config.run, config.data.chat.date, config.rollout))
 
 
 def check_folder(config: TrainConfig) -> Path:
@@ -31,7 +31,7 @@ def check_folder(config: TrainConfig) -> Path:
 
 
 def open_folder(config: TrainConfig, is_first: bool) -> None:
-    text = to_yaml(changed(config, places_of_begin(config.run)))
+    text = to_yaml(changed(config, paths_from_start(config.run)))
     folders.open_folder(config.run, values_by_key(config), text, is_first)
 
 
@@ -81,9 +81,9 @@ def test_same_command_resumes_with_any_explicit_layout_and_blocks(names: tuple[s
     mesh = GIVEN["mesh"] if "mesh" in names else FOUND["mesh"]
     explicit = changed(began, {"rollout.mesh": mesh, **{f"rollout.{name}": value for name, value in blocks.items()}})
     (tmp_path / "config.yaml").write_text(to_yaml(explicit))
-    assert with_found_numbers(began) == began, "a run without a checkpoint determines them again"
+    assert with_settings_from_start(began) == began, "a run without a checkpoint determines them again"
     (tmp_path / "checkpoints" / "1").mkdir(parents=True)
-    again = with_found_numbers(began)
+    again = with_settings_from_start(began)
     assert again.rollout == explicit.rollout
     open_folder(again, is_first=False)
     for name in filter(None, names):
@@ -91,7 +91,7 @@ def test_same_command_resumes_with_any_explicit_layout_and_blocks(names: tuple[s
         with pytest.raises(
             InputError, match=rf"these settings differ from those of the run: rollout\.{name} \([^()]*\); a resumed run"
         ):
-            open_folder(with_found_numbers(changed(began, {f"rollout.{name}": other})), False)
+            open_folder(with_settings_from_start(changed(began, {f"rollout.{name}": other})), False)
 
 
 def test_changed_memory_share_is_rejected_by_name(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_changed_memory_share_is_rejected_by_name(tmp_path: Path) -> None:
         InputError,
         match=r"these settings differ from those of the run: rollout\.memory \(0\.4 then, 0\.2 now\); a resumed run",
     ):
-        open_folder(with_found_numbers(again), is_first=False)
+        open_folder(with_settings_from_start(again), is_first=False)
 
 
 @pytest.mark.parametrize("left", ["nothing", "an empty folder", "an unfinished save of a later step"])
@@ -171,8 +171,8 @@ def test_resumed_run_keeps_its_date_and_recorded_checkpoint_path(tmp_path: Path)
     config = load_config(
         TrainConfig, SMALL, [f"run.dir={tmp_path}", "data.prompt=chat", "model.checkpoint=there", "run.resume=true"]
     )
-    assert with_found_numbers(config).data.chat.date == "2024-02-09"
-    assert with_found_numbers(changed(config, {"run.resume": False})).data.chat.date == ""
+    assert with_settings_from_start(config).data.chat.date == "2024-02-09"
+    assert with_settings_from_start(changed(config, {"run.resume": False})).data.chat.date == ""
     (tmp_path / "checkpoints" / "1").mkdir(parents=True)
-    open_folder(with_found_numbers(config), is_first=True)
+    open_folder(with_settings_from_start(config), is_first=True)
     assert load_config(TrainConfig, tmp_path / "config.yaml").model.checkpoint == "here"

@@ -37,7 +37,7 @@ def test_empty_journal_accepts_other_settings(tmp_path: Path) -> None:
     Journal(path, SETTINGS).__exit__(None, None, None)
     with Journal(path, {**SETTINGS, "model": "b"}) as journal:
         journal.add({"id": "1"})
-    with pytest.raises(InputError, match="begun with model='b', not 'a'"):
+    with pytest.raises(InputError, match="started with model='b', not 'a'"):
         Journal(path, SETTINGS)
 
 
@@ -46,9 +46,9 @@ def test_journal_with_other_settings_is_rejected_and_unchanged(tmp_path: Path) -
     with Journal(path, SETTINGS) as journal:
         journal.add({"id": "1"})
     before = path.read_bytes()
-    with pytest.raises(InputError, match="begun with samples=4, not 5"):
+    with pytest.raises(InputError, match="started with samples=4, not 5"):
         Journal(path, {**SETTINGS, "samples": 5})
-    with pytest.raises(InputError, match="begun with stop="):
+    with pytest.raises(InputError, match="started with stop="):
         Journal(path, {"model": "a", "samples": 4})
     assert path.read_bytes() == before
     path.write_text('{"id": "1"}\n')

@@ -43,7 +43,7 @@ def step(mib):
     large = use(mib)
     held.append(use(1))
     libc.free(large)
-    return surplus.made_step()
+    return surplus.count_step()
 
 print(*(step(200) for _ in range(5)), *(step(mib) for mib in (300, 300, 310)))
 released = resident()
@@ -58,7 +58,7 @@ for mib in (200, 300, 300):  # the larger one follows the hole of the other: two
     large = use(mib)
     held.append(use(1))
     libc.free(large)
-    print(surplus.made_step())
+    print(surplus.count_step())
 """
 
 

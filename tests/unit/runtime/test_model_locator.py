@@ -10,10 +10,10 @@ from jaxrl_sql.config import EvaluateConfig, TrainConfig, load_config
 from jaxrl_sql.runtime.journal import Journal
 from jaxrl_sql.runtime.model_locator import (
     BENCHMARK_LIMITS,
-    asked_otherwise,
     defaults_for,
-    find_asked,
     find_model,
+    find_trained,
+    prompt_differences,
     today,
     with_date,
 )
@@ -66,12 +66,12 @@ def test_missing_model_is_rejected(run: Path) -> None:
 
 
 def test_prompt_settings_that_differ_from_training_are_listed(run: Path) -> None:
-    trained = find_asked(str(run))[1]
+    trained = find_trained(str(run))[1]
     assert trained is not None
     same = load_config(EvaluateConfig, None, ["executor.vm_steps=9"], defaults_for(str(run)))
-    assert asked_otherwise(same.recipe, same.data, trained) == []
+    assert prompt_differences(same.recipe, same.data, trained) == []
     other = load_config(EvaluateConfig, None, ["data.schema=profile", "recipe=paverl"], defaults_for(str(run)))
-    assert asked_otherwise(other.recipe, other.data, trained) == [
+    assert prompt_differences(other.recipe, other.data, trained) == [
         "recipe=paverl (trained with skyrl_sql)", "data.schema=profile (trained with ddl)",
     ]  # fmt: skip
 

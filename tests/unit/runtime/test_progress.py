@@ -29,28 +29,28 @@ def make_activity(clock: Clock) -> tuple[Activity, list[str]]:
 def test_task_prints_a_line_and_reports_its_progress() -> None:
     clock = Clock()
     activity, lines = make_activity(clock)
-    assert activity.words() == ""
-    with activity.work("evaluating dev", 1200, "questions") as tick:
+    assert activity.text() == ""
+    with activity.task("evaluating dev", 1200, "questions") as on_progress:
         assert lines == ["evaluating dev: 1,200 questions"]
         clock.now = 5.0
-        tick(300)
-        assert "300 of 1,200" in activity.words()
-        assert "left" not in activity.words()  # one reading gives no rate
+        on_progress(300)
+        assert "300 of 1,200" in activity.text()
+        assert "left" not in activity.text()  # one reading gives no rate
         clock.now = 65.0
-        tick(600)
-        assert activity.words() == "evaluating dev: 600 of 1,200 questions, 1 min 5 s, 2 min 10 s left"
-        with activity.work("judging", is_told=False):
-            assert activity.words().startswith("evaluating dev: 600 of 1,200")
-            assert "judging" in activity.words()
-    assert activity.words() == ""
+        on_progress(600)
+        assert activity.text() == "evaluating dev: 600 of 1,200 questions, 1 min 5 s, 2 min 10 s left"
+        with activity.task("judging", is_announced=False):
+            assert activity.text().startswith("evaluating dev: 600 of 1,200")
+            assert "judging" in activity.text()
+    assert activity.text() == ""
     assert lines == ["evaluating dev: 1,200 questions"]
 
 
 def test_failed_task_ends() -> None:
     activity, _ = make_activity(Clock())
-    with pytest.raises(KeyError), activity.work("reading"):
+    with pytest.raises(KeyError), activity.task("reading"):
         raise KeyError
-    assert activity.words() == ""
+    assert activity.text() == ""
 
 
 def test_compilation_is_reported_and_excluded_from_the_time_left() -> None:
@@ -58,26 +58,26 @@ def test_compilation_is_reported_and_excluded_from_the_time_left() -> None:
     activity, _ = make_activity(clock)
     compiled = activity.compiled
     compiled.names, compiled.expected = frozenset({"update", "decode_chunk"}), 4
-    with activity.work("answering", 10, "questions") as tick:
-        tick(0)
+    with activity.task("answering", 10, "questions") as on_progress:
+        on_progress(0)
         clock.now = 8.0
-        tick(4)
-        compiled.begins("decode_chunk", clock.now)
+        on_progress(4)
+        compiled.start("decode_chunk", clock.now)
         clock.now = 100.0
-        assert ", 12 s left" in activity.words()
-        assert activity.words().endswith("decode_chunk (program 1 of about 4), 1 min 32 s")
-        compiled.ends(92.0)
-        assert "12 s left" in activity.words()
-        assert "decode_chunk" not in activity.words()
-        compiled.begins("add", clock.now)  # a small program, which is not counted
-        assert "add" in activity.words()
-        assert "program" not in activity.words()
-        compiled.ends(0.0)
+        assert ", 12 s left" in activity.text()
+        assert activity.text().endswith("decode_chunk (program 1 of about 4), 1 min 32 s")
+        compiled.finish(92.0)
+        assert "12 s left" in activity.text()
+        assert "decode_chunk" not in activity.text()
+        compiled.start("add", clock.now)  # a small program, which is not counted
+        assert "add" in activity.text()
+        assert "program" not in activity.text()
+        compiled.finish(0.0)
         for _ in range(4):
-            compiled.begins("update", clock.now)
-            compiled.ends(1.0)
-        compiled.begins("update", clock.now)  # more programs than expected
-        assert "(program 6)" in activity.words()
+            compiled.start("update", clock.now)
+            compiled.finish(1.0)
+        compiled.start("update", clock.now)  # more programs than expected
+        assert "(program 6)" in activity.text()
     assert (compiled.programs, compiled.counted) == (6, 5)
 
 
@@ -96,12 +96,12 @@ def test_log_prints_heartbeats() -> None:
 
     with display:
         assert beats(60.0) == []  # no task is active
-        with display.work("reading train") as tick:
+        with display.task("reading train") as on_progress:
             assert beats(60.0 + SILENCE_S - 0.5) == []
             assert beats(90.0) == ["reading train: 8 s", "reading train: 16 s", "reading train: 24 s"]
             display.note("a note")
             assert beats(97.5) == []
-            tick(7)
+            on_progress(7)
             assert len(beats(98.0)) == 1
         assert beats(200.0) == []
 
@@ -132,7 +132,7 @@ def test_notebook_updates_one_output_in_place() -> None:
     clock = Clock()
     shown: list[str] = []
     with _Notebook(1000, "a run", shown.append, clock, "step", 0) as display:
-        with display.work("grpo", 1000, "steps"):
+        with display.task("grpo", 1000, "steps"):
             for at in range(1000):
                 clock.now += 0.05
                 display.update(at + 1, {"phase": "grpo", "reward/mean": at / 1000})
@@ -188,7 +188,7 @@ def test_task_starts_the_heartbeat_of_a_log(monkeypatch: pytest.MonkeyPatch) -> 
         while not holds():
             time.sleep(0.001)
 
-    with make_display("plain", 1, "t", stream, beat_s=0.001) as display, display.work("waiting", is_told=False):
+    with make_display("plain", 1, "t", stream, beat_s=0.001) as display, display.task("waiting", is_announced=False):
         wait_until(lambda: "waiting: 0 s\n" in stream.getvalue())
     count = len(stream.getvalue())
     time.sleep(0.02)

@@ -81,7 +81,7 @@ def test_displays_escape_titles_notes_and_tasks(mode: str, monkeypatch: pytest.M
     monkeypatch.setenv("COLUMNS", "200")
     stream = Terminal()
     with make_display(mode, 3, f"{EVIL} [red]", stream, beat_s=0) as display:
-        with display.work(EVIL, 5, EVIL):
+        with display.task(EVIL, 5, EVIL):
             display.note(EVIL)
         display.update(1, {f"eval/{EVIL}/accuracy": 0.5, "eval/b/accuracy": 0.5, "phase": EVIL})
     assert f"{SHOWN} [red]" in stream.getvalue()

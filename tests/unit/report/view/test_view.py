@@ -25,7 +25,7 @@ from jaxrl_sql.report.folder import CONSTANT, JUDGED, NO_SIGNAL, SUSPICIOUS, Ans
 from jaxrl_sql.report.groups import open_result_folder
 from jaxrl_sql.report.html import in_page
 from jaxrl_sql.report.view.folder import View
-from jaxrl_sql.report.view.judging import Asked, Judge, reads_no_table
+from jaxrl_sql.report.view.judging import Judge, JudgeRequest, reads_no_table
 from jaxrl_sql.report.view.serving import serving
 from jaxrl_sql.runtime.rollouts import FOLDER, RolloutWriter, pieces_of
 from jaxrl_sql.text2sql.env.address import parse_address
@@ -265,9 +265,9 @@ def test_server_stopped_during_judging_gives_no_verdict(start_server: Callable[[
     example = Example("s1", "shop", "", "Which?", gold, dialect="postgresql", engine_url=server.reader)
     with make_executor(ExecutorConfig()) as executor:
         judge = Judge(executor, 100, 60.0)
-        judge.judge([Asked(example, gold)])
+        judge.judge([JudgeRequest(example, gold)])
         server.stop()
-        judge.judge([Asked(example, gold), Asked(example, "SELECT 1")])
+        judge.judge([JudgeRequest(example, gold), JudgeRequest(example, "SELECT 1")])
     assert judge.judged == 1
     assert judge.missing == ["shop of PostgreSQL cannot be reached"]
 

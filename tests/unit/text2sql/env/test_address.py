@@ -43,7 +43,7 @@ def test_url_round_trips() -> None:
 def test_url_of_several_roles_names_each() -> None:
     address = parse_address("postgresql://reader:s@h/x?roles=3&sslmode=disable")
     assert address.users == users_of(address.url("x")) == ("reader_1", "reader_2", "reader_3")
-    assert address.told("y") == "postgresql://reader@h:5432/y?roles=3&sslmode=disable"
+    assert address.public_url("y") == "postgresql://reader@h:5432/y?roles=3&sslmode=disable"
     assert address.single == parse_address("postgresql://reader_1:s@h/x?sslmode=disable")
     assert (users_of("reader"), users_of("")) == (("reader",), ())
 

@@ -23,7 +23,7 @@ from jaxrl_sql.text2sql.prompts.prompts import (
 )
 from jaxrl_sql.text2sql.recipes import RECIPES
 from jaxrl_sql.text2sql.schema import read_schema
-from jaxrl_sql.training.batching.sft_batches import supervise
+from jaxrl_sql.training.batching.sft_batches import make_sft_batch
 from jaxrl_sql.types import Example, InputError
 
 
@@ -145,7 +145,7 @@ def test_prompt_equals_the_text_encoded_by_transformers(
         theirs = tokenizer(schema + question)["input_ids"]
         assert tokenizer.decode(prompt.token_ids) == tokenizer.decode(theirs) == prompt.text
         assert list(prompt.token_ids).count(tokenizer.bos_token_id) == theirs.count(tokenizer.bos_token_id) == bool(bos)
-    taught = supervise(examples, [style], tokenizer, 0, 10_000, 10_000)
+    taught = make_sft_batch(examples, [style], tokenizer, 0, 10_000, 10_000)
     parts = Encoder(style, tokenizer).encode(examples[0])
     for schema_ids in (*taught.schemas, parts.schema_ids):
         assert schema_ids == result[0].token_ids[: len(schema_ids)]

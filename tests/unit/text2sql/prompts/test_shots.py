@@ -12,15 +12,15 @@ import pytest
 from jaxrl_sql.config import DataConfig, EvaluateConfig, TokenizerConfig, TrainConfig, changed, load_config
 from jaxrl_sql.inference.filtering import ask
 from jaxrl_sql.inference.training_set import choose_shots
-from jaxrl_sql.runtime.model_locator import asked_by
+from jaxrl_sql.runtime.model_locator import prompt_settings
 from jaxrl_sql.text2sql.prompts.prompts import compact_style, make_prompts
 from jaxrl_sql.text2sql.prompts.shots import Shots
 from jaxrl_sql.text2sql.recipes import RECIPES
-from jaxrl_sql.training.batching.sft_batches import supervise
+from jaxrl_sql.training.batching.sft_batches import make_sft_batch
 from jaxrl_sql.types import Example, InputError
 
 MODEL = Path(__file__).parents[4] / "configs" / "quickstart_start"
-ASKED = {
+PROMPT_FILE = {
     "zoo": ["How many animals are there?", "Which animals are old?"],
     "shop": ["How many items are sold?", "Which item is the dearest of all?"],
     "club": ["How many members are there?", "What is the name of the oldest member?"],
@@ -45,7 +45,7 @@ class Letters:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     lines = []
-    for name, questions in ASKED.items():
+    for name, questions in PROMPT_FILE.items():
         path = tmp_path / "train" / "databases" / name / f"{name}.sqlite"
         path.parent.mkdir(parents=True)
         with closing(sqlite3.connect(path)) as connection:
@@ -123,7 +123,7 @@ def test_training_filtering_and_inference_have_equal_prompts(folder: Path) -> No
     tokenizer = Letters()
     style = compact_style()._replace(shots=choose_shots(config.data))
     (prompt,) = make_prompts([requests], style, tokenizer, 1000).prompts
-    taught = supervise([requests], [style], tokenizer, 0, 1000, 1000)
+    taught = make_sft_batch([requests], [style], tokenizer, 0, 1000, 1000)
     assert taught.schemas[0] + taught.answers[0].token_ids[: len("Q: How many cages are there?\nSQL:")] == (
         prompt.token_ids
     )
@@ -152,9 +152,9 @@ def test_examples_without_sql_are_ignored() -> None:
 
 def test_trained_model_uses_the_examples_of_its_run(folder: Path) -> None:
     data = data_of(folder)
-    again = asked_by(data)
+    again = prompt_settings(data)
     assert (again["shots"], again["dir"], again["source"]) == (2, str(folder), "folder")
-    assert "dir" not in asked_by(dataclasses.replace(data, shots=0))
+    assert "dir" not in prompt_settings(dataclasses.replace(data, shots=0))
 
 
 def test_shots_require_one_turn() -> None:

@@ -169,11 +169,11 @@ def test_template_file_replaces_the_recipes(tmp_path: Path, examples: list[Examp
     style = RECIPES["sql_r1"].style_for(data)
     (prompt,) = make_prompts(examples[:1], style, Letters(), 1000).prompts
     assert prompt.text == "[system]Be brief.[user]dept\nemps\nWho? in SQLite[assistant]<think>"
-    assert style.begun == "<think>"
+    assert style.opening_tag == "<think>"
     # The configured prefill has priority over the template's, and an endpoint's answer has no prefill.
-    begun = RECIPES["sql_r1"].style_for(changed(data, {"chat.assistant_prefill": "So:"}))
-    assert make_prompts(examples[:1], begun, Letters(), 1000).prompts[0].text.endswith("[assistant]So:")
-    assert RECIPES["sql_r1"].endpoint_style(data).begun == ""
+    opening_tag = RECIPES["sql_r1"].style_for(changed(data, {"chat.assistant_prefill": "So:"}))
+    assert make_prompts(examples[:1], opening_tag, Letters(), 1000).prompts[0].text.endswith("[assistant]So:")
+    assert RECIPES["sql_r1"].endpoint_style(data).opening_tag == ""
     with pytest.raises(InputError, match=r"has no \{\{ values \}\}"):
         RECIPES["sql_r1"].style_for(dataclasses.replace(data, retrieval=RetrievalConfig(top_k=20)))
     with pytest.raises(InputError, match=r"data\.chat\.template"):

@@ -19,11 +19,11 @@ from jaxrl_sql.config import (
     RetrievalConfig,
     load_config,
 )
-from jaxrl_sql.datagen.gold_repair import rows_asked
+from jaxrl_sql.datagen.gold_repair import rows_prompt
 from jaxrl_sql.inference.benchmark_sets import open_sets
 from jaxrl_sql.inference.fingerprint import fingerprint
 from jaxrl_sql.inference.training_set import choose_shots, split_questions, streamed_questions, training_questions
-from jaxrl_sql.runtime.model_locator import asked_by
+from jaxrl_sql.runtime.model_locator import prompt_settings
 from jaxrl_sql.text2sql.benchmarks import Benchmark
 from jaxrl_sql.text2sql.env.executor import make_executor, timing_executor
 from jaxrl_sql.text2sql.prompts.prompts import message_texts
@@ -122,7 +122,7 @@ def test_view_of_a_hidden_column_is_not_linked(path: str) -> None:
 
 
 def test_texts_for_a_teacher_show_no_hidden_column(path: str) -> None:
-    assert not [word for word in SECRETS if word in rows_asked(example(path)).lower()]
+    assert not [word for word in SECRETS if word in rows_prompt(example(path)).lower()]
 
 
 def test_question_with_a_hidden_column_in_its_gold_is_skipped_with_the_reason(tmp_path: Path) -> None:
@@ -219,4 +219,4 @@ def test_journal_records_hidden_columns_and_a_model_does_not() -> None:
     plain, hidden = DataConfig(), DataConfig(hide=["a.b"])
     assert "data.hide" not in fingerprint({}, plain, ExecutorConfig())
     assert fingerprint({}, hidden, ExecutorConfig())["data.hide"] == ["a.b"]
-    assert "hide" not in asked_by(hidden)
+    assert "hide" not in prompt_settings(hidden)

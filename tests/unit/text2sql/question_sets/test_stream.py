@@ -108,7 +108,7 @@ def test_unusable_record_is_replaced_by_the_next(folder: Path) -> None:
     bad[7]["question"] = "long " * 100
     (folder / "data.json").write_text(json.dumps(bad))
     streamed, output = open_streamed(folder), []
-    streamed.tell = output.append
+    streamed.report = output.append
     assert [item.uid for item in streamed] == [f"synsql_{i}" for i in (0, 1, 4, 4, 4, 5, 6, 7)]
     assert output[0].startswith("skipped record 2 (no database gone), 1 of those read so far")
     assert len(output) == 2

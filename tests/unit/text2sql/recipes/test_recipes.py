@@ -17,7 +17,7 @@ from jaxrl_sql.text2sql.env.tags import with_opened_thought
 from jaxrl_sql.text2sql.env.turns import SQL_STOPS, Action
 from jaxrl_sql.text2sql.prompts.prompts import make_prompts, prompt_texts
 from jaxrl_sql.text2sql.recipes import RECIPES, find_recipe
-from jaxrl_sql.text2sql.rewards.extract import begun_by, with_beginning
+from jaxrl_sql.text2sql.rewards.extract import opening_tag_of, with_opening_tag
 from jaxrl_sql.types import Example, InputError, Response
 
 SQL = "SELECT nick FROM emps WHERE dept = 1"
@@ -63,18 +63,18 @@ def text_of(response: Response) -> str:
     return response if isinstance(response, str) else "".join(text for _, text in response)
 
 
-@pytest.mark.parametrize("begun", ["", "tag"])
+@pytest.mark.parametrize("opening_tag", ["", "tag"])
 @pytest.mark.parametrize("reasoning", ["", "Those of the first."])
 @pytest.mark.parametrize("name", RECIPES)
 def test_demonstration_is_parsed_and_rewarded_in_full(
-    name: str, reasoning: str, begun: str, executor: Executor, example: Example
+    name: str, reasoning: str, opening_tag: str, executor: Executor, example: Example
 ) -> None:
     recipe = RECIPES[name]
     example = dataclasses.replace(example, reasoning=reasoning)
-    tag = begun and {"think2sql": "<reasoning>"}.get(name.split("_", maxsplit=1)[0], "<think>")
+    tag = opening_tag and {"think2sql": "<reasoning>"}.get(name.split("_", maxsplit=1)[0], "<think>")
     begin = "So:\n" + tag if tag else ""
     style = recipe.style("chat", begin=begin)
-    assert style.begun == tag
+    assert style.opening_tag == tag
     answer = style.answer(example)
     assert isinstance(answer, str)
     assert not tag or not answer.startswith(tag)
@@ -87,17 +87,17 @@ def test_demonstration_is_parsed_and_rewarded_in_full(
     assert scored.reward.parts["correct"] == 1.0
     length = scored.reward.parts.get("length", 0.0)
     assert scored.reward.total == pytest.approx(TOP.get(name, 1.0) + length)
-    assert recipe.score(executor, [example], [answer], begun=tag) == [scored.reward]
+    assert recipe.score(executor, [example], [answer], opening_tag=tag) == [scored.reward]
 
 
-@pytest.mark.parametrize("begun", ["<think>", "<reasoning>"])
+@pytest.mark.parametrize("opening_tag", ["<think>", "<reasoning>"])
 @pytest.mark.parametrize("name", [name for name in RECIPES if not name.startswith(("paverl", "omnisql"))])
-def test_demonstration_after_any_opening_tag_is_well_formed(name: str, begun: str, example: Example) -> None:
+def test_demonstration_after_any_opening_tag_is_well_formed(name: str, opening_tag: str, example: Example) -> None:
     recipe = RECIPES[name]
-    answer = recipe.taught(example, begun=begun)
-    whole = with_beginning(answer, begun)
+    answer = recipe.taught(example, opening_tag=opening_tag)
+    whole = with_opening_tag(answer, opening_tag)
     reading = recipe.read(whole)
-    if not (name == "arctic" and begun == "<reasoning>"):
+    if not (name == "arctic" and opening_tag == "<reasoning>"):
         assert reading.well_formed, whole
     assert (reading.sql, reading.think) == (SQL, example.reasoning) or name == "arctic"
 
@@ -272,7 +272,7 @@ def test_thought_is_opened_once(name: str, begin: str | None, executor: Executor
     (prompt,) = make_prompts([example], style, Thinker(), 10_000).prompts
     turn = prompt.text.rpartition("[assistant]")[2]
     assert turn.startswith("<think>\n")
-    assert (turn.count("<think>"), turn.count("<reasoning>"), style.begun) == (1, 0, "<think>")
+    assert (turn.count("<think>"), turn.count("<reasoning>"), style.opening_tag) == (1, 0, "<think>")
     assert not begin or ("Let me see." in begin) == ("Let me see." in turn)
     answer = style.answer(example)
     assert "<think>" not in text_of(answer)
@@ -286,10 +286,10 @@ def test_text_after_an_opening_tag_leaves_the_thought_open(example: Example) -> 
     recipe = RECIPES["sql_r1"]
     style = recipe.style("chat", begin="<think>\nFirst, ")
     answer = text_of(style.answer(example))
-    assert style.begun == "<think>"
+    assert style.opening_tag == "<think>"
     assert "<think>" not in answer
     assert recipe.reading(answer, style).well_formed
-    assert not recipe.style("chat", begin="<think>\nNone.\n</think>\n").begun
+    assert not recipe.style("chat", begin="<think>\nNone.\n</think>\n").opening_tag
 
 
 def test_unknown_styles_and_recipes_are_refused() -> None:
@@ -320,4 +320,4 @@ def test_only_dialogues_stop_at_tags() -> None:
     ],
 )
 def test_open_tag_at_the_end_of_a_prompt(text: str, tag: str) -> None:
-    assert begun_by(text) == tag
+    assert opening_tag_of(text) == tag

@@ -44,13 +44,13 @@ def score(executor: Executor, db: str) -> Score:
     """Return a function (recipe, gold, response) -> scored answer, with the recipe's own prompt style."""
 
     def run(
-        name: str, gold: str | tuple[str, ...], response: Response, begun: str = "", dialect: str = "sqlite"
+        name: str, gold: str | tuple[str, ...], response: Response, opening_tag: str = "", dialect: str = "sqlite"
     ) -> ScoredResponse:
         first, *others = (gold,) if isinstance(gold, str) else gold
         example = Example("q", "emp", db, "?", first, dialect=dialect, other_golds=tuple(others))
         recipe = RECIPES[name]
-        (scored,) = recipe.collect(recipe.submit(executor, [example], [response], recipe.style("chat"), begun))
-        assert recipe.score(executor, [example], [response], begun) == [scored.reward]
+        (scored,) = recipe.collect(recipe.submit(executor, [example], [response], recipe.style("chat"), opening_tag))
+        assert recipe.score(executor, [example], [response], opening_tag) == [scored.reward]
         return scored
 
     return run

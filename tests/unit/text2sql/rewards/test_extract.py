@@ -10,10 +10,10 @@ from jaxrl_sql.text2sql.rewards.extract import (
     Read,
     enclosed,
     last_enclosed,
+    policy_text,
     read_plain,
-    said,
     sql_blocks,
-    with_beginning,
+    with_opening_tag,
 )
 from jaxrl_sql.text2sql.rewards.paverl import read_paverl
 from jaxrl_sql.text2sql.rewards.skyrl_sql import read_skyrl_sql, read_skyrl_sql_loose
@@ -117,10 +117,10 @@ def test_enclosed(text: str, result: list[str]) -> None:
 
 def test_observations_are_not_the_policys_text() -> None:
     dialogue = [("assistant", "a "), ("environment", "SELECT 1"), ("assistant", "b")]
-    assert said(dialogue) == "a b"
+    assert policy_text(dialogue) == "a b"
     assert read_plain(dialogue).sql == "a b"
-    assert with_beginning(dialogue, "<think>") == [("assistant", "<think>a "), *dialogue[1:]]
-    assert with_beginning("a", "") == "a"
+    assert with_opening_tag(dialogue, "<think>") == [("assistant", "<think>a "), *dialogue[1:]]
+    assert with_opening_tag("a", "") == "a"
 
 
 READS = (read_arctic, read_sql_r1, read_paverl, read_think2sql, read_skyrl_sql)

@@ -135,9 +135,9 @@ def test_failing_gold_is_not_learned_from(score: Score) -> None:
 
 def test_open_tag_of_the_prompt_belongs_to_the_first_turn(score: Score) -> None:
     dialogue = turns_of(ASK.removeprefix("<think>"), solve(NAMES))
-    assert score("skyrl_sql", NAMES, dialogue, begun="<think>").reward.total == 1.0
+    assert score("skyrl_sql", NAMES, dialogue, opening_tag="<think>").reward.total == 1.0
     item = solve(NAMES).removeprefix("<think>")
-    assert [score("skyrl_sql", NAMES, item, begun=tag).reward.total for tag in ("", "<think>")] == [-1.0, 1.0]
+    assert [score("skyrl_sql", NAMES, item, opening_tag=tag).reward.total for tag in ("", "<think>")] == [-1.0, 1.0]
 
 
 def test_parts_of_a_dialogue() -> None:

@@ -114,8 +114,8 @@ def test_example_of_the_papers_formula(score: Score) -> None:
 def test_open_tag_of_the_prompt_belongs_to_the_response(score: Score) -> None:
     text = form(NAMES).removeprefix("<think>")
     assert score("sql_r1", NAMES, text).reward.total == -1.0
-    assert score("sql_r1", NAMES, text, begun="<think>").reward.total == pytest.approx(RIGHT)
-    assert score("sql_r1", NAMES, form(NAMES), begun="<think>").reward.total == -1.0  # the tag occurs twice
+    assert score("sql_r1", NAMES, text, opening_tag="<think>").reward.total == pytest.approx(RIGHT)
+    assert score("sql_r1", NAMES, form(NAMES), opening_tag="<think>").reward.total == -1.0  # the tag occurs twice
 
 
 def test_failing_gold_gives_no_match_and_is_not_learned_from(score: Score) -> None:

@@ -103,7 +103,10 @@ def test_best_of_several_golds_counts(score: Score) -> None:
 
 def test_open_tag_of_the_prompt_belongs_to_the_answer(score: Score) -> None:
     text = form(NAMES).removeprefix("<reasoning>")
-    assert [score("think2sql", NAMES, text, begun=tag).well_formed for tag in ("", "<reasoning>")] == [False, True]
+    assert [score("think2sql", NAMES, text, opening_tag=tag).well_formed for tag in ("", "<reasoning>")] == [
+        False,
+        True,
+    ]
 
 
 @pytest.mark.parametrize(("qatch", "paid"), [(0.0, 0.1), (0.1, 0.1), (0.11, 0.11), (0.05, 0.1), (1.0, 1.0)])

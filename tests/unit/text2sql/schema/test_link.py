@@ -24,7 +24,7 @@ from jaxrl_sql.text2sql.recipes import RECIPES
 from jaxrl_sql.text2sql.schema import Schema, compact, ddl, link, quote_name, read_schema, used_by
 from jaxrl_sql.text2sql.schema.link import name_words
 from jaxrl_sql.text2sql.schema.prune import largest
-from jaxrl_sql.training.batching.sft_batches import supervise
+from jaxrl_sql.training.batching.sft_batches import make_sft_batch
 from jaxrl_sql.types import Example
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("bm25s") is None, reason="the package bm25s is not installed")
@@ -174,7 +174,7 @@ def joined_texts(example: Example, data: DataConfig, folder: Path) -> str:
 
 
 def supervised_prompt(example: Example, data: DataConfig, folder: Path) -> str:
-    taught = supervise([example], [RECIPES["sql_r1"].style_for(data)], Characters(), 0, 10_000, 10_000)
+    taught = make_sft_batch([example], [RECIPES["sql_r1"].style_for(data)], Characters(), 0, 10_000, 10_000)
     asks = [token for token, is_learned in zip(*taught.answers[0][:2], strict=True) if not is_learned]
     return "".join(map(chr, (*taught.schemas[0], *asks)))
 

@@ -15,7 +15,7 @@ from jaxrl_sql.text2sql.prompts.prompts import Encoder, Pruning, compact_style, 
 from jaxrl_sql.text2sql.question_sets.stream import open_stream, stream_prompts
 from jaxrl_sql.text2sql.schema import Column, ForeignKey, Schema, Table, compact, ddl, prune, read_schema, used_by
 from jaxrl_sql.text2sql.schema.prune import keys_of, part_of, used_by_all
-from jaxrl_sql.training.batching.sft_batches import supervise
+from jaxrl_sql.training.batching.sft_batches import make_sft_batch
 from jaxrl_sql.types import Example
 
 LETTERS = "abcdefghij"
@@ -195,11 +195,11 @@ def test_columns_of_other_golds_stay_too(examples: list[Example]) -> None:
 def test_supervised_learning_prunes_equally(examples: list[Example]) -> None:
     style, tokenizer = compact_style(), Characters()
     prompts = make_prompts(examples[:2], style, tokenizer, 100, Pruning(100, 3))
-    taught = supervise(examples[:2], [style], tokenizer, 0, 100, 100, Pruning(100, 3))
+    taught = make_sft_batch(examples[:2], [style], tokenizer, 0, 100, 100, Pruning(100, 3))
     assert taught.skipped == ()
     for prompt, schema in zip(prompts.prompts, taught.schemas, strict=True):
         assert prompt.token_ids[: len(schema)] == schema
-    whole = supervise(examples[:2], [style], tokenizer, 0, 10_000, 100)
+    whole = make_sft_batch(examples[:2], [style], tokenizer, 0, 10_000, 100)
     assert whole.schemas[0] == whole.schemas[1] == Encoder(style, tokenizer).encode(examples[0]).schema_ids
 
 

@@ -100,17 +100,17 @@ def test_order_for_parts_follows_blocks_of_one_update() -> None:
 
 
 def test_budget_sets_the_number_of_rows_at_a_time() -> None:
-    def at_once(tokens: int, prompts: int = 6, rows: int = 4) -> tuple[int, int]:
-        return MicroBatches(1, tokens).at_once(prompts, 100, rows, 25)
+    def chunk_sizes(tokens: int, prompts: int = 6, rows: int = 4) -> tuple[int, int]:
+        return MicroBatches(1, tokens).chunk_sizes(prompts, 100, rows, 25)
 
-    assert at_once(1200) == (6, 4)
-    assert at_once(1199) == (3, 4), "five do not divide six"
-    assert at_once(200) == (1, 4)
-    assert at_once(199) == at_once(175) == (1, 2), "three rows at a time would leave a part of one"
-    assert at_once(125) == (1, 1)
-    assert at_once(100 + 5 * 25, 1, 16) == (1, 4), "sixteen rows in parts of at most five are four times four"
+    assert chunk_sizes(1200) == (6, 4)
+    assert chunk_sizes(1199) == (3, 4), "five do not divide six"
+    assert chunk_sizes(200) == (1, 4)
+    assert chunk_sizes(199) == chunk_sizes(175) == (1, 2), "three rows at a time would leave a part of one"
+    assert chunk_sizes(125) == (1, 1)
+    assert chunk_sizes(100 + 5 * 25, 1, 16) == (1, 4), "sixteen rows in parts of at most five are four times four"
     with pytest.raises(InputError, match=r"max_tokens_per_device=124: .* and one answer of 25, with padding, are 125"):
-        at_once(124)
+        chunk_sizes(124)
     assert MicroBatches(3).parts_of(6, 100, 4, 25) == 3
     assert MicroBatches(1, 600, 2).parts_of(12, 100, 4, 25) == 2
     assert MicroBatches(1, 10_000, 2).parts_of(12, 100, 4, 25) == 1

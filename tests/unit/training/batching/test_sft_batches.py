@@ -12,7 +12,7 @@ import pytest
 
 from jaxrl_sql.text2sql.files.traces import load_traces, with_traces
 from jaxrl_sql.text2sql.prompts.prompts import PromptStyle, compact_style
-from jaxrl_sql.training.batching.sft_batches import Answer, RowOrder, supervise
+from jaxrl_sql.training.batching.sft_batches import Answer, RowOrder, make_sft_batch
 from jaxrl_sql.types import Example, InputError, Response
 
 END = 0
@@ -40,7 +40,7 @@ def style_with_answer(answer: Callable[[Example], Response]) -> PromptStyle:
 
 def supervised_answer(example: Example, response: Response) -> Answer:
     form = style_with_answer(lambda _: response)
-    return supervise([example], [form], Letters(), END, 400, 400).answers[0]
+    return make_sft_batch([example], [form], Letters(), END, 400, 400).answers[0]
 
 
 def decoded(answer: Answer, learned: bool) -> str:
@@ -73,18 +73,18 @@ def test_trap_masks_dialogue_observations_are_not_learned(example: Example) -> N
 def test_oversized_examples_are_skipped_with_a_reason(example: Example) -> None:
     form = style_with_answer(lambda item: " " + item.gold_sql)
     long = Example("2", "a", example.db_path, "what", "SELECT x FROM t WHERE x = 'long'")
-    result = supervise([example, long], [form], Letters(), END, 400, 40)
+    result = make_sft_batch([example, long], [form], Letters(), END, 400, 40)
     assert result.skipped == (("2", "question and answer over 40 tokens"),)
     assert len(result.answers) == 1
     with pytest.raises(InputError, match="none of 1 examples"):
-        supervise([example], [form], Letters(), END, 5, 400)
+        make_sft_batch([example], [form], Letters(), END, 5, 400)
 
 
 def test_each_form_has_its_epoch_and_every_example_one_form_per_epoch(example: Example) -> None:
     examples = [dataclasses.replace(example, uid=str(i)) for i in range(40)]
     message = ("one", "two", "three")
     forms = [style_with_answer(lambda _, word=word: word) for word in message]
-    result = supervise(examples, forms, Letters(), END, 400, 400)
+    result = make_sft_batch(examples, forms, Letters(), END, 400, 400)
     order = RowOrder(result, questions=4, databases=2, seed=0, width=lambda _schema, _answer: 32)
     shown: list[dict[str, str]] = []
     for epoch in range(6):

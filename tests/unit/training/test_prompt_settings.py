@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from jaxrl_sql.config import EvaluateConfig, TrainConfig, load_config, to_yaml
-from jaxrl_sql.runtime.model_locator import defaults_for, find_asked, find_model, read_trained
-from jaxrl_sql.training.model_card import keep_asked
+from jaxrl_sql.runtime.model_locator import defaults_for, find_model, find_trained, read_trained
+from jaxrl_sql.training.model_card import save_prompt_settings
 from jaxrl_sql.types import InputError
 
 SMALL = Path(__file__).parents[2] / "small.yaml"
@@ -22,7 +22,7 @@ def trained(run: Path, *overrides: str) -> Path:
     (run / "model").mkdir(parents=True)
     text = to_yaml(load_config(TrainConfig, SMALL, [f"run.dir={run}", *overrides]))
     (run / "config.yaml").write_text(text, encoding="utf-8")
-    keep_asked(run / "model", read_trained(run / "config.yaml"))
+    save_prompt_settings(run / "model", read_trained(run / "config.yaml"))
     return run / "model"
 
 
@@ -55,7 +55,7 @@ def test_last_folder_used_for_prompts_is_recorded(tmp_path: Path) -> None:
     meant = ("data.retrieval.top_k=5", "data.retrieval.synonyms=/of/this/machine/vectors")
     model = trained(tmp_path / "run", *shown, *meant)
     assert "/of/this" not in (model / "jaxrl_sql.yaml").read_text()
-    requests = find_asked(str(shutil.copytree(model, tmp_path / "elsewhere")))[1]
+    requests = find_trained(str(shutil.copytree(model, tmp_path / "elsewhere")))[1]
     assert requests is not None
     assert (requests.data.dir, requests.data.select.include_ids, requests.data.retrieval.synonyms) == (
         "spider",
@@ -69,10 +69,10 @@ def test_users_template_is_copied_with_the_model(tmp_path: Path) -> None:
     model = trained(tmp_path / "run", "data.prompt=chat", f"data.chat.template={tmp_path}/mine.jinja")
     (tmp_path / "mine.jinja").unlink()
     copy = Path(shutil.copytree(model, tmp_path / "elsewhere"))
-    requests = find_asked(str(copy))[1]
+    requests = find_trained(str(copy))[1]
     assert requests is not None
     assert Path(requests.data.chat.template).read_text() == TEMPLATE
-    keep_asked(Path(shutil.copytree(copy, tmp_path / "again")), requests)
+    save_prompt_settings(Path(shutil.copytree(copy, tmp_path / "again")), requests)
     assert (tmp_path / "again/prompt.jinja").read_text() == TEMPLATE
     ours = trained(tmp_path / "other", "data.prompt=chat", "data.chat.template=generic")
     assert not (ours / "prompt.jinja").exists()

@@ -65,7 +65,7 @@ def findings() -> Iterator[Finding]:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     yield Finding("memory", in_bytes(total), "rollout.memory is the share of it that the KV cache may take")
     disk = shutil.disk_usage(Path.cwd())
-    yield Finding("disk", f"{in_bytes(disk.free)} free of {in_bytes(disk.total)} here", "checkpoints go to run.dir")
+    yield Finding("disk", f"{in_bytes(disk.free)} free of {in_bytes(disk.total)} here", "run.dir holds the checkpoints")
     for package, extra, brings in OPTIONAL:
         installed = _version(package)
         yield Finding(

@@ -114,7 +114,7 @@ def _with_golds(data: DataConfig, loaded: Benchmark) -> tuple[list[Example], lis
         Dropped(uid, reason if reason.startswith("gold ") else f"cannot be read: {reason}")
         for uid, reason in loaded.skipped
     ]
-    dropped += [Dropped(example.uid, "the gold is no SQL") for example in loaded.examples if not example.gold_sql]
+    dropped += [Dropped(example.uid, "the gold is not SQL") for example in loaded.examples if not example.gold_sql]
     examples = [example for example in loaded.examples if example.gold_sql]
     refuse_namesakes(data.dir, examples)
     return examples, dropped
@@ -158,7 +158,7 @@ def _refuse_strange_folder(out: Path) -> None:
     if out.exists() and not out.is_dir():
         raise InputError(f"augment.out: {out} is not a folder")
     if out.is_dir() and any(out.iterdir()) and not (out / "work.jsonl").exists():
-        raise InputError(f"augment.out: {out} is not empty and has no work.jsonl; name another folder")
+        raise InputError(f"augment.out: {out} is not empty and has no work.jsonl; choose another folder")
 
 
 def _target(out: Path, db_id: str) -> Path:

@@ -286,7 +286,7 @@ def _make_folder(out: Path, predictions: Sequence[str]) -> None:
     if not (out / JOURNAL).exists() and any(
         out.resolve() == Path(prediction).resolve().parent for prediction in predictions
     ):
-        raise InputError(f"--out {out} has the predictions, which could be overwritten: name another folder")
+        raise InputError(f"--out {out} has the predictions, which could be overwritten: choose another folder")
     try:
         out.mkdir(parents=True, exist_ok=True)
         (out / f"{METRICS}.tmp").touch()

@@ -160,7 +160,7 @@ def fit_budget(need: EngineSizes, prompt_block: int, completion_block: int, most
     if budget.prompt_blocks < need.prompt_columns or budget.completion_blocks < need.completion_columns:
         least = need.prompt_columns * prompt_block + need.completion_columns * completion_block
         raise InputError(
-            f"rollout.memory: {most:,} bytes of KV cache hold no longest prompt and completion: these are {least:,} "
-            "bytes, and each pool is its share of all that is wanted"
+            f"rollout.memory: {most:,} bytes of KV cache cannot hold the longest prompt and completion, which "
+            f"need {least:,} bytes; each pool gets its share of the total need"
         )
     return budget

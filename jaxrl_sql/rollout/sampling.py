@@ -69,7 +69,7 @@ class SamplingParams:
             ),
             (0 <= self.seed < 2**31, "seed must be at least 0 and below 2 to the 31"),
             (self.n >= 1, "n must be at least 1"),
-            (all(self.stop), "stop must hold no empty string"),
+            (all(self.stop), "stop must not contain empty strings"),
         )
         for holds, message in checks:
             if not holds:

@@ -210,7 +210,7 @@ def _read(reply: Any) -> tuple[Answer, Usage | None]:
         reasoning = getattr(message, "reasoning_content", None) or getattr(message, "reasoning", None) or ""
         return Answer(_writable(text), _writable(reasoning), str(choice.finish_reason or "")), tokens
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return Answer(error="the reply holds no answer"), tokens
+        return Answer(error="the reply has no answer"), tokens
 
 
 def _usage(completion: Any) -> Usage | None:
@@ -247,7 +247,9 @@ def key_from(variable: str) -> str:
     if not key:
         raise InputError(f"{variable} is not set: it holds the endpoint's key (key_env='' sends none)")
     if not all("!" <= letter <= "~" for letter in key):
-        raise InputError(f"{variable} holds no key: white space, or a character that is not printable ASCII, is in it")
+        raise InputError(
+            f"{variable} is not a valid key: it has white space or characters that are not printable ASCII"
+        )
     return key
 
 

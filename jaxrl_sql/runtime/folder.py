@@ -73,7 +73,7 @@ def check_folder(run: RunConfig, values: Fields) -> Path:
         _refuse_lost_checkpoints(folder)
         _refuse_other_numbers(folder, values)
     elif _has_steps(folder):
-        raise InputError(f"{folder} already holds a run: name another run.dir, or resume it with run.resume=true")
+        raise InputError(f"{folder} already holds a run: choose another run.dir, or resume it with run.resume=true")
     return folder
 
 
@@ -130,7 +130,7 @@ def refuse_edited(folder: Path, saved: Fields, now: Fields) -> None:
     differ = [f"{key} ({was!r} then, {value!r} now)" for key, was, value in _changes({**now, **began}, now)]
     if differ:
         raise InputError(
-            f"{folder / CONFIG}: the newest checkpoint was saved with {', '.join(differ)}: put the file back as it was"
+            f"{folder / CONFIG}: the newest checkpoint was saved with {', '.join(differ)}: restore the file"
         )
 
 
@@ -150,7 +150,7 @@ def note_saved(folder: Path, step: int) -> None:
 
 def no_folder(error: OSError) -> InputError:
     """Return the error of a folder that cannot be created because a file has its name or that of a parent."""
-    return InputError(f"{error.filename}: no folder can be created: a file has this name; name another folder")
+    return InputError(f"{error.filename}: no folder can be created: a file has this name; choose another folder")
 
 
 def file_error(error: OSError) -> JaxrlSqlError:
@@ -210,8 +210,8 @@ def _refuse_lost_checkpoints(folder: Path) -> None:
     if (noted.is_file() and not was_killed) or (not place.is_dir() and _has_steps(folder)):
         which = f", the newest of step {last}," if last else ""
         raise InputError(
-            f"{place}: the checkpoints of this run{which} are gone: put them back to resume, name another run.dir to "
-            f"start again, or delete {folder}"
+            f"{place}: checkpoints of this run{which} are missing: restore them to resume, choose another "
+            f"run.dir to start again, or delete {folder}"
         )
 
 
@@ -222,7 +222,7 @@ def _refuse_other_numbers(folder: Path, values: Fields) -> None:
     if others:
         raise InputError(
             f"{folder}: these settings differ from those of the run: {', '.join(others)}; a resumed run must compute "
-            "the same as an uninterrupted one: restore them, or name another run.dir"
+            "the same as an uninterrupted one: restore them, or choose another run.dir"
         )
 
 

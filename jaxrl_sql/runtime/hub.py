@@ -38,10 +38,10 @@ def fetch(name: str, with_weights: bool = True) -> Path:
     try:
         return Path(snapshot_download(repo, revision=revision or None, allow_patterns=wanted, ignore_patterns=["*/*"]))
     except LocalEntryNotFoundError:
-        reason = "the hub cannot be reached, and no copy of it is in the cache"
+        reason = "the hub cannot be reached, and the cache has no copy"
     except (HfHubHTTPError, OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
-    raise InputError(f"model {name}: no such folder here, and it was not fetched from the hub: {reason}")
+    raise InputError(f"model {name}: not a local folder, and the hub did not provide it: {reason}")
 
 
 def upload(folder: Path, repo: str, private: bool = False) -> str:

@@ -77,8 +77,8 @@ def refuse_other_inputs(folder: Path, began: Mapping[str, str], now: Mapping[str
     others = sorted(name for name in {**began, **now} if began.get(name) != now.get(name))
     if others:
         raise InputError(
-            f"{folder}: {', '.join(others)}: not as when the run began; a resumed run computes the same as an "
-            "unbroken one: restore them, or name another run.dir"
+            f"{folder}: {', '.join(others)}: changed since the run started; a resumed run must compute "
+            "the same as an uninterrupted one: restore them, or choose another run.dir"
         )
 
 

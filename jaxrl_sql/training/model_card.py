@@ -162,11 +162,11 @@ def _accuracies(folder: Path, step: int | None) -> list[str]:
     rows = [row for split in _splits(run) for row in _split_rows(run, split, step)] if run is not None else []
     if not rows:
         return ["The run recorded no accuracy on held-out questions.", ""]
-    head = ["## Accuracy on held-out questions", "", "Before and after training; in brackets Wilson's"]
+    head = ["## Accuracy on held-out questions", "", "Before and after training; in brackets Wilson's 95 % intervals."]
     table = ["| split | questions | before | after |", "|---|---|---|---|", *rows]
     return [
         *head,
-        "intervals of 95 %, of questions taken for independent: those on one database are not, so they are narrow.",
+        "They treat questions as independent. Questions on one database are not, so the intervals are too narrow.",
         "",
         *table,
         "",

@@ -105,7 +105,7 @@ def _refuse_others(files: Sequence[SourceFile], target: Engine, manifest: Manife
     if there:
         more = f" and {len(there) - 1} more" if there[1:] else ""
         raise InputError(
-            f"{target.address.named(there[0])}{more}: not empty, not in {manifest.path}: remove it, or give --prefix"
+            f"{target.address.named(there[0])}{more}: not empty, not in {manifest.path}: remove it, or pass --prefix"
         )
 
 

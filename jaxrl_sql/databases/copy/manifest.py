@@ -70,7 +70,7 @@ class Manifest:
             with atomic_write(self.path) as file:
                 file.write((json.dumps(content, ensure_ascii=False, indent=1) + "\n").encode("utf-8", "replace"))
         except OSError as error:
-            raise InputError(f"{self.path}: cannot be written ({error.strerror}): name another --out") from error
+            raise InputError(f"{self.path}: cannot be written ({error.strerror}): choose another --out") from error
 
 
 def open_manifest(folder: Path, address: Address, version: str) -> Manifest:
@@ -80,7 +80,7 @@ def open_manifest(folder: Path, address: Address, version: str) -> Manifest:
         return Manifest(path, address.shown, version)
     manifest = load_manifest(folder)
     if manifest.target != address.shown:
-        raise InputError(f"{path}: its copies are at {manifest.target}, not at {address.shown}: name another --out")
+        raise InputError(f"{path}: its copies are at {manifest.target}, not at {address.shown}: choose another --out")
     manifest.version = version
     return manifest
 
@@ -94,7 +94,7 @@ def load_manifest(folder: Path) -> Manifest:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from error
     content = load_json(text, path)
     if not isinstance(content, dict) or content.get("form") != _FORM:
-        raise InputError(f"{path}: not a manifest that this version can read: name another --out")
+        raise InputError(f"{path}: not a manifest that this version can read: choose another --out")
     return Manifest(path, content["target"], content["version"], content["databases"], content["unfinished"])
 
 

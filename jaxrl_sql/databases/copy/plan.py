@@ -71,7 +71,7 @@ class _Planner:
         if kind not in ("integer", "real", "text", "date", "timestamp", "blob"):
             raise InputError(
                 f"{self.source.file.path}: {where} {kind}, for which {self.rules.engine} has no type: "
-                f"make them one kind in the file, or give --leave-out '{where}'"
+                f"give them one type in the file, or pass --leave-out '{where}'"
             )
         if seen.is_mixed:
             numbers = seen.integers + seen.reals
@@ -97,7 +97,7 @@ class _Planner:
             if count and not self.replaces:
                 raise InputError(
                     f"{self.source.file.path}: {where} has {count} values {fault}, which {self.rules.engine} cannot "
-                    f"hold: give --replace to change them, or --leave-out '{where}'"
+                    f"hold: pass --replace to change them, or --leave-out '{where}'"
                 )
             if count:
                 self.notes.append(f"{where}: {count} values {fault} are replaced")

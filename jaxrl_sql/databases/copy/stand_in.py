@@ -46,6 +46,6 @@ def write_stand_in(
         copy_descriptions(described, path)
         scratch.replace(path)
     except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror}): name another --out") from error
+        raise InputError(f"{path}: cannot be written ({error.strerror}): choose another --out") from error
     except sqlite3.Error as error:
-        raise InputError(f"{path}: cannot be written ({error}): name another --out") from error
+        raise InputError(f"{path}: cannot be written ({error}): choose another --out") from error

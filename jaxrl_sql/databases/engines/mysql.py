@@ -271,7 +271,7 @@ def _catalog(select: Select, database: str) -> Catalog:
         if set(key.targets) in (set(parent.primary_key), *map(set, parent.unique)):
             foreign_keys.append(key)
         else:
-            notes.append(f"{key.title} references columns that are not a key: it is no foreign key in the sample")
+            notes.append(f"{key.title} references columns that are not a key: the sample has no such foreign key")
     return Catalog(tuple(tables.values()), tuple(foreign_keys), tuple(notes))
 
 

@@ -109,7 +109,7 @@ def _name_tables(tables: Sequence[Table]) -> list[Table]:
             name = "_".join(table.path)
         other = owner.setdefault(name.casefold(), table)
         if other is not table:
-            raise InputError(f"{other.title} and {table.title} have one name in SQLite: --leave-out one of them")
+            raise InputError(f"{other.title} and {table.title} have the same name in SQLite: --leave-out one of them")
         if name.casefold().startswith("sqlite_"):
             raise InputError(f"{table.title}: SQLite reserves names that begin with sqlite_: --leave-out the table")
         named.append(replace(table, name=name))
@@ -124,7 +124,7 @@ def _check_columns(tables: Sequence[Table]) -> None:
             other = seen.setdefault(column.name.casefold(), column.name)
             if other != column.name:
                 raise InputError(
-                    f"{table.title}: the columns {other} and {column.name} have one name in SQLite: --leave-out one"
+                    f"{table.title}: columns {other} and {column.name} have the same name in SQLite: --leave-out one"
                 )
         if not seen:
             raise InputError(f"{table.title} has no columns: --leave-out {table.title}")

@@ -93,7 +93,7 @@ def fill_by(
     if trees is None:
         return "the answer cannot be read"
     if not trees or not all(isinstance(tree, exp.Insert) for tree in trees):
-        return "the answer is no list of INSERT statements"
+        return "the answer is not a list of INSERT statements"
     statements = [tree.sql("sqlite") for tree in trees]
     with _bounded(connection):
         clear = _clear(connection, others)
@@ -270,11 +270,11 @@ class _Inserting:
                 elif value is not None:
                     value = value_within(self.wanted[root], value, self._known(table, name))
                     if value is None:
-                        raise _NoRowError(f"{table.name}.{name} holds no values such as the query asks for")
+                        raise _NoRowError(f"{table.name}.{name} has no values that satisfy the query")
                 self.fixed[root] = value
             values[name] = self.fixed[root]
             if not is_alike(values[name], self._known(table, name), is_named=True):
-                raise _NoRowError(f"{table.name}.{name} holds no values such as {values[name]!r}")
+                raise _NoRowError(f"{table.name}.{name} has no values such as {values[name]!r}")
         return values
 
     def _known(self, table: Table, name: str) -> list[Any]:
@@ -340,7 +340,7 @@ class _Inserting:
     def _insert(self, table: Table, named: Row, deep: int = 0) -> None:
         """Insert a row with the named values, other values of an existing row, and the rows that it refers to."""
         if deep > _DEEPEST:
-            raise _NoRowError("references go too deep")
+            raise _NoRowError("the chain of references is too long")
         error: Exception | None = None
         for _ in range(_DRAWS):
             base = self._base(table)

@@ -55,7 +55,7 @@ def serving(folder: Path, port: int) -> Iterator[str]:
         server = ThreadingHTTPServer((ADDRESS, port), partial(_Handler, directory=str(folder)))
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise InputError(f"--serve {port}: {reason}: name another port, or 0 for any that is free") from error
+        raise InputError(f"--serve {port}: {reason}: choose another port, or 0 for any that is free") from error
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()

@@ -118,7 +118,7 @@ def sign_flip(change: np.ndarray, databases: Sequence[str]) -> float:
 def caution(databases: int) -> str:
     """Return a warning about the significance that few databases can reach; "" for six or more."""
     if databases <= 1:
-        return "1 database: the interval and McNemar's p are of its questions alone, and the sign-flip p is always 1"
+        return "1 database: the interval and McNemar's p are over its questions, and the sign-flip p is always 1"
     if databases == 2:
         return "2 databases: the interval is useless and the sign-flip p is at least 0.5, so no difference can be shown"
     least = 2 / 2**databases

@@ -102,7 +102,7 @@ def _statuses(result: Judged) -> Table:
         "predictions without a question, skipped": numbers["extra"],
         "questions that cannot be judged, skipped": numbers["left_out"],
         "golds that fail on other databases of their suite": numbers["suite_gold_failures"],
-        "stopped at the time limit, also when retried alone": numbers["stopped_by_clock"],
+        "stopped at the time limit, also in a retry without load": numbers["stopped_by_clock"],
     }
     extra_rows |= {f"reliability with error cost {cost}, in %": 100 * v for cost, v in counted("reliability/").items()}
     extra_rows |= {f"{name}, in %": 100 * share for name, share in counted("abstention/").items()}

@@ -245,7 +245,7 @@ def judge_prompt(text: str, data: DataConfig, control: ControlTokens) -> Prompt:
 def choose(work: Work, model: Model) -> JaxrlSqlError | None:
     """Finish one batch of questions after another; return the error that stopped it before all were asked.
 
-    A question that fails alone is left for another run. If the model does not answer at all, or the budget is spent,
+    A question that fails alone is left for a later run. If the model does not answer at all, or the budget is spent,
     the run stops.
     """
     size = work.cfg.batch
@@ -260,7 +260,7 @@ def choose(work: Work, model: Model) -> JaxrlSqlError | None:
             except UnreachableError as error:
                 if len(todo) > 1 and error.uids >= {example.uid for example in todo}:
                     return error
-                work.display.note(f"left for another run: {', '.join(sorted(error.uids))}: {error}")
+                work.display.note(f"left for a later run: {', '.join(sorted(error.uids))}: {error}")
                 todo = [example for example in todo if example.uid not in error.uids]
         work.show(now=True)
     return None

@@ -54,8 +54,8 @@ class Memory:
             for answers in record.get("answers", ()):
                 if answers["id"] in self.digests and answers.get("asked") != self.digests[answers["id"]]:
                     raise InputError(
-                        f"{self.journal.path}: {answers['id']} was answered with another text, golds or database: name "
-                        "another folder"
+                        f"{self.journal.path}: {answers['id']} was answered for a different text, gold or database: "
+                        "choose another folder"
                     )
             self._take(record)
 
@@ -163,7 +163,7 @@ def endpoint_asker(
             if not answered and len(failed) >= max(_HOPELESS, 2 * endpoint.concurrency):
                 break  # the server does not answer: retrying the others would take hours
         if failed and not answered:
-            message = f"{endpoint.base_url}: none of {len(failed)} answers came: {failed[-1].error}"
+            message = f"{endpoint.base_url}: none of {len(failed)} answers arrived: {failed[-1].error}"
             raise UnreachableError(message, {request.uid for request, _ in missing})
         known = [memory.known(request) for request in requests]
         return [

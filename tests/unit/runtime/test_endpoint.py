@@ -138,7 +138,7 @@ def test_malformed_reply_is_returned_as_an_error(kind: str, client: Client, chat
         endpoint, _ = client(url, retries=1)
         for reply in MALFORMED:
             answer = ask_once(endpoint, ASKED)
-            assert (answer.error, answer.requests) == ("the reply holds no answer", 2), reply
+            assert (answer.error, answer.requests) == ("the reply has no answer", 2), reply
 
 
 def test_request_without_a_key_has_no_authorization(client: Client, chat_server: ModuleType) -> None:
@@ -231,7 +231,7 @@ def test_keys_and_addresses_are_validated(monkeypatch: pytest.MonkeyPatch) -> No
 )
 def test_key_invalid_in_a_header_is_rejected_and_not_shown(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TEACHER_KEY", key)
-    with pytest.raises(InputError, match="TEACHER_KEY holds no key") as caught:
+    with pytest.raises(InputError, match="TEACHER_KEY is not a valid key") as caught:
         key_from("TEACHER_KEY")
     assert "\n" not in str(caught.value)
     assert "sk" not in str(caught.value)
@@ -243,4 +243,4 @@ def test_deeply_nested_reply_is_returned_as_an_error(client: Client, chat_server
     with chat_server.serving(lambda _, __: (200, {}, "[" * 200_000)) as (url, _seen):
         endpoint, _ = client(url, retries=1)
         answer = ask_once(endpoint, ASKED)
-    assert (answer.error, answer.requests) == ("the reply holds no answer", 2)
+    assert (answer.error, answer.requests) == ("the reply has no answer", 2)

@@ -118,7 +118,7 @@ def test_run_with_deleted_checkpoints_does_not_restart(left: str, tmp_path: Path
     if left == "an unfinished save of a later step":
         (checkpoints / "8.orbax-checkpoint-tmp").mkdir()
     with pytest.raises(
-        InputError, match=rf"^{checkpoints}: the checkpoints of this run, the newest of step 7, are gone"
+        InputError, match=rf"^{checkpoints}: checkpoints of this run, the newest of step 7, are missing"
     ):
         check_folder(config)
     (checkpoints / "7").mkdir(parents=True)
@@ -129,7 +129,7 @@ def test_deleted_checkpoint_folder_without_a_note_is_rejected(tmp_path: Path) ->
     config = load_config(TrainConfig, SMALL, [f"run.dir={tmp_path}", "run.resume=true"])
     assert check_folder(config) == tmp_path
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n')
-    with pytest.raises(InputError, match=r"the checkpoints of this run are gone: put them back to resume, name"):
+    with pytest.raises(InputError, match=r"checkpoints of this run are missing: restore them to resume, choose"):
         check_folder(config)
 
 

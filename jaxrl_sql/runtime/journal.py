@@ -118,7 +118,7 @@ class Journal:
             if there.get(name) != wanted.get(name):
                 raise InputError(
                     f"{self.path} was started with {name}={there.get(name)!r}, not {wanted.get(name)!r}: "
-                    "name another folder, or delete the file"
+                    "choose another folder, or delete the file"
                 )
 
 

@@ -67,7 +67,7 @@ def read_tokenizer(folder: Path) -> Tokenizer:
         raise InputError(f"tokenizer: {folder} is not a folder")
     names = (*_VOCABULARIES, FIELDS_FILE)
     if not any((folder / name).is_file() for name in names):
-        raise InputError(f"tokenizer: {folder} holds no {' or '.join(names)}: name data.tokenizer.path")
+        raise InputError(f"tokenizer: {folder} has no {' or '.join(names)}: set data.tokenizer.path")
     try:
         return _as_written(folder) if (folder / TOKENIZER_FILE).is_file() else _by_class(folder)
     except InputError:
@@ -221,7 +221,7 @@ def _by_class(folder: Path) -> Tokenizer:
     again = tokenizer.decode(tokenizer.encode(_SQL, add_special_tokens=False))
     if again.count(" ") < _SQL.count(" "):
         raise InputError(
-            f"tokenizer: {folder} holds no {TOKENIZER_FILE}, and its class {type(tokenizer).__name__} makes {again!r} "
+            f"tokenizer: {folder} has no {TOKENIZER_FILE}, and its class {type(tokenizer).__name__} makes {again!r} "
             f"of {_SQL!r}: copy {TOKENIZER_FILE} from the model's source, or set data.tokenizer.path"
         )
     return tokenizer

@@ -106,7 +106,7 @@ def test_hub_model_is_downloaded_once_and_cached(endpoint: str, tmp_path: Path) 
     assert cached[0] == str(folder)
     assert refused == (
         "refused: model org/other: not a local folder, and the hub did not provide it: the hub cannot be "
-        "reached, and no copy of it is in the cache"
+        "reached, and the cache has no copy"
     )
 
 

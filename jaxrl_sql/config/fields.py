@@ -15,7 +15,7 @@ from datetime import date
 from typing import Annotated, Any, NamedTuple, Protocol, Self, get_args, get_origin, get_type_hints
 
 
-class Rule(Protocol):
+class Constraint(Protocol):
     """A constraint on the values of a field."""
 
     def fault(self, value: Any) -> str:
@@ -219,7 +219,7 @@ class Field(NamedTuple):
     type: Any
     default: Any
     help: str
-    rule: Rule | None
+    rule: Constraint | None
     synonyms: Synonyms | None
 
 

@@ -105,7 +105,7 @@ class PagedPrefix(NamedTuple):
 
 
 @flax.struct.dataclass
-class Groups:
+class SlotMap:
     """Map between N decode slots and E prompts.
 
     slots [E,G] int32: the slot of the g-th completion of a prompt (N: no slot); prompt, group_index [N] int32: the
@@ -158,7 +158,7 @@ def _visible(config: ModelConfig, has_window: HasWindow, access: BlockAccess) ->
     return access.valid & (distance < window)
 
 
-def prompt_access(blocks: BlockMap, groups: Groups, positions: jax.Array, size: int) -> BlockAccess:
+def prompt_access(blocks: BlockMap, groups: SlotMap, positions: jax.Array, size: int) -> BlockAccess:
     """Return the access of slots at positions [N] to prompt blocks of `size` tokens."""
     keys = blocks.start[:, None] + jnp.arange(size)
     length = groups.prompt_length.at[blocks.owner].get(mode="fill", fill_value=0)
@@ -210,7 +210,7 @@ def _by_blocks(
     model: PagedModel,
     prompts: PagedCache,
     completions: PagedCache,
-    groups: Groups,
+    groups: SlotMap,
     lengths: tuple[jax.Array, jax.Array],
     active: jax.Array,
     positions: jax.Array,
@@ -239,7 +239,7 @@ def _by_kernel(
     model: PagedModel,
     prompts: PagedCache,
     completions: PagedCache,
-    groups: Groups,
+    groups: SlotMap,
     lengths: tuple[jax.Array, jax.Array],
     active: jax.Array,
     positions: jax.Array,
@@ -266,7 +266,7 @@ def decode_tokens(
     model: PagedModel,
     prompts: PagedCache,
     completions: PagedCache,
-    groups: Groups,
+    groups: SlotMap,
     token: jax.Array,
     length: jax.Array,
     active: jax.Array,

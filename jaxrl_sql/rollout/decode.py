@@ -20,7 +20,7 @@ import numpy as np
 from jaxrl_sql.models import ModelConfig, paged, unembed
 from jaxrl_sql.models.ops import rng
 from jaxrl_sql.models.ops.token_distribution import IdRanges, SamplingMetadata, sample_tokens, without_ids
-from jaxrl_sql.models.paged import BlockMap, Groups, KVPool, PagedCache, PagedModel, PagedPrefix
+from jaxrl_sql.models.paged import BlockMap, KVPool, PagedCache, PagedModel, PagedPrefix, SlotMap
 from jaxrl_sql.parallel.rules import constrain
 
 
@@ -297,7 +297,7 @@ def decode_chunk(
         length, stop_state, end = _find_ends(slots, sampled.token, is_running, stops)
         ended = jnp.where(request.pauses, SlotState.PAUSED, SlotState.FREE)
         slot_state = jnp.where(end != End.NOT, ended, slots.state)
-        groups = Groups(slots.group_slots, request.prompt_slot, request.group_index, prompts.length)
+        groups = SlotMap(slots.group_slots, request.prompt_slot, request.group_index, prompts.length)
         # The last token of a paused completion stays in its text, so its key and value are written too.
         is_kept = is_running & (slot_state != SlotState.FREE)
         hidden, pool = paged.decode_tokens(

@@ -1,4 +1,4 @@
-"""Parameters of a request that the server ignores or refuses; it reads the fields of `protocol.Request`.
+"""Parameters of a request that the server ignores or refuses; it reads the fields of `protocol.ApiRequest`.
 
 The names are those of OpenAI's API and of the extensions of vLLM and SGLang. Unknown names are refused with the nearest
 known name, because ignoring it could change the meaning of the request.

@@ -73,7 +73,7 @@ from jaxrl_sql.training.preflight import preflight
 from jaxrl_sql.training.resume import refuse_other_saved, resolved_config, resume
 from jaxrl_sql.training.sft import run_sft
 from jaxrl_sql.training.stages import Progress, Stage
-from jaxrl_sql.training.training_run import Outputs, QuestionSets, RunStatus, Task, TrainingRun
+from jaxrl_sql.training.training_run import Outputs, PromptFormat, QuestionSets, RunStatus, TrainingRun
 from jaxrl_sql.types import Example, InputError
 
 
@@ -245,7 +245,7 @@ def _recipe(config: TrainConfig, caller: CallerInputs) -> Recipe:
 class _Read(NamedTuple):
     """Questions without their prompts, and the task that makes their prompts."""
 
-    task: Task
+    task: PromptFormat
     train: Sequence[Example]
     evals: Mapping[str, Benchmark]
     rules: Mapping[str, str]
@@ -266,7 +266,7 @@ def _read(
             tokenizer = open_tokenizer(data, config.model.checkpoint, folder, train, style)
         style = recipe.opened(style, tokenizer)._replace(shots=choose_shots(data))
     ends = ends_of_generation(data, config.model.checkpoint, tokenizer)
-    return _Read(Task(recipe, style, tokenizer, ends), train, evals, judged_by)
+    return _Read(PromptFormat(recipe, style, tokenizer, ends), train, evals, judged_by)
 
 
 def _question_sets(
@@ -288,7 +288,12 @@ def _question_sets(
 
 
 def _prompts(
-    name: str, examples: Sequence[Example], task: Task, longest: int, display: Display, pruning: Pruning | None = None
+    name: str,
+    examples: Sequence[Example],
+    task: PromptFormat,
+    longest: int,
+    display: Display,
+    pruning: Pruning | None = None,
 ) -> PromptSet:
     """Make the prompts of a set, of up to `longest` tokens; those of a huge set are made on access."""
     if isinstance(examples, Streamed):
@@ -298,7 +303,9 @@ def _prompts(
     return checked_prompts(name, prompts, longest, display.note)
 
 
-def _sft_dataset(config: TrainConfig, task: Task, train: PromptSet, executor: Executor, display: Display) -> SftDataset:
+def _sft_dataset(
+    config: TrainConfig, task: PromptFormat, train: PromptSet, executor: Executor, display: Display
+) -> SftDataset:
     """Make the data set of the supervised phase."""
     data, examples = config.data, train.examples
     recipes = [find_recipe(name) for name in config.sft.formats] or [task.recipe]

@@ -42,7 +42,7 @@ class PreemptedError(JaxrlSqlError):
     """A step was abandoned while its answers were sampled, with nothing changed, before the machine stops."""
 
 
-class Task(NamedTuple):
+class PromptFormat(NamedTuple):
     """The prompt and answer format; `ends` are the tokens that end an answer, the trained one last."""
 
     recipe: Recipe
@@ -133,7 +133,7 @@ class TrainingRun:
 
     config: TrainConfig
     folder: Path
-    task: Task
+    task: PromptFormat
     model: ModelConfig
     mesh: jax.sharding.Mesh
     executor: Executor

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from sqlglot import exp
 
-from jaxrl_sql.databases.copy.manifest import Entry, Manifest
+from jaxrl_sql.databases.copy.manifest import Manifest, ManifestEntry
 from jaxrl_sql.databases.copy.source import content_by_rows
 from jaxrl_sql.databases.engines.kinds import affinity_of
 from jaxrl_sql.text2sql.env.address import Address
@@ -111,7 +111,7 @@ def summary_lines(golds: Sequence[Gold], version: str) -> list[str]:
     return lines + [f"  dropped:  {count:>5}  {status}" for status, count in statuses.most_common()]
 
 
-def engine_schema(entry: Entry) -> EngineSchema:
+def engine_schema(entry: ManifestEntry) -> EngineSchema:
     """Return the names and types of a copied database, and the affinities of its source."""
     tables: dict[str, EngineTable] = {}
     for table in read_schema(entry["source"]["path"]).tables:
@@ -153,7 +153,7 @@ class _Copies:
         self.entries = list(manifest.databases.values())
         self.by_path = {entry["source"]["path"]: entry for entry in self.entries}
 
-    def of(self, path: str) -> Entry | None:
+    def of(self, path: str) -> ManifestEntry | None:
         """Return the entry of a file's copy, by its path, its bytes, or its tables and rows."""
         if path not in self.by_path:
             content = content_of(path)
@@ -166,7 +166,7 @@ class _Copies:
         return self.by_path[path]
 
 
-def _has_rows(entry: Entry, path: str, content: str) -> bool:
+def _has_rows(entry: ManifestEntry, path: str, content: str) -> bool:
     """Return whether the source of a copy exists unchanged and has the tables and rows of a file."""
     source = entry["source"]
     names = {table.name for table in read_schema(path).tables}

@@ -33,7 +33,7 @@ _SHOWN = 5
 Report = Callable[[str], object]
 
 
-class _Rows(SqlOutcome, Protocol):
+class _OutcomeWithRows(SqlOutcome, Protocol):
     @property
     def rows(self) -> Sequence[tuple[Any, ...]]:
         """Return the rows."""
@@ -43,7 +43,7 @@ class _Rows(SqlOutcome, Protocol):
 class RowExecutor(SqlExecutor, Protocol):
     """An executor whose outcomes include rows."""
 
-    def execute_many(self, requests: Sequence[tuple[str, str]], /) -> Sequence[_Rows]:
+    def execute_many(self, requests: Sequence[tuple[str, str]], /) -> Sequence[_OutcomeWithRows]:
         """Run (database, SQL) pairs and return their outcomes in order."""
         ...
 
@@ -96,7 +96,7 @@ def run_all(executor: RowExecutor, pairs: Sequence[tuple[str, str]]) -> list[Ran
     return ran
 
 
-def _ran(outcome: _Rows) -> Ran:
+def _ran(outcome: _OutcomeWithRows) -> Ran:
     if outcome.status != "ok":
         return Ran(outcome.status, outcome.error or "", 0, "", outcome.elapsed_ms, is_trivial=False)
     rows = outcome.rows

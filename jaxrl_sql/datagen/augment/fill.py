@@ -35,12 +35,12 @@ _DEFAULTS = (
     ("TIME", "12:00:00"),
 )  # fmt: skip
 _ANY_TEXT = "a"
-Row = Record
+RowValues = Record
 
 
 class _Inserted(NamedTuple):
     table: str
-    row: Row
+    row: RowValues
 
 
 class _NoRowError(Exception):
@@ -173,7 +173,7 @@ def _fault(
     return "another gold would have a tie" if any(is_tied(connection, other) for other in clear) else ""
 
 
-def _shown(row: Row) -> Row:
+def _shown(row: RowValues) -> RowValues:
     return {name: value.hex() if isinstance(value, bytes) else value for name, value in row.items()}
 
 
@@ -254,11 +254,11 @@ class _Inserting:
                 self.fixed.setdefault(root, value)
         return stored is not None
 
-    def _named(self, row: int) -> Row:
+    def _named(self, row: int) -> RowValues:
         """Choose the values that the query names; an unconstrained key gets a new value, shared by all equal slots."""
         table = self.witness.rows[row]
         key_columns = self._key_columns(table) | self._unique(table)
-        values: Row = {}
+        values: RowValues = {}
         for name, root in self._slots(row):
             if root not in self.fixed:
                 how, value = value_for(iter(self.wanted.get(root, ())))
@@ -337,7 +337,7 @@ class _Inserting:
         names = {key.table.lower() for key in table.foreign_keys} - {table.name.lower(), *above}
         return 1 + max((self._depth(self.tables[name], (*above, table.name.lower())) for name in names), default=0)
 
-    def _insert(self, table: Table, named: Row, deep: int = 0) -> None:
+    def _insert(self, table: Table, named: RowValues, deep: int = 0) -> None:
         """Insert a row with the named values, other values of an existing row, and the rows that it refers to."""
         if deep > _DEEPEST:
             raise _NoRowError("the chain of references is too long")
@@ -359,7 +359,7 @@ class _Inserting:
                 return
         raise _NoRowError(str(error))
 
-    def _base(self, table: Table) -> Row:
+    def _base(self, table: Table) -> RowValues:
         """Return a copy of a random row with new keys; for an empty table a row of defaults by type."""
         generated = {
             name
@@ -376,7 +376,7 @@ class _Inserting:
             row = {column.name: _default(column.type) for column in columns}
         return row | {name: self._fresh(table, name) for name in self._key_columns(table) if name in row}
 
-    def _point(self, table: Table, key: ForeignKey, row: Row, named: Row, deep: int) -> None:
+    def _point(self, table: Table, key: ForeignKey, row: RowValues, named: RowValues, deep: int) -> None:
         """Make a foreign key refer to an existing row, or to a new one with the key that the query names."""
         parent = self.tables[key.table.lower()]
         source = quote_name(parent.name)

@@ -58,7 +58,7 @@ def read_required_rows(sql: str, schema: Schema, scalar: Scalar, branch: int = 0
     tree = parse_query(sql)
     if not isinstance(tree, exp.Query):
         return None
-    reader = _Reader(schema, scalar, branch)
+    reader = _RequirementReader(schema, scalar, branch)
     reader.query(tree, [])
     return reader.required if reader.required.rows else None
 
@@ -71,7 +71,7 @@ class _Scope:
     inner: dict[str, Mapping[str, Slot | None]] = field(default_factory=dict)
 
 
-class _Reader:
+class _RequirementReader:
     def __init__(self, schema: Schema, scalar: Scalar, branch: int) -> None:
         self.tables = {table.name.lower(): table for table in schema.tables}
         self.scalar, self.branch = scalar, branch

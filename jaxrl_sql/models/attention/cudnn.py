@@ -28,7 +28,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jax.typing import DTypeLike
 
-from jaxrl_sql.models.attention.tree import Level, Window, narrow, on_mesh, reads_anything, valid_keys
+from jaxrl_sql.models.attention.tree import AttentionWindow, TreeLevel, narrow, on_mesh, reads_anything, valid_keys
 from jaxrl_sql.models.spec import ModelConfig
 from jaxrl_sql.types import Record
 
@@ -58,7 +58,7 @@ class PackedIndex(NamedTuple):
     back: jax.Array
 
     @classmethod
-    def of(cls, level: Level) -> PackedIndex | None:
+    def of(cls, level: TreeLevel) -> PackedIndex | None:
         """Return the maps for a level's rows; None if rows are not packed."""
         if level.owner is None or level.starts is None:
             return None
@@ -207,7 +207,11 @@ def cannot(config: ModelConfig, dtype: DTypeLike, largest: int = 256) -> str | N
 
 
 def attend_tree(
-    levels: Sequence[Level], scale: float, cap: float | None, window: Window | None, kernel: Kernel = KERNEL
+    levels: Sequence[TreeLevel],
+    scale: float,
+    cap: float | None,
+    window: AttentionWindow | None,
+    kernel: Kernel = KERNEL,
 ) -> tuple[jax.Array, ...]:
     """Attend from each level's queries to the levels above and to their own rows -> [B,R,T,H,Q] per level.
 
@@ -215,13 +219,13 @@ def attend_tree(
     """
     assert cap is None, "`refusal` rejects caps"
 
-    def attend(levels: tuple[Level, ...], window: Window | None) -> tuple[jax.Array, ...]:
+    def attend(levels: tuple[TreeLevel, ...], window: AttentionWindow | None) -> tuple[jax.Array, ...]:
         return tuple(_attend(levels[: i + 1], scale, window, kernel) for i in range(len(levels)))
 
     return on_mesh(attend, levels, window)
 
 
-def _attend(levels: tuple[Level, ...], scale: float, window: Window | None, kernel: Kernel) -> jax.Array:
+def _attend(levels: tuple[TreeLevel, ...], scale: float, window: AttentionWindow | None, kernel: Kernel) -> jax.Array:
     """Attend from the last level to all levels."""
     last, packing = levels[-1], PackedIndex.of(levels[-1])
     keys = [(level.k, level.v) for level in levels]
@@ -235,7 +239,7 @@ def _attend(levels: tuple[Level, ...], scale: float, window: Window | None, kern
     return jnp.where(reads_anything(levels)[..., None, None, None], read, 0)
 
 
-def _seen(keys: Level, queries: Level, window: Window | None) -> AttentionMask:
+def _seen(keys: TreeLevel, queries: TreeLevel, window: AttentionWindow | None) -> AttentionMask:
     """Return the mask of a level's keys for the queries of another level or of its own."""
     is_own = keys is queries
     if window is None:
@@ -250,12 +254,12 @@ def _seen(keys: Level, queries: Level, window: Window | None) -> AttentionMask:
     return AttentionMask(bias=jnp.where(seen, 0, HIDDEN).astype(queries.q.dtype))
 
 
-def _unpacked(level: Level, packing: PackedIndex) -> Level:
+def _unpacked(level: TreeLevel, packing: PackedIndex) -> TreeLevel:
     """Unpack a level to one row per answer; causality masks the padding, which follows an answer's tokens."""
     k, v = packing.unpack_keys(level.k), packing.unpack_keys(level.v)
     b, answers, _, t, _ = k.shape
     positions = jnp.broadcast_to(jnp.arange(t), (b, answers, t))
-    return Level(packing.unpack(level.q), k, v, jnp.full((b, answers), t), positions)
+    return TreeLevel(packing.unpack(level.q), k, v, jnp.full((b, answers), t), positions)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))

@@ -14,7 +14,14 @@ from pathlib import Path
 
 from jaxrl_sql.text2sql.benchmarks.databases import Databases
 from jaxrl_sql.text2sql.benchmarks.files import Notes, csv_columns, read_csv, statements
-from jaxrl_sql.text2sql.benchmarks.gather import Format, Found, Item, no_split, on_server, text_field
+from jaxrl_sql.text2sql.benchmarks.gather import (
+    Format,
+    LoadedQuestions,
+    PublishedQuestion,
+    no_split,
+    on_server,
+    text_field,
+)
 from jaxrl_sql.types import Record
 
 # The first four are in every file.
@@ -47,7 +54,7 @@ def _is_defogs(path: Path) -> bool:
     return path.suffix.lower() == ".csv" and {*_COLUMNS[:4]} <= {*csv_columns(path, _COLUMNS)}
 
 
-def read_defog(folder: Path, split: str, notes: Notes) -> Found:
+def read_defog(folder: Path, split: str, notes: Notes) -> LoadedQuestions:
     """Read a split of Defog's questions: questions_gen (default), instruct_basic or instruct_advanced."""
     available = _files(folder)
     chosen = split or next(iter(available), "")
@@ -63,14 +70,14 @@ def read_defog(folder: Path, split: str, notes: Notes) -> Found:
     if several:
         notes.append(f"{several} of {len(items)} questions have several golds: any of them counts")
     databases = Databases([*places, home])
-    return Found(items, databases, f"{path} (databases are expected in {home / _DATABASES[0]})")
+    return LoadedQuestions(items, databases, f"{path} (databases are expected in {home / _DATABASES[0]})")
 
 
-def _item(record: Record, uid: str) -> Item:
+def _item(record: Record, uid: str) -> PublishedQuestion:
     first, *others = golds_of(text_field(record, "query")) or [""]
     question, category = text_field(record, "question"), text_field(record, "query_category")
     asks_for_order = category == "order_by" or bool(_ORDER.search(question))
-    return Item(
+    return PublishedQuestion(
         uid,
         text_field(record, "db_name"),
         question,

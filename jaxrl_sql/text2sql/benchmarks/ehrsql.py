@@ -18,8 +18,8 @@ from jaxrl_sql.text2sql.benchmarks.databases import Databases
 from jaxrl_sql.text2sql.benchmarks.files import Notes, first_record, fix_operators, read_json, read_records
 from jaxrl_sql.text2sql.benchmarks.gather import (
     Format,
-    Found,
-    Item,
+    LoadedQuestions,
+    PublishedQuestion,
     id_of,
     is_reshaped,
     listed,
@@ -97,7 +97,7 @@ def is_ehrsql(folder: Path) -> bool:
     return bool(_parts(folder))
 
 
-def read_ehrsql(folder: Path, split: str, notes: Notes) -> Found:
+def read_ehrsql(folder: Path, split: str, notes: Notes) -> LoadedQuestions:
     """Read a split, valid by default, of every database in the folder."""
     parts = _parts(folder)
     available = [name for name in _SPLITS if any(name in _splits(part) for part in parts)]
@@ -124,10 +124,10 @@ def read_ehrsql(folder: Path, split: str, notes: Notes) -> Found:
     if (folder / _SAMPLE).is_dir() and folder / _SAMPLE not in parts:
         notes.append(f"{_SAMPLE}/ repeats some questions and is skipped; to read it alone, pass it as the data folder")
     where = f"{folder}: {chosen} (databases are expected as {parts[0] / items[0].db_id if items else parts[0]}.sqlite)"
-    return Found(items, databases, where, _PREPARES.get(form), rule=_RULES[form])
+    return LoadedQuestions(items, databases, where, _PREPARES.get(form), rule=_RULES[form])
 
 
-def _items(part: Path, split: str, form: str, databases: Databases, notes: Notes) -> list[Item]:
+def _items(part: Path, split: str, form: str, databases: Databases, notes: Notes) -> list[PublishedQuestion]:
     is_2024 = form == "2024"
     path = part / split / "data.json" if is_2024 else part / f"{split}.json"
     records = _shared_task(part, split, notes) if is_2024 else read_records(path, notes)
@@ -140,7 +140,7 @@ def _items(part: Path, split: str, form: str, databases: Databases, notes: Notes
         run = prepare(sql) if is_answerable else ""
         changed += is_answerable and run.lower() != sql.lower()
         items.append(
-            Item(
+            PublishedQuestion(
                 uid_or(record, f"{part.name}_{split}_{number}", path, "id"),
                 _database(part, text_field(record, "db_id"), databases),
                 text_field(record, "question"),

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from jaxrl_sql.text2sql.benchmarks.databases import Databases
 from jaxrl_sql.text2sql.benchmarks.files import Notes, csv_rows, first_record, read_records, read_text
-from jaxrl_sql.text2sql.benchmarks.gather import Format, Found, Item, id_of, no_split, text_field
+from jaxrl_sql.text2sql.benchmarks.gather import Format, LoadedQuestions, PublishedQuestion, id_of, no_split, text_field
 from jaxrl_sql.types import Cell, Fields, Record
 
-Table = tuple[tuple[str, ...], tuple[tuple[Cell, ...], ...]]
+ResultTable = tuple[tuple[str, ...], tuple[tuple[Cell, ...], ...]]
 
 _QUESTIONS = ("spider2-lite.jsonl", "spider2-snow.jsonl", "spider2-lite.json", "spider2_sqlite.jsonl", "test.json")
 _STANDARDS = "*spider2*eval*.jsonl"
@@ -51,7 +51,7 @@ def is_spider2(folder: Path) -> bool:
     return _questions(folder) is not None
 
 
-def read_spider2(folder: Path, split: str, notes: Notes) -> Found:
+def read_spider2(folder: Path, split: str, notes: Notes) -> LoadedQuestions:
     """Read the questions on SQLite databases."""
     path = _questions(folder)
     if path is None or split not in ("", "test", "dev", "sqlite"):
@@ -69,7 +69,7 @@ def read_spider2(folder: Path, split: str, notes: Notes) -> Found:
             f"{len(lacking)} questions have no line in the evaluation's standard, first {', '.join(lacking[:3])}: "
             "all columns are compared, in any order"
         )
-    return Found(
+    return LoadedQuestions(
         items, databases, f"{path} (databases are expected in {folder / _DATABASES[0]} or {folder / 'databases'})"
     )
 
@@ -93,24 +93,26 @@ def _item(
     results: Sequence[Path],
     databases: Databases,
     notes: Notes,
-) -> Item:
+) -> PublishedQuestion:
     uid, db_id = id_of(record, str(folder), "instance_id"), text_field(record, "db", "db_id")
     question = text_field(record, "question", "instruction")
     if not uid:
-        return Item(uid, db_id, question, fault="no id")
+        return PublishedQuestion(uid, db_id, question, fault="no id")
     if not uid.startswith(("local", "sf_local")) and not databases.path(db_id):
-        return Item(uid, db_id, question, fault="requires an engine other than SQLite (BigQuery or Snowflake)")
+        return PublishedQuestion(
+            uid, db_id, question, fault="requires an engine other than SQLite (BigQuery or Snowflake)"
+        )
     files = [file for place in results for file in _files_of(place, uid)]
     try:
         tables = [read_table(file, notes) for file in files]
     except ValueError as error:
-        return Item(uid, db_id, question, fault=f"gold table: {error}")
+        return PublishedQuestion(uid, db_id, question, fault=f"gold table: {error}")
     if not tables:
-        return Item(uid, db_id, question, fault="no gold table")
+        return PublishedQuestion(uid, db_id, question, fault="no gold table")
     options, tables = _options(standards.get(uid, {}), tables)
     knowledge = _knowledge(folder, text_field(record, "external_knowledge"), uid, notes)
     more = {"gold_tables": tuple(tables), "options": options}
-    return Item(uid, db_id, question, evidence=knowledge, more=more)
+    return PublishedQuestion(uid, db_id, question, evidence=knowledge, more=more)
 
 
 def _files_of(place: Path, uid: str) -> list[Path]:
@@ -119,7 +121,7 @@ def _files_of(place: Path, uid: str) -> list[Path]:
     return [path for path in sorted(place.glob(f"{uid}*.csv")) if name.fullmatch(path.name)]
 
 
-def _options(standard: Fields, tables: list[Table]) -> tuple[Record, list[Table]]:
+def _options(standard: Fields, tables: list[ResultTable]) -> tuple[Record, list[ResultTable]]:
     """Return the comparison's options and the golds.
 
     If each gold has its own list of relevant columns, the golds are reduced to these, which is equivalent; further
@@ -137,14 +139,14 @@ def _options(standard: Fields, tables: list[Table]) -> tuple[Record, list[Table]
     return options, tables
 
 
-def _only(table: Table, columns: Sequence[int]) -> Table:
+def _only(table: ResultTable, columns: Sequence[int]) -> ResultTable:
     names, rows = table
     if not columns or max(columns) >= len(names):
         return table
     return tuple(names[c] for c in columns), tuple(tuple(row[c] for c in columns) for row in rows)
 
 
-def read_table(path: Path, notes: Notes) -> Table:
+def read_table(path: Path, notes: Notes) -> ResultTable:
     """Read a gold table; a column of only numbers has numeric values, and '', 'NA', 'None' and 'nan' are NULL.
 
     Raises ValueError for a file without a header, rows of a different width, and an unclosed quote.

@@ -114,7 +114,7 @@ def _of_two_parts(value: exp.Expression, pattern: str, match: re.Match[str]) -> 
 
 def globs_of(pattern: str) -> list[str]:
     """Return GLOB patterns whose union is equivalent to a regular expression; others are refused."""
-    reader = _Reader(pattern)
+    reader = _RegexpParser(pattern)
     branches = reader.alternatives(is_top=True)
     globs = [("" if starts else "*") + glob + ("" if ends else "*") for starts, glob, ends in branches]
     if reader.at < len(pattern):
@@ -122,7 +122,7 @@ def globs_of(pattern: str) -> list[str]:
     return globs
 
 
-class _Reader:
+class _RegexpParser:
     """Parse a regular expression into alternatives (anchored at the start, GLOB pattern, anchored at the end)."""
 
     def __init__(self, pattern: str) -> None:

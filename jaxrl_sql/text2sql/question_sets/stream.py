@@ -15,7 +15,14 @@ from typing import Generic, TypeVar, overload
 
 from jaxrl_sql.text2sql.benchmarks.detect import located
 from jaxrl_sql.text2sql.benchmarks.folder import PLAIN, plain_lines
-from jaxrl_sql.text2sql.benchmarks.gather import ByPlace, EmptyId, Item, Lines, example_of, fault_of
+from jaxrl_sql.text2sql.benchmarks.gather import (
+    EmptyId,
+    PositionId,
+    PublishedQuestion,
+    RecordFile,
+    example_of,
+    fault_of,
+)
 from jaxrl_sql.text2sql.benchmarks.lines import OWN, SYNSQL, synsql_lines, user_lines
 from jaxrl_sql.text2sql.files.index import LineIndex, open_index
 from jaxrl_sql.text2sql.prompts.prompts import Encoder, PromptSet, PromptStyle, Pruning
@@ -68,7 +75,7 @@ class Streamed(Numbered[Example]):
 
     def __init__(
         self,
-        lines: Lines,
+        lines: RecordFile,
         records: LineIndex,
         change: Callable[[Example], Example] | None = None,
         limit: int = 0,
@@ -100,11 +107,11 @@ class Streamed(Numbered[Example]):
         self.skip(number, reason)
         return None
 
-    def _is_without_id(self, item: Item) -> bool:
+    def _is_without_id(self, item: PublishedQuestion) -> bool:
         """Return whether a question has an empty id while the first record has an id."""
         if not isinstance(item.uid, EmptyId):
             return False
-        return not isinstance(self.lines.item(self.records[0], 0).uid, ByPlace)
+        return not isinstance(self.lines.item(self.records[0], 0).uid, PositionId)
 
     def skip(self, number: int, reason: str) -> None:
         """Count an unusable record."""

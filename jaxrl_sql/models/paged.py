@@ -130,11 +130,11 @@ def grow_keys(keys: jax.Array, num_blocks: int) -> jax.Array:
     return constrain(jnp.pad(keys, ((0, num_blocks - keys.shape[0]), (0, 0), (0, 0), (0, 0))), POOL)
 
 
-def copy_blocks(source: KVPool, blocks: jax.Array, target: KVPool, places: jax.Array) -> KVPool:
-    """Copy blocks [X] int32 of a pool to places [X] of another; a place out of range is skipped."""
+def copy_blocks(source: KVPool, blocks: jax.Array, target: KVPool, targets: jax.Array) -> KVPool:
+    """Copy blocks [X] int32 of a pool to blocks `targets` [X] of another; a target out of range is skipped."""
 
     def copy(old: jax.Array, new: jax.Array) -> jax.Array:
-        return constrain(new.at[places].set(old.at[blocks].get(mode="clip"), mode="drop"), POOL)
+        return constrain(new.at[targets].set(old.at[blocks].get(mode="clip"), mode="drop"), POOL)
 
     return jax.tree.map(copy, source, target)
 

@@ -228,12 +228,12 @@ def _take_requests(slots: DecodeSlots, ring: RequestRing, prompts: PromptSlots) 
     free = slots.state == SlotState.FREE
     number = slots.taken + jnp.cumsum(free) - 1
     takes = free & (number < ring.tail)
-    place = number % ring.requests.completion.shape[0]
+    index = number % ring.requests.completion.shape[0]
 
     def choose(old: jax.Array, new: jax.Array) -> jax.Array:
         return jnp.where(takes.reshape(-1, *[1] * (old.ndim - 1)), new, old)
 
-    request = jax.tree.map(lambda old, all_: choose(old, all_[place]), slots.request, ring.requests)
+    request = jax.tree.map(lambda old, all_: choose(old, all_[index]), slots.request, ring.requests)
     prompt = jnp.where(takes, request.prompt_slot, slots.group_slots.shape[0])
     return DecodeSlots(
         request=request,

@@ -102,13 +102,13 @@ class PrefixCache:
         matched = self._match(pieces)
         parent = matched[-1].number if matched else ROOT
         for piece, block in list(zip(pieces, blocks, strict=False))[len(matched) :]:
-            place = len(self.cached)
-            if place == self.capacity:
-                place = self.cached.popitem(last=False)[1].block
+            target = len(self.cached)
+            if target == self.capacity:
+                target = self.cached.popitem(last=False)[1].block
             self.last_number += 1
-            self.cached[parent, piece] = CachedBlock(place, self.last_number)
+            self.cached[parent, piece] = CachedBlock(target, self.last_number)
             parent = self.last_number
-            copies.append((block, place))
+            copies.append((block, target))
         self._match(pieces)
         return copies
 

@@ -24,7 +24,7 @@ from jaxrl_sql.rollout.sampling import GenerationRequest, RequestGroup
 
 
 class PrefilledCompletion(NamedTuple):
-    """A completion whose prompt is in a prompt slot: the sample of a prompt, and its place in the slot's group."""
+    """A completion whose prompt is in a prompt slot: the sample of a prompt, and its index in the slot's group."""
 
     prompt: int
     sample: int

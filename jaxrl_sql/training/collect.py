@@ -121,7 +121,7 @@ Place = tuple[int, int]
 class RolloutBatch(NamedTuple):
     """All groups, the chosen ones as they are learned, the cursor after them, and metrics.
 
-    `carried`: the next rollout's samples so far, by their place in it.
+    `carried`: the next rollout's samples so far, by their index in it.
     """
 
     groups: list[ScoredGroup]
@@ -288,19 +288,19 @@ def generate_groups(
     began = time.perf_counter()
     with s.display.task("waiting for SQL", is_announced=False):
         verdicts = _collect_rewards(s, jobs, env_states)
-        by_place = {(sample.prompt_index, sample.index): sample for sample in engine.gather(samples)}
+        by_key = {(sample.prompt_index, sample.index): sample for sample in engine.gather(samples)}
     waited = time.perf_counter() - began
     groups, by_accuracy = [], s.config.grpo.dynamic_sampling.filter_groups == "accuracy"
     for i, example in enumerate(examples[: len(current)]):
-        places = [(i, g) for g in range(sampling.n)]
-        ordered = [by_place[place] for place in places]
+        keys = [(i, g) for g in range(sampling.n)]
+        ordered = [by_key[key] for key in keys]
         trajectories = [Trajectory(prompts[i], sample.index, sample.turns, sample.finish_reason) for sample in ordered]
-        scored = [verdicts[place] for place in places]
+        scored = [verdicts[key] for key in keys]
         taught = Demonstration(shown[i], verdicts[i, sampling.n]) if i in shown else None
         taught = taught if taught and taught.scored.trusted and _is_right(taught.scored) else None
         responses = [response(sample) for sample in ordered]
         groups.append(ScoredGroup(example, trajectories, responses, scored, by_accuracy, taught))
-    ahead_of_us = [by_place[place] for place in sorted(by_place) if place[0] >= len(current)]
+    ahead_of_us = [by_key[key] for key in sorted(by_key) if key[0] >= len(current)]
     left = [dataclasses.replace(sample, prompt_index=sample.prompt_index - len(current)) for sample in ahead_of_us]
     return Sampled(groups, waited, left)
 
@@ -367,10 +367,10 @@ def _collect_rewards(
     A time limit that stopped a dialogue's observation counts as the answer's own.
     """
     rewards = []
-    for place, job in jobs.items():
+    for key, job in jobs.items():
         score = s.task.recipe.collect(job)[0]
-        score = score._replace(stop=env_states.stop(*place) or score.stop)
-        rewards.append((place, *dataclasses.astuple(score.reward), *score[1:]))
+        score = score._replace(stop=env_states.stop(*key) or score.stop)
+        rewards.append((key, *dataclasses.astuple(score.reward), *score[1:]))
     exchanged = exchange(rewards)
     return {(at, g): ScoredResponse(Reward(total, parts), *rest) for (at, g), total, parts, *rest in exchanged}
 

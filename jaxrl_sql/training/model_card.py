@@ -50,8 +50,8 @@ def save_prompt_settings(folder: Path, trained: TrainedModel) -> None:
         shutil.copyfile(template_file(template), folder / TEMPLATE)
         template = TEMPLATE
     data = prompt_settings(changed(section, {**last_names, "chat.template": template, "tokenizer.path": ""}))
-    place, colon, name = trained.recipe.rpartition(":")
-    settings: dict[str, Any] = {"recipe": f"{Path(place).name}:{name}" if colon else trained.recipe, "data": data}
+    source, colon, name = trained.recipe.rpartition(":")
+    settings: dict[str, Any] = {"recipe": f"{Path(source).name}:{name}" if colon else trained.recipe, "data": data}
     for key, fields in PROMPT_KEYS.items():
         values = dataclasses.asdict(getattr(trained, key))
         settings[key] = {name: values[name] for name in fields}

@@ -176,15 +176,15 @@ class _Written:
 
     def rows(self) -> Iterator[Rows]:
         """Yield the converted rows."""
-        changes = [self._change(place) for place in range(len(self.table.columns))]
+        changes = [self._change(i) for i in range(len(self.table.columns))]
         for chunk in self.source.rows(self.table.source.table):
             rows = _changed(chunk, changes) if any(changes) else chunk
             self.digest = self.digest.plus(rows)
             yield rows
 
-    def _change(self, place: int) -> Converter | None:
+    def _change(self, column: int) -> Converter | None:
         """Return the conversion of a column's values, or None."""
-        kind, seen = self.table.columns[place].kind, self.table.source.seen[place]
+        kind, seen = self.table.columns[column].kind, self.table.source.seen[column]
         if kind == "text" and (seen.odd or (seen.nul and not self.rules.holds_nul)):
             return self._replaced_text
         if kind == "real":

@@ -69,10 +69,10 @@ def check_golds(executor: Executor, examples: Sequence[Example], manifest: Manif
     for start in range(0, len(examples), _CHUNK):
         some = examples[start : start + _CHUNK]
         translated = [_translated(example, copies, schemas, reader.engine) for example in some]
-        waiting = [(place, gold) for place, gold in enumerate(translated) if gold.status == "ok"]
+        waiting = [(i, gold) for i, gold in enumerate(translated) if gold.status == "ok"]
         ran = _run(executor, [gold for _, gold in waiting], schemas, reader)
-        for (place, _), gold in zip(waiting, ran, strict=True):
-            translated[place] = gold._replace(others=_others(executor, gold, schemas, reader))
+        for (i, _), gold in zip(waiting, ran, strict=True):
+            translated[i] = gold._replace(others=_others(executor, gold, schemas, reader))
         golds += translated
     return golds
 
@@ -198,11 +198,11 @@ def _run(
     results = _outcomes(executor, there)
     urls, sqls = [url for url, _ in there], [sql for _, sql in there]
     itself = executor.score_many(urls, sqls, sqls, rules=SOUND_RULES)
-    for place, (gold, here, other) in enumerate(zip(golds, wanted, results, strict=True)):
+    for i, (gold, here, other) in enumerate(zip(golds, wanted, results, strict=True)):
         judged = _with_ties(_judged(gold, here, other, reader))
         if judged.status == "different_order" and _has_equal_keys(executor, gold, schemas, reader):
             judged = judged._replace(status="ok")
-        unlike = [rule for rule in SOUND_RULES if itself[rule][place] != 1.0]
+        unlike = [rule for rule in SOUND_RULES if itself[rule][i] != 1.0]
         if judged.status == "ok" and unlike:
             judged = judged._replace(status="not_itself", message=", ".join(unlike))
         yield judged
@@ -252,9 +252,7 @@ def _difference(ours: Sequence[tuple[Any, ...]], theirs: Sequence[tuple[Any, ...
     """Return the numbers of rows, and the first row of each side that the other lacks."""
     here, there = Counter(ours), Counter(theirs)
     lacking = (("there", there - here), ("on SQLite", here - there))
-    rows = [
-        f"{shorten(str(next(iter(rows))), _SHOWN, placeholder='…')} only {place}" for place, rows in lacking if rows
-    ]
+    rows = [f"{shorten(str(next(iter(rows))), _SHOWN, placeholder='…')} only {side}" for side, rows in lacking if rows]
     return f"{len(theirs)} rows there, {len(ours)} on SQLite: {' and '.join(rows)}"
 
 

@@ -60,7 +60,7 @@ class _Planner:
         bare = {table.name: self._own_keys(table, names[table.name], columns[table.name]) for table in tables}
         planned = _parents_first([self._with_foreign_keys(bare[table.name], bare) for table in tables])
         if not self.rules.refers_ahead:
-            planned = [self._without_ahead(table, planned[:place]) for place, table in enumerate(planned)]
+            planned = [self._without_ahead(table, planned[:i]) for i, table in enumerate(planned)]
         return CopyPlan(tuple(_with_keyed(planned)), tuple(self.notes))
 
     def _renaming(self, table: str, names: Sequence[str]) -> dict[str, str]:

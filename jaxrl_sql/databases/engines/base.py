@@ -79,8 +79,8 @@ class DatabaseWriter(ABC):
         lines: list[str] = []
         for table in tables:
             lines += self._add(table, self._keys(table))
-            for place, index in enumerate(table.indexes):
-                lines += self.attempt(f"{table.name}: the index ({', '.join(index)})", self.index(table, place))
+            for number, index in enumerate(table.indexes):
+                lines += self.attempt(f"{table.name}: the index ({', '.join(index)})", self.index(table, number))
         for table in tables:
             lines += self._add(table, self._references(table))
             for column in () if self.comments_inline else table.columns:
@@ -96,10 +96,10 @@ class DatabaseWriter(ABC):
             while rows := cursor.fetchmany(CHUNK):
                 yield plain_rows(rows)
 
-    def index(self, table: PlannedTable, place: int) -> str:
+    def index(self, table: PlannedTable, number: int) -> str:
         """Return the statement that creates the table's index at `place`."""
-        name = self.quoted(f"{table.name}_index_{place + 1}")
-        return f"CREATE INDEX {name} ON {self.quoted(table.name)} ({self.listed(table.indexes[place])})"
+        name = self.quoted(f"{table.name}_index_{number + 1}")
+        return f"CREATE INDEX {name} ON {self.quoted(table.name)} ({self.listed(table.indexes[number])})"
 
     def column(self, table: PlannedTable, column: PlannedColumn) -> str:
         """Return the definition of a column."""

@@ -132,10 +132,10 @@ class Mysql(Server):
     def let_read(self, name: str, readers: Sequence[str]) -> None:
         """Grant users read access to a database, from all hosts or, as `NAME@HOST`, from one."""
         users = [part for reader in readers for part in (reader.rsplit("@", 1) if "@" in reader else (reader, "%"))]
-        places = ", ".join(["%s@%s"] * len(readers))
+        grantees = ", ".join(["%s@%s"] * len(readers))
         # In a GRANT the name of a database is a pattern.
         pattern = re.sub(r"([_%\\])", r"\\\1", name)
-        self.ask(f"GRANT SELECT ON {self.quoted(pattern).replace('%', '%%')}.* TO {places}", *users)
+        self.ask(f"GRANT SELECT ON {self.quoted(pattern).replace('%', '%%')}.* TO {grantees}", *users)
 
     @contextmanager
     def open(self, name: str) -> Iterator[DatabaseWriter]:
@@ -190,8 +190,8 @@ class _MysqlWriter(DatabaseWriter):
         self.streaming = server.driver.cursors.SSCursor
 
     def load(self, table: PlannedTable, rows: Iterable[Rows]) -> None:
-        places = ", ".join(["%s"] * len(table.columns))
-        insert = f"INSERT INTO {self.quoted(table.name).replace('%', '%%')} VALUES ({places})"
+        placeholders = ", ".join(["%s"] * len(table.columns))
+        insert = f"INSERT INTO {self.quoted(table.name).replace('%', '%%')} VALUES ({placeholders})"
         with self.connection.cursor() as cursor:
             cursor.execute("SELECT @@max_allowed_packet")
             cursor.max_stmt_length = min(cursor.max_stmt_length, cursor.fetchone()[0] - 4096)
@@ -206,8 +206,8 @@ class _MysqlWriter(DatabaseWriter):
             self.run(f"ANALYZE TABLE {self.quoted(table.name)}")
         return lines
 
-    def index(self, table: PlannedTable, place: int) -> str:
-        return f"ALTER TABLE {self.quoted(table.name)} ADD INDEX ({self.listed(table.indexes[place])})"
+    def index(self, table: PlannedTable, number: int) -> str:
+        return f"ALTER TABLE {self.quoted(table.name)} ADD INDEX ({self.listed(table.indexes[number])})"
 
     def column(self, table: PlannedTable, column: PlannedColumn) -> str:
         comment = f" COMMENT {self.connection.escape(column.comment)}" if column.comment else ""

@@ -206,8 +206,8 @@ class _PostgresqlWriter(DatabaseWriter):
         self.run("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
         return lines
 
-    def index(self, table: PlannedTable, place: int) -> str:
-        return f"CREATE INDEX ON {self.quoted(table.name)} ({self.listed(table.indexes[place])})"
+    def index(self, table: PlannedTable, number: int) -> str:
+        return f"CREATE INDEX ON {self.quoted(table.name)} ({self.listed(table.indexes[number])})"
 
     def type_of(self, table: PlannedTable, column: PlannedColumn) -> str:
         return super().type_of(table, column) + (' COLLATE "C"' if column.kind == "text" else "")
@@ -268,7 +268,7 @@ class _PostgresqlReader(DatabaseReader):
     def parents(self, parent: CatalogTable, key: CatalogForeignKey, keys: Sequence[KeyValues]) -> list[TextRow]:
         columns = zip(zip(*keys, strict=True), key.types, strict=True)
         arrays = ", ".join(f"{_array(values)}::{kind}[]" for values, kind in columns)
-        names = [f"c{place}" for place in range(len(key.columns))]
+        names = [f"c{i}" for i in range(len(key.columns))]
         sides = zip(key.targets, key.operators, names, strict=True)
         on = " AND ".join(f"p.{self.quoted(target)} {operator} k.{name}" for target, operator, name in sides)
         wanted = ", ".join(f"p.{self.quoted(name)}" for name in parent.names)

@@ -132,10 +132,10 @@ class SqliteWriter(DatabaseWriter):
 
     def load(self, table: PlannedTable, rows: Iterable[Rows]) -> None:
         """Write a table's rows, without the escapes of invalid UTF-8."""
-        places = ", ".join("?" * len(table.columns))
+        placeholders = ", ".join("?" * len(table.columns))
         for chunk in rows:
             self.connection.executemany(
-                f"INSERT INTO {self.quoted(table.name)} VALUES ({places})", map(_storable, chunk)
+                f"INSERT INTO {self.quoted(table.name)} VALUES ({placeholders})", map(_storable, chunk)
             )
 
 

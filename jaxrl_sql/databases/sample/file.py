@@ -34,9 +34,11 @@ class SampleFile:
 
     def insert(self, table: CatalogTable, rows: Iterable[tuple[Cell, ...]]) -> None:
         """Insert rows of all columns; raises InputError for rows that SQLite cannot hold."""
-        places = ", ".join("?" * len(table.columns))
+        placeholders = ", ".join("?" * len(table.columns))
         try:
-            self._connection.executemany(f"INSERT INTO {quote_name(table.name, always=True)} VALUES ({places})", rows)
+            self._connection.executemany(
+                f"INSERT INTO {quote_name(table.name, always=True)} VALUES ({placeholders})", rows
+            )
         except sqlite3.IntegrityError as error:
             raise InputError(
                 f"{table.title}: {error}: --leave-out the column (SQLite has no NaN, and rounds numbers), "

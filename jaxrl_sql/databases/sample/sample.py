@@ -167,20 +167,20 @@ class _Sampler:
 
     def _add(self, table: CatalogTable, records: Iterable[TextRow], *, is_first: bool) -> list[TextRow]:
         """Insert the rows that were not read before, and return them."""
-        places = [table.names.index(name) for name in table.primary_key]
+        indices = [table.names.index(name) for name in table.primary_key]
         seen = self._seen[table.path]
         new = []
         for record in records:
-            identity = tuple(record[place] for place in places) or record
-            if identity not in seen or (is_first and not places):
+            identity = tuple(record[i] for i in indices) or record
+            if identity not in seen or (is_first and not indices):
                 new.append(record)
             seen.add(identity)
         for foreign_key in self._chosen.foreign_keys:
             if foreign_key.parent == table.path:
                 self._known[foreign_key].update(_keys(table, foreign_key.targets, new))
         kinds = [column.kind for column in table.columns]
-        for column, place in ((column, place) for place, column in enumerate(table.columns)):
-            if KINDS[column.kind].declared in _WITH_NAN and (count := sum(row[place] == "NaN" for row in new)):
+        for i, column in enumerate(table.columns):
+            if KINDS[column.kind].declared in _WITH_NAN and (count := sum(row[i] == "NaN" for row in new)):
                 self._nan[f"{table.title}.{column.name}"] += count
         self._file.insert(table, (tuple(map(to_cell, kinds, record)) for record in new))
         self.counts[table.name] += len(new)
@@ -189,8 +189,8 @@ class _Sampler:
 
 def _keys(table: CatalogTable, names: Sequence[str], records: Iterable[TextRow]) -> Iterable[KeyValues]:
     """Yield the values of some columns in the rows that have all of them."""
-    places = [table.names.index(name) for name in names]
+    indices = [table.names.index(name) for name in names]
     for record in records:
-        key = tuple(value for place in places if (value := record[place]) is not None)
-        if len(key) == len(places):
+        key = tuple(value for i in indices if (value := record[i]) is not None)
+        if len(key) == len(indices):
             yield key

@@ -108,9 +108,9 @@ class _RequirementReader:
             if on := join.args.get("on"):
                 self._claim(on, scopes)
             for using in join.args.get("using") or ():
-                places = [row for row in scope.rows.values() if self._has(row, using.name)]
-                for row in places[1:]:
-                    self._join((places[0], using.name.lower()), (row, using.name.lower()))
+                joined = [row for row in scope.rows.values() if self._has(row, using.name)]
+                for row in joined[1:]:
+                    self._join((joined[0], using.name.lower()), (row, using.name.lower()))
         for part in ("where", "having"):
             if clause := select.args.get(part):
                 self._claim(clause.this, scopes)

@@ -47,10 +47,10 @@ def choose(name: str, cfg: SourceConfig, seed: int, executor: SqlExecutor, scrat
     notes: list[str] = []
     source, left_out = form.reads(folder, split, notes), Counter[str]()
     candidates = _fitting(name, cfg, source.items if source.is_huge else with_ids(source.items), left_out)
-    place = f"prepare {seed}"
+    salt = f"prepare {seed}"
 
     def order(item: PublishedQuestion) -> int:
-        return rank(item.uid, place)
+        return rank(item.uid, salt)
 
     if cfg.subsample_every > 1:
         candidates = (item for item in candidates if rank(item.uid, "subsample") % cfg.subsample_every == 0)

@@ -227,15 +227,15 @@ def generate(out: Path, spec: SynthSpec) -> SynthReport:
     check_spec(spec)
     if report := _present(out, spec):
         return report
-    place = out.resolve()
-    with _alone_in(place.parent):
+    target = out.resolve()
+    with _alone_in(target.parent):
         if report := _present(out, spec):
             return report
-        scratch = place.with_name(f"{place.name}.unfinished")
+        scratch = target.with_name(f"{target.name}.unfinished")
         shutil.rmtree(scratch, ignore_errors=True)  # of an interrupted process
         scratch.mkdir()
         report = _make(scratch, spec)
-        scratch.replace(place)
+        scratch.replace(target)
     return report
 
 

@@ -50,11 +50,11 @@ class AttentionMask(NamedTuple):
 class PackedIndex(NamedTuple):
     """Index maps between answers and packed rows.
 
-    places [B,G,T]: the index of an answer's token among the R·T places of the rows; back [B,R,T]: the inverse.
+    indices [B,G,T]: the index of an answer's token among the R·T positions of the rows; back [B,R,T]: the inverse.
     Indices out of range mean no token.
     """
 
-    places: jax.Array
+    indices: jax.Array
     back: jax.Array
 
     @classmethod
@@ -65,14 +65,14 @@ class PackedIndex(NamedTuple):
         b, rows, t = level.owner.shape
         owner, answers, index = level.owner.reshape(b, -1), level.starts.shape[1], jnp.arange(t)
         length = jnp.sum(owner[:, None] == jnp.arange(answers)[:, None], axis=2)
-        places = jnp.where(index < length[..., None], level.starts[..., None] + index, rows * t)
+        indices = jnp.where(index < length[..., None], level.starts[..., None] + index, rows * t)
         first = jnp.take_along_axis(level.starts, jnp.maximum(owner, 0), axis=1)
         back = jnp.where(owner < 0, answers * t, owner * t + jnp.arange(rows * t) - first)
-        return cls(places, back.reshape(b, rows, t))
+        return cls(indices, back.reshape(b, rows, t))
 
     def unpack(self, x: jax.Array) -> jax.Array:
         """Unpack [B,R,T,*] to one row per answer [B,G,T,*], filled with 0."""
-        return _gathered(x, self.places, 0)
+        return _gathered(x, self.indices, 0)
 
     def pack(self, x: jax.Array, other: float = 0) -> jax.Array:
         """Pack [B,G,T,*] into rows [B,R,T,*], filled with `other`."""
@@ -88,7 +88,7 @@ class PackedIndex(NamedTuple):
 
 
 def _gathered(x: jax.Array, at: jax.Array, other: float) -> jax.Array:
-    """Gather tokens of [B,R,T,*] at places [B,R',T'], with `other` for places out of range."""
+    """Gather tokens of [B,R,T,*] at indices [B,R',T'], with `other` for indices out of range."""
     flat = x.reshape(len(x), -1, *x.shape[3:])
     return jax.vmap(lambda x, at: x.at[at].get(mode="fill", fill_value=other))(flat, at)
 
@@ -289,7 +289,7 @@ def _merged_forward(
         total = _where_keys(by, jnp.swapaxes(log_sum_exp, 1, 2), -jnp.inf).reshape(queries.shape[:-1])
         reads.append(read if call_packing is None else call_packing.pack(read))
         sums.append(total if call_packing is None else call_packing.pack(total, -jnp.inf))
-    total = jnp.maximum(jax.nn.logsumexp(jnp.stack(sums), axis=0), HIDDEN)  # an unused place sees no key
+    total = jnp.maximum(jax.nn.logsumexp(jnp.stack(sums), axis=0), HIDDEN)  # an unused position sees no key
     shares = (jnp.exp(part - total)[..., None] * read for part, read in zip(sums, reads, strict=True))
     merged = sum(shares, jnp.zeros(q.shape, jnp.float32)).astype(q.dtype)
     merged, total = checkpoint_name(merged, SAVED), checkpoint_name(total, SAVED)

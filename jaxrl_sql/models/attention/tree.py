@@ -20,7 +20,7 @@ class TreeLevel(NamedTuple):
     q [B,R,T,H,Q]; k, v [B,R,K,T,Q] (heads outside tokens: a head's tokens are one matrix); length [B,R] int32 valid
     tokens; positions [B,R,T] int32, which continue those of the ancestors' valid tokens. A query sees all valid tokens
     of its ancestor rows, and the tokens of its own row up to itself. In packed rows it sees only tokens of its own
-    owner [B,R,T] int32 (-1: unused); an owner's tokens start at starts [B,G] int32 among the R·T places of all rows.
+    owner [B,R,T] int32 (-1: unused); an owner's tokens start at starts [B,G] int32 among the R·T positions of all rows.
     The output is 0 for a row without own and preceding tokens, and finite but meaningless after a row's length.
     """
 

@@ -45,7 +45,7 @@ _GOLDS = {
 def _questions(folder: Path) -> dict[str, Path]:
     """Return the question files of a folder by split; later dev sets have a date in their name."""
     dated = sorted(folder.glob("dev_20*.json"))
-    places = {
+    candidates = {
         "dev": [folder / "dev.json", *reversed(dated)],
         "mini_dev": [folder / "mini_dev_sqlite.json"],
         "mini_dev_postgresql": [folder / "mini_dev_postgresql.json"],
@@ -53,7 +53,9 @@ def _questions(folder: Path) -> dict[str, Path]:
         "train": [folder / "train.json"],
         "test": [folder / "test.json"],
     }
-    paths_by_split = {split: next((path for path in paths if path.is_file()), None) for split, paths in places.items()}
+    paths_by_split = {
+        split: next((path for path in paths if path.is_file()), None) for split, paths in candidates.items()
+    }
     return {split: path for split, path in paths_by_split.items() if path is not None}
 
 

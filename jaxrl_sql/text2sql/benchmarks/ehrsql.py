@@ -186,7 +186,7 @@ def _shared_task(part: Path, split: str, notes: Notes) -> list[Record]:
 
 def _database(part: Path, db_id: str, databases: Databases) -> str:
     """Return the database's name; questions may have `mimic3` for `mimic_iii`, or no name."""
-    if db_id and any((place / f"{db_id}.sqlite").is_file() for place in (part, part / "database" / db_id)):
+    if db_id and any((parent / f"{db_id}.sqlite").is_file() for parent in (part, part / "database" / db_id)):
         return db_id
     if not db_id:
         return part.name if databases.path(part.name) else _DATABASE_2024

@@ -179,10 +179,10 @@ def id_of(record: Mapping[str, Any], where: str, *names: str) -> str:
     return uid_of({name: value for name, value in record.items() if not is_blank(value)}, where, names)
 
 
-def uid_or(record: Mapping[str, Any], by_place: str, where: Path | str, *names: str) -> str:
-    """Return a record's id, or `by_place` if it has none; raises InputError for an invalid id."""
-    uid = id_of(record, f"{where}: question {by_place}", *names)
-    return uid or (EmptyId(by_place) if id_values(record, names) else PositionId(by_place))
+def uid_or(record: Mapping[str, Any], by_position: str, where: Path | str, *names: str) -> str:
+    """Return a record's id, or `by_position` if it has none; raises InputError for an invalid id."""
+    uid = id_of(record, f"{where}: question {by_position}", *names)
+    return uid or (EmptyId(by_position) if id_values(record, names) else PositionId(by_position))
 
 
 def with_ids(items: Iterable[PublishedQuestion]) -> list[PublishedQuestion]:

@@ -138,8 +138,8 @@ def user_files(folder: Path, split: str = "") -> list[Path]:
     if folder.is_file():
         return [folder] if is_question_file(folder) else []
     for name in (split,) if split else _USUAL:
-        for place in (folder, folder / "data"):
-            candidates = split_files(place, name)
+        for parent in (folder, folder / "data"):
+            candidates = split_files(parent, name)
             parts = [part for part in candidates if _is_part(part, name)]
             for path in candidates:
                 if path not in parts and (
@@ -275,8 +275,8 @@ def user_items(home: Path, stem: str, where: str) -> tuple[Callable[[Record, int
 
 def _only_database(roots: Sequence[Path]) -> tuple[str, str]:
     """Return (database, fault) of a set whose questions need not name its only database."""
-    places = [f"{depth}*.{ending}" for depth in ("", "*/") for ending in ("sqlite", "db", "sqlite3")]
-    paths = {path for root in roots if root.is_dir() for place in places for path in root.glob(place)}
+    patterns = [f"{depth}*.{ending}" for depth in ("", "*/") for ending in ("sqlite", "db", "sqlite3")]
+    paths = {path for root in roots if root.is_dir() for pattern in patterns for path in root.glob(pattern)}
     if len(paths) > 1:
         names = listed(sorted(str(path.relative_to(roots[-1])) for path in paths), 4)
         return (

@@ -85,7 +85,7 @@ def read_science(folder: Path, split: str, notes: Notes) -> LoadedQuestions:
     chosen = {"": "dev", "train": "seed"}.get(split, split)
     paths = [path / f"{chosen}.json" for path in _science(folder)]
     if not any(path.is_file() for path in paths):
-        stems = {path.stem for place in _science(folder) for path in place.glob("*.json")}
+        stems = {path.stem for inner in _science(folder) for path in inner.glob("*.json")}
         available = sorted(stems - {"tables"})
         raise no_split(folder, split, available)
     missing = [str(path.relative_to(folder)) for path in paths if not path.is_file()]

@@ -114,8 +114,8 @@ def _golds_of(folder: Path, split: str, records: Sequence[Record], notes: Notes)
     return [sql for sql, _ in lines]
 
 
-def _item(record: Record, by_place: str, path: Path, sql: str) -> PublishedQuestion:
-    uid = uid_or(record, by_place, path, "id", "question_id", "uid")
+def _item(record: Record, by_position: str, path: Path, sql: str) -> PublishedQuestion:
+    uid = uid_or(record, by_position, path, "id", "question_id", "uid")
     return item_of(record, uid, fix_operators(sql), question=("SpiderSynQuestion", "question"))
 
 

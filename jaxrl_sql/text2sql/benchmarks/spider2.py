@@ -76,11 +76,11 @@ def read_spider2(folder: Path, split: str, notes: Notes) -> LoadedQuestions:
 
 def _standards(folder: Path, notes: Notes) -> dict[str, Record]:
     """Return the comparison options of each question by id; for a repeated id, the first count, as for questions."""
-    places = [folder, *(folder / name for name in ("evaluation_suite/gold", "gold", "evaluation_suite"))]
-    path = next((path for place in places for path in sorted(place.glob(_STANDARDS))), None)
+    folders = [folder, *(folder / name for name in ("evaluation_suite/gold", "gold", "evaluation_suite"))]
+    path = next((path for inner in folders for path in sorted(inner.glob(_STANDARDS))), None)
     if path is None:
         notes.append(
-            f"no evaluation standard ({_STANDARDS} is expected in {places[1]}): all columns are compared, in any order"
+            f"no evaluation standard ({_STANDARDS} is expected in {folders[1]}): all columns are compared, in any order"
         )
         return {}
     return {id_of(record, str(path), "instance_id"): record for record in reversed(read_records(path, notes))}
@@ -102,7 +102,7 @@ def _item(
         return PublishedQuestion(
             uid, db_id, question, fault="requires an engine other than SQLite (BigQuery or Snowflake)"
         )
-    files = [file for place in results for file in _files_of(place, uid)]
+    files = [file for inner in results for file in _files_of(inner, uid)]
     try:
         tables = [read_table(file, notes) for file in files]
     except ValueError as error:
@@ -115,10 +115,10 @@ def _item(
     return PublishedQuestion(uid, db_id, question, evidence=knowledge, more=more)
 
 
-def _files_of(place: Path, uid: str) -> list[Path]:
+def _files_of(folder: Path, uid: str) -> list[Path]:
     """Return the gold tables of a question: `<id>.csv`, or `<id>_a.csv` and so on."""
     name = re.compile(rf"{re.escape(uid)}(_[a-z])?\.csv")
-    return [path for path in sorted(place.glob(f"{uid}*.csv")) if name.fullmatch(path.name)]
+    return [path for path in sorted(folder.glob(f"{uid}*.csv")) if name.fullmatch(path.name)]
 
 
 def _options(standard: Fields, tables: list[ResultTable]) -> tuple[Record, list[ResultTable]]:
@@ -184,7 +184,7 @@ def _knowledge(folder: Path, name: str, uid: str, notes: Notes) -> str:
     """Return the document that a question refers to by name, or inline knowledge unchanged."""
     if not name or not name.endswith((".md", ".txt")):
         return name
-    paths = [folder / place / Path(name).name for place in _DOCUMENTS]
+    paths = [folder / inner / Path(name).name for inner in _DOCUMENTS]
     path = next((path for path in paths if path.is_file()), None)
     if path is None:
         notes.append(f"{uid}: external knowledge {name} is missing (expected in {folder / _DOCUMENTS[0]})")

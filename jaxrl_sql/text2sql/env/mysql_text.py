@@ -253,9 +253,9 @@ def _substring(node: exp.Expression) -> exp.Expression:
     n = whole_number(length)
     limit = "" if length is None else ", :n" if n is not None and n >= 0 else ", MAX(:n, 0)"
     plain = f"SUBSTR(:s, :p{limit})"
-    place = whole_number(start)
+    position = whole_number(start)
     values = {"s": text, "p": start} | ({} if length is None else {"n": length})
-    if place is None or place < 1:
+    if position is None or position < 1:
         plain = f"CASE WHEN :p = 0 OR -:p > LENGTH(:s) THEN SUBSTR(:s, 1, 0) ELSE {plain} END"
     return fill(plain, **values)
 

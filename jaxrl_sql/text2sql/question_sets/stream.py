@@ -193,12 +193,12 @@ def open_stream(root: str | Path, split: str = "", above: int = 0) -> Streamed |
     Also None if its format is not a file of records. The first opening scans the file and saves an index. Raises
     InputError like `load_benchmark`, and for an empty set.
     """
-    form, place, chosen = located(Path(root), split)
+    form, path, chosen = located(Path(root), split)
     read = _READS.get(form.name)
-    if read is None or (place.is_file() and chosen):  # its splits depend on all of its questions
+    if read is None or (path.is_file() and chosen):  # its splits depend on all of its questions
         return None
     try:
-        lines = read(place, chosen)
+        lines = read(path, chosen)
     except InputError:
         return None  # several files, or Parquet: these are read completely
     if lines.path.suffix.lower() not in (".json", ".jsonl") or lines.path.stat().st_size < above * _RECORD_BYTES:

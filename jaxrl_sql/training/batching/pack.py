@@ -220,17 +220,17 @@ def order_by_rows(
 def with_learned_alone(batch: GroupBatch) -> GroupBatch:
     """Return a packed batch of which only learned tokens are scored, `scored` [B,K]; unchanged if it is not packed.
 
-    K is the bucket of the most that a prompt has, or all of the rows' places, so that a run compiles few shapes.
+    K is the bucket of the most that a prompt has, or all of the rows' positions, so that a run compiles few shapes.
     """
     if batch.packed_start is None or batch.packed_length is None:
         return batch
     start, width = np.asarray(batch.packed_start), batch.completion.shape[2]
     learned = np.asarray(batch.loss_mask) & (np.arange(width) < np.asarray(batch.completion_len)[..., None])
-    places = [(start[i][:, None] + np.arange(width))[learned[i]] for i in range(len(start))]
+    positions = [(start[i][:, None] + np.arange(width))[learned[i]] for i in range(len(start))]
     whole = batch.packed_length.shape[1] * width
-    size = min(bucket(max(len(placed) for placed in places), smallest=8), whole)
-    scored = np.full((len(places), size), whole, np.int32)
-    for row, placed in zip(scored, places, strict=True):
+    size = min(bucket(max(len(placed) for placed in positions), smallest=8), whole)
+    scored = np.full((len(positions), size), whole, np.int32)
+    for row, placed in zip(scored, positions, strict=True):
         row[: len(placed)] = placed
     fields: Record = {"scored": scored}
     return dataclasses.replace(batch, **fields)

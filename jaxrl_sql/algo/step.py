@@ -19,7 +19,7 @@ import optax
 from jaxrl_sql.algo import loss as losses
 from jaxrl_sql.algo.parts import BatchFunction, Rejoin, T, count_units, mapped, split_answers, split_prompts, split_rows
 from jaxrl_sql.batch import GroupBatch, PyTree, TrainState
-from jaxrl_sql.models.ops.linear import wide_slots, with_slots
+from jaxrl_sql.models.ops.linear import wide_leaves, with_wide
 from jaxrl_sql.models.ops.micro_batches import MicroBatches, row_counts
 from jaxrl_sql.models.ops.stochastic_rounding import apply_updates, widen
 from jaxrl_sql.models.ops.token_distribution import TokenLogprobs
@@ -65,13 +65,13 @@ def make_step(
         count, trainable, opt_state = moving
         weight = _weight(loss, batch)
 
-        def objective(slots: PyTree, part: GroupBatch) -> tuple[jax.Array, losses.Metrics]:
-            result = loss(logprobs(with_slots(trainable, slots), frozen, part), part)
+        def objective(leaves: PyTree, part: GroupBatch) -> tuple[jax.Array, losses.Metrics]:
+            result = loss(logprobs(with_wide(trainable, leaves), frozen, part), part)
             return result.sum / jnp.maximum(weight, 1.0), result.metrics
 
         # Slots make the gradients float32 for any dtype of the weights.
         gradient = jax.grad(objective, has_aux=True)
-        of_part = partial(gradient, wide_slots(trainable))
+        of_part = partial(gradient, wide_leaves(trainable))
         grads, metrics = by_micro_batches(of_part, batch, micro_batches, _summed, by_rows)
         updates, opt_state = optimizer.update(grads, opt_state, trainable)
         trainable = apply_updates(trainable, updates, count)

@@ -251,7 +251,7 @@ def _take_requests(slots: DecodeSlots, ring: RequestRing, prompts: PromptSlots) 
 
 def _empty_log(shape: tuple[int, int]) -> tuple[jax.Array, ...]:
     """Return the rows of an empty log [steps,N]."""
-    blank = (jnp.zeros(shape, kind) for kind in (jnp.int32, jnp.float32, jnp.float32, jnp.int32))
+    blank = (jnp.zeros(shape, dtype) for dtype in (jnp.int32, jnp.float32, jnp.float32, jnp.int32))
     return jnp.full(shape, -1, jnp.int32), *blank
 
 
@@ -297,11 +297,11 @@ def decode_chunk(
         length, stop_state, end = _find_ends(slots, sampled.token, is_running, stops)
         ended = jnp.where(request.pauses, SlotState.PAUSED, SlotState.FREE)
         slot_state = jnp.where(end != End.NOT, ended, slots.state)
-        groups = SlotMap(slots.group_slots, request.prompt_slot, request.group_index, prompts.length)
+        slot_map = SlotMap(slots.group_slots, request.prompt_slot, request.group_index, prompts.length)
         # The last token of a paused completion stays in its text, so its key and value are written too.
         is_kept = is_running & (slot_state != SlotState.FREE)
         hidden, pool = paged.decode_tokens(
-            params, config.model, prompt_cache, PagedCache(state.pool, blocks), groups, sampled.token, slots.length,
+            params, config.model, prompt_cache, PagedCache(state.pool, blocks), slot_map, sampled.token, slots.length,
             is_kept,
         )  # fmt: skip
         # A slot that pauses keeps the state after its last token: an empty observation adds nothing to it.

@@ -91,7 +91,7 @@ class ModelRunner:
             self.prompt_pool = self._new_pool(sizes.prompt_blocks, self.config.block_size)
         capacity = min(self.config.prefix_cache_tokens // self.config.block_size, sizes.prefix_blocks)
         self.prefix_cache.open(sizes.prompt_blocks, capacity)
-        completion_blocks = self.config.levels(sizes)[0][0]
+        completion_blocks = self.config.tiers(sizes)[0][0]
         if _num_blocks(self.completion_pool) != completion_blocks:
             self.completion_pool = None
             self.completion_pool = self._new_pool(completion_blocks, self.config.completion_block_size)

@@ -112,7 +112,7 @@ class ReplicatedEngine:
         self._is_generating = True
         try:
             for replica in self.replicas:
-                calls.append((replica, _in(replica, replica.engine.begin, request.part(dealt[replica.number]))))
+                calls.append((replica, _in(replica, replica.engine.begin, request.restrict(dealt[replica.number]))))
             yield from _run(calls, goes_ahead=ahead is not None)
         finally:
             for replica, _ in calls:
@@ -256,8 +256,8 @@ def pack_samples(samples: Sequence[Sample]) -> bytes:
          [(turn.role, len(turn.token_ids), turn.text) for turn in sample.turns])
         for sample in samples
     ]  # fmt: skip
-    kinds = (("token_ids", np.int32), ("logprobs", np.float32), ("behavior_logprobs", np.float32))
-    arrays = {name: np.array([x for sample in samples for x in getattr(sample, name)], kind) for name, kind in kinds}
+    dtypes = (("token_ids", np.int32), ("logprobs", np.float32), ("behavior_logprobs", np.float32))
+    arrays = {name: np.array([x for sample in samples for x in getattr(sample, name)], dtype) for name, dtype in dtypes}
     return msgpack_serialize({"told": json.dumps(heads), **arrays})
 
 

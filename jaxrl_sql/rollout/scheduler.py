@@ -361,7 +361,7 @@ def _preempt_or_resume(chunk: ChunkPlan) -> int:
 
     running, waiting = sorted(state.running), sorted(state.preempted)
     free = sorted(set(range(limits.slots)) - {completion.slot for completion in state.running.values()})
-    lengths, num_blocks = [state.running[number].num_tokens for number in running], table.levels[-1][0]
+    lengths, num_blocks = [state.running[number].num_tokens for number in running], table.tiers[-1][0]
     num_kept = int((table.need(reach(lengths, 1)).cumsum() <= num_blocks).sum())
     spare = num_blocks - int(table.need(reach(lengths, 2)).sum())
     for number in running[num_kept:]:

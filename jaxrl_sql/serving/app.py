@@ -119,10 +119,10 @@ def make_app(
     `on_loopback`: the server listens on loopback and refuses other hosts, against DNS rebinding from web pages.
     """
 
-    def answering(kind: type[ApiRequest]) -> Callable[[HttpRequest], Awaitable[Response]]:
+    def answering(request_type: type[ApiRequest]) -> Callable[[HttpRequest], Awaitable[Response]]:
         async def answer(http: HttpRequest) -> Response:
             check_query(http.query_params)
-            waiting = _PendingAnswer(read(kind, await _body(http)), batcher, max_tokens, dates)
+            waiting = _PendingAnswer(read(request_type, await _body(http)), batcher, max_tokens, dates)
             if waiting.job.is_streamed:
                 return StreamingResponse(waiting.stream(), media_type="text/event-stream")
             return await _complete_answer(http, waiting)

@@ -85,9 +85,9 @@ class RefusedError(JaxrlSqlError):
 
     def body(self) -> Record:
         """Return the error object."""
-        kinds = {429: "rate_limit_error", 503: "server_error", 500: "server_error"}
-        kind = kinds.get(self.status, "invalid_request_error")
-        return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
+        types = {429: "rate_limit_error", 503: "server_error", 500: "server_error"}
+        error_type = types.get(self.status, "invalid_request_error")
+        return {"error": {"message": str(self), "type": error_type, "param": self.param, "code": self.code}}
 
 
 def check_parameters(

@@ -255,10 +255,10 @@ class CompletionRequest(ApiRequest):
         return list(tokenizer.encode(text, add_special_tokens=False))
 
 
-def read(kind: type[ApiRequest], body: bytes) -> ApiRequest:
+def read(request_type: type[ApiRequest], body: bytes) -> ApiRequest:
     """Parse a request; raises RefusedError for an invalid one, and for parameters that are not supported."""
     try:
-        request = kind.model_validate_json(body)
+        request = request_type.model_validate_json(body)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))

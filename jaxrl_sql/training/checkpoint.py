@@ -104,7 +104,7 @@ class Checkpoints:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, exc_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is None:
             self.close()
@@ -265,11 +265,11 @@ class Checkpoints:
         for name, leaf in wanted.items():
             if name not in stored:
                 raise InputError(f"{where}: {name} is missing there")
-            shape, kind = stored[name]
+            shape, dtype = stored[name]
             if shape != leaf.shape:
                 raise InputError(f"{where}: {name} is {shape} there and {leaf.shape} here")
-            if kind != leaf.dtype:
-                raise InputError(f"{where}: {name} is {kind} there and {leaf.dtype} here")
+            if dtype != leaf.dtype:
+                raise InputError(f"{where}: {name} is {dtype} there and {leaf.dtype} here")
         for name in stored:
             if name not in wanted:
                 raise InputError(f"{where}: {name} is there and not here")

@@ -76,8 +76,8 @@ class SqliteReader:
         texts = [f"CAST({_NAMES.quoted(name)} AS TEXT)" for name in columns]
         known = " AND ".join(f"{text} IS NOT NULL" for text in texts)
         name = _NAMES.quoted(table.name)
-        groups = f"SELECT 1 FROM {name} WHERE {known} GROUP BY {', '.join(texts)} HAVING COUNT(*) > 1"
-        return self._number(f"SELECT COUNT(*) FROM ({groups})")
+        repeated = f"SELECT 1 FROM {name} WHERE {known} GROUP BY {', '.join(texts)} HAVING COUNT(*) > 1"
+        return self._number(f"SELECT COUNT(*) FROM ({repeated})")
 
     def _number(self, sql: str) -> int:
         return int(self.connection.execute(sql).fetchone()[0])

@@ -216,18 +216,18 @@ class _Prefixes:
     Two sets that similar share at least one of their rarest parts (prefix filtering).
     """
 
-    def __init__(self, sets: Sequence[frozenset[str]], near: float) -> None:
-        self.sets, self.near_by = sets, near
-        self.times = Counter(part for parts in sets for part in parts)
+    def __init__(self, word_sets: Sequence[frozenset[str]], near: float) -> None:
+        self.word_sets, self.near_by = word_sets, near
+        self.times = Counter(part for parts in word_sets for part in parts)
         self.index: dict[str, list[int]] = defaultdict(list)
-        for number, set_ in enumerate(sets):
+        for number, set_ in enumerate(word_sets):
             for part in self._rarest(set_):
                 self.index[part].append(number)
 
     def near(self, parts: frozenset[str]) -> Iterator[tuple[int, float]]:
         """Yield (index, similarity) of each set that is similar enough."""
         for number in sorted({number for part in self._rarest(parts) for number in self.index.get(part, ())}):
-            other = self.sets[number]
+            other = self.word_sets[number]
             share = len(parts & other) / len(parts | other)
             if share >= self.near_by:
                 yield number, share

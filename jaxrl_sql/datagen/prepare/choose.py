@@ -54,8 +54,8 @@ def choose(name: str, cfg: SourceConfig, seed: int, executor: SqlExecutor, scrat
 
     if cfg.subsample_every > 1:
         candidates = (item for item in candidates if rank(item.uid, "subsample") % cfg.subsample_every == 0)
-    groups = _grouped(cfg, candidates, order, left_out)
-    taken = _taken(cfg, groups, _Usable(cfg, source, executor, scratch, left_out))
+    strata = _grouped(cfg, candidates, order, left_out)
+    taken = _taken(cfg, strata, _Usable(cfg, source, executor, scratch, left_out))
     source.databases.add_notes(notes)
     if 0 < len(taken) < cfg.count:
         notes.append(f"only {len(taken)} of the {cfg.count} requested questions are available")
@@ -130,25 +130,25 @@ def _grouped(
     Without a count that is the order of the file. Otherwise it is `order`, and only as many candidates as may be needed
     are held; the others are counted as omitted.
     """
-    kinds: Mapping[str, Callable[[PublishedQuestion], str]] = {
+    labels: Mapping[str, Callable[[PublishedQuestion], str]] = {
         "none": lambda _: "",
         "complexity": lambda item: item.difficulty,
         "hardness": lambda item: spider_level(item.sql),
         "database": lambda item: item.db_id or item.db_path,
     }
-    kind, most = kinds[cfg.balance], _SPARE * cfg.count + _CHUNK if cfg.count else 0
-    groups: dict[str, list[tuple[int, int, PublishedQuestion]]] = {}
+    label_of, most = labels[cfg.balance], _SPARE * cfg.count + _CHUNK if cfg.count else 0
+    strata: dict[str, list[tuple[int, int, PublishedQuestion]]] = {}
     for number, item in enumerate(items):
         if not most and number >= _MOST:
             raise InputError(f"more than {_MOST:,} questions do not fit in memory: set the count of {cfg.dir}")
-        held = groups.setdefault(kind(item), [])
+        held = strata.setdefault(label_of(item), [])
         entry = (-order(item) if most else 0, -number, item)
         if not most or len(held) < most:
             heapq.heappush(held, entry)
         else:
             heapq.heappushpop(held, entry)
             left_out[_NOT_CHOSEN] += 1
-    return {name: [item for _, _, item in sorted(held, reverse=True)] for name, held in sorted(groups.items())}
+    return {name: [item for _, _, item in sorted(held, reverse=True)] for name, held in sorted(strata.items())}
 
 
 class _Usable:
@@ -185,11 +185,11 @@ class _Usable:
         return example_of(item, self.source.databases)
 
 
-def _taken(cfg: SourceConfig, groups: Mapping[str, list[PublishedQuestion]], usable: _Usable) -> list[Example]:
+def _taken(cfg: SourceConfig, strata: Mapping[str, list[PublishedQuestion]], usable: _Usable) -> list[Example]:
     """Take an equal number of each group; larger groups compensate for small ones."""
     if not cfg.count:
-        return [example for items in groups.values() for example in usable(items)]
-    waiting = {name: usable(items) for name, items in groups.items()}
+        return [example for items in strata.values() for example in usable(items)]
+    waiting = {name: usable(items) for name, items in strata.items()}
     taken: list[Example] = []
     before = usable.left_out.total()
     while waiting and len(taken) < cfg.count:
@@ -201,7 +201,7 @@ def _taken(cfg: SourceConfig, groups: Mapping[str, list[PublishedQuestion]], usa
             if len(got) < want:
                 del waiting[name]
     faulty = usable.left_out.total() - before
-    if rest := sum(map(len, groups.values())) - len(taken) - faulty:
+    if rest := sum(map(len, strata.values())) - len(taken) - faulty:
         usable.left_out[_NOT_CHOSEN] += rest
     return taken
 

@@ -149,10 +149,10 @@ def _values(rng: random.Random, spec: ColumnSpec, rows: int, label: str) -> list
     if spec.kind == "text":
         values = _texts(rng, spec, rows, label)
     elif spec.kind == "category":
-        kinds = list(spec.args)
-        rng.shuffle(kinds)
-        kinds = kinds[: rng.randint(min(3, len(kinds)), len(kinds))]
-        values = list(rng.choices(kinds, _skewed(rng, len(kinds)), k=rows))
+        categories = list(spec.args)
+        rng.shuffle(categories)
+        categories = categories[: rng.randint(min(3, len(categories)), len(categories))]
+        values = list(rng.choices(categories, _skewed(rng, len(categories)), k=rows))
     elif spec.kind == "date":
         values = _dates(rng, spec, rows)
     elif spec.kind == "bool":

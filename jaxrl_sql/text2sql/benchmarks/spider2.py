@@ -174,10 +174,10 @@ def _typed(values: Sequence[str]) -> list[Cell]:
     Only plain numbers are converted: the comparison reads others in text, as in predictions.
     """
     some = [value for value in values if value not in _MISSING]
-    kind: Callable[[str], Cell] = str
+    convert: Callable[[str], Cell] = str
     if some and all(_NUMBER.fullmatch(value) for value in some):
-        kind = int if all(_INTEGER.fullmatch(value) for value in some) else float
-    return [None if value in _MISSING else kind(value) for value in values]
+        convert = int if all(_INTEGER.fullmatch(value) for value in some) else float
+    return [None if value in _MISSING else convert(value) for value in values]
 
 
 def _knowledge(folder: Path, name: str, uid: str, notes: Notes) -> str:

@@ -171,11 +171,11 @@ def _scan_list(path: Path, file: BinaryIO, start: int) -> tuple[np.ndarray, np.n
         held = chunk[len(chunk.rstrip(b"\\")) :]
         data = np.frombuffer(chunk, np.uint8, len(chunk) - len(held))
         at = np.flatnonzero(_STRUCTURAL[data])
-        kind = data[at]
-        quotes = (kind == _QUOTE) & ~_escaped(at, kind)
+        characters = data[at]
+        quotes = (characters == _QUOTE) & ~_escaped(at, characters)
         texts = np.cumsum(quotes) + in_text
-        braces = ((kind == _OPEN) | (kind == _CLOSE)) & (texts % 2 == 0)
-        step = np.where(kind[braces] == _OPEN, 1, -1)
+        braces = ((characters == _OPEN) | (characters == _CLOSE)) & (texts % 2 == 0)
+        step = np.where(characters[braces] == _OPEN, 1, -1)
         after = np.cumsum(step) + depth
         where = at[braces] + offset
         begins.append(where[(step == 1) & (after == 1)])
@@ -190,9 +190,9 @@ def _scan_list(path: Path, file: BinaryIO, start: int) -> tuple[np.ndarray, np.n
     return begin, end - begin
 
 
-def _escaped(at: np.ndarray, kind: np.ndarray) -> np.ndarray:
+def _escaped(at: np.ndarray, characters: np.ndarray) -> np.ndarray:
     """Return which characters are escaped: those after an odd number of backslashes."""
-    slash = kind == _BACKSLASH
+    slash = characters == _BACKSLASH
     follows = np.zeros(len(at), dtype=bool)
     follows[1:] = slash[:-1] & (at[1:] == at[:-1] + 1)
     first = np.where(slash & ~follows, at, 0)

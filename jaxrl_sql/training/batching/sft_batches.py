@@ -56,7 +56,7 @@ class SftBatch(NamedTuple):
 
     def rows(self, indices: Sequence[Sequence[int]]) -> list[SftRow]:
         """Build rows from groups of indices that share a schema."""
-        return [SftRow(self.schemas[group[0]], tuple(self.answers[i] for i in group)) for group in indices]
+        return [SftRow(self.schemas[row[0]], tuple(self.answers[i] for i in row)) for row in indices]
 
 
 def make_sft_batch(
@@ -164,7 +164,7 @@ class RowOrder:
         members: list[dict[tuple[int, tuple[int, ...]], list[int]]] = [{} for _ in range(taught.forms)]
         for i, (schema, answer, turn) in enumerate(zip(taught.schemas, taught.answers, taught.turns, strict=True)):
             members[turn].setdefault((width(len(schema), len(answer.token_ids)), schema), []).append(i)
-        self._members = [{key: tuple(group) for key, group in sorted(groups.items())} for groups in members]
+        self._members = [{key: tuple(numbers) for key, numbers in sorted(by_schema.items())} for by_schema in members]
         self._questions = questions
         self._databases = databases
         self._seed = seed
@@ -187,14 +187,14 @@ class RowOrder:
         """Split shuffled examples into rows of similar size and shuffled rows into batches; shuffle the batches."""
         rng = np.random.Generator(np.random.Philox(np.random.SeedSequence((self._seed, epoch))))
         rows: dict[int, list[tuple[int, ...]]] = {}
-        for (width, _), group in self._members[epoch % len(self._members)].items():
-            shuffled = [group[i] for i in _shuffled(rng, len(group))]
-            parts = -(-len(group) // self._questions)
-            cuts = [len(group) * part // parts for part in range(parts + 1)]
+        for (width, _), numbers in self._members[epoch % len(self._members)].items():
+            shuffled = [numbers[i] for i in _shuffled(rng, len(numbers))]
+            parts = -(-len(numbers) // self._questions)
+            cuts = [len(numbers) * part // parts for part in range(parts + 1)]
             rows.setdefault(width, []).extend(tuple(shuffled[a:b]) for a, b in pairwise(cuts))
         batches = []
-        for groups in rows.values():
-            mixed = [groups[i] for i in _shuffled(rng, len(groups))]
+        for rows_of_width in rows.values():
+            mixed = [rows_of_width[i] for i in _shuffled(rng, len(rows_of_width))]
             batches += [mixed[at : at + self._databases] for at in range(0, len(mixed), self._databases)]
         return [batches[i] for i in _shuffled(rng, len(batches))]
 

@@ -271,7 +271,9 @@ def generate_groups(
     mine = share(len(current)) if engine.yields_all else range(len(current))
     shown = _demonstrations(s, examples[: len(current)], prompts, sampling.stop) if s.config.grpo.demonstrations else {}
     for at in sorted(shown.keys() & set(share(len(current)))):
-        jobs[at, sampling.n] = s.task.recipe.submit(s.executor, [examples[at]], [shown[at].turns[0].text], s.task.style)
+        jobs[at, sampling.n] = s.prompt_format.recipe.submit(
+            s.executor, [examples[at]], [shown[at].turns[0].text], s.prompt_format.style
+        )
     env_states, answered = EnvStates(), 0
     with s.display.task("sampling", len(current) * sampling.n, "answers", is_announced=False) as on_progress:
         stream = client.generate(examples, prompts, sampling, number, cfg.turns, env_states, ahead, carried)
@@ -283,7 +285,9 @@ def generate_groups(
             answered += at < len(current)
             on_progress(answered)
             if at in mine:
-                job = s.task.recipe.submit(s.executor, [examples[at]], [response(sample)], s.task.style)
+                job = s.prompt_format.recipe.submit(
+                    s.executor, [examples[at]], [response(sample)], s.prompt_format.style
+                )
                 jobs[at, sample.index] = job
     began = time.perf_counter()
     with s.display.task("waiting for SQL", is_announced=False):
@@ -313,12 +317,12 @@ def _demonstrations(
     It may be too long, or continue after a stop string. In a chat, whose answers begin with a thought, a question
     without one (`reasoning`) has none: it would teach not to think.
     """
-    end, shown = s.task.ends[-1], dict[int, Trajectory]()
-    control = ControlTokens(s.task.tokenizer)
+    end, shown = s.prompt_format.ends[-1], dict[int, Trajectory]()
+    control = ControlTokens(s.prompt_format.tokenizer)
     for i, (example, prompt) in enumerate(zip(examples, prompts, strict=False)):
-        if not example.answerable or (s.task.style.name == "chat" and not example.reasoning):
+        if not example.answerable or (s.prompt_format.style.name == "chat" and not example.reasoning):
             continue
-        text = s.task.style.answer(example)
+        text = s.prompt_format.style.answer(example)
         if isinstance(text, str) and cut_after_stop(text, stops) == text:
             tokens = (*control.encode(whole_text(shield_answer(text, example, control))), end)
             if len(tokens) <= s.config.sampling.max_new_tokens:
@@ -368,7 +372,7 @@ def _collect_rewards(
     """
     rewards = []
     for key, job in jobs.items():
-        score = s.task.recipe.collect(job)[0]
+        score = s.prompt_format.recipe.collect(job)[0]
         score = score._replace(stop=env_states.stop(*key) or score.stop)
         rewards.append((key, *dataclasses.astuple(score.reward), *score[1:]))
     exchanged = exchange(rewards)

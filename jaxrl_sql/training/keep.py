@@ -73,7 +73,9 @@ def keep_evaluation(
 def keep_tokens(s: TrainingRun) -> None:
     """Keep the texts of the tokens, unless a file already has them."""
     if not s.outputs.rollouts.has_tokens:
-        s.outputs.rollouts.write_tokens([token.decode(errors="replace") for token in token_bytes(s.task.tokenizer)])
+        s.outputs.rollouts.write_tokens(
+            [token.decode(errors="replace") for token in token_bytes(s.prompt_format.tokenizer)]
+        )
 
 
 def question_of(example: Example) -> Record:

@@ -186,7 +186,7 @@ def open_sft(s: TrainingRun, begin: ResumePoint) -> SftPhase:
     if begin.is_within(0, cfg.steps):
         state, host, _ = restore(s, begin.step, state)
         watch.restore(host["watch"])
-    word_ids = tuple(word for word in word_tokens(s.task.tokenizer) if word not in dataset.form)
+    word_ids = tuple(word for word in word_tokens(s.prompt_format.tokenizer) if word not in dataset.form)
     return SftPhase(
         run=s,
         dataset=dataset,

@@ -1,4 +1,4 @@
-"""An open run as a value: its configuration, task, questions, devices, executor and outputs.
+"""An open run as a value: its configuration, prompt format, questions, devices, executor and outputs.
 
 `trainer` makes it, `build` makes its parameters, and `lifecycle` makes its steps. No field changes while the run is
 open; `status` alone holds changing state.
@@ -133,7 +133,7 @@ class TrainingRun:
 
     config: TrainConfig
     folder: Path
-    task: PromptFormat
+    prompt_format: PromptFormat
     model: ModelConfig
     mesh: jax.sharding.Mesh
     executor: Executor

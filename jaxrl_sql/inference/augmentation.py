@@ -76,16 +76,16 @@ def augment(
         tried = {uid: f"correct: {why}" for uid, why in failed.items()} if cfg.correct else {}
         examples, reworded = reword(talk, executor, examples, cfg.reword)
         changes += reworded
-        groups: dict[str, list[Example]] = {}
+        by_database: dict[str, list[Example]] = {}
         for example in examples:
-            groups.setdefault(example.db_id, []).append(example)
-        donors = [Donor(db_id, group[0].db_path) for db_id, group in groups.items()]
+            by_database.setdefault(example.db_id, []).append(example)
+        donors = [Donor(db_id, questions[0].db_path) for db_id, questions in by_database.items()]
         context = _Context(cfg, seed, executor, talk, donors)
         done = {record["id"]: record for record in journal.records if record.get("step") == "database"}
         for donor in donors:
             record = done.get(donor.db_id)
             if record is None or not _target(out, donor.db_id).is_file():
-                record = augment_database(context, donor, groups[donor.db_id])
+                record = augment_database(context, donor, by_database[donor.db_id])
                 # Requests that an exhausted budget prevented are sent when the command is repeated.
                 if not (talk and talk.spent and record["left"]):
                     journal.add(record)

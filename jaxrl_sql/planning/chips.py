@@ -168,16 +168,16 @@ def machine_memory() -> int:
     return min([whole, *_memory_limits(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))])
 
 
-def _memory_limits(groups: Path, mount: Path) -> Iterator[int]:
+def _memory_limits(cgroups: Path, mount: Path) -> Iterator[int]:
     """Yield the memory limits of the process's control group and its parents, of cgroups version 1 or 2."""
-    if not groups.is_file():
+    if not cgroups.is_file():
         return
-    for line in groups.read_text(encoding="utf-8").splitlines():
-        _, controllers, group = line.split(":", 2)
+    for line in cgroups.read_text(encoding="utf-8").splitlines():
+        _, controllers, cgroup = line.split(":", 2)
         if "memory" not in controllers.split(",") and controllers:
             continue
         root, name = (mount / "memory", "memory.limit_in_bytes") if controllers else (mount, "memory.max")
-        inner = root / group.lstrip("/")
+        inner = root / cgroup.lstrip("/")
         for folder in (inner, *inner.parents):
             with suppress(OSError, ValueError):  # no such file; "max"
                 yield int((folder / name).read_text(encoding="utf-8"))

@@ -148,11 +148,11 @@ def params_here(model: ModelConfig, mesh: AnyMesh, frozen: Sequence[str] = ()) -
 
     Raises InputError for a dimension that the mesh does not divide, and as `split_specs` does.
     """
-    places: Any = param_shardings(model, mesh)
+    shardings: Any = param_shardings(model, mesh)
     held = 0
     for spec in split_specs(model, frozen)[0]:
-        place: Any = leaf_of(places, spec)
-        held += math.prod(place.shard_shape(spec.shape))
+        sharding: Any = leaf_of(shardings, spec)
+        held += math.prod(sharding.shard_shape(spec.shape))
     return held
 
 
@@ -196,12 +196,12 @@ def client_weights(model: PlannedModel, mesh: AnyMesh, copies: tuple[int, int] |
     added to the weights. Raises InputError for a dimension that a mesh does not divide.
     """
     dtype, shape = model.section.dtype, model.shape
-    places: Any = param_shardings(shape, mesh)
+    shardings: Any = param_shardings(shape, mesh)
     narrow, held = matrix_dtype(dtype, model.section.compute_dtype), 0
     for spec in param_specs(shape):
-        place: Any = leaf_of(places, spec)
+        sharding: Any = leaf_of(shardings, spec)
         size = jnp.dtype(narrow if spec.is_matrix else dtype).itemsize
-        held += size * math.prod(place.shard_shape(spec.shape))
+        held += size * math.prod(sharding.shard_shape(spec.shape))
     copied = params_here(shape, sampling_mesh(copies, mesh)) * model.compute_width if copies else 0
     return held + copied
 

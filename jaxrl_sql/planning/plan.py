@@ -22,7 +22,7 @@ from jaxrl_sql.planning.layout import Machine, with_layout
 from jaxrl_sql.planning.lengths import ALL_LONGEST, StepLengths, read_lengths
 from jaxrl_sql.planning.memory import MemoryEstimate, PlannedModel, abstract_mesh, estimate, is_fused, with_kv_budget
 from jaxrl_sql.planning.programs import Setting, programs
-from jaxrl_sql.planning.roofline import Phase, answer_tokens, phases, step_seconds
+from jaxrl_sql.planning.roofline import StepProgram, answer_tokens, phases, step_seconds
 from jaxrl_sql.planning.suggestions import Suggestion, suggest
 from jaxrl_sql.planning.workload import (
     Workload,
@@ -66,7 +66,7 @@ class Plan(NamedTuple):
     params: int
     work: Workload
     memory: MemoryEstimate
-    phases: list[Phase]
+    phases: list[StepProgram]
     programs: Mapping[str, CompiledProgram]
     suggestions: list[Suggestion]
     tokens: float
@@ -104,7 +104,7 @@ class Plan(NamedTuple):
         return step_seconds(self.phases, self.topology.chip)
 
     @property
-    def slowest(self) -> Phase:
+    def slowest(self) -> StepProgram:
         """Return the longest phase of a step."""
         return max(self.phases, key=lambda phase: phase.seconds(self.topology.chip))
 
@@ -255,7 +255,7 @@ def _compile_program(lower: Callable[[], Any], shares: tuple[float, ...] = ()) -
     )
 
 
-def _measured(phase: Phase, compiled: CompiledProgram | None) -> Phase:
+def _measured(phase: StepProgram, compiled: CompiledProgram | None) -> StepProgram:
     """Replace the formula's bytes of collectives by those of the compiled program."""
     if compiled is None or not compiled.received:
         return phase

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from jaxrl_sql.report.charts import compiled_steps
-from jaxrl_sql.report.groups import Group
-from jaxrl_sql.report.load import Run, first_grpo_step, series, split_results
+from jaxrl_sql.report.groups import AnswerGroup
+from jaxrl_sql.report.load import RunFiles, first_grpo_step, series, split_results
 from jaxrl_sql.text2sql.evals.interval import share_interval
 from jaxrl_sql.types import Fields, Json, Record
 
@@ -20,11 +20,11 @@ MAX_CHANGED = 40
 # Limits on means over the last tenth of the steps, beyond which a fact is marked bad.
 _MANY_ALIKE, _MANY_CUT, _FEW_VALID, _NO_ENTROPY = 0.6, 0.2, 0.5, 0.02
 
-Evaluations = Mapping[str, Mapping[int, Sequence[Group]]]
+Evaluations = Mapping[str, Mapping[int, Sequence[AnswerGroup]]]
 Line = tuple[str, str]
 
 
-def describe_run(run: Run) -> list[Line]:
+def describe_run(run: RunFiles) -> list[Line]:
     """Return the description of a run: recipe, model and its size, data, seed, dates, duration, machine, versions."""
     noted = run.about.get("sessions")
     sessions = [session for session in noted if isinstance(session, dict)] if isinstance(noted, list) else []
@@ -68,7 +68,7 @@ def describe_evaluation(settings: Fields) -> list[Line]:
     return [(name, str(value)) for name, value in lines if value not in (None, "")]
 
 
-def key_numbers(run: Run) -> list[Line]:
+def key_numbers(run: RunFiles) -> list[Line]:
     """Return rewards and losses at both ends, and the use of time; medians omit steps that compiled."""
     facts: list[Line] = []
     rewards = [value for _, value in series(run, "reward/mean")]
@@ -97,7 +97,7 @@ def key_numbers(run: Run) -> list[Line]:
     return facts
 
 
-def accuracies(run: Run, evaluations: Evaluations) -> list[Record]:
+def accuracies(run: RunFiles, evaluations: Evaluations) -> list[Record]:
     """Return each split's accuracy before and after with its 95 % interval, also by difficulty.
 
     If the answers are known, intervals are over databases, else over questions as if they were independent.
@@ -145,7 +145,7 @@ def changes(evaluations: Evaluations) -> list[Record]:
     return changed
 
 
-def health(run: Run) -> list[tuple[str, str]]:
+def health(run: RunFiles) -> list[tuple[str, str]]:
     """Return facts about the run's health in its last tenth of steps, as (good or bad, sentence)."""
     steps = [row["step"] for row in run.metrics if row.get("phase") in ("grpo", "grpo2")]
     notes: list[tuple[str, str]] = []
@@ -178,12 +178,12 @@ def health(run: Run) -> list[tuple[str, str]]:
     return notes
 
 
-def first_and_last(run: Run) -> tuple[str, str]:
+def first_and_last(run: RunFiles) -> tuple[str, str]:
     """Return the headings of the two columns of accuracies."""
     return ("before GRPO", "after") if first_grpo_step(run) is not None else ("first", "last")
 
 
-def _ends(mean: float, count: int, groups: Sequence[Group]) -> dict[str, float] | None:
+def _ends(mean: float, count: int, groups: Sequence[AnswerGroup]) -> dict[str, float] | None:
     """Return a share with its interval; None if the mean is not finite."""
     if not math.isfinite(mean):
         return None
@@ -195,7 +195,7 @@ def _ends(mean: float, count: int, groups: Sequence[Group]) -> dict[str, float] 
     return {"mean": mean, "low": low, "high": high}
 
 
-def _score(group: Group) -> float:
+def _score(group: AnswerGroup) -> float:
     return float(group["answers"][0]["reward"] or 0.0) if group["answers"] else 0.0
 
 

@@ -100,15 +100,15 @@ class EngineConfig:
             pools = KVBudget(*map(min, pools, self.budget))
         return EngineSizes(size, 2 * n, columns, completion_columns, *pools)
 
-    def levels(self, sizes: EngineSizes) -> list[tuple[int, int]]:
+    def tiers(self, sizes: EngineSizes) -> list[tuple[int, int]]:
         """Return the (blocks, columns) that the pool of completions and their table grow through, the last for all.
 
-        Some completion soon has the maximum length while most are shorter, so the second level has all columns.
+        Some completion soon has the maximum length while most are shorter, so the second tier has all columns.
         """
         full, columns = sizes.completion_blocks, sizes.completion_columns
         quarter, half = (pool_size(-(-full // share), self.ways) for share in (4, 2))
         smaller = [] if self.max_prompt_bucket else [(quarter, -(-columns // 4)), (half, columns)]
-        return [*(level for level in smaller if level[0] < full), (full, columns)]
+        return [*(tier for tier in smaller if tier[0] < full), (full, columns)]
 
     @property
     def prefill_chunk(self) -> int:

@@ -202,15 +202,15 @@ def _refuse_lost_checkpoints(folder: Path) -> None:
 
     A run that was killed before its first checkpoint was complete may restart.
     """
-    place, noted = folder / CHECKPOINTS, folder / LAST_SAVED
+    checkpoints, noted = folder / CHECKPOINTS, folder / LAST_SAVED
     if saved_steps(folder):
         return
     last = noted.read_text(encoding="utf-8", errors="replace").strip() if noted.is_file() else ""
-    was_killed = bool(last) and place.is_dir() and any(place.glob(f"{last}.*"))
-    if (noted.is_file() and not was_killed) or (not place.is_dir() and _has_steps(folder)):
+    was_killed = bool(last) and checkpoints.is_dir() and any(checkpoints.glob(f"{last}.*"))
+    if (noted.is_file() and not was_killed) or (not checkpoints.is_dir() and _has_steps(folder)):
         which = f", the newest of step {last}," if last else ""
         raise InputError(
-            f"{place}: checkpoints of this run{which} are missing: restore them to resume, choose another "
+            f"{checkpoints}: checkpoints of this run{which} are missing: restore them to resume, choose another "
             f"run.dir to start again, or delete {folder}"
         )
 

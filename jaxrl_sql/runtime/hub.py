@@ -61,10 +61,10 @@ def upload(folder: Path, repo: str, private: bool = False) -> str:
     api = HfApi()
     try:
         api.create_repo(repo, private=private, exist_ok=True)
-        kinds = [*_ABOUT, *_WEIGHTS, "*.gguf"]  # no other file is uploaded
+        patterns = [*_ABOUT, *_WEIGHTS, "*.gguf"]  # no other file is uploaded
         about = "Export by jaxrl-sql"
         done = api.upload_folder(
-            repo_id=repo, folder_path=folder, commit_message=about, allow_patterns=kinds, ignore_patterns=["*/*"]
+            repo_id=repo, folder_path=folder, commit_message=about, allow_patterns=patterns, ignore_patterns=["*/*"]
         )
     except (HfHubHTTPError, OSError, ValueError) as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]

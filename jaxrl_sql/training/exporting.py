@@ -60,10 +60,10 @@ def parameters(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
     for name, array in arrays.items():
         if name.startswith(part):
             *folders, leaf = name.removeprefix(part).split(".")
-            place = tree
+            branch = tree
             for folder in folders:
-                place = place.setdefault(folder, {})
-            place[leaf] = array
+                branch = branch.setdefault(folder, {})
+            branch[leaf] = array
     return tree
 
 

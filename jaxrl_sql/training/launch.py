@@ -107,8 +107,8 @@ def jobset(launch: LaunchOptions, run: str) -> str:
         "volumes": [{"name": "storage", "persistentVolumeClaim": {"claimName": launch.claim}}],
     }
     if launch.chips:
-        kind = "google.com/tpu" if launch.accelerator else "nvidia.com/gpu"
-        container["resources"] = {"limits": {kind: launch.chips}}
+        resource = "google.com/tpu" if launch.accelerator else "nvidia.com/gpu"
+        container["resources"] = {"limits": {resource: launch.chips}}
     if launch.accelerator:
         accelerator, _, topology = launch.accelerator.partition(":")
         pod["nodeSelector"] = {

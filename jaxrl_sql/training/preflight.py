@@ -98,7 +98,7 @@ def check_budget(s: TrainingRun) -> None:
             f"grpo.max_tokens_per_device={grpo.max_tokens_per_device} is too small for {grpo.questions} questions with "
             f"their schema and answers: it must be at least {least}; raise it, or lower grpo.questions"
         )
-    if s.task.recipe.loss is not None and rows < grpo.num_generations:
+    if s.prompt_format.recipe.loss is not None and rows < grpo.num_generations:
         need = prompt + grpo.num_generations * answer
         raise InputError(
             f"grpo.max_tokens_per_device={grpo.max_tokens_per_device} splits a group of {need} tokens, but the loss of "

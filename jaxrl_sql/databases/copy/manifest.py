@@ -10,7 +10,7 @@ from typing import Any
 
 from jaxrl_sql.databases.copy.digest import TableDigest
 from jaxrl_sql.databases.engines.sqlite import SourceFile
-from jaxrl_sql.databases.engines.tables import Plan, PlannedTable
+from jaxrl_sql.databases.engines.tables import CopyPlan, PlannedTable
 from jaxrl_sql.runtime.written import atomic_write
 from jaxrl_sql.text2sql.env.address import Address
 from jaxrl_sql.text2sql.files.jsonl import load_json
@@ -19,7 +19,7 @@ from jaxrl_sql.types import InputError
 FILE = "manifest.json"
 _FORM = 1
 
-Entry = dict[str, Any]
+ManifestEntry = dict[str, Any]
 """A copied database: its source, its name, its tables, and `notes`, lines on differences from the source."""
 
 
@@ -30,7 +30,7 @@ class Manifest:
     path: Path
     target: str
     version: str
-    databases: dict[str, Entry] = field(default_factory=dict)
+    databases: dict[str, ManifestEntry] = field(default_factory=dict)
     unfinished: list[str] = field(default_factory=list)
 
     def begin(self, db_id: str, name: str) -> None:
@@ -39,7 +39,7 @@ class Manifest:
         self.unfinished = [*dict.fromkeys([*self.unfinished, name])]
         self.write()
 
-    def finish(self, db_id: str, entry: Entry) -> None:
+    def finish(self, db_id: str, entry: ManifestEntry) -> None:
         """Record that a database is complete."""
         self.databases[db_id] = entry
         self.unfinished = [name for name in self.unfinished if name != entry["name"]]
@@ -99,8 +99,13 @@ def load_manifest(folder: Path) -> Manifest:
 
 
 def make_entry(
-    file: SourceFile, name: str, shown: str, plan: Plan, digests: Mapping[str, TableDigest], settings: Mapping[str, Any]
-) -> Entry:
+    file: SourceFile,
+    name: str,
+    shown: str,
+    plan: CopyPlan,
+    digests: Mapping[str, TableDigest],
+    settings: Mapping[str, Any],
+) -> ManifestEntry:
     """Return the entry of a finished database; `settings` are the options that determine the written rows."""
     stat = file.path.stat()
     return {

@@ -11,7 +11,7 @@ from pathlib import Path
 from jaxrl_sql.databases.copy_database import copy_descriptions
 from jaxrl_sql.databases.engines.kinds import Rows
 from jaxrl_sql.databases.engines.sqlite import SqliteWriter
-from jaxrl_sql.databases.engines.tables import PlannedTable, Rules
+from jaxrl_sql.databases.engines.tables import EngineRules, PlannedTable
 from jaxrl_sql.types import InputError
 
 
@@ -23,7 +23,7 @@ def stand_in(folder: Path, db_id: str) -> Path:
 def write_stand_in(
     path: Path,
     tables: Sequence[PlannedTable],
-    rules: Rules,
+    rules: EngineRules,
     rows: Callable[[PlannedTable], Iterable[Rows]],
     described: Path,
 ) -> None:

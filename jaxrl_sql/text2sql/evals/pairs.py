@@ -100,8 +100,8 @@ def sign_flip(change: np.ndarray, databases: Sequence[str]) -> float:
 
     Exact for up to 20 databases with a difference, else from 65,535 random flips with a fixed seed.
     """
-    _, groups = np.unique(np.asarray(databases, dtype=str), return_inverse=True)
-    sums = np.bincount(groups, weights=change)
+    _, clusters = np.unique(np.asarray(databases, dtype=str), return_inverse=True)
+    sums = np.bincount(clusters, weights=change)
     sums = sums[np.abs(sums) > _EQUAL]
     least = abs(float(sums.sum())) - _EQUAL
     if len(sums) <= _EXACT_DATABASES:

@@ -24,7 +24,7 @@ from jaxrl_sql.databases.engines.registry import SERVERS
 from jaxrl_sql.databases.sample.sample import SampleReport, sample
 from jaxrl_sql.databases.sample.served import open_served
 from jaxrl_sql.inference.ask import database_of
-from jaxrl_sql.serving.mcp import Database as McpDatabase
+from jaxrl_sql.serving.mcp import McpDatabase
 from jaxrl_sql.text2sql.env.address import parse_address
 from jaxrl_sql.text2sql.env.executor import Executor
 from jaxrl_sql.text2sql.schema.read import Column, read_schema

@@ -54,9 +54,9 @@ CHIPS: Mapping[str, Chip] = {
     "l4": Chip(24 * GB, 121e12, 300 * GB, 32 * GB, 0, f"{_NVIDIA} L4, without sparsity"),
     "rtx4090": Chip(24 * GB, 165e12, 1008 * GB, 32 * GB, 0, "NVIDIA's paper on the Ada architecture, without sparsity"),
 }
-# By prefix of JAX's names, the longer ones first.
+# By prefix of JAX's names, and by the words in them; the longer ones first.
 TPU_KINDS = {"TPU v5 lite": "v5e", "TPU v5e": "v5e", "TPU v5": "v5p", "TPU v6": "v6e"}
-GPU_KINDS = {"A100": "a100", "H100": "h100", "H200": "h200", "L4": "l4", "4090": "rtx4090"}
+GPU_KINDS = {"A100 40GB": "a100-40gb", "A100": "a100", "H100": "h100", "H200": "h200", "L4": "l4", "4090": "rtx4090"}
 
 # Without these, libtpu queries a cloud's metadata server, prints errors, and allows one process at a time.
 QUIET = {"TPU_SKIP_MDS_QUERY": "1", "TPU_WORKER_HOSTNAMES": "localhost", "TPU_ACCELERATOR_TYPE": "v5litepod-4"}
@@ -106,7 +106,8 @@ def known_chip(device: Any) -> Chip | None:
     if device.platform == "tpu":
         kind = next((kind for word, kind in TPU_KINDS.items() if device.device_kind.startswith(word)), None)
     else:
-        kind = next((kind for word, kind in GPU_KINDS.items() if word in re.split(r"\W", device.device_kind)), None)
+        parts = {*re.split(r"\W", device.device_kind)}
+        kind = next((kind for name, kind in GPU_KINDS.items() if parts.issuperset(name.split())), None)
     return CHIPS[kind] if kind else None
 
 

@@ -93,7 +93,7 @@ class Plan(NamedTuple):
             learning = max(known[name].temporaries for name in ("update", "score") if name in known)
         if "decode" in known:
             decoding = max(known[name].temporaries for name in ("decode", "prefill") if name in known)
-        return memory.resident + max(learning, memory.evaluation + decoding)
+        return memory.resident + max(learning, memory.sampling + decoding)
 
     @property
     def fits(self) -> bool:

@@ -55,7 +55,7 @@ def _title(plan: Plan) -> str:
 def _memory(plan: Plan) -> str:
     sizes = plan.memory._asdict()
     rows = [["memory per chip", "by formula"]]
-    rows += [[name, in_bytes(size)] for name, size in sizes.items() if size]
+    rows += [[name.replace("_", " "), in_bytes(size)] for name, size in sizes.items() if size]
     rows.append(["peak", in_bytes(plan.memory.total)])
     for name, program in plan.programs.items():
         rows.append([f"{name}, compiled: arguments", in_bytes(program.arguments)])

@@ -62,7 +62,7 @@ def check_memory(s: TrainingRun, sections: WorkloadSections) -> None:
     work = find_workload(model.section, sections, rules.batch_ways(s.mesh.shape))
     platform = s.mesh.devices.flat[0].platform
     sizes = estimate(model, s.mesh, work, is_fused(model, platform))
-    parts = ", ".join(f"{name} {in_bytes(size)}" for name, size in sizes._asdict().items() if size)
+    parts = ", ".join(f"{name.replace('_', ' ')} {in_bytes(size)}" for name, size in sizes._asdict().items() if size)
     have = device_memory(s.mesh)
     s.note(
         f"memory per device, about: {parts}; {in_bytes(sizes.total)} of {in_bytes(have) if have else 'an unknown size'}"

@@ -15,6 +15,7 @@ import pytest
 
 from jaxrl_sql.commands import plan
 from jaxrl_sql.planning.chips import find_topology
+from jaxrl_sql.planning.plan import CompiledProgram
 from jaxrl_sql.planning.suggestions import ROOM
 from jaxrl_sql.runtime import model_locator
 
@@ -73,6 +74,16 @@ def test_1_5b_fits_24_gb_with_a_twentieth_to_spare(weights: str) -> None:
 
 def test_stored_table_is_that_of_the_script() -> None:
     assert [*script.rows()] == STORED, "run python scripts/own_gpu_plans.py --json docs/results/data/own_gpu.json"
+
+
+def test_compiled_peak_counts_the_copy_of_the_weights_that_decoding_reads() -> None:
+    """The engine slices 28 stacked layers; the tied embeddings [151936,1536] and the last norm [1536] are shared."""
+    by_formula = script.plan_of("adapters", "1.5B", "24 GB")
+    memory = by_formula.memory
+    assert memory.rollout_weights == 2 * (1_543_714_304 - 151_936 * 1536 - 1536)
+    update, decode = (CompiledProgram(0, size, ("", 0), {}, 0, 0.0, 0.0) for size in (2 * GIB, GIB // 8))
+    compiled = by_formula._replace(programs={"update": update, "decode": decode})
+    assert compiled.total == memory.resident + memory.evaluation + memory.rollout_weights + GIB // 8 < memory.total
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import numpy as np
 from jaxrl_sql.report.charts import compiled_steps
 from jaxrl_sql.report.groups import AnswerGroup
 from jaxrl_sql.report.load import RunFiles, first_grpo_step, series, split_results
+from jaxrl_sql.text2sql.env.address import public_name
 from jaxrl_sql.text2sql.evals.interval import share_interval
 from jaxrl_sql.types import Fields, Json, Record
 
@@ -38,6 +39,7 @@ def describe_run(run: RunFiles) -> list[Line]:
         ("recipe", run.setting("recipe")),
         ("model", f"{model}{f', {_amount(size)} parameters' if size else ''}{adapters}" if run.settings else None),
         ("data", f"{data}, {run.setting('data.train')}" if data else None),
+        ("database", public_name(str(run.setting("data.database") or ""))),
         ("evaluated on", _joined(run.setting("data.evals"))),
         ("seed", run.setting("seed")),
         ("begun", _date(sessions[0].get("began")) if sessions else None),
@@ -54,7 +56,7 @@ def describe_evaluation(settings: Fields) -> list[Line]:
     """Return the description of an evaluation from its configuration: recipe, model or predictions, data."""
     section = settings.get("evaluate")
     section = section if isinstance(section, dict) else {}
-    model = settings.get("model")
+    model, data = settings.get("model"), settings.get("data")
     checkpoint = model.get("checkpoint") if isinstance(model, dict) else None
     server = urlsplit(str(section.get("base_url") or "")).netloc.rpartition("@")[2]
     is_model = bool(checkpoint or server)
@@ -63,6 +65,7 @@ def describe_evaluation(settings: Fields) -> list[Line]:
         ("model", f"{section.get('model')} at {server}" if server else checkpoint),
         ("predictions", _joined(section.get("predictions"))),
         ("data", _joined(section.get("data"))),
+        ("database", public_name(str(data.get("database") or "")) if isinstance(data, dict) else None),
         ("seed", settings.get("seed") if is_model else None),
     ]
     return [(name, str(value)) for name, value in lines if value not in (None, "")]

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -118,6 +119,13 @@ def gguf_files() -> ModuleType:
 def tokenizer_kinds() -> ModuleType:
     """Return the module that makes small tokenizers of several kinds."""
     return _module("tokenizer_kinds")
+
+
+@pytest.fixture
+def hub() -> Iterator[Any]:
+    """A model hub on loopback, without repositories."""
+    with _module("hub_server").serving() as served:
+        yield served
 
 
 @pytest.fixture(scope="session")

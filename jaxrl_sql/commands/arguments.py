@@ -17,6 +17,8 @@ from jaxrl_sql.runtime.terminal import printable
 EXIT_CODES = """exit codes: 0 done, or stopped by SIGTERM with a checkpoint; 1 a failure, such as a full disk;
 2 invalid input; 3 stopped by a health check; 130 stopped by Ctrl-C with a checkpoint"""
 
+MODEL_HELP = "a run folder, a Hugging Face folder, a hub name (org/name or org/name@revision) or a GGUF file"
+
 _NEAR = 0.5  # minimum similarity of a suggestion
 _UNKNOWN = re.compile(r"unrecognized arguments: (\S+)")
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TextIO
 
 from jaxrl_sql.api import policy_spec
-from jaxrl_sql.commands.arguments import EXIT_CODES, Parser, add_config, add_endpoint, add_leave_out
+from jaxrl_sql.commands.arguments import EXIT_CODES, MODEL_HELP, Parser, add_config, add_endpoint, add_leave_out
 from jaxrl_sql.commands.running import report_errors, run_or_print
 from jaxrl_sql.config import EvaluateConfig, EvaluateSettings, ExecutorConfig, load_config
 from jaxrl_sql.config.load import check_keys
@@ -46,9 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     codes = f"{EXIT_CODES}; for a single question also 1 if no answer had executable SQL"
     parser = Parser(description=__doc__)
     add_config(parser, EvaluateConfig, codes)
-    parser.add_argument(
-        "--model", required=True, help="a run folder, a Hugging Face folder, a name of the hub or a GGUF file"
-    )
+    parser.add_argument("--model", required=True, help=MODEL_HELP)
     add_endpoint(parser, "evaluate")
     parser.add_argument(
         "--db",

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxrl_sql.api import run_evaluation
-from jaxrl_sql.commands.arguments import Parser, add_config, add_endpoint
+from jaxrl_sql.commands.arguments import MODEL_HELP, Parser, add_config, add_endpoint
 from jaxrl_sql.commands.running import report_errors, run_or_print
 from jaxrl_sql.config import EvaluateConfig, load_config
 from jaxrl_sql.config.load import SYSTEMS
@@ -44,10 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--predictions", action="append", default=[], metavar="FILE", help="one for each --data")
     field = "field of predicted SQL in --predictions, if not pred_sql or sql"
     parser.add_argument("--field", dest="sql_field", metavar="NAME", help=field)
-    parser.add_argument(
-        "--model",
-        help="a run folder, a Hugging Face folder, a name of the hub or a GGUF file; with --endpoint its name there",
-    )
+    parser.add_argument("--model", help=f"{MODEL_HELP}; with --endpoint its name there")
     parser.add_argument(
         "--as", dest="system", metavar="SYSTEM", help=f"evaluate as in the paper of a system: {', '.join(SYSTEMS)}"
     )

@@ -1,9 +1,9 @@
 """Export a model: `jaxrl-sql export RUN` writes a Hugging Face folder with a model card.
 
-RUN is the folder of a run or a model. The default weights are the run's final ones. `--step` exports a checkpoint of
-any phase, also of an unfinished run; `--average MODEL …` exports the mean with other models of the same shape, such as
-the run's initial model. `--gguf f16|q8_0` adds a file for llama.cpp and compatible tools; `--hub` uploads the folder to
-a repository of the Hugging Face hub.
+RUN is the folder of a run or a model, a hub name or a GGUF file; `--model RUN` does the same. The default weights are
+the run's final ones. `--step` exports a checkpoint of any phase, also of an unfinished run; `--average MODEL …` exports
+the mean with other models of the same shape, such as the run's initial model. `--gguf f16|q8_0` adds a file for
+llama.cpp and compatible tools; `--hub` uploads the folder to a repository of the Hugging Face hub.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from jaxrl_sql.commands.arguments import Parser
+from jaxrl_sql.commands.arguments import MODEL_HELP, Parser
 from jaxrl_sql.commands.running import report_errors
 from jaxrl_sql.inference.process import prepare_process
 from jaxrl_sql.runtime.terminal import print_text
@@ -24,7 +24,8 @@ GGUF_KINDS = ("f16", "q8_0")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read the command line, export, and return the exit code."""
     parser = Parser(prog=None, description=__doc__)
-    parser.add_argument("model", metavar="RUN", help="folder of a run or of a Hugging Face model")
+    parser.add_argument("model", nargs="?", metavar="RUN", help=MODEL_HELP)
+    parser.add_argument("--model", dest="named", metavar="RUN", help="the same, as in evaluate, ask and serve")
     parser.add_argument("--step", type=int, metavar="N", help="export the checkpoint of step N")
     parser.add_argument("--average", nargs="+", default=(), metavar="MODEL", help="average with these models")
     parser.add_argument("--out", type=Path, metavar="DIR", help="output folder (RUN/export, RUN/averaged)")
@@ -33,6 +34,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--hub", metavar="REPO", default="", help="upload the folder to this repository of the hub")
     parser.add_argument("--private", action="store_true", help="make a new repository private")
     args = parser.parse_args(arguments)
+    if bool(args.model) == bool(args.named):
+        parser.error("expected one model, RUN or --model RUN")
+    model = args.model or args.named
     prepare_process()
 
     def export() -> None:
@@ -40,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from jaxrl_sql.training.exporting import export_folder
 
         written = export_folder(
-            args.model,
+            model,
             args.out,
             args.dtype,
             step=args.step,

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jaxrl_sql.api import policy_spec
-from jaxrl_sql.commands.arguments import EXIT_CODES, Parser, add_config, add_endpoint, add_leave_out
+from jaxrl_sql.commands.arguments import EXIT_CODES, MODEL_HELP, Parser, add_config, add_endpoint, add_leave_out
 from jaxrl_sql.commands.ask import to_stderr
 from jaxrl_sql.commands.running import report_errors, run_or_print
 from jaxrl_sql.config import EvaluateConfig, EvaluateSettings, ExecutorConfig, load_config
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--stand-in", type=Path, metavar="FILE", help="a SQLite file to show to the model for the URL")
     add_leave_out(parser, several=False)
-    parser.add_argument("--model", help="model for `ask`: a run, a Hugging Face folder, a hub name or a GGUF file")
+    parser.add_argument("--model", help=f"model for `ask`: {MODEL_HELP}")
     add_endpoint(parser, "evaluate")
     parser.add_argument("--recipe", help="recipe of prompt and answer format (default: the model's own)")
     parser.add_argument("--n", type=int, help="number of answers to sample for a vote")

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jaxrl_sql.api import policy_spec
-from jaxrl_sql.commands.arguments import EXIT_CODES, Parser, add_config
+from jaxrl_sql.commands.arguments import EXIT_CODES, MODEL_HELP, Parser, add_config
 from jaxrl_sql.commands.running import report_errors, run_or_print
 from jaxrl_sql.config import EvaluateConfig, EvaluateSettings, ExecutorConfig, load_config
 from jaxrl_sql.config.load import check_keys
@@ -49,9 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Read the command line, serve, and return the exit code."""
     parser = Parser(description=__doc__)
     add_config(parser, EvaluateConfig, EXIT_CODES)
-    parser.add_argument(
-        "--model", required=True, help="a run folder, a Hugging Face folder, a name of the hub or a GGUF file"
-    )
+    parser.add_argument("--model", required=True, help=MODEL_HELP)
     parser.add_argument("--name", default="", help="name of the model in requests (default: the last part of M)")
     parser.add_argument(
         "--adapter",

@@ -6,13 +6,10 @@ import re
 import sys
 from pathlib import Path
 
+from jaxrl_sql.runtime.hub_files import ABOUT, WEIGHTS
 from jaxrl_sql.types import InputError
 
 _NAME = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
-PROMPT_FILE = "jaxrl_sql.yaml"
-"""File in a model's folder with the prompt settings of its training: see `model_locator`."""
-_ABOUT = ["*.json", "*.jinja", "*.txt", "*.model", "README.md", PROMPT_FILE]
-_WEIGHTS = ["*.safetensors"]
 
 
 def is_hub_name(name: str) -> bool:
@@ -21,27 +18,16 @@ def is_hub_name(name: str) -> bool:
     return bool(_NAME.fullmatch(name)) and path.suffix != ".gguf" and not path.exists() and not path.parent.exists()
 
 
-def fetch(name: str, with_weights: bool = True) -> Path:
-    """Download a model of the hub unless it is cached; return its folder.
+def fetch(name: str, with_weights: bool = True, display: str = "auto") -> Path:
+    """Download a model of the hub unless it is cached; return its folder, whose name is the commit.
 
-    Without weights: only its configuration and tokenizer. Raises InputError if the model does not exist or needs
-    access rights, and if the hub cannot be reached and no copy is cached.
+    Without weights: only its configuration and tokenizer. `display` is the mode of the progress on standard error.
+    Raises InputError if the model does not exist or needs access rights, and if the hub cannot be reached and no copy
+    is cached.
     """
-    from huggingface_hub import snapshot_download  # noqa: PLC0415 - slow, and few need it
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError  # noqa: PLC0415
-    from huggingface_hub.utils.tqdm import disable_progress_bars  # noqa: PLC0415
+    from jaxrl_sql.runtime.hub_download import download  # noqa: PLC0415 - slow, and few need it
 
-    if not sys.stderr.isatty():
-        disable_progress_bars()
-    repo, _, revision = name.partition("@")
-    wanted = _ABOUT + (_WEIGHTS if with_weights else [])
-    try:
-        return Path(snapshot_download(repo, revision=revision or None, allow_patterns=wanted, ignore_patterns=["*/*"]))
-    except LocalEntryNotFoundError:
-        reason = "the hub cannot be reached, and the cache has no copy"
-    except (HfHubHTTPError, OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-    raise InputError(f"model {name}: not a local folder, and the hub did not provide it: {reason}")
+    return download(name, with_weights, display)
 
 
 def upload(folder: Path, repo: str, private: bool = False) -> str:
@@ -61,7 +47,7 @@ def upload(folder: Path, repo: str, private: bool = False) -> str:
     api = HfApi()
     try:
         api.create_repo(repo, private=private, exist_ok=True)
-        patterns = [*_ABOUT, *_WEIGHTS, "*.gguf"]  # no other file is uploaded
+        patterns = [*ABOUT, WEIGHTS, "*.gguf"]  # no other file is uploaded
         about = "Export by jaxrl-sql"
         done = api.upload_folder(
             repo_id=repo, folder_path=folder, commit_message=about, allow_patterns=patterns, ignore_patterns=["*/*"]
@@ -78,6 +64,23 @@ def repo_of(path: str) -> str:
         return path.partition("@")[0]
     cached = next((part for part in Path(path).parts if part.startswith("models--")), "")
     return cached.removeprefix("models--").replace("--", "/") if cached.count("--") > 1 else ""
+
+
+def pinned_name(path: str) -> str:
+    """Return `org/name@commit` of a folder in the hub's cache, which need not exist here; empty for another path."""
+    folder = Path(path)
+    is_commit = folder.parent.name == "snapshots" and re.fullmatch(r"[0-9a-f]{40}", folder.name)
+    repo = repo_of(path) if is_commit else ""
+    return f"{repo}@{folder.name}" if repo else ""
+
+
+def local_folder(path: str) -> str:
+    """Return the path of a model, after downloading a hub model or an absent folder of the hub's cache.
+
+    Raises InputError if the download fails.
+    """
+    name = path if is_hub_name(path) else "" if Path(path).exists() else pinned_name(path)
+    return str(fetch(name)) if name else path
 
 
 def license_of(folder: str) -> str:

@@ -19,6 +19,7 @@ from jaxrl_sql.config import (
     ModelConfigSection,
     RootConfig,
     SamplingConfig,
+    TrainConfig,
     ValidationConfig,
     changed,
     load_config,
@@ -26,7 +27,8 @@ from jaxrl_sql.config import (
 )
 from jaxrl_sql.config.check import flatten, values_by_key
 from jaxrl_sql.runtime.folder import CONFIG
-from jaxrl_sql.runtime.hub import PROMPT_FILE, fetch, is_hub_name
+from jaxrl_sql.runtime.hub import fetch, is_hub_name, pinned_name
+from jaxrl_sql.runtime.hub_files import PROMPT_FILE
 from jaxrl_sql.runtime.journal import journal_settings
 from jaxrl_sql.types import Fields, InputError, Record
 
@@ -153,13 +155,39 @@ def find_trained(name: str) -> tuple[Path, TrainedModel | None]:
 def fetched(config: Settings, with_weights: bool = True) -> Settings:
     """Return a command's settings after downloading the hub names in `model.checkpoint` and `data.tokenizer.path`.
 
-    Raises InputError if a download fails.
+    A resumed run uses the commit that its `config.yaml` records. A folder of the hub's cache that is absent here is
+    downloaded again. Raises InputError if a download fails.
     """
     values = values_by_key(config)
-    checkpoint = "" if values.get("model.shape") else values.get("model.checkpoint", "")  # a plan uses the shape alone
-    tokenizer = values["data.tokenizer.path"]
-    named = {"model.checkpoint": (checkpoint, with_weights), "data.tokenizer.path": (tokenizer, False)}
-    return changed(config, {key: str(fetch(*source)) for key, source in named.items() if is_hub_name(source[0])})
+    began = _recorded(values)
+    display = values.get("run.display", "auto")
+    changes: Record = {}
+    for key, has_weights in (("model.checkpoint", with_weights), ("data.tokenizer.path", False)):
+        name = values.get(key, "")
+        if not name or (key == "model.checkpoint" and values.get("model.shape")):  # a plan uses the shape alone
+            continue
+        source = _hub_source(name, began.get(key, ""))
+        if source:
+            changes[key] = str(fetch(source, has_weights, display))
+    return changed(config, changes)
+
+
+def _recorded(values: Fields) -> Fields:
+    """Return the settings by key that the run began with which a command resumes; empty for a new run."""
+    place = Path(values.get("run.dir", "")) / CONFIG
+    is_resumed = values.get("run.resume") and place.is_file()
+    return values_by_key(load_config(TrainConfig, place)) if is_resumed else {}
+
+
+def _hub_source(name: str, recorded: str) -> str:
+    """Return the hub name to download for a setting, with the commit if it is known; empty for a path.
+
+    `recorded` is the value of the run that a command resumes.
+    """
+    if not is_hub_name(name):
+        return "" if Path(name).exists() else pinned_name(name)
+    began = pinned_name(recorded)
+    return began if "@" not in name and began.startswith(f"{name}@") else name
 
 
 def defaults_for(name: str) -> Record:

@@ -21,17 +21,22 @@ PACKAGES = ("jaxrl-sql", "sqlexec-rs", "jax", "jaxlib", "transformers", "optax")
 
 
 @contextmanager
-def noted_session(folder: Path | None, parameters: int) -> Iterator[None]:
+def noted_session(folder: Path | None, parameters: int, base: str = "") -> Iterator[None]:
     """Record the start of a session, and its end on exit; without a folder nothing is written.
 
-    `parameters` is the model's number of parameters. A killed session has no end.
+    `parameters` is the model's number of parameters, and `base` the `org/name@commit` of a hub model that it was read
+    from. A killed session has no end.
     """
     if folder is None:
         yield
         return
     about = _read(folder / ABOUT)
     session: Record = {"began": _now(), "machine": _machine(), "versions": _versions(), "commit": _commit()}
-    about = {"parameters": parameters, "sessions": [*about.get("sessions", []), session]}
+    about = {
+        "parameters": parameters,
+        **({"base": base} if base else {}),
+        "sessions": [*about.get("sessions", []), session],
+    }
     _write(folder / ABOUT, about)
     try:
         yield

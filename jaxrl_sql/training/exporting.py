@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +21,8 @@ from jaxrl_sql.models.formats.gguf_write import KINDS, save_gguf
 from jaxrl_sql.models.formats.hf import hf_tensors, read_tensors, stop_tokens
 from jaxrl_sql.models.frozen import joined, split
 from jaxrl_sql.runtime.folder import CHECKPOINTS, CONFIG, saved_steps
-from jaxrl_sql.runtime.hub import PROMPT_FILE
+from jaxrl_sql.runtime.hub import is_hub_name, local_folder
+from jaxrl_sql.runtime.hub_files import PROMPT_FILE
 from jaxrl_sql.runtime.model_locator import TEMPLATE, TrainedModel, find_model, find_trained, read_trained
 from jaxrl_sql.runtime.tokenizer_files import misreading_class
 from jaxrl_sql.training.checkpoint import Checkpoints
@@ -77,7 +79,8 @@ def of_step(run: Path, step: int) -> Exported:
         raise InputError(f"{run}: its checkpoints contain only adapters; omit --step to export the merged model/")
     if step not in (steps := saved_steps(run)):
         raise InputError(f"{run}: no checkpoint of step {step}; it has {', '.join(map(str, steps)) or 'none'}")
-    folder, named = run / "tokenizer", data.tokenizer.path or base.checkpoint
+    base = replace(base, checkpoint=local_folder(base.checkpoint))
+    folder, named = run / "tokenizer", local_folder(data.tokenizer.path) or base.checkpoint
     tokenizer = load_tokenizer(named or (folder if folder.exists() else Path(data.dir) / "tokenizer"))
     with Checkpoints(run / CHECKPOINTS, is_read_only=True) as checkpoints:
         params = parameters(checkpoints.arrays(step))
@@ -94,16 +97,16 @@ def of_step(run: Path, step: int) -> Exported:
 
 
 def of_model(name: str) -> Exported:
-    """Open the model of a run's end or of a folder; raises InputError for anything else."""
+    """Open the model of a run's end, of a folder or of the hub; raises InputError for anything else."""
     source, run = _folder_of(name), find_model(name)[1]
+    trained = find_trained(str(source) if is_hub_name(name) else name)[1]
     run = run.resolve() if run is not None else None
-    return Exported(load_model_config(source), None, load_tokenizer(source), source, run, find_trained(name)[1])
+    return Exported(load_model_config(source), None, load_tokenizer(source), source, run, trained)
 
 
 def _folder_of(name: str) -> Path:
-    source = find_model(name)[0]
-    if not source.exists():
-        raise InputError(f"{name}: not a local folder; download a hub model first, then export its folder")
+    """Return the folder of a model's weights, after downloading a hub model."""
+    source = Path(local_folder(name)) if is_hub_name(name) else find_model(name)[0]
     refuse_damaged_weights(source)
     return source
 
@@ -200,11 +203,13 @@ def export_folder(
 ) -> list[Path]:
     """Export a run's or a folder's model, of a checkpoint `step` or as a mean with others; return the written paths.
 
-    The first path is the folder: `out`, else one in the run's folder or in the model's.
+    The first path is the folder: `out`, else one in the run's folder or in the model's; for a hub model, one in a
+    folder with the model's name.
     """
+    place = Path(model.partition("@")[0].rpartition("/")[2] if is_hub_name(model) else model)
     exported = of_model(model) if step is None else of_step(Path(model), step)
     if average:
         exported = averaged(exported, average)
     name = "averaged" if average else "export"
     name = name if step is None else f"{name}-{step}"
-    return export(exported, out or (exported.run or Path(model)) / name, dtype, gguf, step, warn)
+    return export(exported, out or (exported.run or place) / name, dtype, gguf, step, warn)

@@ -50,6 +50,7 @@ from jaxrl_sql.runtime.folder import (
     settings_from_start,
 )
 from jaxrl_sql.runtime.health import Health, HealthError
+from jaxrl_sql.runtime.hub import pinned_name
 from jaxrl_sql.runtime.metrics import MetricsWriter, SampleWriter
 from jaxrl_sql.runtime.rollouts import RolloutWriter
 from jaxrl_sql.runtime.signals import stop_on_signals
@@ -204,7 +205,10 @@ def _opened(
         display.course(config.phases())
         closed.enter_context(record_compilations(display.activity.compiled, display.activity.clock))
         status = RunStatus(Health(config.health), closed.enter_context(stop_on_signals(display.note)))
-        about = noted_session(folder if is_first else None, count_params(model))
+        base = pinned_name(config.model.checkpoint)
+        if base:
+            display.note(f"model: {base}")
+        about = noted_session(folder if is_first else None, count_params(model), base)
         with jax.set_mesh(mesh), about:
             yield TrainingRun(
                 config, folder, read.prompt_format, model, mesh, executor, questions, outputs, status, caller=caller

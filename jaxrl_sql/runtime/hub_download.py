@@ -1,0 +1,297 @@
+"""Download a model's files from the Hugging Face hub into its cache, with progress, retries and bounded waits.
+
+Large files are written to the cache's `blobs/` as they arrive, and a later command continues an interrupted one;
+`huggingface_hub` would begin it again. The library lists the files, downloads the small ones and links all of them.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import re
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from huggingface_hub import (
+    HfApi,
+    get_hf_file_metadata,
+    get_session,
+    get_token,
+    hf_hub_url,
+    hf_raise_for_status,
+    snapshot_download,
+)
+from huggingface_hub.constants import HF_HUB_CACHE, HF_HUB_DISABLE_PROGRESS_BARS
+from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled, RevisionNotFoundError
+from huggingface_hub.utils import WeakFileLock, logging  # type: ignore[attr-defined]
+from huggingface_hub.utils.tqdm import disable_progress_bars, enable_progress_bars
+
+from jaxrl_sql.runtime.display import make_display
+from jaxrl_sql.runtime.folder import DISK_FULL
+from jaxrl_sql.runtime.hub_files import ABOUT, DUPLICATES, WEIGHTS, is_complete, is_wanted
+from jaxrl_sql.runtime.hub_requests import (
+    OFFLINE,
+    UNREACHABLE,
+    DamagedFileError,
+    HttpError,
+    Note,
+    patiently,
+    reason_of,
+)
+from jaxrl_sql.runtime.progress import ProgressCallback
+from jaxrl_sql.runtime.terminal import print_text
+from jaxrl_sql.types import InputError
+
+_TIMEOUT_S, _SHOW_S, _READERS = 10.0, 0.25, 4
+
+
+class Listing(NamedTuple):
+    """The wanted files of a commit: their sizes in bytes (0: unknown), and the names of those in large file storage."""
+
+    commit: str
+    sizes: Mapping[str, int]
+    large: frozenset[str]
+
+
+def download(name: str, with_weights: bool, mode: str) -> Path:
+    """Download the missing files of a model, `org/name` or `org/name@revision`; return its folder in the cache.
+
+    `mode` is that of the progress display. If the hub cannot be reached, a complete copy in the cache is returned.
+    Raises InputError with the reason if there is none.
+    """
+    repo, _, revision = name.partition("@")
+    try:
+        with _library_is_silent():
+            return _download(name, repo, revision, with_weights, mode)
+    except (HttpError, OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno in DISK_FULL:
+            raise
+        reason = reason_of(error, repo, revision)
+    reason += ", and the cache has no complete copy" if reason in (UNREACHABLE, OFFLINE) else ""
+    raise InputError(f"model {name}: not a local folder, and the hub did not provide it: {reason}")
+
+
+def _download(name: str, repo: str, revision: str, with_weights: bool, mode: str) -> Path:
+    note: Note = partial(print_text, stream=sys.stderr)
+    try:
+        listing = patiently(partial(_list_files, repo, revision, with_weights), note, is_reachable=False)
+    except (HttpError, OSError) as error:
+        folder = None if isinstance(error, RevisionNotFoundError) else _cached(repo, revision, with_weights)
+        if folder is None:
+            raise
+        if not isinstance(error, OfflineModeIsEnabled):
+            note(f"model {name}: {reason_of(error, repo, revision)}; the cache has commit {folder.name}")
+        return folder
+    _check_files(name, listing, with_weights)
+    snapshot = Path(HF_HUB_CACHE) / _cache_folder(repo) / "snapshots" / listing.commit
+    missing = {file: size for file, size in listing.sizes.items() if not (snapshot / file).exists()}
+    if not missing:
+        return _link(repo, revision, listing, note)
+    _check_space(name, sum(missing.values()))
+    with _shown(name, missing, mode) as (note, show):
+        large = {file: size for file, size in missing.items() if file in listing.large}
+        _fetch_large(repo, listing.commit, large, show, note)
+        folder = _link(repo, revision, listing, note)
+        note(f"model {name}: commit {folder.name}")
+    return folder
+
+
+@contextmanager
+def _library_is_silent() -> Iterator[None]:
+    """Turn off the library's bars and warnings; waits and retries are reported here."""
+    level, has_bars = logging.get_verbosity(), HF_HUB_DISABLE_PROGRESS_BARS is None
+    logging.set_verbosity_error()
+    if has_bars:
+        disable_progress_bars()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if has_bars:
+            enable_progress_bars()
+
+
+@contextmanager
+def _shown(name: str, missing: Mapping[str, int], mode: str) -> Iterator[tuple[Note, ProgressCallback]]:
+    """Show the download on standard error; yield the function that prints a line and that of the bytes done."""
+    total = -(-sum(missing.values()) // (1 << 20))
+    is_live = mode == "rich" or (mode == "auto" and sys.stderr.isatty())
+    last = 0.0
+    doing = f"downloading {len(missing)} file{'s' if len(missing) > 1 else ''}"
+    with (
+        make_display(mode, total, f"model {name} from {HfApi().endpoint}", sys.stderr, unit="MiB") as display,
+        display.task(doing, total, "MiB") as on_progress,
+    ):
+
+        def show(done: int) -> None:
+            nonlocal last
+            on_progress(done >> 20)
+            if is_live and time.monotonic() - last > _SHOW_S:
+                last = time.monotonic()
+                display.update(done >> 20, {"phase": "downloading"})
+
+        yield display.note, show
+
+
+def _list_files(repo: str, revision: str, with_weights: bool) -> Listing:
+    """Ask the hub for the commit of a revision and its wanted files."""
+    about = HfApi().model_info(repo, revision=revision or "main", files_metadata=True, timeout=_TIMEOUT_S)
+    wanted = [file for file in about.siblings or () if is_wanted(file.rfilename, with_weights)]
+    large = frozenset(file.rfilename for file in wanted if file.lfs)
+    return Listing(str(about.sha), {file.rfilename: file.size or 0 for file in wanted}, large)
+
+
+def _check_files(name: str, listing: Listing, with_weights: bool) -> None:
+    """Raise InputError for a repository without a model's configuration or without weights in safetensors."""
+    lacking = [] if "config.json" in listing.sizes else ["config.json"]
+    if with_weights and not any(fnmatch.fnmatchcase(file, WEIGHTS) for file in listing.sizes):
+        lacking.append(f"weights in {WEIGHTS}")
+    if lacking:
+        raise InputError(
+            f"model {name}: its repository has no {' and no '.join(lacking)}; name a model in transformers' format, or "
+            "download a GGUF file and give its path"
+        )
+
+
+def _check_space(name: str, size: int) -> None:
+    """Raise InputError if the cache's disk is too small for a download of `size` bytes."""
+    place = next(folder for folder in (Path(HF_HUB_CACHE), *Path(HF_HUB_CACHE).parents) if folder.exists())
+    free = shutil.disk_usage(place).free
+    if size > free:
+        raise InputError(
+            f"model {name}: the download has {size >> 20:,} MiB, and {HF_HUB_CACHE} has {free >> 20:,} MiB free: "
+            "HF_HOME names another folder"
+        )
+
+
+def _cached(repo: str, revision: str, with_weights: bool) -> Path | None:
+    """Return the folder of a complete copy in the cache, or None."""
+    try:
+        folder = Path(
+            snapshot_download(
+                repo,
+                revision=revision or None,
+                local_files_only=True,
+                allow_patterns=[*ABOUT, WEIGHTS] if with_weights else [*ABOUT],
+                ignore_patterns=["*/*", *DUPLICATES],
+            )
+        )
+    except LocalEntryNotFoundError:
+        return None
+    return folder if is_complete(folder, with_weights) else None
+
+
+def _link(repo: str, revision: str, listing: Listing, note: Note) -> Path:
+    """Download the files that are not in the cache yet, and return the folder with all of them."""
+    files = sorted(listing.sizes)
+
+    def linked() -> Path:
+        return Path(snapshot_download(repo, revision=revision or None, allow_patterns=files, ignore_patterns=["*/*"]))
+
+    return patiently(linked, note)
+
+
+def _fetch_large(repo: str, commit: str, sizes: Mapping[str, int], show: ProgressCallback, note: Note) -> None:
+    """Download large files to the cache, several at a time; `show` is called with the bytes done of all of them."""
+    stop, lock, done = threading.Event(), threading.Lock(), 0
+
+    def advance(size: int) -> None:
+        nonlocal done
+        if stop.is_set():
+            raise InterruptedError
+        with lock:
+            done += size
+            show(done)
+
+    def fetch(file: str) -> None:
+        part = _Part(repo, commit, file, advance)
+        patiently(part.fetch, note, lambda: part.received, stop)
+
+    with ThreadPoolExecutor(_READERS) as pool:
+        try:
+            for ended in as_completed([pool.submit(fetch, file) for file in sizes]):
+                ended.result()
+        except BaseException:
+            stop.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+class _Part:
+    """The download of one file; `received` counts its bytes of this process."""
+
+    def __init__(self, repo: str, commit: str, file: str, advance: Callable[[int], None]) -> None:
+        self._repo, self._commit, self._file = repo, commit, file
+        self._advance = advance
+        self._counted = 0  # bytes that were reported
+        self.received = 0
+
+    def fetch(self) -> None:
+        """Download the rest of the file to the cache's `blobs/`, under its checksum."""
+        url = hf_hub_url(self._repo, self._file, revision=self._commit, endpoint=HfApi().endpoint)
+        about = get_hf_file_metadata(url, timeout=_TIMEOUT_S)
+        if not about.etag or about.size is None:
+            return  # left to the library
+        cache, folder = Path(HF_HUB_CACHE), _cache_folder(self._repo)
+        blob, locked = cache / folder / "blobs" / about.etag, cache / ".locks" / folder / f"{about.etag}.lock"
+        blob.parent.mkdir(parents=True, exist_ok=True)
+        locked.parent.mkdir(parents=True, exist_ok=True)
+        with WeakFileLock(locked):
+            if not blob.exists():
+                part = blob.with_name(f"{about.etag}.incomplete")
+                had = part.stat().st_size if part.exists() else 0
+                if had < about.size:
+                    self._append(part, had, about.location, urlsplit(about.location).netloc == urlsplit(url).netloc)
+                self._check(part, about.etag, about.size, was_resumed=had > 0)
+                part.replace(blob)
+
+    def _append(self, part: Path, had: int, address: str, is_hub: bool) -> None:
+        """Append the rest of a file at an address; only the hub itself gets the token."""
+        headers = {"Accept-Encoding": "identity"}
+        if is_hub and (token := get_token()):
+            headers["Authorization"] = f"Bearer {token}"
+        if had:
+            headers["Range"] = f"bytes={had}-"
+        with get_session().stream("GET", address, headers=headers, timeout=_TIMEOUT_S) as response:
+            hf_raise_for_status(response)
+            with part.open("ab") as file:
+                if had and response.status_code != 206:  # the whole file is sent again
+                    file.truncate(0)
+                    had = 0
+                self._count(had)
+                for chunk in response.iter_raw():
+                    file.write(chunk)
+                    self.received += len(chunk)
+                    self._count(had := had + len(chunk))
+
+    def _count(self, size: int) -> None:
+        """Report that the file has `size` bytes."""
+        self._advance(size - self._counted)
+        self._counted = size
+
+    def _check(self, part: Path, checksum: str, size: int, *, was_resumed: bool) -> None:
+        """Raise `DamagedFileError` for a file of another size or, if it was resumed, another checksum; remove it."""
+        have = part.stat().st_size
+        is_sound = have == size
+        if is_sound and was_resumed and re.fullmatch(r"[0-9a-f]{64}", checksum):
+            with part.open("rb") as file:
+                is_sound = hashlib.file_digest(file, "sha256").hexdigest() == checksum
+        if is_sound:
+            return
+        if have >= size:
+            part.unlink()
+        raise DamagedFileError(f"{self._file}: {have:,} of {size:,} bytes arrived, or its checksum differs")
+
+
+def _cache_folder(repo: str) -> str:
+    """Return the name of a repository's folder in the cache."""
+    return f"models--{repo.replace('/', '--')}"

@@ -111,8 +111,17 @@ def main(arguments: list[str] | None = None) -> int:
             )
             _print_files(options.out, files, options.n)
         else:
-            from jaxrl_sql.datagen.synth.dataset import generate
+            from jaxrl_sql.datagen.synth.dataset import check_spec, generate
+            from jaxrl_sql.runtime.display import make_display
 
-            _print(options.out, generate(options.out, spec))
+            check_spec(spec)
+            with (
+                make_display(
+                    "auto", spec.databases, f"data synth in {options.out}", sys.stderr, unit="database"
+                ) as display,
+                display.task("generating databases", spec.databases, "databases") as on_progress,
+            ):
+                report = generate(options.out, spec, on_progress)
+            _print(options.out, report)
 
     return report_errors(work)

@@ -47,8 +47,9 @@ class LoraConfig:
     ] = 16.0
     targets: Annotated[
         list[str],
-        "Weights that get adapters, by name or pattern: q, k, v, o, gate, up, down, or * for all of them.",
-        Synonyms(trl="lora_target_modules", verl="actor_rollout_ref.model.target_modules", note="q is their q_proj"),
+        "Weights that get adapters, by name or pattern: q, k, v, o, gate, up, down, or * for all of them. PEFT's names "
+        "such as q_proj and all-linear are accepted.",
+        Synonyms(trl="lora_target_modules", verl="actor_rollout_ref.model.target_modules", note="q_proj is q"),
     ] = field(default_factory=lambda: ["*"])
 
 

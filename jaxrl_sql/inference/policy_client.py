@@ -26,7 +26,7 @@ from jaxrl_sql.inference.program_cache import keep_programs
 from jaxrl_sql.inference.questions import check_rows, prompts_of
 from jaxrl_sql.inference.training_set import choose_shots
 from jaxrl_sql.models.formats.checksums import refuse_damaged_weights
-from jaxrl_sql.models.formats.hf import load_checkpoint, load_config, load_tokenizer
+from jaxrl_sql.models.formats.hf import count_tensors, load_checkpoint, load_config, load_tokenizer
 from jaxrl_sql.models.ops.rng import Purpose
 from jaxrl_sql.parallel import mesh as meshes
 from jaxrl_sql.parallel.rules import batch_ways
@@ -39,6 +39,7 @@ from jaxrl_sql.rollout import AnyEngine, Sample, SamplingParams, Turns
 from jaxrl_sql.rollout.replicated import make_engine
 from jaxrl_sql.rollout.stop_strings import STATEMENT_END
 from jaxrl_sql.runtime.display import Display
+from jaxrl_sql.runtime.progress import ProgressCallback
 from jaxrl_sql.text2sql.env.executor import Executor
 from jaxrl_sql.text2sql.env.turns import Environment
 from jaxrl_sql.text2sql.evals.records import Answered
@@ -122,11 +123,16 @@ class PolicyClient(NamedTuple):
 
 @contextmanager
 def open_policy_client(
-    policy: PolicySpec, executor: Executor, slots: int, purpose: Purpose, longest: int
+    policy: PolicySpec,
+    executor: Executor,
+    slots: int,
+    purpose: Purpose,
+    longest: int,
+    on_progress: ProgressCallback = lambda _: None,
 ) -> Iterator[PolicyClient]:
     """Open a policy's `model.checkpoint` for answers of up to `longest` tokens, in `slots` decode slots.
 
-    The weights are on the mesh, and the KV cache takes at most `rollout.memory` of a device. Raises InputError for a
+    `on_progress` gets the number of tensors read. The weights are on the mesh, and the KV cache takes at most `rollout.memory` of a device. Raises InputError for a
     model or tokenizer that cannot be read or do not match, and for weights that do not fit into a device's memory.
     """
     model, data = policy.model, policy.data
@@ -147,6 +153,7 @@ def open_policy_client(
                 mesh,
                 matrices=matrix_dtype(model.dtype, model.compute_dtype),
                 by_layer=rollout_grid(rollout) is None,  # replicas split the layers themselves
+                on_progress=on_progress,
             )
             tokenizer = reading.result()
         check_rows(tokenizer, shape, f"model.checkpoint={model.checkpoint}")
@@ -240,9 +247,11 @@ def model_answers(
     most, report = policy.data.max_prompt_tokens, display.note
     with ExitStack() as opened:
         opened.enter_context(record_compilations(display.activity.compiled, display.activity.clock))
-        with display.task(f"reading the weights of {policy.model.checkpoint}"):
+        count = count_tensors(load_config(policy.model.checkpoint))
+        with display.task(f"reading the weights of {policy.model.checkpoint}", count, "tensors") as on_progress:
+            longest = max_answer_tokens(cfg.sampling)
             client = opened.enter_context(
-                open_policy_client(policy, executor, cfg.max_num_seqs, Purpose.EVAL, max_answer_tokens(cfg.sampling))
+                open_policy_client(policy, executor, cfg.max_num_seqs, Purpose.EVAL, longest, on_progress)
             )
         check_turns(client.recipe, cfg.sampling.turns)
         prompts: dict[str, dict[str, Prompt]] = {}

@@ -11,6 +11,7 @@ from jaxrl_sql.config import DataConfig, ExecutorConfig, ModelConfigSection, Sft
 from jaxrl_sql.datagen.synth import train_tokenizer
 from jaxrl_sql.inference.training_set import (
     configured_questions,
+    databases_to_generate,
     make_synthetic,
     passed_questions,
     split_questions,
@@ -55,8 +56,10 @@ def load_questions(
     part of its path, as in `evaluate`.
     """
     if data.source == "synth":
-        with display.task(f"generating databases and questions in {data.dir}"):
-            was_present = make_synthetic(data)
+        count = databases_to_generate(data)
+        doing = f"generating databases and questions in {data.dir}"
+        with display.task(doing, count, "databases", is_announced=count > 0) as on_progress:
+            was_present = make_synthetic(data, on_progress)
         display.note(f"data: {data.dir} {'is there' if was_present else 'was generated'} (seed {data.seed})")
     names = data.evals if passed.evals is None else [*passed.evals]
     with display.task(f"reading {', '.join(dict.fromkeys((*names, data.train)))} from {data.dir}"):

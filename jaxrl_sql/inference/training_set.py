@@ -21,9 +21,19 @@ TRANSLATED = "translated"
 """Value in place of a folder of copies: SQL is translated and runs on the question's SQLite database."""
 
 
-def make_synthetic(data: DataConfig) -> bool:
-    """Generate `data.dir` if its source is `synth`; return whether it existed."""
-    return data.source != "synth" or generate(Path(data.dir), SynthSpec(seed=data.seed)).was_present
+def is_generated(data: DataConfig) -> bool:
+    """Return whether the folder of generated data has files."""
+    return Path(data.dir).is_dir() and any(Path(data.dir).iterdir())
+
+
+def make_synthetic(data: DataConfig, on_progress: Callable[[int], None] = lambda _: None) -> bool:
+    """Generate `data.dir` if its source is `synth`; return whether it existed. `on_progress` counts databases."""
+    return data.source != "synth" or generate(Path(data.dir), SynthSpec(seed=data.seed), on_progress).was_present
+
+
+def databases_to_generate(data: DataConfig) -> int:
+    """Return the number of databases that `make_synthetic` generates."""
+    return 0 if data.source != "synth" or is_generated(data) else SynthSpec(seed=data.seed).databases
 
 
 def training_questions(data: DataConfig, databases: DatabasesConfig) -> Benchmark:

@@ -16,7 +16,7 @@ import json
 import math
 import operator
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -102,17 +102,28 @@ def adaptable(config: ModelConfig) -> tuple[str, ...]:
 
 
 def resolve_targets(config: ModelConfig, targets: Sequence[str]) -> tuple[str, ...]:
-    """Return the weights that match `targets`, names or patterns such as `*`, in the table's order.
+    """Return the weights that match `targets`, in the table's order.
 
-    Raises InputError with the valid names for a target without a match and for no targets.
+    A target is a name, PEFT's name of its module such as `q_proj`, a pattern of either such as `*`, or PEFT's
+    `all-linear` for all of them. Raises InputError with the valid names for no targets and for one without a match.
     """
-    names = adaptable(config)
-    for target in targets:
-        if not fnmatch.filter(names, target):
-            raise InputError(f"model.lora.targets: {target!r} is not a weight; valid are {', '.join(names)}, or *")
+    modules = {name: spec.module for name, spec in _pair_specs(config, adaptable(config), 1).items()}
+    patterns = ["*" if target == "all-linear" else target for target in targets]
+    for target, pattern in zip(targets, patterns, strict=True):
+        if not fnmatch.filter([*modules, *modules.values()], pattern):
+            raise InputError(f"model.lora.targets: {target!r} is not a weight; valid are {_targets(modules)}")
     if not targets:
-        raise InputError(f"model.lora.targets is empty; valid are {', '.join(names)}, or * for all")
-    return tuple(name for name in names if any(fnmatch.fnmatchcase(name, target) for target in targets))
+        raise InputError(f"model.lora.targets is empty; valid are {_targets(modules)}")
+    return tuple(
+        name
+        for name, module in modules.items()
+        if any(fnmatch.fnmatchcase(name, target) or fnmatch.fnmatchcase(module, target) for target in patterns)
+    )
+
+
+def _targets(modules: Mapping[str, str]) -> str:
+    """Return the valid targets as text."""
+    return f"{', '.join(modules)}, PEFT's {', '.join(modules.values())}, or *"
 
 
 def _pair_specs(config: ModelConfig, names: Iterable[str], rank: int) -> dict[str, _PairSpec]:

@@ -16,7 +16,7 @@ from jaxrl_sql.config import OptimConfig
 from jaxrl_sql.inference.policy_client import PolicyClient
 from jaxrl_sql.models import count_params, init_params, shard_params
 from jaxrl_sql.models.formats.checksums import SUMS, refuse_damaged_weights, seal_weights
-from jaxrl_sql.models.formats.hf import load_checkpoint, save_checkpoint
+from jaxrl_sql.models.formats.hf import count_tensors, load_checkpoint, save_checkpoint
 from jaxrl_sql.models.frozen import split
 from jaxrl_sql.models.induction_init import init_induction
 from jaxrl_sql.models.lora import Adapters, init_adapters, merge, save_adapters
@@ -30,6 +30,7 @@ from jaxrl_sql.rollout import AnyEngine
 from jaxrl_sql.rollout.replicated import make_engine as engine_on
 from jaxrl_sql.rollout.stop_strings import missing_ids
 from jaxrl_sql.runtime.model_locator import TrainedModel
+from jaxrl_sql.runtime.progress import ProgressCallback
 from jaxrl_sql.training.model_card import save_prompt_settings
 from jaxrl_sql.training.training_run import TrainingRun
 
@@ -41,8 +42,9 @@ def make_params(s: TrainingRun) -> tuple[Any, Any]:
     parameters as their base.
     """
     source, lora = s.config.model.checkpoint, s.config.model.lora
-    with s.display.task(f"reading the weights of {source}" if source else "making new weights"):
-        base = _base_params(s)
+    doing, count = (f"reading the weights of {source}", count_tensors(s.model)) if source else ("making new weights", 0)
+    with s.display.task(doing, count, "tensors") as on_progress:
+        base = _base_params(s, on_progress)
     if not lora.rank:
         return split(base, s.model, s.config.model.frozen)
     key = rng.base_key(s.config.seed, rng.Purpose.ADAPTERS)
@@ -52,12 +54,12 @@ def make_params(s: TrainingRun) -> tuple[Any, Any]:
     return adapters, base
 
 
-def _base_params(s: TrainingRun) -> Any:
+def _base_params(s: TrainingRun, on_progress: ProgressCallback) -> Any:
     """Return the checkpoint's parameters, or new ones from the seed."""
     model = s.config.model
     if model.checkpoint:
         refuse_damaged_weights(model.checkpoint)
-        return load_checkpoint(model.checkpoint, model.dtype, s.mesh)[1]
+        return load_checkpoint(model.checkpoint, model.dtype, s.mesh, on_progress=on_progress)[1]
     key = rng.base_key(s.config.seed, rng.Purpose.INIT)
     params = init_params(s.model, key, jnp.dtype(model.dtype))
     if model.init == "copying":

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import difflib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
 
 import jax
 
 from jaxrl_sql.algo.updates import micro_batches_of
 from jaxrl_sql.batch import bucket
-from jaxrl_sql.config import TrainConfig
+from jaxrl_sql.config import RunConfig, TrainConfig
 from jaxrl_sql.config.roots import WorkloadSections
 from jaxrl_sql.inference.program_cache import cache_location
-from jaxrl_sql.models import param_shardings
+from jaxrl_sql.models import ModelConfig, param_shardings
 from jaxrl_sql.parallel import processes, rules
 from jaxrl_sql.parallel.mesh import replica_grid
 from jaxrl_sql.planning.chips import device_memory, known_chip
@@ -37,6 +39,30 @@ PROGRAMS = frozenset({"update", "score", "compared", "measure", "prefill_chunk",
 """Names of the programs that take long to compile; a run also compiles many small ones."""
 
 
+class Planned(Protocol):
+    """The parts of a run that determine its memory; `early_checks` has them before the questions are known."""
+
+    @property
+    def config(self) -> TrainConfig:
+        """Return the settings."""
+
+    @property
+    def model(self) -> ModelConfig:
+        """Return the model's shape."""
+
+    @property
+    def mesh(self) -> jax.sharding.Mesh:
+        """Return the devices."""
+
+    @property
+    def folder(self) -> Path:
+        """Return the run's folder."""
+
+    @property
+    def note(self) -> Callable[[str], None]:
+        """Return the function that prints a line."""
+
+
 def preflight(s: TrainingRun) -> TrainConfig:
     """Check that a run fits and report its requirements, before anything is compiled.
 
@@ -46,7 +72,7 @@ def preflight(s: TrainingRun) -> TrainConfig:
     check_budget(s)
     report_uneven_parts(s)
     check_positions(s)
-    check_best(s)
+    check_best(s.config.run, s.questions.evals)
     prompts = [*s.questions.evals.values(), *([s.questions.train] if s.config.grpo.steps or s.config.sft.steps else [])]
     lengths = [length for prompt_set in prompts for length in prompt_set.lengths()]
     count = sum(len(prompt_set.prompts) for prompt_set in prompts)
@@ -56,7 +82,7 @@ def preflight(s: TrainingRun) -> TrainConfig:
     return config
 
 
-def check_memory(s: TrainingRun, sections: WorkloadSections) -> None:
+def check_memory(s: Planned, sections: WorkloadSections) -> None:
     """Check memory and disk space, and report the memory per device of a step; raises InputError."""
     model = PlannedModel(s.config.model, s.model)
     work = find_workload(model.section, sections, rules.batch_ways(s.mesh.shape))
@@ -159,7 +185,7 @@ def find_kv_blocks(s: TrainingRun, config: TrainConfig, longest: int) -> TrainCo
     return replace(config, rollout=rollout)
 
 
-def check_mesh(s: TrainingRun) -> None:
+def check_mesh(s: Planned) -> None:
     """Check that the mesh divides weights and batches evenly; raises InputError."""
     param_shardings(s.model, s.mesh)
     grpo, sft = s.config.grpo, s.config.sft
@@ -188,18 +214,18 @@ def check_positions(s: TrainingRun) -> None:
             )
 
 
-def check_best(s: TrainingRun) -> None:
+def check_best(run: RunConfig, evals: Collection[str]) -> None:
     """Check that `run.best_by` is a metric; raises InputError.
 
     A full name is not checked: it may contain a status or a difficulty, which only the evaluation knows.
     """
-    name, names = s.config.run.best_by, (*validation_metrics((), ()), *ENGINE_COUNTS)
-    is_whole = name.startswith(tuple(f"eval/{split}/" for split in s.questions.evals)) or name == "time/eval"
-    if s.config.run.keep_best and not (is_whole or name in names):
+    name, names = run.best_by, (*validation_metrics((), ()), *ENGINE_COUNTS)
+    is_whole = name.startswith(tuple(f"eval/{split}/" for split in evals)) or name == "time/eval"
+    if run.keep_best and not (is_whole or name in names):
         (nearest,) = difflib.get_close_matches(name, names, n=1, cutoff=0.0)
         raise InputError(
             f"run.best_by={name!r} is not a metric of an evaluation: use {', '.join(names)}, or a full name such as "
-            f"eval/{next(iter(s.questions.evals), 'dev')}/{nearest}"
+            f"eval/{next(iter(evals), 'dev')}/{nearest}"
         )
 
 
@@ -249,7 +275,7 @@ def _as_text(widths: list[int]) -> str:
     return ", ".join(map(str, widths)) if len(widths) <= 4 else f"{len(widths)} widths from {widths[0]} to {widths[-1]}"
 
 
-def check_disk(s: TrainingRun, work: Workload) -> None:
+def check_disk(s: Planned, work: Workload) -> None:
     """Check the disk space for one checkpoint; warn if not all kept checkpoints will fit. Raises InputError."""
     size = checkpoint_bytes(PlannedModel(s.config.model, s.model), work)
     free, run = shutil.disk_usage(s.folder).free, s.config.run

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 
@@ -28,8 +28,7 @@ from jaxrl_sql.inference.questions import (
     model_config,
     open_tokenizer,
 )
-from jaxrl_sql.inference.training_set import choose_shots
-from jaxrl_sql.models.formats.hf import load_config as load_model_config
+from jaxrl_sql.inference.training_set import choose_shots, is_generated
 from jaxrl_sql.models.lora import policy_params
 from jaxrl_sql.models.spec import count_params
 from jaxrl_sql.models.value import add_value_head
@@ -66,6 +65,7 @@ from jaxrl_sql.training.batching.sft_dataset import SftDataset, make_sft_dataset
 from jaxrl_sql.training.build import export_model, make_params
 from jaxrl_sql.training.caller import NOTHING, CallerInputs
 from jaxrl_sql.training.checkpoint import Checkpoints
+from jaxrl_sql.training.early_checks import CheckedInputs, PlannedRun, assumed_shape, check_devices, check_inputs
 from jaxrl_sql.training.evaluation import evaluate_all
 from jaxrl_sql.training.grpo import open_second_stage, open_stage
 from jaxrl_sql.training.inputs import file_inputs, question_inputs
@@ -129,10 +129,13 @@ def open_run(config: TrainConfig, caller: CallerInputs = NOTHING) -> Iterator[Tr
 def dry_run(config: TrainConfig) -> int:
     """Read the questions, run their golds, make the prompts and estimate the memory: all up to the first compilation.
 
-    The run's folder is read and not changed. A dry run refuses whatever the run would refuse.
+    The run's folder is read and not changed. A dry run refuses whatever the run would refuse. It generates no data:
+    without them, it checks what does not depend on the questions.
     """
     config = changed(config, settings_from_start(config.run, config.data.chat.date, config.rollout))
     folder = check_folder(config.run, values_by_key(config))
+    if config.data.source == "synth" and not is_generated(config.data):
+        return _dry_run_without_data(config, folder)
     with TemporaryDirectory() as scratch:
         elsewhere = {
             "run.dir": f"{scratch}/{folder.name}",
@@ -150,6 +153,24 @@ def dry_run(config: TrainConfig) -> int:
     return 0
 
 
+def _dry_run_without_data(config: TrainConfig, folder: Path) -> int:
+    """Check a run whose data is not generated yet, with prompts of the maximum length."""
+    find_recipe(config.recipe)
+    checked = check_inputs(config.run, config.data, config.model, config.executor.databases, PassedQuestions())
+    shape = checked.shape or assumed_shape(config.model, config.data.tokenizer.vocab_size)
+    with make_display("plain", 0, title=folder.name) as display, TemporaryDirectory() as scratch:
+        mesh = meshes.make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
+        sft, grpo = with_parts(config.sft, config.grpo, rules.batch_ways(mesh.shape))
+        config = dataclasses.replace(config, sft=sft, grpo=grpo)
+        check_devices(PlannedRun(config, shape, mesh, Path(scratch), display.note))
+        display.note(
+            f"data: {config.data.dir} is not generated yet, and a dry run does not generate it: prompts of "
+            f"{config.data.max_prompt_tokens} tokens (data.max_prompt_tokens) were assumed"
+        )
+        display.note(f"{folder}: nothing was compiled, or written there")
+    return 0
+
+
 @contextmanager
 def open_unchecked(config: TrainConfig, caller: CallerInputs = NOTHING) -> Iterator[TrainingRun]:
     """Open everything a run needs, and on exit write its report and close it.
@@ -159,8 +180,8 @@ def open_unchecked(config: TrainConfig, caller: CallerInputs = NOTHING) -> Itera
     config = changed(config, caller.names(config.data, config.run.dir))
     find_recipe(config.recipe)  # an unknown name creates no folder
     passed = caller.questions()
-    if config.model.checkpoint:
-        load_model_config(config.model.checkpoint)
+    # Before devices are opened and a folder is created.
+    checked = check_inputs(config.run, config.data, config.model, config.executor.databases, passed)
     processes.start_processes(config.mesh.processes)
     is_first = processes.is_first()
     config = resolved_config(config)
@@ -171,7 +192,7 @@ def open_unchecked(config: TrainConfig, caller: CallerInputs = NOTHING) -> Itera
     try:
         # Until all is written: a signal on the way out must not interrupt a save.
         with processes.report_lost_process(restart_advice), watched(restart_advice), ExitStack() as closed:
-            with _opened(config, folder, caller, passed, closed) as s:
+            with _opened(config, folder, caller, passed, checked, closed) as s:
                 yield s
             if is_first:
                 write_report(folder)
@@ -187,17 +208,25 @@ def open_unchecked(config: TrainConfig, caller: CallerInputs = NOTHING) -> Itera
 
 @contextmanager
 def _opened(
-    config: TrainConfig, folder: Path, caller: CallerInputs, passed: PassedQuestions, closed: ExitStack
+    config: TrainConfig,
+    folder: Path,
+    caller: CallerInputs,
+    passed: PassedQuestions,
+    checked: CheckedInputs,
+    closed: ExitStack,
 ) -> Iterator[TrainingRun]:
     """Open the parts of a run; signals are handled until `closed` exits."""
     is_first = processes.is_first()
     with _outputs(config, folder) as (outputs, executor):
         display = outputs.display
-        read = _read(config, folder, _recipe(config, caller), executor, display, passed)
+        recipe = _recipe(config, caller)
         with display.task("opening the devices"):
             mesh = meshes.make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
         sft, grpo = with_parts(config.sft, config.grpo, rules.batch_ways(mesh.shape))
         config = dataclasses.replace(config, sft=sft, grpo=grpo)
+        if checked.shape is not None:
+            check_devices(PlannedRun(config, checked.shape, mesh, folder))
+        read = _read(config, folder, recipe, executor, display, passed, checked.tokenizer)
         model = model_config(config.model, read.prompt_format.tokenizer)
         questions = _question_sets(config, read, executor, display, caller)
         if epochs := config.sft.epochs:
@@ -256,9 +285,15 @@ class _Read(NamedTuple):
 
 
 def _read(
-    config: TrainConfig, folder: Path, recipe: Recipe, executor: Executor, display: Display, passed: PassedQuestions
+    config: TrainConfig,
+    folder: Path,
+    recipe: Recipe,
+    executor: Executor,
+    display: Display,
+    passed: PassedQuestions,
+    tokenizer: Any,
 ) -> _Read:
-    """Read the questions and open the tokenizer; the first process does so before the others."""
+    """Read the questions, and open the tokenizer if it is None; the first process does so before the others."""
     data = config.data
     style = recipe.style_for(data)
     with processes.first_process_first("data"):
@@ -266,8 +301,9 @@ def _read(
         judged_by = {
             name: eval_rule(config.validation.rule, recipe, benchmark.rule) for name, benchmark in evals.items()
         }
-        with display.task("opening the tokenizer"):
-            tokenizer = open_tokenizer(data, config.model.checkpoint, folder, train, style)
+        if tokenizer is None:
+            with display.task("opening the tokenizer"):
+                tokenizer = open_tokenizer(data, config.model.checkpoint, folder, train, style)
         style = recipe.opened(style, tokenizer)._replace(shots=choose_shots(data))
     ends = ends_of_generation(data, config.model.checkpoint, tokenizer)
     return _Read(PromptFormat(recipe, style, tokenizer, ends), train, evals, judged_by)

@@ -15,7 +15,7 @@ import random
 import shutil
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -38,6 +38,7 @@ from jaxrl_sql.datagen.synth.spec import (
 )
 from jaxrl_sql.datagen.synth.store import write_database
 from jaxrl_sql.datagen.synth.tokenizer import train_tokenizer
+from jaxrl_sql.runtime.progress import ProgressCallback
 from jaxrl_sql.runtime.tokenizer_files import save_tokenizer
 from jaxrl_sql.text2sql.schema.render import compact
 from jaxrl_sql.types import InputError, Tokenizer
@@ -118,8 +119,8 @@ class _SplitStats:
     grades: Counter[str] = dataclasses.field(default_factory=Counter)
 
 
-def _write_split(out: Path, spec: SynthSpec, split: str) -> _SplitStats:
-    """Generate a split and write it database by database."""
+def _write_split(out: Path, spec: SynthSpec, split: str, advance: Callable[[], None]) -> _SplitStats:
+    """Generate a split and write it database by database; `advance` is called after each."""
     tally = _SplitStats()
     (out / split).mkdir()
     with (out / split / "questions.jsonl").open("w", encoding="utf-8", newline="\n") as stream:
@@ -143,6 +144,7 @@ def _write_split(out: Path, spec: SynthSpec, split: str) -> _SplitStats:
                 if split == "train":
                     line["reasoning"] = reason(question.demonstration or question.sql)
                 stream.write(json.dumps(line, ensure_ascii=False) + "\n")
+            advance()
     return tally
 
 
@@ -218,8 +220,8 @@ def _alone_in(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def generate(out: Path, spec: SynthSpec) -> SynthReport:
-    """Write the data set to `out`, or do nothing if it exists.
+def generate(out: Path, spec: SynthSpec, on_progress: ProgressCallback = lambda _: None) -> SynthReport:
+    """Write the data set to `out`, or do nothing if it exists. `on_progress` gets the number of databases written.
 
     The data is generated in a folder next to `out`, which is renamed once complete. Existing files are never changed.
     Raises InputError for an invalid spec or folder.
@@ -234,14 +236,19 @@ def generate(out: Path, spec: SynthSpec) -> SynthReport:
         scratch = target.with_name(f"{target.name}.unfinished")
         shutil.rmtree(scratch, ignore_errors=True)  # of an interrupted process
         scratch.mkdir()
-        report = _make(scratch, spec)
+        report = _make(scratch, spec, on_progress)
         scratch.replace(target)
     return report
 
 
-def _make(out: Path, spec: SynthSpec) -> SynthReport:
+def _make(out: Path, spec: SynthSpec, on_progress: ProgressCallback) -> SynthReport:
     """Write the data set to an empty folder."""
-    tallies = {split: _write_split(out, spec, split) for split in SPLITS if split in spec.splits}
+    written = itertools.count(1)
+    tallies = {
+        split: _write_split(out, spec, split, lambda: on_progress(next(written)))
+        for split in SPLITS
+        if split in spec.splits
+    }
     tokens: dict[str, dict[str, float]] = {}
     if "train" in tallies:
         tokenizer = train_tokenizer(_texts(out, tallies["train"]), spec.vocab_size)

@@ -64,6 +64,12 @@ class SynthSpec:
     style: str = STYLES[0]
 
     @property
+    def databases(self) -> int:
+        """Return the number of databases of all splits."""
+        sizes = {"train": self.train_dbs, "dev": self.dev_dbs, "dev_unseen": self.unseen_dbs}
+        return sum(sizes[split] for split in self.splits)
+
+    @property
     def shares(self) -> tuple[float, ...]:
         """Return the shares of the grades, in the order of `GRADES`, in any unit."""
         shares = (self.easy, self.medium, self.hard, self.extra, self.advanced)

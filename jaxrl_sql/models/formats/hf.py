@@ -35,6 +35,7 @@ from jaxrl_sql.models.formats.tensor_files import (
 from jaxrl_sql.models.spec import ModelConfig, ParamSpec, first_difference, leaf_of, nest, param_specs
 from jaxrl_sql.parallel.processes import gathered, is_first, wait_for_all
 from jaxrl_sql.parallel.rules import sharding_of
+from jaxrl_sql.runtime.progress import ProgressCallback
 from jaxrl_sql.runtime.tokenizer_files import read_tokenizer, save_tokenizer
 from jaxrl_sql.types import InputError
 
@@ -141,6 +142,31 @@ def _compare(source: Path, config: ModelConfig, tensors: dict[str, StoredTensor]
         raise InputError(f"{source}: the tensors are not those of its {about} ({config.family}): {message}")
 
 
+class _Sum:
+    """A running sum."""
+
+    total = 0
+
+    def add(self, number: int) -> int:
+        """Add a number and return the sum."""
+        self.total += number
+        return self.total
+
+
+def count_tensors(config: ModelConfig) -> int:
+    """Return the number of tensors in the files of a model."""
+    return sum(len(spec.hf_names()) for spec in param_specs(config))
+
+
+def check_weights(source: str | Path) -> None:
+    """Check the configuration and the tensors' names, shapes and types of a model, without reading them.
+
+    Raises InputError for a missing file, an unknown family, and tensors of another model.
+    """
+    with ExitStack() as files:
+        _compare(Path(source), *_open_tensors(Path(source), files))
+
+
 def load_checkpoint(
     source: str | Path,
     dtype: str = "float32",
@@ -148,17 +174,20 @@ def load_checkpoint(
     *,
     matrices: str = "",
     by_layer: bool = False,
+    on_progress: ProgressCallback = lambda _: None,
 ) -> tuple[ModelConfig, PyTree]:
     """Read a Hugging Face folder or a GGUF file -> (config, parameters in `dtype`), on one device or over `mesh`.
 
     matrices: dtype of matrices in a model that is not trained, whose products cast them anyway; "": `dtype`.
     by_layer: return the layers as L trees for decoding (`stacked_layers.split_layers`) instead of stacked arrays.
+    on_progress: called with the number of tensors read, of `count_tensors`.
 
     Raises InputError for a folder without config or weights, an unknown family, an unsupported field, for weights that
     are not sound (`tensor_files.is_sound`), and with all tensors that are missing, unknown or misshapen.
     """
     source = Path(source)
     broken: set[str] = set()
+    done = _Sum()
     default_dtype, matrix_dtype = (np.dtype(_checked_dtype(name)) for name in (dtype, matrices or dtype))
     with ExitStack() as files, reading_threads() as threads:
         config, tensors = _open_tensors(source, files)
@@ -173,7 +202,10 @@ def load_checkpoint(
                 sharding = sharding_of(mesh, axes, shape, spec.name)
             load_tensors = load_layers if is_split else load_leaf
             target = matrix_dtype if spec.is_matrix else default_dtype
-            return load_tensors(spec, [tensors[name] for name in spec.hf_names()], target, sharding, threads, broken)
+            stored = [tensors[name] for name in spec.hf_names()]
+            loaded = load_tensors(spec, stored, target, sharding, threads, broken)
+            on_progress(done.add(len(stored)))
+            return loaded
 
         params = nest((spec, load(spec)) for spec in param_specs(config))
         refuse_broken_weights(source, broken)

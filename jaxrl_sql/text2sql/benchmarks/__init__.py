@@ -57,6 +57,14 @@ def load_split(root: str | Path, split: str, limit: int = 0, place: Placement | 
     return benchmark._replace(examples=usable, skipped=benchmark.skipped + unanswerable)
 
 
+def find_split(root: str | Path, split: str) -> None:
+    """Check that a split has a folder and a known format, without reading it; raises InputError as `load_split`."""
+    if not Path(root).exists():
+        load_folder(Path(root) / split)
+    elif not (Path(root) / split / "questions.jsonl").is_file():
+        located(Path(root), split)
+
+
 def unused_name(name: str, taken: Container[str]) -> str:
     """Return a set's unique name for metrics: `name`, with the smallest free suffix from 2 if it is taken."""
     return next(candidate for candidate in chain([name], (f"{name}_{n}" for n in count(2))) if candidate not in taken)

@@ -151,7 +151,16 @@ def test_adapter_gradients_are_projections_of_the_full_gradient(config: ModelCon
 
 @pytest.mark.parametrize(
     ("targets", "names"),
-    [(("q", "v"), ("q", "v")), (("*",), ALL), (("down", "[kq]"), ("q", "k", "down")), (("up", "u*"), ("up",))],
+    [
+        (("q", "v"), ("q", "v")),
+        (("*",), ALL),
+        (("down", "[kq]"), ("q", "k", "down")),
+        (("up", "u*"), ("up",)),
+        (("q_proj", "down_proj"), ("q", "down")),
+        (("v_proj", "k"), ("k", "v")),
+        (("all-linear",), ALL),
+        (("*_proj",), ALL),
+    ],
 )
 def test_targets_are_names_and_patterns(targets: tuple[str, ...], names: tuple[str, ...]) -> None:
     assert resolve_targets(QWEN3, targets) == names

@@ -1,0 +1,115 @@
+"""Checks of a run before its questions are read or generated, cheapest first.
+
+These are files and addresses, the model's configuration and weights, the tokenizer, the targets of adapters, the mesh,
+memory and disk space. `preflight` checks lengths once the questions are known.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from jaxrl_sql.config import DataConfig, ModelConfigSection, RunConfig, TrainConfig
+from jaxrl_sql.config.executor import DatabasesConfig
+from jaxrl_sql.inference.questions import PassedQuestions, model_config
+from jaxrl_sql.models import ModelConfig
+from jaxrl_sql.models.formats.hf import check_weights, load_tokenizer
+from jaxrl_sql.models.lora import resolve_targets
+from jaxrl_sql.models.shapes import new_shape, published_shape
+from jaxrl_sql.text2sql.benchmarks import find_split, unused_name
+from jaxrl_sql.text2sql.env.address import is_address, parse_address
+from jaxrl_sql.text2sql.prompts.template import template_file
+from jaxrl_sql.training.preflight import check_best, check_memory, check_mesh
+from jaxrl_sql.types import InputError
+
+_REACH_S = 10.0
+Note = Callable[[str], None]
+
+
+class CheckedInputs(NamedTuple):
+    """The model's shape and its tokenizer; None if the training data determines them."""
+
+    shape: ModelConfig | None = None
+    tokenizer: Any = None
+
+
+def check_inputs(
+    run: RunConfig, data: DataConfig, model: ModelConfigSection, databases: DatabasesConfig, passed: PassedQuestions
+) -> CheckedInputs:
+    """Check what a run reads, without devices and questions; raises InputError for the first fault."""
+    check_best(run, _names_of_evals(data, passed))
+    check_files(data, passed)
+    check_addresses(databases)
+    if model.checkpoint:
+        check_weights(model.checkpoint)
+    named = data.tokenizer.path or model.checkpoint
+    tokenizer = load_tokenizer(named) if named else None
+    shape = model_config(model, tokenizer) if tokenizer is not None else None
+    if model.lora.rank:
+        resolve_targets(shape or assumed_shape(model, 1), model.lora.targets)
+    return CheckedInputs(shape, tokenizer)
+
+
+def assumed_shape(model: ModelConfigSection, vocab_size: int) -> ModelConfig:
+    """Return the shape of a model without a checkpoint, with as many tokens unless `model.shape` has a number."""
+    return published_shape(model.shape) if model.shape else new_shape(model, vocab_size)
+
+
+def _names_of_evals(data: DataConfig, passed: PassedQuestions) -> list[str]:
+    names: dict[str, None] = {}
+    for split in dict.fromkeys(data.evals if passed.evals is None else passed.evals):
+        names[unused_name(Path(split).name or split, names)] = None
+    return [*names]
+
+
+def check_files(data: DataConfig, passed: PassedQuestions) -> None:
+    """Check that the named files exist, and that the splits have a known format; raises InputError."""
+    for key, path in (
+        ("data.tokenizer.path", data.tokenizer.path),
+        ("data.chat.template", template_file(data.chat.template) if data.chat.template else ""),
+        ("data.retrieval.synonyms", data.retrieval.synonyms),
+        ("data.select.include_ids", data.select.include_ids),
+        ("data.traces", data.traces),
+    ):
+        if path and not Path(path).exists():
+            raise InputError(f"{key}: {path}: no such file or folder")
+    if data.source == "synth":
+        return
+    splits = [data.train] if passed.train is None else []
+    for split in dict.fromkeys([*splits, *(data.evals if passed.evals is None else ())]):
+        find_split(data.dir, split)
+
+
+def check_addresses(databases: DatabasesConfig) -> None:
+    """Check that each named server accepts connections; raises InputError."""
+    for dialect, place in asdict(databases).items():
+        address = parse_address(place) if is_address(place) else None
+        if address is None or not address.port or address.host.startswith("/"):
+            continue
+        try:
+            socket.create_connection((address.host, address.port), _REACH_S).close()
+        except OSError as error:
+            raise InputError(
+                f"executor.databases.{dialect}: {address.shown} cannot be reached: {error.strerror or error}"
+            ) from error
+
+
+class PlannedRun(NamedTuple):
+    """A run before its questions are known; `note` prints a line."""
+
+    config: TrainConfig
+    model: ModelConfig
+    mesh: jax.sharding.Mesh
+    folder: Path
+    note: Note = lambda _: None
+
+
+def check_devices(run: PlannedRun) -> None:
+    """Check mesh, memory and disk space, with prompts of the maximum length; raises InputError."""
+    check_mesh(run)
+    check_memory(run, run.config.workload(run.config.data.max_prompt_tokens))

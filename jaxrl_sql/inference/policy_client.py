@@ -132,8 +132,9 @@ def open_policy_client(
 ) -> Iterator[PolicyClient]:
     """Open a policy's `model.checkpoint` for answers of up to `longest` tokens, in `slots` decode slots.
 
-    `on_progress` gets the number of tensors read. The weights are on the mesh, and the KV cache takes at most `rollout.memory` of a device. Raises InputError for a
-    model or tokenizer that cannot be read or do not match, and for weights that do not fit into a device's memory.
+    The weights are on the mesh, and the KV cache takes at most `rollout.memory` of a device. `on_progress` gets the
+    number of tensors read. Raises InputError for a model or tokenizer that cannot be read or do not match, and for
+    weights that do not fit into a device's memory.
     """
     model, data = policy.model, policy.data
     keep_programs(policy.compilation_cache)

@@ -1,20 +1,17 @@
 """Checks of a run before its questions are read or generated, cheapest first.
 
-These are files and addresses, the model's configuration and weights, the tokenizer, the targets of adapters, the mesh,
-memory and disk space. `preflight` checks lengths once the questions are known.
+These are files and addresses, the model's configuration and weights, the tokenizer and the targets of adapters. Then
+`preflight` checks mesh, memory and disk space, and lengths once the questions are known.
 """
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
-
-from jaxrl_sql.config import DataConfig, ModelConfigSection, RunConfig, TrainConfig
+from jaxrl_sql.config import DataConfig, ModelConfigSection, RunConfig
 from jaxrl_sql.config.executor import DatabasesConfig
 from jaxrl_sql.inference.questions import PassedQuestions, model_config
 from jaxrl_sql.models import ModelConfig
@@ -24,11 +21,10 @@ from jaxrl_sql.models.shapes import new_shape, published_shape
 from jaxrl_sql.text2sql.benchmarks import find_split, unused_name
 from jaxrl_sql.text2sql.env.address import is_address, parse_address
 from jaxrl_sql.text2sql.prompts.template import template_file
-from jaxrl_sql.training.preflight import check_best, check_memory, check_mesh
+from jaxrl_sql.training.preflight import check_best
 from jaxrl_sql.types import InputError
 
 _REACH_S = 10.0
-Note = Callable[[str], None]
 
 
 class CheckedInputs(NamedTuple):
@@ -97,19 +93,3 @@ def check_addresses(databases: DatabasesConfig) -> None:
             raise InputError(
                 f"executor.databases.{dialect}: {address.shown} cannot be reached: {error.strerror or error}"
             ) from error
-
-
-class PlannedRun(NamedTuple):
-    """A run before its questions are known; `note` prints a line."""
-
-    config: TrainConfig
-    model: ModelConfig
-    mesh: jax.sharding.Mesh
-    folder: Path
-    note: Note = lambda _: None
-
-
-def check_devices(run: PlannedRun) -> None:
-    """Check mesh, memory and disk space, with prompts of the maximum length; raises InputError."""
-    check_mesh(run)
-    check_memory(run, run.config.workload(run.config.data.max_prompt_tokens))

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import jax
 
@@ -40,7 +40,7 @@ PROGRAMS = frozenset({"update", "score", "compared", "measure", "prefill_chunk",
 
 
 class Planned(Protocol):
-    """The parts of a run that determine its memory; `early_checks` has them before the questions are known."""
+    """The parts of a run that determine its memory; `PlannedRun` has them before the questions are known."""
 
     @property
     def config(self) -> TrainConfig:
@@ -61,6 +61,22 @@ class Planned(Protocol):
     @property
     def note(self) -> Callable[[str], None]:
         """Return the function that prints a line."""
+
+
+class PlannedRun(NamedTuple):
+    """A run before its questions are known; `note` prints a line."""
+
+    config: TrainConfig
+    model: ModelConfig
+    mesh: jax.sharding.Mesh
+    folder: Path
+    note: Callable[[str], None] = lambda _: None
+
+
+def check_devices(run: PlannedRun) -> None:
+    """Check mesh, memory and disk space, with prompts of the maximum length; raises InputError."""
+    check_mesh(run)
+    check_memory(run, run.config.workload(run.config.data.max_prompt_tokens))
 
 
 def preflight(s: TrainingRun) -> TrainConfig:

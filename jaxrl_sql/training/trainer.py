@@ -65,12 +65,12 @@ from jaxrl_sql.training.batching.sft_dataset import SftDataset, make_sft_dataset
 from jaxrl_sql.training.build import export_model, make_params
 from jaxrl_sql.training.caller import NOTHING, CallerInputs
 from jaxrl_sql.training.checkpoint import Checkpoints
-from jaxrl_sql.training.early_checks import CheckedInputs, PlannedRun, assumed_shape, check_devices, check_inputs
+from jaxrl_sql.training.early_checks import CheckedInputs, assumed_shape, check_inputs
 from jaxrl_sql.training.evaluation import evaluate_all
 from jaxrl_sql.training.grpo import open_second_stage, open_stage
 from jaxrl_sql.training.inputs import file_inputs, question_inputs
 from jaxrl_sql.training.lifecycle import report_end, run_phase, score
-from jaxrl_sql.training.preflight import preflight
+from jaxrl_sql.training.preflight import PlannedRun, check_devices, preflight
 from jaxrl_sql.training.resume import refuse_other_saved, resolved_config, resume
 from jaxrl_sql.training.sft import run_sft
 from jaxrl_sql.training.stages import Progress, Stage

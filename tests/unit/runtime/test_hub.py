@@ -154,7 +154,7 @@ def test_a_broken_connection_is_continued_and_busy_answers_are_repeated(hub: Any
     assert not hub.busy
 
 
-def test_a_long_wait_and_a_hub_that_stays_busy_end_in_one_line(hub: Any, tmp_path: Path) -> None:
+def test_a_wait_beyond_the_limit_ends_in_one_line(hub: Any, tmp_path: Path) -> None:
     for repo in ("org/long", "org/files", "org/window"):
         hub.commit(repo, FILES)
     hub.busy.extend(

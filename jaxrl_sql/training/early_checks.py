@@ -7,6 +7,7 @@ These are files and addresses, the model's configuration and weights, the tokeni
 from __future__ import annotations
 
 import socket
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,7 +41,8 @@ def check_inputs(
     """Check what a run reads, without devices and questions; raises InputError for the first fault."""
     check_best(run, _names_of_evals(data, passed))
     check_files(data, passed)
-    check_addresses(databases)
+    servers = {f"executor.databases.{dialect}": place for dialect, place in asdict(databases).items()}
+    check_addresses({"data.database": data.database, **servers})
     if model.checkpoint:
         check_weights(model.checkpoint)
     named = data.tokenizer.path or model.checkpoint
@@ -74,6 +76,8 @@ def check_files(data: DataConfig, passed: PassedQuestions) -> None:
     ):
         if path and not Path(path).exists():
             raise InputError(f"{key}: {path}: no such file or folder")
+    if data.database and not is_address(data.database) and not Path(data.database.removeprefix("duckdb:")).exists():
+        raise InputError(f"data.database={data.database}: no such file or folder")
     if data.source == "synth":
         return
     splits = [data.train] if passed.train is None else []
@@ -81,15 +85,13 @@ def check_files(data: DataConfig, passed: PassedQuestions) -> None:
         find_split(data.dir, split)
 
 
-def check_addresses(databases: DatabasesConfig) -> None:
-    """Check that each named server accepts connections; raises InputError."""
-    for dialect, place in asdict(databases).items():
+def check_addresses(places: Mapping[str, str]) -> None:
+    """Check that each server among databases by key accepts connections; raises InputError."""
+    for key, place in places.items():
         address = parse_address(place) if is_address(place) else None
         if address is None or not address.port or address.host.startswith("/"):
             continue
         try:
             socket.create_connection((address.host, address.port), _REACH_S).close()
         except OSError as error:
-            raise InputError(
-                f"executor.databases.{dialect}: {address.shown} cannot be reached: {error.strerror or error}"
-            ) from error
+            raise InputError(f"{key}: {address.shown} cannot be reached: {error.strerror or error}") from error

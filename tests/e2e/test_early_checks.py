@@ -24,6 +24,7 @@ Capture = pytest.CaptureFixture[str]
 # Kinds of faults in the order of their checks, with the settings that cause them and the message.
 FAULTS = {
     "files": ([], "such.jsonl: no such file or folder"),
+    "database": (["data.database=gone.sqlite"], "data.database=gone.sqlite: no such file or folder"),
     "addresses": ([], "executor.databases.postgresql: postgresql://127.0.0.1:"),
     "model": (["model.checkpoint=other"], "model_type is 'mamba'"),
     "weights": (["model.checkpoint=cut"], "no model.safetensors"),

@@ -180,8 +180,8 @@ def sampler_metrics(old: jax.Array, rollout: jax.Array, mask: jax.Array) -> Metr
     position, length = jnp.arange(mask.shape[-1]), mask.shape[-1]
     for start, stop in zip(POSITIONS, (*POSITIONS[1:], length), strict=True):
         if start < length > POSITIONS[1]:
-            here = mask & (start <= position) & (position < stop)
-            metrics[f"policy/sampler_delta_mean/from_{start}"] = masked.sum_and_count(delta, here)
+            in_range = mask & (start <= position) & (position < stop)
+            metrics[f"policy/sampler_delta_mean/from_{start}"] = masked.sum_and_count(delta, in_range)
     return metrics
 
 

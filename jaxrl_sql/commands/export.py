@@ -22,7 +22,7 @@ GGUF_KINDS = ("f16", "q8_0")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Read the command line, export, and return the exit code."""
+    """Parse the command line, export, and return the exit code."""
     parser = Parser(prog=None, description=__doc__)
     parser.add_argument("model", metavar="RUN", help="folder of a run or of a Hugging Face model")
     parser.add_argument("--step", type=int, metavar="N", help="export the checkpoint of step N")

@@ -49,10 +49,10 @@ def _make_room(folder: Path) -> None:
     """
     try:
         stats = [(file.stat(), file) for file in folder.iterdir() if file.is_file()] if folder.exists() else []
-        held = 0
+        num_bytes = 0
         for _, size, file in sorted(((stat.st_mtime, stat.st_size, file) for stat, file in stats), reverse=True):
-            held += size
-            if size == 0 or held > MAX_BYTES:
+            num_bytes += size
+            if size == 0 or num_bytes > MAX_BYTES:
                 file.unlink(missing_ok=True)
     except OSError:
         return

@@ -136,7 +136,7 @@ def read_tokens(source: ResultFolder) -> list[str]:
     return texts if isinstance(texts, list) else []
 
 
-def last_evaluations(source: ResultFolder, most: int = 2) -> dict[str, dict[int, list[AnswerGroup]]]:
+def last_evaluations(source: ResultFolder, count: int = 2) -> dict[str, dict[int, list[AnswerGroup]]]:
     """Return the groups of the last evaluations by phase and step, newest last; only the last chunks are read."""
     evaluations: dict[str, dict[int, list[AnswerGroup]]] = {}
     for chunk in reversed(chunks(source)):
@@ -144,9 +144,9 @@ def last_evaluations(source: ResultFolder, most: int = 2) -> dict[str, dict[int,
             continue
         for group in read_chunk(chunk).groups:
             evaluations.setdefault(group["phase"], {}).setdefault(group["step"], []).append(group)
-        if all(len(steps) > most for steps in evaluations.values()):
+        if all(len(steps) > count for steps in evaluations.values()):
             break
-    return {phase: {step: steps[step] for step in sorted(steps)[-most:]} for phase, steps in evaluations.items()}
+    return {phase: {step: steps[step] for step in sorted(steps)[-count:]} for phase, steps in evaluations.items()}
 
 
 @lru_cache(maxsize=1 << 16)
@@ -213,10 +213,10 @@ def _example(record: Fields) -> Example:
 
 def with_row_pairs(results: Fields) -> Record:
     """Add the pairs of rows of a prediction and its gold to their results, if both have rows."""
-    mine, gold = results.get("prediction"), results.get("gold")
-    if not (mine and gold and "rows" in mine and "rows" in gold):
+    prediction, gold = results.get("prediction"), results.get("gold")
+    if not (prediction and gold and "rows" in prediction and "rows" in gold):
         return dict(results)
-    pairs, _ = pair_rows(mine["rows"], gold["rows"], len(mine["rows"]) + len(gold["rows"]))
+    pairs, _ = pair_rows(prediction["rows"], gold["rows"], len(prediction["rows"]) + len(gold["rows"]))
     return {**results, "pairs": [list(pair) for pair in pairs]}
 
 

@@ -34,9 +34,11 @@ def fetch(name: str, with_weights: bool = True) -> Path:
     if not sys.stderr.isatty():
         disable_progress_bars()
     repo, _, revision = name.partition("@")
-    wanted = _ABOUT + (_WEIGHTS if with_weights else [])
+    patterns = _ABOUT + (_WEIGHTS if with_weights else [])
     try:
-        return Path(snapshot_download(repo, revision=revision or None, allow_patterns=wanted, ignore_patterns=["*/*"]))
+        return Path(
+            snapshot_download(repo, revision=revision or None, allow_patterns=patterns, ignore_patterns=["*/*"])
+        )
     except LocalEntryNotFoundError:
         reason = "the hub cannot be reached, and the cache has no copy"
     except (HfHubHTTPError, OSError, ValueError) as error:

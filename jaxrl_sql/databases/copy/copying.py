@@ -64,8 +64,8 @@ def copy_files(
             plans.append(plan_copy(source, target.rules, options.left_out, replaces=options.replaces))
     for file in files:
         if file not in waiting:
-            manifest.locate(file)
-            _let_read(target, options, file)
+            manifest.set_path(file)
+            _grant_read(target, options, file)
             report(f"{file.db_id}: already there, {_counted(manifest.databases[file.db_id])}")
             continue
         entry = _copy_file(file, plans[waiting.index(file)], target, manifest, options)
@@ -103,11 +103,11 @@ def _refuse_others(
             )
         if "/" in name or "\0" in name:
             raise InputError(f"{name}: invalid name of a database: --prefix must not contain /")
-    there = [name for name in names if not manifest.is_ours(name) and target.state(name) == "full"]
-    if there:
-        more = f" and {len(there) - 1} more" if there[1:] else ""
+    occupied = [name for name in names if not manifest.was_created_here(name) and target.state(name) == "full"]
+    if occupied:
+        more = f" and {len(occupied) - 1} more" if occupied[1:] else ""
         raise InputError(
-            f"{target.address.named(there[0])}{more}: not empty, not in {manifest.path}: remove it, or pass --prefix"
+            f"{target.address.named(occupied[0])}{more}: not empty, not in {manifest.path}: remove it, or pass --prefix"
         )
 
 
@@ -124,9 +124,9 @@ def _copy_file(
     file: SourceFile, plan: CopyPlan, target: DatabaseEngine, manifest: Manifest, options: CopyOptions
 ) -> ManifestEntry:
     name = options.name(file.db_id)
-    is_ours = manifest.is_ours(name)
+    was_created_here = manifest.was_created_here(name)
     manifest.begin(file.db_id, name)
-    if is_ours:
+    if was_created_here:
         target.drop(name)
     # The source is closed first: if it has changed, the copy is rolled back.
     with target.open(name) as writer, open_source(file) as source:
@@ -142,26 +142,26 @@ def _copy_file(
         path = stand_in(manifest.path.parent, file.db_id)
         rows = lambda table: _Written(source, table, target.rules).rows()  # noqa: E731
         write_stand_in(path, plan.tables, target.rules, rows, file.path)
-    _let_read(target, options, file)
+    _grant_read(target, options, file)
     plan = plan._replace(notes=(*plan.notes, *refusals))
     entry = make_entry(file, name, target.address.named(name), plan, digests, options.settings)
     manifest.finish(file.db_id, entry)
     return entry
 
 
-def _let_read(target: DatabaseEngine, options: CopyOptions, file: SourceFile) -> None:
+def _grant_read(target: DatabaseEngine, options: CopyOptions, file: SourceFile) -> None:
     if options.readers:
-        target.let_read(options.name(file.db_id), options.readers)
+        target.grant_read(options.name(file.db_id), options.readers)
 
 
-def _compare(file: SourceFile, writer: DatabaseWriter, table: PlannedTable, wanted: TableDigest) -> None:
+def _compare(file: SourceFile, writer: DatabaseWriter, table: PlannedTable, expected: TableDigest) -> None:
     digest = TableDigest()
     for rows in writer.read(table):
         digest = digest.plus(rows)
-    if digest != wanted:
+    if digest != expected:
         raise CopyError(
-            f"{file.db_id}: the table {table.source.name} differs after copying: {wanted.rows} rows of digest "
-            f"{wanted.digest:016x} were written, {digest.rows} of {digest.digest:016x} were read"
+            f"{file.db_id}: the table {table.source.name} differs after copying: {expected.rows} rows of digest "
+            f"{expected.digest:016x} were written, {digest.rows} of {digest.digest:016x} were read"
         )
 
 

@@ -68,21 +68,21 @@ def profile(schema: Schema, values: ColumnValues, descriptions: Descriptions = N
     def note(table: str, column: str) -> str:
         column_values = values.get((table, column), NO_VALUES)
         if column_values.low is not None:
-            shown = f"MIN {column_values.low} MAX {column_values.high}"
+            text = f"MIN {column_values.low} MAX {column_values.high}"
         else:
             examples = _examples(schema, values, table, column, 3)
-            shown = f"Example {', '.join(map(str, examples))}" if examples else ""
-        comment = "; ".join(filter(None, (descriptions.of(table, column), shown)))
+            text = f"Example {', '.join(map(str, examples))}" if examples else ""
+        comment = "; ".join(filter(None, (descriptions.of(table, column), text)))
         return f"--{comment}" if comment else ""
 
     return _noted(schema, note)
 
 
-def _examples(schema: Schema, values: ColumnValues, table: str, column: str, most: int) -> tuple[Value, ...]:
-    """Return a column's matched values, each as one line, filled up to `most` with frequent ones."""
+def _examples(schema: Schema, values: ColumnValues, table: str, column: str, max_values: int) -> tuple[Value, ...]:
+    """Return a column's matched values, each as one line, filled up to `max_values` with frequent ones."""
     matched = (" ".join(value.split()) for *where, value in schema.matched if where == [table, column])
     first: dict[Value, None] = dict.fromkeys(matched)
-    count = max(most, len(first))
+    count = max(max_values, len(first))
     return tuple(dict.fromkeys((*first, *values.get((table, column), NO_VALUES).frequent)))[:count]
 
 

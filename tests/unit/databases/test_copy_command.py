@@ -241,7 +241,7 @@ def test_invalid_input_is_rejected_in_one_line(tmp_path: Path, make_file: MakeFi
     assert "bad.sqlite: " in refusal_of()
     (tmp_path / "in" / "bad.sqlite").unlink()
     (tmp_path / "in" / "one.db").write_bytes(b"")
-    assert "is called one, too" in refusal_of()
+    assert "has the same id one" in refusal_of()
     (tmp_path / "in" / "one.db").unlink()
     assert main(["--from", str(folder), "--to", to, "--out", out]) == 0
     assert "its copies are at duckdb:" in refusal_of("--to", f"duckdb:{tmp_path / 'others'}")

@@ -167,7 +167,7 @@ def test_unusable_questions_are_rejected(
     assert "no such folder" in refusal([*arguments, "--reader", place.reader, "--questions", str(tmp_path / "no")])
     wrong = place.reader.replace(urlsplit(place.reader).password or "", "wr0ng-pass")
     message = refusal([*arguments, "--reader", wrong])
-    assert "golds cannot be run there" in message
+    assert "the engine refused a gold" in message
     assert "wr0ng-pass" not in message
     assert "must be at least 1" in refusal([*arguments, "--reader", place.reader, "--timeout-ms", "0"])
 

@@ -143,14 +143,14 @@ def advantage_fields(batch: GroupBatch, cfg: GrpoConfig, advantage: Advantage) -
     metrics: losses.Metrics = {}
     cost = jnp.zeros(mask.shape, jnp.float32)
     if cfg.kl.coef > 0 and cfg.kl.placement == "reward":
-        old = losses.stored(batch.old_logprobs, "old_logprobs")
-        reference = losses.stored(batch.reference_logprobs, "reference_logprobs")
+        old = losses.require_field(batch.old_logprobs, "old_logprobs")
+        reference = losses.require_field(batch.reference_logprobs, "reference_logprobs")
         sampled = losses.sampled_tokens(batch, mask)
         kl = losses.kl_penalty(old, reference, sampled, cfg.kl.estimator)
         metrics["policy/kl"], cost = masked.sum_and_count(kl, sampled), cfg.kl.coef * kl
     if cfg.algorithm != "ppo":
         return {"advantage": advantage(batch.reward - jnp.sum(cost, axis=-1), batch.weight)[..., None]}, metrics
-    values = losses.stored(batch.old_values, "old_values: the policy has no value head")
+    values = losses.require_field(batch.old_values, "old_values: the policy has no value head")
     raw, returns = gae(reward_last_token(batch.reward, mask) - cost, values, mask, cfg.ppo.discount, cfg.ppo.gae_lambda)
     learned = losses.learned_tokens(batch, cfg.loss)
     variance, residual_variance = (masked.masked_variance(x, learned) for x in (returns, returns - values))

@@ -49,7 +49,7 @@ def test_existing_copy_is_not_repeated(
         connection.execute("INSERT INTO t VALUES (3)")
         connection.commit()
     assert main(place.arguments(folder)) == 0
-    assert "one: already there, 1 tables, 1 rows\ntwo: copied" in capsys.readouterr().out
+    assert "one: already copied, 1 tables, 1 rows\ntwo: copied" in capsys.readouterr().out
     assert sorted(place.fetch("two", "SELECT x FROM t")) == [(2,), (3,)]
 
 

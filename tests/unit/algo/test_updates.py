@@ -126,7 +126,7 @@ def test_trap_all_updates_of_a_step_compare_with_the_policy_before_the_first() -
 
 def test_trap_several_updates_without_stored_old_logprobs_are_an_error() -> None:
     batch = make_batch(advantage=jnp.ones((B, G, 1)))
-    with pytest.raises(ValueError, match="holds no old_logprobs, which several updates need"):
+    with pytest.raises(ValueError, match="has no old_logprobs, which several updates need"):
         grpo_loss(score_table(make_theta(1), None, batch), batch, PLAIN, on_policy=False)
 
 

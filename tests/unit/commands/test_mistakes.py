@@ -240,7 +240,7 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("--out @/new --db @/empty.sqlite", "nothing to ask about: it holds no tables"),
         ("--out @/new --train-dbs -3", "train_dbs must be at least 1, not -3"),
         ("--out @/data", "is not empty and holds no synth.json"),
-        ("--out @/made --db @/good.sqlite --leave-out a", "--leave-out a: requires a --db on a server; @/good.sqlite"),
+        ("--out @/made --db @/good.sqlite --leave-out a", "requires a --db on a server; for the file @/good.sqlite"),
     ],
     "data prepare": [
         ("", "out is empty: it names the output folder (--out)"),

@@ -43,7 +43,7 @@ def test_existing_copy_is_not_repeated(
     first = (place.out / "manifest.json").read_text(encoding="utf-8")
     capsys.readouterr()
     assert main(place.arguments(folder)) == 0
-    assert capsys.readouterr().out.count("already there") == 2
+    assert capsys.readouterr().out.count("already copied") == 2
     assert (place.out / "manifest.json").read_text(encoding="utf-8") == first
     with closing(sqlite3.connect(folder / "two" / "two.sqlite")) as connection:
         connection.execute("INSERT INTO t VALUES (3)")
@@ -80,7 +80,7 @@ def test_killed_copy_resumes(
     assert (list(manifest["databases"]), manifest["unfinished"]) == (["one"], [f"{place.prefix}two"])
     assert main(arguments) == 0
     message = capsys.readouterr().out
-    assert "one: already there" in message
+    assert "one: already copied" in message
     assert "two: copied" in message
     assert "zoo: copied" in message
     assert sorted(place.fetch("two", "SELECT x FROM t")) == [(1,), (2,)]

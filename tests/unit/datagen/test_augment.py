@@ -100,7 +100,7 @@ def test_added_rows_make_the_gold_return_rows(connection: sqlite3.Connection, pa
         ("SELECT name FROM city WHERE id = 5 AND id = 6", [], "contradicts"),
         ("SELECT name FROM city WHERE 1 = 0", [], "the gold stays empty"),
         ("SELECT 1 WHERE 0", [], "names no table"),
-        ("SELEKT", [], "cannot be read"),
+        ("SELEKT", [], "cannot be parsed"),
         (
             "SELECT name FROM city WHERE country = 'Peru'",
             ["SELECT name FROM city WHERE (SELECT count(*) FROM city) = 2"],

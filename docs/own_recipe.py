@@ -18,7 +18,7 @@ from jaxrl_sql.types import Example, Response, Reward
 
 def respond(example: Example, _observe: Observe | None) -> Response:
     """Write the demonstration of supervised steps: the thought, then the query in the form that `read` accepts."""
-    return f"{example.reasoning}\nSQL: {example.taught_sql}"
+    return f"{example.reasoning}\nSQL: {example.target_sql}"
 
 
 def read(response: Response) -> ParsedResponse:

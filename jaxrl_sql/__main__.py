@@ -19,16 +19,16 @@ from jaxrl_sql.runtime.terminal import print_text
 
 
 class Command(NamedTuple):
-    """A command: its module in `commands`, a summary, an example, and arguments to prepend."""
+    """A command: its module in `commands`, a summary, example arguments, and arguments to prepend."""
 
     module: str
-    does: str
+    summary: str
     example: str
-    begins: tuple[str, ...] = ()
+    prefix: tuple[str, ...] = ()
 
 
-INTERRUPTED = 130
-COMPLETION = """Tab completes commands and settings after this in bash (or zsh_source, fish_source):
+EXIT_INTERRUPTED = 130
+COMPLETION = """Enable tab completion of commands and settings in bash (or zsh_source, fish_source):
   eval "$(_JAXRL_SQL_COMPLETE=bash_source jaxrl-sql)\""""
 QUICKSTART = ("--config", "configs/quickstart.yaml")
 GROUPS: Mapping[str, Mapping[str, Command]] = {
@@ -40,10 +40,10 @@ GROUPS: Mapping[str, Mapping[str, Command]] = {
     },
     "Train": {
         "train": Command("train", "Train by GRPO or PPO", "--config configs/spider.yaml data.dir=FOLDER"),
-        "sft": Command("sft", "Train on demonstrations only", "--config configs/own_database.yaml data.train=more"),
-        "plan": Command("plan", "Report whether a run fits chips", "--config configs/arctic.yaml --topology h100:8"),
+        "sft": Command("sft", "Run supervised fine-tuning only", "--config configs/own_database.yaml data.train=more"),
+        "plan": Command("plan", "Report memory fit and speed limits", "--config configs/arctic.yaml --topology h100:8"),
         "launch": Command(
-            "launch", "Print the file that starts a run on several hosts", "slurm --hosts 4 --config FILE"
+            "launch", "Print a launch file for several hosts", "slurm --hosts 4 --config FILE"
         ),
         "view": Command("view", "View a run's answers in a browser", "runs/quickstart"),
         "report": Command("report", "Write a run's report", "runs/quickstart"),
@@ -59,7 +59,7 @@ GROUPS: Mapping[str, Mapping[str, Command]] = {
     "Data": {
         "distill": Command("distill", "Collect a teacher's reasoning", "--config configs/distill.yaml"),
         "data synth": Command("synth", "Generate databases and questions", "--out FOLDER --seed 7"),
-        "data prepare": Command("prepare", "Select from sets and merge them", "--config configs/data/arctic.yaml"),
+        "data prepare": Command("prepare", "Select and merge question sets", "--config configs/data/arctic.yaml"),
         "data audit": Command("audit", "Report leakage and poor golds", "--train FOLDER --eval FOLDER"),
         "data augment": Command("augment", "Correct golds, add rows and tables", "--config configs/augment.yaml"),
         "data filter": Command("filter_data", "Filter training questions", "--config configs/filter.yaml"),
@@ -77,20 +77,22 @@ def run_entry(name: str, arguments: Sequence[str]) -> int:
     """Run a command with its arguments and return its exit code."""
     entry = commands()[name]
     sys.argv[0] = f"jaxrl-sql {name}"  # the program name in usage
-    code: int = import_module(f"jaxrl_sql.commands.{entry.module}").main([*entry.begins, *arguments])
+    code: int = import_module(f"jaxrl_sql.commands.{entry.module}").main([*entry.prefix, *arguments])
     return code
 
 
 class Commands(click.Group):
-    """The commands below a word (or all), listed by group with an example each."""
+    """A click group of all commands, or of those with a prefix; its help has an example for each."""
 
-    def __init__(self, above: str = "", **options: object) -> None:
-        super().__init__(above.strip() or "jaxrl-sql", **options)  # type: ignore[arg-type]
-        self.entries = {name.removeprefix(above): entry for name, entry in commands().items() if name.startswith(above)}
-        self.above = above
+    def __init__(self, prefix: str = "", **options: object) -> None:
+        super().__init__(prefix.strip() or "jaxrl-sql", **options)  # type: ignore[arg-type]
+        self.entries = {
+            name.removeprefix(prefix): entry for name, entry in commands().items() if name.startswith(prefix)
+        }
+        self.prefix = prefix
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
-        """Return the names of the next words."""
+        """Return the names of commands and subgroups."""
         return list(dict.fromkeys(name.split()[0] for name in self.entries))
 
     def resolve_command(
@@ -100,12 +102,12 @@ class Commands(click.Group):
         names = self.list_commands(ctx)
         if args[0] not in names and not args[0].startswith("-"):
             (nearest,) = get_close_matches(args[0], names, n=1, cutoff=0.0)
-            raise click.UsageError(f"there is no command {self.above}{args[0]}; the nearest is {self.above}{nearest}")
+            raise click.UsageError(f"there is no command {self.prefix}{args[0]}; the nearest is {self.prefix}{nearest}")
         return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the command of a name, which passes its arguments on unchanged."""
-        name = self.above + cmd_name
+        name = self.prefix + cmd_name
         if cmd_name not in self.entries:
             return (
                 Commands(f"{name} ", help="Generate and maintain data.")
@@ -125,8 +127,8 @@ class Commands(click.Group):
         for title, group in GROUPS.items():
             rows = []
             for name, entry in group.items():
-                if self.entries.get(short := name.removeprefix(self.above)) is entry:
-                    rows += [(click.style(short, fg="cyan"), entry.does), ("", f"jaxrl-sql {name} {entry.example}")]
+                if self.entries.get(short := name.removeprefix(self.prefix)) is entry:
+                    rows += [(click.style(short, fg="cyan"), entry.summary), ("", f"jaxrl-sql {name} {entry.example}")]
             if rows:
                 with formatter.section(click.style(title, bold=True)):
                     formatter.write_dl(rows)
@@ -139,8 +141,8 @@ def complete(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> l
 
     keys = [f"{field.key}=" for section in all_sections() for field in section.fields]
     candidates = [*keys, *sorted(f"configs/{path.name}" for path in SHIPPED.glob("*.yaml"))]
-    fitting = [CompletionItem(word) for word in candidates if incomplete and word.startswith(incomplete)]
-    return fitting or [CompletionItem(incomplete, type="file")]
+    matches = [CompletionItem(word) for word in candidates if incomplete and word.startswith(incomplete)]
+    return matches or [CompletionItem(incomplete, type="file")]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -162,7 +164,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print_text(f"error: {' '.join(error.format_message().split())} (jaxrl-sql --help lists all)", sys.stderr)
         return error.exit_code
     except click.Abort:
-        return INTERRUPTED
+        return EXIT_INTERRUPTED
     return int(code or 0)
 
 

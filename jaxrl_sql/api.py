@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Self
 from jaxrl_sql import config as configs
 from jaxrl_sql.config import EvaluateConfig, FilterConfig, Override, TrainConfig, VerbalConfig
 from jaxrl_sql.inference.policy_spec import PolicySpec
-from jaxrl_sql.inference.process import needing_jax, prepare_process
+from jaxrl_sql.inference.process import prepare_process, require_jax
 from jaxrl_sql.inference.prompt_form import resolve_settings
 from jaxrl_sql.runtime.folder import CONFIG, METRICS, SAMPLES, resumable_writes
 from jaxrl_sql.runtime.model_locator import with_date
@@ -120,16 +120,16 @@ def train(
     Raises InputError for invalid input, HealthError for a failed health check, and RunFolderError if the run folder
     cannot be written.
     """
-    with _in_python():
+    with _with_parameter_names():
         from jaxrl_sql.training.caller import DIR, CallerInputs
 
-        chosen = _config(config, overrides, {} if examples is None else {"data": {"dir": DIR}})
+        resolved = _config(config, overrides, {} if examples is None else {"data": {"dir": DIR}})
         prepare_process()
         from jaxrl_sql.training import trainer
 
-        chosen = resolve_settings(chosen)
-        exit_code = trainer.train(chosen, CallerInputs(callback, reward, examples, evals))
-        return Run(Path(chosen.run.dir), exit_code)
+        resolved = resolve_settings(resolved)
+        exit_code = trainer.train(resolved, CallerInputs(callback, reward, examples, evals))
+        return Run(Path(resolved.run.dir), exit_code)
 
 
 class Model:
@@ -154,7 +154,7 @@ class Model:
         from jaxrl_sql.inference.ask import Asker
         from jaxrl_sql.inference.evaluation_config import ask_layers
 
-        with _in_python():
+        with _with_parameter_names():
             layers = ask_layers(str(model), overrides, endpoint=endpoint, recipe=recipe, samples=samples)
             self.config = configs.load_config(EvaluateConfig, None, *layers, origin=_ORIGIN)
         self._asker = Asker(policy_spec(self.config), self.config.evaluate, self.config.executor, _BATCH)
@@ -166,12 +166,12 @@ class Model:
 
     def answer_many(self, database: str | Path, questions: Sequence[str], evidence: str = "") -> list[Reply]:
         """Ask several questions about a database in a batch; raises InputError for an unreadable database."""
-        from jaxrl_sql.inference.ask import database_of
+        from jaxrl_sql.inference.ask import database_example
         from jaxrl_sql.text2sql.question_sets.hiding import hide_in_example
 
-        with _in_python():
-            shown = database_of(str(database), self._stand_in, self._leave_out)
-            example = hide_in_example(shown, self.config.data.hide)
+        with _with_parameter_names():
+            visible = database_example(str(database), self._stand_in, self._leave_out)
+            example = hide_in_example(visible, self.config.data.hide)
             return self._asker.answer(
                 [dataclasses.replace(example, question=question, evidence=evidence) for question in questions]
             )
@@ -223,19 +223,19 @@ def evaluate(  # noqa: PLR0913 - one parameter per option of the command
     from jaxrl_sql.inference.evaluation_config import EvaluationRequest, evaluation_layers
     from jaxrl_sql.text2sql.benchmarks import benchmark_of
 
-    is_listed, is_mapped = not isinstance(data, str | Path), isinstance(predictions, Mapping)
-    with tempfile.TemporaryDirectory(prefix="jaxrl_sql-") as scratch, _in_python():
-        if split and is_listed:
+    has_examples, has_mapping = not isinstance(data, str | Path), isinstance(predictions, Mapping)
+    with tempfile.TemporaryDirectory(prefix="jaxrl_sql-") as scratch, _with_parameter_names():
+        if split and has_examples:
             raise InputError(f"split {split}: requires a folder, but data is a list of examples")
-        if sql_field and (is_mapped or predictions is None):
+        if sql_field and (has_mapping or predictions is None):
             raise InputError(f"sql_field {sql_field}: requires a file of predictions")
         memory = InMemoryData(
             benchmark_of(data, "examples") if not isinstance(data, str | Path) else None,
             predictions if isinstance(predictions, Mapping) else None,
         )
         request = EvaluationRequest(
-            data=["examples" if is_listed else str(data)],
-            predictions=[] if predictions is None else ["predictions" if is_mapped else str(predictions)],
+            data=["examples" if has_examples else str(data)],
+            predictions=[] if predictions is None else ["predictions" if has_mapping else str(predictions)],
             model=str(model or ""),
             endpoint=endpoint or "",
             system=system or "",
@@ -284,10 +284,10 @@ def policy_spec(config: EvaluateConfig | FilterConfig | VerbalConfig) -> PolicyS
 
 
 @contextmanager
-def _in_python() -> Iterator[None]:
+def _with_parameter_names() -> Iterator[None]:
     """Raise InputErrors with parameter names instead of a command's options, and an InputError if JAX is missing."""
     try:
-        with needing_jax():
+        with require_jax():
             yield
     except InputError as error:
         text = _OPTION.sub(_parameter, str(error))
@@ -301,11 +301,11 @@ def _parameter(option: re.Match[str]) -> str:
     return _PARAMETERS.get(name, name.replace("-", "_")) if name else option[0]
 
 
-def _config(config: Files, overrides: Sequence[Override], beneath: Fields | None = None) -> TrainConfig:
+def _config(config: Files, overrides: Sequence[Override], defaults: Fields | None = None) -> TrainConfig:
     if not isinstance(config, TrainConfig):
-        return configs.load_config(TrainConfig, config, overrides, beneath, origin=_ORIGIN)
+        return configs.load_config(TrainConfig, config, overrides, defaults, origin=_ORIGIN)
     # A configuration object explicitly names its recipe, also if that is code.
-    values = [dataclasses.asdict(config), beneath or {}, {"recipe": config.recipe}]
+    values = [dataclasses.asdict(config), defaults or {}, {"recipe": config.recipe}]
     return configs.load_config(TrainConfig, None, [*values, *overrides], origin=_ORIGIN)
 
 
@@ -315,7 +315,7 @@ def _rows(path: Path) -> list[dict[str, Any]]:
     Only a newline ends a line, because texts may hold other line separators. Raises InputError for an unreadable file.
     """
     try:
-        *lines, torn = path.read_text(encoding="utf-8", errors="replace").split("\n")
+        *lines, last_line = path.read_text(encoding="utf-8", errors="replace").split("\n")
     except OSError as error:  # a run that has not started, or an incomplete copy
         raise InputError(f"{path}: {error.strerror or error}") from error
     rows = []
@@ -325,7 +325,7 @@ def _rows(path: Path) -> list[dict[str, Any]]:
         except ValueError as error:
             raise InputError(f"{path}: line {number} is damaged: not JSON") from error
     with suppress(ValueError):
-        rows.append(json.loads(torn))
+        rows.append(json.loads(last_line))
     return rows
 
 

@@ -123,7 +123,7 @@ def first_fit(lengths: np.ndarray, width: int) -> tuple[np.ndarray, list[int]]:
     start, used = np.zeros(len(lengths), np.int32), list[int]()
     for i in np.argsort(-lengths, kind="stable"):
         size = int(lengths[i])
-        row = next((row for row, taken in enumerate(used) if taken + size <= width), len(used))
+        row = next((row for row, tokens in enumerate(used) if tokens + size <= width), len(used))
         if row == len(used):
             used.append(0)
         start[i] = row * width + used[row]

@@ -1,4 +1,4 @@
-"""Data types of the host.
+"""Host-side data types.
 
 None of these holds a JAX array, so loaders, executors, rewards and reports load without jax. Device types are in
 `jaxrl_sql.batch`; `jaxrl_sql.training.batching.pack` converts between them.
@@ -98,7 +98,7 @@ OUT_OF_TURNS = "turns"
 """The finish reason of a dialogue that used all turns without a solution."""
 
 
-CUT = frozenset({"length", "content_filter"})
+TRUNCATED_REASONS = frozenset({"length", "content_filter"})
 """The finish reasons of a truncated text: at a token limit, or by a server's content filter."""
 
 
@@ -169,7 +169,7 @@ class Example:
         return self.dialect if self.engine_url else "sqlite"
 
     @property
-    def taught_sql(self) -> str:
+    def target_sql(self) -> str:
         """Return the SQL target of supervised training."""
         return self.demonstration or self.gold_sql
 
@@ -225,6 +225,6 @@ class Reward:
     parts: Mapping[str, float] = field(default_factory=dict)
 
 
-def whole_text(response: Response) -> str:
+def response_text(response: Response) -> str:
     """Return a response as a single text, as the policy saw it."""
     return response if isinstance(response, str) else "".join(text for _, text in response)

@@ -51,9 +51,9 @@ NAMES = {
     "bare": "bare loop",
     "thread_exception": "threads, exception set in a helper thread",
     "process_exception": "processes, exception set in a helper thread",
-    "thread_interrupt": "a thread and a connection a query, interrupt",
+    "thread_interrupt": "a thread and a connection per query, interrupt",
     "thread_progress": "threads, kept connections, progress handler",
-    "apsw_progress": "the same with apsw",
+    "apsw_progress": "threads, kept connections, progress handler (apsw)",
 }
 Rates = dict[tuple[str, int], float]
 """Queries per second, by (method, threads)."""
@@ -173,35 +173,35 @@ def make_checks(load: Load, threads: int) -> Iterator[Check]:
         )
 
 
-def ways_of(load: Load, threads: int) -> list[tuple[str, int]]:
+def variants_of(load: Load, threads: int) -> list[tuple[str, int]]:
     """List the variants that these ratios need."""
-    ways = [
+    variants_needed = [
         ("bare", threads),
         (load.ours, threads),
         (f"{load.ours}_process", threads),
         *((name, threads) for name in RIVALS),
     ]
     if load.name in {"tiny", "mix"}:
-        ways += [("bare", 1), (load.ours, 1), ("bare_unguarded", threads)]
+        variants_needed += [("bare", 1), (load.ours, 1), ("bare_unguarded", threads)]
     if load.name == "large":
-        ways += [("ours_rows", 1), ("apsw_progress", 1)]
+        variants_needed += [("ours_rows", 1), ("apsw_progress", 1)]
     if load.name == "duplicates":
-        ways.append(("ours_distinct", threads))
-    return list(dict.fromkeys(ways))
+        variants_needed.append(("ours_distinct", threads))
+    return list(dict.fromkeys(variants_needed))
 
 
 # --- measuring
 
 
-def measure(load: Load, way: str, threads: int, bare_loop: Path, workload: Path) -> tuple[float, tuple[int, ...]]:
+def measure(load: Load, method: str, threads: int, bare_loop: Path, workload: Path) -> tuple[float, tuple[int, ...]]:
     """Run a load by one method in a new process; return queries per second and the numbers run, failed and late."""
-    share = load.queries[: len(load.queries) // 10] if way in SLOW and load.name == "tiny" else load.queries
+    share = load.queries[: len(load.queries) // 10] if method in SLOW and load.name == "tiny" else load.queries
     workload.write_text("".join(f"{path}\t{sql}\n" for path, sql in share), encoding="utf-8")
     rest = [str(workload), str(threads), str(load.passes), str(load.deadline_ms)]
-    if way.startswith("bare"):
-        command = [str(bare_loop), *rest, *(["unguarded"] if way == "bare_unguarded" else [])]
+    if method.startswith("bare"):
+        command = [str(bare_loop), *rest, *(["unguarded"] if method == "bare_unguarded" else [])]
     else:
-        command = [sys.executable, str(ROOT / "scripts" / "executor_rivals.py"), way, *rest]
+        command = [sys.executable, str(ROOT / "scripts" / "executor_rivals.py"), method, *rest]
     printed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
     passes = [line.split() for line in printed.splitlines()]
     seconds = statistics.median(float(line[0]) for line in passes[1:] or passes)
@@ -212,19 +212,19 @@ def bench(report: Report, load: Load, options: argparse.Namespace, workload: Pat
     """Measure a load in all variants."""
     counts: dict[tuple[str, int], tuple[int, ...]] = {}
 
-    def run(way: str, threads: int) -> float:
-        rate, verdicts = measure(load, way, threads, options.bare_loop, workload)
+    def run(method: str, threads: int) -> float:
+        rate, verdicts = measure(load, method, threads, options.bare_loop, workload)
         # The turn with the most timeouts counts, so that a false one is visible.
-        counts[way, threads] = max(counts.get((way, threads), verdicts), verdicts, key=lambda each: each[2])
+        counts[method, threads] = max(counts.get((method, threads), verdicts), verdicts, key=lambda each: each[2])
         return rate
 
-    variants = {key: partial(run, *key) for key in ways_of(load, options.threads)}
+    variants = {key: partial(run, *key) for key in variants_of(load, options.threads)}
     rates = run_turns(variants, report.turns, warm_up=0, rotate=True)
-    for (way, threads), values in rates.items():
-        if way in NAMES and threads == options.threads:
-            ran, failed, late = counts[way, threads]
+    for (method, threads), values in rates.items():
+        if method in NAMES and threads == options.threads:
+            ran, failed, late = counts[method, threads]
             note = f"{ran:,} ran, {failed:,} failed, {late:,} late"
-            report.add(NAMES[way], values, "queries/s", column=load.name, note=note)
+            report.add(NAMES[method], values, "queries/s", column=load.name, note=note)
     turns: list[Rates] = [dict(zip(rates, values, strict=True)) for values in zip(*rates.values(), strict=True)]
     for check in make_checks(load, options.threads):
         goal = None if check.goal is None else Goal(statistics.median(check.goal(turn) for turn in turns))

@@ -19,7 +19,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from bench_step import MODEL, Shape, fresh, random_batch
+from bench_step import MODEL, Shape, make_state, random_batch
 from harness import Goal, Report, make_parser, ratios, run_turns, timed
 
 from jaxrl_sql.algo.loss import grpo_loss
@@ -31,9 +31,9 @@ from jaxrl_sql.models import ModelConfig, init_params
 from jaxrl_sql.models.formats.hf import load_config
 from jaxrl_sql.models.ops.micro_batches import order_for_parts
 from jaxrl_sql.models.policy import make_policy
-from jaxrl_sql.planning.lengths import between, shuffled
+from jaxrl_sql.planning.lengths import shuffled, truncated_exponential
 from jaxrl_sql.runtime.memory import keep_freed_memory
-from jaxrl_sql.training.batching.pack import with_packed_rows, with_schemas_once
+from jaxrl_sql.training.batching.pack import share_schemas, with_packed_rows
 
 START = "configs/quickstart_start"
 # The goals: speed-up of the best packed update.
@@ -49,7 +49,7 @@ QUICK = Shape(4, 64, 4, 32)
 def make_batch(shape: Shape, model: ModelConfig, mean: float) -> GroupBatch:
     """Sample a batch on the host whose answers have this mean length."""
     batch: GroupBatch = jax.tree.map(np.asarray, random_batch(*shape[:4]))
-    lengths = shuffled(between(mean, shape.t).take(shape.b * shape.g)).clip(1).reshape(shape.b, shape.g)
+    lengths = shuffled(truncated_exponential(mean, shape.t).take(shape.b * shape.g)).clip(1).reshape(shape.b, shape.g)
     small = jax.tree.map(lambda x: x % model.vocab_size if x.dtype == np.int32 else x, batch)
     return dataclasses.replace(small, completion_len=lengths.astype(np.int32), shared=_within(batch, model))
 
@@ -87,7 +87,7 @@ def time_schemas(report: Report, shape: Shape, model: ModelConfig, mean: float, 
     tokens, common = np.array(prompt.tokens), shape.p - 64 if shape.p > 64 else shape.p // 2
     tokens[:, :common] = np.repeat(tokens[::together, :common], together, axis=0)
     batch = dataclasses.replace(batch, shared=(Segment(tokens, np.asarray(prompt.length)),))  # type: ignore[arg-type] # NumPy's
-    once = with_schemas_once(batch, together)
+    once = share_schemas(batch, together)
     ways = {"apart": (step, batch), "schema once": (step, once), "and packed": (step, with_packed_rows(once))}
     title = f"update {shape}, {together} questions a schema of {common}"
     compare(report, title, ways, init_params(model, jax.random.key(0)), optimizer, shape.update_goal)
@@ -97,7 +97,7 @@ def compare(
     report: Report, title: str, ways: dict[str, tuple[Any, GroupBatch]], params: Any, optimizer: Any, goal: Goal | None
 ) -> None:
     """Time equivalent updates; the goal applies to the best one other than `apart`."""
-    states = {name: fresh(params, optimizer) for name in ways}
+    states = {name: make_state(params, optimizer) for name in ways}
     norms: dict[str, float] = {}
 
     def update(name: str) -> float:

@@ -80,10 +80,10 @@ def random_batch(b: int, p: int, g: int, t: int) -> GroupBatch:
 def repeat_prompts(batch: GroupBatch) -> GroupBatch:
     """Give every completion its own copy of the prompt: groups of one."""
     b, g, _ = batch.completion.shape
-    alone = jax.tree.map(lambda x: x.reshape(b * g, 1, *x.shape[2:]), dataclasses.replace(batch, shared=()))
+    answers = jax.tree.map(lambda x: x.reshape(b * g, 1, *x.shape[2:]), dataclasses.replace(batch, shared=()))
     (prompt,) = batch.shared
-    local = Segment(prompt.tokens.repeat(g, axis=0), prompt.length.repeat(g, axis=0))
-    return dataclasses.replace(alone, shared=(local,))
+    prompts = Segment(prompt.tokens.repeat(g, axis=0), prompt.length.repeat(g, axis=0))
+    return dataclasses.replace(answers, shared=(prompts,))
 
 
 def plain_policy(params: Any, frozen: Any, batch: GroupBatch) -> TokenLogprobs:
@@ -110,21 +110,21 @@ def whole_step(
     scorer, update = make_scorer(policy), make_step(policy, loss, optimizer)
 
     def step(state: TrainState) -> tuple[TrainState, dict[str, float]]:
-        began = time.perf_counter()
+        began_at = time.perf_counter()
         batch = rollout(state.trainable)
-        sampled = time.perf_counter()
+        sampled_at = time.perf_counter()
         assert int(batch.completion_len.sum()) == shape.b * shape.g * shape.t
         scored = jax.block_until_ready(scorer(reference, None, batch)[0])
         batch = dataclasses.replace(batch, reference_logprobs=scored, advantage=advantage)
-        referred = time.perf_counter()
+        scored_at = time.perf_counter()
         state, metrics = update(state, batch)
         jax.block_until_ready(metrics)
-        ended = time.perf_counter()
+        ended_at = time.perf_counter()
         return state, {
-            "rollout": sampled - began,
-            "reference": referred - sampled,
-            "update": ended - referred,
-            "step": ended - began,
+            "rollout": sampled_at - began_at,
+            "reference": scored_at - sampled_at,
+            "update": ended_at - scored_at,
+            "step": ended_at - began_at,
         }
 
     return step
@@ -170,7 +170,7 @@ def time_updates(report: Report, shape: Shape, params: Any, optimizer: Any) -> N
     }
     grouped = random_batch(*shape[:4])
     batches = {"grouped": grouped, "repeated": repeat_prompts(grouped), "alone": repeat_prompts(grouped)}
-    states = {name: fresh(params, optimizer) for name in steps}
+    states = {name: make_state(params, optimizer) for name in steps}
     losses: dict[str, float] = {}
 
     def update(name: str) -> float:
@@ -196,7 +196,7 @@ def time_steps(report: Report, shape: Shape, params: Any, optimizer: Any) -> Non
         "grouped": grouped_step(shape, params, optimizer),
         "repeated": repeated_step(shape, params, optimizer),
     }
-    states = {name: fresh(params, optimizer) for name in steps}
+    states = {name: make_state(params, optimizer) for name in steps}
 
     def step(name: str) -> dict[str, float]:
         states[name], parts = steps[name](states[name])
@@ -211,7 +211,7 @@ def time_steps(report: Report, shape: Shape, params: Any, optimizer: Any) -> Non
     report.add("whole step, repeated / grouped", over, "x", shape.step_goal, column=str(shape))
 
 
-def fresh(params: Any, optimizer: Any) -> TrainState:
+def make_state(params: Any, optimizer: Any) -> TrainState:
     """Return the state before the first update, with a copy of the weights, as updates donate them."""
     return init_state(jax.tree.map(lambda x: x.copy(), params), optimizer)
 

@@ -83,17 +83,17 @@ def places() -> dict[str, str]:
 
 def relinked(text: str, source: str, place: str, staged: Mapping[str, str]) -> str:
     """Return a page with links rewritten to the site's paths; a link to a missing file becomes its text."""
-    here = place.rpartition("/")[0]
+    folder_of_page = place.rpartition("/")[0]
 
     def link(result: re.Match[str]) -> str:
         image, text, target = result.groups()
         path, _, anchor = target.partition("#")
         if "://" in path or not path:
             return result[0]
-        to = staged.get(normpath(f"{source.rpartition('/')[0] or '.'}/{path}"), "")
-        if not to:
+        target_page = staged.get(normpath(f"{source.rpartition('/')[0] or '.'}/{path}"), "")
+        if not target_page:
             return text
-        return f"{image}[{text}]({relpath(to, here or '.')}{'#' if anchor else ''}{anchor})"
+        return f"{image}[{text}]({relpath(target_page, folder_of_page or '.')}{'#' if anchor else ''}{anchor})"
 
     out, end = [], 0
     for block in FENCED.finditer(text):
@@ -169,10 +169,10 @@ def take_pictures(pages: Path, run: Path | None) -> None:
         page.get_by_role("article").first.wait_for()
         page.screenshot(path=str(pages / "pictures" / "group.png"))
         browser.close()
-    shown = "The notebook's run, as it was when this site was built."
+    caption = "The notebook's run, as it was when this site was built."
     images = (("run", "The run"), ("answers", "Its answers"), ("group", "A group of answers"))
     body = "\n\n".join(f"## {title}\n\n![{title}](pictures/{name}.png)" for name, title in images)
-    _write(pages / "pictures.md", f"{heading}\n{shown}\n\n{body}\n")
+    _write(pages / "pictures.md", f"{heading}\n{caption}\n\n{body}\n")
 
 
 def llms(pages: Path) -> str:
@@ -180,15 +180,17 @@ def llms(pages: Path) -> str:
     project = tomllib.loads((ROOT / "docs" / "zensical.toml").read_text(encoding="utf-8"))["project"]
     lines = [f"# {project['site_name']}", "", f"> {project['site_description']}", ""]
 
-    def tell(entries: list[dict[str, Any]]) -> None:
-        for title, to in (pair for entry in entries for pair in entry.items()):
-            if isinstance(to, list):
+    def add_lines(entries: list[dict[str, Any]]) -> None:
+        for title, target_page in (pair for entry in entries for pair in entry.items()):
+            if isinstance(target_page, list):
                 lines.extend(["", f"## {title}", ""])
-                tell(to)
+                add_lines(target_page)
             else:
-                lines.append(f"- [{title}]({to}): {first_sentence((pages / to).read_text(encoding='utf-8'))}")
+                lines.append(
+                    f"- [{title}]({target_page}): {first_sentence((pages / target_page).read_text(encoding='utf-8'))}"
+                )
 
-    tell(project["nav"])
+    add_lines(project["nav"])
     return "\n".join(lines) + "\n"
 
 

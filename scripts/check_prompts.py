@@ -23,13 +23,13 @@ from jaxrl_sql.text2sql.prompts.template import read_template
 from jaxrl_sql.types import InputError
 
 TEXTS = (".jinja", ".j2", ".txt", ".md", ".yaml", ".yml", ".prompt")
-PLACES = {
+PLACEHOLDERS = {
     "schema": ("schema", "db_details", "database_schema", "database schema", "ddl", "db_schema", "table_names"),
     "question": ("question", "nl_question", "evidence + question", "user_question"),
     "evidence": ("evidence", "external_knowledge", "knowledge", "context", "hint"),
     "dialect": ("dialect", "db_engine", "engine", "database_engine"),
 }
-_PLACE = {name: f"{{{ours}}}" for ours, names in PLACES.items() for name in names}
+_PLACEHOLDER_OF = {name: f"{{{placeholder}}}" for placeholder, names in PLACEHOLDERS.items() for name in names}
 _HEADINGS = (
     "task overview|database engine|database schema|external knowledge|question|evidence|instructions|"
     "output format|format|example format"
@@ -39,7 +39,7 @@ _ITEM = re.compile(
     rf"|\{{+\s*(?P<place>[\w +]+?)\s*\}}+|^(?P<heading>{_HEADINGS}):|(?P<begun>Let me solve this step by step\.)",
     re.IGNORECASE | re.MULTILINE,
 )
-_FEWEST = 4  # items of structure that make a text a prompt
+_MIN_ITEMS = 4  # items of structure that make a text a prompt
 
 
 def structure(text: str) -> list[str]:
@@ -50,14 +50,14 @@ def structure(text: str) -> list[str]:
         if match["dialect"]:
             output = "{dialect}"
         elif match["place"]:
-            output = _PLACE.get(match["place"].lower(), "")
+            output = _PLACEHOLDER_OF.get(match["place"].lower(), "")
         elif match["heading"]:
             output = f"{match['heading'].lower()}:"
         result.update({output: None} if output else {})
     return list(result)
 
 
-def ours(name: str) -> str:
+def template_text(name: str) -> str:
     """Return the text of a template with its placeholders written as `{name}`."""
     template = read_template(name)
     output = {name: f"{{{name}}}" for name in ("schema", "question", "evidence", "dialect")}
@@ -99,35 +99,37 @@ def _strings(code: str) -> Iterator[tuple[int, str]]:
     yield from sorted(result)
 
 
-def differences(mine: Sequence[str], theirs: Sequence[str]) -> list[str]:
+def differences(template: Sequence[str], reference: Sequence[str]) -> list[str]:
     """Return the differences of two structures, one per line; evidence within the question is not a difference."""
-    if "{evidence}" not in theirs:
-        mine = [item for item in mine if item != "{evidence}"]
-    lines = [f"only theirs: {item}" for item in theirs if item not in mine]
-    lines += [f"only ours: {item}" for item in mine if item not in theirs]
-    both, order = [item for item in mine if item in theirs], [item for item in theirs if item in mine]
-    return lines + ([f"order: ours {' '.join(both)}; theirs {' '.join(order)}"] if both != order else [])
+    if "{evidence}" not in reference:
+        template = [item for item in template if item != "{evidence}"]
+    lines = [f"only theirs: {item}" for item in reference if item not in template]
+    lines += [f"only ours: {item}" for item in template if item not in reference]
+    common, order = [item for item in template if item in reference], [item for item in reference if item in template]
+    return lines + ([f"order: ours {' '.join(common)}; theirs {' '.join(order)}"] if common != order else [])
 
 
 def check(name: str, folder: Path) -> bool:
     """Print a template's differences from the nearest prompt below a folder; return whether the structures match."""
-    text = ours(name)
-    mine = structure(text)
-    result = [reference for reference in references(folder) if len(structure(reference[1])) >= _FEWEST]
-    if not result:
+    text = template_text(name)
+    template = structure(text)
+    candidates = [reference for reference in references(folder) if len(structure(reference[1])) >= _MIN_ITEMS]
+    if not candidates:
         sys.stdout.write(f"{name}: no prompt found in {folder}\n")
         return False
-    place, their_text = max(result, key=lambda item: difflib.SequenceMatcher(None, mine, structure(item[1])).ratio())
-    faults = differences(mine, structure(their_text))
-    sys.stdout.write(f"{name}: {place}: {'the structure differs' if faults else 'one structure'}\n")
-    sys.stdout.writelines(f"  {line}\n" for line in faults)
+    place, their_text = max(
+        candidates, key=lambda item: difflib.SequenceMatcher(None, template, structure(item[1])).ratio()
+    )
+    lines = differences(template, structure(their_text))
+    sys.stdout.write(f"{name}: {place}: {'the structure differs' if lines else 'one structure'}\n")
+    sys.stdout.writelines(f"  {line}\n" for line in lines)
     pairs = difflib.unified_diff(their_text.strip().splitlines(), text.splitlines(), "theirs", "ours", lineterm="")
     sys.stdout.writelines(f"  {line}\n" for line in pairs)
-    return not faults
+    return not lines
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Read the command line and compare; 0 for equal structures, 1 for different ones, 2 for invalid input."""
+    """Parse the command line and compare; 0 for equal structures, 1 for different ones, 2 for invalid input."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--reference", type=Path, required=True, metavar="FOLDER", help="a checkout of the authors' code"

@@ -25,7 +25,7 @@ from sqlglot import exp
 from jaxrl_sql.datagen.synth.english import split_words
 from jaxrl_sql.text2sql.benchmarks import load_benchmark, load_split
 from jaxrl_sql.text2sql.env.parse import tables_of
-from jaxrl_sql.text2sql.evals.features import KINDS, SHAPES, features_of
+from jaxrl_sql.text2sql.evals.features import NODE_TYPES, PREDICATES, features_of
 from jaxrl_sql.text2sql.evals.hardness import spider_level
 from jaxrl_sql.text2sql.evals.parse import parsed
 from jaxrl_sql.types import Example, InputError
@@ -90,7 +90,7 @@ def count(name: str, examples: Sequence[Example], first: int, seed: int) -> Shar
     joins = [joins_of(sql) for sql in golds]
     output = [is_said(part, item.question) for item in examples for part in sorted(names_of(item.gold_sql))]
     sample = random.Random(seed).sample(golds, min(first, len(golds)))
-    share = {part: 100 * features[part] / len(golds) for part in (*SHAPES, *KINDS)}
+    share = {part: 100 * features[part] / len(golds) for part in (*PREDICATES, *NODE_TYPES)}
     numbers = {
         "questions": float(len(examples)),
         "join": share.pop("join"),

@@ -1,4 +1,4 @@
-"""Run a workload in one way, in a separate process: `executor_rivals.py NAME WORKLOAD THREADS REPEATS DEADLINE_MS`.
+"""Run a workload by one method, in a separate process: `executor_rivals.py NAME WORKLOAD THREADS REPEATS DEADLINE_MS`.
 
 `bench_executor.py` starts it. Each line of the workload is a database's path, a tab and a SQL text. Like `bare_loop` it
 prints one line per repeat: seconds, and the numbers of queries that ran, failed, and reached the deadline. The
@@ -40,7 +40,7 @@ def main() -> None:
     name, workload, threads, repeats, deadline_ms = sys.argv[1:]
     lines = Path(workload).read_text(encoding="utf-8").splitlines()
     queries = [tuple(line.split("\t", 1)) for line in lines]
-    run = WAYS[name](queries, int(threads), int(deadline_ms) / 1_000)
+    run = METHODS[name](queries, int(threads), int(deadline_ms) / 1_000)
     for _ in range(int(repeats)):
         began = time.perf_counter()
         verdicts = Counter(run())
@@ -88,13 +88,13 @@ def ours_rows(queries: list[Query], threads: int, deadline: float) -> Callable[[
     """`execute` and the rows of its result, one query at a time."""
     executor = make_executor(threads, deadline, "thread")
 
-    def one(query: Query) -> str:
+    def run_query(query: Query) -> str:
         outcome = executor.execute(*query)
         if outcome.status == "ok":
             len(outcome.rows)
         return _verdict(outcome.status)
 
-    return lambda: map(one, queries)
+    return lambda: map(run_query, queries)
 
 
 def ours_distinct(queries: list[Query], threads: int, deadline: float) -> Callable[[], Any]:
@@ -161,16 +161,18 @@ def _fetch_on(connection: sqlite3.Connection, sql: str, verdict: list[str]) -> N
         pass
 
 
-def with_threads(item: Callable[[float, Query], str], queries: list[Query], threads: int, deadline: float) -> Any:
-    """Run each query by `one` in a pool of threads."""
+def with_threads(run_query: Callable[[float, Query], str], queries: list[Query], threads: int, deadline: float) -> Any:
+    """Run each query by `run_query` in a pool of threads."""
     pool = ThreadPoolExecutor(threads)
-    return lambda: pool.map(partial(item, deadline), queries)
+    return lambda: pool.map(partial(run_query, deadline), queries)
 
 
-def with_processes(item: Callable[[float, Query], str], queries: list[Query], threads: int, deadline: float) -> Any:
-    """Run each query by `one` in a pool of processes, which return a verdict and no rows."""
+def with_processes(
+    run_query: Callable[[float, Query], str], queries: list[Query], threads: int, deadline: float
+) -> Any:
+    """Run each query by `run_query` in a pool of processes, which return a verdict and no rows."""
     pool = multiprocessing.get_context("fork").Pool(threads)
-    return lambda: pool.imap(partial(item, deadline), queries)
+    return lambda: pool.imap(partial(run_query, deadline), queries)
 
 
 # --- a deadline enforced by the progress handler of a persistent connection
@@ -199,7 +201,7 @@ def with_progress(
     connect, interrupted, error = make()
     connections = Connections(connect)
 
-    def one(query: Query) -> str:
+    def run_query(query: Query) -> str:
         path, sql = query
         try:
             connections.get(path, deadline).execute(sql).fetchall()
@@ -208,9 +210,9 @@ def with_progress(
         return "ok"
 
     if threads == 1:
-        return lambda: map(one, queries)
+        return lambda: map(run_query, queries)
     pool = ThreadPoolExecutor(threads)
-    return lambda: pool.map(one, queries)
+    return lambda: pool.map(run_query, queries)
 
 
 def use_sqlite3() -> tuple[Any, Any, type[Exception]]:
@@ -225,7 +227,7 @@ def use_sqlite3() -> tuple[Any, Any, type[Exception]]:
 
 
 def use_apsw() -> tuple[Any, Any, type[Exception]]:
-    """Return the same of apsw."""
+    """Return apsw's connect function, its interruption error, and its other errors."""
 
     def connect(path: str, is_late: Callable[[], bool]) -> Any:
         connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
@@ -235,7 +237,7 @@ def use_apsw() -> tuple[Any, Any, type[Exception]]:
     return connect, lambda problem: isinstance(problem, apsw.InterruptError), apsw.Error
 
 
-WAYS: dict[str, Callable[[list[Any], int, float], Callable[[], Any]]] = {
+METHODS: dict[str, Callable[[list[Any], int, float], Callable[[], Any]]] = {
     "ours": ours_executed,
     "ours_scored": ours_scored,
     "ours_process": partial(ours_executed, isolation="process"),

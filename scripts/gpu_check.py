@@ -43,7 +43,7 @@ from jaxrl_sql.types import InputError
 # Settings that the update tries until memory suffices: keep projections, keep nothing.
 REMATS = ("query,key,value,attended,gate,up", "full")
 # Two backends' losses in bfloat16 may differ by this much, as a share.
-AGREE = 0.02
+MAX_DIFFERENCE = 0.02
 
 Row = dict[str, Any]
 
@@ -226,8 +226,8 @@ def time_decode(plan: Plan, config: ModelConfig, attention: str, rate: float, ba
     del rate
     b, g, t = plan.decode_prompts, plan.group, plan.completion
     params = init_params(config, jax.random.key(0), plan.dtype)
-    made_for = EngineConfig(b * g, chunk_steps=plan.chunk, attention=attention)
-    engine = Engine(config, params, Endless(config.vocab_size), made_for)
+    engine_config = EngineConfig(b * g, chunk_steps=plan.chunk, attention=attention)
+    engine = Engine(config, params, Endless(config.vocab_size), engine_config)
     r = np.random.default_rng(0)
     prompts = [r.integers(0, config.vocab_size, plan.prompt).tolist() for _ in range(b)]
 
@@ -238,20 +238,20 @@ def time_decode(plan: Plan, config: ModelConfig, attention: str, rate: float, ba
 
     prefill_s = timed(partial(generate, 1), plan.runs)
     step = (timed(partial(generate, t), plan.runs) - prefill_s) / (t - 1)
-    needed = decode_bytes(config, b, plan.prompt, g, (t - 1) / 2, jnp.dtype(plan.dtype).itemsize)
+    step_bytes = decode_bytes(config, b, plan.prompt, g, (t - 1) / 2, jnp.dtype(plan.dtype).itemsize)
     return {
         "rows": b * g,
         "prefill_s": prefill_s,
         "prefill_tokens_per_s": b * plan.prompt / prefill_s,
         "ms_per_step": 1e3 * step,
         "tokens_per_s": b * g / step,
-        "gb_per_step": needed / 1e9,
-        "ms_at_bandwidth": 1e3 * needed / bandwidth,
-        "of_bandwidth": needed / bandwidth / step,
+        "gb_per_step": step_bytes / 1e9,
+        "ms_at_bandwidth": 1e3 * step_bytes / bandwidth,
+        "of_bandwidth": step_bytes / bandwidth / step,
     }
 
 
-def attempt(what: str, model: str, attention: str, measure: Callable[[], Row]) -> Row:
+def measure_or_fail(what: str, model: str, attention: str, measure: Callable[[], Row]) -> Row:
     """Measure one row; a failure also becomes a row."""
     head = {"what": what, "model": model, "attention": attention}
     try:
@@ -268,7 +268,7 @@ def measure_all(plan: Plan, rate: float, bandwidth: float) -> Iterator[Row]:
                 yield {"what": "refused", "model": model, "attention": attention, "reason": reason}
                 continue
             for what, measure in (("forward", time_forward), ("update", time_update)):
-                yield attempt(what, model, attention, partial(measure, plan, config, attention, rate))
+                yield measure_or_fail(what, model, attention, partial(measure, plan, config, attention, rate))
         for attention in ("xla", "pallas"):
             try:
                 kernel_for(
@@ -277,8 +277,8 @@ def measure_all(plan: Plan, rate: float, bandwidth: float) -> Iterator[Row]:
             except InputError as error:
                 yield {"what": "refused", "model": model, "attention": attention, "reason": str(error)}
                 continue
-            measure_it = partial(time_decode, plan, config, attention, rate, bandwidth)
-            yield attempt("decode", model, attention, measure_it)
+            decode = partial(time_decode, plan, config, attention, rate, bandwidth)
+            yield measure_or_fail("decode", model, attention, decode)
 
 
 def disagreements(rows: list[Row]) -> list[str]:
@@ -289,12 +289,12 @@ def disagreements(rows: list[Row]) -> list[str]:
             values = {row["attention"]: row[number] for row in rows if row["model"] == model and number in row}
             if not all(map(np.isfinite, values.values())):
                 messages.append(f"{model}: {number} is not finite: {values}")
-            elif values and np.ptp(list(values.values())) > AGREE * max(map(abs, values.values())):
+            elif values and np.ptp(list(values.values())) > MAX_DIFFERENCE * max(map(abs, values.values())):
                 messages.append(f"{model}: {number} differs: {values}")
     return messages
 
 
-def line(row: Row) -> str:
+def format_row(row: Row) -> str:
     """Write a row of the table."""
     if "error" in row or "reason" in row:
         cells = [row.get("error") or row["reason"], *[""] * 5]
@@ -355,7 +355,7 @@ def write(folder: Path, result: dict[str, Any], plan: Plan) -> None:
     figures = [figure for row in result["rows"] for figure in figures_of(row)]
     fields = {name: value for name, value in result.items() if name != "rows"}
     write_result(folder / "gpu_check.json", figures, machine_facts(), measured=result["rows"], **fields)
-    below = [*map(line, result["rows"]), "", *result["disagreements"]]
+    below = [*map(format_row, result["rows"]), "", *result["disagreements"]]
     page = table_head(result, plan) + "\n".join(below).rstrip() + "\n"
     (folder / "gpu_check.md").write_text(page, encoding="utf-8")
 
@@ -387,7 +387,7 @@ def main() -> int:
         result["rows"].append(row)
         result["disagreements"] = disagreements(result["rows"])
         write(options.out, result, plan)
-        sys.stdout.write(line(row) + "\n")
+        sys.stdout.write(format_row(row) + "\n")
         sys.stdout.flush()
     sys.stdout.write("".join(f"{text}\n" for text in result["disagreements"]))
     return 1 if result["disagreements"] or any("error" in row for row in result["rows"]) else 0

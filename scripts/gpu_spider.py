@@ -57,21 +57,21 @@ def write_tiny(path: Path) -> None:
         "add_space_prefix": False,
     }
     keys = {f"tokenizer__ggml__{key}": value for key, value in tokenizer.items()}
-    writer().write_gguf(path, config, models.init_params(config, jax.random.key(0)), **keys)
+    gguf_writer().write_gguf(path, config, models.init_params(config, jax.random.key(0)), **keys)
 
 
-def writer() -> ModuleType:
+def gguf_writer() -> ModuleType:
     """Return the GGUF writer of the tests, which no package contains."""
-    result = importlib.util.spec_from_file_location("gguf_files", ROOT / "tests" / "gguf_files.py")
-    assert result is not None
-    assert result.loader is not None
-    module = importlib.util.module_from_spec(result)
-    result.loader.exec_module(module)
+    spec = importlib.util.spec_from_file_location("gguf_files", ROOT / "tests" / "gguf_files.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
     return module
 
 
 def main() -> int:
-    """Read the command line and write the file."""
+    """Parse the command line and write the file."""
     match sys.argv[1:]:
         case ["weights", path]:
             write_weights(Path(path))

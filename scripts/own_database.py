@@ -98,7 +98,7 @@ def fill(connection: sqlite3.Connection) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Read the command line, write the folder, and return the exit code."""
+    """Parse the command line, write the folder, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args(arguments).folder

@@ -127,7 +127,7 @@ def _command(name: str, entry: Command, parser: argparse.ArgumentParser) -> Iter
     has_more = ["[options]"] if len(options) > len(required) else []
     usage = " ".join(["jaxrl-sql", name, *required, *has_more, *message])
     example = f"jaxrl-sql {name} {entry.example}".strip()
-    yield f"{entry.does}."
+    yield f"{entry.summary}."
     yield f"```text\n{usage}\n```\n\nExample: `{example}`"
     sentences = re.split(r"(?<=[.!?])\s+(?=[A-Z`])", " ".join((parser.description or "").split()), maxsplit=1)
     yield from sentences[1:]  # the first repeats the command's sentence

@@ -12,26 +12,26 @@ from typing import Any
 Reply = tuple[int, dict[str, str], Any]
 
 
-class Seen(list[dict[str, Any]]):
+class Requests(list[dict[str, Any]]):
     """The requests that a server received."""
 
 
 @contextmanager
-def serving(script: Callable[[int, dict[str, Any]], Reply]) -> Iterator[tuple[str, Seen]]:
+def serve_script(script: Callable[[int, dict[str, Any]], Reply]) -> Iterator[tuple[str, Requests]]:
     """Answer request number i (from 0) with the script's reply: status, headers, and a text or a message.
 
     A message gets a usage: one token per word of question and answer. The message's `finish_reason` is the choice's;
     the default is `stop`.
     """
-    seen = Seen()
+    requests = Requests()
     lock = threading.Lock()
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             with lock:
-                number = len(seen)
-                seen.append({"path": self.path, "key": self.headers.get("Authorization"), **body})
+                number = len(requests)
+                requests.append({"path": self.path, "key": self.headers.get("Authorization"), **body})
             status, headers, reply = script(number, body)
             if isinstance(reply, str):
                 text = reply
@@ -56,7 +56,7 @@ def serving(script: Callable[[int, dict[str, Any]], Reply]) -> Iterator[tuple[st
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}/v1", seen
+        yield f"http://127.0.0.1:{server.server_port}/v1", requests
     finally:
         server.shutdown()
         server.server_close()
@@ -84,5 +84,5 @@ def _events(body: dict[str, Any], fields: dict[str, str]) -> str:
     return "".join(f"data: {json.dumps(head | piece)}\n\n" for piece in pieces) + "data: [DONE]\n\n"
 
 
-def said(text: str, **more: str) -> Reply:
+def assistant(text: str, **more: str) -> Reply:
     return 200, {}, {"content": text, **more}

@@ -74,13 +74,13 @@ def read_modules(root: Path) -> dict[Module, str]:
 
 def strip_tests(code: str) -> str:
     """Return code without its test modules."""
-    while result := TEST_MODULE.search(code):
-        end = result.end()
-        depth = int(result[1] == "{")
+    while match := TEST_MODULE.search(code):
+        end = match.end()
+        depth = int(match[1] == "{")
         while depth:
             depth += {"{": 1, "}": -1}.get(code[end], 0)
             end += 1
-        code = code[: result.start()] + code[end:]
+        code = code[: match.start()] + code[end:]
     return code
 
 
@@ -117,8 +117,8 @@ def find_arrows(modules: Mapping[Module, str]) -> dict[Module, set[Module]]:
     arrows = {}
     for here, text in modules.items():
         code = strip_tests(NO_CODE.sub("''", text))
-        paths = [path for result in USE.finditer(code) for path in expand(result[1])]
-        paths += [tuple(results[0].split("::")) for results in PATH.finditer(USE.sub("", code))]
+        paths = [path for match in USE.finditer(code) for path in expand(match[1])]
+        paths += [tuple(match[0].split("::")) for match in PATH.finditer(USE.sub("", code))]
         targets = set()
         for path in (resolve(path, here) for path in paths):
             lengths = range(len(path), 0, -1)
@@ -134,12 +134,12 @@ def find_cycle(arrows: Mapping[Module, set[Module]]) -> list[Module]:
     """Return modules of which each imports the next and the last the first; empty without a cycle."""
     done: set[Module] = set()
 
-    def walk(module: Module, way: list[Module]) -> list[Module]:
-        if module in way:
-            return way[way.index(module) :]
+    def walk(module: Module, path: list[Module]) -> list[Module]:
+        if module in path:
+            return path[path.index(module) :]
         if module not in done:
             for target in sorted(arrows.get(module, ())):
-                if cycle := walk(target, [*way, module]):
+                if cycle := walk(target, [*path, module]):
                     return cycle
             done.add(module)
         return []
@@ -155,12 +155,14 @@ def test_rust_files_have_no_import_cycles(crate: str) -> None:
 
 
 def test_core_modules_follow_the_import_table() -> None:
-    result: dict[str, set[str]] = {room: set() for room in ARROWS}
+    imports: dict[str, set[str]] = {module_name: set() for module_name in ARROWS}
     for module, targets in find_arrows(read_modules(CRATES["core"])).items():
         if module:
-            result[module[0]] |= {target[0] for target in targets} - {module[0]}
-    assert result == ARROWS
-    assert find_cycle({(room,): {(target,) for target in targets} for room, targets in ARROWS.items()}) == []
+            imports[module[0]] |= {target[0] for target in targets} - {module[0]}
+    assert imports == ARROWS
+    assert (
+        find_cycle({(module_name,): {(target,) for target in targets} for module_name, targets in ARROWS.items()}) == []
+    )
 
 
 @pytest.mark.parametrize(

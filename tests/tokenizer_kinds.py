@@ -97,12 +97,12 @@ FURTHER: dict[str, Callable[[], Tokenizer]] = {
 }
 
 
-def write(folder: Path, core: Tokenizer, named: str | None = None, family: str = "", **fields: Any) -> Path:
+def write(folder: Path, core: Tokenizer, tokenizer_class: str | None = None, family: str = "", **fields: Any) -> Path:
     """Write a tokenizer's folder."""
     folder.mkdir(exist_ok=True)
     core.save(str(folder / "tokenizer.json"))
-    known = {"tokenizer_class": named} if named else {}
-    (folder / "tokenizer_config.json").write_text(json.dumps({**known, "eos_token": END, **fields}))
+    class_field = {"tokenizer_class": tokenizer_class} if tokenizer_class else {}
+    (folder / "tokenizer_config.json").write_text(json.dumps({**class_field, "eos_token": END, **fields}))
     if family:
         (folder / "config.json").write_text(json.dumps({"model_type": family}))
     return folder

@@ -11,7 +11,7 @@ from typing import Any
 
 from jaxrl_sql.runtime.rollouts import RolloutWriter, pack_ids, pack_logprobs
 
-HARM = '</script><script>window.harmed=1</script><img src=x onerror="window.harmed=1"> \u2028\'"` ${1} <!-- {{7*7}}'
+HOSTILE = '</script><script>window.harmed=1</script><img src=x onerror="window.harmed=1"> \u2028\'"` ${1} <!-- {{7*7}}'
 """A text that runs in a page without escaping of markup, scripts or templates."""
 
 TOKENS = ["SELECT", " 1", "<b>", "\n"]
@@ -21,7 +21,7 @@ def make_database(folder: Path) -> Path:
     path = folder / "shop.sqlite"
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("CREATE TABLE item(id INTEGER PRIMARY KEY, name TEXT, price REAL)")
-        rows = [(1, "cup", 2.5), (2, "pot", 9.0), (3, "cup", 3.5), (4, HARM, 1.0)]
+        rows = [(1, "cup", 2.5), (2, "pot", 9.0), (3, "cup", 3.5), (4, HOSTILE, 1.0)]
         connection.executemany("INSERT INTO item VALUES(?, ?, ?)", rows)
     return path
 
@@ -46,7 +46,7 @@ def group(step: int, uid: str, answers: Sequence[dict[str, Any]], **more: Any) -
 def dialogue(sql: str) -> list[list[Any]]:
     return [
         ["assistant", "let me look <sql>SELECT 1</sql>", pack_ids([0, 1]), pack_logprobs([-0.2, -0.3])],
-        ["environment", f"<observation>{HARM}</observation>"],
+        ["environment", f"<observation>{HOSTILE}</observation>"],
         ["assistant", sql, pack_ids([1, 3]), pack_logprobs([-0.01, float("nan")])],
     ]
 
@@ -59,7 +59,7 @@ def write_run(folder: Path, steps: Iterable[int] = (1, 2), keep: int = 1000) -> 
     evaluate(folder, path, 0, {"e1": ("SELECT name FROM item", 1.0), "e2": ("SELECT 1", 0.0)}, keep)
     for step in steps:
         add_step(folder, step, keep)
-    evaluate(folder, path, 9, {"e1": (HARM, 0.0), "e2": ("SELECT name FROM item", 1.0)}, keep)
+    evaluate(folder, path, 9, {"e1": (HOSTILE, 0.0), "e2": ("SELECT name FROM item", 1.0)}, keep)
     return folder
 
 
@@ -68,11 +68,11 @@ def add_step(folder: Path, step: int, keep: int = 1000) -> None:
     writer = RolloutWriter(folder, keep)
     bad = "SELECT name FROM item LIMIT 0"
     right, wrong = answer("SELECT name FROM item", 1.0), answer(bad, 0.0, turns=dialogue(bad))
-    known = "SELECT 'cup' UNION SELECT 'pot' UNION SELECT " + "'" + HARM.replace("'", "''") + "'"
+    constant = "SELECT 'cup' UNION SELECT 'pot' UNION SELECT " + "'" + HOSTILE.replace("'", "''") + "'"
     groups = [
         group(step, f"q{step}", [right, wrong], db_path=path, chosen=0),
-        group(step, HARM, [answer(known, 1.0), answer(HARM, 0.0, "syntax_error"), answer(None, 0.0, "no_sql")],
-              db_path=path, question=HARM, evidence=HARM, difficulty="hard"),
+        group(step, HOSTILE, [answer(constant, 1.0), answer(HOSTILE, 0.0, "syntax_error"), answer(None, 0.0, "no_sql")],
+              db_path=path, question=HOSTILE, evidence=HOSTILE, difficulty="hard"),
     ]  # fmt: skip
     writer.write_tokens(TOKENS)
     writer.write("train", groups)
@@ -97,13 +97,13 @@ def evaluate(folder: Path, path: str, step: int, sqls: dict[str, tuple[str, floa
 
 def record(uid: str, sql: str, score: float, **more: Any) -> dict[str, Any]:
     """Return a line of an evaluation's records."""
-    table = {"columns": ["name"], "rows": [["cup"], [HARM]], "row_count": 2}
+    table = {"columns": ["name"], "rows": [["cup"], [HOSTILE]], "row_count": 2}
     result = {
-        "id": uid, "db_id": "shop", "question": HARM, "evidence": "", "prompt": "CREATE TABLE item", "answer": sql,
+        "id": uid, "db_id": "shop", "question": HOSTILE, "evidence": "", "prompt": "CREATE TABLE item", "answer": sql,
         "sql": sql, "gold_sql": "SELECT name FROM item", "own": "bird", "status": "ok", "gold_status": "ok",
         "scores": {"bird": score, "refined": 0.0}, "reasons": ["duplicates"], "stop": "", "pred_ms": 1.0,
         "gold_ms": 1.0, "finish_reason": "stop", "suite_gold_status": "", "pred_rows": 2, "gold_rows": 2,
-        "results": {"prediction": table, "gold": {**table, "rows": [["pot"], [HARM]]}},
+        "results": {"prediction": table, "gold": {**table, "rows": [["pot"], [HOSTILE]]}},
     }  # fmt: skip
     return {**result, **more}
 

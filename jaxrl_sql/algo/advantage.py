@@ -14,7 +14,7 @@ from jaxrl_sql.models.ops import masked
 EPSILON = 1e-6
 # As in TRL.
 BATCH_EPSILON = 1e-4
-EQUAL = 1e-8
+EQUAL_REWARDS_ATOL = 1e-8
 
 
 def advantages(rewards: ArrayLike, weight: ArrayLike, kind: str, ddof: int = 0) -> jax.Array:
@@ -67,16 +67,16 @@ def gae(
     between two actions are ignored, and the value after the last action is 0. Outside the mask both results are 0.
     """
 
-    def back(later: tuple[jax.Array, jax.Array], token: tuple[jax.Array, ...]) -> Any:
-        next_value, next_advantage = later
+    def step(following: tuple[jax.Array, jax.Array], token: tuple[jax.Array, ...]) -> Any:
+        next_value, next_advantage = following
         reward, value, is_action = token
         advantage = reward + discount * next_value - value + discount * gae_lambda * next_advantage
         carried = jnp.where(is_action, value, next_value), jnp.where(is_action, advantage, next_advantage)
         return carried, jnp.where(is_action, advantage, 0.0)
 
     over_time = tuple(jnp.moveaxis(x, -1, 0) for x in (rewards, values, mask))
-    nothing = jnp.zeros(rewards.shape[:-1], jnp.float32)
-    estimates = jnp.moveaxis(jax.lax.scan(back, (nothing, nothing), over_time, reverse=True)[1], 0, -1)
+    zeros = jnp.zeros(rewards.shape[:-1], jnp.float32)
+    estimates = jnp.moveaxis(jax.lax.scan(step, (zeros, zeros), over_time, reverse=True)[1], 0, -1)
     return estimates, jnp.where(mask, estimates + values, 0.0)
 
 
@@ -89,9 +89,9 @@ def reward_last_token(rewards: jax.Array, mask: jax.Array) -> jax.Array:
 def zero_variance(rewards: ArrayLike, weight: ArrayLike) -> jax.Array:
     """Return which groups have equal rewards and so no gradient: [B,G], [B,G] -> [B] bool."""
     valid = jnp.asarray(weight) > 0
-    top = jnp.max(jnp.where(valid, rewards, -jnp.inf), axis=-1)
-    bottom = jnp.min(jnp.where(valid, rewards, jnp.inf), axis=-1)
-    return ~jnp.any(valid, axis=-1) | (top - bottom <= EQUAL)
+    highest = jnp.max(jnp.where(valid, rewards, -jnp.inf), axis=-1)
+    lowest = jnp.min(jnp.where(valid, rewards, jnp.inf), axis=-1)
+    return ~jnp.any(valid, axis=-1) | (highest - lowest <= EQUAL_REWARDS_ATOL)
 
 
 def choose_groups(rewards: ArrayLike, weight: ArrayLike, keep: int, together: int = 1, sampled: int = 1) -> list[int]:
@@ -103,9 +103,9 @@ def choose_groups(rewards: ArrayLike, weight: ArrayLike, keep: int, together: in
     Of each `sampled` consecutive groups, which share a database, either `together` are chosen or none.
     """
     valid = np.asarray(weight) > 0
-    top = np.max(np.where(valid, rewards, -np.inf), axis=-1)
-    bottom = np.min(np.where(valid, rewards, np.inf), axis=-1)
-    ranges = np.where(valid.any(axis=-1), np.round(top - bottom, 6), 0.0).reshape(-1, sampled)
+    highest = np.max(np.where(valid, rewards, -np.inf), axis=-1)
+    lowest = np.min(np.where(valid, rewards, np.inf), axis=-1)
+    ranges = np.where(valid.any(axis=-1), np.round(highest - lowest, 6), 0.0).reshape(-1, sampled)
     best = np.argsort(-ranges, axis=1, kind="stable")[:, :together]
     blocks = np.argsort(-np.take_along_axis(ranges, best, axis=1).sum(axis=1), kind="stable")[: keep // together]
     return [int(block * sampled + i) for block in blocks for i in best[block]]

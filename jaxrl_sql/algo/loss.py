@@ -56,8 +56,8 @@ def grpo_loss(scored: TokenLogprobs, batch: GroupBatch, cfg: GrpoConfig, on_poli
     """
     loss = cfg.loss
     mask = learned_tokens(batch, loss)
-    advantage = stored(batch.advantage, "advantage")
-    old = stored(scored.logprob if on_policy else batch.old_logprobs, "old_logprobs, which several updates need")
+    advantage = require_field(batch.advantage, "advantage")
+    old = require_field(scored.logprob if on_policy else batch.old_logprobs, "old_logprobs, which several updates need")
     old = jax.lax.stop_gradient(old)
     ratio = policy_ratio(scored.logprob, old, mask, loss.importance_sampling_level)
     clipped = jnp.clip(ratio, 1.0 - cfg.clip.low, 1.0 + cfg.clip.high)
@@ -85,7 +85,7 @@ def grpo_loss(scored: TokenLogprobs, batch: GroupBatch, cfg: GrpoConfig, on_poli
     if cfg.kl.coef > 0 and cfg.kl.placement == "loss":
         if cfg.kl.estimator == "k1":
             raise ValueError("k1 as a loss has zero expected gradient: use k2 or k3, or add the KL to the reward")
-        reference = stored(batch.reference_logprobs, "reference_logprobs")
+        reference = require_field(batch.reference_logprobs, "reference_logprobs")
         kl = kl_penalty(scored.logprob, reference, sampled, cfg.kl.estimator)
         per_token = per_token + cfg.kl.coef * kl
         metrics["policy/kl"] = masked.sum_and_count(kl, sampled)
@@ -100,12 +100,12 @@ def ppo_loss(scored: TokenLogprobs, batch: GroupBatch, cfg: GrpoConfig, on_polic
     within `value_clip` of its value before the first update.
     """
     policy, mask = grpo_loss(scored, batch, cfg, on_policy), learned_tokens(batch, cfg.loss)
-    value = stored(scored.value, "value: the policy has no value head")
-    target, before = stored(batch.returns, "returns"), stored(batch.old_values, "old_values")
+    value = require_field(scored.value, "value: the policy has no value head")
+    target, old_value = require_field(batch.returns, "returns"), require_field(batch.old_values, "old_values")
     error = (value - target) ** 2
     if cfg.ppo.value_clip > 0:
-        near = before + jnp.clip(value - before, -cfg.ppo.value_clip, cfg.ppo.value_clip)
-        error = jnp.maximum(error, (near - target) ** 2)
+        clipped_value = old_value + jnp.clip(value - old_value, -cfg.ppo.value_clip, cfg.ppo.value_clip)
+        error = jnp.maximum(error, (clipped_value - target) ** 2)
     total, weight = aggregate(0.5 * error, mask, batch.weight > 0, cfg.loss)
     return Loss(policy.sum + cfg.ppo.value_coef * total, weight, {**policy.metrics, "value/loss": (total, weight)})
 
@@ -130,8 +130,8 @@ def policy_ratio(logprob: jax.Array, old: jax.Array, mask: jax.Array, kind: str)
     """
     log_ratio = jnp.where(mask, logprob - old, 0.0)
     if kind == "sequence":
-        fixed = jax.lax.stop_gradient(log_ratio)
-        log_ratio = log_ratio - fixed + masked.masked_mean(fixed, mask, axis=-1)[..., None]
+        detached = jax.lax.stop_gradient(log_ratio)
+        log_ratio = log_ratio - detached + masked.masked_mean(detached, mask, axis=-1)[..., None]
     elif kind != "token":
         raise ValueError(f"ratio must be token or sequence, not {kind!r}")
     return jnp.exp(log_ratio)
@@ -159,9 +159,9 @@ def importance_weight(old: jax.Array, behavior: jax.Array, mask: jax.Array, cap:
     """Return exp(old - behavior), detached, at most `cap`, and the capped tokens; 1 outside the mask or for `cap` 0."""
     if cap <= 0:
         return jnp.ones_like(old), jnp.zeros_like(mask)
-    gap = jnp.where(mask, jax.lax.stop_gradient(old) - behavior, 0.0)
+    log_weight = jnp.where(mask, jax.lax.stop_gradient(old) - behavior, 0.0)
     limit = math.log(cap)
-    return jnp.exp(jnp.minimum(gap, limit)), gap > limit
+    return jnp.exp(jnp.minimum(log_weight, limit)), log_weight > limit
 
 
 def sampler_metrics(old: jax.Array, rollout: jax.Array, mask: jax.Array) -> Metrics:
@@ -180,8 +180,8 @@ def sampler_metrics(old: jax.Array, rollout: jax.Array, mask: jax.Array) -> Metr
     position, length = jnp.arange(mask.shape[-1]), mask.shape[-1]
     for start, stop in zip(POSITIONS, (*POSITIONS[1:], length), strict=True):
         if start < length > POSITIONS[1]:
-            here = mask & (start <= position) & (position < stop)
-            metrics[f"policy/sampler_delta_mean/from_{start}"] = masked.sum_and_count(delta, here)
+            in_range = mask & (start <= position) & (position < stop)
+            metrics[f"policy/sampler_delta_mean/from_{start}"] = masked.sum_and_count(delta, in_range)
     return metrics
 
 
@@ -208,12 +208,12 @@ def aggregate(
 def merge(stacked: Metrics) -> Metrics:
     """Merge metrics stacked on a leading axis: sums are added, `_max` takes the maximum."""
     return {
-        name: (jnp.max(amount), weight[0]) if name.endswith("_max") else (jnp.sum(amount), jnp.sum(weight))
-        for name, (amount, weight) in stacked.items()
+        name: (jnp.max(total), weight[0]) if name.endswith("_max") else (jnp.sum(total), jnp.sum(weight))
+        for name, (total, weight) in stacked.items()
     }
 
 
-def stored(values: jax.Array | None, name: str) -> jax.Array:
+def require_field(values: jax.Array | None, name: str) -> jax.Array:
     """Return a field of the batch; raises ValueError with its name when it is missing."""
     if values is None:
         raise ValueError(f"the batch has no {name}")

@@ -1,6 +1,6 @@
 """Split a batch into micro-batches of whole groups, of their answers, or of their packed rows.
 
-Losses are sums, so the gradients of micro-batches add up to that of the batch (`step.by_micro_batches`).
+Losses are sums, so the gradients of micro-batches add up to that of the batch (`step.run_micro_batches`).
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ def split_prompts(batch: GroupBatch, parts: int) -> tuple[GroupBatch, Rejoin]:
     units, together = count_units(batch), batch.together
     size, rest = divmod(units, parts)
     if rest:
-        what = "prompts" if together == 1 else f"times {together} questions"
-        raise ValueError(f"{units} {what} are not divided by {parts} parts")
+        unit_name = "prompts" if together == 1 else f"times {together} questions"
+        raise ValueError(f"{units} {unit_name} are not divisible by {parts} parts")
 
     def cut(x: jax.Array) -> jax.Array:
-        apart = jnp.swapaxes(x.reshape(size, parts, together, *x.shape[1:]), 0, 1)
-        return apart.reshape(parts, size * together, *x.shape[1:])
+        split = jnp.swapaxes(x.reshape(size, parts, together, *x.shape[1:]), 0, 1)
+        return split.reshape(parts, size * together, *x.shape[1:])
 
     def rejoin(x: jax.Array) -> jax.Array:
-        apart = x.reshape(parts, size, together, *x.shape[2:])
-        return jnp.swapaxes(apart, 0, 1).reshape(-1, *x.shape[2:])
+        split = x.reshape(parts, size, together, *x.shape[2:])
+        return jnp.swapaxes(split, 0, 1).reshape(-1, *x.shape[2:])
 
     return jax.tree.map(cut, batch), rejoin
 
@@ -82,6 +82,6 @@ def split_rows(batch: GroupBatch, parts: int, size: int) -> tuple[GroupBatch, Re
     return micro_batches, lambda x: jnp.sum(x, axis=0)
 
 
-def mapped(run: BatchFunction[Any], cut: GroupBatch, rejoin: Rejoin) -> Any:
+def map_micro_batches(run: BatchFunction[Any], cut: GroupBatch, rejoin: Rejoin) -> Any:
     """Run micro-batches sequentially and rejoin their results."""
     return jax.tree.map(rejoin, jax.lax.map(run, cut))

@@ -17,7 +17,16 @@ import jax.numpy as jnp
 import optax
 
 from jaxrl_sql.algo import loss as losses
-from jaxrl_sql.algo.parts import BatchFunction, Rejoin, T, count_units, mapped, split_answers, split_prompts, split_rows
+from jaxrl_sql.algo.parts import (
+    BatchFunction,
+    Rejoin,
+    T,
+    count_units,
+    map_micro_batches,
+    split_answers,
+    split_prompts,
+    split_rows,
+)
 from jaxrl_sql.batch import GroupBatch, PyTree, TrainState
 from jaxrl_sql.models.ops.linear import wide_leaves, with_wide
 from jaxrl_sql.models.ops.micro_batches import MicroBatches, row_counts
@@ -54,15 +63,15 @@ def make_step(
     and their gradients are added; `MicroBatches` can set the size in tokens. Each part's sum is divided by the weight
     of the whole batch, so the gradient does not depend on the split.
     `by_rows`: each part of a packed batch runs only the rows that its prompts need; False, for comparison, runs all.
-    Raises as `by_micro_batches` does.
+    Raises as `run_micro_batches` does.
     """
     micro_batches = MicroBatches(accumulate) if isinstance(accumulate, int) else accumulate
 
-    @_steady
+    @_jit_with_fixed_shardings
     def update(
-        moving: tuple[PyTree, PyTree, PyTree], frozen: PyTree, batch: GroupBatch
+        donated: tuple[PyTree, PyTree, PyTree], frozen: PyTree, batch: GroupBatch
     ) -> tuple[PyTree, losses.Metrics]:
-        count, trainable, opt_state = moving
+        count, trainable, opt_state = donated
         weight = _weight(loss, batch)
 
         def objective(leaves: PyTree, part: GroupBatch) -> tuple[jax.Array, losses.Metrics]:
@@ -72,7 +81,7 @@ def make_step(
         # Slots make the gradients float32 for any dtype of the weights.
         gradient = jax.grad(objective, has_aux=True)
         of_part = partial(gradient, wide_leaves(trainable))
-        grads, metrics = by_micro_batches(of_part, batch, micro_batches, _summed, by_rows)
+        grads, metrics = run_micro_batches(of_part, batch, micro_batches, _sum_gradients, by_rows)
         updates, opt_state = optimizer.update(grads, opt_state, trainable)
         trainable = apply_updates(trainable, updates, count)
         sizes = {"optim/grad_norm": optax.tree.norm(grads), "optim/param_norm": optax.tree.norm(widen(trainable))}
@@ -80,15 +89,15 @@ def make_step(
         return (count + 1, trainable, opt_state), metrics
 
     def step(state: TrainState, batch: GroupBatch) -> tuple[TrainState, losses.Metrics]:
-        moved, metrics = update((state.step, state.trainable, state.opt_state), state.frozen, batch)
-        count, trainable, opt_state = moved
+        updated, metrics = update((state.step, state.trainable, state.opt_state), state.frozen, batch)
+        count, trainable, opt_state = updated
         return dataclasses.replace(state, step=count, trainable=trainable, opt_state=opt_state), metrics
 
     return step
 
 
-def _steady(update: Callable[..., Any]) -> Callable[..., Any]:
-    """Jit an update with its `moving` argument donated and returned with the same shardings.
+def _jit_with_fixed_shardings(update: Callable[..., Any]) -> Callable[..., Any]:
+    """Jit an update with its `donated` argument donated and returned with the same shardings.
 
     Otherwise the compiler may shard a new parameter differently, and the next step compiles again.
     """
@@ -96,17 +105,17 @@ def _steady(update: Callable[..., Any]) -> Callable[..., Any]:
     @lru_cache(maxsize=4)
     def compiled(tree: PyTree, shardings: tuple[Any, ...]) -> Callable[..., Any]:
         out = (jax.tree.unflatten(tree, shardings), None)
-        return jax.jit(update, donate_argnames="moving", out_shardings=out)
+        return jax.jit(update, donate_argnames="donated", out_shardings=out)
 
-    def pinned(moving: PyTree, frozen: PyTree, batch: GroupBatch) -> Any:
-        leaves, tree = jax.tree.flatten(moving)
+    def run(donated: PyTree, frozen: PyTree, batch: GroupBatch) -> Any:
+        leaves, tree = jax.tree.flatten(donated)
         if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
-            return update(moving, frozen, batch)  # inside a larger program, which sets the shardings
+            return update(donated, frozen, batch)  # inside a larger program, which sets the shardings
         # Uncommitted arrays stay so: the compiler places them.
         shardings = (leaf.sharding if leaf.committed else None for leaf in leaves)
-        return compiled(tree, tuple(shardings))(moving, frozen, batch)
+        return compiled(tree, tuple(shardings))(donated, frozen, batch)
 
-    return pinned
+    return run
 
 
 def _weight(loss: LossFn, batch: GroupBatch) -> jax.Array:
@@ -115,7 +124,7 @@ def _weight(loss: LossFn, batch: GroupBatch) -> jax.Array:
     return loss(TokenLogprobs(blank, blank, blank), batch).weight
 
 
-def by_micro_batches(
+def run_micro_batches(
     run: BatchFunction[T], batch: GroupBatch, micro_batches: MicroBatches, all_of: All[T], by_rows: bool
 ) -> T:
     """Run a batch as micro-batches of whole groups.
@@ -127,21 +136,23 @@ def by_micro_batches(
     `by_rows`: each part of a packed batch runs only the rows that its prompts need. Raises ValueError when B is not a
     multiple of the parts, InputError when the budget is too small for one answer.
     """
-    counts = _counts(batch, by_rows)
+    counts = _row_counts(batch, by_rows)
     parts = micro_batches.parts_of(count_units(batch), *_sizes(batch, counts[0]))
-    run_part: BatchFunction[T] = partial(_within_budget, run, micro_batches, all_of) if micro_batches.tokens else run
+    run_part: BatchFunction[T] = (
+        partial(_run_within_budget, run, micro_batches, all_of) if micro_batches.tokens else run
+    )
     if parts == 1 and not micro_batches.tokens:
         return run(batch)
-    run_part = partial(_on_rows_needed, run_part, counts) if len(counts) > 1 else run_part
+    run_part = partial(_run_needed_rows, run_part, counts) if len(counts) > 1 else run_part
     return run_part(batch) if parts == 1 else all_of(run_part, *split_prompts(batch, parts))
 
 
-def _counts(batch: GroupBatch, by_rows: bool) -> tuple[int, ...]:
+def _row_counts(batch: GroupBatch, by_rows: bool) -> tuple[int, ...]:
     """Return the numbers of rows of answers that a part may run, in increasing order."""
     if batch.packed_length is None:
         return (batch.completion.shape[1],)
-    most = batch.packed_length.shape[1]
-    return row_counts(most) if by_rows else (most,)
+    max_rows = batch.packed_length.shape[1]
+    return row_counts(max_rows) if by_rows else (max_rows,)
 
 
 def _sizes(batch: GroupBatch, rows: int) -> tuple[int, int, int]:
@@ -150,7 +161,7 @@ def _sizes(batch: GroupBatch, rows: int) -> tuple[int, int, int]:
     return first + batch.together * sum(rest), batch.together * rows, batch.completion.shape[2]
 
 
-def _on_rows_needed(run: BatchFunction[T], counts: tuple[int, ...], part: GroupBatch) -> T:
+def _run_needed_rows(run: BatchFunction[T], counts: tuple[int, ...], part: GroupBatch) -> T:
     """Run a packed part with the smallest of `counts` rows that holds the answers of all its prompts.
 
     The compiled program has one branch per count.
@@ -169,11 +180,11 @@ def _on_rows_needed(run: BatchFunction[T], counts: tuple[int, ...], part: GroupB
     return result
 
 
-def _within_budget(run: BatchFunction[T], micro_batches: MicroBatches, all_of: All[T], part: GroupBatch) -> T:
+def _run_within_budget(run: BatchFunction[T], micro_batches: MicroBatches, all_of: All[T], part: GroupBatch) -> T:
     """Run a part within the token budget."""
-    rows = _counts(part, by_rows=False)[0]
-    here = count_units(part) // micro_batches.ways
-    prompts, fit = micro_batches.chunk_sizes(here, *_sizes(part, rows))
+    rows = _row_counts(part, by_rows=False)[0]
+    local_prompts = count_units(part) // micro_batches.num_shards
+    prompts, fit = micro_batches.chunk_sizes(local_prompts, *_sizes(part, rows))
     if fit < rows * part.together:
         if part.together > 1:
             first, answers, length = _sizes(part, rows)
@@ -186,11 +197,11 @@ def _within_budget(run: BatchFunction[T], micro_batches: MicroBatches, all_of: A
         def by_answers(group: GroupBatch) -> T:
             return all_of(run, *cut(group, -(-rows // fit), fit))
 
-        return by_answers(part) if here == 1 else all_of(by_answers, *split_prompts(part, here))
-    return run(part) if prompts == here else all_of(run, *split_prompts(part, here // prompts))
+        return by_answers(part) if local_prompts == 1 else all_of(by_answers, *split_prompts(part, local_prompts))
+    return run(part) if prompts == local_prompts else all_of(run, *split_prompts(part, local_prompts // prompts))
 
 
-def _summed(
+def _sum_gradients(
     gradient: Callable[[GroupBatch], tuple[PyTree, losses.Metrics]], cut: GroupBatch, _: Rejoin
 ) -> tuple[PyTree, losses.Metrics]:
     """Sum the gradients and merge the metrics of micro-batches, one at a time."""
@@ -216,11 +227,11 @@ def make_scorer(logprobs: LogprobFn, parts: int | MicroBatches = 1) -> Scorer:
     micro_batches = MicroBatches(parts) if isinstance(parts, int) else parts
 
     def score(trainable: PyTree, frozen: PyTree, batch: GroupBatch) -> Scores:
-        def one(part: GroupBatch) -> Scores:
+        def score_part(part: GroupBatch) -> Scores:
             scored = logprobs(trainable, frozen, part)
             return scored.logprob, scored.value
 
-        return by_micro_batches(one, batch, micro_batches, mapped, by_rows=True)
+        return run_micro_batches(score_part, batch, micro_batches, map_micro_batches, by_rows=True)
 
     return jax.jit(score)
 

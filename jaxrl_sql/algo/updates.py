@@ -1,4 +1,4 @@
-"""The updates of one step: fill in old and reference log-probabilities and advantages, then update by minibatch."""
+"""The updates of one step: add old and reference log-probabilities and advantages, then update by minibatch."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ OldLogprobFn = Callable[[TrainState, GroupBatch], GroupBatch]
 def needs_old_logprobs(cfg: GrpoConfig) -> bool:
     """Return whether the old policy's log-probabilities are computed in a pass before the updates."""
     in_reward = cfg.kl.coef > 0 and cfg.kl.placement == "reward"
-    has_moved = cfg.num_iterations * cfg.minibatches > 1 or cfg.steps_per_generation > 1
-    return cfg.algorithm == "ppo" or in_reward or has_moved
+    is_off_policy = cfg.num_iterations * cfg.minibatches > 1 or cfg.steps_per_generation > 1
+    return cfg.algorithm == "ppo" or in_reward or is_off_policy
 
 
-def micro_batches_of(cfg: GrpoConfig, ways: int = 1, minibatches: int = 1) -> MicroBatches:
-    """Return the micro-batches of `minibatches` together, on a mesh that splits prompts over `ways` shards."""
-    return MicroBatches(cfg.gradient_accumulation_steps * minibatches, cfg.max_tokens_per_device, ways)
+def micro_batches_of(cfg: GrpoConfig, num_shards: int = 1, minibatches: int = 1) -> MicroBatches:
+    """Return the micro-batches of `minibatches` together, on a mesh that splits prompts over `num_shards` shards."""
+    return MicroBatches(cfg.gradient_accumulation_steps * minibatches, cfg.max_tokens_per_device, num_shards)
 
 
 def make_advantage_fn(
-    policy: LogprobFn, cfg: GrpoConfig, advantage: Advantage | None = None, ways: int = 1
+    policy: LogprobFn, cfg: GrpoConfig, advantage: Advantage | None = None, num_shards: int = 1
 ) -> AdvantageFn:
     """Return the function that computes a batch's advantages and the log-probabilities that they and the loss need.
 
@@ -49,24 +49,24 @@ def make_advantage_fn(
     `make_old_logprob_fn`, and used in many calls while the policy changes.
 
     `advantage`: a recipe's own function (rewards [B,G], weight [B,G]) -> [B,G]; None: `cfg.advantage`.
-    `ways`: number of shards over which a mesh splits the prompts, here and below.
+    `num_shards`: number of shards over which a mesh splits the prompts, here and below.
     """
     is_ppo, needs_old = cfg.algorithm == "ppo", needs_old_logprobs(cfg)
-    score = make_scorer(policy, micro_batches_of(cfg, ways, cfg.minibatches))
+    score = make_scorer(policy, micro_batches_of(cfg, num_shards, cfg.minibatches))
     default = partial(advantages, kind=cfg.advantage, ddof=cfg.group_std_ddof)
-    compare = jax.jit(partial(compared, cfg=cfg, advantage=advantage or default))
+    compute_fields = jax.jit(partial(advantage_fields, cfg=cfg, advantage=advantage or default))
 
-    def fill_in(state: TrainState, batch: GroupBatch) -> tuple[GroupBatch, losses.Metrics]:
+    def add_advantages(state: TrainState, batch: GroupBatch) -> tuple[GroupBatch, losses.Metrics]:
         _minibatch_size(batch, cfg)
         if needs_old and (batch.old_logprobs is None or (is_ppo and batch.old_values is None)):
-            batch = _with_old(score, state, batch)
+            batch = _add_old_logprobs(score, state, batch)
         if cfg.kl.coef > 0 and batch.reference_logprobs is None:
-            reference = score(state.reference, state.frozen, _as_sampled(batch))[0]
+            reference = score(state.reference, state.frozen, _without_computed_fields(batch))[0]
             batch = dataclasses.replace(batch, reference_logprobs=reference)
-        fields, metrics = compare(batch)
+        fields, metrics = compute_fields(batch)
         return dataclasses.replace(batch, **fields), metrics
 
-    return fill_in
+    return add_advantages
 
 
 def make_updates(
@@ -74,7 +74,7 @@ def make_updates(
     cfg: GrpoConfig,
     optimizer: optax.GradientTransformation,
     loss: Callable[..., losses.Loss] | None = None,
-    ways: int = 1,
+    num_shards: int = 1,
 ) -> Updates:
     """Return the function that runs `num_iterations` x `minibatches` updates on a batch with advantages.
 
@@ -88,7 +88,7 @@ def make_updates(
             policy,
             partial(objective, cfg=cfg, on_policy=on_policy),
             optimizer,
-            micro_batches_of(cfg, ways),
+            micro_batches_of(cfg, num_shards),
         )
         for on_policy in (True, False)
     }
@@ -110,7 +110,7 @@ def _minibatch_size(batch: GroupBatch, cfg: GrpoConfig) -> int:
     """Return the number of prompts per minibatch; raises ValueError when B is not a multiple of the minibatches."""
     size, rest = divmod(batch.completion.shape[0], cfg.minibatches)
     if rest:
-        raise ValueError(f"{batch.completion.shape[0]} prompts are not divided by {cfg.minibatches} minibatches")
+        raise ValueError(f"{batch.completion.shape[0]} prompts are not divisible by {cfg.minibatches} minibatches")
     return size
 
 
@@ -119,22 +119,22 @@ def make_old_logprob_fn(policy: LogprobFn, parts: int | MicroBatches = 1) -> Old
 
     Existing log-probabilities are kept. The batch is scored in `parts`, one at a time.
     """
-    return partial(_with_old, make_scorer(policy, parts))
+    return partial(_add_old_logprobs, make_scorer(policy, parts))
 
 
-def _with_old(score: Scorer, state: TrainState, batch: GroupBatch) -> GroupBatch:
-    logprob, value = score(state.trainable, state.frozen, _as_sampled(batch))
+def _add_old_logprobs(score: Scorer, state: TrainState, batch: GroupBatch) -> GroupBatch:
+    logprob, value = score(state.trainable, state.frozen, _without_computed_fields(batch))
     logprob = logprob if batch.old_logprobs is None else batch.old_logprobs
     return dataclasses.replace(batch, old_logprobs=logprob, old_values=value)
 
 
-def _as_sampled(batch: GroupBatch) -> GroupBatch:
+def _without_computed_fields(batch: GroupBatch) -> GroupBatch:
     """Remove computed fields from a batch, so that all scorers see one structure and share a compiled program."""
     return dataclasses.replace(batch, old_logprobs=None, old_values=None, reference_logprobs=None)
 
 
-def compared(batch: GroupBatch, cfg: GrpoConfig, advantage: Advantage) -> tuple[Record, losses.Metrics]:
-    """Compute the new fields of a batch, advantage and with a value head returns, and metrics.
+def advantage_fields(batch: GroupBatch, cfg: GrpoConfig, advantage: Advantage) -> tuple[Record, losses.Metrics]:
+    """Compute the advantages of a batch (and the returns with a value head) and their metrics.
 
     With the KL in the reward, each trained token costs `cfg.kl.coef` times its KL estimate of old policy against
     reference. GRPO subtracts the sum over an answer from its reward, PPO subtracts per token.
@@ -143,16 +143,16 @@ def compared(batch: GroupBatch, cfg: GrpoConfig, advantage: Advantage) -> tuple[
     metrics: losses.Metrics = {}
     cost = jnp.zeros(mask.shape, jnp.float32)
     if cfg.kl.coef > 0 and cfg.kl.placement == "reward":
-        old = losses.stored(batch.old_logprobs, "old_logprobs")
-        reference = losses.stored(batch.reference_logprobs, "reference_logprobs")
+        old = losses.require_field(batch.old_logprobs, "old_logprobs")
+        reference = losses.require_field(batch.reference_logprobs, "reference_logprobs")
         sampled = losses.sampled_tokens(batch, mask)
         kl = losses.kl_penalty(old, reference, sampled, cfg.kl.estimator)
         metrics["policy/kl"], cost = masked.sum_and_count(kl, sampled), cfg.kl.coef * kl
     if cfg.algorithm != "ppo":
         return {"advantage": advantage(batch.reward - jnp.sum(cost, axis=-1), batch.weight)[..., None]}, metrics
-    values = losses.stored(batch.old_values, "old_values: the policy has no value head")
+    values = losses.require_field(batch.old_values, "old_values: the policy has no value head")
     raw, returns = gae(reward_last_token(batch.reward, mask) - cost, values, mask, cfg.ppo.discount, cfg.ppo.gae_lambda)
     learned = losses.learned_tokens(batch, cfg.loss)
-    spread, unexplained = (masked.masked_variance(x, learned) for x in (returns, returns - values))
-    metrics["value/explained_variance"] = spread - unexplained, spread
+    variance, residual_variance = (masked.masked_variance(x, learned) for x in (returns, returns - values))
+    metrics["value/explained_variance"] = variance - residual_variance, variance
     return {"advantage": masked.standardize(raw, learned), "returns": returns}, metrics

@@ -26,14 +26,14 @@ from jaxrl_sql.commands.arguments import EXIT_CODES, MODEL_HELP, Parser, add_con
 from jaxrl_sql.commands.running import report_errors, run_or_print
 from jaxrl_sql.config import EvaluateConfig, EvaluateSettings, ExecutorConfig, load_config
 from jaxrl_sql.config.load import check_keys
-from jaxrl_sql.inference.ask import Reply, database_of, opened
+from jaxrl_sql.inference.ask import Reply, database_example, open_model
 from jaxrl_sql.inference.evaluation_config import ask_layers
 from jaxrl_sql.inference.policy_spec import PolicySpec
 from jaxrl_sql.inference.process import prepare_process
 from jaxrl_sql.runtime.tables import show_table
 from jaxrl_sql.runtime.terminal import print_text, printable
 from jaxrl_sql.text2sql.files.jsonl import as_windows
-from jaxrl_sql.types import InputError, whole_text
+from jaxrl_sql.types import InputError, response_text
 
 UNANSWERED = 1
 """Exit code if no answer had executable SQL."""
@@ -42,7 +42,7 @@ _OVERRIDE = re.compile(r"(?:seed|recipe|[a-z_]+(?:\.[a-z_0-9]+)+)=")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Read the command line, answer, and return the exit code."""
+    """Parse the command line, answer, and return the exit code."""
     codes = f"{EXIT_CODES}; for a single question also 1 if no answer had executable SQL"
     parser = Parser(description=__doc__)
     add_config(parser, EvaluateConfig, codes)
@@ -74,7 +74,7 @@ def _ask(args: argparse.Namespace) -> int:
     if questions and not questions[0].strip():
         raise InputError("the question is empty")
     check_keys(EvaluateConfig, args.config, overrides)
-    database = database_of(args.db, args.stand_in, args.leave_out, to_stderr)  # before the model is downloaded
+    database = database_example(args.db, args.stand_in, args.leave_out, to_stderr)  # before the model is downloaded
     layers = ask_layers(args.model, overrides, endpoint=args.endpoint, recipe=args.recipe, samples=args.n)
     config = load_config(EvaluateConfig, args.config, *layers)
     from jaxrl_sql.text2sql.question_sets.hiding import hide_in_example
@@ -82,7 +82,7 @@ def _ask(args: argparse.Namespace) -> int:
     database = hide_in_example(database, config.data.hide)
 
     def answer(policy: PolicySpec, cfg: EvaluateSettings, limits: ExecutorConfig) -> int:
-        with opened(policy, cfg, limits) as ask:
+        with open_model(policy, cfg, limits) as ask:
 
             def reply(question: str) -> Reply:
                 example = replace(database, question=as_windows(question), evidence=as_windows(args.evidence))
@@ -90,9 +90,9 @@ def _ask(args: argparse.Namespace) -> int:
 
             if questions:
                 return show(reply(questions[0]), args.explain, sys.stdout)
-            return talk(reply, args.explain, question_reader(Path(database.db_path)))
+            return answer_interactively(reply, args.explain, question_reader(Path(database.db_path)))
 
-    return run_or_print(lambda fetched: answer(policy_spec(fetched), fetched.evaluate, fetched.executor), config, args)
+    return run_or_print(lambda cfg: answer(policy_spec(cfg), cfg.evaluate, cfg.executor), config, args)
 
 
 def to_stderr(line: str) -> None:
@@ -103,7 +103,7 @@ def to_stderr(line: str) -> None:
 def show(reply: Reply, explain: bool, stream: TextIO) -> int:
     """Print the SQL and its result, with answer and candidates if `explain`; return the exit code."""
     if explain:
-        print_text(f"{whole_text(reply.response).strip()}\n", stream)
+        print_text(f"{response_text(reply.response).strip()}\n", stream)
         rows = [
             (
                 f"{candidate.votes:g}",
@@ -137,7 +137,7 @@ def _vote_text(reply: Reply) -> str:
     return f"vote: {first} of {reply.answers} answers for this result, {other}"
 
 
-def talk(ask: Callable[[str], Reply], explain: bool, next_question: Callable[[], str]) -> int:
+def answer_interactively(ask: Callable[[str], Reply], explain: bool, next_question: Callable[[], str]) -> int:
     """Answer questions until an empty line or the end of the input; return the exit code."""
     while question := next_question():
         try:

@@ -43,7 +43,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Read the command line, audit, and return the exit code, which is 0 also with findings."""
+    """Parse the command line, audit, and return the exit code, which is 0 also with findings."""
     words = sys.argv[1:] if arguments is None else arguments
     databases = [word.removeprefix(_DATABASE) for word in words if word.startswith(_DATABASE)]
     args = _parser().parse_args([word for word in words if not word.startswith(_DATABASE)])

@@ -28,8 +28,8 @@ their parent, for that reason, on the server or beyond the last level, are count
 _DUMP = """Load a published dump: `--from FILE.sql --to postgresql://USER@HOST/NAME`, or `mysql://…`.
 
 FILE is the text output of `pg_dump` or `mysqldump`. The server's client, psql or mariadb, runs it in the database NAME,
-which is new or empty, and --reader may then read that. A dump is a program with the rights of USER: only load dumps
-that you trust.
+which is new or empty; --reader names the user who may then read it. A dump is a program with the rights of USER: only
+load dumps that you trust.
 """
 
 
@@ -58,7 +58,7 @@ def _copy(arguments: Sequence[str]) -> None:
     golds.add_argument("--questions", type=Path, metavar="PATH", help="a set's folder, or a file of questions")
     golds.add_argument("--split", default="", help="split of the set; default the usual one")
     golds.add_argument("--timeout-ms", type=int, default=30_000, help="time limit of each gold, default 30,000")
-    _copy_in(parser.parse_args(arguments))
+    _run_copy(parser.parse_args(arguments))
 
 
 def _sample(arguments: Sequence[str]) -> None:
@@ -105,7 +105,7 @@ def _pairs(names: Sequence[str]) -> frozenset[tuple[str, str]]:
     return frozenset(pairs)
 
 
-def _copy_in(options: argparse.Namespace) -> None:
+def _run_copy(options: argparse.Namespace) -> None:
     address = parse_address(options.to).single
     reader = parse_address(options.reader) if is_address(options.reader) else None
     _check(options, address, reader)
@@ -139,5 +139,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--from", dest="source", default="")
     source = parser.parse_known_args(argv)[0].source
     # Sampling and loading a dump have different options.
-    work = _sample if is_address(source) else _load_dump if source.endswith(".sql") else _copy
-    return report_errors(lambda: work(argv))
+    run = _sample if is_address(source) else _load_dump if source.endswith(".sql") else _copy
+    return report_errors(lambda: run(argv))

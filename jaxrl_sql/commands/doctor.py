@@ -19,32 +19,32 @@ from typing import NamedTuple
 
 from jaxrl_sql.commands.arguments import Parser
 from jaxrl_sql.inference.process import prepare_process
-from jaxrl_sql.planning.units import in_bytes
+from jaxrl_sql.planning.units import format_bytes
 from jaxrl_sql.runtime.tables import show_table
 
 OPTIONAL = (
-    ("duckdb", "duckdb", "databases of DuckDB"),
-    ("psycopg2-binary", "postgresql", "copies to PostgreSQL, and samples out of it"),
-    ("pymysql", "mysql", "copies to MariaDB and MySQL, and samples out of them"),
+    ("duckdb", "duckdb", "DuckDB databases"),
+    ("psycopg2-binary", "postgresql", "copying databases to PostgreSQL, sampling databases of PostgreSQL"),
+    ("pymysql", "mysql", "copying databases to MariaDB or MySQL, sampling databases of them"),
     ("openai", "endpoint", "models behind an endpoint: distill, augment, verbal"),
-    ("starlette", "serve", "a model served as OpenAI's chat and completions: jaxrl-sql serve"),
-    ("mcp", "mcp", "a database that agents read: jaxrl-sql mcp"),
+    ("starlette", "serve", "an OpenAI-compatible server of a model: jaxrl-sql serve"),
+    ("mcp", "mcp", "an MCP server of a database for agents: jaxrl-sql mcp"),
     ("gguf", "gguf", "weights in GGUF files"),
     ("pyarrow", "parquet", "questions in Parquet files"),
-    ("wandb", "wandb", "numbers sent to Weights & Biases: run.trackers"),
-    ("trackio", "trackio", "numbers and traces kept by Trackio: run.trackers"),
-    ("libtpu", "tpu-plan", "plans compiled for TPUs, which need not be here"),
+    ("wandb", "wandb", "metrics in Weights & Biases: run.trackers"),
+    ("trackio", "trackio", "metrics and traces in Trackio: run.trackers"),
+    ("libtpu", "tpu-plan", "plans for TPUs without a TPU: jaxrl-sql plan"),
 )
 """Optional packages: name, the extra that installs it, and its purpose."""
 
 
 class ComponentCheck(NamedTuple):
-    """A line of the table: the component, its state, and advice; `works` is false if it prevents runs."""
+    """A line of the table: the component, its state, and advice; `is_working` is false if it prevents runs."""
 
-    what: str
+    component: str
     state: str
     advice: str = ""
-    works: bool = True
+    is_working: bool = True
 
 
 def checks() -> Iterator[ComponentCheck]:
@@ -52,30 +52,32 @@ def checks() -> Iterator[ComponentCheck]:
     yield ComponentCheck(
         "jaxrl-sql", f"{_version('jaxrl-sql')}, Python {platform.python_version()}, {platform.platform()}"
     )
-    yield _tried("executor", _executor, "pip install --force-reinstall sqlexec-rs, or `make setup` in a clone")
+    yield _check("executor", _executor, "pip install --force-reinstall sqlexec-rs, or `make setup` in a clone")
     missing = [name for name in ("jax", "flax", "optax", "orbax-checkpoint") if not _version(name)]
     if missing:
-        advice = "pip install 'jaxrl-sql[train]' (or cuda, cuda12, tpu): training, and answers of a model folder"
+        advice = "pip install 'jaxrl-sql[train]' (or cuda, cuda12, tpu): training and inference"
         yield ComponentCheck("jax", f"not installed: {', '.join(missing)}", advice)
     else:
         yield (
-            jax := _tried("jax", _devices, "pip install 'jaxrl-sql[cuda]' (or cuda12, tpu); JAX_PLATFORMS=cpu without")
+            jax := _check(
+                "jax", _devices, "pip install 'jaxrl-sql[cuda]' (or cuda12, tpu); JAX_PLATFORMS=cpu to use the CPU"
+            )
         )
         yield _driver()
-        if jax.works:
+        if jax.is_working:
             yield _processor()
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    yield ComponentCheck("memory", in_bytes(total), "rollout.memory is the share of it that the KV cache may take")
+    yield ComponentCheck("memory", format_bytes(total), "rollout.memory is the fraction for the KV cache")
     disk = shutil.disk_usage(Path.cwd())
     yield ComponentCheck(
-        "disk", f"{in_bytes(disk.free)} free of {in_bytes(disk.total)} here", "run.dir holds the checkpoints"
+        "disk", f"{format_bytes(disk.free)} free of {format_bytes(disk.total)} here", "run.dir holds the checkpoints"
     )
-    for package, extra, brings in OPTIONAL:
+    for package, extra, purpose in OPTIONAL:
         installed = _version(package)
         yield ComponentCheck(
             package,
             installed or "not installed",
-            brings if installed else f"pip install 'jaxrl-sql[{extra}]': {brings}",
+            purpose if installed else f"pip install 'jaxrl-sql[{extra}]': {purpose}",
         )
 
 
@@ -98,17 +100,17 @@ def _devices() -> str:
 
     devices = jax.devices()
     memory = (devices[0].memory_stats() or {}).get("bytes_limit", 0)
-    each = f" of {in_bytes(memory)}" if memory else ""
+    each = f" of {format_bytes(memory)}" if memory else ""
     return f"{jax.__version__} with {len(devices)} x {devices[0].device_kind}{each} ({jax.default_backend()})"
 
 
 def _driver() -> ComponentCheck:
     path = Path("/proc/driver/nvidia/version")
     if not path.is_file():
-        advice = "trains on this processor; on a machine with a GPU: pip install 'jaxrl-sql[cuda]' (or cuda12, tpu)"
-        return ComponentCheck("GPU driver", "none of NVIDIA's", advice)
+        advice = "training runs on the CPU; on a machine with a GPU: pip install 'jaxrl-sql[cuda]' (or cuda12, tpu)"
+        return ComponentCheck("GPU driver", "no NVIDIA driver", advice)
     plugins = [name for name in ("jax-cuda12-plugin", "jax-cuda13-plugin") if _version(name)]
-    advice = "" if plugins else "pip install 'jaxrl-sql[cuda]' (CUDA 13; cuda12) trains on it"
+    advice = "" if plugins else "pip install 'jaxrl-sql[cuda]' (CUDA 13) or [cuda12] for training on the GPU"
     return ComponentCheck(
         "GPU driver", path.read_text(encoding="utf-8").splitlines()[0].removeprefix("NVRM version: "), advice
     )
@@ -118,18 +120,22 @@ def _processor() -> ComponentCheck:
     from jaxrl_sql.models.ops.cpu import has_bfloat16_products
 
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    has = has_bfloat16_products()
-    advice = "model.compute_dtype=bfloat16 is faster on it" if has else "model.compute_dtype=bfloat16 is slower on it"
-    unit = f"{'with' if has else 'without'} AMX or AMD's AVX512_BF16 for bfloat16"
+    is_supported = has_bfloat16_products()
+    advice = (
+        "model.compute_dtype=bfloat16 is faster on it"
+        if is_supported
+        else "model.compute_dtype=bfloat16 is slower on it"
+    )
+    unit = f"{'with' if is_supported else 'without'} AMX or AMD's AVX512_BF16 for bfloat16"
     return ComponentCheck("processor", f"{count} cores, {unit}", advice)
 
 
-def _tried(what: str, look: Callable[[], str], advice: str) -> ComponentCheck:
+def _check(component: str, check: Callable[[], str], advice: str) -> ComponentCheck:
     try:
-        return ComponentCheck(what, look())
+        return ComponentCheck(component, check())
     except Exception as error:  # noqa: BLE001 - any failure is reported
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        return ComponentCheck(what, f"does not work: {reason}", advice, works=False)
+        return ComponentCheck(component, f"does not work: {reason}", advice, is_working=False)
 
 
 def _version(package: str) -> str:
@@ -145,4 +151,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
     prepare_process()
     rows = list(checks())
     show_table(sys.stdout, "", ("", "here", ""), [row[:3] for row in rows], text_columns=(0, 1, 2))
-    return 0 if all(row.works for row in rows) else 1
+    return 0 if all(row.is_working for row in rows) else 1

@@ -34,7 +34,7 @@ _CHANGED_SHOWN = 30
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Read the command line, evaluate or compare, and return the exit code."""
+    """Parse the command line, evaluate or compare, and return the exit code."""
     parser = Parser(description=__doc__)
     add_config(parser, EvaluateConfig)
     parser.add_argument(
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     prepare_process()
     if args.compare:
         first, second = args.compare
-        return report_errors(lambda: _compared(first, second, args))
+        return report_errors(lambda: _compare(first, second, args))
     return report_errors(lambda: _evaluate(args))
 
 
@@ -73,7 +73,7 @@ def _evaluate(args: argparse.Namespace) -> int:
         allow_extra=args.allow_extra,
     )
     config = load_config(EvaluateConfig, args.config, *evaluation_layers(request, args.overrides, args.config))
-    return run_or_print(lambda fetched: show(run_evaluation(fetched)), config, args)
+    return run_or_print(lambda cfg: show(run_evaluation(cfg)), config, args)
 
 
 def show(evaluated: Evaluated) -> int:
@@ -104,7 +104,7 @@ def show_speed(numbers: Mapping[str, float]) -> None:
     show_table(sys.stdout, "answering, in this call", ("", ""), rows)
 
 
-def _compared(first: Path, second: Path, args: argparse.Namespace) -> int:
+def _compare(first: Path, second: Path, args: argparse.Namespace) -> int:
     """Compare two evaluations; raises InputError for options that a comparison would ignore."""
     more = {name: value for name, value in vars(args).items() if name not in ("compare", "out") and value}
     if more:

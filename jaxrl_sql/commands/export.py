@@ -22,7 +22,7 @@ GGUF_KINDS = ("f16", "q8_0")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Read the command line, export, and return the exit code."""
+    """Parse the command line, export, and return the exit code."""
     parser = Parser(prog=None, description=__doc__)
     parser.add_argument("model", nargs="?", metavar="RUN", help=MODEL_HELP)
     parser.add_argument("--model", dest="named", metavar="RUN", help="the same, as in evaluate, ask and serve")

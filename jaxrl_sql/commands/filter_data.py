@@ -19,7 +19,7 @@ from jaxrl_sql.runtime.terminal import print_text
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Read the command line, do the work, and return the exit code."""
+    """Run the command and return its exit code."""
     return run_command(FilterConfig, _filter, __doc__ or "", arguments)
 
 

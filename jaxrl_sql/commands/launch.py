@@ -19,7 +19,7 @@ from jaxrl_sql.training.launch import FORMS, LaunchOptions, launch_file
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Read the command line, print the file, and return the exit code."""
+    """Parse the command line, print the file, and return the exit code."""
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, epilog=EXIT_CODES)
     parser.add_argument("form", choices=tuple(FORMS), help="scheduler")
     parser.add_argument("--hosts", type=int, required=True, metavar="N", help="number of hosts")

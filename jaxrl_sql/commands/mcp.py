@@ -22,12 +22,12 @@ from jaxrl_sql.inference.ask import Asker
 from jaxrl_sql.inference.evaluation_config import Layers, ask_layers
 from jaxrl_sql.inference.policy_spec import PolicySpec
 from jaxrl_sql.inference.process import prepare_process
-from jaxrl_sql.serving.mcp import LIMITS, MAX_ROWS, make_server, opened_database
+from jaxrl_sql.serving.mcp import LIMITS, MAX_ROWS, make_server, open_database
 from jaxrl_sql.types import InputError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Read the command line, serve, and return the exit code."""
+    """Parse the command line, serve, and return the exit code."""
     parser = Parser(description=__doc__)
     add_config(parser, EvaluateConfig, EXIT_CODES)
     parser.add_argument(
@@ -71,15 +71,13 @@ def serve(args: argparse.Namespace) -> int:
         refuse_hide(config.data.hide, "--db names a database of another engine")
     else:
         refuse_leave_out(args.leave_out, args.db)
-    return run_or_print(
-        lambda fetched: _serve_tools(policy_spec(fetched), fetched.evaluate, fetched.executor, args), config, args
-    )
+    return run_or_print(lambda cfg: _serve_tools(policy_spec(cfg), cfg.evaluate, cfg.executor, args), config, args)
 
 
 def _serve_tools(policy: PolicySpec, cfg: EvaluateSettings, limits: ExecutorConfig, args: argparse.Namespace) -> int:
     """Serve the tools on stdio; return the exit code."""
     options = {"stand_in": args.stand_in, "leave_out": args.leave_out, "max_rows": args.max_rows}
-    with opened_database(args.db, limits, policy.data.hide, **options, report=to_stderr) as database:
+    with open_database(args.db, limits, policy.data.hide, **options, report=to_stderr) as database:
         asker = Asker(policy, cfg, limits) if args.model else None
         try:
             make_server(database, asker).run("stdio")

@@ -17,7 +17,7 @@ from jaxrl_sql.commands.arguments import Parser, add_config
 from jaxrl_sql.commands.running import report_errors, run_or_print
 from jaxrl_sql.config import PlanConfig, changed, load_config
 from jaxrl_sql.inference.process import prepare_process
-from jaxrl_sql.planning.gpus import is_elsewhere, run_again
+from jaxrl_sql.planning.gpus import is_absent_gpu, run_in_child
 from jaxrl_sql.runtime.hub import is_hub_name
 from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.types import InputError
@@ -26,7 +26,7 @@ PROGRAMS = ("update", "score", "prefill", "decode")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Read the command line, print the plan, and return the exit code: 0, also if nothing fits; 2 for bad input."""
+    """Parse the command line, print the plan, and return the exit code: 0, also if nothing fits; 2 for bad input."""
     parser = Parser(description=__doc__)
     add_config(parser, PlanConfig, "exit codes: 0, also if nothing fits; 2 for bad input")
     parser.add_argument("--topology", required=True, metavar="NAME", help="v5p:4x4x2, v5e:8x8, v6e:4x4, h100:8, cpu, …")
@@ -54,15 +54,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     overrides = [*args.overrides, *(word for word in args.mesh or () if "=" in word)]
 
     def work() -> int:
-        config, programs = load_config(PlanConfig, args.config, overrides), _wanted(args.compile)
-        if programs and is_elsewhere(args.topology):
-            code = run_again(["plan", *(sys.argv[2:] if arguments is None else arguments)])
+        config, programs = load_config(PlanConfig, args.config, overrides), _compile_options(args.compile)
+        if programs and is_absent_gpu(args.topology):
+            code = run_in_child(["plan", *(sys.argv[2:] if arguments is None else arguments)])
             if code is not None:
                 return code
         prepare_process()
         if not args.print_config:
             config = _with_known_shape(config)
-        return run_or_print(lambda fetched: _plan(fetched, args, programs), config, args, with_weights=False)
+        return run_or_print(lambda cfg: _plan(cfg, args, programs), config, args, with_weights=False)
 
     return report_errors(work)
 
@@ -79,7 +79,7 @@ def _plan(config: PlanConfig, options: argparse.Namespace, programs: tuple[str, 
     from jaxrl_sql.planning.chips import find_topology
     from jaxrl_sql.planning.memory import PlannedModel
     from jaxrl_sql.planning.plan import make_plan, mesh_sizes, model_shape, step_lengths
-    from jaxrl_sql.planning.show import all_as_json, as_text, compared
+    from jaxrl_sql.planning.show import all_as_json, as_text, comparison
     from jaxrl_sql.text2sql.recipes import find_recipe
 
     topology = find_topology(options.topology)
@@ -96,11 +96,11 @@ def _plan(config: PlanConfig, options: argparse.Namespace, programs: tuple[str, 
     if options.json:
         print_text(json.dumps(all_as_json(plans), indent=2))
     elif len(plans) > 1:
-        print_text(compared(plans))
+        print_text(comparison(plans))
     return 0
 
 
-def _wanted(text: str) -> tuple[str, ...]:
+def _compile_options(text: str) -> tuple[str, ...]:
     """Read `--compile`."""
     if text in {"all", "none"}:
         return PROGRAMS if text == "all" else ()

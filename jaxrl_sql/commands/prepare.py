@@ -20,7 +20,7 @@ from jaxrl_sql.runtime.terminal import print_text
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Read the command line, prepare, and return the exit code."""
+    """Parse the command line, prepare, and return the exit code."""
     settings = settings_help(PrepareConfig(sources={"NAME": SourceConfig()}, evals={"NAME": EvalSetConfig()}))
     parser = Parser(description=__doc__, epilog=settings, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", type=Path, help="YAML file; see configs/data/")

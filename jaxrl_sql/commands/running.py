@@ -18,7 +18,7 @@ from jaxrl_sql.inference.prompt_form import resolve_settings
 from jaxrl_sql.runtime.endpoint import endpoint_values
 from jaxrl_sql.runtime.folder import CONFIG, file_error, no_folder, resumed_config
 from jaxrl_sql.runtime.health import UNHEALTHY, HealthError
-from jaxrl_sql.runtime.signals import INTERRUPTED, drop_output
+from jaxrl_sql.runtime.signals import EXIT_INTERRUPTED, drop_output
 from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.text2sql.env.executor import ExecutorError
 from jaxrl_sql.types import InputError, JaxrlSqlError
@@ -92,15 +92,15 @@ def report_errors(work: Callable[[], int | None]) -> int:
         drop_output()
         return 1
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return EXIT_INTERRUPTED
     except Exception as error:
-        reported = _reported(error)
+        reported = _error_and_exit_code(error)
         if reported is None:
             raise
         return _report(*reported)
 
 
-def _reported(error: Exception) -> tuple[Exception, int] | None:
+def _error_and_exit_code(error: Exception) -> tuple[Exception, int] | None:
     """Return the error to print instead of an exception, and the exit code; None for a bug."""
     reported: tuple[Exception, int]
     match error:

@@ -46,7 +46,7 @@ def _adapter(word: str) -> tuple[str, Path]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Read the command line, serve, and return the exit code."""
+    """Parse the command line, serve, and return the exit code."""
     parser = Parser(description=__doc__)
     add_config(parser, EvaluateConfig, EXIT_CODES)
     parser.add_argument("--model", required=True, help=MODEL_HELP)
@@ -70,11 +70,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def work() -> int:
         check_keys(EvaluateConfig, args.config, args.overrides)  # before the model is looked up on the hub
-        beneath = defaults_for(args.model)
-        above = {"model": {"checkpoint": beneath["model"]["checkpoint"]}, "rollout": {"mesh": "training"}}
-        config = load_config(EvaluateConfig, args.config, args.overrides, beneath, above)
+        defaults = defaults_for(args.model)
+        option_values = {"model": {"checkpoint": defaults["model"]["checkpoint"]}, "rollout": {"mesh": "training"}}
+        config = load_config(EvaluateConfig, args.config, args.overrides, defaults, option_values)
         return run_or_print(
-            lambda fetched: _serve(policy_spec(fetched), fetched.evaluate, fetched.executor, args),
+            lambda cfg: _serve(policy_spec(cfg), cfg.evaluate, cfg.executor, args),
             config,
             args,
         )

@@ -15,11 +15,11 @@ from jaxrl_sql.types import InputError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Read the command line, do the work, and return the exit code."""
+    """Run the command and return its exit code."""
     return run_command(TrainConfig, _train, __doc__ or "", arguments, _rehearse)
 
 
-def alone(config: TrainConfig) -> TrainConfig:
+def supervised_only(config: TrainConfig) -> TrainConfig:
     """Return a configuration with only the supervised phase.
 
     Raises InputError if it has no steps, because an untrained model would be written.
@@ -30,7 +30,7 @@ def alone(config: TrainConfig) -> TrainConfig:
 
 
 def _train(config: TrainConfig) -> int:
-    supervised = alone(config)
+    supervised = supervised_only(config)
     from jaxrl_sql.training.sft import sft
     from jaxrl_sql.training.trainer import open_run
 
@@ -39,7 +39,7 @@ def _train(config: TrainConfig) -> int:
 
 
 def _rehearse(config: TrainConfig) -> int:
-    supervised = alone(config)
+    supervised = supervised_only(config)
     from jaxrl_sql.training.trainer import dry_run
 
     return dry_run(supervised)

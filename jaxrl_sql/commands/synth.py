@@ -72,12 +72,12 @@ def _print(out: Path, report: SynthReport) -> None:
     print_text("\n".join(lines))
 
 
-def _print_files(out: Path, files: Sequence[FileQuestions], wanted: int) -> None:
+def _print_files(out: Path, files: Sequence[FileQuestions], requested: int) -> None:
     lines = [f"{out}: written"]
     for file in files:
         counts = Counter(question.grade for question in file.questions)
         grades = ", ".join(f"{grade} {counts[grade]}" for grade in GRADES if counts[grade])
-        short = "" if len(file.questions) >= wanted else f" of {wanted} requested"
+        short = "" if len(file.questions) >= requested else f" of {requested} requested"
         lines.append(f"{file.db_id}: {len(file.questions)} questions{short}; {grades}")
         lines += [f"  candidates left out: {count:>6}  {reason}" for reason, count in file.rejected.most_common()]
         reasons: dict[str, list[str]] = {}

@@ -13,7 +13,7 @@ from jaxrl_sql.config import TrainConfig
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Read the command line, train, and return the exit code."""
+    """Parse the command line, train, and return the exit code."""
     return run_command(TrainConfig, _train, __doc__ or "", arguments, _rehearse)
 
 

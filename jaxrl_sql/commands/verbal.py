@@ -21,7 +21,7 @@ from jaxrl_sql.types import InputError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Read the command line, do the work, and return the exit code."""
+    """Run the command and return its exit code."""
     return run_command(VerbalConfig, _verbal, __doc__ or "", arguments, asks="verbal")
 
 

@@ -22,7 +22,7 @@ MOST_JUDGED, SECONDS, EVERY_S = 20_000, 60.0, 2.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Read the command line, write the folder or serve it, and return the exit code."""
+    """Parse the command line, write the folder or serve it, and return the exit code."""
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", metavar="RUN", help="a run, an evaluation or a comparison of two")
     parser.add_argument("other", metavar="OTHER", nargs="?", help="another run or evaluation to compare")
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _view(args: argparse.Namespace) -> None:
     from jaxrl_sql.report.view.folder import open_view
-    from jaxrl_sql.report.view.serving import follow, serving
+    from jaxrl_sql.report.view.serving import follow, serve_folder
 
     folders = [folder for folder in (args.run, args.other) if folder]
     report = _show_progress if sys.stderr.isatty() else None
@@ -48,7 +48,7 @@ def _view(args: argparse.Namespace) -> None:
             print_text(str(view.out / "index.html"))
             return
         view.make_folder()  # never serve a folder of another origin
-        with serving(view.out, args.serve) as address:
+        with serve_folder(view.out, args.serve) as address:
             view.update(is_live=True)
             print_text(address)
             sys.stdout.flush()

@@ -45,8 +45,8 @@ def load_config(
     root: type[Root],
     files: Files,
     overrides: Sequence[Override] = (),
-    beneath: Mapping[str, Any] | None = None,
-    above: Mapping[str, Any] | None = None,
+    defaults: Mapping[str, Any] | None = None,
+    option_values: Mapping[str, Any] | None = None,
     origin: str = COMMAND_LINE,
     *,
     is_checked: bool = True,
@@ -56,18 +56,18 @@ def load_config(
     Later files override earlier ones, for example a machine's file a recipe's. Files may have sections that the command
     does not read, because several commands share them; overrides may not.
 
-    `beneath` holds a command's defaults or a run's values, nested by section, which files override; `above` holds the
-    command's options, which override everything. Errors call overrides and options `origin`. Without `is_checked` the
-    values are not validated. A recipe that is code (`FILE.py:NAME`) must be named in a file, an override or an option,
-    because the values of a run may come from an untrusted source.
+    `defaults` holds a command's defaults or a run's values, nested by section, which files override. `option_values`
+    holds the command's options, which override everything. Errors call overrides and options `origin`. Without
+    `is_checked` the values are not validated. A recipe that is code (`FILE.py:NAME`) must be named in a
+    file, an override or an option, because the values of a run may come from an untrusted source.
 
     A file may start with `base: other.yaml` (relative to itself) or a list of such files, which are read first. If the
     current folder has no such `configs/…`, the package's copy is used, also for `model.checkpoint`.
     Raises a one-line InputError for an unreadable file, an unknown key, a wrong type or an invalid choice.
     """
-    named = [*_layers(root, files, overrides, origin), (origin, above or {})]
+    named = [*_layers(root, files, overrides, origin), (origin, option_values or {})]
     merged: dict[str, Any] = {}
-    for source, values in [("defaults", beneath or {}), *named]:
+    for source, values in [("defaults", defaults or {}), *named]:
         _check_keys(root, values, source)
         _lay_over(merged, {name: value for name, value in values.items() if name in declared(root)})
     config = _replaced(root(), merged)
@@ -108,7 +108,7 @@ def changed(config: Dataclass, values: Mapping[str, Any]) -> Dataclass:
     return config
 
 
-def as_published(system: str, beneath: Mapping[str, Any], judged_only: bool = False) -> dict[str, Any]:
+def as_published(system: str, defaults: Mapping[str, Any], judged_only: bool = False) -> dict[str, Any]:
     """Return a command's defaults, overridden by the settings of a system's published evaluation.
 
     With `judged_only`, only the rules are overridden, for existing answers. Raises InputError for an unknown system.
@@ -124,7 +124,7 @@ def as_published(system: str, beneath: Mapping[str, Any], judged_only: bool = Fa
             if "evaluate" in layer
         ]
     merged: dict[str, Any] = {}
-    _lay_over(merged, beneath)
+    _lay_over(merged, defaults)
     merged.get("evaluate", {}).get("sampling", {}).pop("stop", None)  # these strings belong to the run's answer format
     for layer in layers:
         _lay_over(merged, layer)
@@ -195,13 +195,13 @@ def _kind_of(root: type[RootConfig], key: str) -> Any:
     return section
 
 
-def _lay_over(below: dict[str, Any], above: Mapping[str, Any]) -> None:
+def _lay_over(lower: dict[str, Any], upper: Mapping[str, Any]) -> None:
     """Merge nested values into others, in place."""
-    for name, value in above.items():
+    for name, value in upper.items():
         if isinstance(value, Mapping):
-            _lay_over(below.setdefault(name, {}), value)
+            _lay_over(lower.setdefault(name, {}), value)
         else:
-            below[name] = value
+            lower[name] = value
 
 
 def _replaced(section: Any, values: Mapping[str, Any]) -> Any:

@@ -99,21 +99,21 @@ def _loaded(text: str) -> Any:
     return values
 
 
-def _refuse_recursion(values: Any, above: tuple[int, ...]) -> None:
+def _refuse_recursion(values: Any, ancestors: tuple[int, ...]) -> None:
     """Raise ValueError for a value that contains itself."""
-    if id(values) in above:
+    if id(values) in ancestors:
         raise ValueError("an alias refers to a value that contains it")
     inner = values.values() if isinstance(values, dict) else values if isinstance(values, list) else ()
     for value in inner:
-        _refuse_recursion(value, (*above, id(values)))
+        _refuse_recursion(value, (*ancestors, id(values)))
 
 
-def read_files(path: Path, above: tuple[Path, ...] = ()) -> list[Layer]:
+def read_files(path: Path, ancestors: tuple[Path, ...] = ()) -> list[Layer]:
     """Return the layers of a YAML file's bases and of the file, bases first.
 
     Raises InputError for an unreadable file and for a cycle of bases.
     """
-    if path.resolve() in above:
+    if path.resolve() in ancestors:
         raise InputError(f"{path}: its `base` refers back to itself")
     values = read_yaml(path)
     base = values.pop("base", None)
@@ -122,8 +122,8 @@ def read_files(path: Path, above: tuple[Path, ...] = ()) -> list[Layer]:
     bases = base if isinstance(base, list) else [base]
     if not all(isinstance(name, str) for name in bases):
         raise InputError(f"{path}: base must name one or several files, not {base!r}")
-    below = [layer for name in bases for layer in read_files(path.parent / name, (*above, path.resolve()))]
-    return [*below, (str(path), values)]
+    inherited = [layer for name in bases for layer in read_files(path.parent / name, (*ancestors, path.resolve()))]
+    return [*inherited, (str(path), values)]
 
 
 def read_override(text: str, origin: str) -> tuple[str, Any]:

@@ -19,19 +19,19 @@ def unknown_key(key: str, root: type, siblings: Sequence[str] = ()) -> str:
     """
     fields = fields_of(root)
     section, _, name = key.rpartition(".")
-    known = [other for other in (*siblings, *fields) if section and other.rpartition(".")[0] == section]
-    if suggestion := _synonym_words(fields, key, known, by_last_word=False):
+    siblings_of_section = [other for other in (*siblings, *fields) if section and other.rpartition(".")[0] == section]
+    if suggestion := _synonym_words(fields, key, siblings_of_section, by_last_word=False):
         return f"unknown key {key}{suggestion}"
     namesakes = [other for other in fields if other.rpartition(".")[2] == name]
     in_section = [other for other in namesakes if section and other.partition(".")[0] == key.partition(".")[0]]
     close = difflib.get_close_matches(key, in_section, n=1, cutoff=0.0)
-    if close := close or difflib.get_close_matches(key, known, n=1, cutoff=_SAME_SECTION):
+    if close := close or difflib.get_close_matches(key, siblings_of_section, n=1, cutoff=_SAME_SECTION):
         return f"unknown key {key}; the nearest is {close[0]}"
     if section and namesakes:
         namesakes = difflib.get_close_matches(key, namesakes, n=1, cutoff=0.0)
     if namesakes:
         return f"unknown key {key}; the nearest {'is' if len(namesakes) == 1 else 'are'} {_listed(namesakes)}"
-    if suggestion := _synonym_words(fields, name, known, by_last_word=True):
+    if suggestion := _synonym_words(fields, name, siblings_of_section, by_last_word=True):
         return f"unknown key {key}{suggestion}"
     first = ".".join(key.split(".")[: siblings[0].count(".") + 1]) if siblings else key
     for text, others in ((key, fields), (first, siblings)):
@@ -42,10 +42,10 @@ def unknown_key(key: str, root: type, siblings: Sequence[str] = ()) -> str:
 
 def _synonym_words(fields: Mapping[str, Field], name: str, known: Sequence[str], *, by_last_word: bool) -> str:
     """Return a suggestion if `name` is another library's, preferably of a key in `known`; "" otherwise."""
-    for library, shown in (("trl", "TRL"), ("verl", "verl")):
+    for library, title in (("trl", "TRL"), ("verl", "verl")):
         meant = [key for key, field in fields.items() if name in _names_in(field, library, by_last_word=by_last_word)]
         if meant := [key for key in meant if key in known] or meant:
-            return f", which is {shown}'s name for {_listed(meant)}"
+            return f", which is {title}'s name for {_listed(meant)}"
     return ""
 
 

@@ -53,8 +53,8 @@ def copy_database(source: Path, target: Path, is_linked: bool = False) -> None:
         return
     target.unlink(missing_ok=True)
     try:
-        with closing(sqlite3.connect(target)) as here:
-            read_file(source, lambda there: there.backup(here))
-            here.execute("PRAGMA journal_mode = DELETE")
+        with closing(sqlite3.connect(target)) as connection:
+            read_file(source, lambda source_connection: source_connection.backup(connection))
+            connection.execute("PRAGMA journal_mode = DELETE")
     except sqlite3.Error as error:
         raise InputError(f"{source}: cannot be copied ({error})") from error

@@ -168,7 +168,7 @@ def _duckdb(folder: Path, name: str, ending: str, notes: list[str]) -> Source:
 def _open_other(url: str, notes: list[str]) -> Opened:
     """Open the database of a URL, with a sample that shows it; raises InputError."""
     served = open_served(url, None, (), notes.append)
-    return Opened(str(served.shown_by), served.engine, served.url)
+    return Opened(str(served.sample_path), served.engine, served.url)
 
 
 def _is_duckdb(path: Path) -> bool:

@@ -19,7 +19,7 @@ from jaxrl_sql.text2sql.env.executor import Executor
 from jaxrl_sql.text2sql.rewards.extract import bare_blocks, sql_blocks
 from jaxrl_sql.text2sql.schema.read import read_schema
 from jaxrl_sql.text2sql.schema.render import ddl
-from jaxrl_sql.types import CUT, Example, Record
+from jaxrl_sql.types import TRUNCATED_REASONS, Example, Record
 
 FAILURES = ("syntax_error", "schema_error", "runtime_error")
 """Statuses that indicate wrong SQL; others come from the machine or the limits."""
@@ -90,15 +90,15 @@ class Correspondence:
         except BudgetSpentError:
             self.spent = True
         for uid, _ in questions:
-            known = self.answers.get((step, uid, number))
-            if known is None:
+            answer_record = self.answers.get((step, uid, number))
+            if answer_record is None:
                 yield uid, "", "not sent: the budget is spent"
-            elif known["finish_reason"] in CUT:
-                reason = known["finish_reason"]
+            elif answer_record["finish_reason"] in TRUNCATED_REASONS:
+                reason = answer_record["finish_reason"]
                 limit = f"distill.max_tokens={self.cfg.max_tokens}"
                 yield uid, "", f"the endpoint's answer is truncated ({reason}; {limit})"
             else:
-                yield uid, known["sql"], known["error"]
+                yield uid, answer_record["sql"], answer_record["error"]
 
 
 @contextmanager
@@ -114,7 +114,7 @@ def block(text: str) -> str:
     return blocks[-1] if blocks else text.strip()
 
 
-def correct(talk: Correspondence | None, executor: Executor, examples: Sequence[Example], tries: int) -> Corrected:
+def correct(session: Correspondence | None, executor: Executor, examples: Sequence[Example], tries: int) -> Corrected:
     """Ask for corrections of golds that fail; a correction is accepted if it runs and returns rows.
 
     A corrected gold is new, so the demonstration, reasoning and other golds of the old one are removed.
@@ -128,10 +128,10 @@ def correct(talk: Correspondence | None, executor: Executor, examples: Sequence[
     del outcomes
     by_id = {example.uid: example for example in examples}
     new: dict[str, str] = {}
-    for number in range(tries if talk else 0):
-        left = [(uid, _correction_prompt(by_id[uid], *faults[uid])) for uid in faults if uid not in new]
-        assert talk is not None
-        for uid, sql, error in talk.ask("correct", number, left):
+    for number in range(tries if session else 0):
+        prompts = [(uid, _correction_prompt(by_id[uid], *faults[uid])) for uid in faults if uid not in new]
+        assert session is not None
+        for uid, sql, error in session.ask("correct", number, prompts):
             if error:
                 faults[uid] = (faults[uid][0], error)
                 continue

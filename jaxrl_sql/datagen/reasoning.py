@@ -62,8 +62,8 @@ def _clause(select: exp.Select) -> str:
         text += f" sort {', '.join(map(_words, order.expressions))}"
     if limit := plain.args.get("limit"):
         text += f" top {_words(limit.expression)}"
-    shown = ", ".join(map(_words, plain.expressions))
-    return f"{text}: {'different ' if plain.args.get('distinct') else ''}{shown}"
+    columns = ", ".join(map(_words, plain.expressions))
+    return f"{text}: {'different ' if plain.args.get('distinct') else ''}{columns}"
 
 
 def _without_aliases(select: exp.Select) -> exp.Select:

@@ -44,40 +44,42 @@ class Reworded(NamedTuple):
     changes: list[Change]
 
 
-def reword(talk: Correspondence | None, executor: Executor, examples: Sequence[Example], tries: int) -> Reworded:
+def reword(session: Correspondence | None, executor: Executor, examples: Sequence[Example], tries: int) -> Reworded:
     """Reword questions, with up to `tries` attempts each; a question without an accepted rewording is unchanged.
 
     Questions whose gold fails or returns only 0 or NULL are unchanged too, because many queries would match.
     """
     outcomes = executor.execute_many([(example.database, example.gold_sql) for example in examples] if tries else [])
-    left = {
+    pending = {
         example.uid: example
         for example, outcome in zip(examples, outcomes, strict=False)
         if outcome.status == "ok" and outcome.row_count and not is_trivial(outcome.rows)
     }
     new: dict[str, Example] = {}
-    for number in range(tries if talk else 0):
-        assert talk is not None
+    for number in range(tries if session else 0):
+        assert session is not None
         prompts = [(uid, _REWORD.format(question=example.question, sql=example.gold_sql, schema=_schema(example)))
-                 for uid, example in left.items()]  # fmt: skip
-        worded = [
-            dataclasses.replace(left[uid], question=text)
-            for uid, text, error in talk.ask("reword", number, prompts)
-            if not error and _is_question(text, left[uid].question)
+                 for uid, example in pending.items()]  # fmt: skip
+        reworded = [
+            dataclasses.replace(pending[uid], question=text)
+            for uid, text, error in session.ask("reword", number, prompts)
+            if not error and _is_question(text, pending[uid].question)
         ]
         answers = {
             uid: sql
-            for uid, sql, error in talk.ask("answer", number, [(example.uid, _answer(example)) for example in worded])
+            for uid, sql, error in session.ask(
+                "answer", number, [(example.uid, _answer(example)) for example in reworded]
+            )
             if not error
         }
-        answered = [example for example in worded if example.uid in answers]
+        answered = [example for example in reworded if example.uid in answers]
         verdicts = score_predictions(
             executor, answered, [answers[example.uid] for example in answered], ("test_suite",)
         )
         for question, verdict in zip(answered, verdicts, strict=True):
             if verdict.is_right("test_suite"):
                 new[question.uid] = question
-                del left[question.uid]
+                del pending[question.uid]
     changes = [
         Change("reword", example.uid, {"was": example.question, "question": new[example.uid].question})
         for example in examples

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from jaxrl_sql.config import EvaluateSettings, ExecutorConfig
 from jaxrl_sql.databases.sample.options import is_served, refuse_leave_out
 from jaxrl_sql.inference.policy_spec import PolicySpec
-from jaxrl_sql.inference.process import needing_jax, prepare_process
+from jaxrl_sql.inference.process import prepare_process, require_jax
 from jaxrl_sql.inference.prompt_form import resolve_settings
 from jaxrl_sql.runtime.terminal import printable
 from jaxrl_sql.text2sql.env.executor import Executor, Outcome, make_executor
@@ -31,7 +31,7 @@ _NO_ROOM = "truncated because the model has no positions left"
 
 
 class CandidateQuery(NamedTuple):
-    """A query that some of the answers wrote, the votes of its result, and how it ended."""
+    """A distinct query among the answers, the number of answers with it, its votes and its outcome."""
 
     sql: str
     answers: int
@@ -42,8 +42,8 @@ class CandidateQuery(NamedTuple):
 class Reply(NamedTuple):
     """A reply to a question: the chosen SQL and its result, the answer that holds it, and all candidates.
 
-    `answers` were sampled; `votes` are those of each result, the chosen one's first, and none where nothing ran.
-    `finish_reason` is that of the answer; `note` reports answers that are incomplete, with the setting to raise.
+    `answers` is the number of samples. `votes` are per distinct result in descending order, empty if no SQL ran.
+    `finish_reason` is that of the chosen answer; `note` reports incomplete answers, with the setting to raise.
     """
 
     sql: str | None
@@ -71,7 +71,7 @@ def log_line(line: str) -> None:
     logging.getLogger("jaxrl_sql").warning(printable(line))
 
 
-def database_of(
+def database_example(
     db: str,
     stand_in: Path | None = None,
     leave_out: Sequence[str] = (),
@@ -87,7 +87,7 @@ def database_of(
 
     if is_served(db):
         served = open_served(db, stand_in, leave_out, report)
-        path, engine, url = served.shown_by, served.engine, served.url
+        path, engine, url = served.sample_path, served.engine, served.url
     else:
         path, engine, url = Path(db), "sqlite", ""
         refuse_leave_out(leave_out, db)
@@ -104,13 +104,15 @@ def database_of(
 
 
 @contextmanager
-def opened(policy: PolicySpec, cfg: EvaluateSettings, limits: ExecutorConfig, concurrency: int = 1) -> Iterator[Ask]:
+def open_model(
+    policy: PolicySpec, cfg: EvaluateSettings, limits: ExecutorConfig, concurrency: int = 1
+) -> Iterator[Ask]:
     """Open the model or the endpoint, and yield a function that answers questions, `concurrency` of them concurrently.
 
     Raises InputError for a model that cannot be read.
     """
     if cfg.base_url:
-        with _opened_endpoint(policy, cfg, limits) as ask_endpoint:
+        with _open_endpoint(policy, cfg, limits) as ask_endpoint:
             yield ask_endpoint
         return
     # Slow to import: the errors so far are reported before.
@@ -125,7 +127,7 @@ def opened(policy: PolicySpec, cfg: EvaluateSettings, limits: ExecutorConfig, co
     from jaxrl_sql.text2sql.prompts.prompts import make_prompt
 
     data, slots, number = policy.data, min(cfg.max_num_seqs, concurrency * cfg.samples), 0
-    most = data.max_prompt_tokens
+    max_tokens = data.max_prompt_tokens
     with (
         make_executor(limits, data.hide) as executor,
         open_policy_client(policy, executor, slots, Purpose.EVAL, max_answer_tokens(cfg.sampling)) as client,
@@ -136,13 +138,15 @@ def opened(policy: PolicySpec, cfg: EvaluateSettings, limits: ExecutorConfig, co
         def ask(questions: Sequence[Example]) -> list[Reply]:
             nonlocal number
             examples = [replace(question, uid=f"question {number + i}") for i, question in enumerate(questions)]
-            prompts = [make_prompt(example, client.style, client.engine.tokenizer, most) for example in examples]
+            prompts = [make_prompt(example, client.style, client.engine.tokenizer, max_tokens) for example in examples]
             pairs = [(example, prompt) for example, prompt in zip(examples, prompts, strict=True) if prompt is not None]
             if len(pairs) < len(examples):
-                raise InputError(f"schema and question are over data.max_prompt_tokens={most} together")
-            longest = max((len(prompt.token_ids) for _, prompt in pairs), default=0)
-            room = client.engine.model.max_positions - longest  # interactive use: truncate rather than refuse
-            fitted = sampling.within(room)
+                raise InputError(f"the prompt (schema and question) is longer than data.max_prompt_tokens={max_tokens}")
+            max_prompt = max((len(prompt.token_ids) for _, prompt in pairs), default=0)
+            free_positions = (
+                client.engine.model.max_positions - max_prompt
+            )  # interactive use: truncate rather than refuse
+            fitted = sampling.within(free_positions)
             answered = answers(client, pairs, fitted, number, cfg.sampling.turns)
             number += len(pairs)
             limit = "" if fitted.longest == sampling.longest else _NO_ROOM
@@ -157,15 +161,15 @@ def opened(policy: PolicySpec, cfg: EvaluateSettings, limits: ExecutorConfig, co
 
 
 @contextmanager
-def _opened_endpoint(policy: PolicySpec, cfg: EvaluateSettings, limits: ExecutorConfig) -> Iterator[Ask]:
+def _open_endpoint(policy: PolicySpec, cfg: EvaluateSettings, limits: ExecutorConfig) -> Iterator[Ask]:
     """Open the endpoint of the section `evaluate` and yield a function that asks it; answers are not saved."""
     from jaxrl_sql.inference.endpoint_client import endpoint_answers
     from jaxrl_sql.text2sql.recipes import find_recipe
 
     recipe, data = find_recipe(policy.recipe), policy.data
     with TemporaryDirectory() as folder, make_executor(limits, data.hide) as executor:
-        here = replace(cfg, out=folder)
-        with endpoint_answers(here, recipe, data, executor, {}, lambda _line: None) as ask_all:
+        scratch_cfg = replace(cfg, out=folder)
+        with endpoint_answers(scratch_cfg, recipe, data, executor, {}, lambda _line: None) as ask_all:
             numbers = count()
 
             def ask(questions: Sequence[Example]) -> list[Reply]:
@@ -189,7 +193,7 @@ class Asker:
 
     def __init__(self, policy: PolicySpec, cfg: EvaluateSettings, limits: ExecutorConfig, concurrency: int = 1) -> None:
         self._policy = policy
-        self._open = partial(opened, cfg=cfg, limits=limits, concurrency=concurrency)
+        self._open = partial(open_model, cfg=cfg, limits=limits, concurrency=concurrency)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="jaxrl_sql-model")
         self._stack = ExitStack()
         self._ask: Ask | None = None
@@ -199,7 +203,7 @@ class Asker:
         return self._thread.submit(self._answer, examples).result()
 
     def _answer(self, examples: Sequence[Example]) -> list[Reply]:
-        with needing_jax():
+        with require_jax():
             if self._ask is None:
                 prepare_process()
                 self._ask = self._stack.enter_context(self._open(resolve_settings(self._policy)))
@@ -228,33 +232,37 @@ def choose_reply(
     outcome = next((candidate.outcome for candidate in candidates if candidate.sql == choice.sql), None)
     ranked = sorted(candidates, key=lambda candidate: (candidate.sql != choice.sql, -candidate.votes))
     votes: dict[int, float] = {}
-    for at, result in enumerate(ballot.results):
+    for index, result in enumerate(ballot.results):
         if result >= 0:
-            votes[result] = max(votes.get(result, 0.0), _votes(ballot, at))
-    of_results = tuple(sorted(votes.values(), reverse=True))
+            votes[result] = max(votes.get(result, 0.0), _votes(ballot, index))
+    result_votes = tuple(sorted(votes.values(), reverse=True))
     response = answered.responses[choice.index]
-    reason, note = _ending(answered, choice.index, cfg, limit)
-    return Reply(choice.sql, outcome, response, tuple(ranked), len(answered.sqls), of_results, reason, note)
+    reason, note = _finish_note(answered, choice.index, cfg, limit)
+    return Reply(choice.sql, outcome, response, tuple(ranked), len(answered.sqls), result_votes, reason, note)
 
 
-def _ending(answered: Answered, at: int, cfg: EvaluateSettings, limit: str) -> tuple[str, str]:
-    """Return the finish reason of answer `at`, and a line on incomplete answers: this one, or else the others."""
+def _finish_note(answered: Answered, index: int, cfg: EvaluateSettings, limit: str) -> tuple[str, str]:
+    """Return the finish reason of answer `index`, and a line on incomplete answers: this one, or else the others."""
     from jaxrl_sql.text2sql.evals.endings import why_incomplete
 
     reasons = answered.finish_reasons
     lines = []
-    for reason in (reasons[at], *sorted(set(reasons))) if reasons else ():
-        if why := limit if limit and reason == "length" else why_incomplete(reason, cfg):
-            who = "the answer is" if reason == reasons[at] else f"{reasons.count(reason)} of {len(reasons)} answers are"
-            lines.append(f"{who} {why}")
-    return (reasons[at] if reasons else ""), next(iter(lines), "")
+    for reason in (reasons[index], *sorted(set(reasons))) if reasons else ():
+        if problem := limit if limit and reason == "length" else why_incomplete(reason, cfg):
+            subject = (
+                "the answer is"
+                if reason == reasons[index]
+                else f"{reasons.count(reason)} of {len(reasons)} answers are"
+            )
+            lines.append(f"{subject} {problem}")
+    return (reasons[index] if reasons else ""), next(iter(lines), "")
 
 
-def _votes(ballot: Ballot, at: int) -> float:
+def _votes(ballot: Ballot, index: int) -> float:
     """Return the votes of a candidate's result: its count or its similarity to the others; 0 if the SQL failed."""
-    if ballot.results[at] < 0:
+    if ballot.results[index] < 0:
         return 0.0
-    if ballot.likeness is None:
-        return float(ballot.results.count(ballot.results[at]))
-    ran = [i for i, result in enumerate(ballot.results) if result >= 0 and i != at]
-    return float(ballot.likeness[at, ran].sum())
+    if ballot.similarity is None:
+        return float(ballot.results.count(ballot.results[index]))
+    others = [i for i, result in enumerate(ballot.results) if result >= 0 and i != index]
+    return float(ballot.similarity[index, others].sum())

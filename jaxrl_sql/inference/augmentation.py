@@ -39,7 +39,7 @@ class _Context(NamedTuple):
     cfg: AugmentSettings
     seed: int
     executor: Executor
-    talk: Correspondence | None
+    session: Correspondence | None
     donors: Sequence[Donor]
 
 
@@ -70,24 +70,24 @@ def augment(
     with (
         Journal(out / "work.jsonl", copy_settings(cfg, seed, data, limits, teacher, loaded.examples)) as journal,
         make_executor(limits, data.hide) as executor,
-        correspondence(teacher, journal) if _asks(cfg) else nullcontext() as talk,
+        correspondence(teacher, journal) if _asks(cfg) else nullcontext() as session,
     ):
-        examples, changes, failed = correct(talk, executor, examples, cfg.correct)
-        tried = {uid: f"correct: {why}" for uid, why in failed.items()} if cfg.correct else {}
-        examples, reworded = reword(talk, executor, examples, cfg.reword)
+        examples, changes, failed = correct(session, executor, examples, cfg.correct)
+        tried = {uid: f"correct: {reason}" for uid, reason in failed.items()} if cfg.correct else {}
+        examples, reworded = reword(session, executor, examples, cfg.reword)
         changes += reworded
         by_database: dict[str, list[Example]] = {}
         for example in examples:
             by_database.setdefault(example.db_id, []).append(example)
         donors = [Donor(db_id, questions[0].db_path) for db_id, questions in by_database.items()]
-        context = _Context(cfg, seed, executor, talk, donors)
+        context = _Context(cfg, seed, executor, session, donors)
         done = {record["id"]: record for record in journal.records if record.get("step") == "database"}
         for donor in donors:
             record = done.get(donor.db_id)
             if record is None or not _target(out, donor.db_id).is_file():
                 record = augment_database(context, donor, by_database[donor.db_id])
                 # Requests that an exhausted budget prevented are sent when the command is repeated.
-                if not (talk and talk.spent and record["left"]):
+                if not (session and session.spent and record["left"]):
                     journal.add(record)
             changes += [Change(entry.pop("step"), entry.pop("id"), entry) for entry in map(dict, record["changes"])]
             tried |= {failure["id"]: f"{failure['step']}: {failure['reason']}" for failure in record["left"]}
@@ -98,7 +98,7 @@ def augment(
         remaining, filtered = _filtered(moved, executor, filters)
         dropped += filtered
     counts = write(out, remaining, dropped, changes, tried)
-    return Augmented(counts, out, talk.endpoint.budget.limit if talk and talk.spent else "")
+    return Augmented(counts, out, session.endpoint.budget.limit if session and session.spent else "")
 
 
 def _with_golds(data: DataConfig, loaded: Benchmark) -> tuple[list[Example], list[Dropped]]:
@@ -173,14 +173,14 @@ def augment_database(context: _Context, donor: Donor, examples: Sequence[Example
     copy_database(Path(donor.path), scratch)
     rng = random.Random(f"{context.seed}/{donor.db_id}")
     changes: list[Change] = []
-    left: list[dict[str, str]] = []
+    rejected: list[dict[str, str]] = []
     if cfg.fill != "none":
-        changes += _filled(context, scratch, examples, rng, left)
+        changes += _filled(context, scratch, examples, rng, rejected)
     if cfg.distractors:
-        changes += _distracted(context, scratch, donor, examples, rng, left)
+        changes += _distracted(context, scratch, donor, examples, rng, rejected)
     copy_descriptions(Path(donor.path), target)
     scratch.replace(target)
-    return {"step": "database", "id": donor.db_id, "changes": [change.record() for change in changes], "left": left}
+    return {"step": "database", "id": donor.db_id, "changes": [change.record() for change in changes], "left": rejected}
 
 
 def _results(executor: Executor, path: Path, sqls: Sequence[str]) -> list[tuple[Any, ...]]:
@@ -196,7 +196,7 @@ def _results(executor: Executor, path: Path, sqls: Sequence[str]) -> list[tuple[
 
 
 def _filled(
-    context: _Context, path: Path, examples: Sequence[Example], rng: random.Random, left: list[dict[str, str]]
+    context: _Context, path: Path, examples: Sequence[Example], rng: random.Random, rejected: list[dict[str, str]]
 ) -> list[Change]:
     """Insert rows for golds without result rows; all are reverted if a gold has no rows afterwards."""
     cfg = context.cfg
@@ -227,22 +227,22 @@ def _filled(
         for example in wanting:
             others = [sql for sql in good if sql != example.gold_sql]
             change = fill(connection, schema, example.uid, example.gold_sql, others, rng, is_enough)
-            for number in range(cfg.fill_tries if context.talk else 0):
+            for number in range(cfg.fill_tries if context.session else 0):
                 if isinstance(change, Change):
                     break
-                assert context.talk is not None
+                assert context.session is not None
                 requests = [(example.uid, rows_prompt(example, change if number else ""))]
-                for uid, script, error in context.talk.ask("fill", number, requests):
+                for uid, script, error in context.session.ask("fill", number, requests):
                     change = error or fill_by(connection, uid, example.gold_sql, others, script, is_enough)
             if isinstance(change, Change):
                 changes.append(change)
                 good.append(example.gold_sql)
             else:
-                left.append({"step": "fill", "id": example.uid, "reason": change})
+                rejected.append({"step": "fill", "id": example.uid, "reason": change})
     after = _results(context.executor, path, list(dict.fromkeys(good)))
     if not all(status == "ok" and rows for status, _, rows in after):
         before.replace(path)
-        left += [
+        rejected += [
             {"step": "fill", "id": change.id, "reason": "a gold returned no rows after the insertions"}
             for change in changes
         ]
@@ -257,7 +257,7 @@ def _distracted(
     donor: Donor,
     examples: Sequence[Example],
     rng: random.Random,
-    left: list[dict[str, str]],
+    rejected: list[dict[str, str]],
 ) -> list[Change]:
     """Add tables; they are reverted if the result of a gold changes."""
     cfg = context.cfg
@@ -269,11 +269,13 @@ def _distracted(
         connection.execute("PRAGMA synchronous = OFF")
         changes = add_tables(
             connection, donor.db_id, read_schema(path), context.donors, cfg.distractors, cfg.distractor_rows, rng,
-            is_alike=cfg.distractors_from == "alike",
+            by_similarity=cfg.distractors_from == "alike",
         )  # fmt: skip
     if _results(context.executor, path, sqls) != results:
         before.replace(path)
-        left.append({"step": "distract", "id": donor.db_id, "reason": "the result of a gold changed with the tables"})
+        rejected.append(
+            {"step": "distract", "id": donor.db_id, "reason": "the result of a gold changed with the tables"}
+        )
         return []
     before.unlink()
     return changes

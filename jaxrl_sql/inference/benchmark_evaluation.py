@@ -88,16 +88,16 @@ def evaluate(
     out, hide = Path(cfg.out), policy.data.hide
     speed = Speed()
     notes: list[str] = []
-    who, folders = policy.model.checkpoint or cfg.model or ", ".join(cfg.predictions), ", ".join(cfg.data)
-    with ExitStack() as opened:
-        display = opened.enter_context(make_display(display_kind, 0, f"{who} on {folders}", unit="question"))
+    answerer, folders = policy.model.checkpoint or cfg.model or ", ".join(cfg.predictions), ", ".join(cfg.data)
+    with ExitStack() as stack:
+        display = stack.enter_context(make_display(display_kind, 0, f"{answerer} on {folders}", unit="question"))
         with display.task(f"reading {folders}"):
             sets = open_sets(cfg, policy.recipe, limits, hide, notes, memory, policy.data.database)
-        display.course([("", sum(len(eval_set.examples) for eval_set in sets) * cfg.runs)])
+        display.set_phases([("", sum(len(eval_set.examples) for eval_set in sets) * cfg.runs)])
         _make_folder(out, cfg.predictions if memory.predictions is None else ())
-        executor = opened.enter_context(make_executor(limits, hide))
+        executor = stack.enter_context(make_executor(limits, hide))
         settings = answer_settings(policy, cfg, limits, sets)
-        journal = opened.enter_context(Journal(out / JOURNAL, settings | judge_settings(cfg, sets)))
+        journal = stack.enter_context(Journal(out / JOURNAL, settings | judge_settings(cfg, sets)))
         (out / CONFIG).write_text(config_text, encoding="utf-8")
         for note in notes:
             display.note(note)
@@ -106,42 +106,52 @@ def evaluate(
             answers = _answers(policy, cfg, settings, sets, executor, display)
             records = gather(cfg, sets, answers, executor, timer, journal, display, speed)
         files: list[Path] = []
-        for at, eval_set in enumerate(sets):
-            files += write_predictions(out, executor, sets, eval_set, records[at, 0])
+        for index, eval_set in enumerate(sets):
+            files += write_predictions(out, executor, sets, eval_set, records[index, 0])
     results = [
         judged(
             eval_set.name,
             eval_set.rule,
             eval_set.examples,
-            [records[at, run] for run in range(cfg.runs)],
+            [records[index, run] for run in range(cfg.runs)],
             eval_set.counts,
         )
-        for at, eval_set in enumerate(sets)
+        for index, eval_set in enumerate(sets)
     ]
     lines = record_lines(sets, records)
     numbers = together(results)
     write(out, lines, numbers)
     warnings = incomplete_warnings(cfg, [record for run in records.values() for record in run])
-    pace = speed.metrics() if speed.tokens else None
-    if pace is not None:  # separate from metrics.json, which is reproducible and has no times
-        (out / SPEED).write_text(json.dumps(pace, indent=2) + "\n", encoding="utf-8")
+    speed_metrics = speed.metrics() if speed.tokens else None
+    if speed_metrics is not None:  # separate from metrics.json, which is reproducible and has no times
+        (out / SPEED).write_text(json.dumps(speed_metrics, indent=2) + "\n", encoding="utf-8")
         files.append(out / SPEED)
-    return Evaluated(results, numbers, lines, warnings, pace, [*files, out / RECORDS, out / METRICS])
+    return Evaluated(results, numbers, lines, warnings, speed_metrics, [*files, out / RECORDS, out / METRICS])
 
 
 def answer_settings(
     policy: PolicySpec, cfg: EvaluateSettings, limits: ExecutorConfig, sets: Sequence[BenchmarkSet]
 ) -> Record:
     """Return the settings of the journal: the same folder with other settings is refused."""
-    free = {"data", "predictions", "sql_field", "out", "max_num_seqs", "allow_missing", "allow_extra", "rules", "rule"}
-    free |= {field.name for field in dataclasses.fields(EndpointConfig)} - {"model"}
+    excluded = {
+        "data",
+        "predictions",
+        "sql_field",
+        "out",
+        "max_num_seqs",
+        "allow_missing",
+        "allow_extra",
+        "rules",
+        "rule",
+    }
+    excluded |= {field.name for field in dataclasses.fields(EndpointConfig)} - {"model"}
     data, model = policy.data, policy.model
     settings = {
         "sets": {eval_set.name: set_digest(eval_set.examples, eval_set.sqls) for eval_set in sets},
         "rules": {eval_set.name: eval_set.rules for eval_set in sets},
         "seed": policy.seed,
         "data.max_prompt_tokens": data.max_prompt_tokens,
-        **values_of(cfg, "evaluate", but=free),
+        **values_of(cfg, "evaluate", exclude=excluded),
     }
     if model.checkpoint:
         settings |= checkpoint_settings(policy.recipe, data, model)
@@ -169,38 +179,40 @@ def gather(
 
     Records of the journal are reused, except those without a verdict; `answers` is opened if others are missing.
     """
-    judged = [record for record in journal.records if is_verdict(record["status"], record.get("stop"))]
-    known = {(record["set"], record["run"], record["id"]): record for record in judged}
+    judged_records = [record for record in journal.records if is_verdict(record["status"], record.get("stop"))]
+    finished = {(record["set"], record["run"], record["id"]): record for record in judged_records}
     parts = [*parts_of(cfg, sets)]
     names = [eval_set.name for eval_set in sets]
-    left = [
+    pending = [
         part
         for part in parts
-        if any((names[part.set_index], part.run, example.uid) not in known for example in part.examples)
+        if any((names[part.set_index], part.run, example.uid) not in finished for example in part.examples)
     ]
-    if known:
-        display.note(f"resuming: {len(known)} answers are judged already")
-    total, doing = sum(len(part.examples) for part in parts), "judging" if cfg.predictions else "answering"
+    if finished:
+        display.note(f"resuming: {len(finished)} answers are judged already")
+    total, activity = sum(len(part.examples) for part in parts), "judging" if cfg.predictions else "answering"
     with (
-        answers if left else nullcontext() as answer,
-        display.task(doing, total, "questions") if left else nullcontext(),
+        answers if pending else nullcontext() as answer,
+        display.task(activity, total, "questions") if pending else nullcontext(),
     ):
-        for part in left:
+        for part in pending:
             part_set = sets[part.set_index]
-            answered = _answered(answer, part_set, part, len(known), display, speed) if answer else []
+            answered = _answered(answer, part_set, part, len(finished), display, speed) if answer else []
             with display.task("judging", len(answered), "questions", is_announced=False):
                 records = _judging(cfg, executor, part_set, timer).records(part.examples, answered)
             for record in records:
                 key = (part_set.name, part.run, record["id"])
-                if key not in known:
-                    known[key] = {"set": part_set.name, "run": part.run, **record}
-                    journal.add(known[key])
-            pace = {"speed/tokens_per_s": speed.tokens_per_s} if speed.tokens else {}
-            display.update(len(known), {"phase": "judged", **pace, **_so_far(sets, known)})
+                if key not in finished:
+                    finished[key] = {"set": part_set.name, "run": part.run, **record}
+                    journal.add(finished[key])
+            speed_metrics = {"speed/tokens_per_s": speed.tokens_per_s} if speed.tokens else {}
+            display.update(len(finished), {"phase": "judged", **speed_metrics, **_running_accuracy(sets, finished)})
     runs = range(cfg.runs)
     return {
-        (at, run): [{**known[eval_set.name, run, example.uid], "own": eval_set.rule} for example in eval_set.examples]
-        for at, eval_set in enumerate(sets)
+        (index, run): [
+            {**finished[eval_set.name, run, example.uid], "own": eval_set.rule} for example in eval_set.examples
+        ]
+        for index, eval_set in enumerate(sets)
         for run in runs
     }
 
@@ -209,16 +221,16 @@ def _answered(
     answer: Answer, eval_set: BenchmarkSet, part: EvaluationPart, before: int, display: Display, speed: Speed
 ) -> list[Answered]:
     """Answer a part's questions and show the progress; `before` questions were answered earlier."""
-    size, began = len(part.examples), time.perf_counter()
+    size, start_time = len(part.examples), time.perf_counter()
     with display.task(f"part {part.number + 1} of {eval_set.name}", size, "questions", is_announced=False) as advance:
 
-        def on_progress(answers: int, of: int) -> None:
-            advance(answers * size // of)
-            if answers % -(-of // _TICKS) == 0:
-                display.update(before + answers * size // of, {"phase": "answering"})
+        def on_progress(answers: int, total: int) -> None:
+            advance(answers * size // total)
+            if answers % -(-total // _TICKS) == 0:
+                display.update(before + answers * size // total, {"phase": "answering"})
 
         answered = answer(eval_set, part, on_progress)
-    speed.add(len(answered), sum(answer_.tokens for answer_ in answered), time.perf_counter() - began)
+    speed.add(len(answered), sum(answer_.tokens for answer_ in answered), time.perf_counter() - start_time)
     return answered
 
 
@@ -233,17 +245,19 @@ def parts_of(cfg: EvaluateSettings, sets: Sequence[BenchmarkSet]) -> Iterator[Ev
 
     The sizes of a set's parts differ by at most one question, because a small last part would need another compilation.
     """
-    most = max(_MIN_QUESTIONS, min(_MAX_QUESTIONS, _ANSWERS // cfg.samples))
-    for at, eval_set in enumerate(sets):
-        count, size = -(-len(eval_set.examples) // most), len(eval_set.examples)
+    max_questions = max(_MIN_QUESTIONS, min(_MAX_QUESTIONS, _ANSWERS // cfg.samples))
+    for index, eval_set in enumerate(sets):
+        count, size = -(-len(eval_set.examples) // max_questions), len(eval_set.examples)
         for run in range(cfg.runs):
             for i in range(count):
-                yield EvaluationPart(at, run, i, eval_set.examples[size * i // count : size * (i + 1) // count])
+                yield EvaluationPart(index, run, i, eval_set.examples[size * i // count : size * (i + 1) // count])
 
 
-def _so_far(sets: Sequence[BenchmarkSet], known: Mapping[tuple[str, int, str], Record]) -> dict[str, float]:
+def _running_accuracy(
+    sets: Sequence[BenchmarkSet], finished: Mapping[tuple[str, int, str], Record]
+) -> dict[str, float]:
     rules, scores = {eval_set.name: eval_set.rule for eval_set in sets}, dict[str, list[float]]()
-    for (name, _, _), record in known.items():
+    for (name, _, _), record in finished.items():
         scores.setdefault(name, []).append(record["scores"].get(rules[name], 0.0))
     return {f"eval/{name}/accuracy": sum(values) / len(values) for name, values in scores.items()}
 
@@ -313,10 +327,10 @@ def record_lines(sets: Sequence[BenchmarkSet], records: Mapping[tuple[int, int],
     """Return the lines of records.jsonl, with set and run if there are several."""
     runs = 1 + max(run for _, run in records)
     lines = []
-    for (at, run), records_of_run in records.items():
-        more = ({"set": sets[at].name} if len(sets) > 1 else {}) | ({"run": run} if runs > 1 else {})
+    for (index, run), records_of_run in records.items():
+        labels = ({"set": sets[index].name} if len(sets) > 1 else {}) | ({"run": run} if runs > 1 else {})
         lines += [
-            more | {key: value for key, value in record.items() if key not in ("set", "run")}
+            labels | {key: value for key, value in record.items() if key not in ("set", "run")}
             for record in records_of_run
         ]
     return lines
@@ -335,4 +349,4 @@ def incomplete_warnings(cfg: EvaluateSettings, records: Sequence[Record]) -> lis
     """Return the share of answers that are incomplete, a line per reason, with the setting to raise."""
     counts = finish_reasons(records)
     lines = [(count, why_incomplete(reason, cfg)) for reason, count in counts.items()]
-    return [incomplete_warning(count, counts.total(), why) for count, why in lines if why]
+    return [incomplete_warning(count, counts.total(), cause) for count, cause in lines if cause]

@@ -14,7 +14,7 @@ from jaxrl_sql.text2sql.env.files import Predictions
 from jaxrl_sql.text2sql.evals.numbers import Counts
 from jaxrl_sql.text2sql.evals.predictions import pair, predictions_of, read_predictions
 from jaxrl_sql.text2sql.evals.score_predictions import check_rules
-from jaxrl_sql.text2sql.prompts.dialects import placed, refuse_translated
+from jaxrl_sql.text2sql.prompts.dialects import refuse_translated, with_server_urls
 from jaxrl_sql.text2sql.question_sets.filters import keep_only
 from jaxrl_sql.text2sql.question_sets.hiding import check_hide, hide_in_benchmark
 from jaxrl_sql.text2sql.recipes import find_recipe
@@ -65,40 +65,40 @@ def open_sets(
     if cfg.predictions:  # a model's recipe is looked up when the model is opened
         find_recipe(recipe)
     sets: list[BenchmarkSet] = []
-    for at, folder in enumerate(cfg.data):
+    for index, folder in enumerate(cfg.data):
         # Predictions are paired with all questions before the limit; a model needs only the first ones.
-        chooses = cfg.predictions or cfg.include_ids or cfg.answerable_only
-        limit = 0 if chooses else cfg.limit
-        benchmark = _limited(memory.benchmark, limit) or load_benchmark(folder, cfg.split, limit, database)
+        needs_all = cfg.predictions or cfg.include_ids or cfg.answerable_only
+        limit = 0 if needs_all else cfg.limit
+        benchmark = _truncate(memory.benchmark, limit) or load_benchmark(folder, cfg.split, limit, database)
         servers = dataclasses.asdict(executor.databases)
-        benchmark = benchmark._replace(examples=placed(benchmark.examples, servers))
+        benchmark = benchmark._replace(examples=with_server_urls(benchmark.examples, servers))
         benchmark = hide_in_benchmark(benchmark, hide)
         refuse_translated(benchmark.examples, executor.sqlite_version)
         name = _name_of(benchmark, Path(folder), cfg.split, [eval_set.name for eval_set in sets])
         notes += [f"{name}: {note}" for note in benchmark.notes]
         notes += [f"{name}: {line}" for line in skipped_lines(benchmark.skipped)]
-        sets.append(_set(cfg, name, benchmark, _predictions(cfg, at, memory), notes))
+        sets.append(_set(cfg, name, benchmark, _predictions(cfg, index, memory), notes))
     check_hide(hide, (example.db_path for eval_set in sets for example in eval_set.benchmark.examples))
     return sets
 
 
-def _limited(benchmark: Benchmark | None, limit: int) -> Benchmark | None:
+def _truncate(benchmark: Benchmark | None, limit: int) -> Benchmark | None:
     return benchmark and benchmark._replace(examples=benchmark.examples[: limit or None])
 
 
-def _predictions(cfg: EvaluateSettings, at: int, memory: InMemoryData) -> Predictions | None:
-    """Return the predictions for set number `at`; None if a model answers."""
+def _predictions(cfg: EvaluateSettings, index: int, memory: InMemoryData) -> Predictions | None:
+    """Return the predictions for set number `index`; None if a model answers."""
     if not cfg.predictions:
         return None
     if memory.predictions is not None:
-        return predictions_of(memory.predictions, cfg.predictions[at])
-    return read_predictions(cfg.predictions[at], cfg.sql_field)
+        return predictions_of(memory.predictions, cfg.predictions[index])
+    return read_predictions(cfg.predictions[index], cfg.sql_field)
 
 
-def _name_of(benchmark: Benchmark, folder: Path, split: str, taken: Sequence[str]) -> str:
+def _name_of(benchmark: Benchmark, folder: Path, split: str, used: Sequence[str]) -> str:
     name = folder.resolve().name if benchmark.name == "plain" else benchmark.name
     name = f"{name}_{split}" if split else name
-    return unused_name(name, taken)
+    return unused_name(name, used)
 
 
 def _set(
@@ -142,11 +142,12 @@ def select_questions(
     if cfg.include_ids:
         selected = keep_only(selected, cfg.include_ids)
     if not selected:
-        raise InputError(f"{name}: no question is left by evaluate.answerable_only")
+        raise InputError(f"{name}: evaluate.answerable_only excludes all {len(examples)} questions")
     if len(selected) < len(examples):
-        by = [key for key in ("include_ids", "answerable_only") if getattr(cfg, key)]
+        settings = [key for key in ("include_ids", "answerable_only") if getattr(cfg, key)]
         notes.append(
-            f"{name}: {len(selected)} of {len(examples)} questions are selected (evaluate.{', evaluate.'.join(by)})"
+            f"{name}: {len(selected)} of {len(examples)} questions are selected "
+            f"(evaluate.{', evaluate.'.join(settings)})"
         )
     return tuple(selected[: cfg.limit] if cfg.limit else selected)
 

@@ -60,10 +60,10 @@ def drop_programs(compiled: CompileStats) -> bool:
 def _is_crowded(compiled: CompileStats) -> bool:
     if compiled.programs == compiled.checked_programs:
         return False
-    compiled.checked_programs, taken = compiled.programs, mappings_taken()
+    compiled.checked_programs, num_mappings = compiled.programs, mappings_taken()
     if compiled.is_dropped:
-        compiled.drop_share, compiled.is_dropped = max(compiled.drop_share, (1 + taken) / 2), False
-    return taken >= compiled.drop_share
+        compiled.drop_share, compiled.is_dropped = max(compiled.drop_share, (1 + num_mappings) / 2), False
+    return num_mappings >= compiled.drop_share
 
 
 @contextmanager

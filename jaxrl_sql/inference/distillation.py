@@ -33,7 +33,7 @@ from jaxrl_sql.text2sql.prompts.prompts import PromptStyle, message_texts
 from jaxrl_sql.text2sql.question_sets.filters import Dropped, by_gold
 from jaxrl_sql.text2sql.question_sets.hiding import check_hide
 from jaxrl_sql.text2sql.recipes import Recipe, find_recipe
-from jaxrl_sql.types import CUT, Example, Fields, Record
+from jaxrl_sql.types import TRUNCATED_REASONS, Example, Fields, Record
 
 RIGHT, FAILED, MALFORMED, TRUNCATED = "right", "failed", "malformed", "truncated"
 
@@ -86,8 +86,8 @@ def distill(
         counts = write(out, cfg, examples, dropped, records, endpoint.budget)
     notes = []
     if counts["truncated"]:
-        why = cut_at(f"distill.max_tokens={cfg.max_tokens}")
-        notes.append(incomplete_warning(int(counts["truncated"]), len(records), why))
+        cause = cut_at(f"distill.max_tokens={cfg.max_tokens}")
+        notes.append(incomplete_warning(int(counts["truncated"]), len(records), cause))
     if spent:
         notes.append(f"distill.{spent} is reached; a larger number continues")
     faults = Counter(record["error"] for record in records if record["verdict"] == FAILED)
@@ -122,8 +122,8 @@ def ask_until_done(
     records = unchanged_records(journal.records, question_digests)
     answered, shown_every = {record["id"] for record in records}, max(len(examples) // 100, 1)
     try:
-        while left := unanswered(examples, records, cfg, unreached):
-            requests = ((example, messages(example, style)) for example in left)
+        while pending := unanswered(examples, records, cfg, unreached):
+            requests = ((example, messages(example, style)) for example in pending)
             for example, answer in endpoint.ask_all(requests, **options):
                 record = {**judge(executor, recipe, style, example, answer), "asked": question_digests[example.uid]}
                 journal.add(record)
@@ -159,9 +159,9 @@ def messages(example: Example, style: PromptStyle) -> list[dict[str, str]]:
 def judge(executor: Executor, recipe: Recipe, style: PromptStyle, example: Example, answer: EndpointAnswer) -> Record:
     """Run the SQL of an answer and return its record; the verdict is `right`, `wrong`, `failed` or a status.
 
-    `failed` is an answer without SQL or a verdict. A right answer that cannot be taught is `malformed`: its reasoning
-    quotes tags or fences, so it would be parsed differently. A right answer at the token limit is `truncated` and not
-    taught either. The reasoning is the server's separate field, else that in the answer in the recipe's form.
+    `failed` is an answer without SQL or a verdict. A right answer is `malformed` if its reasoning quotes tags or fences
+    (a training target of it would be parsed differently), and `truncated` at the token limit; both are no targets. The
+    reasoning is the server's separate field, else that in the answer in the recipe's form.
     """
     about = {"id": example.uid, **answer.spent._asdict()}
     if answer.error:
@@ -172,12 +172,12 @@ def judge(executor: Executor, recipe: Recipe, style: PromptStyle, example: Examp
         return {**about, "verdict": FAILED, "error": f"no verdict: {judgement.status}"}
     verdict = RIGHT if judgement.is_right("bird") else "wrong" if judgement.executes else judgement.status
     reasoning = (answer.reasoning or reading.think).strip()
-    if verdict == RIGHT and answer.finish_reason in CUT:
+    if verdict == RIGHT and answer.finish_reason in TRUNCATED_REASONS:
         verdict = TRUNCATED
     elif verdict == RIGHT and not is_teachable(recipe, example, reasoning, reading.sql or ""):
         verdict = MALFORMED
-    shown = {"finish_reason": answer.finish_reason, "reasoning": reasoning, "sql": reading.sql}
-    return {**about, "verdict": verdict, **shown, **({} if verdict == RIGHT else {"text": answer.text})}
+    answer_fields = {"finish_reason": answer.finish_reason, "reasoning": reasoning, "sql": reading.sql}
+    return {**about, "verdict": verdict, **answer_fields, **({} if verdict == RIGHT else {"text": answer.text})}
 
 
 def is_teachable(recipe: Recipe, example: Example, reasoning: str, sql: str) -> bool:
@@ -186,7 +186,7 @@ def is_teachable(recipe: Recipe, example: Example, reasoning: str, sql: str) -> 
     Without reasoning only the SQL must match, because the form of some systems requires reasoning.
     """
     trace = dataclasses.replace(example, reasoning=reasoning, demonstration=sql)
-    readings = [recipe.read(recipe.taught(trace, thinks=thinks)) for thinks in (False, True)]
+    readings = [recipe.read(recipe.target_response(trace, thinks=thinks)) for thinks in (False, True)]
     return all(back.sql == sql and (back.well_formed or not reasoning) for back in readings)
 
 
@@ -199,19 +199,19 @@ def write(
     budget: Budget,
 ) -> dict[str, float]:
     """Write the traces, the rejected questions with reasons, and the counts; return the counts."""
-    of: dict[str, list[Fields]] = {example.uid: [] for example in examples}
+    records_by_id: dict[str, list[Fields]] = {example.uid: [] for example in examples}
     for record in records:
-        of.get(record["id"], []).append(record)
+        records_by_id.get(record["id"], []).append(record)
     traces: list[Record] = []
-    shown = ("verdict", "finish_reason", "sql", "error")
+    reported_fields = ("verdict", "finish_reason", "sql", "error")
     rejected: list[Record] = [{"id": question.uid, "reason": question.reason} for question in dropped]
-    for uid, answers in of.items():
+    for uid, answers in records_by_id.items():
         right = [answer for answer in answers if answer["verdict"] == RIGHT][: cfg.wanted]
-        taught = ("id", "reasoning", "sql", "finish_reason")
-        traces += [{**{name: record[name] for name in taught}, "model": cfg.model} for record in right]
+        fields = ("id", "reasoning", "sql", "finish_reason")
+        traces += [{**{name: record[name] for name in fields}, "model": cfg.model} for record in right]
         if not right:
             last = answers[-1] if answers else {"verdict": "not asked"}
-            brief = [{name: answer[name] for name in shown if name in answer} for answer in answers]
+            brief = [{name: answer[name] for name in reported_fields if name in answer} for answer in answers]
             rejected.append({"id": uid, "reason": last["verdict"], "answers": brief})
     counts: dict[str, float] = {
         "questions": len(examples) + len(dropped),

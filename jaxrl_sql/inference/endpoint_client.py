@@ -55,7 +55,7 @@ class _Dialogue:
         if answer.error:
             self.error = answer.error
             return False
-        text, reason = _cut(answer.text, stops)
+        text, reason = _truncate_at_stop(answer.text, stops)
         self.turns.append(("assistant", with_opened_thought(text)))
         self.finish_reason = reason or answer.finish_reason
         action = Action(text, "length" if self.finish_reason == "length" else "stop")
@@ -64,9 +64,9 @@ class _Dialogue:
             if self.environment and self.environment.is_out_of_turns:
                 self.finish_reason = OUT_OF_TURNS
             return False
-        seen = observation.result()
-        self.turns.append(("environment", seen))
-        self.messages += [{"role": "assistant", "content": text}, {"role": "user", "content": seen.strip()}]
+        observation_text = observation.result()
+        self.turns.append(("environment", observation_text))
+        self.messages += [{"role": "assistant", "content": text}, {"role": "user", "content": observation_text.strip()}]
         return True
 
     def record(self) -> dict[str, Any]:
@@ -76,9 +76,9 @@ class _Dialogue:
         return {"key": list(self.key), **result, **self.spent._asdict()}
 
 
-def _cut(text: str, stops: Sequence[str]) -> tuple[str, str]:
+def _truncate_at_stop(text: str, stops: Sequence[str]) -> tuple[str, str]:
     """Return a text up to its first stop string (included), and `stop` if there is one."""
-    ends = [at + len(stop) for stop in stops if (at := text.find(stop)) >= 0]
+    ends = [start + len(stop) for stop in stops if (start := text.find(stop)) >= 0]
     return (text[: min(ends)], "stop") if ends else (text, "")
 
 
@@ -92,7 +92,7 @@ class _Client:
     executor: Executor
     journal: Journal
     config: EvaluateSettings
-    known: dict[_Key, Mapping[str, Any]]
+    finished: dict[_Key, Mapping[str, Any]]
 
     def ask(
         self, name: str, examples: Sequence[Example], run: int, on_progress: Callable[[int, int], None]
@@ -105,36 +105,36 @@ class _Client:
         keys = {(example.uid, n): (name, run, example.uid, n) for example in examples for n in range(cfg.samples)}
         texts = {example.uid: "".join(message_texts(example, self.style)) for example in examples}
         prompts = {uid: chat_messages(self.style.system, text) for uid, text in texts.items()}
-        left = [
+        pending = [
             _Dialogue(keys[example.uid, n], [*prompts[example.uid]], self._environment(example))
             for example in examples
             for n in range(cfg.samples)
-            if keys[example.uid, n] not in self.known
+            if keys[example.uid, n] not in self.finished
         ]
-        begun, unreached = left, ""
+        dialogues, failure = pending, ""
         stops = (*self.recipe.stops, *cfg.sampling.stop)
         try:
-            while left:
-                going = []
+            while pending:
+                continued = []
                 for dialogue, answer in self.endpoint.ask_all(
-                    ((dialogue_, dialogue_.messages) for dialogue_ in left), **self._options()
+                    ((dialogue_, dialogue_.messages) for dialogue_ in pending), **self._options()
                 ):
                     if dialogue.take(answer, stops):
-                        going.append(dialogue)
+                        continued.append(dialogue)
                     elif answer.error and not answer.refused:
-                        unreached = answer.error
+                        failure = answer.error
                     else:
-                        self.known[dialogue.key] = dialogue.record()
-                        self.journal.add(self.known[dialogue.key])
-                        on_progress(sum(key in self.known for key in keys.values()), len(keys))
-                left = going
+                        self.finished[dialogue.key] = dialogue.record()
+                        self.journal.add(self.finished[dialogue.key])
+                        on_progress(sum(key in self.finished for key in keys.values()), len(keys))
+                pending = continued
         finally:
-            for dialogue_ in begun:  # requests of unfinished dialogues count, too
-                if dialogue_.spent.requests and dialogue_.key not in self.known:
+            for dialogue_ in dialogues:  # requests of unfinished dialogues count, too
+                if dialogue_.spent.requests and dialogue_.key not in self.finished:
                     self.journal.add({"unfinished": list(dialogue_.key), **dialogue_.spent._asdict()})
-        if unreached:
-            raise JaxrlSqlError(f"{self.endpoint.base_url}: {unreached}; repeat the command to resume")
-        records = {uid: [self.known[keys[uid, n]] for n in range(cfg.samples)] for uid in prompts}
+        if failure:
+            raise JaxrlSqlError(f"{self.endpoint.base_url}: {failure}; repeat the command to resume")
+        records = {uid: [self.finished[keys[uid, n]] for n in range(cfg.samples)] for uid in prompts}
         return [self._answered(prompts[example.uid], records[example.uid]) for example in examples]
 
     def _environment(self, example: Example) -> Environment | None:
@@ -143,8 +143,8 @@ class _Client:
 
     def _options(self) -> dict[str, Any]:
         """Return the sampling options of a request; neutral values are omitted, as servers differ."""
-        cfg, usual = self.config, {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
-        options = {name: value for name in usual if (value := getattr(cfg.sampling, name)) != usual[name]}
+        cfg, neutral = self.config, {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
+        options = {name: value for name in neutral if (value := getattr(cfg.sampling, name)) != neutral[name]}
         options |= {"temperature": cfg.sampling.temperature} if cfg.send_temperature else {}
         return {cfg.token_limit: cfg.sampling.max_new_tokens, **options}
 
@@ -181,11 +181,11 @@ def endpoint_answers(
     with Journal(Path(cfg.out) / DIALOGUES, settings) as journal:
         budget = budget_of(cfg, Usage.total(journal.records))
         with open_endpoint(cfg, budget) as endpoint:
-            known: dict[_Key, Mapping[str, Any]] = {
+            finished: dict[_Key, Mapping[str, Any]] = {
                 _key(record["key"]): record for record in journal.records if "key" in record
             }
             style = recipe.endpoint_style(data)
-            client = _Client(endpoint, recipe, style, executor, journal, cfg, known)
+            client = _Client(endpoint, recipe, style, executor, journal, cfg, finished)
             try:
                 yield lambda name, examples, run, _number, on_progress: client.ask(name, examples, run, on_progress)
             finally:

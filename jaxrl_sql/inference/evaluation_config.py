@@ -28,8 +28,8 @@ class Layers(NamedTuple):
     """The layers of a configuration around its files, as `load_config` takes them."""
 
     overrides: Sequence[Override]
-    beneath: Fields
-    above: Fields
+    defaults: Fields
+    option_values: Fields
 
 
 @dataclass(frozen=True)
@@ -71,25 +71,25 @@ def evaluation_layers(
     check_keys(EvaluateConfig, files, overrides, origin)  # before a model is searched on the hub
     model, chat = "" if request.endpoint else request.model, {"data": {"prompt": "chat"}}
     if model:
-        beneath = defaults_for(model)
+        defaults = defaults_for(model)
     else:  # the file or an override may name a model, whose defaults are below both
-        published = _with_system(request, {}, but=("max_prompt_tokens",)) or chat
+        published = _with_system(request, {}, exclude=("max_prompt_tokens",)) or chat
         named = load_config(EvaluateConfig, files, overrides, published, origin=origin)
         model, has_endpoint = named.model.checkpoint, bool(named.evaluate.base_url)
         if not (model or has_endpoint or request.predictions or named.evaluate.predictions):
             raise InputError(ONE_ANSWERS)
-        beneath = defaults_for(model) | (chat if has_endpoint else {})
-    beneath = _with_system(request, beneath)
-    above: Record = {}
+        defaults = defaults_for(model) | (chat if has_endpoint else {})
+    defaults = _with_system(request, defaults)
+    option_values: Record = {}
     names = ("split", "sql_field", "allow_missing", "allow_extra", "out")
-    above["evaluate"] = {name: getattr(request, name) for name in names if getattr(request, name)}
-    above["evaluate"] |= {
+    option_values["evaluate"] = {name: getattr(request, name) for name in names if getattr(request, name)}
+    option_values["evaluate"] |= {
         name: list(getattr(request, name)) for name in ("data", "predictions") if getattr(request, name)
     }
-    above["evaluate"] |= {"model": request.model} if request.endpoint and request.model else {}
-    above |= {"recipe": request.recipe} if request.recipe else {}
-    above |= {"model": {"checkpoint": beneath["model"]["checkpoint"]}} if "model" in beneath else {}
-    return Layers(overrides, beneath, above)
+    option_values["evaluate"] |= {"model": request.model} if request.endpoint and request.model else {}
+    option_values |= {"recipe": request.recipe} if request.recipe else {}
+    option_values |= {"model": {"checkpoint": defaults["model"]["checkpoint"]}} if "model" in defaults else {}
+    return Layers(overrides, defaults, option_values)
 
 
 def ask_layers(
@@ -105,29 +105,32 @@ def ask_layers(
     A model's folder has the prompt settings of its training; `recipe` and `samples` take priority over files. More than
     one sample sets a temperature. Raises InputError for a missing model.
     """
-    beneath = defaults_for("" if endpoint else model)
-    beneath["executor"] |= LIMITS
-    above: Record = {"recipe": recipe} if recipe else {}
+    defaults = defaults_for("" if endpoint else model)
+    defaults["executor"] |= LIMITS
+    option_values: Record = {"recipe": recipe} if recipe else {}
     if endpoint:
-        above["evaluate"] = {"model": model}
-        beneath["data"] = {"prompt": "chat"}
+        option_values["evaluate"] = {"model": model}
+        defaults["data"] = {"prompt": "chat"}
         overrides = [*endpoint_values("evaluate", endpoint), *overrides]
     else:
-        above["model"] = {"checkpoint": beneath["model"]["checkpoint"]}
+        option_values["model"] = {"checkpoint": defaults["model"]["checkpoint"]}
     if samples is not None:
-        above["evaluate"] = above.get("evaluate", {}) | {"samples": samples}
+        option_values["evaluate"] = option_values.get("evaluate", {}) | {"samples": samples}
         if samples > 1:
-            settings = beneath.setdefault("evaluate", {})
+            settings = defaults.setdefault("evaluate", {})
             settings["sampling"] = settings.get("sampling", {}) | {"temperature": _TEMPERATURE}
-    return Layers(overrides, beneath, above)
+    return Layers(overrides, defaults, option_values)
 
 
-def _with_system(request: EvaluationRequest, beneath: Fields, but: Sequence[str] = ()) -> Record:
+def _with_system(request: EvaluationRequest, defaults: Fields, exclude: Sequence[str] = ()) -> Record:
     """Return defaults updated by those of the request's system, without some keys of its section `data`."""
     if not request.system:
-        return dict(beneath)
-    published = as_published(request.system, beneath, bool(request.predictions))
-    return {**published, "data": {name: value for name, value in published.get("data", {}).items() if name not in but}}
+        return dict(defaults)
+    published = as_published(request.system, defaults, bool(request.predictions))
+    return {
+        **published,
+        "data": {name: value for name, value in published.get("data", {}).items() if name not in exclude},
+    }
 
 
 def check_answerer(cfg: EvaluateSettings, checkpoint: str) -> None:

@@ -1,4 +1,4 @@
-"""A choice of training questions: cheap filters first, then golds, prompts, repeats, sampled answers, a subsample."""
+"""Select training questions: cheap filters first, then golds, prompts, repeats, sampled answers, a subsample."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def filter_data(
     report: Callable[[str], object] = lambda _: None,
     warn: Callable[[str], object] = lambda _: None,
 ) -> FilteredSet:
-    """Choose questions and write the files; `report` gets lines on the progress, `warn` one on changed questions."""
+    """Select questions and write the files; `report` gets progress lines, `warn` a line about changed questions."""
     out = Path(cfg.out)
     data = with_date(policy.data, policy.model.checkpoint, out / RATES)
     policy = dataclasses.replace(policy, data=data)
@@ -94,28 +94,28 @@ def filter_data(
     ]
     rates: list[Record] = []
 
-    def left(filtered: Filtered) -> list[Example]:
-        remaining, others = filtered
-        dropped.extend(others)
+    def record_dropped(filtered: Filtered) -> list[Example]:
+        remaining, rejected = filtered
+        dropped.extend(rejected)
         return remaining
 
     with make_executor(limits, data.hide) as executor:
-        chosen_examples = left(by_text(loaded.examples, cfg))
-        chosen_examples = left(by_gold(executor, chosen_examples, cfg))
+        chosen_examples = record_dropped(by_text(loaded.examples, cfg))
+        chosen_examples = record_dropped(by_gold(executor, chosen_examples, cfg))
         if cfg.repeats:
-            chosen_examples = left(without_repeats(chosen_examples))
+            chosen_examples = record_dropped(without_repeats(chosen_examples))
         if cfg.long_prompts or cfg.samples:
             questions = ask(policy, chosen_examples)
-            chosen_examples = left(by_prompt(questions, data.max_prompt_tokens))
+            chosen_examples = record_dropped(by_prompt(questions, data.max_prompt_tokens))
             if cfg.samples and chosen_examples:
                 settings = rate_settings(policy, cfg.samples, sampling, limits)
                 with Journal(out / RATES, settings) as journal:
-                    chosen = chosen_of(questions, chosen_examples)
+                    chosen = select_prompts(questions, chosen_examples)
                     rates = sample_rates(policy, cfg.samples, sampling, executor, journal, chosen, report, warn)
-                chosen_examples = left(
+                chosen_examples = record_dropped(
                     by_rate(chosen_examples, {r["id"]: (r["right"], r["of"]) for r in rates}, cfg.low, cfg.high)
                 )
-        chosen_examples = left(
+        chosen_examples = record_dropped(
             by_choice(
                 chosen_examples, one_in(chosen_examples, cfg.subsample_every), f"not one in {cfg.subsample_every}"
             )
@@ -124,8 +124,8 @@ def filter_data(
     total = len(loaded.examples) + len(loaded.skipped)
     note = ""
     if truncated := sum(rate["truncated"] for rate in rates):
-        why = cut_at(f"sampling.max_new_tokens={sampling.max_new_tokens}")
-        note = incomplete_warning(truncated, len(rates) * cfg.samples, why)
+        cause = cut_at(f"sampling.max_new_tokens={sampling.max_new_tokens}")
+        note = incomplete_warning(truncated, len(rates) * cfg.samples, cause)
     return FilteredSet(data.train, total, chosen_examples, dropped, note, out / "kept.jsonl")
 
 
@@ -134,13 +134,13 @@ def ask(policy: PolicySpec, examples: Sequence[Example]) -> PromptSet:
     data = policy.data
     source = data.tokenizer.path or policy.model.checkpoint
     if not source:
-        raise InputError("filter: prompts have lengths for a tokenizer: name data.tokenizer.path or model.checkpoint")
+        raise InputError("filter: prompt lengths require a tokenizer: name data.tokenizer.path or model.checkpoint")
     tokenizer = load_tokenizer(source)
     pruning = Pruning(data.max_prompt_tokens, policy.seed) if data.prune else None
     return make_prompts(examples, style_for(policy.recipe, data, tokenizer), tokenizer, sys.maxsize, pruning)
 
 
-def chosen_of(questions: PromptSet, remaining: Sequence[Example]) -> PromptSet:
+def select_prompts(questions: PromptSet, remaining: Sequence[Example]) -> PromptSet:
     """Return the part of a set of prompts whose examples were kept."""
     ids = {example.uid for example in remaining}
     pairs = [pair for pair in zip(questions.examples, questions.prompts, strict=True) if pair[0].uid in ids]
@@ -157,7 +157,7 @@ def sample_rates(
     report: Callable[[str], object],
     warn: Callable[[str], object],
 ) -> list[Record]:
-    """Sample `samples` answers a question from the policy; return how many are right, a record each.
+    """Sample `samples` answers per question from the policy; return a record per question with its right answers.
 
     Rates in the journal of an earlier run are reused, except those of questions whose database failed for some answers.
     An answer is right by BIRD's comparison, and `truncated` if it reached the token limit.
@@ -166,11 +166,11 @@ def sample_rates(
     if changed := changed_since(journal.records, question_digests):
         warn(changed)
     records = unchanged_records(journal.records, question_digests)
-    known = {record["id"] for record in records if record["of"] == samples}
+    finished = {record["id"] for record in records if record["of"] == samples}
     starts = [
         start
         for start in range(0, len(questions.examples), _CHUNK)
-        if any(example.uid not in known for example in questions.examples[start : start + _CHUNK])
+        if any(example.uid not in finished for example in questions.examples[start : start + _CHUNK])
     ]
     if starts:
         slots, longest = policy.rollout.max_num_seqs, max_answer_tokens(sampling)
@@ -181,14 +181,14 @@ def sample_rates(
             params = sampling_by(sampling, samples, policy.seed, client.stops(sampling.stop))
             for start in starts:
                 for record in _rates_of(client, questions, start, params, sampling.turns):
-                    if record["id"] not in known:
+                    if record["id"] not in finished:
                         journal.add({**record, "asked": question_digests[record["id"]]})
                 report(f"answered {min(start + _CHUNK, len(questions.examples))} questions")
     return [*{record["id"]: record for record in unchanged_records(journal.records, question_digests)}.values()]
 
 
 def rate_settings(policy: PolicySpec, samples: int, sampling: SamplingConfig, limits: ExecutorConfig) -> Record:
-    """Return what the answers and their verdicts depend on."""
+    """Return the settings that the answers and their verdicts depend on."""
     data = policy.data
     settings = {
         "questions": f"{data.dir}/{data.train}",
@@ -248,8 +248,8 @@ def write(out: Path, remaining: Sequence[Example], dropped: Sequence[Dropped], r
 
 
 def table(choice: FilteredSet) -> ReportTable:
-    """Return how many questions were left out for each reason, in the order in which they were."""
+    """Return a table of the dropped questions per reason, in the order of the filters."""
     reasons = Counter(question.reason for question in choice.dropped)
     rows = [(f"{choice.name}: questions", choice.total), *reasons.items(), ("kept", len(choice.examples))]
-    shown = ((word, f"{count:,}", f"{100 * count / max(choice.total, 1):.1f} %") for word, count in rows)
-    return ReportTable("", ("", "count", "share"), tuple(shown))
+    cells = ((word, f"{count:,}", f"{100 * count / max(choice.total, 1):.1f} %") for word, count in rows)
+    return ReportTable("", ("", "count", "share"), tuple(cells))

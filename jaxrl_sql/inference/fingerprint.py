@@ -30,7 +30,7 @@ def fingerprint(settings: Fields, data: DataConfig, executor: ExecutorConfig) ->
     These are its `settings`, with the identity of each named file, and the executor's limits.
     """
     hidden = {"data.hide": data.hide} if data.hide else {}
-    values = {**settings, **values_of(executor, "executor", but=_UNCOMPARED), **hidden}
+    values = {**settings, **values_of(executor, "executor", exclude=_UNCOMPARED), **hidden}
     files: dict[str, str | Path] = {
         "recipe": values.get("recipe", "").rpartition(":")[0],
         "data.chat.template": template_file(data.chat.template),
@@ -54,8 +54,12 @@ def checkpoint_settings(recipe: str, data: DataConfig, model: ModelConfigSection
 
 def endpoint_settings(recipe: str, data: DataConfig) -> Record:
     """Return the values that an endpoint's answers depend on: its prompts, which are chats in the server's template."""
-    put = ("schema", "chat.thinking", "chat.template", "retrieval", "schema_budget")
-    prompts = {key: value for key, value in _prompt_values(data).items() if key in put or key.partition(".")[0] in put}
+    prompt_keys = ("schema", "chat.thinking", "chat.template", "retrieval", "schema_budget")
+    prompts = {
+        key: value
+        for key, value in _prompt_values(data).items()
+        if key in prompt_keys or key.partition(".")[0] in prompt_keys
+    }
     return {"recipe": recipe} | {f"data.{key}": value for key, value in prompts.items()}
 
 
@@ -74,9 +78,9 @@ def _prompt_values(data: DataConfig) -> Record:
     return values
 
 
-def values_of(section: DataclassInstance, name: str, but: Collection[str] = ()) -> Record:
+def values_of(section: DataclassInstance, name: str, exclude: Collection[str] = ()) -> Record:
     """Return the values of the section `name` and of its subsections by key, without some of its keys."""
-    values = {key: value for key, value in dataclasses.asdict(section).items() if key not in but}
+    values = {key: value for key, value in dataclasses.asdict(section).items() if key not in exclude}
     return dict(flatten(values, f"{name}."))
 
 
@@ -116,11 +120,11 @@ def unchanged_records(records: Iterable[dict[str, Any]], digests_: Mapping[str, 
 
 def changed_since(records: Sequence[dict[str, Any]], digests_: Mapping[str, str]) -> str:
     """Return a line on the changed questions, whose records `unchanged_records` omits; "" without any."""
-    known = {record["id"] for record in unchanged_records(records, digests_)}
-    count = len({record["id"] for record in records if record["id"] in digests_} - known)
-    return f"asked again: {count} questions of which the text, a gold or the database has changed" if count else ""
+    unchanged = {record["id"] for record in unchanged_records(records, digests_)}
+    count = len({record["id"] for record in records if record["id"] in digests_} - unchanged)
+    return f"asked again: {count} questions whose text, gold or database has changed" if count else ""
 
 
-def digest_of(what: Any) -> str:
+def digest_of(value: Any) -> str:
     """Return a digest of a JSON value."""
-    return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:16]

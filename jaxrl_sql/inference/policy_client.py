@@ -29,11 +29,11 @@ from jaxrl_sql.models.formats.checksums import refuse_damaged_weights
 from jaxrl_sql.models.formats.hf import count_tensors, load_checkpoint, load_config, load_tokenizer
 from jaxrl_sql.models.ops.rng import Purpose
 from jaxrl_sql.parallel import mesh as meshes
-from jaxrl_sql.parallel.rules import batch_ways
+from jaxrl_sql.parallel.rules import num_batch_shards
 from jaxrl_sql.planning.chips import device_memory, known_chip
 from jaxrl_sql.planning.layout import Machine, client_layout
 from jaxrl_sql.planning.memory import PlannedModel, client_kv_budget, client_weights, matrix_dtype
-from jaxrl_sql.planning.units import in_bytes
+from jaxrl_sql.planning.units import format_bytes
 from jaxrl_sql.planning.workload import engine_config, rollout_grid
 from jaxrl_sql.rollout import AnyEngine, Sample, SamplingParams, Turns
 from jaxrl_sql.rollout.replicated import make_engine
@@ -61,7 +61,7 @@ class EnvStates(dict[tuple[int, int], Environment]):
         side = self.get((prompt, sample))
         return side.stop if side else ""
 
-    def ended(self, sample: Sample) -> Sample:
+    def with_finish_reason(self, sample: Sample) -> Sample:
         """Return a sample, with the finish reason OUT_OF_TURNS if its dialogue had no turns left."""
         side = self.get((sample.prompt_index, sample.index))
         return replace(sample, finish_reason=OUT_OF_TURNS) if side and side.is_out_of_turns else sample
@@ -97,7 +97,8 @@ class PolicyClient(NamedTuple):
             return self.engine.generate(prompts, sampling, number, None, ahead, carried)
         states = EnvStates() if env_states is None else env_states
         return map(
-            states.ended, self.engine.generate(prompts, sampling, number, states.remember(begin), ahead, carried)
+            states.with_finish_reason,
+            self.engine.generate(prompts, sampling, number, states.remember(begin), ahead, carried),
         )
 
     def reading(self, sample: Sample) -> ParsedResponse:
@@ -160,7 +161,7 @@ def open_policy_client(
         check_rows(tokenizer, shape, f"model.checkpoint={model.checkpoint}")
         compute = None if model.compute_dtype == "same" else model.compute_dtype
         padded_to = data.max_prompt_tokens if policy.pad_to_max else 0
-        sizes = engine_config(rollout, slots, padded_to, batch_ways(mesh.shape))
+        sizes = engine_config(rollout, slots, padded_to, num_batch_shards(mesh.shape))
         ends = ends_of_generation(data, model.checkpoint, tokenizer)
         sizes = replace(sizes, purpose=purpose, compute_dtype=compute, attention="xla", budget=None, end_tokens=ends)
         budget = client_kv_budget(rollout, planned, mesh, sizes, longest, have)
@@ -176,11 +177,11 @@ def _check_memory(planned: PlannedModel, rollout: RolloutConfig, mesh: jax.shard
     if not have or need <= have:
         return
     devices = f"{-(-need // have)} times as many devices (mesh.fsdp)"
-    helps = f"model.dtype=bfloat16, which needs {in_bytes(half)}, or {devices}" if half <= have else devices
+    helps = f"model.dtype=bfloat16, which needs {format_bytes(half)}, or {devices}" if half <= have else devices
     dtype = matrix_dtype(model.dtype, model.compute_dtype)
     raise InputError(
-        f"memory: the weights of {model.checkpoint} need {in_bytes(need)} per device in {dtype}, and a device has "
-        f"{in_bytes(have)}: use {helps}, or a smaller model"
+        f"memory: the weights of {model.checkpoint} need {format_bytes(need)} per device in {dtype}, and a device has "
+        f"{format_bytes(have)}: use {helps}, or a smaller model"
     )
 
 
@@ -245,7 +246,7 @@ def model_answers(
 
     Raises InputError if no prompt fits, and for several turns of a single-turn recipe.
     """
-    most, report = policy.data.max_prompt_tokens, display.note
+    max_tokens, report = policy.data.max_prompt_tokens, display.note
     with ExitStack() as opened:
         opened.enter_context(record_compilations(display.activity.compiled, display.activity.clock))
         count = count_tensors(load_config(policy.model.checkpoint))
@@ -257,7 +258,7 @@ def model_answers(
         check_turns(client.recipe, cfg.sampling.turns)
         prompts: dict[str, dict[str, Prompt]] = {}
         for name, examples in sets.items():
-            prompt_set = prompts_of(name, examples, client.style, client.engine.tokenizer, most, display)
+            prompt_set = prompts_of(name, examples, client.style, client.engine.tokenizer, max_tokens, display)
             prompts[name] = {prompt.uid: prompt for prompt in prompt_set.prompts}
             if prompt_set.skipped:
                 report(f"{name}: the {len(prompt_set.skipped)} prompts that are too long count as wrong")
@@ -272,7 +273,7 @@ def model_answers(
                 name, [(example.uid, answer.fault) for (example, _), answer in zip(pairs, results, strict=True)], report
             )
             answered = {example.uid: answer for (example, _), answer in zip(pairs, results, strict=True)}
-            long = Answered((), fault=f"prompt over {most} tokens")
+            long = Answered((), fault=f"prompt over {max_tokens} tokens")
             return [answered.get(example.uid, long) for example in examples]
 
         yield generate

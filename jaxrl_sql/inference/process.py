@@ -29,7 +29,7 @@ def lacks_jax(error: ModuleNotFoundError) -> bool:
 
 
 @contextmanager
-def needing_jax() -> Iterator[None]:
+def require_jax() -> Iterator[None]:
     """Raise InputError with the packages to install if JAX cannot be imported."""
     try:
         yield

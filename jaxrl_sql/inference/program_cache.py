@@ -17,24 +17,24 @@ MIN_S = 0.02
 SHORTEST = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
 
 
-def keep_programs(named: str) -> None:
+def keep_programs(setting: str) -> None:
     """Cache compiled programs of this process in the folder of `run.compilation_cache`.
 
     `auto` is a folder for this processor in the cache of JAXRL_SQL_CACHE, else the user's cache. It is not used if
     JAX_COMPILATION_CACHE_DIR is set, nor by runs of several processes: each would find different programs, and on GPUs
     kernels are chosen by timing. Empty: no cache.
     """
-    if named == AUTO:
+    if setting == AUTO:
         cache = cache_folder()
         if cache is None or cache_location() or jax.process_count() > 1:
             return
         folder = cache / "programs" / processor()
-        _make_room(folder)
-        named = str(folder)
-    if named:
+        _evict_oldest(folder)
+        setting = str(folder)
+    if setting:
         if SHORTEST not in os.environ:
             jax.config.update(SHORTEST.lower(), MIN_S)
-        jax.config.update("jax_compilation_cache_dir", named)
+        jax.config.update("jax_compilation_cache_dir", setting)
 
 
 def cache_location() -> str | None:
@@ -42,17 +42,17 @@ def cache_location() -> str | None:
     return jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]  # defined at run time
 
 
-def _make_room(folder: Path) -> None:
+def _evict_oldest(folder: Path) -> None:
     """Remove the oldest files of a folder above MAX_BYTES, and empty files of killed processes.
 
     An unreadable folder is ignored: JAX warns and compiles.
     """
     try:
         stats = [(file.stat(), file) for file in folder.iterdir() if file.is_file()] if folder.exists() else []
-        held = 0
+        num_bytes = 0
         for _, size, file in sorted(((stat.st_mtime, stat.st_size, file) for stat, file in stats), reverse=True):
-            held += size
-            if size == 0 or held > MAX_BYTES:
+            num_bytes += size
+            if size == 0 or num_bytes > MAX_BYTES:
                 file.unlink(missing_ok=True)
     except OSError:
         return

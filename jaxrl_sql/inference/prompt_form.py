@@ -7,7 +7,7 @@ from pathlib import Path
 from jaxrl_sql.config import RootConfig, changed, check_config
 from jaxrl_sql.config.check import values_by_key
 from jaxrl_sql.runtime.folder import CONFIG
-from jaxrl_sql.runtime.model_locator import MODEL, Settings, fetched
+from jaxrl_sql.runtime.model_locator import MODEL, Settings, with_downloads
 from jaxrl_sql.runtime.tokenizer_files import has_chat_template
 
 
@@ -18,7 +18,7 @@ def resolve_settings(config: Settings, with_weights: bool = True) -> Settings:
     trains its tokenizer. A missing model is reported later. Raises InputError for a failed download, and for settings
     that contradict the form.
     """
-    config = fetched(config, with_weights)
+    config = with_downloads(config, with_weights)
     values = values_by_key(config)
     if values["data.prompt"] != "auto":
         return config

@@ -60,7 +60,7 @@ def load_questions(
         doing = f"generating databases and questions in {data.dir}"
         with display.task(doing, count, "databases", is_announced=count > 0) as on_progress:
             was_present = make_synthetic(data, on_progress)
-        display.note(f"data: {data.dir} {'is there' if was_present else 'was generated'} (seed {data.seed})")
+        display.note(f"data: {data.dir} {'already exists' if was_present else 'was generated'} (seed {data.seed})")
     names = data.evals if passed.evals is None else [*passed.evals]
     with display.task(f"reading {', '.join(dict.fromkeys((*names, data.train)))} from {data.dir}"):
         loaded, streamed = _read_splits(data, engines, passed)
@@ -82,7 +82,7 @@ def load_questions(
             for name, benchmark in evals.items()
         }
     if streamed is not None:
-        return _ready(data, sft, streamed, executor, display), evals
+        return _set_gold_check(data, sft, streamed, executor, display), evals
     golds = loaded[data.train].examples
     with display.task("running the golds", len(golds), "questions") as on_progress:
         train, dropped = usable_golds(executor, golds, data.select.drop_empty_gold, on_progress)
@@ -128,7 +128,9 @@ def _report_dialects(note: Callable[[str], object], examples: Sequence[Example])
         note(f"data: of {len(examples):,} training questions, {shares}; the others are in SQLite's dialect")
 
 
-def _ready(data: DataConfig, sft: SftConfig, streamed: Streamed, executor: Executor, display: Display) -> Streamed:
+def _set_gold_check(
+    data: DataConfig, sft: SftConfig, streamed: Streamed, executor: Executor, display: Display
+) -> Streamed:
     """Check the golds of a streamed set as it is read; raises InputError if the supervised phase would use it."""
     if sft.steps or sft.epochs:
         raise InputError(
@@ -154,26 +156,26 @@ def prompts_of(
     examples: Sequence[Example],
     style: PromptStyle,
     tokenizer: Any,
-    longest: int,
+    max_tokens: int,
     display: Display,
     pruning: Pruning | None = None,
 ) -> PromptSet:
-    """Make a split's prompts of up to `longest` tokens, and report the skipped ones."""
+    """Make a split's prompts of up to `max_tokens` tokens, and report the skipped ones."""
     with display.task(f"tokenizing the prompts of {name}", len(examples), "questions") as on_progress:
-        prompts = make_prompts(examples, style, tokenizer, longest, pruning, on_progress)
-    return checked_prompts(name, prompts, longest, display.note)
+        prompts = make_prompts(examples, style, tokenizer, max_tokens, pruning, on_progress)
+    return checked_prompts(name, prompts, max_tokens, display.note)
 
 
-def checked_prompts(name: str, prompts: PromptSet, longest: int, note: Callable[[str], None]) -> PromptSet:
+def checked_prompts(name: str, prompts: PromptSet, max_tokens: int, note: Callable[[str], None]) -> PromptSet:
     """Return a split's prompts and report skipped, pruned and damaged ones; raises InputError if none fits."""
     _report_skipped(note, {name: prompts.skipped})
     if prompts.pruned:
-        note(f"{name}: {len(prompts.pruned)} prompts are pruned to {longest} tokens, such as {prompts.pruned[0]}")
+        note(f"{name}: {len(prompts.pruned)} prompts are pruned to {max_tokens} tokens, such as {prompts.pruned[0]}")
     if prompts.faults:
         note(f"{name}: {len(prompts.faults)} description files are damaged, such as {prompts.faults[0]}")
     if not prompts.prompts:
         raise InputError(
-            f"{name}: no prompt fits data.max_prompt_tokens={longest}; data.prompt=compact makes the shortest ones"
+            f"{name}: no prompt fits data.max_prompt_tokens={max_tokens}; data.prompt=compact makes the shortest ones"
         )
     return prompts
 
@@ -195,9 +197,9 @@ def open_tokenizer(
         return load_tokenizer(synthetic)
     saved = folder / "tokenizer"
     if not saved.exists():
-        shown = train.sample() if isinstance(train, Streamed) else train
+        examples = train.sample() if isinstance(train, Streamed) else train
         texts = [
-            "".join((*prompt_texts(example, style, None), policy_text(style.answer(example)))) for example in shown
+            "".join((*prompt_texts(example, style, None), policy_text(style.answer(example)))) for example in examples
         ]
         save_tokenizer(train_tokenizer(texts, data.tokenizer.vocab_size), saved)
     return load_tokenizer(saved)
@@ -213,27 +215,28 @@ def model_config(model: ModelConfigSection, tokenizer: Any) -> ModelConfig:
             f"model.shape={model.shape} is for a new model or a plan, and model.checkpoint is set, which has a shape"
         )
     if model.checkpoint:
-        shape, named = load_model_config(model.checkpoint), f"model.checkpoint={model.checkpoint}"
+        shape, setting = load_model_config(model.checkpoint), f"model.checkpoint={model.checkpoint}"
     elif model.shape:
-        shape, named = published_shape(model.shape), f"model.shape={model.shape}"
+        shape, setting = published_shape(model.shape), f"model.shape={model.shape}"
     else:
         return new_shape(model, _last_token(tokenizer) + 1)
-    check_rows(tokenizer, shape, named)
+    check_rows(tokenizer, shape, setting)
     return shape
 
 
-def check_rows(tokenizer: Any, shape: ModelConfig, named: str) -> None:
-    """Raise InputError if the tokenizer has a token without a row in the embeddings of the model `named`.
+def check_rows(tokenizer: Any, shape: ModelConfig, setting: str) -> None:
+    """Raise InputError if the tokenizer has a token without a row in the embeddings of the model `setting`.
 
     The image token may lack one, as in Gemma 3's text models, because prompts do not contain it.
     """
-    tokens = _last_token(tokenizer, but=getattr(tokenizer, "image_token", None)) + 1
+    tokens = _last_token(tokenizer, exclude=getattr(tokenizer, "image_token", None)) + 1
     if tokens > shape.vocab_size:
         raise InputError(
-            f"{named} has {shape.vocab_size} tokens, the tokenizer {tokens}: name one that fits in data.tokenizer.path"
+            f"{setting} has {shape.vocab_size} tokens, the tokenizer {tokens}: "
+            "set data.tokenizer.path to a matching one"
         )
 
 
-def _last_token(tokenizer: Any, but: str | None = None) -> int:
+def _last_token(tokenizer: Any, exclude: str | None = None) -> int:
     """Return the largest token id, which may exceed the number of tokens."""
-    return max(i for text, i in tokenizer.get_vocab().items() if text != but)
+    return max(i for text, i in tokenizer.get_vocab().items() if text != exclude)

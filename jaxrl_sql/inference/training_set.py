@@ -10,7 +10,7 @@ from jaxrl_sql.config import DatabasesConfig, DataConfig
 from jaxrl_sql.databases.sheets import SheetDatabases, load_split
 from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.text2sql.benchmarks import Benchmark, load_folder
-from jaxrl_sql.text2sql.prompts.dialects import InDialects, placed, refuse_translated
+from jaxrl_sql.text2sql.prompts.dialects import InDialects, refuse_translated, with_server_urls
 from jaxrl_sql.text2sql.prompts.shots import Shots
 from jaxrl_sql.text2sql.question_sets.filters import keep_only
 from jaxrl_sql.text2sql.question_sets.hiding import hide_in_benchmark, refuse_hide
@@ -57,8 +57,8 @@ def passed_questions(data: DataConfig, passed: Benchmark, databases: DatabasesCo
 
 
 def _with_dialects(data: DataConfig, databases: DatabasesConfig, questions: Benchmark) -> Benchmark:
-    change = _in_dialects(data, databases)
-    return questions._replace(examples=tuple(map(change, questions.examples))) if change else questions
+    assign_dialect = _in_dialects(data, databases)
+    return questions._replace(examples=tuple(map(assign_dialect, questions.examples))) if assign_dialect else questions
 
 
 def _in_dialects(data: DataConfig, databases: DatabasesConfig) -> InDialects | None:
@@ -67,18 +67,20 @@ def _in_dialects(data: DataConfig, databases: DatabasesConfig) -> InDialects | N
     others = {dialect: addresses[dialect] for dialect, share in shares.items() if share and dialect != "sqlite"}
     if data.hide and (engine := next((dialect for dialect, address in others.items() if address != TRANSLATED), "")):
         refuse_hide(data.hide, f"data.dialects.{engine} needs another engine")
-    copies = {dialect: _copied(dialect, address) for dialect, address in others.items() if address != TRANSLATED}
+    copies = {dialect: _load_copies(dialect, address) for dialect, address in others.items() if address != TRANSLATED}
     return InDialects(shares, copies) if others else None
 
 
-def _copied(dialect: str, address: str) -> tuple[Example, ...]:
+def _load_copies(dialect: str, address: str) -> tuple[Example, ...]:
     """Load the questions on an engine's copies; raises InputError for a folder of another engine or without copies."""
     key = f"executor.databases.{dialect}={address}"
     if not (Path(address) / "questions.jsonl").is_file():
         raise InputError(f"{key}: it has no questions.jsonl: name the --out of `jaxrl-sql data copy … --questions SET`")
     examples = load_folder(address).examples
-    if strange := next((example for example in examples if example.dialect != dialect or not example.engine_url), None):
-        raise InputError(f"{key}: {strange.uid} is for {strange.dialect}: name copies on {dialect}")
+    if mismatched := next(
+        (example for example in examples if example.dialect != dialect or not example.engine_url), None
+    ):
+        raise InputError(f"{key}: {mismatched.uid} is for {mismatched.dialect}: name copies on {dialect}")
     return examples
 
 
@@ -96,7 +98,7 @@ def configured_questions(
     """
     questions = questions._replace(examples=questions.examples[: limit or None])
     if databases is not None:
-        questions = questions._replace(examples=placed(questions.examples, dataclasses.asdict(databases)))
+        questions = questions._replace(examples=with_server_urls(questions.examples, dataclasses.asdict(databases)))
     return hide_in_benchmark(questions, data.hide)
 
 
@@ -104,7 +106,7 @@ def sqlite_questions(data: DataConfig, databases: DatabasesConfig | None) -> Ben
     """Load the training questions in their own dialects."""
     make_synthetic(data)
     select = data.select
-    if select.include_ids and (streamed := _huge(data)):
+    if select.include_ids and (streamed := _open_large_set(data)):
         selected = tuple(keep_only(streamed.usable(), select.include_ids, select.limit_train))
         questions = hide_in_benchmark(Benchmark(data.train, "", selected), data.hide)
     else:
@@ -122,22 +124,22 @@ def streamed_questions(data: DataConfig, databases: DatabasesConfig, sqlite_vers
     With `data.select.include_ids` it is None, too. The first opening indexes the file, which takes a minute for ten
     gigabytes. With `sqlite_version`, a question whose answers are translated is refused when it is read.
     """
-    streamed = _huge(data) if _is_streamed(data) else None
+    streamed = _open_large_set(data) if _is_streamed(data) else None
     if streamed is not None and data.hide:
         raise InputError(
             f"data.hide=[{', '.join(data.hide)}] needs all golds, and {data.dir}/{data.train} is streamed: set "
             "data.select.limit_train, data.select.include_ids or data.stream_above=0"
         )
-    change = _in_dialects(data, databases)
+    assign_dialect = _in_dialects(data, databases)
 
-    def checked(example: Example) -> Example:
-        example = change(example) if change else example
+    def prepare(example: Example) -> Example:
+        example = assign_dialect(example) if assign_dialect else example
         refuse_translated([example], sqlite_version)
         return example
 
     if streamed is None:
         return None
-    return streamed.changed(checked if sqlite_version else change, data.select.limit_train)
+    return streamed.changed(prepare if sqlite_version else assign_dialect, data.select.limit_train)
 
 
 def _is_streamed(data: DataConfig) -> bool:
@@ -157,7 +159,7 @@ def choose_shots(data: DataConfig) -> Callable[[Example], Sequence[Example]] | N
             f"data.shots={data.shots} needs the training set, and {data.dir} does not exist: set data.source, data.dir "
             "and data.train"
         )
-    if _is_streamed(data) and _huge(data) is not None:
+    if _is_streamed(data) and _open_large_set(data) is not None:
         raise InputError(
             f"data.shots={data.shots} holds the training questions in memory, and {data.dir}/{data.train} has over "
             f"data.stream_above={data.stream_above}: set data.select.limit_train or data.select.include_ids"
@@ -165,7 +167,7 @@ def choose_shots(data: DataConfig) -> Callable[[Example], Sequence[Example]] | N
     return Shots(sqlite_questions(data, None).examples, data.shots).choose
 
 
-def _huge(data: DataConfig) -> Streamed | None:
+def _open_large_set(data: DataConfig) -> Streamed | None:
     if data.source == "synth" or not data.stream_above or not Path(data.dir).exists():
         return None
     return open_stream(data.dir, data.train, data.stream_above, SheetDatabases(data.database))

@@ -23,7 +23,7 @@ def layer_weights(config: ModelConfig) -> int:
     return sum(math.prod(spec.layer_shape) for spec in param_specs(config) if spec.is_stacked and spec.hf_transposed)
 
 
-def seen_pairs(prompt: int, group: float, completion: int, window: int | None = None) -> int:
+def visible_pairs(prompt: int, group: float, completion: int, window: int | None = None) -> int:
     """Count the visible (query, key) pairs of one group under causal attention, within `window` tokens if not None.
 
     prompt: tokens of the prompt P; group: completions G, possibly a mean over prompts; completion: tokens of each, T.
@@ -34,19 +34,21 @@ def seen_pairs(prompt: int, group: float, completion: int, window: int | None = 
 
 
 def grouped_forward_flops(
-    config: ModelConfig, batch: int, prompt: int, group: float, completion: int, whole_squares: bool = False
+    config: ModelConfig, batch: int, prompt: int, group: float, completion: int, counts_masked: bool = False
 ) -> float:
     """Return the operations to score B groups of full length: P tokens, G completions of T tokens, logits of B·G·T.
 
-    `whole_squares` also counts masked (query, key) pairs, which attention without a kernel computes.
+    `counts_masked` also counts masked (query, key) pairs, which attention without a kernel computes.
     """
     tokens = prompt + group * completion
-    slides = config.sliding.layers if config.sliding else (False,) * config.n_layers
-    if whole_squares:
+    sliding_layers = config.sliding.layers if config.sliding else (False,) * config.n_layers
+    if counts_masked:
         pairs = config.n_layers * (prompt**2 + group * completion * (prompt + completion))
     else:
         size = config.sliding.size if config.sliding else None
-        pairs = sum(seen_pairs(prompt, group, completion, size if local else None) for local in slides)
+        pairs = sum(
+            visible_pairs(prompt, group, completion, size if is_sliding else None) for is_sliding in sliding_layers
+        )
     products = config.n_layers * layer_weights(config) * tokens
     attention = 2 * config.n_heads * config.head_dim * pairs
     logits = config.d_model * config.vocab_size * group * completion

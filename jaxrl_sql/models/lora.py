@@ -128,9 +128,9 @@ def _targets(modules: Mapping[str, str]) -> str:
 
 def _pair_specs(config: ModelConfig, names: Iterable[str], rank: int) -> dict[str, _PairSpec]:
     """Return the pairs of the named weights, by name."""
-    wanted = set(names)
+    targets = set(names)
     specs = {spec.path[-1]: spec for spec in param_specs(config) if spec.is_stacked}
-    return {name: _PairSpec(spec, rank) for name, spec in specs.items() if name in wanted}
+    return {name: _PairSpec(spec, rank) for name, spec in specs.items() if name in targets}
 
 
 def _placed(leaf: Any, axes: tuple[str, ...], what: str, mesh: jax.sharding.Mesh | None) -> jax.Array:

@@ -181,12 +181,12 @@ def completion_access(
 ) -> BlockAccess:
     """Return the access of slots to completion blocks; length, prompt_length [N] are tokens per slot."""
     index = blocks.start[:, None] + jnp.arange(size)
-    held = length.at[blocks.owner].get(mode="fill", fill_value=0)
+    cached_length = length.at[blocks.owner].get(mode="fill", fill_value=0)
     slots = blocks.owner[:, None]
     return BlockAccess(
         owner=_current_owner(blocks, size),
         slots=slots,
-        valid=(index < held[:, None])[:, None],
+        valid=(index < cached_length[:, None])[:, None],
         key_positions=prompt_length.at[slots].get(mode="clip") + index,
         query_positions=positions.at[slots].get(mode="clip"),
         sequence=jnp.arange(length.shape[0]),
@@ -247,14 +247,14 @@ def _by_kernel(
     """Return the attention by the model's kernel, which reads each used block once."""
     config, kernel, length = model.config, model.kernel, lengths[1]
     assert kernel is not None
-    held = (
+    tables = (
         (prompts.blocks.table, slot_map.prompt_length),
         (completions.blocks.table, jnp.where(active, length + 1, 0)),
     )
     readers = Readers(slot_map.slots, slot_map.prompt, slot_map.group_index, positions)
 
     def read(q: jax.Array, has_window: HasWindow, pools: Sequence[tuple[jax.Array, jax.Array]]) -> jax.Array:
-        shared, private = (CachedKeys(*kv, *blocks) for kv, blocks in zip(pools, held, strict=True))
+        shared, private = (CachedKeys(*kv, *blocks) for kv, blocks in zip(pools, tables, strict=True))
         score = Score(scale_of(config), config.attn_score_cap)
         return attend_on_mesh(kernel, q, shared, private, readers, score, _window(config, has_window))
 
@@ -407,17 +407,17 @@ def prefill_prompts(
     blocks = jnp.where(jnp.arange(count) * size < length[:, None], blocks, pool.num_blocks).reshape(-1)
 
     def write(half: jax.Array, new: jax.Array) -> jax.Array:
-        cut = new.reshape(new.shape[0], new.shape[1], count, size, new.shape[3])
-        cut = jnp.moveaxis(cut, 2, 1).reshape(-1, new.shape[1], size, new.shape[3])
-        return half.at[blocks].set(cut.astype(half.dtype), mode="drop")
+        blocked = new.reshape(new.shape[0], new.shape[1], count, size, new.shape[3])
+        blocked = jnp.moveaxis(blocked, 2, 1).reshape(-1, new.shape[1], size, new.shape[3])
+        return half.at[blocks].set(blocked.astype(half.dtype), mode="drop")
 
     read = _gather_past(model.config, table, start, jnp.zeros_like(start), _positions(start, tokens))
 
-    def before(has_window: HasWindow, prompts: Pair, _: Pair) -> list[MaskedKeys]:
+    def past_keys(has_window: HasWindow, prompts: Pair, _: Pair) -> list[MaskedKeys]:
         return [read(has_window, prompts)] if has_past else []
 
     # Prompts read no second pool.
-    return _run_tokens(params, model, tokens, length, start, (pool, pool), before, write)
+    return _run_tokens(params, model, tokens, length, start, (pool, pool), past_keys, write)
 
 
 def extend_completions(
@@ -432,9 +432,9 @@ def extend_completions(
 
     The completions' tables include blocks for the new tokens.
     """
-    pool, table, held = completion
+    pool, table, cached_length = completion
     size = pool.block_size
-    index = held[:, None] + jnp.arange(tokens.shape[1])
+    index = cached_length[:, None] + jnp.arange(tokens.shape[1])
     block = jnp.take_along_axis(table, index // size, axis=1, mode="fill", fill_value=pool.num_blocks)
     block = jnp.where(jnp.arange(tokens.shape[1]) < length[:, None], block, pool.num_blocks)
 
@@ -442,12 +442,12 @@ def extend_completions(
         by_token = jnp.moveaxis(new, 2, 1).astype(half.dtype)
         return half.at[block, :, index % size].set(by_token, mode="drop")
 
-    start = prompt.length + held
+    start = prompt.length + cached_length
     queries = _positions(start, tokens)
-    of_prompt = _gather_past(model.config, prompt.table, prompt.length, jnp.zeros_like(held), queries)
-    of_own = _gather_past(model.config, table, held, prompt.length, queries)
+    read_prompt = _gather_past(model.config, prompt.table, prompt.length, jnp.zeros_like(cached_length), queries)
+    read_completion = _gather_past(model.config, table, cached_length, prompt.length, queries)
 
-    def before(has_window: HasWindow, completions: Pair, prompts: Pair) -> list[MaskedKeys]:
-        return [of_prompt(has_window, prompts), of_own(has_window, completions)]
+    def past_keys(has_window: HasWindow, completions: Pair, prompts: Pair) -> list[MaskedKeys]:
+        return [read_prompt(has_window, prompts), read_completion(has_window, completions)]
 
-    return _run_tokens(params, model, tokens, length, start, (pool, prompt.pool), before, write)
+    return _run_tokens(params, model, tokens, length, start, (pool, prompt.pool), past_keys, write)

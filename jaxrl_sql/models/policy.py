@@ -15,7 +15,7 @@ from jaxrl_sql.models.packed import of_completions, packed_rows, scored_tokens
 from jaxrl_sql.models.spec import ModelConfig
 from jaxrl_sql.models.transformer import states_before, unembedding
 from jaxrl_sql.models.value import ActorCritic, policy_part, state_values
-from jaxrl_sql.parallel.rules import logit_ways
+from jaxrl_sql.parallel.rules import num_logit_shards
 
 
 def make_policy(
@@ -47,7 +47,7 @@ def make_policy(
             unembedding(params, config),
             tokens,
             temperature,
-            kept_bytes=kept_bytes * logit_ways(config.vocab_size),  # of all devices together
+            kept_bytes=kept_bytes * num_logit_shards(config.vocab_size),  # of all devices together
             logit_cap=config.final_logit_cap,
             is_frozen=_has_frozen_table(trainable, frozen, config),
             missing=missing,

@@ -9,9 +9,9 @@ from jaxrl_sql.parallel.mesh import make_mesh
 from jaxrl_sql.parallel.rules import (
     batch_sharding,
     constrain,
+    local_rows,
     place,
     replicated,
-    rows_here,
     shard_batch,
     sharding_of,
 )
@@ -19,10 +19,10 @@ from jaxrl_sql.parallel.rules import (
 __all__ = [
     "batch_sharding",
     "constrain",
+    "local_rows",
     "make_mesh",
     "place",
     "replicated",
-    "rows_here",
     "shard_batch",
     "sharding_of",
 ]

@@ -57,7 +57,7 @@ def replica_grid(mesh: Mesh, replicas: int, tensor: int) -> Mesh:
     return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * len(AXES))
 
 
-def replicas_here(grid: Mesh) -> list[tuple[int, Mesh]]:
+def local_replicas(grid: Mesh) -> list[tuple[int, Mesh]]:
     """Return (index, mesh) of each replica on this process's devices."""
     me = jax.process_index()
     return [

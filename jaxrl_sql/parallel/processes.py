@@ -21,8 +21,8 @@ from jaxrl_sql.batch import bucket
 from jaxrl_sql.types import InputError, JaxrlSqlError
 
 # Error messages for a lost process, from gloo, NCCL and JAX's coordination service.
-_AROUND = "Error dispatching computation: "
-_LOST = (
+_ERROR_PREFIX = "Error dispatching computation: "
+_LOST_MESSAGES = (
     "by peer",
     "Connection refused",
     "remote process",
@@ -44,8 +44,8 @@ def report_lost_process(advice: str) -> Iterator[None]:
     try:
         yield
     except (jax.errors.JaxRuntimeError, ValueError) as error:  # JAX raises the second from eager computations
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0].replace(_AROUND, "")
-        if jax.process_count() == 1 or not any(word in reason for word in _LOST):
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0].replace(_ERROR_PREFIX, "")
+        if jax.process_count() == 1 or not any(message in reason for message in _LOST_MESSAGES):
             raise
         raise LostProcessError(f"another process of this run has ended ({reason[:200]}); {advice}") from error
 
@@ -121,29 +121,29 @@ def exchange_bytes(data: bytes) -> list[bytes]:
     return [row[:size].tobytes() for row, size in zip(rows, sizes, strict=True)]
 
 
-def gathered(array: jax.Array | np.ndarray) -> np.ndarray:
+def gather_array(array: jax.Array | np.ndarray) -> np.ndarray:
     """Return an array in full on the host; every process must call it if the array spans processes."""
     if not isinstance(array, jax.Array) or array.is_fully_addressable or array.is_fully_replicated:
         return np.asarray(array)
     return np.asarray(multihost_utils.process_allgather(array, tiled=True))
 
 
-def wait_for_all(what: str) -> None:
-    """Block until every process has reached `what`."""
+def wait_for_all(barrier: str) -> None:
+    """Block until every process has reached the barrier of this name."""
     if jax.process_count() > 1:
-        multihost_utils.sync_global_devices(what)
+        multihost_utils.sync_global_devices(barrier)
 
 
 @contextmanager
-def first_process_first(what: str) -> Iterator[None]:
+def first_process_first(barrier: str) -> Iterator[None]:
     """Run the context on the first process before the others, which then see its complete files.
 
-    `what` names the barrier. If the first process fails, the others continue and fail in the same way.
+    `barrier` names the barrier. If the first process fails, the others continue and fail in the same way.
     """
     if not is_first():
-        wait_for_all(what)
+        wait_for_all(barrier)
     try:
         yield
     finally:
         if is_first():
-            wait_for_all(what)
+            wait_for_all(barrier)

@@ -55,15 +55,17 @@ def spec_of(mesh: AnyMesh, axes: tuple[str, ...], shape: tuple[int, ...], what: 
     parts: list[tuple[str, ...] | None] = []
     for axis, size in zip(axes, shape, strict=True):
         rule = RULES[axis]
-        ways = math.prod(mesh.shape[name] for name in rule.mesh_axes)
-        if size % ways == 0:
-            parts.append(rule.mesh_axes if ways > 1 else None)
+        num_shards = math.prod(mesh.shape[name] for name in rule.mesh_axes)
+        if size % num_shards == 0:
+            parts.append(rule.mesh_axes if num_shards > 1 else None)
         elif rule.is_optional:
             parts.append(None)
         else:
             over = " x ".join(f"{name}={mesh.shape[name]}" for name in rule.mesh_axes)
             valid = ", ".join(str(n) for n in range(1, size + 1) if size % n == 0)
-            raise InputError(f"mesh: {what}: dimension {axis} of size {size} is not divided by {over}; valid: {valid}")
+            raise InputError(
+                f"mesh: {what}: dimension {axis} of size {size} is not divisible by {over}; valid: {valid}"
+            )
     return P(*parts)
 
 
@@ -77,17 +79,17 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, P(RULES["batch"].mesh_axes))
 
 
-def batch_ways(sizes: Mapping[str, int] | None = None) -> int:
+def num_batch_shards(sizes: Mapping[str, int] | None = None) -> int:
     """Return the number of shards of a batch on a mesh of these sizes, or on that of `jax.set_mesh` (1 without one)."""
     sizes = jax.sharding.get_abstract_mesh().shape if sizes is None else sizes
     return math.prod(sizes[name] for name in RULES["batch"].mesh_axes if name in sizes)
 
 
-def logit_ways(vocab: int, sizes: Mapping[str, int] | None = None) -> int:
+def num_logit_shards(vocab: int, sizes: Mapping[str, int] | None = None) -> int:
     """Return the number of shards of logits [B,G,T,V]: over B, and over V if the mesh axes divide it."""
     sizes = jax.sharding.get_abstract_mesh().shape if sizes is None else sizes
     tensor = math.prod(sizes[name] for name in RULES["vocab"].mesh_axes if name in sizes)
-    return batch_ways(sizes) * (tensor if vocab % tensor == 0 else 1)
+    return num_batch_shards(sizes) * (tensor if vocab % tensor == 0 else 1)
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
@@ -100,16 +102,16 @@ def place(tree: PyTree, shardings: PyTree) -> PyTree:
     if jax.process_count() == 1:
         return jax.device_put(tree, shardings)
 
-    def one(x: Any, sharding: jax.sharding.Sharding) -> jax.Array:
+    def put(x: Any, sharding: jax.sharding.Sharding) -> jax.Array:
         host = np.asarray(x)
         return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
 
     if isinstance(shardings, jax.sharding.Sharding):
-        return jax.tree.map(lambda x: one(x, shardings), tree)
-    return jax.tree.map(one, tree, shardings)
+        return jax.tree.map(lambda x: put(x, shardings), tree)
+    return jax.tree.map(put, tree, shardings)
 
 
-def rows_here(mesh: Mesh, rows: int) -> list[int]:
+def local_rows(mesh: Mesh, rows: int) -> list[int]:
     """Return the indices of the batch rows (B = `rows`) on this process's devices, in order.
 
     Raises InputError when the mesh does not divide them.
@@ -122,7 +124,7 @@ def rows_here(mesh: Mesh, rows: int) -> list[int]:
 def shard_batch(batch: PyTree, mesh: Mesh, rows: int = 0) -> PyTree:
     """Put a batch on the mesh; B is the first axis of every leaf. Raises InputError if the mesh does not divide B.
 
-    With several processes each passes its own part of the B = `rows` rows, as returned by `rows_here`.
+    With several processes each passes its own part of the B = `rows` rows, as returned by `local_rows`.
     """
     leaves = jax.tree.leaves(batch)
     for size in {rows or leaf.shape[0] for leaf in leaves}:
@@ -131,10 +133,10 @@ def shard_batch(batch: PyTree, mesh: Mesh, rows: int = 0) -> PyTree:
     if jax.process_count() == 1:
         return jax.device_put(batch, sharding)
 
-    def one(leaf: np.ndarray) -> jax.Array:
+    def put(leaf: np.ndarray) -> jax.Array:
         return jax.make_array_from_process_local_data(sharding, leaf, (rows or leaf.shape[0], *leaf.shape[1:]))
 
-    return jax.tree.map(one, batch)
+    return jax.tree.map(put, batch)
 
 
 def split_of(mesh: AnyMesh, axes: tuple[str, ...], shape: tuple[int, ...]) -> P:
@@ -142,8 +144,8 @@ def split_of(mesh: AnyMesh, axes: tuple[str, ...], shape: tuple[int, ...]) -> P:
     parts = []
     for axis, size in zip(axes, shape, strict=True):
         names = tuple(name for name in RULES[axis].mesh_axes if name in mesh.shape)
-        ways = math.prod(mesh.shape[name] for name in names)
-        parts.append(names if ways > 1 and size % ways == 0 else None)
+        num_shards = math.prod(mesh.shape[name] for name in names)
+        parts.append(names if num_shards > 1 and size % num_shards == 0 else None)
     return P(*parts)
 
 

@@ -19,7 +19,7 @@ import jax
 from jax._src import distributed  # JAX has no public interface to its processes' shared store
 
 BYE = b"."
-GRACE = 10.0
+GRACE_S = 10.0
 """Seconds for the main thread to report a lost process itself, from the error of a collective."""
 MAX_WAIT_S = 300.0
 """Maximum seconds to wait for the other processes."""
@@ -27,7 +27,7 @@ _number = itertools.count()
 
 
 @contextmanager
-def watched(advice: str) -> Iterator[None]:
+def watch_processes(advice: str) -> Iterator[None]:
     """End this process with exit code 1 and a line with `advice` if another one dies or fails within the context.
 
     Every process must enter it. If only JAX's port of the first process can be reached, nothing is watched.
@@ -36,32 +36,32 @@ def watched(advice: str) -> Iterator[None]:
         yield
         return
     key = f"jaxrl_sql/watch/{next(_number)}"
-    with ExitStack() as closed:
-        watch, joined = _Watch(advice), distributed.global_state
-        assert joined.client is not None
-        assert joined.coordinator_address is not None
+    with ExitStack() as stack:
+        watch, state = _Watch(advice), distributed.global_state
+        assert state.client is not None
+        assert state.coordinator_address is not None
         if jax.process_index() == 0:
-            listener = closed.enter_context(_listener())
-            closed.callback(_shut, listener)  # closing alone would not wake a waiting `accept`
-            word = secrets.token_hex(16)
-            host = joined.coordinator_address.rpartition(":")[0].strip("[]")
-            joined.client.key_value_set(key, f"{host} {listener.getsockname()[1]} {word}")
-            threading.Thread(target=watch.accept, args=(listener, word.encode()), daemon=True).start()
+            listener = stack.enter_context(_listener())
+            stack.callback(_shut_down, listener)  # closing alone would not wake a waiting `accept`
+            secret = secrets.token_hex(16)
+            host = state.coordinator_address.rpartition(":")[0].strip("[]")
+            state.client.key_value_set(key, f"{host} {listener.getsockname()[1]} {secret}")
+            threading.Thread(target=watch.accept, args=(listener, secret.encode()), daemon=True).start()
         else:
-            address = joined.client.blocking_key_value_get(key, int(MAX_WAIT_S * 1000))
-            host, port, word = address.split()
+            address = state.client.blocking_key_value_get(key, int(MAX_WAIT_S * 1000))
+            host, port, secret = address.split()
             with suppress(OSError):
-                connection = socket.create_connection((host, int(port)), timeout=GRACE)
+                connection = socket.create_connection((host, int(port)), timeout=GRACE_S)
                 connection.settimeout(None)
-                connection.sendall(word.encode())
+                connection.sendall(secret.encode())
                 watch.start_reader(connection)
-        joined.client.wait_at_barrier(key, int(MAX_WAIT_S * 1000))  # from here on each is watched
-        is_well = False
+        state.client.wait_at_barrier(key, int(MAX_WAIT_S * 1000))  # from here on each is watched
+        is_clean = False
         try:
             yield
-            is_well = True
+            is_clean = True
         finally:
-            watch.close(is_well)
+            watch.close(is_clean)
 
 
 def _listener() -> socket.socket:
@@ -70,7 +70,7 @@ def _listener() -> socket.socket:
     return socket.create_server(("", 0))
 
 
-def _shut(connection: socket.socket) -> None:
+def _shut_down(connection: socket.socket) -> None:
     with suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
 
@@ -83,14 +83,14 @@ class _Watch:
         self._connections: list[socket.socket] = []
         self._is_closing = threading.Event()
 
-    def accept(self, listener: socket.socket, word: bytes) -> None:
-        """Accept connections that send the secret `word`, until the listener is closed."""
+    def accept(self, listener: socket.socket, secret: bytes) -> None:
+        """Accept connections that send the secret `secret`, until the listener is closed."""
         with suppress(OSError):
             while True:
                 connection, _ = listener.accept()
-                connection.settimeout(GRACE)
+                connection.settimeout(GRACE_S)
                 with suppress(OSError):
-                    if secrets.compare_digest(connection.recv(len(word), socket.MSG_WAITALL), word):
+                    if secrets.compare_digest(connection.recv(len(secret), socket.MSG_WAITALL), secret):
                         connection.settimeout(None)
                         self.start_reader(connection)
                         continue
@@ -101,14 +101,14 @@ class _Watch:
         self._connections.append(connection)
         threading.Thread(target=self._listen, args=(connection,), daemon=True).start()
 
-    def close(self, is_well: bool) -> None:
-        """Close all connections; send BYE first if `is_well`."""
+    def close(self, is_clean: bool) -> None:
+        """Close all connections; send BYE first if `is_clean`."""
         self._is_closing.set()
         for connection in self._connections:
             with suppress(OSError):
-                if is_well:
+                if is_clean:
                     connection.sendall(BYE)
-            _shut(connection)
+            _shut_down(connection)
             connection.close()
 
     def _listen(self, connection: socket.socket) -> None:
@@ -117,7 +117,7 @@ class _Watch:
             answer = connection.recv(1)
         if answer == BYE:
             return
-        if not self._is_closing.wait(GRACE):
+        if not self._is_closing.wait(GRACE_S):
             sys.stderr.write(
                 f"error: another process of this run has ended (its connection is closed); {self.advice}\n"
             )

@@ -1,1 +1,1 @@
-"""Whether a run fits its devices and how fast it can be, before money is spent on them."""
+"""Estimate the memory and the speed of a run before it is started."""

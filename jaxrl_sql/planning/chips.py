@@ -83,10 +83,10 @@ class Topology(NamedTuple):
         """
         if self.platform == "tpu":
             return _tpu_devices(self.name)
-        here = jax.devices()
-        if here[0].platform == self.platform and len(here) >= self.chips:
-            return here[: self.chips]
-        if self.is_elsewhere:
+        local_devices = jax.devices()
+        if local_devices[0].platform == self.platform and len(local_devices) >= self.chips:
+            return local_devices[: self.chips]
+        if self.is_absent_gpu:
             return gpus.gpu_devices(self.name.partition(":")[0], self.chips)
         return None
 
@@ -96,9 +96,9 @@ class Topology(NamedTuple):
         return min(self.chips, {"tpu": 4, "gpu": 8}.get(self.platform, self.chips))
 
     @property
-    def is_elsewhere(self) -> bool:
+    def is_absent_gpu(self) -> bool:
         """Return whether these are absent GPUs for which the compiler here can compile."""
-        return gpus.is_elsewhere(self.name)
+        return gpus.is_absent_gpu(self.name)
 
 
 def known_chip(device: Any) -> Chip | None:
@@ -151,14 +151,14 @@ def _paces(device: jax.Device) -> tuple[float, float]:
 
 
 def _seconds(program: Callable[..., jax.Array], *inputs: jax.Array) -> float:
-    """Return the least seconds of a few runs, without compilation."""
+    """Return the minimum seconds of a few runs, without compilation."""
     program(*inputs).block_until_ready()
-    taken = []
+    seconds = []
     for _ in range(_RUNS):
-        began = time.perf_counter()
+        start_time = time.perf_counter()
         program(*inputs).block_until_ready()
-        taken.append(time.perf_counter() - began)
-    return min(taken)
+        seconds.append(time.perf_counter() - start_time)
+    return min(seconds)
 
 
 def machine_memory() -> int:

@@ -102,23 +102,23 @@ def target_config(gpu: Gpu) -> str:
         "shared_memory_per_block": 48 << 10,
         "shared_memory_per_block_optin": (gpu.shared - 1) << 10,
     }
-    fields = [f"{name}: {_text(value)}" for name, value in device.items()]
+    fields = [f"{name}: {_proto_value(value)}" for name, value in device.items()]
     features = " feature_extension: ACCELERATED_FEATURES" if is_hopper else ""
     fields.append(f"cuda_compute_capability {{ major: {major} minor: {minor}{features} }}")
     fields.append(f"device_interconnect_info {{ active_links: {gpu.links} }}")
     for unit, rates in (("scalar", gpu.vector), ("matrix", gpu.matrix)):
-        of_each = (
+        entries = (
             f"rate_infos {{ key: {key} value {{ clock_rate_ghz: {gpu.clock} units_per_core: {units} "
             f"ops_per_clock: {rate} }} }}"
             for key, (units, rate) in rates.items()
         )
-        fields.append(f"{unit}_unit_description {{ {' '.join(of_each)} }}")
+        fields.append(f"{unit}_unit_description {{ {' '.join(entries)} }}")
     cudnn = f"dnn_version_info {{ major: {CUDNN[0]} minor: {CUDNN[1]} }}"
-    named = f'platform_name: "CUDA" {cudnn} device_description_str: "{gpu.name}"'
-    return f"gpu_device_info {{ {' '.join(fields)} }} {named}"
+    platform = f'platform_name: "CUDA" {cudnn} device_description_str: "{gpu.name}"'
+    return f"gpu_device_info {{ {' '.join(fields)} }} {platform}"
 
 
-def _text(value: Any) -> str:
+def _proto_value(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return f'"{value}"' if isinstance(value, str) else str(value)
@@ -129,7 +129,7 @@ def has_compiler() -> bool:
     return any(importlib.util.find_spec(name) is not None for name in PLUGINS)
 
 
-def is_elsewhere(topology: str) -> bool:
+def is_absent_gpu(topology: str) -> bool:
     """Return whether a topology consists of absent GPUs for which the compiler here can compile."""
     return topology.partition(":")[0] in GPUS and has_compiler()
 
@@ -153,14 +153,14 @@ def gpu_devices(kind: str, count: int) -> Sequence[Any]:
     from jax.experimental import topologies  # noqa: PLC0415 - loads the plugin, which few commands need
 
     layout = f"1x{max(count // PER_HOST, 1)}x{min(count, PER_HOST)}"
-    described = target_config(GPUS[kind])
+    target = target_config(GPUS[kind])
     topology: Sequence[Any] = topologies.get_topology_desc(
-        platform="cuda", target_config=described, topology=layout
+        platform="cuda", target_config=target, topology=layout
     ).devices
     return topology
 
 
-def run_again(arguments: Sequence[str]) -> int | None:
+def run_in_child(arguments: Sequence[str]) -> int | None:
     """Run `jaxrl-sql` in a child process that compiles for absent GPUs; return its exit code, or None in that child.
 
     Without a GPU the plugin prints errors unless JAX is restricted to CPUs before it starts. The persistent compilation
@@ -174,12 +174,12 @@ def run_again(arguments: Sequence[str]) -> int | None:
 
 
 @contextmanager
-def stated_cudnn() -> Iterator[None]:
+def fixed_cudnn_version() -> Iterator[None]:
     """Make JAX compile for the version CUDNN instead of querying the library."""
     from unittest.mock import patch  # noqa: PLC0415 - the same
 
-    where = "jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version"
-    with patch(where, lambda: CUDNN[0] * 10_000 + CUDNN[1] * 100):
+    function = "jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version"
+    with patch(function, lambda: CUDNN[0] * 10_000 + CUDNN[1] * 100):
         yield
 
 

@@ -12,21 +12,21 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
+COLLECTIVES = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
 WIDTHS = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s16": 2, "u16": 2, "f32": 4, "s32": 4, "u32": 4}
 
 _HEAD = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .* \{$")
-_COLLECTIVE = re.compile(rf"= (.*?) ({'|'.join(KINDS)})(-start)?\(")
+_COLLECTIVE = re.compile(rf"= (.*?) ({'|'.join(COLLECTIVES)})(-start)?\(")
 _ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,]*)\]")
 _CALLED = re.compile(r"(?:calls|body)=%?([\w.\-]+)")
 _FUSED = re.compile(r" fusion\(.*calls=%?([\w.\-]+)")
 _BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
-_EITHER = re.compile(r"true_computation=%?([\w.\-]+), false_computation=%?([\w.\-]+)")
+_TRUE_FALSE = re.compile(r"true_computation=%?([\w.\-]+), false_computation=%?([\w.\-]+)")
 _CONDITION = re.compile(r"condition=%?([\w.\-]+)")
-_KNOWN_TRIPS = re.compile(r'known_trip_count[^}]*?"?n"?:"?(\d+)')
+_TRIP_COUNT = re.compile(r'known_trip_count[^}]*?"?n"?:"?(\d+)')
 _CHANNEL = re.compile(r"channel_id=(\d+)")
 _BODY = re.compile(r"body=%?([\w.\-]+)")
-_COMPARED = re.compile(r"ROOT .* compare\((%[\w.\-]+), (%[\w.\-]+)\), direction=LT")
+_LOOP_CONDITION = re.compile(r"ROOT .* compare\((%[\w.\-]+), (%[\w.\-]+)\), direction=LT")
 _CONSTANT = re.compile(r"= [su]32\[\]\S* constant\((\d+)\)")
 _INDEX = re.compile(r" get-tuple-element\(.*index=(\d+)")
 
@@ -55,7 +55,7 @@ def collectives(text: str, shares: Sequence[float] = ()) -> list[Collective]:
     """
     computations, entry = _computations(text)
     collectives_by_key: dict[str, Collective] = {}
-    for name, times in _reached(computations, entry, shares):
+    for name, times in _executed(computations, entry, shares):
         for number, line in enumerate(computations[name]):
             match = _COLLECTIVE.search(line)
             if match is None:
@@ -111,58 +111,62 @@ def _computations(text: str) -> tuple[dict[str, list[str]], str]:
     return computations, entry
 
 
-def _reached(computations: Mapping[str, list[str]], entry: str, shares: Sequence[float]) -> Iterator[tuple[str, float]]:
+def _executed(
+    computations: Mapping[str, list[str]], entry: str, shares: Sequence[float]
+) -> Iterator[tuple[str, float]]:
     """Yield (computation, number of executions) of all that the entry calls, along each path."""
-    todo = [(entry, 1.0)] if entry else []
+    stack = [(entry, 1.0)] if entry else []
     seen: dict[str, float] = {}
-    while todo:
-        name, times = todo.pop()
+    while stack:
+        name, times = stack.pop()
         if seen.get(name, 0) >= times:
             continue
         seen[name] = times
         yield name, times
         for line in computations.get(name, ()):
-            often = times * (_trips(line, computations) if " while(" in line else 1)
-            called = [(other, often) for other in _CALLED.findall(line)]
-            ways = _ways(line)
-            parts = shares if len(ways) == len(shares) else [1.0] * len(ways)
-            called += [(way, often * part) for way, part in zip(ways, parts, strict=True)]
-            todo.extend((other, count) for other, count in called if other in computations)
+            executions = times * (_trips(line, computations) if " while(" in line else 1)
+            called = [(other, executions) for other in _CALLED.findall(line)]
+            branches = _branches_of(line)
+            frequencies = shares if len(branches) == len(shares) else [1.0] * len(branches)
+            called += [
+                (branch, executions * frequency) for branch, frequency in zip(branches, frequencies, strict=True)
+            ]
+            stack.extend((other, count) for other, count in called if other in computations)
 
 
-def _ways(line: str) -> list[str]:
+def _branches_of(line: str) -> list[str]:
     """Return the branches of a conditional in the order of its index."""
     if branches := _BRANCHES.search(line):
         return [branch.strip().lstrip("%") for branch in branches[1].split(",")]
-    either = _EITHER.search(line)
-    return [either[2], either[1]] if either else []
+    match = _TRUE_FALSE.search(line)
+    return [match[2], match[1]] if match else []
 
 
 def _trips(line: str, computations: Mapping[str, list[str]]) -> int:
     """Return the trip count of a loop: XLA's annotation, or from the bound in its condition; else 1."""
-    if known := _KNOWN_TRIPS.search(line):
-        return int(known[1])
+    if annotation := _TRIP_COUNT.search(line):
+        return int(annotation[1])
     condition, body = _CONDITION.search(line), _BODY.search(line)
     lines = computations.get(condition[1], []) if condition else []
     for instruction in lines:
-        bound = _COMPARED.search(instruction)
-        if bound is None:
+        comparison = _LOOP_CONDITION.search(instruction)
+        if comparison is None:
             continue
-        counter, until = _defined(lines, bound[1]), _CONSTANT.search(_defined(lines, bound[2]))
-        if until is not None:
-            match = _INDEX.search(counter)
+        counter_line, limit = _defined(lines, comparison[1]), _CONSTANT.search(_defined(lines, comparison[2]))
+        if limit is not None:
+            match = _INDEX.search(counter_line)
             step = _step(computations.get(body[1], []), int(match[1])) if body and match else 1
-            return -(-int(until[1]) // step)
+            return -(-int(limit[1]) // step)
     return 1
 
 
 def _step(lines: list[str], index: int) -> int:
-    """Return the increment of the loop counter at index `place` of the carried values; 1 if unknown."""
+    """Return the increment of the loop counter at index `index` of the carried values; 1 if unknown."""
     root = next((line for line in lines if "ROOT" in line), "")
     carried = re.findall(r"%[\w.\-]+", root.partition(" tuple(")[2])
-    added = _defined(lines, carried[index]) if index < len(carried) else ""
-    if " add(" in added:
-        for operand in re.findall(r"%[\w.\-]+", added.partition(" add(")[2].partition(")")[0]):
+    update = _defined(lines, carried[index]) if index < len(carried) else ""
+    if " add(" in update:
+        for operand in re.findall(r"%[\w.\-]+", update.partition(" add(")[2].partition(")")[0]):
             if value := _CONSTANT.search(_defined(lines, operand)):
                 return max(int(value[1]), 1)
     return 1
@@ -197,12 +201,12 @@ def _result(type_: str, kind: str, is_start: bool) -> str:
     if not is_start or kind == "all-reduce":
         return type_
     depth, parts = 0, [""]
-    for letter in type_.strip()[1:-1]:
-        depth += (letter in "([{") - (letter in ")]}")
-        if letter == "," and depth == 0:
+    for character in type_.strip()[1:-1]:
+        depth += (character in "([{") - (character in ")]}")
+        if character == "," and depth == 0:
             parts.append("")
         else:
-            parts[-1] += letter
+            parts[-1] += character
     return parts[1]
 
 
@@ -215,8 +219,8 @@ def _group_size(line: str) -> int:
     if mesh := re.search(r"replica_groups=mesh\[([^\]]*)\] \{([^}]*)\}", line):
         sizes = dict(re.findall(r"'(\w+)'=(\d+)", mesh[1]))
         return math.prod(int(sizes[name]) for name in re.findall(r"'(\w+)'", mesh[2]))
-    if counted := re.search(r"replica_groups=\[(\d+),(\d+)\]", line):
-        return int(counted[2])
-    if listed := re.search(r"replica_groups=\{\{([^}]*)\}", line):
-        return len(listed[1].split(","))
+    if shape := re.search(r"replica_groups=\[(\d+),(\d+)\]", line):
+        return int(shape[2])
+    if first_group := re.search(r"replica_groups=\{\{([^}]*)\}", line):
+        return len(first_group[1].split(","))
     return 1

@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from jaxrl_sql.config import RolloutConfig, WorkloadSections
-from jaxrl_sql.parallel.rules import AnyMesh, batch_ways
+from jaxrl_sql.parallel.rules import AnyMesh, num_batch_shards
 from jaxrl_sql.planning.chips import Chip
 from jaxrl_sql.planning.memory import PlannedModel, client_weights, estimate, with_kv_budget
 from jaxrl_sql.planning.roofline import SAMPLING, phases
-from jaxrl_sql.planning.units import in_bytes
+from jaxrl_sql.planning.units import format_bytes
 from jaxrl_sql.planning.workload import find_workload, rollout_grid
 from jaxrl_sql.types import InputError
 
@@ -44,8 +44,8 @@ def with_layout(
         need = _need(sections, model, mesh, machine)
         if machine.memory and need > machine.memory:
             raise InputError(
-                f"rollout.mesh={rollout.mesh}: with a replica of the model a device needs {in_bytes(need)} and has "
-                f"{in_bytes(machine.memory)}: use fewer replicas with more devices, or rollout.mesh=training"
+                f"rollout.mesh={rollout.mesh}: with a replica of the model a device needs {format_bytes(need)} and has "
+                f"{format_bytes(machine.memory)}: use fewer replicas with more devices, or rollout.mesh=training"
             )
         return rollout
     training = replace(rollout, mesh="training")
@@ -95,10 +95,10 @@ def _divisors(count: int) -> list[int]:
 def _need(sections: WorkloadSections, model: PlannedModel, mesh: AnyMesh, machine: Machine) -> int:
     """Return the bytes on the fullest device with its KV cache."""
     sections = sections._replace(rollout=with_kv_budget(sections, model, mesh, machine.memory))
-    return estimate(model, mesh, find_workload(model.section, sections, batch_ways(mesh.shape))).total
+    return estimate(model, mesh, find_workload(model.section, sections, num_batch_shards(mesh.shape))).total
 
 
 def _seconds(sections: WorkloadSections, model: PlannedModel, sizes: Mapping[str, int], chip: Chip) -> float:
-    """Return the least seconds of a step's sampling phases."""
-    work = find_workload(model.section, sections, batch_ways(sizes))
+    """Return the minimum seconds of a step's sampling phases."""
+    work = find_workload(model.section, sections, num_batch_shards(sizes))
     return sum(phase.seconds(chip) for phase in phases(model, sizes, work) if phase.name in SAMPLING)

@@ -27,15 +27,15 @@ from jaxrl_sql.models.lora import count_adapters
 from jaxrl_sql.models.spec import ParamSpec, leaf_of
 from jaxrl_sql.models.transformer import CARRIED
 from jaxrl_sql.parallel.mesh import AXES
-from jaxrl_sql.parallel.rules import AnyMesh, batch_ways, logit_ways, split_of
+from jaxrl_sql.parallel.rules import AnyMesh, num_batch_shards, num_logit_shards, split_of
 from jaxrl_sql.planning.workload import (
     EngineLoad,
     Update,
     Workload,
     decode_grids,
     find_workload,
-    head_ways,
     kv_budget,
+    num_head_shards,
     rollout_grid,
 )
 from jaxrl_sql.rollout.engine_config import EngineConfig, EngineSizes, KVBudget, fit_budget
@@ -122,27 +122,31 @@ def estimate(model: PlannedModel, mesh: AnyMesh, work: Workload, fused: bool | N
     InputError for weights that the mesh does not divide.
     """
     held, (trained, trained_width) = params_here(model.shape, mesh), _trained_here(model, mesh)
-    engine, sampled, learned = sampling_mesh(work.copies, mesh), work.rollout or work.greedy, work.learned
+    engine, sampled, trained_updates = (
+        sampling_mesh(work.rollout_grid, mesh),
+        work.rollout or work.greedy,
+        work.trained_updates,
+    )
     fused = model.section.attention != "xla" if fused is None else fused
-    has_parts = any(update.passes > 1 for update in learned)
+    has_parts = any(update.passes > 1 for update in trained_updates)
     return MemoryEstimate(
         weights=held * model.width,
-        adapters=trained * trained_width if model.section.lora.rank and learned else 0,
-        optimizer=trained * max((_moments(update.optim) for update in learned), default=0),
-        reference=trained * trained_width if any(update.keeps_copy for update in learned) else 0,
+        adapters=trained * trained_width if model.section.lora.rank and trained_updates else 0,
+        optimizer=trained * max((_moments(update.optim) for update in trained_updates), default=0),
+        reference=trained * trained_width if any(update.keeps_copy for update in trained_updates) else 0,
         caches=_caches(model, engine, sampled),
         evaluation=_caches(model, engine, work.greedy) if work.rollout else 0,
-        rollout_weights=_rollout_weights(model, mesh, work.copies),
-        gradients=trained * 4 * (1 + has_parts) if learned else 0,  # float32, and the gradients of a part
-        activations=max((_activations(model, mesh, update, fused) for update in learned), default=0),
-        decoding=_decoding(model, engine, sampled, 0 if work.copies else model.width),
+        rollout_weights=_rollout_weights(model, mesh, work.rollout_grid),
+        gradients=trained * 4 * (1 + has_parts) if trained_updates else 0,  # float32, and the gradients of a part
+        activations=max((_activations(model, mesh, update, fused) for update in trained_updates), default=0),
+        decoding=_decoding(model, engine, sampled, 0 if work.rollout_grid else model.width),
     )
 
 
 def checkpoint_bytes(model: PlannedModel, work: Workload) -> int:
     """Return the bytes of a run's largest checkpoint: trained parameters, a copy if a phase has one, and moments."""
     trained, width = _trained_here(model, abstract_mesh(1, 1, 1))
-    return max((trained * (width * (1 + x.keeps_copy) + _moments(x.optim)) for x in work.learned), default=0)
+    return max((trained * (width * (1 + x.keeps_copy) + _moments(x.optim)) for x in work.trained_updates), default=0)
 
 
 def is_fused(model: PlannedModel, platform: str) -> bool:
@@ -206,14 +210,14 @@ def with_kv_budget(sections: WorkloadSections, model: PlannedModel, mesh: AnyMes
     if kv_budget(rollout) is not None:
         return rollout
     mesh = sampling_mesh(rollout_grid(rollout), mesh)
-    work = find_workload(model.section, sections, batch_ways(mesh.shape))
+    work = find_workload(model.section, sections, num_batch_shards(mesh.shape))
     loads = [load for load in (work.rollout, work.greedy) if load is not None]
     need = EngineSizes(*(max(numbers) for numbers in zip(*(load.sizes for load in loads), strict=True)))
     sizes = loads[0].config
     prompt = _block_bytes(model, mesh, sizes.block_size)
     completion = _block_bytes(model, mesh, sizes.completion_block_size)
     most = int(rollout.memory * device_memory) if device_memory else sys.maxsize
-    budget = fit_budget(need, prompt, completion, most, batch_ways(mesh.shape))._asdict()
+    budget = fit_budget(need, prompt, completion, most, num_batch_shards(mesh.shape))._asdict()
     return replace(rollout, **{name: getattr(rollout, name) or count for name, count in budget.items()})
 
 
@@ -251,7 +255,7 @@ def client_kv_budget(
     if not device_memory:
         return None
     mesh = sampling_mesh(rollout_grid(rollout), mesh)
-    most, unit = int(rollout.memory * device_memory), 8 * batch_ways(mesh.shape)
+    most, unit = int(rollout.memory * device_memory), 8 * num_batch_shards(mesh.shape)
     prompt = _block_bytes(model, mesh, engine.block_size)
     completion = _block_bytes(model, mesh, engine.completion_block_size)
     need = engine.sizes(1, 1, 1, longest)
@@ -263,8 +267,8 @@ def client_kv_budget(
 
 def _block_bytes(model: PlannedModel, mesh: AnyMesh, size: int) -> int:
     """Return the bytes per device of a KV block of `size` tokens; blocks are divided among devices."""
-    ways = batch_ways(mesh.shape)
-    return -(-_pool_bytes(model, mesh, 8 * ways, size) // (8 * ways))
+    num_shards = num_batch_shards(mesh.shape)
+    return -(-_pool_bytes(model, mesh, 8 * num_shards, size) // (8 * num_shards))
 
 
 def _pool_bytes(model: PlannedModel, mesh: AnyMesh, blocks: int, size: int) -> int:
@@ -290,7 +294,7 @@ def _activations(model: PlannedModel, mesh: AnyMesh, work: Update, fused: bool) 
     """
     shape, width, tensor = model.shape, model.compute_width, mesh.shape["tensor"]
     prompts, answers = work.chunk_sizes(work.group)
-    rows = -(-prompts // batch_ways(mesh.shape))
+    rows = -(-prompts // num_batch_shards(mesh.shape))
     tokens = rows * (work.prompt + answers * work.answer)
     scores = 0
     if not fused:
@@ -334,7 +338,7 @@ def _named_bytes(model: PlannedModel, tokens: int) -> int:
 
 def _logits(model: ModelConfig, targets: int, sizes: Mapping[str, int], kept_bytes: int) -> int:
     """Return the bytes of a device's piece of the logits, their exponentials and their gradient, in float32."""
-    of_vocab = logit_ways(model.vocab_size, sizes) // batch_ways(sizes)
+    of_vocab = num_logit_shards(model.vocab_size, sizes) // num_batch_shards(sizes)
     return 3 * min(targets * model.vocab_size * 4 // of_vocab, kept_bytes)
 
 
@@ -355,15 +359,15 @@ def _decoding(model: PlannedModel, mesh: AnyMesh, load: EngineLoad, width: int) 
     layers (0: counted elsewhere).
     """
     shape, tensor = model.shape, mesh.shape["tensor"]
-    ways, slots = batch_ways(mesh.shape), load.config.max_num_seqs
+    num_shards, slots = num_batch_shards(mesh.shape), load.config.max_num_seqs
     kernel = 0
     if load.config.attention == "pallas":
         heads = tensor if shape.n_kv_heads % tensor == 0 else 1
         parts, kernel = 0, sum(grid.parts for grid in decode_grids(shape, load, heads))
-    elif ways == 1:
+    elif num_shards == 1:
         parts = slots * (load.sizes.prompt_columns + load.sizes.completion_columns)
     else:
-        parts = sum((blocks + owners) * readers for blocks, owners, readers in load.pools_here(ways))
-    part_bytes = parts * shape.n_heads // head_ways(shape, tensor) * shape.head_dim * 4
+        parts = sum((blocks + owners) * readers for blocks, owners, readers in load.local_pools(num_shards))
+    part_bytes = parts * shape.n_heads // num_head_shards(shape, tensor) * shape.head_dim * 4
     tables, others = _gathered(model, mesh, learns=False), params_here(shape, mesh) - _layers_here(shape, mesh)
     return others * width + 10 * slots * shape.vocab_size * 4 + 2 * part_bytes + kernel + tables

@@ -14,9 +14,9 @@ from jaxrl_sql.models import ModelConfig, count_params
 from jaxrl_sql.models.formats.hf import load_config as load_model_config
 from jaxrl_sql.models.shapes import new_shape, published_shape
 from jaxrl_sql.parallel.mesh import AXES, make_mesh
-from jaxrl_sql.parallel.rules import batch_ways
+from jaxrl_sql.parallel.rules import num_batch_shards
 from jaxrl_sql.planning.chips import Topology
-from jaxrl_sql.planning.gpus import module_costs, stated_cudnn
+from jaxrl_sql.planning.gpus import fixed_cudnn_version, module_costs
 from jaxrl_sql.planning.hlo import collectives, largest_array, received_by_kind
 from jaxrl_sql.planning.layout import Machine, with_layout
 from jaxrl_sql.planning.lengths import ALL_LONGEST, StepLengths, read_lengths
@@ -87,12 +87,12 @@ class Plan(NamedTuple):
     @property
     def total(self) -> int:
         """Return the peak bytes: permanent ones and the largest temporaries, compiled or by formula."""
-        memory, known = self.memory, self.programs
+        memory, programs = self.memory, self.programs
         learning, decoding = memory.gradients + memory.activations, memory.decoding
-        if "update" in known:
-            learning = max(known[name].temporaries for name in ("update", "score") if name in known)
-        if "decode" in known:
-            decoding = max(known[name].temporaries for name in ("decode", "prefill") if name in known)
+        if "update" in programs:
+            learning = max(programs[name].temporaries for name in ("update", "score") if name in programs)
+        if "decode" in programs:
+            decoding = max(programs[name].temporaries for name in ("decode", "prefill") if name in programs)
         return memory.resident + max(learning, memory.sampling + decoding)
 
     @property
@@ -102,7 +102,7 @@ class Plan(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Return the least seconds of a step."""
+        """Return the minimum seconds of a step."""
         return step_seconds(self.phases, self.topology.chip)
 
     @property
@@ -169,14 +169,14 @@ def make_plan(
     `lengths` apply to programs whose cost depends on the lengths of answers and prompts; padded arrays cost as much as
     the longest. `loss` is a recipe's own. Raises InputError if the mesh does not divide the model or the batch.
     """
-    mesh, ways, have = abstract_mesh(**sizes), batch_ways(sizes), topology.chip.memory
+    mesh, num_shards, have = abstract_mesh(**sizes), num_batch_shards(sizes), topology.chip.memory
     machine = Machine(topology.platform, topology.per_host, have, topology.chip)
-    sft, grpo = with_parts(sections.sft, sections.grpo, ways)
+    sft, grpo = with_parts(sections.sft, sections.grpo, num_shards)
     sections = sections._replace(sft=sft, grpo=grpo)
     sections = sections._replace(rollout=with_layout(sections, model, mesh, machine))
     without_blocks = sections
     sections = sections._replace(rollout=with_kv_budget(sections, model, mesh, have))
-    work = find_workload(model.section, sections, ways)
+    work = find_workload(model.section, sections, num_shards)
     check_batch(work, sizes)
     fused = is_fused(model, topology.platform)
     memory = estimate(model, mesh, work, fused)
@@ -185,7 +185,7 @@ def make_plan(
     work = with_schemas(work, lengths.schema)
     setting = partial(Setting, sections, model, loss=loss)
     reports = {} if not compiled else _compile(setting, topology, sizes, work, compiled)
-    step = [_measured(phase, reports.get(phase.name)) for phase in phases(model, sizes, work, lengths)]
+    step = [_with_compiled_bytes(phase, reports.get(phase.name)) for phase in phases(model, sizes, work, lengths)]
     plan = Plan(
         topology, sizes, count_params(model.shape), work, memory, step, reports, [],
         answer_tokens(work, lengths.answers), lengths, sections.rollout.mesh,
@@ -197,15 +197,17 @@ def make_plan(
 
 def check_batch(work: Workload, sizes: Mapping[str, int]) -> None:
     """Raise InputError for a batch of an update or of the supervised phase that the mesh does not divide."""
-    ways = batch_ways(sizes)
-    if work.sft_dataset is not None and work.sft_dataset.prompts % ways:
-        raise InputError(f"mesh: sft.databases={work.sft_dataset.prompts} are not divisible by data x fsdp = {ways}")
-    if work.update is not None and work.update.prompts // work.update.together % ways:
+    num_shards = num_batch_shards(sizes)
+    if work.sft_dataset is not None and work.sft_dataset.prompts % num_shards:
+        raise InputError(
+            f"mesh: sft.databases={work.sft_dataset.prompts} are not divisible by data x fsdp = {num_shards}"
+        )
+    if work.update is not None and work.update.prompts // work.update.together % num_shards:
         prompts, together = work.update.prompts, work.update.together
         schemas = f" by grpo.questions={together}" if together > 1 else ""
         raise InputError(
             f"mesh: {prompts} prompts of an update (grpo.prompts={prompts * work.batches} in "
-            f"grpo.minibatches={work.batches}{schemas}) are not divisible by data x fsdp = {ways}"
+            f"grpo.minibatches={work.batches}{schemas}) are not divisible by data x fsdp = {num_shards}"
         )
 
 
@@ -224,7 +226,7 @@ def _compile(
     reports = {}
     for name, lower in programs(setting(mesh=mesh), work).items():
         if name in names:
-            with stated_cudnn() if topology.is_elsewhere else nullcontext():
+            with fixed_cudnn_version() if topology.is_absent_gpu else nullcontext():
                 shares = work.update.shares if work.update is not None and name in {"update", "score"} else ()
                 reports[name] = _compile_program(lower, shares)
     return reports
@@ -235,7 +237,7 @@ def _compile_program(lower: Callable[[], Any], shares: tuple[float, ...] = ()) -
 
     `shares`: frequencies of the branches of its conditionals (`hlo.collectives`).
     """
-    began = time.perf_counter()
+    start_time = time.perf_counter()
     lowered = lower()
     try:
         compiled = lowered.compile()
@@ -244,7 +246,7 @@ def _compile_program(lower: Callable[[], Any], shares: tuple[float, ...] = ()) -
         if overflow is None:
             raise
         used = int(float(overflow[1]) * UNITS[overflow[2]])
-        return CompiledProgram(0, used, ("", 0), {}, 0, 0.0, time.perf_counter() - began)
+        return CompiledProgram(0, used, ("", 0), {}, 0, 0.0, time.perf_counter() - start_time)
     stats = compiled.memory_analysis()
     anew = max(stats.output_size_in_bytes - stats.alias_size_in_bytes, 0)
     costs, text = compiled.cost_analysis() or module_costs(compiled), compiled.as_text()
@@ -256,11 +258,11 @@ def _compile_program(lower: Callable[[], Any], shares: tuple[float, ...] = ()) -
         received=received_by_kind(met),
         waits=sum(collective.times for collective in met),
         flops=float(costs.get("flops", 0.0)),
-        seconds=time.perf_counter() - began,
+        seconds=time.perf_counter() - start_time,
     )
 
 
-def _measured(phase: StepProgram, compiled: CompiledProgram | None) -> StepProgram:
+def _with_compiled_bytes(phase: StepProgram, compiled: CompiledProgram | None) -> StepProgram:
     """Replace the formula's bytes of collectives by those of the compiled program."""
     if compiled is None or not compiled.received:
         return phase

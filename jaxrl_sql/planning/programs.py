@@ -81,7 +81,7 @@ class Setting(NamedTuple):
         """Return the model for decode steps."""
         engine = load.config
         sizes = (engine.block_size, engine.completion_block_size)
-        kernel = kernel_for(engine.attention, self.model.shape, sizes, self.platform, engine.ways)
+        kernel = kernel_for(engine.attention, self.model.shape, sizes, self.platform, engine.num_shards)
         return self.paged_model._replace(kernel=kernel)
 
     @property
@@ -106,7 +106,7 @@ def programs(setting: Setting, work: Workload) -> Mapping[str, Callable[[], Lowe
     lowering: dict[str, Callable[[], Lowered]] = {}
     if work.update is not None:
         lowering["update"] = partial(lower_update, setting, work.update)
-        if work.scored:
+        if work.scoring_passes:
             lowering["score"] = partial(lower_score, setting, work.update, work.batches)
     load = work.greedy if work.rollout is None else work.rollout
     lowering["prefill"] = partial(lower_prefill, setting.sampling, load)
@@ -123,7 +123,7 @@ def lower_update(setting: Setting, work: Update) -> Lowered:
         _policy(setting),
         partial(objective, cfg=cfg, on_policy=on_policy),
         _optimizer(setting),
-        work.cut(),
+        work.micro_batches_of(),
     )
 
     def update(moving: PyTree, frozen: PyTree, batch: GroupBatch) -> PyTree:
@@ -144,7 +144,8 @@ def lower_score(setting: Setting, work: Update, minibatches: int) -> Lowered:
     state = abstract_state(setting)
     batch = _batch(setting, work, work.prompts * minibatches, has_old=False, is_sampled=True)
     with jax.set_mesh(setting.mesh):
-        return make_scorer(_policy(setting), work.cut(minibatches)).lower(state.trainable, state.frozen, batch)  # type: ignore[attr-defined]
+        scorer = make_scorer(_policy(setting), work.micro_batches_of(minibatches))
+        return scorer.lower(state.trainable, state.frozen, batch)  # type: ignore[attr-defined] # of a jitted function
 
 
 def lower_prefill(setting: Setting, load: EngineLoad) -> Lowered:

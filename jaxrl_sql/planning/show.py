@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from jaxrl_sql.parallel.rules import batch_ways
+from jaxrl_sql.parallel.rules import num_batch_shards
 from jaxrl_sql.planning.plan import Plan, best_of
-from jaxrl_sql.planning.units import in_bytes, in_seconds
+from jaxrl_sql.planning.units import format_bytes, format_seconds
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
@@ -46,25 +46,27 @@ def _title(plan: Plan) -> str:
             )
         if plan.layout != "training":
             lines.append(f"answers are sampled by replicas of the model, replicas x tensor = {plan.layout}")
-        ways, part = batch_ways(plan.sizes), update.prompts // update.parts
-        if part % ways:
-            lines.append(f"the {part} prompts of a part are not divisible by data x fsdp = {ways}: some chips are idle")
+        num_shards, part = num_batch_shards(plan.sizes), update.prompts // update.parts
+        if part % num_shards:
+            lines.append(
+                f"the {part} prompts of a part are not divisible by data x fsdp = {num_shards}: some chips are idle"
+            )
     return "\n".join(lines)
 
 
 def _memory(plan: Plan) -> str:
     sizes = plan.memory._asdict()
     rows = [["memory per chip", "by formula"]]
-    rows += [[name.replace("_", " "), in_bytes(size)] for name, size in sizes.items() if size]
-    rows.append(["peak", in_bytes(plan.memory.total)])
+    rows += [[name.replace("_", " "), format_bytes(size)] for name, size in sizes.items() if size]
+    rows.append(["peak", format_bytes(plan.memory.total)])
     for name, program in plan.programs.items():
-        rows.append([f"{name}, compiled: arguments", in_bytes(program.arguments)])
-        rows.append([f"{name}, compiled: temporaries", in_bytes(program.temporaries)])
+        rows.append([f"{name}, compiled: arguments", format_bytes(program.arguments)])
+        rows.append([f"{name}, compiled: temporaries", format_bytes(program.temporaries)])
         if program.largest[1]:
-            rows.append([f"  largest, {program.largest[0]}", in_bytes(program.largest[1])])
+            rows.append([f"  largest, {program.largest[0]}", format_bytes(program.largest[1])])
     if plan.programs:
-        rows.append(["peak, compiled", in_bytes(plan.total)])
-    rows.append(["available", in_bytes(plan.topology.chip.memory) if plan.topology.chip.memory else "unknown"])
+        rows.append(["peak, compiled", format_bytes(plan.total)])
+    rows.append(["available", format_bytes(plan.topology.chip.memory) if plan.topology.chip.memory else "unknown"])
     return table(rows)
 
 
@@ -76,11 +78,11 @@ def _time(plan: Plan) -> str:
     for phase in plan.phases:
         seconds = phase.seconds(chip)
         rows.append([
-            phase.name, f"{phase.runs:,.1f}", in_seconds(phase.cost.seconds(chip)), in_seconds(seconds),
+            phase.name, f"{phase.runs:,.1f}", format_seconds(phase.cost.seconds(chip)), format_seconds(seconds),
             f"{seconds / whole:.0%}", f"{phase.runs * phase.cost.flops / 1e12:,.1f}", phase.cost.bound_by(chip),
         ])  # fmt: skip
     flops = sum(phase.runs * phase.cost.flops for phase in plan.phases)
-    rows.append(["step", "", "", in_seconds(whole), "", f"{flops / 1e12:,.1f}", f"{plan.slowest.name}"])
+    rows.append(["step", "", "", format_seconds(whole), "", f"{flops / 1e12:,.1f}", f"{plan.slowest.name}"])
     return f"{table(rows)}\n{plan.tokens / whole:,.0f} answer tokens per second at most ({plan.assumed_lengths})"
 
 
@@ -90,8 +92,8 @@ def _links(plan: Plan) -> Iterable[str]:
     rows = [["received per chip and run", "bytes", "compiled in"]]
     for name, program in plan.programs.items():
         kinds = sorted(program.received.items(), key=lambda pair: -pair[1])
-        rows += [[f"{name}: {kind}", in_bytes(size), ""] for kind, size in kinds]
-        rows.append([f"{name}: all", in_bytes(sum(program.received.values())), f"{program.seconds:.0f} s"])
+        rows += [[f"{name}: {kind}", format_bytes(size), ""] for kind, size in kinds]
+        rows.append([f"{name}: all", format_bytes(sum(program.received.values())), f"{program.seconds:.0f} s"])
     yield table(rows)
 
 
@@ -100,16 +102,16 @@ def _verdict(plan: Plan) -> str:
     if not have:
         return "the memory of a chip is unknown"
     if plan.total <= have:
-        lines = [f"it fits: {in_bytes(have - plan.total)} free per chip"]
+        lines = [f"it fits: {format_bytes(have - plan.total)} free per chip"]
         if plan.larger is not None:
-            lines.append(f"  larger batches, {in_bytes(plan.larger.total)} by formula: {plan.larger.change}")
+            lines.append(f"  larger batches, {format_bytes(plan.larger.total)} by formula: {plan.larger.change}")
         return "\n".join(lines)
-    lines = [f"it does not fit: {in_bytes(plan.total - have)} too much per chip"]
+    lines = [f"it does not fit: {format_bytes(plan.total - have)} too much per chip"]
     fitting = [suggestion for suggestion in plan.suggestions if suggestion.total <= have]
-    lines += [f"  {suggestion.change}: {in_bytes(suggestion.total)} by formula, fits" for suggestion in fitting[:6]]
+    lines += [f"  {suggestion.change}: {format_bytes(suggestion.total)} by formula, fits" for suggestion in fitting[:6]]
     if not fitting:
         lines += [
-            f"  even {suggestion.change} needs {in_bytes(suggestion.total)} by formula: use more chips"
+            f"  even {suggestion.change} needs {format_bytes(suggestion.total)} by formula: use more chips"
             for suggestion in plan.suggestions
         ]
     return "\n".join(lines)
@@ -147,7 +149,7 @@ def as_json(plan: Plan) -> Mapping[str, Any]:
     }
 
 
-def compared(plans: Sequence[Plan]) -> str:
+def comparison(plans: Sequence[Plan]) -> str:
     """Return a line per plan, with the best one marked."""
     best = best_of(plans)
     if best is None:
@@ -158,7 +160,8 @@ def compared(plans: Sequence[Plan]) -> str:
         fits = "fits" if plan.fits else "does not fit"
         mark = ", the best" if plan is best else ""
         lines.append(
-            f"  {name}: {in_bytes(plan.total)} per chip, {fits}; at least {in_seconds(plan.seconds)} per step{mark}"
+            f"  {name}: {format_bytes(plan.total)} per chip, {fits}; "
+            f"at least {format_seconds(plan.seconds)} per step{mark}"
         )
     return "\n".join(lines)
 

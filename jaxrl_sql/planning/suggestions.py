@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from jaxrl_sql.config import GrpoConfig, WorkloadSections, changed
-from jaxrl_sql.parallel.rules import batch_ways
+from jaxrl_sql.parallel.rules import num_batch_shards
 from jaxrl_sql.planning.memory import PlannedModel, abstract_mesh, estimate, is_fused, with_kv_budget
 from jaxrl_sql.planning.workload import Workload, find_workload, kv_budget
 from jaxrl_sql.types import InputError
@@ -42,7 +42,7 @@ class _Candidate(NamedTuple):
     @property
     def work(self) -> Workload:
         """Return the run's workload."""
-        return find_workload(self.model.section, self.sections, batch_ways(self.sizes))
+        return find_workload(self.model.section, self.sections, num_batch_shards(self.sizes))
 
     @property
     def total(self) -> int:
@@ -130,16 +130,16 @@ ORDER = (
 def _changes(run: _Candidate) -> Iterator[_Candidate]:
     """Yield the run after each single change, in the order of `ORDER`."""
     sections, model, sizes = run.sections, run.model.section, run.sizes
-    grpo, sft, ways = sections.grpo, sections.sft, batch_ways(sizes)
+    grpo, sft, num_shards = sections.grpo, sections.sft, num_batch_shards(sizes)
     update = grpo.prompts // grpo.minibatches // grpo.questions
-    for key, value in _less_at_once(grpo, update, ways):
+    for key, value in _less_at_once(grpo, update, num_shards):
         yield run.after({key: value})
-    for more in _more_parts(sft.databases, sft.gradient_accumulation_steps, ways):
+    for more in _more_parts(sft.databases, sft.gradient_accumulation_steps, num_shards):
         yield run.after({"sft.gradient_accumulation_steps": more})
     if model.remat != "full":
         yield run.after({"model.remat": "full"})
     yield from _narrower(run)
-    chips = ways * sizes["tensor"]
+    chips = num_shards * sizes["tensor"]
     for tensor in (1, 2, 4, 8):
         spread = {"data": 1, "fsdp": chips // tensor, "tensor": tensor}
         is_divided = chips % tensor == 0 and update // grpo.gradient_accumulation_steps % spread["fsdp"] == 0
@@ -150,7 +150,7 @@ def _changes(run: _Candidate) -> Iterator[_Candidate]:
         yield from (run.after({"rollout.memory": round(sections.rollout.memory / share, 3)}) for share in (2, 4))
     for section, slots, least, shares in (
         ("rollout", sections.rollout.max_num_seqs, grpo.num_generations, (2, 4, 8)),
-        ("validation", sections.validation.max_num_seqs, ways, (2, 4, 8, 16)),
+        ("validation", sections.validation.max_num_seqs, num_shards, (2, 4, 8, 16)),
     ):
         for share in shares:
             if slots // share >= least:
@@ -172,19 +172,19 @@ def _narrower(run: _Candidate) -> Iterator[_Candidate]:
         yield run.after(dict.fromkeys(["model.dtype", *products], "bfloat16"))
 
 
-def _less_at_once(grpo: GrpoConfig, update: int, ways: int) -> Iterator[tuple[str, int]]:
+def _less_at_once(grpo: GrpoConfig, update: int, num_shards: int) -> Iterator[tuple[str, int]]:
     """Yield (key, value) of settings by which an update computes less of its batch at a time."""
     if grpo.max_tokens_per_device:
         yield from (("grpo.max_tokens_per_device", grpo.max_tokens_per_device // 2**i) for i in (1, 2, 3))
         return
-    for more in _more_parts(update, grpo.gradient_accumulation_steps, ways):
+    for more in _more_parts(update, grpo.gradient_accumulation_steps, num_shards):
         yield "grpo.gradient_accumulation_steps", more
 
 
-def _more_parts(batch: int, parts: int, ways: int) -> Iterator[int]:
+def _more_parts(batch: int, parts: int, num_shards: int) -> Iterator[int]:
     """Yield larger numbers of parts of a batch that the mesh divides."""
     for more in (parts * 2**i for i in range(1, 12)):
-        if batch % more == 0 and batch // more % ways == 0:
+        if batch % more == 0 and batch // more % num_shards == 0:
             yield more
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 MIB, GIB = 1 << 20, 1 << 30
 
 
-def in_bytes(size: float) -> str:
+def format_bytes(size: float) -> str:
     """Return a number of bytes as text."""
     return f"{size / GIB:.1f} GiB" if size >= GIB // 10 else f"{size / MIB:.1f} MiB"
 
 
-def in_seconds(seconds: float) -> str:
+def format_seconds(seconds: float) -> str:
     """Return seconds as text."""
     return f"{seconds:,.1f} s" if seconds >= 1 else f"{1000 * seconds:,.2f} ms"

@@ -26,7 +26,7 @@ from jaxrl_sql.models import ModelConfig
 from jaxrl_sql.models.attention.paged_kernel import Grid, grids_of
 from jaxrl_sql.models.ops.micro_batches import MicroBatches, order_for_parts, row_counts
 from jaxrl_sql.models.ops.token_distribution import KEPT_BYTES, logit_pieces
-from jaxrl_sql.parallel.rules import logit_ways
+from jaxrl_sql.parallel.rules import num_logit_shards
 from jaxrl_sql.planning.lengths import Lengths, shuffled
 from jaxrl_sql.rollout.engine_config import EngineConfig, EngineSizes, KVBudget
 
@@ -54,7 +54,7 @@ class Update(NamedTuple):
     schema: int = 0
     keeps_copy: bool = False
 
-    def cut(self, minibatches: int = 1) -> MicroBatches:
+    def micro_batches_of(self, minibatches: int = 1) -> MicroBatches:
         """Return the micro-batches of `minibatches` batches together."""
         return self.micro_batches if self.micro_batches.tokens else MicroBatches(self.parts * minibatches)
 
@@ -63,23 +63,25 @@ class Update(NamedTuple):
         part = self.prompts // self.parts
         if not self.micro_batches.tokens:
             return part, rows
-        prompts, fit = self.micro_batches.chunk_sizes(part // self.micro_batches.ways, self.prompt, rows, self.answer)
-        return prompts * self.micro_batches.ways, fit
+        prompts, fit = self.micro_batches.chunk_sizes(
+            part // self.micro_batches.num_shards, self.prompt, rows, self.answer
+        )
+        return prompts * self.micro_batches.num_shards, fit
 
     @property
     def passes(self) -> float:
         """Return the number of micro-batches of an update."""
-        ran = self.part_rows or (self.group,)
-        of_part = [
-            self.prompts / self.parts / (sizes := self.chunk_sizes(rows))[0] * -(-rows // sizes[1]) for rows in ran
+        rows_run = self.part_rows or (self.group,)
+        passes_of_part = [
+            self.prompts / self.parts / (sizes := self.chunk_sizes(rows))[0] * -(-rows // sizes[1]) for rows in rows_run
         ]
-        return self.parts * sum(of_part) / len(of_part)
+        return self.parts * sum(passes_of_part) / len(passes_of_part)
 
     @property
-    def again(self) -> float:
+    def prompt_repeats(self) -> float:
         """Return the mean number of repeated runs of a prompt: one for each further part of its answers."""
-        ran = self.part_rows or (self.group,)
-        return sum(-(-rows // self.chunk_sizes(rows)[1]) for rows in ran) / len(ran) - 1
+        rows_run = self.part_rows or (self.group,)
+        return sum(-(-rows // self.chunk_sizes(rows)[1]) for rows in rows_run) / len(rows_run) - 1
 
     @property
     def rows(self) -> float:
@@ -89,19 +91,19 @@ class Update(NamedTuple):
     @property
     def tokens(self) -> float:
         """Return the tokens of the whole batch with padding, each prompt once."""
-        whole = self.prompts * ((1 + self.again) * self.prompt + self.rows * self.answer)
-        return whole - self.repeats * self.schema
+        total = self.prompts * ((1 + self.prompt_repeats) * self.prompt + self.rows * self.answer)
+        return total - self.schema_repeats * self.schema
 
     @property
-    def repeats(self) -> float:
+    def schema_repeats(self) -> float:
         """Return the number of prompts whose schema has run for another prompt of their database."""
         return self.prompts * (1 - 1 / self.together)
 
     @property
     def shares(self) -> tuple[float, ...]:
         """Return the share of parts for each number of rows that the program supports; empty if it supports one."""
-        has_ways = self.packed_rows and (self.parts > 1 or self.micro_batches.tokens)
-        counts = row_counts(self.packed_rows) if has_ways else ()
+        has_branches = self.packed_rows and (self.parts > 1 or self.micro_batches.tokens)
+        counts = row_counts(self.packed_rows) if has_branches else ()
         return tuple(self.part_rows.count(rows) / len(self.part_rows) for rows in counts) if len(counts) > 1 else ()
 
 
@@ -127,22 +129,24 @@ class EngineLoad(NamedTuple):
     @property
     def cache_tokens(self) -> int:
         """Return the tokens in all blocks of prompts and completions, which a decode step reads."""
-        of_prompts = self.sizes.prompt_blocks * self.config.block_size
-        return of_prompts + self.sizes.completion_blocks * self.config.completion_block_size
+        prompt_tokens = self.sizes.prompt_blocks * self.config.block_size
+        return prompt_tokens + self.sizes.completion_blocks * self.config.completion_block_size
 
-    def pools_here(self, ways: int) -> list[tuple[int, int, int]]:
-        """Return (blocks, owners, readers) of both pools on one of `ways` chips, which merges its blocks by owner."""
+    def local_pools(self, num_shards: int) -> list[tuple[int, int, int]]:
+        """Return (blocks, owners, readers) of both pools on one of `num_shards` chips, with blocks merged by owner."""
         sizes, n = self.sizes, self.config.max_num_seqs
         pools = (sizes.prompt_blocks, sizes.prompt_slots, sizes.group_size), (sizes.completion_blocks, n, 1)
-        return [(blocks // ways, min(owners + 1, blocks // ways), readers) for blocks, owners, readers in pools]
+        return [
+            (blocks // num_shards, min(owners + 1, blocks // num_shards), readers) for blocks, owners, readers in pools
+        ]
 
 
 class Workload(NamedTuple):
     """The phases of a run; None for an absent phase.
 
     rollout, greedy: load of one engine (of one replica, if there are replicas) in training and evaluation; updates:
-    number per batch of a rollout; scored: scoring passes before them (old policy, reference); batches: minibatches of a
-    step; questions: number per step; served: steps per rollout; copies: (replicas, tensor) of the rollout engines.
+    number per batch of a rollout; scoring_passes: those before the updates (old policy, reference); batches: number of
+    minibatches per step; questions: number per step; rollout_grid: (replicas, tensor) of the rollout engines.
     """
 
     sft_dataset: Update | None
@@ -150,19 +154,19 @@ class Workload(NamedTuple):
     rollout: EngineLoad | None
     greedy: EngineLoad
     updates: int
-    scored: int
+    scoring_passes: int
     batches: int
     questions: int
-    served: int
-    copies: tuple[int, int] | None
+    steps_per_rollout: int
+    rollout_grid: tuple[int, int] | None
 
     @property
-    def learned(self) -> list[Update]:
+    def trained_updates(self) -> list[Update]:
         """Return the batches of the run's phases."""
         return [update for update in (self.sft_dataset, self.update) if update is not None]
 
 
-def head_ways(model: ModelConfig, tensor: int) -> int:
+def num_head_shards(model: ModelConfig, tensor: int) -> int:
     """Return the number of parts of a row's heads in decoding: by key heads, else by queries per key head, else 1."""
     per_key = model.n_heads // model.n_kv_heads
     return tensor if model.n_kv_heads % tensor == 0 or per_key % tensor == 0 else 1
@@ -182,10 +186,10 @@ def longest_answer(sampling: SamplingConfig) -> tuple[str, int]:
     return "sampling.max_new_tokens", sampling.max_new_tokens
 
 
-def pieces_of_logits(model: ModelConfig, work: Update, sizes: Mapping[str, int]) -> int:
+def num_logit_pieces(model: ModelConfig, work: Update, sizes: Mapping[str, int]) -> int:
     """Return the number of pieces of the logits of a part of an update on a mesh of these sizes."""
     kept_bytes, (prompts, rows) = (
-        work.kept_logits * logit_ways(model.vocab_size, sizes),
+        work.kept_logits * num_logit_shards(model.vocab_size, sizes),
         work.chunk_sizes(math.ceil(work.rows)),
     )
     return logit_pieces(prompts * rows, work.answer, model.vocab_size, kept_bytes)
@@ -205,42 +209,42 @@ def rollout_grid(rollout: RolloutConfig) -> tuple[int, int] | None:
     return replicas, tensor
 
 
-def engine_config(rollout: RolloutConfig, max_num_seqs: int, longest: int, ways: int) -> EngineConfig:
-    """Return the configuration of a run's engine for prompts of up to `longest` tokens.
+def engine_config(rollout: RolloutConfig, max_num_seqs: int, max_prompt_tokens: int, num_shards: int) -> EngineConfig:
+    """Return the configuration of a run's engine for prompts of up to `max_prompt_tokens` tokens.
 
     `max_num_seqs` is the total number of slots; each replica (`rollout.mesh`) has its share and a separate batch.
     """
-    copies = rollout_grid(rollout)
+    grid = rollout_grid(rollout)
     return EngineConfig(
-        -(-max_num_seqs // (copies[0] if copies else 1)),
-        max_prompt_bucket=longest,
+        -(-max_num_seqs // (grid[0] if grid else 1)),
+        max_prompt_bucket=max_prompt_tokens,
         budget=kv_budget(rollout),
-        ways=1 if copies else ways,
+        num_shards=1 if grid else num_shards,
         attention=rollout.attention,
     )
 
 
-def with_parts(sft: SftConfig, grpo: GrpoConfig, ways: int) -> tuple[SftConfig, GrpoConfig]:
-    """Return the sections with `gradient_accumulation_steps` of 0 replaced, for batches split into `ways`.
+def with_parts(sft: SftConfig, grpo: GrpoConfig, num_shards: int) -> tuple[SftConfig, GrpoConfig]:
+    """Return the sections with `gradient_accumulation_steps` of 0 replaced, for batches split into `num_shards`.
 
     If `grpo.max_tokens_per_device` limits the tokens of a micro-batch, the replacement is 1.
     """
-    sft_parts = sft.gradient_accumulation_steps or max(sft.databases // ways, 1)
+    sft_parts = sft.gradient_accumulation_steps or max(sft.databases // num_shards, 1)
     parts = grpo.gradient_accumulation_steps or int(grpo.max_tokens_per_device > 0)
-    parts = parts or max(grpo.prompts // grpo.minibatches // grpo.questions // ways, 1)
+    parts = parts or max(grpo.prompts // grpo.minibatches // grpo.questions // num_shards, 1)
     return replace(sft, gradient_accumulation_steps=sft_parts), replace(grpo, gradient_accumulation_steps=parts)
 
 
-def find_workload(model: ModelConfigSection, sections: WorkloadSections, ways: int) -> Workload:
-    """Return the workload of a run on a mesh that splits batches into `ways`."""
-    sft, grpo, sampling, rollout, validation, longest = sections
+def find_workload(model: ModelConfigSection, sections: WorkloadSections, num_shards: int) -> Workload:
+    """Return the workload of a run on a mesh that splits batches into `num_shards`."""
+    sft, grpo, sampling, rollout, validation, max_prompt_tokens = sections
     has_sft, has_grpo, kept_logits = bool(sft.steps or sft.epochs), grpo.steps > 0, model.kept_logits_mib << 20
-    width, answer = bucket(longest), longest_answer(sampling)[1]
+    width, answer = bucket(max_prompt_tokens), longest_answer(sampling)[1]
     sft_dataset = Update(
         sft.databases, sft.questions, width, bucket(sft.max_completion_tokens),
         sft.gradient_accumulation_steps, sft.optim, kept_logits=kept_logits, keeps_copy=sft.patience > 0,
     )  # fmt: skip
-    micro_batches = micro_batches_of(grpo, ways) if has_grpo else MicroBatches()
+    micro_batches = micro_batches_of(grpo, num_shards) if has_grpo else MicroBatches()
     prompts = grpo.prompts // grpo.minibatches
     parts = micro_batches.parts_of(prompts, width, grpo.num_generations, bucket(answer))
     is_base = model.lora.rank > 0 and not has_sft  # the reference of new adapters
@@ -248,22 +252,22 @@ def find_workload(model: ModelConfigSection, sections: WorkloadSections, ways: i
         prompts, grpo.num_generations, width, bucket(answer), parts, grpo.optim, micro_batches=micro_batches,
         kept_logits=kept_logits, together=grpo.questions, keeps_copy=grpo.kl.coef > 0 and not is_base,
     )  # fmt: skip
-    copies, questions = rollout_grid(rollout), grpo.prompts * grpo.dynamic_sampling.oversample
-    asked_here = -(-questions * grpo.steps_per_generation // (copies[0] if copies else 1))
-    rollouts = engine_config(rollout, rollout.max_num_seqs, longest, ways)
-    evaluations = engine_config(rollout, validation.max_num_seqs, longest, ways)
-    is_brought = rollout.exact and grpo.algorithm != "ppo"
+    grid, questions = rollout_grid(rollout), grpo.prompts * grpo.dynamic_sampling.oversample
+    engine_questions = -(-questions * grpo.steps_per_generation // (grid[0] if grid else 1))
+    rollouts = engine_config(rollout, rollout.max_num_seqs, max_prompt_tokens, num_shards)
+    evaluations = engine_config(rollout, validation.max_num_seqs, max_prompt_tokens, num_shards)
+    has_exact_logprobs = rollout.exact and grpo.algorithm != "ppo"
     return Workload(
         sft_dataset=sft_dataset if has_sft else None,
         update=update if has_grpo else None,
-        rollout=_load(rollouts, asked_here, grpo.num_generations, answer, rollout.ahead) if has_grpo else None,
+        rollout=_load(rollouts, engine_questions, grpo.num_generations, answer, rollout.ahead) if has_grpo else None,
         greedy=_load(evaluations, evaluations.max_num_seqs, 1, validation.sampling.max_new_tokens),
         updates=grpo.num_iterations * grpo.minibatches if has_grpo else 0,
-        scored=((needs_old_logprobs(grpo) and not is_brought) + (grpo.kl.coef > 0)) if has_grpo else 0,
+        scoring_passes=((needs_old_logprobs(grpo) and not has_exact_logprobs) + (grpo.kl.coef > 0)) if has_grpo else 0,
         batches=grpo.minibatches,
         questions=questions,
-        served=grpo.steps_per_generation,
-        copies=copies,
+        steps_per_rollout=grpo.steps_per_generation,
+        rollout_grid=grid,
     )
 
 
@@ -278,26 +282,26 @@ def with_packing(work: Workload, answers: Lengths | None) -> Workload:
 
     The answers of a step are assigned to its prompts at random and packed; parts are formed as in training.
     """
-    update, loaded = work.update, work.rollout
-    if update is None or loaded is None or answers is None:
+    update, engine_load = work.update, work.rollout
+    if update is None or engine_load is None or answers is None:
         return work
-    questions, size = update.prompts * work.batches, update.prompts
-    dealt = shuffled(answers.take(questions * update.group)).reshape(questions, update.group)
-    need = [len(first_fit(lengths, update.answer)[1]) for lengths in dealt]
-    most = most_rows(need)
-    if most >= update.group:
+    questions, batch_size = update.prompts * work.batches, update.prompts
+    lengths_by_prompt = shuffled(answers.take(questions * update.group)).reshape(questions, update.group)
+    rows_needed = [len(first_fit(lengths, update.answer)[1]) for lengths in lengths_by_prompt]
+    max_rows = most_rows(rows_needed)
+    if max_rows >= update.group:
         return work
     parts = update.parts
     if update.micro_batches.tokens:
-        parts = update.micro_batches.parts_of(size, update.prompt, row_counts(most)[0], update.answer)
-    ran = list[int]()
-    for start in range(0, questions, size):
-        rows_of_batch = need[start : start + size]
+        parts = update.micro_batches.parts_of(batch_size, update.prompt, row_counts(max_rows)[0], update.answer)
+    rows_run = list[int]()
+    for start in range(0, questions, batch_size):
+        rows_of_batch = rows_needed[start : start + batch_size]
         order = order_for_parts(rows_of_batch, parts)
         by_part = (max(rows_of_batch[i] for i in order[part::parts]) for part in range(parts))
-        ran += [next(rows for rows in row_counts(most) if rows >= needed) for needed in by_part]
-    ran = ran if parts > 1 or update.micro_batches.tokens else [most] * len(ran)
-    return work._replace(update=update._replace(parts=parts, packed_rows=most, part_rows=tuple(ran)))
+        rows_run += [next(rows for rows in row_counts(max_rows) if rows >= needed) for needed in by_part]
+    rows_run = rows_run if parts > 1 or update.micro_batches.tokens else [max_rows] * len(rows_run)
+    return work._replace(update=update._replace(parts=parts, packed_rows=max_rows, part_rows=tuple(rows_run)))
 
 
 def _load(config: EngineConfig, questions: int, group: int, completion: int, ahead: int = 0) -> EngineLoad:

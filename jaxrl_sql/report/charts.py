@@ -21,7 +21,7 @@ class Curve:
     """One metric of a chart with its label; `phase` selects the rows of one phase."""
 
     name: str
-    word: str
+    label: str
     phase: str | None = None
 
 
@@ -49,13 +49,13 @@ def charts(run: RunFiles) -> list[Chart]:
 def chart_data(run: RunFiles) -> list[Record]:
     """Return the charts of a run for the page: curves with points [step, value], and the first step of GRPO."""
     first = first_grpo_step(run)
-    begins = first if first is not None and any(row["step"] < first for row in run.metrics) else None
+    grpo_start = first if first is not None and any(row["step"] < first for row in run.metrics) else None
     data = []
     for chart in charts(run):
-        curves = [(curve.word, points_of(run, curve)) for curve in chart.curves]
+        curves = [(curve.label, points_of(run, curve)) for curve in chart.curves]
         if chart.kind == "stack":
-            curves = _filled(curves)
-        shown = [_curve(word, points, chart.kind) for word, points in curves if points]
+            curves = _zero_filled(curves)
+        drawn = [_curve(label, points, chart.kind) for label, points in curves if points]
         data.append(
             {
                 "title": chart.title,
@@ -63,8 +63,8 @@ def chart_data(run: RunFiles) -> list[Record]:
                 "kind": chart.kind,
                 "percent": chart.percent,
                 "first": chart.is_first,
-                "begins": begins,
-                "curves": shown,
+                "begins": grpo_start,
+                "curves": drawn,
             }
         )
     return data
@@ -91,7 +91,7 @@ def compiled_steps(run: RunFiles) -> set[int]:
     compiled = dict(series(run, "time/compile", "grpo"))
     if not compiled:
         return {min(times)} if times else set()
-    return {step for step, took in compiled.items() if took > COMPILED_SHARE * times.get(step, 0.0)}
+    return {step for step, seconds in compiled.items() if seconds > COMPILED_SHARE * times.get(step, 0.0)}
 
 
 def updates_once(run: RunFiles) -> bool:
@@ -106,31 +106,31 @@ def smooth(values: Sequence[float], window: int) -> list[float]:
     return [sum(values[max(0, i + 1 - window) : i + 1]) / min(i + 1, window) for i in range(len(values))]
 
 
-def thinned(points: Sequence[tuple[int, float]], most: int = MAX_POINTS) -> list[tuple[int, float]]:
-    """Return at most `most` points: the last step and the mean value of each segment."""
-    if len(points) <= most:
+def downsampled(points: Sequence[tuple[int, float]], max_points: int = MAX_POINTS) -> list[tuple[int, float]]:
+    """Return at most `max_points` points: the last step and the mean value of each segment."""
+    if len(points) <= max_points:
         return list(points)
-    size = -(-len(points) // most)
+    size = -(-len(points) // max_points)
     parts = [points[i : i + size] for i in range(0, len(points), size)]
     return [(part[-1][0], sum(value for _, value in part) / len(part)) for part in parts]
 
 
-def _curve(word: str, points: Sequence[tuple[int, float]], kind: str) -> Record:
-    shown = thinned(points)
-    curve: Record = {"word": word, "points": [[step, _short(value)] for step, value in shown]}
-    if kind == "smooth" and len(shown) >= 40:
-        means = smooth([value for _, value in shown], max(5, len(shown) // 25))
-        curve["means"] = [[step, _short(mean)] for (step, _), mean in zip(shown, means, strict=True)]
+def _curve(label: str, points: Sequence[tuple[int, float]], kind: str) -> Record:
+    drawn = downsampled(points)
+    curve: Record = {"word": label, "points": [[step, _five_digits(value)] for step, value in drawn]}
+    if kind == "smooth" and len(drawn) >= 40:
+        means = smooth([value for _, value in drawn], max(5, len(drawn) // 25))
+        curve["means"] = [[step, _five_digits(mean)] for (step, _), mean in zip(drawn, means, strict=True)]
     return curve
 
 
-def _filled(curves: Sequence[tuple[str, list[tuple[int, float]]]]) -> list[tuple[str, list[tuple[int, float]]]]:
+def _zero_filled(curves: Sequence[tuple[str, list[tuple[int, float]]]]) -> list[tuple[str, list[tuple[int, float]]]]:
     """Return stacked curves with 0 for missing steps."""
     steps = sorted({step for _, points in curves for step, _ in points})
-    return [(word, [(step, dict(points).get(step, 0.0)) for step in steps]) for word, points in curves if points]
+    return [(label, [(step, dict(points).get(step, 0.0)) for step in steps]) for label, points in curves if points]
 
 
-def _short(value: float) -> float:
+def _five_digits(value: float) -> float:
     return float(f"{value:.5g}")
 
 
@@ -150,7 +150,7 @@ def _first_charts(run: RunFiles) -> list[Chart]:
 
 
 def _policy_charts(run: RunFiles) -> list[Chart]:
-    moved = [
+    ratio_charts = [
         Chart("Ratio", (Curve("policy/ratio_mean", "mean ratio"), Curve("policy/ratio_max", "maximum"))),
         Chart(
             "Clipped and capped",
@@ -173,7 +173,7 @@ def _policy_charts(run: RunFiles) -> list[Chart]:
                 Curve("policy/sampler_kl", "KL, k3"),
             ),
         ),
-        *([] if updates_once(run) else moved),
+        *([] if updates_once(run) else ratio_charts),
         Chart("Tokens of an older policy", (Curve("rollout/stale_tokens", "share of a batch"),), percent=True),
         Chart("Explained variance of the value head", (Curve("value/explained_variance", "share"),)),
         Chart("Response length", (Curve("length/mean", "tokens"),)),
@@ -185,7 +185,7 @@ def _policy_charts(run: RunFiles) -> list[Chart]:
 
 def _cost_charts() -> list[Chart]:
     parts = (("rollout", "rollout"), ("sql_wait", "waiting for SQL"), ("update", "update"))
-    times = tuple(Curve(f"time/{key}", word, "grpo") for key, word in parts)
+    times = tuple(Curve(f"time/{key}", label, "grpo") for key, label in parts)
     return [
         Chart("Seconds per GRPO step", times, "stack"),
         Chart("Tokens per second", (Curve("speed/tokens_per_s", "sampled in rollouts", "grpo"),)),

@@ -27,8 +27,10 @@ Line = tuple[str, str]
 
 def describe_run(run: RunFiles) -> list[Line]:
     """Return the description of a run: recipe, model and its size, data, seed, dates, duration, machine, versions."""
-    noted = run.about.get("sessions")
-    sessions = [session for session in noted if isinstance(session, dict)] if isinstance(noted, list) else []
+    session_list = run.about.get("sessions")
+    sessions = (
+        [session for session in session_list if isinstance(session, dict)] if isinstance(session_list, list) else []
+    )
     last = sessions[-1] if sessions else {}
     model = run.setting("model.checkpoint") or "made here"
     size, lora = run.about.get("parameters"), run.setting("model.lora.rank", 0)
@@ -89,14 +91,14 @@ def key_numbers(run: RunFiles) -> list[Line]:
         if compiled := sum(value for _, value in series(run, "time/compile", "grpo")):
             facts.append(("of that compiling", f"{compiled / 60:.1f} min"))
         facts.append(("waiting for SQL", f"{100 * waited / seconds:.2f} % of their time"))
-    out = compiled_steps(run)
+    excluded = compiled_steps(run)
     labels = (("time/step", "seconds per step, median"), ("speed/tokens_per_s", "tokens per second, median"))
     for name, label in (*labels, ("speed/sql_per_s", "SQL per second, median")):
         points = series(run, name, "grpo")
-        values = [value for step, value in points if step not in out] or [value for _, value in points]
+        values = [value for step, value in points if step not in excluded] or [value for _, value in points]
         if values:
-            middle = statistics.median(values)
-            facts.append((label, f"{middle:,.2f}" if middle < 10 else f"{middle:,.0f}"))
+            median = statistics.median(values)
+            facts.append((label, f"{median:,.2f}" if median < 10 else f"{median:,.0f}"))
     return facts
 
 
@@ -107,14 +109,19 @@ def accuracies(run: RunFiles, evaluations: Evaluations) -> list[Record]:
     """
     rows: list[Record] = []
     for split in split_results(run):
-        known = evaluations.get(f"eval/{split.split}", {})
-        last = known[max(known)] if known else ()
-        after = _ends(split.after, split.count, last)
-        before = _ends(split.before, split.count, ())
+        steps = evaluations.get(f"eval/{split.split}", {})
+        last = steps[max(steps)] if steps else ()
+        after = _with_interval(split.after, split.count, last)
+        before = _with_interval(split.before, split.count, ())
         shares = {"valid": split.valid, "truncated": split.truncated}
         row = {"name": split.split, "before": before, "after": after, "count": split.count, **shares}
         grades = [
-            {"name": grade, "before": _ends(first, count, ()), "after": _ends(end, count, ()), "count": count}
+            {
+                "name": grade,
+                "before": _with_interval(first, count, ()),
+                "after": _with_interval(end, count, ()),
+                "count": count,
+            }
             for grade, (first, end, count) in split.grades.items()
         ]
         rows.append({**row, "grades": grades})
@@ -128,10 +135,10 @@ def changes(evaluations: Evaluations) -> list[Record]:
         if len(steps) < 2:
             continue
         (first, before), (last, after) = sorted(steps.items())[-2:]
-        was = {group["uid"]: _score(group) for group in before}
-        common = [group for group in after if group["uid"] in was]
-        better = [group for group in common if _score(group) > was[group["uid"]]]
-        worse = [group for group in common if _score(group) < was[group["uid"]]]
+        scores_before = {group["uid"]: _score(group) for group in before}
+        common = [group for group in after if group["uid"] in scores_before]
+        better = [group for group in common if _score(group) > scores_before[group["uid"]]]
+        worse = [group for group in common if _score(group) < scores_before[group["uid"]]]
         changed.append(
             {
                 "phase": phase,
@@ -186,7 +193,7 @@ def first_and_last(run: RunFiles) -> tuple[str, str]:
     return ("before GRPO", "after") if first_grpo_step(run) is not None else ("first", "last")
 
 
-def _ends(mean: float, count: int, groups: Sequence[AnswerGroup]) -> dict[str, float] | None:
+def _with_interval(mean: float, count: int, groups: Sequence[AnswerGroup]) -> dict[str, float] | None:
     """Return a share with its interval; None if the mean is not finite."""
     if not math.isfinite(mean):
         return None
@@ -228,14 +235,14 @@ def _time(text: Json) -> datetime | None:
 
 def _duration(sessions: Sequence[Fields]) -> str | None:
     """Return the total duration of the completed sessions."""
-    took = timedelta()
+    total = timedelta()
     for session in sessions:
         began, ended = _time(session.get("began")), _time(session.get("ended"))
         if began and ended:
-            took += ended - began
-    if not took:
+            total += ended - began
+    if not total:
         return None
-    minutes, seconds = divmod(int(took.total_seconds()), 60)
+    minutes, seconds = divmod(int(total.total_seconds()), 60)
     hours, minutes = divmod(minutes, 60)
     more = f" in {len(sessions)} sessions" if len(sessions) > 1 else ""
     return (f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s") + more

@@ -20,7 +20,7 @@ from jaxrl_sql.report.html import PAGE, as_json, folder_page, write_text
 from jaxrl_sql.runtime.rollouts import unpack_ids
 from jaxrl_sql.types import DEMONSTRATION, Fields, InputError, Json, Record
 
-DATA, MARK = "data", "answers.json"
+DATA, MARKER = "data", "answers.json"
 FORM = 1
 _LEVEL = 3
 
@@ -54,19 +54,19 @@ class AnswersFolder:
         self.out = out
         self._written: dict[str, int] = {}
         try:
-            if out.is_dir() and any(out.iterdir()) and not (out / MARK).is_file():
+            if out.is_dir() and any(out.iterdir()) and not (out / MARKER).is_file():
                 raise InputError(f"--out {out} has other files: name an empty folder, or one that this command wrote")
             (out / DATA).mkdir(parents=True, exist_ok=True)
-            for old in (out / DATA).glob("*.js"):
-                old.unlink()
-            write_text(out / MARK, json.dumps({"form": FORM}) + "\n")
+            for old_part in (out / DATA).glob("*.js"):
+                old_part.unlink()
+            write_text(out / MARKER, json.dumps({"form": FORM}) + "\n")
             shutil.copytree(PAGE, out / "page", dirs_exist_ok=True, ignore=shutil.ignore_patterns("shell.html"))
         except OSError as error:
             raise InputError(f"--out {out} cannot be written: {error.strerror or error}") from error
 
     def write_part(self, number: int, groups: Sequence[AnswerGroup]) -> None:
         """Write a part; the index refers to a group by the part's number and its position in it."""
-        self._write(f"part-{number:04}", [_shown(group) for group in groups])
+        self._write(f"part-{number:04}", [_without_example(group) for group in groups])
 
     def write_index(self, head: Fields, parts: Sequence[Sequence[IndexRow]]) -> None:
         """Write the index of all parts in order, and the page; `parts[i]` are the groups of part i."""
@@ -75,7 +75,7 @@ class AnswersFolder:
         self._write("head", head)
         write_text(self.out / "index.html", folder_page(str(head["title"])))
 
-    def write_more(self, name: str, value: Json) -> None:
+    def write_data(self, name: str, value: Json) -> None:
         """Write data that the page loads on demand: `tokens`, `schemas`."""
         self._write(name, value)
 
@@ -100,10 +100,10 @@ def row_of(group: AnswerGroup, run: int) -> IndexRow:
     answers = group["answers"]
     sampled = [answer for answer in answers if answer.get("finish_reason") != DEMONSTRATION]
     rewards = tuple(answer["reward"] for answer in sampled)
-    known = [answer["reward"] for answer in answers if answer["reward"] is not None]
+    scored = [answer["reward"] for answer in answers if answer["reward"] is not None]
     verdicts = [answer["verdict"] for answer in answers if answer.get("verdict")]
-    marks = (
-        (NO_SIGNAL, len(known) > 1 and max(known) - min(known) < 1e-6),
+    conditions = (
+        (NO_SIGNAL, len(scored) > 1 and max(scored) - min(scored) < 1e-6),
         (SUSPICIOUS, any(map(is_suspicious, verdicts))),
         (CONSTANT, any(verdict.get("constant") for verdict in verdicts)),
         (JUDGED, bool(verdicts)),
@@ -119,7 +119,7 @@ def row_of(group: AnswerGroup, run: int) -> IndexRow:
         hardness=group["hardness"],
         statuses=tuple(answer["status"] for answer in sampled),
         rewards=rewards,
-        flags=sum(bit for bit, holds in marks if holds),
+        flags=sum(flag for flag, is_set in conditions if is_set),
         sqls=tuple(dict.fromkeys(answer["sql"] for answer in answers if answer["sql"])),
     )
 
@@ -131,7 +131,7 @@ def is_suspicious(verdict: Fields) -> bool:
     return scores.get("bird", 0.0) >= 1.0 and any(scores.get(rule, 1.0) < 1.0 for rule in stricter)
 
 
-def _shown(group: AnswerGroup) -> Record:
+def _without_example(group: AnswerGroup) -> Record:
     return {name: value for name, value in group.items() if name != "example"}
 
 
@@ -172,15 +172,15 @@ class _TextTable:
     """Numbers for texts, in order of first occurrence."""
 
     def __init__(self) -> None:
-        self._found: dict[Json, int] = {}
+        self._numbers: dict[Json, int] = {}
 
     def number(self, word: Json) -> int:
         """Return a text's number."""
-        return self._found.setdefault(word, len(self._found))
+        return self._numbers.setdefault(word, len(self._numbers))
 
     def all(self) -> list[Json]:
         """Return the texts in order."""
-        return list(self._found)
+        return list(self._numbers)
 
 
 def used_tokens(groups: Iterable[AnswerGroup]) -> set[int]:

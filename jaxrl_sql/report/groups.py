@@ -20,7 +20,7 @@ from jaxrl_sql.types import Example, Fields, InputError, Record
 
 RUN, EVALUATION, COMPARISON = "run", "evaluation", "comparison"
 RECORDS, NUMBERS, COMPARED = "records.jsonl", "metrics.json", "compare.json"
-_PIECE = 512
+_CHUNK_SIZE = 512
 
 AnswerGroup = Record
 
@@ -83,19 +83,19 @@ def chunks(source: ResultFolder) -> list[Chunk]:
     path = source.folder / (RECORDS if source.kind == EVALUATION else COMPARED)
     status = path.stat()
     stamp = (status.st_size, status.st_mtime_ns)
-    count = len(_all(path, source.kind, stamp))
+    count = len(_all_groups(path, source.kind, stamp))
     if not count and source.kind == COMPARISON:
         raise InputError(
             f"{source.folder}: no question has different results, so there is nothing to show: see compare.md"
         )
-    return [Chunk(path, source.kind, number, stamp) for number in range(-(-count // _PIECE))]
+    return [Chunk(path, source.kind, number, stamp) for number in range(-(-count // _CHUNK_SIZE))]
 
 
 def read_chunk(chunk: Chunk) -> Pieced:
     """Return the content of a chunk; a chunk that the run has deleted meanwhile is empty."""
     if chunk.kind in (EVALUATION, COMPARISON):
-        start = chunk.number * _PIECE
-        return Pieced(_all(chunk.path, chunk.kind, chunk.stamp)[start : start + _PIECE], {}, is_cut=False)
+        start = chunk.number * _CHUNK_SIZE
+        return Pieced(_all_groups(chunk.path, chunk.kind, chunk.stamp)[start : start + _CHUNK_SIZE], {}, is_cut=False)
     try:
         records, is_cut = read_piece(chunk.path)
     except FileNotFoundError:
@@ -107,7 +107,7 @@ def read_chunk(chunk: Chunk) -> Pieced:
             if "advantages" in record:
                 advantages[int(record["rollout_step"]), int(record["part"])] = record["advantages"]
             else:
-                groups.append(_of_run(record))
+                groups.append(_run_group(record))
         except (KeyError, TypeError, ValueError, AttributeError):
             is_cut = True
     return Pieced(groups, advantages, is_cut)
@@ -136,7 +136,7 @@ def read_tokens(source: ResultFolder) -> list[str]:
     return texts if isinstance(texts, list) else []
 
 
-def last_evaluations(source: ResultFolder, most: int = 2) -> dict[str, dict[int, list[AnswerGroup]]]:
+def last_evaluations(source: ResultFolder, count: int = 2) -> dict[str, dict[int, list[AnswerGroup]]]:
     """Return the groups of the last evaluations by phase and step, newest last; only the last chunks are read."""
     evaluations: dict[str, dict[int, list[AnswerGroup]]] = {}
     for chunk in reversed(chunks(source)):
@@ -144,9 +144,9 @@ def last_evaluations(source: ResultFolder, most: int = 2) -> dict[str, dict[int,
             continue
         for group in read_chunk(chunk).groups:
             evaluations.setdefault(group["phase"], {}).setdefault(group["step"], []).append(group)
-        if all(len(steps) > most for steps in evaluations.values()):
+        if all(len(steps) > count for steps in evaluations.values()):
             break
-    return {phase: {step: steps[step] for step in sorted(steps)[-most:]} for phase, steps in evaluations.items()}
+    return {phase: {step: steps[step] for step in sorted(steps)[-count:]} for phase, steps in evaluations.items()}
 
 
 @lru_cache(maxsize=1 << 16)
@@ -164,7 +164,7 @@ def _no_answers_reason(folder: Path) -> str:
     return f"no piece of answers is left in {folder / FOLDER}"
 
 
-def _of_run(record: Fields) -> AnswerGroup:
+def _run_group(record: Fields) -> AnswerGroup:
     example = _example(record)
     answers = [_answer(answer) for answer in record["answers"]]
     can_be_judged = bool(example.database) and not record.get("has_tables")
@@ -213,19 +213,19 @@ def _example(record: Fields) -> Example:
 
 def with_row_pairs(results: Fields) -> Record:
     """Add the pairs of rows of a prediction and its gold to their results, if both have rows."""
-    mine, gold = results.get("prediction"), results.get("gold")
-    if not (mine and gold and "rows" in mine and "rows" in gold):
+    prediction, gold = results.get("prediction"), results.get("gold")
+    if not (prediction and gold and "rows" in prediction and "rows" in gold):
         return dict(results)
-    pairs, _ = pair_rows(mine["rows"], gold["rows"], len(mine["rows"]) + len(gold["rows"]))
+    pairs, _ = pair_rows(prediction["rows"], gold["rows"], len(prediction["rows"]) + len(gold["rows"]))
     return {**results, "pairs": [list(pair) for pair in pairs]}
 
 
 @lru_cache(maxsize=2)
-def _all(path: Path, kind: str, _stamp: tuple[int, ...]) -> list[AnswerGroup]:
-    return _of_evaluation(path) if kind == EVALUATION else _of_comparison(path)
+def _all_groups(path: Path, kind: str, _stamp: tuple[int, ...]) -> list[AnswerGroup]:
+    return _evaluation_groups(path) if kind == EVALUATION else _comparison_groups(path)
 
 
-def _of_evaluation(path: Path) -> list[AnswerGroup]:
+def _evaluation_groups(path: Path) -> list[AnswerGroup]:
     """Return the groups of an evaluation: a question, and its answer in each run."""
     groups: dict[tuple[str, str], AnswerGroup] = {}
     for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").split("\n"), start=1):
@@ -233,11 +233,11 @@ def _of_evaluation(path: Path) -> list[AnswerGroup]:
             continue
         try:
             record = json.loads(line)
-            group = _shared(record, f"eval/{record.get('set', '')}".rstrip("/"), record["own"])
+            group = _new_group(record, f"eval/{record.get('set', '')}".rstrip("/"), record["own"])
             answer = record["answer"]
             entry = {
                 "turns": [["assistant", answer]] if isinstance(answer, str) else [list(turn) for turn in answer],
-                **_judged(record, record["own"], record.get("results")),
+                **_judged_fields(record, record["own"], record.get("results")),
                 **({"fault": record["fault"]} if record.get("fault") else {}),
             }
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -246,23 +246,23 @@ def _of_evaluation(path: Path) -> list[AnswerGroup]:
     return list(groups.values())
 
 
-def _of_comparison(path: Path) -> list[AnswerGroup]:
+def _comparison_groups(path: Path) -> list[AnswerGroup]:
     """Return the questions with different results in two evaluations, with both answers."""
     try:
-        whole = json.loads(path.read_text(encoding="utf-8"))
+        comparison = json.loads(path.read_text(encoding="utf-8"))
         groups = []
-        for record in whole["changed"]:
-            group = _shared(record, "comparison", whole["own"])
+        for record in comparison["changed"]:
+            group = _new_group(record, "comparison", comparison["own"])
             for side in ("first", "second"):
-                judged = _judged(record[side], whole["own"], None)
-                group["answers"].append({"turns": [], "from": f"{side}: {Path(whole[side]).name}", **judged})
+                judged = _judged_fields(record[side], comparison["own"], None)
+                group["answers"].append({"turns": [], "from": f"{side}: {Path(comparison[side]).name}", **judged})
             groups.append(group)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path}: no comparison of two evaluations: write it again with evaluate --compare") from error
     return groups
 
 
-def _shared(record: Fields, phase: str, rule: str) -> AnswerGroup:
+def _new_group(record: Fields, phase: str, rule: str) -> AnswerGroup:
     gold = record["gold_sql"]
     return {
         "step": 0,
@@ -281,7 +281,7 @@ def _shared(record: Fields, phase: str, rule: str) -> AnswerGroup:
     }
 
 
-def _judged(record: Fields, rule: str, results: Fields | None) -> Record:
+def _judged_fields(record: Fields, rule: str, results: Fields | None) -> Record:
     verdict = {"scores": record["scores"], "reasons": list(record["reasons"])}
     if results:
         verdict["results"] = with_row_pairs(results)

@@ -51,7 +51,7 @@ def render(run: RunFiles, evaluations: Evaluations) -> str:
         policy=f"script-src {sources}; style-src 'unsafe-inline'",
         style=_asset(STYLE),
         scripts=scripts,
-        data=in_page(head),
+        data=script_json(head),
     )
 
 
@@ -90,7 +90,7 @@ def as_json(value: Json, **options: Any) -> str:
     return json.dumps(exact(value), allow_nan=False, **options) if _LONG.search(text) else text
 
 
-def in_page(value: Json) -> str:
+def script_json(value: Json) -> str:
     """Return a value as JSON that is safe inside an HTML script element."""
     text = as_json(value)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -111,11 +111,11 @@ class EngineCall:
             steps=config.chunk_steps,
             missing=self.vocabulary.missing_ids(runner.model.config.vocab_size),
         )
-        most = max((sampling.n for sampling in samplings), default=1)
+        max_samples = max((sampling.n for sampling in samplings), default=1)
         completion = max((sampling.longest for sampling in samplings), default=1)
-        groups = split_groups(request, served, config.group_size(most))
+        groups = split_groups(request, served, config.group_size(max_samples))
         prompt = max(config.max_prompt_bucket, *(len(request.prompts[i].token_ids) for i in served), 1)
-        sizes = runner.open_pools(config.sizes(len(groups), most, prompt, completion))
+        sizes = runner.open_pools(config.sizes(len(groups), max_samples, prompt, completion))
         limits = Limits(
             config.max_num_seqs, config.chunk_steps, completion, sizes.group_size,
             partial(config.fits_prefill, smallest=config.block_size),
@@ -166,7 +166,7 @@ class EngineCall:
 
     def launch(self) -> list[Sample]:
         """Launch the next chunk, if there is room for it, without waiting; return the samples that failed."""
-        began = time.perf_counter()
+        start_time = time.perf_counter()
         failed = self._await_observations()
         chunk, self.log = plan(self.state, self.log), ChunkLog()
         for number in chunk.carried:
@@ -186,7 +186,7 @@ class EngineCall:
             self.model_runner.release()
             raise
         self.launched = None if log is None else InFlightChunk(log, chunk.after.num_chunks, bool(chunk.prefills))
-        self.stats.host_seconds += time.perf_counter() - began
+        self.stats.host_seconds += time.perf_counter() - start_time
         return failed
 
     def read(self) -> list[Sample]:
@@ -211,12 +211,12 @@ class EngineCall:
 
     def _read_chunk(self, chunk: InFlightChunk) -> list[Sample]:
         """Wait for a chunk and return the samples that are finished with it."""
-        began = time.perf_counter()
+        start_time = time.perf_counter()
         log: Any = jax.device_get(chunk.log)
         arrived = time.perf_counter()
-        self.stats.wait_seconds += arrived - began
+        self.stats.wait_seconds += arrived - start_time
         if chunk.is_after_prefill:
-            self.stats.prefill_seconds += arrived - began
+            self.stats.prefill_seconds += arrived - start_time
         self.log.number, self.log.taken, self.log.lengths = chunk.number, int(log.taken), log.length
         ended = self._record(log)
         self.log.num_ended = len(ended)
@@ -230,7 +230,7 @@ class EngineCall:
         steps, written = int(live.any(axis=1).sum()), int(live.sum())
         if not all(bool(np.isfinite(x[live]).all()) for x in (log.logprob, log.behavior_logprob)):
             raise NotFiniteError(self.model_runner.cache_dtype)
-        self.stats.note(steps, written, is_full=self.state.queued > self.log.taken or bool(self.state.waiting))
+        self.stats.add_chunk(steps, written, is_full=self.state.queued > self.log.taken or bool(self.state.waiting))
         ended = []
         for slot in np.flatnonzero(live.any(axis=0)).tolist():
             at = np.flatnonzero(live[:, slot])
@@ -298,14 +298,14 @@ class EngineCall:
         failed = []
         for number, observation in self.observations.items():
             sample = self.partial[number]
-            began = time.perf_counter()
+            start_time = time.perf_counter()
             try:
                 text = observation.result()
             except ExecutorError as error:
                 failed.append(self._finish(number, "failed", str(error)))
                 continue
             finally:
-                waited = time.perf_counter() - began
+                waited = time.perf_counter() - start_time
                 self.stats.sql_wait_seconds += waited
                 self.stats.host_seconds -= waited
             # The policy needs room for a token at least, so a long observation is cut.

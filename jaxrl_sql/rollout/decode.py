@@ -210,7 +210,7 @@ def empty_slots(
         group_slots=jnp.full((prompt_slots, group_size), slots, jnp.int32),
         taken=jnp.asarray(taken, jnp.int32),
     )
-    return _pinned(empty)
+    return _constrain_slots(empty)
 
 
 @partial(jax.jit, static_argnames=("config", "prompt_slots", "dtype", "penalizes"))
@@ -327,14 +327,14 @@ def decode_chunk(
     start = (jnp.zeros((), jnp.int32), state, _empty_log((config.steps, n)))
     _, (pool, slots), log = jax.lax.while_loop(has_work, body, start)
     # Every process reads the full log, so it is replicated.
-    whole = (constrain(jnp.copy(x), ("none",) * x.ndim) for x in (*log, slots.length, slots.taken))
-    return DecodeState(pool, _pinned(slots)), StepLog(*whole)
+    replicated = (constrain(jnp.copy(x), ("none",) * x.ndim) for x in (*log, slots.length, slots.taken))
+    return DecodeState(pool, _constrain_slots(slots)), StepLog(*replicated)
 
 
-def _pinned(slots: DecodeSlots) -> DecodeSlots:
+def _constrain_slots(slots: DecodeSlots) -> DecodeSlots:
     """Constrain shardings, so that outputs match inputs: hidden states are split by batch, the rest is replicated."""
-    pinned = jax.tree.map(lambda x: constrain(x, ("none",) * x.ndim), slots)
-    return dataclasses.replace(pinned, hidden=constrain(slots.hidden, ("batch", "none")))
+    constrained = jax.tree.map(lambda x: constrain(x, ("none",) * x.ndim), slots)
+    return dataclasses.replace(constrained, hidden=constrain(slots.hidden, ("batch", "none")))
 
 
 @partial(jax.jit, static_argnames=("model", "has_past"), donate_argnames=("pool", "hidden"))
@@ -360,14 +360,14 @@ def append_observation(
 ) -> DecodeState:
     """Append tokens to paused slots and resume them up to their new maximum length; table [N,J] has their blocks."""
     (pool, slots), (slot, tokens, length, max_length, stop_state) = state, observation
-    prompt, held, before = (
+    prompt, old_length, old_hidden = (
         x.at[slot].get(mode="clip") for x in (slots.request.prompt_slot, slots.length, slots.hidden)
     )
     hidden, pool = paged.extend_completions(
         params,
         model,
         PagedPrefix(prompt_pool, prompts.blocks.table[prompt], prompts.length[prompt]),
-        PagedPrefix(pool, table.at[slot].get(mode="fill", fill_value=pool.num_blocks), held),
+        PagedPrefix(pool, table.at[slot].get(mode="fill", fill_value=pool.num_blocks), old_length),
         tokens,
         length,
     )
@@ -383,18 +383,18 @@ def append_observation(
         slots,
         request=dataclasses.replace(slots.request, max_length=put(slots.request.max_length, max_length)),
         state=put(slots.state, SlotState.RUNNING),
-        length=put(slots.length, held + length),
+        length=put(slots.length, old_length + length),
         stop_state=put(slots.stop_state, stop_state),
-        hidden=put(slots.hidden, jnp.where(length[:, None] > 0, hidden.astype(slots.hidden.dtype), before)),
+        hidden=put(slots.hidden, jnp.where(length[:, None] > 0, hidden.astype(slots.hidden.dtype), old_hidden)),
         seen=seen,
     )
-    return DecodeState(pool, _pinned(new))
+    return DecodeState(pool, _constrain_slots(new))
 
 
 @partial(jax.jit, donate_argnames="slots")
 def release_slots(slots: DecodeSlots, slot: jax.Array) -> DecodeSlots:
     """Free slots [X] of finished or preempted completions; slots out of range are ignored."""
-    return _pinned(dataclasses.replace(slots, state=slots.state.at[slot].set(SlotState.FREE, mode="drop")))
+    return _constrain_slots(dataclasses.replace(slots, state=slots.state.at[slot].set(SlotState.FREE, mode="drop")))
 
 
 @partial(jax.jit, donate_argnames="slots")
@@ -416,7 +416,7 @@ def resume_requests(slots: DecodeSlots, slot: jax.Array, requests: DecodeRequest
         seen=None if slots.seen is None or prompts.seen is None else put(slots.seen, prompts.seen[prompt]),
         group_slots=slots.group_slots.at[reads, requests.group_index].set(slot, mode="drop"),
     )
-    return _pinned(new)
+    return _constrain_slots(new)
 
 
 @partial(jax.jit, donate_argnames="seen")

@@ -98,14 +98,14 @@ class Engine:
             )
         if self._is_generating:
             raise InputError(BUSY)
-        began = time.perf_counter()
+        start = time.perf_counter()
         call = self.begin(request)
         self._is_generating = True
         try:
             yield from call.run()
         finally:
             self._is_generating = False
-            self.stats.seconds = time.perf_counter() - began
+            self.stats.seconds = time.perf_counter() - start
 
     def begin(self, request: GenerationRequest) -> EngineCall:
         """Start a call and return it; `stats` are its counts."""
@@ -137,7 +137,7 @@ def make_request(
     if len(samplings) != len(prompts):
         raise InputError(f"{len(samplings)} samplings for {len(prompts)} prompts: pass one for all, or one per prompt")
 
-    def encoded(index: int, prompt: Prompt | str | Sequence[int]) -> Prompt:
+    def as_prompt(index: int, prompt: Prompt | str | Sequence[int]) -> Prompt:
         if isinstance(prompt, Prompt):
             return prompt
         ids = prompt_ids(tokenizer, prompt) if isinstance(prompt, str) else prompt
@@ -148,5 +148,5 @@ def make_request(
     num_own = len(prompts) if ahead is None else ahead
     if not all(0 <= sample.prompt_index < num_own for sample in carried):
         raise InputError(f"carried samples must have a prompt_index below {num_own}, the number of this call's prompts")
-    whole = GenerationRequest([encoded(i, prompt) for i, prompt in enumerate(prompts)], samplings, step, turns)
-    return whole._replace(ahead=ahead, carried={(sample.prompt_index, sample.index): sample for sample in carried})
+    request = GenerationRequest([as_prompt(i, prompt) for i, prompt in enumerate(prompts)], samplings, step, turns)
+    return request._replace(ahead=ahead, carried={(sample.prompt_index, sample.index): sample for sample in carried})

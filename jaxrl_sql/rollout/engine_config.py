@@ -44,7 +44,7 @@ class EngineConfig:
 
     `max_num_seqs` completions are decoded at a time, each in a slot. KV blocks hold `block_size` tokens of a prompt, or
     `completion_block_size` of a completion. A decode chunk is `chunk_steps` steps. `prefill_tokens` are prefilled at a
-    time (one block at least) in each of the `ways` that the mesh splits a batch. The prefix cache has room for
+    time (one block at least) in each of the `num_shards` that the mesh splits a batch. The prefix cache has room for
     `prefix_cache_tokens`. `compute_dtype` is that of activations and of the KV cache (None: the parameters' own).
 
     A call has room for all that it may hold at once, and no more than `budget` (None: no bound): the rest waits, or is
@@ -66,14 +66,14 @@ class EngineConfig:
     compute_dtype: DTypeLike | None = None
     max_prompt_bucket: int = 0
     budget: KVBudget | None = None
-    ways: int = 1
+    num_shards: int = 1
     attention: str = "xla"
     rounds_groups: bool = False
     end_tokens: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse sizes below 1."""
-        for name in ("max_num_seqs", "block_size", "completion_block_size", "chunk_steps", "ways"):
+        for name in ("max_num_seqs", "block_size", "completion_block_size", "chunk_steps", "num_shards"):
             if getattr(self, name) < 1:
                 raise InputError(f"engine: {name} must be at least 1, not {getattr(self, name)}")
         object.__setattr__(self, "prefill_tokens", max(self.prefill_tokens, self.block_size))
@@ -95,7 +95,7 @@ class EngineConfig:
         columns = -(-bucket(prompt) // self.block_size)
         completion_columns = -(-bucket(completion, self.completion_block_size) // self.completion_block_size)
         need = (prompts * columns, n * completion_columns, self.prefix_cache_tokens // self.block_size)
-        pools = KVBudget(*(pool_size(blocks, self.ways) for blocks in need))
+        pools = KVBudget(*(pool_size(blocks, self.num_shards) for blocks in need))
         if self.budget is not None:
             pools = KVBudget(*map(min, pools, self.budget))
         return EngineSizes(size, 2 * n, columns, completion_columns, *pools)
@@ -106,7 +106,7 @@ class EngineConfig:
         Some completion soon has the maximum length while most are shorter, so the second tier has all columns.
         """
         full, columns = sizes.completion_blocks, sizes.completion_columns
-        quarter, half = (pool_size(-(-full // share), self.ways) for share in (4, 2))
+        quarter, half = (pool_size(-(-full // share), self.num_shards) for share in (4, 2))
         smaller = [] if self.max_prompt_bucket else [(quarter, -(-columns // 4)), (half, columns)]
         return [*(tier for tier in smaller if tier[0] < full), (full, columns)]
 
@@ -122,12 +122,12 @@ class EngineConfig:
         if self.max_prompt_bucket:
             return rows <= self.prefill_shape(1, 1)[0]
         x, width = self.prefill_shape(rows, longest, smallest)
-        return x * width <= self.prefill_tokens * self.ways
+        return x * width <= self.prefill_tokens * self.num_shards
 
     def prefill_shape(self, rows: int, tokens: int, smallest: int = 32) -> tuple[int, int]:
         """Return (rows, tokens per row) of the smallest program that runs these rows."""
         if self.max_prompt_bucket:
-            return self.ways * max(self.prefill_tokens // self.prefill_chunk, 1), self.prefill_chunk
+            return self.num_shards * max(self.prefill_tokens // self.prefill_chunk, 1), self.prefill_chunk
         return power_of_two(rows), min(bucket(tokens, smallest), self.prefill_chunk)
 
 
@@ -136,31 +136,33 @@ def power_of_two(count: int) -> int:
     return 1 << (count - 1).bit_length()
 
 
-def pool_size(blocks: int, ways: int) -> int:
-    """Return the size of a pool with room for `blocks` blocks: one of few sizes, all multiples of `ways`."""
-    return bucket(blocks, 8 * ways)
+def pool_size(blocks: int, num_shards: int) -> int:
+    """Return the size of a pool with room for `blocks` blocks: one of few sizes, all multiples of `num_shards`."""
+    return bucket(blocks, 8 * num_shards)
 
 
-def fit_budget(need: EngineSizes, prompt_block: int, completion_block: int, most: int, ways: int) -> KVBudget:
-    """Return the largest pools of `most` bytes, for blocks of `prompt_block` and `completion_block` bytes.
+def fit_budget(
+    need: EngineSizes, prompt_block: int, completion_block: int, max_bytes: int, num_shards: int
+) -> KVBudget:
+    """Return the largest pools of `max_bytes` bytes, for blocks of `prompt_block` and `completion_block` bytes.
 
     These are the pools of `need`, if they fit. Otherwise the prefix cache shrinks first, then prompts and completions
     alike. Raises InputError if one longest prompt and one longest completion do not fit.
     """
     prompts, completions = need.prompt_blocks * prompt_block, need.completion_blocks * completion_block
-    over = prompts + completions + need.prefix_blocks * prompt_block - most
+    over = prompts + completions + need.prefix_blocks * prompt_block - max_bytes
     if over <= 0:
         return KVBudget(need.prompt_blocks, need.completion_blocks, need.prefix_blocks)
-    unit = 8 * ways
+    unit = 8 * num_shards
     prefix = max((need.prefix_blocks - -(-over // prompt_block)) // unit * unit, 0)
-    share = min((most - prefix * prompt_block) / (prompts + completions), 1.0)
+    share = min((max_bytes - prefix * prompt_block) / (prompts + completions), 1.0)
     pools = (need.prompt_blocks, need.completion_blocks)
     prompt, completion = (n if share == 1.0 else int(n * share) // unit * unit for n in pools)
     budget = KVBudget(prompt, completion, prefix)
     if budget.prompt_blocks < need.prompt_columns or budget.completion_blocks < need.completion_columns:
         least = need.prompt_columns * prompt_block + need.completion_columns * completion_block
         raise InputError(
-            f"rollout.memory: {most:,} bytes of KV cache cannot hold the longest prompt and completion, which "
-            f"need {least:,} bytes; each pool gets its share of the total need"
+            f"rollout.memory: {max_bytes:,} bytes of KV cache are too few for the longest prompt and completion, "
+            f"which need {least:,} bytes; the pools share the memory in proportion to their needs"
         )
     return budget

@@ -53,7 +53,7 @@ class ModelRunner:
 
     def __init__(self, model: ModelConfig, params: PyTree, config: EngineConfig) -> None:
         sizes = (config.block_size, config.completion_block_size)
-        kernel = kernel_for(config.attention, model, sizes, jax.default_backend(), config.ways)
+        kernel = kernel_for(config.attention, model, sizes, jax.default_backend(), config.num_shards)
         self.model = PagedModel(model, config.compute_dtype, kernel)
         self.params = params
         self.config = config
@@ -140,13 +140,15 @@ class ModelRunner:
 
     def _reserve_prefixes(self, blocks: int) -> None:
         """Grow the pool of cached blocks to `blocks` blocks at least; no program but copies reads it."""
-        most = self.max_prefix_blocks
-        wanted = most if self.config.max_prompt_bucket else min(pool_size(blocks, self.config.ways), most)
+        max_blocks = self.max_prefix_blocks
+        num_blocks = (
+            max_blocks if self.config.max_prompt_bucket else min(pool_size(blocks, self.config.num_shards), max_blocks)
+        )
         if self.prefix_pool is None:
-            self.prefix_pool = self._new_pool(wanted, self.config.block_size)
-        elif wanted > self.prefix_pool.num_blocks:
+            self.prefix_pool = self._new_pool(num_blocks, self.config.block_size)
+        elif num_blocks > self.prefix_pool.num_blocks:
             halves = (self.prefix_pool.k, self.prefix_pool.v)
-            self.prefix_pool = KVPool(*(tuple(decode.grow_keys(keys, wanted) for keys in half) for half in halves))
+            self.prefix_pool = KVPool(*(tuple(decode.grow_keys(keys, num_blocks) for keys in half) for half in halves))
 
     def decode_state(self, slots: DecodeSlots) -> DecodeState:
         """Return the state that decoding changes; a program's result must replace its pool, which is donated."""
@@ -269,9 +271,14 @@ class CallRunner:
 
     def _append(self, continued: Sequence[Continuation], table: np.ndarray) -> None:
         """Append tokens to the slots of their completions, which decode in the next chunk."""
-        n, most, prompts, runner = self.config.max_num_seqs, self.config.prefill_chunk, self.prompt_slots(), self.runner
-        for first in range(0, max(len(appended.tokens) for appended in continued) or 1, most):
-            pieces = [piece._replace(tokens=piece.tokens[first : first + most]) for piece in continued]
+        n, max_rows, prompts, runner = (
+            self.config.max_num_seqs,
+            self.config.prefill_chunk,
+            self.prompt_slots(),
+            self.runner,
+        )
+        for first in range(0, max(len(appended.tokens) for appended in continued) or 1, max_rows):
+            pieces = [piece._replace(tokens=piece.tokens[first : first + max_rows]) for piece in continued]
             pieces = [piece for piece in pieces if piece.tokens or not first]
             for part in _batches(pieces, self.config.fits_prefill):
                 x, width = self.config.prefill_shape(len(part), max(len(piece.tokens) for piece in part))
@@ -378,8 +385,8 @@ def _all_keys(request: GenerationRequest, purpose: rng.Purpose) -> np.ndarray:
     seeds = np.zeros((4, bucket(len(request.prompts))), np.int32)
     for i, sampling in enumerate(request.samplings):
         seeds[:, i] = sampling.seed, *request.key_numbers(i)
-    most = max((sampling.n for sampling in request.samplings), default=1)
-    return np.asarray(_sample_keys(*seeds, purpose, power_of_two(most)))
+    max_samples = max((sampling.n for sampling in request.samplings), default=1)
+    return np.asarray(_sample_keys(*seeds, purpose, power_of_two(max_samples)))
 
 
 @partial(jax.jit, static_argnames=("purpose", "samples"))

@@ -24,9 +24,9 @@ def find_refused(
             refused[i] = f"prompt {prompt.uid}: {too_large}"
         elif not all(0 <= token < model.vocab_size for token in prompt.token_ids):
             refused[i] = f"prompt {prompt.uid}: a token id is outside the model's {model.vocab_size}"
-    wanted = [tuple(sampling.stop) for sampling in request.samplings]
-    stops, never = vocabulary.find_stops(tuple(dict.fromkeys(wanted)), model.vocab_size)
-    return stops, {i: never[strings] for i, strings in enumerate(wanted) if strings in never} | refused
+    stops_by_prompt = [tuple(sampling.stop) for sampling in request.samplings]
+    stops, never = vocabulary.find_stops(tuple(dict.fromkeys(stops_by_prompt)), model.vocab_size)
+    return stops, {i: never[strings] for i, strings in enumerate(stops_by_prompt) if strings in never} | refused
 
 
 def _over_budget(config: EngineConfig, prompt: int, completion: int) -> str:

@@ -27,7 +27,7 @@ from jaxrl_sql.batch import PyTree
 from jaxrl_sql.models import ModelConfig
 from jaxrl_sql.models.lora import policy_shardings
 from jaxrl_sql.models.stacked_layers import take_layers
-from jaxrl_sql.parallel.mesh import replica_grid, replicas_here
+from jaxrl_sql.parallel.mesh import local_replicas, replica_grid
 from jaxrl_sql.parallel.processes import exchange, exchange_bytes
 from jaxrl_sql.rollout.call import EngineCall
 from jaxrl_sql.rollout.engine import BUSY, Engine, make_request
@@ -65,7 +65,7 @@ class ReplicatedEngine:
         self.model, self.tokenizer, self.config, self.grid = model, tokenizer, config, grid
         self.params = params
         self.replicas: list[Replica] = []
-        for number, mesh in replicas_here(grid):
+        for number, mesh in local_replicas(grid):
             with jax.set_mesh(mesh):
                 self.replicas.append(Replica(number, mesh, Engine(model, None, tokenizer, config)))
         for replica in self.replicas[1:]:
@@ -108,15 +108,15 @@ class ReplicatedEngine:
             raise InputError(BUSY)
         self._copy_weights()
         dealt, calls = deal(request, self.grid.shape["data"]), list[tuple[Replica, EngineCall]]()
-        began = time.perf_counter()
+        start_time = time.perf_counter()
         self._is_generating = True
         try:
             for replica in self.replicas:
                 calls.append((replica, _in(replica, replica.engine.begin, request.restrict(dealt[replica.number]))))
-            yield from _run(calls, goes_ahead=ahead is not None)
+            yield from _run(calls, starts_next=ahead is not None)
         finally:
             for replica, _ in calls:
-                replica.engine.stats.seconds = time.perf_counter() - began
+                replica.engine.stats.seconds = time.perf_counter() - start_time
             self._is_generating = False
 
     def gather(self, samples: Sequence[Sample]) -> list[Sample]:
@@ -169,18 +169,18 @@ def _in(replica: Replica, function: Callable[..., Any], *arguments: Any) -> Any:
         return function(*arguments)
 
 
-def _run(calls: Sequence[tuple[Replica, EngineCall]], goes_ahead: bool) -> Iterator[Sample]:
+def _run(calls: Sequence[tuple[Replica, EngineCall]], starts_next: bool) -> Iterator[Sample]:
     """Yield the samples of all replicas: chunks are launched on all before the first log is awaited.
 
     Each is launched by its own thread, since the first launch compiles, for each replica's devices anew. If the call
-    `goes_ahead`, a replica whose own samples are finished begins the next call's until those of all are, on all
+    `starts_next`, a replica whose own samples are finished begins the next call's until those of all are, on all
     processes: they all run the same number of rounds of chunks, whatever the time.
     """
     for _, call in calls:
         yield from call.ready_samples()
     with ThreadPoolExecutor(max(len(calls), 1), "replica") as threads:
-        while _is_unfinished(calls, goes_ahead):
-            active = [pair for pair in calls if (pair[1].has_work if goes_ahead else pair[1].unfinished)]
+        while _is_unfinished(calls, starts_next):
+            active = [pair for pair in calls if (pair[1].has_work if starts_next else pair[1].unfinished)]
             for failed in threads.map(lambda pair: _in(pair[0], pair[1].launch), active):
                 yield from failed
             for replica, call in active:
@@ -189,10 +189,10 @@ def _run(calls: Sequence[tuple[Replica, EngineCall]], goes_ahead: bool) -> Itera
         yield from _in(replica, lambda call=call: list(call.ahead_samples()))
 
 
-def _is_unfinished(calls: Sequence[tuple[Replica, EngineCall]], goes_ahead: bool) -> bool:
-    """Return whether a call has samples to come; if it `goes_ahead`, that of any process."""
+def _is_unfinished(calls: Sequence[tuple[Replica, EngineCall]], starts_next: bool) -> bool:
+    """Return whether a call has samples to come; if it `starts_next`, that of any process."""
     is_unfinished = any(call.unfinished for _, call in calls)
-    return any(exchange([is_unfinished])) if goes_ahead else is_unfinished
+    return any(exchange([is_unfinished])) if starts_next else is_unfinished
 
 
 def deal(request: GenerationRequest, replicas: int) -> list[list[RequestGroup]]:
@@ -235,8 +235,8 @@ def _mover(sharding: jax.sharding.NamedSharding, dtype: Any) -> Callable[[jax.Ar
 
 def _moved(leaf: Any, sharding: jax.sharding.NamedSharding, dtype: Any) -> jax.Array:
     """Copy an array to the grid and wait for it; an array on a mesh of the same devices is copied by one program."""
-    held = getattr(leaf, "sharding", None)
-    if isinstance(held, jax.NamedSharding) and held.device_set == sharding.device_set:
+    current = getattr(leaf, "sharding", None)
+    if isinstance(current, jax.NamedSharding) and current.device_set == sharding.device_set:
         return jax.block_until_ready(_mover(sharding, dtype)(leaf))
     return jax.device_put(leaf if dtype is None else jnp.asarray(leaf, dtype), sharding)
 

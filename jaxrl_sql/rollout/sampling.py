@@ -71,17 +71,17 @@ class SamplingParams:
             (self.n >= 1, "n must be at least 1"),
             (all(self.stop), "stop must not contain empty strings"),
         )
-        for holds, message in checks:
-            if not holds:
+        for is_valid, message in checks:
+            if not is_valid:
                 raise InputError(f"sampling: {message}")
 
-    def within(self, room: int) -> SamplingParams:
-        """Return parameters with at most `room` tokens per completion (at least 1); `room` is the free positions."""
-        most = max(room, 1)
+    def within(self, free_positions: int) -> SamplingParams:
+        """Return parameters with at most `free_positions` tokens per completion (at least 1)."""
+        limit = max(free_positions, 1)
         return replace(
             self,
-            max_new_tokens=min(self.max_new_tokens, most),
-            max_total_tokens=min(self.max_total_tokens, most),
+            max_new_tokens=min(self.max_new_tokens, limit),
+            max_total_tokens=min(self.max_total_tokens, limit),
         )
 
     @property

@@ -33,7 +33,7 @@ class RolloutStats:
     sql_wait_seconds: float = 0.0
     engines: int = 1
 
-    def note(self, steps: int, tokens: int, is_full: bool) -> None:
+    def add_chunk(self, steps: int, tokens: int, is_full: bool) -> None:
         """Add a chunk of `tokens` in `steps`; `is_full`: completions still waited for a slot after it."""
         self.steps += steps
         self.tokens += tokens
@@ -43,9 +43,9 @@ class RolloutStats:
 
     def plus(self, other: RolloutStats) -> RolloutStats:
         """Return the sums over two calls with the same slots."""
-        counted = [f.name for f in fields(self) if f.name not in {"slots", "engines"}]
-        added = {name: getattr(self, name) + getattr(other, name) for name in counted}
-        return RolloutStats(slots=other.slots, engines=other.engines, **added)
+        names = [f.name for f in fields(self) if f.name not in {"slots", "engines"}]
+        sums = {name: getattr(self, name) + getattr(other, name) for name in names}
+        return RolloutStats(slots=other.slots, engines=other.engines, **sums)
 
     def merged(self, other: RolloutStats) -> RolloutStats:
         """Return the counts of this call and of one that another engine made in the same time."""
@@ -64,11 +64,11 @@ class RolloutStats:
 
     def metrics(self) -> dict[str, float]:
         """Return the metrics of a step."""
-        busy = self.host_seconds + self.wait_seconds
+        engine_seconds = self.host_seconds + self.wait_seconds
         return {
             "rollout/occupancy": self.occupancy,
             "rollout/prefix_reuse": self.reuse,
-            "time/host_share": self.host_seconds / busy if busy else 0.0,
+            "time/host_share": self.host_seconds / engine_seconds if engine_seconds else 0.0,
             "rollout/steps": self.steps / self.engines,
             "rollout/preemptions": float(self.preemptions),
             "time/prefill": self.prefill_seconds,

@@ -53,7 +53,7 @@ class Vocabulary:
 
     def encode_observation(self, text: str) -> list[int]:
         """Encode an environment's text; only a dialogue's tags become control tokens."""
-        return self.control.encode(self.control.shield(text, but=TAGS))
+        return self.control.encode(self.control.shield(text, exclude=TAGS))
 
     def text(self, ids: Sequence[int]) -> str:
         """Decode tokens without cleaning up spaces, which would change quoted values in SQL."""
@@ -75,8 +75,8 @@ def end_tokens(tokenizer: Tokenizer, declared: Iterable[int] = ()) -> list[int]:
     the result is empty.
     """
     names = [tokenizer.eos_token, "<|im_end|>", "<|eot_id|>", "<end_of_turn>"]
-    known = tokenizer.get_vocab()
-    ids = sorted({known[name] for name in names if name in known} | {*declared})
+    vocabulary = tokenizer.get_vocab()
+    ids = sorted({vocabulary[name] for name in names if name in vocabulary} | {*declared})
     if not ids:
         raise InputError(
             "the tokenizer has no end token: set eos_token in tokenizer_config.json, or data.tokenizer.eos_token"
@@ -153,19 +153,19 @@ def _automaton(strings: Iterable[bytes]) -> tuple[np.ndarray, np.ndarray]:
                 is_complete.append(False)
             state = delta[state][byte]
         is_complete[state] = True
-    full = np.zeros((len(delta), _BYTE), np.int16)
-    behind = [0] * len(delta)
+    transitions = np.zeros((len(delta), _BYTE), np.int16)
+    failure_links = [0] * len(delta)
     queue = [0]
     for state in queue:
-        full[state] = full[behind[state]] if state else 0
-        is_complete[state] |= is_complete[behind[state]]
+        transitions[state] = transitions[failure_links[state]] if state else 0
+        is_complete[state] |= is_complete[failure_links[state]]
         for byte, child in delta[state].items():
-            behind[child] = int(full[state, byte]) if state else 0
-            full[state, byte] = child
+            failure_links[child] = int(transitions[state, byte]) if state else 0
+            transitions[state, byte] = child
             queue.append(child)
     done = np.array(is_complete)
-    full[done] = np.flatnonzero(done)[:, None]
-    return full, done
+    transitions[done] = np.flatnonzero(done)[:, None]
+    return transitions, done
 
 
 @lru_cache(maxsize=1)
@@ -174,13 +174,13 @@ def _statement_automaton() -> tuple[np.ndarray, np.ndarray]:
 
     Quotes and comments are SQLite's: '', "", ``, [], -- to the end of a line, /* */.
     """
-    names = [(base, at) for base in ("before", "in") for at in ("", "-", "/", "--", "/*", "/**")]
+    names = [(base, within) for base in ("before", "in") for within in ("", "-", "/", "--", "/*", "/**")]
     names += [("in", quote) for quote in "'\"`["]
     number = {name: i for i, name in enumerate(names)}
     done = len(names)
     delta = np.full((done + 1, _BYTE), done, np.int16)
     for base in ("before", "in"):
-        plain, line, block, star = (number[base, at] for at in ("", "--", "/*", "/**"))
+        plain, line, block, star = (number[base, within] for within in ("", "--", "/*", "/**"))
         delta[plain] = number["in", ""]
         for byte in b" \t\n\f\r":
             delta[plain, byte] = plain
@@ -206,7 +206,7 @@ def _statement_automaton() -> tuple[np.ndarray, np.ndarray]:
     return delta, np.arange(done + 1) == done
 
 
-def _over_tokens(delta: np.ndarray, pieces: Sequence[bytes]) -> np.ndarray:
+def _token_transitions(delta: np.ndarray, pieces: Sequence[bytes]) -> np.ndarray:
     """Return the state after each token from each state, [A,V] int16."""
     lengths = np.array([len(piece) for piece in pieces])
     order = np.argsort(-lengths, kind="stable")
@@ -214,9 +214,9 @@ def _over_tokens(delta: np.ndarray, pieces: Sequence[bytes]) -> np.ndarray:
     letters = np.zeros((len(pieces), longest), np.uint8)
     letters[np.arange(longest) < lengths[order, None]] = np.frombuffer(b"".join(pieces[i] for i in order), np.uint8)
     state = np.repeat(np.arange(len(delta), dtype=np.int16)[:, None], len(pieces), axis=1)
-    for at in range(longest):
-        live = int(np.searchsorted(-lengths[order], -at, side="left"))
-        state[:, :live] = delta[state[:, :live], letters[:live, at]]
+    for position in range(longest):
+        live = int(np.searchsorted(-lengths[order], -position, side="left"))
+        state[:, :live] = delta[state[:, :live], letters[:live, position]]
     out = np.empty_like(state)
     out[:, order] = state
     return out
@@ -228,13 +228,13 @@ def make_stops(sets: Iterable[tuple[str, ...]], pieces: Sequence[bytes], vocab_s
     A string is refused if no sequence of tokens produces it. STATEMENT_END, the only string of its set, is never
     refused.
     """
-    tables, founds = [np.zeros((1, vocab_size), np.int32)], [np.zeros(1, bool)]
+    tables, complete_flags = [np.zeros((1, vocab_size), np.int32)], [np.zeros(1, bool)]
     first: dict[tuple[str, ...], int] = {(): 0}
     refused: dict[tuple[str, ...], str] = {}
     for strings in dict.fromkeys(strings for strings in sets if strings):
-        never = [string for string in strings if string != STATEMENT_END and not _can_occur(string, pieces)]
-        if never:
-            refused[strings] = f"no tokens write the stop string {never[0]!r}"
+        impossible = [string for string in strings if string != STATEMENT_END and not _can_occur(string, pieces)]
+        if impossible:
+            refused[strings] = f"no tokens write the stop string {impossible[0]!r}"
             continue
         ends_statement = strings == (STATEMENT_END,)
         delta, is_complete = (
@@ -243,23 +243,23 @@ def make_stops(sets: Iterable[tuple[str, ...]], pieces: Sequence[bytes], vocab_s
         offset = sum(len(table) for table in tables)
         table = np.zeros((len(delta), vocab_size), np.int16)
         width = min(vocab_size, len(pieces))
-        table[:, :width] = _over_tokens(delta, pieces)[:, :width]
+        table[:, :width] = _token_transitions(delta, pieces)[:, :width]
         tables.append(table.astype(np.int32) + offset)
-        founds.append(is_complete)
+        complete_flags.append(is_complete)
         first[strings] = offset
     if len(tables) > 1:  # pad to one of few sizes, because each size compiles a decode program; padding is unreachable
-        have = sum(len(table) for table in tables)
-        tables.append(np.zeros((bucket(have, 16) - have, vocab_size), np.int32))
-        founds.append(np.zeros(len(tables[-1]), bool))
+        num_states = sum(len(table) for table in tables)
+        tables.append(np.zeros((bucket(num_states, 16) - num_states, vocab_size), np.int32))
+        complete_flags.append(np.zeros(len(tables[-1]), bool))
     states = np.concatenate(tables)
-    narrow = np.int16 if len(states) <= np.iinfo(np.int16).max else np.int32
-    return Stops(states.astype(narrow), np.concatenate(founds), first), refused
+    dtype = np.int16 if len(states) <= np.iinfo(np.int16).max else np.int32
+    return Stops(states.astype(dtype), np.concatenate(complete_flags), first), refused
 
 
 def _can_occur(string: str, pieces: Sequence[bytes]) -> bool:
     """Return whether some sequence of tokens produces the string."""
     delta, is_complete = _automaton([string.encode()])
-    table = _over_tokens(delta, sorted(set(pieces)))
+    table = _token_transitions(delta, sorted(set(pieces)))
     reached = {0}
     todo = [0]
     while todo:
@@ -280,9 +280,9 @@ def cut_after_stop(text: str, stop: Sequence[str]) -> str:
 def _first_statement(text: str) -> str:
     """Truncate a text after the semicolon that ends its first statement, if any."""
     delta, is_complete = _statement_automaton()
-    state, written = 0, text.encode(errors="replace")
-    for at, byte in enumerate(written):
+    state, encoded = 0, text.encode(errors="replace")
+    for position, byte in enumerate(encoded):
         state = delta[state, byte]
         if is_complete[state]:
-            return written[: at + 1].decode()
+            return encoded[: position + 1].decode()
     return text

@@ -33,10 +33,10 @@ class Usage(NamedTuple):
     @classmethod
     def total(cls, records: Iterable[Fields]) -> Usage:
         """Return the sum over records."""
-        whole = Usage()
+        total = Usage()
         for record in records:
-            whole = whole.plus(cls.of(record))
-        return whole
+            total = total.plus(cls.of(record))
+        return total
 
 
 class Prices(NamedTuple):
@@ -79,9 +79,9 @@ class Budget:
     def take(self) -> bool:
         """Return whether another request may be sent, and count it if so."""
         with self._lock:
-            may = not self.limit
-            self.spent = self.spent.plus(Usage(int(may)))
-            return may
+            is_allowed = not self.limit
+            self.spent = self.spent.plus(Usage(int(is_allowed)))
+            return is_allowed
 
     def add(self, tokens: Usage | None) -> None:
         """Count the tokens of a reply; None if the server reports no usage.
@@ -98,12 +98,12 @@ class Budget:
         return self.spent._asdict() | ({"cost": round(self.cost, 6)} if any(self.prices) else {})
 
     def shown(self) -> dict[str, float]:
-        """Return the counts under the names of a display's metrics (`runtime.display.SHOWN`)."""
+        """Return the counts under the names of a display's metrics (`runtime.display.STEP_METRICS`)."""
         return {f"spent/{name}": value for name, value in self.numbers().items()}
 
     def text(self) -> str:
         """Return the counts and their limits as one line."""
         requests = f"{self.spent.requests:,}{f' of {self.max_requests:,}' if self.max_requests else ''} requests"
         tokens = f"{self.spent.prompt_tokens:,} + {self.spent.completion_tokens:,} tokens"
-        money = f", cost {self.cost:.4g}{f' of {self.max_cost:g}' if self.max_cost else ''}" if any(self.prices) else ""
-        return f"{requests}, {tokens}{money}"
+        cost = f", cost {self.cost:.4g}{f' of {self.max_cost:g}' if self.max_cost else ''}" if any(self.prices) else ""
+        return f"{requests}, {tokens}{cost}"

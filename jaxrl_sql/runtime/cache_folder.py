@@ -11,11 +11,11 @@ VARIABLE = "JAXRL_SQL_CACHE"
 
 def cache_folder() -> Path | None:
     """Return the folder that JAXRL_SQL_CACHE names, or `jaxrl_sql` in the user's cache; None for `off`."""
-    named = os.environ.get(VARIABLE, "")
-    if named == "off":
+    value = os.environ.get(VARIABLE, "")
+    if value == "off":
         return None
-    if named:
-        return Path(named).expanduser()
+    if value:
+        return Path(value).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "jaxrl_sql"
 
 

@@ -70,21 +70,23 @@ class ControlTokens:
         normalizer = getattr(getattr(tokenizer, "backend_tokenizer", None), "normalizer", None)
         self._is_normalized = normalizer is not None and any(added[i].normalized for i in self._ids.values())
 
-    def shield(self, text: str, but: Collection[str] = ()) -> str:
-        """Return an untrusted text with a mark in the name of each control token except those in `but`."""
-        ends = [match.start() + 1 for match in self._start.finditer(text) if self._is_name(text, match.start(), but)]
+    def shield(self, text: str, exclude: Collection[str] = ()) -> str:
+        """Return an untrusted text with a mark in the name of each control token except those in `exclude`."""
+        ends = [
+            match.start() + 1 for match in self._start.finditer(text) if self._is_name(text, match.start(), exclude)
+        ]
         if ends:
             text = MARK.join(text[start:end] for start, end in pairwise((0, *ends, len(text))))
         if self._is_normalized:  # normalization by the tokenizer may produce a name
             # Any character that the vocabulary lacks is encoded as the unknown token.
-            control = {i for name, i in self._ids.items() if name not in but and i != self._unknown}
+            control = {i for name, i in self._ids.items() if name not in exclude and i != self._unknown}
             if not control.isdisjoint(self.encode(text)):
                 return MARK.join(bare(text))
         return text
 
-    def _is_name(self, text: str, start: int, but: Collection[str]) -> bool:
+    def _is_name(self, text: str, start: int, exclude: Collection[str]) -> bool:
         names = (text[start : start + length] for length in self._lengths)
-        return any(name in self._ids and name not in but for name in names)
+        return any(name in self._ids and name not in exclude for name in names)
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, in which marked names are ordinary text.

@@ -28,7 +28,7 @@ from jaxrl_sql.runtime.terminal import print_text
 Values = Mapping[str, float | int | str]
 _NOTES, _WIDTH = 30, 110  # of a notebook's output: number of lines, characters per line
 
-SHOWN: tuple[tuple[str, str, str], ...] = (
+STEP_METRICS: tuple[tuple[str, str, str], ...] = (
     ("sft/loss", "loss", ".3f"),
     ("reward/mean", "reward", ".3f"),
     ("status/ok", "runs", ".1%"),
@@ -37,23 +37,23 @@ SHOWN: tuple[tuple[str, str, str], ...] = (
     ("speed/sql_per_s", "SQL/s", ",.0f"),
     ("time/step", "s/step", ".2f"),
     ("spent/requests", "requests", ",.0f"),
-    ("spent/prompt_tokens", "tokens read", ",.0f"),
-    ("spent/completion_tokens", "tokens written", ",.0f"),
+    ("spent/prompt_tokens", "prompt tokens", ",.0f"),
+    ("spent/completion_tokens", "completion tokens", ",.0f"),
     ("spent/cost", "cost", ",.4f"),
 )
 """Metrics on a step's line: (metric, label, format); `eval/<split>/accuracy` follows with the label `accuracy`."""
 
-DETAILS: tuple[tuple[str, str, str], ...] = (
-    ("reward/well_formed", "form right", ".1%"),
-    ("reward/std_within_group", "reward spread", ".3f"),
-    ("reward/zero_variance", "groups alike", ".1%"),
-    ("length/truncated", "cut off", ".1%"),
+PANEL_METRICS: tuple[tuple[str, str, str], ...] = (
+    ("reward/well_formed", "well formed", ".1%"),
+    ("reward/std_within_group", "reward std", ".3f"),
+    ("reward/zero_variance", "zero variance", ".1%"),
+    ("length/truncated", "truncated", ".1%"),
     ("policy/ratio_mean", "ratio", ".4f"),
     ("policy/clip_fraction_low", "clipped low", ".2%"),
     ("policy/clip_fraction_high", "clipped high", ".2%"),
     ("policy/kl", "KL", ".4f"),
     ("policy/sampler_delta_mean", "sampler delta", ".1e"),
-    ("rollout/stale_tokens", "older policy's", ".1%"),
+    ("rollout/stale_tokens", "stale tokens", ".1%"),
     ("optim/grad_norm", "grad norm", ".3g"),
 )
 """Further metrics of the panel; the reward's parts and the shares of statuses follow under their own names."""
@@ -71,7 +71,7 @@ class Display(Protocol):
     ) -> AbstractContextManager[ProgressCallback]:
         """Run a task of `total` units; yield its progress callback. `is_announced`: print a line at its start."""
 
-    def course(self, phases: Sequence[tuple[str, int]]) -> None:
+    def set_phases(self, phases: Sequence[tuple[str, int]]) -> None:
         """Set the phases of the run as (name, last step); the last one ends the run."""
 
     def update(self, step: int, values: Values) -> None:
@@ -106,12 +106,12 @@ def make_display(
     `auto` is `rich` on a terminal, one output that changes in place in a notebook, and plain lines elsewhere.
     `total_steps` counts `unit`s. A thread checks every `beat_s` seconds whether a line is due; 0 starts no thread.
     """
-    shown = _notebook() if mode == "auto" and stream is None else None
+    show_text = _notebook() if mode == "auto" and stream is None else None
     stream = stream or sys.stdout
     if mode == "none":
         return _Silent(total_steps, clock, unit)
-    if shown is not None:
-        return _Notebook(total_steps, title, shown, clock, unit, beat_s)
+    if show_text is not None:
+        return _Notebook(total_steps, title, show_text, clock, unit, beat_s)
     if mode == "rich" or (mode == "auto" and stream.isatty()):
         return _Live(total_steps, title, Console(file=stream), clock, unit)
     return _Plain(total_steps, title, stream, clock, unit, beat_s)
@@ -125,14 +125,14 @@ def _notebook() -> Callable[[str], None] | None:
     show = import_module("IPython.display").display
     handle: list[Any] = []
 
-    def shown(text: str) -> None:
+    def show_text(text: str) -> None:
         data = {"text/plain": text}
         if handle:
             handle[0].update(data, raw=True)
         else:
             handle.append(show(data, raw=True, display_id=True))
 
-    return shown
+    return show_text
 
 
 class _Silent:
@@ -153,7 +153,7 @@ class _Silent:
         self._wake()
         return self._activity.task(name, total, unit, is_announced=is_announced)
 
-    def course(self, phases: Sequence[tuple[str, int]]) -> None:
+    def set_phases(self, phases: Sequence[tuple[str, int]]) -> None:
         self._total = phases[-1][1] if phases else self._total
         self._left = _TimeLeft(self._total, self._activity.working_s, phases)
 
@@ -192,10 +192,12 @@ class _Plain(_Silent):
         self._write(title)
 
     def update(self, step: int, values: Values) -> None:
-        readings = [f"{label} {shown}" for label, shown in _readings(values).items()]
-        left = self._left.after(step)
+        readings = [f"{label} {value}" for label, value in _readings(values).items()]
+        time_left = self._left.after(step)
         phase = f" {values['phase']}" if "phase" in values else ""
-        self.note(f"{self._unit} {step}/{self._total}{phase} {' '.join(readings)}{f' left {left}' if left else ''}")
+        self.note(
+            f"{self._unit} {step}/{self._total}{phase} {' '.join(readings)}{f' left {time_left}' if time_left else ''}"
+        )
 
     def note(self, text: str) -> None:
         self._write(text)
@@ -236,7 +238,9 @@ class _Panel(_Silent):
         self._phase = str(values.get("phase", self._phase))
         if self._phase not in ("eval", self._trains):  # metrics of an earlier phase are removed, except accuracies
             self._trains = self._phase
-            self._readings = {label: shown for label, shown in self._readings.items() if label.startswith("accuracy")}
+            self._readings = {
+                label: reading for label, reading in self._readings.items() if label.startswith("accuracy")
+            }
         self._readings.update(_readings(values) | _details(values))
 
     def _render(self) -> RenderableType:
@@ -256,8 +260,8 @@ class _Panel(_Silent):
             table.add_row(*(shown_text(self._readings[label], "bold") for label in row))
         if labels:
             parts.append(table)
-        if doing := self._activity.text():
-            parts.append(shown_text(doing, "dim"))
+        if tasks := self._activity.text():
+            parts.append(shown_text(tasks, "dim"))
         return Panel(Group(*parts) if len(parts) > 1 else head, title=shown_text(self._title), title_align="left")
 
 
@@ -339,34 +343,34 @@ class _TimeLeft:
     def __init__(self, total_steps: int, clock: Callable[[], float], phases: Sequence[tuple[str, int]] = ()) -> None:
         self._clock = clock
         self._phases = [(name, last) for name, last in phases if last] or [("", total_steps)]
-        self._at = 0
-        self._seen: list[tuple[int, float]] = []
+        self._phase_index = 0
+        self._history: list[tuple[int, float]] = []
 
     def after(self, step: int) -> str:
         """Return the time left after a step, such as `3 min 16 s`; empty if unknown.
 
         Before the last phase it is `20 s of sft`: the pace of later phases is unknown.
         """
-        at = next((i for i, (_, last) in enumerate(self._phases) if step <= last), len(self._phases) - 1)
-        if at != self._at:
-            self._at, self._seen = at, []
-        self._seen = [*self._seen, (step, self._clock())][-30:]
-        first_step, first_time = self._seen[0]
-        name, last = self._phases[at]
-        is_last = at == len(self._phases) - 1
+        index = next((i for i, (_, last) in enumerate(self._phases) if step <= last), len(self._phases) - 1)
+        if index != self._phase_index:
+            self._phase_index, self._history = index, []
+        self._history = [*self._history, (step, self._clock())][-30:]
+        first_step, first_time = self._history[0]
+        name, last = self._phases[index]
+        is_last = index == len(self._phases) - 1
         if step <= first_step or (step >= last and not is_last):
             return ""
-        left = duration((self._seen[-1][1] - first_time) / (step - first_step) * max(last - step, 0))
-        return left if is_last else f"{left} of {name}"
+        remaining = duration((self._history[-1][1] - first_time) / (step - first_step) * max(last - step, 0))
+        return remaining if is_last else f"{remaining} of {name}"
 
 
 def _details(values: Values) -> dict[str, str]:
     """Return the panel's further metrics by label."""
-    known = {name for name, _, _ in (*SHOWN, *DETAILS)}
+    displayed = {name for name, _, _ in (*STEP_METRICS, *PANEL_METRICS)}
     parts = [(name, name.replace("/", " "), ".3f") for name in values if name.startswith("reward/")]
     shares = [(name, name.partition("/")[2], ".1%") for name in values if name.startswith("status/")]
-    rest = [row for row in (*parts, *shares) if row[0] not in known]
-    return _formatted(values, (*DETAILS, *rest))
+    rest = [row for row in (*parts, *shares) if row[0] not in displayed]
+    return _formatted(values, (*PANEL_METRICS, *rest))
 
 
 def _formatted(values: Values, rows: Iterable[tuple[str, str, str]]) -> dict[str, str]:
@@ -376,7 +380,7 @@ def _formatted(values: Values, rows: Iterable[tuple[str, str, str]]) -> dict[str
 
 def _readings(values: Values) -> dict[str, str]:
     """Return the metrics of a step's line by label, in display order."""
-    readings = _formatted(values, SHOWN)
+    readings = _formatted(values, STEP_METRICS)
     evals = [name for name in values if name.startswith("eval/") and name.endswith("/accuracy")]
     for name in evals:
         value = values[name]

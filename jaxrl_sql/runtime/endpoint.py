@@ -117,20 +117,20 @@ class Endpoint:
         `options` (temperature, max_tokens, …) are passed to the server. Once the budget is spent, requests in flight
         complete, then BudgetSpentError is raised. Raises InputError if the key, the address or the model is refused.
         """
-        waiting = iter(questions)
-        under_way: dict[Future[EndpointAnswer], T] = {}
+        pending = iter(questions)
+        in_flight: dict[Future[EndpointAnswer], T] = {}
         spent: BudgetSpentError | None = None
-        left = threading.Event()
+        closing = threading.Event()
         # On an early exit nothing is retried, so that Ctrl-C waits only for requests in flight.
-        with ThreadPoolExecutor(self.concurrency) as pool, _set_on_exit(left):
+        with ThreadPoolExecutor(self.concurrency) as pool, _set_on_exit(closing):
             while True:
-                room = 0 if spent else self.concurrency - len(under_way)
-                for name, messages in itertools.islice(waiting, room):
-                    under_way[pool.submit(self._ask, messages, options, left)] = name
-                if not under_way:
+                num_free = 0 if spent else self.concurrency - len(in_flight)
+                for name, messages in itertools.islice(pending, num_free):
+                    in_flight[pool.submit(self._ask, messages, options, closing)] = name
+                if not in_flight:
                     break
-                for future in wait(under_way, return_when=FIRST_COMPLETED).done:
-                    name = under_way.pop(future)
+                for future in wait(in_flight, return_when=FIRST_COMPLETED).done:
+                    name = in_flight.pop(future)
                     try:
                         answer = future.result()
                     except BudgetSpentError as error:
@@ -140,16 +140,16 @@ class Endpoint:
         if spent:
             raise spent
 
-    def _ask(self, messages: Messages, options: Mapping[str, Any], left: threading.Event) -> EndpointAnswer:
-        error, used = "", Usage()
+    def _ask(self, messages: Messages, options: Mapping[str, Any], closing: threading.Event) -> EndpointAnswer:
+        error, usage = "", Usage()
         for attempt in range(self.retries + 1):
-            if attempt and left.is_set():
+            if attempt and closing.is_set():
                 break
             if not self.budget.take():
                 if attempt == 0:
                     raise BudgetSpentError(f"{self.budget.limit} is reached: {self.budget.text()}")
                 break
-            used, retry_after = used.plus(Usage(1)), 0.0
+            usage, retry_after = usage.plus(Usage(1)), 0.0
             try:
                 reply = self._post(messages, options)
             except self._openai.APIStatusError as failed:
@@ -157,32 +157,32 @@ class Endpoint:
                 if failed.status_code in _FATAL:
                     raise InputError(f"{self.base_url}: {error}") from None
                 if failed.status_code not in _TRANSIENT:
-                    return EndpointAnswer(error=error, **used._asdict(), refused=True)
-                retry_after = _seconds(failed.response.headers.get("Retry-After"))
+                    return EndpointAnswer(error=error, **usage._asdict(), refused=True)
+                retry_after = _retry_after_seconds(failed.response.headers.get("Retry-After"))
             except self._openai.APIConnectionError as failed:
                 # Unreachable, disconnected or timed out: the cause has the reason.
-                error = self._hidden(str(failed.__cause__ or "") or str(failed))
+                error = self._redacted(str(failed.__cause__ or "") or str(failed))
             else:
                 answer, tokens = _read(reply)
                 self.budget.add(tokens)
-                used = used.plus(tokens or Usage())
+                usage = usage.plus(tokens or Usage())
                 error = answer.error
                 if not error:
-                    return answer._replace(**used._asdict())
+                    return answer._replace(**usage._asdict())
             if attempt < self.retries:
                 self.sleep(min(max(self.wait_s * 2**attempt, retry_after), _MAX_WAIT_S))
-        return EndpointAnswer(error=error, **used._asdict())
+        return EndpointAnswer(error=error, **usage._asdict())
 
     def _post(self, messages: Messages, options: Mapping[str, Any]) -> Any:
         completions = self._client.chat.completions.with_raw_response
-        encoded = [{name: _writable(text) for name, text in message.items()} for message in messages]
+        encoded = [{name: _without_surrogates(text) for name, text in message.items()} for message in messages]
         return completions.create(model=self.model, messages=encoded, extra_body=options, extra_headers=self._headers)
 
     def _error_text(self, failed: Any) -> str:
         body = " ".join(failed.response.text.split())
-        return f"HTTP {failed.status_code} {self._hidden(body)[:_MAX_ERROR_CHARS]}".strip()
+        return f"HTTP {failed.status_code} {self._redacted(body)[:_MAX_ERROR_CHARS]}".strip()
 
-    def _hidden(self, text: str) -> str:
+    def _redacted(self, text: str) -> str:
         """Remove the key from a text: servers may repeat it in errors."""
         return text.replace(self.key, "(key)") if self.key else text
 
@@ -208,7 +208,9 @@ def _read(reply: Any) -> tuple[EndpointAnswer, Usage | None]:
         message = choice.message
         text = message.content or ""
         reasoning = getattr(message, "reasoning_content", None) or getattr(message, "reasoning", None) or ""
-        return EndpointAnswer(_writable(text), _writable(reasoning), str(choice.finish_reason or "")), tokens
+        return EndpointAnswer(
+            _without_surrogates(text), _without_surrogates(reasoning), str(choice.finish_reason or "")
+        ), tokens
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return EndpointAnswer(error="the reply has no answer"), tokens
 
@@ -253,12 +255,12 @@ def key_from(variable: str) -> str:
     return key
 
 
-def _writable(text: str) -> str:
+def _without_surrogates(text: str) -> str:
     """Replace lone surrogates, which JSON can hold and UTF-8 cannot."""
     return text.encode("utf-8", errors="replace").decode("utf-8")
 
 
-def _seconds(text: str | None) -> float:
+def _retry_after_seconds(text: str | None) -> float:
     """Return the seconds of a Retry-After header; 0 without one (dates are ignored)."""
     try:
         return max(float(text or 0), 0.0)

@@ -54,7 +54,7 @@ def open_folder(run: RunConfig, values: Fields, text: str, is_first: bool) -> Pa
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if is_first:
-            keep_config(folder, text)
+            write_config(folder, text)
             if not saved_steps(folder):  # a kill left the checkpoint incomplete, and orbax removes it
                 (folder / LAST_SAVED).unlink(missing_ok=True)
     except OSError as error:
@@ -71,7 +71,7 @@ def check_folder(run: RunConfig, values: Fields) -> Path:
     folder = Path(run.dir)
     if run.resume:
         _refuse_lost_checkpoints(folder)
-        _refuse_other_numbers(folder, values)
+        _refuse_changed_settings(folder, values)
     elif _has_steps(folder):
         raise InputError(f"{folder} already holds a run: choose another run.dir, or resume it with run.resume=true")
     return folder
@@ -85,11 +85,11 @@ def saved_values(folder: Path) -> Record:
 
 def paths_from_start(run: RunConfig) -> Record:
     """Return the `MOVABLE_PATHS` of a resumed run as they were at its start; their files may have changed since."""
-    began = saved_values(Path(run.dir)) if run.resume else {}
-    return {key: began[key] for key in MOVABLE_PATHS} if began else {}
+    start_values = saved_values(Path(run.dir)) if run.resume else {}
+    return {key: start_values[key] for key in MOVABLE_PATHS} if start_values else {}
 
 
-def keep_config(folder: Path, text: str) -> None:
+def write_config(folder: Path, text: str) -> None:
     """Write a run's configuration to its folder atomically."""
     scratch = folder / f"{CONFIG}.tmp"
     scratch.write_text(text, encoding="utf-8")
@@ -104,21 +104,21 @@ def settings_from_start(run: RunConfig, date: str, rollout: RolloutConfig) -> Re
     folder = Path(run.dir)
     if not run.resume or not (folder / CONFIG).is_file():
         return {}
-    began = values_by_key(load_config(TrainConfig, folder / CONFIG))
+    start_values = values_by_key(load_config(TrainConfig, folder / CONFIG))
     names = [] if date else ["data.chat.date"]
     if saved_steps(folder):
         names += ["rollout.mesh"] if rollout.mesh == "auto" else []
         if not (rollout.prompt_blocks and rollout.completion_blocks):
             names += [f"rollout.{name}" for name in BLOCKS if not getattr(rollout, name)]
-    return {name: began[name] for name in names}
+    return {name: start_values[name] for name in names}
 
 
 def resumed_config(root: type[Root], folder: Path, overrides: list[str]) -> Root:
     """Return the configuration of the run in a folder, to resume it, with overrides `key.sub=value`."""
     if not (folder / CONFIG).is_file():
         raise InputError(f"--resume {folder}: no {CONFIG} there, so no run to resume")
-    began = dataclasses.asdict(load_config(root, folder / CONFIG))
-    return load_config(root, None, [*overrides, f"run.dir={folder}", "run.resume=true"], beneath=began)
+    saved = dataclasses.asdict(load_config(root, folder / CONFIG))
+    return load_config(root, None, [*overrides, f"run.dir={folder}", "run.resume=true"], defaults=saved)
 
 
 def refuse_edited(folder: Path, saved: Fields, now: Fields) -> None:
@@ -126,11 +126,13 @@ def refuse_edited(folder: Path, saved: Fields, now: Fields) -> None:
 
     Settings of gradient accumulation may differ: they may depend on the number of devices.
     """
-    began = {key: value for key, value in flatten(saved) if key in now and not key.endswith(_PARTS)}
-    differ = [f"{key} ({was!r} then, {value!r} now)" for key, was, value in _changes({**now, **began}, now)]
-    if differ:
+    saved_values_by_key = {key: value for key, value in flatten(saved) if key in now and not key.endswith(_PARTS)}
+    changes = [
+        f"{key} ({was!r} then, {value!r} now)" for key, was, value in _changes({**now, **saved_values_by_key}, now)
+    ]
+    if changes:
         raise InputError(
-            f"{folder / CONFIG}: the newest checkpoint was saved with {', '.join(differ)}: restore the file"
+            f"{folder / CONFIG}: the newest checkpoint was saved with {', '.join(changes)}: restore the file"
         )
 
 
@@ -166,8 +168,12 @@ def file_error(error: OSError) -> JaxrlSqlError:
 def cannot_write(folder: Path, error: BaseException) -> RunFolderError:
     """Return the error of a failed write in a run's folder; resuming repairs incomplete files."""
     steps = saved_steps(folder)
-    left = f"the checkpoint of step {steps[-1]} is complete: resume with run.resume=true" if steps else "none saved"
-    return RunFolderError(f"{folder} cannot be written: {_reason(error)}; {left}")
+    remedy = (
+        f"the checkpoint of step {steps[-1]} is complete: resume with run.resume=true"
+        if steps
+        else "no checkpoint is saved"
+    )
+    return RunFolderError(f"{folder} cannot be written: {_reason(error)}; {remedy}")
 
 
 @contextmanager
@@ -202,12 +208,12 @@ def _refuse_lost_checkpoints(folder: Path) -> None:
 
     A run that was killed before its first checkpoint was complete may restart.
     """
-    checkpoints, noted = folder / CHECKPOINTS, folder / LAST_SAVED
+    checkpoints, last_saved = folder / CHECKPOINTS, folder / LAST_SAVED
     if saved_steps(folder):
         return
-    last = noted.read_text(encoding="utf-8", errors="replace").strip() if noted.is_file() else ""
+    last = last_saved.read_text(encoding="utf-8", errors="replace").strip() if last_saved.is_file() else ""
     was_killed = bool(last) and checkpoints.is_dir() and any(checkpoints.glob(f"{last}.*"))
-    if (noted.is_file() and not was_killed) or (not checkpoints.is_dir() and _has_steps(folder)):
+    if (last_saved.is_file() and not was_killed) or (not checkpoints.is_dir() and _has_steps(folder)):
         which = f", the newest of step {last}," if last else ""
         raise InputError(
             f"{checkpoints}: checkpoints of this run{which} are missing: restore them to resume, choose another "
@@ -215,13 +221,13 @@ def _refuse_lost_checkpoints(folder: Path) -> None:
         )
 
 
-def _refuse_other_numbers(folder: Path, values: Fields) -> None:
+def _refuse_changed_settings(folder: Path, values: Fields) -> None:
     """Raise InputError with the keys that differ from those of the saved steps."""
     old = saved_values(folder)
-    others = [f"{key} ({was!r} then, {now!r} now)" for key, was, now in _changes(old, values)]
-    if others:
+    changes = [f"{key} ({was!r} then, {now!r} now)" for key, was, now in _changes(old, values)]
+    if changes:
         raise InputError(
-            f"{folder}: these settings differ from those of the run: {', '.join(others)}; a resumed run must compute "
+            f"{folder}: these settings differ from those of the run: {', '.join(changes)}; a resumed run must compute "
             "the same as an uninterrupted one: restore them, or choose another run.dir"
         )
 
@@ -229,11 +235,11 @@ def _refuse_other_numbers(folder: Path, values: Fields) -> None:
 def _changes(old: Fields, new: Fields) -> Iterator[tuple[str, Json, Json]]:
     """Yield (key, old value, new value) of the changes that affect a run's results."""
     for key, was in old.items():
-        if was != new[key] and not _is_free(key, old) and not _is_only_longer(key, old, new):
+        if was != new[key] and not _is_changeable(key, old) and not _is_extension(key, old, new):
             yield key, was, new[key]
 
 
-def _is_free(key: str, old: Fields) -> bool:
+def _is_changeable(key: str, old: Fields) -> bool:
     """Return whether a key does not affect a run's results; the interval of evaluations may affect them."""
     if key == "sft.eval_every" and old["sft.patience"]:
         return False
@@ -242,7 +248,7 @@ def _is_free(key: str, old: Fields) -> bool:
     return key.startswith(CHANGEABLE) or key in MOVABLE_PATHS
 
 
-def _is_only_longer(key: str, old: Fields, new: Fields) -> bool:
+def _is_extension(key: str, old: Fields, new: Fields) -> bool:
     """Return whether a changed number of steps leaves the steps so far unchanged; a schedule may depend on it."""
     if key == "grpo.steps":  # with rollout.ahead, the last step starts no rollout
         is_constant = new["grpo.optim.schedule"] == "constant"

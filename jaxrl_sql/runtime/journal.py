@@ -39,8 +39,8 @@ class Journal:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._file = self.path.open("a+b", buffering=0)
         try:
-            self._hold()
-            self._begin(json.loads(json.dumps(settings)))
+            self._lock_file()
+            self._read_or_start(json.loads(json.dumps(settings)))
         except BaseException:
             self._file.close()
             raise
@@ -54,12 +54,12 @@ class Journal:
         self._file.close()
 
     def add(self, record: Fields) -> None:
-        """Write one record and hand it to the system at once."""
+        """Write one record and flush it to the operating system."""
         with self._lock:
             self.records.append(dict(record))
             self._write(_line(record))
 
-    def _hold(self) -> None:
+    def _lock_file(self) -> None:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError) as error:
@@ -69,24 +69,24 @@ class Journal:
         except OSError:  # a file system without locks
             pass
 
-    def _begin(self, wanted: Fields) -> None:
-        """Read the records and cut an incomplete last line off, so that the next record begins a line."""
+    def _read_or_start(self, settings: Fields) -> None:
+        """Read the records and truncate an incomplete last line, so that the next record starts on its own line."""
         self._file.seek(0)
         raw = self._file.read()
-        *lines, torn = raw.split(b"\n")
-        is_torn = _record(torn) is None
-        numbered = {i: line for i, line in enumerate(lines if is_torn else [*lines, torn], 1) if line.strip()}
+        *lines, partial = raw.split(b"\n")
+        is_partial = _record(partial) is None
+        numbered = {i: line for i, line in enumerate(lines if is_partial else [*lines, partial], 1) if line.strip()}
         records = [_record(line) for line in numbered.values()]
         # A file without records has no finished work, so other settings may replace its own.
         if not records or (len(records) == 1 and (records[0] is None or "settings" in records[0])):
             self._file.truncate(0)
-            self._write(_line({"settings": wanted}))
+            self._write(_line({"settings": settings}))
             return
-        self._refuse_damage(numbered, records[0])
-        self._refuse_another((records[0] or {}).get("settings"), wanted)
+        self._check_lines(numbered, records[0])
+        self._check_settings((records[0] or {}).get("settings"), settings)
         self.records = [record for record in records[1:] if record is not None and record.pop(_CRC)]
-        if is_torn:
-            self._file.truncate(len(raw) - len(torn))
+        if is_partial:
+            self._file.truncate(len(raw) - len(partial))
         else:
             self._write(b"\n")
 
@@ -102,22 +102,22 @@ class Journal:
                 self._file.truncate(start)
             raise
 
-    def _refuse_damage(self, numbered: Mapping[int, bytes], first: Record | None) -> None:
+    def _check_lines(self, numbered: Mapping[int, bytes], first: Record | None) -> None:
         """Raise InputError for the first line that does not match its checksum; other tools' files have none."""
         if first is not None and not {"settings", _CRC} & first.keys():
             return
         for number, line in numbered.items():
-            if not _is_whole(line):
-                advice = "delete that line to do its work again" if number > 1 else "delete the file to begin anew"
+            if not _is_intact(line):
+                advice = "delete that line to do its work again" if number > 1 else "delete the file to start over"
                 raise InputError(f"{self.path}: line {number} is damaged: restore the file from a copy, or {advice}")
 
-    def _refuse_another(self, there: Json, wanted: Fields) -> None:
-        if not isinstance(there, dict):
+    def _check_settings(self, stored: Json, settings: Fields) -> None:
+        if not isinstance(stored, dict):
             raise InputError(f"{self.path}: its first line has no settings, so it is not this work's file")
-        for name in {**there, **wanted}:
-            if there.get(name) != wanted.get(name):
+        for name in {**stored, **settings}:
+            if stored.get(name) != settings.get(name):
                 raise InputError(
-                    f"{self.path} was started with {name}={there.get(name)!r}, not {wanted.get(name)!r}: "
+                    f"{self.path} was started with {name}={stored.get(name)!r}, not {settings.get(name)!r}: "
                     "choose another folder, or delete the file"
                 )
 
@@ -136,7 +136,7 @@ def _line(record: Fields) -> bytes:
     return text[:-1] + f'{_MARK}{zlib.crc32(text):08x}"}}\n'.encode()
 
 
-def _is_whole(line: bytes) -> bool:
+def _is_intact(line: bytes) -> bool:
     """Return whether a line is the one that `_line` wrote."""
     text, _, crc = line.rpartition(_MARK.encode())
     return crc == f'{zlib.crc32(text + b"}"):08x}"}}'.encode()

@@ -7,6 +7,6 @@ import re
 _LOOPBACK = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d+)?", re.IGNORECASE | re.ASCII)
 
 
-def names_loopback(host: str) -> bool:
+def is_loopback_host(host: str) -> bool:
     """Return whether a Host header, with or without a port, names this machine's loopback interface."""
     return bool(_LOOPBACK.fullmatch(host))

@@ -39,8 +39,8 @@ def keep_freed_memory() -> bool:
     if mallopt is None:
         return False
     options = ((ARENA_MAX, 1), (MMAP_MAX, 0), (TRIM_THRESHOLD, -1), (TOP_PAD, 256 * MIB))
-    taken = [bool(mallopt(option, value)) for option, value in options]
-    return all(taken)
+    accepted = [bool(mallopt(option, value)) for option, value in options]
+    return all(accepted)
 
 
 def release_freed_memory() -> None:
@@ -63,13 +63,13 @@ class Surplus:
 
     def count_step(self) -> bool:
         """Count a finished step; return whether freed memory was released after it."""
-        held = _resident()
+        resident = _resident()
         self._steps += 1
         if self._steps <= ALONE:
-            self._most = max(self._most, held) if self._steps == ALONE else self._most
+            self._most = max(self._most, resident) if self._steps == ALONE else self._most
             return False
-        has_room = not self._memory or held + self._most - self._least <= FULL * self._memory
-        if held <= SURPLUS * self._most and has_room:
+        has_room = not self._memory or resident + self._most - self._least <= FULL * self._memory
+        if resident <= SURPLUS * self._most and has_room:
             return False
         release_freed_memory()
         self._steps, self._least = 0, _resident()
@@ -79,9 +79,9 @@ class Surplus:
 def mappings_taken() -> float:
     """Return the used share of the memory mappings that Linux allows this process; 0 if unknown."""
     with suppress(OSError, ValueError):
-        most = int(Path("/proc/sys/vm/max_map_count").read_text(encoding="ascii"))
+        limit = int(Path("/proc/sys/vm/max_map_count").read_text(encoding="ascii"))
         with Path("/proc/self/maps").open("rb") as lines:
-            return sum(1 for _ in lines) / most
+            return sum(1 for _ in lines) / limit
     return 0.0
 
 

@@ -119,7 +119,7 @@ def find_model(name: str) -> tuple[Path, Path | None]:
     """Return the path of a model's weights, and the folder of its run or None.
 
     `name` is a run folder, its `model/`, a Hugging Face folder or a GGUF file. A name of the hub is returned unchanged:
-    see `fetched`. Raises InputError for other paths.
+    see `with_downloads`. Raises InputError for other paths.
     """
     path = shipped(name)
     if is_hub_name(name):
@@ -152,7 +152,7 @@ def find_trained(name: str) -> tuple[Path, TrainedModel | None]:
     return path, changed(trained, {"data.chat.template": str(template)}) if is_copied else trained
 
 
-def fetched(config: Settings, with_weights: bool = True) -> Settings:
+def with_downloads(config: Settings, with_weights: bool = True) -> Settings:
     """Return a command's settings after downloading the hub names in `model.checkpoint` and `data.tokenizer.path`.
 
     A resumed run uses the commit that its `config.yaml` records. A folder of the hub's cache that is absent here is

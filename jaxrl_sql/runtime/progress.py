@@ -59,8 +59,8 @@ class CompileStats:
         name = self.name
         if not name:
             return ""
-        of = f" of about {self.expected}" if self.expected > self.counted else ""
-        position = f" (program {self.counted + 1}{of})" if name in self.names else ""
+        suffix = f" of about {self.expected}" if self.expected > self.counted else ""
+        position = f" (program {self.counted + 1}{suffix})" if name in self.names else ""
         return f"compiling {name}{position}, {duration(now - self.since)}"
 
 
@@ -143,8 +143,8 @@ class Activity:
             return ""
         now = self.clock()
         parts = [task.text(now) for task in tasks]
-        if parts and (left := tasks[-1].left(now, self.compiled.spent(now))):
-            parts[-1] += f", {left} left"
+        if parts and (remaining := tasks[-1].left(now, self.compiled.spent(now))):
+            parts[-1] += f", {remaining} left"
         compiling = self.compiled.text(now)
         return "; ".join([*parts, compiling] if compiling else parts)
 

@@ -23,11 +23,11 @@ from jaxrl_sql.types import Fields, InputError, Record
 
 FOLDER, TOKENS = "rollouts", "tokens.json"
 KINDS = ("train", "eval")
-FEWEST_PIECES, MOST_ANSWERS = 8, 1024
+MIN_PIECES, MAX_ANSWERS_PER_PIECE = 8, 1024
 # gzip level: twice as fast as the default, for a tenth more bytes.
 _LEVEL = 3
-# Log-probabilities are stored in thousandths of a nat; _NONE marks a missing value.
-_NAT, _NONE = 1000, 32_767
+# Log-probabilities are stored in thousandths of a nat; _MISSING marks a missing value.
+_PER_NAT, _MISSING = 1000, 32_767
 
 Position = tuple[int, int, int]
 """The number of a piece, its size in bytes, and its number of answers."""
@@ -92,23 +92,23 @@ class _Pieces:
 
     def __init__(self, folder: Path, kind: str, keep: int) -> None:
         self._folder, self._kind = folder, kind
-        self._keep, self._most = keep, max(1, min(MOST_ANSWERS, keep // FEWEST_PIECES))
+        self._keep, self._max_answers = keep, max(1, min(MAX_ANSWERS_PER_PIECE, keep // MIN_PIECES))
         self.position: Position = (0, 0, 0)
         if pieces := pieces_of(folder, kind):
             path, number, size = pieces[-1]
             self.position = (number, size, sum(map(_answers_in, read_piece(path).records)))
 
     def append(self, records: Sequence[Fields]) -> None:
-        left = list(records)
-        self._most = max(self._most, *map(_answers_in, left))
-        while left:
-            taken = self._fitting(left)
-            if taken:
-                self._add(left[:taken])
+        remaining = list(records)
+        self._max_answers = max(self._max_answers, *map(_answers_in, remaining))
+        while remaining:
+            count = self._num_fitting(remaining)
+            if count:
+                self._add(remaining[:count])
             else:
                 self.position = (self.position[0] + 1, 0, 0)
-            left = left[taken:]
-        for piece in pieces_of(self._folder, self._kind)[: -max(1, self._keep // self._most)]:
+            remaining = remaining[count:]
+        for piece in pieces_of(self._folder, self._kind)[: -max(1, self._keep // self._max_answers)]:
             piece.path.unlink()
 
     def rewind(self, position: Position) -> None:
@@ -132,22 +132,22 @@ class _Pieces:
                 piece.path.unlink()
         self.position = position
 
-    def _fitting(self, records: Sequence[Fields]) -> int:
+    def _num_fitting(self, records: Sequence[Fields]) -> int:
         """Return how many of the records fit into the current piece."""
         answers = self.position[2]
-        for fitting, record in enumerate(records):
+        for count, record in enumerate(records):
             answers += _answers_in(record)
-            if answers > self._most:
-                return fitting
+            if answers > self._max_answers:
+                return count
         return len(records)
 
     def _add(self, records: Sequence[Fields]) -> None:
         number, size, answers = self.position
-        rest = _member(records)
-        self.position = (number, size + len(rest), answers + sum(map(_answers_in, records)))
+        unwritten = _member(records)
+        self.position = (number, size + len(unwritten), answers + sum(map(_answers_in, records)))
         with self._path(number).open("ab", buffering=0) as file:
-            while rest:  # a nearly full disk may accept only a part
-                rest = rest[file.write(rest) :]
+            while unwritten:  # a nearly full disk may accept only a part
+                unwritten = unwritten[file.write(unwritten) :]
 
     def _path(self, number: int) -> Path:
         return self._folder / f"{self._kind}-{number:06}.jsonl.gz"
@@ -202,15 +202,15 @@ def unpack_ids(text: str) -> np.ndarray:
 
 def pack_logprobs(logprobs: Sequence[float]) -> str:
     """Return log-probabilities as text, rounded to a thousandth of a nat; values that are not finite are missing."""
-    values = np.asarray(logprobs, np.float64) * _NAT
-    scaled = np.where(np.isfinite(values), np.clip(np.nan_to_num(values), 1 - _NONE, _NONE - 1), _NONE)
+    values = np.asarray(logprobs, np.float64) * _PER_NAT
+    scaled = np.where(np.isfinite(values), np.clip(np.nan_to_num(values), 1 - _MISSING, _MISSING - 1), _MISSING)
     return base64.b64encode(scaled.round().astype("<i2").tobytes()).decode()
 
 
 def unpack_logprobs(text: str) -> list[float]:
     """Return the log-probabilities of a packed text, NaN if missing; raises ValueError if it is invalid."""
     raw = np.frombuffer(base64.b64decode(text, validate=True), "<i2").tolist()
-    return [math.nan if value == _NONE else value / _NAT for value in raw]
+    return [math.nan if value == _MISSING else value / _PER_NAT for value in raw]
 
 
 def _members(raw: bytes) -> Iterator[bytes | None]:

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
 
-INTERRUPTED, ENDED = 130, 0
+EXIT_INTERRUPTED, EXIT_ENDED = 130, 0
 """Exit codes of a run that was stopped by Ctrl-C, and by SIGTERM (it has saved a checkpoint and can resume)."""
 
 
@@ -43,11 +43,11 @@ def stop_on_signals(notify: Callable[[str], None]) -> Iterator[StopRequest]:
 
     def ask(number: int, _frame: FrameType | None) -> None:
         if number == signal.SIGINT:
-            code = INTERRUPTED
+            code = EXIT_INTERRUPTED
             signal.signal(signal.SIGINT, signal.default_int_handler)
             message = "stopping after this step (Ctrl-C again to stop at once)"
         else:
-            code = ENDED
+            code = EXIT_ENDED
             message = "received SIGTERM: saving"
         # The first signal decides: a second one may arrive while the run stops.
         request.exit_code = code if request.exit_code is None else request.exit_code

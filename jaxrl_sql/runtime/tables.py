@@ -35,10 +35,13 @@ def show_table(
     table = Table(
         title=shown_text(title) if title else None, title_justify="left", box=box.SIMPLE_HEAD, title_style="bold"
     )
-    for at, name in enumerate(columns):
-        is_prose = at > 0 and at in text_columns
+    for index, name in enumerate(columns):
+        is_prose = index > 0 and index in text_columns
         table.add_column(
-            shown_text(name), justify="left" if at in text_columns else "right", overflow="fold", no_wrap=not is_prose
+            shown_text(name),
+            justify="left" if index in text_columns else "right",
+            overflow="fold",
+            no_wrap=not is_prose,
         )
     for row in rows:
         table.add_row(*map(shown_text, row))

@@ -112,7 +112,7 @@ def _add_stated(raw: Any, folder: Path, fields: Fields) -> None:
 
     Tokens that are added already keep their flags. Raises InputError for an id that conflicts with tokenizer.json.
     """
-    stated = sorted(_stated(folder, fields), key=lambda entry: entry[0])
+    stated = sorted(_explicit_ids(folder, fields), key=lambda entry: entry[0])
     present = _added(raw)
     new: Record = {}
     for number, token, _ in stated:
@@ -129,7 +129,7 @@ def _add_stated(raw: Any, folder: Path, fields: Fields) -> None:
             )
 
 
-def _stated(folder: Path, fields: Fields) -> Iterator[tuple[int, Any, str]]:
+def _explicit_ids(folder: Path, fields: Fields) -> Iterator[tuple[int, Any, str]]:
     """Yield (id, token, file name) of each token with an id in another file than tokenizer.json."""
     from tokenizers import AddedToken  # noqa: PLC0415 (slow to import, and only tokenizers need it)
 
@@ -293,8 +293,8 @@ def cut_alike(first: Any, second: Any) -> bool:
     added = [str(token) for token in second.added_tokens_decoder.values()]
     texts = [*_TEXTS, *second.batch_decode([[i] for i in range(len(second))])]
     texts += [text for token in added for text in (f"a{token}b", f" a {token} b")]
-    ids, wanted = (each(texts, add_special_tokens=False)["input_ids"] for each in (first, second))
-    return bool(ids == wanted)
+    ids, expected = (each(texts, add_special_tokens=False)["input_ids"] for each in (first, second))
+    return bool(ids == expected)
 
 
 def misreading_class(folder: Path, tokenizer: Tokenizer) -> str:

@@ -25,7 +25,7 @@ class Tracker(Protocol):
     def write(self, step: int, values: Fields) -> None:
         """Log the finite numbers of a step; texts are omitted."""
 
-    def trace(self, step: int, question: str, answer: str, about: Fields) -> None:
+    def trace(self, step: int, question: str, answer: str, metadata: Fields) -> None:
         """Log an answer to a question with its metadata, if the tracker supports traces."""
 
     def rewind(self, lines: list[Record], step: int) -> None:
@@ -48,10 +48,10 @@ class TensorBoard:
 
     def write(self, step: int, values: Fields) -> None:
         """Write one event with all numbers of a step."""
-        shown = [Summary.Value(tag=name, simple_value=value) for name, value in _numbers(values)]
-        self._write(Event(step=step, wall_time=time.time(), summary=Summary(value=shown)))
+        scalars = [Summary.Value(tag=name, simple_value=value) for name, value in _numbers(values)]
+        self._write(Event(step=step, wall_time=time.time(), summary=Summary(value=scalars)))
 
-    def trace(self, step: int, question: str, answer: str, about: Fields) -> None:
+    def trace(self, step: int, question: str, answer: str, metadata: Fields) -> None:
         """Do nothing: TensorBoard has no traces."""
 
     def rewind(self, lines: list[Record], step: int) -> None:
@@ -71,7 +71,9 @@ class TensorBoard:
     def _write(self, event: Event) -> None:
         if self._file is None:
             self._folder.mkdir(parents=True, exist_ok=True)
-            suffix = f".{len(list(self._folder.glob('*')))}"  # names contain seconds: two files could have one name
+            suffix = (
+                f".{len(list(self._folder.glob('*')))}"  # names contain seconds: two files could have the same name
+            )
             self._file = EventsWriter(str(self._folder / "events"), suffix)
             if self._purge_step is not None:
                 log = SessionLog(status=SessionLog.START)
@@ -100,7 +102,9 @@ class WeightsAndBiases:
             )
         except wandb.Error as error:
             first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise InputError(f"run.trackers: wandb: {first_line} (WANDB_MODE=offline keeps it here)") from error
+            raise InputError(
+                f"run.trackers: wandb: {first_line} (WANDB_MODE=offline logs to the run folder)"
+            ) from error
         # W&B's own step cannot decrease, and a resumed run may start before the last logged step.
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
@@ -109,7 +113,7 @@ class WeightsAndBiases:
         """Log the numbers of a step."""
         self._run.log({"step": step, **dict(_numbers(values))})
 
-    def trace(self, step: int, question: str, answer: str, about: Fields) -> None:
+    def trace(self, step: int, question: str, answer: str, metadata: Fields) -> None:
         """Do nothing: traces need another product, Weave."""
 
     def rewind(self, lines: list[Record], step: int) -> None:
@@ -146,10 +150,10 @@ class Trackio:
         """Log the numbers of a step."""
         self._run.log(dict(_numbers(values)), step=step)
 
-    def trace(self, step: int, question: str, answer: str, about: Fields) -> None:
+    def trace(self, step: int, question: str, answer: str, metadata: Fields) -> None:
         """Log a question and its answer as a trace."""
         messages = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
-        self._run.log({"answer": self._trackio.Trace(messages=messages, metadata=dict(about))}, step=step)
+        self._run.log({"answer": self._trackio.Trace(messages=messages, metadata=dict(metadata))}, step=step)
 
     def rewind(self, lines: list[Record], step: int) -> None:
         """Do nothing: a repeated step appears twice with equal numbers."""
@@ -184,9 +188,9 @@ def _package(name: str) -> ModuleType:
 
 def _name(folder: Path, tracker: str) -> str:
     """Return the tracker's name of a run, the same after each resumption."""
-    known = folder / f"{tracker}-id"
-    name = known.read_text(encoding="utf-8").strip() if known.exists() else uuid.uuid4().hex[:8]
-    known.write_text(name, encoding="utf-8")
+    id_path = folder / f"{tracker}-id"
+    name = id_path.read_text(encoding="utf-8").strip() if id_path.exists() else uuid.uuid4().hex[:8]
+    id_path.write_text(name, encoding="utf-8")
     return name
 
 

@@ -207,7 +207,7 @@ TRAINING = (
         (
             Metric("sft/loss", "nats per token", "mean of −log π over the answers' tokens", "It falls.", SFT),
             Metric(
-                "sft/held_out_loss", "nats per token", "the same on questions that are not taught",
+                "sft/held_out_loss", "nats per token", "the same on held-out questions",
                 "A rise while `sft/loss` falls is overfitting: `sft.patience` stops there.", "`sft.held_out` above 0",
             ),
             Metric(

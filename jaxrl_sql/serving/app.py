@@ -17,7 +17,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from jaxrl_sql.rollout import Engine, NotFiniteError, Sample
-from jaxrl_sql.runtime.loopback import names_loopback
+from jaxrl_sql.runtime.loopback import is_loopback_host
 from jaxrl_sql.serving.batcher import Batcher, Job, QueueFullError
 from jaxrl_sql.serving.parameters import RefusedError, check_query
 from jaxrl_sql.serving.protocol import ApiRequest, ChatRequest, CompletionRequest, ResponseBuilder, read
@@ -30,7 +30,7 @@ MAX_BODY_BYTES = 16 << 20
 class _PendingAnswer:
     """A job and its events, in a client's event loop."""
 
-    def __init__(self, request: ApiRequest, batcher: Batcher, most: int, dates: Mapping[str, str]) -> None:
+    def __init__(self, request: ApiRequest, batcher: Batcher, max_tokens: int, dates: Mapping[str, str]) -> None:
         engine = _engine(batcher, request.model)
         prompts = request.prompts(engine, dates.get(request.model, ""))
         self.writer = ResponseBuilder(request, prompts, engine)
@@ -41,15 +41,15 @@ class _PendingAnswer:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(self.events.put_nowait, event)
 
-        sampling = request.sampling(engine, prompts, most)
+        sampling = request.sampling(engine, prompts, max_tokens)
         self.job = Job(request.model, prompts, sampling, emit, request.stream)
         batcher.submit(self.job)
 
     async def samples(self) -> AsyncIterator[Sample]:
         """Yield samples until all are finished; closing the iterator cancels the job."""
-        left = self.job.rows
+        remaining = self.job.rows
         try:
-            while left:
+            while remaining:
                 event = await self.events.get()
                 if isinstance(event, NotFiniteError):
                     raise RefusedError(str(event), "model_not_finite", status=503)
@@ -57,10 +57,10 @@ class _PendingAnswer:
                     raise RefusedError("the engine failed; the server's log has the reason", status=500)
                 if event.error:
                     raise RefusedError(event.error)
-                left -= bool(event.finish_reason)
+                remaining -= bool(event.finish_reason)
                 yield event
         finally:
-            self.job.cancelled = bool(left)
+            self.job.cancelled = bool(remaining)
 
     async def complete(self) -> Record:
         """Wait for all samples and return the answer."""
@@ -88,7 +88,7 @@ def _engine(batcher: Batcher, model: str) -> Engine:
     return batcher.engines[model]
 
 
-def _about(model: str) -> Record:
+def _model_object(model: str) -> Record:
     return {"id": model, "object": "model", "created": 0, "owned_by": "jaxrl_sql"}
 
 
@@ -101,7 +101,7 @@ class _LoopbackOnly:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         host = Headers(scope=scope).get("host", "")
         app = self.app
-        if not names_loopback(host):
+        if not is_loopback_host(host):
             message = f"Host {host!r} is not this machine's loopback: ask localhost, or serve with --host ADDRESS"
             app = JSONResponse(RefusedError(message).body(), 403)
         await app(scope, receive, send)
@@ -119,52 +119,52 @@ def make_app(
     `on_loopback`: the server listens on loopback and refuses other hosts, against DNS rebinding from web pages.
     """
 
-    def answering(request_type: type[ApiRequest]) -> Callable[[HttpRequest], Awaitable[Response]]:
+    def completion_endpoint(request_type: type[ApiRequest]) -> Callable[[HttpRequest], Awaitable[Response]]:
         async def answer(http: HttpRequest) -> Response:
             check_query(http.query_params)
-            waiting = _PendingAnswer(read(request_type, await _body(http)), batcher, max_tokens, dates)
-            if waiting.job.is_streamed:
-                return StreamingResponse(waiting.stream(), media_type="text/event-stream")
-            return await _complete_answer(http, waiting)
+            pending = _PendingAnswer(read(request_type, await _body(http)), batcher, max_tokens, dates)
+            if pending.job.is_streamed:
+                return StreamingResponse(pending.stream(), media_type="text/event-stream")
+            return await _complete_answer(http, pending)
 
         return answer
 
     async def models(http: HttpRequest) -> Response:
         check_query(http.query_params)
-        return JSONResponse({"object": "list", "data": [_about(name) for name in batcher.engines]})
+        return JSONResponse({"object": "list", "data": [_model_object(name) for name in batcher.engines]})
 
     async def model(http: HttpRequest) -> Response:
         check_query(http.query_params)
         name = http.path_params["name"]
         _engine(batcher, name)
-        return JSONResponse(_about(name))
+        return JSONResponse(_model_object(name))
 
     async def health(_http: HttpRequest) -> Response:
         status = "ok" if batcher.is_alive else "stopped"
         return JSONResponse({"status": status, **batcher.counts}, 200 if batcher.is_alive else 503)
 
     routes = [
-        Route("/v1/chat/completions", answering(ChatRequest), methods=["POST"]),
-        Route("/v1/completions", answering(CompletionRequest), methods=["POST"]),
+        Route("/v1/chat/completions", completion_endpoint(ChatRequest), methods=["POST"]),
+        Route("/v1/completions", completion_endpoint(CompletionRequest), methods=["POST"]),
         Route("/v1/models", models),
         Route("/v1/models/{name:path}", model),
         Route("/health", health),
     ]
     errors = (RefusedError, QueueFullError, InputError, HTTPException)
-    around = [Middleware(_LoopbackOnly)] if on_loopback else []
-    return Starlette(routes=routes, middleware=around, exception_handlers=dict.fromkeys(errors, _refuse))
+    middleware = [Middleware(_LoopbackOnly)] if on_loopback else []
+    return Starlette(routes=routes, middleware=middleware, exception_handlers=dict.fromkeys(errors, _refuse))
 
 
-async def _complete_answer(http: HttpRequest, waiting: _PendingAnswer) -> Response:
+async def _complete_answer(http: HttpRequest, pending: _PendingAnswer) -> Response:
     """Return the answer; cancel it if the client disconnects."""
-    answer = asyncio.ensure_future(waiting.complete())
-    gone = asyncio.ensure_future(_wait_for_disconnect(http))
+    answer = asyncio.ensure_future(pending.complete())
+    disconnected = asyncio.ensure_future(_wait_for_disconnect(http))
     try:
-        await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((answer, disconnected), return_when=asyncio.FIRST_COMPLETED)
         return JSONResponse(answer.result()) if answer.done() else Response(status_code=499)
     finally:
         answer.cancel()
-        gone.cancel()
+        disconnected.cancel()
 
 
 async def _wait_for_disconnect(http: HttpRequest) -> None:
@@ -177,8 +177,8 @@ async def _body(http: HttpRequest) -> bytes:
     if (encoding := http.headers.get("content-encoding", "identity")) != "identity":
         raise RefusedError(f"Content-Encoding {encoding} is not supported by this server", status=415)
     body = bytearray()
-    async for piece in http.stream():
-        body += piece
+    async for chunk in http.stream():
+        body += chunk
         if len(body) > MAX_BODY_BYTES:
             raise RefusedError(f"the request has over {MAX_BODY_BYTES} bytes", status=413)
     return bytes(body)

@@ -115,7 +115,7 @@ class Batcher:
                 model = jobs[0].model
                 if last not in ("", model):
                     self.engines[last].release()
-                last, began = model, time.monotonic()
+                last, start_time = model, time.monotonic()
                 self._running = len(jobs)
                 try:
                     self._call(self.engines[model], jobs)
@@ -125,7 +125,7 @@ class Batcher:
                     for job in jobs:
                         job.emit(error)
                 self._running = 0
-                self._call_seconds = time.monotonic() - began
+                self._call_seconds = time.monotonic() - start_time
 
     def _next(self) -> list[Job]:
         """Wait for jobs and return those of the next call, of one model and up to its slots; [] at the end."""
@@ -158,14 +158,14 @@ class Batcher:
         try:
             _deliver(pending, call.ready_samples())
             while call.unfinished:
-                for at, (job, _) in enumerate(pending):
-                    if (job.cancelled or self._is_closed) and at not in cancelled and at not in call.refused:
-                        cancelled.add(at)
-                        call.cancel(at)
+                for index, (job, _) in enumerate(pending):
+                    if (job.cancelled or self._is_closed) and index not in cancelled and index not in call.refused:
+                        cancelled.add(index)
+                        call.cancel(index)
                 _deliver(pending, [*call.launch(), *call.read()])
                 _deliver(pending, _unfinished(pending, call))
         finally:
-            self._cancelled += len({id(pending[at][0]) for at in cancelled})
+            self._cancelled += len({id(pending[index][0]) for index in cancelled})
 
 
 _Pending = Sequence[tuple[Job, int]]
@@ -182,10 +182,10 @@ def _deliver(pending: _Pending, samples: Iterable[Sample]) -> None:
 def _unfinished(pending: _Pending, call: EngineCall) -> Iterator[Sample]:
     """Yield the partial samples of streamed jobs."""
     for number, partial in call.partial.items():
-        at, index = call.global_index(number)
-        if pending[at][0].is_streamed:
+        prompt, index = call.global_index(number)
+        if pending[prompt][0].is_streamed:
             ids, logprobs = (
                 tuple(token_id for piece in pieces for token_id in piece.tolist())
                 for pieces in (partial.tokens, partial.logprobs)
             )
-            yield Sample(at, index, ids, logprobs, (), "", "")
+            yield Sample(prompt, index, ids, logprobs, (), "", "")

@@ -58,7 +58,7 @@ class _Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def refusing(listener: socket.socket) -> Iterator[None]:
+def reject_while_loading(listener: socket.socket) -> Iterator[None]:
     """Answer requests on a listening socket with 503 within the context."""
     server = _Server(listener)
     thread = threading.Thread(target=server.serve_forever, args=(_POLL_S,), name="loading", daemon=True)

@@ -1,7 +1,7 @@
-"""The MCP server: tools with which agents read a database, and have a model write SQL for it.
+"""The MCP server: tools for agents that query a database and generate SQL with a model.
 
-Nothing that the tools are given can write: one statement that reads, run by the executor in a sandbox, within its
-budgets, of whose result the first rows are returned.
+The tools cannot write. The executor runs one read-only statement per call in a sandbox with limits, and the tool
+returns the first rows of its result.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import Any
 
 from jaxrl_sql.config import ExecutorConfig
 from jaxrl_sql.databases.sample.options import is_served
-from jaxrl_sql.inference.ask import Asker, database_of, log_line
+from jaxrl_sql.inference.ask import Asker, database_example, log_line
 from jaxrl_sql.runtime.plain import exact
 from jaxrl_sql.text2sql.env.address import open_url
 from jaxrl_sql.text2sql.env.executor import Executor, ExecutorError, Outcome, make_executor
 from jaxrl_sql.types import Example, InputError, JaxrlSqlError
 
-NEEDED = "agents are spoken to by the package mcp: pip install 'jaxrl-sql[mcp]'"
+NEEDED = "the MCP server needs the package mcp: pip install 'jaxrl-sql[mcp]'"
 
 MAX_ROWS = 200
-"""Default of the most rows that a tool returns."""
+"""Default maximum number of rows that a tool returns."""
 LIMITS = {"timeout_ms": 30_000, "engine_timeout_ms": 30_000, "vm_steps": 3_000_000_000, "max_bytes": 16 << 20}
 _MAX_CELL = 2_000
 _MAX_SCHEMA = 40_000
@@ -50,16 +50,18 @@ class McpDatabase:
         self.name, self.stand_in, self.leave_out, self.executor = name, stand_in, leave_out, executor
         self.address = open_url(name) if is_served(name) else str(Path(name))
         limits = executor.limits
-        cut: dict[str, Any] = {"max_rows": max_rows, "on_excess": "cut"}
-        elsewhere = limits.other_engines
-        self.limits = limits.replace(**cut, other_engines=elsewhere.replace(**cut) if elsewhere else None)
+        truncation: dict[str, Any] = {"max_rows": max_rows, "on_excess": "cut"}
+        engine_limits = limits.other_engines
+        self.limits = limits.replace(
+            **truncation, other_engines=engine_limits.replace(**truncation) if engine_limits else None
+        )
 
     @cached_property
     def example(self) -> Example:
         """Return an example with an empty question on the database; a server's database is represented by a sample."""
         from jaxrl_sql.text2sql.question_sets.hiding import hide_in_example
 
-        database = database_of(self.name, self.stand_in, self.leave_out, self._report)
+        database = database_example(self.name, self.stand_in, self.leave_out, self._report)
         return hide_in_example(database, self.hide)
 
     def query(self, sql: str) -> dict[str, Any]:
@@ -79,21 +81,24 @@ class McpDatabase:
         from jaxrl_sql.text2sql.schema.read import read_schema
         from jaxrl_sql.text2sql.schema.render import ddl, names_only
 
-        whole = read_schema(self.example.db_path, self.example.hide)
-        wanted = {name.casefold() for name in tables or ()}
-        listed = (*whole.tables, *whole.views)
-        known = {table.name.casefold(): table.name for table in listed}
-        if unknown := sorted(wanted - known.keys()):
-            raise JaxrlSqlError(f"no table {unknown[0]!r}; there are {', '.join(known.values())}")
-        part = replace(whole, tables=tuple(table for table in listed if not wanted or table.name.casefold() in wanted))
-        text = ddl(part)
-        views = [quote_name(view.name) for view in whole.views if view in part.tables]
-        notes = [f"views: {', '.join(views)}"] * bool(views) + list(() if wanted else whole.omissions)
-        below = "".join(f"\n\n-- {line}" for line in notes)[:_MAX_SCHEMA]
+        full_schema = read_schema(self.example.db_path, self.example.hide)
+        requested = {name.casefold() for name in tables or ()}
+        all_tables = (*full_schema.tables, *full_schema.views)
+        table_names = {table.name.casefold(): table.name for table in all_tables}
+        if unknown := sorted(requested - table_names.keys()):
+            raise JaxrlSqlError(f"no table {unknown[0]!r}; there are {', '.join(table_names.values())}")
+        selection = replace(
+            full_schema,
+            tables=tuple(table for table in all_tables if not requested or table.name.casefold() in requested),
+        )
+        text = ddl(selection)
+        views = [quote_name(view.name) for view in full_schema.views if view in selection.tables]
+        notes = [f"views: {', '.join(views)}"] * bool(views) + list(() if requested else full_schema.omissions)
+        comments = "".join(f"\n\n-- {line}" for line in notes)[:_MAX_SCHEMA]
         if len(text) <= _MAX_SCHEMA:
-            return text + below
-        short = names_only(part)[:_MAX_SCHEMA] + below
-        return f"{short}\n(names alone, as there is much: name some `tables` to see their columns' types and keys)"
+            return text + comments
+        names = names_only(selection)[:_MAX_SCHEMA] + comments
+        return f"{names}\n(names only, because the schema is long: pass `tables` to see types and keys)"
 
 
 def table(outcome: Outcome) -> dict[str, Any]:
@@ -147,9 +152,9 @@ def make_server(database: McpDatabase, asker: Asker | None) -> Any:
     )
     reads = ToolAnnotations(read_only_hint=True, destructive_hint=False)
 
-    def as_tool(work: Callable[[], Any]) -> Any:
+    def as_tool(call: Callable[[], Any]) -> Any:
         try:
-            return work()
+            return call()
         except (JaxrlSqlError, ExecutorError) as error:
             raise ToolError(str(error)) from error
 
@@ -191,7 +196,7 @@ def make_server(database: McpDatabase, asker: Asker | None) -> Any:
 
 
 @contextmanager
-def opened_database(
+def open_database(
     name: str,
     config: ExecutorConfig,
     hide: Sequence[str] = (),

@@ -106,13 +106,13 @@ def check_parameters(
         if name in ignored:
             continue
         if name not in refused:
-            near = difflib.get_close_matches(name, [*read, *ignored, *refused], n=1)
-            hint = f"; the nearest is {where}{near[0]}" if near else ""
+            matches = difflib.get_close_matches(name, [*read, *ignored, *refused], n=1)
+            hint = f"; the nearest is {where}{matches[0]}" if matches else ""
             raise RefusedError(f"unknown parameter {path}{hint}", "unknown_parameter", path)
         if value is not None and not any(_is_same(value, neutral) for neutral in refused[name]):
             allowed = " or ".join(json.dumps(neutral) for neutral in refused[name])
-            but = f" with another value than {allowed}" if allowed else ""
-            raise RefusedError(f"{path} is not supported by this server{but}", "unsupported_parameter", path)
+            restriction = f" with another value than {allowed}" if allowed else ""
+            raise RefusedError(f"{path} is not supported by this server{restriction}", "unsupported_parameter", path)
 
 
 def check_query(names: Collection[str]) -> None:
@@ -125,14 +125,14 @@ def check_query(names: Collection[str]) -> None:
 def check_names(body: bytes) -> None:
     """Raise RefusedError for JSON with a duplicate name in an object: one of its values would be ignored."""
 
-    def unique(pairs: list[tuple[str, Any]]) -> None:
+    def check_unique(pairs: list[tuple[str, Any]]) -> None:
         names = set[str]()
         for name, _ in pairs:
             if name in names:
-                raise RefusedError(f"{name} is in an object twice", param=name)
+                raise RefusedError(f"duplicate name {name} in a JSON object", param=name)
             names.add(name)
 
-    json.loads(body, object_pairs_hook=unique, parse_int=str)
+    json.loads(body, object_pairs_hook=check_unique, parse_int=str)
 
 
 def _is_same(value: Any, neutral: Any) -> bool:

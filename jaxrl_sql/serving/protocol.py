@@ -45,13 +45,13 @@ class _Fields(BaseModel):
     def _without_nulls(cls, fields: Any) -> Any:
         if not isinstance(fields, dict):
             return fields
-        known = {name: cls.model_fields[name].annotation for name in fields if name in cls.model_fields}
-        read = {name: value for name, value in fields.items() if value is not None or name not in known}
+        annotations = {name: cls.model_fields[name].annotation for name in fields if name in cls.model_fields}
+        read = {name: value for name, value in fields.items() if value is not None or name not in annotations}
         # JSON has one type of number, and some clients write whole ones as 1.0.
         complete = {
             name: int(value)
             for name, value in read.items()
-            if known.get(name) in (int, int | None) and isinstance(value, float) and value.is_integer()
+            if annotations.get(name) in (int, int | None) and isinstance(value, float) and value.is_integer()
         }
         return read | complete
 
@@ -75,7 +75,7 @@ class TemplateOptions(_Fields):
 class ApiRequest(_Fields):
     """Common fields of both requests. Missing sampling parameters are temperature 1 and no truncation."""
 
-    usual_tokens: ClassVar[int]
+    default_tokens: ClassVar[int]
     """Default of `max_tokens`."""
 
     model: str
@@ -112,20 +112,20 @@ class ApiRequest(_Fields):
         """Return the prompts as tokens; `date` is for the chat template, empty for the date of the request."""
         raise NotImplementedError
 
-    def sampling(self, engine: Engine, prompts: Sequence[Prompt], most: int) -> SamplingParams:
-        """Return the sampling parameters; `most` is the server's limit of tokens.
+    def sampling(self, engine: Engine, prompts: Sequence[Prompt], server_limit: int) -> SamplingParams:
+        """Return the sampling parameters; `server_limit` is the server's limit of tokens.
 
         Raises RefusedError for a prompt that is too long and for stop strings beyond their limits, InputError for a
         number outside its range.
         """
-        longest, positions = max(len(prompt.token_ids) for prompt in prompts), engine.model.max_positions
-        room, limit = positions - longest, self.max_completion_tokens or self.max_tokens
-        if room < (limit or 1):
-            wanted = f" and {limit} of its completion" if limit else ""
-            message = f"the model has {positions} positions: {longest} tokens of the prompt{wanted} do not fit"
+        max_prompt, positions = max(len(prompt.token_ids) for prompt in prompts), engine.model.max_positions
+        free_positions, limit = positions - max_prompt, self.max_completion_tokens or self.max_tokens
+        if free_positions < (limit or 1):
+            suffix = f" and {limit} of its completion" if limit else ""
+            message = f"the model has {positions} positions: {max_prompt} tokens of the prompt{suffix} do not fit"
             raise RefusedError(message, "context_length_exceeded")
-        if limit and limit > most:
-            raise RefusedError(f"max_tokens is at most {most} here, not {limit}", param="max_tokens")
+        if limit and limit > server_limit:
+            raise RefusedError(f"max_tokens is at most {server_limit} here, not {limit}", param="max_tokens")
         if len(self.stops) > MAX_STOPS or len("".join(self.stops).encode(errors="replace")) > STOP_BYTES:
             message = f"stop: at most {MAX_STOPS} strings of at most {STOP_BYTES} bytes together"
             raise RefusedError(message, param="stop")
@@ -136,7 +136,7 @@ class ApiRequest(_Fields):
         if parameters.get("top_k") == -1:
             parameters["top_k"] = 0  # in vLLM's API -1 means all tokens
         seed = secrets.randbits(31) if self.seed is None else self.seed % 2**31
-        tokens = min(limit or self.usual_tokens, most, room)
+        tokens = min(limit or self.default_tokens, server_limit, free_positions)
         return SamplingParams(n=self.n, max_new_tokens=tokens, stop=self.stops, seed=seed, **parameters)
 
 
@@ -175,14 +175,14 @@ class Message(_Fields):
 
         A message may be one of our prompts, so the tags of dialogues stay tokens; an assistant may write any tag.
         """
-        but = TAGS | control.tags if self.role == "assistant" else TAGS
-        return {key: control.shield(text, but) for key, text in self.plain().items()}
+        exclude = TAGS | control.tags if self.role == "assistant" else TAGS
+        return {key: control.shield(text, exclude) for key, text in self.plain().items()}
 
 
 class ChatRequest(ApiRequest):
     """A conversation to continue; by default an answer may have all tokens that fit."""
 
-    usual_tokens = 1 << 31
+    default_tokens = 1 << 31
     messages: list[Message] = Field(min_length=1)
     logprobs: bool = False
     chat_template_kwargs: TemplateOptions = TemplateOptions()
@@ -220,7 +220,7 @@ class ChatRequest(ApiRequest):
 class CompletionRequest(ApiRequest):
     """Texts, or tokens, to continue; control tokens in a text are recognised, because the client applies templates."""
 
-    usual_tokens = 16  # OpenAI's
+    default_tokens = 16  # OpenAI's
     prompt: str | list[int] | list[str] | list[list[int]]
     logprobs: int | None = Field(None, ge=0)
     add_special_tokens: bool = True
@@ -245,8 +245,8 @@ class CompletionRequest(ApiRequest):
         if not all(encoded):
             raise RefusedError("prompt: a prompt has no tokens", param="prompt")
         size = engine.model.vocab_size
-        if wrong := next((token for ids in encoded for token in ids if not 0 <= token < size), None):
-            raise RefusedError(f"prompt: token {wrong} is not in the model's vocabulary of {size}", param="prompt")
+        if invalid := next((token for ids in encoded for token in ids if not 0 <= token < size), None):
+            raise RefusedError(f"prompt: token {invalid} is not in the model's vocabulary of {size}", param="prompt")
         return [Prompt(f"prompt {i}", tuple(ids), "") for i, ids in enumerate(encoded)]
 
     def _ids(self, tokenizer: Tokenizer, text: str) -> list[int]:
@@ -301,17 +301,21 @@ class ResponseBuilder:
         if len(sample.token_ids) == tokens and not sample.finish_reason:
             return None
         text = self._text(sample)
-        sure = len(text) if sample.finish_reason else self._stable_length(text)
-        self.sent[number] = len(sample.token_ids), max(characters, sure)
-        return {**self.head, "choices": [self._choice(sample, "delta", tokens, text[characters:sure])]}
+        final = len(text) if sample.finish_reason else self._stable_length(text)
+        self.sent[number] = len(sample.token_ids), max(characters, final)
+        return {**self.head, "choices": [self._choice(sample, "delta", tokens, text[characters:final])]}
 
     def usage_event(self) -> Record:
         """Return the last event of a stream with `include_usage`."""
         return {**self.head, "choices": [], "usage": self._usage()}
 
     def _usage(self) -> dict[str, int]:
-        read_ = sum(len(prompt.token_ids) for prompt in self.prompts)
-        return {"prompt_tokens": read_, "completion_tokens": self.written, "total_tokens": read_ + self.written}
+        prompt_tokens = sum(len(prompt.token_ids) for prompt in self.prompts)
+        return {
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": self.written,
+            "total_tokens": prompt_tokens + self.written,
+        }
 
     def _number(self, sample: Sample) -> int:
         return sample.prompt_index * self.request.n + sample.index
@@ -321,11 +325,11 @@ class ResponseBuilder:
         ids, logprobs = sample.token_ids[first:], sample.logprobs[first:]
         self.written += len(ids)
         content = {part: {"role": "assistant", "content": text}} if self.is_chat else {"text": text}
-        about: Record = {"index": self._number(sample), "finish_reason": sample.finish_reason or None}
-        about["logprobs"] = self._logprobs(ids, logprobs)
+        fields: Record = {"index": self._number(sample), "finish_reason": sample.finish_reason or None}
+        fields["logprobs"] = self._logprobs(ids, logprobs)
         if self.request.return_token_ids:
-            about |= {"token_ids": [*ids], "prompt_token_ids": [*self.prompts[sample.prompt_index].token_ids]}
-        return content | about
+            fields |= {"token_ids": [*ids], "prompt_token_ids": [*self.prompts[sample.prompt_index].token_ids]}
+        return content | fields
 
     def _logprobs(self, ids: Sequence[int], logprobs: Sequence[float]) -> Fields | None:
         if self.request.logprobs is None or self.request.logprobs is False:
@@ -354,5 +358,5 @@ class ResponseBuilder:
     def _stable_length(self, text: str) -> int:
         """Return the length of the text that is final: without a partial character or stop string at its end."""
         text = text.rstrip("\ufffd")
-        held = (n for stop in self.request.stops for n in range(1, len(stop) + 1) if text.endswith(stop[:n]))
-        return len(text) - max(held, default=0)
+        partial_stops = (n for stop in self.request.stops for n in range(1, len(stop) + 1) if text.endswith(stop[:n]))
+        return len(text) - max(partial_stops, default=0)

@@ -17,7 +17,7 @@ from jaxrl_sql.models.ops.rng import Purpose
 from jaxrl_sql.rollout import Engine
 from jaxrl_sql.runtime.folder import CONFIG as RUN_CONFIG
 from jaxrl_sql.runtime.model_locator import read_trained
-from jaxrl_sql.serving.loading import refusing
+from jaxrl_sql.serving.loading import reject_while_loading
 from jaxrl_sql.text2sql.env.executor import make_executor
 from jaxrl_sql.types import InputError
 
@@ -25,7 +25,7 @@ NEEDED = "serving needs the packages starlette, uvicorn and pydantic: pip instal
 
 
 def serve(
-    opening: AbstractContextManager[Mapping[str, Engine]],
+    engines_context: AbstractContextManager[Mapping[str, Engine]],
     dates: Mapping[str, str],
     max_new_tokens: int,
     host: str,
@@ -46,19 +46,19 @@ def serve(
         from jaxrl_sql.serving.batcher import Batcher  # noqa: PLC0415
     except ImportError as error:
         raise InputError(NEEDED) from error
-    with _listening(host, port) as listener, ExitStack() as opened:
+    with _listening(host, port) as listener, ExitStack() as stack:
         address, port = listener.getsockname()[:2]
-        at = f"http://[{address}]:{port}/v1" if ":" in address else f"http://{address}:{port}/v1"
-        announce(f"{at}: loading; requests get 503 until it is ready")
-        with refusing(listener):
-            engines = opened.enter_context(opening)
+        url = f"http://[{address}]:{port}/v1" if ":" in address else f"http://{address}:{port}/v1"
+        announce(f"{url}: loading; requests get 503 until it is ready")
+        with reject_while_loading(listener):
+            engines = stack.enter_context(engines_context)
         batcher = Batcher(engines, queue)
-        opened.enter_context(batcher.running())
+        stack.enter_context(batcher.running())
         app = make_app(batcher, max_new_tokens, ip_address(address).is_loopback, dates)
         settings = uvicorn.Config(
             app, log_level="warning", access_log=False, timeout_graceful_shutdown=5, lifespan="off"
         )
-        announce(f"{at} serves {', '.join(engines)}")
+        announce(f"{url} serves {', '.join(engines)}")
         uvicorn.Server(settings).run(sockets=[listener])
 
 
@@ -76,7 +76,7 @@ def open_engines(
     ):
         base = client.engine
         if not isinstance(base, Engine):
-            raise InputError("serve samples from one copy of the model: rollout.mesh=training")
+            raise InputError("serve supports one replica of the model: rollout.mesh=training")
         engine_config = replace(base.config, rounds_groups=True)
         engines = {name: Engine(base.model, base.params, base.tokenizer, engine_config)}
         for label, folder in adapters:

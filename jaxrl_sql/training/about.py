@@ -21,7 +21,7 @@ PACKAGES = ("jaxrl-sql", "sqlexec-rs", "jax", "jaxlib", "transformers", "optax")
 
 
 @contextmanager
-def noted_session(folder: Path | None, parameters: int, base: str = "") -> Iterator[None]:
+def record_session(folder: Path | None, parameters: int, base: str = "") -> Iterator[None]:
     """Record the start of a session, and its end on exit; without a folder nothing is written.
 
     `parameters` is the model's number of parameters, and `base` the `org/name@commit` of a hub model that it was read
@@ -49,10 +49,10 @@ def noted_session(folder: Path | None, parameters: int, base: str = "") -> Itera
 def _read(path: Path) -> Record:
     """Return the existing entries; {} if the file cannot be read."""
     try:
-        known = json.loads(path.read_text(encoding="utf-8"))
+        about = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return known if isinstance(known, dict) and isinstance(known.get("sessions", []), list) else {}
+    return about if isinstance(about, dict) and isinstance(about.get("sessions", []), list) else {}
 
 
 def _write(path: Path, about: Record) -> None:
@@ -83,15 +83,15 @@ def _versions() -> dict[str, str]:
 
 
 def _commit() -> str:
-    """Return the commit of the clone that this package is run from, with a + where files have changed; "" elsewhere."""
+    """Return the commit of the clone that contains this package, with a + if files have changed; "" without a clone."""
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return ""
     try:
-        done = subprocess.run(  # noqa: S603 - our own words
+        process = subprocess.run(  # noqa: S603 - our own words
             ["git", "-C", str(root), "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"],  # noqa: S607
             capture_output=True, text=True, timeout=10, check=False,
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError):
         return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
+    return process.stdout.strip() if process.returncode == 0 else ""

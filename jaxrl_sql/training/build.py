@@ -24,7 +24,7 @@ from jaxrl_sql.models.ops import rng
 from jaxrl_sql.models.policy import make_policy as make_policy_fn
 from jaxrl_sql.models.value import decay_mask, policy_part
 from jaxrl_sql.parallel.processes import is_first
-from jaxrl_sql.parallel.rules import batch_ways
+from jaxrl_sql.parallel.rules import num_batch_shards
 from jaxrl_sql.planning.workload import engine_config, rollout_grid
 from jaxrl_sql.rollout import AnyEngine
 from jaxrl_sql.rollout.replicated import make_engine as engine_on
@@ -95,7 +95,7 @@ def make_engine(
     s: TrainingRun, params: Any, max_num_seqs: int, purpose: rng.Purpose = rng.Purpose.ROLLOUT
 ) -> AnyEngine:
     """Return an engine of `max_num_seqs` decode slots that samples from `params` as the trainer computes them."""
-    config = engine_config(s.config.rollout, max_num_seqs, s.max_prompt_bucket, batch_ways(s.mesh.shape))
+    config = engine_config(s.config.rollout, max_num_seqs, s.max_prompt_bucket, num_batch_shards(s.mesh.shape))
     config = replace(config, purpose=purpose, compute_dtype=_compute_dtype(s), end_tokens=s.prompt_format.ends)
     return engine_on(s.model, params, s.prompt_format.tokenizer, config, s.mesh, rollout_grid(s.config.rollout))
 

@@ -170,11 +170,11 @@ class Checkpoints:
         Raises InputError when there is no such step, it cannot be read, or it holds another model than `like`.
         """
         where = self._folder_of(step)
-        wanted = {name: _abstract(leaf) for name, leaf in _named(like).items()}
+        expected = {name: _abstract(leaf) for name, leaf in _named(like).items()}
         try:
-            self._refuse_another(step, wanted)
+            self._refuse_another(step, expected)
             arguments = ocp.args.Composite(
-                state=_PartRestore(wanted),
+                state=_PartRestore(expected),
                 host=ocp.args.JsonRestore(),
                 arrays=ocp.args.StandardRestore(),
             )
@@ -182,7 +182,7 @@ class Checkpoints:
             arrays = _unpacked(np.asarray(restored.arrays["npz"]))
         except (KeyError, OSError, TypeError, ValueError) as error:
             raise _unreadable(where, error) from error
-        state = jax.tree.unflatten(jax.tree.structure(like), [restored.state[name] for name in wanted])
+        state = jax.tree.unflatten(jax.tree.structure(like), [restored.state[name] for name in expected])
         return state, restored.host, arrays
 
     def arrays(self, step: int) -> dict[str, np.ndarray]:
@@ -190,8 +190,8 @@ class Checkpoints:
         where, device = self._folder_of(step), jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
         try:
             stored = self._stored(step).items()
-            wanted = {n: jax.ShapeDtypeStruct(tuple(x.shape), np.dtype(x.dtype), sharding=device) for n, x in stored}
-            arguments = ocp.args.Composite(state=_PartRestore(wanted))
+            expected = {n: jax.ShapeDtypeStruct(tuple(x.shape), np.dtype(x.dtype), sharding=device) for n, x in stored}
+            arguments = ocp.args.Composite(state=_PartRestore(expected))
             return {name: np.asarray(x) for name, x in self._manager.restore(step, args=arguments).state.items()}
         except (KeyError, OSError, TypeError, ValueError) as error:
             raise _unreadable(where, error) from error
@@ -230,7 +230,7 @@ class Checkpoints:
     def _seal(self) -> None:
         """Add the checksums of a step whose files are all written; it is renamed afterwards."""
         (folder,) = self.folder.glob(f"{self._saving}{UNFINISHED}*")
-        write_sums(folder, but={UNSUMMED})
+        write_sums(folder, exclude={UNSUMMED})
         if self._on_saved is not None and self._saving is not None:
             self._on_saved(self._saving)
 
@@ -258,11 +258,11 @@ class Checkpoints:
         except (OSError, RuntimeError, ValueError) as error:
             raise cannot_write(self.folder.parent, error) from error
 
-    def _refuse_another(self, step: int, wanted: dict[str, jax.ShapeDtypeStruct]) -> None:
+    def _refuse_another(self, step: int, expected: dict[str, jax.ShapeDtypeStruct]) -> None:
         """Raise InputError with the first array that is missing, left over, or of another shape or type."""
         stored = {name: (tuple(leaf.shape), np.dtype(leaf.dtype)) for name, leaf in self._stored(step).items()}
         where = f"{self.folder / str(step)}: a checkpoint of another model"
-        for name, leaf in wanted.items():
+        for name, leaf in expected.items():
             if name not in stored:
                 raise InputError(f"{where}: {name} is missing there")
             shape, dtype = stored[name]
@@ -271,7 +271,7 @@ class Checkpoints:
             if dtype != leaf.dtype:
                 raise InputError(f"{where}: {name} is {dtype} there and {leaf.dtype} here")
         for name in stored:
-            if name not in wanted:
+            if name not in expected:
                 raise InputError(f"{where}: {name} is there and not here")
 
     def _stored(self, step: int) -> Record:
@@ -311,7 +311,7 @@ def _unreadable(where: Path, error: Exception | str) -> InputError:
     first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
     steps = [int(path.name) for path in where.parent.iterdir() if path.name.isdecimal()]
     before = max((step for step in steps if step < int(where.name)), default=None)
-    advice = "begin anew in another run.dir" if before is None else f"delete it to resume from step {before}"
+    advice = "start over in another run.dir" if before is None else f"delete it to resume from step {before}"
     return InputError(f"{where}: this checkpoint cannot be read: {first_line}; put it back from a copy, or {advice}")
 
 

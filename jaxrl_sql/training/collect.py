@@ -44,7 +44,7 @@ from jaxrl_sql.types import (
     Reward,
     Trajectory,
     Turn,
-    whole_text,
+    response_text,
 )
 
 _RIGHT = "correct"
@@ -91,17 +91,17 @@ class ScoredGroup(NamedTuple):
 
     def learned(self) -> ScoredGroup:
         """Return the group to learn: if no answer is right and rewarded, the demonstration replaces the last one."""
-        shown = self.demonstration
+        demonstration = self.demonstration
         trusted = [answer for answer in self.scored if answer.trusted]
-        if shown is None or any(_is_right(answer) and answer.reward.total > 0 for answer in trusted):
+        if demonstration is None or any(_is_right(answer) and answer.reward.total > 0 for answer in trusted):
             return self
-        if shown.scored.reward.total <= max((answer.reward.total for answer in trusted), default=-math.inf):
+        if demonstration.scored.reward.total <= max((answer.reward.total for answer in trusted), default=-math.inf):
             return self
-        text = shown.trajectory.turns[0].text
+        text = demonstration.trajectory.turns[0].text
         return self._replace(
-            trajectories=[*self.trajectories[:-1], shown.trajectory],
+            trajectories=[*self.trajectories[:-1], demonstration.trajectory],
             responses=[*self.responses[:-1], text],
-            scored=[*self.scored[:-1], shown.scored],
+            scored=[*self.scored[:-1], demonstration.scored],
         )
 
 
@@ -109,7 +109,7 @@ def _is_right(response: ScoredResponse) -> bool:
     if _RIGHT not in response.reward.parts:
         raise InputError(
             "grpo.dynamic_sampling.filter_groups=accuracy, grpo.demonstrations: the recipe's reward has no part "
-            f"{_RIGHT!r} to go by"
+            f"{_RIGHT!r}, which they require"
         )
     return response.reward.parts[_RIGHT] >= 1
 
@@ -147,7 +147,7 @@ def collect_batch(
     number: int,
     prompts: int,
     carried: Sequence[Sample] = (),
-    goes_ahead: bool = False,
+    starts_next: bool = False,
 ) -> RolloutBatch:
     """Generate groups for rollout `number` from the order's `cursor` on and choose `prompts` of them.
 
@@ -156,11 +156,11 @@ def collect_batch(
     to `grpo.dynamic_sampling.max_extra_generations`. The groups with the widest spread of rewards are chosen, so that a
     batch keeps its size when the cap is reached.
 
-    `carried` are this rollout's samples from the rollout before; if it `goes_ahead`, this one begins the next one's.
+    `carried` are this rollout's samples from the rollout before; if it `starts_next`, this one begins the next one's.
     """
-    grpo, began, before = s.config.grpo, time.perf_counter(), s.executor.stats()
-    rounds = _generate_rounds(s, engine, order, cursor, number, prompts, carried, goes_ahead)
-    took = time.perf_counter() - began
+    grpo, start_time, before = s.config.grpo, time.perf_counter(), s.executor.stats()
+    rounds = _generate_rounds(s, engine, order, cursor, number, prompts, carried, starts_next)
+    seconds = time.perf_counter() - start_time
     groups, learned = rounds.groups, [group.learned() for group in rounds.groups]
     chosen = _choose(grpo, learned, prompts)
     tokens = sum(len(turn.token_ids) for turn in _written(groups))
@@ -171,15 +171,15 @@ def collect_batch(
         "rollout/rounds": float(rounds.attempts),
         "rollout/tokens": float(tokens),
         "data/epoch": rounds.cursor / order.n,
-        "time/rollout": took - rounds.waited,
+        "time/rollout": seconds - rounds.waited,
         "time/sql_wait": rounds.waited,
-        "speed/tokens_per_s": tokens / took,
-        "speed/sql_per_s": sum(len(group.rewards) for group in groups) / took,
+        "speed/tokens_per_s": tokens / seconds,
+        "speed/sql_per_s": sum(len(group.rewards) for group in groups) / seconds,
         **reuse_metrics(before, s.executor.stats()),
     }
     if grpo.demonstrations:
-        is_shown = [learned[i].trajectories[-1].finish_reason == DEMONSTRATION for i in chosen]
-        numbers["rollout/demonstrations"] = float(np.mean(is_shown))
+        has_demonstration = [learned[i].trajectories[-1].finish_reason == DEMONSTRATION for i in chosen]
+        numbers["rollout/demonstrations"] = float(np.mean(has_demonstration))
     if s.config.rollout.ahead:
         stale = sum(len(sample.token_ids) for sample in carried) / max(tokens, 1)
         numbers["rollout/stale_tokens"] = stale
@@ -208,7 +208,7 @@ def _generate_rounds(
     number: int,
     prompts: int,
     carried: Sequence[Sample],
-    goes_ahead: bool,
+    starts_next: bool,
 ) -> _Rounds:
     """Generate rounds of groups until `prompts` differ in reward, `max_extra_generations` more than one at most."""
     sampling = s.config.grpo.dynamic_sampling
@@ -216,7 +216,7 @@ def _generate_rounds(
     waited, stats = 0.0, RolloutStats()
     for attempt in range(sampling.max_extra_generations + 1):
         numbers, cursor = order.take(cursor, prompts * sampling.oversample)
-        following = order.take(cursor, prompts * sampling.oversample)[0] if goes_ahead else ()
+        following = order.take(cursor, prompts * sampling.oversample)[0] if starts_next else ()
         name = number * (sampling.max_extra_generations + 1) + attempt
         sampled = generate_groups(s, engine, numbers, name, following, carried)
         groups += sampled.groups
@@ -262,51 +262,54 @@ def generate_groups(
     rollout's `number` determines the random keys.
     """
     cfg, client = s.config.sampling, make_client(s, engine)
+    recipe, style = s.prompt_format.recipe, s.prompt_format.style
     sampling = sampling_by(cfg, s.config.grpo.num_generations, s.config.seed, client.stops(cfg.stop))
     examples = [s.questions.train.examples[i] for i in (*current, *following)]
     prompts = [s.questions.train.prompts[i] for i in (*current, *following)]
     ahead = len(current) if following else None
     samples: list[Sample] = []
     jobs: dict[Place, TextJob] = {}
-    mine = share(len(current)) if engine.yields_all else range(len(current))
-    shown = _demonstrations(s, examples[: len(current)], prompts, sampling.stop) if s.config.grpo.demonstrations else {}
-    for at in sorted(shown.keys() & set(share(len(current)))):
-        jobs[at, sampling.n] = s.prompt_format.recipe.submit(
-            s.executor, [examples[at]], [shown[at].turns[0].text], s.prompt_format.style
-        )
+    local = share(len(current)) if engine.yields_all else range(len(current))
+    has_demonstrations, own_examples = s.config.grpo.demonstrations, examples[: len(current)]
+    demonstrations = _demonstrations(s, own_examples, prompts, sampling.stop) if has_demonstrations else {}
+    for index in sorted(demonstrations.keys() & set(share(len(current)))):
+        text = demonstrations[index].turns[0].text
+        jobs[index, sampling.n] = recipe.submit(s.executor, [examples[index]], [text], style)
     env_states, answered = EnvStates(), 0
     with s.display.task("sampling", len(current) * sampling.n, "answers", is_announced=False) as on_progress:
         stream = client.generate(examples, prompts, sampling, number, cfg.turns, env_states, ahead, carried)
         for sample in map(served, stream):
-            if s.should_abort(signals.ENDED):
+            if s.should_abort(signals.EXIT_ENDED):
                 raise PreemptedError
             samples.append(sample)
-            at = sample.prompt_index
-            answered += at < len(current)
+            index = sample.prompt_index
+            answered += index < len(current)
             on_progress(answered)
-            if at in mine:
-                job = s.prompt_format.recipe.submit(
-                    s.executor, [examples[at]], [response(sample)], s.prompt_format.style
-                )
-                jobs[at, sample.index] = job
-    began = time.perf_counter()
+            if index in local:
+                job = recipe.submit(s.executor, [examples[index]], [response(sample)], style)
+                jobs[index, sample.index] = job
+    start_time = time.perf_counter()
     with s.display.task("waiting for SQL", is_announced=False):
         verdicts = _collect_rewards(s, jobs, env_states)
         by_key = {(sample.prompt_index, sample.index): sample for sample in engine.gather(samples)}
-    waited = time.perf_counter() - began
+    waited = time.perf_counter() - start_time
     groups, by_accuracy = [], s.config.grpo.dynamic_sampling.filter_groups == "accuracy"
-    for i, example in enumerate(examples[: len(current)]):
+    for i, example in enumerate(own_examples):
         keys = [(i, g) for g in range(sampling.n)]
         ordered = [by_key[key] for key in keys]
         trajectories = [Trajectory(prompts[i], sample.index, sample.turns, sample.finish_reason) for sample in ordered]
         scored = [verdicts[key] for key in keys]
-        taught = Demonstration(shown[i], verdicts[i, sampling.n]) if i in shown else None
-        taught = taught if taught and taught.scored.trusted and _is_right(taught.scored) else None
-        responses = [response(sample) for sample in ordered]
-        groups.append(ScoredGroup(example, trajectories, responses, scored, by_accuracy, taught))
-    ahead_of_us = [by_key[key] for key in sorted(by_key) if key[0] >= len(current)]
-    left = [dataclasses.replace(sample, prompt_index=sample.prompt_index - len(current)) for sample in ahead_of_us]
-    return Sampled(groups, waited, left)
+        demonstration = Demonstration(demonstrations[i], verdicts[i, sampling.n]) if i in demonstrations else None
+        if demonstration and not (demonstration.scored.trusted and _is_right(demonstration.scored)):
+            demonstration = None
+        groups.append(ScoredGroup(example, trajectories, [*map(response, ordered)], scored, by_accuracy, demonstration))
+    following_samples = [by_key[i, g] for i, g in sorted(by_key) if i >= len(current)]
+    return Sampled(groups, waited, [_carry(sample, len(current)) for sample in following_samples])
+
+
+def _carry(sample: Sample, num_prompts: int) -> Sample:
+    """Return a sample of the following rollout with the index of its prompt there."""
+    return dataclasses.replace(sample, prompt_index=sample.prompt_index - num_prompts)
 
 
 def _demonstrations(
@@ -317,18 +320,18 @@ def _demonstrations(
     It may be too long, or continue after a stop string. In a chat, whose answers begin with a thought, a question
     without one (`reasoning`) has none: it would teach not to think.
     """
-    end, shown = s.prompt_format.ends[-1], dict[int, Trajectory]()
+    end, demonstrations = s.prompt_format.ends[-1], dict[int, Trajectory]()
     control = ControlTokens(s.prompt_format.tokenizer)
     for i, (example, prompt) in enumerate(zip(examples, prompts, strict=False)):
         if not example.answerable or (s.prompt_format.style.name == "chat" and not example.reasoning):
             continue
         text = s.prompt_format.style.answer(example)
         if isinstance(text, str) and cut_after_stop(text, stops) == text:
-            tokens = (*control.encode(whole_text(shield_answer(text, example, control))), end)
+            tokens = (*control.encode(response_text(shield_answer(text, example, control))), end)
             if len(tokens) <= s.config.sampling.max_new_tokens:
                 turn = Turn(ASSISTANT, tokens, text=text)
-                shown[i] = Trajectory(prompt, s.config.grpo.num_generations - 1, (turn,), DEMONSTRATION)
-    return shown
+                demonstrations[i] = Trajectory(prompt, s.config.grpo.num_generations - 1, (turn,), DEMONSTRATION)
+    return demonstrations
 
 
 _CARRIED = "begun"
@@ -353,13 +356,16 @@ def from_arrays(arrays: Fields, together: int = 1) -> list[GroupBatch]:
     shared = [
         tuple(Segment(**fields["shared"][str(part)]) for part in range(len(fields["shared"]))) for fields in batches
     ]
-    known = {"together": together}
-    return [GroupBatch(**{**fields, "shared": parts, **known}) for fields, parts in zip(batches, shared, strict=True)]
+    static_fields = {"together": together}
+    return [
+        GroupBatch(**{**fields, "shared": parts, **static_fields})
+        for fields, parts in zip(batches, shared, strict=True)
+    ]
 
 
 def has_equal_rewards(groups: Sequence[ScoredGroup]) -> np.ndarray:
     """Return for each group whether all its rewards are equal: [B] bool; False for a single answer."""
-    rewards, weights = (np.array([getattr(group, of) for group in groups]) for of in ("rewards", "weights"))
+    rewards, weights = (np.array([getattr(group, field) for group in groups]) for field in ("rewards", "weights"))
     return np.asarray(zero_variance(rewards, weights)) & (rewards.shape[1] > 1)
 
 

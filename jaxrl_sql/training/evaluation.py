@@ -51,9 +51,9 @@ def validation_answers(
 
 def verdicts_of(s: TrainingRun, questions: PromptSet, answered: list[Answered], rule: str) -> list[Verdict]:
     """Score the answers by a rule; each of several processes scores its share."""
-    mine = share(len(answered))
+    local = share(len(answered))
     judging = Judging(s.executor, (rule,), rule)
-    verdicts = judging.verdicts(questions.examples[mine.start : mine.stop], answered[mine.start : mine.stop])
+    verdicts = judging.verdicts(questions.examples[local.start : local.stop], answered[local.start : local.stop])
     return [Verdict(**fields) for fields in exchange([dataclasses.asdict(verdict) for verdict in verdicts])]
 
 
@@ -62,10 +62,10 @@ def evaluate_all(s: TrainingRun, params: PyTree, step: int) -> dict[str, float]:
 
     If the run is to stop meanwhile, nothing is recorded or returned: the evaluation is made when the run resumes.
     """
-    known = s.status.evaluation_of(step)
-    if known is not None:
-        return known
-    began = time.perf_counter()
+    saved = s.status.evaluation_of(step)
+    if saved is not None:
+        return saved
+    start_time = time.perf_counter()
     numbers: dict[str, float] = {}
     evaluated = []
     for name, questions in s.questions.evals.items():
@@ -85,7 +85,7 @@ def evaluate_all(s: TrainingRun, params: PyTree, step: int) -> dict[str, float]:
         evaluated.append((name, answered, verdicts))
     for evaluation in evaluated:
         keep_evaluation(s, step, *evaluation)
-    numbers["time/eval"] = time.perf_counter() - began
+    numbers["time/eval"] = time.perf_counter() - start_time
     s.record(step, "eval", numbers)
     s.status.keep_evaluation(step, numbers)
     return numbers

@@ -111,7 +111,7 @@ def _folder_of(name: str) -> Path:
     return source
 
 
-def averaged(exported: Exported, others: Sequence[str]) -> Exported:
+def average_models(exported: Exported, others: Sequence[str]) -> Exported:
     """Return the model with the mean of its weights and those of other models of its shape, in float32.
 
     Source: model soups (Wortsman et al. 2022); with the model that RL began with, WARP's last step (Ramé et al. 2024).
@@ -184,7 +184,7 @@ def export(
         if WHOLE in read_header(path).metadata:
             warn(
                 f"{path.name}: its tokenizer cuts text in a way that llama.cpp has no name for: give llama.cpp token "
-                "ids, or it reads prompts otherwise than the model was taught"
+                "ids, or it formats prompts differently than in training"
             )
         written.append(path)
     written.append(write_card(out, exported.run, step, tuple(map(str, exported.others))))
@@ -209,7 +209,7 @@ def export_folder(
     place = Path(model.partition("@")[0].rpartition("/")[2] if is_hub_name(model) else model)
     exported = of_model(model) if step is None else of_step(Path(model), step)
     if average:
-        exported = averaged(exported, average)
+        exported = average_models(exported, average)
     name = "averaged" if average else "export"
     name = name if step is None else f"{name}-{step}"
     return export(exported, out or (exported.run or place) / name, dtype, gguf, step, warn)

@@ -34,12 +34,12 @@ from jaxrl_sql.batch import GroupBatch, TrainState
 from jaxrl_sql.config import changed
 from jaxrl_sql.models.lora import policy_params
 from jaxrl_sql.parallel.processes import to_host
-from jaxrl_sql.parallel.rules import batch_ways
+from jaxrl_sql.parallel.rules import num_batch_shards
 from jaxrl_sql.planning.workload import longest_answer
 from jaxrl_sql.rollout import AnyEngine, Sample
 from jaxrl_sql.runtime.metrics import reduce_metrics
 from jaxrl_sql.training.batching.order import AnyOrder, Order, SchemaOrder
-from jaxrl_sql.training.batching.pack import order_by_rows, pack, with_packed_rows, with_schemas_once
+from jaxrl_sql.training.batching.pack import order_by_rows, pack, share_schemas, with_packed_rows
 from jaxrl_sql.training.build import make_engine, make_optimizer, make_policy
 from jaxrl_sql.training.collect import carried_in, collect_batch, from_arrays, to_arrays
 from jaxrl_sql.training.keep import keep_advantages, keep_groups
@@ -90,18 +90,18 @@ class GrpoPhase:
         """Return after how many steps the policy is evaluated."""
         return self.run.config.validation.every
 
-    def step(self, at: int) -> None:
-        """Make the run's step `at`."""
-        grpo_step(self.run, self, at)
+    def step(self, step: int) -> None:
+        """Run step `step`."""
+        grpo_step(self.run, self, step)
 
     def policy_params(self, _at: int) -> Any:
         """Return the current policy."""
         return policy_params(self.state.trainable, self.state.frozen)
 
-    def evaluated(self, at: int, numbers: Mapping[str, float]) -> None:
+    def record_evaluation(self, step: int, numbers: Mapping[str, float]) -> None:
         """Keep the history of the evaluations, which a second stage reads."""
-        if self.progress.history[-1][0] != at:
-            self.progress.history.append([at, score(self.run, numbers)])
+        if self.progress.history[-1][0] != step:
+            self.progress.history.append([step, score(self.run, numbers)])
 
     def snapshot(self) -> Snapshot:
         """Return the checkpoint's contents, with the batches that are not learned yet and carried samples."""
@@ -109,40 +109,40 @@ class GrpoPhase:
         return Snapshot(self.state, host, to_arrays(self.rollout_buffer, self.carried))
 
 
-def grpo_step(s: TrainingRun, phase: GrpoPhase, at: int) -> None:
-    """Make the run's step `at` of GRPO (counted from 1, with the cold start's steps) and record it."""
+def grpo_step(s: TrainingRun, phase: GrpoPhase, step: int) -> None:
+    """Run step `step` of GRPO (counted from 1, with the cold start's steps) and record it."""
     grpo, stage = s.config.grpo, phase.stage
-    began, compiled = time.perf_counter(), s.compiled.seconds
+    start_time, compiled = time.perf_counter(), s.compiled.seconds
     numbers = {}
     if not phase.rollout_buffer:
-        goes_ahead = s.config.rollout.ahead > 0 and at - 1 + grpo.steps_per_generation < stage.last
-        numbers = collect_rollouts(s, phase, at - 1 - s.config.sft.steps, goes_ahead)
+        starts_next = s.config.rollout.ahead > 0 and step - 1 + grpo.steps_per_generation < stage.last
+        numbers = collect_rollouts(s, phase, step - 1 - s.config.sft.steps, starts_next)
     collected = time.perf_counter()
     batch = on_mesh(s, phase.rollout_buffer.pop(0))
     with s.display.task("updating the policy", is_announced=False):
         batch, compared = phase.advantage(phase.state, batch)
-        part = (at - 1 - stage.first) % grpo.steps_per_generation
-        keep_advantages(s, at, at - part, part, batch)
+        part = (step - 1 - stage.first) % grpo.steps_per_generation
+        keep_advantages(s, step, step - part, part, batch)
         phase.state, metrics = phase.update(phase.state, batch)
         numbers |= reduce_metrics(jax.device_get({**metrics, **compared}))
     ended = time.perf_counter()
     updates = grpo.num_iterations * grpo.minibatches
-    rate = stage.rate((at - 1 - stage.first) * updates, updates)
-    numbers |= {"optim/lr": rate, "time/update": ended - collected, "time/step": ended - began}
+    rate = stage.rate((step - 1 - stage.first) * updates, updates)
+    numbers |= {"optim/lr": rate, "time/update": ended - collected, "time/step": ended - start_time}
     numbers["time/compile"] = s.compiled.seconds - compiled
-    s.record(at, stage.name, numbers)
+    s.record(step, stage.name, numbers)
 
 
-def collect_rollouts(s: TrainingRun, phase: GrpoPhase, number: int, goes_ahead: bool) -> dict[str, float]:
+def collect_rollouts(s: TrainingRun, phase: GrpoPhase, number: int, starts_next: bool) -> dict[str, float]:
     """Sample, execute and reward the answers for the next `grpo.steps_per_generation` steps; return their metrics.
 
-    If it `goes_ahead`, free slots begin the samples of the next rollout.
+    If it `starts_next`, free slots begin the samples of the next rollout.
     """
     grpo, state, progress = s.config.grpo, phase.state, phase.progress
     phase.engine.params = policy_params(state.trainable, state.frozen)
     steps = grpo.steps_per_generation
     rollout = collect_batch(
-        s, phase.engine, phase.order, progress.cursor, number // steps, grpo.prompts * steps, phase.carried, goes_ahead
+        s, phase.engine, phase.order, progress.cursor, number // steps, grpo.prompts * steps, phase.carried, starts_next
     )
     phase.carried = rollout.carried
     phase.engine.params = None  # the updates donate them
@@ -150,21 +150,21 @@ def collect_rollouts(s: TrainingRun, phase: GrpoPhase, number: int, goes_ahead: 
     progress.cursor = rollout.cursor
     longest, chosen = longest_answer(s.config.sampling)[1], rollout.chosen
     if grpo.packing:
-        size, micro_batches = grpo.prompts // grpo.minibatches, micro_batches_of(grpo, batch_ways(s.mesh.shape))
+        size, micro_batches = grpo.prompts // grpo.minibatches, micro_batches_of(grpo, num_batch_shards(s.mesh.shape))
         groups = [group.trajectories for group in chosen]
         by_rows = order_by_rows(groups, longest, s.max_prompt_bucket, size, micro_batches, grpo.questions)
         chosen = [chosen[i] for i in by_rows]
     keep_groups(s, s.config.sft.steps + number + 1, phase.stage.name, rollout.groups, chosen)
     for start in range(0, len(chosen), grpo.prompts):
         batch = pack(chosen[start : start + grpo.prompts], longest, s.max_prompt_bucket, grpo.demonstrations)
-        batch = with_schemas_once(batch, grpo.questions) if grpo.questions > 1 else batch
+        batch = share_schemas(batch, grpo.questions) if grpo.questions > 1 else batch
         batch = with_packed_rows(batch) if grpo.packing else batch
         if s.config.rollout.exact:
             batch = dataclasses.replace(batch, old_logprobs=batch.rollout_logprobs)
         is_known = batch.old_logprobs is not None and grpo.algorithm != "ppo"  # which needs old values, too
         if steps > 1 and not is_known:  # the policy that sampled them will have changed
-            known = phase.old_logprobs(state, on_mesh(s, batch))
-            old = {"old_logprobs": known.old_logprobs, "old_values": known.old_values}
+            cached_logprobs = phase.old_logprobs(state, on_mesh(s, batch))
+            old = {"old_logprobs": cached_logprobs.old_logprobs, "old_values": cached_logprobs.old_values}
             batch = dataclasses.replace(batch, **jax.tree.map(to_host, old))
         phase.rollout_buffer.append(batch)
     return rollout.numbers
@@ -173,8 +173,8 @@ def collect_rollouts(s: TrainingRun, phase: GrpoPhase, number: int, goes_ahead: 
 def on_mesh(s: TrainingRun, batch: GroupBatch) -> GroupBatch:
     """Put the host's batch, whole on every process, on the devices, split along B."""
     rows = len(batch.completion)
-    here = np.array(s.rows_here(rows))
-    return s.to_mesh(jax.tree.map(lambda x: x[here], batch), rows)
+    local = np.array(s.local_rows(rows))
+    return s.to_mesh(jax.tree.map(lambda x: x[local], batch), rows)
 
 
 def open_stage(
@@ -185,13 +185,13 @@ def open_stage(
     longest = grpo.loss.max_completion_tokens or longest_answer(s.config.sampling)[1]
     grpo = changed(grpo, {"loss.max_completion_tokens": longest})
     optimizer = make_optimizer(s, stage.optim, stage.steps * grpo.num_iterations * grpo.minibatches)
-    policy, ways = make_policy(s, s.config.sampling.temperature), batch_ways(s.mesh.shape)
+    policy, num_shards = make_policy(s, s.config.sampling.temperature), num_batch_shards(s.mesh.shape)
     phase = GrpoPhase(
         run=s,
         stage=stage,
-        advantage=make_advantage_fn(policy, grpo, s.prompt_format.recipe.advantage, ways),
-        update=make_updates(policy, grpo, optimizer, s.prompt_format.recipe.loss, ways),
-        old_logprobs=make_old_logprob_fn(policy, micro_batches_of(grpo, ways, grpo.minibatches)),
+        advantage=make_advantage_fn(policy, grpo, s.prompt_format.recipe.advantage, num_shards),
+        update=make_updates(policy, grpo, optimizer, s.prompt_format.recipe.loss, num_shards),
+        old_logprobs=make_old_logprob_fn(policy, micro_batches_of(grpo, num_shards, grpo.minibatches)),
         engine=make_engine(s, None, s.config.rollout.max_num_seqs),
         order=_order(s),
         state=init_state(trainable, optimizer, frozen, _reference(s, trainable, stage)),

@@ -67,9 +67,9 @@ def base_inputs(inputs: Mapping[str, str]) -> dict[str, str]:
 
 
 def question_input(questions: PromptSet, prompts: str) -> str:
-    """Return a hash of a set's questions, golds, databases and taught answers with `prompts`, that of its prompts."""
-    taught = [(example.demonstration, example.reasoning) for example in questions.examples]
-    return digest_of([digests(questions.examples), taught, prompts])
+    """Return a hash of a set's questions, golds, databases and target answers with `prompts`, that of its prompts."""
+    targets = [(example.demonstration, example.reasoning) for example in questions.examples]
+    return digest_of([digests(questions.examples), targets, prompts])
 
 
 def refuse_other_inputs(folder: Path, began: Mapping[str, str], now: Mapping[str, str]) -> None:

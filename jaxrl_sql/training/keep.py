@@ -18,7 +18,7 @@ from jaxrl_sql.text2sql.evals.records import Answered
 from jaxrl_sql.text2sql.evals.verdict import Verdict
 from jaxrl_sql.training.collect import ScoredGroup
 from jaxrl_sql.training.training_run import TrainingRun
-from jaxrl_sql.types import Example, Record, Response, Turn, whole_text
+from jaxrl_sql.types import Example, Record, Response, Turn, response_text
 
 # Digits of an advantage: more than a reader needs, and few enough to compress well.
 _DIGITS = 4
@@ -30,7 +30,7 @@ def keep_groups(
     """Keep the groups that were generated for `step`; `chosen` are those that are learned, in order."""
     for group in groups[: s.config.run.samples_per_step]:
         scored = group.scored[0]
-        text, reason = whole_text(group.responses[0]), group.trajectories[0].finish_reason
+        text, reason = response_text(group.responses[0]), group.trajectories[0].finish_reason
         s.write_sample(step, phase, group.example, text, reason, scored.sql, scored.status, scored.reward.total)
     if not s.outputs.rollouts.keeps:
         return
@@ -62,12 +62,12 @@ def keep_evaluation(
 ) -> None:
     """Keep the answers to a held-out split at `step`, each by itself; its reward is its score."""
     examples, rule = s.questions.evals[split].examples, s.questions.rules[split]
-    shown = list(zip(examples, answered, verdicts, strict=True))
-    for example, answer, verdict in shown[: s.config.run.samples_per_step]:
-        text, score = whole_text(_response(answer)), verdict.scores.get(rule, 0.0)
+    triples = list(zip(examples, answered, verdicts, strict=True))
+    for example, answer, verdict in triples[: s.config.run.samples_per_step]:
+        text, score = response_text(_response(answer)), verdict.scores.get(rule, 0.0)
         s.write_sample(step, f"eval/{split}", example, text, _reason(answer), verdict.sql, verdict.status, score)
     if s.outputs.rollouts.keeps:
-        s.outputs.rollouts.write("eval", [_evaluated(step, f"eval/{split}", rule, *evaluated) for evaluated in shown])
+        s.outputs.rollouts.write("eval", [_evaluated(step, f"eval/{split}", rule, *evaluated) for evaluated in triples])
 
 
 def keep_tokens(s: TrainingRun) -> None:

@@ -200,9 +200,11 @@ def launch_file(launch: LaunchOptions) -> str:
 def _check_mesh(mesh: MeshConfig, chips: int) -> None:
     """Raise InputError for a mesh whose size is not the number of chips."""
     sizes = [mesh.data, mesh.fsdp, mesh.tensor]
-    known = 1
+    num_devices = 1
     for size in sizes:
-        known *= max(size, 1)
-    if chips % known if -1 in sizes else chips != known:
-        shown = "x".join(map(str, sizes))
-        raise InputError(f"mesh {shown} (data x fsdp x tensor) is not made up of {chips} chips: set mesh.fsdp={chips}")
+        num_devices *= max(size, 1)
+    if chips % num_devices if -1 in sizes else chips != num_devices:
+        mesh_text = "x".join(map(str, sizes))
+        raise InputError(
+            f"mesh {mesh_text} (data x fsdp x tensor) is not made up of {chips} chips: set mesh.fsdp={chips}"
+        )

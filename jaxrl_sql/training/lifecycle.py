@@ -1,11 +1,11 @@
-"""The course of a phase from its first step to its last: stop, resume, evaluate and save, for GRPO and SFT.
+"""Run the steps of a phase: stop, resume, evaluate and save, for GRPO and SFT.
 
-`run_phase` keeps four rules of order:
+`run_phase` follows four rules:
 
 1. Evaluate before save: a step's evaluation rates its checkpoint.
-2. Resume: a phase that resumes from a checkpoint first makes the evaluation that the stop prevented, and saves it.
-3. Preempted: a step that was left changed nothing, so the step before it is saved, and the run ends.
-4. Last: the last step is always evaluated and saved; a run that is to stop saves, and evaluates when it resumes.
+2. Resume: a phase that resumes from a checkpoint first runs the evaluation that the stop prevented, and saves it.
+3. Preempted: an interrupted step changes nothing, so the previous step is saved and the run ends.
+4. Last: the last step is always evaluated and saved; a stopping run saves, and evaluates when it resumes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Snapshot(NamedTuple):
 
 
 class Phase(Protocol):
-    """Steps `first` + 1 to `last` of a run, of one kind; `evaluate_every` of 0 evaluates after the last alone."""
+    """Steps `first` + 1 to `last` of a run, of one kind; `evaluate_every` of 0 evaluates only after the last."""
 
     @property
     def name(self) -> str:
@@ -52,17 +52,17 @@ class Phase(Protocol):
 
     @property
     def first(self) -> int:
-        """Return the run's step before the phase's first."""
+        """Return the last step before the phase, counted over the run."""
         ...
 
     @property
     def last(self) -> int:
-        """Return the run's step after which the phase is over."""
+        """Return the last step of the phase, counted over the run."""
         ...
 
     @property
     def evaluate_every(self) -> int:
-        """Return after how many of the phase's steps its policy is evaluated."""
+        """Return the number of steps between evaluations."""
         ...
 
     @property
@@ -70,16 +70,16 @@ class Phase(Protocol):
         """Return whether the phase ends early."""
         ...
 
-    def step(self, at: int) -> None:
-        """Make the run's step `at` and record it; raise PreemptedError before anything has changed."""
+    def step(self, step: int) -> None:
+        """Run step `step` and record it; raises PreemptedError before anything has changed."""
         ...
 
-    def policy_params(self, at: int) -> Any:
-        """Return the parameters to evaluate after step `at`."""
+    def policy_params(self, step: int) -> Any:
+        """Return the parameters to evaluate after step `step`."""
         ...
 
-    def evaluated(self, at: int, numbers: Mapping[str, float]) -> None:
-        """Record the evaluation after step `at`."""
+    def record_evaluation(self, step: int, numbers: Mapping[str, float]) -> None:
+        """Record the evaluation after step `step`."""
         ...
 
     def snapshot(self) -> Snapshot:
@@ -88,9 +88,9 @@ class Phase(Protocol):
 
 
 def run_phase(s: TrainingRun, phase: Phase, begin: ResumePoint) -> bool:
-    """Make a phase's steps, from where the run begins or resumes; return False if a stop was requested.
+    """Run a phase's steps from the start or the resumed step; return False if a stop was requested.
 
-    Raises HealthError for a policy whose numbers are broken.
+    Raises HealthError for a policy with NaN or infinite log-probabilities.
     """
     if begin.is_within(phase.first, phase.last):
         _evaluate_if_due(s, phase, begin.step)
@@ -99,62 +99,62 @@ def run_phase(s: TrainingRun, phase: Phase, begin: ResumePoint) -> bool:
         return False
     before = max(begin.step, phase.first)
     with s.display.task(phase.name, phase.last - before, "steps") as on_progress:
-        for at in range(before + 1, phase.last + 1):
+        for step in range(before + 1, phase.last + 1):
             if phase.is_over:
                 break
             try:
-                if not _make_step(s, phase, at, partial(on_progress, at - before)):
+                if not _run_step(s, phase, step, partial(on_progress, step - before)):
                     return False
             except NotFiniteError as error:
-                raise HealthError(f"step {at} ({phase.name}): {error}; {stability_advice(phase.name)}") from error
+                raise HealthError(f"step {step} ({phase.name}): {error}; {stability_advice(phase.name)}") from error
     return True
 
 
-def _make_step(s: TrainingRun, phase: Phase, at: int, on_step: Callable[[], None]) -> bool:
-    """Make a phase's step, evaluate and save if due; return False if a stop was requested.
+def _run_step(s: TrainingRun, phase: Phase, step: int, on_step: Callable[[], None]) -> bool:
+    """Run a step of a phase, evaluate and save if due; return False if a stop was requested.
 
     `on_step` is called after the step.
     """
     try:
-        phase.step(at)
+        phase.step(step)
         on_step()
         s.status.surplus.count_step()
         if drop_programs(s.compiled):
             s.note(
-                "compiled programs took most of this process's memory mappings, and were dropped: they are compiled "
-                "again when they are needed, which a larger vm.max_map_count of Linux spares"
+                "compiled programs used most of this process's memory mappings and were dropped; they are compiled "
+                "again on use: raise Linux's vm.max_map_count to avoid this"
             )
     except PreemptedError:
-        if at - 1 > phase.first:
-            save(s, at - 1, phase.snapshot())
+        if step - 1 > phase.first:
+            save(s, step - 1, phase.snapshot())
         s.agree_to_stop()
         return False
     s.agree_to_stop()
-    _evaluate_if_due(s, phase, at)
+    _evaluate_if_due(s, phase, step)
     s.agree_to_stop()
-    if _is_save_due(s, phase, at):
-        save(s, at, phase.snapshot())
+    if _is_save_due(s, phase, step):
+        save(s, step, phase.snapshot())
     return not s.status.is_stopping
 
 
-def _evaluate_if_due(s: TrainingRun, phase: Phase, at: int) -> None:
+def _evaluate_if_due(s: TrainingRun, phase: Phase, step: int) -> None:
     every = phase.evaluate_every
-    if s.status.is_stopping or (at != phase.last and not (every and (at - phase.first) % every == 0)):
+    if s.status.is_stopping or (step != phase.last and not (every and (step - phase.first) % every == 0)):
         return
-    numbers = evaluate_all(s, phase.policy_params(at), at)
+    numbers = evaluate_all(s, phase.policy_params(step), step)
     if numbers:
-        phase.evaluated(at, numbers)
+        phase.record_evaluation(step, numbers)
 
 
-def _is_save_due(s: TrainingRun, phase: Phase, at: int) -> bool:
-    """Return whether step `at` is saved; all processes decide by the same data, so all save or none."""
+def _is_save_due(s: TrainingRun, phase: Phase, step: int) -> bool:
+    """Return whether step `step` is saved; all processes decide by the same data, so all save or none."""
     run = s.config.run
-    is_rated = run.keep_best > 0 and s.status.evaluation_of(at) is not None
-    return at == phase.last or phase.is_over or s.status.is_stopping or is_rated or at % run.checkpoint_every == 0
+    is_rated = run.keep_best > 0 and s.status.evaluation_of(step) is not None
+    return step == phase.last or phase.is_over or s.status.is_stopping or is_rated or step % run.checkpoint_every == 0
 
 
 def save(s: TrainingRun, step: int, snapshot: Snapshot) -> None:
-    """Start to save a checkpoint, without the frozen base, which never changes and is read from its source.
+    """Start saving a checkpoint without the frozen base, which is read from its source.
 
     An evaluation of this step is saved with it and rates it. Raises HealthError, and saves nothing, when parameters are
     broken.
@@ -167,7 +167,7 @@ def _save(s: TrainingRun, step: int, snapshot: Snapshot) -> None:
     state, host, arrays = snapshot
     refuse_broken(step, str(host.get("phase", "")), state.trainable)
     evaluation = s.status.evaluation_of(step)
-    known = {
+    run_state = {
         "config": dataclasses.asdict(s.config),
         "questions": digest(s.questions.train),
         "inputs": s.questions.inputs,
@@ -182,7 +182,9 @@ def _save(s: TrainingRun, step: int, snapshot: Snapshot) -> None:
     is_rated = evaluation is not None and (host.get("phase") != "sft" or not s.config.grpo.steps)
     rating = best_by(s.config.run.best_by, evaluation) if evaluation and is_rated else None
     metrics = None if rating is None else {"best_by": rating}
-    s.outputs.checkpoints.save(step, dataclasses.replace(state, frozen=None), {**host, "run": known}, arrays, metrics)
+    s.outputs.checkpoints.save(
+        step, dataclasses.replace(state, frozen=None), {**host, "run": run_state}, arrays, metrics
+    )
 
 
 def restore(s: TrainingRun, step: int, like: TrainState) -> tuple[TrainState, dict[str, Any], dict[str, np.ndarray]]:
@@ -193,9 +195,9 @@ def restore(s: TrainingRun, step: int, like: TrainState) -> tuple[TrainState, di
 
 
 def score(s: TrainingRun, numbers: Mapping[str, float]) -> float:
-    """Return the value of `run.best_by` in an evaluation; 0 if it was cut short.
+    """Return the value of `run.best_by` in an evaluation; 0 if it was interrupted.
 
-    Raises InputError when no number has that name and the best checkpoints are to be kept.
+    Raises InputError if `run.keep_best` is set and no metric has that name.
     """
     value = best_by(s.config.run.best_by, numbers)
     if value is None and numbers and s.config.run.keep_best:
@@ -212,7 +214,7 @@ def report_end(s: TrainingRun) -> None:
         f"compiling {compiled.programs} programs"
     )
     for name in ("model", "adapters", "report.html"):
-        if (path := s.folder / name).exists() or name == "report.html":  # which is written last of all
+        if (path := s.folder / name).exists() or name == "report.html":  # written last
             s.note(f"{name.removesuffix('.html')}: {path}")
     for command in next_commands(s):
         s.note(f"next: {command}")

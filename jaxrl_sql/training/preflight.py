@@ -26,7 +26,7 @@ from jaxrl_sql.planning.chips import device_memory, known_chip
 from jaxrl_sql.planning.layout import Machine, with_layout
 from jaxrl_sql.planning.memory import PlannedModel, checkpoint_bytes, estimate, is_fused, with_kv_budget
 from jaxrl_sql.planning.suggestions import suggest
-from jaxrl_sql.planning.units import in_bytes
+from jaxrl_sql.planning.units import format_bytes
 from jaxrl_sql.planning.workload import Workload, find_workload, kv_budget, longest_answer
 from jaxrl_sql.text2sql.evals.summary import validation_metrics
 from jaxrl_sql.text2sql.prompts.prompts import PromptSet
@@ -101,25 +101,30 @@ def preflight(s: TrainingRun) -> TrainConfig:
 def check_memory(s: Planned, sections: WorkloadSections) -> None:
     """Check memory and disk space, and report the memory per device of a step; raises InputError."""
     model = PlannedModel(s.config.model, s.model)
-    work = find_workload(model.section, sections, rules.batch_ways(s.mesh.shape))
+    work = find_workload(model.section, sections, rules.num_batch_shards(s.mesh.shape))
     platform = s.mesh.devices.flat[0].platform
     sizes = estimate(model, s.mesh, work, is_fused(model, platform))
-    parts = ", ".join(f"{name.replace('_', ' ')} {in_bytes(size)}" for name, size in sizes._asdict().items() if size)
+    parts = ", ".join(
+        f"{name.replace('_', ' ')} {format_bytes(size)}" for name, size in sizes._asdict().items() if size
+    )
     have = device_memory(s.mesh)
     s.note(
-        f"memory per device, about: {parts}; {in_bytes(sizes.total)} of {in_bytes(have) if have else 'an unknown size'}"
+        f"memory per device, about: {parts}; {format_bytes(sizes.total)} of "
+        f"{format_bytes(have) if have else 'an unknown size'}"
     )
     always = sizes.weights + sizes.adapters + sizes.training + sizes.reference
     if have and always > have:
         raise InputError(
-            f"memory: weights, gradients and optimizer need {in_bytes(always)} per device, which has {in_bytes(have)}: "
-            "use more devices (mesh.fsdp), model.lora.rank, model.dtype=bfloat16, or optim.kind=adafactor"
+            f"memory: weights, gradients and optimizer need {format_bytes(always)} per device, which has "
+            f"{format_bytes(have)}: use more devices (mesh.fsdp), model.lora.rank, model.dtype=bfloat16, or "
+            "optim.kind=adafactor"
         )
     if have and sizes.total > have:
         suggestions = suggest(sections, model, s.mesh.shape, have, platform)
         helps = ", or ".join(change for change, total in suggestions[:3] if total <= have) or "more devices"
         s.note(
-            f"memory: about {in_bytes(sizes.total - have)} per device may be missing; changes that make it fit: {helps}"
+            f"memory: about {format_bytes(sizes.total - have)} per device may be missing; "
+            f"changes that make it fit: {helps}"
         )
     check_disk(s, work)
 
@@ -150,24 +155,24 @@ def check_budget(s: TrainingRun) -> None:
 
 def report_uneven_parts(s: TrainingRun) -> None:
     """Warn if micro-batches have fewer prompts than the mesh has shards."""
-    grpo, sft, ways = s.config.grpo, s.config.sft, rules.batch_ways(s.mesh.shape)
+    grpo, sft, num_shards = s.config.grpo, s.config.sft, rules.num_batch_shards(s.mesh.shape)
     for name, steps, prompts, parts in (
         ("grpo", grpo.steps, grpo.prompts // grpo.minibatches, grpo.gradient_accumulation_steps),
         ("sft", sft.steps, sft.databases, sft.gradient_accumulation_steps),
     ):
         part = prompts // parts
-        if steps and part % ways:
-            times = -(-part // ways) * ways / part
+        if steps and part % num_shards:
+            times = -(-part // num_shards) * num_shards / part
             s.note(
-                f"{name}.gradient_accumulation_steps={parts}: parts of {part} prompts do not divide over {ways} shards "
-                f"(mesh.data x mesh.fsdp), which compute up to {times:.1f} times as much; "
-                f"{prompts // ways} or fewer parts, each a multiple of {ways} prompts, do not"
+                f"{name}.gradient_accumulation_steps={parts}: parts of {part} prompts do not divide over {num_shards} "
+                f"shards (mesh.data x mesh.fsdp), which compute up to {times:.1f} times as much; "
+                f"{prompts // num_shards} or fewer parts, each a multiple of {num_shards} prompts, do not"
             )
 
 
 def find_layout(s: TrainingRun, longest: int) -> TrainConfig:
     """Return the configuration with `rollout.mesh=auto` resolved, once per run; the result is saved in its folder."""
-    device, wanted = s.mesh.local_devices[0], s.config.rollout.mesh
+    device, mesh_setting = s.mesh.local_devices[0], s.config.rollout.mesh
     have = min(processes.exchange([device_memory(s.mesh)]))
     turns = max(s.config.sampling.turns, s.config.validation.sampling.turns)
     machine = Machine(device.platform, len(s.mesh.local_devices), have, known_chip(device))
@@ -182,8 +187,8 @@ def find_layout(s: TrainingRun, longest: int) -> TrainConfig:
             "multi-turn rollouts on several processes need replicas of the model, which do not fit: use more devices "
             "per process"
         )
-    if layout != wanted:
-        s.keep_config(rollout=rollout)
+    if layout != mesh_setting:
+        s.write_config(rollout=rollout)
     if s.mesh.size > 1:
         layout_text = "on the training mesh" if layout == "training" else f"by replicas (replicas x tensor = {layout})"
         s.note(f"answers are sampled {layout_text} (rollout.mesh)")
@@ -197,7 +202,7 @@ def find_kv_blocks(s: TrainingRun, config: TrainConfig, longest: int) -> TrainCo
     have = min(processes.exchange([device_memory(s.mesh)]))
     sections, model = config.workload(longest), PlannedModel(config.model, s.model)
     rollout = with_kv_budget(sections, model, s.mesh, have)
-    s.keep_config(rollout=rollout)
+    s.write_config(rollout=rollout)
     return replace(config, rollout=rollout)
 
 
@@ -269,9 +274,9 @@ def _programs(s: TrainingRun) -> str:
     )
     facts, updates, engines = [], 0, 0
     if s.config.sft.steps:
-        width, most = bucket(max(widths)), s.config.sft.max_completion_tokens
-        facts.append(f"sft pads schemas to {width} at most and answers to {bucket(most)}")
-        updates += 1 if few or s.config.sft.packing else len({bucket(answer) for answer in range(1, most + 1)})
+        width, max_tokens = bucket(max(widths)), s.config.sft.max_completion_tokens
+        facts.append(f"sft pads schemas to {width} at most and answers to {bucket(max_tokens)}")
+        updates += 1 if few or s.config.sft.packing else len({bucket(answer) for answer in range(1, max_tokens + 1)})
     if s.config.grpo.steps:
         facts.append(f"grpo pads to {_as_text(widths)} + {bucket(longest_answer(s.config.sampling)[1])}")
         updates += len(widths)
@@ -296,7 +301,11 @@ def check_disk(s: Planned, work: Workload) -> None:
     size = checkpoint_bytes(PlannedModel(s.config.model, s.model), work)
     free, run = shutil.disk_usage(s.folder).free, s.config.run
     if size > free:
-        raise InputError(f"run.dir: a checkpoint takes {in_bytes(size)}, but {s.folder} has only {in_bytes(free)} free")
-    most = (run.keep_checkpoints + run.keep_best + 1) * size
-    if most > free:
-        s.note(f"disk: checkpoints will take up to {in_bytes(most)}, but {s.folder} has only {in_bytes(free)} free")
+        raise InputError(
+            f"run.dir: a checkpoint takes {format_bytes(size)}, but {s.folder} has only {format_bytes(free)} free"
+        )
+    num_bytes = (run.keep_checkpoints + run.keep_best + 1) * size
+    if num_bytes > free:
+        s.note(
+            f"disk: checkpoints need up to {format_bytes(num_bytes)}, but {s.folder} has only {format_bytes(free)} free"
+        )

@@ -66,7 +66,7 @@ def resume(s: TrainingRun) -> ResumePoint:
     _refuse_other_run(s, saved)
     _rewind(s, saved["lines"], step)
     s.status.resume(saved["health"], saved["evaluation"])
-    s.keep_config(model=s.config.model, data=s.config.data)  # folders may have moved
+    s.write_config(model=s.config.model, data=s.config.data)  # folders may have moved
     s.note(f"resuming from step {step}")
     return ResumePoint(step)
 

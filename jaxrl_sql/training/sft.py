@@ -24,7 +24,7 @@ from jaxrl_sql.models.lora import policy_params
 from jaxrl_sql.models.ops.micro_batches import order_for_parts, row_counts
 from jaxrl_sql.runtime.metrics import reduce_metrics
 from jaxrl_sql.text2sql.benchmarks import skipped_lines
-from jaxrl_sql.training.batching.pack import by_schema, pack_rows, with_learned_alone, with_packed_rows
+from jaxrl_sql.training.batching.pack import by_schema, pack_rows, score_learned_only, with_packed_rows
 from jaxrl_sql.training.batching.sft_batches import SftRow, word_tokens
 from jaxrl_sql.training.batching.sft_dataset import SftDataset, rows_of
 from jaxrl_sql.training.build import export_model, make_optimizer, make_params, make_policy
@@ -116,11 +116,11 @@ class SftPhase:
         """Return whether the held-out loss has not improved for too long."""
         return self.watch.is_over
 
-    def step(self, at: int) -> None:
-        """Run step `at`; log it every `sft.log_every` steps and when the held-out loss is measured."""
+    def step(self, step: int) -> None:
+        """Run step `step`; log it every `sft.log_every` steps and when the held-out loss is measured."""
         s, cfg = self.run, self.run.config.sft
-        rows = rows_of(cfg, s.config.seed, self.dataset, self.word_ids, at - 1)
-        batch = pack(s, rows, self.dataset.longest)
+        rows = rows_of(cfg, s.config.seed, self.dataset, self.word_ids, step - 1)
+        batch = pack(s, rows, self.dataset.max_schema_tokens)
         self.window.steps += 1
         self.window.tokens += sum(
             len(row.prompt) + sum(len(answer.token_ids) for answer in row.answers) for row in rows
@@ -130,27 +130,27 @@ class SftPhase:
         jax.block_until_ready(self.last_metrics)
         self.state, metrics = self.update(self.state, s.to_mesh(batch, cfg.databases))
         self.last_metrics = metrics
-        is_measured = at == self.last or (cfg.eval_every > 0 and at % cfg.eval_every == 0)
-        if at % cfg.log_every == 0 or is_measured:
+        is_measured = step == self.last or (cfg.eval_every > 0 and step % cfg.eval_every == 0)
+        if step % cfg.log_every == 0 or is_measured:
             numbers = reduce_metrics(jax.device_get(metrics)) | self.window.numbers()
-            if is_measured and self.dataset.held:
+            if is_measured and self.dataset.held_out:
                 with s.display.task("measuring the held-out loss", is_announced=False):
                     numbers["sft/held_out_loss"] = self.held_out_loss(self.state)
                 if self.watch.update(numbers["sft/held_out_loss"]) and cfg.patience:
                     self.state = dataclasses.replace(self.state, best=_copy(self.state.trainable))
-            s.record(at, "sft", numbers)
+            s.record(step, "sft", numbers)
             self.window = LogWindow()
 
-    def policy_params(self, at: int) -> Any:
+    def policy_params(self, step: int) -> Any:
         """Return the current parameters; after the last step, the phase's result."""
-        return policy_params(self.result if at == self.last else self.state.trainable, self.state.frozen)
+        return policy_params(self.result if step == self.last else self.state.trainable, self.state.frozen)
 
     @property
     def result(self) -> Any:
         """Return the phase's final parameters, or the best ones if they are kept."""
         return self.state.best if self.run.config.sft.patience else self.state.trainable
 
-    def evaluated(self, _at: int, _numbers: Mapping[str, float]) -> None:
+    def record_evaluation(self, _step: int, _numbers: Mapping[str, float]) -> None:
         """Start a new window, so that its time excludes the evaluation."""
         self.window = LogWindow()
 
@@ -186,7 +186,7 @@ def open_sft(s: TrainingRun, begin: ResumePoint) -> SftPhase:
     if begin.is_within(0, cfg.steps):
         state, host, _ = restore(s, begin.step, state)
         watch.restore(host["watch"])
-    word_ids = tuple(word for word in word_tokens(s.prompt_format.tokenizer) if word not in dataset.form)
+    word_ids = tuple(word for word in word_tokens(s.prompt_format.tokenizer) if word not in dataset.format_tokens)
     return SftPhase(
         run=s,
         dataset=dataset,
@@ -200,18 +200,18 @@ def open_sft(s: TrainingRun, begin: ResumePoint) -> SftPhase:
 
 def pack(s: TrainingRun, rows: Sequence[SftRow], longest: int) -> GroupBatch:
     """Pack this process's part of a batch; `longest` is the length of the longest schema in any batch."""
-    cfg, here, is_one_shape = s.config.sft, s.rows_here(s.config.sft.databases), s.config.run.pad_to_max
+    cfg, local, is_one_shape = s.config.sft, s.local_rows(s.config.sft.databases), s.config.run.pad_to_max
     if not cfg.packing:
         answer = cfg.max_completion_tokens if is_one_shape else 0
-        return pack_rows(rows, cfg.databases, cfg.questions, bucket(longest), here, longest=answer)
+        return pack_rows(rows, cfg.databases, cfg.questions, bucket(longest), local, longest=answer)
     width = by_schema(longest if is_one_shape else max(len(row.prompt) for row in rows), 0)
     whole = pack_rows(rows, cfg.databases, cfg.questions, width, longest=cfg.max_completion_tokens)
-    whole = with_learned_alone(with_packed_rows(whole))
+    whole = score_learned_only(with_packed_rows(whole))
     if whole.packed_length is None:
-        order = list(range(cfg.databases) if here is None else here)
+        order = list(range(cfg.databases) if local is None else local)
     else:
         order = order_for_parts(_rows_needed(whole.packed_length), cfg.gradient_accumulation_steps)
-        order = order if here is None else [order[i] for i in here]
+        order = order if local is None else [order[i] for i in local]
     return jax.tree.map(lambda x: x[order], whole)
 
 
@@ -220,11 +220,13 @@ def positions(batch: GroupBatch, parts: int) -> float:
     prompt, width = batch.shared[0].tokens.shape[1], batch.completion.shape[-1]
     if batch.packed_length is None:
         return float(prompt + batch.completion.shape[1] * width)
-    most = batch.packed_length.shape[1]
-    counts = row_counts(most) if parts > 1 else (most,)
+    max_rows = batch.packed_length.shape[1]
+    counts = row_counts(max_rows) if parts > 1 else (max_rows,)
     need = _rows_needed(batch.packed_length)
-    ran = [next(rows for rows in counts if rows >= max(need[part::parts])) for part in range(min(parts, len(need)))]
-    return prompt + width * sum(ran) / len(ran)
+    rows_run = [
+        next(rows for rows in counts if rows >= max(need[part::parts])) for part in range(min(parts, len(need)))
+    ]
+    return prompt + width * sum(rows_run) / len(rows_run)
 
 
 def _rows_needed(packed_length: jax.Array) -> list[int]:
@@ -242,7 +244,10 @@ def make_held_out_loss(s: TrainingRun, sft_dataset: SftDataset) -> Callable[[Tra
         return sft_loss(policy(trainable, frozen, batch), batch).metrics
 
     def loss(state: TrainState) -> float:
-        batches = (s.to_mesh(pack(s, held_rows, sft_dataset.longest), rows) for held_rows in sft_dataset.held_rows())
+        batches = (
+            s.to_mesh(pack(s, held_rows, sft_dataset.max_schema_tokens), rows)
+            for held_rows in sft_dataset.held_out_batches()
+        )
         measured = [jax.device_get(measure(state.trainable, state.frozen, batch)) for batch in batches]
         total, tokens = (sum(part) for part in zip(*(metrics["sft/loss"] for metrics in measured), strict=True))
         return float(total) / float(tokens)

@@ -1,6 +1,6 @@
-"""Train: open a run and make its phases.
+"""Train: open a run and run its phases.
 
-Opening makes the folder, outputs, questions, devices and executor, and checks that the run fits before anything is
+Opening creates the folder, outputs, questions, devices and executor, and checks that the run fits before anything is
 compiled. On exit the report is written and everything is closed.
 """
 
@@ -34,7 +34,7 @@ from jaxrl_sql.models.spec import count_params
 from jaxrl_sql.models.value import add_value_head
 from jaxrl_sql.parallel import mesh as meshes
 from jaxrl_sql.parallel import processes, rules
-from jaxrl_sql.parallel.watch import watched
+from jaxrl_sql.parallel.watch import watch_processes
 from jaxrl_sql.planning.workload import with_parts
 from jaxrl_sql.report.html import write_report
 from jaxrl_sql.runtime.display import Display, make_display
@@ -56,11 +56,11 @@ from jaxrl_sql.runtime.signals import stop_on_signals
 from jaxrl_sql.runtime.trackers import open_trackers
 from jaxrl_sql.text2sql.benchmarks import Benchmark
 from jaxrl_sql.text2sql.env.executor import Executor, make_executor
-from jaxrl_sql.text2sql.evals.score_predictions import OWN_SCORERS, check_rules
+from jaxrl_sql.text2sql.evals.score_predictions import RULES_WITH_SCORER, check_rules
 from jaxrl_sql.text2sql.prompts.prompts import PromptSet, Pruning, make_prompts
 from jaxrl_sql.text2sql.question_sets.stream import Streamed, stream_prompts
 from jaxrl_sql.text2sql.recipes import Recipe, find_recipe
-from jaxrl_sql.training.about import noted_session
+from jaxrl_sql.training.about import record_session
 from jaxrl_sql.training.batching.sft_dataset import SftDataset, make_sft_dataset
 from jaxrl_sql.training.build import export_model, make_params
 from jaxrl_sql.training.caller import NOTHING, CallerInputs
@@ -79,13 +79,13 @@ from jaxrl_sql.types import Example, InputError
 
 
 def train(config: TrainConfig, caller: CallerInputs = NOTHING) -> int:
-    """Open a run, make all its phases, and return the exit code."""
+    """Open a run, run all its phases, and return the exit code."""
     with open_run(config, caller) as s:
         return _train(s)
 
 
 def _train(s: TrainingRun) -> int:
-    """Make the phases of an open run: cold start, evaluation, GRPO, evaluation; return the exit code."""
+    """Run the phases of an open run: cold start, evaluation, GRPO, evaluation; return the exit code."""
     config = s.config  # epochs have been converted to steps
     begin, first = resume(s), config.sft.steps
     trainable, frozen = make_params(s) if begin.is_after(first) else run_sft(s, begin)
@@ -121,15 +121,15 @@ def _train(s: TrainingRun) -> int:
 
 @contextmanager
 def open_run(config: TrainConfig, caller: CallerInputs = NOTHING) -> Iterator[TrainingRun]:
-    """Open a run, and refuse what cannot fit before anything is compiled."""
+    """Open a run; raises InputError before anything is compiled if it cannot fit."""
     with open_unchecked(config, caller) as s:
         yield dataclasses.replace(s, config=preflight(s))
 
 
 def dry_run(config: TrainConfig) -> int:
-    """Read the questions, run their golds, make the prompts and estimate the memory: all up to the first compilation.
+    """Read the questions, run their golds, make the prompts and estimate the memory, without compiling.
 
-    The run's folder is read and not changed. A dry run refuses whatever the run would refuse. It generates no data:
+    The run's folder is not changed. A dry run raises the same errors as the run. It generates no data:
     without them, it checks what does not depend on the questions.
     """
     config = changed(config, settings_from_start(config.run, config.data.chat.date, config.rollout))
@@ -137,19 +137,19 @@ def dry_run(config: TrainConfig) -> int:
     if config.data.source == "synth" and not is_generated(config.data):
         return _dry_run_without_data(config, folder)
     with TemporaryDirectory() as scratch:
-        elsewhere = {
+        scratch_settings = {
             "run.dir": f"{scratch}/{folder.name}",
             "run.resume": False,
             "run.trackers": [],
             "run.display": "plain",
         }
-        with open_run(changed(config, elsewhere)) as s:
+        with open_run(changed(config, scratch_settings)) as s:
             if config.run.resume:
                 refuse_other_saved(folder, s.questions.inputs)
             if s.config.sft.steps:
                 epoch = s.questions.sft.order.batches(1)
-                s.note(f"supervised phase: {s.config.sft.steps:,} steps, {epoch:,} an epoch")
-            s.note(f"{folder}: nothing was compiled, or written there")
+                s.note(f"supervised phase: {s.config.sft.steps:,} steps, {epoch:,} per epoch")
+            s.note(f"{folder}: nothing was compiled or written")
     return 0
 
 
@@ -160,7 +160,7 @@ def _dry_run_without_data(config: TrainConfig, folder: Path) -> int:
     shape = checked.shape or assumed_shape(config.model, config.data.tokenizer.vocab_size)
     with make_display("plain", 0, title=folder.name) as display, TemporaryDirectory() as scratch:
         mesh = meshes.make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
-        sft, grpo = with_parts(config.sft, config.grpo, rules.batch_ways(mesh.shape))
+        sft, grpo = with_parts(config.sft, config.grpo, rules.num_batch_shards(mesh.shape))
         config = dataclasses.replace(config, sft=sft, grpo=grpo)
         check_devices(PlannedRun(config, shape, mesh, Path(scratch), display.note))
         display.note(
@@ -190,9 +190,9 @@ def open_unchecked(config: TrainConfig, caller: CallerInputs = NOTHING) -> Itera
     keep_programs(config.run.compilation_cache)
     restart_advice = "start all of them again: with run.resume=true they resume from the last checkpoint"
     try:
-        # Until all is written: a signal on the way out must not interrupt a save.
-        with processes.report_lost_process(restart_advice), watched(restart_advice), ExitStack() as closed:
-            with _opened(config, folder, caller, passed, checked, closed) as s:
+        # Signals are handled until everything is written, so that none interrupts a save.
+        with processes.report_lost_process(restart_advice), watch_processes(restart_advice), ExitStack() as closed:
+            with _open_parts(config, folder, caller, passed, checked, closed) as s:
                 yield s
             if is_first:
                 write_report(folder)
@@ -207,7 +207,7 @@ def open_unchecked(config: TrainConfig, caller: CallerInputs = NOTHING) -> Itera
 
 
 @contextmanager
-def _opened(
+def _open_parts(
     config: TrainConfig,
     folder: Path,
     caller: CallerInputs,
@@ -222,7 +222,7 @@ def _opened(
         recipe = _recipe(config, caller)
         with display.task("opening the devices"):
             mesh = meshes.make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
-        sft, grpo = with_parts(config.sft, config.grpo, rules.batch_ways(mesh.shape))
+        sft, grpo = with_parts(config.sft, config.grpo, rules.num_batch_shards(mesh.shape))
         config = dataclasses.replace(config, sft=sft, grpo=grpo)
         if checked.shape is not None:
             check_devices(PlannedRun(config, checked.shape, mesh, folder))
@@ -231,13 +231,13 @@ def _opened(
         questions = _question_sets(config, read, executor, display, caller)
         if epochs := config.sft.epochs:
             config = changed(config, {"sft.steps": questions.sft.order.batches(epochs)})
-        display.course(config.phases())
+        display.set_phases(config.phases())
         closed.enter_context(record_compilations(display.activity.compiled, display.activity.clock))
         status = RunStatus(Health(config.health), closed.enter_context(stop_on_signals(display.note)))
         base = pinned_name(config.model.checkpoint)
         if base:
             display.note(f"model: {base}")
-        about = noted_session(folder if is_first else None, count_params(model), base)
+        about = record_session(folder if is_first else None, count_params(model), base)
         with jax.set_mesh(mesh), about:
             yield TrainingRun(
                 config, folder, read.prompt_format, model, mesh, executor, questions, outputs, status, caller=caller
@@ -352,10 +352,10 @@ def _sft_dataset(
     """Make the data set of the supervised phase."""
     data, examples = config.data, train.examples
     recipes = [find_recipe(name) for name in config.sft.formats] or [prompt_format.recipe]
-    plain = [(recipe, recipe.opened(recipe.style_for(data), prompt_format.tokenizer)) for recipe in recipes]
-    dialogues = [recipe.in_dialogues(style, executor, config.sampling.turns) for recipe, style in plain]
+    with_styles = [(recipe, recipe.opened(recipe.style_for(data), prompt_format.tokenizer)) for recipe in recipes]
+    dialogues = [recipe.in_dialogues(style, executor, config.sampling.turns) for recipe, style in with_styles]
     styles = [style._replace(shots=prompt_format.style.shots) for style in dialogues]
-    with display.task("tokenizing what sft teaches", len(examples), "questions") as on_progress:
+    with display.task("tokenizing the SFT targets", len(examples), "questions") as on_progress:
         return make_sft_dataset(
             config.sft,
             data,
@@ -368,12 +368,12 @@ def _sft_dataset(
         )
 
 
-def eval_rule(rule: str, recipe: Recipe, of_set: str) -> str:
-    """Return the rule that answers are judged by in training, on a set whose own is `of_set`.
+def eval_rule(rule: str, recipe: Recipe, benchmark_rule: str) -> str:
+    """Return the comparison rule of evaluations in training, on a set with the rule `benchmark_rule`.
 
-    It is `rule`, that of the configuration, else that of the recipe, else the set's; a set with its own scorer keeps
-    that. Raises InputError for an unknown rule.
+    It is the configured `rule`, else the recipe's, else the set's; a set with its own scorer keeps its rule. Raises
+    InputError for an unknown rule.
     """
-    rule = rule or (of_set if of_set in OWN_SCORERS else recipe.eval_rule or of_set)
+    rule = rule or (benchmark_rule if benchmark_rule in RULES_WITH_SCORER else recipe.eval_rule or benchmark_rule)
     check_rules((rule,))
     return rule

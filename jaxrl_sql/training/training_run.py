@@ -22,13 +22,13 @@ from jaxrl_sql.models import ModelConfig
 from jaxrl_sql.parallel import processes, rules
 from jaxrl_sql.planning.chips import machine_memory
 from jaxrl_sql.runtime.display import Display
-from jaxrl_sql.runtime.folder import CONFIG, keep_config
+from jaxrl_sql.runtime.folder import CONFIG, write_config
 from jaxrl_sql.runtime.health import UNHEALTHY, Health, HealthError
 from jaxrl_sql.runtime.memory import Surplus
 from jaxrl_sql.runtime.metrics import MetricsWriter, SampleWriter
 from jaxrl_sql.runtime.progress import CompileStats
 from jaxrl_sql.runtime.rollouts import RolloutWriter
-from jaxrl_sql.runtime.signals import ENDED, StopRequest
+from jaxrl_sql.runtime.signals import EXIT_ENDED, StopRequest
 from jaxrl_sql.text2sql.env.executor import Executor
 from jaxrl_sql.text2sql.prompts.prompts import PromptSet, PromptStyle
 from jaxrl_sql.text2sql.recipes import Recipe
@@ -152,11 +152,11 @@ class TrainingRun:
         """Return the counts of programs compiled for the run."""
         return self.display.activity.compiled
 
-    def keep_config(self, **sections: Any) -> None:
+    def write_config(self, **sections: Any) -> None:
         """Write sections, with numbers that were found at the start, to the configuration in the run's folder."""
         if processes.is_first():
             began = load_config(TrainConfig, self.folder / CONFIG)
-            keep_config(self.folder, to_yaml(dataclasses.replace(began, **sections)))
+            write_config(self.folder, to_yaml(dataclasses.replace(began, **sections)))
 
     def note(self, text: str) -> None:
         """Print a line outside of the progress display."""
@@ -170,9 +170,9 @@ class TrainingRun:
         sets = (self.questions.train, *self.questions.evals.values())
         return max(length for prompts in sets for length in prompts.lengths())
 
-    def rows_here(self, rows: int) -> list[int]:
+    def local_rows(self, rows: int) -> list[int]:
         """Return this process's share of B = `rows` prompts to pack."""
-        return rules.rows_here(self.mesh, rows)
+        return rules.local_rows(self.mesh, rows)
 
     def to_mesh(self, batch: GroupBatch, rows: int) -> GroupBatch:
         """Put a packed batch, this process's part of B = `rows` prompts, on the devices, split along B."""
@@ -209,7 +209,7 @@ class TrainingRun:
         self.status.check_health(step, phase, numbers)
         callback, request = self.caller.callback, self.status.request
         if callback is not None and callback(step, {"phase": phase, **numbers}) and not request.is_made:
-            request.exit_code = ENDED
+            request.exit_code = EXIT_ENDED
 
     def write_sample(
         self,

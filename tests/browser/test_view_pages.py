@@ -54,26 +54,26 @@ def chromium() -> Iterator[Any]:
 
 
 @pytest.fixture
-def opened(chromium: Any) -> Iterator[Open]:
+def open_page(chromium: Any) -> Iterator[Open]:
     """Return a function that opens a page; at the end no page may have errors or have run injected code."""
-    pages, faults = [], []
+    pages, errors = [], []
 
-    def open_page(address: str, width: int = 1100, scheme: str = "light") -> Any:
+    def open_url(address: str, width: int = 1100, scheme: str = "light") -> Any:
         context = chromium.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
         page = context.new_page()
         page.set_default_timeout(10_000)
-        page.on("pageerror", lambda error: faults.append(str(error)))
-        page.on("console", lambda output: faults.append(output.text) if output.type in ("error", "warning") else None)
-        page.on("dialog", lambda dialog: faults.append(dialog.message))
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("console", lambda output: errors.append(output.text) if output.type in ("error", "warning") else None)
+        page.on("dialog", lambda dialog: errors.append(dialog.message))
         page.goto(address)
         pages.append(page)
         return page
 
-    yield open_page
+    yield open_url
     for page in pages:
         assert page.evaluate("window.harmed") is None
         page.context.close()
-    assert faults == []
+    assert errors == []
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def index(run: Path) -> str:
     return (run / "view" / "index.html").as_uri()
 
 
-def shot(page: Any, name: str) -> None:
+def screenshot(page: Any, name: str) -> None:
     if folder := os.environ.get("JAXRL_SQL_SHOTS"):
         page.screenshot(path=str(Path(folder, f"{name}.png")), full_page=True)
 
@@ -102,8 +102,8 @@ def is_no_wider_than_the_window(page: Any) -> bool:
     return bool(page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"))
 
 
-def test_the_first_page_opens_from_disk(opened: Open, index: str) -> None:
-    page = opened(index)
+def test_the_first_page_opens_from_disk(open_page: Open, index: str) -> None:
+    page = open_page(index)
     page.get_by_role("heading", name="run", exact=True).wait_for()
     assert "14" not in page.get_by_role("table").inner_text().splitlines()[0]
     assert "50.0 %" in page.get_by_role("row", name="dev").inner_text()
@@ -113,11 +113,11 @@ def test_the_first_page_opens_from_disk(opened: Open, index: str) -> None:
     assert "Reward: mean from 0.1 in step 1 to 0.4 in step 4" in page.locator(".chart").first.get_attribute(
         "aria-label"
     )
-    shot(page, "run")
+    screenshot(page, "run")
 
 
-def test_filters_and_links(opened: Open, index: str, view_runs: ModuleType) -> None:
-    page = opened(f"{index}#/groups")
+def test_filters_and_links(open_page: Open, index: str, view_runs: ModuleType) -> None:
+    page = open_page(f"{index}#/groups")
     status = page.get_by_role("status")
     expect(status).to_have_text("12 of 12 groups")
     for label, choice, count in (("phase", "grpo", 8), ("status", "no_sql", 4), ("hardness", "hard", 4)):
@@ -125,12 +125,12 @@ def test_filters_and_links(opened: Open, index: str, view_runs: ModuleType) -> N
         expect(status).to_have_text(f"{count} of 12 groups")
     page.get_by_label("steps from").fill("3")
     expect(status).to_have_text("2 of 12 groups")
-    shot(page, "groups")
+    screenshot(page, "groups")
     page.get_by_role("button", name="all").click()
     expect(status).to_have_text("12 of 12 groups")
     page.get_by_role("searchbox").fill("ITEMS, Q2")
     expect(status).to_have_text("1 of 12 groups")
-    page.get_by_role("searchbox").fill(view_runs.HARM[:40])
+    page.get_by_role("searchbox").fill(view_runs.HOSTILE[:40])
     expect(status).to_have_text("5 of 12 groups")
     page.get_by_role("searchbox").fill("")
     for only, count in (("suspicious", 4), ("constant", 4), ("flipped", 4), ("better", 2), ("nosignal", 0)):
@@ -145,8 +145,8 @@ def test_filters_and_links(opened: Open, index: str, view_runs: ModuleType) -> N
     expect(status).to_have_text("1 of 12 groups of question q2")
 
 
-def test_a_group_shows_its_answers_side_by_side(opened: Open, index: str) -> None:
-    page = opened(f"{index}#/groups?text=q1%3F")
+def test_a_group_shows_its_answers_side_by_side(open_page: Open, index: str) -> None:
+    page = open_page(f"{index}#/groups?text=q1%3F")
     page.get_by_role("link", name="Which items, q1?").click()
     second = page.get_by_role("article", name="answer 2")
     assert "advantage -0.5" in second.inner_text()
@@ -161,46 +161,46 @@ def test_a_group_shows_its_answers_side_by_side(opened: Open, index: str) -> Non
     assert (first.inner_text(), first.get_attribute("title")) == ("SELECT", "p = 0.819")
     page.get_by_text("schema of shop").click()
     page.get_by_text("CREATE TABLE item").wait_for()
-    shot(page, "group")
+    screenshot(page, "group")
 
 
-def test_hostile_texts_are_escaped(opened: Open, index: str, view_runs: ModuleType) -> None:
-    page = opened(f"{index}#/groups?hardness=hard")
+def test_hostile_texts_are_escaped(open_page: Open, index: str, view_runs: ModuleType) -> None:
+    page = open_page(f"{index}#/groups?hardness=hard")
     page.locator(".list tbody a").first.click()
     page.get_by_role("article").first.wait_for()
-    shown = view_runs.HARM.replace("\u2028", "").split("{{")[0].strip()
+    shown = view_runs.HOSTILE.replace("\u2028", "").split("{{")[0].strip()
     assert shown[:60] in page.inner_text("main")
     page.get_by_text("the whole answer").first.click()
     assert page.locator("main img, main script").count() == 0
     assert "reads no table" in page.inner_text("main")
-    shot(page, "hostile")
+    screenshot(page, "hostile")
 
 
-def test_two_evaluations_question_by_question(opened: Open, index: str) -> None:
-    page = opened(f"{index}#/compare")
+def test_two_evaluations_question_by_question(open_page: Open, index: str) -> None:
+    page = open_page(f"{index}#/compare")
     expect(page.get_by_role("link", name="worse in b: 1")).to_be_visible()
     page.get_by_role("link", name="better in b: 1").click()
     page.get_by_role("link", name="Which items, e2?").click()
     page.get_by_role("article", name="dev, step 9").wait_for()
     assert page.get_by_role("article").count() == 2
-    shot(page, "pair")
+    screenshot(page, "pair")
 
 
-def test_two_runs_are_compared(opened: Open, run: Path, tmp_path: Path, view_runs: ModuleType) -> None:
+def test_two_runs_are_compared(open_page: Open, run: Path, tmp_path: Path, view_runs: ModuleType) -> None:
     other = view_runs.write_run(tmp_path / "other", steps=(1,))
     assert main([str(run), str(other), "--out", str(tmp_path / "out")]) == 0
-    page = opened((tmp_path / "out" / "index.html").as_uri())
+    page = open_page((tmp_path / "out" / "index.html").as_uri())
     page.get_by_role("heading", name="run and other").wait_for()
     page.get_by_role("link", name="compare", exact=True).click()
     assert "run: dev, step 9" in page.get_by_label("a", exact=True).inner_text()
     expect(page.get_by_role("link", name="right in both: 1")).to_be_visible()
-    shot(page, "two")
+    screenshot(page, "two")
 
 
-def test_evaluations_open(opened: Open, tmp_path: Path, view_runs: ModuleType) -> None:
+def test_evaluations_open(open_page: Open, tmp_path: Path, view_runs: ModuleType) -> None:
     folder = view_runs.write_evaluation(tmp_path / "first", {"a": 1.0, "b": 0.0})
     assert main([str(folder), "--out", str(tmp_path / "out")]) == 0
-    page = opened((tmp_path / "out" / "index.html").as_uri())
+    page = open_page((tmp_path / "out" / "index.html").as_uri())
     page.get_by_role("heading", name="By every rule").wait_for()
     page.goto(f"{(tmp_path / 'out' / 'index.html').as_uri()}#/group/0.0")
     page.get_by_role("article").wait_for()
@@ -208,12 +208,12 @@ def test_evaluations_open(opened: Open, tmp_path: Path, view_runs: ModuleType) -
     assert "the same rows with different multiplicities" in page.inner_text("main")
 
 
-def test_a_comparison_opens(opened: Open, tmp_path: Path, view_runs: ModuleType) -> None:
+def test_a_comparison_opens(open_page: Open, tmp_path: Path, view_runs: ModuleType) -> None:
     first = view_runs.write_evaluation(tmp_path / "first", {"a": 1.0, "b": 0.0, "c": 1.0})
     second = view_runs.write_evaluation(tmp_path / "second", {"a": 0.0, "b": 1.0, "c": 1.0})
     write_comparison(side_by_side(first, second), tmp_path / "compared")
     assert main([str(tmp_path / "compared"), "--out", str(tmp_path / "out")]) == 0
-    page = opened(f"{(tmp_path / 'out' / 'index.html').as_uri()}#/groups?only=flipped")
+    page = open_page(f"{(tmp_path / 'out' / 'index.html').as_uri()}#/groups?only=flipped")
     status = page.get_by_role("status")
     expect(status).to_have_text("2 of 2 groups")
     page.get_by_label("only").select_option("worse")
@@ -228,8 +228,8 @@ def test_a_comparison_opens(opened: Open, tmp_path: Path, view_runs: ModuleType)
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("where", ["#/", "#/groups", "#/groups?hardness=hard&page=0", "#/compare"])
-def test_pages_fit_390_pixels(opened: Open, index: str, where: str, scheme: str) -> None:
-    page = opened(f"{index}{where}", width=390, scheme=scheme)
+def test_pages_fit_390_pixels(open_page: Open, index: str, where: str, scheme: str) -> None:
+    page = open_page(f"{index}{where}", width=390, scheme=scheme)
     page.get_by_role("heading").first.wait_for()
     assert is_no_wider_than_the_window(page)
     if "hard" in where:
@@ -238,24 +238,24 @@ def test_pages_fit_390_pixels(opened: Open, index: str, where: str, scheme: str)
         assert is_no_wider_than_the_window(page)
     back = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert back == ("rgb(255, 255, 255)" if scheme == "light" else "rgb(20, 24, 31)")
-    shot(page, f"narrow-{scheme}-{where.strip('#/').replace('?', '-') or 'run'}")
+    screenshot(page, f"narrow-{scheme}-{where.strip('#/').replace('?', '-') or 'run'}")
 
 
-def test_the_report_is_a_self_contained_first_page(opened: Open, run: Path, tmp_path: Path) -> None:
+def test_the_report_is_a_self_contained_first_page(open_page: Open, run: Path, tmp_path: Path) -> None:
     alone = tmp_path / "elsewhere.html"
     shutil.copy(write_report(run), alone)
-    page = opened(alone.as_uri(), width=390)
+    page = open_page(alone.as_uri(), width=390)
     page.get_by_role("heading", name="run", exact=True).wait_for()
     page.locator("figure svg").first.wait_for()
     assert is_no_wider_than_the_window(page)
     assert page.evaluate("document.documentElement.scrollHeight") < 6000
     heads = page.locator("th").evaluate_all(LINES)
     assert [message for message, lines in heads if lines > len(message.split())] == []
-    shot(page, "report")
+    screenshot(page, "report")
 
 
-def test_all_controls_are_reachable_by_keyboard(opened: Open, index: str) -> None:
-    page = opened(index)
+def test_all_controls_are_reachable_by_keyboard(open_page: Open, index: str) -> None:
+    page = open_page(index)
     page.get_by_role("heading", name="run", exact=True).wait_for()
     page.keyboard.press("Tab")
     expect(page.get_by_role("link", name="to the content")).to_be_focused()
@@ -275,8 +275,8 @@ def test_all_controls_are_reachable_by_keyboard(opened: Open, index: str) -> Non
     page.get_by_role("heading", name="q3").wait_for()
 
 
-def test_all_controls_have_accessible_names(opened: Open, index: str) -> None:
-    page = opened(f"{index}#/groups")
+def test_all_controls_have_accessible_names(open_page: Open, index: str) -> None:
+    page = open_page(f"{index}#/groups")
     page.get_by_role("status").wait_for()
     unnamed = page.evaluate(
         """() => [...document.querySelectorAll("input, select, button, a")].filter((one) => !(
@@ -288,11 +288,11 @@ def test_all_controls_have_accessible_names(opened: Open, index: str) -> None:
     assert page.get_by_role("navigation", name="pages").count() == 1
 
 
-def test_a_growing_folder_is_read_incrementally(opened: Open, view_runs: ModuleType, tmp_path: Path) -> None:
+def test_a_growing_folder_is_read_incrementally(open_page: Open, view_runs: ModuleType, tmp_path: Path) -> None:
     run = view_runs.write_run(tmp_path / "run", steps=(1,))
     shown = View([open_result_folder(run)], tmp_path / "out", None)
     shown.update(is_live=True)
-    page = opened(f"{(tmp_path / 'out' / 'index.html').as_uri()}#/groups")
+    page = open_page(f"{(tmp_path / 'out' / 'index.html').as_uri()}#/groups")
     status = page.get_by_role("status")
     expect(status).to_have_text("6 of 6 groups")
     view_runs.add_step(run, 2)
@@ -301,14 +301,14 @@ def test_a_growing_folder_is_read_incrementally(opened: Open, view_runs: ModuleT
     expect(page.get_by_text("● live")).to_be_visible()
 
 
-def test_an_active_run_is_served(opened: Open, view_runs: ModuleType, tmp_path: Path) -> None:
+def test_an_active_run_is_served(open_page: Open, view_runs: ModuleType, tmp_path: Path) -> None:
     run = view_runs.write_run(tmp_path / "run", steps=(1,))
     command = [sys.executable, "-m", "jaxrl_sql", "view", str(run), "--serve", "0", "--judge", "50"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None
             address = server.stdout.readline().strip()
-            page = opened(f"{address}#/groups")
+            page = open_page(f"{address}#/groups")
             status = page.get_by_role("status")
             expect(status).to_have_text("6 of 6 groups")
             view_runs.add_step(run, 2)

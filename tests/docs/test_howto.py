@@ -89,18 +89,20 @@ def test_commands_of_a_page_run(page: str, folder: Path) -> None:
     lines = commands(page)
     assert lines
     cache = f"run.compilation_cache={folder / 'programs'}"
-    for program, *message in lines:
+    for program, *arguments in lines:
         if program == "jaxrl-sql":
-            command = ["-m", "jaxrl_sql", *message, *smaller(message)]
+            command = ["-m", "jaxrl_sql", *arguments, *smaller(arguments)]
         else:
             assert program == "python"
-            command = [*message, *smaller([Path(message[0]).name, *message[1:]])]
+            command = [*arguments, *smaller([Path(arguments[0]).name, *arguments[1:]])]
         if command[-1].startswith(("evaluate.", "rollout.", "sft.", "data.")):
             command.append(cache)
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, *command], cwd=folder, capture_output=True, text=True, check=False, env=environment
         )
         # The small model may write SQL that fails.
-        assert done.returncode in ((0, 1) if "ask" in message else (0,)), f"{command}\n{done.stdout}{done.stderr}"
-        assert "Traceback" not in done.stderr, done.stderr
+        assert process.returncode in ((0, 1) if "ask" in arguments else (0,)), (
+            f"{command}\n{process.stdout}{process.stderr}"
+        )
+        assert "Traceback" not in process.stderr, process.stderr

@@ -63,8 +63,8 @@ def spans(page: str) -> Iterator[tuple[int, str]]:
     """Yield (line, text) of each span in backticks in a page's prose."""
     text = (ROOT / page).read_text(encoding="utf-8")
     text = re.sub(r"^( *)```.*?^\1```$", lambda code: "\n" * code[0].count("\n"), text, flags=re.MULTILINE | re.DOTALL)
-    for result in re.finditer(r"(?<!`)`([^`\n]+)`(?!`)", text):
-        yield text.count("\n", 0, result.start()) + 1, result[1].replace("\\|", "|")
+    for match in re.finditer(r"(?<!`)`([^`\n]+)`(?!`)", text):
+        yield text.count("\n", 0, match.start()) + 1, match[1].replace("\\|", "|")
 
 
 @functools.cache
@@ -76,15 +76,15 @@ def tracked() -> tuple[str, ...]:
 @functools.cache
 def source_words() -> frozenset[str]:
     """Return the words of all sources, and their file names."""
-    message: set[str] = set()
+    names: set[str] = set()
     for name in tracked():
         path = ROOT / name
         if path.suffix in SOURCES and "/vendor/" not in name and name != "tests/docs/test_names.py" and path.is_file():
             text = path.read_text(encoding="utf-8", errors="replace")
-            message.update(re.findall(r"\w+", text))
-            message.update(re.findall(r"[\w-]+(?:\.[\w-]+)+", text))
-            message.update(re.findall(r"--[a-z][a-z-]+", text))
-    return frozenset(message)
+            names.update(re.findall(r"\w+", text))
+            names.update(re.findall(r"[\w-]+(?:\.[\w-]+)+", text))
+            names.update(re.findall(r"--[a-z][a-z-]+", text))
+    return frozenset(names)
 
 
 @functools.cache

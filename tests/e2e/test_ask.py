@@ -25,7 +25,7 @@ from jaxrl_sql.config import EvaluateConfig, load_config
 from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.inference.ask import Asker, Reply, choose_reply
 from jaxrl_sql.models.formats.hf import load_checkpoint
-from jaxrl_sql.serving.mcp import make_server, opened_database
+from jaxrl_sql.serving.mcp import make_server, open_database
 from jaxrl_sql.text2sql.env.executor import make_executor
 from jaxrl_sql.text2sql.evals.records import Answered
 from jaxrl_sql.types import Example
@@ -40,9 +40,9 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]
     """Return a database and questions on it."""
     folder = tmp_path_factory.mktemp("data")
     generate(folder, SynthSpec(seed=5, train_dbs=2, dev_dbs=1, unseen_dbs=1, train_questions=2, dev_questions=5))
-    result = [json.loads(line) for line in (folder / "dev/questions.jsonl").read_text().splitlines()]
-    db_id = result[0]["db_id"]
-    return folder / f"dev/databases/{db_id}/{db_id}.sqlite", [item["question"] for item in result]
+    questions = [json.loads(line) for line in (folder / "dev/questions.jsonl").read_text().splitlines()]
+    db_id = questions[0]["db_id"]
+    return folder / f"dev/databases/{db_id}/{db_id}.sqlite", [item["question"] for item in questions]
 
 
 def command(db: Path, *more: str, model: Path = MODEL) -> list[str]:
@@ -109,7 +109,7 @@ def reply_of(sqls: list[str | None], db: Path, vote: str, reasons: tuple[str, ..
 
 
 @pytest.mark.parametrize(
-    ("sqls", "votes", "message"),
+    ("sqls", "votes", "report"),
     [
         (
             ["SELECT 1"] * 3 + ["SELECT 2", None],
@@ -126,14 +126,14 @@ def reply_of(sqls: list[str | None], db: Path, vote: str, reasons: tuple[str, ..
     ],
 )
 def test_a_vote_is_reported_with_its_margin(
-    sqls: list[str | None], votes: tuple[float, ...], message: str, generated: tuple[Path, list[str]]
+    sqls: list[str | None], votes: tuple[float, ...], report: str, generated: tuple[Path, list[str]]
 ) -> None:
     reply = reply_of(sqls, generated[0], "result")
     assert (reply.answers, reply.votes) == (len(sqls), votes)
     assert reply.margin == (votes[0] - votes[1] if len(votes) > 1 else sum(votes))
-    shown = io.StringIO()
-    show(reply, False, shown)
-    assert shown.getvalue().splitlines()[-1] == f"vote: {message}"
+    stream = io.StringIO()
+    show(reply, False, stream)
+    assert stream.getvalue().splitlines()[-1] == f"vote: {report}"
 
 
 def test_a_soft_vote_has_a_margin_between_results(generated: tuple[Path, list[str]]) -> None:
@@ -220,7 +220,7 @@ def test_piped_questions_end_at_an_empty_line(
     shown = capsys.readouterr()
     assert shown.out.count("SELECT") >= 2
     assert shown.err.count("error: ") == 1
-    assert "schema and question are over data.max_prompt_tokens=320" in shown.err
+    assert "the prompt (schema and question) is longer than data.max_prompt_tokens=320" in shown.err
     assert len(opened) == 1, "the model is loaded once"
 
 
@@ -267,7 +267,7 @@ def test_mcp_ask_tool_answers_a_question(generated: tuple[Path, list[str]]) -> N
         import mcp
 
         replies = []
-        with opened_database(str(db), config.executor) as database:
+        with open_database(str(db), config.executor) as database:
             asker = Asker(policy_spec(config), config.evaluate, config.executor)
             async with mcp.Client(make_server(database, asker)) as client:
                 for question in (questions[0], " "):
@@ -284,7 +284,7 @@ def test_mcp_ask_tool_answers_a_question(generated: tuple[Path, list[str]]) -> N
 
 
 @pytest.mark.parametrize(
-    ("message", "output"),
+    ("arguments", "error"),
     [
         ([" "], "the question is empty"),
         (["How many?", "And why?"], "expected one question"),
@@ -298,13 +298,13 @@ def test_mcp_ask_tool_answers_a_question(generated: tuple[Path, list[str]]) -> N
     ],
 )
 def test_invalid_arguments_are_reported_in_one_line(
-    message: list[str], output: str, generated: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str]
+    arguments: list[str], error: str, generated: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([*command(generated[0]), *message]) == 2
-    shown = capsys.readouterr().err
-    assert shown.startswith("error: ")
-    assert shown.count("\n") == 1
-    assert output in shown
+    assert main([*command(generated[0]), *arguments]) == 2
+    stderr = capsys.readouterr().err
+    assert stderr.startswith("error: ")
+    assert stderr.count("\n") == 1
+    assert error in stderr
 
 
 def test_an_invalid_database_or_model_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -330,11 +330,14 @@ def test_an_endpoint_answers(
 ) -> None:
     db, questions = generated
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    with chat_server.serving(lambda _n, _body: chat_server.said("```sql\nSELECT 41 + 1\n```")) as (url, seen):
+    with chat_server.serve_script(lambda _n, _body: chat_server.assistant("```sql\nSELECT 41 + 1\n```")) as (
+        url,
+        requests,
+    ):
         assert main(["--endpoint", url, "--model", "m", "--db", str(db), questions[0]]) == 0
     assert capsys.readouterr().out.startswith("SELECT 41 + 1\n")
-    assert [(item["model"], item["key"]) for item in seen] == [("m", None)]
-    assert questions[0] in seen[0]["messages"][-1]["content"]
+    assert [(item["model"], item["key"]) for item in requests] == [("m", None)]
+    assert questions[0] in requests[0]["messages"][-1]["content"]
 
 
 def test_a_truncated_endpoint_answer_is_reported_by_ask_and_by_mcp(
@@ -344,28 +347,28 @@ def test_a_truncated_endpoint_answer_is_reported_by_ask_and_by_mcp(
     texts = iter(["```sql\nSELECT 41\n```", "```sql\nSELECT 41\n```", "I think", "```sql\nSELECT 41 +\n```"])
 
     def script(_number: int, _body: dict[str, Any]) -> Any:
-        return chat_server.said(next(texts), finish_reason="length")
+        return chat_server.assistant(next(texts), finish_reason="length")
 
     async def call(config: EvaluateConfig) -> list[str]:
         import mcp
 
-        with opened_database(str(db), config.executor) as database:
+        with open_database(str(db), config.executor) as database:
             asker = Asker(policy_spec(config), config.evaluate, config.executor)
             async with mcp.Client(make_server(database, asker)) as client:
                 replies: list[Any] = [await client.call_tool("ask", {"question": questions[0]}) for _ in range(3)]
             asker.close()
         return [reply.content[0].text for reply in replies]
 
-    with chat_server.serving(script) as (url, _seen):
-        to = [
+    with chat_server.serve_script(script) as (url, _requests):
+        overrides = [
             f"evaluate.base_url={url}",
             "evaluate.model=m",
             "evaluate.key_env=''",
             "evaluate.sampling.max_new_tokens=7",
         ]
-        assert main(["--endpoint", url, "--model", "m", "--db", str(db), questions[0], *to]) == 0
-        whole, *failed = anyio.run(call, load_config(EvaluateConfig, None, [*to, "data.prompt=chat"]))
+        assert main(["--endpoint", url, "--model", "m", "--db", str(db), questions[0], *overrides]) == 0
+        answered, *failed = anyio.run(call, load_config(EvaluateConfig, None, [*overrides, "data.prompt=chat"]))
     assert f"the answer is {CUT}" in capsys.readouterr().out
-    reply = json.loads(whole)
+    reply = json.loads(answered)
     assert (reply["sql"], reply["finish_reason"], reply["note"]) == ("SELECT 41", "length", f"the answer is {CUT}")
     assert all(CUT in text for text in failed)

@@ -135,22 +135,22 @@ class Model:
     """Corrects one gold on the second attempt and never the other; writes rows, wrong ones first."""
 
     def __init__(self, chat_server: ModuleType) -> None:
-        self.said = chat_server.said
+        self.assistant = chat_server.assistant
 
     def __call__(self, _number: int, body: dict[str, Any]) -> Any:
         text = body["messages"][0]["content"]
         assert "CREATE TABLE" in text
         if "returns no rows" in text:
             if "age > 500" not in text:
-                return self.said("no")
+                return self.assistant("no")
             if "no good" in text:
-                return self.said("```sql\nINSERT INTO student VALUES (9, 'Old', 600);\n```")
-            return self.said("```sql\nDELETE FROM student\n```")
+                return self.assistant("```sql\nINSERT INTO student VALUES (9, 'Old', 600);\n```")
+            return self.assistant("```sql\nDELETE FROM student\n```")
         if "<hopeless>" in text:
-            return self.said("I do not know.")
+            return self.assistant("I do not know.")
         assert "<fails>" in text
         assert "nme" in text
-        return self.said(
+        return self.assistant(
             "```sql\nSELECT name FROM student\n```" if "nme2" in text else "```sql\nSELECT nme2 FROM student\n```"
         )
 
@@ -166,7 +166,7 @@ def with_model(arguments: list[str]) -> list[str]:
 def test_failing_golds_are_corrected_and_existing_rows_kept(
     with_model: list[str], tmp_path: Path, chat_server: ModuleType
 ) -> None:
-    with chat_server.serving(Model(chat_server)) as (url, seen):
+    with chat_server.serve_script(Model(chat_server)) as (url, seen):
         assert main([*with_model, f"distill.base_url={url}"]) == 0
         count = len(seen)
         assert count == 2 + 2 + 2
@@ -193,13 +193,13 @@ def test_truncated_answers_are_ignored(with_model: list[str], tmp_path: Path, ch
     def script(_number: int, body: dict[str, Any]) -> Any:
         text = body["messages"][0]["content"]
         if "in other words" in text:
-            return chat_server.said("Who goes to this school?", finish_reason="length")
+            return chat_server.assistant("Who goes to this school?", finish_reason="length")
         row = "INSERT INTO student VALUES (9, 'Old', 199)"
         sql = row if "returns no rows" in text else "SELECT name FROM student"
-        return chat_server.said(f"```sql\n{sql}\n```", finish_reason="length")
+        return chat_server.assistant(f"```sql\n{sql}\n```", finish_reason="length")
 
     command = [*with_model, "augment.correct=1", "augment.fill_tries=1", "augment.reword=1"]
-    with chat_server.serving(script) as (url, seen):
+    with chat_server.serve_script(script) as (url, seen):
         assert main([*command, f"distill.base_url={url}"]) == 0
         count = len(seen)
         assert main([*command, f"distill.base_url={url}"]) == 0
@@ -219,23 +219,23 @@ class Writer:
     """Rewords two questions, one of them incorrectly, and answers questions literally."""
 
     def __init__(self, chat_server: ModuleType) -> None:
-        self.said = chat_server.said
+        self.assistant = chat_server.assistant
 
     def __call__(self, _number: int, body: dict[str, Any]) -> Any:
         text = body["messages"][0]["content"]
         if "in other words" in text:
             assert "-- Its answer: SELECT" in text
             answers = {"<all>": "Who goes to this school?", "<sold>": "What do things cost?"}
-            return self.said(next(item for mark, item in answers.items() if mark in text))
+            return self.assistant(next(item for mark, item in answers.items() if mark in text))
         requests = {"Who goes": "SELECT name FROM student", "cost": "SELECT price FROM item"}
-        return self.said(f"```sql\n{next(sql for message, sql in requests.items() if message in text)}\n```")
+        return self.assistant(f"```sql\n{next(sql for message, sql in requests.items() if message in text)}\n```")
 
 
 def test_questions_are_reworded_if_the_rows_stay_equal(
     arguments: list[str], tmp_path: Path, chat_server: ModuleType
 ) -> None:
     command = [*arguments, "distill.model=m", "distill.key_env=''", "distill.retries=0", "augment.reword=1"]
-    with chat_server.serving(Writer(chat_server)) as (url, seen):
+    with chat_server.serve_script(Writer(chat_server)) as (url, seen):
         assert main([*command, f"distill.base_url={url}"]) == 0
         count = len(seen)
         assert count == 2 + 2  # the golds that return rows, and their new wordings
@@ -252,7 +252,7 @@ def test_questions_are_reworded_if_the_rows_stay_equal(
 def test_request_limit_holds_across_runs(
     with_model: list[str], tmp_path: Path, chat_server: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with chat_server.serving(Model(chat_server)) as (url, seen):
+    with chat_server.serve_script(Model(chat_server)) as (url, seen):
         bounded = [*with_model, f"distill.base_url={url}"]
         assert main([*bounded, "distill.max_requests=2"]) == 0
         assert len(seen) == 2

@@ -53,7 +53,12 @@ class Teacher:
     """Answers by the name in the question, and counts requests per name."""
 
     def __init__(self, chat_server: ModuleType) -> None:
-        self.said, self.times, self.lock, self.is_well = chat_server.said, Counter[str](), threading.Lock(), False
+        self.assistant, self.times, self.lock, self.is_well = (
+            chat_server.assistant,
+            Counter[str](),
+            threading.Lock(),
+            False,
+        )
         self.is_slow_again = threading.Event()
 
     def __call__(self, _number: int, body: dict[str, Any]) -> Any:
@@ -77,10 +82,10 @@ class Teacher:
         if name == "late" and time_asked == 1:
             sql = "SELECT 8"
         if name == "mute":
-            return self.said("I do not know.")
+            return self.assistant("I do not know.")
         if name == "beside":
-            return self.said(f"<answer>\n```sql\n{sql}\n```\n</answer>", reasoning_content="thought beside")
-        return self.said(f"<think>\nthought of {name}\n</think>\n<answer>\n```sql\n{sql}\n```\n</answer>")
+            return self.assistant(f"<answer>\n```sql\n{sql}\n```\n</answer>", reasoning_content="thought beside")
+        return self.assistant(f"<think>\nthought of {name}\n</think>\n<answer>\n```sql\n{sql}\n```\n</answer>")
 
 
 @pytest.mark.parametrize("recipe", ["arctic", "sql_r1", "think2sql"])
@@ -102,7 +107,7 @@ def test_right_answers_are_kept_and_the_rest_counted(
     arguments: list[str], chat_server: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     teacher, out = Teacher(chat_server), tmp_path / "out"
-    with chat_server.serving(teacher) as (url, seen):
+    with chat_server.serve_script(teacher) as (url, seen):
         command = [*arguments, f"distill.base_url={url}"]
         assert main(command) == 0
         traces = lines(out / "traces.jsonl")
@@ -150,7 +155,7 @@ def test_truncated_right_answers_are_not_kept(
             message["content"] = message["content"].replace("SELECT x", "SELECT 7")
         return status, headers, message | {"finish_reason": reasons.get(name, "stop")}
 
-    with chat_server.serving(script) as (url, _seen):
+    with chat_server.serve_script(script) as (url, _seen):
         assert main([*arguments, f"distill.base_url={url}"]) == 0
     traces, rejected = lines(out / "traces.jsonl"), lines(out / "rejected.jsonl")
     assert {trace["id"] for trace in traces} == {"mute", "fails", "busy", "down", "slow", "late"}
@@ -172,7 +177,7 @@ def test_spending_is_reported_and_limited_across_runs(
 ) -> None:
     teacher, out = Teacher(chat_server), tmp_path / "out"
     teacher.is_well = True
-    with chat_server.serving(teacher) as (url, seen):
+    with chat_server.serve_script(teacher) as (url, seen):
         command = [
             *arguments, f"distill.base_url={url}", "distill.concurrency=1", "distill.prompt_price=0",
             "distill.completion_price=1e6", "distill.token_limit=max_completion_tokens",
@@ -189,7 +194,7 @@ def test_spending_is_reported_and_limited_across_runs(
     assert counts["cost"] == counts["completion_tokens"] == sum(record["completion_tokens"] for record in records) > 9
     assert counts["prompt_tokens"] == sum(len(entry["messages"][0]["content"].split()) for entry in seen)
     assert {item["max_completion_tokens"] for item in seen} == {4096}
-    assert "question 9/9 requests 9 tokens read" in capsys.readouterr().out
+    assert "question 9/9 requests 9 prompt tokens" in capsys.readouterr().out
 
 
 def test_token_budget_holds_across_runs(
@@ -197,7 +202,7 @@ def test_token_budget_holds_across_runs(
 ) -> None:
     teacher, out = Teacher(chat_server), tmp_path / "out"
     teacher.is_well = True
-    with chat_server.serving(teacher) as (url, seen):
+    with chat_server.serve_script(teacher) as (url, seen):
         command = [*arguments, f"distill.base_url={url}"]
         assert main([*command, "distill.max_requests=4"]) == 0
         assert len(seen) == len(lines(out / "traces.jsonl")) == 4
@@ -232,7 +237,7 @@ def test_invalid_settings_are_reported_in_one_line(
 def test_a_rejected_key_stops_the_command(
     arguments: list[str], chat_server: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with chat_server.serving(lambda _, __: (401, {}, "who are you?")) as (url, seen):
+    with chat_server.serve_script(lambda _, __: (401, {}, "who are you?")) as (url, seen):
         assert main([*arguments, f"distill.base_url={url}"]) == 2
     assert len(seen) <= 3
     assert "HTTP 401 who are you?" in capsys.readouterr().err
@@ -241,7 +246,7 @@ def test_a_rejected_key_stops_the_command(
 def test_a_failing_teacher_is_reported_with_its_reason(
     arguments: list[str], chat_server: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with chat_server.serving(lambda _, __: (500, {}, "out of order")) as (url, _):
+    with chat_server.serve_script(lambda _, __: (500, {}, "out of order")) as (url, _):
         assert main([*arguments, f"distill.base_url={url}", "distill.retries=0"]) == 1
     output = capsys.readouterr().err
     assert re.search(r"not answered: 9, of which 9 because of: .*out of order", output), output
@@ -252,7 +257,7 @@ def test_a_full_disk_is_reported_and_the_command_resumes(
 ) -> None:
     teacher, out = Teacher(chat_server), tmp_path / "out"
     teacher.is_well = True
-    with chat_server.serving(teacher) as (url, seen):
+    with chat_server.serve_script(teacher) as (url, seen):
         command = [*arguments, f"distill.base_url={url}", "distill.concurrency=1"]
         _, hard = before = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
@@ -284,14 +289,14 @@ def test_only_changed_questions_are_requested_again(
         assert (counts["traces"], counts["answers: right"]) == (count, count), "old answers are not counted"
         return sorted(teacher.times)
 
-    with chat_server.serving(teacher) as (url, _):
+    with chat_server.serve_script(teacher) as (url, _):
         assert len(asks(url, 9)) == 9
         questions[0]["question"] = "<other>"
         questions[1]["sql"] = "SELECT x FROM t"
         questions.append({**questions[2], "id": "new", "question": "<new>"})
         capsys.readouterr()
         assert asks(url, 10) == ["beside", "new", "other"]
-        changed = "asked again: 2 questions of which the text, a gold or the database has changed\n"
+        changed = "asked again: 2 questions whose text, gold or database has changed\n"
         assert capsys.readouterr().err == changed
         assert asks(url, 10) == []
         assert "asked again" not in capsys.readouterr().err

@@ -59,7 +59,7 @@ class Script:
     """Answers by question and turn, cycling through several answers. Judges prefer GOLD."""
 
     def __init__(self, chat_server: ModuleType) -> None:
-        self.said, self.dialogues, self.asked = chat_server.said, list[Dialogue](), 0
+        self.assistant, self.dialogues, self.asked = chat_server.assistant, list[Dialogue](), 0
 
     def __call__(self, _number: int, body: dict[str, Any]) -> Any:
         messages = body["messages"]
@@ -75,7 +75,7 @@ class Script:
             answers = turns[sum(message["role"] == "assistant" for message in messages)]
         self.dialogues += [(messages, answer) for answer in answers]
         self.asked += 1
-        return self.said(answers[self.asked % len(answers)])
+        return self.assistant(answers[self.asked % len(answers)])
 
 
 @pytest.fixture(scope="module")
@@ -258,7 +258,7 @@ def test_commands_give_equal_results_with_our_server(
 ) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     script = Script(chat_server)
-    with chat_server.serving(script) as (url, _):
+    with chat_server.serve_script(script) as (url, _):
         expected = run(root, tmp_path / "script", url, capsys)
     assert expected["chosen"] == {"Which singers are aged?": GOLD}
     assert [role for role, _ in expected["answers"]["Who is old?"]] == ["assistant", "environment", "assistant"]

@@ -43,7 +43,7 @@ def test_a_run_uses_and_exports_the_end_tokens_of_its_model(
     with open_unchecked(config) as s:
         taught = s.prompt_format.tokenizer.convert_tokens_to_ids("<|im_start|>")
         ends = {2, 5, 9, taught}
-        assert {answer.token_ids[-1] for answer in s.questions.sft.taught.answers} == {taught}
+        assert {answer.token_ids[-1] for answer in s.questions.sft.train.answers} == {taught}
         engine = make_engine(s, None, 4)
         assert set(engine.vocabulary.end_tokens) == ends  # type: ignore[union-attr]
         model = export_model(s, *make_params(s))

@@ -26,7 +26,7 @@ from jaxrl_sql.text2sql.benchmarks import load_benchmark, plain_record
 from jaxrl_sql.text2sql.env.address import open_url
 from jaxrl_sql.text2sql.env.executor import make_executor
 from jaxrl_sql.text2sql.env.turns import Action
-from jaxrl_sql.text2sql.prompts.dialects import InDialects, taught_sql
+from jaxrl_sql.text2sql.prompts.dialects import InDialects, target_sql
 from jaxrl_sql.text2sql.prompts.shots import Shots
 from jaxrl_sql.text2sql.recipes import RECIPES
 from jaxrl_sql.text2sql.schema.read import read_schema
@@ -159,7 +159,7 @@ def test_questions_move_to_the_copy_if_their_gold_is_kept(copies: Copies) -> Non
                 remaining.engine_url,
                 before.reasoning,
             )
-            assert taught_sql(after) == remaining.gold_sql
+            assert target_sql(after) == remaining.gold_sql
         else:
             assert (after.gold_sql, after.engine_url, after.db_path) == (before.gold_sql, "", before.db_path)
     assert [*map(change, source)] == changed
@@ -281,7 +281,7 @@ def test_questions_are_generated_on_a_server(dialect: str, copies: Copies, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("message", "output"),
+    ("command", "error"),
     [
         (["data.dialects={sqlite: 0.5, mysql: 0.4}"], "add up to 0.9"),
         (["data.dialects={sqlite: 0.5, mysql: 0.5}"], "needs a database: set executor.databases.mysql"),
@@ -290,10 +290,10 @@ def test_questions_are_generated_on_a_server(dialect: str, copies: Copies, tmp_p
     ],
 )  # fmt: skip
 def test_invalid_dialect_settings_are_refused(
-    message: list[str], output: str, copies: Copies, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    command: list[str], error: str, copies: Copies, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     places = {"DATA": str(copies.data), "MYSQL": str(copies.folders["mysql"])}
-    arguments = [reduce(lambda text, name: text.replace(name, places[name]), places, word) for word in message]
+    arguments = [reduce(lambda text, name: text.replace(name, places[name]), places, word) for word in command]
     fixed = ["data.source=folder", f"data.dir={copies.data}", f"model.checkpoint={MODEL}"]
     assert train([*fixed, f"run.dir={tmp_path / 'run'}", *arguments]) == 2
-    assert output in capsys.readouterr().err
+    assert error in capsys.readouterr().err

@@ -291,7 +291,7 @@ class Server:
     """A model that explores, then solves; q2 takes one turn, q3 never ends, q4 is refused at its second turn."""
 
     def __init__(self, chat_server: ModuleType) -> None:
-        self.said, self.busy = chat_server.said, False
+        self.assistant, self.busy = chat_server.assistant, False
 
     def __call__(self, _number: int, body: dict[str, Any]) -> Any:
         first, *rest = body["messages"]
@@ -307,9 +307,9 @@ class Server:
             return 503, {}, "busy"
         solution = f"<think>so</think><solution>{RIGHT}</solution>"
         if name == "q2" or (name == "q1" and rest):
-            return self.said(solution)
+            return self.assistant(solution)
         # Text that it invents after the end of its turn is ignored.
-        return self.said(f"<think>look</think><sql>SELECT y FROM t</sql><observation>9</observation>{solution}")
+        return self.assistant(f"<think>look</think><sql>SELECT y FROM t</sql><observation>9</observation>{solution}")
 
 
 def ask_endpoint(url: str, four: Path, out: Path, *more: str) -> int:
@@ -321,7 +321,7 @@ def test_an_endpoint_model_is_evaluated_in_several_turns(
     four: Path, tmp_path: Path, chat_server: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, script = tmp_path / "out", Server(chat_server)
-    with chat_server.serving(script) as (url, seen):
+    with chat_server.serve_script(script) as (url, seen):
         script.busy = True
         assert ask_endpoint(url, four, out, "evaluate.sampling.turns=3") == 1
         assert "repeat the command to resume" in capsys.readouterr().err
@@ -349,7 +349,7 @@ def test_an_endpoint_model_is_evaluated_in_several_turns(
 
 def test_configured_stop_strings_end_endpoint_answers(four: Path, tmp_path: Path, chat_server: ModuleType) -> None:
     out = tmp_path / "out"
-    with chat_server.serving(Server(chat_server)) as (url, _):
+    with chat_server.serve_script(Server(chat_server)) as (url, _):
         assert ask_endpoint(url, four, out, "evaluate.sampling.turns=1", "evaluate.sampling.stop=[look]") == 0
     answers = {record["id"]: record["answer"] for record in lines(out / "records.jsonl")}
     assert [answers[name] for name in ("q1", "q3", "q4")] == ["<think>look"] * 3
@@ -366,10 +366,10 @@ def test_truncated_endpoint_answers_are_counted_after_resume(
         name = re.findall(r"<(q\d)>", body["messages"][-1]["content"])[-1]
         if name == "q4" and is_busy:
             return 503, {}, "busy"
-        return chat_server.said(f"```sql\n{RIGHT}\n```", finish_reason=reasons[name])
+        return chat_server.assistant(f"```sql\n{RIGHT}\n```", finish_reason=reasons[name])
 
     out = tmp_path / "out"
-    with chat_server.serving(script) as (url, seen):
+    with chat_server.serve_script(script) as (url, seen):
         to = (f"evaluate.base_url={url}", "evaluate.model=m", "evaluate.key_env=''", "evaluate.retries=0")
         command = ["--data", str(four), "--out", str(out), "--as", "omnisql", *to, *LIMITS]
         assert main(command) == 1
@@ -390,7 +390,7 @@ def test_truncated_endpoint_answers_are_counted_after_resume(
 def test_requests_are_repeated_without_an_unsupported_temperature(
     four: Path, tmp_path: Path, chat_server: ModuleType
 ) -> None:
-    with chat_server.serving(lambda _, __: chat_server.said(f"```sql\n{RIGHT}\n```")) as (url, seen):
+    with chat_server.serve_script(lambda _, __: chat_server.assistant(f"```sql\n{RIGHT}\n```")) as (url, seen):
         more = ("evaluate.send_temperature=false", "evaluate.runs=2", "evaluate.token_limit=max_completion_tokens")
         to = (f"evaluate.base_url={url}", "evaluate.model=m", "evaluate.key_env=''")
         assert main(["--data", str(four), "--out", str(tmp_path / "out"), "--as", "omnisql", *to, *LIMITS, *more]) == 0

@@ -19,7 +19,7 @@ from jaxrl_sql.commands.filter_data import main as filter_data
 from jaxrl_sql.commands.mcp import main as serve_agents
 from jaxrl_sql.config import ExecutorConfig
 from jaxrl_sql.report.view.folder import executor_settings
-from jaxrl_sql.serving.mcp import opened_database
+from jaxrl_sql.serving.mcp import open_database
 from jaxrl_sql.types import JaxrlSqlError
 
 HIDE = "data.hide=[users.password_hash]"
@@ -43,7 +43,7 @@ def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def leaked(requests: object) -> list[str]:
+def secrets_in(requests: object) -> list[str]:
     return [word for word in SECRETS if word in json.dumps(requests)]
 
 
@@ -52,17 +52,20 @@ def test_ask_sends_no_hidden_column(
 ) -> None:
     replies = {"all": "SELECT * FROM users", "names": "SELECT name FROM users"}
     for word, sql in replies.items():
-        with chat_server.serving(lambda _n, _body, sql=sql: chat_server.said(f"```sql\n{sql}\n```")) as (url, requests):
-            begun = ["--model", "m", "--endpoint", url, "--db", str(database)]
-            assert ask([*begun, "data.schema=omnisql", f"Show {word}."]) == 0
-            assert leaked(requests) == [*SECRETS]
+        with chat_server.serve_script(lambda _n, _body, sql=sql: chat_server.assistant(f"```sql\n{sql}\n```")) as (
+            url,
+            requests,
+        ):
+            options = ["--model", "m", "--endpoint", url, "--db", str(database)]
+            assert ask([*options, "data.schema=omnisql", f"Show {word}."]) == 0
+            assert secrets_in(requests) == [*SECRETS]
             requests.clear()
             capsys.readouterr()
-            code = ask([*begun, "data.schema=omnisql", HIDE, f"Show {word}."])
-            shown = capsys.readouterr().out
-            assert (code, leaked(requests)) == (int(word == "all"), [])
-            assert "$2b" not in shown
-            assert ("access to users.password_hash is prohibited: it is hidden" in shown) == (word == "all")
+            code = ask([*options, "data.schema=omnisql", HIDE, f"Show {word}."])
+            output = capsys.readouterr().out
+            assert (code, secrets_in(requests)) == (int(word == "all"), [])
+            assert "$2b" not in output
+            assert ("access to users.password_hash is prohibited: it is hidden" in output) == (word == "all")
 
 
 def test_a_dialogue_shows_the_refusal_instead_of_the_value(
@@ -72,11 +75,11 @@ def test_a_dialogue_shows_the_refusal_instead_of_the_value(
              "<solution>SELECT name FROM users</solution>")  # fmt: skip
 
     def script(_number: int, body: dict[str, list[object]]) -> object:
-        return chat_server.said(f"<think>a</think>\n{turns[len(body['messages']) // 2]}")
+        return chat_server.assistant(f"<think>a</think>\n{turns[len(body['messages']) // 2]}")
 
-    with chat_server.serving(script) as (url, requests):
-        more = ["recipe=skyrl_sql", "evaluate.sampling.turns=4", HIDE]
-        assert ask(["--model", "m", "--endpoint", url, "--db", str(database), *more, "Who?"]) == 0
+    with chat_server.serve_script(script) as (url, requests):
+        overrides = ["recipe=skyrl_sql", "evaluate.sampling.turns=4", HIDE]
+        assert ask(["--model", "m", "--endpoint", url, "--db", str(database), *overrides, "Who?"]) == 0
     assert len(requests) == 3
     assert "$2b" not in json.dumps(requests)
     assert "access to users.password_hash is prohibited" in json.dumps(requests[1])
@@ -95,7 +98,7 @@ def test_distill_and_evaluate_skip_golds_that_read_a_hidden_column(
     database: Path, chat_server: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     answer = "<think>\nso\n</think>\n<answer>\n```sql\nSELECT name FROM users\n```\n</answer>"
-    with chat_server.serving(lambda *_: chat_server.said(answer)) as (url, requests):
+    with chat_server.serve_script(lambda *_: chat_server.assistant(answer)) as (url, requests):
         data = ["data.source=folder", f"data.dir={tmp_path}/data", HIDE, "data.schema=omnisql"]
         assert distill([*data, f"distill.base_url={url}", "distill.model=m", "distill.key_env=''",
                         f"distill.out={tmp_path}/traces"]) == 0  # fmt: skip
@@ -104,9 +107,9 @@ def test_distill_and_evaluate_skip_golds_that_read_a_hidden_column(
         out = tmp_path / "out"
         assert evaluate(["--data", str(tmp_path / "data/train"), "--out", str(out), "--endpoint", url,
                          "evaluate.model=m", *data, "run.display=plain"]) == 0  # fmt: skip
-    assert leaked(requests) == []
-    shown = capsys.readouterr()
-    assert "skipped 1 (gold refused: access to users.password_hash is prohibited" in shown.out + shown.err
+    assert secrets_in(requests) == []
+    output = capsys.readouterr()
+    assert "skipped 1 (gold refused: access to users.password_hash is prohibited" in output.out + output.err
     assert [json.loads(line)["id"] for line in (out / "records.jsonl").read_text().splitlines()] == ["fine"]
     assert json.loads((out / "metrics.json").read_text())["left_out"] == 1
 
@@ -121,7 +124,7 @@ def test_filter_data_names_the_gold_that_reads_a_hidden_column(
 
 
 def test_mcp_tools_refuse_hidden_columns(database: Path) -> None:
-    with opened_database(str(database), ExecutorConfig(), ["users.password_hash"], max_rows=5) as agents:
+    with open_database(str(database), ExecutorConfig(), ["users.password_hash"], max_rows=5) as agents:
         assert agents.schema(None) == "CREATE TABLE users (\n    id INTEGER,\n    name TEXT,\n    PRIMARY KEY (id)\n);"
         for call in (agents.query, agents.explain):
             with pytest.raises(JaxrlSqlError, match=r"forbidden: access to users.password_hash is prohibited"):
@@ -142,10 +145,10 @@ def test_mcp_tools_refuse_hidden_columns(database: Path) -> None:
 def test_an_unknown_column_name_is_refused_before_the_first_request(
     database: Path, more: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    begun = ["--model", "m", "--endpoint", "http://127.0.0.1:9/v1", "--db", str(database)]
-    assert ask([*begun, *more, "Who?"]) == 2
+    options = ["--model", "m", "--endpoint", "http://127.0.0.1:9/v1", "--db", str(database)]
+    assert ask([*options, *more, "Who?"]) == 2
     assert message in capsys.readouterr().err
-    assert serve_agents([*begun, *more]) == 2
+    assert serve_agents([*options, *more]) == 2
     assert message in capsys.readouterr().err
 
 

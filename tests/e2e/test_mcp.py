@@ -26,7 +26,7 @@ import pytest
 
 from jaxrl_sql.commands.mcp import main
 from jaxrl_sql.config import EvaluateConfig, load_config
-from jaxrl_sql.serving.mcp import cell, make_server, opened_database
+from jaxrl_sql.serving.mcp import cell, make_server, open_database
 from sqlexec_rs.servers import Server
 
 if TYPE_CHECKING:
@@ -253,7 +253,7 @@ def talk(work: Work, db: str, *overrides: str) -> Any:
     import mcp
 
     async def run() -> Any:
-        with opened_database(db, load_config(EvaluateConfig, None, overrides).executor) as opened:
+        with open_database(db, load_config(EvaluateConfig, None, overrides).executor) as opened:
             async with mcp.Client(make_server(opened, None)) as client:
                 return await work(client)
 

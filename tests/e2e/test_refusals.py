@@ -95,14 +95,14 @@ CASES: dict[str, tuple[Command, str, str, str]] = {
 }
 
 
-@pytest.mark.parametrize(("command", "message", "what", "do"), CASES.values(), ids=CASES)
+@pytest.mark.parametrize(("command", "arguments", "error", "advice"), CASES.values(), ids=CASES)
 def test_invalid_input_is_reported_in_one_line(
-    command: Command, message: str, what: str, do: str, here: Path, capsys: pytest.CaptureFixture[str]
+    command: Command, arguments: str, error: str, advice: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         try:
-            code = command(message.replace("{port}", port).split())
+            code = command(arguments.replace("{port}", port).split())
         except SystemExit as stopped:  # raised by the parser, which prints the usage first
             code = int(stopped.code or 0)
     assert code == 2
@@ -110,8 +110,8 @@ def test_invalid_input_is_reported_in_one_line(
     lines = [line for line in captured.err.splitlines() if "error: " in line]
     assert len(lines) == 1
     assert "Traceback" not in captured.err
-    assert what.replace("{port}", port) in lines[0]
-    assert do in lines[0]
+    assert error.replace("{port}", port) in lines[0]
+    assert advice in lines[0]
     assert here.is_dir()
 
 

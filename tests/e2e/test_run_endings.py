@@ -44,7 +44,7 @@ def reseal(run: Path, step: int, change: Callable[[dict[str, Any]], None]) -> No
     known = json.loads(host.read_text(encoding="utf-8"))
     change(known["run"])
     host.write_text(json.dumps(known), encoding="utf-8")
-    write_sums(host.parents[1], but={UNSUMMED})
+    write_sums(host.parents[1], exclude={UNSUMMED})
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -57,7 +57,7 @@ def test_a_dry_run_reports_requirements_and_writes_nothing(alone: Start, tmp_pat
     output = capsys.readouterr().out
     assert "prompts: 8 of " in output
     assert "memory per device, about: weights " in output
-    match = re.search(r"supervised phase: (\d+) steps, (\d+) an epoch", output)
+    match = re.search(r"supervised phase: (\d+) steps, (\d+) per epoch", output)
     assert match is not None
     assert int(match[1]) == 2 * int(match[2])
     assert not run.exists()
@@ -233,7 +233,7 @@ def test_a_failed_checkpoint_write_is_reported_in_one_line(alone: Start, tmp_pat
     errors = [line for line in ended.stderr.splitlines() if line.startswith("error: ")]
     assert ended.returncode == 1, ended.stderr
     assert len(errors) == 1
-    assert errors[0] == f"error: {run} cannot be written: File too large; none saved"
+    assert errors[0] == f"error: {run} cannot be written: File too large; no checkpoint is saved"
     assert saved_steps(run) == []
 
 

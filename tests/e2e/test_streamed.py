@@ -28,18 +28,18 @@ def test_a_streamed_run_draws_the_questions_of_a_loaded_run(tmp_path: Path, caps
         "validation.max_num_seqs=4", "validation.sampling.max_new_tokens=8",
         "run.pad_to_max=true", "run.display=plain",
     ]  # fmt: skip
-    output = {}
+    outputs = {}
     for name, above in (("loaded", 0), ("streamed", 5)):
         assert main([*arguments, f"run.dir={tmp_path}/{name}", f"data.stream_above={above}"]) == 0
-        output[name] = capsys.readouterr().out
-    assert "questions are streamed" in output["streamed"]
-    assert "as they are asked" not in output["loaded"]
+        outputs[name] = capsys.readouterr().out
+    assert "questions are streamed" in outputs["streamed"]
+    assert "as they are asked" not in outputs["loaded"]
     drawn = {
         name: [
             (item["step"], item.get("id") or item.get("uid"), item.get("question"))
             for item in map(json.loads, (tmp_path / name / "samples.jsonl").read_text(encoding="utf-8").splitlines())
         ]
-        for name in output
+        for name in outputs
     }
     assert drawn["loaded"] == drawn["streamed"]
     more = [*arguments, f"run.dir={tmp_path}/streamed", "data.stream_above=5", "grpo.steps=3", "run.resume=true"]

@@ -144,7 +144,7 @@ def data(tmp_path: Path, view_runs: ModuleType) -> Path:
 
 def answer(chat_server: ModuleType) -> Callable[[int, dict[str, Any]], Any]:
     sql = "<think>\nso\n</think>\n<answer>\n```sql\nSELECT name FROM student WHERE age > 90\n```\n</answer>"
-    return lambda _number, _body: chat_server.said(sql)
+    return lambda _number, _body: chat_server.assistant(sql)
 
 
 def check(out: Path) -> None:
@@ -170,7 +170,7 @@ def test_commands_change_no_file_next_to_a_database(data: Path, tmp_path: Path, 
     def compare(name: str) -> None:
         assert state(data) == before, name
 
-    with chat_server.serving(answer(chat_server)) as (url, _):
+    with chat_server.serve_script(answer(chat_server)) as (url, _):
         run_all(data, tmp_path / "out", url, compare)
     check(tmp_path / "out")
 
@@ -182,7 +182,7 @@ def test_commands_read_databases_on_read_only_media(data: Path, tmp_path: Path, 
     tried = f"{mount} && ! touch '{data}/x' 2> /dev/null"
     if not shutil.which("unshare") or subprocess.run([*unshare, tried], capture_output=True, check=False).returncode:
         pytest.skip("no read-only mount can be made here: it needs unshare, and root or user namespaces")
-    with chat_server.serving(answer(chat_server)) as (url, _):
+    with chat_server.serve_script(answer(chat_server)) as (url, _):
         program = f"exec '{sys.executable}' '{__file__}' '{data}' '{tmp_path}/out' {url}"
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         done = subprocess.run(

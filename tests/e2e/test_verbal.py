@@ -64,7 +64,12 @@ class Server:
     """Answers by the name in the question, stage by stage; `before` can inspect each request first."""
 
     def __init__(self, chat_server: ModuleType, before: Callable[[str], None] = lambda _: None) -> None:
-        self.said, self.times, self.lock, self.before = chat_server.said, Counter[str](), threading.Lock(), before
+        self.assistant, self.times, self.lock, self.before = (
+            chat_server.assistant,
+            Counter[str](),
+            threading.Lock(),
+            before,
+        )
 
     def __call__(self, _number: int, body: dict[str, Any]) -> Any:
         (message,) = body["messages"]
@@ -87,11 +92,11 @@ class Server:
         sqls, scores = ANSWERS[name]
         if is_judge:
             assert body["temperature"] == 0.8
-            return self.said(scores, finish_reason="length" if name == "babble" else "stop")
+            return self.assistant(scores, finish_reason="length" if name == "babble" else "stop")
         sql = sqls[time_asked % len(sqls)]
         if sql == EMPTY:
-            return self.said(f"```sql\n{sql}\n```", finish_reason="length")
-        return self.said("I do not know." if sql is None else f"So:\n```sql\n{sql}\n```")
+            return self.assistant(f"```sql\n{sql}\n```", finish_reason="length")
+        return self.assistant("I do not know." if sql is None else f"So:\n```sql\n{sql}\n```")
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -103,7 +108,7 @@ def test_the_best_candidate_is_chosen_and_compared(
 ) -> None:
     out = tmp_path / "out"
     server = Server(chat_server)
-    with chat_server.serving(server) as (url, seen):
+    with chat_server.serve_script(server) as (url, seen):
         assert main([*arguments, f"verbal.base_url={url}"]) == 0
     captured = capsys.readouterr()
     predictions = {line["id"]: line["sql"] for line in lines(out / "predictions.jsonl")}
@@ -151,7 +156,7 @@ def test_the_best_candidate_is_chosen_and_compared(
     assert numbers["cost"] == numbers["prompt_tokens"] + numbers["completion_tokens"] > 0
     assert "3 attempts were not answered; " in captured.err
     assert re.search(r"verbal RL +\d\d\.\d", captured.out)
-    assert re.search(r"question 8/8 requests \d+ tokens read [\d,]+ tokens written \d+ cost", captured.out)
+    assert re.search(r"question 8/8 requests \d+ prompt tokens [\d,]+ completion tokens \d+ cost", captured.out)
     everything = captured.out + captured.err + "".join(path.read_text() for path in out.iterdir())
     assert KEY not in everything
 
@@ -159,7 +164,7 @@ def test_the_best_candidate_is_chosen_and_compared(
 def test_a_list_of_ids_selects_questions(arguments: list[str], chat_server: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "ids.json").write_text('[{"question_id": "busy"}, {"question_id": "plain"}]')
     listed = f"verbal.include_ids={tmp_path}/ids.json"
-    with chat_server.serving(Server(chat_server)) as (url, _):
+    with chat_server.serve_script(Server(chat_server)) as (url, _):
         assert main([*arguments, f"verbal.base_url={url}", listed]) == 0
         numbers = json.loads((tmp_path / "out/metrics.json").read_text())
         assert (numbers["count"], numbers["accuracy"], numbers["unfinished"]) == (2, 1.0, 0)
@@ -169,10 +174,10 @@ def test_a_larger_budget_resumes_to_equal_results(
     arguments: list[str], chat_server: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole, parts = tmp_path / "out", tmp_path / "parts"
-    with chat_server.serving(Server(chat_server)) as (url, all_seen):
+    with chat_server.serve_script(Server(chat_server)) as (url, all_seen):
         assert main([*arguments, f"verbal.base_url={url}"]) == 0
     capsys.readouterr()
-    with chat_server.serving(Server(chat_server)) as (url, seen):
+    with chat_server.serve_script(Server(chat_server)) as (url, seen):
         command = [*arguments, f"verbal.base_url={url}", f"verbal.out={parts}"]
         assert main([*command, "verbal.max_requests=11"]) == 0
         assert len(seen) == 11
@@ -209,7 +214,7 @@ def test_answers_to_a_changed_question_are_refused(
     change: str, arguments: list[str], chat_server: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     split = tmp_path / "data/dev"
-    with chat_server.serving(Server(chat_server)) as (url, seen):
+    with chat_server.serve_script(Server(chat_server)) as (url, seen):
         command = [*arguments, f"verbal.base_url={url}", "verbal.max_requests=2"]
         assert main([*command, "data.select.limit_eval=1"]) == 0, "no question is finished"
         assert main([*command, "data.select.limit_eval=2"]) == 0, "questions may be added"
@@ -231,7 +236,7 @@ def test_answers_to_a_changed_question_are_refused(
 @pytest.mark.slow
 def test_a_killed_run_resumes_to_equal_results(arguments: list[str], chat_server: ModuleType, tmp_path: Path) -> None:
     whole, killed = tmp_path / "out", tmp_path / "killed"
-    with chat_server.serving(Server(chat_server)) as (url, all_seen):
+    with chat_server.serve_script(Server(chat_server)) as (url, all_seen):
         assert main([*arguments, f"verbal.base_url={url}"]) == 0
 
     process: list[subprocess.Popen[bytes]] = []
@@ -252,7 +257,7 @@ def test_a_killed_run_resumes_to_equal_results(arguments: list[str], chat_server
         except OSError:
             return 500, {}, ""
 
-    with chat_server.serving(script) as (url, seen):
+    with chat_server.serve_script(script) as (url, seen):
         command = [*arguments, f"verbal.base_url={url}", f"verbal.out={killed}"]
         run = [sys.executable, "-m", "jaxrl_sql", "verbal", *command]
         process.append(subprocess.Popen(run, stdout=subprocess.DEVNULL, env={**os.environ, "JAX_PLATFORMS": "cpu"}))
@@ -284,7 +289,7 @@ def test_a_dead_server_stops_the_run_and_a_failing_question_is_skipped(
         except OSError:
             return 503, {}, "down"
 
-    with chat_server.serving(script) as (url, seen):
+    with chat_server.serve_script(script) as (url, seen):
         command = [*arguments, f"verbal.base_url={url}", "verbal.retries=0"]
         assert main([*command, "verbal.batch=1"]) == 0
         assert "1 of 8 questions are not finished, such as slow" in capsys.readouterr().out

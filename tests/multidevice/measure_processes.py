@@ -13,7 +13,7 @@ import steps
 
 from jaxrl_sql.models import load_checkpoint, save_checkpoint
 from jaxrl_sql.models.formats.checksums import SUMS
-from jaxrl_sql.parallel import make_mesh, rows_here
+from jaxrl_sql.parallel import local_rows, make_mesh
 from jaxrl_sql.parallel.processes import (
     exchange,
     first_process_first,
@@ -42,7 +42,7 @@ def main(processes: int, start: Path, folder: Path) -> None:
         config, params = load_checkpoint(start, mesh=mesh)
         numbers, misplaced = steps.measure(mesh, params, kinds)
         np.savez(folder / f"{name}.{number}.npz", **numbers)
-        report[name] = {"misplaced": misplaced, "rows": rows_here(mesh, steps.B)}
+        report[name] = {"misplaced": misplaced, "rows": local_rows(mesh, steps.B)}
         with jax.set_mesh(mesh):
             save_checkpoint(folder / "saved", config, params)
             report["share"] = list(share(7))

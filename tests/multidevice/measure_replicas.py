@@ -56,25 +56,29 @@ def one_call(engine: ReplicatedEngine, name: str) -> list[Sample]:
     return list(engine.generate(steps.make_prompts(), sampling, turns=begin))
 
 
-def two_calls(engine: ReplicatedEngine, goes_ahead: bool) -> tuple[list[Sample], list[Sample], int]:
+def two_calls(engine: ReplicatedEngine, starts_next: bool) -> tuple[list[Sample], list[Sample], int]:
     """Sample four prompts, then four -> this process's samples, all samples, and the number of unfinished ones.
 
-    With `goes_ahead` the first call starts the second's samples.
+    With `starts_next` the first call starts the second's samples.
     """
     prompts = steps.make_prompts()
     samplings = [SamplingParams(max_new_tokens=8 + 5 * number, n=2, seed=1) for number in range(len(prompts))]
-    count = len(prompts) if goes_ahead else 4
-    first = list(engine.generate(prompts[:count], samplings[:count], ahead=4 if goes_ahead else None))
-    whole = engine.gather(first)
-    left = [dataclasses.replace(item, prompt_index=item.prompt_index - 4) for item in whole if item.prompt_index >= 4]
-    second = list(engine.generate(prompts[4:], samplings[4:], 1, carried=left))
-    here = [[entry for entry in first if entry.prompt_index < 4], second]
-    everywhere = [[element for element in whole if element.prompt_index < 4], engine.gather(second)]
-    local, all_ = (
+    count = len(prompts) if starts_next else 4
+    first = list(engine.generate(prompts[:count], samplings[:count], ahead=4 if starts_next else None))
+    gathered = engine.gather(first)
+    next_samples = [
+        dataclasses.replace(sample, prompt_index=sample.prompt_index - 4)
+        for sample in gathered
+        if sample.prompt_index >= 4
+    ]
+    second = list(engine.generate(prompts[4:], samplings[4:], 1, carried=next_samples))
+    local_calls = [[sample for sample in first if sample.prompt_index < 4], second]
+    all_calls = [[sample for sample in gathered if sample.prompt_index < 4], engine.gather(second)]
+    local_samples, all_samples = (
         [*calls[0], *(dataclasses.replace(sample, prompt_index=sample.prompt_index + 4) for sample in calls[1])]
-        for calls in (here, everywhere)
+        for calls in (local_calls, all_calls)
     )
-    return local, all_, sum(sample.finish_reason == UNFINISHED for sample in left)
+    return local_samples, all_samples, sum(sample.finish_reason == UNFINISHED for sample in next_samples)
 
 
 def measure(grid: tuple[int, int]) -> dict[str, Any]:

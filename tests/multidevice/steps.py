@@ -22,8 +22,8 @@ from jaxrl_sql.models import ModelConfig, Norms, Rope, init_params, param_shardi
 from jaxrl_sql.models.attention.paged import POOL
 from jaxrl_sql.models.policy import make_policy
 from jaxrl_sql.models.value import add_value_head
-from jaxrl_sql.parallel import batch_sharding, rows_here, shard_batch, sharding_of
-from jaxrl_sql.parallel.processes import gathered
+from jaxrl_sql.parallel import batch_sharding, local_rows, shard_batch, sharding_of
+from jaxrl_sql.parallel.processes import gather_array
 from jaxrl_sql.rollout import Engine, EngineConfig, SamplingParams
 from jaxrl_sql.training.batching.pack import pack_groups, pack_rows
 from jaxrl_sql.training.batching.sft_batches import SftCompletion, SftRow
@@ -56,8 +56,8 @@ class Letters:
 
 def make_params() -> Any:
     """Draw parameters whose norms are not all ones."""
-    noisy = jax.jit(lambda x, key: x + 0.1 * jax.random.normal(key, x.shape))
-    return jax.tree.map(lambda leaf: noisy(leaf, jax.random.key(1)), init_params(CONFIG, jax.random.key(0)))
+    add_noise = jax.jit(lambda x, key: x + 0.1 * jax.random.normal(key, x.shape))
+    return jax.tree.map(lambda leaf: add_noise(leaf, jax.random.key(1)), init_params(CONFIG, jax.random.key(0)))
 
 
 def make_prompts() -> list[Prompt]:
@@ -70,7 +70,7 @@ def answer(tokens: tuple[int, ...]) -> SftCompletion:
     return SftCompletion(tokens, tuple(i >= len(tokens) - 3 for i in range(len(tokens))))
 
 
-def make_batch(kind: str, here: list[int]) -> GroupBatch:
+def make_batch(kind: str, rows_of_process: list[int]) -> GroupBatch:
     """Pack this process's part of a batch."""
     rng = np.random.default_rng(7)
 
@@ -80,7 +80,7 @@ def make_batch(kind: str, here: list[int]) -> GroupBatch:
     if kind == "sft":
         # One row is missing: a row of weight 0 is on one of the devices.
         rows = [SftRow(ids(3, 9), tuple(answer(ids(4, T + 1)) for _ in range(G))) for _ in range(B - 1)]
-        return pack_rows(rows, B, G, 16, here)
+        return pack_rows(rows, B, G, 16, rows_of_process)
     groups = []
     for prompt in make_prompts():
         turns = [
@@ -88,24 +88,26 @@ def make_batch(kind: str, here: list[int]) -> GroupBatch:
         ]
         groups.append([Trajectory(prompt, g, (turn,), "stop") for g, turn in enumerate(turns)])
     reward = rng.normal(size=(B, G)).astype(np.float32)
-    return pack_groups(groups, reward, np.ones((B, G), np.float32), T, here)
+    return pack_groups(groups, reward, np.ones((B, G), np.float32), T, rows_of_process)
 
 
 def measure(
     mesh: jax.sharding.Mesh, params: Any, kinds: Sequence[str] = ("sft", "grpo")
 ) -> tuple[dict[str, Any], list[str]]:
     """Make two updates of each kind and decode greedily -> arrays by name, and the misplaced arrays."""
-    numbers: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     misplaced: list[str] = []
-    here = rows_here(mesh, B)
+    rows_of_process = local_rows(mesh, B)
     with jax.set_mesh(mesh):
         for kind in kinds:
             optimizer = make_optimizer(OPTIM, 10)
             local = jax.tree.map(lambda x: x.copy(), params)  # the update donates its state
             state = init_state(local, optimizer, reference=make_reference(params))
-            batch = shard_batch(make_batch(kind, here), mesh, B)
+            batch = shard_batch(make_batch(kind, rows_of_process), mesh, B)
             misplaced += [
-                f"batch {leaf.shape}" for leaf in jax.tree.leaves(batch) if not _lies(leaf, batch_sharding(mesh))
+                f"batch {leaf.shape}"
+                for leaf in jax.tree.leaves(batch)
+                if not _has_sharding(leaf, batch_sharding(mesh))
             ]
             policy = make_policy(CONFIG)
             step = make_step(policy, sft_loss, optimizer) if kind == "sft" else grpo_step(policy, GRPO, optimizer)
@@ -113,14 +115,14 @@ def measure(
                 misplaced += _misplaced(f"{kind} before step {number}", state, mesh)
                 state, metrics = step(state, batch)
             misplaced += _misplaced(f"{kind} at the end", state, mesh)
-            numbers[kind] = {"metrics": metrics, "parameters": state.trainable, "optimizer": state.opt_state}
+            results[kind] = {"metrics": metrics, "parameters": state.trainable, "optimizer": state.opt_state}
         engine = Engine(CONFIG, params, Letters(), EngineConfig(B * G))
         for name, temperature in (("tokens", 0.0), ("drawn", 1.0)):
             samples = engine.generate(make_prompts(), SamplingParams(temperature=temperature, max_new_tokens=T, n=G))
-            numbers[name] = {f"{s.prompt_index}.{s.index}": np.array(s.token_ids) for s in samples}
+            results[name] = {f"{s.prompt_index}.{s.index}": np.array(s.token_ids) for s in samples}
         misplaced += _pools(engine, mesh)
-    named = jax.tree.leaves_with_path(numbers)
-    host = {jax.tree_util.keystr(path): _on_host(leaf) for path, leaf in named}
+    leaves = jax.tree.leaves_with_path(results)
+    host = {jax.tree_util.keystr(path): _on_host(leaf) for path, leaf in leaves}
     return host, misplaced
 
 
@@ -147,12 +149,12 @@ def measure_ppo(mesh: jax.sharding.Mesh, params: Any) -> dict[str, Any]:
     with jax.set_mesh(mesh):
         local = add_value_head(jax.tree.map(lambda x: x.copy(), params), CONFIG, mesh)
         state = init_state(local, optimizer, reference=make_reference(params))
-        batch = shard_batch(make_batch("ppo", rows_here(mesh, B)), mesh, B)
+        batch = shard_batch(make_batch("ppo", local_rows(mesh, B)), mesh, B)
         updates = grpo_step(make_policy(CONFIG), PPO, optimizer)
         for _ in range(2):
             state, metrics = updates(state, batch)
-    named = jax.tree.leaves_with_path({"metrics": metrics, "parameters": state.trainable})
-    return {jax.tree_util.keystr(path): _on_host(leaf) for path, leaf in named}
+    leaves = jax.tree.leaves_with_path({"metrics": metrics, "parameters": state.trainable})
+    return {jax.tree_util.keystr(path): _on_host(leaf) for path, leaf in leaves}
 
 
 def place_params(mesh: jax.sharding.Mesh, params: Any) -> Any:
@@ -160,25 +162,25 @@ def place_params(mesh: jax.sharding.Mesh, params: Any) -> Any:
 
 
 def _on_host(leaf: Any) -> np.ndarray:
-    return gathered(leaf) if isinstance(leaf, jax.Array) else np.asarray(leaf)
+    return gather_array(leaf) if isinstance(leaf, jax.Array) else np.asarray(leaf)
 
 
-def _lies(leaf: jax.Array, sharding: Any) -> bool:
+def _has_sharding(leaf: jax.Array, sharding: Any) -> bool:
     return leaf.sharding.is_equivalent_to(sharding, leaf.ndim)
 
 
 def _misplaced(when: str, state: TrainState, mesh: jax.sharding.Mesh) -> list[str]:
     """Name the parameters and moments whose shards violate the rule table."""
-    wanted = param_shardings(CONFIG, mesh)
+    expected = param_shardings(CONFIG, mesh)
     wrong = []
     for what, tree in (
         ("parameter", state.trainable),
         ("mu", optax.tree.get(state.opt_state, "mu")),
         ("nu", optax.tree.get(state.opt_state, "nu")),
     ):
-        for (path, leaf), sharding in zip(jax.tree.leaves_with_path(tree), jax.tree.leaves(wanted), strict=True):
-            piece = leaf.addressable_shards[0].data.shape
-            if not _lies(leaf, sharding) or piece != sharding.shard_shape(leaf.shape):
+        for (path, leaf), sharding in zip(jax.tree.leaves_with_path(tree), jax.tree.leaves(expected), strict=True):
+            shard_shape = leaf.addressable_shards[0].data.shape
+            if not _has_sharding(leaf, sharding) or shard_shape != sharding.shard_shape(leaf.shape):
                 wrong.append(f"{when}: {what} {jax.tree_util.keystr(path)} {leaf.sharding}")
     return wrong
 
@@ -188,6 +190,6 @@ def _pools(engine: Engine, mesh: jax.sharding.Mesh) -> list[str]:
     wrong = []
     for name, pool in (("prompts", engine.runner.prompt_pool), ("completions", engine.runner.completion_pool)):
         assert pool is not None
-        leaves = [leaf for leaf in (*pool.k, *pool.v) if not _lies(leaf, sharding_of(mesh, POOL, leaf.shape))]
+        leaves = [leaf for leaf in (*pool.k, *pool.v) if not _has_sharding(leaf, sharding_of(mesh, POOL, leaf.shape))]
         wrong += [f"{name}: {leaf.shape} {leaf.sharding}" for leaf in leaves]
     return wrong

@@ -54,10 +54,10 @@ def _measure(names: list[str]) -> dict[str, list[float]]:
     full = ModelConfig("qwen3", 64, 32, 2, 4, 2, 8, 48, Rope(1e4), Norms(), True, True, False, 64)
     kernels = {
         "splash": (full, partial(splash.attend_tree, interpret=True)),
-        "cudnn": (full, partial(cudnn.attend_tree, kernel=_strict())),
+        "cudnn": (full, partial(cudnn.attend_tree, kernel=_strict_kernel())),
         "cudnn, windows": (
             dataclasses.replace(full, sliding=SlidingWindow(3, (True, False), 100.0)),
-            partial(cudnn.attend_tree, kernel=_strict()),
+            partial(cudnn.attend_tree, kernel=_strict_kernel()),
         ),
     }
     g, p, t = 3, 7, 5
@@ -100,7 +100,7 @@ def _measure(names: list[str]) -> dict[str, list[float]]:
     return results
 
 
-def _strict() -> Any:
+def _strict_kernel() -> Any:
     """Return a kernel of plain products with cuDNN's shardings: rows and heads, equal for q, k and v."""
     import jax
     import plain_kernel
@@ -110,7 +110,7 @@ def _strict() -> Any:
 
     queries, keys, values, sums = "b t h d", "b s k e", "b s k f", "b h t"
 
-    def guarded(compute: Any, arguments: list[str], result: str) -> Any:
+    def sharded(compute: Any, arguments: list[str], result: str) -> Any:
         """Return a function sharded by the partitioner, with JAX's checks of cuDNN's shardings."""
 
         def partition(mesh: Any, operands: Any, results: Any) -> Any:
@@ -126,31 +126,31 @@ def _strict() -> Any:
         call.def_partition(partition=partition, sharding_rule=f"{', '.join(arguments)} -> {result}")
         return call
 
-    def masked(seen: Any) -> tuple[Any, list[str], list[Any]]:
+    def mask_arguments(mask: Any) -> tuple[Any, list[str], list[Any]]:
         """Return a function that rebuilds the mask from arrays, the arrays' axes, and the arrays."""
-        if seen.bias is not None:
-            return lambda x: AttentionMask(bias=x), ["b o t s"], [seen.bias]
+        if mask.bias is not None:
+            return lambda x: AttentionMask(bias=x), ["b o t s"], [mask.bias]
         return (
             (AttentionMask, [], [])
-            if seen.length is None
-            else (lambda x: AttentionMask(length=x), ["b"], [seen.length])
+            if mask.length is None
+            else (lambda x: AttentionMask(length=x), ["b"], [mask.length])
         )
 
-    def forward(q: Any, k: Any, v: Any, seen: Any, scale: float) -> Any:
-        again, axes, arrays = masked(seen)
-        call = guarded(
-            lambda q, k, v, *x: plain_kernel.forward(q, k, v, again(*x), scale),
+    def forward(q: Any, k: Any, v: Any, mask: Any, scale: float) -> Any:
+        rebuild_mask, axes, arrays = mask_arguments(mask)
+        call = sharded(
+            lambda q, k, v, *x: plain_kernel.forward(q, k, v, rebuild_mask(*x), scale),
             [queries, keys, values, *axes], f"{queries}, {sums}",
         )  # fmt: skip
         return call(q, k, v, *arrays)
 
-    def backward(q: Any, k: Any, v: Any, seen: Any, scale: float, known: Any, gradient: Any) -> Any:
-        again, axes, arrays = masked(seen)
-        call = guarded(
-            lambda q, k, v, read, total, g, *x: plain_kernel.backward(q, k, v, again(*x), scale, (read, total), g),
+    def backward(q: Any, k: Any, v: Any, mask: Any, scale: float, results_of_forward: Any, gradient: Any) -> Any:
+        rebuild_mask, axes, arrays = mask_arguments(mask)
+        call = sharded(
+            lambda q, k, v, out, total, g, *x: plain_kernel.backward(q, k, v, rebuild_mask(*x), scale, (out, total), g),
             [queries, keys, values, queries, sums, queries, *axes], f"{queries}, {keys}, {values}",
         )  # fmt: skip
-        return call(q, k, v, *known, gradient, *arrays)
+        return call(q, k, v, *results_of_forward, gradient, *arrays)
 
     return Kernel(forward, backward)
 

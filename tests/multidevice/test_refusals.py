@@ -34,5 +34,7 @@ def test_a_mesh_that_does_not_divide_is_refused_before_compilation(tmp_path: Pat
     done = subprocess.run(command, capture_output=True, text=True, env=env, check=True)
     assert [line for line in done.stdout.splitlines() if line.isdecimal()] == ["2", "2"], done.stderr
     heads, batch = done.stderr.splitlines()
-    assert heads.endswith("mesh: layers/q: dimension heads of size 2 is not divided by tensor=8; valid: 1, 2")
-    assert "grpo.prompts=2 in grpo.minibatches=1: dimension batch of size 2 is not divided by data=1 x fsdp=8" in batch
+    assert heads.endswith("mesh: layers/q: dimension heads of size 2 is not divisible by tensor=8; valid: 1, 2")
+    assert (
+        "grpo.prompts=2 in grpo.minibatches=1: dimension batch of size 2 is not divisible by data=1 x fsdp=8" in batch
+    )

@@ -16,7 +16,7 @@ from jaxrl_sql.runtime.training_metrics import TRAINING
 
 pytestmark = pytest.mark.nightly
 
-# Gloo's own line, in pieces: its threads write concurrently, so pieces of two lines are mixed.
+# Fragments of Gloo's log line: its threads write concurrently, so fragments of two lines are mixed.
 GLOO = re.compile(
     r"\[Gloo\] Rank |\d+| is connected to | peer ranks\. |Expected number of connected peer ranks is : |\s"
 )
@@ -30,13 +30,13 @@ def lines(path: Path) -> list[dict[str, Any]]:
 # Answers sampled on the training mesh; dialogues by four replicas, packed for the update, of
 # which a shard runs few tokens at a time; and answers that replicas begin a step ahead.
 KINDS = {
-    "the mesh": ["grpo.num_generations=2", "data.max_prompt_tokens=320", "model.max_positions=1024"],
-    "copies": [
+    "training mesh": ["grpo.num_generations=2", "data.max_prompt_tokens=320", "model.max_positions=1024"],
+    "replicas": [
         "grpo.num_generations=4", "rollout.mesh=4x2", "grpo.packing=true", "grpo.max_tokens_per_device=640",
         "recipe=skyrl_sql", "data.prompt=tagged", "data.max_prompt_tokens=512", "sft.max_completion_tokens=768",
         "model.max_positions=2048", "sampling.turns=2", "sampling.max_total_tokens=40",
     ],
-    "a step ahead": [
+    "rollout ahead": [
         "grpo.num_generations=4", "rollout.mesh=4x2", "rollout.ahead=1", "rollout.max_num_seqs=32",
         "grpo.optim.lr=0.01", "data.max_prompt_tokens=320", "model.max_positions=1024",
     ],
@@ -71,24 +71,26 @@ def test_a_run_in_two_processes_equals_one_process(together: Any, tmp_path: Path
         assert "grpo" in printed[0][0]
         for output, _ in printed[1:]:
             assert GLOO.sub("", output) == "", "only the first process prints"
-    item, two = tmp_path / "run1", tmp_path / "run2"
-    assert sorted(path.name for path in two.iterdir()) == sorted(path.name for path in item.iterdir())
-    for want, got in zip(lines(item / "metrics.jsonl"), lines(two / "metrics.jsonl"), strict=True):
+    single, double = tmp_path / "run1", tmp_path / "run2"
+    assert sorted(path.name for path in double.iterdir()) == sorted(path.name for path in single.iterdir())
+    for want, got in zip(lines(single / "metrics.jsonl"), lines(double / "metrics.jsonl"), strict=True):
         assert (got.keys(), got.pop("phase")) == (want.keys(), want.pop("phase"))
         assert got == pytest.approx(want, rel=1e-4, abs=1e-6)
-    assert without_row([name for line in lines(two / "metrics.jsonl") for name in line], TRAINING) == []
-    assert lines(two / "samples.jsonl") == lines(item / "samples.jsonl")
-    assert (two / "checkpoints" / "3").is_dir()
-    config, want = load_checkpoint(item / "model")
-    again, got = load_checkpoint(two / "model")
-    assert again == config
+    assert without_row([name for line in lines(double / "metrics.jsonl") for name in line], TRAINING) == []
+    assert lines(double / "samples.jsonl") == lines(single / "samples.jsonl")
+    assert (double / "checkpoints" / "3").is_dir()
+    config, want = load_checkpoint(single / "model")
+    double_config, got = load_checkpoint(double / "model")
+    assert double_config == config
     for name, leaf in want["layers"].items():
         np.testing.assert_allclose(got["layers"][name], leaf, atol=1e-4, err_msg=name)
-    if kind == "a step ahead":
-        stale = [row["rollout/stale_tokens"] for row in lines(item / "metrics.jsonl") if "rollout/stale_tokens" in row]
+    if kind == "rollout ahead":
+        stale = [
+            row["rollout/stale_tokens"] for row in lines(single / "metrics.jsonl") if "rollout/stale_tokens" in row
+        ]
         assert stale[0] == 0 < stale[1]
-    if kind != "the mesh":
-        unbroken = lines(two / "metrics.jsonl"), lines(two / "samples.jsonl")
-        shutil.rmtree(two / "checkpoints" / "3")  # as if it had been killed after its second step
+    if kind != "training mesh":
+        uninterrupted = lines(double / "metrics.jsonl"), lines(double / "samples.jsonl")
+        shutil.rmtree(double / "checkpoints" / "3")  # as if it had been killed after its second step
         together(["-m", "jaxrl_sql.train", *arguments, *run, "run.resume=true"], 2)
-        assert (lines(two / "metrics.jsonl"), lines(two / "samples.jsonl")) == unbroken
+        assert (lines(double / "metrics.jsonl"), lines(double / "samples.jsonl")) == uninterrupted

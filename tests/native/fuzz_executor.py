@@ -2,9 +2,9 @@
 
 Random statements on random databases must give the rows of apsw, which bundles the same SQLite. Rows are compared
 cell by cell and type by type, in threads and in worker processes. Databases are files, files promised not to change,
-and copies in memory. Statements that fail there fail here. In between, random pairs of tables are scored by every
-rule and by the ports of the published scorers in `test_scorers.py` and `test_rules.py`. The first difference is
-printed with the seed and round that reproduce it, and ends the command with exit code 1.
+and copies in memory. Statements that fail in apsw fail in the executor. In between, random pairs of tables are scored
+by every rule and by the ports of the published scorers in `test_scorers.py` and `test_rules.py`. The first difference
+is printed with the seed and round that reproduce it, and ends the command with exit code 1.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from sqlexec_rs import Executor, Limits, Outcome, sqlite_version
 
 N_STATEMENTS = 150
 N_PAIRS = 100
-# A statement of more instructions is omitted: its progress has no meaning.
+# Statements that exceed it are omitted, because apsw interrupts them.
 MAX_STEPS = 2_000_000
 LIMITS = Limits(timeout_ms=30_000, vm_steps=8 * MAX_STEPS)
 MODES = ("file", "immutable", "copied")
@@ -61,10 +61,10 @@ POOLS = [PLAIN_CELLS, [0, 1, 1.0, None, "a"]]
 Rules = list[tuple[str, dict[str, Any], Rule]]
 SCORERS: Rules = [(name, {}, scorer) for name, scorer in test_scorers.REFERENCES.items()]
 DESCRIPTIONS: Rules = [(name, {}, rule_of(function)) for name, function in test_rules.SIMPLE.items()]
-for is_so in (False, True):
+for flag in (False, True):
     DESCRIPTIONS += [
-        ("test_suite", {"ordered": is_so}, rule_of(test_rules.spider_suite, ordered=is_so)),
-        ("paverl", {"drop_duplicates": is_so, "row_slack": 30}, rule_of(test_rules.paverl, slack=30, drop=is_so)),
+        ("test_suite", {"ordered": flag}, rule_of(test_rules.spider_suite, ordered=flag)),
+        ("paverl", {"drop_duplicates": flag, "row_slack": 30}, rule_of(test_rules.paverl, slack=30, drop=flag)),
     ]
 
 
@@ -91,23 +91,25 @@ def ask_apsw(connection: apsw.Connection, sql: str, values: list[Any]) -> list[t
         return str(error).partition(": ")[2] if re.match(r"\w+Error: ", str(error)) else str(error)
 
 
-def compare(theirs: list[tuple[Any, ...]] | str, outcome: Outcome, *, is_broken: bool) -> str:
+def compare(reference: list[tuple[Any, ...]] | str, outcome: Outcome, *, is_broken: bool) -> str:
     """Return the kind of agreement. Raises DifferenceError."""
-    if isinstance(theirs, str):
+    if isinstance(reference, str):
         if outcome.status == "ok":
-            raise DifferenceError(f"fails there ({theirs}) and not here: {outcome!r}")
-        if theirs not in {outcome.error, WRONG_VALUES}:
-            raise DifferenceError(f"fails there with {theirs!r}, here with {outcome.error!r}")
+            raise DifferenceError(f"apsw fails ({reference}), the executor does not: {outcome!r}")
+        if reference not in {outcome.error, WRONG_VALUES}:
+            raise DifferenceError(f"apsw fails with {reference!r}, the executor with {outcome.error!r}")
         return "equal errors"
     if is_broken and outcome.status in MAY_BE_REFUSED:
         return "refused"
     if outcome.status != "ok":
-        raise DifferenceError(f"runs there and not here: {outcome!r}")
-    ours = [row for batch in outcome.batches(7) for row in batch]
-    if bits(ours) != bits(theirs):
-        places = [i for i, (a, b) in enumerate(zip(bits(ours), bits(theirs), strict=False)) if a != b][:3]
-        shown = [(ours[i], theirs[i]) for i in places]
-        raise DifferenceError(f"{len(ours)} rows here and {len(theirs)} there; of the rows {places}: {shown}")
+        raise DifferenceError(f"apsw succeeds, the executor does not: {outcome!r}")
+    rows = [row for batch in outcome.batches(7) for row in batch]
+    if bits(rows) != bits(reference):
+        numbers = [i for i, (a, b) in enumerate(zip(bits(rows), bits(reference), strict=False)) if a != b][:3]
+        examples = [(rows[i], reference[i]) for i in numbers]
+        raise DifferenceError(
+            f"{len(rows)} rows of the executor, {len(reference)} of apsw; of the rows {numbers}: {examples}"
+        )
     return "equal results"
 
 
@@ -118,13 +120,13 @@ def fuzz_statements(
     path = folder / "fuzz.sqlite"
     schema = fuzz_grammar.make_database(draw, path)
     # apsw's LIKE matches no blobs.
-    chosen = {mode: executor for mode, executor in executors.items() if mode[2] != schema.has_blobs}
+    compatible = {mode: executor for mode, executor in executors.items() if mode[2] != schema.has_blobs}
     counts = Counter({"databases": 1})
     # Closing a connection of this process would release the locks of the threads, so it stays open until they finish.
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
     connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
-    for limit, most in ((apsw.SQLITE_LIMIT_LENGTH, LIMITS.max_length), (apsw.SQLITE_LIMIT_FUNCTION_ARG, 127)):
-        connection.limit(limit, most)
+    for limit, maximum in ((apsw.SQLITE_LIMIT_LENGTH, LIMITS.max_length), (apsw.SQLITE_LIMIT_FUNCTION_ARG, 127)):
+        connection.limit(limit, maximum)
     statements = fuzz_grammar.Statements(draw, schema, parameters=True)
     is_wide = connection.execute("PRAGMA encoding").fetchone() != ("UTF-8",)
     requests = []
@@ -134,17 +136,17 @@ def fuzz_statements(
         if is_wide and CONCAT.search(sql):
             counts["left out, as SQLite reads beyond its memory"] += 1
             continue
-        theirs = ask_apsw(connection, sql, statements.values)
-        if theirs is None:
+        reference = ask_apsw(connection, sql, statements.values)
+        if reference is None:
             counts["too long, or no text"] += 1
         else:
-            requests.append((sql, tuple(statements.values) or None, is_broken, theirs))
+            requests.append((sql, tuple(statements.values) or None, is_broken, reference))
     counts["statements"] += len(requests)
-    for mode, executor in chosen.items():
+    for mode, executor in compatible.items():
         outcomes = executor.execute_many([(path, sql, values) for sql, values, *_ in requests])
-        for (sql, values, is_broken, theirs), outcome in zip(requests, outcomes, strict=True):
+        for (sql, values, is_broken, reference), outcome in zip(requests, outcomes, strict=True):
             try:
-                counts[compare(theirs, outcome, is_broken=is_broken)] += 1
+                counts[compare(reference, outcome, is_broken=is_broken)] += 1
             except DifferenceError as difference:
                 raise DifferenceError(f"{mode}: {sql!r} with {values}: {difference}") from None
     connection.close()
@@ -157,17 +159,17 @@ def fuzz_rules(draw: random.Random, folder: Path, executor: Executor) -> Counter
     database.touch()
     counts: Counter[str] = Counter()
     for rules, pools in ((SCORERS, list(test_scorers.CELLS.values())), (DESCRIPTIONS, POOLS)):
-        pool, most = draw.choice(pools), draw.choice([3, 5, 12])
-        pairs = [test_scorers.pair(draw, pool, most) for _ in range(N_PAIRS)]
+        pool, maximum = draw.choice(pools), draw.choice([3, 5, 12])
+        pairs = [test_scorers.pair(draw, pool, maximum) for _ in range(N_PAIRS)]
         predicted = [test_scorers.as_sql(argument.width, argument.predicted) for argument in pairs]
         golds = [([f"c{i}" for i in range(item.gold_width)], item.gold) for item in pairs]
         counts["pairs"] += len(pairs)
         for rule, options, reference in rules:
             arrays = executor.score_many([database] * len(pairs), predicted, golds, (rule,), options=options)
             for entry, value in zip(pairs, arrays[rule].tolist(), strict=True):
-                wanted = reference(entry)
-                if abs(value - wanted) > 1e-12:
-                    raise DifferenceError(f"{rule} with {options} gives {value}, its scorer {wanted}: {entry}")
+                expected = reference(entry)
+                if abs(value - expected) > 1e-12:
+                    raise DifferenceError(f"{rule} with {options} gives {value}, its scorer {expected}: {entry}")
             counts["equal verdicts"] += len(pairs)
     return counts
 
@@ -199,8 +201,8 @@ def fuzz(seed: int, rounds: range, minutes: float) -> Counter[str]:
                     counts += fuzz_statements(draw, folder / str(index), executors)
                     counts += fuzz_rules(draw, folder / str(index), draw.choice(list(executors.values())))
         except DifferenceError as difference:
-            again = f"--seed={seed} --round={number}"
-            raise DifferenceError(f"{difference}\nagain: {again}; the databases are in {folder}") from None
+            arguments = f"--seed={seed} --round={number}"
+            raise DifferenceError(f"{difference}\nrepeat with {arguments}; the databases are in {folder}") from None
         shutil.rmtree(folder)
     return counts
 

@@ -31,7 +31,7 @@ SCALARS = [
     ("date", 1), ("strftime", 2), ("julianday", 1), ("floor", 1), ("sqrt", 1), ("mod", 2), ("power", 2),
     ("concat", 2), ("concat_ws", 3), ("format", 2), ("json_quote", 1), ("json_array", 2), ("octet_length", 1),
 ]  # fmt: skip
-OF_BLOBS = [("hex", 1), ("unhex", 1), ("zeroblob", 1)]
+BLOB_FUNCTIONS = [("hex", 1), ("unhex", 1), ("zeroblob", 1)]
 AGGREGATES = ["count", "sum", "total", "avg", "min", "max", "group_concat"]
 WINDOWS = ["row_number()", "rank()", "dense_rank()", "count(*)", "ntile(3)"]
 BINARY = [
@@ -114,9 +114,12 @@ def add_table(draw: random.Random, connection: sqlite3.Connection, schema: Schem
     tail = " WITHOUT ROWID" if draw.random() < 0.15 else ""
     connection.execute(f"CREATE TABLE {quoted(name)}({', '.join(parts)}){tail}")
     n_rows = draw.choice([0, 1, 5, 30, 30, 200])
-    few = [value(draw, schema) for _ in range(8)]
+    repeated_values = [value(draw, schema) for _ in range(8)]
     for key in range(n_rows):
-        row = [key, *(draw.choice(few) if draw.random() < 0.7 else value(draw, schema) for _ in columns[1:])]
+        row = [
+            key,
+            *(draw.choice(repeated_values) if draw.random() < 0.7 else value(draw, schema) for _ in columns[1:]),
+        ]
         connection.execute(f"INSERT INTO {quoted(name)} VALUES ({', '.join('?' * len(row))})", row)
     for column in columns[1:]:
         if draw.random() < 0.4:
@@ -163,8 +166,8 @@ class Statements:
             )
         if choice < 0.32:
             table = self.draw.choice([table for table in self.schema.tables if "id" in table.columns])
-            column, beginning = quoted(self.draw.choice(table.columns)), self.pick("a", "ab", "1", "é", "A", "2024-0")
-            pattern = self.pick(f"LIKE '{beginning}%'", f"GLOB '{beginning}*'")
+            column, prefix = quoted(self.draw.choice(table.columns)), self.pick("a", "ab", "1", "é", "A", "2024-0")
+            pattern = self.pick(f"LIKE '{prefix}%'", f"GLOB '{prefix}*'")
             return f"SELECT id, {column} FROM {quoted(table.name)} WHERE {column} {pattern} ORDER BY id"
         return self.select(self.draw.randint(1, 4), 2)
 
@@ -172,17 +175,17 @@ class Statements:
         """Return a statement with a token removed, duplicated, moved or inserted."""
         tokens = sql.split(" ")
         for _ in range(self.draw.randint(1, 2)):
-            at = self.draw.randrange(len(tokens))
+            position = self.draw.randrange(len(tokens))
             match self.draw.randrange(4):
                 case 0:
-                    tokens[at] = ""
+                    tokens[position] = ""
                 case 1:
-                    tokens.insert(at, tokens[at])
+                    tokens.insert(position, tokens[position])
                 case 2:
                     other = self.draw.randrange(len(tokens))
-                    tokens[at], tokens[other] = tokens[other], tokens[at]
+                    tokens[position], tokens[other] = tokens[other], tokens[position]
                 case _:
-                    tokens[at] = self.draw.choice(NOISE)
+                    tokens[position] = self.draw.choice(NOISE)
         return " ".join(tokens)
 
     def pick(self, *choices: str) -> str:
@@ -221,10 +224,10 @@ class Statements:
         text, names = f"{quoted(first.name)} AS a", [f"a.{quoted(column)}" for column in first.columns]
         if depth > 1 and draw.random() < 0.35:
             other = draw.choice(self.schema.tables)
-            local = [f"b.{quoted(column)}" for column in other.columns]
+            other_names = [f"b.{quoted(column)}" for column in other.columns]
             kind = self.pick("JOIN", "LEFT JOIN", "CROSS JOIN", "FULL JOIN", "RIGHT JOIN")
-            on = "" if kind == "CROSS JOIN" else f" ON {draw.choice(names)} = {draw.choice(local)}"
-            return f"{text} {kind} {quoted(other.name)} AS b{on}", names + local
+            on = "" if kind == "CROSS JOIN" else f" ON {draw.choice(names)} = {draw.choice(other_names)}"
+            return f"{text} {kind} {quoted(other.name)} AS b{on}", names + other_names
         if depth > 1 and draw.random() < 0.15:
             return f"({self.simple(width=2).replace(' FROM', ', 1 AS one FROM', 1)}) AS a", ["a.one"]
         return text, names
@@ -255,8 +258,8 @@ class Statements:
             case 0:
                 return f"{left} BETWEEN {self.atom(names)} AND {self.atom(names)}"
             case 1:
-                among = ", ".join(self.atom(names) for _ in range(draw.randint(1, 3)))
-                return f"{left} {self.pick('', 'NOT ')}IN ({among})"
+                items = ", ".join(self.atom(names) for _ in range(draw.randint(1, 3)))
+                return f"{left} {self.pick('', 'NOT ')}IN ({items})"
             case 2 if depth > 0:
                 return f"{left} {self.pick('', 'NOT ')}IN ({self.simple(width=1)})"
             case 3 if depth > 0:
@@ -273,10 +276,10 @@ class Statements:
 
         Builds in which LIKE matches blobs, or in which it is our function, otherwise use one, and thus another order.
         """
-        beginning = self.draw.choice(["a", "ab", "1", "é", "x", "A", "2024-0"])
+        prefix = self.draw.choice(["a", "ab", "1", "é", "x", "A", "2024-0"])
         if self.draw.random() < 0.5:
-            return f"LIKE ('{self.pick('', '%', '_', 'a')}' || '{beginning}{self.pick('', '%', '_')}')"
-        return f"GLOB ('{self.pick('', '*', '?', '[a-c]')}' || '{beginning}{self.pick('', '*', '?')}')"
+            return f"LIKE ('{self.pick('', '%', '_', 'a')}' || '{prefix}{self.pick('', '%', '_')}')"
+        return f"GLOB ('{self.pick('', '*', '?', '[a-c]')}' || '{prefix}{self.pick('', '*', '?')}')"
 
     def atom(self, names: list[str]) -> str:
         draw = self.draw
@@ -311,7 +314,7 @@ class Statements:
                 collation = self.pick("NOCASE", "BINARY")
                 return f"({self.atom(names)} {self.pick('=', '<', 'LIKE')} {self.atom(names)} COLLATE {collation})"
             case _:
-                name, n = draw.choice(SCALARS + (OF_BLOBS if self.schema.has_blobs else []))
+                name, n = draw.choice(SCALARS + (BLOB_FUNCTIONS if self.schema.has_blobs else []))
                 if name in {"zeroblob", "power", "format"}:
                     first = {"zeroblob": "5", "power": "2", "format": "'%s|%5.2f|%d'"}[name]
                     return f"{name}({', '.join([first] + [self.atom(names)] * (n - 1))})"

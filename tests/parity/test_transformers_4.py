@@ -25,7 +25,7 @@ from jaxrl_sql.runtime.tokenizer_files import read_tokenizer, save_tokenizer
 
 pytestmark = pytest.mark.parity
 
-OLD = os.environ.get("TRANSFORMERS4_PYTHON", "")
+PYTHON = os.environ.get("TRANSFORMERS4_PYTHON", "")
 STARTS = Path(__file__).parents[2] / "configs"
 TEXTS = ("SELECT name FROM animal WHERE age >= 4;\n  -- 2014, café ' ! '", " a", "a <|im_end|>  b", "<s> a <x> b", "")
 CHAT = [{"role": "user", "content": "How many?"}]
@@ -62,25 +62,25 @@ SHAPES = {
 }  # fmt: skip
 
 
-def read_by_4(folders: Mapping[str, Path]) -> dict[str, dict[str, Any]]:
+def read_with_transformers_4(folders: Mapping[str, Path]) -> dict[str, dict[str, Any]]:
     """Return transformers 4's report on each folder."""
-    if not OLD:
+    if not PYTHON:
         pytest.skip("TRANSFORMERS4_PYTHON names no interpreter with transformers 4")
     task = json.dumps([TEXTS, CHAT, [str(folder) for folder in folders.values()]])
-    done = subprocess.run([OLD, "-c", READ], input=task, capture_output=True, text=True, check=False)
+    done = subprocess.run([PYTHON, "-c", READ], input=task, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return dict(zip(folders, map(json.loads, done.stdout.splitlines()), strict=True))
 
 
-def check_tokenizer(theirs: dict[str, Any], tokenizer: Any) -> None:
+def check_tokenizer(report: dict[str, Any], tokenizer: Any) -> None:
     """Compare transformers 4's report on a folder with the tokenizer saved there."""
-    assert theirs["ids"] == [tokenizer.encode(text) for text in TEXTS]
-    assert theirs["texts"] == [tokenizer.decode(each) for each in theirs["ids"]]
+    assert report["ids"] == [tokenizer.encode(text) for text in TEXTS]
+    assert report["texts"] == [tokenizer.decode(each) for each in report["ids"]]
     roles = [tokenizer.bos_token, tokenizer.eos_token, tokenizer.pad_token, list(tokenizer.extra_special_tokens)]
-    assert theirs["roles"] == roles
-    assert theirs["inputs"] == ["attention_mask", "input_ids"]
-    assert theirs["chat"] == tokenizer.apply_chat_template(CHAT, tokenize=False, add_generation_prompt=True)
-    assert theirs["added"] == {
+    assert report["roles"] == roles
+    assert report["inputs"] == ["attention_mask", "input_ids"]
+    assert report["chat"] == tokenizer.apply_chat_template(CHAT, tokenize=False, add_generation_prompt=True)
+    assert report["added"] == {
         token.content: [i, token.lstrip, token.rstrip, token.normalized, token.special]
         for i, token in tokenizer.added_tokens_decoder.items()
     }
@@ -92,16 +92,16 @@ def test_each_model_family_is_read(tmp_path: Path) -> None:
         folders[family] = tmp_path / family
         params = init_params(shape, jax.random.key(0))
         save_checkpoint(folders[family], shape, params, tokenizer, dtype=("float32", "bfloat16")[number % 2])
-    for number, (family, theirs) in enumerate(read_by_4(folders).items()):
-        check_tokenizer(theirs, tokenizer)
-        read = theirs["config"]
+    for number, (family, report) in enumerate(read_with_transformers_4(folders).items()):
+        check_tokenizer(report, tokenizer)
+        read = report["config"]
         written = json.loads((folders[family] / "config.json").read_text())
         names = written.keys() - {"dtype", "torch_dtype", "rope_parameters", "transformers_version", "rope_scaling"}
         assert {name: read.get(name) for name in names} == {name: written[name] for name in names}
         assert read["torch_dtype"] == ("torch.float32", "torch.bfloat16")[number % 2].removeprefix("torch.")
         for name, value in (written["rope_scaling"] or {}).items():
             assert read["rope_scaling"][name] == value
-        assert theirs["ends"] == tokenizer.eos_token_id
+        assert report["ends"] == tokenizer.eos_token_id
 
 
 def test_each_tokenizer_kind_is_read(tmp_path: Path, tokenizer_kinds: ModuleType) -> None:
@@ -113,15 +113,15 @@ def test_each_tokenizer_kind_is_read(tmp_path: Path, tokenizer_kinds: ModuleType
         save_tokenizer(read_tokenizer(folder), folders[kind])
         (folders[kind] / "config.json").write_text('{"model_type": "llama"}')
         (folders[kind] / "generation_config.json").write_text("{}")
-    for kind, theirs in read_by_4(folders).items():
-        check_tokenizer(theirs, read_tokenizer(folders[kind]))
+    for kind, report in read_with_transformers_4(folders).items():
+        check_tokenizer(report, read_tokenizer(folders[kind]))
         core = Tokenizer.from_file(str(folders[kind] / "tokenizer.json"))
-        assert theirs["ids"] == [core.encode(text).ids for text in TEXTS], kind
+        assert report["ids"] == [core.encode(text).ids for text in TEXTS], kind
 
 
 def test_exports_and_shipped_models_are_read(tmp_path: Path) -> None:
     folders = {name: STARTS / name for name in ("recipes_start", "quickstart_start")}
     assert export([str(folders["recipes_start"]), "--out", str(tmp_path / "out")]) == 0
     folders["exported"] = tmp_path / "out"
-    for name, theirs in read_by_4(folders).items():
-        check_tokenizer(theirs, load_tokenizer(folders[name]))
+    for name, report in read_with_transformers_4(folders).items():
+        check_tokenizer(report, load_tokenizer(folders[name]))

@@ -56,26 +56,26 @@ def copy_files(
     manifest and for values that the engine cannot store, and CopyError if the rows that are read back differ.
     """
     _refuse_unknown_columns(files, options)
-    waiting = [file for file in files if not _is_done(file, target, manifest, options)]
-    _refuse_others(waiting, target, manifest, options)
+    pending = [file for file in files if not _is_done(file, target, manifest, options)]
+    _refuse_occupied_names(pending, target, manifest, options)
     plans: list[CopyPlan] = []
-    for file in waiting:
+    for file in pending:
         with open_source(file) as source:
             plans.append(plan_copy(source, target.rules, options.left_out, replaces=options.replaces))
     for file in files:
-        if file not in waiting:
-            manifest.locate(file)
-            _let_read(target, options, file)
-            report(f"{file.db_id}: already there, {_counted(manifest.databases[file.db_id])}")
+        if file not in pending:
+            manifest.set_path(file)
+            _grant_read(target, options, file)
+            report(f"{file.db_id}: already copied, {_counts_text(manifest.databases[file.db_id])}")
             continue
-        entry = _copy_file(file, plans[waiting.index(file)], target, manifest, options)
-        report(f"{file.db_id}: copied to {entry['target']}, {_counted(entry)}, digests equal")
+        entry = _copy_file(file, plans[pending.index(file)], target, manifest, options)
+        report(f"{file.db_id}: copied to {entry['target']}, {_counts_text(entry)}, digests equal")
         for line in entry["notes"]:
             report(f"  {line}")
     return [manifest.databases[file.db_id] for file in files]
 
 
-def _counted(entry: ManifestEntry) -> str:
+def _counts_text(entry: ManifestEntry) -> str:
     tables = entry["tables"].values()
     return f"{len(tables)} tables, {sum(table['rows'] for table in tables)} rows"
 
@@ -90,24 +90,24 @@ def _is_done(file: SourceFile, target: DatabaseEngine, manifest: Manifest, optio
     return entry["source"]["digest"] == file.digest and target.state(entry["name"]) == "full"
 
 
-def _refuse_others(
+def _refuse_occupied_names(
     files: Sequence[SourceFile], target: DatabaseEngine, manifest: Manifest, options: CopyOptions
 ) -> None:
     names = [options.name(file.db_id) for file in files]
-    longest = target.rules.names.length
+    max_bytes = target.rules.names.length
     for name in names:
-        if longest and len(name.encode()) > longest:
+        if max_bytes and len(name.encode()) > max_bytes:
             raise InputError(
-                f"{name}: longer than the {longest} bytes that a database's name may have: "
+                f"{name}: longer than the {max_bytes} bytes that a database's name may have: "
                 "rename the file, or give a shorter --prefix"
             )
         if "/" in name or "\0" in name:
             raise InputError(f"{name}: invalid name of a database: --prefix must not contain /")
-    there = [name for name in names if not manifest.is_ours(name) and target.state(name) == "full"]
-    if there:
-        more = f" and {len(there) - 1} more" if there[1:] else ""
+    occupied = [name for name in names if not manifest.was_created_here(name) and target.state(name) == "full"]
+    if occupied:
+        more = f" and {len(occupied) - 1} more" if occupied[1:] else ""
         raise InputError(
-            f"{target.address.named(there[0])}{more}: not empty, not in {manifest.path}: remove it, or pass --prefix"
+            f"{target.address.named(occupied[0])}{more}: not empty, not in {manifest.path}: remove it, or pass --prefix"
         )
 
 
@@ -124,9 +124,9 @@ def _copy_file(
     file: SourceFile, plan: CopyPlan, target: DatabaseEngine, manifest: Manifest, options: CopyOptions
 ) -> ManifestEntry:
     name = options.name(file.db_id)
-    is_ours = manifest.is_ours(name)
+    was_created_here = manifest.was_created_here(name)
     manifest.begin(file.db_id, name)
-    if is_ours:
+    if was_created_here:
         target.drop(name)
     # The source is closed first: if it has changed, the copy is rolled back.
     with target.open(name) as writer, open_source(file) as source:
@@ -142,26 +142,26 @@ def _copy_file(
         path = stand_in(manifest.path.parent, file.db_id)
         rows = lambda table: _Written(source, table, target.rules).rows()  # noqa: E731
         write_stand_in(path, plan.tables, target.rules, rows, file.path)
-    _let_read(target, options, file)
+    _grant_read(target, options, file)
     plan = plan._replace(notes=(*plan.notes, *refusals))
     entry = make_entry(file, name, target.address.named(name), plan, digests, options.settings)
     manifest.finish(file.db_id, entry)
     return entry
 
 
-def _let_read(target: DatabaseEngine, options: CopyOptions, file: SourceFile) -> None:
+def _grant_read(target: DatabaseEngine, options: CopyOptions, file: SourceFile) -> None:
     if options.readers:
-        target.let_read(options.name(file.db_id), options.readers)
+        target.grant_read(options.name(file.db_id), options.readers)
 
 
-def _compare(file: SourceFile, writer: DatabaseWriter, table: PlannedTable, wanted: TableDigest) -> None:
+def _compare(file: SourceFile, writer: DatabaseWriter, table: PlannedTable, expected: TableDigest) -> None:
     digest = TableDigest()
     for rows in writer.read(table):
         digest = digest.plus(rows)
-    if digest != wanted:
+    if digest != expected:
         raise CopyError(
-            f"{file.db_id}: the table {table.source.name} differs after copying: {wanted.rows} rows of digest "
-            f"{wanted.digest:016x} were written, {digest.rows} of {digest.digest:016x} were read"
+            f"{file.db_id}: the table {table.source.name} differs after copying: {expected.rows} rows of digest "
+            f"{expected.digest:016x} were written, {digest.rows} of {digest.digest:016x} were read"
         )
 
 
@@ -176,9 +176,9 @@ class _Written:
 
     def rows(self) -> Iterator[Rows]:
         """Yield the converted rows."""
-        changes = [self._change(i) for i in range(len(self.table.columns))]
+        converters = [self._change(i) for i in range(len(self.table.columns))]
         for chunk in self.source.rows(self.table.source.table):
-            rows = _changed(chunk, changes) if any(changes) else chunk
+            rows = _convert_rows(chunk, converters) if any(converters) else chunk
             self.digest = self.digest.plus(rows)
             yield rows
 
@@ -201,9 +201,9 @@ class _Written:
         return clean if self.rules.holds_nul else clean.replace("\0", "\ufffd")
 
 
-def _changed(rows: Rows, changes: Sequence[Converter | None]) -> Rows:
-    columns = zip(zip(*rows, strict=True), changes, strict=True)
-    return list(zip(*(column if change is None else map(change, column) for column, change in columns), strict=True))
+def _convert_rows(rows: Rows, converters: Sequence[Converter | None]) -> Rows:
+    columns = zip(zip(*rows, strict=True), converters, strict=True)
+    return list(zip(*(column if convert is None else map(convert, column) for column, convert in columns), strict=True))
 
 
 def _finite(value: Cell) -> Cell:

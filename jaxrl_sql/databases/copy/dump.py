@@ -14,9 +14,9 @@ from jaxrl_sql.types import InputError
 
 
 def load_dump(dump: Path, url: str, reader: str = "") -> str:
-    """Load a dump into the new or empty database of a URL, and let `reader`, a user or a URL, read it.
+    """Load a dump into the new or empty database of a URL, and grant read access to `reader`, a user or a URL.
 
-    Returns the database's name and the server's version. Raises InputError, after removing all of the dump.
+    Returns the database's name and the server's version. On failure, drops the database and raises InputError.
     """
     address = parse_address(url).single
     if address.engine not in SERVERS or not address.database:
@@ -33,13 +33,13 @@ def load_dump(dump: Path, url: str, reader: str = "") -> str:
     if server.state(name) == "full":
         raise InputError(f"{address.named(name)}: not empty: remove it, or give another name")
     with server.open(name):
-        pass  # creates it empty
-    faults = _run(program, dump, server, name)
-    if faults:
+        pass  # creates an empty database
+    errors = _run(program, dump, server, name)
+    if errors:
         server.drop(name)
-        raise InputError(f"{dump}: {faults[0]}{f' and {len(faults) - 1} more' if faults[1:] else ''}")
+        raise InputError(f"{dump}: {errors[0]}{f' and {len(errors) - 1} more' if errors[1:] else ''}")
     if reader:
-        server.let_read(name, users_of(reader))
+        server.grant_read(name, users_of(reader))
     return f"{address.named(name)}, {server.version}"
 
 
@@ -47,10 +47,10 @@ def _run(program: str, dump: Path, server: Server, database: str) -> list[str]:
     """Run a dump with a client program; return a line per failure."""
     arguments, environment = server.client_options(database)
     with dump.open("rb") as file:
-        done = subprocess.run(  # noqa: S603
+        process = subprocess.run(  # noqa: S603
             [program, *arguments], stdin=file, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False,
             env={**os.environ, **environment},
         )  # fmt: skip
-    lines = [line for line in done.stderr.decode(errors="replace").splitlines() if "ERROR" in line]
-    faults = [server.address.redacted(line) for line in lines if not server.is_harmless(line)]
-    return faults or ([f"{Path(program).name} ended with {done.returncode}"] if done.returncode else [])
+    lines = [line for line in process.stderr.decode(errors="replace").splitlines() if "ERROR" in line]
+    errors = [server.address.redacted(line) for line in lines if not server.is_harmless(line)]
+    return errors or ([f"{Path(program).name} ended with {process.returncode}"] if process.returncode else [])

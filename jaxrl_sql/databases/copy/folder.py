@@ -47,8 +47,8 @@ def copy_folder(
     examples = load_benchmark(questions.path, questions.split).examples if questions else ()
     files = find_files(source)
     if only:
-        known = {file.db_id for file in files}
-        if unknown := [db_id for db_id in only if db_id not in known]:
+        db_ids = {file.db_id for file in files}
+        if unknown := [db_id for db_id in only if db_id not in db_ids]:
             raise InputError(f"--only {unknown[0]}: no such database in {source}")
         files = [file for file in files if file.db_id in only]
     target = open_target(address)

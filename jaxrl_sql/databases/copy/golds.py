@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from sqlglot import exp
 
 from jaxrl_sql.databases.copy.manifest import Manifest, ManifestEntry
-from jaxrl_sql.databases.copy.source import content_by_rows
+from jaxrl_sql.databases.copy.source import table_digests
 from jaxrl_sql.databases.engines.kinds import affinity_of
 from jaxrl_sql.text2sql.env.address import Address
 from jaxrl_sql.text2sql.env.executor import SOUND_RULES, Executor, Outcome
@@ -35,8 +35,8 @@ QUESTIONS, LEFT_OUT = "questions.jsonl", "left_out.jsonl"
 # Outcomes hold their rows in memory, so golds run a few at a time.
 _CHUNK = 128
 _DIGITS = 12
-# Characters of a row that a message shows.
-_SHOWN = 80
+# Longer rows are truncated in messages.
+_MAX_ROW_CHARACTERS = 80
 
 
 class Gold(NamedTuple):
@@ -67,11 +67,11 @@ def check_golds(executor: Executor, examples: Sequence[Example], manifest: Manif
     schemas: dict[str, EngineSchema] = {}
     golds: list[Gold] = []
     for start in range(0, len(examples), _CHUNK):
-        some = examples[start : start + _CHUNK]
-        translated = [_translated(example, copies, schemas, reader.engine) for example in some]
-        waiting = [(i, gold) for i, gold in enumerate(translated) if gold.status == "ok"]
-        ran = _run(executor, [gold for _, gold in waiting], schemas, reader)
-        for (i, _), gold in zip(waiting, ran, strict=True):
+        chunk = examples[start : start + _CHUNK]
+        translated = [_translate(example, copies, schemas, reader.engine) for example in chunk]
+        runnable = [(i, gold) for i, gold in enumerate(translated) if gold.status == "ok"]
+        checked = _run(executor, [gold for _, gold in runnable], schemas, reader)
+        for (i, _), gold in zip(runnable, checked, strict=True):
             translated[i] = gold._replace(others=_others(executor, gold, schemas, reader))
         golds += translated
     return golds
@@ -80,7 +80,7 @@ def check_golds(executor: Executor, examples: Sequence[Example], manifest: Manif
 def write_golds(folder: Path, golds: Sequence[Gold], reader: Address) -> None:
     """Write the questions with kept golds, and the dropped ones with their status."""
     write_lines(folder / QUESTIONS, [_question(gold, reader) for gold in golds if gold.status == "ok"])
-    left = [gold for gold in golds if gold.status != "ok"]
+    dropped_golds = [gold for gold in golds if gold.status != "ok"]
     write_lines(
         folder / LEFT_OUT,
         [
@@ -92,7 +92,7 @@ def write_golds(folder: Path, golds: Sequence[Gold], reader: Address) -> None:
                 "sql": gold.sql,
                 "sqlite_sql": gold.example.gold_sql,
             }
-            for gold in left
+            for gold in dropped_golds
         ],
     )
 
@@ -119,9 +119,9 @@ def engine_schema(entry: ManifestEntry) -> EngineSchema:
         if copied is None:
             continue
         columns = {
-            column.name.lower(): EngineColumn(there["name"], there["type"], affinity_of(column.type))
+            column.name.lower(): EngineColumn(copied_column["name"], copied_column["type"], affinity_of(column.type))
             for column in table.columns
-            if (there := copied["columns"].get(column.name)) is not None
+            if (copied_column := copied["columns"].get(column.name)) is not None
         }
         key = tuple(name for name, column in columns.items() if column.name in copied["primary_key"])
         tables[table.name.lower()] = EngineTable(copied["name"], columns, key)
@@ -172,11 +172,11 @@ def _has_rows(entry: ManifestEntry, path: str, content: str) -> bool:
     names = {table.name for table in read_schema(path).tables}
     if names != entry["tables"].keys() or not Path(source["path"]).is_file():
         return False
-    there = content_by_rows(source["path"], source["digest"])
-    return there is not None and there == content_by_rows(path, content)
+    source_digests = table_digests(source["path"], source["digest"])
+    return source_digests is not None and source_digests == table_digests(path, content)
 
 
-def _translated(example: Example, copies: _Copies, schemas: dict[str, EngineSchema], engine: str) -> Gold:
+def _translate(example: Example, copies: _Copies, schemas: dict[str, EngineSchema], engine: str) -> Gold:
     path = str(Path(example.db_path).resolve())
     entry = copies.of(path)
     if entry is None:
@@ -193,19 +193,19 @@ def _translated(example: Example, copies: _Copies, schemas: dict[str, EngineSche
 def _run(
     executor: Executor, golds: Sequence[Gold], schemas: Mapping[str, EngineSchema], reader: Address
 ) -> Iterator[Gold]:
-    there = [(reader.url(gold.name), gold.sql) for gold in golds]
-    wanted = _outcomes(executor, [(gold.example.db_path, gold.example.gold_sql) for gold in golds])
-    results = _outcomes(executor, there)
-    urls, sqls = [url for url, _ in there], [sql for _, sql in there]
-    itself = executor.score_many(urls, sqls, sqls, rules=SOUND_RULES)
-    for i, (gold, here, other) in enumerate(zip(golds, wanted, results, strict=True)):
-        judged = _with_ties(_judged(gold, here, other, reader))
-        if judged.status == "different_order" and _has_equal_keys(executor, gold, schemas, reader):
-            judged = judged._replace(status="ok")
-        unlike = [rule for rule in SOUND_RULES if itself[rule][i] != 1.0]
-        if judged.status == "ok" and unlike:
-            judged = judged._replace(status="not_itself", message=", ".join(unlike))
-        yield judged
+    queries = [(reader.url(gold.name), gold.sql) for gold in golds]
+    sqlite_outcomes = _outcomes(executor, [(gold.example.db_path, gold.example.gold_sql) for gold in golds])
+    engine_outcomes = _outcomes(executor, queries)
+    urls, sqls = [url for url, _ in queries], [sql for _, sql in queries]
+    self_scores = executor.score_many(urls, sqls, sqls, rules=SOUND_RULES)
+    for i, (gold, sqlite, engine) in enumerate(zip(golds, sqlite_outcomes, engine_outcomes, strict=True)):
+        compared = _with_ties(_compare(gold, sqlite, engine, reader))
+        if compared.status == "different_order" and _has_equal_keys(executor, gold, schemas, reader):
+            compared = compared._replace(status="ok")
+        unequal_rules = [rule for rule in SOUND_RULES if self_scores[rule][i] != 1.0]
+        if compared.status == "ok" and unequal_rules:
+            compared = compared._replace(status="not_itself", message=", ".join(unequal_rules))
+        yield compared
 
 
 def _others(executor: Executor, gold: Gold, schemas: Mapping[str, EngineSchema], reader: Address) -> tuple[str, ...]:
@@ -213,11 +213,15 @@ def _others(executor: Executor, gold: Gold, schemas: Mapping[str, EngineSchema],
     if gold.status != "ok":
         return ()
     schema = schemas[str(Path(gold.example.db_path).resolve())]
-    written = ((sql, to_engine(sql, reader.engine, schema)) for sql in gold.example.other_golds)
-    alike = [Gold(replace(gold.example, gold_sql=sql), gold.name, there) for sql, there in written if there]
+    translations = ((sql, to_engine(sql, reader.engine, schema)) for sql in gold.example.other_golds)
+    others = [
+        Gold(replace(gold.example, gold_sql=sql), gold.name, translation)
+        for sql, translation in translations
+        if translation
+    ]
     return (
-        tuple(other_gold.sql for other_gold in _run(executor, alike, schemas, reader) if other_gold.status == "ok")
-        if alike
+        tuple(other_gold.sql for other_gold in _run(executor, others, schemas, reader) if other_gold.status == "ok")
+        if others
         else ()
     )
 
@@ -231,29 +235,33 @@ def _outcomes(executor: Executor, queries: Sequence[tuple[str, str]]) -> list[Ou
     ]
 
 
-def _judged(gold: Gold, here: Outcome, there: Outcome, reader: Address) -> Gold:
-    if here.status != "ok":
-        return gold._replace(status="gold_failed", message=here.error or here.status)
-    if there.status == "db_error":
-        raise InputError(f"{reader.named(gold.name)}: golds cannot be run there: {reader.redacted(there.error)}")
-    if there.status != "ok":
-        return gold._replace(status=there.status, message=reader.redacted(there.error or there.status))
+def _compare(gold: Gold, sqlite: Outcome, engine: Outcome, reader: Address) -> Gold:
+    if sqlite.status != "ok":
+        return gold._replace(status="gold_failed", message=sqlite.error or sqlite.status)
+    if engine.status == "db_error":
+        raise InputError(f"{reader.named(gold.name)}: the engine refused a gold: {reader.redacted(engine.error)}")
+    if engine.status != "ok":
+        return gold._replace(status=engine.status, message=reader.redacted(engine.error or engine.status))
     tree = parse_query(gold.example.gold_sql)
     is_ordered = isinstance(tree, exp.Query) and tree.args.get("order") is not None
-    ours, theirs = _plain(here.rows), _plain(there.rows)
-    if Counter(ours) != Counter(theirs):
-        return gold._replace(status="different_rows", message=_difference(ours, theirs))
-    if is_ordered and ours != theirs:
+    sqlite_rows, engine_rows = _plain(sqlite.rows), _plain(engine.rows)
+    if Counter(sqlite_rows) != Counter(engine_rows):
+        return gold._replace(status="different_rows", message=_difference(sqlite_rows, engine_rows))
+    if is_ordered and sqlite_rows != engine_rows:
         return gold._replace(status="different_order")
-    return gold._replace(is_near=here.set_digest != there.set_digest)
+    return gold._replace(is_near=sqlite.set_digest != engine.set_digest)
 
 
-def _difference(ours: Sequence[tuple[Any, ...]], theirs: Sequence[tuple[Any, ...]]) -> str:
+def _difference(sqlite_rows: Sequence[tuple[Any, ...]], engine_rows: Sequence[tuple[Any, ...]]) -> str:
     """Return the numbers of rows, and the first row of each side that the other lacks."""
-    here, there = Counter(ours), Counter(theirs)
-    lacking = (("there", there - here), ("on SQLite", here - there))
-    rows = [f"{shorten(str(next(iter(rows))), _SHOWN, placeholder='…')} only {side}" for side, rows in lacking if rows]
-    return f"{len(theirs)} rows there, {len(ours)} on SQLite: {' and '.join(rows)}"
+    sqlite_counts, engine_counts = Counter(sqlite_rows), Counter(engine_rows)
+    only = (("on the engine", engine_counts - sqlite_counts), ("on SQLite", sqlite_counts - engine_counts))
+    rows = [
+        f"{shorten(str(next(iter(rows))), _MAX_ROW_CHARACTERS, placeholder='…')} only {side}"
+        for side, rows in only
+        if rows
+    ]
+    return f"{len(engine_rows)} rows on the engine, {len(sqlite_rows)} on SQLite: {' and '.join(rows)}"
 
 
 def _with_ties(gold: Gold) -> Gold:
@@ -268,11 +276,11 @@ def _has_equal_keys(executor: Executor, gold: Gold, schemas: Mapping[str, Engine
     """Return whether both results have the same sequence of sort keys, so that only ties are in another order."""
     keys = key_query(gold.example.gold_sql)
     path = str(Path(gold.example.db_path).resolve())
-    there = to_engine(keys, reader.engine, schemas[path]) if keys else None
-    if keys is None or there is None:
+    engine_keys = to_engine(keys, reader.engine, schemas[path]) if keys else None
+    if keys is None or engine_keys is None:
         return False
-    ours, theirs = executor.execute_many([(gold.example.db_path, keys), (reader.url(gold.name), there)])
-    return ours.status == theirs.status == "ok" and _plain(ours.rows) == _plain(theirs.rows)
+    sqlite, engine = executor.execute_many([(gold.example.db_path, keys), (reader.url(gold.name), engine_keys)])
+    return sqlite.status == engine.status == "ok" and _plain(sqlite.rows) == _plain(engine.rows)
 
 
 def _plain(rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:

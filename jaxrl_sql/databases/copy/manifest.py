@@ -45,14 +45,14 @@ class Manifest:
         self.unfinished = [name for name in self.unfinished if name != entry["name"]]
         self.write()
 
-    def locate(self, file: SourceFile) -> None:
+    def set_path(self, file: SourceFile) -> None:
         """Record the current path of a copied file, by which golds find their copy."""
         source, path = self.databases[file.db_id]["source"], str(file.path.resolve())
         if source["path"] != path:
             source["path"] = path
             self.write()
 
-    def is_ours(self, name: str) -> bool:
+    def was_created_here(self, name: str) -> bool:
         """Return whether a database was created by this manifest's copies."""
         return name in self.unfinished or any(entry["name"] == name for entry in self.databases.values())
 
@@ -101,7 +101,7 @@ def load_manifest(folder: Path) -> Manifest:
 def make_entry(
     file: SourceFile,
     name: str,
-    shown: str,
+    target: str,
     plan: CopyPlan,
     digests: Mapping[str, TableDigest],
     settings: Mapping[str, Any],
@@ -110,7 +110,7 @@ def make_entry(
     stat = file.path.stat()
     return {
         "name": name,
-        "target": shown,
+        "target": target,
         "source": {
             "path": str(file.path.resolve()),
             "size": stat.st_size,

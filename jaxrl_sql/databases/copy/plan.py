@@ -46,8 +46,10 @@ class _Planner:
         self.notes: list[str] = []
 
     def plan(self, left_out: frozenset[tuple[str, str]]) -> CopyPlan:
-        there = {(table.name, column.name) for table in self.source.schema().tables for column in table.columns}
-        absent = {pair for pair in there if (pair[0].lower(), pair[1].lower()) in left_out}
+        source_columns = {
+            (table.name, column.name) for table in self.source.schema().tables for column in table.columns
+        }
+        absent = {pair for pair in source_columns if (pair[0].lower(), pair[1].lower()) in left_out}
         self.notes += [f"{table}.{column} is omitted, with its keys" for table, column in sorted(absent)]
         tables = [table for table in self.source.tables(left_out) if table.table.columns]
         self.notes += self.source.schema().omissions
@@ -158,12 +160,13 @@ class _Planner:
 
     def _fits(self, table: SourceTable, what: str, names: Sequence[str], columns: Mapping[str, PlannedColumn]) -> bool:
         """Return whether the engine's keys can hold the longest values; note a key that is dropped."""
-        most = self.rules.key_length
+        max_length = self.rules.key_length
         length = sum(max(columns[name].longest, 1) for name in names if columns[name].kind in ("text", "blob"))
-        if not most or length <= most:
+        if not max_length or length <= max_length:
             return True
         self.notes.append(
-            f"{table.name}: the {what} ({', '.join(names)}) is dropped: {self.rules.engine} holds {most} characters"
+            f"{table.name}: the {what} ({', '.join(names)}) is dropped: "
+            f"{self.rules.engine} holds {max_length} characters"
         )
         return False
 
@@ -172,9 +175,9 @@ class _Planner:
         keys: list[PlannedKey] = []
         for key in table.source.table.foreign_keys:
             parent = tables[key.table]
-            theirs = {column.source: column for column in parent.columns}
+            parent_names = {column.source: column for column in parent.columns}
             fault = self._fault(table, key, parent)
-            planned = PlannedKey(_renamed(key.columns, own_columns), parent.name, _renamed(key.targets, theirs))
+            planned = PlannedKey(_renamed(key.columns, own_columns), parent.name, _renamed(key.targets, parent_names))
             if fault:
                 columns, targets = ", ".join(key.columns), ", ".join(key.targets)
                 what = f"{table.source.name}: the foreign key ({columns}) to {key.table} ({targets})"
@@ -185,20 +188,20 @@ class _Planner:
 
     def _without_ahead(self, table: PlannedTable, before: Sequence[PlannedTable]) -> PlannedTable:
         """Return a table without foreign keys to itself or to later tables; note the dropped ones."""
-        there = {earlier.name for earlier in before}
+        earlier_names = {earlier.name for earlier in before}
         for key in table.foreign_keys:
-            if key.table not in there:
+            if key.table not in earlier_names:
                 what = f"{table.name}: the foreign key ({', '.join(key.columns)}) to {key.table}"
                 self.notes.append(f"{what} is dropped: {self.rules.engine} needs the referenced rows first")
-        return replace(table, foreign_keys=tuple(key for key in table.foreign_keys if key.table in there))
+        return replace(table, foreign_keys=tuple(key for key in table.foreign_keys if key.table in earlier_names))
 
     def _fault(self, table: PlannedTable, key: ForeignKey, parent: PlannedTable) -> str:
         """Return why a foreign key is dropped, or ""."""
         own_columns = {column.source: column for column in table.columns}
-        theirs = {column.source: column for column in parent.columns}
-        if any(own_columns[a].kind != theirs[b].kind for a, b in zip(key.columns, key.targets, strict=True)):
+        parent_names = {column.source: column for column in parent.columns}
+        if any(own_columns[a].kind != parent_names[b].kind for a, b in zip(key.columns, key.targets, strict=True)):
             return "its columns have other types"
-        targets = set(_renamed(key.targets, theirs))
+        targets = set(_renamed(key.targets, parent_names))
         if not any(targets == set(key_columns) for key_columns in (parent.primary_key, *parent.uniques)):
             return "it does not reference a key"
         count = self.source.orphans(table.source.table, key)
@@ -211,18 +214,18 @@ def _renamed(names: Iterable[str], columns: Mapping[str, PlannedColumn]) -> tupl
 
 def _parents_first(tables: Sequence[PlannedTable]) -> list[PlannedTable]:
     """Return the tables so that each comes after the tables that it references, if possible."""
-    left = {table.name: table for table in tables}
+    remaining = {table.name: table for table in tables}
     done: list[PlannedTable] = []
-    while left:
+    while remaining:
         free = [
             table
-            for table in left.values()
-            if not any(key.table in left.keys() - {table.name} for key in table.foreign_keys)
+            for table in remaining.values()
+            if not any(key.table in remaining.keys() - {table.name} for key in table.foreign_keys)
         ]
-        chosen = free or [next(iter(left.values()))]
+        chosen = free or [next(iter(remaining.values()))]
         done += chosen
         for table in chosen:
-            del left[table.name]
+            del remaining[table.name]
     return done
 
 

@@ -27,19 +27,19 @@ def find_files(folder: Path) -> list[SourceFile]:
     root = next((folder / name for name in _ROOTS if (folder / name).is_dir()), folder)
     paths: dict[str, Path] = {}
     for path in sorted(root.iterdir()):
-        file = _own_file(path) if path.is_dir() else path
+        file = _database_file(path) if path.is_dir() else path
         if file is None or file.suffix not in _ENDINGS:
             continue
         db_id = path.name if path.is_dir() else path.stem
         if db_id in paths:
-            raise InputError(f"{file}: {paths[db_id]} is called {db_id}, too: move one of them away")
+            raise InputError(f"{file}: {paths[db_id]} has the same id {db_id}: rename or remove one of them")
         paths[db_id] = file
     if not paths:
         raise InputError(f"{root}: no SQLite file ID/ID.sqlite or ID.sqlite in it")
     return [SourceFile(db_id, path, content_of(path)) for db_id, path in paths.items()]
 
 
-def _own_file(folder: Path) -> Path | None:
+def _database_file(folder: Path) -> Path | None:
     """Return the database of a folder: the file with its name, or the only one."""
     files = [path for path in sorted(folder.iterdir()) if path.suffix in _ENDINGS]
     named = [path for path in files if path.stem == folder.name]
@@ -47,7 +47,7 @@ def _own_file(folder: Path) -> Path | None:
 
 
 @lru_cache(maxsize=256)
-def content_by_rows(path: str, content: str) -> dict[str, tuple[tuple[str, ...], TableDigest]] | None:
+def table_digests(path: str, content: str) -> dict[str, tuple[tuple[str, ...], TableDigest]] | None:
     """Return the columns and the rows' digest of each table of a file; None if it cannot be read.
 
     Files with different bytes may have the same rows, for example after a copy by SQLite. `content` is for the cache.

@@ -194,7 +194,7 @@ class DatabaseEngine(ABC):
         """Remove a database with everything in it."""
 
     @abstractmethod
-    def let_read(self, name: str, readers: Sequence[str]) -> None:
+    def grant_read(self, name: str, readers: Sequence[str]) -> None:
         """Grant users read access to a database."""
 
     @abstractmethod

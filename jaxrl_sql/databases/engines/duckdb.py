@@ -49,7 +49,7 @@ class Duckdb(DatabaseEngine):
         """Remove a file."""
         self._file(name).unlink(missing_ok=True)
 
-    def let_read(self, name: str, readers: Sequence[str]) -> None:
+    def grant_read(self, name: str, readers: Sequence[str]) -> None:
         """Raise InputError: a file has no users."""
         raise InputError(f"--reader {readers[0]}: the file {self._file(name)} has no users: omit it with duckdb:")
 

@@ -1,4 +1,4 @@
-"""MariaDB and MySQL: databases whose tables are written one after another, and a database that is read."""
+"""MariaDB and MySQL: write databases table by table, and read a database."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ _KINDS |= dict.fromkeys(("geometrycollection", "geomcollection"), "bytes")
 
 
 class Mysql(Server):
-    """A server, accessed as a user who may create databases, or read one."""
+    """A server, accessed by a user who may create databases or read one."""
 
     rules = EngineRules(
         "MariaDB",
@@ -115,11 +115,11 @@ class Mysql(Server):
             raise InputError(
                 f"{self.address.shown}: the server is too old ({version}): MariaDB from 10.5, MySQL from 8.0"
             )
-        known = {name for (name,) in self.ask("SELECT collation_name FROM information_schema.collations")}
-        self.collation = next(name for name in _COLLATIONS if name in known)
+        collations = {name for (name,) in self.ask("SELECT collation_name FROM information_schema.collations")}
+        self.collation = next(name for name in _COLLATIONS if name in collations)
 
     def state(self, name: str) -> State:
-        """Return whether a database exists, and holds tables."""
+        """Return whether a database is absent, empty or holds tables."""
         if not self.ask("SELECT 1 FROM information_schema.schemata WHERE schema_name = %s", name):
             return "absent"
         count = self.ask("SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = %s", name)
@@ -129,7 +129,7 @@ class Mysql(Server):
         """Remove a database."""
         self.ask(f"DROP DATABASE IF EXISTS {self.quoted(name)}")
 
-    def let_read(self, name: str, readers: Sequence[str]) -> None:
+    def grant_read(self, name: str, readers: Sequence[str]) -> None:
         """Grant users read access to a database, from all hosts or, as `NAME@HOST`, from one."""
         users = [part for reader in readers for part in (reader.rsplit("@", 1) if "@" in reader else (reader, "%"))]
         grantees = ", ".join(["%s@%s"] * len(readers))
@@ -155,12 +155,12 @@ class Mysql(Server):
     def client_options(self, database: str) -> tuple[list[str], dict[str, str]]:
         """Return the arguments and the environment of mariadb, or of mysql."""
         address = self.address
-        where = ["--host", address.host, "--protocol=tcp"]
+        host_options = ["--host", address.host, "--protocol=tcp"]
         if address.host.startswith("/"):
-            where = ["--socket", address.host]
-        ca = [f"--ssl-ca={address.option('sslrootcert')}"] if address.option("sslrootcert") else []
-        secure = ["--ssl-verify-server-cert", *ca] if address.tls_context() else []
-        arguments = ["--port", str(address.port), "--user", address.user, *where, *secure, database]
+            host_options = ["--socket", address.host]
+        ca_options = [f"--ssl-ca={address.option('sslrootcert')}"] if address.option("sslrootcert") else []
+        tls_options = ["--ssl-verify-server-cert", *ca_options] if address.tls_context() else []
+        arguments = ["--port", str(address.port), "--user", address.user, *host_options, *tls_options, database]
         return arguments, {"MYSQL_PWD": address.password}
 
     def _connect(self, database: str, *, reads: bool) -> Any:
@@ -172,9 +172,9 @@ class Mysql(Server):
             charset="utf8mb4", connect_timeout=CONNECT_SECONDS, autocommit=True, ssl=address.tls_context(),
             **({"conv": {}} if reads else {}),
         )  # fmt: skip
-        bounds = _MARIADB if "MariaDB" in connection.get_server_info() else _MYSQL
+        timeouts = _MARIADB if "MariaDB" in connection.get_server_info() else _MYSQL
         with connection.cursor() as cursor:
-            for statement in (_SESSION, bounds, "SET SESSION TRANSACTION READ ONLY") if reads else (_MODE,):
+            for statement in (_SESSION, timeouts, "SET SESSION TRANSACTION READ ONLY") if reads else (_MODE,):
                 cursor.execute(statement)
         return connection
 
@@ -230,7 +230,7 @@ class _MysqlWriter(DatabaseWriter):
 
 
 class _MysqlReader(DatabaseReader):
-    """A database that is read."""
+    """A connection that reads a database."""
 
     reasons: ClassVar = {
         1205: "locked", 1969: "slow", 3024: "slow", 1412: "changed", 1146: "changed", 1054: "changed",
@@ -259,7 +259,7 @@ def _text(value: Any) -> str | None:
 
 
 def _literal(kind: str, text: str) -> str:
-    """Return a value of a kind as SQL writes it, where backslashes escape."""
+    """Return a SQL literal of a kind, with backslashes escaped."""
     if kind in NUMBERS:
         return text
     return f"x'{text}'" if kind == "bytes" else "'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
@@ -296,7 +296,7 @@ def _unique(select: Select) -> dict[str, dict[str, tuple[str, ...]]]:
     unique: dict[str, dict[str, tuple[str, ...]]] = defaultdict(dict)
     partial: set[tuple[str, str]] = set()
     for table, index, column, part in _texts(select(_UNIQUE)):
-        if part or not column:  # of the beginnings of values, or of an expression
+        if part or not column:  # a prefix index, or an index of an expression
             partial.add((table, index))
         unique[table][index] = (*unique[table].get(index, ()), column)
     for table, index in partial:

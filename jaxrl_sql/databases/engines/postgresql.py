@@ -133,7 +133,7 @@ class Postgresql(Server):
         """Remove a database, and end its connections."""
         self.ask(f"DROP DATABASE IF EXISTS {self.quoted(name)} WITH (FORCE)")
 
-    def let_read(self, name: str, readers: Sequence[str]) -> None:
+    def grant_read(self, name: str, readers: Sequence[str]) -> None:
         """Grant roles read access to a database; a superuser also revokes functions that readers do not need."""
         roles = self.listed(readers)
         self.ask(f"GRANT CONNECT ON DATABASE {self.quoted(name)} TO {roles}")
@@ -271,9 +271,9 @@ class _PostgresqlReader(DatabaseReader):
         names = [f"c{i}" for i in range(len(key.columns))]
         sides = zip(key.targets, key.operators, names, strict=True)
         on = " AND ".join(f"p.{self.quoted(target)} {operator} k.{name}" for target, operator, name in sides)
-        wanted = ", ".join(f"p.{self.quoted(name)}" for name in parent.names)
+        parent_columns = ", ".join(f"p.{self.quoted(name)}" for name in parent.names)
         keyed = f"unnest({arrays}) AS k({', '.join(names)})"
-        return self.run(parent.title, f"SELECT {wanted} FROM {keyed} JOIN {self.path(parent)} AS p ON {on}")
+        return self.run(parent.title, f"SELECT {parent_columns} FROM {keyed} JOIN {self.path(parent)} AS p ON {on}")
 
     def texts(self, sql: str) -> list[TextRow]:
         extensions = self.driver.extensions
@@ -323,8 +323,8 @@ def _catalog(cursor: Any) -> Catalog:
             notes.append(f"{schema}.{name} has row security: only rows that the role may see are sampled")
     types = {oid: _Type(*rest) for oid, *rest in select(_CATALOG_TYPES)}
     columns: dict[int, dict[int, CatalogColumn]] = defaultdict(dict)
-    for oid, number, name, shown, kind, modifier, not_null, comment in select(_COLUMNS, [*paths]):
-        columns[oid][number] = CatalogColumn(name, shown, _kind(kind, modifier, types), not_null, comment or "")
+    for oid, number, name, type_name, kind, modifier, not_null, comment in select(_COLUMNS, [*paths]):
+        columns[oid][number] = CatalogColumn(name, type_name, _kind(kind, modifier, types), not_null, comment or "")
     keys = select(_KEYS, [*paths])
     tables = tuple(replace(_table(oid, path, columns[oid], keys), is_view=oid in views) for oid, path in paths.items())
     return Catalog(tables, tuple(_foreign_keys(keys, paths, columns)), tuple(notes))

@@ -68,15 +68,15 @@ class SqliteReader:
         refers = " AND ".join(f"{name} IS NOT NULL" for name in columns)
         equal = " AND ".join(f"{target} = {column}" for target, column in zip(targets, columns, strict=True))
         parent, child = map(_NAMES.quoted, (key.table, table.name))
-        there = f"SELECT 1 FROM {parent} AS p WHERE {equal}"
-        return self._number(f"SELECT COUNT(*) FROM {child} AS c WHERE {refers} AND NOT EXISTS ({there})")
+        parent_query = f"SELECT 1 FROM {parent} AS p WHERE {equal}"
+        return self._number(f"SELECT COUNT(*) FROM {child} AS c WHERE {refers} AND NOT EXISTS ({parent_query})")
 
     def repeated(self, table: Table, columns: Sequence[str]) -> int:
         """Return the number of combinations of values that are repeated after conversion to text."""
         texts = [f"CAST({_NAMES.quoted(name)} AS TEXT)" for name in columns]
-        known = " AND ".join(f"{text} IS NOT NULL" for text in texts)
+        is_set = " AND ".join(f"{text} IS NOT NULL" for text in texts)
         name = _NAMES.quoted(table.name)
-        repeated = f"SELECT 1 FROM {name} WHERE {known} GROUP BY {', '.join(texts)} HAVING COUNT(*) > 1"
+        repeated = f"SELECT 1 FROM {name} WHERE {is_set} GROUP BY {', '.join(texts)} HAVING COUNT(*) > 1"
         return self._number(f"SELECT COUNT(*) FROM ({repeated})")
 
     def _number(self, sql: str) -> int:
@@ -103,8 +103,10 @@ class SqliteReader:
                 continue
             parts = self.connection.execute("SELECT name FROM pragma_index_info(?) ORDER BY seqno", (name,)).fetchall()
             columns = [spelled.get(str(column).lower()) for (column,) in parts]
-            known = tuple(column for column in columns if column is not None)
-            yield Index(known, bool(is_unique)) if len(known) == len(columns) and not is_partial else None
+            named_columns = tuple(column for column in columns if column is not None)
+            yield (
+                Index(named_columns, bool(is_unique)) if len(named_columns) == len(columns) and not is_partial else None
+            )
 
 
 @contextmanager

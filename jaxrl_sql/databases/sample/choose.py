@@ -15,14 +15,14 @@ def choose(catalog: Catalog, leave_out: Sequence[str] = ()) -> Catalog:
     """Return the catalog without some tables and columns, and without the keys that those belong to.
 
     A name is `table`, `table.column`, or either after the schema. Types that SQLite cannot hold and views next to
-    tables are left out and noted. Raises InputError for an unknown or ambiguous name, and for names that are equal to
-    SQLite.
+    tables are left out and noted. Raises InputError for an unknown or ambiguous name, and for names that SQLite
+    considers equal.
     """
-    known = _names(catalog.tables)
-    named = {_resolve(name, known) for name in leave_out}
-    unfit, notes = _unfit(catalog.tables, named)
+    by_name = _names(catalog.tables)
+    excluded = {_resolve(name, by_name) for name in leave_out}
+    unsupported, notes = _unsupported(catalog.tables, excluded)
     notes = [*catalog.notes, *notes]
-    dropped = named | unfit
+    dropped = excluded | unsupported
     tables = []
     for table in _name_tables([table for table in catalog.tables if (table.path, None) not in dropped]):
         chosen = tuple(column for column in table.columns if (table.path, column.name) not in dropped)
@@ -48,54 +48,56 @@ def choose(catalog: Catalog, leave_out: Sequence[str] = ()) -> Catalog:
     return Catalog(tuple(tables), tuple(foreign_keys), tuple(notes))
 
 
-def _unfit(
-    tables: Sequence[CatalogTable], named: Collection[tuple[TablePath, str | None]]
+def _unsupported(
+    tables: Sequence[CatalogTable], excluded: Collection[tuple[TablePath, str | None]]
 ) -> tuple[set[tuple[TablePath, str | None]], list[str]]:
-    """Return the parts that a sample cannot hold, except those that are `named`, and a line for each."""
-    unfit: set[tuple[TablePath, str | None]] = set()
+    """Return the tables and columns that SQLite cannot hold, except those in `excluded`, and a note for each."""
+    unsupported: set[tuple[TablePath, str | None]] = set()
     notes = []
-    held = []
+    supported = []
     for table in tables:
-        chosen = [column for column in table.columns if (table.path, column.name) not in named]
-        strange = [column for column in chosen if not column.kind]
-        if (table.path, None) in named or (table.columns and not chosen):
+        chosen = [column for column in table.columns if (table.path, column.name) not in excluded]
+        bad_columns = [column for column in chosen if not column.kind]
+        if (table.path, None) in excluded or (table.columns and not chosen):
             continue
-        if len(strange) == len(chosen):
-            unfit.add((table.path, None))
+        if len(bad_columns) == len(chosen):
+            unsupported.add((table.path, None))
             notes.append(f"{table.title} is left out: it has no column of a type that SQLite can hold")
             continue
-        held.append(table)
-        for column in strange:
-            unfit.add((table.path, column.name))
+        supported.append(table)
+        for column in bad_columns:
+            unsupported.add((table.path, column.name))
             notes.append(f"{table.title}.{column.name} is left out: SQLite cannot hold its type ({column.type})")
-    views = [table for table in held if table.is_view]
-    if len(views) < len(held):
-        unfit |= {(view.path, None) for view in views}
+    views = [table for table in supported if table.is_view]
+    if len(views) < len(supported):
+        unsupported |= {(view.path, None) for view in views}
         notes += [f"{view.title} is left out: it is a view, or a foreign table, next to tables" for view in views]
-    return unfit, notes
+    return unsupported, notes
 
 
 def _names(tables: Sequence[CatalogTable]) -> dict[str, list[tuple[TablePath, str | None]]]:
-    """Return the meanings of each name: tables, or their columns."""
-    known: dict[str, list[tuple[TablePath, str | None]]] = defaultdict(list)
+    """Map each accepted name to the tables or columns that it may mean."""
+    paths_by_name: dict[str, list[tuple[TablePath, str | None]]] = defaultdict(list)
     for table in tables:
         for name in {table.path[-1], table.title}:
-            known[name].append((table.path, None))
+            paths_by_name[name].append((table.path, None))
             for column in table.columns:
-                known[f"{name}.{column.name}"].append((table.path, column.name))
-    return known
+                paths_by_name[f"{name}.{column.name}"].append((table.path, column.name))
+    return paths_by_name
 
 
-def _resolve(name: str, known: Mapping[str, list[tuple[TablePath, str | None]]]) -> tuple[TablePath, str | None]:
-    meanings = known.get(name, [])
-    if len(meanings) > 1:
-        choices = ", ".join(".".join([*path, *([column] if column else [])]) for path, column in meanings)
+def _resolve(
+    name: str, paths_by_name: Mapping[str, list[tuple[TablePath, str | None]]]
+) -> tuple[TablePath, str | None]:
+    matches = paths_by_name.get(name, [])
+    if len(matches) > 1:
+        choices = ", ".join(".".join([*path, *([column] if column else [])]) for path, column in matches)
         raise InputError(f"--leave-out {name} may mean {choices}: write the schema before it")
-    if not meanings:
-        near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
-        hint = f"; the nearest is {near[0]}" if near else ""
+    if not matches:
+        nearest = difflib.get_close_matches(name, paths_by_name, n=1, cutoff=0.0)
+        hint = f"; the nearest is {nearest[0]}" if nearest else ""
         raise InputError(f"--leave-out {name}: there is no such table or column{hint}")
-    return meanings[0]
+    return matches[0]
 
 
 def _name_tables(tables: Sequence[CatalogTable]) -> list[CatalogTable]:

@@ -64,8 +64,8 @@ def sample(
     try:
         chosen = _with_readable_views(source, choose(source.catalog(), leave_out))
         if not chosen.tables:
-            why = f" ({'; '.join(chosen.notes[:3])})" if chosen.notes else ""
-            raise InputError(f"{source.shown}: there is no table that the role can read{why}")
+            reason = f" ({'; '.join(chosen.notes[:3])})" if chosen.notes else ""
+            raise InputError(f"{source.shown}: there is no table that the role can read{reason}")
         scratch.mkdir(parents=True)
         file = SampleFile(scratch / f"{target.name}.sqlite", chosen)
         try:

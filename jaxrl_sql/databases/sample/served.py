@@ -1,4 +1,4 @@
-"""A user's database on a server: its SQL runs there, and a small sample shows its schema and values."""
+"""A user's database on a server: SQL runs on the server, and the model sees the schema and values of a small sample."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from jaxrl_sql.types import InputError
 
 
 class ServedDatabase(NamedTuple):
-    """A database of another engine than SQLite: engine, URL, URL without its password, and the file that shows it."""
+    """A database of another engine than SQLite; `sample_path` is the SQLite file shown to the model in its place."""
 
     engine: str
     url: str
     public_url: str
-    shown_by: Path
+    sample_path: Path
 
 
 def open_served(
     text: str, stand_in: Path | None, leave_out: Sequence[str], report: Callable[[str], object]
 ) -> ServedDatabase:
-    """Return a database with the SQLite file that shows it: `stand_in`, or a sample without some tables and columns.
+    """Return a database with its sample: the SQLite file `stand_in`, or a new one without `leave_out`.
 
     A sample has 200 rows per table, and their parents. It is cached; delete it to sample again. A DuckDB file that
     has changed is sampled again. Raises InputError for an invalid URL, and a server that cannot be reached.
@@ -37,7 +37,7 @@ def open_served(
     if stand_in is not None and not stand_in.is_file():
         raise InputError(f"--stand-in {stand_in}: no such file")
     if stand_in is not None and leave_out:
-        raise InputError(f"--leave-out {leave_out[0]}: a sample leaves it out; --stand-in {stand_in} is shown as it is")
+        raise InputError(f"--leave-out {leave_out[0]}: --stand-in {stand_in} replaces the sample: give one of the two")
     if text.startswith(DUCKDB):
         return ServedDatabase("duckdb", url, text, stand_in or _sample(url, _version(url), leave_out, report))
     address = parse_address(text)
@@ -54,7 +54,7 @@ def _version(url: str) -> str:
 
 
 def _sample(url: str, public_url: str, leave_out: Sequence[str], report: Callable[[str], object]) -> Path:
-    """Return the cached sample of a server's database without some tables and columns, or take it."""
+    """Return the cached sample of a server's database without `leave_out`, or create it."""
     cache = cache_folder() or Path(tempfile.mkdtemp(prefix="jaxrl_sql-"))
     identity = json.dumps([public_url, sorted(set(leave_out))])
     folder = cache / "samples" / hashlib.blake2b(identity.encode(), digest_size=10).hexdigest()
@@ -64,11 +64,11 @@ def _sample(url: str, public_url: str, leave_out: Sequence[str], report: Callabl
     if path.is_file():
         for note in notes.read_text(encoding="utf-8").splitlines() if notes.is_file() else ():
             report(note)
-        report(f"an earlier sample shows the database: {path} (delete {path.parent} for a new one)")
+        report(f"the model sees an earlier sample of the database: {path} (delete {path.parent} for a new one)")
         return path
     result = sample(url, folder, ROWS, leave_out)
     notes.write_text("".join(f"{note}\n" for note in result.notes), encoding="utf-8")
     for note in result.notes:
         report(note)
-    report(f"a sample of {ROWS} rows per table shows the database: {result.path}")
+    report(f"the model sees a sample of {ROWS} rows per table: {result.path}")
     return result.path

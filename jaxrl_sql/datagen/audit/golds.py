@@ -52,7 +52,7 @@ class RowExecutor(SqlExecutor, Protocol):
         ...
 
 
-class Ran(NamedTuple):
+class GoldResult(NamedTuple):
     """The result of a gold on one database; `digest` hashes its rows in any order, "" if it failed."""
 
     status: str
@@ -77,36 +77,36 @@ def audit_golds(
     """
     examples = [example for example in questions.examples if example.gold_sql]
     report(f"{questions.name}: running {len(examples)} golds")
-    ran = run_all(executor, [(example.database, example.gold_sql) for example in examples])
+    results = run_all(executor, [(example.database, example.gold_sql) for example in examples])
     findings = [
         Finding(kind, questions.name, example.uid, details)
-        for example, gold in zip(examples, ran, strict=True)
-        for kind, details in _faults(gold, slow_ms)
+        for example, gold in zip(examples, results, strict=True)
+        for kind, details in _find_problems(gold, slow_ms)
     ]
     report(f"{questions.name}: comparing with answers that are empty or constant")
     findings += _constants(executor, questions)
     variants = {example.database: _variants(example, suite) for example in examples}
     if any(variants.values()):
         report(f"{questions.name}: running golds on the test suite")
-        findings += _on_suite(executor, questions.name, examples, ran, variants)
+        findings += _on_suite(executor, questions.name, examples, results, variants)
     return findings
 
 
-def run_all(executor: RowExecutor, pairs: Sequence[tuple[str, str]]) -> list[Ran]:
+def run_all(executor: RowExecutor, pairs: Sequence[tuple[str, str]]) -> list[GoldResult]:
     """Run (database, SQL) pairs and discard the rows."""
-    ran: list[Ran] = []
+    results: list[GoldResult] = []
     for start in range(0, len(pairs), _CHUNK):
-        ran += map(_ran, executor.execute_many(pairs[start : start + _CHUNK]))
-    return ran
+        results += map(_gold_result, executor.execute_many(pairs[start : start + _CHUNK]))
+    return results
 
 
-def _ran(outcome: _OutcomeWithRows) -> Ran:
+def _gold_result(outcome: _OutcomeWithRows) -> GoldResult:
     if outcome.status != "ok":
-        return Ran(outcome.status, outcome.error or "", 0, "", outcome.elapsed_ms, is_trivial=False)
+        return GoldResult(outcome.status, outcome.error or "", 0, "", outcome.elapsed_ms, is_trivial=False)
     rows = outcome.rows
     lines = sorted(repr(tuple(map(_plain, row))) for row in rows)
     digest = hashlib.sha256("\n".join(lines).encode("utf-8", errors="surrogateescape")).hexdigest()
-    return Ran("ok", "", len(rows), f"{len(rows)}:{digest}", outcome.elapsed_ms, is_trivial(rows))
+    return GoldResult("ok", "", len(rows), f"{len(rows)}:{digest}", outcome.elapsed_ms, is_trivial(rows))
 
 
 def _plain(value: object) -> object:
@@ -114,19 +114,19 @@ def _plain(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _faults(gold: Ran, slow_ms: float) -> list[tuple[str, Record]]:
+def _find_problems(gold: GoldResult, slow_ms: float) -> list[tuple[str, Record]]:
     if gold.status == "timeout":
         return [(_TIMES_OUT, {"ms": round(gold.ms, 1)})]
     if gold.status != "ok":
         return [(_FAILS, {"status": gold.status, "error": gold.error})]
-    faults: list[tuple[str, Record]] = []
+    problems: list[tuple[str, Record]] = []
     if gold.rows == 0:
-        faults.append(("gold: empty", {}))
+        problems.append(("gold: empty", {}))
     if gold.is_trivial:
-        faults.append(("gold: one row of 0 or NULL", {}))
+        problems.append(("gold: one row of 0 or NULL", {}))
     if slow_ms and gold.ms > slow_ms:
-        faults.append(("gold: slow", {"ms": round(gold.ms, 1)}))
-    return faults
+        problems.append(("gold: slow", {"ms": round(gold.ms, 1)}))
+    return problems
 
 
 def _constants(executor: RowExecutor, questions: QuestionSet) -> list[Finding]:
@@ -164,16 +164,16 @@ def _on_suite(
     executor: RowExecutor,
     name: str,
     examples: Sequence[Example],
-    ran: Sequence[Ran],
+    golds: Sequence[GoldResult],
     variants: Mapping[str, Sequence[str]],
 ) -> list[Finding]:
     """Find golds that fail on a variant, never change, or equal another gold on the original database only."""
     pairs = [(path, example.gold_sql) for example in examples for path in variants[example.database]]
-    results = iter(run_all(executor, pairs))
-    vectors = [[next(results) for _ in variants[example.database]] for example in examples]
+    variant_results = iter(run_all(executor, pairs))
+    runs = [[next(variant_results) for _ in variants[example.database]] for example in examples]
     findings: list[Finding] = []
     equal_results: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for number, (example, gold, others) in enumerate(zip(examples, ran, vectors, strict=True)):
+    for number, (example, gold, others) in enumerate(zip(examples, golds, runs, strict=True)):
         if gold.status != "ok" or not others:
             continue
         equal_results[example.db_path, gold.digest].append(number)
@@ -187,18 +187,18 @@ def _on_suite(
     forms = [normal_form(example.gold_sql) for example in examples]
     for numbers in equal_results.values():
         for number in numbers:
-            alike = [
+            confusable = [
                 other for other in numbers
-                if forms[other] != forms[number] and _digests(vectors[other]) != _digests(vectors[number])
+                if forms[other] != forms[number] and _digests(runs[other]) != _digests(runs[number])
             ]  # fmt: skip
-            if alike:
-                shown = [examples[other].uid for other in alike[:_SHOWN]]
-                details = {"with": shown, "times": len(alike), "rows": ran[number].rows}
+            if confusable:
+                uids = [examples[other].uid for other in confusable[:_SHOWN]]
+                details = {"with": uids, "times": len(confusable), "rows": golds[number].rows}
                 findings.append(
                     Finding("suite: equal to another gold on one database", name, examples[number].uid, details)
                 )
     return findings
 
 
-def _digests(runs: Sequence[Ran]) -> list[str]:
+def _digests(runs: Sequence[GoldResult]) -> list[str]:
     return [run.digest for run in runs]

@@ -41,10 +41,10 @@ def shared_questions(trains: Sequence[QuestionSet], target: QuestionSet, near: f
         question_words = frozenset(plain_words(example.question).split())
         if example.uid in same or len(question_words) < _MIN_WORDS:
             continue
-        alike = [(share, occurrences[i]) for i, share in index.near(question_words)]
-        if alike:
-            alike.sort(key=lambda pair: -pair[0])
-            details = _with([occurrence for _, occurrence in alike], example) | {"share": round(alike[0][0], 3)}
+        similar = [(share, occurrences[i]) for i, share in index.near(question_words)]
+        if similar:
+            similar.sort(key=lambda pair: -pair[0])
+            details = _with([occurrence for _, occurrence in similar], example) | {"share": round(similar[0][0], 3)}
             findings.append(Finding("question: nearly the same", target.name, example.uid, details))
     return findings
 
@@ -101,12 +101,12 @@ def _qualified(sql: str, db_path: str) -> exp.Expression | None:
         return None
     columns = {table.name.lower(): {column.name.lower(): "" for column in table.columns}
                for table in read_schema(db_path).tables}  # fmt: skip
-    known = {name for table in columns.values() for name in table}
-    known |= {alias.alias.lower() for alias in tree.find_all(exp.Alias)}
+    column_names = {name for table in columns.values() for name in table}
+    column_names |= {alias.alias.lower() for alias in tree.find_all(exp.Alias)}
     for name in tree.find_all(exp.Identifier):
-        name.set("this", name.this if _is_text(name, known) else name.this.lower())
+        name.set("this", name.this if _is_text(name, column_names) else name.this.lower())
     for column in list(tree.find_all(exp.Column)):
-        if _is_text(column.this, known):
+        if _is_text(column.this, column_names):
             column.replace(exp.Literal.string(column.name))
     tree = qualify(tree, "sqlite", schema=columns, quote_identifiers=False, validate_qualify_columns=False)
     _number_tables(tree)
@@ -180,11 +180,11 @@ def _order(condition: exp.Expression) -> tuple[str, str]:
     return _masked(condition.copy()).sql("sqlite"), condition.sql("sqlite")
 
 
-def _is_text(name: exp.Expression, known: set[str]) -> bool:
+def _is_text(name: exp.Expression, column_names: set[str]) -> bool:
     """Return whether SQLite reads a double-quoted identifier as text, because it names no column."""
     column = name.parent
     is_bare = isinstance(name, exp.Identifier) and isinstance(column, exp.Column) and not column.table
-    return is_bare and bool(name.args.get("quoted")) and name.name.lower() not in known
+    return is_bare and bool(name.args.get("quoted")) and name.name.lower() not in column_names
 
 
 def _same(
@@ -205,9 +205,9 @@ def _same(
 
 
 def _with(occurrences: Sequence[Occurrence], example: Example) -> Record:
-    shown = [{"set": name, "id": other.uid, "db_id": other.db_id} for name, other in occurrences[:_SHOWN]]
+    matches = [{"set": name, "id": other.uid, "db_id": other.db_id} for name, other in occurrences[:_SHOWN]]
     same_db = any(other.db_id == example.db_id for _, other in occurrences)
-    return {"with": shown, "times": len(occurrences), "same_db_id": same_db}
+    return {"with": matches, "times": len(occurrences), "same_db_id": same_db}
 
 
 class _Prefixes:
@@ -239,11 +239,11 @@ class _Prefixes:
 
 def shared_databases(trains: Sequence[QuestionSet], target: QuestionSet, near: float = 0.8) -> list[Finding]:
     """Find databases that training has too: the same file, the same schema, or a share `near` of its columns."""
-    theirs = [(train.name, db_id, path) for train in trains for db_id, path in train.databases]
+    train_databases = [(train.name, db_id, path) for train in trains for db_id, path in train.databases]
     sizes: dict[int, list[tuple[str, str, str]]] = defaultdict(list)
-    for database in theirs:
+    for database in train_databases:
         sizes[Path(database[2]).stat().st_size].append(database)
-    shapes = [(name, db_id, _columns(path)) for name, db_id, path in theirs]
+    shapes = [(name, db_id, _columns(path)) for name, db_id, path in train_databases]
     question_counts = Counter(example.db_path for example in target.examples)
     findings = []
     for db_id, path in target.databases:
@@ -253,15 +253,15 @@ def shared_databases(trains: Sequence[QuestionSet], target: QuestionSet, near: f
             findings.append(Finding("database: same file", target.name, db_id, size | _of(files)))
             continue
         columns = _columns(path)
-        alike = [(_common(columns, other), (name, other_id)) for name, other_id, other in shapes]
-        alike = sorted((pair for pair in alike if pair[0] >= near), key=lambda pair: -pair[0])
-        if alike and alike[0][0] == 1.0 and any(columns == other for _, _, other in shapes):
+        similar = [(_common(columns, other), (name, other_id)) for name, other_id, other in shapes]
+        similar = sorted((pair for pair in similar if pair[0] >= near), key=lambda pair: -pair[0])
+        if similar and similar[0][0] == 1.0 and any(columns == other for _, _, other in shapes):
             same = [(name, other_id) for name, other_id, other in shapes if other == columns]
             findings.append(Finding("database: same schema", target.name, db_id, size | _of(same)))
-        elif alike:
-            details = size | _of([database for _, database in alike]) | {"share": round(alike[0][0], 3)}
+        elif similar:
+            details = size | _of([database for _, database in similar]) | {"share": round(similar[0][0], 3)}
             findings.append(Finding("database: nearly the same schema", target.name, db_id, details))
-        elif names := [(name, other_id) for name, other_id, _ in theirs if other_id.lower() == db_id.lower()]:
+        elif names := [(name, other_id) for name, other_id, _ in train_databases if other_id.lower() == db_id.lower()]:
             findings.append(Finding("database: same name, other schema", target.name, db_id, size | _of(names)))
     return findings
 

@@ -70,9 +70,9 @@ def audit(config: AuditConfig, report: Note) -> AuditResult:
             for question_set in sets:
                 findings += audit_golds(executor, question_set, config.slow_ms, config.suite, report)
     findings += [
-        Finding("cannot be read", questions.name, uid, {"reason": why})
+        Finding("cannot be read", questions.name, uid, {"reason": reason})
         for questions in sets
-        for uid, why in questions.skipped
+        for uid, reason in questions.skipped
     ]
     lines = {questions.name: questions.lines for questions in sets}
     findings = [finding.at(lines[finding.set].get(finding.id, "")) for finding in findings]

@@ -24,33 +24,41 @@ _COMPARISONS = {
 }  # fmt: skip
 
 
-def is_alike(value: Any, known: Sequence[Any], *, is_named: bool = False) -> bool:
+def has_same_kind(value: Any, existing_values: Sequence[Any], *, is_named: bool = False) -> bool:
     """Return whether a value is of the same kind as known ones: a date in their format, a whole number, a code, a text.
 
     If the query names the value (`is_named`), any code or text is accepted.
     """
-    if not known or value is None:
+    if not existing_values or value is None:
         return True
-    if form := date_form(known):
+    if form := date_form(existing_values):
         return _date(value, form) is not None
-    if all(isinstance(item, int) for item in known):
+    if all(isinstance(item, int) for item in existing_values):
         return not isinstance(value, float) and (is_named or isinstance(value, int))
-    if all(isinstance(item, str) for item in known):
-        is_code = not is_named and _are_codes(known)
-        return isinstance(value, str) and not (is_code and _pattern(value) not in {_pattern(item) for item in known})
+    if all(isinstance(item, str) for item in existing_values):
+        is_code = not is_named and _are_codes(existing_values)
+        return isinstance(value, str) and not (
+            is_code and _pattern(value) not in {_pattern(item) for item in existing_values}
+        )
     return True
 
 
-def value_within(conditions: Sequence[Condition], value: Any, known: Sequence[Any]) -> Any:
+def nearest_value(conditions: Sequence[Condition], value: Any, existing_values: Sequence[Any]) -> Any:
     """Return a value of the column's kind that meets the conditions and is near `value`, or None."""
-    near = chain([value], _near(conditions, value, known))
-    return next((item for item in near if is_alike(item, known) and _holds(item, conditions)), None)
+    candidates = chain([value], _candidates(conditions, value, existing_values))
+    return next(
+        (item for item in candidates if has_same_kind(item, existing_values) and _meets_all(item, conditions)), None
+    )
 
 
-def next_value(known: Sequence[Any]) -> Any:
+def next_value(existing_values: Sequence[Any]) -> Any:
     """Return a new date or code of the kind of the known ones; None if they are neither."""
-    taken = {*known}
-    return next((item for item in _after(known) if item not in taken), None) if known else None
+    existing = {*existing_values}
+    return (
+        next((item for item in _next_values(existing_values) if item not in existing), None)
+        if existing_values
+        else None
+    )
 
 
 def date_form(values: Sequence[Any]) -> str | None:
@@ -70,42 +78,46 @@ def _date(value: Any, form: str) -> datetime | None:
     return moment if is_whole and ("%y" not in form.lower() or moment.year in _YEARS) else None
 
 
-def _moved(moment: datetime, step: timedelta, form: str, like: Any) -> Any:
+def _shift(moment: datetime, step: timedelta, form: str, example: Any) -> Any:
     text = (moment + step).strftime(form)
-    return int(text) if isinstance(like, int) else text
+    return int(text) if isinstance(example, int) else text
 
 
-def _near(conditions: Sequence[Condition], value: Any, known: Sequence[Any]) -> Iterator[Any]:
+def _candidates(conditions: Sequence[Condition], value: Any, existing_values: Sequence[Any]) -> Iterator[Any]:
     """Yield values of a column's kind, nearest to the conditions' values first."""
     yield str(value)
-    for other in (item for item in known if isinstance(item, str)):  # known texts with the pattern's text inserted
+    for other in (
+        item for item in existing_values if isinstance(item, str)
+    ):  # known texts with the pattern's text inserted
         for start in range(len(other) - len(str(value)) + 1):
             yield f"{other[:start]}{value}{other[start + len(str(value)) :]}"
-    if form := date_form(known):
-        moments = [date for item in (*(bound for _, bound in conditions), *known[:5]) if (date := _date(item, form))]
-        yield from (_moved(moment, timedelta(days), form, known[0]) for days in _STEPS for moment in moments)
+    if form := date_form(existing_values):
+        moments = [
+            date for item in (*(bound for _, bound in conditions), *existing_values[:5]) if (date := _date(item, form))
+        ]
+        yield from (_shift(moment, timedelta(days), form, existing_values[0]) for days in _STEPS for moment in moments)
     for number in (_number(item) for item in (value, *(bound for _, bound in conditions))):
         if number is not None:
             yield from (math.floor(number), math.ceil(number), math.floor(number) + 1, math.ceil(number) - 1)
-    yield from known
-    yield from _after(known)
+    yield from existing_values
+    yield from _next_values(existing_values)
 
 
-def _after(known: Sequence[Any]) -> Iterator[Any]:
+def _next_values(existing_values: Sequence[Any]) -> Iterator[Any]:
     """Yield the days (for times, the minutes) after the last date, or the codes after the last code."""
-    if form := date_form(known):
-        last = max(known, key=lambda item: _date(item, form) or datetime.min)  # noqa: DTZ901
+    if form := date_form(existing_values):
+        last = max(existing_values, key=lambda item: _date(item, form) or datetime.min)  # noqa: DTZ901
         unit = timedelta(days=1) if "%d" in form else timedelta(minutes=1)
-        yield from (_moved(_date(last, form) or datetime.min, unit * n, form, last) for n in range(1, 1000))  # noqa: DTZ901
-    elif _are_codes(known):
-        last = max(known, key=lambda item: (len(item), item))
-        before, digits, behind = re.fullmatch(r"(.*?)(\d+)(\D*)", last).groups()  # type: ignore[union-attr]
-        yield from (f"{before}{int(digits) + n:0{len(digits)}}{behind}" for n in range(1, 1000))
+        yield from (_shift(_date(last, form) or datetime.min, unit * n, form, last) for n in range(1, 1000))  # noqa: DTZ901
+    elif _are_codes(existing_values):
+        last = max(existing_values, key=lambda item: (len(item), item))
+        prefix, digits, suffix = re.fullmatch(r"(.*?)(\d+)(\D*)", last).groups()  # type: ignore[union-attr]
+        yield from (f"{prefix}{int(digits) + n:0{len(digits)}}{suffix}" for n in range(1, 1000))
 
 
-def _are_codes(known: Sequence[Any]) -> bool:
+def _are_codes(existing_values: Sequence[Any]) -> bool:
     """Return whether all values are texts with a digit and without spaces: A-17, 0042, w3."""
-    return all(isinstance(item, str) and re.fullmatch(r"(?=\D*\d)\S+", item) for item in known)
+    return all(isinstance(item, str) and re.fullmatch(r"(?=\D*\d)\S+", item) for item in existing_values)
 
 
 def _pattern(code: str) -> str:
@@ -120,20 +132,20 @@ def _number(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _holds(value: Any, conditions: Sequence[Condition]) -> bool:
+def _meets_all(value: Any, conditions: Sequence[Condition]) -> bool:
     """Return whether a value meets conditions, with SQLite's comparison rules for its column affinity."""
-    return all(_compares(value, sign, bound) for sign, bound in conditions)
+    return all(_meets(value, comparison, bound) for comparison, bound in conditions)
 
 
-def _compares(value: Any, sign: str, bound: Any) -> bool:
-    if sign == "like":
+def _meets(value: Any, comparison: str, bound: Any) -> bool:
+    if comparison == "like":
         parts = re.split(r"([%*_?])", str(bound))
         pattern = "".join({"%": ".*", "*": ".*", "_": ".", "?": "."}.get(item, re.escape(item)) for item in parts)
         return re.fullmatch(pattern, str(value), re.IGNORECASE | re.DOTALL) is not None
-    if sign not in _COMPARISONS:
+    if comparison not in _COMPARISONS:
         return True
     if isinstance(value, str):
-        return _COMPARISONS[sign](value, str(bound))
+        return _COMPARISONS[comparison](value, str(bound))
     number = _number(bound)
     # A number is less than every text that is not a number.
-    return sign in ("<", "<=", "!=") if number is None else _COMPARISONS[sign](value, number)
+    return comparison in ("<", "<=", "!=") if number is None else _COMPARISONS[comparison](value, number)

@@ -27,16 +27,16 @@ class Donor(NamedTuple):
 
 def add_tables(
     connection: sqlite3.Connection, db_id: str, schema: Schema, donors: Sequence[Donor], count: int, rows: int,
-    rng: random.Random, is_alike: bool = False,
+    rng: random.Random, by_similarity: bool = False,
 ) -> list[Change]:  # fmt: skip
     """Add up to `count` tables with up to `rows` rows each, in a transaction of the caller's connection.
 
-    Donors come in random order, or with `is_alike` in order of decreasing number of common schema words.
+    Donors come in random order, or with `by_similarity` in order of decreasing number of common schema words.
     """
-    taken = {str(name).casefold() for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+    used_names = {str(name).casefold() for (name,) in connection.execute("SELECT name FROM sqlite_master")}
     order = [donor for donor in donors if donor.db_id != db_id]
     rng.shuffle(order)
-    if is_alike:
+    if by_similarity:
         schema_words = _words(schema)
         order.sort(key=lambda donor: -len(schema_words & _words(read_schema(donor.path))))
     changes: list[Change] = []
@@ -44,7 +44,9 @@ def add_tables(
         if len(changes) >= count:
             break
         # At most half from one donor, to avoid a second complete database in the copy.
-        changes += _take(connection, db_id, donor, min(count - len(changes), max(1, count // 2)), rows, taken, rng)
+        changes += _copy_from(
+            connection, db_id, donor, min(count - len(changes), max(1, count // 2)), rows, used_names, rng
+        )
     return changes
 
 
@@ -53,12 +55,20 @@ def _words(schema: Schema) -> set[str]:
     return {word for name in names for word in re.findall(r"[a-z]{3,}", name.casefold())}
 
 
-def _take(
-    connection: sqlite3.Connection, db_id: str, donor: Donor, count: int, rows: int, taken: set[str], rng: random.Random
+def _copy_from(
+    connection: sqlite3.Connection,
+    db_id: str,
+    donor: Donor,
+    count: int,
+    rows: int,
+    used_names: set[str],
+    rng: random.Random,
 ) -> list[Change]:
     """Copy up to `count` tables of one donor; tables that cannot be copied are skipped."""
-    free = [table for table in read_schema(donor.path).tables if table.name.casefold() not in taken and table.columns]
-    chosen = [free[i] for i in sorted(rng.sample(range(len(free)), min(count, len(free))))]
+    candidates = [
+        table for table in read_schema(donor.path).tables if table.name.casefold() not in used_names and table.columns
+    ]
+    chosen = [candidates[i] for i in sorted(rng.sample(range(len(candidates)), min(count, len(candidates))))]
     with readable(donor.path) as uri:
         try:
             connection.execute("ATTACH DATABASE ? AS donor", (uri,))
@@ -67,7 +77,7 @@ def _take(
         changes = _copy_tables(connection, db_id, donor, chosen, rows)
         connection.commit()
         connection.execute("DETACH DATABASE donor")
-    taken |= {change.details["table"].casefold() for change in changes}
+    used_names |= {change.details["table"].casefold() for change in changes}
     return changes
 
 
@@ -77,7 +87,7 @@ def _copy_tables(
     changes = []
     names = {table.name for table in chosen}
     for table in chosen:
-        connection.execute("SAVEPOINT taking")
+        connection.execute("SAVEPOINT copying")
         try:
             connection.execute(_create(table, names))
             columns = ", ".join(quote_name(column.name) for column in table.columns)
@@ -85,16 +95,16 @@ def _copy_tables(
             connection.execute(
                 f"INSERT INTO main.{name} ({columns}) SELECT {columns} FROM donor.{name} LIMIT ?", (rows,)
             )
-            held = connection.execute(f"SELECT COUNT(*) FROM main.{name}").fetchone()[0]
+            count = connection.execute(f"SELECT COUNT(*) FROM main.{name}").fetchone()[0]
         except sqlite3.Error:
-            connection.execute("ROLLBACK TO taking")
+            connection.execute("ROLLBACK TO copying")
             names.discard(table.name)
         else:
-            changes.append(Change("distract", db_id, {"table": table.name, "from": donor.db_id, "rows": held}))
-        connection.execute("RELEASE taking")
+            changes.append(Change("distract", db_id, {"table": table.name, "from": donor.db_id, "rows": count}))
+        connection.execute("RELEASE copying")
     for table in chosen:
         if table.name in names:
-            _drop_lost(connection, table, names)
+            _delete_orphans(connection, table, names)
     return changes
 
 
@@ -113,15 +123,15 @@ def _create(table: Table, tables: set[str]) -> str:
     return f"CREATE TABLE main.{quote_name(table.name)} ({', '.join(lines)})"
 
 
-def _drop_lost(connection: sqlite3.Connection, table: Table, tables: set[str]) -> None:
+def _delete_orphans(connection: sqlite3.Connection, table: Table, tables: set[str]) -> None:
     """Delete rows whose foreign key refers to a row that was not copied."""
     for key in table.foreign_keys:
         if key.table in tables and key.table != table.name:
             pairs = zip(key.columns, key.targets, strict=True)
             equal = " AND ".join(f"p.{quote_name(to)} = c.{quote_name(column)}" for column, to in pairs)
-            known = " AND ".join(f"c.{quote_name(column)} IS NOT NULL" for column in key.columns)
+            is_set = " AND ".join(f"c.{quote_name(column)} IS NOT NULL" for column in key.columns)
             child, parent = quote_name(table.name), quote_name(key.table)
             connection.execute(
-                f"DELETE FROM main.{child} AS c WHERE {known} AND NOT EXISTS "
+                f"DELETE FROM main.{child} AS c WHERE {is_set} AND NOT EXISTS "
                 f"(SELECT 1 FROM main.{parent} AS p WHERE {equal})"
             )

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from sqlglot import exp
 
 from jaxrl_sql.datagen.augment.change import Change
-from jaxrl_sql.datagen.augment.column_kind import is_alike, next_value, value_within
+from jaxrl_sql.datagen.augment.column_kind import has_same_kind, nearest_value, next_value
 from jaxrl_sql.datagen.augment.required_rows import RequiredCell, RequiredRows, read_required_rows, value_for
 from jaxrl_sql.text2sql.env.parse import parse_statements
 from jaxrl_sql.text2sql.evals.ties import is_tied
@@ -26,7 +26,7 @@ from jaxrl_sql.text2sql.schema.read import ForeignKey, Schema, Table
 from jaxrl_sql.types import Record
 
 _OPCODES = 1_000_000_000
-_DEEPEST = 5
+_MAX_DEPTH = 5
 _DRAWS = 5
 _MAX_KNOWN = 50
 _DEFAULTS = (
@@ -56,32 +56,32 @@ def fill(
     `others` are golds that must still return rows, without new ties. `is_enough` decides whether the rows of the gold
     suffice.
     """
-    why = "the query cannot be read, or names no table"
+    reason = "the query cannot be parsed, or names no table"
     with _bounded(connection):
-        clear = _clear(connection, others)
+        untied = _untied(connection, others)
         for branch, reuses, more in itertools.product((0, 1), (True, False), (0, 1)):
             witness = read_required_rows(sql, schema, lambda inner: _scalar(connection, inner), branch)
             if witness is None:
-                return why
+                return reason
             connection.execute("SAVEPOINT filling")
             inserting = _Inserting(connection, schema, rng)
             try:
                 inserting.rows_for(witness, reuses, witness.copies + more - 1)
-                why = (
-                    _fault(connection, sql, others, clear, is_enough)
+                reason = (
+                    _fault(connection, sql, others, untied, is_enough)
                     if inserting.done
-                    else "no row is missing that is named"
+                    else "the database has all rows that the query names"
                 )
             except (_NoRowError, sqlite3.Error) as error:
-                why = f"no row fits: {error}"
-            if not why:
+                reason = f"no row fits: {error}"
+            if not reason:
                 connection.execute("RELEASE filling")
                 connection.commit()
-                rows = [{"table": table, "row": _shown(row)} for table, row in inserting.done]
+                rows = [{"table": table, "row": _as_json(row)} for table, row in inserting.done]
                 return Change("fill", uid, {"inserted": rows, "by": "query"})
             connection.execute("ROLLBACK TO filling")
             connection.execute("RELEASE filling")
-    return why
+    return reason
 
 
 def fill_by(
@@ -91,30 +91,30 @@ def fill_by(
     """Insert rows by a script that holds INSERT statements only; see `fill` for the other arguments."""
     trees = parse_statements(script)
     if trees is None:
-        return "the answer cannot be read"
+        return "the answer cannot be parsed"
     if not trees or not all(isinstance(tree, exp.Insert) for tree in trees):
-        return "the answer is not a list of INSERT statements"
+        return "the answer has statements other than INSERT"
     statements = [tree.sql("sqlite") for tree in trees]
     with _bounded(connection):
-        clear = _clear(connection, others)
+        untied = _untied(connection, others)
         connection.execute("SAVEPOINT filling")
         connection.set_authorizer(_only_inserts)
         try:
-            lost = len(connection.execute("PRAGMA foreign_key_check").fetchall())
+            num_violations = len(connection.execute("PRAGMA foreign_key_check").fetchall())
             for statement in statements:
                 connection.execute(statement)
-            why = _fault(connection, sql, others, clear, is_enough)
-            if not why and len(connection.execute("PRAGMA foreign_key_check").fetchall()) > lost:
-                why = "a row refers to none"
+            reason = _fault(connection, sql, others, untied, is_enough)
+            if not reason and len(connection.execute("PRAGMA foreign_key_check").fetchall()) > num_violations:
+                reason = "a foreign key of a new row has no parent"
         except (sqlite3.Error, sqlite3.Warning) as error:
-            why = f"the answer does not run: {error}"
+            reason = f"the answer does not run: {error}"
         finally:
             connection.set_authorizer(None)
-        if why:
+        if reason:
             connection.execute("ROLLBACK TO filling")
         connection.execute("RELEASE filling")
-    if why:
-        return why
+    if reason:
+        return reason
     connection.commit()
     return Change("fill", uid, {"inserted": statements, "by": "endpoint"})
 
@@ -128,10 +128,10 @@ def _only_inserts(action: int, name: str | None, *_: str | None) -> int:
 @contextmanager
 def _bounded(connection: sqlite3.Connection) -> Iterator[None]:
     """Interrupt queries after a limit of SQLite instructions."""
-    left = itertools.count(_OPCODES // 10_000, -1)
+    remaining = itertools.count(_OPCODES // 10_000, -1)
 
     def step() -> int:
-        return next(left) < 0
+        return next(remaining) < 0
 
     connection.set_progress_handler(step, 10_000)
     try:
@@ -148,7 +148,7 @@ def _scalar(connection: sqlite3.Connection, sql: str) -> Any:
     return row[0] if row else None
 
 
-def _clear(connection: sqlite3.Connection, sqls: Sequence[str]) -> list[str]:
+def _untied(connection: sqlite3.Connection, sqls: Sequence[str]) -> list[str]:
     """Return the queries without a tie; an empty list if the check exceeds the limit."""
     try:
         return [sql for sql in sqls if not is_tied(connection, sql)]
@@ -160,20 +160,20 @@ def _fault(
     connection: sqlite3.Connection,
     sql: str,
     others: Sequence[str],
-    clear: Sequence[str],
+    untied: Sequence[str],
     is_enough: Callable[[Sequence[Any]], bool],
 ) -> str:
-    """Return the reason to roll back an insertion, or ""; `clear` are the golds without a tie before it."""
+    """Return the reason to roll back an insertion, or ""; `untied` are the golds without a tie before it."""
     if not is_enough(connection.execute(sql).fetchmany(2)):
         return "the gold stays empty"
     if not all(connection.execute(other).fetchone() for other in others):
         return "another gold would be empty"
     if is_tied(connection, sql):
         return "the gold would have a tie"
-    return "another gold would have a tie" if any(is_tied(connection, other) for other in clear) else ""
+    return "another gold would have a tie" if any(is_tied(connection, other) for other in untied) else ""
 
 
-def _shown(row: RowValues) -> RowValues:
+def _as_json(row: RowValues) -> RowValues:
     return {name: value.hex() if isinstance(value, bytes) else value for name, value in row.items()}
 
 
@@ -199,14 +199,16 @@ class _Inserting:
                 self.fixed[root] = self._chosen(conditions)
         order = sorted(range(len(witness.rows)), key=lambda row: -len(self._conditions(row)))
         missing = [row for row in order if not (reuses and self._conditions(row) and self._find(row))]
-        missing = [row for row in missing if not (reuses and not self._own(row) and self._find(row))]
+        missing = [row for row in missing if not (reuses and not self._constrained(row) and self._find(row))]
         depth = {row: self._depth(witness.rows[row], ()) for row in range(len(witness.rows))}
         for row in sorted(missing, key=depth.__getitem__):
-            self._insert(witness.rows[row], self._named(row))
+            self._insert(witness.rows[row], self._query_values(row))
         last = max(depth, key=depth.__getitem__)
         for _ in range(copies):
             table = witness.rows[last]
-            values = {name: value for name, value in self._named(last).items() if name not in self._unique(table)}
+            values = {
+                name: value for name, value in self._query_values(last).items() if name not in self._unique(table)
+            }
             self._insert(table, values)
 
     def _chosen(self, conditions: Sequence[tuple[str, Any]]) -> Any:
@@ -222,7 +224,7 @@ class _Inserting:
             if cell in self.witness.equal or cell in self.wanted:
                 yield column.name, self.witness.root(cell)
 
-    def _own(self, row: int) -> list[str]:
+    def _constrained(self, row: int) -> list[str]:
         return [name for name, root in self._cells(row) if root in self.wanted]
 
     def _conditions(self, row: int) -> list[tuple[str, str, Any]]:
@@ -245,16 +247,16 @@ class _Inserting:
         values = [value for _, sign, value in conditions if "?" in _TESTS.get(sign, "?")]
         where = f" WHERE {' AND '.join(tests)}" if tests else ""
         names = [name for name, _ in self._cells(row)]
-        shown = ", ".join(map(quote_name, names)) or "1"
+        selected = ", ".join(map(quote_name, names)) or "1"
         stored = self.connection.execute(
-            f"SELECT {shown} FROM {quote_name(table.name)}{where} LIMIT 1", values
+            f"SELECT {selected} FROM {quote_name(table.name)}{where} LIMIT 1", values
         ).fetchone()
         if stored:
             for (_, root), value in zip(self._cells(row), stored, strict=False):
                 self.fixed.setdefault(root, value)
         return stored is not None
 
-    def _named(self, row: int) -> RowValues:
+    def _query_values(self, row: int) -> RowValues:
         """Choose the values that the query names; an unconstrained key gets a new value, shared by all equal cells."""
         table = self.witness.rows[row]
         key_columns = self._key_columns(table) | self._unique(table)
@@ -266,14 +268,14 @@ class _Inserting:
                     raise _NoRowError("the query contradicts itself")
                 if how == "free":
                     is_new = name in key_columns or any(sign == "new" for sign, _ in self.wanted.get(root, ()))
-                    value = self._fresh(table, name) if is_new else self._chosen_known(table, name, root)
+                    value = self._new_value(table, name) if is_new else self._chosen_known(table, name, root)
                 elif value is not None:
-                    value = value_within(self.wanted[root], value, self._known(table, name))
+                    value = nearest_value(self.wanted[root], value, self._known(table, name))
                     if value is None:
                         raise _NoRowError(f"{table.name}.{name} has no values that satisfy the query")
                 self.fixed[root] = value
             values[name] = self.fixed[root]
-            if not is_alike(values[name], self._known(table, name), is_named=True):
+            if not has_same_kind(values[name], self._known(table, name), is_named=True):
                 raise _NoRowError(f"{table.name}.{name} has no values such as {values[name]!r}")
         return values
 
@@ -281,28 +283,28 @@ class _Inserting:
         """Return values of a column, highest first; for an empty table a default of its type."""
         column = quote_name(name)
         query = f"SELECT DISTINCT {column} FROM {quote_name(table.name)} WHERE {column} IS NOT NULL ORDER BY 1 DESC"
-        known = [value for (value,) in self.connection.execute(f"{query} LIMIT {_MAX_KNOWN}")]
+        existing = [value for (value,) in self.connection.execute(f"{query} LIMIT {_MAX_KNOWN}")]
         declared = next(column.type for column in table.columns if column.name == name)
         # A default text says nothing about the texts of the column.
-        return known or [value for value in [_default(declared)] if value != _ANY_TEXT]
+        return existing or [value for value in [_default(declared)] if value != _ANY_TEXT]
 
     def _chosen_known(self, table: Table, name: str, root: RequiredCell) -> Any:
         """Choose an existing value of the column (or of the column it references) that is not excluded."""
-        refused = [value for sign, value in self.wanted.get(root, ()) if sign == "!="]
+        excluded = [value for sign, value in self.wanted.get(root, ()) if sign == "!="]
         for key in table.foreign_keys:
             if key.columns == (name,):
                 table, name = self.tables[key.table.lower()], key.targets[0]
                 break
         column = quote_name(name)
         query = f"SELECT DISTINCT {column} FROM {quote_name(table.name)} WHERE {column} IS NOT NULL LIMIT 50"
-        known = [value for (value,) in self.connection.execute(query) if value not in refused]
-        return self.rng.choice(known) if known else self._fresh(table, name)
+        existing = [value for (value,) in self.connection.execute(query) if value not in excluded]
+        return self.rng.choice(existing) if existing else self._new_value(table, name)
 
-    def _fresh(self, table: Table, name: str) -> Any:
+    def _new_value(self, table: Table, name: str) -> Any:
         """Return a value new to the column: the next number, date or code, or a text with a number."""
-        known = self._known(table, name)
-        if (coming := next_value(known)) is not None:
-            return coming
+        existing = self._known(table, name)
+        if (following := next_value(existing)) is not None:
+            return following
         column, source = quote_name(name), quote_name(table.name)
         declared = next(column.type for column in table.columns if column.name == name).upper()
         top = self.connection.execute(f"SELECT MAX(CAST({column} AS INTEGER)), COUNT(*) FROM {source}").fetchone()
@@ -328,29 +330,29 @@ class _Inserting:
 
     def _key_columns(self, table: Table) -> set[str]:
         """Return the identifying column of each key: its last column that is not a foreign key, if any."""
-        pointing = {name for key in table.foreign_keys for name in key.columns}
-        free = ([name for name in names if name not in pointing] for names in self._keys(table))
-        return {names[-1] for names in free if names}
+        references = {name for key in table.foreign_keys for name in key.columns}
+        own_columns = ([name for name in names if name not in references] for names in self._keys(table))
+        return {names[-1] for names in own_columns if names}
 
     def _depth(self, table: Table, above: tuple[str, ...]) -> int:
         """Return the length of the longest chain of foreign keys from this table."""
         names = {key.table.lower() for key in table.foreign_keys} - {table.name.lower(), *above}
         return 1 + max((self._depth(self.tables[name], (*above, table.name.lower())) for name in names), default=0)
 
-    def _insert(self, table: Table, named: RowValues, deep: int = 0) -> None:
+    def _insert(self, table: Table, named: RowValues, depth: int = 0) -> None:
         """Insert a row with the named values, other values of an existing row, and the rows that it refers to."""
-        if deep > _DEEPEST:
-            raise _NoRowError("the chain of references is too long")
+        if depth > _MAX_DEPTH:
+            raise _NoRowError(f"the chain of foreign keys is longer than {_MAX_DEPTH}")
         error: Exception | None = None
         for _ in range(_DRAWS):
             base = self._base(table)
             row = base | {name: value for name, value in named.items() if name in base}
             for key in table.foreign_keys:
-                self._point(table, key, row, named, deep)
-            columns, marks = ", ".join(map(quote_name, row)), ", ".join("?" * len(row))
+                self._set_reference(table, key, row, named, depth)
+            columns, placeholders = ", ".join(map(quote_name, row)), ", ".join("?" * len(row))
             try:
                 self.connection.execute(
-                    f"INSERT INTO {quote_name(table.name)} ({columns}) VALUES ({marks})", list(row.values())
+                    f"INSERT INTO {quote_name(table.name)} ({columns}) VALUES ({placeholders})", list(row.values())
                 )
             except sqlite3.IntegrityError as failed:
                 error = failed
@@ -368,15 +370,15 @@ class _Inserting:
             )
         }
         columns = [column for column in table.columns if column.name not in generated]
-        shown = ", ".join(quote_name(column.name) for column in columns)
-        rows = self.connection.execute(f"SELECT {shown} FROM {quote_name(table.name)} LIMIT 50").fetchall()
+        selected = ", ".join(quote_name(column.name) for column in columns)
+        rows = self.connection.execute(f"SELECT {selected} FROM {quote_name(table.name)} LIMIT 50").fetchall()
         if rows:
             row = dict(zip((column.name for column in columns), self.rng.choice(rows), strict=True))
         else:
             row = {column.name: _default(column.type) for column in columns}
-        return row | {name: self._fresh(table, name) for name in self._key_columns(table) if name in row}
+        return row | {name: self._new_value(table, name) for name in self._key_columns(table) if name in row}
 
-    def _point(self, table: Table, key: ForeignKey, row: RowValues, named: RowValues, deep: int) -> None:
+    def _set_reference(self, table: Table, key: ForeignKey, row: RowValues, named: RowValues, depth: int) -> None:
         """Make a foreign key refer to an existing row, or to a new one with the key that the query names."""
         parent = self.tables[key.table.lower()]
         source = quote_name(parent.name)
@@ -389,12 +391,12 @@ class _Inserting:
         ):
             return
         targets = ", ".join(map(quote_name, key.targets))
-        free = [name for name in key.columns if name not in named]
-        there = self.connection.execute(f"SELECT {targets} FROM {source} LIMIT 50").fetchall()
-        if len(free) == len(key.columns) and there:
-            row |= dict(zip(key.columns, self.rng.choice(there), strict=True))
+        unnamed = [name for name in key.columns if name not in named]
+        parent_keys = self.connection.execute(f"SELECT {targets} FROM {source} LIMIT 50").fetchall()
+        if len(unnamed) == len(key.columns) and parent_keys:
+            row |= dict(zip(key.columns, self.rng.choice(parent_keys), strict=True))
             return
-        self._insert(parent, dict(zip(key.targets, values, strict=True)), deep + 1)
+        self._insert(parent, dict(zip(key.targets, values, strict=True)), depth + 1)
 
 
 _TESTS = {"null": "{} IS NULL", "known": "{} IS NOT NULL", "=": "{} = ?", "is": "{} IS ?"}

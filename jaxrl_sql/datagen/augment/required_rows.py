@@ -117,13 +117,13 @@ class _RequirementReader:
         offset = select.args.get("offset")
         if offset is not None and (value := _literal(offset.expression)) is not None and isinstance(value, int):
             self._copies(value + 1)
-        shown: dict[str, RequiredCell | None] = {}
+        output_columns: dict[str, RequiredCell | None] = {}
         for number, expression in enumerate(select.expressions):
             node = expression.this if isinstance(expression, exp.Alias) else expression
             # Over one row, an aggregate equals the row's value.
             cell = self._cell(node.this if isinstance(node, _AGGREGATES) else node, scopes)
-            shown[(expression.alias_or_name or f"#{number}").lower()] = cell
-        return shown
+            output_columns[(expression.alias_or_name or f"#{number}").lower()] = cell
+        return output_columns
 
     def _source(self, source: exp.Expression, scope: _Scope, outer: list[_Scope]) -> None:
         name = source.alias_or_name.lower()
@@ -187,8 +187,8 @@ class _RequirementReader:
     def _among(self, node: exp.In, scopes: list[_Scope]) -> None:
         cell = self._cell(node.this, scopes)
         if (query := node.args.get("query")) is not None:
-            shown = list(self.query(query, scopes).values())
-            self._join(cell, shown[0] if shown else None)
+            output_columns = list(self.query(query, scopes).values())
+            self._join(cell, output_columns[0] if output_columns else None)
         elif node.expressions:
             self._bound(cell, "=", _literal(node.expressions[min(self.branch, len(node.expressions) - 1)]))
 
@@ -235,9 +235,9 @@ class _RequirementReader:
         if value is not None:
             self._bound(cell, sign, value)
             return
-        shown = list(self.query(query, scopes).values())
+        output_columns = list(self.query(query, scopes).values())
         if sign == "=":
-            self._join(cell, shown[0] if shown else None)
+            self._join(cell, output_columns[0] if output_columns else None)
 
     def _counted(self, sign: str, value: Any) -> None:
         if isinstance(value, int) and sign in (">", ">=", "="):
@@ -302,9 +302,9 @@ def _between(by_sign: Mapping[str, list[Any]], bounds: list[str]) -> Any:
         if not numbers:
             return max(map(str, lows)) if ">=" in bounds else f"{max(map(str, lows))} "
         least = max(value + (sign == ">") for sign in bounds if sign[0] == ">" for value in by_sign[sign])
-        most = min(value - (sign == "<") for sign in bounds if sign[0] == "<" for value in by_sign[sign])
-        if all(isinstance(value, int) for value in (least, most)) and least <= most:
-            return (least + most) // 2
+        maximum = min(value - (sign == "<") for sign in bounds if sign[0] == "<" for value in by_sign[sign])
+        if all(isinstance(value, int) for value in (least, maximum)) and least <= maximum:
+            return (least + maximum) // 2
         return (max(lows) + min(highs)) / 2
     if numbers:
         return max(lows) + 1 if lows else min(highs) - 1

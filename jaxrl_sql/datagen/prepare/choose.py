@@ -14,7 +14,7 @@ from typing import NamedTuple
 from jaxrl_sql.config import FilterSettings
 from jaxrl_sql.config.prepare import SourceConfig
 from jaxrl_sql.datagen.prepare.script import make_database
-from jaxrl_sql.text2sql.benchmarks.detect import located
+from jaxrl_sql.text2sql.benchmarks.detect import locate_benchmark
 from jaxrl_sql.text2sql.benchmarks.gather import LoadedQuestions, PublishedQuestion, example_of, fault_of, with_ids
 from jaxrl_sql.text2sql.env.ports import SqlExecutor
 from jaxrl_sql.text2sql.evals.hardness import spider_level
@@ -23,9 +23,9 @@ from jaxrl_sql.text2sql.files.shares import rank
 from jaxrl_sql.text2sql.question_sets.filters import by_gold, plain_words
 from jaxrl_sql.types import Example, InputError
 
-# Golds run in chunks; `_SPARE` candidates per wanted question are held, because some golds turn out unusable.
+# Golds run in chunks; up to `_SPARE` candidates per requested question are kept, because some golds are unusable.
 _CHUNK, _SPARE = 256, 4
-_MOST = 500_000
+_MAX_WITHOUT_COUNT = 500_000
 _NOT_CHOSEN = "not among those chosen"
 
 
@@ -43,10 +43,10 @@ def choose(name: str, cfg: SourceConfig, seed: int, executor: SqlExecutor, scrat
 
     Raises InputError if the set cannot be loaded or no question is left.
     """
-    form, folder, split = located(Path(cfg.dir), cfg.split)
+    form, folder, split = locate_benchmark(Path(cfg.dir), cfg.split)
     notes: list[str] = []
     source, left_out = form.reads(folder, split, notes), Counter[str]()
-    candidates = _fitting(name, cfg, source.items if source.is_huge else with_ids(source.items), left_out)
+    candidates = _matching(name, cfg, source.items if source.is_huge else with_ids(source.items), left_out)
     salt = f"prepare {seed}"
 
     def order(item: PublishedQuestion) -> int:
@@ -55,19 +55,19 @@ def choose(name: str, cfg: SourceConfig, seed: int, executor: SqlExecutor, scrat
     if cfg.subsample_every > 1:
         candidates = (item for item in candidates if rank(item.uid, "subsample") % cfg.subsample_every == 0)
     strata = _grouped(cfg, candidates, order, left_out)
-    taken = _taken(cfg, strata, _Usable(cfg, source, executor, scratch, left_out))
+    selected = _take_balanced(cfg, strata, _Usable(cfg, source, executor, scratch, left_out))
     source.databases.add_notes(notes)
-    if 0 < len(taken) < cfg.count:
-        notes.append(f"only {len(taken)} of the {cfg.count} requested questions are available")
-    if not taken:
+    if 0 < len(selected) < cfg.count:
+        notes.append(f"only {len(selected)} of the {cfg.count} requested questions are available")
+    if not selected:
         reasons = ", ".join(f"{reason}: {count}" for reason, count in left_out.most_common(3))
         raise InputError(
             f"sources.{name}: no question of {source.where} matches ({reasons or 'it holds no questions'})"
         )
-    return SelectedQuestions(taken, form.name, left_out, notes)
+    return SelectedQuestions(selected, form.name, left_out, notes)
 
 
-def _fitting(
+def _matching(
     name: str, cfg: SourceConfig, items: Iterable[PublishedQuestion], left_out: Counter[str]
 ) -> Iterator[PublishedQuestion]:
     """Yield the questions that pass the checks of text and labels, and count the others by reason."""
@@ -77,9 +77,9 @@ def _fitting(
         patterns = [re.compile(pattern) for pattern in cfg.exclude]
     except re.error as error:
         raise InputError(f"sources.{name}.exclude: {error}: not a regular expression") from error
-    known: set[str] = set()
+    seen: set[str] = set()
     checks: list[tuple[str, Callable[[PublishedQuestion], bool]]] = [
-        ("duplicate id", lambda item: item.uid not in known),
+        ("duplicate id", lambda item: item.uid not in seen),
         ("not in include_ids", lambda item: ids is None or item.uid in ids),
         ("complexity", lambda item: not cfg.complexity or item.difficulty in cfg.complexity),
         ("excluded by its words", lambda item: not any(pattern.search(item.question) for pattern in patterns)),
@@ -89,17 +89,17 @@ def _fitting(
         ("hardness", lambda item: not cfg.hardness or spider_level(item.sql) in cfg.hardness),
     ]
     for item in items:
-        reason = next((why for why, holds in checks if not holds(item)), "")
+        reason = next((label for label, passes in checks if not passes(item)), "")
         if reason:
             left_out[reason] += 1
         else:
-            known.add(item.uid)
+            seen.add(item.uid)
             yield item
 
 
 def _within(rate: tuple[int, int], low: float, high: float) -> bool:
-    right, of = rate
-    return low * of - 1e-9 <= right <= high * of + 1e-9
+    right, total = rate
+    return low * total - 1e-9 <= right <= high * total + 1e-9
 
 
 def read_rates(path: Path) -> dict[str, tuple[int, int]]:
@@ -127,8 +127,8 @@ def _grouped(
 ) -> dict[str, list[PublishedQuestion]]:
     """Return the candidates by group (a label of `balance`, or one group), in the order of selection.
 
-    Without a count that is the order of the file. Otherwise it is `order`, and only as many candidates as may be needed
-    are held; the others are counted as omitted.
+    Without a count that is the order of the file. Otherwise it is `order`, and at most `_SPARE` times the count are
+    kept per group; the others are counted as omitted.
     """
     labels: Mapping[str, Callable[[PublishedQuestion], str]] = {
         "none": lambda _: "",
@@ -136,19 +136,21 @@ def _grouped(
         "hardness": lambda item: spider_level(item.sql),
         "database": lambda item: item.db_id or item.db_path,
     }
-    label_of, most = labels[cfg.balance], _SPARE * cfg.count + _CHUNK if cfg.count else 0
+    label_of, capacity = labels[cfg.balance], _SPARE * cfg.count + _CHUNK if cfg.count else 0
     strata: dict[str, list[tuple[int, int, PublishedQuestion]]] = {}
     for number, item in enumerate(items):
-        if not most and number >= _MOST:
-            raise InputError(f"more than {_MOST:,} questions do not fit in memory: set the count of {cfg.dir}")
-        held = strata.setdefault(label_of(item), [])
-        entry = (-order(item) if most else 0, -number, item)
-        if not most or len(held) < most:
-            heapq.heappush(held, entry)
+        if not capacity and number >= _MAX_WITHOUT_COUNT:
+            raise InputError(
+                f"more than {_MAX_WITHOUT_COUNT:,} questions do not fit in memory: set the count of {cfg.dir}"
+            )
+        heap = strata.setdefault(label_of(item), [])
+        entry = (-order(item) if capacity else 0, -number, item)
+        if not capacity or len(heap) < capacity:
+            heapq.heappush(heap, entry)
         else:
-            heapq.heappushpop(held, entry)
+            heapq.heappushpop(heap, entry)
             left_out[_NOT_CHOSEN] += 1
-    return {name: [item for _, _, item in sorted(held, reverse=True)] for name, held in sorted(strata.items())}
+    return {name: [item for _, _, item in sorted(heap, reverse=True)] for name, heap in sorted(strata.items())}
 
 
 class _Usable:
@@ -185,25 +187,25 @@ class _Usable:
         return example_of(item, self.source.databases)
 
 
-def _taken(cfg: SourceConfig, strata: Mapping[str, list[PublishedQuestion]], usable: _Usable) -> list[Example]:
+def _take_balanced(cfg: SourceConfig, strata: Mapping[str, list[PublishedQuestion]], usable: _Usable) -> list[Example]:
     """Take an equal number of each group; larger groups compensate for small ones."""
     if not cfg.count:
         return [example for items in strata.values() for example in usable(items)]
-    waiting = {name: usable(items) for name, items in strata.items()}
-    taken: list[Example] = []
+    streams = {name: usable(items) for name, items in strata.items()}
+    selected: list[Example] = []
     before = usable.left_out.total()
-    while waiting and len(taken) < cfg.count:
-        share, more = divmod(cfg.count - len(taken), len(waiting))
-        for number, name in enumerate(list(waiting)):
-            want = share + (number < more)
-            got = list(islice(waiting[name], want))
-            taken += got
-            if len(got) < want:
-                del waiting[name]
+    while streams and len(selected) < cfg.count:
+        share, more = divmod(cfg.count - len(selected), len(streams))
+        for number, name in enumerate(list(streams)):
+            quota = share + (number < more)
+            batch = list(islice(streams[name], quota))
+            selected += batch
+            if len(batch) < quota:
+                del streams[name]
     faulty = usable.left_out.total() - before
-    if rest := sum(map(len, strata.values())) - len(taken) - faulty:
-        usable.left_out[_NOT_CHOSEN] += rest
-    return taken
+    if num_unused := sum(map(len, strata.values())) - len(selected) - faulty:
+        usable.left_out[_NOT_CHOSEN] += num_unused
+    return selected
 
 
 def without_repeats(sources: Mapping[str, list[Example]]) -> tuple[dict[str, list[Example]], int]:

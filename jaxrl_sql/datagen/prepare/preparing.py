@@ -33,44 +33,44 @@ def prepare(cfg: PrepareConfig) -> list[str]:
     """
     out = Path(cfg.out)
     _refuse_other_work(out, cfg.evals)
-    judged = {name: evaluated(name, eval_set) for name, eval_set in cfg.evals.items()}
+    evals = {name: load_eval_set(name, eval_set) for name, eval_set in cfg.evals.items()}
     limits = ExecutorConfig(threads=cfg.threads, vm_steps=cfg.vm_steps, timeout_ms=cfg.timeout_ms)
     with make_executor(limits) as executor:
         chosen = {
             name: choose(name, source, cfg.seed, executor, out / SCRATCH / name) for name, source in cfg.sources.items()
         }
-    taken, repeated = {name: choice.examples for name, choice in chosen.items()}, 0
+    selected, repeated = {name: choice.examples for name, choice in chosen.items()}, 0
     if cfg.repeats:
-        taken, repeated = without_repeats(taken)
+        selected, repeated = without_repeats(selected)
     digests = {
         path: _digest(Path(path))
-        for path in {example.db_path: None for examples in taken.values() for example in examples}
+        for path in {example.db_path: None for examples in selected.values() for example in examples}
     }
-    merged = merge(cfg, taken, digests)
-    train, held = split_off(merged, cfg.validation, cfg.seed)
+    merged = merge(cfg, selected, digests)
+    train, validation = split_off(merged, cfg.validation, cfg.seed)
     surplus = max(0, len(train) - cfg.count) if cfg.count else 0
     if surplus:
-        first = sorted(train, key=lambda example: rank(example.uid, f"train {cfg.seed}"))[: cfg.count]
-        ids = {example.uid for example in first}
+        lowest = sorted(train, key=lambda example: rank(example.uid, f"train {cfg.seed}"))[: cfg.count]
+        ids = {example.uid for example in lowest}
         train = [example for example in train if example.uid in ids]
-    splits = {"train": train, **({"validation": held} if held else {})}
-    splits |= {name: [*benchmark.examples] for name, benchmark in judged.items()}
-    paths = {example.db_path: None for benchmark in judged.values() for example in benchmark.examples}
+    splits = {"train": train, **({"validation": validation} if validation else {})}
+    splits |= {name: [*benchmark.examples] for name, benchmark in evals.items()}
+    paths = {example.db_path: None for benchmark in evals.values() for example in benchmark.examples}
     digests |= {path: _digest(Path(path)) for path in paths}
     for name, examples in splits.items():
         write_split(out / name, examples, cfg.link)
     for n in cfg.subsets:
-        wanted = one_in(train, n)
-        write_lines(out / f"train_1_{n}.jsonl", [{"id": example.uid} for example in train if example.uid in wanted])
+        subset = one_in(train, n)
+        write_lines(out / f"train_1_{n}.jsonl", [{"id": example.uid} for example in train if example.uid in subset])
     dropped = {"asked before": repeated, "more than count": surplus}
     manifest = _manifest(cfg, chosen, splits, digests, {reason: n for reason, n in dropped.items() if n})
     manifest["evals"] = {
         name: {"left_out": dict(Counter(reason for _, reason in benchmark.skipped)), "notes": list(benchmark.notes)}
-        for name, benchmark in judged.items()
+        for name, benchmark in evals.items()
     }
     (out / MANIFEST).write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     shutil.rmtree(out / SCRATCH, ignore_errors=True)
-    return summary_lines(out, chosen, judged, splits, manifest)
+    return summary_lines(out, chosen, evals, splits, manifest)
 
 
 def _refuse_other_work(out: Path, evals: Iterable[str]) -> None:
@@ -89,7 +89,7 @@ def _refuse_other_work(out: Path, evals: Iterable[str]) -> None:
         raise InputError(f"{out} cannot be written: {error.strerror or error}") from error
 
 
-def evaluated(name: str, cfg: EvalSetConfig) -> Benchmark:
+def load_eval_set(name: str, cfg: EvalSetConfig) -> Benchmark:
     """Load an evaluation set.
 
     Raises InputError if it cannot be loaded or has no plain form: golds that are tables, two databases of one name.
@@ -113,8 +113,8 @@ def merge(cfg: PrepareConfig, sources: Mapping[str, Sequence[Example]], digests:
         for example in examples:
             db_id = cfg.sources[name].prefix + example.db_id
             content = digests[example.db_path]
-            owner, known, path = owners.setdefault(db_id.lower(), (name, content, example.db_path))
-            if known != content:
+            owner, first_content, path = owners.setdefault(db_id.lower(), (name, content, example.db_path))
+            if first_content != content:
                 raise InputError(
                     f"database {db_id} differs between {owner} and {name}: set sources.{name}.prefix, the prefix of "
                     "its database names"
@@ -131,8 +131,8 @@ def write_split(folder: Path, examples: Sequence[Example], is_linked: bool) -> N
     databases = {example.db_id: Path(example.db_path) for example in examples}
     for db_id, path in databases.items():
         target = folder / "databases" / db_id / f"{db_id}.sqlite"
-        is_made = SCRATCH in path.parts and path.parents[3] == folder.parent
-        copy_database(path, target, is_linked and not is_made)
+        is_scratch = SCRATCH in path.parts and path.parents[3] == folder.parent
+        copy_database(path, target, is_linked and not is_scratch)
         copy_descriptions(path, target)
     write_natural_names(folder, databases.items())
 
@@ -171,25 +171,25 @@ def _manifest(
 
 
 def _hash(lines: Sequence[Any]) -> str:
-    whole = hashlib.sha256()
+    digest = hashlib.sha256()
     for line in lines:
-        whole.update(json.dumps(line, sort_keys=True, ensure_ascii=False).encode("utf-8", errors="replace") + b"\n")
-    return whole.hexdigest()
+        digest.update(json.dumps(line, sort_keys=True, ensure_ascii=False).encode("utf-8", errors="replace") + b"\n")
+    return digest.hexdigest()
 
 
 def _digest(path: Path) -> str:
     """Return the SHA-256 of a database file."""
-    whole = hashlib.sha256()
+    digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(_BLOCK):
-            whole.update(block)
-    return whole.hexdigest()
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def summary_lines(
     out: Path,
     chosen: Mapping[str, SelectedQuestions],
-    judged: Mapping[str, Benchmark],
+    evals: Mapping[str, Benchmark],
     splits: Mapping[str, Sequence[Example]],
     manifest: Mapping[str, Any],
 ) -> list[str]:
@@ -197,10 +197,10 @@ def summary_lines(
     lines = []
     for name, choice in chosen.items():
         lines += [f"{name}: {note}" for note in choice.notes]
-        lines.append(f"{name}: {len(choice.examples)} questions taken ({choice.form})")
+        lines.append(f"{name}: {len(choice.examples)} questions selected ({choice.form})")
         lines += [f"  left out: {count:>8}  {reason}" for reason, count in choice.left_out.most_common()]
     lines += [f"left out: {count:>8}  {reason}" for reason, count in manifest["left_out"].items()]
-    for name, benchmark in judged.items():
+    for name, benchmark in evals.items():
         lines += [f"{name}: {line}" for line in (*benchmark.notes, *skipped_lines(benchmark.skipped))]
     for name, examples in splits.items():
         lines.append(

@@ -18,12 +18,12 @@ def make_database(path: Path, script: str) -> str:
     """Build a database from a script, replacing an existing file; return the error, or ""."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
-    left = _MAX_STEPS // _STEP
+    remaining = _MAX_STEPS // _STEP
 
     def is_over() -> bool:
-        nonlocal left
-        left -= 1
-        return left < 0
+        nonlocal remaining
+        remaining -= 1
+        return remaining < 0
 
     def allowed(action: int, _first: str | None, second: str | None, *_: str | None) -> int:
         is_loading = action == sqlite3.SQLITE_FUNCTION and second in ("load_extension", "readfile", "writefile")

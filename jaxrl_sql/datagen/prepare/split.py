@@ -22,19 +22,19 @@ def split_off(examples: Sequence[Example], cfg: ValidationSplit, seed: int) -> t
         return list(examples), []
     counts = Counter(example.db_id for example in examples)
     names = sorted(counts, key=lambda name: rank(name, f"validation {seed}"))
-    many = cfg.databases
-    wanted = f"{many} databases" if many else "databases"
-    if cfg.questions >= len(examples) or many >= len(names):
+    num_databases = cfg.databases
+    requested = f"{num_databases} databases" if num_databases else "databases"
+    if cfg.questions >= len(examples) or num_databases >= len(names):
         raise InputError(
-            f"validation: cannot split {cfg.questions} questions of {wanted} off {len(examples)} of {len(names)}: "
+            f"validation: cannot split {cfg.questions} questions of {requested} off {len(examples)} of {len(names)}: "
             "the training split would be empty"
         )
-    held = pick([counts[name] for name in names], cfg.questions, many)
-    total = sum(counts[names[i]] for i in held)
+    held_out = pick([counts[name] for name in names], cfg.questions, num_databases)
+    total = sum(counts[names[i]] for i in held_out)
     if abs(total - cfg.questions) > _TOLERANCE * cfg.questions:
-        near = f"the nearest sum is {total}" if held else "no sum is near"
-        raise InputError(f"validation: no {wanted} add up to {cfg.questions} questions ({near}): change the numbers")
-    chosen = {names[i] for i in held}
+        hint = f"the nearest sum is {total}" if held_out else "no sum is near"
+        raise InputError(f"validation: no {requested} add up to {cfg.questions} questions ({hint}): change the numbers")
+    chosen = {names[i] for i in held_out}
     training = [example for example in examples if example.db_id not in chosen]
     return training, [example for example in examples if example.db_id in chosen]
 
@@ -57,11 +57,11 @@ def pick(counts: Sequence[int], total: int, many: int = 0) -> list[int]:
     near = [s for s in sorted(range(1, limit + 1), key=lambda s: abs(s - total)) if sums >> s & 1]
     if not near:
         return []
-    left, k, chosen = near[0], many, []
+    remaining, k, chosen = near[0], many, []
     for i in range(len(counts), 0, -1):
-        if reach[i - 1][k] >> left & 1:
+        if reach[i - 1][k] >> remaining & 1:
             continue  # reachable without this count
         chosen.append(i - 1)
-        left -= counts[i - 1]
+        remaining -= counts[i - 1]
         k -= 1 if many else 0
     return chosen[::-1]

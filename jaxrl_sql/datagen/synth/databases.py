@@ -37,10 +37,10 @@ AVOIDED = RESERVED | frozenset(
 
 def _pick(rng: random.Random, names: Sequence[str], used: set[str]) -> str:
     """Choose a name that is neither avoided nor used, and mark it used."""
-    free = [name for name in names if name not in used and name not in AVOIDED]
-    if not free:
-        free = [f"{names[0]}_{suffix}" for suffix in ("name", "value", "info") if f"{names[0]}_{suffix}" not in used]
-    name = rng.choice(free)
+    unused = [name for name in names if name not in used and name not in AVOIDED]
+    if not unused:
+        unused = [f"{names[0]}_{suffix}" for suffix in ("name", "value", "info") if f"{names[0]}_{suffix}" not in used]
+    name = rng.choice(unused)
     used.add(name)
     return name
 
@@ -67,9 +67,9 @@ def _choose_columns(rng: random.Random, spec: TableSpec) -> list[ColumnSpec]:
     measures = [column for column in rest if column.kind in ("int", "real")]
     categories = [column for column in rest if column.kind == "category"]
     chosen = [first, *(rng.choice(group) for group in (measures, categories) if group)]
-    left = [column for column in rest if column not in chosen]
-    rng.shuffle(left)
-    chosen += left[: rng.randint(1, 3)]
+    remaining = [column for column in rest if column not in chosen]
+    rng.shuffle(remaining)
+    chosen += remaining[: rng.randint(1, 3)]
     return [column for column in spec.columns if column in chosen]
 
 
@@ -89,7 +89,7 @@ def _name_column(
     return name, tuple(column_words(other, spec.kind) for other in synonyms if other not in used)
 
 
-def _skewed(rng: random.Random, count: int) -> list[float]:
+def _power_law_weights(rng: random.Random, count: int) -> list[float]:
     """Return weights that decay as a random power of the rank."""
     power = rng.uniform(0.3, 1.3)
     return [1.0 / (rank + 1) ** power for rank in range(count)]
@@ -139,7 +139,7 @@ def _texts(rng: random.Random, spec: ColumnSpec, rows: int, label: str) -> list[
         return list(values)
     if pool in ("city", "country", "district", "company", "person", "place"):
         few = [text_value(rng, pool) for _ in range(rng.randint(6, 40))]
-        return list(rng.choices(few, _skewed(rng, len(few)), k=rows))
+        return list(rng.choices(few, _power_law_weights(rng, len(few)), k=rows))
     return [text_value(rng, pool) for _ in range(rows)]
 
 
@@ -152,7 +152,7 @@ def _values(rng: random.Random, spec: ColumnSpec, rows: int, label: str) -> list
         categories = list(spec.args)
         rng.shuffle(categories)
         categories = categories[: rng.randint(min(3, len(categories)), len(categories))]
-        values = list(rng.choices(categories, _skewed(rng, len(categories)), k=rows))
+        values = list(rng.choices(categories, _power_law_weights(rng, len(categories)), k=rows))
     elif spec.kind == "date":
         values = _dates(rng, spec, rows)
     elif spec.kind == "bool":
@@ -171,7 +171,7 @@ def _parent_keys(rng: random.Random, parent: AnnotatedTable, rows: int) -> tuple
     keys = list(parent.key.values)
     rng.shuffle(keys)
     keys = keys[: max(2, round(len(keys) * rng.uniform(0.82, 0.96)))]
-    return tuple(rng.choices(keys, _skewed(rng, len(keys)), k=rows))
+    return tuple(rng.choices(keys, _power_law_weights(rng, len(keys)), k=rows))
 
 
 class Style(NamedTuple):
@@ -210,9 +210,9 @@ def _generate_table(
     for role in spec.parents:
         parent = parents[role]
         reference_name = _reference_name(parent)
-        points = AnnotatedColumn(reference_name, spaced(reference_name), (), "id", _parent_keys(rng, parent, rows))
+        key_column = AnnotatedColumn(reference_name, spaced(reference_name), (), "id", _parent_keys(rng, parent, rows))
         relation = RELATIONS.get((style.domain, spec.names[0], role), OF)
-        references.append(Reference(points, parent.name, parent.key.name, relation))
+        references.append(Reference(key_column, parent.name, parent.key.name, relation))
     key = AnnotatedColumn(key_name, spaced(key_name), (), "id", tuple(range(1, rows + 1)))
     others = () if base != singular else tuple(spaced(plural(other)) for other in spec.names if other != singular)
     return AnnotatedTable(name, spaced(plural(base)), spaced(base), others, key, tuple(references), columns)

@@ -29,7 +29,7 @@ order/purchase/sale 700 >customer >product
   order_date/purchase_date/sold_on date 2019 2023; quantity/units/amount_ordered int 1 20
   total/total_price/order_value real 5 900
   status/order_status/state {pending,shipped,delivered,returned,cancelled}; discount/rebate? real 0 30
-  payment_method/paid_by {card,cash,transfer,voucher}; is_refunded bool
+  payment_method/apply_reward_function {card,cash,transfer,voucher}; is_refunded bool
 == bank
 branch/office/bank_branch 25
   name/branch_name @place; city/town @city; assets/total_assets/holdings int 900000 9000000

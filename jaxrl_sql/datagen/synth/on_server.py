@@ -47,7 +47,7 @@ def carry_to(executor: Executor, database: ServedDatabase) -> Carry:
 
 def _schema(database: ServedDatabase) -> EngineSchema:
     tables = {}
-    for table in read_schema(database.shown_by).tables:
+    for table in read_schema(database.sample_path).tables:
         columns = {
             column.name.lower(): EngineColumn(column.name, _KINDS.get(column.type, ""), affinity_of(column.type))
             for column in table.columns

@@ -104,7 +104,7 @@ def generate_for_databases(
         if not is_served(db):
             refuse_leave_out(leave_out, db)
     served = [open_served(db, None, leave_out, note) if is_served(db) else None for db in databases]
-    paths = [database.shown_by if database else Path(db) for db, database in zip(databases, served, strict=True)]
+    paths = [database.sample_path if database else Path(db) for db, database in zip(databases, served, strict=True)]
     with make_executor(ExecutorConfig(vm_steps=_STEPS)) as executor:
         limits = Limits(timeout_ms=_READ_MS)
         runners = {

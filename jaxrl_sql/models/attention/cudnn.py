@@ -34,7 +34,7 @@ from jaxrl_sql.types import Record
 
 DTYPES = ("bfloat16", "float16")
 SAVED = "attended"
-HIDDEN = -(2.0**41)
+MASKED_SCORE = -(2.0**41)
 """Score of a masked key; cuDNN subtracts two of them, so their difference must not overflow."""
 Keys = Sequence[tuple[jax.Array, jax.Array]]
 """Keys and values [B,Rj,K,S,Q] of each level."""
@@ -96,32 +96,32 @@ def _gathered(x: jax.Array, at: jax.Array, other: float) -> jax.Array:
 class Kernel(NamedTuple):
     """Attention of queries [N,X,H,Q] to keys and values [N,S,K,Q], and its gradient.
 
-    forward(q, k, v, seen, scale) -> (read [N,X,H,Q], log-sum-exp of scores [N,H,X] float32);
-    backward(q, k, v, seen, scale, (read, log-sum-exp), gradient of read) -> gradients of q, k and v. The given read
-    and log-sum-exp may belong to a softmax over more keys.
+    forward(q, k, v, mask, scale) -> (output [N,X,H,Q], log-sum-exp of scores [N,H,X] float32);
+    backward(q, k, v, mask, scale, (output, log-sum-exp), output gradient) -> gradients of q, k and v. The output and
+    log-sum-exp may belong to a softmax over more keys.
     """
 
     forward: Callable[..., tuple[jax.Array, jax.Array]]
     backward: Callable[..., tuple[jax.Array, ...]]
 
 
-def _operands(q: jax.Array, seen: AttentionMask, scale: float) -> tuple[list[jax.Array], Record]:
+def _operands(q: jax.Array, mask: AttentionMask, scale: float) -> tuple[list[jax.Array], Record]:
     """Return the further operands and the parameters of JAX's cuDNN calls."""
     from jax._src.cudnn import fused_attention_stablehlo as fused  # noqa: PLC0415 - JAX has no public API for the gradient
 
     absent = jnp.zeros(0, q.dtype)
-    mask, queries, keys = fused.MaskType.CAUSAL, absent, absent
-    if seen.bias is not None:
-        mask = fused.MaskType.NO_MASK
-    elif seen.length is not None:
-        mask, queries, keys = fused.MaskType.PADDING, jnp.full(q.shape[:1], q.shape[1], jnp.int32), seen.length
-    bias = absent if seen.bias is None else seen.bias
+    mask_type, queries, keys = fused.MaskType.CAUSAL, absent, absent
+    if mask.bias is not None:
+        mask_type = fused.MaskType.NO_MASK
+    elif mask.length is not None:
+        mask_type, queries, keys = fused.MaskType.PADDING, jnp.full(q.shape[:1], q.shape[1], jnp.int32), mask.length
+    bias = absent if mask.bias is None else mask.bias
     settings = {
         "scale": scale,
         "seed": 42,
         "dropout_rate": 0.0,
-        "variadic_args": (seen.bias is not None, False),
-        "mask_type": mask,
+        "variadic_args": (mask.bias is not None, False),
+        "mask_type": mask_type,
         "layout": fused.AttentionLayout.BTNH.value,
         "sliding_window_length": None,
     }
@@ -129,14 +129,14 @@ def _operands(q: jax.Array, seen: AttentionMask, scale: float) -> tuple[list[jax
 
 
 def _forward(
-    q: jax.Array, k: jax.Array, v: jax.Array, seen: AttentionMask, scale: float
+    q: jax.Array, k: jax.Array, v: jax.Array, mask: AttentionMask, scale: float
 ) -> tuple[jax.Array, jax.Array]:
     from jax._src.cudnn import fused_attention_stablehlo as fused  # noqa: PLC0415 - as above
 
-    (q, k, v, seen), t = _even(q, k, v, seen), q.shape[1]
-    others, settings = _operands(q, seen, scale)
+    (q, k, v, mask), t = _pad_to_even(q, k, v, mask), q.shape[1]
+    operands, settings = _operands(q, mask, scale)
     bind = fused._dot_product_attention_fwd_p_wrapper.bind  # noqa: SLF001
-    read, log_sum_exp = bind(q, k, v, *others, **settings, is_training=True)
+    read, log_sum_exp = bind(q, k, v, *operands, **settings, is_training=True)
     return read[:, :t], log_sum_exp[:, :, :t]
 
 
@@ -144,31 +144,31 @@ def _backward(
     q: jax.Array,
     k: jax.Array,
     v: jax.Array,
-    seen: AttentionMask,
+    mask: AttentionMask,
     scale: float,
-    known: tuple[jax.Array, jax.Array],
+    outputs: tuple[jax.Array, jax.Array],
     gradient: jax.Array,
 ) -> tuple[jax.Array, ...]:
     from jax._src.cudnn import fused_attention_stablehlo as fused  # noqa: PLC0415 - as above
 
     sizes = q.shape[1], k.shape[1], k.shape[1]
-    odd = 0 if seen.bias is None else q.shape[1] % 2
-    (q, k, v, seen) = _even(q, k, v, seen)
-    others, settings = _operands(q, seen, scale)
-    read, log_sum_exp = _pad(known[0], {1: odd}), _pad(known[1], {2: odd})
+    padding = 0 if mask.bias is None else q.shape[1] % 2
+    (q, k, v, mask) = _pad_to_even(q, k, v, mask)
+    operands, settings = _operands(q, mask, scale)
+    read, log_sum_exp = _pad(outputs[0], {1: padding}), _pad(outputs[1], {2: padding})
     bind = fused._dot_product_attention_bwd_p_wrapper.bind  # noqa: SLF001
-    gradients = bind(q, k, v, *others, log_sum_exp, read, _pad(gradient, {1: odd}), **settings)
+    gradients = bind(q, k, v, *operands, log_sum_exp, read, _pad(gradient, {1: padding}), **settings)
     return tuple(x[:, :size] for x, size in zip(gradients, sizes, strict=True))
 
 
-def _even(
-    q: jax.Array, k: jax.Array, v: jax.Array, seen: AttentionMask
+def _pad_to_even(
+    q: jax.Array, k: jax.Array, v: jax.Array, mask: AttentionMask
 ) -> tuple[jax.Array, jax.Array, jax.Array, AttentionMask]:
     """Pad odd lengths by a masked position, because cuDNN needs even lengths with a bias."""
-    if seen.bias is None:
-        return q, k, v, seen
+    if mask.bias is None:
+        return q, k, v, mask
     queries, keys = q.shape[1] % 2, k.shape[1] % 2
-    bias = _pad(seen.bias, {2: queries, 3: keys}, HIDDEN)
+    bias = _pad(mask.bias, {2: queries, 3: keys}, MASKED_SCORE)
     return _pad(q, {1: queries}), _pad(k, {1: keys}), _pad(v, {1: keys}), AttentionMask(bias=bias)
 
 
@@ -187,16 +187,16 @@ def refusal(config: ModelConfig, dtype: DTypeLike) -> str | None:
     """
     device = jax.devices()[0]
     if device.platform != "gpu":
-        return cannot(config, dtype)
+        return refusal_on_any_gpu(config, dtype)
     if "cuda" not in device.client.platform_version:
         return "it needs an NVIDIA GPU"
     capability = getattr(device, "compute_capability", "")
     largest = 256 if capability and int(capability.split(".")[0]) >= 9 else 128
-    return cannot(config, dtype, largest)
+    return refusal_on_any_gpu(config, dtype, largest)
 
 
-def cannot(config: ModelConfig, dtype: DTypeLike, largest: int = 256) -> str | None:
-    """Return why cuDNN supports a model with activations of `dtype` on no GPU with heads up to `largest`, or None."""
+def refusal_on_any_gpu(config: ModelConfig, dtype: DTypeLike, largest: int = 256) -> str | None:
+    """Return why no GPU with heads up to `largest` supports a model with activations of `dtype`, or None."""
     if jnp.dtype(dtype).name not in DTYPES:
         return f"activations are {jnp.dtype(dtype).name}, it computes in {' or '.join(DTYPES)}"
     if config.head_dim % 8 or config.head_dim > largest:
@@ -229,29 +229,29 @@ def _attend(levels: tuple[TreeLevel, ...], scale: float, window: AttentionWindow
     """Attend from the last level to all levels."""
     last, packing = levels[-1], PackedIndex.of(levels[-1])
     keys = [(level.k, level.v) for level in levels]
-    seen = [_seen(level, last, window) for level in levels[:-1]]
+    masks = [_mask_for(level, last, window) for level in levels[:-1]]
     if packing is None:
-        seen.append(_seen(last, last, window))
+        masks.append(_mask_for(last, last, window))
     else:
         unpacked = _unpacked(last, packing)
-        seen.append(_seen(unpacked, unpacked, window))
-    read = _merged(kernel, scale, last.q, keys, seen, packing)
+        masks.append(_mask_for(unpacked, unpacked, window))
+    read = _attend_merged(kernel, scale, last.q, keys, masks, packing)
     return jnp.where(reads_anything(levels)[..., None, None, None], read, 0)
 
 
-def _seen(keys: TreeLevel, queries: TreeLevel, window: AttentionWindow | None) -> AttentionMask:
+def _mask_for(keys: TreeLevel, queries: TreeLevel, window: AttentionWindow | None) -> AttentionMask:
     """Return the mask of a level's keys for the queries of another level or of its own."""
     is_own = keys is queries
     if window is None:
         return AttentionMask() if is_own else AttentionMask(length=keys.length.reshape(-1))
     b, rows, t = queries.q.shape[:3]
     part_rows, s = keys.k.shape[1], keys.k.shape[3]
-    seen = valid_keys(keys)[:, :, None]
+    mask = valid_keys(keys)[:, :, None]
     if is_own:
-        seen &= jnp.tril(jnp.ones((t, t), bool))
-    seen = narrow(window, seen, keys.positions, queries.positions)
-    seen = jnp.broadcast_to(seen, (b, part_rows, rows // part_rows * t, s)).reshape(b * part_rows, 1, -1, s)
-    return AttentionMask(bias=jnp.where(seen, 0, HIDDEN).astype(queries.q.dtype))
+        mask &= jnp.tril(jnp.ones((t, t), bool))
+    mask = narrow(window, mask, keys.positions, queries.positions)
+    mask = jnp.broadcast_to(mask, (b, part_rows, rows // part_rows * t, s)).reshape(b * part_rows, 1, -1, s)
+    return AttentionMask(bias=jnp.where(mask, 0, MASKED_SCORE).astype(queries.q.dtype))
 
 
 def _unpacked(level: TreeLevel, packing: PackedIndex) -> TreeLevel:
@@ -263,48 +263,50 @@ def _unpacked(level: TreeLevel, packing: PackedIndex) -> TreeLevel:
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _merged(
+def _attend_merged(
     kernel: Kernel,
     scale: float,
     q: jax.Array,
     keys: Keys,
-    seen: list[AttentionMask],
+    masks: list[AttentionMask],
     packing: PackedIndex | None = None,
 ) -> jax.Array:
     """Attend from q [B,R,T,H,Q] to the keys of all levels with one softmax -> [B,R,T,H,Q].
 
     packing: the index maps of packed rows, for the last level's queries and keys.
     """
-    return _merged_forward(kernel, scale, q, keys, seen, packing)[0]
+    return _merged_forward(kernel, scale, q, keys, masks, packing)[0]
 
 
 def _merged_forward(
-    kernel: Kernel, scale: float, q: jax.Array, keys: Keys, seen: list[AttentionMask], packing: PackedIndex | None
+    kernel: Kernel, scale: float, q: jax.Array, keys: Keys, masks: list[AttentionMask], packing: PackedIndex | None
 ) -> tuple[jax.Array, tuple[Any, ...]]:
     reads, sums = [], []
-    for (k, v), by, call_packing in _calls(keys, seen, packing):
+    for (k, v), mask, call_packing in _calls(keys, masks, packing):
         queries = q if call_packing is None else call_packing.unpack(q)
-        read, log_sum_exp = kernel.forward(_queries(queries, k), _rows(k), _rows(v), by, scale)
-        read = _where_keys(by, read, 0).reshape(queries.shape)
-        total = _where_keys(by, jnp.swapaxes(log_sum_exp, 1, 2), -jnp.inf).reshape(queries.shape[:-1])
+        read, log_sum_exp = kernel.forward(_queries(queries, k), _rows(k), _rows(v), mask, scale)
+        read = _where_keys(mask, read, 0).reshape(queries.shape)
+        total = _where_keys(mask, jnp.swapaxes(log_sum_exp, 1, 2), -jnp.inf).reshape(queries.shape[:-1])
         reads.append(read if call_packing is None else call_packing.pack(read))
         sums.append(total if call_packing is None else call_packing.pack(total, -jnp.inf))
-    total = jnp.maximum(jax.nn.logsumexp(jnp.stack(sums), axis=0), HIDDEN)  # an unused position sees no key
-    shares = (jnp.exp(part - total)[..., None] * read for part, read in zip(sums, reads, strict=True))
-    merged = sum(shares, jnp.zeros(q.shape, jnp.float32)).astype(q.dtype)
+    total = jnp.maximum(jax.nn.logsumexp(jnp.stack(sums), axis=0), MASKED_SCORE)  # an unused position sees no key
+    weighted = (jnp.exp(part - total)[..., None] * read for part, read in zip(sums, reads, strict=True))
+    merged = sum(weighted, jnp.zeros(q.shape, jnp.float32)).astype(q.dtype)
     merged, total = checkpoint_name(merged, SAVED), checkpoint_name(total, SAVED)
-    return merged, (q, keys, seen, packing, merged, total)
+    return merged, (q, keys, masks, packing, merged, total)
 
 
 def _merged_backward(kernel: Kernel, scale: float, residuals: tuple[Any, ...], gradient: jax.Array) -> tuple[Any, ...]:
-    q, keys, seen, packing, merged, total = residuals
+    q, keys, masks, packing, merged, total = residuals
     q_total, kv_totals = jnp.zeros(q.shape, jnp.float32), []
-    for (k, v), by, call_packing in _calls(keys, seen, packing):
-        whole = (q, merged, total, gradient)
-        queries, read, log_sum_exp, g = whole if call_packing is None else tuple(call_packing.unpack(x) for x in whole)
-        known = _queries(read, k), jnp.swapaxes(_queries(log_sum_exp, k), 1, 2)
-        gradients = kernel.backward(_queries(queries, k), _rows(k), _rows(v), by, scale, known, _queries(g, k))
-        q_gradient, *kv_gradients = (_where_keys(by, x, 0) for x in gradients)
+    for (k, v), mask, call_packing in _calls(keys, masks, packing):
+        arrays = (q, merged, total, gradient)
+        queries, read, log_sum_exp, g = (
+            arrays if call_packing is None else tuple(call_packing.unpack(x) for x in arrays)
+        )
+        outputs = _queries(read, k), jnp.swapaxes(_queries(log_sum_exp, k), 1, 2)
+        gradients = kernel.backward(_queries(queries, k), _rows(k), _rows(v), mask, scale, outputs, _queries(g, k))
+        q_gradient, *kv_gradients = (_where_keys(mask, x, 0) for x in gradients)
         q_gradient = q_gradient.reshape(queries.shape)
         kv_gradients = [jnp.swapaxes(x, 1, 2).reshape(k.shape) for x in kv_gradients]
         q_total += q_gradient if call_packing is None else call_packing.pack(q_gradient)
@@ -312,16 +314,16 @@ def _merged_backward(kernel: Kernel, scale: float, residuals: tuple[Any, ...], g
     return q_total.astype(q.dtype), kv_totals, None, None
 
 
-_merged.defvjp(_merged_forward, _merged_backward)
+_attend_merged.defvjp(_merged_forward, _merged_backward)
 
 
 def _calls(
-    keys: Keys, seen: Sequence[AttentionMask], packing: PackedIndex | None
+    keys: Keys, masks: Sequence[AttentionMask], packing: PackedIndex | None
 ) -> Iterator[tuple[tuple[jax.Array, jax.Array], AttentionMask, PackedIndex | None]]:
-    """Yield keys and values of each call, their mask, and the maps to unpack its queries (None: as they are)."""
+    """Yield keys and values of each call, their mask, and the maps to unpack its queries (None: unpacked already)."""
     *above, (k, v) = keys
-    yield from ((part, by, None) for part, by in zip(above, seen, strict=False))
-    yield (k, v) if packing is None else (packing.unpack_keys(k), packing.unpack_keys(v)), seen[-1], packing
+    yield from ((level_keys, mask, None) for level_keys, mask in zip(above, masks, strict=False))
+    yield (k, v) if packing is None else (packing.unpack_keys(k), packing.unpack_keys(v)), masks[-1], packing
 
 
 def _queries(x: jax.Array, k: jax.Array) -> jax.Array:
@@ -335,6 +337,6 @@ def _rows(x: jax.Array) -> jax.Array:
     return jnp.swapaxes(x.reshape(-1, *x.shape[2:]), 1, 2)
 
 
-def _where_keys(seen: AttentionMask, x: jax.Array, other: float) -> jax.Array:
+def _where_keys(mask: AttentionMask, x: jax.Array, other: float) -> jax.Array:
     """Return x [N,*] with `other` in rows without keys, which the kernel leaves undefined."""
-    return x if seen.length is None else jnp.where((seen.length > 0).reshape(-1, *[1] * (x.ndim - 1)), x, other)
+    return x if mask.length is None else jnp.where((mask.length > 0).reshape(-1, *[1] * (x.ndim - 1)), x, other)

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxrl_sql.models.attention.xla import FLOOR, HIDDEN
+from jaxrl_sql.models.attention.xla import MASKED_SCORE, MIN_ROW_MAX
 from jaxrl_sql.models.ops.token_distribution import soft_cap
 from jaxrl_sql.parallel.rules import RULES, split_of
 
@@ -88,8 +88,8 @@ def _attend_blocks(
     folded = jnp.moveaxis(queries, 2, 1).reshape(y, heads, g * m, size)
     scores = jnp.einsum("ykxq,ykcq->ykxc", folded, k, preferred_element_type=jnp.float32)
     scores = soft_cap(scores * score.scale, score.cap).reshape(y, heads, g, m, k.shape[2])
-    scores = jnp.where(visible[:, None, :, None], scores, HIDDEN)
-    max_score = jnp.maximum(scores.max(axis=-1), FLOOR)
+    scores = jnp.where(visible[:, None, :, None], scores, MASKED_SCORE)
+    max_score = jnp.maximum(scores.max(axis=-1), MIN_ROW_MAX)
     weight = jnp.exp(scores - max_score[..., None])
     flat = weight.astype(v.dtype).reshape(y, heads, g * m, -1)
     values = jnp.einsum("ykxc,ykcq->ykxq", flat, v, preferred_element_type=jnp.float32)
@@ -100,7 +100,7 @@ def _gather(part: PartialAttention, access: BlockAccess) -> PartialAttention:
     """Gather the partial results of each slot's blocks, [N,J,K,M,…]; empty for unused entries of the table."""
     has_block = (access.table < part.max_score.shape[0])[..., None, None]
     max_score, total, values = (x.at[access.table, :, access.group_index[:, None]].get(mode="clip") for x in part)
-    return PartialAttention(jnp.where(has_block, max_score, FLOOR), jnp.where(has_block, total, 0.0), values)
+    return PartialAttention(jnp.where(has_block, max_score, MIN_ROW_MAX), jnp.where(has_block, total, 0.0), values)
 
 
 def _merge(parts: Sequence[PartialAttention]) -> PartialAttention:
@@ -131,9 +131,9 @@ def _attend_on_mesh(mesh: Any, q: jax.Array, pools: Sequence[PagedKeys], score: 
 
     def attend_here(q: jax.Array, local: Sequence[PagedKeys]) -> jax.Array:
         parts = [_merge_by_owner(_attend_blocks(q, *pool, score), pool.access) for pool in local]
-        here = _merge([PartialAttention(*(x[:, None] for x in part)) for part in parts])
-        weight = jnp.exp(here.max_score - lax.pmax(here.max_score, batch))
-        total, values = here.total * weight, here.values * weight[..., None]
+        merged = _merge([PartialAttention(*(x[:, None] for x in part)) for part in parts])
+        weight = jnp.exp(merged.max_score - lax.pmax(merged.max_score, batch))
+        total, values = merged.total * weight, merged.values * weight[..., None]
         if by_slot:
             add_up = partial(lax.psum_scatter, axis_name=batch, scatter_dimension=0, tiled=True)
         else:
@@ -171,7 +171,7 @@ def _merge_by_owner(part: PartialAttention, access: BlockAccess) -> PartialAtten
         count, which = blocks, jnp.argmax(owner[:, None] == owner, axis=1)
         holds = sequence[:, None] == owner
         at, is_here = jnp.argmax(holds, axis=1), jnp.any(holds, axis=1)
-    best = jnp.full((count, *max_score.shape[1:]), FLOOR, jnp.float32).at[which].max(max_score)
+    best = jnp.full((count, *max_score.shape[1:]), MIN_ROW_MAX, jnp.float32).at[which].max(max_score)
     weight = jnp.where(total > 0, jnp.exp(max_score - best[which]), 0.0)
     whose = (which[:, None] == jnp.arange(count)).astype(jnp.float32)
     exact: Any = {"precision": lax.Precision.HIGHEST, "preferred_element_type": jnp.float32}
@@ -179,4 +179,4 @@ def _merge_by_owner(part: PartialAttention, access: BlockAccess) -> PartialAtten
     sums = (jnp.einsum("yu,y...->u...", whose, x, **exact) for x in (total * weight, values))
     max_score, total, values = (x[at, access.group_index] for x in (best, *sums))
     is_here = is_here[:, None, None]
-    return PartialAttention(jnp.where(is_here, max_score, FLOOR), jnp.where(is_here, total, 0.0), values)
+    return PartialAttention(jnp.where(is_here, max_score, MIN_ROW_MAX), jnp.where(is_here, total, 0.0), values)

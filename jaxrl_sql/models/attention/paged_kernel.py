@@ -24,7 +24,7 @@ from jax.experimental.pallas import tpu as pltpu
 from jax.experimental.pallas import triton as pltriton
 
 from jaxrl_sql.models.attention.paged import PartialAttention, Score, normalized
-from jaxrl_sql.models.attention.xla import FLOOR, HIDDEN
+from jaxrl_sql.models.attention.xla import MASKED_SCORE, MIN_ROW_MAX
 from jaxrl_sql.models.ops.token_distribution import soft_cap
 from jaxrl_sql.models.spec import ModelConfig
 from jaxrl_sql.parallel.rules import split_of
@@ -67,10 +67,10 @@ class _QueryRows(NamedTuple):
 Kernel = Callable[[_QueryRows, CachedKeys, PartialAttention | None, Score, int | None], PartialAttention]
 
 
-def kernel_for(name: str, config: ModelConfig, blocks: Sequence[int], platform: str, ways: int) -> Kernel | None:
+def kernel_for(name: str, config: ModelConfig, blocks: Sequence[int], platform: str, num_shards: int) -> Kernel | None:
     """Return the kernel for `rollout.attention` = `name` and blocks of these sizes, or None for XLA.
 
-    `ways`: number of shards of the pools on a mesh. Raises InputError if no kernel supports the case.
+    `num_shards`: number of shards of the pools on a mesh. Raises InputError if no kernel supports the case.
     """
     if name == "xla":
         return None
@@ -78,8 +78,8 @@ def kernel_for(name: str, config: ModelConfig, blocks: Sequence[int], platform: 
     reason = ""
     if kernel is None:
         reason = f"its kernels are for GPUs and TPUs, and JAX's platform here is {platform}"
-    elif ways > 1:
-        reason = f"a mesh that splits the batch into {ways} parts also splits the KV blocks"
+    elif num_shards > 1:
+        reason = f"a mesh that splits the batch into {num_shards} parts also splits the KV blocks"
     elif depth not in (64, 128, 256):
         reason = f"a head size of {depth} is not supported, only 64, 128 and 256"
     elif any(size < _GPU_MIN_ROWS or size & (size - 1) for size in blocks):
@@ -106,12 +106,12 @@ def attend_on_mesh(
     if mesh.empty or mesh.size == 1:
         return attend(kernel, q, prompts, completions, readers, score, window)
     by_head = split_of(mesh, ("none", "kv_heads", "none", "none"), q.shape)
-    held = CachedKeys(by_head, by_head, jax.P(), jax.P())  # type: ignore[arg-type] # a tree of specs
+    cache_specs = CachedKeys(by_head, by_head, jax.P(), jax.P())  # type: ignore[arg-type] # a tree of specs
 
     def share(q: jax.Array, prompts: CachedKeys, completions: CachedKeys, readers: Readers) -> jax.Array:
         return attend(kernel, q, prompts, completions, readers, score, window)
 
-    specs = (by_head, held, held, jax.P())
+    specs = (by_head, cache_specs, cache_specs, jax.P())
     shared = jax.shard_map(share, mesh=mesh, in_specs=specs, out_specs=by_head, check_vma=False)
     attended: jax.Array = shared(q, prompts, completions, readers)
     return attended
@@ -138,13 +138,15 @@ def attend(
     reads &= readers.prompt.at[readers.slots].get(mode="clip") == jnp.arange(e)[:, None]
     position = jnp.repeat(readers.position.at[readers.slots].get(mode="clip"), m, axis=1)
     shared = _QueryRows(queries, position, jnp.zeros(e, jnp.int32))
-    held = prompts._replace(length=jnp.where(reads.any(axis=1), prompts.length, 0))
-    part = kernel(shared, held, None, score, window)
+    read_prompts = prompts._replace(length=jnp.where(reads.any(axis=1), prompts.length, 0))
+    part = kernel(shared, read_prompts, None, score, window)
 
     def of_slots(x: jax.Array, nothing: jax.Array) -> jax.Array:
         by_slot = jnp.moveaxis(x.reshape(e, heads, group, m, *x.shape[3:]), 2, 1)
         return _where(
-            held.length.at[readers.prompt].get(mode="clip") > 0, by_slot[readers.prompt, readers.group_index], nothing
+            read_prompts.length.at[readers.prompt].get(mode="clip") > 0,
+            by_slot[readers.prompt, readers.group_index],
+            nothing,
         )
 
     first = prompts.length.at[readers.prompt].get(mode="clip")
@@ -171,14 +173,14 @@ class Grid(NamedTuple):
     depth: int
     continues: bool
 
-    def moved(self, width: int, there: float) -> float:
-        """Return the bytes read and written for `there` non-empty sequences; empty ones cost nothing.
+    def moved(self, width: int, num_sequences: float) -> float:
+        """Return the bytes read and written for `num_sequences` non-empty sequences; empty ones cost nothing.
 
         These are positions, queries of `width` bytes per number, and float32 partial attention before and after:
         maximum, total and values.
         """
         parts = (1 + self.continues) * 4 * self.heads * self.rows * (2 + self.depth)
-        return there * (4 * self.rows + width * self.heads * self.rows * self.depth + parts)
+        return num_sequences * (4 * self.rows + width * self.heads * self.rows * self.depth + parts)
 
     @property
     def parts(self) -> int:
@@ -196,7 +198,7 @@ def grids_of(prompts: int, group: int, slots: int, heads: int, per_key: int, dep
     return Grid(prompts, heads, shared, depth, continues=False), Grid(slots, heads, private, depth, continues=True)
 
 
-def fetched(tokens: float, heads: int, depth: int, width: int) -> float:
+def fetch_bytes(tokens: float, heads: int, depth: int, width: int) -> float:
     """Return the bytes of the keys and values of `tokens`, a number of whole blocks."""
     return 2 * tokens * heads * depth * width
 
@@ -205,7 +207,9 @@ def _nothing(queries: jax.Array) -> PartialAttention:
     """Return the partial attention of rows before they read keys."""
     shape = queries.shape
     return PartialAttention(
-        jnp.full(shape[:-1], FLOOR, jnp.float32), jnp.zeros(shape[:-1], jnp.float32), jnp.zeros(shape, jnp.float32)
+        jnp.full(shape[:-1], MIN_ROW_MAX, jnp.float32),
+        jnp.zeros(shape[:-1], jnp.float32),
+        jnp.zeros(shape, jnp.float32),
     )
 
 
@@ -213,7 +217,7 @@ def _step(
     part: PartialAttention, scores: jax.Array, visible: jax.Array, score: Score, weigh: Callable[[jax.Array], jax.Array]
 ) -> PartialAttention:
     """Add keys to partial attention [...,R], from their raw scores [...,R,C] and `weigh`, weights -> sums of values."""
-    scores = jnp.where(visible, soft_cap(scores * score.scale, score.cap), HIDDEN)
+    scores = jnp.where(visible, soft_cap(scores * score.scale, score.cap), MASKED_SCORE)
     best = jnp.maximum(part.max_score, scores.max(axis=-1))
     weight = jnp.exp(scores - best[..., None])
     old = jnp.exp(part.max_score - best)
@@ -222,8 +226,8 @@ def _step(
 
 def _visible(index: jax.Array, length: Any, first: Any, position: jax.Array, window: int | None) -> jax.Array:
     """Return whether queries at `position` [R,1] see keys [1,C] of a sequence: all valid ones, or those in a window."""
-    there = index < length
-    return there if window is None else there & (position - (first + index) < window)
+    is_valid = index < length
+    return is_valid if window is None else is_valid & (position - (first + index) < window)
 
 
 def _padded_rows(count: int, least: int) -> int:
@@ -362,8 +366,8 @@ def _block_rows(length: jax.Array) -> jax.Array:
     Pallas fetches a block only when its index changes. So an empty sequence repeats the index of the last non-empty
     one before it, or of the first non-empty one.
     """
-    here = jnp.where(length > 0, jnp.arange(len(length)), -1)
-    last = lax.cummax(here)
+    row_ids = jnp.where(length > 0, jnp.arange(len(length)), -1)
+    last = lax.cummax(row_ids)
     return jnp.where(last < 0, jnp.argmax(length > 0), last).astype(jnp.int32)
 
 

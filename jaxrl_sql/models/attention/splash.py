@@ -215,11 +215,15 @@ def tree_mask(sizes: Sequence[tuple[int, int]], length: int) -> Callable[[slice,
     above = np.full((len(sizes) + 1, length), -1)
     start = 0
     for i, (rows, t) in enumerate(sizes):
-        here = slice(start, start + rows * t)
+        rows_slice = slice(start, start + rows * t)
         start += rows * t
-        level[here], row[here], token[here] = i, np.repeat(np.arange(rows), t), np.tile(np.arange(t), rows)
+        level[rows_slice], row[rows_slice], token[rows_slice] = (
+            i,
+            np.repeat(np.arange(rows), t),
+            np.tile(np.arange(t), rows),
+        )
         for j, (other, _) in enumerate(sizes[: i + 1]):
-            above[j, here] = row[here] // (rows // other)
+            above[j, rows_slice] = row[rows_slice] // (rows // other)
     above[-1, start:], token[start:] = 0, np.arange(length - start)
 
     index = np.arange(length)
@@ -236,8 +240,8 @@ def tree_mask(sizes: Sequence[tuple[int, int]], length: int) -> Callable[[slice,
     def cut(queries: slice, keys: slice) -> np.ndarray:
         ours, theirs = index[queries], index[keys]
         # Most of the thousands of tiles of a long sequence are constant.
-        if (known := plain(ours, theirs)) is not None:
-            return np.full((len(ours), len(theirs)), known)
+        if (plain_mask := plain(ours, theirs)) is not None:
+            return np.full((len(ours), len(theirs)), plain_mask)
         ours, theirs = ours[:, None], theirs[None]
         is_above = above[level[theirs], ours] == row[theirs]
         return is_above & ((level[theirs] < level[ours]) | (token[theirs] <= token[ours]))

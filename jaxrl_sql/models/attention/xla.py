@@ -20,9 +20,9 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxrl_sql.models.attention.tree import AttentionWindow, TreeLevel, narrow, valid_keys
 from jaxrl_sql.models.ops.token_distribution import soft_cap
 
-# Score of a masked key: finite, so that exp(HIDDEN - FLOOR) and its gradient are 0 and not NaN.
-HIDDEN = -1e30
-FLOOR = -1e29
+# Score of a masked key: finite, so that exp(MASKED_SCORE - MIN_ROW_MAX) and its gradient are 0 and not NaN.
+MASKED_SCORE = -1e30
+MIN_ROW_MAX = -1e29
 
 
 MaskedKeys = tuple[jax.Array, jax.Array, jax.Array]
@@ -38,23 +38,27 @@ def attend_tree(
     products: Products | None = None,
 ) -> tuple[jax.Array, ...]:
     """Attend from each level's queries to the levels above and to their own rows -> [B,R,T,H,Q] per level."""
-    reads = (
+    outputs = (
         attend(
-            level.q, [_part(other, level, other is level, window) for other in levels[: i + 1]], scale, cap, products
+            level.q,
+            [_masked_keys(other, level, other is level, window) for other in levels[: i + 1]],
+            scale,
+            cap,
+            products,
         )
         for i, level in enumerate(levels)
     )
-    return tuple(checkpoint_name(read, "attended") for read in reads)
+    return tuple(checkpoint_name(output, "attended") for output in outputs)
 
 
-def _part(keys: TreeLevel, queries: TreeLevel, is_own: bool, window: AttentionWindow | None) -> MaskedKeys:
+def _masked_keys(keys: TreeLevel, queries: TreeLevel, is_own: bool, window: AttentionWindow | None) -> MaskedKeys:
     """Return a level's keys with their mask for `queries`, causal if `is_own`."""
-    seen = valid_keys(keys)[:, :, None]
+    visible = valid_keys(keys)[:, :, None]
     if is_own:
-        seen &= jnp.tril(jnp.ones((keys.k.shape[3], keys.k.shape[3]), bool))
+        visible &= jnp.tril(jnp.ones((keys.k.shape[3], keys.k.shape[3]), bool))
         if keys.owner is not None:
-            seen &= keys.owner[..., None, :] == keys.owner[..., None]
-    return keys.k, keys.v, narrow(window, seen, keys.positions, queries.positions)
+            visible &= keys.owner[..., None, :] == keys.owner[..., None]
+    return keys.k, keys.v, narrow(window, visible, keys.positions, queries.positions)
 
 
 def _to_rows(x: jax.Array, rows: int) -> jax.Array:
@@ -116,15 +120,15 @@ def attend(
     for k, _, visible in parts:
         part_rows = k.shape[1]
         score = products.score(q.reshape(b, part_rows, rows // part_rows * t, kv_heads, m, size), k)
-        scores.append(jnp.where(visible[:, :, None, None], soft_cap(score * scale, cap), HIDDEN))
+        scores.append(jnp.where(visible[:, :, None, None], soft_cap(score * scale, cap), MASKED_SCORE))
 
-    tops = [_to_rows(jnp.max(lax.stop_gradient(score), axis=-1), rows) for score in scores]
-    top = jnp.maximum(jnp.stack(tops).max(axis=0), FLOOR)
+    row_maxima = [_to_rows(jnp.max(lax.stop_gradient(score), axis=-1), rows) for score in scores]
+    row_max = jnp.maximum(jnp.stack(row_maxima).max(axis=0), MIN_ROW_MAX)
 
     total = jnp.zeros((b, rows, kv_heads, m, t), jnp.float32)
     mixed = jnp.zeros((b, rows, t, kv_heads, m, size), jnp.float32)
     for (k, v, _), score in zip(parts, scores, strict=True):
-        weight = jnp.exp(score - _to_part(top, k.shape[1])[..., None])
+        weight = jnp.exp(score - _to_part(row_max, k.shape[1])[..., None])
         total += _to_rows(weight.sum(axis=-1), rows)
         mixed += products.mix(weight, v).reshape(mixed.shape)
     total = jnp.moveaxis(jnp.where(total > 0, total, 1.0), -1, 2)

@@ -38,14 +38,14 @@ SWITCHES: Record = {
 }
 
 
-def _every(period: int, n_layers: int) -> tuple[bool, ...]:
+def _sliding_pattern(period: int, n_layers: int) -> tuple[bool, ...]:
     """Return for each layer whether it has a sliding window, where every `period`-th has full attention."""
     return tuple((i + 1) % period > 0 for i in range(n_layers))
 
 
 def new_sliding(n_layers: int) -> SlidingWindow:
     """Return the sliding window of a new model of n_layers."""
-    return SlidingWindow(WINDOW, _every(PERIOD, n_layers), LOCAL_THETA)
+    return SlidingWindow(WINDOW, _sliding_pattern(PERIOD, n_layers), LOCAL_THETA)
 
 
 def _sliding_layers(hf: HfConfig, n_layers: int) -> tuple[bool, ...]:
@@ -55,13 +55,13 @@ def _sliding_layers(hf: HfConfig, n_layers: int) -> tuple[bool, ...]:
     if period < 1:
         raise InputError(f"config.json: sliding_window_pattern is {period}, must be at least 1")
     if kinds is None:
-        return _every(period, n_layers)
+        return _sliding_pattern(period, n_layers)
     if not isinstance(kinds, list) or len(kinds) != n_layers:
         raise InputError(f"config.json: layer_types must be a list of num_hidden_layers ({n_layers}) names")
     if unknown := [kind for kind in kinds if kind not in (SLIDING, FULL)]:
         raise InputError(f"config.json: layer_types has {unknown[0]!r}; valid are {FULL!r}, {SLIDING!r}")
     layers = tuple(kind == SLIDING for kind in kinds)
-    if hf.get("sliding_window_pattern") is not None and layers != _every(period, n_layers):
+    if hf.get("sliding_window_pattern") is not None and layers != _sliding_pattern(period, n_layers):
         raise InputError(f"config.json: layer_types and sliding_window_pattern ({period}) contradict each other")
     return layers
 

@@ -39,7 +39,7 @@ def _scaling(fields: HfConfig, where: str, kinds: Sequence[str]) -> RopeScaling 
     return RopeScaling(kind, **{ours: number(fields, name, where=where) for name, ours in names.items()})
 
 
-def _agreed(readings: Fields, default: Any) -> Any:
+def _common_value(readings: Fields, default: Any) -> Any:
     """Return the common value of all readings; raises InputError with two sources that contradict each other."""
     if not readings:
         return default
@@ -60,7 +60,7 @@ def read_rope(
     other.
     """
     present = {where: fields for where, fields in sources.items() if fields}
-    scaling = _agreed({where: _scaling(fields, where, kinds) for where, fields in present.items()}, None)
+    scaling = _common_value({where: _scaling(fields, where, kinds) for where, fields in present.items()}, None)
     bases = {
         f"{where}.rope_theta": number(fields, "rope_theta", where=where)
         for where, fields in present.items()
@@ -68,7 +68,7 @@ def read_rope(
     }
     if hf.get(base) is not None:
         bases[base] = number(hf, base)
-    return Rope(float(_agreed(bases, default)), scaling)
+    return Rope(float(_common_value(bases, default)), scaling)
 
 
 def read_flat_rope(hf: HfConfig, default: float, kinds: Sequence[str] = ()) -> Rope:

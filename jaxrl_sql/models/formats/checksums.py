@@ -21,12 +21,12 @@ _BLOCK = 1 << 22
 _THREADS = 4
 
 
-def write_sums(folder: Path, but: Collection[str] = ()) -> None:
-    """Write the checksums of all files below a folder, except those named in `but`, to its `checksums.json`.
+def write_sums(folder: Path, exclude: Collection[str] = ()) -> None:
+    """Write the checksums of all files below a folder, except those named in `exclude`, to its `checksums.json`.
 
     A subfolder with its own `checksums.json` is represented by that file.
     """
-    _write(folder, [path for path in _files(folder) if path.name not in but])
+    _write(folder, [path for path in _files(folder) if path.name not in exclude])
 
 
 def damage(folder: Path, only: str = "") -> str:

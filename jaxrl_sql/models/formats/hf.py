@@ -33,7 +33,7 @@ from jaxrl_sql.models.formats.tensor_files import (
     write_safetensors,
 )
 from jaxrl_sql.models.spec import ModelConfig, ParamSpec, first_difference, leaf_of, nest, param_specs
-from jaxrl_sql.parallel.processes import gathered, is_first, wait_for_all
+from jaxrl_sql.parallel.processes import gather_array, is_first, wait_for_all
 from jaxrl_sql.parallel.rules import sharding_of
 from jaxrl_sql.runtime.progress import ProgressCallback
 from jaxrl_sql.runtime.tokenizer_files import read_tokenizer, save_tokenizer
@@ -116,7 +116,7 @@ def _is_ignored(name: str, config: ModelConfig) -> bool:
     return name.endswith("rotary_emb.inv_freq") or (config.tie_embeddings and name == "lm_head.weight")
 
 
-def _some(kind: str, items: Iterable[str]) -> str:
+def _summarize(kind: str, items: Iterable[str]) -> str:
     """Return the number of items of a kind and the first few names, or ""."""
     listed = sorted(items)
     more = f", and {len(listed) - NAMES_SHOWN} more" if len(listed) > NAMES_SHOWN else ""
@@ -125,21 +125,23 @@ def _some(kind: str, items: Iterable[str]) -> str:
 
 def _compare(source: Path, config: ModelConfig, tensors: dict[str, StoredTensor]) -> None:
     """Raise one InputError with all tensors that are missing, unknown, misshapen or of an unsupported type."""
-    spell = partial(gguf_name, config=config) if is_gguf(source) else str
+    display_name = partial(gguf_name, config=config) if is_gguf(source) else str
     expected = {name: spec.hf_shape for spec in param_specs(config) for name in spec.hf_names()}
-    both = expected.keys() & tensors.keys()
-    wrong = {name for name in both if tensors[name].shape != expected[name]}
-    unread = {name for name in both if not tensors[name].is_readable}
+    common = expected.keys() & tensors.keys()
+    wrong = {name for name in common if tensors[name].shape != expected[name]}
+    unreadable = {name for name in common if not tensors[name].is_readable}
     problems = (
-        _some("missing", (spell(n) for n in expected.keys() - tensors.keys())),
-        _some("unknown", (n for n in tensors.keys() - expected.keys() if not _is_ignored(n, config))),
-        _some("misshapen", (f"{spell(n)} {list(tensors[n].shape)}, expected {list(expected[n])}" for n in wrong)),
-        _some("of an unsupported type", (f"{spell(n)} {tensors[n].encoding.name}" for n in unread)),
+        _summarize("missing", (display_name(n) for n in expected.keys() - tensors.keys())),
+        _summarize("unknown", (n for n in tensors.keys() - expected.keys() if not _is_ignored(n, config))),
+        _summarize(
+            "misshapen", (f"{display_name(n)} {list(tensors[n].shape)}, expected {list(expected[n])}" for n in wrong)
+        ),
+        _summarize("of an unsupported type", (f"{display_name(n)} {tensors[n].encoding.name}" for n in unreadable)),
     )
     if any(problems):
         message = "; ".join(problem for problem in problems if problem)
-        about = "metadata" if is_gguf(source) else CONFIG_FILE
-        raise InputError(f"{source}: the tensors are not those of its {about} ({config.family}): {message}")
+        source_part = "metadata" if is_gguf(source) else CONFIG_FILE
+        raise InputError(f"{source}: the tensors do not match its {source_part} ({config.family}): {message}")
 
 
 class _Sum:
@@ -257,7 +259,7 @@ def hf_tensors(config: ModelConfig, params: PyTree, dtype: Any) -> Iterator[tupl
     for spec in param_specs(config):
         leaf = leaf_of(params, spec)
         for layer, name in enumerate(spec.hf_names()):
-            tensor = gathered(_layer(leaf, layer) if spec.is_stacked else leaf).astype(dtype, copy=False)
+            tensor = gather_array(_layer(leaf, layer) if spec.is_stacked else leaf).astype(dtype, copy=False)
             refuse_broken_weights(f"export to {np.dtype(dtype)}", () if is_sound(tensor) else (name,))
             flat = spec.hf_shape[::-1] if spec.hf_transposed else spec.hf_shape
             tensor = tensor.reshape(flat)
@@ -267,21 +269,21 @@ def hf_tensors(config: ModelConfig, params: PyTree, dtype: Any) -> Iterator[tupl
 def _write_weights(folder: Path, tensors: Iterable[tuple[str, np.ndarray]], shard_bytes: int) -> None:
     """Write tensors as one safetensors file, or as shards of at most `shard_bytes` with their index."""
     parts: list[Path] = []
-    where: dict[str, int] = {}
-    held: dict[str, np.ndarray] = {}
+    shard_of: dict[str, int] = {}
+    pending: dict[str, np.ndarray] = {}
     total = 0
 
     def flush() -> None:
         part = folder / f".{len(parts)}.safetensors"
-        write_safetensors(part, held)
-        where.update(dict.fromkeys(held, len(parts)))
+        write_safetensors(part, pending)
+        shard_of.update(dict.fromkeys(pending, len(parts)))
         parts.append(part)
-        held.clear()
+        pending.clear()
 
     for name, tensor in tensors:
-        if held and sum(t.nbytes for t in held.values()) + tensor.nbytes > shard_bytes:
+        if pending and sum(t.nbytes for t in pending.values()) + tensor.nbytes > shard_bytes:
             flush()
-        held[name] = tensor
+        pending[name] = tensor
         total += tensor.nbytes
     flush()
     # Names include the number of shards, which is known now. Files of an earlier save would be read, so delete them.
@@ -293,7 +295,7 @@ def _write_weights(folder: Path, tensors: Iterable[tuple[str, np.ndarray]], shar
     names = [f"model-{i + 1:05d}-of-{len(parts):05d}.safetensors" for i in range(len(parts))]
     for part, file_name in zip(parts, names, strict=True):
         part.rename(folder / file_name)
-    index = {"metadata": {"total_size": total}, "weight_map": {name: names[i] for name, i in where.items()}}
+    index = {"metadata": {"total_size": total}, "weight_map": {name: names[i] for name, i in shard_of.items()}}
     _write_json(folder / INDEX_FILE, index)
 
 
@@ -321,8 +323,8 @@ def stop_tokens(source: str | Path) -> list[int]:
         declared = [metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
     else:
         config = _read_json(source / CONFIG_FILE) if (source / CONFIG_FILE).is_file() else {}
-        inner = config.get("text_config")
-        parts = (_generation_fields(source), config, inner if isinstance(inner, dict) else {})
+        text_config = config.get("text_config")
+        parts = (_generation_fields(source), config, text_config if isinstance(text_config, dict) else {})
         declared = [part.get("eos_token_id") for part in parts]
     return list(dict.fromkeys(token for ids in declared for token in _token_ids(ids, source)))
 
@@ -367,9 +369,9 @@ def save_checkpoint(
         ids = {name: getattr(tokenizer, name, None) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
         special = {name: value for name, value in ids.items() if value is not None}
     generation = {"do_sample": False, **special, **_generation_fields(source)}
-    known = _token_ids(generation.get("eos_token_id"), Path(source or folder))
-    declared = [*known, *(stop_tokens(source) if source is not None else ()), *ends]
-    if len(all_ends := list(dict.fromkeys(declared))) > len(known):
+    existing = _token_ids(generation.get("eos_token_id"), Path(source or folder))
+    declared = [*existing, *(stop_tokens(source) if source is not None else ()), *ends]
+    if len(all_ends := list(dict.fromkeys(declared))) > len(existing):
         generation["eos_token_id"] = all_ends if len(all_ends) > 1 else all_ends[0]
     folder = Path(folder)
     tensors = hf_tensors(config, params, target)

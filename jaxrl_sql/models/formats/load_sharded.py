@@ -75,10 +75,12 @@ def load_layers(
     for bounds, devices in _holders(spec.layer_shape, sharding).items():
         pieces = [_empty(bounds, dtype) for _ in stored]
         _read(spec, list(zip(spec.hf_names(), stored, strict=True)), pieces, bounds, threads, broken)
-        for placed, piece in zip(arrays, pieces, strict=True):
-            placed += [jax.device_put(piece, device) for device in devices]
+        for layer_arrays, piece in zip(arrays, pieces, strict=True):
+            layer_arrays += [jax.device_put(piece, device) for device in devices]
         jax.block_until_ready(arrays)
-    return [jax.make_array_from_single_device_arrays(spec.layer_shape, sharding, placed) for placed in arrays]
+    return [
+        jax.make_array_from_single_device_arrays(spec.layer_shape, sharding, layer_arrays) for layer_arrays in arrays
+    ]
 
 
 def _holders(shape: tuple[int, ...], sharding: jax.sharding.Sharding) -> dict[Bounds, list[jax.Device]]:
@@ -146,8 +148,8 @@ def _fill(grid: np.ndarray, tensor: StoredTensor, first: int, part: _TensorSlice
     Return whether the numbers are sound; the check runs while they are in the CPU's caches.
     """
     last = min(first + JOB_ROWS, part.rows[1])
-    whole = part.columns == (0, tensor.shape[-1])
-    if tensor.encoding.dtype == dtype and whole and tensor.order is None and not part.transposed:
+    is_whole = part.columns == (0, tensor.shape[-1])
+    if tensor.encoding.dtype == dtype and is_whole and tensor.order is None and not part.transposed:
         rows = grid[first - part.rows[0] : last - part.rows[0]]
         tensor.read_into(first, rows)
         return is_sound(rows.view(dtype))
@@ -157,13 +159,13 @@ def _fill(grid: np.ndarray, tensor: StoredTensor, first: int, part: _TensorSlice
         numbers = _cast(tensor.read(start, min(start + step, last))[:, slice(*part.columns)], dtype)
         are_sound &= is_sound(numbers)
         block = _bits(numbers)
-        at = start - part.rows[0]
+        offset = start - part.rows[0]
         if not part.transposed:
-            grid[at : at + len(block)] = block
+            grid[offset : offset + len(block)] = block
             continue
         for row in range(0, len(block), BLOCK_ROWS):
             transposed = block[row : row + BLOCK_ROWS].T
-            grid[:, at + row : at + row + transposed.shape[1]] = transposed
+            grid[:, offset + row : offset + row + transposed.shape[1]] = transposed
     return are_sound
 
 

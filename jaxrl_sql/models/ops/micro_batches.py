@@ -13,12 +13,12 @@ from jaxrl_sql.types import InputError
 class MicroBatches(NamedTuple):
     """The split of a batch: `parts` equal parts or, with `tokens` above 0, at most `tokens` at a time per shard.
 
-    `ways`: number of shards over which a mesh splits the prompts.
+    `num_shards`: number of shards over which a mesh splits the prompts.
     """
 
     parts: int = 1
     tokens: int = 0
-    ways: int = 1
+    num_shards: int = 1
 
     def chunk_sizes(self, prompts: int, prompt: int, rows: int, answer: int) -> tuple[int, int]:
         """Return the number of prompts of a shard, and of rows of answers per prompt, that run at a time.
@@ -27,8 +27,8 @@ class MicroBatches(NamedTuple):
         largest divisor of `prompts` that fits the budget with all rows. Otherwise it is one prompt, with its rows in
         the fewest passes of about equal size. Raises InputError if no row fits.
         """
-        if most := self.tokens // (prompt + rows * answer):
-            return max(k for k in range(1, prompts + 1) if prompts % k == 0 and k <= most), rows
+        if max_prompts := self.tokens // (prompt + rows * answer):
+            return max(k for k in range(1, prompts + 1) if prompts % k == 0 and k <= max_prompts), rows
         fit = (self.tokens - prompt) // answer
         if fit < 1:
             raise InputError(
@@ -42,13 +42,13 @@ class MicroBatches(NamedTuple):
         """Return the number of equal parts of a batch of `prompts` with at least `rows` rows each."""
         if not self.tokens:
             return self.parts
-        here = prompts // self.ways
-        return here // self.chunk_sizes(here, prompt, rows, answer)[0]
+        prompts_per_shard = prompts // self.num_shards
+        return prompts_per_shard // self.chunk_sizes(prompts_per_shard, prompt, rows, answer)[0]
 
 
-def row_counts(most: int) -> tuple[int, ...]:
-    """Return up to four numbers of rows that a part of a packed batch with `most` rows may run, in increasing order."""
-    return tuple(sorted({-(-most * eighths // 8) for eighths in (4, 5, 6, 8)}))
+def row_counts(max_rows: int) -> tuple[int, ...]:
+    """Return up to four numbers of rows, in increasing order, that a part of a packed batch of `max_rows` may run."""
+    return tuple(sorted({-(-max_rows * eighths // 8) for eighths in (4, 5, 6, 8)}))
 
 
 def order_for_parts(rows: Sequence[int], parts: int) -> list[int]:
@@ -59,7 +59,7 @@ def order_for_parts(rows: Sequence[int], parts: int) -> list[int]:
     """
     size, rest = divmod(len(rows), parts)
     if rest:
-        raise ValueError(f"{len(rows)} prompts are not divided by {parts} parts")
+        raise ValueError(f"{len(rows)} prompts are not divisible by {parts} parts")
     by_rows = np.argsort(-np.asarray(rows), kind="stable")
     order: list[int] = by_rows.reshape(parts, size).T.reshape(-1).tolist()
     return order

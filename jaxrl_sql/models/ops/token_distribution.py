@@ -113,8 +113,8 @@ def _likeliest(rank: jax.Array, weight: jax.Array, limit: jax.Array) -> jax.Arra
         """Return the largest number of `bits` bits with a weight `before` it below the limit."""
 
         def step(i: jax.Array, largest: jax.Array) -> jax.Array:
-            wanted = largest | (1 << (bits - 1 - i))
-            return jnp.where(before(wanted) < limit, wanted, largest)
+            candidate = largest | (1 << (bits - 1 - i))
+            return jnp.where(before(candidate) < limit, candidate, largest)
 
         return jax.lax.fori_loop(0, bits, step, jnp.zeros(limit.shape, jnp.int32))
 

@@ -154,8 +154,8 @@ class View:
     def _scan(self, pieces: dict[PartKey, Chunk]) -> None:
         """Read the chunks that are new or have grown."""
         for at, (key, chunk) in enumerate(pieces.items()):
-            known = self._scans.get(key)
-            if known is None or known.stamp != chunk.stamp:
+            cached = self._scans.get(key)
+            if cached is None or cached.stamp != chunk.stamp:
                 groups, advantages, is_cut = read_chunk(chunk)
                 self._scans[key] = Scan(
                     chunk.stamp,
@@ -183,8 +183,8 @@ class View:
         scan = self._scans[key]
         advantages = self._advantages(key[0], set(scan.steps))
         depends_on = (scan.stamp, tuple(advantages), self._judge.known(scan.requests) if self._judge else 0)
-        known = self._written.get(key)
-        if known is not None and known.depends_on == depends_on:
+        cached = self._written.get(key)
+        if cached is not None and cached.depends_on == depends_on:
             return
         groups: list[AnswerGroup] = read_chunk(chunk).groups
         add_advantages(groups, advantages)
@@ -203,11 +203,11 @@ class View:
         texts = [read_tokens(source) for source in self._sources]
         used = set().union(*(scan.tokens for scan in self._scans.values()))
         longest = max(texts, key=len)  # two runs share one vocabulary
-        self._folder.write_more(
+        self._folder.write_data(
             "tokens", {str(token): longest[token] for token in sorted(used) if token < len(longest)}
         )
         paths = {db: path for scan in self._scans.values() for db, path in scan.databases.items()}
-        self._folder.write_more("schemas", {db: text for db, path in paths.items() if (text := schema_of(path))})
+        self._folder.write_data("schemas", {db: text for db, path in paths.items() if (text := schema_of(path))})
         names = _names(self._sources)
         runs = [
             {**self._of_run(source), "name": name, "answers": self._answers(i)}
@@ -219,8 +219,8 @@ class View:
     def _of_run(self, source: ResultFolder) -> dict[str, Any]:
         if source.kind != RUN:
             rules = rules_of(source.folder) if source.kind == EVALUATION else []
-            ran = [("folder", source.name), *describe_evaluation(settings_of(config_of(source.folder)))]
-            return {"kind": source.kind, "ran": ran, "rules": rules}
+            settings = [("folder", source.name), *describe_evaluation(settings_of(config_of(source.folder)))]
+            return {"kind": source.kind, "ran": settings, "rules": rules}
         evaluations: Evaluations = last_evaluations(source)
         data = run_data(load_run(source.folder), evaluations)
         return {name: value for name, value in data.items() if name not in ("samples", "kept")}
@@ -239,9 +239,9 @@ class View:
         judge = self._judge
         if judge is not None and judge.missing:
             notes.append(f"Not judged: {', '.join(judge.missing[:3])}.")
-        if judge is not None and judge.judged < judge.asked and not judge.missing:
+        if judge is not None and judge.judged < judge.num_requested and not judge.missing:
             notes.append(
-                f"{judge.judged:,} of {judge.asked:,} distinct answers were judged by every rule: "
+                f"{judge.judged:,} of {judge.num_requested:,} distinct answers were judged by every rule: "
                 "view --judge N and --seconds S set the limits."
             )
         return notes
@@ -258,9 +258,9 @@ def rules_of(folder: Path) -> list[dict[str, Any]]:
         for name in numbers:
             if name.endswith("/low") and f"{name.removesuffix('/low')}/high" in numbers:
                 whole = name.removesuffix("/low")
-                of, _, rule = whole.rpartition("/")
+                set_name, _, rule = whole.rpartition("/")
                 bounds = {"low": float(numbers[name]), "high": float(numbers[f"{whole}/high"])}
-                rules.append({"set": of, "rule": rule, "mean": float(numbers[whole]), **bounds})
+                rules.append({"set": set_name, "rule": rule, "mean": float(numbers[whole]), **bounds})
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{folder / NUMBERS}: no numbers of an evaluation: evaluate again") from error
     return rules

@@ -24,7 +24,7 @@ from jaxrl_sql.text2sql.evals.verdict import Verdict
 from jaxrl_sql.types import DIALECTS, Example, Fields, InputError, Record
 
 ROWS = 12
-# Rows of longer results are not paired: it takes long and few would look.
+# Rows of longer results are not paired, because pairing is slow.
 _PAIRED = 5_000
 _BATCH = 256
 
@@ -46,14 +46,14 @@ class JudgeRequest(NamedTuple):
 class Judge:
     """Judge distinct answers on the run's databases, and cache the verdicts.
 
-    `most` limits the number of answers in all, `seconds` the time of a call of `judge`.
+    `max_answers` limits the number of answers in all, `seconds` the time of a call of `judge`.
     """
 
-    def __init__(self, executor: SqlExecutor, most: int, seconds: float) -> None:
-        self._executor, self._most, self._most_seconds = executor, most, seconds
+    def __init__(self, executor: SqlExecutor, max_answers: int, seconds: float) -> None:
+        self._executor, self._max_answers, self._max_seconds = executor, max_answers, seconds
         self._verdicts: dict[JudgementKey, Record] = {}
         self._missing: dict[str, str] = {}
-        self.asked, self.seconds = 0, 0.0
+        self.num_requested, self.seconds = 0, 0.0
 
     @property
     def judged(self) -> int:
@@ -69,15 +69,17 @@ class Judge:
         """Judge answers in order, within the limits."""
         began = time.monotonic()
         distinct = {request.key: request for request in requests}
-        self.asked = len(distinct)
-        left = [
-            request for key, request in distinct.items() if key not in self._verdicts and self._is_here(request.example)
+        self.num_requested = len(distinct)
+        pending = [
+            request
+            for key, request in distinct.items()
+            if key not in self._verdicts and self._is_reachable(request.example)
         ]
-        left = left[: max(0, self._most - self.judged)]
-        for start in range(0, len(left), _BATCH):
-            if time.monotonic() - began > self._most_seconds:
+        pending = pending[: max(0, self._max_answers - self.judged)]
+        for start in range(0, len(pending), _BATCH):
+            if time.monotonic() - began > self._max_seconds:
                 break
-            self._judge(left[start : start + _BATCH])
+            self._judge(pending[start : start + _BATCH])
         self.seconds += time.monotonic() - began
 
     def known(self, requests: Iterable[JudgeRequest]) -> int:
@@ -97,7 +99,7 @@ class Judge:
                 elif answer["sql"] and (reason := self._missing.get(example.database)):
                     answer["verdict"] = {"fault": f"not judged: {reason}"}
 
-    def _is_here(self, example: Example) -> bool:
+    def _is_reachable(self, example: Example) -> bool:
         if example.database not in self._missing:
             self._missing[example.database] = self._why_missing(example)
         return not self._missing[example.database]
@@ -107,34 +109,38 @@ class Judge:
         if not example.engine_url:
             return "" if Path(example.db_path).is_file() else f"{example.db_path} is not there"
         try:
-            (outcome,) = self._executor.execute_many([(opened(example).database, "SELECT 1")])
+            (outcome,) = self._executor.execute_many([(with_password(example).database, "SELECT 1")])
         except ExecutorError:
             return _unreachable(example)
         return "" if outcome.status == "ok" else _unreachable(example)
 
     def _judge(self, requests: Sequence[JudgeRequest]) -> None:
-        examples, sqls = [opened(request.example) for request in requests], [request.sql for request in requests]
+        examples, sqls = [with_password(request.example) for request in requests], [request.sql for request in requests]
         rules = [*EXACT, *(["suite"] if any(example.suite for example in examples) else [])]
         try:
             verdicts = score_predictions(self._executor, examples, sqls, rules)
         except InputError:  # a server has gone meanwhile
             by_database = {answer.example.database: answer.example for answer in requests}
             self._missing |= {name: self._why_missing(example) for name, example in by_database.items()}
-            reachable = [answer for answer in requests if self._is_here(answer.example)]
+            reachable = [answer for answer in requests if self._is_reachable(answer.example)]
             if len(reachable) == len(requests):
                 raise
             if reachable:
                 self._judge(reachable)
             return
-        run = [(example.database, as_run(sql, example) or "") for example, sql in zip(examples, sqls, strict=True)]
-        outcomes = self._executor.execute_many([*run, *((example.database, example.gold_sql) for example in examples)])
-        for request, verdict, mine, gold in zip(
+        pairs = [(example.database, as_run(sql, example) or "") for example, sql in zip(examples, sqls, strict=True)]
+        outcomes = self._executor.execute_many(
+            [*pairs, *((example.database, example.gold_sql) for example in examples)]
+        )
+        for request, verdict, outcome, gold in zip(
             requests, verdicts, outcomes[: len(requests)], outcomes[len(requests) :], strict=True
         ):
             if request.example.engine_url and gold.status == "db_error":  # the server has gone meanwhile
                 self._missing[request.example.database] = _unreachable(request.example)
                 continue
-            self._verdicts[request.key] = shown_verdict(verdict, request.sql, request.example.gold_dialect, mine, gold)
+            self._verdicts[request.key] = shown_verdict(
+                verdict, request.sql, request.example.gold_dialect, outcome, gold
+            )
 
 
 def judge_requests(groups: Iterable[AnswerGroup]) -> list[JudgeRequest]:
@@ -153,25 +159,25 @@ def _unreachable(example: Example) -> str:
     return f"{example.db_id} of {DIALECTS[example.dialect]} cannot be reached"
 
 
-def opened(example: Example) -> Example:
+def with_password(example: Example) -> Example:
     """Return a question with the password from the environment in its server's URL; files have no passwords."""
     return replace(example, engine_url=open_url(example.engine_url)) if example.engine_url else example
 
 
-def shown_verdict(verdict: Verdict, sql: str, dialect: str, mine: SqlOutcome, gold: SqlOutcome) -> Record:
+def shown_verdict(verdict: Verdict, sql: str, dialect: str, outcome: SqlOutcome, gold: SqlOutcome) -> Record:
     """Return a verdict on SQL of a dialect with its rows."""
-    shown: Record = {"scores": dict(verdict.scores), "reasons": list(verdict.reasons)}
-    shown["results"] = side_by_side(mine, gold)
+    record: Record = {"scores": dict(verdict.scores), "reasons": list(verdict.reasons)}
+    record["results"] = side_by_side(outcome, gold)
     if verdict.is_right("bird") and reads_no_table(sql, dialect):
-        shown["constant"] = True
-    return shown
+        record["constant"] = True
+    return record
 
 
-def side_by_side(mine: SqlOutcome, gold: SqlOutcome) -> Fields:
+def side_by_side(outcome: SqlOutcome, gold: SqlOutcome) -> Fields:
     """Return both results; if they are not too long, with their rows in pairs, differing pairs first."""
-    results: Record = {"prediction": result_of(mine), "gold": result_of(gold)}
-    if mine.status == gold.status == "ok" and max(mine.row_count, gold.row_count) <= _PAIRED:
-        pairs, equal = pair_rows(mine.rows, gold.rows, ROWS)
+    results: Record = {"prediction": result_of(outcome), "gold": result_of(gold)}
+    if outcome.status == gold.status == "ok" and max(outcome.row_count, gold.row_count) <= _PAIRED:
+        pairs, equal = pair_rows(outcome.rows, gold.rows, ROWS)
         results["pairs"] = [[_row(pair.row), _row(pair.gold), pair.differs] for pair in pairs]
         results["equal"] = equal
         for side in ("prediction", "gold"):

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 from jaxrl_sql.report.folder import DATA
-from jaxrl_sql.runtime.loopback import names_loopback
+from jaxrl_sql.runtime.loopback import is_loopback_host
 from jaxrl_sql.types import InputError
 
 ADDRESS = "127.0.0.1"
 # Served parts of the folder; other files in it are not.
-_SHOWN = ("index.html", "page", DATA)
+_SERVED = ("index.html", "page", DATA)
 
 
 class _FileHandler(SimpleHTTPRequestHandler):
@@ -29,11 +29,11 @@ class _FileHandler(SimpleHTTPRequestHandler):
         super().end_headers()
 
     def send_head(self) -> io.BytesIO | BinaryIO | None:
-        if not names_loopback(self.headers.get("Host") or ""):
+        if not is_loopback_host(self.headers.get("Host") or ""):
             self.send_error(403)
             return None
         path = Path(self.translate_path(self.path))
-        if "\0" in str(path) or path.relative_to(self.directory).parts[:1] not in [(), *((name,) for name in _SHOWN)]:
+        if "\0" in str(path) or path.relative_to(self.directory).parts[:1] not in [(), *((name,) for name in _SERVED)]:
             self.send_error(404)
             return None
         return super().send_head()
@@ -46,7 +46,7 @@ class _FileHandler(SimpleHTTPRequestHandler):
 
 
 @contextmanager
-def serving(folder: Path, port: int) -> Iterator[str]:
+def serve_folder(folder: Path, port: int) -> Iterator[str]:
     """Serve a folder on loopback within the context; yield its address. A port of 0 selects a free one.
 
     Raises InputError if the port is not available.

@@ -122,7 +122,7 @@ def response_of(completion: Json, prompt: Json = "") -> Response:
     so does the answer's prefill in the `prompt`. For a prompt of messages, the chat template may have opened the
     thought. Raises InputError for other types.
     """
-    opening_tag = _begun(prompt)
+    opening_tag = _answer_prefill(prompt)
     if isinstance(completion, str):
         return completion if completion.startswith(opening_tag) else opening_tag + completion
     if not isinstance(completion, Sequence) or not all(isinstance(message, Mapping) for message in completion):
@@ -133,9 +133,9 @@ def response_of(completion: Json, prompt: Json = "") -> Response:
         if message.get("role") != "assistant":
             turns.append(("environment", content_text(message.get("content"))))
         elif calls := message.get("tool_calls"):
-            turns += map(_called, calls)
+            turns += map(_tool_turn, calls)
         else:
-            turns.append(("assistant", _written(message, may_be_opened)))
+            turns.append(("assistant", _assistant_text(message, may_be_opened)))
     if turns and turns[0][0] == "assistant" and not turns[0][1].startswith(opening_tag):
         turns[0] = ("assistant", opening_tag + turns[0][1])
     return turns
@@ -152,7 +152,7 @@ def content_text(content: Content) -> str:
     return "".join(text or "" for text in texts)
 
 
-def _begun(prompt: Json) -> str:
+def _answer_prefill(prompt: Json) -> str:
     """Return the answer's prefill in a prompt: a tag at its end, or the content of a final assistant message."""
     if isinstance(prompt, str):
         return opening_tag_of(prompt)
@@ -161,16 +161,16 @@ def _begun(prompt: Json) -> str:
     return content_text(last.get("content")) if is_begun else ""
 
 
-def _written(message: Fields, may_be_opened: bool) -> str:
+def _assistant_text(message: Fields, may_be_opened: bool) -> str:
     """Return the text of a message after its separate thought, if any; a template may have opened its thought."""
     text = content_text(message.get("content"))
-    thought = next((apart for name in _THOUGHTS if (apart := message.get(name)) and isinstance(apart, str)), "")
+    thought = next((field for name in _THOUGHTS if (field := message.get(name)) and isinstance(field, str)), "")
     if thought and "</think>" not in text:
         return f"<think>{thought}</think>\n{text}"
     return with_opened_thought(text) if may_be_opened else text
 
 
-def _called(call: Json) -> tuple[str, str]:
+def _tool_turn(call: Json) -> tuple[str, str]:
     """Return the turn of a tool call; a call without SQL is an empty query."""
     function = call.get("function", call) if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping):

@@ -7,7 +7,7 @@ from itertools import chain, count
 from pathlib import Path
 
 from jaxrl_sql.text2sql.benchmarks.benchmark import Benchmark, skipped_lines
-from jaxrl_sql.text2sql.benchmarks.detect import FORMATS, USERS, located
+from jaxrl_sql.text2sql.benchmarks.detect import FORMATS, USERS, locate_benchmark
 from jaxrl_sql.text2sql.benchmarks.folder import PLAIN, plain_record
 from jaxrl_sql.text2sql.benchmarks.gather import Format, Placement, gather, placed_in, with_ids
 from jaxrl_sql.text2sql.benchmarks.lines import OWN
@@ -35,7 +35,7 @@ def load_benchmark(folder: str | Path, split: str = "", limit: int = 0, place: P
     Raises InputError with the expected files for an unknown format, a missing split, and a set without usable
     questions.
     """
-    return _load(*located(Path(folder), split), limit, place)
+    return _load(*locate_benchmark(Path(folder), split), limit, place)
 
 
 def load_folder(folder: str | Path, limit: int = 0, place: Placement | None = None) -> Benchmark:
@@ -62,12 +62,12 @@ def find_split(root: str | Path, split: str) -> None:
     if not Path(root).exists():
         load_folder(Path(root) / split)
     elif not (Path(root) / split / "questions.jsonl").is_file():
-        located(Path(root), split)
+        locate_benchmark(Path(root), split)
 
 
-def unused_name(name: str, taken: Container[str]) -> str:
+def unused_name(name: str, used: Container[str]) -> str:
     """Return a set's unique name for metrics: `name`, with the smallest free suffix from 2 if it is taken."""
-    return next(candidate for candidate in chain([name], (f"{name}_{n}" for n in count(2))) if candidate not in taken)
+    return next(candidate for candidate in chain([name], (f"{name}_{n}" for n in count(2))) if candidate not in used)
 
 
 def _load(form: Format, folder: Path, split: str, limit: int, place: Placement | None) -> Benchmark:

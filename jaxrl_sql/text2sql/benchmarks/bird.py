@@ -114,10 +114,11 @@ def _note_ties(path: Path, items: list[PublishedQuestion], notes: Notes) -> None
         return
     uids = {item.uid: item.sql for item in items}
     tied = [text_field(record, "question_id") for record in read_records(path, notes)]
-    known = [uid for uid in tied if uid in uids]
+    tied_uids = [uid for uid in tied if uid in uids]
     notes.append(
-        f"{path.name} has alternative golds for {len(tied)} questions with tied answers, {len(known)} of them here, "
-        f"first {', '.join(known[:3]) or 'none'}; the leaderboard's scorer ignores it, so it is not used here"
+        f"{path.name} has alternative golds for {len(tied)} questions with tied answers, "
+        f"{len(tied_uids)} of this split, first {', '.join(tied_uids[:3]) or 'none'}; "
+        "the leaderboard's scorer ignores it, so it is not used here"
     )
 
 

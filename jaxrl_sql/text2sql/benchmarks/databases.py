@@ -27,9 +27,9 @@ class Databases:
 
     def __init__(self, roots: Iterable[Path], suites: Iterable[Path] = ()) -> None:
         self.roots = [root for root in roots if root.is_dir()]
-        wanted = list(suites)
-        self.suites = [suite for suite in wanted if suite.is_dir()]
-        self._has_suites = bool(wanted)
+        suite_folders = list(suites)
+        self.suites = [suite for suite in suite_folders if suite.is_dir()]
+        self._has_suites = bool(suite_folders)
         self._paths: dict[str, str] = {}
         self._faults: dict[str, str] = {}
         self._omissions: dict[str, tuple[str, ...]] = {}
@@ -51,8 +51,8 @@ class Databases:
     def fault(self, db_id: str, path: str = "") -> str:
         """Return why a database cannot be used, or ""; `path` is its file, if known."""
         if not path and not _is_name(db_id):
-            shown = db_id if len(db_id) <= _MAX_NAME_BYTES else db_id[:_SHOWN_CHARACTERS] + "…"
-            return f"db_id {shown!r} is not a folder name"
+            short_id = db_id if len(db_id) <= _MAX_NAME_BYTES else db_id[:_SHOWN_CHARACTERS] + "…"
+            return f"db_id {short_id!r} is not a folder name"
         key = path or self.path(db_id)
         if key not in self._faults:
             self._faults[key] = self._look(db_id, key)
@@ -112,8 +112,8 @@ class Databases:
         for root in self.roots:
             if root not in self._names:
                 self._names[root] = {entry.name.lower(): entry.name for entry in sorted(root.iterdir())}
-            for wanted in (db_id, *(db_id + ending for ending in _ENDINGS)):
-                name = self._names[root].get(wanted.lower(), "")
+            for file_name in (db_id, *(db_id + ending for ending in _ENDINGS)):
+                name = self._names[root].get(file_name.lower(), "")
                 if name and (path := _file_of(root / name)):
                     self._other_case[db_id] = name
                     return path

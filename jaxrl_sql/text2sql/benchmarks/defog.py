@@ -38,7 +38,7 @@ _ORDER = re.compile(r"\b(order|sort|arrange)\b", re.IGNORECASE)
 def _files(folder: Path) -> dict[str, Path]:
     """Return the question files by split; a single file is a split by itself."""
     if folder.is_file():
-        return {folder.stem.removesuffix("_sqlite"): folder} if _is_defogs(folder) else {}
+        return {folder.stem.removesuffix("_sqlite"): folder} if _is_defog_file(folder) else {}
     candidates = [
         parent / f"{split}_{engine}.csv"
         for engine in _ENGINES
@@ -47,30 +47,34 @@ def _files(folder: Path) -> dict[str, Path]:
     ]
     # Unanswerable questions: their golds only return a message, in any engine's SQL.
     candidates += [folder / "idk.csv", folder / "data" / "idk.csv"]
-    return {path.stem.removesuffix("_sqlite"): path for path in candidates if _is_defogs(path)}
+    return {path.stem.removesuffix("_sqlite"): path for path in candidates if _is_defog_file(path)}
 
 
-def _is_defogs(path: Path) -> bool:
+def _is_defog_file(path: Path) -> bool:
     return path.suffix.lower() == ".csv" and {*_COLUMNS[:4]} <= {*csv_columns(path, _COLUMNS)}
 
 
 def read_defog(folder: Path, split: str, notes: Notes) -> LoadedQuestions:
     """Read a split of Defog's questions: questions_gen (default), instruct_basic or instruct_advanced."""
     available = _files(folder)
-    chosen = split or next(iter(available), "")
-    if chosen not in available:
+    split_name = split or next(iter(available), "")
+    if split_name not in available:
         raise no_split(folder, split, available)
-    path = available[chosen]
-    home = folder.parent if folder.is_file() else folder
-    folders = [root / name for root in dict.fromkeys((home, path.parent, home.parent)) for name in _DATABASES]
+    path = available[split_name]
+    root_folder = folder.parent if folder.is_file() else folder
+    folders = [
+        root / name for root in dict.fromkeys((root_folder, path.parent, root_folder.parent)) for name in _DATABASES
+    ]
     engine_fields = on_server(_ENGINES.get(path.stem.rpartition("_")[2], ""))
-    without_engine = [_item(record, f"defog_{chosen}_{i}") for i, record in enumerate(read_csv(path, notes, _COLUMNS))]
+    without_engine = [
+        _item(record, f"defog_{split_name}_{i}") for i, record in enumerate(read_csv(path, notes, _COLUMNS))
+    ]
     items = [item._replace(more={**item.more, **engine_fields}) for item in without_engine]
     several = sum(bool(item.more["other_golds"]) for item in items)
     if several:
         notes.append(f"{several} of {len(items)} questions have several golds: any of them counts")
-    databases = Databases([*folders, home])
-    return LoadedQuestions(items, databases, f"{path} (databases are expected in {home / _DATABASES[0]})")
+    databases = Databases([*folders, root_folder])
+    return LoadedQuestions(items, databases, f"{path} (databases are expected in {root_folder / _DATABASES[0]})")
 
 
 def _item(record: Record, uid: str) -> PublishedQuestion:

@@ -52,7 +52,7 @@ def format_of(folder: Path) -> Format | None:
     return next((form for form in FORMATS.values() if form.finds(folder)), None) if folder.is_dir() else None
 
 
-def located(folder: Path, split: str) -> tuple[Format, Path, str]:
+def locate_benchmark(folder: Path, split: str) -> tuple[Format, Path, str]:
     """Return (format, folder, split); the split may be a subfolder, and the set may be the only one in a folder.
 
     `<root>/<split>` is the folder of a split. `dev` matches `dev_20240627` unless a sibling file has the name `dev`.
@@ -119,11 +119,11 @@ def _not_found_message(folder: Path, split: str, sets: list[str]) -> str:
             "`jaxrl-sql data synth --db FILE --out FOLDER` generates questions for a database"
         )
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    holds = f"it holds {listed(names)}" if names else "it is empty"
+    content = f"it holds {listed(names)}" if names else "it is empty"
     if missing := lacking(folder, split):
-        holds += f"; {missing}"
+        content += f"; {missing}"
     return (
-        f"{where}: no questions in a known format: {holds}. Expected {PLAIN.expects}; for your own "
+        f"{where}: no questions in a known format: {content}. Expected {PLAIN.expects}; for your own "
         f"file, {OWN.expects}; or the files of {', '.join(form for form in FORMATS if form not in _GENERAL)} "
         "(see docs/reference/datasets.md)"
     )

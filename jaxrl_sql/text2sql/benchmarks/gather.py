@@ -259,15 +259,15 @@ def on_server(dialect: str) -> dict[str, Any]:
     return {"dialect": dialect, "engine_url": UNPLACED} if dialect in ("postgresql", "mysql") else {}
 
 
-def listed(names: Iterable[str], most: int = 8) -> str:
-    """Return names as one line: the first `most`, and the number of others."""
+def listed(names: Iterable[str], max_names: int = 8) -> str:
+    """Return names as one line: the first `max_names`, and the number of others."""
     all_names = list(names)
-    more = [f"and {len(all_names) - most} more"] if len(all_names) > most else []
-    return ", ".join([*all_names[:most], *more])
+    more = [f"and {len(all_names) - max_names} more"] if len(all_names) > max_names else []
+    return ", ".join([*all_names[:max_names], *more])
 
 
-def no_split(folder: Path, split: str, known: Iterable[str]) -> InputError:
+def no_split(folder: Path, split: str, splits: Iterable[str]) -> InputError:
     """Return the error for a missing split of a folder."""
-    available = listed(known, 12)
+    available = listed(splits, 12)
     reason = f"there are: {available}" if available else "no questions are there"
     return InputError(f"{folder}: no split {split!r} ({reason})")

@@ -78,12 +78,12 @@ def synsql_item(path: Path, record: Record, number: int) -> PublishedQuestion:
         text_field(record, "sql"),
         text_field(record, "external_knowledge"),
         text_field(record, "sql_complexity"),
-        more=_taught(text_field(record, "cot")),
+        more=_trace_fields(text_field(record, "cot")),
         fields=fields_of(record),
     )
 
 
-def _taught(text: str) -> Record:
+def _trace_fields(text: str) -> Record:
     trace = trace_of(text) if text else None
     return {"demonstration": trace.sql, "reasoning": trace.reasoning} if trace else {}
 
@@ -93,7 +93,7 @@ def user_item(folder: Path, stem: str, where: str, record: Record, number: int) 
     fields = fields_of(record)
     record = flattened(record)
     trace = next((text for name in _TRACE if (text := text_field(record, name))), "")
-    trace_fields = _taught(trace or _last_message(record))
+    trace_fields = _trace_fields(trace or _last_message(record))
     if not trace_fields and text_field(record, "reasoning"):
         trace_fields = {"reasoning": text_field(record, "reasoning")}
     if text_field(record, "demonstration"):
@@ -298,8 +298,8 @@ def _csv_records(path: Path, notes: Notes, places: list[str]) -> list[Record]:
     records = read_csv(path, notes, _USED, places)
     columns = [*records[0]]
     if lacks := _lacks(columns):
-        known = dict.fromkeys((*_QUESTION, *(name.lower() for name in _SQL)))
-        near = ((column, get_close_matches(column, known, 1, _NEAR)) for column in columns)
+        field_names = dict.fromkeys((*_QUESTION, *(name.lower() for name in _SQL)))
+        near = ((column, get_close_matches(column, field_names, 1, _NEAR)) for column in columns)
         alike = ", ".join(f"{names[0]} for {column}" for column, names in near if names and names[0] != column)
         raise InputError(
             f"{path}: no column {' and no column '.join(lacks)}; its columns are {listed(columns, 24)}"

@@ -66,7 +66,7 @@ def flattened(record: Record) -> Record:
         searched = {"question": question, "evidence": evidence}
         fields |= _output(str(record.get("output_seq", "")))
     else:
-        fields |= _rewarded(record)
+        fields |= _reward_fields(record)
         searched = question_texts(_prompt(record.get("prompt")))
     # Empty evidence means no evidence; an empty question is searched for in the prompt.
     items = (*fields.items(), *record.items())
@@ -99,7 +99,7 @@ def _output(text: str) -> Record:
     return {"sql": trace.sql, "cot": text} if trace else {"sql": text}
 
 
-def _rewarded(record: Record) -> Record:
+def _reward_fields(record: Record) -> Record:
     """Return the fields of a row of verl or SkyRL: the gold of its reward, and the texts in `extra_info`.
 
     PaVeRL-SQL's gold is a path; its SQL is in `extra_info`.
@@ -172,12 +172,13 @@ class ShownDatabases:
 
     def find(self, prompt: str) -> str:
         """Return the file of the smallest database with all tables and columns of the prompt, "" unless unique."""
-        shown = shown_tables(prompt)
+        prompt_tables = shown_tables(prompt)
         tables_by_path = self._columns()
         fitting = [
             (sum(map(len, tables.values())), path)
             for path, tables in tables_by_path.items()
-            if shown and all(columns <= tables.get(name, frozenset()) for name, columns in shown.items())
+            if prompt_tables
+            and all(columns <= tables.get(name, frozenset()) for name, columns in prompt_tables.items())
         ]
         if not fitting:
             return ""

@@ -53,15 +53,15 @@ def is_spider(folder: Path) -> bool:
     others = ("tables.json", "test_tables.json", "database", "test_database")
     if not questions or not any((folder / name).exists() for name in others):
         return False
-    return all("query" in record or "question" in record for record in _firsts(folder))
+    return all("query" in record or "question" in record for record in _first_records(folder))
 
 
 def is_syn(folder: Path) -> bool:
     """Return whether a folder contains Spider-Syn: questions with the field `SpiderSynQuestion`."""
-    return any("SpiderSynQuestion" in record for record in _firsts(folder))
+    return any("SpiderSynQuestion" in record for record in _first_records(folder))
 
 
-def _firsts(folder: Path) -> list[Record]:
+def _first_records(folder: Path) -> list[Record]:
     names = ("dev.json", "train_spider.json", "test.json")
     return [first_record(folder / name) for name in names if (folder / name).is_file()]
 
@@ -152,12 +152,12 @@ class _DerivedSet(NamedTuple):
         return _on_spider(folder, items, path.name, notes)
 
 
-def _knowledge(record: Record) -> str:
+def _knowledge_type(record: Record) -> str:
     """Return the type of knowledge that a question of Spider-DK needs, `T0` (no knowledge) to `T5`."""
     return f"T{kind}" if (kind := text_field(record, "type")) else ""
 
 
-def _reasoning(record: Record) -> str:
+def _reasoning_types(record: Record) -> str:
     """Return the reasoning types of an Archer question: arithmetic (`+ - * /`), commonsense (C), hypothetical (H)."""
     return " ".join(sorted(text_field(record, "reasoning_type").split(), key=lambda kind: ("+-*/CH".find(kind), kind)))
 
@@ -173,11 +173,11 @@ def _on_spider(folder: Path, items: list[PublishedQuestion], file: str, notes: N
     others = [path for path in siblings if path.is_dir()]
     others.sort(key=lambda path: not is_spider(path.parent))
     databases = Databases([*own_folders, *others], suites_of(folder))
-    wanted = {item.db_id for item in items}
-    roots = [root for db_id in sorted(wanted) if (root := databases.root(db_id)) and root not in own_folders]
+    db_ids = {item.db_id for item in items}
+    roots = [root for db_id in sorted(db_ids) if (root := databases.root(db_id)) and root not in own_folders]
     if roots:
         notes.append(f"using Spider's databases in {' and '.join(map(str, dict.fromkeys(roots)))}")
-    elif not all(databases.path(db_id) for db_id in wanted):
+    elif not all(databases.path(db_id) for db_id in db_ids):
         notes.append(f"Spider's folder with database/ is missing: it is expected next to {folder}")
     return LoadedQuestions(items, databases, str(folder / file), prepare_spider)
 
@@ -188,8 +188,8 @@ def prepare_spider(sql: str) -> str:
     `> =`, `< =` and `! =` are replaced everywhere, even in strings, and `YEAR(CURDATE())` is 2020 (`exec_eval.py`).
     The scorer keeps the first of several statements when it removes DISTINCT, its default.
     """
-    several = statements(sql)
-    return _YEAR.sub("2020", fix_operators(several[0] if len(several) > 1 else sql))
+    parts = statements(sql)
+    return _YEAR.sub("2020", fix_operators(parts[0] if len(parts) > 1 else sql))
 
 
 _TABLES = "tables.json, database/<db_id>/<db_id>.sqlite"
@@ -203,7 +203,7 @@ SPIDER_DK = Format(
     "spider",
     f"{_DK}, next to Spider's folder",
     lambda folder: (folder / _DK).is_file(),
-    _DerivedSet("spider_dk", {"dev": _DK}, _knowledge).read,
+    _DerivedSet("spider_dk", {"dev": _DK}, _knowledge_type).read,
 )
 SPIDER_SYN = Format(
     "spider_syn",
@@ -227,5 +227,5 @@ ARCHER = Format(
     "spider",
     "dev.json or train.json with commonsense_knowledge; database/ in it or next to it",
     is_archer,
-    _DerivedSet("archer", {"dev": "dev.json", "train": "train.json"}, _reasoning, "commonsense_knowledge").read,
+    _DerivedSet("archer", {"dev": "dev.json", "train": "train.json"}, _reasoning_types, "commonsense_knowledge").read,
 )

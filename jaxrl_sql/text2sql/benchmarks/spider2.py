@@ -164,11 +164,11 @@ def read_table(path: Path, notes: Notes) -> ResultTable:
     odd = next((number for number, row in enumerate(body, start=2) if len(row) != len(header)), 0)
     if odd:
         raise ValueError(f"row {odd} of {path.name} lacks the {len(header)} columns of its header")
-    columns = [_typed([row[c] for row in body]) for c in range(len(header))]
+    columns = [_convert_column([row[c] for row in body]) for c in range(len(header))]
     return tuple(header), tuple(zip(*columns, strict=True)) if body else ()
 
 
-def _typed(values: Sequence[str]) -> list[Cell]:
+def _convert_column(values: Sequence[str]) -> list[Cell]:
     """Convert a column to the type of its values, as pandas does when it reads a CSV.
 
     Only plain numbers are converted: the comparison reads others in text, as in predictions.

@@ -114,10 +114,10 @@ def _one_spelling(tree: exp.Expression) -> exp.Expression:
 
 def _unquote_text(tree: exp.Expression, names: Collection[str]) -> exp.Expression:
     """Convert double-quoted words that name no column of the database or the query to text."""
-    known = {name.lower() for name in names} | {alias.alias.lower() for alias in tree.find_all(exp.Alias)}
+    column_names = {name.lower() for name in names} | {alias.alias.lower() for alias in tree.find_all(exp.Alias)}
     for column in list(tree.find_all(exp.Column)):
         name = column.this
         is_quoted = isinstance(name, exp.Identifier) and name.args.get("quoted")
-        if is_quoted and not column.table and name.name.lower() not in known:
+        if is_quoted and not column.table and name.name.lower() not in column_names:
             column.replace(exp.Literal.string(name.name))
     return tree

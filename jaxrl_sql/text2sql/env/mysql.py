@@ -122,7 +122,7 @@ def _name_in_having(select: exp.Expression, having: exp.Expression) -> None:
 
     A name in GROUP BY, an aggregate or a subquery is a column in MySQL, too.
     """
-    names = {shown.alias.lower(): shown.this for shown in select.expressions if isinstance(shown, exp.Alias)}
+    names = {output.alias.lower(): output.this for output in select.expressions if isinstance(output, exp.Alias)}
     group = select.args.get("group")
     keys = {key.name.lower() for key in group.expressions if isinstance(key, exp.Column)} if group else set()
     inside = having.walk(prune=lambda part: isinstance(part, exp.Select | exp.AggFunc | exp.GroupConcat))
@@ -133,8 +133,8 @@ def _name_in_having(select: exp.Expression, having: exp.Expression) -> None:
 
 
 def _having_as_where(select: exp.Expression, having: exp.Expression) -> None:
-    names = {shown.alias.lower(): shown.this for shown in select.expressions if isinstance(shown, exp.Alias)}
-    if any(shown.find(exp.Window) for shown in select.expressions):
+    names = {output.alias.lower(): output.this for output in select.expressions if isinstance(output, exp.Alias)}
+    if any(output.find(exp.Window) for output in select.expressions):
         raise Refused("HAVING without GROUP BY next to window functions")
     condition = exp.Paren(this=having.this.copy())
     for column in list(condition.find_all(exp.Column)):

@@ -76,19 +76,19 @@ def _equal_rows(left: exp.Expression, right: exp.Expression, equal: type[exp.Bin
 def _like_shown(row: exp.Expression, query: exp.Expression) -> None:
     """Convert a row's values to numbers for comparison with a query's numeric columns."""
     select = query.this if isinstance(query, exp.Subquery) else query
-    shown = select.expressions if isinstance(select, exp.Select) else []
-    if any(shown_value.is_star for shown_value in shown) or not shown:
-        shown = [exp.Column() for _ in row.expressions]
-    if len(shown) != len(row.expressions):
+    output_columns = select.expressions if isinstance(select, exp.Select) else []
+    if any(shown_value.is_star for shown_value in output_columns) or not output_columns:
+        output_columns = [exp.Column() for _ in row.expressions]
+    if len(output_columns) != len(row.expressions):
         raise Refused("rows of different lengths compared")
-    pairs = zip(row.expressions, shown, strict=True)
+    pairs = zip(row.expressions, output_columns, strict=True)
     row.set("expressions", [_looked_for(value, other) for value, other in pairs])
 
 
-def _looked_for(value: exp.Expression, shown: exp.Expression) -> exp.Expression:
-    if kind_of(value) == "number" != kind_of(shown) and kind_of(shown) is not None:
+def _looked_for(value: exp.Expression, output_column: exp.Expression) -> exp.Expression:
+    if kind_of(value) == "number" != kind_of(output_column) and kind_of(output_column) is not None:
         raise Refused("a number looked for among texts")
-    return as_number(value) if kind_of(shown) == "number" else value.copy()
+    return as_number(value) if kind_of(output_column) == "number" else value.copy()
 
 
 def _alike(left: exp.Expression, right: exp.Expression) -> tuple[exp.Expression, exp.Expression]:
@@ -257,8 +257,8 @@ def _cast(node: exp.Expression) -> exp.Expression | None:
         return fill(f"CASE WHEN {_WHOLE} < 0 THEN {FAILS} ELSE {_WHOLE} END", x=number)
     if kind == _Type.DECIMAL:
         digits, decimals = [*sizes, *(10, 0)[len(sizes) :]]
-        most = f"{'9' * (digits - decimals)}.{'9' * decimals}" if digits > decimals else f"0.{'9' * decimals}"
-        rounded = f"MIN(MAX(ROUND({_EXACT}, {decimals}), -{most}), {most})"
+        maximum = f"{'9' * (digits - decimals)}.{'9' * decimals}" if digits > decimals else f"0.{'9' * decimals}"
+        rounded = f"MIN(MAX(ROUND({_EXACT}, {decimals}), -{maximum}), {maximum})"
         return fill_once(rounded if decimals else f"CAST({rounded} AS INTEGER)", number)
     if kind in {_Type.DOUBLE, _Type.FLOAT} and not sizes:
         return fill("CAST(:x AS REAL)", x=number)

@@ -93,8 +93,8 @@ def find_kind(node: exp.Expression) -> str | None:
 def _values_of(node: exp.Expression) -> list[exp.Expression]:
     """Return the subexpressions that may be an expression's value."""
     if isinstance(node, exp.Subquery):
-        shown = node.this.expressions if isinstance(node.this, exp.Select) else []
-        return list(shown) if len(shown) == 1 else []
+        output_columns = node.this.expressions if isinstance(node.this, exp.Select) else []
+        return list(output_columns) if len(output_columns) == 1 else []
     if isinstance(node, _SAME_AS_FIRST):
         return [node.this]
     if isinstance(node, exp.If):
@@ -130,11 +130,11 @@ def of(text: str, **names: str) -> Rewrite:
 
     def rewrite(node: exp.Expression) -> exp.Expression:
         values = {placeholder: node.args.get(name) for placeholder, name in names.items()}
-        known = {placeholder: value for placeholder, value in values.items() if isinstance(value, exp.Expression)}
+        expressions = {placeholder: value for placeholder, value in values.items() if isinstance(value, exp.Expression)}
         arguments = [value for value in node.args.values() if isinstance(value, exp.Expression | list) and value]
-        if len(known) < len(values) or len(arguments) > len(known):
+        if len(expressions) < len(values) or len(arguments) > len(expressions):
             raise Refused(f"the arguments of {name_of(node)}")
-        return fill(text, **known)
+        return fill(text, **expressions)
 
     return rewrite
 

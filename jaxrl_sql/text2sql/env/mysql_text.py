@@ -183,10 +183,10 @@ class _RegexpParser:
         if count[0] == "?":
             return ["", *atoms]
         if count[0] in {"*", "+"} or (count[2] and not count[3]):
-            least = {"*": 0, "+": 1}.get(count[0], int(count[1] or 0))
-            return self.repeated(atoms, least, is_first and is_top, is_top)
-        least, most = int(count[1]), int(count[3] or count[1])
-        return [glob for n in range(least, most + 1) for glob in self.times(atoms, n)]
+            minimum = {"*": 0, "+": 1}.get(count[0], int(count[1] or 0))
+            return self.repeated(atoms, minimum, is_first and is_top, is_top)
+        minimum, maximum = int(count[1]), int(count[3] or count[1])
+        return [glob for n in range(minimum, maximum + 1) for glob in self.times(atoms, n)]
 
     def times(self, atoms: list[str], n: int) -> list[str]:
         if len(atoms) ** n > _MAX_GLOBS:

@@ -26,11 +26,11 @@ def observe(outcome: SqlOutcome, max_characters: int = MAX_CHARACTERS, max_rows:
     text = "\n".join(lines)
     if len(text) <= max_characters:
         return text
-    shown = rows[:max_rows]
-    text = "\n".join([_line(outcome.columns), *(_line(row, MAX_CELL) for row in shown)])
+    first_rows = rows[:max_rows]
+    text = "\n".join([_line(outcome.columns), *(_line(row, MAX_CELL) for row in first_rows)])
     if len(text) > max_characters:
         text = text[:max_characters] + " …"
-    return f"{text}\n(the first {len(shown)} of {len(rows)} rows, cut to fit)"
+    return f"{text}\n(the first {len(first_rows)} of {len(rows)} rows, cut to fit)"
 
 
 def _line(cells: Sequence[Cell], longest: int = 0) -> str:

@@ -98,8 +98,8 @@ class Scopes:
         if isinstance(node, exp.Literal):
             return "text" if node.is_string else "integer" if node.name.isdigit() else "real"
         if isinstance(node, exp.Subquery | exp.Select):
-            shown = node.selects
-            return self.kind(shown[0]) if shown else ""
+            output_columns = node.selects
+            return self.kind(output_columns[0]) if output_columns else ""
         return self._computed_kind(node)
 
     def affinity(self, node: exp.Expression | None) -> str:
@@ -112,8 +112,8 @@ class Scopes:
         if isinstance(node, exp.Paren | exp.Collate | exp.Alias):
             return self.affinity(node.this)
         if isinstance(node, exp.Subquery | exp.Select):
-            shown = node.selects
-            return self.affinity(shown[0]) if shown else ""
+            output_columns = node.selects
+            return self.affinity(output_columns[0]) if output_columns else ""
         return ""
 
     def _computed_kind(self, node: exp.Expression | None) -> str:
@@ -163,24 +163,24 @@ class Scopes:
             return source.table.columns.get(name)
         if source.query is None:
             return None
-        for shown in source.query.selects:
-            if shown.is_star:
-                inner = self._starred(source.query, shown, name)
+        for column in source.query.selects:
+            if column.is_star:
+                inner = self._starred(source.query, column, name)
                 if inner is not None:
                     return inner
-            elif shown.alias_or_name.lower() == name:
-                if isinstance(shown, exp.Column):
-                    origin = self.origin(shown)
+            elif column.alias_or_name.lower() == name:
+                if isinstance(column, exp.Column):
+                    origin = self.origin(column)
                     return origin.column if origin else None
-                return EngineColumn(shown.alias_or_name, self.kind(shown), self.affinity(shown))
+                return EngineColumn(column.alias_or_name, self.kind(column), self.affinity(column))
         return None
 
     def _starred(self, query: exp.Expression, star: exp.Expression, name: str) -> EngineColumn | None:
         """Return the column with a name that a `*` in a query includes, if any."""
         select = query if isinstance(query, exp.Select) else query.find(exp.Select)
-        wanted = star.table.lower() if isinstance(star, exp.Column) else ""
+        table_name = star.table.lower() if isinstance(star, exp.Column) else ""
         for source in self.sources(select) if select is not None else ():
-            if not wanted or source.alias.lower() == wanted:
+            if not table_name or source.alias.lower() == table_name:
                 engine_column = self._column(source, name)
                 if engine_column is not None:
                     return engine_column

@@ -33,7 +33,17 @@ _FORMS = {"date": r"\d{4}-\d\d-\d\d", "timestamp": r"\d{4}-\d\d-\d\d \d\d:\d\d:\
 _NUMERIC = frozenset({"integer", "real", "numeric"})
 _NUMBER = re.compile(r"\s*[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?\s*", re.ASCII)
 _COMPARISONS = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE)
-_OF_TEXT = (exp.Substring, exp.Length, exp.Upper, exp.Lower, exp.Trim, exp.DPipe, exp.Like, exp.ILike, exp.StrPosition)
+_TEXT_FUNCTIONS = (
+    exp.Substring,
+    exp.Length,
+    exp.Upper,
+    exp.Lower,
+    exp.Trim,
+    exp.DPipe,
+    exp.Like,
+    exp.ILike,
+    exp.StrPosition,
+)
 
 
 def to_engine(sql: str, engine: str, schema: EngineSchema) -> str | None:
@@ -57,7 +67,7 @@ class _Rewriter:
             _COMPARISONS, self._compare
         )
         self.rules = comparisons | {
-            exp.In: self._among,
+            exp.In: self._in_list,
             exp.Between: self._between,
             exp.Like: self._like,
             exp.Avg: self._sum,
@@ -72,34 +82,36 @@ class _Rewriter:
         """Rewrite a tree in place; rules that depend on its names run before names change."""
         if not isinstance(tree, exp.Query):
             raise TypeError("not a query")
-        self._texts(tree)
+        self._quoted_to_text(tree)
         if self.engine != "mysql":
             for select in tree.find_all(exp.Select):
                 self._group(select)
         for node in reversed(list(tree.walk())):
-            if isinstance(node, _OF_TEXT):
+            if isinstance(node, _TEXT_FUNCTIONS):
                 self._as_text_inside(node)
             rule = self.rules.get(type(node))
             new = rule(node) if rule else None
             if new is not None and new is not node:
                 tree = new if node is tree else tree
                 node.replace(new)
-        self._name(tree)
+        self._rename(tree)
         self._alias_subqueries(tree)
         return tree
 
-    def _texts(self, tree: exp.Expression) -> None:
+    def _quoted_to_text(self, tree: exp.Expression) -> None:
         """Convert double-quoted words that name no column in scope to text."""
         for column in list(tree.find_all(exp.Column)):
             word = column.this
             is_quoted = isinstance(word, exp.Identifier) and word.args.get("quoted") and not column.table
-            if is_quoted and self.scopes.origin(column) is None and not _is_shown(column):
+            if is_quoted and self.scopes.origin(column) is None and not _is_alias(column):
                 column.replace(exp.Literal.string(word.name))
 
-    def _name(self, tree: exp.Expression) -> None:
+    def _rename(self, tree: exp.Expression) -> None:
         """Rename tables and columns to those of the copy; aliases keep their spelling."""
         origins = [(column, self.scopes.origin(column)) for column in tree.find_all(exp.Column)]
-        tables = [(source.node, source.table) for select in tree.find_all(exp.Select) for source in self._read(select)]
+        tables = [
+            (source.node, source.table) for select in tree.find_all(exp.Select) for source in self._sources(select)
+        ]
         for column, origin in origins:
             if origin is None:
                 continue
@@ -120,7 +132,7 @@ class _Rewriter:
             if table is not None:
                 node.set("this", self._identifier(table.name))
 
-    def _read(self, select: exp.Expression) -> Iterable[FromItem]:
+    def _sources(self, select: exp.Expression) -> Iterable[FromItem]:
         return list(self.scopes.sources(select))
 
     def _identifier(self, name: str) -> exp.Identifier:
@@ -142,39 +154,41 @@ class _Rewriter:
         group = select.args.get("group")
         if group is None or not group.expressions:
             return
-        shown = {item.alias.lower(): item.this for item in select.selects if isinstance(item, exp.Alias)}
-        keys = [self._key(key, select, shown) for key in group.expressions]
-        known = {self._path(key) for key in keys if isinstance(key, exp.Column)}
+        aliased = {item.alias.lower(): item.this for item in select.selects if isinstance(item, exp.Alias)}
+        keys = [self._key(key, select, aliased) for key in group.expressions]
+        grouped = {self._path(key) for key in keys if isinstance(key, exp.Column)}
         order, having = select.args.get("order"), select.args.get("having")
         for part in [*select.selects, *([having] if having else []), *([order] if order else [])]:
             for column in _bare_columns(part, keys):
                 path = self._path(column)
-                if path is None or path in known or (not column.table and column.name.lower() in shown):
+                if path is None or path in grouped or (not column.table and column.name.lower() in aliased):
                     continue
-                if self.engine == "postgresql" and self._is_decided(column, known):
+                if self.engine == "postgresql" and self._has_primary_key(column, grouped):
                     continue
-                known.add(path)
+                grouped.add(path)
                 group.append("expressions", column.copy())
 
-    def _key(self, key: exp.Expression, select: exp.Expression, shown: Mapping[str, exp.Expression]) -> exp.Expression:
+    def _key(
+        self, key: exp.Expression, select: exp.Expression, aliased: Mapping[str, exp.Expression]
+    ) -> exp.Expression:
         """Return the expression of a GROUP BY key: itself, or a selected one by its number or alias."""
         if isinstance(key, exp.Literal) and key.name.isdigit() and 0 < int(key.name) <= len(select.selects):
             return select.selects[int(key.name) - 1].unalias()
         if isinstance(key, exp.Column) and not key.table and self.scopes.origin(key) is None:
-            return shown.get(key.name.lower(), key)
+            return aliased.get(key.name.lower(), key)
         return key
 
     def _path(self, column: exp.Expression) -> tuple[str, str] | None:
         origin = self.scopes.origin(column)
         return (origin.source.alias.lower(), origin.column.name) if origin else None
 
-    def _is_decided(self, column: exp.Expression, known: Iterable[tuple[str, str] | None]) -> bool:
+    def _has_primary_key(self, column: exp.Expression, grouped: Iterable[tuple[str, str] | None]) -> bool:
         """Return whether the primary key of a column's table is among the columns of a GROUP BY."""
         origin = self.scopes.origin(column)
         if origin is None or origin.source.table is None or not origin.source.table.primary_key:
             return False
         table, alias = origin.source.table, origin.source.alias.lower()
-        return {(alias, table.columns[name].name) for name in table.primary_key} <= {*known}
+        return {(alias, table.columns[name].name) for name in table.primary_key} <= {*grouped}
 
     def _compare(self, node: exp.Expression) -> None:
         is_equality = isinstance(node, exp.EQ | exp.NEQ)
@@ -182,13 +196,13 @@ class _Rewriter:
         node.set("this", left)
         node.set("expression", right)
 
-    def _among(self, node: exp.Expression) -> None:
+    def _in_list(self, node: exp.Expression) -> None:
         query = node.args.get("query")
         if query is not None:
-            shown = query.selects[0] if query.selects else None
-            left, right = self._pair(node.this, shown, is_equality=True)
+            selected = query.selects[0] if query.selects else None
+            left, right = self._pair(node.this, selected, is_equality=True)
             node.set("this", left)
-            if right is not shown and shown is not None and isinstance(query.this, exp.Select):
+            if right is not selected and selected is not None and isinstance(query.this, exp.Select):
                 query.this.set("expressions", [right])
             return
         pairs = [self._pair(node.this, expression, is_equality=True) for expression in node.expressions]
@@ -211,7 +225,7 @@ class _Rewriter:
         """Return both sides of a comparison, converted so that the engine compares them like SQLite's affinities do."""
         kinds = self.scopes.kind(left), self.scopes.kind(right)
         if kinds[0] in _FORMS or kinds[1] in _FORMS:
-            return self._dated(left, right, kinds[0]), self._dated(right, left, kinds[1])
+            return self._date_as_text(left, right, kinds[0]), self._date_as_text(right, left, kinds[1])
         if "text" in kinds and not NUMBERS.isdisjoint(kinds):
             if kinds[1] == "text":
                 new = self._text_and_number(right, left, is_equality=is_equality)
@@ -239,7 +253,7 @@ class _Rewriter:
             return text, literal or _cast(number, "text")
         return text, number
 
-    def _dated(self, node: exp.Expression, other: exp.Expression, kind: str) -> exp.Expression:
+    def _date_as_text(self, node: exp.Expression, other: exp.Expression, kind: str) -> exp.Expression:
         """Return a date as text, which SQLite compares, unless the other side is a date of the same kind."""
         if kind not in _FORMS or self.scopes.kind(other) == kind:
             return node
@@ -311,23 +325,23 @@ class _Rewriter:
 
 def _bare_columns(part: exp.Expression, keys: Iterable[exp.Expression]) -> Iterable[exp.Expression]:
     """Return the columns of an expression outside of aggregates, subqueries and keys."""
-    known = [*keys]
+    key_list = [*keys]
     columns: list[exp.Expression] = []
 
-    def look(node: exp.Expression) -> None:
-        if isinstance(node, exp.AggFunc | exp.Window | exp.Query | exp.Subquery) or node in known:
+    def visit(node: exp.Expression) -> None:
+        if isinstance(node, exp.AggFunc | exp.Window | exp.Query | exp.Subquery) or node in key_list:
             return
         if isinstance(node, exp.Column) and not isinstance(node.this, exp.Star):
             columns.append(node)
             return
         for child in node.iter_expressions():
-            look(child)
+            visit(child)
 
-    look(part)
+    visit(part)
     return columns
 
 
-def _is_shown(column: exp.Expression) -> bool:
+def _is_alias(column: exp.Expression) -> bool:
     """Return whether a word is an alias in the enclosing query's SELECT list."""
     query = column.find_ancestor(exp.Query)
     return query is not None and any(

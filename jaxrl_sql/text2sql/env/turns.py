@@ -144,17 +144,17 @@ def final_query(text: str) -> str | None:
     return (match[1] if hidden == text else show_tags(match[1])).strip() if match else None
 
 
-def wrap(text: str, left: int) -> str:
+def wrap(text: str, turns_left: int) -> str:
     """Wrap the database's output in the environment's tags, with the number of turns left.
 
     A value may contain dialogue tags and forge a thought or a solution. Such a tag gets a blank (`< think>`), so that
     parsers ignore it while the model still sees it.
     """
-    return _framed(_TAG.sub("< ", text), left)
+    return _wrap_observation(_TAG.sub("< ", text), turns_left)
 
 
-def _framed(text: str, left: int) -> str:
-    last = "this is your last turn: give the solution" if left == 1 else f"{left} turns left"
+def _wrap_observation(text: str, turns_left: int) -> str:
+    last = "this is your last turn: give the solution" if turns_left == 1 else f"{turns_left} turns left"
     return f"\n\n<observation>\n{text}\n[{last}]\n</observation>\n\n"
 
 
@@ -191,18 +191,20 @@ class SqlTurns:
     def ask(self, query: str | None) -> PendingObservation | None:
         """Take a turn with a query (None: no query); return its observation, or None if the turn was the last."""
         self.turns_taken += 1
-        left = self.turns - self.turns_taken
-        if left < 1:
+        turns_left = self.turns - self.turns_taken
+        if turns_left < 1:
             self.is_out_of_turns = True
             return None
         if query is None:
-            return Observation(_framed("No query and no solution: write <sql>…</sql> or <solution>…</solution>.", left))
+            return Observation(
+                _wrap_observation("No query and no solution: write <sql>…</sql> or <solution>…</solution>.", turns_left)
+            )
         sql = to_sqlite(query, self.dialect, self.database)
         if sql is None:
             refused = why_refused(query, self.dialect, self.database)
-            why = f"{refused} is not supported" if refused else f"not one statement of {self.dialect}"
-            return Observation(wrap(f"syntax_error: {why}", left))
-        return SqlResult(sql, self._submit, left, self._doubt)
+            reason = f"{refused} is not supported" if refused else f"not one statement of {self.dialect}"
+            return Observation(wrap(f"syntax_error: {reason}", turns_left))
+        return SqlResult(sql, self._submit, turns_left, self._doubt)
 
     def _doubt(self, stop: str) -> None:
         self.stop = stop

@@ -39,15 +39,15 @@ def execute_all(executor: SqlExecutor, requests: Sequence[tuple[str, str]]) -> l
     Raises InputError if a server is unreachable.
     """
     outcomes = list(executor.execute_many(requests))
-    again = [i for i, outcome in enumerate(outcomes) if not is_verdict(outcome.status, outcome.stopped_by)]
-    stop_if_away(executor, (requests[i][0] for i in again if outcomes[i].status == "db_error"))
-    for i in again:
+    retried = [i for i, outcome in enumerate(outcomes) if not is_verdict(outcome.status, outcome.stopped_by)]
+    raise_if_unreachable(executor, (requests[i][0] for i in retried if outcomes[i].status == "db_error"))
+    for i in retried:
         (outcomes[i],) = executor.execute_many([requests[i]])
-    stop_if_away(executor, (requests[i][0] for i in again if outcomes[i].status == "db_error"))
+    raise_if_unreachable(executor, (requests[i][0] for i in retried if outcomes[i].status == "db_error"))
     return outcomes
 
 
-def stop_if_away(executor: SqlExecutor, databases: Iterable[str | Sequence[str]]) -> None:
+def raise_if_unreachable(executor: SqlExecutor, databases: Iterable[str | Sequence[str]]) -> None:
     """Raise InputError for the first unreachable server of `databases`, which had a db_error."""
     names = [name for entry in databases for name in ([entry] if isinstance(entry, str) else entry)]
     for url in dict.fromkeys(name for name in names if is_address(name)):

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from jaxrl_sql.text2sql.env.executor import score_rows
 from jaxrl_sql.text2sql.env.ports import ScoreRow, SqlExecutor
-from jaxrl_sql.text2sql.env.verdicts import LOST_GOLDS, is_verdict, stop_if_away
+from jaxrl_sql.text2sql.env.verdicts import LOST_GOLDS, is_verdict, raise_if_unreachable
 from jaxrl_sql.types import Example, Fields, Golds, InputError
 
 # PaVeRL-SQL's evaluation lets row counts differ by 30 and drops duplicates if more rows remain. Its reward, the
@@ -51,7 +51,7 @@ def compare(executor: SqlExecutor, items: Sequence[Comparison], rules: Sequence[
     answers: list[ComparisonResult] = []
     for start in range(0, len(items), CHUNK):
         answers += _compare(executor, items[start : start + CHUNK], rules)
-    _stop_if_away(executor, items, answers)
+    _raise_if_unreachable(executor, items, answers)
     again: dict[Any, ComparisonResult] = {}
     endless: set[Any] = set()
     for i, (item, answer) in enumerate(zip(items, answers, strict=True)):
@@ -66,13 +66,15 @@ def compare(executor: SqlExecutor, items: Sequence[Comparison], rules: Sequence[
         answers[i] = again[key]
         if again[key].row.gold_status == "timeout":
             endless.add(gold)
-    _stop_if_away(executor, items, answers)
+    _raise_if_unreachable(executor, items, answers)
     return answers
 
 
-def _stop_if_away(executor: SqlExecutor, items: Sequence[Comparison], answers: Sequence[ComparisonResult]) -> None:
+def _raise_if_unreachable(
+    executor: SqlExecutor, items: Sequence[Comparison], answers: Sequence[ComparisonResult]
+) -> None:
     pairs = zip(items, answers, strict=True)
-    stop_if_away(executor, [item.databases for item, answer in pairs if "db_error" in answer.row[:2]])
+    raise_if_unreachable(executor, [item.databases for item, answer in pairs if "db_error" in answer.row[:2]])
 
 
 def _compare(executor: SqlExecutor, items: Sequence[Comparison], rules: Sequence[str]) -> list[ComparisonResult]:

@@ -28,8 +28,10 @@ def dialogue_metrics(responses: Sequence[Response], verdicts: Sequence[Verdict],
     dialogues: `dialogue/unprobed` (the solution was never run as a query before) and `dialogue/unsolved` (no solution).
     """
     pairs = list(zip(responses, verdicts, strict=True))
-    taken = [turns_taken(response) for response, _ in pairs]
-    scored = [(n, verdict.scores[rule]) for n, (_, verdict) in zip(taken, pairs, strict=True) if rule in verdict.scores]
+    turn_counts = [turns_taken(response) for response, _ in pairs]
+    scored = [
+        (n, verdict.scores[rule]) for n, (_, verdict) in zip(turn_counts, pairs, strict=True) if rule in verdict.scores
+    ]
     counts = Counter(n for n, _ in scored)
     numbers: dict[str, float] = {}
     for n in sorted(counts):
@@ -44,4 +46,4 @@ def dialogue_metrics(responses: Sequence[Response], verdicts: Sequence[Verdict],
         totals["unsolved"] += reading.sql is None
     names = ("queries", "lookups", "repeated", "unprobed", "unsolved")
     numbers |= {f"dialogue/{name}": totals[name] / len(pairs) for name in names}
-    return numbers | {"turns/mean": sum(taken) / len(pairs)}
+    return numbers | {"turns/mean": sum(turn_counts) / len(pairs)}

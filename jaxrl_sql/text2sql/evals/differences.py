@@ -43,16 +43,18 @@ def with_reasons(
     If the scores differ, looser comparisons find the reason: the test suite's without order, EX_b without more columns.
     """
     pairs = list(zip(examples, verdicts, strict=True))
-    apart = [
+    disputed = [
         i for i, (example, verdict) in enumerate(pairs) if example.answerable and verdict.executes and _differ(verdict)
     ]
-    items = [comparison_of(pairs[i][0], as_run(pairs[i][1].sql or "", pairs[i][0]), options) for i in apart]
-    loosened = [item._replace(options={**item.options, "ordered": False, "surplus_columns": 1}) for item in items]
-    answers = compare(executor, loosened, ("test_suite", "ex_b"))
-    reasons = {i: _reasons(verdicts[i], answer.row.scores) for i, answer in zip(apart, answers, strict=True)}
-    tied = _ties(executor, examples)
+    items = [comparison_of(pairs[i][0], as_run(pairs[i][1].sql or "", pairs[i][0]), options) for i in disputed]
+    loose_items = [item._replace(options={**item.options, "ordered": False, "surplus_columns": 1}) for item in items]
+    answers = compare(executor, loose_items, ("test_suite", "ex_b"))
+    reasons = {i: _reasons(verdicts[i], answer.row.scores) for i, answer in zip(disputed, answers, strict=True)}
+    has_ties = _ties(executor, examples)
     return [
-        dataclasses.replace(verdict, reasons=(*reasons.get(i, ()), *_variants(verdict), *(["ties"] if tied[i] else [])))
+        dataclasses.replace(
+            verdict, reasons=(*reasons.get(i, ()), *_variants(verdict), *(["ties"] if has_ties[i] else []))
+        )
         for i, verdict in enumerate(verdicts)
     ]
 
@@ -63,19 +65,19 @@ def _differ(verdict: Verdict) -> bool:
 
 
 def _reasons(verdict: Verdict, loose: Mapping[str, float]) -> tuple[str, ...]:
-    says = {rule: verdict.is_right(rule) for rule in EXACT}
+    right_by = {rule: verdict.is_right(rule) for rule in EXACT}
     is_same, has_no_more = loose["test_suite"] == 1.0, loose["ex_b"] == 1.0
     is_long = min(verdict.pred_rows, verdict.gold_rows) >= _FIRST
     reasons = {
-        "order": is_same and not says["test_suite"],
-        "duplicates": says["bird"] and not says["refined"],
-        "column_order": is_same and not says["bird"],
-        "cells": says["refined"] and not is_same and not says["bird"],
-        "more_columns": says["ex_b"] and not has_no_more,
-        "more_rows": says["ex_b"] and not says["bird"] and verdict.pred_rows > verdict.gold_rows,
-        "first_rows": says["ehrsql"] and is_long and not (says["bird"] or says["refined"] or is_same),
+        "order": is_same and not right_by["test_suite"],
+        "duplicates": right_by["bird"] and not right_by["refined"],
+        "column_order": is_same and not right_by["bird"],
+        "cells": right_by["refined"] and not is_same and not right_by["bird"],
+        "more_columns": right_by["ex_b"] and not has_no_more,
+        "more_rows": right_by["ex_b"] and not right_by["bird"] and verdict.pred_rows > verdict.gold_rows,
+        "first_rows": right_by["ehrsql"] and is_long and not (right_by["bird"] or right_by["refined"] or is_same),
     }
-    return tuple(name for name, holds in reasons.items() if holds) or ("values",)
+    return tuple(name for name, is_true in reasons.items() if is_true) or ("values",)
 
 
 def _variants(verdict: Verdict) -> tuple[str, ...]:

@@ -46,7 +46,7 @@ def speed_score(
         pairs = [(a[0] + b[1], a[1] + b[0]) for a, b in orders if a and b]
     else:
         pairs = [pair for _ in range(runs) if (pair := _times(timer, db_path, sql, gold))]
-    return math.sqrt(step_score(mean_without_outliers([theirs / max(mine, 1e-6) for mine, theirs in pairs])))
+    return math.sqrt(step_score(mean_without_outliers([gold / max(prediction, 1e-6) for prediction, gold in pairs])))
 
 
 def _times(timer: SqlExecutor, db_path: str, first: str, second: str) -> tuple[float, float] | None:

@@ -52,6 +52,6 @@ def cut_at(settings: str) -> str:
     return f"truncated at the token limit: raise {settings}"
 
 
-def incomplete_warning(count: int, total: int, why: str, what: str = "answers") -> str:
+def incomplete_warning(count: int, total: int, cause: str, what: str = "answers") -> str:
     """Return a warning that `count` of `total` answers are incomplete."""
-    return f"warning: {count:,} of {total:,} {what} ({count / total:.1%}) are {why}"
+    return f"warning: {count:,} of {total:,} {what} ({count / total:.1%}) are {cause}"

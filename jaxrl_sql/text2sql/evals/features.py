@@ -13,23 +13,23 @@ from jaxrl_sql.text2sql.evals.parse import parsed
 _CACHE_SIZE = 16_384
 
 
-def _joins(tree: exp.Expression) -> bool:
+def _has_join(tree: exp.Expression) -> bool:
     return any(len(tables_of(select)) > 1 for select in tree.find_all(exp.Select))
 
 
-def _nests(tree: exp.Expression) -> bool:
+def _has_nested_query(tree: exp.Expression) -> bool:
     """Return whether a query is part of an expression or FROM; members of set operations and CTEs do not count."""
     inner = (node for node in tree.find_all(exp.Select) if node is not tree)
-    return any(not isinstance(_holder(select), exp.SetOperation | exp.CTE | None) for select in inner)
+    return any(not isinstance(_enclosing_node(select), exp.SetOperation | exp.CTE | None) for select in inner)
 
 
-def _holder(select: exp.Expression) -> exp.Expression | None:
+def _enclosing_node(select: exp.Expression) -> exp.Expression | None:
     """Return the node that contains a query, outside its parentheses and set operations."""
     node = select.parent
     while isinstance(node, exp.Subquery) and isinstance(node.parent, exp.SetOperation | exp.Subquery):
         node = node.parent
     if isinstance(node, exp.SetOperation):
-        return _holder(node) or node
+        return _enclosing_node(node) or node
     if isinstance(node, exp.Subquery) and node.parent is None:
         return None
     return node
@@ -37,7 +37,7 @@ def _holder(select: exp.Expression) -> exp.Expression | None:
 
 # The node types of each feature: any of them suffices. DISTINCT counts in SELECT and in aggregates, as both affect
 # results.
-KINDS: dict[str, tuple[type[exp.Expression], ...]] = {
+NODE_TYPES: dict[str, tuple[type[exp.Expression], ...]] = {
     "group": (exp.Group,),
     "having": (exp.Having,),
     "order": (exp.Order,),
@@ -53,10 +53,10 @@ KINDS: dict[str, tuple[type[exp.Expression], ...]] = {
     "date": (exp.TsOrDsToTime, exp.TimeToStr, exp.Date, exp.CurrentDate),
     "arithmetic": (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod),
 }
-SHAPES: dict[str, Callable[[exp.Expression], bool]] = {
-    "join": _joins,
+PREDICATES: dict[str, Callable[[exp.Expression], bool]] = {
+    "join": _has_join,
     "outer_join": lambda tree: any(join.side for join in tree.find_all(exp.Join)),
-    "nested": _nests,
+    "nested": _has_nested_query,
 }
 
 
@@ -67,6 +67,6 @@ def features_of(sql: str, dialect: str = "sqlite") -> tuple[str, ...]:
     if tree is None:
         return ("unparsed",)
     node_types = {type(node) for node in tree.walk()}
-    names = [name for name, has in SHAPES.items() if has(tree)]
-    names += [name for name, kinds in KINDS.items() if any(issubclass(kind, kinds) for kind in node_types)]
+    names = [name for name, predicate in PREDICATES.items() if predicate(tree)]
+    names += [name for name, types in NODE_TYPES.items() if any(issubclass(type_, types) for type_ in node_types)]
     return tuple(names) or ("plain",)

@@ -26,14 +26,14 @@ def interval(values: np.ndarray, databases: Sequence[str]) -> tuple[float, float
     """
     if not len(values):
         return 0.0, 0.0
-    mean, least, most = float(values.mean()), min(float(values.min()), 0.0), max(float(values.max()), 1.0)
-    least = min(least, -1.0) if least < 0 or not values.any() else least
+    mean, minimum, maximum = float(values.mean()), min(float(values.min()), 0.0), max(float(values.max()), 1.0)
+    minimum = min(minimum, -1.0) if minimum < 0 or not values.any() else minimum
     if len(values) == 1:
-        return least, most
+        return minimum, maximum
     variance, t = _jackknife(values, databases)
     variance = max(variance, float(values.var()) / (len(values) - 1))
     half = t * math.sqrt(variance) if np.ptp(values) else _wilson(0.0, len(values), t)[1]
-    return max(mean - half, least), min(mean + half, most)
+    return max(mean - half, minimum), min(mean + half, maximum)
 
 
 def share_interval(values: np.ndarray, databases: Sequence[str]) -> tuple[float, float]:

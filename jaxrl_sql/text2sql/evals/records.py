@@ -18,7 +18,7 @@ from jaxrl_sql.text2sql.env.ports import SqlExecutor, SqlOutcome
 from jaxrl_sql.text2sql.evals.score_predictions import score_predictions
 from jaxrl_sql.text2sql.evals.verdict import NOT_ASKED, Verdict
 from jaxrl_sql.text2sql.evals.vote import Ballot, VoteResult, ballots, choose, pass_curve, vote_curve
-from jaxrl_sql.types import Cell, Example, Fields, Json, Record, Response, whole_text
+from jaxrl_sql.types import Cell, Example, Fields, Json, Record, Response, response_text
 
 ROWS, CELL = 5, 200
 # Converting a very large result to Python rows takes seconds, so larger results have only a row count.
@@ -67,8 +67,8 @@ class Judging(NamedTuple):
             [(example, answer) for example, answer in pairs if example.uid in voted]
         )
         records = []
-        for (example, answer), at, verdict, shown in zip(pairs, chosen, verdicts, results, strict=True):
-            record = _record(example, answer, at, verdict, self.own_rule) | {"results": shown}
+        for (example, answer), at, verdict, result in zip(pairs, chosen, verdicts, results, strict=True):
+            record = _record(example, answer, at, verdict, self.own_rule) | {"results": result}
             if example.uid in voted:
                 record |= _votes(example, *voted[example.uid], candidate_scores[example.uid])
             records.append(record)
@@ -122,7 +122,7 @@ def _record(example: Example, answer: Answered, at: int, verdict: Verdict, own_r
         "question": example.question,
         "evidence": example.evidence,
         "prompt": answer.prompt,
-        "answer": [list(turn) for turn in response] if is_dialogue else whole_text(response),
+        "answer": [list(turn) for turn in response] if is_dialogue else response_text(response),
         "finish_reason": answer.finish_reasons[at] if answer.finish_reasons else "",
         "sql": answer.sqls[at] if answer.sqls else None,
         "gold_sql": example.gold_sql,
@@ -162,9 +162,9 @@ def _first_rows(
     Queries that were stopped do not run again.
     """
     rows = list(zip(examples, verdicts, strict=True))
-    mine = [(as_run(v.sql, example) or "") if v.sql and v.status not in _STOPPED else "" for example, v in rows]
+    sqls = [(as_run(v.sql, example) or "") if v.sql and v.status not in _STOPPED else "" for example, v in rows]
     golds = ["" if v.gold_status in _STOPPED else example.gold_sql for example, v in rows]
-    predicted = executor.execute_many([(example.database, sql) for example, sql in zip(examples, mine, strict=True)])
+    predicted = executor.execute_many([(example.database, sql) for example, sql in zip(examples, sqls, strict=True)])
     expected = executor.execute_many([(example.database, sql) for example, sql in zip(examples, golds, strict=True)])
     return [
         {

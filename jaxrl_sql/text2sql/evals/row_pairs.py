@@ -22,17 +22,17 @@ class RowPair(NamedTuple):
     differs: tuple[int, ...]
 
 
-def pair_rows(rows: Sequence[Cells], golds: Sequence[Cells], most: int) -> tuple[list[RowPair], int]:
-    """Return up to `most` pairs of rows, different ones first, and the number of rows in both, in any order.
+def pair_rows(rows: Sequence[Cells], golds: Sequence[Cells], max_pairs: int) -> tuple[list[RowPair], int]:
+    """Return up to `max_pairs` pairs of rows, different ones first, and the number of rows in both, in any order.
 
     Equal rows (by Python's equality, so 2 equals 2.0) are paired first, then the rest in order.
     """
-    left: dict[Any, deque[int]] = defaultdict(deque)
+    unmatched: dict[Any, deque[int]] = defaultdict(deque)
     for j, gold in enumerate(golds):
-        left[_key(gold)].append(j)
+        unmatched[_key(gold)].append(j)
     equal, alone = [], []
     for i, row in enumerate(rows):
-        matches = left.get(_key(row))
+        matches = unmatched.get(_key(row))
         if matches:
             equal.append((i, matches.popleft()))
         else:
@@ -40,11 +40,11 @@ def pair_rows(rows: Sequence[Cells], golds: Sequence[Cells], most: int) -> tuple
     met = {j for _, j in equal}
     unmet = [j for j in range(len(golds)) if j not in met]
     pairs = []
-    for k in range(min(most, max(len(alone), len(unmet)))):
-        mine = rows[alone[k]] if k < len(alone) else None
-        theirs = golds[unmet[k]] if k < len(unmet) else None
-        pairs.append(RowPair(mine, theirs, _differing(mine, theirs)))
-    pairs += [RowPair(rows[i], golds[j], ()) for i, j in equal[: most - len(pairs)]]
+    for k in range(min(max_pairs, max(len(alone), len(unmet)))):
+        unmatched_row = rows[alone[k]] if k < len(alone) else None
+        gold_row = golds[unmet[k]] if k < len(unmet) else None
+        pairs.append(RowPair(unmatched_row, gold_row, _differing(unmatched_row, gold_row)))
+    pairs += [RowPair(rows[i], golds[j], ()) for i, j in equal[: max_pairs - len(pairs)]]
     return pairs, len(equal)
 
 

@@ -22,7 +22,7 @@ from jaxrl_sql.types import Example, Fields, InputError, Record
 RULES = (*RULE_NAMES, "suite", *SPEED_RULES)
 """All rules: those of the executor, those of speed, and `suite`: `test_suite` on all databases of a suite."""
 
-OWN_SCORERS = ("spider2", "ehrsql", "ehrsql_2022", "defog")
+RULES_WITH_SCORER = ("spider2", "ehrsql", "ehrsql_2022", "defog")
 """Rules of benchmarks whose golds fit only their own scorer, so that other rules are uninformative."""
 
 
@@ -59,12 +59,12 @@ def score_predictions(
     explains = sum(rule in (*EXACT, "suite") for rule in rules) > 1
     # Reasons need the scores of all exact rules; R-VES needs that of `bird`.
     others = EXACT if explains else ("bird",) if speeds or not compared else ()
-    wanted = list(dict.fromkeys((*compared, *others)))
+    rule_names = list(dict.fromkeys((*compared, *others)))
     on_one = [i for i, example in enumerate(examples) if example.answerable]
     items = [comparison_of(examples[i], ready[i], options) for i in on_one]
     verdicts: list[Verdict] = [Verdict(example.uid, sql, "no_sql") for example, sql in zip(examples, sqls, strict=True)]
-    for i, answer in zip(on_one, compare(executor, items, wanted), strict=True):
-        verdicts[i] = _verdict(examples[i], sqls[i], ready[i], answer, wanted)
+    for i, answer in zip(on_one, compare(executor, items, rule_names), strict=True):
+        verdicts[i] = _verdict(examples[i], sqls[i], ready[i], answer, rule_names)
     for i, verdict in _unanswerable(executor, examples, sqls, ready, compared):
         verdicts[i] = verdict
     if "suite" in rules:
@@ -74,7 +74,7 @@ def score_predictions(
     for rule in speeds:
         assert timer is not None
         verdicts = _with_speeds(rule, timer, examples, ready, verdicts, timed_runs)
-    unrequested = set(wanted) - set(rules)
+    unrequested = set(rule_names) - set(rules)
     return [_without(verdict, unrequested) for verdict in verdicts] if unrequested else verdicts
 
 

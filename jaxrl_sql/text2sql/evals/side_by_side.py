@@ -56,9 +56,9 @@ def side_by_side(first: Path, second: Path) -> SideBySide:
         if truncated := endings.get("truncated"):
             notes.append(f"{truncated:.1%} of the answers in {folder} are truncated at the token limit")
     examples = [example_of(runs[0]) for runs, _ in pairs]
-    mine = [_mean_verdict(runs) for runs, _ in pairs]
-    theirs = [_mean_verdict(runs) for _, runs in pairs]
-    scored = zip(mine, theirs, strict=True)
+    first_verdicts = [_mean_verdict(runs) for runs, _ in pairs]
+    second_verdicts = [_mean_verdict(runs) for _, runs in pairs]
+    scored = zip(first_verdicts, second_verdicts, strict=True)
     rules = list(dict.fromkeys(rule for before, after in scored for rule in before.scores if rule in after.scores))
     if not rules:
         raise InputError(f"{first} and {second} have no rule in common: evaluate both by the same evaluate.rules")
@@ -66,10 +66,10 @@ def side_by_side(first: Path, second: Path) -> SideBySide:
     own_rule = own_rule if own_rule in rules else rules[0]
     changed = tuple(
         (first_runs[0], second_runs[0])
-        for (first_runs, second_runs), before, after in zip(pairs, mine, theirs, strict=True)
+        for (first_runs, second_runs), before, after in zip(pairs, first_verdicts, second_verdicts, strict=True)
         if before.scores.get(own_rule) != after.scores.get(own_rule)
     )
-    paired = tuple(compare_runs(examples, mine, theirs, rule) for rule in rules)
+    paired = tuple(compare_runs(examples, first_verdicts, second_verdicts, rule) for rule in rules)
     notes += filter(None, [caution(min(pair.databases for pair in paired))])
     return SideBySide((first, second), own_rule, paired, changed, tuple(notes))
 
@@ -149,13 +149,13 @@ def changed_table(comparison: SideBySide) -> ReportTable:
     """Return a table of the questions whose score by the own rule changed, with both statuses."""
     rows = tuple(
         (
-            mine["id"],
-            mine["db_id"],
-            f"{_score(mine, comparison.own_rule)} → {_score(theirs, comparison.own_rule)}",
-            f"{_status(mine)} → {_status(theirs)}",
-            mine["question"],
+            first["id"],
+            first["db_id"],
+            f"{_score(first, comparison.own_rule)} → {_score(second, comparison.own_rule)}",
+            f"{_status(first)} → {_status(second)}",
+            first["question"],
         )
-        for mine, theirs in comparison.changed
+        for first, second in comparison.changed
     )
     title = f"{len(rows)} questions changed by {comparison.own_rule}"
     return ReportTable(title, ("id", "database", comparison.own_rule, "status", "question"), rows, (0, 1, 2, 3, 4))
@@ -175,14 +175,14 @@ def _status(record: Fields) -> str:
 def write_comparison(comparison: SideBySide, out: Path) -> list[Path]:
     """Write compare.json and compare.md, with the SQL of changed questions."""
     out.mkdir(parents=True, exist_ok=True)
-    shown = ("sql", "finish_reason", "status", "gold_status", "scores", "reasons")
+    fields = ("sql", "finish_reason", "status", "gold_status", "scores", "reasons")
     changed = [
         {
-            **{name: mine[name] for name in ("id", "db_id", "question", "gold_sql")},
-            "first": {name: mine[name] for name in shown},
-            "second": {name: theirs[name] for name in shown},
+            **{name: first[name] for name in ("id", "db_id", "question", "gold_sql")},
+            "first": {name: first[name] for name in fields},
+            "second": {name: second[name] for name in fields},
         }
-        for mine, theirs in comparison.changed
+        for first, second in comparison.changed
     ]
     whole = {
         "first": str(comparison.folders[0]),
@@ -195,14 +195,14 @@ def write_comparison(comparison: SideBySide, out: Path) -> list[Path]:
     data, text = out / "compare.json", out / "compare.md"
     data.write_text(json.dumps(whole, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     tables = as_markdown([compare_table(comparison), questions_table(comparison), changed_table(comparison)])
-    sqls = [_sqls(mine, theirs) for mine, theirs in comparison.changed]
+    sqls = [_sqls(first, second) for first, second in comparison.changed]
     text.write_text(
         "\n".join(["# Two evaluations side by side", "", *comparison.notes, tables, *sqls]), encoding="utf-8"
     )
     return [text, data]
 
 
-def _sqls(mine: Record, theirs: Record) -> str:
-    parts = (("gold", mine["gold_sql"]), ("first", mine["sql"]), ("second", theirs["sql"]))
+def _sqls(first: Record, second: Record) -> str:
+    parts = (("gold", first["gold_sql"]), ("first", first["sql"]), ("second", second["sql"]))
     blocks = "\n".join(f"{name}:\n```sql\n{sql or '-- no SQL'}\n```" for name, sql in parts)
-    return f"### {mine['id']}: {mine['question']}\n\n{blocks}\n"
+    return f"### {first['id']}: {first['question']}\n\n{blocks}\n"

@@ -20,19 +20,19 @@ from jaxrl_sql.types import Cell
 Columns = Mapping[tuple[str, int], Counter[Cell]]
 
 
-def likeness_of(outcomes: Sequence[SqlOutcome]) -> np.ndarray:
+def similarity_matrix(outcomes: Sequence[SqlOutcome]) -> np.ndarray:
     """Return the pairwise similarities [n, n]; failed and empty results have similarity 0."""
     classes: dict[tuple[Any, ...], int] = {}
-    of = [_kind(outcome, classes) for outcome in outcomes]
+    class_of = [_kind(outcome, classes) for outcome in outcomes]
     tables: dict[int, Columns] = {}
-    for index, outcome in zip(of, outcomes, strict=True):
+    for index, outcome in zip(class_of, outcomes, strict=True):
         if index not in tables:
             tables[index] = counted(outcome.columns, outcome.rows if outcome.status == "ok" else ())
     among = np.zeros((len(classes), len(classes)))
     for a in range(len(classes)):
         for b in range(a, len(classes)):
             among[a, b] = among[b, a] = similarity(tables[a], tables[b])
-    return among[np.ix_(of, of)]
+    return among[np.ix_(class_of, class_of)]
 
 
 def _kind(outcome: SqlOutcome, classes: dict[tuple[Any, ...], int]) -> int:

@@ -27,8 +27,8 @@ class ReportTable(NamedTuple):
 
 def tables(result: Judged) -> list[ReportTable]:
     """Return the tables of a benchmark, without empty ones."""
-    shown = (_rules(result), *_by_level(result), _statuses(result), _reasons(result), _votes(result), _turns(result))
-    return [table for table in shown if table.rows]
+    sections = (_rules(result), *_by_level(result), _statuses(result), _reasons(result), _votes(result), _turns(result))
+    return [table for table in sections if table.rows]
 
 
 def _rules(result: Judged) -> ReportTable:
@@ -58,14 +58,14 @@ def _by_level(result: Judged) -> list[ReportTable]:
     # A column takes three characters in addition to its cells, and the table's edge one.
     room = _TERMINAL_WIDTH - 1 - sum(3 + max(map(len, column)) for column in ((*names, "level"), (*counts, "of")))
     parts: list[list[str]] = []
-    left = 0
+    remaining = 0
     for rule in result.summaries[0].scores:
         wide = 3 + max(len(rule), len("100.0"))
-        if left < wide:
+        if remaining < wide:
             parts.append([])
-            left = room
+            remaining = room
         parts[-1].append(rule)
-        left -= wide
+        remaining -= wide
     by_rules = []
     for rules in parts:
         shares = [[_percent(result.numbers.get(f"{rule}/{level}")) for rule in rules] for level in levels]
@@ -82,8 +82,8 @@ def _fit(levels: Sequence[str]) -> bool:
 def _levels(result: Judged) -> list[str]:
     """Return the groups by hardness, from easy to hard."""
     names = [name for summary in result.summaries for name in summary.groups if name.startswith("hardness/")]
-    known = [f"hardness/{level}" for level in _LEVELS]
-    return sorted(dict.fromkeys(names), key=lambda name: known.index(name) if name in known else len(known))
+    order = [f"hardness/{level}" for level in _LEVELS]
+    return sorted(dict.fromkeys(names), key=lambda name: order.index(name) if name in order else len(order))
 
 
 def _statuses(result: Judged) -> ReportTable:

@@ -18,10 +18,10 @@ import numpy as np
 from jaxrl_sql.text2sql.env.dialect import as_run
 from jaxrl_sql.text2sql.env.ports import SqlExecutor, SqlOutcome
 from jaxrl_sql.text2sql.env.verdicts import execute_all
-from jaxrl_sql.text2sql.evals.similarity import likeness_of
+from jaxrl_sql.text2sql.evals.similarity import similarity_matrix
 from jaxrl_sql.types import Example, InputError
 
-HOW = ("result", "soft")
+VOTE_METHODS = ("result", "soft")
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 # The number of candidates whose results are in memory at once.
@@ -32,13 +32,13 @@ _FAILED = -1
 class Ballot(NamedTuple):
     """The results of a question's candidates, for votes of all or some of them.
 
-    `results[i]` is the index of candidate i's result in order of first occurrence, -1 if it failed. `likeness` [n, n]
+    `results[i]` is the index of candidate i's result in order of first occurrence, -1 if it failed. `similarity` [n, n]
     has the pairwise similarities of results, for the vote `soft`.
     """
 
     sqls: tuple[str | None, ...]
     results: tuple[int, ...]
-    likeness: np.ndarray | None = None
+    similarity: np.ndarray | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,41 +54,50 @@ class VoteResult:
 
 
 def ballots(
-    executor: SqlExecutor, examples: Sequence[Example], candidates: Sequence[Sequence[str | None]], how: str = "result"
+    executor: SqlExecutor,
+    examples: Sequence[Example],
+    candidates: Sequence[Sequence[str | None]],
+    method: str = "result",
 ) -> list[Ballot]:
     """Run the candidates `candidates[i]` of each question `examples[i]`.
 
     Candidates that hit the time limit are retried once alone. Raises InputError for an unknown voting method, and for
     a question without candidates.
     """
-    if how not in HOW:
-        raise InputError(f"vote {how!r}: there are {', '.join(HOW)}")
+    if method not in VOTE_METHODS:
+        raise InputError(f"vote {method!r}: there are {', '.join(VOTE_METHODS)}")
     counted: list[Ballot] = []
     waiting: list[tuple[Example, Sequence[str | None]]] = []
     for example, sqls in zip(examples, candidates, strict=True):
         if not sqls:
             raise InputError(f"vote: question {example.uid} has no candidates")
         if waiting and sum(len(batch) for _, batch in waiting) + len(sqls) > _CHUNK:
-            counted += _ballots(executor, waiting, how)
+            counted += _ballots(executor, waiting, method)
             waiting = []
         waiting.append((example, sqls))
-    return counted + _ballots(executor, waiting, how)
+    return counted + _ballots(executor, waiting, method)
 
 
 def _ballots(
-    executor: SqlExecutor, questions: Sequence[tuple[Example, Sequence[str | None]]], how: str
+    executor: SqlExecutor, questions: Sequence[tuple[Example, Sequence[str | None]]], method: str
 ) -> list[Ballot]:
     pairs = [
         (example.database, (as_run(sql, example) or "") if sql else "") for example, sqls in questions for sql in sqls
     ]
-    ran = list(zip(pairs, execute_all(executor, pairs), strict=True))
-    stopped = dict.fromkeys(pair for pair, outcome in ran if outcome.stopped_by == "wall")
-    again = {pair: executor.execute_many([pair])[0] for pair in stopped}
-    outcomes = iter([again.get(pair, outcome) for pair, outcome in ran])
+    executed = list(zip(pairs, execute_all(executor, pairs), strict=True))
+    stopped = dict.fromkeys(pair for pair, outcome in executed if outcome.stopped_by == "wall")
+    retried = {pair: executor.execute_many([pair])[0] for pair in stopped}
+    outcomes = iter([retried.get(pair, outcome) for pair, outcome in executed])
     counted = []
     for _, sqls in questions:
-        mine = [next(outcomes) for _ in sqls]
-        counted.append(Ballot(tuple(sqls), _numbered(mine), likeness_of(mine) if how == "soft" else None))
+        candidate_outcomes = [next(outcomes) for _ in sqls]
+        counted.append(
+            Ballot(
+                tuple(sqls),
+                _numbered(candidate_outcomes),
+                similarity_matrix(candidate_outcomes) if method == "soft" else None,
+            )
+        )
     return counted
 
 
@@ -107,14 +116,14 @@ def choose(ballot: Ballot, members: Sequence[int] | None = None) -> VoteResult:
     if not voters:
         return VoteResult(ballot.sqls[chosen[0]], chosen[0], [])
     votes: dict[int, float] = {}  # by the first candidate of each result, in order of occurrence
-    if ballot.likeness is None:
+    if ballot.similarity is None:
         first: dict[int, int] = {}
         for i in voters:
-            leader = first.setdefault(ballot.results[i], i)
-            votes[leader] = votes.get(leader, 0.0) + 1.0
+            representative = first.setdefault(ballot.results[i], i)
+            votes[representative] = votes.get(representative, 0.0) + 1.0
     else:
-        among = ballot.likeness[np.ix_(voters, voters)]
-        votes = dict(zip(voters, (among.sum(1) - among.diagonal()).tolist(), strict=True))
+        pairwise = ballot.similarity[np.ix_(voters, voters)]
+        votes = dict(zip(voters, (pairwise.sum(1) - pairwise.diagonal()).tolist(), strict=True))
     ranked = sorted(votes, key=lambda i: -votes[i])
     return VoteResult(ballot.sqls[ranked[0]], ranked[0], [(ballot.sqls[i] or "", votes[i]) for i in ranked])
 
@@ -132,18 +141,18 @@ def vote_curve(
     `scores[q][i]` is the score of candidate i of question q. A vote of k is the mean over `subsets` random subsets of k
     candidates per question. Sizes above the smallest number of candidates are omitted.
     """
-    fewest = min((len(ballot.sqls) for ballot in ballots), default=0)
+    min_candidates = min((len(ballot.sqls) for ballot in ballots), default=0)
     rng = np.random.Generator(np.random.Philox(seed))
     curve = {}
     for size in sizes:
-        if not 1 <= size <= fewest:
+        if not 1 <= size <= min_candidates:
             continue
         total = 0.0
-        for ballot, own_scores in zip(ballots, scores, strict=True):
+        for ballot, question_scores in zip(ballots, scores, strict=True):
             n = len(ballot.sqls)
             times = 1 if size == n else subsets
             chosen = ([*range(n)] if size == n else rng.permutation(n)[:size].tolist() for _ in range(times))
-            total += sum(own_scores[choose(ballot, subset).index] for subset in chosen) / times
+            total += sum(question_scores[choose(ballot, subset).index] for subset in chosen) / times
         curve[size] = total / len(ballots)
     return curve
 
@@ -160,6 +169,6 @@ def pass_at_k(right: int, count: int, k: int) -> float:
 
 def pass_curve(scores: Sequence[Sequence[float]], sizes: Sequence[int] = SIZES) -> Mapping[int, float]:
     """Return the mean pass@k over questions by k; only samples with a score of 1 are right."""
-    fewest = min((len(own_scores) for own_scores in scores), default=0)
-    counted = [(sum(value >= 1.0 for value in own_scores), len(own_scores)) for own_scores in scores]
-    return {k: sum(pass_at_k(c, n, k) for c, n in counted) / len(counted) for k in sizes if 1 <= k <= fewest}
+    min_candidates = min((len(question_scores) for question_scores in scores), default=0)
+    counted = [(sum(value >= 1.0 for value in question_scores), len(question_scores)) for question_scores in scores]
+    return {k: sum(pass_at_k(c, n, k) for c, n in counted) / len(counted) for k in sizes if 1 <= k <= min_candidates}

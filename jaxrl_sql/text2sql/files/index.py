@@ -99,21 +99,21 @@ def open_index(path: str | Path) -> LineIndex:
     record_ranges = scan(path)
     for prefix in prefixes:
         with contextlib.suppress(OSError):
-            return LineIndex(path, np.load(_keep(prefix, version, record_ranges), mmap_mode="r"), identity)
+            return LineIndex(path, np.load(_save_index(prefix, version, record_ranges), mmap_mode="r"), identity)
     return LineIndex(path, record_ranges, identity)
 
 
 def _identity(path: Path) -> str:
     stat = path.stat()
-    whole = hashlib.blake2b(f"{_VERSION} {stat.st_size}".encode(), digest_size=8)
+    digest = hashlib.blake2b(f"{_VERSION} {stat.st_size}".encode(), digest_size=8)
     with path.open("rb") as file:
-        whole.update(file.read(_EDGE))
+        digest.update(file.read(_EDGE))
         file.seek(max(0, stat.st_size - _EDGE))
-        whole.update(file.read(_EDGE))
-    return whole.hexdigest()
+        digest.update(file.read(_EDGE))
+    return digest.hexdigest()
 
 
-def _keep(prefix: Path, version: str, ranges: np.ndarray) -> Path:
+def _save_index(prefix: Path, version: str, ranges: np.ndarray) -> Path:
     """Write an index atomically, and remove those of earlier versions of the file."""
     prefix.parent.mkdir(parents=True, exist_ok=True)
     index_path = prefix.with_name(f"{prefix.name}{version}.npy")
@@ -164,12 +164,12 @@ def _scan_list(path: Path, file: BinaryIO, start: int) -> tuple[np.ndarray, np.n
     Unescaped quotes open and close strings; a brace outside of strings opens or closes an object.
     """
     begins, ends = [], []
-    offset, held, in_text, depth = start, b"", 0, 0
+    offset, carry, in_text, depth = start, b"", 0, 0
     while chunk := file.read(_CHUNK):
-        chunk = held + chunk
+        chunk = carry + chunk
         # Backslashes at the end belong to the next chunk.
-        held = chunk[len(chunk.rstrip(b"\\")) :]
-        data = np.frombuffer(chunk, np.uint8, len(chunk) - len(held))
+        carry = chunk[len(chunk.rstrip(b"\\")) :]
+        data = np.frombuffer(chunk, np.uint8, len(chunk) - len(carry))
         at = np.flatnonzero(_STRUCTURAL[data])
         characters = data[at]
         quotes = (characters == _QUOTE) & ~_escaped(at, characters)
@@ -177,9 +177,9 @@ def _scan_list(path: Path, file: BinaryIO, start: int) -> tuple[np.ndarray, np.n
         braces = ((characters == _OPEN) | (characters == _CLOSE)) & (texts % 2 == 0)
         step = np.where(characters[braces] == _OPEN, 1, -1)
         after = np.cumsum(step) + depth
-        where = at[braces] + offset
-        begins.append(where[(step == 1) & (after == 1)])
-        ends.append(where[(step == -1) & (after == 0)] + 1)
+        offsets = at[braces] + offset
+        begins.append(offsets[(step == 1) & (after == 1)])
+        ends.append(offsets[(step == -1) & (after == 0)] + 1)
         in_text = int(texts[-1]) % 2 if len(texts) else in_text
         depth = int(after[-1]) if len(after) else depth
         offset += len(data)

@@ -17,11 +17,11 @@ def rank(uid: str, purpose: str) -> int:
 
 
 def hold_out(examples: Sequence[Example], share: float) -> tuple[list[Example], list[Example]]:
-    """Split examples into (taught, held out), both in order; a share above 0 holds out at least one."""
+    """Split examples into (training, held out), both in order; a share above 0 holds out at least one."""
     count = min(max(round(share * len(examples)), 1), len(examples)) if share > 0 else 0
     held_out = _first(examples, count, "held out")
-    taught = [example for example in examples if example.uid not in held_out]
-    return taught, [example for example in examples if example.uid in held_out]
+    train = [example for example in examples if example.uid not in held_out]
+    return train, [example for example in examples if example.uid in held_out]
 
 
 def one_in(examples: Sequence[Example], n: int) -> frozenset[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jaxrl_sql.text2sql.files.jsonl import records, text
-from jaxrl_sql.types import CUT, Example, InputError
+from jaxrl_sql.types import TRUNCATED_REASONS, Example, InputError
 
 
 class Trace(NamedTuple):
@@ -26,7 +26,7 @@ def load_traces(path: str | Path) -> dict[str, list[Trace]]:
         uid, reasoning, sql = text(record.get("id")), record.get("reasoning", ""), record.get("sql")
         if not uid or not isinstance(reasoning, str) or not isinstance(sql, str) or not sql.strip():
             raise InputError(f"{path}:{number}: a trace needs id, reasoning and sql")
-        if (reason := text(record.get("finish_reason"))) in CUT:
+        if (reason := text(record.get("finish_reason"))) in TRUNCATED_REASONS:
             raise InputError(f"{path}:{number}: finish_reason={reason} reports a truncated trace: remove it")
         traces.setdefault(uid, []).append(Trace(reasoning.strip(), sql.strip()))
     return traces
@@ -57,12 +57,12 @@ def trace_of(text: str) -> Trace | None:
 
 def with_traces(examples: Sequence[Example], traces: Mapping[str, Sequence[Trace]]) -> list[Example]:
     """Replace the targets of examples by traces; the n-th trace of a question adds an example `<id>#n`."""
-    taught = []
+    expanded = []
     for example in examples:
         traces_of_example = traces.get(example.uid)
         if not traces_of_example:
-            taught.append(example)
+            expanded.append(example)
         for number, trace in enumerate(traces_of_example or (), start=1):
             uid = example.uid if number == 1 else f"{example.uid}#{number}"
-            taught.append(dataclasses.replace(example, uid=uid, reasoning=trace.reasoning, demonstration=trace.sql))
-    return taught
+            expanded.append(dataclasses.replace(example, uid=uid, reasoning=trace.reasoning, demonstration=trace.sql))
+    return expanded

@@ -40,12 +40,12 @@ def render_chat(
     tokenizer: Tokenizer,
     messages: Sequence[Message],
     thinking: bool | None = None,
-    begin: str | None = None,
+    prefill: str | None = None,
     date: str = "",
 ) -> str:
     """Return the text of a conversation by the tokenizer's chat template.
 
-    `begin` opens the assistant's turn and prefills it ("": only opens it); None renders the messages only. If the
+    `prefill` opens the assistant's turn and prefills it ("": only opens it); None renders the messages only. If the
     template opens a thought at the end, the prefill does not open it again. `thinking` sets the template's thinking
     switch; None keeps its default. `date` (2026-11-29) is the date of `strftime_now`, at midnight; "" uses the clock.
     Raises InputError for a tokenizer without a template, for a template without a requested switch, and for messages
@@ -61,7 +61,7 @@ def render_chat(
         if date and _CLOCK in template:
             clock = {"chat_template": _FIXED_CLOCK + template, "date_codes": _date_codes(date)}
         text = tokenizer.apply_chat_template(
-            conversation, tokenize=False, add_generation_prompt=begin is not None, **switch, **clock
+            conversation, tokenize=False, add_generation_prompt=prefill is not None, **switch, **clock
         )
     except ImportError as error:
         raise InputError("chat templates need the package jinja2, which renders them") from error
@@ -76,22 +76,22 @@ def render_chat(
         raise InputError(f"the tokenizer's chat template refuses these messages: {_first_line(error)}") from error
     if switch and "enable_thinking" not in template:
         raise InputError("the tokenizer's chat template has no switch for thinking (enable_thinking)")
-    return text + _begun_once(text, begin or "")
+    return text + _prefill_after(text, prefill or "")
 
 
-def _begun_once(text: str, begin: str) -> str:
+def _prefill_after(text: str, prefill: str) -> str:
     """Return the prefill of an answer, without its opening tag of a thought if the template's text ends with one."""
-    opening = OPENING_THOUGHT.search(begin) if OPENED.search(text) else None
+    opening = OPENING_THOUGHT.search(prefill) if OPENED.search(text) else None
     if opening is None:
-        return begin
-    rest = begin[: opening.start()] + begin[opening.end() :]
+        return prefill
+    rest = prefill[: opening.start()] + prefill[opening.end() :]
     return rest.lstrip() if text[-1].isspace() else rest
 
 
-def whole_beginning(text: str, begin: str) -> str:
+def full_prefill(text: str, prefill: str) -> str:
     """Return the prefill of an answer, preceded by the tag of a thought that the prompt's text opens."""
     opening = OPENED.search(text)
-    return opening[0] + _begun_once(opening[0], begin) if opening else begin
+    return opening[0] + _prefill_after(opening[0], prefill) if opening else prefill
 
 
 def turn_end(tokenizer: Tokenizer) -> int | None:
@@ -101,9 +101,9 @@ def turn_end(tokenizer: Tokenizer) -> int | None:
         text = render_chat(tokenizer, [*chat_messages("", "Question?"), {"role": "assistant", "content": answer}])
     except InputError:  # no template, or one without an assistant's turn at the end
         return None
-    _, shown, rest = text.rpartition(answer)
+    _, separator, rest = text.rpartition(answer)
     control = ControlTokens(tokenizer)
-    return next((token for token in control.encode(rest if shown else "") if token in control.ids), None)
+    return next((token for token in control.encode(rest if separator else "") if token in control.ids), None)
 
 
 def chat_messages(system: str, user: str) -> list[dict[str, str]]:

@@ -48,7 +48,7 @@ class InDialects:
         return "sqlite"
 
 
-def placed(examples: Sequence[Example], servers: Mapping[str, str]) -> tuple[Example, ...]:
+def with_server_urls(examples: Sequence[Example], servers: Mapping[str, str]) -> tuple[Example, ...]:
     """Return examples with their database URLs: those of a published set for servers get their dialect's server.
 
     `servers[dialect]` is a URL. A URL with a database has all databases of the set in it, as in BIRD's mini-dev;
@@ -84,9 +84,9 @@ def refuse_translated(examples: Iterable[Example], sqlite_version: str) -> None:
         )
 
 
-def taught_sql(example: Example) -> str:
+def target_sql(example: Example) -> str:
     """Return the target SQL in the example's dialect; unchanged if it has no translation."""
-    sql = example.taught_sql
+    sql = example.target_sql
     if example.dialect == "sqlite" or example.engine_url:
         return sql
     names = {column.name for table in read_schema(example.db_path).tables for column in table.columns}
@@ -98,18 +98,18 @@ def shield_answer(response: Response, example: Example, control: ControlTokens) 
     if isinstance(response, str):
         return _shield_text(response, example, control)
     return [
-        (role, _shield_text(text, example, control) if role == "assistant" else control.shield(text, but=TAGS))
+        (role, _shield_text(text, example, control) if role == "assistant" else control.shield(text, exclude=TAGS))
         for role, text in response
     ]
 
 
 def _shield_text(text: str, example: Example, control: ControlTokens) -> str:
-    sources = (example.reasoning, example.taught_sql, example.question, example.evidence)
+    sources = (example.reasoning, example.target_sql, example.question, example.evidence)
     if all(control.shield(source) == source for source in sources):
         return text
-    for source in (example.reasoning, example.taught_sql, taught_sql(example)):
+    for source in (example.reasoning, example.target_sql, target_sql(example)):
         text = text.replace(source, control.shield(source)) if source else text
-    return control.shield(text, but=TAGS)  # in case a recipe changes the content
+    return control.shield(text, exclude=TAGS)  # in case a recipe changes the content
 
 
 def _position(uid: str) -> float:

@@ -18,8 +18,8 @@ from itertools import groupby
 from typing import Any, NamedTuple, Protocol
 
 from jaxrl_sql.runtime.control_tokens import ControlTokens, bare, plain_text
-from jaxrl_sql.text2sql.prompts.chat import THINKING, chat_messages, render_chat, whole_beginning
-from jaxrl_sql.text2sql.prompts.dialects import shield_answer, taught_sql
+from jaxrl_sql.text2sql.prompts.chat import THINKING, chat_messages, full_prefill, render_chat
+from jaxrl_sql.text2sql.prompts.dialects import shield_answer, target_sql
 from jaxrl_sql.text2sql.prompts.template import PromptTemplate
 from jaxrl_sql.text2sql.schema.describe import read_descriptions
 from jaxrl_sql.text2sql.schema.link import link
@@ -28,7 +28,7 @@ from jaxrl_sql.text2sql.schema.quote import quote_name, quote_text
 from jaxrl_sql.text2sql.schema.read import Schema, read_schema
 from jaxrl_sql.text2sql.schema.render import RENDERERS
 from jaxrl_sql.text2sql.schema.synonyms import find_alike
-from jaxrl_sql.types import DIALECTS, Example, InputError, Prompt, Response, Tokenizer, whole_text
+from jaxrl_sql.types import DIALECTS, Example, InputError, Prompt, Response, Tokenizer, response_text
 
 ShowSchema = Callable[[Example, Schema], str]
 
@@ -95,11 +95,11 @@ class PromptSet(NamedTuple):
     pruned: tuple[str, ...] = ()
     faults: tuple[str, ...] = ()
 
-    def sample(self, most: int = 256) -> Sequence[Prompt]:
+    def sample(self, count: int = 256) -> Sequence[Prompt]:
         """Return all prompts; for a huge set, an evenly spread sample."""
         if self.streamed is None:
             return self.prompts
-        return [self.prompts[i] for i in range(0, len(self.prompts), -(-len(self.prompts) // most))]
+        return [self.prompts[i] for i in range(0, len(self.prompts), -(-len(self.prompts) // count))]
 
     def lengths(self) -> list[int]:
         """Return the number of tokens per prompt; for a huge set, those of a sample and the maximum."""
@@ -127,18 +127,18 @@ def chat_style(
     answer: Callable[[Example], Response],
     schema: ShowSchema = RENDERERS["ddl"],
     thinking: str = "template",
-    begin: str = "",
+    prefill: str = "",
     date: str = "",
 ) -> PromptStyle:
     """Return the style of a prompt template, whose messages the tokenizer's chat template renders.
 
     `instruction` fills the placeholder with that name, `thinking` sets the chat template's switch (`think`,
-    `no_think`), `begin` prefills the assistant's turn, and `date` is the chat template's date (`render_chat`).
+    `no_think`), `prefill` prefills the assistant's turn, and `date` is the chat template's date (`render_chat`).
     """
     thinks = thinking == "think"
     parts = partial(_chat_parts, template, schema, {"instruction": instruction, "thinks": thinks})
     system = template.system(thinks=thinks)
-    wrap = partial(_chat_wrap, system=system, thinking=THINKING[thinking], begin=begin, date=date)
+    wrap = partial(_chat_wrap, system=system, thinking=THINKING[thinking], prefill=prefill, date=date)
     return PromptStyle("chat", schema, parts, answer, wrap, system=system)
 
 
@@ -160,7 +160,7 @@ def _compact_question(example: Example) -> str:
 
 def _compact_answer(example: Example) -> str:
     # The space belongs to the answer, not the prompt: byte-pair tokens start with the space before a word.
-    return " " + taught_sql(example)
+    return " " + target_sql(example)
 
 
 def _tagged_question(hint: str, example: Example) -> str:
@@ -201,7 +201,7 @@ def _chat_wrap(
     /,
     system: str = "",
     thinking: bool | None = None,
-    begin: str = "",
+    prefill: str = "",
     date: str = "",
 ) -> tuple[str, str]:
     """Render the messages, with few-shot examples as turns, and the opened, optionally prefilled assistant's turn.
@@ -211,10 +211,10 @@ def _chat_wrap(
     """
     messages = chat_messages(system, schema_text + question_text)
     # A template opens a thought only in the generated turn, not in earlier ones.
-    first = whole_beginning(render_chat(tokenizer, messages, thinking, "", date), begin) if shown else begin
+    first = full_prefill(render_chat(tokenizer, messages, thinking, "", date), prefill) if shown else prefill
     turns = [turn for question, answer in shown for turn in (("user", question), ("assistant", first + answer))]
     messages[-1:-1] = [{"role": role, "content": text} for role, text in turns]
-    full = render_chat(tokenizer, messages, thinking, begin, date)
+    full = render_chat(tokenizer, messages, thinking, prefill, date)
     start = full.rfind(schema_text + question_text)
     if start < 0:
         raise InputError("the tokenizer's chat template changes the text of a message; use data.prompt=tagged")
@@ -301,7 +301,7 @@ def _shown(example: Example, style: PromptStyle, control: ControlTokens) -> Show
     """Return a few-shot example; raw SQL gets a final semicolon, at which generation can stop."""
     schema = shown_schema(example, style, control.tokenizer)
     message = "".join(message_texts(example, style, schema, control.shield))
-    answer = whole_text(shield_answer(style.answer(example), example, control))
+    answer = response_text(shield_answer(style.answer(example), example, control))
     return message, f"{answer.rstrip().rstrip(';')};" if style.answers_raw_sql else answer
 
 

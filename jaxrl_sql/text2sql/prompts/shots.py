@@ -50,8 +50,8 @@ class Shots:
 
     def _similarity(self, question: str) -> np.ndarray:
         """Return the BM25 score of each example's question, float64 [N]."""
-        known = sorted({self._tokens[token] for token in TOKEN.findall(fold(question)) if token in self._tokens})
-        parts = [slice(self._ends[token], self._ends[token + 1]) for token in known]
+        token_ids = sorted({self._tokens[token] for token in TOKEN.findall(fold(question)) if token in self._tokens})
+        parts = [slice(self._ends[token], self._ends[token + 1]) for token in token_ids]
         if not parts:
             return np.zeros(len(self.examples))
         text_ids, scores = (np.concatenate([array[part] for part in parts]) for array in (self._text_ids, self._scores))

@@ -31,7 +31,7 @@ _ALLOWED = (
     nodes.Template, nodes.Block, nodes.Output, nodes.TemplateData, nodes.Name, nodes.If, nodes.CondExpr, nodes.Const,
     nodes.Compare, nodes.Operand, nodes.And, nodes.Or, nodes.Not, nodes.Filter,
 )  # fmt: skip
-_OF_A_QUESTION = {"question": "", "evidence": "", "values": ""}
+_QUESTION_VALUES = {"question": "", "evidence": "", "values": ""}
 
 
 class PromptTemplate(NamedTuple):
@@ -57,12 +57,12 @@ class PromptTemplate(NamedTuple):
         The first part is the same for all questions with the same schema: the lines before the first line that depends
         on the question.
         """
-        only_question, all_of_them = {**_OF_A_QUESTION, "question": "\0"}, dict.fromkeys(_OF_A_QUESTION, "\1")
-        renderings = (self._render("user", {**values, **replaced}) for replaced in ({}, only_question, all_of_them))
-        whole, *others = (text.splitlines(keepends=True) for text in renderings)
-        lines = zip(whole, *others, strict=False)
-        shared = sum(1 for _ in takewhile(lambda line: len(set(line)) == 1, lines))
-        return "".join(whole[:shared]), "".join(whole[shared:])
+        other_question, other_values = {**_QUESTION_VALUES, "question": "\0"}, dict.fromkeys(_QUESTION_VALUES, "\1")
+        renderings = (self._render("user", {**values, **replaced}) for replaced in ({}, other_question, other_values))
+        rendered, *others = (text.splitlines(keepends=True) for text in renderings)
+        lines = zip(rendered, *others, strict=False)
+        num_shared = sum(1 for _ in takewhile(lambda line: len(set(line)) == 1, lines))
+        return "".join(rendered[:num_shared]), "".join(rendered[num_shared:])
 
     def _render(self, block: str, values: Mapping[str, object]) -> str:
         root = self.template.blocks.get(block)

@@ -29,7 +29,7 @@ def hide_in_benchmark(benchmark: Benchmark, hide: Sequence[str]) -> Benchmark:
     usable: list[Example] = []
     skipped: list[tuple[str, str]] = []
     for example in benchmark.examples:
-        refusal = next((why for sql in _sql_of(example) if (why := refusals[example.db_path, sql])), "")
+        refusal = next((reason for sql in _sql_of(example) if (reason := refusals[example.db_path, sql])), "")
         if refusal:
             skipped.append((example.uid, f"gold refused: {refusal}"))
         else:
@@ -61,17 +61,17 @@ def hide_in_example(example: Example, hide: Sequence[str]) -> Example:
 
 def check_hide(hide: Sequence[str], db_paths: Iterable[str]) -> None:
     """Raise InputError for a name that is no table or column of these databases, and suggest the nearest."""
-    left, known = {entry.translate(_FOLD): entry for entry in hide}, dict[str, None]()
-    for path in dict.fromkeys(db_paths) if left else ():
+    unmatched, names = {entry.translate(_FOLD): entry for entry in hide}, dict[str, None]()
+    for path in dict.fromkeys(db_paths) if unmatched else ():
         for table in read_schema(path).tables:
             for name in (table.name, *(f"{table.name}.{column.name}" for column in table.columns)):
-                left.pop(name.translate(_FOLD), None)
-                known[name] = None
-        if not left:
+                unmatched.pop(name.translate(_FOLD), None)
+                names[name] = None
+        if not unmatched:
             return
-    for entry in left.values():
-        nearest = difflib.get_close_matches(entry, [name for name in known if ("." in name) == ("." in entry)], 1, 0.0)
-        raise InputError(f"data.hide: no table or column {entry}; the nearest is {(nearest or [*known])[0]}")
+    for entry in unmatched.values():
+        nearest = difflib.get_close_matches(entry, [name for name in names if ("." in name) == ("." in entry)], 1, 0.0)
+        raise InputError(f"data.hide: no table or column {entry}; the nearest is {(nearest or [*names])[0]}")
 
 
 def refuse_hide(hide: Sequence[str], where: str) -> None:

@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Generic, TypeVar, overload
 
-from jaxrl_sql.text2sql.benchmarks.detect import located
+from jaxrl_sql.text2sql.benchmarks.detect import locate_benchmark
 from jaxrl_sql.text2sql.benchmarks.folder import PLAIN, plain_lines
 from jaxrl_sql.text2sql.benchmarks.gather import (
     EmptyId,
@@ -184,9 +184,9 @@ def _first_usable(count: int, number: int, at: Callable[[int], T | None], skippe
     raise InputError(f"none of the {min(_MAX_UNUSABLE, count)} records from {number} on can be used ({reasons})")
 
 
-def spread(count: int, most: int) -> range:
-    """Return at most `most` evenly spread numbers below `count`."""
-    return range(0, count, max(1, -(-count // most)))
+def spread(count: int, max_count: int) -> range:
+    """Return at most `max_count` evenly spread numbers below `count`."""
+    return range(0, count, max(1, -(-count // max_count)))
 
 
 def open_stream(root: str | Path, split: str = "", above: int = 0, place: Placement | None = None) -> Streamed | None:
@@ -195,7 +195,7 @@ def open_stream(root: str | Path, split: str = "", above: int = 0, place: Placem
     `place` sets the databases of the questions. Also None if its format is not a file of records. The first opening
     scans the file and saves an index. Raises InputError like `load_benchmark`, and for an empty set.
     """
-    form, where, chosen = located(Path(root), split)
+    form, where, chosen = locate_benchmark(Path(root), split)
     read = _READS.get(form.name)
     if read is None or (where.is_file() and chosen):  # its splits depend on all of its questions
         return None

@@ -35,7 +35,7 @@ def find_recipe(name: str) -> Recipe:
     Raises InputError with the nearest name for an unknown one, for a failed import, and for other types than Recipe.
     """
     if ":" in name:
-        return _own_recipe(name)
+        return _import_recipe(name)
     if name not in RECIPES:
         (nearest,) = difflib.get_close_matches(name, RECIPES, n=1, cutoff=0.0)
         raise InputError(
@@ -46,7 +46,7 @@ def find_recipe(name: str) -> Recipe:
 
 
 @functools.cache
-def _own_recipe(name: str) -> Recipe:
+def _import_recipe(name: str) -> Recipe:
     source, _, attribute = name.rpartition(":")
     try:
         module = _module_of(Path(source)) if source.endswith(".py") else importlib.import_module(source)

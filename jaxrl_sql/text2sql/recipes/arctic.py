@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jaxrl_sql.text2sql.prompts.dialects import taught_sql
+from jaxrl_sql.text2sql.prompts.dialects import target_sql
 from jaxrl_sql.text2sql.recipes.forms import THINK_ANSWER, fenced, thought_and_answer
 from jaxrl_sql.text2sql.recipes.recipe import Observe, Recipe
 from jaxrl_sql.text2sql.rewards.arctic import RULE, arctic_reward, read_arctic
@@ -12,8 +12,8 @@ from jaxrl_sql.types import Example
 
 def _respond(example: Example, _observe: Observe | None) -> str:
     if example.reasoning:
-        return thought_and_answer(example.reasoning, taught_sql(example))
-    return f"<answer>\n{fenced(taught_sql(example))}\n</answer>"
+        return thought_and_answer(example.reasoning, target_sql(example))
+    return f"<answer>\n{fenced(target_sql(example))}\n</answer>"
 
 
 ARCTIC = Recipe(

@@ -65,7 +65,7 @@ class Recipe(NamedTuple):
         self,
         name: str = "chat",
         thinking: str = "template",
-        begin: str | None = None,
+        prefill: str | None = None,
         schema: str = "recipe",
         template: str = "",
         date: str = "",
@@ -73,12 +73,12 @@ class Recipe(NamedTuple):
         """Return the recipe's prompt style `compact` (raw SQL answers), `tagged` or `chat`.
 
         `schema` is the format of the database; `recipe` selects the recipe's format in a chat, else `compact`. In a
-        chat, `thinking` sets the chat template's switch, `template` replaces the recipe's prompt template, `begin` is
+        chat, `thinking` sets the chat template's switch, `template` replaces the recipe's prompt template, `prefill` is
         the prefill of the answer (None: the template's), and `date` is the date in the chat template. A tag at the end
         of the prefill belongs to the answer. Raises InputError for an unknown name, and for chat options in other
         styles.
         """
-        if name != "chat" and (thinking != "template" or begin or template):
+        if name != "chat" and (thinking != "template" or prefill or template):
             raise InputError(
                 f"data.prompt={name} is not a chat: data.chat.thinking, data.chat.template and "
                 "data.chat.assistant_prefill need data.prompt=chat"
@@ -87,15 +87,15 @@ class Recipe(NamedTuple):
         if name == "compact":
             return compact_style(show)
         if name == "tagged":
-            return tagged_style(self.hint, self.taught, show)
+            return tagged_style(self.hint, self.target_response, show)
         if name != "chat":
             raise InputError(f"prompt style {name!r} is not one of compact, tagged, chat")
         thinks, prompt_template = thinking == "think", read_template(template or self.template)
         instruction = (thinks and self.thinking_instruction) or self.instruction
-        begin = prompt_template.assistant(thinks=thinks) if begin is None else begin
-        opening_tag = open_thought(begin)
-        answer = partial(self.taught, opening_tag=opening_tag, thinks=thinks)
-        style = chat_style(prompt_template, instruction, answer, show, thinking, begin, date)
+        prefill = prompt_template.assistant(thinks=thinks) if prefill is None else prefill
+        opening_tag = open_thought(prefill)
+        answer = partial(self.target_response, opening_tag=opening_tag, thinks=thinks)
+        style = chat_style(prompt_template, instruction, answer, show, thinking, prefill, date)
         return style._replace(opening_tag=opening_tag)
 
     def style_for(self, data: DataConfig) -> PromptStyle:
@@ -104,8 +104,8 @@ class Recipe(NamedTuple):
         Retrieved values are among a column's examples if the schema format has examples, else before the question.
         Raises InputError if the template has no placeholder for them.
         """
-        chat, begin = data.chat, data.chat.assistant_prefill or None
-        style = self.style(data.prompt, chat.thinking, begin, data.schema, chat.template, chat.date)
+        chat, prefill = data.chat, data.chat.assistant_prefill or None
+        style = self.style(data.prompt, chat.thinking, prefill, data.schema, chat.template, chat.date)
         return self._with_values(style, data)
 
     def endpoint_style(self, data: DataConfig) -> PromptStyle:
@@ -137,7 +137,7 @@ class Recipe(NamedTuple):
         opening_tag = open_thought(style.wrap(tokenizer, "Schema. ", question)[1].rpartition(question)[2])
         if opening_tag == style.opening_tag or style.answers_raw_sql:
             return style
-        return style._replace(opening_tag=opening_tag, answer=partial(self.taught, opening_tag=opening_tag))
+        return style._replace(opening_tag=opening_tag, answer=partial(self.target_response, opening_tag=opening_tag))
 
     def _show(self, style: str, schema: str) -> ShowSchema:
         if schema == "recipe":
@@ -147,7 +147,7 @@ class Recipe(NamedTuple):
             raise InputError(f"schema {schema!r} is not one of recipe, {', '.join(RENDERERS)}")
         return RENDERERS[schema]
 
-    def taught(
+    def target_response(
         self, example: Example, observe: Observe | None = None, opening_tag: str = "", thinks: bool = False
     ) -> Response:
         """Return the target response, without the opening tag `opening_tag` at the end of its prompt.
@@ -186,7 +186,7 @@ class Recipe(NamedTuple):
             return style
 
         def answer(example: Example) -> Response:
-            return self.taught(example, self.observer(executor, example, turns), style.opening_tag)
+            return self.target_response(example, self.observer(executor, example, turns), style.opening_tag)
 
         return style._replace(answer=answer)
 

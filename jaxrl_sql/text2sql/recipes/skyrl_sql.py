@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxrl_sql.text2sql.env.executor import exploratory
 from jaxrl_sql.text2sql.env.turns import SQL_STOPS, Environment, SqlTurns
-from jaxrl_sql.text2sql.prompts.dialects import taught_sql
+from jaxrl_sql.text2sql.prompts.dialects import target_sql
 from jaxrl_sql.text2sql.recipes.recipe import Observe, Recipe
 from jaxrl_sql.text2sql.rewards.skyrl_sql import RULE, read_skyrl_sql, read_skyrl_sql_loose, skyrl_sql_reward
 from jaxrl_sql.text2sql.schema import RENDERERS, quote_text, read_schema
@@ -27,7 +27,7 @@ _CHECKED = "It runs and answers the question."
 
 def _respond(example: Example, observe: Observe | None) -> Response:
     """Run the query, observe its result, and answer with it; in a single turn, answer directly."""
-    thought, sql = f"<think>{example.reasoning}</think>\n", taught_sql(example)
+    thought, sql = f"<think>{example.reasoning}</think>\n", target_sql(example)
     solution = f"<solution>{sql}</solution>"
     if observe is None:
         return thought + solution
@@ -45,7 +45,7 @@ def _respond_by_looking_up(example: Example, observe: Observe | None) -> Respons
     """
     if observe is None or example.dialect != "sqlite":
         return _respond(example, observe)
-    sql = taught_sql(example)
+    sql = target_sql(example)
     identifiers = set(re.findall(r"\w+", sql.lower()))
     tables = [table.name for table in read_schema(example.db_path).tables if table.name.lower() in identifiers]
     names = ", ".join(map(quote_text, tables))

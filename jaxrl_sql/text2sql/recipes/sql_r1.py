@@ -5,7 +5,7 @@ The released code also strips DISTINCT from both queries, which rewards a wrong 
 
 from __future__ import annotations
 
-from jaxrl_sql.text2sql.prompts.dialects import taught_sql
+from jaxrl_sql.text2sql.prompts.dialects import target_sql
 from jaxrl_sql.text2sql.recipes.forms import THINK_ANSWER, thought_and_answer
 from jaxrl_sql.text2sql.recipes.recipe import Observe, Recipe
 from jaxrl_sql.text2sql.rewards.sql_r1 import RULE, read_sql_r1, sql_r1_reward
@@ -14,7 +14,7 @@ from jaxrl_sql.types import Example
 
 
 def _respond(example: Example, _observe: Observe | None) -> str:
-    return thought_and_answer(example.reasoning, taught_sql(example))
+    return thought_and_answer(example.reasoning, target_sql(example))
 
 
 SQL_R1 = Recipe(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jaxrl_sql.text2sql.prompts.dialects import taught_sql
+from jaxrl_sql.text2sql.prompts.dialects import target_sql
 from jaxrl_sql.text2sql.recipes.forms import thought_and_answer
 from jaxrl_sql.text2sql.recipes.recipe import Observe, Recipe
 from jaxrl_sql.text2sql.rewards.think2sql import RULES, exfm_reward, gate_reward, qafm_reward, read_think2sql
@@ -20,7 +20,7 @@ _THINKING_INSTRUCTION = (
 
 
 def _respond(example: Example, _observe: Observe | None) -> str:
-    return thought_and_answer(example.reasoning, taught_sql(example), "reasoning")
+    return thought_and_answer(example.reasoning, target_sql(example), "reasoning")
 
 
 THINK2SQL = Recipe(

@@ -68,8 +68,10 @@ def hiding_tags(read: Read) -> Read:
         if all(text == before for (_, text), (_, before) in zip(hidden, turns, strict=True)):
             return read(response)
         sql, well_formed, think, answer, queries = read(hidden[0][1] if isinstance(response, str) else hidden)
-        shown = None if sql is None else show_tags(sql)
-        return ParsedResponse(shown, well_formed, show_tags(think), show_tags(answer), tuple(map(show_tags, queries)))
+        restored = None if sql is None else show_tags(sql)
+        return ParsedResponse(
+            restored, well_formed, show_tags(think), show_tags(answer), tuple(map(show_tags, queries))
+        )
 
     return read_hidden
 

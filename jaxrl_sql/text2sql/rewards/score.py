@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 from jaxrl_sql.text2sql.env.dialect import as_run
 from jaxrl_sql.text2sql.env.executor import score_rows
 from jaxrl_sql.text2sql.env.ports import NO_SQL, NOT_TRANSLATED, ScoreRow, SqlExecutor, SqlJob
-from jaxrl_sql.text2sql.env.verdicts import LOST_GOLDS, is_trusted, is_verdict, stop_if_away
+from jaxrl_sql.text2sql.env.verdicts import LOST_GOLDS, is_trusted, is_verdict, raise_if_unreachable
 from jaxrl_sql.text2sql.rewards.extract import ParsedResponse, Read
-from jaxrl_sql.types import Example, Golds, InputError, Response, Reward, whole_text
+from jaxrl_sql.types import Example, Golds, InputError, Response, Reward, response_text
 
 RewardRule = Callable[[ParsedResponse, ScoreRow], Reward]
 
@@ -122,11 +122,11 @@ def submit_texts(
             continue
         settled.append(None)
         requests.append(_Request(_databases(example, rules), sql, example.golds))
-    how = dict(options) if options else None
+    comparison = dict(options) if options else None
     job = None
     if requests:
         db_paths, pred_sqls, golds = zip(*requests, strict=True)
-        job = executor.submit_score(db_paths, pred_sqls, golds, rules=tuple(rules), options=how)
+        job = executor.submit_score(db_paths, pred_sqls, golds, rules=tuple(rules), options=comparison)
     return TextJob(
         executor,
         tuple(examples),
@@ -135,7 +135,7 @@ def submit_texts(
         tuple(settled),
         tuple(requests),
         tuple(rules),
-        how,
+        comparison,
         job,
     )
 
@@ -155,26 +155,28 @@ def collect(job: TextJob, reward: RewardRule, function: RewardFunction | None = 
     if a function's reward is not a finite number.
     """
     rows = [] if job.job is None else score_rows(job.job.result(), job.rules)
-    _stop_if_away(job, rows)
-    rows = [_again(job, i) if _is_doubtful(row) else row for i, row in enumerate(rows)]
-    _stop_if_away(job, rows)
-    ran = iter(rows)
+    _raise_if_unreachable(job, rows)
+    rows = [_retry(job, i) if _needs_retry(row) else row for i, row in enumerate(rows)]
+    _raise_if_unreachable(job, rows)
+    executed = iter(rows)
     scored = []
     for i, (reading, verdict) in enumerate(zip(job.readings, job.settled, strict=True)):
-        row = next(ran) if verdict is None else verdict
-        paid = reward(reading, row)
+        row = next(executed) if verdict is None else verdict
+        result = reward(reading, row)
         if function is not None:
-            text = whole_text(job.responses[i])
-            paid = paid_by(function, Answer(text, reading.sql, job.examples[i], row.pred_status, paid))
+            text = response_text(job.responses[i])
+            result = apply_reward_function(
+                function, Answer(text, reading.sql, job.examples[i], row.pred_status, result)
+            )
         if not is_verdict(row.pred_status, row.stop):
-            paid = Reward(0.0, dict.fromkeys(paid.parts, 0.0))
+            result = Reward(0.0, dict.fromkeys(result.parts, 0.0))
         scored.append(
-            ScoredResponse(paid, reading.sql, row.pred_status, row.gold_status, row.stop, reading.well_formed)
+            ScoredResponse(result, reading.sql, row.pred_status, row.gold_status, row.stop, reading.well_formed)
         )
     return scored
 
 
-def paid_by(function: RewardFunction, answer: Answer) -> Reward:
+def apply_reward_function(function: RewardFunction, answer: Answer) -> Reward:
     """Return a function's reward for an answer; a number gets the recipe's parts and its total as the part `recipe`.
 
     Raises InputError for a reward that is not a finite number.
@@ -192,17 +194,17 @@ def paid_by(function: RewardFunction, answer: Answer) -> Reward:
     return Reward(total, value.parts)
 
 
-def _stop_if_away(job: TextJob, rows: Sequence[ScoreRow]) -> None:
+def _raise_if_unreachable(job: TextJob, rows: Sequence[ScoreRow]) -> None:
     failed = [i for i, row in enumerate(rows) if "db_error" in (row.pred_status, row.gold_status)]
-    stop_if_away(job.executor, [job.requests[i].db_path for i in failed])
+    raise_if_unreachable(job.executor, [job.requests[i].db_path for i in failed])
 
 
-def _is_doubtful(row: ScoreRow) -> bool:
+def _needs_retry(row: ScoreRow) -> bool:
     is_lost = row.gold_status in LOST_GOLDS or not is_verdict(row.pred_status, row.stop)
     return row.stop == "wall" or is_lost
 
 
-def _again(job: TextJob, index: int) -> ScoreRow:
+def _retry(job: TextJob, index: int) -> ScoreRow:
     db_path, sql, gold = job.requests[index]
     columns = job.executor.score_many([db_path], [sql], [gold], rules=job.rules, options=job.options)
     return score_rows(columns, job.rules)[0]

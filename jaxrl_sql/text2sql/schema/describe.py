@@ -51,12 +51,12 @@ class Descriptions(NamedTuple):
         description = self.columns.get((plain(table), plain(column)))
         if description is None:
             return ""
-        shown = next(
+        values_text = next(
             (text for text in (description.text, description.name) if _letters(text) not in ("", _letters(column))), ""
         )
         values = _MARK.sub("", description.values)
-        values = values if _letters(values) not in ("", _letters(shown), _letters(column)) else ""
-        return ", ".join(filter(None, map(_cut, (shown, values and f"values: {values}"))))
+        values = values if _letters(values) not in ("", _letters(values_text), _letters(column)) else ""
+        return ", ".join(filter(None, map(_truncate, (values_text, values and f"values: {values}"))))
 
 
 NO_DESCRIPTIONS = Descriptions(MappingProxyType({}))
@@ -67,7 +67,7 @@ def plain(name: str) -> str:
     return " ".join(name.strip().strip("\"'`[]").split()).casefold()
 
 
-def _cut(text: str) -> str:
+def _truncate(text: str) -> str:
     return text if len(text) <= _MAX_CHARACTERS else text[: _MAX_CHARACTERS - 1] + "…"
 
 
@@ -169,7 +169,7 @@ def _decode(raw: bytes) -> str:
 def _natural_names(path: str, _mtime_ns: int, _size: int) -> tuple[Mapping[str, Mapping[tuple[str, str], str]], str]:
     """Read a file in Spider's format; return natural names by database and (table, column), and a fault or ""."""
     names: dict[str, dict[tuple[str, str], str]] = {}
-    strange: list[str] = []
+    errors: list[str] = []
     try:
         records = list(from_json(_decode(Path(path).read_bytes())))
     except (OSError, ValueError, TypeError) as error:
@@ -178,8 +178,8 @@ def _natural_names(path: str, _mtime_ns: int, _size: int) -> tuple[Mapping[str, 
         try:
             names[record["db_id"]] = dict(_natural_columns(record))
         except (ValueError, TypeError, LookupError, AttributeError) as error:
-            strange.append(f"record {number} cannot be read ({error!r})")
-    return names, "; ".join(strange[:1]) + (f" and {len(strange) - 1} more" if len(strange) > 1 else "")
+            errors.append(f"record {number} cannot be read ({error!r})")
+    return names, "; ".join(errors[:1]) + (f" and {len(errors) - 1} more" if len(errors) > 1 else "")
 
 
 def _natural_columns(record: Fields) -> Iterator[tuple[tuple[str, str], str]]:

@@ -16,10 +16,10 @@ from jaxrl_sql.text2sql.schema.used import Name, Used, used_by
 def used_by_all(queries: Sequence[str], schema: Schema) -> Used | None:
     """Return the union of the columns that queries read; None without queries, or if any query cannot be analysed."""
     used_by_query = [used_by(sql, schema) for sql in queries]
-    known = [used for used in used_by_query if used is not None]
-    if not used_by_query or len(known) < len(used_by_query):
+    parsed = [used for used in used_by_query if used is not None]
+    if not used_by_query or len(parsed) < len(used_by_query):
         return None
-    tables, columns = zip(*known, strict=True)
+    tables, columns = zip(*parsed, strict=True)
     return Used(frozenset().union(*tables), frozenset().union(*columns))
 
 
@@ -48,15 +48,15 @@ def prune(schema: Schema, used: Used, seed: int, uid: str, fits: Callable[[Schem
     return part(largest(len(others), lambda count: fits(part(count))))
 
 
-def largest(most: int, fits: Callable[[int], bool]) -> int:
-    """Return the largest number from 0 to `most` that fits; `fits` must be monotone, and 0 must fit.
+def largest(maximum: int, fits: Callable[[int], bool]) -> int:
+    """Return the largest number from 0 to `maximum` that fits; `fits` must be monotone, and 0 must fit.
 
     Exponential search from below, then bisection, avoids calls with far too large numbers.
     """
     low, step = 0, 1
-    while low < most and fits(ahead := min(low + step, most)):
+    while low < maximum and fits(ahead := min(low + step, maximum)):
         low, step = ahead, 2 * step
-    high = ahead - 1 if low < most else most
+    high = ahead - 1 if low < maximum else maximum
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if fits(middle) else (low, middle - 1)

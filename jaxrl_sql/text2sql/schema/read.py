@@ -91,15 +91,15 @@ def part_of(schema: Schema, columns: Collection[tuple[str, str]]) -> Schema:
         return all((table, name) in visible for name in names)
 
     def part(table: Table) -> Table:
-        shown = tuple(column for column in table.columns if (table.name, column.name) in visible)
+        reduced = tuple(column for column in table.columns if (table.name, column.name) in visible)
         if not has(table.name, table.primary_key):
-            shown = tuple(replace(column, primary_key=0) for column in shown)
-        return Table(table.name, shown, tuple(key for key in table.foreign_keys if is_whole(table.name, key)))
+            reduced = tuple(replace(column, primary_key=0) for column in reduced)
+        return Table(table.name, reduced, tuple(key for key in table.foreign_keys if is_whole(table.name, key)))
 
     def is_whole(table: str, key: ForeignKey) -> bool:
         return has(table, key.columns) and has(key.table, key.targets)
 
-    tables = tuple(shown for table in schema.tables if (shown := part(table)).columns)
+    tables = tuple(reduced for table in schema.tables if (reduced := part(table)).columns)
     return Schema(tables, tuple(match for match in schema.matched if match[:2] in visible))
 
 
@@ -226,11 +226,11 @@ def _resolve(
             continue
         names = {column.name.lower(): column.name for column in target.columns}
         key = target.primary_key
-        wanted = [
+        matches = [
             to if to is not None else (key[i] if len(key) == len(pairs) else None) for i, (_, to) in enumerate(pairs)
         ]
         columns = tuple(spelled[column.lower()] for column, _ in pairs)
-        targets = tuple(names[to.lower()] for to in wanted if to is not None and to.lower() in names)
+        targets = tuple(names[to.lower()] for to in matches if to is not None and to.lower() in names)
         if len(targets) == len(pairs):
             resolved.append(ForeignKey(columns, target.name, targets))
     return tuple(resolved)

@@ -16,7 +16,7 @@ from jaxrl_sql.text2sql.schema.read import Column, ForeignKey, Schema, Table
 from jaxrl_sql.text2sql.schema.values import NO_VALUES, ColumnValues, Value, read_values
 from jaxrl_sql.types import Example
 
-_QUOTES = ("postgresql", "duckdb")  # dialects without backticks
+_DOUBLE_QUOTED = ("postgresql", "duckdb")  # dialects without backticks
 # A type is words with optional lengths; SQLite accepts any other text in quotes.
 _TYPE = re.compile(r"[A-Za-z_][\w ]*(\([^()'\"`\[\]-]*\))?")
 
@@ -27,11 +27,11 @@ def compact(schema: Schema) -> str:
 
 
 def _compact_table(table: Table) -> str:
-    target: dict[str, str] = {}
+    references: dict[str, str] = {}
     for key in table.foreign_keys:
-        for column, other in zip(key.columns, key.targets, strict=True):
-            target.setdefault(column, f"={quote_name(key.table)}.{quote_name(other)}")
-    columns = (quote_name(column.name) + target.get(column.name, "") for column in table.columns)
+        for column, target in zip(key.columns, key.targets, strict=True):
+            references.setdefault(column, f"={quote_name(key.table)}.{quote_name(target)}")
+    columns = (quote_name(column.name) + references.get(column.name, "") for column in table.columns)
     return f"{quote_name(table.name)}({', '.join(columns)})"
 
 
@@ -55,7 +55,7 @@ def omnisql(
         parts = [descriptions.of(table, column), f"example: {list(examples)}" if examples else ""]
         return "-- " + ", ".join(filter(None, parts)) if any(parts) else ""
 
-    return _noted(schema, note, mark='"' if dialect in _QUOTES else "`")
+    return _render_with_comments(schema, note, quote_mark='"' if dialect in _DOUBLE_QUOTED else "`")
 
 
 def profile(schema: Schema, values: ColumnValues, descriptions: Descriptions = NO_DESCRIPTIONS) -> str:
@@ -68,50 +68,52 @@ def profile(schema: Schema, values: ColumnValues, descriptions: Descriptions = N
     def note(table: str, column: str) -> str:
         column_values = values.get((table, column), NO_VALUES)
         if column_values.low is not None:
-            shown = f"MIN {column_values.low} MAX {column_values.high}"
+            text = f"MIN {column_values.low} MAX {column_values.high}"
         else:
             examples = _examples(schema, values, table, column, 3)
-            shown = f"Example {', '.join(map(str, examples))}" if examples else ""
-        comment = "; ".join(filter(None, (descriptions.of(table, column), shown)))
+            text = f"Example {', '.join(map(str, examples))}" if examples else ""
+        comment = "; ".join(filter(None, (descriptions.of(table, column), text)))
         return f"--{comment}" if comment else ""
 
-    return _noted(schema, note)
+    return _render_with_comments(schema, note)
 
 
-def _examples(schema: Schema, values: ColumnValues, table: str, column: str, most: int) -> tuple[Value, ...]:
-    """Return a column's matched values, each as one line, filled up to `most` with frequent ones."""
+def _examples(schema: Schema, values: ColumnValues, table: str, column: str, max_values: int) -> tuple[Value, ...]:
+    """Return a column's matched values, each as one line, filled up to `max_values` with frequent ones."""
     matched = (" ".join(value.split()) for *where, value in schema.matched if where == [table, column])
-    first: dict[Value, None] = dict.fromkeys(matched)
-    count = max(most, len(first))
-    return tuple(dict.fromkeys((*first, *values.get((table, column), NO_VALUES).frequent)))[:count]
+    matched_values: dict[Value, None] = dict.fromkeys(matched)
+    count = max(max_values, len(matched_values))
+    return tuple(dict.fromkeys((*matched_values, *values.get((table, column), NO_VALUES).frequent)))[:count]
 
 
-def _noted(schema: Schema, note: Callable[[str, str], str], mark: str = "") -> str:
-    def of(table: Table) -> Callable[[str], str]:
+def _render_with_comments(schema: Schema, note: Callable[[str, str], str], quote_mark: str = "") -> str:
+    def note_of(table: Table) -> Callable[[str], str]:
         return lambda column: note(table.name, column)
 
-    return "\n\n".join(_ddl_table(table, of(table), mark) for table in schema.tables)
+    return "\n\n".join(_ddl_table(table, note_of(table), quote_mark) for table in schema.tables)
 
 
-def _ddl_table(table: Table, note: Callable[[str], str], mark: str = "") -> str:
+def _ddl_table(table: Table, note: Callable[[str], str], quote_mark: str = "") -> str:
     """Render a table; `note` returns a column's comment, which follows the comma of its line.
 
-    With a `mark`, the quote around names, the format is OmniSQL's.
+    With a `quote_mark`, the quote around names, the format is OmniSQL's.
     """
 
     def quote(name: str) -> str:
-        return as_omnisql(name, mark) if mark else quote_name(name)
+        return as_omnisql(name, quote_mark) if quote_mark else quote_name(name)
 
     def names(identifiers: Iterable[str]) -> str:
         return ", ".join(map(quote, identifiers))
 
-    lines = [(_declared(column, quote, with_null=not mark), note(column.name)) for column in table.columns]
+    lines = [
+        (_column_definition(column, quote, with_null=not quote_mark), note(column.name)) for column in table.columns
+    ]
     if table.primary_key:
         lines.append((f"PRIMARY KEY ({names(table.primary_key)})", ""))
     for key in table.foreign_keys:
-        named = f"CONSTRAINT {quote(_constraint(table, key))} " if mark else ""
+        constraint = f"CONSTRAINT {quote(_constraint(table, key))} " if quote_mark else ""
         target = f"{quote(key.table)} ({names(key.targets)})"
-        lines.append((f"{named}FOREIGN KEY ({names(key.columns)}) REFERENCES {target}", ""))
+        lines.append((f"{constraint}FOREIGN KEY ({names(key.columns)}) REFERENCES {target}", ""))
     last = len(lines) - 1
     body = "\n".join(
         f"    {line}{'' if i == last else ','}{' ' + comment if comment else ''}"
@@ -125,12 +127,12 @@ def _constraint(table: Table, key: ForeignKey) -> str:
     return "_".join(("fk", table.name, *key.columns)).lower().replace(" ", "_")
 
 
-def _declared(column: Column, quote: Callable[[str], str], with_null: bool) -> str:
+def _column_definition(column: Column, quote: Callable[[str], str], with_null: bool) -> str:
     tokens = column.type.lower().split()
     is_plain = _TYPE.fullmatch(column.type) and RESERVED.isdisjoint(tokens)
     declared = column.type if is_plain else quote_name(column.type, always=True)
-    never_null = " NOT NULL" if column.not_null and with_null else ""
-    return f"{quote(column.name)}{' ' + declared if column.type else ''}{never_null}"
+    not_null = " NOT NULL" if column.not_null and with_null else ""
+    return f"{quote(column.name)}{' ' + declared if column.type else ''}{not_null}"
 
 
 def names_only(schema: Schema) -> str:

@@ -109,14 +109,14 @@ class TextIndex(NamedTuple):
             for word in _WORD.findall(folded_question)
         ]
         matches = []
-        for i in self._likely(token_ids):
+        for i in self._candidate_texts(token_ids):
             text = self.text(i)
             folded = fold(text)
             if share := _share(folded, folded_question):
                 matches.append((-share, -len(folded), i, text))
         return tuple((*self.columns[self.owner[i]], text) for _, _, i, text in sorted(matches)[:best])
 
-    def _likely(self, token_ids: Sequence[Sequence[int]]) -> list[int]:
+    def _candidate_texts(self, token_ids: Sequence[Sequence[int]]) -> list[int]:
         """Return the texts that BM25 retrieves for any run of words, among those that can match."""
         tokens = sorted({token for word in token_ids for token in word})
         if not tokens:
@@ -207,7 +207,7 @@ def make_index(columns: Sequence[tuple[str, str]], texts: Sequence[Sequence[str]
     folded = [fold(text) for text in every]
     tokens, scores, text_ids, ends = bm25(folded)
     # A text may lack as many characters as it need not share, and with each of them one token.
-    spare = np.array([len(text) - _needed(len(text)) for text in folded], np.int64)
+    spare = np.array([len(text) - _min_shared(len(text)) for text in folded], np.int64)
     least = np.maximum(np.bincount(text_ids, minlength=len(every)) - spare, 1)
     return TextIndex(
         tuple(columns), b"".join(raw), starts, owner, least.astype(np.int32), tokens, scores, text_ids, ends
@@ -266,14 +266,14 @@ def _is_short(text: str) -> bool:
     return len(text) <= _MAX_CHARACTERS or len(normalize("NFC", text)) <= _MAX_CHARACTERS
 
 
-def _needed(length: int) -> int:
+def _min_shared(length: int) -> int:
     """Return the minimum number of characters that a text of a length must share: more than 0.85 of them."""
     return length * 85 // 100 + 1
 
 
 def _share(text: str, question: str) -> float:
     """Return the length share of a text's longest substring that matches in `question`; 0 if too small."""
-    for length in range(len(text), _needed(len(text)) - 1, -1):
+    for length in range(len(text), _min_shared(len(text)) - 1, -1):
         if any(_occurs(text[at : at + length], question) for at in range(len(text) - length + 1)):
             return length / len(text)
     return 0.0

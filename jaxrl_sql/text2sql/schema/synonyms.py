@@ -66,9 +66,9 @@ def find_alike(example: Example, best: int, folder: str) -> tuple[Match, ...]:
         return named
     version = version_of(example.db_path, example.hide)
     vectors, meanings = load_vectors(folder), _read_meanings(version, folder)
-    known = {word for *_, value in named for word in _WORD.findall(fold(value))} | _names(version)
+    vocabulary = {word for *_, value in named for word in _WORD.findall(fold(value))} | _names(version)
     texts = (example.evidence, example.question)
-    phrases = sorted({phrase for text in texts for phrase in _phrases(fold(text), known)})
+    phrases = sorted({phrase for text in texts for phrase in _phrases(fold(text), vocabulary)})
     if not phrases or not meanings.texts:
         return named
     alike = vectors.of(phrases) @ meanings.directions.T
@@ -138,11 +138,11 @@ def _names(version: Version) -> frozenset[str]:
     return frozenset(word for name in names for word in name_words(name).split())
 
 
-def _phrases(text: str, known: Collection[str]) -> Iterator[str]:
+def _phrases(text: str, vocabulary: Collection[str]) -> Iterator[str]:
     """Yield the words that may refer to a value, and pairs of consecutive ones."""
     before = ""
     for word in _WORD.findall(text):
-        counts = _is_distinctive(word) and not _is_known(word, known)
+        counts = _is_distinctive(word) and not _is_known(word, vocabulary)
         if counts:
             yield word
         if counts and before:
@@ -154,5 +154,5 @@ def _is_distinctive(word: str) -> bool:
     return len(word) >= _LETTERS and word not in STOP
 
 
-def _is_known(word: str, known: Collection[str]) -> bool:
-    return word in known or any(word.endswith(end) and word[: -len(end)] in known for end in ENDINGS)
+def _is_known(word: str, vocabulary: Collection[str]) -> bool:
+    return word in vocabulary or any(word.endswith(end) and word[: -len(end)] in vocabulary for end in ENDINGS)

@@ -67,7 +67,7 @@ class _NameResolver:
             if derived.alias:
                 self._at(derived).append(_AliasedTable(derived.alias.lower(), None))
         for select in self.tree.find_all(exp.Select):
-            if any(isinstance(shown, exp.Star) for shown in select.expressions):
+            if any(isinstance(output, exp.Star) for output in select.expressions):
                 self._add_all(self.sources.get(id(select), []))
         for join in self.tree.find_all(exp.Join):
             self._add_join(join)
@@ -140,13 +140,13 @@ class _NameResolver:
 
     def _add_named(self, sources: list[_AliasedTable], name: str) -> bool:
         """Add a named column of each source that has it, and return whether any has; a rowid counts as the key."""
-        wanted = name.lower()
+        lowered = name.lower()
         columns = {
             (source.table.name, column.name)
             for source in sources
             if source.table
             for column in source.table.columns
-            if column.name.lower() == wanted or (wanted in _ROWID and column.primary_key)
+            if column.name.lower() == lowered or (lowered in _ROWID and column.primary_key)
         }
         self.columns |= columns
         return bool(columns)

@@ -31,14 +31,14 @@ class Order:
         """Return the `k` indices from position `cursor` on, and the cursor after them; k may be larger than n."""
         if cursor < 0 or k < 0:
             raise ValueError(f"cursor and k must not be negative, found {cursor} and {k}")
-        taken: list[int] = []
+        indices: list[int] = []
         end = cursor + k
         while cursor < end:
             epoch, offset = divmod(cursor, self.n)
             stop = min(self.n, offset + end - cursor)
-            taken.extend(_permutation(self.n, self.seed, epoch)[offset:stop].tolist())
+            indices.extend(_permutation(self.n, self.seed, epoch)[offset:stop].tolist())
             cursor += stop - offset
-        return taken, end
+        return indices, end
 
 
 class SchemaOrder:
@@ -67,15 +67,17 @@ class SchemaOrder:
             raise ValueError(f"cursor {cursor} and k {k} must be multiples of {self._together}")
         begin = cursor // self._together
         pieces, _ = self._pieces.take(begin, k // self._together)
-        taken = [i for number, piece in enumerate(pieces, begin) for i in self._epoch(number // self._pieces.n)[piece]]
-        return taken, cursor + k
+        indices = [
+            i for number, piece in enumerate(pieces, begin) for i in self._epoch(number // self._pieces.n)[piece]
+        ]
+        return indices, cursor + k
 
     def _cut(self, epoch: int) -> list[list[int]]:
         pieces = []
         for number, members in enumerate(self._members):
             mixed = [members[i] for i in _permutation(len(members), self._seed, epoch, number)]
-            for at in range(0, len(mixed), self._together):
-                piece = mixed[at : at + self._together]
+            for start in range(0, len(mixed), self._together):
+                piece = mixed[start : start + self._together]
                 pieces.append([*piece, *islice(cycle(mixed), self._together - len(piece))])
         return pieces
 

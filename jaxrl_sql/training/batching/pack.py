@@ -33,23 +33,23 @@ def pack_rows(
     databases: int,
     questions: int,
     prompt_width: int,
-    here: Sequence[int] | None = None,
+    indices: Sequence[int] | None = None,
     longest: int = 0,
 ) -> GroupBatch:
     """Pack up to B = `databases` rows of up to G = `questions` answers; missing ones get weight 0.
 
-    P is `prompt_width`; T is the bucket of the longest answer, or of `longest` tokens if that is more. `here` are the
-    rows to pack, if not all; the shape is the whole batch's.
+    P is `prompt_width`; T is the bucket of the longest answer, or of `longest` tokens if that is more. `indices` are
+    the rows to pack, if not all; the shape is the whole batch's.
     """
     t = bucket(max(longest, *(len(answer.token_ids) for row in rows for answer in row.answers)))
     rows = [*rows, *[SftRow((0,), ())] * (databases - len(rows))]
-    rows = rows if here is None else [rows[i] for i in here]
+    rows = rows if indices is None else [rows[i] for i in indices]
     databases = len(rows)
     prompt, prompt_len = pad_tokens([row.prompt for row in rows], prompt_width)
     empty = SftCompletion((), ())
     flat = [answer for row in rows for answer in [*row.answers, *[empty] * (questions - len(row.answers))]]
     completion, length = pad_tokens([answer.token_ids for answer in flat], t)
-    mask = pad_tokens([answer.learned for answer in flat], t)[0].astype(bool)
+    mask = pad_tokens([answer.loss_mask for answer in flat], t)[0].astype(bool)
     return _group_batch(
         prompt,
         prompt_len,
@@ -96,39 +96,38 @@ def pack_groups(
     reward: np.ndarray,
     weight: np.ndarray,
     longest: int,
-    here: Sequence[int] | None = None,
+    indices: Sequence[int] | None = None,
     max_prompt_bucket: int = 0,
     demonstrations: bool = False,
 ) -> GroupBatch:
     """Pack B groups of G trajectories with their rewards and weights [B,G] for the policy loss.
 
     P is the bucket of the longest prompt, or of `max_prompt_bucket` tokens if that is more, T that of `longest`, the
-    most tokens that a completion may have. Tokens that the environment wrote are left out of the loss mask. `here` are
-    the groups to pack, if not all; the shape is the whole batch's. `demonstrations`: some may have one, and the batch
-    marks those.
+    maximum number of tokens of a completion. The loss mask excludes tokens of the environment. `indices` are the groups
+    to pack, if not all; the shape is the whole batch's. `demonstrations`: mark demonstrations in the batch.
     """
     width = bucket(longest)
     prompt_width = bucket(max(max_prompt_bucket, *(len(group[0].prompt.token_ids) for group in groups)))
-    if here is not None:
-        groups, reward, weight = [groups[i] for i in here], reward[list(here)], weight[list(here)]
+    if indices is not None:
+        groups, reward, weight = [groups[i] for i in indices], reward[list(indices)], weight[list(indices)]
     b, g = weight.shape
     prompt, prompt_len = pad_tokens([group[0].prompt.token_ids for group in groups], prompt_width)
     flat = [trajectory for group in groups for trajectory in group]
     completion, length = pad_tokens([trajectory.completion for trajectory in flat], width)
     mask = np.zeros((b * g, width), bool)
     rollout, behavior = np.zeros((b * g, width), np.float32), np.zeros((b * g, width), np.float32)
-    is_shown = np.array([trajectory.finish_reason == DEMONSTRATION for trajectory in flat])
+    is_demonstration = np.array([trajectory.finish_reason == DEMONSTRATION for trajectory in flat])
     for i, trajectory in enumerate(flat):
-        at = 0
+        start = 0
         for turn in trajectory.turns:
-            end = at + len(turn.token_ids)
-            if is_shown[i]:
-                mask[i, at:end] = True
+            end = start + len(turn.token_ids)
+            if is_demonstration[i]:
+                mask[i, start:end] = True
             elif turn.logprobs:
-                mask[i, at:end] = True
-                rollout[i, at:end] = turn.logprobs
-                behavior[i, at:end] = turn.behavior_logprobs
-            at = end
+                mask[i, start:end] = True
+                rollout[i, start:end] = turn.logprobs
+                behavior[i, start:end] = turn.behavior_logprobs
+            start = end
     shape = (b, g, width)
     return _group_batch(
         prompt,
@@ -141,7 +140,7 @@ def pack_groups(
         rollout_logprobs=rollout.reshape(shape),
         reward=reward.astype(np.float32),
         truncated=np.array([t.finish_reason == "length" for t in flat]).reshape(b, g),
-        demonstrated=is_shown.reshape(b, g) if demonstrations else None,
+        demonstrated=is_demonstration.reshape(b, g) if demonstrations else None,
     )
 
 
@@ -159,7 +158,7 @@ def _group_batch(prompt: Any, prompt_len: Any, completion: Any, completion_len: 
     return GroupBatch(shared=shared, completion=completion, completion_len=completion_len, **{**unread, **arrays})
 
 
-def with_schemas_once(batch: GroupBatch, together: int) -> GroupBatch:
+def share_schemas(batch: GroupBatch, together: int) -> GroupBatch:
     """Return a host's batch in which each `together` prompts in a row share their common prefix.
 
     The prefix is their database's schema, up to the first token in which they differ; each keeps at least one token.
@@ -167,11 +166,11 @@ def with_schemas_once(batch: GroupBatch, together: int) -> GroupBatch:
     (prompt,) = batch.shared
     tokens, length = np.asarray(prompt.tokens), np.asarray(prompt.length)
     groups, lengths = tokens.reshape(-1, together, tokens.shape[1]), length.reshape(-1, together)
-    same = np.logical_and.accumulate((groups == groups[:, :1]).all(axis=1), axis=1).sum(axis=1)
-    common = np.repeat(np.minimum(same, lengths.min(axis=1) - 1), together).astype(np.int32)
+    prefix_length = np.logical_and.accumulate((groups == groups[:, :1]).all(axis=1), axis=1).sum(axis=1)
+    common = np.repeat(np.minimum(prefix_length, lengths.min(axis=1) - 1), together).astype(np.int32)
     begin, _ = pad_tokens([row[:n] for row, n in zip(tokens, common, strict=True)], tokens.shape[1])
-    left = [row[start:end] for row, start, end in zip(tokens, common, length, strict=True)]
-    rest = pad_tokens(left, bucket(max(map(len, left)), smallest=64))  # few widths: each is a program of its own
+    remainders = [row[start:end] for row, start, end in zip(tokens, common, length, strict=True)]
+    rest = pad_tokens(remainders, bucket(max(map(len, remainders)), smallest=64))  # each width compiles a program
     return dataclasses.replace(batch, shared=(Segment(begin, common), Segment(*rest)), together=together)  # type: ignore[arg-type] # NumPy's
 
 
@@ -209,15 +208,15 @@ def order_by_rows(
     rows = [
         len(first_fit(np.array([len(trajectory.completion) for trajectory in group]), width)[1]) for group in groups
     ]
-    least = row_counts(min(most_rows(rows), len(groups[0])))[0]
+    min_rows = row_counts(min(most_rows(rows), len(groups[0])))[0]
     block, rows = block // together, [max(rows[i : i + together]) for i in range(0, len(rows), together)]
-    parts = micro_batches.parts_of(block, prompt, least * together, width)
+    parts = micro_batches.parts_of(block, prompt, min_rows * together, width)
     for start in range(0, len(rows), block):
         order += [start + i for i in order_for_parts(rows[start : start + block], parts)]
     return [i * together + j for i in order for j in range(together)]
 
 
-def with_learned_alone(batch: GroupBatch) -> GroupBatch:
+def score_learned_only(batch: GroupBatch) -> GroupBatch:
     """Return a packed batch of which only learned tokens are scored, `scored` [B,K]; unchanged if it is not packed.
 
     K is the bucket of the most that a prompt has, or all of the rows' positions, so that a run compiles few shapes.

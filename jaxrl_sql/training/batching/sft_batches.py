@@ -16,22 +16,22 @@ import numpy as np
 
 from jaxrl_sql.runtime.control_tokens import ControlTokens
 from jaxrl_sql.text2sql.files.shares import rank
-from jaxrl_sql.text2sql.prompts.dialects import shield_answer, taught_sql
+from jaxrl_sql.text2sql.prompts.dialects import shield_answer, target_sql
 from jaxrl_sql.text2sql.prompts.prompts import Encoder, PromptStyle, Pruning
 from jaxrl_sql.types import Example, InputError, Response, Tokenizer
 
 # Schemas whose token ids are cached per style: questions of a database need not be consecutive.
-_SCHEMAS = 512
+_MAX_CACHED_SCHEMAS = 512
 
 
 class SftCompletion(NamedTuple):
-    """A completion and its loss mask `learned`, one bool per token.
+    """A completion and its loss mask `loss_mask`, one bool per token.
 
     `names` are the tokens of its SQL, which contains the copied names and values.
     """
 
     token_ids: tuple[int, ...]
-    learned: tuple[bool, ...]
+    loss_mask: tuple[bool, ...]
     names: frozenset[int] = frozenset()
 
 
@@ -75,13 +75,13 @@ def make_sft_batch(
     `make_prompts`. `on_progress` is called with the number of examples done.
     """
     schemas, answers, skipped, turns = [], [], [], []
-    encoders = [Encoder(style, tokenizer, pruning, _SCHEMAS) for style in styles]
-    known: dict[tuple[int, ...], tuple[int, ...]] = {}
-    for at, (example, (number, style)) in enumerate(product(examples, enumerate(styles))):
+    encoders = [Encoder(style, tokenizer, pruning, _MAX_CACHED_SCHEMAS) for style in styles]
+    shared_schemas: dict[tuple[int, ...], tuple[int, ...]] = {}
+    for index, (example, (number, style)) in enumerate(product(examples, enumerate(styles))):
         if on_progress:
-            on_progress(at // len(styles))
+            on_progress(index // len(styles))
         encoded = encoders[number].encode(example)
-        schema, question = known.setdefault(encoded.schema_ids, encoded.schema_ids), encoded.question_ids
+        schema, question = shared_schemas.setdefault(encoded.schema_ids, encoded.schema_ids), encoded.question_ids
         answer = make_answer(example, question, style.answer(example), encoders[number].control, end_token)
         if len(schema) + len(question) > max_prompt:
             skipped.append((example.uid, f"prompt over {max_prompt} tokens"))
@@ -106,13 +106,13 @@ def make_answer(
     """
     response = shield_answer(response, example, control)
     turns = [("assistant", response)] if isinstance(response, str) else response
-    ids, learned = list(question), [False] * len(question)
+    ids, loss_mask = list(question), [False] * len(question)
     for role, text in turns:
         new = control.encode(text)
         ids += new
-        learned += [role == "assistant"] * len(new)
-    names = frozenset(control.encode(control.shield(" " + taught_sql(example))))
-    return SftCompletion((*ids, end_token), (*learned, True), names)
+        loss_mask += [role == "assistant"] * len(new)
+    names = frozenset(control.encode(control.shield(" " + target_sql(example))))
+    return SftCompletion((*ids, end_token), (*loss_mask, True), names)
 
 
 def encode(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
@@ -133,8 +133,8 @@ def shuffle_identifiers(row: SftRow, word_ids: tuple[int, ...], rng: np.random.G
     of the schema and of the gold SQL are replaced wherever they occur; tokens of the explanation and of the tags
     around the SQL only if they are in `word_ids`.
     """
-    known = frozenset(word_ids)
-    used = known & {*row.prompt, *(token for answer in row.answers for token in answer.names)}
+    words = frozenset(word_ids)
+    used = words & {*row.prompt, *(token for answer in row.answers for token in answer.names)}
     chosen = rng.permutation(len(word_ids))[: len(used)]
     renamed = {old: word_ids[new] for old, new in zip(sorted(used), chosen, strict=True)}
 
@@ -144,9 +144,9 @@ def shuffle_identifiers(row: SftRow, word_ids: tuple[int, ...], rng: np.random.G
     return SftRow(apply(row.prompt), tuple(a._replace(token_ids=apply(a.token_ids)) for a in row.answers))
 
 
-def learn_questions(row: SftRow) -> SftRow:
+def include_questions_in_loss(row: SftRow) -> SftRow:
     """Include the questions in the loss, for a model that is trained from scratch."""
-    return row._replace(answers=tuple(a._replace(learned=(True,) * len(a.token_ids)) for a in row.answers))
+    return row._replace(answers=tuple(a._replace(loss_mask=(True,) * len(a.token_ids)) for a in row.answers))
 
 
 # Map the lengths of a schema, and of a question with its answer, to the width of their batch.
@@ -160,9 +160,9 @@ class RowOrder:
     the width of (schema, answer). Every example occurs once per epoch.
     """
 
-    def __init__(self, taught: SftBatch, questions: int, databases: int, seed: int, width: Width) -> None:
-        members: list[dict[tuple[int, tuple[int, ...]], list[int]]] = [{} for _ in range(taught.forms)]
-        for i, (schema, answer, turn) in enumerate(zip(taught.schemas, taught.answers, taught.turns, strict=True)):
+    def __init__(self, batch: SftBatch, questions: int, databases: int, seed: int, width: Width) -> None:
+        members: list[dict[tuple[int, tuple[int, ...]], list[int]]] = [{} for _ in range(batch.forms)]
+        for i, (schema, answer, turn) in enumerate(zip(batch.schemas, batch.answers, batch.turns, strict=True)):
             members[turn].setdefault((width(len(schema), len(answer.token_ids)), schema), []).append(i)
         self._members = [{key: tuple(numbers) for key, numbers in sorted(by_schema.items())} for by_schema in members]
         self._questions = questions
@@ -170,7 +170,7 @@ class RowOrder:
         self._seed = seed
         self._epoch = lru_cache(maxsize=2)(self._shuffle)
         # Epochs whose examples are in the same forms have the same number of batches.
-        self._ends = list(accumulate(len(self._epoch(epoch)) for epoch in range(taught.forms)))
+        self._ends = list(accumulate(len(self._epoch(epoch)) for epoch in range(batch.forms)))
 
     def batches(self, epochs: int) -> int:
         """Return the number of batches in the first `epochs` epochs."""
@@ -190,12 +190,15 @@ class RowOrder:
         for (width, _), numbers in self._members[epoch % len(self._members)].items():
             shuffled = [numbers[i] for i in _shuffled(rng, len(numbers))]
             parts = -(-len(numbers) // self._questions)
-            cuts = [len(numbers) * part // parts for part in range(parts + 1)]
-            rows.setdefault(width, []).extend(tuple(shuffled[a:b]) for a, b in pairwise(cuts))
+            bounds = [len(numbers) * part // parts for part in range(parts + 1)]
+            rows.setdefault(width, []).extend(tuple(shuffled[a:b]) for a, b in pairwise(bounds))
         batches = []
         for rows_of_width in rows.values():
-            mixed = [rows_of_width[i] for i in _shuffled(rng, len(rows_of_width))]
-            batches += [mixed[at : at + self._databases] for at in range(0, len(mixed), self._databases)]
+            shuffled_rows = [rows_of_width[i] for i in _shuffled(rng, len(rows_of_width))]
+            batches += [
+                shuffled_rows[start : start + self._databases]
+                for start in range(0, len(shuffled_rows), self._databases)
+            ]
         return [batches[i] for i in _shuffled(rng, len(batches))]
 
 

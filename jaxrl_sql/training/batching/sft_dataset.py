@@ -19,34 +19,34 @@ from jaxrl_sql.training.batching.sft_batches import (
     SftBatch,
     SftRow,
     encode,
-    learn_questions,
+    include_questions_in_loss,
     make_sft_batch,
     shuffle_identifiers,
 )
 from jaxrl_sql.types import Example, Tokenizer
 
-_NO_QUESTION = "a trace of no question that is taught"
+_NO_QUESTION = "a trace without a training question"
 
 
 class SftDataset(NamedTuple):
-    """The training and the held-out examples, each with the order of its batches, and the longest schema of all.
+    """The training and the held-out examples, each with the order of its batches, and the tokens of the longest schema.
 
-    `form` are the tokens that every answer of a form contains: its tags and its instructions.
+    `format_tokens` are the tokens of tags and instructions, which every answer of a style contains.
     """
 
-    taught: SftBatch
+    train: SftBatch
     order: RowOrder
-    held: SftBatch | None
-    held_order: RowOrder | None
-    longest: int
+    held_out: SftBatch | None
+    held_out_order: RowOrder | None
+    max_schema_tokens: int
     skipped: tuple[tuple[str, str], ...]
-    form: frozenset[int]
+    format_tokens: frozenset[int]
 
-    def held_rows(self) -> list[list[SftRow]]:
+    def held_out_batches(self) -> list[list[SftRow]]:
         """Return the batches of the held-out examples."""
-        if self.held is None or self.held_order is None:
+        if self.held_out is None or self.held_out_order is None:
             return []
-        return [self.held.rows(self.held_order.batch(i)) for i in range(self.held_order.batches(1))]
+        return [self.held_out.rows(self.held_out_order.batch(i)) for i in range(self.held_out_order.batches(1))]
 
 
 def make_sft_dataset(
@@ -64,30 +64,30 @@ def make_sft_dataset(
     `on_progress` is called with the number of examples done, first of the training set, then of the held-out set.
     Raises InputError if no example of a set fits.
     """
-    longest, width = data.max_prompt_tokens, by_schema if cfg.packing else by_answer
-    pruning = Pruning(longest, seed) if data.prune else None
+    max_prompt_tokens, width = data.max_prompt_tokens, by_schema if cfg.packing else by_answer
+    pruning = Pruning(max_prompt_tokens, seed) if data.prune else None
     traces = load_traces(data.traces) if data.traces else {}
 
-    def made(chosen: Sequence[Example]) -> tuple[SftBatch, RowOrder]:
-        shown = with_traces(chosen, traces)
+    def make(selected: Sequence[Example]) -> tuple[SftBatch, RowOrder]:
+        targets = with_traces(selected, traces)
         if cfg.traces == "sql":
-            shown = [dataclasses.replace(example, reasoning="") for example in shown]
+            targets = [dataclasses.replace(example, reasoning="") for example in targets]
         supervised = make_sft_batch(
-            shown, styles, tokenizer, end_token, longest, cfg.max_completion_tokens, pruning, on_progress
+            targets, styles, tokenizer, end_token, max_prompt_tokens, cfg.max_completion_tokens, pruning, on_progress
         )
         return supervised, RowOrder(supervised, cfg.questions, cfg.databases, seed, width)
 
-    form = form_tokens(examples[0], styles, tokenizer)
-    strange = sorted(traces.keys() - {example.uid for example in examples})
-    examples, kept_back = hold_out(examples, cfg.held_out)
-    taught, order = made(examples)
-    held, held_order = made(kept_back) if kept_back else (None, None)
-    schemas = (*taught.schemas, *(held.schemas if held else ()))
-    skipped = (*taught.skipped, *(held.skipped if held else ()), *((uid, _NO_QUESTION) for uid in strange))
-    return SftDataset(taught, order, held, held_order, max(len(schema) for schema in schemas), skipped, form)
+    form = format_tokens_of(examples[0], styles, tokenizer)
+    unknown_ids = sorted(traces.keys() - {example.uid for example in examples})
+    examples, held_out_examples = hold_out(examples, cfg.held_out)
+    train, order = make(examples)
+    held_out, held_out_order = make(held_out_examples) if held_out_examples else (None, None)
+    schemas = (*train.schemas, *(held_out.schemas if held_out else ()))
+    skipped = (*train.skipped, *(held_out.skipped if held_out else ()), *((uid, _NO_QUESTION) for uid in unknown_ids))
+    return SftDataset(train, order, held_out, held_out_order, max(len(schema) for schema in schemas), skipped, form)
 
 
-def form_tokens(example: Example, styles: Sequence[PromptStyle], tokenizer: Tokenizer) -> frozenset[int]:
+def format_tokens_of(example: Example, styles: Sequence[PromptStyle], tokenizer: Tokenizer) -> frozenset[int]:
     """Return the tokens of each style's question and answer for an empty question and thought."""
     blank = dataclasses.replace(
         example, question="", evidence="", gold_sql="SELECT 1", demonstration="", reasoning="", dialect="sqlite"
@@ -102,7 +102,7 @@ def form_tokens(example: Example, styles: Sequence[PromptStyle], tokenizer: Toke
 
 def rows_of(cfg: SftConfig, seed: int, sft_dataset: SftDataset, word_ids: tuple[int, ...], step: int) -> list[SftRow]:
     """Return the rows of a step, some with their words renamed, as a function of (seed, step)."""
-    rows = sft_dataset.taught.rows(sft_dataset.order.batch(step))
+    rows = sft_dataset.train.rows(sft_dataset.order.batch(step))
     rng = np.random.default_rng((seed, step))
     rows = [shuffle_identifiers(row, word_ids, rng) if rng.random() < cfg.shuffle_identifiers else row for row in rows]
-    return [learn_questions(row) for row in rows] if cfg.loss_on == "text" else rows
+    return [include_questions_in_loss(row) for row in rows] if cfg.loss_on == "text" else rows

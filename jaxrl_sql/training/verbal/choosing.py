@@ -151,9 +151,9 @@ def verbal(policy: PolicySpec, cfg: VerbalSettings, limits: ExecutorConfig, disp
         numbers = write(out, work, loaded)
     unanswered = ""
     if numbers["unanswered"]:
-        why = next((f": {record['error']}" for record in reversed(journal.records) if record.get("error")), "")
+        cause = next((f": {record['error']}" for record in reversed(journal.records) if record.get("error")), "")
         attempts = f"{numbers['unanswered']:,.0f} attempts were not answered"
-        unanswered = f"{attempts}; {out / 'records.jsonl'} names them{why}"
+        unanswered = f"{attempts}; {out / 'records.jsonl'} names them{cause}"
     is_spent = isinstance(stopped, BudgetSpentError)
     return VerbalResult(
         table=table(numbers, loaded.rule),
@@ -186,7 +186,7 @@ def choice_settings(policy: PolicySpec, cfg: VerbalSettings, limits: ExecutorCon
         "include_ids",
     }
     settings = {"questions": f"{data.dir}/{data.evals[0]}", "seed": policy.seed}
-    settings |= values_of(cfg, "verbal", but=free)
+    settings |= values_of(cfg, "verbal", exclude=free)
     if cfg.base_url:
         settings |= {"verbal.model": cfg.model} | endpoint_settings(policy.recipe, data)
     else:

@@ -99,7 +99,7 @@ class JudgeCandidate(NamedTuple):
 class JudgeCandidates(NamedTuple):
     """The candidates in `attempts` answers to one question, and why the other answers gave none.
 
-    `unanswered` attempts had no answer. `spare` is the first query that ran without returning rows, else the first
+    `unanswered` attempts had no answer. `fallback` is the first query that ran without returning rows, else the first
     query at all, else None.
     """
 
@@ -109,13 +109,13 @@ class JudgeCandidates(NamedTuple):
     without_sql: int
     failed: int
     empty: int
-    spare: str | None
+    fallback: str | None
 
 
 class JudgeChoice(NamedTuple):
     """The chosen query, the mean score of each of K candidates, and the K scores of every reply that was read.
 
-    `unread` replies could not be read. Without any candidate `sql` is the spare query, if there is one; a single
+    `unread` replies could not be read. Without any candidate `sql` is the fallback query, if there is one; a single
     candidate wins without a judge.
     """
 
@@ -134,14 +134,16 @@ class _CandidatePool:
         self.sqls: dict[str, str] = {}
         self.copies: dict[str, int] = {}
         self.outcomes: dict[str, str] = {}
-        self.lost = {"unanswered": 0, "without_sql": 0, "failed": 0, "empty": 0}
+        self.rejected = {"unanswered": 0, "without_sql": 0, "failed": 0, "empty": 0}
         self.empty: str | None = None
         self.first: str | None = None
 
-    def result(self, want: int) -> JudgeCandidates:
-        """Return the first `want` candidates, and the counts."""
+    def result(self, num_candidates: int) -> JudgeCandidates:
+        """Return the first `num_candidates` candidates, and the counts."""
         candidates = [JudgeCandidate(sql, self.copies[form]) for form, sql in self.sqls.items()]
-        return JudgeCandidates(tuple(candidates[:want]), self.attempts, **self.lost, spare=self.empty or self.first)
+        return JudgeCandidates(
+            tuple(candidates[:num_candidates]), self.attempts, **self.rejected, fallback=self.empty or self.first
+        )
 
 
 def find_candidates(
@@ -149,28 +151,33 @@ def find_candidates(
     executor: SqlExecutor,
     questions: Sequence[VerbalQuestion],
     read_sql: ReadSql,
-    want: int,
+    num_candidates: int,
     sampling: SamplingParams,
     attempts: int = ATTEMPTS_EACH,
 ) -> list[JudgeCandidates]:
-    """Sample answers in rounds of `want` until each question has that many distinct candidates.
+    """Sample answers in rounds of `num_candidates` until each question has that many distinct candidates.
 
     There are `attempts` rounds at most, and none after one without any answer. They differ in their seeds, which are
     derived from `sampling.seed`; `sampling.n` is ignored.
     """
-    if min(want, attempts) < 1:
-        raise InputError(f"want={want}, attempts={attempts}: at least one candidate has to be asked for, once")
+    if min(num_candidates, attempts) < 1:
+        raise InputError(f"num_candidates={num_candidates}, attempts={attempts}: both must be at least 1")
     tallies = [_CandidatePool() for _ in questions]
-    open_ones = list(range(len(questions)))
+    unfinished = list(range(len(questions)))
     for number in range(attempts):
-        if not open_ones:
+        if not unfinished:
             break
-        requests = [_request(questions[i], CANDIDATES, number, questions[i].prompt, sampling, want) for i in open_ones]
-        answered = list(zip(open_ones, ask(requests), strict=True))
+        requests = [
+            _request(questions[i], CANDIDATES, number, questions[i].prompt, sampling, num_candidates)
+            for i in unfinished
+        ]
+        answered = list(zip(unfinished, ask(requests), strict=True))
         for i, texts in answered:
             _add_answers(tallies[i], executor, questions[i].db_path, texts, read_sql)
-        open_ones = [i for i, texts in answered if len(tallies[i].sqls) < want and any(map(_is_answer, texts))]
-    return [tally.result(want) for tally in tallies]
+        unfinished = [
+            i for i, texts in answered if len(tallies[i].sqls) < num_candidates and any(map(_is_answer, texts))
+        ]
+    return [tally.result(num_candidates) for tally in tallies]
 
 
 def judge(
@@ -186,35 +193,43 @@ def judge(
     answer.
     """
     if rounds < 1:
-        raise InputError(f"rounds={rounds}: a judge has to be asked at least once")
+        raise InputError(f"rounds={rounds}: must be at least 1")
     texts = [
         judge_text(policy.shield(q.about), [policy.shield(candidate.sql) for candidate in c.distinct])
         for q, c in zip(questions, candidates, strict=True)
     ]
-    read: list[list[tuple[float, ...]]] = [[] for _ in questions]
+    valid_replies: list[list[tuple[float, ...]]] = [[] for _ in questions]
     unread = [0] * len(questions)
-    open_ones = [i for i, candidate in enumerate(candidates) if len(candidate.distinct) > 1]
-    prompts = {i: policy.as_prompt(texts[i]) for i in open_ones}
+    unfinished = [i for i, candidate in enumerate(candidates) if len(candidate.distinct) > 1]
+    prompts = {i: policy.as_prompt(texts[i]) for i in unfinished}
     number = 0
-    while open_ones:
-        missing = {i: min(rounds - len(read[i]), 2 * rounds - len(read[i]) - unread[i]) for i in open_ones}
+    while unfinished:
+        missing = {
+            i: min(rounds - len(valid_replies[i]), 2 * rounds - len(valid_replies[i]) - unread[i]) for i in unfinished
+        }
         requests = [
-            _request(questions[i], JUDGE, number, prompts[i], policy.judge_sampling, missing[i]) for i in open_ones
+            _request(questions[i], JUDGE, number, prompts[i], policy.judge_sampling, missing[i]) for i in unfinished
         ]
-        answered = list(zip(open_ones, policy.ask(requests), strict=True))
+        answered = list(zip(unfinished, policy.ask(requests), strict=True))
         for i, replies in answered:
-            read_replies = [read_scores(reply or "", len(candidates[i].distinct)) for reply in replies]
-            read[i] += [scores for scores in read_replies if scores is not None]
-            unread[i] += sum(scores is None for scores in read_replies)
-        open_ones = [
+            scores_of_replies = [read_scores(reply or "", len(candidates[i].distinct)) for reply in replies]
+            valid_replies[i] += [scores for scores in scores_of_replies if scores is not None]
+            unread[i] += sum(scores is None for scores in scores_of_replies)
+        unfinished = [
             i
             for i, replies in answered
-            if len(read[i]) < rounds and len(read[i]) + unread[i] < 2 * rounds and any(map(_is_answer, replies))
+            if len(valid_replies[i]) < rounds
+            and len(valid_replies[i]) + unread[i] < 2 * rounds
+            and any(map(_is_answer, replies))
         ]
         number += 1
     return [
         _verdict(
-            candidates[i], read[i], unread[i], normalise, random.Random(f"{policy.judge_sampling.seed}/{question.uid}")
+            candidates[i],
+            valid_replies[i],
+            unread[i],
+            normalise,
+            random.Random(f"{policy.judge_sampling.seed}/{question.uid}"),
         )
         for i, question in enumerate(questions)
     ]
@@ -279,22 +294,22 @@ def _add_answers(
 ) -> None:
     """Run the queries of a round of answers, each distinct one once, and add their outcomes to the tally."""
     sqls = [read_sql(text) for text in texts if text is not None]
-    written = [(normal_form(sql), sql) for sql in sqls if sql is not None]
+    queries = [(normal_form(sql), sql) for sql in sqls if sql is not None]
     tally.attempts += len(texts)
-    tally.lost["unanswered"] += len(texts) - len(sqls)
-    tally.lost["without_sql"] += len(sqls) - len(written)
-    new = {form: sql for form, sql in reversed(written) if form not in tally.outcomes}
+    tally.rejected["unanswered"] += len(texts) - len(sqls)
+    tally.rejected["without_sql"] += len(sqls) - len(queries)
+    new = {form: sql for form, sql in reversed(queries) if form not in tally.outcomes}
     results = execute_all(executor, [(db_path, sql) for sql in new.values()])
     for form, result in zip(new, results, strict=True):
         tally.outcomes[form] = "failed" if result.status != "ok" else "found" if result.row_count else "empty"
-    for form, sql in written:
+    for form, sql in queries:
         outcome = tally.outcomes[form]
         tally.first = tally.first or sql
         if outcome == "found":
             tally.sqls.setdefault(form, sql)
             tally.copies[form] = tally.copies.get(form, 0) + 1
         else:
-            tally.lost[outcome] += 1
+            tally.rejected[outcome] += 1
             tally.empty = tally.empty or (sql if outcome == "empty" else None)
 
 
@@ -304,14 +319,16 @@ def _verdict(
     """Choose the candidate of the best mean score in R replies [R,K]; without any, all candidates are equal."""
     names = [candidate.sql for candidate in candidates.distinct]
     if not names:
-        return JudgeChoice(candidates.spare, (), (), unread, candidates)
+        return JudgeChoice(candidates.fallback, (), (), unread, candidates)
     if not replies:
         return JudgeChoice(rng.choice(names), (0.0,) * len(names), (), unread, candidates)
     scores = np.array(replies)
     if normalise:
-        spread = scores.std(axis=1, keepdims=True)
+        deviation = scores.std(axis=1, keepdims=True)
         # A reply with equal scores, up to rounding, prefers no candidate.
-        scores = np.where(spread > 1e-9, (scores - scores.mean(axis=1, keepdims=True)) / np.maximum(spread, 1e-12), 0.0)
+        scores = np.where(
+            deviation > 1e-9, (scores - scores.mean(axis=1, keepdims=True)) / np.maximum(deviation, 1e-12), 0.0
+        )
     # Sums of decimal fractions differ in their last digits by the order of addition: nearly equal counts as equal.
     means = scores.mean(axis=0).round(9)
     best = np.flatnonzero(means == means.max())

@@ -114,9 +114,10 @@ def engine_asker(engine: AnyEngine, memory: Memory) -> RequestSampler:
 def _generate(engine: AnyEngine, requests: Sequence[SamplingRequest], errors: list[str]) -> Iterator[Answers]:
     """Yield the engine's answers to each request with their cost, and add the errors of refused ones to `errors`."""
     prompts = [request.prompt for request in requests if not isinstance(request.prompt, str)]
-    most = engine.model.max_positions
+    max_positions = engine.model.max_positions
     samplings = [
-        request.sampling.within(most - len(prompt.token_ids)) for request, prompt in zip(requests, prompts, strict=True)
+        request.sampling.within(max_positions - len(prompt.token_ids))
+        for request, prompt in zip(requests, prompts, strict=True)
     ]
     texts: list[list[str | None]] = [[None] * request.sampling.n for request in requests]
     reasons = [[""] * request.sampling.n for request in requests]
@@ -143,10 +144,10 @@ def endpoint_asker(
     """
 
     def ask(requests: Sequence[SamplingRequest]) -> list[list[str | None]]:
-        known = [memory.known(request) for request in requests]
+        answers = [memory.known(request) for request in requests]
         missing = [
             (request, i)
-            for request, texts in zip(requests, known, strict=True)
+            for request, texts in zip(requests, answers, strict=True)
             for i in range(request.sampling.n)
             if i not in texts
         ]
@@ -165,9 +166,9 @@ def endpoint_asker(
         if failed and not answered:
             message = f"{endpoint.base_url}: none of {len(failed)} answers arrived: {failed[-1].error}"
             raise UnreachableError(message, {request.uid for request, _ in missing})
-        known = [memory.known(request) for request in requests]
+        answers = [memory.known(request) for request in requests]
         return [
-            [texts.get(i) for i in range(request.sampling.n)] for request, texts in zip(requests, known, strict=True)
+            [texts.get(i) for i in range(request.sampling.n)] for request, texts in zip(requests, answers, strict=True)
         ]
 
     return ask

@@ -32,7 +32,8 @@ fn main() -> Result<(), Problem> {
         job.wait(LONG)?;
         let scores = job.scores()?;
         let seconds = begun.elapsed().as_secs_f64();
-        let count = |is_one: fn(Status) -> bool| scores.iter().filter(|score| is_one(score.pred_status)).count();
+        let count =
+            |has_status: fn(Status) -> bool| scores.iter().filter(|score| has_status(score.pred_status)).count();
         let (ok, late) = (count(|status| status == Status::Ok), count(|status| status == Status::Timeout));
         println!("{seconds:.9} {ok} {} {late}", scores.len() - ok - late);
     }

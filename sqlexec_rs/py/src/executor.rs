@@ -33,7 +33,7 @@ pub(crate) struct Executor {
     isolation: &'static str,
     sqlite_version: Option<String>,
     limits: Arc<sqlexec_core::Limits>,
-    shown_limits: Limits,
+    python_limits: Limits,
     hide: Vec<(String, Option<String>)>,
 }
 
@@ -82,7 +82,7 @@ impl Executor {
             let message = format!("worker_memory_bytes must be at least {MIN_WORKER_BYTES}, not {worker_memory_bytes}");
             return Err(PyValueError::new_err(message));
         }
-        let bounds = WorkerConfig {
+        let worker_limits = WorkerConfig {
             grace: Duration::from_millis(worker_grace_ms),
             hang: worker_hang_ms.map(Duration::from_millis),
             memory_bytes: worker_memory_bytes,
@@ -90,7 +90,7 @@ impl Executor {
         };
         let worker = match isolation {
             "thread" => None,
-            "process" => Some(WorkerConfig { program: worker_program(py)?, ..bounds.clone() }),
+            "process" => Some(WorkerConfig { program: worker_program(py)?, ..worker_limits.clone() }),
             _ => return Err(PyValueError::new_err("isolation must be \"thread\" or \"process\"")),
         };
         if on_run.as_ref().is_some_and(|function| !function.bind(py).is_callable()) {
@@ -107,18 +107,18 @@ impl Executor {
             checks_cells: cell_size_check,
             sqlite_version: minor,
         };
-        let duckdb = duckdb::worker(py, bounds)?;
+        let duckdb = duckdb::worker(py, worker_limits)?;
         let config = Config { threads, max_open, access, hidden, cache_bytes, max_queued, worker, duckdb };
         let pool = py.detach(|| Pool::observed(&config, observer)).map_err(|fault| raise(&fault))?;
-        let shown_limits = limits.unwrap_or_default();
+        let python_limits = limits.unwrap_or_default();
         let isolation = if config.worker.is_some() { "process" } else { "thread" };
-        let (sqlite_version, limits) = (sqlite_version.map(str::to_owned), Arc::new(shown_limits.to_core()));
-        Ok(Self { pool, isolation, sqlite_version, limits, shown_limits, hide })
+        let (sqlite_version, limits) = (sqlite_version.map(str::to_owned), Arc::new(python_limits.to_core()));
+        Ok(Self { pool, isolation, sqlite_version, limits, python_limits, hide })
     }
 
     #[getter]
     fn limits(&self) -> Limits {
-        self.shown_limits.clone()
+        self.python_limits.clone()
     }
 
     #[getter]
@@ -327,7 +327,7 @@ fn interruptibly<T: Send>(
     work: impl FnOnce(&mut dyn FnMut() -> bool) -> Result<T, Fault> + Send,
 ) -> PyResult<T> {
     let mut raised = None;
-    let mut is_calm = || {
+    let mut keep_waiting = || {
         Python::attach(|py| match py.check_signals() {
             Ok(()) => true,
             Err(error) => {
@@ -336,7 +336,7 @@ fn interruptibly<T: Send>(
             }
         })
     };
-    let done = py.detach(|| work(&mut is_calm));
+    let done = py.detach(|| work(&mut keep_waiting));
     done.map_err(|fault| raised.unwrap_or_else(|| raise(&fault)))
 }
 

@@ -30,19 +30,19 @@ _MIX = (
 def bench(options: argparse.Namespace) -> int:
     """Measure, print a line per number of threads, and return the exit code."""
     with Executor(threads=options.threads, isolation=options.isolation) as executor:
-        most = executor.threads
-    loads = (("tiny", _tiny), ("mix", _mixed))
-    sys.stdout.write(f"{'threads':>7}" + "".join(f"{name + ' /s':>12}" for name, _ in loads) + "\n")
+        max_threads = executor.threads
+    workloads = (("tiny", _tiny), ("mix", _mixed))
+    sys.stdout.write(f"{'threads':>7}" + "".join(f"{name + ' /s':>12}" for name, _ in workloads) + "\n")
     with tempfile.TemporaryDirectory() as folder:
         path = make_database(Path(folder) / "bench.sqlite")
         n_threads = 1
         while True:
-            figures = [measure(path, n_threads, make, options) for _, make in loads]
-            sys.stdout.write(f"{n_threads:>7}" + "".join(f"{figure:>12,.0f}" for figure in figures) + "\n")
+            rates = [measure(path, n_threads, make, options) for _, make in workloads]
+            sys.stdout.write(f"{n_threads:>7}" + "".join(f"{rate:>12,.0f}" for rate in rates) + "\n")
             sys.stdout.flush()
-            if n_threads == most:
+            if n_threads == max_threads:
                 return 0
-            n_threads = min(2 * n_threads, most)
+            n_threads = min(2 * n_threads, max_threads)
 
 
 def make_database(path: Path) -> Path:
@@ -66,15 +66,15 @@ def measure(path: Path, n_threads: int, make: Callable[[int], str], options: arg
     n = 0
     with Executor(threads=n_threads, isolation=options.isolation, cache_bytes=0) as executor:
         executor.execute(path, "SELECT count(*) FROM sale")
-        begun = time.perf_counter()
+        start = time.perf_counter()
         jobs = [executor.submit([(path, make(i)) for i in range(_BATCH)])]
         while jobs:
             n += _BATCH
-            if time.perf_counter() - begun < options.seconds:
+            if time.perf_counter() - start < options.seconds:
                 # Queue the next batch before waiting for the last, so that no thread is idle.
                 jobs.append(executor.submit([(path, make(i)) for i in range(n, n + _BATCH)]))
             jobs.pop(0).wait()
-        return n / (time.perf_counter() - begun)
+        return n / (time.perf_counter() - start)
 
 
 def _tiny(n: int) -> str:

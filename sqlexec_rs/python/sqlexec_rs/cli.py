@@ -44,8 +44,8 @@ def _parser() -> argparse.ArgumentParser:
     name = Path(sys.argv[0]).name
     prog = "python -m sqlexec_rs" if name == "__main__.py" else name
     parser = _Parser(prog=prog, description="Run SQL read-only under hard limits.")
-    shown = f"sqlexec_rs {version('sqlexec-rs')}, SQLite {sqlite_version()}"
-    parser.add_argument("--version", action="version", version=shown)
+    versions = f"sqlexec_rs {version('sqlexec-rs')}, SQLite {sqlite_version()}"
+    parser.add_argument("--version", action="version", version=versions)
     commands = parser.add_subparsers(required=True, metavar="{run,score,bench}")
     _add_run(commands.add_parser("run", help="run one query and print its rows"))
     _add_score(commands.add_parser("score", help="score a file of predictions against a file of golds"))
@@ -75,8 +75,8 @@ def _add_score(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--allow-extra", action="store_true", help="skip predictions that match no question")
     root = "folder of DB_ID/DB_ID.sqlite, duckdb:FOLDER of DB_ID.duckdb, or the URL of a server"
     parser.add_argument("--db-root", required=True, metavar="DIR", help=root)
-    known = f"comma-separated list of {', '.join(RULE_NAMES)}; default: bird"
-    parser.add_argument("--rules", type=_rules, default=("bird",), metavar="RULES", help=known)
+    rules = f"comma-separated list of {', '.join(RULE_NAMES)}; default: bird"
+    parser.add_argument("--rules", type=_rules, default=("bird",), metavar="RULES", help=rules)
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the report with all items as JSON")
     strip = "remove DISTINCT from both queries, which is the default of Spider's command"
     parser.add_argument("--strip-distinct", action="store_true", help=strip)

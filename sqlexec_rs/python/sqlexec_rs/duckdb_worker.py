@@ -96,11 +96,11 @@ class Alarm(threading.Thread):
         """Wait for deadlines in an endless loop."""
         with self._changed:
             while True:
-                left = None if self._deadline is None else self._deadline - time.monotonic()
-                if left is not None and left <= 0:
+                remaining = None if self._deadline is None else self._deadline - time.monotonic()
+                if remaining is not None and remaining <= 0:
                     self._cursor.interrupt()
-                    left = 0.005  # repeated, because an interrupt between two calls has no effect
-                self._changed.wait(left)
+                    remaining = 0.005  # repeated, because an interrupt between two calls has no effect
+                self._changed.wait(remaining)
 
 
 class Engine:
@@ -118,7 +118,7 @@ class Engine:
         self._cursor: Any = None
         self._deadline: float | None = None
         # Bytes that precede the caller's text.
-        self._n_before = 0
+        self._n_prefix_bytes = 0
 
     def load(self) -> None:
         """Import DuckDB."""
@@ -156,7 +156,7 @@ class Engine:
         # Settings, temporary tables, variables and prepared statements end with the connection.
         cursor = self._cursor = self._open[file].cursor()
         self._alarm.set(cursor, self._deadline)
-        self._n_before = 0
+        self._n_prefix_bytes = 0
         statements = cursor.extract_statements(sql)
         if not statements:
             raise Refusal("no_sql", "the text holds no SQL statement")
@@ -168,7 +168,7 @@ class Engine:
             )
         if is_plan:
             # After our options the text, already parsed as a single query, cannot add others.
-            self._n_before = len(EXPLAIN)
+            self._n_prefix_bytes = len(EXPLAIN)
             statements = cursor.extract_statements(EXPLAIN + sql)
         cursor.execute(statements[0], parameters)
         columns = cursor.description or []
@@ -234,7 +234,7 @@ class Engine:
         specific = [status for fragment, status in MESSAGE_STATUSES.items() if fragment in text]
         status = specific[0] if specific else EXCEPTION_STATUSES.get(name, "runtime_error")
         hint = next((line for line in lines[1:] if line.startswith(("Did you mean", "Candidate bindings"))), None)
-        offset = int(details["position"]) - self._n_before if details.get("position", "").isdigit() else -1
+        offset = int(details["position"]) - self._n_prefix_bytes if details.get("position", "").isdigit() else -1
         return status, lines[0], offset if offset >= 0 else None, hint
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from sqlexec_rs.files import Gold, InputError, cases
 from sqlexec_rs.predictions import Prediction, Predictions, possible_header, shown_fields
-from sqlexec_rs.texts import database_of, same_sql
+from sqlexec_rs.texts import same_sql, split_database
 
 _NEARLY_ALL = 0.95
 """Share of predictions equal to their golds from which the file is assumed to contain golds."""
@@ -40,32 +40,33 @@ def pair(
     - a prediction on another database than its question.
     - predictions that are nearly all equal to the golds, unless the caller chose their field.
     """
-    by_id, how = _by_id(predictions, order) if predictions.has_ids else _by_position(predictions, golds, order)
-    mine = {gold.uid: gold for gold in golds}
-    _refuse_other_databases(predictions, by_id, mine)
-    without_gold = {uid for uid in order if uid not in mine}
-    extra = [uid for uid in by_id if uid not in mine and uid not in without_gold]
-    missing = tuple(uid for uid in mine if uid not in by_id)
-    if len(missing) == len(mine):
+    by_id, method = _by_id(predictions, order) if predictions.has_ids else _by_position(predictions, golds, order)
+    golds_by_id = {gold.uid: gold for gold in golds}
+    _refuse_other_databases(predictions, by_id, golds_by_id)
+    without_gold = {uid for uid in order if uid not in golds_by_id}
+    extra = [uid for uid in by_id if uid not in golds_by_id and uid not in without_gold]
+    missing = tuple(uid for uid in golds_by_id if uid not in by_id)
+    if len(missing) == len(golds_by_id):
         raise InputError(
             f"{predictions.path}: none of its {len(by_id)} ids is a question's: they are {cases(by_id)}, and the "
-            f"questions' {cases(mine)}"
+            f"questions' {cases(golds_by_id)}"
         )
-    refused = []
+    problems = []
     if missing and not allow_missing:
-        refused.append(
-            f"{len(missing)} of {len(mine)} questions have no prediction ({cases(missing)}): --allow-missing skips them"
+        problems.append(
+            f"{len(missing)} of {len(golds_by_id)} questions have no prediction ({cases(missing)}): "
+            "--allow-missing skips them"
         )
     if extra and not allow_extra:
-        refused.append(
+        problems.append(
             f"{len(extra)} of {len(by_id)} predictions match no question ({cases(extra)}): --allow-extra skips them"
         )
-    if refused:
-        raise InputError(f"{predictions.path}: {'; '.join(refused)}")
-    _refuse_golds(predictions, by_id, mine)
-    notes = [f"{predictions.path}: {len(by_id)} predictions, read as {predictions.form}, {how}"]
-    empty = [uid for uid, gold in mine.items() if gold.sql and uid in by_id and by_id[uid].sql is None]
-    fenced = [uid for uid in mine if uid in by_id and (by_id[uid].sql or "").startswith("```")]
+    if problems:
+        raise InputError(f"{predictions.path}: {'; '.join(problems)}")
+    _refuse_golds(predictions, by_id, golds_by_id)
+    notes = [f"{predictions.path}: {len(by_id)} predictions, read as {predictions.form}, {method}"]
+    empty = [uid for uid, gold in golds_by_id.items() if gold.sql and uid in by_id and by_id[uid].sql is None]
+    fenced = [uid for uid in golds_by_id if uid in by_id and (by_id[uid].sql or "").startswith("```")]
     unjudged = [uid for uid in by_id if uid in without_gold]
     shared = [uid for uid, count in Counter(order).items() if count > 1 and uid in by_id]
     first_judged = "ids are shared by several questions, of which the first is judged"
@@ -81,7 +82,7 @@ def pair(
     ):
         if uids:
             notes.append(f"{predictions.path}: {len(uids)} {note} ({cases(uids)})")
-    return Paired({uid: by_id[uid].sql for uid in mine if uid in by_id}, missing, len(extra), tuple(notes))
+    return Paired({uid: by_id[uid].sql for uid in golds_by_id if uid in by_id}, missing, len(extra), tuple(notes))
 
 
 def _by_id(predictions: Predictions, order: Sequence[str]) -> tuple[dict[str, Prediction], str]:
@@ -111,24 +112,27 @@ def _by_position(
             "agree; write an id into each entry"
         )
     known = {gold.db_id for gold in golds}
-    last = [database_of(entry.sql)[1] for entry in entries if entry.sql is not None]
-    if 2 * sum(map(bool, last)) > len(last):  # a file for another set
-        known |= {name for name in last if name}
-    whole = [_without_database(entry, known) for entry in entries]
-    filled = [entry for entry in whole if entry.sql is not None]
-    skipped = len(whole) - len(filled)
-    if len(whole) - 1 == len(order) and (advice := possible_header(predictions)):
+    names = [split_database(entry.sql)[1] for entry in entries if entry.sql is not None]
+    if 2 * sum(map(bool, names)) > len(names):  # a file for another set
+        known |= {name for name in names if name}
+    cleaned = [_without_database(entry, known) for entry in entries]
+    filled = [entry for entry in cleaned if entry.sql is not None]
+    skipped = len(cleaned) - len(filled)
+    if len(cleaned) - 1 == len(order) and (advice := possible_header(predictions)):
         raise InputError(
-            f"{predictions.path}: {len(whole)} lines for {len(order)} questions: {advice}; "
+            f"{predictions.path}: {len(cleaned)} lines for {len(order)} questions: {advice}; "
             f"--field {predictions.field} reads it as SQL"
         )
-    for lines, how in ((whole, "paired line by line"), (filled, f"paired line by line, {skipped} blank lines skipped")):
+    for lines, method in (
+        (cleaned, "paired line by line"),
+        (filled, f"paired line by line, {skipped} blank lines skipped"),
+    ):
         if len(lines) == len(order):
-            return _first_by_id(order, lines), how
+            return _first_by_id(order, lines), method
     blank = f" ({skipped} of them blank)" if skipped else ""
     raise InputError(
-        f"{predictions.path}: {len(whole)} lines{blank} for {len(order)} questions: without ids the counts must agree; "
-        "write JSON lines with id and sql"
+        f"{predictions.path}: {len(cleaned)} lines{blank} for {len(order)} questions: without ids the counts must "
+        "agree; write JSON lines with id and sql"
     )
 
 
@@ -142,25 +146,31 @@ def _first_by_id(order: Sequence[str], predictions: Iterable[Prediction]) -> dic
 
 def _without_database(prediction: Prediction, known: set[str]) -> Prediction:
     """Split off the database after a tab, as in Spider's files."""
-    before, name = database_of(prediction.sql or "", known)
+    before, name = split_database(prediction.sql or "", known)
     if name in known:
         return prediction._replace(sql=before.strip() or None, db_id=name)
     return prediction._replace(sql=prediction.sql.strip()) if prediction.sql else prediction
 
 
-def _refuse_other_databases(predictions: Predictions, by_id: dict[str, Prediction], mine: dict[str, Gold]) -> None:
+def _refuse_other_databases(
+    predictions: Predictions, by_id: dict[str, Prediction], golds_by_id: dict[str, Gold]
+) -> None:
     others = [
-        f"{entry.location} is for {entry.db_id}, question {uid} for {mine[uid].db_id}"
+        f"{entry.location} is for {entry.db_id}, question {uid} for {golds_by_id[uid].db_id}"
         for uid, entry in by_id.items()
-        if uid in mine and entry.db_id and entry.db_id != mine[uid].db_id
+        if uid in golds_by_id and entry.db_id and entry.db_id != golds_by_id[uid].db_id
     ]
     if others:
         raise InputError(f"{predictions.path}: {len(others)} predictions are for another database ({cases(others)})")
 
 
-def _refuse_golds(predictions: Predictions, by_id: dict[str, Prediction], mine: dict[str, Gold]) -> None:
+def _refuse_golds(predictions: Predictions, by_id: dict[str, Prediction], golds_by_id: dict[str, Gold]) -> None:
     """Refuse golds read as predictions: the predictions may be in another field."""
-    pairs = [(entry.sql, mine[uid].sql) for uid, entry in by_id.items() if uid in mine and entry.sql is not None]
+    pairs = [
+        (entry.sql, golds_by_id[uid].sql)
+        for uid, entry in by_id.items()
+        if uid in golds_by_id and entry.sql is not None
+    ]
     texts = [(sql, [golds] if isinstance(golds, str) else golds) for sql, golds in pairs]
     equal = sum(any(same_sql(sql, gold) for gold in golds) for sql, golds in texts)
     if pairs and equal >= _NEARLY_ALL * len(pairs) and not predictions.is_chosen:

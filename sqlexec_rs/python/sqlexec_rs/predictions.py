@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sqlexec_rs.files import ID_KEYS, InputError, cases, id_text, id_values, is_blank, text_of, whole_number_ids
-from sqlexec_rs.texts import database_of, is_query, is_sql, is_word, names_sql, parts_of_queries, same_sql
+from sqlexec_rs.texts import is_query, is_sql, is_word, names_sql, parts_of_queries, same_sql, split_database
 
 BIRD_MARK = "\t----- bird -----\t"
 """Separates SQL and database in BIRD's predictions."""
@@ -353,7 +353,7 @@ def _read_lines(path: Path, text: str) -> Predictions:
     lines = text.removesuffix("\n").split("\n")
     predictions = tuple(_bare(line, f"line {number}") for number, line in enumerate(lines, start=1))
     # Spider's line for an empty answer is a tab and a database, which is not SQL.
-    empty = [line.count("\t") == 1 and line.startswith("\t") and bool(database_of(line)[1]) for line in lines]
+    empty = [line.count("\t") == 1 and line.startswith("\t") and bool(split_database(line)[1]) for line in lines]
     predictions = tuple(
         prediction._replace(sql=f"\t{prediction.sql}") if is_empty else prediction
         for prediction, is_empty in zip(predictions, empty, strict=True)

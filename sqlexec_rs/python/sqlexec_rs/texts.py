@@ -80,7 +80,7 @@ def is_word(text: str) -> bool:
     return bool(_WORD.fullmatch(text))
 
 
-def database_of(text: str, known: Collection[str] = ()) -> tuple[str, str]:
+def split_database(text: str, known: Collection[str] = ()) -> tuple[str, str]:
     """Return (SQL, name) of a line with a tab and a name after the SQL, as in Spider's files; otherwise (text, "").
 
     `known` names may have any form.
@@ -95,7 +95,7 @@ def parts_of_queries(texts: Sequence[tuple[str, str]]) -> list[str]:
 
     Spider's lines, each with its database, are complete, and so are lines that mostly start with FROM.
     """
-    if all(database_of(sql)[1] for _, sql in texts):
+    if all(split_database(sql)[1] for _, sql in texts):
         return []
     may_begin_with_from = 2 * sum(bool(_FROM.match(sql)) for _, sql in texts) > len(texts)
     parts = []

@@ -12,7 +12,7 @@ from sqlexec_rs import Executor, Outcome
 from sqlexec_rs.servers import ROLES, Server, __main__, _functions, make_readers, revoke_script
 
 # Statements that give the role `{r}` a right, and the right in the message. `{b}` is another role of the case.
-MORE_ON_POSTGRESQL = {
+POSTGRESQL_GRANTS = {
     "noinherit member of a superuser": (
         "CREATE ROLE {b} SUPERUSER; ALTER ROLE {r} NOINHERIT; GRANT {b} TO {r}",
         "is a member of {b}, which is a superuser",
@@ -85,7 +85,7 @@ MORE_ON_POSTGRESQL = {
         )
     },
 }  # fmt: skip
-MORE_ON_MARIADB = {
+MARIADB_GRANTS = {
     "role": ("CREATE ROLE {b}; GRANT INSERT ON {d}.* TO {b}; GRANT {b} TO {r}", "INSERT on `{d}`.*"),
     "role of a role": (
         (
@@ -105,8 +105,8 @@ MORE_ON_MARIADB = {
     "everybody": ("GRANT EXECUTE ON {d}.* TO PUBLIC", "EXECUTE on `{d}`.*"),
 }
 UNDO = {"everybody": "REVOKE EXECUTE ON {d}.* FROM PUBLIC"}
-MORE = {"postgresql": MORE_ON_POSTGRESQL, "mariadb": MORE_ON_MARIADB}
-LESS = {
+REFUSED_GRANTS = {"postgresql": POSTGRESQL_GRANTS, "mariadb": MARIADB_GRANTS}
+ACCEPTED_GRANTS = {
     "postgresql": (
         "CREATE ROLE {b}; GRANT SELECT ON item TO {b}; GRANT {b} TO {r}; ALTER ROLE {r} NOINHERIT; "
         "GRANT SELECT (price) ON item TO {r}; GRANT pg_read_all_data TO {r}; "
@@ -129,7 +129,7 @@ def engine(request: pytest.FixtureRequest) -> str:
 def test_a_role_that_can_gain_write_access_is_refused(database: Any, engine: str) -> None:
     wrong: dict[str, Outcome | str | None] = {}
     with Executor(threads=1) as executor:
-        for number, (case, (script, right)) in enumerate(MORE[engine].items()):
+        for number, (case, (script, right)) in enumerate(REFUSED_GRANTS[engine].items()):
             names = {"r": f"{database.user}_r{number}", "b": f"{database.user}_b{number}", "d": database.name}
             database.run(f"{CREATE[engine]}; {script}".format(**names))
             outcome = executor.execute(database.url_of(names["r"], "m"), "SELECT 1")
@@ -144,7 +144,7 @@ def test_a_role_that_can_gain_write_access_is_refused(database: Any, engine: str
 
 def test_other_forms_of_read_only_roles_are_accepted(database: Any, engine: str) -> None:
     names = {"r": f"{database.user}_less", "b": f"{database.user}_readers", "d": database.name}
-    database.run(f"{CREATE[engine]}; {LESS[engine]}".format(**names))
+    database.run(f"{CREATE[engine]}; {ACCEPTED_GRANTS[engine]}".format(**names))
     with Executor(threads=1) as executor:
         assert executor.execute(database.url_of(names["r"], "m"), "SELECT 1").rows == [(1,)]
         role = "SELECT current_role" if engine == "postgresql" else "SELECT coalesce(CURRENT_ROLE(), 'none')"
@@ -210,8 +210,8 @@ def test_a_reader_of_an_own_server_cannot_fill_its_disk(shared_server: Callable[
                 assert "permission denied for function" in (outcome.error or "")
         assert executor.execute(server.reader, _functions.executable_query()).rows == []
         assert executor.execute(server.reader, "SELECT current_setting('temp_file_limit')").rows == [("1GB",)]
-        known = ", ".join(f"'{name}'" for group in _functions.REVOKED for name in group.names)
-        (count,) = executor.execute(server.reader, f"SELECT count(*) FROM pg_proc WHERE proname IN ({known})").rows
+        names = ", ".join(f"'{name}'" for group in _functions.REVOKED for name in group.names)
+        (count,) = executor.execute(server.reader, f"SELECT count(*) FROM pg_proc WHERE proname IN ({names})").rows
         assert count[0] >= 34, "the names are those of functions"
 
 

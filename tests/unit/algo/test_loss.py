@@ -16,7 +16,7 @@ from jaxrl_sql.algo import loss as losses
 from jaxrl_sql.algo.advantage import advantages
 from jaxrl_sql.algo.loss import merge
 from jaxrl_sql.algo.step import slice_prompts
-from jaxrl_sql.algo.updates import compared
+from jaxrl_sql.algo.updates import advantage_fields
 from jaxrl_sql.batch import GroupBatch, Segment
 from jaxrl_sql.config import ClipConfig, GrpoConfig, KlConfig, LossConfig, PpoConfig, changed
 from jaxrl_sql.models.ops.token_distribution import TokenLogprobs, penalize, truncate
@@ -236,7 +236,7 @@ def test_demonstrations_are_not_clipped_and_have_no_kl() -> None:
     assert [float(x) for x in result.metrics["policy/kl"]] == [0.0, 1.0]
     in_reward = dataclasses.replace(cfg, kl=dataclasses.replace(cfg.kl, placement="reward"), advantage="none")
     rewarded = dataclasses.replace(batch, reward=np.array([[0.0, 1.0]]), old_logprobs=far)
-    fields, _ = compared(rewarded, in_reward, partial(advantages, kind="none"))
+    fields, _ = advantage_fields(rewarded, in_reward, partial(advantages, kind="none"))
     np.testing.assert_allclose(fields["advantage"][0, :, 0], [-0.5, 0.5], atol=1e-6)
 
 

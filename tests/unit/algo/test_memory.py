@@ -110,7 +110,7 @@ def test_micro_batches_need_less_memory_and_must_divide_the_batch() -> None:
         for parts in (1, 4)
     ]  # fmt: skip
     assert sizes[1] < 0.6 * sizes[0]
-    with pytest.raises(ValueError, match="4 prompts are not divided by 3 parts"):
+    with pytest.raises(ValueError, match="4 prompts are not divisible by 3 parts"):
         make_step(make_policy(CONFIG), sft_loss, optimizer, 3)(state, random_batch())
 
 

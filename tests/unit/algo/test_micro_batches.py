@@ -10,7 +10,7 @@ import pytest
 
 from jaxrl_sql.algo.parts import split_answers, split_prompts, split_rows
 from jaxrl_sql.batch import GroupBatch, Segment
-from jaxrl_sql.training.batching.pack import with_packed_rows, with_schemas_once
+from jaxrl_sql.training.batching.pack import share_schemas, with_packed_rows
 
 B, G, P, T = 4, 5, 6, 8
 
@@ -52,7 +52,7 @@ def test_prompts_are_assigned_to_micro_batches_round_robin() -> None:
 
 
 def test_prompts_with_a_shared_schema_stay_together() -> None:
-    batch = with_schemas_once(make_batch(), 2)
+    batch = share_schemas(make_batch(), 2)
     parts, rewards = split_and_join(split_prompts, batch, 2)
     for number in range(2):
         ours = slice(2 * number, 2 * number + 2)
@@ -64,10 +64,10 @@ def test_prompts_with_a_shared_schema_stay_together() -> None:
 
 
 def test_indivisible_number_of_prompts_is_rejected() -> None:
-    with pytest.raises(ValueError, match="4 prompts are not divided by 3 parts"):
+    with pytest.raises(ValueError, match="4 prompts are not divisible by 3 parts"):
         split_prompts(make_batch(), 3)
-    with pytest.raises(ValueError, match="2 times 2 questions are not divided by 3 parts"):
-        split_prompts(with_schemas_once(make_batch(), 2), 3)
+    with pytest.raises(ValueError, match="2 times 2 questions are not divisible by 3 parts"):
+        split_prompts(share_schemas(make_batch(), 2), 3)
 
 
 @pytest.mark.parametrize("size", [2, 5])

@@ -16,7 +16,7 @@ import pytest
 from jaxrl_sql.algo.advantage import EPSILON, advantages
 from jaxrl_sql.algo.loss import Loss, aggregate, grpo_loss
 from jaxrl_sql.algo.step import init_state, make_step, slice_prompts
-from jaxrl_sql.algo.updates import compared, make_advantage_fn, make_old_logprob_fn, make_updates
+from jaxrl_sql.algo.updates import advantage_fields, make_advantage_fn, make_old_logprob_fn, make_updates
 from jaxrl_sql.batch import GroupBatch, Segment, TrainState
 from jaxrl_sql.config import ClipConfig, GrpoConfig, KlConfig, LossConfig, PpoConfig, changed
 from jaxrl_sql.models.ops.token_distribution import TokenLogprobs, score
@@ -36,7 +36,7 @@ def table(trainable: Any, frozen: Any, batch: GroupBatch) -> TokenLogprobs:
 
 
 score_table = jax.jit(table)
-compare_answers = jax.jit(compared, static_argnames=("cfg", "advantage"))
+compare_answers = jax.jit(advantage_fields, static_argnames=("cfg", "advantage"))
 
 
 def make_theta(seed: int) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def test_trap_all_updates_of_a_step_compare_with_the_policy_before_the_first() -
 
 def test_trap_several_updates_without_stored_old_logprobs_are_an_error() -> None:
     batch = make_batch(advantage=jnp.ones((B, G, 1)))
-    with pytest.raises(ValueError, match="holds no old_logprobs, which several updates need"):
+    with pytest.raises(ValueError, match="has no old_logprobs, which several updates need"):
         grpo_loss(score_table(make_theta(1), None, batch), batch, PLAIN, on_policy=False)
 
 
@@ -250,7 +250,7 @@ def test_gradient_accumulation_changes_no_result(changes: dict[str, Any], parts:
 
 
 def test_indivisible_batch_is_rejected() -> None:
-    with pytest.raises(ValueError, match="4 prompts are not divided by 3 minibatches"):
+    with pytest.raises(ValueError, match="4 prompts are not divisible by 3 minibatches"):
         learn(dataclasses.replace(PLAIN, minibatches=3), make_batch())
 
 

@@ -86,7 +86,7 @@ def test_print_config_prints_the_resolved_settings(capsys: Capture, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("message", "wanted"),
+    ("line", "expected"),
     [
         ("tr", {"plain,train"}),
         ("data f", {"plain,filter"}),
@@ -99,14 +99,14 @@ def test_print_config_prints_the_resolved_settings(capsys: Capture, tmp_path: Pa
     ],
 )
 def test_shell_completion_offers_commands(
-    message: str, wanted: set[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    line: str, expected: set[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("_JAXRL_SQL_COMPLETE", "bash_complete")
-    monkeypatch.setenv("COMP_WORDS", f"jaxrl-sql {message}")
-    monkeypatch.setenv("COMP_CWORD", str(len(message.split())))
+    monkeypatch.setenv("COMP_WORDS", f"jaxrl-sql {line}")
+    monkeypatch.setenv("COMP_CWORD", str(len(line.split())))
     with pytest.raises(SystemExit):
         main([])
-    assert set(capsys.readouterr().out.split()) == wanted
+    assert set(capsys.readouterr().out.split()) == expected
 
 
 def test_settings_page_lists_each_key_once() -> None:

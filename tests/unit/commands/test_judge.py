@@ -34,7 +34,7 @@ def example(tmp_path: Path) -> Example:
 
 
 def answer(name: str, sql: str = SQL) -> str:
-    taught = RECIPES[name].taught
+    taught = RECIPES[name].target_response
     return str(taught(Example("q", "a", "", "?", sql)))
 
 

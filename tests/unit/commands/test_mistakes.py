@@ -198,7 +198,7 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("--db @/good.sqlite --model @/none", "model @/none: no such folder or file"),
         ("--db @/good.sqlite --modle x", "the nearest is --model"),
         ("--db @/good.sqlite --stand-in @/good.sqlite", "only for a --db of another engine"),
-        ("--db @/good.sqlite --leave-out a", "a server; @/good.sqlite is shown as it is"),
+        ("--db @/good.sqlite --leave-out a", "a server; for the file @/good.sqlite"),
         ("--db @/good.sqlite evaluate.smples=3", "the nearest is evaluate.samples"),
     ],
     "verbal": [
@@ -240,7 +240,7 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("--out @/new --db @/empty.sqlite", "nothing to ask about: it holds no tables"),
         ("--out @/new --train-dbs -3", "train_dbs must be at least 1, not -3"),
         ("--out @/data", "is not empty and holds no synth.json"),
-        ("--out @/made --db @/good.sqlite --leave-out a", "--leave-out a: requires a --db on a server; @/good.sqlite"),
+        ("--out @/made --db @/good.sqlite --leave-out a", "requires a --db on a server; for the file @/good.sqlite"),
     ],
     "data prepare": [
         ("", "out is empty: it names the output folder (--out)"),
@@ -350,10 +350,10 @@ def error_line(line: str, place: Path, capsys: Capture, new: Path) -> str:
     """Return the one line that reports a mistake. Fail for another exit code or for other lines. `new` replaces @/new,
     and `place` replaces @.
     """
-    message = [word.replace("@/new", str(new)).replace("@", str(place)) for word in shlex.split(line)]
+    arguments = [word.replace("@/new", str(new)).replace("@", str(place)) for word in shlex.split(line)]
     capsys.readouterr()
     try:
-        code = main(message)
+        code = main(arguments)
     except SystemExit as ended:  # argparse's format
         code = ended.code  # type: ignore[assignment]
     captured = capsys.readouterr()

@@ -72,7 +72,7 @@ def test_plan_that_does_not_fit_suggests_changes(capsys: pytest.CaptureFixture[s
         (["--topology", "v5e:4x4", "--answer-tokens", "5000"], "up to sampling.max_new_tokens=4096 tokens"),
         (["--topology", "v5e:4x4", "model.shape=qwen"], "model.shape='qwen' is unknown; valid are qwen2.5-coder-0.5b"),
         (["--topology", "v5e:4x4", "model.shapes=qwen"], "unknown key model.shapes; the nearest is model.shape"),
-        (["--topology", "v5e:4x8", "--mesh", "1x1x32"], "mesh: layers/q: dimension heads of size 28 is not divided"),
+        (["--topology", "v5e:4x8", "--mesh", "1x1x32"], "mesh: layers/q: dimension heads of size 28 is not divisible"),
     ],
 )
 def test_invalid_input_is_reported_in_one_line_with_code_2(

@@ -16,7 +16,7 @@ from jaxrl_sql.config.check import flatten
 from jaxrl_sql.models.flops import decode_bytes
 from jaxrl_sql.models.shapes import published_shape
 from jaxrl_sql.planning.chips import find_topology
-from jaxrl_sql.planning.lengths import StepLengths, between, schedule
+from jaxrl_sql.planning.lengths import StepLengths, schedule, truncated_exponential
 from jaxrl_sql.planning.memory import PlannedModel
 from jaxrl_sql.planning.plan import Plan, make_plan, mesh_sizes
 from jaxrl_sql.planning.workload import longest_answer
@@ -68,7 +68,7 @@ def plan_of(config: TrainConfig, machine: str, mean_answer: float = 0.0) -> Plan
     """Return the plan by formula for prompts of maximal length; `mean_answer` is in tokens (0: maximal length)."""
     shape, topology = published_shape(SHAPES[Path(config.model.checkpoint).name]), find_topology(MACHINES[machine])
     mesh = mesh_sizes(f"{config.mesh.data}x{config.mesh.fsdp}x{config.mesh.tensor}", topology.chips)
-    answers = between(mean_answer, longest_answer(config.sampling)[1]) if mean_answer else None
+    answers = truncated_exponential(mean_answer, longest_answer(config.sampling)[1]) if mean_answer else None
     sections = config.workload(config.data.max_prompt_tokens)
     return make_plan(sections, PlannedModel(config.model, shape), topology, mesh, StepLengths(answers))
 

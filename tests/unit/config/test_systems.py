@@ -71,21 +71,21 @@ def test_settings_equal_the_papers(system: str) -> None:
     assert {name: type(value) for name, value in flatten(expected)} == {
         name: type(value) for name, value in flat.items()
     }  # 0 == 0.0 and 1 == True
-    load_config(EvaluateConfig, None, ["model.checkpoint=folder"], beneath=settings)
+    load_config(EvaluateConfig, None, ["model.checkpoint=folder"], defaults=settings)
 
 
 def test_settings_replace_defaults_by_section_and_drop_the_runs_sampling() -> None:
-    beneath: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "seed": 3,
         "data": {"retrieval": {"top_k": 5, "placement": "question"}, "seed": 7},
         "evaluate": {"sampling": {"stop": ["x"], "max_new_tokens": 9}, "max_num_seqs": 4},
         "executor": {"threads": 2},
     }
-    settings = as_published("omnisql", beneath)
+    settings = as_published("omnisql", defaults)
     assert (settings["seed"], settings["executor"]) == (3, {"threads": 2})
     assert (settings["data"]["retrieval"]["top_k"], settings["data"]["seed"]) == (20, 7)
     assert (settings["evaluate"]["sampling"], settings["evaluate"]["max_num_seqs"]) == (GREEDY, 4)
-    assert beneath["data"] == {"retrieval": {"top_k": 5, "placement": "question"}, "seed": 7}
+    assert defaults["data"] == {"retrieval": {"top_k": 5, "placement": "question"}, "seed": 7}
 
 
 @pytest.mark.parametrize(

@@ -43,13 +43,13 @@ def test_existing_copy_is_not_repeated(
     first = (place.out / "manifest.json").read_text(encoding="utf-8")
     capsys.readouterr()
     assert main(place.arguments(folder)) == 0
-    assert capsys.readouterr().out.count("already there") == 2
+    assert capsys.readouterr().out.count("already copied") == 2
     assert (place.out / "manifest.json").read_text(encoding="utf-8") == first
     with closing(sqlite3.connect(folder / "two" / "two.sqlite")) as connection:
         connection.execute("INSERT INTO t VALUES (3)")
         connection.commit()
     assert main(place.arguments(folder)) == 0
-    assert "one: already there, 1 tables, 1 rows\ntwo: copied" in capsys.readouterr().out
+    assert "one: already copied, 1 tables, 1 rows\ntwo: copied" in capsys.readouterr().out
     assert sorted(place.fetch("two", "SELECT x FROM t")) == [(2,), (3,)]
 
 
@@ -80,7 +80,7 @@ def test_killed_copy_resumes(
     assert (list(manifest["databases"]), manifest["unfinished"]) == (["one"], [f"{place.prefix}two"])
     assert main(arguments) == 0
     message = capsys.readouterr().out
-    assert "one: already there" in message
+    assert "one: already copied" in message
     assert "two: copied" in message
     assert "zoo: copied" in message
     assert sorted(place.fetch("two", "SELECT x FROM t")) == [(1,), (2,)]
@@ -241,7 +241,7 @@ def test_invalid_input_is_rejected_in_one_line(tmp_path: Path, make_file: MakeFi
     assert "bad.sqlite: " in refusal_of()
     (tmp_path / "in" / "bad.sqlite").unlink()
     (tmp_path / "in" / "one.db").write_bytes(b"")
-    assert "is called one, too" in refusal_of()
+    assert "has the same id one" in refusal_of()
     (tmp_path / "in" / "one.db").unlink()
     assert main(["--from", str(folder), "--to", to, "--out", out]) == 0
     assert "its copies are at duckdb:" in refusal_of("--to", f"duckdb:{tmp_path / 'others'}")

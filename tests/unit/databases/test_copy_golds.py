@@ -89,7 +89,7 @@ def test_golds_with_equal_results_are_kept(
         assert (statuses["loose"], statuses["bare"]) == ("different_rows", "schema_error")
         assert "GROUP BY" in left["bare"]["message"]
     messages = [line["message"] for line in left.values() if line["status"] == "different_rows"]
-    assert all(" only there" in message or " only on SQLite" in message for message in messages), messages
+    assert all(" only on the engine" in message or " only on SQLite" in message for message in messages), messages
     assert kept_golds["tied"]["tied"] if "tied" in kept_golds else left["tied"]["status"] == "tied"
     engine = "mysql" if place.engine == "mariadb" else place.engine
     item = kept_golds["plain"]
@@ -167,7 +167,7 @@ def test_unusable_questions_are_rejected(
     assert "no such folder" in refusal([*arguments, "--reader", place.reader, "--questions", str(tmp_path / "no")])
     wrong = place.reader.replace(urlsplit(place.reader).password or "", "wr0ng-pass")
     message = refusal([*arguments, "--reader", wrong])
-    assert "golds cannot be run there" in message
+    assert "the engine refused a gold" in message
     assert "wr0ng-pass" not in message
     assert "must be at least 1" in refusal([*arguments, "--reader", place.reader, "--timeout-ms", "0"])
 

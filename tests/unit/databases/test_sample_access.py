@@ -23,7 +23,7 @@ from jaxrl_sql.databases.engines import postgresql as postgresql_module
 from jaxrl_sql.databases.engines.registry import SERVERS
 from jaxrl_sql.databases.sample.sample import SampleReport, sample
 from jaxrl_sql.databases.sample.served import open_served
-from jaxrl_sql.inference.ask import database_of
+from jaxrl_sql.inference.ask import database_example
 from jaxrl_sql.serving.mcp import McpDatabase
 from jaxrl_sql.text2sql.env.address import parse_address
 from jaxrl_sql.text2sql.env.executor import Executor
@@ -169,7 +169,7 @@ class TestViews:
         assert tables_of(report)["item_names"] == [("nail",), ("saw",)]
         assert report.rows.keys() == {"item_names", "old"} if engine == "postgresql" else {"item_names"}
         assert any(".wrong is left out: " in note for note in report.notes)
-        example = database_of(database.reader, leave_out=names, report=to_stderr)
+        example = database_example(database.reader, leave_out=names, report=to_stderr)
         assert ".wrong is left out: " in capsys.readouterr().err
         assert "item_names" in [table.name for table in read_schema(example.db_path).tables]
         command = ["--db", database.reader, "--out", str(tmp_path / "out"), "--n", "30", "--leave-out", *names]
@@ -293,7 +293,7 @@ class TestCommands:
     def test_samples_are_cached_per_omissions(self, shop: Database) -> None:
         lines: list[str] = []
         shown = [
-            open_served(shop.reader, None, names, lines.append).shown_by
+            open_served(shop.reader, None, names, lines.append).sample_path
             for names in ([], ["customer.email"], ["customer.email", "item"], ["item", "customer.email"], [])
         ]
         assert shown[0] == shown[4] != shown[1] != shown[2] == shown[3]
@@ -301,7 +301,7 @@ class TestCommands:
         assert sum("an earlier sample" in line for line in lines) == 2
 
     def test_ask_shows_no_omitted_column(self, shop: Database, capsys: pytest.CaptureFixture[str]) -> None:
-        example = database_of(shop.reader, leave_out=["customer.email", "item"])
+        example = database_example(shop.reader, leave_out=["customer.email", "item"])
         tables = {table.name: table.columns for table in read_schema(example.db_path).tables}
         assert tables.keys() == {"customer", "sale", "line", "remark"}
         assert [column.name for column in tables["customer"]] == ["id", "name"]
@@ -332,5 +332,5 @@ class TestCommands:
     def test_omissions_with_an_existing_local_file_are_rejected(self, shop: Database, tmp_path: Path) -> None:
         path = tmp_path / "shop.sqlite"
         path.touch()
-        with pytest.raises(InputError, match=r"--leave-out item: .*--stand-in .*shop\.sqlite is shown as it is"):
+        with pytest.raises(InputError, match=r"--leave-out item: .*--stand-in .*shop\.sqlite replaces the sample"):
             open_served(shop.reader, path, ["item"], print)

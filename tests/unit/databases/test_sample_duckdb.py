@@ -92,12 +92,12 @@ def test_changed_file_is_sampled_again(
     lines: list[str] = []
     url = make("CREATE TABLE t (a INTEGER)")
     first = open_served(url, None, (), lines.append)
-    assert open_served(url, None, (), lines.append).shown_by == first.shown_by
+    assert open_served(url, None, (), lines.append).sample_path == first.sample_path
     assert sum("an earlier sample" in line for line in lines) == 1
     make("CREATE TABLE u (a INTEGER)")
     second = open_served(url, None, (), lines.append)
     assert (second.engine, second.url) == ("duckdb", url)
-    assert {table.name for table in read_schema(second.shown_by).tables} == {"t", "u"}
+    assert {table.name for table in read_schema(second.sample_path).tables} == {"t", "u"}
 
 
 def test_unusable_files_are_reported_in_one_line(make: Callable[[str], str], tmp_path: Path) -> None:

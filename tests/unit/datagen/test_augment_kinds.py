@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from jaxrl_sql.datagen.augment import Change, fill
-from jaxrl_sql.datagen.augment.column_kind import date_form, is_alike, next_value, value_within
+from jaxrl_sql.datagen.augment.column_kind import date_form, has_same_kind, nearest_value, next_value
 from jaxrl_sql.text2sql.schema.read import read_schema
 
 TABLES = """
@@ -119,14 +119,14 @@ def test_next_value_of_a_sequence(known: list[Any], coming: Any) -> None:
 
 
 def test_value_within_conditions_or_none() -> None:
-    assert value_within([(">", 5.5)], 6.5, [1, 2]) == 6
-    assert value_within([(">", 5.2), ("<", 5.8)], 5.5, [1, 2]) is None
-    assert value_within([(">", 5.2), ("<", 5.8)], 5.5, [1.5]) == 5.5
-    assert value_within([(">", "5")], "5z", [1, 12]) == 6
-    assert value_within([("like", "B%")], "B", ["A-17"]) == "B-17"
-    assert value_within([(">", "2020-02-28")], "2021-02-28", ["2019-01-01"]) == "2021-02-28"
-    assert value_within([("<", "2020-03-01")], "2019-03-01", ["12:00"]) == "12:00", "no date in a column of times"
-    assert is_alike("soon", ["later"])
-    assert not is_alike("soon", ["2020-01-01"], is_named=True)
-    assert is_alike("soon", ["A-17"], is_named=True)
-    assert not is_alike("soon", ["A-17"])
+    assert nearest_value([(">", 5.5)], 6.5, [1, 2]) == 6
+    assert nearest_value([(">", 5.2), ("<", 5.8)], 5.5, [1, 2]) is None
+    assert nearest_value([(">", 5.2), ("<", 5.8)], 5.5, [1.5]) == 5.5
+    assert nearest_value([(">", "5")], "5z", [1, 12]) == 6
+    assert nearest_value([("like", "B%")], "B", ["A-17"]) == "B-17"
+    assert nearest_value([(">", "2020-02-28")], "2021-02-28", ["2019-01-01"]) == "2021-02-28"
+    assert nearest_value([("<", "2020-03-01")], "2019-03-01", ["12:00"]) == "12:00", "no date in a column of times"
+    assert has_same_kind("soon", ["later"])
+    assert not has_same_kind("soon", ["2020-01-01"], is_named=True)
+    assert has_same_kind("soon", ["A-17"], is_named=True)
+    assert not has_same_kind("soon", ["A-17"])

@@ -29,16 +29,16 @@ pytestmark = [
 @pytest.mark.slow
 def test_audit_finds_the_known_faults_of_spider_dev(tmp_path: Path) -> None:
     dev, suite = ROOT / "spider_dev", ROOT / "spider_dev_testsuite"
-    chosen = [f"--eval={dev}", f"--train={ROOT / 'bird_superhero'}", f"--suite={suite}", f"--out={tmp_path}"]
-    assert audit([word for option in chosen for word in option.split("=")]) == 0
-    result = [json.loads(line) for line in (tmp_path / "findings.jsonl").read_text(encoding="utf-8").splitlines()]
-    output = json.loads((dev / "verify.json").read_text(encoding="utf-8"))
+    options = [f"--eval={dev}", f"--train={ROOT / 'bird_superhero'}", f"--suite={suite}", f"--out={tmp_path}"]
+    assert audit([word for option in options for word in option.split("=")]) == 0
+    findings = [json.loads(line) for line in (tmp_path / "findings.jsonl").read_text(encoding="utf-8").splitlines()]
+    verified = json.loads((dev / "verify.json").read_text(encoding="utf-8"))
     ids = {
-        kind: {entry["id"] for entry in result if entry["kind"] == kind}
-        for kind in Counter(item["kind"] for item in result)
+        kind: {entry["id"] for entry in findings if entry["kind"] == kind}
+        for kind in Counter(entry["kind"] for entry in findings)
     }
-    assert ids["gold: empty"] == {element["id"] for element in output if element["rows"] == 0}
-    assert ids["gold: one row of 0 or NULL"] == {one["id"] for one in output if one["trivial"]}
+    assert ids["gold: empty"] == {entry["id"] for entry in verified if entry["rows"] == 0}
+    assert ids["gold: one row of 0 or NULL"] == {entry["id"] for entry in verified if entry["trivial"]}
     assert "gold: fails" not in ids
     assert not any(kind.startswith("database") for kind in ids)
     # A constant matches the uninformative golds.
@@ -46,8 +46,8 @@ def test_audit_finds_the_known_faults_of_spider_dev(tmp_path: Path) -> None:
 
 
 def test_empty_golds_of_spider_dev_get_rows(tmp_path: Path) -> None:
-    output = json.loads((ROOT / "spider_dev/verify.json").read_text(encoding="utf-8"))
-    empty = {item["id"] for item in output if item["rows"] == 0}
+    verified = json.loads((ROOT / "spider_dev/verify.json").read_text(encoding="utf-8"))
+    empty = {item["id"] for item in verified if item["rows"] == 0}
     failed = []
     for example in load_folder(ROOT / "spider_dev").examples:
         if example.uid not in empty:
@@ -56,11 +56,11 @@ def test_empty_golds_of_spider_dev_get_rows(tmp_path: Path) -> None:
         shutil.copyfile(example.db_path, path)
         with closing(sqlite3.connect(path, isolation_level=None)) as connection:
             connection.execute("PRAGMA synchronous = OFF")
-            lost = len(connection.execute("PRAGMA foreign_key_check").fetchall())
+            violations = len(connection.execute("PRAGMA foreign_key_check").fetchall())
             change = fill(connection, read_schema(path), example.uid, example.gold_sql, [], random.Random(0))
             if not isinstance(change, Change):
                 failed.append((example.gold_sql, change))
-            assert len(connection.execute("PRAGMA foreign_key_check").fetchall()) <= lost, example
+            assert len(connection.execute("PRAGMA foreign_key_check").fetchall()) <= violations, example
     # Two golds ask for the airport with the fewest flights, and each flight has two airports.
     assert [why for _, why in failed] == ["the gold would have a tie"] * len(failed)
     assert len(failed) <= 2

@@ -124,11 +124,11 @@ def test_interrupted_generation_leaves_no_files(tmp_path: Path) -> None:
     out = tmp_path / "data"
     code = "import sys; from pathlib import Path; from jaxrl_sql.datagen.synth import SynthSpec, generate; "
     code += "generate(Path(sys.argv[1]), SynthSpec())"
-    making = subprocess.Popen([sys.executable, "-c", code, str(out)])
-    while making.poll() is None and not list(tmp_path.glob("*/train/databases/*")):
+    process = subprocess.Popen([sys.executable, "-c", code, str(out)])
+    while process.poll() is None and not list(tmp_path.glob("*/train/databases/*")):
         time.sleep(0.01)
-    making.kill()
-    making.wait()
+    process.kill()
+    process.wait()
     assert not out.exists()
     small = SynthSpec(train_dbs=1, dev_dbs=1, unseen_dbs=1, train_questions=8, dev_questions=8, vocab_size=400)
     assert not generate(out, small).was_present
@@ -248,30 +248,30 @@ def test_only_the_training_split_is_decorated(tmp_path: Path) -> None:
     decorated = tmp_path / "decorated"
     generate(plain, SynthSpec(**sizes, decorated_share=0.0))
     generate(decorated, SynthSpec(**sizes, decorated_share=1.0))
-    left, right = dumps(plain), dumps(decorated)
-    assert all((left[name] == right[name]) == (not name.startswith("train/")) for name in left)
+    plain_dumps, decorated_dumps = dumps(plain), dumps(decorated)
+    assert all((plain_dumps[name] == decorated_dumps[name]) == (not name.startswith("train/")) for name in plain_dumps)
 
 
 def test_demonstrations_occur_in_training_only_and_change_nothing_else(generated: Path, tmp_path: Path) -> None:
     out = tmp_path / "demonstrated"
     generate(out, dataclasses.replace(SPEC, extra_columns_share=0.6))
     for split in SPLITS:
-        plain, taught = questions(generated, split), questions(out, split)
-        wordy = [line.pop("demonstration") for line in taught if "demonstration" in line]
-        for line in (*plain, *taught):  # the reasoning belongs to the demonstrated query
+        plain, demonstrated = questions(generated, split), questions(out, split)
+        demonstrations = [line.pop("demonstration") for line in demonstrated if "demonstration" in line]
+        for line in (*plain, *demonstrated):  # the reasoning belongs to the demonstrated query
             line.pop("reasoning", None)
-        assert taught == plain
-        assert bool(wordy) == (split == "train")
+        assert demonstrated == plain
+        assert bool(demonstrations) == (split == "train")
     train = questions(out, "train")
-    fits = [line for line in train if add_column(line["sql"])]
-    wordy_share = sum("demonstration" in line for line in train) / len(fits)
-    assert 0.5 < wordy_share < 0.7
+    eligible = [line for line in train if add_column(line["sql"])]
+    share = sum("demonstration" in line for line in train) / len(eligible)
+    assert 0.5 < share < 0.7
     for line in train:
         if "demonstration" in line:
             connection = connect(out, line)
-            shown = [connection.execute(line[key]).fetchall() for key in ("sql", "demonstration")]
+            results = [connection.execute(line[key]).fetchall() for key in ("sql", "demonstration")]
             connection.close()
-            assert sorted(map(repr, shown[0])) == sorted(repr(row[:-1]) for row in shown[1]), line
+            assert sorted(map(repr, results[0])) == sorted(repr(row[:-1]) for row in results[1]), line
 
 
 def test_unknown_kind_of_column_is_refused() -> None:
@@ -344,7 +344,7 @@ def test_mysql_share_changes_only_the_dialect(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "says"),
+    ("values", "message"),
     [
         ({"splits": ("train", "test")}, "splits"),
         ({"splits": ()}, "splits"),
@@ -355,6 +355,6 @@ def test_mysql_share_changes_only_the_dialect(tmp_path: Path) -> None:
         ({"style": "poems"}, "style 'poems' must be one of templates, grammar"),
     ],
 )
-def test_invalid_spec_values_are_named(tmp_path: Path, wrong: dict[str, object], says: str) -> None:
-    with pytest.raises(InputError, match=says):
-        generate(tmp_path, SynthSpec(**{**SMALL, **wrong}))
+def test_invalid_spec_values_are_named(tmp_path: Path, values: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        generate(tmp_path, SynthSpec(**{**SMALL, **values}))

@@ -192,7 +192,7 @@ def test_phrases_agree_in_number() -> None:
         "directed by", "final tables made", "levels of membership", "series",
     ]  # fmt: skip
     assert verb("number of awards") == "is"
-    assert [listed(message) for message in (["a"], ["a", "b"], ["a", "b", "c"])] == ["a", "a and b", "a, b and c"]
+    assert [listed(names) for names in (["a"], ["a", "b"], ["a", "b", "c"])] == ["a", "a and b", "a, b and c"]
 
 
 def test_condition_text_matches_its_sql() -> None:
@@ -239,8 +239,8 @@ def test_comparison_counts_skeletons_joins_and_names(compare: ModuleType) -> Non
     assert compare.joins_of("no query (") == 0
     assert compare.names_of(item) == {"singer", "song", "name", "id", "singer_id", "sales"}
     assert compare.names_of("WITH t AS (SELECT a AS b FROM c) SELECT b FROM t") == {"a", "c"}
-    output = {name for name in compare.names_of(item) if compare.is_said(name, "Which singers have songs of 3 sales?")}
-    assert output == {"singer", "song", "sales"}
+    names = {name for name in compare.names_of(item) if compare.is_said(name, "Which singers have songs of 3 sales?")}
+    assert names == {"singer", "song", "sales"}
     assert compare.is_said("orderDate", "the order dates of all") is True
     assert compare.is_said("age", "the average of all") is False
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxrl_sql.inference.process import NEEDS_JAX, needing_jax
+from jaxrl_sql.inference.process import NEEDS_JAX, require_jax
 from jaxrl_sql.types import InputError
 
 START = Path(__file__).parents[3] / "configs" / "quickstart_start"
@@ -47,7 +47,7 @@ def test_calls_from_python_without_jax_name_the_packages(tmp_path: Path) -> None
 
 
 def test_another_missing_package_is_not_reported_as_missing_jax() -> None:
-    with pytest.raises(ModuleNotFoundError), needing_jax():
+    with pytest.raises(ModuleNotFoundError), require_jax():
         raise ModuleNotFoundError("No module named 'pandas'", name="pandas")
-    with pytest.raises(InputError, match=r"^this needs JAX"), needing_jax():
+    with pytest.raises(InputError, match=r"^this needs JAX"), require_jax():
         raise ModuleNotFoundError("No module named 'jax.numpy'", name="jax.numpy")

@@ -124,6 +124,6 @@ def test_oldest_programs_are_evicted_first(tmp_path: Path, monkeypatch: pytest.M
         (tmp_path / name).write_bytes(b"x" * 100)
         os.utime(tmp_path / name, (1000 - age, 1000 - age))
     (tmp_path / "cut short").touch()
-    programs._make_room(tmp_path)
+    programs._evict_oldest(tmp_path)
     assert {file.name for file in tmp_path.iterdir()} == {"newest", "second"}
-    programs._make_room(tmp_path / "that is not there")
+    programs._evict_oldest(tmp_path / "that is not there")

@@ -42,7 +42,7 @@ def test_each_token_needs_a_row(tmp_path: Path) -> None:
     tokenizer = load_tokenizer(START)
     config = checkpoint(tmp_path, LARGEST, tokenizer)
     sizes = f"{tmp_path} has {LARGEST} tokens, the tokenizer {LARGEST + 1}"
-    refusal = re.escape(f"{sizes}: name one that fits in data.tokenizer.path") + "$"
+    refusal = re.escape(f"{sizes}: set data.tokenizer.path to a matching one") + "$"
     with pytest.raises(InputError, match=refusal):
         model_config(config.model, tokenizer)
     with (

@@ -16,8 +16,8 @@ from jaxrl_sql.models.flops import (
     decode_flops,
     grouped_forward_flops,
     layer_weights,
-    seen_pairs,
     update_flops,
+    visible_pairs,
 )
 from jaxrl_sql.models.spec import SlidingWindow
 
@@ -35,7 +35,7 @@ def test_forward_flops_equal_xlas_within_four_percent(b: int, p: int, g: int, t:
     params = jax.eval_shape(lambda: init_params(ONE, jax.random.key(0)))
     ids = [jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((b, p), (b, g, t))]
     counted = jax.jit(logits).lower(params, *ids).compile().cost_analysis()["flops"]
-    assert grouped_forward_flops(ONE, b, p, g, t, whole_squares=True) == pytest.approx(counted, rel=0.04)
+    assert grouped_forward_flops(ONE, b, p, g, t, counts_masked=True) == pytest.approx(counted, rel=0.04)
 
 
 def test_attention_pairs_equal_those_of_the_masks() -> None:
@@ -43,18 +43,18 @@ def test_attention_pairs_equal_those_of_the_masks() -> None:
     for window in (None, 1, 3, 7):
         query, key = np.indices((p + t, p + t))
         seen = (key <= query) & (query - key < (window or p + t))
-        assert seen_pairs(p, g, t, window) == seen[:p].sum() + g * seen[p:].sum()
+        assert visible_pairs(p, g, t, window) == seen[:p].sum() + g * seen[p:].sum()
 
 
 def test_windows_and_repeated_prompts_change_the_flops() -> None:
     deep = dataclasses.replace(ONE, n_layers=4)
     full = grouped_forward_flops(deep, 1, 100, 8, 20)
     sliding = dataclasses.replace(deep, sliding=SlidingWindow(10, (True, False, True, True), 1e4))
-    saved = 2 * 2 * 4 * 64 * 3 * (seen_pairs(100, 8, 20) - seen_pairs(100, 8, 20, 10))
+    saved = 2 * 2 * 4 * 64 * 3 * (visible_pairs(100, 8, 20) - visible_pairs(100, 8, 20, 10))
     assert full - grouped_forward_flops(sliding, 1, 100, 8, 20) == saved
     assert update_flops(deep, 1, 100, 8, 20) == 3 * full
     repeated = grouped_forward_flops(deep, 8, 100, 1, 20)
-    assert repeated - full == 7 * 2 * 4 * (layer_weights(deep) * 100 + 2 * 4 * 64 * seen_pairs(100, 0, 0))
+    assert repeated - full == 7 * 2 * 4 * (layer_weights(deep) * 100 + 2 * 4 * 64 * visible_pairs(100, 0, 0))
 
 
 def test_decode_step_reads_each_matrix_once_and_each_prompt_once_per_group() -> None:

@@ -14,7 +14,7 @@ from jax._src.pallas.mosaic.interpret import interpret_pallas_call as interprete
 
 from jaxrl_sql.models.attention import paged_kernel
 from jaxrl_sql.models.attention.paged import Score
-from jaxrl_sql.models.attention.paged_kernel import CachedKeys, Readers, attend, fetched, grids_of
+from jaxrl_sql.models.attention.paged_kernel import CachedKeys, Readers, attend, fetch_bytes, grids_of
 
 BLOCK, DEPTH = 16, 64
 
@@ -98,5 +98,5 @@ def test_planned_bytes_equal_those_that_the_kernel_copies(
     moved = sum(grid.moved(width, count) for grid, count in zip(grids, there, strict=True))
     assert sum(copies["in"]) + sum(copies["out"]) == moved
     tokens = sum(-(-length // BLOCK) * BLOCK for length in (*read, *answers))
-    assert sum(copies["dma"]) == fetched(tokens, heads, DEPTH, width)
+    assert sum(copies["dma"]) == fetch_bytes(tokens, heads, DEPTH, width)
     assert len(copies["dma"]) == 2 * tokens // BLOCK, "one copy of keys and one of values per block"

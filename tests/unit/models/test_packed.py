@@ -25,7 +25,7 @@ from jaxrl_sql.models.packed import of_completions, packed_rows
 from jaxrl_sql.models.policy import make_policy
 from jaxrl_sql.models.spec import SlidingWindow
 from jaxrl_sql.models.value import add_value_head
-from jaxrl_sql.training.batching.pack import with_learned_alone, with_packed_rows
+from jaxrl_sql.training.batching.pack import score_learned_only, with_packed_rows
 from jaxrl_sql.types import InputError
 
 PLAIN = ModelConfig("qwen3", 24, 32, 2, 4, 2, 8, 48, Rope(1e4), Norms(), True, True, False, 128)
@@ -222,7 +222,7 @@ def test_scoring_trained_tokens_only_changes_no_sum(few: bool) -> None:
     params, batch = init_params(PLAIN, jax.random.key(3)), make_batch()
     if few:
         batch = dataclasses.replace(batch, loss_mask=batch.loss_mask & (np.arange(T) % 2 == 0))
-    packed = with_learned_alone(with_packed_rows(batch))
+    packed = score_learned_only(with_packed_rows(batch))
     assert packed.scored is not None
     assert packed.scored.shape == (B, 24 if few else 32)  # of 48 positions
     learned = batch.loss_mask & (np.arange(T) < batch.completion_len[..., None])

@@ -166,7 +166,7 @@ def test_kernel_sums_bfloat16_in_float32(kernel: Kernel) -> None:
 
 
 @pytest.mark.parametrize(
-    ("platform", "ways", "depth", "blocks", "message"),
+    ("platform", "num_shards", "depth", "blocks", "message"),
     [
         ("cpu", 1, 64, (64, 32), "for GPUs and TPUs"),
         ("gpu", 4, 64, (64, 32), "splits the batch into 4 parts"),
@@ -174,11 +174,13 @@ def test_kernel_sums_bfloat16_in_float32(kernel: Kernel) -> None:
         ("gpu", 1, 64, (64, 8), "64, 8 tokens"),
     ],
 )
-def test_unsupported_kernel_cases_are_rejected(platform: str, ways: int, depth: int, blocks: Any, message: str) -> None:
+def test_unsupported_kernel_cases_are_rejected(
+    platform: str, num_shards: int, depth: int, blocks: Any, message: str
+) -> None:
     config = ModelConfig("qwen3", 512, 128, 3, 4, 2, depth, 256, Rope(1e4), Norms(), True, True, False, 1024)
     with pytest.raises(InputError, match=f"^rollout.attention=pallas: .*{message}.*; possible here: xla$"):
-        paged_kernel.kernel_for("pallas", config, blocks, platform, ways)
-    assert paged_kernel.kernel_for("xla", config, blocks, platform, ways) is None
+        paged_kernel.kernel_for("pallas", config, blocks, platform, num_shards)
+    assert paged_kernel.kernel_for("xla", config, blocks, platform, num_shards) is None
 
 
 def test_kernel_follows_the_platform() -> None:

@@ -23,7 +23,7 @@ from jaxrl_sql.models.attention import TreeAttention, cudnn, splash
 from jaxrl_sql.models.ops.micro_batches import MicroBatches
 from jaxrl_sql.models.policy import make_policy
 from jaxrl_sql.models.spec import SlidingWindow
-from jaxrl_sql.training.batching.pack import with_packed_rows, with_schemas_once
+from jaxrl_sql.training.batching.pack import share_schemas, with_packed_rows
 from jaxrl_sql.types import InputError
 
 MODEL = ModelConfig("qwen3", 24, 32, 2, 4, 2, 8, 48, Rope(1e4), Norms(), True, True, False, 192)
@@ -63,7 +63,7 @@ def make_batch() -> GroupBatch:
 
 def test_shared_prefixes_and_remainders_join_to_the_prompts() -> None:
     batch = make_batch()
-    begin, rest = with_schemas_once(batch, Q).shared
+    begin, rest = share_schemas(batch, Q).shared
     assert (begin.tokens.shape, rest.tokens.shape) == ((B, P), (B, 64))
     assert begin.length.tolist() == [40, 40, 0, 0]
     assert rest.length.tolist() == [24, 3, 7, 30]
@@ -74,7 +74,7 @@ def test_shared_prefixes_and_remainders_join_to_the_prompts() -> None:
 
 def test_equal_prompts_keep_their_last_token_unshared() -> None:
     batch = jax.tree.map(lambda x: x[[0, 0]], make_batch())
-    begin, rest = with_schemas_once(batch, 2).shared
+    begin, rest = share_schemas(batch, 2).shared
     assert (begin.length.tolist(), rest.length.tolist()) == ([63, 63], [1, 1])
 
 
@@ -108,7 +108,7 @@ def test_scores_and_gradients_equal_those_of_separate_prompts(
         kernel = cudnn.Kernel(plain_kernel.forward, plain_kernel.backward)
         attention = partial(cudnn.attend_tree, kernel=kernel)
     params, alone = init_params(config, jax.random.key(3)), make_batch()
-    once = with_schemas_once(alone, Q)
+    once = share_schemas(alone, Q)
     once = with_packed_rows(once) if is_packed else once
 
     if is_packed and attention is SPLASH:
@@ -137,7 +137,7 @@ def token_counts(jaxpr: Any) -> set[tuple[int, ...]]:
 
 
 def test_shared_prefix_is_computed_once() -> None:
-    params, batch = init_params(MODEL, jax.random.key(3)), with_schemas_once(make_batch(), Q)
+    params, batch = init_params(MODEL, jax.random.key(3)), share_schemas(make_batch(), Q)
     jaxpr = jax.make_jaxpr(lambda params, batch: make_policy(MODEL)(params, None, batch).logprob)(params, batch)
     tokens = {int(np.prod(shape[:-1])) for shape in token_counts(jaxpr.jaxpr)}
     assert tokens == {B // Q * P, B * 64, B * G * T}
@@ -169,7 +169,7 @@ def whole() -> tuple[Any, np.ndarray]:
 )
 def test_update_by_micro_batches_equals_the_whole(micro_batches: MicroBatches, is_packed: bool) -> None:
     """A shared prefix stays in one part; answers are restored to their positions."""
-    once = with_schemas_once(make_batch(), Q)
+    once = share_schemas(make_batch(), Q)
     once = with_packed_rows(once) if is_packed else once
     result = updated(once, micro_batches)
     for a, b in zip(*map(jax.tree.leaves, (result, whole())), strict=True):
@@ -177,6 +177,6 @@ def test_update_by_micro_batches_equals_the_whole(micro_batches: MicroBatches, i
 
 
 def test_token_budget_that_splits_shared_prefixes_is_rejected() -> None:
-    batch = with_schemas_once(make_batch(), Q)
+    batch = share_schemas(make_batch(), Q)
     with pytest.raises(InputError, match="below the 352 tokens of 2 questions with their schema"):
         make_scorer(make_policy(MODEL), MicroBatches(1, 240))(init_params(MODEL, jax.random.key(3)), None, batch)

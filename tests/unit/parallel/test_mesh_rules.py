@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxrl_sql.models import ModelConfig, Norms, Rope, init_params, param_shardings, param_specs, shard_params
 from jaxrl_sql.parallel import batch_sharding, constrain, make_mesh, shard_batch
-from jaxrl_sql.parallel.rules import RULES, logit_ways, spec_of
+from jaxrl_sql.parallel.rules import RULES, num_logit_shards, spec_of
 from jaxrl_sql.types import InputError
 
 CONFIG = ModelConfig("qwen3", 50, 24, 2, 4, 2, 8, 40, Rope(1e4), Norms(), False, True, True, 64)
@@ -46,9 +46,9 @@ def test_invalid_mesh_sizes_are_rejected(sizes: tuple[int, int, int], message: s
 def test_logits_are_sharded_by_prompts_and_a_divisible_vocabulary() -> None:
     """Logit memory per device must count both axes: otherwise 1x2x4 recomputes the logits in four pieces."""
     sizes = {"data": 1, "fsdp": 2, "tensor": 4}
-    assert (logit_ways(152, sizes), logit_ways(150, sizes), logit_ways(152)) == (8, 2, 1)
+    assert (num_logit_shards(152, sizes), num_logit_shards(150, sizes), num_logit_shards(152)) == (8, 2, 1)
     with jax.sharding.use_abstract_mesh(abstract(1, 2, 4)):
-        assert logit_ways(152) == 8
+        assert num_logit_shards(152) == 8
 
 
 def test_every_logical_axis_of_the_weights_has_a_rule() -> None:
@@ -68,9 +68,9 @@ def test_weights_are_sharded_by_the_rule_table() -> None:
 def test_indivisible_dimension_is_replicated_or_rejected_by_name() -> None:
     mesh = abstract(1, 1, 4)
     assert spec_of(mesh, ("width", "kv_heads", "head"), (24, 2, 8)) == P(None, None, None)
-    with pytest.raises(InputError, match=r"layers/gate: dimension mlp of size 42 is not divided by tensor=4"):
+    with pytest.raises(InputError, match=r"layers/gate: dimension mlp of size 42 is not divisible by tensor=4"):
         spec_of(mesh, ("width", "mlp"), (24, 42), "layers/gate")
-    with pytest.raises(InputError, match=r"batch: dimension batch of size 6 is not divided by data=2 x fsdp=2"):
+    with pytest.raises(InputError, match=r"batch: dimension batch of size 6 is not divisible by data=2 x fsdp=2"):
         spec_of(abstract(2, 2, 1), ("batch",), (6,), "batch")
 
 

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_sql.parallel import make_mesh, rows_here
-from jaxrl_sql.parallel.processes import exchange, first_process_first, gathered, is_first, share, start_processes
+from jaxrl_sql.parallel import local_rows, make_mesh
+from jaxrl_sql.parallel.processes import exchange, first_process_first, gather_array, is_first, share, start_processes
 from jaxrl_sql.types import InputError
 
 
@@ -23,8 +23,8 @@ def test_single_process_owns_all_data_and_never_waits() -> None:
     assert exchange([value])[0] is value
     with first_process_first("nothing"):
         pass
-    np.testing.assert_array_equal(gathered(jnp.arange(3)), [0, 1, 2])
-    assert rows_here(make_mesh(-1), 4) == [0, 1, 2, 3]
+    np.testing.assert_array_equal(gather_array(jnp.arange(3)), [0, 1, 2])
+    assert local_rows(make_mesh(-1), 4) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("number", ["", "one"])

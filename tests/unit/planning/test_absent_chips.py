@@ -98,7 +98,7 @@ PACKED = ["grpo.packing=true", "grpo.num_generations=8", "grpo.prompts=4", "grpo
 @NEEDS_PLUGIN
 def test_packed_update_for_four_gpus_has_a_branch_per_number_of_rows() -> None:
     result = run("h100", "update", "2", *PACKED)
-    assert result["ways"] == [3]
+    assert result["branches"] == [3]
     assert result["kernels"] == [3 * 3, 3 * 3], "prompts to prompts, answers to both: one kernel per direction"
     assert result["biases"] == []
 
@@ -109,11 +109,11 @@ def test_packed_update_for_four_gpus_has_a_branch_per_number_of_rows() -> None:
 def test_packed_update_for_four_tpus_has_a_branch_per_number_of_rows() -> None:
     """Two forward passes (remat), and the gradients of queries and keys: one kernel each, in each of three branches."""
     result = run("v5e", "update", "2", "model.remat=full", *PACKED)
-    assert result["ways"] == [3]
+    assert result["branches"] == [3]
     assert result["splash"] == {"fwd": 2 * 3, "dq": 3, "dkv": 3}
     assert set(result["scatters"]) == {"f32"}
     apart = run("v5e", "update", "2", "model.remat=full", *PACKED, "grpo.packing=false")
-    assert apart["ways"] == []
+    assert apart["branches"] == []
     assert apart["splash"] == {"fwd": 2, "dq": 1, "dkv": 1}
 
 
@@ -212,7 +212,7 @@ def _lowered(chip: str, case: str, option: str, *overrides: str) -> str:
     from jaxrl_sql.parallel import make_mesh
     from jaxrl_sql.planning import programs
     from jaxrl_sql.planning.chips import find_topology
-    from jaxrl_sql.planning.lengths import between
+    from jaxrl_sql.planning.lengths import truncated_exponential
     from jaxrl_sql.planning.memory import PlannedModel
     from jaxrl_sql.planning.workload import find_workload, with_packing
 
@@ -224,10 +224,10 @@ def _lowered(chip: str, case: str, option: str, *overrides: str) -> str:
     if case == "update":
         model = ModelConfig("qwen3", 512, 128, 1, 4, int(option), 32, 256, Rope(1e4), Norms(), True, True, False, 1024)
         whole = find_workload(config.model, sections, 2)
-        work = (with_packing(whole, between(8, 32)) if config.grpo.packing else whole).update
+        work = (with_packing(whole, truncated_exponential(8, 32)) if config.grpo.packing else whole).update
         assert work is not None
         setting = programs.Setting(sections, PlannedModel(config.model, model), make_mesh(1, 2, 2, devices))
-        with gpus.stated_cudnn():
+        with gpus.fixed_cudnn_version():
             return str(programs.lower_update(setting, work).compile().as_text())
     if option == "stacked":
         programs._weights = programs._params
@@ -252,7 +252,7 @@ def _main(chip: str, case: str, option: str, *overrides: str) -> dict[str, Any]:
             "biases": biases,
             "scatters": scatters,
             "splash": {name: splash.count(name) for name in ("fwd", "dq", "dkv")},
-            "ways": [len(ways.split(",")) for ways in re.findall(r"branch_computations=\{([^}]*)\}", text)],
+            "branches": [len(branches.split(",")) for branches in re.findall(r"branch_computations=\{([^}]*)\}", text)],
         }
     copied = re.findall(r"bf16\[(?:1,)?(?:128,256|256,128)\][^ ]* (?:copy|slice|dynamic-slice)\(", text)
     kernels = len(re.findall(r'custom_call_target="(?:__gpu\$xla.gpu.triton|tpu_custom_call)"', text))

@@ -14,16 +14,16 @@ from jaxrl_sql.models import ModelConfig, Norms, Rope, count_params, init_params
 from jaxrl_sql.models.flops import UPDATE_PASSES, grouped_forward_flops, layer_weights, update_flops
 from jaxrl_sql.models.ops.micro_batches import row_counts
 from jaxrl_sql.models.shapes import published_shape
-from jaxrl_sql.parallel.rules import AnyMesh, batch_ways
+from jaxrl_sql.parallel.rules import AnyMesh, num_batch_shards
 from jaxrl_sql.planning import memory, plan, roofline, suggestions, workload
 from jaxrl_sql.planning.chips import CHIPS, Chip, Topology, find_topology
-from jaxrl_sql.planning.lengths import ALL_LONGEST, Lengths, StepLengths, between
+from jaxrl_sql.planning.lengths import ALL_LONGEST, Lengths, StepLengths, truncated_exponential
 from jaxrl_sql.planning.memory import MemoryEstimate, PlannedModel, abstract_mesh, params_here
 from jaxrl_sql.planning.plan import Plan, mesh_sizes
 from jaxrl_sql.planning.roofline import Cost, StepProgram
 from jaxrl_sql.planning.suggestions import Suggestion
-from jaxrl_sql.planning.units import in_bytes
-from jaxrl_sql.planning.workload import Update, Workload, pieces_of_logits, with_packing, with_parts, with_schemas
+from jaxrl_sql.planning.units import format_bytes
+from jaxrl_sql.planning.workload import Update, Workload, num_logit_pieces, with_packing, with_parts, with_schemas
 from jaxrl_sql.rollout import Engine, EngineConfig, SamplingParams
 from jaxrl_sql.rollout.sampling import GenerationRequest
 from jaxrl_sql.types import InputError, Prompt
@@ -49,12 +49,12 @@ def config(*overrides: str) -> TrainConfig:
     return load_config(TrainConfig, SMALL, overrides)
 
 
-def find_workload(cfg: TrainConfig, longest: int, ways: int) -> Workload:
-    return workload.find_workload(cfg.model, cfg.workload(longest), ways)
+def find_workload(cfg: TrainConfig, longest: int, num_shards: int) -> Workload:
+    return workload.find_workload(cfg.model, cfg.workload(longest), num_shards)
 
 
 def estimate(cfg: TrainConfig, shape: ModelConfig, mesh: AnyMesh, longest: int) -> MemoryEstimate:
-    work = find_workload(cfg, longest, batch_ways(mesh.shape))
+    work = find_workload(cfg, longest, num_batch_shards(mesh.shape))
     return memory.estimate(PlannedModel(cfg.model, shape), mesh, work)
 
 
@@ -207,7 +207,9 @@ def test_step_of_the_published_7b_on_32_chips_by_hand() -> None:
     # 16,384 prompt pages of 64, 512 cached, 65,536 row pages of 32; 57,344 bytes per token.
     assert result.caches == (16_896 * 64 + 65_536 * 32) * 57_344 // 32
     work = find_workload(cfg, 8192, 32)
-    built = {phase.name: phase for phase in phases(cfg, shape, sizes, work, StepLengths(between(1000, 4096)))}
+    built = {
+        phase.name: phase for phase in phases(cfg, shape, sizes, work, StepLengths(truncated_exponential(1000, 4096)))
+    }
     # One prompt chunk per chip, eight chunks per prompt, and 256 prompts on 32 chips.
     assert work.rollout is not None
     assert work.rollout.prefill_shape == (32, 1024)
@@ -228,10 +230,10 @@ def test_step_of_the_published_7b_on_32_chips_by_hand() -> None:
 
 
 def test_automatic_micro_batches_leave_a_prompt_per_shard() -> None:
-    def parts(ways: int, *more: str) -> tuple[int, int]:
+    def parts(num_shards: int, *more: str) -> tuple[int, int]:
         zero = "grpo.gradient_accumulation_steps=0"
         cfg = config("grpo.prompts=32", "grpo.minibatches=2", "sft.databases=8", zero, *more)
-        sft, grpo = with_parts(cfg.sft, cfg.grpo, ways)
+        sft, grpo = with_parts(cfg.sft, cfg.grpo, num_shards)
         return sft.gradient_accumulation_steps, grpo.gradient_accumulation_steps
 
     assert parts(4, "sft.gradient_accumulation_steps=0") == (2, 4)
@@ -305,7 +307,7 @@ def test_suggested_mesh_divides_the_sft_batch(databases: int, meshes: list[str])
 
 
 def test_bytes_are_formatted_with_units() -> None:
-    assert (in_bytes(3 << 29), in_bytes(5 << 20)) == ("1.5 GiB", "5.0 MiB")
+    assert (format_bytes(3 << 29), format_bytes(5 << 20)) == ("1.5 GiB", "5.0 MiB")
 
 
 def test_bfloat16_activations_halve_the_cache() -> None:
@@ -318,7 +320,7 @@ def test_batch_is_scored_only_for_missing_log_probabilities() -> None:
     """Two minibatches need old log-probabilities, PPO also old values; `rollout.exact` provides the first."""
     two, exact, ppo = "grpo.minibatches=2", "rollout.exact=true", "grpo.algorithm=ppo"
     cases = [(two,), (two, exact), (two, exact, ppo), (two, exact, "grpo.kl.coef=0.1")]
-    assert [find_workload(config(*case), 100, 1).scored for case in cases] == [1, 0, 1, 1]
+    assert [find_workload(config(*case), 100, 1).scoring_passes for case in cases] == [1, 0, 1, 1]
 
 
 def test_gradient_traffic_is_float32_for_any_weight_dtype() -> None:
@@ -330,7 +332,7 @@ def test_gradient_traffic_is_float32_for_any_weight_dtype() -> None:
         assert work.update is not None
         (update,) = [phase for phase in phases(cfg, MODEL, sizes, work) if phase.name == "update"]
         received.append(update.cost.link)
-    again = pieces_of_logits(MODEL, work.update, sizes)
+    again = num_logit_pieces(MODEL, work.update, sizes)
     table = MODEL.vocab_size * MODEL.d_model
     weights = 2 * MODEL.n_layers * layer_weights(MODEL) + (1 + 2 * again) * table
     # The gradient of a tied table is summed whole, twice the bytes of a shard: for the look-up, and for each piece.
@@ -348,7 +350,7 @@ def test_kept_logits_are_computed_once() -> None:
         cfg, sizes = config(*batch, f"model.kept_logits_mib={mib}"), {"data": 1, "fsdp": 1, "tensor": 1}
         update = find_workload(cfg, 100, 1).update
         assert update is not None
-        pieces.append(pieces_of_logits(MODEL, update, sizes))
+        pieces.append(num_logit_pieces(MODEL, update, sizes))
         activations.append(estimate(cfg, MODEL, abstract_mesh(1, 1, 1), 100).activations)
     assert pieces == [4, 1, 1]
     # Logits, their exponentials and their gradient.
@@ -378,7 +380,7 @@ def test_schemas_run_once_for_the_questions_of_their_database() -> None:
     assert result["decode"] == apart["decode"]
     alone = with_schemas(find_workload(config("grpo.prompts=8"), 128, 1), schema).update
     assert alone is not None
-    assert alone.repeats == 0
+    assert alone.schema_repeats == 0
 
 
 def test_packed_update_has_the_rows_of_first_fit() -> None:
@@ -421,7 +423,7 @@ def test_packed_update_has_the_rows_of_first_fit() -> None:
 
 def test_plan_packs_answers_if_attention_supports_it() -> None:
     shape, v5p = published_shape("qwen2.5-coder-7b"), find_topology("v5p:4x4x2")
-    sizes, lengths = mesh_sizes("1x8x4", 32), StepLengths(between(1000, 4096))
+    sizes, lengths = mesh_sizes("1x8x4", 32), StepLengths(truncated_exponential(1000, 4096))
     cfg = load_config(
         TrainConfig, [f"configs/{name}.yaml" for name in ("arctic", "on/v5p_4x4x2")], ["grpo.packing=true"]
     )
@@ -453,12 +455,12 @@ def test_token_budget_reduces_memory_and_adds_passes() -> None:
 
     whole, four, item = update(), update("grpo.max_tokens_per_device=2600"), update("grpo.max_tokens_per_device=640")
     assert (whole.passes, four.passes, item.passes) == (1, 2, 8)
-    assert four.cut() == four.cut(minibatches=2) == (1, 2600, 2)
+    assert four.micro_batches_of() == four.micro_batches_of(minibatches=2) == (1, 2600, 2)
     assert held() > held("grpo.max_tokens_per_device=2600") > held("grpo.max_tokens_per_device=640")
     assert held("grpo.max_tokens_per_device=2600") == held("grpo.gradient_accumulation_steps=2")
     split = update("grpo.max_tokens_per_device=400")
     # Four rows at a time, so each prompt is run twice.
-    assert (split.chunk_sizes(8), split.passes, split.again) == ((2, 4), 16, 1)
+    assert (split.chunk_sizes(8), split.passes, split.prompt_repeats) == ((2, 4), 16, 1)
     assert split.tokens == 16 * (2 * 128 + 8 * 64)
     assert held("grpo.max_tokens_per_device=400") < held("grpo.max_tokens_per_device=640")
     with pytest.raises(InputError, match=r"grpo\.max_tokens_per_device=191: .* are 192: raise it"):

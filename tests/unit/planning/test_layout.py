@@ -81,7 +81,7 @@ def test_configured_replicas_are_used_or_rejected() -> None:
 def test_replica_has_its_share_of_slots_and_questions() -> None:
     config = arctic("rollout.mesh=8x4", "rollout.max_num_seqs=100")
     engine = engine_config(config.rollout, 100, 8192, 8)
-    assert (engine.max_num_seqs, engine.ways) == (13, 1)
+    assert (engine.max_num_seqs, engine.num_shards) == (13, 1)
     work = find_workload(config.model, config.workload(8192), 8)
     assert work.rollout is not None
     assert (work.rollout.questions, work.rollout.group, work.rollout.config) == (32, 16, engine)

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxrl_sql.planning.lengths import Lengths, between, longest, read_lengths, schedule, schedule_ahead
+from jaxrl_sql.planning.lengths import Lengths, constant, read_lengths, schedule, schedule_ahead, truncated_exponential
 from jaxrl_sql.types import InputError
 
 
 @pytest.mark.parametrize(("mean", "most"), [(1000, 4096), (2048, 4096), (3900, 4096), (40, 4096), (10, 20)])
 def test_mean_and_maximum_give_an_exponential_distribution(mean: float, most: int) -> None:
-    result = between(mean, most)
+    result = truncated_exponential(mean, most)
     assert result.mean == pytest.approx(mean, rel=0.01)
     assert 0 < result.values[0] <= result.values[-1] <= most
     if mean < most / 20:  # truncation has no effect on the median: ln 2 of the mean
@@ -22,9 +22,9 @@ def test_mean_and_maximum_give_an_exponential_distribution(mean: float, most: in
 
 
 def test_constant_maximum_length_is_a_distribution() -> None:
-    assert between(64, 64) == longest(64)
-    assert longest(64).take(3).tolist() == [64, 64, 64]
-    assert (longest(64).mean, longest(64).most) == (64, 64)
+    assert truncated_exponential(64, 64) == constant(64)
+    assert constant(64).take(3).tolist() == [64, 64, 64]
+    assert (constant(64).mean, constant(64).maximum) == (64, 64)
 
 
 def test_lengths_are_evenly_spaced_quantiles() -> None:
@@ -40,8 +40,8 @@ def test_lengths_are_read_from_arguments_and_files(tmp_path: Path) -> None:
     assert (
         read_lengths(str(lines), key, limit, 9) == read_lengths(str(listed), key, limit, 9) == Lengths((1.0, 2.0, 3.0))
     )
-    assert read_lengths("5:8", key, limit, 9) == between(5, 8)
-    assert read_lengths("5", key, limit, 9) == between(5, 9)
+    assert read_lengths("5:8", key, limit, 9) == truncated_exponential(5, 8)
+    assert read_lengths("5", key, limit, 9) == truncated_exponential(5, 9)
     assert read_lengths("", key, limit, 9) is read_lengths("0", key, limit, 9) is None
     for text in ("5:10", "10", "0:5", "8:5"):
         with pytest.raises(
@@ -60,7 +60,7 @@ def test_lengths_are_read_from_arguments_and_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("questions", "group", "slots"), [(5, 4, 3), (7, 2, 16), (1, 1, 1), (6, 8, 8)])
 def test_schedule_equals_a_loop_over_steps(questions: int, group: int, slots: int) -> None:
     """Simulate single steps: a free slot starts the next answer in the step in which it becomes free."""
-    lengths = between(6, 20)
+    lengths = truncated_exponential(6, 20)
     result = schedule(lengths, questions, group, slots)
     waiting = list(np.random.default_rng(0).permutation(lengths.take(questions * group)))
     numbers, running = list(range(len(waiting))), dict[int, tuple[int, int]]()
@@ -90,7 +90,7 @@ def test_schedule_equals_a_loop_over_steps(questions: int, group: int, slots: in
 @pytest.mark.parametrize(("questions", "group", "slots"), [(5, 4, 3), (7, 2, 16), (1, 1, 1), (6, 8, 8), (4, 4, 40)])
 def test_schedule_ahead_equals_a_loop_over_steps(questions: int, group: int, slots: int) -> None:
     """Simulate eight rollouts by single steps, of which the last six count."""
-    lengths = between(6, 20)
+    lengths = truncated_exponential(6, 20)
     result, sizes = schedule_ahead(lengths, questions, group, slots), np.sort(lengths.take(questions * group))
     orders = [np.random.default_rng(number).permutation(sizes) for number in range(9)]
     have, counted = np.zeros(questions * group, int), list[tuple[int, int, int, int]]()
@@ -115,24 +115,24 @@ def test_schedule_ahead_equals_a_loop_over_steps(questions: int, group: int, slo
     steps, read, resumed, again = np.mean(counted[2:], axis=0)
     assert result.steps == pytest.approx(steps)
     assert result.rows == pytest.approx(sizes.sum() / steps)
-    assert (result.resumed, result.again) == pytest.approx((resumed, again))
+    assert (result.resumed_tokens, result.repeated_prompts) == pytest.approx((resumed, again))
     assert read / steps - 1e-9 <= result.prompts <= 1.3 * read / steps
 
 
 def test_rollouts_ahead_halve_the_steps_with_a_slot_per_answer() -> None:
     """With a slot per answer every second rollout is sampled during the previous one; with few slots none is."""
-    lengths = longest(10)
+    lengths = constant(10)
     assert schedule_ahead(lengths, 4, 2, 16).steps == 5
     assert schedule_ahead(lengths, 4, 2, 8).steps == 10
 
 
 def test_answers_of_equal_length_fill_their_slots() -> None:
-    result = schedule(longest(10), 8, 4, 16)
+    result = schedule(constant(10), 8, 4, 16)
     assert result == (20, 16.0, 16 * 5.5, 16 * 5.5, 4.0, 0.0, 0.0)
 
 
 def test_held_tokens_are_counted_in_whole_blocks() -> None:
-    result = schedule(longest(10), 8, 4, 16, block=4)
+    result = schedule(constant(10), 8, 4, 16, block=4)
     # While a row of ten tokens is written it holds one block four times, two four times, and three twice.
-    assert result.held == 16 * (4 * 4 + 4 * 8 + 2 * 12) / 10
+    assert result.block_tokens == 16 * (4 * 4 + 4 * 8 + 2 * 12) / 10
     assert result.generated == 16 * 5.5

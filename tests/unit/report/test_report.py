@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from jaxrl_sql.commands.report import main
-from jaxrl_sql.report.charts import chart_data, charts, smooth, thinned
+from jaxrl_sql.report.charts import chart_data, charts, downsampled, smooth
 from jaxrl_sql.report.html import write_report
 from jaxrl_sql.report.load import load_run, series, split_results
 from jaxrl_sql.runtime.metric_row import row_of
@@ -231,11 +231,11 @@ def test_ratio_and_clipping_charts_are_omitted_for_one_update_per_batch(
 
 def test_many_points_are_thinned_to_their_means() -> None:
     points = [(step, float(step)) for step in range(1, 1001)]
-    result = thinned(points, 100)
+    result = downsampled(points, 100)
     assert len(result) == 100
     assert result[0] == (10, 5.5)
     assert result[-1] == (1000, 995.5)
-    assert thinned(points[:7], 100) == points[:7]
+    assert downsampled(points[:7], 100) == points[:7]
 
 
 def test_health_section_lists_good_and_bad_findings(tmp_path: Path) -> None:

@@ -173,5 +173,7 @@ def test_byte_budget_allows_all_blocks_or_shrinks_the_cache_first() -> None:
     assert third.prefix_blocks == 0
     assert need.prompt_blocks / 4 <= third.prompt_blocks <= need.prompt_blocks / 3
     assert need.completion_blocks / 4 <= third.completion_blocks <= need.completion_blocks / 3
-    with pytest.raises(InputError, match=r"rollout\.memory: 1,000 bytes of KV cache cannot hold the longest prompt"):
+    with pytest.raises(
+        InputError, match=r"rollout\.memory: 1,000 bytes of KV cache are too few for the longest prompt"
+    ):
         fit_budget(need, 100, 50, 1000, 1)

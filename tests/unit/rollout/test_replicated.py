@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from jaxrl_sql.models import ModelConfig, Norms, Rope, init_params
 from jaxrl_sql.models.lora import init_adapters, policy_params
 from jaxrl_sql.parallel import make_mesh
-from jaxrl_sql.parallel.mesh import replica_grid, replicas_here
+from jaxrl_sql.parallel.mesh import local_replicas, replica_grid
 from jaxrl_sql.rollout import Engine, EngineConfig, ReplicatedEngine, Sample, SamplingParams
 from jaxrl_sql.rollout.replicated import deal, pack_samples, unpack_samples
 from jaxrl_sql.rollout.sampling import GenerationRequest, RequestGroup
@@ -151,4 +151,4 @@ def test_grid_that_does_not_match_the_devices_is_refused() -> None:
     mesh = make_mesh(1, 1, 1)
     with pytest.raises(InputError, match=r"rollout\.mesh=2x1: .* the 1 devices; try rollout\.mesh=1x1"):
         replica_grid(mesh, 2, 1)
-    assert [(number, local.shape) for number, local in replicas_here(replica_grid(mesh, 1, 1))] == [(0, mesh.shape)]
+    assert [(number, local.shape) for number, local in local_replicas(replica_grid(mesh, 1, 1))] == [(0, mesh.shape)]

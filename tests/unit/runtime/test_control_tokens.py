@@ -64,7 +64,7 @@ def test_exempt_and_template_tokens_stay_tokens() -> None:
     tokenizer = byte_level()
     control = ControlTokens(tokenizer)
     think, end = tokenizer.convert_tokens_to_ids(["<think>", "<|im_end|>"])
-    ids = control.encode(control.shield("<think>a<|im_end|>", but=("<think>",)) + "<|im_end|>")
+    ids = control.encode(control.shield("<think>a<|im_end|>", exclude=("<think>",)) + "<|im_end|>")
     assert [ids.count(think), ids.count(end)] == [1, 1]
     assert control.tags == {"<think>"}
 

@@ -90,8 +90,8 @@ def test_panel_shows_update_and_answer_metrics() -> None:
         display.update(1, values)
     text = stream.getvalue()
     for shown in (
-        "reward format", "0.250", "form right", "75.0%", "groups alike", "100.0%", "reward spread", "0.125", "runs",
-        "syntax_error", "37.5%", "cut off", "6.2%", "ratio", "1.0000", "clipped low", "1.00%", "KL", "0.0020",
+        "reward format", "0.250", "well formed", "75.0%", "zero variance", "100.0%", "reward std", "0.125", "runs",
+        "syntax_error", "37.5%", "truncated", "6.2%", "ratio", "1.0000", "clipped low", "1.00%", "KL", "0.0020",
         "sampler delta", "1.0e-06", "entropy", "0.900", "grad norm", "12.3",
     ):  # fmt: skip
         assert shown in text, shown

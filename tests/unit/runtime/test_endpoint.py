@@ -42,7 +42,10 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
 
 
 def test_request_and_answer_fields(client: Client, chat_server: ModuleType) -> None:
-    with chat_server.serving(lambda _, __: chat_server.said("yes", reasoning_content="because")) as (url, seen):
+    with chat_server.serve_script(lambda _, __: chat_server.assistant("yes", reasoning_content="because")) as (
+        url,
+        seen,
+    ):
         endpoint, waits = client(url)
         assert ask_once(endpoint, ASKED, temperature=0.5, top_k=7) == EndpointAnswer(
             "yes", "because", "stop", "", 1, 1, 2
@@ -57,7 +60,7 @@ def test_request_and_answer_fields(client: Client, chat_server: ModuleType) -> N
 
 
 def test_lone_surrogates_are_sent_as_question_marks(client: Client, chat_server: ModuleType) -> None:
-    with chat_server.serving(lambda _, __: chat_server.said("yes")) as (url, seen):
+    with chat_server.serve_script(lambda _, __: chat_server.assistant("yes")) as (url, seen):
         ask_once(client(url)[0], [{"role": "user", "content": "é\ud800"}])
     assert seen[0]["messages"] == [{"role": "user", "content": "é?"}]
 
@@ -68,9 +71,9 @@ def test_transient_errors_are_retried_with_backoff(client: Client, chat_server: 
         (503, {}, "later"),
         (200, {}, "{oops"),
         (200, {}, '{"choices": []}'),
-        chat_server.said("at last \ud800"),
+        chat_server.assistant("at last \ud800"),
     ]
-    with chat_server.serving(lambda i, _: replies[i]) as (url, seen):
+    with chat_server.serve_script(lambda i, _: replies[i]) as (url, seen):
         endpoint, waits = client(url, wait_s=0.5)
         assert ask_once(endpoint, ASKED) == EndpointAnswer("at last ?", "", "stop", "", 5, 1, 3)
     assert waits == [9.0, 1.0, 2.0, 4.0]
@@ -78,7 +81,7 @@ def test_transient_errors_are_retried_with_backoff(client: Client, chat_server: 
 
 
 def test_permanent_server_failure_is_returned_as_an_error(client: Client, chat_server: ModuleType) -> None:
-    with chat_server.serving(lambda _, __: (500, {}, f"boom {KEY}\n boom")) as (url, seen):
+    with chat_server.serve_script(lambda _, __: (500, {}, f"boom {KEY}\n boom")) as (url, seen):
         endpoint, waits = client(url, retries=2)
         answer = ask_once(endpoint, ASKED)
     assert answer == EndpointAnswer(error="HTTP 500 boom (key) boom", requests=3)
@@ -87,7 +90,7 @@ def test_permanent_server_failure_is_returned_as_an_error(client: Client, chat_s
 
 
 def test_rejected_request_is_not_retried(client: Client, chat_server: ModuleType) -> None:
-    with chat_server.serving(lambda _, __: (400, {}, "too long")) as (url, seen):
+    with chat_server.serve_script(lambda _, __: (400, {}, "too long")) as (url, seen):
         assert ask_once(client(url)[0], ASKED) == EndpointAnswer(error="HTTP 400 too long", requests=1, refused=True)
     assert len(seen) == 1
 
@@ -97,7 +100,7 @@ def test_authentication_failure_raises_without_showing_the_key(
     status: int, client: Client, chat_server: ModuleType
 ) -> None:
     with (
-        chat_server.serving(lambda _, __: (status, {}, f"no: {KEY}")) as (url, seen),
+        chat_server.serve_script(lambda _, __: (status, {}, f"no: {KEY}")) as (url, seen),
         pytest.raises(InputError) as refused,
     ):
         ask_once(client(url)[0], ASKED)
@@ -109,9 +112,9 @@ def test_authentication_failure_raises_without_showing_the_key(
 def test_timeout_is_retried_and_refused_connection_is_an_error(client: Client, chat_server: ModuleType) -> None:
     def slow(number: int, _: dict[str, Any]) -> Any:
         time.sleep(1.5 if number == 0 else 0)
-        return chat_server.said("now")
+        return chat_server.assistant("now")
 
-    with chat_server.serving(slow) as (url, seen):
+    with chat_server.serve_script(slow) as (url, seen):
         endpoint, _ = client(url, timeout_s=0.5)
         assert ask_once(endpoint, ASKED).text == "now"
         assert len(seen) == 2
@@ -121,8 +124,8 @@ def test_timeout_is_retried_and_refused_connection_is_an_error(client: Client, c
 
 
 def test_key_is_not_sent_to_a_redirect(client: Client, chat_server: ModuleType) -> None:
-    with chat_server.serving(lambda _, __: chat_server.said("stolen")) as (elsewhere, stolen):
-        with chat_server.serving(lambda _, __: (307, {"Location": elsewhere}, "")) as (url, _):
+    with chat_server.serve_script(lambda _, __: chat_server.assistant("stolen")) as (elsewhere, stolen):
+        with chat_server.serve_script(lambda _, __: (307, {"Location": elsewhere}, "")) as (url, _):
             assert ask_once(client(url)[0], ASKED).error.startswith("HTTP 307")
         assert stolen == []
 
@@ -136,7 +139,7 @@ MALFORMED = [
 @pytest.mark.parametrize("kind", ["application/json", "text/plain"])
 def test_malformed_reply_is_returned_as_an_error(kind: str, client: Client, chat_server: ModuleType) -> None:
     replies = [reply for reply in MALFORMED for _ in range(2)]  # each request has one retry
-    with chat_server.serving(lambda number, _: (200, {"Content-Type": kind}, replies[number])) as (url, _seen):
+    with chat_server.serve_script(lambda number, _: (200, {"Content-Type": kind}, replies[number])) as (url, _seen):
         endpoint, _ = client(url, retries=1)
         for reply in MALFORMED:
             answer = ask_once(endpoint, ASKED)
@@ -144,7 +147,7 @@ def test_malformed_reply_is_returned_as_an_error(kind: str, client: Client, chat
 
 
 def test_request_without_a_key_has_no_authorization(client: Client, chat_server: ModuleType) -> None:
-    with chat_server.serving(lambda _, __: chat_server.said("yes")) as (url, seen):
+    with chat_server.serve_script(lambda _, __: chat_server.assistant("yes")) as (url, seen):
         assert ask_once(client(url, key="")[0], ASKED).text == "yes"
     assert seen[0]["key"] is None
 
@@ -159,9 +162,9 @@ def test_concurrent_requests_are_limited(client: Client, chat_server: ModuleType
         time.sleep(0.05)
         with lock:
             now[0] -= 1
-        return chat_server.said(str(number))
+        return chat_server.assistant(str(number))
 
-    with chat_server.serving(script) as (url, _):
+    with chat_server.serve_script(script) as (url, _):
         answers = dict(client(url, concurrency=2)[0].ask_all((i, ASKED) for i in range(6)))
     assert sorted(answers) == list(range(6))
     assert sorted(answer.text for answer in answers.values()) == list("012345")
@@ -169,7 +172,7 @@ def test_concurrent_requests_are_limited(client: Client, chat_server: ModuleType
 
 
 def test_closing_early_waits_for_no_retries(client: Client, chat_server: ModuleType) -> None:
-    with chat_server.serving(lambda i, _: (500, {}, "") if i else chat_server.said("yes")) as (url, seen):
+    with chat_server.serve_script(lambda i, _: (500, {}, "") if i else chat_server.assistant("yes")) as (url, seen):
         endpoint, _ = client(url, concurrency=1, retries=50)
         answers = endpoint.ask_all((i, ASKED) for i in range(9))
         assert next(answers)[1].text == "yes"
@@ -179,7 +182,7 @@ def test_closing_early_waits_for_no_retries(client: Client, chat_server: ModuleT
 
 
 def test_budget_limits_requests_and_not_questions(client: Client, chat_server: ModuleType) -> None:
-    with chat_server.serving(lambda _, __: (500, {}, "boom")) as (url, seen):
+    with chat_server.serve_script(lambda _, __: (500, {}, "boom")) as (url, seen):
         endpoint, _ = client(url, budget=Budget(max_requests=3), retries=1)
         assert ask_once(endpoint, ASKED).requests == 2
         assert ask_once(endpoint, ASKED).requests == 1
@@ -190,7 +193,10 @@ def test_budget_limits_requests_and_not_questions(client: Client, chat_server: M
 
 def test_cost_limit_uses_the_token_counts_of_the_server(client: Client, chat_server: ModuleType) -> None:
     prices = Prices(prompt=1e6, completion=2e6)  # a token costs 1 or 2
-    with chat_server.serving(lambda i, _: (503, {}, "") if i == 1 else chat_server.said("two words")) as (url, seen):
+    with chat_server.serve_script(lambda i, _: (503, {}, "") if i == 1 else chat_server.assistant("two words")) as (
+        url,
+        seen,
+    ):
         endpoint, _ = client(url, budget=Budget(max_cost=11, prices=prices, spent=Usage(4, 1, 0)), concurrency=1)
         got: list[EndpointAnswer] = []
         with pytest.raises(BudgetSpentError, match=r"max_cost=11 is reached: 7 requests, 3 \+ 4 tokens, cost 11 of 11"):
@@ -202,7 +208,7 @@ def test_cost_limit_uses_the_token_counts_of_the_server(client: Client, chat_ser
 
 def test_cost_limit_requires_token_counts_of_the_server(client: Client, chat_server: ModuleType) -> None:
     silent = '{"choices": [{"message": {"content": "yes"}}]}'
-    with chat_server.serving(lambda _, __: (200, {}, silent)) as (url, seen):
+    with chat_server.serve_script(lambda _, __: (200, {}, silent)) as (url, seen):
         assert ask_once(client(url)[0], ASKED).spent == Usage(1)
         with pytest.raises(InputError, match="reports no usage"):
             ask_once(client(url, budget=Budget(max_cost=1, prices=Prices(1, 1)))[0], ASKED)
@@ -242,7 +248,7 @@ def test_key_invalid_in_a_header_is_rejected_and_not_shown(key: str, monkeypatch
 
 
 def test_deeply_nested_reply_is_returned_as_an_error(client: Client, chat_server: ModuleType) -> None:
-    with chat_server.serving(lambda _, __: (200, {}, "[" * 200_000)) as (url, _seen):
+    with chat_server.serve_script(lambda _, __: (200, {}, "[" * 200_000)) as (url, _seen):
         endpoint, _ = client(url, retries=1)
         answer = ask_once(endpoint, ASKED)
     assert (answer.error, answer.requests) == ("the reply has no answer", 2)

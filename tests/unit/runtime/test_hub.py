@@ -29,12 +29,12 @@ NOT_FETCHED = "not a local folder, and the hub did not provide it: "
 CODE = """
 import json, os, sys
 from jaxrl_sql.config import TrainConfig, load_config
-from jaxrl_sql.runtime.model_locator import fetched
+from jaxrl_sql.runtime.model_locator import with_downloads
 from jaxrl_sql.types import InputError
 
 for has_weights, *overrides in json.loads(sys.argv[1]):
     try:
-        config = fetched(load_config(TrainConfig, None, ["data.dir=here", *overrides]), has_weights)
+        config = with_downloads(load_config(TrainConfig, None, ["data.dir=here", *overrides]), has_weights)
         folder = config.model.checkpoint
         print(json.dumps([folder, config.data.tokenizer.path, sorted(os.listdir(folder))]))
     except InputError as error:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from jaxrl_sql.runtime.loopback import names_loopback
+from jaxrl_sql.runtime.loopback import is_loopback_host
 
 
 @pytest.mark.parametrize(
     "host", ["127.0.0.1", "127.0.0.1:8000", "localhost", "LocalHost:80", "[::1]", "[::1]:8000", "127.8.0.1:1"]
 )
 def test_loopback_hosts_are_recognized(host: str) -> None:
-    assert names_loopback(host)
+    assert is_loopback_host(host)
 
 
 @pytest.mark.parametrize(
@@ -22,4 +22,4 @@ def test_loopback_hosts_are_recognized(host: str) -> None:
     ],
 )  # fmt: skip
 def test_other_hosts_are_not_loopback(host: str) -> None:
-    assert not names_loopback(host)
+    assert not is_loopback_host(host)

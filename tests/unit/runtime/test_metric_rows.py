@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jaxrl_sql.runtime.display import DETAILS, SHOWN
+from jaxrl_sql.runtime.display import PANEL_METRICS, STEP_METRICS
 from jaxrl_sql.runtime.evaluation_metrics import EVALUATION
 from jaxrl_sql.runtime.metric_row import RULES, row_of, rows_of, without_row
 from jaxrl_sql.runtime.speed import Speed
@@ -13,7 +13,7 @@ from jaxrl_sql.text2sql.env.ports import ScoreRow
 from jaxrl_sql.text2sql.evals import score_predictions
 from jaxrl_sql.text2sql.recipes import RECIPES
 from jaxrl_sql.text2sql.rewards.extract import ParsedResponse
-from jaxrl_sql.text2sql.rewards.score import Answer, paid_by
+from jaxrl_sql.text2sql.rewards.score import Answer, apply_reward_function
 from jaxrl_sql.types import Example
 
 MATCH = ScoreRow("ok", "ok", dict.fromkeys(RULES, 1.0))
@@ -50,7 +50,7 @@ def test_row_names_are_unique(parts: tuple) -> None:  # type: ignore[type-arg]
 
 def test_each_metric_of_the_display_has_a_row() -> None:
     names = [
-        name for name, _, _ in (*SHOWN, *DETAILS) if not name.startswith("spent/")
+        name for name, _, _ in (*STEP_METRICS, *PANEL_METRICS) if not name.startswith("spent/")
     ]  # those of endpoints are documented elsewhere
     assert [name for name in names if row_of(name, TRAINING) is None] == []
 
@@ -70,5 +70,5 @@ def test_each_part_of_a_recipe_reward_has_a_row(name: str) -> None:
 def test_part_of_a_reward_function_has_a_row() -> None:
     example = Example("a", "one?", "a", "a.sqlite", "SELECT 1")
     paid = RECIPES["arctic"].reward(ParsedResponse("SELECT 1", True), MATCH)
-    parts = paid_by(lambda _: 1.0, Answer("SELECT 1", "SELECT 1", example, "ok", paid)).parts
+    parts = apply_reward_function(lambda _: 1.0, Answer("SELECT 1", "SELECT 1", example, "ok", paid)).parts
     assert "reward/recipe" in {f"reward/{part}" for part in parts} <= {row.name for row in rows_of(TRAINING)}

@@ -98,8 +98,8 @@ def test_chat_date_comes_from_setting_journal_run_or_today(run: Path, tmp_path: 
 def test_config_file_overrides_defaults_and_options_override_the_file(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
     path.write_text("recipe: paverl\nseed: 3\n")
-    beneath = {"recipe": "sql_r1", "executor": {"vm_steps": 7}}
-    config = load_config(EvaluateConfig, path, ["seed=4"], beneath, {"seed": 5})
+    defaults = {"recipe": "sql_r1", "executor": {"vm_steps": 7}}
+    config = load_config(EvaluateConfig, path, ["seed=4"], defaults, {"seed": 5})
     assert (config.recipe, config.seed, config.executor.vm_steps) == ("paverl", 5, 7)
     with pytest.raises(InputError, match=r"unknown key evaluate\.rulez"):
         load_config(TrainConfig, SMALL, (), None, {"evaluate": {"rulez": 1}})

@@ -109,7 +109,7 @@ def test_log_prints_heartbeats() -> None:
 def test_time_left_is_per_phase_and_excludes_compilation() -> None:
     clock, stream = Clock(), io.StringIO()
     with make_display("plain", 0, "a run", stream, clock, beat_s=0) as display:
-        display.course([("sft", 4), ("grpo", 104)])
+        display.set_phases([("sft", 4), ("grpo", 104)])
         compiled = display.activity.compiled
 
         def step(at: int, phase: str, seconds: float, compiling: float = 0.0) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from jaxrl_sql.commands.arguments import Parser
-from jaxrl_sql.commands.ask import show, talk
+from jaxrl_sql.commands.ask import answer_interactively, show
 from jaxrl_sql.commands.running import report_errors
 from jaxrl_sql.commands.synth import main as synth
 from jaxrl_sql.inference.ask import Reply
@@ -95,7 +95,7 @@ def test_errors_of_commands_are_escaped(capsys: pytest.CaptureFixture[str]) -> N
 
     questions = iter(["q", ""])
     assert report_errors(fail) == 2
-    assert talk(fail, False, lambda: next(questions)) == 0  # type: ignore[arg-type] # it returns nothing
+    assert answer_interactively(fail, False, lambda: next(questions)) == 0  # type: ignore[arg-type] # it returns nothing
     with pytest.raises(SystemExit):
         Parser().error(EVIL)
     assert capsys.readouterr().err.count(SHOWN) == 3

@@ -49,15 +49,15 @@ def texts(*requests: tuple[int, int]) -> list[dict[tuple[int, int], str]]:
     """Return the texts of jobs in one call, each (number of equal prompts, seed), by prompt and sample."""
     batcher, events = make_batcher(len(requests)), queue.Queue[tuple[int, Sample | Exception]]()
     result: list[dict[tuple[int, int], str]] = [{} for _ in requests]
-    for at, (count, seed) in enumerate(requests):
+    for index, (count, seed) in enumerate(requests):
         sampling = SamplingParams(max_new_tokens=12, n=2, seed=seed)
         prompts = [Prompt(f"prompt {i}", IDS, "") for i in range(count)]
-        batcher.submit(Job("m", prompts, sampling, lambda event, at=at: events.put((at, event))))
+        batcher.submit(Job("m", prompts, sampling, lambda event, index=index: events.put((index, event))))
     with batcher.running():
         for _ in range(sum(2 * count for count, _ in requests)):
-            at, event = events.get(timeout=120)
+            index, event = events.get(timeout=120)
             assert isinstance(event, Sample), event
-            result[at][event.prompt_index, event.index] = event.text
+            result[index][event.prompt_index, event.index] = event.text
     return result
 
 

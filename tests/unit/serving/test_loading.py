@@ -9,14 +9,14 @@ import urllib.request
 
 import pytest
 
-from jaxrl_sql.serving.loading import RETRY_AFTER_S, refusing
+from jaxrl_sql.serving.loading import RETRY_AFTER_S, reject_while_loading
 
 
 @pytest.mark.parametrize(("path", "body"), [("/health", None), ("/v1/chat/completions", b'{"model": "m"}')])
 def test_requests_get_503_while_loading_and_the_socket_stays_open(path: str, body: bytes | None) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}{path}"
-        with refusing(listener), pytest.raises(urllib.error.HTTPError) as refusal:
+        with reject_while_loading(listener), pytest.raises(urllib.error.HTTPError) as refusal:
             urllib.request.urlopen(urllib.request.Request(url, body), timeout=30)
         answer = json.loads(refusal.value.read())
         assert (refusal.value.code, refusal.value.headers["Retry-After"]) == (503, str(RETRY_AFTER_S))

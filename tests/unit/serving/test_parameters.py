@@ -177,7 +177,7 @@ def test_messages_of_server_replies_are_accepted() -> None:
     ],
 )
 def test_duplicate_name_is_rejected(body: bytes, name: str) -> None:
-    with pytest.raises(RefusedError, match=f"{name} is in an object twice"):
+    with pytest.raises(RefusedError, match=f"duplicate name {name} in a JSON object"):
         read(CompletionRequest, body)
 
 

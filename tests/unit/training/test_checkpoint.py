@@ -319,7 +319,7 @@ def test_damaged_checkpoint_is_refused_by_every_reader(how: str, tmp_path: Path)
                 read()
         assert_same(checkpoints.restore(1, state)[0], state)
     shutil.rmtree(tmp_path / "1")
-    with Checkpoints(tmp_path, is_read_only=True) as checkpoints, pytest.raises(InputError, match="or begin anew in"):
+    with Checkpoints(tmp_path, is_read_only=True) as checkpoints, pytest.raises(InputError, match="or start over in"):
         checkpoints.host(2)
 
 

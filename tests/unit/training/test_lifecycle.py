@@ -51,20 +51,20 @@ class Counting:
     stopped_at: int = 0
     count: int = 0
 
-    def step(self, at: int) -> None:
-        if at == self.preempted_at:
+    def step(self, step: int) -> None:
+        if step == self.preempted_at:
             self.run.status.request.exit_code = 0
             raise PreemptedError
         self.count += 1
-        self.events.append(("step", at))
-        if at == self.stopped_at:
+        self.events.append(("step", step))
+        if step == self.stopped_at:
             self.run.status.request.exit_code = 130
 
     def policy_params(self, _at: int) -> Any:
         return None
 
-    def evaluated(self, at: int, _numbers: Mapping[str, float]) -> None:
-        self.events.append(("evaluate", at))
+    def record_evaluation(self, step: int, _numbers: Mapping[str, float]) -> None:
+        self.events.append(("evaluate", step))
 
     def snapshot(self) -> Snapshot:
         number = {"w": jnp.full(2, float(self.count))}
@@ -137,9 +137,9 @@ def test_stopping_run_saves_without_an_evaluation(training: TrainingRun) -> None
 
 def test_non_finite_policy_ends_the_run_with_a_health_error(training: TrainingRun) -> None:
     class Broken(Counting):
-        def step(self, at: int) -> None:
-            super().step(at)
-            if at == 2:
+        def step(self, step: int) -> None:
+            super().step(step)
+            if step == 2:
                 raise NotFiniteError("float32")
 
     with pytest.raises(

@@ -24,7 +24,7 @@ class Form(NamedTuple):
     make: Callable[[Builder], QuestionCandidate]
 
     def build(self, rng: random.Random, database: SynthDatabase) -> QuestionCandidate:
-        """Build a question about the database; NoFit if the form does not apply."""
+        """Build a question about the database; raises NoFit if the form does not apply."""
         return self.make(Builder(rng, database))
 
 

@@ -27,19 +27,19 @@ type Crashes = HashMap<(Arc<Path>, RunKey), (u8, Instant)>;
 #[derive(Debug, Default)]
 pub(crate) struct Culprits {
     has_any: AtomicBool,
-    costs: Mutex<Crashes>,
+    crashes: Mutex<Crashes>,
 }
 
 impl Culprits {
-    /// Records `times` crashes of a query.
-    pub(crate) fn add(&self, query: &InFlightQuery, times: u8) {
-        let mut costs = lock(&self.costs);
-        if costs.len() >= MAX_QUERIES {
-            costs.clear();
+    /// Records `n_crashes` crashes of a query.
+    pub(crate) fn add(&self, query: &InFlightQuery, n_crashes: u8) {
+        let mut crashes = lock(&self.crashes);
+        if crashes.len() >= MAX_QUERIES {
+            crashes.clear();
         }
         let now = Instant::now();
-        let (cost, last) = costs.entry(identify(query)).or_insert((0, now));
-        *cost = if now - *last < RETENTION { cost.saturating_add(times) } else { times };
+        let (count, last) = crashes.entry(identify(query)).or_insert((0, now));
+        *count = if now - *last < RETENTION { count.saturating_add(n_crashes) } else { n_crashes };
         *last = now;
         self.has_any.store(true, Ordering::Relaxed);
     }
@@ -49,10 +49,10 @@ impl Culprits {
         if !self.has_any.load(Ordering::Relaxed) {
             return None;
         }
-        let costs = lock(&self.costs);
-        let is_culprit = |(cost, last): &(u8, Instant)| *cost >= MAX_CRASHES && last.elapsed() < RETENTION;
-        let is_refused = costs.get(&identify(query)).is_some_and(is_culprit);
-        is_refused.then(|| Outcome::failed(Status::Crashed, "the query crashed twice and is blocked for ten minutes"))
+        let crashes = lock(&self.crashes);
+        let is_blocked = |(count, last): &(u8, Instant)| *count >= MAX_CRASHES && last.elapsed() < RETENTION;
+        let is_known = crashes.get(&identify(query)).is_some_and(is_blocked);
+        is_known.then(|| Outcome::failed(Status::Crashed, "the query crashed twice and is blocked for ten minutes"))
     }
 }
 
@@ -76,7 +76,7 @@ mod tests {
     #[test]
     fn query_that_crashed_long_ago_runs_again() {
         let (culprits, text) = (Culprits::default(), query("a", 0, Engine::Mysql, 1));
-        let age = || culprits.costs.lock().unwrap().values_mut().for_each(|(_, last)| *last -= RETENTION);
+        let age = || culprits.crashes.lock().unwrap().values_mut().for_each(|(_, last)| *last -= RETENTION);
         culprits.add(&text, 2);
         assert!(culprits.refusal(&text).is_some());
         age();
@@ -102,6 +102,6 @@ mod tests {
         culprits.add(&query("d", 0, Engine::Mysql, 3), 2);
         assert!(culprits.refusal(&query("d", 0, Engine::Mysql, 4)).is_some());
         (0..MAX_QUERIES as u32).for_each(|i| culprits.add(&key(&i.to_string(), 0), 2));
-        assert!(culprits.costs.lock().unwrap().len() <= MAX_QUERIES);
+        assert!(culprits.crashes.lock().unwrap().len() <= MAX_QUERIES);
     }
 }

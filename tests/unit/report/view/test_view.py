@@ -23,10 +23,10 @@ from jaxrl_sql.commands.view import main
 from jaxrl_sql.config import ExecutorConfig
 from jaxrl_sql.report.folder import CONSTANT, JUDGED, NO_SIGNAL, SUSPICIOUS, AnswersFolder, is_suspicious
 from jaxrl_sql.report.groups import open_result_folder
-from jaxrl_sql.report.html import in_page
+from jaxrl_sql.report.html import script_json
 from jaxrl_sql.report.view.folder import View
 from jaxrl_sql.report.view.judging import Judge, JudgeRequest, reads_no_table
-from jaxrl_sql.report.view.serving import serving
+from jaxrl_sql.report.view.serving import serve_folder
 from jaxrl_sql.runtime.rollouts import FOLDER, RolloutWriter, pieces_of
 from jaxrl_sql.text2sql.env.address import parse_address
 from jaxrl_sql.text2sql.env.executor import make_executor
@@ -60,7 +60,16 @@ def test_page_has_every_answer_with_verdict_and_rows(
     assert capsys.readouterr().out == f"{out / 'index.html'}\n"
     result = {(group["step"], group["uid"]): group for group in groups(out)}
     assert sorted(result) == sorted(
-        [(0, "e1"), (0, "e2"), (9, "e1"), (9, "e2"), (1, "q1"), (2, "q2"), (1, view_runs.HARM), (2, view_runs.HARM)]
+        [
+            (0, "e1"),
+            (0, "e2"),
+            (9, "e1"),
+            (9, "e2"),
+            (1, "q1"),
+            (2, "q2"),
+            (1, view_runs.HOSTILE),
+            (2, view_runs.HOSTILE),
+        ]
     )
     right, wrong = result[1, "q1"]["answers"]
     assert (right["advantage"], wrong["advantage"]) == (0.5, -0.5)
@@ -68,7 +77,7 @@ def test_page_has_every_answer_with_verdict_and_rows(
     assert wrong["verdict"]["scores"]["bird"] == 0.0
     assert wrong["verdict"]["results"]["pairs"][0] == [None, ["cup"], []]
     assert [turn[0] for turn in wrong["turns"]] == ["assistant", "environment", "assistant"]
-    known, broken, none = result[1, view_runs.HARM]["answers"]
+    known, broken, none = result[1, view_runs.HOSTILE]["answers"]
     assert known["verdict"]["constant"]
     assert known["verdict"]["reasons"] == ["duplicates"]
     assert "error" in broken["verdict"]["results"]["prediction"]
@@ -82,11 +91,11 @@ def test_index_flags_answers_for_filters(view_runs: ModuleType, run: Path) -> No
     index, texts = data(run / "view", "index"), data(run / "view", "texts")
     uids = [index["uids"][at] for at in index["columns"]["question"]]
     flags = dict(zip(uids, index["columns"]["flags"], strict=True))
-    assert flags[view_runs.HARM] == SUSPICIOUS | CONSTANT | JUDGED
+    assert flags[view_runs.HOSTILE] == SUSPICIOUS | CONSTANT | JUDGED
     assert flags["q1"] == JUDGED
     assert len(index["rewards"]) == sum(index["columns"]["count"]) == 14
     assert sum(index["parts"]) == len(uids) == len(texts["sqls"]) == 8
-    assert view_runs.HARM in texts["questions"]
+    assert view_runs.HOSTILE in texts["questions"]
     assert index["words"]["statuses"] == ["ok", "syntax_error", "no_sql"]
     head = data(run / "view", "head")["runs"][0]
     assert (head["answers"], head["steps"]) == (14, 9)
@@ -379,7 +388,7 @@ def test_port_in_use_is_an_error_of_one_line(run: Path, capsys: pytest.CaptureFi
 def test_server_rejects_foreign_hosts_and_other_files(run: Path) -> None:
     main([str(run)])
     (run / "view/notes.txt").write_text("somebody's own")
-    with serving(run / "view", 0) as address:
+    with serve_folder(run / "view", 0) as address:
         with urllib.request.urlopen(f"{address}index.html") as result:  # noqa: S310 - loopback
             assert b"Content-Security-Policy" in result.read()
             assert result.headers["Cache-Control"] == "no-store"
@@ -401,7 +410,7 @@ def test_foreign_output_folder_is_never_served(
     (tmp_path / "home").mkdir()
     (tmp_path / "home/secret").write_text("")
     served: list[Path] = []
-    monkeypatch.setattr("jaxrl_sql.report.view.serving.serving", lambda folder, _port: served.append(folder))
+    monkeypatch.setattr("jaxrl_sql.report.view.serving.serve_folder", lambda folder, _port: served.append(folder))
     assert main([str(run), "--out", str(tmp_path / "home"), "--serve", "0"]) == 2
     assert "home has other files" in line_of(capsys)
     assert served == []
@@ -421,6 +430,6 @@ def test_large_integers_are_not_rounded(tmp_path: Path) -> None:
     large, exact = 9007199254740993, 9007199254740991
     cells = [large, -large, exact, 0.1234567890123456789, 1e300, True, None, "9007199254740993"]
     shown = [str(large), str(-large), *cells[2:]]
-    assert json.loads(in_page({"rows": [cells]})) == {"rows": [shown]}
-    AnswersFolder(tmp_path / "out").write_more("tokens", {"rows": [cells]})
+    assert json.loads(script_json({"rows": [cells]})) == {"rows": [shown]}
+    AnswersFolder(tmp_path / "out").write_data("tokens", {"rows": [cells]})
     assert data(tmp_path / "out", "tokens") == {"rows": [shown]}

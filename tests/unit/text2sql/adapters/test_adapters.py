@@ -316,11 +316,11 @@ def test_verifiers_runner_runs_the_dialogues(row: dict[str, str], tmp_path: Path
     def script(_number: int, body: dict[str, Any]) -> Any:
         output = body["messages"]
         turns, _ = TRANSCRIPTS[output[0]["content"].strip("<>")]
-        return chat_server.said(turns[sum(item["role"] == "assistant" for item in output)])
+        return chat_server.assistant(turns[sum(item["role"] == "assistant" for item in output)])
 
     programs = Path(sys.executable).parent
     path = {"PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": f"{Path.cwd()}:{tmp_path}"}
-    with chat_server.serving(script) as (url, _):
+    with chat_server.serve_script(script) as (url, _):
         command = (
             f"{programs}/vf-eval sql-env --env.taskset.questions {questions} --env.turns 3 --no-rich --no-push -m m"
         )

@@ -77,7 +77,7 @@ def test_bird_is_read_by_split_and_with_its_ids(tmp_path: Path) -> None:
     gold, tied, described = benchmark.notes
     assert gold.startswith("dev.sql has a different gold than dev.json for 1 of 4 questions, first 3")
     assert tied.startswith(
-        "dev_tied_append.json has alternative golds for 2 questions with tied answers, 1 of them here"
+        "dev_tied_append.json has alternative golds for 2 questions with tied answers, 1 of this split"
     )
     assert described.startswith("1 of 2 databases have no database_description/")
     assert description_folder(path) == path.parent / "database_description"
@@ -241,7 +241,7 @@ def test_synsql_demonstrates_its_chain_of_thought(tmp_path: Path) -> None:
         "Simple",
         "Count the rows.",
     )
-    assert (item.gold_sql, item.taught_sql) == ("SELECT COUNT(*) FROM t", "SELECT count(*) FROM t")
+    assert (item.gold_sql, item.target_sql) == ("SELECT COUNT(*) FROM t", "SELECT count(*) FROM t")
     assert benchmark.skipped == (("synsql_1", "no database gone"),)
 
 
@@ -404,16 +404,16 @@ def test_error_for_large_folders_fits_half_a_screen(tmp_path: Path) -> None:
         database(tmp_path / "around" / f"other {i}" / "database/other/other.sqlite")
         write(tmp_path / "own" / f"file of questions {i}.json", [question_record(i, sql="SELECT 1")])
     write(tmp_path / "around/dk/Spider-DK.json", [question_record(0)])
-    output = {}
+    errors = {}
     for name, split in (("odd", ""), ("odd", "dev"), ("sets", ""), ("around/dk", ""), ("own", "dev")):
         with pytest.raises(InputError) as caught:
             load_benchmark(tmp_path / name, split)
-        output[name, split] = str(caught.value).replace(str(tmp_path), "")
-    assert max(map(len, output.values())) <= SCREEN // 2
-    assert "it holds some folder that holds no questions 0, " in output["odd", ""]
-    assert " and 42 more. Expected questions.jsonl" in output["odd", ""]
-    assert "sets are in the folders a set of questions 0, " in output["sets", ""]
-    assert output["around/dk", ""].endswith(" and 47 more)")
+        errors[name, split] = str(caught.value).replace(str(tmp_path), "")
+    assert max(map(len, errors.values())) <= SCREEN // 2
+    assert "it holds some folder that holds no questions 0, " in errors["odd", ""]
+    assert " and 42 more. Expected questions.jsonl" in errors["odd", ""]
+    assert "sets are in the folders a set of questions 0, " in errors["sets", ""]
+    assert errors["around/dk", ""].endswith(" and 47 more)")
 
 
 def test_splits_folder_is_found_one_level_deeper(tmp_path: Path) -> None:

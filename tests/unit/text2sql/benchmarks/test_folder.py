@@ -56,8 +56,8 @@ def test_optional_fields_may_be_missing_and_ids_may_be_numbers(folder: Path) -> 
 def test_demonstration_is_taught_and_the_gold_judges(folder: Path) -> None:
     _write(folder, _question(demonstration=" SELECT 1, 2 "), _question(id="q2", demonstration=3))
     first, second = load_folder(folder).examples
-    assert (first.gold_sql, first.demonstration, first.taught_sql) == ("SELECT 1", "SELECT 1, 2", "SELECT 1, 2")
-    assert (second.demonstration, second.taught_sql) == ("", "SELECT 1")
+    assert (first.gold_sql, first.demonstration, first.target_sql) == ("SELECT 1", "SELECT 1, 2", "SELECT 1, 2")
+    assert (second.demonstration, second.target_sql) == ("", "SELECT 1")
 
 
 def test_order_and_limit(folder: Path) -> None:

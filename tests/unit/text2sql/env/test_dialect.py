@@ -382,8 +382,8 @@ def test_unparsed_gold_has_no_translation() -> None:
     )
 )
 @settings(max_examples=100, deadline=None)
-def test_noise_never_raises_an_error(message: list[str]) -> None:
-    sql = " ".join(["SELECT", *message])
+def test_noise_never_raises_an_error(tokens: list[str]) -> None:
+    sql = " ".join(["SELECT", *tokens])
     assert isinstance(to_sqlite(sql, "mysql"), str | None)
     assert isinstance(from_sqlite(sql, "mysql", ("a",)), str | None)
     assert normal_form(sql)

@@ -73,8 +73,8 @@ def test_candidates_with_equal_sets_of_rows_may_be_dissimilar(executor: Executor
     sqls = ["SELECT b FROM t WHERE b IS NOT NULL", "SELECT column1 AS b FROM (VALUES ('x'), ('x'), ('y'))"]
     (ballot,) = ballots(executor, [Example("q", "t", db, "?", "")], [sqls], "soft")
     assert ballot.results == (0, 0)
-    assert ballot.likeness is not None
-    assert ballot.likeness[0, 1] == pytest.approx(2 / 4)
+    assert ballot.similarity is not None
+    assert ballot.similarity[0, 1] == pytest.approx(2 / 4)
 
 
 def test_failed_candidates_are_refused(executor: Executor, db: str) -> None:

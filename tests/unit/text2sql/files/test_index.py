@@ -111,14 +111,14 @@ def test_read_only_folder_has_its_index_in_the_cache(
     path = tmp_path / "data" / "data.jsonl"
     path.parent.mkdir()
     path.write_text('{"a": 1}\n')
-    real = module._keep
+    real = module._save_index
 
     def refuse(prefix: Path, identity: str, ranges: np.ndarray) -> Path:
         if prefix.parent == path.parent:
             raise PermissionError(13, "Permission denied")
         return real(prefix, identity, ranges)
 
-    monkeypatch.setattr(module, "_keep", refuse)
+    monkeypatch.setattr(module, "_save_index", refuse)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("JAXRL_SQL_CACHE", named)
     monkeypatch.chdir(tmp_path)

@@ -113,18 +113,18 @@ def family(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-@pytest.mark.parametrize("begin", ["", "<think>\n", "Let me see.\n<think>"])
+@pytest.mark.parametrize("prefill", ["", "<think>\n", "Let me see.\n<think>"])
 @pytest.mark.parametrize("talk", ["one turn", "thoughts, kept and dropped"])
-def test_prefilled_turn_follows_the_template(family: str, talk: str, begin: str) -> None:
+def test_prefilled_turn_follows_the_template(family: str, talk: str, prefill: str) -> None:
     tokenizer = make_tokenizer(TEMPLATES[family])
     requests = TALKS[talk][:-1]
     opened = tokenizer.apply_chat_template(requests, tokenize=False, add_generation_prompt=True)
-    assert render_chat(tokenizer, requests, begin=begin) == opened + begin
+    assert render_chat(tokenizer, requests, prefill=prefill) == opened + prefill
     assert render_chat(tokenizer, requests) == tokenizer.apply_chat_template(requests, tokenize=False)
-    if begin and family != "qwen3":  # its template adds an empty thought to answers without one
-        last = {"role": "assistant", "content": begin.strip()}
+    if prefill and family != "qwen3":  # its template adds an empty thought to answers without one
+        last = {"role": "assistant", "content": prefill.strip()}
         going_on = tokenizer.apply_chat_template([*requests, last], continue_final_message=True, tokenize=False)
-        assert render_chat(tokenizer, requests, begin=begin.strip()) == going_on
+        assert render_chat(tokenizer, requests, prefill=prefill.strip()) == going_on
 
 
 @pytest.mark.parametrize("talk", TALKS)
@@ -135,7 +135,7 @@ def test_content_adds_no_control_token_to_a_conversation(family: str, talk: str)
     counts = []
     for names in ("", "".join(name for name in SPECIAL if "think" not in name)):
         talked = [{**m, "content": control.shield(f"{names}{m['content']} {names}", TAGS)} for m in TALKS[talk]]
-        text = render_chat(tokenizer, talked, begin="")
+        text = render_chat(tokenizer, talked, prefill="")
         encoded = control.encode(text)
         counts.append({name: encoded.count(i) for name, i in ids.items()})
         assert tokenizer.decode(encoded) == bare(text)
@@ -150,7 +150,7 @@ def test_thinking_is_switched_by_the_template() -> None:
     for thinking in (None, True, False):
         switch = {} if thinking is None else {"enable_thinking": thinking}
         expected = tokenizer.apply_chat_template([ASK], add_generation_prompt=True, tokenize=False, **switch)
-        text = render_chat(tokenizer, [ASK], thinking, begin="")
+        text = render_chat(tokenizer, [ASK], thinking, prefill="")
         assert text == expected
         assert text.endswith("<think>\n\n</think>\n\n") == (thinking is False)
 
@@ -164,9 +164,9 @@ def test_templates_clock_uses_the_configured_date(form: str, before: str) -> Non
     dated = before + "{%- set d = CLOCK %}" + before + "{{ d }}\n" + CHATML
     day = datetime(2024, 2, 9)  # noqa: DTZ001 (as transformers' clock)
     text = render_chat(
-        make_tokenizer(dated.replace("CLOCK", f"strftime_now('{form}')")), [ASK], begin="", date="2024-02-09"
+        make_tokenizer(dated.replace("CLOCK", f"strftime_now('{form}')")), [ASK], prefill="", date="2024-02-09"
     )
-    assert text == render_chat(make_tokenizer(dated.replace("CLOCK", f"'{day.strftime(form)}'")), [ASK], begin="")
+    assert text == render_chat(make_tokenizer(dated.replace("CLOCK", f"'{day.strftime(form)}'")), [ASK], prefill="")
 
 
 DATE_STRING = """{%- if not date_string is defined %}{%- if strftime_now is defined %}
@@ -198,11 +198,11 @@ def test_missing_template_or_answers_have_no_end_of_turn() -> None:
         assert turn_end(make_tokenizer(template)) is None
 
 
-@pytest.mark.parametrize("begin", ["<think>\n", "<think>", "<reasoning>\n", ""])
-def test_prefilled_turn_does_not_repeat_the_templates_opened_thought(begin: str) -> None:
+@pytest.mark.parametrize("prefill", ["<think>\n", "<think>", "<reasoning>\n", ""])
+def test_prefilled_turn_does_not_repeat_the_templates_opened_thought(prefill: str) -> None:
     tokenizer = make_tokenizer(CHATML.replace("assistant\n' }}{% endif", "assistant\n<think>\n' }}{% endif"))
-    assert render_chat(tokenizer, [ASK], begin=begin).endswith("<|im_start|>assistant\n<think>\n")
-    assert render_chat(tokenizer, [ASK], begin=f"{begin}Let me see.").endswith("\n<think>\nLet me see.")
+    assert render_chat(tokenizer, [ASK], prefill=prefill).endswith("<|im_start|>assistant\n<think>\n")
+    assert render_chat(tokenizer, [ASK], prefill=f"{prefill}Let me see.").endswith("\n<think>\nLet me see.")
 
 
 def test_switch_missing_from_the_template_is_refused() -> None:

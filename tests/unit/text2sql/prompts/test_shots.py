@@ -94,7 +94,7 @@ def test_examples_precede_the_schema_in_the_same_form(folder: Path) -> None:
 
 
 def test_examples_are_turns_in_a_chat(folder: Path) -> None:
-    style = RECIPES["arctic"].style("chat", begin="So: ")._replace(shots=choose_shots(data_of(folder, 2)))
+    style = RECIPES["arctic"].style("chat", prefill="So: ")._replace(shots=choose_shots(data_of(folder, 2)))
     (prompt,) = make_prompts([example(folder, "How many cages are there?")], style, Letters(), 10_000).prompts
     turns = prompt.text.split("\n[")
     assert [turn.partition("]")[0].strip("[") for turn in turns] == [*["user", "assistant"] * 3]
@@ -102,14 +102,16 @@ def test_examples_are_turns_in_a_chat(folder: Path) -> None:
     assert "CREATE TABLE club" in turns[2]
 
 
-@pytest.mark.parametrize("begin", ["", "<think>\n", "So: "])
-def test_examples_have_the_thought_that_a_template_opens(folder: Path, begin: str) -> None:
+@pytest.mark.parametrize("prefill", ["", "<think>\n", "So: "])
+def test_examples_have_the_thought_that_a_template_opens(folder: Path, prefill: str) -> None:
     class Thinker(Letters):
         def apply_chat_template(self, messages: Any, **how: Any) -> str:
             return str(super().apply_chat_template(messages, **how)) + "<think>\n"
 
     recipe = RECIPES["sql_r1"]
-    style = recipe.opened(recipe.style("chat", begin=begin), Thinker())._replace(shots=choose_shots(data_of(folder)))
+    style = recipe.opened(recipe.style("chat", prefill=prefill), Thinker())._replace(
+        shots=choose_shots(data_of(folder))
+    )
     (prompt,) = make_prompts([example(folder, "How many cages are there?")], style, Thinker(), 10_000).prompts
     turns = [turn.partition("] ")[2] for turn in prompt.text.split("\n[") if turn.startswith("assistant")]
     assert len(turns) == 3

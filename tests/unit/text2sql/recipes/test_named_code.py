@@ -59,12 +59,12 @@ def test_model_does_not_load_a_recipe_named_only_by_its_run(run: Path) -> None:
     for arguments in (run, run / "model"):
         with pytest.raises(InputError, match=f"custom recipe.*recipe={OWN}"):
             load_config(EvaluateConfig, None, (), defaults_for(str(arguments)))
-    beneath = defaults_for(str(run))
-    assert load_config(EvaluateConfig, None, [f"recipe={OWN}"], beneath).recipe == OWN
-    assert load_config(EvaluateConfig, None, (), beneath, {"recipe": OWN}).recipe == OWN
-    assert load_config(EvaluateConfig, None, ["recipe=paverl"], beneath).recipe == "paverl"
+    defaults = defaults_for(str(run))
+    assert load_config(EvaluateConfig, None, [f"recipe={OWN}"], defaults).recipe == OWN
+    assert load_config(EvaluateConfig, None, (), defaults, {"recipe": OWN}).recipe == OWN
+    assert load_config(EvaluateConfig, None, ["recipe=paverl"], defaults).recipe == "paverl"
     (run / "asked.yaml").write_text(f"recipe: {OWN}\n")
-    assert load_config(EvaluateConfig, run / "asked.yaml", (), beneath).recipe == OWN
+    assert load_config(EvaluateConfig, run / "asked.yaml", (), defaults).recipe == OWN
 
 
 def test_run_resumes_only_if_its_recipe_is_named_again(run: Path) -> None:

@@ -72,8 +72,8 @@ def test_demonstration_is_parsed_and_rewarded_in_full(
     recipe = RECIPES[name]
     example = dataclasses.replace(example, reasoning=reasoning)
     tag = opening_tag and {"think2sql": "<reasoning>"}.get(name.split("_", maxsplit=1)[0], "<think>")
-    begin = "So:\n" + tag if tag else ""
-    style = recipe.style("chat", begin=begin)
+    prefill = "So:\n" + tag if tag else ""
+    style = recipe.style("chat", prefill=prefill)
     assert style.opening_tag == tag
     answer = style.answer(example)
     assert isinstance(answer, str)
@@ -94,7 +94,7 @@ def test_demonstration_is_parsed_and_rewarded_in_full(
 @pytest.mark.parametrize("name", [name for name in RECIPES if not name.startswith(("paverl", "omnisql"))])
 def test_demonstration_after_any_opening_tag_is_well_formed(name: str, opening_tag: str, example: Example) -> None:
     recipe = RECIPES[name]
-    answer = recipe.taught(example, opening_tag=opening_tag)
+    answer = recipe.target_response(example, opening_tag=opening_tag)
     whole = with_opening_tag(answer, opening_tag)
     reading = recipe.read(whole)
     if not (name == "arctic" and opening_tag == "<reasoning>"):
@@ -139,7 +139,7 @@ def test_supervised_dialogue_has_the_environments_answers(
 
 def test_first_tag_of_a_dialogue_may_be_in_the_prompt(executor: Executor, example: Example) -> None:
     recipe = RECIPES["skyrl_sql"]
-    style = recipe.in_dialogues(recipe.style("chat", begin="<think>"), executor, 5)
+    style = recipe.in_dialogues(recipe.style("chat", prefill="<think>"), executor, 5)
     dialogue = style.answer(example)
     assert text_of(dialogue).startswith("Those of the first.</think>")
     assert recipe.reading(dialogue, style).well_formed
@@ -262,18 +262,18 @@ def test_thought_opened_by_the_template_belongs_to_the_answer(executor: Executor
 
 
 @pytest.mark.parametrize(
-    "begin", [None, "<think>\n", "<think>", "<reasoning>\n", "Let me see.\n<think>\n", "Let me see. "]
+    "prefill", [None, "<think>\n", "<think>", "<reasoning>\n", "Let me see.\n<think>\n", "Let me see. "]
 )
 @pytest.mark.parametrize("name", RECIPES)
-def test_thought_is_opened_once(name: str, begin: str | None, executor: Executor, example: Example) -> None:
+def test_thought_is_opened_once(name: str, prefill: str | None, executor: Executor, example: Example) -> None:
     """Neither the recipe nor a prefill opens a second thought, and supervised answers are parsed completely."""
     recipe = RECIPES[name]
-    style = recipe.opened(recipe.style("chat", begin=begin), Thinker())
+    style = recipe.opened(recipe.style("chat", prefill=prefill), Thinker())
     (prompt,) = make_prompts([example], style, Thinker(), 10_000).prompts
     turn = prompt.text.rpartition("[assistant]")[2]
     assert turn.startswith("<think>\n")
     assert (turn.count("<think>"), turn.count("<reasoning>"), style.opening_tag) == (1, 0, "<think>")
-    assert not begin or ("Let me see." in begin) == ("Let me see." in turn)
+    assert not prefill or ("Let me see." in prefill) == ("Let me see." in turn)
     answer = style.answer(example)
     assert "<think>" not in text_of(answer)
     reading = recipe.reading(answer, style)
@@ -284,12 +284,12 @@ def test_thought_is_opened_once(name: str, begin: str | None, executor: Executor
 
 def test_text_after_an_opening_tag_leaves_the_thought_open(example: Example) -> None:
     recipe = RECIPES["sql_r1"]
-    style = recipe.style("chat", begin="<think>\nFirst, ")
+    style = recipe.style("chat", prefill="<think>\nFirst, ")
     answer = text_of(style.answer(example))
     assert style.opening_tag == "<think>"
     assert "<think>" not in answer
     assert recipe.reading(answer, style).well_formed
-    assert not recipe.style("chat", begin="<think>\nNone.\n</think>\n").opening_tag
+    assert not recipe.style("chat", prefill="<think>\nNone.\n</think>\n").opening_tag
 
 
 def test_unknown_styles_and_recipes_are_refused() -> None:

@@ -15,7 +15,7 @@ from jaxrl_sql.commands.ask import to_stderr
 from jaxrl_sql.commands.copy import main as copy
 from jaxrl_sql.commands.synth import main as synth
 from jaxrl_sql.config import ExecutorConfig
-from jaxrl_sql.inference.ask import database_of
+from jaxrl_sql.inference.ask import database_example
 from jaxrl_sql.serving.mcp import McpDatabase
 from jaxrl_sql.text2sql.benchmarks import load_benchmark
 from jaxrl_sql.text2sql.env.executor import make_executor
@@ -158,7 +158,7 @@ def test_set_keeps_its_questions_and_notes_the_table(broken: Path) -> None:
 
 def test_commands_report_the_table(broken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = broken / "databases/shop/shop.sqlite"
-    database_of(str(path), report=to_stderr)
+    database_example(str(path), report=to_stderr)
     assert capsys.readouterr().err == f"{LINE}\n"
     assert synth(["--db", str(path), "--out", str(tmp_path / "synth"), "--n", "3"]) == 0
     assert "no such module: VirtualSpatialIndex, such as idx" in capsys.readouterr().out
@@ -171,7 +171,7 @@ def test_completely_unreadable_database_has_a_reason(tmp_path: Path, capsys: pyt
     script, change, _ = UNREADABLE["collation of the only column"]
     path = make(tmp_path / "shop.sqlite", script, *change)
     with pytest.raises(InputError, match="the database has no tables that can be read"):
-        database_of(str(path), report=to_stderr)
+        database_example(str(path), report=to_stderr)
     assert capsys.readouterr().err == "person is skipped: no such collation sequence: LOCALIZED\n"
     assert synth(["--db", str(path), "--out", str(tmp_path / "synth"), "--n", "3"]) == 2
     assert "nothing to ask about: no such collation sequence: LOCALIZED (1)" in capsys.readouterr().err
@@ -184,7 +184,7 @@ def test_views_are_listed_and_replace_missing_tables(tmp_path: Path) -> None:
     schema = read_schema(make(tmp_path / "views.sqlite", VIEWS))
     assert ([table.name for table in schema.tables], schema.views) == (["item_names"], ())
     assert read_values(tmp_path / "views.sqlite")["item_names", "name"].frequent == ("nail", "saw")
-    assert database_of(str(tmp_path / "views.sqlite")).dialect == "sqlite"
+    assert database_example(str(tmp_path / "views.sqlite")).dialect == "sqlite"
     schema = read_schema(make(tmp_path / "both.sqlite", ITEM + VIEWS))
     assert ([table.name for table in schema.tables], [view.name for view in schema.views]) == (["item"], ["item_names"])
 

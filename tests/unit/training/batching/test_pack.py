@@ -97,7 +97,7 @@ def test_renaming_is_one_to_one_and_equal_in_schema_question_and_answer() -> Non
     got = shuffle_identifiers(row, message, np.random.default_rng(0))
     pairs = set(zip(row.prompt, got.prompt, strict=True))
     for old, new in zip(row.answers, got.answers, strict=True):
-        assert old.learned == new.learned
+        assert old.loss_mask == new.loss_mask
         pairs |= set(zip(old.token_ids, new.token_ids, strict=True))
     mapping = dict(pairs)
     assert len(mapping) == len(pairs)

@@ -95,7 +95,7 @@ def test_order_for_parts_follows_blocks_of_one_update() -> None:
     two, item = MicroBatches(1, 2 * (64 + 2 * 32), 2), MicroBatches(1, 2 * (64 + 2 * 32) - 1, 2)
     assert order_by_rows(groups, 32, 64, 4, two) == order_by_rows(groups, 32, 0, 4, MicroBatches(1))
     assert order_by_rows(groups, 32, 64, 4, item) == order_by_rows(groups, 32, 0, 4, MicroBatches(2))
-    with pytest.raises(ValueError, match="4 prompts are not divided by 3 parts"):
+    with pytest.raises(ValueError, match="4 prompts are not divisible by 3 parts"):
         order_by_rows(groups, 32, 0, 4, MicroBatches(3))
 
 

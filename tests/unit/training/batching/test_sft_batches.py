@@ -45,7 +45,7 @@ def supervised_answer(example: Example, response: Response) -> SftCompletion:
 
 def decoded(answer: SftCompletion, learned: bool) -> str:
     remaining = (
-        token for token, is_learned in zip(answer.token_ids, answer.learned, strict=True) if is_learned == learned
+        token for token, is_learned in zip(answer.token_ids, answer.loss_mask, strict=True) if is_learned == learned
     )
     return "".join("$" if token == END else chr(token) for token in remaining)
 
@@ -107,8 +107,8 @@ def test_traces_replace_golds_and_may_be_several(example: Example, tmp_path: Pat
     path.write_text("\n".join(map(json.dumps, output)), encoding="utf-8")
     other = dataclasses.replace(example, uid="2")
     first, second, third = with_traces([example, other], load_traces(path))
-    assert (first.uid, first.reasoning, first.taught_sql) == ("1", "a thought", "SELECT 1")
-    assert (second.uid, second.reasoning, second.taught_sql) == ("1#2", "b", "SELECT 2")
+    assert (first.uid, first.reasoning, first.target_sql) == ("1", "a thought", "SELECT 1")
+    assert (second.uid, second.reasoning, second.target_sql) == ("1#2", "b", "SELECT 2")
     assert first.gold_sql == second.gold_sql == example.gold_sql
     assert third == other
     path.write_text('{"id": "1", "reasoning": "b"}', encoding="utf-8")

@@ -137,8 +137,8 @@ def test_candidates_are_sampled_up_to_the_requested_number(db: str, executor: Ex
 def test_attempts_end_at_twenty_times_the_candidates(db: str, executor: Executor) -> None:
     script = Script(lambda call, prompt, g: "SELECT a FROM t WHERE a > 9" if prompt == "empty" else "SELECT nothing")
     none, bad = find_candidates(script, executor, [question(db, "empty"), question(db, "bad")], sql_of, 3, SAMPLING)
-    assert (none.attempts, none.empty, none.distinct, none.spare) == (60, 60, (), "SELECT a FROM t WHERE a > 9")
-    assert (bad.attempts, bad.failed, bad.distinct, bad.spare) == (60, 60, (), "SELECT nothing")
+    assert (none.attempts, none.empty, none.distinct, none.fallback) == (60, 60, (), "SELECT a FROM t WHERE a > 9")
+    assert (bad.attempts, bad.failed, bad.distinct, bad.fallback) == (60, 60, (), "SELECT nothing")
     assert len(script.calls) == 20
 
 
@@ -168,7 +168,7 @@ def test_failed_query_is_not_run_again(db: str, executor: Executor) -> None:
 def test_question_without_samples_is_not_sampled_again(db: str, executor: Executor) -> None:
     script = Script(lambda call, prompt, g: None if prompt == "mute" or (call, g) == (0, 1) else f"SELECT {call}")
     mute, other = find_candidates(script, executor, [question(db, "mute"), question(db, "other")], sql_of, 2, SAMPLING)
-    assert (mute.attempts, mute.unanswered, mute.distinct, mute.spare) == (2, 2, (), None)
+    assert (mute.attempts, mute.unanswered, mute.distinct, mute.fallback) == (2, 2, (), None)
     assert (other.attempts, other.unanswered, len(other.distinct)) == (4, 1, 2)
 
     judged = Script(lambda call, prompt, g: None)
@@ -249,8 +249,8 @@ def test_only_missing_replies_are_requested(db: str) -> None:
 def test_fewer_than_two_candidates_need_no_judge(db: str) -> None:
     script = Script(lambda call, prompt, g: pytest.fail("nobody has to be asked"))
     nothing = JudgeCandidates((), 40, 0, 40, 0, 0, None)
-    spare = JudgeCandidates((), 40, 0, 0, 40, 0, "SELECT nothing")
-    verdicts = judge(judging(script), [question(db)] * 3, [nothing, spare, make_candidates("A")])
+    fallback = JudgeCandidates((), 40, 0, 0, 40, 0, "SELECT nothing")
+    verdicts = judge(judging(script), [question(db)] * 3, [nothing, fallback, make_candidates("A")])
     assert [verdict.sql for verdict in verdicts] == [None, "SELECT nothing", "A"]
 
 
@@ -305,7 +305,7 @@ def test_judges_prompt_contains_no_control_token_from_content(db: str, form: str
 
 def test_meaningless_numbers_are_refused(db: str, executor: Executor) -> None:
     script = Script(lambda call, prompt, g: "")
-    with pytest.raises(InputError, match="want=0"):
+    with pytest.raises(InputError, match="num_candidates=0"):
         find_candidates(script, executor, [question(db)], sql_of, 0, SAMPLING)
     with pytest.raises(InputError, match="rounds=0"):
         judge(judging(script), [question(db)], [make_candidates("A", "B")], rounds=0)

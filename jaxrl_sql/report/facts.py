@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -13,7 +12,9 @@ import numpy as np
 from jaxrl_sql.report.charts import compiled_steps
 from jaxrl_sql.report.groups import Group
 from jaxrl_sql.report.load import Run, first_grpo_step, series, split_results
-from jaxrl_sql.text2sql.evals.interval import share_interval
+from jaxrl_sql.report.outcome import duration_of, seconds_of, sessions_of, time_of
+from jaxrl_sql.runtime.progress import duration
+from jaxrl_sql.text2sql.evals.interval import interval, share_interval
 from jaxrl_sql.types import Fields, Json, Record
 
 MAX_CHANGED = 40
@@ -26,8 +27,7 @@ Line = tuple[str, str]
 
 def describe_run(run: Run) -> list[Line]:
     """Return the description of a run: recipe, model and its size, data, seed, dates, duration, machine, versions."""
-    noted = run.about.get("sessions")
-    sessions = [session for session in noted if isinstance(session, dict)] if isinstance(noted, list) else []
+    sessions = sessions_of(run)
     last = sessions[-1] if sessions else {}
     model = run.setting("model.checkpoint") or "made here"
     size, lora = run.about.get("parameters"), run.setting("model.lora.rank", 0)
@@ -82,9 +82,9 @@ def key_numbers(run: Run) -> list[Line]:
     seconds = sum(value for _, value in series(run, "time/step", "grpo"))
     if seconds:
         waited = sum(value for _, value in series(run, "time/sql_wait", "grpo"))
-        facts.append(("GRPO steps, all together", f"{seconds / 60:.1f} min"))
+        facts.append(("GRPO steps, all together", duration(seconds)))
         if compiled := sum(value for _, value in series(run, "time/compile", "grpo")):
-            facts.append(("of that compiling", f"{compiled / 60:.1f} min"))
+            facts.append(("of that compiling", duration(compiled)))
         facts.append(("waiting for SQL", f"{100 * waited / seconds:.2f} % of their time"))
     out = compiled_steps(run)
     labels = (("time/step", "seconds per step, median"), ("speed/tokens_per_s", "tokens per second, median"))
@@ -105,10 +105,11 @@ def accuracies(run: Run, evaluations: Evaluations) -> list[Record]:
     rows: list[Record] = []
     for split in split_results(run):
         known = evaluations.get(f"eval/{split.split}", {})
-        last = known[max(known)] if known else ()
+        first, last = (known.get(step, ()) for step in split.steps)
         after = _ends(split.after, split.count, last)
-        before = _ends(split.before, split.count, ())
-        shares = {"valid": split.valid, "truncated": split.truncated}
+        before = _ends(split.before, split.count, first)
+        more = {"steps": list(split.steps), "difference": _difference(first, last, split.count)}
+        shares = {"valid": split.valid, "truncated": split.truncated, **more}
         row = {"name": split.split, "before": before, "after": after, "count": split.count, **shares}
         grades = [
             {"name": grade, "before": _ends(first, count, ()), "after": _ends(end, count, ()), "count": count}
@@ -195,6 +196,16 @@ def _ends(mean: float, count: int, groups: Sequence[Group]) -> dict[str, float] 
     return {"mean": mean, "low": low, "high": high}
 
 
+def _difference(before: Sequence[Group], after: Sequence[Group], count: int) -> dict[str, float] | None:
+    """Return the paired difference of two evaluations of the same questions; None if answers are missing."""
+    was = {group["uid"]: _score(group) for group in before}
+    if not count or len(before) != count or was.keys() != {group["uid"] for group in after}:
+        return None
+    change = np.array([_score(group) - was[group["uid"]] for group in after])
+    low, high = interval(change, [group["db"] for group in after])
+    return {"mean": float(change.mean()), "low": low, "high": high}
+
+
 def _score(group: Group) -> float:
     return float(group["answers"][0]["reward"] or 0.0) if group["answers"] else 0.0
 
@@ -212,27 +223,15 @@ def _amount(count: float | str) -> str:
 
 
 def _date(text: Json) -> str | None:
-    time = _time(text)
+    time = time_of(text)
     return time.strftime("%Y-%m-%d %H:%M UTC") if time else None
 
 
-def _time(text: Json) -> datetime | None:
-    try:
-        return datetime.fromisoformat(text)
-    except (TypeError, ValueError):
-        return None
-
-
 def _duration(sessions: Sequence[Fields]) -> str | None:
-    """Return the total duration of the completed sessions."""
-    took = timedelta()
-    for session in sessions:
-        began, ended = _time(session.get("began")), _time(session.get("ended"))
-        if began and ended:
-            took += ended - began
+    """Return the total duration of the sessions, and the number of those without a recorded end."""
+    took = duration_of(sessions)
     if not took:
         return None
-    minutes, seconds = divmod(int(took.total_seconds()), 60)
-    hours, minutes = divmod(minutes, 60)
     more = f" in {len(sessions)} sessions" if len(sessions) > 1 else ""
-    return (f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s") + more
+    unknown = sum(seconds_of(session) is None for session in sessions)
+    return took + more + (f", and the unknown time of {unknown} without a recorded end" if unknown else "")

@@ -26,9 +26,15 @@ def drop_output() -> None:
 
 @dataclass
 class StopRequest:
-    """A request to stop the run, and the exit code that it then ends with; None without a request."""
+    """A request to stop the run, its source, and the exit code that it then ends with; None without a request."""
 
     exit_code: int | None = None
+    source: str = ""
+
+    @property
+    def cause(self) -> str:
+        """Return what stopped the run, as text; of another process's request its signal."""
+        return self.source or ("Ctrl-C" if self.exit_code == INTERRUPTED else "SIGTERM")
 
     @property
     def is_made(self) -> bool:
@@ -43,14 +49,15 @@ def stop_on_signals(notify: Callable[[str], None]) -> Iterator[StopRequest]:
 
     def ask(number: int, _frame: FrameType | None) -> None:
         if number == signal.SIGINT:
-            code = INTERRUPTED
+            code, source = INTERRUPTED, "Ctrl-C"
             signal.signal(signal.SIGINT, signal.default_int_handler)
             message = "stopping after this step (Ctrl-C again to stop at once)"
         else:
-            code = ENDED
+            code, source = ENDED, "SIGTERM"
             message = "received SIGTERM: saving"
         # The first signal decides: a second one may arrive while the run stops.
-        request.exit_code = code if request.exit_code is None else request.exit_code
+        if request.exit_code is None:
+            request.exit_code, request.source = code, source
         with suppress(RuntimeError):  # the signal interrupted a write of the display: its stream is not reentrant
             notify(message)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -42,6 +42,7 @@ from jaxrl_sql.runtime.display import Display, make_display
 from jaxrl_sql.runtime.folder import (
     CHECKPOINTS,
     DISK_FULL,
+    METRICS,
     cannot_write,
     check_folder,
     note_saved,
@@ -49,7 +50,7 @@ from jaxrl_sql.runtime.folder import (
     paths_from_start,
     settings_from_start,
 )
-from jaxrl_sql.runtime.health import Health, HealthError
+from jaxrl_sql.runtime.health import Health
 from jaxrl_sql.runtime.metrics import MetricsWriter, SampleWriter
 from jaxrl_sql.runtime.rollouts import RolloutWriter
 from jaxrl_sql.runtime.signals import stop_on_signals
@@ -60,7 +61,7 @@ from jaxrl_sql.text2sql.evals.score_predictions import OWN_SCORERS, check_rules
 from jaxrl_sql.text2sql.prompts.prompts import PromptSet, Pruning, make_prompts
 from jaxrl_sql.text2sql.question_sets.stream import Streamed, stream_prompts
 from jaxrl_sql.text2sql.recipes import Recipe, find_recipe
-from jaxrl_sql.training.about import noted_session
+from jaxrl_sql.training.about import Plan, noted_session
 from jaxrl_sql.training.batching.sft_dataset import SftDataset, make_sft_dataset
 from jaxrl_sql.training.build import export_model, make_params
 from jaxrl_sql.training.caller import NOTHING, CallerInputs
@@ -174,12 +175,11 @@ def open_unchecked(config: TrainConfig, caller: CallerInputs = NOTHING) -> Itera
                 yield s
             if is_first:
                 write_report(folder)
-    except HealthError:
-        if is_first:
-            write_report(folder)
-        raise
-    except OSError as error:
-        if error.errno in DISK_FULL:
+    except BaseException as error:
+        if is_first and (folder / METRICS).is_file():
+            with suppress(OSError, InputError):  # the error itself is reported
+                write_report(folder)
+        if isinstance(error, OSError) and error.errno in DISK_FULL:
             raise cannot_write(folder, error) from error
         raise
 
@@ -204,7 +204,8 @@ def _opened(
         display.course(config.phases())
         closed.enter_context(record_compilations(display.activity.compiled, display.activity.clock))
         status = RunStatus(Health(config.health), closed.enter_context(stop_on_signals(display.note)))
-        about = noted_session(folder if is_first else None, count_params(model))
+        plan = Plan(count_params(model), config.phases(), caller.resume_call)
+        about = noted_session(folder if is_first else None, plan, display.activity, status.request)
         with jax.set_mesh(mesh), about:
             yield TrainingRun(
                 config, folder, read.task, model, mesh, executor, questions, outputs, status, caller=caller

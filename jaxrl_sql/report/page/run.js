@@ -56,6 +56,8 @@
   function Run({ run, head, several }) {
     return html`<section aria-label=${run.name}>
       ${several && html`<h2>${run.name}</h2>`}
+      ${run.sentence && html`<p class="lead">${run.sentence}</p>`}
+      ${(run.stop || []).map(([text, command]) => html`<p class="line">${text}${command && html`<code>${command}</code>`}</p>`)}
       <p class="dim line">${summary(run)}</p>
       <div class=${several ? "" : "two"}><div><${Accuracies} run=${run} /><${Rules} run=${run} /></div><div>
       ${(run.health || []).length > 0 && html`<h3>Health, last tenth of the steps</h3><ul class="plain">${run.health.map(([tone, text]) => html`<li class=${tone}>${tone === "good" ? "✓" : "!"} ${text}</li>`)}</ul>`}
@@ -84,8 +86,8 @@
     const several = head.runs.length > 1;
     return html`<h1>${head.title}</h1>
       ${(head.notes || []).map((note) => html`<p class="note">${note}</p>`)}
-      ${head.alone && html`<p class="dim">Every answer: <code>jaxrl-sql view ${head.title}</code></p>`}
       <div class=${several ? "two" : ""}>${head.runs.map((run, i) => html`<${Run} run=${{ ...run, number: i }} head=${head} several=${several} />`)}</div>
+      ${head.alone && head.runs.map((run) => html`<p class="dim">Every answer, from the folder where the run was started: <code>${run.view}</code></p>`)}
       <${JX.Charts} runs=${head.runs} />
       <div class=${several ? "two" : ""}>${head.runs.map((run) => html`<${Details} run=${run} several=${several} />`)}</div>
       ${head.alone && head.runs.map((run) => html`<${Samples} run=${run} />`)}`;

@@ -206,7 +206,7 @@ def test_compiling_steps_are_excluded_from_times(tmp_path: Path) -> None:
     seconds = next(item for item in chart_data(run) if item["title"] == "Seconds per GRPO step")
     assert [step for step, _ in seconds["curves"][0]["points"]] == [4, 5, 6, 7, 8]
     numbers = dict(head_of(write_report(tmp_path))["runs"][0]["numbers"])
-    assert numbers["of that compiling"] == "1.3 min"
+    assert numbers["of that compiling"] == "1 min 20 s"
     assert numbers["seconds per step, median"] == "2.00"
 
 

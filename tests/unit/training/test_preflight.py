@@ -112,7 +112,9 @@ def test_budget_below_the_questions_of_a_schema_is_refused_at_the_start(more: tu
         check_budget(run)
 
     check(least)
-    with pytest.raises(InputError, match=f"for 4 questions with their schema and answers: it must be at least {least};"):
+    with pytest.raises(
+        InputError, match=f"for 4 questions with their schema and answers: it must be at least {least};"
+    ):
         check(least - 1)
 
 

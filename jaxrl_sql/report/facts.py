@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from urllib.parse import urlsplit
 
-import numpy as np
-
 from jaxrl_sql.report.charts import compiled_steps
-from jaxrl_sql.report.groups import Group
+from jaxrl_sql.report.intervals import Evaluations, difference_of, score_of, share_of
 from jaxrl_sql.report.load import Run, first_grpo_step, series, split_results
 from jaxrl_sql.report.outcome import duration_of, seconds_of, sessions_of, time_of
 from jaxrl_sql.runtime.progress import duration
-from jaxrl_sql.text2sql.evals.interval import interval, share_interval
 from jaxrl_sql.types import Fields, Json, Record
 
 MAX_CHANGED = 40
 # Limits on means over the last tenth of the steps, beyond which a fact is marked bad.
 _MANY_ALIKE, _MANY_CUT, _FEW_VALID, _NO_ENTROPY = 0.6, 0.2, 0.5, 0.02
 
-Evaluations = Mapping[str, Mapping[int, Sequence[Group]]]
 Line = tuple[str, str]
 
 
@@ -106,17 +101,39 @@ def accuracies(run: Run, evaluations: Evaluations) -> list[Record]:
     for split in split_results(run):
         known = evaluations.get(f"eval/{split.split}", {})
         first, last = (known.get(step, ()) for step in split.steps)
-        after = _ends(split.after, split.count, last)
-        before = _ends(split.before, split.count, first)
-        more = {"steps": list(split.steps), "difference": _difference(first, last, split.count)}
+        sides = _sides(run, split.steps)
+        before, after = (
+            share_of(mean, split.count, groups) if is_shown else None
+            for mean, groups, is_shown in zip((split.before, split.after), (first, last), sides, strict=True)
+        )
+        more = {
+            "steps": list(split.steps),
+            "difference": difference_of(first, last, split.count) if all(sides) else None,
+        }
         shares = {"valid": split.valid, "truncated": split.truncated, **more}
         row = {"name": split.split, "before": before, "after": after, "count": split.count, **shares}
         grades = [
-            {"name": grade, "before": _ends(first, count, ()), "after": _ends(end, count, ()), "count": count}
-            for grade, (first, end, count) in split.grades.items()
+            {
+                "name": grade,
+                **{
+                    side: share_of(mean, count, ()) if is_shown else None
+                    for side, mean, is_shown in zip(("before", "after"), means, sides, strict=True)
+                },
+                "count": count,
+            }
+            for grade, (*means, count) in split.grades.items()
         ]
         rows.append({**row, "grades": grades})
     return rows
+
+
+def _sides(run: Run, steps: tuple[int, int]) -> tuple[bool, bool]:
+    """Return which columns of accuracies have a value: a single evaluation is before or after, not both."""
+    if steps[0] != steps[1]:
+        return True, True
+    grpo = first_grpo_step(run)
+    is_before = grpo is not None and steps[0] < grpo
+    return is_before, not is_before
 
 
 def changes(evaluations: Evaluations) -> list[Record]:
@@ -126,10 +143,10 @@ def changes(evaluations: Evaluations) -> list[Record]:
         if len(steps) < 2:
             continue
         (first, before), (last, after) = sorted(steps.items())[-2:]
-        was = {group["uid"]: _score(group) for group in before}
+        was = {group["uid"]: score_of(group) for group in before}
         common = [group for group in after if group["uid"] in was]
-        better = [group for group in common if _score(group) > was[group["uid"]]]
-        worse = [group for group in common if _score(group) < was[group["uid"]]]
+        better = [group for group in common if score_of(group) > was[group["uid"]]]
+        worse = [group for group in common if score_of(group) < was[group["uid"]]]
         changed.append(
             {
                 "phase": phase,
@@ -172,42 +189,19 @@ def health(run: Run) -> list[tuple[str, str]]:
         value = recent(name)
         if value is not None:
             is_bad = sign * value > sign * bound
-            notes.append(("bad" if is_bad else "good", f"{100 * value:.0f} % {text}"))
+            side = "at most" if sign > 0 else "at least"
+            limit = f"(bound: {side} {100 * bound:.0f} %)"
+            notes.append(("bad" if is_bad else "good", f"{100 * value:.0f} % {text} {limit}"))
     entropy = recent("policy/entropy")
     if entropy is not None:
-        notes.append(("bad" if entropy < _NO_ENTROPY else "good", f"the entropy is {entropy:.3f} nats per token"))
+        text = f"the entropy is {entropy:.3f} nats per token (bound: at least {_NO_ENTROPY:g})"
+        notes.append(("bad" if entropy < _NO_ENTROPY else "good", text))
     return notes
 
 
 def first_and_last(run: Run) -> tuple[str, str]:
     """Return the headings of the two columns of accuracies."""
     return ("before GRPO", "after") if first_grpo_step(run) is not None else ("first", "last")
-
-
-def _ends(mean: float, count: int, groups: Sequence[Group]) -> dict[str, float] | None:
-    """Return a share with its interval; None if the mean is not finite."""
-    if not math.isfinite(mean):
-        return None
-    if len(groups) == count and count:
-        low, high = share_interval(np.array([_score(group) for group in groups]), [group["db"] for group in groups])
-    else:
-        right = round(mean * count)
-        low, high = share_interval(np.array([1.0] * right + [0.0] * (count - right)), [""] * count)
-    return {"mean": mean, "low": low, "high": high}
-
-
-def _difference(before: Sequence[Group], after: Sequence[Group], count: int) -> dict[str, float] | None:
-    """Return the paired difference of two evaluations of the same questions; None if answers are missing."""
-    was = {group["uid"]: _score(group) for group in before}
-    if not count or len(before) != count or was.keys() != {group["uid"] for group in after}:
-        return None
-    change = np.array([_score(group) - was[group["uid"]] for group in after])
-    low, high = interval(change, [group["db"] for group in after])
-    return {"mean": float(change.mean()), "low": low, "high": high}
-
-
-def _score(group: Group) -> float:
-    return float(group["answers"][0]["reward"] or 0.0) if group["answers"] else 0.0
 
 
 def _joined(value: Json) -> Json:

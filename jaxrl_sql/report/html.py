@@ -17,8 +17,9 @@ from typing import Any
 import jinja2
 
 from jaxrl_sql.report.charts import chart_data
-from jaxrl_sql.report.facts import Evaluations, accuracies, changes, describe_run, first_and_last, health, key_numbers
+from jaxrl_sql.report.facts import accuracies, changes, describe_run, first_and_last, health, key_numbers
 from jaxrl_sql.report.groups import RUN, ResultFolder, last_evaluations
+from jaxrl_sql.report.intervals import Evaluations
 from jaxrl_sql.report.load import Run, load_run
 from jaxrl_sql.report.outcome import first_sentence, stop_lines, view_command
 from jaxrl_sql.runtime.plain import exact
@@ -82,7 +83,7 @@ def run_data(run: Run, evaluations: Evaluations) -> Record:
         "accuracies": rows,
         "changes": changes(evaluations),
         "health": health(run),
-        "charts": chart_data(run),
+        "charts": chart_data(run, evaluations),
         "samples": [_sample(sample) for sample in list(reversed(run.samples))[:SAMPLES_SHOWN]],
         "kept": len(run.samples),
         "config": run.config,

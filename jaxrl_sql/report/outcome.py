@@ -80,9 +80,11 @@ def first_sentence(run: Run, rows: Sequence[Fields]) -> str:
         measured = f"; {_past(run, row)}" if row else ", before its first evaluation"
         return f"{_stop(run, steps, time)}{measured}."
     took = f"{_steps(steps)}{f' in {time}' if time else ''}"
-    if row is None or not row["after"]:
+    if row is None or not (row["after"] or row["before"]):
         return f"{took[0].upper()}{took[1:]}."
-    before = f"was {_share(row['before'], is_first=True)} {_when(run, row)} and " if _has_both(row) else ""
+    if not row["after"]:
+        return f"Accuracy on {row['name']} was {_share(row['before'], is_first=True)} before GRPO; {took}."
+    before = f"was {_share(row['before'], is_first=True)} {_when(run, row)} and " if row["before"] else ""
     after = _share(row["after"], is_first=not before)
     return f"Accuracy on {row['name']} {before}is {after} after {took}{_difference(row)}."
 
@@ -143,15 +145,15 @@ def _steps(steps: int) -> str:
     return "1 step" if steps == 1 else f"{steps:,} steps"
 
 
-def _has_both(row: Fields) -> bool:
-    return bool(row["before"]) and row["steps"][0] != row["steps"][1]
-
-
 def _past(run: Run, row: Fields) -> str:
     """Return the accuracies of a stopped run."""
-    after = _share(row["after"], is_first=not _has_both(row)) if row["after"] else "not finite"
-    before = f"{_share(row['before'], is_first=True)} {_when(run, row)} and " if _has_both(row) else ""
-    return f"accuracy on {row['name']} was {before}{after} at step {row['steps'][1]:,}"
+    first, last = row["steps"]
+    ends = ((row["before"], _when(run, row)), (row["after"], f"at step {last:,}"))
+    shown = [(end, when) for end, when in ends if end]
+    if first == last:
+        shown = [(end, f"at step {last:,}") for end, _ in shown]
+    shares = [f"{_share(end, is_first=not i)} {when}" for i, (end, when) in enumerate(shown)]
+    return f"accuracy on {row['name']} was {' and '.join(shares) or 'not finite'}"
 
 
 def _when(run: Run, row: Fields) -> str:
@@ -167,7 +169,7 @@ def _share(end: Fields, *, is_first: bool) -> str:
 
 def _difference(row: Fields) -> str:
     paired = row.get("difference")
-    if not paired or not _has_both(row):
+    if not paired:
         return ""
     mean, low, high = (100 * paired[name] for name in ("mean", "low", "high"))
     return f", a difference of {mean:+.1f} points ({low:+.1f} to {high:+.1f})"

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from jaxrl_sql.config import DataConfig, ExecutorConfig, ModelConfigSection, SftConfig
 from jaxrl_sql.datagen.synth import train_tokenizer
+from jaxrl_sql.inference.prompt_lengths import Shortening, length_lines
 from jaxrl_sql.inference.training_set import (
     configured_questions,
     make_synthetic,
@@ -154,16 +155,27 @@ def prompts_of(
     longest: int,
     display: Display,
     pruning: Pruning | None = None,
+    shortening: Shortening | None = None,
 ) -> PromptSet:
-    """Make a split's prompts of up to `longest` tokens, and report the skipped ones."""
+    """Make a split's prompts of up to `longest` tokens, and report the skipped ones with settings that shorten them."""
     with display.task(f"tokenizing the prompts of {name}", len(examples), "questions") as on_progress:
         prompts = make_prompts(examples, style, tokenizer, longest, pruning, on_progress)
-    return checked_prompts(name, prompts, longest, display.note)
+        lines = length_lines(prompts, longest, examples, shortening)
+    return checked_prompts(name, prompts, longest, display.note, lines)
 
 
-def checked_prompts(name: str, prompts: PromptSet, longest: int, note: Callable[[str], None]) -> PromptSet:
-    """Return a split's prompts and report skipped, pruned and damaged ones; raises InputError if none fits."""
+def checked_prompts(
+    name: str, prompts: PromptSet, longest: int, note: Callable[[str], None], lines: Sequence[str] = ()
+) -> PromptSet:
+    """Return a split's prompts and report skipped, pruned and damaged ones; raises InputError if none fits.
+
+    `lines` are the lengths of a set with skipped prompts, and other settings.
+    """
+    if not prompts.prompts and lines:
+        raise InputError(f"{name}: no prompt fits data.max_prompt_tokens={longest}: {'; '.join(lines)}")
     _report_skipped(note, {name: prompts.skipped})
+    for line in lines:
+        note(f"{name}: {line}")
     if prompts.pruned:
         note(f"{name}: {len(prompts.pruned)} prompts are pruned to {longest} tokens, such as {prompts.pruned[0]}")
     if prompts.faults:

@@ -16,11 +16,12 @@ from typing import NamedTuple
 
 import jax
 
-from jaxrl_sql.config import TrainConfig, changed, to_yaml
+from jaxrl_sql.config import DataConfig, TrainConfig, changed, to_yaml
 from jaxrl_sql.config.check import values_by_key
 from jaxrl_sql.inference.compiling import record_compilations
 from jaxrl_sql.inference.ends import ends_of_generation
 from jaxrl_sql.inference.program_cache import keep_programs
+from jaxrl_sql.inference.prompt_lengths import Shortening, length_lines
 from jaxrl_sql.inference.questions import (
     PassedQuestions,
     checked_prompts,
@@ -58,7 +59,7 @@ from jaxrl_sql.runtime.trackers import open_trackers
 from jaxrl_sql.text2sql.benchmarks import Benchmark
 from jaxrl_sql.text2sql.env.executor import Executor, make_executor
 from jaxrl_sql.text2sql.evals.score_predictions import OWN_SCORERS, check_rules
-from jaxrl_sql.text2sql.prompts.prompts import PromptSet, Pruning, make_prompts
+from jaxrl_sql.text2sql.prompts.prompts import PromptSet, PromptStyle, Pruning, make_prompts
 from jaxrl_sql.text2sql.question_sets.stream import Streamed, stream_prompts
 from jaxrl_sql.text2sql.recipes import Recipe, find_recipe
 from jaxrl_sql.training.about import Plan, noted_session
@@ -276,8 +277,11 @@ def _question_sets(
     """Make the prompts of all sets, and hash the inputs of the run."""
     task, longest = read.task, config.data.max_prompt_tokens
     pruning = Pruning(longest, config.seed) if config.data.prune else None
-    train = _prompts("train", read.train, task, longest, display, pruning)
-    evals = {name: _prompts(name, benchmark.examples, task, longest, display) for name, benchmark in read.evals.items()}
+    shortening = Shortening(config.data, partial(_style_of, task), task.tokenizer)
+    train = _prompts("train", read.train, task, display, shortening._replace(seed=config.seed), pruning)
+    evals = {
+        name: _prompts(name, benchmark.examples, task, display, shortening) for name, benchmark in read.evals.items()
+    }
     inputs: dict[str, str] = {}
     if processes.is_first():  # which computes them for all
         with display.task("hashing files and questions", is_announced=False):
@@ -289,14 +293,27 @@ def _question_sets(
 
 
 def _prompts(
-    name: str, examples: Sequence[Example], task: Task, longest: int, display: Display, pruning: Pruning | None = None
+    name: str,
+    examples: Sequence[Example],
+    task: Task,
+    display: Display,
+    shortening: Shortening,
+    pruning: Pruning | None = None,
 ) -> PromptSet:
-    """Make the prompts of a set, of up to `longest` tokens; those of a huge set are made on access."""
+    """Make the prompts of a set, of up to `data.max_prompt_tokens` tokens; those of a huge set are made on access."""
+    longest = shortening.data.max_prompt_tokens
     if isinstance(examples, Streamed):
         return stream_prompts(examples, task.style, task.tokenizer, longest, pruning)
     with display.task(f"tokenizing the prompts of {name}", len(examples), "questions") as on_progress:
         prompts = make_prompts(examples, task.style, task.tokenizer, longest, pruning, on_progress)
-    return checked_prompts(name, prompts, longest, display.note)
+        lines = length_lines(prompts, longest, examples, shortening) if processes.is_first() else []
+    return checked_prompts(name, prompts, longest, display.note, lines)
+
+
+def _style_of(task: Task, data: DataConfig) -> PromptStyle:
+    """Return the style of a task's prompts with other settings."""
+    style = task.recipe.opened(task.recipe.style_for(data), task.tokenizer)
+    return style._replace(shots=task.style.shots if data.shots else None)
 
 
 def _sft_dataset(config: TrainConfig, task: Task, train: PromptSet, executor: Executor, display: Display) -> SftDataset:

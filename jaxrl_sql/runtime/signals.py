@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -17,6 +18,45 @@ from types import FrameType
 
 INTERRUPTED, ENDED = 130, 0
 """Exit codes of a run that was stopped by Ctrl-C, and by SIGTERM (it has saved a checkpoint and can resume)."""
+_IMPORTS = "<frozen importlib._bootstrap>"
+"""File name of the frames of Python's import system."""
+
+
+def interrupted_line() -> None:
+    """Print that Ctrl-C ended the command."""
+    with suppress(OSError):
+        os.write(2, b"interrupted\n")  # not buffered: the process may end at once
+
+
+@contextmanager
+def leave_during_imports() -> Iterator[None]:
+    """End the process by Ctrl-C with one line while a module is imported.
+
+    An extension may turn an interrupted import into another error, or print a traceback and continue. Elsewhere Ctrl-C
+    raises KeyboardInterrupt. Another handler than Python's own is kept.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        inner = frame
+        while inner is not None:
+            if inner.f_code.co_filename == _IMPORTS:
+                interrupted_line()
+                os._exit(INTERRUPTED)
+            inner = inner.f_back
+        signal.default_int_handler(number, frame)
+
+    signal.signal(signal.SIGINT, leave)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGINT) is leave:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def drop_output() -> None:

@@ -24,7 +24,7 @@ except KeyboardInterrupt:
     raise SystemExit(130) from None
 
 
-class Entry(NamedTuple):
+class Command(NamedTuple):
     """A command: its module in `commands`, a summary, an example, and arguments to prepend."""
 
     module: str
@@ -36,40 +36,44 @@ class Entry(NamedTuple):
 COMPLETION = """Tab completes commands and settings after this in bash (or zsh_source, fish_source):
   eval "$(_JAXRL_SQL_COMPLETE=bash_source jaxrl-sql)\""""
 QUICKSTART = ("--config", "configs/quickstart.yaml")
-GROUPS: Mapping[str, Mapping[str, Entry]] = {
+GROUPS: Mapping[str, Mapping[str, Command]] = {
     "Begin": {
-        "quickstart": Entry("train", "Train a small policy on generated data, in minutes", "grpo.steps=20", QUICKSTART),
-        "doctor": Entry("doctor", "Check the installation, list optional dependencies", ""),
+        "quickstart": Command(
+            "train", "Train a small policy on generated data, in minutes", "grpo.steps=20", QUICKSTART
+        ),
+        "doctor": Command("doctor", "Check the installation, list optional dependencies", ""),
     },
     "Train": {
-        "train": Entry("train", "Train by GRPO or PPO", "--config configs/spider.yaml data.dir=FOLDER"),
-        "sft": Entry("sft", "Train on demonstrations only", "--config configs/own_database.yaml data.train=more"),
-        "plan": Entry("plan", "Report whether a run fits chips", "--config configs/arctic.yaml --topology h100:8"),
-        "launch": Entry("launch", "Print the file that starts a run on several hosts", "slurm --hosts 4 --config FILE"),
-        "view": Entry("view", "View a run's answers in a browser", "runs/quickstart"),
-        "report": Entry("report", "Write a run's report", "runs/quickstart"),
+        "train": Command("train", "Train by GRPO or PPO", "--config configs/spider.yaml data.dir=FOLDER"),
+        "sft": Command("sft", "Train on demonstrations only", "--config configs/own_database.yaml data.train=more"),
+        "plan": Command("plan", "Report whether a run fits chips", "--config configs/arctic.yaml --topology h100:8"),
+        "launch": Command(
+            "launch", "Print the file that starts a run on several hosts", "slurm --hosts 4 --config FILE"
+        ),
+        "view": Command("view", "View a run's answers in a browser", "runs/quickstart"),
+        "report": Command("report", "Write a run's report", "runs/quickstart"),
     },
     "Evaluate and ask": {
-        "evaluate": Entry("evaluate", "Evaluate a model or predictions", "--data FOLDER --model runs/quickstart"),
-        "ask": Entry("ask", "Ask a database a question", '--model runs/quickstart --db FILE "How many customers?"'),
-        "export": Entry("export", "Export a model: folder, GGUF, hub", "runs/quickstart --gguf q8_0"),
-        "serve": Entry("serve", "Serve a model with an OpenAI-compatible API", "--model runs/quickstart"),
-        "mcp": Entry("mcp", "Serve a database to agents over MCP", "--db FILE --model runs/quickstart"),
-        "verbal": Entry("verbal", "Verbal RL: choose among candidates", "--config configs/verbal.yaml"),
+        "evaluate": Command("evaluate", "Evaluate a model or predictions", "--data FOLDER --model runs/quickstart"),
+        "ask": Command("ask", "Ask a database a question", '--model runs/quickstart --db FILE "How many customers?"'),
+        "export": Command("export", "Export a model: folder, GGUF, hub", "runs/quickstart --gguf q8_0"),
+        "serve": Command("serve", "Serve a model with an OpenAI-compatible API", "--model runs/quickstart"),
+        "mcp": Command("mcp", "Serve a database to agents over MCP", "--db FILE --model runs/quickstart"),
+        "verbal": Command("verbal", "Verbal RL: choose among candidates", "--config configs/verbal.yaml"),
     },
     "Data": {
-        "distill": Entry("distill", "Collect a teacher's reasoning", "--config configs/distill.yaml"),
-        "data synth": Entry("synth", "Generate databases and questions", "--out FOLDER --seed 7"),
-        "data prepare": Entry("prepare", "Select from sets and merge them", "--config configs/data/arctic.yaml"),
-        "data audit": Entry("audit", "Report leakage and poor golds", "--train FOLDER --eval FOLDER"),
-        "data augment": Entry("augment", "Correct golds, add rows and tables", "--config configs/augment.yaml"),
-        "data filter": Entry("filter_data", "Filter training questions", "--config configs/filter.yaml"),
-        "data copy": Entry("copy", "Copy databases to other engines", "--from FOLDER --to URL --out DIR"),
+        "distill": Command("distill", "Collect a teacher's reasoning", "--config configs/distill.yaml"),
+        "data synth": Command("synth", "Generate databases and questions", "--out FOLDER --seed 7"),
+        "data prepare": Command("prepare", "Select from sets and merge them", "--config configs/data/arctic.yaml"),
+        "data audit": Command("audit", "Report leakage and poor golds", "--train FOLDER --eval FOLDER"),
+        "data augment": Command("augment", "Correct golds, add rows and tables", "--config configs/augment.yaml"),
+        "data filter": Command("filter_data", "Filter training questions", "--config configs/filter.yaml"),
+        "data copy": Command("copy", "Copy databases to other engines", "--from FOLDER --to URL --out DIR"),
     },
 }  # fmt: skip
 
 
-def commands() -> dict[str, Entry]:
+def commands() -> dict[str, Command]:
     """Return the commands by name."""
     return {name: entry for group in GROUPS.values() for name, entry in group.items()}
 

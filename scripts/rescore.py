@@ -24,7 +24,7 @@ from jaxrl_sql.text2sql.evals.pairs import caution, compare_runs
 from jaxrl_sql.text2sql.evals.predictions import pair, read_predictions
 from jaxrl_sql.text2sql.evals.score_predictions import score_predictions
 from jaxrl_sql.text2sql.evals.summary import Share, summarize
-from jaxrl_sql.text2sql.evals.tables import Table, as_markdown
+from jaxrl_sql.text2sql.evals.tables import ReportTable, as_markdown
 from jaxrl_sql.text2sql.evals.verdict import Verdict
 from jaxrl_sql.types import Example, InputError
 
@@ -73,18 +73,18 @@ def rescore(options: argparse.Namespace) -> None:
         print(f"{options.differences}: {len(lines)} questions on which rules differ")
 
 
-def shares(examples: Sequence[Example], runs: Mapping[str, Sequence[Verdict]], rules: Sequence[str]) -> Table:
+def shares(examples: Sequence[Example], runs: Mapping[str, Sequence[Verdict]], rules: Sequence[str]) -> ReportTable:
     """Return each file's share by each rule, with its interval."""
     rows = []
     for name, verdicts in runs.items():
         result = summarize(examples, verdicts).scores
         rows.append((name, *(_share(result.get(rule)) for rule in rules)))
-    return Table(f"{len(examples)} questions: %, with 95 % intervals", ("file", *rules), tuple(rows))
+    return ReportTable(f"{len(examples)} questions: %, with 95 % intervals", ("file", *rules), tuple(rows))
 
 
 def against_first(
     examples: Sequence[Example], runs: Mapping[str, Sequence[Verdict]], rules: Sequence[str]
-) -> list[Table]:
+) -> list[ReportTable]:
     """Return the difference of each further file from the first by each rule."""
     (first, before), *others = runs.items()
     result = []
@@ -103,7 +103,7 @@ def against_first(
             for paired in pairs
         )
         few = caution(min(paired.databases for paired in pairs))
-        result.append(Table(f"{name} against {first}" + (f": {few}" if few else ""), columns, rows))
+        result.append(ReportTable(f"{name} against {first}" + (f": {few}" if few else ""), columns, rows))
     return result
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from jaxrl_sql.__main__ import GROUPS, Entry, commands
+from jaxrl_sql.__main__ import GROUPS, Command, commands
 from jaxrl_sql.commands.arguments import EXIT_CODES
 from jaxrl_sql.config.fields import Field, Section, Synonyms
 from jaxrl_sql.config.roots import ROOTS
@@ -118,7 +118,7 @@ def parser_of(name: str) -> argparse.ArgumentParser:
     return parsers[0]
 
 
-def _command(name: str, entry: Entry, parser: argparse.ArgumentParser) -> Iterator[str]:
+def _command(name: str, entry: Command, parser: argparse.ArgumentParser) -> Iterator[str]:
     """Yield a command's sentence, its usage with an example, the rest of its description, and its arguments."""
     actions = [action for action in parser._actions if action.dest != "help"]  # noqa: SLF001 - nothing public lists them
     options = [action for action in actions if action.option_strings]

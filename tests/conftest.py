@@ -104,7 +104,7 @@ def real_data() -> Path:
         pytest.skip("JAXRL_SQL_DATA is not set: it names the folder that holds spider_dev, spider_train, …")
     path = Path(folder)
     if not path.is_dir():
-        pytest.fail(f"JAXRL_SQL_DATA names {folder}, which is no folder")
+        pytest.fail(f"JAXRL_SQL_DATA names {folder}, which is not a folder")
     return path
 
 

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxrl_sql.batch import PyTree
 from jaxrl_sql.models import ModelConfig
 from jaxrl_sql.models.attention import TreeAttention, choose
-from jaxrl_sql.models.attention.tree import Level, narrow
+from jaxrl_sql.models.attention.tree import TreeLevel, narrow
 from jaxrl_sql.models.attention.xla import attend
 from jaxrl_sql.models.transformer import (
     angles_of,
@@ -75,7 +75,7 @@ def prefill(
     for i, kind in enumerate(kinds_of(config)):
         layer = jax.tree.map(operator.itemgetter(i), params["layers"])
         q, k, v = heads(layer, config, norm(config, x, layer["attn_norm"]), angles_of(kind, rotary))
-        levels = [Level(q, k, v, length[:, None], rotary.positions)]
+        levels = [TreeLevel(q, k, v, length[:, None], rotary.positions)]
         (attended,) = backend(levels, scale_of(config), config.attn_score_cap, window_of(config, kind))
         x = finish(layer, config, x, attended)
         keys.append(k[:, 0])

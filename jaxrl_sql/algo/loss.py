@@ -84,7 +84,7 @@ def grpo_loss(scored: TokenLogprobs, batch: GroupBatch, cfg: GrpoConfig, on_poli
     }
     if cfg.kl.coef > 0 and cfg.kl.placement == "loss":
         if cfg.kl.estimator == "k1":
-            raise ValueError("k1 as a loss has zero expected gradient: take k2 or k3, or put the KL in the reward")
+            raise ValueError("k1 as a loss has zero expected gradient: use k2 or k3, or add the KL to the reward")
         reference = stored(batch.reference_logprobs, "reference_logprobs")
         kl = kl_penalty(scored.logprob, reference, sampled, cfg.kl.estimator)
         per_token = per_token + cfg.kl.coef * kl
@@ -216,5 +216,5 @@ def merge(stacked: Metrics) -> Metrics:
 def stored(values: jax.Array | None, name: str) -> jax.Array:
     """Return a field of the batch; raises ValueError with its name when it is missing."""
     if values is None:
-        raise ValueError(f"the batch holds no {name}")
+        raise ValueError(f"the batch has no {name}")
     return values

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxrl_sql.batch import GroupBatch
 
 T = TypeVar("T")
-Run = Callable[[GroupBatch], T]
+BatchFunction = Callable[[GroupBatch], T]
 # Map the stacked results of micro-batches to those of the whole batch: arrays [parts,B',G',…] -> [B,G,…].
 Rejoin = Callable[[jax.Array], jax.Array]
 
@@ -82,6 +82,6 @@ def split_rows(batch: GroupBatch, parts: int, size: int) -> tuple[GroupBatch, Re
     return micro_batches, lambda x: jnp.sum(x, axis=0)
 
 
-def mapped(run: Run[Any], cut: GroupBatch, rejoin: Rejoin) -> Any:
+def mapped(run: BatchFunction[Any], cut: GroupBatch, rejoin: Rejoin) -> Any:
     """Run micro-batches sequentially and rejoin their results."""
     return jax.tree.map(rejoin, jax.lax.map(run, cut))

@@ -17,9 +17,9 @@ import jax.numpy as jnp
 import optax
 
 from jaxrl_sql.algo import loss as losses
-from jaxrl_sql.algo.parts import Rejoin, Run, T, count_units, mapped, split_answers, split_prompts, split_rows
+from jaxrl_sql.algo.parts import BatchFunction, Rejoin, T, count_units, mapped, split_answers, split_prompts, split_rows
 from jaxrl_sql.batch import GroupBatch, PyTree, TrainState
-from jaxrl_sql.models.ops.linear import wide_slots, with_slots
+from jaxrl_sql.models.ops.linear import wide_leaves, with_wide
 from jaxrl_sql.models.ops.micro_batches import MicroBatches, row_counts
 from jaxrl_sql.models.ops.stochastic_rounding import apply_updates, widen
 from jaxrl_sql.models.ops.token_distribution import TokenLogprobs
@@ -31,7 +31,7 @@ StepFn = Callable[[TrainState, GroupBatch], tuple[TrainState, losses.Metrics]]
 Scores = tuple[jax.Array, jax.Array | None]
 Scorer = Callable[[PyTree, PyTree, GroupBatch], Scores]
 # Run stacked micro-batches and combine their results.
-All = Callable[[Run[T], GroupBatch, Rejoin], T]
+All = Callable[[BatchFunction[T], GroupBatch, Rejoin], T]
 
 
 def init_state(
@@ -65,13 +65,13 @@ def make_step(
         count, trainable, opt_state = moving
         weight = _weight(loss, batch)
 
-        def objective(slots: PyTree, part: GroupBatch) -> tuple[jax.Array, losses.Metrics]:
-            result = loss(logprobs(with_slots(trainable, slots), frozen, part), part)
+        def objective(leaves: PyTree, part: GroupBatch) -> tuple[jax.Array, losses.Metrics]:
+            result = loss(logprobs(with_wide(trainable, leaves), frozen, part), part)
             return result.sum / jnp.maximum(weight, 1.0), result.metrics
 
         # Slots make the gradients float32 for any dtype of the weights.
         gradient = jax.grad(objective, has_aux=True)
-        of_part = partial(gradient, wide_slots(trainable))
+        of_part = partial(gradient, wide_leaves(trainable))
         grads, metrics = by_micro_batches(of_part, batch, micro_batches, _summed, by_rows)
         updates, opt_state = optimizer.update(grads, opt_state, trainable)
         trainable = apply_updates(trainable, updates, count)
@@ -115,7 +115,9 @@ def _weight(loss: LossFn, batch: GroupBatch) -> jax.Array:
     return loss(TokenLogprobs(blank, blank, blank), batch).weight
 
 
-def by_micro_batches(run: Run[T], batch: GroupBatch, micro_batches: MicroBatches, all_of: All[T], by_rows: bool) -> T:
+def by_micro_batches(
+    run: BatchFunction[T], batch: GroupBatch, micro_batches: MicroBatches, all_of: All[T], by_rows: bool
+) -> T:
     """Run a batch as micro-batches of whole groups.
 
     With a token budget each part runs in several passes over some of its prompts or, when one group exceeds the
@@ -127,7 +129,7 @@ def by_micro_batches(run: Run[T], batch: GroupBatch, micro_batches: MicroBatches
     """
     counts = _counts(batch, by_rows)
     parts = micro_batches.parts_of(count_units(batch), *_sizes(batch, counts[0]))
-    run_part: Run[T] = partial(_within_budget, run, micro_batches, all_of) if micro_batches.tokens else run
+    run_part: BatchFunction[T] = partial(_within_budget, run, micro_batches, all_of) if micro_batches.tokens else run
     if parts == 1 and not micro_batches.tokens:
         return run(batch)
     run_part = partial(_on_rows_needed, run_part, counts) if len(counts) > 1 else run_part
@@ -148,7 +150,7 @@ def _sizes(batch: GroupBatch, rows: int) -> tuple[int, int, int]:
     return first + batch.together * sum(rest), batch.together * rows, batch.completion.shape[2]
 
 
-def _on_rows_needed(run: Run[T], counts: tuple[int, ...], part: GroupBatch) -> T:
+def _on_rows_needed(run: BatchFunction[T], counts: tuple[int, ...], part: GroupBatch) -> T:
     """Run a packed part with the smallest of `counts` rows that holds the answers of all its prompts.
 
     The compiled program has one branch per count.
@@ -167,7 +169,7 @@ def _on_rows_needed(run: Run[T], counts: tuple[int, ...], part: GroupBatch) -> T
     return result
 
 
-def _within_budget(run: Run[T], micro_batches: MicroBatches, all_of: All[T], part: GroupBatch) -> T:
+def _within_budget(run: BatchFunction[T], micro_batches: MicroBatches, all_of: All[T], part: GroupBatch) -> T:
     """Run a part within the token budget."""
     rows = _counts(part, by_rows=False)[0]
     here = count_units(part) // micro_batches.ways

@@ -38,7 +38,7 @@ OPTIONAL = (
 """Optional packages: name, the extra that installs it, and its purpose."""
 
 
-class Finding(NamedTuple):
+class ComponentCheck(NamedTuple):
     """A line of the table: the component, its state, and advice; `works` is false if it prevents runs."""
 
     what: str
@@ -47,14 +47,16 @@ class Finding(NamedTuple):
     works: bool = True
 
 
-def findings() -> Iterator[Finding]:
+def checks() -> Iterator[ComponentCheck]:
     """Yield the state of each component, required ones first."""
-    yield Finding("jaxrl-sql", f"{_version('jaxrl-sql')}, Python {platform.python_version()}, {platform.platform()}")
+    yield ComponentCheck(
+        "jaxrl-sql", f"{_version('jaxrl-sql')}, Python {platform.python_version()}, {platform.platform()}"
+    )
     yield _tried("executor", _executor, "pip install --force-reinstall sqlexec-rs, or `make setup` in a clone")
     missing = [name for name in ("jax", "flax", "optax", "orbax-checkpoint") if not _version(name)]
     if missing:
         advice = "pip install 'jaxrl-sql[train]' (or cuda, cuda12, tpu): training, and answers of a model folder"
-        yield Finding("jax", f"not installed: {', '.join(missing)}", advice)
+        yield ComponentCheck("jax", f"not installed: {', '.join(missing)}", advice)
     else:
         yield (
             jax := _tried("jax", _devices, "pip install 'jaxrl-sql[cuda]' (or cuda12, tpu); JAX_PLATFORMS=cpu without")
@@ -63,12 +65,14 @@ def findings() -> Iterator[Finding]:
         if jax.works:
             yield _processor()
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    yield Finding("memory", in_bytes(total), "rollout.memory is the share of it that the KV cache may take")
+    yield ComponentCheck("memory", in_bytes(total), "rollout.memory is the share of it that the KV cache may take")
     disk = shutil.disk_usage(Path.cwd())
-    yield Finding("disk", f"{in_bytes(disk.free)} free of {in_bytes(disk.total)} here", "checkpoints go to run.dir")
+    yield ComponentCheck(
+        "disk", f"{in_bytes(disk.free)} free of {in_bytes(disk.total)} here", "run.dir holds the checkpoints"
+    )
     for package, extra, brings in OPTIONAL:
         installed = _version(package)
-        yield Finding(
+        yield ComponentCheck(
             package,
             installed or "not installed",
             brings if installed else f"pip install 'jaxrl-sql[{extra}]': {brings}",
@@ -98,34 +102,34 @@ def _devices() -> str:
     return f"{jax.__version__} with {len(devices)} x {devices[0].device_kind}{each} ({jax.default_backend()})"
 
 
-def _driver() -> Finding:
+def _driver() -> ComponentCheck:
     path = Path("/proc/driver/nvidia/version")
     if not path.is_file():
         advice = "trains on this processor; on a machine with a GPU: pip install 'jaxrl-sql[cuda]' (or cuda12, tpu)"
-        return Finding("GPU driver", "none of NVIDIA's", advice)
+        return ComponentCheck("GPU driver", "none of NVIDIA's", advice)
     plugins = [name for name in ("jax-cuda12-plugin", "jax-cuda13-plugin") if _version(name)]
     advice = "" if plugins else "pip install 'jaxrl-sql[cuda]' (CUDA 13; cuda12) trains on it"
-    return Finding(
+    return ComponentCheck(
         "GPU driver", path.read_text(encoding="utf-8").splitlines()[0].removeprefix("NVRM version: "), advice
     )
 
 
-def _processor() -> Finding:
+def _processor() -> ComponentCheck:
     from jaxrl_sql.models.ops.cpu import has_bfloat16_products
 
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     has = has_bfloat16_products()
     advice = "model.compute_dtype=bfloat16 is faster on it" if has else "model.compute_dtype=bfloat16 is slower on it"
     unit = f"{'with' if has else 'without'} AMX or AMD's AVX512_BF16 for bfloat16"
-    return Finding("processor", f"{count} cores, {unit}", advice)
+    return ComponentCheck("processor", f"{count} cores, {unit}", advice)
 
 
-def _tried(what: str, look: Callable[[], str], advice: str) -> Finding:
+def _tried(what: str, look: Callable[[], str], advice: str) -> ComponentCheck:
     try:
-        return Finding(what, look())
-    except Exception as error:  # noqa: BLE001 - any failure is a finding
+        return ComponentCheck(what, look())
+    except Exception as error:  # noqa: BLE001 - any failure is reported
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        return Finding(what, f"does not work: {reason}", advice, works=False)
+        return ComponentCheck(what, f"does not work: {reason}", advice, works=False)
 
 
 def _version(package: str) -> str:
@@ -136,9 +140,9 @@ def _version(package: str) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the findings as a table, and return the exit code."""
+    """Print the checks as a table, and return the exit code."""
     Parser(description=__doc__).parse_args(arguments)
     prepare_process()
-    rows = list(findings())
+    rows = list(checks())
     show_table(sys.stdout, "", ("", "here", ""), [row[:3] for row in rows], text_columns=(0, 1, 2))
     return 0 if all(row.works for row in rows) else 1

@@ -28,7 +28,7 @@ from jaxrl_sql.types import InputError
 
 if TYPE_CHECKING:
     from jaxrl_sql.inference.benchmark_evaluation import Evaluated
-    from jaxrl_sql.text2sql.evals.tables import Table
+    from jaxrl_sql.text2sql.evals.tables import ReportTable
 
 _CHANGED_SHOWN = 30
 
@@ -140,5 +140,5 @@ def compare(first: Path, second: Path, out: Path) -> int:
     return 0
 
 
-def _show(table: Table) -> None:
+def _show(table: ReportTable) -> None:
     show_table(sys.stdout, table.title, table.columns, table.rows, table.text_columns)

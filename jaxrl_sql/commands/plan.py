@@ -2,7 +2,8 @@
 
 The run's programs are compiled ahead of time for the topology, without its chips: `pip install 'jaxrl_sql[tpu-plan]'`
 installs the compiler for TPUs, and `jaxrl_sql[gpu-plan]`, in a separate environment, the one for NVIDIA GPUs. The model
-is not allocated. With `--compile none`, or without a compiler for the topology, all numbers are computed by formula.
+is not allocated, and published models are not downloaded. With `--compile none`, or without a compiler for the
+topology, all numbers are computed by formula. If memory is left, larger batches that fit are suggested.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from collections.abc import Sequence
 
 from jaxrl_sql.commands.arguments import Parser, add_config
 from jaxrl_sql.commands.running import report_errors, run_or_print
-from jaxrl_sql.config import PlanConfig, load_config
+from jaxrl_sql.config import PlanConfig, changed, load_config
 from jaxrl_sql.inference.process import prepare_process
 from jaxrl_sql.planning.gpus import is_elsewhere, run_again
+from jaxrl_sql.runtime.hub import is_hub_name
 from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.types import InputError
 
@@ -58,9 +60,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if code is not None:
                 return code
         prepare_process()
+        if not args.print_config:
+            config = _with_known_shape(config)
         return run_or_print(lambda fetched: _plan(fetched, args, programs), config, args, with_weights=False)
 
     return report_errors(work)
+
+
+def _with_known_shape(config: PlanConfig) -> PlanConfig:
+    """Set `model.shape` if the checkpoint is a published model of the hub, so that nothing is downloaded."""
+    from jaxrl_sql.models.shapes import shape_of_hub_model
+
+    shape = "" if config.model.shape else shape_of_hub_model(config.model.checkpoint)
+    return changed(config, {"model.shape": shape}) if shape and is_hub_name(config.model.checkpoint) else config
 
 
 def _plan(config: PlanConfig, options: argparse.Namespace, programs: tuple[str, ...]) -> int:

@@ -14,14 +14,14 @@ from pathlib import Path
 
 from jaxrl_sql.commands.arguments import Parser
 from jaxrl_sql.commands.running import report_errors
-from jaxrl_sql.config.prepare import EvalSet, PrepareConfig, SourceConfig, load_prepare
+from jaxrl_sql.config.prepare import EvalSetConfig, PrepareConfig, SourceConfig, load_prepare
 from jaxrl_sql.config.settings import settings_help
 from jaxrl_sql.runtime.terminal import print_text
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read the command line, prepare, and return the exit code."""
-    settings = settings_help(PrepareConfig(sources={"NAME": SourceConfig()}, evals={"NAME": EvalSet()}))
+    settings = settings_help(PrepareConfig(sources={"NAME": SourceConfig()}, evals={"NAME": EvalSetConfig()}))
     parser = Parser(description=__doc__, epilog=settings, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", type=Path, help="YAML file; see configs/data/")
     parser.add_argument("--out", help="output folder (default: the file's)")

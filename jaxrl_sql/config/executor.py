@@ -35,8 +35,8 @@ class DatabasesConfig:
 
     def faults(self, name: str) -> Iterator[str]:
         """Yield a line for each URL that holds a password."""
-        for dialect, place in asdict(self).items():
-            user, _, password = place.partition("://")[2].rpartition("@")[0].partition(":")
+        for dialect, address in asdict(self).items():
+            user, _, password = address.partition("://")[2].rpartition("@")[0].partition(":")
             if password:
                 yield f"{name}.{dialect} holds the password of {user}: remove it, and set {_PASSWORDS[dialect]}"
 

@@ -15,7 +15,7 @@ from datetime import date
 from typing import Annotated, Any, NamedTuple, Protocol, Self, get_args, get_origin, get_type_hints
 
 
-class Rule(Protocol):
+class Constraint(Protocol):
     """A constraint on the values of a field."""
 
     def fault(self, value: Any) -> str:
@@ -219,7 +219,7 @@ class Field(NamedTuple):
     type: Any
     default: Any
     help: str
-    rule: Rule | None
+    rule: Constraint | None
     synonyms: Synonyms | None
 
 
@@ -252,14 +252,14 @@ def sections_of(config: Any, name: str = "") -> Iterator[Section]:
     """
     prefix = f"{name}." if name else ""
     fields, inner = list[Field](), list[tuple[Any, str]]()
-    for field_name, (kind, metadata) in declared(type(config)).items():
+    for field_name, (annotation, metadata) in declared(type(config)).items():
         value = getattr(config, field_name)
         if dataclasses.is_dataclass(value):
             inner.append((value, prefix + field_name))
         elif isinstance(value, dict):
             inner += [(section, f"{prefix}{field_name}.{key}") for key, section in value.items()]
         else:
-            fields.append(_field(prefix + field_name, kind, value, metadata))
+            fields.append(_field(prefix + field_name, annotation, value, metadata))
     yield Section(name, config, tuple(fields))
     for section, section_name in inner:
         yield from sections_of(section, section_name)
@@ -270,13 +270,13 @@ def fields_of(root: type) -> dict[str, Field]:
     return {field.key: field for section in sections_of(root()) for field in section.fields}
 
 
-def _field(key: str, kind: Any, value: Any, metadata: Sequence[Any]) -> Field:
+def _field(key: str, annotation: Any, value: Any, metadata: Sequence[Any]) -> Field:
     rules = [item for item in metadata if hasattr(item, "fault")]
     return Field(
         key,
-        kind,
+        annotation,
         value,
         help=next((item for item in metadata if type(item) is str), ""),
-        rule=rules[-1] if rules else AtLeast(0) if kind in (int, float) else None,
+        rule=rules[-1] if rules else AtLeast(0) if annotation in (int, float) else None,
         synonyms=next((item for item in metadata if isinstance(item, Synonyms)), None),
     )

@@ -208,12 +208,12 @@ def _replaced(section: Any, values: Mapping[str, Any]) -> Any:
     """Return a section with replaced values, converted to the types of its fields."""
 
     def typed(name: str, value: Any) -> Any:
-        kind = declared(type(section))[name][0]
-        if get_origin(kind) is dict:
-            return {key: _replaced(get_args(kind)[1](), inner) for key, inner in value.items()}
+        annotation = declared(type(section))[name][0]
+        if get_origin(annotation) is dict:
+            return {key: _replaced(get_args(annotation)[1](), inner) for key, inner in value.items()}
         if isinstance(value, Mapping):
             return _replaced(getattr(section, name), value)
-        return kind(value) if kind in (float, str) else value
+        return annotation(value) if annotation in (float, str) else value
 
     return dataclasses.replace(section, **{name: typed(name, value) for name, value in values.items()})
 
@@ -244,20 +244,22 @@ def _check_keys(root: type[RootConfig], values: Mapping[str, Any], origin: str) 
 def _check(section: Any, values: Mapping[str, Any], origin: str, root: type[RootConfig], prefix: str = "") -> None:
     for name, value in values.items():
         key = f"{prefix}{name}"
-        kind = declared(section).get(str(name), (None, ()))[0]
-        of_names = get_args(kind)[1] if get_origin(kind) is dict else None
-        if kind is None and "." in str(name) and _kind_of(root, key) is not None:
+        annotation = declared(section).get(str(name), (None, ()))[0]
+        of_names = get_args(annotation)[1] if get_origin(annotation) is dict else None
+        if annotation is None and "." in str(name) and _kind_of(root, key) is not None:
             *sections, last = str(name).split(".")
             raise InputError(f"{origin}: unknown key {key} in one text: write {': {'.join(sections)}: {{{last}: …}}")
-        if kind is None:
-            kinds = declared(section)
-            siblings = [f"{prefix}{other}" for other in kinds if not dataclasses.is_dataclass(kinds[other][0])]
+        if annotation is None:
+            annotations = declared(section)
+            siblings = [
+                f"{prefix}{other}" for other in annotations if not dataclasses.is_dataclass(annotations[other][0])
+            ]
             raise InputError(f"{origin}: {unknown_key(next(flatten({key: value}))[0], root, siblings)}")
-        if of_names or dataclasses.is_dataclass(kind):
+        if of_names or dataclasses.is_dataclass(annotation):
             if not isinstance(value, Mapping):
                 raise InputError(f"{origin}: {key} is a section and needs keys below it, not {value!r}")
             if of_names is None:
-                _check(kind, value, origin, root, f"{key}.")
+                _check(annotation, value, origin, root, f"{key}.")
                 continue
             for entry, inner in value.items():
                 if not isinstance(inner, Mapping):
@@ -265,23 +267,23 @@ def _check(section: Any, values: Mapping[str, Any], origin: str, root: type[Root
                 _check(of_names, inner, origin, root, f"{key}.{entry}.")
         elif isinstance(value, Mapping) and value:
             raise InputError(f"{origin}: {unknown_key(next(flatten(value, f'{key}.'))[0], root)}")
-        elif not _has_type(kind, value):
-            raise InputError(f"{origin}: {key} must be {type_text(kind)}, not {value!r}")
+        elif not _has_type(annotation, value):
+            raise InputError(f"{origin}: {key} must be {type_text(annotation)}, not {value!r}")
 
 
-def _has_type(kind: Any, value: object) -> bool:
+def _has_type(annotation: Any, value: object) -> bool:
     """Return whether a value is valid for a type: an integer is a valid float, a bool is not a valid number."""
-    if get_origin(kind) is list:
-        return isinstance(value, list) and all(isinstance(item, get_args(kind)) for item in value)
-    if kind is bool or isinstance(value, bool):
-        return kind is bool and isinstance(value, bool)
-    if kind is float:
+    if get_origin(annotation) is list:
+        return isinstance(value, list) and all(isinstance(item, get_args(annotation)) for item in value)
+    if annotation is bool or isinstance(value, bool):
+        return annotation is bool and isinstance(value, bool)
+    if annotation is float:
         return isinstance(value, int | float) and abs(value) <= sys.float_info.max
-    return isinstance(value, str | int | float) if kind is str else isinstance(value, kind)
+    return isinstance(value, str | int | float) if annotation is str else isinstance(value, annotation)
 
 
-def type_text(kind: Any) -> str:
+def type_text(annotation: Any) -> str:
     """Return the description of a type in messages."""
     names = {bool: "true or false", int: "a whole number", float: "a finite number", str: "text"}
     lists = {(str,): "a list of texts, as in [a, b]", (int,): "a list of whole numbers, as in [1, 2]"}
-    return names.get(kind) or lists[get_args(kind)]
+    return names.get(annotation) or lists[get_args(annotation)]

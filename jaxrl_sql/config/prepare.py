@@ -71,7 +71,7 @@ class ValidationSplit:
 
 
 @dataclass(frozen=True)
-class EvalSet:
+class EvalSetConfig:
     """A set for evaluation during training; all questions with an answer are included."""
 
     dir: Annotated[str, "Folder of the set."] = ""
@@ -98,7 +98,7 @@ class PrepareConfig(RootConfig):
     count: Annotated[int, "Maximum number of training questions that are kept; 0 keeps all."] = 0
     repeats: Annotated[bool, "Omit repeated questions on the same database."] = True
     validation: ValidationSplit = field(default_factory=ValidationSplit)
-    evals: Annotated[dict[str, EvalSet], "Evaluation sets, by their names in `data.evals`."] = field(
+    evals: Annotated[dict[str, EvalSetConfig], "Evaluation sets, by their names in `data.evals`."] = field(
         default_factory=dict
     )
     subsets: Annotated[

@@ -358,8 +358,8 @@ def _stage_faults(config: TrainConfig) -> Iterator[str]:
 
 def _dialect_faults(data: DataConfig, executor: ExecutorConfig) -> Iterator[str]:
     """Yield the faults of questions in other dialects."""
-    shares, places = dataclasses.asdict(data.dialects), dataclasses.asdict(executor.databases)
-    if executor.sqlite_version and shares["mysql"] > 0 and places["mysql"] == "translated":
+    shares, addresses = dataclasses.asdict(data.dialects), dataclasses.asdict(executor.databases)
+    if executor.sqlite_version and shares["mysql"] > 0 and addresses["mysql"] == "translated":
         yield (
             f"executor.sqlite_version={executor.sqlite_version} is incompatible with "
             f"data.dialects.mysql={shares['mysql']} and executor.databases.mysql=translated: the translation calls "
@@ -367,7 +367,7 @@ def _dialect_faults(data: DataConfig, executor: ExecutorConfig) -> Iterator[str]
             "a server"
         )
     for dialect, share in shares.items():
-        if share and dialect != "sqlite" and not places[dialect]:
+        if share and dialect != "sqlite" and not addresses[dialect]:
             translated = ", or to translated (runs on SQLite)" if dialect == "mysql" else ""
             yield (
                 f"data.dialects.{dialect}={share} needs a database: set executor.databases.{dialect} to the --out of "

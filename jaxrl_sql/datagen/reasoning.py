@@ -29,7 +29,7 @@ def _thoughts(query: exp.Expression) -> list[str]:
         return _thoughts(query.this)
     if isinstance(query, exp.SetOperation):
         left, right = _thoughts(query.left), _thoughts(query.right)
-        word = next(word for kind, word in _SET_WORDS.items() if isinstance(query, kind))
+        word = next(word for query_type, word in _SET_WORDS.items() if isinstance(query, query_type))
         return [*left[:-1], *right[:-1], f"{left[-1]} {word} {right[-1]}"]
     if not isinstance(query, exp.Select):
         return []

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _NO_ROOM = "truncated because the model has no positions left"
 
 
-class Candidate(NamedTuple):
+class CandidateQuery(NamedTuple):
     """A query that some of the answers wrote, the votes of its result, and how it ended."""
 
     sql: str
@@ -49,7 +49,7 @@ class Reply(NamedTuple):
     sql: str | None
     outcome: Outcome | None
     response: Response
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[CandidateQuery, ...]
     answers: int
     votes: tuple[float, ...]
     finish_reason: str = ""
@@ -222,7 +222,7 @@ def choose_reply(
     counts = Counter(sql for sql in answered.sqls if sql is not None)
     outcomes = executor.execute_many([(example.database, sql) for sql in counts])
     candidates = [
-        Candidate(sql, count, _votes(ballot, answered.sqls.index(sql)), outcome)
+        CandidateQuery(sql, count, _votes(ballot, answered.sqls.index(sql)), outcome)
         for (sql, count), outcome in zip(counts.items(), outcomes, strict=True)
     ]
     outcome = next((candidate.outcome for candidate in candidates if candidate.sql == choice.sql), None)

@@ -76,16 +76,16 @@ def augment(
         tried = {uid: f"correct: {why}" for uid, why in failed.items()} if cfg.correct else {}
         examples, reworded = reword(talk, executor, examples, cfg.reword)
         changes += reworded
-        groups: dict[str, list[Example]] = {}
+        by_database: dict[str, list[Example]] = {}
         for example in examples:
-            groups.setdefault(example.db_id, []).append(example)
-        donors = [Donor(db_id, group[0].db_path) for db_id, group in groups.items()]
+            by_database.setdefault(example.db_id, []).append(example)
+        donors = [Donor(db_id, questions[0].db_path) for db_id, questions in by_database.items()]
         context = _Context(cfg, seed, executor, talk, donors)
         done = {record["id"]: record for record in journal.records if record.get("step") == "database"}
         for donor in donors:
             record = done.get(donor.db_id)
             if record is None or not _target(out, donor.db_id).is_file():
-                record = augment_database(context, donor, groups[donor.db_id])
+                record = augment_database(context, donor, by_database[donor.db_id])
                 # Requests that an exhausted budget prevented are sent when the command is repeated.
                 if not (talk and talk.spent and record["left"]):
                     journal.add(record)
@@ -114,7 +114,7 @@ def _with_golds(data: DataConfig, loaded: Benchmark) -> tuple[list[Example], lis
         Dropped(uid, reason if reason.startswith("gold ") else f"cannot be read: {reason}")
         for uid, reason in loaded.skipped
     ]
-    dropped += [Dropped(example.uid, "the gold is no SQL") for example in loaded.examples if not example.gold_sql]
+    dropped += [Dropped(example.uid, "the gold is not SQL") for example in loaded.examples if not example.gold_sql]
     examples = [example for example in loaded.examples if example.gold_sql]
     refuse_namesakes(data.dir, examples)
     return examples, dropped
@@ -158,7 +158,7 @@ def _refuse_strange_folder(out: Path) -> None:
     if out.exists() and not out.is_dir():
         raise InputError(f"augment.out: {out} is not a folder")
     if out.is_dir() and any(out.iterdir()) and not (out / "work.jsonl").exists():
-        raise InputError(f"augment.out: {out} is not empty and has no work.jsonl; name another folder")
+        raise InputError(f"augment.out: {out} is not empty and has no work.jsonl; choose another folder")
 
 
 def _target(out: Path, db_id: str) -> Path:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jaxrl_sql.config import EndpointConfig, EvaluateSettings, ExecutorConfig
-from jaxrl_sql.inference.benchmark_sets import EvalSet, InMemoryData, all_ids, open_sets
+from jaxrl_sql.inference.benchmark_sets import BenchmarkSet, InMemoryData, all_ids, open_sets
 from jaxrl_sql.inference.fingerprint import (
     checkpoint_settings,
     endpoint_settings,
@@ -43,7 +43,7 @@ _TICKS = 8
 _OTHERS = ("metrics.jsonl", "checkpoints", "answers.jsonl", "kept.jsonl", "questions.jsonl")
 
 
-class Part(NamedTuple):
+class EvaluationPart(NamedTuple):
     """A part of the work that is saved as a whole: questions of a set in one of its runs, and the part's number."""
 
     set_index: int
@@ -53,7 +53,7 @@ class Part(NamedTuple):
 
 
 # Answers a part's questions; the callback gets (number of answers, total).
-Answer = Callable[[EvalSet, Part, Callable[[int, int], None]], list[Answered]]
+Answer = Callable[[BenchmarkSet, EvaluationPart, Callable[[int, int], None]], list[Answered]]
 
 
 class Evaluated(NamedTuple):
@@ -130,7 +130,7 @@ def evaluate(
 
 
 def answer_settings(
-    policy: PolicySpec, cfg: EvaluateSettings, limits: ExecutorConfig, sets: Sequence[EvalSet]
+    policy: PolicySpec, cfg: EvaluateSettings, limits: ExecutorConfig, sets: Sequence[BenchmarkSet]
 ) -> Record:
     """Return the settings of the journal: the same folder with other settings is refused."""
     free = {"data", "predictions", "sql_field", "out", "max_num_seqs", "allow_missing", "allow_extra", "rules", "rule"}
@@ -150,14 +150,14 @@ def answer_settings(
     return fingerprint(settings, data, limits)
 
 
-def judge_settings(cfg: EvaluateSettings, sets: Sequence[EvalSet]) -> Record:
+def judge_settings(cfg: EvaluateSettings, sets: Sequence[BenchmarkSet]) -> Record:
     """Return further settings of records: with several samples, answers are judged only by the benchmark's rule."""
     return {"own": {eval_set.name: eval_set.rule for eval_set in sets}} if cfg.samples > 1 else {}
 
 
 def gather(
     cfg: EvaluateSettings,
-    sets: Sequence[EvalSet],
+    sets: Sequence[BenchmarkSet],
     answers: AbstractContextManager[Answer],
     executor: Executor,
     timer: Executor | None,
@@ -206,7 +206,7 @@ def gather(
 
 
 def _answered(
-    answer: Answer, eval_set: EvalSet, part: Part, before: int, display: Display, speed: Speed
+    answer: Answer, eval_set: BenchmarkSet, part: EvaluationPart, before: int, display: Display, speed: Speed
 ) -> list[Answered]:
     """Answer a part's questions and show the progress; `before` questions were answered earlier."""
     size, began = len(part.examples), time.perf_counter()
@@ -222,13 +222,13 @@ def _answered(
     return answered
 
 
-def _judging(cfg: EvaluateSettings, executor: Executor, eval_set: EvalSet, timer: Executor | None) -> Judging:
+def _judging(cfg: EvaluateSettings, executor: Executor, eval_set: BenchmarkSet, timer: Executor | None) -> Judging:
     """Return the judging options of a set."""
     options = {"strip_distinct": cfg.strip_distinct, "surplus_columns": cfg.surplus_columns or None}
     return Judging(executor, eval_set.rules, eval_set.rule, cfg.vote, timer, eval_set.benchmark.prepare, options)
 
 
-def parts_of(cfg: EvaluateSettings, sets: Sequence[EvalSet]) -> Iterator[Part]:
+def parts_of(cfg: EvaluateSettings, sets: Sequence[BenchmarkSet]) -> Iterator[EvaluationPart]:
     """Yield the parts of the work in order, independent of finished ones.
 
     The sizes of a set's parts differ by at most one question, because a small last part would need another compilation.
@@ -238,10 +238,10 @@ def parts_of(cfg: EvaluateSettings, sets: Sequence[EvalSet]) -> Iterator[Part]:
         count, size = -(-len(eval_set.examples) // most), len(eval_set.examples)
         for run in range(cfg.runs):
             for i in range(count):
-                yield Part(at, run, i, eval_set.examples[size * i // count : size * (i + 1) // count])
+                yield EvaluationPart(at, run, i, eval_set.examples[size * i // count : size * (i + 1) // count])
 
 
-def _so_far(sets: Sequence[EvalSet], known: Mapping[tuple[str, int, str], Record]) -> dict[str, float]:
+def _so_far(sets: Sequence[BenchmarkSet], known: Mapping[tuple[str, int, str], Record]) -> dict[str, float]:
     rules, scores = {eval_set.name: eval_set.rule for eval_set in sets}, dict[str, list[float]]()
     for (name, _, _), record in known.items():
         scores.setdefault(name, []).append(record["scores"].get(rules[name], 0.0))
@@ -253,7 +253,7 @@ def _answers(
     policy: PolicySpec,
     cfg: EvaluateSettings,
     settings: Fields,
-    sets: Sequence[EvalSet],
+    sets: Sequence[BenchmarkSet],
     executor: Executor,
     display: Display,
 ) -> Iterator[Answer]:
@@ -286,7 +286,7 @@ def _make_folder(out: Path, predictions: Sequence[str]) -> None:
     if not (out / JOURNAL).exists() and any(
         out.resolve() == Path(prediction).resolve().parent for prediction in predictions
     ):
-        raise InputError(f"--out {out} has the predictions, which could be overwritten: name another folder")
+        raise InputError(f"--out {out} has the predictions, which could be overwritten: choose another folder")
     try:
         out.mkdir(parents=True, exist_ok=True)
         (out / f"{METRICS}.tmp").touch()
@@ -295,7 +295,7 @@ def _make_folder(out: Path, predictions: Sequence[str]) -> None:
 
 
 def write_predictions(
-    out: Path, executor: Executor, sets: Sequence[EvalSet], eval_set: EvalSet, records: Sequence[Record]
+    out: Path, executor: Executor, sets: Sequence[BenchmarkSet], eval_set: BenchmarkSet, records: Sequence[Record]
 ) -> list[Path]:
     """Write the predictions of a run in a benchmark's submission format; return the files."""
     folder = out / eval_set.name if len(sets) > 1 else out
@@ -309,7 +309,7 @@ def write_predictions(
     return written
 
 
-def record_lines(sets: Sequence[EvalSet], records: Mapping[tuple[int, int], list[Record]]) -> list[Record]:
+def record_lines(sets: Sequence[BenchmarkSet], records: Mapping[tuple[int, int], list[Record]]) -> list[Record]:
     """Return the lines of records.jsonl, with set and run if there are several."""
     runs = 1 + max(run for _, run in records)
     lines = []

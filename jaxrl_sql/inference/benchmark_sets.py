@@ -32,7 +32,7 @@ class InMemoryData(NamedTuple):
     predictions: Mapping[str, str | None] | None = None
 
 
-class EvalSet(NamedTuple):
+class BenchmarkSet(NamedTuple):
     """A benchmark in an evaluation: its name, examples, rules, counts and predictions."""
 
     name: str
@@ -51,7 +51,7 @@ def open_sets(
     hide: Sequence[str],
     notes: list[str],
     memory: InMemoryData = InMemoryData(),  # noqa: B008 - a constant
-) -> list[EvalSet]:
+) -> list[BenchmarkSet]:
     """Load the benchmarks and any predictions; lines for the user are appended to `notes`.
 
     `hide` are the hidden columns (`data.hide`).
@@ -62,7 +62,7 @@ def open_sets(
         raise InputError("evaluate.runs and evaluate.samples need a model: with predictions both must be 1")
     if cfg.predictions:  # a model's recipe is looked up when the model is opened
         find_recipe(recipe)
-    sets: list[EvalSet] = []
+    sets: list[BenchmarkSet] = []
     for at, folder in enumerate(cfg.data):
         # Predictions are paired with all questions before the limit; a model needs only the first ones.
         chooses = cfg.predictions or cfg.include_ids or cfg.answerable_only
@@ -101,7 +101,7 @@ def _name_of(benchmark: Benchmark, folder: Path, split: str, taken: Sequence[str
 
 def _set(
     cfg: EvaluateSettings, name: str, benchmark: Benchmark, predictions: Predictions | None, notes: list[str]
-) -> EvalSet:
+) -> BenchmarkSet:
     examples = benchmark.examples
     counts, sqls = Counts(left_out=len(benchmark.skipped)), {}
     selected = select_questions(examples, cfg, name, notes)
@@ -129,7 +129,7 @@ def _set(
     rule = cfg.rule or ("suite" if benchmark.rule == "test_suite" and has_suite else benchmark.rule)
     rules = tuple(dict.fromkeys((*(cfg.rules or [*_RULES, *(["suite"] if has_suite else [])]), rule)))
     check_rules(rules)
-    return EvalSet(name, benchmark, examples, rule, rules, counts, sqls)
+    return BenchmarkSet(name, benchmark, examples, rule, rules, counts, sqls)
 
 
 def select_questions(

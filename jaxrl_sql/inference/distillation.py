@@ -21,7 +21,7 @@ from jaxrl_sql.inference.fingerprint import (
 from jaxrl_sql.inference.training_set import sqlite_questions
 from jaxrl_sql.runtime.budget import Budget, BudgetSpentError, Usage
 from jaxrl_sql.runtime.display import Display, make_display
-from jaxrl_sql.runtime.endpoint import Answer, Endpoint, budget_of, open_endpoint
+from jaxrl_sql.runtime.endpoint import Endpoint, EndpointAnswer, budget_of, open_endpoint
 from jaxrl_sql.runtime.journal import Journal
 from jaxrl_sql.text2sql.env.executor import Executor, make_executor
 from jaxrl_sql.text2sql.env.tags import with_opened_thought
@@ -156,7 +156,7 @@ def messages(example: Example, style: PromptStyle) -> list[dict[str, str]]:
     return chat_messages(style.system, "".join(message_texts(example, style)))
 
 
-def judge(executor: Executor, recipe: Recipe, style: PromptStyle, example: Example, answer: Answer) -> Record:
+def judge(executor: Executor, recipe: Recipe, style: PromptStyle, example: Example, answer: EndpointAnswer) -> Record:
     """Run the SQL of an answer and return its record; the verdict is `right`, `wrong`, `failed` or a status.
 
     `failed` is an answer without SQL or a verdict. A right answer that cannot be taught is `malformed`: its reasoning

@@ -15,7 +15,7 @@ from typing import Any
 
 from jaxrl_sql.config import DataConfig, EvaluateSettings
 from jaxrl_sql.runtime.budget import Usage
-from jaxrl_sql.runtime.endpoint import Answer, Endpoint, budget_of, open_endpoint
+from jaxrl_sql.runtime.endpoint import Endpoint, EndpointAnswer, budget_of, open_endpoint
 from jaxrl_sql.runtime.journal import Journal
 from jaxrl_sql.text2sql.env.executor import Executor
 from jaxrl_sql.text2sql.env.tags import with_opened_thought
@@ -49,7 +49,7 @@ class _Dialogue:
     error: str = ""
     finish_reason: str = ""
 
-    def take(self, answer: Answer, stops: Sequence[str]) -> bool:
+    def take(self, answer: EndpointAnswer, stops: Sequence[str]) -> bool:
         """Add the model's turn and the environment's observation; return whether the dialogue continues."""
         self.spent = self.spent.plus(answer.spent)
         if answer.error:

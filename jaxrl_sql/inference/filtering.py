@@ -38,7 +38,7 @@ from jaxrl_sql.runtime.model_locator import with_date
 from jaxrl_sql.text2sql.env.executor import Executor, make_executor
 from jaxrl_sql.text2sql.evals.endings import cut_at, incomplete_warning
 from jaxrl_sql.text2sql.evals.score_predictions import score_predictions
-from jaxrl_sql.text2sql.evals.tables import Table
+from jaxrl_sql.text2sql.evals.tables import ReportTable
 from jaxrl_sql.text2sql.files.jsonl import write_lines
 from jaxrl_sql.text2sql.files.shares import one_in
 from jaxrl_sql.text2sql.prompts.dialects import refuse_translated
@@ -61,7 +61,7 @@ RATES = "rates.jsonl"
 _CHUNK = 128
 
 
-class Choice(NamedTuple):
+class FilteredSet(NamedTuple):
     """The size of a set, its chosen and dropped questions, a line on truncated answers, and the written file."""
 
     name: str
@@ -79,7 +79,7 @@ def filter_data(
     limits: ExecutorConfig,
     report: Callable[[str], object] = lambda _: None,
     warn: Callable[[str], object] = lambda _: None,
-) -> Choice:
+) -> FilteredSet:
     """Choose questions and write the files; `report` gets lines on the progress, `warn` one on changed questions."""
     out = Path(cfg.out)
     data = with_date(policy.data, policy.model.checkpoint, out / RATES)
@@ -126,7 +126,7 @@ def filter_data(
     if truncated := sum(rate["truncated"] for rate in rates):
         why = cut_at(f"sampling.max_new_tokens={sampling.max_new_tokens}")
         note = incomplete_warning(truncated, len(rates) * cfg.samples, why)
-    return Choice(data.train, total, chosen_examples, dropped, note, out / "kept.jsonl")
+    return FilteredSet(data.train, total, chosen_examples, dropped, note, out / "kept.jsonl")
 
 
 def ask(policy: PolicySpec, examples: Sequence[Example]) -> PromptSet:
@@ -247,9 +247,9 @@ def write(out: Path, remaining: Sequence[Example], dropped: Sequence[Dropped], r
     (out / "counts.json").write_text(json.dumps(counts, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def table(choice: Choice) -> Table:
+def table(choice: FilteredSet) -> ReportTable:
     """Return how many questions were left out for each reason, in the order in which they were."""
     reasons = Counter(question.reason for question in choice.dropped)
     rows = [(f"{choice.name}: questions", choice.total), *reasons.items(), ("kept", len(choice.examples))]
     shown = ((word, f"{count:,}", f"{100 * count / max(choice.total, 1):.1f} %") for word, count in rows)
-    return Table("", ("", "count", "share"), tuple(shown))
+    return ReportTable("", ("", "count", "share"), tuple(shown))

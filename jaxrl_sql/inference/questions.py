@@ -96,22 +96,22 @@ def _read_splits(
     data: DataConfig, engines: ExecutorConfig, passed: PassedQuestions
 ) -> tuple[dict[str, Benchmark], Streamed | None]:
     """Read the splits by name; a huge training set is streamed, and read only if it is an evaluation set too."""
-    places = engines.databases
+    addresses = engines.databases
     if passed.evals is None:
         names = [name for name in data.evals if name != data.train]
-        loaded = {name: split_questions(data, name, data.select.limit_eval, places) for name in names}
+        loaded = {name: split_questions(data, name, data.select.limit_eval, addresses) for name in names}
     else:
         loaded = {
-            name: configured_questions(data, benchmark, data.select.limit_eval, places)
+            name: configured_questions(data, benchmark, data.select.limit_eval, addresses)
             for name, benchmark in passed.evals.items()
         }
     if passed.train is not None:
-        return {**loaded, data.train: passed_questions(data, passed.train, places)}, None
-    streamed = streamed_questions(data, places, engines.sqlite_version)
+        return {**loaded, data.train: passed_questions(data, passed.train, addresses)}, None
+    streamed = streamed_questions(data, addresses, engines.sqlite_version)
     if streamed is None:
-        loaded[data.train] = training_questions(data, places)
+        loaded[data.train] = training_questions(data, addresses)
     elif data.train in data.evals and passed.evals is None:
-        loaded[data.train] = split_questions(data, data.train, data.select.limit_eval or SAMPLE, places)
+        loaded[data.train] = split_questions(data, data.train, data.select.limit_eval or SAMPLE, addresses)
     return loaded, streamed
 
 

@@ -52,20 +52,20 @@ def _with_dialects(data: DataConfig, databases: DatabasesConfig, questions: Benc
 
 def _in_dialects(data: DataConfig, databases: DatabasesConfig) -> InDialects | None:
     """Return a function that assigns dialects to questions; None if all are in SQLite's."""
-    shares, places = dataclasses.asdict(data.dialects), dataclasses.asdict(databases)
-    others = {dialect: places[dialect] for dialect, share in shares.items() if share and dialect != "sqlite"}
-    if data.hide and (engine := next((dialect for dialect, place in others.items() if place != TRANSLATED), "")):
+    shares, addresses = dataclasses.asdict(data.dialects), dataclasses.asdict(databases)
+    others = {dialect: addresses[dialect] for dialect, share in shares.items() if share and dialect != "sqlite"}
+    if data.hide and (engine := next((dialect for dialect, address in others.items() if address != TRANSLATED), "")):
         refuse_hide(data.hide, f"data.dialects.{engine} needs another engine")
-    copies = {dialect: _copied(dialect, place) for dialect, place in others.items() if place != TRANSLATED}
+    copies = {dialect: _copied(dialect, address) for dialect, address in others.items() if address != TRANSLATED}
     return InDialects(shares, copies) if others else None
 
 
-def _copied(dialect: str, place: str) -> tuple[Example, ...]:
+def _copied(dialect: str, address: str) -> tuple[Example, ...]:
     """Load the questions on an engine's copies; raises InputError for a folder of another engine or without copies."""
-    key = f"executor.databases.{dialect}={place}"
-    if not (Path(place) / "questions.jsonl").is_file():
+    key = f"executor.databases.{dialect}={address}"
+    if not (Path(address) / "questions.jsonl").is_file():
         raise InputError(f"{key}: it has no questions.jsonl: name the --out of `jaxrl-sql data copy … --questions SET`")
-    examples = load_folder(place).examples
+    examples = load_folder(address).examples
     if strange := next((example for example in examples if example.dialect != dialect or not example.engine_url), None):
         raise InputError(f"{key}: {strange.uid} is for {strange.dialect}: name copies on {dialect}")
     return examples

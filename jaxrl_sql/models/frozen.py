@@ -23,7 +23,7 @@ def split_specs(config: ModelConfig, frozen: Sequence[str]) -> tuple[list[ParamS
     names = [spec.path[-1] for spec in specs]
     for pattern in frozen:
         if not fnmatch.filter(names, pattern):
-            raise InputError(f"model.frozen: {pattern!r} is no weight; valid are {', '.join(names)}, and patterns")
+            raise InputError(f"model.frozen: {pattern!r} is not a weight; valid are {', '.join(names)}, and patterns")
     frozen_names = {name for name in names if any(fnmatch.fnmatchcase(name, pattern) for pattern in frozen)}
     if len(frozen_names) == len(names):
         raise InputError(f"model.frozen={','.join(frozen)} freezes every weight: nothing would be trained")

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxrl_sql.batch import PyTree
-from jaxrl_sql.models.ops.linear import AnyWeight, gradient_of, scale, value_of, widened, without_slot
+from jaxrl_sql.models.ops.linear import AnyWeight, gradient_of, scale, value_of, widened, without_zeros
 from jaxrl_sql.parallel.rules import constrain
 
 ACTIVATIONS: Mapping[str, Callable[[jax.Array], jax.Array]] = {
@@ -33,7 +33,7 @@ def lookup(table: AnyWeight, tokens: jax.Array) -> jax.Array:
 
 
 def _lookup_forward(table: AnyWeight, tokens: jax.Array) -> tuple[jax.Array, tuple[AnyWeight, jax.Array]]:
-    return lookup(table, tokens), (without_slot(table), tokens)
+    return lookup(table, tokens), (without_zeros(table), tokens)
 
 
 def _lookup_backward(residuals: tuple[AnyWeight, jax.Array], g: jax.Array) -> tuple[PyTree, None]:

@@ -109,7 +109,7 @@ def resolve_targets(config: ModelConfig, targets: Sequence[str]) -> tuple[str, .
     names = adaptable(config)
     for target in targets:
         if not fnmatch.filter(names, target):
-            raise InputError(f"model.lora.targets: {target!r} is no weight; valid are {', '.join(names)}, or * for all")
+            raise InputError(f"model.lora.targets: {target!r} is not a weight; valid are {', '.join(names)}, or *")
     if not targets:
         raise InputError(f"model.lora.targets is empty; valid are {', '.join(names)}, or * for all")
     return tuple(name for name in names if any(fnmatch.fnmatchcase(name, target) for target in targets))

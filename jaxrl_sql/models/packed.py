@@ -1,7 +1,7 @@
 """Packed completions: convert a batch's [B,G,T] to the rows [B,R,T] that the model runs, and back.
 
-`training.batching.pack` assigns places in rows on the host. Only completions of one prompt share rows, so a mesh that
-splits B needs no communication.
+`training.batching.pack` assigns positions in rows on the host. Only completions of one prompt share rows, so a mesh
+that splits B needs no communication.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from jaxrl_sql.batch import GroupBatch, Segment
 def packed_rows(batch: GroupBatch) -> Segment:
     """Return the rows of a batch's completions, tokens [B,R,T]; one completion per row if the batch is not packed.
 
-    The owner of an unused place is -1.
+    The owner of an unused position is -1.
     """
     if batch.packed_start is None or batch.packed_length is None:
         return Segment(batch.completion, batch.completion_len)

@@ -105,7 +105,7 @@ class PagedPrefix(NamedTuple):
 
 
 @flax.struct.dataclass
-class Groups:
+class SlotMap:
     """Map between N decode slots and E prompts.
 
     slots [E,G] int32: the slot of the g-th completion of a prompt (N: no slot); prompt, group_index [N] int32: the
@@ -130,11 +130,11 @@ def grow_keys(keys: jax.Array, num_blocks: int) -> jax.Array:
     return constrain(jnp.pad(keys, ((0, num_blocks - keys.shape[0]), (0, 0), (0, 0), (0, 0))), POOL)
 
 
-def copy_blocks(source: KVPool, blocks: jax.Array, target: KVPool, places: jax.Array) -> KVPool:
-    """Copy blocks [X] int32 of a pool to places [X] of another; a place out of range is skipped."""
+def copy_blocks(source: KVPool, blocks: jax.Array, target: KVPool, targets: jax.Array) -> KVPool:
+    """Copy blocks [X] int32 of a pool to blocks `targets` [X] of another; a target out of range is skipped."""
 
     def copy(old: jax.Array, new: jax.Array) -> jax.Array:
-        return constrain(new.at[places].set(old.at[blocks].get(mode="clip"), mode="drop"), POOL)
+        return constrain(new.at[targets].set(old.at[blocks].get(mode="clip"), mode="drop"), POOL)
 
     return jax.tree.map(copy, source, target)
 
@@ -158,20 +158,20 @@ def _visible(config: ModelConfig, has_window: HasWindow, access: BlockAccess) ->
     return access.valid & (distance < window)
 
 
-def prompt_access(blocks: BlockMap, groups: Groups, positions: jax.Array, size: int) -> BlockAccess:
+def prompt_access(blocks: BlockMap, slot_map: SlotMap, positions: jax.Array, size: int) -> BlockAccess:
     """Return the access of slots at positions [N] to prompt blocks of `size` tokens."""
     keys = blocks.start[:, None] + jnp.arange(size)
-    length = groups.prompt_length.at[blocks.owner].get(mode="fill", fill_value=0)
-    slots = groups.slots.at[blocks.owner].get(mode="clip")
+    length = slot_map.prompt_length.at[blocks.owner].get(mode="fill", fill_value=0)
+    slots = slot_map.slots.at[blocks.owner].get(mode="clip")
     return BlockAccess(
         owner=_current_owner(blocks, size),
         slots=slots,
         valid=(keys < length[:, None])[:, None],
         key_positions=keys,
         query_positions=positions.at[slots].get(mode="clip"),
-        sequence=groups.prompt,
-        group_index=groups.group_index,
-        table=blocks.table.at[groups.prompt].get(mode="clip"),
+        sequence=slot_map.prompt,
+        group_index=slot_map.group_index,
+        table=blocks.table.at[slot_map.prompt].get(mode="clip"),
         num_sequences=blocks.table.shape[0],
     )
 
@@ -210,7 +210,7 @@ def _by_blocks(
     model: PagedModel,
     prompts: PagedCache,
     completions: PagedCache,
-    groups: Groups,
+    slot_map: SlotMap,
     lengths: tuple[jax.Array, jax.Array],
     active: jax.Array,
     positions: jax.Array,
@@ -221,7 +221,7 @@ def _by_blocks(
     """
     config, size, (prompt_length, length) = model.config, completions.pool.block_size, lengths
     access = (
-        prompt_access(prompts.blocks, groups, positions, prompts.pool.block_size),
+        prompt_access(prompts.blocks, slot_map, positions, prompts.pool.block_size),
         completion_access(completions.blocks, length + active, prompt_length, positions, size),
     )
 
@@ -239,7 +239,7 @@ def _by_kernel(
     model: PagedModel,
     prompts: PagedCache,
     completions: PagedCache,
-    groups: Groups,
+    slot_map: SlotMap,
     lengths: tuple[jax.Array, jax.Array],
     active: jax.Array,
     positions: jax.Array,
@@ -248,10 +248,10 @@ def _by_kernel(
     config, kernel, length = model.config, model.kernel, lengths[1]
     assert kernel is not None
     held = (
-        (prompts.blocks.table, groups.prompt_length),
+        (prompts.blocks.table, slot_map.prompt_length),
         (completions.blocks.table, jnp.where(active, length + 1, 0)),
     )
-    readers = Readers(groups.slots, groups.prompt, groups.group_index, positions)
+    readers = Readers(slot_map.slots, slot_map.prompt, slot_map.group_index, positions)
 
     def read(q: jax.Array, has_window: HasWindow, pools: Sequence[tuple[jax.Array, jax.Array]]) -> jax.Array:
         shared, private = (CachedKeys(*kv, *blocks) for kv, blocks in zip(pools, held, strict=True))
@@ -266,7 +266,7 @@ def decode_tokens(
     model: PagedModel,
     prompts: PagedCache,
     completions: PagedCache,
-    groups: Groups,
+    slot_map: SlotMap,
     token: jax.Array,
     length: jax.Array,
     active: jax.Array,
@@ -277,14 +277,14 @@ def decode_tokens(
     reserved its block. Slots that are inactive or have no block write nothing, and their states have no meaning.
     """
     config, (completion_pool, blocks) = model.config, completions
-    prompt_length = groups.prompt_length.at[groups.prompt].get(mode="clip")
+    prompt_length = slot_map.prompt_length.at[slot_map.prompt].get(mode="clip")
     rotary = rotary_positions(config, (prompt_length + length)[:, None, None])
     positions = rotary.positions[:, 0, 0]
     size = completion_pool.block_size
     block = jnp.take_along_axis(blocks.table, (length // size)[:, None], axis=1, mode="clip")[:, 0]
     block = jnp.where(active & (length // size < blocks.table.shape[1]), block, completion_pool.num_blocks)
     read = _by_kernel if model.kernel is not None else _by_blocks
-    attend_to = read(model, prompts, completions, groups, (prompt_length, length), active, positions)
+    attend_to = read(model, prompts, completions, slot_map, (prompt_length, length), active, positions)
     x = embed(params, config, token[:, None, None], model.compute_dtype)
 
     @partial(jax.jit, static_argnames="has_window")  # traced once per value of has_window

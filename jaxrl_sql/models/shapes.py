@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -40,6 +41,16 @@ PUBLISHED: Mapping[str, tuple[Mapping[str, Any], bool, tuple[int, ...]]] = {
     "gemma-3-270m": (GEMMA3, True, (640, 18, 4, 1, 256, 2048, 262_144, 32_768)),
     "gemma-3-1b": (GEMMA3, True, (1152, 26, 4, 1, 256, 6912, 262_144, 32_768)),
 }
+
+# The hub's names of these models: the owner of each, and the endings of its pretrained and tuned variants.
+_HUB = re.compile(r"(?:Qwen/(qwen.+?)(?:-instruct|-base)?|google/(gemma.+?)(?:-it|-pt)?)(?:@.*)?", re.IGNORECASE)
+
+
+def shape_of_hub_model(name: str) -> str:
+    """Return the name in PUBLISHED of a hub model such as `Qwen/Qwen2.5-Coder-7B-Instruct`; empty if unknown."""
+    match = _HUB.fullmatch(name)
+    shape = (match[1] or match[2]).lower() if match else ""
+    return shape if shape in PUBLISHED else ""
 
 
 def published_shape(name: str) -> ModelConfig:

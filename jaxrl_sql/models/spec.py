@@ -95,7 +95,7 @@ class ModelConfig:
             if getattr(self, name) < 1:
                 raise InputError(f"model: {name} is {getattr(self, name)}, must be at least 1")
         if self.n_heads % self.n_kv_heads:
-            raise InputError(f"model: n_heads ({self.n_heads}) is no multiple of n_kv_heads ({self.n_kv_heads})")
+            raise InputError(f"model: n_heads ({self.n_heads}) is not a multiple of n_kv_heads ({self.n_kv_heads})")
         if self.head_dim % 2:
             raise InputError(f"model: head_dim ({self.head_dim}) must be even for rotary positions")
         if self.activation not in ACTIVATIONS:

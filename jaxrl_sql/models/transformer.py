@@ -31,7 +31,7 @@ from jax.typing import DTypeLike
 from jaxrl_sql.batch import PyTree, Segment
 from jaxrl_sql.config.model import REMAT_NAMES
 from jaxrl_sql.models.attention import TreeAttention, choose
-from jaxrl_sql.models.attention.tree import Level, Window
+from jaxrl_sql.models.attention.tree import AttentionWindow, TreeLevel
 from jaxrl_sql.models.layers import ACTIVATIONS, lookup, rms_norm
 from jaxrl_sql.models.ops.linear import AnyWeight, Transposed, linear, shift
 from jaxrl_sql.models.ops.token_distribution import soft_cap
@@ -99,9 +99,9 @@ def angles_of(has_window: HasWindow, rotary: RotaryPositions) -> Angles:
     return jax.tree.map(lambda a, b: jnp.where(has_window, a, b), rotary.local_angles, rotary.angles)
 
 
-def window_of(config: ModelConfig, has_window: HasWindow) -> Window | None:
+def window_of(config: ModelConfig, has_window: HasWindow) -> AttentionWindow | None:
     """Return the sliding window of a layer, or None."""
-    return None if config.sliding is None or has_window is False else Window(config.sliding.size, has_window)
+    return None if config.sliding is None or has_window is False else AttentionWindow(config.sliding.size, has_window)
 
 
 def norm(config: ModelConfig, x: jax.Array, weight: AnyWeight) -> jax.Array:
@@ -162,7 +162,7 @@ def _layer_step(
     levels = []
     for x, (segment, rotary) in zip(xs, segments, strict=True):
         q, k, v = heads(layer, config, norm(config, x, layer["attn_norm"]), angles_of(has_window, rotary))
-        levels.append(Level(q, k, v, segment.length, rotary.positions, segment.owner, segment.starts))
+        levels.append(TreeLevel(q, k, v, segment.length, rotary.positions, segment.owner, segment.starts))
     attended = attention(levels, scale_of(config), config.attn_score_cap, window_of(config, has_window))
     return tuple(finish(layer, config, x, read, CARRIED) for x, read in zip(xs, attended, strict=True))
 

@@ -77,7 +77,7 @@ def _number(name: str) -> int | None:
     """Read a whole number from the environment; None if the variable is not set."""
     text = os.environ.get(name, "")
     if text and not text.isdecimal():
-        raise InputError(f"environment: {name}={text!r} is no whole number")
+        raise InputError(f"environment: {name}={text!r} is not a whole number")
     return int(text) if text else None
 
 

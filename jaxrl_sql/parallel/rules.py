@@ -23,27 +23,27 @@ from jaxrl_sql.types import InputError
 AnyMesh = Mesh | AbstractMesh
 
 
-class Rule(NamedTuple):
+class AxisRule(NamedTuple):
     """Mesh axes that split a logical axis; if `is_optional`, it is replicated when they do not divide it."""
 
     mesh_axes: tuple[str, ...]
     is_optional: bool = False
 
 
-RULES: dict[str, Rule] = {
+RULES: dict[str, AxisRule] = {
     # of weights
-    "layers": Rule(()),
-    "vocab": Rule(("tensor",), is_optional=True),
-    "width": Rule(("fsdp",)),
-    "heads": Rule(("tensor",)),
-    "kv_heads": Rule(("tensor",), is_optional=True),
-    "head": Rule(()),
-    "mlp": Rule(("tensor",)),
-    "rank": Rule(()),
+    "layers": AxisRule(()),
+    "vocab": AxisRule(("tensor",), is_optional=True),
+    "width": AxisRule(("fsdp",)),
+    "heads": AxisRule(("tensor",)),
+    "kv_heads": AxisRule(("tensor",), is_optional=True),
+    "head": AxisRule(()),
+    "mlp": AxisRule(("tensor",)),
+    "rank": AxisRule(()),
     # of activations
-    "batch": Rule(("data", "fsdp")),
-    "sequence": Rule(("tensor",), is_optional=True),
-    "none": Rule(()),
+    "batch": AxisRule(("data", "fsdp")),
+    "sequence": AxisRule(("tensor",), is_optional=True),
+    "none": AxisRule(()),
 }
 
 

@@ -48,14 +48,15 @@ CHIPS: Mapping[str, Chip] = {
     "v5p": Chip(int(95.74 * GIB), 459e12, 2765 * GB, 600 * GB, 3, f"{_TPU} v5p"),
     "v6e": Chip(int(31.25 * GIB), 918e12, 1638 * GB, 400 * GB, 2, f"{_TPU} v6e"),
     "a100": Chip(80 * GB, 312e12, 2039 * GB, 300 * GB, 0, f"{_NVIDIA} A100 80GB SXM"),
+    "a100-40gb": Chip(40 * GB, 312e12, 1555 * GB, 300 * GB, 0, f"{_NVIDIA} A100 40GB SXM"),
     "h100": Chip(80 * GB, 989e12, 3350 * GB, 450 * GB, 0, f"{_NVIDIA} H100 SXM"),
     "h200": Chip(141 * GB, 989e12, 4800 * GB, 450 * GB, 0, f"{_NVIDIA} H200 SXM"),
     "l4": Chip(24 * GB, 121e12, 300 * GB, 32 * GB, 0, f"{_NVIDIA} L4, without sparsity"),
     "rtx4090": Chip(24 * GB, 165e12, 1008 * GB, 32 * GB, 0, "NVIDIA's paper on the Ada architecture, without sparsity"),
 }
-# By prefix of JAX's names, the longer ones first.
+# By prefix of JAX's names, and by the words in them; the longer ones first.
 TPU_KINDS = {"TPU v5 lite": "v5e", "TPU v5e": "v5e", "TPU v5": "v5p", "TPU v6": "v6e"}
-GPU_KINDS = {"A100": "a100", "H100": "h100", "H200": "h200", "L4": "l4", "4090": "rtx4090"}
+GPU_KINDS = {"A100 40GB": "a100-40gb", "A100": "a100", "H100": "h100", "H200": "h200", "L4": "l4", "4090": "rtx4090"}
 
 # Without these, libtpu queries a cloud's metadata server, prints errors, and allows one process at a time.
 QUIET = {"TPU_SKIP_MDS_QUERY": "1", "TPU_WORKER_HOSTNAMES": "localhost", "TPU_ACCELERATOR_TYPE": "v5litepod-4"}
@@ -63,8 +64,8 @@ QUIET |= {"TPU_MIN_LOG_LEVEL": "3", "TPU_STDERR_LOG_LEVEL": "3", "ALLOW_MULTIPLE
 
 LIBTPU = "libtpu is not installed: pip install 'jaxrl_sql[tpu-plan]' (it compiles for TPUs without having any)"
 FORMS = "v5e:2x2, v5e:4x4, v5e:4x8, v5e:8x8, v5e:8x16, v5e:16x16, the same of v6e; v5p:2x2x1, v5p:2x2x2, v5p:2x2x4, "
-FORMS += "v5p:2x4x4, v5p:4x4x2, v5p:4x4x4 and larger; h100:8 (or a100, h200, l4, rtx4090; any number); gpu and cpu "
-FORMS += "(this machine's)"
+FORMS += "v5p:2x4x4, v5p:4x4x2, v5p:4x4x4 and larger; h100:8 (or a100, a100-40gb, h200, l4, rtx4090; any number); "
+FORMS += "gpu and cpu (this machine's)"
 
 
 class Topology(NamedTuple):
@@ -105,7 +106,8 @@ def known_chip(device: Any) -> Chip | None:
     if device.platform == "tpu":
         kind = next((kind for word, kind in TPU_KINDS.items() if device.device_kind.startswith(word)), None)
     else:
-        kind = next((kind for word, kind in GPU_KINDS.items() if word in re.split(r"\W", device.device_kind)), None)
+        parts = {*re.split(r"\W", device.device_kind)}
+        kind = next((kind for name, kind in GPU_KINDS.items() if parts.issuperset(name.split())), None)
     return CHIPS[kind] if kind else None
 
 
@@ -168,16 +170,16 @@ def machine_memory() -> int:
     return min([whole, *_memory_limits(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))])
 
 
-def _memory_limits(groups: Path, mount: Path) -> Iterator[int]:
+def _memory_limits(cgroups: Path, mount: Path) -> Iterator[int]:
     """Yield the memory limits of the process's control group and its parents, of cgroups version 1 or 2."""
-    if not groups.is_file():
+    if not cgroups.is_file():
         return
-    for line in groups.read_text(encoding="utf-8").splitlines():
-        _, controllers, group = line.split(":", 2)
+    for line in cgroups.read_text(encoding="utf-8").splitlines():
+        _, controllers, cgroup = line.split(":", 2)
         if "memory" not in controllers.split(",") and controllers:
             continue
         root, name = (mount / "memory", "memory.limit_in_bytes") if controllers else (mount, "memory.max")
-        inner = root / group.lstrip("/")
+        inner = root / cgroup.lstrip("/")
         for folder in (inner, *inner.parents):
             with suppress(OSError, ValueError):  # no such file; "max"
                 yield int((folder / name).read_text(encoding="utf-8"))

@@ -52,10 +52,17 @@ _HOPPER: tuple[Rates, Rates] = (
     {10: (128, 2), 11: (128, 1), 12: (64, 1), 16: (128, 2)},
     {10: (4, 512), 11: (4, 256), 12: (4, 32), 16: (4, 512)},
 )
+# Ada's matrix units have no double precision. With float32 sums, GeForce cards run at half the rate of the others.
+_ADA_VECTOR: Rates = {10: (128, 1), 11: (128, 1), 12: (2, 1), 16: (128, 1)}
+_ADA: tuple[Rates, Rates] = (_ADA_VECTOR, {10: (4, 128), 11: (4, 64), 16: (4, 128)})
+_GEFORCE: tuple[Rates, Rates] = (_ADA_VECTOR, {10: (4, 64), 11: (4, 32), 16: (4, 64)})
 GPUS: Mapping[str, Gpu] = {
     "a100": Gpu("A100 SXM 80 GB", (8, 0), 108, 1.41, 80 * 10**9, 2039 * 10**9, 40 << 20, 164, 12, *_AMPERE),
+    "a100-40gb": Gpu("A100 SXM 40 GB", (8, 0), 108, 1.41, 40 * 10**9, 1555 * 10**9, 40 << 20, 164, 12, *_AMPERE),
     "h100": Gpu("H100 SXM 80 GB", (9, 0), 132, 1.98, 80 * 10**9, 3350 * 10**9, 50 << 20, 228, 18, *_HOPPER),
     "h200": Gpu("H200 SXM 141 GB", (9, 0), 132, 1.98, 141 * 10**9, 4800 * 10**9, 50 << 20, 228, 18, *_HOPPER),
+    "l4": Gpu("L4", (8, 9), 58, 2.04, 24 * 10**9, 300 * 10**9, 48 << 20, 100, 0, *_ADA),
+    "rtx4090": Gpu("GeForce RTX 4090", (8, 9), 128, 2.52, 24 * 10**9, 1008 * 10**9, 72 << 20, 100, 0, *_GEFORCE),
 }
 PER_HOST = 8
 

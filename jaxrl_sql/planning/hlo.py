@@ -150,17 +150,17 @@ def _trips(line: str, computations: Mapping[str, list[str]]) -> int:
             continue
         counter, until = _defined(lines, bound[1]), _CONSTANT.search(_defined(lines, bound[2]))
         if until is not None:
-            place = _INDEX.search(counter)
-            step = _step(computations.get(body[1], []), int(place[1])) if body and place else 1
+            match = _INDEX.search(counter)
+            step = _step(computations.get(body[1], []), int(match[1])) if body and match else 1
             return -(-int(until[1]) // step)
     return 1
 
 
-def _step(lines: list[str], place: int) -> int:
+def _step(lines: list[str], index: int) -> int:
     """Return the increment of the loop counter at index `place` of the carried values; 1 if unknown."""
     root = next((line for line in lines if "ROOT" in line), "")
     carried = re.findall(r"%[\w.\-]+", root.partition(" tuple(")[2])
-    added = _defined(lines, carried[place]) if place < len(carried) else ""
+    added = _defined(lines, carried[index]) if index < len(carried) else ""
     if " add(" in added:
         for operand in re.findall(r"%[\w.\-]+", added.partition(" add(")[2].partition(")")[0]):
             if value := _CONSTANT.search(_defined(lines, operand)):

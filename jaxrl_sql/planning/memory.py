@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ from jaxrl_sql.models.attention.paged import POOL
 from jaxrl_sql.models.flops import layer_weights
 from jaxrl_sql.models.frozen import split_specs
 from jaxrl_sql.models.lora import count_adapters
-from jaxrl_sql.models.spec import leaf_of
+from jaxrl_sql.models.spec import ParamSpec, leaf_of
 from jaxrl_sql.models.transformer import CARRIED
 from jaxrl_sql.parallel.mesh import AXES
 from jaxrl_sql.parallel.rules import AnyMesh, batch_ways, logit_ways, split_of
@@ -46,8 +46,9 @@ class MemoryEstimate(NamedTuple):
 
     Permanent: weights (the policy, or its frozen base), adapters, optimizer (its state), reference (the copy for the KL
     penalty, or of the best weights by held-out loss, `sft.patience`), caches (KV blocks of the rollout engine).
-    Temporary: evaluation (KV blocks of the evaluation engine), gradients and activations of an update, decoding
-    (temporaries of a decode step).
+    Temporary: evaluation (KV blocks of the evaluation engine), rollout_weights (the copy that engines read: weights of
+    the layers one by one, or a replica's), gradients and activations of an update, decoding (temporaries of a decode
+    step).
     """
 
     weights: int
@@ -56,6 +57,7 @@ class MemoryEstimate(NamedTuple):
     reference: int
     caches: int
     evaluation: int
+    rollout_weights: int
     gradients: int
     activations: int
     decoding: int
@@ -73,7 +75,12 @@ class MemoryEstimate(NamedTuple):
     @property
     def total(self) -> int:
         """Return the peak bytes: of an update or of a rollout."""
-        return self.resident + max(self.gradients + self.activations, self.evaluation + self.decoding)
+        return self.resident + max(self.gradients + self.activations, self.sampling + self.decoding)
+
+    @property
+    def sampling(self) -> int:
+        """Return the temporary bytes of a rollout or an evaluation without those of a decode step."""
+        return self.evaluation + self.rollout_weights
 
 
 def abstract_mesh(data: int, fsdp: int, tensor: int) -> AbstractMesh:
@@ -125,9 +132,10 @@ def estimate(model: PlannedModel, mesh: AnyMesh, work: Workload, fused: bool | N
         reference=trained * trained_width if any(update.keeps_copy for update in learned) else 0,
         caches=_caches(model, engine, sampled),
         evaluation=_caches(model, engine, work.greedy) if work.rollout else 0,
+        rollout_weights=_rollout_weights(model, mesh, work.copies),
         gradients=trained * 4 * (1 + has_parts) if learned else 0,  # float32, and the gradients of a part
         activations=max((_activations(model, mesh, update, fused) for update in learned), default=0),
-        decoding=_decoding(model, engine, sampled, model.width if work.copies is None else model.compute_width),
+        decoding=_decoding(model, engine, sampled, 0 if work.copies else model.width),
     )
 
 
@@ -148,12 +156,32 @@ def params_here(model: ModelConfig, mesh: AnyMesh, frozen: Sequence[str] = ()) -
 
     Raises InputError for a dimension that the mesh does not divide, and as `split_specs` does.
     """
-    places: Any = param_shardings(model, mesh)
+    shardings: Any = param_shardings(model, mesh)
+    return _params_of(split_specs(model, frozen)[0], places)
+
+
+def _params_of(specs: Iterable[ParamSpec], places: Any) -> int:
+    """Return the number of these parameters per device."""
     held = 0
-    for spec in split_specs(model, frozen)[0]:
-        place: Any = leaf_of(places, spec)
-        held += math.prod(place.shard_shape(spec.shape))
+    for spec in specs:
+        sharding: Any = leaf_of(shardings, spec)
+        held += math.prod(sharding.shard_shape(spec.shape))
     return held
+
+
+def _layers_here(model: ModelConfig, mesh: AnyMesh) -> int:
+    """Return the number of parameters per device in the layers."""
+    return _params_of((spec for spec in param_specs(model) if spec.is_stacked), param_shardings(model, mesh))
+
+
+def _rollout_weights(model: PlannedModel, mesh: AnyMesh, copies: tuple[int, int] | None) -> int:
+    """Return the bytes of the weights that an engine reads, which are a copy (`rollout.model_runner`).
+
+    It consists of the layers without embeddings, or is a replica (`copies`: replicas, tensor) in the compute dtype.
+    """
+    if copies is None:
+        return _layers_here(model.shape, mesh) * model.width
+    return params_here(model.shape, sampling_mesh(copies, mesh)) * model.compute_width
 
 
 def _trained_here(model: PlannedModel, mesh: AnyMesh) -> tuple[int, int]:
@@ -196,12 +224,12 @@ def client_weights(model: PlannedModel, mesh: AnyMesh, copies: tuple[int, int] |
     added to the weights. Raises InputError for a dimension that a mesh does not divide.
     """
     dtype, shape = model.section.dtype, model.shape
-    places: Any = param_shardings(shape, mesh)
+    shardings: Any = param_shardings(shape, mesh)
     narrow, held = matrix_dtype(dtype, model.section.compute_dtype), 0
     for spec in param_specs(shape):
-        place: Any = leaf_of(places, spec)
+        sharding: Any = leaf_of(shardings, spec)
         size = jnp.dtype(narrow if spec.is_matrix else dtype).itemsize
-        held += size * math.prod(place.shard_shape(spec.shape))
+        held += size * math.prod(sharding.shard_shape(spec.shape))
     copied = params_here(shape, sampling_mesh(copies, mesh)) * model.compute_width if copies else 0
     return held + copied
 
@@ -320,10 +348,11 @@ def _gathered(model: PlannedModel, mesh: AnyMesh, learns: bool) -> int:
 
 
 def _decoding(model: PlannedModel, mesh: AnyMesh, load: EngineLoad, width: int) -> int:
-    """Estimate the temporaries of a decode step: weights by layer, copies of the logits, partial attention results.
+    """Estimate the temporaries of a decode step: embeddings, copies of the logits, partial attention results.
 
     On one chip each slot gathers the partial results of its blocks; on several, each chip merges those of its blocks by
-    owner. With the kernel they are those of its grids, one layer at a time. `width`: the bytes of a weight.
+    owner. With the kernel they are those of its grids, one layer at a time. `width`: the bytes of a weight outside the
+    layers (0: counted elsewhere).
     """
     shape, tensor = model.shape, mesh.shape["tensor"]
     ways, slots = batch_ways(mesh.shape), load.config.max_num_seqs
@@ -336,5 +365,5 @@ def _decoding(model: PlannedModel, mesh: AnyMesh, load: EngineLoad, width: int) 
     else:
         parts = sum((blocks + owners) * readers for blocks, owners, readers in load.pools_here(ways))
     part_bytes = parts * shape.n_heads // head_ways(shape, tensor) * shape.head_dim * 4
-    tables, by_layer = _gathered(model, mesh, learns=False), params_here(shape, mesh) * width
-    return by_layer + 10 * slots * shape.vocab_size * 4 + 2 * part_bytes + kernel + tables
+    tables, others = _gathered(model, mesh, learns=False), params_here(shape, mesh) - _layers_here(shape, mesh)
+    return others * width + 10 * slots * shape.vocab_size * 4 + 2 * part_bytes + kernel + tables

@@ -22,8 +22,8 @@ from jaxrl_sql.planning.layout import Machine, with_layout
 from jaxrl_sql.planning.lengths import ALL_LONGEST, StepLengths, read_lengths
 from jaxrl_sql.planning.memory import MemoryEstimate, PlannedModel, abstract_mesh, estimate, is_fused, with_kv_budget
 from jaxrl_sql.planning.programs import Setting, programs
-from jaxrl_sql.planning.roofline import Phase, answer_tokens, phases, step_seconds
-from jaxrl_sql.planning.suggestions import Suggestion, suggest
+from jaxrl_sql.planning.roofline import StepProgram, answer_tokens, phases, step_seconds
+from jaxrl_sql.planning.suggestions import Suggestion, suggest, suggest_larger
 from jaxrl_sql.planning.workload import (
     Workload,
     find_workload,
@@ -58,7 +58,8 @@ class CompiledProgram(NamedTuple):
 class Plan(NamedTuple):
     """The plan of a run on one mesh.
 
-    tokens: number of a step's answer tokens; lengths: of its answers and prompts; layout: as in `rollout.mesh`.
+    tokens: number of a step's answer tokens; lengths: of its answers and prompts; layout: as in `rollout.mesh`;
+    suggestions: changes that make it fit; larger: batches that use its free memory.
     """
 
     topology: Topology
@@ -66,12 +67,13 @@ class Plan(NamedTuple):
     params: int
     work: Workload
     memory: MemoryEstimate
-    phases: list[Phase]
+    phases: list[StepProgram]
     programs: Mapping[str, CompiledProgram]
     suggestions: list[Suggestion]
     tokens: float
     lengths: StepLengths
     layout: str
+    larger: Suggestion | None = None
 
     @property
     def assumed_lengths(self) -> str:
@@ -91,7 +93,7 @@ class Plan(NamedTuple):
             learning = max(known[name].temporaries for name in ("update", "score") if name in known)
         if "decode" in known:
             decoding = max(known[name].temporaries for name in ("decode", "prefill") if name in known)
-        return memory.resident + max(learning, memory.evaluation + decoding)
+        return memory.resident + max(learning, memory.sampling + decoding)
 
     @property
     def fits(self) -> bool:
@@ -104,7 +106,7 @@ class Plan(NamedTuple):
         return step_seconds(self.phases, self.topology.chip)
 
     @property
-    def slowest(self) -> Phase:
+    def slowest(self) -> StepProgram:
         """Return the longest phase of a step."""
         return max(self.phases, key=lambda phase: phase.seconds(self.topology.chip))
 
@@ -172,6 +174,7 @@ def make_plan(
     sft, grpo = with_parts(sections.sft, sections.grpo, ways)
     sections = sections._replace(sft=sft, grpo=grpo)
     sections = sections._replace(rollout=with_layout(sections, model, mesh, machine))
+    without_blocks = sections
     sections = sections._replace(rollout=with_kv_budget(sections, model, mesh, have))
     work = find_workload(model.section, sections, ways)
     check_batch(work, sizes)
@@ -187,7 +190,9 @@ def make_plan(
         topology, sizes, count_params(model.shape), work, memory, step, reports, [],
         answer_tokens(work, lengths.answers), lengths, sections.rollout.mesh,
     )  # fmt: skip
-    return plan if plan.fits else plan._replace(suggestions=suggest(sections, model, sizes, have, fused))
+    if not plan.fits:
+        return plan._replace(suggestions=suggest(without_blocks, model, sizes, have, topology.platform))
+    return plan._replace(larger=suggest_larger(without_blocks, model, sizes, have, topology.platform) if have else None)
 
 
 def check_batch(work: Workload, sizes: Mapping[str, int]) -> None:
@@ -255,7 +260,7 @@ def _compile_program(lower: Callable[[], Any], shares: tuple[float, ...] = ()) -
     )
 
 
-def _measured(phase: Phase, compiled: CompiledProgram | None) -> Phase:
+def _measured(phase: StepProgram, compiled: CompiledProgram | None) -> StepProgram:
     """Replace the formula's bytes of collectives by those of the compiled program."""
     if compiled is None or not compiled.received:
         return phase

@@ -206,12 +206,12 @@ def abstract_state(setting: Setting) -> TrainState:
         head = jax.eval_shape(lambda: add_value_head(None, model).value)
         trainable = ActorCritic(trainable, _replicated(setting, head))
     state = jax.eval_shape(lambda moved: init_state(moved, _optimizer(setting)), trainable)
-    places: dict[Any, Any] = {path: leaf.sharding for path, leaf in jax.tree.leaves_with_path(trainable)}
+    shardings: dict[Any, Any] = {path: leaf.sharding for path, leaf in jax.tree.leaves_with_path(trainable)}
 
     def placed(path: tuple[Any, ...], leaf: Any) -> Any:
         # An optimizer's array has the sharding of the weight at the end of its path, if it has as many dimensions.
         for start in range(len(path)):
-            sharding = places.get(path[start:])
+            sharding = shardings.get(path[start:])
             if sharding is not None and len(sharding.spec) <= leaf.ndim:
                 return _abstract(leaf, sharding)
         return _abstract(leaf, replicated(mesh))
@@ -245,13 +245,13 @@ def _params(setting: Setting) -> PyTree:
         return base
     adapters = _adapters(setting)
     params = jax.eval_shape(policy_params, adapters, base)
-    places = policy_params(jax.tree.map(lambda x: x.sharding, adapters).replace(scale=_Same()), base)
+    shardings = policy_params(jax.tree.map(lambda x: x.sharding, adapters).replace(scale=_Same()), base)
 
     def placed(leaf: Any, like: Any) -> jax.ShapeDtypeStruct:
         sharding: Any = getattr(like, "sharding", like)
         return _abstract(leaf, sharding)
 
-    return jax.tree.map(placed, params, places)
+    return jax.tree.map(placed, params, shardings)
 
 
 class _Same:

@@ -56,7 +56,7 @@ class Cost(NamedTuple):
         return max(bounds, key=lambda name: bounds[name])
 
 
-class Phase(NamedTuple):
+class StepProgram(NamedTuple):
     """A part of a step: the cost of one run of its program, and the number of runs per step."""
 
     name: str
@@ -70,14 +70,14 @@ class Phase(NamedTuple):
 
 def phases(
     model: PlannedModel, sizes: Mapping[str, int], work: Workload, lengths: StepLengths = ALL_LONGEST
-) -> list[Phase]:
+) -> list[StepProgram]:
     """Return the phases of a step on a mesh of these sizes, with answers and prompts of these lengths.
 
     Without reinforcement learning it is a supervised step, if there is one.
     """
     shape, width = model.shape, model.compute_width
     if work.update is None or work.rollout is None:
-        return [Phase("update", _update(model, sizes, update), 1) for update in work.learned]
+        return [StepProgram("update", _update(model, sizes, update), 1) for update in work.learned]
     load, update = work.rollout, work.update
     prompts = (lengths.prompts or longest(load.prompt)).take(load.questions)
     plan = (schedule_ahead if load.ahead else schedule)(
@@ -88,20 +88,20 @@ def phases(
     (rows, chunk), in_order = load.prefill_shape, np.sort(prompts)[::-1]
     pieces = float(sum(-(-in_order[first] // chunk) for first in range(0, load.questions, rows)))
     pieces += plan.again / load.questions * pieces + plan.resumed / (rows * chunk)
-    steps, here = list[Phase](), sizes
+    steps, here = list[StepProgram](), sizes
     if work.copies is not None:
         here = {"data": 1, "fsdp": 1, "tensor": work.copies[1]}
-        steps.append(Phase("weights", _copy_weights(shape, sizes, work.copies[1], width), 1 / work.served))
-    steps.append(Phase("prefill", _prefill(shape, here, load, width), pieces / work.served))
-    steps.append(Phase("decode", _decode(shape, here, load, width, plan, prompts), plan.steps / work.served))
+        steps.append(StepProgram("weights", _copy_weights(shape, sizes, work.copies[1], width), 1 / work.served))
+    steps.append(StepProgram("prefill", _prefill(shape, here, load, width), pieces / work.served))
+    steps.append(StepProgram("decode", _decode(shape, here, load, width, plan, prompts), plan.steps / work.served))
     if work.scored:
         whole = update._replace(prompts=update.prompts * work.batches, parts=update.parts * work.batches)
-        steps.append(Phase("score", _score(shape, sizes, whole, width), work.scored))
-    steps.append(Phase("update", _update(model, sizes, update), work.updates))
+        steps.append(StepProgram("score", _score(shape, sizes, whole, width), work.scored))
+    steps.append(StepProgram("update", _update(model, sizes, update), work.updates))
     return steps
 
 
-def step_seconds(steps: list[Phase], chip: Chip) -> float:
+def step_seconds(steps: list[StepProgram], chip: Chip) -> float:
     """Return the least seconds of a step; SQL runs concurrently with the rollout and is not counted."""
     return sum(phase.seconds(chip) for phase in steps)
 

@@ -55,7 +55,7 @@ def _title(plan: Plan) -> str:
 def _memory(plan: Plan) -> str:
     sizes = plan.memory._asdict()
     rows = [["memory per chip", "by formula"]]
-    rows += [[name, in_bytes(size)] for name, size in sizes.items() if size]
+    rows += [[name.replace("_", " "), in_bytes(size)] for name, size in sizes.items() if size]
     rows.append(["peak", in_bytes(plan.memory.total)])
     for name, program in plan.programs.items():
         rows.append([f"{name}, compiled: arguments", in_bytes(program.arguments)])
@@ -97,8 +97,13 @@ def _links(plan: Plan) -> Iterable[str]:
 
 def _verdict(plan: Plan) -> str:
     have = plan.topology.chip.memory
-    if not have or plan.total <= have:
-        return f"it fits: {in_bytes(have - plan.total)} free per chip" if have else "the memory of a chip is unknown"
+    if not have:
+        return "the memory of a chip is unknown"
+    if plan.total <= have:
+        lines = [f"it fits: {in_bytes(have - plan.total)} free per chip"]
+        if plan.larger is not None:
+            lines.append(f"  larger batches, {in_bytes(plan.larger.total)} by formula: {plan.larger.change}")
+        return "\n".join(lines)
     lines = [f"it does not fit: {in_bytes(plan.total - have)} too much per chip"]
     fitting = [suggestion for suggestion in plan.suggestions if suggestion.total <= have]
     lines += [f"  {suggestion.change}: {in_bytes(suggestion.total)} by formula, fits" for suggestion in fitting[:6]]
@@ -137,6 +142,7 @@ def as_json(plan: Plan) -> Mapping[str, Any]:
         "tokens_per_second": plan.tokens / plan.seconds if plan.seconds else 0.0,
         "slowest": plan.slowest.name if plan.phases else "",
         "suggestions": [suggestion._asdict() for suggestion in plan.suggestions],
+        "larger": plan.larger._asdict() if plan.larger else None,
         "figures": chip.source,
     }
 

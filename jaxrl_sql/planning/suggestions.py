@@ -1,15 +1,22 @@
-"""Suggest settings that make a run fit into memory, evaluated by formula, the least expensive first."""
+"""Suggest settings by formula: those that make a run fit into memory, or larger batches where it leaves room."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from jaxrl_sql.config import GrpoConfig, WorkloadSections, changed
 from jaxrl_sql.parallel.rules import batch_ways
-from jaxrl_sql.planning.memory import PlannedModel, abstract_mesh, estimate
-from jaxrl_sql.planning.workload import find_workload
+from jaxrl_sql.planning.memory import PlannedModel, abstract_mesh, estimate, is_fused, with_kv_budget
+from jaxrl_sql.planning.workload import Workload, find_workload, kv_budget
 from jaxrl_sql.types import InputError
+
+ROOM = 0.95
+"""Share of a device's memory that larger batches may use, as the formula is an estimate."""
+MOST_CACHE = 0.9
+"""Largest share of a device's memory that is suggested for the KV cache."""
 
 
 class Suggestion(NamedTuple):
@@ -20,20 +27,33 @@ class Suggestion(NamedTuple):
 
 
 class _Candidate(NamedTuple):
-    """A run on a mesh of these sizes after a change; `change` has its overrides, empty for none."""
+    """A run on a mesh of these sizes, with `have` bytes per device, after a change.
+
+    `change` has the change's overrides, empty for none.
+    """
 
     change: str
     sections: WorkloadSections
     model: PlannedModel
     sizes: Mapping[str, int]
-    fused: bool | None
+    have: int
+    platform: str
+
+    @property
+    def work(self) -> Workload:
+        """Return the run's workload."""
+        return find_workload(self.model.section, self.sections, batch_ways(self.sizes))
 
     @property
     def total(self) -> int:
         """Return the total bytes; a huge number if the mesh does not divide the weights."""
+        fused = is_fused(self.model, self.platform) if self.platform else None
+        mesh, run = abstract_mesh(**self.sizes), self
         try:
-            work = find_workload(self.model.section, self.sections, batch_ways(self.sizes))
-            return estimate(self.model, abstract_mesh(**self.sizes), work, self.fused).total
+            with suppress(InputError):  # the share of memory holds no cache: count all that could be used
+                rollout = with_kv_budget(self.sections, self.model, mesh, self.have)
+                run = self._replace(sections=self.sections._replace(rollout=rollout))
+            return estimate(self.model, mesh, run.work, fused).total
         except InputError:
             return 1 << 62
 
@@ -51,14 +71,16 @@ class _Candidate(NamedTuple):
 
 
 def suggest(
-    sections: WorkloadSections, model: PlannedModel, sizes: Mapping[str, int], have: int, fused: bool | None = None
+    sections: WorkloadSections, model: PlannedModel, sizes: Mapping[str, int], have: int, platform: str = ""
 ) -> list[Suggestion]:
     """Return changes that make a run fit `have` bytes per device, the least expensive first.
 
-    Each change is tried alone. If none suffices, they are combined in order, on this mesh and on each other mesh that
-    divides the batch. If that does not suffice either, the list has the best combination, with a total above `have`.
+    `platform` determines the attention backend (empty: one that writes no scores unless `model.attention` is `xla`).
+    Numbers of KV blocks that `sections` do not set follow from `have`. Each change is tried alone. If none suffices,
+    they are combined in order, on this mesh and on each other mesh that divides the batch. If that does not suffice
+    either, the list has the best combination, with a total above `have`.
     """
-    run = _Candidate("", sections, model, sizes, fused)
+    run = _Candidate("", sections, model, sizes, have, platform)
     changes = list(_changes(run))
     alone = [Suggestion(candidate.change, candidate.total) for candidate in changes]
     if fitting := [suggestion for suggestion in alone if suggestion.total <= have]:
@@ -97,6 +119,8 @@ ORDER = (
     "model.remat",
     "grpo.optim.moments",
     "sft.optim.moments",
+    "model.dtype",
+    "rollout.memory",
     "rollout.max_num_seqs",
     "validation.max_num_seqs",
     "model.lora.rank",
@@ -114,11 +138,7 @@ def _changes(run: _Candidate) -> Iterator[_Candidate]:
         yield run.after({"sft.gradient_accumulation_steps": more})
     if model.remat != "full":
         yield run.after({"model.remat": "full"})
-    # The larger optimizer of two phases counts, so changing one phase may have no effect.
-    phases = (("grpo", grpo.steps, grpo.optim), ("sft", sft.steps or sft.epochs, sft.optim))
-    wide = [x for x, steps, optim in phases if steps and optim.kind == "adamw" and optim.moments != "bfloat16"]
-    if wide:
-        yield run.after({f"{name}.optim.moments": "bfloat16" for name in wide})
+    yield from _narrower(run)
     chips = ways * sizes["tensor"]
     for tensor in (1, 2, 4, 8):
         spread = {"data": 1, "fsdp": chips // tensor, "tensor": tensor}
@@ -126,6 +146,8 @@ def _changes(run: _Candidate) -> Iterator[_Candidate]:
         is_divided = is_divided and not ((sft.steps or sft.epochs) and sft.databases % spread["fsdp"])
         if is_divided and spread != dict(sizes):
             yield run._replace(change=f"--mesh=1x{spread['fsdp']}x{tensor}", sizes=spread)
+    if kv_budget(sections.rollout) is None:  # with a smaller cache prompts and answers wait
+        yield from (run.after({"rollout.memory": round(sections.rollout.memory / share, 3)}) for share in (2, 4))
     for section, slots, least, shares in (
         ("rollout", sections.rollout.max_num_seqs, grpo.num_generations, (2, 4, 8)),
         ("validation", sections.validation.max_num_seqs, ways, (2, 4, 8, 16)),
@@ -135,6 +157,19 @@ def _changes(run: _Candidate) -> Iterator[_Candidate]:
                 yield run.after({f"{section}.max_num_seqs": slots // share})
     if not model.lora.rank:
         yield run.after({"model.lora.rank": 16})
+
+
+def _narrower(run: _Candidate) -> Iterator[_Candidate]:
+    """Yield the run with moments in bfloat16, and with weights in it."""
+    grpo, sft, model = run.sections.grpo, run.sections.sft, run.model.section
+    # The larger optimizer of two phases counts, so changing one phase may have no effect.
+    phases = (("grpo", grpo.steps, grpo.optim), ("sft", sft.steps or sft.epochs, sft.optim))
+    wide = [name for name, steps, optim in phases if steps and optim.kind == "adamw" and optim.moments != "bfloat16"]
+    if wide:
+        yield run.after({f"{name}.optim.moments": "bfloat16" for name in wide})
+    if model.dtype != "bfloat16":
+        products = ["model.compute_dtype"] if model.compute_dtype == "float32" else []
+        yield run.after(dict.fromkeys(["model.dtype", *products], "bfloat16"))
 
 
 def _less_at_once(grpo: GrpoConfig, update: int, ways: int) -> Iterator[tuple[str, int]]:
@@ -151,3 +186,72 @@ def _more_parts(batch: int, parts: int, ways: int) -> Iterator[int]:
     for more in (parts * 2**i for i in range(1, 12)):
         if batch % more == 0 and batch // more % ways == 0:
             yield more
+
+
+def suggest_larger(
+    sections: WorkloadSections, model: PlannedModel, sizes: Mapping[str, int], have: int, platform: str = ""
+) -> Suggestion | None:
+    """Return larger batches that use up to the share ROOM of `have` bytes per device; None if nothing larger fits.
+
+    The changes are added up in this order, each as large as fits: decode slots with the KV cache that they need,
+    activations that are kept instead of recomputed, tokens of an update at a time. Numbers of KV blocks that `sections`
+    do not set follow from `have`.
+    """
+    start = run = _Candidate("", sections, model, sizes, have, platform)
+    total, most, changes = 0, int(ROOM * have), dict[str, str]()
+    for grow in (_more_slots, _less_remat, _more_at_once, _fewer_sft_parts):
+        for values in grow(start):
+            candidate = run.after(values)
+            need = candidate.total
+            if need > most:
+                break
+            total, run = need, candidate
+            changes[grow.__name__] = candidate.change
+    return Suggestion(" ".join(changes.values()), total) if changes else None
+
+
+def _more_slots(run: _Candidate) -> Iterator[Mapping[str, Any]]:
+    """Yield larger numbers of decode slots, up to all answers of a rollout, with the share of memory for their KV."""
+    grpo, rollout = run.sections.grpo, run.sections.rollout
+    answers = grpo.prompts * grpo.dynamic_sampling.oversample * grpo.num_generations * grpo.steps_per_generation
+    slots = rollout.max_num_seqs if grpo.steps and kv_budget(rollout) is None else answers
+    while slots < answers:
+        slots = min(2 * slots, answers)
+        values = {"rollout.max_num_seqs": slots}
+        need = estimate(run.model, abstract_mesh(**run.sizes), run.after(values).work).caches / run.have
+        if need > MOST_CACHE:
+            return
+        share = {"rollout.memory": math.ceil(20 * need) / 20} if need > rollout.memory else {}
+        yield {**values, **share}
+
+
+def _less_remat(run: _Candidate) -> Iterator[Mapping[str, Any]]:
+    """Yield the setting that recomputes nothing."""
+    if run.model.section.remat != "none":
+        yield {"model.remat": "none"}
+
+
+def _more_at_once(run: _Candidate) -> Iterator[Mapping[str, Any]]:
+    """Yield settings by which an update has fewer passes, each computing more of the batch."""
+    grpo, update = run.sections.grpo, run.work.update
+    if update is None:
+        return
+    passes, tokens, parts = update.passes, grpo.max_tokens_per_device, grpo.gradient_accumulation_steps
+    while tokens and passes > 1:
+        tokens *= 2
+        values = {"grpo.max_tokens_per_device": tokens}
+        larger = run.after(values).work.update
+        if larger is not None and larger.passes < passes:
+            passes = larger.passes
+            yield values
+    while not tokens and parts % 2 == 0:
+        parts //= 2
+        yield {"grpo.gradient_accumulation_steps": parts}
+
+
+def _fewer_sft_parts(run: _Candidate) -> Iterator[Mapping[str, Any]]:
+    """Yield smaller numbers of parts of a supervised batch."""
+    parts = run.sections.sft.gradient_accumulation_steps if run.work.sft_dataset else 1
+    while parts % 2 == 0:
+        parts //= 2
+        yield {"sft.gradient_accumulation_steps": parts}

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from jaxrl_sql.report.intervals import Evaluations, share_of
-from jaxrl_sql.report.load import Run, first_grpo_step, names, series
+from jaxrl_sql.report.load import RunFiles, first_grpo_step, names, series
 from jaxrl_sql.runtime.metric_row import row_of
 from jaxrl_sql.runtime.training_metrics import TRAINING
 from jaxrl_sql.types import Record
@@ -43,13 +43,13 @@ class Chart:
     is_first: bool = False
 
 
-def charts(run: Run) -> list[Chart]:
+def charts(run: RunFiles) -> list[Chart]:
     """Return the charts with data, the most important first; metrics that are constant by the settings are omitted."""
     chosen = [*_first_charts(run), *_policy_charts(run), *_cost_charts()]
     return [chart for chart in chosen if any(points_of(run, curve) for curve in chart.curves)]
 
 
-def chart_data(run: Run, evaluations: Evaluations = MappingProxyType({})) -> list[Record]:
+def chart_data(run: RunFiles, evaluations: Evaluations = MappingProxyType({})) -> list[Record]:
     """Return the charts of a run for the page: curves with points [step, value], and the first step of GRPO.
 
     Accuracies have bounds [step, low, high], their 95 % intervals; `note` explains marks without a legend.
@@ -87,7 +87,7 @@ def meanings(chart: Chart) -> str:
     return "\n".join(f"{row.name}: {row.formula}. {row.reading}".strip() for row in rows if row is not None)
 
 
-def points_of(run: Run, curve: Curve) -> list[tuple[int, float]]:
+def points_of(run: RunFiles, curve: Curve) -> list[tuple[int, float]]:
     """Return the points of a curve; times and speeds omit steps that compiled."""
     points = series(run, curve.name, curve.phase)
     if not curve.name.startswith(("time/", "speed/")):
@@ -96,7 +96,7 @@ def points_of(run: Run, curve: Curve) -> list[tuple[int, float]]:
     return [point for point in points if point[0] not in compiled] or points
 
 
-def compiled_steps(run: Run) -> set[int]:
+def compiled_steps(run: RunFiles) -> set[int]:
     """Return the steps that spent much of their time in the compiler; the first step if a run did not measure it."""
     times = dict(series(run, "time/step", "grpo"))
     compiled = dict(series(run, "time/compile", "grpo"))
@@ -105,7 +105,7 @@ def compiled_steps(run: Run) -> set[int]:
     return {step for step, took in compiled.items() if took > COMPILED_SHARE * times.get(step, 0.0)}
 
 
-def updates_once(run: Run) -> bool:
+def updates_once(run: RunFiles) -> bool:
     """Return whether each batch has one update, of the policy that sampled it, so that its ratio is 1."""
     names_of = ("num_iterations", "minibatches", "steps_per_generation")
     counts = [run.setting(f"grpo.{name}", 1) for name in names_of]
@@ -137,7 +137,7 @@ def _curve(word: str, points: Sequence[tuple[int, float]], kind: str) -> Record:
     return curve
 
 
-def _bounds(run: Run, name: str, evaluations: Evaluations) -> list[list[float]]:
+def _bounds(run: RunFiles, name: str, evaluations: Evaluations) -> list[list[float]]:
     """Return [step, low, high] of each evaluation of a split; one without a number of questions has none."""
     phase = name.removesuffix("/accuracy")
     counts = dict(series(run, f"{phase}/count"))
@@ -173,7 +173,7 @@ def _short(value: float) -> float:
     return float(f"{value:.5g}")
 
 
-def _first_charts(run: Run) -> list[Chart]:
+def _first_charts(run: RunFiles) -> list[Chart]:
     evals, statuses = names(run, "eval/", "/accuracy"), names(run, "status/")
     accuracy = tuple(Curve(name, name.split("/")[1]) for name in evals)
     by_status = tuple(Curve(name, name.removeprefix("status/")) for name in statuses)
@@ -199,7 +199,7 @@ def _first_charts(run: Run) -> list[Chart]:
     ]
 
 
-def _policy_charts(run: Run) -> list[Chart]:
+def _policy_charts(run: RunFiles) -> list[Chart]:
     moved = [
         Chart("Ratio", "π / π_old", (Curve("policy/ratio_mean", "mean ratio"), Curve("policy/ratio_max", "maximum"))),
         Chart(

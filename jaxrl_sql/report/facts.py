@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from jaxrl_sql.report.charts import compiled_steps
 from jaxrl_sql.report.intervals import Evaluations, difference_of, score_of, share_of
-from jaxrl_sql.report.load import Run, first_grpo_step, series, split_results
+from jaxrl_sql.report.load import RunFiles, first_grpo_step, series, split_results
 from jaxrl_sql.report.outcome import duration_of, seconds_of, sessions_of, time_of
 from jaxrl_sql.runtime.progress import duration
 from jaxrl_sql.types import Fields, Json, Record
@@ -20,7 +20,7 @@ _MANY_ALIKE, _MANY_CUT, _FEW_VALID, _NO_ENTROPY = 0.6, 0.2, 0.5, 0.02
 Line = tuple[str, str]
 
 
-def describe_run(run: Run) -> list[Line]:
+def describe_run(run: RunFiles) -> list[Line]:
     """Return the description of a run: recipe, model and its size, data, seed, dates, duration, machine, versions."""
     sessions = sessions_of(run)
     last = sessions[-1] if sessions else {}
@@ -63,7 +63,7 @@ def describe_evaluation(settings: Fields) -> list[Line]:
     return [(name, str(value)) for name, value in lines if value not in (None, "")]
 
 
-def key_numbers(run: Run) -> list[Line]:
+def key_numbers(run: RunFiles) -> list[Line]:
     """Return rewards and losses at both ends, and the use of time; medians omit steps that compiled."""
     facts: list[Line] = []
     rewards = [value for _, value in series(run, "reward/mean")]
@@ -92,7 +92,7 @@ def key_numbers(run: Run) -> list[Line]:
     return facts
 
 
-def accuracies(run: Run, evaluations: Evaluations) -> list[Record]:
+def accuracies(run: RunFiles, evaluations: Evaluations) -> list[Record]:
     """Return each split's accuracy before and after with its 95 % interval, also by difficulty.
 
     If the answers are known, intervals are over databases, else over questions as if they were independent.
@@ -127,7 +127,7 @@ def accuracies(run: Run, evaluations: Evaluations) -> list[Record]:
     return rows
 
 
-def _sides(run: Run, steps: tuple[int, int]) -> tuple[bool, bool]:
+def _sides(run: RunFiles, steps: tuple[int, int]) -> tuple[bool, bool]:
     """Return which columns of accuracies have a value: a single evaluation is before or after, not both."""
     if steps[0] != steps[1]:
         return True, True
@@ -163,7 +163,7 @@ def changes(evaluations: Evaluations) -> list[Record]:
     return changed
 
 
-def health(run: Run) -> list[tuple[str, str]]:
+def health(run: RunFiles) -> list[tuple[str, str]]:
     """Return facts about the run's health in its last tenth of steps, as (good or bad, sentence)."""
     steps = [row["step"] for row in run.metrics if row.get("phase") in ("grpo", "grpo2")]
     notes: list[tuple[str, str]] = []
@@ -199,7 +199,7 @@ def health(run: Run) -> list[tuple[str, str]]:
     return notes
 
 
-def first_and_last(run: Run) -> tuple[str, str]:
+def first_and_last(run: RunFiles) -> tuple[str, str]:
     """Return the headings of the two columns of accuracies."""
     return ("before GRPO", "after") if first_grpo_step(run) is not None else ("first", "last")
 

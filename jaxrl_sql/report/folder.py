@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from jaxrl_sql.report.groups import Group
+from jaxrl_sql.report.groups import AnswerGroup
 from jaxrl_sql.report.html import PAGE, as_json, folder_page, write_text
 from jaxrl_sql.runtime.rollouts import unpack_ids
 from jaxrl_sql.types import DEMONSTRATION, Fields, InputError, Json, Record
@@ -28,7 +28,7 @@ _LEVEL = 3
 NO_SIGNAL, SUSPICIOUS, CONSTANT, JUDGED, TRUNCATED = 1, 2, 4, 8, 16
 
 
-class Row(NamedTuple):
+class IndexRow(NamedTuple):
     """The entry of a group in the index."""
 
     run: int
@@ -65,11 +65,11 @@ class AnswersFolder:
         except OSError as error:
             raise InputError(f"--out {out} cannot be written: {error.strerror or error}") from error
 
-    def write_part(self, number: int, groups: Sequence[Group]) -> None:
+    def write_part(self, number: int, groups: Sequence[AnswerGroup]) -> None:
         """Write a part; the index refers to a group by the part's number and its position in it."""
         self._write(f"part-{number:04}", [_shown(group) for group in groups])
 
-    def write_index(self, head: Fields, parts: Sequence[Sequence[Row]]) -> None:
+    def write_index(self, head: Fields, parts: Sequence[Sequence[IndexRow]]) -> None:
         """Write the index of all parts in order, and the page; `parts[i]` are the groups of part i."""
         self._write("texts", _texts(parts))
         self._write("index", _columns(parts))
@@ -96,7 +96,7 @@ class AnswersFolder:
         self._written[name] = digest
 
 
-def row_of(group: Group, run: int) -> Row:
+def row_of(group: AnswerGroup, run: int) -> IndexRow:
     """Return the index entry of a group of run number `run`."""
     answers = group["answers"]
     sampled = [answer for answer in answers if answer.get("finish_reason") != DEMONSTRATION]
@@ -110,7 +110,7 @@ def row_of(group: Group, run: int) -> Row:
         (JUDGED, bool(verdicts)),
         (TRUNCATED, any(answer.get("finish_reason") == "length" for answer in answers)),
     )
-    return Row(
+    return IndexRow(
         run=run,
         step=group["step"],
         phase=group["phase"],
@@ -133,11 +133,11 @@ def is_suspicious(verdict: Fields) -> bool:
     return scores.get("bird", 0.0) >= 1.0 and any(scores.get(rule, 1.0) < 1.0 for rule in stricter)
 
 
-def _shown(group: Group) -> Record:
+def _shown(group: AnswerGroup) -> Record:
     return {name: value for name, value in group.items() if name != "example"}
 
 
-def _columns(parts: Sequence[Sequence[Row]]) -> Record:
+def _columns(parts: Sequence[Sequence[IndexRow]]) -> Record:
     """Return the index by column: a number per group, and lists of the texts that numbers refer to."""
     rows = [row for part in parts for row in part]
     vocabularies = {name: _TextTable() for name in ("phases", "dbs", "hardness", "statuses", "questions")}
@@ -163,7 +163,7 @@ def _columns(parts: Sequence[Sequence[Row]]) -> Record:
     }
 
 
-def _texts(parts: Sequence[Sequence[Row]]) -> Record:
+def _texts(parts: Sequence[Sequence[IndexRow]]) -> Record:
     """Return the searchable texts: the questions in the index's order, and the SQL of each group."""
     rows = [row for part in parts for row in part]
     questions = {(row.db, row.uid): row.question for row in reversed(rows)}
@@ -186,7 +186,7 @@ class _TextTable:
         return list(self._found)
 
 
-def used_tokens(groups: Iterable[Group]) -> set[int]:
+def used_tokens(groups: Iterable[AnswerGroup]) -> set[int]:
     """Return the token ids in answers."""
     tokens: set[int] = set()
     for group in groups:

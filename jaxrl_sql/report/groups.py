@@ -22,7 +22,7 @@ RUN, EVALUATION, COMPARISON = "run", "evaluation", "comparison"
 RECORDS, NUMBERS, COMPARED = "records.jsonl", "metrics.json", "compare.json"
 _PIECE = 512
 
-Group = Record
+AnswerGroup = Record
 
 
 class ResultFolder(NamedTuple):
@@ -49,7 +49,7 @@ class Chunk(NamedTuple):
 class Pieced(NamedTuple):
     """The groups of a chunk; advantages by (step of the rollout, part); whether a part of it was unreadable."""
 
-    groups: list[Group]
+    groups: list[AnswerGroup]
     advantages: dict[tuple[int, int], list[list[float]]]
     is_cut: bool
 
@@ -100,7 +100,7 @@ def read_chunk(chunk: Chunk) -> Pieced:
         records, is_cut = read_piece(chunk.path)
     except FileNotFoundError:
         return Pieced([], {}, is_cut=False)
-    groups: list[Group] = []
+    groups: list[AnswerGroup] = []
     advantages: dict[tuple[int, int], list[list[float]]] = {}
     for record in records:
         try:
@@ -113,7 +113,9 @@ def read_chunk(chunk: Chunk) -> Pieced:
     return Pieced(groups, advantages, is_cut)
 
 
-def add_advantages(groups: Iterable[Group], advantages: Mapping[tuple[int, int], Sequence[Sequence[float]]]) -> None:
+def add_advantages(
+    groups: Iterable[AnswerGroup], advantages: Mapping[tuple[int, int], Sequence[Sequence[float]]]
+) -> None:
     """Add the advantages of the update to the answers of groups; groups that were not chosen have none."""
     for group in groups:
         first = advantages.get((group["step"], 0))
@@ -134,9 +136,9 @@ def read_tokens(source: ResultFolder) -> list[str]:
     return texts if isinstance(texts, list) else []
 
 
-def last_evaluations(source: ResultFolder, most: int = 2) -> dict[str, dict[int, list[Group]]]:
+def last_evaluations(source: ResultFolder, most: int = 2) -> dict[str, dict[int, list[AnswerGroup]]]:
     """Return the groups of the last evaluations by phase and step, newest last; only the last chunks are read."""
-    evaluations: dict[str, dict[int, list[Group]]] = {}
+    evaluations: dict[str, dict[int, list[AnswerGroup]]] = {}
     for chunk in reversed(chunks(source)):
         if chunk.kind != "eval":
             continue
@@ -175,7 +177,7 @@ def _no_answers_reason(folder: Path) -> str:
     return f"no piece of answers is left in {folder / FOLDER}"
 
 
-def _of_run(record: Fields) -> Group:
+def _of_run(record: Fields) -> AnswerGroup:
     example = _example(record)
     phase = str(record["phase"])
     answers = [{**_answer(answer), "right": _is_right(phase, answer)} for answer in record["answers"]]
@@ -233,13 +235,13 @@ def with_row_pairs(results: Fields) -> Record:
 
 
 @lru_cache(maxsize=2)
-def _all(path: Path, kind: str, _stamp: tuple[int, ...]) -> list[Group]:
+def _all(path: Path, kind: str, _stamp: tuple[int, ...]) -> list[AnswerGroup]:
     return _of_evaluation(path) if kind == EVALUATION else _of_comparison(path)
 
 
-def _of_evaluation(path: Path) -> list[Group]:
+def _of_evaluation(path: Path) -> list[AnswerGroup]:
     """Return the groups of an evaluation: a question, and its answer in each run."""
-    groups: dict[tuple[str, str], Group] = {}
+    groups: dict[tuple[str, str], AnswerGroup] = {}
     for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").split("\n"), start=1):
         if not line:
             continue
@@ -258,7 +260,7 @@ def _of_evaluation(path: Path) -> list[Group]:
     return list(groups.values())
 
 
-def _of_comparison(path: Path) -> list[Group]:
+def _of_comparison(path: Path) -> list[AnswerGroup]:
     """Return the questions with different results in two evaluations, with both answers."""
     try:
         whole = json.loads(path.read_text(encoding="utf-8"))
@@ -274,7 +276,7 @@ def _of_comparison(path: Path) -> list[Group]:
     return groups
 
 
-def _shared(record: Fields, phase: str, rule: str) -> Group:
+def _shared(record: Fields, phase: str, rule: str) -> AnswerGroup:
     gold = record["gold_sql"]
     return {
         "step": 0,

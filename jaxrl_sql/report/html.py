@@ -20,7 +20,7 @@ from jaxrl_sql.report.charts import chart_data
 from jaxrl_sql.report.facts import accuracies, changes, describe_run, first_and_last, health, key_numbers
 from jaxrl_sql.report.groups import RUN, ResultFolder, last_evaluations
 from jaxrl_sql.report.intervals import Evaluations
-from jaxrl_sql.report.load import Run, load_run
+from jaxrl_sql.report.load import RunFiles, load_run
 from jaxrl_sql.report.outcome import first_sentence, stop_lines, view_command
 from jaxrl_sql.runtime.plain import exact
 from jaxrl_sql.types import Fields, InputError, Json, Record
@@ -43,7 +43,7 @@ def write_report(run_dir: str | Path) -> Path:
     return write_text(run.folder / "report.html", render(run, evaluations))
 
 
-def render(run: Run, evaluations: Evaluations) -> str:
+def render(run: RunFiles, evaluations: Evaluations) -> str:
     """Return the self-contained page of a run."""
     scripts = [_asset(name) for name in (VEGA, *SCRIPTS)]
     head = {"title": run.folder.resolve().name, "runs": [run_data(run, evaluations)], "alone": True, "live": False}
@@ -67,7 +67,7 @@ def folder_page(title: str) -> str:
     )
 
 
-def run_data(run: Run, evaluations: Evaluations) -> Record:
+def run_data(run: RunFiles, evaluations: Evaluations) -> Record:
     """Return the data of a run's overview page."""
     rows = accuracies(run, evaluations)
     return {

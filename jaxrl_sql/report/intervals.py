@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from jaxrl_sql.report.groups import Group
+from jaxrl_sql.report.groups import AnswerGroup
 from jaxrl_sql.text2sql.evals.interval import interval, share_interval
 
-Evaluations = Mapping[str, Mapping[int, Sequence[Group]]]
+Evaluations = Mapping[str, Mapping[int, Sequence[AnswerGroup]]]
 
 
-def share_of(mean: float, count: int, groups: Sequence[Group]) -> dict[str, float] | None:
+def share_of(mean: float, count: int, groups: Sequence[AnswerGroup]) -> dict[str, float] | None:
     """Return a share with its interval; None if the mean is not finite.
 
     The interval is over databases if `groups` are the `count` answers, else over questions as if independent.
@@ -28,7 +28,7 @@ def share_of(mean: float, count: int, groups: Sequence[Group]) -> dict[str, floa
     return {"mean": mean, "low": low, "high": high}
 
 
-def difference_of(before: Sequence[Group], after: Sequence[Group], count: int) -> dict[str, float] | None:
+def difference_of(before: Sequence[AnswerGroup], after: Sequence[AnswerGroup], count: int) -> dict[str, float] | None:
     """Return the paired difference of two evaluations of the same questions; None if answers are missing."""
     was = {group["uid"]: score_of(group) for group in before}
     if not count or len(before) != count or was.keys() != {group["uid"] for group in after}:
@@ -38,6 +38,6 @@ def difference_of(before: Sequence[Group], after: Sequence[Group], count: int) -
     return {"mean": float(change.mean()), "low": low, "high": high}
 
 
-def score_of(group: Group) -> float:
+def score_of(group: AnswerGroup) -> float:
     """Return the score of a question's first answer; 0 without a score."""
     return float(group["answers"][0]["reward"] or 0.0) if group["answers"] else 0.0

@@ -12,11 +12,11 @@ import yaml
 
 from jaxrl_sql.types import Fields, InputError, Json
 
-Row = Fields
+MetricRow = Fields
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RunFiles:
     """The files of a run; `skipped` counts unreadable lines (the last line of a killed run may be incomplete).
 
     `config` is the text of its configuration and `settings` its content; `about` is its `about.json`. Both are empty if
@@ -24,8 +24,8 @@ class Run:
     """
 
     folder: Path
-    metrics: tuple[Row, ...]
-    samples: tuple[Row, ...]
+    metrics: tuple[MetricRow, ...]
+    samples: tuple[MetricRow, ...]
     config: str
     skipped: int
     settings: Fields = field(default_factory=dict)
@@ -56,7 +56,7 @@ class SplitResult:
     grades: Mapping[str, tuple[float, float, int]]
 
 
-def load_run(folder: str | Path) -> Run:
+def load_run(folder: str | Path) -> RunFiles:
     """Read a run folder; raises InputError if it has no metrics."""
     folder = Path(folder)
     if not (folder / "metrics.jsonl").is_file():
@@ -65,7 +65,7 @@ def load_run(folder: str | Path) -> Run:
     samples, torn_samples = _read_lines(folder / "samples.jsonl")
     text = config_of(folder)
     about = _read_object(folder / "about.json")
-    return Run(folder, metrics, samples, text, torn_metrics + torn_samples, settings_of(text), about)
+    return RunFiles(folder, metrics, samples, text, torn_metrics + torn_samples, settings_of(text), about)
 
 
 def config_of(folder: Path) -> str:
@@ -83,7 +83,7 @@ def settings_of(text: str) -> Fields:
     return settings if isinstance(settings, dict) else {}
 
 
-def series(run: Run, name: str, phase: str | None = None) -> list[tuple[int, float]]:
+def series(run: RunFiles, name: str, phase: str | None = None) -> list[tuple[int, float]]:
     """Return (step, value) of a metric in the order of the file; values that are not finite are omitted."""
     points = []
     for row in run.metrics:
@@ -93,18 +93,18 @@ def series(run: Run, name: str, phase: str | None = None) -> list[tuple[int, flo
     return points
 
 
-def names(run: Run, prefix: str, suffix: str = "") -> list[str]:
+def names(run: RunFiles, prefix: str, suffix: str = "") -> list[str]:
     """Return the metrics with a prefix and suffix, in order of first occurrence."""
     every = dict.fromkeys(name for row in run.metrics for name in row)
     return [name for name in every if name.startswith(prefix) and name.endswith(suffix)]
 
 
-def first_grpo_step(run: Run) -> int | None:
+def first_grpo_step(run: RunFiles) -> int | None:
     """Return the first step of GRPO, or None when there was none."""
     return next((int(row["step"]) for row in run.metrics if row.get("phase") == "grpo"), None)
 
 
-def split_results(run: Run) -> list[SplitResult]:
+def split_results(run: RunFiles) -> list[SplitResult]:
     """Return each split's accuracy at the last evaluation before GRPO and at the last evaluation.
 
     Without GRPO, the first evaluation takes the place of the one before GRPO.
@@ -143,11 +143,11 @@ def _read_object(path: Path) -> Fields:
     return value if isinstance(value, dict) else {}
 
 
-def _read_lines(path: Path) -> tuple[tuple[Row, ...], int]:
+def _read_lines(path: Path) -> tuple[tuple[MetricRow, ...], int]:
     """Return the objects with a step in a JSON-lines file, and the number of other lines."""
     if not path.is_file():
         return (), 0
-    rows: list[Row] = []
+    rows: list[MetricRow] = []
     skipped = 0
     for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
         if not line.strip():

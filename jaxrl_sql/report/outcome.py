@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from jaxrl_sql.report.load import Run, first_grpo_step, series
+from jaxrl_sql.report.load import RunFiles, first_grpo_step, series
 from jaxrl_sql.runtime.folder import saved_steps
 from jaxrl_sql.runtime.progress import duration
 from jaxrl_sql.types import Fields, Json, Record
@@ -25,7 +25,7 @@ _LOSSES = (
 )
 
 
-def sessions_of(run: Run) -> list[Fields]:
+def sessions_of(run: RunFiles) -> list[Fields]:
     """Return the sessions of a run, first to last."""
     sessions = run.about.get("sessions")
     return [session for session in sessions if isinstance(session, dict)] if isinstance(sessions, list) else []
@@ -54,7 +54,7 @@ def duration_of(sessions: Sequence[Fields]) -> str:
     return duration(sum(known)) if known else ""
 
 
-def address(run: Run) -> str:
+def address(run: RunFiles) -> str:
     """Return the path of a run's folder from where the run was started; a moved folder has its present path."""
     written, folder = Path(str(run.setting("run.dir") or "")), run.folder.resolve()
     names = [name for name in written.parts if name != "."]
@@ -64,12 +64,12 @@ def address(run: Run) -> str:
     return str(run.folder) if run.folder.name else str(folder)
 
 
-def view_command(run: Run) -> str:
+def view_command(run: RunFiles) -> str:
     """Return the command that shows a run's answers."""
     return shlex.join(["jaxrl-sql", "view", address(run)])
 
 
-def first_sentence(run: Run, rows: Sequence[Fields]) -> str:
+def first_sentence(run: RunFiles, rows: Sequence[Fields]) -> str:
     """Return one sentence: accuracy before and after with intervals, steps and time; `rows` are the accuracies."""
     steps = _last_step(run)
     if not steps and not run.metrics:
@@ -89,7 +89,7 @@ def first_sentence(run: Run, rows: Sequence[Fields]) -> str:
     return f"Accuracy on {row['name']} {before}is {after} after {took}{_difference(row)}."
 
 
-def stop_lines(run: Run) -> list[list[str]]:
+def stop_lines(run: RunFiles) -> list[list[str]]:
     """Return the lines of a stopped run, each with a command or "": how to continue, and its losses."""
     if not is_stopped(run):
         return []
@@ -105,7 +105,7 @@ def stop_lines(run: Run) -> list[list[str]]:
     return [[begin, command], *([line, ""] for line in _losses(run))]
 
 
-def is_stopped(run: Run) -> bool:
+def is_stopped(run: RunFiles) -> bool:
     """Return whether the last session did not complete the run; False if a run has no recorded session."""
     sessions = sessions_of(run)
     if not sessions:
@@ -114,7 +114,7 @@ def is_stopped(run: Run) -> bool:
     return outcome != COMPLETE and (outcome is not None or seconds_of(sessions[-1]) is None)
 
 
-def _stop(run: Run, steps: int, time: str) -> str:
+def _stop(run: RunFiles, steps: int, time: str) -> str:
     last = sessions_of(run)[-1]
     total = _total(last)
     at = f"step {steps:,} of {total:,}" if total else f"step {steps:,}"
@@ -137,7 +137,7 @@ def _total(session: Fields) -> int:
         return 0
 
 
-def _last_step(run: Run) -> int:
+def _last_step(run: RunFiles) -> int:
     return max((int(row["step"]) for row in run.metrics), default=0)
 
 
@@ -145,7 +145,7 @@ def _steps(steps: int) -> str:
     return "1 step" if steps == 1 else f"{steps:,} steps"
 
 
-def _past(run: Run, row: Fields) -> str:
+def _past(run: RunFiles, row: Fields) -> str:
     """Return the accuracies of a stopped run."""
     first, last = row["steps"]
     ends = ((row["before"], _when(run, row)), (row["after"], f"at step {last:,}"))
@@ -156,7 +156,7 @@ def _past(run: Run, row: Fields) -> str:
     return f"accuracy on {row['name']} was {' and '.join(shares) or 'not finite'}"
 
 
-def _when(run: Run, row: Fields) -> str:
+def _when(run: RunFiles, row: Fields) -> str:
     """Return the time of the earlier evaluation."""
     first, step = first_grpo_step(run), row["steps"][0]
     return "before GRPO" if first is not None and step < first else f"at step {step:,}"
@@ -175,7 +175,7 @@ def _difference(row: Fields) -> str:
     return f", a difference of {mean:+.1f} points ({low:+.1f} to {high:+.1f})"
 
 
-def _losses(run: Run) -> list[str]:
+def _losses(run: RunFiles) -> list[str]:
     """Return a line per phase with the first and last value of its losses."""
     lines: list[str] = []
     for phase, metrics in _LOSSES:

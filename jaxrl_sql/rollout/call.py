@@ -120,7 +120,7 @@ class EngineCall:
             config.max_num_seqs, config.chunk_steps, completion, sizes.group_size,
             partial(config.fits_prefill, smallest=config.block_size),
         )  # fmt: skip
-        blocks = BlockTable(config.completion_block_size, config.max_num_seqs, config.levels(sizes))
+        blocks = BlockTable(config.completion_block_size, config.max_num_seqs, config.tiers(sizes))
         self.state = initial_state(request, groups, limits, runner.prefix_cache, blocks, sizes.prompt_slots)
         stops = StopCriteria(
             np.array(self.vocabulary.end_tokens, np.int32), self.automata.table, self.automata.is_complete

@@ -20,7 +20,7 @@ import numpy as np
 from jaxrl_sql.models import ModelConfig, paged, unembed
 from jaxrl_sql.models.ops import rng
 from jaxrl_sql.models.ops.token_distribution import IdRanges, SamplingMetadata, sample_tokens, without_ids
-from jaxrl_sql.models.paged import BlockMap, Groups, KVPool, PagedCache, PagedModel, PagedPrefix
+from jaxrl_sql.models.paged import BlockMap, KVPool, PagedCache, PagedModel, PagedPrefix, SlotMap
 from jaxrl_sql.parallel.rules import constrain
 
 
@@ -228,12 +228,12 @@ def _take_requests(slots: DecodeSlots, ring: RequestRing, prompts: PromptSlots) 
     free = slots.state == SlotState.FREE
     number = slots.taken + jnp.cumsum(free) - 1
     takes = free & (number < ring.tail)
-    place = number % ring.requests.completion.shape[0]
+    index = number % ring.requests.completion.shape[0]
 
     def choose(old: jax.Array, new: jax.Array) -> jax.Array:
         return jnp.where(takes.reshape(-1, *[1] * (old.ndim - 1)), new, old)
 
-    request = jax.tree.map(lambda old, all_: choose(old, all_[place]), slots.request, ring.requests)
+    request = jax.tree.map(lambda old, all_: choose(old, all_[index]), slots.request, ring.requests)
     prompt = jnp.where(takes, request.prompt_slot, slots.group_slots.shape[0])
     return DecodeSlots(
         request=request,
@@ -251,7 +251,7 @@ def _take_requests(slots: DecodeSlots, ring: RequestRing, prompts: PromptSlots) 
 
 def _empty_log(shape: tuple[int, int]) -> tuple[jax.Array, ...]:
     """Return the rows of an empty log [steps,N]."""
-    blank = (jnp.zeros(shape, kind) for kind in (jnp.int32, jnp.float32, jnp.float32, jnp.int32))
+    blank = (jnp.zeros(shape, dtype) for dtype in (jnp.int32, jnp.float32, jnp.float32, jnp.int32))
     return jnp.full(shape, -1, jnp.int32), *blank
 
 
@@ -297,11 +297,11 @@ def decode_chunk(
         length, stop_state, end = _find_ends(slots, sampled.token, is_running, stops)
         ended = jnp.where(request.pauses, SlotState.PAUSED, SlotState.FREE)
         slot_state = jnp.where(end != End.NOT, ended, slots.state)
-        groups = Groups(slots.group_slots, request.prompt_slot, request.group_index, prompts.length)
+        slot_map = SlotMap(slots.group_slots, request.prompt_slot, request.group_index, prompts.length)
         # The last token of a paused completion stays in its text, so its key and value are written too.
         is_kept = is_running & (slot_state != SlotState.FREE)
         hidden, pool = paged.decode_tokens(
-            params, config.model, prompt_cache, PagedCache(state.pool, blocks), groups, sampled.token, slots.length,
+            params, config.model, prompt_cache, PagedCache(state.pool, blocks), slot_map, sampled.token, slots.length,
             is_kept,
         )  # fmt: skip
         # A slot that pauses keeps the state after its last token: an empty observation adds nothing to it.

@@ -100,15 +100,15 @@ class EngineConfig:
             pools = KVBudget(*map(min, pools, self.budget))
         return EngineSizes(size, 2 * n, columns, completion_columns, *pools)
 
-    def levels(self, sizes: EngineSizes) -> list[tuple[int, int]]:
+    def tiers(self, sizes: EngineSizes) -> list[tuple[int, int]]:
         """Return the (blocks, columns) that the pool of completions and their table grow through, the last for all.
 
-        Some completion soon has the maximum length while most are shorter, so the second level has all columns.
+        Some completion soon has the maximum length while most are shorter, so the second tier has all columns.
         """
         full, columns = sizes.completion_blocks, sizes.completion_columns
         quarter, half = (pool_size(-(-full // share), self.ways) for share in (4, 2))
         smaller = [] if self.max_prompt_bucket else [(quarter, -(-columns // 4)), (half, columns)]
-        return [*(level for level in smaller if level[0] < full), (full, columns)]
+        return [*(tier for tier in smaller if tier[0] < full), (full, columns)]
 
     @property
     def prefill_chunk(self) -> int:
@@ -160,7 +160,7 @@ def fit_budget(need: EngineSizes, prompt_block: int, completion_block: int, most
     if budget.prompt_blocks < need.prompt_columns or budget.completion_blocks < need.completion_columns:
         least = need.prompt_columns * prompt_block + need.completion_columns * completion_block
         raise InputError(
-            f"rollout.memory: {most:,} bytes of KV cache hold no longest prompt and completion: these are {least:,} "
-            "bytes, and each pool is its share of all that is wanted"
+            f"rollout.memory: {most:,} bytes of KV cache cannot hold the longest prompt and completion, which "
+            f"need {least:,} bytes; each pool gets its share of the total need"
         )
     return budget

@@ -102,13 +102,13 @@ class PrefixCache:
         matched = self._match(pieces)
         parent = matched[-1].number if matched else ROOT
         for piece, block in list(zip(pieces, blocks, strict=False))[len(matched) :]:
-            place = len(self.cached)
-            if place == self.capacity:
-                place = self.cached.popitem(last=False)[1].block
+            target = len(self.cached)
+            if target == self.capacity:
+                target = self.cached.popitem(last=False)[1].block
             self.last_number += 1
-            self.cached[parent, piece] = CachedBlock(place, self.last_number)
+            self.cached[parent, piece] = CachedBlock(target, self.last_number)
             parent = self.last_number
-            copies.append((block, place))
+            copies.append((block, target))
         self._match(pieces)
         return copies
 
@@ -122,17 +122,17 @@ class PrefixCache:
 
 
 class BlockTable:
-    """The block table [N,J] of N slots' completions; the pool grows through `levels`.
+    """The block table [N,J] of N slots' completions; the pool grows through `tiers`.
 
-    levels: (number of blocks, columns J) of each level; the last is the maximum.
+    tiers: (number of blocks, columns J) of each tier; the last is the maximum.
     """
 
-    def __init__(self, block_size: int, slots: int, levels: Sequence[tuple[int, int]]) -> None:
+    def __init__(self, block_size: int, slots: int, tiers: Sequence[tuple[int, int]]) -> None:
         self.block_size = block_size
-        self.levels = levels
-        self.level = 0
+        self.tiers = tiers
+        self.tier = 0
         self.held = np.zeros(slots, np.int64)
-        self.blocks = np.zeros((slots, levels[-1][1]), np.int32)
+        self.blocks = np.zeros((slots, tiers[-1][1]), np.int32)
         self.free_blocks = list(range(self.num_blocks - 1, -1, -1))
 
     def __copy__(self) -> BlockTable:
@@ -143,8 +143,8 @@ class BlockTable:
 
     @property
     def num_blocks(self) -> int:
-        """Return the number of blocks at the current level."""
-        return self.levels[self.level][0]
+        """Return the number of blocks at the current tier."""
+        return self.tiers[self.tier][0]
 
     def need(self, tokens: np.ndarray) -> np.ndarray:
         """Return the number of blocks for tokens [X]."""
@@ -153,17 +153,17 @@ class BlockTable:
     def reserve(self, tokens: np.ndarray) -> bool:
         """Allocate and free blocks so that slot n has room for tokens[n]; change nothing and return False if it fails.
 
-        The level rises to the first with enough blocks.
+        The tier rises to the first with enough blocks.
         """
         need = self.need(tokens)
         total, widest = int(need.sum()), int(need.max(initial=0))
-        level = self.level
-        while self.levels[level][0] < total or self.levels[level][1] < widest:
-            level += 1
-            if level == len(self.levels):
+        tier = self.tier
+        while self.tiers[tier][0] < total or self.tiers[tier][1] < widest:
+            tier += 1
+            if tier == len(self.tiers):
                 return False
-        self.free_blocks[:0] = range(self.levels[level][0] - 1, self.num_blocks - 1, -1)
-        self.level = level
+        self.free_blocks[:0] = range(self.tiers[tier][0] - 1, self.num_blocks - 1, -1)
+        self.tier = tier
         for slot in np.flatnonzero(need < self.held):
             self.free_blocks.extend(self.blocks[slot, need[slot] : self.held[slot]].tolist())
         for slot in np.flatnonzero(need > self.held):
@@ -173,8 +173,8 @@ class BlockTable:
         return True
 
     def table(self) -> Any:
-        """Return the table [N,J] int32 with the columns J of the current level; missing blocks are `num_blocks`."""
-        columns = self.levels[self.level][1]
+        """Return the table [N,J] int32 with the columns J of the current tier; missing blocks are `num_blocks`."""
+        columns = self.tiers[self.tier][1]
         is_held = np.arange(columns) < self.held[:, None]
         return np.where(is_held, self.blocks[:, :columns], self.num_blocks).astype(np.int32)
 

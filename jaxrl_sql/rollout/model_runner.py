@@ -91,7 +91,7 @@ class ModelRunner:
             self.prompt_pool = self._new_pool(sizes.prompt_blocks, self.config.block_size)
         capacity = min(self.config.prefix_cache_tokens // self.config.block_size, sizes.prefix_blocks)
         self.prefix_cache.open(sizes.prompt_blocks, capacity)
-        completion_blocks = self.config.levels(sizes)[0][0]
+        completion_blocks = self.config.tiers(sizes)[0][0]
         if _num_blocks(self.completion_pool) != completion_blocks:
             self.completion_pool = None
             self.completion_pool = self._new_pool(completion_blocks, self.config.completion_block_size)
@@ -131,12 +131,12 @@ class ModelRunner:
     def save_prefixes(self, copies: Sequence[tuple[int, int]], at_least: int) -> None:
         """Copy blocks of prompts to cached blocks: (block, cached block) each, `at_least` in one program."""
         # In a small cache a block may be written twice in a batch: the last write counts.
-        copies = [(block, place) for place, block in {place: block for block, place in copies}.items()]
+        copies = [(block, target) for target, block in {target: block for block, target in copies}.items()]
         if copies and self.prompt_pool is not None:
-            self._reserve_prefixes(1 + max(place for _, place in copies))
+            self._reserve_prefixes(1 + max(target for _, target in copies))
             assert self.prefix_pool is not None
-            blocks, places = _columns(copies, at_least, self.prefix_pool.num_blocks)
-            self.prefix_pool = decode.copy_blocks(self.prompt_pool, blocks, self.prefix_pool, places)
+            blocks, targets = _columns(copies, at_least, self.prefix_pool.num_blocks)
+            self.prefix_pool = decode.copy_blocks(self.prompt_pool, blocks, self.prefix_pool, targets)
 
     def _reserve_prefixes(self, blocks: int) -> None:
         """Grow the pool of cached blocks to `blocks` blocks at least; no program but copies reads it."""
@@ -217,11 +217,11 @@ class CallRunner:
     def prepare(self, plan: ChunkPlan, continued: Sequence[Continuation]) -> None:
         """Do a plan's work before its chunk of decode steps."""
         self.table[plan.freed] = NONE
-        self.ring.max_length[self._ring_places(plan.truncated)] = 1
+        self.ring.max_length[self._ring_indices(plan.truncated)] = 1
         self._release(plan.released)
         for batch in plan.prefills:
             self._prefill(batch)
-        self._write(self.ring, self._ring_places(plan.queued), plan.queued, plan.after)
+        self._write(self.ring, self._ring_indices(plan.queued), plan.queued, plan.after)
         self._release(plan.preempted)
         self.stats.preemptions += len(plan.preempted)
         self._resume(plan)
@@ -287,27 +287,27 @@ class CallRunner:
 
     # --- requests
 
-    def _ring_places(self, numbers: Sequence[int]) -> np.ndarray:
+    def _ring_indices(self, numbers: Sequence[int]) -> np.ndarray:
         return np.array(numbers, np.int64) % len(self.ring.completion)
 
-    def _write(self, arrays: Any, place: np.ndarray, numbers: Sequence[int], state: SchedulerState) -> None:
-        """Write the requests of completions into the host's arrays, at places [X]."""
+    def _write(self, arrays: Any, indices: np.ndarray, numbers: Sequence[int], state: SchedulerState) -> None:
+        """Write the requests of completions into the host's arrays at `indices` [X]."""
         if not numbers:
             return
         queued = [state.completions[number] for number in numbers]
         prompt, sample, prompt_slot, group_index = (list(column) for column in zip(*queued, strict=True))
         samplings = [self.request.samplings[i] for i in prompt]
-        arrays.completion[place], arrays.prompt_slot[place], arrays.group_index[place] = (
+        arrays.completion[indices], arrays.prompt_slot[indices], arrays.group_index[indices] = (
             numbers,
             prompt_slot,
             group_index,
         )
-        arrays.max_length[place] = [sampling.max_new_tokens for sampling in samplings]
-        arrays.start_state[place] = [self.start_states[tuple(sampling.stop)] for sampling in samplings]
-        arrays.pauses[place] = self.request.turns is not None
-        arrays.key[place] = self.keys[prompt, sample]
+        arrays.max_length[indices] = [sampling.max_new_tokens for sampling in samplings]
+        arrays.start_state[indices] = [self.start_states[tuple(sampling.stop)] for sampling in samplings]
+        arrays.pauses[indices] = self.request.turns is not None
+        arrays.key[indices] = self.keys[prompt, sample]
         for name, values in arrays.sampling._asdict().items():
-            values[place] = [getattr(sampling, name) for sampling in samplings]
+            values[indices] = [getattr(sampling, name) for sampling in samplings]
 
     # --- prompts
 
@@ -375,11 +375,11 @@ def _padded(values: Sequence[int], width: int, filler: int) -> np.ndarray:
 
 def _all_keys(request: GenerationRequest, purpose: rng.Purpose) -> np.ndarray:
     """Return the random keys [X,samples,2] of a call's prompts."""
-    places = np.zeros((4, bucket(len(request.prompts))), np.int32)
+    seeds = np.zeros((4, bucket(len(request.prompts))), np.int32)
     for i, sampling in enumerate(request.samplings):
-        places[:, i] = sampling.seed, *request.key_numbers(i)
+        seeds[:, i] = sampling.seed, *request.key_numbers(i)
     most = max((sampling.n for sampling in request.samplings), default=1)
-    return np.asarray(_sample_keys(*places, purpose, power_of_two(most)))
+    return np.asarray(_sample_keys(*seeds, purpose, power_of_two(most)))
 
 
 @partial(jax.jit, static_argnames=("purpose", "samples"))

@@ -3,7 +3,7 @@
 The weights are copied from the training mesh to a grid of replicas once per rollout. Then nothing crosses replicas:
 each decodes its part of the prompts in its own slots and KV blocks. A process drives the replicas on its own devices
 and yields their samples alone; `gather` collects the samples of all processes. Prompts are dealt by their tokens and
-number alone, and a sample's random keys are those of its place in the call. So the numbers of replicas and processes
+number alone, and a sample's random keys are those of its index in the call. So the numbers of replicas and processes
 change nothing but the last bits of sums.
 """
 
@@ -112,7 +112,7 @@ class ReplicatedEngine:
         self._is_generating = True
         try:
             for replica in self.replicas:
-                calls.append((replica, _in(replica, replica.engine.begin, request.part(dealt[replica.number]))))
+                calls.append((replica, _in(replica, replica.engine.begin, request.restrict(dealt[replica.number]))))
             yield from _run(calls, goes_ahead=ahead is not None)
         finally:
             for replica, _ in calls:
@@ -139,15 +139,17 @@ class ReplicatedEngine:
         if self._brought is self.params:
             return
         self.release()
-        places = policy_shardings(self.model, self.params, self.grid)
+        shardings = policy_shardings(self.model, self.params, self.grid)
         dtype = self.config.compute_dtype
         stacked, tree = jax.tree.flatten(self.params["layers"])
         layers = [
-            jax.block_until_ready(take_layers(_moved(leaf, place, dtype)))
-            for leaf, place in zip(stacked, jax.tree.leaves(places["layers"]), strict=True)
+            jax.block_until_ready(take_layers(_moved(leaf, sharding, dtype)))
+            for leaf, sharding in zip(stacked, jax.tree.leaves(shardings["layers"]), strict=True)
         ]
         rest = {name: leaf for name, leaf in self.params.items() if name != "layers"}
-        rest = jax.tree.map(lambda leaf, place: _moved(leaf, place, dtype), rest, {name: places[name] for name in rest})
+        rest = jax.tree.map(
+            lambda leaf, sharding: _moved(leaf, sharding, dtype), rest, {name: shardings[name] for name in rest}
+        )
         for _, mesh, engine in self.replicas:
             split = tuple(
                 jax.tree.unflatten(tree, [_on(mesh, leaf) for leaf in layer]) for layer in zip(*layers, strict=True)
@@ -226,25 +228,25 @@ def _deal(request: GenerationRequest, of: range, replicas: int) -> list[list[Req
 
 
 @lru_cache(maxsize=64)
-def _mover(place: jax.sharding.NamedSharding, dtype: Any) -> Callable[[jax.Array], jax.Array]:
+def _mover(sharding: jax.sharding.NamedSharding, dtype: Any) -> Callable[[jax.Array], jax.Array]:
     """Return a program that copies an array to a sharding, in a dtype (None: its own)."""
-    return jax.jit(lambda x: x if dtype is None else x.astype(dtype), out_shardings=place)
+    return jax.jit(lambda x: x if dtype is None else x.astype(dtype), out_shardings=sharding)
 
 
-def _moved(leaf: Any, place: jax.sharding.NamedSharding, dtype: Any) -> jax.Array:
+def _moved(leaf: Any, sharding: jax.sharding.NamedSharding, dtype: Any) -> jax.Array:
     """Copy an array to the grid and wait for it; an array on a mesh of the same devices is copied by one program."""
     held = getattr(leaf, "sharding", None)
-    if isinstance(held, jax.NamedSharding) and held.device_set == place.device_set:
-        return jax.block_until_ready(_mover(place, dtype)(leaf))
-    return jax.device_put(leaf if dtype is None else jnp.asarray(leaf, dtype), place)
+    if isinstance(held, jax.NamedSharding) and held.device_set == sharding.device_set:
+        return jax.block_until_ready(_mover(sharding, dtype)(leaf))
+    return jax.device_put(leaf if dtype is None else jnp.asarray(leaf, dtype), sharding)
 
 
 def _on(mesh: jax.sharding.Mesh, x: jax.Array) -> jax.Array:
     """Return a replica's copy of an array on the grid, which is not copied for it."""
-    place: Any = x.sharding
+    sharding: Any = x.sharding
     pieces = {shard.device: shard.data for shard in x.addressable_shards}
     shards = [pieces[device] for device in mesh.devices.flat]
-    return jax.make_array_from_single_device_arrays(x.shape, jax.NamedSharding(mesh, place.spec), shards)
+    return jax.make_array_from_single_device_arrays(x.shape, jax.NamedSharding(mesh, sharding.spec), shards)
 
 
 def pack_samples(samples: Sequence[Sample]) -> bytes:
@@ -254,8 +256,8 @@ def pack_samples(samples: Sequence[Sample]) -> bytes:
          [(turn.role, len(turn.token_ids), turn.text) for turn in sample.turns])
         for sample in samples
     ]  # fmt: skip
-    kinds = (("token_ids", np.int32), ("logprobs", np.float32), ("behavior_logprobs", np.float32))
-    arrays = {name: np.array([x for sample in samples for x in getattr(sample, name)], kind) for name, kind in kinds}
+    dtypes = (("token_ids", np.int32), ("logprobs", np.float32), ("behavior_logprobs", np.float32))
+    arrays = {name: np.array([x for sample in samples for x in getattr(sample, name)], dtype) for name, dtype in dtypes}
     return msgpack_serialize({"told": json.dumps(heads), **arrays})
 
 

@@ -69,7 +69,7 @@ class SamplingParams:
             ),
             (0 <= self.seed < 2**31, "seed must be at least 0 and below 2 to the 31"),
             (self.n >= 1, "n must be at least 1"),
-            (all(self.stop), "stop must hold no empty string"),
+            (all(self.stop), "stop must not contain empty strings"),
         )
         for holds, message in checks:
             if not holds:
@@ -142,9 +142,10 @@ class GenerationRequest(NamedTuple):
     """The input of an engine call: prompts, sampling parameters per prompt, and the step that random keys derive from.
 
     `turns` creates the environment of each completion; None for single-turn completions. If several engines share a
-    call, `parts` lists the prompts and samples of this engine. Environments, samples and random keys use the indices of
-    the whole call, so a sample does not depend on its engine. If several clients share a call, `numbers` are the prompt
-    indices within each client. Random keys use these, so other clients' prompts do not change a client's samples.
+    call, `subset` lists the prompts and samples of this engine. Environments, samples and random keys use the indices
+    of the whole call, so a sample does not depend on its engine. If several clients share a call, `numbers` are the
+    prompt indices within each client. Random keys use these, so other clients' prompts do not change a client's
+    samples.
 
     Prompts from index `ahead` on are the first prompts of the next call, at the next step. They fill slots that become
     free, and the call does not wait for them. `carried` are samples that the previous call started ahead, by (prompt,
@@ -155,22 +156,24 @@ class GenerationRequest(NamedTuple):
     samplings: Sequence[SamplingParams]
     step: int
     turns: Turns | None
-    parts: Sequence[RequestGroup] = ()
+    subset: Sequence[RequestGroup] = ()
     numbers: Sequence[int] = ()
     ahead: int | None = None
     carried: Mapping[tuple[int, int], Sample] = {}
 
-    def part(self, parts: Sequence[RequestGroup]) -> GenerationRequest:
-        """Return the request restricted to these parts."""
-        samplings = [replace(self.samplings[part.prompt], n=len(part.samples)) for part in parts]
-        return self._replace(prompts=[self.prompts[part.prompt] for part in parts], samplings=samplings, parts=parts)
+    def restrict(self, subset: Sequence[RequestGroup]) -> GenerationRequest:
+        """Return the request restricted to these samples."""
+        samplings = [replace(self.samplings[group.prompt], n=len(group.samples)) for group in subset]
+        return self._replace(
+            prompts=[self.prompts[group.prompt] for group in subset], samplings=samplings, subset=subset
+        )
 
     def global_index(self, prompt: int, sample: int) -> tuple[int, int]:
         """Return the (prompt, sample) index in the whole call of a sample of this request."""
-        if not self.parts:
+        if not self.subset:
             return prompt, sample
-        part = self.parts[prompt]
-        return part.prompt, part.first + sample
+        group = self.subset[prompt]
+        return group.prompt, group.first + sample
 
     def is_ahead(self, prompt: int) -> bool:
         """Return whether a prompt of this request belongs to the next call."""

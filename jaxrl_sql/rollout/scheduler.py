@@ -24,7 +24,7 @@ from jaxrl_sql.rollout.sampling import GenerationRequest, RequestGroup
 
 
 class PrefilledCompletion(NamedTuple):
-    """A completion whose prompt is in a prompt slot: the sample of a prompt, and its place in the slot's group."""
+    """A completion whose prompt is in a prompt slot: the sample of a prompt, and its index in the slot's group."""
 
     prompt: int
     sample: int
@@ -361,7 +361,7 @@ def _preempt_or_resume(chunk: ChunkPlan) -> int:
 
     running, waiting = sorted(state.running), sorted(state.preempted)
     free = sorted(set(range(limits.slots)) - {completion.slot for completion in state.running.values()})
-    lengths, num_blocks = [state.running[number].num_tokens for number in running], table.levels[-1][0]
+    lengths, num_blocks = [state.running[number].num_tokens for number in running], table.tiers[-1][0]
     num_kept = int((table.need(reach(lengths, 1)).cumsum() <= num_blocks).sum())
     spare = num_blocks - int(table.need(reach(lengths, 2)).sum())
     for number in running[num_kept:]:

@@ -72,7 +72,7 @@ class ControlTokens:
 
     def shield(self, text: str, but: Collection[str] = ()) -> str:
         """Return an untrusted text with a mark in the name of each control token except those in `but`."""
-        ends = [place.start() + 1 for place in self._start.finditer(text) if self._is_name(text, place.start(), but)]
+        ends = [match.start() + 1 for match in self._start.finditer(text) if self._is_name(text, match.start(), but)]
         if ends:
             text = MARK.join(text[start:end] for start, end in pairwise((0, *ends, len(text))))
         if self._is_normalized:  # normalization by the tokenizer may produce a name

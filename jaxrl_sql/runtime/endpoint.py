@@ -32,7 +32,7 @@ _MAX_WAIT_S = 60.0
 _MAX_ERROR_CHARS = 200
 
 
-class Answer(NamedTuple):
+class EndpointAnswer(NamedTuple):
     """The answer to a question: its text, and its reasoning if the server separates it; or an error.
 
     `requests` counts the requests that were sent. The server reports `finish_reason` (`stop`, `length`, …) and the
@@ -107,18 +107,18 @@ class Endpoint:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, exc_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._client.close()
 
-    def ask_all(self, questions: Iterable[tuple[T, Messages]], **options: Any) -> Iterator[tuple[T, Answer]]:
+    def ask_all(self, questions: Iterable[tuple[T, Messages]], **options: Any) -> Iterator[tuple[T, EndpointAnswer]]:
         """Send each question, `concurrency` at a time, and yield (id, answer) in order of completion.
 
         `options` (temperature, max_tokens, …) are passed to the server. Once the budget is spent, requests in flight
         complete, then BudgetSpentError is raised. Raises InputError if the key, the address or the model is refused.
         """
         waiting = iter(questions)
-        under_way: dict[Future[Answer], T] = {}
+        under_way: dict[Future[EndpointAnswer], T] = {}
         spent: BudgetSpentError | None = None
         left = threading.Event()
         # On an early exit nothing is retried, so that Ctrl-C waits only for requests in flight.
@@ -140,7 +140,7 @@ class Endpoint:
         if spent:
             raise spent
 
-    def _ask(self, messages: Messages, options: Mapping[str, Any], left: threading.Event) -> Answer:
+    def _ask(self, messages: Messages, options: Mapping[str, Any], left: threading.Event) -> EndpointAnswer:
         error, used = "", Usage()
         for attempt in range(self.retries + 1):
             if attempt and left.is_set():
@@ -157,7 +157,7 @@ class Endpoint:
                 if failed.status_code in _FATAL:
                     raise InputError(f"{self.base_url}: {error}") from None
                 if failed.status_code not in _TRANSIENT:
-                    return Answer(error=error, **used._asdict(), refused=True)
+                    return EndpointAnswer(error=error, **used._asdict(), refused=True)
                 retry_after = _seconds(failed.response.headers.get("Retry-After"))
             except self._openai.APIConnectionError as failed:
                 # Unreachable, disconnected or timed out: the cause has the reason.
@@ -171,7 +171,7 @@ class Endpoint:
                     return answer._replace(**used._asdict())
             if attempt < self.retries:
                 self.sleep(min(max(self.wait_s * 2**attempt, retry_after), _MAX_WAIT_S))
-        return Answer(error=error, **used._asdict())
+        return EndpointAnswer(error=error, **used._asdict())
 
     def _post(self, messages: Messages, options: Mapping[str, Any]) -> Any:
         completions = self._client.chat.completions.with_raw_response
@@ -195,7 +195,7 @@ def _set_on_exit(event: threading.Event) -> Iterator[None]:
         event.set()
 
 
-def _read(reply: Any) -> tuple[Answer, Usage | None]:
+def _read(reply: Any) -> tuple[EndpointAnswer, Usage | None]:
     """Return the answer in a reply or its error, and the server's token counts, None if absent.
 
     The package builds objects from any JSON, so every field may be missing or of another type.
@@ -208,9 +208,9 @@ def _read(reply: Any) -> tuple[Answer, Usage | None]:
         message = choice.message
         text = message.content or ""
         reasoning = getattr(message, "reasoning_content", None) or getattr(message, "reasoning", None) or ""
-        return Answer(_writable(text), _writable(reasoning), str(choice.finish_reason or "")), tokens
+        return EndpointAnswer(_writable(text), _writable(reasoning), str(choice.finish_reason or "")), tokens
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return Answer(error="the reply holds no answer"), tokens
+        return EndpointAnswer(error="the reply has no answer"), tokens
 
 
 def _usage(completion: Any) -> Usage | None:
@@ -247,7 +247,9 @@ def key_from(variable: str) -> str:
     if not key:
         raise InputError(f"{variable} is not set: it holds the endpoint's key (key_env='' sends none)")
     if not all("!" <= letter <= "~" for letter in key):
-        raise InputError(f"{variable} holds no key: white space, or a character that is not printable ASCII, is in it")
+        raise InputError(
+            f"{variable} is not a valid key: it has white space or characters that are not printable ASCII"
+        )
     return key
 
 

@@ -147,7 +147,7 @@ EVALUATION = (
             Metric("replies", "replies", "scores that the judge wrote", "", VERBAL),
             Metric(
                 "unread", "replies", "replies of the judge that cannot be read",
-                "Many: raise `verbal.judge_max_tokens`, or take another judge.", VERBAL,
+                "Many: raise `verbal.judge_max_tokens`, or use another judge.", VERBAL,
             ),
             Metric("truncated/judge", "share", "replies of the judge cut at a token limit", "", VERBAL),
             Metric("unfinished", "questions", "questions that are not finished", "The same command continues.", VERBAL),

@@ -76,7 +76,7 @@ def check_folder(run: RunConfig, values: Fields) -> Path:
         _refuse_lost_checkpoints(folder)
         _refuse_other_numbers(folder, values)
     elif _has_steps(folder):
-        raise InputError(f"{folder} already holds a run: name another run.dir, or resume it with run.resume=true")
+        raise InputError(f"{folder} already holds a run: choose another run.dir, or resume it with run.resume=true")
     return folder
 
 
@@ -133,7 +133,7 @@ def refuse_edited(folder: Path, saved: Fields, now: Fields) -> None:
     differ = [f"{key} ({was!r} then, {value!r} now)" for key, was, value in _changes({**now, **began}, now)]
     if differ:
         raise InputError(
-            f"{folder / CONFIG}: the newest checkpoint was saved with {', '.join(differ)}: put the file back as it was"
+            f"{folder / CONFIG}: the newest checkpoint was saved with {', '.join(differ)}: restore the file"
         )
 
 
@@ -153,7 +153,7 @@ def note_saved(folder: Path, step: int) -> None:
 
 def no_folder(error: OSError) -> InputError:
     """Return the error of a folder that cannot be created because a file has its name or that of a parent."""
-    return InputError(f"{error.filename}: no folder can be created: a file has this name; name another folder")
+    return InputError(f"{error.filename}: no folder can be created: a file has this name; choose another folder")
 
 
 def file_error(error: OSError, places: Iterable[str] = ()) -> JaxrlSqlError:
@@ -226,16 +226,16 @@ def _refuse_lost_checkpoints(folder: Path) -> None:
 
     A run that was killed before its first checkpoint was complete may restart.
     """
-    place, noted = folder / CHECKPOINTS, folder / LAST_SAVED
+    checkpoints, noted = folder / CHECKPOINTS, folder / LAST_SAVED
     if saved_steps(folder):
         return
     last = noted.read_text(encoding="utf-8", errors="replace").strip() if noted.is_file() else ""
-    was_killed = bool(last) and place.is_dir() and any(place.glob(f"{last}.*"))
-    if (noted.is_file() and not was_killed) or (not place.is_dir() and _has_steps(folder)):
+    was_killed = bool(last) and checkpoints.is_dir() and any(checkpoints.glob(f"{last}.*"))
+    if (noted.is_file() and not was_killed) or (not checkpoints.is_dir() and _has_steps(folder)):
         which = f", the newest of step {last}," if last else ""
         raise InputError(
-            f"{place}: the checkpoints of this run{which} are gone: put them back to resume, name another run.dir to "
-            f"start again, or delete {folder}"
+            f"{checkpoints}: checkpoints of this run{which} are missing: restore them to resume, choose another "
+            f"run.dir to start again, or delete {folder}"
         )
 
 
@@ -246,7 +246,7 @@ def _refuse_other_numbers(folder: Path, values: Fields) -> None:
     if others:
         raise InputError(
             f"{folder}: these settings differ from those of the run: {', '.join(others)}; a resumed run must compute "
-            "the same as an uninterrupted one: restore them, or name another run.dir"
+            "the same as an uninterrupted one: restore them, or choose another run.dir"
         )
 
 

@@ -38,10 +38,10 @@ def fetch(name: str, with_weights: bool = True) -> Path:
     try:
         return Path(snapshot_download(repo, revision=revision or None, allow_patterns=wanted, ignore_patterns=["*/*"]))
     except LocalEntryNotFoundError:
-        reason = "the hub cannot be reached, and no copy of it is in the cache"
+        reason = "the hub cannot be reached, and the cache has no copy"
     except (HfHubHTTPError, OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
-    raise InputError(f"model {name}: no such folder here, and it was not fetched from the hub: {reason}")
+    raise InputError(f"model {name}: not a local folder, and the hub did not provide it: {reason}")
 
 
 def upload(folder: Path, repo: str, private: bool = False) -> str:
@@ -61,10 +61,10 @@ def upload(folder: Path, repo: str, private: bool = False) -> str:
     api = HfApi()
     try:
         api.create_repo(repo, private=private, exist_ok=True)
-        kinds = [*_ABOUT, *_WEIGHTS, "*.gguf"]  # no other file is uploaded
+        patterns = [*_ABOUT, *_WEIGHTS, "*.gguf"]  # no other file is uploaded
         about = "Export by jaxrl-sql"
         done = api.upload_folder(
-            repo_id=repo, folder_path=folder, commit_message=about, allow_patterns=kinds, ignore_patterns=["*/*"]
+            repo_id=repo, folder_path=folder, commit_message=about, allow_patterns=patterns, ignore_patterns=["*/*"]
         )
     except (HfHubHTTPError, OSError, ValueError) as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]

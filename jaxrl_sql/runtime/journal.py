@@ -49,7 +49,7 @@ class Journal:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, exc_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._file.close()
 
@@ -64,7 +64,7 @@ class Journal:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError) as error:
             raise InputError(
-                f"{self.path}: another process is using it: wait until it ends, or name another folder"
+                f"{self.path}: another process is using it: wait until it ends, or choose another folder"
             ) from error
         except OSError:  # a file system without locks
             pass
@@ -109,7 +109,7 @@ class Journal:
         for number, line in numbered.items():
             if not _is_whole(line):
                 advice = "delete that line to do its work again" if number > 1 else "delete the file to begin anew"
-                raise InputError(f"{self.path}: line {number} is damaged: put the file back from a copy, or {advice}")
+                raise InputError(f"{self.path}: line {number} is damaged: restore the file from a copy, or {advice}")
 
     def _refuse_another(self, there: Json, wanted: Fields) -> None:
         if not isinstance(there, dict):
@@ -118,7 +118,7 @@ class Journal:
             if there.get(name) != wanted.get(name):
                 raise InputError(
                     f"{self.path} was started with {name}={there.get(name)!r}, not {wanted.get(name)!r}: "
-                    "name another folder, or delete the file"
+                    "choose another folder, or delete the file"
                 )
 
 

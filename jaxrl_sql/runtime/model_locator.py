@@ -98,8 +98,8 @@ def files_identity(path: str | Path) -> str:
     if not str(path):
         return ""
     whole, root = hashlib.blake2b(digest_size=8), Path(path)
-    kinds = (".safetensors", ".gguf", ".json", ".jinja")
-    paths = sorted(file for file in root.iterdir() if file.suffix in kinds) if root.is_dir() else [root]
+    suffixes = (".safetensors", ".gguf", ".json", ".jinja")
+    paths = sorted(file for file in root.iterdir() if file.suffix in suffixes) if root.is_dir() else [root]
     for file in paths:
         if not file.is_file():
             return ""

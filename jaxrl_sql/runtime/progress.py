@@ -60,8 +60,8 @@ class CompileStats:
         if not name:
             return ""
         of = f" of about {self.expected}" if self.expected > self.counted else ""
-        place = f" (program {self.counted + 1}{of})" if name in self.names else ""
-        return f"compiling {name}{place}, {duration(now - self.since)}"
+        position = f" (program {self.counted + 1}{of})" if name in self.names else ""
+        return f"compiling {name}{position}, {duration(now - self.since)}"
 
 
 @dataclass

@@ -64,10 +64,10 @@ def read_tokenizer(folder: Path) -> Tokenizer:
     InputError if there is no tokenizer, or if it cannot be loaded.
     """
     if not folder.is_dir():
-        raise InputError(f"tokenizer: {folder} is no folder")
+        raise InputError(f"tokenizer: {folder} is not a folder")
     names = (*_VOCABULARIES, FIELDS_FILE)
     if not any((folder / name).is_file() for name in names):
-        raise InputError(f"tokenizer: {folder} holds no {' or '.join(names)}: name data.tokenizer.path")
+        raise InputError(f"tokenizer: {folder} has no {' or '.join(names)}: set data.tokenizer.path")
     try:
         return _as_written(folder) if (folder / TOKENIZER_FILE).is_file() else _by_class(folder)
     except InputError:
@@ -75,7 +75,7 @@ def read_tokenizer(folder: Path) -> Tokenizer:
     except Exception as error:  # transformers raises errors of many types for invalid files
         if not any((folder / name).is_file() for name in _VOCABULARIES):
             raise InputError(
-                f"tokenizer: {folder} holds no tokenizer.json: copy it from where the model is, or name "
+                f"tokenizer: {folder} has no tokenizer.json: copy it from where the model is, or name "
                 "data.tokenizer.path"
             ) from error
         reason = " ".join(str(error).split())
@@ -125,7 +125,7 @@ def _add_stated(raw: Any, folder: Path, fields: Fields) -> None:
         if (actual := raw.token_to_id(token.content)) != number:
             raise InputError(
                 f"tokenizer: {folder / file} gives {token.content!r} the id {number}, and {TOKENIZER_FILE} the id "
-                f"{actual}: copy both files from where the model is, or name data.tokenizer.path"
+                f"{actual}: copy both files from the model's source, or set data.tokenizer.path"
             )
 
 
@@ -221,8 +221,8 @@ def _by_class(folder: Path) -> Tokenizer:
     again = tokenizer.decode(tokenizer.encode(_SQL, add_special_tokens=False))
     if again.count(" ") < _SQL.count(" "):
         raise InputError(
-            f"tokenizer: {folder} holds no {TOKENIZER_FILE}, and its class {type(tokenizer).__name__} makes {again!r} "
-            f"of {_SQL!r}: copy {TOKENIZER_FILE} from where the model is, or name data.tokenizer.path"
+            f"tokenizer: {folder} has no {TOKENIZER_FILE}, and its class {type(tokenizer).__name__} makes {again!r} "
+            f"of {_SQL!r}: copy {TOKENIZER_FILE} from the model's source, or set data.tokenizer.path"
         )
     return tokenizer
 

@@ -203,7 +203,7 @@ TRAINING = (
     ),
     MetricTable(
         "Supervised steps",
-        "A line every `sft.log_every` steps. Times are means since the last line, losses those of the step alone.",
+        "A line every `sft.log_every` steps. Times are means since the last line, losses are those of this step.",
         (
             Metric("sft/loss", "nats per token", "mean of −log π over the answers' tokens", "It falls.", SFT),
             Metric(

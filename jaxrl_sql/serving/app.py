@@ -20,7 +20,7 @@ from jaxrl_sql.rollout import Engine, NotFiniteError, Sample
 from jaxrl_sql.runtime.loopback import names_loopback
 from jaxrl_sql.serving.batcher import Batcher, Job, QueueFullError
 from jaxrl_sql.serving.parameters import RefusedError, check_query
-from jaxrl_sql.serving.protocol import ChatRequest, CompletionRequest, Request, Writer, read
+from jaxrl_sql.serving.protocol import ApiRequest, ChatRequest, CompletionRequest, ResponseBuilder, read
 from jaxrl_sql.types import InputError, Record
 
 MAX_BODY_BYTES = 16 << 20
@@ -30,10 +30,10 @@ MAX_BODY_BYTES = 16 << 20
 class _PendingAnswer:
     """A job and its events, in a client's event loop."""
 
-    def __init__(self, request: Request, batcher: Batcher, most: int, dates: Mapping[str, str]) -> None:
+    def __init__(self, request: ApiRequest, batcher: Batcher, most: int, dates: Mapping[str, str]) -> None:
         engine = _engine(batcher, request.model)
         prompts = request.prompts(engine, dates.get(request.model, ""))
-        self.writer = Writer(request, prompts, engine)
+        self.writer = ResponseBuilder(request, prompts, engine)
         self.events: asyncio.Queue[Sample | Exception] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 
@@ -119,10 +119,10 @@ def make_app(
     `on_loopback`: the server listens on loopback and refuses other hosts, against DNS rebinding from web pages.
     """
 
-    def answering(kind: type[Request]) -> Callable[[HttpRequest], Awaitable[Response]]:
+    def answering(request_type: type[ApiRequest]) -> Callable[[HttpRequest], Awaitable[Response]]:
         async def answer(http: HttpRequest) -> Response:
             check_query(http.query_params)
-            waiting = _PendingAnswer(read(kind, await _body(http)), batcher, max_tokens, dates)
+            waiting = _PendingAnswer(read(request_type, await _body(http)), batcher, max_tokens, dates)
             if waiting.job.is_streamed:
                 return StreamingResponse(waiting.stream(), media_type="text/event-stream")
             return await _complete_answer(http, waiting)

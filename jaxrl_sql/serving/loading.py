@@ -14,7 +14,7 @@ RETRY_AFTER_S = 5
 _POLL_S = 0.05
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _LoadingHandler(BaseHTTPRequestHandler):
     """Answer each request with 503, OpenAI's error object and Retry-After."""
 
     began: float
@@ -48,7 +48,7 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, listener: socket.socket) -> None:
-        handler = type("Handler", (_Handler,), {"began": time.monotonic()})
+        handler = type("Handler", (_LoadingHandler,), {"began": time.monotonic()})
         super().__init__(listener.getsockname()[:2], handler, bind_and_activate=False)
         self.socket.close()
         self.socket = listener

@@ -30,7 +30,7 @@ _MAX_CELL = 2_000
 _MAX_SCHEMA = 40_000
 
 
-class Database:
+class McpDatabase:
     """Read-only access to a database: queries, plans and schema. `name` is a file, or the URL of a server.
 
     A result has up to `max_rows` rows. `report` gets lines about tables that the schema omits.
@@ -116,7 +116,7 @@ def cell(value: Any) -> Any:
     return text if len(text) <= _MAX_CELL else f"{text[:_MAX_CELL]}… ({len(text)} characters)"
 
 
-def answer_question(database: Database, asker: Asker, question: str, evidence: str) -> dict[str, Any]:
+def answer_question(database: McpDatabase, asker: Asker, question: str, evidence: str) -> dict[str, Any]:
     """Have a model write the SQL that answers a question, run it, and return both.
 
     Raises JaxrlSqlError for an answer without SQL, and for SQL that fails.
@@ -134,7 +134,7 @@ def answer_question(database: Database, asker: Asker, question: str, evidence: s
         raise JaxrlSqlError(f"{error}; the model wrote: {reply.sql}{note}") from error
 
 
-def make_server(database: Database, asker: Asker | None) -> Any:
+def make_server(database: McpDatabase, asker: Asker | None) -> Any:
     """Return the server with a database's tools; the tool that answers questions needs an `asker`."""
     try:
         from mcp.server import MCPServer
@@ -200,10 +200,10 @@ def opened_database(
     leave_out: Sequence[str] = (),
     max_rows: int = MAX_ROWS,
     report: Callable[[str], object] = log_line,
-) -> Iterator[Database]:
+) -> Iterator[McpDatabase]:
     """Open a database, a SQLite file or a server's URL; raises InputError if it cannot be read."""
     with make_executor(config, hide) as executor:
-        database = Database(name, stand_in, executor, max_rows, leave_out, hide, report)
+        database = McpDatabase(name, stand_in, executor, max_rows, leave_out, hide, report)
         try:
             outcome = executor.execute(database.address, "SELECT 1")
         except ExecutorError as error:

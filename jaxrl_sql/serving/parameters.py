@@ -1,4 +1,4 @@
-"""Parameters of a request that the server ignores or refuses; it reads the fields of `protocol.Request`.
+"""Parameters of a request that the server ignores or refuses; it reads the fields of `protocol.ApiRequest`.
 
 The names are those of OpenAI's API and of the extensions of vLLM and SGLang. Unknown names are refused with the nearest
 known name, because ignoring it could change the meaning of the request.
@@ -85,9 +85,9 @@ class RefusedError(JaxrlSqlError):
 
     def body(self) -> Record:
         """Return the error object."""
-        kinds = {429: "rate_limit_error", 503: "server_error", 500: "server_error"}
-        kind = kinds.get(self.status, "invalid_request_error")
-        return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
+        types = {429: "rate_limit_error", 503: "server_error", 500: "server_error"}
+        error_type = types.get(self.status, "invalid_request_error")
+        return {"error": {"message": str(self), "type": error_type, "param": self.param, "code": self.code}}
 
 
 def check_parameters(

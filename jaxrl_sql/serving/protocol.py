@@ -72,7 +72,7 @@ class TemplateOptions(_Fields):
     enable_thinking: bool | None = None
 
 
-class Request(_Fields):
+class ApiRequest(_Fields):
     """Common fields of both requests. Missing sampling parameters are temperature 1 and no truncation."""
 
     usual_tokens: ClassVar[int]
@@ -179,7 +179,7 @@ class Message(_Fields):
         return {key: control.shield(text, but) for key, text in self.plain().items()}
 
 
-class ChatRequest(Request):
+class ChatRequest(ApiRequest):
     """A conversation to continue; by default an answer may have all tokens that fit."""
 
     usual_tokens = 1 << 31
@@ -217,7 +217,7 @@ class ChatRequest(Request):
         return _SENTINEL in render_chat(engine.tokenizer, others, self.chat_template_kwargs.enable_thinking, "")
 
 
-class CompletionRequest(Request):
+class CompletionRequest(ApiRequest):
     """Texts, or tokens, to continue; control tokens in a text are recognised, because the client applies templates."""
 
     usual_tokens = 16  # OpenAI's
@@ -255,10 +255,10 @@ class CompletionRequest(Request):
         return list(tokenizer.encode(text, add_special_tokens=False))
 
 
-def read(kind: type[Request], body: bytes) -> Request:
+def read(request_type: type[ApiRequest], body: bytes) -> ApiRequest:
     """Parse a request; raises RefusedError for an invalid one, and for parameters that are not supported."""
     try:
-        request = kind.model_validate_json(body)
+        request = request_type.model_validate_json(body)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
@@ -271,10 +271,10 @@ def read(kind: type[Request], body: bytes) -> Request:
     return request
 
 
-class Writer:
+class ResponseBuilder:
     """Build the response to one request, complete or as the events of a stream."""
 
-    def __init__(self, request: Request, prompts: Sequence[Prompt], engine: Engine) -> None:
+    def __init__(self, request: ApiRequest, prompts: Sequence[Prompt], engine: Engine) -> None:
         self.request, self.prompts, self.engine = request, prompts, engine
         self.is_chat = isinstance(request, ChatRequest)
         kind, name = ("chat.completion", "chatcmpl") if self.is_chat else ("text_completion", "cmpl")

@@ -97,8 +97,8 @@ def _machine() -> str:
     devices = jax.devices()
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     processes = f", {jax.process_count()} processes" if jax.process_count() > 1 else ""
-    kind = f"{len(devices)} x {devices[0].device_kind}{processes}"
-    return f"{kind}; {count} cores {platform.machine()}, {platform.system()}"
+    devices_text = f"{len(devices)} x {devices[0].device_kind}{processes}"
+    return f"{devices_text}; {count} cores {platform.machine()}, {platform.system()}"
 
 
 def _versions() -> dict[str, str]:

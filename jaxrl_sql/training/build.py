@@ -77,7 +77,7 @@ def make_policy(s: TrainingRun, temperature: float = 1.0) -> LogprobFn:
             _compute_dtype(s),
             model.attention,
             model.kept_logits_mib << 20,
-            missing_ids(s.task.tokenizer, s.model.vocab_size, s.task.ends),
+            missing_ids(s.prompt_format.tokenizer, s.model.vocab_size, s.prompt_format.ends),
         )
 
     return s.status.policy(temperature, make)
@@ -94,13 +94,13 @@ def make_engine(
 ) -> AnyEngine:
     """Return an engine of `max_num_seqs` decode slots that samples from `params` as the trainer computes them."""
     config = engine_config(s.config.rollout, max_num_seqs, s.max_prompt_bucket, batch_ways(s.mesh.shape))
-    config = replace(config, purpose=purpose, compute_dtype=_compute_dtype(s), end_tokens=s.task.ends)
-    return engine_on(s.model, params, s.task.tokenizer, config, s.mesh, rollout_grid(s.config.rollout))
+    config = replace(config, purpose=purpose, compute_dtype=_compute_dtype(s), end_tokens=s.prompt_format.ends)
+    return engine_on(s.model, params, s.prompt_format.tokenizer, config, s.mesh, rollout_grid(s.config.rollout))
 
 
 def make_client(s: TrainingRun, engine: AnyEngine) -> PolicyClient:
     """Return a client that prompts an engine's policy as the run does."""
-    return PolicyClient(engine, s.task.recipe, s.task.style, s.executor)
+    return PolicyClient(engine, s.prompt_format.recipe, s.prompt_format.style, s.executor)
 
 
 def export_model(s: TrainingRun, trainable: Any, frozen: Any) -> Path:
@@ -116,10 +116,10 @@ def export_model(s: TrainingRun, trainable: Any, frozen: Any) -> Path:
             folder,
             s.model,
             merge(trainable, frozen),
-            s.task.tokenizer,
+            s.prompt_format.tokenizer,
             dtype=s.config.model.dtype,
             source=source or None,
-            ends=s.task.ends,
+            ends=s.prompt_format.ends,
         )
         if is_first():
             config = s.config

@@ -104,7 +104,7 @@ class Checkpoints:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, exc_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is None:
             self.close()
@@ -158,7 +158,7 @@ class Checkpoints:
 
     def host(self, step: int) -> Record:
         """Return the JSON object of `step`, without reading anything else."""
-        where = self._place(step)
+        where = self._folder_of(step)
         try:
             return dict(self._manager.restore(step, args=ocp.args.Composite(host=ocp.args.JsonRestore())).host)
         except (KeyError, OSError, TypeError, ValueError) as error:
@@ -169,7 +169,7 @@ class Checkpoints:
 
         Raises InputError when there is no such step, it cannot be read, or it holds another model than `like`.
         """
-        where = self._place(step)
+        where = self._folder_of(step)
         wanted = {name: _abstract(leaf) for name, leaf in _named(like).items()}
         try:
             self._refuse_another(step, wanted)
@@ -187,7 +187,7 @@ class Checkpoints:
 
     def arrays(self, step: int) -> dict[str, np.ndarray]:
         """Return all arrays of a step's state by name, on the host, without the state's structure."""
-        where, device = self._place(step), jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+        where, device = self._folder_of(step), jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
         try:
             stored = self._stored(step).items()
             wanted = {n: jax.ShapeDtypeStruct(tuple(x.shape), np.dtype(x.dtype), sharding=device) for n, x in stored}
@@ -222,29 +222,29 @@ class Checkpoints:
 
     def _check_ratings(self) -> None:
         """Raise InputError for a damaged rating; partial files of a killed save are ignored."""
-        for place in self.folder.iterdir() if self.folder.is_dir() else ():
-            is_whole = place.name.isdecimal() and (place / SUMS).is_file() and (place / _RATING).is_file()
-            if is_whole and (fault := damage(place, _RATING)):
-                raise _unreadable(place, fault)
+        for folder in self.folder.iterdir() if self.folder.is_dir() else ():
+            is_whole = folder.name.isdecimal() and (folder / SUMS).is_file() and (folder / _RATING).is_file()
+            if is_whole and (fault := damage(folder, _RATING)):
+                raise _unreadable(folder, fault)
 
     def _seal(self) -> None:
         """Add the checksums of a step whose files are all written; it is renamed afterwards."""
-        (place,) = self.folder.glob(f"{self._saving}{UNFINISHED}*")
-        write_sums(place, but={UNSUMMED})
+        (folder,) = self.folder.glob(f"{self._saving}{UNFINISHED}*")
+        write_sums(folder, but={UNSUMMED})
         if self._on_saved is not None and self._saving is not None:
             self._on_saved(self._saving)
 
-    def _place(self, step: int) -> Path:
+    def _folder_of(self, step: int) -> Path:
         """Return the folder of a complete step; raises InputError if a file of it is damaged."""
         self.wait()
         if step not in self._manager.all_steps():
             raise InputError(f"{self.folder}: no checkpoint of step {step}")
-        place = self.folder / str(step)
+        folder = self.folder / str(step)
         if step not in self._intact:
-            if fault := damage(place):
-                raise _unreadable(place, fault)
+            if fault := damage(folder):
+                raise _unreadable(folder, fault)
             self._intact.add(step)
-        return place
+        return folder
 
     def _rating_of(self, step: int) -> float | None:
         metrics = self._manager.metrics(step)
@@ -265,11 +265,11 @@ class Checkpoints:
         for name, leaf in wanted.items():
             if name not in stored:
                 raise InputError(f"{where}: {name} is missing there")
-            shape, kind = stored[name]
+            shape, dtype = stored[name]
             if shape != leaf.shape:
                 raise InputError(f"{where}: {name} is {shape} there and {leaf.shape} here")
-            if kind != leaf.dtype:
-                raise InputError(f"{where}: {name} is {kind} there and {leaf.dtype} here")
+            if dtype != leaf.dtype:
+                raise InputError(f"{where}: {name} is {dtype} there and {leaf.dtype} here")
         for name in stored:
             if name not in wanted:
                 raise InputError(f"{where}: {name} is there and not here")
@@ -285,10 +285,10 @@ class Checkpoints:
 def _put_back(folder: Path) -> None:
     """Remove replaced checkpoints whose successor is complete, and rename the others back."""
     for aside in folder.glob(f"*{REPLACED}") if jax.process_index() == 0 else ():
-        if (place := aside.with_suffix("")).exists():
+        if (earlier := aside.with_suffix("")).exists():
             shutil.rmtree(aside)
         else:
-            aside.rename(place)
+            aside.rename(earlier)
 
 
 def _named(tree: PyTree) -> Record:

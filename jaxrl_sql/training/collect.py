@@ -58,7 +58,7 @@ class Demonstration(NamedTuple):
     scored: ScoredResponse
 
 
-class Group(NamedTuple):
+class ScoredGroup(NamedTuple):
     """G answers to one question, with the score of each.
 
     `by_accuracy` is whether `grpo.dynamic_sampling.filter_groups` is `accuracy`.
@@ -89,7 +89,7 @@ class Group(NamedTuple):
             return [0.0] * len(self.scored)
         return [float(gold_ok and response.trusted) for response in self.scored]
 
-    def learned(self) -> Group:
+    def learned(self) -> ScoredGroup:
         """Return the group to learn: if no answer is right and rewarded, the demonstration replaces the last one."""
         shown = self.demonstration
         trusted = [answer for answer in self.scored if answer.trusted]
@@ -121,11 +121,11 @@ Place = tuple[int, int]
 class RolloutBatch(NamedTuple):
     """All groups, the chosen ones as they are learned, the cursor after them, and metrics.
 
-    `carried`: the next rollout's samples so far, by their place in it.
+    `carried`: the next rollout's samples so far, by their index in it.
     """
 
-    groups: list[Group]
-    chosen: list[Group]
+    groups: list[ScoredGroup]
+    chosen: list[ScoredGroup]
     cursor: int
     numbers: dict[str, float]
     carried: list[Sample]
@@ -134,7 +134,7 @@ class RolloutBatch(NamedTuple):
 class Sampled(NamedTuple):
     """A round of groups, the seconds of waiting for SQL after the last answer, and samples of the next rollout."""
 
-    groups: list[Group]
+    groups: list[ScoredGroup]
     waited: float
     carried: list[Sample]
 
@@ -192,7 +192,7 @@ def collect_batch(
 class _Rounds(NamedTuple):
     """The groups of all rounds of a rollout; `waited` is in seconds."""
 
-    groups: list[Group]
+    groups: list[ScoredGroup]
     attempts: int
     cursor: int
     waited: float
@@ -212,7 +212,7 @@ def _generate_rounds(
 ) -> _Rounds:
     """Generate rounds of groups until `prompts` differ in reward, `max_extra_generations` more than one at most."""
     sampling = s.config.grpo.dynamic_sampling
-    groups: list[Group] = []
+    groups: list[ScoredGroup] = []
     waited, stats = 0.0, RolloutStats()
     for attempt in range(sampling.max_extra_generations + 1):
         numbers, cursor = order.take(cursor, prompts * sampling.oversample)
@@ -227,7 +227,7 @@ def _generate_rounds(
     return _Rounds(groups, attempt + 1, cursor, waited, stats, sampled.carried)
 
 
-def _choose(grpo: GrpoConfig, learned: Sequence[Group], prompts: int) -> list[int]:
+def _choose(grpo: GrpoConfig, learned: Sequence[ScoredGroup], prompts: int) -> list[int]:
     """Return the numbers of the `prompts` groups with the widest spread of rewards."""
     rewards, weights = [group.rewards for group in learned], [group.weights for group in learned]
     asked_together = grpo.questions * grpo.dynamic_sampling.oversample if grpo.questions > 1 else 1
@@ -271,7 +271,9 @@ def generate_groups(
     mine = share(len(current)) if engine.yields_all else range(len(current))
     shown = _demonstrations(s, examples[: len(current)], prompts, sampling.stop) if s.config.grpo.demonstrations else {}
     for at in sorted(shown.keys() & set(share(len(current)))):
-        jobs[at, sampling.n] = s.task.recipe.submit(s.executor, [examples[at]], [shown[at].turns[0].text], s.task.style)
+        jobs[at, sampling.n] = s.prompt_format.recipe.submit(
+            s.executor, [examples[at]], [shown[at].turns[0].text], s.prompt_format.style
+        )
     env_states, answered = EnvStates(), 0
     with s.display.task("sampling", len(current) * sampling.n, "answers", is_announced=False) as on_progress:
         stream = client.generate(examples, prompts, sampling, number, cfg.turns, env_states, ahead, carried)
@@ -283,24 +285,26 @@ def generate_groups(
             answered += at < len(current)
             on_progress(answered)
             if at in mine:
-                job = s.task.recipe.submit(s.executor, [examples[at]], [response(sample)], s.task.style)
+                job = s.prompt_format.recipe.submit(
+                    s.executor, [examples[at]], [response(sample)], s.prompt_format.style
+                )
                 jobs[at, sample.index] = job
     began = time.perf_counter()
     with s.display.task("waiting for SQL", is_announced=False):
         verdicts = _collect_rewards(s, jobs, env_states)
-        by_place = {(sample.prompt_index, sample.index): sample for sample in engine.gather(samples)}
+        by_key = {(sample.prompt_index, sample.index): sample for sample in engine.gather(samples)}
     waited = time.perf_counter() - began
     groups, by_accuracy = [], s.config.grpo.dynamic_sampling.filter_groups == "accuracy"
     for i, example in enumerate(examples[: len(current)]):
-        places = [(i, g) for g in range(sampling.n)]
-        ordered = [by_place[place] for place in places]
+        keys = [(i, g) for g in range(sampling.n)]
+        ordered = [by_key[key] for key in keys]
         trajectories = [Trajectory(prompts[i], sample.index, sample.turns, sample.finish_reason) for sample in ordered]
-        scored = [verdicts[place] for place in places]
+        scored = [verdicts[key] for key in keys]
         taught = Demonstration(shown[i], verdicts[i, sampling.n]) if i in shown else None
         taught = taught if taught and taught.scored.trusted and _is_right(taught.scored) else None
         responses = [response(sample) for sample in ordered]
-        groups.append(Group(example, trajectories, responses, scored, by_accuracy, taught))
-    ahead_of_us = [by_place[place] for place in sorted(by_place) if place[0] >= len(current)]
+        groups.append(ScoredGroup(example, trajectories, responses, scored, by_accuracy, taught))
+    ahead_of_us = [by_key[key] for key in sorted(by_key) if key[0] >= len(current)]
     left = [dataclasses.replace(sample, prompt_index=sample.prompt_index - len(current)) for sample in ahead_of_us]
     return Sampled(groups, waited, left)
 
@@ -313,12 +317,12 @@ def _demonstrations(
     It may be too long, or continue after a stop string. In a chat, whose answers begin with a thought, a question
     without one (`reasoning`) has none: it would teach not to think.
     """
-    end, shown = s.task.ends[-1], dict[int, Trajectory]()
-    control = ControlTokens(s.task.tokenizer)
+    end, shown = s.prompt_format.ends[-1], dict[int, Trajectory]()
+    control = ControlTokens(s.prompt_format.tokenizer)
     for i, (example, prompt) in enumerate(zip(examples, prompts, strict=False)):
-        if not example.answerable or (s.task.style.name == "chat" and not example.reasoning):
+        if not example.answerable or (s.prompt_format.style.name == "chat" and not example.reasoning):
             continue
-        text = s.task.style.answer(example)
+        text = s.prompt_format.style.answer(example)
         if isinstance(text, str) and cut_after_stop(text, stops) == text:
             tokens = (*control.encode(whole_text(shield_answer(text, example, control))), end)
             if len(tokens) <= s.config.sampling.max_new_tokens:
@@ -353,7 +357,7 @@ def from_arrays(arrays: Fields, together: int = 1) -> list[GroupBatch]:
     return [GroupBatch(**{**fields, "shared": parts, **known}) for fields, parts in zip(batches, shared, strict=True)]
 
 
-def has_equal_rewards(groups: Sequence[Group]) -> np.ndarray:
+def has_equal_rewards(groups: Sequence[ScoredGroup]) -> np.ndarray:
     """Return for each group whether all its rewards are equal: [B] bool; False for a single answer."""
     rewards, weights = (np.array([getattr(group, of) for group in groups]) for of in ("rewards", "weights"))
     return np.asarray(zero_variance(rewards, weights)) & (rewards.shape[1] > 1)
@@ -367,26 +371,26 @@ def _collect_rewards(
     A time limit that stopped a dialogue's observation counts as the answer's own.
     """
     rewards = []
-    for place, job in jobs.items():
-        score = s.task.recipe.collect(job)[0]
-        score = score._replace(stop=env_states.stop(*place) or score.stop)
-        rewards.append((place, *dataclasses.astuple(score.reward), *score[1:]))
+    for key, job in jobs.items():
+        score = s.prompt_format.recipe.collect(job)[0]
+        score = score._replace(stop=env_states.stop(*key) or score.stop)
+        rewards.append((key, *dataclasses.astuple(score.reward), *score[1:]))
     exchanged = exchange(rewards)
     return {(at, g): ScoredResponse(Reward(total, parts), *rest) for (at, g), total, parts, *rest in exchanged}
 
 
-def _written(groups: Sequence[Group]) -> list[Turn]:
+def _written(groups: Sequence[ScoredGroup]) -> list[Turn]:
     return [turn for g in groups for t in g.trajectories for turn in t.turns if turn.role == ASSISTANT]
 
 
-def _mean_std(groups: Sequence[Group]) -> float:
+def _mean_std(groups: Sequence[ScoredGroup]) -> float:
     """Return the mean over groups of the standard deviation of their trusted rewards; 0 without any."""
     trusted = [[answer.reward.total for answer in group.scored if answer.trusted] for group in groups]
     stds = [float(np.std(rewards)) for rewards in trusted if rewards]
     return float(np.mean(stds)) if stds else 0.0
 
 
-def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
+def group_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
     """Average rewards and their parts over the trusted answers, and statuses, lengths and turns over all.
 
     `reward/untrusted` is the share of answers that are not trusted (`ScoredResponse.trusted`).

@@ -60,10 +60,10 @@ def parameters(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
     for name, array in arrays.items():
         if name.startswith(part):
             *folders, leaf = name.removeprefix(part).split(".")
-            place = tree
+            branch = tree
             for folder in folders:
-                place = place.setdefault(folder, {})
-            place[leaf] = array
+                branch = branch.setdefault(folder, {})
+            branch[leaf] = array
     return tree
 
 
@@ -74,7 +74,7 @@ def of_step(run: Path, step: int) -> Exported:
     trained = read_trained(run / CONFIG)
     data, base = trained.data, trained.model
     if base.lora.rank:
-        raise InputError(f"{run}: its checkpoints hold adapters alone; without --step its model/ is exported, merged")
+        raise InputError(f"{run}: its checkpoints contain only adapters; omit --step to export the merged model/")
     if step not in (steps := saved_steps(run)):
         raise InputError(f"{run}: no checkpoint of step {step}; it has {', '.join(map(str, steps)) or 'none'}")
     folder, named = run / "tokenizer", data.tokenizer.path or base.checkpoint
@@ -84,7 +84,7 @@ def of_step(run: Path, step: int) -> Exported:
         began = checkpoints.host(step)["run"]["inputs"]
     if base.frozen:
         if not base.checkpoint:
-            raise InputError(f"{run}: its checkpoints lack model.frozen; without --step its model/ is exported, whole")
+            raise InputError(f"{run}: its checkpoints lack model.frozen; omit --step to export the complete model/")
         now = file_inputs(trained.recipe, data, base.checkpoint)
         refuse_other_inputs(run, base_inputs(began), base_inputs(now))
         shape, weights = load_checkpoint(base.checkpoint, base.dtype)
@@ -103,7 +103,7 @@ def of_model(name: str) -> Exported:
 def _folder_of(name: str) -> Path:
     source = find_model(name)[0]
     if not source.exists():
-        raise InputError(f"{name}: no such folder here; a model of the hub is exported from the folder it lies in")
+        raise InputError(f"{name}: not a local folder; download a hub model first, then export its folder")
     refuse_damaged_weights(source)
     return source
 
@@ -156,7 +156,7 @@ def export(
     if exported.source is not None and (exported.params is None or exported.others):
         read.append(exported.source)
     if out.resolve() in [folder.resolve() for folder in read]:
-        raise InputError(f"--out {out}: is the model itself; name another folder")
+        raise InputError(f"--out {out}: is the model's own folder; choose another folder")
     params = exported.params if exported.params is not None else load_checkpoint(str(exported.source), dtype)[1]
     # The end tokens of a model that was trained elsewhere are in its files.
     ends: tuple[int, ...] = ()
@@ -166,8 +166,8 @@ def export(
     save_checkpoint(out, exported.model, params, exported.tokenizer, dtype=dtype, source=exported.source, ends=ends)
     if named := misreading_class(out, exported.tokenizer):
         warn(
-            f"{out}: AutoTokenizer of the installed transformers takes its class {named}, which cuts text otherwise "
-            "than tokenizer.json: load the tokenizer by PreTrainedTokenizerFast.from_pretrained"
+            f"{out}: AutoTokenizer of the installed transformers takes its class {named}, which tokenizes "
+            "differently from tokenizer.json: load the tokenizer by PreTrainedTokenizerFast.from_pretrained"
         )
     if exported.trained is not None:
         save_prompt_settings(out, exported.trained)

@@ -189,8 +189,8 @@ def open_stage(
     phase = GrpoPhase(
         run=s,
         stage=stage,
-        advantage=make_advantage_fn(policy, grpo, s.task.recipe.advantage, ways),
-        update=make_updates(policy, grpo, optimizer, s.task.recipe.loss, ways),
+        advantage=make_advantage_fn(policy, grpo, s.prompt_format.recipe.advantage, ways),
+        update=make_updates(policy, grpo, optimizer, s.prompt_format.recipe.loss, ways),
         old_logprobs=make_old_logprob_fn(policy, micro_batches_of(grpo, ways, grpo.minibatches)),
         engine=make_engine(s, None, s.config.rollout.max_num_seqs),
         order=_order(s),

@@ -77,15 +77,15 @@ def refuse_other_inputs(folder: Path, began: Mapping[str, str], now: Mapping[str
     others = sorted(name for name in {**began, **now} if began.get(name) != now.get(name))
     if others:
         raise InputError(
-            f"{folder}: {', '.join(others)}: not as when the run began; a resumed run computes the same as an "
-            "unbroken one: restore them, or name another run.dir"
+            f"{folder}: {', '.join(others)}: changed since the run started; a resumed run must compute "
+            "the same as an uninterrupted one: restore them, or choose another run.dir"
         )
 
 
 def _files(recipe: str, data: DataConfig, base: str) -> Iterator[tuple[str, Path]]:
     """Yield (key, file) of each existing file that the settings name."""
     synthetic = f"{data.dir}/tokenizer" if data.source == "synth" and not base else ""
-    places: Sequence[tuple[str, str | Path]] = (
+    sources: Sequence[tuple[str, str | Path]] = (
         ("model.checkpoint", base),
         ("data.tokenizer.path", data.tokenizer.path or synthetic),
         ("data.chat.template", template_file(data.chat.template) if data.chat.template else ""),
@@ -94,12 +94,12 @@ def _files(recipe: str, data: DataConfig, base: str) -> Iterator[tuple[str, Path
         ("data.traces", data.traces),
         ("recipe", recipe if recipe.endswith(".py") else ""),
     )
-    for key, place in places:
-        path = Path(place)
-        if place and path.is_dir():
+    for key, source in sources:
+        path = Path(source)
+        if source and path.is_dir():
             has_weights = key != "data.tokenizer.path"
             yield from ((f"{key}/{file.name}", file) for file in sorted(path.iterdir()) if _is_read(file, has_weights))
-        elif place and path.is_file():
+        elif source and path.is_file():
             yield key, path
 
 

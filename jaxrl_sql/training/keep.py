@@ -16,7 +16,7 @@ from jaxrl_sql.runtime.rollouts import pack_ids, pack_logprobs
 from jaxrl_sql.text2sql.env.address import without_password
 from jaxrl_sql.text2sql.evals.records import Answered
 from jaxrl_sql.text2sql.evals.verdict import Verdict
-from jaxrl_sql.training.collect import Group
+from jaxrl_sql.training.collect import ScoredGroup
 from jaxrl_sql.training.training_run import TrainingRun
 from jaxrl_sql.types import Example, Record, Response, Turn, whole_text
 
@@ -24,7 +24,9 @@ from jaxrl_sql.types import Example, Record, Response, Turn, whole_text
 _DIGITS = 4
 
 
-def keep_groups(s: TrainingRun, step: int, phase: str, groups: Sequence[Group], chosen: Sequence[Group]) -> None:
+def keep_groups(
+    s: TrainingRun, step: int, phase: str, groups: Sequence[ScoredGroup], chosen: Sequence[ScoredGroup]
+) -> None:
     """Keep the groups that were generated for `step`; `chosen` are those that are learned, in order."""
     for group in groups[: s.config.run.samples_per_step]:
         scored = group.scored[0]
@@ -71,7 +73,9 @@ def keep_evaluation(
 def keep_tokens(s: TrainingRun) -> None:
     """Keep the texts of the tokens, unless a file already has them."""
     if not s.outputs.rollouts.has_tokens:
-        s.outputs.rollouts.write_tokens([token.decode(errors="replace") for token in token_bytes(s.task.tokenizer)])
+        s.outputs.rollouts.write_tokens(
+            [token.decode(errors="replace") for token in token_bytes(s.prompt_format.tokenizer)]
+        )
 
 
 def question_of(example: Example) -> Record:
@@ -95,7 +99,7 @@ def question_of(example: Example) -> Record:
     return {name: value for name, value in record.items() if value not in ("", [], {}, False) or name == "answerable"}
 
 
-def _group(step: int, phase: str, group: Group, chosen: int | None) -> Record:
+def _group(step: int, phase: str, group: ScoredGroup, chosen: int | None) -> Record:
     answers = [
         {
             "turns": [_turn(turn) for turn in trajectory.turns],

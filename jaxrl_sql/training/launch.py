@@ -107,8 +107,8 @@ def jobset(launch: LaunchOptions, run: str) -> str:
         "volumes": [{"name": "storage", "persistentVolumeClaim": {"claimName": launch.claim}}],
     }
     if launch.chips:
-        kind = "google.com/tpu" if launch.accelerator else "nvidia.com/gpu"
-        container["resources"] = {"limits": {kind: launch.chips}}
+        resource = "google.com/tpu" if launch.accelerator else "nvidia.com/gpu"
+        container["resources"] = {"limits": {resource: launch.chips}}
     if launch.accelerator:
         accelerator, _, topology = launch.accelerator.partition(":")
         pod["nodeSelector"] = {
@@ -183,7 +183,7 @@ def launch_file(launch: LaunchOptions) -> str:
     if not _NAME.fullmatch(name):
         raise InputError(f"--name {name!r}: small letters, digits and hyphens, a letter first, 52 at most")
     if "\n" in launch.folder or not launch.folder.startswith("/"):
-        raise InputError(f"--folder {launch.folder}: a whole path, which is the same on all hosts, is needed")
+        raise InputError(f"--folder {launch.folder}: must be an absolute path that is the same on all hosts")
     for option, value in (("partition", launch.partition), ("time", launch.time)):
         if "\n" in value:
             raise InputError(f"--{option} {value!r}: one line is needed")

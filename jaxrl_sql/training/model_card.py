@@ -18,7 +18,7 @@ import yaml
 from jaxrl_sql.config import TrainConfig, changed, load_config
 from jaxrl_sql.models.formats.gguf import is_gguf
 from jaxrl_sql.models.formats.gguf_header import read_header
-from jaxrl_sql.report.load import Run, load_run, names
+from jaxrl_sql.report.load import RunFiles, load_run, names
 from jaxrl_sql.runtime.folder import CONFIG
 from jaxrl_sql.runtime.hub import PROMPT_FILE, license_of, repo_of
 from jaxrl_sql.runtime.model_locator import PROMPT_KEYS, TEMPLATE, TrainedModel, find_model, prompt_settings
@@ -50,8 +50,8 @@ def save_prompt_settings(folder: Path, trained: TrainedModel) -> None:
         shutil.copyfile(template_file(template), folder / TEMPLATE)
         template = TEMPLATE
     data = prompt_settings(changed(section, {**last_names, "chat.template": template, "tokenizer.path": ""}))
-    place, colon, name = trained.recipe.rpartition(":")
-    settings: dict[str, Any] = {"recipe": f"{Path(place).name}:{name}" if colon else trained.recipe, "data": data}
+    source, colon, name = trained.recipe.rpartition(":")
+    settings: dict[str, Any] = {"recipe": f"{Path(source).name}:{name}" if colon else trained.recipe, "data": data}
     for key, fields in PROMPT_KEYS.items():
         values = dataclasses.asdict(getattr(trained, key))
         settings[key] = {name: values[name] for name in fields}
@@ -156,28 +156,28 @@ def _training(run: Path, bases: Sequence[str], step: int | None) -> list[str]:
 def _accuracies(folder: Path, step: int | None) -> list[str]:
     """Return the accuracy of each split before and after, with intervals of 95 %."""
     try:
-        run: Run | None = load_run(folder)
+        run: RunFiles | None = load_run(folder)
     except InputError:  # the folder has no metrics
         run = None
     rows = [row for split in _splits(run) for row in _split_rows(run, split, step)] if run is not None else []
     if not rows:
         return ["The run recorded no accuracy on held-out questions.", ""]
-    head = ["## Accuracy on held-out questions", "", "Before and after training; in brackets Wilson's"]
+    head = ["## Accuracy on held-out questions", "", "Before and after training; in brackets Wilson's 95 % intervals."]
     table = ["| split | questions | before | after |", "|---|---|---|---|", *rows]
     return [
         *head,
-        "intervals of 95 %, of questions taken for independent: those on one database are not, so they are narrow.",
+        "They treat questions as independent. Questions on one database are not, so the intervals are too narrow.",
         "",
         *table,
         "",
     ]
 
 
-def _splits(run: Run) -> list[str]:
+def _splits(run: RunFiles) -> list[str]:
     return [name.split("/")[1] for name in names(run, "eval/", "/accuracy")]
 
 
-def _split_rows(run: Run, split: str, step: int | None) -> list[str]:
+def _split_rows(run: RunFiles, split: str, step: int | None) -> list[str]:
     key = f"eval/{split}/accuracy"
     rows = [record for record in run.metrics if isinstance(record.get(key), int | float)]
     rows = [record for record in rows if step is None or record["step"] <= step]

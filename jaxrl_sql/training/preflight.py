@@ -60,9 +60,9 @@ def check_memory(s: TrainingRun, sections: WorkloadSections) -> None:
     """Check memory and disk space, and report the memory per device of a step; raises InputError."""
     model = PlannedModel(s.config.model, s.model)
     work = find_workload(model.section, sections, rules.batch_ways(s.mesh.shape))
-    fused = is_fused(model, s.mesh.devices.flat[0].platform)
-    sizes = estimate(model, s.mesh, work, fused)
-    parts = ", ".join(f"{name} {in_bytes(size)}" for name, size in sizes._asdict().items() if size)
+    platform = s.mesh.devices.flat[0].platform
+    sizes = estimate(model, s.mesh, work, is_fused(model, platform))
+    parts = ", ".join(f"{name.replace('_', ' ')} {in_bytes(size)}" for name, size in sizes._asdict().items() if size)
     have = device_memory(s.mesh)
     s.note(
         f"memory per device, about: {parts}; {in_bytes(sizes.total)} of {in_bytes(have) if have else 'an unknown size'}"
@@ -74,7 +74,7 @@ def check_memory(s: TrainingRun, sections: WorkloadSections) -> None:
             "use more devices (mesh.fsdp), model.lora.rank, model.dtype=bfloat16, or optim.kind=adafactor"
         )
     if have and sizes.total > have:
-        suggestions = suggest(sections, model, s.mesh.shape, have, fused)
+        suggestions = suggest(sections, model, s.mesh.shape, have, platform)
         helps = ", or ".join(change for change, total in suggestions[:3] if total <= have) or "more devices"
         s.note(
             f"memory: about {in_bytes(sizes.total - have)} per device may be missing; changes that make it fit: {helps}"
@@ -98,7 +98,7 @@ def check_budget(s: TrainingRun) -> None:
             f"grpo.max_tokens_per_device={grpo.max_tokens_per_device} is too small for {grpo.questions} questions with "
             f"their schema and answers: it must be at least {least}; raise it, or lower grpo.questions"
         )
-    if s.task.recipe.loss is not None and rows < grpo.num_generations:
+    if s.prompt_format.recipe.loss is not None and rows < grpo.num_generations:
         need = prompt + grpo.num_generations * answer
         raise InputError(
             f"grpo.max_tokens_per_device={grpo.max_tokens_per_device} splits a group of {need} tokens, but the loss of "

@@ -61,7 +61,7 @@ def resume(s: TrainingRun) -> ResumePoint:
         s.outputs.rollouts.rewind({})
         return ResumePoint()
     if step > s.config.total_steps():
-        raise InputError(f"{s.folder}: step {step} is made already, and the run would end before it")
+        raise InputError(f"{s.folder}: step {step} is already done, but the run would end earlier")
     saved = s.outputs.checkpoints.host(step)["run"]
     _refuse_other_run(s, saved)
     _rewind(s, saved["lines"], step)
@@ -76,8 +76,8 @@ def _refuse_other_run(s: TrainingRun, saved: Record) -> None:
     refuse_other_inputs(s.folder, saved["inputs"], s.questions.inputs)
     if saved["questions"] != digest(s.questions.train):
         raise InputError(
-            f"{s.folder}: {s.config.data.dir}/{s.config.data.train} holds other questions or prompts than "
-            "the run began with: name another run.dir to begin a run with them"
+            f"{s.folder}: {s.config.data.dir}/{s.config.data.train} differs from the questions or "
+            "prompts that the run started with: choose another run.dir to start a run with them"
         )
     refuse_edited(s.folder, saved["config"], values_by_key(s.config))
 

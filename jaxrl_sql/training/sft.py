@@ -25,7 +25,7 @@ from jaxrl_sql.models.ops.micro_batches import order_for_parts, row_counts
 from jaxrl_sql.runtime.metrics import reduce_metrics
 from jaxrl_sql.text2sql.benchmarks import skipped_lines
 from jaxrl_sql.training.batching.pack import by_schema, pack_rows, with_learned_alone, with_packed_rows
-from jaxrl_sql.training.batching.sft_batches import Row, word_tokens
+from jaxrl_sql.training.batching.sft_batches import SftRow, word_tokens
 from jaxrl_sql.training.batching.sft_dataset import SftDataset, rows_of
 from jaxrl_sql.training.build import export_model, make_optimizer, make_params, make_policy
 from jaxrl_sql.training.evaluation import evaluate_all
@@ -63,7 +63,7 @@ class EarlyStopping:
 
 
 @dataclass
-class Window:
+class LogWindow:
     """Counts since the last logged row: steps, tokens, and computed positions including padding."""
 
     steps: int = 0
@@ -92,7 +92,7 @@ class SftPhase:
     update: StepFn
     held_out_loss: Callable[[TrainState], float]
     word_ids: tuple[int, ...]
-    window: Window = field(default_factory=Window)
+    window: LogWindow = field(default_factory=LogWindow)
     first: int = 0
     last_metrics: Any = None
 
@@ -139,7 +139,7 @@ class SftPhase:
                 if self.watch.update(numbers["sft/held_out_loss"]) and cfg.patience:
                     self.state = dataclasses.replace(self.state, best=_copy(self.state.trainable))
             s.record(at, "sft", numbers)
-            self.window = Window()
+            self.window = LogWindow()
 
     def numbers(self) -> dict[str, float]:
         """Return the metrics of the last step, and the means since the last logged one."""
@@ -162,7 +162,7 @@ class SftPhase:
 
     def evaluated(self, _at: int, _numbers: Mapping[str, float]) -> None:
         """Start a new window, so that its time excludes the evaluation."""
-        self.window = Window()
+        self.window = LogWindow()
 
     def snapshot(self) -> Snapshot:
         """Return the contents of a checkpoint."""
@@ -197,7 +197,7 @@ def open_sft(s: TrainingRun, begin: ResumePoint) -> SftPhase:
     if begin.is_within(0, cfg.steps):
         state, host, _ = restore(s, begin.step, state)
         watch.restore(host["watch"])
-    word_ids = tuple(word for word in word_tokens(s.task.tokenizer) if word not in dataset.form)
+    word_ids = tuple(word for word in word_tokens(s.prompt_format.tokenizer) if word not in dataset.form)
     return SftPhase(
         run=s,
         dataset=dataset,
@@ -209,7 +209,7 @@ def open_sft(s: TrainingRun, begin: ResumePoint) -> SftPhase:
     )
 
 
-def pack(s: TrainingRun, rows: Sequence[Row], longest: int) -> GroupBatch:
+def pack(s: TrainingRun, rows: Sequence[SftRow], longest: int) -> GroupBatch:
     """Pack this process's part of a batch; `longest` is the length of the longest schema in any batch."""
     cfg, here, is_one_shape = s.config.sft, s.rows_here(s.config.sft.databases), s.config.run.pad_to_max
     if not cfg.packing:

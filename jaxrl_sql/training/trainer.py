@@ -75,7 +75,7 @@ from jaxrl_sql.training.preflight import preflight
 from jaxrl_sql.training.resume import refuse_other_saved, resolved_config, resume
 from jaxrl_sql.training.sft import run_sft
 from jaxrl_sql.training.stages import Progress, Stage
-from jaxrl_sql.training.training_run import Outputs, QuestionSets, RunStatus, Task, TrainingRun
+from jaxrl_sql.training.training_run import Outputs, PromptFormat, QuestionSets, RunStatus, TrainingRun
 from jaxrl_sql.types import Example, InputError
 
 
@@ -198,7 +198,7 @@ def _opened(
             mesh = meshes.make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
         sft, grpo = with_parts(config.sft, config.grpo, rules.batch_ways(mesh.shape))
         config = dataclasses.replace(config, sft=sft, grpo=grpo)
-        model = model_config(config.model, read.task.tokenizer)
+        model = model_config(config.model, read.prompt_format.tokenizer)
         questions = _question_sets(config, read, executor, display, caller)
         if epochs := config.sft.epochs:
             config = changed(config, {"sft.steps": questions.sft.order.batches(epochs)})
@@ -209,7 +209,7 @@ def _opened(
         about = noted_session(folder if is_first else None, plan, display.activity, status.request)
         with jax.set_mesh(mesh), about:
             yield TrainingRun(
-                config, folder, read.task, model, mesh, executor, questions, outputs, status, caller=caller
+                config, folder, read.prompt_format, model, mesh, executor, questions, outputs, status, caller=caller
             )
 
 
@@ -245,9 +245,9 @@ def _recipe(config: TrainConfig, caller: CallerInputs) -> Recipe:
 
 
 class _Read(NamedTuple):
-    """Questions without their prompts, and the task that makes their prompts."""
+    """Questions without their prompts, and the format that makes their prompts."""
 
-    task: Task
+    prompt_format: PromptFormat
     train: Sequence[Example]
     evals: Mapping[str, Benchmark]
     rules: Mapping[str, str]
@@ -268,19 +268,20 @@ def _read(
             tokenizer = open_tokenizer(data, config.model.checkpoint, folder, train, style)
         style = recipe.opened(style, tokenizer)._replace(shots=choose_shots(data))
     ends = ends_of_generation(data, config.model.checkpoint, tokenizer)
-    return _Read(Task(recipe, style, tokenizer, ends), train, evals, judged_by)
+    return _Read(PromptFormat(recipe, style, tokenizer, ends), train, evals, judged_by)
 
 
 def _question_sets(
     config: TrainConfig, read: _Read, executor: Executor, display: Display, caller: CallerInputs
 ) -> QuestionSets:
     """Make the prompts of all sets, and hash the inputs of the run."""
-    task, longest = read.task, config.data.max_prompt_tokens
+    prompt_format, longest = read.prompt_format, config.data.max_prompt_tokens
     pruning = Pruning(longest, config.seed) if config.data.prune else None
-    shortening = Shortening(config.data, partial(_style_of, task), task.tokenizer)
-    train = _prompts("train", read.train, task, display, shortening._replace(seed=config.seed), pruning)
+    shortening = Shortening(config.data, partial(_style_of, prompt_format), prompt_format.tokenizer)
+    train = _prompts("train", read.train, prompt_format, display, shortening._replace(seed=config.seed), pruning)
     evals = {
-        name: _prompts(name, benchmark.examples, task, display, shortening) for name, benchmark in read.evals.items()
+        name: _prompts(name, benchmark.examples, prompt_format, display, shortening)
+        for name, benchmark in read.evals.items()
     }
     inputs: dict[str, str] = {}
     if processes.is_first():  # which computes them for all
@@ -288,14 +289,14 @@ def _question_sets(
             files = file_inputs(config.recipe, config.data, config.model.checkpoint)
             inputs = files | caller.hashes() | question_inputs(config.data, train, evals)
     first, *_ = processes.exchange([inputs])
-    make_sft = cache(partial(_sft_dataset, config, task, train, executor, display))
+    make_sft = cache(partial(_sft_dataset, config, prompt_format, train, executor, display))
     return QuestionSets(train, evals, read.rules, make_sft, dict(first))
 
 
 def _prompts(
     name: str,
     examples: Sequence[Example],
-    task: Task,
+    prompt_format: PromptFormat,
     display: Display,
     shortening: Shortening,
     pruning: Pruning | None = None,
@@ -303,29 +304,38 @@ def _prompts(
     """Make the prompts of a set, of up to `data.max_prompt_tokens` tokens; those of a huge set are made on access."""
     longest = shortening.data.max_prompt_tokens
     if isinstance(examples, Streamed):
-        return stream_prompts(examples, task.style, task.tokenizer, longest, pruning)
+        return stream_prompts(examples, prompt_format.style, prompt_format.tokenizer, longest, pruning)
     with display.task(f"tokenizing the prompts of {name}", len(examples), "questions") as on_progress:
-        prompts = make_prompts(examples, task.style, task.tokenizer, longest, pruning, on_progress)
+        prompts = make_prompts(examples, prompt_format.style, prompt_format.tokenizer, longest, pruning, on_progress)
         lines = length_lines(prompts, longest, examples, shortening) if processes.is_first() else []
     return checked_prompts(name, prompts, longest, display.note, lines)
 
 
-def _style_of(task: Task, data: DataConfig) -> PromptStyle:
-    """Return the style of a task's prompts with other settings."""
-    style = task.recipe.opened(task.recipe.style_for(data), task.tokenizer)
-    return style._replace(shots=task.style.shots if data.shots else None)
+def _style_of(prompt_format: PromptFormat, data: DataConfig) -> PromptStyle:
+    """Return the style of a run's prompts with other settings."""
+    style = prompt_format.recipe.opened(prompt_format.recipe.style_for(data), prompt_format.tokenizer)
+    return style._replace(shots=prompt_format.style.shots if data.shots else None)
 
 
-def _sft_dataset(config: TrainConfig, task: Task, train: PromptSet, executor: Executor, display: Display) -> SftDataset:
+def _sft_dataset(
+    config: TrainConfig, prompt_format: PromptFormat, train: PromptSet, executor: Executor, display: Display
+) -> SftDataset:
     """Make the data set of the supervised phase."""
     data, examples = config.data, train.examples
-    recipes = [find_recipe(name) for name in config.sft.formats] or [task.recipe]
-    plain = [(recipe, recipe.opened(recipe.style_for(data), task.tokenizer)) for recipe in recipes]
+    recipes = [find_recipe(name) for name in config.sft.formats] or [prompt_format.recipe]
+    plain = [(recipe, recipe.opened(recipe.style_for(data), prompt_format.tokenizer)) for recipe in recipes]
     dialogues = [recipe.in_dialogues(style, executor, config.sampling.turns) for recipe, style in plain]
-    styles = [style._replace(shots=task.style.shots) for style in dialogues]
+    styles = [style._replace(shots=prompt_format.style.shots) for style in dialogues]
     with display.task("tokenizing what sft teaches", len(examples), "questions") as on_progress:
         return make_sft_dataset(
-            config.sft, data, config.seed, examples, styles, task.tokenizer, task.ends[-1], on_progress
+            config.sft,
+            data,
+            config.seed,
+            examples,
+            styles,
+            prompt_format.tokenizer,
+            prompt_format.ends[-1],
+            on_progress,
         )
 
 

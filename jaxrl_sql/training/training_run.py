@@ -1,4 +1,4 @@
-"""An open run as a value: its configuration, task, questions, devices, executor and outputs.
+"""An open run as a value: its configuration, prompt format, questions, devices, executor and outputs.
 
 `trainer` makes it, `build` makes its parameters, and `lifecycle` makes its steps. No field changes while the run is
 open; `status` alone holds changing state.
@@ -42,7 +42,7 @@ class PreemptedError(JaxrlSqlError):
     """A step was abandoned while its answers were sampled, with nothing changed, before the machine stops."""
 
 
-class Task(NamedTuple):
+class PromptFormat(NamedTuple):
     """The prompt and answer format; `ends` are the tokens that end an answer, the trained one last."""
 
     recipe: Recipe
@@ -133,7 +133,7 @@ class TrainingRun:
 
     config: TrainConfig
     folder: Path
-    task: Task
+    prompt_format: PromptFormat
     model: ModelConfig
     mesh: jax.sharding.Mesh
     executor: Executor

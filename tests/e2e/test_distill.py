@@ -19,7 +19,7 @@ from jaxrl_sql.commands.distill import main
 from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.inference.distillation import judge
 from jaxrl_sql.inference.training_set import split_questions
-from jaxrl_sql.runtime.endpoint import Answer
+from jaxrl_sql.runtime.endpoint import EndpointAnswer
 from jaxrl_sql.text2sql.env.executor import make_executor
 from jaxrl_sql.text2sql.files.traces import load_traces
 from jaxrl_sql.text2sql.recipes import find_recipe
@@ -88,7 +88,7 @@ def test_a_thought_opened_by_the_server_prompt_is_kept(arguments: list[str], rec
     config = load_config(TrainConfig, SMALL, [*arguments[:2], f"recipe={recipe}"])
     (example, *_) = split_questions(config.data, "train", 0, None).examples
     result = find_recipe(recipe)
-    answer = Answer(f"\nthose of t\n</think>\n<answer>\n```sql\n{GOLD}\n```\n</answer>", finish_reason="stop")
+    answer = EndpointAnswer(f"\nthose of t\n</think>\n<answer>\n```sql\n{GOLD}\n```\n</answer>", finish_reason="stop")
     with make_executor(config.executor) as executor:
         record = judge(executor, result, result.endpoint_style(config.data), example, answer)
     assert (record["verdict"], record["reasoning"], record["sql"]) == ("right", "those of t", GOLD)

@@ -41,7 +41,7 @@ def test_a_run_uses_and_exports_the_end_tokens_of_its_model(
         arguments(run, f"model.checkpoint={start}", "data.tokenizer.path=''", "data.tokenizer.eos_token=<|im_start|>"),
     )
     with open_unchecked(config) as s:
-        taught = s.task.tokenizer.convert_tokens_to_ids("<|im_start|>")
+        taught = s.prompt_format.tokenizer.convert_tokens_to_ids("<|im_start|>")
         ends = {2, 5, 9, taught}
         assert {answer.token_ids[-1] for answer in s.questions.sft.taught.answers} == {taught}
         engine = make_engine(s, None, 4)

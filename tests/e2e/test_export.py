@@ -115,7 +115,7 @@ def test_averaged_weights_are_exported(finished: Path, tmp_path: Path, capsys: p
     assert "The weights are the mean of these and of up, down. No run measured its accuracy." in card
     assert "before and after" not in card
     assert export([str(finished), "--average", str(others[0]), "--out", str(others[0])]) == 2
-    assert "is the model itself; name another folder" in capsys.readouterr().err
+    assert "is the model's own folder; choose another folder" in capsys.readouterr().err
 
 
 def test_averaging_requires_equal_shapes_and_tokens(
@@ -224,7 +224,7 @@ def test_a_hub_error_is_reported_in_one_line(endpoint: str, tmp_path: Path, caps
         (["run", "--step", "3"], "no checkpoint of step 3; it has none"),
         (["empty", "--step", "3"], "not a run folder"),
         ([str(START), "--average", "nowhere"], "model nowhere: no such folder or file"),
-        ([str(START), "--out", str(START)], "is the model itself; name another folder"),
+        ([str(START), "--out", str(START)], "is the model's own folder; choose another folder"),
     ],
 )
 def test_invalid_export_arguments_are_reported_in_one_line(

@@ -204,7 +204,7 @@ esac
         ("slurm --hosts 2 --config none.yaml", "none.yaml: No such file"),
         ("slurm --hosts 2 grpo.step=3", "the nearest is grpo.steps"),
         (f"slurm --hosts 2 --name 'a b' {CONFIG}", "--name 'a b': small letters"),
-        (f"slurm --hosts 2 --folder here {CONFIG}", "--folder here: a whole path"),
+        (f"slurm --hosts 2 --folder here {CONFIG}", "--folder here: must be an absolute path"),
         (f"slurm --hosts 2 --partition 'a\nb' {CONFIG}", "--partition 'a\\nb': one line"),
         (f"jobset --hosts 2 --tasks 2 {CONFIG}", "--tasks 2: jobset starts a process a host"),
         (f"tpu-vm --hosts 2 --tasks 2 {CONFIG}", "--tasks 2: tpu-vm starts a process a host"),

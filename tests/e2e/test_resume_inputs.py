@@ -73,7 +73,7 @@ def test_an_adapter_run_resumes_only_with_its_base_and_questions(
     save_file(tensors, other / "model.safetensors", metadata={"format": "pt"})
     capsys.readouterr()
     assert resume(run, *there, f"model.checkpoint={other}") == 2
-    assert "model.checkpoint/model.safetensors: not as when the run began" in capsys.readouterr().err
+    assert "model.checkpoint/model.safetensors: changed since the run started" in capsys.readouterr().err
     assert resume(run, *there, "data.chat.date=2024-02-09") == 2
     assert "data.chat.date" in capsys.readouterr().err
     assert yaml.safe_load((run / "config.yaml").read_text())["model"] == before, "the run keeps its base"
@@ -90,5 +90,5 @@ def test_an_adapter_run_resumes_only_with_its_base_and_questions(
         changed = [{**record, "sql": f"SELECT * FROM ({record['sql'].rstrip(';')})"} for record in records]
         questions.write_text("".join(f"{json.dumps(record)}\n" for record in changed))
         assert resume(run, "grpo.steps=3") == 2
-        assert f"{key}: not as when the run began" in capsys.readouterr().err
+        assert f"{key}: changed since the run started" in capsys.readouterr().err
         questions.write_text(text)

@@ -102,7 +102,7 @@ def test_a_run_that_reaches_nan_keeps_its_last_good_checkpoint(
     assert main(["--resume", str(run)]) == 2
     error = capsys.readouterr().err
     assert f"{path}: the newest checkpoint was saved with grpo.optim.lr (" in error
-    assert " then, 3e+38 now): put the file back as it was" in error
+    assert " then, 3e+38 now): restore the file" in error
     reseal(run, 4, lambda known: known["config"]["grpo"]["optim"].update(lr=3e38))
     assert main(["--resume", str(run)]) == 3
     error = capsys.readouterr().err
@@ -159,7 +159,7 @@ def test_resume_refuses_changed_settings_and_questions(
     assert "no config.yaml there" in capsys.readouterr().err
     reseal(run, 4, lambda known: known.update(questions="others"))
     assert main(["--resume", str(run)]) == 2
-    assert "holds other questions or prompts" in capsys.readouterr().err
+    assert "differs from the questions or prompts" in capsys.readouterr().err
     assert (run / "metrics.jsonl").read_bytes() == before
 
 
@@ -181,7 +181,7 @@ def test_resume_refuses_a_damaged_or_missing_checkpoint(
         if is_empty:
             (run / "checkpoints").mkdir()
         assert main(["--resume", str(run)]) == 2
-        assert "the checkpoints of this run, the newest of step 5, are gone" in capsys.readouterr().err
+        assert "checkpoints of this run, the newest of step 5, are missing" in capsys.readouterr().err
     assert (run / "metrics.jsonl").read_bytes() == before
 
 

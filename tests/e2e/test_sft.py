@@ -184,17 +184,21 @@ def test_mixed_dataset_formats_train_together(
         too_long = [uid for uid, reason in dataset.skipped if reason == "question and answer over 600 tokens"]
         assert len(dataset.taught.answers) + len(too_long) == 12 * 3
         assert questions[0]["id"] not in too_long
-        texts = [s.task.tokenizer.decode(answer.token_ids) for answer in dataset.taught.answers[:3]]
+        texts = [s.prompt_format.tokenizer.decode(answer.token_ids) for answer in dataset.taught.answers[:3]]
         assert [tag in text for text, tag in zip(texts, ("<think>", "<reasoning>", "<sql>"), strict=True)] == [True] * 3
         assert all(f"trace {questions[0]['id']}" in text for text in texts)
         dialogue = dataset.taught.answers[2]
         read = [t for t, is_learned in zip(dialogue.token_ids, dialogue.learned, strict=True) if not is_learned]
-        assert s.task.tokenizer.decode(read).count("<observation>") == 1
-        assert "<observation>" not in s.task.tokenizer.decode(
+        assert s.prompt_format.tokenizer.decode(read).count("<observation>") == 1
+        assert "<observation>" not in s.prompt_format.tokenizer.decode(
             [t for t, is_learned in zip(dialogue.token_ids, dialogue.learned, strict=True) if is_learned]
         )
-        tags = set(s.task.tokenizer.encode("think answer sql reasoning solution observation", add_special_tokens=False))
-        assert {t for t in tags if s.task.tokenizer.decode([t]).isalpha()} <= dataset.form
+        tags = set(
+            s.prompt_format.tokenizer.encode(
+                "think answer sql reasoning solution observation", add_special_tokens=False
+            )
+        )
+        assert {t for t in tags if s.prompt_format.tokenizer.decode([t]).isalpha()} <= dataset.form
 
 
 @pytest.mark.slow

@@ -278,7 +278,7 @@ def test_an_unknown_adapter_target_is_reported_in_one_line(
 ) -> None:
     assert main(arguments(tmp_path / "run", "model.lora.rank=2", "model.lora.targets=[query]")) == 2
     error = capsys.readouterr().err
-    assert "model.lora.targets: 'query' is no weight; valid are q, k, v, o, gate, up, down" in error
+    assert "model.lora.targets: 'query' is not a weight; valid are q, k, v, o, gate, up, down" in error
     assert error.count("\n") == 1
 
 

@@ -72,11 +72,11 @@ def show_prompts(data: Path) -> None:
 
 def serve_agents(path: str) -> None:
     from jaxrl_sql.config import ExecutorConfig
-    from jaxrl_sql.serving.mcp import Database
+    from jaxrl_sql.serving.mcp import McpDatabase
     from jaxrl_sql.text2sql.env.executor import make_executor
 
     with make_executor(ExecutorConfig()) as executor:
-        database = Database(path, None, executor, 10)
+        database = McpDatabase(path, None, executor, 10)
         assert "student" in database.schema(None)
         assert database.query("SELECT max(age) FROM student")["rows"] == [[99]]
         assert database.explain("SELECT 1 FROM student")["rows"]

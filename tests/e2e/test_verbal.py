@@ -194,7 +194,9 @@ def test_a_larger_budget_resumes_to_equal_results(
         before = file.read_text()
         file.write_text(before.replace("<mute>", "<loud>"))
         assert main(command) == 2
-        assert "mute was answered with another text, golds or database: name another folder" in capsys.readouterr().err
+        assert (
+            "mute was answered for a different text, gold or database: choose another folder" in capsys.readouterr().err
+        )
         assert main([*command, "verbal.rounds=5"]) == 2
         assert "was started with verbal.rounds=4, not 5" in capsys.readouterr().err
     for name in ("predictions.jsonl", "records.jsonl", "metrics.json"):
@@ -222,7 +224,7 @@ def test_answers_to_a_changed_question_are_refused(
         assert main([*command, "verbal.max_requests=9"]) == 2
         assert len(seen) == 2
     output = capsys.readouterr().err
-    assert "plain was answered with another text, golds or database: name another folder" in output
+    assert "plain was answered for a different text, gold or database: choose another folder" in output
     assert output.count("\n") == 1
 
 
@@ -294,7 +296,7 @@ def test_a_dead_server_stops_the_run_and_a_failing_question_is_skipped(
         failing.update(ANSWERS)
         before = len(seen)
         assert main([*command, f"verbal.out={tmp_path}/down", "verbal.batch=8", "verbal.candidates=9"]) == 1
-        assert "none of 8 answers came: HTTP 503 down" in capsys.readouterr().err
+        assert "none of 8 answers arrived: HTTP 503 down" in capsys.readouterr().err
         assert len(seen) - before < 16, "a dead server does not get all requests"
 
 

@@ -26,7 +26,7 @@ from jaxrl_sql.parallel import batch_sharding, rows_here, shard_batch, sharding_
 from jaxrl_sql.parallel.processes import gathered
 from jaxrl_sql.rollout import Engine, EngineConfig, SamplingParams
 from jaxrl_sql.training.batching.pack import pack_groups, pack_rows
-from jaxrl_sql.training.batching.sft_batches import Answer, Row
+from jaxrl_sql.training.batching.sft_batches import SftCompletion, SftRow
 from jaxrl_sql.types import Prompt, Trajectory, Turn
 
 CONFIG = ModelConfig("qwen3", 64, 32, 2, 8, 4, 8, 48, Rope(1e4), Norms(), False, True, False, 96)
@@ -65,9 +65,9 @@ def make_prompts() -> list[Prompt]:
     return [Prompt(str(i), tuple(rng.integers(0, 60, 3 + i % 5).tolist()), "") for i in range(B)]
 
 
-def answer(tokens: tuple[int, ...]) -> Answer:
+def answer(tokens: tuple[int, ...]) -> SftCompletion:
     """Return a completion whose last three tokens are trained on."""
-    return Answer(tokens, tuple(i >= len(tokens) - 3 for i in range(len(tokens))))
+    return SftCompletion(tokens, tuple(i >= len(tokens) - 3 for i in range(len(tokens))))
 
 
 def make_batch(kind: str, here: list[int]) -> GroupBatch:
@@ -79,7 +79,7 @@ def make_batch(kind: str, here: list[int]) -> GroupBatch:
 
     if kind == "sft":
         # One row is missing: a row of weight 0 is on one of the devices.
-        rows = [Row(ids(3, 9), tuple(answer(ids(4, T + 1)) for _ in range(G))) for _ in range(B - 1)]
+        rows = [SftRow(ids(3, 9), tuple(answer(ids(4, T + 1)) for _ in range(G))) for _ in range(B - 1)]
         return pack_rows(rows, B, G, 16, here)
     groups = []
     for prompt in make_prompts():

@@ -82,7 +82,7 @@ def _problem(case: Case, r: Any) -> tuple[Callable[[Any, Any], Any], Any, list[l
     import numpy as np
 
     from jaxrl_sql.models.attention.paged import PagedKeys, Score, paged_attention
-    from jaxrl_sql.models.paged import Groups, completion_access, prompt_access
+    from jaxrl_sql.models.paged import SlotMap, completion_access, prompt_access
 
     prompt = np.array([5, 16, 9])
     prompt_map = _block_map(r, prompt, 4, case.prompt_blocks)
@@ -94,7 +94,7 @@ def _problem(case: Case, r: Any) -> tuple[Callable[[Any, Any], Any], Any, list[l
     prompt_of, group_index = np.array(taken).T
     length = r.integers(0, 8, case.slots)
     completion_map = _block_map(r, length, 3, case.completion_blocks)
-    groups = Groups(*(jnp.asarray(x, jnp.int32) for x in (group_slots, prompt_of, group_index, prompt)))
+    groups = SlotMap(*(jnp.asarray(x, jnp.int32) for x in (group_slots, prompt_of, group_index, prompt)))
     positions = jnp.asarray(prompt[prompt_of] + length, jnp.int32)
 
     def attend(q: Any, pools: Any) -> Any:

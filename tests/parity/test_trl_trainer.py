@@ -12,7 +12,7 @@ import pytest
 
 from jaxrl_sql.config import ExecutorConfig
 from jaxrl_sql.text2sql.adapters.episode import QUERY, SOLUTION, SqlTask
-from jaxrl_sql.text2sql.adapters.trl import SqlEnvironment, reward_function
+from jaxrl_sql.text2sql.adapters.trl import DatabaseTools, reward_function
 from jaxrl_sql.text2sql.env.executor import make_executor
 
 torch = pytest.importorskip("torch", reason="needs torch: install the extra `parity`")
@@ -130,7 +130,7 @@ def test_trl_trainer_calls_environment_tools_and_learns(
     """The model answers wrongly at once, or explores and solves; the trainer logs the earned rewards."""
     earned: list[tuple[list[tuple[str, str]], float | None]] = []
 
-    class Seen(SqlEnvironment):
+    class Seen(DatabaseTools):
         """Records the tool calls and the reward of each dialogue of our environment."""
 
         def get_reward(self) -> float | None:

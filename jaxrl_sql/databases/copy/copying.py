@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from jaxrl_sql.databases.copy.digest import TableDigest
-from jaxrl_sql.databases.copy.manifest import Entry, Manifest, make_entry
+from jaxrl_sql.databases.copy.manifest import Manifest, ManifestEntry, make_entry
 from jaxrl_sql.databases.copy.plan import plan_copy
 from jaxrl_sql.databases.copy.stand_in import stand_in, write_stand_in
-from jaxrl_sql.databases.engines.base import Engine, Writer
+from jaxrl_sql.databases.engines.base import DatabaseEngine, DatabaseWriter
 from jaxrl_sql.databases.engines.kinds import Converter, Rows, to_real, to_text
-from jaxrl_sql.databases.engines.sqlite import Source, SourceFile, open_source
-from jaxrl_sql.databases.engines.tables import Plan, PlannedTable, Rules
+from jaxrl_sql.databases.engines.sqlite import SourceFile, SqliteReader, open_source
+from jaxrl_sql.databases.engines.tables import CopyPlan, EngineRules, PlannedTable
 from jaxrl_sql.text2sql.schema.read import read_schema
 from jaxrl_sql.types import Cell, InputError, JaxrlSqlError
 
@@ -48,8 +48,8 @@ class CopyOptions(NamedTuple):
 
 
 def copy_files(
-    files: Sequence[SourceFile], target: Engine, manifest: Manifest, options: CopyOptions, report: Report
-) -> list[Entry]:
+    files: Sequence[SourceFile], target: DatabaseEngine, manifest: Manifest, options: CopyOptions, report: Report
+) -> list[ManifestEntry]:
     """Copy files that are not copied yet; return the manifest's entry of each.
 
     Nothing is written before all copies are planned. Raises InputError for an existing database that is not in the
@@ -58,7 +58,7 @@ def copy_files(
     _refuse_unknown_columns(files, options)
     waiting = [file for file in files if not _is_done(file, target, manifest, options)]
     _refuse_others(waiting, target, manifest, options)
-    plans: list[Plan] = []
+    plans: list[CopyPlan] = []
     for file in waiting:
         with open_source(file) as source:
             plans.append(plan_copy(source, target.rules, options.left_out, replaces=options.replaces))
@@ -75,12 +75,12 @@ def copy_files(
     return [manifest.databases[file.db_id] for file in files]
 
 
-def _counted(entry: Entry) -> str:
+def _counted(entry: ManifestEntry) -> str:
     tables = entry["tables"].values()
     return f"{len(tables)} tables, {sum(table['rows'] for table in tables)} rows"
 
 
-def _is_done(file: SourceFile, target: Engine, manifest: Manifest, options: CopyOptions) -> bool:
+def _is_done(file: SourceFile, target: DatabaseEngine, manifest: Manifest, options: CopyOptions) -> bool:
     """Return whether the current content of a file is at its target, by the manifest, and the database exists."""
     entry = manifest.databases.get(file.db_id)
     if entry is None or entry["name"] != options.name(file.db_id) or entry["settings"] != options.settings:
@@ -90,7 +90,9 @@ def _is_done(file: SourceFile, target: Engine, manifest: Manifest, options: Copy
     return entry["source"]["digest"] == file.digest and target.state(entry["name"]) == "full"
 
 
-def _refuse_others(files: Sequence[SourceFile], target: Engine, manifest: Manifest, options: CopyOptions) -> None:
+def _refuse_others(
+    files: Sequence[SourceFile], target: DatabaseEngine, manifest: Manifest, options: CopyOptions
+) -> None:
     names = [options.name(file.db_id) for file in files]
     longest = target.rules.names.length
     for name in names:
@@ -105,7 +107,7 @@ def _refuse_others(files: Sequence[SourceFile], target: Engine, manifest: Manife
     if there:
         more = f" and {len(there) - 1} more" if there[1:] else ""
         raise InputError(
-            f"{target.address.named(there[0])}{more}: not empty, not in {manifest.path}: remove it, or give --prefix"
+            f"{target.address.named(there[0])}{more}: not empty, not in {manifest.path}: remove it, or pass --prefix"
         )
 
 
@@ -118,7 +120,9 @@ def _refuse_unknown_columns(files: Sequence[SourceFile], options: CopyOptions) -
         raise InputError(f"--leave-out {'.'.join(min(unknown))}: no database has this column")
 
 
-def _copy_file(file: SourceFile, plan: Plan, target: Engine, manifest: Manifest, options: CopyOptions) -> Entry:
+def _copy_file(
+    file: SourceFile, plan: CopyPlan, target: DatabaseEngine, manifest: Manifest, options: CopyOptions
+) -> ManifestEntry:
     name = options.name(file.db_id)
     is_ours = manifest.is_ours(name)
     manifest.begin(file.db_id, name)
@@ -145,12 +149,12 @@ def _copy_file(file: SourceFile, plan: Plan, target: Engine, manifest: Manifest,
     return entry
 
 
-def _let_read(target: Engine, options: CopyOptions, file: SourceFile) -> None:
+def _let_read(target: DatabaseEngine, options: CopyOptions, file: SourceFile) -> None:
     if options.readers:
         target.let_read(options.name(file.db_id), options.readers)
 
 
-def _compare(file: SourceFile, writer: Writer, table: PlannedTable, wanted: TableDigest) -> None:
+def _compare(file: SourceFile, writer: DatabaseWriter, table: PlannedTable, wanted: TableDigest) -> None:
     digest = TableDigest()
     for rows in writer.read(table):
         digest = digest.plus(rows)
@@ -164,7 +168,7 @@ def _compare(file: SourceFile, writer: Writer, table: PlannedTable, wanted: Tabl
 class _Written:
     """Convert a table's rows for the engine's columns, and compute their digest."""
 
-    def __init__(self, source: Source, table: PlannedTable, rules: Rules) -> None:
+    def __init__(self, source: SqliteReader, table: PlannedTable, rules: EngineRules) -> None:
         self.source = source
         self.table = table
         self.rules = rules
@@ -172,15 +176,15 @@ class _Written:
 
     def rows(self) -> Iterator[Rows]:
         """Yield the converted rows."""
-        changes = [self._change(place) for place in range(len(self.table.columns))]
+        changes = [self._change(i) for i in range(len(self.table.columns))]
         for chunk in self.source.rows(self.table.source.table):
             rows = _changed(chunk, changes) if any(changes) else chunk
             self.digest = self.digest.plus(rows)
             yield rows
 
-    def _change(self, place: int) -> Converter | None:
+    def _change(self, column: int) -> Converter | None:
         """Return the conversion of a column's values, or None."""
-        kind, seen = self.table.columns[place].kind, self.table.source.seen[place]
+        kind, seen = self.table.columns[column].kind, self.table.source.seen[column]
         if kind == "text" and (seen.odd or (seen.nul and not self.rules.holds_nul)):
             return self._replaced_text
         if kind == "real":

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from sqlglot import exp
 
-from jaxrl_sql.databases.copy.manifest import Entry, Manifest
+from jaxrl_sql.databases.copy.manifest import Manifest, ManifestEntry
 from jaxrl_sql.databases.copy.source import content_by_rows
 from jaxrl_sql.databases.engines.kinds import affinity_of
 from jaxrl_sql.text2sql.env.address import Address
@@ -69,10 +69,10 @@ def check_golds(executor: Executor, examples: Sequence[Example], manifest: Manif
     for start in range(0, len(examples), _CHUNK):
         some = examples[start : start + _CHUNK]
         translated = [_translated(example, copies, schemas, reader.engine) for example in some]
-        waiting = [(place, gold) for place, gold in enumerate(translated) if gold.status == "ok"]
+        waiting = [(i, gold) for i, gold in enumerate(translated) if gold.status == "ok"]
         ran = _run(executor, [gold for _, gold in waiting], schemas, reader)
-        for (place, _), gold in zip(waiting, ran, strict=True):
-            translated[place] = gold._replace(others=_others(executor, gold, schemas, reader))
+        for (i, _), gold in zip(waiting, ran, strict=True):
+            translated[i] = gold._replace(others=_others(executor, gold, schemas, reader))
         golds += translated
     return golds
 
@@ -111,7 +111,7 @@ def summary_lines(golds: Sequence[Gold], version: str) -> list[str]:
     return lines + [f"  dropped:  {count:>5}  {status}" for status, count in statuses.most_common()]
 
 
-def engine_schema(entry: Entry) -> EngineSchema:
+def engine_schema(entry: ManifestEntry) -> EngineSchema:
     """Return the names and types of a copied database, and the affinities of its source."""
     tables: dict[str, EngineTable] = {}
     for table in read_schema(entry["source"]["path"]).tables:
@@ -153,7 +153,7 @@ class _Copies:
         self.entries = list(manifest.databases.values())
         self.by_path = {entry["source"]["path"]: entry for entry in self.entries}
 
-    def of(self, path: str) -> Entry | None:
+    def of(self, path: str) -> ManifestEntry | None:
         """Return the entry of a file's copy, by its path, its bytes, or its tables and rows."""
         if path not in self.by_path:
             content = content_of(path)
@@ -166,7 +166,7 @@ class _Copies:
         return self.by_path[path]
 
 
-def _has_rows(entry: Entry, path: str, content: str) -> bool:
+def _has_rows(entry: ManifestEntry, path: str, content: str) -> bool:
     """Return whether the source of a copy exists unchanged and has the tables and rows of a file."""
     source = entry["source"]
     names = {table.name for table in read_schema(path).tables}
@@ -198,11 +198,11 @@ def _run(
     results = _outcomes(executor, there)
     urls, sqls = [url for url, _ in there], [sql for _, sql in there]
     itself = executor.score_many(urls, sqls, sqls, rules=SOUND_RULES)
-    for place, (gold, here, other) in enumerate(zip(golds, wanted, results, strict=True)):
+    for i, (gold, here, other) in enumerate(zip(golds, wanted, results, strict=True)):
         judged = _with_ties(_judged(gold, here, other, reader))
         if judged.status == "different_order" and _has_equal_keys(executor, gold, schemas, reader):
             judged = judged._replace(status="ok")
-        unlike = [rule for rule in SOUND_RULES if itself[rule][place] != 1.0]
+        unlike = [rule for rule in SOUND_RULES if itself[rule][i] != 1.0]
         if judged.status == "ok" and unlike:
             judged = judged._replace(status="not_itself", message=", ".join(unlike))
         yield judged
@@ -252,9 +252,7 @@ def _difference(ours: Sequence[tuple[Any, ...]], theirs: Sequence[tuple[Any, ...
     """Return the numbers of rows, and the first row of each side that the other lacks."""
     here, there = Counter(ours), Counter(theirs)
     lacking = (("there", there - here), ("on SQLite", here - there))
-    rows = [
-        f"{shorten(str(next(iter(rows))), _SHOWN, placeholder='…')} only {place}" for place, rows in lacking if rows
-    ]
+    rows = [f"{shorten(str(next(iter(rows))), _SHOWN, placeholder='…')} only {side}" for side, rows in lacking if rows]
     return f"{len(theirs)} rows there, {len(ours)} on SQLite: {' and '.join(rows)}"
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from jaxrl_sql.databases.copy.digest import TableDigest
 from jaxrl_sql.databases.engines.sqlite import SourceFile
-from jaxrl_sql.databases.engines.tables import Plan, PlannedTable
+from jaxrl_sql.databases.engines.tables import CopyPlan, PlannedTable
 from jaxrl_sql.runtime.written import atomic_write
 from jaxrl_sql.text2sql.env.address import Address
 from jaxrl_sql.text2sql.files.jsonl import load_json
@@ -19,7 +19,7 @@ from jaxrl_sql.types import InputError
 FILE = "manifest.json"
 _FORM = 1
 
-Entry = dict[str, Any]
+ManifestEntry = dict[str, Any]
 """A copied database: its source, its name, its tables, and `notes`, lines on differences from the source."""
 
 
@@ -30,7 +30,7 @@ class Manifest:
     path: Path
     target: str
     version: str
-    databases: dict[str, Entry] = field(default_factory=dict)
+    databases: dict[str, ManifestEntry] = field(default_factory=dict)
     unfinished: list[str] = field(default_factory=list)
 
     def begin(self, db_id: str, name: str) -> None:
@@ -39,7 +39,7 @@ class Manifest:
         self.unfinished = [*dict.fromkeys([*self.unfinished, name])]
         self.write()
 
-    def finish(self, db_id: str, entry: Entry) -> None:
+    def finish(self, db_id: str, entry: ManifestEntry) -> None:
         """Record that a database is complete."""
         self.databases[db_id] = entry
         self.unfinished = [name for name in self.unfinished if name != entry["name"]]
@@ -70,7 +70,7 @@ class Manifest:
             with atomic_write(self.path) as file:
                 file.write((json.dumps(content, ensure_ascii=False, indent=1) + "\n").encode("utf-8", "replace"))
         except OSError as error:
-            raise InputError(f"{self.path}: cannot be written ({error.strerror}): name another --out") from error
+            raise InputError(f"{self.path}: cannot be written ({error.strerror}): choose another --out") from error
 
 
 def open_manifest(folder: Path, address: Address, version: str) -> Manifest:
@@ -80,7 +80,7 @@ def open_manifest(folder: Path, address: Address, version: str) -> Manifest:
         return Manifest(path, address.shown, version)
     manifest = load_manifest(folder)
     if manifest.target != address.shown:
-        raise InputError(f"{path}: its copies are at {manifest.target}, not at {address.shown}: name another --out")
+        raise InputError(f"{path}: its copies are at {manifest.target}, not at {address.shown}: choose another --out")
     manifest.version = version
     return manifest
 
@@ -94,13 +94,18 @@ def load_manifest(folder: Path) -> Manifest:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from error
     content = load_json(text, path)
     if not isinstance(content, dict) or content.get("form") != _FORM:
-        raise InputError(f"{path}: not a manifest that this version can read: name another --out")
+        raise InputError(f"{path}: not a manifest that this version can read: choose another --out")
     return Manifest(path, content["target"], content["version"], content["databases"], content["unfinished"])
 
 
 def make_entry(
-    file: SourceFile, name: str, shown: str, plan: Plan, digests: Mapping[str, TableDigest], settings: Mapping[str, Any]
-) -> Entry:
+    file: SourceFile,
+    name: str,
+    shown: str,
+    plan: CopyPlan,
+    digests: Mapping[str, TableDigest],
+    settings: Mapping[str, Any],
+) -> ManifestEntry:
     """Return the entry of a finished database; `settings` are the options that determine the written rows."""
     stat = file.path.stat()
     return {

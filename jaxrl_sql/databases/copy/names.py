@@ -15,11 +15,11 @@ def new_names(names: Sequence[str], noun: str, rules: NameRules) -> tuple[dict[s
     """
     renamed: dict[str, str] = {}
     changed = []
-    for place, name in enumerate(names, 1):
+    for number, name in enumerate(names, 1):
         folded = fold(name)
-        usable = _usable(folded, f"{noun}_{place}", rules, is_column=noun == "column")
+        usable = _usable(folded, f"{noun}_{number}", rules, is_column=noun == "column")
         while usable in renamed.values():
-            usable = _shortened(f"{usable}_{place}", rules)
+            usable = _shortened(f"{usable}_{number}", rules)
         renamed[name] = usable
         if usable != folded:
             changed.append(name)
@@ -31,9 +31,9 @@ def fold(name: str) -> str:
     return "".join(letter.lower() if letter.isascii() else letter for letter in name)
 
 
-def _usable(name: str, place: str, rules: NameRules, *, is_column: bool) -> str:
+def _usable(name: str, fallback: str, rules: NameRules, *, is_column: bool) -> str:
     """Return a name that the engine accepts: not empty, not reserved, and not too long."""
-    usable = name.rstrip(" ") or place
+    usable = name.rstrip(" ") or fallback
     if rules.is_basic:
         usable = "".join(letter if letter <= "\uffff" else "_" for letter in usable)
     return _shortened(f"{usable}_" if is_column and usable in rules.reserved else usable, rules)

@@ -7,8 +7,15 @@ from dataclasses import replace
 
 from jaxrl_sql.databases.copy.names import new_names
 from jaxrl_sql.databases.engines.kinds import ColumnStats, kind_of
-from jaxrl_sql.databases.engines.sqlite import Source
-from jaxrl_sql.databases.engines.tables import Plan, PlannedColumn, PlannedKey, PlannedTable, Rules, SourceTable
+from jaxrl_sql.databases.engines.sqlite import SqliteReader
+from jaxrl_sql.databases.engines.tables import (
+    CopyPlan,
+    EngineRules,
+    PlannedColumn,
+    PlannedKey,
+    PlannedTable,
+    SourceTable,
+)
 from jaxrl_sql.text2sql.schema.describe import Descriptions, read_descriptions
 from jaxrl_sql.text2sql.schema.read import Column, ForeignKey
 from jaxrl_sql.types import InputError
@@ -17,7 +24,9 @@ from jaxrl_sql.types import InputError
 _NUMBER_LENGTH = 25
 
 
-def plan_copy(source: Source, rules: Rules, left_out: frozenset[tuple[str, str]], *, replaces: bool) -> Plan:
+def plan_copy(
+    source: SqliteReader, rules: EngineRules, left_out: frozenset[tuple[str, str]], *, replaces: bool
+) -> CopyPlan:
     """Read a database and plan its copy; raises InputError for values that the engine cannot store.
 
     With `replaces`, texts and floats that the engine cannot store are replaced and noted.
@@ -29,14 +38,14 @@ def plan_copy(source: Source, rules: Rules, left_out: frozenset[tuple[str, str]]
 class _Planner:
     """The planner of one database's copy; `notes` are lines on differences."""
 
-    def __init__(self, source: Source, rules: Rules, descriptions: Descriptions, replaces: bool) -> None:
+    def __init__(self, source: SqliteReader, rules: EngineRules, descriptions: Descriptions, replaces: bool) -> None:
         self.source = source
         self.rules = rules
         self.descriptions = descriptions
         self.replaces = replaces
         self.notes: list[str] = []
 
-    def plan(self, left_out: frozenset[tuple[str, str]]) -> Plan:
+    def plan(self, left_out: frozenset[tuple[str, str]]) -> CopyPlan:
         there = {(table.name, column.name) for table in self.source.schema().tables for column in table.columns}
         absent = {pair for pair in there if (pair[0].lower(), pair[1].lower()) in left_out}
         self.notes += [f"{table}.{column} is omitted, with its keys" for table, column in sorted(absent)]
@@ -51,8 +60,8 @@ class _Planner:
         bare = {table.name: self._own_keys(table, names[table.name], columns[table.name]) for table in tables}
         planned = _parents_first([self._with_foreign_keys(bare[table.name], bare) for table in tables])
         if not self.rules.refers_ahead:
-            planned = [self._without_ahead(table, planned[:place]) for place, table in enumerate(planned)]
-        return Plan(tuple(_with_keyed(planned)), tuple(self.notes))
+            planned = [self._without_ahead(table, planned[:i]) for i, table in enumerate(planned)]
+        return CopyPlan(tuple(_with_keyed(planned)), tuple(self.notes))
 
     def _renaming(self, table: str, names: Sequence[str]) -> dict[str, str]:
         """Return the new names of tables, or of a table's columns; note names that change beyond lower case."""
@@ -71,7 +80,7 @@ class _Planner:
         if kind not in ("integer", "real", "text", "date", "timestamp", "blob"):
             raise InputError(
                 f"{self.source.file.path}: {where} {kind}, for which {self.rules.engine} has no type: "
-                f"make them one kind in the file, or give --leave-out '{where}'"
+                f"give them one type in the file, or pass --leave-out '{where}'"
             )
         if seen.is_mixed:
             numbers = seen.integers + seen.reals
@@ -97,7 +106,7 @@ class _Planner:
             if count and not self.replaces:
                 raise InputError(
                     f"{self.source.file.path}: {where} has {count} values {fault}, which {self.rules.engine} cannot "
-                    f"hold: give --replace to change them, or --leave-out '{where}'"
+                    f"hold: pass --replace to change them, or --leave-out '{where}'"
                 )
             if count:
                 self.notes.append(f"{where}: {count} values {fault} are replaced")

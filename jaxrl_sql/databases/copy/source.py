@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from jaxrl_sql.databases.copy.digest import TableDigest
-from jaxrl_sql.databases.engines.sqlite import Source, SourceFile, open_source
+from jaxrl_sql.databases.engines.sqlite import SourceFile, SqliteReader, open_source
 from jaxrl_sql.text2sql.schema.cache import content_of
 from jaxrl_sql.text2sql.schema.read import Table
 from jaxrl_sql.types import InputError
@@ -59,7 +59,7 @@ def content_by_rows(path: str, content: str) -> dict[str, tuple[tuple[str, ...],
         return None
 
 
-def _content(source: Source, table: Table) -> tuple[tuple[str, ...], TableDigest]:
+def _content(source: SqliteReader, table: Table) -> tuple[tuple[str, ...], TableDigest]:
     digest = TableDigest()
     for rows in source.rows(table):
         digest = digest.plus(rows)

@@ -11,7 +11,7 @@ from pathlib import Path
 from jaxrl_sql.databases.copy_database import copy_descriptions
 from jaxrl_sql.databases.engines.kinds import Rows
 from jaxrl_sql.databases.engines.sqlite import SqliteWriter
-from jaxrl_sql.databases.engines.tables import PlannedTable, Rules
+from jaxrl_sql.databases.engines.tables import EngineRules, PlannedTable
 from jaxrl_sql.types import InputError
 
 
@@ -23,7 +23,7 @@ def stand_in(folder: Path, db_id: str) -> Path:
 def write_stand_in(
     path: Path,
     tables: Sequence[PlannedTable],
-    rules: Rules,
+    rules: EngineRules,
     rows: Callable[[PlannedTable], Iterable[Rows]],
     described: Path,
 ) -> None:
@@ -46,6 +46,6 @@ def write_stand_in(
         copy_descriptions(described, path)
         scratch.replace(path)
     except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror}): name another --out") from error
+        raise InputError(f"{path}: cannot be written ({error.strerror}): choose another --out") from error
     except sqlite3.Error as error:
-        raise InputError(f"{path}: cannot be written ({error}): name another --out") from error
+        raise InputError(f"{path}: cannot be written ({error}): choose another --out") from error

@@ -12,9 +12,9 @@ from contextlib import AbstractContextManager, closing
 from textwrap import shorten
 from typing import Any, ClassVar, Literal
 
-from jaxrl_sql.databases.engines.catalog import Catalog, ForeignKey, Key, Record, Table
+from jaxrl_sql.databases.engines.catalog import Catalog, CatalogForeignKey, CatalogTable, KeyValues, TextRow
 from jaxrl_sql.databases.engines.kinds import CHUNK, Rows, plain_rows
-from jaxrl_sql.databases.engines.tables import PlannedColumn, PlannedTable, Rules
+from jaxrl_sql.databases.engines.tables import EngineRules, PlannedColumn, PlannedTable
 from jaxrl_sql.text2sql.env.address import Address
 from jaxrl_sql.text2sql.schema.quote import quote_text
 from jaxrl_sql.types import InputError
@@ -48,7 +48,7 @@ _CHECKS = {
 }
 
 
-class Writer(ABC):
+class DatabaseWriter(ABC):
     """A database to write; its rows are kept only if the engine's `open` ends without an error."""
 
     declares_keys: ClassVar[bool] = False
@@ -56,7 +56,7 @@ class Writer(ABC):
     comments_inline: ClassVar[bool] = False
     """Whether comments are declared with their column."""
 
-    def __init__(self, connection: Any, rules: Rules, error: type[Exception]) -> None:
+    def __init__(self, connection: Any, rules: EngineRules, error: type[Exception]) -> None:
         self.connection = connection
         self.rules = rules
         self.error = error
@@ -79,8 +79,8 @@ class Writer(ABC):
         lines: list[str] = []
         for table in tables:
             lines += self._add(table, self._keys(table))
-            for place, index in enumerate(table.indexes):
-                lines += self.attempt(f"{table.name}: the index ({', '.join(index)})", self.index(table, place))
+            for number, index in enumerate(table.indexes):
+                lines += self.attempt(f"{table.name}: the index ({', '.join(index)})", self.index(table, number))
         for table in tables:
             lines += self._add(table, self._references(table))
             for column in () if self.comments_inline else table.columns:
@@ -96,10 +96,10 @@ class Writer(ABC):
             while rows := cursor.fetchmany(CHUNK):
                 yield plain_rows(rows)
 
-    def index(self, table: PlannedTable, place: int) -> str:
+    def index(self, table: PlannedTable, number: int) -> str:
         """Return the statement that creates the table's index at `place`."""
-        name = self.quoted(f"{table.name}_index_{place + 1}")
-        return f"CREATE INDEX {name} ON {self.quoted(table.name)} ({self.listed(table.indexes[place])})"
+        name = self.quoted(f"{table.name}_index_{number + 1}")
+        return f"CREATE INDEX {name} ON {self.quoted(table.name)} ({self.listed(table.indexes[number])})"
 
     def column(self, table: PlannedTable, column: PlannedColumn) -> str:
         """Return the definition of a column."""
@@ -154,10 +154,10 @@ class Writer(ABC):
             yield from self.attempt(f"{table.name}: {what}", f"ALTER TABLE {self.quoted(table.name)} ADD {clause}")
 
 
-class Engine(ABC):
+class DatabaseEngine(ABC):
     """A server, or a folder of files, that holds databases. Its driver is an extra of the package."""
 
-    rules: ClassVar[Rules]
+    rules: ClassVar[EngineRules]
     driver_name: ClassVar[str]
     version = ""
     """The engine's name and version, once it is prepared."""
@@ -189,7 +189,7 @@ class Engine(ABC):
         """Grant users read access to a database."""
 
     @abstractmethod
-    def open(self, name: str) -> AbstractContextManager[Writer]:
+    def open(self, name: str) -> AbstractContextManager[DatabaseWriter]:
         """Start writing a database, and create it if missing."""
 
     def refused(self, what: str, error: Exception, hint: str = "") -> InputError:
@@ -197,7 +197,7 @@ class Engine(ABC):
         return InputError(f"{self.address.shown}: {what}: {self.address.redacted(one_line(error))}{hint}")
 
 
-class Server(Engine):
+class Server(DatabaseEngine):
     """An engine that clients connect to."""
 
     clients: ClassVar[tuple[str, ...]]
@@ -221,7 +221,7 @@ class Server(Engine):
             raise InputError(f"{where}: {message}: {check or 'check the host and the port'}") from None
 
     @abstractmethod
-    def reader(self) -> Reader:
+    def reader(self) -> DatabaseReader:
         """Open the address's database to read it."""
 
     @abstractmethod
@@ -246,7 +246,7 @@ class Server(Engine):
         """Return a connection; raises the driver's errors."""
 
 
-class Reader(ABC):
+class DatabaseReader(ABC):
     """A server's database, read by one connection. Each statement is a separate read-only transaction.
 
     Every method raises InputError, in one line and without the password.
@@ -269,16 +269,16 @@ class Reader(ABC):
     def catalog(self) -> Catalog:
         """Return the tables that the user can read, in the order of their creation."""
 
-    def first_rows(self, table: Table, count: int) -> list[Record]:
+    def first_rows(self, table: CatalogTable, count: int) -> list[TextRow]:
         """Return the first rows of a table by its `order`."""
         order = f" ORDER BY {self.listed(table.order)}" if table.order else ""
         return self.run(table.title, f"SELECT {self.listed(table.names)} FROM {self.path(table)}{order} LIMIT {count}")
 
     @abstractmethod
-    def parents(self, parent: Table, key: ForeignKey, keys: Sequence[Key]) -> list[Record]:
+    def parents(self, parent: CatalogTable, key: CatalogForeignKey, keys: Sequence[KeyValues]) -> list[TextRow]:
         """Return the rows of `parent` that have the keys; a row may come twice."""
 
-    def run(self, title: str, sql: str) -> list[Record]:
+    def run(self, title: str, sql: str) -> list[TextRow]:
         """Run a statement on the table `title` and return its rows as texts."""
         try:
             return self.texts(sql)
@@ -288,14 +288,14 @@ class Reader(ABC):
             raise self.failed(title, error) from None
 
     @abstractmethod
-    def texts(self, sql: str) -> list[Record]:
+    def texts(self, sql: str) -> list[TextRow]:
         """Run a statement and return its rows as texts; raises the driver's errors."""
 
     @abstractmethod
     def code(self, error: Any) -> object:
         """Return the code of a driver's error."""
 
-    def path(self, table: Table) -> str:
+    def path(self, table: CatalogTable) -> str:
         """Return the name of a table with its schema."""
         return ".".join(map(self.quoted, table.path))
 

@@ -8,10 +8,10 @@ from typing import NamedTuple
 TablePath = tuple[str, str]
 """The schema of a table (MariaDB: its database), and its name there."""
 
-Record = tuple[str | None, ...]
+TextRow = tuple[str | None, ...]
 """A row as the server writes it, value by value."""
 
-Key = tuple[str, ...]
+KeyValues = tuple[str, ...]
 """The values of a foreign key, as the server writes them."""
 
 NUMBERS = frozenset({"integer", "whole", "numeric", "float"})
@@ -19,7 +19,7 @@ NUMBERS = frozenset({"integer", "whole", "numeric", "float"})
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class CatalogColumn:
     """A column; `kind` is one of `KINDS` in `sample.values`, or "" for a type that SQLite cannot hold."""
 
     name: str
@@ -30,11 +30,11 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class CatalogTable:
     """A table, or a view; `order` are the columns by which its first rows are selected, `name` its name in SQLite."""
 
     path: TablePath
-    columns: tuple[Column, ...]
+    columns: tuple[CatalogColumn, ...]
     primary_key: tuple[str, ...] = ()
     unique: tuple[tuple[str, ...], ...] = ()
     order: tuple[str, ...] = ()
@@ -52,7 +52,7 @@ class Table:
         return tuple(column.name for column in self.columns)
 
 
-class ForeignKey(NamedTuple):
+class CatalogForeignKey(NamedTuple):
     """Columns of `child` that reference the columns `targets` of `parent`, position by position.
 
     `types` are those of the child's columns. `operators` compare a target with a value (PostgreSQL).
@@ -74,6 +74,6 @@ class ForeignKey(NamedTuple):
 class Catalog(NamedTuple):
     """The tables that a role can read, their foreign keys, and a line for each omission."""
 
-    tables: tuple[Table, ...]
-    foreign_keys: tuple[ForeignKey, ...]
+    tables: tuple[CatalogTable, ...]
+    foreign_keys: tuple[CatalogForeignKey, ...]
     notes: tuple[str, ...] = ()

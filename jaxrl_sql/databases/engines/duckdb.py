@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from jaxrl_sql.databases.engines.base import Engine, State, Writer
-from jaxrl_sql.databases.engines.kinds import Kind, Rows
-from jaxrl_sql.databases.engines.tables import PlannedTable, Rules
+from jaxrl_sql.databases.engines.base import DatabaseEngine, DatabaseWriter, State
+from jaxrl_sql.databases.engines.kinds import ColumnKind, Rows
+from jaxrl_sql.databases.engines.tables import EngineRules, PlannedTable
 from jaxrl_sql.types import InputError
 
 _OLDEST = 2
-_TYPES: Mapping[Kind, str] = {
+_TYPES: Mapping[ColumnKind, str] = {
     "integer": "BIGINT",
     "real": "DOUBLE",
     "text": "VARCHAR",
@@ -22,10 +22,10 @@ _TYPES: Mapping[Kind, str] = {
 }
 
 
-class Duckdb(Engine):
+class Duckdb(DatabaseEngine):
     """A folder with a file `ID.duckdb` for each database."""
 
-    rules = Rules("DuckDB", _TYPES, refers_ahead=False)
+    rules = EngineRules("DuckDB", _TYPES, refers_ahead=False)
     driver_name = "duckdb"
 
     def prepare(self) -> None:
@@ -54,14 +54,14 @@ class Duckdb(Engine):
         raise InputError(f"--reader {readers[0]}: the file {self._file(name)} has no users: omit it with duckdb:")
 
     @contextmanager
-    def open(self, name: str) -> Iterator[Writer]:
+    def open(self, name: str) -> Iterator[DatabaseWriter]:
         """Yield a writer of a temporary file next to the database's path."""
         part = Path(self.address.folder, f"{name}.duckdb.part")
         _remove(part)
         try:
             with closing(self.driver.connect(part)) as connection:
                 connection.execute("SET enable_progress_bar = false")
-                yield _Writer(connection, self.rules, self.driver.Error)
+                yield _DuckdbWriter(connection, self.rules, self.driver.Error)
             part.replace(self._file(name))
         except self.driver.Error as error:
             raise self.refused(f"{name} cannot be written", error) from error
@@ -72,7 +72,7 @@ class Duckdb(Engine):
         return Path(self.address.folder, f"{name}.duckdb")
 
 
-class _Writer(Writer):
+class _DuckdbWriter(DatabaseWriter):
     """A connection to a new file."""
 
     declares_keys = True

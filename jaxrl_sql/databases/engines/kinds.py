@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, cast
 
 from jaxrl_sql.types import Cell
 
-Kind = Literal["integer", "real", "text", "date", "timestamp", "blob"]
+ColumnKind = Literal["integer", "real", "text", "date", "timestamp", "blob"]
 """64-bit integers, 64-bit floats, text, dates, timestamps without a zone, and bytes."""
 
 Converter = Callable[[Cell], Cell]
@@ -96,7 +96,7 @@ def is_dated(declared: str) -> bool:
     return bool(re.search("date|time", declared, re.IGNORECASE))
 
 
-def kind_of(declared: str, seen: ColumnStats) -> Kind | str:
+def kind_of(declared: str, seen: ColumnStats) -> ColumnKind | str:
     """Return the kind of a column's values, or the reason why no kind fits (any other text)."""
     if seen.blobs:
         others = [name for name in ("integers", "reals", "texts") if getattr(seen, name)]
@@ -128,10 +128,10 @@ def affinity_of(declared: str) -> str:
     return "real" if any(word in upper for word in ("REAL", "FLOA", "DOUB")) else "numeric"
 
 
-def _declared_kind(declared: str) -> Kind:
+def _declared_kind(declared: str) -> ColumnKind:
     """Return the kind of a column without values; declared dates become text."""
     upper = declared.upper()
-    kinds: dict[str, Kind] = {"integer": "integer", "text": "text", "real": "real"}
+    kinds: dict[str, ColumnKind] = {"integer": "integer", "text": "text", "real": "real"}
     if "BOOL" in upper:
         return "integer"
     if "BLOB" in upper and "INT" not in upper:

@@ -8,17 +8,33 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import Any, ClassVar
 
-from jaxrl_sql.databases.engines.base import CONNECT_SECONDS, LOCK_SECONDS, READ_SECONDS, Reader, Server, State, Writer
-from jaxrl_sql.databases.engines.catalog import NUMBERS, Catalog, Column, ForeignKey, Key, Record, Table
-from jaxrl_sql.databases.engines.kinds import Kind, Rows
-from jaxrl_sql.databases.engines.tables import NameRules, PlannedColumn, PlannedTable, Rules
+from jaxrl_sql.databases.engines.base import (
+    CONNECT_SECONDS,
+    LOCK_SECONDS,
+    READ_SECONDS,
+    DatabaseReader,
+    DatabaseWriter,
+    Server,
+    State,
+)
+from jaxrl_sql.databases.engines.catalog import (
+    NUMBERS,
+    Catalog,
+    CatalogColumn,
+    CatalogForeignKey,
+    CatalogTable,
+    KeyValues,
+    TextRow,
+)
+from jaxrl_sql.databases.engines.kinds import ColumnKind, Rows
+from jaxrl_sql.databases.engines.tables import EngineRules, NameRules, PlannedColumn, PlannedTable
 from jaxrl_sql.types import InputError
 
-Select = Callable[[str], Sequence[Record]]
+Select = Callable[[str], Sequence[TextRow]]
 """Return the rows of a query, as texts."""
 
 _VERSION = "SELECT VERSION()"
-_TYPES: Mapping[Kind, str] = {
+_TYPES: Mapping[ColumnKind, str] = {
     "integer": "bigint",
     "real": "double",
     "text": "text",
@@ -78,7 +94,7 @@ _KINDS |= dict.fromkeys(("geometrycollection", "geomcollection"), "bytes")
 class Mysql(Server):
     """A server, accessed as a user who may create databases, or read one."""
 
-    rules = Rules(
+    rules = EngineRules(
         "MariaDB",
         _TYPES,
         NameRules(64, reserved=_SYSTEM_COLUMNS, is_basic=True, mark="`"),
@@ -116,25 +132,25 @@ class Mysql(Server):
     def let_read(self, name: str, readers: Sequence[str]) -> None:
         """Grant users read access to a database, from all hosts or, as `NAME@HOST`, from one."""
         users = [part for reader in readers for part in (reader.rsplit("@", 1) if "@" in reader else (reader, "%"))]
-        places = ", ".join(["%s@%s"] * len(readers))
+        grantees = ", ".join(["%s@%s"] * len(readers))
         # In a GRANT the name of a database is a pattern.
         pattern = re.sub(r"([_%\\])", r"\\\1", name)
-        self.ask(f"GRANT SELECT ON {self.quoted(pattern).replace('%', '%%')}.* TO {places}", *users)
+        self.ask(f"GRANT SELECT ON {self.quoted(pattern).replace('%', '%%')}.* TO {grantees}", *users)
 
     @contextmanager
-    def open(self, name: str) -> Iterator[Writer]:
+    def open(self, name: str) -> Iterator[DatabaseWriter]:
         """Yield a writer; its incomplete tables remain after a failure."""
         self.ask(f"CREATE DATABASE IF NOT EXISTS {self.quoted(name)} CHARACTER SET utf8mb4 COLLATE {self.collation}")
         with closing(self.connect(name)) as connection:
             try:
-                yield _Writer(connection, self)
+                yield _MysqlWriter(connection, self)
             except self.driver.Error as error:
                 hint = ": raise max_allowed_packet if a row is larger" if error.args[0] in _TOO_LARGE else ""
                 raise self.refused(f"the database {name} cannot be written", error, hint) from error
 
-    def reader(self) -> Reader:
+    def reader(self) -> DatabaseReader:
         """Open the address's database to read it."""
-        return _Reader(self)
+        return _MysqlReader(self)
 
     def client_options(self, database: str) -> tuple[list[str], dict[str, str]]:
         """Return the arguments and the environment of mariadb, or of mysql."""
@@ -163,7 +179,7 @@ class Mysql(Server):
         return connection
 
 
-class _Writer(Writer):
+class _MysqlWriter(DatabaseWriter):
     """A connection that writes a database."""
 
     comments_inline = True
@@ -174,8 +190,8 @@ class _Writer(Writer):
         self.streaming = server.driver.cursors.SSCursor
 
     def load(self, table: PlannedTable, rows: Iterable[Rows]) -> None:
-        places = ", ".join(["%s"] * len(table.columns))
-        insert = f"INSERT INTO {self.quoted(table.name).replace('%', '%%')} VALUES ({places})"
+        placeholders = ", ".join(["%s"] * len(table.columns))
+        insert = f"INSERT INTO {self.quoted(table.name).replace('%', '%%')} VALUES ({placeholders})"
         with self.connection.cursor() as cursor:
             cursor.execute("SELECT @@max_allowed_packet")
             cursor.max_stmt_length = min(cursor.max_stmt_length, cursor.fetchone()[0] - 4096)
@@ -190,8 +206,8 @@ class _Writer(Writer):
             self.run(f"ANALYZE TABLE {self.quoted(table.name)}")
         return lines
 
-    def index(self, table: PlannedTable, place: int) -> str:
-        return f"ALTER TABLE {self.quoted(table.name)} ADD INDEX ({self.listed(table.indexes[place])})"
+    def index(self, table: PlannedTable, number: int) -> str:
+        return f"ALTER TABLE {self.quoted(table.name)} ADD INDEX ({self.listed(table.indexes[number])})"
 
     def column(self, table: PlannedTable, column: PlannedColumn) -> str:
         comment = f" COMMENT {self.connection.escape(column.comment)}" if column.comment else ""
@@ -213,7 +229,7 @@ class _Writer(Writer):
         return self.connection.cursor(self.streaming)
 
 
-class _Reader(Reader):
+class _MysqlReader(DatabaseReader):
     """A database that is read."""
 
     reasons: ClassVar = {
@@ -223,12 +239,12 @@ class _Reader(Reader):
     def catalog(self) -> Catalog:
         return _catalog(lambda sql: self.run(self.shown, sql), self.address.database)
 
-    def parents(self, parent: Table, key: ForeignKey, keys: Sequence[Key]) -> list[Record]:
+    def parents(self, parent: CatalogTable, key: CatalogForeignKey, keys: Sequence[KeyValues]) -> list[TextRow]:
         rows = ", ".join(f"({', '.join(map(_literal, key.types, values))})" for values in keys)
         where = f"({self.listed(key.targets)}) IN ({rows})"
         return self.run(parent.title, f"SELECT {self.listed(parent.names)} FROM {self.path(parent)} WHERE {where}")
 
-    def texts(self, sql: str) -> list[Record]:
+    def texts(self, sql: str) -> list[TextRow]:
         with self.connection.cursor() as cursor:
             cursor.execute(sql)
             return [tuple(map(_text, row)) for row in cursor.fetchall()]
@@ -251,15 +267,15 @@ def _literal(kind: str, text: str) -> str:
 
 def _catalog(select: Select, database: str) -> Catalog:
     """Return the tables that the user can read, their foreign keys, and a line for each omission."""
-    columns: dict[str, dict[str, Column]] = defaultdict(dict)
+    columns: dict[str, dict[str, CatalogColumn]] = defaultdict(dict)
     for table, name, data, full, nullable, comment, collation, scale in _texts(select(_COLUMNS)):
         kind = _kind(data.lower(), full.lower(), collation, scale)
-        columns[table][name] = Column(name, full, kind, nullable == "NO", comment)
+        columns[table][name] = CatalogColumn(name, full, kind, nullable == "NO", comment)
     unique = _unique(select)
-    tables: dict[str, Table] = {}
+    tables: dict[str, CatalogTable] = {}
     for name, kind in _texts(select(_TABLES)):
         primary = unique[name].pop("PRIMARY", ())
-        tables[name] = Table(
+        tables[name] = CatalogTable(
             (database, name), tuple(columns[name].values()), primary, (*unique[name].values(),), primary,
             is_view=kind == "VIEW",
         )  # fmt: skip
@@ -271,7 +287,7 @@ def _catalog(select: Select, database: str) -> Catalog:
         if set(key.targets) in (set(parent.primary_key), *map(set, parent.unique)):
             foreign_keys.append(key)
         else:
-            notes.append(f"{key.title} references columns that are not a key: it is no foreign key in the sample")
+            notes.append(f"{key.title} references columns that are not a key: the sample has no such foreign key")
     return Catalog(tuple(tables.values()), tuple(foreign_keys), tuple(notes))
 
 
@@ -288,17 +304,19 @@ def _unique(select: Select) -> dict[str, dict[str, tuple[str, ...]]]:
     return unique
 
 
-def _foreign_keys(select: Select, database: str, columns: dict[str, dict[str, Column]]) -> Iterator[ForeignKey]:
+def _foreign_keys(
+    select: Select, database: str, columns: dict[str, dict[str, CatalogColumn]]
+) -> Iterator[CatalogForeignKey]:
     grouped: dict[tuple[str, str], list[tuple[str, ...]]] = defaultdict(list)
     for table, constraint, *rest in _texts(select(_FOREIGN_KEYS)):
         grouped[table, constraint].append(tuple(rest))
     for (table, _), sides in grouped.items():
         names, schemas, parents, targets = zip(*sides, strict=True)
         kinds = tuple(columns[table][name].kind for name in names)
-        yield ForeignKey((database, table), names, (schemas[0], parents[0]), targets, kinds)
+        yield CatalogForeignKey((database, table), names, (schemas[0], parents[0]), targets, kinds)
 
 
-def _texts(rows: Sequence[Record]) -> list[tuple[str, ...]]:
+def _texts(rows: Sequence[TextRow]) -> list[tuple[str, ...]]:
     return [tuple(value or "" for value in row) for row in rows]
 
 

@@ -10,16 +10,32 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
-from jaxrl_sql.databases.engines.base import CONNECT_SECONDS, LOCK_SECONDS, READ_SECONDS, Reader, Server, State, Writer
-from jaxrl_sql.databases.engines.catalog import Catalog, Column, ForeignKey, Key, Record, Table, TablePath
-from jaxrl_sql.databases.engines.kinds import Kind, Rows
-from jaxrl_sql.databases.engines.tables import NameRules, PlannedColumn, PlannedTable, Rules
+from jaxrl_sql.databases.engines.base import (
+    CONNECT_SECONDS,
+    LOCK_SECONDS,
+    READ_SECONDS,
+    DatabaseReader,
+    DatabaseWriter,
+    Server,
+    State,
+)
+from jaxrl_sql.databases.engines.catalog import (
+    Catalog,
+    CatalogColumn,
+    CatalogForeignKey,
+    CatalogTable,
+    KeyValues,
+    TablePath,
+    TextRow,
+)
+from jaxrl_sql.databases.engines.kinds import ColumnKind, Rows
+from jaxrl_sql.databases.engines.tables import EngineRules, NameRules, PlannedColumn, PlannedTable
 from jaxrl_sql.text2sql.env.executor import revoke_script
 from jaxrl_sql.text2sql.schema.quote import quote_text
 from jaxrl_sql.types import Cell, InputError
 
 _OLDEST = 130_000
-_TYPES: Mapping[Kind, str] = {
+_TYPES: Mapping[ColumnKind, str] = {
     "integer": "bigint",
     "real": "double precision",
     "text": "text",
@@ -91,7 +107,9 @@ _EXTENSIONS = {"citext": "caseless", "hstore": "other", "ltree": "other"}
 class Postgresql(Server):
     """A server, accessed as a user who may create databases, or read one."""
 
-    rules = Rules("PostgreSQL", _TYPES, NameRules(63, counts_bytes=True, reserved=_SYSTEM_COLUMNS), holds_nul=False)
+    rules = EngineRules(
+        "PostgreSQL", _TYPES, NameRules(63, counts_bytes=True, reserved=_SYSTEM_COLUMNS), holds_nul=False
+    )
     driver_name = "psycopg2"
     clients, client_package = ("psql",), "postgresql-client"
 
@@ -126,7 +144,7 @@ class Postgresql(Server):
             self.ask(revoke_script(), database=name)
 
     @contextmanager
-    def open(self, name: str) -> Iterator[Writer]:
+    def open(self, name: str) -> Iterator[DatabaseWriter]:
         """Yield a writer whose transaction is committed at its end, or rolled back; then compute statistics."""
         if self.state(name) == "absent":
             self.ask(
@@ -137,7 +155,7 @@ class Postgresql(Server):
                 raise InputError(f"{self.address.named(name)}: its encoding is not UTF8: let the copy create it")
             connection.autocommit = False
             try:
-                writer = _Writer(connection, self.rules, self.driver.Error)
+                writer = _PostgresqlWriter(connection, self.rules, self.driver.Error)
                 yield writer
                 connection.commit()
                 connection.autocommit = True
@@ -145,9 +163,9 @@ class Postgresql(Server):
             except self.driver.Error as error:
                 raise self.refused(f"the database {name} cannot be written", error) from error
 
-    def reader(self) -> Reader:
+    def reader(self) -> DatabaseReader:
         """Open the address's database to read it."""
-        return _Reader(self)
+        return _PostgresqlReader(self)
 
     def client_options(self, database: str) -> tuple[list[str], dict[str, str]]:
         """Return the arguments and the environment of psql."""
@@ -172,7 +190,7 @@ class Postgresql(Server):
         return connection
 
 
-class _Writer(Writer):
+class _PostgresqlWriter(DatabaseWriter):
     """A transaction that writes a database."""
 
     streams = 0
@@ -188,8 +206,8 @@ class _Writer(Writer):
         self.run("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
         return lines
 
-    def index(self, table: PlannedTable, place: int) -> str:
-        return f"CREATE INDEX ON {self.quoted(table.name)} ({self.listed(table.indexes[place])})"
+    def index(self, table: PlannedTable, number: int) -> str:
+        return f"CREATE INDEX ON {self.quoted(table.name)} ({self.listed(table.indexes[number])})"
 
     def type_of(self, table: PlannedTable, column: PlannedColumn) -> str:
         return super().type_of(table, column) + (' COLLATE "C"' if column.kind == "text" else "")
@@ -235,7 +253,7 @@ def _cell(value: Cell) -> str:
     return f"\\\\x{value.hex()}" if isinstance(value, bytes) else repr(value)
 
 
-class _Reader(Reader):
+class _PostgresqlReader(DatabaseReader):
     """A database that is read."""
 
     reasons: ClassVar = {"55P03": "locked", "57014": "slow", "42P01": "changed", "42703": "changed"}
@@ -247,17 +265,17 @@ class _Reader(Reader):
         except self.driver.Error as error:
             raise self.failed(self.shown, error) from None
 
-    def parents(self, parent: Table, key: ForeignKey, keys: Sequence[Key]) -> list[Record]:
+    def parents(self, parent: CatalogTable, key: CatalogForeignKey, keys: Sequence[KeyValues]) -> list[TextRow]:
         columns = zip(zip(*keys, strict=True), key.types, strict=True)
         arrays = ", ".join(f"{_array(values)}::{kind}[]" for values, kind in columns)
-        names = [f"c{place}" for place in range(len(key.columns))]
+        names = [f"c{i}" for i in range(len(key.columns))]
         sides = zip(key.targets, key.operators, names, strict=True)
         on = " AND ".join(f"p.{self.quoted(target)} {operator} k.{name}" for target, operator, name in sides)
         wanted = ", ".join(f"p.{self.quoted(name)}" for name in parent.names)
         keyed = f"unnest({arrays}) AS k({', '.join(names)})"
         return self.run(parent.title, f"SELECT {wanted} FROM {keyed} JOIN {self.path(parent)} AS p ON {on}")
 
-    def texts(self, sql: str) -> list[Record]:
+    def texts(self, sql: str) -> list[TextRow]:
         extensions = self.driver.extensions
         as_text = extensions.new_type(tuple(extensions.string_types), "TEXT", lambda value, _cursor: value)
         with self.connection.cursor() as cursor:
@@ -304,30 +322,34 @@ def _catalog(cursor: Any) -> Catalog:
         if is_readable and has_policies:
             notes.append(f"{schema}.{name} has row security: only rows that the role may see are sampled")
     types = {oid: _Type(*rest) for oid, *rest in select(_CATALOG_TYPES)}
-    columns: dict[int, dict[int, Column]] = defaultdict(dict)
+    columns: dict[int, dict[int, CatalogColumn]] = defaultdict(dict)
     for oid, number, name, shown, kind, modifier, not_null, comment in select(_COLUMNS, [*paths]):
-        columns[oid][number] = Column(name, shown, _kind(kind, modifier, types), not_null, comment or "")
+        columns[oid][number] = CatalogColumn(name, shown, _kind(kind, modifier, types), not_null, comment or "")
     keys = select(_KEYS, [*paths])
     tables = tuple(replace(_table(oid, path, columns[oid], keys), is_view=oid in views) for oid, path in paths.items())
     return Catalog(tables, tuple(_foreign_keys(keys, paths, columns)), tuple(notes))
 
 
-def _table(oid: int, path: TablePath, columns: Mapping[int, Column], keys: Sequence[Sequence[Any]]) -> Table:
+def _table(
+    oid: int, path: TablePath, columns: Mapping[int, CatalogColumn], keys: Sequence[Sequence[Any]]
+) -> CatalogTable:
     names = [
         (kind, tuple(columns[number].name for number in numbers)) for key, _, kind, numbers, *_ in keys if key == oid
     ]
     primary = next((key for kind, key in names if kind == "p"), ())
-    return Table(path, tuple(columns.values()), primary, tuple(key for kind, key in names if kind == "u"), primary)
+    return CatalogTable(
+        path, tuple(columns.values()), primary, tuple(key for kind, key in names if kind == "u"), primary
+    )
 
 
 def _foreign_keys(
-    keys: Sequence[Sequence[Any]], paths: Mapping[int, TablePath], columns: Mapping[int, Mapping[int, Column]]
-) -> Iterator[ForeignKey]:
+    keys: Sequence[Sequence[Any]], paths: Mapping[int, TablePath], columns: Mapping[int, Mapping[int, CatalogColumn]]
+) -> Iterator[CatalogForeignKey]:
     """Yield the foreign keys between tables that can be read."""
     for child, parent, kind, numbers, targets, operators in keys:
         if kind == "f" and parent in paths:
             sources = [columns[child][number] for number in numbers]
-            yield ForeignKey(
+            yield CatalogForeignKey(
                 paths[child],
                 tuple(column.name for column in sources),
                 paths[parent],

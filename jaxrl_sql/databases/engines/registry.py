@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from jaxrl_sql.databases.engines.base import Engine, Server
+from jaxrl_sql.databases.engines.base import DatabaseEngine, Server
 from jaxrl_sql.databases.engines.duckdb import Duckdb
 from jaxrl_sql.databases.engines.mysql import Mysql
 from jaxrl_sql.databases.engines.postgresql import Postgresql
@@ -14,10 +14,10 @@ from jaxrl_sql.types import InputError
 SERVERS: Mapping[str, type[Server]] = {"postgresql": Postgresql, "mysql": Mysql}
 """Engines whose databases can be sampled."""
 
-_TARGETS: Mapping[str, type[Engine]] = {**SERVERS, "duckdb": Duckdb}
+_TARGETS: Mapping[str, type[DatabaseEngine]] = {**SERVERS, "duckdb": Duckdb}
 
 
-def open_target(address: Address) -> Engine:
+def open_target(address: Address) -> DatabaseEngine:
     """Return an engine to write to; raises InputError if it is unreachable, too old, or without its driver."""
     if address.engine not in _TARGETS:
         raise InputError(f"{address.engine} is not one of {', '.join(_TARGETS)}")

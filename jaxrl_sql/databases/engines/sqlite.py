@@ -9,9 +9,9 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from jaxrl_sql.databases.engines.base import Writer
+from jaxrl_sql.databases.engines.base import DatabaseWriter
 from jaxrl_sql.databases.engines.kinds import CHUNK, ColumnStats, Rows, column_stats, decode_text, is_dated, merged
-from jaxrl_sql.databases.engines.tables import Index, NameRules, PlannedTable, Rules, SourceTable
+from jaxrl_sql.databases.engines.tables import EngineRules, Index, NameRules, PlannedTable, SourceTable
 from jaxrl_sql.text2sql.schema.cache import content_of
 from jaxrl_sql.text2sql.schema.read import ForeignKey, Schema, Table, read_schema
 from jaxrl_sql.text2sql.schema.sqlite_file import open_read_only
@@ -29,7 +29,7 @@ class SourceFile:
     digest: str
 
 
-class Source:
+class SqliteReader:
     """A SQLite file that is read in one transaction, so that changes of other sessions are not visible."""
 
     def __init__(self, file: SourceFile, connection: sqlite3.Connection) -> None:
@@ -76,8 +76,8 @@ class Source:
         texts = [f"CAST({_NAMES.quoted(name)} AS TEXT)" for name in columns]
         known = " AND ".join(f"{text} IS NOT NULL" for text in texts)
         name = _NAMES.quoted(table.name)
-        groups = f"SELECT 1 FROM {name} WHERE {known} GROUP BY {', '.join(texts)} HAVING COUNT(*) > 1"
-        return self._number(f"SELECT COUNT(*) FROM ({groups})")
+        repeated = f"SELECT 1 FROM {name} WHERE {known} GROUP BY {', '.join(texts)} HAVING COUNT(*) > 1"
+        return self._number(f"SELECT COUNT(*) FROM ({repeated})")
 
     def _number(self, sql: str) -> int:
         return int(self.connection.execute(sql).fetchone()[0])
@@ -108,34 +108,34 @@ class Source:
 
 
 @contextmanager
-def open_source(file: SourceFile) -> Iterator[Source]:
+def open_source(file: SourceFile) -> Iterator[SqliteReader]:
     """Open a file for a consistent read; raises InputError if it cannot be read or changes meanwhile."""
     try:
         with closing(open_read_only(file.path)) as connection:
             connection.text_factory = decode_text
             connection.execute("BEGIN")
             connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
-            yield Source(file, connection)
+            yield SqliteReader(file, connection)
     except sqlite3.Error as error:
         raise InputError(f"{file.path}: cannot be read ({error})") from error
     if content_of(file.path) != file.digest:
         raise InputError(f"{file.path} changed during the copy: run the command again without concurrent writers")
 
 
-class SqliteWriter(Writer):
+class SqliteWriter(DatabaseWriter):
     """A SQLite file to write, with the types of another engine."""
 
     declares_keys = True
 
-    def __init__(self, connection: sqlite3.Connection, rules: Rules) -> None:
+    def __init__(self, connection: sqlite3.Connection, rules: EngineRules) -> None:
         super().__init__(connection, rules._replace(names=_NAMES), sqlite3.Error)
 
     def load(self, table: PlannedTable, rows: Iterable[Rows]) -> None:
         """Write a table's rows, without the escapes of invalid UTF-8."""
-        places = ", ".join("?" * len(table.columns))
+        placeholders = ", ".join("?" * len(table.columns))
         for chunk in rows:
             self.connection.executemany(
-                f"INSERT INTO {self.quoted(table.name)} VALUES ({places})", map(_storable, chunk)
+                f"INSERT INTO {self.quoted(table.name)} VALUES ({placeholders})", map(_storable, chunk)
             )
 
 

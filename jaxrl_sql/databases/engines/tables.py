@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from jaxrl_sql.databases.engines.kinds import ColumnStats, Kind
+from jaxrl_sql.databases.engines.kinds import ColumnKind, ColumnStats
 from jaxrl_sql.text2sql.schema.quote import quote_name, quote_names
 from jaxrl_sql.text2sql.schema.read import Table
 
@@ -32,7 +32,7 @@ class NameRules(NamedTuple):
         return quote_names(names, always=True, mark=self.mark)
 
 
-class Rules(NamedTuple):
+class EngineRules(NamedTuple):
     """The rules of an engine: names, and the limits of texts, floats and keys.
 
     `key_length` is the maximum total length of the texts of a key in characters (0: any). Without `refers_ahead`, a
@@ -40,7 +40,7 @@ class Rules(NamedTuple):
     """
 
     engine: str
-    types: Mapping[Kind, str]
+    types: Mapping[ColumnKind, str]
     names: NameRules = NameRules()
     holds_nul: bool = True
     holds_infinity: bool = True
@@ -77,7 +77,7 @@ class PlannedColumn:
 
     source: str
     name: str
-    kind: Kind
+    kind: ColumnKind
     not_null: bool = False
     comment: str = ""
     longest: int = 0
@@ -107,7 +107,7 @@ class PlannedTable:
     keyed: frozenset[str] = frozenset()
 
 
-class Plan(NamedTuple):
+class CopyPlan(NamedTuple):
     """A database's tables, parents before children if possible, and notes on differences from the source."""
 
     tables: tuple[PlannedTable, ...]

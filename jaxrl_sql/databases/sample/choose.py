@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from jaxrl_sql.databases.engines.catalog import Catalog, ForeignKey, Table, TablePath
+from jaxrl_sql.databases.engines.catalog import Catalog, CatalogForeignKey, CatalogTable, TablePath
 from jaxrl_sql.types import InputError
 
 
@@ -49,7 +49,7 @@ def choose(catalog: Catalog, leave_out: Sequence[str] = ()) -> Catalog:
 
 
 def _unfit(
-    tables: Sequence[Table], named: Collection[tuple[TablePath, str | None]]
+    tables: Sequence[CatalogTable], named: Collection[tuple[TablePath, str | None]]
 ) -> tuple[set[tuple[TablePath, str | None]], list[str]]:
     """Return the parts that a sample cannot hold, except those that are `named`, and a line for each."""
     unfit: set[tuple[TablePath, str | None]] = set()
@@ -75,7 +75,7 @@ def _unfit(
     return unfit, notes
 
 
-def _names(tables: Sequence[Table]) -> dict[str, list[tuple[TablePath, str | None]]]:
+def _names(tables: Sequence[CatalogTable]) -> dict[str, list[tuple[TablePath, str | None]]]:
     """Return the meanings of each name: tables, or their columns."""
     known: dict[str, list[tuple[TablePath, str | None]]] = defaultdict(list)
     for table in tables:
@@ -98,10 +98,10 @@ def _resolve(name: str, known: Mapping[str, list[tuple[TablePath, str | None]]])
     return meanings[0]
 
 
-def _name_tables(tables: Sequence[Table]) -> list[Table]:
+def _name_tables(tables: Sequence[CatalogTable]) -> list[CatalogTable]:
     """Return the tables with their names in SQLite: with the schema's name if two schemas have one table name."""
     counts = Counter(table.path[-1].casefold() for table in tables)
-    owner: dict[str, Table] = {}
+    owner: dict[str, CatalogTable] = {}
     named = []
     for table in tables:
         name = table.path[-1]
@@ -109,14 +109,14 @@ def _name_tables(tables: Sequence[Table]) -> list[Table]:
             name = "_".join(table.path)
         other = owner.setdefault(name.casefold(), table)
         if other is not table:
-            raise InputError(f"{other.title} and {table.title} have one name in SQLite: --leave-out one of them")
+            raise InputError(f"{other.title} and {table.title} have the same name in SQLite: --leave-out one of them")
         if name.casefold().startswith("sqlite_"):
             raise InputError(f"{table.title}: SQLite reserves names that begin with sqlite_: --leave-out the table")
         named.append(replace(table, name=name))
     return named
 
 
-def _check_columns(tables: Sequence[Table]) -> None:
+def _check_columns(tables: Sequence[CatalogTable]) -> None:
     """Reject tables without columns, and columns with equal names in SQLite."""
     for table in tables:
         seen: dict[str, str] = {}
@@ -124,13 +124,13 @@ def _check_columns(tables: Sequence[Table]) -> None:
             other = seen.setdefault(column.name.casefold(), column.name)
             if other != column.name:
                 raise InputError(
-                    f"{table.title}: the columns {other} and {column.name} have one name in SQLite: --leave-out one"
+                    f"{table.title}: columns {other} and {column.name} have the same name in SQLite: --leave-out one"
                 )
         if not seen:
             raise InputError(f"{table.title} has no columns: --leave-out {table.title}")
 
 
-def unique_keys(table: Table, foreign_keys: Sequence[ForeignKey]) -> list[tuple[str, ...]]:
+def unique_keys(table: CatalogTable, foreign_keys: Sequence[CatalogForeignKey]) -> list[tuple[str, ...]]:
     """Return the unique keys of a table besides its primary key, with those that foreign keys reference."""
     seen = {frozenset(table.primary_key)}
     keys = []

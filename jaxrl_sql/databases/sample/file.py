@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from jaxrl_sql.databases.engines.catalog import Catalog, ForeignKey, Table
+from jaxrl_sql.databases.engines.catalog import Catalog, CatalogForeignKey, CatalogTable
 from jaxrl_sql.databases.sample.choose import unique_keys
 from jaxrl_sql.databases.sample.values import KINDS
 from jaxrl_sql.text2sql.schema.quote import quote_name, quote_names
@@ -32,11 +32,13 @@ class SampleFile:
             self._connection.execute(_create_table(table, unique_keys(table, catalog.foreign_keys), keys))
         self._connection.execute("BEGIN")
 
-    def insert(self, table: Table, rows: Iterable[tuple[Cell, ...]]) -> None:
+    def insert(self, table: CatalogTable, rows: Iterable[tuple[Cell, ...]]) -> None:
         """Insert rows of all columns; raises InputError for rows that SQLite cannot hold."""
-        places = ", ".join("?" * len(table.columns))
+        placeholders = ", ".join("?" * len(table.columns))
         try:
-            self._connection.executemany(f"INSERT INTO {quote_name(table.name, always=True)} VALUES ({places})", rows)
+            self._connection.executemany(
+                f"INSERT INTO {quote_name(table.name, always=True)} VALUES ({placeholders})", rows
+            )
         except sqlite3.IntegrityError as error:
             raise InputError(
                 f"{table.title}: {error}: --leave-out the column (SQLite has no NaN, and rounds numbers), "
@@ -59,7 +61,7 @@ class SampleFile:
 
 
 def _create_table(
-    table: Table, unique: Sequence[tuple[str, ...]], foreign_keys: Sequence[tuple[ForeignKey, str]]
+    table: CatalogTable, unique: Sequence[tuple[str, ...]], foreign_keys: Sequence[tuple[CatalogForeignKey, str]]
 ) -> str:
     """Return the statement that creates a table, with the keys that the server declares."""
     primary = table.primary_key
@@ -80,7 +82,7 @@ def _create_table(
     return f"CREATE TABLE {quote_name(table.name)} (\n    {inside}\n)"
 
 
-def write_descriptions(folder: Path, tables: Iterable[Table]) -> list[str]:
+def write_descriptions(folder: Path, tables: Iterable[CatalogTable]) -> list[str]:
     """Write the comments of columns, one file per table that has any; return a line for each table that cannot."""
     notes = []
     for table in tables:

@@ -17,5 +17,5 @@ def refuse_leave_out(leave_out: Sequence[str], db: str) -> None:
     """Raise InputError for --leave-out with a SQLite file, which is used without a sample."""
     if leave_out:
         raise InputError(
-            f"--leave-out {leave_out[0]}: is for a --db of a server; {db} is shown as it is, but for data.hide=[…]"
+            f"--leave-out {leave_out[0]}: requires a --db on a server; {db} is shown as it is, but for data.hide=[…]"
         )

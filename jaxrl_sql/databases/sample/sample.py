@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jaxrl_sql.databases.engines.base import Reader
-from jaxrl_sql.databases.engines.catalog import Catalog, ForeignKey, Key, Record, Table, TablePath
+from jaxrl_sql.databases.engines.base import DatabaseReader
+from jaxrl_sql.databases.engines.catalog import Catalog, CatalogForeignKey, CatalogTable, KeyValues, TablePath, TextRow
 from jaxrl_sql.databases.engines.registry import SERVERS
 from jaxrl_sql.databases.sample.choose import choose
 from jaxrl_sql.databases.sample.file import SampleFile, write_descriptions
@@ -86,7 +86,7 @@ def sample(
     return SampleReport(target / f"{target.name}.sqlite", sampler.counts, tuple(notes))
 
 
-def _with_readable_views(source: Reader, catalog: Catalog) -> Catalog:
+def _with_readable_views(source: DatabaseReader, catalog: Catalog) -> Catalog:
     """Return a catalog without unreadable views, for example those that call a forbidden function."""
     tables, notes = [], list(catalog.notes)
     for table in catalog.tables:
@@ -118,18 +118,18 @@ class _Sampler:
     first rows, because a row that is referenced has a key.
     """
 
-    def __init__(self, source: Reader, chosen: Catalog, file: SampleFile) -> None:
+    def __init__(self, source: DatabaseReader, chosen: Catalog, file: SampleFile) -> None:
         self._source, self._chosen, self._file = source, chosen, file
         self._tables = {table.path: table for table in chosen.tables}
-        self._seen: dict[TablePath, set[Record]] = defaultdict(set)
-        self._known: dict[ForeignKey, set[Key]] = defaultdict(set)
+        self._seen: dict[TablePath, set[TextRow]] = defaultdict(set)
+        self._known: dict[CatalogForeignKey, set[KeyValues]] = defaultdict(set)
         self._complete: set[TablePath] = set()
         self._nan: Counter[str] = Counter()
         self.counts = {table.name: 0 for table in chosen.tables}
 
     def take_all(self, rows: int, report: Callable[[str], object]) -> None:
         """Read the first rows of all tables, and their parents."""
-        new: dict[TablePath, list[Record]] = {}
+        new: dict[TablePath, list[TextRow]] = {}
         for table in self._chosen.tables:
             records = self._source.first_rows(table, rows)
             if len(records) < rows:
@@ -145,9 +145,9 @@ class _Sampler:
         """Return a line for each column in which NaN became NULL."""
         return [f"{column}: NaN became NULL {count} times" for column, count in self._nan.items()]
 
-    def _take_parents(self, new: Mapping[TablePath, Sequence[Record]]) -> dict[TablePath, list[Record]]:
+    def _take_parents(self, new: Mapping[TablePath, Sequence[TextRow]]) -> dict[TablePath, list[TextRow]]:
         """Read the rows that new rows reference, and return those that were not read before."""
-        parents: dict[TablePath, list[Record]] = defaultdict(list)
+        parents: dict[TablePath, list[TextRow]] = defaultdict(list)
         for foreign_key in self._chosen.foreign_keys:
             if foreign_key.parent in self._complete:
                 continue
@@ -158,39 +158,39 @@ class _Sampler:
                 parents[parent.path] += self._add(parent, records, is_first=False)
         return parents
 
-    def _new_keys(self, foreign_key: ForeignKey, records: Sequence[Record]) -> dict[Key, None]:
+    def _new_keys(self, foreign_key: CatalogForeignKey, records: Sequence[TextRow]) -> dict[KeyValues, None]:
         """Return the keys that were neither looked up nor read with a parent; a key with a NULL references nothing."""
         keys = dict.fromkeys(_keys(self._tables[foreign_key.child], foreign_key.columns, records))
         new = {key: None for key in keys if key not in self._known[foreign_key]}
         self._known[foreign_key].update(new)
         return new
 
-    def _add(self, table: Table, records: Iterable[Record], *, is_first: bool) -> list[Record]:
+    def _add(self, table: CatalogTable, records: Iterable[TextRow], *, is_first: bool) -> list[TextRow]:
         """Insert the rows that were not read before, and return them."""
-        places = [table.names.index(name) for name in table.primary_key]
+        indices = [table.names.index(name) for name in table.primary_key]
         seen = self._seen[table.path]
         new = []
         for record in records:
-            identity = tuple(record[place] for place in places) or record
-            if identity not in seen or (is_first and not places):
+            identity = tuple(record[i] for i in indices) or record
+            if identity not in seen or (is_first and not indices):
                 new.append(record)
             seen.add(identity)
         for foreign_key in self._chosen.foreign_keys:
             if foreign_key.parent == table.path:
                 self._known[foreign_key].update(_keys(table, foreign_key.targets, new))
         kinds = [column.kind for column in table.columns]
-        for column, place in ((column, place) for place, column in enumerate(table.columns)):
-            if KINDS[column.kind].declared in _WITH_NAN and (count := sum(row[place] == "NaN" for row in new)):
+        for i, column in enumerate(table.columns):
+            if KINDS[column.kind].declared in _WITH_NAN and (count := sum(row[i] == "NaN" for row in new)):
                 self._nan[f"{table.title}.{column.name}"] += count
         self._file.insert(table, (tuple(map(to_cell, kinds, record)) for record in new))
         self.counts[table.name] += len(new)
         return new
 
 
-def _keys(table: Table, names: Sequence[str], records: Iterable[Record]) -> Iterable[Key]:
+def _keys(table: CatalogTable, names: Sequence[str], records: Iterable[TextRow]) -> Iterable[KeyValues]:
     """Yield the values of some columns in the rows that have all of them."""
-    places = [table.names.index(name) for name in names]
+    indices = [table.names.index(name) for name in names]
     for record in records:
-        key = tuple(value for place in places if (value := record[place]) is not None)
-        if len(key) == len(places):
+        key = tuple(value for i in indices if (value := record[i]) is not None)
+        if len(key) == len(indices):
             yield key

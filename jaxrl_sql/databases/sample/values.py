@@ -17,7 +17,7 @@ from jaxrl_sql.types import Cell
 _UTC = re.compile(r"\+00(?= BC$|$)")
 
 
-class Kind(NamedTuple):
+class CellType(NamedTuple):
     """A type that SQLite declares, and the function from a value's text to a cell."""
 
     declared: str
@@ -49,20 +49,20 @@ def _without_zone(text: str) -> Cell:
 
 
 KINDS = {
-    "integer": Kind("INTEGER", int),
-    "whole": Kind("NUMERIC", _whole),  # a numeric without decimals
-    "numeric": Kind("REAL", _real),
-    "float": Kind("REAL", _real),
-    "boolean": Kind("BOOLEAN", _boolean),
-    "text": Kind("TEXT", str),
-    "padded": Kind("TEXT COLLATE RTRIM", str),  # char(n): comparisons ignore trailing spaces
-    "caseless": Kind("TEXT COLLATE NOCASE", str),
-    "date": Kind("DATE", str),
-    "time": Kind("TIME", str),
-    "timestamp": Kind("TIMESTAMP", str),
-    "zoned": Kind("TIMESTAMP", _without_zone),
-    "bytes": Kind("BLOB", _blob),
-    "other": Kind("TEXT", str),  # the server's text
+    "integer": CellType("INTEGER", int),
+    "whole": CellType("NUMERIC", _whole),  # a numeric without decimals
+    "numeric": CellType("REAL", _real),
+    "float": CellType("REAL", _real),
+    "boolean": CellType("BOOLEAN", _boolean),
+    "text": CellType("TEXT", str),
+    "padded": CellType("TEXT COLLATE RTRIM", str),  # char(n): comparisons ignore trailing spaces
+    "caseless": CellType("TEXT COLLATE NOCASE", str),
+    "date": CellType("DATE", str),
+    "time": CellType("TIME", str),
+    "timestamp": CellType("TIMESTAMP", str),
+    "zoned": CellType("TIMESTAMP", _without_zone),
+    "bytes": CellType("BLOB", _blob),
+    "other": CellType("TEXT", str),  # the server's text
 }
 """The kinds of values, by name."""
 

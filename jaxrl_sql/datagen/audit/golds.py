@@ -33,7 +33,7 @@ _SHOWN = 5
 Report = Callable[[str], object]
 
 
-class _Rows(SqlOutcome, Protocol):
+class _OutcomeWithRows(SqlOutcome, Protocol):
     @property
     def rows(self) -> Sequence[tuple[Any, ...]]:
         """Return the rows."""
@@ -43,7 +43,7 @@ class _Rows(SqlOutcome, Protocol):
 class RowExecutor(SqlExecutor, Protocol):
     """An executor whose outcomes include rows."""
 
-    def execute_many(self, requests: Sequence[tuple[str, str]], /) -> Sequence[_Rows]:
+    def execute_many(self, requests: Sequence[tuple[str, str]], /) -> Sequence[_OutcomeWithRows]:
         """Run (database, SQL) pairs and return their outcomes in order."""
         ...
 
@@ -96,7 +96,7 @@ def run_all(executor: RowExecutor, pairs: Sequence[tuple[str, str]]) -> list[Ran
     return ran
 
 
-def _ran(outcome: _Rows) -> Ran:
+def _ran(outcome: _OutcomeWithRows) -> Ran:
     if outcome.status != "ok":
         return Ran(outcome.status, outcome.error or "", 0, "", outcome.elapsed_ms, is_trivial=False)
     rows = outcome.rows
@@ -168,11 +168,11 @@ def _on_suite(
     results = iter(run_all(executor, pairs))
     vectors = [[next(results) for _ in variants[example.database]] for example in examples]
     findings: list[Finding] = []
-    groups: dict[tuple[str, str], list[int]] = defaultdict(list)
+    equal_results: dict[tuple[str, str], list[int]] = defaultdict(list)
     for number, (example, gold, others) in enumerate(zip(examples, ran, vectors, strict=True)):
         if gold.status != "ok" or not others:
             continue
-        groups[example.db_path, gold.digest].append(number)
+        equal_results[example.db_path, gold.digest].append(number)
         failed = [other.status for other in others if other.status != "ok"]
         if failed:
             details: Record = {"variants": len(others), "failed": len(failed), "statuses": sorted(set(failed))}
@@ -181,10 +181,10 @@ def _on_suite(
             details = {"variants": len(others), "rows": gold.rows}
             findings.append(Finding("suite: gold never changes", name, example.uid, details))
     forms = [normal_form(example.gold_sql) for example in examples]
-    for group in groups.values():
-        for number in group:
+    for numbers in equal_results.values():
+        for number in numbers:
             alike = [
-                other for other in group
+                other for other in numbers
                 if forms[other] != forms[number] and _digests(vectors[other]) != _digests(vectors[number])
             ]  # fmt: skip
             if alike:

@@ -28,23 +28,23 @@ _SHOWN = 5
 # Below these sizes, overlap may be coincidence.
 _MIN_WORDS = 5
 _MIN_COLUMNS = 6
-Place = tuple[str, Example]
+Occurrence = tuple[str, Example]
 
 
 def shared_questions(trains: Sequence[QuestionSet], target: QuestionSet, near: float = 0.8) -> list[Finding]:
     """Find questions that training has too: the same words, or a Jaccard similarity of at least `near`."""
     same, findings = _same("question: same", trains, target, lambda example: plain_words(example.question))
-    places = [(train.name, example) for train in trains for example in train.examples]
-    word_sets = [frozenset(plain_words(example.question).split()) for _, example in places]
+    occurrences = [(train.name, example) for train in trains for example in train.examples]
+    word_sets = [frozenset(plain_words(example.question).split()) for _, example in occurrences]
     index = _Prefixes(word_sets, near)
     for example in target.examples:
         question_words = frozenset(plain_words(example.question).split())
         if example.uid in same or len(question_words) < _MIN_WORDS:
             continue
-        alike = [(share, places[i]) for i, share in index.near(question_words)]
+        alike = [(share, occurrences[i]) for i, share in index.near(question_words)]
         if alike:
             alike.sort(key=lambda pair: -pair[0])
-            details = _with([place for _, place in alike], example) | {"share": round(alike[0][0], 3)}
+            details = _with([occurrence for _, occurrence in alike], example) | {"share": round(alike[0][0], 3)}
             findings.append(Finding("question: nearly the same", target.name, example.uid, details))
     return findings
 
@@ -137,10 +137,10 @@ def _number_tables(tree: exp.Expression) -> None:
                 (node if isinstance(node, exp.Table) else node.find_ancestor(exp.Subquery) or node, f"t{count}")
             )
             if isinstance(read, Scope):
-                places = {name: f"c{place}" for place, name in enumerate(read.expression.named_selects, 1)}
+                aliases = {name: f"c{number}" for number, name in enumerate(read.expression.named_selects, 1)}
                 for column in scope.columns:
-                    if column.table == source and column.name in places:
-                        column.set("this", exp.to_identifier(places[column.name]))
+                    if column.table == source and column.name in aliases:
+                        column.set("this", exp.to_identifier(aliases[column.name]))
         renamed += [(column, names[column.table]) for column in scope.columns if column.table in names]
     for node, name in renamed:
         is_column = isinstance(node, exp.Column)
@@ -151,9 +151,9 @@ def _number_tables(tree: exp.Expression) -> None:
 def _number_results(select: exp.Select) -> None:
     """Name result columns by position, also in ORDER BY and GROUP BY."""
     names = {}
-    for place, expression in enumerate(select.expressions, 1):
+    for number, expression in enumerate(select.expressions, 1):
         if isinstance(expression, exp.Alias):
-            names[expression.alias] = exp.to_identifier(f"c{place}")
+            names[expression.alias] = exp.to_identifier(f"c{number}")
             expression.set("alias", names[expression.alias])
     for column in list(select.find_all(exp.Column)):
         if not column.table and column.name in names and column.parent_select is select:
@@ -191,23 +191,23 @@ def _same(
     kind: str, trains: Sequence[QuestionSet], target: QuestionSet, key: Callable[[Example], str]
 ) -> tuple[set[str], list[Finding]]:
     """Find the examples whose key occurs in training; return their ids and the findings."""
-    places: dict[str, list[Place]] = defaultdict(list)
+    occurrences: dict[str, list[Occurrence]] = defaultdict(list)
     for train in trains:
         for example in train.examples:
             if text := key(example):
-                places[text].append((train.name, example))
+                occurrences[text].append((train.name, example))
     findings = [
         Finding(kind, target.name, example.uid, _with(matches, example))
         for example in target.examples
-        if (matches := places.get(key(example)))
+        if (matches := occurrences.get(key(example)))
     ]
     return {finding.id for finding in findings}, findings
 
 
-def _with(places: Sequence[Place], example: Example) -> Record:
-    shown = [{"set": name, "id": other.uid, "db_id": other.db_id} for name, other in places[:_SHOWN]]
-    same_db = any(other.db_id == example.db_id for _, other in places)
-    return {"with": shown, "times": len(places), "same_db_id": same_db}
+def _with(occurrences: Sequence[Occurrence], example: Example) -> Record:
+    shown = [{"set": name, "id": other.uid, "db_id": other.db_id} for name, other in occurrences[:_SHOWN]]
+    same_db = any(other.db_id == example.db_id for _, other in occurrences)
+    return {"with": shown, "times": len(occurrences), "same_db_id": same_db}
 
 
 class _Prefixes:
@@ -216,18 +216,18 @@ class _Prefixes:
     Two sets that similar share at least one of their rarest parts (prefix filtering).
     """
 
-    def __init__(self, sets: Sequence[frozenset[str]], near: float) -> None:
-        self.sets, self.near_by = sets, near
-        self.times = Counter(part for parts in sets for part in parts)
+    def __init__(self, word_sets: Sequence[frozenset[str]], near: float) -> None:
+        self.word_sets, self.near_by = word_sets, near
+        self.times = Counter(part for parts in word_sets for part in parts)
         self.index: dict[str, list[int]] = defaultdict(list)
-        for number, set_ in enumerate(sets):
+        for number, set_ in enumerate(word_sets):
             for part in self._rarest(set_):
                 self.index[part].append(number)
 
     def near(self, parts: frozenset[str]) -> Iterator[tuple[int, float]]:
         """Yield (index, similarity) of each set that is similar enough."""
         for number in sorted({number for part in self._rarest(parts) for number in self.index.get(part, ())}):
-            other = self.sets[number]
+            other = self.word_sets[number]
             share = len(parts & other) / len(parts | other)
             if share >= self.near_by:
                 yield number, share
@@ -241,8 +241,8 @@ def shared_databases(trains: Sequence[QuestionSet], target: QuestionSet, near: f
     """Find databases that training has too: the same file, the same schema, or a share `near` of its columns."""
     theirs = [(train.name, db_id, path) for train in trains for db_id, path in train.databases]
     sizes: dict[int, list[tuple[str, str, str]]] = defaultdict(list)
-    for place in theirs:
-        sizes[Path(place[2]).stat().st_size].append(place)
+    for database in theirs:
+        sizes[Path(database[2]).stat().st_size].append(database)
     shapes = [(name, db_id, _columns(path)) for name, db_id, path in theirs]
     question_counts = Counter(example.db_path for example in target.examples)
     findings = []
@@ -259,15 +259,15 @@ def shared_databases(trains: Sequence[QuestionSet], target: QuestionSet, near: f
             same = [(name, other_id) for name, other_id, other in shapes if other == columns]
             findings.append(Finding("database: same schema", target.name, db_id, size | _of(same)))
         elif alike:
-            details = size | _of([place for _, place in alike]) | {"share": round(alike[0][0], 3)}
+            details = size | _of([database for _, database in alike]) | {"share": round(alike[0][0], 3)}
             findings.append(Finding("database: nearly the same schema", target.name, db_id, details))
         elif names := [(name, other_id) for name, other_id, _ in theirs if other_id.lower() == db_id.lower()]:
             findings.append(Finding("database: same name, other schema", target.name, db_id, size | _of(names)))
     return findings
 
 
-def _of(places: Sequence[tuple[str, str]]) -> Record:
-    return {"with": [{"set": name, "db_id": db_id} for name, db_id in places[:_SHOWN]], "times": len(places)}
+def _of(databases: Sequence[tuple[str, str]]) -> Record:
+    return {"with": [{"set": name, "db_id": db_id} for name, db_id in databases[:_SHOWN]], "times": len(databases)}
 
 
 def _columns(path: str) -> frozenset[tuple[str, str]]:

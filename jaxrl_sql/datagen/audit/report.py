@@ -15,7 +15,7 @@ from jaxrl_sql.datagen.audit.golds import audit_golds
 from jaxrl_sql.datagen.audit.overlap import shared_databases, shared_questions, shared_sql
 from jaxrl_sql.text2sql.benchmarks import load_benchmark
 from jaxrl_sql.text2sql.env.executor import make_executor
-from jaxrl_sql.text2sql.evals.tables import Table
+from jaxrl_sql.text2sql.evals.tables import ReportTable
 from jaxrl_sql.types import InputError
 
 Note = Callable[[str], object]
@@ -112,7 +112,7 @@ def _by_rule(findings: Sequence[Finding]) -> dict[str, dict[str, int]]:
     return {answer: dict(rules) for answer, rules in counts.items()}
 
 
-def table(result: AuditResult) -> Table:
+def table(result: AuditResult) -> ReportTable:
     """Return the number of findings: a row per kind, a column per set."""
     sets, _, counts, _ = result
     kinds = list(dict.fromkeys(kind for questions in sets for kind in counts[questions.name]))
@@ -131,7 +131,7 @@ def table(result: AuditResult) -> Table:
         rows.append((kind, *(f"{n:,} {share}" for n, share in zip(counted, shares, strict=True))))
     if not kinds:
         rows.append(("nothing was found", *("" for _ in sets)))
-    return Table("", ("", *(questions.name for questions in sets)), tuple(rows))
+    return ReportTable("", ("", *(questions.name for questions in sets)), tuple(rows))
 
 
 _ORDER = ("question", "sql", "database", "gold", "suite", "cannot be read")

@@ -18,7 +18,7 @@ from sqlglot import exp
 
 from jaxrl_sql.datagen.augment.change import Change
 from jaxrl_sql.datagen.augment.column_kind import is_alike, next_value, value_within
-from jaxrl_sql.datagen.augment.required_rows import RequiredRows, Slot, read_required_rows, value_for
+from jaxrl_sql.datagen.augment.required_rows import RequiredCell, RequiredRows, read_required_rows, value_for
 from jaxrl_sql.text2sql.env.parse import parse_statements
 from jaxrl_sql.text2sql.evals.ties import is_tied
 from jaxrl_sql.text2sql.schema.quote import quote_name
@@ -35,12 +35,12 @@ _DEFAULTS = (
     ("TIME", "12:00:00"),
 )  # fmt: skip
 _ANY_TEXT = "a"
-Row = Record
+RowValues = Record
 
 
 class _Inserted(NamedTuple):
     table: str
-    row: Row
+    row: RowValues
 
 
 class _NoRowError(Exception):
@@ -93,7 +93,7 @@ def fill_by(
     if trees is None:
         return "the answer cannot be read"
     if not trees or not all(isinstance(tree, exp.Insert) for tree in trees):
-        return "the answer is no list of INSERT statements"
+        return "the answer is not a list of INSERT statements"
     statements = [tree.sql("sqlite") for tree in trees]
     with _bounded(connection):
         clear = _clear(connection, others)
@@ -173,7 +173,7 @@ def _fault(
     return "another gold would have a tie" if any(is_tied(connection, other) for other in clear) else ""
 
 
-def _shown(row: Row) -> Row:
+def _shown(row: RowValues) -> RowValues:
     return {name: value.hex() if isinstance(value, bytes) else value for name, value in row.items()}
 
 
@@ -188,12 +188,12 @@ class _Inserting:
     def rows_for(self, witness: RequiredRows, reuses: bool, copies: int) -> None:
         """Insert the missing rows of a witness, and `copies` more of the row that refers to the others."""
         self.witness = witness
-        self.fixed: dict[Slot, Any] = {}
-        self.wanted: dict[Slot, list[tuple[str, Any]]] = {}
-        for slot, sign, value in witness.conditions:
-            self.wanted.setdefault(witness.root(slot), []).append((sign, value))
-        for slot in list(witness.equal):
-            witness.root(slot)
+        self.fixed: dict[RequiredCell, Any] = {}
+        self.wanted: dict[RequiredCell, list[tuple[str, Any]]] = {}
+        for cell, sign, value in witness.conditions:
+            self.wanted.setdefault(witness.root(cell), []).append((sign, value))
+        for cell in list(witness.equal):
+            witness.root(cell)
         for root, conditions in self.wanted.items():
             if any(sign == "=" for sign, _ in conditions):
                 self.fixed[root] = self._chosen(conditions)
@@ -215,20 +215,20 @@ class _Inserting:
             raise _NoRowError("the query contradicts itself")
         return value
 
-    def _slots(self, row: int) -> Iterator[tuple[str, Slot]]:
-        """Yield (column as declared, root slot of its value) of the columns of a row that the query names."""
+    def _cells(self, row: int) -> Iterator[tuple[str, RequiredCell]]:
+        """Yield (column as declared, root cell of its value) of the columns of a row that the query names."""
         for column in self.witness.rows[row].columns:
-            slot = row, column.name.lower()
-            if slot in self.witness.equal or slot in self.wanted:
-                yield column.name, self.witness.root(slot)
+            cell = row, column.name.lower()
+            if cell in self.witness.equal or cell in self.wanted:
+                yield column.name, self.witness.root(cell)
 
     def _own(self, row: int) -> list[str]:
-        return [name for name, root in self._slots(row) if root in self.wanted]
+        return [name for name, root in self._cells(row) if root in self.wanted]
 
     def _conditions(self, row: int) -> list[tuple[str, str, Any]]:
         """Return (column, operator, value) conditions on a row."""
         conditions = []
-        for name, root in self._slots(row):
+        for name, root in self._cells(row):
             if root in self.fixed:
                 conditions.append((name, "is", self.fixed[root]))
             else:
@@ -244,22 +244,22 @@ class _Inserting:
         tests = [_TESTS.get(sign, "{} " + sign + " ?").format(quote_name(name)) for name, sign, _ in conditions]
         values = [value for _, sign, value in conditions if "?" in _TESTS.get(sign, "?")]
         where = f" WHERE {' AND '.join(tests)}" if tests else ""
-        names = [name for name, _ in self._slots(row)]
+        names = [name for name, _ in self._cells(row)]
         shown = ", ".join(map(quote_name, names)) or "1"
         stored = self.connection.execute(
             f"SELECT {shown} FROM {quote_name(table.name)}{where} LIMIT 1", values
         ).fetchone()
         if stored:
-            for (_, root), value in zip(self._slots(row), stored, strict=False):
+            for (_, root), value in zip(self._cells(row), stored, strict=False):
                 self.fixed.setdefault(root, value)
         return stored is not None
 
-    def _named(self, row: int) -> Row:
-        """Choose the values that the query names; an unconstrained key gets a new value, shared by all equal slots."""
+    def _named(self, row: int) -> RowValues:
+        """Choose the values that the query names; an unconstrained key gets a new value, shared by all equal cells."""
         table = self.witness.rows[row]
         key_columns = self._key_columns(table) | self._unique(table)
-        values: Row = {}
-        for name, root in self._slots(row):
+        values: RowValues = {}
+        for name, root in self._cells(row):
             if root not in self.fixed:
                 how, value = value_for(iter(self.wanted.get(root, ())))
                 if how == "none":
@@ -270,11 +270,11 @@ class _Inserting:
                 elif value is not None:
                     value = value_within(self.wanted[root], value, self._known(table, name))
                     if value is None:
-                        raise _NoRowError(f"{table.name}.{name} holds no values such as the query asks for")
+                        raise _NoRowError(f"{table.name}.{name} has no values that satisfy the query")
                 self.fixed[root] = value
             values[name] = self.fixed[root]
             if not is_alike(values[name], self._known(table, name), is_named=True):
-                raise _NoRowError(f"{table.name}.{name} holds no values such as {values[name]!r}")
+                raise _NoRowError(f"{table.name}.{name} has no values such as {values[name]!r}")
         return values
 
     def _known(self, table: Table, name: str) -> list[Any]:
@@ -286,7 +286,7 @@ class _Inserting:
         # A default text says nothing about the texts of the column.
         return known or [value for value in [_default(declared)] if value != _ANY_TEXT]
 
-    def _chosen_known(self, table: Table, name: str, root: Slot) -> Any:
+    def _chosen_known(self, table: Table, name: str, root: RequiredCell) -> Any:
         """Choose an existing value of the column (or of the column it references) that is not excluded."""
         refused = [value for sign, value in self.wanted.get(root, ()) if sign == "!="]
         for key in table.foreign_keys:
@@ -337,10 +337,10 @@ class _Inserting:
         names = {key.table.lower() for key in table.foreign_keys} - {table.name.lower(), *above}
         return 1 + max((self._depth(self.tables[name], (*above, table.name.lower())) for name in names), default=0)
 
-    def _insert(self, table: Table, named: Row, deep: int = 0) -> None:
+    def _insert(self, table: Table, named: RowValues, deep: int = 0) -> None:
         """Insert a row with the named values, other values of an existing row, and the rows that it refers to."""
         if deep > _DEEPEST:
-            raise _NoRowError("references go too deep")
+            raise _NoRowError("the chain of references is too long")
         error: Exception | None = None
         for _ in range(_DRAWS):
             base = self._base(table)
@@ -359,7 +359,7 @@ class _Inserting:
                 return
         raise _NoRowError(str(error))
 
-    def _base(self, table: Table) -> Row:
+    def _base(self, table: Table) -> RowValues:
         """Return a copy of a random row with new keys; for an empty table a row of defaults by type."""
         generated = {
             name
@@ -376,7 +376,7 @@ class _Inserting:
             row = {column.name: _default(column.type) for column in columns}
         return row | {name: self._fresh(table, name) for name in self._key_columns(table) if name in row}
 
-    def _point(self, table: Table, key: ForeignKey, row: Row, named: Row, deep: int) -> None:
+    def _point(self, table: Table, key: ForeignKey, row: RowValues, named: RowValues, deep: int) -> None:
         """Make a foreign key refer to an existing row, or to a new one with the key that the query names."""
         parent = self.tables[key.table.lower()]
         source = quote_name(parent.name)

@@ -17,7 +17,7 @@ from sqlglot import exp
 from jaxrl_sql.text2sql.env.parse import parse_query, tables_of
 from jaxrl_sql.text2sql.schema.read import Schema, Table
 
-Slot = tuple[int, str]
+RequiredCell = tuple[int, str]
 """A row of the witness, by its index, and the name of a column in lower case."""
 Scalar = Callable[[str], Any]
 """Runs a scalar subquery and returns its value, or None if it has none."""
@@ -35,22 +35,22 @@ _MAX_COPIES = 50
 
 @dataclass
 class RequiredRows:
-    """A witness: the tables of its rows, conditions (slot, operator, value), and equal slots as a union-find forest.
+    """A witness: the tables of its rows, conditions (cell, operator, value), and equal cells as a union-find forest.
 
     In addition to comparisons the operators are `like`, `null`, `known` (not NULL), and `new` (not an existing value).
     `copies` is the number of rows that a group, or a LIMIT with an offset, needs.
     """
 
     rows: list[Table] = field(default_factory=list)
-    conditions: list[tuple[Slot, str, Any]] = field(default_factory=list)
-    equal: dict[Slot, Slot] = field(default_factory=dict)
+    conditions: list[tuple[RequiredCell, str, Any]] = field(default_factory=list)
+    equal: dict[RequiredCell, RequiredCell] = field(default_factory=dict)
     copies: int = 1
 
-    def root(self, slot: Slot) -> Slot:
-        """Return the representative of the slots that are equal to this one."""
-        while (parent := self.equal.setdefault(slot, slot)) != slot:
-            slot = parent
-        return slot
+    def root(self, cell: RequiredCell) -> RequiredCell:
+        """Return the representative of the cells that are equal to this one."""
+        while (parent := self.equal.setdefault(cell, cell)) != cell:
+            cell = parent
+        return cell
 
 
 def read_required_rows(sql: str, schema: Schema, scalar: Scalar, branch: int = 0) -> RequiredRows | None:
@@ -58,7 +58,7 @@ def read_required_rows(sql: str, schema: Schema, scalar: Scalar, branch: int = 0
     tree = parse_query(sql)
     if not isinstance(tree, exp.Query):
         return None
-    reader = _Reader(schema, scalar, branch)
+    reader = _RequirementReader(schema, scalar, branch)
     reader.query(tree, [])
     return reader.required if reader.required.rows else None
 
@@ -68,10 +68,10 @@ class _Scope:
     """The names visible in a SELECT: rows of the witness, and columns of inner queries."""
 
     rows: dict[str, int] = field(default_factory=dict)
-    inner: dict[str, Mapping[str, Slot | None]] = field(default_factory=dict)
+    inner: dict[str, Mapping[str, RequiredCell | None]] = field(default_factory=dict)
 
 
-class _Reader:
+class _RequirementReader:
     def __init__(self, schema: Schema, scalar: Scalar, branch: int) -> None:
         self.tables = {table.name.lower(): table for table in schema.tables}
         self.scalar, self.branch = scalar, branch
@@ -79,8 +79,8 @@ class _Reader:
         self.ctes: dict[str, exp.Expression] = {}
         self.opened: set[int] = set()
 
-    def query(self, tree: exp.Expression, outer: list[_Scope]) -> dict[str, Slot | None]:
-        """Read a query and return the slots of its result columns, by name, in order."""
+    def query(self, tree: exp.Expression, outer: list[_Scope]) -> dict[str, RequiredCell | None]:
+        """Read a query and return the cells of its result columns, by name, in order."""
         for cte in tree.find_all(exp.CTE):
             self.ctes[cte.alias.lower()] = cte.this
         if isinstance(tree, exp.Subquery):
@@ -89,17 +89,17 @@ class _Reader:
             return self.query(tree.right if self.branch else tree.left, outer)
         if isinstance(tree, exp.Except):
             left = self.query(tree.left, outer)
-            for slot in left.values():
-                self._bound(slot, "new", True)
+            for cell in left.values():
+                self._bound(cell, "new", True)
             return left
         if isinstance(tree, exp.Intersect):
             left, right = self.query(tree.left, outer), self.query(tree.right, outer)
-            for left_slot, right_slot in zip(left.values(), right.values(), strict=False):
-                self._join(left_slot, right_slot)
+            for left_cell, right_cell in zip(left.values(), right.values(), strict=False):
+                self._join(left_cell, right_cell)
             return left
         return self._select(tree, outer) if isinstance(tree, exp.Select) else {}
 
-    def _select(self, select: exp.Select, outer: list[_Scope]) -> dict[str, Slot | None]:
+    def _select(self, select: exp.Select, outer: list[_Scope]) -> dict[str, RequiredCell | None]:
         scope = _Scope()
         scopes = [scope, *outer]
         for expression in tables_of(select):
@@ -108,21 +108,21 @@ class _Reader:
             if on := join.args.get("on"):
                 self._claim(on, scopes)
             for using in join.args.get("using") or ():
-                places = [row for row in scope.rows.values() if self._has(row, using.name)]
-                for row in places[1:]:
-                    self._join((places[0], using.name.lower()), (row, using.name.lower()))
+                joined = [row for row in scope.rows.values() if self._has(row, using.name)]
+                for row in joined[1:]:
+                    self._join((joined[0], using.name.lower()), (row, using.name.lower()))
         for part in ("where", "having"):
             if clause := select.args.get(part):
                 self._claim(clause.this, scopes)
         offset = select.args.get("offset")
         if offset is not None and (value := _literal(offset.expression)) is not None and isinstance(value, int):
             self._copies(value + 1)
-        shown: dict[str, Slot | None] = {}
+        shown: dict[str, RequiredCell | None] = {}
         for number, expression in enumerate(select.expressions):
             node = expression.this if isinstance(expression, exp.Alias) else expression
             # Over one row, an aggregate equals the row's value.
-            slot = self._slot(node.this if isinstance(node, _AGGREGATES) else node, scopes)
-            shown[(expression.alias_or_name or f"#{number}").lower()] = slot
+            cell = self._cell(node.this if isinstance(node, _AGGREGATES) else node, scopes)
+            shown[(expression.alias_or_name or f"#{number}").lower()] = cell
         return shown
 
     def _source(self, source: exp.Expression, scope: _Scope, outer: list[_Scope]) -> None:
@@ -143,8 +143,8 @@ class _Reader:
     def _has(self, row: int, column: str) -> bool:
         return any(item.name.lower() == column.lower() for item in self.required.rows[row].columns)
 
-    def _slot(self, node: exp.Expression | None, scopes: list[_Scope]) -> Slot | None:
-        """Return the slot of a column, also inside functions that are ignored."""
+    def _cell(self, node: exp.Expression | None, scopes: list[_Scope]) -> RequiredCell | None:
+        """Return the cell of a column, also inside functions that are ignored."""
         while isinstance(node, _CLEAR):
             node = node.this
         if not isinstance(node, exp.Column):
@@ -159,9 +159,9 @@ class _Reader:
                     return columns[name]
         return None
 
-    def _join(self, slot: Slot | None, other_slot: Slot | None) -> None:
-        if slot is not None and other_slot is not None:
-            self.required.equal[self.required.root(other_slot)] = self.required.root(slot)
+    def _join(self, cell: RequiredCell | None, other_cell: RequiredCell | None) -> None:
+        if cell is not None and other_cell is not None:
+            self.required.equal[self.required.root(other_cell)] = self.required.root(cell)
 
     def _claim(self, node: exp.Expression, scopes: list[_Scope]) -> None:
         """Add a condition that must hold for the rows."""
@@ -174,7 +174,7 @@ class _Reader:
             self._claim(node.right if self.branch else node.left, scopes)
         elif isinstance(node, exp.Between):
             for sign, bound in ((">=", "low"), ("<=", "high")):
-                self._bound(self._slot(node.this, scopes), sign, _literal(node.args[bound]))
+                self._bound(self._cell(node.this, scopes), sign, _literal(node.args[bound]))
         elif isinstance(node, exp.In):
             self._among(node, scopes)
         elif isinstance(node, exp.Exists):
@@ -185,59 +185,59 @@ class _Reader:
             self._compared(node, _SIGNS[type(node)], scopes)
 
     def _among(self, node: exp.In, scopes: list[_Scope]) -> None:
-        slot = self._slot(node.this, scopes)
+        cell = self._cell(node.this, scopes)
         if (query := node.args.get("query")) is not None:
             shown = list(self.query(query, scopes).values())
-            self._join(slot, shown[0] if shown else None)
+            self._join(cell, shown[0] if shown else None)
         elif node.expressions:
-            self._bound(slot, "=", _literal(node.expressions[min(self.branch, len(node.expressions) - 1)]))
+            self._bound(cell, "=", _literal(node.expressions[min(self.branch, len(node.expressions) - 1)]))
 
     def _denied(self, node: exp.Expression, scopes: list[_Scope]) -> None:
         while isinstance(node, exp.Paren):
             node = node.this
         if isinstance(node, exp.Is) and isinstance(node.expression, exp.Null):
-            self._bound(self._slot(node.this, scopes), "known", True)
+            self._bound(self._cell(node.this, scopes), "known", True)
         elif isinstance(node, exp.EQ):
-            self._bound(self._slot(node.left, scopes), "!=", _literal(node.right))
+            self._bound(self._cell(node.left, scopes), "!=", _literal(node.right))
         elif isinstance(node, exp.In):
             if node.args.get("query") is not None:
-                self._bound(self._slot(node.this, scopes), "new", True)
+                self._bound(self._cell(node.this, scopes), "new", True)
             for expression in node.expressions:
-                self._bound(self._slot(node.this, scopes), "!=", _literal(expression))
+                self._bound(self._cell(node.this, scopes), "!=", _literal(expression))
 
     def _compared(self, node: exp.Expression, sign: str, scopes: list[_Scope]) -> None:
         left, right = node.this, node.expression
         if sign == "is":
             if isinstance(right, exp.Null):
-                self._bound(self._slot(left, scopes), "null", True)
+                self._bound(self._cell(left, scopes), "null", True)
             return
         if isinstance(left, exp.Count):
             self._counted(sign, _literal(right))
             return
         if isinstance(left, _AGGREGATES):
             left = left.this
-        if isinstance(left, exp.Subquery) or (self._slot(left, scopes) is None and self._slot(right, scopes)):
+        if isinstance(left, exp.Subquery) or (self._cell(left, scopes) is None and self._cell(right, scopes)):
             left, right, sign = right, left, _FLIPPED.get(sign, sign)
-        slot, other = self._slot(left, scopes), self._slot(right, scopes)
-        if slot is None:
+        cell, other = self._cell(left, scopes), self._cell(right, scopes)
+        if cell is None:
             return
         if isinstance(right, exp.Subquery):
-            self._scalar(slot, sign, right, scopes)
+            self._scalar(cell, sign, right, scopes)
         elif other is not None:
             if sign == "=":
-                self._join(slot, other)
+                self._join(cell, other)
         else:
-            self._bound(slot, sign, _literal(right))
+            self._bound(cell, sign, _literal(right))
 
-    def _scalar(self, slot: Slot, sign: str, query: exp.Subquery, scopes: list[_Scope]) -> None:
+    def _scalar(self, cell: RequiredCell, sign: str, query: exp.Subquery, scopes: list[_Scope]) -> None:
         """Compare with the value of a scalar subquery; if it has no value yet, its rows are required too."""
         value = self.scalar(query.this.sql("sqlite"))
         if value is not None:
-            self._bound(slot, sign, value)
+            self._bound(cell, sign, value)
             return
         shown = list(self.query(query, scopes).values())
         if sign == "=":
-            self._join(slot, shown[0] if shown else None)
+            self._join(cell, shown[0] if shown else None)
 
     def _counted(self, sign: str, value: Any) -> None:
         if isinstance(value, int) and sign in (">", ">=", "="):
@@ -247,9 +247,9 @@ class _Reader:
         if 0 < count <= _MAX_COPIES:
             self.required.copies = max(self.required.copies, count)
 
-    def _bound(self, slot: Slot | None, sign: str, value: Any) -> None:
-        if slot is not None and value is not None:
-            self.required.conditions.append((slot, sign, value))
+    def _bound(self, cell: RequiredCell | None, sign: str, value: Any) -> None:
+        if cell is not None and value is not None:
+            self.required.conditions.append((cell, sign, value))
 
 
 def _literal(node: exp.Expression | None) -> Any:

@@ -15,7 +15,7 @@ from jaxrl_sql.config import FilterSettings
 from jaxrl_sql.config.prepare import SourceConfig
 from jaxrl_sql.datagen.prepare.script import make_database
 from jaxrl_sql.text2sql.benchmarks.detect import located
-from jaxrl_sql.text2sql.benchmarks.gather import Found, Item, example_of, fault_of, with_ids
+from jaxrl_sql.text2sql.benchmarks.gather import LoadedQuestions, PublishedQuestion, example_of, fault_of, with_ids
 from jaxrl_sql.text2sql.env.ports import SqlExecutor
 from jaxrl_sql.text2sql.evals.hardness import spider_level
 from jaxrl_sql.text2sql.files.jsonl import read_ids, records, text
@@ -29,7 +29,7 @@ _MOST = 500_000
 _NOT_CHOSEN = "not among those chosen"
 
 
-class Chosen(NamedTuple):
+class SelectedQuestions(NamedTuple):
     """The questions selected from a source, its format, the number omitted by reason, and notes."""
 
     examples: list[Example]
@@ -38,7 +38,7 @@ class Chosen(NamedTuple):
     notes: list[str]
 
 
-def choose(name: str, cfg: SourceConfig, seed: int, executor: SqlExecutor, scratch: Path) -> Chosen:
+def choose(name: str, cfg: SourceConfig, seed: int, executor: SqlExecutor, scratch: Path) -> SelectedQuestions:
     """Select questions of a source; databases that come as scripts are built in `scratch`.
 
     Raises InputError if the set cannot be loaded or no question is left.
@@ -47,15 +47,15 @@ def choose(name: str, cfg: SourceConfig, seed: int, executor: SqlExecutor, scrat
     notes: list[str] = []
     source, left_out = form.reads(folder, split, notes), Counter[str]()
     candidates = _fitting(name, cfg, source.items if source.is_huge else with_ids(source.items), left_out)
-    place = f"prepare {seed}"
+    salt = f"prepare {seed}"
 
-    def order(item: Item) -> int:
-        return rank(item.uid, place)
+    def order(item: PublishedQuestion) -> int:
+        return rank(item.uid, salt)
 
     if cfg.subsample_every > 1:
         candidates = (item for item in candidates if rank(item.uid, "subsample") % cfg.subsample_every == 0)
-    groups = _grouped(cfg, candidates, order, left_out)
-    taken = _taken(cfg, groups, _Usable(cfg, source, executor, scratch, left_out))
+    strata = _grouped(cfg, candidates, order, left_out)
+    taken = _taken(cfg, strata, _Usable(cfg, source, executor, scratch, left_out))
     source.databases.add_notes(notes)
     if 0 < len(taken) < cfg.count:
         notes.append(f"only {len(taken)} of the {cfg.count} requested questions are available")
@@ -64,10 +64,12 @@ def choose(name: str, cfg: SourceConfig, seed: int, executor: SqlExecutor, scrat
         raise InputError(
             f"sources.{name}: no question of {source.where} matches ({reasons or 'it holds no questions'})"
         )
-    return Chosen(taken, form.name, left_out, notes)
+    return SelectedQuestions(taken, form.name, left_out, notes)
 
 
-def _fitting(name: str, cfg: SourceConfig, items: Iterable[Item], left_out: Counter[str]) -> Iterator[Item]:
+def _fitting(
+    name: str, cfg: SourceConfig, items: Iterable[PublishedQuestion], left_out: Counter[str]
+) -> Iterator[PublishedQuestion]:
     """Yield the questions that pass the checks of text and labels, and count the others by reason."""
     ids = read_ids(cfg.include_ids) if cfg.include_ids else None
     rates = read_rates(Path(cfg.rates)) if cfg.rates else {}
@@ -76,7 +78,7 @@ def _fitting(name: str, cfg: SourceConfig, items: Iterable[Item], left_out: Coun
     except re.error as error:
         raise InputError(f"sources.{name}.exclude: {error}: not a regular expression") from error
     known: set[str] = set()
-    checks: list[tuple[str, Callable[[Item], bool]]] = [
+    checks: list[tuple[str, Callable[[PublishedQuestion], bool]]] = [
         ("duplicate id", lambda item: item.uid not in known),
         ("not in include_ids", lambda item: ids is None or item.uid in ids),
         ("complexity", lambda item: not cfg.complexity or item.difficulty in cfg.complexity),
@@ -118,44 +120,47 @@ def read_rates(path: Path) -> dict[str, tuple[int, int]]:
 
 
 def _grouped(
-    cfg: SourceConfig, items: Iterable[Item], order: Callable[[Item], int], left_out: Counter[str]
-) -> dict[str, list[Item]]:
+    cfg: SourceConfig,
+    items: Iterable[PublishedQuestion],
+    order: Callable[[PublishedQuestion], int],
+    left_out: Counter[str],
+) -> dict[str, list[PublishedQuestion]]:
     """Return the candidates by group (a label of `balance`, or one group), in the order of selection.
 
     Without a count that is the order of the file. Otherwise it is `order`, and only as many candidates as may be needed
     are held; the others are counted as omitted.
     """
-    kinds: Mapping[str, Callable[[Item], str]] = {
+    labels: Mapping[str, Callable[[PublishedQuestion], str]] = {
         "none": lambda _: "",
         "complexity": lambda item: item.difficulty,
         "hardness": lambda item: spider_level(item.sql),
         "database": lambda item: item.db_id or item.db_path,
     }
-    kind, most = kinds[cfg.balance], _SPARE * cfg.count + _CHUNK if cfg.count else 0
-    groups: dict[str, list[tuple[int, int, Item]]] = {}
+    label_of, most = labels[cfg.balance], _SPARE * cfg.count + _CHUNK if cfg.count else 0
+    strata: dict[str, list[tuple[int, int, PublishedQuestion]]] = {}
     for number, item in enumerate(items):
         if not most and number >= _MOST:
             raise InputError(f"more than {_MOST:,} questions do not fit in memory: set the count of {cfg.dir}")
-        held = groups.setdefault(kind(item), [])
+        held = strata.setdefault(label_of(item), [])
         entry = (-order(item) if most else 0, -number, item)
         if not most or len(held) < most:
             heapq.heappush(held, entry)
         else:
             heapq.heappushpop(held, entry)
             left_out[_NOT_CHOSEN] += 1
-    return {name: [item for _, _, item in sorted(held, reverse=True)] for name, held in sorted(groups.items())}
+    return {name: [item for _, _, item in sorted(held, reverse=True)] for name, held in sorted(strata.items())}
 
 
 class _Usable:
     """Filters candidates to usable questions, a chunk at a time."""
 
     def __init__(
-        self, cfg: SourceConfig, source: Found, executor: SqlExecutor, scratch: Path, left_out: Counter[str]
+        self, cfg: SourceConfig, source: LoadedQuestions, executor: SqlExecutor, scratch: Path, left_out: Counter[str]
     ) -> None:
         self.cfg, self.source, self.executor, self.scratch, self.left_out = cfg, source, executor, scratch, left_out
         self.limits = FilterSettings(max_gold_steps=cfg.max_gold_steps, empty_gold=cfg.empty_gold)
 
-    def __call__(self, items: Iterable[Item]) -> Iterator[Example]:
+    def __call__(self, items: Iterable[PublishedQuestion]) -> Iterator[Example]:
         """Yield the usable questions in order; golds run one chunk at a time."""
         rest = iter(items)
         while chunk := list(islice(rest, _CHUNK)):
@@ -165,7 +170,7 @@ class _Usable:
                 self.left_out.update(drop.reason for drop in dropped)
             yield from examples
 
-    def _example(self, item: Item) -> Example | None:
+    def _example(self, item: PublishedQuestion) -> Example | None:
         if item.script:
             path = self.scratch / item.db_id / f"{item.db_id}.sqlite"
             item = item._replace(fault=make_database(path, item.script), db_path=str(path), script="")
@@ -180,11 +185,11 @@ class _Usable:
         return example_of(item, self.source.databases)
 
 
-def _taken(cfg: SourceConfig, groups: Mapping[str, list[Item]], usable: _Usable) -> list[Example]:
+def _taken(cfg: SourceConfig, strata: Mapping[str, list[PublishedQuestion]], usable: _Usable) -> list[Example]:
     """Take an equal number of each group; larger groups compensate for small ones."""
     if not cfg.count:
-        return [example for items in groups.values() for example in usable(items)]
-    waiting = {name: usable(items) for name, items in groups.items()}
+        return [example for items in strata.values() for example in usable(items)]
+    waiting = {name: usable(items) for name, items in strata.items()}
     taken: list[Example] = []
     before = usable.left_out.total()
     while waiting and len(taken) < cfg.count:
@@ -196,7 +201,7 @@ def _taken(cfg: SourceConfig, groups: Mapping[str, list[Item]], usable: _Usable)
             if len(got) < want:
                 del waiting[name]
     faulty = usable.left_out.total() - before
-    if rest := sum(map(len, groups.values())) - len(taken) - faulty:
+    if rest := sum(map(len, strata.values())) - len(taken) - faulty:
         usable.left_out[_NOT_CHOSEN] += rest
     return taken
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl_sql.config import ExecutorConfig
-from jaxrl_sql.config.prepare import TAKEN, EvalSet, PrepareConfig
+from jaxrl_sql.config.prepare import TAKEN, EvalSetConfig, PrepareConfig
 from jaxrl_sql.databases.copy_database import copy_database, copy_descriptions, refuse_namesakes, write_natural_names
-from jaxrl_sql.datagen.prepare.choose import Chosen, choose, without_repeats
+from jaxrl_sql.datagen.prepare.choose import SelectedQuestions, choose, without_repeats
 from jaxrl_sql.datagen.prepare.split import split_off
 from jaxrl_sql.text2sql.benchmarks import Benchmark, load_split, plain_record, skipped_lines
 from jaxrl_sql.text2sql.env.executor import make_executor
@@ -89,7 +89,7 @@ def _refuse_other_work(out: Path, evals: Iterable[str]) -> None:
         raise InputError(f"{out} cannot be written: {error.strerror or error}") from error
 
 
-def evaluated(name: str, cfg: EvalSet) -> Benchmark:
+def evaluated(name: str, cfg: EvalSetConfig) -> Benchmark:
     """Load an evaluation set.
 
     Raises InputError if it cannot be loaded or has no plain form: golds that are tables, two databases of one name.
@@ -139,7 +139,7 @@ def write_split(folder: Path, examples: Sequence[Example], is_linked: bool) -> N
 
 def _manifest(
     cfg: PrepareConfig,
-    chosen: Mapping[str, Chosen],
+    chosen: Mapping[str, SelectedQuestions],
     splits: Mapping[str, Sequence[Example]],
     digests: Mapping[str, str],
     dropped: Mapping[str, int],
@@ -188,7 +188,7 @@ def _digest(path: Path) -> str:
 
 def summary_lines(
     out: Path,
-    chosen: Mapping[str, Chosen],
+    chosen: Mapping[str, SelectedQuestions],
     judged: Mapping[str, Benchmark],
     splits: Mapping[str, Sequence[Example]],
     manifest: Mapping[str, Any],

@@ -20,9 +20,9 @@ from jaxrl_sql.datagen.synth.spec import (
     AnnotatedColumn,
     AnnotatedTable,
     ColumnSpec,
-    Database,
     Domain,
     Reference,
+    SynthDatabase,
     TableSpec,
     Value,
 )
@@ -149,10 +149,10 @@ def _values(rng: random.Random, spec: ColumnSpec, rows: int, label: str) -> list
     if spec.kind == "text":
         values = _texts(rng, spec, rows, label)
     elif spec.kind == "category":
-        kinds = list(spec.args)
-        rng.shuffle(kinds)
-        kinds = kinds[: rng.randint(min(3, len(kinds)), len(kinds))]
-        values = list(rng.choices(kinds, _skewed(rng, len(kinds)), k=rows))
+        categories = list(spec.args)
+        rng.shuffle(categories)
+        categories = categories[: rng.randint(min(3, len(categories)), len(categories))]
+        values = list(rng.choices(categories, _skewed(rng, len(categories)), k=rows))
     elif spec.kind == "date":
         values = _dates(rng, spec, rows)
     elif spec.kind == "bool":
@@ -220,7 +220,7 @@ def _generate_table(
 
 def generate_database(
     rng: random.Random, domain: Domain, db_id: str, is_decorated: bool = False, mean_rows: int = 0
-) -> Database:
+) -> SynthDatabase:
     """Generate a database of a domain with 1,000 to 3,000 rows in total, or about `mean_rows` per table.
 
     Tables that are typically short, such as departments, stay short. The result depends only on `rng`.
@@ -242,4 +242,4 @@ def generate_database(
         if mean_rows and spec.rows <= 60:
             rows = min(rows, max(8, mean_rows))
         tables[spec.names[0]] = _generate_table(rng, spec, singular, tables, style, rows)
-    return Database(db_id, domain.name, tuple(tables.values()))
+    return SynthDatabase(db_id, domain.name, tuple(tables.values()))

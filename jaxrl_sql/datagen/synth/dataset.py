@@ -30,9 +30,9 @@ from jaxrl_sql.datagen.synth.spec import (
     SPLITS,
     STYLES,
     VERSION,
-    Database,
     Domain,
-    Question,
+    SynthDatabase,
+    SynthQuestion,
     SynthReport,
     SynthSpec,
 )
@@ -87,7 +87,7 @@ def _plan(spec: SynthSpec, split: str) -> Iterator[tuple[str, Domain, bool]]:
         yield f"{domain.name}_{split}_{index:03d}", domain, is_decorated
 
 
-def _generate_split(out: Path, spec: SynthSpec, split: str) -> Iterator[tuple[Database, list[Question]]]:
+def _generate_split(out: Path, spec: SynthSpec, split: str) -> Iterator[tuple[SynthDatabase, list[SynthQuestion]]]:
     """Generate the databases of a split one after another, with one in memory at a time."""
     count = spec.train_questions if split == "train" else spec.dev_questions
     for db_id, domain, is_decorated in _plan(spec, split):
@@ -111,16 +111,16 @@ def _generate_split(out: Path, spec: SynthSpec, split: str) -> Iterator[tuple[Da
 
 
 @dataclasses.dataclass
-class _Tally:
+class _SplitStats:
     """Summary of a split: (schema as text, number of questions) per database, and questions by grade."""
 
     schemas: list[tuple[str, int]] = dataclasses.field(default_factory=list)
     grades: Counter[str] = dataclasses.field(default_factory=Counter)
 
 
-def _write_split(out: Path, spec: SynthSpec, split: str) -> _Tally:
+def _write_split(out: Path, spec: SynthSpec, split: str) -> _SplitStats:
     """Generate a split and write it database by database."""
-    tally = _Tally()
+    tally = _SplitStats()
     (out / split).mkdir()
     with (out / split / "questions.jsonl").open("w", encoding="utf-8", newline="\n") as stream:
         for database, questions in _generate_split(out, spec, split):
@@ -154,7 +154,7 @@ def _asked(path: Path) -> Iterator[tuple[str, str]]:
             yield line["question"], line["sql"]
 
 
-def _texts(out: Path, tally: _Tally) -> Iterator[str]:
+def _texts(out: Path, tally: _SplitStats) -> Iterator[str]:
     questions_read = _asked(out / "train/questions.jsonl")
     for schema, questions in tally.schemas:
         yield from (schema for _ in range(8))
@@ -163,7 +163,7 @@ def _texts(out: Path, tally: _Tally) -> Iterator[str]:
             yield sql
 
 
-def _lengths(tokenizer: Tokenizer, path: Path, tally: _Tally) -> dict[str, float]:
+def _lengths(tokenizer: Tokenizer, path: Path, tally: _SplitStats) -> dict[str, float]:
     """Return the mean and the maximum number of tokens of schemas, questions and SQL."""
     sizes: dict[str, list[int]] = {"schema": [], "question": [], "sql": []}
 
@@ -227,15 +227,15 @@ def generate(out: Path, spec: SynthSpec) -> SynthReport:
     check_spec(spec)
     if report := _present(out, spec):
         return report
-    place = out.resolve()
-    with _alone_in(place.parent):
+    target = out.resolve()
+    with _alone_in(target.parent):
         if report := _present(out, spec):
             return report
-        scratch = place.with_name(f"{place.name}.unfinished")
+        scratch = target.with_name(f"{target.name}.unfinished")
         shutil.rmtree(scratch, ignore_errors=True)  # of an interrupted process
         scratch.mkdir()
         report = _make(scratch, spec)
-        scratch.replace(place)
+        scratch.replace(target)
     return report
 
 

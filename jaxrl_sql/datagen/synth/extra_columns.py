@@ -13,12 +13,12 @@ from collections.abc import Sequence
 import sqlglot
 from sqlglot import exp
 
-from jaxrl_sql.datagen.synth.spec import Question
+from jaxrl_sql.datagen.synth.spec import SynthQuestion
 
 NOT_PLAIN = ("with", "with_", "group", "distinct")
 
 
-def add_demonstrations(rng: random.Random, questions: Sequence[Question], share: float) -> list[Question]:
+def add_demonstrations(rng: random.Random, questions: Sequence[SynthQuestion], share: float) -> list[SynthQuestion]:
     """Add such a demonstration to a share of the questions, if their SQL permits it."""
     shown = [add_column(question.sql) if rng.random() < share else "" for question in questions]
     return [dataclasses.replace(q, demonstration=sql) for q, sql in zip(questions, shown, strict=True)]

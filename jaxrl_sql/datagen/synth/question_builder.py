@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from jaxrl_sql.datagen.synth.part_sampler import MEASURE, NoFit, PartSampler, is_repetitive, literal, rounded
-from jaxrl_sql.datagen.synth.spec import AnnotatedColumn, AnnotatedTable, Database, Value
+from jaxrl_sql.datagen.synth.spec import AnnotatedColumn, AnnotatedTable, SynthDatabase, Value
 
 KINDS = {
     "measure": MEASURE,
@@ -53,7 +53,7 @@ class QuestionBuilder:
     """
 
     def __init__(
-        self, rng: random.Random, database: Database, options: Mapping[tuple[str, str], Sequence[str]]
+        self, rng: random.Random, database: SynthDatabase, options: Mapping[tuple[str, str], Sequence[str]]
     ) -> None:
         self.words: dict[str, str] = {}
         self.sql: dict[str, str] = {}

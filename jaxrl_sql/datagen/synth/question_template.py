@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from jaxrl_sql.datagen.synth import templates, templates_advanced
 from jaxrl_sql.datagen.synth.question_builder import QuestionBuilder
-from jaxrl_sql.datagen.synth.spec import GRADES, Database
+from jaxrl_sql.datagen.synth.spec import GRADES, SynthDatabase
 
 LISTING = (
     "List the {shown} of {things}.",
@@ -64,7 +64,7 @@ class Template:
     order_check: str = ""
     sort_check: str = ""
 
-    def build(self, rng: random.Random, database: Database) -> QuestionCandidate:
+    def build(self, rng: random.Random, database: SynthDatabase) -> QuestionCandidate:
         """Choose the parts and write the question; NoFit if the template does not apply to the database."""
         builder = QuestionBuilder(rng, database, self.options)
         for step, arguments in self.steps:

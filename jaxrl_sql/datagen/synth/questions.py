@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from jaxrl_sql.datagen.synth.grammar.table import GRAMMAR, Form
 from jaxrl_sql.datagen.synth.part_sampler import NoFit
 from jaxrl_sql.datagen.synth.question_template import TEMPLATES, QuestionCandidate, Template
-from jaxrl_sql.datagen.synth.spec import GRADES, Database, Question, RunSql, SynthSpec
+from jaxrl_sql.datagen.synth.spec import GRADES, RunSql, SynthDatabase, SynthQuestion, SynthSpec
 from jaxrl_sql.text2sql.env.dialect import from_sqlite, normal_form, to_sqlite
 from jaxrl_sql.text2sql.evals.hardness import spider_level
 from jaxrl_sql.text2sql.question_sets.filters import is_trivial
@@ -41,12 +41,12 @@ class QuestionGenerator:
         self,
         rng: random.Random,
         run: RunSql,
-        database: Database,
-        joined: Database | None = None,
+        database: SynthDatabase,
+        joined: SynthDatabase | None = None,
         is_strict: bool = False,
         style: str = "templates",
     ) -> None:
-        self.questions: list[Question] = []
+        self.questions: list[SynthQuestion] = []
         self.rejected: Counter[str] = Counter()
         self._rng = rng
         self._run = run
@@ -86,7 +86,7 @@ class QuestionGenerator:
         if keys & self._asked:
             return "asked before"
         self._asked |= keys
-        self.questions.append(Question(text, candidate.sql, grade))
+        self.questions.append(SynthQuestion(text, candidate.sql, grade))
         return ""
 
     def _fault(self, candidate: QuestionCandidate) -> str:
@@ -136,12 +136,12 @@ def run_on(connection: sqlite3.Connection) -> RunSql:
 
 def generate_questions(
     rng: random.Random,
-    database: Database,
+    database: SynthDatabase,
     run: RunSql,
     count: int,
     mix: Sequence[float] = SynthSpec().mix,
     style: str = "templates",
-) -> list[Question]:
+) -> list[SynthQuestion]:
     """Return `count` distinct questions (fewer if the database is exhausted), in random order of grades.
 
     `mix` holds the shares of the grades in per cent.
@@ -174,8 +174,8 @@ def grade_quota(count: int, mix: Sequence[float]) -> dict[str, int]:
 
 
 def ask_in_mysql(
-    rng: random.Random, questions: Sequence[Question], run: RunSql, share: float, names: Collection[str] = ()
-) -> list[Question]:
+    rng: random.Random, questions: Sequence[SynthQuestion], run: RunSql, share: float, names: Collection[str] = ()
+) -> list[SynthQuestion]:
     """Set the dialect MySQL for a share of the questions whose gold survives translation to MySQL and back.
 
     `names` are the columns of a database whose names may need double quotes.

@@ -17,7 +17,15 @@ from typing import NamedTuple
 
 from jaxrl_sql.datagen.synth.english import column_words, plural_of, singular_of, split_words
 from jaxrl_sql.datagen.synth.part_sampler import MEASURE
-from jaxrl_sql.datagen.synth.spec import AnnotatedColumn, AnnotatedTable, Database, Reference, RunSql, Value, flag_of
+from jaxrl_sql.datagen.synth.spec import (
+    AnnotatedColumn,
+    AnnotatedTable,
+    Reference,
+    RunSql,
+    SynthDatabase,
+    Value,
+    flag_of,
+)
 from jaxrl_sql.text2sql.schema.describe import Description, Descriptions, plain, read_descriptions
 from jaxrl_sql.text2sql.schema.quote import quote_name
 from jaxrl_sql.text2sql.schema.read import Column, ForeignKey, Table, read_schema
@@ -73,14 +81,14 @@ class ReadDatabase(NamedTuple):
     `left_out` holds (table or column, reason) of omitted parts.
     """
 
-    joined: Database
-    whole: Database
+    joined: SynthDatabase
+    whole: SynthDatabase
     left_out: tuple[tuple[str, str], ...]
 
 
 def read_database(path: Path, db_id: str, run: RunSql) -> ReadDatabase:
     """Read a database; InputError if the file is not a readable database."""
-    reader = _Reader(run, read_descriptions(path))
+    reader = _SchemaReader(run, read_descriptions(path))
     schema = read_schema(path)
     tables = schema.tables
     reader.left_out += [*schema.left_out, *((view.name, "a view next to tables") for view in schema.views)]
@@ -95,10 +103,10 @@ def read_database(path: Path, db_id: str, run: RunSql) -> ReadDatabase:
     _name_apart(by_name)
     _mark_joined(by_name, run)
     joined, whole = reader.linked(by_name)
-    return ReadDatabase(Database(db_id, db_id, joined), Database(db_id, db_id, whole), tuple(reader.left_out))
+    return ReadDatabase(SynthDatabase(db_id, db_id, joined), SynthDatabase(db_id, db_id, whole), tuple(reader.left_out))
 
 
-class _Reader:
+class _SchemaReader:
     """Reads tables and foreign keys, and lists omitted parts with the reason."""
 
     def __init__(self, run: RunSql, descriptions: Descriptions) -> None:

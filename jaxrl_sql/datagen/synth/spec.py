@@ -1,8 +1,8 @@
 """Types of the generator: specification, domains, databases with words and rows, questions.
 
 A `Domain` is a space of databases: every role (a table or a column) has several names, of which a database uses one,
-and a database has a subset of the columns. A `Database` includes its rows, so that questions can use its values. The
-package `jaxrl_sql.text2sql.schema` renders schemas for prompts.
+and a database has a subset of the columns. A `SynthDatabase` includes its rows, so that questions can use its values.
+The package `jaxrl_sql.text2sql.schema` renders schemas for prompts.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ class AnnotatedTable:
 
 
 @dataclass(frozen=True)
-class Database:
+class SynthDatabase:
     """A database with its rows."""
 
     db_id: str
@@ -226,7 +226,7 @@ class Database:
 
 
 @dataclass(frozen=True)
-class Question:
+class SynthQuestion:
     """A question about a database with its gold SQL, its grade, and a demonstration if it differs from the gold."""
 
     text: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from jaxrl_sql.datagen.synth.spec import AnnotatedTable, Database
+from jaxrl_sql.datagen.synth.spec import AnnotatedTable, SynthDatabase
 
 SQL_TYPES = {"id": "INTEGER", "int": "INTEGER", "year": "INTEGER", "bool": "INTEGER", "real": "REAL"}
 
@@ -23,7 +23,7 @@ def create_table(table: AnnotatedTable) -> str:
     return f"CREATE TABLE {table.name} (\n" + ",\n".join(lines) + "\n)"
 
 
-def write_database(database: Database, path: Path) -> None:
+def write_database(database: SynthDatabase, path: Path) -> None:
     """Write a database to a new file, in one transaction and without a journal (a lost file can be regenerated)."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)

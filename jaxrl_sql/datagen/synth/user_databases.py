@@ -22,7 +22,7 @@ from jaxrl_sql.datagen.synth.dataset import check_spec
 from jaxrl_sql.datagen.synth.on_server import Carry, carry_to
 from jaxrl_sql.datagen.synth.questions import QuestionGenerator, ask_in_mysql, grade_quota
 from jaxrl_sql.datagen.synth.read_database import read_database
-from jaxrl_sql.datagen.synth.spec import Question, RunSql, SynthSpec
+from jaxrl_sql.datagen.synth.spec import RunSql, SynthQuestion, SynthSpec
 from jaxrl_sql.text2sql.env.executor import Executor, Limits, make_executor
 from jaxrl_sql.types import InputError
 
@@ -35,7 +35,7 @@ class FileQuestions(NamedTuple):
     """The questions of a file, the number of rejected candidates by reason, and omitted parts with the reason."""
 
     db_id: str
-    questions: tuple[Question, ...]
+    questions: tuple[SynthQuestion, ...]
     rejected: Counter[str]
     left_out: tuple[tuple[str, str], ...]
 
@@ -164,7 +164,7 @@ def _lines(generated: FileQuestions, carry: Carry | None) -> list[dict[str, str]
     return lines
 
 
-def _line(db_id: str, index: int, question: Question) -> dict[str, str]:
+def _line(db_id: str, index: int, question: SynthQuestion) -> dict[str, str]:
     line = {"id": f"{db_id}_{index:04d}", "db_id": db_id, "question": question.text, "evidence": ""}
     line |= {"sql": question.sql, "difficulty": question.difficulty, "reasoning": reason(question.sql)}
     return line | ({"dialect": question.dialect} if question.dialect != "sqlite" else {})

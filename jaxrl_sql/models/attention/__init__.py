@@ -17,12 +17,12 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from jaxrl_sql.models.attention import amx, cudnn, splash, xla
-from jaxrl_sql.models.attention.tree import Level, Window
+from jaxrl_sql.models.attention.tree import AttentionWindow, TreeLevel
 from jaxrl_sql.models.spec import ModelConfig
 from jaxrl_sql.types import InputError
 
 # (levels, scale, cap of scores, window) -> attention output [B,R,T,H,Q] per level.
-TreeAttention = Callable[[Sequence[Level], float, float | None, Window | None], tuple[jax.Array, ...]]
+TreeAttention = Callable[[Sequence[TreeLevel], float, float | None, AttentionWindow | None], tuple[jax.Array, ...]]
 
 
 class Backend(NamedTuple):

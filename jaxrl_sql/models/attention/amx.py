@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from jaxrl_sql.models.attention import xla
-from jaxrl_sql.models.attention.tree import Level, Window
+from jaxrl_sql.models.attention.tree import AttentionWindow, TreeLevel
 from jaxrl_sql.models.ops import cpu
 from jaxrl_sql.models.spec import ModelConfig
 
@@ -27,7 +27,7 @@ def refusal(config: ModelConfig, dtype: DTypeLike) -> str | None:
 
 
 def attend_tree(
-    levels: Sequence[Level], scale: float, cap: float | None, window: Window | None
+    levels: Sequence[TreeLevel], scale: float, cap: float | None, window: AttentionWindow | None
 ) -> tuple[jax.Array, ...]:
     """Attend from each level's queries to the levels above and to their own rows -> [B,R,T,H,Q] per level."""
     return xla.attend_tree(levels, scale, cap, window, xla.Products(_score, _mix))

@@ -28,7 +28,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jax.typing import DTypeLike
 
-from jaxrl_sql.models.attention.tree import Level, Window, narrow, on_mesh, reads_anything, valid_keys
+from jaxrl_sql.models.attention.tree import AttentionWindow, TreeLevel, narrow, on_mesh, reads_anything, valid_keys
 from jaxrl_sql.models.spec import ModelConfig
 from jaxrl_sql.types import Record
 
@@ -50,29 +50,29 @@ class AttentionMask(NamedTuple):
 class PackedIndex(NamedTuple):
     """Index maps between answers and packed rows.
 
-    places [B,G,T]: the index of an answer's token among the R·T places of the rows; back [B,R,T]: the inverse.
+    indices [B,G,T]: the index of an answer's token among the R·T positions of the rows; back [B,R,T]: the inverse.
     Indices out of range mean no token.
     """
 
-    places: jax.Array
+    indices: jax.Array
     back: jax.Array
 
     @classmethod
-    def of(cls, level: Level) -> PackedIndex | None:
+    def of(cls, level: TreeLevel) -> PackedIndex | None:
         """Return the maps for a level's rows; None if rows are not packed."""
         if level.owner is None or level.starts is None:
             return None
         b, rows, t = level.owner.shape
         owner, answers, index = level.owner.reshape(b, -1), level.starts.shape[1], jnp.arange(t)
         length = jnp.sum(owner[:, None] == jnp.arange(answers)[:, None], axis=2)
-        places = jnp.where(index < length[..., None], level.starts[..., None] + index, rows * t)
+        indices = jnp.where(index < length[..., None], level.starts[..., None] + index, rows * t)
         first = jnp.take_along_axis(level.starts, jnp.maximum(owner, 0), axis=1)
         back = jnp.where(owner < 0, answers * t, owner * t + jnp.arange(rows * t) - first)
-        return cls(places, back.reshape(b, rows, t))
+        return cls(indices, back.reshape(b, rows, t))
 
     def unpack(self, x: jax.Array) -> jax.Array:
         """Unpack [B,R,T,*] to one row per answer [B,G,T,*], filled with 0."""
-        return _gathered(x, self.places, 0)
+        return _gathered(x, self.indices, 0)
 
     def pack(self, x: jax.Array, other: float = 0) -> jax.Array:
         """Pack [B,G,T,*] into rows [B,R,T,*], filled with `other`."""
@@ -88,7 +88,7 @@ class PackedIndex(NamedTuple):
 
 
 def _gathered(x: jax.Array, at: jax.Array, other: float) -> jax.Array:
-    """Gather tokens of [B,R,T,*] at places [B,R',T'], with `other` for places out of range."""
+    """Gather tokens of [B,R,T,*] at indices [B,R',T'], with `other` for indices out of range."""
     flat = x.reshape(len(x), -1, *x.shape[3:])
     return jax.vmap(lambda x, at: x.at[at].get(mode="fill", fill_value=other))(flat, at)
 
@@ -207,7 +207,11 @@ def cannot(config: ModelConfig, dtype: DTypeLike, largest: int = 256) -> str | N
 
 
 def attend_tree(
-    levels: Sequence[Level], scale: float, cap: float | None, window: Window | None, kernel: Kernel = KERNEL
+    levels: Sequence[TreeLevel],
+    scale: float,
+    cap: float | None,
+    window: AttentionWindow | None,
+    kernel: Kernel = KERNEL,
 ) -> tuple[jax.Array, ...]:
     """Attend from each level's queries to the levels above and to their own rows -> [B,R,T,H,Q] per level.
 
@@ -215,13 +219,13 @@ def attend_tree(
     """
     assert cap is None, "`refusal` rejects caps"
 
-    def attend(levels: tuple[Level, ...], window: Window | None) -> tuple[jax.Array, ...]:
+    def attend(levels: tuple[TreeLevel, ...], window: AttentionWindow | None) -> tuple[jax.Array, ...]:
         return tuple(_attend(levels[: i + 1], scale, window, kernel) for i in range(len(levels)))
 
     return on_mesh(attend, levels, window)
 
 
-def _attend(levels: tuple[Level, ...], scale: float, window: Window | None, kernel: Kernel) -> jax.Array:
+def _attend(levels: tuple[TreeLevel, ...], scale: float, window: AttentionWindow | None, kernel: Kernel) -> jax.Array:
     """Attend from the last level to all levels."""
     last, packing = levels[-1], PackedIndex.of(levels[-1])
     keys = [(level.k, level.v) for level in levels]
@@ -235,7 +239,7 @@ def _attend(levels: tuple[Level, ...], scale: float, window: Window | None, kern
     return jnp.where(reads_anything(levels)[..., None, None, None], read, 0)
 
 
-def _seen(keys: Level, queries: Level, window: Window | None) -> AttentionMask:
+def _seen(keys: TreeLevel, queries: TreeLevel, window: AttentionWindow | None) -> AttentionMask:
     """Return the mask of a level's keys for the queries of another level or of its own."""
     is_own = keys is queries
     if window is None:
@@ -250,12 +254,12 @@ def _seen(keys: Level, queries: Level, window: Window | None) -> AttentionMask:
     return AttentionMask(bias=jnp.where(seen, 0, HIDDEN).astype(queries.q.dtype))
 
 
-def _unpacked(level: Level, packing: PackedIndex) -> Level:
+def _unpacked(level: TreeLevel, packing: PackedIndex) -> TreeLevel:
     """Unpack a level to one row per answer; causality masks the padding, which follows an answer's tokens."""
     k, v = packing.unpack_keys(level.k), packing.unpack_keys(level.v)
     b, answers, _, t, _ = k.shape
     positions = jnp.broadcast_to(jnp.arange(t), (b, answers, t))
-    return Level(packing.unpack(level.q), k, v, jnp.full((b, answers), t), positions)
+    return TreeLevel(packing.unpack(level.q), k, v, jnp.full((b, answers), t), positions)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
@@ -285,7 +289,7 @@ def _merged_forward(
         total = _where_keys(by, jnp.swapaxes(log_sum_exp, 1, 2), -jnp.inf).reshape(queries.shape[:-1])
         reads.append(read if call_packing is None else call_packing.pack(read))
         sums.append(total if call_packing is None else call_packing.pack(total, -jnp.inf))
-    total = jnp.maximum(jax.nn.logsumexp(jnp.stack(sums), axis=0), HIDDEN)  # an unused place sees no key
+    total = jnp.maximum(jax.nn.logsumexp(jnp.stack(sums), axis=0), HIDDEN)  # an unused position sees no key
     shares = (jnp.exp(part - total)[..., None] * read for part, read in zip(sums, reads, strict=True))
     merged = sum(shares, jnp.zeros(q.shape, jnp.float32)).astype(q.dtype)
     merged, total = checkpoint_name(merged, SAVED), checkpoint_name(total, SAVED)

@@ -46,7 +46,7 @@ class CachedKeys(NamedTuple):
 
 
 class Readers(NamedTuple):
-    """Map between N slots and E prompts, as in `paged.Groups`, and the positions [N] int32 of the slots."""
+    """Map between N slots and E prompts, as in `paged.SlotMap`, and the positions [N] int32 of the slots."""
 
     slots: jax.Array
     prompt: jax.Array
@@ -54,7 +54,7 @@ class Readers(NamedTuple):
     position: jax.Array
 
 
-class _Rows(NamedTuple):
+class _QueryRows(NamedTuple):
     """Queries [X,K,R,Q] of X sequences, their positions [X,R], and the position of each sequence's first key [X]."""
 
     queries: jax.Array
@@ -64,7 +64,7 @@ class _Rows(NamedTuple):
 
 # A kernel: (rows, keys, partial attention so far or None, score, window or None) -> partial attention including these
 # keys, undefined for empty sequences.
-Kernel = Callable[[_Rows, CachedKeys, PartialAttention | None, Score, int | None], PartialAttention]
+Kernel = Callable[[_QueryRows, CachedKeys, PartialAttention | None, Score, int | None], PartialAttention]
 
 
 def kernel_for(name: str, config: ModelConfig, blocks: Sequence[int], platform: str, ways: int) -> Kernel | None:
@@ -137,7 +137,7 @@ def attend(
     # A slot may have moved to another prompt.
     reads &= readers.prompt.at[readers.slots].get(mode="clip") == jnp.arange(e)[:, None]
     position = jnp.repeat(readers.position.at[readers.slots].get(mode="clip"), m, axis=1)
-    shared = _Rows(queries, position, jnp.zeros(e, jnp.int32))
+    shared = _QueryRows(queries, position, jnp.zeros(e, jnp.int32))
     held = prompts._replace(length=jnp.where(reads.any(axis=1), prompts.length, 0))
     part = kernel(shared, held, None, score, window)
 
@@ -148,7 +148,7 @@ def attend(
         )
 
     first = prompts.length.at[readers.prompt].get(mode="clip")
-    rows = _Rows(q, jnp.broadcast_to(readers.position[:, None], (n, m)), first)
+    rows = _QueryRows(q, jnp.broadcast_to(readers.position[:, None], (n, m)), first)
     before = PartialAttention(*map(of_slots, part, _nothing(q)))
     read = kernel(rows, completions, before, score, window)
     return normalized(*(_where(completions.length > 0, x, jnp.zeros((), x.dtype)) for x in (read.total, read.values)))
@@ -231,7 +231,7 @@ def _padded_rows(count: int, least: int) -> int:
     return max(least, pl.next_power_of_2(count))
 
 
-def _padded(rows: _Rows, before: PartialAttention | None, least: int) -> tuple[_Rows, tuple[jax.Array, ...]]:
+def _padded(rows: _QueryRows, before: PartialAttention | None, least: int) -> tuple[_QueryRows, tuple[jax.Array, ...]]:
     """Pad queries and partial attention to `_padded_rows` rows."""
     count = rows.queries.shape[2]
     more = _padded_rows(count, least) - count
@@ -244,7 +244,7 @@ def _padded(rows: _Rows, before: PartialAttention | None, least: int) -> tuple[_
     )
 
 
-def _cost(rows: _Rows, keys: CachedKeys) -> pl.CostEstimate:
+def _cost(rows: _QueryRows, keys: CachedKeys) -> pl.CostEstimate:
     """Return an upper bound of the cost: all columns of the table are read, and all rows written."""
     x, heads, r, size = rows.queries.shape
     tokens = keys.table.size * keys.k.shape[2]
@@ -256,7 +256,7 @@ def _cost(rows: _Rows, keys: CachedKeys) -> pl.CostEstimate:
 
 def _call(
     kernel: Callable[..., None],
-    rows: _Rows,
+    rows: _QueryRows,
     keys: CachedKeys,
     before: Sequence[jax.Array],
     position: jax.Array,
@@ -315,7 +315,7 @@ def _triton_kernel(*refs: Any, score: Score, window: int | None) -> None:
 
 
 def _triton(
-    rows: _Rows,
+    rows: _QueryRows,
     keys: CachedKeys,
     before: PartialAttention | None,
     score: Score,
@@ -424,7 +424,7 @@ def _mosaic_kernel(
 
 
 def _mosaic(
-    rows: _Rows,
+    rows: _QueryRows,
     keys: CachedKeys,
     before: PartialAttention | None,
     score: Score,

@@ -6,9 +6,9 @@ repeated, and splash visits only tiles of the mask with visible keys, so complet
 lengths of rows are dynamic and passed as segment ids: valid keys have the id of the queries, others another. The
 gradient is that of the kernels.
 
-In packed rows (`Level.owner`) the static mask selects the tiles, as if a row were one answer, and the kernel computes
-the mask within a tile. It gets one number per query, which encodes the query's index and its offset within its answer.
-This module replaces that part of the kernel's mask (`q_sequence` of `mask_info`) per prompt.
+In packed rows (`TreeLevel.owner`) the static mask selects the tiles, as if a row were one answer, and the kernel
+computes the mask within a tile. It gets one number per query, which encodes the query's index and its offset within its
+answer. This module replaces that part of the kernel's mask (`q_sequence` of `mask_info`) per prompt.
 
 Sliding windows are not supported: the part of the prompt in a completion's window depends on the prompt's length,
 which a static mask cannot express. The scale of scores is applied to the queries in their dtype, which is exact for
@@ -29,7 +29,7 @@ import numpy as np
 from jax import lax
 from jax.typing import DTypeLike
 
-from jaxrl_sql.models.attention.tree import Level, Window, on_mesh, reads_anything, valid_keys
+from jaxrl_sql.models.attention.tree import AttentionWindow, TreeLevel, on_mesh, reads_anything, valid_keys
 from jaxrl_sql.models.spec import ModelConfig
 from jaxrl_sql.types import InputError
 
@@ -47,14 +47,18 @@ def refusal(config: ModelConfig, dtype: DTypeLike) -> str | None:
 
 
 def attend_tree(
-    levels: Sequence[Level], scale: float, cap: float | None, window: Window | None, interpret: bool = False
+    levels: Sequence[TreeLevel],
+    scale: float,
+    cap: float | None,
+    window: AttentionWindow | None,
+    interpret: bool = False,
 ) -> tuple[jax.Array, ...]:
     """Attend from each level's queries to the levels above and to their own rows -> [B,R,T,H,Q] per level."""
     assert window is None, "`refusal` rejects windows"
     return on_mesh(lambda levels, _: _attend(levels, scale, cap, interpret), levels)
 
 
-def _attend(levels: tuple[Level, ...], scale: float, cap: float | None, interpret: bool) -> tuple[jax.Array, ...]:
+def _attend(levels: tuple[TreeLevel, ...], scale: float, cap: float | None, interpret: bool) -> tuple[jax.Array, ...]:
     """Attend on one device."""
     sizes = tuple((level.q.shape[1], level.q.shape[2]) for level in levels)
     total = sum(rows * t for rows, t in sizes)
@@ -135,7 +139,7 @@ class Answers:
             )
         return cls(sum(rows * t for rows, t in sizes[:-1]), bits)
 
-    def encoded(self, levels: tuple[Level, ...], length: int) -> jax.Array:
+    def encoded(self, levels: tuple[TreeLevel, ...], length: int) -> jax.Array:
         """Return the number of each query: index in the packed sequence and offset in its answer, [B,length] int32."""
         last, above = levels[-1], levels[:-1]
         before = sum(

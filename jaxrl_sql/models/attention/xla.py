@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
-from jaxrl_sql.models.attention.tree import Level, Window, narrow, valid_keys
+from jaxrl_sql.models.attention.tree import AttentionWindow, TreeLevel, narrow, valid_keys
 from jaxrl_sql.models.ops.token_distribution import soft_cap
 
 # Score of a masked key: finite, so that exp(HIDDEN - FLOOR) and its gradient are 0 and not NaN.
@@ -31,7 +31,11 @@ are one matrix); visible: bool, broadcastable to [B,Rj,X,S] for the X = (R/Rj)·
 
 
 def attend_tree(
-    levels: Sequence[Level], scale: float, cap: float | None, window: Window | None, products: Products | None = None
+    levels: Sequence[TreeLevel],
+    scale: float,
+    cap: float | None,
+    window: AttentionWindow | None,
+    products: Products | None = None,
 ) -> tuple[jax.Array, ...]:
     """Attend from each level's queries to the levels above and to their own rows -> [B,R,T,H,Q] per level."""
     reads = (
@@ -43,7 +47,7 @@ def attend_tree(
     return tuple(checkpoint_name(read, "attended") for read in reads)
 
 
-def _part(keys: Level, queries: Level, is_own: bool, window: Window | None) -> MaskedKeys:
+def _part(keys: TreeLevel, queries: TreeLevel, is_own: bool, window: AttentionWindow | None) -> MaskedKeys:
     """Return a level's keys with their mask for `queries`, causal if `is_own`."""
     seen = valid_keys(keys)[:, :, None]
     if is_own:

@@ -91,7 +91,7 @@ def _holders(shape: tuple[int, ...], sharding: jax.sharding.Sharding) -> dict[Bo
     return holders
 
 
-class _Part(NamedTuple):
+class _TensorSlice(NamedTuple):
     """The rows and columns of a file's tensor in a piece, and whether the file holds the transpose."""
 
     rows: tuple[int, int]
@@ -99,14 +99,14 @@ class _Part(NamedTuple):
     transposed: bool
 
 
-def _part(spec: ParamSpec, bounds: Bounds) -> _Part:
+def _part(spec: ParamSpec, bounds: Bounds) -> _TensorSlice:
     """Return the rows and columns of a tensor for bounds of its leaf, without the axis of layers."""
     shape = spec.layer_shape
     if spec.hf_transposed:
         split = next(n for n in range(len(shape) + 1) if math.prod(shape[:n]) == spec.hf_shape[1])
-        return _Part(_span(shape[split:], bounds[split:]), _span(shape[:split], bounds[:split]), transposed=True)
+        return _TensorSlice(_span(shape[split:], bounds[split:]), _span(shape[:split], bounds[:split]), transposed=True)
     split = len(spec.hf_shape) - 1
-    return _Part(_span(shape[:split], bounds[:split]), _span(shape[split:], bounds[split:]), transposed=False)
+    return _TensorSlice(_span(shape[:split], bounds[:split]), _span(shape[split:], bounds[split:]), transposed=False)
 
 
 def _span(shape: Sequence[int], bounds: Bounds) -> tuple[int, int]:
@@ -140,7 +140,7 @@ def _read(
             broken.add(name)
 
 
-def _fill(grid: np.ndarray, tensor: StoredTensor, first: int, part: _Part, dtype: np.dtype) -> bool:
+def _fill(grid: np.ndarray, tensor: StoredTensor, first: int, part: _TensorSlice, dtype: np.dtype) -> bool:
     """Fill the rows (columns, if transposed) of a piece from up to JOB_ROWS rows of a tensor, starting with `first`.
 
     Return whether the numbers are sound; the check runs while they are in the CPU's caches.

@@ -10,7 +10,7 @@ product, so that no narrow copy is saved for the backward pass, and their gradie
 rounding to that of the activations.
 
 In JAX the gradient of an array has the array's dtype. A bfloat16 sum over pieces of logits or occurrences of a token
-stops growing after some hundred terms. A `Weight` is a narrow array with an unused float32 slot of zeros, whose
+stops growing after some hundred terms. A `Weight` is a narrow array with an unused float32 array of zeros, whose
 gradient is that of the array in float32.
 """
 
@@ -30,10 +30,10 @@ from jaxrl_sql.models.ops import cpu
 
 
 class Weight(NamedTuple):
-    """A weight in a narrow dtype, and a float32 slot of its shape, with respect to which it is differentiated."""
+    """A weight in a narrow dtype, and float32 zeros of its shape, with respect to which it is differentiated."""
 
     value: jax.Array
-    slot: jax.Array | None
+    zeros: jax.Array | None
 
     @property
     def dtype(self) -> Any:
@@ -49,14 +49,14 @@ class Weight(NamedTuple):
 AnyWeight = jax.Array | Weight
 
 
-def wide_slots(params: PyTree) -> PyTree:
+def wide_leaves(params: PyTree) -> PyTree:
     """Return the tree to differentiate with respect to: float32 zeros for narrow leaves, and the other leaves."""
     return jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32) if _is_narrow(x) else x, params)
 
 
-def with_slots(params: PyTree, slots: PyTree) -> PyTree:
-    """Return parameters with narrow leaves as Weights with their slots, and the other leaves from `slots`."""
-    return jax.tree.map(lambda x, slot: Weight(x, slot) if _is_narrow(x) else slot, params, slots)
+def with_wide(params: PyTree, leaves: PyTree) -> PyTree:
+    """Return parameters with narrow leaves as Weights with zeros, and the other leaves from `leaves`."""
+    return jax.tree.map(lambda x, leaf: Weight(x, leaf) if _is_narrow(x) else leaf, params, leaves)
 
 
 def value_of(weight: AnyWeight) -> jax.Array:
@@ -64,13 +64,13 @@ def value_of(weight: AnyWeight) -> jax.Array:
     return weight.value if isinstance(weight, Weight) else weight
 
 
-def without_slot(weight: AnyWeight) -> AnyWeight:
+def without_zeros(weight: AnyWeight) -> AnyWeight:
     """Return the weight as saved for a backward pass, which still shows whether it is a Weight."""
     return Weight(weight.value, None) if isinstance(weight, Weight) else weight
 
 
 def gradient_of(weight: AnyWeight, total: jax.Array) -> PyTree:
-    """Return a float32 sum as gradient of a weight: of its slot, or rounded to the array's dtype."""
+    """Return a float32 sum as gradient of a weight: of its zeros, or rounded to the array's dtype."""
     return Weight(None, total) if isinstance(weight, Weight) else total.astype(weight.dtype)  # type: ignore[arg-type]
 
 
@@ -85,7 +85,7 @@ def widened(w: AnyWeight) -> jax.Array:
 
 
 def _widened_forward(w: AnyWeight) -> tuple[jax.Array, AnyWeight]:
-    return widened(w), without_slot(w)
+    return widened(w), without_zeros(w)
 
 
 def _widened_backward(w: AnyWeight, g: jax.Array) -> tuple[PyTree]:
@@ -135,7 +135,7 @@ def _axes(w: AnyWeight, n_in: int, is_transposed: bool) -> tuple[tuple[int, ...]
 def _linear_forward(
     x: jax.Array, w: AnyWeight, n_in: int, dtype: DTypeLike, is_transposed: bool
 ) -> tuple[jax.Array, tuple[jax.Array, AnyWeight]]:
-    return _linear(x, w, n_in, dtype, is_transposed), (x, without_slot(w))
+    return _linear(x, w, n_in, dtype, is_transposed), (x, without_zeros(w))
 
 
 def _linear_backward(
@@ -168,7 +168,7 @@ def scale(x: jax.Array, w: AnyWeight) -> jax.Array:
 
 
 def _scale_forward(x: jax.Array, w: AnyWeight) -> tuple[jax.Array, tuple[jax.Array, AnyWeight]]:
-    return scale(x, w), (x, without_slot(w))
+    return scale(x, w), (x, without_zeros(w))
 
 
 def _scale_backward(residuals: tuple[jax.Array, AnyWeight], g: jax.Array) -> tuple[jax.Array, PyTree]:
@@ -186,7 +186,7 @@ def shift(x: jax.Array, w: AnyWeight) -> jax.Array:
 
 
 def _shift_forward(x: jax.Array, w: AnyWeight) -> tuple[jax.Array, AnyWeight]:
-    return shift(x, w), without_slot(w)
+    return shift(x, w), without_zeros(w)
 
 
 def _shift_backward(w: AnyWeight, g: jax.Array) -> tuple[jax.Array, PyTree]:

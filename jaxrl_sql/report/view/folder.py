@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 
 from jaxrl_sql.config import DataConfig, ExecutorConfig, RootConfig, load_config
 from jaxrl_sql.report.facts import describe_evaluation
-from jaxrl_sql.report.folder import AnswersFolder, Row, row_of, used_tokens
+from jaxrl_sql.report.folder import AnswersFolder, IndexRow, row_of, used_tokens
 from jaxrl_sql.report.groups import (
     EVALUATION,
     NUMBERS,
     RUN,
+    AnswerGroup,
     Chunk,
-    Group,
     ResultFolder,
     add_advantages,
     chunks,
@@ -40,7 +40,7 @@ from jaxrl_sql.text2sql.schema.render import ddl
 from jaxrl_sql.types import InputError
 
 Advantages = dict[tuple[int, int], list[list[float]]]
-Key = tuple[int, Path, int]
+PartKey = tuple[int, Path, int]
 
 
 class Scan(NamedTuple):
@@ -59,7 +59,7 @@ class WrittenPart(NamedTuple):
     """A written part, and the inputs that it depends on."""
 
     depends_on: tuple[Any, ...]
-    rows: list[Row]
+    rows: list[IndexRow]
 
 
 @contextmanager
@@ -114,9 +114,9 @@ class View:
             chunks(source)  # invalid sources fail before anything is written
         self._sources, self._judge, self._note = sources, judge, note or (lambda _: None)
         self.out = out
-        self._scans: dict[Key, Scan] = {}
-        self._parts: dict[Key, int] = {}
-        self._written: dict[Key, WrittenPart] = {}
+        self._scans: dict[PartKey, Scan] = {}
+        self._parts: dict[PartKey, int] = {}
+        self._written: dict[PartKey, WrittenPart] = {}
         self._looked: Any = None
         self._stamp = 0
 
@@ -152,7 +152,7 @@ class View:
         self._folder.write_stamp(self._stamp, is_live)
         return True
 
-    def _scan(self, pieces: dict[Key, Chunk]) -> None:
+    def _scan(self, pieces: dict[PartKey, Chunk]) -> None:
         """Read the chunks that are new or have grown."""
         for at, (key, chunk) in enumerate(pieces.items()):
             known = self._scans.get(key)
@@ -175,7 +175,7 @@ class View:
         for key in newest:
             yield from self._scans[key].requests
 
-    def _write_part(self, key: Key, number: int, chunk: Chunk | None) -> None:
+    def _write_part(self, key: PartKey, number: int, chunk: Chunk | None) -> None:
         """Write a part if it has changed; a part whose chunk the run has deleted is empty."""
         if chunk is None:
             self._written[key] = WrittenPart((), [])
@@ -187,7 +187,7 @@ class View:
         known = self._written.get(key)
         if known is not None and known.depends_on == depends_on:
             return
-        groups: list[Group] = read_chunk(chunk).groups
+        groups: list[AnswerGroup] = read_chunk(chunk).groups
         add_advantages(groups, advantages)
         if self._judge is not None:
             self._judge.attach(groups)

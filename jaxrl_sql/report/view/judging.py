@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from sqlglot import exp
 
-from jaxrl_sql.report.groups import Group
+from jaxrl_sql.report.groups import AnswerGroup
 from jaxrl_sql.text2sql.env.address import open_url
 from jaxrl_sql.text2sql.env.dialect import SQLGLOT, as_run
 from jaxrl_sql.text2sql.env.executor import ExecutorError
@@ -28,7 +28,7 @@ ROWS = 12
 _PAIRED = 5_000
 _BATCH = 256
 
-Key = tuple[str, str, str]
+JudgementKey = tuple[str, str, str]
 
 
 class JudgeRequest(NamedTuple):
@@ -38,7 +38,7 @@ class JudgeRequest(NamedTuple):
     sql: str
 
     @property
-    def key(self) -> Key:
+    def key(self) -> JudgementKey:
         """Return the identity under which an answer is judged once."""
         return (self.example.db_id, self.example.uid, self.sql)
 
@@ -51,7 +51,7 @@ class Judge:
 
     def __init__(self, executor: SqlExecutor, most: int, seconds: float) -> None:
         self._executor, self._most, self._most_seconds = executor, most, seconds
-        self._verdicts: dict[Key, Record] = {}
+        self._verdicts: dict[JudgementKey, Record] = {}
         self._missing: dict[str, str] = {}
         self.asked, self.seconds = 0, 0.0
 
@@ -84,7 +84,7 @@ class Judge:
         """Return how many of these answers have a verdict."""
         return sum(request.key in self._verdicts for request in requests)
 
-    def attach(self, groups: Iterable[Group]) -> None:
+    def attach(self, groups: Iterable[AnswerGroup]) -> None:
         """Add verdicts to answers, or the reason if the database cannot be queried."""
         for group in groups:
             example = group["example"]
@@ -137,7 +137,7 @@ class Judge:
             self._verdicts[request.key] = shown_verdict(verdict, request.sql, request.example.gold_dialect, mine, gold)
 
 
-def judge_requests(groups: Iterable[Group]) -> list[JudgeRequest]:
+def judge_requests(groups: Iterable[AnswerGroup]) -> list[JudgeRequest]:
     """Return the answers of groups that can be judged, those whose SQL ran first."""
     requests = [
         (answer["status"] != "ok", JudgeRequest(group["example"], answer["sql"]))

@@ -20,7 +20,7 @@ ADDRESS = "127.0.0.1"
 _SHOWN = ("index.html", "page", DATA)
 
 
-class _Handler(SimpleHTTPRequestHandler):
+class _FileHandler(SimpleHTTPRequestHandler):
     """Serve files without caching, to requests with a loopback Host header only."""
 
     def end_headers(self) -> None:
@@ -52,10 +52,10 @@ def serving(folder: Path, port: int) -> Iterator[str]:
     Raises InputError if the port is not available.
     """
     try:
-        server = ThreadingHTTPServer((ADDRESS, port), partial(_Handler, directory=str(folder)))
+        server = ThreadingHTTPServer((ADDRESS, port), partial(_FileHandler, directory=str(folder)))
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise InputError(f"--serve {port}: {reason}: name another port, or 0 for any that is free") from error
+        raise InputError(f"--serve {port}: {reason}: choose another port, or 0 for any that is free") from error
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()

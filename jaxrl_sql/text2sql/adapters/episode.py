@@ -109,8 +109,8 @@ def example_of(row: Fields) -> Example:
     if missing := [name for name, value in zip(("db_path", "gold_sql"), values, strict=True) if value in (None, "")]:
         raise InputError(f"a row has no {' and no '.join(missing)}; it has {', '.join(sorted(row)) or 'nothing'}")
     if not (isinstance(db_path, str | Path) and isinstance(gold_sql, str)):
-        kinds = f"{type(db_path).__name__} and {type(gold_sql).__name__}"
-        raise InputError(f"a row's db_path and gold_sql must be texts, not {kinds}")
+        types = f"{type(db_path).__name__} and {type(gold_sql).__name__}"
+        raise InputError(f"a row's db_path and gold_sql must be texts, not {types}")
     question, dialect = str(row.get("question") or ""), str(row.get("dialect") or "sqlite")
     return Example("", "", str(db_path), question, str(gold_sql), dialect=dialect)
 

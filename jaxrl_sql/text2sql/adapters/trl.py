@@ -14,7 +14,7 @@ from jaxrl_sql.types import Fields, InputError, Json
 _OVER = "The dialogue is over."
 
 
-class SqlEnvironment:
+class DatabaseTools:
     """A database as tools: TRL offers all public methods except `reset` and `get_reward` to the model."""
 
     def __init__(self, task: SqlTask) -> None:
@@ -61,11 +61,11 @@ class SqlEnvironment:
         return self._episode
 
 
-def environment_factory(task: SqlTask) -> Callable[[], SqlEnvironment]:
+def environment_factory(task: SqlTask) -> Callable[[], DatabaseTools]:
     """Return a function for GRPOTrainer's `environment_factory`: each call creates an environment."""
 
-    def factory() -> SqlEnvironment:
-        return SqlEnvironment(task)
+    def factory() -> DatabaseTools:
+        return DatabaseTools(task)
 
     return factory
 

@@ -15,8 +15,7 @@ from typing import Any
 import verifiers.v1 as vf
 
 from jaxrl_sql.config import ExecutorConfig
-from jaxrl_sql.text2sql.adapters.episode import SqlTask as Scoring
-from jaxrl_sql.text2sql.adapters.episode import example_of
+from jaxrl_sql.text2sql.adapters.episode import SqlTask, example_of
 from jaxrl_sql.text2sql.env.executor import make_executor
 from jaxrl_sql.types import InputError
 
@@ -30,7 +29,7 @@ class SqlData(vf.TaskData):
     gold_sql: str
 
 
-class SqlTask(vf.Task[SqlData]):
+class QuestionTask(vf.Task[SqlData]):
     """A question; the environment records its reward, as it has the dialogue."""
 
 
@@ -40,10 +39,10 @@ class SqlTasksetConfig(vf.TasksetConfig):
     questions: Path = Path()
 
 
-class SqlTaskset(vf.Taskset[SqlTask, SqlTasksetConfig]):
+class SqlTaskset(vf.Taskset[QuestionTask, SqlTasksetConfig]):
     """The questions of a file."""
 
-    def load(self) -> Iterator[SqlTask]:
+    def load(self) -> Iterator[QuestionTask]:
         """Yield the questions; raises InputError for a missing file, and with the number of the first invalid line."""
         try:
             lines = self.config.questions.read_text(encoding="utf-8").removesuffix("\n").split("\n")
@@ -54,7 +53,7 @@ class SqlTaskset(vf.Taskset[SqlTask, SqlTasksetConfig]):
                 data = SqlData(**{name: json.loads(line)[name] for name in NAMES})
             except (ValueError, KeyError, TypeError) as error:  # includes validation errors
                 raise InputError(f"{self.config.questions}:{number}: not an object with {', '.join(NAMES)}") from error
-            yield SqlTask(data, self.config.task)
+            yield QuestionTask(data, self.config.task)
 
 
 class SqlEnvConfig(vf.EnvConfig):
@@ -72,7 +71,7 @@ class SqlEnv(vf.Env[SqlEnvConfig]):
 
         No reward is recorded if it is untrusted, or if the player itself failed.
         """
-        scoring = Scoring(_executor(), self.config.turns)
+        scoring = SqlTask(_executor(), self.config.turns)
         episode = scoring.begin(example_of({"db_path": task.data.db_path, "gold_sql": task.data.gold_sql}))
         async with agents.player.interaction(task) as interaction:
             segment = await interaction.turn()

@@ -11,7 +11,16 @@ from pathlib import Path
 
 from jaxrl_sql.text2sql.benchmarks.databases import Databases, sibling_folders
 from jaxrl_sql.text2sql.benchmarks.files import Notes, compare_golds, first_record, read_records
-from jaxrl_sql.text2sql.benchmarks.gather import Format, Found, Item, item_of, no_split, on_server, text_field, uid_or
+from jaxrl_sql.text2sql.benchmarks.gather import (
+    Format,
+    LoadedQuestions,
+    PublishedQuestion,
+    item_of,
+    no_split,
+    on_server,
+    text_field,
+    uid_or,
+)
 from jaxrl_sql.types import InputError
 
 _MINI_DEV = ("dev_databases", "mini_dev_databases", "databases")
@@ -36,7 +45,7 @@ _GOLDS = {
 def _questions(folder: Path) -> dict[str, Path]:
     """Return the question files of a folder by split; later dev sets have a date in their name."""
     dated = sorted(folder.glob("dev_20*.json"))
-    places = {
+    candidates = {
         "dev": [folder / "dev.json", *reversed(dated)],
         "mini_dev": [folder / "mini_dev_sqlite.json"],
         "mini_dev_postgresql": [folder / "mini_dev_postgresql.json"],
@@ -44,7 +53,9 @@ def _questions(folder: Path) -> dict[str, Path]:
         "train": [folder / "train.json"],
         "test": [folder / "test.json"],
     }
-    paths_by_split = {split: next((path for path in paths if path.is_file()), None) for split, paths in places.items()}
+    paths_by_split = {
+        split: next((path for path in paths if path.is_file()), None) for split, paths in candidates.items()
+    }
     return {split: path for split, path in paths_by_split.items() if path is not None}
 
 
@@ -61,7 +72,7 @@ def is_bird(folder: Path) -> bool:
     return any("SQL" in record and "evidence" in record for record in records)
 
 
-def read_bird(folder: Path, split: str, notes: Notes) -> Found:
+def read_bird(folder: Path, split: str, notes: Notes) -> LoadedQuestions:
     """Read a split of BIRD: dev (default), mini_dev, mini_dev_postgresql, mini_dev_mysql, train or test."""
     packed = sorted(folder.glob("*_databases.zip"))
     if packed and not any(folder.glob("*_databases/")):
@@ -94,10 +105,10 @@ def read_bird(folder: Path, split: str, notes: Notes) -> Found:
     if not any(path.is_dir() for path in folders) and databases.roots:
         notes.append(f"{folders[0]} is missing: using the databases in {databases.roots[0]}")
     _note_descriptions(databases, {item.db_id for item in items}, notes)
-    return Found(items, databases, f"{path} (databases are expected in {folder / names[0]})")
+    return LoadedQuestions(items, databases, f"{path} (databases are expected in {folder / names[0]})")
 
 
-def _note_ties(path: Path, items: list[Item], notes: Notes) -> None:
+def _note_ties(path: Path, items: list[PublishedQuestion], notes: Notes) -> None:
     """Add a note on questions with tied answers; the leaderboard's scorer ignores the file, so it gives no golds."""
     if not path.is_file():
         return

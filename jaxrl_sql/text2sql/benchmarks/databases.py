@@ -137,13 +137,13 @@ def _file_of(path: Path) -> str:
 def suites_of(folder: Path) -> list[Path]:
     """Return the possible folders of a set's test suite, inside and next to the set."""
     siblings = [folder.parent / f"{folder.name}{ending}" for ending in ("_testsuite", "_test_suite")]
-    places = [
+    folders = [
         *(folder / name for name in _SUITES),
         *siblings,
         *(folder.parent / name for name in _SUITES),
         folder.parent / "test-suite-sql-eval",
     ]
-    return [deeper for place in places for deeper in (place / "databases", place / "database", place)]
+    return [deeper for inner in folders for deeper in (inner / "databases", inner / "database", inner)]
 
 
 def sibling_folders(folder: Path, names: Sequence[str]) -> list[Path]:

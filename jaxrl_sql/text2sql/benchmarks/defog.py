@@ -14,7 +14,14 @@ from pathlib import Path
 
 from jaxrl_sql.text2sql.benchmarks.databases import Databases
 from jaxrl_sql.text2sql.benchmarks.files import Notes, csv_columns, read_csv, statements
-from jaxrl_sql.text2sql.benchmarks.gather import Format, Found, Item, no_split, on_server, text_field
+from jaxrl_sql.text2sql.benchmarks.gather import (
+    Format,
+    LoadedQuestions,
+    PublishedQuestion,
+    no_split,
+    on_server,
+    text_field,
+)
 from jaxrl_sql.types import Record
 
 # The first four are in every file.
@@ -32,22 +39,22 @@ def _files(folder: Path) -> dict[str, Path]:
     """Return the question files by split; a single file is a split by itself."""
     if folder.is_file():
         return {folder.stem.removesuffix("_sqlite"): folder} if _is_defogs(folder) else {}
-    places = [
-        place / f"{split}_{engine}.csv"
+    candidates = [
+        parent / f"{split}_{engine}.csv"
         for engine in _ENGINES
         for split in _SPLITS
-        for place in (folder, folder / "data")
+        for parent in (folder, folder / "data")
     ]
     # Unanswerable questions: their golds only return a message, in any engine's SQL.
-    places += [folder / "idk.csv", folder / "data" / "idk.csv"]
-    return {path.stem.removesuffix("_sqlite"): path for path in places if _is_defogs(path)}
+    candidates += [folder / "idk.csv", folder / "data" / "idk.csv"]
+    return {path.stem.removesuffix("_sqlite"): path for path in candidates if _is_defogs(path)}
 
 
 def _is_defogs(path: Path) -> bool:
     return path.suffix.lower() == ".csv" and {*_COLUMNS[:4]} <= {*csv_columns(path, _COLUMNS)}
 
 
-def read_defog(folder: Path, split: str, notes: Notes) -> Found:
+def read_defog(folder: Path, split: str, notes: Notes) -> LoadedQuestions:
     """Read a split of Defog's questions: questions_gen (default), instruct_basic or instruct_advanced."""
     available = _files(folder)
     chosen = split or next(iter(available), "")
@@ -55,22 +62,22 @@ def read_defog(folder: Path, split: str, notes: Notes) -> Found:
         raise no_split(folder, split, available)
     path = available[chosen]
     home = folder.parent if folder.is_file() else folder
-    places = [root / name for root in dict.fromkeys((home, path.parent, home.parent)) for name in _DATABASES]
+    folders = [root / name for root in dict.fromkeys((home, path.parent, home.parent)) for name in _DATABASES]
     engine_fields = on_server(_ENGINES.get(path.stem.rpartition("_")[2], ""))
     without_engine = [_item(record, f"defog_{chosen}_{i}") for i, record in enumerate(read_csv(path, notes, _COLUMNS))]
     items = [item._replace(more={**item.more, **engine_fields}) for item in without_engine]
     several = sum(bool(item.more["other_golds"]) for item in items)
     if several:
         notes.append(f"{several} of {len(items)} questions have several golds: any of them counts")
-    databases = Databases([*places, home])
-    return Found(items, databases, f"{path} (databases are expected in {home / _DATABASES[0]})")
+    databases = Databases([*folders, home])
+    return LoadedQuestions(items, databases, f"{path} (databases are expected in {home / _DATABASES[0]})")
 
 
-def _item(record: Record, uid: str) -> Item:
+def _item(record: Record, uid: str) -> PublishedQuestion:
     first, *others = golds_of(text_field(record, "query")) or [""]
     question, category = text_field(record, "question"), text_field(record, "query_category")
     asks_for_order = category == "order_by" or bool(_ORDER.search(question))
-    return Item(
+    return PublishedQuestion(
         uid,
         text_field(record, "db_name"),
         question,

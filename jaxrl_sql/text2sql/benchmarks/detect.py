@@ -61,18 +61,18 @@ def located(folder: Path, split: str) -> tuple[Format, Path, str]:
     if is_split_folder(folder):
         return EHRSQL, folder.parent, split or folder.name
     for level in _levels(folder):
-        places = [place for place in level if not (split and _gives_way(place, split)) and not is_split_folder(place)]
-        named = [place for place in places if split and (place.name == split or place.name.startswith(f"{split}_"))]
-        for place in sorted(named, key=lambda place: place.name != split):
-            if form := format_of(place):
-                return form, place, "" if form is PLAIN else _own_split(form, place, split)
+        inside = [inner for inner in level if not (split and _gives_way(inner, split)) and not is_split_folder(inner)]
+        named = [inner for inner in inside if split and (inner.name == split or inner.name.startswith(f"{split}_"))]
+        for path in sorted(named, key=lambda inner: inner.name != split):
+            if form := format_of(path):
+                return form, path, "" if form is PLAIN else _own_split(form, path, split)
         if form := format_of(folder):
             return form, folder, split
-        candidates = [(form, place) for place in places if (form := format_of(place))]
+        candidates = [(form, inner) for inner in inside if (form := format_of(inner))]
         if len(candidates) == 1 and candidates[0][0] is not PLAIN:
             return candidates[0][0], candidates[0][1], split
         if candidates:
-            names = [str(place.relative_to(folder)) for _, place in candidates]
+            names = [str(inner.relative_to(folder)) for _, inner in candidates]
             raise InputError(_not_found_message(folder, split, names))
     raise InputError(_not_found_message(folder, split, []))
 
@@ -81,23 +81,25 @@ def _levels(folder: Path) -> Iterator[list[Path]]:
     """Yield the subfolders of a folder, then those one level down, without folders of databases."""
     inner = _folders(folder)
     yield inner
-    yield [deeper for place in inner if len(inner_folders := _folders(place)) <= _MAX_SETS for deeper in inner_folders]
+    yield [
+        deeper for parent in inner if len(inner_folders := _folders(parent)) <= _MAX_SETS for deeper in inner_folders
+    ]
 
 
-def _gives_way(place: Path, split: str) -> bool:
+def _gives_way(path: Path, split: str) -> bool:
     """Return whether a folder's name only starts with the split, while a sibling file has the split's name."""
-    parents = (place.parent, place.parent / "data")
-    return place.name.startswith(f"{split}_") and any(split_files(parent, split) for parent in parents)
+    parents = (path.parent, path.parent / "data")
+    return path.name.startswith(f"{split}_") and any(split_files(parent, split) for parent in parents)
 
 
 def _folders(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
 
 
-def _own_split(form: Format, place: Path, split: str) -> str:
+def _own_split(form: Format, path: Path, split: str) -> str:
     """Return the split to read in a folder named after a split: that split if it exists, else the default."""
     try:
-        form.reads(place, split, [])
+        form.reads(path, split, [])
     except InputError:
         return ""
     return split

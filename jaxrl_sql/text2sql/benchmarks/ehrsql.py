@@ -18,8 +18,8 @@ from jaxrl_sql.text2sql.benchmarks.databases import Databases
 from jaxrl_sql.text2sql.benchmarks.files import Notes, first_record, fix_operators, read_json, read_records
 from jaxrl_sql.text2sql.benchmarks.gather import (
     Format,
-    Found,
-    Item,
+    LoadedQuestions,
+    PublishedQuestion,
     id_of,
     is_reshaped,
     listed,
@@ -50,12 +50,12 @@ _SHIFT = re.compile(r"DATE_(SUB|ADD)\((\w+\(\)|'[^']+')[, ]+INTERVAL (\d+) (MONT
 _BOUND = re.compile(rf"\b({'|'.join(_RANGES)})_(lower|upper)\b")
 
 
-def _parts(folder: Path) -> list[Path]:
+def _database_folders(folder: Path) -> list[Path]:
     """Return the folders of a set's databases: this folder or its subfolders, without the sample."""
-    inner = [part for part in sorted(folder.iterdir()) if part.is_dir()] if folder.is_dir() else []
-    outer = [part for name in ("data", "dataset/ehrsql") for part in sorted((folder / name).glob("*/"))]
-    parts = [part for part in (folder, *inner, *outer) if _splits(part)]
-    return [part for part in parts if part.name != _SAMPLE] or parts
+    inner = [path for path in sorted(folder.iterdir()) if path.is_dir()] if folder.is_dir() else []
+    outer = [path for name in ("data", "dataset/ehrsql") for path in sorted((folder / name).glob("*/"))]
+    folders = [path for path in (folder, *inner, *outer) if _splits(path)]
+    return [path for path in folders if path.name != _SAMPLE] or folders
 
 
 def _splits(folder: Path) -> list[str]:
@@ -94,43 +94,45 @@ def _head(path: Path) -> str:
 
 def is_ehrsql(folder: Path) -> bool:
     """Return whether a folder contains EHRSQL, for one or several databases."""
-    return bool(_parts(folder))
+    return bool(_database_folders(folder))
 
 
-def read_ehrsql(folder: Path, split: str, notes: Notes) -> Found:
+def read_ehrsql(folder: Path, split: str, notes: Notes) -> LoadedQuestions:
     """Read a split, valid by default, of every database in the folder."""
-    parts = _parts(folder)
-    available = [name for name in _SPLITS if any(name in _splits(part) for part in parts)]
+    folders = _database_folders(folder)
+    available = [name for name in _SPLITS if any(name in _splits(inner) for inner in folders)]
     requested = {"dev": "valid"}.get(split, split) if split not in available else split
     chosen = requested or available[0]
     if chosen not in available:
         raise no_split(folder, split, available)
-    parts = [part for part in parts if chosen in _splits(part)]
-    forms = {_form(part, chosen) for part in parts}
+    folders = [inner for inner in folders if chosen in _splits(inner)]
+    forms = {_form(inner, chosen) for inner in folders}
     if len(forms) > 1:
         raise InputError(
             f"{folder}: its sets of EHRSQL are judged by different rules ({', '.join(sorted(forms))}): name one "
-            f"of the folders {listed(map(str, parts))}"
+            f"of the folders {listed(map(str, folders))}"
         )
     (form,) = forms
     databases = Databases(
         root
-        for part in parts
-        for root in (part, *(part / name for name in _DATABASES), part.parent, part.parent / "data")
+        for inner in folders
+        for root in (inner, *(inner / name for name in _DATABASES), inner.parent, inner.parent / "data")
     )
-    items = [item for part in parts for item in _items(part, chosen, form, databases, notes)]
+    items = [item for inner in folders for item in _items(inner, chosen, form, databases, notes)]
     unanswerable = sum(not item.more.get("answerable", True) for item in items)
     notes.append(f"{unanswerable} of {len(items)} questions are unanswerable: abstaining (no SQL) is right for them")
-    if (folder / _SAMPLE).is_dir() and folder / _SAMPLE not in parts:
+    if (folder / _SAMPLE).is_dir() and folder / _SAMPLE not in folders:
         notes.append(f"{_SAMPLE}/ repeats some questions and is skipped; to read it alone, pass it as the data folder")
-    where = f"{folder}: {chosen} (databases are expected as {parts[0] / items[0].db_id if items else parts[0]}.sqlite)"
-    return Found(items, databases, where, _PREPARES.get(form), rule=_RULES[form])
+    where = (
+        f"{folder}: {chosen} (databases are expected as {folders[0] / items[0].db_id if items else folders[0]}.sqlite)"
+    )
+    return LoadedQuestions(items, databases, where, _PREPARES.get(form), rule=_RULES[form])
 
 
-def _items(part: Path, split: str, form: str, databases: Databases, notes: Notes) -> list[Item]:
+def _items(folder: Path, split: str, form: str, databases: Databases, notes: Notes) -> list[PublishedQuestion]:
     is_2024 = form == "2024"
-    path = part / split / "data.json" if is_2024 else part / f"{split}.json"
-    records = _shared_task(part, split, notes) if is_2024 else read_records(path, notes)
+    path = folder / split / "data.json" if is_2024 else folder / f"{split}.json"
+    records = _shared_task(folder, split, notes) if is_2024 else read_records(path, notes)
     prepare = _PREPARES.get(form, str)
     items = []
     changed = 0
@@ -140,9 +142,9 @@ def _items(part: Path, split: str, form: str, databases: Databases, notes: Notes
         run = prepare(sql) if is_answerable else ""
         changed += is_answerable and run.lower() != sql.lower()
         items.append(
-            Item(
-                uid_or(record, f"{part.name}_{split}_{number}", path, "id"),
-                _database(part, text_field(record, "db_id"), databases),
+            PublishedQuestion(
+                uid_or(record, f"{folder.name}_{split}_{number}", path, "id"),
+                _database(folder, text_field(record, "db_id"), databases),
                 text_field(record, "question"),
                 run,
                 difficulty=text_field(record, "importance"),
@@ -152,21 +154,21 @@ def _items(part: Path, split: str, form: str, databases: Databases, notes: Notes
         )
     if changed:
         notes.append(
-            f"{part.name}/{split}: {changed} golds refer to the current date or the ranges of vital signs; these are "
+            f"{folder.name}/{split}: {changed} golds refer to the current date or the ranges of vital signs; these are "
             "replaced as in the published scorer, and predictions need the same replacement"
         )
     return items
 
 
-def _shared_task(part: Path, split: str, notes: Notes) -> list[Record]:
+def _shared_task(folder: Path, split: str, notes: Notes) -> list[Record]:
     """Join questions and labels by id."""
-    path, labels = part / split / "data.json", part / split / "label.json"
+    path, labels = folder / split / "data.json", folder / split / "label.json"
     json = read_json(path, notes)
     questions: Json = json.get("data") if isinstance(json, dict) else json
     if not isinstance(questions, list):
         raise InputError(f"{path}: expected a list of questions under `data`")
     if not labels.is_file():
-        available = [name for name in _splits(part) if (part / name / labels.name).is_file()]
+        available = [name for name in _splits(folder) if (folder / name / labels.name).is_file()]
         others = f"; splits with one: {', '.join(available)}" if available else ""
         raise InputError(f"{labels}: no such file (it holds the SQL of each question by id){others}")
     golds = read_json(labels, notes)
@@ -184,14 +186,14 @@ def _shared_task(part: Path, split: str, notes: Notes) -> list[Record]:
     return [{**question, "query": text_field(golds, uid) if uid else ""} for question, uid in pairs]
 
 
-def _database(part: Path, db_id: str, databases: Databases) -> str:
+def _database(folder: Path, db_id: str, databases: Databases) -> str:
     """Return the database's name; questions may have `mimic3` for `mimic_iii`, or no name."""
-    if db_id and any((place / f"{db_id}.sqlite").is_file() for place in (part, part / "database" / db_id)):
+    if db_id and any((parent / f"{db_id}.sqlite").is_file() for parent in (folder, folder / "database" / db_id)):
         return db_id
     if not db_id:
-        return part.name if databases.path(part.name) else _DATABASE_2024
-    has_database = any((part / f"{part.name}{ending}").is_file() for ending in (".sqlite", ".db"))
-    return part.name if has_database else db_id
+        return folder.name if databases.path(folder.name) else _DATABASE_2024
+    has_database = any((folder / f"{folder.name}{ending}").is_file() for ending in (".sqlite", ".db"))
+    return folder.name if has_database else db_id
 
 
 def prepare_2024(sql: str, now: str) -> str:

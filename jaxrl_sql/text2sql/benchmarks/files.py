@@ -65,14 +65,14 @@ def read_records(path: Path, notes: Notes) -> list[Record]:
     text = read_text(path, notes)
     if text.lstrip()[:1] == "[":
         records = load_json(text, path)
-        places = [f"item {number}" for number in range(1, len(records) + 1)]
+        labels = [f"item {number}" for number in range(1, len(records) + 1)]
     else:
         lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
         records = [load_json(line, path, number) for number, line in lines]
-        places = [f"line {number}" for number, _ in lines]
-    for place, record in zip(places, records, strict=True):
+        labels = [f"line {number}" for number, _ in lines]
+    for label, record in zip(labels, records, strict=True):
         if not isinstance(record, dict):
-            raise InputError(f"{path}: {place}: expected a JSON object, found {type(record).__name__}")
+            raise InputError(f"{path}: {label}: expected a JSON object, found {type(record).__name__}")
     return records
 
 

@@ -11,13 +11,21 @@ from pathlib import Path
 
 from jaxrl_sql.text2sql.benchmarks.databases import Databases, suites_of
 from jaxrl_sql.text2sql.benchmarks.files import Notes
-from jaxrl_sql.text2sql.benchmarks.gather import Format, Found, Item, Lines, id_of, no_split, text_list
+from jaxrl_sql.text2sql.benchmarks.gather import (
+    Format,
+    LoadedQuestions,
+    PublishedQuestion,
+    RecordFile,
+    id_of,
+    no_split,
+    text_list,
+)
 from jaxrl_sql.text2sql.env.address import open_url, without_password
 from jaxrl_sql.text2sql.files.jsonl import records, text
 from jaxrl_sql.types import DIALECTS, Example, InputError, Record
 
 
-def read_plain(folder: Path, split: str, _notes: Notes) -> Found:
+def read_plain(folder: Path, split: str, _notes: Notes) -> LoadedQuestions:
     """Read a set: every question with its id, with a fault for missing or empty fields and an unknown dialect.
 
     `evidence`, `difficulty`, `demonstration`, `reasoning`, `dialect` and `other_sql` (a list of equivalent golds) are
@@ -31,18 +39,18 @@ def read_plain(folder: Path, split: str, _notes: Notes) -> Found:
     if not lines.path.is_file():
         raise InputError(f"{lines.path}: no such file")
     items = [lines.item(record, number) for number, record in records(lines.path)]
-    return Found(items, lines.databases, str(lines.path))
+    return LoadedQuestions(items, lines.databases, str(lines.path))
 
 
-def plain_lines(folder: Path, split: str) -> Lines:
+def plain_lines(folder: Path, split: str) -> RecordFile:
     """Return the location of a set's records, for sets that are read by index."""
     if split:
         raise no_split(folder, split, [])
     path = folder / "questions.jsonl"
-    return Lines(path, partial(_item, path), Databases([folder / "databases"], suites_of(folder)))
+    return RecordFile(path, partial(_item, path), Databases([folder / "databases"], suites_of(folder)))
 
 
-def _item(path: Path, record: Record, number: int) -> Item:
+def _item(path: Path, record: Record, number: int) -> PublishedQuestion:
     def optional(name: str) -> str:
         value = record.get(name)
         return value.strip() if isinstance(value, str) else ""
@@ -50,7 +58,7 @@ def _item(path: Path, record: Record, number: int) -> Item:
     names = ("demonstration", "reasoning")
     uid = id_of(record, f"{path}: line {number}", "id")
     fault = _unusable_fields(record, uid)
-    return Item(
+    return PublishedQuestion(
         uid or f"line {number}",
         optional("db_id"),
         optional("question"),

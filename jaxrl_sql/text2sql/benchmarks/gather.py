@@ -17,19 +17,19 @@ from jaxrl_sql.types import UNPLACED, Example, InputError, Record
 _SPIDER_ALONE = ("train_spider.json", "train_others.json", "dev_gold.sql")
 
 
-class ByPlace(str):
+class PositionId(str):
     """An id from the position of a question whose record has no id."""
 
     __slots__ = ()
 
 
-class EmptyId(ByPlace):
+class EmptyId(PositionId):
     """An id from the position of a question whose id is empty; valid only if no record has an id."""
 
     __slots__ = ()
 
 
-class Item(NamedTuple):
+class PublishedQuestion(NamedTuple):
     """A published question; `fault` is the loader's reason why it is unusable, `more` has further fields of Example.
 
     `script` creates the question's database, for sets that publish scripts. `fields` has the names of record fields.
@@ -48,14 +48,14 @@ class Item(NamedTuple):
     fields: tuple[str, ...] = ()
 
 
-class Found(NamedTuple):
+class LoadedQuestions(NamedTuple):
     """The questions and databases that a loader found; `where` names the questions' file.
 
     `prepare` is the scorer's preprocessing of a query; `rule` overrides the format's comparison unless "". A huge set
     is read lazily.
     """
 
-    items: Iterable[Item]
+    items: Iterable[PublishedQuestion]
     databases: Databases
     where: str
     prepare: Callable[[str], str] | None = None
@@ -63,11 +63,11 @@ class Found(NamedTuple):
     rule: str = ""
 
 
-class Lines(NamedTuple):
+class RecordFile(NamedTuple):
     """A file of records, a function that converts a record and its index to a question, and the databases."""
 
     path: Path
-    item: Callable[[dict[str, Any], int], Item]
+    item: Callable[[dict[str, Any], int], PublishedQuestion]
     databases: Databases
 
 
@@ -83,10 +83,10 @@ class Format(NamedTuple):
     submission: str
     expects: str
     finds: Callable[[Path], bool]
-    reads: Callable[[Path, str, Notes], Found]
+    reads: Callable[[Path, str, Notes], LoadedQuestions]
 
 
-def gather(loaded: Found, notes: Notes, limit: int = 0) -> tuple[tuple[Example, ...], Skipped]:
+def gather(loaded: LoadedQuestions, notes: Notes, limit: int = 0) -> tuple[tuple[Example, ...], Skipped]:
     """Convert a loader's questions to at most `limit` (0: all) examples; also return (uid, reason) of the others.
 
     Raises InputError if no question is usable.
@@ -99,7 +99,7 @@ def gather(loaded: Found, notes: Notes, limit: int = 0) -> tuple[tuple[Example, 
     for item in loaded.items:
         reason = "duplicate id" if item.uid in seen else fault_of(item, loaded.databases)
         reason = reason or ("no id" if isinstance(item.uid, EmptyId) and has_ids else "")
-        has_ids = has_ids or not isinstance(item.uid, ByPlace)
+        has_ids = has_ids or not isinstance(item.uid, PositionId)
         if reason:
             skipped.append((str(item.uid), reason))
             fields = fields or item.fields
@@ -120,12 +120,12 @@ def gather(loaded: Found, notes: Notes, limit: int = 0) -> tuple[tuple[Example, 
     return tuple(examples[:limit] if limit > 0 else examples), tuple(skipped)
 
 
-def fault_of(item: Item, databases: Databases) -> str:
+def fault_of(item: PublishedQuestion, databases: Databases) -> str:
     """Return why a question cannot be used, or ""."""
     return item.fault or _missing(item) or databases.fault(item.db_id, item.db_path)
 
 
-def _missing(item: Item) -> str:
+def _missing(item: PublishedQuestion) -> str:
     has_gold = item.sql or item.more.get("gold_tables") or not item.more.get("answerable", True)
     missing = [] if item.db_id or item.db_path else ["db_id"]
     missing += [] if item.question else ["question"]
@@ -133,7 +133,7 @@ def _missing(item: Item) -> str:
     return f"no {', '.join(missing)}" if missing else ""
 
 
-def example_of(item: Item, databases: Databases) -> Example:
+def example_of(item: PublishedQuestion, databases: Databases) -> Example:
     """Return the example of a usable question."""
     path = item.db_path or databases.path(item.db_id)
     return Example(
@@ -157,10 +157,10 @@ def item_of(
     question: Sequence[str] = ("question",),
     evidence: Sequence[str] = ("evidence",),
     difficulty: Sequence[str] = (),
-) -> Item:
+) -> PublishedQuestion:
     """Return the question of a record; `question`, `evidence` and `difficulty` are the candidate fields of each."""
     texts = text_field(record, *question), sql, text_field(record, *evidence), text_field(record, *difficulty)
-    return Item(uid, text_field(record, "db_id"), *texts, fields=tuple(record))
+    return PublishedQuestion(uid, text_field(record, "db_id"), *texts, fields=tuple(record))
 
 
 def text_field(record: Mapping[str, Any], *names: str) -> str:
@@ -179,16 +179,16 @@ def id_of(record: Mapping[str, Any], where: str, *names: str) -> str:
     return uid_of({name: value for name, value in record.items() if not is_blank(value)}, where, names)
 
 
-def uid_or(record: Mapping[str, Any], by_place: str, where: Path | str, *names: str) -> str:
-    """Return a record's id, or `by_place` if it has none; raises InputError for an invalid id."""
-    uid = id_of(record, f"{where}: question {by_place}", *names)
-    return uid or (EmptyId(by_place) if id_values(record, names) else ByPlace(by_place))
+def uid_or(record: Mapping[str, Any], by_position: str, where: Path | str, *names: str) -> str:
+    """Return a record's id, or `by_position` if it has none; raises InputError for an invalid id."""
+    uid = id_of(record, f"{where}: question {by_position}", *names)
+    return uid or (EmptyId(by_position) if id_values(record, names) else PositionId(by_position))
 
 
-def with_ids(items: Iterable[Item]) -> list[Item]:
+def with_ids(items: Iterable[PublishedQuestion]) -> list[PublishedQuestion]:
     """Return questions; if some have an id, those with an empty id get a fault."""
     questions = [*items]
-    if all(isinstance(item.uid, ByPlace) for item in questions):
+    if all(isinstance(item.uid, PositionId) for item in questions):
         return questions
     return [item._replace(fault="no id") if isinstance(item.uid, EmptyId) else item for item in questions]
 

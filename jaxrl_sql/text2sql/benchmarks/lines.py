@@ -17,9 +17,9 @@ from jaxrl_sql.text2sql.benchmarks.databases import Databases, suites_of
 from jaxrl_sql.text2sql.benchmarks.files import Notes, csv_columns, first_record, read_csv, read_records
 from jaxrl_sql.text2sql.benchmarks.gather import (
     Format,
-    Found,
-    Item,
-    Lines,
+    LoadedQuestions,
+    PublishedQuestion,
+    RecordFile,
     listed,
     no_split,
     text_field,
@@ -65,10 +65,10 @@ _HELD_OUT = 0.25
 HUGE_BYTES = 256 << 20
 
 
-def synsql_item(path: Path, record: Record, number: int) -> Item:
+def synsql_item(path: Path, record: Record, number: int) -> PublishedQuestion:
     """Return the question of a SynSQL record; its chain of thought is a demonstration if it ends in SQL."""
     uid = uid_or(record, f"synsql_{number}", path, "id")
-    return Item(
+    return PublishedQuestion(
         uid,
         text_field(record, "db_id"),
         text_field(record, "question"),
@@ -85,7 +85,7 @@ def _taught(text: str) -> Record:
     return {"demonstration": trace.sql, "reasoning": trace.reasoning} if trace else {}
 
 
-def user_item(folder: Path, stem: str, where: str, record: Record, number: int) -> Item:
+def user_item(folder: Path, stem: str, where: str, record: Record, number: int) -> PublishedQuestion:
     """Return the question of a user's record; without a gold, the SQL of its trace is the gold."""
     fields = fields_of(record)
     record = flattened(record)
@@ -99,7 +99,7 @@ def user_item(folder: Path, stem: str, where: str, record: Record, number: int) 
     if not path and named.endswith((".sqlite", ".db", ".sqlite3")):
         named, path = Path(named).stem, named
     trace_fields["other_golds"] = text_list(record, "other_sql")
-    return Item(
+    return PublishedQuestion(
         uid_or(record, f"{stem}_{number}", where, *_IDS),
         named,
         text_field(record, *_QUESTION),
@@ -138,8 +138,8 @@ def user_files(folder: Path, split: str = "") -> list[Path]:
     if folder.is_file():
         return [folder] if is_question_file(folder) else []
     for name in (split,) if split else _USUAL:
-        for place in (folder, folder / "data"):
-            candidates = split_files(place, name)
+        for parent in (folder, folder / "data"):
+            candidates = split_files(parent, name)
             parts = [part for part in candidates if _is_part(part, name)]
             for path in candidates:
                 if path not in parts and (
@@ -204,23 +204,23 @@ def lacking(folder: Path, split: str) -> str:
     return f"the first record of {name} has no {' and no '.join(lacks)}, but {listed(fields_of(record), 24)}"
 
 
-def read_synsql(folder: Path, split: str, notes: Notes) -> Found:
+def read_synsql(folder: Path, split: str, notes: Notes) -> LoadedQuestions:
     """Read SynSQL, which has no splits; its records are read lazily."""
     lines = synsql_lines(folder, split)
-    return Found(
+    return LoadedQuestions(
         _records(lines, notes), lines.databases, f"{lines.path} (databases: {folder / 'databases'})", is_huge=True
     )
 
 
-def synsql_lines(folder: Path, split: str) -> Lines:
+def synsql_lines(folder: Path, split: str) -> RecordFile:
     """Return the location of SynSQL's records."""
     path = _synsql_file(folder)
     if path is None or split not in ("", "train"):
         raise no_split(folder, split, ["train"] if path else [])
-    return Lines(path, partial(synsql_item, path), Databases(folder / name for name in _DATABASES))
+    return RecordFile(path, partial(synsql_item, path), Databases(folder / name for name in _DATABASES))
 
 
-def user_lines(folder: Path, split: str) -> Lines:
+def user_lines(folder: Path, split: str) -> RecordFile:
     """Return the location of the records of a user's set, a single JSON file."""
     paths = user_files(folder, split)
     if len(paths) != 1:
@@ -231,7 +231,7 @@ def user_lines(folder: Path, split: str) -> Lines:
         raise fault
     home, stem = _home(folder), paths[0].stem
     item, databases = user_items(home, stem, str(paths[0]))
-    return Lines(paths[0], item, databases)
+    return RecordFile(paths[0], item, databases)
 
 
 def _home(folder: Path) -> Path:
@@ -240,7 +240,7 @@ def _home(folder: Path) -> Path:
     return home.parent if folder.is_file() and home.name == "data" else home
 
 
-def user_items(home: Path, stem: str, where: str) -> tuple[Callable[[Record, int], Item], Databases]:
+def user_items(home: Path, stem: str, where: str) -> tuple[Callable[[Record, int], PublishedQuestion], Databases]:
     """Return a converter of a user's records to questions, and the databases; released rows select them by source."""
     roots = [*(home / name for name in _DATABASES), home]
     only, several = _only_database(roots)
@@ -250,7 +250,7 @@ def user_items(home: Path, stem: str, where: str) -> tuple[Callable[[Record, int
         roots_of_source = [*released_roots(home, source), *(roots if not source else roots[:-1])]
         return Databases(roots_of_source), ShownDatabases([root for root in roots_of_source if root.is_dir()])
 
-    def item(record: Record, number: int) -> Item:
+    def item(record: Record, number: int) -> PublishedQuestion:
         question = user_item(home, stem, where, record, number)
         source = source_of(record, stem) if record.keys() & {"prompt", "input_seq"} else ""
         if "sql_context" in record and not databases.path(question.db_id):
@@ -275,8 +275,8 @@ def user_items(home: Path, stem: str, where: str) -> tuple[Callable[[Record, int
 
 def _only_database(roots: Sequence[Path]) -> tuple[str, str]:
     """Return (database, fault) of a set whose questions need not name its only database."""
-    places = [f"{depth}*.{ending}" for depth in ("", "*/") for ending in ("sqlite", "db", "sqlite3")]
-    paths = {path for root in roots if root.is_dir() for place in places for path in root.glob(place)}
+    patterns = [f"{depth}*.{ending}" for depth in ("", "*/") for ending in ("sqlite", "db", "sqlite3")]
+    paths = {path for root in roots if root.is_dir() for pattern in patterns for path in root.glob(pattern)}
     if len(paths) > 1:
         names = listed(sorted(str(path.relative_to(roots[-1])) for path in paths), 4)
         return (
@@ -307,7 +307,7 @@ def _lacks(columns: Sequence[str]) -> list[str]:
     return [usual for usual, others in names.items() if not {*columns} & {*others}]
 
 
-def _records(lines: Lines, notes: Notes) -> Iterator[Item]:
+def _records(lines: RecordFile, notes: Notes) -> Iterator[PublishedQuestion]:
     if _ending(lines.path) in _CSV:
         yield from (lines.item(record, number) for number, record in enumerate(_csv_records(lines.path, notes)))
         return
@@ -317,7 +317,7 @@ def _records(lines: Lines, notes: Notes) -> Iterator[Item]:
         yield from (lines.item(record, number) for number, record in enumerate(open_index(lines.path)))
 
 
-def read_own(folder: Path, split: str, notes: Notes) -> Found:
+def read_own(folder: Path, split: str, notes: Notes) -> LoadedQuestions:
     """Read a user's set; a single file is split into train and held-out questions, with a note."""
     paths = user_files(folder, split)
     is_made = folder.is_file() and split != ""
@@ -326,17 +326,17 @@ def read_own(folder: Path, split: str, notes: Notes) -> Found:
         is_huge = lines.path.stat().st_size > HUGE_BYTES
         if is_made and is_huge:
             raise InputError(f"{folder}: too large to split: pass a folder with train and dev files")
-        items: Iterable[Item] = _records(lines, notes)
-        loaded = Found(items, lines.databases, str(lines.path), is_huge=is_huge)
+        items: Iterable[PublishedQuestion] = _records(lines, notes)
+        loaded = LoadedQuestions(items, lines.databases, str(lines.path), is_huge=is_huge)
     else:
         where = ", ".join(map(str, paths))
         item, databases = user_items(_home(folder), paths[0].stem.partition("-00000")[0], where)
         items = [item(record, number) for number, record in enumerate(read_parquet(paths))]
-        loaded = Found(items, databases, where)
+        loaded = LoadedQuestions(items, databases, where)
     return loaded._replace(items=_made_split(with_ids(items), split, folder, notes)) if is_made else loaded
 
 
-def _made_split(items: Sequence[Item], split: str, path: Path, notes: Notes) -> list[Item]:
+def _made_split(items: Sequence[PublishedQuestion], split: str, path: Path, notes: Notes) -> list[PublishedQuestion]:
     """Return the `train` questions of a file without splits, or for any other split the held-out questions.
 
     The side depends on the gold alone, so questions with the same gold are on the same side. Adding questions moves

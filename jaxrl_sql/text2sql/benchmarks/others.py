@@ -7,7 +7,16 @@ from pathlib import Path
 
 from jaxrl_sql.text2sql.benchmarks.databases import Databases
 from jaxrl_sql.text2sql.benchmarks.files import Notes, first_record, read_records
-from jaxrl_sql.text2sql.benchmarks.gather import Format, Found, Item, is_reshaped, item_of, no_split, text_field, uid_or
+from jaxrl_sql.text2sql.benchmarks.gather import (
+    Format,
+    LoadedQuestions,
+    PublishedQuestion,
+    is_reshaped,
+    item_of,
+    no_split,
+    text_field,
+    uid_or,
+)
 
 _DATABASES = ("databases", "database")
 _SCIENCE = ("cordis", "oncomx", "sdss")
@@ -15,7 +24,7 @@ _SCIENCE = ("cordis", "oncomx", "sdss")
 _OMNISQL = re.compile(r"cordis(_temporary)?|sdss|(oncomx_v|skyserver_dr)\d+[\d_]*(_small)?|oncomx|skyserver")
 
 
-def _item(record: dict[str, object], uid: str, path: Path, databases: Databases, other: str) -> Item:
+def _item(record: dict[str, object], uid: str, path: Path, databases: Databases, other: str) -> PublishedQuestion:
     """Return the question of a record; if its database is missing, `other` is its database."""
     uid, db_id = uid_or(record, uid, path, "id", "question_id"), text_field(record, "db_id")
     db_id = other if not db_id or (not databases.path(db_id) and databases.path(other)) else db_id
@@ -28,7 +37,7 @@ def is_kaggle(folder: Path) -> bool:
     return any("query" in first_record(path) for path in paths)
 
 
-def read_kaggle(folder: Path, split: str, notes: Notes) -> Found:
+def read_kaggle(folder: Path, split: str, notes: Notes) -> LoadedQuestions:
     """Read a split of KaggleDBQA: test (default), fewshot or all."""
     endings = {"test": "*_test.json", "fewshot": "*_fewshot.json", "train": "*_fewshot.json", "all": "*.json"}
     if split and split not in endings:
@@ -44,7 +53,9 @@ def read_kaggle(folder: Path, split: str, notes: Notes) -> Found:
         for path in paths
         for number, record in enumerate(read_records(path, notes))
     ]
-    return Found(items, databases, f"{folder / 'examples'} (databases are expected in {folder / 'databases'})")
+    return LoadedQuestions(
+        items, databases, f"{folder / 'examples'} (databases are expected in {folder / 'databases'})"
+    )
 
 
 def _science(folder: Path) -> list[Path]:
@@ -62,7 +73,7 @@ def _is_omnisqls(folder: Path) -> bool:
     return is_reshaped(folder, record, "sciencebenchmark", _OMNISQL)
 
 
-def read_science(folder: Path, split: str, notes: Notes) -> Found:
+def read_science(folder: Path, split: str, notes: Notes) -> LoadedQuestions:
     """Read a split of ScienceBenchmark, dev (default), seed or synth, for every database that has it."""
     if _is_omnisqls(folder):
         if split not in ("", "dev"):
@@ -70,11 +81,11 @@ def read_science(folder: Path, split: str, notes: Notes) -> Found:
         path, databases = folder / "dev.json", Databases(folder / name for name in _DATABASES)
         records = enumerate(read_records(path, notes))
         items = [_item(record, f"sciencebenchmark_dev_{i}", path, databases, "") for i, record in records]
-        return Found(items, databases, f"{path} (databases are expected in {folder / 'databases'})")
+        return LoadedQuestions(items, databases, f"{path} (databases are expected in {folder / 'databases'})")
     chosen = {"": "dev", "train": "seed"}.get(split, split)
     paths = [path / f"{chosen}.json" for path in _science(folder)]
     if not any(path.is_file() for path in paths):
-        stems = {path.stem for place in _science(folder) for path in place.glob("*.json")}
+        stems = {path.stem for inner in _science(folder) for path in inner.glob("*.json")}
         available = sorted(stems - {"tables"})
         raise no_split(folder, split, available)
     missing = [str(path.relative_to(folder)) for path in paths if not path.is_file()]
@@ -89,7 +100,9 @@ def read_science(folder: Path, split: str, notes: Notes) -> Found:
         for number, record in enumerate(read_records(path, notes))
     ]
     notes.append("its databases are published for PostgreSQL: judging here uses SQLite copies and SQLite's SQL")
-    return Found(items, databases, f"{folder} (SQLite copies are expected as databases/<db_id>/<db_id>.sqlite)")
+    return LoadedQuestions(
+        items, databases, f"{folder} (SQLite copies are expected as databases/<db_id>/<db_id>.sqlite)"
+    )
 
 
 KAGGLE = Format(

@@ -149,8 +149,8 @@ def source_of(record: Record, stem: str) -> str:
 def released_roots(home: Path, source: str = "") -> list[Path]:
     """Return the folders of a source's databases in OmniSQL's archive, unpacked in or next to a set's folder."""
     names = _ROOTS.get(source, ()) if source else [name for roots in _ROOTS.values() for name in roots]
-    places = (home, home / "data", home / "db_files" / "data", home.parent)
-    return [place / name for name in names for place in places if (place / name).is_dir()]
+    parents = (home, home / "data", home / "db_files" / "data", home.parent)
+    return [parent / name for name in names for parent in parents if (parent / name).is_dir()]
 
 
 def shown_tables(prompt: str) -> dict[str, frozenset[str]]:

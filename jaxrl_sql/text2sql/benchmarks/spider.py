@@ -22,7 +22,15 @@ from jaxrl_sql.text2sql.benchmarks.files import (
     read_records,
     statements,
 )
-from jaxrl_sql.text2sql.benchmarks.gather import Format, Found, Item, item_of, no_split, text_field, uid_or
+from jaxrl_sql.text2sql.benchmarks.gather import (
+    Format,
+    LoadedQuestions,
+    PublishedQuestion,
+    item_of,
+    no_split,
+    text_field,
+    uid_or,
+)
 from jaxrl_sql.types import Record
 
 _DATABASES = ("database", "databases")
@@ -58,7 +66,7 @@ def _firsts(folder: Path) -> list[Record]:
     return [first_record(folder / name) for name in names if (folder / name).is_file()]
 
 
-def read_spider(folder: Path, split: str, notes: Notes) -> Found:
+def read_spider(folder: Path, split: str, notes: Notes) -> LoadedQuestions:
     """Read a split of Spider: dev (default), test, train, train_spider or train_others."""
     chosen = split or next((name for name in _FILES if (folder / _FILES[name][0]).is_file()), "")
     available = [name for name, files in _FILES.items() if (folder / files[0]).is_file()]
@@ -73,7 +81,7 @@ def read_spider(folder: Path, split: str, notes: Notes) -> Found:
     folders = _TEST_DATABASES if chosen == "test" else _DATABASES
     databases = Databases((folder / name for name in folders), suites_of(folder))
     where = f"{folder}: {' + '.join(names)} (databases are expected in {folder / folders[0]})"
-    return Found(items, databases, where, prepare_spider)
+    return LoadedQuestions(items, databases, where, prepare_spider)
 
 
 def _read(folder: Path, files: Sequence[str], notes: Notes) -> tuple[list[Record], list[str]]:
@@ -106,8 +114,8 @@ def _golds_of(folder: Path, split: str, records: Sequence[Record], notes: Notes)
     return [sql for sql, _ in lines]
 
 
-def _item(record: Record, by_place: str, path: Path, sql: str) -> Item:
-    uid = uid_or(record, by_place, path, "id", "question_id", "uid")
+def _item(record: Record, by_position: str, path: Path, sql: str) -> PublishedQuestion:
+    uid = uid_or(record, by_position, path, "id", "question_id", "uid")
     return item_of(record, uid, fix_operators(sql), question=("SpiderSynQuestion", "question"))
 
 
@@ -127,7 +135,7 @@ class _DerivedSet(NamedTuple):
     difficulty: Callable[[Record], str] = lambda _: ""
     evidence: str = "evidence"
 
-    def read(self, folder: Path, split: str, notes: Notes) -> Found:
+    def read(self, folder: Path, split: str, notes: Notes) -> LoadedQuestions:
         """Read a split of the set; a set of a single file accepts the split `test`, too."""
         available = [name for name, file in self.files.items() if (folder / file).is_file()]
         is_single = len(self.files) == 1
@@ -154,7 +162,7 @@ def _reasoning(record: Record) -> str:
     return " ".join(sorted(text_field(record, "reasoning_type").split(), key=lambda kind: ("+-*/CH".find(kind), kind)))
 
 
-def _on_spider(folder: Path, items: list[Item], file: str, notes: Notes) -> Found:
+def _on_spider(folder: Path, items: list[PublishedQuestion], file: str, notes: Notes) -> LoadedQuestions:
     """Return questions on Spider's databases, with each database from the first folder that has it.
 
     The set's own folder comes first (Spider-DK changed three databases, under other names), then Spider's folder next
@@ -171,7 +179,7 @@ def _on_spider(folder: Path, items: list[Item], file: str, notes: Notes) -> Foun
         notes.append(f"using Spider's databases in {' and '.join(map(str, dict.fromkeys(roots)))}")
     elif not all(databases.path(db_id) for db_id in wanted):
         notes.append(f"Spider's folder with database/ is missing: it is expected next to {folder}")
-    return Found(items, databases, str(folder / file), prepare_spider)
+    return LoadedQuestions(items, databases, str(folder / file), prepare_spider)
 
 
 def prepare_spider(sql: str) -> str:

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from jaxrl_sql.text2sql.benchmarks.databases import Databases
 from jaxrl_sql.text2sql.benchmarks.files import Notes, csv_rows, first_record, read_records, read_text
-from jaxrl_sql.text2sql.benchmarks.gather import Format, Found, Item, id_of, no_split, text_field
+from jaxrl_sql.text2sql.benchmarks.gather import Format, LoadedQuestions, PublishedQuestion, id_of, no_split, text_field
 from jaxrl_sql.types import Cell, Fields, Record
 
-Table = tuple[tuple[str, ...], tuple[tuple[Cell, ...], ...]]
+ResultTable = tuple[tuple[str, ...], tuple[tuple[Cell, ...], ...]]
 
 _QUESTIONS = ("spider2-lite.jsonl", "spider2-snow.jsonl", "spider2-lite.json", "spider2_sqlite.jsonl", "test.json")
 _STANDARDS = "*spider2*eval*.jsonl"
@@ -51,7 +51,7 @@ def is_spider2(folder: Path) -> bool:
     return _questions(folder) is not None
 
 
-def read_spider2(folder: Path, split: str, notes: Notes) -> Found:
+def read_spider2(folder: Path, split: str, notes: Notes) -> LoadedQuestions:
     """Read the questions on SQLite databases."""
     path = _questions(folder)
     if path is None or split not in ("", "test", "dev", "sqlite"):
@@ -69,18 +69,18 @@ def read_spider2(folder: Path, split: str, notes: Notes) -> Found:
             f"{len(lacking)} questions have no line in the evaluation's standard, first {', '.join(lacking[:3])}: "
             "all columns are compared, in any order"
         )
-    return Found(
+    return LoadedQuestions(
         items, databases, f"{path} (databases are expected in {folder / _DATABASES[0]} or {folder / 'databases'})"
     )
 
 
 def _standards(folder: Path, notes: Notes) -> dict[str, Record]:
     """Return the comparison options of each question by id; for a repeated id, the first count, as for questions."""
-    places = [folder, *(folder / name for name in ("evaluation_suite/gold", "gold", "evaluation_suite"))]
-    path = next((path for place in places for path in sorted(place.glob(_STANDARDS))), None)
+    folders = [folder, *(folder / name for name in ("evaluation_suite/gold", "gold", "evaluation_suite"))]
+    path = next((path for inner in folders for path in sorted(inner.glob(_STANDARDS))), None)
     if path is None:
         notes.append(
-            f"no evaluation standard ({_STANDARDS} is expected in {places[1]}): all columns are compared, in any order"
+            f"no evaluation standard ({_STANDARDS} is expected in {folders[1]}): all columns are compared, in any order"
         )
         return {}
     return {id_of(record, str(path), "instance_id"): record for record in reversed(read_records(path, notes))}
@@ -93,33 +93,35 @@ def _item(
     results: Sequence[Path],
     databases: Databases,
     notes: Notes,
-) -> Item:
+) -> PublishedQuestion:
     uid, db_id = id_of(record, str(folder), "instance_id"), text_field(record, "db", "db_id")
     question = text_field(record, "question", "instruction")
     if not uid:
-        return Item(uid, db_id, question, fault="no id")
+        return PublishedQuestion(uid, db_id, question, fault="no id")
     if not uid.startswith(("local", "sf_local")) and not databases.path(db_id):
-        return Item(uid, db_id, question, fault="requires an engine other than SQLite (BigQuery or Snowflake)")
-    files = [file for place in results for file in _files_of(place, uid)]
+        return PublishedQuestion(
+            uid, db_id, question, fault="requires an engine other than SQLite (BigQuery or Snowflake)"
+        )
+    files = [file for inner in results for file in _files_of(inner, uid)]
     try:
         tables = [read_table(file, notes) for file in files]
     except ValueError as error:
-        return Item(uid, db_id, question, fault=f"gold table: {error}")
+        return PublishedQuestion(uid, db_id, question, fault=f"gold table: {error}")
     if not tables:
-        return Item(uid, db_id, question, fault="no gold table")
+        return PublishedQuestion(uid, db_id, question, fault="no gold table")
     options, tables = _options(standards.get(uid, {}), tables)
     knowledge = _knowledge(folder, text_field(record, "external_knowledge"), uid, notes)
     more = {"gold_tables": tuple(tables), "options": options}
-    return Item(uid, db_id, question, evidence=knowledge, more=more)
+    return PublishedQuestion(uid, db_id, question, evidence=knowledge, more=more)
 
 
-def _files_of(place: Path, uid: str) -> list[Path]:
+def _files_of(folder: Path, uid: str) -> list[Path]:
     """Return the gold tables of a question: `<id>.csv`, or `<id>_a.csv` and so on."""
     name = re.compile(rf"{re.escape(uid)}(_[a-z])?\.csv")
-    return [path for path in sorted(place.glob(f"{uid}*.csv")) if name.fullmatch(path.name)]
+    return [path for path in sorted(folder.glob(f"{uid}*.csv")) if name.fullmatch(path.name)]
 
 
-def _options(standard: Fields, tables: list[Table]) -> tuple[Record, list[Table]]:
+def _options(standard: Fields, tables: list[ResultTable]) -> tuple[Record, list[ResultTable]]:
     """Return the comparison's options and the golds.
 
     If each gold has its own list of relevant columns, the golds are reduced to these, which is equivalent; further
@@ -137,14 +139,14 @@ def _options(standard: Fields, tables: list[Table]) -> tuple[Record, list[Table]
     return options, tables
 
 
-def _only(table: Table, columns: Sequence[int]) -> Table:
+def _only(table: ResultTable, columns: Sequence[int]) -> ResultTable:
     names, rows = table
     if not columns or max(columns) >= len(names):
         return table
     return tuple(names[c] for c in columns), tuple(tuple(row[c] for c in columns) for row in rows)
 
 
-def read_table(path: Path, notes: Notes) -> Table:
+def read_table(path: Path, notes: Notes) -> ResultTable:
     """Read a gold table; a column of only numbers has numeric values, and '', 'NA', 'None' and 'nan' are NULL.
 
     Raises ValueError for a file without a header, rows of a different width, and an unclosed quote.
@@ -172,17 +174,17 @@ def _typed(values: Sequence[str]) -> list[Cell]:
     Only plain numbers are converted: the comparison reads others in text, as in predictions.
     """
     some = [value for value in values if value not in _MISSING]
-    kind: Callable[[str], Cell] = str
+    convert: Callable[[str], Cell] = str
     if some and all(_NUMBER.fullmatch(value) for value in some):
-        kind = int if all(_INTEGER.fullmatch(value) for value in some) else float
-    return [None if value in _MISSING else kind(value) for value in values]
+        convert = int if all(_INTEGER.fullmatch(value) for value in some) else float
+    return [None if value in _MISSING else convert(value) for value in values]
 
 
 def _knowledge(folder: Path, name: str, uid: str, notes: Notes) -> str:
     """Return the document that a question refers to by name, or inline knowledge unchanged."""
     if not name or not name.endswith((".md", ".txt")):
         return name
-    paths = [folder / place / Path(name).name for place in _DOCUMENTS]
+    paths = [folder / inner / Path(name).name for inner in _DOCUMENTS]
     path = next((path for path in paths if path.is_file()), None)
     if path is None:
         notes.append(f"{uid}: external knowledge {name} is missing (expected in {folder / _DOCUMENTS[0]})")

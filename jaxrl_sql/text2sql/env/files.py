@@ -39,7 +39,7 @@ def reader_errors() -> Iterator[None]:
         raise InputError(str(error)) from error
 
 
-def uid_of(record: Fields, place: str, keys: Sequence[str] = files.ID_KEYS) -> str:
+def uid_of(record: Fields, where: str, keys: Sequence[str] = files.ID_KEYS) -> str:
     """Return a record's id as text, or "" without an id field; raises InputError for an invalid id."""
     with reader_errors():
-        return files.uid_of(record, place, keys)
+        return files.uid_of(record, where, keys)

@@ -296,22 +296,25 @@ def _read(node: exp.Expression) -> exp.Expression:
     codes: list[str] = _CODE.findall(style.name)
     if isinstance(node.this, exp.Literal) and node.this.is_string:
         return _read_now(node.this.name, codes)
-    pattern, places, at = "", {}, 1
+    pattern, numbers, at = "", {}, 1
     for code in codes:
         if code.startswith("%") and code not in _READ:
             raise Refused(f"STR_TO_DATE of the code {code}")
         name, width = _READ.get(code, ("", 1))
-        places[name] = f"SUBSTR(:s, {at}, {width})"
+        numbers[name] = f"SUBSTR(:s, {at}, {width})"
         pattern += "[0-9]" * width if name else code.replace("[", "[[]").replace("*", "[*]").replace("?", "[?]")
         at += width
-    if not {"year", "month", "day"} <= set(places) or len([code for code in codes if code in _READ]) >= len(places) + 1:
+    if (
+        not {"year", "month", "day"} <= set(numbers)
+        or len([code for code in codes if code in _READ]) >= len(numbers) + 1
+    ):
         raise Refused(f"STR_TO_DATE of the format {style.name!r}")
     clock = ("hour", "minute", "second")
-    day = " || '-' || ".join(places[name] for name in ("year", "month", "day"))
-    time = " || ':' || ".join(places.get(name, "'00'") for name in clock)
+    day = " || '-' || ".join(numbers[name] for name in ("year", "month", "day"))
+    time = " || ':' || ".join(numbers.get(name, "'00'") for name in clock)
     # SQLite moves February 31 into March; in MySQL, it is not a date.
-    moment_of = f"{day} || ' ' || {time}" if set(clock) & set(places) else day
-    function = "DATETIME" if set(clock) & set(places) else "DATE"
+    moment_of = f"{day} || ' ' || {time}" if set(clock) & set(numbers) else day
+    function = "DATETIME" if set(clock) & set(numbers) else "DATE"
     valid = f"CASE WHEN DATE({day}) = {day} THEN {function}({moment_of}) END"
     pattern = pattern.replace("'", "''")
     return fill(f"CASE WHEN :s GLOB '{pattern}*' THEN {valid} WHEN :s GLOB '*[0-9]*' THEN {FAILS} END", s=node.this)

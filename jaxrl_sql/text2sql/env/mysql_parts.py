@@ -114,13 +114,13 @@ def fill(text: str, **values: exp.Expression) -> exp.Expression:
     """Parse a template of SQLite's SQL and substitute expressions for each `:name`."""
     tree = exp.Paren(this=_template(text).copy())
     n_nodes = 0
-    for place in list(tree.find_all(exp.Placeholder)):
-        value = values[place.name].copy()
+    for placeholder in list(tree.find_all(exp.Placeholder)):
+        value = values[placeholder.name].copy()
         n_nodes += sum(1 for _ in value.walk())
         if n_nodes > _MAX_NODES:
             raise Refused("functions nested too deep")
         is_operator = isinstance(value, exp.Binary | exp.Connector | exp.Unary) and not isinstance(value, exp.Paren)
-        place.replace(exp.Paren(this=value) if is_operator else value)
+        placeholder.replace(exp.Paren(this=value) if is_operator else value)
     inner = tree.this
     return tree if isinstance(inner, exp.Binary) else inner
 
@@ -129,8 +129,8 @@ def of(text: str, **names: str) -> Rewrite:
     """Return the rewrite that fills a template with a node's named arguments; extra and missing ones are refused."""
 
     def rewrite(node: exp.Expression) -> exp.Expression:
-        values = {place: node.args.get(name) for place, name in names.items()}
-        known = {place: value for place, value in values.items() if isinstance(value, exp.Expression)}
+        values = {placeholder: node.args.get(name) for placeholder, name in names.items()}
+        known = {placeholder: value for placeholder, value in values.items() if isinstance(value, exp.Expression)}
         arguments = [value for value in node.args.values() if isinstance(value, exp.Expression | list) and value]
         if len(known) < len(values) or len(arguments) > len(known):
             raise Refused(f"the arguments of {name_of(node)}")

@@ -114,7 +114,7 @@ def _of_two_parts(value: exp.Expression, pattern: str, match: re.Match[str]) -> 
 
 def globs_of(pattern: str) -> list[str]:
     """Return GLOB patterns whose union is equivalent to a regular expression; others are refused."""
-    reader = _Reader(pattern)
+    reader = _RegexpParser(pattern)
     branches = reader.alternatives(is_top=True)
     globs = [("" if starts else "*") + glob + ("" if ends else "*") for starts, glob, ends in branches]
     if reader.at < len(pattern):
@@ -122,7 +122,7 @@ def globs_of(pattern: str) -> list[str]:
     return globs
 
 
-class _Reader:
+class _RegexpParser:
     """Parse a regular expression into alternatives (anchored at the start, GLOB pattern, anchored at the end)."""
 
     def __init__(self, pattern: str) -> None:
@@ -253,9 +253,9 @@ def _substring(node: exp.Expression) -> exp.Expression:
     n = whole_number(length)
     limit = "" if length is None else ", :n" if n is not None and n >= 0 else ", MAX(:n, 0)"
     plain = f"SUBSTR(:s, :p{limit})"
-    place = whole_number(start)
+    position = whole_number(start)
     values = {"s": text, "p": start} | ({} if length is None else {"n": length})
-    if place is None or place < 1:
+    if position is None or position < 1:
         plain = f"CASE WHEN :p = 0 OR -:p > LENGTH(:s) THEN SUBSTR(:s, 1, 0) ELSE {plain} END"
     return fill(plain, **values)
 

@@ -144,16 +144,16 @@ class _Rewriter:
             return
         shown = {item.alias.lower(): item.this for item in select.selects if isinstance(item, exp.Alias)}
         keys = [self._key(key, select, shown) for key in group.expressions]
-        known = {self._place(key) for key in keys if isinstance(key, exp.Column)}
+        known = {self._path(key) for key in keys if isinstance(key, exp.Column)}
         order, having = select.args.get("order"), select.args.get("having")
         for part in [*select.selects, *([having] if having else []), *([order] if order else [])]:
             for column in _bare_columns(part, keys):
-                place = self._place(column)
-                if place is None or place in known or (not column.table and column.name.lower() in shown):
+                path = self._path(column)
+                if path is None or path in known or (not column.table and column.name.lower() in shown):
                     continue
                 if self.engine == "postgresql" and self._is_decided(column, known):
                     continue
-                known.add(place)
+                known.add(path)
                 group.append("expressions", column.copy())
 
     def _key(self, key: exp.Expression, select: exp.Expression, shown: Mapping[str, exp.Expression]) -> exp.Expression:
@@ -164,7 +164,7 @@ class _Rewriter:
             return shown.get(key.name.lower(), key)
         return key
 
-    def _place(self, column: exp.Expression) -> tuple[str, str] | None:
+    def _path(self, column: exp.Expression) -> tuple[str, str] | None:
         origin = self.scopes.origin(column)
         return (origin.source.alias.lower(), origin.column.name) if origin else None
 

@@ -10,7 +10,7 @@ from jaxrl_sql.text2sql.env.ports import SqlExecutor
 from jaxrl_sql.text2sql.evals.pairs import compare_runs
 from jaxrl_sql.text2sql.evals.score_predictions import score_predictions
 from jaxrl_sql.text2sql.evals.summary import summarize
-from jaxrl_sql.text2sql.evals.tables import Table
+from jaxrl_sql.text2sql.evals.tables import ReportTable
 from jaxrl_sql.text2sql.evals.verdict import Verdict
 from jaxrl_sql.text2sql.evals.vote import ballots, choose
 from jaxrl_sql.types import Example, Fields
@@ -24,7 +24,7 @@ WAYS: Mapping[str, str] = {
 """The selection methods, with their labels in a table."""
 
 
-class Chosen(NamedTuple):
+class SelectedQuery(NamedTuple):
     """The SQL selected for a question (None: no SQL), its candidates, and the number of `copies` of each.
 
     Without candidates, the selected query is the only one: it returns no rows or fails.
@@ -38,7 +38,7 @@ class Chosen(NamedTuple):
 
 def compare_choices(
     executor: SqlExecutor,
-    chosen: Sequence[Chosen],
+    chosen: Sequence[SelectedQuery],
     own_rule: str = "bird",
     prepare: Callable[[str], str] | None = None,
     surplus_columns: int = 0,
@@ -65,7 +65,7 @@ def compare_choices(
     return numbers
 
 
-def table(numbers: Mapping[str, float], own_rule: str = "bird") -> Table:
+def table(numbers: Mapping[str, float], own_rule: str = "bird") -> ReportTable:
     """Return a table of accuracies in percent, with a row per selection method and a column per rule."""
     names = {own_rule: f"EX ({own_rule})", **PARTIAL}
     rows = []
@@ -73,12 +73,12 @@ def table(numbers: Mapping[str, float], own_rule: str = "bird") -> Table:
         prefix = "" if way == "chosen" else f"{way}/"
         shares = (numbers.get(f"{prefix}{rule}") for rule in names)
         rows.append((label, *("-" if share is None else f"{100 * share:.1f}" for share in shares)))
-    return Table("", ("", *names.values()), tuple(rows))
+    return ReportTable("", ("", *names.values()), tuple(rows))
 
 
 def _verdicts(
     executor: SqlExecutor,
-    chosen: Sequence[Chosen],
+    chosen: Sequence[SelectedQuery],
     rules: Sequence[str],
     prepare: Callable[[str], str] | None,
     how: Fields,

@@ -21,7 +21,7 @@ from jaxrl_sql.text2sql.env.parse import tables_of
 from jaxrl_sql.text2sql.evals.parse import first_select, own_nodes, parsed
 
 
-class Parts(NamedTuple):
+class ComponentCounts(NamedTuple):
     """The component counts of a query."""
 
     plain: int
@@ -35,7 +35,7 @@ def spider_level(sql: str, dialect: str = "sqlite") -> str:
     return "" if parts is None else level(parts)
 
 
-def level(parts: Parts) -> str:
+def level(parts: ComponentCounts) -> str:
     """Return the level of component counts."""
     plain, nested, others = parts
     if nested == 0 and plain <= 1 and others == 0:
@@ -47,7 +47,7 @@ def level(parts: Parts) -> str:
     return "hard" if plain <= 1 and others == 0 and nested <= 1 else "extra"
 
 
-def count_parts(sql: str, dialect: str = "sqlite") -> Parts | None:
+def count_parts(sql: str, dialect: str = "sqlite") -> ComponentCounts | None:
     """Count the components of a query's first SELECT; None if it does not parse."""
     tree = parsed(sql, dialect)
     select = first_select(tree)
@@ -62,7 +62,7 @@ def count_parts(sql: str, dialect: str = "sqlite") -> Parts | None:
     plain = sum(clause is not None for clause in clauses) + len(tables_of(select)) - 1
     plain += sum(1 for part in conditions for _ in own_nodes(part, exp.Or, exp.Like))
     nested = sum(_queries(part) for part in conditions) + isinstance(tree, exp.SetOperation)
-    return Parts(plain, nested, _others(select, where))
+    return ComponentCounts(plain, nested, _others(select, where))
 
 
 def _queries(condition: exp.Expression) -> int:

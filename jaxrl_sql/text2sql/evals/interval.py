@@ -55,10 +55,10 @@ def share_interval(values: np.ndarray, databases: Sequence[str]) -> tuple[float,
 
 def _jackknife(values: np.ndarray, databases: Sequence[str]) -> tuple[float, float]:
     """Return the jackknife variance of the mean over databases, and the matching quantile of t."""
-    _, groups = np.unique(np.asarray(databases, dtype=str), return_inverse=True)
-    if groups.max() == 0:
-        groups = np.arange(len(values))
-    sums, counts = np.bincount(groups, weights=values), np.bincount(groups)
+    _, clusters = np.unique(np.asarray(databases, dtype=str), return_inverse=True)
+    if clusters.max() == 0:
+        clusters = np.arange(len(values))
+    sums, counts = np.bincount(clusters, weights=values), np.bincount(clusters)
     without = (sums.sum() - sums) / (len(values) - counts)
     number = len(counts)
     variance = (number - 1) / number * float(np.square(without - values.mean()).sum())

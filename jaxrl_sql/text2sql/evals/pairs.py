@@ -100,8 +100,8 @@ def sign_flip(change: np.ndarray, databases: Sequence[str]) -> float:
 
     Exact for up to 20 databases with a difference, else from 65,535 random flips with a fixed seed.
     """
-    _, groups = np.unique(np.asarray(databases, dtype=str), return_inverse=True)
-    sums = np.bincount(groups, weights=change)
+    _, clusters = np.unique(np.asarray(databases, dtype=str), return_inverse=True)
+    sums = np.bincount(clusters, weights=change)
     sums = sums[np.abs(sums) > _EQUAL]
     least = abs(float(sums.sum())) - _EQUAL
     if len(sums) <= _EXACT_DATABASES:
@@ -118,7 +118,7 @@ def sign_flip(change: np.ndarray, databases: Sequence[str]) -> float:
 def caution(databases: int) -> str:
     """Return a warning about the significance that few databases can reach; "" for six or more."""
     if databases <= 1:
-        return "1 database: the interval and McNemar's p are of its questions alone, and the sign-flip p is always 1"
+        return "1 database: the interval and McNemar's p are over its questions, and the sign-flip p is always 1"
     if databases == 2:
         return "2 databases: the interval is useless and the sign-flip p is at least 0.5, so no difference can be shown"
     least = 2 / 2**databases

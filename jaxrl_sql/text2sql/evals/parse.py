@@ -19,14 +19,14 @@ def parsed(sql: str, dialect: str = "sqlite") -> exp.Expression | None:
     return parse_query(sql, SQLGLOT.get(dialect, dialect))
 
 
-def own_nodes(tree: exp.Expression | None, *kinds: type[exp.Expression]) -> Iterator[exp.Expression]:
+def own_nodes(tree: exp.Expression | None, *types: type[exp.Expression]) -> Iterator[exp.Expression]:
     """Iterate over the nodes of some types in a part of a query, without those in nested queries."""
     if tree is None or isinstance(tree, exp.Query):
         return
-    if isinstance(tree, kinds):
+    if isinstance(tree, types):
         yield tree
     for child in tree.iter_expressions():
-        yield from own_nodes(child, *kinds)
+        yield from own_nodes(child, *types)
 
 
 def first_select(tree: exp.Expression | None) -> exp.Select | None:

@@ -17,7 +17,7 @@ from jaxrl_sql.text2sql.env.dialect import as_run
 from jaxrl_sql.text2sql.env.ports import SqlExecutor, SqlOutcome
 from jaxrl_sql.text2sql.evals.score_predictions import score_predictions
 from jaxrl_sql.text2sql.evals.verdict import NOT_ASKED, Verdict
-from jaxrl_sql.text2sql.evals.vote import Ballot, Choice, ballots, choose, pass_curve, vote_curve
+from jaxrl_sql.text2sql.evals.vote import Ballot, VoteResult, ballots, choose, pass_curve, vote_curve
 from jaxrl_sql.types import Cell, Example, Fields, Json, Record, Response, whole_text
 
 ROWS, CELL = 5, 200
@@ -89,7 +89,7 @@ class Judging(NamedTuple):
     def _ready(self, sql: str | None) -> str | None:
         return self.prepare(sql) if self.prepare and sql else sql
 
-    def _voted(self, pairs: Sequence[tuple[Example, Answered]]) -> dict[str, tuple[Ballot, Choice]]:
+    def _voted(self, pairs: Sequence[tuple[Example, Answered]]) -> dict[str, tuple[Ballot, VoteResult]]:
         candidates = [[*map(self._ready, answer.sqls)] for _, answer in pairs]
         counted = ballots(self.executor, [example for example, _ in pairs], candidates, self.vote)
         return {example.uid: (ballot, choose(ballot)) for (example, _), ballot in zip(pairs, counted, strict=True)}
@@ -134,7 +134,7 @@ def _record(example: Example, answer: Answered, at: int, verdict: Verdict, own_r
     }
 
 
-def _votes(example: Example, ballot: Ballot, choice: Choice, scores: list[float] | None) -> Record:
+def _votes(example: Example, ballot: Ballot, choice: VoteResult, scores: list[float] | None) -> Record:
     """Return the votes on a question, and its vote curve and pass@k; the question's id seeds the subsets."""
     record: Record = {"samples": len(ballot.sqls), "votes": [list(vote) for vote in choice.votes[:_VOTES_SHOWN]]}
     if scores is None:

@@ -12,7 +12,7 @@ from jaxrl_sql.text2sql.env.files import cases
 from jaxrl_sql.text2sql.evals.endings import ending_metrics, finish_reasons
 from jaxrl_sql.text2sql.evals.pairs import Paired, caution, compare_runs
 from jaxrl_sql.text2sql.evals.records import example_of, verdict_of
-from jaxrl_sql.text2sql.evals.tables import Table, as_markdown
+from jaxrl_sql.text2sql.evals.tables import ReportTable, as_markdown
 from jaxrl_sql.text2sql.evals.verdict import Verdict
 from jaxrl_sql.types import Fields, InputError, Record
 
@@ -106,7 +106,7 @@ def _mean_verdict(runs: Sequence[Record]) -> Verdict:
     return dataclasses.replace(verdicts[0], scores=scores)
 
 
-def compare_table(comparison: SideBySide) -> Table:
+def compare_table(comparison: SideBySide) -> ReportTable:
     """Return a table of both shares per rule, their difference with its interval, and the sign-flip test's p."""
     rows = tuple(
         (
@@ -122,10 +122,10 @@ def compare_table(comparison: SideBySide) -> Table:
     columns = ("rule", "first %", "second %", "points", "95 %\ninterval", "sign-flip\np")
     databases = max(paired.databases for paired in comparison.rules)
     over = "1 database" if databases == 1 else f"{databases} databases"
-    return Table(f"{comparison.folders[0]} and {comparison.folders[1]}, over {over}", columns, rows)
+    return ReportTable(f"{comparison.folders[0]} and {comparison.folders[1]}, over {over}", columns, rows)
 
 
-def questions_table(comparison: SideBySide) -> Table:
+def questions_table(comparison: SideBySide) -> ReportTable:
     """Return a table of the number of changed questions per rule, and McNemar's p."""
     rows = tuple(
         (
@@ -138,14 +138,14 @@ def questions_table(comparison: SideBySide) -> Table:
         for paired in comparison.rules
     )
     title = "by question, assuming independence: p is too small if databases differ"
-    return Table(title, ("rule", "better", "worse", "of", "McNemar's\np"), rows)
+    return ReportTable(title, ("rule", "better", "worse", "of", "McNemar's\np"), rows)
 
 
 def _rule(comparison: SideBySide, paired: Paired) -> str:
     return f"{paired.rule} *" if paired.rule == comparison.own_rule else paired.rule
 
 
-def changed_table(comparison: SideBySide) -> Table:
+def changed_table(comparison: SideBySide) -> ReportTable:
     """Return a table of the questions whose score by the own rule changed, with both statuses."""
     rows = tuple(
         (
@@ -158,7 +158,7 @@ def changed_table(comparison: SideBySide) -> Table:
         for mine, theirs in comparison.changed
     )
     title = f"{len(rows)} questions changed by {comparison.own_rule}"
-    return Table(title, ("id", "database", comparison.own_rule, "status", "question"), rows, (0, 1, 2, 3, 4))
+    return ReportTable(title, ("id", "database", comparison.own_rule, "status", "question"), rows, (0, 1, 2, 3, 4))
 
 
 def _score(record: Fields, rule: str) -> str:

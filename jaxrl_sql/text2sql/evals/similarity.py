@@ -22,26 +22,26 @@ Columns = Mapping[tuple[str, int], Counter[Cell]]
 
 def likeness_of(outcomes: Sequence[SqlOutcome]) -> np.ndarray:
     """Return the pairwise similarities [n, n]; failed and empty results have similarity 0."""
-    kinds: dict[tuple[Any, ...], int] = {}
-    of = [_kind(outcome, kinds) for outcome in outcomes]
+    classes: dict[tuple[Any, ...], int] = {}
+    of = [_kind(outcome, classes) for outcome in outcomes]
     tables: dict[int, Columns] = {}
-    for kind, outcome in zip(of, outcomes, strict=True):
-        if kind not in tables:
-            tables[kind] = counted(outcome.columns, outcome.rows if outcome.status == "ok" else ())
-    among = np.zeros((len(kinds), len(kinds)))
-    for a in range(len(kinds)):
-        for b in range(a, len(kinds)):
+    for index, outcome in zip(of, outcomes, strict=True):
+        if index not in tables:
+            tables[index] = counted(outcome.columns, outcome.rows if outcome.status == "ok" else ())
+    among = np.zeros((len(classes), len(classes)))
+    for a in range(len(classes)):
+        for b in range(a, len(classes)):
             among[a, b] = among[b, a] = similarity(tables[a], tables[b])
     return among[np.ix_(of, of)]
 
 
-def _kind(outcome: SqlOutcome, kinds: dict[tuple[Any, ...], int]) -> int:
+def _kind(outcome: SqlOutcome, classes: dict[tuple[Any, ...], int]) -> int:
     """Return an index shared by results with equal counts, since most candidates return the same result."""
     key: tuple[Any, ...] = (outcome.status == "ok", outcome.set_digest, outcome.row_count, tuple(outcome.columns))
     # Equal sets with equal row counts may still differ in the multiplicity of rows.
     if outcome.row_count > 2:
         key = (*key, frozenset(Counter(outcome.rows).items()))
-    return kinds.setdefault(key, len(kinds))
+    return classes.setdefault(key, len(classes))
 
 
 def counted(names: Sequence[str], rows: Sequence[tuple[Cell, ...]]) -> Columns:

@@ -32,18 +32,18 @@ def write_submission(
     lines = [{"id": uid, "sql": sqls.get(uid)} for uid in dict.fromkeys(uid for uid, _ in questions)]
     written = [folder / "predictions.jsonl"]
     written[0].write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), encoding="utf-8")
-    by_place = [(sqls.get(uid) or NOTHING, db_id) for uid, db_id in questions]
+    by_index = [(sqls.get(uid) or NOTHING, db_id) for uid, db_id in questions]
     seen: set[str] = set()
     for i, (uid, _) in enumerate(questions):
         if uid in seen:
-            by_place[i] = (NOTHING, "")
+            by_index[i] = (NOTHING, "")
         seen.add(uid)
     if form == "spider":
         written.append(folder / "predictions.sql")
-        written[-1].write_text("".join(f"{one_line(sql)}\n" for sql, _ in by_place), encoding="utf-8")
+        written[-1].write_text("".join(f"{one_line(sql)}\n" for sql, _ in by_index), encoding="utf-8")
     elif form == "bird":
         written.append(folder / "predictions.json")
-        numbered = {str(i): f"{sql}{BIRD_MARK}{db_id}" for i, (sql, db_id) in enumerate(by_place)}
+        numbered = {str(i): f"{sql}{BIRD_MARK}{db_id}" for i, (sql, db_id) in enumerate(by_index)}
         written[-1].write_text(json.dumps(numbered, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     elif form == "ehrsql":
         written.append(folder / "predictions.json")
@@ -61,16 +61,16 @@ def write_results(
     executor: SqlExecutor, folder: Path, examples: Sequence[Example], sqls: Mapping[str, str | None]
 ) -> Path:
     """Write query results as `submission_csv/<id>.csv`, Spider 2.0's other format; failed queries have no file."""
-    place = folder / "submission_csv"
-    place.mkdir(exist_ok=True)
+    target = folder / "submission_csv"
+    target.mkdir(exist_ok=True)
     for example in examples:  # one after another: a result may be large
         (outcome,) = executor.execute_many([(example.database, sqls.get(example.uid) or "")])
         if outcome.status == "ok":
-            with (place / f"{example.uid}.csv").open("w", encoding="utf-8", errors="replace", newline="") as file:
+            with (target / f"{example.uid}.csv").open("w", encoding="utf-8", errors="replace", newline="") as file:
                 rows = csv.writer(file, lineterminator="\n")
                 rows.writerow(outcome.columns)
                 rows.writerows(outcome.rows)
-    return place
+    return target
 
 
 def one_line(sql: str) -> str:

@@ -40,7 +40,7 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class GroupShares:
     """A group of `count` questions, with the share of each rule that applies to any of them."""
 
     count: int
@@ -63,7 +63,7 @@ class Summary:
     own_rule: str
     count: int
     scores: Mapping[str, Share]
-    groups: Mapping[str, Group]
+    groups: Mapping[str, GroupShares]
     statuses: Mapping[str, int]
     gold_statuses: Mapping[str, int]
     suite_gold_failures: int
@@ -242,7 +242,7 @@ def _abstention(pairs: Sequence[tuple[Example, Verdict]]) -> dict[str, float]:
     return shares
 
 
-def _group(pairs: Sequence[tuple[Example, Verdict]], rules: Sequence[str]) -> Group:
+def _group(pairs: Sequence[tuple[Example, Verdict]], rules: Sequence[str]) -> GroupShares:
     """Return a group's shares, without intervals, which would be too wide to be useful."""
     scores = {rule: [verdict.scores[rule] for _, verdict in pairs if rule in verdict.scores] for rule in rules}
-    return Group(len(pairs), {rule: Share(sum(values), len(values)) for rule, values in scores.items() if values})
+    return GroupShares(len(pairs), {rule: Share(sum(values), len(values)) for rule, values in scores.items() if values})

@@ -16,7 +16,7 @@ _TERMINAL_WIDTH = 80
 _LEVELS = ("easy", "simple", "medium", "moderate", "hard", "challenging", "extra")
 
 
-class Table(NamedTuple):
+class ReportTable(NamedTuple):
     """A table: title, column names and rows of texts; `text_columns` has the indices of columns without numbers."""
 
     title: str
@@ -25,13 +25,13 @@ class Table(NamedTuple):
     text_columns: tuple[int, ...] = (0,)
 
 
-def tables(result: Judged) -> list[Table]:
+def tables(result: Judged) -> list[ReportTable]:
     """Return the tables of a benchmark, without empty ones."""
     shown = (_rules(result), *_by_level(result), _statuses(result), _reasons(result), _votes(result), _turns(result))
     return [table for table in shown if table.rows]
 
 
-def _rules(result: Judged) -> Table:
+def _rules(result: Judged) -> ReportTable:
     """Return each rule's share with its interval (over several runs: deviation) and its shares by hardness."""
     numbers, runs = result.numbers, len(result.summaries)
     levels = all_levels if _fit(all_levels := _levels(result)) else []
@@ -44,10 +44,10 @@ def _rules(result: Judged) -> Table:
         rows.append((name, _percent(numbers[rule]), around, f"{numbers[f'{rule}/count']:.0f}", *by_level))
     headers = (f"{level.partition('/')[2]}\n({numbers.get(f'count/{level}', 0):.0f})" for level in levels)
     title = f"{result.name}: accuracy {_percent(numbers.get('accuracy'))} % of {numbers['count']:.0f} questions"
-    return Table(f"{title} (* by its own rule)", ("rule", "%", spread, "of", *headers), tuple(rows))
+    return ReportTable(f"{title} (* by its own rule)", ("rule", "%", spread, "of", *headers), tuple(rows))
 
 
-def _by_level(result: Judged) -> list[Table]:
+def _by_level(result: Judged) -> list[ReportTable]:
     """Return tables of shares by hardness, with a row per level, if the levels do not fit into the table of rules.
 
     Each table has as many rules as fit the terminal.
@@ -70,7 +70,7 @@ def _by_level(result: Judged) -> list[Table]:
     for rules in parts:
         shares = [[_percent(result.numbers.get(f"{rule}/{level}")) for rule in rules] for level in levels]
         rows = tuple((name, count, *row) for name, count, row in zip(names, counts, shares, strict=True))
-        by_rules.append(Table("by hardness, in %", ("level", "of", *rules), rows))
+        by_rules.append(ReportTable("by hardness, in %", ("level", "of", *rules), rows))
     return by_rules
 
 
@@ -86,7 +86,7 @@ def _levels(result: Judged) -> list[str]:
     return sorted(dict.fromkeys(names), key=lambda name: known.index(name) if name in known else len(known))
 
 
-def _statuses(result: Judged) -> Table:
+def _statuses(result: Judged) -> ReportTable:
     """Return the statuses of predictions and golds, and the counts outside of every share."""
     numbers = result.numbers
 
@@ -102,7 +102,7 @@ def _statuses(result: Judged) -> Table:
         "predictions without a question, skipped": numbers["extra"],
         "questions that cannot be judged, skipped": numbers["left_out"],
         "golds that fail on other databases of their suite": numbers["suite_gold_failures"],
-        "stopped at the time limit, also when retried alone": numbers["stopped_by_clock"],
+        "stopped at the time limit, also in a retry without load": numbers["stopped_by_clock"],
     }
     extra_rows |= {f"reliability with error cost {cost}, in %": 100 * v for cost, v in counted("reliability/").items()}
     extra_rows |= {f"{name}, in %": 100 * share for name, share in counted("abstention/").items()}
@@ -116,26 +116,26 @@ def _statuses(result: Judged) -> Table:
         *((f"answer: {name}", _count(value), "") for name, value in endings.items() if value and name != "stop"),
         *((name, _count(value), "") for name, value in extra_rows.items() if value),
     ]
-    return Table("statuses", ("", "questions", "examples"), tuple(rows), (0, 2))
+    return ReportTable("statuses", ("", "questions", "examples"), tuple(rows), (0, 2))
 
 
-def _reasons(result: Judged) -> Table:
+def _reasons(result: Judged) -> ReportTable:
     """Return the reasons for disagreement between rules, with examples of questions."""
     reasons = result.summaries[0].reasons
     rows = tuple((name, REASONS[name], str(len(uids)), cases(uids)) for name, uids in reasons.items() if uids)
     title = "disagreements between rules" + (" (first run)" if len(result.summaries) > 1 else "")
-    return Table(title, ("reason", "description", "questions", "examples"), rows, (0, 1, 3))
+    return ReportTable(title, ("reason", "description", "questions", "examples"), rows, (0, 1, 3))
 
 
-def _votes(result: Judged) -> Table:
+def _votes(result: Judged) -> ReportTable:
     sizes = [key.partition("/")[2] for key in result.numbers if key.startswith("vote/")]
     rows = tuple(
         (size, _percent(result.numbers[f"vote/{size}"]), _percent(result.numbers[f"pass/{size}"])) for size in sizes
     )
-    return Table(f"votes by number of samples, {result.own_rule}", ("samples", "vote %", "pass@k %"), rows)
+    return ReportTable(f"votes by number of samples, {result.own_rule}", ("samples", "vote %", "pass@k %"), rows)
 
 
-def _turns(result: Judged) -> Table:
+def _turns(result: Judged) -> ReportTable:
     """Return the accuracy by number of turns, and the use of database queries."""
     prefix = f"{result.own_rule}/turns/"
     counts = [key.removeprefix(prefix) for key in result.numbers if key.startswith(prefix)]
@@ -145,10 +145,10 @@ def _turns(result: Judged) -> Table:
     ]
     behaviour = {key: value for key, value in result.numbers.items() if key.startswith("dialogue/")}
     rows += [(f"{key.partition('/')[2]} per dialogue", f"{value:.2f}", "") for key, value in behaviour.items()]
-    return Table("dialogues", ("", "number", f"% {result.own_rule}"), tuple(rows))
+    return ReportTable("dialogues", ("", "number", f"% {result.own_rule}"), tuple(rows))
 
 
-def overview(sets: Sequence[Judged], numbers: Mapping[str, float]) -> Table:
+def overview(sets: Sequence[Judged], numbers: Mapping[str, float]) -> ReportTable:
     """Return the accuracies of several benchmarks, with their size-weighted and unweighted means."""
     rows = [
         (set_.name, f"{set_.numbers['count']:.0f}", _percent(set_.numbers.get("accuracy")), set_.own_rule)
@@ -156,15 +156,15 @@ def overview(sets: Sequence[Judged], numbers: Mapping[str, float]) -> Table:
     ]
     rows.append(("mean, weighted by size", f"{numbers['count']:.0f}", _percent(numbers.get("accuracy")), ""))
     rows.append(("mean of the benchmarks", "", _percent(numbers.get("macro/accuracy")), ""))
-    return Table("all benchmarks", ("benchmark", "questions", "accuracy %", "by"), tuple(rows))
+    return ReportTable("all benchmarks", ("benchmark", "questions", "accuracy %", "by"), tuple(rows))
 
 
-def as_markdown(tables: Iterable[Table]) -> str:
+def as_markdown(tables: Iterable[ReportTable]) -> str:
     """Write tables for a Markdown file."""
     return "\n".join(_markdown(table) for table in tables)
 
 
-def _markdown(table: Table) -> str:
+def _markdown(table: ReportTable) -> str:
     marks = ["---" if at in table.text_columns else "---:" for at in range(len(table.columns))]
     lines = [tuple(name.replace("\n", " ") for name in table.columns), tuple(marks), *table.rows]
     body = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)

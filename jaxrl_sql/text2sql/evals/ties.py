@@ -89,13 +89,13 @@ def _cut(query: exp.Expression, dialect: str) -> _Cut | None:
         keys = tuple(range(-len(ordered), 0)) if all(_is_added(wider, key) for key in ordered) else None
         width = -len(ordered) or None
     else:
-        places = [_place(wider, selected, key) for key in ordered]
-        keys = tuple(place for place in places if place is not None)
-        keys, width = (keys if len(keys) == len(places) else None), len(selected)
+        positions = [_position(wider, selected, key) for key in ordered]
+        keys = tuple(position for position in positions if position is not None)
+        keys, width = (keys if len(keys) == len(positions) else None), len(selected)
     return None if keys is None else _Cut(wider.sql(dialect, comments=False), keys, width, first, first + count)
 
 
-def _place(query: exp.Expression, selected: Sequence[exp.Expression], key: exp.Expression) -> int | None:
+def _position(query: exp.Expression, selected: Sequence[exp.Expression], key: exp.Expression) -> int | None:
     """Return the index of a sort key's column, added if necessary; None if it cannot be added."""
     column = _column(key, selected)
     if column is not None:

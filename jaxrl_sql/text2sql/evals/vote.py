@@ -42,7 +42,7 @@ class Ballot(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class VoteResult:
     """The winning candidate, and the votes per result: the SQL of its first candidate, and the number of votes.
 
     By `soft`, these are the candidates and their summed similarities. Sorted from best to worst.
@@ -100,12 +100,12 @@ def _numbered(outcomes: Sequence[SqlOutcome]) -> tuple[int, ...]:
     )
 
 
-def choose(ballot: Ballot, members: Sequence[int] | None = None) -> Choice:
+def choose(ballot: Ballot, members: Sequence[int] | None = None) -> VoteResult:
     """Count the votes of all candidates, or of `members` alone, in their order."""
     chosen = list(range(len(ballot.sqls)) if members is None else members)
     voters = [i for i in chosen if ballot.results[i] != _FAILED]
     if not voters:
-        return Choice(ballot.sqls[chosen[0]], chosen[0], [])
+        return VoteResult(ballot.sqls[chosen[0]], chosen[0], [])
     votes: dict[int, float] = {}  # by the first candidate of each result, in order of occurrence
     if ballot.likeness is None:
         first: dict[int, int] = {}
@@ -116,7 +116,7 @@ def choose(ballot: Ballot, members: Sequence[int] | None = None) -> Choice:
         among = ballot.likeness[np.ix_(voters, voters)]
         votes = dict(zip(voters, (among.sum(1) - among.diagonal()).tolist(), strict=True))
     ranked = sorted(votes, key=lambda i: -votes[i])
-    return Choice(ballot.sqls[ranked[0]], ranked[0], [(ballot.sqls[i] or "", votes[i]) for i in ranked])
+    return VoteResult(ballot.sqls[ranked[0]], ranked[0], [(ballot.sqls[i] or "", votes[i]) for i in ranked])
 
 
 def vote_curve(

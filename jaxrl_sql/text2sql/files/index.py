@@ -38,17 +38,17 @@ class LineIndex:
     are decoded as Windows-1252. `identity` identifies the content of the file, independent of its path.
     """
 
-    def __init__(self, path: Path, places: np.ndarray, identity: str) -> None:
+    def __init__(self, path: Path, ranges: np.ndarray, identity: str) -> None:
         self.path, self.identity = path, identity
-        self._places = places  # [N, 2] of uint64: offset and size of each record in bytes
+        self._ranges = ranges  # [N, 2] of uint64: offset and size of each record in bytes
         self._file = os.open(path, os.O_RDONLY)
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._ranges)
 
     def raw(self, number: int) -> bytes:
         """Return the bytes of a record."""
-        start, size = (int(value) for value in self._places[number])
+        start, size = (int(value) for value in self._ranges[number])
         return os.pread(self._file, size, start)
 
     def __getitem__(self, number: int) -> Record:
@@ -87,20 +87,20 @@ def open_index(path: str | Path) -> LineIndex:
         version = f"{identity}-{path.stat().st_mtime_ns:x}"
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from error
-    places = [path.parent / f".{path.name}."]
+    prefixes = [path.parent / f".{path.name}."]
     if (folder := cache_folder()) is not None:
         other = hashlib.blake2b(str(path).encode(), digest_size=6).hexdigest()
-        places.append(folder / f"{path.name}.{other}.")
-    for place in places:
-        index_path = place.with_name(f"{place.name}{version}.npy")
+        prefixes.append(folder / f"{path.name}.{other}.")
+    for prefix in prefixes:
+        index_path = prefix.with_name(f"{prefix.name}{version}.npy")
         if index_path.is_file():
             with contextlib.suppress(ValueError, OSError, EOFError):  # an incomplete index
                 return LineIndex(path, np.load(index_path, mmap_mode="r"), identity)
-    record_places = scan(path)
-    for place in places:
+    record_ranges = scan(path)
+    for prefix in prefixes:
         with contextlib.suppress(OSError):
-            return LineIndex(path, np.load(_keep(place, version, record_places), mmap_mode="r"), identity)
-    return LineIndex(path, record_places, identity)
+            return LineIndex(path, np.load(_keep(prefix, version, record_ranges), mmap_mode="r"), identity)
+    return LineIndex(path, record_ranges, identity)
 
 
 def _identity(path: Path) -> str:
@@ -113,14 +113,14 @@ def _identity(path: Path) -> str:
     return whole.hexdigest()
 
 
-def _keep(place: Path, version: str, places: np.ndarray) -> Path:
+def _keep(prefix: Path, version: str, ranges: np.ndarray) -> Path:
     """Write an index atomically, and remove those of earlier versions of the file."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    index_path = place.with_name(f"{place.name}{version}.npy")
+    prefix.parent.mkdir(parents=True, exist_ok=True)
+    index_path = prefix.with_name(f"{prefix.name}{version}.npy")
     with atomic_write(index_path) as file:
-        np.save(file, places)
-    pattern = re.compile(re.escape(place.name) + r"[0-9a-f]{16}-[0-9a-f]+\.npy")
-    for old in place.parent.iterdir():
+        np.save(file, ranges)
+    pattern = re.compile(re.escape(prefix.name) + r"[0-9a-f]{16}-[0-9a-f]+\.npy")
+    for old in prefix.parent.iterdir():
         if pattern.fullmatch(old.name) and old != index_path:
             old.unlink(missing_ok=True)
     return index_path
@@ -143,11 +143,11 @@ def scan(path: Path) -> np.ndarray:
 def _scan_lines(file: BinaryIO, start: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the offsets of lines that are not blank, and their sizes without the line end."""
     ends = []
-    place = start
+    offset = start
     while chunk := file.read(_CHUNK):
-        ends.append(np.flatnonzero(np.frombuffer(chunk, np.uint8) == ord("\n")).astype(np.uint64) + np.uint64(place))
-        place += len(chunk)
-    end = np.concatenate([*ends, np.array([place], np.uint64)])
+        ends.append(np.flatnonzero(np.frombuffer(chunk, np.uint8) == ord("\n")).astype(np.uint64) + np.uint64(offset))
+        offset += len(chunk)
+    end = np.concatenate([*ends, np.array([offset], np.uint64)])
     begin = np.concatenate([np.array([start], np.uint64), end[:-1] + np.uint64(1)])
     size = end - begin
     # No object is shorter than `{}`; slightly longer lines are checked for white space.
@@ -164,25 +164,25 @@ def _scan_list(path: Path, file: BinaryIO, start: int) -> tuple[np.ndarray, np.n
     Unescaped quotes open and close strings; a brace outside of strings opens or closes an object.
     """
     begins, ends = [], []
-    place, held, in_text, depth = start, b"", 0, 0
+    offset, held, in_text, depth = start, b"", 0, 0
     while chunk := file.read(_CHUNK):
         chunk = held + chunk
         # Backslashes at the end belong to the next chunk.
         held = chunk[len(chunk.rstrip(b"\\")) :]
         data = np.frombuffer(chunk, np.uint8, len(chunk) - len(held))
         at = np.flatnonzero(_STRUCTURAL[data])
-        kind = data[at]
-        quotes = (kind == _QUOTE) & ~_escaped(at, kind)
+        characters = data[at]
+        quotes = (characters == _QUOTE) & ~_escaped(at, characters)
         texts = np.cumsum(quotes) + in_text
-        braces = ((kind == _OPEN) | (kind == _CLOSE)) & (texts % 2 == 0)
-        step = np.where(kind[braces] == _OPEN, 1, -1)
+        braces = ((characters == _OPEN) | (characters == _CLOSE)) & (texts % 2 == 0)
+        step = np.where(characters[braces] == _OPEN, 1, -1)
         after = np.cumsum(step) + depth
-        where = at[braces] + place
+        where = at[braces] + offset
         begins.append(where[(step == 1) & (after == 1)])
         ends.append(where[(step == -1) & (after == 0)] + 1)
         in_text = int(texts[-1]) % 2 if len(texts) else in_text
         depth = int(after[-1]) if len(after) else depth
-        place += len(data)
+        offset += len(data)
     begin = np.concatenate([*begins, np.zeros(0, np.int64)]).astype(np.uint64)
     end = np.concatenate([*ends, np.zeros(0, np.int64)]).astype(np.uint64)
     if len(begin) != len(end) or in_text or depth:
@@ -190,9 +190,9 @@ def _scan_list(path: Path, file: BinaryIO, start: int) -> tuple[np.ndarray, np.n
     return begin, end - begin
 
 
-def _escaped(at: np.ndarray, kind: np.ndarray) -> np.ndarray:
+def _escaped(at: np.ndarray, characters: np.ndarray) -> np.ndarray:
     """Return which characters are escaped: those after an odd number of backslashes."""
-    slash = kind == _BACKSLASH
+    slash = characters == _BACKSLASH
     follows = np.zeros(len(at), dtype=bool)
     follows[1:] = slash[:-1] & (at[1:] == at[:-1] + 1)
     first = np.where(slash & ~follows, at, 0)

@@ -40,11 +40,11 @@ class InDialects:
         return dataclasses.replace(placed_example, reasoning=example.reasoning, options=example.options)
 
     def _dialect(self, uid: str) -> str:
-        place = _place(uid)
+        position = _position(uid)
         for dialect, share in self.shares:
-            if place < share:
+            if position < share:
                 return dialect
-            place -= share
+            position -= share
         return "sqlite"
 
 
@@ -112,6 +112,6 @@ def _shield_text(text: str, example: Example, control: ControlTokens) -> str:
     return control.shield(text, but=TAGS)  # in case a recipe changes the content
 
 
-def _place(uid: str) -> float:
+def _position(uid: str) -> float:
     """Return a pseudorandom number in [0, 1) from the id."""
     return zlib.crc32(uid.encode()) / 2**32

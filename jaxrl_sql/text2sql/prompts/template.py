@@ -112,11 +112,11 @@ def _placeholders(tree: nodes.Template) -> dict[str, set[str]]:
 def _faults(tree: nodes.Template) -> Iterator[str]:
     """Yield the faults of a template, starting with the line if known."""
     for node in _nodes(tree):
-        line, kind = f"line {node.lineno}", type(node).__name__
+        line, node_type = f"line {node.lineno}", type(node).__name__
         if isinstance(node, nodes.For):
             yield f"{line}: loops are not allowed; the placeholders are {', '.join(PLACEHOLDERS)}"
         elif not isinstance(node, _ALLOWED):
-            yield f"{line}: {kind} is not allowed in prompts: only placeholders, if, and comments are"
+            yield f"{line}: {node_type} is not allowed in prompts: only placeholders, if, and comments are"
         elif isinstance(node, nodes.Filter) and node.name != "trim":
             yield f"{line}: the filter {node.name!r} is not allowed in prompts: only trim is"
         elif isinstance(node, nodes.Name) and node.name not in PLACEHOLDERS:

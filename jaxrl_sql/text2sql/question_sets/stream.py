@@ -15,7 +15,14 @@ from typing import Generic, TypeVar, overload
 
 from jaxrl_sql.text2sql.benchmarks.detect import located
 from jaxrl_sql.text2sql.benchmarks.folder import PLAIN, plain_lines
-from jaxrl_sql.text2sql.benchmarks.gather import ByPlace, EmptyId, Item, Lines, example_of, fault_of
+from jaxrl_sql.text2sql.benchmarks.gather import (
+    EmptyId,
+    PositionId,
+    PublishedQuestion,
+    RecordFile,
+    example_of,
+    fault_of,
+)
 from jaxrl_sql.text2sql.benchmarks.lines import OWN, SYNSQL, synsql_lines, user_lines
 from jaxrl_sql.text2sql.files.index import LineIndex, open_index
 from jaxrl_sql.text2sql.prompts.prompts import Encoder, PromptSet, PromptStyle, Pruning
@@ -68,7 +75,7 @@ class Streamed(Numbered[Example]):
 
     def __init__(
         self,
-        lines: Lines,
+        lines: RecordFile,
         records: LineIndex,
         change: Callable[[Example], Example] | None = None,
         limit: int = 0,
@@ -100,11 +107,11 @@ class Streamed(Numbered[Example]):
         self.skip(number, reason)
         return None
 
-    def _is_without_id(self, item: Item) -> bool:
+    def _is_without_id(self, item: PublishedQuestion) -> bool:
         """Return whether a question has an empty id while the first record has an id."""
         if not isinstance(item.uid, EmptyId):
             return False
-        return not isinstance(self.lines.item(self.records[0], 0).uid, ByPlace)
+        return not isinstance(self.lines.item(self.records[0], 0).uid, PositionId)
 
     def skip(self, number: int, reason: str) -> None:
         """Count an unusable record."""
@@ -186,12 +193,12 @@ def open_stream(root: str | Path, split: str = "", above: int = 0) -> Streamed |
     Also None if its format is not a file of records. The first opening scans the file and saves an index. Raises
     InputError like `load_benchmark`, and for an empty set.
     """
-    form, place, chosen = located(Path(root), split)
+    form, path, chosen = located(Path(root), split)
     read = _READS.get(form.name)
-    if read is None or (place.is_file() and chosen):  # its splits depend on all of its questions
+    if read is None or (path.is_file() and chosen):  # its splits depend on all of its questions
         return None
     try:
-        lines = read(place, chosen)
+        lines = read(path, chosen)
     except InputError:
         return None  # several files, or Parquet: these are read completely
     if lines.path.suffix.lower() not in (".json", ".jsonl") or lines.path.stat().st_size < above * _RECORD_BYTES:

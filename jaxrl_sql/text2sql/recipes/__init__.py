@@ -47,16 +47,16 @@ def find_recipe(name: str) -> Recipe:
 
 @functools.cache
 def _own_recipe(name: str) -> Recipe:
-    place, _, attribute = name.rpartition(":")
+    source, _, attribute = name.rpartition(":")
     try:
-        module = _module_of(Path(place)) if place.endswith(".py") else importlib.import_module(place)
+        module = _module_of(Path(source)) if source.endswith(".py") else importlib.import_module(source)
     except (ImportError, OSError, SyntaxError, ValueError) as error:
         raise InputError(f"config: recipe={name!r} cannot be imported: {error}") from error
     recipe = vars(module).get(attribute)
     if not isinstance(recipe, Recipe):
         available = ", ".join(key for key, value in vars(module).items() if isinstance(value, Recipe))
         recipes = available or "it has no recipe"
-        raise InputError(f"config: recipe={name!r}: {attribute!r} is not a Recipe of {place} ({recipes})")
+        raise InputError(f"config: recipe={name!r}: {attribute!r} is not a Recipe of {source} ({recipes})")
     return recipe
 
 

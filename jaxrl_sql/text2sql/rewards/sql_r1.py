@@ -21,8 +21,8 @@ def read_sql_r1(response: Response) -> ParsedResponse:
     """
     text = policy_text(response)
     think, answer = last_enclosed(text, "<think>", "</think>"), last_enclosed(text, "<answer>", "</answer>")
-    places = [text.find(tag) for tag in _TAGS]
-    in_order = all(text.count(tag) == 1 for tag in _TAGS) and places == sorted(places)
+    positions = [text.find(tag) for tag in _TAGS]
+    in_order = all(text.count(tag) == 1 for tag in _TAGS) and positions == sorted(positions)
     blocks = [block for block in sql_blocks(answer) if block]
     candidates = blocks or [block for block in sql_blocks(text) if block]
     return ParsedResponse(candidates[-1] if candidates else None, in_order and bool(blocks), think, answer)

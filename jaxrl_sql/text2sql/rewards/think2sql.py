@@ -30,9 +30,9 @@ def read_think2sql(response: Response) -> ParsedResponse:
     form = _FORM.fullmatch(text)
     answers = _ANSWER.findall(text)
     answer = answers[-1].strip() if answers else ""
-    place = answer if answers else text
-    blocks = sql_blocks(place, any_case=True) or bare_blocks(place)
-    sql = (blocks[-1] if blocks else place).strip(" \t\r\n`")
+    body = answer if answers else text
+    blocks = sql_blocks(body, any_case=True) or bare_blocks(body)
+    sql = (blocks[-1] if blocks else body).strip(" \t\r\n`")
     return ParsedResponse(sql or None, form is not None, form["think"].strip() if form else "", answer)
 
 

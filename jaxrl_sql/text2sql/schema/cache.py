@@ -41,10 +41,10 @@ def version_of(db_path: str | Path, hide: Sequence[str] = ()) -> Version:
         stat = path.stat()
     except OSError as error:
         raise InputError(f"{path}: no database file ({error.strerror})") from error
-    place = str(path.resolve())
-    version = Version(place, stat.st_mtime_ns, stat.st_size, hide=tuple(hide))
+    resolved = str(path.resolve())
+    version = Version(resolved, stat.st_mtime_ns, stat.st_size, hide=tuple(hide))
     with suppress(OSError):
-        log = Path(f"{place}-wal").stat()
+        log = Path(f"{resolved}-wal").stat()
         return version._replace(log_mtime_ns=log.st_mtime_ns, log_size=log.st_size)
     return version
 

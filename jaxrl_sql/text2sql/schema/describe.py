@@ -184,6 +184,6 @@ def _natural_names(path: str, _mtime_ns: int, _size: int) -> tuple[Mapping[str, 
 
 def _natural_columns(record: Fields) -> Iterator[tuple[tuple[str, str], str]]:
     tables = record["table_names_original"]
-    for (place, original), (_, natural) in zip(record["column_names_original"], record["column_names"], strict=True):
-        if place >= 0:  # the first is `*`, without a table
-            yield (plain(tables[place]), plain(original)), " ".join(natural.split())
+    for (index, original), (_, natural) in zip(record["column_names_original"], record["column_names"], strict=True):
+        if index >= 0:  # the first is `*`, without a table
+            yield (plain(tables[index]), plain(original)), " ".join(natural.split())

@@ -106,12 +106,12 @@ def _open(version: Version) -> _SchemaIndex:
     schema, descriptions = read_schema(version.path, version.hide), read_descriptions(version.path)
     tables = (*schema.tables, *schema.views)
     whole = Schema(tables)
-    place = {table.name: i for i, table in enumerate(tables)}
+    number_of = {table.name: i for i, table in enumerate(tables)}
     columns = tuple((table.name, column.name) for table in tables for column in table.columns)
     starts = np.cumsum([0, *(len(table.columns) for table in tables)])
     ties: list[set[int]] = [set() for _ in tables]
     for i, table in enumerate(tables):
-        for other in {place[key.table] for key in table.foreign_keys} - {i}:
+        for other in {number_of[key.table] for key in table.foreign_keys} - {i}:
             ties[i].add(other)
             ties[other].add(i)
     column_texts = [f"{name_words(column)} {fold(descriptions.of(table, column))}" for table, column in columns]
@@ -151,10 +151,10 @@ def _in_order(index: _SchemaIndex, example: Example) -> Iterator[list[Name]]:
 
 def _named(index: _SchemaIndex, example: Example) -> np.ndarray:
     """Return how certainly the question names a value of each column; less if many columns have the value."""
-    place = {name: i for i, name in enumerate(index.columns)}
+    number_of = {name: i for i, name in enumerate(index.columns)}
     having: dict[str, set[int]] = {}
     for table, column, value in find_values(example, _VALUES):
-        having.setdefault(fold(value), set()).add(place[table, column])
+        having.setdefault(fold(value), set()).add(number_of[table, column])
     sure = np.zeros(len(index.columns))
     for value, columns in having.items():
         for i in columns:

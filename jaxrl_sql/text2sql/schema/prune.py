@@ -66,7 +66,7 @@ def largest(most: int, fits: Callable[[int], bool]) -> int:
 def _in_order(schema: Schema, used: Used, seed: int, uid: str) -> tuple[frozenset[Name], list[list[Name]]]:
     """Return the columns that always stay, and the others in order: keys by table, then single columns."""
 
-    def place(*names: str) -> int:
+    def order_of(*names: str) -> int:
         return rank("\0".join((str(seed), uid, *names)), "prune")
 
     keys = keys_of(schema)
@@ -81,6 +81,6 @@ def _in_order(schema: Schema, used: Used, seed: int, uid: str) -> tuple[frozense
             if not table_keys and always.isdisjoint(names):
                 always.add(names[0])  # only COUNT(*) reads it: a table needs at least one column
         elif table_keys:
-            whole.append((place(table.name), table_keys))
-        single += [(place(*name), [name]) for name in names if name not in always and name not in keys]
+            whole.append((order_of(table.name), table_keys))
+        single += [(order_of(*name), [name]) for name in names if name not in always and name not in keys]
     return frozenset(always), [names for _, names in (*sorted(whole), *sorted(single))]

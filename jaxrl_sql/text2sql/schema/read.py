@@ -114,7 +114,7 @@ def _read_version(version: Version) -> Schema:
 
 
 def _read(connection: sqlite3.Connection) -> Schema:
-    kinds: dict[str, str] = dict(
+    types: dict[str, str] = dict(
         connection.execute(
             "SELECT name, type FROM sqlite_master "
             "WHERE type IN ('table', 'view') AND substr(lower(name), 1, 7) <> 'sqlite_'"
@@ -122,14 +122,14 @@ def _read(connection: sqlite3.Connection) -> Schema:
     )
     shadows = _shadow_tables(connection)
     left_out: list[tuple[str, str]] = []
-    readable = {name: _read_columns(connection, name, left_out) for name in kinds if name not in shadows}
+    readable = {name: _read_columns(connection, name, left_out) for name in types if name not in shadows}
     bare = {name: Table(name, columns) for name, columns in readable.items() if columns is not None}
-    targets = {name.lower(): table for name, table in bare.items() if kinds[name] == "table"}
+    targets = {name.lower(): table for name, table in bare.items() if types[name] == "table"}
     tables = tuple(
         replace(table, foreign_keys=_resolve(table.columns, _read_references(connection, table.name), targets))
         for table in targets.values()
     )
-    views = tuple(table for name, table in bare.items() if kinds[name] == "view")
+    views = tuple(table for name, table in bare.items() if types[name] == "view")
     return Schema(tables or views, views=views if tables else (), left_out=tuple(left_out))
 
 

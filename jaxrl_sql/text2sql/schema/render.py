@@ -128,9 +128,9 @@ def _constraint(table: Table, key: ForeignKey) -> str:
 def _declared(column: Column, quote: Callable[[str], str], with_null: bool) -> str:
     tokens = column.type.lower().split()
     is_plain = _TYPE.fullmatch(column.type) and RESERVED.isdisjoint(tokens)
-    kind = column.type if is_plain else quote_name(column.type, always=True)
+    declared = column.type if is_plain else quote_name(column.type, always=True)
     never_null = " NOT NULL" if column.not_null and with_null else ""
-    return f"{quote(column.name)}{' ' + kind if column.type else ''}{never_null}"
+    return f"{quote(column.name)}{' ' + declared if column.type else ''}{never_null}"
 
 
 def names_only(schema: Schema) -> str:

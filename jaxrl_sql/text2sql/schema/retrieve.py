@@ -126,11 +126,11 @@ class TextIndex(NamedTuple):
         able = np.flatnonzero(has >= self.least)
         if len(able) <= _BEST_PER_RUN:
             return able.tolist()
-        place = np.full(len(self.owner), -1, np.int32)
-        place[able] = np.arange(len(able))
+        indices = np.full(len(self.owner), -1, np.int32)
+        indices[able] = np.arange(len(able))
         by_token = {}
         for token, part in zip(tokens, slices, strict=True):
-            at = place[self.text_ids[part]]
+            at = indices[self.text_ids[part]]
             by_token[token] = row = np.zeros(len(able))
             row[at[at >= 0]] = self.scores[part][at >= 0]
         by_word = [sum((by_token[token] for token in word), np.zeros(len(able))) for word in token_ids]

@@ -54,7 +54,7 @@ def read_file(path: str | Path, read: Callable[[sqlite3.Connection], T]) -> T:
             else:
                 if not uri.endswith(_ALONE) or _stamp(path) == before:
                     return result
-    raise InputError(f"{path}: was written to during each attempt to read it: run again when nothing writes to it")
+    raise InputError(f"{path}: changed during each attempt to read it: run again when no process writes to it")
 
 
 def open_read_only(path: str | Path) -> sqlite3.Connection:
@@ -168,7 +168,7 @@ def _copied(path: Path, folder: Path) -> tuple[str, Path]:
             return access, path
         if before == [_stamp(source) for source, _ in names]:
             return _LOCKED, copy
-    raise InputError(f"{path}: was written to during each attempt to copy it: run again when nothing writes to it")
+    raise InputError(f"{path}: changed during each attempt to copy it: run again when no process writes to it")
 
 
 def _next_to(path: Path, suffix: str) -> Path:

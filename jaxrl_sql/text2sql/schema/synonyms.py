@@ -52,7 +52,7 @@ class _Meanings(NamedTuple):
     """The N single-word values of a database with their occurrences and their directions, float32 [N, E]."""
 
     texts: tuple[str, ...]
-    places: tuple[tuple[Match, ...], ...]
+    matches: tuple[tuple[Match, ...], ...]
     directions: np.ndarray
 
 
@@ -73,7 +73,7 @@ def find_alike(example: Example, best: int, folder: str) -> tuple[Match, ...]:
         return named
     alike = vectors.of(phrases) @ meanings.directions.T
     nearest = sorted({(-float(alike[i, at]), int(at)) for i, at in enumerate(alike.argmax(axis=1))})
-    meant = [match for near, at in nearest if -near >= _NEAR for match in meanings.places[at]]
+    meant = [match for near, at in nearest if -near >= _NEAR for match in meanings.matches[at]]
     return (*named, *(match for match in dict.fromkeys(meant) if match not in named))[:best]
 
 
@@ -98,8 +98,8 @@ def load_vectors(folder: str) -> WordVectors:
             f"embedding.weight), but {', '.join(sorted(tensors)[:3]) or 'nothing'}; pass a folder of a Model2Vec model"
         )
     table = table.astype(np.float32)
-    if (place := tensors.get("mapping")) is not None:  # tokens that share a vector
-        table = table[place]
+    if (rows := tensors.get("mapping")) is not None:  # tokens that share a vector
+        table = table[rows]
     if (weights := tensors.get("weights")) is not None:
         table = table * weights.astype(np.float32)[: len(table), None]
     if tokenizer.get_vocab_size() > len(table):
@@ -118,13 +118,13 @@ def load_vectors(folder: str) -> WordVectors:
 @lru_cache(maxsize=64)
 def _read_meanings(version: Version, folder: str) -> _Meanings:
     index = open_index(version.path, version.hide)
-    places: dict[str, list[Match]] = {}
+    matches: dict[str, list[Match]] = {}
     for i, owner in enumerate(index.owner):
         text = index.text(i)
         tokens = _WORD.findall(fold(text))
         if len(tokens) == 1 and _is_distinctive(tokens[0]):
-            places.setdefault(fold(text), []).append((*index.columns[owner], text))
-    return _Meanings(tuple(places), tuple(map(tuple, places.values())), load_vectors(folder).of(list(places)))
+            matches.setdefault(fold(text), []).append((*index.columns[owner], text))
+    return _Meanings(tuple(matches), tuple(map(tuple, matches.values())), load_vectors(folder).of(list(matches)))
 
 
 @lru_cache(maxsize=64)

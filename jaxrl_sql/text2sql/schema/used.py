@@ -27,7 +27,7 @@ class Used(NamedTuple):
     columns: frozenset[Name]
 
 
-class _Source(NamedTuple):
+class _AliasedTable(NamedTuple):
     """An item of a FROM clause: its alias, and its table unless it is a subquery."""
 
     alias: str
@@ -44,17 +44,17 @@ def used_by(sql: str, schema: Schema) -> Used | None:
     trees = parse_statements(sql) or ()
     if len(trees) != 1 or not isinstance(trees[0], exp.Query):
         return None
-    return _Reader(trees[0], schema).read()
+    return _NameResolver(trees[0], schema).read()
 
 
-class _Reader:
+class _NameResolver:
     """The resolution of names in one query."""
 
     def __init__(self, tree: exp.Query, schema: Schema) -> None:
         self.tree = tree
         self.tables = {table.name.lower(): table for table in schema.tables}
         self.views = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
-        self.sources: dict[int, list[_Source]] = {}
+        self.sources: dict[int, list[_AliasedTable]] = {}
         self.columns: set[Name] = set()
         self.read_tables: dict[str, Table] = {}
         self.is_known = True
@@ -65,7 +65,7 @@ class _Reader:
             self._add_table(table)
         for derived in self.tree.find_all(exp.Subquery):
             if derived.alias:
-                self._at(derived).append(_Source(derived.alias.lower(), None))
+                self._at(derived).append(_AliasedTable(derived.alias.lower(), None))
         for select in self.tree.find_all(exp.Select):
             if any(isinstance(shown, exp.Star) for shown in select.expressions):
                 self._add_all(self.sources.get(id(select), []))
@@ -79,7 +79,7 @@ class _Reader:
             return None
         return Used(frozenset(table.name for table in self.read_tables.values()), frozenset(self.columns))
 
-    def _at(self, node: exp.Expression) -> list[_Source]:
+    def _at(self, node: exp.Expression) -> list[_AliasedTable]:
         """Return the sources of the query that a node of a FROM clause belongs to."""
         return self.sources.setdefault(id(node.find_ancestor(exp.Select)), [])
 
@@ -92,7 +92,7 @@ class _Reader:
             self.read_tables[name] = table
         # A CTE may have the name of the table that it reads.
         for alias in {node.alias_or_name.lower(), name}:
-            self._at(node).append(_Source(alias, table))
+            self._at(node).append(_AliasedTable(alias, table))
 
     def _add_join(self, join: exp.Join) -> None:
         sources = self.sources.get(id(join.find_ancestor(exp.Select)), [])
@@ -106,7 +106,7 @@ class _Reader:
         field = node.args.get("field")
         if isinstance(field, exp.Column) and (table := self.tables.get(field.name.lower())):
             self.read_tables[table.name.lower()] = table
-            self._add_all([_Source("", table)])
+            self._add_all([_AliasedTable("", table)])
 
     def _add_column(self, node: exp.Column) -> None:
         scopes = list(self._scopes(node))
@@ -118,27 +118,27 @@ class _Reader:
                 self._add_named(sources, node.name)
         elif not any(self._add_named(scope, node.name) for scope in scopes):
             # The ORDER BY of a compound query belongs to none of its members.
-            self._add_named([_Source("", table) for table in self.read_tables.values()], node.name)
+            self._add_named([_AliasedTable("", table) for table in self.read_tables.values()], node.name)
 
-    def _of_alias(self, scopes: list[list[_Source]], alias: str) -> list[_Source]:
+    def _of_alias(self, scopes: list[list[_AliasedTable]], alias: str) -> list[_AliasedTable]:
         for scope in scopes:
             if sources := [source for source in scope if source.alias == alias]:
                 return sources
         return [source for scope in self.sources.values() for source in scope if source.alias == alias]
 
-    def _scopes(self, node: exp.Expression) -> Iterator[list[_Source]]:
+    def _scopes(self, node: exp.Expression) -> Iterator[list[_AliasedTable]]:
         """Yield the sources of the queries around a node, from inner to outer."""
         select = node.find_ancestor(exp.Select)
         while select is not None:
             yield self.sources.get(id(select), [])
             select = select.find_ancestor(exp.Select)
 
-    def _add_all(self, sources: list[_Source]) -> None:
+    def _add_all(self, sources: list[_AliasedTable]) -> None:
         self.columns |= {
             (source.table.name, column.name) for source in sources if source.table for column in source.table.columns
         }
 
-    def _add_named(self, sources: list[_Source], name: str) -> bool:
+    def _add_named(self, sources: list[_AliasedTable], name: str) -> bool:
         """Add a named column of each source that has it, and return whether any has; a rowid counts as the key."""
         wanted = name.lower()
         columns = {

@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxrl_sql.batch import GroupBatch, Segment, bucket, first_fit, most_rows, pad_tokens
 from jaxrl_sql.models.ops.micro_batches import MicroBatches, order_for_parts, row_counts
-from jaxrl_sql.training.batching.sft_batches import Answer, Row
+from jaxrl_sql.training.batching.sft_batches import SftCompletion, SftRow
 from jaxrl_sql.types import DEMONSTRATION, Record, Trajectory
 
 
@@ -29,7 +29,7 @@ def by_schema(schema: int, _answer: int) -> int:
 
 
 def pack_rows(
-    rows: Sequence[Row],
+    rows: Sequence[SftRow],
     databases: int,
     questions: int,
     prompt_width: int,
@@ -42,11 +42,11 @@ def pack_rows(
     rows to pack, if not all; the shape is the whole batch's.
     """
     t = bucket(max(longest, *(len(answer.token_ids) for row in rows for answer in row.answers)))
-    rows = [*rows, *[Row((0,), ())] * (databases - len(rows))]
+    rows = [*rows, *[SftRow((0,), ())] * (databases - len(rows))]
     rows = rows if here is None else [rows[i] for i in here]
     databases = len(rows)
     prompt, prompt_len = pad_tokens([row.prompt for row in rows], prompt_width)
-    empty = Answer((), ())
+    empty = SftCompletion((), ())
     flat = [answer for row in rows for answer in [*row.answers, *[empty] * (questions - len(row.answers))]]
     completion, length = pad_tokens([answer.token_ids for answer in flat], t)
     mask = pad_tokens([answer.learned for answer in flat], t)[0].astype(bool)
@@ -220,17 +220,17 @@ def order_by_rows(
 def with_learned_alone(batch: GroupBatch) -> GroupBatch:
     """Return a packed batch of which only learned tokens are scored, `scored` [B,K]; unchanged if it is not packed.
 
-    K is the bucket of the most that a prompt has, or all of the rows' places, so that a run compiles few shapes.
+    K is the bucket of the most that a prompt has, or all of the rows' positions, so that a run compiles few shapes.
     """
     if batch.packed_start is None or batch.packed_length is None:
         return batch
     start, width = np.asarray(batch.packed_start), batch.completion.shape[2]
     learned = np.asarray(batch.loss_mask) & (np.arange(width) < np.asarray(batch.completion_len)[..., None])
-    places = [(start[i][:, None] + np.arange(width))[learned[i]] for i in range(len(start))]
+    positions = [(start[i][:, None] + np.arange(width))[learned[i]] for i in range(len(start))]
     whole = batch.packed_length.shape[1] * width
-    size = min(bucket(max(len(placed) for placed in places), smallest=8), whole)
-    scored = np.full((len(places), size), whole, np.int32)
-    for row, placed in zip(scored, places, strict=True):
+    size = min(bucket(max(len(placed) for placed in positions), smallest=8), whole)
+    scored = np.full((len(positions), size), whole, np.int32)
+    for row, placed in zip(scored, positions, strict=True):
         row[: len(placed)] = placed
     fields: Record = {"scored": scored}
     return dataclasses.replace(batch, **fields)

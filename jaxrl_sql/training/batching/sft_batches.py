@@ -24,7 +24,7 @@ from jaxrl_sql.types import Example, InputError, Response, Tokenizer
 _SCHEMAS = 512
 
 
-class Answer(NamedTuple):
+class SftCompletion(NamedTuple):
     """A completion and its loss mask `learned`, one bool per token.
 
     `names` are the tokens of its SQL, which contains the copied names and values.
@@ -35,11 +35,11 @@ class Answer(NamedTuple):
     names: frozenset[int] = frozenset()
 
 
-class Row(NamedTuple):
+class SftRow(NamedTuple):
     """A shared prompt and its answers."""
 
     prompt: tuple[int, ...]
-    answers: tuple[Answer, ...]
+    answers: tuple[SftCompletion, ...]
 
 
 class SftBatch(NamedTuple):
@@ -49,14 +49,14 @@ class SftBatch(NamedTuple):
     """
 
     schemas: tuple[tuple[int, ...], ...]
-    answers: tuple[Answer, ...]
+    answers: tuple[SftCompletion, ...]
     skipped: tuple[tuple[str, str], ...]
     turns: tuple[int, ...]
     forms: int = 1
 
-    def rows(self, indices: Sequence[Sequence[int]]) -> list[Row]:
+    def rows(self, indices: Sequence[Sequence[int]]) -> list[SftRow]:
         """Build rows from groups of indices that share a schema."""
-        return [Row(self.schemas[group[0]], tuple(self.answers[i] for i in group)) for group in indices]
+        return [SftRow(self.schemas[row[0]], tuple(self.answers[i] for i in row)) for row in indices]
 
 
 def make_sft_batch(
@@ -98,7 +98,7 @@ def make_sft_batch(
 
 def make_answer(
     example: Example, question: tuple[int, ...], response: Response, control: ControlTokens, end_token: int
-) -> Answer:
+) -> SftCompletion:
     """Tokenise a response after the question's tokens; the loss covers the assistant's turns and the end token.
 
     Each turn is tokenised separately, as in a rollout with an environment. Only the last turn ends with the end token;
@@ -112,7 +112,7 @@ def make_answer(
         ids += new
         learned += [role == "assistant"] * len(new)
     names = frozenset(control.encode(control.shield(" " + taught_sql(example))))
-    return Answer((*ids, end_token), (*learned, True), names)
+    return SftCompletion((*ids, end_token), (*learned, True), names)
 
 
 def encode(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
@@ -126,7 +126,7 @@ def word_tokens(tokenizer: Tokenizer) -> tuple[int, ...]:
     return tuple(i for i, text in texts if text.isalpha() and text.isascii() and not text.isupper())
 
 
-def shuffle_identifiers(row: Row, word_ids: tuple[int, ...], rng: np.random.Generator) -> Row:
+def shuffle_identifiers(row: SftRow, word_ids: tuple[int, ...], rng: np.random.Generator) -> SftRow:
     """Replace word tokens of a row's names and values by random ones, consistently in schema, questions and answers.
 
     The model can then only copy names from the schema and the question, not recall them from other databases. Tokens
@@ -141,10 +141,10 @@ def shuffle_identifiers(row: Row, word_ids: tuple[int, ...], rng: np.random.Gene
     def apply(tokens: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(renamed.get(token, token) for token in tokens)
 
-    return Row(apply(row.prompt), tuple(a._replace(token_ids=apply(a.token_ids)) for a in row.answers))
+    return SftRow(apply(row.prompt), tuple(a._replace(token_ids=apply(a.token_ids)) for a in row.answers))
 
 
-def learn_questions(row: Row) -> Row:
+def learn_questions(row: SftRow) -> SftRow:
     """Include the questions in the loss, for a model that is trained from scratch."""
     return row._replace(answers=tuple(a._replace(learned=(True,) * len(a.token_ids)) for a in row.answers))
 
@@ -164,7 +164,7 @@ class RowOrder:
         members: list[dict[tuple[int, tuple[int, ...]], list[int]]] = [{} for _ in range(taught.forms)]
         for i, (schema, answer, turn) in enumerate(zip(taught.schemas, taught.answers, taught.turns, strict=True)):
             members[turn].setdefault((width(len(schema), len(answer.token_ids)), schema), []).append(i)
-        self._members = [{key: tuple(group) for key, group in sorted(groups.items())} for groups in members]
+        self._members = [{key: tuple(numbers) for key, numbers in sorted(by_schema.items())} for by_schema in members]
         self._questions = questions
         self._databases = databases
         self._seed = seed
@@ -187,14 +187,14 @@ class RowOrder:
         """Split shuffled examples into rows of similar size and shuffled rows into batches; shuffle the batches."""
         rng = np.random.Generator(np.random.Philox(np.random.SeedSequence((self._seed, epoch))))
         rows: dict[int, list[tuple[int, ...]]] = {}
-        for (width, _), group in self._members[epoch % len(self._members)].items():
-            shuffled = [group[i] for i in _shuffled(rng, len(group))]
-            parts = -(-len(group) // self._questions)
-            cuts = [len(group) * part // parts for part in range(parts + 1)]
+        for (width, _), numbers in self._members[epoch % len(self._members)].items():
+            shuffled = [numbers[i] for i in _shuffled(rng, len(numbers))]
+            parts = -(-len(numbers) // self._questions)
+            cuts = [len(numbers) * part // parts for part in range(parts + 1)]
             rows.setdefault(width, []).extend(tuple(shuffled[a:b]) for a, b in pairwise(cuts))
         batches = []
-        for groups in rows.values():
-            mixed = [groups[i] for i in _shuffled(rng, len(groups))]
+        for rows_of_width in rows.values():
+            mixed = [rows_of_width[i] for i in _shuffled(rng, len(rows_of_width))]
             batches += [mixed[at : at + self._databases] for at in range(0, len(mixed), self._databases)]
         return [batches[i] for i in _shuffled(rng, len(batches))]
 

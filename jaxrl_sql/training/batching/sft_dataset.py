@@ -15,9 +15,9 @@ from jaxrl_sql.text2sql.prompts.prompts import PromptStyle, Pruning
 from jaxrl_sql.text2sql.schema import Schema
 from jaxrl_sql.training.batching.pack import by_answer, by_schema
 from jaxrl_sql.training.batching.sft_batches import (
-    Row,
     RowOrder,
     SftBatch,
+    SftRow,
     encode,
     learn_questions,
     make_sft_batch,
@@ -42,7 +42,7 @@ class SftDataset(NamedTuple):
     skipped: tuple[tuple[str, str], ...]
     form: frozenset[int]
 
-    def held_rows(self) -> list[list[Row]]:
+    def held_rows(self) -> list[list[SftRow]]:
         """Return the batches of the held-out examples."""
         if self.held is None or self.held_order is None:
             return []
@@ -100,7 +100,7 @@ def form_tokens(example: Example, styles: Sequence[PromptStyle], tokenizer: Toke
     return frozenset(token for text in texts for token in encode(tokenizer, text))
 
 
-def rows_of(cfg: SftConfig, seed: int, sft_dataset: SftDataset, word_ids: tuple[int, ...], step: int) -> list[Row]:
+def rows_of(cfg: SftConfig, seed: int, sft_dataset: SftDataset, word_ids: tuple[int, ...], step: int) -> list[SftRow]:
     """Return the rows of a step, some with their words renamed, as a function of (seed, step)."""
     rows = sft_dataset.taught.rows(sft_dataset.order.batch(step))
     rng = np.random.default_rng((seed, step))

@@ -33,9 +33,9 @@ from jaxrl_sql.runtime.journal import Journal
 from jaxrl_sql.runtime.model_locator import find_trained, prompt_differences, with_date
 from jaxrl_sql.text2sql.benchmarks import Benchmark, skipped_lines
 from jaxrl_sql.text2sql.env.executor import Executor, make_executor
-from jaxrl_sql.text2sql.evals.choices import Chosen, compare_choices, table
+from jaxrl_sql.text2sql.evals.choices import SelectedQuery, compare_choices, table
 from jaxrl_sql.text2sql.evals.endings import cut_at, ending_metrics, finish_reasons, incomplete_warning
-from jaxrl_sql.text2sql.evals.tables import Table
+from jaxrl_sql.text2sql.evals.tables import ReportTable
 from jaxrl_sql.text2sql.files.jsonl import write_lines
 from jaxrl_sql.text2sql.prompts.chat import THINKING, chat_messages, render_chat
 from jaxrl_sql.text2sql.prompts.prompts import PromptStyle, make_prompts, message_texts, shown_schema
@@ -46,10 +46,10 @@ from jaxrl_sql.training.verbal.judging import (
     CANDIDATES,
     JUDGE,
     SCORES_END,
+    JudgeChoice,
     JudgingConfig,
-    Question,
     VerbalPolicy,
-    Verdict,
+    VerbalQuestion,
     choose_by_judging,
 )
 from jaxrl_sql.training.verbal.replay import Memory, UnreachableError, endpoint_asker, engine_asker
@@ -61,7 +61,7 @@ _NAMED = 3
 _LOST = ("attempts", "unanswered", "without_sql", "failed", "empty")
 
 
-class Model(NamedTuple):
+class VerbalModel(NamedTuple):
     """The policy, the recipe and style that read its answers, and the function that makes prompts."""
 
     policy: VerbalPolicy
@@ -71,7 +71,7 @@ class Model(NamedTuple):
 
 
 @dataclasses.dataclass
-class Work:
+class VerbalRun:
     """The questions of a run, the records of finished ones by id, and its budget."""
 
     policy: PolicySpec
@@ -105,7 +105,7 @@ class VerbalResult(NamedTuple):
     stopped the run before all questions were asked.
     """
 
-    table: Table
+    table: ReportTable
     notes: tuple[str, ...]
     unanswered: str
     stopped: JaxrlSqlError | None
@@ -143,7 +143,7 @@ def verbal(policy: PolicySpec, cfg: VerbalSettings, limits: ExecutorConfig, disp
             for setting in prompt_differences(policy.recipe, data, trained) if trained else ():
                 display.note(f"the model was trained with other prompt settings: {setting}")
             budget = budget_of(cfg, memory.total)
-            work = Work(policy, cfg, examples, executor, memory, budget, display, finished)
+            work = VerbalRun(policy, cfg, examples, executor, memory, budget, display, finished)
             if work.left:
                 with open_model(work) as model:
                     stopped = choose(work, model)
@@ -195,7 +195,7 @@ def choice_settings(policy: PolicySpec, cfg: VerbalSettings, limits: ExecutorCon
 
 
 @contextmanager
-def open_model(work: Work) -> Iterator[Model]:
+def open_model(work: VerbalRun) -> Iterator[VerbalModel]:
     """Open the endpoint or the checkpoint, with the journal of answers in front."""
     spec, cfg = work.policy, work.cfg
     sampling = SamplingParams(temperature=cfg.temperature, max_new_tokens=cfg.max_tokens, seed=spec.seed)
@@ -213,7 +213,7 @@ def open_model(work: Work) -> Iterator[Model]:
         with open_endpoint(cfg, work.budget) as endpoint:
             ask = endpoint_asker(endpoint, work.memory, cfg.token_limit, work.show)
             policy = VerbalPolicy(ask, sampling, judge_sampling)
-            yield Model(policy, recipe, style, asked)
+            yield VerbalModel(policy, recipe, style, asked)
         return
     longest = max(cfg.max_tokens, cfg.judge_max_tokens)
     with open_policy_client(spec, work.executor, spec.rollout.max_num_seqs, Purpose.EVAL, longest) as client:
@@ -230,7 +230,7 @@ def open_model(work: Work) -> Iterator[Model]:
             lambda text: judge_prompt(text, spec.data, control),
             control.shield,
         )
-        yield Model(policy, client.recipe, style, prompts)
+        yield VerbalModel(policy, client.recipe, style, prompts)
 
 
 def judge_prompt(text: str, data: DataConfig, control: ControlTokens) -> Prompt:
@@ -242,10 +242,10 @@ def judge_prompt(text: str, data: DataConfig, control: ControlTokens) -> Prompt:
     return Prompt("judge", tuple(control.encode(text)), bare(text))
 
 
-def choose(work: Work, model: Model) -> JaxrlSqlError | None:
+def choose(work: VerbalRun, model: VerbalModel) -> JaxrlSqlError | None:
     """Finish one batch of questions after another; return the error that stopped it before all were asked.
 
-    A question that fails alone is left for another run. If the model does not answer at all, or the budget is spent,
+    A question that fails alone is left for a later run. If the model does not answer at all, or the budget is spent,
     the run stops.
     """
     size = work.cfg.batch
@@ -260,17 +260,17 @@ def choose(work: Work, model: Model) -> JaxrlSqlError | None:
             except UnreachableError as error:
                 if len(todo) > 1 and error.uids >= {example.uid for example in todo}:
                     return error
-                work.display.note(f"left for another run: {', '.join(sorted(error.uids))}: {error}")
+                work.display.note(f"left for a later run: {', '.join(sorted(error.uids))}: {error}")
                 todo = [example for example in todo if example.uid not in error.uids]
         work.show(now=True)
     return None
 
 
-def _finish(work: Work, model: Model, todo: Sequence[Example]) -> None:
+def _finish(work: VerbalRun, model: VerbalModel, todo: Sequence[Example]) -> None:
     """Choose an answer to each of some questions and record it."""
     cfg = work.cfg
     questions = [
-        Question(example.uid, prompt, example.database, _about(example, model.style))
+        VerbalQuestion(example.uid, prompt, example.database, _about(example, model.style))
         for example, prompt in zip(todo, model.prompts(todo), strict=True)
     ]
     verdicts = choose_by_judging(
@@ -295,7 +295,7 @@ def _about(example: Example, style: PromptStyle) -> str:
     return f"{schema.strip()}\n\n{evidence}Question: {example.question}"
 
 
-def _record(example: Example, verdict: Verdict, memory: Memory) -> Record:
+def _record(example: Example, verdict: JudgeChoice, memory: Memory) -> Record:
     spent = memory.spent.get(example.uid, Usage())
     candidates = verdict.candidates
     scores = verdict.scores or (None,) * len(candidates.distinct)
@@ -315,12 +315,12 @@ def _record(example: Example, verdict: Verdict, memory: Memory) -> Record:
     }
 
 
-def write(out: Path, work: Work, loaded: Benchmark) -> dict[str, float]:
+def write(out: Path, work: VerbalRun, loaded: Benchmark) -> dict[str, float]:
     """Write predictions, records and metrics of the finished questions; return the metrics."""
     done = [example for example in work.examples if example.uid in work.finished]
     records = [work.finished[example.uid] for example in done]
     chosen = [
-        Chosen(
+        SelectedQuery(
             example,
             record["sql"],
             tuple(candidate["sql"] for candidate in record["candidates"]),
@@ -366,7 +366,7 @@ def _finish_reasons(records: Iterable[Fields], stage: str) -> Counter[str]:
     return finish_reasons({"finish_reasons": counts} for counts in of_stage if counts)
 
 
-def _unfinished_lines(work: Work, is_spent: bool) -> Iterator[str]:
+def _unfinished_lines(work: VerbalRun, is_spent: bool) -> Iterator[str]:
     """Yield a line on unfinished questions, and one on how to resume if the budget is spent."""
     if work.left:
         names = ", ".join(example.uid for example in work.left[:_NAMED])

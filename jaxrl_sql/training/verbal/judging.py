@@ -5,8 +5,8 @@ For each question candidates are sampled until there are `candidates` distinct o
 each, `rounds` times; the best mean wins, ties are broken at random. Only numbers between the last <scores> tags are
 read, and a reply without the right number of them is counted and requested again a bounded number of times.
 
-Any function that answers prompts can serve (`Ask`; `replay` makes one from an engine or an endpoint). The next request
-depends on the seed and on the answers alone, so a run whose answers were recorded can be resumed.
+Any function that answers prompts can serve (`RequestSampler`; `replay` makes one from an engine or an endpoint). The
+next request depends on the seed and on the answers alone, so a run whose answers were recorded can be resumed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SCORES = re.compile(r"<scores>((?:(?!<scores>).)*?)</scores>", re.DOTALL | re.I
 _NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?![\w.]*\w)")
 
 
-class Request(NamedTuple):
+class SamplingRequest(NamedTuple):
     """`sampling.n` answers to a prompt, for a question's `stage` (CANDIDATES or JUDGE) and the round of it, from 0."""
 
     uid: str
@@ -46,7 +46,7 @@ class Request(NamedTuple):
 
 
 # Requests of one stage and round -> the texts of each, in order; None for one that was not answered.
-Ask = Callable[[Sequence[Request]], Sequence[Sequence[str | None]]]
+RequestSampler = Callable[[Sequence[SamplingRequest]], Sequence[Sequence[str | None]]]
 # The SQL of an answer, or None when it has none.
 ReadSql = Callable[[str], str | None]
 
@@ -57,7 +57,7 @@ class VerbalPolicy(NamedTuple):
     `as_prompt` may put a judge's text through a chat template, whose `shield` marks control tokens in quoted texts.
     """
 
-    ask: Ask
+    ask: RequestSampler
     sampling: SamplingParams
     judge_sampling: SamplingParams
     as_prompt: Callable[[str], str | Prompt] = str
@@ -77,7 +77,7 @@ class JudgingConfig:
     normalise: bool = False
 
 
-class Question(NamedTuple):
+class VerbalQuestion(NamedTuple):
     """A question: the prompt that candidates are sampled from, the database, and what a judge reads about both.
 
     `uid` is unique among the questions of a run.
@@ -89,21 +89,21 @@ class Question(NamedTuple):
     about: str
 
 
-class Candidate(NamedTuple):
+class JudgeCandidate(NamedTuple):
     """A query that ran and returned rows; `copies` answers have it, in some spelling."""
 
     sql: str
     copies: int
 
 
-class Candidates(NamedTuple):
+class JudgeCandidates(NamedTuple):
     """The candidates in `attempts` answers to one question, and why the other answers gave none.
 
     `unanswered` attempts had no answer. `spare` is the first query that ran without returning rows, else the first
     query at all, else None.
     """
 
-    distinct: tuple[Candidate, ...]
+    distinct: tuple[JudgeCandidate, ...]
     attempts: int
     unanswered: int
     without_sql: int
@@ -112,7 +112,7 @@ class Candidates(NamedTuple):
     spare: str | None
 
 
-class Verdict(NamedTuple):
+class JudgeChoice(NamedTuple):
     """The chosen query, the mean score of each of K candidates, and the K scores of every reply that was read.
 
     `unread` replies could not be read. Without any candidate `sql` is the spare query, if there is one; a single
@@ -123,10 +123,10 @@ class Verdict(NamedTuple):
     scores: tuple[float, ...]
     replies: tuple[tuple[float, ...], ...]
     unread: int
-    candidates: Candidates
+    candidates: JudgeCandidates
 
 
-class _Tally:
+class _CandidatePool:
     """The candidates of one question so far: each query by its normal form, and its outcome."""
 
     def __init__(self) -> None:
@@ -138,21 +138,21 @@ class _Tally:
         self.empty: str | None = None
         self.first: str | None = None
 
-    def result(self, want: int) -> Candidates:
+    def result(self, want: int) -> JudgeCandidates:
         """Return the first `want` candidates, and the counts."""
-        candidates = [Candidate(sql, self.copies[form]) for form, sql in self.sqls.items()]
-        return Candidates(tuple(candidates[:want]), self.attempts, **self.lost, spare=self.empty or self.first)
+        candidates = [JudgeCandidate(sql, self.copies[form]) for form, sql in self.sqls.items()]
+        return JudgeCandidates(tuple(candidates[:want]), self.attempts, **self.lost, spare=self.empty or self.first)
 
 
 def find_candidates(
-    ask: Ask,
+    ask: RequestSampler,
     executor: SqlExecutor,
-    questions: Sequence[Question],
+    questions: Sequence[VerbalQuestion],
     read_sql: ReadSql,
     want: int,
     sampling: SamplingParams,
     attempts: int = ATTEMPTS_EACH,
-) -> list[Candidates]:
+) -> list[JudgeCandidates]:
     """Sample answers in rounds of `want` until each question has that many distinct candidates.
 
     There are `attempts` rounds at most, and none after one without any answer. They differ in their seeds, which are
@@ -160,7 +160,7 @@ def find_candidates(
     """
     if min(want, attempts) < 1:
         raise InputError(f"want={want}, attempts={attempts}: at least one candidate has to be asked for, once")
-    tallies = [_Tally() for _ in questions]
+    tallies = [_CandidatePool() for _ in questions]
     open_ones = list(range(len(questions)))
     for number in range(attempts):
         if not open_ones:
@@ -175,11 +175,11 @@ def find_candidates(
 
 def judge(
     policy: VerbalPolicy,
-    questions: Sequence[Question],
-    candidates: Sequence[Candidates],
+    questions: Sequence[VerbalQuestion],
+    candidates: Sequence[JudgeCandidates],
     rounds: int = 20,
     normalise: bool = False,
-) -> list[Verdict]:
+) -> list[JudgeChoice]:
     """Have each question's candidates scored `rounds` times and choose the best -> a verdict per question.
 
     Up to `rounds` more replies are requested in place of those that cannot be read, and none after a round without any
@@ -223,10 +223,10 @@ def judge(
 def choose_by_judging(
     policy: VerbalPolicy,
     executor: SqlExecutor,
-    questions: Sequence[Question],
+    questions: Sequence[VerbalQuestion],
     read_sql: ReadSql,
     config: JudgingConfig,
-) -> list[Verdict]:
+) -> list[JudgeChoice]:
     """Find candidates for every question and let the policy choose among them."""
     candidates = find_candidates(
         policy.ask, executor, questions, read_sql, config.candidates, policy.sampling, config.attempts
@@ -263,11 +263,11 @@ def read_scores(reply: str, count: int) -> tuple[float, ...] | None:
 
 
 def _request(
-    question: Question, stage: str, number: int, prompt: str | Prompt, sampling: SamplingParams, n: int
-) -> Request:
+    question: VerbalQuestion, stage: str, number: int, prompt: str | Prompt, sampling: SamplingParams, n: int
+) -> SamplingRequest:
     """Request `n` answers with a seed of their own: neighbouring seeds, questions and rounds must not share any."""
     seed = zlib.crc32(f"{sampling.seed}/{question.uid}/{stage}/{number}".encode()) & 0x7FFFFFFF
-    return Request(question.uid, stage, number, prompt, dataclasses.replace(sampling, n=n, seed=seed))
+    return SamplingRequest(question.uid, stage, number, prompt, dataclasses.replace(sampling, n=n, seed=seed))
 
 
 def _is_answer(text: str | None) -> bool:
@@ -275,7 +275,7 @@ def _is_answer(text: str | None) -> bool:
 
 
 def _add_answers(
-    tally: _Tally, executor: SqlExecutor, db_path: str, texts: Sequence[str | None], read_sql: ReadSql
+    tally: _CandidatePool, executor: SqlExecutor, db_path: str, texts: Sequence[str | None], read_sql: ReadSql
 ) -> None:
     """Run the queries of a round of answers, each distinct one once, and add their outcomes to the tally."""
     sqls = [read_sql(text) for text in texts if text is not None]
@@ -299,14 +299,14 @@ def _add_answers(
 
 
 def _verdict(
-    candidates: Candidates, replies: Sequence[tuple[float, ...]], unread: int, normalise: bool, rng: random.Random
-) -> Verdict:
+    candidates: JudgeCandidates, replies: Sequence[tuple[float, ...]], unread: int, normalise: bool, rng: random.Random
+) -> JudgeChoice:
     """Choose the candidate of the best mean score in R replies [R,K]; without any, all candidates are equal."""
     names = [candidate.sql for candidate in candidates.distinct]
     if not names:
-        return Verdict(candidates.spare, (), (), unread, candidates)
+        return JudgeChoice(candidates.spare, (), (), unread, candidates)
     if not replies:
-        return Verdict(rng.choice(names), (0.0,) * len(names), (), unread, candidates)
+        return JudgeChoice(rng.choice(names), (0.0,) * len(names), (), unread, candidates)
     scores = np.array(replies)
     if normalise:
         spread = scores.std(axis=1, keepdims=True)
@@ -315,4 +315,4 @@ def _verdict(
     # Sums of decimal fractions differ in their last digits by the order of addition: nearly equal counts as equal.
     means = scores.mean(axis=0).round(9)
     best = np.flatnonzero(means == means.max())
-    return Verdict(names[rng.choice(best.tolist())], tuple(means.tolist()), tuple(replies), unread, candidates)
+    return JudgeChoice(names[rng.choice(best.tolist())], tuple(means.tolist()), tuple(replies), unread, candidates)

@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 
 from jaxrl_sql.rollout import AnyEngine
 from jaxrl_sql.runtime.budget import Usage
-from jaxrl_sql.runtime.endpoint import Answer, Endpoint, Messages
+from jaxrl_sql.runtime.endpoint import Endpoint, EndpointAnswer, Messages
 from jaxrl_sql.runtime.journal import Journal
-from jaxrl_sql.training.verbal.judging import Ask, Request
+from jaxrl_sql.training.verbal.judging import RequestSampler, SamplingRequest
 from jaxrl_sql.types import Fields, InputError, JaxrlSqlError
 
 # No more requests are sent after this many failures, and twice the concurrency, without an answer.
 _HOPELESS = 8
 _Key = tuple[str, str, int, int]
-Answers = tuple[Request, int, Sequence[str | None], Sequence[str], Usage]
+Answers = tuple[SamplingRequest, int, Sequence[str | None], Sequence[str], Usage]
 """A request, the number of its first answer here, the texts with their finish reasons, and their cost."""
 
 
@@ -54,8 +54,8 @@ class Memory:
             for answers in record.get("answers", ()):
                 if answers["id"] in self.digests and answers.get("asked") != self.digests[answers["id"]]:
                     raise InputError(
-                        f"{self.journal.path}: {answers['id']} was answered with another text, golds or database: name "
-                        "another folder"
+                        f"{self.journal.path}: {answers['id']} was answered for a different text, gold or database: "
+                        "choose another folder"
                     )
             self._take(record)
 
@@ -64,7 +64,7 @@ class Memory:
         """Return the cost of all questions."""
         return Usage.total(spent._asdict() for spent in self.spent.values())
 
-    def known(self, request: Request) -> dict[int, str | None]:
+    def known(self, request: SamplingRequest) -> dict[int, str | None]:
         """Return the known texts of a request, by number."""
         keys = {i: (request.uid, request.stage, request.round, i) for i in range(request.sampling.n)}
         return {i: self._texts[key] for i, key in keys.items() if key in self._texts}
@@ -96,13 +96,13 @@ class Memory:
                 self._texts[key] = text
 
 
-def engine_asker(engine: AnyEngine, memory: Memory) -> Ask:
-    """Return an `Ask` that an engine answers, a round at a time: either its whole round is recorded or none of it.
+def engine_asker(engine: AnyEngine, memory: Memory) -> RequestSampler:
+    """Return a `RequestSampler` that calls an engine once per round; the whole round is recorded or none of it.
 
     A completion ends at the model's last position; the journal has the reason of refused requests.
     """
 
-    def ask(requests: Sequence[Request]) -> list[list[str | None]]:
+    def ask(requests: Sequence[SamplingRequest]) -> list[list[str | None]]:
         if any(len(memory.known(request)) < request.sampling.n for request in requests):
             errors: list[str] = []
             memory.add(list(_generate(engine, requests, errors)), errors[-1] if errors else "")
@@ -111,7 +111,7 @@ def engine_asker(engine: AnyEngine, memory: Memory) -> Ask:
     return ask
 
 
-def _generate(engine: AnyEngine, requests: Sequence[Request], errors: list[str]) -> Iterator[Answers]:
+def _generate(engine: AnyEngine, requests: Sequence[SamplingRequest], errors: list[str]) -> Iterator[Answers]:
     """Yield the engine's answers to each request with their cost, and add the errors of refused ones to `errors`."""
     prompts = [request.prompt for request in requests if not isinstance(request.prompt, str)]
     most = engine.model.max_positions
@@ -135,14 +135,14 @@ def _generate(engine: AnyEngine, requests: Sequence[Request], errors: list[str])
 
 def endpoint_asker(
     endpoint: Endpoint, memory: Memory, token_limit: str, on_answer: Callable[[], None] = lambda: None
-) -> Ask:
-    """Return an `Ask` that an endpoint answers, each answer by a request of its own, followed by `on_answer`.
+) -> RequestSampler:
+    """Return a `RequestSampler` that sends one request per answer to an endpoint, and then calls `on_answer`.
 
     `token_limit` is the server's name for the maximum of tokens. Raises BudgetSpentError, and UnreachableError if no
     request is answered.
     """
 
-    def ask(requests: Sequence[Request]) -> list[list[str | None]]:
+    def ask(requests: Sequence[SamplingRequest]) -> list[list[str | None]]:
         known = [memory.known(request) for request in requests]
         missing = [
             (request, i)
@@ -152,7 +152,7 @@ def endpoint_asker(
         ]
         sampling = requests[0].sampling
         options = {"temperature": sampling.temperature, token_limit: sampling.max_new_tokens}
-        failed: list[Answer] = []
+        failed: list[EndpointAnswer] = []
         answered = 0
         for (request, i), answer in endpoint.ask_all(((key, _messages(key[0])) for key in missing), **options):
             texts = [None] if answer.refused else [] if answer.error else [answer.text]
@@ -163,7 +163,7 @@ def endpoint_asker(
             if not answered and len(failed) >= max(_HOPELESS, 2 * endpoint.concurrency):
                 break  # the server does not answer: retrying the others would take hours
         if failed and not answered:
-            message = f"{endpoint.base_url}: none of {len(failed)} answers came: {failed[-1].error}"
+            message = f"{endpoint.base_url}: none of {len(failed)} answers arrived: {failed[-1].error}"
             raise UnreachableError(message, {request.uid for request, _ in missing})
         known = [memory.known(request) for request in requests]
         return [
@@ -173,6 +173,6 @@ def endpoint_asker(
     return ask
 
 
-def _messages(request: Request) -> Messages:
+def _messages(request: SamplingRequest) -> Messages:
     prompt = request.prompt
     return [{"role": "user", "content": prompt if isinstance(prompt, str) else prompt.text}]

@@ -333,7 +333,7 @@ def test_kl_loss_is_added_with_its_coefficient() -> None:
 
 
 def test_k1_as_a_loss_is_rejected_with_a_suggestion() -> None:
-    with pytest.raises(ValueError, match="k1 as a loss has zero expected gradient: take k2 or k3"):
+    with pytest.raises(ValueError, match="k1 as a loss has zero expected gradient: use k2 or k3"):
         value([[[0.0]]], make_batch([[1]], 1), dataclasses.replace(PLAIN, kl=KlConfig(coef=0.1, estimator="k1")))
 
 

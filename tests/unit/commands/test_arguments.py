@@ -31,7 +31,7 @@ def test_unwritable_folder_is_reported_in_one_line(capsys: pytest.CaptureFixture
         return 0
 
     assert report_errors(work) == 2
-    wrong = "no folder can be created: a file has this name; name another folder"
+    wrong = "no folder can be created: a file has this name; choose another folder"
     assert capsys.readouterr().err == f"error: /dev/null/out: {wrong}\n"
     assert synth(["--out", "/dev/null/out"]) == 2
     assert capsys.readouterr().err == f"error: /dev/null: {wrong}\n"

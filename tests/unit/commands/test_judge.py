@@ -11,7 +11,7 @@ import pytest
 
 from jaxrl_sql.config import ExecutorConfig
 from jaxrl_sql.inference.distillation import judge
-from jaxrl_sql.runtime.endpoint import Answer
+from jaxrl_sql.runtime.endpoint import EndpointAnswer
 from jaxrl_sql.text2sql.env.executor import Executor, make_executor
 from jaxrl_sql.text2sql.recipes import RECIPES
 from jaxrl_sql.types import Example
@@ -42,10 +42,10 @@ def answer(name: str, sql: str = SQL) -> str:
 @pytest.mark.parametrize("thought", ["", "Each x, with 1 < x and `x`, in order."])
 def test_right_answer_is_kept_in_every_form(name: str, thought: str, executor: Executor, example: Example) -> None:
     recipe = RECIPES[name]
-    record = judge(executor, recipe, recipe.style("chat"), example, Answer(answer(name), thought, "stop"))
+    record = judge(executor, recipe, recipe.style("chat"), example, EndpointAnswer(answer(name), thought, "stop"))
     assert (record["verdict"], record["reasoning"], record["sql"]) == ("right", thought, SQL)
     wrong = judge(
-        executor, recipe, recipe.style("chat"), example, Answer(answer(name, "SELECT 7 AS x FROM t"), thought)
+        executor, recipe, recipe.style("chat"), example, EndpointAnswer(answer(name, "SELECT 7 AS x FROM t"), thought)
     )
     assert wrong["verdict"] == "wrong"
 
@@ -65,6 +65,6 @@ def test_thought_that_quotes_the_answer_form_makes_no_demonstration(
     name: str, thought: str, executor: Executor, example: Example
 ) -> None:
     recipe = RECIPES[name]
-    record = judge(executor, recipe, recipe.style("chat"), example, Answer(answer(name), thought, "stop"))
+    record = judge(executor, recipe, recipe.style("chat"), example, EndpointAnswer(answer(name), thought, "stop"))
     assert record["verdict"] == "malformed"
     assert record["text"] == answer(name)

@@ -29,7 +29,7 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("sft.steps=x", "sft.steps must be a whole number, not 'x'"),
         ("sft.databases=0", "sft.databases=0 must be above 0"),
         ("--resume @/none", "@/none: no run found; run.dir=@/none run.resume=true starts"),
-        ("run.dir=@/run run.display=none", "@/run already holds a run: name another run.dir"),
+        ("run.dir=@/run run.display=none", "@/run already holds a run: choose another run.dir"),
         ("run.dir=", "run.dir is empty; it names the output folder of the run"),
         ("run.display=fancy", "run.display='fancy' is not one of auto, rich, plain, none"),
         ("--config @/broken.yaml", "@/broken.yaml:3: not YAML"),
@@ -58,7 +58,7 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         (f"{DATA} model.checkpoint=@/none", "@/none: no config.json"),
         (f"{DATA} model.checkpoint=@/bare", "@/bare: no config.json"),
         (f"{DATA} model.checkpoint=@/wrong", "model_type is 'bert'; valid are"),
-        (f"{DATA} data.tokenizer.path=@/folder", "tokenizer: @/folder holds no tokenizer.json or"),
+        (f"{DATA} data.tokenizer.path=@/folder", "tokenizer: @/folder has no tokenizer.json or"),
         ("--resume @/none", "@/none: no config.yaml there, so no run to resume"),
     ],
     "sft": [
@@ -161,7 +161,7 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("--model @/folder --db @/good.sqlite --explian Who?", "the nearest is --explain"),
         ("--model @/folder --db @/good.sqlite Who? evaluate.smples=3", "the nearest is evaluate.samples"),
         ("--model @/folder --db @/good.sqlite --stand-in @/good.sqlite Who?", "only for a --db of another engine"),
-        ("--model @/folder --db @/good.sqlite --leave-out a Who?", "--leave-out a: is for a --db of a server"),
+        ("--model @/folder --db @/good.sqlite --leave-out a Who?", "--leave-out a: requires a --db on a server"),
     ],
     "export": [
         ("", "required: RUN"),
@@ -240,7 +240,7 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("--out @/new --db @/empty.sqlite", "nothing to ask about: it holds no tables"),
         ("--out @/new --train-dbs -3", "train_dbs must be at least 1, not -3"),
         ("--out @/data", "is not empty and holds no synth.json"),
-        ("--out @/made --db @/good.sqlite --leave-out a", "--leave-out a: is for a --db of a server; @/good.sqlite"),
+        ("--out @/made --db @/good.sqlite --leave-out a", "--leave-out a: requires a --db on a server; @/good.sqlite"),
     ],
     "data prepare": [
         ("", "out is empty: it names the output folder (--out)"),
@@ -279,7 +279,7 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         (f"{TAUGHT} data.dir=@/none augment.out=@/new", "@/none/train: no such folder"),
         (f"{TAUGHT} data.train=broken augment.out=@/new", "not JSON"),
         (f"{TAUGHT} augment.out=@/good.sqlite", "augment.out: @/good.sqlite is not a folder"),
-        (f"{TAUGHT} augment.out=@/data/train", "is not empty and has no work.jsonl; name another folder"),
+        (f"{TAUGHT} augment.out=@/data/train", "is not empty and has no work.jsonl; choose another folder"),
     ],
     "data filter": [
         ("", "no arguments: start with"),
@@ -304,7 +304,7 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("--from @/folder --to duckdb:@/c --out @/new", "@/folder: no SQLite file"),
         ("--from @/data/train --to oracle://x --out @/new", "not the URL of a database"),
         ("--from @/data/train/databases --to postgresql://127.0.0.1:9/x --out @/new", "has no user: SCHEME"),
-        ("--from @/data/train/databases --to duckdb:@/c --out @/good.sqlite", "name another --out"),
+        ("--from @/data/train/databases --to duckdb:@/c --out @/good.sqlite", "choose another --out"),
         ("--from @/text.sqlite --to duckdb:@/c --out @/new", "@/text.sqlite: cannot be read (file is not a database)"),
         ("--from @/good.sqlite --to duckdb:@/c --out @/new --only other", "--only other: no such database"),
     ],

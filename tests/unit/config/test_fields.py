@@ -13,11 +13,11 @@ from jaxrl_sql.config.fields import (
     Above,
     Among,
     AtLeast,
+    Constraint,
     Day,
     Field,
     Matches,
     NotEmpty,
-    Rule,
     SomeOf,
     Texts,
     ZeroOr,
@@ -99,7 +99,7 @@ def test_synonyms_map_to_existing_keys() -> None:
     ],
     ids=lambda value: type(value).__name__ if dataclasses.is_dataclass(value) or isinstance(value, tuple) else "",
 )
-def test_rule_refuses_with_its_reason(rule: Rule, accepted: list[Any], refused: Any, fault: str) -> None:
+def test_rule_refuses_with_its_reason(rule: Constraint, accepted: list[Any], refused: Any, fault: str) -> None:
     assert [rule.fault(value) for value in accepted] == [""] * len(accepted)
     assert rule.fault(refused) == fault
     assert rule.description

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -84,6 +86,30 @@ def test_recipe_fits_the_machine_and_keeps_the_papers_numbers(recipe: str, machi
     assert plan.total <= ROOM * have, f"{plan.total / 2**30:.1f} of {have / 2**30:.1f} GiB"
     paper, here = as_published(recipe), dict(flatten(dataclasses.asdict(config)))
     assert {key for key in paper if paper[key] != here[key]} <= OF_MACHINES | ALSO.get(machine, set())
+
+
+def header(machine: str) -> str:
+    """Return the comment at the beginning of an overlay as one line."""
+    lines = (ROOT / f"configs/on/{machine}.yaml").read_text(encoding="utf-8").splitlines()
+    return " ".join(line.removeprefix("# ") for line in itertools.takewhile(lambda line: line.startswith("#"), lines))
+
+
+@pytest.mark.parametrize("machine", [machine for machine in MACHINES if not machine.endswith("_packed")])
+def test_header_of_an_overlay_names_the_recipes_that_are_tested(machine: str) -> None:
+    tested = {recipe for recipe, where in PAIRS if where == machine}
+    scope = "for every published system" if tested == set(RECIPES) else "for Think2SQL's 4B"
+    assert f"{scope}:" in header(machine) or f"{scope}, and for " in header(machine)
+
+
+@pytest.mark.parametrize("machine", ["gpu_24gb", "gpu_80gb"])
+def test_further_files_that_a_header_names_fit(machine: str) -> None:
+    named = re.findall(r"and for (\w+)\.yaml", header(machine))
+    assert named == ["own_database"]
+    config = config_of(named[0], machine)
+    shape = published_shape("qwen2.5-coder-1.5b" if machine == "gpu_24gb" else "qwen2.5-coder-7b")
+    sections, topology = config.workload(config.data.max_prompt_tokens), find_topology(MACHINES[machine])
+    plan = make_plan(sections, PlannedModel(config.model, shape), topology, mesh_sizes("1x1x1", 1))
+    assert plan.total <= ROOM * topology.chip.memory
 
 
 @pytest.mark.parametrize(

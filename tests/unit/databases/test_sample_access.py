@@ -24,7 +24,7 @@ from jaxrl_sql.databases.engines.registry import SERVERS
 from jaxrl_sql.databases.sample.sample import SampleReport, sample
 from jaxrl_sql.databases.sample.served import open_served
 from jaxrl_sql.inference.ask import database_of
-from jaxrl_sql.serving.mcp import Database as McpDatabase
+from jaxrl_sql.serving.mcp import McpDatabase
 from jaxrl_sql.text2sql.env.address import parse_address
 from jaxrl_sql.text2sql.env.executor import Executor
 from jaxrl_sql.text2sql.schema.read import Column, read_schema
@@ -96,8 +96,12 @@ class TestOmissions:
     @pytest.mark.parametrize(
         ("script", "leave_out", "message"),
         [
-            ('CREATE TABLE t(a int, "A" int)', [], r"public\.t: the columns a and A have one name in SQLite"),
-            ('CREATE TABLE t(a int); CREATE TABLE "T"(a int)', [], r"public\.t and public\.T have one name in SQLite"),
+            ('CREATE TABLE t(a int, "A" int)', [], r"public\.t: columns a and A have the same name in SQLite"),
+            (
+                'CREATE TABLE t(a int); CREATE TABLE "T"(a int)',
+                [],
+                r"public\.t and public\.T have the same name in SQLite",
+            ),
             ("CREATE TABLE sqlite_x(a int)", [], r"SQLite reserves names that begin with sqlite_"),
             ("CREATE TABLE t(a int)", ["t.a"], r"public\.t has no columns: --leave-out public\.t"),
             ("CREATE TABLE tab(a int)", ["tap"], r"--leave-out tap: there is no such table or column; .* is tab$"),
@@ -131,7 +135,7 @@ class TestOmissions:
         script = "CREATE TABLE a(x int, KEY (x)) ENGINE = InnoDB; CREATE TABLE b(x int REFERENCES a(x));"
         database = make_database("mariadb", script + "CREATE TABLE old(x int) ENGINE = MyISAM")
         report = sample(database.reader, tmp_path, 10)
-        note = f"{database.name}.b (x) references columns that are not a key: it is no foreign key in the sample"
+        note = f"{database.name}.b (x) references columns that are not a key: the sample has no such foreign key"
         assert (report.rows.keys(), report.notes) == ({"a", "b", "old"}, (note,))
 
 

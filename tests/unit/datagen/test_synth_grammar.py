@@ -26,19 +26,19 @@ from jaxrl_sql.datagen.synth.grammar.relations import RELATIONS, parse_relations
 from jaxrl_sql.datagen.synth.grammar.table import GRAMMAR, Form
 from jaxrl_sql.datagen.synth.notation import SEEN_DOMAINS, UNSEEN_DOMAINS
 from jaxrl_sql.datagen.synth.part_sampler import NoFit
-from jaxrl_sql.datagen.synth.spec import AnnotatedColumn, AnnotatedTable, Database
+from jaxrl_sql.datagen.synth.spec import AnnotatedColumn, AnnotatedTable, SynthDatabase
 from jaxrl_sql.text2sql.evals.features import features_of
 from jaxrl_sql.text2sql.evals.hardness import spider_level
 from jaxrl_sql.types import InputError
 
 DOMAINS = (*SEEN_DOMAINS, *UNSEEN_DOMAINS)
-ConnectAll = Callable[[Sequence[Database]], dict[str, sqlite3.Connection]]
+ConnectAll = Callable[[Sequence[SynthDatabase]], dict[str, sqlite3.Connection]]
 SMALL = {"seed": 5, "train_dbs": 4, "dev_dbs": 1, "unseen_dbs": 2, "train_questions": 30, "dev_questions": 12}
 FORMS = {form.make.__name__: form for forms in GRAMMAR.values() for form in forms if isinstance(form, Form)}
 
 
 @functools.cache
-def databases() -> list[Database]:
+def databases() -> list[SynthDatabase]:
     return [
         rename(random.Random(index), generate_database(random.Random(domain.name), domain, domain.name, mean_rows=60))
         for index, domain in enumerate(DOMAINS)

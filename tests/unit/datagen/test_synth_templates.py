@@ -13,14 +13,14 @@ from jaxrl_sql.datagen.synth.databases import generate_database
 from jaxrl_sql.datagen.synth.notation import UNSEEN_DOMAINS
 from jaxrl_sql.datagen.synth.part_sampler import NoFit
 from jaxrl_sql.datagen.synth.question_template import TEMPLATES, QuestionCandidate, Template, parse_templates
-from jaxrl_sql.datagen.synth.spec import Database
+from jaxrl_sql.datagen.synth.spec import SynthDatabase
 
-ConnectAll = Callable[[Sequence[Database]], dict[str, sqlite3.Connection]]
+ConnectAll = Callable[[Sequence[SynthDatabase]], dict[str, sqlite3.Connection]]
 ALL = [template for templates in TEMPLATES.values() for template in templates]
 
 
 @functools.cache
-def databases() -> list[Database]:
+def databases() -> list[SynthDatabase]:
     return [
         generate_database(random.Random(domain.name), domain, domain.name, mean_rows=100) for domain in UNSEEN_DOMAINS
     ]

@@ -93,8 +93,8 @@ def test_policy_gives_ids_without_a_token_no_probability(tmp_path: Path) -> None
     shape, params = load_checkpoint(tmp_path / "model")
     params["embed"] = params["embed"].at[gap].mul(30.0).at[LARGEST + 1 :].mul(30.0)
     end = LARGEST + 5  # declared by the model's files, missing in the tokenizer
-    task, status = SimpleNamespace(tokenizer=tokenizer, ends=(1, end)), RunStatus(Health(HealthConfig()))
-    run: Any = SimpleNamespace(task=task, model=shape, config=config, status=status)
+    prompt_format, status = SimpleNamespace(tokenizer=tokenizer, ends=(1, end)), RunStatus(Health(HealthConfig()))
+    run: Any = SimpleNamespace(prompt_format=prompt_format, model=shape, config=config, status=status)
     ones = jnp.ones((1, 1, 3))
     batch = GroupBatch(
         shared=(Segment(jnp.array([[5, 6, 7]]), jnp.array([3])),),

@@ -19,7 +19,7 @@ from jaxrl_sql.batch import GroupBatch, Segment
 from jaxrl_sql.config import ClipConfig, GrpoConfig, KlConfig, LossConfig
 from jaxrl_sql.models import ModelConfig, Norms, Rope, init_params
 from jaxrl_sql.models.attention import BACKENDS, amx, choose, cudnn, for_platform, splash, xla
-from jaxrl_sql.models.attention.tree import Level, Window
+from jaxrl_sql.models.attention.tree import AttentionWindow, TreeLevel
 from jaxrl_sql.models.ops import cpu
 from jaxrl_sql.models.policy import make_policy
 from jaxrl_sql.models.spec import SlidingWindow
@@ -44,10 +44,10 @@ def here(plain_kernel: ModuleType) -> dict[str, Callable[..., Any]]:
 
 def make_levels(
     sizes: Sequence[tuple[int, int]], lengths: Sequence[Any], heads: int, kv_heads: int, size: int = 8
-) -> tuple[Level, ...]:
+) -> tuple[TreeLevel, ...]:
     """Draw levels of (rows, tokens) with lengths [B,R] each; positions continue through the tree."""
     rng = np.random.default_rng(0)
-    levels: list[Level] = []
+    levels: list[TreeLevel] = []
     starts = np.zeros((len(lengths[0]), 1), np.int32)
     for (rows, t), arguments in zip(sizes, lengths, strict=True):
         length = np.asarray(arguments, np.int32)
@@ -57,7 +57,7 @@ def make_levels(
         k, v = rng.normal(size=(2, b, rows, kv_heads, t, size))
         positions = starts[..., None] + np.arange(t, dtype=np.int32)
         arrays = (jnp.asarray(x, jnp.float32) for x in (q, k, v))
-        levels.append(Level(*arrays, jnp.asarray(length), jnp.asarray(positions, jnp.int32)))
+        levels.append(TreeLevel(*arrays, jnp.asarray(length), jnp.asarray(positions, jnp.int32)))
         starts = starts + length
     return tuple(levels)
 
@@ -85,12 +85,12 @@ TREE_MARKS: dict[str, Any] = {"short-prompts-and-empty-completions": pytest.mark
 SOME_TREES = [pytest.param(name, marks=TREE_MARKS.get(name, pytest.mark.nightly)) for name in TREES]
 
 
-def inside(level: Level) -> jax.Array:
+def inside(level: TreeLevel) -> jax.Array:
     return (jnp.arange(level.q.shape[2]) < level.length[..., None])[..., None, None]
 
 
 def weighted_sum(
-    attend: Callable[..., Any], levels: tuple[Level, ...], cap: float | None, window: Window | None
+    attend: Callable[..., Any], levels: tuple[TreeLevel, ...], cap: float | None, window: AttentionWindow | None
 ) -> Any:
     """Return the weighted sum of attention outputs within the lengths, and the outputs."""
     read = [jnp.where(inside(x), out, 0) for x, out in zip(levels, attend(levels, 0.3, cap, window), strict=True)]
@@ -102,16 +102,16 @@ def weighted_sum(
 def differentiated(attend: Callable[..., Any], cap: float | None, size: int | None) -> Callable[..., Any]:
     """Return a compiled function: (value, outputs) and gradients by queries, keys and values, of levels and a flag."""
 
-    def of(qkv: Any, levels: tuple[Level, ...], slides: Any) -> Any:
+    def of(qkv: Any, levels: tuple[TreeLevel, ...], slides: Any) -> Any:
         full = tuple(level._replace(q=q, k=k, v=v) for level, (q, k, v) in zip(levels, qkv, strict=True))
-        return weighted_sum(attend, full, cap, None if size is None else Window(size, slides))
+        return weighted_sum(attend, full, cap, None if size is None else AttentionWindow(size, slides))
 
     return jit(jax.value_and_grad(of, has_aux=True))
 
 
 def value_and_gradient(
     attend: Callable[..., Any],
-    levels: tuple[Level, ...],
+    levels: tuple[TreeLevel, ...],
     cap: float | None = None,
     size: int | None = None,
     slides: bool = True,
@@ -136,7 +136,7 @@ def test_backend_values_and_gradients_equal_plain_attention(tree: str, here: dic
         assert_same(value_and_gradient(backend, levels), expected)
 
 
-def packed_levels() -> tuple[Level, ...]:
+def packed_levels() -> tuple[TreeLevel, ...]:
     """Return levels whose last rows hold answers of these lengths, after prompts of 150, 17 and 0 tokens."""
     rows = [[[40, 29, 1], [70], []], [[33, 32], [1, 1, 60], [5]], [[10, 3], [], [20, 20, 20]]]
     lengths = [[sum(answers) for answers in of_prompt] for of_prompt in rows]

@@ -70,7 +70,7 @@ def test_frozen_weights_have_no_moments() -> None:
 
 def test_names_that_match_no_or_all_weights_are_rejected() -> None:
     params = init_params(CONFIG, jax.random.key(0))
-    with pytest.raises(InputError, match=r"model\.frozen: 'table' is no weight; valid are embed, "):
+    with pytest.raises(InputError, match=r"model\.frozen: 'table' is not a weight; valid are embed, "):
         split(params, CONFIG, ["table"])
     with pytest.raises(InputError, match="nothing would be trained"):
         split(params, CONFIG, ["*"])

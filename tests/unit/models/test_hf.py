@@ -358,7 +358,7 @@ def test_folder_without_a_tokenizer_is_rejected_in_one_line(tmp_path: Path) -> N
 def test_tokenizer_config_alone_names_the_missing_file(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_bytes((START / "tokenizer_config.json").read_bytes())
     with pytest.raises(
-        InputError, match=r"holds no tokenizer\.json: copy it from where .* is, or name data\.tokenizer\.path$"
+        InputError, match=r"has no tokenizer\.json: copy it from where .* is, or name data\.tokenizer\.path$"
     ):
         load_tokenizer(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{}")

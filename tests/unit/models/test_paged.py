@@ -14,11 +14,11 @@ from jaxrl_sql.models import ModelConfig, Norms, Rope, forward, init_params, pag
 from jaxrl_sql.models.attention.paged_kernel import TRITON_INTERPRETED, Kernel
 from jaxrl_sql.models.paged import (
     BlockMap,
-    Groups,
     KVPool,
     PagedCache,
     PagedModel,
     PagedPrefix,
+    SlotMap,
     copy_blocks,
     grow_keys,
     init_pool,
@@ -146,7 +146,7 @@ def test_slot_decode_equals_the_forward_pass(config: ModelConfig, at_once: int, 
     # A stale entry: prompt 0 still lists slot 3, which must not be affected.
     group_slots[0, 2] = 3
     lengths = jnp.array(LENGTHS, jnp.int32)
-    groups = Groups(jnp.array(group_slots), jnp.array(prompt_of), jnp.array(group_index), lengths)
+    groups = SlotMap(jnp.array(group_slots), jnp.array(prompt_of), jnp.array(group_index), lengths)
     length = np.zeros(4, np.int32)
     state = hidden[prompt_of]
     if at_once:
@@ -182,7 +182,7 @@ def test_slot_decode_equals_the_forward_pass(config: ModelConfig, at_once: int, 
 def test_slot_without_a_block_writes_nothing() -> None:
     """A write after a slot's last block is dropped, never clamped to another slot's block."""
     prompt_pool, local = init_pool(PLAIN, 2, SIZE, jnp.float32), init_pool(PLAIN, 3, SIZE, jnp.float32)
-    groups = Groups(jnp.array([[0, 1]]), jnp.zeros(2, jnp.int32), jnp.arange(2), jnp.array([3]))
+    groups = SlotMap(jnp.array([[0, 1]]), jnp.zeros(2, jnp.int32), jnp.arange(2), jnp.array([3]))
     for length, table in ((4, [[0, 3], [1, 2]]), (8, [[0, 2], [1, 3]])):
         _, after = decode_tokens(
             params_of(PLAIN), PagedModel(PLAIN), PagedCache(prompt_pool, block_map(np.array([[0]]), 2)),

@@ -13,7 +13,7 @@ from jaxrl_sql.models import ModelConfig, Norms, Rope
 from jaxrl_sql.models.attention import paged_kernel
 from jaxrl_sql.models.attention.paged import PagedKeys, Score, paged_attention
 from jaxrl_sql.models.attention.paged_kernel import CachedKeys, Kernel, Readers, attend
-from jaxrl_sql.models.paged import BlockMap, Groups, completion_access, prompt_access
+from jaxrl_sql.models.paged import BlockMap, SlotMap, completion_access, prompt_access
 from jaxrl_sql.types import InputError
 
 # Kernels are compiled if this machine has a device for them.
@@ -39,7 +39,7 @@ class Case(NamedTuple):
     q: jax.Array
     pools: tuple[tuple[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
     tables: tuple[np.ndarray, np.ndarray]
-    groups: Groups
+    groups: SlotMap
     length: jax.Array
 
     @property
@@ -68,7 +68,7 @@ def make_case(prompt_length: list[int], length: list[int], prompt: list[int], m:
     for n, e in enumerate(prompt):
         group_index[n] = (slots[e] < len(prompt)).sum()
         slots[e, group_index[n]] = n
-    groups = Groups(
+    groups = SlotMap(
         *map(jnp.array, (slots, np.array(prompt, np.int32), group_index, np.array(prompt_length, np.int32)))
     )
     q = jnp.array(r.normal(size=(len(length), HEADS, m, DEPTH)), dtype)
@@ -87,7 +87,7 @@ def attend_with_kernel(kernel: Kernel, case: Case, score: Score, window: int | N
 def attend_with_reference(case: Case, score: Score, window: int | None) -> np.ndarray:
     """Attend with XLA, over pools whose NaN blocks are replaced."""
 
-    def attended(q: jax.Array, pools: Any, groups: Groups, length: jax.Array) -> jax.Array:
+    def attended(q: jax.Array, pools: Any, groups: SlotMap, length: jax.Array) -> jax.Array:
         return _by_reference(Case(q, pools, case.tables, groups, length), score, window)
 
     return np.asarray(jax.jit(attended)(case.q, case.pools, case.groups, case.length))

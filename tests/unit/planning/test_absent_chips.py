@@ -23,6 +23,7 @@ from jaxrl_sql.planning.hlo import collectives
 from jaxrl_sql.types import InputError
 
 SMALL = Path(__file__).parents[2] / "small.yaml"
+CONFIGS = Path(__file__).parents[3] / "configs"
 
 NEEDS_PLUGIN = pytest.mark.skipif(
     importlib.util.find_spec("jax_cuda12_plugin") is None, reason="no plugin: the extra gpu-plan"
@@ -186,6 +187,22 @@ def test_plan_command_compiles_for_absent_gpus() -> None:
     assert plan["programs"]["update"]["received"]["all-gather"] > 0
     # Loop bodies are counted once, and other operations than products count too.
     assert 0.3 < plan["programs"]["update"]["flops"] / plan["phases"]["update"]["flops"] < 1.5
+
+
+@pytest.mark.slow
+@NEEDS_PLUGIN
+@pytest.mark.parametrize(("size", "topology"), [("1.5B", "rtx4090:1"), ("7B", "h100:1")])
+def test_update_of_own_gpu_needs_no_more_than_the_formula(size: str, topology: str) -> None:
+    """Compile the update of a published model's shape in half a minute of two cores."""
+    command = [sys.executable, "-m", "jaxrl_sql", "plan", "--config", str(CONFIGS / "own_gpu.yaml"), "--json"]
+    command += ["--topology", topology, "--compile", "update", f"model.checkpoint=Qwen/Qwen2.5-Coder-{size}-Instruct"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    (plan,) = json.loads(done.stdout)["plans"]
+    memory, update = plan["memory"], plan["programs"]["update"]
+    assert plan["total"] <= plan["has"]
+    assert update["arguments"] == pytest.approx(memory["weights"] + memory["adapters"] + memory["optimizer"], rel=0.01)
+    assert 0.5 < update["temporaries"] / (memory["gradients"] + memory["activations"]) <= 1
 
 
 def _lowered(chip: str, case: str, option: str, *overrides: str) -> str:

@@ -20,7 +20,7 @@ from jaxrl_sql.planning.chips import CHIPS, Chip, Topology, find_topology
 from jaxrl_sql.planning.lengths import ALL_LONGEST, Lengths, StepLengths, between
 from jaxrl_sql.planning.memory import MemoryEstimate, PlannedModel, abstract_mesh, params_here
 from jaxrl_sql.planning.plan import Plan, mesh_sizes
-from jaxrl_sql.planning.roofline import Cost, Phase
+from jaxrl_sql.planning.roofline import Cost, StepProgram
 from jaxrl_sql.planning.suggestions import Suggestion
 from jaxrl_sql.planning.units import in_bytes
 from jaxrl_sql.planning.workload import Update, Workload, pieces_of_logits, with_packing, with_parts, with_schemas
@@ -60,7 +60,7 @@ def estimate(cfg: TrainConfig, shape: ModelConfig, mesh: AnyMesh, longest: int) 
 
 def phases(
     cfg: TrainConfig, shape: ModelConfig, sizes: Mapping[str, int], work: Workload, lengths: StepLengths = ALL_LONGEST
-) -> list[Phase]:
+) -> list[StepProgram]:
     return roofline.phases(PlannedModel(cfg.model, shape), sizes, work, lengths)
 
 

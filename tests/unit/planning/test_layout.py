@@ -118,7 +118,7 @@ def test_plan_counts_replicas_and_their_weights() -> None:
     assert result["decode"].link == 0 == result["decode"].waits
     assert result["weights"].link == pytest.approx(2 * 7.6156e9 * 31 / 32, rel=0.01)
     assert result["decode"].hbm > 2 * 7.07e9
-    assert copies.memory.decoding > 2 * 7.6156e9 > item.memory.decoding
+    assert copies.memory.rollout_weights > 2 * 7.6156e9 > item.memory.rollout_weights
     assert copies.memory.weights == item.memory.weights
     same = {phase.name: phase for phase in item.phases}
     assert all(phase == same[phase.name] for phase in copies.phases if phase.name in {"score", "update"})

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
-from jaxrl_sql.planning.chips import find_topology
+from jaxrl_sql.planning.chips import CHIPS, find_topology, known_chip
 from jaxrl_sql.planning.plan import mesh_sizes
 from jaxrl_sql.types import InputError
 
@@ -15,6 +17,23 @@ from jaxrl_sql.types import InputError
 def test_topology_names_its_chips(name: str, chips: int, kind: str) -> None:
     topology = find_topology(name)
     assert (topology.chips, topology.platform) == (chips, kind)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("NVIDIA A100-SXM4-40GB", "a100-40gb"),
+        ("NVIDIA A100-PCIE-40GB", "a100-40gb"),
+        ("NVIDIA A100-SXM4-80GB", "a100"),
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("NVIDIA L4", "l4"),
+        ("NVIDIA GeForce RTX 4090", "rtx4090"),
+        ("NVIDIA L40S", ""),
+    ],
+)
+def test_name_of_a_gpu_names_its_figures(name: str, kind: str) -> None:
+    device = SimpleNamespace(platform="gpu", device_kind=name)
+    assert known_chip(device) == (CHIPS[kind] if kind else None)
 
 
 @pytest.mark.parametrize("name", ["v5x:2x2", "v5e", "v5e:2", "v5p:4x4", "v5e:0x4", "h100:2x2", "v5e:axb"])

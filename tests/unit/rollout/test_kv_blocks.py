@@ -110,10 +110,10 @@ def test_slots_hold_their_blocks_and_no_block_twice(n_examples: int) -> None:
     @settings(deadline=None, max_examples=n_examples)
     @given(st.lists(st.lists(st.integers(0, 30), min_size=3, max_size=3), min_size=1, max_size=12))
     def holds_for(needs: list[list[int]]) -> None:
-        levels = [(4, 2), (8, 6), (13, 6)]
-        blocks = BlockTable(SIZE, 3, levels)
+        tiers = [(4, 2), (8, 6), (13, 6)]
+        blocks = BlockTable(SIZE, 3, tiers)
         for need in needs:
-            before, level = blocks.table(), blocks.level
+            before, tier = blocks.table(), blocks.tier
             counts = [min(-(-tokens // SIZE), 6) for tokens in need]
             fits = blocks.reserve(np.array(need))
             assert fits == (sum(counts) <= 13)
@@ -121,18 +121,18 @@ def test_slots_hold_their_blocks_and_no_block_twice(n_examples: int) -> None:
                 np.testing.assert_array_equal(blocks.table(), before)
                 continue
             wanted = next(
-                i for i, (most, columns) in enumerate(levels) if most >= sum(counts) and columns >= max(counts)
+                i for i, (most, columns) in enumerate(tiers) if most >= sum(counts) and columns >= max(counts)
             )
-            assert blocks.level == max(level, wanted), "the level rises no further than necessary"
+            assert blocks.tier == max(tier, wanted), "the tier rises no further than necessary"
             table = blocks.table()
-            assert table.shape == (3, levels[blocks.level][1])
+            assert table.shape == (3, tiers[blocks.tier][1])
             held = table[table < blocks.num_blocks]
             assert sorted([*held.tolist(), *blocks.free_blocks]) == list(range(blocks.num_blocks))
             for slot, count in enumerate(counts):
                 assert (table[slot, :count] < blocks.num_blocks).all()
                 assert (table[slot, count:] == blocks.num_blocks).all()
                 # A slot keeps its blocks in place: they contain its keys.
-                stays = min(count, int((before[slot] < levels[level][0]).sum()))
+                stays = min(count, int((before[slot] < tiers[tier][0]).sum()))
                 np.testing.assert_array_equal(table[slot, :stays], before[slot, :stays])
 
     holds_for()

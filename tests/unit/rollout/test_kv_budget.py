@@ -157,9 +157,9 @@ def test_completion_pool_grows_by_quarter_half_and_full() -> None:
     config = EngineConfig(16, **SMALL)
     sizes = config.sizes(groups=5, samples=4, prompt=30, completion=60)
     assert (sizes.completion_blocks, sizes.completion_columns) == (256, 16)
-    assert config.levels(sizes) == [(64, 4), (128, 16), (256, 16)]
-    assert EngineConfig(16, **WHOLE).levels(sizes) == [(256, 16)]
-    assert config.levels(sizes._replace(completion_blocks=8)) == [(8, 16)]
+    assert config.tiers(sizes) == [(64, 4), (128, 16), (256, 16)]
+    assert EngineConfig(16, **WHOLE).tiers(sizes) == [(256, 16)]
+    assert config.tiers(sizes._replace(completion_blocks=8)) == [(8, 16)]
 
 
 def test_byte_budget_allows_all_blocks_or_shrinks_the_cache_first() -> None:
@@ -173,5 +173,5 @@ def test_byte_budget_allows_all_blocks_or_shrinks_the_cache_first() -> None:
     assert third.prefix_blocks == 0
     assert need.prompt_blocks / 4 <= third.prompt_blocks <= need.prompt_blocks / 3
     assert need.completion_blocks / 4 <= third.completion_blocks <= need.completion_blocks / 3
-    with pytest.raises(InputError, match=r"rollout\.memory: 1,000 bytes of KV cache hold no longest prompt"):
+    with pytest.raises(InputError, match=r"rollout\.memory: 1,000 bytes of KV cache cannot hold the longest prompt"):
         fit_budget(need, 100, 50, 1000, 1)

@@ -78,7 +78,7 @@ def test_part_of_a_call_has_the_samples_of_the_whole_call() -> None:
     prompts, sampling = make_prompts(5, 9, 3), SamplingParams(n=4, max_new_tokens=6)
     engine = Engine(CONFIG, PARAMS, Letters(), EngineConfig(8))
     whole = {(s.prompt_index, s.index): s for s in engine.generate(prompts, sampling, 7)}
-    part = GenerationRequest(prompts, [sampling] * 3, 7, None).part([RequestGroup(1, 2, 4), RequestGroup(0, 1, 2)])
+    part = GenerationRequest(prompts, [sampling] * 3, 7, None).restrict([RequestGroup(1, 2, 4), RequestGroup(0, 1, 2)])
     result = {(s.prompt_index, s.index): s for s in engine.begin(part).run()}
     assert sorted(result) == [(0, 1), (1, 2), (1, 3)]
     assert all(item.token_ids == whole[place].token_ids for place, item in result.items())

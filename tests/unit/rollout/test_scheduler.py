@@ -44,7 +44,7 @@ def make_state(
     longest: int = 16,
     blocks: int = 16,
     prompt_blocks: int = 40,
-    levels: Sequence[tuple[int, int]] = (),
+    tiers: Sequence[tuple[int, int]] = (),
     **call: Any,
 ) -> SchedulerState:
     """Return the state of a call before its first launch, for prompts with these tokens; `call` as in `generate`."""
@@ -59,7 +59,7 @@ def make_state(
     group_size = min(n, slots)
     cache = PrefixCache(SIZE)
     cache.open(prompt_blocks, capacity=8)
-    table = BlockTable(SIZE, slots, [*levels, (blocks, -(-longest // SIZE))])
+    table = BlockTable(SIZE, slots, [*tiers, (blocks, -(-longest // SIZE))])
     limits = Limits(slots, STEPS, longest, group_size, fits_prefill)
     groups = split_groups(request, range(len(prompts)), group_size)
     return initial_state(request, groups, limits, cache, table, 2 * slots)
@@ -312,7 +312,7 @@ def test_nothing_is_launched_after_the_last_completion() -> None:
 
 
 def test_pool_grows_by_levels_with_the_lengths() -> None:
-    state, device = make_state([[1] * 5, [2] * 5], longest=40, blocks=20, levels=[(5, 3), (10, 10)]), Slots({}, 40)
+    state, device = make_state([[1] * 5, [2] * 5], longest=40, blocks=20, tiers=[(5, 3), (10, 10)]), Slots({}, 40)
     sizes = []
     for chunk in device.serve(state):
         sizes.append(chunk.after.blocks.num_blocks)
@@ -451,7 +451,7 @@ def test_no_completion_waits_forever_in_any_call(n_examples: int) -> None:
         longest = data.draw(st.integers(1, 24))
         need = -(-longest // SIZE)
         blocks = data.draw(st.integers(need, need * slots))
-        levels = [(max(blocks // 2, 1), need)] if data.draw(st.booleans()) and blocks > 1 else []
+        tiers = [(max(blocks // 2, 1), need)] if data.draw(st.booleans()) and blocks > 1 else []
         kind = data.draw(st.sampled_from(["plain", "dialogues", "cancelled", "carried"]))
         carried = [
             carried_sample(i, min(data.draw(st.integers(1, longest)), longest - 1))
@@ -459,7 +459,7 @@ def test_no_completion_waits_forever_in_any_call(n_examples: int) -> None:
             if i % 2
         ]
         state = make_state(
-            prompts, n, slots, longest, blocks, data.draw(st.integers(4, 20)), levels,
+            prompts, n, slots, longest, blocks, data.draw(st.integers(4, 20)), tiers,
             turns=object if kind == "dialogues" else None, carried=carried if kind == "carried" and longest > 1 else (),
         )  # fmt: skip
         lengths = st.lists(st.integers(1, longest), min_size=1, max_size=3 if kind == "dialogues" else 1)

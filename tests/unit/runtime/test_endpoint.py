@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from jaxrl_sql.runtime.budget import Budget, BudgetSpentError, Prices, Usage
-from jaxrl_sql.runtime.endpoint import Answer, Endpoint, Messages, key_from
+from jaxrl_sql.runtime.endpoint import Endpoint, EndpointAnswer, Messages, key_from
 from jaxrl_sql.types import InputError
 
 KEY = "sk-very-secret"
 ASKED = [{"role": "user", "content": "?"}]
 
 
-def ask_once(endpoint: Endpoint, messages: Messages, **options: Any) -> Answer:
+def ask_once(endpoint: Endpoint, messages: Messages, **options: Any) -> EndpointAnswer:
     ((_, answer),) = endpoint.ask_all([(None, messages)], **options)
     return answer
 
@@ -44,7 +44,9 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
 def test_request_and_answer_fields(client: Client, chat_server: ModuleType) -> None:
     with chat_server.serving(lambda _, __: chat_server.said("yes", reasoning_content="because")) as (url, seen):
         endpoint, waits = client(url)
-        assert ask_once(endpoint, ASKED, temperature=0.5, top_k=7) == Answer("yes", "because", "stop", "", 1, 1, 2)
+        assert ask_once(endpoint, ASKED, temperature=0.5, top_k=7) == EndpointAnswer(
+            "yes", "because", "stop", "", 1, 1, 2
+        )
     (got,) = seen
     assert got == {
         "path": "/v1/chat/completions", "key": f"Bearer {KEY}", "model": "teacher", "messages": ASKED,
@@ -70,7 +72,7 @@ def test_transient_errors_are_retried_with_backoff(client: Client, chat_server: 
     ]
     with chat_server.serving(lambda i, _: replies[i]) as (url, seen):
         endpoint, waits = client(url, wait_s=0.5)
-        assert ask_once(endpoint, ASKED) == Answer("at last ?", "", "stop", "", 5, 1, 3)
+        assert ask_once(endpoint, ASKED) == EndpointAnswer("at last ?", "", "stop", "", 5, 1, 3)
     assert waits == [9.0, 1.0, 2.0, 4.0]
     assert len(seen) == endpoint.budget.spent.requests == 5
 
@@ -79,14 +81,14 @@ def test_permanent_server_failure_is_returned_as_an_error(client: Client, chat_s
     with chat_server.serving(lambda _, __: (500, {}, f"boom {KEY}\n boom")) as (url, seen):
         endpoint, waits = client(url, retries=2)
         answer = ask_once(endpoint, ASKED)
-    assert answer == Answer(error="HTTP 500 boom (key) boom", requests=3)
+    assert answer == EndpointAnswer(error="HTTP 500 boom (key) boom", requests=3)
     assert waits == [1.0, 2.0]
     assert len(seen) == 3
 
 
 def test_rejected_request_is_not_retried(client: Client, chat_server: ModuleType) -> None:
     with chat_server.serving(lambda _, __: (400, {}, "too long")) as (url, seen):
-        assert ask_once(client(url)[0], ASKED) == Answer(error="HTTP 400 too long", requests=1, refused=True)
+        assert ask_once(client(url)[0], ASKED) == EndpointAnswer(error="HTTP 400 too long", requests=1, refused=True)
     assert len(seen) == 1
 
 
@@ -138,7 +140,7 @@ def test_malformed_reply_is_returned_as_an_error(kind: str, client: Client, chat
         endpoint, _ = client(url, retries=1)
         for reply in MALFORMED:
             answer = ask_once(endpoint, ASKED)
-            assert (answer.error, answer.requests) == ("the reply holds no answer", 2), reply
+            assert (answer.error, answer.requests) == ("the reply has no answer", 2), reply
 
 
 def test_request_without_a_key_has_no_authorization(client: Client, chat_server: ModuleType) -> None:
@@ -190,7 +192,7 @@ def test_cost_limit_uses_the_token_counts_of_the_server(client: Client, chat_ser
     prices = Prices(prompt=1e6, completion=2e6)  # a token costs 1 or 2
     with chat_server.serving(lambda i, _: (503, {}, "") if i == 1 else chat_server.said("two words")) as (url, seen):
         endpoint, _ = client(url, budget=Budget(max_cost=11, prices=prices, spent=Usage(4, 1, 0)), concurrency=1)
-        got: list[Answer] = []
+        got: list[EndpointAnswer] = []
         with pytest.raises(BudgetSpentError, match=r"max_cost=11 is reached: 7 requests, 3 \+ 4 tokens, cost 11 of 11"):
             got.extend(answer for _, answer in endpoint.ask_all((None, ASKED) for _ in range(9)))
     assert [answer.spent for answer in got] == [Usage(1, 1, 2), Usage(2, 1, 2)]
@@ -231,7 +233,7 @@ def test_keys_and_addresses_are_validated(monkeypatch: pytest.MonkeyPatch) -> No
 )
 def test_key_invalid_in_a_header_is_rejected_and_not_shown(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TEACHER_KEY", key)
-    with pytest.raises(InputError, match="TEACHER_KEY holds no key") as caught:
+    with pytest.raises(InputError, match="TEACHER_KEY is not a valid key") as caught:
         key_from("TEACHER_KEY")
     assert "\n" not in str(caught.value)
     assert "sk" not in str(caught.value)
@@ -243,4 +245,4 @@ def test_deeply_nested_reply_is_returned_as_an_error(client: Client, chat_server
     with chat_server.serving(lambda _, __: (200, {}, "[" * 200_000)) as (url, _seen):
         endpoint, _ = client(url, retries=1)
         answer = ask_once(endpoint, ASKED)
-    assert (answer.error, answer.requests) == ("the reply holds no answer", 2)
+    assert (answer.error, answer.requests) == ("the reply has no answer", 2)

@@ -118,7 +118,7 @@ def test_run_with_deleted_checkpoints_does_not_restart(left: str, tmp_path: Path
     if left == "an unfinished save of a later step":
         (checkpoints / "8.orbax-checkpoint-tmp").mkdir()
     with pytest.raises(
-        InputError, match=rf"^{checkpoints}: the checkpoints of this run, the newest of step 7, are gone"
+        InputError, match=rf"^{checkpoints}: checkpoints of this run, the newest of step 7, are missing"
     ):
         check_folder(config)
     (checkpoints / "7").mkdir(parents=True)
@@ -129,7 +129,7 @@ def test_deleted_checkpoint_folder_without_a_note_is_rejected(tmp_path: Path) ->
     config = load_config(TrainConfig, SMALL, [f"run.dir={tmp_path}", "run.resume=true"])
     assert check_folder(config) == tmp_path
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n')
-    with pytest.raises(InputError, match=r"the checkpoints of this run are gone: put them back to resume, name"):
+    with pytest.raises(InputError, match=r"checkpoints of this run are missing: restore them to resume, choose"):
         check_folder(config)
 
 
@@ -152,7 +152,7 @@ def test_run_killed_before_its_first_checkpoint_restarts(when: str, tmp_path: Pa
         (tmp_path / "checkpoints" / "2.orbax-checkpoint-tmp").rmdir()  # like orbax, in a start that fails afterwards
         assert check_folder(config) == tmp_path
     shutil.rmtree(tmp_path / "checkpoints")
-    with pytest.raises(InputError, match="are gone"):
+    with pytest.raises(InputError, match="are missing"):
         check_folder(config)
 
 
@@ -161,7 +161,7 @@ def test_configuration_edited_since_the_checkpoint_is_rejected(tmp_path: Path) -
     saved = json.loads(json.dumps(dataclasses.asdict(config)))
     free = changed(config, {"run.keep_checkpoints": 9, "grpo.gradient_accumulation_steps": 4, "grpo.steps": 900})
     refuse_edited(tmp_path, saved, values_by_key(free))
-    with pytest.raises(InputError, match=r"config\.yaml: .* saved with grpo\.optim\.lr \(3e-07 then, 3e-06 now\): put"):
+    with pytest.raises(InputError, match=r"config\.yaml: .* saved with grpo\.optim\.lr \(3e-07 then, 3e-06 now\)"):
         refuse_edited(tmp_path, saved, values_by_key(changed(config, {"grpo.optim.lr": 3e-6})))
 
 

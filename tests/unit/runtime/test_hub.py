@@ -100,13 +100,13 @@ def test_hub_model_is_downloaded_once_and_cached(endpoint: str, tmp_path: Path) 
     assert about == [str(folder), str(folder), sorted(files.keys() - {"model.safetensors"})]
     assert (whole[0], whole[2]) == (str(folder), sorted(files))
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == files
-    assert refused.startswith("refused: model org/other: no such folder here, and it was not fetched from the hub: ")
+    assert refused.startswith("refused: model org/other: not a local folder, and the hub did not provide it: ")
     assert "\n" not in refused
     cached, refused = fetch("http://127.0.0.1:9", tmp_path, (True, tiny), (True, other))
     assert cached[0] == str(folder)
     assert refused == (
-        "refused: model org/other: no such folder here, and it was not fetched from the hub: the hub cannot be "
-        "reached, and no copy of it is in the cache"
+        "refused: model org/other: not a local folder, and the hub did not provide it: the hub cannot be "
+        "reached, and the cache has no copy"
     )
 
 

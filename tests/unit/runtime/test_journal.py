@@ -79,7 +79,7 @@ def test_line_with_a_flipped_bit_is_rejected(number: int, place: float, tmp_path
     damaged[place if isinstance(place, int) else len(damaged) // 2] ^= 1
     path.write_bytes(b"".join([*lines[: number - 1], damaged, *lines[number:]]))
     before = path.read_bytes()
-    with pytest.raises(InputError, match=rf"work\.jsonl: line {number} is damaged: put the file back from a copy, or"):
+    with pytest.raises(InputError, match=rf"work\.jsonl: line {number} is damaged: restore the file from a copy, or"):
         Journal(path, SETTINGS)
     assert path.read_bytes() == before
     if number > 1:  # as the message suggests

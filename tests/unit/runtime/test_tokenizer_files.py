@@ -212,7 +212,7 @@ def test_class_that_drops_spaces_is_rejected_without_tokenizer_json(kinds: Modul
     (tmp_path / "tokenizer.json").unlink()
     (tmp_path / "vocab.json").write_text(json.dumps(model["vocab"]))
     (tmp_path / "merges.txt").write_text("\n".join(" ".join(pair) for pair in model["merges"]))
-    with pytest.raises(InputError, match=r"holds no tokenizer\.json, and its class \w+ makes .*copy tokenizer\.json"):
+    with pytest.raises(InputError, match=r"has no tokenizer\.json, and its class \w+ makes .*copy tokenizer\.json"):
         read_tokenizer(tmp_path)
 
 

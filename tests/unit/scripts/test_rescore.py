@@ -83,7 +83,7 @@ def test_prediction_files_are_compared(folder: Path, rescore: Rescore) -> None:
     # All five differences favour the second file: 2 / 2**5; of six: 2 / 2**6.
     assert paired["bird"][1:] == ["1", "0.062", "5", "0"]
     assert paired["spider2"][1:] == ["1", "0.031", "6", "0"]
-    assert "second against first: 1 database: the interval and McNemar's p are of its questions alone" in done.stdout
+    assert "second against first: 1 database: the interval and McNemar's p are over its questions" in done.stdout
     (row,) = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
     assert (row["file"], row["id"], row["right"], row["wrong"]) == ("second", "q7", ["spider2"], ["bird"])
     assert (row["status"], row["rows"], row["gold_rows"]) == ("ok", 4, 4)

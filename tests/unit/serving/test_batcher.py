@@ -17,7 +17,7 @@ from jaxrl_sql.models import ModelConfig, Norms, Rope, init_params
 from jaxrl_sql.rollout import Engine, EngineConfig, Sample, SamplingParams
 from jaxrl_sql.serving.app import make_app
 from jaxrl_sql.serving.batcher import Batcher, Job, QueueFullError
-from jaxrl_sql.serving.protocol import CompletionRequest, Writer
+from jaxrl_sql.serving.protocol import CompletionRequest, ResponseBuilder
 from jaxrl_sql.types import Prompt
 
 CONFIG = ModelConfig("qwen3", 24, 32, 2, 4, 2, 8, 48, Rope(1e4), Norms(), True, True, False, 128)
@@ -85,7 +85,7 @@ def test_cancelled_job_leaves_the_queue() -> None:
 
 def test_non_finite_logprobs_are_null() -> None:
     request = CompletionRequest(model="m", prompt="a", logprobs=0)
-    writer = Writer(request, [], SimpleNamespace(tokenizer=Letters()))  # type: ignore[arg-type] # its tokenizer is asked alone
+    writer = ResponseBuilder(request, [], SimpleNamespace(tokenizer=Letters()))  # type: ignore[arg-type] # its tokenizer is asked alone
     written = writer._logprobs([0, 1, 2], [-0.5, -math.inf, math.nan])
     assert written == {"tokens": ["a", "b", "c"], "token_logprobs": [-0.5, None, None], "top_logprobs": None}
 

@@ -18,18 +18,18 @@ from jaxrl_sql.models.formats.hf import load_tokenizer
 from jaxrl_sql.rollout.stop_strings import Vocabulary
 from jaxrl_sql.serving.parameters import IGNORED, IGNORED_IN_CONTENT, REFUSED, REFUSED_IN, RefusedError
 from jaxrl_sql.serving.protocol import (
+    ApiRequest,
     ChatRequest,
     CompletionRequest,
     ContentPart,
     Message,
-    Request,
     StreamOptions,
     TemplateOptions,
     read,
 )
 
 ROOT = Path(__file__).parents[3]
-LEAST: dict[type[Request], dict[str, Any]] = {
+LEAST: dict[type[ApiRequest], dict[str, Any]] = {
     ChatRequest: {"model": "m", "messages": [{"role": "user", "content": "a"}]},
     CompletionRequest: {"model": "m", "prompt": "a"},
 }
@@ -40,11 +40,11 @@ MEMBERS: dict[str, type[BaseModel]] = {
 }  # fmt: skip
 
 
-def ask(kind: type[Request], **more: Any) -> Request:
+def ask(kind: type[ApiRequest], **more: Any) -> ApiRequest:
     return read(kind, json.dumps(LEAST[kind] | more).encode())
 
 
-def refusal(kind: type[Request], **more: Any) -> RefusedError:
+def refusal(kind: type[ApiRequest], **more: Any) -> RefusedError:
     with pytest.raises(RefusedError) as caught:
         ask(kind, **more)
     assert caught.value.status == 400
@@ -57,7 +57,7 @@ def message_field(**message: Any) -> dict[str, Any]:
 
 
 @KINDS
-def test_unsupported_parameters_are_rejected_unless_neutral(kind: type[Request]) -> None:
+def test_unsupported_parameters_are_rejected_unless_neutral(kind: type[ApiRequest]) -> None:
     for name in REFUSED.keys() - kind.model_fields.keys():
         for value in (None, *REFUSED[name]):
             ask(kind, **{name: value})
@@ -68,7 +68,7 @@ def test_unsupported_parameters_are_rejected_unless_neutral(kind: type[Request])
 
 
 @KINDS
-def test_ignored_parameters_accept_any_value(kind: type[Request]) -> None:
+def test_ignored_parameters_accept_any_value(kind: type[ApiRequest]) -> None:
     for value in ("a", 7, False):
         ask(kind, **dict.fromkeys(IGNORED, value))
     ask(kind, metadata={"a": "b"}, prediction={"type": "content", "content": "a"})
@@ -79,7 +79,7 @@ def test_ignored_parameters_accept_any_value(kind: type[Request]) -> None:
     ("name", "near"),
     [("temprature", "temperature"), ("max_new_tokens", "max_tokens"), ("Stop", "stop"), ("zzzzzz", "")],
 )
-def test_unknown_parameter_is_rejected_with_the_nearest(kind: type[Request], name: str, near: str) -> None:
+def test_unknown_parameter_is_rejected_with_the_nearest(kind: type[ApiRequest], name: str, near: str) -> None:
     for value in (None, 0, 0.5):
         error = refusal(kind, **{name: value})
         assert str(error) == f"unknown parameter {name}" + (f"; the nearest is {near}" if near else "")
@@ -87,7 +87,7 @@ def test_unknown_parameter_is_rejected_with_the_nearest(kind: type[Request], nam
 
 
 @KINDS
-def test_null_is_an_absent_value(kind: type[Request]) -> None:
+def test_null_is_an_absent_value(kind: type[ApiRequest]) -> None:
     optional = {name: None for name, field in kind.model_fields.items() if not field.is_required()}
     assert ask(kind, **optional) == ask(kind)
     for name in LEAST[kind]:
@@ -104,12 +104,12 @@ def test_null_is_an_absent_value(kind: type[Request]) -> None:
         ("stream_options", {"include_usage": "yes"}),
     ],
 )  # fmt: skip
-def test_value_of_another_type_is_rejected(kind: type[Request], name: str, value: Any) -> None:
+def test_value_of_another_type_is_rejected(kind: type[ApiRequest], name: str, value: Any) -> None:
     assert str(refusal(kind, **{name: value})).startswith(name)
 
 
 @KINDS
-def test_contradictory_limits_are_rejected(kind: type[Request]) -> None:
+def test_contradictory_limits_are_rejected(kind: type[ApiRequest]) -> None:
     assert "send one" in str(refusal(kind, max_tokens=3, max_completion_tokens=4))
     ask(kind, max_tokens=3, max_completion_tokens=3)
 

@@ -18,7 +18,7 @@ from jaxrl_sql.text2sql.rewards.score import ScoredResponse
 from jaxrl_sql.training.batching.pack import pack
 from jaxrl_sql.training.collect import (
     Demonstration,
-    Group,
+    ScoredGroup,
     from_arrays,
     has_equal_rewards,
     reuse_metrics,
@@ -29,7 +29,7 @@ from jaxrl_sql.types import DEMONSTRATION, Example, InputError, Prompt, Reward, 
 EXAMPLE = Example("q", "db", "db.sqlite", "?", "SELECT 1")
 
 
-def group(rewards: list[float], golds: list[str] | None = None, stops: list[str] | None = None) -> Group:
+def group(rewards: list[float], golds: list[str] | None = None, stops: list[str] | None = None) -> ScoredGroup:
     n = len(rewards)
     turns = (Turn("assistant", (5, 6), (-0.1, -0.2), (-0.1, -0.2), "ab"), Turn("environment", (7,), text="c"))
     trajectories = [Trajectory(Prompt("q", (1, 2, 3), ""), i, turns, "stop") for i in range(n)]
@@ -37,7 +37,7 @@ def group(rewards: list[float], golds: list[str] | None = None, stops: list[str]
         ScoredResponse(Reward(reward), "SELECT 1", "ok", gold, stop)
         for reward, gold, stop in zip(rewards, golds or ["ok"] * n, stops or [""] * n, strict=True)
     ]
-    return Group(EXAMPLE, trajectories, ["x"] * n, scored)
+    return ScoredGroup(EXAMPLE, trajectories, ["x"] * n, scored)
 
 
 def test_failing_gold_sets_its_whole_groups_weight_to_zero() -> None:

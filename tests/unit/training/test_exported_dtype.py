@@ -46,7 +46,7 @@ def test_run_saves_its_own_dtype(
         folder=tmp_path,
         config=config,
         model=MODEL,
-        task=SimpleNamespace(tokenizer=load_tokenizer(START), ends=(0,)),
+        prompt_format=SimpleNamespace(tokenizer=load_tokenizer(START), ends=(0,)),
         display=make_display("none", 1, ""),
     )
     folder = export_model(run, trainable, frozen)

@@ -73,7 +73,7 @@ def test_changed_file_is_named(name: str, place: Path) -> None:
         file.write_text(f"{file.read_text()} ")
     after = inputs_of(place)
     assert {key for key in before if before[key] != after[key]} == {KEYS[name]}
-    with pytest.raises(InputError, match=f"^run: {KEYS[name]}: not as when the run began"):
+    with pytest.raises(InputError, match=f"^run: {KEYS[name]}: changed since the run started"):
         refuse_other_inputs(Path("run"), before, after)
 
 

@@ -83,7 +83,7 @@ def training(tmp_path: Path) -> Iterator[TrainingRun]:
         checkpoints.events = []
         unused: Any = None
         yield TrainingRun(
-            config=config, folder=tmp_path, task=unused, model=unused, mesh=unused, executor=unused,
+            config=config, folder=tmp_path, prompt_format=unused, model=unused, mesh=unused, executor=unused,
             questions=QuestionSets(PromptSet((), (), ()), {}, {}, unused, {}),
             outputs=Outputs(display, metrics, samples, RolloutWriter(None, 0), checkpoints),
             status=RunStatus(Health(HealthConfig())),

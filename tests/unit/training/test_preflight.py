@@ -107,8 +107,8 @@ def test_budget_below_the_questions_of_a_schema_is_refused_at_the_start(more: tu
     def check(tokens: int) -> None:
         cfg = config("grpo.questions=4", f"grpo.max_tokens_per_device={tokens}", *more)
         questions = SimpleNamespace(train=SimpleNamespace(lengths=lambda: [40, 100]))
-        task = SimpleNamespace(recipe=SimpleNamespace(loss=None))
-        run: Any = SimpleNamespace(config=cfg, questions=questions, task=task)
+        prompt_format = SimpleNamespace(recipe=SimpleNamespace(loss=None))
+        run: Any = SimpleNamespace(config=cfg, questions=questions, prompt_format=prompt_format)
         check_budget(run)
 
     check(least)

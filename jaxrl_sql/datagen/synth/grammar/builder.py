@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from jaxrl_sql.datagen.synth.grammar.phrases import Clause, Phrases, Side, listed, plural_words
 from jaxrl_sql.datagen.synth.part_sampler import NoFit
 from jaxrl_sql.datagen.synth.question_template import QuestionCandidate
-from jaxrl_sql.datagen.synth.spec import AnnotatedColumn, AnnotatedTable, Database, Reference, Relation
+from jaxrl_sql.datagen.synth.spec import AnnotatedColumn, AnnotatedTable, Reference, Relation, SynthDatabase
 
 SORTABLE = ("int", "real", "year", "date")
 _SHOW = (
@@ -63,7 +63,7 @@ class Joined:
 class Builder(Phrases):
     """Builds parts of questions about one database."""
 
-    def __init__(self, rng: random.Random, database: Database) -> None:
+    def __init__(self, rng: random.Random, database: SynthDatabase) -> None:
         super().__init__(rng)
         self.database = database
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
-from jaxrl_sql.datagen.synth.spec import AnnotatedColumn, AnnotatedTable, Database
+from jaxrl_sql.datagen.synth.spec import AnnotatedColumn, AnnotatedTable, SynthDatabase
 from jaxrl_sql.text2sql.schema.quote import RESERVED
 
 _SHORT = {
@@ -43,7 +43,7 @@ _WAYS: tuple[tuple[int, Callable[[list[str]], str], Callable[[list[str]], str]],
 )
 
 
-def rename(rng: random.Random, database: Database) -> Database:
+def rename(rng: random.Random, database: SynthDatabase) -> SynthDatabase:
     """Return the database with names in one random style, distinct and not reserved; words and rows are unchanged."""
     _, of_table, of_column = rng.choices(_WAYS, [way[0] for way in _WAYS])[0]
     has_prefixes = rng.random() < _PREFIXED

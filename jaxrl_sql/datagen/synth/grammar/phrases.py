@@ -257,9 +257,9 @@ class Phrases(PartSampler):
             return Clause(sql, after=f"in the {value}")
         if done := next((phrase for phrase in names(column) if _DONE_BY.fullmatch(phrase)), ""):
             return Clause(sql, after=f"{done} {text}")
-        place = place_word(column, side.are_people)
-        if place and column.kind == "text" and self.chance(0.7):
-            return Clause(sql, after=f"{place} {text}")
+        preposition = place_word(column, side.are_people)
+        if preposition and column.kind == "text" and self.chance(0.7):
+            return Clause(sql, after=f"{preposition} {text}")
         if is_adjectival(column) and '"' not in text and self.chance(0.55):
             return Clause(sql, before=text)
         form = self.choose(("whose {c} is {v}", "with the {c} {v}"))

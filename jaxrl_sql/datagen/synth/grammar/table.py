@@ -14,7 +14,7 @@ from typing import NamedTuple
 from jaxrl_sql.datagen.synth.grammar import forms, joined_forms
 from jaxrl_sql.datagen.synth.grammar.builder import Builder
 from jaxrl_sql.datagen.synth.question_template import TEMPLATES, QuestionCandidate, Template
-from jaxrl_sql.datagen.synth.spec import Database
+from jaxrl_sql.datagen.synth.spec import SynthDatabase
 
 
 class Form(NamedTuple):
@@ -23,7 +23,7 @@ class Form(NamedTuple):
     weight: float
     make: Callable[[Builder], QuestionCandidate]
 
-    def build(self, rng: random.Random, database: Database) -> QuestionCandidate:
+    def build(self, rng: random.Random, database: SynthDatabase) -> QuestionCandidate:
         """Build a question about the database; NoFit if the form does not apply."""
         return self.make(Builder(rng, database))
 

@@ -396,7 +396,7 @@ def test_port_in_use_is_an_error_of_one_line(run: Path, capsys: pytest.CaptureFi
         taken.listen()
         port = taken.getsockname()[1]
         assert main([str(run), "--serve", str(port)]) == 2
-    assert f"--serve {port}: Address already in use: name another port" in line_of(capsys)
+    assert f"--serve {port}: Address already in use: choose another port" in line_of(capsys)
     assert main([str(run), "--serve", "99999"]) == 2
     assert "--serve 99999" in line_of(capsys)
 

@@ -20,7 +20,7 @@ import pytest
 
 from jaxrl_sql.config import ExecutorConfig
 from jaxrl_sql.text2sql.adapters.episode import SqlTask, example_of
-from jaxrl_sql.text2sql.adapters.trl import SqlEnvironment, environment_factory, reward_function
+from jaxrl_sql.text2sql.adapters.trl import DatabaseTools, environment_factory, reward_function
 from jaxrl_sql.text2sql.env.executor import make_executor
 from jaxrl_sql.types import InputError
 
@@ -348,9 +348,9 @@ def test_failing_gold_is_not_learned_from(task: SqlTask, row: dict[str, str]) ->
 
 def test_missing_column_is_reported_in_one_line(task: SqlTask) -> None:
     with pytest.raises(InputError, match="a row has no db_path and no gold_sql; it has question"):
-        SqlEnvironment(task).reset(question="How many?")
+        DatabaseTools(task).reset(question="How many?")
     with pytest.raises(InputError, match="call reset"):
-        SqlEnvironment(task).query("SELECT 1")
+        DatabaseTools(task).query("SELECT 1")
     assert reward_function(task)(completions=[]) == []
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from jaxrl_sql.config import ExecutorConfig
 from jaxrl_sql.text2sql.env.executor import Executor, make_executor
-from jaxrl_sql.text2sql.evals.choices import Chosen, compare_choices, table
+from jaxrl_sql.text2sql.evals.choices import SelectedQuery, compare_choices, table
 from jaxrl_sql.types import Example
 
 GOLD, SAME = "SELECT a, b FROM t", "SELECT a, b FROM t WHERE a > 0"
@@ -39,11 +39,11 @@ def test_every_selection_is_judged_by_every_rule(db: str, executor: Executor) ->
     numbers = compare_choices(
         executor,
         [
-            Chosen(question("1"), GOLD, (WRONG, GOLD, HALF), (1, 1, 1)),
-            Chosen(question("2"), HALF, (HALF, GOLD, SAME), (2, 1, 2)),  # three votes for the gold's result
-            Chosen(question("3"), WRONG, (GOLD, WRONG), (1, 4)),
-            Chosen(question("4"), None),
-            Chosen(question("5", BAD), GOLD, (WRONG, GOLD), (1, 1)),  # its gold does not run
+            SelectedQuery(question("1"), GOLD, (WRONG, GOLD, HALF), (1, 1, 1)),
+            SelectedQuery(question("2"), HALF, (HALF, GOLD, SAME), (2, 1, 2)),  # three votes for the gold's result
+            SelectedQuery(question("3"), WRONG, (GOLD, WRONG), (1, 4)),
+            SelectedQuery(question("4"), None),
+            SelectedQuery(question("5", BAD), GOLD, (WRONG, GOLD), (1, 1)),  # its gold does not run
         ],
     )
     assert numbers["count"] == 5
@@ -62,15 +62,15 @@ def test_ex_is_the_sets_own_rule(db: str, executor: Executor) -> None:
     """Spider 2's golds are tables, and surplus columns do not count; EX_b allows `surplus_columns` of them."""
     example = Example("1", "c", db, "?", "", gold_tables=((("a",), ((1,), (2,))),))
     wide = "SELECT b, a FROM t ORDER BY a"
-    local = compare_choices(executor, [Chosen(example, wide, (wide,), (1,))], "spider2", surplus_columns=1)
+    local = compare_choices(executor, [SelectedQuery(example, wide, (wide,), (1,))], "spider2", surplus_columns=1)
     assert (local["accuracy"], local["spider2"], local["first/spider2"], local["gain/spider2"]) == (1, 1, 1, 0)
     assert (local["ex_b"], local["paverl"], "bird" in local) == (0, 1, False)
     assert table(local, "spider2").columns == ("", "EX (spider2)", "EX_b", "EX_f")
-    assert compare_choices(executor, [Chosen(example, wide, (wide,), (1,))], "spider2", str.upper)["ex_b"] == 1
+    assert compare_choices(executor, [SelectedQuery(example, wide, (wide,), (1,))], "spider2", str.upper)["ex_b"] == 1
 
 
 def test_shares_are_absent_without_a_working_gold(db: str, executor: Executor) -> None:
-    numbers = compare_choices(executor, [Chosen(Example("1", "c", db, "?", BAD), GOLD, (GOLD,), (1,))])
+    numbers = compare_choices(executor, [SelectedQuery(Example("1", "c", db, "?", BAD), GOLD, (GOLD,), (1,))])
     assert numbers["gold_failures"] == 1
     assert "bird" not in numbers
     assert table(numbers).rows[2] == ("verbal RL", "-", "-", "-")

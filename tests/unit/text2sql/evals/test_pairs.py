@@ -73,8 +73,7 @@ def test_false_positive_rate_of_equal_runs_is_one_in_twenty(databases: int) -> N
 
 def test_few_databases_cannot_show_a_difference() -> None:
     assert (
-        caution(1)
-        == "1 database: the interval and McNemar's p are of its questions alone, and the sign-flip p is always 1"
+        caution(1) == "1 database: the interval and McNemar's p are over its questions, and the sign-flip p is always 1"
     )
     assert (
         caution(2)

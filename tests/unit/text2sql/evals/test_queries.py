@@ -13,7 +13,7 @@ import pytest
 
 from jaxrl_sql.text2sql.env.executor import Executor
 from jaxrl_sql.text2sql.evals.features import features_of
-from jaxrl_sql.text2sql.evals.hardness import Parts, count_parts, level, spider_level
+from jaxrl_sql.text2sql.evals.hardness import ComponentCounts, count_parts, level, spider_level
 from jaxrl_sql.text2sql.evals.summary import group_names
 from jaxrl_sql.text2sql.evals.ties import cuts_through_ties
 from jaxrl_sql.types import Example
@@ -41,13 +41,13 @@ LEVELS = [
 
 @pytest.mark.parametrize(("sql", "parts", "expected"), LEVELS)
 def test_levels(sql: str, parts: tuple[int, int, int], expected: str) -> None:
-    assert count_parts(sql) == Parts(*parts)
+    assert count_parts(sql) == ComponentCounts(*parts)
     assert spider_level(sql) == expected
 
 
 def test_noise_has_no_level() -> None:
     assert (spider_level("SELECT FROM ("), spider_level(""), spider_level("DROP TABLE t")) == ("", "", "")
-    assert level(Parts(4, 0, 0)) == level(Parts(2, 1, 0)) == "extra"
+    assert level(ComponentCounts(4, 0, 0)) == level(ComponentCounts(2, 1, 0)) == "extra"
 
 
 @pytest.mark.data

@@ -9,7 +9,7 @@ import pytest
 
 from jaxrl_sql.text2sql.env.executor import Executor
 from jaxrl_sql.text2sql.evals.similarity import counted, similarity
-from jaxrl_sql.text2sql.evals.vote import Ballot, Choice, ballots, choose, pass_at_k, pass_curve, vote_curve
+from jaxrl_sql.text2sql.evals.vote import Ballot, VoteResult, ballots, choose, pass_at_k, pass_curve, vote_curve
 from jaxrl_sql.types import Example, InputError
 
 # Candidates; the index of the winner.
@@ -24,7 +24,7 @@ BY_RESULT: dict[str, tuple[list[str | None], int]] = {
 }  # fmt: skip
 
 
-def vote(executor: Executor, example: Example, candidates: list[str | None], how: str = "result") -> Choice:
+def vote(executor: Executor, example: Example, candidates: list[str | None], how: str = "result") -> VoteResult:
     return choose(ballots(executor, [example], [candidates], how)[0])
 
 

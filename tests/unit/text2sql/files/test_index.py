@@ -82,7 +82,7 @@ def test_index_is_stored_next_to_the_file_and_rebuilt_after_changes(
         patch.setattr(module, "scan", lambda _: pytest.fail("looked through again"))
         again = open_index(path)
         assert again[0] == {"a": 1}
-        assert isinstance(again._places, np.memmap)
+        assert isinstance(again._ranges, np.memmap)
     before, moved = index.identity, tmp_path / "moved.jsonl"
     moved.write_bytes(path.read_bytes())
     assert open_index(moved).identity == before
@@ -113,10 +113,10 @@ def test_read_only_folder_has_its_index_in_the_cache(
     path.write_text('{"a": 1}\n')
     real = module._keep
 
-    def refuse(place: Path, identity: str, places: np.ndarray) -> Path:
-        if place.parent == path.parent:
+    def refuse(prefix: Path, identity: str, ranges: np.ndarray) -> Path:
+        if prefix.parent == path.parent:
             raise PermissionError(13, "Permission denied")
-        return real(place, identity, places)
+        return real(prefix, identity, ranges)
 
     monkeypatch.setattr(module, "_keep", refuse)
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -21,7 +21,7 @@ from jaxrl_sql.text2sql.evals.vote import ballots, choose
 from jaxrl_sql.text2sql.question_sets.filters import by_rate, usable_golds
 from jaxrl_sql.text2sql.rewards.extract import ParsedResponse
 from jaxrl_sql.text2sql.rewards.score import ScoredResponse, collect, submit_texts
-from jaxrl_sql.training.collect import Group, group_metrics
+from jaxrl_sql.training.collect import ScoredGroup, group_metrics
 from jaxrl_sql.types import Example, InputError, Prompt, Reward, Trajectory, Turn
 
 AWAY = "postgresql://reader:hidden@127.0.0.1:1/shop"
@@ -73,7 +73,7 @@ def test_db_error_earns_nothing_and_is_excluded_from_metrics(executor: Executor,
     right = lost._replace(status="ok", reward=Reward(2.0, {"correct": 1.0, "format": 1.0}))
     turns = (Turn("assistant", (5,), text="a"),)
     trajectories = [Trajectory(Prompt("q", (1,), ""), i, turns, "stop") for i in range(2)]
-    group = Group(example, trajectories, ["a", "b"], [right, lost])
+    group = ScoredGroup(example, trajectories, ["a", "b"], [right, lost])
     numbers = group_metrics([group])
     assert group.weights == [1.0, 0.0]
     assert (numbers["reward/mean"], numbers["reward/correct"], numbers["reward/untrusted"]) == (2.0, 1.0, 0.5)

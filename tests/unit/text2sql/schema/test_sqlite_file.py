@@ -196,7 +196,7 @@ def test_constantly_written_file_is_refused(tmp_path: Path) -> None:
     def disturb(_: sqlite3.Connection) -> None:
         write(path, "INSERT INTO item(name) VALUES ('more')").close()
 
-    with pytest.raises(InputError, match=r"shop\.sqlite: was written to during each attempt to read it"):
+    with pytest.raises(InputError, match=r"shop\.sqlite: changed during each attempt to read it"):
         read_file(path, disturb)
 
 

@@ -16,7 +16,7 @@ from jaxrl_sql.commands.copy import main as copy
 from jaxrl_sql.commands.synth import main as synth
 from jaxrl_sql.config import ExecutorConfig
 from jaxrl_sql.inference.ask import database_of
-from jaxrl_sql.serving.mcp import Database
+from jaxrl_sql.serving.mcp import McpDatabase
 from jaxrl_sql.text2sql.benchmarks import load_benchmark
 from jaxrl_sql.text2sql.env.executor import make_executor
 from jaxrl_sql.text2sql.schema import RENDERERS, ForeignKey, read_schema, read_values
@@ -193,7 +193,7 @@ def test_mcp_lists_views_and_omissions(tmp_path: Path) -> None:
     script, change, _ = UNREADABLE["module"]
     path = make(tmp_path / "both.sqlite", ITEM + VIEWS + script, *change)
     with make_executor(ExecutorConfig()) as executor:
-        database = Database(str(path), None, executor, 10)
+        database = McpDatabase(str(path), None, executor, 10)
         text = database.schema(None)
         assert text.startswith("CREATE TABLE item (")
         assert "CREATE TABLE item_names (\n    name\n);\n\n-- views: item_names\n" in text

@@ -7,17 +7,17 @@ import pytest
 
 from jaxrl_sql.batch import bucket
 from jaxrl_sql.training.batching.pack import by_answer, pack_groups, pack_rows
-from jaxrl_sql.training.batching.sft_batches import Answer, Row, RowOrder, SftBatch, shuffle_identifiers
+from jaxrl_sql.training.batching.sft_batches import RowOrder, SftBatch, SftCompletion, SftRow, shuffle_identifiers
 from jaxrl_sql.types import Prompt, Trajectory, Turn
 
 
-def ends_in(ids: tuple[int, ...], learned: int, names: frozenset[int] = frozenset()) -> Answer:
+def ends_in(ids: tuple[int, ...], learned: int, names: frozenset[int] = frozenset()) -> SftCompletion:
     """Return a completion with a loss mask on its last `learned` tokens."""
-    return Answer(ids, tuple(i >= len(ids) - learned for i in range(len(ids))), names)
+    return SftCompletion(ids, tuple(i >= len(ids) - learned for i in range(len(ids))), names)
 
 
 def test_loss_mask_covers_only_the_learned_end_of_an_answer() -> None:
-    rows = [Row((1, 2, 3), (ends_in((4, 5, 6, 7), 2), ends_in((8,), 1))), Row((9,), (ends_in((0, 0), 2),))]
+    rows = [SftRow((1, 2, 3), (ends_in((4, 5, 6, 7), 2), ends_in((8,), 1))), SftRow((9,), (ends_in((0, 0), 2),))]
     batch = pack_rows(rows, databases=3, questions=2, prompt_width=4)
     assert batch.completion.shape == (3, 2, 32)
     assert np.asarray(batch.shared[0].length).tolist() == [3, 1, 1]
@@ -28,13 +28,13 @@ def test_loss_mask_covers_only_the_learned_end_of_an_answer() -> None:
 
 
 def test_loss_mask_may_have_gaps() -> None:
-    answer = Answer((4, 0, 5, 6, 7), (False, True, False, True, True))
-    batch = pack_rows([Row((1,), (answer,))], 1, 1, 2)
+    answer = SftCompletion((4, 0, 5, 6, 7), (False, True, False, True, True))
+    batch = pack_rows([SftRow((1,), (answer,))], 1, 1, 2)
     assert np.asarray(batch.trained())[0, 0, :6].tolist() == [False, True, False, True, True, False]
 
 
 def test_trap_masks_token_equal_to_padding_is_trained() -> None:
-    batch = pack_rows([Row((0, 0), (ends_in((0, 0, 0), 3),))], 1, 1, 2)
+    batch = pack_rows([SftRow((0, 0), (ends_in((0, 0, 0), 3),))], 1, 1, 2)
     assert np.asarray(batch.trained()).sum() == 3
 
 
@@ -57,7 +57,7 @@ def test_groups_keep_the_author_of_each_token() -> None:
 
 def test_answer_longer_than_the_width_raises() -> None:
     with pytest.raises(ValueError, match="does not fit"):
-        pack_rows([Row((1, 2, 3), (ends_in((1,), 1),))], 1, 1, 2)
+        pack_rows([SftRow((1, 2, 3), (ends_in((1,), 1),))], 1, 1, 2)
 
 
 def _supervised() -> SftBatch:
@@ -92,7 +92,7 @@ def test_order_is_a_function_of_seed_and_number() -> None:
 
 
 def test_renaming_is_one_to_one_and_equal_in_schema_question_and_answer() -> None:
-    row = Row((10, 1, 11, 1, 12), (ends_in((2, 10, 3, 11, 10), 2), ends_in((2, 13, 14, 13), 1, frozenset({3, 13}))))
+    row = SftRow((10, 1, 11, 1, 12), (ends_in((2, 10, 3, 11, 10), 2), ends_in((2, 13, 14, 13), 1, frozenset({3, 13}))))
     message = tuple(range(10, 40))
     got = shuffle_identifiers(row, message, np.random.default_rng(0))
     pairs = set(zip(row.prompt, got.prompt, strict=True))

@@ -12,7 +12,7 @@ import pytest
 
 from jaxrl_sql.text2sql.files.traces import load_traces, with_traces
 from jaxrl_sql.text2sql.prompts.prompts import PromptStyle, compact_style
-from jaxrl_sql.training.batching.sft_batches import Answer, RowOrder, make_sft_batch
+from jaxrl_sql.training.batching.sft_batches import RowOrder, SftCompletion, make_sft_batch
 from jaxrl_sql.types import Example, InputError, Response
 
 END = 0
@@ -38,12 +38,12 @@ def style_with_answer(answer: Callable[[Example], Response]) -> PromptStyle:
     return compact_style()._replace(answer=answer)
 
 
-def supervised_answer(example: Example, response: Response) -> Answer:
+def supervised_answer(example: Example, response: Response) -> SftCompletion:
     form = style_with_answer(lambda _: response)
     return make_sft_batch([example], [form], Letters(), END, 400, 400).answers[0]
 
 
-def decoded(answer: Answer, learned: bool) -> str:
+def decoded(answer: SftCompletion, learned: bool) -> str:
     remaining = (
         token for token, is_learned in zip(answer.token_ids, answer.learned, strict=True) if is_learned == learned
     )

@@ -25,13 +25,13 @@ from jaxrl_sql.runtime.tokenizer_files import read_tokenizer
 from jaxrl_sql.text2sql.env.executor import Executor, make_executor
 from jaxrl_sql.training.verbal.choosing import judge_prompt
 from jaxrl_sql.training.verbal.judging import (
-    Ask,
-    Candidate,
-    Candidates,
+    JudgeCandidate,
+    JudgeCandidates,
     JudgingConfig,
-    Question,
-    Request,
+    RequestSampler,
+    SamplingRequest,
     VerbalPolicy,
+    VerbalQuestion,
     choose_by_judging,
     find_candidates,
     judge,
@@ -63,29 +63,31 @@ class Script:
 
     def __init__(self, write: Callable[[int, str, int], str | None]) -> None:
         self.write = write
-        self.calls: list[list[Request]] = []
+        self.calls: list[list[SamplingRequest]] = []
 
-    def __call__(self, requests: Sequence[Request]) -> list[list[str | None]]:
+    def __call__(self, requests: Sequence[SamplingRequest]) -> list[list[str | None]]:
         self.calls.append(list(requests))
         call = len(self.calls) - 1
         return [[self.write(call, str(request.prompt), g) for g in range(request.sampling.n)] for request in requests]
 
 
-def judging(ask: Ask, seed: int = 3) -> VerbalPolicy:
+def judging(ask: RequestSampler, seed: int = 3) -> VerbalPolicy:
     """A policy that only judges."""
     return VerbalPolicy(ask, SAMPLING, SamplingParams(seed=seed))
 
 
-def question(db: str, name: str = "q") -> Question:
-    return Question(name, name, db, f"about {name}")
+def question(db: str, name: str = "q") -> VerbalQuestion:
+    return VerbalQuestion(name, name, db, f"about {name}")
 
 
 def sql_of(text: str) -> str | None:
     return text or None
 
 
-def make_candidates(*sqls: str) -> Candidates:
-    return Candidates(tuple(Candidate(sql, 1) for sql in sqls), len(sqls), 0, 0, 0, 0, sqls[0] if sqls else None)
+def make_candidates(*sqls: str) -> JudgeCandidates:
+    return JudgeCandidates(
+        tuple(JudgeCandidate(sql, 1) for sql in sqls), len(sqls), 0, 0, 0, 0, sqls[0] if sqls else None
+    )
 
 
 @pytest.mark.parametrize(
@@ -246,8 +248,8 @@ def test_only_missing_replies_are_requested(db: str) -> None:
 
 def test_fewer_than_two_candidates_need_no_judge(db: str) -> None:
     script = Script(lambda call, prompt, g: pytest.fail("nobody has to be asked"))
-    nothing = Candidates((), 40, 0, 40, 0, 0, None)
-    spare = Candidates((), 40, 0, 0, 40, 0, "SELECT nothing")
+    nothing = JudgeCandidates((), 40, 0, 40, 0, 0, None)
+    spare = JudgeCandidates((), 40, 0, 0, 40, 0, "SELECT nothing")
     verdicts = judge(judging(script), [question(db)] * 3, [nothing, spare, make_candidates("A")])
     assert [verdict.sql for verdict in verdicts] == [None, "SELECT nothing", "A"]
 
@@ -334,8 +336,8 @@ def test_real_engine_answers_and_judges(db: str, executor: Executor, tmp_path: P
     engine = Engine(config, init_params(config, jax.random.key(0)), Bytes(), EngineConfig(8))
     sampling = SamplingParams(max_new_tokens=6, seed=1)
     questions = [
-        Question("1", encoded("how many? "), db, "t(a): how many?"),
-        Question("2", encoded("which? "), db, "t(a): which?"),
+        VerbalQuestion("1", encoded("how many? "), db, "t(a): how many?"),
+        VerbalQuestion("2", encoded("which? "), db, "t(a): which?"),
     ]
 
     def run(name: str) -> tuple[str | None, ...]:

@@ -149,7 +149,7 @@ class SftPhase:
         """Log the last step of a stopped run; a resumed run drops this line, which its checkpoint does not count."""
         if self.window.steps:
             self.run.record(int(self.state.step), "sft", self.numbers())
-            self.window = Window()
+            self.window = LogWindow()
 
     def policy_params(self, at: int) -> Any:
         """Return the current parameters; after the last step, the phase's result."""

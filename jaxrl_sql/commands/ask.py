@@ -1,8 +1,8 @@
 """Ask a database a question: `jaxrl-sql ask --model M --db FILE "How many …?"` prints SQL and its result.
 
-FILE is a SQLite file. With a server's URL instead, the model answers in the server's dialect and the SQL runs there,
-read-only. The model sees a small sample of the database, without the tables and columns of `--leave-out`, or the file
-`--stand-in`.
+FILE is a SQLite file. With a server's URL or `duckdb:FILE` instead, the model answers in that dialect and the SQL runs
+there, read-only. The model sees a small sample of the database, without the tables and columns of `--leave-out`, or the
+file `--stand-in`.
 
 `--n N` samples N answers, chooses one by majority vote and prints the margin; `--explain` shows all candidates. Without
 a question, questions are read interactively until an empty line, with line editing, a history, and Tab completion of
@@ -51,7 +51,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     add_endpoint(parser, "evaluate")
     parser.add_argument(
-        "--db", required=True, metavar="FILE|URL", help="a SQLite file, postgresql://…, mysql://…; read-only"
+        "--db",
+        required=True,
+        metavar="FILE|URL",
+        help="a SQLite file, duckdb:FILE, postgresql://…, mysql://…; read-only",
     )
     parser.add_argument("--stand-in", type=Path, metavar="FILE", help="a SQLite file to show to the model for the URL")
     add_leave_out(parser, several=False)

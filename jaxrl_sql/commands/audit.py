@@ -18,6 +18,8 @@ from jaxrl_sql.config.audit import AuditConfig
 from jaxrl_sql.runtime.tables import show_table
 from jaxrl_sql.runtime.terminal import print_text
 
+_DATABASE = "data.database="
+_FAILING_SHOWN = 20
 _DESCRIPTION = (__doc__ or "").replace("`", "")
 
 
@@ -34,19 +36,30 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--slow-ms", type=float, help="threshold of slow golds, default 5000; 0: none")
     parser.add_argument("--threads", type=int, help="concurrent queries; 0: one per core")
     parser.add_argument("--no-golds", action="store_true", help="do not run golds: only check for leakage")
+    parser.epilog = (
+        "data.database=URL: database of your own files of questions, such as postgresql://USER@HOST/NAME, duckdb:FILE"
+    )
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read the command line, audit, and return the exit code, which is 0 also with findings."""
-    args = _parser().parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    databases = [word.removeprefix(_DATABASE) for word in words if word.startswith(_DATABASE)]
+    args = _parser().parse_args([word for word in words if not word.startswith(_DATABASE)])
+    if databases:
+        args.database = databases[-1]
 
     def look() -> None:
         config = AuditConfig(**vars(args))
-        from jaxrl_sql.datagen.audit.report import audit, table
+        from jaxrl_sql.datagen.audit.report import audit, failing_golds, table
 
         result = audit(config, lambda line: print_text(line, sys.stderr))
         show_table(sys.stdout, *table(result))
+        failing = failing_golds(result)
+        print_text("\n".join(failing[:_FAILING_SHOWN])) if failing else None
+        if len(failing) > _FAILING_SHOWN:
+            print_text(f"and {len(failing) - _FAILING_SHOWN} more golds that fail, in {result.path}")
         print_text(str(result.path))
 
     return report_errors(look)

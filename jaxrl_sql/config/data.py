@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Annotated
 
-from jaxrl_sql.config.fields import Day, NotEmpty, OneOf, PositiveInt, Share, Synonyms
+from jaxrl_sql.config.fields import Day, NotEmpty, OneOf, PositiveInt, Share, Synonyms, password_fault
 
 _ROUNDING = 1e-6
 
@@ -145,6 +145,13 @@ class DataConfig:
         "other sources are refused.",
         Synonyms(trl="dataset_name", note="a folder, not a data set of the hub"),
     ] = ""
+    database: Annotated[
+        str,
+        "Database of the questions in your own files: a SQLite file, `duckdb:FILE`, or a server's URL without the "
+        "password, such as `postgresql://USER@HOST/DATABASE?roles=16`. Golds and answers run there, in its dialect. A "
+        "folder, `duckdb:FOLDER`, or a URL without a database has those that the questions name. If empty, questions "
+        "name their databases, or use the only file next to them.",
+    ] = ""
     seed: Annotated[int, "Seed of the generated questions (`data.source` of `synth`)."] = 0
     train: Annotated[
         str,
@@ -211,3 +218,9 @@ class DataConfig:
         "Columns (`table.column`) and tables that are hidden from prompts, retrieved values and queries, for SQLite "
         "files only. `SELECT *` from such a table is rejected; questions whose gold query reads one are omitted.",
     ] = field(default_factory=list)
+
+    def faults(self, name: str) -> Iterator[str]:
+        """Yield a line for a database that cannot be used."""
+        yield from password_fault(f"{name}.database", self.database)
+        if self.database and self.source == "synth":
+            yield f"{name}.database={self.database} is for your own files, and {name}.source=synth generates databases"

@@ -6,9 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Annotated
 
-from jaxrl_sql.config.fields import Matches, OneOf, PositiveInt
-
-_PASSWORDS = {"postgresql": "PGPASSWORD", "mysql": "MYSQL_PWD", "duckdb": "nothing"}
+from jaxrl_sql.config.fields import Matches, OneOf, PositiveInt, password_fault
 
 
 @dataclass(frozen=True)
@@ -35,10 +33,8 @@ class DatabasesConfig:
 
     def faults(self, name: str) -> Iterator[str]:
         """Yield a line for each URL that holds a password."""
-        for dialect, address in asdict(self).items():
-            user, _, password = address.partition("://")[2].rpartition("@")[0].partition(":")
-            if password:
-                yield f"{name}.{dialect} holds the password of {user}: remove it, and set {_PASSWORDS[dialect]}"
+        for dialect, place in asdict(self).items():
+            yield from password_fault(f"{name}.{dialect}", place)
 
 
 @dataclass(frozen=True)

@@ -231,6 +231,15 @@ class Section(NamedTuple):
     fields: tuple[Field, ...]
 
 
+def password_fault(key: str, url: str) -> Iterator[str]:
+    """Yield a line if the URL in a setting holds a password, which the files of a run would show."""
+    scheme, _, rest = url.partition("://")
+    user, _, password = rest.rpartition("@")[0].partition(":")
+    if password:
+        variable = "MYSQL_PWD" if scheme in ("mysql", "mariadb") else "PGPASSWORD"
+        yield f"{key} holds the password of {user}: remove it, and set {variable}"
+
+
 def declared(section: type) -> Mapping[str, tuple[Any, Sequence[Any]]]:
     """Return the type and the metadata of each field of a section's class, by name."""
     if section not in _DECLARED:

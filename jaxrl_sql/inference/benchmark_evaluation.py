@@ -92,7 +92,7 @@ def evaluate(
     with ExitStack() as opened:
         display = opened.enter_context(make_display(display_kind, 0, f"{who} on {folders}", unit="question"))
         with display.task(f"reading {folders}"):
-            sets = open_sets(cfg, policy.recipe, limits, hide, notes, memory)
+            sets = open_sets(cfg, policy.recipe, limits, hide, notes, memory, policy.data.database)
         display.course([("", sum(len(eval_set.examples) for eval_set in sets) * cfg.runs)])
         _make_folder(out, cfg.predictions if memory.predictions is None else ())
         executor = opened.enter_context(make_executor(limits, hide))

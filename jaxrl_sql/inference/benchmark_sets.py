@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jaxrl_sql.config import EvaluateSettings, ExecutorConfig
-from jaxrl_sql.text2sql.benchmarks import Benchmark, load_benchmark, skipped_lines, unused_name
+from jaxrl_sql.databases.sheets import load_benchmark
+from jaxrl_sql.text2sql.benchmarks import Benchmark, skipped_lines, unused_name
 from jaxrl_sql.text2sql.env.files import Predictions
 from jaxrl_sql.text2sql.evals.numbers import Counts
 from jaxrl_sql.text2sql.evals.predictions import pair, predictions_of, read_predictions
@@ -51,10 +52,11 @@ def open_sets(
     hide: Sequence[str],
     notes: list[str],
     memory: InMemoryData = InMemoryData(),  # noqa: B008 - a constant
+    database: str = "",
 ) -> list[BenchmarkSet]:
     """Load the benchmarks and any predictions; lines for the user are appended to `notes`.
 
-    `hide` are the hidden columns (`data.hide`).
+    `hide` are the hidden columns (`data.hide`), `database` is that of a user's questions (`data.database`).
     """
     if cfg.predictions and len(cfg.predictions) != len(cfg.data):
         raise InputError(f"{len(cfg.predictions)} files of predictions for {len(cfg.data)} folders: give one for each")
@@ -67,7 +69,7 @@ def open_sets(
         # Predictions are paired with all questions before the limit; a model needs only the first ones.
         chooses = cfg.predictions or cfg.include_ids or cfg.answerable_only
         limit = 0 if chooses else cfg.limit
-        benchmark = _limited(memory.benchmark, limit) or load_benchmark(folder, cfg.split, limit)
+        benchmark = _limited(memory.benchmark, limit) or load_benchmark(folder, cfg.split, limit, database)
         servers = dataclasses.asdict(executor.databases)
         benchmark = benchmark._replace(examples=placed(benchmark.examples, servers))
         benchmark = hide_in_benchmark(benchmark, hide)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from jaxrl_sql.config import DataConfig, DistillSettings, ExecutorConfig, ModelConfigSection
 from jaxrl_sql.config.check import flatten
 from jaxrl_sql.runtime.model_locator import files_identity, prompt_settings
+from jaxrl_sql.text2sql.env.address import is_address, public_name
 from jaxrl_sql.text2sql.prompts.template import template_file
 from jaxrl_sql.types import Example, Fields, Record
 
@@ -91,7 +92,8 @@ def digests(examples: Iterable[Example]) -> dict[str, str]:
     digests_ = {}
     for example in examples:
         identity = (example.uid, example.db_id, example.question, example.evidence, example.dialect, example.answerable)
-        judged = (str(example.golds), str(sorted(example.options.items())))
+        server = public_name(example.engine_url) if is_address(example.engine_url) else ""
+        judged = (str(example.golds), str(sorted(example.options.items())), *([server] if server else []))
         files = (
             example.db_path,
             *example.suite,

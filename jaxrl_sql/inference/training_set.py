@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from jaxrl_sql.config import DatabasesConfig, DataConfig
+from jaxrl_sql.databases.sheets import SheetDatabases, load_split
 from jaxrl_sql.datagen.synth import SynthSpec, generate
-from jaxrl_sql.text2sql.benchmarks import Benchmark, load_folder, load_split
+from jaxrl_sql.text2sql.benchmarks import Benchmark, load_folder
 from jaxrl_sql.text2sql.prompts.dialects import InDialects, placed, refuse_translated
 from jaxrl_sql.text2sql.prompts.shots import Shots
 from jaxrl_sql.text2sql.question_sets.filters import keep_only
@@ -73,7 +74,7 @@ def _copied(dialect: str, address: str) -> tuple[Example, ...]:
 
 def split_questions(data: DataConfig, split: str, limit: int, databases: DatabasesConfig | None) -> Benchmark:
     """Load a split as `load_split` does, with the servers of `databases` for other engines (None: unset)."""
-    return configured_questions(data, load_split(data.dir, split, limit), 0, databases)
+    return configured_questions(data, load_split(data.dir, split, limit, data.database), 0, databases)
 
 
 def configured_questions(
@@ -157,4 +158,4 @@ def choose_shots(data: DataConfig) -> Callable[[Example], Sequence[Example]] | N
 def _huge(data: DataConfig) -> Streamed | None:
     if data.source == "synth" or not data.stream_above or not Path(data.dir).exists():
         return None
-    return open_stream(data.dir, data.train, data.stream_above)
+    return open_stream(data.dir, data.train, data.stream_above, SheetDatabases(data.database))

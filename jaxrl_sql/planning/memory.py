@@ -157,10 +157,10 @@ def params_here(model: ModelConfig, mesh: AnyMesh, frozen: Sequence[str] = ()) -
     Raises InputError for a dimension that the mesh does not divide, and as `split_specs` does.
     """
     shardings: Any = param_shardings(model, mesh)
-    return _params_of(split_specs(model, frozen)[0], places)
+    return _params_of(split_specs(model, frozen)[0], shardings)
 
 
-def _params_of(specs: Iterable[ParamSpec], places: Any) -> int:
+def _params_of(specs: Iterable[ParamSpec], shardings: Any) -> int:
     """Return the number of these parameters per device."""
     held = 0
     for spec in specs:

@@ -11,6 +11,7 @@ from jaxrl_sql.report.intervals import Evaluations, difference_of, score_of, sha
 from jaxrl_sql.report.load import RunFiles, first_grpo_step, series, split_results
 from jaxrl_sql.report.outcome import duration_of, seconds_of, sessions_of, time_of
 from jaxrl_sql.runtime.progress import duration
+from jaxrl_sql.text2sql.env.address import public_name
 from jaxrl_sql.types import Fields, Json, Record
 
 MAX_CHANGED = 40
@@ -33,6 +34,7 @@ def describe_run(run: RunFiles) -> list[Line]:
         ("recipe", run.setting("recipe")),
         ("model", f"{model}{f', {_amount(size)} parameters' if size else ''}{adapters}" if run.settings else None),
         ("data", f"{data}, {run.setting('data.train')}" if data else None),
+        ("database", public_name(str(run.setting("data.database") or ""))),
         ("evaluated on", _joined(run.setting("data.evals"))),
         ("seed", run.setting("seed")),
         ("begun", _date(sessions[0].get("began")) if sessions else None),
@@ -49,7 +51,7 @@ def describe_evaluation(settings: Fields) -> list[Line]:
     """Return the description of an evaluation from its configuration: recipe, model or predictions, data."""
     section = settings.get("evaluate")
     section = section if isinstance(section, dict) else {}
-    model = settings.get("model")
+    model, data = settings.get("model"), settings.get("data")
     checkpoint = model.get("checkpoint") if isinstance(model, dict) else None
     server = urlsplit(str(section.get("base_url") or "")).netloc.rpartition("@")[2]
     is_model = bool(checkpoint or server)
@@ -58,6 +60,7 @@ def describe_evaluation(settings: Fields) -> list[Line]:
         ("model", f"{section.get('model')} at {server}" if server else checkpoint),
         ("predictions", _joined(section.get("predictions"))),
         ("data", _joined(section.get("data"))),
+        ("database", public_name(str(data.get("database") or "")) if isinstance(data, dict) else None),
         ("seed", settings.get("seed") if is_model else None),
     ]
     return [(name, str(value)) for name, value in lines if value not in (None, "")]

@@ -48,11 +48,12 @@ _BLOCK, _BLOCKS = 16 << 10, 256
 
 # Keys of the section `data` that select questions and do not affect the prompt of a question.
 _CHOOSES = (
-    "source", "dir", "seed", "train", "evals", "tokenizer.vocab_size", "select.include_ids", "select.limit_train",
-    "select.limit_eval", "select.drop_empty_gold", "dialects", "traces", "prune", "stream_above", "hide",
+    "source", "dir", "database", "seed", "train", "evals", "tokenizer.vocab_size", "select.include_ids",
+    "select.limit_train", "select.limit_eval", "select.drop_empty_gold", "dialects", "traces", "prune", "stream_above",
+    "hide",
 )  # fmt: skip
 # Keys of these that select the questions shown as few-shot examples.
-_SHOWN = ("source", "dir", "seed", "train", "select.limit_train", "select.include_ids")
+_SHOWN = ("source", "dir", "database", "seed", "train", "select.limit_train", "select.include_ids")
 PROMPT_KEYS: Mapping[str, tuple[str, ...]] = {
     "model": ("dtype", "compute_dtype", "attention"),
     "sampling": ("turns", "max_total_tokens", "stop"),

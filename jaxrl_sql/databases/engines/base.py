@@ -6,6 +6,7 @@ Copying and sampling use this interface and know no engine.
 from __future__ import annotations
 
 import importlib
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
@@ -18,6 +19,11 @@ from jaxrl_sql.databases.engines.tables import EngineRules, PlannedColumn, Plann
 from jaxrl_sql.text2sql.env.address import Address
 from jaxrl_sql.text2sql.schema.quote import quote_text
 from jaxrl_sql.types import InputError
+
+
+class MissingDatabaseError(InputError):
+    """The server has no database of this name, or none that the user may use."""
+
 
 State = Literal["absent", "empty", "full"]
 
@@ -46,6 +52,9 @@ _CHECKS = {
     "does not exist": "check the names of user and database",
     "unknown database": "check the name of the database",
 }
+
+
+_NO_DATABASE = re.compile(r"database .* does not exist|unknown database|to database|for database", re.IGNORECASE)
 
 
 class DatabaseWriter(ABC):
@@ -218,7 +227,8 @@ class Server(DatabaseEngine):
             where = self.address.named(name) if name else self.address.shown
             message = self.address.redacted(one_line(error))
             check = next((check for part, check in _CHECKS.items() if part in message.lower()), "")
-            raise InputError(f"{where}: {message}: {check or 'check the host and the port'}") from None
+            kind = MissingDatabaseError if _NO_DATABASE.search(message) else InputError
+            raise kind(f"{where}: {message}: {check or 'check the host and the port'}") from None
 
     @abstractmethod
     def reader(self) -> DatabaseReader:

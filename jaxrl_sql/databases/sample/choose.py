@@ -105,7 +105,7 @@ def _name_tables(tables: Sequence[CatalogTable]) -> list[CatalogTable]:
     named = []
     for table in tables:
         name = table.path[-1]
-        if counts[name.casefold()] > 1 and table.path[0] != "public":
+        if counts[name.casefold()] > 1 and table.path[0] not in ("public", "main"):
             name = "_".join(table.path)
         other = owner.setdefault(name.casefold(), table)
         if other is not table:

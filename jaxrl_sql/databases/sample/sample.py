@@ -16,11 +16,11 @@ from pathlib import Path
 
 from jaxrl_sql.databases.engines.base import DatabaseReader
 from jaxrl_sql.databases.engines.catalog import Catalog, CatalogForeignKey, CatalogTable, KeyValues, TablePath, TextRow
-from jaxrl_sql.databases.engines.registry import SERVERS
+from jaxrl_sql.databases.engines.registry import DUCKDB, open_reader
 from jaxrl_sql.databases.sample.choose import choose
 from jaxrl_sql.databases.sample.file import SampleFile, write_descriptions
 from jaxrl_sql.databases.sample.values import KINDS, to_cell
-from jaxrl_sql.text2sql.env.address import Address, parse_address
+from jaxrl_sql.text2sql.env.address import parse_address
 from jaxrl_sql.types import InputError
 
 ROWS = 200
@@ -56,17 +56,16 @@ def sample(
     """
     if rows < 1:
         raise InputError(f"--rows {rows}: must be at least 1")
-    address = parse_address(url).single
-    target = folder / sample_id(address)
+    target = folder / sample_id(url)
     if target.exists():
         raise InputError(f"{target} already exists: remove it, or choose another folder")
-    source = SERVERS[address.engine](address).reader()
+    source = open_reader(url)
     scratch = folder / f".{target.name}.{os.getpid()}.partial"
     try:
         chosen = _with_readable_views(source, choose(source.catalog(), leave_out))
         if not chosen.tables:
             why = f" ({'; '.join(chosen.notes[:3])})" if chosen.notes else ""
-            raise InputError(f"{address.named(address.database)}: there is no table that the role can read{why}")
+            raise InputError(f"{source.shown}: there is no table that the role can read{why}")
         scratch.mkdir(parents=True)
         file = SampleFile(scratch / f"{target.name}.sqlite", chosen)
         try:
@@ -100,10 +99,11 @@ def _with_readable_views(source: DatabaseReader, catalog: Catalog) -> Catalog:
     return catalog._replace(tables=tuple(tables), notes=tuple(notes))
 
 
-def sample_id(address: Address) -> str:
-    """Return the name of a database's sample; raises InputError for an address that cannot be sampled."""
-    if address.engine not in SERVERS:
-        raise InputError(f"{address.shown}: only {' and '.join(f'{name}://' for name in SERVERS)} can be sampled")
+def sample_id(url: str) -> str:
+    """Return the name of a database's sample; raises InputError for a URL that cannot be sampled."""
+    if url.startswith(DUCKDB):
+        return re.sub(r"[^\w-]+", "_", Path(url.removeprefix(DUCKDB)).stem)
+    address = parse_address(url)
     if not address.database:
         raise InputError(
             f"{address.shown}: the URL names no database: {address.engine}://USER:PASSWORD@HOST:PORT/DATABASE"

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from jaxrl_sql.types import Example, Fields, Record
 
 
 class QuestionSet(NamedTuple):
-    """A named set of questions; `skipped` holds (uid, reason) of unusable lines."""
+    """A named set of questions; `skipped` holds (uid, reason) of unusable lines, `lines` the place of each question."""
 
     name: str
     examples: tuple[Example, ...]
     skipped: tuple[tuple[str, str], ...] = ()
+    lines: Mapping[str, str] = {}
 
     @property
     def databases(self) -> list[tuple[str, str]]:
@@ -21,13 +23,22 @@ class QuestionSet(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """A finding: its kind, the name of the set, the id of the question (or database), and details."""
+    """A finding: its kind, the name of the set, the id of the question (or database), and details.
+
+    `line` is the place of the question in a user's file (`file:line`).
+    """
 
     kind: str
     set: str
     id: str
     details: Fields
+    line: str = ""
+
+    def at(self, line: str) -> Finding:
+        """Return the finding with the place of its question."""
+        return self._replace(line=line)
 
     def record(self) -> Record:
         """Return the line of a findings file."""
-        return {"kind": self.kind, "set": self.set, "id": self.id, **self.details}
+        place = {"line": self.line} if self.line else {}
+        return {"kind": self.kind, "set": self.set, "id": self.id, **place, **self.details}

@@ -19,8 +19,12 @@ from jaxrl_sql.text2sql.env.ports import SqlExecutor, SqlOutcome
 from jaxrl_sql.text2sql.question_sets.filters import is_trivial
 from jaxrl_sql.types import Example, Record
 
+_FAILS, _TIMES_OUT = "gold: fails", "gold: times out"
+FAILURES = (_FAILS, _TIMES_OUT)
+"""The findings of golds without a result."""
+
 CONSTANTS: Mapping[str, str] = {
-    "empty": "SELECT NULL WHERE 0",
+    "empty": "SELECT NULL FROM (SELECT 1) AS t WHERE 1 = 0",
     "0": "SELECT 0",
     "1": "SELECT 1",
     "NULL": "SELECT NULL",
@@ -112,9 +116,9 @@ def _plain(value: object) -> object:
 
 def _faults(gold: Ran, slow_ms: float) -> list[tuple[str, Record]]:
     if gold.status == "timeout":
-        return [("gold: times out", {"ms": round(gold.ms, 1)})]
+        return [(_TIMES_OUT, {"ms": round(gold.ms, 1)})]
     if gold.status != "ok":
-        return [("gold: fails", {"status": gold.status, "error": gold.error})]
+        return [(_FAILS, {"status": gold.status, "error": gold.error})]
     faults: list[tuple[str, Record]] = []
     if gold.rows == 0:
         faults.append(("gold: empty", {}))

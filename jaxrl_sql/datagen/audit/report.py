@@ -6,19 +6,22 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from textwrap import shorten
 from typing import NamedTuple
 
 from jaxrl_sql.config import ExecutorConfig
 from jaxrl_sql.config.audit import AuditConfig
+from jaxrl_sql.databases.sheets import load_benchmark
 from jaxrl_sql.datagen.audit.finding import Finding, QuestionSet
-from jaxrl_sql.datagen.audit.golds import audit_golds
+from jaxrl_sql.datagen.audit.golds import FAILURES, audit_golds
 from jaxrl_sql.datagen.audit.overlap import shared_databases, shared_questions, shared_sql
-from jaxrl_sql.text2sql.benchmarks import load_benchmark
+from jaxrl_sql.text2sql.benchmarks.benchmark import matched_with
 from jaxrl_sql.text2sql.env.executor import make_executor
 from jaxrl_sql.text2sql.evals.tables import ReportTable
 from jaxrl_sql.types import InputError
 
 Note = Callable[[str], object]
+_SQL_SHOWN = 120
 
 
 class AuditResult(NamedTuple):
@@ -30,25 +33,28 @@ class AuditResult(NamedTuple):
     path: Path
 
 
-def load_sets(folders: Sequence[Path], limit: int, report: Note) -> list[QuestionSet]:
-    """Load sets and report their notes; a set is named by its folder, or by its path if two names are equal."""
+def load_sets(folders: Sequence[Path], limit: int, report: Note, database: str = "") -> list[QuestionSet]:
+    """Load sets and report their notes; a set is named by its folder, or by its path if two names are equal.
+
+    `database` is that of a user's questions (`data.database`).
+    """
     paths = Counter(folder.resolve() for folder in folders)
     if twice := [path for path, times in paths.items() if times > 1]:
         raise InputError(f"audit: {twice[0]} is named twice")
     names = Counter(folder.resolve().name for folder in folders)
     sets = []
     for folder in folders:
-        loaded = load_benchmark(folder, limit=limit)
+        loaded = load_benchmark(folder, limit=limit, database=database)
         name = folder.resolve().name if names[folder.resolve().name] == 1 else str(folder)
         for note in loaded.notes:
             report(f"{name}: {note}")
-        sets.append(QuestionSet(name, loaded.examples, loaded.skipped))
+        sets.append(QuestionSet(name, loaded.examples, loaded.skipped, loaded.lines))
     return sets
 
 
 def audit(config: AuditConfig, report: Note) -> AuditResult:
     """Audit sets and write the files; `report` receives progress lines."""
-    sets = load_sets([*config.train, *config.eval], config.limit, report)
+    sets = load_sets([*config.train, *config.eval], config.limit, report, config.database)
     trains, evals = sets[: len(config.train)], sets[len(config.train) :]
     findings: list[Finding] = []
     for target in evals if trains else ():
@@ -57,7 +63,9 @@ def audit(config: AuditConfig, report: Note) -> AuditResult:
         findings += shared_sql(trains, target)
         findings += shared_databases(trains, target, config.near_schema)
     if not config.no_golds:
-        limits = ExecutorConfig(threads=config.threads, timeout_ms=config.timeout_ms, vm_steps=0)
+        limits = ExecutorConfig(
+            threads=config.threads, timeout_ms=config.timeout_ms, engine_timeout_ms=config.timeout_ms, vm_steps=0
+        )
         with make_executor(limits) as executor:
             for question_set in sets:
                 findings += audit_golds(executor, question_set, config.slow_ms, config.suite, report)
@@ -66,6 +74,8 @@ def audit(config: AuditConfig, report: Note) -> AuditResult:
         for questions in sets
         for uid, why in questions.skipped
     ]
+    lines = {questions.name: questions.lines for questions in sets}
+    findings = [finding.at(lines[finding.set].get(finding.id, "")) for finding in findings]
     counts = write(config, trains, evals, findings)
     return AuditResult(sets, findings, counts, config.out / "findings.jsonl")
 
@@ -90,6 +100,7 @@ def write(
             questions.name: {
                 "questions": len(questions.examples),
                 "databases": len(questions.databases),
+                "matched_with": matched_with(questions.examples),
                 "findings": dict(counts[questions.name]),
                 "constants": _by_rule([finding for finding in findings if finding.set == questions.name]),
             }
@@ -132,6 +143,22 @@ def table(result: AuditResult) -> ReportTable:
     if not kinds:
         rows.append(("nothing was found", *("" for _ in sets)))
     return ReportTable("", ("", *(questions.name for questions in sets)), tuple(rows))
+
+
+def failing_golds(result: AuditResult) -> list[str]:
+    """Return a line for each gold that fails or times out, with its place in the user's file."""
+    golds = {
+        (questions.name, example.uid): example.gold_sql for questions in result.sets for example in questions.examples
+    }
+    lines = []
+    for finding in result.findings:
+        if finding.kind not in FAILURES:
+            continue
+        where = finding.line or f"{finding.set}: {finding.id}"
+        reason = finding.details.get("error") or finding.details.get("status") or "over --timeout-ms"
+        sql = shorten(golds[finding.set, finding.id], _SQL_SHOWN, placeholder=" …")
+        lines.append(f"{where}: {finding.kind} ({' '.join(str(reason).split())}): {sql}")
+    return lines
 
 
 _ORDER = ("question", "sql", "database", "gold", "suite", "cannot be read")

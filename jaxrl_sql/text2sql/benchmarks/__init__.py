@@ -7,9 +7,10 @@ from itertools import chain, count
 from pathlib import Path
 
 from jaxrl_sql.text2sql.benchmarks.benchmark import Benchmark, skipped_lines
-from jaxrl_sql.text2sql.benchmarks.detect import FORMATS, located
+from jaxrl_sql.text2sql.benchmarks.detect import FORMATS, USERS, located
 from jaxrl_sql.text2sql.benchmarks.folder import PLAIN, plain_record
-from jaxrl_sql.text2sql.benchmarks.gather import Format, gather, with_ids
+from jaxrl_sql.text2sql.benchmarks.gather import Format, Placement, gather, placed_in, with_ids
+from jaxrl_sql.text2sql.benchmarks.lines import OWN
 from jaxrl_sql.text2sql.benchmarks.memory import benchmark_of
 
 __all__ = [
@@ -25,31 +26,32 @@ __all__ = [
 ]
 
 
-def load_benchmark(folder: str | Path, split: str = "", limit: int = 0) -> Benchmark:
+def load_benchmark(folder: str | Path, split: str = "", limit: int = 0, place: Placement | None = None) -> Benchmark:
     """Load the published folder of a benchmark, or a user's file of questions.
 
     `split` is a split or a subfolder; "" selects the split that is usually scored. `limit` is the maximum number of
-    usable questions, 0 for all. A set whose databases have variants is judged on all of them by the rule `test_suite`.
+    usable questions, 0 for all. `place` sets the databases of a user's questions. A set whose databases have variants
+    is judged on all of them by the rule `test_suite`.
     Raises InputError with the expected files for an unknown format, a missing split, and a set without usable
     questions.
     """
-    return _load(*located(Path(folder), split), limit)
+    return _load(*located(Path(folder), split), limit, place)
 
 
-def load_folder(folder: str | Path, limit: int = 0) -> Benchmark:
+def load_folder(folder: str | Path, limit: int = 0, place: Placement | None = None) -> Benchmark:
     """Load a folder in the plain layout, `questions.jsonl` and `databases/`; raises like `load_benchmark`."""
-    return _load(PLAIN, Path(folder), "", limit)
+    return _load(PLAIN, Path(folder), "", limit, place)
 
 
-def load_split(root: str | Path, split: str, limit: int = 0) -> Benchmark:
+def load_split(root: str | Path, split: str, limit: int = 0, place: Placement | None = None) -> Benchmark:
     """Load a split for training, in any format: the folder `root/split` if it exists, else a split of `root`.
 
     Unanswerable questions have no gold to learn from and are skipped with a reason.
     """
     folder = Path(root) / split
     if (folder / "questions.jsonl").is_file() or not Path(root).exists():
-        return load_folder(folder, limit)
-    benchmark = load_benchmark(root, split, limit)
+        return load_folder(folder, limit, place)
+    benchmark = load_benchmark(root, split, limit, place)
     unanswerable = tuple((example.uid, "has no answer") for example in benchmark.examples if not example.answerable)
     usable = tuple(example for example in benchmark.examples if example.answerable)
     return benchmark._replace(examples=usable, skipped=benchmark.skipped + unanswerable)
@@ -60,12 +62,16 @@ def unused_name(name: str, taken: Container[str]) -> str:
     return next(candidate for candidate in chain([name], (f"{name}_{n}" for n in count(2))) if candidate not in taken)
 
 
-def _load(form: Format, folder: Path, split: str, limit: int) -> Benchmark:
+def _load(form: Format, folder: Path, split: str, limit: int, place: Placement | None) -> Benchmark:
     notes: list[str] = []
     loaded = form.reads(folder, split, notes)
     if not loaded.is_huge:
         loaded = loaded._replace(items=with_ids(loaded.items))
+    if place is not None and form.name in USERS:
+        placed = map(placed_in(place, loaded.databases, prefers_files=form is not OWN), loaded.items)
+        loaded = loaded._replace(items=placed if loaded.is_huge else [*placed])
     order = () if loaded.is_huge else tuple(str(item.uid) for item in loaded.items)
+    lines = {} if loaded.is_huge else {str(item.uid): item.line for item in loaded.items if item.line}
     examples, skipped = gather(loaded, notes, limit)
     rule = loaded.rule or ("test_suite" if form is PLAIN and any(example.suite for example in examples) else form.rule)
-    return Benchmark(form.name, rule, examples, skipped, tuple(notes), form.submission, loaded.prepare, order)
+    return Benchmark(form.name, rule, examples, skipped, tuple(notes), form.submission, loaded.prepare, order, lines)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+from jaxrl_sql.text2sql.env.address import public_name
 from jaxrl_sql.types import Example
+
+_SHOWN = 3
 
 Skipped = tuple[tuple[str, str], ...]
 """(uid, reason) of each skipped question."""
@@ -17,7 +21,8 @@ class Benchmark(NamedTuple):
     `rule` is the comparison of its leaderboard (`bird`, `test_suite`, `spider2`, `ehrsql`, `ehrsql_2022`, `defog`), and
     `submission` the leaderboard's format of predictions. `notes` are messages about missing data and repairs.
     `prepare` is the scorer's preprocessing of a predicted query. `order` has the ids of all questions, including
-    skipped ones, in the file's order; it is empty for a huge set.
+    skipped ones, in the file's order; `lines` has the place of each question in a user's file (`file:line`). Both are
+    empty for a huge set.
     """
 
     name: str
@@ -28,6 +33,15 @@ class Benchmark(NamedTuple):
     submission: str = "jsonl"
     prepare: Callable[[str], str] | None = None
     order: tuple[str, ...] = ()
+    lines: Mapping[str, str] = {}
+
+
+def matched_with(examples: Iterable[Example]) -> str:
+    """Return the databases of questions with their numbers, without users and passwords."""
+    counts = Counter(public_name(example.database) for example in examples)
+    shown = [f"{name} ({count} questions)" for name, count in counts.most_common(_SHOWN)]
+    more = [f"and {len(counts) - _SHOWN} more databases"] if len(counts) > _SHOWN else []
+    return ", ".join([*shown, *more])
 
 
 def skipped_lines(skipped: Iterable[tuple[str, str]]) -> list[str]:

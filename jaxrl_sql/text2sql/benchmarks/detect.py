@@ -36,6 +36,9 @@ FORMATS: dict[str, Format] = {
         OWN,
     )
 }
+USERS = (PLAIN.name, SYNSQL.name, OWN.name)
+"""The formats of files that users write, whose databases may be elsewhere."""
+
 # The formats whose expected files are in the message if no format matches.
 _GENERAL = (PLAIN.name, OWN.name)
 # A folder with more subfolders contains databases and is not searched for sets.

@@ -60,34 +60,42 @@ def read_json(path: Path, notes: Notes) -> Json:
     return load_json(read_text(path, notes), path)
 
 
-def read_records(path: Path, notes: Notes) -> list[Record]:
-    """Read a JSON list of objects, or one object per line; raises InputError with the position of anything else."""
+def read_records(path: Path, notes: Notes, places: list[str] | None = None) -> list[Record]:
+    """Read a JSON list of objects, or one object per line; raises InputError with the position of anything else.
+
+    The position of each record (`file:line`, or `file: item 3`) is appended to `places`.
+    """
     text = read_text(path, notes)
     if text.lstrip()[:1] == "[":
         records = load_json(text, path)
-        labels = [f"item {number}" for number in range(1, len(records) + 1)]
+        found = [f": item {number}" for number in range(1, len(records) + 1)]
     else:
         lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
         records = [load_json(line, path, number) for number, line in lines]
-        labels = [f"line {number}" for number, _ in lines]
-    for label, record in zip(labels, records, strict=True):
+        found = [f":{number}" for number, _ in lines]
+    for place, record in zip(found, records, strict=True):
         if not isinstance(record, dict):
-            raise InputError(f"{path}: {label}: expected a JSON object, found {type(record).__name__}")
+            position = place.replace(":", ": line ") if place[1:].isdigit() else place
+            raise InputError(f"{path}{position}: expected a JSON object, found {type(record).__name__}")
+    if places is not None:
+        places += [f"{path}{place}" for place in found]
     return records
 
 
-def read_csv(path: Path, notes: Notes, used: Collection[str]) -> list[Record]:
+def read_csv(path: Path, notes: Notes, used: Collection[str], places: list[str] | None = None) -> list[Record]:
     """Read a table with a header, separated by commas, semicolons or tabs; column names become lower case.
 
     A column without a name is skipped, and missing cells are empty. A quote inside a quoted cell is read like pandas
     reads it, with a note. `nan`, which pandas writes for a missing value, is an empty cell. If all ids have the form
     2.0, they become whole numbers. Raises InputError for a file that is not such a table, a table without rows, a name
-    of `used` that several columns have, and (with the line) a row with more cells than the header.
+    of `used` that several columns have, and (with the line) a row with more cells than the header. `file:line` of each
+    record's first line is appended to `places`.
     """
     text = read_text(path, notes)
     if "\0" in text:
         raise InputError(f"{path}: not a text file: save it as CSV in UTF-8")
-    records = []
+    records: list[Record] = []
+    starts: list[int] = []
     odd: list[int] = []
     try:
         head = _header(text[:_HEADER_BYTES], used)
@@ -95,7 +103,10 @@ def read_csv(path: Path, notes: Notes, used: Collection[str]) -> list[Record]:
             raise InputError(f"{path}: the first line is empty: it should have the column names")
         if repeated := sorted({name for name in head.names if name in used and head.names.count(name) > 1}):
             raise InputError(f"{path}: several columns are named {', '.join(repeated)}: rename or remove all but one")
-        for number, raw, is_strict in islice(csv_rows(text, head.delimiter), head.rows, None):
+        rows = csv_rows(text, head.delimiter)
+        last = max((number for number, _, _ in islice(rows, head.rows)), default=0)
+        for number, raw, is_strict in rows:
+            start, last = last + 1, number
             cells = ["" if cell.strip().lower() == "nan" else cell for cell in raw]
             odd += [] if is_strict else [number]
             more = cells[len(head.names) :]
@@ -103,6 +114,7 @@ def read_csv(path: Path, notes: Notes, used: Collection[str]) -> list[Record]:
                 raise InputError(f"{path}: line {number}: {len(cells)} cells under {len(head.names)} columns")
             if any(cell.strip() for cell in cells):
                 records.append({name: cell for name, cell in zip_longest(head.names, cells, fillvalue="") if name})
+                starts.append(start)
     except csv.Error as error:
         raise InputError(f"{path}: {error}") from error
     if odd:
@@ -113,6 +125,8 @@ def read_csv(path: Path, notes: Notes, used: Collection[str]) -> list[Record]:
     if not records:
         raise InputError(f"{path}: has no rows below its header: write one question per row")
     whole_number_ids(records, ID_KEYS)
+    if places is not None:
+        places += [f"{path}:{start}" for start in starts]
     return records
 
 

@@ -29,9 +29,9 @@ def read_plain(folder: Path, split: str, _notes: Notes) -> LoadedQuestions:
     """Read a set: every question with its id, with a fault for missing or empty fields and an unknown dialect.
 
     `evidence`, `difficulty`, `demonstration`, `reasoning`, `dialect` and `other_sql` (a list of equivalent golds) are
-    optional. With `db`, a URL, a question is about a database of another engine; the file in `databases/` then only
-    provides the schema and values in prompts. Raises InputError for a missing folder or file and a malformed line
-    (`file:line: message`).
+    optional. With `db`, a URL, a question is about a database of another engine; a file in `databases/` then only
+    provides the schema and values in prompts, in place of a sample. Raises InputError for a missing folder or file and
+    a malformed line (`file:line: message`).
     """
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder (expected questions.jsonl and databases/ in it)")
@@ -47,10 +47,11 @@ def plain_lines(folder: Path, split: str) -> RecordFile:
     if split:
         raise no_split(folder, split, [])
     path = folder / "questions.jsonl"
-    return RecordFile(path, partial(_item, path), Databases([folder / "databases"], suites_of(folder)))
+    databases = Databases([folder / "databases"], suites_of(folder))
+    return RecordFile(path, partial(_item, path, databases), databases)
 
 
-def _item(path: Path, record: Record, number: int) -> PublishedQuestion:
+def _item(path: Path, databases: Databases, record: Record, number: int) -> PublishedQuestion:
     def optional(name: str) -> str:
         value = record.get(name)
         return value.strip() if isinstance(value, str) else ""
@@ -58,6 +59,11 @@ def _item(path: Path, record: Record, number: int) -> PublishedQuestion:
     names = ("demonstration", "reasoning")
     uid = id_of(record, f"{path}: line {number}", "id")
     fault = _unusable_fields(record, uid)
+    dialect = optional("dialect") or "sqlite"
+    url = "" if fault or not optional("db") else open_url(optional("db"))
+    # The file shows the database of the URL; without it, the caller takes a sample.
+    is_shown = bool(url and databases.path(optional("db_id")))
+    is_elsewhere = not is_shown and (bool(url) or dialect in ("postgresql", "duckdb"))
     return PublishedQuestion(
         uid or f"line {number}",
         optional("db_id"),
@@ -68,11 +74,14 @@ def _item(path: Path, record: Record, number: int) -> PublishedQuestion:
         fault=fault,
         more={
             **{name: optional(name) for name in names},
-            "dialect": optional("dialect") or "sqlite",
-            "engine_url": "" if fault else open_url(optional("db")) if optional("db") else "",
+            "dialect": "sqlite" if is_elsewhere else dialect,
+            "engine_url": url if is_shown else "",
             "other_golds": text_list(record, "other_sql"),
         },
         fields=tuple(record),
+        line=f"{path}:{number}",
+        url="" if is_shown else url,
+        dialect=dialect if is_elsewhere and optional("dialect") else "",
     )
 
 
@@ -104,9 +113,6 @@ def _unusable_fields(record: Record, uid: str) -> str:
     dialect = record.get("dialect") or "sqlite"
     if dialect not in DIALECTS:
         return f"dialect {dialect!r} is not one of {', '.join(DIALECTS)}"
-    has_engine = bool(text(record.get("db")))
-    if not has_engine and dialect not in ("sqlite", "mysql"):
-        return f"dialect {dialect!r} needs a db, the URL of its server"
     return ""
 
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from jaxrl_sql.text2sql.benchmarks.benchmark import Skipped
 from jaxrl_sql.text2sql.benchmarks.databases import Databases
 from jaxrl_sql.text2sql.benchmarks.files import Notes
+from jaxrl_sql.text2sql.env.address import public_name
 from jaxrl_sql.text2sql.env.files import id_values, is_blank, uid_of
 from jaxrl_sql.types import UNPLACED, Example, InputError, Record
 
@@ -32,7 +33,9 @@ class EmptyId(PositionId):
 class PublishedQuestion(NamedTuple):
     """A published question; `fault` is the loader's reason why it is unusable, `more` has further fields of Example.
 
-    `script` creates the question's database, for sets that publish scripts. `fields` has the names of record fields.
+    `script` creates the question's database, for sets that publish scripts. `fields` has the names of record fields,
+    `line` is its place (`file:line`). Records of a user's file may name a `url` for the executor and a `dialect`;
+    `is_unnamed` marks those that name no database.
     """
 
     uid: str
@@ -46,13 +49,21 @@ class PublishedQuestion(NamedTuple):
     more: Mapping[str, Any] = {}
     script: str = ""
     fields: tuple[str, ...] = ()
+    line: str = ""
+    url: str = ""
+    dialect: str = ""
+    is_unnamed: bool = False
+
+
+Placement = Callable[[PublishedQuestion], PublishedQuestion]
+"""Sets the database of a question in a user's file, such as one on a server."""
 
 
 class LoadedQuestions(NamedTuple):
     """The questions and databases that a loader found; `where` names the questions' file.
 
     `prepare` is the scorer's preprocessing of a query; `rule` overrides the format's comparison unless "". A huge set
-    is read lazily.
+    is read lazily. `tried` are the names of columns by the field that they hold, for messages.
     """
 
     items: Iterable[PublishedQuestion]
@@ -61,6 +72,7 @@ class LoadedQuestions(NamedTuple):
     prepare: Callable[[str], str] | None = None
     is_huge: bool = False
     rule: str = ""
+    tried: Mapping[str, Sequence[str]] = {}
 
 
 class RecordFile(NamedTuple):
@@ -112,17 +124,47 @@ def gather(loaded: LoadedQuestions, notes: Notes, limit: int = 0) -> tuple[tuple
         reasons = "; ".join(f"{reason}: {count}" for reason, count in Counter(r for _, r in skipped).most_common(3))
         roots = listed(map(str, loaded.databases.roots), 3) or "no folder of databases found"
         has = f"; the first record has {listed(fields, 24)}" if fields else ""
+        missing = " ".join(reason for _, reason in skipped if reason.startswith("no "))
+        names = tried_names({field: names for field, names in loaded.tried.items() if field in missing})
+        tried = f"; names tried: {names}" if names else ""
+        tried += "; data.database sets one for all" if "db_id" in missing and loaded.tried else ""
         raise InputError(
-            f"{loaded.where}: no usable question ({reasons or 'the file is empty'}{has}; databases searched in: "
+            f"{loaded.where}: no usable question ({reasons or 'the file is empty'}{has}{tried}; databases searched in: "
             f"{roots})"
         )
     loaded.databases.add_notes(notes)
     return tuple(examples[:limit] if limit > 0 else examples), tuple(skipped)
 
 
+def placed_in(place: Placement, databases: Databases, *, prefers_files: bool) -> Placement:
+    """Return a function that sets the database of a question, unless a set that `prefers_files` has its file."""
+
+    def set_database(item: PublishedQuestion) -> PublishedQuestion:
+        is_local = prefers_files and not item.url and item.dialect in ("", "sqlite")
+        return item if is_local and databases.path(item.db_id) else place(item)
+
+    return set_database
+
+
+def tried_names(names: Mapping[str, Sequence[str]]) -> str:
+    """Return the names of columns that are read for each field, for messages."""
+    return ", ".join(f"{field} ({', '.join(columns)})" for field, columns in names.items())
+
+
 def fault_of(item: PublishedQuestion, databases: Databases) -> str:
     """Return why a question cannot be used, or ""."""
-    return item.fault or _missing(item) or databases.fault(item.db_id, item.db_path)
+    return item.fault or _missing(item) or _without_engine(item) or databases.fault(item.db_id, item.db_path)
+
+
+def _without_engine(item: PublishedQuestion) -> str:
+    """Return the fault of a question whose record names a URL or a dialect that its database does not have."""
+    if item.url and not item.more.get("engine_url"):
+        return f"its database is {public_name(item.url)}, and this command reads SQLite files only"
+    if item.dialect in ("", item.more.get("dialect", "sqlite")):
+        return ""
+    if item.more.get("engine_url"):
+        return f"dialect {item.dialect!r}, but its database has {item.more['dialect']!r}"
+    return f"dialect {item.dialect!r} needs a database of that engine: set data.database, or a URL in the field db"
 
 
 def _missing(item: PublishedQuestion) -> str:

@@ -24,9 +24,11 @@ from jaxrl_sql.text2sql.benchmarks.gather import (
     no_split,
     text_field,
     text_list,
+    tried_names,
     uid_or,
     with_ids,
 )
+from jaxrl_sql.text2sql.benchmarks.record_database import DATABASE_FIELDS, DIALECT_FIELDS, record_database
 from jaxrl_sql.text2sql.benchmarks.released import (
     TEXT_FIELDS,
     ShownDatabases,
@@ -46,12 +48,13 @@ _IDS = ("id", "uid", "question_id", "instance_id", "qid")
 _QUESTION, _EVIDENCE = TEXT_FIELDS["question"], TEXT_FIELDS["evidence"]
 _SQL = ("sql", "SQL", "query", "gold_sql", "goldsql", "gold", "sql_query")
 _TRACE = ("response", "completion", "output", "trace", "cot", "goldcot", "answer")
-_DATABASE = ("db_id", "database", "db_name", "dbname", "db")
 _DIFFICULTY = ("difficulty", "sql_complexity", "complexity", "hardness")
 # The columns of a CSV that are read, by all of their names.
 _USED = frozenset(
-    (*_IDS, *_QUESTION, *_SQL, *_EVIDENCE, *_TRACE, *_DATABASE, *_DIFFICULTY, "db_path", "reasoning", "demonstration")
-)
+    (*_IDS, *_QUESTION, *_SQL, *_EVIDENCE, *_TRACE, *DATABASE_FIELDS, *DIALECT_FIELDS, *_DIFFICULTY,
+     "reasoning", "demonstration")
+)  # fmt: skip
+_TRIED = {"db_id": DATABASE_FIELDS, "question": _QUESTION, "sql": (*_SQL, *_TRACE)}
 _CSV = (".csv", ".tsv")
 _ENDINGS = (".jsonl", ".json", *_CSV, ".parquet")
 _SHARD = "-00000-of-00001"  # the suffix of a single shard on the hub
@@ -95,20 +98,21 @@ def user_item(folder: Path, stem: str, where: str, record: Record, number: int) 
         trace_fields = {"reasoning": text_field(record, "reasoning")}
     if text_field(record, "demonstration"):
         trace_fields["demonstration"] = text_field(record, "demonstration")
-    named, path = text_field(record, *_DATABASE), text_field(record, "db_path")
-    if not path and named.endswith((".sqlite", ".db", ".sqlite3")):
-        named, path = Path(named).stem, named
+    database = record_database(record, folder)
     trace_fields["other_golds"] = text_list(record, "other_sql")
     return PublishedQuestion(
         uid_or(record, f"{stem}_{number}", where, *_IDS),
-        named,
+        database.name,
         text_field(record, *_QUESTION),
         text_field(record, *_SQL) or trace_fields.get("demonstration", ""),
         text_field(record, *_EVIDENCE),
         text_field(record, *_DIFFICULTY),
-        str(folder / path) if path else "",
+        database.path,
+        fault=database.fault,
         more=trace_fields,
         fields=fields,
+        url=database.url,
+        dialect=database.dialect,
     )
 
 
@@ -201,7 +205,10 @@ def lacking(folder: Path, split: str) -> str:
     if len(records) != 1 or not records[0][1] or not (lacks := _lacks_first(flattened(records[0][1]))):
         return ""
     name, record = records[0]
-    return f"the first record of {name} has no {' and no '.join(lacks)}, but {listed(fields_of(record), 24)}"
+    return (
+        f"the first record of {name} has no {' and no '.join(lacks)}, but {listed(fields_of(record), 24)} (names "
+        f"tried: {names_tried(lacks)})"
+    )
 
 
 def read_synsql(folder: Path, split: str, notes: Notes) -> LoadedQuestions:
@@ -256,7 +263,7 @@ def user_items(home: Path, stem: str, where: str) -> tuple[Callable[[Record, int
         if "sql_context" in record and not databases.path(question.db_id):
             fault = "its database is a script: run jaxrl-sql data prepare to create it"
             return question._replace(fault=fault, script=script_of(record))
-        if question.db_path or (question.db_id and not source):
+        if question.url or question.fault or question.db_path or (question.db_id and not source):
             return question
         named, shown = of_source(source)
         path = named.path(question.db_id) if question.db_id else ""
@@ -267,7 +274,7 @@ def user_items(home: Path, stem: str, where: str) -> tuple[Callable[[Record, int
             )
         if path or question.db_id:
             return question._replace(db_path=path)
-        return question._replace(db_path=only, fault=several)
+        return question._replace(db_path=only, fault=several, is_unnamed=True)
 
     databases = Databases([*roots, *released_roots(home)], suites_of(home))
     return item, databases
@@ -286,9 +293,9 @@ def _only_database(roots: Sequence[Path]) -> tuple[str, str]:
     return str(paths.pop()) if paths else "", ""
 
 
-def _csv_records(path: Path, notes: Notes) -> list[Record]:
+def _csv_records(path: Path, notes: Notes, places: list[str]) -> list[Record]:
     """Read a CSV of questions; raises InputError with its columns and the nearest names if columns are missing."""
-    records = read_csv(path, notes, _USED)
+    records = read_csv(path, notes, _USED, places)
     columns = [*records[0]]
     if lacks := _lacks(columns):
         known = dict.fromkeys((*_QUESTION, *(name.lower() for name in _SQL)))
@@ -296,9 +303,14 @@ def _csv_records(path: Path, notes: Notes) -> list[Record]:
         alike = ", ".join(f"{names[0]} for {column}" for column, names in near if names and names[0] != column)
         raise InputError(
             f"{path}: no column {' and no column '.join(lacks)}; its columns are {listed(columns, 24)}"
-            f"{f' (did you mean {alike}?)' if alike else ''}"
+            f"{f' (did you mean {alike}?)' if alike else ''}; names tried: {names_tried(lacks)}"
         )
     return records
+
+
+def names_tried(fields: Iterable[str]) -> str:
+    """Return the names that are read for some fields of a user's file, for a message."""
+    return tried_names({field: _TRIED[field] for field in fields})
 
 
 def _lacks(columns: Sequence[str]) -> list[str]:
@@ -308,13 +320,16 @@ def _lacks(columns: Sequence[str]) -> list[str]:
 
 
 def _records(lines: RecordFile, notes: Notes) -> Iterator[PublishedQuestion]:
+    places: list[str] = []
     if _ending(lines.path) in _CSV:
-        yield from (lines.item(record, number) for number, record in enumerate(_csv_records(lines.path, notes)))
-        return
-    if lines.path.stat().st_size <= HUGE_BYTES:
-        yield from (lines.item(record, number) for number, record in enumerate(read_records(lines.path, notes)))
+        records: Iterable[Record] = _csv_records(lines.path, notes, places)
+    elif lines.path.stat().st_size <= HUGE_BYTES:
+        records = read_records(lines.path, notes, places)
     else:
-        yield from (lines.item(record, number) for number, record in enumerate(open_index(lines.path)))
+        records = open_index(lines.path)
+    for number, record in enumerate(records):
+        item = lines.item(record, number)
+        yield item._replace(line=places[number]) if places else item
 
 
 def read_own(folder: Path, split: str, notes: Notes) -> LoadedQuestions:
@@ -327,12 +342,17 @@ def read_own(folder: Path, split: str, notes: Notes) -> LoadedQuestions:
         if is_made and is_huge:
             raise InputError(f"{folder}: too large to split: pass a folder with train and dev files")
         items: Iterable[PublishedQuestion] = _records(lines, notes)
-        loaded = LoadedQuestions(items, lines.databases, str(lines.path), is_huge=is_huge)
+        loaded = LoadedQuestions(items, lines.databases, str(lines.path), is_huge=is_huge, tried=_TRIED)
     else:
         where = ", ".join(map(str, paths))
         item, databases = user_items(_home(folder), paths[0].stem.partition("-00000")[0], where)
-        items = [item(record, number) for number, record in enumerate(read_parquet(paths))]
-        loaded = LoadedQuestions(items, databases, where)
+        places: list[str] = []
+        records = read_parquet(paths, places)
+        items = [
+            item(record, number)._replace(line=place)
+            for number, (record, place) in enumerate(zip(records, places, strict=True))
+        ]
+        loaded = LoadedQuestions(items, databases, where, tried=_TRIED)
     return loaded._replace(items=_made_split(with_ids(items), split, folder, notes)) if is_made else loaded
 
 
@@ -358,8 +378,11 @@ def _made_split(items: Sequence[PublishedQuestion], split: str, path: Path, note
     return chosen
 
 
-def read_parquet(paths: Sequence[Path]) -> list[Record]:
-    """Read the rows of Parquet files; raises InputError without pyarrow and for an invalid file."""
+def read_parquet(paths: Sequence[Path], places: list[str]) -> list[Record]:
+    """Read the rows of Parquet files, and append the place of each to `places`.
+
+    Raises InputError without pyarrow and for an invalid file.
+    """
     try:
         from pyarrow import ArrowInvalid, parquet  # noqa: PLC0415  (an extra)
     except ImportError as error:
@@ -367,9 +390,11 @@ def read_parquet(paths: Sequence[Path]) -> list[Record]:
     rows: list[Record] = []
     for path in paths:
         try:
-            rows += parquet.read_table(path).to_pylist()
+            new = parquet.read_table(path).to_pylist()
         except (ArrowInvalid, OSError) as error:
             raise InputError(f"{path}: not a Parquet file ({str(error).splitlines()[0]})") from error
+        rows += new
+        places += [f"{path}: row {number}" for number in range(1, len(new) + 1)]
     return rows
 
 

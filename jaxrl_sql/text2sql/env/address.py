@@ -145,6 +145,14 @@ def without_password(url: str) -> str:
     return address.public_url(address.database)
 
 
+def public_name(database: str) -> str:
+    """Return a database for output: a file, or the URL of `open_url` without user, password and options."""
+    if not is_address(database):
+        return database
+    address = parse_address(database)
+    return address.named(address.database)
+
+
 def is_address(text: str) -> bool:
     """Return whether a text is a server's URL, not a path."""
     return "://" in text

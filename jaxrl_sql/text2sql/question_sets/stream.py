@@ -17,11 +17,13 @@ from jaxrl_sql.text2sql.benchmarks.detect import located
 from jaxrl_sql.text2sql.benchmarks.folder import PLAIN, plain_lines
 from jaxrl_sql.text2sql.benchmarks.gather import (
     EmptyId,
+    Placement,
     PositionId,
     PublishedQuestion,
     RecordFile,
     example_of,
     fault_of,
+    placed_in,
 )
 from jaxrl_sql.text2sql.benchmarks.lines import OWN, SYNSQL, synsql_lines, user_lines
 from jaxrl_sql.text2sql.files.index import LineIndex, open_index
@@ -187,18 +189,18 @@ def spread(count: int, most: int) -> range:
     return range(0, count, max(1, -(-count // most)))
 
 
-def open_stream(root: str | Path, split: str = "", above: int = 0) -> Streamed | None:
+def open_stream(root: str | Path, split: str = "", above: int = 0, place: Placement | None = None) -> Streamed | None:
     """Open a set of one JSON file for reading by index; None if it has at most `above` records.
 
-    Also None if its format is not a file of records. The first opening scans the file and saves an index. Raises
-    InputError like `load_benchmark`, and for an empty set.
+    `place` sets the databases of the questions. Also None if its format is not a file of records. The first opening
+    scans the file and saves an index. Raises InputError like `load_benchmark`, and for an empty set.
     """
-    form, path, chosen = located(Path(root), split)
+    form, where, chosen = located(Path(root), split)
     read = _READS.get(form.name)
-    if read is None or (path.is_file() and chosen):  # its splits depend on all of its questions
+    if read is None or (where.is_file() and chosen):  # its splits depend on all of its questions
         return None
     try:
-        lines = read(path, chosen)
+        lines = read(where, chosen)
     except InputError:
         return None  # several files, or Parquet: these are read completely
     if lines.path.suffix.lower() not in (".json", ".jsonl") or lines.path.stat().st_size < above * _RECORD_BYTES:
@@ -208,4 +210,7 @@ def open_stream(root: str | Path, split: str = "", above: int = 0) -> Streamed |
         return None
     if not len(index):
         raise InputError(f"{lines.path}: no questions")
+    if place is not None:
+        item_of, set_database = lines.item, placed_in(place, lines.databases, prefers_files=form is not OWN)
+        lines = lines._replace(item=lambda record, number: set_database(item_of(record, number)))
     return Streamed(lines, index)

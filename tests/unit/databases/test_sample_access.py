@@ -256,7 +256,7 @@ class TestRefusals:
             (lambda url: url + "_none", r"\w_none"),
             (lambda url: url.rpartition("/")[0], r"the URL names no database"),
             (lambda url: re.sub(r"^\w+", "oracle", url), r"oracle"),
-            (lambda _: "duckdb:folder", r"duckdb:folder: only postgresql:// and mysql:// can be sampled"),
+            (lambda _: "duckdb:folder", r"duckdb:folder: no such file"),
         ],
     )
     def test_invalid_url_is_rejected_in_one_line_without_its_password(

@@ -1,0 +1,176 @@
+"""Questions of a user's file on the databases that `data.database` or the records name: files, or servers' databases.
+
+SQL runs on the engine. A cached sample shows schema and values of a database of another engine than SQLite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from jaxrl_sql.databases.engines.base import MissingDatabaseError
+from jaxrl_sql.databases.sample.served import open_served
+from jaxrl_sql.text2sql import benchmarks
+from jaxrl_sql.text2sql.benchmarks.benchmark import Benchmark, matched_with
+from jaxrl_sql.text2sql.benchmarks.databases import Databases
+from jaxrl_sql.text2sql.benchmarks.detect import USERS
+from jaxrl_sql.text2sql.benchmarks.gather import PublishedQuestion
+from jaxrl_sql.text2sql.env.address import is_address, parse_address
+from jaxrl_sql.types import InputError
+
+KEY = "data.database"
+_DUCKDB = "duckdb:"
+_DUCKDB_ENDING = ".duckdb"
+_DUCKDB_MARK = b"DUCK"  # at byte 8 of a file
+
+
+class Opened(NamedTuple):
+    """A database: the file that shows it, engine and URL of another engine than SQLite, or why it is unusable."""
+
+    path: str = ""
+    engine: str = "sqlite"
+    url: str = ""
+    fault: str = ""
+
+
+class Source(NamedTuple):
+    """Databases by name; `name` is that of questions which name none, and "" where they must."""
+
+    engine: str
+    name: str
+    open: Callable[[str], Opened]
+
+
+class SheetDatabases:
+    """Set the database of each question of a user's file. A record's own URL or file has precedence over `database`.
+
+    `notes` are messages about samples. A call raises InputError for a `database` that cannot be opened.
+    """
+
+    def __init__(self, database: str = "") -> None:
+        self.notes: list[str] = []
+        self._source = _source(database, self.notes) if database else None
+        self._opened: dict[tuple[str, str], Opened] = {}
+
+    def __call__(self, item: PublishedQuestion) -> PublishedQuestion:
+        """Return the question with its database, or with the reason why it has none."""
+        if item.url:
+            return self._placed(item, self._at(item.url), item.db_id)
+        source = self._source
+        if source is None or item.script or (item.db_path and not item.is_unnamed):
+            return item
+        if item.dialect == "sqlite" != source.engine:  # in a file next to the questions
+            return item
+        name = item.db_id or source.name
+        item = item._replace(db_path="", fault="") if item.is_unnamed else item
+        if not name:
+            return item
+        if (KEY, name) not in self._opened:
+            self._opened[KEY, name] = source.open(name)
+        return self._placed(item, self._opened[KEY, name], name)
+
+    def _at(self, url: str) -> Opened:
+        """Open the database of a record's own URL; a server that cannot be reached is tried once."""
+        server = url if url.startswith(_DUCKDB) else parse_address(url).shown
+        failed = self._opened.get((server, ""))
+        if failed is None and (server, url) not in self._opened:
+            try:
+                self._opened[server, url] = _open_other(url, self.notes)
+            except InputError as error:
+                failed = self._opened[server, ""] = Opened(fault=str(error))
+        return failed or self._opened[server, url]
+
+    def _placed(self, item: PublishedQuestion, opened: Opened, name: str) -> PublishedQuestion:
+        if opened.fault:
+            return item._replace(fault=item.fault or opened.fault)
+        more = {**item.more, "engine_url": opened.url}
+        if opened.engine != "sqlite":
+            more["dialect"] = opened.engine
+        return item._replace(db_id=item.db_id or name, db_path=opened.path, more=more, is_unnamed=False)
+
+
+def load_benchmark(folder: str | Path, split: str = "", limit: int = 0, database: str = "") -> Benchmark:
+    """Load a benchmark's folder or a user's file of questions, as in `text2sql.benchmarks`.
+
+    `database` is as in `data.database`: a SQLite file, `duckdb:FILE`, or a server's URL.
+    """
+    place = SheetDatabases(database)
+    return _noted(benchmarks.load_benchmark(folder, split, limit, place), place, database)
+
+
+def load_split(root: str | Path, split: str, limit: int = 0, database: str = "") -> Benchmark:
+    """Load a split for training, as in `text2sql.benchmarks`; `database` as in `load_benchmark`."""
+    place = SheetDatabases(database)
+    return _noted(benchmarks.load_split(root, split, limit, place), place, database)
+
+
+def _noted(loaded: Benchmark, place: SheetDatabases, database: str) -> Benchmark:
+    """Add notes on the databases that a user's questions were matched with."""
+    notes = [*loaded.notes, *place.notes]
+    if loaded.name == "own":
+        notes.append(f"matched with {matched_with(loaded.examples)}")
+    if database and loaded.name not in USERS:
+        notes.append(f"{KEY} is not used: the questions of {loaded.name} name their own databases")
+    return loaded._replace(notes=tuple(notes))
+
+
+def _source(text: str, notes: list[str]) -> Source:
+    """Return the databases of a setting; raises InputError if it names nothing that exists."""
+    if is_address(text):
+        return _server(text, notes)
+    path = Path(text.removeprefix(_DUCKDB))
+    if not path.exists():
+        raise InputError(f"{KEY}={text}: no such file or folder")
+    if path.is_file() and (text.startswith(_DUCKDB) or _is_duckdb(path)):
+        return _duckdb(path.parent, path.stem, path.suffix, notes)
+    if text.startswith(_DUCKDB):
+        return _duckdb(path, "", _DUCKDB_ENDING, notes)
+    folder, name = (path, "") if path.is_dir() else (path.parent, path.stem)
+    databases = Databases([folder])
+
+    def open_file(wanted: str) -> Opened:
+        file = str(path) if name and wanted == name else databases.path(wanted)
+        return Opened(file) if file else Opened(fault=f"no database {wanted}: tried {folder}/{wanted}.sqlite, .db")
+
+    return Source("sqlite", name, open_file)
+
+
+def _server(text: str, notes: list[str]) -> Source:
+    try:
+        address = parse_address(text)
+    except InputError as error:
+        raise InputError(f"{KEY}: {error}") from None
+
+    def open_named(wanted: str) -> Opened:
+        try:
+            return _open_other(address.url(wanted), notes)
+        except MissingDatabaseError as error:
+            if wanted == address.database:
+                raise InputError(f"{KEY}: {error}") from None
+            return Opened(fault=f"no database {wanted}: tried {address.named(wanted)}")
+        except InputError as error:
+            raise InputError(f"{KEY}: {error}") from None
+
+    return Source(address.engine, address.database, open_named)
+
+
+def _duckdb(folder: Path, name: str, ending: str, notes: list[str]) -> Source:
+    def open_file(wanted: str) -> Opened:
+        file = folder / f"{wanted}{ending}"
+        if not file.is_file():
+            return Opened(fault=f"no database {wanted}: tried {file}")
+        return _open_other(f"{_DUCKDB}{file}", notes)
+
+    return Source("duckdb", name, open_file)
+
+
+def _open_other(url: str, notes: list[str]) -> Opened:
+    """Open the database of a URL, with a sample that shows it; raises InputError."""
+    served = open_served(url, None, (), notes.append)
+    return Opened(str(served.shown_by), served.engine, served.url)
+
+
+def _is_duckdb(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(12)[8:] == _DUCKDB_MARK or path.suffix == _DUCKDB_ENDING

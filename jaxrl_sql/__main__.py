@@ -5,17 +5,23 @@ A command is imported when it runs and parses its own arguments, so `jaxrl-sql -
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
-from importlib import import_module
-from typing import NamedTuple
 
-import click
-from click.shell_completion import CompletionItem
+try:
+    import os
+    from collections.abc import Mapping, Sequence
+    from difflib import get_close_matches
+    from importlib import import_module
+    from typing import NamedTuple
 
-from jaxrl_sql.runtime.terminal import print_text
+    import click
+    from click.shell_completion import CompletionItem
+
+    from jaxrl_sql.runtime.signals import EXIT_INTERRUPTED, interrupted_line, leave_during_imports
+    from jaxrl_sql.runtime.terminal import print_text
+except KeyboardInterrupt:
+    sys.stderr.write("interrupted\n")
+    raise SystemExit(130) from None
 
 
 class Command(NamedTuple):
@@ -27,7 +33,6 @@ class Command(NamedTuple):
     prefix: tuple[str, ...] = ()
 
 
-EXIT_INTERRUPTED = 130
 COMPLETION = """Enable tab completion of commands and settings in bash (or zsh_source, fish_source):
   eval "$(_JAXRL_SQL_COMPLETE=bash_source jaxrl-sql)\""""
 QUICKSTART = ("--config", "configs/quickstart.yaml")
@@ -77,7 +82,12 @@ def run_entry(name: str, arguments: Sequence[str]) -> int:
     """Run a command with its arguments and return its exit code."""
     entry = commands()[name]
     sys.argv[0] = f"jaxrl-sql {name}"  # the program name in usage
-    code: int = import_module(f"jaxrl_sql.commands.{entry.module}").main([*entry.prefix, *arguments])
+    try:
+        with leave_during_imports():
+            code: int = import_module(f"jaxrl_sql.commands.{entry.module}").main([*entry.prefix, *arguments])
+    except KeyboardInterrupt:
+        interrupted_line()
+        return EXIT_INTERRUPTED
     return code
 
 

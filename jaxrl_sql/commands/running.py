@@ -6,6 +6,7 @@ import argparse
 import os
 import sqlite3
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -15,10 +16,11 @@ from jaxrl_sql.config.check import values_by_key
 from jaxrl_sql.config.load import Root
 from jaxrl_sql.inference.process import NEEDS_JAX, lacks_jax, prepare_process
 from jaxrl_sql.inference.prompt_form import resolve_settings
+from jaxrl_sql.runtime.cache_folder import cache_folder
 from jaxrl_sql.runtime.endpoint import endpoint_values
-from jaxrl_sql.runtime.folder import CONFIG, file_error, no_folder, resumed_config
+from jaxrl_sql.runtime.folder import CONFIG, file_error, full_folders, no_folder, resumed_config
 from jaxrl_sql.runtime.health import UNHEALTHY, HealthError
-from jaxrl_sql.runtime.signals import EXIT_INTERRUPTED, drop_output
+from jaxrl_sql.runtime.signals import EXIT_INTERRUPTED, drop_output, interrupted_line
 from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.text2sql.env.executor import ExecutorError
 from jaxrl_sql.types import InputError, JaxrlSqlError
@@ -92,6 +94,7 @@ def report_errors(work: Callable[[], int | None]) -> int:
         drop_output()
         return 1
     except KeyboardInterrupt:
+        interrupted_line()
         return EXIT_INTERRUPTED
     except Exception as error:
         reported = _error_and_exit_code(error)
@@ -115,9 +118,11 @@ def _error_and_exit_code(error: Exception) -> tuple[Exception, int] | None:
         case FileExistsError() | NotADirectoryError():
             reported = no_folder(error), 2
         case OSError():
-            reported = file_error(error), 1
+            reported = file_error(error, _written_places()), 1
         case sqlite3.OperationalError(sqlite_errorcode=sqlite3.SQLITE_FULL):
-            reported = JaxrlSqlError(f"a database cannot be written: {error}"), 1
+            full = " and ".join(full_folders(_written_places()))
+            place = f"no space left on {full}" if full else "a database cannot be written"
+            reported = JaxrlSqlError(f"{place}: {error}"), 1
         case RuntimeError() if str(error).startswith(
             "RESOURCE_EXHAUSTED"
         ):  # JAX's error, whose class is importable only with JAX
@@ -127,6 +132,11 @@ def _error_and_exit_code(error: Exception) -> tuple[Exception, int] | None:
         case _:
             return None
     return reported
+
+
+def _written_places() -> list[str]:
+    """Return the places that a command may write: those in its arguments, the present and the temporary folder."""
+    return [*sys.argv[1:], ".", tempfile.gettempdir(), str(cache_folder() or ".")]
 
 
 def _config(root: type[Root], files: list[Path] | None, resume: str | None, overrides: list[str]) -> Root:

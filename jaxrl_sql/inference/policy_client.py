@@ -23,6 +23,7 @@ from jaxrl_sql.inference.compiling import record_compilations
 from jaxrl_sql.inference.ends import ends_of_generation
 from jaxrl_sql.inference.policy_spec import PolicySpec
 from jaxrl_sql.inference.program_cache import keep_programs
+from jaxrl_sql.inference.prompt_lengths import Shortening
 from jaxrl_sql.inference.questions import check_rows, prompts_of
 from jaxrl_sql.inference.training_set import choose_shots
 from jaxrl_sql.models.formats.checksums import refuse_damaged_weights
@@ -256,9 +257,14 @@ def model_answers(
                 open_policy_client(policy, executor, cfg.max_num_seqs, Purpose.EVAL, longest, on_progress)
             )
         check_turns(client.recipe, cfg.sampling.turns)
+        shortening = Shortening(
+            policy.data, lambda data: style_for(policy.recipe, data, client.engine.tokenizer), client.engine.tokenizer
+        )
         prompts: dict[str, dict[str, Prompt]] = {}
         for name, examples in sets.items():
-            prompt_set = prompts_of(name, examples, client.style, client.engine.tokenizer, max_tokens, display)
+            prompt_set = prompts_of(
+                name, examples, client.style, client.engine.tokenizer, max_tokens, display, shortening=shortening
+            )
             prompts[name] = {prompt.uid: prompt for prompt in prompt_set.prompts}
             if prompt_set.skipped:
                 report(f"{name}: the {len(prompt_set.skipped)} prompts that are too long count as wrong")

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from jaxrl_sql.config import DataConfig, ExecutorConfig, ModelConfigSection, SftConfig
 from jaxrl_sql.datagen.synth import train_tokenizer
+from jaxrl_sql.inference.prompt_lengths import Shortening, length_lines
 from jaxrl_sql.inference.training_set import (
     configured_questions,
     databases_to_generate,
@@ -159,16 +160,27 @@ def prompts_of(
     max_tokens: int,
     display: Display,
     pruning: Pruning | None = None,
+    shortening: Shortening | None = None,
 ) -> PromptSet:
-    """Make a split's prompts of up to `max_tokens` tokens, and report the skipped ones."""
+    """Make prompts of up to `max_tokens` tokens, and report the skipped ones with settings that shorten them."""
     with display.task(f"tokenizing the prompts of {name}", len(examples), "questions") as on_progress:
         prompts = make_prompts(examples, style, tokenizer, max_tokens, pruning, on_progress)
-    return checked_prompts(name, prompts, max_tokens, display.note)
+        lines = length_lines(prompts, max_tokens, examples, shortening)
+    return checked_prompts(name, prompts, max_tokens, display.note, lines)
 
 
-def checked_prompts(name: str, prompts: PromptSet, max_tokens: int, note: Callable[[str], None]) -> PromptSet:
-    """Return a split's prompts and report skipped, pruned and damaged ones; raises InputError if none fits."""
+def checked_prompts(
+    name: str, prompts: PromptSet, max_tokens: int, note: Callable[[str], None], lines: Sequence[str] = ()
+) -> PromptSet:
+    """Return a split's prompts and report skipped, pruned and damaged ones; raises InputError if none fits.
+
+    `lines` are the lengths of a set with skipped prompts, and other settings.
+    """
+    if not prompts.prompts and lines:
+        raise InputError(f"{name}: no prompt fits data.max_prompt_tokens={max_tokens}: {'; '.join(lines)}")
     _report_skipped(note, {name: prompts.skipped})
+    for line in lines:
+        note(f"{name}: {line}")
     if prompts.pruned:
         note(f"{name}: {len(prompts.pruned)} prompts are pruned to {max_tokens} tokens, such as {prompts.pruned[0]}")
     if prompts.faults:

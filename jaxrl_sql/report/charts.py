@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal
 
+from jaxrl_sql.report.intervals import Evaluations, share_of
 from jaxrl_sql.report.load import RunFiles, first_grpo_step, names, series
 from jaxrl_sql.runtime.metric_row import row_of
 from jaxrl_sql.runtime.training_metrics import TRAINING
@@ -27,13 +29,14 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart of curves over steps.
+    """A chart of curves over steps; `axis` names the values.
 
     Kinds: `smooth` draws long curves faintly behind their running mean; `exact` draws lines, `points` lines with a mark
     at each value, `stack` stacked areas. `is_first`: shown at once; the other charts are shown on demand.
     """
 
     title: str
+    axis: str
     curves: tuple[Curve, ...]
     kind: Literal["smooth", "exact", "points", "stack"] = "smooth"
     percent: bool = False
@@ -46,8 +49,11 @@ def charts(run: RunFiles) -> list[Chart]:
     return [chart for chart in chosen if any(points_of(run, curve) for curve in chart.curves)]
 
 
-def chart_data(run: RunFiles) -> list[Record]:
-    """Return the charts of a run for the page: curves with points [step, value], and the first step of GRPO."""
+def chart_data(run: RunFiles, evaluations: Evaluations = MappingProxyType({})) -> list[Record]:
+    """Return the charts of a run for the page: curves with points [step, value], and the first step of GRPO.
+
+    Accuracies have bounds [step, low, high], their 95 % intervals; `note` explains marks without a legend.
+    """
     first = first_grpo_step(run)
     grpo_start = first if first is not None and any(row["step"] < first for row in run.metrics) else None
     data = []
@@ -56,9 +62,14 @@ def chart_data(run: RunFiles) -> list[Record]:
         if chart.kind == "stack":
             curves = _zero_filled(curves)
         drawn = [_curve(label, points, chart.kind) for label, points in curves if points]
+        if chart.kind == "points":
+            name_of = {curve.label: curve.name for curve in chart.curves}
+            drawn = [{**curve, "bounds": _bounds(run, name_of[curve["word"]], evaluations)} for curve in drawn]
         data.append(
             {
                 "title": chart.title,
+                "axis": chart.axis,
+                "note": _note(drawn, grpo_start),
                 "about": meanings(chart),
                 "kind": chart.kind,
                 "percent": chart.percent,
@@ -119,9 +130,37 @@ def _curve(label: str, points: Sequence[tuple[int, float]], kind: str) -> Record
     drawn = downsampled(points)
     curve: Record = {"word": label, "points": [[step, _five_digits(value)] for step, value in drawn]}
     if kind == "smooth" and len(drawn) >= 40:
-        means = smooth([value for _, value in drawn], max(5, len(drawn) // 25))
+        window = max(5, len(drawn) // 25)
+        means = smooth([value for _, value in drawn], window)
         curve["means"] = [[step, _five_digits(mean)] for (step, _), mean in zip(drawn, means, strict=True)]
+        curve["window"] = window * -(-len(points) // MAX_POINTS)
     return curve
+
+
+def _bounds(run: RunFiles, name: str, evaluations: Evaluations) -> list[list[float]]:
+    """Return [step, low, high] of each evaluation of a split; one without a number of questions has none."""
+    phase = name.removesuffix("/accuracy")
+    counts = dict(series(run, f"{phase}/count"))
+    known = evaluations.get(phase, {})
+    bounds = []
+    for step, mean in series(run, name):
+        share = share_of(mean, round(counts.get(step, 0)), known.get(step, ()))
+        if share is not None and counts.get(step):
+            bounds.append([step, _five_digits(share["low"]), _five_digits(share["high"])])
+    return bounds
+
+
+def _note(curves: Sequence[Record], grpo_start: int | None) -> str:
+    """Return the meaning of a chart's marks that its legend does not have."""
+    notes = []
+    windows = [curve["window"] for curve in curves if "window" in curve]
+    if windows:
+        notes += ["faint: each step", f"line: mean of {max(windows):,} steps"]
+    if any(curve.get("bounds") for curve in curves):
+        notes.append("bars: 95 % interval")
+    if grpo_start is not None:
+        notes.append("dotted: first step of GRPO")
+    return "; ".join(notes)
 
 
 def _zero_filled(curves: Sequence[tuple[str, list[tuple[int, float]]]]) -> list[tuple[str, list[tuple[int, float]]]]:
@@ -140,20 +179,32 @@ def _first_charts(run: RunFiles) -> list[Chart]:
     by_status = tuple(Curve(name, name.removeprefix("status/")) for name in statuses)
     reward = (Curve("reward/mean", "mean"), Curve("reward/std_within_group", "deviation within a group"))
     return [
-        Chart("Reward", reward, is_first=True),
-        Chart("Accuracy", accuracy, "points", percent=True, is_first=True),
-        Chart("SQL by status", by_status, "stack", percent=True, is_first=True),
-        Chart("Groups without a signal", (Curve("reward/zero_variance", "share"),), percent=True, is_first=True),
-        Chart("SFT loss", (Curve("sft/loss", "loss per token"), Curve("sft/held_out_loss", "held out")), is_first=True),
-        Chart("Entropy", (Curve("policy/entropy", "nats per token"),), is_first=True),
+        Chart("Reward", "reward", reward, is_first=True),
+        Chart("Accuracy", "share of questions", accuracy, "points", percent=True, is_first=True),
+        Chart("SQL by status", "share of answers", by_status, "stack", percent=True, is_first=True),
+        Chart(
+            "Groups without a signal",
+            "share of groups",
+            (Curve("reward/zero_variance", "share"),),
+            percent=True,
+            is_first=True,
+        ),
+        Chart(
+            "SFT loss",
+            "nats per token",
+            (Curve("sft/loss", "training"), Curve("sft/held_out_loss", "held out")),
+            is_first=True,
+        ),
+        Chart("Entropy", "nats per token", (Curve("policy/entropy", "nats per token"),), is_first=True),
     ]
 
 
 def _policy_charts(run: RunFiles) -> list[Chart]:
     ratio_charts = [
-        Chart("Ratio", (Curve("policy/ratio_mean", "mean ratio"), Curve("policy/ratio_max", "maximum"))),
+        Chart("Ratio", "π / π_old", (Curve("policy/ratio_mean", "mean ratio"), Curve("policy/ratio_max", "maximum"))),
         Chart(
             "Clipped and capped",
+            "share of tokens",
             (
                 Curve("policy/clip_fraction_low", "ratio below its bound"),
                 Curve("policy/clip_fraction_high", "ratio above its bound"),
@@ -163,9 +214,10 @@ def _policy_charts(run: RunFiles) -> list[Chart]:
         ),
     ]
     return [
-        Chart("KL", (Curve("policy/kl", "to the reference"),)),
+        Chart("KL", "nats per token", (Curve("policy/kl", "to the reference"),)),
         Chart(
             "Sampler against trainer",
+            "nats per token",
             (
                 Curve("policy/sampler_delta_mean", "mean |Δ logprob|"),
                 Curve("policy/sampler_delta_mean/from_1024", "from token 1,024 on"),
@@ -174,12 +226,17 @@ def _policy_charts(run: RunFiles) -> list[Chart]:
             ),
         ),
         *([] if updates_once(run) else ratio_charts),
-        Chart("Tokens of an older policy", (Curve("rollout/stale_tokens", "share of a batch"),), percent=True),
-        Chart("Explained variance of the value head", (Curve("value/explained_variance", "share"),)),
-        Chart("Response length", (Curve("length/mean", "tokens"),)),
-        Chart("Truncated answers", (Curve("length/truncated", "share"),), percent=True),
-        Chart("Gradient norm", (Curve("optim/grad_norm", "before clipping"),)),
-        Chart("Learning rate", (Curve("optim/lr", "learning rate"),), "exact"),
+        Chart(
+            "Tokens of an older policy",
+            "share of a batch",
+            (Curve("rollout/stale_tokens", "share of a batch"),),
+            percent=True,
+        ),
+        Chart("Explained variance of the value head", "share", (Curve("value/explained_variance", "share"),)),
+        Chart("Response length", "tokens per answer", (Curve("length/mean", "tokens"),)),
+        Chart("Truncated answers", "share of answers", (Curve("length/truncated", "share"),), percent=True),
+        Chart("Gradient norm", "norm", (Curve("optim/grad_norm", "before clipping"),)),
+        Chart("Learning rate", "learning rate", (Curve("optim/lr", "learning rate"),), "exact"),
     ]
 
 
@@ -187,6 +244,6 @@ def _cost_charts() -> list[Chart]:
     parts = (("rollout", "rollout"), ("sql_wait", "waiting for SQL"), ("update", "update"))
     times = tuple(Curve(f"time/{key}", label, "grpo") for key, label in parts)
     return [
-        Chart("Seconds per GRPO step", times, "stack"),
-        Chart("Tokens per second", (Curve("speed/tokens_per_s", "sampled in rollouts", "grpo"),)),
+        Chart("Seconds per GRPO step", "seconds", times, "stack"),
+        Chart("Tokens per second", "tokens per second", (Curve("speed/tokens_per_s", "sampled in rollouts", "grpo"),)),
     ]

@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-import math
 import statistics
-from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Sequence
 from urllib.parse import urlsplit
 
-import numpy as np
-
 from jaxrl_sql.report.charts import compiled_steps
-from jaxrl_sql.report.groups import AnswerGroup
+from jaxrl_sql.report.intervals import Evaluations, difference_of, score_of, share_of
 from jaxrl_sql.report.load import RunFiles, first_grpo_step, series, split_results
+from jaxrl_sql.report.outcome import duration_of, seconds_of, sessions_of, time_of
+from jaxrl_sql.runtime.progress import duration
 from jaxrl_sql.text2sql.env.address import public_name
-from jaxrl_sql.text2sql.evals.interval import share_interval
 from jaxrl_sql.types import Fields, Json, Record
 
 MAX_CHANGED = 40
 # Limits on means over the last tenth of the steps, beyond which a fact is marked bad.
 _MANY_ALIKE, _MANY_CUT, _FEW_VALID, _NO_ENTROPY = 0.6, 0.2, 0.5, 0.02
 
-Evaluations = Mapping[str, Mapping[int, Sequence[AnswerGroup]]]
 Line = tuple[str, str]
 
 
 def describe_run(run: RunFiles) -> list[Line]:
     """Return the description of a run: recipe, model and its size, data, seed, dates, duration, machine, versions."""
-    session_list = run.about.get("sessions")
-    sessions = (
-        [session for session in session_list if isinstance(session, dict)] if isinstance(session_list, list) else []
-    )
+    sessions = sessions_of(run)
     last = sessions[-1] if sessions else {}
     model = run.setting("model.checkpoint") or "made here"
     size, lora = run.about.get("parameters"), run.setting("model.lora.rank", 0)
@@ -87,9 +80,9 @@ def key_numbers(run: RunFiles) -> list[Line]:
     seconds = sum(value for _, value in series(run, "time/step", "grpo"))
     if seconds:
         waited = sum(value for _, value in series(run, "time/sql_wait", "grpo"))
-        facts.append(("GRPO steps, all together", f"{seconds / 60:.1f} min"))
+        facts.append(("GRPO steps, all together", duration(seconds)))
         if compiled := sum(value for _, value in series(run, "time/compile", "grpo")):
-            facts.append(("of that compiling", f"{compiled / 60:.1f} min"))
+            facts.append(("of that compiling", duration(compiled)))
         facts.append(("waiting for SQL", f"{100 * waited / seconds:.2f} % of their time"))
     excluded = compiled_steps(run)
     labels = (("time/step", "seconds per step, median"), ("speed/tokens_per_s", "tokens per second, median"))
@@ -109,23 +102,41 @@ def accuracies(run: RunFiles, evaluations: Evaluations) -> list[Record]:
     """
     rows: list[Record] = []
     for split in split_results(run):
-        steps = evaluations.get(f"eval/{split.split}", {})
-        last = steps[max(steps)] if steps else ()
-        after = _with_interval(split.after, split.count, last)
-        before = _with_interval(split.before, split.count, ())
-        shares = {"valid": split.valid, "truncated": split.truncated}
+        known = evaluations.get(f"eval/{split.split}", {})
+        first, last = (known.get(step, ()) for step in split.steps)
+        sides = _sides(run, split.steps)
+        before, after = (
+            share_of(mean, split.count, groups) if is_shown else None
+            for mean, groups, is_shown in zip((split.before, split.after), (first, last), sides, strict=True)
+        )
+        more = {
+            "steps": list(split.steps),
+            "difference": difference_of(first, last, split.count) if all(sides) else None,
+        }
+        shares = {"valid": split.valid, "truncated": split.truncated, **more}
         row = {"name": split.split, "before": before, "after": after, "count": split.count, **shares}
         grades = [
             {
                 "name": grade,
-                "before": _with_interval(first, count, ()),
-                "after": _with_interval(end, count, ()),
+                **{
+                    side: share_of(mean, count, ()) if is_shown else None
+                    for side, mean, is_shown in zip(("before", "after"), means, sides, strict=True)
+                },
                 "count": count,
             }
-            for grade, (first, end, count) in split.grades.items()
+            for grade, (*means, count) in split.grades.items()
         ]
         rows.append({**row, "grades": grades})
     return rows
+
+
+def _sides(run: RunFiles, steps: tuple[int, int]) -> tuple[bool, bool]:
+    """Return which columns of accuracies have a value: a single evaluation is before or after, not both."""
+    if steps[0] != steps[1]:
+        return True, True
+    grpo = first_grpo_step(run)
+    is_before = grpo is not None and steps[0] < grpo
+    return is_before, not is_before
 
 
 def changes(evaluations: Evaluations) -> list[Record]:
@@ -135,10 +146,10 @@ def changes(evaluations: Evaluations) -> list[Record]:
         if len(steps) < 2:
             continue
         (first, before), (last, after) = sorted(steps.items())[-2:]
-        scores_before = {group["uid"]: _score(group) for group in before}
+        scores_before = {group["uid"]: score_of(group) for group in before}
         common = [group for group in after if group["uid"] in scores_before]
-        better = [group for group in common if _score(group) > scores_before[group["uid"]]]
-        worse = [group for group in common if _score(group) < scores_before[group["uid"]]]
+        better = [group for group in common if score_of(group) > scores_before[group["uid"]]]
+        worse = [group for group in common if score_of(group) < scores_before[group["uid"]]]
         changed.append(
             {
                 "phase": phase,
@@ -181,32 +192,19 @@ def health(run: RunFiles) -> list[tuple[str, str]]:
         value = recent(name)
         if value is not None:
             is_bad = sign * value > sign * bound
-            notes.append(("bad" if is_bad else "good", f"{100 * value:.0f} % {text}"))
+            side = "at most" if sign > 0 else "at least"
+            limit = f"(bound: {side} {100 * bound:.0f} %)"
+            notes.append(("bad" if is_bad else "good", f"{100 * value:.0f} % {text} {limit}"))
     entropy = recent("policy/entropy")
     if entropy is not None:
-        notes.append(("bad" if entropy < _NO_ENTROPY else "good", f"the entropy is {entropy:.3f} nats per token"))
+        text = f"the entropy is {entropy:.3f} nats per token (bound: at least {_NO_ENTROPY:g})"
+        notes.append(("bad" if entropy < _NO_ENTROPY else "good", text))
     return notes
 
 
 def first_and_last(run: RunFiles) -> tuple[str, str]:
     """Return the headings of the two columns of accuracies."""
     return ("before GRPO", "after") if first_grpo_step(run) is not None else ("first", "last")
-
-
-def _with_interval(mean: float, count: int, groups: Sequence[AnswerGroup]) -> dict[str, float] | None:
-    """Return a share with its interval; None if the mean is not finite."""
-    if not math.isfinite(mean):
-        return None
-    if len(groups) == count and count:
-        low, high = share_interval(np.array([_score(group) for group in groups]), [group["db"] for group in groups])
-    else:
-        right = round(mean * count)
-        low, high = share_interval(np.array([1.0] * right + [0.0] * (count - right)), [""] * count)
-    return {"mean": mean, "low": low, "high": high}
-
-
-def _score(group: AnswerGroup) -> float:
-    return float(group["answers"][0]["reward"] or 0.0) if group["answers"] else 0.0
 
 
 def _joined(value: Json) -> Json:
@@ -222,27 +220,15 @@ def _amount(count: float | str) -> str:
 
 
 def _date(text: Json) -> str | None:
-    time = _time(text)
+    time = time_of(text)
     return time.strftime("%Y-%m-%d %H:%M UTC") if time else None
 
 
-def _time(text: Json) -> datetime | None:
-    try:
-        return datetime.fromisoformat(text)
-    except (TypeError, ValueError):
-        return None
-
-
 def _duration(sessions: Sequence[Fields]) -> str | None:
-    """Return the total duration of the completed sessions."""
-    total = timedelta()
-    for session in sessions:
-        began, ended = _time(session.get("began")), _time(session.get("ended"))
-        if began and ended:
-            total += ended - began
-    if not total:
+    """Return the total duration of the sessions, and the number of those without a recorded end."""
+    took = duration_of(sessions)
+    if not took:
         return None
-    minutes, seconds = divmod(int(total.total_seconds()), 60)
-    hours, minutes = divmod(minutes, 60)
     more = f" in {len(sessions)} sessions" if len(sessions) > 1 else ""
-    return (f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s") + more
+    unknown = sum(seconds_of(session) is None for session in sessions)
+    return took + more + (f", and the unknown time of {unknown} without a recorded end" if unknown else "")

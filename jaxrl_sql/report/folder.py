@@ -40,6 +40,7 @@ class IndexRow(NamedTuple):
     hardness: str
     statuses: tuple[str, ...]
     rewards: tuple[float | None, ...]
+    right: tuple[bool | None, ...]
     flags: int
     sqls: tuple[str, ...]
 
@@ -119,6 +120,7 @@ def row_of(group: AnswerGroup, run: int) -> IndexRow:
         hardness=group["hardness"],
         statuses=tuple(answer["status"] for answer in sampled),
         rewards=rewards,
+        right=tuple(answer.get("right") for answer in sampled),
         flags=sum(flag for flag, is_set in conditions if is_set),
         sqls=tuple(dict.fromkeys(answer["sql"] for answer in answers if answer["sql"])),
     )
@@ -154,6 +156,7 @@ def _columns(parts: Sequence[Sequence[IndexRow]]) -> Record:
     return {
         "columns": columns,
         "rewards": [reward for row in rows for reward in row.rewards],
+        "right": [None if right is None else int(right) for row in rows for right in row.right],
         "parts": [len(part) for part in parts],
         "words": {name: vocabulary.all() for name, vocabulary in vocabularies.items() if name != "questions"},
         "uids": [uid for _, uid in vocabularies["questions"].all()],

@@ -155,6 +155,19 @@ def hardness_of(gold: str, dialect: str = "sqlite") -> str:
     return spider_level(gold, dialect) if gold else ""
 
 
+def _is_right(phase: str, answer: Fields) -> bool | None:
+    """Return whether an answer of a run is right; None if the reward has no such part, or is missing.
+
+    An evaluation's reward is its score. A rollout's reward has the part `correct`, which is positive if it is right.
+    """
+    reward, parts = answer["reward"], answer.get("parts") or {}
+    if reward is None:
+        return None
+    if phase.startswith("eval"):
+        return bool(reward >= 1.0)
+    return bool(parts["correct"] > 0) if "correct" in parts else None
+
+
 def _no_answers_reason(folder: Path) -> str:
     if not (folder / FOLDER).is_dir():
         return (
@@ -166,11 +179,12 @@ def _no_answers_reason(folder: Path) -> str:
 
 def _run_group(record: Fields) -> AnswerGroup:
     example = _example(record)
-    answers = [_answer(answer) for answer in record["answers"]]
+    phase = str(record["phase"])
+    answers = [{**_answer(answer), "right": _is_right(phase, answer)} for answer in record["answers"]]
     can_be_judged = bool(example.database) and not record.get("has_tables")
     return {
         "step": record["step"],
-        "phase": str(record["phase"]),
+        "phase": phase,
         "chosen": record.get("chosen"),
         "uid": str(record["uid"]),
         "db": str(record.get("db_id", "")),
@@ -282,7 +296,7 @@ def _new_group(record: Fields, phase: str, rule: str) -> AnswerGroup:
 
 
 def _judged_fields(record: Fields, rule: str, results: Fields | None) -> Record:
-    verdict = {"scores": record["scores"], "reasons": list(record["reasons"])}
+    verdict, score = {"scores": record["scores"], "reasons": list(record["reasons"])}, record["scores"].get(rule)
     if results:
         verdict["results"] = with_row_pairs(results)
     return {
@@ -290,6 +304,7 @@ def _judged_fields(record: Fields, rule: str, results: Fields | None) -> Record:
         "sql": record["sql"],
         "status": record["status"],
         "gold_status": record["gold_status"],
-        "reward": record["scores"].get(rule),
+        "reward": score,
+        "right": None if score is None else score >= 1.0,
         "verdict": verdict,
     }

@@ -17,9 +17,11 @@ from typing import Any
 import jinja2
 
 from jaxrl_sql.report.charts import chart_data
-from jaxrl_sql.report.facts import Evaluations, accuracies, changes, describe_run, first_and_last, health, key_numbers
+from jaxrl_sql.report.facts import accuracies, changes, describe_run, first_and_last, health, key_numbers
 from jaxrl_sql.report.groups import RUN, ResultFolder, last_evaluations
+from jaxrl_sql.report.intervals import Evaluations
 from jaxrl_sql.report.load import RunFiles, load_run
+from jaxrl_sql.report.outcome import first_sentence, stop_lines, view_command
 from jaxrl_sql.runtime.plain import exact
 from jaxrl_sql.types import Fields, InputError, Json, Record
 
@@ -67,17 +69,21 @@ def folder_page(title: str) -> str:
 
 def run_data(run: RunFiles, evaluations: Evaluations) -> Record:
     """Return the data of a run's overview page."""
+    rows = accuracies(run, evaluations)
     return {
         "name": run.folder.resolve().name,
         "kind": RUN,
+        "sentence": first_sentence(run, rows),
+        "stop": stop_lines(run),
+        "view": view_command(run),
         "steps": max((row["step"] for row in run.metrics), default=0),
         "ran": describe_run(run),
         "numbers": key_numbers(run),
         "ends": first_and_last(run),
-        "accuracies": accuracies(run, evaluations),
+        "accuracies": rows,
         "changes": changes(evaluations),
         "health": health(run),
-        "charts": chart_data(run),
+        "charts": chart_data(run, evaluations),
         "samples": [_sample(sample) for sample in list(reversed(run.samples))[:SAMPLES_SHOWN]],
         "kept": len(run.samples),
         "config": run.config,

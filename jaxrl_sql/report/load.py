@@ -41,9 +41,13 @@ class RunFiles:
 
 @dataclass(frozen=True, slots=True)
 class SplitResult:
-    """The accuracy of one split, before and after GRPO; `grades` holds (before, after, count) by difficulty."""
+    """The accuracy of one split, before and after GRPO; `grades` holds (before, after, count) by difficulty.
+
+    `steps` are those of the two evaluations.
+    """
 
     split: str
+    steps: tuple[int, int]
     before: float
     after: float
     count: int
@@ -126,7 +130,8 @@ def split_results(run: RunFiles) -> list[SplitResult]:
         }
         count = int(after.get(f"eval/{split}/count", 0))
         valid, truncated = (after.get(f"eval/{split}/{share}") for share in ("valid", "truncated"))
-        results.append(SplitResult(split, before[name], after[name], count, valid, truncated, grades))
+        steps = int(before["step"]), int(after["step"])
+        results.append(SplitResult(split, steps, before[name], after[name], count, valid, truncated, grades))
     return results
 
 

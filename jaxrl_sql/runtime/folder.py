@@ -9,8 +9,8 @@ from __future__ import annotations
 import dataclasses
 import errno
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from jaxrl_sql.config import RolloutConfig, RunConfig, TrainConfig, load_config
@@ -39,6 +39,9 @@ MOVABLE_PATHS = (
 """Keys of files and folders that may have moved when a run resumes; `training.inputs` compares their content."""
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+# Bytes under which a disk counts as full: a failed write may have left the rest of its block.
+_LEAST_SPACE = 1 << 16
 
 
 class RunFolderError(JaxrlSqlError):
@@ -155,14 +158,35 @@ def no_folder(error: OSError) -> InputError:
     return InputError(f"{error.filename}: no folder can be created: a file has this name; choose another folder")
 
 
-def file_error(error: OSError) -> JaxrlSqlError:
+def file_error(error: OSError, places: Iterable[str] = ()) -> JaxrlSqlError:
     """Return the system's message about a file as one line; raise the error itself if it concerns no file.
 
-    The error of a full disk names no file.
+    The error of a full disk names no file: the message names the folders of `places` without space.
     """
     if error.filename is None and error.errno not in DISK_FULL:
         raise error
+    full = full_folders(places) if error.filename is None and error.errno in _NO_SPACE else []
+    if full:
+        return JaxrlSqlError(f"no space left on {' and '.join(full)}: free some, or name another folder")
     return JaxrlSqlError(f"{error.filename or 'a file cannot be written'}: {error.strerror}")
+
+
+def full_folders(places: Iterable[str]) -> list[str]:
+    """Return the folders among places, or their nearest existing parents, whose disk is full; one per disk.
+
+    A place is a path, or a setting `key=path`.
+    """
+    full: dict[int, str] = {}
+    for place in places:
+        folder = Path(place.rpartition("=")[2] or ".").absolute()
+        with suppress(OSError, ValueError):
+            while not folder.is_dir() and folder != folder.parent:
+                folder = folder.parent
+            disk = os.statvfs(folder)
+            is_full = disk.f_blocks > 0 and (disk.f_bavail == 0 or disk.f_bavail * disk.f_frsize < _LEAST_SPACE)
+            if is_full or (disk.f_files > 0 and disk.f_favail == 0):
+                full.setdefault(folder.stat().st_dev, str(folder))
+    return list(full.values())
 
 
 def cannot_write(folder: Path, error: BaseException) -> RunFolderError:

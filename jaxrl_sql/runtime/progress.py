@@ -108,7 +108,7 @@ class Task:
 class Activity:
     """The running tasks, each nested in the one before it; `text` is thread-safe.
 
-    `announce` prints the first line of a task, `clock` counts seconds.
+    `announce` prints the first line of a task, `clock` counts seconds. `took` is the duration that `finish` measured.
     """
 
     announce: Callable[[str], None]
@@ -116,6 +116,7 @@ class Activity:
     compiled: CompileStats = field(default_factory=CompileStats)
     tasks: tuple[Task, ...] = ()
     began: float = field(init=False)
+    took: float | None = None
 
     def __post_init__(self) -> None:
         """Start the clock."""
@@ -147,6 +148,11 @@ class Activity:
             parts[-1] += f", {remaining} left"
         compiling = self.compiled.text(now)
         return "; ".join([*parts, compiling] if compiling else parts)
+
+    def finish(self) -> float:
+        """Return the seconds from the start to the first call, so that all reports have the same duration."""
+        self.took = self.clock() - self.began if self.took is None else self.took
+        return self.took
 
     def working_s(self) -> float:
         """Return the clock's seconds without compilation, for estimates of the pace."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -17,6 +18,45 @@ from types import FrameType
 
 EXIT_INTERRUPTED, EXIT_ENDED = 130, 0
 """Exit codes of a run that was stopped by Ctrl-C, and by SIGTERM (it has saved a checkpoint and can resume)."""
+_IMPORTS = "<frozen importlib._bootstrap>"
+"""File name of the frames of Python's import system."""
+
+
+def interrupted_line() -> None:
+    """Print that Ctrl-C ended the command."""
+    with suppress(OSError):
+        os.write(2, b"interrupted\n")  # not buffered: the process may end at once
+
+
+@contextmanager
+def leave_during_imports() -> Iterator[None]:
+    """End the process by Ctrl-C with one line while a module is imported.
+
+    An extension may turn an interrupted import into another error, or print a traceback and continue. Elsewhere Ctrl-C
+    raises KeyboardInterrupt. Another handler than Python's own is kept.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        inner = frame
+        while inner is not None:
+            if inner.f_code.co_filename == _IMPORTS:
+                interrupted_line()
+                os._exit(EXIT_INTERRUPTED)
+            inner = inner.f_back
+        signal.default_int_handler(number, frame)
+
+    signal.signal(signal.SIGINT, leave)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGINT) is leave:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def drop_output() -> None:
@@ -26,9 +66,15 @@ def drop_output() -> None:
 
 @dataclass
 class StopRequest:
-    """A request to stop the run, and the exit code that it then ends with; None without a request."""
+    """A request to stop the run, its source, and the exit code that it then ends with; None without a request."""
 
     exit_code: int | None = None
+    source: str = ""
+
+    @property
+    def cause(self) -> str:
+        """Return what stopped the run, as text; of another process's request its signal."""
+        return self.source or ("Ctrl-C" if self.exit_code == EXIT_INTERRUPTED else "SIGTERM")
 
     @property
     def is_made(self) -> bool:
@@ -43,14 +89,15 @@ def stop_on_signals(notify: Callable[[str], None]) -> Iterator[StopRequest]:
 
     def ask(number: int, _frame: FrameType | None) -> None:
         if number == signal.SIGINT:
-            code = EXIT_INTERRUPTED
+            code, source = EXIT_INTERRUPTED, "Ctrl-C"
             signal.signal(signal.SIGINT, signal.default_int_handler)
             message = "stopping after this step (Ctrl-C again to stop at once)"
         else:
-            code = EXIT_ENDED
+            code, source = EXIT_ENDED, "SIGTERM"
             message = "received SIGTERM: saving"
         # The first signal decides: a second one may arrive while the run stops.
-        request.exit_code = code if request.exit_code is None else request.exit_code
+        if request.exit_code is None:
+            request.exit_code, request.source = code, source
         with suppress(RuntimeError):  # the signal interrupted a write of the display: its stream is not reentrant
             notify(message)
 

@@ -6,44 +6,77 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 
+from jaxrl_sql.report.outcome import COMPLETE, FAILED, STOPPED
+from jaxrl_sql.runtime.progress import Activity
+from jaxrl_sql.runtime.signals import StopRequest
 from jaxrl_sql.types import Record
 
 ABOUT = "about.json"
 PACKAGES = ("jaxrl-sql", "sqlexec-rs", "jax", "jaxlib", "transformers", "optax")
 
 
-@contextmanager
-def record_session(folder: Path | None, parameters: int, base: str = "") -> Iterator[None]:
-    """Record the start of a session, and its end on exit; without a folder nothing is written.
+class SessionPlan(NamedTuple):
+    """The content of a session: the model's number of parameters, its phases, and how to resume it.
 
-    `parameters` is the model's number of parameters, and `base` the `org/name@commit` of a hub model that it was read
-    from. A killed session has no end.
+    `phases` are (name, last step). `resume` is the call of a run that only Python can resume, else "". `base` is the
+    `org/name@commit` of a hub model that the weights were read from, else "".
+    """
+
+    parameters: int
+    phases: Sequence[tuple[str, int]]
+    resume: str = ""
+    base: str = ""
+
+
+@contextmanager
+def record_session(folder: Path | None, plan: SessionPlan, activity: Activity, request: StopRequest) -> Iterator[None]:
+    """Record the start of a session, and on exit its end, duration and outcome; without a folder nothing is written.
+
+    The duration is that of `activity`, which the terminal prints. A killed session has no end.
     """
     if folder is None:
         yield
         return
     about = _read(folder / ABOUT)
-    session: Record = {"began": _now(), "machine": _machine(), "versions": _versions(), "commit": _commit()}
+    began = datetime.now(UTC) - timedelta(seconds=activity.clock() - activity.began)
+    session: Record = {
+        "began": _text(began), "machine": _machine(), "versions": _versions(), "commit": _commit(),
+        "phases": [list(phase) for phase in plan.phases], **({"resume": plan.resume} if plan.resume else {}),
+    }  # fmt: skip
     about = {
-        "parameters": parameters,
-        **({"base": base} if base else {}),
+        "parameters": plan.parameters,
+        **({"base": plan.base} if plan.base else {}),
         "sessions": [*about.get("sessions", []), session],
     }
     _write(folder / ABOUT, about)
     try:
         yield
+        is_complete = activity.took is not None or not request.is_made  # a complete run has printed its duration
+        session |= {"outcome": COMPLETE} if is_complete else {"outcome": STOPPED, "reason": request.cause}
+    except BaseException as error:
+        session |= _failure(error)
+        raise
     finally:
-        session["ended"] = _now()
+        session |= {"ended": _text(datetime.now(UTC)), "seconds": round(activity.finish(), 3)}
         with suppress(OSError):  # an earlier error is reported instead
             _write(folder / ABOUT, about)
+
+
+def _failure(error: BaseException) -> Record:
+    """Return the outcome of a session that an exception ended."""
+    if isinstance(error, KeyboardInterrupt):
+        return {"outcome": STOPPED, "reason": "Ctrl-C"}
+    first = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return {"outcome": FAILED, "reason": first}
 
 
 def _read(path: Path) -> Record:
@@ -61,8 +94,8 @@ def _write(path: Path, about: Record) -> None:
     scratch.replace(path)
 
 
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
+def _text(time: datetime) -> str:
+    return time.isoformat(timespec="seconds")
 
 
 def _machine() -> str:

@@ -67,8 +67,13 @@ class CallerInputs(NamedTuple):
 
     def resume_advice(self, folder: Path) -> str:
         """Return how to resume the run in a folder: by the command's option, or with the same values in Python."""
+        return self.resume_call or f"resume with --resume {folder}"
+
+    @property
+    def resume_call(self) -> str:
+        """Return the Python call that resumes the run with the same values; "" if the command can."""
         passed = [name for name in ("examples", "evals", "reward") if getattr(self, name) is not None]
-        return _resume_call(*passed) if passed else f"resume with --resume {folder}"
+        return _resume_call(*passed) if passed else ""
 
     def hashes(self) -> dict[str, str]:
         """Return a hash of the reward function, which a resumed run compares, by its name in the refusal."""

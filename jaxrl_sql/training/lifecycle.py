@@ -210,7 +210,7 @@ def report_end(s: TrainingRun) -> None:
     activity = s.display.activity
     compiled = activity.compiled
     s.note(
-        f"done in {duration(activity.clock() - activity.began)}, of which {duration(compiled.seconds)} went into "
+        f"done in {duration(activity.finish())}, of which {duration(compiled.seconds)} went into "
         f"compiling {compiled.programs} programs"
     )
     for name in ("model", "adapters", "report.html"):
@@ -221,10 +221,10 @@ def report_end(s: TrainingRun) -> None:
 
 
 def next_commands(s: TrainingRun) -> Iterator[str]:
-    """Yield the commands that write the report again, ask the model, and evaluate it, quoted for a shell."""
+    """Yield the commands that show the answers, ask the model, and evaluate it, quoted for a shell."""
     run, data = str(s.folder), s.config.data
     split = data.evals[0] if data.evals else data.train
-    yield shlex.join(["jaxrl-sql", "report", run])
+    yield shlex.join(["jaxrl-sql", "view", run])
     example = next(iter(next(iter(s.questions.evals.values()), s.questions.train).examples))
     yield shlex.join(["jaxrl-sql", "ask", "--model", run, *_ask_options(example)])
     if s.caller.examples is not None or s.caller.evals is not None:  # in no folder

@@ -132,13 +132,23 @@ class SftPhase:
         self.last_metrics = metrics
         is_measured = step == self.last or (cfg.eval_every > 0 and step % cfg.eval_every == 0)
         if step % cfg.log_every == 0 or is_measured:
-            numbers = reduce_metrics(jax.device_get(metrics)) | self.window.numbers()
+            numbers = self.numbers()
             if is_measured and self.dataset.held_out:
                 with s.display.task("measuring the held-out loss", is_announced=False):
                     numbers["sft/held_out_loss"] = self.held_out_loss(self.state)
                 if self.watch.update(numbers["sft/held_out_loss"]) and cfg.patience:
                     self.state = dataclasses.replace(self.state, best=_copy(self.state.trainable))
             s.record(step, "sft", numbers)
+            self.window = LogWindow()
+
+    def numbers(self) -> dict[str, float]:
+        """Return the metrics of the last step, and the means since the last logged one."""
+        return reduce_metrics(jax.device_get(self.last_metrics)) | self.window.numbers()
+
+    def log_rest(self) -> None:
+        """Log the last step of a stopped run; a resumed run drops this line, which its checkpoint does not count."""
+        if self.window.steps:
+            self.run.record(int(self.state.step), "sft", self.numbers())
             self.window = LogWindow()
 
     def policy_params(self, step: int) -> Any:
@@ -165,7 +175,8 @@ def run_sft(s: TrainingRun, begin: ResumePoint) -> tuple[Any, Any]:
     if cfg.steps == 0:
         return make_params(s)
     phase = open_sft(s, begin)
-    run_phase(s, phase, begin)
+    if not run_phase(s, phase, begin):
+        phase.log_rest()
     if phase.is_over:
         s.note(
             f"sft: ended at step {int(phase.state.step)}: held-out loss {phase.watch.best:.4f} has not improved since"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,11 +16,12 @@ from typing import Any, NamedTuple
 
 import jax
 
-from jaxrl_sql.config import TrainConfig, changed, to_yaml
+from jaxrl_sql.config import DataConfig, TrainConfig, changed, to_yaml
 from jaxrl_sql.config.check import values_by_key
 from jaxrl_sql.inference.compiling import record_compilations
 from jaxrl_sql.inference.ends import ends_of_generation
 from jaxrl_sql.inference.program_cache import keep_programs
+from jaxrl_sql.inference.prompt_lengths import Shortening, length_lines
 from jaxrl_sql.inference.questions import (
     PassedQuestions,
     checked_prompts,
@@ -41,6 +42,7 @@ from jaxrl_sql.runtime.display import Display, make_display
 from jaxrl_sql.runtime.folder import (
     CHECKPOINTS,
     DISK_FULL,
+    METRICS,
     cannot_write,
     check_folder,
     note_saved,
@@ -48,7 +50,7 @@ from jaxrl_sql.runtime.folder import (
     paths_from_start,
     settings_from_start,
 )
-from jaxrl_sql.runtime.health import Health, HealthError
+from jaxrl_sql.runtime.health import Health
 from jaxrl_sql.runtime.hub import pinned_name
 from jaxrl_sql.runtime.metrics import MetricsWriter, SampleWriter
 from jaxrl_sql.runtime.rollouts import RolloutWriter
@@ -57,10 +59,10 @@ from jaxrl_sql.runtime.trackers import open_trackers
 from jaxrl_sql.text2sql.benchmarks import Benchmark
 from jaxrl_sql.text2sql.env.executor import Executor, make_executor
 from jaxrl_sql.text2sql.evals.score_predictions import RULES_WITH_SCORER, check_rules
-from jaxrl_sql.text2sql.prompts.prompts import PromptSet, Pruning, make_prompts
+from jaxrl_sql.text2sql.prompts.prompts import PromptSet, PromptStyle, Pruning, make_prompts
 from jaxrl_sql.text2sql.question_sets.stream import Streamed, stream_prompts
 from jaxrl_sql.text2sql.recipes import Recipe, find_recipe
-from jaxrl_sql.training.about import record_session
+from jaxrl_sql.training.about import SessionPlan, record_session
 from jaxrl_sql.training.batching.sft_dataset import SftDataset, make_sft_dataset
 from jaxrl_sql.training.build import export_model, make_params
 from jaxrl_sql.training.caller import NOTHING, CallerInputs
@@ -196,12 +198,11 @@ def open_unchecked(config: TrainConfig, caller: CallerInputs = NOTHING) -> Itera
                 yield s
             if is_first:
                 write_report(folder)
-    except HealthError:
-        if is_first:
-            write_report(folder)
-        raise
-    except OSError as error:
-        if error.errno in DISK_FULL:
+    except BaseException as error:
+        if is_first and (folder / METRICS).is_file():
+            with suppress(OSError, InputError):  # the error itself is reported
+                write_report(folder)
+        if isinstance(error, OSError) and error.errno in DISK_FULL:
             raise cannot_write(folder, error) from error
         raise
 
@@ -237,7 +238,8 @@ def _open_parts(
         base = pinned_name(config.model.checkpoint)
         if base:
             display.note(f"model: {base}")
-        about = record_session(folder if is_first else None, count_params(model), base)
+        plan = SessionPlan(count_params(model), config.phases(), caller.resume_call, base)
+        about = record_session(folder if is_first else None, plan, display.activity, status.request)
         with jax.set_mesh(mesh), about:
             yield TrainingRun(
                 config, folder, read.prompt_format, model, mesh, executor, questions, outputs, status, caller=caller
@@ -315,9 +317,10 @@ def _question_sets(
     """Make the prompts of all sets, and hash the inputs of the run."""
     prompt_format, longest = read.prompt_format, config.data.max_prompt_tokens
     pruning = Pruning(longest, config.seed) if config.data.prune else None
-    train = _prompts("train", read.train, prompt_format, longest, display, pruning)
+    shortening = Shortening(config.data, partial(_style_of, prompt_format), prompt_format.tokenizer)
+    train = _prompts("train", read.train, prompt_format, display, shortening._replace(seed=config.seed), pruning)
     evals = {
-        name: _prompts(name, benchmark.examples, prompt_format, longest, display)
+        name: _prompts(name, benchmark.examples, prompt_format, display, shortening)
         for name, benchmark in read.evals.items()
     }
     inputs: dict[str, str] = {}
@@ -334,16 +337,24 @@ def _prompts(
     name: str,
     examples: Sequence[Example],
     prompt_format: PromptFormat,
-    longest: int,
     display: Display,
+    shortening: Shortening,
     pruning: Pruning | None = None,
 ) -> PromptSet:
-    """Make the prompts of a set, of up to `longest` tokens; those of a huge set are made on access."""
+    """Make the prompts of a set, of up to `data.max_prompt_tokens` tokens; those of a huge set are made on access."""
+    longest = shortening.data.max_prompt_tokens
     if isinstance(examples, Streamed):
         return stream_prompts(examples, prompt_format.style, prompt_format.tokenizer, longest, pruning)
     with display.task(f"tokenizing the prompts of {name}", len(examples), "questions") as on_progress:
         prompts = make_prompts(examples, prompt_format.style, prompt_format.tokenizer, longest, pruning, on_progress)
-    return checked_prompts(name, prompts, longest, display.note)
+        lines = length_lines(prompts, longest, examples, shortening) if processes.is_first() else []
+    return checked_prompts(name, prompts, longest, display.note, lines)
+
+
+def _style_of(prompt_format: PromptFormat, data: DataConfig) -> PromptStyle:
+    """Return the style of a run's prompts with other settings."""
+    style = prompt_format.recipe.opened(prompt_format.recipe.style_for(data), prompt_format.tokenizer)
+    return style._replace(shots=prompt_format.style.shots if data.shots else None)
 
 
 def _sft_dataset(

@@ -209,7 +209,7 @@ class TrainingRun:
         self.status.check_health(step, phase, numbers)
         callback, request = self.caller.callback, self.status.request
         if callback is not None and callback(step, {"phase": phase, **numbers}) and not request.is_made:
-            request.exit_code = EXIT_ENDED
+            request.exit_code, request.source = EXIT_ENDED, "the callback"
 
     def write_sample(
         self,

@@ -108,8 +108,22 @@ def test_the_first_page_opens_from_disk(open_page: Open, index: str) -> None:
     assert "14" not in page.get_by_role("table").inner_text().splitlines()[0]
     assert "50.0 %" in page.get_by_role("row", name="dev").inner_text()
     assert "1 better, 1 worse of 2, from step 0 to 9" in page.inner_text("main")
+    assert page.locator("main p").first.inner_text().startswith("Accuracy on dev was 50.0 % (95 % interval ")
     page.locator("figure").first.scroll_into_view_if_needed()
     page.locator("figure svg").first.wait_for()
+    titles = page.locator("figure").first.locator("svg .role-axis-title").all_text_contents()
+    assert titles == ["step", "reward"]
+    accuracy = page.locator("figure").filter(has=page.get_by_text("Accuracy", exact=True))
+    accuracy.scroll_into_view_if_needed()
+    accuracy.locator("svg").wait_for()
+    assert "bars: 95 % interval" in accuracy.inner_text()
+    assert accuracy.locator("svg .mark-rule:not(.role-axis-grid) line").count() >= 2
+    assert accuracy.locator("svg .role-legend-label").all_text_contents() == ["dev"]
+    steps = accuracy.locator("svg .role-axis-label").first.locator("text").all_text_contents()
+    assert len(set(steps)) == len(steps) > 1
+    status = page.locator("figure").filter(has=page.get_by_text("SQL by status", exact=True))
+    status.scroll_into_view_if_needed()
+    assert status.locator("svg .role-legend-label").all_text_contents() == ["ok"]
     assert "Reward: mean from 0.1 in step 1 to 0.4 in step 4" in page.locator(".chart").first.get_attribute(
         "aria-label"
     )
@@ -128,6 +142,9 @@ def test_filters_and_links(open_page: Open, index: str, view_runs: ModuleType) -
     screenshot(page, "groups")
     page.get_by_role("button", name="all").click()
     expect(status).to_have_text("12 of 12 groups")
+    dots = page.locator(".list tbody tr").filter(has_text="Which items, q1?").locator(".dots")
+    assert (dots.inner_text(), dots.get_attribute("aria-label")) == ("●○", "2 answers, 1 right")
+    assert page.locator(".list .pill.good, .list .pill.bad").count() == 0
     page.get_by_role("searchbox").fill("ITEMS, Q2")
     expect(status).to_have_text("1 of 12 groups")
     page.get_by_role("searchbox").fill(view_runs.HOSTILE[:40])
@@ -148,6 +165,11 @@ def test_filters_and_links(open_page: Open, index: str, view_runs: ModuleType) -
 def test_a_group_shows_its_answers_side_by_side(open_page: Open, index: str) -> None:
     page = open_page(f"{index}#/groups?text=q1%3F")
     page.get_by_role("link", name="Which items, q1?").click()
+    for number, verdict, tone in ((1, "right", "good"), (2, "wrong", "bad")):
+        card = page.get_by_role("article", name=f"answer {number}")
+        assert card.locator("header .pill.good, header .pill.bad").all_inner_texts() == [verdict]
+        assert tone in (card.get_by_text(verdict, exact=True).get_attribute("class") or "").split()
+        assert card.get_by_text("ok", exact=True).get_attribute("class").split() == ["pill"]
     second = page.get_by_role("article", name="answer 2")
     assert "advantage -0.5" in second.inner_text()
     assert "✗ bird" in second.inner_text()

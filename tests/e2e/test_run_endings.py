@@ -18,8 +18,12 @@ import yaml
 
 from jaxrl_sql.commands.train import main
 from jaxrl_sql.models.formats.checksums import write_sums
+from jaxrl_sql.report.facts import describe_run
+from jaxrl_sql.report.load import load_run
+from jaxrl_sql.report.outcome import first_sentence, stop_lines
 from jaxrl_sql.runtime.folder import saved_steps
 from jaxrl_sql.training.checkpoint import UNSUMMED
+from jaxrl_sql.training.sft import SftPhase
 
 Start = Callable[..., list[str]]
 Stopped = Callable[[Path, Path, int], Path]
@@ -293,6 +297,45 @@ def test_signals_during_shutdown_do_not_damage_the_run(
     assert (process.returncode, error) == (code, "")
     assert (run / "report.html").exists()
     assert [row["phase"] for row in lines(run / "metrics.jsonl")] == ["eval", "grpo"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["Ctrl-C", "error"])
+def test_report_of_a_run_stopped_between_logged_steps_has_its_losses(
+    kind: str, arguments: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    run, step = tmp_path / "run", SftPhase.step
+
+    def stopped_step(phase: SftPhase, at: int) -> None:
+        if at == 2 and kind == "Ctrl-C":
+            signal.raise_signal(signal.SIGINT)
+        if at == 2 and kind == "error":
+            raise RuntimeError("RESOURCE_EXHAUSTED: out of memory: 7 bytes")
+        step(phase, at)
+
+    monkeypatch.setattr(SftPhase, "step", stopped_step)
+    logged = "sft.log_every=1" if kind == "error" else "sft.log_every=20"
+    code = main(arguments(run, "sft.steps=3", logged))
+    assert code == (130 if kind == "Ctrl-C" else 1)
+    output = capsys.readouterr()
+    assert (output.err == "") == (kind == "Ctrl-C")
+    loaded = load_run(run)
+    assert (run / "report.html").exists()
+    sentence, (begin, losses) = first_sentence(loaded, []), stop_lines(loaded)
+    took = dict(describe_run(loaded))["duration"]
+    if kind == "Ctrl-C":
+        assert sentence == f"Stopped by Ctrl-C at step 2 of 6 after {took}, before its first evaluation."
+        assert begin == ["The checkpoint of step 2 is complete. To continue: ", f"jaxrl-sql train --resume {run}"]
+        assert re.fullmatch(r"SFT loss (\S+) → \1 \(steps 2 to 2\)", losses[0])
+        monkeypatch.undo()
+        assert main(["--resume", str(run), "run.display=none", "sft.log_every=1"]) == 0
+        rows = [(row["step"], row["phase"]) for row in lines(run / "metrics.jsonl")]
+        assert rows[:2] == [(3, "sft"), (3, "eval")], "the line of the stop is dropped"
+        assert first_sentence(load_run(run), []).startswith("6 steps in ")
+    else:
+        assert sentence.startswith(f"Failed at step 1 of 6 after {took} (RESOURCE_EXHAUSTED: out of memory: 7 bytes)")
+        assert begin[0] == "The checkpoint of step 1 is complete. To continue: "
+        assert re.fullmatch(r"SFT loss (\S+) → \1 \(steps 1 to 1\)", losses[0])
 
 
 @pytest.mark.slow

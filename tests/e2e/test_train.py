@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -21,7 +22,19 @@ from jaxrl_sql.__main__ import main as jaxrl_sql
 from jaxrl_sql.commands.train import main
 from jaxrl_sql.models import ModelConfig, Norms, Rope, init_params, load_checkpoint, param_specs, save_checkpoint
 from jaxrl_sql.models.lora import Adapters, Pair, merge
-from jaxrl_sql.report.groups import add_advantages, chunks, open_result_folder, read_chunk, read_tokens
+from jaxrl_sql.report.facts import accuracies, describe_run
+from jaxrl_sql.report.groups import (
+    RUN,
+    ResultFolder,
+    add_advantages,
+    chunks,
+    last_evaluations,
+    open_result_folder,
+    read_chunk,
+    read_tokens,
+)
+from jaxrl_sql.report.load import load_run
+from jaxrl_sql.report.outcome import first_sentence
 from jaxrl_sql.runtime.folder import saved_steps
 from jaxrl_sql.runtime.rollouts import unpack_ids, unpack_logprobs
 from jaxrl_sql.training.grpo import on_mesh
@@ -49,7 +62,7 @@ def test_each_phase_prints_its_start_and_size(shown: list[str], small_data: Path
         "step 2/5 sft ", "evaluating dev_unseen: 8 questions", "step 2/5 eval ", "grpo: 3 steps", "step 3/5 grpo ",
         "step 4/5 grpo ", "step 5/5 grpo ", "evaluating dev_unseen: 8 questions", "step 5/5 eval ",
         f"writing the model to {whole}/model", "dev_unseen: accuracy ", "done in ", f"model: {whole}/model",
-        f"report: {whole}/report.html", f"next: jaxrl-sql report {whole}", "next: jaxrl-sql ask ",
+        f"report: {whole}/report.html", f"next: jaxrl-sql view {whole}", "next: jaxrl-sql ask ",
         "next: jaxrl-sql evaluate ",
     ]  # fmt: skip
     rest = iter(shown)  # a slow machine prints progress in between
@@ -58,7 +71,7 @@ def test_each_phase_prints_its_start_and_size(shown: list[str], small_data: Path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", ["report", "ask", "evaluate"])
+@pytest.mark.parametrize("command", ["view", "ask", "evaluate"])
 def test_suggested_commands_run(
     command: str, shown: list[str], whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -66,10 +79,22 @@ def test_suggested_commands_run(
     (line,) = [line for line in shown if line.startswith(f"next: jaxrl-sql {command} ")]
     code = jaxrl_sql(shlex.split(line.replace(str(whole), str(run)))[2:])
     output, error = capsys.readouterr()
-    files = {"report": f"{run}/report.html", "evaluate": f"{run}/evaluated/metrics.json"}
+    files = {"view": f"{run}/view/index.html", "evaluate": f"{run}/evaluated/metrics.json"}
     assert error == ""
     assert files.get(command, "\n") in output
     assert code == 0 or (command, code) == ("ask", 1)  # the model may write SQL that fails
+
+
+def test_report_begins_with_a_sentence_and_the_duration_of_the_terminal(shown: list[str], whole: Path) -> None:
+    (took,) = [line.removeprefix("done in ").split(",")[0] for line in shown if line.startswith("done in ")]
+    run = load_run(whole)
+    sentence = first_sentence(run, accuracies(run, last_evaluations(ResultFolder(whole, RUN))))
+    assert re.fullmatch(
+        r"Accuracy on dev_unseen was 0\.0 % \(95 % interval 0\.0 to [\d.]+\) before GRPO "
+        rf"and is 0\.0 % \(0\.0 to [\d.]+\) after 5 steps in {took}, a difference of \+0\.0 points \(\S+ to \S+\)\.",
+        sentence,
+    )
+    assert dict(describe_run(run))["duration"] == took
 
 
 def test_a_run_writes_all_promised_files(whole: Path) -> None:

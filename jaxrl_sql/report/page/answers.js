@@ -6,7 +6,8 @@
   JX.number = number;
 
   JX.Pill = ({ text, tone }) => html`<span class=${`pill ${tone || ""}`}>${text}</span>`;
-  JX.statusTone = (status) => (status === "ok" ? "good" : "bad");
+  // Green and red mean right and wrong; a status and other marks have neither.
+  JX.Right = ({ right }) => (right === null || right === undefined ? null : html`<${JX.Pill} text=${right ? "right" : "wrong"} tone=${right ? "good" : "bad"} />`);
 
   // What is loaded when it is asked for: `make` gives a promise, `show` draws what it holds.
   JX.Later = ({ of, show }) => {
@@ -73,7 +74,7 @@
     const scores = Object.entries(verdict.scores || {}), reasons = verdict.reasons || [];
     return html`<h4 class="hidden">verdict by rule</h4><p>${scores.map(([name, value]) => html`<${JX.Pill} tone=${value >= 1 ? "good" : "bad"}
         text=${`${value >= 1 ? "✓" : "✗"} ${name}${name === rule ? " (own)" : ""}${value > 0 && value < 1 ? ` ${number(value, 2)}` : ""}`} />`)}
-        ${verdict.constant && html`<${JX.Pill} tone="bad" text="reads no table" />`}</p>
+        ${verdict.constant && html`<${JX.Pill} tone="warn" text="reads no table" />`}</p>
       ${reasons.length > 0 && html`<ul>${reasons.map((one) => html`<li>${(head.reasons && head.reasons[one]) || one}</li>`)}</ul>`}
       <${Rows} results=${verdict.results} />`;
   }
@@ -88,13 +89,13 @@
     const ending = answer.finish_reason in ENDED ? ENDED[answer.finish_reason] : answer.finish_reason;
     const turns = (tokens) => answer.turns.map((turn) => html`<${Turn} turn=${turn} tokens=${tokens} isAlone=${answer.turns.length === 1} />`);
     return html`<article aria-label=${name}><header><h3>${name}</h3>
-        <${JX.Pill} text=${answer.status} tone=${JX.statusTone(answer.status)} />
+        <${JX.Right} right=${answer.right} /><${JX.Pill} text=${answer.status} />
         <span>reward <b>${number(answer.reward)}</b></span>
-        ${answer.advantage !== undefined && html`<span>advantage <b class=${answer.advantage > 0 ? "good" : answer.advantage < 0 ? "bad" : ""}>${number(answer.advantage)}</b></span>`}
-        ${answer.weight === 0 && html`<span class="bad">not learned from</span>`}
-        ${ending && html`<${JX.Pill} text=${ending} tone=${answer.finish_reason === "demonstration" ? "" : "bad"} />`}
+        ${answer.advantage !== undefined && html`<span>advantage <b>${number(answer.advantage)}</b></span>`}
+        ${answer.weight === 0 && html`<span class="warn">not learned from</span>`}
+        ${ending && html`<${JX.Pill} text=${ending} tone=${answer.finish_reason === "demonstration" ? "" : "warn"} />`}
         ${answer.stop && html`<span class="dim">stopped by ${answer.stop}</span>`}
-        ${answer.gold_status && answer.gold_status !== "ok" && html`<${JX.Pill} text=${`gold: ${answer.gold_status}`} tone="bad" />`}
+        ${answer.gold_status && answer.gold_status !== "ok" && html`<${JX.Pill} text=${`gold: ${answer.gold_status}`} tone="warn" />`}
       </header>
       ${parts.length > 0 && html`<p class="dim">${parts.map(([part, value], i) => `${i ? " · " : ""}${part} ${number(value)}`)}</p>`}
       ${answer.fault && html`<p class="bad">${answer.fault}</p>`}

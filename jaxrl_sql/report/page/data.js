@@ -45,7 +45,7 @@ JX.load = (name) => {
 
 // The index of all groups: a typed array a column, and what the numbers stand for.
 JX.makeIndex = (raw) => {
-  const index = { words: raw.words, uids: raw.uids, rewards: Float32Array.from(raw.rewards, (x) => (x === null ? NaN : x)) };
+  const index = { words: raw.words, uids: raw.uids, right: raw.right, rewards: Float32Array.from(raw.rewards, (x) => (x === null ? NaN : x)) };
   for (const [name, values] of Object.entries(raw.columns)) index[name] = Uint32Array.from(values);
   index.size = index.step.length;
   index.start = new Uint32Array(index.size + 1);

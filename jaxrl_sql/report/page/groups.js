@@ -30,15 +30,15 @@
       <button type="button" onClick=${() => { window.location.hash = "#/groups"; }}>all</button></form>`;
   }
 
-  // A dot an answer, the fuller the more it was rewarded beside the others; one text, as a list has hundreds.
-  const FULLER = "○◔◑◕●";
+  // A dot per answer, filled if it is right, and the mean reward; one text, as a list has hundreds.
+  const DOTS = { 1: "●", 0: "○" }, UNKNOWN = "·";
   function Dots({ index, i }) {
-    const rewards = index.rewards.subarray(index.start[i], index.start[i + 1]);
-    if (rewards.length < 2) return html`<span>${JX.number(Number.isNaN(rewards[0]) ? null : rewards[0])}</span>`;
-    const top = Math.max(1e-9, ...rewards), low = Math.min(0, ...rewards);
-    const mean = rewards.reduce((a, b) => a + b, 0) / rewards.length;
-    const dots = [...rewards].slice(0, 32).map((one) => FULLER[Math.round((FULLER.length - 1) * (one - low) / (top - low))] || FULLER[0]);
-    return html`<span class="dots" role="img" aria-label=${`${rewards.length} answers, mean reward ${JX.number(mean)}`}>${dots.join("")}</span> ${JX.number(mean)}`;
+    const all = [...index.rewards.subarray(index.start[i], index.start[i + 1])], rewards = all.filter((one) => !Number.isNaN(one));
+    const right = index.right.slice(index.start[i], index.start[i + 1]), count = right.filter((one) => one === 1).length;
+    const isKnown = right.some((one) => one !== null), tone = !isKnown || (count && count < right.length) ? "" : count ? "good" : "bad";
+    const name = `${right.length === 1 ? "1 answer" : `${right.length} answers`}, ${isKnown ? `${count} right` : "not judged"}`;
+    const mean = rewards.length ? rewards.reduce((a, b) => a + b, 0) / rewards.length : null;
+    return html`<span class=${`dots ${tone}`} role="img" aria-label=${name} title=${name}>${right.slice(0, 32).map((one) => DOTS[one] || UNKNOWN).join("")}</span> ${JX.number(mean)}`;
   }
 
   function marks(index, i) {
@@ -50,7 +50,7 @@
     return html`<tr><td class="number">${index.step[i]}</td><td class="dim">${run}${index.words.phases[index.phase[i]]}</td>
       <td class="question"><a href=${hashOf(`group/${JX.idOf(index, i)}`, query)}>${texts ? texts.questions[index.question[i]] || index.uids[index.question[i]] : index.uids[index.question[i]]}</a></td>
       <td>${index.words.dbs[index.db[i]]}</td><td>${index.words.hardness[index.hardness[i]]}</td><td class="number"><${Dots} index=${index} i=${i} /></td>
-      <td>${statuses.map((one) => html`<${JX.Pill} text=${one} tone=${JX.statusTone(one)} />`)}${marks(index, i).map(([, text]) => html`<${JX.Pill} text=${text} tone="bad" />`)}</td></tr>`;
+      <td>${statuses.map((one) => html`<${JX.Pill} text=${one} />`)}${marks(index, i).map(([, text]) => html`<${JX.Pill} text=${text} tone="warn" />`)}</td></tr>`;
   }
 
   JX.GroupsPage = ({ query, head, data }) => {
@@ -63,7 +63,7 @@
     const turn = (by) => hashOf("groups", { ...query, page: page + by || "" });
     return html`<h1>Answers</h1><${Filters} query=${query} head=${head} index=${index} set=${set} />
       <p role="status"><b>${found.length.toLocaleString("en")}</b> of ${index.size.toLocaleString("en")} groups${query.text && !texts ? ", the text is being read …" : ""}${query.question ? ` of question ${index.uids[+query.question]}` : ""}</p>
-      ${found.length > 0 && html`<table class="list"><thead><tr><th scope="col" class="number">step</th><th scope="col">phase</th><th scope="col">question</th><th scope="col">database</th><th scope="col">hardness</th><th scope="col" class="number">rewards</th><th scope="col">status</th></tr></thead>
+      ${found.length > 0 && html`<table class="list"><thead><tr><th scope="col" class="number">step</th><th scope="col">phase</th><th scope="col">question</th><th scope="col">database</th><th scope="col">hardness</th><th scope="col" class="number" title="● right, ○ wrong, · not judged; then the mean reward">right, mean reward</th><th scope="col">status</th></tr></thead>
         <tbody>${[...shown].map((i) => html`<${Line} key=${i} index=${index} texts=${texts} i=${i} query=${query} run=${head.runs.length > 1 ? `${head.runs[index.run[i]].name} · ` : ""} />`)}</tbody></table>`}
       ${found.length > PAGE && html`<nav class="steps" aria-label="pages">${page > 0 && html`<a rel="prev" href=${turn(-1)}>earlier</a>`}<span>${page * PAGE + 1} to ${Math.min(found.length, page * PAGE + PAGE)}</span>${(page + 1) * PAGE < found.length && html`<a rel="next" href=${turn(1)}>later</a>`}</nav>`}`;
   };
@@ -106,7 +106,7 @@
         ${at >= 0 && at + 1 < found.length && html`<a rel="next" href=${hashOf(`group/${JX.idOf(index, found[at + 1])}`, query)}>next <span class="dim">(n)</span></a>`}
         <a href=${hashOf("groups", { question: index.question[number] })}>all of this question</a></nav>
       <h1 tabindex="-1" ref=${heading}>${group.uid} <span class="dim">${group.phase}, step ${group.step}</span></h1>
-      <p class="dim">${head.runs.length > 1 ? `${head.runs[index.run[number]].name} · ` : ""}${group.db} · ${group.hardness || "no hardness"} · ${group.answers.length} answers${group.phase.startsWith("eval") || group.phase === "comparison" ? "" : group.chosen === null ? " · not learned from" : ""} ${marks(index, number).map(([, text]) => html`<${JX.Pill} text=${text} tone="bad" />`)}</p>
+      <p class="dim">${head.runs.length > 1 ? `${head.runs[index.run[number]].name} · ` : ""}${group.db} · ${group.hardness || "no hardness"} · ${group.answers.length} answers${group.phase.startsWith("eval") || group.phase === "comparison" ? "" : group.chosen === null ? " · not learned from" : ""} ${marks(index, number).map(([, text]) => html`<${JX.Pill} text=${text} tone="warn" />`)}</p>
       <${Question} group=${group} />
       <h2>Answers</h2><div class="cards">${group.answers.map((one, i) => html`<${JX.Answer} key=${`${number}-${i}`} answer=${one} name=${one.from || `answer ${i + 1}`} group=${group} head=${head} />`)}</div>`;
   };

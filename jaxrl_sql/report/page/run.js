@@ -10,11 +10,12 @@
     return html`<td class="number" title=${title}>${percent(end.mean)}<br /><span class="dim">${(100 * end.low).toFixed(0)}–${(100 * end.high).toFixed(0)}</span></td>`;
   }
 
-  function Change({ before, after }) {
+  function Change({ before, after, difference }) {
     if (!before || !after) return html`<td></td>`;
     const points = 100 * (after.mean - before.mean);
     const tone = points > 0 ? "good" : points < 0 ? "bad" : "dim";
-    return html`<td class=${`number ${tone}`}>${points > 0 ? "+" : ""}${points.toFixed(1)}</td>`;
+    const sign = (x) => `${x > 0 ? "+" : ""}${x.toFixed(0)}`;
+    return html`<td class=${`number ${tone}`}>${points > 0 ? "+" : ""}${points.toFixed(1)}${difference && html`<br /><span class="dim">${sign(100 * difference.low)} to ${sign(100 * difference.high)}</span>`}</td>`;
   }
 
   function Accuracies({ run }) {
@@ -26,7 +27,7 @@
       <thead><tr><th scope="col">split</th><th scope="col" class="number">${run.ends[0]}</th><th scope="col" class="number">${run.ends[1]}</th>
         <th scope="col" class="number">points</th><th scope="col" class="number">of</th><th scope="col" class="number">SQL runs</th><th scope="col" class="number">cut off</th></tr></thead>
       <tbody>${run.accuracies.map((one) => [line(one, false), ...one.grades.map((grade) => line(grade, true))])}</tbody></table></div>
-      <p class="dim">Below each share its 95 % interval: over databases for the last evaluation whose answers are kept, else over questions.</p>`;
+      <p class="dim">Below each share and difference its 95 % interval: over databases for evaluations whose answers are kept, else over questions.</p>`;
   }
 
   function Rules({ run }) {
@@ -56,8 +57,10 @@
   function Run({ run, head, several }) {
     return html`<section aria-label=${run.name}>
       ${several && html`<h2>${run.name}</h2>`}
+      ${run.sentence && html`<p class="lead">${run.sentence}</p>`}
+      ${(run.stop || []).map(([text, command]) => html`<p class="line">${text}${command && html`<code>${command}</code>`}</p>`)}
       <p class="dim line">${summary(run)}</p>
-      <div class=${several ? "" : "two"}><div><${Accuracies} run=${run} /><${Rules} run=${run} /></div><div>
+      <div class=${several ? "" : "two result"}><div><${Accuracies} run=${run} /><${Rules} run=${run} /></div><div>
       ${(run.health || []).length > 0 && html`<h3>Health, last tenth of the steps</h3><ul class="plain">${run.health.map(([tone, text]) => html`<li class=${tone}>${tone === "good" ? "✓" : "!"} ${text}</li>`)}</ul>`}
       ${(run.changes || []).length > 0 && html`<h3>What changed between the last two evaluations</h3><${Changes} run=${run} head=${head} />`}
       </div></div></section>`;
@@ -84,8 +87,8 @@
     const several = head.runs.length > 1;
     return html`<h1>${head.title}</h1>
       ${(head.notes || []).map((note) => html`<p class="note">${note}</p>`)}
-      ${head.alone && html`<p class="dim">Every answer: <code>jaxrl-sql view ${head.title}</code></p>`}
       <div class=${several ? "two" : ""}>${head.runs.map((run, i) => html`<${Run} run=${{ ...run, number: i }} head=${head} several=${several} />`)}</div>
+      ${head.alone && head.runs.map((run) => html`<p class="dim">Every answer, from the folder where the run was started: <code>${run.view}</code></p>`)}
       <${JX.Charts} runs=${head.runs} />
       <div class=${several ? "two" : ""}>${head.runs.map((run) => html`<${Details} run=${run} several=${several} />`)}</div>
       ${head.alone && head.runs.map((run) => html`<${Samples} run=${run} />`)}`;

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxrl_sql.config import DataConfig, ExecutorConfig, RootConfig, load_config
-from jaxrl_sql.report.facts import Evaluations, describe_evaluation
+from jaxrl_sql.report.facts import describe_evaluation
 from jaxrl_sql.report.folder import AnswersFolder, IndexRow, row_of, used_tokens
 from jaxrl_sql.report.groups import (
     EVALUATION,
@@ -29,6 +29,7 @@ from jaxrl_sql.report.groups import (
     read_tokens,
 )
 from jaxrl_sql.report.html import run_data
+from jaxrl_sql.report.intervals import Evaluations
 from jaxrl_sql.report.load import config_of, load_run, settings_of
 from jaxrl_sql.report.view.judging import Judge, JudgeRequest, judge_requests
 from jaxrl_sql.runtime.folder import CONFIG

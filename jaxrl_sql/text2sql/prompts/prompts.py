@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import groupby
+from statistics import median
 from typing import Any, NamedTuple, Protocol
 
 from jaxrl_sql.runtime.control_tokens import ControlTokens, bare, plain_text
@@ -85,7 +86,8 @@ class PromptSet(NamedTuple):
     `pruned` has the uids whose schema was pruned to fit, `faults` has lines about unreadable descriptions.
 
     The prompts of a huge set are created on access (`text2sql.question_sets.stream`): `streamed` then has its identity
-    and the maximum number of tokens per prompt.
+    and the maximum number of tokens per prompt. `measured` has the median and maximum length of all prompts, including
+    the skipped ones; None if they are not known.
     """
 
     examples: Sequence[Example]
@@ -94,6 +96,7 @@ class PromptSet(NamedTuple):
     streamed: tuple[str, int] | None = None
     pruned: tuple[str, ...] = ()
     faults: tuple[str, ...] = ()
+    measured: tuple[int, int] | None = None
 
     def sample(self, count: int = 256) -> Sequence[Prompt]:
         """Return all prompts; for a huge set, an evenly spread sample."""
@@ -376,6 +379,7 @@ def make_prompts(
     prompts: list[Prompt | None] = [None] * len(examples)
     pruned: set[str] = set()
     faults: dict[str, None] = {}
+    lengths: list[int] = []
     # Sort by database, since caches keep few of possibly thousands of databases.
     order = sorted(range(len(examples)), key=lambda i: examples[i].db_path)
     for db_path, members in groupby(enumerate(order), key=lambda pair: examples[pair[1]].db_path):
@@ -383,6 +387,7 @@ def make_prompts(
             if on_progress:
                 on_progress(done)
             uid, encoded = examples[i].uid, encoder.encode(examples[i])
+            lengths.append(encoded.length)
             if encoded.length <= max_tokens:
                 prompts[i] = encoded.prompt(uid)
                 pruned |= {uid} if encoded.is_pruned else set()
@@ -394,4 +399,5 @@ def make_prompts(
         tuple((example.uid, reason) for example, prompt in zip(examples, prompts, strict=True) if prompt is None),
         pruned=tuple(example.uid for example in examples if example.uid in pruned),
         faults=tuple(faults),
+        measured=(round(median(lengths)), max(lengths)) if lengths else None,
     )

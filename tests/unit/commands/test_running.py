@@ -69,9 +69,9 @@ def interrupt() -> None:
     signal.raise_signal(signal.SIGINT)
 
 
-def test_ctrl_c_returns_the_usual_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_prints_one_line_and_returns_the_usual_exit_code(capfd: pytest.CaptureFixture[str]) -> None:
     assert report_errors(interrupt) == 130
-    assert capsys.readouterr().err == ""
+    assert capfd.readouterr().err == "interrupted\n"
 
 
 @pytest.mark.parametrize(("result", "code"), [(None, 0), (0, 0), (3, 3)])

@@ -1,6 +1,7 @@
 """Notes of a run on its prompts: skipped prompts, pruned prompts and damaged descriptions."""
 
 import io
+import re
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -40,7 +41,9 @@ def test_prompts_over_the_limit_are_skipped_or_pruned(tmp_path: Path) -> None:
     result, notes = load_prompts(None)
     assert result.examples == (short,)
     assert notes[0] == "set: skipped 1 (prompt over 228 tokens), such as long"
-    assert notes[1].startswith(damaged)
+    lengths = r"a median of \d+ and a maximum of 2\d\d tokens"
+    assert re.fullmatch(rf"set: prompts have {lengths}; the limit is data\.max_prompt_tokens=228", notes[1])
+    assert notes[2].startswith(damaged)
     result, notes = load_prompts(Pruning(228, 0))
     assert result.examples == (long, short)
     assert "column_3" in result.prompts[0].text

@@ -175,6 +175,26 @@ def test_only_curves_with_numbers_are_drawn(tmp_path: Path, rows: list[dict[str,
     assert [item["title"] for item in shown["charts"]] == titles
 
 
+def test_each_chart_names_its_axis_and_all_its_marks(tmp_path: Path) -> None:
+    shown = {chart["title"]: chart for chart in chart_data(load_run(write_run(tmp_path, FULL, [])))}
+    assert [title for title, chart in shown.items() if not chart["axis"]] == []
+    assert shown["Reward"]["axis"] == "reward"
+    assert shown["Reward"]["note"] == "faint: each step; line: mean of 5 steps; dotted: first step of GRPO"
+    assert shown["Accuracy"]["note"] == "bars: 95 % interval; dotted: first step of GRPO"
+    assert shown["SFT loss"]["note"] == "dotted: first step of GRPO"
+
+
+def test_accuracy_has_an_interval_at_each_evaluation(tmp_path: Path) -> None:
+    """The bars of the last two evaluations equal the intervals of the table."""
+    write_run(tmp_path, FULL, [])
+    (run,) = head_of(write_report(tmp_path))["runs"]
+    (curve,) = next(chart for chart in run["charts"] if chart["title"] == "Accuracy")["curves"]
+    assert [step for step, _, _ in curve["bounds"]] == [1, 2, 62]
+    (dev,) = run["accuracies"]
+    for end, (_, low, high) in zip((dev["before"], dev["after"]), curve["bounds"][1:], strict=True):
+        assert (low, high) == (pytest.approx(end["low"], rel=1e-4), pytest.approx(end["high"], rel=1e-4))
+
+
 def test_each_metric_of_a_chart_has_a_row(tmp_path: Path) -> None:
     run = load_run(write_run(tmp_path, FULL, []))
     names = [curve.name for chart in charts(run) for curve in chart.curves]
@@ -206,7 +226,7 @@ def test_compiling_steps_are_excluded_from_times(tmp_path: Path) -> None:
     seconds = next(item for item in chart_data(run) if item["title"] == "Seconds per GRPO step")
     assert [step for step, _ in seconds["curves"][0]["points"]] == [4, 5, 6, 7, 8]
     numbers = dict(head_of(write_report(tmp_path))["runs"][0]["numbers"])
-    assert numbers["of that compiling"] == "1.3 min"
+    assert numbers["of that compiling"] == "1 min 20 s"
     assert numbers["seconds per step, median"] == "2.00"
 
 
@@ -241,8 +261,10 @@ def test_many_points_are_thinned_to_their_means() -> None:
 def test_health_section_lists_good_and_bad_findings(tmp_path: Path) -> None:
     rows = [{**grpo(step, 0.5), "reward/zero_variance": 0.9, "length/truncated": 0.01} for step in range(1, 21)]
     (run,) = head_of(write_report(write_run(tmp_path, rows, [])))["runs"]
-    assert ["bad", "90 % of the groups have no signal: their answers have equal rewards"] in run["health"]
-    assert ["good", "1 % of the answers are truncated at sampling.max_new_tokens"] in run["health"]
+    texts = {text: tone for tone, text in run["health"]}
+    assert texts["90 % of the groups have no signal: their answers have equal rewards (bound: at most 60 %)"] == "bad"
+    assert texts["1 % of the answers are truncated at sampling.max_new_tokens (bound: at most 20 %)"] == "good"
+    assert texts["75 % of the answers have SQL that runs (bound: at least 50 %)"] == "good"
 
 
 def test_head_lists_model_times_and_machine(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ import pytest
 from jaxrl_sql.commands.view import main
 from jaxrl_sql.config import ExecutorConfig
 from jaxrl_sql.report.folder import CONSTANT, JUDGED, NO_SIGNAL, SUSPICIOUS, AnswersFolder, is_suspicious
-from jaxrl_sql.report.groups import open_result_folder
+from jaxrl_sql.report.groups import chunks, open_result_folder, read_chunk
 from jaxrl_sql.report.html import script_json
 from jaxrl_sql.report.view.folder import View
 from jaxrl_sql.report.view.judging import Judge, JudgeRequest, reads_no_table
@@ -93,6 +93,11 @@ def test_index_flags_answers_for_filters(view_runs: ModuleType, run: Path) -> No
     flags = dict(zip(uids, index["columns"]["flags"], strict=True))
     assert flags[view_runs.HOSTILE] == SUSPICIOUS | CONSTANT | JUDGED
     assert flags["q1"] == JUDGED
+    right = {uid: [] for uid in uids}
+    flat = iter(index["right"])
+    for uid, count in zip(uids, index["columns"]["count"], strict=True):
+        right[uid] += [next(flat) for _ in range(count)]
+    assert (right["q1"], right["e1"], right[view_runs.HARM]) == ([1, 0], [1, 0], [1, 0, 0] * 2)
     assert len(index["rewards"]) == sum(index["columns"]["count"]) == 14
     assert sum(index["parts"]) == len(uids) == len(texts["sqls"]) == 8
     assert view_runs.HOSTILE in texts["questions"]
@@ -109,6 +114,26 @@ def test_equal_rewards_have_no_signal_and_one_answer_is_no_group(view_runs: Modu
     shown = {"db": "d", "hardness": ""}
     assert row_of(view_runs.group(1, "a", [view_runs.answer("x", 1.0)] * 2, **shown), 0).flags & NO_SIGNAL
     assert not row_of(view_runs.group(1, "a", [view_runs.answer("x", 1.0)], **shown), 0).flags & NO_SIGNAL
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_right"),
+    [
+        ({"parts": {"correct": 1.0, "format": 0.0}, "reward": 0.1}, True),
+        ({"parts": {"correct": 0.0, "format": 1.0}, "reward": 0.9}, False),
+        ({"parts": {"style": 1.0}, "reward": 2.0}, None),
+        ({"parts": {"correct": 1.0}, "reward": None}, None),
+    ],
+)
+def test_answers_are_right_by_the_rule_and_not_by_status_or_reward(
+    fields: dict[str, Any], is_right: bool | None, view_runs: ModuleType, tmp_path: Path
+) -> None:
+    writer = RolloutWriter(tmp_path, 100)
+    writer.write("train", [view_runs.group(1, "a", [{**view_runs.answer("SELECT 1", 1.0), **fields}])])
+    (tmp_path / "metrics.jsonl").write_text("")
+    (chunk,) = chunks(open_result_folder(tmp_path))
+    (answer,) = read_chunk(chunk).groups[0]["answers"]
+    assert answer["right"] is is_right
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,126 @@
+"""Lengths of prompts over the limit, and what other settings would give, measured on a sample of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from jaxrl_sql.config import DataConfig
+from jaxrl_sql.text2sql.prompts.prompts import Encoder, PromptSet, PromptStyle, Pruning
+from jaxrl_sql.text2sql.schema.read import read_schema
+from jaxrl_sql.types import Example, InputError, Tokenizer
+
+MOST_MEASURED = 32
+"""Number of prompts that are tokenized again with each setting."""
+_SHOWN = 4
+_SCHEMAS = 4
+
+
+class Shortening(NamedTuple):
+    """The settings of prompts, and the style that other settings have.
+
+    `seed` is that of pruning in training; None where the golds may not be used.
+    """
+
+    data: DataConfig
+    style_of: Callable[[DataConfig], PromptStyle]
+    tokenizer: Tokenizer
+    seed: int | None = None
+
+
+class Measured(NamedTuple):
+    """The lengths of the sample with a setting."""
+
+    setting: str
+    lengths: Sequence[int]
+
+    def fitting(self, longest: int) -> int:
+        """Return the number of prompts of up to `longest` tokens."""
+        return sum(length <= longest for length in self.lengths)
+
+    def text(self, longest: int) -> str:
+        """Return the setting with its lengths."""
+        return (
+            f"{self.setting} → median {round(statistics.median(self.lengths)):,}, maximum {max(self.lengths):,} "
+            f"({self.fitting(longest)} fit)"
+        )
+
+
+def length_lines(
+    prompts: PromptSet, longest: int, examples: Sequence[Example], shortening: Shortening | None
+) -> list[str]:
+    """Return the lengths of a set whose prompts are skipped, and the settings that would shorten those prompts."""
+    if not prompts.skipped or prompts.measured is None:
+        return []
+    median, maximum = prompts.measured
+    ends = f"a median of {median:,} and a maximum of {maximum:,} tokens"
+    lines = [f"prompts have {ends}; the limit is data.max_prompt_tokens={longest}"]
+    if shortening is not None:
+        uids = {uid for uid, _ in prompts.skipped}
+        sample = spread([example for example in examples if example.uid in uids])
+        choices = [measured.text(longest) for measured in measured_settings(sample, longest, shortening)]
+        choices.append(f"data.max_prompt_tokens={maximum} → all fit")
+        lines.append(f"of {len(sample)} prompts over it: {'; '.join(choices)}")
+    return lines
+
+
+def spread(examples: Sequence[Example], most: int = MOST_MEASURED) -> list[Example]:
+    """Return an evenly spread sample of at most `most` examples, by database."""
+    chosen = examples[:: -(-len(examples) // most)] if examples else []
+    return sorted(chosen, key=lambda example: example.db_path)
+
+
+def measured_settings(sample: Sequence[Example], longest: int, shortening: Shortening) -> list[Measured]:
+    """Return up to four settings that shorten the prompts of a sample, those with the most fitting prompts first."""
+    data = shortening.data
+    tokenizer, seed = shortening.tokenizer, shortening.seed
+    now = _lengths(sample, shortening.style_of(data), tokenizer)
+    results = []
+    for setting, changed in _alternatives(sample, longest, shortening):
+        pruning = Pruning(longest, seed) if changed.prune and seed is not None else None
+        with suppress(InputError):  # a setting that the recipe does not have
+            lengths = _lengths(sample, shortening.style_of(changed), tokenizer, pruning)
+            results.append(Measured(setting, lengths))
+    shorter = [measured for measured in results if sum(measured.lengths) < sum(now)]
+    return sorted(shorter, key=lambda measured: (-measured.fitting(longest), sum(measured.lengths)))[:_SHOWN]
+
+
+def _alternatives(sample: Sequence[Example], longest: int, shortening: Shortening) -> Iterator[tuple[str, DataConfig]]:
+    """Yield settings that may shorten prompts, as text and as a configuration."""
+    data = shortening.data
+    changes: list[tuple[str, Mapping[str, object]]] = [
+        (f"data.schema={name}", {"schema": name}) for name in ("compact", "ddl") if data.schema != name
+    ]
+    if data.prompt != "compact":
+        changes.append(("data.prompt=compact", {"prompt": "compact"}))
+    if data.shots:
+        changes.append(("data.shots=0", {"shots": 0}))
+    if data.retrieval.top_k:
+        changes.append(("data.retrieval.top_k=0", {"retrieval": dataclasses.replace(data.retrieval, top_k=0)}))
+    if shortening.seed is not None and not data.prune:
+        changes.append(("data.prune=true", {"prune": True}))
+    budget = longest - _most_outside_schema(sample, shortening)
+    budget -= budget % 10
+    if budget > 0 and not 0 < data.schema_budget <= budget:
+        changes.append((f"data.schema_budget={budget}", {"schema_budget": budget}))
+    for setting, values in changes:
+        yield setting, dataclasses.replace(data, **values)  # type: ignore[arg-type]
+
+
+def _most_outside_schema(sample: Sequence[Example], shortening: Shortening) -> int:
+    """Return the most tokens of a prompt of the sample that do not belong to its schema."""
+    style, tokenizer = shortening.style_of(shortening.data), shortening.tokenizer
+    lengths = _lengths(sample, style, tokenizer)
+    schemas = [style.show(example, read_schema(example.db_path, example.hide)) for example in sample]
+    tokens = [len(tokenizer.encode(schema, add_special_tokens=False)) for schema in schemas]
+    return max((length - schema for length, schema in zip(lengths, tokens, strict=True)), default=0)
+
+
+def _lengths(
+    sample: Sequence[Example], style: PromptStyle, tokenizer: Tokenizer, pruning: Pruning | None = None
+) -> list[int]:
+    encoder = Encoder(style, tokenizer, pruning, _SCHEMAS)
+    return [encoder.encode(example).length for example in sample]

@@ -74,7 +74,7 @@ def make_sft_batch(
     With several styles, an example has one form per epoch, in turn; its id determines the first. `pruning` is as in
     `make_prompts`. `on_progress` is called with the number of examples done.
     """
-    schemas, answers, skipped, turns = [], [], [], []
+    schemas, answers, skipped, turns, lengths = [], [], [], [], []
     encoders = [Encoder(style, tokenizer, pruning, _MAX_CACHED_SCHEMAS) for style in styles]
     shared_schemas: dict[tuple[int, ...], tuple[int, ...]] = {}
     for index, (example, (number, style)) in enumerate(product(examples, enumerate(styles))):
@@ -83,16 +83,22 @@ def make_sft_batch(
         encoded = encoders[number].encode(example)
         schema, question = shared_schemas.setdefault(encoded.schema_ids, encoded.schema_ids), encoded.question_ids
         answer = make_answer(example, question, style.answer(example), encoders[number].control, end_token)
-        if len(schema) + len(question) > max_prompt:
+        lengths.append((len(schema) + len(question), len(answer.token_ids)))
+        if lengths[-1][0] > max_prompt:
             skipped.append((example.uid, f"prompt over {max_prompt} tokens"))
-        elif len(answer.token_ids) > max_completion:
+        elif lengths[-1][1] > max_completion:
             skipped.append((example.uid, f"question and answer over {max_completion} tokens"))
         else:
             schemas.append(schema)
             answers.append(answer)
             turns.append((rank(example.uid, "form") + number) % len(styles))
     if not answers:
-        raise InputError(f"none of {len(examples)} examples fits {max_prompt} + {max_completion} tokens")
+        prompt, completion = map(min, zip(*lengths, strict=True)) if lengths else (0, 0)
+        raise InputError(
+            f"none of {len(examples)} examples fits: prompts have at least {prompt} tokens "
+            f"(data.max_prompt_tokens={max_prompt}), and a question with its instructions and answer at least "
+            f"{completion} (sft.max_completion_tokens={max_completion})"
+        )
     return SftBatch(tuple(schemas), tuple(answers), tuple(skipped), tuple(turns), len(styles))
 
 

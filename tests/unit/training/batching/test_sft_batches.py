@@ -76,7 +76,8 @@ def test_oversized_examples_are_skipped_with_a_reason(example: Example) -> None:
     result = make_sft_batch([example, long], [form], Letters(), END, 400, 40)
     assert result.skipped == (("2", "question and answer over 40 tokens"),)
     assert len(result.answers) == 1
-    with pytest.raises(InputError, match="none of 1 examples"):
+    lengths = r"none of 1 examples fits: prompts have at least \d+ tokens \(data.max_prompt_tokens=5\), and a question "
+    with pytest.raises(InputError, match=lengths):
         make_sft_batch([example], [form], Letters(), END, 5, 400)
 
 

@@ -115,6 +115,7 @@ def main(arguments: list[str] | None = None) -> int:
             from jaxrl_sql.runtime.display import make_display
 
             check_spec(spec)
+            options.out.resolve().parent.mkdir(parents=True, exist_ok=True)  # an error here precedes the display
             with (
                 make_display(
                     "auto", spec.databases, f"data synth in {options.out}", sys.stderr, unit="database"

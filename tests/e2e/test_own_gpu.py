@@ -38,7 +38,7 @@ QUESTIONS = (
     ("Which name has customer {}?", "SELECT name::varchar FROM customers WHERE id = {}"),
     ("How many orders has customer {}?", "SELECT count(*) FROM orders WHERE customer_id = {}"),
     ("Which orders came on day {} of 2024?", "SELECT id FROM orders WHERE ordered_on - date '2023-12-31' = {}"),
-    ("What is the mean price for customer {}?", "SELECT avg(price)::float8 FROM orders WHERE customer_id = {}"),
+    ("Give the mean price for customer {}?", "SELECT avg(price)::float8 FROM orders WHERE customer_id = {}"),
 )  # fmt: skip
 # Overrides for a small run; the page's own numbers are for a real model.
 ALL = ["data.schema=compact", "data.max_prompt_tokens=1800", "model.dtype=float32", "run.pad_to_max=true"]

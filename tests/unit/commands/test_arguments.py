@@ -79,9 +79,9 @@ def test_supervised_phase_without_steps_is_refused(tmp_path: Path) -> None:
 
 def test_system_error_without_a_file_name_is_not_hidden() -> None:
     def work() -> int:
-        raise OSError("what is this?")
+        raise OSError("an odd error?")
 
-    with pytest.raises(OSError, match="what is this"):
+    with pytest.raises(OSError, match="an odd error"):
         report_errors(work)
 
 
@@ -106,9 +106,9 @@ def test_out_of_memory_is_reported_in_one_line(capsys: pytest.CaptureFixture[str
     assert output.count("\n") == 1
 
     def other() -> int:
-        raise RuntimeError("what is this?")
+        raise RuntimeError("an odd error?")
 
-    with pytest.raises(RuntimeError, match="what is this"):
+    with pytest.raises(RuntimeError, match="an odd error"):
         report_errors(other)
 
 

@@ -20,7 +20,7 @@ package = "{name}"
 patched = [">= 1.2.3, < 1.3.0", ">= 1.4.1"]
 unaffected = ["< 0.5"]
 ```
-# It is said here what is wrong
+# The description
 """
 PACKAGE = """id: PYSEC-2030-1
 details: Words of

@@ -36,7 +36,7 @@ def test_python_has_docstrings_messages_comments_and_names() -> None:
     ]  # fmt: skip
     assert sorted(text.names) == ["found", "kept", "one", "other", "rest"]
     counts = check_prose.count(text)
-    assert {name: n for name, n in counts.hits.items() if n} == {"what is": 1, "beside": 1, "tell": 1, "vague names": 3}
+    assert {name: n for name, n in counts.hits.items() if n} == {"what-is": 1, "beside": 1, "tell": 1, "vague names": 3}
 
 
 def test_messages_of_generated_questions_are_data() -> None:

@@ -23,7 +23,7 @@ SQL = "SELECT name FROM item"
 SHOWN = """Database Schema:
 CREATE TABLE `item` (
     `id` INTEGER, -- example: [1]
-    "name" TEXT, -- what it is, example: ['cup']
+    "name" TEXT, -- its name, example: ['cup']
     PRIMARY KEY (`id`)
 );
 

@@ -111,10 +111,13 @@ def main(arguments: list[str] | None = None) -> int:
             )
             _print_files(options.out, files, options.n)
         else:
-            from jaxrl_sql.datagen.synth.dataset import check_spec, generate
+            from jaxrl_sql.datagen.synth.dataset import check_spec, find_generated, generate
             from jaxrl_sql.runtime.display import make_display
 
             check_spec(spec)
+            if report := find_generated(options.out, spec):
+                _print(options.out, report)
+                return
             options.out.resolve().parent.mkdir(parents=True, exist_ok=True)  # an error here precedes the display
             with (
                 make_display(

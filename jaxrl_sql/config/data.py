@@ -220,7 +220,5 @@ class DataConfig:
     ] = field(default_factory=list)
 
     def faults(self, name: str) -> Iterator[str]:
-        """Yield a line for a database that cannot be used."""
+        """Yield a line if the URL of the database holds a password."""
         yield from password_fault(f"{name}.database", self.database)
-        if self.database and self.source == "synth":
-            yield f"{name}.database={self.database} is for your own files, and {name}.source=synth generates databases"

@@ -79,6 +79,11 @@ def check_files(data: DataConfig, passed: PassedQuestions) -> None:
     if data.database and not is_address(data.database) and not Path(data.database.removeprefix("duckdb:")).exists():
         raise InputError(f"data.database={data.database}: no such file or folder")
     if data.source == "synth":
+        if data.database:
+            raise InputError(
+                f"data.database={data.database} is for your own files, and data.source=synth generates databases: set "
+                "data.source=folder and data.dir"
+            )
         return
     splits = [data.train] if passed.train is None else []
     for split in dict.fromkeys([*splits, *(data.evals if passed.evals is None else ())]):

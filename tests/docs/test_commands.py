@@ -37,7 +37,7 @@ TARGETS = set(re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text(encod
 # Programs of others: their arguments are not checked.
 FOREIGN = {
     "pip", "sbatch", "export", "srun", "mkdir", "echo", "printf", "cp", "ruff", "mypy", "sqlite3", "vf-eval", "vllm",
-    "llama-server", "ollama", "tensorboard",
+    "llama-server", "ollama", "tensorboard", "psql",
 }  # fmt: skip
 
 

@@ -55,8 +55,8 @@ def shown(whole: Path) -> list[str]:
 
 def test_each_phase_prints_its_start_and_size(shown: list[str], small_data: Path, whole: Path) -> None:
     begins = [
-        "whole", f"reading dev_unseen, train from {small_data}", "running the golds: 64 questions",
-        "opening the tokenizer", "opening the devices", "tokenizing the prompts of train: 64 questions",
+        "whole", "opening the devices", f"reading dev_unseen, train from {small_data}",
+        "running the golds: 64 questions", "tokenizing the prompts of train: 64 questions",
         "tokenizing the prompts of dev_unseen: 8 questions", "prompts: ", "memory per device",
         "tokenizing the SFT targets: 64 questions", "making new weights", "sft: 2 steps", "step 1/5 sft ",
         "step 2/5 sft ", "evaluating dev_unseen: 8 questions", "step 2/5 eval ", "grpo: 3 steps", "step 3/5 grpo ",

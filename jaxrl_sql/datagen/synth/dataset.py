@@ -181,7 +181,7 @@ def _lengths(tokenizer: Tokenizer, path: Path, tally: _SplitStats) -> dict[str, 
     return means | {f"{name}_max": float(max(size, default=0)) for name, size in sizes.items()}
 
 
-def _present(out: Path, spec: SynthSpec) -> SynthReport | None:
+def find_generated(out: Path, spec: SynthSpec) -> SynthReport | None:
     """Return the report of data in the folder; None if the folder is empty or missing.
 
     Raises InputError if the folder holds data of another spec or version, or other files.
@@ -227,11 +227,11 @@ def generate(out: Path, spec: SynthSpec, on_progress: ProgressCallback = lambda 
     Raises InputError for an invalid spec or folder.
     """
     check_spec(spec)
-    if report := _present(out, spec):
+    if report := find_generated(out, spec):
         return report
     target = out.resolve()
     with _alone_in(target.parent):
-        if report := _present(out, spec):
+        if report := find_generated(out, spec):
             return report
         scratch = target.with_name(f"{target.name}.unfinished")
         shutil.rmtree(scratch, ignore_errors=True)  # of an interrupted process

@@ -106,7 +106,7 @@ def test_hub_model_is_planned_without_the_hub(
 def test_checkpoint_that_is_no_published_model_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
     fetched: list[str] = []
 
-    def fetch(name: str, _with_weights: bool = True) -> Path:
+    def fetch(name: str, *_: object) -> Path:
         fetched.append(name)
         return ROOT / "configs/quickstart_start"
 

@@ -27,8 +27,8 @@ EVIL = "\x1b[31mEVIL\x1b[0m\r\x9b2J\u202e\u2028\ud800"
 SHOWN = r"\x1b[31mEVIL\x1b[0m\r\x9b2J\u202e\u2028\ud800"
 # Modules that write file content, or lines without data, to standard output.
 WRITES = {
-    "jaxrl_sql/commands/launch.py", "jaxrl_sql/commands/running.py", "jaxrl_sql/commands/view.py",
-    "jaxrl_sql/parallel/watch.py",
+    "jaxrl_sql/__main__.py", "jaxrl_sql/commands/launch.py", "jaxrl_sql/commands/running.py",
+    "jaxrl_sql/commands/view.py", "jaxrl_sql/parallel/watch.py",
     "sqlexec_rs/python/sqlexec_rs/bench.py", "sqlexec_rs/python/sqlexec_rs/cli.py",
     "sqlexec_rs/python/sqlexec_rs/running.py", "sqlexec_rs/python/sqlexec_rs/scoring.py",
     "sqlexec_rs/python/sqlexec_rs/servers/__main__.py",

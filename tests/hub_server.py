@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -80,7 +81,7 @@ def blob_id(data: bytes) -> str:
     return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(BaseHTTPRequestHandler, ABC):
     protocol_version = "HTTP/1.1"
     hub: Hub
     name: str
@@ -98,8 +99,9 @@ class _Handler(BaseHTTPRequestHandler):
                 return self.answer(fault[1], fault[2])
         return self.reply(urlsplit(request.path).path, parse_qs(urlsplit(request.path).query), token)
 
+    @abstractmethod
     def reply(self, path: str, query: Mapping[str, list[str]], token: str | None) -> None:
-        raise NotImplementedError
+        """Answer a request that the script did not make fail."""
 
     def answer(self, status: int, headers: Mapping[str, str], body: bytes = b"") -> None:
         self.send_response(status)

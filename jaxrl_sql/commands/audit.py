@@ -30,7 +30,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--suite", type=Path, metavar="DIR", help="databases/<db_id>/*.sqlite: other rows, same schema")
     parser.add_argument("--out", type=Path, metavar="DIR", help="default runs/audit")
     parser.add_argument("--limit", type=int, help="number of questions of each set, the first ones; 0: all")
-    parser.add_argument("--near-question", type=float, help="minimum share of common words, default 0.8")
+    parser.add_argument("--near-question", type=float, help="minimum share of common command_line, default 0.8")
     parser.add_argument("--near-schema", type=float, help="minimum share of common columns, default 0.8")
     parser.add_argument("--timeout-ms", type=int, help="time limit of a gold, default 30000")
     parser.add_argument("--slow-ms", type=float, help="threshold of slow golds, default 5000; 0: none")
@@ -44,9 +44,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the command line, audit, and return the exit code, which is 0 also with findings."""
-    words = sys.argv[1:] if arguments is None else arguments
-    databases = [word.removeprefix(_DATABASE) for word in words if word.startswith(_DATABASE)]
-    args = _parser().parse_args([word for word in words if not word.startswith(_DATABASE)])
+    command_line = sys.argv[1:] if arguments is None else arguments
+    databases = [item.removeprefix(_DATABASE) for item in command_line if item.startswith(_DATABASE)]
+    args = _parser().parse_args([item for item in command_line if not item.startswith(_DATABASE)])
     if databases:
         args.database = databases[-1]
 
@@ -57,7 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         result = audit(config, lambda line: print_text(line, sys.stderr))
         show_table(sys.stdout, *table(result))
         failing = failing_golds(result)
-        print_text("\n".join(failing[:_FAILING_SHOWN])) if failing else None
+        if failing:
+            print_text("\n".join(failing[:_FAILING_SHOWN]))
         if len(failing) > _FAILING_SHOWN:
             print_text(f"and {len(failing) - _FAILING_SHOWN} more golds that fail, in {result.path}")
         print_text(str(result.path))

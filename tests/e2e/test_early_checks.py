@@ -11,7 +11,6 @@ from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
-import jax
 import pytest
 
 from jaxrl_sql.commands.train import main
@@ -30,7 +29,7 @@ FAULTS = {
     "weights": (["model.checkpoint=cut"], "no model.safetensors"),
     "tokenizer": (["data.tokenizer.path=empty"], "no tokenizer"),
     "adapters": (["model.lora.rank=4", "model.lora.targets=[q_proj, qq]"], "'qq' is not a weight; valid are q, k"),
-    "mesh": (["mesh.data=3"], "mesh: data=3 x fsdp=-1 x tensor=1 does not multiply to the "),
+    "mesh": (["mesh.data=7919"], "mesh: data=7919 x fsdp=-1 x tensor=1 does not multiply to the "),
     "memory": (["model.shape=qwen3-32b"], "memory: weights, gradients and optimizer need "),
     "golds": (["data.dir=golds"], "no question has a gold that runs"),
 }
@@ -75,8 +74,6 @@ def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: Start) ->
 def test_of_two_faults_the_cheaper_is_reported(
     first: str, second: str, faulty: Callable[..., list[str]], tmp_path: Path, capsys: Capture
 ) -> None:
-    if second == "mesh" and jax.device_count() % 3 == 0:
-        pytest.skip("the devices divide by three")
     began = time.monotonic()
     assert main(faulty(first, second)) == 2
     error = capsys.readouterr().err

@@ -149,9 +149,9 @@ def check_serving(serve: list[str], ask: list[str], folder: Path, environment: d
             assert "loading; " in process.stdout.readline()
             line = process.stdout.readline()
             assert " serves " in line
-            words = [line.split()[0] if word.startswith("http") else word for word in ask]
+            arguments = [line.split()[0] if word.startswith("http") else word for word in ask]
             done = subprocess.run(
-                [sys.executable, "-m", "jaxrl_sql", *words, *ANSWERS],
+                [sys.executable, "-m", "jaxrl_sql", *arguments, *ANSWERS],
                 env=environment, cwd=folder, capture_output=True, text=True, check=False,
             )  # fmt: skip
             assert done.returncode in (0, 1), done.stderr

@@ -68,17 +68,17 @@ def read_records(path: Path, notes: Notes, places: list[str] | None = None) -> l
     text = read_text(path, notes)
     if text.lstrip()[:1] == "[":
         records = load_json(text, path)
-        found = [f": item {number}" for number in range(1, len(records) + 1)]
+        positions = [f": item {number}" for number in range(1, len(records) + 1)]
     else:
         lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
         records = [load_json(line, path, number) for number, line in lines]
-        found = [f":{number}" for number, _ in lines]
-    for place, record in zip(found, records, strict=True):
+        positions = [f":{number}" for number, _ in lines]
+    for place, record in zip(positions, records, strict=True):
         if not isinstance(record, dict):
             position = place.replace(":", ": line ") if place[1:].isdigit() else place
             raise InputError(f"{path}{position}: expected a JSON object, found {type(record).__name__}")
     if places is not None:
-        places += [f"{path}{place}" for place in found]
+        places += [f"{path}{place}" for place in positions]
     return records
 
 

@@ -139,8 +139,7 @@ def shuffle_identifiers(row: SftRow, word_ids: tuple[int, ...], rng: np.random.G
     of the schema and of the gold SQL are replaced wherever they occur; tokens of the explanation and of the tags
     around the SQL only if they are in `word_ids`.
     """
-    words = frozenset(word_ids)
-    used = words & {*row.prompt, *(token for answer in row.answers for token in answer.names)}
+    used = {*word_ids} & {*row.prompt, *(token for answer in row.answers for token in answer.names)}
     chosen = rng.permutation(len(word_ids))[: len(used)]
     renamed = {old: word_ids[new] for old, new in zip(sorted(used), chosen, strict=True)}
 

@@ -136,8 +136,8 @@ def test_filter_takes_the_database(sheets: Sheets, tmp_path: Path) -> None:
     out = tmp_path / "filtered"
     limits = ["executor.engine_timeout_ms=500", "data.select.limit_train=4", "run.display=none"]
     assert filter_data([f"data.dir={sheets.folder}", sheets.setting, *limits, f"filter.out={out}"]) == 0
-    kept = [json.loads(line)["id"] for line in (out / "kept.jsonl").read_text().splitlines()]
-    assert kept == ["train_0", "train_1"]
+    kept_ids = [json.loads(line)["id"] for line in (out / "kept.jsonl").read_text().splitlines()]
+    assert kept_ids == ["train_0", "train_1"]
 
 
 @pytest.mark.parametrize(

@@ -86,19 +86,19 @@ def make_shop(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     return make
 
 
-@pytest.fixture(
-    scope="module",
-    params=[pytest.param(name, marks=() if name in FILES else pytest.mark.servers) for name in ENGINES],
-)
-def made(request: pytest.FixtureRequest, make_shop: Callable[[str, str], Shop]) -> Shop:
+PARAMS = {name: pytest.param(name, marks=() if name in FILES else pytest.mark.servers) for name in ENGINES}
+
+
+@pytest.fixture(scope="module", params=PARAMS.values())
+def engine_shop(request: pytest.FixtureRequest, make_shop: Callable[[str, str], Shop]) -> Shop:
     return make_shop(request.param, SCRIPT)
 
 
 @pytest.fixture
-def shop(made: Shop, monkeypatch: pytest.MonkeyPatch) -> Shop:
+def shop(engine_shop: Shop, monkeypatch: pytest.MonkeyPatch) -> Shop:
     for variable in ("PGPASSWORD", "MYSQL_PWD"):
-        monkeypatch.setenv(variable, made.password)
-    return made
+        monkeypatch.setenv(variable, engine_shop.password)
+    return engine_shop
 
 
 def write(path: Path, records: Sequence[Mapping[str, Any]]) -> Path:
@@ -190,9 +190,8 @@ def test_questions_name_their_database_by_url_or_file(shop: Shop, tmp_path: Path
         check(shop, load_benchmark(write(tmp_path / "both" / "train.csv", [named])))
 
 
+@pytest.mark.parametrize("engine_shop", [PARAMS[name] for name in ENGINES if name != "sqlite"], indirect=True)
 def test_plain_folder_needs_no_sample_of_its_database(shop: Shop, tmp_path: Path) -> None:
-    if shop.engine == "sqlite":
-        pytest.skip("a plain folder has its own SQLite files")
     record = shop.record(id="1", db_id=shop.name, dialect=shop.dialect, db=shop.database)
     write(tmp_path / "train" / "questions.jsonl", [record])
     check(shop, load_split(tmp_path, "train"))

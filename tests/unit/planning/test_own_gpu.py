@@ -60,16 +60,16 @@ CASES = [(weights, size, card) for weights, size in NEEDED for card in script.CA
 
 @pytest.mark.parametrize(("weights", "size", "card"), CASES)
 def test_memory_of_a_model_on_a_card(weights: str, size: str, card: str) -> None:
-    made, cards = script.plan_of(weights, size, card), [*script.CARDS]
+    plan_of_card, cards = script.plan_of(weights, size, card), [*script.CARDS]
     needed, smallest = NEEDED[weights, size][cards.index(card)], SMALLEST[weights, size]
-    assert made.total / GIB == pytest.approx(needed, rel=0.02)
-    assert made.fits == (bool(smallest) and cards.index(card) >= cards.index(smallest))
+    assert plan_of_card.total / GIB == pytest.approx(needed, rel=0.02)
+    assert plan_of_card.fits == (bool(smallest) and cards.index(card) >= cards.index(smallest))
 
 
 @pytest.mark.parametrize("weights", script.FILES)
 def test_1_5b_fits_24_gb_with_a_twentieth_to_spare(weights: str) -> None:
-    made = script.plan_of(weights, "1.5B", "24 GB")
-    assert made.total <= ROOM * made.topology.chip.memory
+    plan_of_card = script.plan_of(weights, "1.5B", "24 GB")
+    assert plan_of_card.total <= ROOM * plan_of_card.topology.chip.memory
 
 
 def test_stored_table_is_that_of_the_script() -> None:

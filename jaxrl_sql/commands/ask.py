@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="FILE|URL",
         help="a SQLite file, duckdb:FILE, postgresql://…, mysql://…; read-only",
     )
-    parser.add_argument("--stand-in", type=Path, metavar="FILE", help="a SQLite file to show to the model for the URL")
+    parser.add_argument("--stand-in", type=Path, metavar="FILE", help="a SQLite file for prompts, in place of a sample")
     add_leave_out(parser, several=False)
     parser.add_argument("--n", type=int, help="number of answers to sample for a vote")
     parser.add_argument("--explain", action="store_true", help="show the whole answer, and all candidates with votes")

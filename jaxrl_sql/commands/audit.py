@@ -30,7 +30,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--suite", type=Path, metavar="DIR", help="databases/<db_id>/*.sqlite: other rows, same schema")
     parser.add_argument("--out", type=Path, metavar="DIR", help="default runs/audit")
     parser.add_argument("--limit", type=int, help="number of questions of each set, the first ones; 0: all")
-    parser.add_argument("--near-question", type=float, help="minimum share of common command_line, default 0.8")
+    parser.add_argument("--near-question", type=float, help="minimum share of common words, default 0.8")
     parser.add_argument("--near-schema", type=float, help="minimum share of common columns, default 0.8")
     parser.add_argument("--timeout-ms", type=int, help="time limit of a gold, default 30000")
     parser.add_argument("--slow-ms", type=float, help="threshold of slow golds, default 5000; 0: none")

@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--db", required=True, metavar="FILE|URL", help="a SQLite file, postgresql://…, mysql://…; read-only"
     )
-    parser.add_argument("--stand-in", type=Path, metavar="FILE", help="a SQLite file to show to the model for the URL")
+    parser.add_argument("--stand-in", type=Path, metavar="FILE", help="a SQLite file for prompts, in place of a sample")
     add_leave_out(parser, several=False)
     parser.add_argument("--model", help=f"model for `ask`: {MODEL_HELP}")
     add_endpoint(parser, "evaluate")

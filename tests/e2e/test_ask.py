@@ -307,6 +307,25 @@ def test_invalid_arguments_are_reported_in_one_line(
     assert error in stderr
 
 
+@pytest.mark.parametrize("named_by", ["run", "config", "override"])
+def test_database_of_the_configuration_or_of_the_run_needs_no_option(
+    named_by: str, generated: tuple[Path, list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    db, (question, *_) = generated
+    run, config = tmp_path / "run", tmp_path / "shop.yaml"
+    shutil.copytree(MODEL, run / "model")
+    other = tmp_path / "other.sqlite"
+    other.touch()
+    (run / "config.yaml").write_text(f"data: {{prompt: compact, database: '{db if named_by == 'run' else other}'}}\n")
+    config.write_text(f"data: {{database: '{db if named_by == 'config' else other}'}}\n")
+    options = {"run": [], "config": ["--config", str(config)], "override": [f"data.database={db}"]}[named_by]
+    assert main(["--model", str(run), question, *options, *QUICK]) in {0, 1}
+    expected = capsys.readouterr().out
+    assert main(command(db, question, model=run) + QUICK) in {0, 1}
+    assert capsys.readouterr().out == expected
+    assert "SELECT" in expected
+
+
 def test_an_invalid_database_or_model_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(command(tmp_path / "none.sqlite", "How many?")) == 2
     assert "none.sqlite: no such file" in capsys.readouterr().err

@@ -7,6 +7,7 @@ compiled. On exit the report is written and everything is closed.
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache, partial
@@ -21,7 +22,7 @@ from jaxrl_sql.config.check import values_by_key
 from jaxrl_sql.inference.compiling import record_compilations
 from jaxrl_sql.inference.ends import ends_of_generation
 from jaxrl_sql.inference.program_cache import keep_programs
-from jaxrl_sql.inference.prompt_lengths import Shortening, length_lines
+from jaxrl_sql.inference.prompt_lengths import Shortening, length_lines, streamed_lines
 from jaxrl_sql.inference.questions import (
     PassedQuestions,
     checked_prompts,
@@ -344,7 +345,14 @@ def _prompts(
     """Make the prompts of a set, of up to `data.max_prompt_tokens` tokens; those of a huge set are made on access."""
     longest = shortening.data.max_prompt_tokens
     if isinstance(examples, Streamed):
-        return stream_prompts(examples, prompt_format.style, prompt_format.tokenizer, longest, pruning)
+
+        def report_lengths(lengths: Counter[int], long: Sequence[Example]) -> None:
+            for line in streamed_lines(lengths, long, shortening) if processes.is_first() else ():
+                display.note(f"{name}: {line}")
+
+        return stream_prompts(
+            examples, prompt_format.style, prompt_format.tokenizer, longest, pruning, on_long=report_lengths
+        )
     with display.task(f"tokenizing the prompts of {name}", len(examples), "questions") as on_progress:
         prompts = make_prompts(examples, prompt_format.style, prompt_format.tokenizer, longest, pruning, on_progress)
         lines = length_lines(prompts, longest, examples, shortening) if processes.is_first() else []

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import pty
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -220,7 +221,10 @@ def test_piped_questions_end_at_an_empty_line(
     shown = capsys.readouterr()
     assert shown.out.count("SELECT") >= 2
     assert shown.err.count("error: ") == 1
-    assert "the prompt (schema and question) is longer than data.max_prompt_tokens=320" in shown.err
+    prompt = r"error: the prompt has (\S+) tokens, and the limit is data\.max_prompt_tokens=320: "
+    match = re.search(prompt + r"data\.max_prompt_tokens=(\S+) → fits", shown.err)
+    assert match is not None, shown.err
+    assert int(match[1].replace(",", "")) == int(match[2]) > 320
     assert len(opened) == 1, "the model is loaded once"
 
 

@@ -111,7 +111,7 @@ def export_model(s: TrainingRun, trainable: Any, frozen: Any) -> Path:
     They are also written to `adapters/`, in PEFT's format.
     """
     folder, source = s.folder / "model", s.config.model.checkpoint
-    with s.display.task(f"writing the model to {folder}"):
+    with s.display.task(f"writing the model to {folder}", count_tensors(s.model), "tensors") as on_progress:
         if is_first():  # new weights have no checksums if the process is killed before they are sealed
             (s.folder / SUMS).unlink(missing_ok=True)
         save_checkpoint(
@@ -122,6 +122,7 @@ def export_model(s: TrainingRun, trainable: Any, frozen: Any) -> Path:
             dtype=s.config.model.dtype,
             source=source or None,
             ends=s.prompt_format.ends,
+            on_progress=on_progress,
         )
         if is_first():
             config = s.config

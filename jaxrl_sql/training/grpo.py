@@ -38,6 +38,7 @@ from jaxrl_sql.parallel.rules import num_batch_shards
 from jaxrl_sql.planning.workload import longest_answer
 from jaxrl_sql.rollout import AnyEngine, Sample
 from jaxrl_sql.runtime.metrics import reduce_metrics
+from jaxrl_sql.runtime.progress import no_progress
 from jaxrl_sql.training.batching.order import AnyOrder, Order, SchemaOrder
 from jaxrl_sql.training.batching.pack import order_by_rows, pack, share_schemas, with_packed_rows
 from jaxrl_sql.training.build import make_engine, make_optimizer, make_policy
@@ -119,14 +120,18 @@ def grpo_step(s: TrainingRun, phase: GrpoPhase, step: int) -> None:
         numbers = collect_rollouts(s, phase, step - 1 - s.config.sft.steps, starts_next)
     collected = time.perf_counter()
     batch = on_mesh(s, phase.rollout_buffer.pop(0))
-    with s.display.task("updating the policy", is_announced=False):
+    updates = grpo.num_iterations * grpo.minibatches
+    # A single update is one program, whose progress is unknown.
+    total = updates if updates > 1 else 0
+    with s.display.task("updating the policy", total, "updates" if total else "", is_announced=False) as on_progress:
         batch, compared = phase.advantage(phase.state, batch)
         part = (step - 1 - stage.first) % grpo.steps_per_generation
         keep_advantages(s, step, step - part, part, batch)
-        phase.state, metrics = phase.update(phase.state, batch)
+        phase.state, metrics = phase.update(phase.state, batch, on_progress if total else no_progress)
         numbers |= reduce_metrics(jax.device_get({**metrics, **compared}))
+        if total:
+            on_progress(total)
     ended = time.perf_counter()
-    updates = grpo.num_iterations * grpo.minibatches
     rate = stage.rate((step - 1 - stage.first) * updates, updates)
     numbers |= {"optim/lr": rate, "time/update": ended - collected, "time/step": ended - start_time}
     numbers["time/compile"] = s.compiled.seconds - compiled

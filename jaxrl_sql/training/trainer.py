@@ -71,7 +71,7 @@ from jaxrl_sql.training.checkpoint import Checkpoints
 from jaxrl_sql.training.early_checks import CheckedInputs, assumed_shape, check_inputs
 from jaxrl_sql.training.evaluation import evaluate_all
 from jaxrl_sql.training.grpo import open_second_stage, open_stage
-from jaxrl_sql.training.inputs import file_inputs, question_inputs
+from jaxrl_sql.training.inputs import count_questions, file_inputs, input_mib, question_inputs
 from jaxrl_sql.training.lifecycle import report_end, run_phase, score
 from jaxrl_sql.training.preflight import PlannedRun, check_devices, preflight
 from jaxrl_sql.training.resume import refuse_other_saved, resolved_config, resume
@@ -259,7 +259,11 @@ def _outputs(config: TrainConfig, folder: Path) -> Iterator[tuple[Outputs, Execu
         MetricsWriter(written, trackers) as metrics,
         SampleWriter(written) as samples,
         Checkpoints(
-            folder / CHECKPOINTS, run.keep_checkpoints, run.keep_best, on_saved=partial(note_saved, folder)
+            folder / CHECKPOINTS,
+            run.keep_checkpoints,
+            run.keep_best,
+            on_saved=partial(note_saved, folder),
+            task=display.task,
         ) as checkpoints,
     ):
         yield Outputs(display, metrics, samples, RolloutWriter(written, run.keep_rollouts), checkpoints), executor
@@ -326,9 +330,12 @@ def _question_sets(
     }
     inputs: dict[str, str] = {}
     if processes.is_first():  # which computes them for all
-        with display.task("hashing files and questions", is_announced=False):
-            files = file_inputs(config.recipe, config.data, config.model.checkpoint)
-            inputs = files | caller.hashes() | question_inputs(config.data, train, evals)
+        named = config.recipe, config.data, config.model.checkpoint
+        with display.task("hashing files", input_mib(*named), "MiB", is_announced=False) as on_progress:
+            inputs = file_inputs(*named, on_progress) | caller.hashes()
+        count = count_questions(train, evals)
+        with display.task("hashing questions", count, "questions", is_announced=False) as on_progress:
+            inputs |= question_inputs(config.data, train, evals, on_progress)
     first, *_ = processes.exchange([inputs])
     make_sft = cache(partial(_sft_dataset, config, prompt_format, train, executor, display))
     return QuestionSets(train, evals, read.rules, make_sft, dict(first))

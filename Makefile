@@ -183,14 +183,30 @@ test-gpu-plan: $(GPU_PLAN)/stamp ## create .venv-gpu-plan with the GPU compiler 
 	$(GPU_PLAN)/bin/python -c 'import jax_cuda12_plugin' # without it the tests would be skipped and not fail.
 	$(GPU_PLAN)/bin/python -m pytest -q -m "slow and not nightly" tests/unit/planning/test_absent_chips.py $(ARGS)
 
-$(STAMPS)/llama-cpp: $(STAMPS)/dev
-	$(INSTALL) '.[llama-cpp]'
+# The source distribution of llama-cpp-python contains llama.cpp. It is compiled once, for its server and for Python.
+LLAMA_CPP := $(CURDIR)/build/llama-cpp
+LLAMA_CPP_LIBS := $(LLAMA_CPP)/build/bin
+
+$(LLAMA_CPP)/stamp: pyproject.toml $(STAMPS)/dev
+	rm -rf $(LLAMA_CPP) && mkdir -p $(LLAMA_CPP)/source
+	$(BIN)/uv pip install --quiet --no-sources --python $(BIN)/python --no-binary llama-cpp-python \
+		--config-settings-package jaxrl-sql:executor=installed \
+		--config-settings-package llama-cpp-python:cmake.define.LLAMA_BUILD=OFF --editable '.[llama-cpp]'
+	$(BIN)/python -m pip download --quiet --no-deps --no-binary llama-cpp-python --dest $(LLAMA_CPP) 'llama-cpp-python>=0.3.36'
+	tar --extract --strip-components 1 --directory $(LLAMA_CPP)/source --file $(LLAMA_CPP)/*.tar.gz
+	$(BIN)/cmake -S $(LLAMA_CPP)/source/vendor/llama.cpp -B $(LLAMA_CPP)/build -G Ninja \
+		-D CMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -D CMAKE_BUILD_TYPE=Release -D BUILD_SHARED_LIBS=ON \
+		-D LLAMA_BUILD_TESTS=OFF -D LLAMA_BUILD_EXAMPLES=OFF -D LLAMA_BUILD_APP=OFF -D LLAMA_OPENSSL=OFF \
+		-D LLAMA_USE_PREBUILT_UI=OFF
+	$(BIN)/cmake --build $(LLAMA_CPP)/build --target llama llama-server
 	@touch $@
 
 .PHONY: test-llama-cpp
-test-llama-cpp: setup-dev $(STAMPS)/llama-cpp ## compile llama.cpp and compare its output for our GGUF files
-	$(BIN)/python -c 'import llama_cpp' # without it the tests would be skipped and not fail.
-	$(BIN)/python -m pytest -q -m parity tests/parity/test_gguf_llama_cpp.py $(ARGS)
+test-llama-cpp: export LLAMA_CPP_LIB_PATH := $(LLAMA_CPP_LIBS)
+test-llama-cpp: export PATH := $(LLAMA_CPP_LIBS):$(PATH)
+test-llama-cpp: setup-dev $(LLAMA_CPP)/stamp ## compile llama.cpp and compare its output for our GGUF files
+	$(BIN)/python -c 'import llama_cpp' && llama-server --version # without them the tests would be skipped and not fail.
+	$(BIN)/python -m pytest -q -m parity tests/parity/test_gguf_llama_cpp.py tests/parity/test_llama_server.py $(ARGS)
 
 # Other trainers require their own versions of many packages.
 TRAINERS := .venv-trainers

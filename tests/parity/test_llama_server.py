@@ -117,13 +117,13 @@ def test_chat_completion_is_our_greedy_answer(served: Served, capsys: pytest.Cap
     settings = [f"recipe={served.recipe}", "data.prompt=chat", "data.schema=compact", limit, "--explain"]
     assert ask(["--model", str(served.file), *database, *settings]) in {0, 1}
     ours = capsys.readouterr().out
-    assert text.strip()
+    assert len(text.strip()) > TOKENS / 2
     assert text.strip() in ours
     endpoint = ["--endpoint", f"{served.url}/v1", "--model", "out"]
     assert ask([*endpoint, *database, *settings, "evaluate.sampling.temperature=0"]) in {0, 1}
     theirs = capsys.readouterr().out
-    print(repr(text), repr(ours), repr(theirs), sep="\n")
-    assert theirs.splitlines()[-1:] == ours.splitlines()[-1:]
+    assert text.strip() in theirs
+    assert theirs.rpartition(text.strip())[2] == ours.rpartition(text.strip())[2], "SQL and result"
 
 
 def test_modelfile_has_the_prompt_of_training(served: Served) -> None:

@@ -18,7 +18,7 @@ from typing import Annotated, Any, NamedTuple, Protocol, Self, get_args, get_ori
 class Constraint(Protocol):
     """A constraint on the values of a field."""
 
-    def fault(self, value: Any) -> str:
+    def find_error(self, value: Any) -> str:
         """Return the reason why a value is rejected, to append to the field's key; "" if it is valid."""
         ...
 
@@ -37,7 +37,7 @@ class OneOf(tuple[str, ...]):
         """Create a rule from the names."""
         return super().__new__(cls, names)
 
-    def fault(self, value: Any) -> str:
+    def find_error(self, value: Any) -> str:
         """Return the reason why a value is rejected, to append to the field's key; "" if it is valid."""
         return "" if value in self else f"={value!r} is not one of {', '.join(self)}"
 
@@ -54,7 +54,7 @@ class Above:
     least: float
     most: float | None = None
 
-    def fault(self, value: float) -> str:
+    def find_error(self, value: float) -> str:
         """Return the reason why a value is rejected, to append to the field's key; "" if it is valid."""
         is_allowed = value > self.least and (self.most is None or value <= self.most)
         return "" if is_allowed else f"={value} must be {self.description}"
@@ -73,7 +73,7 @@ class AtLeast:
     most: float | None = None
     below: float | None = None
 
-    def fault(self, value: float) -> str:
+    def find_error(self, value: float) -> str:
         """Return the reason why a value is rejected, to append to the field's key; "" if it is valid."""
         is_below = self.below is None or value < self.below
         is_allowed = value >= self.least and (self.most is None or value <= self.most) and is_below
@@ -94,9 +94,9 @@ class ZeroOr:
     rule: Above | AtLeast
     zero: str
 
-    def fault(self, value: float) -> str:
+    def find_error(self, value: float) -> str:
         """Return the reason why a value is rejected, to append to the field's key; "" if it is valid."""
-        return "" if value == 0 or not self.rule.fault(value) else f"={value} must be {self.description}"
+        return "" if value == 0 or not self.rule.find_error(value) else f"={value} must be {self.description}"
 
     @property
     def description(self) -> str:
@@ -113,7 +113,7 @@ class Among(tuple[int, ...]):
         """Create a rule from the numbers."""
         return super().__new__(cls, numbers)
 
-    def fault(self, value: int) -> str:
+    def find_error(self, value: int) -> str:
         """Return the reason why a value is rejected, to append to the field's key; "" if it is valid."""
         return "" if value in self else f"={value} must be {self.description}"
 
@@ -132,7 +132,7 @@ class SomeOf(tuple[str, ...]):
         """Create a rule from the names."""
         return super().__new__(cls, names)
 
-    def fault(self, value: Collection[str]) -> str:
+    def find_error(self, value: Collection[str]) -> str:
         """Return the reason why a value is rejected, to append to the field's key; "" if it is valid."""
         unknown = [name for name in value if name not in self]
         return f" holds {', '.join(map(repr, unknown))}, which is not in {', '.join(self)}" if unknown else ""
@@ -150,7 +150,7 @@ class Matches:
     pattern: str
     description: str
 
-    def fault(self, value: str) -> str:
+    def find_error(self, value: str) -> str:
         """Return the reason why a value is rejected, to append to the field's key; "" if it is valid."""
         return "" if re.fullmatch(self.pattern, value) else f"={value!r} must be {self.description}"
 
@@ -162,7 +162,7 @@ class NotEmpty:
     purpose: str
     description: str = dataclasses.field(default="not empty", init=False)
 
-    def fault(self, value: Collection[str]) -> str:
+    def find_error(self, value: Collection[str]) -> str:
         """Return the reason why a value is rejected, to append to the field's key; "" if it is valid."""
         return "" if value else f" is empty; {self.purpose}"
 
@@ -174,7 +174,7 @@ class Texts:
     effect: str
     description: str = dataclasses.field(default="none of them empty", init=False)
 
-    def fault(self, value: Collection[str]) -> str:
+    def find_error(self, value: Collection[str]) -> str:
         """Return the reason why a value is rejected, to append to the field's key; "" if it is valid."""
         return "" if all(value) else f" holds an empty text: {self.effect}"
 
@@ -185,7 +185,7 @@ class Day:
 
     description: str = dataclasses.field(default="a day such as 2026-11-29, or empty", init=False)
 
-    def fault(self, value: str) -> str:
+    def find_error(self, value: str) -> str:
         """Return the reason why a value is rejected, to append to the field's key; "" if it is valid."""
         if not value:
             return ""
@@ -231,7 +231,7 @@ class Section(NamedTuple):
     fields: tuple[Field, ...]
 
 
-def password_fault(key: str, url: str) -> Iterator[str]:
+def password_error(key: str, url: str) -> Iterator[str]:
     """Yield a line if the URL in a setting holds a password, which the files of a run would show."""
     scheme, _, rest = url.partition("://")
     user, _, password = rest.rpartition("@")[0].partition(":")
@@ -280,7 +280,7 @@ def fields_of(root: type) -> dict[str, Field]:
 
 
 def _field(key: str, annotation: Any, value: Any, metadata: Sequence[Any]) -> Field:
-    rules = [item for item in metadata if hasattr(item, "fault")]
+    rules = [item for item in metadata if hasattr(item, "find_error")]
     return Field(
         key,
         annotation,

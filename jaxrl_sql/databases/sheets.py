@@ -31,7 +31,7 @@ class Opened(NamedTuple):
     path: str = ""
     engine: str = "sqlite"
     url: str = ""
-    fault: str = ""
+    error: str = ""
 
 
 class Source(NamedTuple):
@@ -63,7 +63,7 @@ class SheetDatabases:
         if item.dialect == "sqlite" != source.engine:  # in a file next to the questions
             return item
         name = item.db_id or source.name
-        item = item._replace(db_path="", fault="") if item.is_unnamed else item
+        item = item._replace(db_path="", error="") if item.is_unnamed else item
         if not name:
             return item
         if (KEY, name) not in self._opened:
@@ -78,12 +78,12 @@ class SheetDatabases:
             try:
                 self._opened[server, url] = _open_other(url, self.notes)
             except InputError as error:
-                failed = self._opened[server, ""] = Opened(fault=str(error))
+                failed = self._opened[server, ""] = Opened(error=str(error))
         return failed or self._opened[server, url]
 
     def _placed(self, item: PublishedQuestion, opened: Opened, name: str) -> PublishedQuestion:
-        if opened.fault:
-            return item._replace(fault=item.fault or opened.fault)
+        if opened.error:
+            return item._replace(error=item.error or opened.error)
         more = {**item.more, "engine_url": opened.url}
         if opened.engine != "sqlite":
             more["dialect"] = opened.engine
@@ -131,7 +131,7 @@ def _source(text: str, notes: list[str]) -> Source:
 
     def open_file(wanted: str) -> Opened:
         file = str(path) if name and wanted == name else databases.path(wanted)
-        return Opened(file) if file else Opened(fault=f"no database {wanted}: tried {folder}/{wanted}.sqlite, .db")
+        return Opened(file) if file else Opened(error=f"no database {wanted}: tried {folder}/{wanted}.sqlite, .db")
 
     return Source("sqlite", name, open_file)
 
@@ -148,7 +148,7 @@ def _server(text: str, notes: list[str]) -> Source:
         except MissingDatabaseError as error:
             if wanted == address.database:
                 raise InputError(f"{KEY}: {error}") from None
-            return Opened(fault=f"no database {wanted}: tried {address.named(wanted)}")
+            return Opened(error=f"no database {wanted}: tried {address.named(wanted)}")
         except InputError as error:
             raise InputError(f"{KEY}: {error}") from None
 
@@ -159,7 +159,7 @@ def _duckdb(folder: Path, name: str, ending: str, notes: list[str]) -> Source:
     def open_file(wanted: str) -> Opened:
         file = folder / f"{wanted}{ending}"
         if not file.is_file():
-            return Opened(fault=f"no database {wanted}: tried {file}")
+            return Opened(error=f"no database {wanted}: tried {file}")
         return _open_other(f"{_DUCKDB}{file}", notes)
 
     return Source("duckdb", name, open_file)

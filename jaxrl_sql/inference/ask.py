@@ -150,8 +150,8 @@ def open_model(
             answered = answers(client, pairs, fitted, number, cfg.sampling.turns)
             number += len(pairs)
             limit = "" if fitted.longest == sampling.longest else _NO_ROOM
-            if fault := next((answer.fault for answer in answered if answer.fault), ""):
-                raise InputError(f"not answered: {fault}")
+            if error := next((answer.error for answer in answered if answer.error), ""):
+                raise InputError(f"not answered: {error}")
             return [
                 choose_reply(executor, example, candidates, cfg, limit)
                 for example, candidates in zip(examples, answered, strict=True)
@@ -175,8 +175,8 @@ def _open_endpoint(policy: PolicySpec, cfg: EvaluateSettings, limits: ExecutorCo
             def ask(questions: Sequence[Example]) -> list[Reply]:
                 examples = [replace(question, uid=f"question {i}") for i, question in enumerate(questions)]
                 answered = ask_all("ask", examples, next(numbers), 0, lambda _done, _all: None)
-                if fault := next((answer.fault for answer in answered if answer.fault), ""):
-                    raise InputError(f"not answered: {fault}")
+                if error := next((answer.error for answer in answered if answer.error), ""):
+                    raise InputError(f"not answered: {error}")
                 return [
                     choose_reply(executor, example, answers, cfg)
                     for example, answers in zip(examples, answered, strict=True)

@@ -90,10 +90,10 @@ def distill(
         notes.append(incomplete_warning(int(counts["truncated"]), len(records), cause))
     if spent:
         notes.append(f"distill.{spent} is reached; a larger number continues")
-    faults = Counter(record["error"] for record in records if record["verdict"] == FAILED)
-    common = (f"{count} because of: {fault}" for fault, count in faults.most_common(1))
-    unanswered = "".join(f"not answered: {faults.total()}, of which {line}" for line in common)
-    return Distilled(counts, tuple(notes), unanswered, bool(records) and faults.total() == len(records))
+    errors = Counter(record["error"] for record in records if record["verdict"] == FAILED)
+    common = (f"{count} because of: {error}" for error, count in errors.most_common(1))
+    unanswered = "".join(f"not answered: {errors.total()}, of which {line}" for line in common)
+    return Distilled(counts, tuple(notes), unanswered, bool(records) and errors.total() == len(records))
 
 
 def trace_settings(recipe: str, data: DataConfig, limits: ExecutorConfig, cfg: DistillSettings) -> Record:

@@ -72,7 +72,7 @@ class _Dialogue:
     def record(self) -> dict[str, Any]:
         """Return the journal's record of the dialogue."""
         answer = {"turns": [list(turn) for turn in self.turns], "finish_reason": self.finish_reason}
-        result = {"fault": self.error} if self.error else answer
+        result = {"error": self.error} if self.error else answer
         return {"key": list(self.key), **result, **self.spent._asdict()}
 
 
@@ -150,8 +150,8 @@ class _Client:
 
     def _answered(self, prompt_messages: Sequence[Mapping[str, str]], records: Sequence[Mapping[str, Any]]) -> Answered:
         prompt = "\n\n".join(message["content"] for message in prompt_messages)
-        if fault := next((record["fault"] for record in records if "fault" in record), ""):
-            return Answered((), prompt=prompt, fault=fault)
+        if error := next((record["error"] for record in records if "error" in record), ""):
+            return Answered((), prompt=prompt, error=error)
         responses = tuple(tuple((role, text) for role, text in record["turns"]) for record in records)
         sqls = tuple(self.recipe.reading(response, self.style).sql for response in responses)
         tokens = sum(Usage.of(record).completion_tokens for record in records)

@@ -210,8 +210,8 @@ def _rates_of(
     examples, prompts = questions.examples[start : start + _CHUNK], questions.prompts[start : start + _CHUNK]
     pairs = list(zip(examples, prompts, strict=True))
     answered = answers(client, pairs, sampling, start // _CHUNK, turns)
-    for fault in (answer.fault for answer in answered if answer.fault):
-        raise InputError(f"sampling: {fault}")
+    for error in (answer.error for answer in answered if answer.error):
+        raise InputError(f"sampling: {error}")
     predictions = [(example, sql) for example, answer in zip(examples, answered, strict=True) for sql in answer.sqls]
     verdicts = score_predictions(
         client.executor, [example for example, _ in predictions], [sql for _, sql in predictions]

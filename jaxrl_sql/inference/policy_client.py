@@ -275,19 +275,19 @@ def model_answers(
             sampling = sampling_by(cfg.sampling, cfg.samples, policy.seed + run, client.stops(cfg.sampling.stop))
             pairs = [(example, prompts[name][example.uid]) for example in examples if example.uid in prompts[name]]
             results = answers(client, pairs, sampling, number, cfg.sampling.turns, on_progress)
-            _report_faults(
-                name, [(example.uid, answer.fault) for (example, _), answer in zip(pairs, results, strict=True)], report
+            _report_errors(
+                name, [(example.uid, answer.error) for (example, _), answer in zip(pairs, results, strict=True)], report
             )
             answered = {example.uid: answer for (example, _), answer in zip(pairs, results, strict=True)}
-            long = Answered((), fault=f"prompt over {max_tokens} tokens")
+            long = Answered((), error=f"prompt over {max_tokens} tokens")
             return [answered.get(example.uid, long) for example in examples]
 
         yield generate
 
 
-def _report_faults(name: str, faults: Sequence[tuple[str, str]], report: Callable[[str], None]) -> None:
+def _report_errors(name: str, errors: Sequence[tuple[str, str]], report: Callable[[str], None]) -> None:
     """Report the number of questions that the engine could not serve, and the reason of the first."""
-    failed = [(uid, fault) for uid, fault in faults if fault]
+    failed = [(uid, error) for uid, error in errors if error]
     if failed:
         report(f"{name}: {len(failed)} questions are not asked and count as wrong: {failed[0][1]} ({failed[0][0]})")
 
@@ -306,11 +306,11 @@ def answers(
     budget: int = 1,
     on_progress: AnswersCallback | None = None,
 ) -> list[Answered]:
-    """Sample `sampling.n` answers per question and wait for all; questions that cannot be served have a `fault`."""
+    """Sample `sampling.n` answers per question and wait for all; questions that cannot be served have an `error`."""
     if not pairs:
         return []
     samples_of: list[dict[int, Sample]] = [{} for _ in pairs]
-    faults: dict[int, str] = {}
+    errors: dict[int, str] = {}
     examples, prompts = [example for example, _ in pairs], [prompt for _, prompt in pairs]
     generated = []
     for sample in client.generate(examples, prompts, sampling, number, budget):
@@ -319,13 +319,13 @@ def answers(
             on_progress(sum(not sample_.error for sample_ in generated), len(pairs) * sampling.n)
     for sample in client.engine.gather(generated):
         if sample.error:
-            faults[sample.prompt_index] = sample.error
+            errors[sample.prompt_index] = sample.error
         else:
             samples_of[sample.prompt_index][sample.index] = sample
     results = []
     for i, (prompt, samples) in enumerate(zip(prompts, samples_of, strict=True)):
-        if i in faults:
-            results.append(Answered((), prompt=prompt.text, fault=faults[i]))
+        if i in errors:
+            results.append(Answered((), prompt=prompt.text, error=errors[i]))
             continue
         ordered = [samples[g] for g in range(sampling.n)]
         sqls = tuple(client.reading(sample_).sql for sample_ in ordered)

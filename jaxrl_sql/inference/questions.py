@@ -144,10 +144,10 @@ def _set_gold_check(
         "questions with an unusable gold are replaced by the next"
     )
 
-    def fault_of_gold(example: Example) -> str:
+    def gold_error(example: Example) -> str:
         return next((reason for _, reason in usable_golds(executor, [example], data.select.drop_empty_gold)[1]), "")
 
-    streamed.check = fault_of_gold
+    streamed.check = gold_error
     streamed.report = lambda line: display.note(f"{data.train}: {line}")
     return streamed
 
@@ -183,8 +183,8 @@ def checked_prompts(
         note(f"{name}: {line}")
     if prompts.pruned:
         note(f"{name}: {len(prompts.pruned)} prompts are pruned to {max_tokens} tokens, such as {prompts.pruned[0]}")
-    if prompts.faults:
-        note(f"{name}: {len(prompts.faults)} description files are damaged, such as {prompts.faults[0]}")
+    if prompts.errors:
+        note(f"{name}: {len(prompts.errors)} description files are damaged, such as {prompts.errors[0]}")
     if not prompts.prompts:
         raise InputError(
             f"{name}: no prompt fits data.max_prompt_tokens={max_tokens}; data.prompt=compact makes the shortest ones"

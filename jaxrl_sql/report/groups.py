@@ -252,7 +252,7 @@ def _evaluation_groups(path: Path) -> list[AnswerGroup]:
             entry = {
                 "turns": [["assistant", answer]] if isinstance(answer, str) else [list(turn) for turn in answer],
                 **_judged_fields(record, record["own"], record.get("results")),
-                **({"fault": record["fault"]} if record.get("fault") else {}),
+                **({"error": record["error"]} if record.get("error") else {}),
             }
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InputError(f"{path}:{number}: no record of a question: evaluate again, or cut the line") from error

@@ -34,7 +34,7 @@ class Health:
         self.counts = {"entropy": 0, "equal": 0}
 
     def check(self, step: int, phase: str, numbers: Mapping[str, float]) -> str | None:
-        """Return the fault and settings to try once a collapse has lasted for its limit of steps; else None.
+        """Return the problem and settings to try once a collapse has lasted for its limit of steps; else None.
 
         Raises HealthError at once if a loss, its gradient or the policy's entropy is not finite.
         """

@@ -224,8 +224,8 @@ class Checkpoints:
         """Raise InputError for a damaged rating; partial files of a killed save are ignored."""
         for folder in self.folder.iterdir() if self.folder.is_dir() else ():
             is_whole = folder.name.isdecimal() and (folder / SUMS).is_file() and (folder / _RATING).is_file()
-            if is_whole and (fault := damage(folder, _RATING)):
-                raise _unreadable(folder, fault)
+            if is_whole and (error := damage(folder, _RATING)):
+                raise _unreadable(folder, error)
 
     def _seal(self) -> None:
         """Add the checksums of a step whose files are all written; it is renamed afterwards."""
@@ -241,8 +241,8 @@ class Checkpoints:
             raise InputError(f"{self.folder}: no checkpoint of step {step}")
         folder = self.folder / str(step)
         if step not in self._intact:
-            if fault := damage(folder):
-                raise _unreadable(folder, fault)
+            if error := damage(folder):
+                raise _unreadable(folder, error)
             self._intact.add(step)
         return folder
 

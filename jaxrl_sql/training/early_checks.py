@@ -38,7 +38,7 @@ class CheckedInputs(NamedTuple):
 def check_inputs(
     run: RunConfig, data: DataConfig, model: ModelConfigSection, databases: DatabasesConfig, passed: PassedQuestions
 ) -> CheckedInputs:
-    """Check what a run reads, without devices and questions; raises InputError for the first fault."""
+    """Check what a run reads, without devices and questions; raises InputError for the first error."""
     check_best(run, _names_of_evals(data, passed))
     check_files(data, passed)
     servers = {f"executor.databases.{dialect}": place for dialect, place in asdict(databases).items()}

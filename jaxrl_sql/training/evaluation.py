@@ -74,8 +74,8 @@ def evaluate_all(s: TrainingRun, params: PyTree, step: int) -> dict[str, float]:
             answered, stats = validation_answers(s, params, name, questions)
         except PreemptedError:
             return {}
-        for fault in (answer.fault for answer in answered if answer.fault):
-            s.note(f"not answered: {fault}")
+        for error in (answer.error for answer in answered if answer.error):
+            s.note(f"not answered: {error}")
         with s.display.task(f"judging {name}", is_announced=False):
             verdicts = verdicts_of(s, questions, answered, rule)
         metrics = validation_metrics(questions.examples, verdicts, len(questions.skipped), rule)

@@ -128,7 +128,7 @@ def _evaluated(step: int, phase: str, rule: str, example: Example, answered: Ans
         "gold_status": verdict.gold_status,
         "stop": verdict.stop,
         "reward": _rounded(verdict.scores.get(rule, 0.0)),
-        **({"fault": answered.fault} if answered.fault else {}),
+        **({"error": answered.error} if answered.error else {}),
     }
     return {"step": step, "phase": phase, "rule": rule, **question_of(example), "answers": [answer]}
 

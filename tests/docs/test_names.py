@@ -120,7 +120,7 @@ def options() -> frozenset[str]:
     return frozenset(re.findall(r"--[a-z][a-z-]+", page.read_text(encoding="utf-8")))
 
 
-def fault(text: str) -> str:  # noqa: PLR0911 - a return per form
+def find_error(text: str) -> str:  # noqa: PLR0911 - a return per form
     """Return why a span names something that does not exist; empty if it does or is of another form."""
     if text in EXCEPTIONS or text in foreign_keys() or "…" in text or "..." in text:
         return ""
@@ -162,20 +162,20 @@ def is_file(text: str) -> bool:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_names_in_backticks_exist(page: str) -> None:
-    assert [f"{page}:{line}: `{text}`: {why}" for line, text in spans(page) if (why := fault(text))] == []
+    assert [f"{page}:{line}: `{text}`: {why}" for line, text in spans(page) if (why := find_error(text))] == []
 
 
 def test_files_that_comments_and_docstrings_name_exist() -> None:
     """Only files of code: a data file may be a user's."""
     form = re.compile(rf"`((?:[\w.-]+/)*[\w-]+\.(?:{'|'.join(CODE)}))`")
-    faults = [
+    errors = [
         f"{name}: `{text}`"
         for name in tracked()
         if name.endswith((".py", ".rs", ".sh", ".yaml", ".toml", "Makefile")) and not name.startswith("tests/")
         for text in form.findall((ROOT / name).read_text(encoding="utf-8"))
         if not is_file(text) and text not in EXCEPTIONS
     ]
-    assert faults == []
+    assert errors == []
 
 
 @pytest.mark.parametrize(
@@ -210,4 +210,4 @@ def test_files_that_comments_and_docstrings_name_exist() -> None:
     ],
 )
 def test_the_recognisers(text: str, why: str) -> None:
-    assert fault(text) == why
+    assert find_error(text) == why

@@ -344,7 +344,7 @@ def test_an_endpoint_model_is_evaluated_in_several_turns(
     assert (result["accuracy"], result["bird"], result["turns/mean"] > 1) == (0.5, 0.5, True)
     assert [records[name]["finish_reason"] for name in ("q1", "q2", "q3", "q4")] == ["stop", "stop", "turns", ""]
     assert (result["truncated"], result["finish_reason/turns"]) == (0.0, 1.0)
-    assert "HTTP 400 too long" in records["q4"]["fault"]
+    assert "HTTP 400 too long" in records["q4"]["error"]
 
 
 def test_configured_stop_strings_end_endpoint_answers(four: Path, tmp_path: Path, chat_server: ModuleType) -> None:

@@ -153,7 +153,7 @@ def test_jobset_matches_its_definition(more: str, capsys: pytest.CaptureFixture[
     schema["properties"]["metadata"] = {"type": "object", "properties": {"name": {"type": "string"}}}
     checked = pytest.importorskip("jsonschema").Draft202012Validator(strict(schema))
     result = yaml.safe_load(printed(f"jobset --hosts 4 --image i:1 --claim c --folder /shared {more}", capsys))
-    assert [f"{list(fault.path)}: {fault.message}" for fault in checked.iter_errors(result)] == []
+    assert [f"{list(error.path)}: {error.message}" for error in checked.iter_errors(result)] == []
     result["spec"]["replicatedJobs"][0]["template"]["spec"]["paralelism"] = 4
     assert len(list(checked.iter_errors(result))) == 1
 

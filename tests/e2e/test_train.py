@@ -296,7 +296,7 @@ def _without_template(data: Path, folder: Path) -> Path:
 
 
 def _make_bad_model(kind: str, data: Path, folder: Path) -> list[str] | None:
-    """Prepare a fault of the model, its tokenizer or the mesh; return None for other faults."""
+    """Create a bad model, tokenizer or mesh; return None for other kinds."""
     if kind == "unknown family":
         (folder / "config.json").write_text('{"model_type": "bert"}', encoding="utf-8")
         return [f"model.checkpoint={folder}", f"data.tokenizer.path={data}/tokenizer"]
@@ -314,7 +314,7 @@ def _make_bad_model(kind: str, data: Path, folder: Path) -> list[str] | None:
 
 
 def _make_bad(kind: str, data: Path, folder: Path) -> list[str]:
-    """Prepare a fault and return the overrides that trigger it."""
+    """Create a bad input and return the overrides that select it."""
     if (bad_model := _make_bad_model(kind, data, folder)) is not None:
         return bad_model
     if kind == "unknown key":

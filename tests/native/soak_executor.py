@@ -287,15 +287,15 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
     options = parser.parse_args()
     root = Path(tempfile.mkdtemp(prefix="soak-"))
-    soaked, fault = Soak(options.seed, root), ""
+    soaked, failure = Soak(options.seed, root), ""
     try:
         soak(soaked, options.minutes, options.rest)
     except WrongError as error:
-        fault = str(error)
+        failure = str(error)
     shutil.rmtree(root)
     counted = ", ".join(f"{n:,} {what}" for what, n in soaked.counts.items())
-    print(f"soak: seed {options.seed}, {fault or 'nothing wrong'}: {counted}")
-    return 1 if fault else 0
+    print(f"soak: seed {options.seed}, {failure or 'nothing wrong'}: {counted}")
+    return 1 if failure else 0
 
 
 if __name__ == "__main__":

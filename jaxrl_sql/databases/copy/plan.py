@@ -99,19 +99,19 @@ class _Planner:
         )
 
     def _check_values(self, where: str, kind: str, seen: ColumnStats) -> None:
-        faults = {
+        problems = {
             "with invalid UTF-8": seen.odd,
             "with the character NUL": 0 if self.rules.holds_nul else seen.nul,
             "that are infinite": 0 if self.rules.holds_infinity or kind != "real" else seen.infinite,
         }
-        for fault, count in faults.items():
+        for problem, count in problems.items():
             if count and not self.replaces:
                 raise InputError(
-                    f"{self.source.file.path}: {where} has {count} values {fault}, which {self.rules.engine} cannot "
+                    f"{self.source.file.path}: {where} has {count} values {problem}, which {self.rules.engine} cannot "
                     f"hold: pass --replace to change them, or --leave-out '{where}'"
                 )
             if count:
-                self.notes.append(f"{where}: {count} values {fault} are replaced")
+                self.notes.append(f"{where}: {count} values {problem} are replaced")
 
     def _own_keys(self, table: SourceTable, name: str, columns: Mapping[str, PlannedColumn]) -> PlannedTable:
         """Plan a table with its primary key, unique keys and indexes, if its rows satisfy them."""
@@ -176,12 +176,12 @@ class _Planner:
         for key in table.source.table.foreign_keys:
             parent = tables[key.table]
             parent_names = {column.source: column for column in parent.columns}
-            fault = self._fault(table, key, parent)
+            reason = self._drop_reason(table, key, parent)
             planned = PlannedKey(_renamed(key.columns, own_columns), parent.name, _renamed(key.targets, parent_names))
-            if fault:
+            if reason:
                 columns, targets = ", ".join(key.columns), ", ".join(key.targets)
                 what = f"{table.source.name}: the foreign key ({columns}) to {key.table} ({targets})"
-                self.notes.append(f"{what} is dropped: {fault}")
+                self.notes.append(f"{what} is dropped: {reason}")
             elif planned not in keys:
                 keys.append(planned)
         return replace(table, foreign_keys=tuple(keys))
@@ -195,7 +195,7 @@ class _Planner:
                 self.notes.append(f"{what} is dropped: {self.rules.engine} needs the referenced rows first")
         return replace(table, foreign_keys=tuple(key for key in table.foreign_keys if key.table in earlier_names))
 
-    def _fault(self, table: PlannedTable, key: ForeignKey, parent: PlannedTable) -> str:
+    def _drop_reason(self, table: PlannedTable, key: ForeignKey, parent: PlannedTable) -> str:
         """Return why a foreign key is dropped, or ""."""
         own_columns = {column.source: column for column in table.columns}
         parent_names = {column.source: column for column in parent.columns}

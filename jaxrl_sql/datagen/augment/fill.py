@@ -68,7 +68,7 @@ def fill(
             try:
                 inserting.rows_for(witness, reuses, witness.copies + more - 1)
                 reason = (
-                    _fault(connection, sql, others, untied, is_enough)
+                    _rollback_reason(connection, sql, others, untied, is_enough)
                     if inserting.done
                     else "the database has all rows that the query names"
                 )
@@ -103,7 +103,7 @@ def fill_by(
             num_violations = len(connection.execute("PRAGMA foreign_key_check").fetchall())
             for statement in statements:
                 connection.execute(statement)
-            reason = _fault(connection, sql, others, untied, is_enough)
+            reason = _rollback_reason(connection, sql, others, untied, is_enough)
             if not reason and len(connection.execute("PRAGMA foreign_key_check").fetchall()) > num_violations:
                 reason = "a foreign key of a new row has no parent"
         except (sqlite3.Error, sqlite3.Warning) as error:
@@ -156,7 +156,7 @@ def _untied(connection: sqlite3.Connection, sqls: Sequence[str]) -> list[str]:
         return []
 
 
-def _fault(
+def _rollback_reason(
     connection: sqlite3.Connection,
     sql: str,
     others: Sequence[str],

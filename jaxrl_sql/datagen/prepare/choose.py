@@ -15,7 +15,7 @@ from jaxrl_sql.config import FilterSettings
 from jaxrl_sql.config.prepare import SourceConfig
 from jaxrl_sql.datagen.prepare.script import make_database
 from jaxrl_sql.text2sql.benchmarks.detect import locate_benchmark
-from jaxrl_sql.text2sql.benchmarks.gather import LoadedQuestions, PublishedQuestion, example_of, fault_of, with_ids
+from jaxrl_sql.text2sql.benchmarks.gather import LoadedQuestions, PublishedQuestion, error_of, example_of, with_ids
 from jaxrl_sql.text2sql.env.ports import SqlExecutor
 from jaxrl_sql.text2sql.evals.hardness import spider_level
 from jaxrl_sql.text2sql.files.jsonl import read_ids, records, text
@@ -175,14 +175,14 @@ class _Usable:
     def _example(self, item: PublishedQuestion) -> Example | None:
         if item.script:
             path = self.scratch / item.db_id / f"{item.db_id}.sqlite"
-            item = item._replace(fault=make_database(path, item.script), db_path=str(path), script="")
-        fault = fault_of(item, self.source.databases)
-        if not fault and not item.more.get("answerable", True):
-            fault = "has no answer"
-        if not fault and item.more.get("gold_tables"):
-            fault = "its gold is a table, not SQL"
-        if fault:
-            self.left_out[re.sub(r"(no database|database) \S+", r"\1", fault)] += 1
+            item = item._replace(error=make_database(path, item.script), db_path=str(path), script="")
+        error = error_of(item, self.source.databases)
+        if not error and not item.more.get("answerable", True):
+            error = "has no answer"
+        if not error and item.more.get("gold_tables"):
+            error = "its gold is a table, not SQL"
+        if error:
+            self.left_out[re.sub(r"(no database|database) \S+", r"\1", error)] += 1
             return None
         return example_of(item, self.source.databases)
 

@@ -39,8 +39,8 @@ def make_database(path: Path, script: str) -> str:
                 connection.execute(statement)
             connection.execute("COMMIT")
         except (sqlite3.Error, sqlite3.Warning, ValueError) as error:
-            fault = f"its script fails: {str(error).splitlines()[0]}"
+            reason = f"its script fails: {str(error).splitlines()[0]}"
         else:
             return ""
     path.unlink(missing_ok=True)
-    return fault
+    return reason

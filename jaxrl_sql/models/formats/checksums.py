@@ -42,7 +42,7 @@ def damage(folder: Path, only: str = "") -> str:
     names = [chosen[i] for i in share(len(chosen))]
     with ThreadPoolExecutor(_THREADS) as pool:
         differ = pool.map(lambda name: difference(folder / name, sums[name]), names)
-        return _first(next((f"{name} {fault}" for name, fault in zip(names, differ, strict=True) if fault), ""))
+        return _first(next((f"{name} {error}" for name, error in zip(names, differ, strict=True) if error), ""))
 
 
 def seal_weights(model: Path) -> None:
@@ -57,8 +57,8 @@ def refuse_damaged_weights(source: str | Path) -> None:
     """
     run = Path(source).resolve().parent
     is_sealed = all((run / name).is_file() for name in (SUMS, CONFIG))
-    if Path(source).resolve().name == MODEL and is_sealed and (fault := damage(run)):
-        raise InputError(f"{run}: {fault}: put it back from a copy, or delete {run / SUMS} if the change is intended")
+    if Path(source).resolve().name == MODEL and is_sealed and (error := damage(run)):
+        raise InputError(f"{run}: {error}: put it back from a copy, or delete {run / SUMS} if the change is intended")
 
 
 def _write(folder: Path, files: Sequence[Path]) -> None:

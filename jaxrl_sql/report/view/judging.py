@@ -97,7 +97,7 @@ class Judge:
                 if verdict is not None:
                     answer["verdict"] = verdict
                 elif answer["sql"] and (reason := self._missing.get(example.database)):
-                    answer["verdict"] = {"fault": f"not judged: {reason}"}
+                    answer["verdict"] = {"error": f"not judged: {reason}"}
 
     def _is_reachable(self, example: Example) -> bool:
         if example.database not in self._missing:

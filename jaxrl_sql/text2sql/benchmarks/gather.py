@@ -31,7 +31,7 @@ class EmptyId(PositionId):
 
 
 class PublishedQuestion(NamedTuple):
-    """A published question; `fault` is the loader's reason why it is unusable, `more` has further fields of Example.
+    """A published question; `error` is the loader's reason why it is unusable, `more` has further fields of Example.
 
     `script` creates the question's database, for sets that publish scripts. `fields` has the names of record fields,
     `line` is its place (`file:line`). Records of a user's file may name a `url` for the executor and a `dialect`;
@@ -45,7 +45,7 @@ class PublishedQuestion(NamedTuple):
     evidence: str = ""
     difficulty: str = ""
     db_path: str = ""
-    fault: str = ""
+    error: str = ""
     more: Mapping[str, Any] = {}
     script: str = ""
     fields: tuple[str, ...] = ()
@@ -109,7 +109,7 @@ def gather(loaded: LoadedQuestions, notes: Notes, limit: int = 0) -> tuple[tuple
     has_ids = False
     fields: tuple[str, ...] = ()
     for item in loaded.items:
-        reason = "duplicate id" if item.uid in seen else fault_of(item, loaded.databases)
+        reason = "duplicate id" if item.uid in seen else error_of(item, loaded.databases)
         reason = reason or ("no id" if isinstance(item.uid, EmptyId) and has_ids else "")
         has_ids = has_ids or not isinstance(item.uid, PositionId)
         if reason:
@@ -151,13 +151,13 @@ def tried_names(names: Mapping[str, Sequence[str]]) -> str:
     return ", ".join(f"{field} ({', '.join(columns)})" for field, columns in names.items())
 
 
-def fault_of(item: PublishedQuestion, databases: Databases) -> str:
+def error_of(item: PublishedQuestion, databases: Databases) -> str:
     """Return why a question cannot be used, or ""."""
-    return item.fault or _missing(item) or _without_engine(item) or databases.fault(item.db_id, item.db_path)
+    return item.error or _missing(item) or _without_engine(item) or databases.error(item.db_id, item.db_path)
 
 
 def _without_engine(item: PublishedQuestion) -> str:
-    """Return the fault of a question whose record names a URL or a dialect that its database does not have."""
+    """Return the error of a question whose record names a URL or a dialect that its database does not have."""
     if item.url and not item.more.get("engine_url"):
         return f"its database is {public_name(item.url)}, and this command reads SQLite files only"
     if item.dialect in ("", item.more.get("dialect", "sqlite")):
@@ -228,11 +228,11 @@ def uid_or(record: Mapping[str, Any], by_position: str, where: Path | str, *name
 
 
 def with_ids(items: Iterable[PublishedQuestion]) -> list[PublishedQuestion]:
-    """Return questions; if some have an id, those with an empty id get a fault."""
+    """Return questions; if some have an id, those with an empty id get an error."""
     questions = [*items]
     if all(isinstance(item.uid, PositionId) for item in questions):
         return questions
-    return [item._replace(fault="no id") if isinstance(item.uid, EmptyId) else item for item in questions]
+    return [item._replace(error="no id") if isinstance(item.uid, EmptyId) else item for item in questions]
 
 
 def text_list(record: Mapping[str, Any], name: str) -> tuple[str, ...]:

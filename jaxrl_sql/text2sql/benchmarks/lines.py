@@ -108,7 +108,7 @@ def user_item(folder: Path, stem: str, where: str, record: Record, number: int) 
         text_field(record, *_EVIDENCE),
         text_field(record, *_DIFFICULTY),
         database.path,
-        fault=database.fault,
+        error=database.error,
         more=trace_fields,
         fields=fields,
         url=database.url,
@@ -232,10 +232,10 @@ def user_lines(folder: Path, split: str) -> RecordFile:
     paths = user_files(folder, split)
     if len(paths) != 1:
         candidates = [path for path in _files(folder) if path.stem not in _NOT_QUESTIONS]
-        fault = no_split(folder, split, sorted({path.stem for path in candidates}))
+        error = no_split(folder, split, sorted({path.stem for path in candidates}))
         if len(candidates) == 1 and split:
-            raise InputError(f"{fault}; name {candidates[0]} as the data, and a part of it is held out from train")
-        raise fault
+            raise InputError(f"{error}; name {candidates[0]} as the data, and a part of it is held out from train")
+        raise error
     home, stem = _home(folder), paths[0].stem
     item, databases = user_items(home, stem, str(paths[0]))
     return RecordFile(paths[0], item, databases)
@@ -261,27 +261,27 @@ def user_items(home: Path, stem: str, where: str) -> tuple[Callable[[Record, int
         question = user_item(home, stem, where, record, number)
         source = source_of(record, stem) if record.keys() & {"prompt", "input_seq"} else ""
         if "sql_context" in record and not databases.path(question.db_id):
-            fault = "its database is a script: run jaxrl-sql data prepare to create it"
-            return question._replace(fault=fault, script=script_of(record))
-        if question.url or question.fault or question.db_path or (question.db_id and not source):
+            error = "its database is a script: run jaxrl-sql data prepare to create it"
+            return question._replace(error=error, script=script_of(record))
+        if question.url or question.error or question.db_path or (question.db_id and not source):
             return question
         named, shown = of_source(source)
         path = named.path(question.db_id) if question.db_id else ""
         if not path and "input_seq" in record:
             path = shown.find(str(record["input_seq"]))
             return question._replace(
-                db_path=path, fault="" if path else "no unique database has the schema in its prompt"
+                db_path=path, error="" if path else "no unique database has the schema in its prompt"
             )
         if path or question.db_id:
             return question._replace(db_path=path)
-        return question._replace(db_path=only, fault=several, is_unnamed=True)
+        return question._replace(db_path=only, error=several, is_unnamed=True)
 
     databases = Databases([*roots, *released_roots(home)], suites_of(home))
     return item, databases
 
 
 def _only_database(roots: Sequence[Path]) -> tuple[str, str]:
-    """Return (database, fault) of a set whose questions need not name its only database."""
+    """Return (database, error) of a set whose questions need not name its only database."""
     patterns = [f"{depth}*.{ending}" for depth in ("", "*/") for ending in ("sqlite", "db", "sqlite3")]
     paths = {path for root in roots if root.is_dir() for pattern in patterns for path in root.glob(pattern)}
     if len(paths) > 1:

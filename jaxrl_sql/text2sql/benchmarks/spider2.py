@@ -63,7 +63,7 @@ def read_spider2(folder: Path, split: str, notes: Notes) -> LoadedQuestions:
     databases = Databases(folder / name for name in _DATABASES)
     records = read_records(path, notes)
     items = [_item(folder, record, standards, results, databases, notes) for record in records]
-    lacking = [item.uid for item in items if not item.fault and standards and item.uid not in standards]
+    lacking = [item.uid for item in items if not item.error and standards and item.uid not in standards]
     if lacking:
         notes.append(
             f"{len(lacking)} questions have no line in the evaluation's standard, first {', '.join(lacking[:3])}: "
@@ -97,18 +97,18 @@ def _item(
     uid, db_id = id_of(record, str(folder), "instance_id"), text_field(record, "db", "db_id")
     question = text_field(record, "question", "instruction")
     if not uid:
-        return PublishedQuestion(uid, db_id, question, fault="no id")
+        return PublishedQuestion(uid, db_id, question, error="no id")
     if not uid.startswith(("local", "sf_local")) and not databases.path(db_id):
         return PublishedQuestion(
-            uid, db_id, question, fault="requires an engine other than SQLite (BigQuery or Snowflake)"
+            uid, db_id, question, error="requires an engine other than SQLite (BigQuery or Snowflake)"
         )
     files = [file for inner in results for file in _files_of(inner, uid)]
     try:
         tables = [read_table(file, notes) for file in files]
     except ValueError as error:
-        return PublishedQuestion(uid, db_id, question, fault=f"gold table: {error}")
+        return PublishedQuestion(uid, db_id, question, error=f"gold table: {error}")
     if not tables:
-        return PublishedQuestion(uid, db_id, question, fault="no gold table")
+        return PublishedQuestion(uid, db_id, question, error="no gold table")
     options, tables = _options(standards.get(uid, {}), tables)
     knowledge = _knowledge(folder, text_field(record, "external_knowledge"), uid, notes)
     more = {"gold_tables": tuple(tables), "options": options}

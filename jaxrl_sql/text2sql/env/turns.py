@@ -49,7 +49,7 @@ class PendingObservation(Protocol):
 
 
 class Environment(Protocol):
-    """The environment of one answer; `stop` is the time limit or fault that invalidated an observation, if any.
+    """The environment of one answer; `stop` is the time limit or error that invalidated an observation, if any.
 
     `is_out_of_turns` is True once an answer is complete because its last turn had no solution.
     """
@@ -164,7 +164,7 @@ class SqlTurns:
 
     `turns` is the total number of the policy's turns; the last must be the solution. Errors and timeouts are
     observations. A query has its own `limits`, or the executor's, and is translated from `dialect` to SQLite's. A
-    truncated answer ends, too. `stop` is `wall` once a query hit the time limit twice, or another fault's name: the
+    truncated answer ends, too. `stop` is `wall` once a query hit the time limit twice, or another error's name: the
     answer's reward is then invalid.
     """
 

@@ -1,6 +1,6 @@
 """Distinguish verdicts on SQL from missing values, which are retried once and never scored.
 
-A `db_error` is a fault of the database or its server, `cancelled` a decision of the caller. An execution whose worker
+A `db_error` is an error of the database or its server, `cancelled` a decision of the caller. An execution whose worker
 process was killed from outside (`stop` is `killed`), or without memory for its result (`memory`), is not a verdict,
 either. `crashed` without these is a verdict: the SQL crashed its process or session.
 """

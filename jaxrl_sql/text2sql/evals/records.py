@@ -28,7 +28,7 @@ _STOPPED = ("timeout", "too_large", "cancelled", "crashed")
 
 
 class Answered(NamedTuple):
-    """The answers to a question: the prompt, each response and its SQL; `fault` is the reason if it was not asked.
+    """The answers to a question: the prompt, each response and its SQL; `error` is the reason if it was not asked.
 
     `tokens` is the number of tokens over all answers, 0 for predictions. `finish_reasons` has a reason per answer and
     is empty for predictions.
@@ -37,7 +37,7 @@ class Answered(NamedTuple):
     sqls: tuple[str | None, ...]
     responses: tuple[Response, ...] = ()
     prompt: str = ""
-    fault: str = ""
+    error: str = ""
     tokens: int = 0
     finish_reasons: tuple[str, ...] = ()
 
@@ -82,7 +82,7 @@ class Judging(NamedTuple):
         sqls = [self._ready(answer.sqls[at]) if answer.sqls else None for answer, at in numbered]
         verdicts = score_predictions(self.executor, examples, sqls, self.rules, options=self.options, timer=self.timer)
         return [
-            _without_verdict(verdict) if answer.fault else verdict
+            _without_verdict(verdict) if answer.error else verdict
             for verdict, answer in zip(verdicts, answered, strict=True)
         ]
 
@@ -129,7 +129,7 @@ def _record(example: Example, answer: Answered, at: int, verdict: Verdict, own_r
         "own": own_rule,
         **{key: value for key, value in dataclasses.asdict(verdict).items() if key not in ("uid", "sql")},
         "reasons": list(verdict.reasons),
-        **({"fault": answer.fault} if answer.fault else {}),
+        **({"error": answer.error} if answer.error else {}),
         **({"finish_reasons": Counter(answer.finish_reasons)} if len(answer.finish_reasons) > 1 else {}),
     }
 

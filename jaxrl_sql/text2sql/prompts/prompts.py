@@ -83,7 +83,7 @@ class PromptStyle(NamedTuple):
 class PromptSet(NamedTuple):
     """Examples whose prompt fits, their prompts in the same order, and (uid, reason) of skipped ones.
 
-    `pruned` has the uids whose schema was pruned to fit, `faults` has lines about unreadable descriptions.
+    `pruned` has the uids whose schema was pruned to fit, `errors` has lines about unreadable descriptions.
 
     The prompts of a huge set are created on access (`text2sql.question_sets.stream`): `streamed` then has its identity
     and the maximum number of tokens per prompt. `measured` has the median and maximum length of all prompts, including
@@ -95,7 +95,7 @@ class PromptSet(NamedTuple):
     skipped: tuple[tuple[str, str], ...]
     streamed: tuple[str, int] | None = None
     pruned: tuple[str, ...] = ()
-    faults: tuple[str, ...] = ()
+    errors: tuple[str, ...] = ()
     measured: tuple[int, int] | None = None
 
     def sample(self, count: int = 256) -> Sequence[Prompt]:
@@ -378,7 +378,7 @@ def make_prompts(
     encoder = Encoder(style, tokenizer, pruning)
     prompts: list[Prompt | None] = [None] * len(examples)
     pruned: set[str] = set()
-    faults: dict[str, None] = {}
+    errors: dict[str, None] = {}
     lengths: list[int] = []
     # Sort by database, since caches keep few of possibly thousands of databases.
     order = sorted(range(len(examples)), key=lambda i: examples[i].db_path)
@@ -391,13 +391,13 @@ def make_prompts(
             if encoded.length <= max_tokens:
                 prompts[i] = encoded.prompt(uid)
                 pruned |= {uid} if encoded.is_pruned else set()
-        faults.update(dict.fromkeys(read_descriptions(db_path).faults))
+        errors.update(dict.fromkeys(read_descriptions(db_path).errors))
     reason = f"prompt over {max_tokens} tokens"
     return PromptSet(
         tuple(example for example, prompt in zip(examples, prompts, strict=True) if prompt is not None),
         tuple(prompt for prompt in prompts if prompt is not None),
         tuple((example.uid, reason) for example, prompt in zip(examples, prompts, strict=True) if prompt is None),
         pruned=tuple(example.uid for example in examples if example.uid in pruned),
-        faults=tuple(faults),
+        errors=tuple(errors),
         measured=(round(median(lengths)), max(lengths)) if lengths else None,
     )

@@ -21,8 +21,8 @@ from jaxrl_sql.text2sql.benchmarks.gather import (
     PositionId,
     PublishedQuestion,
     RecordFile,
+    error_of,
     example_of,
-    fault_of,
     placed_in,
 )
 from jaxrl_sql.text2sql.benchmarks.lines import OWN, SYNSQL, synsql_lines, user_lines
@@ -100,7 +100,7 @@ class Streamed(Numbered[Example]):
 
     def _read_record(self, number: int) -> Example | None:
         item = self.lines.item(self.records[number], number)
-        reason = "no id" if self._is_without_id(item) else fault_of(item, self.lines.databases)
+        reason = "no id" if self._is_without_id(item) else error_of(item, self.lines.databases)
         if not reason:
             example = example_of(item, self.lines.databases)
             reason = self.check(example) if self.check else ""

@@ -188,27 +188,27 @@ def _from_objects(path: Path, form: str, entries: Sequence[tuple[str, Any]], cho
         if not isinstance(entry, dict):
             wrong.setdefault("are not JSON objects", []).append(location)
         elif has_ids and not _uid_of(entry):
-            wrong.setdefault(_id_fault(entry), []).append(location)
+            wrong.setdefault(_id_error(entry), []).append(location)
         elif field not in entry:
             wrong.setdefault(f"have no {named}", []).append(location)
         elif not isinstance(entry[field], str | None):
             wrong.setdefault("hold SQL that is neither text nor null", []).append(location)
         else:
             predictions.append(Prediction(_uid_of(entry), _sql(entry[field]), id_text(entry.get("db_id")), location))
-    faults = [f"{len(where)} of {len(entries)} {fault} ({cases(where)})" for fault, where in wrong.items()]
+    errors = [f"{len(where)} of {len(entries)} {error} ({cases(where)})" for error, where in wrong.items()]
     if fields and any(field not in entry for _, entry in objects):
-        faults.append(f"--field NAME selects the field of the SQL, of the fields {shown_fields(fields)}")
+        errors.append(f"--field NAME selects the field of the SQL, of the fields {shown_fields(fields)}")
     rivals = {} if chosen or not field else _rivals(objects, field, fields)
     for rival, where in rivals.items():
-        faults.append(
+        errors.append(
             f"{len(where)} of {len(entries)} hold different SQL in {field} and {rival} ({cases(where)}): "
             f"--field NAME selects the prediction, of the fields {shown_fields(fields)}"
         )
-    if faults and has_ids and all(is_blank(value) for _, entry in objects for value in id_values(entry)):
+    if errors and has_ids and all(is_blank(value) for _, entry in objects for value in id_values(entry)):
         names = shown_fields([name for name in fields if name.lower() in ID_KEYS])
-        faults.append(f"remove {names}, which is empty everywhere, to pair entry by entry")
-    if faults:
-        raise InputError(f"{path}: {'; '.join(faults)}")
+        errors.append(f"remove {names}, which is empty everywhere, to pair entry by entry")
+    if errors:
+        raise InputError(f"{path}: {'; '.join(errors)}")
     if not has_ids:
         _refuse_other_order(path, objects, fields)
     form += " with ids" if has_ids else " without ids"
@@ -269,7 +269,7 @@ def _uid_of(entry: Mapping[str, Any]) -> str:
     return next(filter(None, map(id_text, id_values(entry))), "")
 
 
-def _id_fault(entry: Mapping[str, Any]) -> str:
+def _id_error(entry: Mapping[str, Any]) -> str:
     is_missing = all(map(is_blank, id_values(entry)))
     return f"have no {' or '.join(ID_KEYS[:3])}" if is_missing else "have an id that is neither text nor a whole number"
 
@@ -387,18 +387,18 @@ def _refuse_other_texts(predictions: Predictions) -> None:
     ]
     others = [(location, sql) for location, sql in texts if not is_sql(sql)]
     parts = parts_of_queries(texts) if predictions.form == _LINES else []
-    fault = ""
+    error = ""
     if parts:
-        fault = f"{len(parts)} of {len(texts)} lines continue a query ({cases(parts)}): write each query in one line"
+        error = f"{len(parts)} of {len(texts)} lines continue a query ({cases(parts)}): write each query in one line"
     elif 2 * len(others) > len(texts):
         location, sql = others[0]
         count = f"{len(others)} of {len(texts)} texts"
-        fault = f"read as {predictions.form}, {count} do not start like SQL ({location}: {_shown(sql)})"
+        error = f"read as {predictions.form}, {count} do not start like SQL ({location}: {_shown(sql)})"
     elif predictions.form == _LINES and others and others[0] == texts[0] and names_sql(others[0][1]):
-        fault = header_advice(*others[0])
-    if fault:
-        fault += "; write JSON lines or a CSV with id and sql" if predictions.is_lines else ""
-        raise InputError(f"{predictions.path}: {fault}; --field {predictions.field} scores these texts unchanged")
+        error = header_advice(*others[0])
+    if error:
+        error += "; write JSON lines or a CSV with id and sql" if predictions.is_lines else ""
+        raise InputError(f"{predictions.path}: {error}; --field {predictions.field} scores these texts unchanged")
 
 
 def _shown(text: str) -> str:

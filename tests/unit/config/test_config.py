@@ -1,4 +1,4 @@
-"""A configuration is loaded completely or rejected with one line that names the place, the fault and the fix."""
+"""A configuration is loaded completely or rejected with one line that names the place, the error and the fix."""
 
 from __future__ import annotations
 

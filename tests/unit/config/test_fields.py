@@ -84,7 +84,7 @@ def test_synonyms_map_to_existing_keys() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rule", "accepted", "refused", "fault"),
+    ("rule", "accepted", "refused", "error"),
     [
         (ZeroOr(Above(1), "to disable it"), [0, 1.5], 1, "=1 must be above 1, or 0 to disable it"),
         (ZeroOr(AtLeast(1), "for none"), [0, 1], 0.5, "=0.5 must be 1 or more, or 0 for none"),
@@ -99,7 +99,7 @@ def test_synonyms_map_to_existing_keys() -> None:
     ],
     ids=lambda value: type(value).__name__ if dataclasses.is_dataclass(value) or isinstance(value, tuple) else "",
 )
-def test_rule_refuses_with_its_reason(rule: Constraint, accepted: list[Any], refused: Any, fault: str) -> None:
-    assert [rule.fault(value) for value in accepted] == [""] * len(accepted)
-    assert rule.fault(refused) == fault
+def test_rule_refuses_with_its_reason(rule: Constraint, accepted: list[Any], refused: Any, error: str) -> None:
+    assert [rule.find_error(value) for value in accepted] == [""] * len(accepted)
+    assert rule.find_error(refused) == error
     assert rule.description

@@ -214,7 +214,7 @@ def test_answers_of_deleted_databases_are_shown_unjudged(run: Path) -> None:
     head = data(run / "view", "head")
     assert head["notes"] == [f"Not judged: {run / 'shop.sqlite'} is not there."]
     result = [group for group in groups(run / "view") if group["uid"] == "q1"]
-    assert result[0]["answers"][0]["verdict"] == {"fault": f"not judged: {run / 'shop.sqlite'} is not there"}
+    assert result[0]["answers"][0]["verdict"] == {"error": f"not judged: {run / 'shop.sqlite'} is not there"}
 
 
 # SQL that SQLite cannot run, and its rows.
@@ -287,7 +287,7 @@ def test_unreachable_server_is_reported_without_its_address(view_runs: ModuleTyp
     RolloutWriter(run, 1000).write("train", [record | question_of(example)])
     assert main([str(run), "--out", str(tmp_path / "out")]) == 0
     (result,) = (group for group in groups(tmp_path / "out") if group["uid"] == "s1")
-    assert result["answers"][0]["verdict"] == {"fault": "not judged: shop of PostgreSQL cannot be reached"}
+    assert result["answers"][0]["verdict"] == {"error": "not judged: shop of PostgreSQL cannot be reached"}
     assert data(tmp_path / "out", "head")["notes"] == ["Not judged: shop of PostgreSQL cannot be reached."]
     assert "someone" not in json.dumps([result, data(tmp_path / "out", "head")])
 

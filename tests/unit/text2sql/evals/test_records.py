@@ -69,11 +69,11 @@ def test_record_is_json_and_restores_its_verdict(executor: Executor, examples: l
 
 def test_unasked_question_is_wrong_with_a_reason(executor: Executor, examples: list[Example]) -> None:
     unanswerable = Example("q3", "a", examples[0].db_path, "?", "", answerable=False)
-    output = [Answered((), fault="prompt over 9 tokens"), Answered((None,), ("nothing",))]
+    output = [Answered((), error="prompt over 9 tokens"), Answered((None,), ("nothing",))]
     records = Judging(executor, RULES, "bird").records([unanswerable, examples[1]], output)
     assert [record["status"] for record in records] == [NOT_ASKED, "no_sql"]
     assert [item["scores"]["bird"] for item in records] == [0.0, 0.0]
-    assert records[0]["fault"] == "prompt over 9 tokens"
+    assert records[0]["error"] == "prompt over 9 tokens"
 
 
 def test_votes_choose_and_are_counted_by_size(executor: Executor, examples: list[Example]) -> None:
@@ -99,7 +99,7 @@ def test_truncated_answers_are_counted_and_scored(executor: Executor, examples: 
     output = [
         Answered((right,), ("a",), finish_reasons=("length",)),
         Answered((right, "SELECT 7", None), tuple("abc"), finish_reasons=("length", "stop", "content_filter")),
-        Answered((), fault="prompt over 9 tokens"),
+        Answered((), error="prompt over 9 tokens"),
     ]
     requests = [dataclasses.replace(examples[1], uid=f"q{i}") for i in range(3)]
     records = Judging(executor, RULES, "bird").records(requests, output)

@@ -31,7 +31,7 @@ MAX_ROWS = 20_000
 # --- the references ---
 
 
-class Failed(Exception):  # noqa: N818 - an answer, not a fault
+class Failed(Exception):  # noqa: N818 - an answer, not an error
     """A query failed."""
 
 

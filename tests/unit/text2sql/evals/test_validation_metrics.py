@@ -140,7 +140,7 @@ def test_unasked_questions_count_as_wrong(executor: Executor, db: str) -> None:
 def test_unasked_questions_are_scored_like_in_evaluate(executor: Executor, db: str) -> None:
     """Training's verdicts come from the same `Judging` as `evaluate`'s records."""
     examples = [_example(db, "a", "SELECT 1"), _example(db, "b", "SELECT 2"), _example(db, "c", "SELECT 3")]
-    answered = [Answered(("SELECT 1",), ("a",)), Answered((), fault="no room"), Answered((None,), ("c",))]
+    answered = [Answered(("SELECT 1",), ("a",)), Answered((), error="no room"), Answered((None,), ("c",))]
     judging = Judging(executor, ("bird",), "bird")
     verdicts = judging.verdicts(examples, answered)
     assert [(verdict.status, verdict.scores) for verdict in verdicts] == [

@@ -34,8 +34,8 @@ def _train(config: TrainConfig) -> int:
     from jaxrl_sql.training.sft import sft
     from jaxrl_sql.training.trainer import open_run
 
-    with open_run(supervised) as s:
-        return sft(s)
+    with open_run(supervised) as run:
+        return sft(run)
 
 
 def _rehearse(config: TrainConfig) -> int:

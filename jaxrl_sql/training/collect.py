@@ -140,7 +140,7 @@ class Sampled(NamedTuple):
 
 
 def collect_batch(
-    s: TrainingRun,
+    run: TrainingRun,
     engine: AnyEngine,
     order: AnyOrder,
     cursor: int,
@@ -158,8 +158,8 @@ def collect_batch(
 
     `carried` are this rollout's samples from the rollout before; if it `starts_next`, this one begins the next one's.
     """
-    grpo, start_time, before = s.config.grpo, time.perf_counter(), s.executor.stats()
-    rounds = _generate_rounds(s, engine, order, cursor, number, prompts, carried, starts_next)
+    grpo, start_time, before = run.config.grpo, time.perf_counter(), run.executor.stats()
+    rounds = _generate_rounds(run, engine, order, cursor, number, prompts, carried, starts_next)
     seconds = time.perf_counter() - start_time
     groups, learned = rounds.groups, [group.learned() for group in rounds.groups]
     chosen = _choose(grpo, learned, prompts)
@@ -175,12 +175,12 @@ def collect_batch(
         "time/sql_wait": rounds.waited,
         "speed/tokens_per_s": tokens / seconds,
         "speed/sql_per_s": sum(len(group.rewards) for group in groups) / seconds,
-        **reuse_metrics(before, s.executor.stats()),
+        **reuse_metrics(before, run.executor.stats()),
     }
     if grpo.demonstrations:
         has_demonstration = [learned[i].trajectories[-1].finish_reason == DEMONSTRATION for i in chosen]
         numbers["rollout/demonstrations"] = float(np.mean(has_demonstration))
-    if s.config.rollout.ahead:
+    if run.config.rollout.ahead:
         stale = sum(len(sample.token_ids) for sample in carried) / max(tokens, 1)
         numbers["rollout/stale_tokens"] = stale
         numbers["rollout/staleness"] = stale * grpo.steps_per_generation * grpo.num_iterations * grpo.minibatches
@@ -201,7 +201,7 @@ class _Rounds(NamedTuple):
 
 
 def _generate_rounds(
-    s: TrainingRun,
+    run: TrainingRun,
     engine: AnyEngine,
     order: AnyOrder,
     cursor: int,
@@ -211,14 +211,14 @@ def _generate_rounds(
     starts_next: bool,
 ) -> _Rounds:
     """Generate rounds of groups until `prompts` differ in reward, `max_extra_generations` more than one at most."""
-    sampling = s.config.grpo.dynamic_sampling
+    sampling = run.config.grpo.dynamic_sampling
     groups: list[ScoredGroup] = []
     waited, stats = 0.0, RolloutStats()
     for attempt in range(sampling.max_extra_generations + 1):
         numbers, cursor = order.take(cursor, prompts * sampling.oversample)
         following = order.take(cursor, prompts * sampling.oversample)[0] if starts_next else ()
         name = number * (sampling.max_extra_generations + 1) + attempt
-        sampled = generate_groups(s, engine, numbers, name, following, carried)
+        sampled = generate_groups(run, engine, numbers, name, following, carried)
         groups += sampled.groups
         waited += sampled.waited
         stats = stats.plus(engine.gather_stats())
@@ -248,7 +248,7 @@ def reuse_metrics(before: Mapping[str, int], after: Mapping[str, int]) -> dict[s
 
 
 def generate_groups(
-    s: TrainingRun,
+    run: TrainingRun,
     engine: AnyEngine,
     current: Sequence[int],
     number: int,
@@ -261,39 +261,39 @@ def generate_groups(
     executes the answers of its share of the questions, or of its own replicas, and receives all results in the end. The
     rollout's `number` determines the random keys.
     """
-    cfg, client = s.config.sampling, make_client(s, engine)
-    recipe, style = s.prompt_format.recipe, s.prompt_format.style
-    sampling = sampling_by(cfg, s.config.grpo.num_generations, s.config.seed, client.stops(cfg.stop))
-    examples = [s.questions.train.examples[i] for i in (*current, *following)]
-    prompts = [s.questions.train.prompts[i] for i in (*current, *following)]
+    cfg, client = run.config.sampling, make_client(run, engine)
+    recipe, style = run.prompt_format.recipe, run.prompt_format.style
+    sampling = sampling_by(cfg, run.config.grpo.num_generations, run.config.seed, client.stops(cfg.stop))
+    examples = [run.questions.train.examples[i] for i in (*current, *following)]
+    prompts = [run.questions.train.prompts[i] for i in (*current, *following)]
     ahead = len(current) if following else None
     samples: list[Sample] = []
     jobs: dict[Place, TextJob] = {}
     local = share(len(current)) if engine.yields_all else range(len(current))
-    has_demonstrations, own_examples = s.config.grpo.demonstrations, examples[: len(current)]
-    demonstrations = _demonstrations(s, own_examples, prompts, sampling.stop) if has_demonstrations else {}
+    has_demonstrations, own_examples = run.config.grpo.demonstrations, examples[: len(current)]
+    demonstrations = _demonstrations(run, own_examples, prompts, sampling.stop) if has_demonstrations else {}
     for index in sorted(demonstrations.keys() & set(share(len(current)))):
         text = demonstrations[index].turns[0].text
-        jobs[index, sampling.n] = recipe.submit(s.executor, [examples[index]], [text], style)
+        jobs[index, sampling.n] = recipe.submit(run.executor, [examples[index]], [text], style)
     env_states, answered = EnvStates(), 0
-    with s.display.task("sampling", len(current) * sampling.n, "answers", is_announced=False) as on_progress:
+    with run.display.task("sampling", len(current) * sampling.n, "answers", is_announced=False) as on_progress:
         stream = client.generate(examples, prompts, sampling, number, cfg.turns, env_states, ahead, carried)
         for sample in map(served, stream):
-            if s.should_abort(signals.EXIT_ENDED):
+            if run.should_abort(signals.EXIT_ENDED):
                 raise PreemptedError
             samples.append(sample)
             index = sample.prompt_index
             answered += index < len(current)
             on_progress(answered)
             if index in local:
-                job = recipe.submit(s.executor, [examples[index]], [response(sample)], style)
+                job = recipe.submit(run.executor, [examples[index]], [response(sample)], style)
                 jobs[index, sample.index] = job
     start_time = time.perf_counter()
-    with s.display.task("waiting for SQL", is_announced=False):
-        verdicts = _collect_rewards(s, jobs, env_states)
+    with run.display.task("waiting for SQL", is_announced=False):
+        verdicts = _collect_rewards(run, jobs, env_states)
         by_key = {(sample.prompt_index, sample.index): sample for sample in engine.gather(samples)}
     waited = time.perf_counter() - start_time
-    groups, by_accuracy = [], s.config.grpo.dynamic_sampling.filter_groups == "accuracy"
+    groups, by_accuracy = [], run.config.grpo.dynamic_sampling.filter_groups == "accuracy"
     for i, example in enumerate(own_examples):
         keys = [(i, g) for g in range(sampling.n)]
         ordered = [by_key[key] for key in keys]
@@ -313,24 +313,24 @@ def _carry(sample: Sample, num_prompts: int) -> Sample:
 
 
 def _demonstrations(
-    s: TrainingRun, examples: Sequence[Example], prompts: Sequence[Prompt], stops: Sequence[str]
+    run: TrainingRun, examples: Sequence[Example], prompts: Sequence[Prompt], stops: Sequence[str]
 ) -> dict[int, Trajectory]:
     """Return the demonstration of each question, by number, if it could be sampled as an answer.
 
     It may be too long, or continue after a stop string. In a chat, whose answers begin with a thought, a question
     without one (`reasoning`) has none: it would teach not to think.
     """
-    end, demonstrations = s.prompt_format.ends[-1], dict[int, Trajectory]()
-    control = ControlTokens(s.prompt_format.tokenizer)
+    end, demonstrations = run.prompt_format.ends[-1], dict[int, Trajectory]()
+    control = ControlTokens(run.prompt_format.tokenizer)
     for i, (example, prompt) in enumerate(zip(examples, prompts, strict=False)):
-        if not example.answerable or (s.prompt_format.style.name == "chat" and not example.reasoning):
+        if not example.answerable or (run.prompt_format.style.name == "chat" and not example.reasoning):
             continue
-        text = s.prompt_format.style.answer(example)
+        text = run.prompt_format.style.answer(example)
         if isinstance(text, str) and cut_after_stop(text, stops) == text:
             tokens = (*control.encode(response_text(shield_answer(text, example, control))), end)
-            if len(tokens) <= s.config.sampling.max_new_tokens:
+            if len(tokens) <= run.config.sampling.max_new_tokens:
                 turn = Turn(ASSISTANT, tokens, text=text)
-                demonstrations[i] = Trajectory(prompt, s.config.grpo.num_generations - 1, (turn,), DEMONSTRATION)
+                demonstrations[i] = Trajectory(prompt, run.config.grpo.num_generations - 1, (turn,), DEMONSTRATION)
     return demonstrations
 
 
@@ -370,7 +370,7 @@ def has_equal_rewards(groups: Sequence[ScoredGroup]) -> np.ndarray:
 
 
 def _collect_rewards(
-    s: TrainingRun, jobs: Mapping[Place, TextJob], env_states: EnvStates
+    run: TrainingRun, jobs: Mapping[Place, TextJob], env_states: EnvStates
 ) -> dict[Place, ScoredResponse]:
     """Wait for the results of this process's executor, and return those of all processes.
 
@@ -378,7 +378,7 @@ def _collect_rewards(
     """
     rewards = []
     for key, job in jobs.items():
-        score = s.prompt_format.recipe.collect(job)[0]
+        score = run.prompt_format.recipe.collect(job)[0]
         score = score._replace(stop=env_states.stop(*key) or score.stop)
         rewards.append((key, *dataclasses.astuple(score.reward), *score[1:]))
     exchanged = exchange(rewards)

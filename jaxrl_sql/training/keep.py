@@ -25,26 +25,26 @@ _DIGITS = 4
 
 
 def keep_groups(
-    s: TrainingRun, step: int, phase: str, groups: Sequence[ScoredGroup], chosen: Sequence[ScoredGroup]
+    run: TrainingRun, step: int, phase: str, groups: Sequence[ScoredGroup], chosen: Sequence[ScoredGroup]
 ) -> None:
     """Keep the groups that were generated for `step`; `chosen` are those that are learned, in order."""
-    for group in groups[: s.config.run.samples_per_step]:
+    for group in groups[: run.config.run.samples_per_step]:
         scored = group.scored[0]
         text, reason = response_text(group.responses[0]), group.trajectories[0].finish_reason
-        s.write_sample(step, phase, group.example, text, reason, scored.sql, scored.status, scored.reward.total)
-    if not s.outputs.rollouts.keeps:
+        run.write_sample(step, phase, group.example, text, reason, scored.sql, scored.status, scored.reward.total)
+    if not run.outputs.rollouts.keeps:
         return
-    keep_tokens(s)
+    keep_tokens(run)
     at = {id(group): number for number, group in enumerate(chosen)}
-    s.outputs.rollouts.write("train", [_group(step, phase, group, at.get(id(group))) for group in groups])
+    run.outputs.rollouts.write("train", [_group(step, phase, group, at.get(id(group))) for group in groups])
 
 
-def keep_advantages(s: TrainingRun, step: int, rollout_step: int, part: int, batch: GroupBatch) -> None:
+def keep_advantages(run: TrainingRun, step: int, rollout_step: int, part: int, batch: GroupBatch) -> None:
     """Keep the advantages of `step`, which learns part `part` of the groups that were chosen at `rollout_step`.
 
     Where an answer's tokens differ in theirs, their mean over the trained tokens is kept.
     """
-    if not s.outputs.rollouts.keeps or batch.advantage is None:
+    if not run.outputs.rollouts.keeps or batch.advantage is None:
         return
     advantage = np.asarray(to_host(batch.advantage), np.float32)
     if advantage.shape[-1] > 1:
@@ -54,27 +54,29 @@ def keep_advantages(s: TrainingRun, step: int, rollout_step: int, part: int, bat
         mean = advantage[..., 0]
     rows = [[_rounded(value) for value in row] for row in mean.tolist()]
     record = {"step": step, "rollout_step": rollout_step, "part": part, "advantages": rows}
-    s.outputs.rollouts.write("train", [record])
+    run.outputs.rollouts.write("train", [record])
 
 
 def keep_evaluation(
-    s: TrainingRun, step: int, split: str, answered: Sequence[Answered], verdicts: Sequence[Verdict]
+    run: TrainingRun, step: int, split: str, answered: Sequence[Answered], verdicts: Sequence[Verdict]
 ) -> None:
     """Keep the answers to a held-out split at `step`, each by itself; its reward is its score."""
-    examples, rule = s.questions.evals[split].examples, s.questions.rules[split]
+    examples, rule = run.questions.evals[split].examples, run.questions.rules[split]
     triples = list(zip(examples, answered, verdicts, strict=True))
-    for example, answer, verdict in triples[: s.config.run.samples_per_step]:
+    for example, answer, verdict in triples[: run.config.run.samples_per_step]:
         text, score = response_text(_response(answer)), verdict.scores.get(rule, 0.0)
-        s.write_sample(step, f"eval/{split}", example, text, _reason(answer), verdict.sql, verdict.status, score)
-    if s.outputs.rollouts.keeps:
-        s.outputs.rollouts.write("eval", [_evaluated(step, f"eval/{split}", rule, *evaluated) for evaluated in triples])
+        run.write_sample(step, f"eval/{split}", example, text, _reason(answer), verdict.sql, verdict.status, score)
+    if run.outputs.rollouts.keeps:
+        run.outputs.rollouts.write(
+            "eval", [_evaluated(step, f"eval/{split}", rule, *evaluated) for evaluated in triples]
+        )
 
 
-def keep_tokens(s: TrainingRun) -> None:
+def keep_tokens(run: TrainingRun) -> None:
     """Keep the texts of the tokens, unless a file already has them."""
-    if not s.outputs.rollouts.has_tokens:
-        s.outputs.rollouts.write_tokens(
-            [token.decode(errors="replace") for token in token_bytes(s.prompt_format.tokenizer)]
+    if not run.outputs.rollouts.has_tokens:
+        run.outputs.rollouts.write_tokens(
+            [token.decode(errors="replace") for token in token_bytes(run.prompt_format.tokenizer)]
         )
 
 

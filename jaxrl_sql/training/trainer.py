@@ -82,50 +82,50 @@ from jaxrl_sql.types import Example, InputError
 
 def train(config: TrainConfig, caller: CallerInputs = NOTHING) -> int:
     """Open a run, run all its phases, and return the exit code."""
-    with open_run(config, caller) as s:
-        return _train(s)
+    with open_run(config, caller) as run:
+        return _train(run)
 
 
-def _train(s: TrainingRun) -> int:
+def _train(run: TrainingRun) -> int:
     """Run the phases of an open run: cold start, evaluation, GRPO, evaluation; return the exit code."""
-    config = s.config  # epochs have been converted to steps
-    begin, first = resume(s), config.sft.steps
-    trainable, frozen = make_params(s) if begin.is_after(first) else run_sft(s, begin)
-    if s.status.is_stopping:
-        return s.stopped()
+    config = run.config  # epochs have been converted to steps
+    begin, first = resume(run), config.sft.steps
+    trainable, frozen = make_params(run) if begin.is_after(first) else run_sft(run, begin)
+    if run.status.is_stopping:
+        return run.stopped()
     progress = Progress()
     if config.grpo.algorithm == "ppo":
-        trainable = add_value_head(trainable, s.model, s.mesh)
+        trainable = add_value_head(trainable, run.model, run.mesh)
     if not begin.is_after(first):
-        progress.before = evaluate_all(s, policy_params(trainable, frozen), first)
-        if s.agree_to_stop():
-            return s.stopped()
-        progress.history.append([first, score(s, progress.before)])
+        progress.before = evaluate_all(run, policy_params(trainable, frozen), first)
+        if run.agree_to_stop():
+            return run.stopped()
+        progress.history.append([first, score(run, progress.before)])
     stage = Stage("grpo", first, config.grpo.steps, config.grpo.optim)
-    phase = open_stage(s, stage, trainable, frozen, progress, begin)
-    if not run_phase(s, phase, begin):
-        return s.stopped()
+    phase = open_stage(run, stage, trainable, frozen, progress, begin)
+    if not run_phase(run, phase, begin):
+        return run.stopped()
     if config.second_stage.steps:
-        phase = open_second_stage(s, phase, begin)
-        if not run_phase(s, phase, begin):
-            return s.stopped()
+        phase = open_second_stage(run, phase, begin)
+        if not run_phase(run, phase, begin):
+            return run.stopped()
     state, before = phase.state, phase.progress.before
-    after = evaluate_all(s, policy_params(state.trainable, frozen), phase.last)
+    after = evaluate_all(run, policy_params(state.trainable, frozen), phase.last)
     if not after:
-        return s.stopped()
-    export_model(s, state.trainable, frozen)
-    for name in s.questions.evals:
+        return run.stopped()
+    export_model(run, state.trainable, frozen)
+    for name in run.questions.evals:
         old, new = (numbers[f"eval/{name}/accuracy"] for numbers in (before, after))
-        s.note(f"{name}: accuracy {100 * old:.1f} % before GRPO, {100 * new:.1f} % after")
-    report_end(s)
+        run.note(f"{name}: accuracy {100 * old:.1f} % before GRPO, {100 * new:.1f} % after")
+    report_end(run)
     return 0
 
 
 @contextmanager
 def open_run(config: TrainConfig, caller: CallerInputs = NOTHING) -> Iterator[TrainingRun]:
     """Open a run; raises InputError before anything is compiled if it cannot fit."""
-    with open_unchecked(config, caller) as s:
-        yield dataclasses.replace(s, config=preflight(s))
+    with open_unchecked(config, caller) as run:
+        yield dataclasses.replace(run, config=preflight(run))
 
 
 def dry_run(config: TrainConfig) -> int:
@@ -145,13 +145,13 @@ def dry_run(config: TrainConfig) -> int:
             "run.trackers": [],
             "run.display": "plain",
         }
-        with open_run(changed(config, scratch_settings)) as s:
+        with open_run(changed(config, scratch_settings)) as run:
             if config.run.resume:
-                refuse_other_saved(folder, s.questions.inputs)
-            if s.config.sft.steps:
-                epoch = s.questions.sft.order.batches(1)
-                s.note(f"supervised phase: {s.config.sft.steps:,} steps, {epoch:,} per epoch")
-            s.note(f"{folder}: nothing was compiled or written")
+                refuse_other_saved(folder, run.questions.inputs)
+            if run.config.sft.steps:
+                epoch = run.questions.sft.order.batches(1)
+                run.note(f"supervised phase: {run.config.sft.steps:,} steps, {epoch:,} per epoch")
+            run.note(f"{folder}: nothing was compiled or written")
     return 0
 
 
@@ -194,8 +194,8 @@ def open_unchecked(config: TrainConfig, caller: CallerInputs = NOTHING) -> Itera
     try:
         # Signals are handled until everything is written, so that none interrupts a save.
         with processes.report_lost_process(restart_advice), watch_processes(restart_advice), ExitStack() as closed:
-            with _open_parts(config, folder, caller, passed, checked, closed) as s:
-                yield s
+            with _open_parts(config, folder, caller, passed, checked, closed) as run:
+                yield run
             if is_first:
                 write_report(folder)
     except BaseException as error:

@@ -60,7 +60,7 @@ NAMES = {
     "remedies": "suggestions",
     "rename_words": "shuffle_identifiers",
     "sampler_logprobs": "rollout_logprobs",
-    "taken_up": "from_arrays",
+    "taken_up": "batches_from_arrays",
     "talkative": "extra_columns",
     "tidy": "prune",
     "way_back": "block_owner",

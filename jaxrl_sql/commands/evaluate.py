@@ -27,7 +27,7 @@ from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.types import InputError
 
 if TYPE_CHECKING:
-    from jaxrl_sql.inference.benchmark_evaluation import Evaluated
+    from jaxrl_sql.inference.benchmark_evaluation import EvaluationResult
     from jaxrl_sql.text2sql.evals.tables import ReportTable
 
 _CHANGED_SHOWN = 30
@@ -76,7 +76,7 @@ def _evaluate(args: argparse.Namespace) -> int:
     return run_or_print(lambda cfg: show(run_evaluation(cfg)), config, args)
 
 
-def show(evaluated: Evaluated) -> int:
+def show(evaluated: EvaluationResult) -> int:
     """Print the tables of each set, an overview of several sets, warnings, speed and files."""
     from jaxrl_sql.text2sql.evals.tables import overview, tables
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from jaxrl_sql.config import DistillSettings
 from jaxrl_sql.datagen.augment import Change
 from jaxrl_sql.runtime.budget import BudgetSpentError, Usage
-from jaxrl_sql.runtime.endpoint import Endpoint, budget_of, open_endpoint
+from jaxrl_sql.runtime.endpoint import Endpoint, make_budget, open_endpoint
 from jaxrl_sql.runtime.journal import Journal
 from jaxrl_sql.text2sql.env.executor import Executor
 from jaxrl_sql.text2sql.rewards.extract import bare_blocks, sql_blocks
@@ -104,7 +104,7 @@ class Correspondence:
 @contextmanager
 def correspondence(cfg: DistillSettings, journal: Journal) -> Iterator[Correspondence]:
     """Open the endpoint; the budget includes what earlier runs spent."""
-    with open_endpoint(cfg, budget_of(cfg, Usage.total(journal.records))) as endpoint:
+    with open_endpoint(cfg, make_budget(cfg, Usage.total(journal.records))) as endpoint:
         yield Correspondence(cfg, journal, endpoint)
 
 

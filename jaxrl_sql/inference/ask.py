@@ -42,7 +42,7 @@ class CandidateQuery(NamedTuple):
 class Reply(NamedTuple):
     """A reply to a question: the chosen SQL and its result, the answer that holds it, and all candidates.
 
-    `answers` is the number of samples. `votes` are per distinct result in descending order, empty if no SQL ran.
+    `sample_answers` is the number of samples. `votes` are per distinct result in descending order, empty if no SQL ran.
     `finish_reason` is that of the chosen answer; `note` reports incomplete answers, with the setting to raise.
     """
 
@@ -117,11 +117,11 @@ def open_model(
         return
     # Slow to import: the errors so far are reported before.
     from jaxrl_sql.inference.policy_client import (
-        answers,
         check_turns,
+        make_sampling_params,
         max_answer_tokens,
         open_policy_client,
-        sampling_by,
+        sample_answers,
     )
     from jaxrl_sql.models.ops.rng import Purpose
     from jaxrl_sql.text2sql.prompts.prompts import make_prompt
@@ -133,7 +133,7 @@ def open_model(
         open_policy_client(policy, executor, slots, Purpose.EVAL, max_answer_tokens(cfg.sampling)) as client,
     ):
         check_turns(client.recipe, cfg.sampling.turns)
-        sampling = sampling_by(cfg.sampling, cfg.samples, policy.seed, client.stops(cfg.sampling.stop))
+        sampling = make_sampling_params(cfg.sampling, cfg.samples, policy.seed, client.stops(cfg.sampling.stop))
 
         def ask(questions: Sequence[Example]) -> list[Reply]:
             nonlocal number
@@ -147,7 +147,7 @@ def open_model(
                 client.engine.model.max_positions - max_prompt
             )  # interactive use: truncate rather than refuse
             fitted = sampling.within(free_positions)
-            answered = answers(client, pairs, fitted, number, cfg.sampling.turns)
+            answered = sample_answers(client, pairs, fitted, number, cfg.sampling.turns)
             number += len(pairs)
             limit = "" if fitted.longest == sampling.longest else _NO_ROOM
             if error := next((answer.error for answer in answered if answer.error), ""):

@@ -43,7 +43,7 @@ _TICKS = 8
 _OTHERS = ("metrics.jsonl", "checkpoints", "answers.jsonl", "kept.jsonl", "questions.jsonl")
 
 
-class EvaluationPart(NamedTuple):
+class EvaluationChunk(NamedTuple):
     """A part of the work that is saved as a whole: questions of a set in one of its runs, and the part's number."""
 
     set_index: int
@@ -53,10 +53,10 @@ class EvaluationPart(NamedTuple):
 
 
 # Answers a part's questions; the callback gets (number of answers, total).
-Answer = Callable[[BenchmarkSet, EvaluationPart, Callable[[int, int], None]], list[Answered]]
+Answer = Callable[[BenchmarkSet, EvaluationChunk, Callable[[int, int], None]], list[Answered]]
 
 
-class Evaluated(NamedTuple):
+class EvaluationResult(NamedTuple):
     """A finished evaluation: the judged sets, their numbers together, and a record per question and run.
 
     `warnings` are lines on incomplete answers. `speed` holds the numbers of `speed.json`, or None if no model answered
@@ -78,7 +78,7 @@ def evaluate(
     config_text: str,
     display_kind: str = "none",
     memory: InMemoryData = InMemoryData(),  # noqa: B008 - a constant
-) -> Evaluated:
+) -> EvaluationResult:
     """Answer or read predictions, judge them, and write the files of `evaluate.out`.
 
     `config_text` is the content of its `config.yaml`, `display_kind` the display as `run.display`. `memory` has
@@ -126,7 +126,7 @@ def evaluate(
     if speed_metrics is not None:  # separate from metrics.json, which is reproducible and has no times
         (out / SPEED).write_text(json.dumps(speed_metrics, indent=2) + "\n", encoding="utf-8")
         files.append(out / SPEED)
-    return Evaluated(results, numbers, lines, warnings, speed_metrics, [*files, out / RECORDS, out / METRICS])
+    return EvaluationResult(results, numbers, lines, warnings, speed_metrics, [*files, out / RECORDS, out / METRICS])
 
 
 def answer_settings(
@@ -197,7 +197,7 @@ def gather(
     ):
         for part in pending:
             part_set = sets[part.set_index]
-            answered = _answered(answer, part_set, part, len(finished), display, speed) if answer else []
+            answered = _answer_part(answer, part_set, part, len(finished), display, speed) if answer else []
             with display.task("judging", len(answered), "questions", is_announced=False):
                 records = _judging(cfg, executor, part_set, timer).records(part.examples, answered)
             for record in records:
@@ -217,8 +217,8 @@ def gather(
     }
 
 
-def _answered(
-    answer: Answer, eval_set: BenchmarkSet, part: EvaluationPart, before: int, display: Display, speed: Speed
+def _answer_part(
+    answer: Answer, eval_set: BenchmarkSet, part: EvaluationChunk, before: int, display: Display, speed: Speed
 ) -> list[Answered]:
     """Answer a part's questions and show the progress; `before` questions were answered earlier."""
     size, start_time = len(part.examples), time.perf_counter()
@@ -240,7 +240,7 @@ def _judging(cfg: EvaluateSettings, executor: Executor, eval_set: BenchmarkSet, 
     return Judging(executor, eval_set.rules, eval_set.rule, cfg.vote, timer, eval_set.benchmark.prepare, options)
 
 
-def parts_of(cfg: EvaluateSettings, sets: Sequence[BenchmarkSet]) -> Iterator[EvaluationPart]:
+def parts_of(cfg: EvaluateSettings, sets: Sequence[BenchmarkSet]) -> Iterator[EvaluationChunk]:
     """Yield the parts of the work in order, independent of finished ones.
 
     The sizes of a set's parts differ by at most one question, because a small last part would need another compilation.
@@ -250,7 +250,7 @@ def parts_of(cfg: EvaluateSettings, sets: Sequence[BenchmarkSet]) -> Iterator[Ev
         count, size = -(-len(eval_set.examples) // max_questions), len(eval_set.examples)
         for run in range(cfg.runs):
             for i in range(count):
-                yield EvaluationPart(index, run, i, eval_set.examples[size * i // count : size * (i + 1) // count])
+                yield EvaluationChunk(index, run, i, eval_set.examples[size * i // count : size * (i + 1) // count])
 
 
 def _running_accuracy(
@@ -286,9 +286,11 @@ def _answers(
                 eval_set.name, part.examples, part.run, part.number, on_progress
             )
         return
-    from jaxrl_sql.inference.policy_client import model_answers  # noqa: PLC0415 (predictions are judged without jax)
+    from jaxrl_sql.inference.policy_client import open_model_answers  # noqa: PLC0415 (predictions are judged without jax)
 
-    with model_answers(policy, cfg, executor, {eval_set.name: eval_set.examples for eval_set in sets}, display) as ask:
+    with open_model_answers(
+        policy, cfg, executor, {eval_set.name: eval_set.examples for eval_set in sets}, display
+    ) as ask:
         yield lambda eval_set, part, on_progress: ask(eval_set.name, part.examples, part.run, part.number, on_progress)
 
 

@@ -1,8 +1,8 @@
 """A client of a model behind an endpoint: a question is a chat, with further turns if the recipe has them.
 
-It is used like `policy_client.model_answers`. A turn is truncated here after the recipe's first stop string, because
-servers of reasoning models accept no stop strings. Finished dialogues are saved in `endpoint.jsonl`; the repeated
-command resumes from it.
+It is used like `policy_client.open_model_answers`. A turn is truncated here after the recipe's first stop string,
+because servers of reasoning models accept no stop strings. Finished dialogues are saved in `endpoint.jsonl`; the
+repeated command resumes from it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from jaxrl_sql.config import DataConfig, EvaluateSettings
 from jaxrl_sql.runtime.budget import Usage
-from jaxrl_sql.runtime.endpoint import Endpoint, EndpointAnswer, budget_of, open_endpoint
+from jaxrl_sql.runtime.endpoint import Endpoint, EndpointAnswer, make_budget, open_endpoint
 from jaxrl_sql.runtime.journal import Journal
 from jaxrl_sql.text2sql.env.executor import Executor
 from jaxrl_sql.text2sql.env.tags import with_opened_thought
@@ -135,7 +135,7 @@ class _Client:
         if failure:
             raise JaxrlSqlError(f"{self.endpoint.base_url}: {failure}; repeat the command to resume")
         records = {uid: [self.finished[keys[uid, n]] for n in range(cfg.samples)] for uid in prompts}
-        return [self._answered(prompts[example.uid], records[example.uid]) for example in examples]
+        return [self._read_answers(prompts[example.uid], records[example.uid]) for example in examples]
 
     def _environment(self, example: Example) -> Environment | None:
         make, turns = self.recipe.turns, self.config.sampling.turns
@@ -148,7 +148,9 @@ class _Client:
         options |= {"temperature": cfg.sampling.temperature} if cfg.send_temperature else {}
         return {cfg.token_limit: cfg.sampling.max_new_tokens, **options}
 
-    def _answered(self, prompt_messages: Sequence[Mapping[str, str]], records: Sequence[Mapping[str, Any]]) -> Answered:
+    def _read_answers(
+        self, prompt_messages: Sequence[Mapping[str, str]], records: Sequence[Mapping[str, Any]]
+    ) -> Answered:
         prompt = "\n\n".join(message["content"] for message in prompt_messages)
         if error := next((record["error"] for record in records if "error" in record), ""):
             return Answered((), prompt=prompt, error=error)
@@ -179,7 +181,7 @@ def endpoint_answers(
     if data.shots:
         raise InputError(f"data.shots={data.shots}: few-shot examples are not supported with an endpoint: it must be 0")
     with Journal(Path(cfg.out) / DIALOGUES, settings) as journal:
-        budget = budget_of(cfg, Usage.total(journal.records))
+        budget = make_budget(cfg, Usage.total(journal.records))
         with open_endpoint(cfg, budget) as endpoint:
             finished: dict[_Key, Mapping[str, Any]] = {
                 _key(record["key"]): record for record in journal.records if "key" in record

@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 
 from jaxrl_sql.config import DataConfig, ExecutorConfig, ModelConfigSection, SftConfig
 from jaxrl_sql.datagen.synth import train_tokenizer
-from jaxrl_sql.inference.prompt_lengths import Shortening, length_lines
+from jaxrl_sql.inference.prompt_lengths import PromptShortener, length_lines
 from jaxrl_sql.inference.training_set import (
-    configured_questions,
+    configure_questions,
     databases_to_generate,
+    load_split_questions,
     make_synthetic,
-    passed_questions,
-    split_questions,
-    streamed_questions,
+    open_question_stream,
+    process_caller_questions,
     training_questions,
 )
 from jaxrl_sql.models import ModelConfig
@@ -36,7 +36,7 @@ from jaxrl_sql.text2sql.rewards.extract import policy_text
 from jaxrl_sql.types import DIALECTS, Example, InputError
 
 
-class PassedQuestions(NamedTuple):
+class CallerQuestions(NamedTuple):
     """Sets from Python in place of `data.train` and `data.evals`; None: read from the folder."""
 
     train: Benchmark | None = None
@@ -49,12 +49,12 @@ def load_questions(
     engines: ExecutorConfig,
     executor: Executor,
     display: Display,
-    passed: PassedQuestions = PassedQuestions(),  # noqa: B008 - a constant
+    caller_questions: CallerQuestions = CallerQuestions(),  # noqa: B008 - a constant
 ) -> tuple[Sequence[Example], dict[str, Benchmark]]:
     """Read the splits, generating synthetic ones first, and skip questions whose gold is unusable for training.
 
-    A huge training set is streamed; `passed` sets are not read from a folder. The name of an evaluation set is the last
-    part of its path, as in `evaluate`.
+    A huge training set is streamed; sets in `caller_questions` are not read from a folder. The name of an evaluation
+    set is the last part of its path, as in `evaluate`.
     """
     if data.source == "synth":
         count = databases_to_generate(data)
@@ -62,9 +62,9 @@ def load_questions(
         with display.task(doing, count, "databases", is_announced=count > 0) as on_progress:
             was_present = make_synthetic(data, on_progress)
         display.note(f"data: {data.dir} {'already exists' if was_present else 'was generated'} (seed {data.seed})")
-    names = data.evals if passed.evals is None else [*passed.evals]
+    names = data.evals if caller_questions.evals is None else [*caller_questions.evals]
     with display.task(f"reading {', '.join(dict.fromkeys((*names, data.train)))} from {data.dir}"):
-        loaded, streamed = _read_splits(data, engines, passed)
+        loaded, streamed = _read_splits(data, engines, caller_questions)
     check_hide(data.hide, (example.db_path for benchmark in loaded.values() for example in benchmark.examples))
     for benchmark in loaded.values():
         refuse_translated(benchmark.examples, engines.sqlite_version)
@@ -96,25 +96,25 @@ def load_questions(
 
 
 def _read_splits(
-    data: DataConfig, engines: ExecutorConfig, passed: PassedQuestions
+    data: DataConfig, engines: ExecutorConfig, caller_questions: CallerQuestions
 ) -> tuple[dict[str, Benchmark], Streamed | None]:
     """Read the splits by name; a huge training set is streamed, and read only if it is an evaluation set too."""
     addresses = engines.databases
-    if passed.evals is None:
+    if caller_questions.evals is None:
         names = [name for name in data.evals if name != data.train]
-        loaded = {name: split_questions(data, name, data.select.limit_eval, addresses) for name in names}
+        loaded = {name: load_split_questions(data, name, data.select.limit_eval, addresses) for name in names}
     else:
         loaded = {
-            name: configured_questions(data, benchmark, data.select.limit_eval, addresses)
-            for name, benchmark in passed.evals.items()
+            name: configure_questions(data, benchmark, data.select.limit_eval, addresses)
+            for name, benchmark in caller_questions.evals.items()
         }
-    if passed.train is not None:
-        return {**loaded, data.train: passed_questions(data, passed.train, addresses)}, None
-    streamed = streamed_questions(data, addresses, engines.sqlite_version)
+    if caller_questions.train is not None:
+        return {**loaded, data.train: process_caller_questions(data, caller_questions.train, addresses)}, None
+    streamed = open_question_stream(data, addresses, engines.sqlite_version)
     if streamed is None:
         loaded[data.train] = training_questions(data, addresses)
-    elif data.train in data.evals and passed.evals is None:
-        loaded[data.train] = split_questions(data, data.train, data.select.limit_eval or SAMPLE, addresses)
+    elif data.train in data.evals and caller_questions.evals is None:
+        loaded[data.train] = load_split_questions(data, data.train, data.select.limit_eval or SAMPLE, addresses)
     return loaded, streamed
 
 
@@ -152,7 +152,7 @@ def _set_gold_check(
     return streamed
 
 
-def prompts_of(
+def make_prompt_set(
     name: str,
     examples: Sequence[Example],
     style: PromptStyle,
@@ -160,16 +160,16 @@ def prompts_of(
     max_tokens: int,
     display: Display,
     pruning: Pruning | None = None,
-    shortening: Shortening | None = None,
+    shortening: PromptShortener | None = None,
 ) -> PromptSet:
     """Make prompts of up to `max_tokens` tokens, and report the skipped ones with settings that shorten them."""
     with display.task(f"tokenizing the prompts of {name}", len(examples), "questions") as on_progress:
         prompts = make_prompts(examples, style, tokenizer, max_tokens, pruning, on_progress)
         lines = length_lines(prompts, max_tokens, examples, shortening)
-    return checked_prompts(name, prompts, max_tokens, display.note, lines)
+    return check_prompts(name, prompts, max_tokens, display.note, lines)
 
 
-def checked_prompts(
+def check_prompts(
     name: str, prompts: PromptSet, max_tokens: int, note: Callable[[str], None], lines: Sequence[str] = ()
 ) -> PromptSet:
     """Return a split's prompts and report skipped, pruned and damaged ones; raises InputError if none fits.

@@ -45,10 +45,10 @@ def training_questions(data: DataConfig, databases: DatabasesConfig) -> Benchmar
     return _with_dialects(data, databases, sqlite_questions(data, databases))
 
 
-def passed_questions(data: DataConfig, passed: Benchmark, databases: DatabasesConfig) -> Benchmark:
+def process_caller_questions(data: DataConfig, caller_questions: Benchmark, databases: DatabasesConfig) -> Benchmark:
     """Return training questions from Python, processed as in `training_questions`."""
     select = data.select
-    questions = configured_questions(data, passed, 0 if select.include_ids else select.limit_train, databases)
+    questions = configure_questions(data, caller_questions, 0 if select.include_ids else select.limit_train, databases)
     if select.include_ids:
         questions = questions._replace(
             examples=tuple(keep_only(questions.examples, select.include_ids, select.limit_train))
@@ -84,17 +84,17 @@ def _load_copies(dialect: str, address: str) -> tuple[Example, ...]:
     return examples
 
 
-def split_questions(data: DataConfig, split: str, limit: int, databases: DatabasesConfig | None) -> Benchmark:
+def load_split_questions(data: DataConfig, split: str, limit: int, databases: DatabasesConfig | None) -> Benchmark:
     """Load a split as `load_split` does, with the servers of `databases` for other engines (None: unset)."""
-    return configured_questions(data, load_split(data.dir, split, limit, data.database), 0, databases)
+    return configure_questions(data, load_split(data.dir, split, limit, data.database), 0, databases)
 
 
-def configured_questions(
+def configure_questions(
     data: DataConfig, questions: Benchmark, limit: int, databases: DatabasesConfig | None
 ) -> Benchmark:
     """Return the first `limit` questions of a set (0: all) with their servers, and with `data.hide` hidden.
 
-    `databases` as in `split_questions`.
+    `databases` as in `load_split_questions`.
     """
     questions = questions._replace(examples=questions.examples[: limit or None])
     if databases is not None:
@@ -110,7 +110,7 @@ def sqlite_questions(data: DataConfig, databases: DatabasesConfig | None) -> Ben
         selected = tuple(keep_only(streamed.usable(), select.include_ids, select.limit_train))
         questions = hide_in_benchmark(Benchmark(data.train, "", selected), data.hide)
     else:
-        questions = split_questions(data, data.train, 0 if select.include_ids else select.limit_train, databases)
+        questions = load_split_questions(data, data.train, 0 if select.include_ids else select.limit_train, databases)
         if select.include_ids:
             questions = questions._replace(
                 examples=tuple(keep_only(questions.examples, select.include_ids, select.limit_train))
@@ -118,7 +118,7 @@ def sqlite_questions(data: DataConfig, databases: DatabasesConfig | None) -> Ben
     return questions
 
 
-def streamed_questions(data: DataConfig, databases: DatabasesConfig, sqlite_version: str = "") -> Streamed | None:
+def open_question_stream(data: DataConfig, databases: DatabasesConfig, sqlite_version: str = "") -> Streamed | None:
     """Open `data.train` for streaming if more than `data.stream_above` of its questions are used, else return None.
 
     With `data.select.include_ids` it is None, too. The first opening indexes the file, which takes a minute for ten

@@ -10,7 +10,7 @@ import time
 from collections import Counter
 
 from jaxrl_sql.batch import PyTree
-from jaxrl_sql.inference.policy_client import answers, sampling_by
+from jaxrl_sql.inference.policy_client import make_sampling_params, sample_answers
 from jaxrl_sql.models.ops.rng import Purpose
 from jaxrl_sql.parallel.processes import exchange, share
 from jaxrl_sql.rollout.stats import RolloutStats
@@ -35,7 +35,7 @@ def validation_answers(
     engine = make_engine(run, params, cfg.max_num_seqs, Purpose.EVAL)
     client = make_client(run, engine)
     settings = cfg.sampling_in(run.config.sampling)
-    sampling = sampling_by(settings, n=1, seed=run.config.seed, stop=client.stops(settings.stop))
+    sampling = make_sampling_params(settings, n=1, seed=run.config.seed, stop=client.stops(settings.stop))
 
     pairs = list(zip(questions.examples, questions.prompts, strict=True))
     with run.display.task(f"evaluating {name}", len(pairs), "questions") as advance:
@@ -45,7 +45,7 @@ def validation_answers(
             if run.should_abort():
                 raise PreemptedError
 
-        answered = answers(client, pairs, sampling, budget=settings.turns, on_progress=on_progress)
+        answered = sample_answers(client, pairs, sampling, budget=settings.turns, on_progress=on_progress)
     return answered, engine.gather_stats()
 
 

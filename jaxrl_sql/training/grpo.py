@@ -41,7 +41,7 @@ from jaxrl_sql.runtime.metrics import reduce_metrics
 from jaxrl_sql.training.batching.order import AnyOrder, Order, SchemaOrder
 from jaxrl_sql.training.batching.pack import order_by_rows, pack, share_schemas, with_packed_rows
 from jaxrl_sql.training.build import make_engine, make_optimizer, make_policy
-from jaxrl_sql.training.collect import carried_in, collect_batch, from_arrays, to_arrays
+from jaxrl_sql.training.collect import batches_from_arrays, collect_batch, samples_from_arrays, to_arrays
 from jaxrl_sql.training.keep import keep_advantages, keep_groups
 from jaxrl_sql.training.lifecycle import Snapshot, restore, score
 from jaxrl_sql.training.resume import ResumePoint
@@ -112,24 +112,24 @@ class GrpoPhase:
 def grpo_step(run: TrainingRun, phase: GrpoPhase, step: int) -> None:
     """Run step `step` of GRPO (counted from 1, with the cold start's steps) and record it."""
     grpo, stage = run.config.grpo, phase.stage
-    start_time, compiled = time.perf_counter(), run.compiled.seconds
+    start_time, compile_seconds = time.perf_counter(), run.compile_stats.seconds
     numbers = {}
     if not phase.rollout_buffer:
         starts_next = run.config.rollout.ahead > 0 and step - 1 + grpo.steps_per_generation < stage.last
         numbers = collect_rollouts(run, phase, step - 1 - run.config.sft.steps, starts_next)
-    collected = time.perf_counter()
+    collected_at = time.perf_counter()
     batch = on_mesh(run, phase.rollout_buffer.pop(0))
     with run.display.task("updating the policy", is_announced=False):
-        batch, compared = phase.advantage(phase.state, batch)
-        part = (step - 1 - stage.first) % grpo.steps_per_generation
-        keep_advantages(run, step, step - part, part, batch)
+        batch, advantage_metrics = phase.advantage(phase.state, batch)
+        batch_index = (step - 1 - stage.first) % grpo.steps_per_generation
+        keep_advantages(run, step, step - batch_index, batch_index, batch)
         phase.state, metrics = phase.update(phase.state, batch)
-        numbers |= reduce_metrics(jax.device_get({**metrics, **compared}))
-    ended = time.perf_counter()
+        numbers |= reduce_metrics(jax.device_get({**metrics, **advantage_metrics}))
+    updated_at = time.perf_counter()
     updates = grpo.num_iterations * grpo.minibatches
     rate = stage.rate((step - 1 - stage.first) * updates, updates)
-    numbers |= {"optim/lr": rate, "time/update": ended - collected, "time/step": ended - start_time}
-    numbers["time/compile"] = run.compiled.seconds - compiled
+    numbers |= {"optim/lr": rate, "time/update": updated_at - collected_at, "time/step": updated_at - start_time}
+    numbers["time/compile"] = run.compile_stats.seconds - compile_seconds
     run.record(step, stage.name, numbers)
 
 
@@ -185,7 +185,7 @@ def on_mesh(run: TrainingRun, batch: GroupBatch) -> GroupBatch:
 
 
 def open_stage(
-    run: TrainingRun, stage: Stage, trainable: Any, frozen: Any, progress: Progress, begin: ResumePoint
+    run: TrainingRun, stage: Stage, trainable: Any, frozen: Any, progress: Progress, resume_point: ResumePoint
 ) -> GrpoPhase:
     """Make a stage's optimizer, state and engine; a run that resumes inside the stage takes the checkpoint's state."""
     grpo = run.config.grpo
@@ -204,10 +204,10 @@ def open_stage(
         state=init_state(trainable, optimizer, frozen, _reference(run, trainable, stage)),
         progress=progress,
     )
-    if begin.is_within(stage.first, stage.last):
-        phase.state, host, arrays = restore(run, begin.step, phase.state)
+    if resume_point.is_within(stage.first, stage.last):
+        phase.state, host, arrays = restore(run, resume_point.step, phase.state)
         phase.progress = Progress(**host["progress"])
-        phase.rollout_buffer, phase.carried = from_arrays(arrays, grpo.questions), carried_in(arrays)
+        phase.rollout_buffer, phase.carried = batches_from_arrays(arrays, grpo.questions), samples_from_arrays(arrays)
     return phase
 
 
@@ -216,16 +216,16 @@ def _order(run: TrainingRun) -> AnyOrder:
     grpo, seed = run.config.grpo, run.config.seed
     if grpo.questions == 1:
         return Order(len(run.questions.train.prompts), seed)
-    together = grpo.questions * grpo.dynamic_sampling.oversample
-    return SchemaOrder([example.db_path for example in run.questions.train.examples], together, seed)
+    prompts_per_schema = grpo.questions * grpo.dynamic_sampling.oversample
+    return SchemaOrder([example.db_path for example in run.questions.train.examples], prompts_per_schema, seed)
 
 
-def open_second_stage(run: TrainingRun, first: GrpoPhase, begin: ResumePoint) -> GrpoPhase:
+def open_second_stage(run: TrainingRun, first: GrpoPhase, resume_point: ResumePoint) -> GrpoPhase:
     """Begin again from the best checkpoint of the first stage, at the rate that its evaluations suggest."""
     second_stage, optim, trainable = run.config.second_stage, first.stage.optim, first.state.trainable
     progress = first.progress
-    if begin.is_after(first.last):
-        progress = Progress(**run.outputs.checkpoints.host(begin.step)["progress"])
+    if resume_point.is_after(first.last):
+        progress = Progress(**run.outputs.checkpoints.host(resume_point.step)["progress"])
     else:
         best = run.outputs.checkpoints.best()
         if best is None:
@@ -235,11 +235,11 @@ def open_second_stage(run: TrainingRun, first: GrpoPhase, begin: ResumePoint) ->
         trainable = restore(run, best, first.state)[0].trainable
         updates = run.config.grpo.num_iterations * run.config.grpo.minibatches
         rate = first.stage.rate((best - first.first) * updates - 1, updates)  # of the last that the checkpoint has
-        rose = has_risen([rating for _, rating in progress.history])
-        progress.rate = optim.lr if rose else rate / 2
-        trend = "rose" if rose else "fluctuated"
+        is_rising = has_risen([rating for _, rating in progress.history])
+        progress.rate = optim.lr if is_rising else rate / 2
+        trend = "rose" if is_rising else "fluctuated"
         run.note(f"second stage from step {best}: accuracy {trend}, the rate begins at {progress.rate:.2g}")
-    again = dataclasses.replace(
+    second_optim = dataclasses.replace(
         optim,
         lr=progress.rate,
         schedule="cosine",
@@ -247,8 +247,8 @@ def open_second_stage(run: TrainingRun, first: GrpoPhase, begin: ResumePoint) ->
         warmup_steps=0,
         final_lr_ratio=second_stage.final_lr_ratio,
     )
-    stage = Stage("grpo2", first.last, second_stage.steps, again)
-    return open_stage(run, stage, trainable, first.state.frozen, progress, begin)
+    stage = Stage("grpo2", first.last, second_stage.steps, second_optim)
+    return open_stage(run, stage, trainable, first.state.frozen, progress, resume_point)
 
 
 def _reference(run: TrainingRun, trainable: Any, stage: Stage) -> Any:

@@ -35,12 +35,14 @@ def keep_groups(
     if not run.outputs.rollouts.keeps:
         return
     keep_tokens(run)
-    at = {id(group): number for number, group in enumerate(chosen)}
-    run.outputs.rollouts.write("train", [_group(step, phase, group, at.get(id(group))) for group in groups])
+    positions = {id(group): number for number, group in enumerate(chosen)}
+    run.outputs.rollouts.write(
+        "train", [_group_record(step, phase, group, positions.get(id(group))) for group in groups]
+    )
 
 
-def keep_advantages(run: TrainingRun, step: int, rollout_step: int, part: int, batch: GroupBatch) -> None:
-    """Keep the advantages of `step`, which learns part `part` of the groups that were chosen at `rollout_step`.
+def keep_advantages(run: TrainingRun, step: int, rollout_step: int, batch_index: int, batch: GroupBatch) -> None:
+    """Keep the advantages of `step`, which trains on batch `batch_index` of the groups chosen at `rollout_step`.
 
     Where an answer's tokens differ in theirs, their mean over the trained tokens is kept.
     """
@@ -52,8 +54,8 @@ def keep_advantages(run: TrainingRun, step: int, rollout_step: int, part: int, b
         mean = (advantage * trained).sum(-1) / np.maximum(trained.sum(-1), 1)
     else:
         mean = advantage[..., 0]
-    rows = [[_rounded(value) for value in row] for row in mean.tolist()]
-    record = {"step": step, "rollout_step": rollout_step, "part": part, "advantages": rows}
+    rows = [[_round(value) for value in row] for row in mean.tolist()]
+    record = {"step": step, "rollout_step": rollout_step, "part": batch_index, "advantages": rows}
     run.outputs.rollouts.write("train", [record])
 
 
@@ -68,7 +70,7 @@ def keep_evaluation(
         run.write_sample(step, f"eval/{split}", example, text, _reason(answer), verdict.sql, verdict.status, score)
     if run.outputs.rollouts.keeps:
         run.outputs.rollouts.write(
-            "eval", [_evaluated(step, f"eval/{split}", rule, *evaluated) for evaluated in triples]
+            "eval", [_evaluation_record(step, f"eval/{split}", rule, *evaluated) for evaluated in triples]
         )
 
 
@@ -101,7 +103,7 @@ def question_of(example: Example) -> Record:
     return {name: value for name, value in record.items() if value not in ("", [], {}, False) or name == "answerable"}
 
 
-def _group(step: int, phase: str, group: ScoredGroup, chosen: int | None) -> Record:
+def _group_record(step: int, phase: str, group: ScoredGroup, chosen: int | None) -> Record:
     answers = [
         {
             "turns": [_turn(turn) for turn in trajectory.turns],
@@ -109,7 +111,7 @@ def _group(step: int, phase: str, group: ScoredGroup, chosen: int | None) -> Rec
             "status": scored.status,
             "gold_status": scored.gold_status,
             "stop": scored.stop,
-            "reward": _rounded(scored.reward.total),
+            "reward": _round(scored.reward.total),
             "parts": plain(scored.reward.parts),
             "weight": weight,
             "finish_reason": trajectory.finish_reason,
@@ -119,7 +121,9 @@ def _group(step: int, phase: str, group: ScoredGroup, chosen: int | None) -> Rec
     return {"step": step, "phase": phase, "chosen": chosen, **question_of(group.example), "answers": answers}
 
 
-def _evaluated(step: int, phase: str, rule: str, example: Example, answered: Answered, verdict: Verdict) -> Record:
+def _evaluation_record(
+    step: int, phase: str, rule: str, example: Example, answered: Answered, verdict: Verdict
+) -> Record:
     response = _response(answered)
     turns = [["assistant", response]] if isinstance(response, str) else [[role, text] for role, text in response]
     answer = {
@@ -129,7 +133,7 @@ def _evaluated(step: int, phase: str, rule: str, example: Example, answered: Ans
         "status": verdict.status,
         "gold_status": verdict.gold_status,
         "stop": verdict.stop,
-        "reward": _rounded(verdict.scores.get(rule, 0.0)),
+        "reward": _round(verdict.scores.get(rule, 0.0)),
         **({"error": answered.error} if answered.error else {}),
     }
     return {"step": step, "phase": phase, "rule": rule, **question_of(example), "answers": [answer]}
@@ -151,6 +155,6 @@ def _turn(turn: Turn) -> list[Any]:
     return [turn.role, turn.text, pack_ids(turn.token_ids), pack_logprobs(logprobs)]
 
 
-def _rounded(value: Any) -> float | None:
+def _round(value: Any) -> float | None:
     number = float(value)
     return round(number, _DIGITS) + 0.0 if math.isfinite(number) else None

@@ -87,17 +87,17 @@ class Phase(Protocol):
         ...
 
 
-def run_phase(run: TrainingRun, phase: Phase, begin: ResumePoint) -> bool:
+def run_phase(run: TrainingRun, phase: Phase, resume_point: ResumePoint) -> bool:
     """Run a phase's steps from the start or the resumed step; return False if a stop was requested.
 
     Raises HealthError for a policy with NaN or infinite log-probabilities.
     """
-    if begin.is_within(phase.first, phase.last):
-        _evaluate_if_due(run, phase, begin.step)
-        save(run, begin.step, phase.snapshot())
+    if resume_point.is_within(phase.first, phase.last):
+        _evaluate_if_due(run, phase, resume_point.step)
+        save(run, resume_point.step, phase.snapshot())
     if run.agree_to_stop():
         return False
-    before = max(begin.step, phase.first)
+    before = max(resume_point.step, phase.first)
     with run.display.task(phase.name, phase.last - before, "steps") as on_progress:
         for step in range(before + 1, phase.last + 1):
             if phase.is_over:
@@ -118,8 +118,8 @@ def _run_step(run: TrainingRun, phase: Phase, step: int, on_step: Callable[[], N
     try:
         phase.step(step)
         on_step()
-        run.status.surplus.count_step()
-        if drop_programs(run.compiled):
+        run.status.memory_trimmer.count_step()
+        if drop_programs(run.compile_stats):
             run.note(
                 "compiled programs used most of this process's memory mappings and were dropped; they are compiled "
                 "again on use: raise Linux's vm.max_map_count to avoid this"
@@ -208,10 +208,10 @@ def score(run: TrainingRun, numbers: Mapping[str, float]) -> float:
 def report_end(run: TrainingRun) -> None:
     """Show the duration of this session, the files it wrote, and three commands to run next."""
     activity = run.display.activity
-    compiled = activity.compiled
+    compile_stats = activity.compile_stats
     run.note(
-        f"done in {duration(activity.finish())}, of which {duration(compiled.seconds)} went into "
-        f"compiling {compiled.programs} programs"
+        f"done in {duration(activity.finish())}, of which {duration(compile_stats.seconds)} went into "
+        f"compiling {compile_stats.programs} programs"
     )
     for name in ("model", "adapters", "report.html"):
         if (path := run.folder / name).exists() or name == "report.html":  # written last

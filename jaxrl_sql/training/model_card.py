@@ -102,7 +102,7 @@ def _lineage(run: Path | None) -> list[str]:
 
 def _license(bases: Sequence[str]) -> str:
     """Return the licence of the first base that names one."""
-    return next((named for base in bases if (named := license_of(base) or _license_in(base))), "")
+    return next((license_name for base in bases if (license_name := license_of(base) or _license_in(base))), "")
 
 
 def _license_in(base: str) -> str:
@@ -110,8 +110,8 @@ def _license_in(base: str) -> str:
     path = Path(base)
     if not path.is_file() or not is_gguf(path):
         return ""
-    named = str(read_header(path).metadata.get("general.license", ""))
-    return named if re.fullmatch(r"[\w.+-]+", named) else ""
+    license_name = str(read_header(path).metadata.get("general.license", ""))
+    return license_name if re.fullmatch(r"[\w.+-]+", license_name) else ""
 
 
 def _front(bases: Sequence[str]) -> list[str]:

@@ -22,7 +22,7 @@ from jaxrl_sql.inference.program_cache import cache_location
 from jaxrl_sql.models import ModelConfig, param_shardings
 from jaxrl_sql.parallel import processes, rules
 from jaxrl_sql.parallel.mesh import replica_grid
-from jaxrl_sql.planning.chips import device_memory, known_chip
+from jaxrl_sql.planning.chips import device_memory, find_chip
 from jaxrl_sql.planning.layout import Machine, with_layout
 from jaxrl_sql.planning.memory import PlannedModel, checkpoint_bytes, estimate, is_fused, with_kv_budget
 from jaxrl_sql.planning.suggestions import suggest
@@ -39,7 +39,7 @@ PROGRAMS = frozenset({"update", "score", "compared", "measure", "prefill_chunk",
 """Names of the programs that take long to compile; a run also compiles many small ones."""
 
 
-class Planned(Protocol):
+class RunPlan(Protocol):
     """The parts of a run that determine its memory; `PlannedRun` has them before the questions are known."""
 
     @property
@@ -95,13 +95,13 @@ def preflight(run: TrainingRun) -> TrainConfig:
     ]
     lengths = [length for prompt_set in prompts for length in prompt_set.lengths()]
     count = sum(len(prompt_set.prompts) for prompt_set in prompts)
-    run.note(f"prompts: {count:,} of {min(lengths)} to {max(lengths)} tokens; {_programs(run)}")
+    run.note(f"prompts: {count:,} of {min(lengths)} to {max(lengths)} tokens; {_describe_programs(run)}")
     config = find_kv_blocks(run, find_layout(run, max(lengths)), max(lengths))
     check_memory(run, config.workload(max(lengths)))
     return config
 
 
-def check_memory(run: Planned, sections: WorkloadSections) -> None:
+def check_memory(run: RunPlan, sections: WorkloadSections) -> None:
     """Check memory and disk space, and report the memory per device of a step; raises InputError."""
     model = PlannedModel(run.config.model, run.model)
     work = find_workload(model.section, sections, rules.num_batch_shards(run.mesh.shape))
@@ -110,24 +110,24 @@ def check_memory(run: Planned, sections: WorkloadSections) -> None:
     parts = ", ".join(
         f"{name.replace('_', ' ')} {format_bytes(size)}" for name, size in sizes._asdict().items() if size
     )
-    have = device_memory(run.mesh)
+    device_bytes = device_memory(run.mesh)
     run.note(
         f"memory per device, about: {parts}; {format_bytes(sizes.total)} of "
-        f"{format_bytes(have) if have else 'an unknown size'}"
+        f"{format_bytes(device_bytes) if device_bytes else 'an unknown size'}"
     )
-    always = sizes.weights + sizes.adapters + sizes.training + sizes.reference
-    if have and always > have:
+    permanent_bytes = sizes.weights + sizes.adapters + sizes.training + sizes.reference
+    if device_bytes and permanent_bytes > device_bytes:
         raise InputError(
-            f"memory: weights, gradients and optimizer need {format_bytes(always)} per device, which has "
-            f"{format_bytes(have)}: use more devices (mesh.fsdp), model.lora.rank, model.dtype=bfloat16, or "
+            f"memory: weights, gradients and optimizer need {format_bytes(permanent_bytes)} per device, which has "
+            f"{format_bytes(device_bytes)}: use more devices (mesh.fsdp), model.lora.rank, model.dtype=bfloat16, or "
             "optim.kind=adafactor"
         )
-    if have and sizes.total > have:
-        suggestions = suggest(sections, model, run.mesh.shape, have, platform)
-        helps = ", or ".join(change for change, total in suggestions[:3] if total <= have) or "more devices"
+    if device_bytes and sizes.total > device_bytes:
+        suggestions = suggest(sections, model, run.mesh.shape, device_bytes, platform)
+        advice = ", or ".join(change for change, total in suggestions[:3] if total <= device_bytes) or "more devices"
         run.note(
-            f"memory: about {format_bytes(sizes.total - have)} per device may be missing; "
-            f"changes that make it fit: {helps}"
+            f"memory: about {format_bytes(sizes.total - device_bytes)} per device may be missing; "
+            f"changes that make it fit: {advice}"
         )
     check_disk(run, work)
 
@@ -142,11 +142,13 @@ def check_budget(run: TrainingRun) -> None:
         return
     prompt, answer = bucket(max(run.questions.train.lengths())), bucket(longest_answer(run.config.sampling)[1])
     rows = micro_batches_of(grpo).chunk_sizes(1, prompt, grpo.num_generations, answer)[1]
-    least = max(run.questions.train.lengths()) + grpo.questions * (1 if grpo.packing else grpo.num_generations) * answer
-    if grpo.questions > 1 and least > grpo.max_tokens_per_device:
+    min_tokens = (
+        max(run.questions.train.lengths()) + grpo.questions * (1 if grpo.packing else grpo.num_generations) * answer
+    )
+    if grpo.questions > 1 and min_tokens > grpo.max_tokens_per_device:
         raise InputError(
             f"grpo.max_tokens_per_device={grpo.max_tokens_per_device} is too small for {grpo.questions} questions with "
-            f"their schema and answers: it must be at least {least}; raise it, or lower grpo.questions"
+            f"their schema and answers: it must be at least {min_tokens}; raise it, or lower grpo.questions"
         )
     if run.prompt_format.recipe.loss is not None and rows < grpo.num_generations:
         need = prompt + grpo.num_generations * answer
@@ -164,12 +166,12 @@ def report_uneven_parts(run: TrainingRun) -> None:
         ("grpo", grpo.steps, grpo.prompts // grpo.minibatches, grpo.gradient_accumulation_steps),
         ("sft", sft.steps, sft.databases, sft.gradient_accumulation_steps),
     ):
-        part = prompts // parts
-        if steps and part % num_shards:
-            times = -(-part // num_shards) * num_shards / part
+        micro_batch = prompts // parts
+        if steps and micro_batch % num_shards:
+            overhead = -(-micro_batch // num_shards) * num_shards / micro_batch
             run.note(
-                f"{name}.gradient_accumulation_steps={parts}: parts of {part} prompts do not divide over {num_shards} "
-                f"shards (mesh.data x mesh.fsdp), which compute up to {times:.1f} times as much; "
+                f"{name}.gradient_accumulation_steps={parts}: parts of {micro_batch} prompts do not divide over "
+                f"{num_shards} shards (mesh.data x mesh.fsdp), which compute up to {overhead:.1f} times as much; "
                 f"{prompts // num_shards} or fewer parts, each a multiple of {num_shards} prompts, do not"
             )
 
@@ -177,9 +179,9 @@ def report_uneven_parts(run: TrainingRun) -> None:
 def find_layout(run: TrainingRun, longest: int) -> TrainConfig:
     """Return the configuration with `rollout.mesh=auto` resolved, once per run; the result is saved in its folder."""
     device, mesh_setting = run.mesh.local_devices[0], run.config.rollout.mesh
-    have = min(processes.exchange([device_memory(run.mesh)]))
+    device_bytes = min(processes.exchange([device_memory(run.mesh)]))
     turns = max(run.config.sampling.turns, run.config.validation.sampling.turns)
-    machine = Machine(device.platform, len(run.mesh.local_devices), have, known_chip(device))
+    machine = Machine(device.platform, len(run.mesh.local_devices), device_bytes, find_chip(device))
     is_shared = turns > 1 and jax.process_count() > 1
     sections, model = run.config.workload(longest), PlannedModel(run.config.model, run.model)
     rollout = with_layout(sections, model, run.mesh, machine, is_shared)
@@ -203,25 +205,25 @@ def find_kv_blocks(run: TrainingRun, config: TrainConfig, longest: int) -> Train
     """Return the configuration with KV blocks for `rollout.memory`, computed once per run and saved in its folder."""
     if kv_budget(config.rollout) is not None:
         return config
-    have = min(processes.exchange([device_memory(run.mesh)]))
+    device_bytes = min(processes.exchange([device_memory(run.mesh)]))
     sections, model = config.workload(longest), PlannedModel(config.model, run.model)
-    rollout = with_kv_budget(sections, model, run.mesh, have)
+    rollout = with_kv_budget(sections, model, run.mesh, device_bytes)
     run.write_config(rollout=rollout)
     return replace(config, rollout=rollout)
 
 
-def check_mesh(run: Planned) -> None:
+def check_mesh(run: RunPlan) -> None:
     """Check that the mesh divides weights and batches evenly; raises InputError."""
     param_shardings(run.model, run.mesh)
     grpo, sft = run.config.grpo, run.config.sft
     updates = f"grpo.prompts={grpo.prompts} in grpo.minibatches={grpo.minibatches}"
     updates += f" by grpo.questions={grpo.questions}" if grpo.questions > 1 else ""
-    for steps, rows, what in (
+    for steps, rows, batch_name in (
         (grpo.steps, grpo.prompts // grpo.minibatches // grpo.questions, updates),
         (sft.steps, sft.databases, f"sft.databases={sft.databases}"),
     ):
         if steps:
-            rules.spec_of(run.mesh, ("batch",), (rows,), what)
+            rules.spec_of(run.mesh, ("batch",), (rows,), batch_name)
 
 
 def check_positions(run: TrainingRun) -> None:
@@ -229,7 +231,7 @@ def check_positions(run: TrainingRun) -> None:
     longest = max(
         length for prompt_set in (run.questions.train, *run.questions.evals.values()) for length in prompt_set.lengths()
     )
-    for name, answer in _answers(run):
+    for name, answer in _answer_limits(run):
         need = bucket(longest) + bucket(answer)
         if need > run.model.max_positions:
             raise InputError(
@@ -254,7 +256,7 @@ def check_best(run: RunConfig, evals: Collection[str]) -> None:
         )
 
 
-def _answers(run: TrainingRun) -> Iterator[tuple[str, int]]:
+def _answer_limits(run: TrainingRun) -> Iterator[tuple[str, int]]:
     """Yield (key, maximum tokens of an answer) per phase of the run."""
     if run.config.grpo.steps:
         yield longest_answer(run.config.sampling)
@@ -264,45 +266,47 @@ def _answers(run: TrainingRun) -> Iterator[tuple[str, int]]:
     yield f"validation.{key}", tokens
 
 
-def _programs(run: TrainingRun) -> str:
+def _describe_programs(run: TrainingRun) -> str:
     """Return the padded widths of prompts and completions and the number of programs, as text.
 
     Also sets the display's expected number of compilations.
     """
-    few = run.config.run.pad_to_max
-    widths = [bucket(run.max_prompt_bucket)] if few else _widths(run.questions.train)
+    pads_to_max = run.config.run.pad_to_max
+    widths = [bucket(run.max_prompt_bucket)] if pads_to_max else _widths(run.questions.train)
     greedy = (
         {bucket(run.max_prompt_bucket)}
-        if few
+        if pads_to_max
         else {width for prompt_set in run.questions.evals.values() for width in _widths(prompt_set)}
     )
     facts, updates, engines = [], 0, 0
     if run.config.sft.steps:
         width, max_tokens = bucket(max(widths)), run.config.sft.max_completion_tokens
         facts.append(f"sft pads schemas to {width} at most and answers to {bucket(max_tokens)}")
-        updates += 1 if few or run.config.sft.packing else len({bucket(answer) for answer in range(1, max_tokens + 1)})
+        updates += (
+            1 if pads_to_max or run.config.sft.packing else len({bucket(answer) for answer in range(1, max_tokens + 1)})
+        )
     if run.config.grpo.steps:
-        facts.append(f"grpo pads to {_as_text(widths)} + {bucket(longest_answer(run.config.sampling)[1])}")
+        facts.append(f"grpo pads to {_format_widths(widths)} + {bucket(longest_answer(run.config.sampling)[1])}")
         updates += len(widths)
         engines += len(widths)
     engines += len(greedy)
-    run.compiled.expect(PROGRAMS, updates + 5 * engines)
+    run.compile_stats.expect(PROGRAMS, updates + 5 * engines)
     facts.append(
         f"compiles up to {updates} update program{'s' * (updates != 1)} and about {5 * engines} sampling programs"
     )
-    where = cache_location()
-    return "; ".join(facts) + (f", cached in {where}" if where else "; run.compilation_cache caches them")
+    cache_folder = cache_location()
+    return "; ".join(facts) + (f", cached in {cache_folder}" if cache_folder else "; run.compilation_cache caches them")
 
 
 def _widths(prompt_set: PromptSet) -> list[int]:
     return sorted({bucket(length) for length in prompt_set.lengths()})
 
 
-def _as_text(widths: list[int]) -> str:
+def _format_widths(widths: list[int]) -> str:
     return ", ".join(map(str, widths)) if len(widths) <= 4 else f"{len(widths)} widths from {widths[0]} to {widths[-1]}"
 
 
-def check_disk(run: Planned, work: Workload) -> None:
+def check_disk(run: RunPlan, work: Workload) -> None:
     """Check the disk space for one checkpoint; warn if not all kept checkpoints will fit. Raises InputError."""
     size = checkpoint_bytes(PlannedModel(run.config.model, run.model), work)
     free, cfg = shutil.disk_usage(run.folder).free, run.config.run

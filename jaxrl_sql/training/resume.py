@@ -1,7 +1,7 @@
 """Resuming a run: the values of its start, and the step after which it continues.
 
-`resume` decides the step for all phases. `resolved_config` takes the values that a run found when it began, and
-`refuse_other_saved` compares the inputs of a folder for a dry run.
+`resume` decides the step for all phases. `resolve_resumed_config` takes the values that a run found when it began, and
+`refuse_other_checkpoint` compares the inputs of a folder for a dry run.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from jaxrl_sql.config import TrainConfig, changed
 from jaxrl_sql.config.check import values_by_key
 from jaxrl_sql.parallel import processes
-from jaxrl_sql.runtime.folder import CHECKPOINTS, refuse_edited, saved_steps, settings_from_start
+from jaxrl_sql.runtime.folder import CHECKPOINTS, list_saved_steps, refuse_edited_settings, settings_from_start
 from jaxrl_sql.runtime.metrics import START
 from jaxrl_sql.runtime.model_locator import today
 from jaxrl_sql.training.checkpoint import Checkpoints
@@ -36,13 +36,13 @@ class ResumePoint(NamedTuple):
         return self.step > last
 
 
-def resolved_config(config: TrainConfig) -> TrainConfig:
+def resolve_resumed_config(config: TrainConfig) -> TrainConfig:
     """Return the configuration with the date, layout and KV blocks that a resumed run found when it began.
 
     A new run whose prompts are chats gets today's date.
     """
     config = changed(config, settings_from_start(config.run, config.data.chat.date, config.rollout))
-    is_resumed = config.run.resume and saved_steps(Path(config.run.dir))
+    is_resumed = config.run.resume and list_saved_steps(Path(config.run.dir))
     if config.data.chat.date or config.data.prompt != "chat" or is_resumed:
         return config
     # Processes may begin around midnight.
@@ -79,7 +79,7 @@ def _refuse_other_run(run: TrainingRun, saved: Record) -> None:
             f"{run.folder}: {run.config.data.dir}/{run.config.data.train} differs from the questions or "
             "prompts that the run started with: choose another run.dir to start a run with them"
         )
-    refuse_edited(run.folder, saved["config"], values_by_key(run.config))
+    refuse_edited_settings(run.folder, saved["config"], values_by_key(run.config))
 
 
 def _rewind(run: TrainingRun, lines: Mapping[str, Any], step: int) -> None:
@@ -93,9 +93,9 @@ def _rewind(run: TrainingRun, lines: Mapping[str, Any], step: int) -> None:
             run.note(f"{name}.jsonl is gone: its lines begin after step {step}")
 
 
-def refuse_other_saved(folder: Path, inputs: Mapping[str, str]) -> None:
+def refuse_other_checkpoint(folder: Path, inputs: Mapping[str, str]) -> None:
     """Raise InputError if the newest checkpoint of a run's folder was saved with other inputs."""
-    if not saved_steps(folder):
+    if not list_saved_steps(folder):
         return
     with Checkpoints(folder / CHECKPOINTS, is_read_only=True) as checkpoints:
         step = checkpoints.latest()

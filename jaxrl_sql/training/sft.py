@@ -26,7 +26,7 @@ from jaxrl_sql.runtime.metrics import reduce_metrics
 from jaxrl_sql.text2sql.benchmarks import skipped_lines
 from jaxrl_sql.training.batching.pack import by_schema, pack_rows, score_learned_only, with_packed_rows
 from jaxrl_sql.training.batching.sft_batches import SftRow, word_tokens
-from jaxrl_sql.training.batching.sft_dataset import SftDataset, rows_of
+from jaxrl_sql.training.batching.sft_dataset import SftDataset, rows_of_step
 from jaxrl_sql.training.build import export_model, make_optimizer, make_params, make_policy
 from jaxrl_sql.training.evaluation import evaluate_all
 from jaxrl_sql.training.lifecycle import Snapshot, report_end, restore, run_phase
@@ -119,7 +119,7 @@ class SftPhase:
     def step(self, step: int) -> None:
         """Run step `step`; log it every `sft.log_every` steps and when the held-out loss is measured."""
         run, cfg = self.run, self.run.config.sft
-        rows = rows_of(cfg, run.config.seed, self.dataset, self.word_ids, step - 1)
+        rows = rows_of_step(cfg, run.config.seed, self.dataset, self.word_ids, step - 1)
         batch = pack(run, rows, self.dataset.max_schema_tokens)
         self.window.steps += 1
         self.window.tokens += sum(
@@ -169,13 +169,13 @@ class SftPhase:
         return Snapshot(self.state, {"phase": "sft", "watch": self.watch.host()})
 
 
-def run_sft(run: TrainingRun, begin: ResumePoint) -> tuple[Any, Any]:
-    """Run the supervised steps from `begin` to `sft.steps`; return (trainable, frozen), also when stopped early."""
+def run_sft(run: TrainingRun, resume_point: ResumePoint) -> tuple[Any, Any]:
+    """Run the supervised steps up to `sft.steps`; return (trainable, frozen), also when stopped early."""
     cfg = run.config.sft
     if cfg.steps == 0:
         return make_params(run)
-    phase = open_sft(run, begin)
-    if not run_phase(run, phase, begin):
+    phase = open_sft(run, resume_point)
+    if not run_phase(run, phase, resume_point):
         phase.log_rest()
     if phase.is_over:
         run.note(
@@ -184,7 +184,7 @@ def run_sft(run: TrainingRun, begin: ResumePoint) -> tuple[Any, Any]:
     return phase.result, phase.state.frozen
 
 
-def open_sft(run: TrainingRun, begin: ResumePoint) -> SftPhase:
+def open_sft(run: TrainingRun, resume_point: ResumePoint) -> SftPhase:
     """Create the state and programs of the supervised phase, new or from the checkpoint of a resumed run."""
     cfg, dataset = run.config.sft, run.questions.sft
     for line in skipped_lines(dataset.skipped):
@@ -194,8 +194,8 @@ def open_sft(run: TrainingRun, begin: ResumePoint) -> SftPhase:
     state = init_state(trainable, optimizer, frozen)
     state = dataclasses.replace(state, best=_copy(trainable) if cfg.patience else None)
     watch = EarlyStopping(cfg.patience)
-    if begin.is_within(0, cfg.steps):
-        state, host, _ = restore(run, begin.step, state)
+    if resume_point.is_within(0, cfg.steps):
+        state, host, _ = restore(run, resume_point.step, state)
         watch.restore(host["watch"])
     word_ids = tuple(word for word in word_tokens(run.prompt_format.tokenizer) if word not in dataset.format_tokens)
     return SftPhase(
@@ -216,14 +216,14 @@ def pack(run: TrainingRun, rows: Sequence[SftRow], longest: int) -> GroupBatch:
         answer = cfg.max_completion_tokens if is_one_shape else 0
         return pack_rows(rows, cfg.databases, cfg.questions, bucket(longest), local, longest=answer)
     width = by_schema(longest if is_one_shape else max(len(row.prompt) for row in rows), 0)
-    whole = pack_rows(rows, cfg.databases, cfg.questions, width, longest=cfg.max_completion_tokens)
-    whole = score_learned_only(with_packed_rows(whole))
-    if whole.packed_length is None:
+    batch = pack_rows(rows, cfg.databases, cfg.questions, width, longest=cfg.max_completion_tokens)
+    batch = score_learned_only(with_packed_rows(batch))
+    if batch.packed_length is None:
         order = list(range(cfg.databases) if local is None else local)
     else:
-        order = order_for_parts(_rows_needed(whole.packed_length), cfg.gradient_accumulation_steps)
+        order = order_for_parts(_count_needed_rows(batch.packed_length), cfg.gradient_accumulation_steps)
         order = order if local is None else [order[i] for i in local]
-    return jax.tree.map(lambda x: x[order], whole)
+    return jax.tree.map(lambda x: x[order], batch)
 
 
 def positions(batch: GroupBatch, parts: int) -> float:
@@ -233,14 +233,14 @@ def positions(batch: GroupBatch, parts: int) -> float:
         return float(prompt + batch.completion.shape[1] * width)
     max_rows = batch.packed_length.shape[1]
     counts = row_counts(max_rows) if parts > 1 else (max_rows,)
-    need = _rows_needed(batch.packed_length)
+    need = _count_needed_rows(batch.packed_length)
     rows_run = [
         next(rows for rows in counts if rows >= max(need[part::parts])) for part in range(min(parts, len(need)))
     ]
     return prompt + width * sum(rows_run) / len(rows_run)
 
 
-def _rows_needed(packed_length: jax.Array) -> list[int]:
+def _count_needed_rows(packed_length: jax.Array) -> list[int]:
     """Return the number of non-empty packed rows [B,R] per prompt."""
     needed: list[int] = (np.asarray(packed_length) > 0).sum(axis=1).tolist()
     return needed
@@ -274,9 +274,9 @@ def sft(run: TrainingRun) -> int:
     """Run a training with only the supervised phase, write the model, and return the exit code."""
     trainable, frozen = run_sft(run, resume(run))
     if run.status.is_stopping:
-        return run.stopped()
+        return run.report_stop()
     if not evaluate_all(run, policy_params(trainable, frozen), run.config.sft.steps):
-        return run.stopped()
+        return run.report_stop()
     export_model(run, trainable, frozen)
     report_end(run)
     return 0

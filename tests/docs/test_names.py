@@ -17,7 +17,7 @@ import pytest
 from jaxrl_sql.__main__ import commands
 from jaxrl_sql.config.settings import all_sections
 from jaxrl_sql.runtime.evaluation_metrics import EVALUATION
-from jaxrl_sql.runtime.metric_row import row_of, rows_of
+from jaxrl_sql.runtime.metric_row import all_metrics, find_metric
 from jaxrl_sql.runtime.training_metrics import TRAINING
 
 ROOT = Path(__file__).parents[2]
@@ -34,7 +34,7 @@ FILES = re.compile(
 )
 NAME = re.compile(r"[A-Za-z]\w*(?:\.[A-Za-z_]\w*)*(?:\(\))?")
 SETTING = re.compile(r"([a-z]\w*(?:\.[a-z]\w*)+)(?:=\S.*)?")
-FAMILIES = {row.name.partition("/")[0] for row in rows_of(TRAINING) if "/" in row.name} - {"data"}  # also a folder
+FAMILIES = {row.name.partition("/")[0] for row in all_metrics(TRAINING) if "/" in row.name} - {"data"}  # also a folder
 EXCEPTIONS = {
     "lower_case_table_names": "a variable of MySQL",
     "manylinux_2_34_x86_64": "a platform of wheels",
@@ -140,7 +140,7 @@ def find_error(text: str) -> str:  # noqa: PLR0911 - a return per form
         return "" if is_file(text) else "no such file"
     if re.fullmatch(r"[a-z_]+(?:/[\w<>]+)+", text) and text.partition("/")[0] in FAMILIES:
         is_path = any(f"/{name}".find(f"/{text}") >= 0 for name in tracked())
-        return "" if is_path or row_of(text, (*TRAINING, *EVALUATION)) else "no such metric"
+        return "" if is_path or find_metric(text, (*TRAINING, *EVALUATION)) else "no such metric"
     if NAME.fullmatch(text) and ("_" in text or "." in text) and not text.isupper():  # SQL, variables, macros
         parts = text.removesuffix("()").split(".")
         is_known = is_file(text) or all(part in source_words() for part in parts)

@@ -20,7 +20,7 @@ from jaxrl_sql.commands.synth import main as synth
 from jaxrl_sql.commands.train import main as train
 from jaxrl_sql.config import ExecutorConfig
 from jaxrl_sql.datagen.synth import SynthSpec, generate
-from jaxrl_sql.report.groups import chunks, open_result_folder, read_chunk
+from jaxrl_sql.report.groups import list_chunks, open_result_folder, read_chunk
 from jaxrl_sql.report.view.judging import Judge, judge_requests
 from jaxrl_sql.text2sql.benchmarks import load_benchmark, plain_record
 from jaxrl_sql.text2sql.env.address import open_url
@@ -231,7 +231,7 @@ def test_training_uses_all_engines(copies: Copies, tmp_path: Path, capsys: pytes
     assert passwords
     assert not any(word.encode() in text for word in passwords for text in remaining)
     # Output of `view`: each answer is judged again on its engine.
-    groups = [group for chunk in chunks(open_result_folder(run)) for group in read_chunk(chunk).groups]
+    groups = [group for chunk in list_chunks(open_result_folder(run)) for group in read_chunk(chunk).groups]
     with make_executor(ExecutorConfig()) as executor:
         judge = Judge(executor, 1000, 600.0)
         judge.judge(judge_requests(groups))

@@ -12,7 +12,7 @@ import pytest
 
 from jaxrl_sql.commands.train import main
 from jaxrl_sql.models import load_checkpoint
-from jaxrl_sql.report.groups import add_advantages, chunks, open_result_folder, read_chunk
+from jaxrl_sql.report.groups import add_advantages, list_chunks, open_result_folder, read_chunk
 
 STEPS = 4
 VARIANTS: dict[str, tuple[str, ...]] = {
@@ -81,7 +81,7 @@ def rollout_files(run: Path) -> dict[str, bytes]:
 
 def assert_all_that_is_learned_has_an_advantage(run: Path) -> None:
     """Also with several steps per rollout, more samples than trained answers, or advantages per token."""
-    read = [read_chunk(chunk) for chunk in chunks(open_result_folder(run)) if chunk.kind == "train"]
+    read = [read_chunk(chunk) for chunk in list_chunks(open_result_folder(run)) if chunk.kind == "train"]
     groups = [group for item in read for group in item.groups]
     add_advantages(groups, {at: rows for entry in read for at, rows in entry.advantages.items()})
     learned = [group for group in groups if group["chosen"] is not None]

@@ -29,7 +29,7 @@ def write_sums(folder: Path, exclude: Collection[str] = ()) -> None:
     _write(folder, [path for path in _files(folder) if path.name not in exclude])
 
 
-def damage(folder: Path, only: str = "") -> str:
+def find_damage(folder: Path, only: str = "") -> str:
     """Return a message about the first file below a folder that differs from its checksum, or "".
 
     `only`: name of a single file to check. Processes share the files, and all must call this function.
@@ -57,7 +57,7 @@ def refuse_damaged_weights(source: str | Path) -> None:
     """
     run = Path(source).resolve().parent
     is_sealed = all((run / name).is_file() for name in (SUMS, CONFIG))
-    if Path(source).resolve().name == MODEL and is_sealed and (error := damage(run)):
+    if Path(source).resolve().name == MODEL and is_sealed and (error := find_damage(run)):
         raise InputError(f"{run}: {error}: put it back from a copy, or delete {run / SUMS} if the change is intended")
 
 

@@ -18,7 +18,7 @@ from itertools import groupby
 from statistics import median
 from typing import Any, NamedTuple, Protocol
 
-from jaxrl_sql.runtime.control_tokens import ControlTokens, bare, plain_text
+from jaxrl_sql.runtime.control_tokens import ControlTokens, plain_text, strip_marks
 from jaxrl_sql.text2sql.prompts.chat import THINKING, chat_messages, full_prefill, render_chat
 from jaxrl_sql.text2sql.prompts.dialects import shield_answer, target_sql
 from jaxrl_sql.text2sql.prompts.template import PromptTemplate
@@ -294,7 +294,7 @@ class Encoder:
     ) -> Encoded:
         texts = message_texts(example, self.style, schema, self._shield)
         first, second = self.style.wrap(self.tokenizer, *texts, shown)
-        return Encoded((bare(first), bare(second)), schema_ids(first), self._ids(second))
+        return Encoded((strip_marks(first), strip_marks(second)), schema_ids(first), self._ids(second))
 
     def _ids(self, text: str) -> tuple[int, ...]:
         return tuple(self.control.encode(text))
@@ -353,7 +353,7 @@ def _matched(table: str, column: str, value: str) -> str:
 def prompt_texts(example: Example, style: PromptStyle, tokenizer: Tokenizer | None) -> tuple[str, str]:
     """Return the schema part and the question part as text, with the style's wrapping."""
     first, second = style.wrap(tokenizer, *message_texts(example, style, shown_schema(example, style, tokenizer)))
-    return bare(first), bare(second)
+    return strip_marks(first), strip_marks(second)
 
 
 def make_prompt(example: Example, style: PromptStyle, tokenizer: Tokenizer, max_tokens: int) -> Prompt | None:

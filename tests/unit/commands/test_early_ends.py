@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxrl_sql.runtime.folder import full_folders
+from jaxrl_sql.runtime.folder import find_full_folders
 
 INTERRUPTING = """
 import signal, sys
@@ -54,7 +54,7 @@ def full_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_full_disk_is_named(full_disk: Path, tmp_path: Path) -> None:
-    assert full_folders([str(tmp_path), f"run.dir={full_disk}/a/b", str(full_disk)]) == [str(full_disk)]
+    assert find_full_folders([str(tmp_path), f"run.dir={full_disk}/a/b", str(full_disk)]) == [str(full_disk)]
     command = [sys.executable, "-m", "jaxrl_sql", "data", "synth", "--out", str(full_disk / "new"), "--seed", "7"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 1

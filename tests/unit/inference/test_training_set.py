@@ -26,8 +26,8 @@ from jaxrl_sql.config import (
     load_config,
 )
 from jaxrl_sql.inference.benchmark_sets import open_sets
-from jaxrl_sql.inference.filtering import ask, filter_data
-from jaxrl_sql.inference.questions import PassedQuestions, load_questions
+from jaxrl_sql.inference.filtering import filter_data, make_filter_prompts
+from jaxrl_sql.inference.questions import CallerQuestions, load_questions
 from jaxrl_sql.inference.training_set import training_questions
 from jaxrl_sql.runtime.display import make_display
 from jaxrl_sql.runtime.metrics import best_by
@@ -68,7 +68,7 @@ def test_share_of_mysql_equals_that_of_training(data: DataConfig, keep: str, tmp
     chosen = training_questions(data, config.executor.databases).examples
     assert list(chosen) == list(trained)
     policy = policy_spec(FilterConfig(data=data))
-    is_mysql = {prompt.uid: "MySQL" in prompt.text for prompt in ask(policy, chosen).prompts}
+    is_mysql = {prompt.uid: "MySQL" in prompt.text for prompt in make_filter_prompts(policy, chosen).prompts}
     assert is_mysql == {entry.uid: entry.dialect == "mysql" for entry in trained}
 
 
@@ -109,7 +109,7 @@ def test_passed_sets_obey_selection_and_hidden_columns(data: DataConfig, tmp_pat
         data, {"select.include_ids": str(tmp_path / "ids"), "select.limit_train": 3, "select.limit_eval": 2}
     )
     config = TrainConfig(data=chosen, executor=ExecutorConfig(1, databases=DatabasesConfig(mysql="translated")))
-    passed = PassedQuestions(benchmark_of(examples, "examples"), {"mine": benchmark_of(examples[4:], "evals: mine")})
+    passed = CallerQuestions(benchmark_of(examples, "examples"), {"mine": benchmark_of(examples[4:], "evals: mine")})
     nowhere = dataclasses.replace(config, data=dataclasses.replace(chosen, dir=str(tmp_path / "nowhere")))
     with make_executor(config.executor) as executor:
         display = make_display("none", 0, "")

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from jaxrl_sql.commands.report import main
-from jaxrl_sql.report.charts import chart_data, charts, downsampled, smooth
+from jaxrl_sql.report.charts import chart_data, charts, downsample, smooth
 from jaxrl_sql.report.html import write_report
 from jaxrl_sql.report.load import load_run, series, split_results
-from jaxrl_sql.runtime.metric_row import row_of
+from jaxrl_sql.runtime.metric_row import find_metric
 from jaxrl_sql.runtime.training_metrics import TRAINING
 from jaxrl_sql.types import InputError
 
@@ -199,7 +199,7 @@ def test_each_metric_of_a_chart_has_a_row(tmp_path: Path) -> None:
     run = load_run(write_run(tmp_path, FULL, []))
     names = [curve.name for chart in charts(run) for curve in chart.curves]
     assert len(names) == 10
-    assert [name for name in names if row_of(name, TRAINING) is None] == []
+    assert [name for name in names if find_metric(name, TRAINING) is None] == []
 
 
 def test_curves_by_hand(tmp_path: Path) -> None:
@@ -251,11 +251,11 @@ def test_ratio_and_clipping_charts_are_omitted_for_one_update_per_batch(
 
 def test_many_points_are_thinned_to_their_means() -> None:
     points = [(step, float(step)) for step in range(1, 1001)]
-    result = downsampled(points, 100)
+    result = downsample(points, 100)
     assert len(result) == 100
     assert result[0] == (10, 5.5)
     assert result[-1] == (1000, 995.5)
-    assert downsampled(points[:7], 100) == points[:7]
+    assert downsample(points[:7], 100) == points[:7]
 
 
 def test_health_section_lists_good_and_bad_findings(tmp_path: Path) -> None:

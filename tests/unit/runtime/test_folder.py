@@ -13,7 +13,7 @@ import pytest
 from jaxrl_sql.config import TrainConfig, changed, load_config, to_yaml
 from jaxrl_sql.config.check import values_by_key
 from jaxrl_sql.runtime import folder as folders
-from jaxrl_sql.runtime.folder import BLOCKS, note_saved, paths_from_start, refuse_edited, settings_from_start
+from jaxrl_sql.runtime.folder import BLOCKS, note_saved, paths_from_start, refuse_edited_settings, settings_from_start
 from jaxrl_sql.types import InputError
 
 SMALL = Path(__file__).parents[2] / "small.yaml"
@@ -160,9 +160,9 @@ def test_configuration_edited_since_the_checkpoint_is_rejected(tmp_path: Path) -
     config = load_config(TrainConfig, SMALL, [f"run.dir={tmp_path}", "sampling.stop=[a]", "grpo.optim.lr=3e-7"])
     saved = json.loads(json.dumps(dataclasses.asdict(config)))
     free = changed(config, {"run.keep_checkpoints": 9, "grpo.gradient_accumulation_steps": 4, "grpo.steps": 900})
-    refuse_edited(tmp_path, saved, values_by_key(free))
+    refuse_edited_settings(tmp_path, saved, values_by_key(free))
     with pytest.raises(InputError, match=r"config\.yaml: .* saved with grpo\.optim\.lr \(3e-07 then, 3e-06 now\)"):
-        refuse_edited(tmp_path, saved, values_by_key(changed(config, {"grpo.optim.lr": 3e-6})))
+        refuse_edited_settings(tmp_path, saved, values_by_key(changed(config, {"grpo.optim.lr": 3e-6})))
 
 
 def test_resumed_run_keeps_its_date_and_recorded_checkpoint_path(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ import optax
 import pytest
 
 from jaxrl_sql.batch import TrainState
-from jaxrl_sql.models.formats.checksums import SUMS, damage
+from jaxrl_sql.models.formats.checksums import SUMS, find_damage
 from jaxrl_sql.training.checkpoint import Checkpoints
 from jaxrl_sql.types import InputError
 
@@ -289,13 +289,13 @@ def test_every_flipped_bit_of_every_file_is_refused_by_name(tmp_path: Path) -> N
         before = path.read_bytes()
         for number in range(24 if before else 0):
             flipped(path, number / 23, number % 8)
-            error = damage(whole)
+            error = find_damage(whole)
             assert error, (path, number)
             assert error.split()[0] in {str(path.relative_to(whole)), SUMS, str(path.relative_to(whole).parent / SUMS)}
             path.write_bytes(before)
             read += 1
     assert read > 24 * 8
-    assert damage(whole) == ""
+    assert find_damage(whole) == ""
     with Checkpoints(tmp_path, keep=2, keep_best=1) as checkpoints:
         assert_same(checkpoints.restore(2, state)[0], state)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from jaxrl_sql.config import DataConfig, EvaluateConfig, TokenizerConfig, TrainConfig, changed, load_config
-from jaxrl_sql.inference.filtering import ask
+from jaxrl_sql.inference.filtering import make_filter_prompts
 from jaxrl_sql.inference.training_set import choose_shots
 from jaxrl_sql.runtime.model_locator import prompt_settings
 from jaxrl_sql.text2sql.prompts.prompts import compact_style, make_prompts
@@ -129,7 +129,7 @@ def test_training_filtering_and_inference_have_equal_prompts(folder: Path) -> No
     assert taught.schemas[0] + taught.answers[0].token_ids[: len("Q: How many cages are there?\nSQL:")] == (
         prompt.token_ids
     )
-    assert ask(config, [requests]).prompts[0].text == prompt.text
+    assert make_filter_prompts(config, [requests]).prompts[0].text == prompt.text
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from jaxrl_sql.config import DatabasesConfig, DataConfig, DialectsConfig, changed
-from jaxrl_sql.inference.training_set import streamed_questions, training_questions
+from jaxrl_sql.inference.training_set import open_question_stream, training_questions
 from jaxrl_sql.text2sql.benchmarks import lines, load_benchmark
 from jaxrl_sql.text2sql.prompts.prompts import compact_style, make_prompts
 from jaxrl_sql.text2sql.question_sets.stream import Streamed, open_stream, spread, stream_prompts
@@ -159,12 +159,12 @@ def test_training_streams_sets_above_the_limit(folder: Path) -> None:
         source="folder", dir=str(folder), train="", stream_above=8, dialects=DialectsConfig(0.0, mysql=1.0)
     )
     databases = DatabasesConfig(mysql="translated")
-    streamed = streamed_questions(data, databases)
+    streamed = open_question_stream(data, databases)
     assert streamed is not None
     assert (len(streamed), streamed[3].uid, streamed[3].dialect) == (9, "synsql_3", "mysql")
     for change in ({"stream_above": 9}, {"stream_above": 0}, {"select.limit_train": 8}):
-        assert streamed_questions(changed(data, change), databases) is None
-    some = streamed_questions(changed(data, {"stream_above": 3, "select.limit_train": 4}), databases)
+        assert open_question_stream(changed(data, change), databases) is None
+    some = open_question_stream(changed(data, {"stream_above": 3, "select.limit_train": 4}), databases)
     assert some is not None
     assert [entry.uid for entry in some] == [f"synsql_{i}" for i in range(4)]
     assert some.identity != streamed.identity
@@ -174,7 +174,7 @@ def test_training_streams_sets_above_the_limit(folder: Path) -> None:
     assert dict(some.skipped) == {"gold empty": 1}
     (folder / "ids").write_text("synsql_7\nsynsql_2\nsynsql_5\n")
     remaining = changed(data, {"select.include_ids": str(folder / "ids")})
-    assert streamed_questions(remaining, databases) is None
+    assert open_question_stream(remaining, databases) is None
     assert [example.uid for example in training_questions(remaining, databases).examples] == [
         "synsql_2",
         "synsql_5",

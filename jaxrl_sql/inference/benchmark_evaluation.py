@@ -103,7 +103,7 @@ def evaluate(
             display.note(note)
         timer = timing_executor(executor) if any({*SPEED_RULES} & {*eval_set.rules} for eval_set in sets) else None
         with timer or nullcontext():
-            answers = _answers(policy, cfg, settings, sets, executor, display)
+            answers = _open_answers(policy, cfg, settings, sets, executor, display)
             records = gather(cfg, sets, answers, executor, timer, journal, display, speed)
         files: list[Path] = []
         for index, eval_set in enumerate(sets):
@@ -199,7 +199,7 @@ def gather(
             part_set = sets[part.set_index]
             answered = _answer_part(answer, part_set, part, len(finished), display, speed) if answer else []
             with display.task("judging", len(answered), "questions", is_announced=False):
-                records = _judging(cfg, executor, part_set, timer).records(part.examples, answered)
+                records = _make_judging(cfg, executor, part_set, timer).records(part.examples, answered)
             for record in records:
                 key = (part_set.name, part.run, record["id"])
                 if key not in finished:
@@ -234,7 +234,7 @@ def _answer_part(
     return answered
 
 
-def _judging(cfg: EvaluateSettings, executor: Executor, eval_set: BenchmarkSet, timer: Executor | None) -> Judging:
+def _make_judging(cfg: EvaluateSettings, executor: Executor, eval_set: BenchmarkSet, timer: Executor | None) -> Judging:
     """Return the judging options of a set."""
     options = {"strip_distinct": cfg.strip_distinct, "surplus_columns": cfg.surplus_columns or None}
     return Judging(executor, eval_set.rules, eval_set.rule, cfg.vote, timer, eval_set.benchmark.prepare, options)
@@ -263,7 +263,7 @@ def _running_accuracy(
 
 
 @contextmanager
-def _answers(
+def _open_answers(
     policy: PolicySpec,
     cfg: EvaluateSettings,
     settings: Fields,

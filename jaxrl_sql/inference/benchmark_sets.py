@@ -77,7 +77,7 @@ def open_sets(
         name = _name_of(benchmark, Path(folder), cfg.split, [eval_set.name for eval_set in sets])
         notes += [f"{name}: {note}" for note in benchmark.notes]
         notes += [f"{name}: {line}" for line in skipped_lines(benchmark.skipped)]
-        sets.append(_set(cfg, name, benchmark, _predictions(cfg, index, memory), notes))
+        sets.append(_make_set(cfg, name, benchmark, _read_predictions(cfg, index, memory), notes))
     check_hide(hide, (example.db_path for eval_set in sets for example in eval_set.benchmark.examples))
     return sets
 
@@ -86,7 +86,7 @@ def _truncate(benchmark: Benchmark | None, limit: int) -> Benchmark | None:
     return benchmark and benchmark._replace(examples=benchmark.examples[: limit or None])
 
 
-def _predictions(cfg: EvaluateSettings, index: int, memory: InMemoryData) -> Predictions | None:
+def _read_predictions(cfg: EvaluateSettings, index: int, memory: InMemoryData) -> Predictions | None:
     """Return the predictions for set number `index`; None if a model answers."""
     if not cfg.predictions:
         return None
@@ -101,7 +101,7 @@ def _name_of(benchmark: Benchmark, folder: Path, split: str, used: Sequence[str]
     return unused_name(name, used)
 
 
-def _set(
+def _make_set(
     cfg: EvaluateSettings, name: str, benchmark: Benchmark, predictions: Predictions | None, notes: list[str]
 ) -> BenchmarkSet:
     examples = benchmark.examples

@@ -93,7 +93,7 @@ def truncated_exponential(mean: float, max_length: int) -> Lengths:
 
 
 def _mean(rate: float, max_length: int) -> float:
-    """Return the mean of the exponential distribution of a rate on [0, most]."""
+    """Return the mean of the exponential distribution of a rate on [0, `max_length`]."""
     x = rate * max_length
     return max_length * (0.5 - x / 12 if abs(x) < 1e-4 else 1 / x - 1 / math.expm1(x) if x < 500 else 1 / x)
 

@@ -278,7 +278,7 @@ def test_head_lists_model_times_and_machine(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("recipe: arctic\nmodel: {checkpoint: Qwen, lora: {rank: 4}}\n")
     ran = dict(head_of(write_report(tmp_path))["runs"][0]["ran"])
     assert ran["model"] == "Qwen, 1.18 million parameters, adapters of rank 4"
-    assert (ran["begun"], ran["ended"]) == ("2026-01-02 10:00 UTC", "2026-01-03 10:30 UTC")
+    assert (ran["started"], ran["ended"]) == ("2026-01-02 10:00 UTC", "2026-01-03 10:30 UTC")
     assert ran["duration"] == "1 h 30 min in 2 sessions"
     assert (ran["machine"], ran["versions"], ran["commit"]) == ("2 x cpu", "jax 9.9", "abc+")
 
@@ -286,7 +286,7 @@ def test_head_lists_model_times_and_machine(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "[1]", "{", '{"sessions": 3}', '{"sessions": [1, {"began": 7}]}'])
 def test_broken_about_file_is_ignored(tmp_path: Path, text: str) -> None:
     (tmp_path / "about.json").write_text(text)
-    assert "begun" not in dict(head_of(write_report(write_run(tmp_path, FULL, [])))["runs"][0]["ran"])
+    assert "started" not in dict(head_of(write_report(write_run(tmp_path, FULL, [])))["runs"][0]["ran"])
 
 
 def test_incomplete_line_is_counted_and_the_rest_is_shown(tmp_path: Path) -> None:

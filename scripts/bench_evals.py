@@ -19,7 +19,7 @@ from jaxrl_sql.text2sql.benchmarks import load_split
 from jaxrl_sql.text2sql.env.executor import Executor, Limits
 from jaxrl_sql.text2sql.evals.efficiency import SPEED_RULES
 from jaxrl_sql.text2sql.evals.features import features_of
-from jaxrl_sql.text2sql.evals.parse import parsed
+from jaxrl_sql.text2sql.evals.parse import parse_cached
 from jaxrl_sql.text2sql.evals.score_predictions import RULES, score_predictions
 from jaxrl_sql.text2sql.evals.summary import summarize
 from jaxrl_sql.text2sql.evals.verdict import Verdict
@@ -60,7 +60,7 @@ def predictions(examples: Sequence[Example]) -> list[str]:
 
 def all_rules(examples: Sequence[Example]) -> tuple[float, float]:
     """Judge and summarize predictions by all rules; return the seconds of both."""
-    parsed.cache_clear()
+    parse_cached.cache_clear()
     features_of.cache_clear()
     with Executor(**EXECUTOR) as executor:
         executor.execute_many([(path, "SELECT 1") for path in {example.db_path for example in examples}])

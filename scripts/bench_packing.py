@@ -51,10 +51,10 @@ def make_batch(shape: Shape, model: ModelConfig, mean: float) -> GroupBatch:
     batch: GroupBatch = jax.tree.map(np.asarray, random_batch(*shape[:4]))
     lengths = shuffled(truncated_exponential(mean, shape.t).take(shape.b * shape.g)).clip(1).reshape(shape.b, shape.g)
     small = jax.tree.map(lambda x: x % model.vocab_size if x.dtype == np.int32 else x, batch)
-    return dataclasses.replace(small, completion_len=lengths.astype(np.int32), shared=_within(batch, model))
+    return dataclasses.replace(small, completion_len=lengths.astype(np.int32), shared=_limit_tokens(batch, model))
 
 
-def _within(batch: GroupBatch, model: ModelConfig) -> Any:
+def _limit_tokens(batch: GroupBatch, model: ModelConfig) -> Any:
     """Return the prompts with tokens of the model's vocabulary."""
     return tuple(dataclasses.replace(item, tokens=item.tokens % model.vocab_size) for item in batch.shared)
 

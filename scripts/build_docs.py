@@ -64,7 +64,7 @@ def stage(pages: Path) -> None:
     for name, place in staged.items():
         if name.endswith(".md") and not place.startswith("api/"):
             text = (ROOT / name).read_text(encoding="utf-8")
-            _write(pages / place, relinked(text, name, place, staged))
+            _write(pages / place, rewrite_links(text, name, place, staged))
     for path in (*(ROOT / "docs").glob("*.png"), ROOT / "docs" / "iframe-worker.js"):
         shutil.copyfile(path, pages / path.name)
     _write(pages / "api" / "jaxrl_sql.md", api_page())
@@ -81,7 +81,7 @@ def places() -> dict[str, str]:
     return result | {NOTEBOOK: "notebooks/quickstart.md"}
 
 
-def relinked(text: str, source: str, place: str, staged: Mapping[str, str]) -> str:
+def rewrite_links(text: str, source: str, place: str, staged: Mapping[str, str]) -> str:
     """Return a page with links rewritten to the site's paths; a link to a missing file becomes its text."""
     folder_of_page = place.rpartition("/")[0]
 

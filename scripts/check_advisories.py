@@ -25,13 +25,13 @@ ROOT = Path(__file__).resolve().parents[1]
 _REQUIREMENT = re.compile(r"(>=|<=|>|<|=|\^|~|)\s*([0-9][^\s,]*)")
 
 
-def locked_crates(lock: Path) -> list[tuple[str, str]]:
+def read_locked_crates(lock: Path) -> list[tuple[str, str]]:
     """Return (name, version) of each third-party crate of a Cargo.lock."""
     packages = tomllib.loads(lock.read_text(encoding="utf-8"))["package"]
     return [(package["name"], package["version"]) for package in packages if "source" in package]
 
 
-def installed_packages() -> list[tuple[str, str]]:
+def list_installed_packages() -> list[tuple[str, str]]:
     """Return (canonical name, version) of each installed package except pip."""
     result = {
         (canonicalize_name(distribution.metadata["Name"]), distribution.version) for distribution in distributions()
@@ -113,7 +113,7 @@ def main() -> int:
     for folder, inside in ((args.rustsec, "crates"), (args.pypa, "vulns")):
         if not (folder / inside).is_dir():
             parser.error(f"{folder}: contains no folder {inside}/, so it is not a clone of that database")
-    crates, packages = locked_crates(ROOT / "Cargo.lock"), installed_packages()
+    crates, packages = read_locked_crates(ROOT / "Cargo.lock"), list_installed_packages()
     result = [*of_crates(args.rustsec, crates), *of_packages(args.pypa, packages)]
     print(*result, f"{len(crates)} crates, {len(packages)} packages, {len(result)} advisories", sep="\n")
     return 1 if result else 0

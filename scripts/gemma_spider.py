@@ -59,15 +59,15 @@ def deal(names: list[str]) -> dict[str, set[str]]:
     return {"grpo": set(dealt[:grpo]), "choose": set(dealt[grpo : grpo + choose]), "sft": set(dealt[grpo + choose :])}
 
 
-def respelled(sql: str, schema: Schema, form: Form) -> str | None:
+def respell(sql: str, schema: Schema, form: Form) -> str | None:
     """Return a query with the schema's spelling of names and texts in single quotes; None if it does not parse."""
-    return _respelled(
+    return _respell(
         sql, form, {t.name.lower(): {c.name.lower(): c.name for c in t.columns} for t in schema.tables}, schema
     )
 
 
 @none_if_it_fails
-def _respelled(sql: str, form: Form, columns: dict[str, dict[str, str]], schema: Schema) -> str:
+def _respell(sql: str, form: Form, columns: dict[str, dict[str, str]], schema: Schema) -> str:
     tables = {table.name.lower(): table.name for table in schema.tables}
     anywhere = {low: name for of in columns.values() for low, name in of.items()}
     tree = parse_query(sql)
@@ -164,8 +164,7 @@ def with_one_spelling(questions: list[dict[str, str]], databases: Path, form: Fo
     paths = [str(databases / question["db_id"] / f"{question['db_id']}.sqlite") for question in questions]
     schemas = {path: read_schema(path) for path in set(paths)}
     output = [
-        respelled(entry["sql"], schemas[path], form) or entry["sql"]
-        for entry, path in zip(questions, paths, strict=True)
+        respell(entry["sql"], schemas[path], form) or entry["sql"] for entry, path in zip(questions, paths, strict=True)
     ]
     with Executor(limits=Limits(timeout_ms=None, vm_steps=200_000_000)) as executor:
         result = executor.score_many(paths, output, [entry["sql"] for entry in questions], rules=("bird", "refined"))

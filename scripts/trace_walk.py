@@ -88,13 +88,13 @@ def walk(stacks: Sequence[Sequence[Call]]) -> list[Call]:
     path: list[Call] = []
     before: Sequence[Call] = ()
     for stack in stacks:
-        shared = sum(1 for _ in _shared(before, stack))
+        shared = sum(1 for _ in _shared_calls(before, stack))
         path += stack[max(shared - 1, 0) :]
         before = stack
     return path
 
 
-def _shared(before: Sequence[Call], stack: Sequence[Call]) -> Iterator[Call]:
+def _shared_calls(before: Sequence[Call], stack: Sequence[Call]) -> Iterator[Call]:
     for old, new in zip(before, stack, strict=False):
         if old != new:
             return

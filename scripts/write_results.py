@@ -117,11 +117,11 @@ def _wide(rows: Sequence[Row], columns: Sequence[str]) -> Iterator[str]:
     cells: dict[str, dict[str, Row]] = {}
     for row in rows:
         cells.setdefault(row["name"], {})[row["column"]] = row
-    units = {column: _shared_unit(row for row in rows if row["column"] == column) for column in columns}
+    units = {column: _find_common_unit(row for row in rows if row["column"] == column) for column in columns}
     yield _line(["", *(", ".join(filter(None, [column, units[column]])) for column in columns)])
     yield "|---|" + "---|" * len(columns)
     for name, line in cells.items():
-        unit = "" if any(units.values()) else _shared_unit(line.values())
+        unit = "" if any(units.values()) else _find_common_unit(line.values())
         hidden = {column: units[column] or unit for column in columns}
         texts = [_cell(line[column], hidden[column]) if column in line else "" for column in columns]
         yield _line([f"{name} ({unit})" if unit else name, *texts])
@@ -133,7 +133,7 @@ def _cell(row: Row, hidden_unit: str) -> str:
     return " ".join(filter(None, [value_text(row, hidden_unit), low_high, goal]))
 
 
-def _shared_unit(rows: Iterable[Row]) -> str:
+def _find_common_unit(rows: Iterable[Row]) -> str:
     """Return the unit that all figures have; none for ratios, whose unit is written at the number."""
     units = {row.get("unit", "") for row in rows if "median" in row}
     return units.pop() if len(units) == 1 and "x" not in units else ""

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from jaxrl_sql.config import RootConfig
 from jaxrl_sql.config.settings import settings_help
-from jaxrl_sql.config.unknown import settings_called
+from jaxrl_sql.config.unknown import find_keys
 from jaxrl_sql.runtime.terminal import printable
 
 EXIT_CODES = """exit codes: 0 done, or stopped by SIGTERM with a checkpoint; 1 a failure, such as a full disk;
@@ -47,7 +47,7 @@ class Parser(argparse.ArgumentParser):
         if match is None:
             return ""
         name = match[1].partition("=")[0]
-        keys = settings_called(name.lstrip("-").replace("-", "_"), self.root) if self.root is not None else []
+        keys = find_keys(name.lstrip("-").replace("-", "_"), self.root) if self.root is not None else []
         keys = [key for key in keys if key != "run.resume"]  # commands without --resume resume by themselves
         if keys:
             return f"; settings have no dashes: {' or '.join(f'{key}=VALUE' for key in keys)}"

@@ -28,7 +28,7 @@ from jaxrl_sql.text2sql.env.executor import Executor, make_executor, timing_exec
 from jaxrl_sql.text2sql.env.verdicts import is_verdict
 from jaxrl_sql.text2sql.evals.efficiency import SPEED_RULES
 from jaxrl_sql.text2sql.evals.endings import finish_reasons, incomplete_warning, why_incomplete
-from jaxrl_sql.text2sql.evals.numbers import Judged, judged, together
+from jaxrl_sql.text2sql.evals.numbers import BenchmarkMetrics, compute_metrics, merge_metrics
 from jaxrl_sql.text2sql.evals.records import Answered, Judging
 from jaxrl_sql.text2sql.evals.side_by_side import METRICS, RECORDS
 from jaxrl_sql.text2sql.evals.submission import write_results, write_submission
@@ -63,7 +63,7 @@ class Evaluated(NamedTuple):
     in this call. `files` are the written ones.
     """
 
-    sets: list[Judged]
+    sets: list[BenchmarkMetrics]
     numbers: Mapping[str, float]
     records: list[Record]
     warnings: list[str]
@@ -109,7 +109,7 @@ def evaluate(
         for index, eval_set in enumerate(sets):
             files += write_predictions(out, executor, sets, eval_set, records[index, 0])
     results = [
-        judged(
+        compute_metrics(
             eval_set.name,
             eval_set.rule,
             eval_set.examples,
@@ -119,7 +119,7 @@ def evaluate(
         for index, eval_set in enumerate(sets)
     ]
     lines = record_lines(sets, records)
-    numbers = together(results)
+    numbers = merge_metrics(results)
     write(out, lines, numbers)
     warnings = incomplete_warnings(cfg, [record for run in records.values() for record in run])
     speed_metrics = speed.metrics() if speed.tokens else None

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from jaxrl_sql.config import EvaluateSettings, ExecutorConfig
 from jaxrl_sql.databases.sheets import load_benchmark
-from jaxrl_sql.text2sql.benchmarks import Benchmark, skipped_lines, unused_name
+from jaxrl_sql.text2sql.benchmarks import Benchmark, make_unique_name, summarize_skipped
 from jaxrl_sql.text2sql.env.files import Predictions
 from jaxrl_sql.text2sql.evals.numbers import Counts
 from jaxrl_sql.text2sql.evals.predictions import pair, predictions_of, read_predictions
@@ -76,7 +76,7 @@ def open_sets(
         refuse_translated(benchmark.examples, executor.sqlite_version)
         name = _name_of(benchmark, Path(folder), cfg.split, [eval_set.name for eval_set in sets])
         notes += [f"{name}: {note}" for note in benchmark.notes]
-        notes += [f"{name}: {line}" for line in skipped_lines(benchmark.skipped)]
+        notes += [f"{name}: {line}" for line in summarize_skipped(benchmark.skipped)]
         sets.append(_set(cfg, name, benchmark, _predictions(cfg, index, memory), notes))
     check_hide(hide, (example.db_path for eval_set in sets for example in eval_set.benchmark.examples))
     return sets
@@ -98,7 +98,7 @@ def _predictions(cfg: EvaluateSettings, index: int, memory: InMemoryData) -> Pre
 def _name_of(benchmark: Benchmark, folder: Path, split: str, used: Sequence[str]) -> str:
     name = folder.resolve().name if benchmark.name == "plain" else benchmark.name
     name = f"{name}_{split}" if split else name
-    return unused_name(name, used)
+    return make_unique_name(name, used)
 
 
 def _set(

@@ -192,7 +192,7 @@ def style_for(recipe_name: str, data: DataConfig, tokenizer: Any) -> PromptStyle
     `data.shots` sets the number of few-shot examples. Raises InputError as `choose_shots` does.
     """
     recipe = find_recipe(recipe_name)
-    return recipe.opened(recipe.style_for(data), tokenizer)._replace(shots=choose_shots(data))
+    return recipe.adapt_style(recipe.style_for(data), tokenizer)._replace(shots=choose_shots(data))
 
 
 def sampling_by(section: SamplingConfig, n: int, seed: int, stop: Sequence[str]) -> SamplingParams:

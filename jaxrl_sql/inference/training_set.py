@@ -14,7 +14,7 @@ from jaxrl_sql.text2sql.prompts.dialects import InDialects, refuse_translated, w
 from jaxrl_sql.text2sql.prompts.shots import Shots
 from jaxrl_sql.text2sql.question_sets.filters import keep_only
 from jaxrl_sql.text2sql.question_sets.hiding import hide_in_benchmark, refuse_hide
-from jaxrl_sql.text2sql.question_sets.stream import Streamed, open_stream
+from jaxrl_sql.text2sql.question_sets.stream import StreamedQuestions, open_stream
 from jaxrl_sql.types import Example, InputError
 
 TRANSLATED = "translated"
@@ -118,7 +118,9 @@ def sqlite_questions(data: DataConfig, databases: DatabasesConfig | None) -> Ben
     return questions
 
 
-def streamed_questions(data: DataConfig, databases: DatabasesConfig, sqlite_version: str = "") -> Streamed | None:
+def streamed_questions(
+    data: DataConfig, databases: DatabasesConfig, sqlite_version: str = ""
+) -> StreamedQuestions | None:
     """Open `data.train` for streaming if more than `data.stream_above` of its questions are used, else return None.
 
     With `data.select.include_ids` it is None, too. The first opening indexes the file, which takes a minute for ten
@@ -139,7 +141,7 @@ def streamed_questions(data: DataConfig, databases: DatabasesConfig, sqlite_vers
 
     if streamed is None:
         return None
-    return streamed.changed(prepare if sqlite_version else assign_dialect, data.select.limit_train)
+    return streamed.with_change(prepare if sqlite_version else assign_dialect, data.select.limit_train)
 
 
 def _is_streamed(data: DataConfig) -> bool:
@@ -167,7 +169,7 @@ def choose_shots(data: DataConfig) -> Callable[[Example], Sequence[Example]] | N
     return Shots(sqlite_questions(data, None).examples, data.shots).choose
 
 
-def _open_large_set(data: DataConfig) -> Streamed | None:
+def _open_large_set(data: DataConfig) -> StreamedQuestions | None:
     if data.source == "synth" or not data.stream_above or not Path(data.dir).exists():
         return None
     return open_stream(data.dir, data.train, data.stream_above, SheetDatabases(data.database))

@@ -163,7 +163,7 @@ class Batcher:
                         cancelled.add(index)
                         call.cancel(index)
                 _deliver(pending, [*call.launch(), *call.read()])
-                _deliver(pending, _unfinished(pending, call))
+                _deliver(pending, _partial_samples(pending, call))
         finally:
             self._cancelled += len({id(pending[index][0]) for index in cancelled})
 
@@ -179,7 +179,7 @@ def _deliver(pending: _Pending, samples: Iterable[Sample]) -> None:
             job.emit(replace(sample, prompt_index=i))
 
 
-def _unfinished(pending: _Pending, call: EngineCall) -> Iterator[Sample]:
+def _partial_samples(pending: _Pending, call: EngineCall) -> Iterator[Sample]:
     """Yield the partial samples of streamed jobs."""
     for number, partial in call.partial.items():
         prompt, index = call.global_index(number)

@@ -170,7 +170,7 @@ class Message(_Fields):
         parts = self.content or ""
         return {"role": self.role, "content": parts if isinstance(parts, str) else "".join(p.text or "" for p in parts)}
 
-    def shielded(self, control: ControlTokens) -> dict[str, str]:
+    def to_shielded(self, control: ControlTokens) -> dict[str, str]:
         """Return role and text with marks in the names of control tokens.
 
         A message may be one of our prompts, so the tags of dialogues stay tokens; an assistant may write any tag.
@@ -200,7 +200,7 @@ class ChatRequest(ApiRequest):
         Raises RefusedError if the template omits a message, as some do for unknown roles.
         """
         control = engine.vocabulary.control
-        messages = [message.shielded(control) for message in self.messages]
+        messages = [message.to_shielded(control) for message in self.messages]
         text = render_chat(engine.tokenizer, messages, self.chat_template_kwargs.enable_thinking, "", date)
         for i, message in enumerate(messages):
             # Templates omit the reasoning of an assistant's message.

@@ -52,5 +52,5 @@ def _run(program: str, dump: Path, server: Server, database: str) -> list[str]:
             env={**os.environ, **environment},
         )  # fmt: skip
     lines = [line for line in process.stderr.decode(errors="replace").splitlines() if "ERROR" in line]
-    errors = [server.address.redacted(line) for line in lines if not server.is_harmless(line)]
+    errors = [server.address.redact(line) for line in lines if not server.is_harmless(line)]
     return errors or ([f"{Path(program).name} ended with {process.returncode}"] if process.returncode else [])

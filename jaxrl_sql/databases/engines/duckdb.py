@@ -64,7 +64,7 @@ class Duckdb(DatabaseEngine):
                 yield _DuckdbWriter(connection, self.rules, self.driver.Error)
             part.replace(self._file(name))
         except self.driver.Error as error:
-            raise self.refused(f"{name} cannot be written", error) from error
+            raise self.make_error(f"{name} cannot be written", error) from error
         finally:
             _remove(part)
 
@@ -79,7 +79,7 @@ class _DuckdbWriter(DatabaseWriter):
 
     def load(self, table: PlannedTable, rows: Iterable[Rows]) -> None:
         columns = ", ".join(f"unnest(?::{self.type_of(table, column)}[])" for column in table.columns)
-        insert = f"INSERT INTO {self.quoted(table.name)} SELECT {columns}"
+        insert = f"INSERT INTO {self.quote_name(table.name)} SELECT {columns}"
         self.connection.execute("BEGIN")
         for chunk in rows:
             self.connection.execute(insert, [list(column) for column in zip(*chunk, strict=True)])

@@ -90,13 +90,13 @@ class SqlEpisode:
         self.transcript.append(("environment", observation))
         return observation
 
-    def scored(self) -> ScoredResponse:
+    def score_dialogue(self) -> ScoredResponse:
         """Return the score of the dialogue so far, including whether it is valid for training (`trusted`)."""
         return self.task.score(self.example, self.transcript)
 
     def reward(self) -> float | None:
         """Return the reward; None if the gold failed or a time limit decided, so it is invalid for training."""
-        scored = self.scored()
+        scored = self.score_dialogue()
         return scored.reward.total if scored.trusted and not self.environment.stop else None
 
 

@@ -6,10 +6,10 @@ from collections.abc import Container
 from itertools import chain, count
 from pathlib import Path
 
-from jaxrl_sql.text2sql.benchmarks.benchmark import Benchmark, skipped_lines
+from jaxrl_sql.text2sql.benchmarks.benchmark import Benchmark, summarize_skipped
 from jaxrl_sql.text2sql.benchmarks.detect import FORMATS, USERS, locate_benchmark
 from jaxrl_sql.text2sql.benchmarks.folder import PLAIN, plain_record
-from jaxrl_sql.text2sql.benchmarks.gather import Format, Placement, gather, placed_in, with_ids
+from jaxrl_sql.text2sql.benchmarks.gather import Format, Placement, gather, prefer_local_files, with_ids
 from jaxrl_sql.text2sql.benchmarks.lines import OWN
 from jaxrl_sql.text2sql.benchmarks.memory import benchmark_of
 
@@ -20,9 +20,9 @@ __all__ = [
     "load_benchmark",
     "load_folder",
     "load_split",
+    "make_unique_name",
     "plain_record",
-    "skipped_lines",
-    "unused_name",
+    "summarize_skipped",
 ]
 
 
@@ -65,18 +65,18 @@ def find_split(root: str | Path, split: str) -> None:
         locate_benchmark(Path(root), split)
 
 
-def unused_name(name: str, used: Container[str]) -> str:
+def make_unique_name(name: str, used: Container[str]) -> str:
     """Return a set's unique name for metrics: `name`, with the smallest free suffix from 2 if it is taken."""
     return next(candidate for candidate in chain([name], (f"{name}_{n}" for n in count(2))) if candidate not in used)
 
 
 def _load(form: Format, folder: Path, split: str, limit: int, place: Placement | None) -> Benchmark:
     notes: list[str] = []
-    loaded = form.reads(folder, split, notes)
+    loaded = form.read(folder, split, notes)
     if not loaded.is_huge:
         loaded = loaded._replace(items=with_ids(loaded.items))
     if place is not None and form.name in USERS:
-        placed = map(placed_in(place, loaded.databases, prefers_files=form is not OWN), loaded.items)
+        placed = map(prefer_local_files(place, loaded.databases, prefers_files=form is not OWN), loaded.items)
         loaded = loaded._replace(items=placed if loaded.is_huge else [*placed])
     order = () if loaded.is_huge else tuple(str(item.uid) for item in loaded.items)
     lines = {} if loaded.is_huge else {str(item.uid): item.line for item in loaded.items if item.line}

@@ -20,11 +20,11 @@ from jaxrl_sql.text2sql.benchmarks.gather import (
     LoadedQuestions,
     PublishedQuestion,
     RecordFile,
-    listed,
+    describe_columns,
+    join_names,
     no_split,
     text_field,
     text_list,
-    tried_names,
     uid_or,
     with_ids,
 )
@@ -33,8 +33,8 @@ from jaxrl_sql.text2sql.benchmarks.released import (
     TEXT_FIELDS,
     ShownDatabases,
     fields_of,
-    flattened,
-    released_roots,
+    find_roots,
+    flatten_record,
     script_of,
     source_of,
 )
@@ -91,7 +91,7 @@ def _trace_fields(text: str) -> Record:
 def user_item(folder: Path, stem: str, where: str, record: Record, number: int) -> PublishedQuestion:
     """Return the question of a user's record; without a gold, the SQL of its trace is the gold."""
     fields = fields_of(record)
-    record = flattened(record)
+    record = flatten_record(record)
     trace = next((text for name in _TRACE if (text := text_field(record, name))), "")
     trace_fields = _trace_fields(trace or _last_message(record))
     if not trace_fields and text_field(record, "reasoning"):
@@ -188,7 +188,7 @@ def _has_questions(path: Path) -> bool:
         return True
     if _ending(path) in _CSV:
         return not _lacks(csv_columns(path, _USED))
-    return not _lacks_first(flattened(first_record(path)))
+    return not _lacks_first(flatten_record(first_record(path)))
 
 
 def _lacks_first(record: Record) -> list[str]:
@@ -202,12 +202,12 @@ def lacking(folder: Path, split: str) -> str:
     others = [file for file in _files(folder) if file.stem not in _NOT_QUESTIONS]
     candidates = split_files(folder, split) if split else others
     records = [(path.name, first_record(path)) for path in candidates if _ending(path) in (".json", ".jsonl")]
-    if len(records) != 1 or not records[0][1] or not (lacks := _lacks_first(flattened(records[0][1]))):
+    if len(records) != 1 or not records[0][1] or not (lacks := _lacks_first(flatten_record(records[0][1]))):
         return ""
     name, record = records[0]
     return (
-        f"the first record of {name} has no {' and no '.join(lacks)}, but {listed(fields_of(record), 24)} (names "
-        f"tried: {names_tried(lacks)})"
+        f"the first record of {name} has no {' and no '.join(lacks)}, but {join_names(fields_of(record), 24)} (names "
+        f"tried: {describe_fields(lacks)})"
     )
 
 
@@ -254,7 +254,7 @@ def user_items(home: Path, stem: str, where: str) -> tuple[Callable[[Record, int
 
     @cache
     def of_source(source: str) -> tuple[Databases, ShownDatabases]:
-        roots_of_source = [*released_roots(home, source), *(roots if not source else roots[:-1])]
+        roots_of_source = [*find_roots(home, source), *(roots if not source else roots[:-1])]
         return Databases(roots_of_source), ShownDatabases([root for root in roots_of_source if root.is_dir()])
 
     def item(record: Record, number: int) -> PublishedQuestion:
@@ -276,7 +276,7 @@ def user_items(home: Path, stem: str, where: str) -> tuple[Callable[[Record, int
             return question._replace(db_path=path)
         return question._replace(db_path=only, fault=several, is_unnamed=True)
 
-    databases = Databases([*roots, *released_roots(home)], suites_of(home))
+    databases = Databases([*roots, *find_roots(home)], suites_of(home))
     return item, databases
 
 
@@ -285,7 +285,7 @@ def _only_database(roots: Sequence[Path]) -> tuple[str, str]:
     patterns = [f"{depth}*.{ending}" for depth in ("", "*/") for ending in ("sqlite", "db", "sqlite3")]
     paths = {path for root in roots if root.is_dir() for pattern in patterns for path in root.glob(pattern)}
     if len(paths) > 1:
-        names = listed(sorted(str(path.relative_to(roots[-1])) for path in paths), 4)
+        names = join_names(sorted(str(path.relative_to(roots[-1])) for path in paths), 4)
         return (
             "",
             f"no db_id, and {len(paths)} databases are there, {names}: name one in db_path, or move the others away",
@@ -302,15 +302,15 @@ def _csv_records(path: Path, notes: Notes, places: list[str]) -> list[Record]:
         near = ((column, get_close_matches(column, field_names, 1, _NEAR)) for column in columns)
         alike = ", ".join(f"{names[0]} for {column}" for column, names in near if names and names[0] != column)
         raise InputError(
-            f"{path}: no column {' and no column '.join(lacks)}; its columns are {listed(columns, 24)}"
-            f"{f' (did you mean {alike}?)' if alike else ''}; names tried: {names_tried(lacks)}"
+            f"{path}: no column {' and no column '.join(lacks)}; its columns are {join_names(columns, 24)}"
+            f"{f' (did you mean {alike}?)' if alike else ''}; names tried: {describe_fields(lacks)}"
         )
     return records
 
 
-def names_tried(fields: Iterable[str]) -> str:
+def describe_fields(fields: Iterable[str]) -> str:
     """Return the names that are read for some fields of a user's file, for a message."""
-    return tried_names({field: _TRIED[field] for field in fields})
+    return describe_columns({field: _TRIED[field] for field in fields})
 
 
 def _lacks(columns: Sequence[str]) -> list[str]:
@@ -353,10 +353,12 @@ def read_own(folder: Path, split: str, notes: Notes) -> LoadedQuestions:
             for number, (record, place) in enumerate(zip(records, places, strict=True))
         ]
         loaded = LoadedQuestions(items, databases, where, tried=_TRIED)
-    return loaded._replace(items=_made_split(with_ids(items), split, folder, notes)) if is_made else loaded
+    return loaded._replace(items=_split_questions(with_ids(items), split, folder, notes)) if is_made else loaded
 
 
-def _made_split(items: Sequence[PublishedQuestion], split: str, path: Path, notes: Notes) -> list[PublishedQuestion]:
+def _split_questions(
+    items: Sequence[PublishedQuestion], split: str, path: Path, notes: Notes
+) -> list[PublishedQuestion]:
     """Return the `train` questions of a file without splits, or for any other split the held-out questions.
 
     The side depends on the gold alone, so questions with the same gold are on the same side. Adding questions moves

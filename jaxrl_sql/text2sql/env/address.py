@@ -90,7 +90,7 @@ class Address:
             return f"duckdb:{Path(self.folder).resolve() / f'{database}.duckdb'}"
         return replace(self, password="").url(database)
 
-    def redacted(self, message: object) -> str:
+    def redact(self, message: object) -> str:
         """Return a message as one line, without the password."""
         text = " ".join(str(message).split())
         return text.replace(self.password, "***") if self.password else text

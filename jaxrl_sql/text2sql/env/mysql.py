@@ -161,7 +161,7 @@ def _table(node: exp.Expression) -> exp.Expression | None:
     return None
 
 
-def _derived(node: exp.Expression) -> exp.Expression | None:
+def _check_derived_table(node: exp.Expression) -> exp.Expression | None:
     alias = node.args.get("alias")
     if alias is not None and alias.args.get("columns"):
         raise Refused("names of the columns of a derived table")
@@ -186,6 +186,6 @@ _REWRITES: Mapping[type[exp.Expression], Rewrite] = {
     exp.Select: _select,
     exp.Join: _join,
     exp.Table: _table,
-    exp.Subquery: _derived,
+    exp.Subquery: _check_derived_table,
     exp.Group: _group,
 }

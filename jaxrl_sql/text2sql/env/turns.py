@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from jaxrl_sql.text2sql.env.dialect import to_sqlite, why_refused
+from jaxrl_sql.text2sql.env.dialect import find_untranslated_part, to_sqlite
 from jaxrl_sql.text2sql.env.observe import MAX_ROWS, observe
 from jaxrl_sql.text2sql.env.ports import SqlJob, SqlOutcome
 from jaxrl_sql.text2sql.env.tags import hide_tags, show_tags
@@ -201,7 +201,7 @@ class SqlTurns:
             )
         sql = to_sqlite(query, self.dialect, self.database)
         if sql is None:
-            refused = why_refused(query, self.dialect, self.database)
+            refused = find_untranslated_part(query, self.dialect, self.database)
             reason = f"{refused} is not supported" if refused else f"not one statement of {self.dialect}"
             return Observation(wrap(f"syntax_error: {reason}", turns_left))
         return SqlResult(sql, self._submit, turns_left, self._doubt)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from sqlglot import exp
 
 from jaxrl_sql.text2sql.env.parse import tables_of
-from jaxrl_sql.text2sql.evals.parse import first_select, own_nodes, parsed
+from jaxrl_sql.text2sql.evals.parse import first_select, own_nodes, parse_cached
 
 
 class ComponentCounts(NamedTuple):
@@ -49,7 +49,7 @@ def level(parts: ComponentCounts) -> str:
 
 def count_parts(sql: str, dialect: str = "sqlite") -> ComponentCounts | None:
     """Count the components of a query's first SELECT; None if it does not parse."""
-    tree = parsed(sql, dialect)
+    tree = parse_cached(sql, dialect)
     select = first_select(tree)
     if tree is None or select is None:
         return None

@@ -168,8 +168,8 @@ def _first_rows(
     expected = executor.execute_many([(example.database, sql) for example, sql in zip(examples, golds, strict=True)])
     return [
         {
-            "prediction": _shown(outcome, verdict.status),
-            "gold": _table(example) if example.gold_tables else _shown(gold, verdict.gold_status),
+            "prediction": _describe_outcome(outcome, verdict.status),
+            "gold": _table(example) if example.gold_tables else _describe_outcome(gold, verdict.gold_status),
         }
         for example, verdict, outcome, gold in zip(examples, verdicts, predicted, expected, strict=True)
     ]
@@ -177,15 +177,15 @@ def _first_rows(
 
 def result_of(outcome: SqlOutcome) -> Record | None:
     """Return the first rows of a result as JSON values, or its error; None if there was no SQL."""
-    return _shown(outcome, outcome.status)
+    return _describe_outcome(outcome, outcome.status)
 
 
-def shown_row(row: Sequence[Cell]) -> list[Json]:
+def format_row(row: Sequence[Cell]) -> list[Json]:
     """Return a row's cells as JSON values, with long ones truncated."""
     return [_cell(cell) for cell in row]
 
 
-def _shown(outcome: SqlOutcome, status: str) -> Record | None:
+def _describe_outcome(outcome: SqlOutcome, status: str) -> Record | None:
     """Return the first rows of a result, or the error; None if there was no SQL."""
     if status in _STOPPED:
         return {"error": status}
@@ -205,7 +205,7 @@ def _table(example: Example) -> Record:
 def _cut(columns: Sequence[str], rows: Sequence[Sequence[Cell]], count: int) -> Record:
     return {
         "columns": [_cell(name) for name in columns],
-        "rows": [shown_row(row) for row in rows],
+        "rows": [format_row(row) for row in rows],
         "row_count": count,
     }
 

@@ -145,7 +145,7 @@ def _rule(comparison: SideBySide, paired: Paired) -> str:
     return f"{paired.rule} *" if paired.rule == comparison.own_rule else paired.rule
 
 
-def changed_table(comparison: SideBySide) -> ReportTable:
+def make_changes_table(comparison: SideBySide) -> ReportTable:
     """Return a table of the questions whose score by the own rule changed, with both statuses."""
     rows = tuple(
         (
@@ -194,7 +194,7 @@ def write_comparison(comparison: SideBySide, out: Path) -> list[Path]:
     }
     data, text = out / "compare.json", out / "compare.md"
     data.write_text(json.dumps(whole, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    tables = as_markdown([compare_table(comparison), questions_table(comparison), changed_table(comparison)])
+    tables = as_markdown([compare_table(comparison), questions_table(comparison), make_changes_table(comparison)])
     sqls = [_sqls(first, second) for first, second in comparison.changed]
     text.write_text(
         "\n".join(["# Two evaluations side by side", "", *comparison.notes, tables, *sqls]), encoding="utf-8"

@@ -76,7 +76,7 @@ def write_results(
 def one_line(sql: str) -> str:
     """Return a query as one line: comments are removed, and whitespace runs, tabs and line ends become a space."""
 
-    def written(piece: re.Match[str]) -> str:
+    def flatten_piece(piece: re.Match[str]) -> str:
         return re.sub(r"[\t\r\n]", " ", piece["text"]) if piece["text"] else " "
 
-    return _PIECE.sub(written, sql).strip()
+    return _PIECE.sub(flatten_piece, sql).strip()

@@ -19,7 +19,7 @@ from sqlglot import exp
 from jaxrl_sql.text2sql.env.dialect import SQLGLOT
 from jaxrl_sql.text2sql.env.parse import parse_query
 from jaxrl_sql.text2sql.env.ports import SqlExecutor
-from jaxrl_sql.text2sql.evals.parse import parsed
+from jaxrl_sql.text2sql.evals.parse import parse_cached
 
 # The number of rows after a cut that are checked for ties.
 _ROWS_BEHIND = 1_000
@@ -65,7 +65,7 @@ def _key(row: tuple[object, ...], cut: _Cut) -> list[object]:
 def _cuts(sql: str, dialect: str) -> list[_Cut]:
     if "limit" not in sql.lower():
         return []
-    tree = parsed(sql, dialect)
+    tree = parse_cached(sql, dialect)
     if tree is None:
         return []
     name = SQLGLOT.get(dialect, dialect)

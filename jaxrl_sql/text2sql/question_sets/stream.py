@@ -23,7 +23,7 @@ from jaxrl_sql.text2sql.benchmarks.gather import (
     RecordFile,
     example_of,
     fault_of,
-    placed_in,
+    prefer_local_files,
 )
 from jaxrl_sql.text2sql.benchmarks.lines import OWN, SYNSQL, synsql_lines, user_lines
 from jaxrl_sql.text2sql.files.index import LineIndex, open_index
@@ -65,7 +65,7 @@ class Numbered(Sequence[T], Generic[T]):
         return self._make(number % self._count)
 
 
-class Streamed(Numbered[Example]):
+class StreamedQuestions(Numbered[Example]):
     """The questions of a huge set, or of the first `limit` records (0: all), each transformed by `change`.
 
     `check` returns why a question must not be used, or "". `skipped` counts the unusable records read so far by
@@ -124,9 +124,9 @@ class Streamed(Numbered[Example]):
                 f"skipped record {number} ({reason}), {total} of those read so far; the next usable record replaces it"
             )
 
-    def changed(self, change: Callable[[Example], Example] | None, limit: int = 0) -> Streamed:
+    def with_change(self, change: Callable[[Example], Example] | None, limit: int = 0) -> StreamedQuestions:
         """Return the same questions, or those of the first `limit` records, each transformed by `change`."""
-        return Streamed(self.lines, self.records, change, limit)
+        return StreamedQuestions(self.lines, self.records, change, limit)
 
     def usable(self) -> Iterator[Example]:
         """Yield the question of each usable record, in file order."""
@@ -138,7 +138,7 @@ class Streamed(Numbered[Example]):
 
 
 def stream_prompts(
-    examples: Streamed,
+    examples: StreamedQuestions,
     style: PromptStyle,
     tokenizer: Tokenizer,
     max_tokens: int,
@@ -189,7 +189,9 @@ def spread(count: int, max_count: int) -> range:
     return range(0, count, max(1, -(-count // max_count)))
 
 
-def open_stream(root: str | Path, split: str = "", above: int = 0, place: Placement | None = None) -> Streamed | None:
+def open_stream(
+    root: str | Path, split: str = "", above: int = 0, place: Placement | None = None
+) -> StreamedQuestions | None:
     """Open a set of one JSON file for reading by index; None if it has at most `above` records.
 
     `place` sets the databases of the questions. Also None if its format is not a file of records. The first opening
@@ -211,6 +213,6 @@ def open_stream(root: str | Path, split: str = "", above: int = 0, place: Placem
     if not len(index):
         raise InputError(f"{lines.path}: no questions")
     if place is not None:
-        item_of, set_database = lines.item, placed_in(place, lines.databases, prefers_files=form is not OWN)
+        item_of, set_database = lines.item, prefer_local_files(place, lines.databases, prefers_files=form is not OWN)
         lines = lines._replace(item=lambda record, number: set_database(item_of(record, number)))
-    return Streamed(lines, index)
+    return StreamedQuestions(lines, index)

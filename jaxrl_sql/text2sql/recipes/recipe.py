@@ -12,7 +12,7 @@ from jaxrl_sql.config import DataConfig
 from jaxrl_sql.text2sql.env.ports import SqlExecutor
 from jaxrl_sql.text2sql.env.tags import open_thought
 from jaxrl_sql.text2sql.env.turns import Action, Environment
-from jaxrl_sql.text2sql.prompts.prompts import PromptStyle, ShowSchema, chat_style, compact_style, tagged_style
+from jaxrl_sql.text2sql.prompts.prompts import PromptStyle, ShowSchema, chat_style, compact_style, make_tagged_style
 from jaxrl_sql.text2sql.prompts.template import read_template
 from jaxrl_sql.text2sql.rewards.extract import ParsedResponse, Read, read_plain, with_opening_tag
 from jaxrl_sql.text2sql.rewards.score import RewardFunction, RewardRule, ScoredResponse, TextJob, collect, submit_texts
@@ -87,7 +87,7 @@ class Recipe(NamedTuple):
         if name == "compact":
             return compact_style(show)
         if name == "tagged":
-            return tagged_style(self.hint, self.target_response, show)
+            return make_tagged_style(self.hint, self.target_response, show)
         if name != "chat":
             raise InputError(f"prompt style {name!r} is not one of compact, tagged, chat")
         thinks, prompt_template = thinking == "think", read_template(template or self.template)
@@ -128,7 +128,7 @@ class Recipe(NamedTuple):
             synonyms=data.retrieval.synonyms,
         )
 
-    def opened(self, style: PromptStyle, tokenizer: Any) -> PromptStyle:
+    def adapt_style(self, style: PromptStyle, tokenizer: Any) -> PromptStyle:
         """Return the style for a tokenizer whose chat template may open a thought (`<think>`) at the end of a prompt.
 
         Target answers then omit the tag, and the parser adds it.

@@ -12,8 +12,8 @@ from jaxrl_sql.text2sql.env.ports import ScoreRow
 from jaxrl_sql.text2sql.rewards.extract import (
     ParsedResponse,
     bare_blocks,
+    find_last_enclosed,
     hiding_tags,
-    last_enclosed,
     policy_text,
     sql_blocks,
 )
@@ -47,7 +47,7 @@ def read_arctic(response: Response) -> ParsedResponse:
     text = policy_text(response)
     head, tag, tail = text.partition("</think>")
     rest = tail if tag else head
-    answer = last_enclosed(rest, "<answer>", "</answer>")
+    answer = find_last_enclosed(rest, "<answer>", "</answer>")
     tags = ("</think>", "<answer>", "</answer>")
     well_formed = all(text.count(tag_name) == 1 for tag_name in tags) and any(sql_blocks(answer))
     blocks = [block for block in sql_blocks(rest) if len(block) > _MIN_BLOCK]

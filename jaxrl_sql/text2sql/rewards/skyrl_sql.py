@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from jaxrl_sql.text2sql.env.ports import ScoreRow
 from jaxrl_sql.text2sql.env.turns import final_query
-from jaxrl_sql.text2sql.rewards.extract import ParsedResponse, enclosed, hiding_tags
+from jaxrl_sql.text2sql.rewards.extract import ParsedResponse, find_enclosed, hiding_tags
 from jaxrl_sql.types import Response, Reward
 
 RULE = "bird"
@@ -48,17 +48,17 @@ def read_skyrl_sql_loose(response: Response) -> ParsedResponse:
     """
     turns = _turns(response)
     text = "".join(turns)
-    solutions = enclosed(text, "<solution>", "</solution>")
+    solutions = find_enclosed(text, "<solution>", "</solution>")
     once = text.count("<solution>") == 1 == text.count("</solution>") == len(solutions)
     plain = once and _TAG.search(solutions[0]) is None
     answered = all(_THOUGHT.match(turn) for turn in turns[1:])
-    return _reading(turns, plain and bool(enclosed(text, "<think>", "</think>")) and answered)
+    return _reading(turns, plain and bool(find_enclosed(text, "<think>", "</think>")) and answered)
 
 
 def _reading(turns: Sequence[str], well_formed: bool) -> ParsedResponse:
     text = "".join(turns)
-    solutions = [text.strip() for text in enclosed(text, "<solution>", "</solution>")]
-    thoughts = [text.strip() for text in enclosed(text, "<think>", "</think>")]
+    solutions = [text.strip() for text in find_enclosed(text, "<solution>", "</solution>")]
+    thoughts = [text.strip() for text in find_enclosed(text, "<think>", "</think>")]
     queries = tuple(query for turn in turns if (query := final_query(turn)) is not None)
     solution = solutions[-1] if solutions else ""
     return ParsedResponse(solution or None, well_formed, "\n".join(thoughts), solution, queries)

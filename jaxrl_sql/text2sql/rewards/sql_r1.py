@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jaxrl_sql.text2sql.env.ports import ScoreRow
-from jaxrl_sql.text2sql.rewards.extract import ParsedResponse, hiding_tags, last_enclosed, policy_text, sql_blocks
+from jaxrl_sql.text2sql.rewards.extract import ParsedResponse, find_last_enclosed, hiding_tags, policy_text, sql_blocks
 from jaxrl_sql.types import Response, Reward
 
 RULE = "test_suite"
@@ -20,7 +20,7 @@ def read_sql_r1(response: Response) -> ParsedResponse:
     reward, but evaluation may use it.
     """
     text = policy_text(response)
-    think, answer = last_enclosed(text, "<think>", "</think>"), last_enclosed(text, "<answer>", "</answer>")
+    think, answer = find_last_enclosed(text, "<think>", "</think>"), find_last_enclosed(text, "<answer>", "</answer>")
     positions = [text.find(tag) for tag in _TAGS]
     in_order = all(text.count(tag) == 1 for tag in _TAGS) and positions == sorted(positions)
     blocks = [block for block in sql_blocks(answer) if block]

@@ -14,7 +14,7 @@ _NEARLY_ALL = 0.95
 """Share of predictions equal to their golds from which the file is assumed to contain golds."""
 
 
-class Paired(NamedTuple):
+class PredictionPair(NamedTuple):
     """The SQL by id of each question that has a prediction (None: without SQL), and notes about the rest."""
 
     sqls: dict[str, str | None]
@@ -29,7 +29,7 @@ def pair(
     order: Sequence[str],
     allow_missing: bool = False,
     allow_extra: bool = False,
-) -> Paired:
+) -> PredictionPair:
     """Pair a file of predictions with golds; `order` lists the ids of all questions of the benchmark, in file order.
 
     Questions of `order` without a gold cannot be judged, so their predictions are skipped. If an id is repeated, the
@@ -82,7 +82,9 @@ def pair(
     ):
         if uids:
             notes.append(f"{predictions.path}: {len(uids)} {note} ({cases(uids)})")
-    return Paired({uid: by_id[uid].sql for uid in golds_by_id if uid in by_id}, missing, len(extra), tuple(notes))
+    return PredictionPair(
+        {uid: by_id[uid].sql for uid in golds_by_id if uid in by_id}, missing, len(extra), tuple(notes)
+    )
 
 
 def _by_id(predictions: Predictions, order: Sequence[str]) -> tuple[dict[str, Prediction], str]:

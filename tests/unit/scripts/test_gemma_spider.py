@@ -59,7 +59,7 @@ SCHEMA = Schema(
     ],
 )
 def test_demonstrations_have_the_spelling_of_the_schema(script: ModuleType, sql: str, expected: str | None) -> None:
-    assert script.respelled(sql, SCHEMA, "aliases") == expected
+    assert script.respell(sql, SCHEMA, "aliases") == expected
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_demonstrations_have_the_spelling_of_the_schema(script: ModuleType, sql:
     ],
 )
 def test_demonstrations_may_use_table_names_as_qualifiers(script: ModuleType, sql: str, expected: str | None) -> None:
-    assert script.respelled(sql, SCHEMA, "tables") == expected
+    assert script.respell(sql, SCHEMA, "tables") == expected
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_demonstrations_may_use_table_names_as_qualifiers(script: ModuleType, sq
     ],
 )
 def test_demonstrations_may_qualify_ambiguous_columns_only(script: ModuleType, sql: str, expected: str) -> None:
-    assert script.respelled(sql, SCHEMA, "columns") == expected
+    assert script.respell(sql, SCHEMA, "columns") == expected
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_demonstrations_may_qualify_ambiguous_columns_only(script: ModuleType, s
     ],
 )
 def test_demonstrations_may_qualify_all_columns(script: ModuleType, sql: str, expected: str) -> None:
-    assert script.respelled(sql, SCHEMA, "full") == expected
+    assert script.respell(sql, SCHEMA, "full") == expected
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 from jaxrl_sql.datagen.synth.grammar.builder import SORTABLE, Builder, candidate, plural_words, where
-from jaxrl_sql.datagen.synth.grammar.natures import nature_of
-from jaxrl_sql.datagen.synth.grammar.phrases import Clause, Side, listed, number_words, verb
-from jaxrl_sql.datagen.synth.part_sampler import NoFit, literal, rounded
+from jaxrl_sql.datagen.synth.grammar.comparatives import comparatives_of
+from jaxrl_sql.datagen.synth.grammar.phrases import Clause, QueryTable, join_phrases, number_words, verb
+from jaxrl_sql.datagen.synth.part_sampler import NoFit, literal, round_value
 from jaxrl_sql.datagen.synth.question_template import QuestionCandidate
 from jaxrl_sql.datagen.synth.spec import AnnotatedColumn
 
@@ -16,7 +16,7 @@ from jaxrl_sql.datagen.synth.spec import AnnotatedColumn
 def rows(builder: Builder) -> QuestionCandidate:
     """Ask for columns of some rows, sorted in a share of the questions."""
     side = builder.side()
-    columns = builder.shown(side, builder.rng.choices((1, 2, 3), (50, 35, 15))[0])
+    columns = builder.choose_result_columns(side, builder.rng.choices((1, 2, 3), (50, 35, 15))[0])
     clauses = builder.clauses(side, builder.rng.choices((0, 1, 2), (25, 55, 20))[0])
     names = ", ".join(column.name for column in columns)
     query = f"SELECT {names} FROM {side.table.name}{where(clauses)}"
@@ -34,7 +34,7 @@ def rows(builder: Builder) -> QuestionCandidate:
     return candidate(form.format(t=text[:-1], w=phrase) + ending, query + order, "", check)
 
 
-def _order(builder: Builder, side: Side) -> tuple[str, str, str]:
+def _order(builder: Builder, side: QueryTable) -> tuple[str, str, str]:
     """Return the sort key, ORDER BY and its words."""
     column = builder.column(side, *SORTABLE, "text")
     if column.kind == "text":
@@ -43,9 +43,9 @@ def _order(builder: Builder, side: Side) -> tuple[str, str, str]:
         )
         return column.name, f" ORDER BY {column.name}", phrase
     is_highest = builder.chance(0.55)
-    nature = nature_of(column, side.are_people)
-    ends = (nature.most, nature.least) if is_highest else (nature.least, nature.most)
-    if nature.most and builder.chance(0.5):
+    comparatives = comparatives_of(column, side.are_people)
+    ends = (comparatives.most, comparatives.least) if is_highest else (comparatives.least, comparatives.most)
+    if comparatives.most and builder.chance(0.5):
         phrase = builder.choose(("from the {} to the {}", "ordered from {} to {}")).format(*ends)
     else:
         way = "descending" if is_highest else "ascending"
@@ -74,7 +74,7 @@ def either(builder: Builder) -> QuestionCandidate:
     test = f" WHERE {column.name} = {literal(value)} OR {column.name} = {literal(other)}"
     if builder.chance(0.5):
         return candidate(builder.ask_number(things), f"SELECT COUNT(*) FROM {side.table.name}{test}")
-    columns = builder.shown(side, builder.k(1, 2))
+    columns = builder.choose_result_columns(side, builder.k(1, 2))
     names = ", ".join(column.name for column in columns)
     text = builder.ask(builder.columns_words(columns, side, many=True), things)
     return candidate(text, f"SELECT {names} FROM {side.table.name}{test}")
@@ -89,7 +89,7 @@ def aggregates(builder: Builder) -> QuestionCandidate:
     if functions:
         name = builder.amount(column)
         adjectives = {"AVG": "average", "MAX": "maximum", "MIN": "minimum"}
-        phrase = f"{listed([adjectives[function] for function in functions])} {name}"
+        phrase = f"{join_phrases([adjectives[function] for function in functions])} {name}"
         names = ", ".join(f"{function}({column.name})" for function in functions)
     else:
         names, phrase = builder.aggregate_of(side, column)
@@ -104,7 +104,7 @@ def aggregates(builder: Builder) -> QuestionCandidate:
 def different(builder: Builder) -> QuestionCandidate:
     """Ask for the distinct values of a column, or their number."""
     side = builder.side()
-    column = builder.repeated(side)
+    column = builder.choose_category(side)
     clauses = builder.clauses(side, builder.rng.choices((0, 1), (55, 45))[0])
     tail = f" FROM {side.table.name}{where(clauses)}"
     things = builder.all_of(side, clauses)
@@ -123,9 +123,9 @@ def different(builder: Builder) -> QuestionCandidate:
 def row(builder: Builder) -> QuestionCandidate:
     """Ask for columns of the row with a label."""
     side = builder.side(label=True)
-    clause = builder.named(side)
+    clause = builder.label_condition(side)
     side.used.append(side.table.columns[0])
-    columns = [builder.shown(side)[0] for _ in range(builder.rng.choices((1, 2), (70, 30))[0])]
+    columns = [builder.choose_result_columns(side)[0] for _ in range(builder.rng.choices((1, 2), (70, 30))[0])]
     names = ", ".join(column.name for column in columns)
     text = builder.ask(builder.columns_words(columns, side, many=False), clause.after, many=False)
     if len(columns) > 1:
@@ -140,7 +140,7 @@ def extreme(builder: Builder) -> QuestionCandidate:
     is_highest = builder.chance(0.6)
     clause = builder.extreme(side, column, is_highest)
     clauses = builder.clauses(side, builder.rng.choices((0, 1), (65, 35))[0])
-    columns = builder.shown(side, builder.rng.choices((1, 2, 3), (55, 35, 10))[0])
+    columns = builder.choose_result_columns(side, builder.rng.choices((1, 2, 3), (55, 35, 10))[0])
     k = 1 if builder.chance(0.75) else builder.k(2, 6)
     names = ", ".join(column.name for column in columns)
     tail = f"FROM {side.table.name}{where(clauses)} ORDER BY {column.name} {clause.sql} LIMIT"
@@ -151,7 +151,9 @@ def extreme(builder: Builder) -> QuestionCandidate:
     return candidate(text, f"SELECT {names} {tail} {k}", f"SELECT {column.name} {tail} {k + 1}")
 
 
-def _of_extreme(builder: Builder, side: Side, clauses: Sequence[Clause], phrase: str, k: int, *, is_label: bool) -> str:
+def _of_extreme(
+    builder: Builder, side: QueryTable, clauses: Sequence[Clause], phrase: str, k: int, *, is_label: bool
+) -> str:
     best, *rest = clauses
     if k > 1:
         things = builder.things(side, [Clause("", f"{k} {best.before}".strip(), best.after), *rest])
@@ -164,16 +166,16 @@ def _of_extreme(builder: Builder, side: Side, clauses: Sequence[Clause], phrase:
             return f"Which {side.table.singular} is the {best.before}?"
     if rest and builder.chance(0.4):
         among = builder.things(side, rest)
-        this = builder.things(Side(side.table), [best], many=False)
+        this = builder.things(QueryTable(side.table), [best], many=False)
         return f"Among {among}, what {'are' if ' and ' in phrase else 'is'} the {phrase} of the {this}?"
     text = builder.ask(phrase, f"the {thing}", many=False)
     return text.replace("What is", "What are") if " and " in phrase else text
 
 
-def grouped(builder: Builder) -> QuestionCandidate:
+def ask_per_group(builder: Builder) -> QuestionCandidate:
     """Ask for a number or aggregates of each group of rows, with HAVING or ORDER BY in a share of the questions."""
     side = builder.side("category")
-    group = builder.repeated(side)
+    group = builder.choose_category(side)
     parts, phrases = [group.name], []
     if builder.chance(0.6):
         parts.append("COUNT(*)")
@@ -199,11 +201,11 @@ def grouped(builder: Builder) -> QuestionCandidate:
     if phrases[0].startswith("number of") and len(phrases) == 1:
         things = phrases[0].removeprefix("number of ")
         forms += (f"How many {things}{{o}} are there for each {{g}}?", f"Count the {things}{{o}} of each {{g}}.")
-    text = builder.choose(forms).format(w=listed(phrases), o=of, g=group_noun, gs=plural_words(group_noun))
-    return _sorted_groups(builder, text, query, parts)
+    text = builder.choose(forms).format(w=join_phrases(phrases), o=of, g=group_noun, gs=plural_words(group_noun))
+    return _sort_groups(builder, text, query, parts)
 
 
-def _sorted_groups(builder: Builder, text: str, query: str, parts: Sequence[str]) -> QuestionCandidate:
+def _sort_groups(builder: Builder, text: str, query: str, parts: Sequence[str]) -> QuestionCandidate:
     """Sort the groups by their aggregate, in a share of the questions."""
     if not builder.chance(0.12):
         return candidate(text, query)
@@ -217,7 +219,7 @@ def _sorted_groups(builder: Builder, text: str, query: str, parts: Sequence[str]
 def groups_having(builder: Builder) -> QuestionCandidate:
     """Ask for the groups with enough rows, or with a high or low aggregate."""
     side = builder.side()
-    group = builder.repeated(side)
+    group = builder.choose_category(side)
     if builder.chance(0.3):
         return _groups_by_average(builder, side, group)
     sizes = sorted(Counter(group.values).values())
@@ -238,9 +240,9 @@ def groups_having(builder: Builder) -> QuestionCandidate:
     return candidate(builder.choose(forms).format(gs=groups, w=comparison, t=noun, h=have), query)
 
 
-def _groups_by_average(builder: Builder, side: Side, group: AnnotatedColumn) -> QuestionCandidate:
+def _groups_by_average(builder: Builder, side: QueryTable, group: AnnotatedColumn) -> QuestionCandidate:
     column = builder.measure(side)
-    middle = rounded(column, builder.quantile(column, 0.35, 0.65), is_up=True)
+    middle = round_value(column, builder.quantile(column, 0.35, 0.65), is_up=True)
     sign, comparison = builder.choose(((">", "above"), (">", "higher than"), ("<", "below")))
     function, adjective = builder.choose((("AVG", "average"), ("AVG", "mean"), ("MAX", "highest"), ("MIN", "lowest")))
     text = builder.choose(
@@ -260,7 +262,7 @@ def _groups_by_average(builder: Builder, side: Side, group: AnnotatedColumn) -> 
 def most_common(builder: Builder) -> QuestionCandidate:
     """Ask for the most or least frequent value of a column."""
     side = builder.side()
-    group = builder.repeated(side)
+    group = builder.choose_category(side)
     way, rank = builder.choose((("DESC", "most"), ("DESC", "most"), ("ASC", "least")))
     clauses = builder.clauses(side, builder.rng.choices((0, 1), (75, 25))[0])
     tail = f"FROM {side.table.name}{where(clauses)} GROUP BY {group.name} ORDER BY COUNT(*) {way} LIMIT"
@@ -282,7 +284,7 @@ def most_common(builder: Builder) -> QuestionCandidate:
     return candidate(text, f"SELECT {group.name} {tail} 1", f"SELECT COUNT(*) {tail} 2")
 
 
-def compared(builder: Builder) -> QuestionCandidate:
+def ask_against_average(builder: Builder) -> QuestionCandidate:
     """Ask for rows above or below the average of all rows, or an aggregate of some rows."""
     side = builder.side_of_measures()
     column = builder.measure(side)
@@ -305,15 +307,15 @@ def compared(builder: Builder) -> QuestionCandidate:
     things = builder.things(side, extra=phrase)
     if builder.chance(0.4):
         return candidate(builder.ask_number(things), f"SELECT COUNT(*) {query}")
-    columns = builder.shown(side, builder.rng.choices((1, 2), (70, 30))[0])
+    columns = builder.choose_result_columns(side, builder.rng.choices((1, 2), (70, 30))[0])
     text = builder.ask(builder.columns_words(columns, side, many=True), things)
     return candidate(text, f"SELECT {', '.join(column.name for column in columns)} {query}")
 
 
-def shared(builder: Builder) -> QuestionCandidate:
+def ask_shared_values(builder: Builder) -> QuestionCandidate:
     """Ask for values of a column that two kinds of rows share, that only the first has, or that either has."""
     side = builder.side()
-    group = builder.repeated(side)
+    group = builder.choose_category(side)
     first, second = builder.clauses(side, 1)[0], builder.clauses(side, 1)[0]
     operator = builder.choose(("INTERSECT", "EXCEPT", "UNION"))
     here, there = builder.things(side, [first]), builder.things(side, [second])
@@ -341,6 +343,6 @@ def containing(builder: Builder) -> QuestionCandidate:
     tail = f"FROM {side.table.name} WHERE {column.name} LIKE '{pattern}'"
     if builder.chance(0.35):
         return candidate(builder.ask_number(things), f"SELECT COUNT(*) {tail}")
-    columns = builder.shown(Side(side.table), builder.k(1, 2))
+    columns = builder.choose_result_columns(QueryTable(side.table), builder.k(1, 2))
     question = builder.ask(builder.columns_words(columns, side, many=True), things)
     return candidate(question, f"SELECT {', '.join(column.name for column in columns)} {tail}")

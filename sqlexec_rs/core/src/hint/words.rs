@@ -36,14 +36,14 @@ const NO_ALIAS: [&str; 24] = [
 
 /// A table named by a statement.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Mention<'a> {
+pub(super) struct TableReference<'a> {
     /// Its number in the schema.
     pub(super) table: usize,
     /// Its alias, or its name as written.
     pub(super) shown: &'a str,
 }
 
-impl Mention<'_> {
+impl TableReference<'_> {
     /// Returns whether the statement uses this qualifier for the table.
     pub(super) fn is_shown_as(&self, qualifier: Option<&str>) -> bool {
         qualifier.is_some_and(|qualifier| self.shown.eq_ignore_ascii_case(qualifier))
@@ -51,9 +51,9 @@ impl Mention<'_> {
 }
 
 /// Finds the tables that a statement names, ignoring names before a point, which are qualifiers.
-pub(super) fn mentions<'a>(statement: &'a str, names: &Names) -> Vec<Mention<'a>> {
+pub(super) fn mentions<'a>(statement: &'a str, names: &Names) -> Vec<TableReference<'a>> {
     let tokens: Vec<Word<'_>> = Words { text: statement, at: 0 }.collect();
-    let mut mentions_found: Vec<Mention<'a>> = Vec::new();
+    let mut mentions_found: Vec<TableReference<'a>> = Vec::new();
     for (i, word) in tokens.iter().enumerate() {
         let Some(table) = names.find_table(word.text).filter(|_| !word.is_before_point) else { continue };
         let mut after = tokens[i + 1..].iter();
@@ -62,7 +62,7 @@ pub(super) fn mentions<'a>(statement: &'a str, names: &Names) -> Vec<Mention<'a>
             Some(word) if word.is_next && !NO_ALIAS.iter().any(|no| word.text.eq_ignore_ascii_case(no)) => Some(word),
             _ => None,
         };
-        mentions_found.push(Mention { table, shown: alias.map_or(word.text, |alias| alias.text) });
+        mentions_found.push(TableReference { table, shown: alias.map_or(word.text, |alias| alias.text) });
         if mentions_found.len() == MAX_MENTIONS {
             break;
         }

@@ -114,7 +114,7 @@ impl QueriesAhead {
     }
 
     /// Returns the limits of the next answer if it must be discarded.
-    pub(super) fn unwanted(&mut self) -> Option<Arc<Limits>> {
+    pub(super) fn take_discarded(&mut self) -> Option<Arc<Limits>> {
         self.unwanted.pop_front()
     }
 
@@ -129,7 +129,7 @@ impl QueriesAhead {
     }
 
     /// Resets the state after the worker is lost.
-    pub(super) fn lost(&mut self) {
+    pub(super) fn reset(&mut self) {
         (self.n_sent, self.n_quick) = (0, 0);
         self.unwanted.clear();
     }
@@ -167,7 +167,7 @@ mod tests {
         Arc::new(InFlightQuery { key: RunKey { parameters, ..query.key.clone() }, ..query })
     }
 
-    fn sent(ahead: &mut QueriesAhead, db: u32, source: &mut Queries) -> Vec<String> {
+    fn take_texts(ahead: &mut QueriesAhead, db: u32, source: &mut Queries) -> Vec<String> {
         ahead.take(db, source).map(|query| query.key.sql.text.to_string()).collect()
     }
 
@@ -180,24 +180,24 @@ mod tests {
     fn nothing_is_taken_until_runs_on_the_database_are_quick() {
         let (mut ahead, mut source) = (QueriesAhead::default(), Queries::new(100));
         for (db, micros, n) in [(1, 1, QUICK_RUNS - 1), (1, 1_000, 1), (1, 1, QUICK_RUNS), (2, 1, QUICK_RUNS)] {
-            assert!(sent(&mut ahead, db, &mut source).is_empty());
+            assert!(take_texts(&mut ahead, db, &mut source).is_empty());
             record(&mut ahead, micros, n);
         }
-        assert!(sent(&mut ahead, 2, &mut source).is_empty(), "no quick runs on database 2");
-        assert!(sent(&mut ahead, 1, &mut source).is_empty(), "no statistics after a change of database");
+        assert!(take_texts(&mut ahead, 2, &mut source).is_empty(), "no quick runs on database 2");
+        assert!(take_texts(&mut ahead, 1, &mut source).is_empty(), "no statistics after a change of database");
         record(&mut ahead, 1, QUICK_RUNS);
-        assert_eq!(sent(&mut ahead, 1, &mut source).len(), MAX_HELD);
+        assert_eq!(take_texts(&mut ahead, 1, &mut source).len(), MAX_HELD);
         assert_eq!(source.0.len(), 100 - MAX_HELD);
     }
 
     #[test]
     fn queries_keep_their_order_and_are_sent_once() {
         let (mut ahead, mut source) = (QueriesAhead::default(), Queries::new(100));
-        sent(&mut ahead, 1, &mut source);
+        take_texts(&mut ahead, 1, &mut source);
         record(&mut ahead, 1, QUICK_RUNS);
         let mut texts = Vec::new();
         for turn in 0..3 * MAX_HELD {
-            texts.extend(sent(&mut ahead, 1, &mut source));
+            texts.extend(take_texts(&mut ahead, 1, &mut source));
             let (query, is_sent) = ahead.next().unwrap();
             assert_eq!((&*query.key.sql.text, is_sent), (&*format!("SELECT {turn}"), true));
         }
@@ -209,9 +209,9 @@ mod tests {
         let (mut ahead, mut source) = (QueriesAhead::default(), Queries::new(100));
         source.0[2] = query(&"x".repeat(SHORT_TEXT + 1), None);
         source.0[4] = query("SELECT ?", Some(Arc::new(Parameters { names: Vec::new(), values: Vec::new() })));
-        sent(&mut ahead, 1, &mut source);
+        take_texts(&mut ahead, 1, &mut source);
         record(&mut ahead, 1, QUICK_RUNS);
-        assert_eq!(sent(&mut ahead, 1, &mut source), ["SELECT 0", "SELECT 1"]);
+        assert_eq!(take_texts(&mut ahead, 1, &mut source), ["SELECT 0", "SELECT 1"]);
         let turns: Vec<bool> = (0..3).map(|_| ahead.next().unwrap().1).collect();
         assert_eq!(turns, [true, true, false]);
     }
@@ -219,50 +219,50 @@ mod tests {
     #[test]
     fn give_back_returns_all_and_discards_pending_answers() {
         let (mut ahead, mut source) = (QueriesAhead::default(), Queries::new(100));
-        sent(&mut ahead, 1, &mut source);
+        take_texts(&mut ahead, 1, &mut source);
         record(&mut ahead, 1, QUICK_RUNS);
-        sent(&mut ahead, 1, &mut source);
+        take_texts(&mut ahead, 1, &mut source);
         ahead.next();
         ahead.return_queries(&mut source);
         assert_eq!((source.0.len(), &*source.0[0].key.sql.text), (99, "SELECT 1"));
         assert!(ahead.next().is_none() && ahead.has_others());
         record(&mut ahead, 1, 2 * QUICK_RUNS);
-        assert!(sent(&mut ahead, 1, &mut source).is_empty(), "the worker has enough to do");
-        assert_eq!(std::iter::from_fn(|| ahead.unwanted()).count(), MAX_HELD - 1);
+        assert!(take_texts(&mut ahead, 1, &mut source).is_empty(), "the worker has enough to do");
+        assert_eq!(std::iter::from_fn(|| ahead.take_discarded()).count(), MAX_HELD - 1);
         assert!(!ahead.has_others());
-        assert_eq!(sent(&mut ahead, 1, &mut source)[0], "SELECT 1");
+        assert_eq!(take_texts(&mut ahead, 1, &mut source)[0], "SELECT 1");
     }
 
     #[test]
     fn wasted_work_doubles_the_required_runs_and_success_halves_them() {
         let (mut ahead, mut source) = (QueriesAhead::default(), Queries::new(1_000));
-        sent(&mut ahead, 1, &mut source);
+        take_texts(&mut ahead, 1, &mut source);
         for round in 0..5 {
             record(&mut ahead, 1, (QUICK_RUNS << round) - 1);
-            assert!(sent(&mut ahead, 1, &mut source).is_empty());
+            assert!(take_texts(&mut ahead, 1, &mut source).is_empty());
             record(&mut ahead, 1, 1);
-            assert_eq!(sent(&mut ahead, 1, &mut source).len(), MAX_HELD);
+            assert_eq!(take_texts(&mut ahead, 1, &mut source).len(), MAX_HELD);
             ahead.return_queries(&mut source);
-            while ahead.unwanted().is_some() {}
+            while ahead.take_discarded().is_some() {}
         }
         record(&mut ahead, 1, (100 * QUICK_RUNS) << 5);
         record(&mut ahead, 1_000, 1);
         record(&mut ahead, 1, QUICK_RUNS);
-        assert_eq!(sent(&mut ahead, 1, &mut source).len(), MAX_HELD);
+        assert_eq!(take_texts(&mut ahead, 1, &mut source).len(), MAX_HELD);
     }
 
     #[test]
     fn queries_of_a_lost_worker_still_run() {
         let (mut ahead, mut source) = (QueriesAhead::default(), Queries::new(100));
-        sent(&mut ahead, 1, &mut source);
+        take_texts(&mut ahead, 1, &mut source);
         record(&mut ahead, 1, QUICK_RUNS);
-        sent(&mut ahead, 1, &mut source);
-        ahead.lost();
+        take_texts(&mut ahead, 1, &mut source);
+        ahead.reset();
         assert!(!ahead.has_others());
         for turn in 0..MAX_HELD {
             let (query, is_sent) = ahead.next().unwrap();
             assert_eq!((&*query.key.sql.text, is_sent), (&*format!("SELECT {turn}"), false));
-            assert!(sent(&mut ahead, 1, &mut source).is_empty(), "one query at a time");
+            assert!(take_texts(&mut ahead, 1, &mut source).is_empty(), "one query at a time");
         }
         assert!(ahead.next().is_none());
     }

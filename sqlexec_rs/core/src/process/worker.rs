@@ -72,7 +72,7 @@ pub fn worker_main() -> ! {
 fn work(memory_bytes: u64, cap: usize, access: Access, hidden: Arc<[HiddenColumn]>) -> io::Result<()> {
     close_inherited();
     confine(memory_bytes)?;
-    hooks::install().map_err(|fault| io::Error::other(fault.to_string()))?;
+    hooks::install().map_err(|error| io::Error::other(error.to_string()))?;
     let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let answers = Arc::new(ReplyWriter::new(stream.try_clone()?));
     walls::forbid_writes(&walls::temporary_folders());

@@ -88,7 +88,7 @@ pub(crate) fn run(
     if outcome.status == Status::Timeout {
         explain_stop(&mut outcome, stop, limits);
     }
-    if let Some(column) = sandbox.record().hiding().refused() {
+    if let Some(column) = sandbox.record().hiding().refused_column() {
         outcome = outcome.replaced_by(Status::Forbidden, hidden_error(&column));
     }
     if outcome.status == Status::DbError
@@ -283,7 +283,7 @@ fn from_sqlite(value: ValueRef<'_>) -> Value<'_> {
 
 /// Suggests a name for a missing one, under separate bounds.
 fn find_hint(sandbox: &Sandbox, statement: &str, error: &str) -> Option<String> {
-    let (connection, names) = sandbox.opened()?;
+    let (connection, names) = sandbox.open_connection()?;
     let guard = sandbox.guard();
     let limits = Limits { timeout: None, vm_steps: Some(hint::MAX_STEPS), ..Limits::default() };
     guard.arm(&limits, None, Instant::now());

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
-use sqlexec_core::{Caps, Config, Limits, Outcome, Pool, Status, Stop};
+use sqlexec_core::{Config, Limits, Outcome, Pool, StatementLimits, Status, Stop};
 use tempfile::TempDir;
 
 mod cases;
@@ -163,25 +163,33 @@ fn ordinary_use_of_bounded_functions_succeeds() {
 #[test]
 fn each_limit_is_enforced_and_named() {
     let fixture = Fixture::new();
-    let caps = |caps: Caps| Limits { caps, ..Limits::default() };
-    let standard = Caps::default();
+    let caps = |caps: StatementLimits| Limits { caps, ..Limits::default() };
+    let standard = StatementLimits::default();
     let sorted = "SELECT id FROM note ORDER BY body || id LIMIT -1 OFFSET 299";
     for (limits, sql, message) in [
-        (caps(Caps { max_length: 1_000, ..standard }), "SELECT hex(zeroblob(501))", "string or blob too big"),
-        (caps(Caps { max_sql_length: 20, ..standard }), "SELECT 1234567890123456", "statement too long"),
-        (caps(Caps { max_like_pattern: 4, ..standard }), "SELECT 'a' LIKE '12345'", "LIKE or GLOB pattern too complex"),
         (
-            caps(Caps { max_expr_depth: 5, ..standard }),
+            caps(StatementLimits { max_length: 1_000, ..standard }),
+            "SELECT hex(zeroblob(501))",
+            "string or blob too big",
+        ),
+        (caps(StatementLimits { max_sql_length: 20, ..standard }), "SELECT 1234567890123456", "statement too long"),
+        (
+            caps(StatementLimits { max_like_pattern: 4, ..standard }),
+            "SELECT 'a' LIKE '12345'",
+            "LIKE or GLOB pattern too complex",
+        ),
+        (
+            caps(StatementLimits { max_expr_depth: 5, ..standard }),
             "SELECT 1+2+3+4+5+6+7",
             "Expression tree is too large (maximum depth 5)",
         ),
         (
-            caps(Caps { max_compound: 2, ..standard }),
+            caps(StatementLimits { max_compound: 2, ..standard }),
             "VALUES (1) UNION SELECT 2 UNION SELECT 3",
             "too many terms in compound SELECT",
         ),
-        (caps(Caps { max_vdbe_ops: 5, ..standard }), "SELECT * FROM item", "out of memory"),
-        (caps(Caps { max_columns: 2, ..standard }), "SELECT 1, 2, 3", "too many columns in result set"),
+        (caps(StatementLimits { max_vdbe_ops: 5, ..standard }), "SELECT * FROM item", "out of memory"),
+        (caps(StatementLimits { max_columns: 2, ..standard }), "SELECT 1, 2, 3", "too many columns in result set"),
         (
             Limits { heap_bytes: 3_000_000, ..Limits::default() },
             "SELECT hex(zeroblob(2000000))",

@@ -377,7 +377,7 @@ fn callback_cannot_close_its_pool(base: &Config) {
     let (sender, receiver) = std::sync::mpsc::channel();
     let (ours, slow) = (Arc::clone(&fixture), "SELECT sum(a.id * b.id) FROM item a, item b");
     let job = fixture.submit(&[slow], &Limits::default());
-    job.when_done(Box::new(move || sender.send(ours.pool.begin_close().map_err(|fault| fault.to_string())).unwrap()))
+    job.when_done(Box::new(move || sender.send(ours.pool.begin_close().map_err(|error| error.to_string())).unwrap()))
         .unwrap();
     finish(&job);
     match receiver.recv_timeout(Duration::from_secs(60)).unwrap() {

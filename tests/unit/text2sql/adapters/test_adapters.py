@@ -212,7 +212,7 @@ def test_sql_may_contain_the_dialogues_tags(task: SqlTask, row: dict[str, str], 
     assert "Cy" in (episode.step(f"{T}<sql>{sql}</sql>") or "")
     assert episode.step(f"{T}<solution>{sql}</solution>") is None
     assert episode.reward() == 1.0
-    assert episode.scored().sql == sql
+    assert episode.score_dialogue().sql == sql
 
 
 @pytest.mark.parametrize("sql", [None, 7, ["SELECT 1"], {"sql": "SELECT 1"}])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from jaxrl_sql.config import ExecutorConfig
 from jaxrl_sql.text2sql.benchmarks import load_split
-from jaxrl_sql.text2sql.env.dialect import from_sqlite, normal_form, to_sqlite, why_refused
+from jaxrl_sql.text2sql.env.dialect import find_untranslated_part, from_sqlite, normal_form, to_sqlite
 from jaxrl_sql.text2sql.env.executor import Executor, make_executor
 from jaxrl_sql.types import InputError
 
@@ -315,7 +315,7 @@ def test_queries_without_an_equal_sqlite_form_have_no_translation(sql: str) -> N
 )
 def test_unsupported_query_is_refused_by_name(sql: str, name: str) -> None:
     assert to_sqlite(sql, "mysql") is None
-    assert name in why_refused(sql, "mysql")
+    assert name in find_untranslated_part(sql, "mysql")
 
 
 @pytest.mark.parametrize("value", ["YEAR(CONCAT(pieces, ''))", "CAST(-pieces AS UNSIGNED)", "-1 | pieces"])

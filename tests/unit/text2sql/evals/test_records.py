@@ -13,7 +13,7 @@ import pytest
 
 from jaxrl_sql.config import ExecutorConfig
 from jaxrl_sql.text2sql.env.executor import Executor, make_executor
-from jaxrl_sql.text2sql.evals.numbers import Counts, judged, together
+from jaxrl_sql.text2sql.evals.numbers import Counts, compute_metrics, merge_metrics
 from jaxrl_sql.text2sql.evals.records import CELL, ROWS, Answered, Judging, response_of, verdict_of
 from jaxrl_sql.text2sql.evals.tables import as_markdown, overview, tables
 from jaxrl_sql.text2sql.evals.verdict import NOT_ASKED
@@ -88,7 +88,7 @@ def test_votes_choose_and_are_counted_by_size(executor: Executor, examples: list
     assert voted["pass"]["1"] == pytest.approx(0.4)
     (failed,) = judging.records(examples[2:], [Answered(sqls, tuple("abcde"))])
     assert "vote" not in failed, "a failing gold gives no information on votes"
-    numbers = judged("s", "bird", examples[1:], [[voted, failed]], Counts()).numbers
+    numbers = compute_metrics("s", "bird", examples[1:], [[voted, failed]], Counts()).numbers
     assert numbers["vote/5"] == 1.0
     assert numbers["bird"] == 1.0
     assert numbers["accuracy"] == 0.5
@@ -110,7 +110,7 @@ def test_truncated_answers_are_counted_and_scored(executor: Executor, examples: 
     ]
     assert records[1]["finish_reasons"] == {"length": 1, "stop": 1, "content_filter": 1}
     stopped = [{**record, "finish_reason": "stop", "finish_reasons": {"stop": 3}} for record in records[:2]]
-    summary = judged("s", "bird", requests, [records, [*stopped, records[2]]], Counts())
+    summary = compute_metrics("s", "bird", requests, [records, [*stopped, records[2]]], Counts())
     assert summary.numbers["truncated"] == (2 / 4 + 0) / 2
     counts = [summary.numbers[f"finish_reason/{name}"] for name in ("stop", "length", "content_filter")]
     assert counts == [(1 + 6) / 2, 2 / 2, 1 / 2], "means over two runs"
@@ -123,7 +123,9 @@ def test_truncated_answers_are_counted_and_scored(executor: Executor, examples: 
 def test_predictions_have_no_finish_reason(executor: Executor, examples: list[Example]) -> None:
     records = Judging(executor, RULES, "bird").records(examples[:1], [Answered(("SELECT x FROM t",))])
     assert records[0]["finish_reason"] == ""
-    assert not [name for name in judged("s", "bird", examples[:1], [records], Counts()).numbers if "finish" in name]
+    assert not [
+        name for name in compute_metrics("s", "bird", examples[:1], [records], Counts()).numbers if "finish" in name
+    ]
 
 
 def test_benchmark_with_query_preparation_prepares_predictions(executor: Executor, examples: list[Example]) -> None:
@@ -139,13 +141,13 @@ def test_runs_are_averaged_and_benchmarks_weighted(executor: Executor, examples:
         return Judging(executor, RULES, "bird").records(examples[: len(sqls)], output)
 
     right, wrong, other = "SELECT x FROM t", "SELECT 1", "SELECT DISTINCT x FROM n"
-    two = judged("two", "bird", examples[:2], [run(right, wrong), run(wrong, wrong)], Counts(extra=3))
-    item = judged("one", "test_suite", examples[1:2], [run(right, other)[1:]], Counts(missing=1))
+    two = compute_metrics("two", "bird", examples[:2], [run(right, wrong), run(wrong, wrong)], Counts(extra=3))
+    item = compute_metrics("one", "test_suite", examples[1:2], [run(right, other)[1:]], Counts(missing=1))
     assert two.numbers["accuracy"] == 0.25
     assert two.numbers["accuracy/std"] == pytest.approx(0.125**0.5)
     assert two.numbers["runs"] == 2
     assert (item.numbers["accuracy"], item.numbers["bird"], item.numbers["sensitive/duplicates"]) == (0.0, 1.0, 1.0)
-    all_of = together([two, item])
+    all_of = merge_metrics([two, item])
     assert all_of["count"] == 3
     assert all_of["bird"] == pytest.approx((2 * 0.25 + 1.0) / 3)
     assert all_of["accuracy"] == pytest.approx((2 * 0.25 + 0.0) / 3)

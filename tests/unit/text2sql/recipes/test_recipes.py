@@ -106,7 +106,7 @@ def test_demonstration_after_any_opening_tag_is_well_formed(name: str, opening_t
 def test_thinking_model_is_taught_its_own_tag(name: str, example: Example) -> None:
     recipe = RECIPES[name]
     for tokenizer, begins in ((Letters(), "<think>"), (Thinker(), "\nThose of")):
-        style = recipe.opened(recipe.style("chat", thinking="think"), tokenizer)
+        style = recipe.adapt_style(recipe.style("chat", thinking="think"), tokenizer)
         answer = text_of(style.answer(example))
         assert answer.startswith(begins)
         assert "reasoning>" not in answer
@@ -249,7 +249,7 @@ class Thinker(Letters):
 
 def test_thought_opened_by_the_template_belongs_to_the_answer(executor: Executor, example: Example) -> None:
     recipe = RECIPES["skyrl_sql"]
-    style = recipe.opened(recipe.style("chat"), Thinker())
+    style = recipe.adapt_style(recipe.style("chat"), Thinker())
     answer = style.answer(example)
     assert isinstance(answer, str)
     assert answer.startswith("Those of the first.</think>")
@@ -258,7 +258,7 @@ def test_thought_opened_by_the_template_belongs_to_the_answer(executor: Executor
     dialogue = recipe.in_dialogues(style, executor, 5).answer(example)
     assert text_of(dialogue).startswith("Those of the first.</think>")
     for plain in (recipe.style("chat"), recipe.style("tagged"), recipe.style("compact")):
-        assert recipe.opened(plain, Letters()) is plain
+        assert recipe.adapt_style(plain, Letters()) is plain
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ def test_thought_opened_by_the_template_belongs_to_the_answer(executor: Executor
 def test_thought_is_opened_once(name: str, prefill: str | None, executor: Executor, example: Example) -> None:
     """Neither the recipe nor a prefill opens a second thought, and supervised answers are parsed completely."""
     recipe = RECIPES[name]
-    style = recipe.opened(recipe.style("chat", prefill=prefill), Thinker())
+    style = recipe.adapt_style(recipe.style("chat", prefill=prefill), Thinker())
     (prompt,) = make_prompts([example], style, Thinker(), 10_000).prompts
     turn = prompt.text.rpartition("[assistant]")[2]
     assert turn.startswith("<think>\n")

@@ -8,8 +8,8 @@ from jaxrl_sql.text2sql.recipes.omnisql import read_omnisql
 from jaxrl_sql.text2sql.rewards.arctic import read_arctic
 from jaxrl_sql.text2sql.rewards.extract import (
     Read,
-    enclosed,
-    last_enclosed,
+    find_enclosed,
+    find_last_enclosed,
     policy_text,
     read_plain,
     sql_blocks,
@@ -111,8 +111,8 @@ def test_sql_blocks(name: str) -> None:
     ],
 )
 def test_enclosed(text: str, result: list[str]) -> None:
-    assert enclosed(text, "<a>", "</a>") == result
-    assert last_enclosed(text, "<a>", "</a>") == (result[-1].strip() if result else "")
+    assert find_enclosed(text, "<a>", "</a>") == result
+    assert find_last_enclosed(text, "<a>", "</a>") == (result[-1].strip() if result else "")
 
 
 def test_observations_are_not_the_policys_text() -> None:

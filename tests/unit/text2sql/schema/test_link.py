@@ -21,9 +21,9 @@ from jaxrl_sql.text2sql.benchmarks import load_split
 from jaxrl_sql.text2sql.prompts.prompts import make_prompt, make_prompts, message_texts, prompt_texts
 from jaxrl_sql.text2sql.question_sets.stream import open_stream, stream_prompts
 from jaxrl_sql.text2sql.recipes import RECIPES
-from jaxrl_sql.text2sql.schema import Schema, compact, ddl, link, quote_name, read_schema, used_by
+from jaxrl_sql.text2sql.schema import Schema, compact, ddl, find_used_columns, link, quote_name, read_schema
 from jaxrl_sql.text2sql.schema.link import name_words
-from jaxrl_sql.text2sql.schema.prune import largest
+from jaxrl_sql.text2sql.schema.prune import find_largest
 from jaxrl_sql.training.batching.sft_batches import make_sft_batch
 from jaxrl_sql.types import Example
 
@@ -148,7 +148,7 @@ def test_names_are_split_into_words(name: str, message: str) -> None:
 @given(st.integers(0, 300), st.integers(0, 300))
 def test_largest_fitting_count_is_searched_from_below(most: int, limit: int) -> None:
     tried: list[int] = []
-    assert largest(most, lambda count: tried.append(count) or count <= limit) == min(most, limit)
+    assert find_largest(most, lambda count: tried.append(count) or count <= limit) == min(most, limit)
     assert all(count <= 2 * limit + 1 for count in tried)
     assert len(tried) <= 2 * (limit + 1).bit_length() + 1
 
@@ -240,7 +240,7 @@ def merged(examples: Sequence[Example], target: Path) -> list[tuple[Example, fro
                 connection.execute(f"INSERT OR IGNORE INTO main.{new} ({names}) SELECT {names} FROM source.{old}")
             connection.commit()
             connection.execute("DETACH source")
-    pairs = [(example, used_by(example.gold_sql, schemas[example.db_path])) for example in examples]
+    pairs = [(example, find_used_columns(example.gold_sql, schemas[example.db_path])) for example in examples]
     return [
         (replace(example, db_path=str(target)), frozenset(rename(example.db_path, table) for table in used.tables))
         for example, used in pairs

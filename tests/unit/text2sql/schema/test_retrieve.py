@@ -127,8 +127,8 @@ def test_matched_share_must_exceed_0_85() -> None:
     text = "x" * 3 + "abcdefghijklmnopq"  # 17 of 20 are 0.85
     assert retrieve._share(text, "abcdefghijklmnopq") == 0
     assert retrieve._share(text, "xabcdefghijklmnopq") == 18 / 20
-    assert [length for length in range(1, 41) if (retrieve._min_shared(length) - 1) / length > 0.85] == []
-    assert [length for length in range(1, 41) if retrieve._min_shared(length) / length <= 0.85] == []
+    assert [length for length in range(1, 41) if (retrieve._min_shared_characters(length) - 1) / length > 0.85] == []
+    assert [length for length in range(1, 41) if retrieve._min_shared_characters(length) / length <= 0.85] == []
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,9 @@
 use mysql_common::constants::{ColumnFlags, ColumnType};
 use mysql_common::packets::Column;
 
-use crate::request::Bound;
+use crate::request::ParameterValue;
 use crate::result::value::Value;
-use crate::server::rows::{Read, decimal, read_number};
+use crate::server::rows::{DecodedValue, decimal, read_number};
 
 /// The number of the binary character set.
 const BINARY: u16 = 63;
@@ -53,7 +53,7 @@ pub(super) fn kind_of(column: &Column) -> (Kind, Option<&'static str>) {
 }
 
 /// Decodes a value. A text that does not fit its type stays a text.
-pub(super) fn read(kind: Kind, text: &[u8]) -> Read<'_> {
+pub(super) fn read(kind: Kind, text: &[u8]) -> DecodedValue<'_> {
     let value = match kind {
         Kind::Text => None,
         // An unsigned value may exceed 64-bit signed integers.
@@ -61,7 +61,7 @@ pub(super) fn read(kind: Kind, text: &[u8]) -> Read<'_> {
         Kind::Real => read_number(text).map(Value::Real),
         Kind::Bytes => Some(Value::Blob(text)),
     };
-    Read::Value(value.unwrap_or(Value::Text(text)))
+    DecodedValue::Value(value.unwrap_or(Value::Text(text)))
 }
 
 /// Returns the statement that runs a text with values for its parameters. Only hex digits are quoted, so that no

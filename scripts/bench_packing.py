@@ -65,14 +65,14 @@ def time_updates(report: Report, shape: Shape, model: ModelConfig, mean: float, 
     loss = partial(grpo_loss, cfg=GrpoConfig(), on_policy=True)
     policy, params = make_policy(model, attention="auto"), init_params(model, jax.random.key(0))
     batch = make_batch(shape, model, mean)
-    rows = [len(first_fit(lengths, shape.t)[1]) for lengths in np.asarray(batch.completion_len)]
-    packed = with_packed_rows(jax.tree.map(lambda x: x[order_for_parts(rows, parts)], batch))
+    row_counts = [len(first_fit(lengths, shape.t)[1]) for lengths in np.asarray(batch.completion_len)]
+    packed = with_packed_rows(jax.tree.map(lambda x: x[order_for_parts(row_counts, parts)], batch))
     ways = {
         "apart": (make_step(policy, loss, optimizer), batch),
         "packed": (make_step(policy, loss, optimizer), packed),
         f"packed, {parts} parts": (make_step(policy, loss, optimizer, parts), packed),
     }
-    need = sum(rows) / len(rows)
+    need = sum(row_counts) / len(row_counts)
     compare(report, f"update {shape}, {need:.1f} rows needed", ways, params, optimizer, shape.update_goal)
 
 

@@ -103,12 +103,14 @@ def generate_fixed_batches(params: Any, load: Load, slots: int) -> list[np.ndarr
 
     Tokens beyond a row's length are undefined.
     """
-    rows = [(prompt.token_ids, n) for prompt, lengths in zip(load.prompts, load.lengths, strict=True) for n in lengths]
+    requests = [
+        (prompt.token_ids, n) for prompt, lengths in zip(load.prompts, load.lengths, strict=True) for n in lengths
+    ]
     width = int(load.lengths.max())
     keys = jax.random.split(jax.random.key(0), slots)
     written = []
-    for first in range(0, len(rows), slots):
-        batch = rows[first : first + slots]
+    for first in range(0, len(requests), slots):
+        batch = requests[first : first + slots]
         tokens, length = pad_tokens([ids for ids, _ in batch], len(batch[0][0]))
         limit = jnp.array([[n] for _, n in batch])
         prefix, carry = _start(params, tokens, length, width)

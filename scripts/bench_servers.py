@@ -241,8 +241,8 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=2, help="connections of each variant (default: 2)")
     options = parser.parse_args()
     report = Report(options)
-    with tempfile.TemporaryDirectory(prefix="bench-servers-") as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory(prefix="bench-servers-") as temporary:
+        folder = Path(temporary)
         folder.chmod(0o755)
         for engine in options.engines:
             with database(engine, folder) as url, Executor(threads=options.threads) as executor:

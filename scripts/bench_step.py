@@ -204,8 +204,8 @@ def time_steps(report: Report, shape: Shape, params: Any, optimizer: Any) -> Non
 
     taken = run_turns({name: partial(step, name) for name in steps}, report.turns)
     for name, values in taken.items():
-        for part in values[0]:
-            report.add(f"whole step, {name}: {part}", [parts[part] for parts in values], "s", column=str(shape))
+        for phase in values[0]:
+            report.add(f"whole step, {name}: {phase}", [parts[phase] for parts in values], "s", column=str(shape))
     repeated, grouped = ([parts["step"] for parts in taken[name]] for name in ("repeated", "grouped"))
     over = ratios(repeated, grouped)
     report.add("whole step, repeated / grouped", over, "x", shape.step_goal, column=str(shape))

@@ -108,9 +108,9 @@ def identifiers(suffix: str, text: str) -> Iterator[tuple[int, str]]:
             if token.type == tokenize.NAME:
                 yield token.start[0], token.string
     for number, line in enumerate(text.splitlines(), 1):
-        shown = [line.partition("//")[0]] if suffix == ".rs" else re.findall(r"`([^`]+)`", line)
-        for part in shown:
-            yield from ((number, word) for word in re.findall(r"\w+", part))
+        snippets = [line.partition("//")[0]] if suffix == ".rs" else re.findall(r"`([^`]+)`", line)
+        for snippet in snippets:
+            yield from ((number, word) for word in re.findall(r"\w+", snippet))
 
 
 def main() -> int:

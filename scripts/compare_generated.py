@@ -88,9 +88,9 @@ def count(name: str, examples: Sequence[Example], first: int, seed: int) -> Shar
     features = Counter(feature for sql in golds for feature in features_of(sql))
     levels = Counter(map(spider_level, golds))
     joins = [joins_of(sql) for sql in golds]
-    output = [is_said(part, item.question) for item in examples for part in sorted(names_of(item.gold_sql))]
+    output = [is_said(identifier, item.question) for item in examples for identifier in sorted(names_of(item.gold_sql))]
     sample = random.Random(seed).sample(golds, min(first, len(golds)))
-    share = {part: 100 * features[part] / len(golds) for part in (*PREDICATES, *NODE_TYPES)}
+    share = {feature: 100 * features[feature] / len(golds) for feature in (*PREDICATES, *NODE_TYPES)}
     numbers = {
         "questions": float(len(examples)),
         "join": share.pop("join"),
@@ -115,10 +115,10 @@ def table(result: Sequence[Shares]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def _load(place: str) -> tuple[str, Sequence[Example]]:
-    folder, _, split = place.partition(":")
+def _load(source: str) -> tuple[str, Sequence[Example]]:
+    folder, _, split = source.partition(":")
     result = load_split(folder, split) if split else load_benchmark(folder, "")
-    return place.rstrip("/").rpartition("/")[2], result.examples
+    return source.rstrip("/").rpartition("/")[2], result.examples
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

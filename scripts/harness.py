@@ -135,8 +135,8 @@ def without_json(arguments: Sequence[str]) -> list[str]:
     """Return the arguments without `--json FILE`, which changes no figure."""
     rest = [text for text in arguments if not text.startswith("--json=")]
     if "--json" in rest:
-        place = rest.index("--json")
-        del rest[place : place + 2]
+        index = rest.index("--json")
+        del rest[index : index + 2]
     return rest
 
 

@@ -135,10 +135,10 @@ def main() -> None:
     with TemporaryDirectory() as folder:
         groups = visits(walk(trace(Path(folder))))
     seen: set[str] = set()
-    for group in groups:
-        file, is_return = group[0].file, group[0].file in seen
+    for visit in groups:
+        file, is_return = visit[0].file, visit[0].file in seen
         seen.add(file)
-        functions = " > ".join(dict.fromkeys(call.function for call in group))
+        functions = " > ".join(dict.fromkeys(call.function for call in visit))
         sys.stdout.write(f"{'return' if is_return else '':<7} {file:<34} {functions}\n")
     sys.stdout.write(f"{len(seen)} files, {len(groups) - len(seen)} returns\n")
 

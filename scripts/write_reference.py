@@ -90,9 +90,9 @@ def metrics_page() -> str:
 def commands_page() -> str:
     """Return the page of the commands."""
     page = [COMMANDS.rstrip()]
-    for title, group in GROUPS.items():
+    for title, entries in GROUPS.items():
         page.append(f"## {title}")
-        for name, entry in group.items():
+        for name, entry in entries.items():
             page += [f"### {name}", *_command(name, entry, parser_of(name))]
     codes = [part.strip().partition(" ") for part in EXIT_CODES.partition(": ")[2].replace("\n", " ").split(";")]
     page += ["## Exit codes", _table(("code", "meaning"), [(code, meaning) for code, _, meaning in codes])]

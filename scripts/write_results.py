@@ -104,13 +104,13 @@ def lines_of(rows: Sequence[Row]) -> Iterator[str]:
 def _narrow(rows: Sequence[Row]) -> Iterator[str]:
     table = [[row["name"], value_text(row), spread_text(row), row.get("goal", ""), verdict_text(row)] for row in rows]
     heads = ["", "median", "smallest to largest", "goal", ""]
-    shown = [place for place in range(len(heads)) if place < 2 or any(line[place] for line in table)]
+    shown = [column for column in range(len(heads)) if column < 2 or any(line[column] for line in table)]
     if shown == [0, 1]:
         heads[1] = ""
-    yield _line([heads[place] for place in shown])
+    yield _line([heads[column] for column in shown])
     yield "|" + "---|" * len(shown)
     for line in table:
-        yield _line([line[place] for place in shown])
+        yield _line([line[column] for column in shown])
 
 
 def _wide(rows: Sequence[Row], columns: Sequence[str]) -> Iterator[str]:

@@ -121,8 +121,8 @@ def _error_and_exit_code(error: Exception) -> tuple[Exception, int] | None:
             reported = file_error(error, _list_writable_paths()), 1
         case sqlite3.OperationalError(sqlite_errorcode=sqlite3.SQLITE_FULL):
             full = " and ".join(full_folders(_list_writable_paths()))
-            place = f"no space left on {full}" if full else "a database cannot be written"
-            reported = JaxrlSqlError(f"{place}: {error}"), 1
+            problem = f"no space left on {full}" if full else "a database cannot be written"
+            reported = JaxrlSqlError(f"{problem}: {error}"), 1
         case RuntimeError() if str(error).startswith(
             "RESOURCE_EXHAUSTED"
         ):  # JAX's error, whose class is importable only with JAX

@@ -95,19 +95,19 @@ def load_benchmark(folder: str | Path, split: str = "", limit: int = 0, database
 
     `database` is as in `data.database`: a SQLite file, `duckdb:FILE`, or a server's URL.
     """
-    place = SheetDatabases(database)
-    return _add_notes(benchmarks.load_benchmark(folder, split, limit, place), place, database)
+    databases = SheetDatabases(database)
+    return _add_notes(benchmarks.load_benchmark(folder, split, limit, databases), databases, database)
 
 
 def load_split(root: str | Path, split: str, limit: int = 0, database: str = "") -> Benchmark:
     """Load a split for training, as in `text2sql.benchmarks`; `database` as in `load_benchmark`."""
-    place = SheetDatabases(database)
-    return _add_notes(benchmarks.load_split(root, split, limit, place), place, database)
+    databases = SheetDatabases(database)
+    return _add_notes(benchmarks.load_split(root, split, limit, databases), databases, database)
 
 
-def _add_notes(loaded: Benchmark, place: SheetDatabases, database: str) -> Benchmark:
+def _add_notes(loaded: Benchmark, databases: SheetDatabases, database: str) -> Benchmark:
     """Add notes on the databases that a user's questions were matched with."""
-    notes = [*loaded.notes, *place.notes]
+    notes = [*loaded.notes, *databases.notes]
     if loaded.name == "own":
         notes.append(f"matched with {describe_databases(loaded.examples)}")
     if database and loaded.name not in USERS:

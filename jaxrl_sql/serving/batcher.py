@@ -50,7 +50,7 @@ class Job:
     cancelled: bool = False
 
     @property
-    def rows(self) -> int:
+    def n_samples(self) -> int:
         """Return the number of samples."""
         return len(self.prompts) * self.sampling.n
 
@@ -137,14 +137,14 @@ class Batcher:
                 if self._waiting:
                     break
                 self._changed.wait()
-            model, rows, jobs = self._waiting[0].model, 0, list[Job]()
+            model, n_samples, jobs = self._waiting[0].model, 0, list[Job]()
             for job in self._waiting:
                 if job.model != model:
                     continue
-                if jobs and rows + job.rows > self.engines[model].config.max_num_seqs:
+                if jobs and n_samples + job.n_samples > self.engines[model].config.max_num_seqs:
                     break
                 jobs.append(job)
-                rows += job.rows
+                n_samples += job.n_samples
             self._waiting = deque(job for job in self._waiting if job not in jobs)
             return jobs
 

@@ -320,11 +320,11 @@ class ResponseBuilder:
     def _number(self, sample: Sample) -> int:
         return sample.prompt_index * self.request.n + sample.index
 
-    def _choice(self, sample: Sample, part: str, first: int, text: str) -> Record:
+    def _choice(self, sample: Sample, key: str, first: int, text: str) -> Record:
         """Return a choice with a text, and with a sample's tokens from `first` on if the request asks for them."""
         ids, logprobs = sample.token_ids[first:], sample.logprobs[first:]
         self.written += len(ids)
-        content = {part: {"role": "assistant", "content": text}} if self.is_chat else {"text": text}
+        content = {key: {"role": "assistant", "content": text}} if self.is_chat else {"text": text}
         fields: Record = {"index": self._number(sample), "finish_reason": sample.finish_reason or None}
         fields["logprobs"] = self._logprobs(ids, logprobs)
         if self.request.return_token_ids:

@@ -100,7 +100,7 @@ class DuckdbReader(DatabaseReader):
 
     def parents(self, parent: CatalogTable, key: CatalogForeignKey, keys: Sequence[KeyValues]) -> list[TextRow]:
         """Return the rows of `parent` that have the keys."""
-        names = [f"c{place}" for place in range(len(key.columns))]
+        names = [f"c{number}" for number in range(len(key.columns))]
         casts = [
             [f"CAST({quote_text(value)} AS {kind})" for value, kind in zip(values, key.types, strict=True)]
             for values in keys

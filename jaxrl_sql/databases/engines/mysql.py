@@ -297,8 +297,8 @@ def _unique(select: Select) -> dict[str, dict[str, tuple[str, ...]]]:
     """Return unique keys of whole columns by table, the primary one named PRIMARY."""
     unique: dict[str, dict[str, tuple[str, ...]]] = defaultdict(dict)
     partial: set[tuple[str, str]] = set()
-    for table, index, column, part in _texts(select(_UNIQUE)):
-        if part or not column:  # a prefix index, or an index of an expression
+    for table, index, column, prefix_length in _texts(select(_UNIQUE)):
+        if prefix_length or not column:  # a prefix index, or an index of an expression
             partial.add((table, index))
         unique[table][index] = (*unique[table].get(index, ()), column)
     for table, index in partial:

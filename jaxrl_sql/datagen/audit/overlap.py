@@ -218,23 +218,23 @@ class _Prefixes:
 
     def __init__(self, word_sets: Sequence[frozenset[str]], near: float) -> None:
         self.word_sets, self.near_by = word_sets, near
-        self.times = Counter(part for parts in word_sets for part in parts)
+        self.times = Counter(word for words in word_sets for word in words)
         self.index: dict[str, list[int]] = defaultdict(list)
         for number, set_ in enumerate(word_sets):
-            for part in self._rarest(set_):
-                self.index[part].append(number)
+            for word in self._rarest(set_):
+                self.index[word].append(number)
 
-    def near(self, parts: frozenset[str]) -> Iterator[tuple[int, float]]:
+    def near(self, words: frozenset[str]) -> Iterator[tuple[int, float]]:
         """Yield (index, similarity) of each set that is similar enough."""
-        for number in sorted({number for part in self._rarest(parts) for number in self.index.get(part, ())}):
+        for number in sorted({number for word in self._rarest(words) for number in self.index.get(word, ())}):
             other = self.word_sets[number]
-            share = len(parts & other) / len(parts | other)
+            share = len(words & other) / len(words | other)
             if share >= self.near_by:
                 yield number, share
 
-    def _rarest(self, parts: frozenset[str]) -> Iterable[str]:
-        ordered = sorted(parts, key=lambda part: (self.times[part], part))
-        return ordered[: len(parts) - math.ceil(self.near_by * len(parts)) + 1]
+    def _rarest(self, words: frozenset[str]) -> Iterable[str]:
+        ordered = sorted(words, key=lambda word: (self.times[word], word))
+        return ordered[: len(words) - math.ceil(self.near_by * len(words)) + 1]
 
 
 def find_shared_databases(trains: Sequence[QuestionSet], target: QuestionSet, near: float = 0.8) -> list[Finding]:

@@ -63,10 +63,10 @@ def split_words(name: str) -> str:
 
     A name that consists of punctuation only is returned unchanged.
     """
-    parts = [part.lower() for part in re.split(r"[\W_]+", _HUMP.sub(" ", name)) if part]
-    if len(parts) > 1 and parts[0] in _PREFIXES:
-        parts = parts[1:]
-    return " ".join(parts) or name.strip() or name
+    words = [word.lower() for word in re.split(r"[\W_]+", _HUMP.sub(" ", name)) if word]
+    if len(words) > 1 and words[0] in _PREFIXES:
+        words = words[1:]
+    return " ".join(words) or name.strip() or name
 
 
 @functools.cache

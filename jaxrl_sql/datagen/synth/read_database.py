@@ -293,8 +293,8 @@ def _number_kind(says: str, values: Sequence[object]) -> str:
 
 def _is_year(says: str, numbers: Sequence[object]) -> bool:
     """Return whether numbers are years: the name indicates a year and no quantity, and the values are in range."""
-    parts = says.lower().split(" | ")
-    has_name = any(_SINCE.search(part) or (_YEAR.search(part) and not _QUANTITY.search(part)) for part in parts)
+    words = says.lower().split(" | ")
+    has_name = any(_SINCE.search(word) or (_YEAR.search(word) and not _QUANTITY.search(word)) for word in words)
     return has_name and all(isinstance(value, int) and 1000 <= value <= 2200 for value in numbers)
 
 

@@ -55,7 +55,7 @@ class PublishedQuestion(NamedTuple):
     is_unnamed: bool = False
 
 
-Placement = Callable[[PublishedQuestion], PublishedQuestion]
+AssignDatabase = Callable[[PublishedQuestion], PublishedQuestion]
 """Sets the database of a question in a user's file, such as one on a server."""
 
 
@@ -136,12 +136,12 @@ def gather(loaded: LoadedQuestions, notes: Notes, limit: int = 0) -> tuple[tuple
     return tuple(examples[:limit] if limit > 0 else examples), tuple(skipped)
 
 
-def prefer_local_files(place: Placement, databases: Databases, *, prefers_files: bool) -> Placement:
+def prefer_local_files(assign_database: AssignDatabase, databases: Databases, *, prefers_files: bool) -> AssignDatabase:
     """Return a function that sets the database of a question, unless a set that `prefers_files` has its file."""
 
     def set_database(item: PublishedQuestion) -> PublishedQuestion:
         is_local = prefers_files and not item.url and item.dialect in ("", "sqlite")
-        return item if is_local and databases.path(item.db_id) else place(item)
+        return item if is_local and databases.path(item.db_id) else assign_database(item)
 
     return set_database
 

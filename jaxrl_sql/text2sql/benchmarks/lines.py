@@ -349,8 +349,8 @@ def read_own(folder: Path, split: str, notes: Notes) -> LoadedQuestions:
         places: list[str] = []
         records = read_parquet(paths, places)
         items = [
-            item(record, number)._replace(line=place)
-            for number, (record, place) in enumerate(zip(records, places, strict=True))
+            item(record, number)._replace(line=position)
+            for number, (record, position) in enumerate(zip(records, places, strict=True))
         ]
         loaded = LoadedQuestions(items, databases, where, tried=_TRIED)
     return loaded._replace(items=_split_questions(with_ids(items), split, folder, notes)) if is_made else loaded

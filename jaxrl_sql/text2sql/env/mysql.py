@@ -88,11 +88,11 @@ def _side(node: exp.Expression) -> exp.Expression:
     if not isinstance(node, exp.Union) and node.args.get("distinct") is False:
         raise Refused(f"{type(node).__name__.upper()} ALL")
     for name in ("this", "expression"):
-        part = node.args[name]
-        if isinstance(part, exp.Subquery) and not part.alias:
-            inner = part.this
+        operand = node.args[name]
+        if isinstance(operand, exp.Subquery) and not operand.alias:
+            inner = operand.this
             plain = not any(inner.args.get(key) for key in ("order", "limit", "offset", "with_"))
-            node.set(name, inner if plain else exp.select("*").from_(part.copy()))
+            node.set(name, inner if plain else exp.select("*").from_(operand.copy()))
     return node
 
 
@@ -123,10 +123,10 @@ def _name_in_having(select: exp.Expression, having: exp.Expression) -> None:
     A name in GROUP BY, an aggregate or a subquery is a column in MySQL, too.
     """
     names = {output.alias.lower(): output.this for output in select.expressions if isinstance(output, exp.Alias)}
-    group = select.args.get("group")
-    keys = {key.name.lower() for key in group.expressions if isinstance(key, exp.Column)} if group else set()
-    inside = having.walk(prune=lambda part: isinstance(part, exp.Select | exp.AggFunc | exp.GroupConcat))
-    for column in [part for part in inside if isinstance(part, exp.Column)]:
+    group_by = select.args.get("group")
+    keys = {key.name.lower() for key in group_by.expressions if isinstance(key, exp.Column)} if group_by else set()
+    inside = having.walk(prune=lambda item: isinstance(item, exp.Select | exp.AggFunc | exp.GroupConcat))
+    for column in [item for item in inside if isinstance(item, exp.Column)]:
         name = column.name.lower()
         if not column.table and name in names and name not in keys and names[name].find(exp.Window) is None:
             column.replace(exp.Paren(this=names[name].copy()))

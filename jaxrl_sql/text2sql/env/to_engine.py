@@ -151,11 +151,11 @@ class _Rewriter:
         The result is the same if the group determines them; otherwise SQLite selects an arbitrary row's value, and the
         results differ.
         """
-        group = select.args.get("group")
-        if group is None or not group.expressions:
+        group_by = select.args.get("group")
+        if group_by is None or not group_by.expressions:
             return
         aliased = {item.alias.lower(): item.this for item in select.selects if isinstance(item, exp.Alias)}
-        keys = [self._key(key, select, aliased) for key in group.expressions]
+        keys = [self._key(key, select, aliased) for key in group_by.expressions]
         grouped = {self._path(key) for key in keys if isinstance(key, exp.Column)}
         order, having = select.args.get("order"), select.args.get("having")
         for part in [*select.selects, *([having] if having else []), *([order] if order else [])]:
@@ -166,7 +166,7 @@ class _Rewriter:
                 if self.engine == "postgresql" and self._has_primary_key(column, grouped):
                     continue
                 grouped.add(path)
-                group.append("expressions", column.copy())
+                group_by.append("expressions", column.copy())
 
     def _key(
         self, key: exp.Expression, select: exp.Expression, aliased: Mapping[str, exp.Expression]

@@ -73,12 +73,12 @@ def _queries(condition: exp.Expression) -> int:
 
 
 def _others(select: exp.Select, where: exp.Expression | None) -> int:
-    group, order = select.args.get("group"), select.args.get("order")
-    looked_at = [*select.expressions, *([group] if group else []), *([order] if order else [])]
+    group_by, order_by = select.args.get("group"), select.args.get("order")
+    looked_at = [*select.expressions, *([group_by] if group_by else []), *([order_by] if order_by else [])]
     aggregates = sum(1 for part in looked_at for _ in own_nodes(part, exp.AggFunc))
     conditions = _conditions(where.this) if where is not None else []
     aggregates += sum(_is_negated(condition) for condition in conditions)
-    columns = group.expressions if group is not None else []
+    columns = group_by.expressions if group_by is not None else []
     return (aggregates > 1) + (len(select.expressions) > 1) + (len(conditions) > 1) + (len(columns) > 1)
 
 

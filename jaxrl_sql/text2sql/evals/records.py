@@ -161,9 +161,9 @@ def _first_rows(
 
     Queries that were stopped do not run again.
     """
-    rows = list(zip(examples, verdicts, strict=True))
-    sqls = [(as_run(v.sql, example) or "") if v.sql and v.status not in _STOPPED else "" for example, v in rows]
-    golds = ["" if v.gold_status in _STOPPED else example.gold_sql for example, v in rows]
+    judged = list(zip(examples, verdicts, strict=True))
+    sqls = [(as_run(v.sql, example) or "") if v.sql and v.status not in _STOPPED else "" for example, v in judged]
+    golds = ["" if v.gold_status in _STOPPED else example.gold_sql for example, v in judged]
     predicted = executor.execute_many([(example.database, sql) for example, sql in zip(examples, sqls, strict=True)])
     expected = executor.execute_many([(example.database, sql) for example, sql in zip(examples, golds, strict=True)])
     return [

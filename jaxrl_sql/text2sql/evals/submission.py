@@ -67,9 +67,9 @@ def write_results(
         (outcome,) = executor.execute_many([(example.database, sqls.get(example.uid) or "")])
         if outcome.status == "ok":
             with (target / f"{example.uid}.csv").open("w", encoding="utf-8", errors="replace", newline="") as file:
-                rows = csv.writer(file, lineterminator="\n")
-                rows.writerow(outcome.columns)
-                rows.writerows(outcome.rows)
+                writer = csv.writer(file, lineterminator="\n")
+                writer.writerow(outcome.columns)
+                writer.writerows(outcome.rows)
     return target
 
 

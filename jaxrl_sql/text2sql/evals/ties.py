@@ -156,11 +156,11 @@ def _cut_of_keys(sql: str) -> tuple[str, int] | None:
     limit = tree.args.get("limit") if tree is not None else None
     if tree is None or limit is None or tree.args.get("offset"):
         return None
-    rows = _number(limit.expression)
-    if not rows:
+    count = _number(limit.expression)
+    if not count:
         return None
-    tree.set("limit", exp.Limit(expression=exp.Literal.number(rows + 1)))
-    return tree.sql("sqlite"), rows
+    tree.set("limit", exp.Limit(expression=exp.Literal.number(count + 1)))
+    return tree.sql("sqlite"), count
 
 
 def _keys(sql: str) -> exp.Expression | None:

@@ -283,11 +283,13 @@ class Encoder:
         if used is None:
             return None
 
-        def encode_part(part: Schema) -> Encoded:
+        def encode_schema(part: Schema) -> Encoded:
             return self._encode(example, part, shown, self._ids)._replace(is_pruned=True)
 
-        part = prune(schema, used, pruning.seed, example.uid, lambda part: encode_part(part).length <= pruning.tokens)
-        return None if part is None else encode_part(part)
+        pruned_schema = prune(
+            schema, used, pruning.seed, example.uid, lambda part: encode_schema(part).length <= pruning.tokens
+        )
+        return None if pruned_schema is None else encode_schema(pruned_schema)
 
     def _encode(
         self, example: Example, schema: Schema, shown: Sequence[Shown], schema_ids: Callable[[str], tuple[int, ...]]
@@ -323,8 +325,8 @@ def select_schema(example: Example, style: PromptStyle, tokenizer: Tokenizer | N
     if not style.schema_budget:
         return schema
 
-    def fits(part: Schema) -> bool:
-        text = style.show(example, replace(part, matched=()) if style.in_question else part)
+    def fits(pruned_schema: Schema) -> bool:
+        text = style.show(example, replace(pruned_schema, matched=()) if style.in_question else pruned_schema)
         if tokenizer is None:
             return len(text) <= _TOKEN_CHARACTERS * style.schema_budget
         return len(tokenizer.encode(text, add_special_tokens=False)) <= style.schema_budget

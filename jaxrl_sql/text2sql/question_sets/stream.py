@@ -16,8 +16,8 @@ from typing import Generic, TypeVar, overload
 from jaxrl_sql.text2sql.benchmarks.detect import locate_benchmark
 from jaxrl_sql.text2sql.benchmarks.folder import PLAIN, plain_lines
 from jaxrl_sql.text2sql.benchmarks.gather import (
+    AssignDatabase,
     EmptyId,
-    Placement,
     PositionId,
     PublishedQuestion,
     RecordFile,
@@ -190,12 +190,12 @@ def spread(count: int, max_count: int) -> range:
 
 
 def open_stream(
-    root: str | Path, split: str = "", above: int = 0, place: Placement | None = None
+    root: str | Path, split: str = "", above: int = 0, assign_database: AssignDatabase | None = None
 ) -> StreamedQuestions | None:
     """Open a set of one JSON file for reading by index; None if it has at most `above` records.
 
-    `place` sets the databases of the questions. Also None if its format is not a file of records. The first opening
-    scans the file and saves an index. Raises InputError like `load_benchmark`, and for an empty set.
+    `assign_database` sets the database of a question. Also None if its format is not a file of records. The first
+    opening scans the file and saves an index. Raises InputError like `load_benchmark`, and for an empty set.
     """
     form, where, chosen = locate_benchmark(Path(root), split)
     read = _READS.get(form.name)
@@ -212,7 +212,10 @@ def open_stream(
         return None
     if not len(index):
         raise InputError(f"{lines.path}: no questions")
-    if place is not None:
-        item_of, set_database = lines.item, prefer_local_files(place, lines.databases, prefers_files=form is not OWN)
+    if assign_database is not None:
+        item_of, set_database = (
+            lines.item,
+            prefer_local_files(assign_database, lines.databases, prefers_files=form is not OWN),
+        )
         lines = lines._replace(item=lambda record, number: set_database(item_of(record, number)))
     return StreamedQuestions(lines, index)

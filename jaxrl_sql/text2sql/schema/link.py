@@ -61,8 +61,8 @@ class _Ranker(NamedTuple):
         total = np.zeros(self.texts)
         for token in tokens:
             if (number := self.tokens.get(token)) is not None:
-                part = slice(self.ends[number], self.ends[number + 1])
-                total[self.text_ids[part]] += self.scores[part]  # a text occurs once per token
+                span = slice(self.ends[number], self.ends[number + 1])
+                total[self.text_ids[span]] += self.scores[span]  # a text occurs once per token
         return total
 
 

@@ -158,12 +158,12 @@ def names(column: AnnotatedColumn) -> tuple[str, ...]:
 
 def comparatives_of(column: AnnotatedColumn, are_people: bool) -> Comparatives:
     """Return the comparatives of a column by any of its names; an empty `Comparatives` if no rule matches."""
-    group = _PEOPLE if are_people else _THINGS
+    kind = _PEOPLE if are_people else _THINGS
     return next(
         (
             comparatives
             for pattern, of, comparatives in _COMPARATIVES
-            if of in (_ANY, group) and _matches(pattern, _plain(names(column)))
+            if of in (_ANY, kind) and _matches(pattern, _plain(names(column)))
         ),
         Comparatives(),
     )

@@ -175,8 +175,8 @@ def _of_extreme(
 def ask_per_group(builder: Builder) -> QuestionCandidate:
     """Ask for a number or aggregates of each group of rows, with HAVING or ORDER BY in a share of the questions."""
     side = builder.side("category")
-    group = builder.choose_category(side)
-    parts, phrases = [group.name], []
+    category = builder.choose_category(side)
+    parts, phrases = [category.name], []
     if builder.chance(0.6):
         parts.append("COUNT(*)")
         phrases.append(f"number of {builder.noun(side)}")
@@ -185,11 +185,11 @@ def ask_per_group(builder: Builder) -> QuestionCandidate:
         parts.append(sql)
         phrases.append(f"{phrase} of {builder.noun(side)}" if not phrases else phrase)
     clauses = builder.clauses(side, builder.rng.choices((0, 1), (80, 20))[0])
-    query = f"SELECT {', '.join(parts)} FROM {side.table.name}{where(clauses)} GROUP BY {group.name}"
+    query = f"SELECT {', '.join(parts)} FROM {side.table.name}{where(clauses)} GROUP BY {category.name}"
     of = f" {' and '.join(clause.after for clause in clauses)}" if clauses else ""
     if any(clause.before for clause in clauses):
         raise NoFit
-    group_noun = builder.noun_of(group)
+    group_noun = builder.noun_of(category)
     forms: tuple[str, ...] = (
         "What is the {w}{o} for each {g}?",
         "For each {g}, show the {w}{o}.",
@@ -219,16 +219,16 @@ def _sort_groups(builder: Builder, text: str, query: str, parts: Sequence[str]) 
 def groups_having(builder: Builder) -> QuestionCandidate:
     """Ask for the groups with enough rows, or with a high or low aggregate."""
     side = builder.side()
-    group = builder.choose_category(side)
+    category = builder.choose_category(side)
     if builder.chance(0.3):
-        return _groups_by_average(builder, side, group)
-    sizes = sorted(Counter(group.values).values())
+        return _groups_by_average(builder, side, category)
+    sizes = sorted(Counter(category.values).values())
     k = sizes[int((len(sizes) - 1) * builder.rng.uniform(0.3, 0.9))]
     number_word = number_words(k)
     sign, comparison = builder.choose(
         ((">=", f"at least {number_word}"), (">", f"more than {number_word}"), ("<", f"fewer than {k}"))
     )
-    query = f"SELECT {group.name} FROM {side.table.name} GROUP BY {group.name} HAVING COUNT(*) {sign} {k}"
+    query = f"SELECT {category.name} FROM {side.table.name} GROUP BY {category.name} HAVING COUNT(*) {sign} {k}"
     forms = (
         "Which {gs} have {w} {t}?",
         "What are the {gs} with {w} {t}?",
@@ -236,11 +236,11 @@ def groups_having(builder: Builder) -> QuestionCandidate:
         "List the {gs} that {w} {t} {h}.",
     )
     noun, have = builder.noun(side, many=k != 1), "have" if k != 1 else "has"
-    groups = builder.noun_of(group, many=True)
+    groups = builder.noun_of(category, many=True)
     return candidate(builder.choose(forms).format(gs=groups, w=comparison, t=noun, h=have), query)
 
 
-def _groups_by_average(builder: Builder, side: QueryTable, group: AnnotatedColumn) -> QuestionCandidate:
+def _groups_by_average(builder: Builder, side: QueryTable, category: AnnotatedColumn) -> QuestionCandidate:
     column = builder.measure(side)
     middle = round_value(column, builder.quantile(column, 0.35, 0.65), is_up=True)
     sign, comparison = builder.choose(((">", "above"), (">", "higher than"), ("<", "below")))
@@ -252,27 +252,27 @@ def _groups_by_average(builder: Builder, side: QueryTable, group: AnnotatedColum
             "List the {gs} for which the {s} {c} of {t} is {w} {v}.",
         )
     ).format(
-        gs=builder.noun_of(group, many=True), f=("an " if adjective == "average" else "a ") + adjective, s=adjective,
+        gs=builder.noun_of(category, many=True), f=("an " if adjective == "average" else "a ") + adjective, s=adjective,
         c=builder.amount(column), w=comparison, v=middle, t=builder.noun(side),
     )  # fmt: skip
-    query = f"SELECT {group.name} FROM {side.table.name} GROUP BY {group.name}"
+    query = f"SELECT {category.name} FROM {side.table.name} GROUP BY {category.name}"
     return candidate(text, f"{query} HAVING {function}({column.name}) {sign} {middle}")
 
 
 def most_common(builder: Builder) -> QuestionCandidate:
     """Ask for the most or least frequent value of a column."""
     side = builder.side()
-    group = builder.choose_category(side)
+    category = builder.choose_category(side)
     way, rank = builder.choose((("DESC", "most"), ("DESC", "most"), ("ASC", "least")))
     clauses = builder.clauses(side, builder.rng.choices((0, 1), (75, 25))[0])
-    tail = f"FROM {side.table.name}{where(clauses)} GROUP BY {group.name} ORDER BY COUNT(*) {way} LIMIT"
+    tail = f"FROM {side.table.name}{where(clauses)} GROUP BY {category.name} ORDER BY COUNT(*) {way} LIMIT"
     things = builder.things(side, clauses)
     if builder.chance(0.3):
         k = 1 if builder.chance(0.4) else builder.k(2, 4)
-        groups = builder.noun_of(group, many=k > 1)
+        groups = builder.noun_of(category, many=k > 1)
         groups = f"the {rank} common {groups}" if k == 1 else f"the {k} {rank} common {groups}"
         text = f"What {'is' if k == 1 else 'are'} {groups} of {things}, and how many have {'it' if k == 1 else 'each'}?"
-        return candidate(text, f"SELECT {group.name}, COUNT(*) {tail} {k}", f"SELECT COUNT(*) {tail} {k + 1}")
+        return candidate(text, f"SELECT {category.name}, COUNT(*) {tail} {k}", f"SELECT COUNT(*) {tail} {k + 1}")
     forms = (
         "What is the {m} common {g} of {t}?",
         "Which {g} do the {M} {t} have?",
@@ -280,8 +280,8 @@ def most_common(builder: Builder) -> QuestionCandidate:
         "Show the {m} common {g} among {t}.",
     )
     most = "most" if rank == "most" else "fewest"
-    text = builder.choose(forms).format(m=rank, M=most, g=builder.noun_of(group), t=things)
-    return candidate(text, f"SELECT {group.name} {tail} 1", f"SELECT COUNT(*) {tail} 2")
+    text = builder.choose(forms).format(m=rank, M=most, g=builder.noun_of(category), t=things)
+    return candidate(text, f"SELECT {category.name} {tail} 1", f"SELECT COUNT(*) {tail} 2")
 
 
 def ask_against_average(builder: Builder) -> QuestionCandidate:
@@ -315,7 +315,7 @@ def ask_against_average(builder: Builder) -> QuestionCandidate:
 def ask_shared_values(builder: Builder) -> QuestionCandidate:
     """Ask for values of a column that two kinds of rows share, that only the first has, or that either has."""
     side = builder.side()
-    group = builder.choose_category(side)
+    category = builder.choose_category(side)
     first, second = builder.clauses(side, 1)[0], builder.clauses(side, 1)[0]
     operator = builder.choose(("INTERSECT", "EXCEPT", "UNION"))
     here, there = builder.things(side, [first]), builder.things(side, [second])
@@ -324,8 +324,8 @@ def ask_shared_values(builder: Builder) -> QuestionCandidate:
         "EXCEPT": ("Which {gs} have {a} but no {b}?", "Find the {gs} of {a} that no {b} have."),
         "UNION": ("What are the {gs} of {a} or of {b}, each once?", "List all different {gs} of {a} and of {b}."),
     }
-    select = f"SELECT {group.name} FROM {side.table.name}"
-    text = builder.choose(forms[operator]).format(gs=builder.noun_of(group, many=True), a=here, b=there)
+    select = f"SELECT {category.name} FROM {side.table.name}"
+    text = builder.choose(forms[operator]).format(gs=builder.noun_of(category, many=True), a=here, b=there)
     return candidate(text, f"{select} WHERE {first.sql} {operator} {select} WHERE {second.sql}")
 
 

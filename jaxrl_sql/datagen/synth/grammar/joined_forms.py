@@ -175,15 +175,15 @@ def per_parent(builder: Builder) -> QuestionCandidate:
 def per_parent_group(builder: Builder) -> QuestionCandidate:
     """Ask for a number or an aggregate of the children by a category of their parents."""
     both = builder.join()
-    group = builder.choose_category(both.parent)
+    category = builder.choose_category(both.parent)
     clauses = builder.clauses(both.child, builder.rng.choices((0, 1), (75, 25))[0])
-    kids, group_noun = builder.things(both.child, clauses), builder.noun_of(group, both.parent)
+    kids, group_noun = builder.things(both.child, clauses), builder.noun_of(category, both.parent)
     if builder.chance(0.6):
         sql, amount = "COUNT(*)", f"number of {kids}"
     else:
         sql, amount = builder.aggregate_of(both.child, builder.measure(both.child))
         amount = f"{amount} of {kids}"
-    name, parent = both.parent.name(group), both.parent.table.singular
+    name, parent = both.parent.name(category), both.parent.table.singular
     forms = (
         "For each {g} of the {p}, show the {n}.",
         "What is the {n} for each {g} of the {ps}?",

@@ -275,11 +275,11 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
         phrases = [shutil.which("sinfo") or "", "-h", "-o", "%T"]
         return "idle" in subprocess.run(phrases, env=env, capture_output=True, text=True, check=False).stdout
 
-    place = [
+    options = [
         f"--{entry}={folder}/munge.{entry.partition('-')[0]}"
         for entry in ("socket", "pid-file", "log-file", "seed-file")
     ]
-    started = [start("munged", "--foreground", "--force", f"--key-file={folder}/key", *place)]
+    started = [start("munged", "--foreground", "--force", f"--key-file={folder}/key", *options)]
     try:
         wait((folder / "munge.socket").exists, logs, 300)
         started += [start("slurmctld", "-D", "-c"), start("slurmd", "-D", "-N", "localhost")]

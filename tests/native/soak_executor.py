@@ -181,9 +181,9 @@ class Soak:
             await_write(process)
         after = self.expected(requests)
         for number, job in enumerate(cancelled):
-            for place, outcome in enumerate(job.result()):
+            for index, outcome in enumerate(job.result()):
                 if outcome.status == "crashed":
-                    self.crash((Path(str(number)), str(place)), outcome)
+                    self.crash((Path(str(number)), str(index)), outcome)
                 elif outcome.status != "cancelled":
                     raise WrongError(f"a cancelled batch holds {outcome!r}")
         for mode, result in zip(("threads", "processes"), outcomes, strict=True):

@@ -37,7 +37,7 @@ def frame_of(connection: sqlite3.Connection, sql: str) -> pd.DataFrame:
 
 def make_unique(names: list[str]) -> list[str]:
     counts = Counter(names)
-    return [f"{name}_{place}" if counts[name] > 1 else name for place, name in enumerate(names)]
+    return [f"{name}_{index}" if counts[name] > 1 else name for index, name in enumerate(names)]
 
 
 def first_key(sql: str) -> tuple[list[str], bool] | None:

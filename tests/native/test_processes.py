@@ -300,8 +300,8 @@ def test_a_burst_gives_the_outcomes_of_single_queries(database: Path) -> None:
         "SELECT length(replace(printf('%.*c', 600000, 'a'), printf('%.*c', 300000, 'a') || 'b', 'c'))",
     ]
     texts = [sql for _, sql in burst(database, "b")]
-    for place in draw.sample(range(N_BURST), 60):
-        texts[place] = f"{draw.choice(others)} -- {place}"
+    for index in draw.sample(range(N_BURST), 60):
+        texts[index] = f"{draw.choice(others)} -- {index}"
     seen = {}
     for isolation in ("thread", "process"):
         limits = Limits(timeout_ms=60_000, vm_steps=300_000)

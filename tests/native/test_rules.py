@@ -48,8 +48,8 @@ def pairs(draw: st.DrawFn, cells: st.SearchStrategy[Any] = CELLS, max_width: int
     order = draw(st.permutations(range(width)))
     right = [tuple(row[i] for i in order) for row in draw(st.permutations(left))]
     if kind == "changed" and right:
-        place = draw(st.integers(0, len(right) - 1))
-        right[place] = (draw(cells), *right[place][1:])
+        index = draw(st.integers(0, len(right) - 1))
+        right[index] = (draw(cells), *right[index][1:])
     if kind == "shorter":
         right = right[: draw(st.integers(0, len(right)))]
     return width, left, width, right
@@ -135,9 +135,9 @@ def same_column(left: Column, right: Column) -> bool:
 def matched(reference: list[Column], others: list[Column]) -> int:
     unused, n = list(others), 0
     for column in reference:
-        for place, other in enumerate(unused):
+        for index, other in enumerate(unused):
             if same_column(column, other):
-                del unused[place]
+                del unused[index]
                 n += 1
                 break
     return n
@@ -168,10 +168,10 @@ def sub_multiset(part: Column, whole: Column) -> bool:
         return not Counter(part[1]) - Counter(whole[1])
     rest = sorted(whole[1])
     for value in sorted(part[1]):
-        place = next((i for i, other in enumerate(rest) if close(value, other)), None)
-        if place is None:
+        index = next((i for i, other in enumerate(rest) if close(value, other)), None)
+        if index is None:
             return False
-        del rest[: place + 1]
+        del rest[: index + 1]
     return True
 
 

@@ -148,14 +148,14 @@ def test_setting_is_the_database_of_all_questions_of_a_file(shop: Shop, ending: 
 
 
 @pytest.mark.parametrize(
-    ("ending", "place"),
+    ("ending", "position"),
     [("csv", ":3"), ("tsv", ":3"), ("json", ": item 2"), ("jsonl", ":2"), ("parquet", ": row 2")],
 )
-def test_questions_have_their_place_in_the_file(ending: str, place: str, tmp_path: Path) -> None:
+def test_questions_have_their_place_in_the_file(ending: str, position: str, tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "shop.sqlite")) as connection:
         connection.executescript(SCRIPT)
     path = write(tmp_path / f"train.{ending}", [{"question": f"{i}?", "sql": "SELECT 1", "id": i} for i in (7, 8)])
-    assert load_benchmark(path).lines["8"] == f"{path}{place}"
+    assert load_benchmark(path).lines["8"] == f"{path}{position}"
     assert load_benchmark(path).notes[-1] == f"matched with {tmp_path}/shop.sqlite (2 questions)"
 
 

@@ -345,8 +345,8 @@ def make_gizmos(path: Path) -> Path:
             flags = (i % 2, "YN"[i % 3 == 0], ("true", "false")[i % 4 == 0], int(i % 5 == 0), float(i % 7 == 0))
             others = ("no" if i % 9 else "yes", rng.randint(1, 9), i % 4, f"Gizmo {chr(65 + i % 26)}{i}")
             connection.execute(f"INSERT INTO gizmo VALUES ({','.join('?' * 16)})", (*numbers, *flags, *others))
-            part = (i, i % 17 + 1, rng.random() * 9, i % 11 + 5, f"2020-02-{i % 28 + 1:02}")
-            connection.execute("INSERT INTO part VALUES (?, ?, ?, ?, ?)", part)
+            row = (i, i % 17 + 1, rng.random() * 9, i % 11 + 5, f"2020-02-{i % 28 + 1:02}")
+            connection.execute("INSERT INTO part VALUES (?, ?, ?, ?, ?)", row)
         connection.commit()
     return path
 

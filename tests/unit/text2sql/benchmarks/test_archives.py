@@ -192,12 +192,12 @@ def shared_task(folder: Path, version: str = "v1", splits: tuple[str, ...] = ("t
 
 @pytest.mark.parametrize("split", ["train", "valid", "test"])
 def test_shared_task_split_is_read_from_the_databases_folder(split: str, tmp_path: Path) -> None:
-    part = tmp_path / "data/mimic_iv"
-    shared_task(part)
-    database(part / "mimic_iv.sqlite")
-    places = [(tmp_path, split), (tmp_path / "data", split), (part, split), (part / split, "")]
-    for folder, name in places:
-        loaded = load_benchmark(folder, name)
+    folder = tmp_path / "data/mimic_iv"
+    shared_task(folder)
+    database(folder / "mimic_iv.sqlite")
+    folders = [(tmp_path, split), (tmp_path / "data", split), (folder, split), (folder / split, "")]
+    for path, name in folders:
+        loaded = load_benchmark(path, name)
         assert (loaded.name, loaded.rule) == ("ehrsql", "ehrsql")
         assert [example.uid for example in loaded.examples] == [f"{split}{i}" for i in range(3)]
         assert [example.answerable for example in loaded.examples] == [True, False, False]

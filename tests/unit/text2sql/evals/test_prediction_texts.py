@@ -73,9 +73,9 @@ def test_table_without_known_names_is_not_read_as_lines(mark: str, tmp_path: Pat
         "union of a and b", "join t ON x", "From the schema I cannot tell", "FROM t", "Order of rows", "And b = 2",
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("place", [0, 7])
-def test_line_starting_with_a_query_fragment_is_one_answer(answer: str, place: int, tmp_path: Path) -> None:
-    lines = [*QUERIES[:place], answer, *QUERIES[place + 1 :]]
+@pytest.mark.parametrize("index", [0, 7])
+def test_line_starting_with_a_query_fragment_is_one_answer(answer: str, index: int, tmp_path: Path) -> None:
+    lines = [*QUERIES[:index], answer, *QUERIES[index + 1 :]]
     assert read_texts(tmp_path / "p", lines) == lines
     (tmp_path / "p").write_text(json.dumps(["SELECT 1", answer, "SELECT 2"]))
     assert [prediction.sql for prediction in read_predictions(tmp_path / "p").entries] == [
@@ -99,9 +99,9 @@ def test_duckdb_lines_may_start_with_from(line: str, tmp_path: Path) -> None:
 PARTS = ["LIMIT 1", "AND b = 2", "OR b = 2", "ON t.a = u.a", "ORDER BY a", "INTERSECT SELECT b", "EXCEPT", "ORDER"]
 
 
-@pytest.mark.parametrize("part", [*PARTS, "FROM (SELECT 1)", "FROM\tt", "OFFSET 2"])
-def test_queries_over_several_lines_are_refused(part: str, tmp_path: Path) -> None:
-    lines = ["SELECT a FROM t", part] * 6
+@pytest.mark.parametrize("text", [*PARTS, "FROM (SELECT 1)", "FROM\tt", "OFFSET 2"])
+def test_queries_over_several_lines_are_refused(text: str, tmp_path: Path) -> None:
+    lines = ["SELECT a FROM t", text] * 6
     with pytest.raises(InputError, match="6 of 12 lines continue a query"):
         read_texts(tmp_path / "p", lines)
     assert read_texts(tmp_path / "p", lines, "sql") == lines

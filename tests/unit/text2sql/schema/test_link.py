@@ -89,23 +89,23 @@ def columns(schema: Schema) -> set[tuple[str, str]]:
 def test_needed_tables_and_columns_are_shown(
     path: str, question: str, evidence: str, wanted: set[tuple[str, str]]
 ) -> None:
-    part = linked(path, question, 250, evidence)
-    assert len(compact(part)) <= 250
-    assert wanted <= columns(part)
+    schema = linked(path, question, 250, evidence)
+    assert len(compact(schema)) <= 250
+    assert wanted <= columns(schema)
 
 
 def test_connecting_tables_are_shown_with_their_keys(path: str) -> None:
-    part = linked(path, "What are the ages of singers, and the locations of their stadiums?", 350)
-    assert {"singer", "singer_in_gig", "gig", "stadium"} <= set(tables(part))
-    keys = [(table.name, key.columns, key.table) for table in part.tables for key in table.foreign_keys]
+    schema = linked(path, "What are the ages of singers, and the locations of their stadiums?", 350)
+    assert {"singer", "singer_in_gig", "gig", "stadium"} <= set(tables(schema))
+    keys = [(table.name, key.columns, key.table) for table in schema.tables for key in table.foreign_keys]
     assert ("singer_in_gig", ("singer_id",), "singer") in keys
     assert ("singer_in_gig", ("gig_id",), "gig") in keys
     assert ("gig", ("stadium_id",), "stadium") in keys
 
 
 def test_schema_within_the_budget_is_complete_with_readable_views(path: str) -> None:
-    part = linked(path, "How many?", 10**9)
-    assert tables(part) == [*tables(read_schema(path)), "busy places"]
+    schema = linked(path, "How many?", 10**9)
+    assert tables(schema) == [*tables(read_schema(path)), "busy places"]
 
 
 def test_table_is_shown_even_if_it_exceeds_the_budget(path: str) -> None:

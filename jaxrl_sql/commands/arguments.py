@@ -39,9 +39,11 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print a one-line error and exit with code 2."""
-        self.exit(2, f"error: {printable(message)}{self._meant(message)} ({self.prog} --help lists the options)\n")
+        self.exit(
+            2, f"error: {printable(message)}{self._suggest_option(message)} ({self.prog} --help lists the options)\n"
+        )
 
-    def _meant(self, message: str) -> str:
+    def _suggest_option(self, message: str) -> str:
         """Return a suggestion for an unknown option, to append to the error, or ""."""
         match = _UNKNOWN.match(message)
         if match is None:

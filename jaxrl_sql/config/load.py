@@ -69,7 +69,7 @@ def load_config(
     merged: dict[str, Any] = {}
     for source, values in [("defaults", defaults or {}), *named]:
         _check_keys(root, values, source)
-        _lay_over(merged, {name: value for name, value in values.items() if name in read_annotations(root)})
+        _merge_nested(merged, {name: value for name, value in values.items() if name in read_annotations(root)})
     config = _replace_in_section(root(), merged)
     set_here = {key for key, value in flatten(merged) if value != ""}
     config = replace_values(
@@ -126,10 +126,10 @@ def apply_published_settings(system: str, defaults: Mapping[str, Any], judged_on
             if "evaluate" in layer
         ]
     merged: dict[str, Any] = {}
-    _lay_over(merged, defaults)
+    _merge_nested(merged, defaults)
     merged.get("evaluate", {}).get("sampling", {}).pop("stop", None)  # these strings belong to the run's answer format
     for layer in layers:
-        _lay_over(merged, layer)
+        _merge_nested(merged, layer)
     return merged
 
 
@@ -141,7 +141,7 @@ def load_named(root: type[Root], path: Files, overrides: Sequence[str] = ()) -> 
     merged: dict[str, Any] = {}
     for origin, values in _layers(root, path, overrides, COMMAND_LINE):
         _check(root, values, origin, root)
-        _lay_over(merged, values)
+        _merge_nested(merged, values)
     config = _replace_in_section(root(), merged)
     check_config(config, str(path or COMMAND_LINE))
     return config
@@ -173,7 +173,7 @@ def _read_override(root: type[RootConfig], override: Override, origin: str) -> d
             layer = {section: layer}
         _refuse_unread(root, layer, origin)
         _check_keys(root, layer, origin)
-        _lay_over(nested, layer)
+        _merge_nested(nested, layer)
     return nested
 
 
@@ -197,11 +197,11 @@ def _kind_of(root: type[RootConfig], key: str) -> Any:
     return section
 
 
-def _lay_over(lower: dict[str, Any], upper: Mapping[str, Any]) -> None:
+def _merge_nested(lower: dict[str, Any], upper: Mapping[str, Any]) -> None:
     """Merge nested values into others, in place."""
     for name, value in upper.items():
         if isinstance(value, Mapping):
-            _lay_over(lower.setdefault(name, {}), value)
+            _merge_nested(lower.setdefault(name, {}), value)
         else:
             lower[name] = value
 

@@ -56,7 +56,7 @@ class SheetDatabases:
     def __call__(self, item: PublishedQuestion) -> PublishedQuestion:
         """Return the question with its database, or with the reason why it has none."""
         if item.url:
-            return self._set_database(item, self._at(item.url), item.db_id)
+            return self._set_database(item, self._open_url(item.url), item.db_id)
         source = self._source
         if source is None or item.script or (item.db_path and not item.is_unnamed):
             return item
@@ -70,7 +70,7 @@ class SheetDatabases:
             self._opened[KEY, name] = source.open(name)
         return self._set_database(item, self._opened[KEY, name], name)
 
-    def _at(self, url: str) -> OpenedDatabase:
+    def _open_url(self, url: str) -> OpenedDatabase:
         """Open the database of a record's own URL; a server that cannot be reached is tried once."""
         server = url if url.startswith(_DUCKDB) else parse_address(url).shown
         failed = self._opened.get((server, ""))

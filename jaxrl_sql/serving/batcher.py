@@ -87,7 +87,7 @@ class Batcher:
     @property
     def counts(self) -> dict[str, int]:
         """Return the numbers of waiting, running and cancelled jobs."""
-        return {"waiting": len(self._live()), "running": self._running, "cancelled": self._cancelled}
+        return {"waiting": len(self._uncancelled_jobs()), "running": self._running, "cancelled": self._cancelled}
 
     @property
     def is_alive(self) -> bool:
@@ -97,13 +97,13 @@ class Batcher:
     def submit(self, job: Job) -> None:
         """Queue a job; raises QueueFullError, with the seconds to wait, if the queue is full."""
         with self._changed:
-            self._waiting = self._live()
+            self._waiting = self._uncancelled_jobs()
             if len(self._waiting) >= self.capacity:
                 raise QueueFullError(max(1, round(self._call_seconds)))
             self._waiting.append(job)
             self._changed.notify()
 
-    def _live(self) -> deque[Job]:
+    def _uncancelled_jobs(self) -> deque[Job]:
         """Return the waiting jobs without cancelled ones."""
         with self._changed:
             return deque(job for job in self._waiting if not job.cancelled)
@@ -131,7 +131,7 @@ class Batcher:
         """Wait for jobs and return those of the next call, of one model and up to its slots; [] at the end."""
         with self._changed:
             while True:
-                self._waiting = self._live()
+                self._waiting = self._uncancelled_jobs()
                 if self._is_closed:
                     return []
                 if self._waiting:

@@ -72,7 +72,7 @@ def check_golds(executor: Executor, examples: Sequence[Example], manifest: Manif
         runnable = [(i, gold) for i, gold in enumerate(translated) if gold.status == "ok"]
         checked = _run(executor, [gold for _, gold in runnable], schemas, reader)
         for (i, _), gold in zip(runnable, checked, strict=True):
-            translated[i] = gold._replace(others=_others(executor, gold, schemas, reader))
+            translated[i] = gold._replace(others=_translate_other_golds(executor, gold, schemas, reader))
         golds += translated
     return golds
 
@@ -208,7 +208,9 @@ def _run(
         yield compared
 
 
-def _others(executor: Executor, gold: Gold, schemas: Mapping[str, EngineSchema], reader: Address) -> tuple[str, ...]:
+def _translate_other_golds(
+    executor: Executor, gold: Gold, schemas: Mapping[str, EngineSchema], reader: Address
+) -> tuple[str, ...]:
     """Return the translations of a question's other golds that have equal results on both."""
     if gold.status != "ok":
         return ()

@@ -250,23 +250,25 @@ def find_shared_databases(trains: Sequence[QuestionSet], target: QuestionSet, ne
         size: Record = {"questions": question_counts[path]}
         as_long = sizes.get(Path(path).stat().st_size, [])
         if files := [(name, other_id) for name, other_id, other in as_long if content_of(other) == content_of(path)]:
-            findings.append(Finding("database: same file", target.name, db_id, size | _of(files)))
+            findings.append(Finding("database: same file", target.name, db_id, size | _list_databases(files)))
             continue
         columns = _columns(path)
         similar = [(_common(columns, other), (name, other_id)) for name, other_id, other in shapes]
         similar = sorted((pair for pair in similar if pair[0] >= near), key=lambda pair: -pair[0])
         if similar and similar[0][0] == 1.0 and any(columns == other for _, _, other in shapes):
             same = [(name, other_id) for name, other_id, other in shapes if other == columns]
-            findings.append(Finding("database: same schema", target.name, db_id, size | _of(same)))
+            findings.append(Finding("database: same schema", target.name, db_id, size | _list_databases(same)))
         elif similar:
-            details = size | _of([database for _, database in similar]) | {"share": round(similar[0][0], 3)}
+            details = size | _list_databases([database for _, database in similar]) | {"share": round(similar[0][0], 3)}
             findings.append(Finding("database: nearly the same schema", target.name, db_id, details))
         elif names := [(name, other_id) for name, other_id, _ in train_databases if other_id.lower() == db_id.lower()]:
-            findings.append(Finding("database: same name, other schema", target.name, db_id, size | _of(names)))
+            findings.append(
+                Finding("database: same name, other schema", target.name, db_id, size | _list_databases(names))
+            )
     return findings
 
 
-def _of(databases: Sequence[tuple[str, str]]) -> Record:
+def _list_databases(databases: Sequence[tuple[str, str]]) -> Record:
     return {"with": [{"set": name, "db_id": db_id} for name, db_id in databases[:_SHOWN]], "times": len(databases)}
 
 

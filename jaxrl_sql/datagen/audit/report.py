@@ -75,7 +75,7 @@ def audit(config: AuditConfig, report: Note) -> AuditResult:
         for uid, reason in questions.skipped
     ]
     lines = {questions.name: questions.lines for questions in sets}
-    findings = [finding.at(lines[finding.set].get(finding.id, "")) for finding in findings]
+    findings = [finding.with_line(lines[finding.set].get(finding.id, "")) for finding in findings]
     counts = write(config, trains, evals, findings)
     return AuditResult(sets, findings, counts, config.out / "findings.jsonl")
 

@@ -10,7 +10,7 @@ from jaxrl_sql.text2sql.benchmarks.defog import DEFOG
 from jaxrl_sql.text2sql.benchmarks.ehrsql import EHRSQL, is_split_folder
 from jaxrl_sql.text2sql.benchmarks.folder import PLAIN
 from jaxrl_sql.text2sql.benchmarks.gather import Format, join_names
-from jaxrl_sql.text2sql.benchmarks.lines import OWN, SYNSQL, is_question_file, lacking, split_files
+from jaxrl_sql.text2sql.benchmarks.lines import OWN, SYNSQL, is_question_file, missing_fields, split_files
 from jaxrl_sql.text2sql.benchmarks.others import KAGGLE, SCIENCE
 from jaxrl_sql.text2sql.benchmarks.spider import ARCHER, SPIDER, SPIDER_DK, SPIDER_REALISTIC, SPIDER_SYN
 from jaxrl_sql.text2sql.benchmarks.spider2 import SPIDER2
@@ -64,7 +64,11 @@ def locate_benchmark(folder: Path, split: str) -> tuple[Format, Path, str]:
     if is_split_folder(folder):
         return EHRSQL, folder.parent, split or folder.name
     for level in _levels(folder):
-        inside = [inner for inner in level if not (split and _gives_way(inner, split)) and not is_split_folder(inner)]
+        inside = [
+            inner
+            for inner in level
+            if not (split and _is_shadowed_by_file(inner, split)) and not is_split_folder(inner)
+        ]
         named = [inner for inner in inside if split and (inner.name == split or inner.name.startswith(f"{split}_"))]
         for path in sorted(named, key=lambda inner: inner.name != split):
             if form := format_of(path):
@@ -89,7 +93,7 @@ def _levels(folder: Path) -> Iterator[list[Path]]:
     ]
 
 
-def _gives_way(path: Path, split: str) -> bool:
+def _is_shadowed_by_file(path: Path, split: str) -> bool:
     """Return whether a folder's name only starts with the split, while a sibling file has the split's name."""
     parents = (path.parent, path.parent / "data")
     return path.name.startswith(f"{split}_") and any(split_files(parent, split) for parent in parents)
@@ -120,7 +124,7 @@ def _not_found_message(folder: Path, split: str, sets: list[str]) -> str:
         )
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     content = f"it holds {join_names(names)}" if names else "it is empty"
-    if missing := lacking(folder, split):
+    if missing := missing_fields(folder, split):
         content += f"; {missing}"
     return (
         f"{where}: no questions in a known format: {content}. Expected {PLAIN.description}; for your own "

@@ -23,7 +23,7 @@ from jaxrl_sql.text2sql.benchmarks.gather import (
     id_of,
     is_reshaped,
     join_names,
-    no_split,
+    missing_split_error,
     text_field,
     uid_or,
 )
@@ -104,7 +104,7 @@ def read_ehrsql(folder: Path, split: str, notes: Notes) -> LoadedQuestions:
     requested = {"dev": "valid"}.get(split, split) if split not in available else split
     chosen = requested or available[0]
     if chosen not in available:
-        raise no_split(folder, split, available)
+        raise missing_split_error(folder, split, available)
     folders = [inner for inner in folders if chosen in _splits(inner)]
     forms = {_form(inner, chosen) for inner in folders}
     if len(forms) > 1:

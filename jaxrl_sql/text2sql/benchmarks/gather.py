@@ -254,8 +254,8 @@ def is_reshaped(folder: Path, record: Mapping[str, Any], name: str, databases: r
     return has_files and is_named and bool(text_field(record, "question"))
 
 
-def on_server(dialect: str) -> dict[str, Any]:
-    """Return the fields of a question in a server's dialect; `dialects.placed` selects the server."""
+def server_fields(dialect: str) -> dict[str, Any]:
+    """Return the fields of a question in a server's dialect; `prompts.dialects.with_server_urls` sets the server."""
     return {"dialect": dialect, "engine_url": UNPLACED} if dialect in ("postgresql", "mysql") else {}
 
 
@@ -266,7 +266,7 @@ def join_names(names: Iterable[str], max_names: int = 8) -> str:
     return ", ".join([*all_names[:max_names], *more])
 
 
-def no_split(folder: Path, split: str, splits: Iterable[str]) -> InputError:
+def missing_split_error(folder: Path, split: str, splits: Iterable[str]) -> InputError:
     """Return the error for a missing split of a folder."""
     available = join_names(splits, 12)
     reason = f"there are: {available}" if available else "no questions are there"

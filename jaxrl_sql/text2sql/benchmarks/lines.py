@@ -22,7 +22,7 @@ from jaxrl_sql.text2sql.benchmarks.gather import (
     RecordFile,
     describe_columns,
     join_names,
-    no_split,
+    missing_split_error,
     text_field,
     text_list,
     uid_or,
@@ -187,7 +187,7 @@ def _has_questions(path: Path) -> bool:
     if _ending(path) == ".parquet":
         return True
     if _ending(path) in _CSV:
-        return not _lacks(csv_columns(path, _USED))
+        return not _missing_columns(csv_columns(path, _USED))
     return not _lacks_first(flatten_record(first_record(path)))
 
 
@@ -197,7 +197,7 @@ def _lacks_first(record: Record) -> list[str]:
     return [name for name, value in values.items() if not value]
 
 
-def lacking(folder: Path, split: str) -> str:
+def missing_fields(folder: Path, split: str) -> str:
     """Return the fields that the only candidate for a split's JSON file lacks; "" without exactly one candidate."""
     others = [file for file in _files(folder) if file.stem not in _NOT_QUESTIONS]
     candidates = split_files(folder, split) if split else others
@@ -223,7 +223,7 @@ def synsql_lines(folder: Path, split: str) -> RecordFile:
     """Return the location of SynSQL's records."""
     path = _synsql_file(folder)
     if path is None or split not in ("", "train"):
-        raise no_split(folder, split, ["train"] if path else [])
+        raise missing_split_error(folder, split, ["train"] if path else [])
     return RecordFile(path, partial(synsql_item, path), Databases(folder / name for name in _DATABASES))
 
 
@@ -232,16 +232,16 @@ def user_lines(folder: Path, split: str) -> RecordFile:
     paths = user_files(folder, split)
     if len(paths) != 1:
         candidates = [path for path in _files(folder) if path.stem not in _NOT_QUESTIONS]
-        fault = no_split(folder, split, sorted({path.stem for path in candidates}))
+        fault = missing_split_error(folder, split, sorted({path.stem for path in candidates}))
         if len(candidates) == 1 and split:
             raise InputError(f"{fault}; name {candidates[0]} as the data, and a part of it is held out from train")
         raise fault
-    home, stem = _home(folder), paths[0].stem
+    home, stem = _databases_folder(folder), paths[0].stem
     item, databases = user_items(home, stem, str(paths[0]))
     return RecordFile(paths[0], item, databases)
 
 
-def _home(folder: Path) -> Path:
+def _databases_folder(folder: Path) -> Path:
     """Return the folder that contains a set's databases: the file's folder, or the parent of its `data` folder."""
     home = folder.parent if folder.is_file() else folder
     return home.parent if folder.is_file() and home.name == "data" else home
@@ -297,7 +297,7 @@ def _csv_records(path: Path, notes: Notes, places: list[str]) -> list[Record]:
     """Read a CSV of questions; raises InputError with its columns and the nearest names if columns are missing."""
     records = read_csv(path, notes, _USED, places)
     columns = [*records[0]]
-    if lacks := _lacks(columns):
+    if lacks := _missing_columns(columns):
         field_names = dict.fromkeys((*_QUESTION, *(name.lower() for name in _SQL)))
         near = ((column, get_close_matches(column, field_names, 1, _NEAR)) for column in columns)
         alike = ", ".join(f"{names[0]} for {column}" for column, names in near if names and names[0] != column)
@@ -313,7 +313,7 @@ def describe_fields(fields: Iterable[str]) -> str:
     return describe_columns({field: _TRIED[field] for field in fields})
 
 
-def _lacks(columns: Sequence[str]) -> list[str]:
+def _missing_columns(columns: Sequence[str]) -> list[str]:
     """Return the missing columns of a CSV by their usual names."""
     names = {"question": _QUESTION, "sql": (*_SQL, *_TRACE)}
     return [usual for usual, others in names.items() if not {*columns} & {*others}]
@@ -345,7 +345,7 @@ def read_own(folder: Path, split: str, notes: Notes) -> LoadedQuestions:
         loaded = LoadedQuestions(items, lines.databases, str(lines.path), is_huge=is_huge, tried=_TRIED)
     else:
         where = ", ".join(map(str, paths))
-        item, databases = user_items(_home(folder), paths[0].stem.partition("-00000")[0], where)
+        item, databases = user_items(_databases_folder(folder), paths[0].stem.partition("-00000")[0], where)
         places: list[str] = []
         records = read_parquet(paths, places)
         items = [

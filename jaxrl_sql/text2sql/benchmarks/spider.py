@@ -27,7 +27,7 @@ from jaxrl_sql.text2sql.benchmarks.gather import (
     LoadedQuestions,
     PublishedQuestion,
     item_of,
-    no_split,
+    missing_split_error,
     text_field,
     uid_or,
 )
@@ -71,7 +71,7 @@ def read_spider(folder: Path, split: str, notes: Notes) -> LoadedQuestions:
     chosen = split or next((name for name in _FILES if (folder / _FILES[name][0]).is_file()), "")
     available = [name for name, files in _FILES.items() if (folder / files[0]).is_file()]
     if chosen not in available:
-        raise no_split(folder, split, available)
+        raise missing_split_error(folder, split, available)
     records, names = _read(folder, _FILES[chosen], notes)
     golds = _golds_of(folder, chosen, records, notes)
     items = [
@@ -141,7 +141,7 @@ class _DerivedSet(NamedTuple):
         is_single = len(self.files) == 1
         chosen = next(iter(available), "") if not split or (is_single and split == "test") else split
         if chosen not in available:
-            raise no_split(folder, split, available)
+            raise missing_split_error(folder, split, available)
         path, prefix = folder / self.files[chosen], self.name if is_single else f"{self.name}_{chosen}"
         items = [
             _item(record, f"{prefix}_{i}", path, text_field(record, "query"))._replace(
@@ -149,7 +149,7 @@ class _DerivedSet(NamedTuple):
             )
             for i, record in enumerate(read_records(path, notes))
         ]
-        return _on_spider(folder, items, path.name, notes)
+        return _assign_spider_databases(folder, items, path.name, notes)
 
 
 def _knowledge_type(record: Record) -> str:
@@ -162,7 +162,7 @@ def _reasoning_types(record: Record) -> str:
     return " ".join(sorted(text_field(record, "reasoning_type").split(), key=lambda kind: ("+-*/CH".find(kind), kind)))
 
 
-def _on_spider(folder: Path, items: list[PublishedQuestion], file: str, notes: Notes) -> LoadedQuestions:
+def _assign_spider_databases(folder: Path, items: list[PublishedQuestion], file: str, notes: Notes) -> LoadedQuestions:
     """Return questions on Spider's databases, with each database from the first folder that has it.
 
     The set's own folder comes first (Spider-DK changed three databases, under other names), then Spider's folder next

@@ -83,7 +83,7 @@ def normal_form(sql: str) -> str:
 
     A query that does not parse is only stripped of outer blanks and a final semicolon.
     """
-    return rewritten(sql, "sqlite", "sqlite", _one_spelling) or sql.strip().rstrip(";").rstrip()
+    return rewritten(sql, "sqlite", "sqlite", _normalize_case) or sql.strip().rstrip(";").rstrip()
 
 
 def _check(dialect: str) -> None:
@@ -104,7 +104,7 @@ def _transpile(sql: str, read: str, write: str, rewrite: Callable[[exp.Expressio
 rewritten = none_if_it_fails(_transpile)
 
 
-def _one_spelling(tree: exp.Expression) -> exp.Expression:
+def _normalize_case(tree: exp.Expression) -> exp.Expression:
     """Write names, exponents and blobs in lower case; quoted words keep their case, as they may be text."""
     for node in tree.find_all(exp.Identifier, exp.Literal, exp.HexString):
         if not (node.args.get("quoted") or node.is_string):

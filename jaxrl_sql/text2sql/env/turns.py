@@ -204,9 +204,9 @@ class SqlTurns:
             refused = find_untranslated_part(query, self.dialect, self.database)
             reason = f"{refused} is not supported" if refused else f"not one statement of {self.dialect}"
             return Observation(wrap(f"syntax_error: {reason}", turns_left))
-        return SqlResult(sql, self._submit, turns_left, self._doubt)
+        return SqlResult(sql, self._submit, turns_left, self._stop)
 
-    def _doubt(self, stop: str) -> None:
+    def _stop(self, stop: str) -> None:
         self.stop = stop
 
     def _submit(self, sql: str) -> SqlJob:

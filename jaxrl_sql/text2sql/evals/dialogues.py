@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from jaxrl_sql.text2sql.evals.verdict import Verdict
-from jaxrl_sql.text2sql.rewards.skyrl_sql import conduct, read_skyrl_sql
+from jaxrl_sql.text2sql.rewards.skyrl_sql import count_behaviour, read_skyrl_sql
 from jaxrl_sql.types import Response
 
 
@@ -42,7 +42,7 @@ def dialogue_metrics(responses: Sequence[Response], verdicts: Sequence[Verdict],
     readings = [read_skyrl_sql(response) for response, _ in pairs]
     totals: Counter[str] = Counter()
     for reading in readings:
-        totals.update(conduct(reading))
+        totals.update(count_behaviour(reading))
         totals["unsolved"] += reading.sql is None
     names = ("queries", "lookups", "repeated", "unprobed", "unsolved")
     numbers |= {f"dialogue/{name}": totals[name] / len(pairs) for name in names}

@@ -159,9 +159,9 @@ class Recipe(NamedTuple):
         if isinstance(response, str) and (thinks or opening_tag == _THINK):
             response = _in_think(response)
         if isinstance(response, str):
-            return _after(opening_tag, response)
+            return _remove_opening_tag(opening_tag, response)
         (role, text), *rest = response
-        return [(role, _after(opening_tag, text)), *rest]
+        return [(role, _remove_opening_tag(opening_tag, text)), *rest]
 
     def observer(self, executor: Any, example: Example, turns: int) -> Observe | None:
         """Return an `Observe` for a dialogue of `turns` turns on an example's database; None for a single turn.
@@ -232,7 +232,7 @@ def _in_think(text: str) -> str:
     return f"{_THINK}{match[1]}</think>{text[match.end() :]}" if match else text
 
 
-def _after(opening_tag: str, text: str) -> str:
+def _remove_opening_tag(opening_tag: str, text: str) -> str:
     if text.startswith(opening_tag):
         return text.removeprefix(opening_tag)
     return f"\n{opening_tag.replace('<', '</')}\n{text}"

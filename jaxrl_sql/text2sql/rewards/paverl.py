@@ -31,15 +31,15 @@ def paverl_reward(reading: ParsedResponse, row: ScoreRow) -> Reward:
     one of 25 columns has the reward 0.4, less than no columns.
     """
     partial = row.value(RULE)
-    return _paid(_FULL * partial if partial > 0 else _EXECUTES, reading, row)
+    return _make_reward(_FULL * partial if partial > 0 else _EXECUTES, reading, row)
 
 
 def monotone_reward(reading: ParsedResponse, row: ScoreRow) -> Reward:
     """Return the same reward, but at least 0.5 for a query that runs."""
-    return _paid(max(_EXECUTES, _FULL * row.value(RULE)), reading, row)
+    return _make_reward(max(_EXECUTES, _FULL * row.value(RULE)), reading, row)
 
 
-def _paid(ran: float, reading: ParsedResponse, row: ScoreRow) -> Reward:
+def _make_reward(ran: float, reading: ParsedResponse, row: ScoreRow) -> Reward:
     executes, partial = row.executes, row.value(RULE)
     total = ran if executes else 0.0
     parts = {"correct": partial == 1.0, "executes": executes, "format": reading.well_formed, "partial": partial}

@@ -89,14 +89,14 @@ def _turns_of_text(rest: str) -> list[str]:
 
 
 def skyrl_sql_reward(reading: ParsedResponse, row: ScoreRow) -> Reward:
-    """Return -1 for a wrong format, 1 for a right result, else 0; the parts include the counts of `conduct`."""
+    """Return -1 for a wrong format, 1 for a right result, else 0; the parts include the counts of `count_behaviour`."""
     executes, correct = row.executes, row.matches(RULE)
     total = float(correct) if reading.well_formed else -1.0
-    parts = {"correct": correct, "executes": executes, "format": reading.well_formed, **conduct(reading)}
+    parts = {"correct": correct, "executes": executes, "format": reading.well_formed, **count_behaviour(reading)}
     return Reward(total, {name: float(value) for name, value in parts.items()})
 
 
-def conduct(reading: ParsedResponse) -> dict[str, int]:
+def count_behaviour(reading: ParsedResponse) -> dict[str, int]:
     """Count queries, schema look-ups and repeated queries, and whether the solution was never run as a query.
 
     Queries are equal if they differ only in white space, case and a final semicolon.

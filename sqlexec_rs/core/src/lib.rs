@@ -93,7 +93,7 @@ pub use pool::{Config, Job, Observer, Pool};
 pub use process::{
     ForeignEngine, Rows, WorkerConfig, outcome_from_bytes, outcome_to_bytes, serve_foreign, worker_main,
 };
-pub use request::{Bound, Limits, OutputKind, Parameters, Query, StatementLimits};
+pub use request::{Limits, OutputKind, ParameterValue, Parameters, Query, StatementLimits};
 pub use result::arrow::to_arrow;
 pub use result::hashed_str;
 pub use result::table::{CELL_BYTES, Table};

@@ -30,7 +30,7 @@ pub struct Stats {
 }
 
 /// A reading of the counters, by name.
-pub type Reading = Vec<(&'static str, u64)>;
+pub type StatsSnapshot = Vec<(&'static str, u64)>;
 
 impl Stats {
     pub(crate) fn count_requests(&self, n: u64) {
@@ -126,7 +126,7 @@ impl Stats {
     }
 
     /// Reads every counter.
-    pub(crate) fn read(&self) -> Reading {
+    pub(crate) fn read(&self) -> StatsSnapshot {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let mut reading = vec![
             ("requests", load(&self.requests)),

@@ -27,10 +27,10 @@ def script() -> ModuleType:
 
 def test_parts_are_reproducible_and_disjoint(script: ModuleType) -> None:
     names = [f"db_{i}" for i in range(139)]
-    parts = script.deal(names)
+    parts = script.assign_databases(names)
     assert {name: len(part) for name, part in parts.items()} == {"grpo": 29, "choose": 10, "sft": 100}
     assert set.union(*parts.values()) == set(names)
-    assert script.deal(names[::-1]) == parts
+    assert script.assign_databases(names[::-1]) == parts
 
 
 SCHEMA = Schema(
@@ -199,7 +199,7 @@ def test_demonstrations_may_qualify_all_columns(script: ModuleType, sql: str, ex
     ],
 )
 def test_queries_are_classified_by_their_sources(script: ModuleType, sql: str, reads: str) -> None:
-    assert script.kind(sql) == reads
+    assert script.classify_sources(sql) == reads
 
 
 @pytest.mark.data
@@ -219,7 +219,7 @@ def test_generated_joins_use_the_databases_of_the_sft_phase(
     assert len(ids) == len(set(ids)) == len(sft) + len(added)
     databases = {entry["db_id"] for entry in result if entry["id"] in sft}
     assert {element["db_id"] for element in added} <= databases
-    counts = Counter((question["db_id"], script.kind(question["sql"])) for question in added)
+    counts = Counter((question["db_id"], script.classify_sources(question["sql"])) for question in added)
     assert all(count <= script.ADDED[reads] for (_, reads), count in counts.items())
     assert sum(counts[db, "join"] for db in databases) > 300
     assert all((tmp_path / "mixed_train" / "databases" / db / f"{db}.sqlite").is_file() for db in databases)

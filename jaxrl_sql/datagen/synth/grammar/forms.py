@@ -13,7 +13,7 @@ from jaxrl_sql.datagen.synth.question_template import QuestionCandidate
 from jaxrl_sql.datagen.synth.spec import AnnotatedColumn
 
 
-def rows(builder: Builder) -> QuestionCandidate:
+def ask_rows(builder: Builder) -> QuestionCandidate:
     """Ask for columns of some rows, sorted in a share of the questions."""
     side = builder.side()
     columns = builder.choose_result_columns(side, builder.rng.choices((1, 2, 3), (50, 35, 15))[0])
@@ -26,7 +26,7 @@ def rows(builder: Builder) -> QuestionCandidate:
         if [label] == columns and clauses and side.are_people and builder.chance(0.3):
             return candidate(f"Who are the {things}?", query)
         return candidate(builder.ask(builder.columns_words(columns, side, many=True), things), query)
-    key, order, phrase = _order(builder, side)
+    key, order, phrase = _choose_order(builder, side)
     check = f"SELECT {key}, {columns[0].name} FROM {side.table.name}{where(clauses)}"
     text = builder.ask(builder.columns_words(columns, side, many=True), things)
     form = builder.choose(("{t}, {w}", "{t} {w}"))
@@ -34,7 +34,7 @@ def rows(builder: Builder) -> QuestionCandidate:
     return candidate(form.format(t=text[:-1], w=phrase) + ending, query + order, "", check)
 
 
-def _order(builder: Builder, side: QueryTable) -> tuple[str, str, str]:
+def _choose_order(builder: Builder, side: QueryTable) -> tuple[str, str, str]:
     """Return the sort key, ORDER BY and its words."""
     column = builder.column(side, *SORTABLE, "text")
     if column.kind == "text":
@@ -55,7 +55,7 @@ def _order(builder: Builder, side: QueryTable) -> tuple[str, str, str]:
     return column.name, f" ORDER BY {column.name} {'DESC' if is_highest else 'ASC'}", phrase
 
 
-def number(builder: Builder) -> QuestionCandidate:
+def ask_count(builder: Builder) -> QuestionCandidate:
     """Ask for the number of some rows."""
     side = builder.side()
     clauses = builder.clauses(side, builder.rng.choices((0, 1, 2), (15, 60, 25))[0])
@@ -63,7 +63,7 @@ def number(builder: Builder) -> QuestionCandidate:
     return candidate(text, f"SELECT COUNT(*) FROM {side.table.name}{where(clauses)}")
 
 
-def either(builder: Builder) -> QuestionCandidate:
+def ask_either_value(builder: Builder) -> QuestionCandidate:
     """Ask for rows with either of two values of a category."""
     side = builder.side("category")
     column = builder.column(side, "category")
@@ -80,7 +80,7 @@ def either(builder: Builder) -> QuestionCandidate:
     return candidate(text, f"SELECT {names} FROM {side.table.name}{test}")
 
 
-def aggregates(builder: Builder) -> QuestionCandidate:
+def ask_aggregates(builder: Builder) -> QuestionCandidate:
     """Ask for one to three aggregates of a column."""
     side = builder.side_of_measures()
     column = builder.measure(side)
@@ -101,7 +101,7 @@ def aggregates(builder: Builder) -> QuestionCandidate:
     return candidate(text, f"SELECT {names} FROM {side.table.name}{where(clauses)}")
 
 
-def different(builder: Builder) -> QuestionCandidate:
+def ask_distinct_values(builder: Builder) -> QuestionCandidate:
     """Ask for the distinct values of a column, or their number."""
     side = builder.side()
     column = builder.choose_category(side)
@@ -120,7 +120,7 @@ def different(builder: Builder) -> QuestionCandidate:
     return candidate(text.format(w=phrase, t=things), f"SELECT DISTINCT {column.name}{tail}")
 
 
-def row(builder: Builder) -> QuestionCandidate:
+def ask_labelled_row(builder: Builder) -> QuestionCandidate:
     """Ask for columns of the row with a label."""
     side = builder.side(label=True)
     clause = builder.label_condition(side)
@@ -133,7 +133,7 @@ def row(builder: Builder) -> QuestionCandidate:
     return candidate(text, f"SELECT {names} FROM {side.table.name} WHERE {clause.sql}")
 
 
-def extreme(builder: Builder) -> QuestionCandidate:
+def ask_extreme_row(builder: Builder) -> QuestionCandidate:
     """Ask for columns of the row with the highest or lowest value of a column, or of the top few."""
     side = builder.side(*SORTABLE)
     column = builder.column(side, *SORTABLE)
@@ -216,12 +216,12 @@ def _sort_groups(builder: Builder, text: str, query: str, parts: Sequence[str]) 
     return candidate(sorted_text, f"{query} ORDER BY {parts[1]} {way}", "", check)
 
 
-def groups_having(builder: Builder) -> QuestionCandidate:
+def ask_groups_having(builder: Builder) -> QuestionCandidate:
     """Ask for the groups with enough rows, or with a high or low aggregate."""
     side = builder.side()
     category = builder.choose_category(side)
     if builder.chance(0.3):
-        return _groups_by_average(builder, side, category)
+        return _ask_groups_by_average(builder, side, category)
     sizes = sorted(Counter(category.values).values())
     k = sizes[int((len(sizes) - 1) * builder.rng.uniform(0.3, 0.9))]
     number_word = number_words(k)
@@ -240,7 +240,7 @@ def groups_having(builder: Builder) -> QuestionCandidate:
     return candidate(builder.choose(forms).format(gs=groups, w=comparison, t=noun, h=have), query)
 
 
-def _groups_by_average(builder: Builder, side: QueryTable, category: AnnotatedColumn) -> QuestionCandidate:
+def _ask_groups_by_average(builder: Builder, side: QueryTable, category: AnnotatedColumn) -> QuestionCandidate:
     column = builder.measure(side)
     middle = round_value(column, builder.quantile(column, 0.35, 0.65), is_up=True)
     sign, comparison = builder.choose(((">", "above"), (">", "higher than"), ("<", "below")))
@@ -259,7 +259,7 @@ def _groups_by_average(builder: Builder, side: QueryTable, category: AnnotatedCo
     return candidate(text, f"{query} HAVING {function}({column.name}) {sign} {middle}")
 
 
-def most_common(builder: Builder) -> QuestionCandidate:
+def ask_most_common(builder: Builder) -> QuestionCandidate:
     """Ask for the most or least frequent value of a column."""
     side = builder.side()
     category = builder.choose_category(side)
@@ -329,7 +329,7 @@ def ask_shared_values(builder: Builder) -> QuestionCandidate:
     return candidate(text, f"{select} WHERE {first.sql} {operator} {select} WHERE {second.sql}")
 
 
-def containing(builder: Builder) -> QuestionCandidate:
+def ask_containing(builder: Builder) -> QuestionCandidate:
     """Ask for rows whose text contains a word, or begins with a letter."""
     side = builder.side("text")
     column = builder.column(side, "text")

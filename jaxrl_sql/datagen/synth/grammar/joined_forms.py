@@ -12,13 +12,13 @@ from jaxrl_sql.datagen.synth.question_template import QuestionCandidate
 from jaxrl_sql.datagen.synth.spec import AnnotatedTable, Reference
 
 
-def _owner(builder: Builder, both: JoinedTables) -> Clause:
+def _choose_owner(builder: Builder, both: JoinedTables) -> Clause:
     """Return a condition on the parent, with the words for its children (`working in the Sales department`)."""
-    owner = _some(builder, both.parent)
+    owner = _choose_condition(builder, both.parent)
     return Clause(owner.sql, after=f"{both.relation.of_child} {owner.after}")
 
 
-def _some(builder: Builder, side: QueryTable) -> Clause:
+def _choose_condition(builder: Builder, side: QueryTable) -> Clause:
     """Return a condition on rows; `after` holds the words for the rows that meet it, one by name or several."""
     if side.table.label is not None and builder.chance(0.5):
         return builder.label_condition(side)
@@ -26,10 +26,10 @@ def _some(builder: Builder, side: QueryTable) -> Clause:
     return Clause(clause.sql, after=builder.things(side, [clause]))
 
 
-def children(builder: Builder) -> QuestionCandidate:
+def ask_children(builder: Builder) -> QuestionCandidate:
     """Ask for columns, the number or an aggregate of the children of some parents."""
     both = builder.join()
-    owner = _owner(builder, both)
+    owner = _choose_owner(builder, both)
     clauses = builder.clauses(both.child, builder.rng.choices((0, 1), (70, 30))[0])
     things = builder.things(both.child, clauses, extra=owner.after)
     tail = f"FROM {both.sql}{where([owner, *clauses])}"
@@ -46,7 +46,7 @@ def children(builder: Builder) -> QuestionCandidate:
     )
 
 
-def both_ends(builder: Builder) -> QuestionCandidate:
+def ask_children_and_parents(builder: Builder) -> QuestionCandidate:
     """Ask for columns of children and of their parents, sorted in a share of the questions."""
     both = builder.join()
     child_columns, parent_columns = (
@@ -84,7 +84,7 @@ def both_ends(builder: Builder) -> QuestionCandidate:
     return candidate(text, f"{query} ORDER BY {key} {way}", "", check)
 
 
-def parents_with(builder: Builder) -> QuestionCandidate:
+def ask_parents_with_children(builder: Builder) -> QuestionCandidate:
     """Ask for the distinct parents of some children, by DISTINCT over a join or by IN, or for parents without them."""
     both = builder.join(label=True)
     columns = builder.choose_result_columns(both.parent, builder.rng.choices((1, 2), (75, 25))[0])
@@ -117,7 +117,7 @@ def _without(both: JoinedTables, kids: str) -> str:
     return f"{'who' if both.parent.are_people else 'that'} do not have any {kids}"
 
 
-def childless(builder: Builder) -> QuestionCandidate:
+def ask_parents_without_children(builder: Builder) -> QuestionCandidate:
     """Ask for the parents that have no children, or their number."""
     child, parent, reference = builder.link()
     word = "who" if parent.are_people else "that"
@@ -132,7 +132,7 @@ def childless(builder: Builder) -> QuestionCandidate:
     return candidate(builder.ask(builder.columns_words(columns, parent, many=True), things), f"SELECT {names} {tail}")
 
 
-def per_parent(builder: Builder) -> QuestionCandidate:
+def ask_per_parent(builder: Builder) -> QuestionCandidate:
     """Ask for a number or an aggregate of the children of each parent."""
     both = builder.join(label=True)
     columns = [both.parent.take(both.parent.table.columns[0])]
@@ -172,7 +172,7 @@ def per_parent(builder: Builder) -> QuestionCandidate:
     return candidate(text, query)
 
 
-def per_parent_group(builder: Builder) -> QuestionCandidate:
+def ask_per_parent_category(builder: Builder) -> QuestionCandidate:
     """Ask for a number or an aggregate of the children by a category of their parents."""
     both = builder.join()
     category = builder.choose_category(both.parent)
@@ -193,7 +193,7 @@ def per_parent_group(builder: Builder) -> QuestionCandidate:
     return candidate(text, f"SELECT {name}, {sql} FROM {both.sql}{where(clauses)} GROUP BY {name}")
 
 
-def parents_having(builder: Builder) -> QuestionCandidate:
+def ask_parents_having(builder: Builder) -> QuestionCandidate:
     """Ask for the parents with enough children."""
     both = builder.join(label=True)
     columns = [both.parent.take(both.parent.table.columns[0])]
@@ -223,7 +223,7 @@ def parents_having(builder: Builder) -> QuestionCandidate:
     )
 
 
-def most_children(builder: Builder) -> QuestionCandidate:
+def ask_parent_with_most_children(builder: Builder) -> QuestionCandidate:
     """Ask for the parent with the most or fewest children, or the largest aggregate over them."""
     both = builder.join(label=True)
     columns = [both.parent.take(both.parent.table.columns[0])]
@@ -251,7 +251,7 @@ def most_children(builder: Builder) -> QuestionCandidate:
     return candidate(text, f"SELECT {names} {tail} {k}", f"SELECT {key} {tail} {k + 1}")
 
 
-def of_extreme_parent(builder: Builder) -> QuestionCandidate:
+def ask_children_of_extreme_parent(builder: Builder) -> QuestionCandidate:
     """Ask for children of the parent with the highest or lowest value of a column, by a nested query."""
     child, parent, reference = builder.link()
     column = builder.column(parent, *SORTABLE)
@@ -272,7 +272,7 @@ def of_extreme_parent(builder: Builder) -> QuestionCandidate:
     )
 
 
-def first_by_parent(builder: Builder) -> QuestionCandidate:
+def ask_parent_of_extreme_child(builder: Builder) -> QuestionCandidate:
     """Ask for columns of the parent of the child with the highest or lowest value of a column."""
     both = builder.join()
     column = builder.column(both.child, *SORTABLE)
@@ -287,14 +287,14 @@ def first_by_parent(builder: Builder) -> QuestionCandidate:
     return candidate(text, f"SELECT {names} {tail} 1", f"SELECT {key} {tail} 2")
 
 
-def sets_of_parents(builder: Builder) -> QuestionCandidate:
+def ask_parents_of_two_kinds(builder: Builder) -> QuestionCandidate:
     """Ask for the parents with two kinds of children, or with one kind but not the other."""
     both = builder.join(label=True)
     label = both.parent.table.columns[0]
     if label.kind != "text":
         raise NoFit
     name = both.parent.name(label)
-    first, second = _two_kinds(builder, both.child)
+    first, second = _choose_two_conditions(builder, both.child)
     operator = builder.choose(("INTERSECT", "EXCEPT"))
     noun, phrase = builder.noun(both.parent), builder.noun_of(label, both.parent, many=True)
     here, there = (builder.things(QueryTable(both.child.table), [clause]) for clause in (first, second))
@@ -305,7 +305,7 @@ def sets_of_parents(builder: Builder) -> QuestionCandidate:
     return candidate(text, f"{select} {first.sql} {operator} {select} {second.sql}")
 
 
-def _two_kinds(builder: Builder, side: QueryTable) -> tuple[Clause, Clause]:
+def _choose_two_conditions(builder: Builder, side: QueryTable) -> tuple[Clause, Clause]:
     """Return two conditions on different rows: two values of a category, or conditions on two columns."""
     if not builder.chance(0.6):
         return builder.clause(side), builder.clause(side)
@@ -319,7 +319,7 @@ def _two_kinds(builder: Builder, side: QueryTable) -> tuple[Clause, Clause]:
     return clauses[0], clauses[1]
 
 
-def chain(builder: Builder) -> QuestionCandidate:
+def ask_over_three_tables(builder: Builder) -> QuestionCandidate:
     """Ask about three tables: children of a parent of a grandparent, or the two parents of a linking table."""
     child, parent, reference = builder.choose(builder.links())
     middle, others = (parent, parent.references) if builder.chance(0.5) else (child, child.references)
@@ -328,7 +328,7 @@ def chain(builder: Builder) -> QuestionCandidate:
     if top.name in (child.name, parent.name):
         raise NoFit
     if middle is parent:
-        return _grandchildren(
+        return _ask_grandchildren(
             builder, (QueryTable(child, "T1."), QueryTable(parent, "T2."), QueryTable(top, "T3.")), reference, second
         )
     return _ask_over_link_table(
@@ -336,12 +336,12 @@ def chain(builder: Builder) -> QuestionCandidate:
     )
 
 
-def _grandchildren(
+def _ask_grandchildren(
     builder: Builder, sides: tuple[QueryTable, QueryTable, QueryTable], first: Reference, second: Reference
 ) -> QuestionCandidate:
     child, parent, top = sides
-    sql = _upwards(child.table, parent.table, top.table, first, second)
-    owner = _some(builder, top)
+    sql = _join_upwards(child.table, parent.table, top.table, first, second)
+    owner = _choose_condition(builder, top)
     clauses = builder.clauses(child, builder.rng.choices((0, 1), (75, 25))[0])
     extra = f"{first.relation.of_child} {builder.noun(parent)} {second.relation.of_child} {owner.after}"
     things = builder.things(child, clauses, extra=extra)
@@ -361,7 +361,7 @@ def _ask_over_link_table(
         f"{near.table.name} AS T1 JOIN {link.table.name} AS T2 ON T1.{first.target} = T2.{first.column.name} "
         f"JOIN {far.table.name} AS T3 ON T2.{second.column.name} = T3.{second.target}"
     )
-    owner = _some(builder, far)
+    owner = _choose_condition(builder, far)
     extra = f"{first.relation.of_parent} {builder.noun(link)} {second.relation.of_child} {owner.after}"
     columns = builder.choose_result_columns(near, builder.rng.choices((1, 2), (75, 25))[0])
     names = ", ".join(near.name(column) for column in columns)
@@ -372,7 +372,7 @@ def _ask_over_link_table(
     return candidate(text, f"SELECT DISTINCT {names} FROM {sql} WHERE {owner.sql}")
 
 
-def _upwards(
+def _join_upwards(
     child: AnnotatedTable, parent: AnnotatedTable, top: AnnotatedTable, first: Reference, second: Reference
 ) -> str:
     """Return the joins of a table (T1) with its parent (T2) and grandparent (T3)."""
@@ -382,7 +382,7 @@ def _upwards(
     )
 
 
-def total_of_chain(builder: Builder) -> QuestionCandidate:
+def ask_total_over_grandchildren(builder: Builder) -> QuestionCandidate:
     """Ask for an aggregate over the children's children of each row."""
     child, parent, reference = builder.choose(builder.links())
     second = builder.choose(list(parent.references))
@@ -391,7 +391,7 @@ def total_of_chain(builder: Builder) -> QuestionCandidate:
         raise NoFit
     low, mid = QueryTable(child, "T1."), QueryTable(parent, "T2.")
     label = top.table.columns[0]
-    sql = _upwards(child, parent, top.table, reference, second)
+    sql = _join_upwards(child, parent, top.table, reference, second)
     counted, phrase = ("COUNT(*)", f"number of {builder.noun(low)}")
     if builder.chance(0.4) and any(column.kind in MEASURE for column in child.columns):
         counted, amount = builder.aggregate_of(low, builder.measure(low))

@@ -241,7 +241,7 @@ mod tests {
 
     use super::*;
     use crate::outcome::Stop;
-    use crate::request::{Bound, StatementLimits};
+    use crate::request::{ParameterValue, StatementLimits};
     use crate::result::table::CELL_BYTES;
     use crate::result::value::Value;
 
@@ -329,7 +329,12 @@ mod tests {
         let caps = StatementLimits { max_length: 8, max_columns: 9, ..StatementLimits::default() };
         let limits = Limits { timeout: None, cpu: Some(Duration::MAX), vm_steps: Some(5), caps, ..Limits::default() };
         let mut bytes = Vec::new();
-        let values = vec![Bound::Null, Bound::Integer(-1), Bound::Real(0.5_f64.to_bits()), Bound::Text(b"\xff".into())];
+        let values = vec![
+            ParameterValue::Null,
+            ParameterValue::Integer(-1),
+            ParameterValue::Real(0.5_f64.to_bits()),
+            ParameterValue::Text(b"\xff".into()),
+        ];
         let parameters = Some(Parameters { names: vec!["a".to_owned(); 4], values });
         let (path, sql) = (b"/a b\xff".as_slice(), "SELECT 'é'");
         let output = OutputKind::Plan;

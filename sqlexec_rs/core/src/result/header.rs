@@ -107,7 +107,8 @@ mod tests {
         }
         let untyped = Header::of(&statement("SELECT 1 AS a")).unwrap();
         assert!(
-            untyped.matches_statement(&statement("SELECT 2 AS a")) && !untyped.matches_statement(&statement("SELECT a FROM t"))
+            untyped.matches_statement(&statement("SELECT 2 AS a"))
+                && !untyped.matches_statement(&statement("SELECT a FROM t"))
         );
     }
 }

@@ -13,7 +13,7 @@ from jaxrl_sql.text2sql.env.executor import Executor, Limits, exploratory
 from jaxrl_sql.text2sql.env.turns import Action, SqlTurns, wrap
 from jaxrl_sql.text2sql.recipes import RECIPES
 from jaxrl_sql.text2sql.rewards.score import ScoredResponse
-from jaxrl_sql.text2sql.rewards.skyrl_sql import conduct, read_skyrl_sql
+from jaxrl_sql.text2sql.rewards.skyrl_sql import count_behaviour, read_skyrl_sql
 from jaxrl_sql.types import Example, Response
 
 Score = Callable[..., ScoredResponse]
@@ -153,10 +153,10 @@ def test_queries_are_counted_by_kind() -> None:
     looked = read_skyrl_sql(
         turns_of(ask("PRAGMA table_list"), ask(NAMES), ask("select  NAME from emp ;\n"), ask("SELECT 1"), solve(NAMES))
     )
-    assert conduct(looked) == {"queries": 4, "lookups": 1, "repeated": 1, "unprobed": 0}
+    assert count_behaviour(looked) == {"queries": 4, "lookups": 1, "repeated": 1, "unprobed": 0}
     blind = read_skyrl_sql(turns_of(ask("SELECT sql FROM sqlite_master"), solve(NAMES)))
-    assert conduct(blind) == {"queries": 1, "lookups": 1, "repeated": 0, "unprobed": 1}
-    assert conduct(read_skyrl_sql("nothing"))["unprobed"] == 0
+    assert count_behaviour(blind) == {"queries": 1, "lookups": 1, "repeated": 0, "unprobed": 1}
+    assert count_behaviour(read_skyrl_sql("nothing"))["unprobed"] == 0
 
 
 def converse(

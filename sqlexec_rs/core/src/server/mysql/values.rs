@@ -66,18 +66,18 @@ pub(super) fn read(kind: Kind, text: &[u8]) -> DecodedValue<'_> {
 
 /// Returns the statement that runs a text with values for its parameters. Only hex digits are quoted, so that no
 /// setting affects them.
-pub(super) fn with_parameters(sql: &str, values: &[Bound]) -> String {
+pub(super) fn with_parameters(sql: &str, values: &[ParameterValue]) -> String {
     let literals: Vec<String> = values.iter().map(literal).collect();
     format!("EXECUTE IMMEDIATE {} USING {}", text(sql.as_bytes()), literals.join(", "))
 }
 
-fn literal(value: &Bound) -> String {
+fn literal(value: &ParameterValue) -> String {
     match value {
-        Bound::Null => "NULL".to_owned(),
-        Bound::Integer(i) => i.to_string(),
-        Bound::Real(bits) => format!("{:e}", f64::from_bits(*bits)),
-        Bound::Text(bytes) => text(bytes),
-        Bound::Blob(bytes) => hex(bytes),
+        ParameterValue::Null => "NULL".to_owned(),
+        ParameterValue::Integer(i) => i.to_string(),
+        ParameterValue::Real(bits) => format!("{:e}", f64::from_bits(*bits)),
+        ParameterValue::Text(bytes) => text(bytes),
+        ParameterValue::Blob(bytes) => hex(bytes),
     }
 }
 
@@ -116,11 +116,11 @@ mod tests {
     #[test]
     fn values_are_bound_as_setting_independent_literals() {
         let values = [
-            Bound::Null,
-            Bound::Integer(-7),
-            Bound::Real(0.25_f64.to_bits()),
-            Bound::Text(b"'\\".into()),
-            Bound::Blob(b"\x00\xff".into()),
+            ParameterValue::Null,
+            ParameterValue::Integer(-7),
+            ParameterValue::Real(0.25_f64.to_bits()),
+            ParameterValue::Text(b"'\\".into()),
+            ParameterValue::Blob(b"\x00\xff".into()),
         ];
         assert_eq!(
             with_parameters("?", &values),

@@ -84,11 +84,11 @@ fn read_bytea(text: &[u8]) -> Option<Vec<u8>> {
 pub(super) fn encode_parameter(value: &crate::request::ParameterValue) -> (Option<Cow<'_, [u8]>>, Oid) {
     use crate::request::ParameterValue;
     match value {
-        Bound::Null => (None, 0),
-        Bound::Integer(i) => (Some(i.to_string().into_bytes().into()), 20),
-        Bound::Real(bits) => (Some(f64::from_bits(*bits).to_string().into_bytes().into()), 701),
-        Bound::Text(bytes) => (Some(bytes.into()), 0),
-        Bound::Blob(bytes) => {
+        ParameterValue::Null => (None, 0),
+        ParameterValue::Integer(i) => (Some(i.to_string().into_bytes().into()), 20),
+        ParameterValue::Real(bits) => (Some(f64::from_bits(*bits).to_string().into_bytes().into()), 701),
+        ParameterValue::Text(bytes) => (Some(bytes.into()), 0),
+        ParameterValue::Blob(bytes) => {
             let digit = |digit: u8| b"0123456789abcdef"[usize::from(digit)];
             let digits = bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]);
             (Some(b"\\x".iter().copied().chain(digits).collect()), 17)

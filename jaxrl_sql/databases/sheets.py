@@ -152,7 +152,7 @@ def _server(text: str, notes: list[str]) -> Source:
         except MissingDatabaseError as error:
             if wanted == address.database:
                 raise InputError(f"{KEY}: {error}") from None
-            return OpenedDatabase(fault=f"no database {wanted}: tried {address.named(wanted)}")
+            return OpenedDatabase(fault=f"no database {wanted}: tried {address.display_name(wanted)}")
         except InputError as error:
             raise InputError(f"{KEY}: {error}") from None
 

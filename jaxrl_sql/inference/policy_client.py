@@ -43,7 +43,7 @@ from jaxrl_sql.runtime.display import Display
 from jaxrl_sql.runtime.progress import ProgressCallback
 from jaxrl_sql.text2sql.env.executor import Executor
 from jaxrl_sql.text2sql.env.turns import Environment
-from jaxrl_sql.text2sql.evals.records import Answered
+from jaxrl_sql.text2sql.evals.records import QuestionAnswers
 from jaxrl_sql.text2sql.prompts.prompts import PromptStyle
 from jaxrl_sql.text2sql.recipes import Recipe, find_recipe
 from jaxrl_sql.text2sql.rewards.extract import ParsedResponse
@@ -231,7 +231,7 @@ def response(sample: Sample) -> Response:
 AnswersCallback = Callable[[int, int], None]
 """Progress callback: (number of answers, total); it may raise to stop sampling."""
 
-AnswerFn = Callable[[str, Sequence[Example], int, int, AnswersCallback], list[Answered]]
+AnswerFn = Callable[[str, Sequence[Example], int, int, AnswersCallback], list[QuestionAnswers]]
 """Samples answers: name of the set, its questions, number of the run, number of the rollout, progress callback."""
 
 
@@ -271,7 +271,7 @@ def model_answers(
 
         def generate(
             name: str, examples: Sequence[Example], run: int, number: int, on_progress: AnswersCallback
-        ) -> list[Answered]:
+        ) -> list[QuestionAnswers]:
             sampling = sampling_by(cfg.sampling, cfg.samples, policy.seed + run, client.stops(cfg.sampling.stop))
             pairs = [(example, prompts[name][example.uid]) for example in examples if example.uid in prompts[name]]
             results = answers(client, pairs, sampling, number, cfg.sampling.turns, on_progress)
@@ -279,7 +279,7 @@ def model_answers(
                 name, [(example.uid, answer.fault) for (example, _), answer in zip(pairs, results, strict=True)], report
             )
             answered = {example.uid: answer for (example, _), answer in zip(pairs, results, strict=True)}
-            long = Answered((), fault=f"prompt over {max_tokens} tokens")
+            long = QuestionAnswers((), fault=f"prompt over {max_tokens} tokens")
             return [answered.get(example.uid, long) for example in examples]
 
         yield generate
@@ -305,7 +305,7 @@ def answers(
     number: int = 0,
     budget: int = 1,
     on_progress: AnswersCallback | None = None,
-) -> list[Answered]:
+) -> list[QuestionAnswers]:
     """Sample `sampling.n` answers per question and wait for all; questions that cannot be served have a `fault`."""
     if not pairs:
         return []
@@ -325,12 +325,12 @@ def answers(
     results = []
     for i, (prompt, samples) in enumerate(zip(prompts, samples_of, strict=True)):
         if i in faults:
-            results.append(Answered((), prompt=prompt.text, fault=faults[i]))
+            results.append(QuestionAnswers((), prompt=prompt.text, fault=faults[i]))
             continue
         ordered = [samples[g] for g in range(sampling.n)]
         sqls = tuple(client.reading(sample_).sql for sample_ in ordered)
         tokens = sum(sum(sample_.written) for sample_ in ordered)
         reasons = tuple(sample.finish_reason for sample in ordered)
         responses = tuple(map(response, ordered))
-        results.append(Answered(sqls, responses, prompt.text, tokens=tokens, finish_reasons=reasons))
+        results.append(QuestionAnswers(sqls, responses, prompt.text, tokens=tokens, finish_reasons=reasons))
     return results

@@ -173,13 +173,13 @@ class Soak:
                 database.path.touch()
                 self.counts["touched"] += 1
         requests = [(draw.choice(self.databases), query(draw)) for _ in range(BATCH)]
-        before = self.expected(requests)
+        before = self.expected_rows(requests)
         jobs = [executor.submit([(entry.path, sql) for entry, sql in requests]) for executor in executors]
         cancelled = self.meanwhile(executors, connected)
         outcomes = [job.result() for job in jobs]
         for _, process in connected:
             await_write(process)
-        after = self.expected(requests)
+        after = self.expected_rows(requests)
         for number, job in enumerate(cancelled):
             for index, outcome in enumerate(job.result()):
                 if outcome.status == "crashed":
@@ -192,7 +192,7 @@ class Soak:
         self.n_crashed += len(self.crashed)
         self.crashed = set()
 
-    def expected(self, requests: Sequence[tuple[Database, str]]) -> list[list[tuple[Any, ...]]]:
+    def expected_rows(self, requests: Sequence[tuple[Database, str]]) -> list[list[tuple[Any, ...]]]:
         of_each = {
             id(database): iter(database.answers([q for other, q in requests if other is database]))
             for database in self.databases

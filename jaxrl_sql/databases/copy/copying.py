@@ -107,7 +107,8 @@ def _refuse_occupied_names(
     if occupied:
         more = f" and {len(occupied) - 1} more" if occupied[1:] else ""
         raise InputError(
-            f"{target.address.named(occupied[0])}{more}: not empty, not in {manifest.path}: remove it, or pass --prefix"
+            f"{target.address.display_name(occupied[0])}{more}: not empty, not in {manifest.path}: remove it, or "
+            "pass --prefix"
         )
 
 
@@ -144,7 +145,7 @@ def _copy_file(
         write_stand_in(path, plan.tables, target.rules, rows, file.path)
     _grant_read(target, options, file)
     plan = plan._replace(notes=(*plan.notes, *refusals))
-    entry = make_entry(file, name, target.address.named(name), plan, digests, options.settings)
+    entry = make_entry(file, name, target.address.display_name(name), plan, digests, options.settings)
     manifest.finish(file.db_id, entry)
     return entry
 

@@ -241,7 +241,7 @@ def _compare(gold: Gold, sqlite: Outcome, engine: Outcome, reader: Address) -> G
     if sqlite.status != "ok":
         return gold._replace(status="gold_failed", message=sqlite.error or sqlite.status)
     if engine.status == "db_error":
-        raise InputError(f"{reader.named(gold.name)}: the engine refused a gold: {reader.redact(engine.error)}")
+        raise InputError(f"{reader.display_name(gold.name)}: the engine refused a gold: {reader.redact(engine.error)}")
     if engine.status != "ok":
         return gold._replace(status=engine.status, message=reader.redact(engine.error or engine.status))
     tree = parse_query(gold.example.gold_sql)

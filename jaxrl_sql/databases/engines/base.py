@@ -224,7 +224,7 @@ class Server(DatabaseEngine):
         try:
             return self._connect(name, is_read_only=is_read_only)
         except (self.driver.Error, OSError, RuntimeError) as error:
-            where = self.address.named(name) if name else self.address.shown
+            where = self.address.display_name(name) if name else self.address.shown
             message = self.address.redact(one_line(error))
             check = next((check for part, check in _CHECKS.items() if part in message.lower()), "")
             kind = MissingDatabaseError if _NO_DATABASE.search(message) else InputError
@@ -268,7 +268,7 @@ class DatabaseReader(ABC):
     def __init__(self, server: Server) -> None:
         self.address, self.driver = server.address, server.driver
         self.quote_name, self.quote_list = server.quote_name, server.quote_list
-        self.shown = self.address.named(self.address.database)
+        self.shown = self.address.display_name(self.address.database)
         self.connection = server.connect(is_read_only=True)
 
     def close(self) -> None:

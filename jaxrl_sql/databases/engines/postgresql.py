@@ -153,7 +153,7 @@ class Postgresql(Server):
             )
         with closing(self.connect(name)) as connection:
             if connection.get_parameter_status("server_encoding") != "UTF8":
-                raise InputError(f"{self.address.named(name)}: its encoding is not UTF8: let the copy create it")
+                raise InputError(f"{self.address.display_name(name)}: its encoding is not UTF8: let the copy create it")
             connection.autocommit = False
             try:
                 writer = _PostgresqlWriter(connection, self.rules, self.driver.Error)

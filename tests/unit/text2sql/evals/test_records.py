@@ -14,7 +14,7 @@ import pytest
 from jaxrl_sql.config import ExecutorConfig
 from jaxrl_sql.text2sql.env.executor import Executor, make_executor
 from jaxrl_sql.text2sql.evals.numbers import Counts, compute_metrics, merge_metrics
-from jaxrl_sql.text2sql.evals.records import CELL, ROWS, Answered, Judging, response_of, verdict_of
+from jaxrl_sql.text2sql.evals.records import CELL, ROWS, AnswerJudge, QuestionAnswers, response_of, verdict_of
 from jaxrl_sql.text2sql.evals.tables import as_markdown, overview, tables
 from jaxrl_sql.text2sql.evals.verdict import NOT_ASKED
 from jaxrl_sql.types import Example
@@ -44,11 +44,11 @@ def test_record_is_json_and_restores_its_verdict(executor: Executor, examples: l
     long = "SELECT replace(hex(zeroblob(900)), '00', 'ab') AS x"
     dialogue = (("assistant", "a"), ("environment", "b"), ("assistant", "c"))
     output = [
-        Answered(("SELECT x FROM t",), (dialogue,), "prompt"),
-        Answered((long,), ("an answer",), "prompt"),
-        Answered(("SELECT 1",), ("x",)),
+        QuestionAnswers(("SELECT x FROM t",), (dialogue,), "prompt"),
+        QuestionAnswers((long,), ("an answer",), "prompt"),
+        QuestionAnswers(("SELECT 1",), ("x",)),
     ]
-    records = Judging(executor, RULES, "bird").records(examples, output)
+    records = AnswerJudge(executor, RULES, "bird").records(examples, output)
     again = [json.loads(json.dumps(record, allow_nan=False).encode()) for record in records]
     assert again == records
     first, second, third = records
@@ -69,8 +69,8 @@ def test_record_is_json_and_restores_its_verdict(executor: Executor, examples: l
 
 def test_unasked_question_is_wrong_with_a_reason(executor: Executor, examples: list[Example]) -> None:
     unanswerable = Example("q3", "a", examples[0].db_path, "?", "", answerable=False)
-    output = [Answered((), fault="prompt over 9 tokens"), Answered((None,), ("nothing",))]
-    records = Judging(executor, RULES, "bird").records([unanswerable, examples[1]], output)
+    output = [QuestionAnswers((), fault="prompt over 9 tokens"), QuestionAnswers((None,), ("nothing",))]
+    records = AnswerJudge(executor, RULES, "bird").records([unanswerable, examples[1]], output)
     assert [record["status"] for record in records] == [NOT_ASKED, "no_sql"]
     assert [item["scores"]["bird"] for item in records] == [0.0, 0.0]
     assert records[0]["fault"] == "prompt over 9 tokens"
@@ -78,15 +78,15 @@ def test_unasked_question_is_wrong_with_a_reason(executor: Executor, examples: l
 
 def test_votes_choose_and_are_counted_by_size(executor: Executor, examples: list[Example]) -> None:
     sqls = ("SELECT 7", "SELECT x FROM n", "SELECT x FROM n WHERE 1", "SELECT x FROM nowhere", None)
-    judging = Judging(executor, RULES, "bird")
-    (voted,) = judging.records(examples[1:2], [Answered(sqls, tuple(f"answer {i}" for i in range(5)))])
+    judging = AnswerJudge(executor, RULES, "bird")
+    (voted,) = judging.records(examples[1:2], [QuestionAnswers(sqls, tuple(f"answer {i}" for i in range(5)))])
     assert (voted["sql"], voted["answer"]) == ("SELECT x FROM n", "answer 1")
     assert voted["votes"] == [["SELECT x FROM n", 2.0], ["SELECT 7", 1.0]]
     assert (voted["samples"], voted["right"]) == (5, 2)
     assert [*voted["vote"]] == [*voted["pass"]] == ["1", "2", "4", "5"]
     assert voted["vote"]["5"] == 1.0
     assert voted["pass"]["1"] == pytest.approx(0.4)
-    (failed,) = judging.records(examples[2:], [Answered(sqls, tuple("abcde"))])
+    (failed,) = judging.records(examples[2:], [QuestionAnswers(sqls, tuple("abcde"))])
     assert "vote" not in failed, "a failing gold gives no information on votes"
     numbers = compute_metrics("s", "bird", examples[1:], [[voted, failed]], Counts()).numbers
     assert numbers["vote/5"] == 1.0
@@ -97,12 +97,12 @@ def test_votes_choose_and_are_counted_by_size(executor: Executor, examples: list
 def test_truncated_answers_are_counted_and_scored(executor: Executor, examples: list[Example]) -> None:
     right = "SELECT x FROM n"
     output = [
-        Answered((right,), ("a",), finish_reasons=("length",)),
-        Answered((right, "SELECT 7", None), tuple("abc"), finish_reasons=("length", "stop", "content_filter")),
-        Answered((), fault="prompt over 9 tokens"),
+        QuestionAnswers((right,), ("a",), finish_reasons=("length",)),
+        QuestionAnswers((right, "SELECT 7", None), tuple("abc"), finish_reasons=("length", "stop", "content_filter")),
+        QuestionAnswers((), fault="prompt over 9 tokens"),
     ]
     requests = [dataclasses.replace(examples[1], uid=f"q{i}") for i in range(3)]
-    records = Judging(executor, RULES, "bird").records(requests, output)
+    records = AnswerJudge(executor, RULES, "bird").records(requests, output)
     assert [(item["finish_reason"], item["scores"]["bird"]) for item in records] == [
         ("length", 1),
         ("length", 1),
@@ -121,7 +121,7 @@ def test_truncated_answers_are_counted_and_scored(executor: Executor, examples: 
 
 
 def test_predictions_have_no_finish_reason(executor: Executor, examples: list[Example]) -> None:
-    records = Judging(executor, RULES, "bird").records(examples[:1], [Answered(("SELECT x FROM t",))])
+    records = AnswerJudge(executor, RULES, "bird").records(examples[:1], [QuestionAnswers(("SELECT x FROM t",))])
     assert records[0]["finish_reason"] == ""
     assert not [
         name for name in compute_metrics("s", "bird", examples[:1], [records], Counts()).numbers if "finish" in name
@@ -129,16 +129,16 @@ def test_predictions_have_no_finish_reason(executor: Executor, examples: list[Ex
 
 
 def test_benchmark_with_query_preparation_prepares_predictions(executor: Executor, examples: list[Example]) -> None:
-    judging = Judging(executor, RULES, "bird", prepare=lambda sql: sql.replace("THIS", "n"))
-    (record,) = judging.records(examples[1:2], [Answered(("SELECT x FROM THIS",), ("x",))])
+    judging = AnswerJudge(executor, RULES, "bird", prepare=lambda sql: sql.replace("THIS", "n"))
+    (record,) = judging.records(examples[1:2], [QuestionAnswers(("SELECT x FROM THIS",), ("x",))])
     assert record["scores"]["bird"] == 1.0
     assert record["sql"] == "SELECT x FROM THIS"
 
 
 def test_runs_are_averaged_and_benchmarks_weighted(executor: Executor, examples: list[Example]) -> None:
     def run(*sqls: str) -> list[dict[str, object]]:
-        output = [Answered((sql,), ("x",)) for sql in sqls]
-        return Judging(executor, RULES, "bird").records(examples[: len(sqls)], output)
+        output = [QuestionAnswers((sql,), ("x",)) for sql in sqls]
+        return AnswerJudge(executor, RULES, "bird").records(examples[: len(sqls)], output)
 
     right, wrong, other = "SELECT x FROM t", "SELECT 1", "SELECT DISTINCT x FROM n"
     two = compute_metrics("two", "bird", examples[:2], [run(right, wrong), run(wrong, wrong)], Counts(extra=3))

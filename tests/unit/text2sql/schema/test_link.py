@@ -61,7 +61,7 @@ def make_example(path: str, question: str, evidence: str = "") -> Example:
     return Example("q", "d", path, question, "SELECT 1", evidence)
 
 
-def linked(path: str, question: str, most: int, evidence: str = "") -> Schema:
+def link_within(path: str, question: str, most: int, evidence: str = "") -> Schema:
     return link(make_example(path, question, evidence), read_schema(path), lambda part: len(compact(part)) <= most)
 
 
@@ -89,13 +89,13 @@ def columns(schema: Schema) -> set[tuple[str, str]]:
 def test_needed_tables_and_columns_are_shown(
     path: str, question: str, evidence: str, wanted: set[tuple[str, str]]
 ) -> None:
-    schema = linked(path, question, 250, evidence)
+    schema = link_within(path, question, 250, evidence)
     assert len(compact(schema)) <= 250
     assert wanted <= columns(schema)
 
 
 def test_connecting_tables_are_shown_with_their_keys(path: str) -> None:
-    schema = linked(path, "What are the ages of singers, and the locations of their stadiums?", 350)
+    schema = link_within(path, "What are the ages of singers, and the locations of their stadiums?", 350)
     assert {"singer", "singer_in_gig", "gig", "stadium"} <= set(tables(schema))
     keys = [(table.name, key.columns, key.table) for table in schema.tables for key in table.foreign_keys]
     assert ("singer_in_gig", ("singer_id",), "singer") in keys
@@ -104,17 +104,17 @@ def test_connecting_tables_are_shown_with_their_keys(path: str) -> None:
 
 
 def test_schema_within_the_budget_is_complete_with_readable_views(path: str) -> None:
-    schema = linked(path, "How many?", 10**9)
+    schema = link_within(path, "How many?", 10**9)
     assert tables(schema) == [*tables(read_schema(path)), "busy places"]
 
 
 def test_table_is_shown_even_if_it_exceeds_the_budget(path: str) -> None:
-    assert tables(linked(path, "How many stadiums are there?", 1)) == ["stadium"]
+    assert tables(link_within(path, "How many stadiums are there?", 1)) == ["stadium"]
 
 
 def test_larger_budget_shows_a_superset(path: str) -> None:
     question = "Which singers of the Netherlands sang in a stadium with the largest capacity?"
-    parts = [linked(path, question, most) for most in (60, 120, 250, 500, 1000, 2000, 4000)]
+    parts = [link_within(path, question, most) for most in (60, 120, 250, 500, 1000, 2000, 4000)]
     for less, more in pairwise(parts):
         assert columns(less) <= columns(more)
         assert [table for table in tables(more) if table in tables(less)] == tables(less)
@@ -131,7 +131,7 @@ def test_values_of_omitted_columns_are_omitted(path: str) -> None:
 def test_empty_database_has_an_empty_schema(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "e.sqlite")) as connection:
         connection.execute("VACUUM")
-    assert linked(str(tmp_path / "e.sqlite"), "How many?", 0) == Schema(())
+    assert link_within(str(tmp_path / "e.sqlite"), "How many?", 0) == Schema(())
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_endpoint_tokens_are_estimated_as_three_characters(path: str) -> None:
     assert 100 < len(schema.strip()) <= 150
 
 
-def merged(examples: Sequence[Example], target: Path) -> list[tuple[Example, frozenset[str]]]:
+def merge_databases(examples: Sequence[Example], target: Path) -> list[tuple[Example, frozenset[str]]]:
     """Write the databases of examples into one -> examples on it and the tables of their golds.
 
     A table whose name several databases have is called `database.table`. Unparsed golds are skipped.
@@ -251,7 +251,7 @@ def merged(examples: Sequence[Example], target: Path) -> list[tuple[Example, fro
 @pytest.mark.slow
 @pytest.mark.data
 def test_recall_of_the_golds_tables_over_merged_databases(real_data: Path, tmp_path: Path) -> None:
-    examples = merged(load_split(real_data, "spider_dev").examples, tmp_path / "merged.sqlite")
+    examples = merge_databases(load_split(real_data, "spider_dev").examples, tmp_path / "merged.sqlite")
     schema = read_schema(tmp_path / "merged.sqlite")
     assert len(schema.tables) == 77
     total = shown = 0

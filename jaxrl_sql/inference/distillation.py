@@ -166,7 +166,7 @@ def judge(executor: Executor, recipe: Recipe, style: PromptStyle, example: Examp
     about = {"id": example.uid, **answer.spent._asdict()}
     if answer.error:
         return {**about, "verdict": FAILED, "error": answer.error}
-    reading = recipe.reading(with_opened_thought(answer.text), style)
+    reading = recipe.parse(with_opened_thought(answer.text), style)
     (judgement,) = score_predictions(executor, [example], [reading.sql])
     if not judgement.is_judged:
         return {**about, "verdict": FAILED, "error": f"no verdict: {judgement.status}"}

@@ -155,7 +155,7 @@ class _Client:
         if fault := next((record["fault"] for record in records if "fault" in record), ""):
             return QuestionAnswers((), prompt=prompt, fault=fault)
         responses = tuple(tuple((role, text) for role, text in record["turns"]) for record in records)
-        sqls = tuple(self.recipe.reading(response, self.style).sql for response in responses)
+        sqls = tuple(self.recipe.parse(response, self.style).sql for response in responses)
         tokens = sum(Usage.of(record).completion_tokens for record in records)
         reasons = tuple(record["finish_reason"] for record in records)
         return QuestionAnswers(sqls, responses, prompt, tokens=tokens, finish_reasons=reasons)

@@ -104,7 +104,7 @@ class PolicyClient(NamedTuple):
 
     def reading(self, sample: Sample) -> ParsedResponse:
         """Return the parsed answer of a sample."""
-        return self.recipe.reading(response(sample), self.style)
+        return self.recipe.parse(response(sample), self.style)
 
     def stops(self, more: Sequence[str]) -> tuple[str, ...]:
         """Return the stop strings of an answer or a turn: the recipe's, if answers have its form, and `more`.

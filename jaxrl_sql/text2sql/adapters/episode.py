@@ -202,5 +202,5 @@ def _read(read: Read, response: Response) -> ParsedResponse:
         is_tool = role == QUERY or (is_tool and role == "environment")
         if not is_tool:
             others.append((role, text))
-    reading = read(others)
-    return reading._replace(queries=(*queries, *reading.queries))
+    parsed = read(others)
+    return parsed._replace(queries=(*queries, *parsed.queries))

@@ -175,7 +175,7 @@ def moment(node: exp.Expression, has_day: bool = True) -> exp.Expression:
     return node if kind in {"date", "null"} else fill(_DAY if has_day else _CLOCK, d=node)
 
 
-def _of_part(name: str, date: exp.Expression) -> exp.Expression:
+def _extract_part(name: str, date: exp.Expression) -> exp.Expression:
     if name in _PARTS:
         return fill(_PARTS[name], d=moment(date))
     if name in _CLOCK_PARTS:
@@ -183,17 +183,17 @@ def _of_part(name: str, date: exp.Expression) -> exp.Expression:
     raise Refused(f"EXTRACT({name})")
 
 
-def _part(node: exp.Expression) -> exp.Expression:
+def _rewrite_part(node: exp.Expression) -> exp.Expression:
     if any(value for name, value in node.args.items() if name != "this"):
         raise Refused(f"the arguments of {name_of(node)}")
-    return _of_part(_PART_NODES[type(node)], node.this)
+    return _extract_part(_PART_NODES[type(node)], node.this)
 
 
-def _extract(node: exp.Expression) -> exp.Expression:
-    return _of_part(node.name.upper(), node.expression)
+def _rewrite_extract(node: exp.Expression) -> exp.Expression:
+    return _extract_part(node.name.upper(), node.expression)
 
 
-def _week(node: exp.Expression) -> exp.Expression:
+def _rewrite_week(node: exp.Expression) -> exp.Expression:
     return week_of("WEEK", [node.this, node.args.get("mode")])
 
 
@@ -266,7 +266,7 @@ def add_interval(date: exp.Expression, amount: exp.Expression | None, unit: str,
     return fill(whole, d=moment(date), n=amount)
 
 
-def _days_between(node: exp.Expression) -> exp.Expression:
+def _rewrite_date_diff(node: exp.Expression) -> exp.Expression:
     first = node.expression
     if any(literal.name == _YEAR_0 for literal in first.find_all(exp.Literal)):
         # sqlglot's form of TO_DAYS; MySQL's year 0 is one day shorter than SQLite's.
@@ -275,7 +275,7 @@ def _days_between(node: exp.Expression) -> exp.Expression:
     return fill(between, a=moment(node.this), b=moment(first))
 
 
-def _units_between(node: exp.Expression) -> exp.Expression:
+def _rewrite_timestamp_diff(node: exp.Expression) -> exp.Expression:
     unit = str(node.args.get("unit") or "").upper()
     dates = {"a": moment(node.expression), "b": moment(node.this)}
     if unit in _SECONDS:
@@ -285,14 +285,14 @@ def _units_between(node: exp.Expression) -> exp.Expression:
     raise Refused(f"TIMESTAMPDIFF({unit})")
 
 
-def _read(node: exp.Expression) -> exp.Expression:
+def _rewrite_str_to_date(node: exp.Expression) -> exp.Expression:
     """Parse a text with a literal format: a literal text here, column values at run time with fixed widths."""
     style = node.args.get("format")
     if not (isinstance(style, exp.Literal) and style.is_string):
         raise Refused("STR_TO_DATE of a format that is not written out")
     codes: list[str] = _CODE.findall(style.name)
     if isinstance(node.this, exp.Literal) and node.this.is_string:
-        return _read_now(node.this.name, codes)
+        return _parse_literal(node.this.name, codes)
     pattern, numbers, at = "", {}, 1
     for code in codes:
         if code.startswith("%") and code not in _READ:
@@ -317,7 +317,7 @@ def _read(node: exp.Expression) -> exp.Expression:
     return fill(f"CASE WHEN :s GLOB '{pattern}*' THEN {valid} WHEN :s GLOB '*[0-9]*' THEN {FAILS} END", s=node.this)
 
 
-def _read_now(text: str, codes: list[str]) -> exp.Expression:
+def _parse_literal(text: str, codes: list[str]) -> exp.Expression:
     style = "".join("%" + code[2:] if code.startswith("%-") else code for code in codes)
     if any(code[0] == "%" and code not in _READ_NOW for code in codes):
         raise Refused(f"STR_TO_DATE of the format {style!r}")
@@ -331,13 +331,13 @@ def _read_now(text: str, codes: list[str]) -> exp.Expression:
     return text_literal(f"{read:%Y-%m-%d %H:%M:%S}" if has_clock else str(read.date()))
 
 
-def _now(node: exp.Expression) -> exp.Expression:
+def _rewrite_now(node: exp.Expression) -> exp.Expression:
     if any(node.args.values()):
         raise Refused("fractions of seconds")
     return exp.CurrentTimestamp()
 
 
-def _from_unixtime(node: exp.Expression) -> exp.Expression:
+def _rewrite_from_unixtime(node: exp.Expression) -> exp.Expression:
     if any(value for name, value in node.args.items() if name not in {"this", "scale"}):
         raise Refused("FROM_UNIXTIME with a format")
     return fill("DATETIME(:n, 'unixepoch')", n=node.this)
@@ -350,7 +350,7 @@ _SECONDS_OF = (
 )
 
 
-def call(name: str, arguments: list[exp.Expression]) -> exp.Expression | None:
+def rewrite_call(name: str, arguments: list[exp.Expression]) -> exp.Expression | None:
     """Rewrite a date function without a class in sqlglot; None for other functions."""
     if name in {"WEEK", "YEARWEEK"} and len(arguments) in {1, 2}:
         return week_of(name, list(arguments))
@@ -368,28 +368,28 @@ def call(name: str, arguments: list[exp.Expression]) -> exp.Expression | None:
     if name == "SEC_TO_TIME" and len(arguments) == 1:
         return fill(_SECONDS_OF, x=arguments[0])
     if len(arguments) == 1 and (name in _PARTS or name in _CLOCK_PARTS):
-        return _of_part(name, arguments[0])
+        return _extract_part(name, arguments[0])
     return None
 
 
 REWRITES: Mapping[type[exp.Expression], Rewrite] = {
-    **dict.fromkeys(_PART_NODES, _part),
-    exp.Extract: _extract,
-    exp.Week: _week,
+    **dict.fromkeys(_PART_NODES, _rewrite_part),
+    exp.Extract: _rewrite_extract,
+    exp.Week: _rewrite_week,
     exp.TimeToStr: _rewrite_date_format,
     exp.DateAdd: make_shift(1),
     exp.DateSub: make_shift(-1),
     exp.TimestampAdd: make_shift(1),
-    exp.DateDiff: _days_between,
-    exp.TimestampDiff: _units_between,
-    exp.StrToDate: _read,
-    exp.StrToTime: _read,
+    exp.DateDiff: _rewrite_date_diff,
+    exp.TimestampDiff: _rewrite_timestamp_diff,
+    exp.StrToDate: _rewrite_str_to_date,
+    exp.StrToTime: _rewrite_str_to_date,
     exp.TsOrDsToDate: lambda node: fill("DATE(:d)", d=moment(node.this)),
     exp.TsOrDsToTimestamp: lambda node: node.this,
     exp.Timestamp: lambda node: fill("DATETIME(:d)", d=moment(node.this)),
-    exp.UnixToTime: _from_unixtime,
-    exp.Localtime: _now,
-    exp.Localtimestamp: _now,
-    exp.UtcTimestamp: _now,
-    exp.CurrentTimestamp: _now,
+    exp.UnixToTime: _rewrite_from_unixtime,
+    exp.Localtime: _rewrite_now,
+    exp.Localtimestamp: _rewrite_now,
+    exp.UtcTimestamp: _rewrite_now,
+    exp.CurrentTimestamp: _rewrite_now,
 }

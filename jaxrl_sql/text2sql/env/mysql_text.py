@@ -247,7 +247,7 @@ def _as_literal(character: str) -> str:
     return f"[{character}]" if character in "*?[" else character
 
 
-def _substring(node: exp.Expression) -> exp.Expression:
+def _rewrite_substring(node: exp.Expression) -> exp.Expression:
     """Write SUBSTRING; in MySQL, a position of 0 or before the start gives an empty text."""
     text, start, length = node.this, node.args["start"], node.args.get("length")
     n = whole_number(length)
@@ -260,7 +260,7 @@ def _substring(node: exp.Expression) -> exp.Expression:
     return fill(plain, **values)
 
 
-def _side(template: str) -> Rewrite:
+def _make_cut(template: str) -> Rewrite:
     def cut(node: exp.Expression) -> exp.Expression:
         n = whole_number(node.expression)
         number = ":n" if n is not None and n >= 0 else "MAX(:n, 0)"
@@ -285,19 +285,19 @@ def _rewrite_trim(node: exp.Expression) -> exp.Expression | None:
     return None
 
 
-def _character(node: exp.Expression) -> exp.Expression | None:
+def _rewrite_char(node: exp.Expression) -> exp.Expression | None:
     numbers = [whole_number(number) for number in node.expressions]
     if node.args.get("charset") or any(number is None or not 0 < number < 128 for number in numbers):
         raise Refused("CHAR of other than ASCII characters")
     return None
 
 
-def _bytes(node: exp.Expression) -> exp.Expression | None:
+def _rewrite_bytes(node: exp.Expression) -> exp.Expression | None:
     """Write MySQL's LENGTH as a count of bytes; CHAR_LENGTH is SQLite's LENGTH."""
     return fill("OCTET_LENGTH(:s)", s=node.this) if node.args.get("binary") else None
 
 
-def _locate(node: exp.Expression) -> exp.Expression:
+def _rewrite_locate(node: exp.Expression) -> exp.Expression:
     values = {"s": node.this, "x": node.args["substr"]}
     position = node.args.get("position")
     if position is None:
@@ -309,7 +309,7 @@ def _locate(node: exp.Expression) -> exp.Expression:
     return fill(f"CASE WHEN {rest} = 0 THEN 0 ELSE {rest} + :p - 1 END", p=position, **values)
 
 
-def _substring_index(node: exp.Expression) -> exp.Expression:
+def _rewrite_substring_index(node: exp.Expression) -> exp.Expression:
     delimiter, n = node.args["delimiter"], whole_number(node.args["count"])
     values = {"s": node.this, "d": delimiter}
     if n is None or n == 0 or not (isinstance(delimiter, exp.Literal) and delimiter.name):
@@ -340,7 +340,7 @@ def _check_row_of(node: exp.Expression) -> None:
             raise Refused(f"{name_of(node)} of {name_of(part)}")
 
 
-def _choice(node: exp.Expression) -> exp.Expression:
+def _rewrite_choice(node: exp.Expression) -> exp.Expression:
     values = {f"x{i}": value for i, value in enumerate(node.expressions, 1)}
     cases = " ".join(f"WHEN {i} THEN :x{i}" for i in range(1, len(values) + 1))
     return fill(f"CASE :n {cases} END", n=node.this, **values)
@@ -358,7 +358,7 @@ def call(name: str, arguments: list[exp.Expression]) -> exp.Expression | None:
     """Rewrite a text function without a class in sqlglot; None for other functions."""
     if name == "MID" and len(arguments) in {2, 3}:
         length = arguments[2].copy() if arguments[2:] else None
-        return _substring(exp.Substring(this=arguments[0].copy(), start=arguments[1].copy(), length=length))
+        return _rewrite_substring(exp.Substring(this=arguments[0].copy(), start=arguments[1].copy(), length=length))
     if name == "FIELD" and len(arguments) > 1:
         cases = " ".join(f"WHEN :x{i} THEN {i}" for i in range(1, len(arguments)))
         return fill(f"CASE :x0 {cases} ELSE 0 END", **{f"x{i}": value for i, value in enumerate(arguments)})
@@ -375,9 +375,9 @@ REWRITES: Mapping[type[exp.Expression], Rewrite] = {
     exp.Like: _rewrite_like,
     exp.Escape: _check_escape,
     exp.RegexpLike: _rewrite_regexp,
-    exp.Substring: _substring,
-    exp.Left: _side("SUBSTR(:s, 1, {})"),
-    exp.Right: _side("SUBSTR(:s, -{0}, {0})"),
+    exp.Substring: _rewrite_substring,
+    exp.Left: _make_cut("SUBSTR(:s, 1, {})"),
+    exp.Right: _make_cut("SUBSTR(:s, -{0}, {0})"),
     exp.Pad: _rewrite_pad,
     exp.Repeat: of(_REPEATED, s="this", n="times"),
     exp.Space: of(_REPEATED.replace(":s", "' '"), n="this"),
@@ -386,11 +386,11 @@ REWRITES: Mapping[type[exp.Expression], Rewrite] = {
     exp.Hex: of(_HEX, x="this"),
     exp.LowerHex: of(_HEX, x="this"),
     exp.Trim: _rewrite_trim,
-    exp.Chr: _character,
-    exp.Length: _bytes,
-    exp.StrPosition: _locate,
-    exp.SubstringIndex: _substring_index,
-    exp.Elt: _choice,
+    exp.Chr: _rewrite_char,
+    exp.Length: _rewrite_bytes,
+    exp.StrPosition: _rewrite_locate,
+    exp.SubstringIndex: _rewrite_substring_index,
+    exp.Elt: _rewrite_choice,
     exp.Concat: _rewrite_concat,
     exp.ConcatWs: _rewrite_concat,
     exp.National: lambda node: text_literal(node.name),

@@ -190,7 +190,7 @@ class Recipe(NamedTuple):
 
         return style._replace(answer=answer)
 
-    def reading(self, response: Response, style: PromptStyle, opening_tag: str = "") -> ParsedResponse:
+    def parse(self, response: Response, style: PromptStyle, opening_tag: str = "") -> ParsedResponse:
         """Parse a response to a prompt of a style: as raw SQL if the style has it, else in the recipe's format.
 
         `opening_tag` is the tag at the end of the prompt (`opening_tag_of`), if the style does not know it.
@@ -208,7 +208,7 @@ class Recipe(NamedTuple):
         opening_tag: str = "",
     ) -> TextJob:
         """Submit finished responses to prompts of `style` for scoring; returns immediately."""
-        read = partial(self.reading, style=style, opening_tag=opening_tag)
+        read = partial(self.parse, style=style, opening_tag=opening_tag)
         return submit_texts(executor, examples, responses, read, self.rules, self.options)
 
     def collect(self, job: TextJob) -> list[ScoredResponse]:

@@ -85,8 +85,8 @@ def _raw_select(text: str) -> str | None:
     return _RAW_END.split(text[start.start() :], maxsplit=1)[0].strip()
 
 
-def arctic_reward(reading: ParsedResponse, row: ScoreRow) -> Reward:
+def arctic_reward(parsed: ParsedResponse, row: ScoreRow) -> Reward:
     """Return 1 / 0.1 / 0 with parts `correct`, `executes` and `format`, each 0 or 1 (the format has no reward)."""
     executes, correct = row.executes, row.matches(RULE)
     total = 1.0 if correct else _EXECUTES if executes else 0.0
-    return Reward(total, {"correct": float(correct), "executes": float(executes), "format": float(reading.well_formed)})
+    return Reward(total, {"correct": float(correct), "executes": float(executes), "format": float(parsed.well_formed)})

@@ -28,15 +28,15 @@ def read_sql_r1(response: Response) -> ParsedResponse:
     return ParsedResponse(candidates[-1] if candidates else None, in_order and bool(blocks), think, answer)
 
 
-def sql_r1_reward(reading: ParsedResponse, row: ScoreRow) -> Reward:
+def sql_r1_reward(parsed: ParsedResponse, row: ScoreRow) -> Reward:
     """Return -1 for a wrong format or a failed query, 0 for a wrong result, and 6 plus the length part for a match.
 
     The paper's sum is format (1 or -1) + execution (2 or -2) + result (3 or -3) + length; a term counts only if all
     earlier ones are positive.
     """
     executes, correct = row.executes, row.matches(RULE)
-    length = length_part(reading) if reading.well_formed and correct else 0.0
-    if not reading.well_formed:
+    length = length_part(parsed) if parsed.well_formed and correct else 0.0
+    if not parsed.well_formed:
         total = -1.0
     elif not executes:
         total = 1.0 - 2.0
@@ -44,15 +44,15 @@ def sql_r1_reward(reading: ParsedResponse, row: ScoreRow) -> Reward:
         total = 1.0 + 2.0 - 3.0
     else:
         total = 1.0 + 2.0 + 3.0 + length
-    parts = {"correct": correct, "executes": executes, "format": reading.well_formed, "length": length}
+    parts = {"correct": correct, "executes": executes, "format": parsed.well_formed, "length": length}
     return Reward(total, {name: float(value) for name, value in parts.items()})
 
 
-def length_part(reading: ParsedResponse) -> float:
+def length_part(parsed: ParsedResponse) -> float:
     """Return half the length of thought and answer relative to 2,048 characters, plus the share of SQL in the answer.
 
     Lengths are those of the stripped texts; the SQL's white space is collapsed for this count only. At most 1.5.
     """
-    filled = min(1.0, (len(reading.think) + len(reading.answer)) / _FULL_LENGTH)
-    sql = " ".join((reading.sql or "").split())
-    return 0.5 * filled + (len(sql) / len(reading.answer) if reading.answer else 0.0)
+    filled = min(1.0, (len(parsed.think) + len(parsed.answer)) / _FULL_LENGTH)
+    sql = " ".join((parsed.sql or "").split())
+    return 0.5 * filled + (len(sql) / len(parsed.answer) if parsed.answer else 0.0)

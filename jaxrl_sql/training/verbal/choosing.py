@@ -277,7 +277,7 @@ def _finish(work: VerbalRun, model: VerbalModel, todo: Sequence[Example]) -> Non
         model.policy,
         work.executor,
         questions,
-        lambda text: model.recipe.reading(text, model.style).sql,
+        lambda text: model.recipe.parse(text, model.style).sql,
         JudgingConfig(cfg.candidates, cfg.attempts, cfg.rounds, cfg.normalise),
     )
     for example, verdict in zip(todo, verdicts, strict=True):

@@ -30,9 +30,11 @@ pub(crate) fn hint(
     let missing = UnresolvedName::of(message)?;
     let names = cache.get(connection, is_hidden)?;
     match missing {
-        UnresolvedName::Table(name) => near_table(&names, name),
-        UnresolvedName::Column(qualifier, name) => near_column(&names, &mentions(statement, &names), qualifier, name),
-        UnresolvedName::Choice(name) => choices(&names, &mentions(statement, &names), name),
+        UnresolvedName::Table(name) => suggest_table(&names, name),
+        UnresolvedName::Column(qualifier, name) => {
+            suggest_column(&names, &mentions(statement, &names), qualifier, name)
+        }
+        UnresolvedName::Choice(name) => suggest_qualified(&names, &mentions(statement, &names), name),
     }
 }
 
@@ -59,13 +61,13 @@ impl<'a> UnresolvedName<'a> {
     }
 }
 
-fn near_table(names: &Names, wanted: &str) -> Option<String> {
+fn suggest_table(names: &Names, wanted: &str) -> Option<String> {
     let mut nearest = NearestName::new(wanted);
     names.tables().for_each(|(number, table)| nearest.offer(table, 0, number));
     nearest.best().map(|number| format!("Did you mean {}?", quote_name(names.table(number))))
 }
 
-fn near_column(
+fn suggest_column(
     names: &Names,
     mentioned: &[TableReference<'_>],
     qualifier: Option<&str>,
@@ -73,7 +75,7 @@ fn near_column(
 ) -> Option<String> {
     let names_qualifier = |mention: &&TableReference<'_>| {
         qualifier.is_some_and(|q| {
-            mention.shown.eq_ignore_ascii_case(q) || names.table(mention.table).eq_ignore_ascii_case(q)
+            mention.qualifier.eq_ignore_ascii_case(q) || names.table(mention.table).eq_ignore_ascii_case(q)
         })
     };
     let named_table =
@@ -101,17 +103,17 @@ fn near_column(
         .filter(|named_table| named_table.table == table)
         .or(mentioned.iter().find(|mention| mention.table == table))
     {
-        Some(mention) => mention.shown,
+        Some(mention) => mention.qualifier,
         None => names.table(table),
     };
     Some(format!("Did you mean {}.{}?", quote_name(shown), quote_name(column)))
 }
 
-fn choices(names: &Names, mentioned: &[TableReference<'_>], wanted: &str) -> Option<String> {
+fn suggest_qualified(names: &Names, mentioned: &[TableReference<'_>], wanted: &str) -> Option<String> {
     let holders: Vec<String> = mentioned
         .iter()
         .filter(|mention| names.has_column(mention.table, wanted))
-        .map(|mention| format!("{}.{}", quote_name(mention.shown), quote_name(wanted)))
+        .map(|mention| format!("{}.{}", quote_name(mention.qualifier), quote_name(wanted)))
         .take(4)
         .collect();
     (holders.len() > 1).then(|| format!("Did you mean {}?", holders.join(" or ")))

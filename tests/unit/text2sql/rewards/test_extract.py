@@ -162,9 +162,9 @@ QUOTED = "SELECT a FROM t WHERE b = '{0}' OR \"x{0}\" /* {0} it's */ = 'it''s'"
 )
 def test_tag_in_a_literal_name_or_comment_is_text(read: Read, form: str, tag: str) -> None:
     sql = QUOTED.format(tag)
-    reading = read(form.format(sql))
-    assert reading.sql == sql
-    assert reading.well_formed == read(form.format("SELECT a FROM t WHERE b = 1")).well_formed
+    parsed = read(form.format(sql))
+    assert parsed.sql == sql
+    assert parsed.well_formed == read(form.format("SELECT a FROM t WHERE b = 1")).well_formed
 
 
 @pytest.mark.parametrize(

@@ -141,9 +141,9 @@ def test_open_tag_of_the_prompt_belongs_to_the_first_turn(score: Score) -> None:
 
 
 def test_parts_of_a_dialogue() -> None:
-    reading = read_skyrl_sql(turns_of(ASK, "<think>again</think> <sql> PRAGMA table_info(emp) </sql>\n", solve(NAMES)))
-    assert reading.queries == ("SELECT * FROM emp", "PRAGMA table_info(emp)")
-    assert (reading.sql, reading.think, reading.answer) == (NAMES, "look\nagain\nso", NAMES)
+    parsed = read_skyrl_sql(turns_of(ASK, "<think>again</think> <sql> PRAGMA table_info(emp) </sql>\n", solve(NAMES)))
+    assert parsed.queries == ("SELECT * FROM emp", "PRAGMA table_info(emp)")
+    assert (parsed.sql, parsed.think, parsed.answer) == (NAMES, "look\nagain\nso", NAMES)
 
 
 def test_queries_are_counted_by_kind() -> None:

@@ -34,7 +34,7 @@ class OpenedDatabase(NamedTuple):
     fault: str = ""
 
 
-class Source(NamedTuple):
+class DatabaseSource(NamedTuple):
     """Databases by name; `name` is that of questions which name none, and "" where they must."""
 
     engine: str
@@ -42,7 +42,7 @@ class Source(NamedTuple):
     open: Callable[[str], OpenedDatabase]
 
 
-class SheetDatabases:
+class DatabaseResolver:
     """Set the database of each question of a user's file. A record's own URL or file has precedence over `database`.
 
     `notes` are messages about samples. A call raises InputError for a `database` that cannot be opened.
@@ -50,7 +50,7 @@ class SheetDatabases:
 
     def __init__(self, database: str = "") -> None:
         self.notes: list[str] = []
-        self._source = _source(database, self.notes) if database else None
+        self._source = _make_source(database, self.notes) if database else None
         self._opened: dict[tuple[str, str], OpenedDatabase] = {}
 
     def __call__(self, item: PublishedQuestion) -> PublishedQuestion:
@@ -95,17 +95,17 @@ def load_benchmark(folder: str | Path, split: str = "", limit: int = 0, database
 
     `database` is as in `data.database`: a SQLite file, `duckdb:FILE`, or a server's URL.
     """
-    databases = SheetDatabases(database)
+    databases = DatabaseResolver(database)
     return _add_notes(benchmarks.load_benchmark(folder, split, limit, databases), databases, database)
 
 
 def load_split(root: str | Path, split: str, limit: int = 0, database: str = "") -> Benchmark:
     """Load a split for training, as in `text2sql.benchmarks`; `database` as in `load_benchmark`."""
-    databases = SheetDatabases(database)
+    databases = DatabaseResolver(database)
     return _add_notes(benchmarks.load_split(root, split, limit, databases), databases, database)
 
 
-def _add_notes(loaded: Benchmark, databases: SheetDatabases, database: str) -> Benchmark:
+def _add_notes(loaded: Benchmark, databases: DatabaseResolver, database: str) -> Benchmark:
     """Add notes on the databases that a user's questions were matched with."""
     notes = [*loaded.notes, *databases.notes]
     if loaded.name == "own":
@@ -115,17 +115,17 @@ def _add_notes(loaded: Benchmark, databases: SheetDatabases, database: str) -> B
     return loaded._replace(notes=tuple(notes))
 
 
-def _source(text: str, notes: list[str]) -> Source:
+def _make_source(text: str, notes: list[str]) -> DatabaseSource:
     """Return the databases of a setting; raises InputError if it names nothing that exists."""
     if is_address(text):
-        return _server(text, notes)
+        return _make_server_source(text, notes)
     path = Path(text.removeprefix(_DUCKDB))
     if not path.exists():
         raise InputError(f"{KEY}={text}: no such file or folder")
     if path.is_file() and (text.startswith(_DUCKDB) or _is_duckdb(path)):
-        return _duckdb(path.parent, path.stem, path.suffix, notes)
+        return _make_duckdb_source(path.parent, path.stem, path.suffix, notes)
     if text.startswith(_DUCKDB):
-        return _duckdb(path, "", _DUCKDB_ENDING, notes)
+        return _make_duckdb_source(path, "", _DUCKDB_ENDING, notes)
     folder, name = (path, "") if path.is_dir() else (path.parent, path.stem)
     databases = Databases([folder])
 
@@ -137,10 +137,10 @@ def _source(text: str, notes: list[str]) -> Source:
             else OpenedDatabase(fault=f"no database {wanted}: tried {folder}/{wanted}.sqlite, .db")
         )
 
-    return Source("sqlite", name, open_file)
+    return DatabaseSource("sqlite", name, open_file)
 
 
-def _server(text: str, notes: list[str]) -> Source:
+def _make_server_source(text: str, notes: list[str]) -> DatabaseSource:
     try:
         address = parse_address(text)
     except InputError as error:
@@ -156,17 +156,17 @@ def _server(text: str, notes: list[str]) -> Source:
         except InputError as error:
             raise InputError(f"{KEY}: {error}") from None
 
-    return Source(address.engine, address.database, open_named)
+    return DatabaseSource(address.engine, address.database, open_named)
 
 
-def _duckdb(folder: Path, name: str, ending: str, notes: list[str]) -> Source:
+def _make_duckdb_source(folder: Path, name: str, ending: str, notes: list[str]) -> DatabaseSource:
     def open_file(wanted: str) -> OpenedDatabase:
         file = folder / f"{wanted}{ending}"
         if not file.is_file():
             return OpenedDatabase(fault=f"no database {wanted}: tried {file}")
         return _open_other(f"{_DUCKDB}{file}", notes)
 
-    return Source("duckdb", name, open_file)
+    return DatabaseSource("duckdb", name, open_file)
 
 
 def _open_other(url: str, notes: list[str]) -> OpenedDatabase:

@@ -11,7 +11,7 @@ from jaxrl_sql.config import EvaluateSettings, ExecutorConfig
 from jaxrl_sql.databases.sheets import load_benchmark
 from jaxrl_sql.text2sql.benchmarks import Benchmark, make_unique_name, summarize_skipped
 from jaxrl_sql.text2sql.env.files import Predictions
-from jaxrl_sql.text2sql.evals.numbers import Counts
+from jaxrl_sql.text2sql.evals.numbers import ExcludedCounts
 from jaxrl_sql.text2sql.evals.predictions import pair, predictions_of, read_predictions
 from jaxrl_sql.text2sql.evals.score_predictions import check_rules
 from jaxrl_sql.text2sql.prompts.dialects import refuse_translated, with_server_urls
@@ -41,7 +41,7 @@ class BenchmarkSet(NamedTuple):
     examples: tuple[Example, ...]
     rule: str
     rules: tuple[str, ...]
-    counts: Counts
+    counts: ExcludedCounts
     sqls: Mapping[str, str | None]
 
 
@@ -105,7 +105,7 @@ def _set(
     cfg: EvaluateSettings, name: str, benchmark: Benchmark, predictions: Predictions | None, notes: list[str]
 ) -> BenchmarkSet:
     examples = benchmark.examples
-    counts, sqls = Counts(left_out=len(benchmark.skipped)), {}
+    counts, sqls = ExcludedCounts(left_out=len(benchmark.skipped)), {}
     selected = select_questions(examples, cfg, name, notes)
     if predictions is not None:
         order, may_miss = all_ids(benchmark), cfg.allow_missing or len(selected) < len(examples)

@@ -31,7 +31,7 @@ from jaxrl_sql.text2sql.benchmarks.gather import (
 from jaxrl_sql.text2sql.benchmarks.record_database import DATABASE_FIELDS, DIALECT_FIELDS, record_database
 from jaxrl_sql.text2sql.benchmarks.released import (
     TEXT_FIELDS,
-    ShownDatabases,
+    PromptDatabaseFinder,
     fields_of,
     find_roots,
     flatten_record,
@@ -253,9 +253,9 @@ def user_items(home: Path, stem: str, where: str) -> tuple[Callable[[Record, int
     only, several = _only_database(roots)
 
     @cache
-    def of_source(source: str) -> tuple[Databases, ShownDatabases]:
+    def of_source(source: str) -> tuple[Databases, PromptDatabaseFinder]:
         roots_of_source = [*find_roots(home, source), *(roots if not source else roots[:-1])]
-        return Databases(roots_of_source), ShownDatabases([root for root in roots_of_source if root.is_dir()])
+        return Databases(roots_of_source), PromptDatabaseFinder([root for root in roots_of_source if root.is_dir()])
 
     def item(record: Record, number: int) -> PublishedQuestion:
         question = user_item(home, stem, where, record, number)

@@ -163,7 +163,7 @@ def read_prompt_tables(prompt: str) -> dict[str, frozenset[str]]:
     return tables
 
 
-class ShownDatabases:
+class PromptDatabaseFinder:
     """Find the database of a prompt's DDL in some folders, by tables and columns."""
 
     def __init__(self, roots: Sequence[Path]) -> None:

@@ -124,7 +124,7 @@ def is_archer(folder: Path) -> bool:
     return any("commonsense_knowledge" in first_record(folder / name) for name in ("dev.json", "train.json"))
 
 
-class _DerivedSet(NamedTuple):
+class _SpiderVariant(NamedTuple):
     """A set on Spider's databases: its files by split, the default first, and the fields of its records.
 
     `difficulty` returns a record's difficulty; `evidence` is the name of the evidence field.
@@ -203,7 +203,7 @@ SPIDER_DK = Format(
     "spider",
     f"{_DK}, next to Spider's folder",
     lambda folder: (folder / _DK).is_file(),
-    _DerivedSet("spider_dk", {"dev": _DK}, _knowledge_type).read,
+    _SpiderVariant("spider_dk", {"dev": _DK}, _knowledge_type).read,
 )
 SPIDER_SYN = Format(
     "spider_syn",
@@ -211,7 +211,7 @@ SPIDER_SYN = Format(
     "spider",
     "dev.json with SpiderSynQuestion, next to Spider's folder",
     is_syn,
-    _DerivedSet("spider_syn", {"dev": "dev.json", "train": "train_spider.json"}).read,
+    _SpiderVariant("spider_syn", {"dev": "dev.json", "train": "train_spider.json"}).read,
 )
 SPIDER_REALISTIC = Format(
     "spider_realistic",
@@ -219,7 +219,7 @@ SPIDER_REALISTIC = Format(
     "spider",
     f"{_REALISTIC}, next to Spider's folder",
     lambda folder: (folder / _REALISTIC).is_file(),
-    _DerivedSet("spider_realistic", {"dev": _REALISTIC}).read,
+    _SpiderVariant("spider_realistic", {"dev": _REALISTIC}).read,
 )
 ARCHER = Format(
     "archer",
@@ -227,5 +227,7 @@ ARCHER = Format(
     "spider",
     "dev.json or train.json with commonsense_knowledge; database/ in it or next to it",
     is_archer,
-    _DerivedSet("archer", {"dev": "dev.json", "train": "train.json"}, _reasoning_types, "commonsense_knowledge").read,
+    _SpiderVariant(
+        "archer", {"dev": "dev.json", "train": "train.json"}, _reasoning_types, "commonsense_knowledge"
+    ).read,
 )

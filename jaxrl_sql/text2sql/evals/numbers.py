@@ -14,7 +14,7 @@ from jaxrl_sql.text2sql.evals.summary import Summary, summarize
 from jaxrl_sql.types import Example, InputError, Record
 
 
-class Counts(NamedTuple):
+class ExcludedCounts(NamedTuple):
     """Counts outside of every share: missing predictions, extra predictions, and questions that cannot be judged."""
 
     missing: int = 0
@@ -32,7 +32,7 @@ class BenchmarkMetrics(NamedTuple):
 
 
 def compute_metrics(
-    name: str, own_rule: str, examples: Sequence[Example], runs: Sequence[Sequence[Record]], counts: Counts
+    name: str, own_rule: str, examples: Sequence[Example], runs: Sequence[Sequence[Record]], counts: ExcludedCounts
 ) -> BenchmarkMetrics:
     """Return the metrics of a benchmark; the records of each run are in the order of `examples`.
 
@@ -73,7 +73,7 @@ def merge_metrics(sets: Sequence[BenchmarkMetrics]) -> dict[str, float]:
         for key in shared
     }
     numbers |= {f"macro/{key}": statistics.fmean(benchmark.numbers[key] for benchmark in sets) for key in shared}
-    numbers |= {key: sum(benchmark.numbers[key] for benchmark in sets) for key in ("count", *Counts._fields)}
+    numbers |= {key: sum(benchmark.numbers[key] for benchmark in sets) for key in ("count", *ExcludedCounts._fields)}
     return numbers | {
         f"{benchmark.name}/{key}": value for benchmark in sets for key, value in benchmark.numbers.items()
     }
@@ -83,7 +83,7 @@ def _rules(benchmark: BenchmarkMetrics) -> list[str]:
     return ["accuracy", *benchmark.summaries[0].scores]
 
 
-def _missing_metrics(summary: Summary, counts: Counts) -> dict[str, float]:
+def _missing_metrics(summary: Summary, counts: ExcludedCounts) -> dict[str, float]:
     """Return the counts outside of every share, and the accuracy with missing predictions as wrong (leaderboards)."""
     numbers = {key: float(value) for key, value in counts._asdict().items()}
     if counts.missing:

@@ -26,7 +26,7 @@ _EXACT_DATABASES, _FLIPS, _FLIP_ROUNDS = 20, 4369, 15
 
 
 @dataclass(frozen=True, slots=True)
-class Paired:
+class PairedComparison:
     """The second run compared with the first by one rule, over the `count` questions with a score in both.
 
     `difference` is second - first, and `low` and `high` bound its 95 % interval. `p_value` is from the sign-flip test
@@ -54,7 +54,7 @@ def compare_runs(
     first: Sequence[Verdict],
     second: Sequence[Verdict],
     rule: str,
-) -> Paired:
+) -> PairedComparison:
     """Compare the verdicts `first[i]` and `second[i]` of `examples[i]`; raise InputError for other questions."""
     triples = list(zip(examples, first, second, strict=True))
     for example, left, right in triples:
@@ -73,7 +73,7 @@ def compare_runs(
     low, high = interval(change, databases)
     better = tuple(example.uid for (example, _, _), by in zip(both, change, strict=True) if by > 0)
     worse = tuple(example.uid for (example, _, _), by in zip(both, change, strict=True) if by < 0)
-    return Paired(
+    return PairedComparison(
         rule,
         len(both),
         float(before.mean()),

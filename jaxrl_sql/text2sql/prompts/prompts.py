@@ -232,7 +232,7 @@ class Pruning(NamedTuple):
     seed: int
 
 
-class Encoded(NamedTuple):
+class EncodedPrompt(NamedTuple):
     """The two parts of a prompt as texts and ids, and whether its schema was pruned."""
 
     texts: tuple[str, str]
@@ -267,7 +267,7 @@ class Encoder:
         self._shield = lru_cache(maxsize=4 * schemas)(self.control.shield)  # a question has four texts
         self._schema_ids = lru_cache(maxsize=schemas)(self._ids)
 
-    def encode(self, example: Example) -> Encoded:
+    def encode(self, example: Example) -> EncodedPrompt:
         """Return an example's prompt; raises InputError for an unreadable database."""
         schema = select_schema(example, self.style, self.tokenizer)
         shots = self.style.shots(example) if self.style.shots else ()
@@ -277,13 +277,15 @@ class Encoder:
             return whole
         return self._prune(example, schema, shown, self.pruning) or whole
 
-    def _prune(self, example: Example, schema: Schema, shown: Sequence[Shown], pruning: Pruning) -> Encoded | None:
+    def _prune(
+        self, example: Example, schema: Schema, shown: Sequence[Shown], pruning: Pruning
+    ) -> EncodedPrompt | None:
         queries = (example.gold_sql, *example.other_golds, example.demonstration)
         used = find_columns_of_all([sql for sql in queries if sql], schema)
         if used is None:
             return None
 
-        def encode_schema(part: Schema) -> Encoded:
+        def encode_schema(part: Schema) -> EncodedPrompt:
             return self._encode(example, part, shown, self._ids)._replace(is_pruned=True)
 
         pruned_schema = prune(
@@ -293,10 +295,10 @@ class Encoder:
 
     def _encode(
         self, example: Example, schema: Schema, shown: Sequence[Shown], schema_ids: Callable[[str], tuple[int, ...]]
-    ) -> Encoded:
+    ) -> EncodedPrompt:
         texts = message_texts(example, self.style, schema, self._shield)
         first, second = self.style.wrap(self.tokenizer, *texts, shown)
-        return Encoded((bare(first), bare(second)), schema_ids(first), self._ids(second))
+        return EncodedPrompt((bare(first), bare(second)), schema_ids(first), self._ids(second))
 
     def _ids(self, text: str) -> tuple[int, ...]:
         return tuple(self.control.encode(text))

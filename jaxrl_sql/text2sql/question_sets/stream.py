@@ -44,7 +44,7 @@ SAMPLE = 512
 T = TypeVar("T")
 
 
-class Numbered(Sequence[T], Generic[T]):
+class LazySequence(Sequence[T], Generic[T]):
     """A sequence whose items are created on access."""
 
     def __init__(self, count: int, make: Callable[[int], T]) -> None:
@@ -65,7 +65,7 @@ class Numbered(Sequence[T], Generic[T]):
         return self._make(number % self._count)
 
 
-class StreamedQuestions(Numbered[Example]):
+class StreamedQuestions(LazySequence[Example]):
     """The questions of a huge set, or of the first `limit` records (0: all), each transformed by `change`.
 
     `check` returns why a question must not be used, or "". `skipped` counts the unusable records read so far by
@@ -167,8 +167,8 @@ def stream_prompts(
         return _first_usable(len(examples), number, make, examples.skipped)
 
     return PromptSet(
-        Numbered(len(examples), lambda number: pair(number)[0]),
-        Numbered(len(examples), lambda number: pair(number)[1]),
+        LazySequence(len(examples), lambda number: pair(number)[0]),
+        LazySequence(len(examples), lambda number: pair(number)[1]),
         (),
         (examples.identity, max_tokens),
     )

@@ -15,7 +15,7 @@ import duckdb
 import pytest
 
 from jaxrl_sql.config import ExecutorConfig
-from jaxrl_sql.databases.sheets import SheetDatabases, load_benchmark, load_split
+from jaxrl_sql.databases.sheets import DatabaseResolver, load_benchmark, load_split
 from jaxrl_sql.inference.fingerprint import digests
 from jaxrl_sql.text2sql.benchmarks import Benchmark
 from jaxrl_sql.text2sql.env.address import parse_address
@@ -233,7 +233,7 @@ def test_prompts_name_the_engine_and_show_its_values(shop: Shop, tmp_path: Path)
 
 def test_streamed_questions_are_on_the_database(shop: Shop, tmp_path: Path) -> None:
     write(tmp_path / "train.jsonl", [shop.record(id=str(number)) for number in range(30)])
-    streamed = open_stream(tmp_path, "train", 10, SheetDatabases(shop.database))
+    streamed = open_stream(tmp_path, "train", 10, DatabaseResolver(shop.database))
     assert streamed is not None
     assert streamed[7].dialect == shop.dialect
     assert bool(streamed[7].engine_url) == (shop.engine != "sqlite")

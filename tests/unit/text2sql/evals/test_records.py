@@ -13,7 +13,7 @@ import pytest
 
 from jaxrl_sql.config import ExecutorConfig
 from jaxrl_sql.text2sql.env.executor import Executor, make_executor
-from jaxrl_sql.text2sql.evals.numbers import Counts, compute_metrics, merge_metrics
+from jaxrl_sql.text2sql.evals.numbers import ExcludedCounts, compute_metrics, merge_metrics
 from jaxrl_sql.text2sql.evals.records import CELL, ROWS, AnswerJudge, QuestionAnswers, response_of, verdict_of
 from jaxrl_sql.text2sql.evals.tables import as_markdown, overview, tables
 from jaxrl_sql.text2sql.evals.verdict import NOT_ASKED
@@ -88,7 +88,7 @@ def test_votes_choose_and_are_counted_by_size(executor: Executor, examples: list
     assert voted["pass"]["1"] == pytest.approx(0.4)
     (failed,) = judging.records(examples[2:], [QuestionAnswers(sqls, tuple("abcde"))])
     assert "vote" not in failed, "a failing gold gives no information on votes"
-    numbers = compute_metrics("s", "bird", examples[1:], [[voted, failed]], Counts()).numbers
+    numbers = compute_metrics("s", "bird", examples[1:], [[voted, failed]], ExcludedCounts()).numbers
     assert numbers["vote/5"] == 1.0
     assert numbers["bird"] == 1.0
     assert numbers["accuracy"] == 0.5
@@ -110,7 +110,7 @@ def test_truncated_answers_are_counted_and_scored(executor: Executor, examples: 
     ]
     assert records[1]["finish_reasons"] == {"length": 1, "stop": 1, "content_filter": 1}
     stopped = [{**record, "finish_reason": "stop", "finish_reasons": {"stop": 3}} for record in records[:2]]
-    summary = compute_metrics("s", "bird", requests, [records, [*stopped, records[2]]], Counts())
+    summary = compute_metrics("s", "bird", requests, [records, [*stopped, records[2]]], ExcludedCounts())
     assert summary.numbers["truncated"] == (2 / 4 + 0) / 2
     counts = [summary.numbers[f"finish_reason/{name}"] for name in ("stop", "length", "content_filter")]
     assert counts == [(1 + 6) / 2, 2 / 2, 1 / 2], "means over two runs"
@@ -124,7 +124,9 @@ def test_predictions_have_no_finish_reason(executor: Executor, examples: list[Ex
     records = AnswerJudge(executor, RULES, "bird").records(examples[:1], [QuestionAnswers(("SELECT x FROM t",))])
     assert records[0]["finish_reason"] == ""
     assert not [
-        name for name in compute_metrics("s", "bird", examples[:1], [records], Counts()).numbers if "finish" in name
+        name
+        for name in compute_metrics("s", "bird", examples[:1], [records], ExcludedCounts()).numbers
+        if "finish" in name
     ]
 
 
@@ -141,8 +143,8 @@ def test_runs_are_averaged_and_benchmarks_weighted(executor: Executor, examples:
         return AnswerJudge(executor, RULES, "bird").records(examples[: len(sqls)], output)
 
     right, wrong, other = "SELECT x FROM t", "SELECT 1", "SELECT DISTINCT x FROM n"
-    two = compute_metrics("two", "bird", examples[:2], [run(right, wrong), run(wrong, wrong)], Counts(extra=3))
-    item = compute_metrics("one", "test_suite", examples[1:2], [run(right, other)[1:]], Counts(missing=1))
+    two = compute_metrics("two", "bird", examples[:2], [run(right, wrong), run(wrong, wrong)], ExcludedCounts(extra=3))
+    item = compute_metrics("one", "test_suite", examples[1:2], [run(right, other)[1:]], ExcludedCounts(missing=1))
     assert two.numbers["accuracy"] == 0.25
     assert two.numbers["accuracy/std"] == pytest.approx(0.125**0.5)
     assert two.numbers["runs"] == 2

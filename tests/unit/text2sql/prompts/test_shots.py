@@ -14,7 +14,7 @@ from jaxrl_sql.inference.filtering import ask
 from jaxrl_sql.inference.training_set import choose_shots
 from jaxrl_sql.runtime.model_locator import prompt_settings
 from jaxrl_sql.text2sql.prompts.prompts import compact_style, make_prompts
-from jaxrl_sql.text2sql.prompts.shots import Shots
+from jaxrl_sql.text2sql.prompts.shots import ShotSelector
 from jaxrl_sql.text2sql.recipes import RECIPES
 from jaxrl_sql.training.batching.sft_batches import make_sft_batch
 from jaxrl_sql.types import Example, InputError
@@ -149,7 +149,7 @@ def test_unusable_examples_are_reported_in_one_line(folder: Path, change: dict[s
 
 def test_examples_without_sql_are_ignored() -> None:
     with pytest.raises(InputError, match="none of the 1 training questions has SQL"):
-        Shots([Example("q", "d", "d.sqlite", "How many?", "")], 1)
+        ShotSelector([Example("q", "d", "d.sqlite", "How many?", "")], 1)
 
 
 def test_trained_model_uses_the_examples_of_its_run(folder: Path) -> None:

@@ -71,9 +71,9 @@ def load_config(
         _check_keys(root, values, source)
         _merge_nested(merged, {name: value for name, value in values.items() if name in read_annotations(root)})
     config = _replace_in_section(root(), merged)
-    set_here = {key for key, value in flatten(merged) if value != ""}
+    explicit_keys = {key for key, value in flatten(merged) if value != ""}
     config = replace_values(
-        config, {key: value for key, value in config.derive_defaults().items() if key not in set_here}
+        config, {key: value for key, value in config.derive_defaults().items() if key not in explicit_keys}
     )
     values = dict(flatten(dataclasses.asdict(config)))
     checkpoint, recipe = values.get("model.checkpoint", ""), values.get("recipe", "")
@@ -101,12 +101,12 @@ def check_keys(root: type[RootConfig], files: Files, overrides: Sequence[Overrid
 def replace_values(config: Dataclass, values: Mapping[str, Any]) -> Dataclass:
     """Return a configuration with replaced values by key (`section.name`), without validation."""
 
-    def put(node: Any, names: list[str], value: Any) -> Any:
+    def replace_at(node: Any, names: list[str], value: Any) -> Any:
         name, *below = names
-        return dataclasses.replace(node, **{name: put(getattr(node, name), below, value) if below else value})
+        return dataclasses.replace(node, **{name: replace_at(getattr(node, name), below, value) if below else value})
 
     for key, value in values.items():
-        config = put(config, key.split("."), value)
+        config = replace_at(config, key.split("."), value)
     return config
 
 
@@ -133,7 +133,7 @@ def apply_published_settings(system: str, defaults: Mapping[str, Any], judged_on
     return merged
 
 
-def load_named(root: type[Root], path: Files, overrides: Sequence[str] = ()) -> Root:
+def load_standalone(root: type[Root], path: Files, overrides: Sequence[str] = ()) -> Root:
     """Read a configuration whose sections no other command shares, from a YAML file and `key.sub=value`.
 
     Raises a one-line InputError like `load_config`.

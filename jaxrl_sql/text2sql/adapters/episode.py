@@ -70,7 +70,7 @@ class SqlEpisode:
     def query(self, sql: Json) -> str | None:
         """Take a turn with a tool's query ("" if it is not a text); returns like `step`."""
         self._add(QUERY, text := _text(sql))
-        return self._answer(self.environment.ask(text))
+        return self._answer(self.environment.take_turn(text))
 
     def solve(self, sql: Json) -> None:
         """End the dialogue with a tool's solution ("" if it is not a text); raises InputError if it was over before."""

@@ -66,7 +66,7 @@ class Echo:
         self.number, self.turns, self.seconds = number, turns, seconds
         self.heard: list[Action] = []
 
-    def next(self, written: Action) -> PendingObservation | None:
+    def next(self, action: Action) -> PendingObservation | None:
         self.heard.append(written)
         if len(self.heard) == self.turns:
             return None
@@ -128,7 +128,7 @@ class Quoting:
     def __init__(self) -> None:
         self.stop, self.turns = "", 0
 
-    def next(self, _written: Action) -> PendingObservation | None:
+    def next(self, _action: Action) -> PendingObservation | None:
         self.turns += 1
         return Observation("aabxcc") if self.turns == 1 else None
 
@@ -162,7 +162,7 @@ def test_failed_environment_fails_only_its_answer(tmp_path: Path) -> None:
     sqlite3.connect(path).close()
 
     class Asks:
-        def next(self, written: Action) -> PendingObservation | None:
+        def next(self, action: Action) -> PendingObservation | None:
             del written
             return SqlTurns(closed, str(path)).next(Action("<sql>SELECT 1</sql>", "stop"))
 
@@ -185,7 +185,7 @@ def test_empty_observation_adds_no_token() -> None:
     """The next token follows the previous one: two turns give the answer of one turn."""
 
     class Silent(Echo):
-        def next(self, written: Action) -> PendingObservation | None:
+        def next(self, action: Action) -> PendingObservation | None:
             return None if super().next(written) is None else Observation("")
 
     prompts = [Prompt("p", (3, 1, 4, 1, 5), "")]
@@ -208,7 +208,7 @@ def test_empty_observation_adds_no_token() -> None:
 
 def test_long_observations_are_appended_in_chunks() -> None:
     class Talks(Echo):
-        def next(self, written: Action) -> PendingObservation | None:
+        def next(self, action: Action) -> PendingObservation | None:
             return None if super().next(written) is None else Observation("abcdefgh" * (2 + self.number))
 
     prompts = [Prompt(str(i), (3, 1, 4, i), "") for i in range(5)]

@@ -48,7 +48,7 @@ class Echo:
         self.number, self.left = number, number % 3
 
     def next(self, action: Action) -> PendingObservation | None:
-        del written
+        del action
         self.left -= 1
         return Observation("uvw"[self.number % 3] * (5 + self.left) + "abc") if self.left >= 0 else None
 

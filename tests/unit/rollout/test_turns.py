@@ -67,7 +67,7 @@ class Echo:
         self.heard: list[Action] = []
 
     def next(self, action: Action) -> PendingObservation | None:
-        self.heard.append(written)
+        self.heard.append(action)
         if len(self.heard) == self.turns:
             return None
         text = "uvw"[self.number % 3] * (3 + len(self.heard)) + "abc"
@@ -163,7 +163,7 @@ def test_failed_environment_fails_only_its_answer(tmp_path: Path) -> None:
 
     class Asks:
         def next(self, action: Action) -> PendingObservation | None:
-            del written
+            del action
             return SqlTurns(closed, str(path)).next(Action("<sql>SELECT 1</sql>", "stop"))
 
     def begin(prompt: int, _sample: int) -> Any:
@@ -186,7 +186,7 @@ def test_empty_observation_adds_no_token() -> None:
 
     class Silent(Echo):
         def next(self, action: Action) -> PendingObservation | None:
-            return None if super().next(written) is None else Observation("")
+            return None if super().next(action) is None else Observation("")
 
     prompts = [Prompt("p", (3, 1, 4, 1, 5), "")]
     engine = Engine(CONFIG, PARAMS, Letters(), EngineConfig(4, **SIZES))
@@ -209,7 +209,7 @@ def test_empty_observation_adds_no_token() -> None:
 def test_long_observations_are_appended_in_chunks() -> None:
     class Talks(Echo):
         def next(self, action: Action) -> PendingObservation | None:
-            return None if super().next(written) is None else Observation("abcdefgh" * (2 + self.number))
+            return None if super().next(action) is None else Observation("abcdefgh" * (2 + self.number))
 
     prompts = [Prompt(str(i), (3, 1, 4, i), "") for i in range(5)]
     sampling = SamplingParams(n=3, max_new_tokens=4, max_total_tokens=LONGEST)

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from sqlexec_rs.files import Gold, InputError, cases
-from sqlexec_rs.predictions import Prediction, Predictions, possible_header, shown_fields
+from sqlexec_rs.predictions import Prediction, Predictions, describe_fields, possible_header
 from sqlexec_rs.texts import same_sql, split_database
 
 _NEARLY_ALL = 0.95
 """Share of predictions equal to their golds from which the file is assumed to contain golds."""
 
 
-class PredictionPair(NamedTuple):
+class Paired(NamedTuple):
     """The SQL by id of each question that has a prediction (None: without SQL), and notes about the rest."""
 
     sqls: dict[str, str | None]
@@ -29,7 +29,7 @@ def pair(
     order: Sequence[str],
     allow_missing: bool = False,
     allow_extra: bool = False,
-) -> PredictionPair:
+) -> Paired:
     """Pair a file of predictions with golds; `order` lists the ids of all questions of the benchmark, in file order.
 
     Questions of `order` without a gold cannot be judged, so their predictions are skipped. If an id is repeated, the
@@ -82,9 +82,7 @@ def pair(
     ):
         if uids:
             notes.append(f"{predictions.path}: {len(uids)} {note} ({cases(uids)})")
-    return PredictionPair(
-        {uid: by_id[uid].sql for uid in golds_by_id if uid in by_id}, missing, len(extra), tuple(notes)
-    )
+    return Paired({uid: by_id[uid].sql for uid in golds_by_id if uid in by_id}, missing, len(extra), tuple(notes))
 
 
 def _by_id(predictions: Predictions, order: Sequence[str]) -> tuple[dict[str, Prediction], str]:
@@ -178,6 +176,6 @@ def _refuse_golds(predictions: Predictions, by_id: dict[str, Prediction], golds_
     if pairs and equal >= _NEARLY_ALL * len(pairs) and not predictions.is_chosen:
         raise InputError(
             f"{predictions.path}: {equal} of {len(pairs)} texts are the golds themselves: set the predictions' field "
-            f"by --field NAME, of the fields {shown_fields(predictions.fields)}; "
+            f"by --field NAME, of the fields {describe_fields(predictions.fields)}; "
             f"--field {predictions.field} scores these"
         )

@@ -42,9 +42,9 @@ def main() -> None:
     queries = [tuple(line.split("\t", 1)) for line in lines]
     run = METHODS[name](queries, int(threads), int(deadline_ms) / 1_000)
     for _ in range(int(repeats)):
-        began = time.perf_counter()
+        start_time = time.perf_counter()
         verdicts = Counter(run())
-        seconds = time.perf_counter() - began
+        seconds = time.perf_counter() - start_time
         print(f"{seconds:.9f}", *(verdicts[verdict] for verdict in ("ok", "failed", "late")), flush=True)
     for child in multiprocessing.active_children():
         child.kill()

@@ -104,9 +104,9 @@ def time_call(call: Callable[[], Any], runs: int) -> float:
     jax.block_until_ready(call())
     seconds = []
     for _ in range(runs):
-        began = time.perf_counter()
+        start_time = time.perf_counter()
         jax.block_until_ready(call())
-        seconds.append(time.perf_counter() - began)
+        seconds.append(time.perf_counter() - start_time)
     return statistics.median(seconds)
 
 
@@ -144,9 +144,9 @@ def time_forward(plan: Plan, config: ModelConfig, attention: str, rate: float) -
     """Time the scoring of a batch without a gradient."""
     params, batch = init_params(config, jax.random.key(0), plan.dtype), random_batch(plan, config)
     score = make_scorer(make_policy(config, attention=attention))
-    began = time.perf_counter()
+    start_time = time.perf_counter()
     compiled = score.lower(params, None, batch).compile()  # type: ignore[attr-defined]
-    compile_s = time.perf_counter() - began
+    compile_s = time.perf_counter() - start_time
     seconds = time_call(lambda: compiled(params, None, batch), plan.runs)
     shape = plan.update_prompts, plan.prompt, plan.group, plan.completion
     mean = float(jnp.mean(compiled(params, None, batch)[0]))
@@ -173,9 +173,9 @@ def time_update(plan: Plan, config: ModelConfig, attention: str, rate: float) ->
 
 def _run_updates(plan: Plan, config: ModelConfig, step: Any, optimizer: Any, batch: GroupBatch, rate: float) -> Row:
     state = jax.jit(lambda key: init_state(init_params(config, key, plan.dtype), optimizer))(jax.random.key(0))
-    began = time.perf_counter()
+    start_time = time.perf_counter()
     compiled = jax.jit(step, donate_argnums=0).lower(state, batch).compile()
-    compile_s = time.perf_counter() - began
+    compile_s = time.perf_counter() - start_time
     states = {"state": state}
 
     def call() -> Any:

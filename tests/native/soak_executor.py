@@ -247,7 +247,7 @@ def soak(soaked: Soak, minutes: float, rest: float) -> None:
     temporary = soaked.folder.with_name("temporary")
     temporary.mkdir()
     os.environ["SQLITE_TMPDIR"] = str(temporary)
-    began, course = time.monotonic(), []
+    start_time, course = time.monotonic(), []
     with ExitStack() as stack:
         # One of them writes without a log. They end last: writers remove the log, readers do not.
         kept_databases = [
@@ -258,7 +258,7 @@ def soak(soaked: Soak, minutes: float, rest: float) -> None:
             stack.enter_context(Executor(THREADS, Limits(timeout_ms=60_000), isolation=way, cache_bytes=4 << 20))
             for way in ("thread", "process")
         ]
-        while (passed := time.monotonic() - began) < 60 * minutes:
+        while (passed := time.monotonic() - start_time) < 60 * minutes:
             soaked.round(executors, connected)
             time.sleep(rest)
             course.append((passed, resident(os.getpid()), sum(map(resident, workers(os.getpid())))))

@@ -119,10 +119,10 @@ fn scaling(criterion: &mut Criterion) {
                     let pairs: Vec<_> = (0..N_LOOKUPS)
                         .map(|id| fixture.new_text(&format!("SELECT name, price FROM item WHERE id = {id}")))
                         .collect();
-                    let begun = Instant::now();
+                    let start_time = Instant::now();
                     let job = pool.submit(&pairs, &fixture.limits).unwrap();
                     assert!(job.wait(Duration::from_secs(60)).unwrap());
-                    time += begun.elapsed();
+                    time += start_time.elapsed();
                 }
                 time
             });

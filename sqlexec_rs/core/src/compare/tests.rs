@@ -74,9 +74,9 @@ fn shaped((_, n_rows, width, text): (&str, usize, usize, Option<usize>), first: 
 
 /// Runs a comparison; returns its result and duration.
 fn timed(rule: Rule, tables: (&Table, &Table), bounds: &ComparisonBounds) -> (Result<f64, ExceededBound>, Duration) {
-    let begun = Instant::now();
+    let start_time = Instant::now();
     let result = within(bounds, || compare(rule, side(tables.0), side(tables.1), &Options::default()));
-    (result, begun.elapsed())
+    (result, start_time.elapsed())
 }
 
 #[test]

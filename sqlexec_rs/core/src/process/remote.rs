@@ -135,7 +135,7 @@ impl RemoteRunner {
                 self.kill(worker);
                 return Err(error);
             }
-            let begun = Instant::now();
+            let start_time = Instant::now();
             let sent = if bytes.is_empty() { Ok(()) } else { worker.channel.send(&bytes, bounds, &query.cancel) };
             let answer = match sent {
                 // The worker has either answered the query or died of it.
@@ -186,11 +186,11 @@ impl RemoteRunner {
                         (was_killed, is_sent) = (true, false);
                         continue;
                     }
-                    return Ok(Outcome { elapsed: begun.elapsed(), ..end.outcome() });
+                    return Ok(Outcome { elapsed: start_time.elapsed(), ..end.outcome() });
                 }
                 Err(failure) => {
                     let mut outcome = self.give_up(worker, failure, query);
-                    outcome.elapsed = begun.elapsed();
+                    outcome.elapsed = start_time.elapsed();
                     return Ok(outcome);
                 }
             }

@@ -15,8 +15,8 @@ pub(super) struct RunDeadline<'a> {
 }
 
 impl<'a> RunDeadline<'a> {
-    pub(super) fn new(begun: Instant, timeout: Option<Duration>, cancel: &'a AtomicBool) -> Self {
-        Self { deadline: timeout.and_then(|timeout| begun.checked_add(timeout)), cancel }
+    pub(super) fn new(start_time: Instant, timeout: Option<Duration>, cancel: &'a AtomicBool) -> Self {
+        Self { deadline: timeout.and_then(|timeout| start_time.checked_add(timeout)), cancel }
     }
 
     /// Returns the bound that ends the run now, if any.

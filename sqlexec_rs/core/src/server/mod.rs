@@ -96,7 +96,7 @@ impl Servers {
             Err(reason) => return Outcome::failed(Status::DbError, reason),
         };
         let mut is_retry = false;
-        let (mut outcome, begun) = loop {
+        let (mut outcome, start_time) = loop {
             let Some(_pass) = gate.enter(is_retry, &query.cancel) else { return Outcome::cancelled() };
             let mut open = match self.take(query, &gate) {
                 Ok(open) => open,
@@ -105,19 +105,19 @@ impl Servers {
             let refreshed = open.session.refresh(&query.cancel);
             // Time spent at the gate or waiting for the server to return does not count, for retries as for first
             // runs.
-            let begun = Instant::now();
-            let deadline = RunDeadline::new(begun, query.limits.timeout, &query.cancel);
+            let start_time = Instant::now();
+            let deadline = RunDeadline::new(start_time, query.limits.timeout, &query.cancel);
             match refreshed.and_then(|()| open.session.run(&request, &deadline)) {
                 Ok(outcome) => {
                     self.return_session(query, open);
-                    break (outcome, begun);
+                    break (outcome, start_time);
                 }
                 Err(reason) => {
                     self.stats.count_closed(1);
                     if is_retry || deadline.stop().is_some() {
                         break (
                             stopped(&deadline, query).unwrap_or_else(|| self.outcome_of_lost_session(query, &reason)),
-                            begun,
+                            start_time,
                         );
                     }
                     self.stats.count_lost();
@@ -128,7 +128,7 @@ impl Servers {
         if let Some(table) = outcome.table.as_mut().and_then(Arc::get_mut) {
             table.settle(query.is_for_cache);
         }
-        outcome.elapsed = begun.elapsed();
+        outcome.elapsed = start_time.elapsed();
         outcome.is_volatile = !self.is_unchanging || asks_for_chance_or_time(sql);
         outcome
     }

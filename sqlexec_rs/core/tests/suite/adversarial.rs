@@ -61,12 +61,12 @@ fn check(cases: &[(Status, String)]) {
     let fixture = Fixture::new();
     let before = contents(fixture.folder.path());
     for (status, sql) in cases {
-        let begun = Instant::now();
+        let start_time = Instant::now();
         let outcome = fixture.run("shop.sqlite", sql, &limits_for(*status));
         assert_eq!(outcome.status, *status, "{:?}: {}", outcome.error, shown(sql));
         if *status == Status::Timeout {
             assert_eq!(outcome.stopped_by, Some(Stop::Wall), "{}", shown(sql));
-            assert!(begun.elapsed() < HANG, "{:?}: {}", begun.elapsed(), shown(sql));
+            assert!(start_time.elapsed() < HANG, "{:?}: {}", start_time.elapsed(), shown(sql));
         }
     }
     // The connections still work, and nothing was written.
@@ -110,9 +110,9 @@ fn growing_results_are_refused() {
 fn slow_prepares_are_stopped_or_refused() {
     let fixture = Fixture::new();
     for sql in cases::slow_to_prepare() {
-        let begun = Instant::now();
+        let start_time = Instant::now();
         let outcome = fixture.run("shop.sqlite", &sql, &limits_for(Status::Timeout));
-        assert!(begun.elapsed() < HANG, "{:?}: {}", begun.elapsed(), shown(&sql));
+        assert!(start_time.elapsed() < HANG, "{:?}: {}", start_time.elapsed(), shown(&sql));
         let is_expected = matches!(outcome.status, Status::Ok | Status::Timeout | Status::TooLarge);
         assert!(is_expected, "{:?} {:?}: {}", outcome.status, outcome.error, shown(&sql));
     }
@@ -123,17 +123,17 @@ fn slow_prepares_are_stopped_or_refused() {
 fn work_between_handler_calls_is_charged() {
     let fixture = Fixture::new();
     for sql in cases::straight_line() {
-        let begun = Instant::now();
+        let start_time = Instant::now();
         let outcome = fixture.run("shop.sqlite", &sql, &limits_for(Status::Timeout));
         assert_eq!(outcome.stopped_by, Some(Stop::Wall), "{:?} {:?}: {}", outcome.status, outcome.error, shown(&sql));
-        assert!(begun.elapsed() < HANG, "{:?}: {}", begun.elapsed(), shown(&sql));
+        assert!(start_time.elapsed() < HANG, "{:?}: {}", start_time.elapsed(), shown(&sql));
         let steps = Limits { timeout: None, vm_steps: Some(2_000_000), ..Limits::default() };
         let taken: Vec<u64> = (0..2)
             .map(|i| {
-                let begun = Instant::now();
+                let start_time = Instant::now();
                 let outcome = fixture.run("shop.sqlite", &format!("{sql} -- {i}"), &steps);
                 assert_eq!(outcome.stopped_by, Some(Stop::VmSteps), "{:?}: {}", outcome.status, shown(&sql));
-                assert!(begun.elapsed() < HANG, "{:?}: {}", begun.elapsed(), shown(&sql));
+                assert!(start_time.elapsed() < HANG, "{:?}: {}", start_time.elapsed(), shown(&sql));
                 outcome.vm_steps
             })
             .collect();

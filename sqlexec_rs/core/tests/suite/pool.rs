@@ -345,9 +345,9 @@ fn candidate_cache_respects_its_budget(base: &Config) {
 fn wait_ends_at_its_timeout(base: &Config) {
     let fixture = Fixture::new(base, 1);
     let job = fixture.submit(&[ENDLESS], &Limits { timeout: None, ..Limits::default() });
-    let begun = Instant::now();
+    let start_time = Instant::now();
     assert!(!job.wait(Duration::from_millis(20)).unwrap());
-    assert!(begun.elapsed() >= Duration::from_millis(20));
+    assert!(start_time.elapsed() >= Duration::from_millis(20));
 }
 
 fn outcomes_of_outdated_states_and_unused_limits_are_dropped(base: &Config) {

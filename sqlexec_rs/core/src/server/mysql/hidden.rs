@@ -39,9 +39,9 @@ impl ViewNames {
 
 /// Queries the server for its views.
 pub(super) fn find(session: &mut impl InternalQueries, deadline: &RunDeadline<'_>) -> Result<ViewNames, StreamError> {
-    let begun = Instant::now();
+    let start_time = Instant::now();
     let names = session.query_rows(QUERY, deadline)?.into_iter().flatten().collect();
     let now = Instant::now();
     // Refreshing takes at most a hundredth of the time.
-    Ok(ViewNames { names, asked_again: now.checked_add(RECHECK.max((now - begun) * 100)) })
+    Ok(ViewNames { names, asked_again: now.checked_add(RECHECK.max((now - start_time) * 100)) })
 }

@@ -71,7 +71,7 @@ pub(super) fn find(
     time: u128,
     deadline: &RunDeadline<'_>,
 ) -> Result<HiddenCallers, StreamError> {
-    let begun = Instant::now();
+    let start_time = Instant::now();
     let mut hidden = HiddenCallers::default();
     let rows = session.query_rows(&format!("SET statement_timeout = {time}; {QUERY}"), deadline)?;
     for row in rows {
@@ -85,6 +85,6 @@ pub(super) fn find(
     }
     let now = Instant::now();
     // Refreshing takes at most a hundredth of the time.
-    hidden.asked_again = now.checked_add(RECHECK.max((now - begun) * 100));
+    hidden.asked_again = now.checked_add(RECHECK.max((now - start_time) * 100));
     Ok(hidden)
 }

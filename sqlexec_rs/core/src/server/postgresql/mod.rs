@@ -173,9 +173,10 @@ impl Postgresql {
                             "the server requires an unsupported authentication method".to_owned(),
                         ));
                     }
-                    let begun = ScramSha256::new(require_password(password)?.as_bytes(), ChannelBinding::unsupported());
-                    frontend::sasl_initial_response(SCRAM_SHA_256, begun.message(), &mut self.messages)?;
-                    scram = Some(begun);
+                    let start_time =
+                        ScramSha256::new(require_password(password)?.as_bytes(), ChannelBinding::unsupported());
+                    frontend::sasl_initial_response(SCRAM_SHA_256, start_time.message(), &mut self.messages)?;
+                    scram = Some(start_time);
                     self.flush()?;
                 }
                 Message::AuthenticationSaslContinue(body) => {

@@ -46,9 +46,9 @@ pub(crate) struct AbandonedSessions {
 
 impl AbandonedSessions {
     /// Tracks a session until it has ended.
-    pub(crate) fn add(&self, server: String, remains: Box<dyn AbandonedSession>) {
+    pub(crate) fn add(&self, server: String, session: Box<dyn AbandonedSession>) {
         let mut sessions = lock(&self.sessions);
-        sessions.push((server, Arc::new(Mutex::new(remains))));
+        sessions.push((server, Arc::new(Mutex::new(session))));
         self.n_sessions.store(sessions.len(), Ordering::Relaxed);
     }
 
@@ -59,10 +59,10 @@ impl AbandonedSessions {
         if checked_at.is_some_and(|time| time.elapsed() < PERIOD) {
             return;
         }
-        let all: Vec<_> = lock(&self.sessions).iter().map(|(_, remains)| Arc::clone(remains)).collect();
-        let ended: Vec<_> = all.into_iter().filter(|remains| lock(remains).has_ended()).collect();
+        let all: Vec<_> = lock(&self.sessions).iter().map(|(_, session)| Arc::clone(session)).collect();
+        let ended: Vec<_> = all.into_iter().filter(|session| lock(session).has_ended()).collect();
         let mut sessions = lock(&self.sessions);
-        sessions.retain(|(_, remains)| !ended.iter().any(|other| Arc::ptr_eq(remains, other)));
+        sessions.retain(|(_, session)| !ended.iter().any(|other| Arc::ptr_eq(session, other)));
         self.n_sessions.store(sessions.len(), Ordering::Relaxed);
         *checked_at = Some(Instant::now());
     }

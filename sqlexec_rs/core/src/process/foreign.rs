@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
 use super::wire::{self, ConnectionCounts, Message, Request};
-use super::{walls, worker};
+use super::{restrictions, worker};
 use crate::error::panic_message;
 use crate::excess::Excess;
 use crate::outcome::{Outcome, Status, Stop};
@@ -126,9 +126,9 @@ pub fn serve_foreign(engine: &mut dyn ForeignEngine, memory_bytes: u64, cap: usi
     worker::confine(memory_bytes)?;
     let _ = setrlimit(Resource::Fsize, Rlimit { current: Some(0), maximum: Some(0) });
     let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-    walls::forbid_writes(&[]);
+    restrictions::forbid_writes(&[]);
     engine.load();
-    walls::forbid_calls();
+    restrictions::forbid_calls();
     let mut out = BufWriter::with_capacity(BUFFER_BYTES, stream.try_clone()?);
     let mut input = BufReader::with_capacity(BUFFER_BYTES, stream);
     let cap = cap.clamp(1, MAX_OPEN);

@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use super::WorkerConfig;
-use super::ahead::{QueriesAhead, Source};
 use super::channel::{WaitBounds, WorkerChannel, WorkerFailure, WorkerReply};
+use super::prefetch::{PrefetchedQueries, Source};
 use super::wire::{self, ConnectionCounts, Request};
 use crate::error::PoolError;
 use crate::outcome::{Outcome, Status, Stop};
@@ -51,7 +51,7 @@ pub(crate) struct RemoteRunner {
     hidden: Arc<[HiddenColumn]>,
     stats: Arc<Stats>,
     worker: Option<Worker>,
-    ahead: QueriesAhead,
+    prefetched: PrefetchedQueries,
     /// Killed processes that have not ended yet.
     ending: Vec<Child>,
 }
@@ -102,14 +102,14 @@ impl RemoteRunner {
             hidden: Arc::clone(hidden),
             stats: Arc::clone(stats),
             worker: None,
-            ahead: QueriesAhead::default(),
+            prefetched: PrefetchedQueries::default(),
             ending: Vec::new(),
         })
     }
 
     /// Returns the next query that was taken ahead of time, and whether the worker already has it.
     pub(crate) fn next(&mut self) -> Option<(Arc<InFlightQuery>, bool)> {
-        self.ahead.next()
+        self.prefetched.next()
     }
 
     /// Runs a query, which the worker may already have. Returns an error only if the worker cannot start or panics.
@@ -128,7 +128,7 @@ impl RemoteRunner {
             let Some(mut worker) = self.ready(&query.cancel)? else { return Ok(Outcome::cancelled()) };
             let mut bytes = Vec::new();
             let this = (!is_sent).then_some((query, has_successors));
-            let later = self.ahead.take(query.key.db, source).map(|query| (&**query, true));
+            let later = self.prefetched.take(query.key.db, source).map(|query| (&**query, true));
             let written =
                 this.into_iter().chain(later).try_for_each(|(query, more)| write_request(&mut bytes, query, more));
             if let Err(error) = written {
@@ -147,7 +147,7 @@ impl RemoteRunner {
                         is_sent = false;
                         continue;
                     }
-                    let late = &mut || self.ahead.return_queries(source);
+                    let late = &mut || self.prefetched.return_queries(source);
                     worker.channel.receive(&query.limits, bounds, &query.cancel, late)
                 }
             };
@@ -161,13 +161,13 @@ impl RemoteRunner {
                         self.worker = Some(worker);
                     }
                     if let Ok(outcome) = &answer {
-                        self.ahead.record(outcome);
+                        self.prefetched.record(outcome);
                     }
                     return answer;
                 }
                 // The worker may have run this query and kept the answer. Sent one at a time, each query is answered
                 // or found to be the culprit.
-                Err(WorkerFailure::Died | WorkerFailure::Garbled(_)) if self.ahead.has_others() => {
+                Err(WorkerFailure::Died | WorkerFailure::Garbled(_)) if self.prefetched.has_others() => {
                     self.stats.count_worker_crash();
                     self.kill(worker);
                     is_sent = false;
@@ -199,7 +199,7 @@ impl RemoteRunner {
 
     /// Reads the answers to discard; returns false if one of them is late.
     fn skip(&mut self, worker: &mut Worker, bounds: WaitBounds) -> bool {
-        while let Some(limits) = self.ahead.take_discarded() {
+        while let Some(limits) = self.prefetched.take_discarded() {
             if !worker.channel.reply_starts_soon() {
                 return false;
             }
@@ -237,7 +237,7 @@ impl RemoteRunner {
 
     /// Resets everything after a panic during an exchange.
     pub(crate) fn recover(&mut self) {
-        self.ahead.reset();
+        self.prefetched.reset();
         if let Some(worker) = self.worker.take() {
             self.kill(worker);
         }
@@ -360,7 +360,7 @@ impl RemoteRunner {
 
     /// Kills a worker without waiting for its end.
     fn kill(&mut self, mut worker: Worker) {
-        self.ahead.reset();
+        self.prefetched.reset();
         self.count_connections(&mut worker, ConnectionCounts::default());
         let _ = worker.child.kill(); // an error means that it has ended already
         self.ending.push(worker.child);

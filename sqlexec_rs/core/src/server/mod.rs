@@ -217,8 +217,8 @@ impl Servers {
     fn return_session(&mut self, query: &InFlightQuery, open: OpenSession) {
         if !open.session.is_usable() {
             self.stats.count_closed(1);
-            if let (Some(remains), Ok(url)) = (open.session.into_abandoned(), Url::parse(&query.path)) {
-                self.stats.abandoned_sessions.add(url.server(), remains);
+            if let (Some(abandoned), Ok(url)) = (open.session.into_abandoned(), Url::parse(&query.path)) {
+                self.stats.abandoned_sessions.add(url.server(), abandoned);
             }
             return;
         }

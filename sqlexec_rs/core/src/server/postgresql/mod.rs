@@ -11,11 +11,11 @@
 //! Three clocks bound a run: the server's `statement_timeout`, a cancel request if the server does not answer in
 //! time, and closing the connection. A function that checks none of these continues in the server (`abandoned_sessions`).
 
+mod abandoned;
 mod errors;
 mod functions;
 mod hidden;
 mod plain;
-mod remains;
 mod role;
 mod values;
 mod wire;

@@ -17,7 +17,7 @@ from jaxrl_sql.config.roots import ROOTS, RootConfig
 from jaxrl_sql.config.unknown import unknown_key
 from jaxrl_sql.types import InputError
 
-SHIPPED = Path(__file__).with_name("find_shipped")
+SHIPPED = Path(__file__).with_name("shipped")
 SYSTEMS = tuple(sorted(path.stem for path in SHIPPED.glob("as/[!_]*.yaml")))
 """The published systems with an evaluation in `configs/as/`, which `evaluate --as` accepts."""
 
@@ -37,8 +37,8 @@ Dataclass = TypeVar("Dataclass")
 def find_shipped(path: str | Path) -> Path:
     """Return a path unchanged, or the package's copy of `configs/…` if the path does not exist."""
     path = Path(path)
-    brought = SHIPPED.joinpath(*path.parts[1:])
-    return brought if path.parts[:1] == ("configs",) and not path.exists() and brought.exists() else path
+    packaged = SHIPPED.joinpath(*path.parts[1:])
+    return packaged if path.parts[:1] == ("configs",) and not path.exists() and packaged.exists() else path
 
 
 def load_config(

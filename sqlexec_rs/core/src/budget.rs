@@ -217,7 +217,7 @@ mod tests {
             scope.spawn(|| unbounded.cancels[1].store(true, Atomic::Relaxed));
             assert_eq!(within(&unbounded, forever), Err::<(), _>(ExceededBound::Cancelled));
         });
-        let panics = || within(&bounds(), || panic::resume_unwind(Box::new("a error")));
+        let panics = || within(&bounds(), || panic::resume_unwind(Box::new("a fault")));
         assert!(catch_unwind(panics).is_err_and(|panic| panic.is::<&str>()));
     }
 }

@@ -42,7 +42,7 @@ pub enum PoolError {
     #[error("there is not enough memory for the result")]
     OutOfMemory,
     /// An internal invariant is broken.
-    #[error("internal error: {0}")]
+    #[error("internal fault: {0}")]
     Internal(&'static str),
 }
 

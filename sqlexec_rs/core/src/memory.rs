@@ -89,6 +89,6 @@ mod tests {
         assert_eq!(catch(|| repeat(0_u64, usize::MAX / 16).len()), Err(OutOfMemory));
         assert_eq!(catch(|| collect(0..100_000).len()), Ok(100_000));
         assert_eq!(catch(|| collect((0..10).filter(|n| n % 2 == 0))), Ok(vec![0, 2, 4, 6, 8]));
-        assert!(catch_unwind(|| catch(|| panic::resume_unwind(Box::new("a error")))).is_err());
+        assert!(catch_unwind(|| catch(|| panic::resume_unwind(Box::new("a fault")))).is_err());
     }
 }

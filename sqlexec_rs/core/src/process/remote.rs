@@ -443,7 +443,7 @@ fn describe(status: ExitStatus, memory_bytes: u64) -> String {
     match (status.signal(), status.code()) {
         (Some(6), _) => format!("signal 6 (aborted, as when its {memory_bytes} bytes of memory are used up)"),
         (Some(9), _) => "signal 9 (killed)".to_owned(),
-        (Some(11), _) => "signal 11 (segmentation error)".to_owned(),
+        (Some(11), _) => "signal 11 (segmentation fault)".to_owned(),
         (Some(signal), _) => format!("signal {signal}"),
         (None, Some(code)) => format!("exit status {code}"),
         (None, None) => status.to_string(),

@@ -1,7 +1,7 @@
 //! Runs queries on servers: one session per database and pool thread, under the limits that a client can enforce.
 //!
-//! An engine implements [`Session`]: it connects, runs one text under a [`RunDeadline`], and closes when dropped. The SQL
-//! runs in the server, so it needs no isolation here; worker processes are for SQLite and DuckDB only.
+//! An engine implements [`Session`]: it connects, runs one text under a [`RunDeadline`], and closes when dropped. The
+//! SQL runs in the server, so it needs no isolation here; worker processes are for SQLite and DuckDB only.
 
 #![cfg_attr(
     not(all(feature = "postgresql", feature = "mysql")),

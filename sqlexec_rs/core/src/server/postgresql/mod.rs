@@ -9,7 +9,8 @@
 //! session's query, a comment before it fills all bytes that the server shows.
 //!
 //! Three clocks bound a run: the server's `statement_timeout`, a cancel request if the server does not answer in
-//! time, and closing the connection. A function that checks none of these continues in the server (`abandoned_sessions`).
+//! time, and closing the connection. A function that checks none of these continues in the server
+//! (`abandoned_sessions`).
 
 mod abandoned;
 mod errors;

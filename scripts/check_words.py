@@ -18,13 +18,19 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 
 NAMES = {
+    "Answered": "QuestionAnswers",
     "Answerer": "PolicyClient",
     "Arrivals": "CompletionLog",
+    "Culprits": "CrashedQueries",
     "Draft": "QuestionCandidate",
     "Flight": "InFlightQuery",
     "Gathered": "RolloutBatch",
+    "GivenUp": "AbandonedSessions",
     "HurriedError": "PreemptedError",
+    "InDialects": "DialectAssigner",
     "Intake": "SchedulerState",
+    "Judged": "BenchmarkMetrics",
+    "Judging": "AnswerJudge",
     "Lane": "PromptSequence",
     "Launch": "JobBuilder",
     "Lessons": "SftDataset",
@@ -35,6 +41,7 @@ NAMES = {
     "Said": "Observation",
     "Scene": "QuestionBuilder",
     "Scored": "ScoredResponse",
+    "SheetDatabases": "DatabaseResolver",
     "Sides": "EnvStates",
     "Talk": "WorkerChannel",
     "Ticket": "RequestGroup",

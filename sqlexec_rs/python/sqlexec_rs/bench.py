@@ -31,7 +31,7 @@ def bench(options: argparse.Namespace) -> int:
     """Measure, print a line per number of threads, and return the exit code."""
     with Executor(threads=options.threads, isolation=options.isolation) as executor:
         max_threads = executor.threads
-    workloads = (("tiny", _make_tiny), ("mix", _make_mixed))
+    workloads = (("tiny", _tiny), ("mix", _mixed))
     sys.stdout.write(f"{'threads':>7}" + "".join(f"{name + ' /s':>12}" for name, _ in workloads) + "\n")
     with tempfile.TemporaryDirectory() as folder:
         path = make_database(Path(folder) / "bench.sqlite")
@@ -77,9 +77,9 @@ def measure(path: Path, n_threads: int, make: Callable[[int], str], options: arg
         return n / (time.perf_counter() - start)
 
 
-def _make_tiny(n: int) -> str:
+def _tiny(n: int) -> str:
     return f"SELECT name, price FROM item WHERE id = {n} % {N_ITEMS}"
 
 
-def _make_mixed(n: int) -> str:
+def _mixed(n: int) -> str:
     return _MIX[n % len(_MIX)].format(n=n)

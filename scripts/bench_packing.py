@@ -53,10 +53,10 @@ def make_batch(shape: Shape, model: ModelConfig, mean: float) -> GroupBatch:
         shuffle_lengths(truncated_exponential(mean, shape.t).take(shape.b * shape.g)).clip(1).reshape(shape.b, shape.g)
     )
     small = jax.tree.map(lambda x: x % model.vocab_size if x.dtype == np.int32 else x, batch)
-    return dataclasses.replace(small, completion_len=lengths.astype(np.int32), shared=_within(batch, model))
+    return dataclasses.replace(small, completion_len=lengths.astype(np.int32), shared=_limit_tokens(batch, model))
 
 
-def _within(batch: GroupBatch, model: ModelConfig) -> Any:
+def _limit_tokens(batch: GroupBatch, model: ModelConfig) -> Any:
     """Return the prompts with tokens of the model's vocabulary."""
     return tuple(dataclasses.replace(item, tokens=item.tokens % model.vocab_size) for item in batch.shared)
 
@@ -67,14 +67,14 @@ def time_updates(report: Report, shape: Shape, model: ModelConfig, mean: float, 
     loss = partial(grpo_loss, cfg=GrpoConfig(), on_policy=True)
     policy, params = make_policy(model, attention="auto"), init_params(model, jax.random.key(0))
     batch = make_batch(shape, model, mean)
-    rows = [len(first_fit(lengths, shape.t)[1]) for lengths in np.asarray(batch.completion_len)]
-    packed = with_packed_rows(jax.tree.map(lambda x: x[order_for_parts(rows, parts)], batch))
+    row_counts = [len(first_fit(lengths, shape.t)[1]) for lengths in np.asarray(batch.completion_len)]
+    packed = with_packed_rows(jax.tree.map(lambda x: x[order_for_parts(row_counts, parts)], batch))
     ways = {
         "apart": (make_step(policy, loss, optimizer), batch),
         "packed": (make_step(policy, loss, optimizer), packed),
         f"packed, {parts} parts": (make_step(policy, loss, optimizer, parts), packed),
     }
-    need = sum(rows) / len(rows)
+    need = sum(row_counts) / len(row_counts)
     compare(report, f"update {shape}, {need:.1f} rows needed", ways, params, optimizer, shape.update_goal)
 
 

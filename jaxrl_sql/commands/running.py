@@ -118,11 +118,11 @@ def _error_and_exit_code(error: Exception) -> tuple[Exception, int] | None:
         case FileExistsError() | NotADirectoryError():
             reported = blocked_folder_error(error), 2
         case OSError():
-            reported = file_error(error, _written_places()), 1
+            reported = file_error(error, _list_writable_paths()), 1
         case sqlite3.OperationalError(sqlite_errorcode=sqlite3.SQLITE_FULL):
-            full = " and ".join(find_full_folders(_written_places()))
-            place = f"no space left on {full}" if full else "a database cannot be written"
-            reported = JaxrlSqlError(f"{place}: {error}"), 1
+            full = " and ".join(find_full_folders(_list_writable_paths()))
+            problem = f"no space left on {full}" if full else "a database cannot be written"
+            reported = JaxrlSqlError(f"{problem}: {error}"), 1
         case RuntimeError() if str(error).startswith(
             "RESOURCE_EXHAUSTED"
         ):  # JAX's error, whose class is importable only with JAX
@@ -134,7 +134,7 @@ def _error_and_exit_code(error: Exception) -> tuple[Exception, int] | None:
     return reported
 
 
-def _written_places() -> list[str]:
+def _list_writable_paths() -> list[str]:
     """Return the places that a command may write: those in its arguments, the present and the temporary folder."""
     return [*sys.argv[1:], ".", tempfile.gettempdir(), str(cache_folder() or ".")]
 

@@ -33,8 +33,8 @@ class DatabasesConfig:
 
     def find_errors(self, name: str) -> Iterator[str]:
         """Yield a line for each URL that holds a password."""
-        for dialect, place in asdict(self).items():
-            yield from password_error(f"{name}.{dialect}", place)
+        for dialect, url in asdict(self).items():
+            yield from password_error(f"{name}.{dialect}", url)
 
 
 @dataclass(frozen=True)

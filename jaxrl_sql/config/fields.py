@@ -49,42 +49,42 @@ class OneOf(tuple[str, ...]):
 
 @dataclasses.dataclass(frozen=True)
 class Above:
-    """A number that must be larger than `least`, and at most `most`."""
+    """A number that must be larger than `minimum`, and at most `maximum`."""
 
-    least: float
-    most: float | None = None
+    minimum: float
+    maximum: float | None = None
 
     def find_error(self, value: float) -> str:
         """Return the reason why a value is rejected, to append to the field's key; "" if it is valid."""
-        is_allowed = value > self.least and (self.most is None or value <= self.most)
+        is_allowed = value > self.minimum and (self.maximum is None or value <= self.maximum)
         return "" if is_allowed else f"={value} must be {self.description}"
 
     @property
     def description(self) -> str:
         """Return the rule as `--help` shows it."""
-        return f"above {self.least:g}" + ("" if self.most is None else f" and at most {self.most:g}")
+        return f"above {self.minimum:g}" + ("" if self.maximum is None else f" and at most {self.maximum:g}")
 
 
 @dataclasses.dataclass(frozen=True)
 class AtLeast:
-    """A number that must be `least` or more, at most `most`, and less than `below`."""
+    """A number that must be `minimum` or more, at most `maximum`, and less than `below`."""
 
-    least: float
-    most: float | None = None
+    minimum: float
+    maximum: float | None = None
     below: float | None = None
 
     def find_error(self, value: float) -> str:
         """Return the reason why a value is rejected, to append to the field's key; "" if it is valid."""
         is_below = self.below is None or value < self.below
-        is_allowed = value >= self.least and (self.most is None or value <= self.most) and is_below
+        is_allowed = value >= self.minimum and (self.maximum is None or value <= self.maximum) and is_below
         return "" if is_allowed else f"={value} must be {self.description}"
 
     @property
     def description(self) -> str:
         """Return the rule as `--help` shows it."""
-        if self.most is not None:
-            return f"from {self.least:g} to {self.most:g}"
-        return f"{self.least:g} or more" + ("" if self.below is None else f" and below {self.below:g}")
+        if self.maximum is not None:
+            return f"from {self.minimum:g} to {self.maximum:g}"
+        return f"{self.minimum:g} or more" + ("" if self.below is None else f" and below {self.below:g}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -206,7 +206,7 @@ class Synonyms:
 
 PositiveInt = Annotated[int, Above(0)]
 PositiveFloat = Annotated[float, Above(0)]
-Share = Annotated[float, AtLeast(0, most=1)]
+Share = Annotated[float, AtLeast(0, maximum=1)]
 
 
 _DECLARED = dict[type, Mapping[str, tuple[Any, Sequence[Any]]]]()
@@ -240,7 +240,7 @@ def password_error(key: str, url: str) -> Iterator[str]:
         yield f"{key} holds the password of {user}: remove it, and set {variable}"
 
 
-def declared(section: type) -> Mapping[str, tuple[Any, Sequence[Any]]]:
+def read_annotations(section: type) -> Mapping[str, tuple[Any, Sequence[Any]]]:
     """Return the type and the metadata of each field of a section's class, by name."""
     if section not in _DECLARED:
         hints = get_type_hints(section, include_extras=True)
@@ -261,7 +261,7 @@ def sections_of(config: Any, name: str = "") -> Iterator[Section]:
     """
     prefix = f"{name}." if name else ""
     fields, inner = list[Field](), list[tuple[Any, str]]()
-    for field_name, (annotation, metadata) in declared(type(config)).items():
+    for field_name, (annotation, metadata) in read_annotations(type(config)).items():
         value = getattr(config, field_name)
         if dataclasses.is_dataclass(value):
             inner.append((value, prefix + field_name))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 from jaxrl_sql.config.fields import OneOf, PositiveInt
-from jaxrl_sql.config.load import load_named
+from jaxrl_sql.config.load import load_standalone
 from jaxrl_sql.config.roots import RootConfig
 
 TAKEN = ("train", "validation", "scripts")
@@ -126,4 +126,4 @@ def load_prepare(path: str | Path | None, overrides: Sequence[str] = ()) -> Prep
 
     Raises a one-line InputError for an unreadable file, an unknown key or an invalid value.
     """
-    return load_named(PrepareConfig, path, overrides)
+    return load_standalone(PrepareConfig, path, overrides)

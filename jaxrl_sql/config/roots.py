@@ -56,7 +56,7 @@ class RootConfig:
         """Yield a line for each contradiction between values of different sections."""
         yield from ()
 
-    def derived(self) -> dict[str, Any]:
+    def derive_defaults(self) -> dict[str, Any]:
         """Return the defaults of keys whose default follows from other values; a key that is set keeps its value."""
         data = getattr(self, "data", None)
         if isinstance(data, DataConfig) and data.source == "synth":
@@ -112,10 +112,10 @@ class TrainConfig(RootConfig):
         """Return the steps of all phases of a run."""
         return self.sft.steps + self.grpo.steps + self.second_stage.steps
 
-    def derived(self) -> dict[str, Any]:
+    def derive_defaults(self) -> dict[str, Any]:
         """Return the defaults of keys whose default follows from other values; a key that is set keeps its value."""
         return {
-            **super().derived(),
+            **super().derive_defaults(),
             "validation.sampling.max_new_tokens": self.sampling.max_new_tokens,
             **(_ADAPTER_RATES if self.model.lora.rank else {}),
         }

@@ -42,7 +42,7 @@ UNIQUE, CHECK and foreign keys.{error}
 """
 
 
-class Corrected(NamedTuple):
+class Correction(NamedTuple):
     """The questions with corrected golds, the changes, and the error of each gold that still fails, by id."""
 
     examples: list[Example]
@@ -114,7 +114,7 @@ def block(text: str) -> str:
     return blocks[-1] if blocks else text.strip()
 
 
-def correct(session: Correspondence | None, executor: Executor, examples: Sequence[Example], tries: int) -> Corrected:
+def correct(session: Correspondence | None, executor: Executor, examples: Sequence[Example], tries: int) -> Correction:
     """Ask for corrections of golds that fail; a correction is accepted if it runs and returns rows.
 
     A corrected gold is new, so the demonstration, reasoning and other golds of the old one are removed.
@@ -148,7 +148,7 @@ def correct(session: Correspondence | None, executor: Executor, examples: Sequen
         for example in examples
     ]
     failed = {uid: error for uid, (_, error) in errors.items() if uid not in new}
-    return Corrected(corrected, changes, failed)
+    return Correction(corrected, changes, failed)
 
 
 def _correction_prompt(example: Example, sql: str, error: str) -> str:

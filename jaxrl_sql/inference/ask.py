@@ -24,7 +24,7 @@ from jaxrl_sql.text2sql.env.executor import Executor, Outcome, make_executor
 from jaxrl_sql.types import Example, InputError, Response
 
 if TYPE_CHECKING:
-    from jaxrl_sql.text2sql.evals.records import Answered
+    from jaxrl_sql.text2sql.evals.records import QuestionAnswers
     from jaxrl_sql.text2sql.evals.vote import Ballot
 
 _NO_ROOM = "truncated because the model has no positions left"
@@ -216,7 +216,7 @@ class Asker:
 
 
 def choose_reply(
-    executor: Executor, example: Example, answered: Answered, cfg: EvaluateSettings, limit: str = ""
+    executor: Executor, example: Example, answered: QuestionAnswers, cfg: EvaluateSettings, limit: str = ""
 ) -> Reply:
     """Run the SQL of the answers and choose one; `limit` is the reason of truncation if no setting is."""
     from jaxrl_sql.text2sql.evals.vote import ballots, choose
@@ -241,7 +241,7 @@ def choose_reply(
     return Reply(choice.sql, outcome, response, tuple(ranked), len(answered.sqls), result_votes, reason, note)
 
 
-def _finish_note(answered: Answered, index: int, cfg: EvaluateSettings, limit: str) -> tuple[str, str]:
+def _finish_note(answered: QuestionAnswers, index: int, cfg: EvaluateSettings, limit: str) -> tuple[str, str]:
     """Return the finish reason of answer `index`, and a line on incomplete answers: this one, or else the others."""
     from jaxrl_sql.text2sql.evals.endings import why_incomplete
 

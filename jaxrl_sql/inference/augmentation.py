@@ -25,7 +25,7 @@ from jaxrl_sql.text2sql.benchmarks import Benchmark, plain_record
 from jaxrl_sql.text2sql.env.executor import Executor, make_executor
 from jaxrl_sql.text2sql.env.verdicts import execute_all
 from jaxrl_sql.text2sql.files.jsonl import write_lines
-from jaxrl_sql.text2sql.question_sets.filters import Dropped, by_gold, by_text, is_trivial, without_repeats
+from jaxrl_sql.text2sql.question_sets.filters import DroppedQuestion, by_gold, by_text, is_trivial, without_repeats
 from jaxrl_sql.text2sql.question_sets.hiding import check_hide
 from jaxrl_sql.text2sql.schema.read import read_schema
 from jaxrl_sql.types import Example, InputError, Record
@@ -101,7 +101,7 @@ def augment(
     return AugmentResult(counts, out, session.endpoint.budget.limit if session and session.spent else "")
 
 
-def _with_golds(data: DataConfig, loaded: Benchmark) -> tuple[list[Example], list[Dropped]]:
+def _with_golds(data: DataConfig, loaded: Benchmark) -> tuple[list[Example], list[DroppedQuestion]]:
     """Return the questions with a gold, and the dropped ones.
 
     Raises InputError for hidden columns that no database has, for questions on a server, and for duplicate database
@@ -111,10 +111,12 @@ def _with_golds(data: DataConfig, loaded: Benchmark) -> tuple[list[Example], lis
     if foreign := next((example for example in loaded.examples if example.engine_url), None):
         raise InputError(f"{data.dir}: {foreign.uid} is on {foreign.dialect}: augment the SQLite files, then copy them")
     dropped = [
-        Dropped(uid, reason if reason.startswith("gold ") else f"cannot be read: {reason}")
+        DroppedQuestion(uid, reason if reason.startswith("gold ") else f"cannot be read: {reason}")
         for uid, reason in loaded.skipped
     ]
-    dropped += [Dropped(example.uid, "the gold is not SQL") for example in loaded.examples if not example.gold_sql]
+    dropped += [
+        DroppedQuestion(example.uid, "the gold is not SQL") for example in loaded.examples if not example.gold_sql
+    ]
     examples = [example for example in loaded.examples if example.gold_sql]
     refuse_namesakes(data.dir, examples)
     return examples, dropped
@@ -122,7 +124,7 @@ def _with_golds(data: DataConfig, loaded: Benchmark) -> tuple[list[Example], lis
 
 def _filter(
     examples: Sequence[Example], executor: Executor, filters: FilterSettings
-) -> tuple[Sequence[Example], list[Dropped]]:
+) -> tuple[Sequence[Example], list[DroppedQuestion]]:
     """Return the questions that the filters keep, and those that they drop."""
     remaining, dropped = by_text(examples, filters)
     remaining, others = by_gold(executor, remaining, filters)
@@ -284,7 +286,7 @@ def _add_distractors(
 def write(
     out: Path,
     remaining: Sequence[Example],
-    dropped: Sequence[Dropped],
+    dropped: Sequence[DroppedQuestion],
     changes: Sequence[Change],
     failed_changes: Mapping[str, str],
 ) -> dict[str, int]:

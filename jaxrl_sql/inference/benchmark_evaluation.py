@@ -28,8 +28,8 @@ from jaxrl_sql.text2sql.env.executor import Executor, make_executor, timing_exec
 from jaxrl_sql.text2sql.env.verdicts import is_verdict
 from jaxrl_sql.text2sql.evals.efficiency import SPEED_RULES
 from jaxrl_sql.text2sql.evals.endings import finish_reasons, incomplete_warning, why_incomplete
-from jaxrl_sql.text2sql.evals.numbers import Judged, judged, together
-from jaxrl_sql.text2sql.evals.records import Answered, Judging
+from jaxrl_sql.text2sql.evals.numbers import BenchmarkMetrics, compute_metrics, merge_metrics
+from jaxrl_sql.text2sql.evals.records import AnswerJudge, QuestionAnswers
 from jaxrl_sql.text2sql.evals.side_by_side import METRICS, RECORDS
 from jaxrl_sql.text2sql.evals.submission import write_results, write_submission
 from jaxrl_sql.text2sql.recipes import find_recipe
@@ -53,7 +53,7 @@ class EvaluationChunk(NamedTuple):
 
 
 # Answers a part's questions; the callback gets (number of answers, total).
-Answer = Callable[[BenchmarkSet, EvaluationChunk, Callable[[int, int], None]], list[Answered]]
+Answer = Callable[[BenchmarkSet, EvaluationChunk, Callable[[int, int], None]], list[QuestionAnswers]]
 
 
 class EvaluationResult(NamedTuple):
@@ -63,7 +63,7 @@ class EvaluationResult(NamedTuple):
     in this call. `files` are the written ones.
     """
 
-    sets: list[Judged]
+    sets: list[BenchmarkMetrics]
     numbers: Mapping[str, float]
     records: list[Record]
     warnings: list[str]
@@ -109,7 +109,7 @@ def evaluate(
         for index, eval_set in enumerate(sets):
             files += write_predictions(out, executor, sets, eval_set, records[index, 0])
     results = [
-        judged(
+        compute_metrics(
             eval_set.name,
             eval_set.rule,
             eval_set.examples,
@@ -119,7 +119,7 @@ def evaluate(
         for index, eval_set in enumerate(sets)
     ]
     lines = record_lines(sets, records)
-    numbers = together(results)
+    numbers = merge_metrics(results)
     write(out, lines, numbers)
     warnings = incomplete_warnings(cfg, [record for run in records.values() for record in run])
     speed_metrics = speed.metrics() if speed.tokens else None
@@ -219,7 +219,7 @@ def gather(
 
 def _answer_part(
     answer: Answer, eval_set: BenchmarkSet, part: EvaluationChunk, before: int, display: Display, speed: Speed
-) -> list[Answered]:
+) -> list[QuestionAnswers]:
     """Answer a part's questions and show the progress; `before` questions were answered earlier."""
     size, start_time = len(part.examples), time.perf_counter()
     with display.task(f"part {part.number + 1} of {eval_set.name}", size, "questions", is_announced=False) as advance:
@@ -234,10 +234,10 @@ def _answer_part(
     return answered
 
 
-def _make_judging(cfg: EvaluateSettings, executor: Executor, eval_set: BenchmarkSet, timer: Executor | None) -> Judging:
+def _make_judging(cfg: EvaluateSettings, executor: Executor, eval_set: BenchmarkSet, timer: Executor | None) -> AnswerJudge:
     """Return the judging options of a set."""
     options = {"strip_distinct": cfg.strip_distinct, "surplus_columns": cfg.surplus_columns or None}
-    return Judging(executor, eval_set.rules, eval_set.rule, cfg.vote, timer, eval_set.benchmark.prepare, options)
+    return AnswerJudge(executor, eval_set.rules, eval_set.rule, cfg.vote, timer, eval_set.benchmark.prepare, options)
 
 
 def parts_of(cfg: EvaluateSettings, sets: Sequence[BenchmarkSet]) -> Iterator[EvaluationChunk]:
@@ -276,7 +276,9 @@ def _open_answers(
     An endpoint's dialogues are saved with the `settings` that they depend on.
     """
     if cfg.predictions:
-        yield lambda eval_set, part, _tick: [Answered((eval_set.sqls[example.uid],)) for example in part.examples]
+        yield lambda eval_set, part, _tick: [
+            QuestionAnswers((eval_set.sqls[example.uid],)) for example in part.examples
+        ]
         return
     if cfg.base_url:
         from jaxrl_sql.inference.endpoint_client import endpoint_answers  # noqa: PLC0415 (predictions need no endpoint)

@@ -30,7 +30,7 @@ from jaxrl_sql.text2sql.evals.score_predictions import score_predictions
 from jaxrl_sql.text2sql.files.jsonl import write_lines
 from jaxrl_sql.text2sql.prompts.chat import chat_messages
 from jaxrl_sql.text2sql.prompts.prompts import PromptStyle, message_texts
-from jaxrl_sql.text2sql.question_sets.filters import Dropped, by_gold
+from jaxrl_sql.text2sql.question_sets.filters import DroppedQuestion, by_gold
 from jaxrl_sql.text2sql.question_sets.hiding import check_hide
 from jaxrl_sql.text2sql.recipes import Recipe, find_recipe
 from jaxrl_sql.types import TRUNCATED_REASONS, Example, Fields, Record
@@ -74,7 +74,7 @@ def distill(
             for example in loaded.examples
         ]
         examples, dropped = by_gold(executor, questions, FilterSettings())
-        dropped += [Dropped(uid, reason) for uid, reason in loaded.skipped if data.hide]
+        dropped += [DroppedQuestion(uid, reason) for uid, reason in loaded.skipped if data.hide]
         question_digests = digests(examples)
         if changed := describe_changes(journal.records, question_digests):
             warn(changed)
@@ -166,7 +166,7 @@ def judge(executor: Executor, recipe: Recipe, style: PromptStyle, example: Examp
     about = {"id": example.uid, **answer.spent._asdict()}
     if answer.error:
         return {**about, "verdict": FAILED, "error": answer.error}
-    reading = recipe.reading(with_opened_thought(answer.text), style)
+    reading = recipe.parse(with_opened_thought(answer.text), style)
     (judgement,) = score_predictions(executor, [example], [reading.sql])
     if not judgement.is_judged:
         return {**about, "verdict": FAILED, "error": f"no verdict: {judgement.status}"}
@@ -194,7 +194,7 @@ def write(
     out: Path,
     cfg: DistillSettings,
     examples: Sequence[Example],
-    dropped: Sequence[Dropped],
+    dropped: Sequence[DroppedQuestion],
     records: Sequence[Fields],
     budget: Budget,
 ) -> dict[str, float]:

@@ -20,7 +20,7 @@ from jaxrl_sql.runtime.journal import Journal
 from jaxrl_sql.text2sql.env.executor import Executor
 from jaxrl_sql.text2sql.env.tags import with_opened_thought
 from jaxrl_sql.text2sql.env.turns import Action, Environment
-from jaxrl_sql.text2sql.evals.records import Answered
+from jaxrl_sql.text2sql.evals.records import QuestionAnswers
 from jaxrl_sql.text2sql.prompts.chat import chat_messages
 from jaxrl_sql.text2sql.prompts.prompts import PromptStyle, message_texts
 from jaxrl_sql.text2sql.recipes import Recipe
@@ -28,7 +28,7 @@ from jaxrl_sql.types import OUT_OF_TURNS, Example, Fields, InputError, JaxrlSqlE
 
 DIALOGUES = "endpoint.jsonl"
 
-AskEndpoint = Callable[[str, Sequence[Example], int, int, Callable[[int, int], None]], list[Answered]]
+AskEndpoint = Callable[[str, Sequence[Example], int, int, Callable[[int, int], None]], list[QuestionAnswers]]
 """Answers questions, as `policy_client.AnswerFn`: set, questions, run, number of the rollout, progress callback."""
 
 _Key = tuple[str, int, str, int]
@@ -96,7 +96,7 @@ class _Client:
 
     def ask(
         self, name: str, examples: Sequence[Example], run: int, on_progress: Callable[[int, int], None]
-    ) -> list[Answered]:
+    ) -> list[QuestionAnswers]:
         """Run the dialogues of questions concurrently, one turn of each at a time.
 
         Raises JaxrlSqlError if the server did not answer some of them; the repeated command asks them.
@@ -150,15 +150,15 @@ class _Client:
 
     def _read_answers(
         self, prompt_messages: Sequence[Mapping[str, str]], records: Sequence[Mapping[str, Any]]
-    ) -> Answered:
+    ) -> QuestionAnswers:
         prompt = "\n\n".join(message["content"] for message in prompt_messages)
         if error := next((record["error"] for record in records if "error" in record), ""):
-            return Answered((), prompt=prompt, error=error)
+            return QuestionAnswers((), prompt=prompt, error=error)
         responses = tuple(tuple((role, text) for role, text in record["turns"]) for record in records)
-        sqls = tuple(self.recipe.reading(response, self.style).sql for response in responses)
+        sqls = tuple(self.recipe.parse(response, self.style).sql for response in responses)
         tokens = sum(Usage.of(record).completion_tokens for record in records)
         reasons = tuple(record["finish_reason"] for record in records)
-        return Answered(sqls, responses, prompt, tokens=tokens, finish_reasons=reasons)
+        return QuestionAnswers(sqls, responses, prompt, tokens=tokens, finish_reasons=reasons)
 
 
 @contextmanager

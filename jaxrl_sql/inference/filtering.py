@@ -44,7 +44,7 @@ from jaxrl_sql.text2sql.files.shares import one_in
 from jaxrl_sql.text2sql.prompts.dialects import refuse_translated
 from jaxrl_sql.text2sql.prompts.prompts import PromptSet, Pruning, make_prompts
 from jaxrl_sql.text2sql.question_sets.filters import (
-    Dropped,
+    DroppedQuestion,
     Filtered,
     by_choice,
     by_gold,
@@ -67,7 +67,7 @@ class FilterResult(NamedTuple):
     name: str
     total: int
     examples: Sequence[Example]
-    dropped: Sequence[Dropped]
+    dropped: Sequence[DroppedQuestion]
     note: str
     path: Path
 
@@ -89,7 +89,7 @@ def filter_data(
     refuse_translated(loaded.examples, limits.sqlite_version)
     out.mkdir(parents=True, exist_ok=True)
     dropped = [
-        Dropped(uid, reason if reason.startswith("gold ") else f"cannot be read: {reason}")
+        DroppedQuestion(uid, reason if reason.startswith("gold ") else f"cannot be read: {reason}")
         for uid, reason in loaded.skipped
     ]
     rates: list[Record] = []
@@ -229,7 +229,7 @@ def _rates_of(
     ]
 
 
-def write(out: Path, remaining: Sequence[Example], dropped: Sequence[Dropped], rates: Sequence[Fields]) -> None:
+def write(out: Path, remaining: Sequence[Example], dropped: Sequence[DroppedQuestion], rates: Sequence[Fields]) -> None:
     """Write the three files of a choice."""
     write_lines(out / "kept.jsonl", [{"id": example.uid} for example in remaining])
     write_lines(

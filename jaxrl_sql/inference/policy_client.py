@@ -43,7 +43,7 @@ from jaxrl_sql.runtime.display import Display
 from jaxrl_sql.runtime.progress import ProgressCallback
 from jaxrl_sql.text2sql.env.executor import Executor
 from jaxrl_sql.text2sql.env.turns import Environment
-from jaxrl_sql.text2sql.evals.records import Answered
+from jaxrl_sql.text2sql.evals.records import QuestionAnswers
 from jaxrl_sql.text2sql.prompts.prompts import PromptStyle
 from jaxrl_sql.text2sql.recipes import Recipe, find_recipe
 from jaxrl_sql.text2sql.rewards.extract import ParsedResponse
@@ -104,7 +104,7 @@ class PolicyClient(NamedTuple):
 
     def reading(self, sample: Sample) -> ParsedResponse:
         """Return the parsed answer of a sample."""
-        return self.recipe.reading(response(sample), self.style)
+        return self.recipe.parse(response(sample), self.style)
 
     def stops(self, more: Sequence[str]) -> tuple[str, ...]:
         """Return the stop strings of an answer or a turn: the recipe's, if answers have its form, and `more`.
@@ -194,7 +194,7 @@ def style_for(recipe_name: str, data: DataConfig, tokenizer: Any) -> PromptStyle
     `data.shots` sets the number of few-shot examples. Raises InputError as `choose_shots` does.
     """
     recipe = find_recipe(recipe_name)
-    return recipe.opened(recipe.style_for(data), tokenizer)._replace(shots=choose_shots(data))
+    return recipe.adapt_style(recipe.style_for(data), tokenizer)._replace(shots=choose_shots(data))
 
 
 def make_sampling_params(section: SamplingConfig, n: int, seed: int, stop: Sequence[str]) -> SamplingParams:
@@ -233,7 +233,7 @@ def response(sample: Sample) -> Response:
 AnswersCallback = Callable[[int, int], None]
 """Progress callback: (number of answers, total); it may raise to stop sampling."""
 
-AnswerFn = Callable[[str, Sequence[Example], int, int, AnswersCallback], list[Answered]]
+AnswerFn = Callable[[str, Sequence[Example], int, int, AnswersCallback], list[QuestionAnswers]]
 """Samples answers: name of the set, its questions, number of the run, number of the rollout, progress callback."""
 
 
@@ -273,7 +273,7 @@ def open_model_answers(
 
         def generate(
             name: str, examples: Sequence[Example], run: int, number: int, on_progress: AnswersCallback
-        ) -> list[Answered]:
+        ) -> list[QuestionAnswers]:
             sampling = make_sampling_params(
                 cfg.sampling, cfg.samples, policy.seed + run, client.stops(cfg.sampling.stop)
             )
@@ -283,7 +283,7 @@ def open_model_answers(
                 name, [(example.uid, answer.error) for (example, _), answer in zip(pairs, results, strict=True)], report
             )
             answered = {example.uid: answer for (example, _), answer in zip(pairs, results, strict=True)}
-            too_long = Answered((), error=f"prompt over {max_tokens} tokens")
+            too_long = QuestionAnswers((), error=f"prompt over {max_tokens} tokens")
             return [answered.get(example.uid, too_long) for example in examples]
 
         yield generate
@@ -309,7 +309,7 @@ def sample_answers(
     number: int = 0,
     budget: int = 1,
     on_progress: AnswersCallback | None = None,
-) -> list[Answered]:
+) -> list[QuestionAnswers]:
     """Sample `sampling.n` answers per question and wait for all; questions that cannot be served have an `error`."""
     if not pairs:
         return []
@@ -329,12 +329,12 @@ def sample_answers(
     results = []
     for i, (prompt, samples) in enumerate(zip(prompts, samples_of, strict=True)):
         if i in errors:
-            results.append(Answered((), prompt=prompt.text, error=errors[i]))
+            results.append(QuestionAnswers((), prompt=prompt.text, error=errors[i]))
             continue
         ordered = [samples[g] for g in range(sampling.n)]
         sqls = tuple(client.reading(sample_).sql for sample_ in ordered)
         tokens = sum(sum(sample_.is_sampled) for sample_ in ordered)
         reasons = tuple(sample.finish_reason for sample in ordered)
         responses = tuple(map(response, ordered))
-        results.append(Answered(sqls, responses, prompt.text, tokens=tokens, finish_reasons=reasons))
+        results.append(QuestionAnswers(sqls, responses, prompt.text, tokens=tokens, finish_reasons=reasons))
     return results

@@ -25,13 +25,13 @@ from jaxrl_sql.models.formats.hf import load_tokenizer
 from jaxrl_sql.models.shapes import new_shape, published_shape
 from jaxrl_sql.runtime.display import Display
 from jaxrl_sql.runtime.tokenizer_files import save_tokenizer
-from jaxrl_sql.text2sql.benchmarks import Benchmark, skipped_lines, unused_name
+from jaxrl_sql.text2sql.benchmarks import Benchmark, make_unique_name, summarize_skipped
 from jaxrl_sql.text2sql.env.executor import Executor
 from jaxrl_sql.text2sql.prompts.dialects import refuse_translated
 from jaxrl_sql.text2sql.prompts.prompts import PromptSet, PromptStyle, Pruning, make_prompts, prompt_texts
 from jaxrl_sql.text2sql.question_sets.filters import usable_golds
 from jaxrl_sql.text2sql.question_sets.hiding import check_hide
-from jaxrl_sql.text2sql.question_sets.stream import SAMPLE, Streamed
+from jaxrl_sql.text2sql.question_sets.stream import SAMPLE, StreamedQuestions
 from jaxrl_sql.text2sql.rewards.extract import policy_text
 from jaxrl_sql.types import DIALECTS, Example, InputError
 
@@ -76,7 +76,7 @@ def load_questions(
             display.note(f"{name}: {note}")
     evals: dict[str, Benchmark] = {}
     for split in dict.fromkeys(names):
-        evals[unused_name(Path(split).name or split, evals)] = loaded[split]
+        evals[make_unique_name(Path(split).name or split, evals)] = loaded[split]
     if data.select.limit_eval:  # also for the training split
         evals = {
             name: benchmark._replace(examples=benchmark.examples[: data.select.limit_eval])
@@ -97,7 +97,7 @@ def load_questions(
 
 def _read_splits(
     data: DataConfig, engines: ExecutorConfig, caller_questions: CallerQuestions
-) -> tuple[dict[str, Benchmark], Streamed | None]:
+) -> tuple[dict[str, Benchmark], StreamedQuestions | None]:
     """Read the splits by name; a huge training set is streamed, and read only if it is an evaluation set too."""
     addresses = engines.databases
     if caller_questions.evals is None:
@@ -130,8 +130,8 @@ def _report_dialects(note: Callable[[str], object], examples: Sequence[Example])
 
 
 def _set_gold_check(
-    data: DataConfig, sft: SftConfig, streamed: Streamed, executor: Executor, display: Display
-) -> Streamed:
+    data: DataConfig, sft: SftConfig, streamed: StreamedQuestions, executor: Executor, display: Display
+) -> StreamedQuestions:
     """Check the golds of a streamed set as it is read; raises InputError if the supervised phase would use it."""
     if sft.steps or sft.epochs:
         raise InputError(
@@ -194,7 +194,7 @@ def check_prompts(
 
 def _report_skipped(note: Callable[[str], None], skipped: Mapping[str, Sequence[tuple[str, str]]]) -> None:
     for name, questions in skipped.items():
-        for line in skipped_lines(questions):
+        for line in summarize_skipped(questions):
             note(f"{name}: {line}")
 
 
@@ -209,7 +209,7 @@ def open_tokenizer(
         return load_tokenizer(synthetic)
     saved = folder / "tokenizer"
     if not saved.exists():
-        examples = train.sample() if isinstance(train, Streamed) else train
+        examples = train.sample() if isinstance(train, StreamedQuestions) else train
         texts = [
             "".join((*prompt_texts(example, style, None), policy_text(style.answer(example)))) for example in examples
         ]

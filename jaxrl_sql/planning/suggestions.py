@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from jaxrl_sql.config import GrpoConfig, WorkloadSections, changed
+from jaxrl_sql.config import GrpoConfig, WorkloadSections, replace_values
 from jaxrl_sql.parallel.rules import num_batch_shards
 from jaxrl_sql.planning.memory import PlannedModel, abstract_mesh, estimate, is_fused, with_kv_budget
 from jaxrl_sql.planning.workload import Workload, find_workload, kv_budget
@@ -63,9 +63,9 @@ class _Candidate(NamedTuple):
         for key, value in values.items():
             section, _, name = key.partition(".")
             if section == "model":
-                model = model._replace(section=changed(model.section, {name: value}))
+                model = model._replace(section=replace_values(model.section, {name: value}))
             else:
-                sections = sections._replace(**{section: changed(getattr(sections, section), {name: value})})
+                sections = sections._replace(**{section: replace_values(getattr(sections, section), {name: value})})
         change = " ".join(f"{key}={value}" for key, value in values.items())
         return self._replace(change=change, sections=sections, model=model)
 

@@ -21,9 +21,9 @@ from jaxrl_sql.config import (
     SamplingConfig,
     TrainConfig,
     ValidationConfig,
-    changed,
+    find_shipped,
     load_config,
-    shipped,
+    replace_values,
 )
 from jaxrl_sql.config.check import flatten, values_by_key
 from jaxrl_sql.runtime.folder import CONFIG
@@ -121,7 +121,7 @@ def find_model(name: str) -> tuple[Path, Path | None]:
     `name` is a run folder, its `model/`, a Hugging Face folder or a GGUF file. A name of the hub is returned unchanged:
     see `with_downloads`. Raises InputError for other paths.
     """
-    path = shipped(name)
+    path = find_shipped(name)
     if is_hub_name(name):
         return path, None
     if not path.exists():
@@ -149,7 +149,7 @@ def find_trained(name: str) -> tuple[Path, TrainedModel | None]:
         return path, None
     trained = read_trained(folder / PROMPT_FILE)
     template, is_copied = folder / TEMPLATE, trained.data.chat.template == TEMPLATE
-    return path, changed(trained, {"data.chat.template": str(template)}) if is_copied else trained
+    return path, replace_values(trained, {"data.chat.template": str(template)}) if is_copied else trained
 
 
 def with_downloads(config: Settings, with_weights: bool = True) -> Settings:
@@ -169,7 +169,7 @@ def with_downloads(config: Settings, with_weights: bool = True) -> Settings:
         source = _hub_source(name, at_start.get(key, ""))
         if source:
             changes[key] = str(fetch(source, has_weights, display))
-    return changed(config, changes)
+    return replace_values(config, changes)
 
 
 def _recorded_settings(values: Fields) -> Fields:
@@ -205,7 +205,7 @@ def defaults_for(name: str) -> Record:
     return {
         "executor": dict(BENCHMARK_LIMITS),
         "recipe": run.recipe,
-        "data": prompt_settings(changed(run.data, {"tokenizer.path": ""})),
+        "data": prompt_settings(replace_values(run.data, {"tokenizer.path": ""})),
         "model": {name: getattr(run.model, name) for name in PROMPT_KEYS["model"]} | model,
         "evaluate": {
             "sampling": dataclasses.asdict(run.validation.sampling_in(run.sampling)),
@@ -228,7 +228,7 @@ def with_date(data: DataConfig, checkpoint: str, journal: Path) -> DataConfig:
         return data
     trained = find_trained(checkpoint)[1]
     date = journal_settings(journal).get("data.chat.date") or (trained.data.chat.date if trained else "") or today()
-    return changed(data, {"chat.date": date})
+    return replace_values(data, {"chat.date": date})
 
 
 def prompt_differences(recipe: str, data: DataConfig, trained: TrainedModel) -> list[str]:

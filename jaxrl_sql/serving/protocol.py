@@ -170,7 +170,7 @@ class Message(_Fields):
         parts = self.content or ""
         return {"role": self.role, "content": parts if isinstance(parts, str) else "".join(p.text or "" for p in parts)}
 
-    def shielded(self, control: ControlTokens) -> dict[str, str]:
+    def to_shielded(self, control: ControlTokens) -> dict[str, str]:
         """Return role and text with marks in the names of control tokens.
 
         A message may be one of our prompts, so the tags of dialogues stay tokens; an assistant may write any tag.
@@ -200,7 +200,7 @@ class ChatRequest(ApiRequest):
         Raises RefusedError if the template omits a message, as some do for unknown roles.
         """
         control = engine.vocabulary.control
-        messages = [message.shielded(control) for message in self.messages]
+        messages = [message.to_shielded(control) for message in self.messages]
         text = render_chat(engine.tokenizer, messages, self.chat_template_kwargs.enable_thinking, "", date)
         for i, message in enumerate(messages):
             # Templates omit the reasoning of an assistant's message.
@@ -320,11 +320,11 @@ class ResponseBuilder:
     def _number(self, sample: Sample) -> int:
         return sample.prompt_index * self.request.n + sample.index
 
-    def _choice(self, sample: Sample, part: str, first: int, text: str) -> Record:
+    def _choice(self, sample: Sample, key: str, first: int, text: str) -> Record:
         """Return a choice with a text, and with a sample's tokens from `first` on if the request asks for them."""
         ids, logprobs = sample.token_ids[first:], sample.logprobs[first:]
         self.num_tokens += len(ids)
-        content = {part: {"role": "assistant", "content": text}} if self.is_chat else {"text": text}
+        content = {key: {"role": "assistant", "content": text}} if self.is_chat else {"text": text}
         fields: Record = {"index": self._number(sample), "finish_reason": sample.finish_reason or None}
         fields["logprobs"] = self._logprobs(ids, logprobs)
         if self.request.return_token_ids:

@@ -19,7 +19,7 @@ from jaxrl_sql.models import ModelConfig
 from jaxrl_sql.models.formats.hf import check_weights, load_tokenizer
 from jaxrl_sql.models.lora import resolve_targets
 from jaxrl_sql.models.shapes import new_shape, published_shape
-from jaxrl_sql.text2sql.benchmarks import find_split, unused_name
+from jaxrl_sql.text2sql.benchmarks import find_split, make_unique_name
 from jaxrl_sql.text2sql.env.address import is_address, parse_address
 from jaxrl_sql.text2sql.prompts.template import template_file
 from jaxrl_sql.training.preflight import check_best
@@ -65,7 +65,7 @@ def assumed_shape(model: ModelConfigSection, vocab_size: int) -> ModelConfig:
 def _names_of_evals(data: DataConfig, caller_questions: CallerQuestions) -> list[str]:
     names: dict[str, None] = {}
     for split in dict.fromkeys(data.evals if caller_questions.evals is None else caller_questions.evals):
-        names[unused_name(Path(split).name or split, names)] = None
+        names[make_unique_name(Path(split).name or split, names)] = None
     return [*names]
 
 

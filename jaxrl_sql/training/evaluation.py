@@ -15,7 +15,7 @@ from jaxrl_sql.models.ops.rng import Purpose
 from jaxrl_sql.parallel.processes import exchange, share
 from jaxrl_sql.rollout.stats import RolloutStats
 from jaxrl_sql.text2sql.evals.endings import ending_metrics
-from jaxrl_sql.text2sql.evals.records import Answered, Judging
+from jaxrl_sql.text2sql.evals.records import AnswerJudge, QuestionAnswers
 from jaxrl_sql.text2sql.evals.summary import validation_metrics
 from jaxrl_sql.text2sql.evals.verdict import Verdict
 from jaxrl_sql.text2sql.prompts.prompts import PromptSet
@@ -26,7 +26,7 @@ from jaxrl_sql.training.training_run import PreemptedError, TrainingRun
 
 def validation_answers(
     run: TrainingRun, params: PyTree, name: str, questions: PromptSet
-) -> tuple[list[Answered], RolloutStats]:
+) -> tuple[list[QuestionAnswers], RolloutStats]:
     """Answer every question of the set `name` by `validation.sampling`; return the answers and the engine's counts.
 
     Raises PreemptedError if the run is to stop first.
@@ -49,10 +49,10 @@ def validation_answers(
     return answered, engine.gather_stats()
 
 
-def verdicts_of(run: TrainingRun, questions: PromptSet, answered: list[Answered], rule: str) -> list[Verdict]:
+def verdicts_of(run: TrainingRun, questions: PromptSet, answered: list[QuestionAnswers], rule: str) -> list[Verdict]:
     """Score the answers by a rule; each of several processes scores its share."""
     local = share(len(answered))
-    judging = Judging(run.executor, (rule,), rule)
+    judging = AnswerJudge(run.executor, (rule,), rule)
     verdicts = judging.verdicts(questions.examples[local.start : local.stop], answered[local.start : local.stop])
     return [Verdict(**fields) for fields in exchange([dataclasses.asdict(verdict) for verdict in verdicts])]
 

@@ -31,7 +31,7 @@ from jaxrl_sql.algo.updates import (
     micro_batches_of,
 )
 from jaxrl_sql.batch import GroupBatch, TrainState
-from jaxrl_sql.config import changed
+from jaxrl_sql.config import replace_values
 from jaxrl_sql.models.lora import policy_params
 from jaxrl_sql.parallel.processes import to_host
 from jaxrl_sql.parallel.rules import num_batch_shards
@@ -190,7 +190,7 @@ def open_stage(
     """Make a stage's optimizer, state and engine; a run that resumes inside the stage takes the checkpoint's state."""
     grpo = run.config.grpo
     longest = grpo.loss.max_completion_tokens or longest_answer(run.config.sampling)[1]
-    grpo = changed(grpo, {"loss.max_completion_tokens": longest})
+    grpo = replace_values(grpo, {"loss.max_completion_tokens": longest})
     optimizer = make_optimizer(run, stage.optim, stage.steps * grpo.num_iterations * grpo.minibatches)
     policy, num_shards = make_policy(run, run.config.sampling.temperature), num_batch_shards(run.mesh.shape)
     phase = GrpoPhase(

@@ -14,7 +14,7 @@ from jaxrl_sql.rollout.stop_strings import token_bytes
 from jaxrl_sql.runtime.plain import plain
 from jaxrl_sql.runtime.rollouts import pack_ids, pack_logprobs
 from jaxrl_sql.text2sql.env.address import without_password
-from jaxrl_sql.text2sql.evals.records import Answered
+from jaxrl_sql.text2sql.evals.records import QuestionAnswers
 from jaxrl_sql.text2sql.evals.verdict import Verdict
 from jaxrl_sql.training.collect import ScoredGroup
 from jaxrl_sql.training.training_run import TrainingRun
@@ -60,7 +60,7 @@ def keep_advantages(run: TrainingRun, step: int, rollout_step: int, batch_index:
 
 
 def keep_evaluation(
-    run: TrainingRun, step: int, split: str, answered: Sequence[Answered], verdicts: Sequence[Verdict]
+    run: TrainingRun, step: int, split: str, answered: Sequence[QuestionAnswers], verdicts: Sequence[Verdict]
 ) -> None:
     """Keep the answers to a held-out split at `step`, each by itself; its reward is its score."""
     examples, rule = run.questions.evals[split].examples, run.questions.rules[split]
@@ -122,7 +122,7 @@ def _group_record(step: int, phase: str, group: ScoredGroup, chosen: int | None)
 
 
 def _evaluation_record(
-    step: int, phase: str, rule: str, example: Example, answered: Answered, verdict: Verdict
+    step: int, phase: str, rule: str, example: Example, answered: QuestionAnswers, verdict: Verdict
 ) -> Record:
     response = _response(answered)
     turns = [["assistant", response]] if isinstance(response, str) else [[role, text] for role, text in response]
@@ -139,11 +139,11 @@ def _evaluation_record(
     return {"step": step, "phase": phase, "rule": rule, **question_of(example), "answers": [answer]}
 
 
-def _response(answered: Answered) -> Response:
+def _response(answered: QuestionAnswers) -> Response:
     return answered.responses[0] if answered.responses else ""
 
 
-def _reason(answered: Answered) -> str:
+def _reason(answered: QuestionAnswers) -> str:
     return answered.finish_reasons[0] if answered.finish_reasons else ""
 
 

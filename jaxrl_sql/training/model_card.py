@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from jaxrl_sql.config import TrainConfig, changed, load_config
+from jaxrl_sql.config import TrainConfig, load_config, replace_values
 from jaxrl_sql.models.formats.gguf import is_gguf
 from jaxrl_sql.models.formats.gguf_header import read_header
 from jaxrl_sql.report.load import RunFiles, load_run, names
@@ -50,7 +50,7 @@ def save_prompt_settings(folder: Path, trained: TrainedModel) -> None:
     if template and template not in template_names():
         shutil.copyfile(template_file(template), folder / TEMPLATE)
         template = TEMPLATE
-    data = prompt_settings(changed(section, {**last_names, "chat.template": template, "tokenizer.path": ""}))
+    data = prompt_settings(replace_values(section, {**last_names, "chat.template": template, "tokenizer.path": ""}))
     source, colon, name = trained.recipe.rpartition(":")
     settings: dict[str, Any] = {"recipe": f"{Path(source).name}:{name}" if colon else trained.recipe, "data": data}
     for key, fields in PROMPT_KEYS.items():

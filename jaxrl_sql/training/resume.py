@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxrl_sql.config import TrainConfig, changed
+from jaxrl_sql.config import TrainConfig, replace_values
 from jaxrl_sql.config.check import values_by_key
 from jaxrl_sql.parallel import processes
 from jaxrl_sql.runtime.folder import CHECKPOINTS, list_saved_steps, refuse_edited_settings, settings_from_start
@@ -41,12 +41,12 @@ def resolve_resumed_config(config: TrainConfig) -> TrainConfig:
 
     A new run whose prompts are chats gets today's date.
     """
-    config = changed(config, settings_from_start(config.run, config.data.chat.date, config.rollout))
+    config = replace_values(config, settings_from_start(config.run, config.data.chat.date, config.rollout))
     is_resumed = config.run.resume and list_saved_steps(Path(config.run.dir))
     if config.data.chat.date or config.data.prompt != "chat" or is_resumed:
         return config
     # Processes may begin around midnight.
-    return changed(config, {"data.chat.date": min(processes.exchange([today()]))})
+    return replace_values(config, {"data.chat.date": min(processes.exchange([today()]))})
 
 
 def resume(run: TrainingRun) -> ResumePoint:

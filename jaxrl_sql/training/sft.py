@@ -23,7 +23,7 @@ from jaxrl_sql.batch import GroupBatch, TrainState, bucket
 from jaxrl_sql.models.lora import policy_params
 from jaxrl_sql.models.ops.micro_batches import order_for_parts, row_counts
 from jaxrl_sql.runtime.metrics import reduce_metrics
-from jaxrl_sql.text2sql.benchmarks import skipped_lines
+from jaxrl_sql.text2sql.benchmarks import summarize_skipped
 from jaxrl_sql.training.batching.pack import by_schema, pack_rows, score_learned_only, with_packed_rows
 from jaxrl_sql.training.batching.sft_batches import SftRow, word_tokens
 from jaxrl_sql.training.batching.sft_dataset import SftDataset, rows_of_step
@@ -187,7 +187,7 @@ def run_sft(run: TrainingRun, resume_point: ResumePoint) -> tuple[Any, Any]:
 def open_sft(run: TrainingRun, resume_point: ResumePoint) -> SftPhase:
     """Create the state and programs of the supervised phase, new or from the checkpoint of a resumed run."""
     cfg, dataset = run.config.sft, run.questions.sft
-    for line in skipped_lines(dataset.skipped):
+    for line in summarize_skipped(dataset.skipped):
         run.note(f"sft: {line}")
     optimizer = make_optimizer(run, cfg.optim, cfg.steps)
     trainable, frozen = make_params(run)

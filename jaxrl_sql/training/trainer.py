@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from jaxrl_sql.config import DataConfig, TrainConfig, changed, to_yaml
+from jaxrl_sql.config import DataConfig, TrainConfig, replace_values, to_yaml
 from jaxrl_sql.config.check import values_by_key
 from jaxrl_sql.inference.compiling import record_compilations
 from jaxrl_sql.inference.ends import ends_of_generation
@@ -60,7 +60,7 @@ from jaxrl_sql.text2sql.benchmarks import Benchmark
 from jaxrl_sql.text2sql.env.executor import Executor, make_executor
 from jaxrl_sql.text2sql.evals.score_predictions import RULES_WITH_SCORER, check_rules
 from jaxrl_sql.text2sql.prompts.prompts import PromptSet, PromptStyle, Pruning, make_prompts
-from jaxrl_sql.text2sql.question_sets.stream import Streamed, stream_prompts
+from jaxrl_sql.text2sql.question_sets.stream import StreamedQuestions, stream_prompts
 from jaxrl_sql.text2sql.recipes import Recipe, find_recipe
 from jaxrl_sql.training.about import SessionPlan, record_session
 from jaxrl_sql.training.batching.sft_dataset import SftDataset, make_sft_dataset
@@ -134,7 +134,7 @@ def dry_run(config: TrainConfig) -> int:
     The run's folder is not changed. A dry run raises the same errors as the run. It generates no data:
     without them, it checks what does not depend on the questions.
     """
-    config = changed(config, settings_from_start(config.run, config.data.chat.date, config.rollout))
+    config = replace_values(config, settings_from_start(config.run, config.data.chat.date, config.rollout))
     folder = check_folder(config.run, values_by_key(config))
     if config.data.source == "synth" and not is_generated(config.data):
         return _dry_run_without_data(config, folder)
@@ -145,7 +145,7 @@ def dry_run(config: TrainConfig) -> int:
             "run.trackers": [],
             "run.display": "plain",
         }
-        with open_run(changed(config, scratch_settings)) as run:
+        with open_run(replace_values(config, scratch_settings)) as run:
             if config.run.resume:
                 refuse_other_checkpoint(folder, run.questions.inputs)
             if run.config.sft.steps:
@@ -179,7 +179,7 @@ def open_unchecked(config: TrainConfig, caller: CallerInputs = NOTHING) -> Itera
 
     Raises RunFolderError when the folder's disk is full, and HealthError for a run that cannot learn.
     """
-    config = changed(config, caller.names(config.data, config.run.dir))
+    config = replace_values(config, caller.names(config.data, config.run.dir))
     find_recipe(config.recipe)  # an unknown name creates no folder
     caller_questions = caller.questions()
     # Before devices are opened and a folder is created.
@@ -187,7 +187,7 @@ def open_unchecked(config: TrainConfig, caller: CallerInputs = NOTHING) -> Itera
     processes.start_processes(config.mesh.processes)
     is_first = processes.is_first()
     config = resolve_resumed_config(config)
-    text = to_yaml(changed(config, paths_from_start(config.run)))
+    text = to_yaml(replace_values(config, paths_from_start(config.run)))
     folder = open_folder(config.run, values_by_key(config), text, is_first)
     keep_programs(config.run.compilation_cache)
     restart_advice = "start all of them again: with run.resume=true they resume from the last checkpoint"
@@ -231,7 +231,7 @@ def _open_parts(
         model = model_config(config.model, read.prompt_format.tokenizer)
         questions = _question_sets(config, read, executor, display, caller)
         if epochs := config.sft.epochs:
-            config = changed(config, {"sft.steps": questions.sft.order.batches(epochs)})
+            config = replace_values(config, {"sft.steps": questions.sft.order.batches(epochs)})
         display.set_phases(config.phases())
         closed.enter_context(record_compilations(display.activity.compile_stats, display.activity.clock))
         status = RunStatus(Health(config.health), closed.enter_context(stop_on_signals(display.note)))
@@ -306,7 +306,7 @@ def _load_questions(
         if tokenizer is None:
             with display.task("opening the tokenizer"):
                 tokenizer = open_tokenizer(data, config.model.checkpoint, folder, train, style)
-        style = recipe.opened(style, tokenizer)._replace(shots=choose_shots(data))
+        style = recipe.adapt_style(style, tokenizer)._replace(shots=choose_shots(data))
     ends = ends_of_generation(data, config.model.checkpoint, tokenizer)
     return _LoadedQuestions(PromptFormat(recipe, style, tokenizer, ends), train, evals, judged_by)
 
@@ -343,7 +343,7 @@ def _prompts(
 ) -> PromptSet:
     """Make the prompts of a set, of up to `data.max_prompt_tokens` tokens; those of a huge set are made on access."""
     longest = shortening.data.max_prompt_tokens
-    if isinstance(examples, Streamed):
+    if isinstance(examples, StreamedQuestions):
         return stream_prompts(examples, prompt_format.style, prompt_format.tokenizer, longest, pruning)
     with display.task(f"tokenizing the prompts of {name}", len(examples), "questions") as on_progress:
         prompts = make_prompts(examples, prompt_format.style, prompt_format.tokenizer, longest, pruning, on_progress)
@@ -353,7 +353,7 @@ def _prompts(
 
 def _style_of(prompt_format: PromptFormat, data: DataConfig) -> PromptStyle:
     """Return the style of a run's prompts with other settings."""
-    style = prompt_format.recipe.opened(prompt_format.recipe.style_for(data), prompt_format.tokenizer)
+    style = prompt_format.recipe.adapt_style(prompt_format.recipe.style_for(data), prompt_format.tokenizer)
     return style._replace(shots=prompt_format.style.shots if data.shots else None)
 
 
@@ -363,7 +363,7 @@ def _sft_dataset(
     """Make the data set of the supervised phase."""
     data, examples = config.data, train.examples
     recipes = [find_recipe(name) for name in config.sft.formats] or [prompt_format.recipe]
-    with_styles = [(recipe, recipe.opened(recipe.style_for(data), prompt_format.tokenizer)) for recipe in recipes]
+    with_styles = [(recipe, recipe.adapt_style(recipe.style_for(data), prompt_format.tokenizer)) for recipe in recipes]
     dialogues = [recipe.in_dialogues(style, executor, config.sampling.turns) for recipe, style in with_styles]
     styles = [style._replace(shots=prompt_format.style.shots) for style in dialogues]
     with display.task("tokenizing the SFT targets", len(examples), "questions") as on_progress:

@@ -68,7 +68,7 @@ def spans(page: str) -> Iterator[tuple[int, str]]:
 
 
 @functools.cache
-def tracked() -> tuple[str, ...]:
+def list_tracked() -> tuple[str, ...]:
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)  # noqa: S607
     return tuple(name for name in listed.stdout.split("\0") if name)
 
@@ -77,7 +77,7 @@ def tracked() -> tuple[str, ...]:
 def source_words() -> frozenset[str]:
     """Return the words of all sources, and their file names."""
     names: set[str] = set()
-    for name in tracked():
+    for name in list_tracked():
         path = ROOT / name
         if path.suffix in SOURCES and "/vendor/" not in name and name != "tests/docs/test_names.py" and path.is_file():
             text = path.read_text(encoding="utf-8", errors="replace")
@@ -139,7 +139,7 @@ def find_error(text: str) -> str:  # noqa: PLR0911 - a return per form
     if FILES.fullmatch(text):
         return "" if is_file(text) else "no such file"
     if re.fullmatch(r"[a-z_]+(?:/[\w<>]+)+", text) and text.partition("/")[0] in FAMILIES:
-        is_path = any(f"/{name}".find(f"/{text}") >= 0 for name in tracked())
+        is_path = any(f"/{name}".find(f"/{text}") >= 0 for name in list_tracked())
         return "" if is_path or find_metric(text, (*TRAINING, *EVALUATION)) else "no such metric"
     if NAME.fullmatch(text) and ("_" in text or "." in text) and not text.isupper():  # SQL, variables, macros
         parts = text.removesuffix("()").split(".")
@@ -151,12 +151,12 @@ def find_error(text: str) -> str:  # noqa: PLR0911 - a return per form
 def is_module(name: str) -> bool:
     """Return whether a dotted name begins with a module of the package, as `data.py` or `data/`."""
     first, second, *_ = name.split(".")
-    return any(f"/{path}".find(f"/{first}/{second}.py") >= 0 for path in tracked())
+    return any(f"/{path}".find(f"/{first}/{second}.py") >= 0 for path in list_tracked())
 
 
 def is_file(text: str) -> bool:
     """Return whether a file is tracked, or a data file that a source names."""
-    is_tracked = any(f"/{name}".endswith(f"/{text}") for name in tracked())
+    is_tracked = any(f"/{name}".endswith(f"/{text}") for name in list_tracked())
     return is_tracked or (text.rpartition(".")[2] not in CODE and text.rpartition("/")[2] in source_words())
 
 
@@ -170,7 +170,7 @@ def test_files_that_comments_and_docstrings_name_exist() -> None:
     form = re.compile(rf"`((?:[\w.-]+/)*[\w-]+\.(?:{'|'.join(CODE)}))`")
     errors = [
         f"{name}: `{text}`"
-        for name in tracked()
+        for name in list_tracked()
         if name.endswith((".py", ".rs", ".sh", ".yaml", ".toml", "Makefile")) and not name.startswith("tests/")
         for text in form.findall((ROOT / name).read_text(encoding="utf-8"))
         if not is_file(text) and text not in EXCEPTIONS

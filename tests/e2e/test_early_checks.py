@@ -74,12 +74,12 @@ def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: Start) ->
 def test_of_two_errors_the_cheaper_is_reported(
     first: str, second: str, faulty: Callable[..., list[str]], tmp_path: Path, capsys: Capture
 ) -> None:
-    began = time.monotonic()
+    start_time = time.monotonic()
     assert main(faulty(first, second)) == 2
     error = capsys.readouterr().err
     assert ERRORS[first][1] in error
     assert error.count("\n") == 1
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - start_time < 30
     if first not in ("mesh", "memory"):
         assert not (tmp_path / "run").exists()
     assert main(faulty(second)) == 2

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -185,26 +185,12 @@ def test_resume_refuses_a_damaged_or_missing_checkpoint(
     assert (run / "metrics.jsonl").read_bytes() == before
 
 
-def mount(*options: str) -> int:
-    """Run mount and return its exit code."""
-    return subprocess.run(["mount", *options], capture_output=True, check=False).returncode  # noqa: S607
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """Return a file system of 2 MiB, if this process may mount one."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if mount("-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)):
-        pytest.skip("this process may not mount a file system")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)  # noqa: S607
-
-
 @pytest.mark.slow
 # TensorStore's threads may call back into Orbax's event loop after its first failed write has closed it.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_full_disk_is_reported_and_keeps_the_last_checkpoint(alone: Start, small_disk: Path, capsys: Capture) -> None:
+def test_a_full_disk_is_reported_and_keeps_the_last_checkpoint(
+    alone: Start, small_disk: Path, remount: Callable[[str], None], capsys: Capture
+) -> None:
     run = small_disk / "run"
     assert main(alone(run)) == 1
     error = capsys.readouterr().err
@@ -213,8 +199,7 @@ def test_a_full_disk_is_reported_and_keeps_the_last_checkpoint(alone: Start, sma
     steps = list_saved_steps(run)
     assert steps
     # With free space the run resumes from there.
-    (small_disk / "ballast").unlink(missing_ok=True)
-    assert mount("-o", "remount,size=64m", str(small_disk)) == 0
+    remount("size=64m")
     assert main(["--resume", str(run)]) == 0
     assert [row["step"] for row in lines(run / "metrics.jsonl")] == [0, 1, 2, 3, 4, 5, 6, 6]
 
@@ -257,7 +242,7 @@ def test_an_unwritable_folder_is_refused_at_start(
             (disk / "ballast").write_bytes(bytes((2 << 20) - 100_000))
             message = "a checkpoint takes"
         else:
-            assert mount("-o", "remount,ro", str(disk)) == 0
+            request.getfixturevalue("remount")("ro")
             message = "cannot be written: Read-only file system"
     assert main(alone(run)) == 2
     error = capsys.readouterr().err

@@ -17,7 +17,7 @@ from jaxrl_sql.text2sql.env.executor import ExecutorError
 from jaxrl_sql.text2sql.env.parse import parse_query
 from jaxrl_sql.text2sql.env.ports import SqlExecutor, SqlOutcome
 from jaxrl_sql.text2sql.evals.differences import EXACT
-from jaxrl_sql.text2sql.evals.records import result_of, shown_row
+from jaxrl_sql.text2sql.evals.records import format_row, result_of
 from jaxrl_sql.text2sql.evals.row_pairs import pair_rows
 from jaxrl_sql.text2sql.evals.score_predictions import score_predictions
 from jaxrl_sql.text2sql.evals.verdict import Verdict
@@ -192,4 +192,4 @@ def reads_no_table(sql: str, dialect: str = "sqlite") -> bool:
 
 
 def _row(row: Sequence[Any] | None) -> list[Any] | None:
-    return None if row is None else shown_row(row)
+    return None if row is None else format_row(row)

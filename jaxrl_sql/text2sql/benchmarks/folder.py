@@ -17,7 +17,7 @@ from jaxrl_sql.text2sql.benchmarks.gather import (
     PublishedQuestion,
     RecordFile,
     id_of,
-    no_split,
+    missing_split_error,
     text_list,
 )
 from jaxrl_sql.text2sql.env.address import open_url, without_password
@@ -45,7 +45,7 @@ def read_plain(folder: Path, split: str, _notes: Notes) -> LoadedQuestions:
 def plain_lines(folder: Path, split: str) -> RecordFile:
     """Return the location of a set's records, for sets that are read by index."""
     if split:
-        raise no_split(folder, split, [])
+        raise missing_split_error(folder, split, [])
     path = folder / "questions.jsonl"
     databases = Databases([folder / "databases"], suites_of(folder))
     return RecordFile(path, partial(_item, path, databases), databases)

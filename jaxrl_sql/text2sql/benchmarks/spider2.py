@@ -16,7 +16,14 @@ from pathlib import Path
 
 from jaxrl_sql.text2sql.benchmarks.databases import Databases
 from jaxrl_sql.text2sql.benchmarks.files import Notes, csv_rows, first_record, read_records, read_text
-from jaxrl_sql.text2sql.benchmarks.gather import Format, LoadedQuestions, PublishedQuestion, id_of, no_split, text_field
+from jaxrl_sql.text2sql.benchmarks.gather import (
+    Format,
+    LoadedQuestions,
+    PublishedQuestion,
+    id_of,
+    missing_split_error,
+    text_field,
+)
 from jaxrl_sql.types import Cell, Fields, Record
 
 ResultTable = tuple[tuple[str, ...], tuple[tuple[Cell, ...], ...]]
@@ -55,7 +62,7 @@ def read_spider2(folder: Path, split: str, notes: Notes) -> LoadedQuestions:
     """Read the questions on SQLite databases."""
     path = _questions(folder)
     if path is None or split not in ("", "test", "dev", "sqlite"):
-        raise no_split(folder, split, ["test"] if path else [])
+        raise missing_split_error(folder, split, ["test"] if path else [])
     standards = _standards(folder, notes)
     results = [folder / name for name in _RESULTS if (folder / name).is_dir()]
     if not results:
@@ -132,14 +139,14 @@ def _options(standard: Fields, tables: list[ResultTable]) -> tuple[Record, list[
     columns = standard.get("condition_cols") or []
     if any(isinstance(column, list) for column in columns):
         if len(columns) >= len(tables):
-            return options, [_only(table, some or []) for table, some in zip(tables, columns, strict=False)]
+            return options, [_select_columns(table, some or []) for table, some in zip(tables, columns, strict=False)]
         columns = columns[0] if len(columns) == 1 else []
     if columns:
         options["condition_cols"] = [int(column) for column in columns]
     return options, tables
 
 
-def _only(table: ResultTable, columns: Sequence[int]) -> ResultTable:
+def _select_columns(table: ResultTable, columns: Sequence[int]) -> ResultTable:
     names, rows = table
     if not columns or max(columns) >= len(names):
         return table

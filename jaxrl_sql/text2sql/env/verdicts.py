@@ -53,5 +53,5 @@ def raise_if_unreachable(executor: SqlExecutor, databases: Iterable[str | Sequen
     for url in dict.fromkeys(name for name in names if is_address(name)):
         (outcome,) = executor.execute_many([(url, "SELECT 1")])
         if outcome.status == "db_error":
-            error = parse_address(url).redacted(outcome.error or "")
+            error = parse_address(url).redact(outcome.error or "")
             raise InputError(f"the server cannot be reached: {error}. Start it again and continue the run")

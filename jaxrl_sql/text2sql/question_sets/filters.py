@@ -21,7 +21,7 @@ from jaxrl_sql.types import Example, InputError
 _CHUNK = 256
 
 
-class Dropped(NamedTuple):
+class DroppedQuestion(NamedTuple):
     """A dropped question with the reason and its numbers."""
 
     uid: str
@@ -29,7 +29,7 @@ class Dropped(NamedTuple):
     numbers: Mapping[str, float] = {}
 
 
-Filtered = tuple[list[Example], list[Dropped]]
+Filtered = tuple[list[Example], list[DroppedQuestion]]
 
 DropReason = tuple[str, Mapping[str, float]]
 """The reason to drop a question ("": keep it) and its numbers."""
@@ -80,10 +80,10 @@ def by_gold(
 def _part(pairs: Iterable[tuple[Example, DropReason]]) -> Filtered:
     """Split examples into those to keep and those to drop."""
     kept_examples: list[Example] = []
-    dropped: list[Dropped] = []
+    dropped: list[DroppedQuestion] = []
     for example, (reason, numbers) in pairs:
         if reason:
-            dropped.append(Dropped(example.uid, reason, numbers))
+            dropped.append(DroppedQuestion(example.uid, reason, numbers))
         else:
             kept_examples.append(example)
     return kept_examples, dropped

@@ -31,14 +31,14 @@ from jaxrl_sql.runtime.display import Display, make_display
 from jaxrl_sql.runtime.endpoint import make_budget, open_endpoint
 from jaxrl_sql.runtime.journal import Journal
 from jaxrl_sql.runtime.model_locator import find_trained, prompt_differences, with_date
-from jaxrl_sql.text2sql.benchmarks import Benchmark, skipped_lines
+from jaxrl_sql.text2sql.benchmarks import Benchmark, summarize_skipped
 from jaxrl_sql.text2sql.env.executor import Executor, make_executor
 from jaxrl_sql.text2sql.evals.choices import SelectedQuery, compare_choices, table
 from jaxrl_sql.text2sql.evals.endings import cut_at, ending_metrics, finish_reasons, incomplete_warning
 from jaxrl_sql.text2sql.evals.tables import ReportTable
 from jaxrl_sql.text2sql.files.jsonl import write_lines
 from jaxrl_sql.text2sql.prompts.chat import THINKING, chat_messages, render_chat
-from jaxrl_sql.text2sql.prompts.prompts import PromptStyle, make_prompts, message_texts, shown_schema
+from jaxrl_sql.text2sql.prompts.prompts import PromptStyle, make_prompts, message_texts, select_schema
 from jaxrl_sql.text2sql.question_sets.filters import keep_only
 from jaxrl_sql.text2sql.question_sets.hiding import check_hide
 from jaxrl_sql.text2sql.recipes import Recipe, find_recipe
@@ -138,7 +138,7 @@ def verbal(policy: PolicySpec, cfg: VerbalSettings, limits: ExecutorConfig, disp
         finished = {outcome["id"]: outcome for record in journal.records if (outcome := record.get("finished"))}
         stopped: JaxrlSqlError | None = None
         with make_display(display_kind, len(examples), out.name, unit="question") as display:
-            for line in skipped_lines(loaded.skipped):
+            for line in summarize_skipped(loaded.skipped):
                 display.note(line)
             for setting in prompt_differences(policy.recipe, data, trained) if trained else ():
                 display.note(f"the model was trained with other prompt settings: {setting}")
@@ -277,7 +277,7 @@ def _finish(work: VerbalRun, model: VerbalModel, todo: Sequence[Example]) -> Non
         model.policy,
         work.executor,
         questions,
-        lambda text: model.recipe.reading(text, model.style).sql,
+        lambda text: model.recipe.parse(text, model.style).sql,
         JudgingConfig(cfg.candidates, cfg.attempts, cfg.rounds, cfg.normalise),
     )
     for example, verdict in zip(todo, verdicts, strict=True):
@@ -289,7 +289,7 @@ def _finish(work: VerbalRun, model: VerbalModel, todo: Sequence[Example]) -> Non
 def _judge_context(example: Example, style: PromptStyle) -> str:
     """Return the judge's context: the schema as in the candidates' prompt, and the question."""
     evidence = f"External knowledge: {example.evidence}\n" if example.evidence else ""
-    schema = style.show(example, shown_schema(example, style))
+    schema = style.show(example, select_schema(example, style))
     if style.name == "chat":
         schema = f"Here is a database, and a question about it.\n\nDatabase schema:\n{schema}"
     return f"{schema.strip()}\n\n{evidence}Question: {example.question}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,24 +32,6 @@ def test_ctrl_c_during_imports_prints_one_line(module: str, tmp_path: Path) -> N
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (130, "interrupted\n")
     assert not (tmp_path / "run").exists()
-
-
-def mount(*options: str) -> int:
-    """Run mount and return its exit code."""
-    return subprocess.run(["mount", *options], capture_output=True, check=False).returncode  # noqa: S607
-
-
-@pytest.fixture
-def full_disk(tmp_path: Path) -> Iterator[Path]:
-    """Return a full file system of 1 MiB, if this process may mount one."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if mount("-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)):
-        pytest.skip("this process may not mount a file system")
-    with pytest.raises(OSError, match="No space left"):
-        (folder / "ballast").write_bytes(bytes(2 << 20))
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)  # noqa: S607
 
 
 def test_full_disk_is_named(full_disk: Path, tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def test_synonyms_map_to_existing_keys() -> None:
         (Texts("nothing would begin"), [[], ["a"]], ["a", ""], " holds an empty text: nothing would begin"),
         (Day(), ["", "2028-02-29"], "2026-02-29", "='2026-02-29' must be a day such as 2026-11-29, or empty"),
         (AtLeast(0, below=1), [0, 0.5], 1, "=1 must be 0 or more and below 1"),
-        (Above(0, most=1), [0.1, 1], 0, "=0 must be above 0 and at most 1"),
+        (Above(0, maximum=1), [0.1, 1], 0, "=0 must be above 0 and at most 1"),
     ],
     ids=lambda value: type(value).__name__ if dataclasses.is_dataclass(value) or isinstance(value, tuple) else "",
 )

@@ -146,7 +146,7 @@ def required_layers(entry: Any) -> tuple[str, ...]:
 
 def table_values(part: Mapping[str, Any], entry: Any, keys: Iterable[str]) -> dict[str, Any]:
     """Return the table's values for an entry's keys, without keys that the table lacks."""
-    shared = {key: script.shared_key(key) for key in keys}
+    shared = {key: script.generalize_key(key) for key in keys}
     known = {key: part["common"][name] for key, name in shared.items() if name in part["common"]}
     for layer in reversed(entry.layers):
         known |= part["entries"].get(layer, {})
@@ -198,7 +198,7 @@ def lost_keys(resolved: Resolved, table: Mapping[str, Any], changes: Changes) ->
                 continue
             if key.partition(".")[0] in sections:
                 yield f"{entry.name}: {key} is gone"
-    today = {script.shared_key(key) for values in resolved.values() for key in values}
+    today = {script.generalize_key(key) for values in resolved.values() for key in values}
     written = {key for part in table.values() for key in part["common"]}
     for key in written - set(changes.renamed) - set(changes.removed) - today:
         yield f"{key} is in no root"

@@ -66,8 +66,8 @@ class Echo:
         self.number, self.turns, self.seconds = number, turns, seconds
         self.heard: list[Action] = []
 
-    def next(self, is_sampled: Action) -> PendingObservation | None:
-        self.heard.append(is_sampled)
+    def next(self, action: Action) -> PendingObservation | None:
+        self.heard.append(action)
         if len(self.heard) == self.turns:
             return None
         text = "uvw"[self.number % 3] * (3 + len(self.heard)) + "abc"
@@ -128,7 +128,7 @@ class Quoting:
     def __init__(self) -> None:
         self.stop, self.turns = "", 0
 
-    def next(self, _written: Action) -> PendingObservation | None:
+    def next(self, _action: Action) -> PendingObservation | None:
         self.turns += 1
         return Observation("aabxcc") if self.turns == 1 else None
 
@@ -162,8 +162,8 @@ def test_failed_environment_fails_only_its_answer(tmp_path: Path) -> None:
     sqlite3.connect(path).close()
 
     class Asks:
-        def next(self, is_sampled: Action) -> PendingObservation | None:
-            del is_sampled
+        def next(self, action: Action) -> PendingObservation | None:
+            del action
             return SqlTurns(closed, str(path)).next(Action("<sql>SELECT 1</sql>", "stop"))
 
     def begin(prompt: int, _sample: int) -> Any:
@@ -185,8 +185,8 @@ def test_empty_observation_adds_no_token() -> None:
     """The next token follows the previous one: two turns give the answer of one turn."""
 
     class Silent(Echo):
-        def next(self, is_sampled: Action) -> PendingObservation | None:
-            return None if super().next(is_sampled) is None else Observation("")
+        def next(self, action: Action) -> PendingObservation | None:
+            return None if super().next(action) is None else Observation("")
 
     prompts = [Prompt("p", (3, 1, 4, 1, 5), "")]
     engine = Engine(CONFIG, PARAMS, Letters(), EngineConfig(4, **SIZES))
@@ -208,8 +208,8 @@ def test_empty_observation_adds_no_token() -> None:
 
 def test_long_observations_are_appended_in_chunks() -> None:
     class Talks(Echo):
-        def next(self, is_sampled: Action) -> PendingObservation | None:
-            return None if super().next(is_sampled) is None else Observation("abcdefgh" * (2 + self.number))
+        def next(self, action: Action) -> PendingObservation | None:
+            return None if super().next(action) is None else Observation("abcdefgh" * (2 + self.number))
 
     prompts = [Prompt(str(i), (3, 1, 4, i), "") for i in range(5)]
     sampling = SamplingParams(n=3, max_new_tokens=4, max_total_tokens=LONGEST)

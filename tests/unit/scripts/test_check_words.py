@@ -28,4 +28,4 @@ SPEC.loader.exec_module(check_words)
     ],
 )
 def test_old_words_are_found(name: str, text: str, result: list[str]) -> None:
-    assert list(check_words.findings(name, text)) == result
+    assert list(check_words.find_words(name, text)) == result

@@ -234,7 +234,9 @@ def _answer_part(
     return answered
 
 
-def _make_judging(cfg: EvaluateSettings, executor: Executor, eval_set: BenchmarkSet, timer: Executor | None) -> AnswerJudge:
+def _make_judging(
+    cfg: EvaluateSettings, executor: Executor, eval_set: BenchmarkSet, timer: Executor | None
+) -> AnswerJudge:
     """Return the judging options of a set."""
     options = {"strip_distinct": cfg.strip_distinct, "surplus_columns": cfg.surplus_columns or None}
     return AnswerJudge(executor, eval_set.rules, eval_set.rule, cfg.vote, timer, eval_set.benchmark.prepare, options)

@@ -2,8 +2,8 @@
 
     python scripts/gemma_postgresql.py COPIES OUT
 
-reads COPIES/questions.jsonl, which `jaxrl-sql data copy` wrote, and writes OUT/train.csv (375 questions) and OUT/dev.csv
-(125). Questions with the same SQL are in the same file.
+reads COPIES/questions.jsonl, which `jaxrl-sql data copy` wrote, and writes OUT/train.csv (375 questions) and
+OUT/dev.csv (125). Questions with the same SQL are in the same file.
 """
 
 from __future__ import annotations

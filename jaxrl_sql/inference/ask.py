@@ -82,11 +82,13 @@ def database_example(
     `report` gets lines about tables that prompts omit. Raises InputError for a database that is absent or has no
     tables, and for `stand_in` and `leave_out` with a SQLite file.
     """
-    from jaxrl_sql.databases.sample.served import open_served
+    from jaxrl_sql.databases.sample.served import describe_samples, open_served
     from jaxrl_sql.text2sql.schema.read import read_schema
 
     if is_served(db):
         served = open_served(db, stand_in, leave_out, report)
+        for line in describe_samples([served]):
+            report(line)
         path, engine, url = served.sample_path, served.engine, served.url
     else:
         path, engine, url = Path(db), "sqlite", ""

@@ -239,6 +239,17 @@ def test_streamed_questions_are_on_the_database(shop: Shop, tmp_path: Path) -> N
     assert bool(streamed[7].engine_url) == (shop.engine != "sqlite")
 
 
+def test_samples_of_several_databases_are_one_note(
+    make_shop: Callable[[str, str], Shop], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAXRL_SQL_CACHE", str(tmp_path / "cache"))
+    shops = [make_shop("duckdb", SCRIPT) for _ in range(2)]
+    path = write(tmp_path / "train.csv", [shop.record(db=shop.database) for shop in shops])
+    notes = [note for note in load_benchmark(path).notes if note.startswith("the model sees ")]
+    folder = tmp_path / "cache/samples"
+    assert notes == [f"the model sees samples of 2 databases, 200 rows per table: {folder} (delete it for new ones)"]
+
+
 def test_database_is_named_in_notes_and_digests_without_its_password(shop: Shop, tmp_path: Path) -> None:
     path = write(tmp_path / "train.csv", [shop.record(), shop.record()])
     loaded = load_benchmark(path, "", 0, shop.database)

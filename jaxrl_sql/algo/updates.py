@@ -112,8 +112,8 @@ def make_updates(
         size = _minibatch_size(batch, cfg)
         update, metrics_list = steps[batch.old_logprobs is None], []
         for start in [i * size for _ in range(cfg.num_iterations) for i in range(cfg.minibatches)]:
-            part = batch if cfg.minibatches == 1 else slice_prompts(batch, start, start + size)
-            state, metrics = update(state, part)
+            minibatch = batch if cfg.minibatches == 1 else slice_prompts(batch, start, start + size)
+            state, metrics = update(state, minibatch)
             if on_progress is not no_progress:  # wait for the update before, while the devices run this one
                 jax.block_until_ready(metrics_list[-1:])
                 on_progress(len(metrics_list))

@@ -32,14 +32,14 @@ def write_sums(folder: Path, exclude: Collection[str] = ()) -> None:
 
 
 def checked_bytes(folder: Path) -> int:
-    """Return the number of bytes that `damage` reads in this process; 0 if the checksums cannot be read."""
+    """Return the number of bytes that `find_damage` reads in this process; 0 if the checksums cannot be read."""
     try:
         return sum(int(checksum.split()[0]) for checksum in _own_sums(folder).values())
     except _UNREADABLE:
         return 0
 
 
-def damage(folder: Path, only: str = "", on_progress: ProgressCallback = no_progress) -> str:
+def find_damage(folder: Path, only: str = "", on_progress: ProgressCallback = no_progress) -> str:
     """Return a message about the first file below a folder that differs from its checksum, or "".
 
     `only`: name of a single file to check. `on_progress` is called with the MiB that were read. Processes share the
@@ -52,7 +52,7 @@ def damage(folder: Path, only: str = "", on_progress: ProgressCallback = no_prog
     names, read = [*sums], Tally(on_progress, unit=1 << 20)
     with ThreadPoolExecutor(_THREADS) as pool:
         differ = pool.map(lambda name: difference(folder / name, sums[name], read.add), names)
-        return _first(next((f"{name} {fault}" for name, fault in zip(names, differ, strict=True) if fault), ""))
+        return _first(next((f"{name} {error}" for name, error in zip(names, differ, strict=True) if error), ""))
 
 
 def seal_weights(model: Path) -> None:
@@ -67,8 +67,8 @@ def refuse_damaged_weights(source: str | Path) -> None:
     """
     run = Path(source).resolve().parent
     is_sealed = all((run / name).is_file() for name in (SUMS, CONFIG))
-    if Path(source).resolve().name == MODEL and is_sealed and (fault := damage(run)):
-        raise InputError(f"{run}: {fault}: put it back from a copy, or delete {run / SUMS} if the change is intended")
+    if Path(source).resolve().name == MODEL and is_sealed and (error := find_damage(run)):
+        raise InputError(f"{run}: {error}: put it back from a copy, or delete {run / SUMS} if the change is intended")
 
 
 def _write(folder: Path, files: Sequence[Path]) -> None:

@@ -13,7 +13,7 @@ from jaxrl_sql.runtime.display import make_display
 from jaxrl_sql.runtime.health import Health
 from jaxrl_sql.runtime.metrics import MetricsWriter, SampleWriter
 from jaxrl_sql.runtime.rollouts import RolloutWriter
-from jaxrl_sql.text2sql.evals.records import Answered
+from jaxrl_sql.text2sql.evals.records import QuestionAnswers
 from jaxrl_sql.text2sql.evals.verdict import Verdict
 from jaxrl_sql.text2sql.prompts.prompts import PromptSet
 from jaxrl_sql.text2sql.rewards.score import ScoredResponse
@@ -72,7 +72,8 @@ def test_sampled_answer_has_the_verdict_of_its_reward(
 
 
 def test_evaluated_answer_has_the_verdict_of_the_rule_of_its_set(tmp_path: Path) -> None:
-    answered = [Answered((sql,), (sql,), finish_reasons=("stop",)) for sql in ("SELECT 1", "SELECT 2", "SELECT 3")]
+    sqls = ("SELECT 1", "SELECT 2", "SELECT 3")
+    answered = [QuestionAnswers((sql,), (sql,), finish_reasons=("stop",)) for sql in sqls]
     scores = ({"bird": 1.0, "spider": 0.0}, {"bird": 0.5, "spider": 1.0}, {})
     verdicts = [
         Verdict(example.uid, answer.sqls[0], "ok", scores=score)

@@ -110,7 +110,7 @@ def make_updates(
         state: TrainState, batch: GroupBatch, on_progress: ProgressCallback = no_progress
     ) -> tuple[TrainState, losses.Metrics]:
         size = _minibatch_size(batch, cfg)
-        update, metrics_list = steps[batch.old_logprobs is None], []
+        update, metrics_list = steps[batch.old_logprobs is None], list[losses.Metrics]()
         for start in [i * size for _ in range(cfg.num_iterations) for i in range(cfg.minibatches)]:
             minibatch = batch if cfg.minibatches == 1 else slice_prompts(batch, start, start + size)
             state, metrics = update(state, minibatch)

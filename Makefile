@@ -195,7 +195,7 @@ $(LLAMA_CPP)/stamp: pyproject.toml $(STAMPS)/dev
 	$(BIN)/python -m pip download --quiet --no-deps --no-binary llama-cpp-python --dest $(LLAMA_CPP) 'llama-cpp-python>=0.3.36'
 	tar --extract --strip-components 1 --directory $(LLAMA_CPP)/source --file $(LLAMA_CPP)/*.tar.gz
 	$(BIN)/cmake -S $(LLAMA_CPP)/source/vendor/llama.cpp -B $(LLAMA_CPP)/build -G Ninja \
-		-D CMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -D CMAKE_BUILD_TYPE=Release -D BUILD_SHARED_LIBS=ON \
+		-D CMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -D CMAKE_BUILD_TYPE=Release -D BUILD_SHARED_LIBS=ON -D GGML_NATIVE=OFF \
 		-D LLAMA_BUILD_TESTS=OFF -D LLAMA_BUILD_EXAMPLES=OFF -D LLAMA_BUILD_APP=OFF -D LLAMA_OPENSSL=OFF \
 		-D LLAMA_USE_PREBUILT_UI=OFF
 	$(BIN)/cmake --build $(LLAMA_CPP)/build --target llama llama-server

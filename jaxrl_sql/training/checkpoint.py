@@ -255,7 +255,7 @@ class Checkpoints:
             raise InputError(f"{self.folder}: no checkpoint of step {step}")
         folder = self.folder / str(step)
         if step not in self._intact:
-            mib = -(-checked_bytes(folder) // (1 << 20))
+            mib = checked_bytes(folder) // (1 << 20)
             with self._task(f"checking the checkpoint of step {step}", mib, "MiB") as on_progress:
                 error = find_damage(folder, on_progress=on_progress)
             if error:

@@ -32,9 +32,9 @@ _BLOCK = 1 << 22
 
 
 def input_mib(recipe: str, data: DataConfig, base: str) -> int:
-    """Return the MiB that `file_inputs` reads, rounded up."""
+    """Return the MiB that `file_inputs` reads, rounded down, as they are reported."""
     files = dict(_files(recipe.rpartition(":")[0], data, base))
-    return -(-sum(path.stat().st_size for path in files.values()) // (1 << 20))
+    return sum(path.stat().st_size for path in files.values()) // (1 << 20)
 
 
 def file_inputs(

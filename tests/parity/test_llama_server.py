@@ -37,7 +37,7 @@ RECIPES = ("arctic", "sql_r1")  # with a prefilled answer and without one
 TOKENS = 24
 SETTINGS = [
     "data.prompt=chat", "data.schema=compact", "data.max_prompt_tokens=1600", "sft.steps=2", "sft.databases=1",
-    "sft.questions=2", "sft.max_completion_tokens=256", "sft.optim.lr=1e-4", "grpo.steps=0", "data.evals=[dev]",
+    "sft.questions=2", "sft.max_completion_tokens=512", "sft.optim.lr=1e-4", "grpo.steps=0", "data.evals=[dev]",
     f"validation.sampling.max_new_tokens={TOKENS}", "validation.max_num_seqs=2", "data.select.limit_eval=2",
     "run.display=none", "model.dtype=float32",
 ]  # fmt: skip

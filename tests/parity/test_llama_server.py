@@ -15,6 +15,7 @@ from urllib.error import URLError
 from urllib.request import Request, urlopen
 
 import pytest
+from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
 
 from jaxrl_sql.commands.ask import main as ask
 from jaxrl_sql.commands.export import main as export
@@ -22,6 +23,7 @@ from jaxrl_sql.commands.train import main as train
 from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.inference.policy_client import style_for
 from jaxrl_sql.models import load_tokenizer
+from jaxrl_sql.models.formats.gguf_tokenizer import SPLITS
 from jaxrl_sql.runtime.model_locator import read_trained
 from jaxrl_sql.text2sql.benchmarks import load_folder
 from jaxrl_sql.text2sql.prompts.prompts import make_prompt, message_texts
@@ -60,6 +62,18 @@ def post(url: str, **body: Any) -> Any:
         return json.load(response)
 
 
+def make_start(folder: Path) -> Path:
+    """Return a copy of the recipes' start that splits texts as Qwen's models do, which llama.cpp implements."""
+    shutil.copytree(START, folder)
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    split = pre_tokenizers.Split(Regex(SPLITS["qwen2"].pattern), behavior="isolated")
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])  # type: ignore[assignment]
+    tokenizer.normalizer = normalizers.NFC()  # type: ignore[assignment]
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
+
+
 def wait_until_ready(url: str, process: subprocess.Popen[bytes]) -> None:
     while process.poll() is None:
         try:
@@ -76,7 +90,12 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     folder, recipe = tmp_path_factory.mktemp("served"), request.param
     data, run, out = folder / "data", folder / "run", folder / "out"
     generate(data, SynthSpec(train_dbs=1, dev_dbs=1, unseen_dbs=1, train_questions=4, dev_questions=2))
-    named = [f"recipe={recipe}", f"data.dir={data}", f"model.checkpoint={START}", f"run.dir={run}"]
+    named = [
+        f"recipe={recipe}",
+        f"data.dir={data}",
+        f"model.checkpoint={make_start(folder / 'start')}",
+        f"run.dir={run}",
+    ]
     assert train([*SETTINGS, *named]) == 0
     assert export([str(run), "--gguf", "f16", "--dtype", "float32", "--out", str(out)]) == 0
     tokenizer, trained = load_tokenizer(run / "model"), read_trained(run / "config.yaml")

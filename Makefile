@@ -292,6 +292,19 @@ bench-step: setup ## time of a step and its update, grouped against repeated pro
 bench-packing: setup ## time of an update with and without packing a group's answers; ARGS=--quick for a smoke run
 	$(TRAIN) scripts/bench_packing.py $(ARGS)
 
+# Each of the other stacks has an environment: TRL, with vLLM if there is an NVIDIA GPU, and Tunix.
+STACKS := .venv-stacks
+COMMA := ,
+
+$(STACKS)/stamp: $(STAMPS)/uv
+	$(PY) -m venv --clear --without-pip $(STACKS)
+	$(BIN)/uv pip install --quiet --python $(STACKS)/bin/python 'trl[peft$(if $(shell command -v nvidia-smi),$(COMMA)vllm)]>=1.16' torch
+	@touch $@
+
+.PHONY: bench-stacks
+bench-stacks: setup $(STACKS)/stamp ## create .venv-stacks with TRL and time a step of both; vLLM on a GPU; ARGS=--quick for a smoke run
+	$(BIN)/python scripts/bench_stacks.py $(ARGS)
+
 .PHONY: gpu-check
 gpu-check: ## tests and timings on this machine's accelerator with PY=…; a small rehearsal on a CPU
 	OUT=$(or $(OUT),runs/gpu_check) PY=$(if $(filter python3,$(PY)),$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PY)),$(PY)) scripts/gpu_check.sh $(ARGS)

@@ -292,17 +292,24 @@ bench-step: setup ## time of a step and its update, grouped against repeated pro
 bench-packing: setup ## time of an update with and without packing a group's answers; ARGS=--quick for a smoke run
 	$(TRAIN) scripts/bench_packing.py $(ARGS)
 
-# Each of the other stacks has an environment: TRL, with vLLM if there is an NVIDIA GPU, and Tunix.
-STACKS := .venv-stacks
+# Each of the other stacks has a separate environment. With an NVIDIA GPU TRL gets vLLM, and Tunix is not compared.
+TRL := .venv-stacks
+TUNIX := .venv-tunix
 COMMA := ,
+HAS_GPU = $(shell command -v nvidia-smi)
 
-$(STACKS)/stamp: $(STAMPS)/uv
-	$(PY) -m venv --clear --without-pip $(STACKS)
-	$(BIN)/uv pip install --quiet --python $(STACKS)/bin/python 'trl[peft$(if $(shell command -v nvidia-smi),$(COMMA)vllm)]>=1.16' torch
+$(TRL)/stamp: $(STAMPS)/uv
+	$(PY) -m venv --clear --without-pip $(TRL)
+	$(BIN)/uv pip install --quiet --python $(TRL)/bin/python 'trl[peft$(if $(HAS_GPU),$(COMMA)vllm)]>=1.16' torch
+	@touch $@
+
+$(TUNIX)/stamp: $(STAMPS)/uv
+	$(PY) -m venv --clear --without-pip $(TUNIX)
+	$(BIN)/uv pip install --quiet --python $(TUNIX)/bin/python 'google-tunix>=0.1.7'
 	@touch $@
 
 .PHONY: bench-stacks
-bench-stacks: setup $(STACKS)/stamp ## create .venv-stacks with TRL and time a step of both; vLLM on a GPU; ARGS=--quick for a smoke run
+bench-stacks: setup $(TRL)/stamp $(if $(HAS_GPU),,$(TUNIX)/stamp) ## a step of ours, TRL and Tunix on the same work; on a GPU of ours and TRL with vLLM; ARGS=--quick
 	$(BIN)/python scripts/bench_stacks.py $(ARGS)
 
 .PHONY: gpu-check

@@ -1,15 +1,16 @@
-"""Time a GRPO step of this project and of TRL on the same work, in turns within one run.
+"""Time a GRPO step of this project, of TRL and, on a CPU, of Tunix on the same work, in turns within one run.
 
 The work: prompts of random tokens, a group of completions of fixed length for each, a random reward, the reference's
 log-probabilities and one update. All stacks load the same folder with random weights. On a CPU the default is a model
 of 4.2 million parameters: 8 prompts of 256 tokens, 8 completions of 128 tokens each, float32. On a GPU it is the shape
 of Qwen2.5-Coder 1.5B in bfloat16 with adapters of rank 32, and TRL samples with vLLM in its process.
 
-Each stack is a process (`stack_ours.py`, `stack_trl.py`) that does its warm-up and then a step whenever it has a turn.
-Ratios are taken within a turn. On a GPU the processes share the memory equally. `--restart` instead starts a process
-for each turn, so that it has the whole device; a turn then has `--steps-per-turn` steps.
+Each stack is a process (`stack_ours.py`, `stack_trl.py`, `stack_tunix.py`) that does its warm-up and then a step
+whenever it has a turn. Ratios are taken within a turn. On a GPU the processes share the memory equally. `--restart`
+instead starts a process for each turn, so that it has the whole device; `--steps-per-turn` then saves starts.
 
-`make bench-stacks` installs TRL in `.venv-stacks`, with vLLM if the machine has an NVIDIA GPU.
+`make bench-stacks` installs TRL in `.venv-stacks`, with vLLM if the machine has an NVIDIA GPU, else Tunix in
+`.venv-tunix`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from write_results import lines_of
 
 HERE = Path(__file__).resolve().parent
 OURS = "ours"
-ENVIRONMENTS = {"trl": HERE.parent / ".venv-stacks/bin/python"}
+ENVIRONMENTS = {"trl": HERE.parent / ".venv-stacks/bin/python", "tunix": HERE.parent / ".venv-tunix/bin/python"}
 QUICK = Work(shape="tiny", prompts=2, prompt_tokens=64, group=4, new_tokens=16, warm_up=1)
 CPU = Work()
 GPU = Work(
@@ -112,7 +113,9 @@ def add_figures(report: Report, work: Work, results: Mapping[str, Sequence[Step]
 def parse_arguments() -> tuple[argparse.Namespace, Work]:
     """Return the options and the work."""
     parser = make_parser(__doc__)
-    parser.add_argument("--stacks", nargs="+", default=[OURS, "trl"], choices=[OURS, *ENVIRONMENTS])
+    has_gpu = shutil.which("nvidia-smi") is not None
+    stacks = [OURS, "trl"] if has_gpu else [OURS, *ENVIRONMENTS]
+    parser.add_argument("--stacks", nargs="+", default=stacks, choices=[OURS, *ENVIRONMENTS])
     parser.add_argument(
         "--python", action="append", default=[], metavar="STACK=COMMAND", help="the Python of a stack; may be repeated"
     )
@@ -125,7 +128,7 @@ def parse_arguments() -> tuple[argparse.Namespace, Work]:
     options = parser.parse_args()
     chosen = {name: value for name in names if (value := getattr(options, name)) is not None}
     timed = options.steps_per_turn * (1 if options.restart else turns_of(options))
-    default = QUICK if options.quick else GPU if shutil.which("nvidia-smi") else CPU
+    default = QUICK if options.quick else GPU if has_gpu else CPU
     try:
         work = replace(
             default,
@@ -143,7 +146,13 @@ def commands_of(options: argparse.Namespace) -> dict[str, list[str]]:
     """Return the command of each stack's process."""
     pythons = {OURS: sys.executable, **{name: str(path) for name, path in ENVIRONMENTS.items()}}
     pythons |= dict(text.split("=", 1) for text in options.python)
-    return {name: [*shlex.split(pythons[name]), str(HERE / f"stack_{name}.py")] for name in options.stacks}
+    commands = {name: [*shlex.split(pythons[name]), str(HERE / f"stack_{name}.py")] for name in options.stacks}
+    for name, command in commands.items():
+        if shutil.which(command[0]) is None:
+            raise StackError(
+                f"{name}: {command[0]} does not exist: run make bench-stacks, or name --stacks or --python"
+            )
+    return commands
 
 
 def run_stacks(options: argparse.Namespace, work: Work, turns: int) -> tuple[Stacks, dict[str, list[Step]]]:

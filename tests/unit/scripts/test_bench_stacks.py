@@ -44,7 +44,7 @@ def test_options_replace_parts_of_the_work(script: ModuleType, monkeypatch: pyte
 def test_processes_share_the_memory_unless_each_has_its_own_time(
     script: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert work_of(script, monkeypatch, "--quick").device_share == 0.45
+    assert work_of(script, monkeypatch, "--quick", "--stacks", "ours", "trl").device_share == 0.45
     assert work_of(script, monkeypatch, "--quick", "--restart").device_share == 0.9
 
 

@@ -34,7 +34,7 @@ from write_results import lines_of
 HERE = Path(__file__).resolve().parent
 OURS = "ours"
 ENVIRONMENTS = {"trl": HERE.parent / ".venv-stacks/bin/python", "tunix": HERE.parent / ".venv-tunix/bin/python"}
-QUICK = Work(shape="tiny", prompts=2, prompt_tokens=64, group=4, new_tokens=16, warm_up=1)
+QUICK = Work(shape="tiny", prompts=2, prompt_tokens=64, group=4, new_tokens=16)
 CPU = Work()
 GPU = Work(
     shape="qwen2.5-coder-1.5b", prompts=16, prompt_tokens=1024, new_tokens=512, micro_batches=16, dtype="bfloat16",

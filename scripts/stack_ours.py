@@ -68,7 +68,8 @@ def save_model(folder: Path) -> None:
     """Write the model of a folder's work: random weights, and a tokenizer of the same tokens for transformers."""
     work = read_work(folder)
     config = SHAPES.get(work.shape) or published_shape(work.shape)
-    inner = Tokenizer(models.WordLevel(NumberTokenizer(config.vocab_size).get_vocab(), unk_token="t0"))  # noqa: S106
+    # Its end token is the model's last id; vLLM and transformers expect it in the vocabulary.
+    inner = Tokenizer(models.WordLevel(NumberTokenizer(config.vocab_size - 1).get_vocab(), unk_token="t0"))  # noqa: S106
     inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="end", pad_token="t0", unk_token="t0")  # noqa: S106
     params = init_params(config, jax.random.key(0), jnp.dtype(work.product_dtype))
@@ -152,15 +153,9 @@ class Stack:
 
 
 def peak_memory() -> dict[str, float]:
-    """Return the peak of the device's memory in MiB, in use and with the allocator's reserve, or resident memory."""
+    """Return the peak of the device's memory in use in MiB, or of the process's resident memory on a CPU."""
     stats = jax.devices()[0].memory_stats()
-    if not stats:
-        return peak_resident()
-    peaks = {
-        "peak memory": stats["peak_bytes_in_use"],
-        "peak memory with the reserve": stats.get("peak_pool_bytes"),
-    }
-    return {name: size / MIB for name, size in peaks.items() if size}
+    return {"peak memory": stats["peak_bytes_in_use"] / MIB} if stats else peak_resident()
 
 
 def main() -> None:

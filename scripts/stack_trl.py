@@ -81,15 +81,11 @@ def clock() -> float:
 
 
 def peak_memory(work: Work) -> dict[str, float]:
-    """Return the peak of the device's memory in MiB, which includes vLLM's share, or the process's resident memory."""
+    """Return the peak of the device's memory in use in MiB, with vLLM's share, or of the process's resident memory."""
     if not HAS_GPU:
         return peak_resident()
     total = torch.cuda.get_device_properties(0).total_memory
-    sizes = {
-        "peak memory": torch.cuda.max_memory_allocated(),
-        "peak memory with the reserve": torch.cuda.max_memory_reserved(),
-        "vLLM's share of it": vllm_share(work) * total,
-    }
+    sizes = {"peak memory": torch.cuda.max_memory_allocated(), "vLLM's share of it": vllm_share(work) * total}
     return {name: size / MIB for name, size in sizes.items()}
 
 
@@ -112,7 +108,7 @@ def report_ready(turns: Turns) -> None:
 def settings(turns: Turns) -> trl.GRPOConfig:
     """Return the trainer's settings for the work."""
     work = turns.work
-    # The end token is not in the model's vocabulary. vLLM must ignore it in any case.
+    # Every completion has its full length: vLLM ignores the end token, transformers never samples it.
     rollout: dict[str, Any] = (
         {
             "use_vllm": True,
@@ -122,7 +118,11 @@ def settings(turns: Turns) -> trl.GRPOConfig:
             "generation_kwargs": {"ignore_eos": True},
         }
         if HAS_GPU
-        else {"use_cpu": True, "dataloader_pin_memory": False}
+        else {
+            "use_cpu": True,
+            "dataloader_pin_memory": False,
+            "generation_kwargs": {"min_new_tokens": work.new_tokens},
+        }
     )
     options: dict[str, Any] = {
         "output_dir": str(turns.folder / "trl"),

@@ -93,9 +93,9 @@ def read_work(folder: Path) -> Work:
 
 
 def prompts_of(work: Work, step: int, vocab_size: int) -> list[list[int]]:
-    """Return the prompts of a step: ids from 1 up to the vocabulary, as 0 pads."""
+    """Return the prompts of a step; id 0 pads and the last one is TRL's end token."""
     r = random.Random(f"prompts of step {step}")
-    return [[r.randrange(1, vocab_size) for _ in range(work.prompt_tokens)] for _ in range(work.prompts)]
+    return [[r.randrange(1, vocab_size - 1) for _ in range(work.prompt_tokens)] for _ in range(work.prompts)]
 
 
 def peak_resident() -> dict[str, float]:

@@ -92,8 +92,13 @@ def make_state(work: Work, config: ModelConfig, params: Any, optimizer: Any) -> 
     if work.lora:
         targets = ModelConfigSection().lora.targets
         adapters = init_adapters(config, work.lora, float(work.lora), targets, jax.random.key(1))
-        return init_state(adapters, optimizer, params)
-    return init_state(params, optimizer, None, jax.tree.map(lambda x: x.copy(), params) if work.kl else None)
+        state = init_state(adapters, optimizer, params)
+    else:
+        reference = jax.tree.map(lambda x: x.copy(), params) if work.kl else None
+        state = init_state(params, optimizer, None, reference)
+    # The first update returns arrays with a fixed device; others before it would compile the update twice.
+    placed: TrainState = jax.device_put(state, jax.devices()[0])
+    return placed
 
 
 class Stack:

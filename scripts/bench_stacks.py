@@ -80,12 +80,18 @@ class Stacks:
         print(f"starting {name}", file=sys.stderr, flush=True)
         worker = self._workers[name] = Worker(name, self._commands[name], self._folder, self._variables)
         self.about[name] = worker.about
-        self.start_seconds.setdefault(name, []).append(worker.start_seconds)
-        platforms = {about["platform"] for about in self.about.values()}
-        if len(platforms) > 1:
-            listed = ", ".join(f"{stack} {about['platform']}" for stack, about in self.about.items())
-            raise StackError(f"the stacks use different devices ({listed}): install jax and torch for the GPU")
+        expected = "gpu" if has_gpu() else "cpu"
+        if worker.about["platform"] != expected:
+            raise StackError(
+                f"{name} uses the {worker.about['platform']}, not the {expected}: see docs/howto/gpu_check.md"
+            )
+        self.start_seconds.setdefault(name, []).append(worker.warm_up())
         return worker
+
+
+def has_gpu() -> bool:
+    """Return whether the stacks compare a GPU."""
+    return shutil.which("nvidia-smi") is not None and os.environ.get("CUDA_VISIBLE_DEVICES") != ""
 
 
 def add_figures(report: Report, work: Work, results: Mapping[str, Sequence[Step]], goal: Goal | None) -> None:
@@ -113,8 +119,7 @@ def add_figures(report: Report, work: Work, results: Mapping[str, Sequence[Step]
 def parse_arguments() -> tuple[argparse.Namespace, Work]:
     """Return the options and the work."""
     parser = make_parser(__doc__)
-    has_gpu = shutil.which("nvidia-smi") is not None
-    stacks = [OURS, "trl"] if has_gpu else [OURS, *ENVIRONMENTS]
+    stacks = [OURS, "trl"] if has_gpu() else [OURS, *ENVIRONMENTS]
     parser.add_argument("--stacks", nargs="+", default=stacks, choices=[OURS, *ENVIRONMENTS])
     parser.add_argument(
         "--python", action="append", default=[], metavar="STACK=COMMAND", help="the Python of a stack; may be repeated"
@@ -128,7 +133,7 @@ def parse_arguments() -> tuple[argparse.Namespace, Work]:
     options = parser.parse_args()
     chosen = {name: value for name in names if (value := getattr(options, name)) is not None}
     timed = options.steps_per_turn * (1 if options.restart else turns_of(options))
-    default = QUICK if options.quick else GPU if has_gpu else CPU
+    default = QUICK if options.quick else GPU if has_gpu() else CPU
     try:
         work = replace(
             default,

@@ -170,14 +170,10 @@ def main() -> None:
         return
     turns = Turns()
     keep_freed_memory()  # as the commands do
-    stack = Stack(turns)
-
-    def report_ready() -> None:
-        device = jax.devices()[0]
-        versions = f"jaxrl-sql {importlib.metadata.version('jaxrl-sql')}, jax {jax.__version__}"
-        turns.ready(device.platform, device.device_kind, versions)
-
-    turns.serve(stack.step, report_ready)
+    device = jax.devices()[0]
+    versions = f"jaxrl-sql {importlib.metadata.version('jaxrl-sql')}, jax {jax.__version__}"
+    turns.begin(device.platform, device.device_kind, versions)
+    turns.serve(Stack(turns).step)
 
 
 if __name__ == "__main__":

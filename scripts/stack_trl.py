@@ -6,6 +6,7 @@ GRPOConfig as JSON, such as {"use_liger_kernel": true}.
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import random
@@ -57,7 +58,7 @@ class TakeTurns(TrainerCallback):
         del args, control
         turns = self._trainer.turns
         if state.global_step == turns.work.warm_up:
-            report_ready(turns)
+            turns.ready()
         if state.global_step >= turns.work.warm_up and not turns.wait():
             os._exit(0)  # the trainer cannot leave out a step that has begun
         self._trainer.seconds = {}
@@ -94,15 +95,14 @@ def vllm_share(work: Work) -> float:
     return round(work.device_share * work.vllm_share, 3)
 
 
-def report_ready(turns: Turns) -> None:
+def begin(turns: Turns) -> None:
     """Report device and versions."""
     versions = f"trl {trl.__version__}, torch {torch.__version__}"
-    if not HAS_GPU:
-        turns.ready("cpu", "cpu", f"{versions}, {torch.get_num_threads()} threads")
-        return
-    import vllm  # noqa: PLC0415 (only on a GPU)
-
-    turns.ready("gpu", torch.cuda.get_device_name(0), f"{versions}, vllm {vllm.__version__}")
+    if HAS_GPU:
+        versions += f", vllm {importlib.metadata.version('vllm')}"
+        turns.begin("gpu", torch.cuda.get_device_name(0), versions)
+    else:
+        turns.begin("cpu", "cpu", f"{versions}, {torch.get_num_threads()} threads")
 
 
 def settings(turns: Turns) -> trl.GRPOConfig:
@@ -150,6 +150,7 @@ def settings(turns: Turns) -> trl.GRPOConfig:
 def main() -> None:
     """Do the steps."""
     turns = Turns()
+    begin(turns)
     work = turns.work
     if HAS_GPU:
         torch.cuda.set_per_process_memory_fraction(work.device_share)

@@ -78,7 +78,7 @@ class TimedLearner(GRPOLearner):
     def _run_global_step(self, *args: Any, **kwargs: Any) -> None:
         turns = self.turns
         if self.number == turns.work.warm_up:
-            turns.ready("cpu", "cpu", f"tunix {importlib.metadata.version('google-tunix')}, jax {jax.__version__}")
+            turns.ready()
         if self.number >= turns.work.warm_up and not turns.wait():
             os._exit(0)  # the learner cannot leave out a step that has begun
         self.seconds = {"rollout": 0.0, "reference": 0.0}
@@ -126,6 +126,7 @@ def batches(turns: Turns) -> Iterator[dict[str, np.ndarray]]:
 def main() -> None:
     """Do the steps; raises ValueError for adapters, which this worker does not have."""
     turns = Turns()
+    turns.begin("cpu", "cpu", f"tunix {importlib.metadata.version('google-tunix')}, jax {jax.__version__}")
     work = turns.work
     if work.lora:
         raise ValueError("the worker of Tunix trains all weights: use --lora 0")

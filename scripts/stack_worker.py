@@ -1,8 +1,8 @@
 """The work that bench_stacks.py compares, and the messages between the benchmark and a stack's process.
 
-A worker is `stack_NAME.py FOLDER`. It reads `work.json` and the Hugging Face folder `model` in FOLDER, does the warm-up
-steps and reports that it is ready. Then it does one step for each line "step" on its standard input and answers with a
-line of JSON. This module needs only the standard library, as workers run in other environments.
+A worker is `stack_NAME.py FOLDER`. It reports its device, reads `work.json` and the Hugging Face folder `model` in
+FOLDER, does the warm-up steps and reports that it is ready. Then it does one step for each line "step" on its standard
+input. All answers are lines of JSON. This module needs only the standard library, as workers run in other environments.
 """
 
 from __future__ import annotations
@@ -125,9 +125,13 @@ class Turns:
         """Return the prompts of a step, counted from 0."""
         return prompts_of(self.work, step, self.vocab_size)
 
-    def ready(self, platform: str, device: str, versions: str) -> None:
-        """Report the end of the warm-up, the platform (`cpu` or `gpu`), the device and the libraries' versions."""
+    def begin(self, platform: str, device: str, versions: str) -> None:
+        """Report the platform (`cpu` or `gpu`), the device and the libraries' versions, before the model is loaded."""
         self._send({"platform": platform, "device": device, "versions": versions})
+
+    def ready(self) -> None:
+        """Report the end of the warm-up."""
+        self._send({})
 
     def wait(self) -> bool:
         """Wait for the next turn; return False if there is none."""
@@ -137,11 +141,11 @@ class Turns:
         """Report a step."""
         self._send(step._asdict())
 
-    def serve(self, step: Callable[[int], Step], report_ready: Callable[[], None]) -> None:
+    def serve(self, step: Callable[[int], Step]) -> None:
         """Do the warm-up, then a step per turn. `step` receives its number."""
         for number in range(self.work.warm_up):
             step(number)
-        report_ready()
+        self.ready()
         number = self.work.warm_up
         while self.wait():
             self.answer(step(number))
@@ -157,11 +161,10 @@ class StackError(Exception):
 
 
 class Worker:
-    """The benchmark's side: a stack's process, which does a step per turn."""
+    """The benchmark's side: a stack's process, which does a step per turn; `about` is its device and versions."""
 
     def __init__(self, name: str, command: Sequence[str], folder: Path, variables: Mapping[str, str]) -> None:
-        self.name, self._log = name, folder / f"{name}.log"
-        began = time.perf_counter()
+        self.name, self._log, self._began = name, folder / f"{name}.log", time.perf_counter()
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [*command, str(folder)],
@@ -172,7 +175,11 @@ class Worker:
                 env={**os.environ, **variables},
             )
         self.about: dict[str, str] = self._receive()
-        self.start_seconds = time.perf_counter() - began
+
+    def warm_up(self) -> float:
+        """Wait for the end of the warm-up and return the seconds since the start."""
+        self._receive()
+        return time.perf_counter() - self._began
 
     def step(self) -> Step:
         """Let the process do a step."""

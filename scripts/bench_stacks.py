@@ -139,7 +139,7 @@ def parse_arguments() -> tuple[argparse.Namespace, Work]:
             default,
             **chosen,
             # A process with a step left waits for its turn.
-            steps=(chosen.get("warm_up") or default.warm_up) + timed + 1,
+            steps=chosen.get("warm_up", default.warm_up) + timed + 1,
             device_share=round(MEMORY_SHARE / (1 if options.restart else len(options.stacks)), 3),
         )
     except ValueError as error:

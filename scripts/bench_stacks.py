@@ -62,8 +62,10 @@ class Stacks:
         }
 
     def turn(self, name: str, steps: int) -> list[Step]:
-        """Let a stack do the steps of a turn; raises StackError if its process ends."""
-        worker = self._workers.get(name) or self._start(name)
+        """Let a stack do the steps of a turn, in a new process with `restarts`; raises StackError if it ends."""
+        if self._restarts:
+            self.start(name)
+        worker = self._workers[name]
         results = [worker.step() for _ in range(steps)]
         shown = ", ".join(f"{result.seconds['step']:.2f} s" for result in results)
         print(f"{name}: {shown}", file=sys.stderr, flush=True)
@@ -76,7 +78,8 @@ class Stacks:
         while self._workers:
             self._workers.popitem()[1].close()
 
-    def _start(self, name: str) -> Worker:
+    def start(self, name: str) -> None:
+        """Start a stack's process and wait for its warm-up; raises StackError for another device than the expected."""
         print(f"starting {name}", file=sys.stderr, flush=True)
         worker = self._workers[name] = Worker(name, self._commands[name], self._folder, self._variables)
         self.about[name] = worker.about
@@ -86,7 +89,6 @@ class Stacks:
                 f"{name} uses the {worker.about['platform']}, not the {expected}: see docs/howto/gpu_check.md"
             )
         self.start_seconds.setdefault(name, []).append(worker.warm_up())
-        return worker
 
 
 def has_gpu() -> bool:
@@ -106,10 +108,10 @@ def add_figures(report: Report, work: Work, results: Mapping[str, Sequence[Step]
     for phase in ("rollout", "step"):
         for name, steps in results.items():
             rates = [work.tokens / step.seconds[phase] for step in steps]
-            report.add(f"completion tokens per second of the {phase}", rates, column=name)
+            report.add(f"completion tokens in the {phase}", rates, "tokens/s", column=name)
     for name, steps in results.items():
-        for kind, size in steps[-1].memory.items():
-            report.add(kind, size, "MiB", column=name)
+        for kind in steps[0].memory:
+            report.add(kind, max(step.memory[kind] for step in steps), "MiB", column=name)
     if goal is not None and others and OURS in results:
         whole = {name: [step.seconds["step"] for step in steps] for name, steps in results.items()}
         fastest = [min(values) for values in zip(*(whole[name] for name in others), strict=True)]
@@ -170,6 +172,8 @@ def run_stacks(options: argparse.Namespace, work: Work, turns: int) -> tuple[Sta
         subprocess.run(maker, check=True, env={**os.environ, "JAX_PLATFORMS": "cpu"})
         stacks = Stacks(commands, folder, work, options.restart)
         try:
+            for name in () if options.restart else commands:
+                stacks.start(name)
             calls = {name: partial(stacks.turn, name, options.steps_per_turn) for name in commands}
             results = run_turns(calls, turns, warm_up=0)
         finally:
@@ -181,12 +185,12 @@ def main() -> int:
     """Measure the stacks and print the table; return the exit code."""
     options, work = parse_arguments()
     print(f"the work: {work}", file=sys.stderr, flush=True)
+    report = Report(options)
     try:
-        stacks, results = run_stacks(options, work, turns_of(options))
+        stacks, results = run_stacks(options, work, report.turns)
     except StackError as error:
         print(f"bench_stacks: {error}", file=sys.stderr)
         return 1
-    report = Report(options)
     is_default = replace(work, steps=CPU.steps, device_share=CPU.device_share) == CPU
     add_figures(report, work, results, GOAL if is_default else None)
     for name, seconds in stacks.start_seconds.items():

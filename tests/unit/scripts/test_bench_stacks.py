@@ -83,7 +83,7 @@ def test_table_has_each_stack_and_ratios_within_turns(script: ModuleType, capsys
     rows = {(figure.name, figure.column): figure.median for figure in report.figures}
     assert (rows["step", "ours"], rows["step", "trl"]) == (1.0, 4.0)
     assert rows["step", "trl / ours"] == 3.0
-    assert rows["completion tokens per second of the rollout", "trl"] == script.QUICK.tokens / 2
+    assert rows["completion tokens in the rollout", "trl"] == script.QUICK.tokens / 2
     assert rows["peak memory", "trl"] == 500
     assert rows["step, the fastest other stack / ours", ""] == 3.0
     assert report.finish() == 0
@@ -103,8 +103,8 @@ def test_our_process_does_the_work(arguments: list[str], tmp_path: Path) -> None
     result = json.loads(out.read_text(encoding="utf-8"))
     rows = {row["name"]: row["median"] for row in result["rows"]}
     assert set(rows) == {
-        "rollout", "reference", "update", "step", "completion tokens per second of the rollout",
-        "completion tokens per second of the step", "peak memory", "start, loading and warm-up",
+        "rollout", "reference", "update", "step", "completion tokens in the rollout",
+        "completion tokens in the step", "peak memory", "start, loading and warm-up",
     }  # fmt: skip
     assert min(rows.values()) > 0
     assert sum(rows[phase] for phase in ("rollout", "reference", "update")) == pytest.approx(rows["step"], rel=0.2)

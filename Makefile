@@ -308,6 +308,26 @@ bench-step: setup ## time of a step and its update, grouped against repeated pro
 bench-packing: setup ## time of an update with and without packing a group's answers; ARGS=--quick for a smoke run
 	$(TRAIN) scripts/bench_packing.py $(ARGS)
 
+# Each of the other stacks has a separate environment. With an NVIDIA GPU TRL gets vLLM, and Tunix is not compared.
+TRL := .venv-stacks
+TUNIX := .venv-tunix
+COMMA := ,
+HAS_GPU = $(shell command -v nvidia-smi)
+
+$(TRL)/stamp: $(STAMPS)/uv
+	$(PY) -m venv --clear --without-pip $(TRL)
+	$(BIN)/uv pip install --quiet --python $(TRL)/bin/python 'trl[peft$(if $(HAS_GPU),$(COMMA)vllm)]>=1.16' torch
+	@touch $@
+
+$(TUNIX)/stamp: $(STAMPS)/uv
+	$(PY) -m venv --clear --without-pip $(TUNIX)
+	$(BIN)/uv pip install --quiet --python $(TUNIX)/bin/python 'google-tunix>=0.1.7'
+	@touch $@
+
+.PHONY: bench-stacks
+bench-stacks: setup $(TRL)/stamp $(if $(HAS_GPU),,$(TUNIX)/stamp) ## a step of ours, TRL and Tunix on the same work; on a GPU of ours and TRL with vLLM; ARGS=--quick
+	$(BIN)/python scripts/bench_stacks.py $(ARGS)
+
 .PHONY: gpu-check
 gpu-check: ## tests and timings on this machine's accelerator with PY=…; a small rehearsal on a CPU
 	OUT=$(or $(OUT),runs/gpu_check) PY=$(if $(filter python3,$(PY)),$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PY)),$(PY)) scripts/gpu_check.sh $(ARGS)

@@ -51,7 +51,7 @@ TARGETS = (
     Target("jaxrl_sql", "test-browser", ("jaxrl_sql/report/*", "tests/browser/*", "tests/view_runs.py")),
     Target(
         "jaxrl_sql", "test-parity",
-        ("jaxrl_sql/algo/*", "jaxrl_sql/models/*", "jaxrl_sql/text2sql/prompts/*", "tests/parity/*"),
+        ("jaxrl_sql/algo/*", "jaxrl_sql/models/*", "jaxrl_sql/text2sql/prompts/*", "scripts/*stack*", "tests/parity/*"),
     ),
     Target("jaxrl_sql", "test-real", ("jaxrl_sql/models/*", "tests/parity/*")),
     Target(

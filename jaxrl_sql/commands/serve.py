@@ -19,17 +19,22 @@ from jaxrl_sql.config import EvaluateConfig, EvaluateSettings, ExecutorConfig, l
 from jaxrl_sql.config.load import check_keys
 from jaxrl_sql.inference.policy_spec import PolicySpec
 from jaxrl_sql.inference.process import prepare_process
-from jaxrl_sql.runtime.model_locator import defaults_for
+from jaxrl_sql.runtime.model_locator import defaults_for, find_trained
 from jaxrl_sql.runtime.terminal import print_text
 
 
 def _serve(policy: PolicySpec, cfg: EvaluateSettings, limits: ExecutorConfig, args: argparse.Namespace) -> int:
-    from jaxrl_sql.serving.server import date_of, open_engines, serve
+    from jaxrl_sql.serving.chats import NEW_CHAT, adapters_chat, served_chat
+    from jaxrl_sql.serving.server import open_engines, serve
 
-    name, date = args.name or Path(args.model.rstrip("/")).name, policy.data.chat.date
+    name = args.name or Path(args.model.rstrip("/")).name
     engines = open_engines(policy, cfg, limits, name, args.adapter)
-    dates = {name: date} | {label: date_of(folder) or date for label, folder in args.adapter}
-    serve(engines, dates, cfg.sampling.max_new_tokens, args.host, args.port, args.queue, _announce)
+    _, trained = find_trained(args.model)
+    chat = NEW_CHAT._replace(date=policy.data.chat.date)
+    if trained is not None:
+        chat = served_chat(policy.recipe, policy.data)
+    chats = {name: chat} | {label: adapters_chat(folder, chat) for label, folder in args.adapter}
+    serve(engines, chats, cfg.sampling.max_new_tokens, args.host, args.port, args.queue, _announce)
     return 0
 
 

@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from jaxrl_sql.rollout import Engine, NotFiniteError, Sample
 from jaxrl_sql.runtime.loopback import is_loopback_host
 from jaxrl_sql.serving.batcher import Batcher, Job, QueueFullError
+from jaxrl_sql.serving.chats import NEW_CHAT, ServedChat
 from jaxrl_sql.serving.parameters import RefusedError, check_query
 from jaxrl_sql.serving.protocol import ApiRequest, ChatRequest, CompletionRequest, ResponseBuilder, read
 from jaxrl_sql.types import InputError, Record
@@ -30,9 +31,9 @@ MAX_BODY_BYTES = 16 << 20
 class _PendingAnswer:
     """A job and its events, in a client's event loop."""
 
-    def __init__(self, request: ApiRequest, batcher: Batcher, max_tokens: int, dates: Mapping[str, str]) -> None:
+    def __init__(self, request: ApiRequest, batcher: Batcher, max_tokens: int, chats: Mapping[str, ServedChat]) -> None:
         engine = _engine(batcher, request.model)
-        prompts = request.prompts(engine, dates.get(request.model, ""))
+        prompts = request.prompts(engine, chats.get(request.model, NEW_CHAT))
         self.writer = ResponseBuilder(request, prompts, engine)
         self.events: asyncio.Queue[Sample | Exception] = asyncio.Queue()
         loop = asyncio.get_running_loop()
@@ -111,18 +112,18 @@ def make_app(
     batcher: Batcher,
     max_tokens: int,
     on_loopback: bool = True,
-    dates: Mapping[str, str] = MappingProxyType({}),
+    chats: Mapping[str, ServedChat] = MappingProxyType({}),
 ) -> Starlette:
     """Return the application; a completion has at most `max_tokens` tokens.
 
-    `dates` are the dates in the chat prompts of some models, by name; other models get the date of the request.
+    `chats` are the chats of trained models by name.
     `on_loopback`: the server listens on loopback and refuses other hosts, against DNS rebinding from web pages.
     """
 
     def completion_endpoint(request_type: type[ApiRequest]) -> Callable[[HttpRequest], Awaitable[Response]]:
         async def answer(http: HttpRequest) -> Response:
             check_query(http.query_params)
-            pending = _PendingAnswer(read(request_type, await _body(http)), batcher, max_tokens, dates)
+            pending = _PendingAnswer(read(request_type, await _body(http)), batcher, max_tokens, chats)
             if pending.job.is_streamed:
                 return StreamingResponse(pending.stream(), media_type="text/event-stream")
             return await _complete_answer(http, pending)

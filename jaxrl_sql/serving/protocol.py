@@ -14,6 +14,7 @@ from jaxrl_sql.rollout import Engine, Sample, SamplingParams
 from jaxrl_sql.rollout.stop_strings import STATEMENT_END
 from jaxrl_sql.runtime.control_tokens import ControlTokens, prompt_ids, strip_marks
 from jaxrl_sql.runtime.plain import plain
+from jaxrl_sql.serving.chats import NEW_CHAT, ServedChat
 from jaxrl_sql.serving.parameters import (
     IGNORED,
     IGNORED_IN_CONTENT,
@@ -108,8 +109,8 @@ class ApiRequest(_Fields):
             message = f"max_tokens is {self.max_tokens}, max_completion_tokens {self.max_completion_tokens}: send one"
             raise RefusedError(message, param="max_tokens")
 
-    def prompts(self, engine: Engine, date: str = "") -> list[Prompt]:
-        """Return the prompts as tokens; `date` is for the chat template, empty for the date of the request."""
+    def prompts(self, engine: Engine, chat: ServedChat = NEW_CHAT) -> list[Prompt]:
+        """Return the prompts as tokens."""
         raise NotImplementedError
 
     def sampling(self, engine: Engine, prompts: Sequence[Prompt], server_limit: int) -> SamplingParams:
@@ -194,14 +195,15 @@ class ChatRequest(ApiRequest):
         for i, message in enumerate(self.messages):
             message.check_all(f"messages.{i}.")
 
-    def prompts(self, engine: Engine, date: str = "") -> list[Prompt]:
-        """Return the conversation as tokens, by the tokenizer's chat template.
+    def prompts(self, engine: Engine, chat: ServedChat = NEW_CHAT) -> list[Prompt]:
+        """Return the conversation as tokens, by the tokenizer's chat template, with the prefill of the answer.
 
         Raises RefusedError if the template omits a message, as some do for unknown roles.
         """
         control = engine.vocabulary.control
         messages = [message.to_shielded(control) for message in self.messages]
-        text = render_chat(engine.tokenizer, messages, self.chat_template_kwargs.enable_thinking, "", date)
+        thinking = self.chat_template_kwargs.enable_thinking
+        text = render_chat(engine.tokenizer, messages, thinking, chat.prefill, chat.date)
         for i, message in enumerate(messages):
             # Templates omit the reasoning of an assistant's message.
             is_found = message["role"] == "assistant" or message["content"].strip() in text
@@ -234,7 +236,7 @@ class CompletionRequest(ApiRequest):
             )
             raise RefusedError(message, param="logprobs")
 
-    def prompts(self, engine: Engine, date: str = "") -> list[Prompt]:  # noqa: ARG002 (a text has its own)
+    def prompts(self, engine: Engine, chat: ServedChat = NEW_CHAT) -> list[Prompt]:  # noqa: ARG002 (a text is whole)
         """Return the prompts as tokens."""
         prompts: Any = self.prompt
         if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int)):

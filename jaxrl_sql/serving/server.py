@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
@@ -15,8 +15,7 @@ from jaxrl_sql.inference.policy_spec import PolicySpec
 from jaxrl_sql.models.lora import load_adapters, policy_params
 from jaxrl_sql.models.ops.rng import Purpose
 from jaxrl_sql.rollout import Engine
-from jaxrl_sql.runtime.folder import CONFIG as RUN_CONFIG
-from jaxrl_sql.runtime.model_locator import read_trained
+from jaxrl_sql.serving.chats import ServedChat
 from jaxrl_sql.serving.loading import reject_while_loading
 from jaxrl_sql.text2sql.env.executor import make_executor
 from jaxrl_sql.types import InputError
@@ -26,7 +25,7 @@ NEEDED = "serving needs the packages starlette, uvicorn and pydantic: pip instal
 
 def serve(
     engines_context: AbstractContextManager[Mapping[str, Engine]],
-    dates: Mapping[str, str],
+    chats: Mapping[str, ServedChat],
     max_new_tokens: int,
     host: str,
     port: int,
@@ -35,7 +34,7 @@ def serve(
 ) -> None:
     """Serve engines by name, as `open_engines` opens them, until Ctrl-C or SIGTERM.
 
-    `dates` are the dates in chat prompts by the engine's name. A request without a limit gets `max_new_tokens`.
+    `chats` are the chats of trained models by the engine's name. A request without a limit gets `max_new_tokens`.
     `queue` requests may wait. Requests get 503 while the engines load. `announce` gets a line with the address at
     once, and another when the server is ready.
     """
@@ -54,7 +53,7 @@ def serve(
             engines = stack.enter_context(engines_context)
         batcher = Batcher(engines, queue)
         stack.enter_context(batcher.running())
-        app = make_app(batcher, max_new_tokens, ip_address(address).is_loopback, dates)
+        app = make_app(batcher, max_new_tokens, ip_address(address).is_loopback, chats)
         settings = uvicorn.Config(
             app, log_level="warning", access_log=False, timeout_graceful_shutdown=5, lifespan="off"
         )
@@ -87,13 +86,6 @@ def open_engines(
         for engine in engines.values():
             engine.vocabulary = base.vocabulary
         yield engines
-
-
-def date_of(adapters: Path) -> str:
-    """Return the date in the training prompts of a run's adapters; empty if they are not in a run's folder."""
-    with suppress(InputError):
-        return read_trained(adapters.resolve().parent / RUN_CONFIG).data.chat.date
-    return ""
 
 
 def _open_socket(host: str, port: int) -> socket.socket:

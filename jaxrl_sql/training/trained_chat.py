@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from jaxrl_sql.config import DataConfig
 from jaxrl_sql.models.formats.gguf_header import read_header
 from jaxrl_sql.runtime.model_locator import TrainedModel
 from jaxrl_sql.text2sql.prompts.chat import THINKING, Message, chat_messages, render_chat
@@ -52,11 +53,15 @@ def trained_chat(tokenizer: Any, trained: TrainedModel | None) -> TrainedChat | 
     if trained is None:
         return TrainedChat(tokenizer)
     chat = trained.data.chat
-    prefill = chat.assistant_prefill
-    if not prefill:
-        template = read_template(chat.template or find_recipe(trained.recipe).template)
-        prefill = template.assistant(thinks=chat.thinking == "think")
-    return TrainedChat(tokenizer, THINKING[chat.thinking], prefill, chat.date)
+    return TrainedChat(tokenizer, THINKING[chat.thinking], trained_prefill(trained.recipe, trained.data), chat.date)
+
+
+def trained_prefill(recipe: str, data: DataConfig) -> str:
+    """Return the prefill of the answers in a recipe's chats; raises InputError as `trained_chat` does."""
+    chat = data.chat
+    if chat.assistant_prefill or data.prompt not in {"auto", "chat"}:
+        return chat.assistant_prefill
+    return read_template(chat.template or find_recipe(recipe).template).assistant(thinks=chat.thinking == "think")
 
 
 def prefilled_template(chat: TrainedChat) -> str:

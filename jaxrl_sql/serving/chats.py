@@ -1,0 +1,39 @@
+"""The chats that served models were trained on."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from jaxrl_sql.config import DataConfig
+from jaxrl_sql.runtime.folder import CONFIG
+from jaxrl_sql.runtime.model_locator import read_trained
+from jaxrl_sql.training.trained_chat import trained_prefill
+from jaxrl_sql.types import InputError
+
+
+class ServedChat(NamedTuple):
+    """The date in a model's prompts ("": that of the request), and the prefill of its answers.
+
+    Replies do not repeat the prefill, as with other servers whose chat template includes it.
+    """
+
+    date: str = ""
+    prefill: str = ""
+
+
+NEW_CHAT = ServedChat()
+
+
+def served_chat(recipe: str, data: DataConfig) -> ServedChat:
+    """Return the chats of a trained model; raises InputError if the recipe or the prompt template cannot be read."""
+    return ServedChat(data.chat.date, trained_prefill(recipe, data))
+
+
+def adapters_chat(adapters: Path, otherwise: ServedChat) -> ServedChat:
+    """Return the chats of the run that wrote adapters; `otherwise` if they are not in a run's folder."""
+    with suppress(InputError):
+        trained = read_trained(adapters.resolve().parent / CONFIG)
+        return served_chat(trained.recipe, trained.data)
+    return otherwise

@@ -104,7 +104,7 @@ def header(machine: str) -> str:
 @pytest.mark.parametrize("machine", [machine for machine in MACHINES if not machine.endswith("_packed")])
 def test_header_of_an_overlay_names_the_recipes_that_are_tested(machine: str) -> None:
     tested = {recipe for recipe, where in PAIRS if where == machine}
-    scope = "for every published system" if tested == set(RECIPES) else "for Think2SQL's 4B"
+    scope = "for every published system up to 8B" if tested == set(RECIPES) else "for Think2SQL's 4B"
     if tested == set(LARGE):
         scope = "for Arctic's 14B and 32B and Think2SQL's 14B"
     assert f"{scope}:" in header(machine) or f"{scope}, and for " in header(machine)

@@ -16,7 +16,7 @@ from jaxrl_sql.training.sft import EarlyStopping
         (0.0, [1.0, 1.0, 1.1, 0.9], [0, 1, 2, 0]),
         # Decreases of at most 0.01 are too small, but they lower the loss to compare with.
         (0.01, [1.0, 0.995, 0.988, 0.97], [0, 1, 2, 0]),
-        (0.01, [1.0, 0.98, math.nan, 0.97], [0, 0, 1, 2]),
+        (0.01, [1.0, 0.98, math.nan, 0.975], [0, 0, 1, 2]),
     ],
 )
 def test_patience_counts_small_decreases(min_delta: float, losses: list[float], waited: list[int]) -> None:

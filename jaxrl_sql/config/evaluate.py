@@ -71,11 +71,6 @@ class EvaluateSettings(EndpointConfig):
         "Send the temperature to an endpoint; false for a model that does not accept it. `evaluate.samples` and "
         "`evaluate.runs` then send repeated requests.",
     ] = True
-    reasoning_effort: Annotated[
-        str,
-        OneOf("", "none", "minimal", "low", "medium", "high", "xhigh"),
-        "Effort of reasoning that is requested of an endpoint; if empty, the field is not sent.",
-    ] = ""
 
     def faults(self, name: str) -> Iterator[str]:
         """Yield a line for each contradiction between the section's fields."""
@@ -93,8 +88,6 @@ class EvaluateSettings(EndpointConfig):
             yield (
                 f"{name}.send_temperature=false is for an endpoint ({name}.base_url): other models need a temperature"
             )
-        if self.reasoning_effort and not self.base_url:
-            yield f"{name}.reasoning_effort={self.reasoning_effort} is for an endpoint ({name}.base_url)"
         if sampling.turns > 1 and not self.base_url and sampling.max_total_tokens < sampling.max_new_tokens:
             yield (
                 f"{name}.sampling.max_total_tokens={sampling.max_total_tokens} limits all turns: it is below "

@@ -146,7 +146,6 @@ class _Client:
         cfg, neutral = self.config, {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
         options = {name: value for name in neutral if (value := getattr(cfg.sampling, name)) != neutral[name]}
         options |= {"temperature": cfg.sampling.temperature} if cfg.send_temperature else {}
-        options |= {"reasoning_effort": cfg.reasoning_effort} if cfg.reasoning_effort else {}
         return {cfg.token_limit: cfg.sampling.max_new_tokens, **options}
 
     def _answered(self, prompt_messages: Sequence[Mapping[str, str]], records: Sequence[Mapping[str, Any]]) -> Answered:

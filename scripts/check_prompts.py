@@ -117,11 +117,11 @@ def check(name: str, folder: Path) -> bool:
     if not candidates:
         sys.stdout.write(f"{name}: no prompt found in {folder}\n")
         return False
-    place, their_text = max(
+    location, their_text = max(
         candidates, key=lambda item: difflib.SequenceMatcher(None, template, structure(item[1])).ratio()
     )
     lines = differences(template, structure(their_text))
-    sys.stdout.write(f"{name}: {place}: {'the structure differs' if lines else 'one structure'}\n")
+    sys.stdout.write(f"{name}: {location}: {'the structure differs' if lines else 'one structure'}\n")
     sys.stdout.writelines(f"  {line}\n" for line in lines)
     pairs = difflib.unified_diff(their_text.strip().splitlines(), text.splitlines(), "theirs", "ours", lineterm="")
     sys.stdout.writelines(f"  {line}\n" for line in pairs)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Annotated
 
-from jaxrl_sql.config.fields import Day, NotEmpty, OneOf, PositiveInt, Share, Synonyms, password_fault
+from jaxrl_sql.config.fields import Day, NotEmpty, OneOf, PositiveInt, Share, Synonyms, password_error
 
 _ROUNDING = 1e-6
 
@@ -22,7 +22,7 @@ class DialectsConfig:
     ] = 0.0
     duckdb: Annotated[Share, "Share of the training questions that ask for DuckDB (`executor.databases.duckdb`)."] = 0.0
 
-    def faults(self, name: str) -> Iterator[str]:
+    def find_errors(self, name: str) -> Iterator[str]:
         """Yield a line if the shares do not sum to 1."""
         shares = asdict(self)
         if abs(sum(shares.values()) - 1) >= _ROUNDING:
@@ -49,7 +49,7 @@ class RetrievalConfig:
         "values match literally only.",
     ] = ""
 
-    def faults(self, name: str) -> Iterator[str]:
+    def find_errors(self, name: str) -> Iterator[str]:
         """Yield a line for each contradiction between the section's fields."""
         if self.synonyms and not self.top_k:
             yield (
@@ -219,6 +219,6 @@ class DataConfig:
         "files only. `SELECT *` from such a table is rejected; questions whose gold query reads one are omitted.",
     ] = field(default_factory=list)
 
-    def faults(self, name: str) -> Iterator[str]:
+    def find_errors(self, name: str) -> Iterator[str]:
         """Yield a line if the URL of the database holds a password."""
-        yield from password_fault(f"{name}.database", self.database)
+        yield from password_error(f"{name}.database", self.database)

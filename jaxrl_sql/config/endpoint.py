@@ -40,7 +40,7 @@ class EndpointConfig:
     prompt_price: Annotated[float, "Price per million prompt tokens; 0 is unknown."] = 0.0
     completion_price: Annotated[float, "Price per million completion tokens; 0 is unknown."] = 0.0
 
-    def faults(self, name: str) -> Iterator[str]:
+    def find_errors(self, name: str) -> Iterator[str]:
         """Yield a line for each contradiction between the endpoint's fields."""
         if self.reasoning_effort and not self.base_url:
             yield f"{name}.reasoning_effort={self.reasoning_effort} is for an endpoint ({name}.base_url)"

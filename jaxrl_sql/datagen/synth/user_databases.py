@@ -16,7 +16,7 @@ from typing import NamedTuple
 from jaxrl_sql.config import ExecutorConfig
 from jaxrl_sql.databases.copy_database import copy_database, copy_descriptions, write_natural_names
 from jaxrl_sql.databases.sample.options import is_served, refuse_leave_out
-from jaxrl_sql.databases.sample.served import open_served
+from jaxrl_sql.databases.sample.served import describe_samples, open_served
 from jaxrl_sql.datagen.reasoning import reason
 from jaxrl_sql.datagen.synth.dataset import check_spec
 from jaxrl_sql.datagen.synth.on_server import Carry, carry_to
@@ -40,7 +40,7 @@ class FileQuestions(NamedTuple):
     left_out: tuple[tuple[str, str], ...]
 
 
-class Runners(NamedTuple):
+class SqlRunners(NamedTuple):
     """Functions that run SQL on a file: `read` to read the database, `gold` within the limits of training.
 
     `carry` translates golds for the server if the file is a sample of a server's database.
@@ -51,7 +51,7 @@ class Runners(NamedTuple):
     carry: Carry | None = None
 
 
-def questions_of_file(path: Path, runners: Runners, count: int, spec: SynthSpec) -> FileQuestions:
+def questions_of_file(path: Path, runners: SqlRunners, count: int, spec: SynthSpec) -> FileQuestions:
     """Generate up to `count` distinct questions about a file; productive grades compensate for exhausted ones.
 
     Raises InputError if the file is not a database or no question can be generated.
@@ -104,11 +104,13 @@ def generate_for_databases(
         if not is_served(db):
             refuse_leave_out(leave_out, db)
     served = [open_served(db, None, leave_out, note) if is_served(db) else None for db in databases]
+    for line in describe_samples([database for database in served if database]):
+        note(line)
     paths = [database.sample_path if database else Path(db) for db, database in zip(databases, served, strict=True)]
     with make_executor(ExecutorConfig(vm_steps=_STEPS)) as executor:
         limits = Limits(timeout_ms=_READ_MS)
         runners = {
-            path: Runners(
+            path: SqlRunners(
                 _run_on(executor, path, limits),
                 _run_on(executor, path),
                 carry_to(executor, database) if database else None,
@@ -129,7 +131,7 @@ def _run_on(executor: Executor, path: Path, limits: Limits | None = None) -> Run
 def generate_for_files(
     paths: Sequence[Path],
     out: Path,
-    runners: Mapping[Path, Runners],
+    runners: Mapping[Path, SqlRunners],
     count: int,
     spec: SynthSpec,
     is_linked: bool = False,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from jaxrl_sql.text2sql.env.executor import Executor
-from jaxrl_sql.text2sql.evals.similarity import counted, similarity
+from jaxrl_sql.text2sql.evals.similarity import count_values, similarity
 from jaxrl_sql.text2sql.evals.vote import ballots, choose
 from jaxrl_sql.types import Cell, Example
 
@@ -47,7 +47,7 @@ BY_HAND: dict[str, tuple[str, Rows, str, Rows, float]] = {
 @pytest.mark.parametrize("name", BY_HAND)
 def test_similarity_by_hand(name: str) -> None:
     left_names, left_rows, right_names, right_rows, expected = BY_HAND[name]
-    left, right = counted(left_names, left_rows), counted(right_names, right_rows)
+    left, right = count_values(left_names, left_rows), count_values(right_names, right_rows)
     assert similarity(left, right) == similarity(right, left) == pytest.approx(expected)
 
 

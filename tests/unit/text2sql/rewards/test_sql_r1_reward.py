@@ -105,10 +105,10 @@ def test_example_of_the_papers_formula(score: Score) -> None:
     assert scored.reward.total == 0.0
     answer = "```sql\nselect a from t\n```"
     assert len(answer) == 26
-    reading = read_sql_r1(f"<think>abc</think><answer>{answer}</answer>")
-    assert reading == ParsedResponse("select a from t", True, "abc", answer)
+    parsed = read_sql_r1(f"<think>abc</think><answer>{answer}</answer>")
+    assert parsed == ParsedResponse("select a from t", True, "abc", answer)
     row = ScoreRow("ok", "ok", {"test_suite": 1.0})
-    assert sql_r1_reward(reading, row).total == pytest.approx(6.584003, abs=5e-7)
+    assert sql_r1_reward(parsed, row).total == pytest.approx(6.584003, abs=5e-7)
 
 
 def test_open_tag_of_the_prompt_belongs_to_the_response(score: Score) -> None:
@@ -204,8 +204,8 @@ ABLATIONS = {
 def test_reward_without_a_term_is_the_sum_of_the_others(term: str, case: str) -> None:
     is_well_formed, status, matches, totals = ABLATIONS[case]
     # Thought and answer have half of 2,048 characters, half of the answer is SQL: 0.25 + 0.5.
-    reading = ParsedResponse("x" * 256, is_well_formed, "t" * 512, "x" * 512)
+    parsed = ParsedResponse("x" * 256, is_well_formed, "t" * 512, "x" * 512)
     recipe = RECIPES[f"sql_r1_no_{term}"]
     row = ScoreRow(status, "ok", {"test_suite": matches})
-    assert recipe.reward(reading, row).total == pytest.approx(totals[term])
-    assert recipe.reward(reading, row).parts == RECIPES["sql_r1"].reward(reading, row).parts
+    assert recipe.reward(parsed, row).total == pytest.approx(totals[term])
+    assert recipe.reward(parsed, row).parts == RECIPES["sql_r1"].reward(parsed, row).parts

@@ -459,7 +459,8 @@ def test_a_system_sets_prompt_and_scoring_settings(tmp_path: Path) -> None:
     assert (result["think2sql"].evaluate.rule, result["think2sql"].evaluate.runs) == ("refined", 3)
     assert (result["skyrl_sql"].evaluate.sampling.turns, result["skyrl_sql"].evaluate.rule) == (5, "bird")
     assert (result["qwen3"].data.chat.thinking, result["qwen3"].evaluate.sampling.top_p) == ("no_think", 0.8)
-    assert (result["arctic"].data.retrieval.top_k, result["omnisql"].data.retrieval.top_k) == (0, 20)
+    retrieved = {name: result[name].data.retrieval.top_k for name in ("arctic", "omnisql", "sql_r1")}
+    assert retrieved == {"arctic": 20, "omnisql": 20, "sql_r1": 0}
     assert load("arctic", "evaluate.sampling.temperature=0.5").evaluate.sampling.temperature == 0.5, (
         "overrides take precedence"
     )

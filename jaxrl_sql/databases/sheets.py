@@ -127,6 +127,22 @@ def _add_notes(loaded: Benchmark, databases: DatabaseResolver, database: str) ->
     return loaded._replace(notes=tuple(notes))
 
 
+def single_database(database: str) -> str:
+    """Return the only database of `data.database` in the form of `--db`; raises InputError unless there is one."""
+    if not database:
+        raise InputError(f"--db is missing: no configuration, and no run of the model, names a database ({KEY})")
+    if is_address(database):
+        if not parse_address(database).database:
+            raise InputError(f"{KEY}={database} names a server with several databases: give one by --db")
+        return database
+    path = Path(database.removeprefix(_DUCKDB))
+    if path.is_dir():
+        raise InputError(f"{KEY}={database} is a folder of databases: give one by --db")
+    if not path.is_file():
+        raise InputError(f"{KEY}={database}: no such file: give the database by --db")
+    return f"{_DUCKDB}{path}" if database.startswith(_DUCKDB) or _is_duckdb(path) else database
+
+
 def _make_source(text: str, log: SampleLog) -> DatabaseSource:
     """Return the databases of a setting; raises InputError if it names nothing that exists."""
     if is_address(text):

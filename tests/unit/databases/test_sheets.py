@@ -15,7 +15,7 @@ import duckdb
 import pytest
 
 from jaxrl_sql.config import ExecutorConfig
-from jaxrl_sql.databases.sheets import DatabaseResolver, load_benchmark, load_split
+from jaxrl_sql.databases.sheets import DatabaseResolver, load_benchmark, load_split, single_database
 from jaxrl_sql.inference.fingerprint import digests
 from jaxrl_sql.text2sql.benchmarks import Benchmark
 from jaxrl_sql.text2sql.env.address import parse_address
@@ -145,6 +145,13 @@ def test_setting_is_the_database_of_all_questions_of_a_file(shop: Shop, ending: 
     check(shop, load_benchmark(tmp_path / f"train.{ending}", "", 0, shop.database))
     write(tmp_path / f"dev.{ending}", [shop.record(id="7", db_id=shop.name, dialect=shop.dialect)])
     check(shop, load_split(tmp_path, "dev", 0, shop.database))
+
+
+def test_setting_names_the_database_of_a_command(shop: Shop) -> None:
+    assert single_database(shop.database) == shop.database
+    assert single_database(shop.database.removeprefix("duckdb:")) == shop.database
+    with pytest.raises(InputError, match="give one by --db"):
+        single_database(shop.elsewhere)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Write the generated pages of docs/reference: settings, metrics, commands, and the keys of TRL and verl.
+"""Write the generated pages of docs/reference: settings, metrics, commands, claims of papers, keys of TRL and verl.
 
 `python scripts/write_reference.py`; with `--check` it writes nothing, and fails if a page differs.
 """
@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import re
 import sys
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -63,6 +64,17 @@ Each command of `jaxrl-sql` with its usage, options and an example. A command th
 
 `python scripts/write_reference.py` writes this page from the parsers in `jaxrl_sql/commands/`.
 """
+CLAIMS = """\
+# Claims of the papers
+
+The accuracies that the five papers claim, in percent, with the commands of `jaxrl-sql` that measure them. MODEL is the
+result of the training command, such as `runs/arctic/model`; DATA and SPLIT are a set's folder and split
+([datasets](datasets.md)). Training commands need the machines of [what a 7B needs](../howto/7b.md).
+[Recipes](../explanation/recipes.md) has the deviations of each recipe. No number of this page was measured here:
+[results](../results/models.md) has those that were.
+
+`python scripts/write_reference.py` writes this page from `docs/reference/claims.toml`.
+"""
 
 
 def settings_page() -> str:
@@ -97,6 +109,19 @@ def commands_page() -> str:
     codes = [part.strip().partition(" ") for part in EXIT_CODES.partition(": ")[2].replace("\n", " ").split(";")]
     page += ["## Exit codes", _table(("code", "meaning"), [(code, meaning) for code, _, meaning in codes])]
     return "\n\n".join(page) + "\n"
+
+
+def claims_page() -> str:
+    """Return the page of the papers' claims, a table for each paper."""
+    papers = tomllib.loads((REFERENCE / "claims.toml").read_text(encoding="utf-8"))["paper"]
+    head = ("claim", "percent", "commands", "missing")
+    parts = [f"## {paper['title']}\n\n{_table(head, map(_claim, paper['claim']))}" for paper in papers]
+    return "\n\n".join([CLAIMS.rstrip(), *parts]) + "\n"
+
+
+def _claim(claim: Mapping[str, str]) -> tuple[str, ...]:
+    commands_ = [f"`jaxrl-sql {claim[name]}`" for name in ("train", "evaluate") if name in claim]
+    return f"{claim['where']}: {claim['what']}", claim["numbers"], "<br>".join(commands_), claim["missing"]
 
 
 class ReadError(Exception):
@@ -205,6 +230,7 @@ def pages() -> Mapping[str, str]:
         "from_trl_verl.md": synonyms_page(),
         "metrics.md": metrics_page(),
         "commands.md": commands_page(),
+        "claims.md": claims_page(),
     }
 
 

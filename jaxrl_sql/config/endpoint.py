@@ -30,6 +30,11 @@ class EndpointConfig:
         OneOf("max_tokens", "max_completion_tokens"),
         "Name of the endpoint's parameter for the maximum number of tokens of an answer.",
     ] = "max_tokens"  # noqa: S105 - a name
+    reasoning_effort: Annotated[
+        str,
+        OneOf("", "none", "minimal", "low", "medium", "high", "xhigh"),
+        "Effort of reasoning that is requested of the endpoint; if empty, the field is not sent.",
+    ] = ""
     max_requests: Annotated[int, "Maximum number of requests in all; 0 sets no limit."] = 0
     max_cost: Annotated[float, "Maximum cost of all requests, in the currency of the prices; 0 sets no limit."] = 0.0
     prompt_price: Annotated[float, "Price per million prompt tokens; 0 is unknown."] = 0.0
@@ -37,6 +42,8 @@ class EndpointConfig:
 
     def find_errors(self, name: str) -> Iterator[str]:
         """Yield a line for each contradiction between the endpoint's fields."""
+        if self.reasoning_effort and not self.base_url:
+            yield f"{name}.reasoning_effort={self.reasoning_effort} is for an endpoint ({name}.base_url)"
         if self.max_cost and self.prompt_price + self.completion_price <= 0:
             yield f"{name}.max_cost={self.max_cost} needs {name}.prompt_price and {name}.completion_price"
         if "@" in self.base_url.partition("://")[2].partition("/")[0]:

@@ -136,15 +136,27 @@ def apply_published_settings(system: str, defaults: Mapping[str, Any], judged_on
 def load_standalone(root: type[Root], path: Files, overrides: Sequence[str] = ()) -> Root:
     """Read a configuration whose sections no other command shares, from a YAML file and `key.sub=value`.
 
-    Raises a one-line InputError like `load_config`.
+    null in place of a named section, such as `sources.gretel=null`, drops that of an earlier file. Raises a one-line
+    InputError like `load_config`.
     """
     merged: dict[str, Any] = {}
     for origin, values in _layers(root, path, overrides, COMMAND_LINE):
         _check(root, values, origin, root)
+        _refuse_absent(values, merged, origin)
         _merge_nested(merged, values)
     config = _replace_in_section(root(), merged)
     check_config(config, str(path or COMMAND_LINE))
     return config
+
+
+def _refuse_absent(values: Mapping[str, Any], merged: Mapping[str, Any], origin: str) -> None:
+    """Reject null for a name that no earlier source of values has."""
+    for section, named in values.items():
+        if not isinstance(named, Mapping):
+            continue
+        present = [name for name, value in merged.get(section, {}).items() if value is not None]
+        for name in (name for name, value in named.items() if value is None and name not in present):
+            raise InputError(f"{origin}: {section}.{name}=null drops nothing: there are {', '.join(present) or 'none'}")
 
 
 def _layers(root: type[RootConfig], files: Files, overrides: Sequence[Override], origin: str) -> list[Layer]:
@@ -201,7 +213,9 @@ def _merge_nested(lower: dict[str, Any], upper: Mapping[str, Any]) -> None:
     """Merge nested values into others, in place."""
     for name, value in upper.items():
         if isinstance(value, Mapping):
-            _merge_nested(lower.setdefault(name, {}), value)
+            if lower.get(name) is None:  # absent, or dropped by an earlier file
+                lower[name] = {}
+            _merge_nested(lower[name], value)
         else:
             lower[name] = value
 
@@ -212,7 +226,8 @@ def _replace_in_section(section: Any, values: Mapping[str, Any]) -> Any:
     def convert(name: str, value: Any) -> Any:
         annotation = read_annotations(type(section))[name][0]
         if get_origin(annotation) is dict:
-            return {key: _replace_in_section(get_args(annotation)[1](), inner) for key, inner in value.items()}
+            kind = get_args(annotation)[1]
+            return {key: _replace_in_section(kind(), inner) for key, inner in value.items() if inner is not None}
         if isinstance(value, Mapping):
             return _replace_in_section(getattr(section, name), value)
         return annotation(value) if annotation in (float, str) else value
@@ -264,6 +279,8 @@ def _check(section: Any, values: Mapping[str, Any], origin: str, root: type[Root
                 _check(annotation, value, origin, root, f"{key}.")
                 continue
             for entry, inner in value.items():
+                if inner is None:
+                    continue
                 if not isinstance(inner, Mapping):
                     raise InputError(f"{origin}: {key}.{entry} is a section and needs keys below it, not {inner!r}")
                 _check(of_names, inner, origin, root, f"{key}.{entry}.")

@@ -74,6 +74,12 @@ class SftConfig:
         "Number of consecutive measurements without a lower held-out loss that end the phase; the run continues with "
         "the best parameters. 0 disables early stopping.",
     ] = 0
+    min_delta: Annotated[
+        float,
+        AtLeast(0),
+        "Decrease of the held-out loss below the best that is too small for `sft.patience` to count as lower "
+        "(transformers' `early_stopping_threshold`).",
+    ] = 0.0
     traces: Annotated[
         str,
         OneOf("reasoning", "sql"),

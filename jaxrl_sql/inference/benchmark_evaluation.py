@@ -14,6 +14,7 @@ from jaxrl_sql.config import EndpointConfig, EvaluateSettings, ExecutorConfig
 from jaxrl_sql.inference.benchmark_sets import BenchmarkSet, InMemoryData, all_ids, open_sets
 from jaxrl_sql.inference.fingerprint import (
     checkpoint_settings,
+    effort_settings,
     endpoint_settings,
     fingerprint,
     set_digest,
@@ -152,6 +153,7 @@ def answer_settings(
         "seed": policy.seed,
         "data.max_prompt_tokens": data.max_prompt_tokens,
         **values_of(cfg, "evaluate", exclude=excluded),
+        **effort_settings(cfg, "evaluate"),
     }
     if model.checkpoint:
         settings |= checkpoint_settings(policy.recipe, data, model)

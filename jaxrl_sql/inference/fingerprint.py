@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxrl_sql.config import DataConfig, DistillSettings, ExecutorConfig, ModelConfigSection
+from jaxrl_sql.config import DataConfig, DistillSettings, EndpointConfig, ExecutorConfig, ModelConfigSection
 from jaxrl_sql.config.check import flatten
 from jaxrl_sql.runtime.model_locator import files_identity, prompt_settings
 from jaxrl_sql.text2sql.env.address import is_address, public_name
@@ -65,7 +65,13 @@ def endpoint_settings(recipe: str, data: DataConfig) -> Record:
 
 def teacher_settings(cfg: DistillSettings) -> Record:
     """Return the values that the teacher's answers depend on in addition to its prompts."""
-    return {f"distill.{name}": getattr(cfg, name) for name in ("model", "temperature", "max_tokens")}
+    values = {f"distill.{name}": getattr(cfg, name) for name in ("model", "temperature", "max_tokens")}
+    return values | effort_settings(cfg, "distill")
+
+
+def effort_settings(cfg: EndpointConfig, section: str) -> Record:
+    """Return the effort of reasoning that is requested of an endpoint, if any."""
+    return {f"{section}.reasoning_effort": cfg.reasoning_effort} if cfg.reasoning_effort else {}
 
 
 def _prompt_values(data: DataConfig) -> Record:

@@ -67,8 +67,8 @@ class Endpoint:
     """A model behind `base_url`, which ends before `/chat/completions`; a context manager.
 
     `timeout_s` limits each wait for the server. A request is retried `retries` times, the first after `wait_s` seconds.
-    `budget` counts and limits all requests of this client. Raises InputError for an invalid address, and if the package
-    `openai` is missing.
+    `budget` counts and limits all requests of this client, and all have `reasoning_effort` unless it is empty. Raises
+    InputError for an invalid address, and if the package `openai` is missing.
     """
 
     base_url: str
@@ -79,6 +79,7 @@ class Endpoint:
     retries: int = 5
     wait_s: float = 1.0
     budget: Budget = field(default_factory=Budget)
+    reasoning_effort: str = ""
     sleep: Callable[[float], Any] = field(default=time.sleep, repr=False)
 
     def __post_init__(self) -> None:
@@ -176,7 +177,9 @@ class Endpoint:
     def _post(self, messages: Messages, options: Mapping[str, Any]) -> Any:
         completions = self._client.chat.completions.with_raw_response
         encoded = [{name: _without_surrogates(text) for name, text in message.items()} for message in messages]
-        return completions.create(model=self.model, messages=encoded, extra_body=options, extra_headers=self._headers)
+        effort = {"reasoning_effort": self.reasoning_effort} if self.reasoning_effort else {}
+        body = {**effort, **options}
+        return completions.create(model=self.model, messages=encoded, extra_body=body, extra_headers=self._headers)
 
     def _error_text(self, failed: Any) -> str:
         body = " ".join(failed.response.text.split())
@@ -235,7 +238,7 @@ def open_endpoint(config: EndpointConfig, budget: Budget) -> Endpoint:
     Raises InputError if the section has no address or model, or if the key is not set.
     """
     key, limits = read_key(config.key_env), (config.concurrency, config.timeout_s, config.retries, config.wait_s)
-    return Endpoint(config.base_url, config.model, key, *limits, budget)
+    return Endpoint(config.base_url, config.model, key, *limits, budget, config.reasoning_effort)
 
 
 def read_key(variable: str) -> str:

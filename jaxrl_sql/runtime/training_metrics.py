@@ -69,7 +69,8 @@ TRAINING = (
             ),
             Metric(
                 "reward/length", "reward", "0.5 × share of 2,048 characters + share of SQL in the answer (SQL-R1)",
-                "At most 1.5. A rise at equal `reward/correct` rewards long answers.", "`recipe=sql_r1`",
+                "At most 1.5. A rise at equal `reward/correct` rewards long answers.",
+                "`recipe=sql_r1`, its variants, and `think2sql_sql_r1`",
             ),
             Metric(
                 "reward/queries", "queries per answer", "mean", "Queries that the dialogue ran.", "`recipe=skyrl_sql`",

@@ -36,16 +36,21 @@ from jaxrl_sql.training.training_run import TrainingRun
 
 @dataclass
 class EarlyStopping:
-    """Early stopping on the held-out loss: the best loss and the measurements since; `patience` 0 disables it."""
+    """Early stopping on the held-out loss: the best loss, and the measurements since one that was lower by `min_delta`.
+
+    `patience` 0 disables it.
+    """
 
     patience: int
+    min_delta: float = 0.0
     best: float = math.inf
     waited: int = 0
 
     def update(self, loss: float) -> bool:
         """Record a loss; return whether it is the best so far."""
         is_best = loss < self.best
-        self.best, self.waited = (loss, 0) if is_best else (self.best, self.waited + 1)
+        self.waited = 0 if is_best and self.best - loss > self.min_delta else self.waited + 1
+        self.best = min(self.best, loss)
         return is_best
 
     @property
@@ -193,7 +198,7 @@ def open_sft(run: TrainingRun, resume_point: ResumePoint) -> SftPhase:
     trainable, frozen = make_params(run)
     state = init_state(trainable, optimizer, frozen)
     state = dataclasses.replace(state, best=_copy(trainable) if cfg.patience else None)
-    watch = EarlyStopping(cfg.patience)
+    watch = EarlyStopping(cfg.patience, cfg.min_delta)
     if resume_point.is_within(0, cfg.steps):
         state, host, _ = restore(run, resume_point.step, state)
         watch.restore(host["watch"])

@@ -393,8 +393,11 @@ def test_requests_are_repeated_without_an_unsupported_temperature(
     with chat_server.serve_script(lambda _, __: chat_server.assistant(f"```sql\n{RIGHT}\n```")) as (url, seen):
         more = ("evaluate.send_temperature=false", "evaluate.runs=2", "evaluate.token_limit=max_completion_tokens")
         to = (f"evaluate.base_url={url}", "evaluate.model=m", "evaluate.key_env=''")
-        assert main(["--data", str(four), "--out", str(tmp_path / "out"), "--as", "omnisql", *to, *LIMITS, *more]) == 0
+        command = ["--data", str(four), "--out", str(tmp_path / "out"), "--as", "omnisql", *to, *LIMITS, *more]
+        assert main([*command, "evaluate.reasoning_effort=low"]) == 0
+        assert main([*command, "evaluate.reasoning_effort=high"]) == 2, "answers of another effort are not mixed in"
     assert len(seen) == 8
+    assert {entry["reasoning_effort"] for entry in seen} == {"low"}
     assert not any("temperature" in entry for entry in seen)
     assert {item["max_completion_tokens"] for item in seen} == {2048}
     assert (numbers(tmp_path / "out")["runs"], numbers(tmp_path / "out")["accuracy"]) == (2, 1.0)
@@ -407,6 +410,11 @@ def test_requests_are_repeated_without_an_unsupported_temperature(
         (["--as", "arctic", "data.shots=2"], "examples are not supported with an endpoint"),
         (["--as", "arctic", "--model", str(MODEL)], "give one of --predictions FILE"),
         (["evaluate.base_url=''", "--model", str(MODEL), "evaluate.send_temperature=false"], "is for an endpoint"),
+        (
+            ["evaluate.base_url=''", "--model", str(MODEL), "evaluate.reasoning_effort=high"],
+            "evaluate.reasoning_effort=high is for an endpoint",
+        ),
+        (["evaluate.reasoning_effort=much"], "evaluate.reasoning_effort='much' is not one of"),
         (["evaluate.max_cost=1"], "evaluate.max_cost=1.0 needs evaluate.prompt_price"),
         (["evaluate.include_ids=nowhere"], "nowhere: No such file"),
     ],
@@ -451,7 +459,8 @@ def test_a_system_sets_prompt_and_scoring_settings(tmp_path: Path) -> None:
     assert (result["think2sql"].evaluate.rule, result["think2sql"].evaluate.runs) == ("refined", 3)
     assert (result["skyrl_sql"].evaluate.sampling.turns, result["skyrl_sql"].evaluate.rule) == (5, "bird")
     assert (result["qwen3"].data.chat.thinking, result["qwen3"].evaluate.sampling.top_p) == ("no_think", 0.8)
-    assert (result["arctic"].data.retrieval.top_k, result["omnisql"].data.retrieval.top_k) == (0, 20)
+    retrieved = {name: result[name].data.retrieval.top_k for name in ("arctic", "omnisql", "sql_r1")}
+    assert retrieved == {"arctic": 20, "omnisql": 20, "sql_r1": 0}
     assert load("arctic", "evaluate.sampling.temperature=0.5").evaluate.sampling.temperature == 0.5, (
         "overrides take precedence"
     )

@@ -114,6 +114,23 @@ def bird(prepared_set: Path, home: Path) -> list[str]:
     return [f"sources.bird.dir={home}/bird"]
 
 
+def paverl_rows(prepared_set: Path, home: Path) -> list[str]:
+    shutil.copytree(prepared_set / "databases", home / "databases")
+    rows = [
+        {
+            "data_source": "SynSQL-2.5M",
+            "prompt": [{"role": "user", "content": f"Question:\n{item['question']}"}],
+            "reward_model": {"ground_truth": "/data/gold.csv", "style": "rule"},
+            "extra_info": {"dbname": item["db_id"], "goldsql": item["sql"], "question": item["question"], "index": i},
+        }
+        for i, item in enumerate(questions(prepared_set)[:12])
+    ]
+    for name, part in (("train_syn_10K", rows), ("val_syn_10K", rows[:4])):
+        parquet.write_table(pa.Table.from_pylist(part), home / f"{name}.parquet")
+    folder = "evals.syn.dir=", "sources.synsql.dir="
+    return [f"{key}{home}/{name}_syn_10K.parquet" for key, name in zip(folder, ("val", "train"), strict=True)]
+
+
 def skyrl(prepared_set: Path, home: Path) -> list[str]:
     shutil.copytree(prepared_set / "databases", home / "db_files/data/SynSQL-2.5M/databases")
 
@@ -172,3 +189,16 @@ def test_a_recipe_trains_on_its_prepared_data_with_its_template(
         assert manifest["written"]["validation"] | {"hash": "", "difficulty": {}} == {
             "questions": 8, "databases": 1, "hash": "", "difficulty": {}
         }  # fmt: skip
+
+
+def test_rows_of_paverls_repository_become_its_own_mix(
+    prepared_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    home, out = tmp_path / "released", tmp_path / "data"
+    home.mkdir()
+    values = paverl_rows(prepared_set, home)
+    assert prepare(["--config", "configs/data/paverl_released.yaml", "--out", str(out), "repeats=false", *values]) == 0
+    written = json.loads((out / "manifest.json").read_text())["written"]
+    assert (written["train"]["questions"], written["syn"]["questions"]) == (12, 4)
+    assert [entry["sql"] for entry in questions(out / "syn")] == [entry["sql"] for entry in questions(prepared_set)[:4]]

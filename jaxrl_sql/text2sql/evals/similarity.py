@@ -1,23 +1,40 @@
 """Similarity of two results from 0 to 1, for the vote of Arctic-Text2SQL-R1.
 
-Columns are paired by name (repeated names in order). The similarity of a pair is the multiset Jaccard index of its
-values: the sum of the lower counts over the sum of the higher counts. A column without a partner has 0. The result is
-the mean over the columns of both sides, and 0 if either result has no rows.
+Columns are paired by name; columns of one name are pooled. The similarity is the multiset Jaccard index over all
+columns of both sides: the sum of the lower counts of each value over the sum of the higher counts. A column without a
+partner adds only to the denominator, and so does a NULL among numbers. Results without rows have similarity 0. Columns
+have the types that pandas 2 infers, as in the released code.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxrl_sql.text2sql.env.ports import SqlOutcome
 from jaxrl_sql.types import Cell
 
-# The value counts of each column, by the column's name and the number of its earlier occurrences.
-Columns = Mapping[tuple[str, int], Counter[Cell]]
+
+class Column(NamedTuple):
+    """The count of each value of a column.
+
+    A column has floats (`is_float`) if all values are numbers or NULL, and at least one is a float or NULL. Then
+    `missing` is the number of its NULLs, which `values` omits.
+    """
+
+    values: Counter[Cell]
+    missing: int = 0
+    is_float: bool = False
+
+    def total(self) -> int:
+        """Return the number of values and NULLs."""
+        return self.values.total() + self.missing
+
+
+Columns = Mapping[str, Column]
 
 
 def similarity_matrix(outcomes: Sequence[SqlOutcome]) -> np.ndarray:
@@ -48,18 +65,34 @@ def count_values(names: Sequence[str], rows: Sequence[tuple[Cell, ...]]) -> Colu
     """Count the values of each column; empty without rows."""
     if not rows:
         return {}
-    seen: Counter[str] = Counter()
-    columns = {}
-    for name, values in zip(names, zip(*rows, strict=True), strict=True):
-        columns[name, seen[name]] = Counter(values)
-        seen[name] += 1
-    return columns
+    pooled: dict[str, list[Cell]] = {}
+    for name, cells in zip(names, zip(*rows, strict=True), strict=True):
+        pooled.setdefault(name, []).extend(cells)
+    return {name: _count_column(cells) for name, cells in pooled.items()}
+
+
+def _count_column(cells: Sequence[Cell]) -> Column:
+    numbers = [cell for cell in cells if isinstance(cell, int | float) and not isinstance(cell, bool)]
+    missing = sum(cell is None for cell in cells)
+    is_number = bool(numbers) and len(numbers) + missing == len(cells)
+    if is_number and (missing or any(isinstance(number, float) for number in numbers)):
+        return Column(Counter(map(float, numbers)), missing, is_float=True)
+    return Column(Counter(cells))
 
 
 def similarity(left: Columns, right: Columns) -> float:
     """Return the similarity of two results."""
     if not left or not right:
         return 0.0
-    names = [*left, *(name for name in right if name not in left)]
-    shared = [(left[name], right[name]) for name in left if name in right]
-    return sum((column & other).total() / (column | other).total() for column, other in shared) / len(names)
+    common = possible = 0
+    for name in left.keys() | right.keys():
+        a, b = left.get(name), right.get(name)
+        if a is None or b is None:
+            possible += (a or b or Column(Counter())).total()
+            continue
+        # Two columns of one name: pandas drops one of NULLs alone that it joins to floats.
+        if a.is_float or b.is_float:
+            a, b = (Column(Counter()) if side.values.keys() == {None} else side for side in (a, b))
+        common += (a.values & b.values).total()
+        possible += (a.values | b.values).total() + a.missing + b.missing
+    return common / possible

@@ -2,7 +2,7 @@
 
 There are two voting methods, see RECIPES in the documentation. By `result`, candidates with equal sets of rows form a
 group, and the largest group wins. By `soft` (Arctic-Text2SQL-R1), a candidate's score is the summed similarity of its
-result to the others. Failed candidates do not vote. Empty results vote by `result` and have similarity 0 by `soft`.
+result to all. Failed candidates do not vote. Empty results vote by `result` and have similarity 0 to others by `soft`.
 Ties go to the first candidate. If all candidates fail, the first is selected.
 """
 
@@ -45,7 +45,7 @@ class Ballot(NamedTuple):
 class VoteResult:
     """The winning candidate, and the votes per result: the SQL of its first candidate, and the number of votes.
 
-    By `soft`, these are the candidates and their summed similarities. Sorted from best to worst.
+    By `soft`, these are the candidates and their summed similarities, with 1 to themselves. Sorted from best to worst.
     """
 
     sql: str | None
@@ -122,8 +122,12 @@ def choose(ballot: Ballot, members: Sequence[int] | None = None) -> VoteResult:
             representative = first.setdefault(ballot.results[i], i)
             votes[representative] = votes.get(representative, 0.0) + 1.0
     else:
-        pairwise = ballot.similarity[np.ix_(voters, voters)]
-        votes = dict(zip(voters, (pairwise.sum(1) - pairwise.diagonal()).tolist(), strict=True))
+        # As in the released code, a candidate that runs has similarity 1 to itself, and failed ones are in the sum:
+        # rounding decides between equal sums there too.
+        pairwise = ballot.similarity[np.ix_(chosen, chosen)]
+        np.fill_diagonal(pairwise, [ballot.results[i] != _FAILED for i in chosen])
+        totals = dict(zip(chosen, pairwise.sum(1).tolist(), strict=True))
+        votes = {i: totals[i] for i in voters}
     ranked = sorted(votes, key=lambda i: -votes[i])
     return VoteResult(ballot.sqls[ranked[0]], ranked[0], [(ballot.sqls[i] or "", votes[i]) for i in ranked])
 

@@ -15,18 +15,25 @@ from jaxrl_sql.text2sql.recipes.omnisql import OMNISQL
 from jaxrl_sql.text2sql.recipes.paverl import PAVERL, PAVERL_MONOTONE
 from jaxrl_sql.text2sql.recipes.recipe import Observe, Recipe
 from jaxrl_sql.text2sql.recipes.skyrl_sql import SKYRL_SQL, SKYRL_SQL_LOOSE, SKYRL_SQL_NO_SCHEMA, SKYRL_SQL_SINGLE
-from jaxrl_sql.text2sql.recipes.sql_r1 import SQL_R1
-from jaxrl_sql.text2sql.recipes.think2sql import THINK2SQL, THINK2SQL_EXFM, THINK2SQL_QAFM
+from jaxrl_sql.text2sql.recipes.sql_r1 import SQL_R1, SQL_R1_ABLATIONS
+from jaxrl_sql.text2sql.recipes.think2sql import (
+    THINK2SQL,
+    THINK2SQL_ARCTIC,
+    THINK2SQL_EXFM,
+    THINK2SQL_QAFM,
+    THINK2SQL_SQL_R1,
+)
 from jaxrl_sql.types import InputError
 
 __all__ = ["RECIPES", "Observe", "Recipe", "find_recipe"]
 
 _SYSTEMS = (ARCTIC, SQL_R1, PAVERL, THINK2SQL, SKYRL_SQL)
 _VARIANTS = (
-    PAVERL_MONOTONE, THINK2SQL_EXFM, THINK2SQL_QAFM, SKYRL_SQL_NO_SCHEMA, SKYRL_SQL_SINGLE, SKYRL_SQL_LOOSE, OMNISQL,
+    PAVERL_MONOTONE, THINK2SQL_EXFM, THINK2SQL_QAFM, THINK2SQL_ARCTIC, THINK2SQL_SQL_R1, *SQL_R1_ABLATIONS,
+    SKYRL_SQL_NO_SCHEMA, SKYRL_SQL_SINGLE, SKYRL_SQL_LOOSE, OMNISQL,
 )  # fmt: skip
 RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in (*_SYSTEMS, *_VARIANTS)}
-"""The five systems, variants of three of them, and OmniSQL, the base of several, by name."""
+"""The five systems, variants of four of them, and OmniSQL, the base of several, by name."""
 
 
 def find_recipe(name: str) -> Recipe:

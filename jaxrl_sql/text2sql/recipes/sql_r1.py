@@ -5,6 +5,8 @@ The released code also strips DISTINCT from both queries, which rewards a wrong 
 
 from __future__ import annotations
 
+from functools import partial
+
 from jaxrl_sql.text2sql.prompts.dialects import target_sql
 from jaxrl_sql.text2sql.recipes.forms import THINK_ANSWER, thought_and_answer
 from jaxrl_sql.text2sql.recipes.recipe import Observe, Recipe
@@ -30,3 +32,8 @@ SQL_R1 = Recipe(
     options={"strip_distinct": False},
     eval_rule=RULE,
 )
+SQL_R1_ABLATIONS = tuple(
+    SQL_R1._replace(name=f"sql_r1_no_{term}", reward=partial(sql_r1_reward, without=term))
+    for term in ("format", "execution", "result", "length")
+)
+"""The paper's ablation: the reward less one of its four terms."""

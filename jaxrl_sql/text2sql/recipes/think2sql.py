@@ -1,11 +1,24 @@
-"""Think2SQL: a dense reward (QATCH) gated by execution and format; variants mix QATCH or accuracy with the format."""
+"""Think2SQL: a dense reward (QATCH) gated by execution and format; variants mix QATCH or accuracy with the format.
+
+Two variants have the rewards of Arctic and SQL-R1 in this system's answer form (Table 2 of its paper).
+"""
 
 from __future__ import annotations
+
+from functools import partial
 
 from jaxrl_sql.text2sql.prompts.dialects import target_sql
 from jaxrl_sql.text2sql.recipes.forms import thought_and_answer
 from jaxrl_sql.text2sql.recipes.recipe import Observe, Recipe
-from jaxrl_sql.text2sql.rewards.think2sql import RULES, exfm_reward, gate_reward, qafm_reward, read_think2sql
+from jaxrl_sql.text2sql.rewards.sql_r1 import sql_r1_reward
+from jaxrl_sql.text2sql.rewards.think2sql import (
+    RULES,
+    exfm_reward,
+    gate_reward,
+    qafm_reward,
+    read_think2sql,
+    sparse_reward,
+)
 from jaxrl_sql.text2sql.schema import RENDERERS
 from jaxrl_sql.types import Example
 
@@ -38,3 +51,5 @@ THINK2SQL = Recipe(
 )
 THINK2SQL_EXFM = THINK2SQL._replace(name="think2sql_exfm", reward=exfm_reward)
 THINK2SQL_QAFM = THINK2SQL._replace(name="think2sql_qafm", reward=qafm_reward)
+THINK2SQL_ARCTIC = THINK2SQL._replace(name="think2sql_arctic", reward=sparse_reward)
+THINK2SQL_SQL_R1 = THINK2SQL._replace(name="think2sql_sql_r1", reward=partial(sql_r1_reward, rule="refined"))

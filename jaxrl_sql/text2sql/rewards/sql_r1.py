@@ -28,22 +28,23 @@ def read_sql_r1(response: Response) -> ParsedResponse:
     return ParsedResponse(candidates[-1] if candidates else None, in_order and bool(blocks), think, answer)
 
 
-def sql_r1_reward(parsed: ParsedResponse, row: ScoreRow) -> Reward:
+def sql_r1_reward(parsed: ParsedResponse, row: ScoreRow, *, rule: str = RULE, without: str = "") -> Reward:
     """Return -1 for a wrong format or a failed query, 0 for a wrong result, and 6 plus the length part for a match.
 
-    The paper's sum is format (1 or -1) + execution (2 or -2) + result (3 or -3) + length; a term counts only if all
-    earlier ones are positive.
+    The paper's sum is `format` (1 or -1) + `execution` (2 or -2) + `result` (3 or -3) + `length`; a term is 0 if one of
+    the earlier ones is negative. Results are equal by `rule`. `without` names a term to omit, as in the paper's
+    ablation; the other terms do not change.
     """
-    executes, correct = row.executes, row.matches(RULE)
-    length = length_part(parsed) if parsed.well_formed and correct else 0.0
-    if not parsed.well_formed:
-        total = -1.0
-    elif not executes:
-        total = 1.0 - 2.0
-    elif not correct:
-        total = 1.0 + 2.0 - 3.0
-    else:
-        total = 1.0 + 2.0 + 3.0 + length
+    executes, correct = row.executes, row.matches(rule)
+    runs = parsed.well_formed and executes
+    length = length_part(parsed) if runs and correct else 0.0
+    terms = {
+        "format": 1.0 if parsed.well_formed else -1.0,
+        "execution": (2.0 if executes else -2.0) if parsed.well_formed else 0.0,
+        "result": (3.0 if correct else -3.0) if runs else 0.0,
+        "length": length,
+    }
+    total = sum(value for name, value in terms.items() if name != without)
     parts = {"correct": correct, "executes": executes, "format": parsed.well_formed, "length": length}
     return Reward(total, {name: float(value) for name, value in parts.items()})
 

@@ -1,4 +1,4 @@
-"""Think2SQL: three rewards from execution accuracy (EX), QATCH's partial score and the format."""
+"""Think2SQL: rewards from execution accuracy (EX), QATCH's partial score and the format."""
 
 from __future__ import annotations
 
@@ -55,6 +55,13 @@ def gate_reward(parsed: ParsedResponse, row: ScoreRow) -> Reward:
         total = qatch
     else:
         total = _GATE if parsed.well_formed else 0.0
+    return Reward(total, _parts(parsed, row))
+
+
+def sparse_reward(parsed: ParsedResponse, row: ScoreRow) -> Reward:
+    """Return Arctic's reward in this form: 1 for EX, else 0.1 for a query that runs in the right format, else 0."""
+    executes_in_form = row.executes and parsed.well_formed
+    total = 1.0 if row.matches("refined") else _GATE if executes_in_form else 0.0
     return Reward(total, _parts(parsed, row))
 
 

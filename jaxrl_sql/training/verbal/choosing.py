@@ -16,6 +16,7 @@ from jaxrl_sql.config import DatabasesConfig, DataConfig, EndpointConfig, Execut
 from jaxrl_sql.inference.fingerprint import (
     checkpoint_settings,
     digests,
+    effort_settings,
     endpoint_settings,
     fingerprint,
     values_of,
@@ -189,6 +190,7 @@ def choice_settings(policy: PolicySpec, cfg: VerbalSettings, limits: ExecutorCon
     settings |= values_of(cfg, "verbal", exclude=free)
     if cfg.base_url:
         settings |= {"verbal.model": cfg.model} | endpoint_settings(policy.recipe, data)
+        settings |= effort_settings(cfg, "verbal")
     else:
         settings |= checkpoint_settings(policy.recipe, data, policy.model)
     return fingerprint(settings, data, limits)

@@ -1,4 +1,4 @@
-"""Every published system's configuration fits every machine with an overlay and keeps the paper's values."""
+"""Every published configuration fits every machine with an overlay for it, and keeps the paper's values."""
 
 from __future__ import annotations
 
@@ -26,10 +26,13 @@ RECIPES = (
     "arctic", "arctic_values", "arctic_batch", "paverl", "paverl_mixed", "sql_r1", "sql_r1_sft", "skyrl_sql",
     "skyrl_sql_no_schema", "skyrl_sql_single", "think2sql_8b", "think2sql", "think2sql_sft", "think2sql_sft_sql",
 )  # fmt: skip
+# Models above 8B, for 64 GPUs only.
+LARGE = ("arctic_14b", "arctic_32b", "think2sql_14b")
 # Each overlay, and its topology.
 MACHINES = {
     "h100x8": "h100:8", "h100x8_packed": "h100:8", "v5p_4x4x2": "v5p:4x4x2", "v5p_4x4x2_packed": "v5p:4x4x2",
     "v5e_4x4": "v5e:4x4", "v5e_4x4_packed": "v5e:4x4", "gpu_80gb": "h100:1", "gpu_24gb": "l4:1",
+    "h100x64": "h100:64",
 }  # fmt: skip
 SHAPES = {
     "OmniSQL-7B": "qwen2.5-coder-7b",
@@ -37,6 +40,9 @@ SHAPES = {
     "Qwen2.5-Coder-1.5B-Instruct": "qwen2.5-coder-1.5b",
     "Qwen3-4B": "qwen3-4b",
     "Qwen3-8B": "qwen3-8b",
+    "OmniSQL-14B": "qwen2.5-coder-14b",
+    "OmniSQL-32B": "qwen2.5-coder-32b",
+    "Qwen3-14B": "qwen3-14b",
 }
 # Each configuration on each machine, except Think2SQL 4B on 16 chips of 16 GB. Only sampled answers are packed.
 PAIRS = [
@@ -45,7 +51,8 @@ PAIRS = [
     for machine in MACHINES
     if not machine.startswith("v5e_4x4") or recipe in {"think2sql", "think2sql_sft", "think2sql_sft_sql"}
     if not machine.endswith("_packed") or "_sft" not in recipe
-]
+    if machine != "h100x64"
+] + [(recipe, "h100x64") for recipe in LARGE]
 ROOM = 0.95  # A plan by formula must leave a twentieth of a chip's memory free.
 # Settings that belong to the machine. An overlay's comment must name any other key that it changes.
 OF_MACHINES = {
@@ -97,7 +104,9 @@ def header(machine: str) -> str:
 @pytest.mark.parametrize("machine", [machine for machine in MACHINES if not machine.endswith("_packed")])
 def test_header_of_an_overlay_names_the_recipes_that_are_tested(machine: str) -> None:
     tested = {recipe for recipe, where in PAIRS if where == machine}
-    scope = "for every published system" if tested == set(RECIPES) else "for Think2SQL's 4B"
+    scope = "for every published system up to 8B" if tested == set(RECIPES) else "for Think2SQL's 4B"
+    if tested == set(LARGE):
+        scope = "for Arctic's 14B and 32B and Think2SQL's 14B"
     assert f"{scope}:" in header(machine) or f"{scope}, and for " in header(machine)
 
 
@@ -155,4 +164,4 @@ def test_documented_recipes_and_machines_match_the_folder() -> None:
     assert {path.stem for path in (ROOT / "configs/on").iterdir()} == set(MACHINES)
     papers = {"arctic", "paverl", "skyrl_sql", "sql_r1", "think2sql"}
     written = {path.stem for path in (ROOT / "configs").glob("*.yaml") if not path.stem.endswith("-tiny")}
-    assert {name for name in written if any(name.startswith(paper) for paper in papers)} == set(RECIPES)
+    assert {name for name in written if any(name.startswith(paper) for paper in papers)} == {*RECIPES, *LARGE}

@@ -61,6 +61,16 @@ INTENDED: dict[tuple[str, str], tuple[Any, str]] = {
     ("configs/*_sft*.yaml", "grpo.optim.beta2"): (0.999, _SUPERVISED),
     ("configs/tiny.yaml", "grpo.group_std_ddof"): (1, "a base alone: the recipes that it makes small name theirs"),
     ("configs/verbal.yaml", "data.max_prompt_tokens"): (2048, "prompts of any length are asked"),
+    ("configs/as/arctic.yaml", "data.retrieve"): (20, "the authors' evaluation always shows values"),
+    ("configs/as/arctic.yaml", "evaluate.max_new_tokens"): (8192, "the limit of the authors' evaluation"),
+    ("configs/as/think2sql.yaml", "evaluate.top_k"): (0, "the authors' evaluation sends none"),
+    ("configs/as/think2sql.yaml", "evaluate.repetition_penalty"): (1.0, "1.1 is training's alone"),
+    ("configs/as/paverl.yaml", "data.max_prompt_tokens"): (64_000, "the model length of the authors' evaluation"),
+    ("configs/distill.yaml", "recipe"): ("omnisql", "the authors ask OmniSQL's prompt"),
+    ("configs/distill.yaml", "distill.samples"): (1, "the authors ask once"),
+    ("configs/think2sql_sft*.yaml", "sft.optim.lr"): (4e-5, "the released script's"),
+    ("configs/think2sql_sft*.yaml", "sft.optim.warmup_steps"): (18, "10 % of 178 steps, as released"),
+    ("configs/think2sql_sft*.yaml", "sft.eval_every"): (5, "as released"),
 }
 
 

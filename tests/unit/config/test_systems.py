@@ -27,13 +27,18 @@ QWEN3 = {"temperature": 0.7, "top_p": 0.8, "top_k": 20, "max_new_tokens": 4096}
 # ONCE)
 EXPECTED: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "omnisql": ("omnisql", {"retrieval": {**CHAT["retrieval"], "top_k": 20}}, {}, {}),
-    "arctic": ("arctic", {}, {"max_new_tokens": 4096}, {}),
+    "arctic": ("arctic", {"retrieval": {**CHAT["retrieval"], "top_k": 20}}, {"max_new_tokens": 8192}, {}),
     "sql_r1": ("sql_r1", {}, {"temperature": 0.8}, {"samples": 8, "vote": "result"}),
-    "paverl": ("paverl", {}, {}, {"rules": ["bird", "refined", "test_suite", "ex_b", "paverl"]}),
+    "paverl": (
+        "paverl",
+        {"max_prompt_tokens": 64_000},
+        {},
+        {"rules": ["bird", "refined", "test_suite", "ex_b", "paverl"]},
+    ),
     "think2sql": (
         "think2sql",
         {"chat": {**CHAT["chat"], "thinking": "no_think"}},
-        {**QWEN3, "temperature": 0.6, "top_p": 0.95, "repetition_penalty": 1.1},
+        {"temperature": 0.6, "top_p": 0.95, "max_new_tokens": 4096},
         REFINED,
     ),
     "qwen3": ("omnisql", {"chat": {**CHAT["chat"], "thinking": "no_think"}}, QWEN3, REFINED),

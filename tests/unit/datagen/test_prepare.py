@@ -25,6 +25,13 @@ from jaxrl_sql.text2sql.schema.describe import read_descriptions
 ROOT = Path(__file__).parents[3]
 CONFIGS = sorted((ROOT / "configs/data").glob("*.yaml"))
 PAPERS = ("arctic", "sql_r1", "sql_r1_sft", "paverl", "paverl_mixed", "think2sql", "think2sql_sft", "skyrl_sql")
+ARCTIC_MIXES = {
+    "arctic": ["bird", "spider_train", "spider_dev", "gretel"],
+    "arctic_bird": ["bird"],
+    "arctic_bird_spider": ["bird", "spider_train", "spider_dev"],
+    "arctic_nonfiltered": ["bird", "spider_train", "spider_dev", "gretel"],
+    "arctic_bird_aug": ["bird", "spider_train", "spider_dev", "gretel", "bird_aug"],
+}
 LABELS = ("Simple", "Moderate", "Complex")
 WIDE, EMPTY, WRONG = "SELECT x, y FROM t WHERE x > 0", "SELECT x FROM t WHERE x > 9", "SELECT lost FROM t"
 
@@ -344,6 +351,8 @@ def test_endless_script_is_stopped(tmp_path: Path) -> None:
         (["sources.s.dir=SET", "evals.train.dir=SET"], "evals.train names a folder in"),
         (["sources.s.dir=SET", "evals.a/b.dir=SET"], "evals.a/b names a folder in"),
         (["sources.s.dir"], "'sources.s.dir' is not of the form key.sub=value"),
+        (["sources.s.dir=SET", "sources.t=null"], "sources.t=null drops nothing: there are s"),
+        (["sources.s.dir=SET", "sources.s=null"], "sources is empty"),
     ],
 )  # fmt: skip
 def test_invalid_input_is_reported_in_one_line(values: list[str], message: str, synsql: Path, prepare: Prepare) -> None:
@@ -372,6 +381,23 @@ def test_every_papers_mix_can_be_loaded(path: Path) -> None:
     config = load_prepared(path)
     assert config.out.startswith("data/")
     assert config.sources
+
+
+def test_null_drops_a_source_of_the_file(synsql: Path, prepare: Prepare, tmp_path: Path) -> None:
+    (tmp_path / "mix.yaml").write_text(f"sources: {{s: {{dir: {synsql}, count: 3}}, gone: {{dir: nowhere}}}}\n")
+    code, _ = prepare("sources.gone=null", config=tmp_path / "mix.yaml")
+    assert code == 0
+    assert load_prepare(tmp_path / "mix.yaml", ["out=x", "sources.gone=null"]).sources.keys() == {"s"}
+    again = load_prepare(tmp_path / "mix.yaml", ["out=x", "sources.s=null", "sources.s.dir=d"]).sources["s"]
+    assert (again.dir, again.count) == ("d", 0)
+
+
+def test_mixes_of_arctics_tables_differ_in_their_sources() -> None:
+    mixes = {name: load_prepared(ROOT / f"configs/data/{name}.yaml") for name in ARCTIC_MIXES}
+    assert {name: list(mix.sources) for name, mix in mixes.items()} == ARCTIC_MIXES
+    assert len({mix.out for mix in mixes.values()}) == len(mixes)
+    every = mixes["arctic_nonfiltered"].sources["gretel"]
+    assert (every.include_ids, every.min_sql_characters) == ("", 161)
 
 
 @pytest.mark.parametrize("name", PAPERS)

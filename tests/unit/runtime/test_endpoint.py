@@ -59,6 +59,13 @@ def test_request_and_answer_fields(client: Client, chat_server: ModuleType) -> N
     assert KEY not in repr(endpoint)
 
 
+def test_every_request_has_the_effort_of_reasoning(client: Client, chat_server: ModuleType) -> None:
+    with chat_server.serve_script(lambda _, __: chat_server.assistant("yes")) as (url, seen):
+        for effort in ("", "high"):
+            ask_once(client(url, reasoning_effort=effort)[0], ASKED, temperature=0.5)
+    assert [request.get("reasoning_effort") for request in seen] == [None, "high"]
+
+
 def test_lone_surrogates_are_sent_as_question_marks(client: Client, chat_server: ModuleType) -> None:
     with chat_server.serve_script(lambda _, __: chat_server.assistant("yes")) as (url, seen):
         ask_once(client(url)[0], [{"role": "user", "content": "é\ud800"}])

@@ -64,7 +64,7 @@ def test_each_part_of_a_recipe_reward_has_a_row(name: str) -> None:
     reward = RECIPES[name].reward(ParsedResponse("SELECT 1", True, "thought", "SELECT 1"), MATCH)
     rows = [find_metric(f"reward/{part}", TRAINING) for part in reward.parts]
     assert [row.name for row in rows if row is not None] == [f"reward/{part}" for part in reward.parts]
-    assert ("reward/length" in [f"reward/{part}" for part in reward.parts]) == (name == "sql_r1")
+    assert ("reward/length" in [f"reward/{part}" for part in reward.parts]) == ("sql_r1" in name)
 
 
 def test_part_of_a_reward_function_has_a_row() -> None:

@@ -22,7 +22,10 @@ from jaxrl_sql.types import Example, InputError, Response
 
 SQL = "SELECT nick FROM emps WHERE dept = 1"
 # The maximal reward of a right answer in the right form; SQL-R1 adds its length part.
-TOP = {"sql_r1": 6.0, "paverl": 10.0, "paverl_monotone": 10.0}
+TOP = {
+    "sql_r1": 6.0, "sql_r1_no_format": 5.0, "sql_r1_no_execution": 4.0, "sql_r1_no_result": 3.0,
+    "sql_r1_no_length": 6.0, "think2sql_sql_r1": 6.0, "paverl": 10.0, "paverl_monotone": 10.0,
+}  # fmt: skip
 MULTI = ("skyrl_sql", "skyrl_sql_no_schema", "skyrl_sql_loose")
 
 
@@ -85,7 +88,7 @@ def test_demonstration_is_parsed_and_rewarded_in_full(
     (scored,) = recipe.collect(recipe.submit(executor, [example], [answer], style))
     assert scored.trusted
     assert scored.reward.parts["correct"] == 1.0
-    length = scored.reward.parts.get("length", 0.0)
+    length = 0.0 if name == "sql_r1_no_length" else scored.reward.parts.get("length", 0.0)
     assert scored.reward.total == pytest.approx(TOP.get(name, 1.0) + length)
     assert recipe.score(executor, [example], [answer], opening_tag=tag) == [scored.reward]
 

@@ -187,3 +187,25 @@ def test_training_on_the_plain_form_finds_the_variants(tmp_path: Path) -> None:
     (tmp_path / "dev" / "questions.jsonl").write_text(json.dumps(question) + "\n", encoding="utf-8")
     (example,) = load_split(tmp_path, "dev").examples
     assert example.suite == (local, beside, suite)
+
+
+# The cases of the reward, and its total without each of the four terms; L is the length part of a match.
+L = 0.75
+ABLATIONS = {
+    "wrong format": (False, "ok", 1.0, {"format": 0.0, "execution": -1.0, "result": -1.0, "length": -1.0}),
+    "failed query": (True, "syntax_error", 0.0, {"format": -2.0, "execution": 1.0, "result": -1.0, "length": -1.0}),
+    "another result": (True, "ok", 0.0, {"format": -1.0, "execution": -2.0, "result": 3.0, "length": 0.0}),
+    "match": (True, "ok", 1.0, {"format": 5.0 + L, "execution": 4.0 + L, "result": 3.0 + L, "length": 6.0}),
+}
+
+
+@pytest.mark.parametrize("case", ABLATIONS)
+@pytest.mark.parametrize("term", ["format", "execution", "result", "length"])
+def test_reward_without_a_term_is_the_sum_of_the_others(term: str, case: str) -> None:
+    is_well_formed, status, matches, totals = ABLATIONS[case]
+    # Thought and answer have half of 2,048 characters, half of the answer is SQL: 0.25 + 0.5.
+    parsed = ParsedResponse("x" * 256, is_well_formed, "t" * 512, "x" * 512)
+    recipe = RECIPES[f"sql_r1_no_{term}"]
+    row = ScoreRow(status, "ok", {"test_suite": matches})
+    assert recipe.reward(parsed, row).total == pytest.approx(totals[term])
+    assert recipe.reward(parsed, row).parts == RECIPES["sql_r1"].reward(parsed, row).parts

@@ -1,4 +1,4 @@
-"""Think2SQL's three rewards of one parsed answer: GATE, EXFM and QAFM, from text to numbers."""
+"""Think2SQL's rewards of one parsed answer: GATE, EXFM, QAFM, and those of Arctic and SQL-R1, from text to numbers."""
 
 from collections.abc import Callable
 
@@ -115,6 +115,28 @@ def test_gate(qatch: float, paid: float) -> None:
     assert gate_reward(read_think2sql(form(NAMES)), row).total == pytest.approx(paid)
     without = gate_reward(read_think2sql(NAMES), row).total
     assert without == pytest.approx(paid if qatch > 0.1 else 0.0)
+
+
+@pytest.mark.parametrize(
+    ("gold", "text", "arctic", "sql_r1"),
+    [
+        (NAMES, form(NAMES), 1.0, 6.0),
+        (NAMES, form(IDS), 0.1, 0.0),
+        (NAMES, form("SELECT lost FROM emp"), 0.0, -1.0),
+        (NAMES, NAMES, 1.0, -1.0),
+        (NAMES, IDS, 0.0, -1.0),
+        # Equal by `refined`, not by the other systems' own rules.
+        ("SELECT id, name FROM emp", form("SELECT name, id FROM emp"), 1.0, 6.0),
+        (NAMES, form("SELECT DISTINCT name FROM emp"), 0.1, 0.0),
+    ],
+)
+def test_rewards_of_other_systems_in_this_form(
+    score: Score, gold: str, text: str, arctic: float, sql_r1: float
+) -> None:
+    assert score("think2sql_arctic", gold, text).reward.total == pytest.approx(arctic)
+    reward = score("think2sql_sql_r1", gold, text).reward
+    assert reward.total - reward.parts["length"] == pytest.approx(sql_r1)
+    assert (reward.parts["length"] > 0) == (sql_r1 == 6.0)
 
 
 # text, SQL, thought

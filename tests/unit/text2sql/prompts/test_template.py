@@ -70,7 +70,8 @@ STRUCTURE = {
         *OMNISQL, "Question:\na hint\nWho?", *FORM, "<answer>", "```sql\n", "Example format:", "<think>", "</think>",
         "<answer>", "```sql\n", "</answer>", "[assistant]Let me solve this step by step.\n<think>",
     ],
-    "sql_r1": [*OMNISQL, "External Knowledge:\na hint", "Question:\nWho?", *FORM, "</think>", "<answer>", "```sql\n"],
+    "omnisql": [*OMNISQL, "\n\nQuestion:\na hint\nWho?\n\nInstructions:\n- ", "Output Format:", "```sql\n"],
+    "sql_r1": [*OMNISQL, "\n\nQuestion:\na hint\nWho?\n\n", *FORM, "</think>", "<answer>", "```sql\n"],
     "paverl": ["[user]", "SQLite", "schema:\nCREATE TABLE", "Context:\na hint", "Question:\nWho?", "```sql\n"],
     "think2sql": [
         "[system]", "format:\n<reasoning>", "</reasoning>", "<answer>", "</answer>[user]", "<answer>",

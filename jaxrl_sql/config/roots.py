@@ -125,6 +125,8 @@ class TrainConfig(RootConfig):
         data, sft, grpo, model = self.data, self.sft, self.grpo, self.model
         if sft.formats and data.prompt == "compact":
             yield f"sft.formats={sft.formats} need data.prompt=tagged or chat: compact answers are SQL only"
+        if sft.formats and data.prompt == "given":
+            yield f"sft.formats={sft.formats} need prompts of each form: data.prompt=given has those of the rows"
         yield from _sampling_faults(self.sampling)
         yield from _objective_faults(self.sampling, self.rollout, grpo)
         yield from _turn_faults(self)
@@ -270,6 +272,8 @@ class VerbalConfig(RootConfig):
 
     def faults(self) -> Iterator[str]:
         """Yield a line for each contradiction between values of different sections."""
+        if self.data.prompt == "given":
+            yield "data.prompt=given is for train, evaluate, data filter and distill: a judge has no prompt in the rows"
         yield from _dialect_faults(self.data, self.executor)
         yield from _folder_faults(self.data)
 

@@ -323,7 +323,7 @@ def _demonstrations(
     end, demonstrations = s.prompt_format.ends[-1], dict[int, Trajectory]()
     control = ControlTokens(s.prompt_format.tokenizer)
     for i, (example, prompt) in enumerate(zip(examples, prompts, strict=False)):
-        if not example.answerable or (s.prompt_format.style.name == "chat" and not example.reasoning):
+        if not example.answerable or (s.prompt_format.style.is_chat and not example.reasoning):
             continue
         text = s.prompt_format.style.answer(example)
         if isinstance(text, str) and cut_after_stop(text, stops) == text:

@@ -11,7 +11,8 @@ import pytest
 from jaxrl_sql.config import DataConfig
 from jaxrl_sql.inference.prompt_lengths import MOST_MEASURED, Shortening, length_lines, measured_settings, spread
 from jaxrl_sql.inference.questions import checked_prompts
-from jaxrl_sql.text2sql.prompts.prompts import PromptStyle, Pruning, make_prompts
+from jaxrl_sql.text2sql.prompts.prompts import Pruning, make_prompts
+from jaxrl_sql.text2sql.prompts.styles import PromptStyle
 from jaxrl_sql.text2sql.recipes import find_recipe
 from jaxrl_sql.types import Example, InputError
 

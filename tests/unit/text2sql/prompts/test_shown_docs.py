@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from jaxrl_sql.text2sql.prompts.prompts import PromptStyle, Pruning, compact_style, make_prompts
+from jaxrl_sql.text2sql.prompts.prompts import Pruning, make_prompts
+from jaxrl_sql.text2sql.prompts.styles import PromptStyle, compact_style
 from jaxrl_sql.text2sql.schema import RENDERERS, read_schema
 from jaxrl_sql.types import Example
 

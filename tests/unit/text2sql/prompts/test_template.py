@@ -200,7 +200,7 @@ def test_template_file_replaces_the_recipes(tmp_path: Path, examples: list[Examp
         ("{{ question }}", "must contain the question"),
         ("Hello" + MINE, "text outside of the blocks"),
         ("{% block sytem %}{% endblock %}" + MINE, "'sytem' is not one of system, user, assistant"),
-        ("{% block system %}{{ schema }}{% endblock %}" + MINE, "system has only the placeholder thinks"),
+        ("{% block assistant %}{{ schema }}{% endblock %}" + MINE, "assistant has only the placeholder thinks"),
         ("{% block user %}{{ question }", r"line 1: "),
         ("{% block user %}{{ question|nothing }}{% endblock %}", "filter 'nothing'"),
     ],

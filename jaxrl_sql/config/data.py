@@ -182,9 +182,9 @@ class DataConfig:
     dialects: DialectsConfig = field(default_factory=DialectsConfig)
     schema: Annotated[
         str,
-        OneOf("recipe", "compact", "ddl", "omnisql", "profile", "names_only"),
+        OneOf("recipe", "compact", "ddl", "omnisql", "profile", "names_only", "raw_ddl", "omnisql_strict"),
         "Format of the database in prompts. `profile` includes values; `recipe` is the recipe's format in a chat and "
-        "`compact` otherwise.",
+        "`compact` otherwise. `raw_ddl` and `omnisql_strict` are those of released code, to the byte.",
     ] = "recipe"
     traces: Annotated[
         str,
@@ -227,6 +227,11 @@ class DataConfig:
     def faults(self, name: str) -> Iterator[str]:
         """Yield a line if the URL of the database holds a password, and for settings that change a row's prompt."""
         yield from password_fault(f"{name}.database", self.database)
+        if self.schema == "raw_ddl" and (self.hide or self.prune or self.schema_budget):
+            yield (
+                f"{name}.schema=raw_ddl is the text of the database, of which nothing is left out: {name}.hide, "
+                f"{name}.prune and {name}.schema_budget must not be set"
+            )
         if self.prompt != "given":
             return
         changes = {

@@ -28,7 +28,7 @@ from jaxrl_sql.text2sql.schema.prune import prune, used_by_all
 from jaxrl_sql.text2sql.schema.quote import quote_name, quote_text
 from jaxrl_sql.text2sql.schema.read import Schema, read_schema
 from jaxrl_sql.text2sql.schema.synonyms import find_alike
-from jaxrl_sql.types import Example, InputError, Prompt, Tokenizer, response_text
+from jaxrl_sql.types import Example, Prompt, Tokenizer, response_text
 
 
 class Shield(Protocol):

@@ -198,7 +198,11 @@ def test_templates_have_the_authors_text(name: str, tmp_path: Path) -> None:
     # Without evidence there is no line for it, or the authors' text.
     without = "".join(template.texts({**every, "evidence": ""}))
     absent = {"paverl": "None", "think2sql": "", "skyrl_sql": "", "skyrl_page": ""}
-    assert without == (user.replace("E\nQ", "Q") if name not in absent else user.replace("\nE\n", f"\n{absent[name]}\n").replace(": E;", ": ;"))
+    assert without == (
+        user.replace("E\nQ", "Q")
+        if name not in absent
+        else user.replace("\nE\n", f"\n{absent[name]}\n").replace(": E;", ": ;")
+    )
     if name == "think2sql":
         assert template.system({**every, "thinks": True}) == "Think:\n<think>\n"
 

@@ -135,7 +135,9 @@ def test_prompt_equals_the_text_encoded_by_transformers(
     """The comparison is by text, as parts are tokenized separately; it includes the tokenizer's own start tokens."""
     tokenizer = begun_tokenizer(tmp_path, bos)
     result = make_prompts(examples, style, tokenizer, 10_000).prompts
-    for prompt, (schema, question, *_) in zip(result, [message_texts(example, style) for example in examples], strict=True):
+    for prompt, (schema, question, *_) in zip(
+        result, [message_texts(example, style) for example in examples], strict=True
+    ):
         theirs = tokenizer(schema + question)["input_ids"]
         assert tokenizer.decode(prompt.token_ids) == tokenizer.decode(theirs) == prompt.text
         assert list(prompt.token_ids).count(tokenizer.bos_token_id) == theirs.count(tokenizer.bos_token_id) == bool(bos)

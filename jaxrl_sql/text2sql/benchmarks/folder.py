@@ -30,9 +30,9 @@ def read_plain(folder: Path, split: str, _notes: Notes) -> LoadedQuestions:
     """Read a set: every question with its id, with a fault for missing or empty fields and an unknown dialect.
 
     `evidence`, `difficulty`, `demonstration`, `reasoning`, `dialect`, `other_sql` (a list of equivalent golds) and
-    `prompt` (the messages of a released row) are optional. With `db`, a URL, a question is about a database of another engine; a file in `databases/` then only
-    provides the schema and values in prompts, in place of a sample. Raises InputError for a missing folder or file and
-    a malformed line (`file:line: message`).
+    `prompt` (the messages of a released row) are optional. With `db`, a URL, a question is about a database of
+    another engine; a file in `databases/` then only provides the schema and values in prompts, in place of a
+    sample. Raises InputError for a missing folder or file and a malformed line (`file:line: message`).
     """
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder (expected questions.jsonl and databases/ in it)")

@@ -1,6 +1,6 @@
 """Prompt styles: the format of prompts and target answers.
 
-A style is a value. It defines the parts of a prompt, the target answer, and the wrapping by a tokenizer's chat template.
+A style is a value. It defines the parts of a prompt, the target answer, and the wrapping by a chat template.
 """
 
 from __future__ import annotations

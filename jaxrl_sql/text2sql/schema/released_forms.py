@@ -99,9 +99,7 @@ def _column(record: Fields, i: int, values: Sequence[object]) -> str:
 
 def _reference(record: Fields, source: int, target: int) -> str:
     names, columns = record["table_names_original"], record["column_names_original"]
-    (table, column), (target_table, target_column) = (
-        (names[columns[i][0]], columns[i][1]) for i in (source, target)
-    )
+    (table, column), (target_table, target_column) = ((names[columns[i][0]], columns[i][1]) for i in (source, target))
     constraint = f"fk_{table}_{column}".lower().replace(" ", "_")
     to = f"{as_released_omnisql(target_table)} ({as_released_omnisql(target_column)})"
     return f"CONSTRAINT {constraint} FOREIGN KEY ({as_released_omnisql(column)}) REFERENCES {to},"
@@ -118,8 +116,8 @@ def _read_record(db_path: str, _versions: tuple[tuple[str, int], ...]) -> Fields
     record = next(iter(natural_records(db_path)), None)
     if record is None:
         raise InputError(
-            f"data.schema=omnisql_strict needs the tables file of the set (tables.json) with {Path(db_path).stem}, next "
-            f"to the folder of the databases of {db_path}"
+            f"data.schema=omnisql_strict needs the tables file of the set (tables.json) with {Path(db_path).stem}, "
+            f"next to the folder of the databases of {db_path}"
         )
     return record
 

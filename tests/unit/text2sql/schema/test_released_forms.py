@@ -117,8 +117,10 @@ def test_changed_files_are_read_again(example: Example, tmp_path: Path) -> None:
 
 def test_raw_ddl_is_the_text_of_the_database(example: Example) -> None:
     statements = [
-        'CREATE TABLE dept (id INTEGER PRIMARY KEY AUTOINCREMENT, "Dept Name" TEXT NOT NULL, -- its name\n'
-        "  budget REAL)",
+        (
+            'CREATE TABLE dept (id INTEGER PRIMARY KEY AUTOINCREMENT, "Dept Name" TEXT NOT NULL, -- its name\n'
+            "  budget REAL)"
+        ),
         "CREATE TABLE sqlite_sequence(name,seq)",
         'CREATE TABLE "order" (dept INT REFERENCES dept, day TEXT, note TEXT, PRIMARY KEY (day, dept))',
         'CREATE TABLE `2nd` (transaction_no INT, "transaction" BLOB, session TEXT)',

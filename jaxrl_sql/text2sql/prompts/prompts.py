@@ -11,7 +11,7 @@ prompts that would not fit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import groupby
@@ -34,12 +34,12 @@ from jaxrl_sql.types import Example, Prompt, Tokenizer, response_text
 class Shield(Protocol):
     """Makes an external text safe, except for the names in `exclude` (`ControlTokens.shield`)."""
 
-    def __call__(self, text: str, exclude: Collection[str] = ..., /) -> str:
+    def __call__(self, text: str, exclude: frozenset[str] = ..., /) -> str:
         """Return the safe text."""
         ...
 
 
-def _unchanged(text: str, _exclude: Collection[str] = (), /) -> str:
+def _unchanged(text: str, _exclude: frozenset[str] = frozenset(), /) -> str:
     return text
 
 
@@ -194,8 +194,13 @@ def message_texts(
     schema = shown_schema(example, style) if schema is None else schema
     values = "; ".join(_matched(*match) for match in schema.matched) if style.in_question else ""
     text = style.show(example, replace(schema, matched=()) if values else schema)
-    texts = {name: shield(getattr(example, name)) for name in ("question", "evidence", "difficulty")}
-    return style.parts(replace(example, **texts), shield(text), shield(values))
+    example = replace(
+        example,
+        question=shield(example.question),
+        evidence=shield(example.evidence),
+        difficulty=shield(example.difficulty),
+    )
+    return style.parts(example, shield(text), shield(values))
 
 
 def _matched(table: str, column: str, value: str) -> str:

@@ -65,10 +65,8 @@ def test_rows_prompts_are_used_by_each_command(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     given = (f"data.dir={rows}", "data.prompt=given", "recipe=sql_r1")
-    run = jx.train(
-        None,
-        *arguments(tmp_path / "run", *given, "data.evals=[dev]", "sft.steps=1", "grpo.steps=1", "data.chat.date=null"),
-    )
+    few = ("data.evals=[dev]", "sft.steps=1", "grpo.steps=1")
+    run = jx.train(None, *arguments(tmp_path / "run", *given, *few))
     assert run.exit_code == 0
     tokenizer = load_tokenizer(small_data / "tokenizer")
     records = lines(rows / "train.jsonl")
@@ -86,9 +84,11 @@ def test_rows_prompts_are_used_by_each_command(
     text = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True) + BEGUN
     assert records[0]["prompt"] == text
 
-    command = [*given, "data.source=folder", f"data.tokenizer.path={small_data}/tokenizer", "data.max_prompt_tokens=60"]
+    command = [*given, "data.source=folder", f"data.tokenizer.path={small_data}/tokenizer", "data.max_prompt_tokens=40"]
     assert filter_data([*command, f"filter.out={tmp_path}/chosen", "filter.long_prompts=true"]) == 0
-    for line in (line for line in lines(tmp_path / "chosen/dropped.jsonl") if "tokens" in line):
+    long = [line for line in lines(tmp_path / "chosen/dropped.jsonl") if "tokens" in line]
+    assert long
+    for line in long:
         record = next(record for record in lines(rows / "train.jsonl") if record["id"] == line["id"])
         assert line["tokens"] == len(tokenizer.encode(record["prompt"][0]["content"], add_special_tokens=False))
 
@@ -100,12 +100,13 @@ def test_rows_prompts_are_used_by_each_command(
 
     with chat_server.serve_script(teacher) as (url, seen):
         settings = ["distill.model=m", f"distill.base_url={url}", f"distill.out={tmp_path}/traces", "distill.samples=1"]
+        settings.append("distill.key_env=")
         assert distill([*given, *settings, "data.select.limit_train=3", "data.select.drop_empty_gold=false"]) == 0
         assert len(seen) == 3
 
     capsys.readouterr()
     database = next((rows / "databases").iterdir())
-    assert ask([str(database / f"{database.name}.sqlite"), "How many?", "--model", str(model)]) == 2
+    assert ask(["--db", str(database / f"{database.name}.sqlite"), "--model", str(model), "How many?"]) == 2
     assert "data.prompt=given needs a row that carries its prompt" in capsys.readouterr().err
     assert verbal([*given, f"verbal.out={tmp_path}/verbal", f"model.checkpoint={model}"]) == 2
     assert "data.prompt=given is for train, evaluate, data filter and distill" in capsys.readouterr().err

@@ -142,10 +142,10 @@ def _jinja(text: str) -> str:
 
 def sources(checkout: Path) -> list[Source]:
     """Return the prompts of a checkout; raises InputError without any."""
-    found = [source for read in _READERS for source in read(checkout)]
-    if not found:
+    prompts = [source for read in _READERS for source in read(checkout)]
+    if not prompts:
         raise InputError(f"{checkout}: no prompt of OmniSQL, SQL-R1, Arctic, PaVeRL-SQL, Think2SQL or SkyRL-SQL")
-    return found
+    return prompts
 
 
 def _omnisql(checkout: Path) -> Iterator[Source]:

@@ -101,8 +101,8 @@ class Recipe(NamedTuple):
             return tagged_style(self.hint, self.target_response, show)
         thinks = thinking == "think"
         if name == GIVEN:
-            given = given_style(self.target_response, show, thinking, prefill, date)
-            return self._answering(given, thinks=thinks)
+            style = given_style(self.target_response, show, thinking, prefill, date)
+            return self._answering(style, thinks=thinks)
         if name != "chat":
             raise InputError(f"prompt style {name!r} is not one of compact, tagged, chat, given")
         prompt_template = read_template(template or self.template)

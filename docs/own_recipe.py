@@ -27,11 +27,11 @@ def read(response: Response) -> ParsedResponse:
     return ParsedResponse(sql.strip() or None, well_formed=bool(mark) and "\nSQL:" not in sql, think=think)
 
 
-def reward(reading: ParsedResponse, row: ScoreRow) -> Reward:
+def reward(parsed: ParsedResponse, row: ScoreRow) -> Reward:
     """Return 0 for an invalid form; the mean of each part is logged by name."""
     correct, partial = float(row.matches("bird")), row.value("qatch")
-    total = 0.2 * correct + 0.8 * partial if reading.well_formed else 0.0
-    return Reward(total, {"correct": correct, "partial": partial, "format": float(reading.well_formed)})
+    total = 0.2 * correct + 0.8 * partial if parsed.well_formed else 0.0
+    return Reward(total, {"correct": correct, "partial": partial, "format": float(parsed.well_formed)})
 
 
 MINE = Recipe(

@@ -17,7 +17,7 @@ try:
     import click
     from click.shell_completion import CompletionItem
 
-    from jaxrl_sql.runtime.signals import EXIT_INTERRUPTED, interrupted_line, leave_during_imports
+    from jaxrl_sql.runtime.signals import EXIT_INTERRUPTED, leave_during_imports, print_interruption
     from jaxrl_sql.runtime.terminal import print_text
 except KeyboardInterrupt:
     sys.stderr.write("interrupted\n")
@@ -86,7 +86,7 @@ def run_entry(name: str, arguments: Sequence[str]) -> int:
         with leave_during_imports():
             code: int = import_module(f"jaxrl_sql.commands.{entry.module}").main([*entry.prefix, *arguments])
     except KeyboardInterrupt:
-        interrupted_line()
+        print_interruption()
         return EXIT_INTERRUPTED
     return code
 

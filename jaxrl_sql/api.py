@@ -30,13 +30,13 @@ from jaxrl_sql.config import EvaluateConfig, FilterConfig, Override, TrainConfig
 from jaxrl_sql.inference.policy_spec import PolicySpec
 from jaxrl_sql.inference.process import prepare_process, require_jax
 from jaxrl_sql.inference.prompt_form import resolve_settings
-from jaxrl_sql.runtime.folder import CONFIG, METRICS, SAMPLES, resumable_writes
+from jaxrl_sql.runtime.folder import CONFIG, METRICS, SAMPLES, report_full_disk
 from jaxrl_sql.runtime.model_locator import with_date
 from jaxrl_sql.types import Fields, InputError
 
 if TYPE_CHECKING:
     from jaxrl_sql.inference.ask import Reply
-    from jaxrl_sql.inference.benchmark_evaluation import Evaluated
+    from jaxrl_sql.inference.benchmark_evaluation import EvaluationResult
     from jaxrl_sql.inference.benchmark_sets import InMemoryData
     from jaxrl_sql.text2sql.rewards.score import RewardFunction
     from jaxrl_sql.training.caller import Callback, Questions
@@ -252,7 +252,7 @@ def evaluate(  # noqa: PLR0913 - one parameter per option of the command
         return Evaluation(evaluation.numbers, evaluation.records, evaluation.warnings)
 
 
-def run_evaluation(config: EvaluateConfig, memory: InMemoryData | None = None) -> Evaluated:
+def run_evaluation(config: EvaluateConfig, memory: InMemoryData | None = None) -> EvaluationResult:
     """Evaluate like the command; `memory` holds questions and predictions instead of files.
 
     Raises InputError for invalid input, and RunFolderError for a full disk.
@@ -264,7 +264,7 @@ def run_evaluation(config: EvaluateConfig, memory: InMemoryData | None = None) -
     from jaxrl_sql.inference.benchmark_sets import InMemoryData
 
     cfg = config.evaluate
-    with resumable_writes(cfg.out):
+    with report_full_disk(cfg.out):
         config = resolve_settings(config)
         journal = Path(cfg.out, benchmark_evaluation.JOURNAL)
         config = dataclasses.replace(config, data=with_date(config.data, config.model.checkpoint, journal))

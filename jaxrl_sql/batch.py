@@ -38,8 +38,8 @@ class Segment:
 class GroupBatch:
     """B prompts with G completions each.
 
-    shared: segments that precede the completions, in order. Usually this is the prompt. If `together` is above 1, it is
-    the schema that `together` consecutive prompts have in common, and then the rest of each prompt. The schema is
+    shared: segments that precede the completions, in order. Usually this is the prompt. If `prompts_per_schema` is
+    above 1, it is the schema that so many consecutive prompts share, and then the rest of each prompt. The schema is
     stored with each of these prompts, so that a batch can be split between such runs, and is computed once per run.
     completion [B,G,T] int32, completion_len [B,G] int32
     loss_mask [B,G,T] bool: tokens of the policy that are trained on
@@ -80,7 +80,7 @@ class GroupBatch:
     advantage: jax.Array | None = None
     old_values: jax.Array | None = None
     returns: jax.Array | None = None
-    together: int = flax.struct.field(pytree_node=False, default=1)
+    prompts_per_schema: int = flax.struct.field(pytree_node=False, default=1)
 
     def trained(self) -> jax.Array:
         """Return the tokens in the loss, [B,G,T] bool: within the length, in the mask, and of positive weight."""

@@ -102,7 +102,7 @@ ROWS = (
 )
 
 
-def place(name: str) -> str:
+def mark_place(name: str) -> str:
     """Return a placeholder."""
     return f"{_OPEN}{name}{_CLOSE}"
 
@@ -117,7 +117,7 @@ def fill(text: str, values: Mapping[str, str]) -> str:
     return _PLACE.sub(lambda match: {**values, **special}[match[1]], text)
 
 
-def as_template(source: Source) -> str:
+def render_template(source: Source) -> str:
     """Return a prompt as a template, with a comment on its place."""
     blocks = [f"{{# Written by scripts/authors_prompts.py from {source.place.name}. #}}\n"]
     for role in ("system", "user", "assistant"):
@@ -140,7 +140,7 @@ def _jinja(text: str) -> str:
     return result.replace("{% endif %}\n", "{% endif %}\n\n")  # Jinja drops the first newline after a tag
 
 
-def sources(checkout: Path) -> list[Source]:
+def read_prompts(checkout: Path) -> list[Source]:
     """Return the prompts of a checkout; raises InputError without any."""
     prompts = [source for read in _READERS for source in read(checkout)]
     if not prompts:
@@ -163,7 +163,7 @@ def _omnisql(checkout: Path) -> Iterator[Source]:
         names = {**_NAMES, "question": _QUESTION_WITH_EVIDENCE}
         for text in texts[:1]:
             user = "".join(
-                literal + (place(names[field]) if field else "")
+                literal + (mark_place(names[field]) if field else "")
                 for literal, field, _, _ in string.Formatter().parse(text)
             )
             yield _source(name, path, {"user": user})
@@ -197,7 +197,7 @@ def _messages(node: ast.List, names: Mapping[str, str]) -> Texts:
         role = fields.get("role")
         if isinstance(role, ast.Constant) and isinstance(role.value, str) and "content" in fields:
             texts[role.value] = _text(fields["content"], names)
-    return texts if place("schema") in "".join(texts.values()) else {}
+    return texts if mark_place("schema") in "".join(texts.values()) else {}
 
 
 def _assigned(code: ast.Module) -> Texts:
@@ -225,7 +225,7 @@ def _text(node: ast.expr, names: Mapping[str, str]) -> str:
         return names.get(node.id, "")
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
         name = _NAMES.get(str(node.slice.value), "")
-        return place(_QUESTION_WITH_EVIDENCE if name == "question" else name) if name else ""
+        return mark_place(_QUESTION_WITH_EVIDENCE if name == "question" else name) if name else ""
     return ""
 
 
@@ -240,7 +240,7 @@ def _think2sql(checkout: Path) -> Iterator[Source]:
         text = path.read_text(encoding="utf-8")
         if "{%" in text:
             raise InputError(f"{path}: only placeholders are expected in it")
-        named = re.sub(r"\{\{\s*(\w+)\s*\}\}", lambda match: place(_NAMES[match[1]]), text)
+        named = re.sub(r"\{\{\s*(\w+)\s*\}\}", lambda match: mark_place(_NAMES[match[1]]), text)
         texts.append(named.rstrip() + "\n")
     system, thinking, user = texts
     yield _source("think2sql", paths[-1], {"system": system, "user": user}, {"system": thinking, "user": user})
@@ -273,7 +273,7 @@ def split_row(form: Rows, messages: Texts) -> tuple[Texts, Texts]:
             raise InputError(f"a row of {form.name} has no {name} in its {role} message")
         value = "" if name == _EVIDENCE_OR_NONE and match[0] == "None" else match[0]
         values["evidence" if name == _EVIDENCE_OR_NONE else name] = value
-        texts[role] = texts[role][: match.start()] + place(name) + texts[role][match.end() :]
+        texts[role] = texts[role][: match.start()] + mark_place(name) + texts[role][match.end() :]
     return texts, values
 
 
@@ -305,8 +305,8 @@ def _skyrl_page(checkout: Path) -> Iterator[Source]:
         for block in re.findall(r"```text\n(.*?)\n```", page, re.DOTALL):
             if "{db_details}: " in block and "<solution>" in block:
                 system = block.partition("\n...\n{db_details}:")[0]
-                user = f"{{db_details}}:{place('schema')};\n {{external_knowledge}}: {place('evidence')};\n "
-                user += f"{{question}}: {place('question')}"
+                user = f"{{db_details}}:{mark_place('schema')};\n {{external_knowledge}}: {mark_place('evidence')};\n "
+                user += f"{{question}}: {mark_place('question')}"
                 note = "abbreviated: the rows have the whole prompt, which data.prompt=given uses"
                 yield _source("skyrl_sql", path, {"system": system, "user": user})._replace(note=note)
                 return
@@ -332,10 +332,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="the folder of the templates")
     args = parser.parse_args(arguments)
     try:
-        for source in (source for checkout in args.checkouts for source in sources(checkout)):
+        for source in (source for checkout in args.checkouts for source in read_prompts(checkout)):
             args.out.mkdir(parents=True, exist_ok=True)
             path = args.out / f"{source.name}.jinja"
-            path.write_text(as_template(source), encoding="utf-8")
+            path.write_text(render_template(source), encoding="utf-8")
             sys.stdout.write(f"{path}: from {source.place}{f' ({source.note})' if source.note else ''}\n")
     except InputError as error:
         sys.stderr.write(f"{error}\n")

@@ -77,13 +77,13 @@ def comparisons(report: Report, path: Path) -> None:
     os.utime(path, (1, 1))  # the identity of a file that changed recently changes once more when it is older
     gold = "SELECT id, kind, value FROM event WHERE {n} = {n}"
     other = f"SELECT id, kind, value + (place = {rows[0][2]}) FROM event ORDER BY place LIMIT 1000000 + {{n}}"
-    for label, predicted, group, score in (
+    for label, predicted, predictions_per_gold, score in (
         ("equal, in the same order", gold + " ORDER BY id", GROUP, 1.0),
         ("equal, in another order", gold + " ORDER BY place", GROUP, 1.0),
         ("equal, in another order, one answer a gold", gold + " ORDER BY place", 1, 1.0),
         ("one cell differs", other, GROUP, 0.0),
     ):
-        golds = [gold.format(n=n // group) for n in range(N_PAIRS)]
+        golds = [gold.format(n=n // predictions_per_gold) for n in range(N_PAIRS)]
         texts = [predicted.format(n=n) for n in range(N_PAIRS)]
         name = f"comparing {N_ROWS:,} rows, {label}"
         pairs = run_turns({name: partial(compare, path, texts, golds, score)}, report.turns, warm_up=0)[name]

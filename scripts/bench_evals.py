@@ -19,7 +19,7 @@ from jaxrl_sql.text2sql.benchmarks import load_split
 from jaxrl_sql.text2sql.env.executor import Executor, Limits
 from jaxrl_sql.text2sql.evals.efficiency import SPEED_RULES
 from jaxrl_sql.text2sql.evals.features import features_of
-from jaxrl_sql.text2sql.evals.parse import parsed
+from jaxrl_sql.text2sql.evals.parse import parse_cached
 from jaxrl_sql.text2sql.evals.score_predictions import RULES, score_predictions
 from jaxrl_sql.text2sql.evals.summary import summarize
 from jaxrl_sql.text2sql.evals.verdict import Verdict
@@ -41,14 +41,14 @@ def judge(examples: Sequence[Example], sqls: Sequence[str], rules: Sequence[str]
 
 def golds_against_themselves(report: Report, name: str, examples: Sequence[Example]) -> None:
     """Count the golds that fail, and those that a rule rejects."""
-    verdicts = judge(examples, again(examples), ON_ONE)
+    verdicts = judge(examples, comment_golds(examples), ON_ONE)
     report.add(f"{name}, {len(examples):,} golds: do not run", sum(not verdict.gold_ok for verdict in verdicts))
     for rule in ON_ONE:
         refused = [verdict.uid for verdict in verdicts if rule in verdict.scores and not verdict.is_right(rule)]
         report.add(f"{name}, golds that run and are wrong by {rule} {' '.join(refused)}".rstrip(), len(refused))
 
 
-def again(examples: Sequence[Example]) -> list[str]:
+def comment_golds(examples: Sequence[Example]) -> list[str]:
     """Return golds as predictions; the comment changes the text, so that the cache does not have its result."""
     return [f"-- again\n{example.gold_sql}" for example in examples]
 
@@ -58,9 +58,9 @@ def predictions(examples: Sequence[Example]) -> list[str]:
     return [(examples[i] if i % 2 else examples[(i + 2) % len(examples)]).gold_sql for i in range(len(examples))]
 
 
-def all_rules(examples: Sequence[Example]) -> tuple[float, float]:
+def judge_by_all_rules(examples: Sequence[Example]) -> tuple[float, float]:
     """Judge and summarize predictions by all rules; return the seconds of both."""
-    parsed.cache_clear()
+    parse_cached.cache_clear()
     features_of.cache_clear()
     with Executor(**EXECUTOR) as executor:
         executor.execute_many([(path, "SELECT 1") for path in {example.db_path for example in examples}])
@@ -68,7 +68,7 @@ def all_rules(examples: Sequence[Example]) -> tuple[float, float]:
     return judging, timed(lambda: summarize(examples, verdicts).metrics())[0]
 
 
-def suites(report: Report, examples: Sequence[Example], folder: Path) -> None:
+def judge_suites(report: Report, examples: Sequence[Example], folder: Path) -> None:
     """Judge predictions and golds on all variants of their databases."""
     variants = {
         name: tuple(sorted(map(str, (folder / "databases" / name).glob("*.sqlite"))))
@@ -78,7 +78,7 @@ def suites(report: Report, examples: Sequence[Example], folder: Path) -> None:
     judging = timed(lambda: judge(examples, predictions(examples), ("test_suite", "suite")))[0]
     count = sum(map(len, variants.values()))
     report.add(f"judging on {count} variants of {len(variants)} databases", judging, "s", MAX_SUITE_SECONDS)
-    golds = judge(examples, again(examples), ("suite",))
+    golds = judge(examples, comment_golds(examples), ("suite",))
     refused = sum(gold.suite_gold_status == "ok" and not gold.is_right("suite") for gold in golds)
     report.add("golds that are wrong on their variants", refused)
     report.add("golds that do not run on their variants", sum(gold.suite_gold_status != "ok" for gold in golds))
@@ -96,14 +96,14 @@ def main() -> int:
     for name in SETS[:1] if options.quick else SETS:
         golds_against_themselves(report, name, load_split(options.data, name).examples[::every])
     examples = load_split(options.data, "spider_dev").examples[::every]
-    pairs = [all_rules(examples) for _ in range(report.turns)]
+    pairs = [judge_by_all_rules(examples) for _ in range(report.turns)]
     judging, summary = zip(*pairs, strict=True)
     name = f"{len(examples)} predictions by {len(ON_ONE)} rules"
     report.add(f"{name}: judging", judging, "s")
     # The machine may have other work, so the fastest turn is the best estimate.
     report.add(f"{name}: judging, the quickest", min(judging), "s", MAX_SECONDS)
     report.add(f"{name}: numbers by group, with intervals", summary, "s")
-    suites(report, examples, options.data / "spider_dev_testsuite")
+    judge_suites(report, examples, options.data / "spider_dev_testsuite")
     return report.finish()
 
 

@@ -31,7 +31,7 @@ from jaxrl_sql.models import ModelConfig, init_params
 from jaxrl_sql.models.formats.hf import load_config
 from jaxrl_sql.models.ops.micro_batches import order_for_parts
 from jaxrl_sql.models.policy import make_policy
-from jaxrl_sql.planning.lengths import shuffled, truncated_exponential
+from jaxrl_sql.planning.lengths import shuffle_lengths, truncated_exponential
 from jaxrl_sql.runtime.memory import keep_freed_memory
 from jaxrl_sql.training.batching.pack import share_schemas, with_packed_rows
 
@@ -49,12 +49,14 @@ QUICK = Shape(4, 64, 4, 32)
 def make_batch(shape: Shape, model: ModelConfig, mean: float) -> GroupBatch:
     """Sample a batch on the host whose answers have this mean length."""
     batch: GroupBatch = jax.tree.map(np.asarray, random_batch(*shape[:4]))
-    lengths = shuffled(truncated_exponential(mean, shape.t).take(shape.b * shape.g)).clip(1).reshape(shape.b, shape.g)
+    lengths = (
+        shuffle_lengths(truncated_exponential(mean, shape.t).take(shape.b * shape.g)).clip(1).reshape(shape.b, shape.g)
+    )
     small = jax.tree.map(lambda x: x % model.vocab_size if x.dtype == np.int32 else x, batch)
-    return dataclasses.replace(small, completion_len=lengths.astype(np.int32), shared=_within(batch, model))
+    return dataclasses.replace(small, completion_len=lengths.astype(np.int32), shared=_limit_tokens(batch, model))
 
 
-def _within(batch: GroupBatch, model: ModelConfig) -> Any:
+def _limit_tokens(batch: GroupBatch, model: ModelConfig) -> Any:
     """Return the prompts with tokens of the model's vocabulary."""
     return tuple(dataclasses.replace(item, tokens=item.tokens % model.vocab_size) for item in batch.shared)
 
@@ -65,18 +67,18 @@ def time_updates(report: Report, shape: Shape, model: ModelConfig, mean: float, 
     loss = partial(grpo_loss, cfg=GrpoConfig(), on_policy=True)
     policy, params = make_policy(model, attention="auto"), init_params(model, jax.random.key(0))
     batch = make_batch(shape, model, mean)
-    rows = [len(first_fit(lengths, shape.t)[1]) for lengths in np.asarray(batch.completion_len)]
-    packed = with_packed_rows(jax.tree.map(lambda x: x[order_for_parts(rows, parts)], batch))
+    row_counts = [len(first_fit(lengths, shape.t)[1]) for lengths in np.asarray(batch.completion_len)]
+    packed = with_packed_rows(jax.tree.map(lambda x: x[order_for_parts(row_counts, parts)], batch))
     ways = {
         "apart": (make_step(policy, loss, optimizer), batch),
         "packed": (make_step(policy, loss, optimizer), packed),
         f"packed, {parts} parts": (make_step(policy, loss, optimizer, parts), packed),
     }
-    need = sum(rows) / len(rows)
+    need = sum(row_counts) / len(row_counts)
     compare(report, f"update {shape}, {need:.1f} rows needed", ways, params, optimizer, shape.update_goal)
 
 
-def time_schemas(report: Report, shape: Shape, model: ModelConfig, mean: float, together: int) -> None:
+def time_schemas(report: Report, shape: Shape, model: ModelConfig, mean: float, prompts_per_schema: int) -> None:
     """Compare updates that compute the common part of prompts once."""
     optimizer = make_optimizer(OptimConfig(lr=1e-5), 100)
     step = make_step(
@@ -85,11 +87,11 @@ def time_schemas(report: Report, shape: Shape, model: ModelConfig, mean: float, 
     batch = make_batch(shape, model, mean)
     (prompt,) = batch.shared
     tokens, common = np.array(prompt.tokens), shape.p - 64 if shape.p > 64 else shape.p // 2
-    tokens[:, :common] = np.repeat(tokens[::together, :common], together, axis=0)
+    tokens[:, :common] = np.repeat(tokens[::prompts_per_schema, :common], prompts_per_schema, axis=0)
     batch = dataclasses.replace(batch, shared=(Segment(tokens, np.asarray(prompt.length)),))  # type: ignore[arg-type] # NumPy's
-    once = share_schemas(batch, together)
+    once = share_schemas(batch, prompts_per_schema)
     ways = {"apart": (step, batch), "schema once": (step, once), "and packed": (step, with_packed_rows(once))}
-    title = f"update {shape}, {together} questions a schema of {common}"
+    title = f"update {shape}, {prompts_per_schema} questions a schema of {common}"
     compare(report, title, ways, init_params(model, jax.random.key(0)), optimizer, shape.update_goal)
 
 
@@ -131,8 +133,8 @@ def main() -> int:
     report = Report(options)
     for shape in (QUICK,) if options.quick else SHAPES:
         time_updates(report, shape, model, min(options.mean, shape.t / 2), options.parts)
-    for shape, together in ((QUICK, 4),) if options.quick else SCHEMAS:
-        time_schemas(report, shape, model, min(options.mean, shape.t / 2), together)
+    for shape, prompts_per_schema in ((QUICK, 4),) if options.quick else SCHEMAS:
+        time_schemas(report, shape, model, min(options.mean, shape.t / 2), prompts_per_schema)
     return report.finish()
 
 

@@ -90,26 +90,28 @@ def _chunk(params: Any, prefix: Any, carry: Any, limit: jax.Array, keys: jax.Arr
         out = out.at[count].set(token)
         return count + 1, decode_step(params, MODEL, prefix, cache, token[:, None], cache.length < limit), out
 
-    def proceed(state: Any) -> jax.Array:
+    def is_running(state: Any) -> jax.Array:
         count, (_, cache), _ = state
         return (count < CHUNK) & jnp.any(cache.length < limit)
 
     out = jnp.zeros((CHUNK, limit.shape[0]), jnp.int32)
-    _, carry, out = jax.lax.while_loop(proceed, body, (jnp.zeros((), jnp.int32), carry, out))
+    _, carry, out = jax.lax.while_loop(is_running, body, (jnp.zeros((), jnp.int32), carry, out))
     return carry, out, jnp.all(carry[1].length >= limit)
 
 
-def fixed_batch(params: Any, load: Load, slots: int) -> list[np.ndarray]:
+def generate_fixed_batches(params: Any, load: Load, slots: int) -> list[np.ndarray]:
     """Generate all samples in batches of `slots` rows, each with its own prompt -> tokens [N,T] of each batch.
 
     Tokens beyond a row's length are undefined.
     """
-    rows = [(prompt.token_ids, n) for prompt, lengths in zip(load.prompts, load.lengths, strict=True) for n in lengths]
+    requests = [
+        (prompt.token_ids, n) for prompt, lengths in zip(load.prompts, load.lengths, strict=True) for n in lengths
+    ]
     width = int(load.lengths.max())
     keys = jax.random.split(jax.random.key(0), slots)
     written = []
-    for first in range(0, len(rows), slots):
-        batch = rows[first : first + slots]
+    for first in range(0, len(requests), slots):
+        batch = requests[first : first + slots]
         tokens, length = pad_tokens([ids for ids, _ in batch], len(batch[0][0]))
         limit = jnp.array([[n] for _, n in batch])
         prefix, carry = _start(params, tokens, length, width)
@@ -154,7 +156,7 @@ def compare(report: Report, engine: Engine, name: str, load: Load, goal: Goal | 
     params, slots = engine.params, engine.config.max_num_seqs
     variants = {
         "engine": lambda: seconds(lambda: engine_run(engine, load)),
-        "fixed batch": lambda: seconds(lambda: fixed_batch(params, load, slots)),
+        "fixed batch": lambda: seconds(lambda: generate_fixed_batches(params, load, slots)),
     }
     taken = run_turns(variants, report.turns)
     total = int(load.lengths.sum())
@@ -164,7 +166,7 @@ def compare(report: Report, engine: Engine, name: str, load: Load, goal: Goal | 
     return engine.stats
 
 
-def packed(load: Load, samples: Sequence[Sample]) -> GroupBatch:
+def pack_samples(load: Load, samples: Sequence[Sample]) -> GroupBatch:
     """Pack samples as training does, with weight 1 each."""
     groups: list[list[Trajectory]] = [[] for _ in load.prompts]
     for s in sorted(samples, key=lambda s: (s.prompt_index, s.index)):
@@ -177,7 +179,7 @@ def packed(load: Load, samples: Sequence[Sample]) -> GroupBatch:
 def mismatch(params: Any, load: Load) -> float:
     """Return the mean |difference| of the sampler's and the trainer's log-probabilities."""
     engine = Engine(MODEL, params, Endless())
-    batch = packed(load, engine_run(engine, load)[1])
+    batch = pack_samples(load, engine_run(engine, load)[1])
     trained = jax.jit(make_policy(MODEL))(params, None, batch).logprob
     mask = np.asarray(batch.trained())
     return float(np.abs(np.asarray(trained) - np.asarray(batch.rollout_logprobs))[mask].mean())

@@ -94,7 +94,7 @@ def connect(url: str) -> Any:
     return pymysql.connect(**address, database=parts.path[1:], autocommit=True)
 
 
-def share(asks: Sequence[Callable[[str], object]], queries: list[str]) -> float:
+def share_queries(asks: Sequence[Callable[[str], object]], queries: list[str]) -> float:
     """Run queries with one client per thread; return seconds."""
     numbers = itertools.count()
 
@@ -113,7 +113,7 @@ def share(asks: Sequence[Callable[[str], object]], queries: list[str]) -> float:
     return seconds(run)
 
 
-def drive(url: str, threads: int, queries: list[str], is_guarded: bool) -> float:
+def run_driver(url: str, threads: int, queries: list[str], is_guarded: bool) -> float:
     """Run queries with a Python driver, one connection per thread; return seconds."""
     connections = [connect(url) for _ in range(threads)]
 
@@ -128,13 +128,13 @@ def drive(url: str, threads: int, queries: list[str], is_guarded: bool) -> float
 
         return ask
 
-    taken = share([ask_of(connection.cursor()) for connection in connections], queries)
+    taken = share_queries([ask_of(connection.cursor()) for connection in connections], queries)
     for connection in connections:
         connection.close()
     return taken
 
 
-def drive_in_a_loop(url: str, n: int, queries: list[str]) -> float:
+def run_asyncpg(url: str, n: int, queries: list[str]) -> float:
     """Run queries with asyncpg on `threads` connections in an event loop; return seconds."""
 
     async def run() -> float:
@@ -156,14 +156,14 @@ def drive_in_a_loop(url: str, n: int, queries: list[str]) -> float:
     return asyncio.run(run())
 
 
-def drive_duckdb(url: str, threads: int, queries: list[str]) -> float:
+def run_duckdb(url: str, threads: int, queries: list[str]) -> float:
     """Run queries with DuckDB's module, one cursor per thread; return seconds."""
     with duckdb.connect(url.partition(":")[2], read_only=True) as connection:
         cursors = [connection.cursor() for _ in range(threads)]
-        return share([lambda sql, cursor=cursor: cursor.execute(sql).fetchall() for cursor in cursors], queries)
+        return share_queries([lambda sql, cursor=cursor: cursor.execute(sql).fetchall() for cursor in cursors], queries)
 
 
-def bare(program: Path, url: str, threads: int, queries: list[str], folder: Path) -> float:
+def run_bare_loop(program: Path, url: str, threads: int, queries: list[str], folder: Path) -> float:
     """Run queries with the bare loop; return seconds."""
     (folder / "queries").write_text("\n".join(queries), encoding="utf-8")
     command = [str(program), url, str(threads), str(folder / "queries")]
@@ -181,15 +181,15 @@ def make_ways(
         SCORED: lambda q: seconds(lambda: executor.score_many([url] * len(q), q, [q[0]] * len(q))),
     }
     if engine == "duckdb":
-        return ways | {"duckdb's module": lambda q: drive_duckdb(url, threads, q)}
+        return ways | {"duckdb's module": lambda q: run_duckdb(url, threads, q)}
     driver = DRIVERS[engine]
     ways |= {
-        BARE: lambda q: bare(options.bare_loop, url, threads, q, folder),
-        driver: lambda q: drive(url, threads, q, False),
-        f"{driver} in a read-only transaction": lambda q: drive(url, threads, q, True),
+        BARE: lambda q: run_bare_loop(options.bare_loop, url, threads, q, folder),
+        driver: lambda q: run_driver(url, threads, q, False),
+        f"{driver} in a read-only transaction": lambda q: run_driver(url, threads, q, True),
     }
     if engine == "postgresql" and asyncpg:
-        ways["asyncpg"] = lambda q: drive_in_a_loop(url, threads, q)
+        ways["asyncpg"] = lambda q: run_asyncpg(url, threads, q)
     return ways
 
 
@@ -241,8 +241,8 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=2, help="connections of each variant (default: 2)")
     options = parser.parse_args()
     report = Report(options)
-    with tempfile.TemporaryDirectory(prefix="bench-servers-") as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory(prefix="bench-servers-") as temporary:
+        folder = Path(temporary)
         folder.chmod(0o755)
         for engine in options.engines:
             with database(engine, folder) as url, Executor(threads=options.threads) as executor:

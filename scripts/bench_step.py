@@ -97,7 +97,7 @@ def plain_policy(params: Any, frozen: Any, batch: GroupBatch) -> TokenLogprobs:
     return token_logprobs(before, unembedding(params, MODEL), batch.completion, 1.0)
 
 
-def whole_step(
+def make_whole_step(
     shape: Shape,
     rollout: Callable[[Any], GroupBatch],
     policy: Any,
@@ -130,7 +130,7 @@ def whole_step(
     return step
 
 
-def grouped_step(shape: Shape, params: Any, optimizer: Any, dtype: str = "float32") -> WholeStep:
+def make_grouped_step(shape: Shape, params: Any, optimizer: Any, dtype: str = "float32") -> WholeStep:
     """Return our step in `dtype`: the engine samples, and the batch has each prompt once."""
     load = make_load(shape.b, shape.p, np.full((shape.b, shape.g), shape.t))
     engine = Engine(MODEL, None, Endless(), EngineConfig(shape.b * shape.g, compute_dtype=jnp.dtype(dtype)))
@@ -143,10 +143,10 @@ def grouped_step(shape: Shape, params: Any, optimizer: Any, dtype: str = "float3
 
     advantage = random_batch(*shape[:4]).advantage
     policy = make_policy(MODEL, compute_dtype=jnp.dtype(dtype), attention="auto")
-    return whole_step(shape, rollout, policy, params, optimizer, advantage)
+    return make_whole_step(shape, rollout, policy, params, optimizer, advantage)
 
 
-def repeated_step(shape: Shape, params: Any, optimizer: Any) -> WholeStep:
+def make_repeated_step(shape: Shape, params: Any, optimizer: Any) -> WholeStep:
     """Return the step with a prompt per completion: a fixed batch samples, and the update uses plain sequences."""
     load: Load = make_load(shape.b, shape.p, np.full((shape.b, shape.g), shape.t))
     blank = repeat_prompts(random_batch(*shape[:4]))
@@ -157,7 +157,7 @@ def repeated_step(shape: Shape, params: Any, optimizer: Any) -> WholeStep:
         (tokens,) = fixed_batch(trainable, load, shape.b * shape.g)
         return dataclasses.replace(blank, completion=jnp.asarray(tokens)[:, None])
 
-    return whole_step(shape, rollout, plain_policy, params, optimizer, blank.advantage)
+    return make_whole_step(shape, rollout, plain_policy, params, optimizer, blank.advantage)
 
 
 def time_updates(report: Report, shape: Shape, params: Any, optimizer: Any) -> None:
@@ -193,8 +193,8 @@ def time_updates(report: Report, shape: Shape, params: Any, optimizer: Any) -> N
 def time_steps(report: Report, shape: Shape, params: Any, optimizer: Any) -> None:
     """Time whole steps and their parts."""
     steps = {
-        "grouped": grouped_step(shape, params, optimizer),
-        "repeated": repeated_step(shape, params, optimizer),
+        "grouped": make_grouped_step(shape, params, optimizer),
+        "repeated": make_repeated_step(shape, params, optimizer),
     }
     states = {name: make_state(params, optimizer) for name in steps}
 
@@ -204,8 +204,8 @@ def time_steps(report: Report, shape: Shape, params: Any, optimizer: Any) -> Non
 
     taken = run_turns({name: partial(step, name) for name in steps}, report.turns)
     for name, values in taken.items():
-        for part in values[0]:
-            report.add(f"whole step, {name}: {part}", [parts[part] for parts in values], "s", column=str(shape))
+        for phase in values[0]:
+            report.add(f"whole step, {name}: {phase}", [parts[phase] for parts in values], "s", column=str(shape))
     repeated, grouped = ([parts["step"] for parts in taken[name]] for name in ("repeated", "grouped"))
     over = ratios(repeated, grouped)
     report.add("whole step, repeated / grouped", over, "x", shape.step_goal, column=str(shape))

@@ -61,10 +61,10 @@ def main() -> int:
 def stage(pages: Path) -> None:
     """Write the pages that need no run, and llms.txt, to a folder."""
     staged = places()
-    for name, place in staged.items():
-        if name.endswith(".md") and not place.startswith("api/"):
+    for name, page in staged.items():
+        if name.endswith(".md") and not page.startswith("api/"):
             text = (ROOT / name).read_text(encoding="utf-8")
-            _write(pages / place, relinked(text, name, place, staged))
+            _write(pages / page, rewrite_links(text, name, page, staged))
     for path in (*(ROOT / "docs").glob("*.png"), ROOT / "docs" / "iframe-worker.js"):
         shutil.copyfile(path, pages / path.name)
     _write(pages / "api" / "jaxrl_sql.md", api_page())
@@ -81,9 +81,9 @@ def places() -> dict[str, str]:
     return result | {NOTEBOOK: "notebooks/quickstart.md"}
 
 
-def relinked(text: str, source: str, place: str, staged: Mapping[str, str]) -> str:
+def rewrite_links(text: str, source: str, page: str, staged: Mapping[str, str]) -> str:
     """Return a page with links rewritten to the site's paths; a link to a missing file becomes its text."""
-    folder_of_page = place.rpartition("/")[0]
+    folder_of_page = page.rpartition("/")[0]
 
     def link(result: re.Match[str]) -> str:
         image, text, target = result.groups()
@@ -106,9 +106,9 @@ def api_page() -> str:
     """Return the page of the public names of `jaxrl_sql`, for mkdocstrings."""
     modules = jaxrl_sql._MODULES  # noqa: SLF001 - where each name is
     names = sorted(jaxrl_sql.__all__, key=lambda name: (name in modules, name.lower()))
-    places = {name: f"jaxrl_sql.{modules.get(name, 'api')}.{name}" for name in names}
-    places["Executor"] = "sqlexec_rs._native.Executor"  # mkdocstrings does not follow the import
-    items = "\n\n".join(f"::: {place}" for place in places.values())
+    targets = {name: f"jaxrl_sql.{modules.get(name, 'api')}.{name}" for name in names}
+    targets["Executor"] = "sqlexec_rs._native.Executor"  # mkdocstrings does not follow the import
+    items = "\n\n".join(f"::: {target}" for target in targets.values())
     intro = "`import jaxrl_sql as jx`: each name is loaded at its first use."
     return f"# Python: jaxrl_sql\n\n{intro}\n\n{items}\n"
 

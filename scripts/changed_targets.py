@@ -74,7 +74,7 @@ def targets_of(files: Iterable[str]) -> list[Target]:
     return [target for target in TARGETS if any(fnmatch(file, glob) for file in files for glob in target.globs)]
 
 
-def changed_files(root: Path, base: str) -> list[str]:
+def list_changed_files(root: Path, base: str) -> list[str]:
     """Return the files that changed since the branch forked from the commit `base`."""
     command = ["git", "-C", str(root), "diff", "--name-only", "-z", "--no-renames", f"{base}...HEAD"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -90,7 +90,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if not arguments.all and not arguments.base:
         parser.error("give BASE or --all")
-    targets = TARGETS if arguments.all else targets_of(changed_files(arguments.root, arguments.base))
+    targets = TARGETS if arguments.all else targets_of(list_changed_files(arguments.root, arguments.base))
     print(json.dumps([{"package": target.package, "target": target.name, "apt": target.apt} for target in targets]))
 
 

@@ -25,13 +25,13 @@ ROOT = Path(__file__).resolve().parents[1]
 _REQUIREMENT = re.compile(r"(>=|<=|>|<|=|\^|~|)\s*([0-9][^\s,]*)")
 
 
-def locked_crates(lock: Path) -> list[tuple[str, str]]:
+def read_locked_crates(lock: Path) -> list[tuple[str, str]]:
     """Return (name, version) of each third-party crate of a Cargo.lock."""
     packages = tomllib.loads(lock.read_text(encoding="utf-8"))["package"]
     return [(package["name"], package["version"]) for package in packages if "source" in package]
 
 
-def installed_packages() -> list[tuple[str, str]]:
+def list_installed_packages() -> list[tuple[str, str]]:
     """Return (canonical name, version) of each installed package except pip."""
     result = {
         (canonicalize_name(distribution.metadata["Name"]), distribution.version) for distribution in distributions()
@@ -45,7 +45,7 @@ def is_within(version: str, requirement: str) -> bool:
     for operator, number in _REQUIREMENT.findall(requirement):
         if operator in ("", "^", "~"):
             least = Version(number)
-            fixed = 1 if operator == "~" and len(least.release) > 1 else _first_set(least.release, operator)
+            fixed = 1 if operator == "~" and len(least.release) > 1 else _find_fixed_component(least.release, operator)
             over = [*least.release[:fixed], least.release[fixed] + 1]
             parts += [f">={number}", f"<{'.'.join(map(str, over))}"]
         else:
@@ -53,12 +53,12 @@ def is_within(version: str, requirement: str) -> bool:
     return SpecifierSet(",".join(parts)).contains(Version(version), prereleases=True)
 
 
-def _first_set(release: tuple[int, ...], operator: str) -> int:
+def _find_fixed_component(release: tuple[int, ...], operator: str) -> int:
     """Return the index of the component that a caret fixes, the first nonzero one; for a tilde the first."""
     return 0 if operator == "~" else next((i for i, item in enumerate(release) if item), len(release) - 1)
 
 
-def of_crates(database: Path, crates: list[tuple[str, str]]) -> Iterator[str]:
+def find_crate_advisories(database: Path, crates: list[tuple[str, str]]) -> Iterator[str]:
     """Yield a line for each RustSec advisory that applies to a crate."""
     for name, version in crates:
         for path in sorted((database / "crates" / name).glob("RUSTSEC-*.md")):
@@ -70,16 +70,16 @@ def of_crates(database: Path, crates: list[tuple[str, str]]) -> Iterator[str]:
                 yield f"{about['id']}: {name} {version}: {kind}; patched: {', '.join(patched) or 'nowhere'}"
 
 
-def of_packages(database: Path, packages: list[tuple[str, str]]) -> Iterator[str]:
+def find_package_advisories(database: Path, packages: list[tuple[str, str]]) -> Iterator[str]:
     """Yield a line for each PyPA advisory that applies to a package."""
     for name, version in packages:
         for path in sorted((database / "vulns" / name).glob("PYSEC-*.yaml")):
             output = yaml.safe_load(path.read_text(encoding="utf-8"))
-            if "withdrawn" not in output and any(_holds(item, name, version) for item in output["affected"]):
+            if "withdrawn" not in output and any(_is_affected(item, name, version) for item in output["affected"]):
                 yield f"{output['id']}: {name} {version}: {' '.join(output.get('details', '').split())[:100]}"
 
 
-def _holds(affected: Mapping[str, Any], name: str, version: str) -> bool:
+def _is_affected(affected: Mapping[str, Any], name: str, version: str) -> bool:
     """Return whether an entry in OSV format affects a version of a package."""
     if canonicalize_name(affected["package"]["name"]) != name:
         return False
@@ -113,8 +113,8 @@ def main() -> int:
     for folder, inside in ((args.rustsec, "crates"), (args.pypa, "vulns")):
         if not (folder / inside).is_dir():
             parser.error(f"{folder}: contains no folder {inside}/, so it is not a clone of that database")
-    crates, packages = locked_crates(ROOT / "Cargo.lock"), installed_packages()
-    result = [*of_crates(args.rustsec, crates), *of_packages(args.pypa, packages)]
+    crates, packages = read_locked_crates(ROOT / "Cargo.lock"), list_installed_packages()
+    result = [*find_crate_advisories(args.rustsec, crates), *find_package_advisories(args.pypa, packages)]
     print(*result, f"{len(crates)} crates, {len(packages)} packages, {len(result)} advisories", sep="\n")
     return 1 if result else 0
 

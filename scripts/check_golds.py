@@ -131,7 +131,7 @@ def nearly_equal(left: object, right: object) -> bool:
     return same([left], [right])
 
 
-def rounded(row: Sequence[object]) -> str:
+def round_key(row: Sequence[object]) -> str:
     """Return a sort key for rows that does not depend on the last digits of floats."""
     return repr([f"{value:.9g}" if isinstance(value, float) else value for value in row])
 
@@ -144,7 +144,7 @@ def verdict(ours: Rows, theirs: Rows) -> str:
         return "identical"
     if all(map(nearly_same, ours, theirs)):
         return "last digits"
-    is_reordered = all(map(nearly_same, sorted(ours, key=rounded), sorted(theirs, key=rounded)))
+    is_reordered = all(map(nearly_same, sorted(ours, key=round_key), sorted(theirs, key=round_key)))
     return "order of ties" if is_reordered else "different"
 
 

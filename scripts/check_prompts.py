@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from authors_prompts import Source, Texts, fill_all, sources
+from authors_prompts import Source, Texts, fill_all, read_prompts
 
 from jaxrl_sql.text2sql.prompts.template import PromptTemplate, read_template, template_names
 from jaxrl_sql.types import InputError
@@ -30,7 +30,7 @@ _SAMPLE = {
 SAMPLES = ({**_SAMPLE, "evidence": "A hint."}, {**_SAMPLE, "evidence": ""})
 
 
-def cases(source: Source) -> Iterator[tuple[bool, Texts, Mapping[str, str]]]:
+def pair_messages(source: Source) -> Iterator[tuple[bool, Texts, Mapping[str, str]]]:
     """Yield (whether the model thinks by itself, the authors' messages, values) of a prompt."""
     for messages, values in source.rows:
         yield False, messages, values
@@ -39,7 +39,7 @@ def cases(source: Source) -> Iterator[tuple[bool, Texts, Mapping[str, str]]]:
         yield True, fill_all(source.thinking, values), values
 
 
-def rendered(template: PromptTemplate, values: Mapping[str, str], *, thinks: bool) -> Texts:
+def render_messages(template: PromptTemplate, values: Mapping[str, str], *, thinks: bool) -> Texts:
     """Return the messages of a template by role."""
     every = {**values, "values": "", "instruction": "", "thinks": thinks}
     user = "".join(template.texts(every))
@@ -50,8 +50,8 @@ def rendered(template: PromptTemplate, values: Mapping[str, str], *, thinks: boo
 def check(source: Source, template: PromptTemplate) -> bool:
     """Print whether a template equals a prompt, with a diff of the first different messages."""
     count = 0
-    for thinks, theirs, values in cases(source):
-        ours = rendered(template, values, thinks=thinks)
+    for thinks, theirs, values in pair_messages(source):
+        ours = render_messages(template, values, thinks=thinks)
         count += 1
         if ours != theirs:
             sys.stdout.write(f"{source.name}: {source.place}: differs{' for a thinking model' if thinks else ''}\n")
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         pairs = [
             (source, read_template(_template_of(source.name, args.templates)))
             for checkout in args.checkouts
-            for source in sources(checkout)
+            for source in read_prompts(checkout)
             if args.templates or source.name in template_names()
         ]
         equal = [check(source, template) for source, template in pairs]

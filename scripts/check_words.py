@@ -18,13 +18,19 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 
 NAMES = {
+    "Answered": "QuestionAnswers",
     "Answerer": "PolicyClient",
     "Arrivals": "CompletionLog",
+    "Culprits": "CrashedQueries",
     "Draft": "QuestionCandidate",
     "Flight": "InFlightQuery",
     "Gathered": "RolloutBatch",
+    "GivenUp": "AbandonedSessions",
     "HurriedError": "PreemptedError",
+    "InDialects": "DialectAssigner",
     "Intake": "SchedulerState",
+    "Judged": "BenchmarkMetrics",
+    "Judging": "AnswerJudge",
     "Lane": "PromptSequence",
     "Launch": "JobBuilder",
     "Lessons": "SftDataset",
@@ -35,6 +41,7 @@ NAMES = {
     "Said": "Observation",
     "Scene": "QuestionBuilder",
     "Scored": "ScoredResponse",
+    "SheetDatabases": "DatabaseResolver",
     "Sides": "EnvStates",
     "Talk": "WorkerChannel",
     "Ticket": "RequestGroup",
@@ -60,7 +67,7 @@ NAMES = {
     "remedies": "suggestions",
     "rename_words": "shuffle_identifiers",
     "sampler_logprobs": "rollout_logprobs",
-    "taken_up": "from_arrays",
+    "taken_up": "batches_from_arrays",
     "talkative": "extra_columns",
     "tidy": "prune",
     "way_back": "block_owner",
@@ -84,13 +91,13 @@ READ = {".py", ".pyi", ".rs", ".md", ".yaml", ".toml", ".sh"}
 EXEMPT = {"scripts/check_words.py", "tests/unit/scripts/test_check_words.py"}
 
 
-def tracked(root: Path) -> list[str]:
+def list_tracked(root: Path) -> list[str]:
     """Return the paths that git tracks below `root`, except those that contain the phrases intentionally."""
     listed = subprocess.run(["git", "-C", str(root), "ls-files", "-z"], capture_output=True, text=True, check=True)  # noqa: S607
     return [name for name in listed.stdout.split("\0") if name not in EXEMPT and Path(name).suffix in READ]
 
 
-def findings(name: str, text: str) -> Iterator[str]:
+def find_words(name: str, text: str) -> Iterator[str]:
     """Yield a line for each old word in the text of the file called `name`."""
     for number, line in enumerate(text.splitlines(), 1):
         for pattern, use in PHRASES.items():
@@ -108,9 +115,9 @@ def identifiers(suffix: str, text: str) -> Iterator[tuple[int, str]]:
             if token.type == tokenize.NAME:
                 yield token.start[0], token.string
     for number, line in enumerate(text.splitlines(), 1):
-        shown = [line.partition("//")[0]] if suffix == ".rs" else re.findall(r"`([^`]+)`", line)
-        for part in shown:
-            yield from ((number, word) for word in re.findall(r"\w+", part))
+        snippets = [line.partition("//")[0]] if suffix == ".rs" else re.findall(r"`([^`]+)`", line)
+        for snippet in snippets:
+            yield from ((number, word) for word in re.findall(r"\w+", snippet))
 
 
 def main() -> int:
@@ -118,7 +125,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--root", type=Path, default=ROOT, help="the checkout to search")
     root = parser.parse_args().root
-    result = [line for name in tracked(root) for line in findings(name, (root / name).read_text(encoding="utf-8"))]
+    result = [
+        line for name in list_tracked(root) for line in find_words(name, (root / name).read_text(encoding="utf-8"))
+    ]
     print("\n".join(result))
     return bool(result)
 

@@ -27,7 +27,7 @@ from jaxrl_sql.text2sql.benchmarks import load_benchmark, load_split
 from jaxrl_sql.text2sql.env.parse import tables_of
 from jaxrl_sql.text2sql.evals.features import NODE_TYPES, PREDICATES, features_of
 from jaxrl_sql.text2sql.evals.hardness import spider_level
-from jaxrl_sql.text2sql.evals.parse import parsed
+from jaxrl_sql.text2sql.evals.parse import parse_cached
 from jaxrl_sql.types import Example, InputError
 
 LEVELS = ("easy", "medium", "hard", "extra")
@@ -42,13 +42,13 @@ class Shares(NamedTuple):
 
 def joins_of(sql: str) -> int:
     """Return the largest number of joins in one SELECT of a query; 0 if it does not parse."""
-    tree = parsed(sql)
+    tree = parse_cached(sql)
     return max((len(tables_of(select)) - 1 for select in tree.find_all(exp.Select)), default=0) if tree else 0
 
 
 def skeleton(sql: str) -> str:
     """Return a query with a mark for each name, alias and value, or the unchanged text if it does not parse."""
-    tree = parsed(sql)
+    tree = parse_cached(sql)
     if tree is None:
         return sql
 
@@ -66,7 +66,7 @@ def skeleton(sql: str) -> str:
 
 def names_of(sql: str) -> set[str]:
     """Return the names of tables and columns of a query in lower case, without aliases and CTEs."""
-    tree = parsed(sql)
+    tree = parse_cached(sql)
     if tree is None:
         return set()
     local = {item.alias.lower() for item in tree.find_all(exp.CTE, exp.Alias)}
@@ -88,9 +88,9 @@ def count(name: str, examples: Sequence[Example], first: int, seed: int) -> Shar
     features = Counter(feature for sql in golds for feature in features_of(sql))
     levels = Counter(map(spider_level, golds))
     joins = [joins_of(sql) for sql in golds]
-    output = [is_said(part, item.question) for item in examples for part in sorted(names_of(item.gold_sql))]
+    output = [is_said(identifier, item.question) for item in examples for identifier in sorted(names_of(item.gold_sql))]
     sample = random.Random(seed).sample(golds, min(first, len(golds)))
-    share = {part: 100 * features[part] / len(golds) for part in (*PREDICATES, *NODE_TYPES)}
+    share = {feature: 100 * features[feature] / len(golds) for feature in (*PREDICATES, *NODE_TYPES)}
     numbers = {
         "questions": float(len(examples)),
         "join": share.pop("join"),
@@ -115,10 +115,10 @@ def table(result: Sequence[Shares]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def _load(place: str) -> tuple[str, Sequence[Example]]:
-    folder, _, split = place.partition(":")
+def _load(source: str) -> tuple[str, Sequence[Example]]:
+    folder, _, split = source.partition(":")
     result = load_split(folder, split) if split else load_benchmark(folder, "")
-    return place.rstrip("/").rpartition("/")[2], result.examples
+    return source.rstrip("/").rpartition("/")[2], result.examples
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

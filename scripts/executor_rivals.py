@@ -42,9 +42,9 @@ def main() -> None:
     queries = [tuple(line.split("\t", 1)) for line in lines]
     run = METHODS[name](queries, int(threads), int(deadline_ms) / 1_000)
     for _ in range(int(repeats)):
-        began = time.perf_counter()
+        start_time = time.perf_counter()
         verdicts = Counter(run())
-        seconds = time.perf_counter() - began
+        seconds = time.perf_counter() - start_time
         print(f"{seconds:.9f}", *(verdicts[verdict] for verdict in ("ok", "failed", "late")), flush=True)
     for child in multiprocessing.active_children():
         child.kill()
@@ -60,7 +60,7 @@ def make_executor(threads: int, deadline: float, isolation: str) -> Executor:
     return Executor(threads=threads, limits=limits, isolation=isolation, cache_bytes=0)
 
 
-def ours_scored(
+def run_ours_scored(
     queries: list[Query], threads: int, deadline: float, *, isolation: str = "thread"
 ) -> Callable[[], Iterable[str]]:
     """`score_many` with golds that the first call runs; equal texts would reuse the gold's run."""
@@ -76,7 +76,7 @@ def ours_scored(
     return run
 
 
-def ours_executed(
+def run_ours_executed(
     queries: list[Query], threads: int, deadline: float, *, isolation: str = "thread"
 ) -> Callable[[], Iterable[str]]:
     """`execute_many` in one call, without conversion of the results to Python rows."""
@@ -99,7 +99,7 @@ def ours_rows(queries: list[Query], threads: int, deadline: float) -> Callable[[
 
 def ours_distinct(queries: list[Query], threads: int, deadline: float) -> Callable[[], Any]:
     """`execute_many` of texts that a comment makes distinct, so that no run is shared."""
-    return ours_executed([(path, f"{sql} -- {n}") for n, (path, sql) in enumerate(queries)], threads, deadline)
+    return run_ours_executed([(path, f"{sql} -- {n}") for n, (path, sql) in enumerate(queries)], threads, deadline)
 
 
 def _verdict(status: str) -> str:
@@ -238,10 +238,10 @@ def use_apsw() -> tuple[Any, Any, type[Exception]]:
 
 
 METHODS: dict[str, Callable[[list[Any], int, float], Callable[[], Any]]] = {
-    "ours": ours_executed,
-    "ours_scored": ours_scored,
-    "ours_process": partial(ours_executed, isolation="process"),
-    "ours_scored_process": partial(ours_scored, isolation="process"),
+    "ours": run_ours_executed,
+    "ours_scored": run_ours_scored,
+    "ours_process": partial(run_ours_executed, isolation="process"),
+    "ours_scored_process": partial(run_ours_scored, isolation="process"),
     "ours_distinct": ours_distinct,
     "ours_rows": ours_rows,
     "thread_exception": partial(with_threads, by_exception),

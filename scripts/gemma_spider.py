@@ -52,22 +52,22 @@ Form = Literal["aliases", "tables", "columns", "full"]
 """The qualification of columns in demonstrations; see the module's docstring."""
 
 
-def deal(names: list[str]) -> dict[str, set[str]]:
+def assign_databases(names: list[str]) -> dict[str, set[str]]:
     """Return the databases of each part."""
     dealt = sorted(names, key=_hash)
     grpo, choose = (max(round(share * len(names)), 1) for share in (GRPO, CHOOSE))
     return {"grpo": set(dealt[:grpo]), "choose": set(dealt[grpo : grpo + choose]), "sft": set(dealt[grpo + choose :])}
 
 
-def respelled(sql: str, schema: Schema, form: Form) -> str | None:
+def respell(sql: str, schema: Schema, form: Form) -> str | None:
     """Return a query with the schema's spelling of names and texts in single quotes; None if it does not parse."""
-    return _respelled(
+    return _respell(
         sql, form, {t.name.lower(): {c.name.lower(): c.name for c in t.columns} for t in schema.tables}, schema
     )
 
 
 @none_if_it_fails
-def _respelled(sql: str, form: Form, columns: dict[str, dict[str, str]], schema: Schema) -> str:
+def _respell(sql: str, form: Form, columns: dict[str, dict[str, str]], schema: Schema) -> str:
     tables = {table.name.lower(): table.name for table in schema.tables}
     anywhere = {low: name for of in columns.values() for low, name in of.items()}
     tree = parse_query(sql)
@@ -164,8 +164,7 @@ def with_one_spelling(questions: list[dict[str, str]], databases: Path, form: Fo
     paths = [str(databases / question["db_id"] / f"{question['db_id']}.sqlite") for question in questions]
     schemas = {path: read_schema(path) for path in set(paths)}
     output = [
-        respelled(entry["sql"], schemas[path], form) or entry["sql"]
-        for entry, path in zip(questions, paths, strict=True)
+        respell(entry["sql"], schemas[path], form) or entry["sql"] for entry, path in zip(questions, paths, strict=True)
     ]
     with Executor(limits=Limits(timeout_ms=None, vm_steps=200_000_000)) as executor:
         result = executor.score_many(paths, output, [entry["sql"] for entry in questions], rules=("bird", "refined"))
@@ -189,7 +188,7 @@ def split(data: Path, out: Path, form: Form) -> None:
     lines = (data / "spider_train" / "questions.jsonl").read_text(encoding="utf-8").splitlines()
     databases = (data / "spider_train" / "databases").resolve()
     questions = with_one_spelling([json.loads(line) for line in lines], databases, form)
-    parts = deal(sorted({question["db_id"] for question in questions}))
+    parts = assign_databases(sorted({question["db_id"] for question in questions}))
     _write(out / "spider_train", questions, databases)
     for name, chosen_databases in parts.items():
         chosen = [question for question in questions if question["db_id"] in chosen_databases]
@@ -198,19 +197,19 @@ def split(data: Path, out: Path, form: Form) -> None:
         else:
             _write_ids(out / f"{name}.ids", chosen)
         if name == "grpo":
-            _write_ids(out / "grpo-joins.ids", mostly_joins(chosen))
+            _write_ids(out / "grpo-joins.ids", select_mostly_joins(chosen))
         print(f"{name}: {len(chosen_databases)} databases, {len(chosen)} questions")
 
 
-def mostly_joins(questions: list[dict[str, str]]) -> list[dict[str, str]]:
+def select_mostly_joins(questions: list[dict[str, str]]) -> list[dict[str, str]]:
     """Return the questions whose golds join tables, and half as many of the others, in the original order."""
-    join = {question["id"] for question in questions if "join" in kind(question["sql"])}
+    join = {question["id"] for question in questions if "join" in classify_sources(question["sql"])}
     others = sorted({entry["id"] for entry in questions} - join, key=_hash)
     remaining = join.union(others[: len(join) // 2])
     return [item for item in questions if item["id"] in remaining]
 
 
-def kind(sql: str) -> str:
+def classify_sources(sql: str) -> str:
     """Return the source of a query as a key of ADDED; queries that begin with WITH are never added."""
     low = sql.lower()
     if joins := low.count(" join "):
@@ -231,7 +230,7 @@ def add_joins(out: Path) -> None:
         sys.exit(code)
     result: dict[tuple[str, str], list[dict[str, str]]] = defaultdict(list)
     for line in _lines(generated / "questions.jsonl"):
-        result[line["db_id"], kind(line["sql"])].append(line)
+        result[line["db_id"], classify_sources(line["sql"])].append(line)
     rng, added = random.Random(SEED), []
     for name in names:
         for what, most in ADDED.items():
@@ -240,7 +239,7 @@ def add_joins(out: Path) -> None:
     _write(out / "mixed_train", [*questions, *added], databases)
     text = "".join(f"{uid}\n" for uid in (*ids, *(element["id"] for element in added)))
     (out / "mixed.ids").write_text(text, encoding="utf-8")
-    joining = sum("join" in kind(item["sql"]) for item in added)
+    joining = sum("join" in classify_sources(item["sql"]) for item in added)
     print(f"mixed_train: {len(added)} generated questions added to {len(ids)}, {joining} with joins")
 
 

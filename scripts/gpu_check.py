@@ -99,14 +99,14 @@ def random_batch(plan: Plan, config: ModelConfig) -> GroupBatch:
     )
 
 
-def timed(call: Callable[[], Any], runs: int) -> float:
+def time_call(call: Callable[[], Any], runs: int) -> float:
     """Return the median seconds of `runs` calls after a warm-up call."""
     jax.block_until_ready(call())
     seconds = []
     for _ in range(runs):
-        began = time.perf_counter()
+        start_time = time.perf_counter()
         jax.block_until_ready(call())
-        seconds.append(time.perf_counter() - began)
+        seconds.append(time.perf_counter() - start_time)
     return statistics.median(seconds)
 
 
@@ -114,14 +114,14 @@ def product_rate(size: int, dtype: str, runs: int) -> float:
     """Measure operations per second of square products of random matrices, eight in sequence."""
     left, right = (jax.random.normal(jax.random.key(i), (size, size), dtype) / size**0.5 for i in range(2))
     chain = jax.jit(lambda x, y: jax.lax.fori_loop(0, 8, lambda _, z: z @ y, x))
-    return 8 * 2 * size**3 / timed(lambda: chain(left, right), runs)
+    return 8 * 2 * size**3 / time_call(lambda: chain(left, right), runs)
 
 
 def copy_rate(size: int, runs: int) -> float:
     """Measure bytes per second, read and written, of a scaled copy of `size` bytes."""
     x = jnp.ones(size // 4, jnp.float32)
     scale = jax.jit(lambda x: x * 1.0001)
-    return 2 * size / timed(lambda: scale(x), runs)
+    return 2 * size / time_call(lambda: scale(x), runs)
 
 
 def backends(config: ModelConfig, dtype: str) -> Iterator[tuple[str, str | None]]:
@@ -144,10 +144,10 @@ def time_forward(plan: Plan, config: ModelConfig, attention: str, rate: float) -
     """Time the scoring of a batch without a gradient."""
     params, batch = init_params(config, jax.random.key(0), plan.dtype), random_batch(plan, config)
     score = make_scorer(make_policy(config, attention=attention))
-    began = time.perf_counter()
+    start_time = time.perf_counter()
     compiled = score.lower(params, None, batch).compile()  # type: ignore[attr-defined]
-    compile_s = time.perf_counter() - began
-    seconds = timed(lambda: compiled(params, None, batch), plan.runs)
+    compile_s = time.perf_counter() - start_time
+    seconds = time_call(lambda: compiled(params, None, batch), plan.runs)
     shape = plan.update_prompts, plan.prompt, plan.group, plan.completion
     mean = float(jnp.mean(compiled(params, None, batch)[0]))
     return throughput(plan, seconds, grouped_forward_flops(config, *shape), rate, compiled) | {
@@ -173,9 +173,9 @@ def time_update(plan: Plan, config: ModelConfig, attention: str, rate: float) ->
 
 def _run_updates(plan: Plan, config: ModelConfig, step: Any, optimizer: Any, batch: GroupBatch, rate: float) -> Row:
     state = jax.jit(lambda key: init_state(init_params(config, key, plan.dtype), optimizer))(jax.random.key(0))
-    began = time.perf_counter()
+    start_time = time.perf_counter()
     compiled = jax.jit(step, donate_argnums=0).lower(state, batch).compile()
-    compile_s = time.perf_counter() - began
+    compile_s = time.perf_counter() - start_time
     states = {"state": state}
 
     def call() -> Any:
@@ -183,7 +183,7 @@ def _run_updates(plan: Plan, config: ModelConfig, step: Any, optimizer: Any, bat
         return metrics
 
     total, weight = call()["policy/loss"]
-    seconds = timed(call, plan.runs)
+    seconds = time_call(call, plan.runs)
     shape = plan.update_prompts, plan.prompt, plan.group, plan.completion
     return throughput(plan, seconds, update_flops(config, *shape), rate, compiled) | {
         "compile_s": compile_s,
@@ -236,8 +236,8 @@ def time_decode(plan: Plan, config: ModelConfig, attention: str, rate: float, ba
         samples = list(engine.generate(prompts, SamplingParams(n=g, max_new_tokens=tokens)))
         assert all(len(sample.token_ids) == tokens for sample in samples), "a completion stopped early"
 
-    prefill_s = timed(partial(generate, 1), plan.runs)
-    step = (timed(partial(generate, t), plan.runs) - prefill_s) / (t - 1)
+    prefill_s = time_call(partial(generate, 1), plan.runs)
+    step = (time_call(partial(generate, t), plan.runs) - prefill_s) / (t - 1)
     step_bytes = decode_bytes(config, b, plan.prompt, g, (t - 1) / 2, jnp.dtype(plan.dtype).itemsize)
     return {
         "rows": b * g,

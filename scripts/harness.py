@@ -77,8 +77,8 @@ class Figure(NamedTuple):
         row = {
             "name": self.name,
             "column": self.column or None,
-            "median": rounded(self.median),
-            "spread": self.spread and [rounded(value) for value in self.spread],
+            "median": round_figure(self.median),
+            "spread": self.spread and [round_figure(value) for value in self.spread],
             "unit": self.unit or None,
             "goal": self.goal and str(self.goal),
             "is_met": self.is_met,
@@ -114,7 +114,7 @@ def run_turns(
     return results
 
 
-def timed(call: Callable[[], T]) -> tuple[float, T]:
+def time_call(call: Callable[[], T]) -> tuple[float, T]:
     """Call a function and return the seconds that it took, and its result."""
     start = time.perf_counter()
     result = call()
@@ -123,7 +123,7 @@ def timed(call: Callable[[], T]) -> tuple[float, T]:
 
 def seconds(call: Callable[[], object]) -> float:
     """Return the seconds that a call takes."""
-    return timed(call)[0]
+    return time_call(call)[0]
 
 
 def ratios(over: Sequence[float], under: Sequence[float]) -> list[float]:
@@ -135,8 +135,8 @@ def without_json(arguments: Sequence[str]) -> list[str]:
     """Return the arguments without `--json FILE`, which changes no figure."""
     rest = [text for text in arguments if not text.startswith("--json=")]
     if "--json" in rest:
-        place = rest.index("--json")
-        del rest[place : place + 2]
+        index = rest.index("--json")
+        del rest[index : index + 2]
     return rest
 
 
@@ -145,7 +145,7 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.3g}"
 
 
-def rounded(value: float) -> float:
+def round_figure(value: float) -> float:
     """Return a value with four significant digits, or as an integer from 1,000; integers are unchanged."""
     return round(value) if isinstance(value, int) or abs(value) >= 1_000 else float(f"{value:.4g}")
 

@@ -48,8 +48,8 @@ QUESTIONS = Path(__file__).with_name("own_database_questions.txt")
 def questions() -> list[tuple[str, str, str]]:
     """Return (question, gold, evidence) of each question."""
     result = []
-    for part in re.split(r"\n(?=\S)", QUESTIONS.read_text(encoding="utf-8").strip()):
-        first, *sql = part.splitlines()
+    for block in re.split(r"\n(?=\S)", QUESTIONS.read_text(encoding="utf-8").strip()):
+        first, *sql = block.splitlines()
         question, _, name = first.removesuffix("]").partition(" [")
         result.append((question, " ".join(line.strip() for line in sql), KNOWN.get(name, "")))
     return result
@@ -111,10 +111,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if not connection.execute(sql).fetchall():
                 raise ValueError(f"the gold of {question!r} returns no rows")
     dev = requests[3::4]
-    for name, part in (("train", [request for request in requests if request not in dev]), ("dev", dev)):
+    for name, selected in (("train", [request for request in requests if request not in dev]), ("dev", dev)):
         with (folder / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows([("question", "sql", "evidence"), *part])
-        sys.stdout.write(f"{folder / name}.csv: {len(part)} questions\n")
+            csv.writer(file).writerows([("question", "sql", "evidence"), *selected])
+        sys.stdout.write(f"{folder / name}.csv: {len(selected)} questions\n")
     return 0
 
 

@@ -45,12 +45,12 @@ def rows() -> Iterator[Mapping[str, Any]]:
         for size in SIZES:
             for card in CARDS:
                 plan = plan_of(weights, size, card)
-                text = f"{plan.total / GIB:.1f}, {plan.seconds:.0f} s" if plan.fits else _too_much(plan)
+                text = f"{plan.total / GIB:.1f}, {plan.seconds:.0f} s" if plan.fits else _describe_excess(plan)
                 yield {"name": f"{size}, {weights}", "column": _column(card, plan), "text": text}
     for size in SIZES:
         for card in CARDS:
             plan = plan_of("adapters", size, card)
-            text = _short(plan.larger) if plan.larger else ""
+            text = _shorten_suggestion(plan.larger) if plan.larger else ""
             yield {"name": f"{size}, adapters, larger batches", "column": _column(card, plan), "text": text}
 
 
@@ -58,11 +58,11 @@ def _column(card: str, plan: Plan) -> str:
     return f"{card} ({plan.topology.chip.memory / GIB:.1f} GiB)"
 
 
-def _too_much(plan: Plan) -> str:
+def _describe_excess(plan: Plan) -> str:
     return f"{plan.total / GIB:.1f}, does not fit"
 
 
-def _short(larger: Suggestion) -> str:
+def _shorten_suggestion(larger: Suggestion) -> str:
     """Return suggested settings in few words."""
     texts = []
     for setting in larger.change.split():

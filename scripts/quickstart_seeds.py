@@ -29,10 +29,10 @@ def run_once(config: str, folder: Path, seed: int, overrides: list[str]) -> floa
     """Train with one seed unless its report exists; return the minutes (0 if it existed)."""
     if (folder / "report.html").exists():
         return 0.0
-    began = time.perf_counter()
+    start_time = time.perf_counter()
     command = [sys.executable, "-m", "jaxrl_sql.train", "--config", config, f"seed={seed}", f"run.dir={folder}"]
     subprocess.run([*command, *overrides], check=True)
-    return (time.perf_counter() - began) / 60
+    return (time.perf_counter() - start_time) / 60
 
 
 def main() -> int:

@@ -88,13 +88,13 @@ def walk(stacks: Sequence[Sequence[Call]]) -> list[Call]:
     path: list[Call] = []
     before: Sequence[Call] = ()
     for stack in stacks:
-        shared = sum(1 for _ in _shared(before, stack))
+        shared = sum(1 for _ in _shared_calls(before, stack))
         path += stack[max(shared - 1, 0) :]
         before = stack
     return path
 
 
-def _shared(before: Sequence[Call], stack: Sequence[Call]) -> Iterator[Call]:
+def _shared_calls(before: Sequence[Call], stack: Sequence[Call]) -> Iterator[Call]:
     for old, new in zip(before, stack, strict=False):
         if old != new:
             return
@@ -135,10 +135,10 @@ def main() -> None:
     with TemporaryDirectory() as folder:
         groups = visits(walk(trace(Path(folder))))
     seen: set[str] = set()
-    for group in groups:
-        file, is_return = group[0].file, group[0].file in seen
+    for visit in groups:
+        file, is_return = visit[0].file, visit[0].file in seen
         seen.add(file)
-        functions = " > ".join(dict.fromkeys(call.function for call in group))
+        functions = " > ".join(dict.fromkeys(call.function for call in visit))
         sys.stdout.write(f"{'return' if is_return else '':<7} {file:<34} {functions}\n")
     sys.stdout.write(f"{len(seen)} files, {len(groups) - len(seen)} returns\n")
 

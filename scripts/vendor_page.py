@@ -40,7 +40,7 @@ def main() -> int:
 def as_script(module: str, name: str) -> str:
     """Return a module whose exports are the properties of a global name."""
     body, exports = re.fullmatch(r"(.*)export\{([^}]*)\};?\s*", module, re.DOTALL).groups()  # type: ignore[union-attr]
-    pairs = [part.split(" as ") for part in exports.split(",")]
+    pairs = [export.split(" as ") for export in exports.split(",")]
     return f"{body}window.{name}={{{','.join(f'{pair[-1]}:{pair[0]}' for pair in pairs)}}};"
 
 

@@ -19,7 +19,7 @@ from jaxrl_sql.__main__ import GROUPS, Command, commands
 from jaxrl_sql.commands.arguments import EXIT_CODES
 from jaxrl_sql.config.fields import Field, Section, Synonyms
 from jaxrl_sql.config.roots import ROOTS
-from jaxrl_sql.config.settings import about, all_sections, allowed, shown
+from jaxrl_sql.config.settings import all_sections, describe_rule, format_value, section_help
 from jaxrl_sql.runtime.evaluation_metrics import EVALUATION
 from jaxrl_sql.runtime.metric_row import Metric, MetricTable
 from jaxrl_sql.runtime.training_metrics import TRAINING
@@ -90,9 +90,9 @@ def metrics_page() -> str:
 def commands_page() -> str:
     """Return the page of the commands."""
     page = [COMMANDS.rstrip()]
-    for title, group in GROUPS.items():
+    for title, entries in GROUPS.items():
         page.append(f"## {title}")
-        for name, entry in group.items():
+        for name, entry in entries.items():
             page += [f"### {name}", *_command(name, entry, parser_of(name))]
     codes = [part.strip().partition(" ") for part in EXIT_CODES.partition(": ")[2].replace("\n", " ").split(";")]
     page += ["## Exit codes", _table(("code", "meaning"), [(code, meaning) for code, _, meaning in codes])]
@@ -166,10 +166,13 @@ def _metric(row: Metric) -> tuple[str, ...]:
 
 
 def _section(section: Section) -> str:
-    rows = [(f"`{field.key}`", _value(shown(field.default)), allowed(field), field.help) for field in section.fields]
+    rows = [
+        (f"`{field.key}`", _value(format_value(field.default)), describe_rule(field), field.help)
+        for field in section.fields
+    ]
     readers = "; ".join(root.commands for root in ROOTS if hasattr(root(), section.name.partition(".")[0]))
     read_by = f"\n\nRead by: {readers}." if section.name and "." not in section.name else ""
-    text = about(section) if section.name else "What belongs to no section."
+    text = section_help(section) if section.name else "What belongs to no section."
     table = f"\n\n{_table(('setting', 'default', 'allowed', 'meaning'), rows)}" if rows else ""
     return f"## {section.name or 'Of the whole run'}\n\n{text}{read_by}{table}"
 

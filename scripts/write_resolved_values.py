@@ -86,13 +86,13 @@ def entries() -> Iterator[Entry]:
     files = sorted((ROOT / "configs").glob("*.yaml"))
     machines = sorted((ROOT / "configs/on").glob("*.yaml"))
     for path in files:
-        yield Entry(path.stem if path.stem in ROOTS else "train", (_shown(path),))
+        yield Entry(path.stem if path.stem in ROOTS else "train", (_relative_path(path),))
     for path in files:
         if path.stem.startswith(SYSTEMS) and not path.stem.endswith("-tiny"):  # a published system's recipe
-            yield from (Entry("train", (_shown(path), _shown(machine))) for machine in machines)
+            yield from (Entry("train", (_relative_path(path), _relative_path(machine))) for machine in machines)
     yield from (Entry("evaluate", (f"configs/{name}.yaml",), "--model") for name in EVALUATED)
     yield from (Entry("evaluate", (), system) for system in SYSTEMS)
-    yield from (Entry(PREPARE, (_shown(path),)) for path in sorted((ROOT / "configs/data").glob("*.yaml")))
+    yield from (Entry(PREPARE, (_relative_path(path),)) for path in sorted((ROOT / "configs/data").glob("*.yaml")))
 
 
 def load(entry: Entry) -> Any:
@@ -114,7 +114,7 @@ def values_of(config: Any) -> dict[str, Any]:
     return {**dict(flatten(values)), **named}
 
 
-def shared_key(key: str) -> str:
+def generalize_key(key: str) -> str:
     """Return a key without the name that a file chose for a source or a set."""
     return re.sub(r"^(sources|evals)\.[^.]+\.", r"\1.*.", key)
 
@@ -126,10 +126,11 @@ def part_of_table(resolved: Mapping[Entry, Mapping[str, Any]]) -> dict[str, Any]
     counts: dict[str, Counter[str]] = {}
     for values in alone.values():
         for key, value in values.items():
-            counts.setdefault(shared_key(key), Counter())[as_text(value)] += 1
+            counts.setdefault(generalize_key(key), Counter())[as_text(value)] += 1
     common = {key: json.loads(count.most_common(1)[0][0]) for key, count in counts.items()}
     differing = {
-        name: _differences(values, {key: common[shared_key(key)] for key in values}) for name, values in alone.items()
+        name: _differences(values, {key: common[generalize_key(key)] for key in values})
+        for name, values in alone.items()
     }
     return {"common": common, "entries": differing | _over_recipes(pairs, alone)}
 
@@ -167,7 +168,7 @@ def as_json(node: object, indent: str = "") -> str:
     return "\n".join(("{", ",\n".join(lines), f"{indent}}}"))
 
 
-def _shown(path: Path) -> str:
+def _relative_path(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 

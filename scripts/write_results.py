@@ -104,24 +104,24 @@ def lines_of(rows: Sequence[Row]) -> Iterator[str]:
 def _narrow(rows: Sequence[Row]) -> Iterator[str]:
     table = [[row["name"], value_text(row), spread_text(row), row.get("goal", ""), verdict_text(row)] for row in rows]
     heads = ["", "median", "smallest to largest", "goal", ""]
-    shown = [place for place in range(len(heads)) if place < 2 or any(line[place] for line in table)]
+    shown = [column for column in range(len(heads)) if column < 2 or any(line[column] for line in table)]
     if shown == [0, 1]:
         heads[1] = ""
-    yield _line([heads[place] for place in shown])
+    yield _line([heads[column] for column in shown])
     yield "|" + "---|" * len(shown)
     for line in table:
-        yield _line([line[place] for place in shown])
+        yield _line([line[column] for column in shown])
 
 
 def _wide(rows: Sequence[Row], columns: Sequence[str]) -> Iterator[str]:
     cells: dict[str, dict[str, Row]] = {}
     for row in rows:
         cells.setdefault(row["name"], {})[row["column"]] = row
-    units = {column: _shared_unit(row for row in rows if row["column"] == column) for column in columns}
+    units = {column: _find_common_unit(row for row in rows if row["column"] == column) for column in columns}
     yield _line(["", *(", ".join(filter(None, [column, units[column]])) for column in columns)])
     yield "|---|" + "---|" * len(columns)
     for name, line in cells.items():
-        unit = "" if any(units.values()) else _shared_unit(line.values())
+        unit = "" if any(units.values()) else _find_common_unit(line.values())
         hidden = {column: units[column] or unit for column in columns}
         texts = [_cell(line[column], hidden[column]) if column in line else "" for column in columns]
         yield _line([f"{name} ({unit})" if unit else name, *texts])
@@ -133,7 +133,7 @@ def _cell(row: Row, hidden_unit: str) -> str:
     return " ".join(filter(None, [value_text(row, hidden_unit), low_high, goal]))
 
 
-def _shared_unit(rows: Iterable[Row]) -> str:
+def _find_common_unit(rows: Iterable[Row]) -> str:
     """Return the unit that all figures have; none for ratios, whose unit is written at the number."""
     units = {row.get("unit", "") for row in rows if "median" in row}
     return units.pop() if len(units) == 1 and "x" not in units else ""

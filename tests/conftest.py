@@ -71,7 +71,8 @@ if _FOLDER is not None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Create the folder of compiled programs, and empty it if it is full."""
-    config.pluginmanager.register(_module("server_fixtures"))
+    for name in ("disk_fixtures", "server_fixtures"):
+        config.pluginmanager.register(_module(name))
     folder = _FOLDER
     if folder is None or hasattr(config, "workerinput"):  # the main process has checked it
         return

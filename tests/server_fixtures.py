@@ -90,7 +90,7 @@ def _start(config: pytest.Config, engine: str, folder: Path) -> Server:
     except ServerError as error:
         if os.environ.get("SQLEXEC_SERVERS") != "required":
             pytest.skip(str(error))
-        # MariaDB's installer failed once in hundreds of starts on a busy machine; a fault of ours fails twice.
+        # MariaDB's installer failed once in hundreds of starts on a busy machine; an error of ours fails twice.
         shutil.rmtree(folder, ignore_errors=True)
         return servers.start(engine, folder)
 

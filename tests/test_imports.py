@@ -111,7 +111,7 @@ def read_imports(path: Path, package: str) -> Iterator[tuple[int, str]]:
                 yield node.lineno, deeper if deeper in MODULES else start
 
 
-def faults(module: str) -> list[str]:
+def find_errors(module: str) -> list[str]:
     """Return the imports of a module that violate the layers."""
     package = package_of(module)
     wrong = []
@@ -132,7 +132,7 @@ def faults(module: str) -> list[str]:
 
 @pytest.mark.parametrize("module", sorted(MODULES))
 def test_a_module_only_imports_from_lower_layers(module: str) -> None:
-    assert faults(module) == []
+    assert find_errors(module) == []
 
 
 def prints(path: Path) -> bool:
@@ -192,7 +192,7 @@ def test_a_forbidden_import_is_detected(tmp_path: Path, monkeypatch: pytest.Monk
         "import jax\nfrom ... import models\ndef f():\n    import sqlexec_rs\n    from ...types import Reward\n"
     )
     monkeypatch.setitem(MODULES, "jaxrl_sql.text2sql.rewards.wrong", path)
-    assert [fault.split(" imports ")[1].split(":")[0] for fault in faults("jaxrl_sql.text2sql.rewards.wrong")] == [
+    assert [error.split(" imports ")[1].split(":")[0] for error in find_errors("jaxrl_sql.text2sql.rewards.wrong")] == [
         "jax",
         "jaxrl_sql.models",
         "sqlexec_rs",
@@ -331,7 +331,7 @@ def main() -> None:
         sys.stdout.write(f"{layer:<12} {len(paths):>4} files {lines:>7} lines\n")
     pairs = {(a.split(".")[1:2][0], b.split(".")[1:2][0]) for a in graph for b in graph[a] if "." in a and "." in b}
     groups = cycles({module: targets - {module} for module, targets in graph.items()})
-    upward = [fault for module in MODULES for fault in faults(module)]
+    upward = [error for module in MODULES for error in find_errors(module)]
     apart = sum(a != b for a, b in pairs)
     sys.stdout.write(f"{apart} import pairs, {len(groups)} cycles, {len(upward)} imports of an upper layer\n")
     signatures = signatures_with_root_configs()

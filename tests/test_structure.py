@@ -115,7 +115,7 @@ def test_no_function_assigns_to_a_run() -> None:
     assert any(runs_of(node) for tree in others.values() for node in ast.walk(tree) if isinstance(node, Function))
 
 
-@pytest.mark.parametrize("target", ["s.config", "s.status.evaluation", "s.compiled.names", "s.status.policies[0]"])
+@pytest.mark.parametrize("target", ["s.config", "s.status.evaluation", "s.compile_stats.names", "s.status.policies[0]"])
 def test_an_assignment_to_a_run_is_detected(target: str) -> None:
     source = f"def f(s: TrainingRun):\n    {target} = 1\ndef g(s: Other):\n    {target} = 1\n"
     assert list(changes_of_runs("x.py", ast.parse(source))) == [f"x.py:2 {target}"]

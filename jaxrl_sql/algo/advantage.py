@@ -94,18 +94,22 @@ def zero_variance(rewards: ArrayLike, weight: ArrayLike) -> jax.Array:
     return ~jnp.any(valid, axis=-1) | (highest - lowest <= EQUAL_REWARDS_ATOL)
 
 
-def choose_groups(rewards: ArrayLike, weight: ArrayLike, keep: int, together: int = 1, sampled: int = 1) -> list[int]:
+def choose_groups(
+    rewards: ArrayLike, weight: ArrayLike, keep: int, prompts_per_schema: int = 1, sampled: int = 1
+) -> list[int]:
     """Choose the `keep` groups [B,G] with the largest range of rewards, ties in order; return their indices.
 
     This is DAPO's dynamic sampling (Yu et al. 2025, arXiv:2503.14476) in one round: more groups are sampled than an
     update takes, and those with the least reward differences are dropped, so the update keeps its shape.
 
-    Of each `sampled` consecutive groups, which share a database, either `together` are chosen or none.
+    Of each `sampled` consecutive groups, which share a database, either `prompts_per_schema` are chosen or none.
     """
     valid = np.asarray(weight) > 0
     highest = np.max(np.where(valid, rewards, -np.inf), axis=-1)
     lowest = np.min(np.where(valid, rewards, np.inf), axis=-1)
     ranges = np.where(valid.any(axis=-1), np.round(highest - lowest, 6), 0.0).reshape(-1, sampled)
-    best = np.argsort(-ranges, axis=1, kind="stable")[:, :together]
-    blocks = np.argsort(-np.take_along_axis(ranges, best, axis=1).sum(axis=1), kind="stable")[: keep // together]
+    best = np.argsort(-ranges, axis=1, kind="stable")[:, :prompts_per_schema]
+    blocks = np.argsort(-np.take_along_axis(ranges, best, axis=1).sum(axis=1), kind="stable")[
+        : keep // prompts_per_schema
+    ]
     return [int(block * sampled + i) for block in blocks for i in best[block]]

@@ -30,10 +30,10 @@ def make_schedule(cfg: OptimConfig, steps: int) -> optax.Schedule:
     return optax.join_schedules(parts, [cfg.flat_steps, warmup_end])
 
 
-def make_optimizer(cfg: OptimConfig, steps: int, decayed: Any = None) -> optax.GradientTransformation:
+def make_optimizer(cfg: OptimConfig, steps: int, decay_mask: Any = None) -> optax.GradientTransformation:
     """Return the optimizer for `steps` updates with gradients of the mean loss.
 
-    `decayed`: the weights with weight decay, as a tree of booleans like the parameters or a function from parameters
+    `decay_mask`: the weights with weight decay, as a tree of booleans like the parameters or a function from parameters
     to such a tree; None: all. Both optimizers subtract lr · weight_decay · weight per update (Loshchilov and Hutter
     2019, arXiv:1711.05101).
     """
@@ -46,6 +46,6 @@ def make_optimizer(cfg: OptimConfig, steps: int, decayed: Any = None) -> optax.G
     return optax.chain(
         optax.clip_by_global_norm(cfg.max_grad_norm),
         scale,
-        optax.add_decayed_weights(cfg.weight_decay, decayed),
+        optax.add_decayed_weights(cfg.weight_decay, decay_mask),
         optax.scale_by_learning_rate(make_schedule(cfg, steps)),
     )

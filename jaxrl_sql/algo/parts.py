@@ -22,7 +22,7 @@ Rejoin = Callable[[jax.Array], jax.Array]
 
 def count_units(batch: GroupBatch) -> int:
     """Return the number of prompts of a batch; prompts that share a schema count as one."""
-    return len(batch.completion) // batch.together
+    return len(batch.completion) // batch.prompts_per_schema
 
 
 def split_prompts(batch: GroupBatch, parts: int) -> tuple[GroupBatch, Rejoin]:
@@ -31,33 +31,33 @@ def split_prompts(batch: GroupBatch, parts: int) -> tuple[GroupBatch, Rejoin]:
     Part i takes the prompts whose index is i modulo `parts`, so that on a mesh each part has prompts of every device.
     Prompts that share a schema count as one. Raises ValueError when B is not a multiple of `parts`.
     """
-    units, together = count_units(batch), batch.together
+    units, prompts_per_schema = count_units(batch), batch.prompts_per_schema
     size, rest = divmod(units, parts)
     if rest:
-        unit_name = "prompts" if together == 1 else f"times {together} questions"
+        unit_name = "prompts" if prompts_per_schema == 1 else f"times {prompts_per_schema} questions"
         raise ValueError(f"{units} {unit_name} are not divisible by {parts} parts")
 
-    def cut(x: jax.Array) -> jax.Array:
-        split = jnp.swapaxes(x.reshape(size, parts, together, *x.shape[1:]), 0, 1)
-        return split.reshape(parts, size * together, *x.shape[1:])
+    def split_array(x: jax.Array) -> jax.Array:
+        split = jnp.swapaxes(x.reshape(size, parts, prompts_per_schema, *x.shape[1:]), 0, 1)
+        return split.reshape(parts, size * prompts_per_schema, *x.shape[1:])
 
     def rejoin(x: jax.Array) -> jax.Array:
-        split = x.reshape(parts, size, together, *x.shape[2:])
+        split = x.reshape(parts, size, prompts_per_schema, *x.shape[2:])
         return jnp.swapaxes(split, 0, 1).reshape(-1, *x.shape[2:])
 
-    return jax.tree.map(cut, batch), rejoin
+    return jax.tree.map(split_array, batch), rejoin
 
 
 def split_answers(batch: GroupBatch, parts: int, size: int) -> tuple[GroupBatch, Rejoin]:
     """Split groups into parts of `size` answers, [B,G,...] -> [parts,B,size,...]; the last is padded with 0."""
     group = batch.completion.shape[1]
 
-    def cut(x: jax.Array) -> jax.Array:
+    def split_array(x: jax.Array) -> jax.Array:
         filled = jnp.pad(x, [(0, parts * size - group if axis == 1 else 0) for axis in range(x.ndim)])
         return jnp.moveaxis(filled.reshape(len(x), parts, size, *x.shape[2:]), 1, 0)
 
     shared = jax.tree.map(lambda x: jnp.broadcast_to(x, (parts, *x.shape)), batch.shared)
-    answers = jax.tree.map(cut, dataclasses.replace(batch, shared=()))
+    answers = jax.tree.map(split_array, dataclasses.replace(batch, shared=()))
     micro_batches = dataclasses.replace(answers, shared=shared)
     return micro_batches, lambda x: jnp.moveaxis(x, 0, 1).reshape(x.shape[1], -1, *x.shape[3:])[:, :group]
 
@@ -82,6 +82,6 @@ def split_rows(batch: GroupBatch, parts: int, size: int) -> tuple[GroupBatch, Re
     return micro_batches, lambda x: jnp.sum(x, axis=0)
 
 
-def map_micro_batches(run: BatchFunction[Any], cut: GroupBatch, rejoin: Rejoin) -> Any:
+def map_micro_batches(run: BatchFunction[Any], split_array: GroupBatch, rejoin: Rejoin) -> Any:
     """Run micro-batches sequentially and rejoin their results."""
-    return jax.tree.map(rejoin, jax.lax.map(run, cut))
+    return jax.tree.map(rejoin, jax.lax.map(run, split_array))

@@ -40,7 +40,7 @@ StepFn = Callable[[TrainState, GroupBatch], tuple[TrainState, losses.Metrics]]
 Scores = tuple[jax.Array, jax.Array | None]
 Scorer = Callable[[PyTree, PyTree, GroupBatch], Scores]
 # Run stacked micro-batches and combine their results.
-All = Callable[[BatchFunction[T], GroupBatch, Rejoin], T]
+Combine = Callable[[BatchFunction[T], GroupBatch, Rejoin], T]
 
 
 def init_state(
@@ -74,14 +74,14 @@ def make_step(
         count, trainable, opt_state = donated
         weight = _weight(loss, batch)
 
-        def objective(leaves: PyTree, part: GroupBatch) -> tuple[jax.Array, losses.Metrics]:
-            result = loss(logprobs(with_wide(trainable, leaves), frozen, part), part)
+        def objective(leaves: PyTree, micro_batch: GroupBatch) -> tuple[jax.Array, losses.Metrics]:
+            result = loss(logprobs(with_wide(trainable, leaves), frozen, micro_batch), micro_batch)
             return result.sum / jnp.maximum(weight, 1.0), result.metrics
 
         # Slots make the gradients float32 for any dtype of the weights.
         gradient = jax.grad(objective, has_aux=True)
-        of_part = partial(gradient, wide_leaves(trainable))
-        grads, metrics = run_micro_batches(of_part, batch, micro_batches, _sum_gradients, by_rows)
+        micro_batch_gradient = partial(gradient, wide_leaves(trainable))
+        grads, metrics = run_micro_batches(micro_batch_gradient, batch, micro_batches, _sum_gradients, by_rows)
         updates, opt_state = optimizer.update(grads, opt_state, trainable)
         trainable = apply_updates(trainable, updates, count)
         sizes = {"optim/grad_norm": optax.tree.norm(grads), "optim/param_norm": optax.tree.norm(widen(trainable))}
@@ -103,7 +103,7 @@ def _jit_with_fixed_shardings(update: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     @lru_cache(maxsize=4)
-    def compiled(tree: PyTree, shardings: tuple[Any, ...]) -> Callable[..., Any]:
+    def compile_update(tree: PyTree, shardings: tuple[Any, ...]) -> Callable[..., Any]:
         out = (jax.tree.unflatten(tree, shardings), None)
         return jax.jit(update, donate_argnames="donated", out_shardings=out)
 
@@ -113,7 +113,7 @@ def _jit_with_fixed_shardings(update: Callable[..., Any]) -> Callable[..., Any]:
             return update(donated, frozen, batch)  # inside a larger program, which sets the shardings
         # Uncommitted arrays stay so: the compiler places them.
         shardings = (leaf.sharding if leaf.committed else None for leaf in leaves)
-        return compiled(tree, tuple(shardings))(donated, frozen, batch)
+        return compile_update(tree, tuple(shardings))(donated, frozen, batch)
 
     return run
 
@@ -125,12 +125,12 @@ def _weight(loss: LossFn, batch: GroupBatch) -> jax.Array:
 
 
 def run_micro_batches(
-    run: BatchFunction[T], batch: GroupBatch, micro_batches: MicroBatches, all_of: All[T], by_rows: bool
+    run: BatchFunction[T], batch: GroupBatch, micro_batches: MicroBatches, combine: Combine[T], by_rows: bool
 ) -> T:
     """Run a batch as micro-batches of whole groups.
 
     With a token budget each part runs in several passes over some of its prompts or, when one group exceeds the
-    budget, over some of its answers, which runs their prompt once per pass. `all_of` runs the micro-batches of one
+    budget, over some of its answers, which runs their prompt once per pass. `combine` runs the micro-batches of one
     split.
 
     `by_rows`: each part of a packed batch runs only the rows that its prompts need. Raises ValueError when B is not a
@@ -139,12 +139,12 @@ def run_micro_batches(
     counts = _row_counts(batch, by_rows)
     parts = micro_batches.parts_of(count_units(batch), *_sizes(batch, counts[0]))
     run_part: BatchFunction[T] = (
-        partial(_run_within_budget, run, micro_batches, all_of) if micro_batches.tokens else run
+        partial(_run_within_budget, run, micro_batches, combine) if micro_batches.tokens else run
     )
     if parts == 1 and not micro_batches.tokens:
         return run(batch)
     run_part = partial(_run_needed_rows, run_part, counts) if len(counts) > 1 else run_part
-    return run_part(batch) if parts == 1 else all_of(run_part, *split_prompts(batch, parts))
+    return run_part(batch) if parts == 1 else combine(run_part, *split_prompts(batch, parts))
 
 
 def _row_counts(batch: GroupBatch, by_rows: bool) -> tuple[int, ...]:
@@ -158,62 +158,73 @@ def _row_counts(batch: GroupBatch, by_rows: bool) -> tuple[int, ...]:
 def _sizes(batch: GroupBatch, rows: int) -> tuple[int, int, int]:
     """Return per unit the shared tokens before its answers, the rows of answers, and the tokens per row."""
     first, *rest = (segment.tokens.shape[1] for segment in batch.shared)
-    return first + batch.together * sum(rest), batch.together * rows, batch.completion.shape[2]
+    return first + batch.prompts_per_schema * sum(rest), batch.prompts_per_schema * rows, batch.completion.shape[2]
 
 
-def _run_needed_rows(run: BatchFunction[T], counts: tuple[int, ...], part: GroupBatch) -> T:
+def _run_needed_rows(run: BatchFunction[T], counts: tuple[int, ...], micro_batch: GroupBatch) -> T:
     """Run a packed part with the smallest of `counts` rows that holds the answers of all its prompts.
 
     The compiled program has one branch per count.
     """
-    length = part.packed_length
+    length = micro_batch.packed_length
     assert length is not None
     need = jnp.max(jnp.sum(length > 0, axis=1))  # rows are filled in order
 
-    def with_rows(rows: int, part: GroupBatch) -> T:
-        assert part.packed_length is not None
-        return run(dataclasses.replace(part, packed_length=part.packed_length[:, :rows]))
+    def with_rows(rows: int, micro_batch: GroupBatch) -> T:
+        assert micro_batch.packed_length is not None
+        return run(dataclasses.replace(micro_batch, packed_length=micro_batch.packed_length[:, :rows]))
 
     result: T = jax.lax.switch(
-        jnp.sum(need > jnp.array(counts[:-1])), [partial(with_rows, rows) for rows in counts], part
+        jnp.sum(need > jnp.array(counts[:-1])), [partial(with_rows, rows) for rows in counts], micro_batch
     )
     return result
 
 
-def _run_within_budget(run: BatchFunction[T], micro_batches: MicroBatches, all_of: All[T], part: GroupBatch) -> T:
+def _run_within_budget(
+    run: BatchFunction[T], micro_batches: MicroBatches, combine: Combine[T], micro_batch: GroupBatch
+) -> T:
     """Run a part within the token budget."""
-    rows = _row_counts(part, by_rows=False)[0]
-    local_prompts = count_units(part) // micro_batches.num_shards
-    prompts, fit = micro_batches.chunk_sizes(local_prompts, *_sizes(part, rows))
-    if fit < rows * part.together:
-        if part.together > 1:
-            first, answers, length = _sizes(part, rows)
+    rows = _row_counts(micro_batch, by_rows=False)[0]
+    local_prompts = count_units(micro_batch) // micro_batches.num_shards
+    prompts, fit = micro_batches.chunk_sizes(local_prompts, *_sizes(micro_batch, rows))
+    if fit < rows * micro_batch.prompts_per_schema:
+        if micro_batch.prompts_per_schema > 1:
+            first, answers, length = _sizes(micro_batch, rows)
             raise InputError(
                 f"grpo.max_tokens_per_device={micro_batches.tokens} is below the {first + answers * length} tokens of "
-                f"{part.together} questions with their schema and answers: raise it, or lower grpo.questions"
+                f"{micro_batch.prompts_per_schema} questions with their schema and answers: raise it, or lower "
+                "grpo.questions"
             )
-        cut = split_answers if part.packed_length is None else split_rows
+        split_batch = split_answers if micro_batch.packed_length is None else split_rows
 
         def by_answers(group: GroupBatch) -> T:
-            return all_of(run, *cut(group, -(-rows // fit), fit))
+            return combine(run, *split_batch(group, -(-rows // fit), fit))
 
-        return by_answers(part) if local_prompts == 1 else all_of(by_answers, *split_prompts(part, local_prompts))
-    return run(part) if prompts == local_prompts else all_of(run, *split_prompts(part, local_prompts // prompts))
+        return (
+            by_answers(micro_batch)
+            if local_prompts == 1
+            else combine(by_answers, *split_prompts(micro_batch, local_prompts))
+        )
+    return (
+        run(micro_batch)
+        if prompts == local_prompts
+        else combine(run, *split_prompts(micro_batch, local_prompts // prompts))
+    )
 
 
 def _sum_gradients(
-    gradient: Callable[[GroupBatch], tuple[PyTree, losses.Metrics]], cut: GroupBatch, _: Rejoin
+    gradient: Callable[[GroupBatch], tuple[PyTree, losses.Metrics]], split_batch: GroupBatch, _: Rejoin
 ) -> tuple[PyTree, losses.Metrics]:
     """Sum the gradients and merge the metrics of micro-batches, one at a time."""
 
-    def add(total: PyTree, part: GroupBatch) -> tuple[PyTree, losses.Metrics]:
-        grads, metrics = gradient(part)
+    def add(total: PyTree, micro_batch: GroupBatch) -> tuple[PyTree, losses.Metrics]:
+        grads, metrics = gradient(micro_batch)
         return jax.tree.map(jnp.add, total, grads), metrics
 
-    first = jax.tree.map(lambda x: x[0], cut)
+    first = jax.tree.map(lambda x: x[0], split_batch)
     shapes = jax.eval_shape(gradient, first)[0]
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-    grads, stacked = jax.lax.scan(add, zeros, cut)
+    grads, stacked = jax.lax.scan(add, zeros, split_batch)
     return grads, losses.merge(stacked)
 
 
@@ -227,11 +238,11 @@ def make_scorer(logprobs: LogprobFn, parts: int | MicroBatches = 1) -> Scorer:
     micro_batches = MicroBatches(parts) if isinstance(parts, int) else parts
 
     def score(trainable: PyTree, frozen: PyTree, batch: GroupBatch) -> Scores:
-        def score_part(part: GroupBatch) -> Scores:
-            scored = logprobs(trainable, frozen, part)
+        def score_micro_batch(micro_batch: GroupBatch) -> Scores:
+            scored = logprobs(trainable, frozen, micro_batch)
             return scored.logprob, scored.value
 
-        return run_micro_batches(score_part, batch, micro_batches, map_micro_batches, by_rows=True)
+        return run_micro_batches(score_micro_batch, batch, micro_batches, map_micro_batches, by_rows=True)
 
     return jax.jit(score)
 

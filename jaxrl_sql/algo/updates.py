@@ -98,8 +98,8 @@ def make_updates(
         size = _minibatch_size(batch, cfg)
         update, metrics_list = steps[batch.old_logprobs is None], []
         for start in [i * size for _ in range(cfg.num_iterations) for i in range(cfg.minibatches)]:
-            part = batch if cfg.minibatches == 1 else slice_prompts(batch, start, start + size)
-            state, metrics = update(state, part)
+            minibatch = batch if cfg.minibatches == 1 else slice_prompts(batch, start, start + size)
+            state, metrics = update(state, minibatch)
             metrics_list.append(metrics)
         return state, merge(metrics_list)
 

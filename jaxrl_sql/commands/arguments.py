@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from jaxrl_sql.config import RootConfig
 from jaxrl_sql.config.settings import settings_help
-from jaxrl_sql.config.unknown import settings_called
+from jaxrl_sql.config.unknown import find_keys
 from jaxrl_sql.runtime.terminal import printable
 
 EXIT_CODES = """exit codes: 0 done, or stopped by SIGTERM with a checkpoint; 1 a failure, such as a full disk;
@@ -39,15 +39,17 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print a one-line error and exit with code 2."""
-        self.exit(2, f"error: {printable(message)}{self._meant(message)} ({self.prog} --help lists the options)\n")
+        self.exit(
+            2, f"error: {printable(message)}{self._suggest_option(message)} ({self.prog} --help lists the options)\n"
+        )
 
-    def _meant(self, message: str) -> str:
+    def _suggest_option(self, message: str) -> str:
         """Return a suggestion for an unknown option, to append to the error, or ""."""
         match = _UNKNOWN.match(message)
         if match is None:
             return ""
         name = match[1].partition("=")[0]
-        keys = settings_called(name.lstrip("-").replace("-", "_"), self.root) if self.root is not None else []
+        keys = find_keys(name.lstrip("-").replace("-", "_"), self.root) if self.root is not None else []
         keys = [key for key in keys if key != "run.resume"]  # commands without --resume resume by themselves
         if keys:
             return f"; settings have no dashes: {' or '.join(f'{key}=VALUE' for key in keys)}"

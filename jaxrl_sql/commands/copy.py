@@ -110,12 +110,12 @@ def _run_copy(options: argparse.Namespace) -> None:
     reader = parse_address(options.reader) if is_address(options.reader) else None
     _check(options, address, reader)
     from jaxrl_sql.databases.copy.copying import CopyOptions
-    from jaxrl_sql.databases.copy.folder import Questions, copy_folder
+    from jaxrl_sql.databases.copy.folder import QuestionSource, copy_folder
 
     copying = CopyOptions(options.prefix, users_of(options.reader), _pairs(options.leave_out), options.replace)
     questions = None
     if options.questions:
-        questions = Questions(options.questions, options.split, reader or address, options.timeout_ms)
+        questions = QuestionSource(options.questions, options.split, reader or address, options.timeout_ms)
     copy_folder(Path(options.source), address, options.out, copying, options.only or (), questions, print_text)
 
 

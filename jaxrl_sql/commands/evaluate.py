@@ -27,7 +27,7 @@ from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.types import InputError
 
 if TYPE_CHECKING:
-    from jaxrl_sql.inference.benchmark_evaluation import Evaluated
+    from jaxrl_sql.inference.benchmark_evaluation import EvaluationResult
     from jaxrl_sql.text2sql.evals.tables import ReportTable
 
 _CHANGED_SHOWN = 30
@@ -76,7 +76,7 @@ def _evaluate(args: argparse.Namespace) -> int:
     return run_or_print(lambda cfg: show(run_evaluation(cfg)), config, args)
 
 
-def show(evaluated: Evaluated) -> int:
+def show(evaluated: EvaluationResult) -> int:
     """Print the tables of each set, an overview of several sets, warnings, speed and files."""
     from jaxrl_sql.text2sql.evals.tables import overview, tables
 
@@ -115,8 +115,8 @@ def _compare(first: Path, second: Path, args: argparse.Namespace) -> int:
 def compare(first: Path, second: Path, out: Path) -> int:
     """Print two finished evaluations side by side, write compare.md and compare.json, and return the exit code."""
     from jaxrl_sql.text2sql.evals.side_by_side import (
-        changed_table,
         compare_table,
+        make_changes_table,
         questions_table,
         side_by_side,
         write_comparison,
@@ -131,8 +131,8 @@ def compare(first: Path, second: Path, out: Path) -> int:
         print_text(note)
     _show(compare_table(comparison))
     _show(questions_table(comparison))
-    changed = changed_table(comparison)
-    _show(changed._replace(rows=changed.rows[:_CHANGED_SHOWN]))
+    changes = make_changes_table(comparison)
+    _show(changes._replace(rows=changes.rows[:_CHANGED_SHOWN]))
     print_text("\n".join(map(str, written)))
     return 0
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from jaxrl_sql.commands.arguments import Parser, add_config
 from jaxrl_sql.commands.running import report_errors, run_or_print
-from jaxrl_sql.config import PlanConfig, changed, load_config
+from jaxrl_sql.config import PlanConfig, load_config, replace_values
 from jaxrl_sql.inference.process import prepare_process
 from jaxrl_sql.planning.gpus import is_absent_gpu, run_in_child
 from jaxrl_sql.runtime.hub import is_hub_name
@@ -72,7 +72,7 @@ def _with_known_shape(config: PlanConfig) -> PlanConfig:
     from jaxrl_sql.models.shapes import shape_of_hub_model
 
     shape = "" if config.model.shape else shape_of_hub_model(config.model.checkpoint)
-    return changed(config, {"model.shape": shape}) if shape and is_hub_name(config.model.checkpoint) else config
+    return replace_values(config, {"model.shape": shape}) if shape and is_hub_name(config.model.checkpoint) else config
 
 
 def _plan(config: PlanConfig, options: argparse.Namespace, programs: tuple[str, ...]) -> int:

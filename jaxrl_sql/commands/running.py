@@ -18,9 +18,9 @@ from jaxrl_sql.inference.process import NEEDS_JAX, lacks_jax, prepare_process
 from jaxrl_sql.inference.prompt_form import resolve_settings
 from jaxrl_sql.runtime.cache_folder import cache_folder
 from jaxrl_sql.runtime.endpoint import endpoint_values
-from jaxrl_sql.runtime.folder import CONFIG, file_error, full_folders, no_folder, resumed_config
+from jaxrl_sql.runtime.folder import CONFIG, blocked_folder_error, file_error, find_full_folders, load_resumed_config
 from jaxrl_sql.runtime.health import UNHEALTHY, HealthError
-from jaxrl_sql.runtime.signals import EXIT_INTERRUPTED, drop_output, interrupted_line
+from jaxrl_sql.runtime.signals import EXIT_INTERRUPTED, drop_output, print_interruption
 from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.text2sql.env.executor import ExecutorError
 from jaxrl_sql.types import InputError, JaxrlSqlError
@@ -94,7 +94,7 @@ def report_errors(work: Callable[[], int | None]) -> int:
         drop_output()
         return 1
     except KeyboardInterrupt:
-        interrupted_line()
+        print_interruption()
         return EXIT_INTERRUPTED
     except Exception as error:
         reported = _error_and_exit_code(error)
@@ -116,13 +116,13 @@ def _error_and_exit_code(error: Exception) -> tuple[Exception, int] | None:
         case ModuleNotFoundError() if lacks_jax(error):
             reported = InputError(NEEDS_JAX), 2
         case FileExistsError() | NotADirectoryError():
-            reported = no_folder(error), 2
+            reported = blocked_folder_error(error), 2
         case OSError():
-            reported = file_error(error, _written_places()), 1
+            reported = file_error(error, _list_writable_paths()), 1
         case sqlite3.OperationalError(sqlite_errorcode=sqlite3.SQLITE_FULL):
-            full = " and ".join(full_folders(_written_places()))
-            place = f"no space left on {full}" if full else "a database cannot be written"
-            reported = JaxrlSqlError(f"{place}: {error}"), 1
+            full = " and ".join(find_full_folders(_list_writable_paths()))
+            problem = f"no space left on {full}" if full else "a database cannot be written"
+            reported = JaxrlSqlError(f"{problem}: {error}"), 1
         case RuntimeError() if str(error).startswith(
             "RESOURCE_EXHAUSTED"
         ):  # JAX's error, whose class is importable only with JAX
@@ -134,7 +134,7 @@ def _error_and_exit_code(error: Exception) -> tuple[Exception, int] | None:
     return reported
 
 
-def _written_places() -> list[str]:
+def _list_writable_paths() -> list[str]:
     """Return the places that a command may write: those in its arguments, the present and the temporary folder."""
     return [*sys.argv[1:], ".", tempfile.gettempdir(), str(cache_folder() or ".")]
 
@@ -146,7 +146,7 @@ def _config(root: type[Root], files: list[Path] | None, resume: str | None, over
         resume, overrides = "", [resume, *overrides]
     folder = Path(resume or values_by_key(load_config(root, files, overrides, is_checked=False))["run.dir"])
     if files is None:
-        return resumed_config(root, folder, overrides)
+        return load_resumed_config(root, folder, overrides)
     if resume and not (folder / CONFIG).is_file():
         raise InputError(f"--resume {folder}: no run found; run.dir={folder} run.resume=true starts or resumes one")
     return load_config(root, files, [*overrides, f"run.dir={folder}", "run.resume=true"])

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jaxrl_sql.commands.running import run_command
-from jaxrl_sql.config import TrainConfig, changed
+from jaxrl_sql.config import TrainConfig, replace_values
 from jaxrl_sql.types import InputError
 
 
@@ -19,27 +19,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run_command(TrainConfig, _train, __doc__ or "", arguments, _rehearse)
 
 
-def supervised_only(config: TrainConfig) -> TrainConfig:
+def keep_supervised_phase(config: TrainConfig) -> TrainConfig:
     """Return a configuration with only the supervised phase.
 
     Raises InputError if it has no steps, because an untrained model would be written.
     """
     if not (config.sft.steps or config.sft.epochs):
         raise InputError("config: sft.steps=0 and sft.epochs=0: set one of them, such as sft.steps=100")
-    return changed(config, {"grpo.steps": 0, "second_stage.steps": 0})
+    return replace_values(config, {"grpo.steps": 0, "second_stage.steps": 0})
 
 
 def _train(config: TrainConfig) -> int:
-    supervised = supervised_only(config)
+    supervised = keep_supervised_phase(config)
     from jaxrl_sql.training.sft import sft
     from jaxrl_sql.training.trainer import open_run
 
-    with open_run(supervised) as s:
-        return sft(s)
+    with open_run(supervised) as run:
+        return sft(run)
 
 
 def _rehearse(config: TrainConfig) -> int:
-    supervised = supervised_only(config)
+    supervised = keep_supervised_phase(config)
     from jaxrl_sql.training.trainer import dry_run
 
     return dry_run(supervised)

@@ -15,7 +15,7 @@ from jaxrl_sql.config.executor import DatabasesConfig, ExecutorConfig
 from jaxrl_sql.config.filtering import FilterSettings
 from jaxrl_sql.config.grpo import ClipConfig, DynamicSamplingConfig, GrpoConfig, KlConfig, LossConfig, PpoConfig
 from jaxrl_sql.config.health import HealthConfig
-from jaxrl_sql.config.load import Override, changed, load_config, shipped
+from jaxrl_sql.config.load import Override, find_shipped, load_config, replace_values
 from jaxrl_sql.config.mesh import MeshConfig
 from jaxrl_sql.config.model import LoraConfig, ModelConfigSection
 from jaxrl_sql.config.optim import OptimConfig
@@ -81,9 +81,9 @@ __all__ = [
     "VerbalConfig",
     "VerbalSettings",
     "WorkloadSections",
-    "changed",
     "check_config",
+    "find_shipped",
     "load_config",
-    "shipped",
+    "replace_values",
     "to_yaml",
 ]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jaxrl_sql.config.fields import password_fault
+from jaxrl_sql.config.fields import password_error
 from jaxrl_sql.types import InputError
 
 
@@ -35,8 +35,8 @@ class AuditConfig:
         for name in ("limit", "timeout_ms", "slow_ms", "threads"):
             if not getattr(self, name) >= 0:
                 raise InputError(f"audit: {name} must be 0 or more, not {getattr(self, name)}")
-        for fault in password_fault("data.database", self.database):
-            raise InputError(fault)
+        for error in password_error("data.database", self.database):
+            raise InputError(error)
         if not self.train and not self.eval:
             raise InputError("audit: name sets with --train and --eval")
         if self.suite and not (self.suite / "databases").is_dir():

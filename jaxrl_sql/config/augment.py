@@ -47,7 +47,7 @@ class AugmentSettings:
     ] = "set"
     distractor_rows: Annotated[int, "Maximum number of rows of a distractor table."] = 100
 
-    def faults(self, name: str) -> Iterator[str]:
+    def find_errors(self, name: str) -> Iterator[str]:
         """Yield a line for each contradiction between the section's fields."""
         if self.fill_tries and self.fill == "none":
             yield f"{name}.fill_tries={self.fill_tries} needs {name}.fill=empty or trivial"

@@ -13,22 +13,22 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 
-def faults_of(config: Any) -> Iterator[str]:
+def find_errors(config: Any) -> Iterator[str]:
     """Yield a line for each invalid value of a configuration, with its key and the allowed values."""
     for section in sections_of(config):
         for field in section.fields:
-            if field.rule is not None and (fault := field.rule.fault(field.default)):
-                yield f"{field.key}{fault}"
+            if field.rule is not None and (error := field.rule.find_error(field.default)):
+                yield f"{field.key}{error}"
     for section in sections_of(config):
-        if section.name and hasattr(section.values, "faults"):
-            yield from section.values.faults(section.name)
-    yield from config.faults()
+        if section.name and hasattr(section.values, "find_errors"):
+            yield from section.values.find_errors(section.name)
+    yield from config.find_errors()
 
 
 def check_config(config: Any, origin: str = "config") -> None:
     """Raise InputError for the first invalid value, with its key and the allowed values."""
-    for fault in faults_of(config):
-        raise InputError(f"{origin}: {fault}")
+    for error in find_errors(config):
+        raise InputError(f"{origin}: {error}")
 
 
 def flatten(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

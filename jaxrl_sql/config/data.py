@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Annotated
 
-from jaxrl_sql.config.fields import Day, NotEmpty, OneOf, PositiveInt, Share, Synonyms, password_fault
+from jaxrl_sql.config.fields import Day, NotEmpty, OneOf, PositiveInt, Share, Synonyms, password_error
 
 _ROUNDING = 1e-6
 
@@ -22,7 +22,7 @@ class DialectsConfig:
     ] = 0.0
     duckdb: Annotated[Share, "Share of the training questions that ask for DuckDB (`executor.databases.duckdb`)."] = 0.0
 
-    def faults(self, name: str) -> Iterator[str]:
+    def find_errors(self, name: str) -> Iterator[str]:
         """Yield a line if the shares do not sum to 1."""
         shares = asdict(self)
         if abs(sum(shares.values()) - 1) >= _ROUNDING:
@@ -49,7 +49,7 @@ class RetrievalConfig:
         "values match literally only.",
     ] = ""
 
-    def faults(self, name: str) -> Iterator[str]:
+    def find_errors(self, name: str) -> Iterator[str]:
         """Yield a line for each contradiction between the section's fields."""
         if self.synonyms and not self.top_k:
             yield (
@@ -224,9 +224,9 @@ class DataConfig:
         """Return whether the tokenizer's chat template renders the prompts."""
         return self.prompt in ("chat", "given")
 
-    def faults(self, name: str) -> Iterator[str]:
+    def find_errors(self, name: str) -> Iterator[str]:
         """Yield a line if the URL of the database holds a password, and for settings that change a row's prompt."""
-        yield from password_fault(f"{name}.database", self.database)
+        yield from password_error(f"{name}.database", self.database)
         if self.schema == "raw_ddl" and (self.hide or self.prune or self.schema_budget):
             yield (
                 f"{name}.schema=raw_ddl is the text of the database, of which nothing is left out: {name}.hide, "

@@ -20,8 +20,8 @@ class DistillSettings(EndpointConfig):
     temperature: Annotated[float, "Temperature of the teacher's answers."] = 0.7
     max_tokens: Annotated[PositiveInt, "Maximum number of tokens of a teacher's answer."] = 4096
 
-    def faults(self, name: str) -> Iterator[str]:
+    def find_errors(self, name: str) -> Iterator[str]:
         """Yield a line for each contradiction between the section's fields."""
-        yield from super().faults(name)
+        yield from super().find_errors(name)
         if self.wanted > self.samples:
             yield f"{name}.wanted={self.wanted} must be at most {name}.samples={self.samples}"

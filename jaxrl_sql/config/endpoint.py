@@ -35,7 +35,7 @@ class EndpointConfig:
     prompt_price: Annotated[float, "Price per million prompt tokens; 0 is unknown."] = 0.0
     completion_price: Annotated[float, "Price per million completion tokens; 0 is unknown."] = 0.0
 
-    def faults(self, name: str) -> Iterator[str]:
+    def find_errors(self, name: str) -> Iterator[str]:
         """Yield a line for each contradiction between the endpoint's fields."""
         if self.max_cost and self.prompt_price + self.completion_price <= 0:
             yield f"{name}.max_cost={self.max_cost} needs {name}.prompt_price and {name}.completion_price"

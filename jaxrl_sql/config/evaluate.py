@@ -72,9 +72,9 @@ class EvaluateSettings(EndpointConfig):
         "`evaluate.runs` then send repeated requests.",
     ] = True
 
-    def faults(self, name: str) -> Iterator[str]:
+    def find_errors(self, name: str) -> Iterator[str]:
         """Yield a line for each contradiction between the section's fields."""
-        yield from super().faults(name)
+        yield from super().find_errors(name)
         sampling = self.sampling
         if not sampling.turns:
             yield f"{name}.sampling.turns=0 must be above 0"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Annotated
 
-from jaxrl_sql.config.fields import Matches, OneOf, PositiveInt, password_fault
+from jaxrl_sql.config.fields import Matches, OneOf, PositiveInt, password_error
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,10 @@ class DatabasesConfig:
         str, "Folder of questions that `jaxrl-sql data copy` wrote; empty if no question asks for DuckDB."
     ] = ""
 
-    def faults(self, name: str) -> Iterator[str]:
+    def find_errors(self, name: str) -> Iterator[str]:
         """Yield a line for each URL that holds a password."""
-        for dialect, place in asdict(self).items():
-            yield from password_fault(f"{name}.{dialect}", place)
+        for dialect, url in asdict(self).items():
+            yield from password_error(f"{name}.{dialect}", url)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from typing import Annotated, Any, NamedTuple, Protocol, Self, get_args, get_ori
 class Constraint(Protocol):
     """A constraint on the values of a field."""
 
-    def fault(self, value: Any) -> str:
+    def find_error(self, value: Any) -> str:
         """Return the reason why a value is rejected, to append to the field's key; "" if it is valid."""
         ...
 
@@ -37,7 +37,7 @@ class OneOf(tuple[str, ...]):
         """Create a rule from the names."""
         return super().__new__(cls, names)
 
-    def fault(self, value: Any) -> str:
+    def find_error(self, value: Any) -> str:
         """Return the reason why a value is rejected, to append to the field's key; "" if it is valid."""
         return "" if value in self else f"={value!r} is not one of {', '.join(self)}"
 
@@ -49,42 +49,42 @@ class OneOf(tuple[str, ...]):
 
 @dataclasses.dataclass(frozen=True)
 class Above:
-    """A number that must be larger than `least`, and at most `most`."""
+    """A number that must be larger than `minimum`, and at most `maximum`."""
 
-    least: float
-    most: float | None = None
+    minimum: float
+    maximum: float | None = None
 
-    def fault(self, value: float) -> str:
+    def find_error(self, value: float) -> str:
         """Return the reason why a value is rejected, to append to the field's key; "" if it is valid."""
-        is_allowed = value > self.least and (self.most is None or value <= self.most)
+        is_allowed = value > self.minimum and (self.maximum is None or value <= self.maximum)
         return "" if is_allowed else f"={value} must be {self.description}"
 
     @property
     def description(self) -> str:
         """Return the rule as `--help` shows it."""
-        return f"above {self.least:g}" + ("" if self.most is None else f" and at most {self.most:g}")
+        return f"above {self.minimum:g}" + ("" if self.maximum is None else f" and at most {self.maximum:g}")
 
 
 @dataclasses.dataclass(frozen=True)
 class AtLeast:
-    """A number that must be `least` or more, at most `most`, and less than `below`."""
+    """A number that must be `minimum` or more, at most `maximum`, and less than `below`."""
 
-    least: float
-    most: float | None = None
+    minimum: float
+    maximum: float | None = None
     below: float | None = None
 
-    def fault(self, value: float) -> str:
+    def find_error(self, value: float) -> str:
         """Return the reason why a value is rejected, to append to the field's key; "" if it is valid."""
         is_below = self.below is None or value < self.below
-        is_allowed = value >= self.least and (self.most is None or value <= self.most) and is_below
+        is_allowed = value >= self.minimum and (self.maximum is None or value <= self.maximum) and is_below
         return "" if is_allowed else f"={value} must be {self.description}"
 
     @property
     def description(self) -> str:
         """Return the rule as `--help` shows it."""
-        if self.most is not None:
-            return f"from {self.least:g} to {self.most:g}"
-        return f"{self.least:g} or more" + ("" if self.below is None else f" and below {self.below:g}")
+        if self.maximum is not None:
+            return f"from {self.minimum:g} to {self.maximum:g}"
+        return f"{self.minimum:g} or more" + ("" if self.below is None else f" and below {self.below:g}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,9 +94,9 @@ class ZeroOr:
     rule: Above | AtLeast
     zero: str
 
-    def fault(self, value: float) -> str:
+    def find_error(self, value: float) -> str:
         """Return the reason why a value is rejected, to append to the field's key; "" if it is valid."""
-        return "" if value == 0 or not self.rule.fault(value) else f"={value} must be {self.description}"
+        return "" if value == 0 or not self.rule.find_error(value) else f"={value} must be {self.description}"
 
     @property
     def description(self) -> str:
@@ -113,7 +113,7 @@ class Among(tuple[int, ...]):
         """Create a rule from the numbers."""
         return super().__new__(cls, numbers)
 
-    def fault(self, value: int) -> str:
+    def find_error(self, value: int) -> str:
         """Return the reason why a value is rejected, to append to the field's key; "" if it is valid."""
         return "" if value in self else f"={value} must be {self.description}"
 
@@ -132,7 +132,7 @@ class SomeOf(tuple[str, ...]):
         """Create a rule from the names."""
         return super().__new__(cls, names)
 
-    def fault(self, value: Collection[str]) -> str:
+    def find_error(self, value: Collection[str]) -> str:
         """Return the reason why a value is rejected, to append to the field's key; "" if it is valid."""
         unknown = [name for name in value if name not in self]
         return f" holds {', '.join(map(repr, unknown))}, which is not in {', '.join(self)}" if unknown else ""
@@ -150,7 +150,7 @@ class Matches:
     pattern: str
     description: str
 
-    def fault(self, value: str) -> str:
+    def find_error(self, value: str) -> str:
         """Return the reason why a value is rejected, to append to the field's key; "" if it is valid."""
         return "" if re.fullmatch(self.pattern, value) else f"={value!r} must be {self.description}"
 
@@ -162,7 +162,7 @@ class NotEmpty:
     purpose: str
     description: str = dataclasses.field(default="not empty", init=False)
 
-    def fault(self, value: Collection[str]) -> str:
+    def find_error(self, value: Collection[str]) -> str:
         """Return the reason why a value is rejected, to append to the field's key; "" if it is valid."""
         return "" if value else f" is empty; {self.purpose}"
 
@@ -174,7 +174,7 @@ class Texts:
     effect: str
     description: str = dataclasses.field(default="none of them empty", init=False)
 
-    def fault(self, value: Collection[str]) -> str:
+    def find_error(self, value: Collection[str]) -> str:
         """Return the reason why a value is rejected, to append to the field's key; "" if it is valid."""
         return "" if all(value) else f" holds an empty text: {self.effect}"
 
@@ -185,7 +185,7 @@ class Day:
 
     description: str = dataclasses.field(default="a day such as 2026-11-29, or empty", init=False)
 
-    def fault(self, value: str) -> str:
+    def find_error(self, value: str) -> str:
         """Return the reason why a value is rejected, to append to the field's key; "" if it is valid."""
         if not value:
             return ""
@@ -206,7 +206,7 @@ class Synonyms:
 
 PositiveInt = Annotated[int, Above(0)]
 PositiveFloat = Annotated[float, Above(0)]
-Share = Annotated[float, AtLeast(0, most=1)]
+Share = Annotated[float, AtLeast(0, maximum=1)]
 
 
 _DECLARED = dict[type, Mapping[str, tuple[Any, Sequence[Any]]]]()
@@ -231,7 +231,7 @@ class Section(NamedTuple):
     fields: tuple[Field, ...]
 
 
-def password_fault(key: str, url: str) -> Iterator[str]:
+def password_error(key: str, url: str) -> Iterator[str]:
     """Yield a line if the URL in a setting holds a password, which the files of a run would show."""
     scheme, _, rest = url.partition("://")
     user, _, password = rest.rpartition("@")[0].partition(":")
@@ -240,7 +240,7 @@ def password_fault(key: str, url: str) -> Iterator[str]:
         yield f"{key} holds the password of {user}: remove it, and set {variable}"
 
 
-def declared(section: type) -> Mapping[str, tuple[Any, Sequence[Any]]]:
+def read_annotations(section: type) -> Mapping[str, tuple[Any, Sequence[Any]]]:
     """Return the type and the metadata of each field of a section's class, by name."""
     if section not in _DECLARED:
         hints = get_type_hints(section, include_extras=True)
@@ -261,7 +261,7 @@ def sections_of(config: Any, name: str = "") -> Iterator[Section]:
     """
     prefix = f"{name}." if name else ""
     fields, inner = list[Field](), list[tuple[Any, str]]()
-    for field_name, (annotation, metadata) in declared(type(config)).items():
+    for field_name, (annotation, metadata) in read_annotations(type(config)).items():
         value = getattr(config, field_name)
         if dataclasses.is_dataclass(value):
             inner.append((value, prefix + field_name))
@@ -280,7 +280,7 @@ def fields_of(root: type) -> dict[str, Field]:
 
 
 def _field(key: str, annotation: Any, value: Any, metadata: Sequence[Any]) -> Field:
-    rules = [item for item in metadata if hasattr(item, "fault")]
+    rules = [item for item in metadata if hasattr(item, "find_error")]
     return Field(
         key,
         annotation,

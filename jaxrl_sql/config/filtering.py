@@ -34,7 +34,7 @@ class FilterSettings:
         PositiveInt, "Sampling interval after all filters; 1 keeps every question, 2 every second."
     ] = 1
 
-    def faults(self, name: str) -> Iterator[str]:
+    def find_errors(self, name: str) -> Iterator[str]:
         """Yield a line for each contradiction between the section's fields."""
         if self.low > self.high:
             yield f"{name}.low={self.low} must be at most {name}.high={self.high}"

@@ -64,7 +64,7 @@ class KlConfig:
         Synonyms(verl=f"{_ACTOR}.use_kl_loss", note="reward is verl's algorithm.use_kl_in_reward"),
     ] = "loss"
 
-    def faults(self, name: str) -> Iterator[str]:
+    def find_errors(self, name: str) -> Iterator[str]:
         """Yield a line for each contradiction between the section's fields."""
         if self.coef > 0 and self.estimator == "k1" and self.placement != "reward":
             yield (
@@ -293,9 +293,9 @@ class GrpoConfig:
     ] = "grpo"
     ppo: PpoConfig = field(default_factory=PpoConfig)
 
-    def faults(self, name: str) -> Iterator[str]:
+    def find_errors(self, name: str) -> Iterator[str]:
         """Yield a line for each contradiction between the section's fields."""
-        yield from self._batch_faults(name)
+        yield from self._batch_errors(name)
         if self.num_generations < 2 and self.steps > 0 and self.algorithm != "ppo":
             yield (
                 f"{name}.num_generations={self.num_generations} must be 2 or more, because advantages compare answers; "
@@ -304,7 +304,7 @@ class GrpoConfig:
         if self.demonstrations and self.algorithm != "grpo":
             yield f"{name}.demonstrations is incompatible with {name}.algorithm=ppo, which has no groups"
 
-    def _batch_faults(self, name: str) -> Iterator[str]:
+    def _batch_errors(self, name: str) -> Iterator[str]:
         """Yield a line for each pair of batch sizes or steps that must divide each other and do not."""
         prompts, parts = self.prompts // self.minibatches, self.gradient_accumulation_steps
         if self.prompts % self.minibatches:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin
 
 from jaxrl_sql.config.check import check_config, flatten
-from jaxrl_sql.config.fields import declared
+from jaxrl_sql.config.fields import read_annotations
 from jaxrl_sql.config.reading import Layer, read_files, read_override, refuse_spaces
 from jaxrl_sql.config.roots import ROOTS, RootConfig
 from jaxrl_sql.config.unknown import unknown_key
@@ -34,11 +34,11 @@ Root = TypeVar("Root", bound=RootConfig)
 Dataclass = TypeVar("Dataclass")
 
 
-def shipped(path: str | Path) -> Path:
+def find_shipped(path: str | Path) -> Path:
     """Return a path unchanged, or the package's copy of `configs/…` if the path does not exist."""
     path = Path(path)
-    brought = SHIPPED.joinpath(*path.parts[1:])
-    return brought if path.parts[:1] == ("configs",) and not path.exists() and brought.exists() else path
+    packaged = SHIPPED.joinpath(*path.parts[1:])
+    return packaged if path.parts[:1] == ("configs",) and not path.exists() and packaged.exists() else path
 
 
 def load_config(
@@ -69,14 +69,16 @@ def load_config(
     merged: dict[str, Any] = {}
     for source, values in [("defaults", defaults or {}), *named]:
         _check_keys(root, values, source)
-        _lay_over(merged, {name: value for name, value in values.items() if name in declared(root)})
-    config = _replaced(root(), merged)
-    set_here = {key for key, value in flatten(merged) if value != ""}
-    config = changed(config, {key: value for key, value in config.derived().items() if key not in set_here})
+        _merge_nested(merged, {name: value for name, value in values.items() if name in read_annotations(root)})
+    config = _replace_in_section(root(), merged)
+    explicit_keys = {key for key, value in flatten(merged) if value != ""}
+    config = replace_values(
+        config, {key: value for key, value in config.derive_defaults().items() if key not in explicit_keys}
+    )
     values = dict(flatten(dataclasses.asdict(config)))
     checkpoint, recipe = values.get("model.checkpoint", ""), values.get("recipe", "")
-    if (shipped_checkpoint := shipped(checkpoint)) != Path(checkpoint):
-        config = changed(config, {"model.checkpoint": str(shipped_checkpoint)})
+    if (shipped_checkpoint := find_shipped(checkpoint)) != Path(checkpoint):
+        config = replace_values(config, {"model.checkpoint": str(shipped_checkpoint)})
     if ":" in recipe and not any("recipe" in layer for _, layer in named):
         raise InputError(
             f"the run was trained with a custom recipe, which is code outside of the run: name it to allow its "
@@ -96,19 +98,19 @@ def check_keys(root: type[RootConfig], files: Files, overrides: Sequence[Overrid
         _check_keys(root, values, source)
 
 
-def changed(config: Dataclass, values: Mapping[str, Any]) -> Dataclass:
+def replace_values(config: Dataclass, values: Mapping[str, Any]) -> Dataclass:
     """Return a configuration with replaced values by key (`section.name`), without validation."""
 
-    def put(node: Any, names: list[str], value: Any) -> Any:
+    def replace_at(node: Any, names: list[str], value: Any) -> Any:
         name, *below = names
-        return dataclasses.replace(node, **{name: put(getattr(node, name), below, value) if below else value})
+        return dataclasses.replace(node, **{name: replace_at(getattr(node, name), below, value) if below else value})
 
     for key, value in values.items():
-        config = put(config, key.split("."), value)
+        config = replace_at(config, key.split("."), value)
     return config
 
 
-def as_published(system: str, defaults: Mapping[str, Any], judged_only: bool = False) -> dict[str, Any]:
+def apply_published_settings(system: str, defaults: Mapping[str, Any], judged_only: bool = False) -> dict[str, Any]:
     """Return a command's defaults, overridden by the settings of a system's published evaluation.
 
     With `judged_only`, only the rules are overridden, for existing answers. Raises InputError for an unknown system.
@@ -124,14 +126,14 @@ def as_published(system: str, defaults: Mapping[str, Any], judged_only: bool = F
             if "evaluate" in layer
         ]
     merged: dict[str, Any] = {}
-    _lay_over(merged, defaults)
+    _merge_nested(merged, defaults)
     merged.get("evaluate", {}).get("sampling", {}).pop("stop", None)  # these strings belong to the run's answer format
     for layer in layers:
-        _lay_over(merged, layer)
+        _merge_nested(merged, layer)
     return merged
 
 
-def load_named(root: type[Root], path: Files, overrides: Sequence[str] = ()) -> Root:
+def load_standalone(root: type[Root], path: Files, overrides: Sequence[str] = ()) -> Root:
     """Read a configuration whose sections no other command shares, from a YAML file and `key.sub=value`.
 
     Raises a one-line InputError like `load_config`.
@@ -139,8 +141,8 @@ def load_named(root: type[Root], path: Files, overrides: Sequence[str] = ()) -> 
     merged: dict[str, Any] = {}
     for origin, values in _layers(root, path, overrides, COMMAND_LINE):
         _check(root, values, origin, root)
-        _lay_over(merged, values)
-    config = _replaced(root(), merged)
+        _merge_nested(merged, values)
+    config = _replace_in_section(root(), merged)
     check_config(config, str(path or COMMAND_LINE))
     return config
 
@@ -149,7 +151,7 @@ def _layers(root: type[RootConfig], files: Files, overrides: Sequence[Override],
     """Return (origin, values) of the files with their bases, and of each override, in order."""
     refuse_spaces(overrides, origin)
     paths = [files] if isinstance(files, str | Path) else files or ()
-    layers = [layer for path in paths for layer in read_files(shipped(path))]
+    layers = [layer for path in paths for layer in read_files(find_shipped(path))]
     return [*layers, *((origin, _read_override(root, override, origin)) for override in overrides)]
 
 
@@ -171,7 +173,7 @@ def _read_override(root: type[RootConfig], override: Override, origin: str) -> d
             layer = {section: layer}
         _refuse_unread(root, layer, origin)
         _check_keys(root, layer, origin)
-        _lay_over(nested, layer)
+        _merge_nested(nested, layer)
     return nested
 
 
@@ -189,45 +191,45 @@ def _kind_of(root: type[RootConfig], key: str) -> Any:
         if get_origin(section) is dict:
             section = get_args(section)[1]
         elif dataclasses.is_dataclass(section):
-            section = declared(section).get(name, (None, ()))[0]  # type: ignore[arg-type]
+            section = read_annotations(section).get(name, (None, ()))[0]  # type: ignore[arg-type]
         else:
             return None
     return section
 
 
-def _lay_over(lower: dict[str, Any], upper: Mapping[str, Any]) -> None:
+def _merge_nested(lower: dict[str, Any], upper: Mapping[str, Any]) -> None:
     """Merge nested values into others, in place."""
     for name, value in upper.items():
         if isinstance(value, Mapping):
-            _lay_over(lower.setdefault(name, {}), value)
+            _merge_nested(lower.setdefault(name, {}), value)
         else:
             lower[name] = value
 
 
-def _replaced(section: Any, values: Mapping[str, Any]) -> Any:
+def _replace_in_section(section: Any, values: Mapping[str, Any]) -> Any:
     """Return a section with replaced values, converted to the types of its fields."""
 
-    def typed(name: str, value: Any) -> Any:
-        annotation = declared(type(section))[name][0]
+    def convert(name: str, value: Any) -> Any:
+        annotation = read_annotations(type(section))[name][0]
         if get_origin(annotation) is dict:
-            return {key: _replaced(get_args(annotation)[1](), inner) for key, inner in value.items()}
+            return {key: _replace_in_section(get_args(annotation)[1](), inner) for key, inner in value.items()}
         if isinstance(value, Mapping):
-            return _replaced(getattr(section, name), value)
+            return _replace_in_section(getattr(section, name), value)
         return annotation(value) if annotation in (float, str) else value
 
-    return dataclasses.replace(section, **{name: typed(name, value) for name, value in values.items()})
+    return dataclasses.replace(section, **{name: convert(name, value) for name, value in values.items()})
 
 
 def _owners(name: str) -> dict[type, type[RootConfig]]:
     """Return the roots that have a section or a key of that name, by its type."""
-    return {declared(root)[name][0]: root for root in reversed(ROOTS) if name in declared(root)}
+    return {read_annotations(root)[name][0]: root for root in reversed(ROOTS) if name in read_annotations(root)}
 
 
 def _refuse_unread(root: type[RootConfig], values: Mapping[str, Any], origin: str) -> None:
     """Reject values of a section that the command of a root does not read."""
     for name in values:
-        if name not in declared(root) and _owners(name):
-            commands = ", ".join(dict.fromkeys(other.commands for other in ROOTS if name in declared(other)))
+        if name not in read_annotations(root) and _owners(name):
+            commands = ", ".join(dict.fromkeys(other.commands for other in ROOTS if name in read_annotations(other)))
             raise InputError(f"{origin}: this command does not read {name}, which applies to: {commands}")
 
 
@@ -237,20 +239,20 @@ def _check_keys(root: type[RootConfig], values: Mapping[str, Any], origin: str) 
     Sections of other commands are checked too.
     """
     for name, value in values.items():
-        owner = root if name in declared(root) else next(iter(_owners(name).values()), root)
+        owner = root if name in read_annotations(root) else next(iter(_owners(name).values()), root)
         _check(owner, {name: value}, origin, owner)
 
 
 def _check(section: Any, values: Mapping[str, Any], origin: str, root: type[RootConfig], prefix: str = "") -> None:
     for name, value in values.items():
         key = f"{prefix}{name}"
-        annotation = declared(section).get(str(name), (None, ()))[0]
+        annotation = read_annotations(section).get(str(name), (None, ()))[0]
         of_names = get_args(annotation)[1] if get_origin(annotation) is dict else None
         if annotation is None and "." in str(name) and _kind_of(root, key) is not None:
             *sections, last = str(name).split(".")
             raise InputError(f"{origin}: unknown key {key} in one text: write {': {'.join(sections)}: {{{last}: …}}")
         if annotation is None:
-            annotations = declared(section)
+            annotations = read_annotations(section)
             siblings = [
                 f"{prefix}{other}" for other in annotations if not dataclasses.is_dataclass(annotations[other][0])
             ]

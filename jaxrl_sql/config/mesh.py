@@ -30,7 +30,7 @@ class MeshConfig:
         Synonyms(verl="trainer.nnodes", note="processes, not machines"),
     ] = 1
 
-    def faults(self, name: str) -> Iterator[str]:
+    def find_errors(self, name: str) -> Iterator[str]:
         """Yield a line for each invalid mesh size."""
         axes = {axis: size for axis, size in asdict(self).items() if axis != "processes"}
         if 0 in axes.values():

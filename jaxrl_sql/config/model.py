@@ -17,7 +17,7 @@ class _Remat:
 
     description = f"none | full | some of {', '.join(REMAT_NAMES)}, as in query,key"
 
-    def fault(self, value: str) -> str:
+    def find_error(self, value: str) -> str:
         """Return the reason why a value is rejected, to append to the field's key; "" if it is valid."""
         odd = [name.strip() for name in value.split(",") if name.strip() not in REMAT_NAMES]
         if value in ("none", "full") or not odd:
@@ -140,7 +140,7 @@ class ModelConfigSection:
     ] = 256
     lora: LoraConfig = field(default_factory=LoraConfig)
 
-    def faults(self, name: str) -> Iterator[str]:
+    def find_errors(self, name: str) -> Iterator[str]:
         """Yield a line for each contradiction between the section's fields."""
         if self.frozen and self.lora.rank:
             yield (f"{name}.frozen and {name}.lora.rank: adapters freeze all weights, so {name}.frozen must be empty")

@@ -79,7 +79,7 @@ class OptimConfig:
         Synonyms(trl="max_grad_norm", verl="actor_rollout_ref.actor.grad_clip"),
     ] = 1.0
 
-    def faults(self, name: str) -> Iterator[str]:
+    def find_errors(self, name: str) -> Iterator[str]:
         """Yield a line for each contradiction between the section's fields."""
         if self.kind != "adamw" and self.moments != "float32":
             yield f"{name}.moments={self.moments} requires adamw: adafactor's moments are small already"

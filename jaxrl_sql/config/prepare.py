@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 from jaxrl_sql.config.fields import OneOf, PositiveInt
-from jaxrl_sql.config.load import load_named
+from jaxrl_sql.config.load import load_standalone
 from jaxrl_sql.config.roots import RootConfig
 
 TAKEN = ("train", "validation", "scripts")
@@ -47,7 +47,7 @@ class SourceConfig:
         str, "Prefix of the set's database names, for sets that use the same name for different databases."
     ] = ""
 
-    def faults(self, name: str) -> Iterator[str]:
+    def find_errors(self, name: str) -> Iterator[str]:
         """Yield a line for each value that cannot be used."""
         if not self.dir:
             yield f"{name}.dir is empty: it names the set's folder"
@@ -64,7 +64,7 @@ class ValidationSplit:
     questions: Annotated[int, "Approximate number of validation questions; 0 for none."] = 0
     databases: Annotated[int, "Number of their databases; 0 allows any number."] = 0
 
-    def faults(self, name: str) -> Iterator[str]:
+    def find_errors(self, name: str) -> Iterator[str]:
         """Yield a line for each value that cannot be used."""
         if self.databases and not self.questions:
             yield f"{name}.databases needs {name}.questions, the number of validation questions"
@@ -77,7 +77,7 @@ class EvalSetConfig:
     dir: Annotated[str, "Folder of the set."] = ""
     split: Annotated[str, "Split of the set; if empty, the only one or the default."] = ""
 
-    def faults(self, name: str) -> Iterator[str]:
+    def find_errors(self, name: str) -> Iterator[str]:
         """Yield a line for each value that cannot be used."""
         if not self.dir:
             yield f"{name}.dir is empty: it names the set's folder"
@@ -109,7 +109,7 @@ class PrepareConfig(RootConfig):
     vm_steps: Annotated[PositiveInt, "Maximum number of VM steps of a gold."] = 3_000_000_000
     timeout_ms: Annotated[PositiveInt, "Time limit of a gold in milliseconds, regardless of its steps."] = 300_000
 
-    def faults(self) -> Iterator[str]:
+    def find_errors(self) -> Iterator[str]:
         """Yield a line for each value that cannot be used."""
         if not self.out:
             yield "out is empty: it names the output folder (--out)"
@@ -126,4 +126,4 @@ def load_prepare(path: str | Path | None, overrides: Sequence[str] = ()) -> Prep
 
     Raises a one-line InputError for an unreadable file, an unknown key or an invalid value.
     """
-    return load_named(PrepareConfig, path, overrides)
+    return load_standalone(PrepareConfig, path, overrides)

@@ -71,7 +71,7 @@ def to_yaml(config: Any) -> str:
 def read_yaml(path: str | Path) -> dict[str, Any]:
     """Return the values of a YAML file by key; raises a one-line InputError if it cannot be read."""
     try:
-        values = pickle.loads(_parsed(Path(path).read_text(encoding="utf-8")))  # noqa: S301 - bytes of this process
+        values = pickle.loads(_parse_cached(Path(path).read_text(encoding="utf-8")))  # noqa: S301 - bytes of this process
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
         raise InputError(f"{path}{line}: not YAML: {error.problem or _first_line(error)}") from None
@@ -85,13 +85,13 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
 
 
 @functools.lru_cache(maxsize=32)
-def _parsed(text: str) -> bytes:
+def _parse_cached(text: str) -> bytes:
     """Return the pickled values of a YAML text, cached because a resumed run reads its file several times."""
-    values = _loaded(text)
+    values = _parse(text)
     return pickle.dumps({} if values is None else values)
 
 
-def _loaded(text: str) -> Any:
+def _parse(text: str) -> Any:
     """Return the values of a YAML text; raises YAMLError, or ValueError for an invalid number or alias."""
     values = yaml.load(text, _Loader)  # noqa: S506 - a safe loader
     if re.search(r"\*\w", text):
@@ -137,7 +137,7 @@ def read_override(text: str, origin: str) -> tuple[str, Any]:
     if not value.strip():
         return key.strip(), ""
     try:
-        return key.strip(), _loaded(value)
+        return key.strip(), _parse(value)
     except (yaml.YAMLError, ValueError, KeyError) as error:
         raise InputError(f"{origin}: {text!r}: {_first_line(error)}") from None
 

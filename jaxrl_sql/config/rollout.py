@@ -25,7 +25,7 @@ class RolloutConfig:
     ] = 128
     memory: Annotated[
         float,
-        Above(0, most=1),
+        Above(0, maximum=1),
         "Maximum share of a device's memory for the KV cache; on CPUs, of the machine's memory.",
         Synonyms(
             trl="vllm_gpu_memory_utilization",

@@ -52,11 +52,11 @@ class RootConfig:
     commands: ClassVar[str] = ""
     """Names of the commands, for messages."""
 
-    def faults(self) -> Iterator[str]:
+    def find_errors(self) -> Iterator[str]:
         """Yield a line for each contradiction between values of different sections."""
         yield from ()
 
-    def derived(self) -> dict[str, Any]:
+    def derive_defaults(self) -> dict[str, Any]:
         """Return the defaults of keys whose default follows from other values; a key that is set keeps its value."""
         data = getattr(self, "data", None)
         if isinstance(data, DataConfig) and data.source == "synth":
@@ -112,39 +112,39 @@ class TrainConfig(RootConfig):
         """Return the steps of all phases of a run."""
         return self.sft.steps + self.grpo.steps + self.second_stage.steps
 
-    def derived(self) -> dict[str, Any]:
+    def derive_defaults(self) -> dict[str, Any]:
         """Return the defaults of keys whose default follows from other values; a key that is set keeps its value."""
         return {
-            **super().derived(),
+            **super().derive_defaults(),
             "validation.sampling.max_new_tokens": self.sampling.max_new_tokens,
             **(_ADAPTER_RATES if self.model.lora.rank else {}),
         }
 
-    def faults(self) -> Iterator[str]:
+    def find_errors(self) -> Iterator[str]:
         """Yield a line for each contradiction between values of different sections."""
         data, sft, grpo, model = self.data, self.sft, self.grpo, self.model
         if sft.formats and data.prompt == "compact":
             yield f"sft.formats={sft.formats} need data.prompt=tagged or chat: compact answers are SQL only"
         if sft.formats and data.prompt == "given":
             yield f"sft.formats={sft.formats} need prompts of each form: data.prompt=given has those of the rows"
-        yield from _sampling_faults(self.sampling)
-        yield from _objective_faults(self.sampling, self.rollout, grpo)
-        yield from _turn_faults(self)
-        yield from _shot_faults(
+        yield from _sampling_errors(self.sampling)
+        yield from _objective_errors(self.sampling, self.rollout, grpo)
+        yield from _turn_errors(self)
+        yield from _shot_errors(
             data,
             max(self.sampling.turns, self.validation.sampling.turns),
             "sampling.turns and validation.sampling.turns",
         )
-        yield from _stage_faults(self)
-        yield from _dialect_faults(data, self.executor)
+        yield from _stage_errors(self)
+        yield from _dialect_errors(data, self.executor)
         if model.init and not (model.checkpoint or model.shape):
-            yield from _length_faults(self)
+            yield from _length_errors(self)
         yield from self.missing()
 
     def missing(self) -> Iterator[str]:
         """Yield a line for each required value that is not set."""
-        yield from _model_faults(self.model)
-        yield from _folder_faults(self.data)
+        yield from _model_errors(self.model)
+        yield from _folder_errors(self.data)
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class PlanConfig(TrainConfig):
     def missing(self) -> Iterator[str]:
         """Yield a line for each required value that is not set."""
         if not self.model.shape:
-            yield from _model_faults(self.model)
+            yield from _model_errors(self.model)
 
 
 @dataclass(frozen=True)
@@ -173,11 +173,11 @@ class EvaluateConfig(RootConfig):
     run: RunConfig = field(default_factory=RunConfig)
     evaluate: EvaluateSettings = field(default_factory=EvaluateSettings)
 
-    def faults(self) -> Iterator[str]:
+    def find_errors(self) -> Iterator[str]:
         """Yield a line for each contradiction between values of different sections."""
         turns = self.evaluate.sampling.turns
-        yield from _shot_faults(self.data, turns, "evaluate.sampling.turns")
-        yield from _dialect_faults(self.data, self.executor)
+        yield from _shot_errors(self.data, turns, "evaluate.sampling.turns")
+        yield from _dialect_errors(self.data, self.executor)
         if turns > 1 and self.data.prompt == "compact":
             yield "data.prompt=compact has answers of SQL only, in one turn: evaluate.sampling.turns must be 1"
 
@@ -199,16 +199,16 @@ class FilterConfig(RootConfig):
     run: RunConfig = field(default_factory=RunConfig)
     filter: FilterSettings = field(default_factory=FilterSettings)
 
-    def faults(self) -> Iterator[str]:
+    def find_errors(self) -> Iterator[str]:
         """Yield a line for each contradiction between values of different sections."""
-        yield from _sampling_faults(self.sampling)
+        yield from _sampling_errors(self.sampling)
         turns = self.sampling.turns
-        yield from _dialogue_faults(self.data, self.sampling, turns, turns)
-        yield from _shot_faults(self.data, turns, "sampling.turns")
-        yield from _dialect_faults(self.data, self.executor)
+        yield from _dialogue_errors(self.data, self.sampling, turns, turns)
+        yield from _shot_errors(self.data, turns, "sampling.turns")
+        yield from _dialect_errors(self.data, self.executor)
         if self.filter.samples and not self.model.checkpoint:
             yield f"filter.samples={self.filter.samples} samples answers from a model: set model.checkpoint"
-        yield from _folder_faults(self.data)
+        yield from _folder_errors(self.data)
 
 
 @dataclass(frozen=True)
@@ -223,10 +223,10 @@ class DistillConfig(RootConfig):
     run: RunConfig = field(default_factory=RunConfig)
     distill: DistillSettings = field(default_factory=DistillSettings)
 
-    def faults(self) -> Iterator[str]:
+    def find_errors(self) -> Iterator[str]:
         """Yield a line for each contradiction between values of different sections."""
-        yield from _dialect_faults(self.data, self.executor)
-        yield from _folder_faults(self.data)
+        yield from _dialect_errors(self.data, self.executor)
+        yield from _folder_errors(self.data)
 
 
 @dataclass(frozen=True)
@@ -242,16 +242,16 @@ class AugmentConfig(RootConfig):
     distill: DistillSettings = field(default_factory=DistillSettings)
     augment: AugmentSettings = field(default_factory=AugmentSettings)
 
-    def faults(self) -> Iterator[str]:
+    def find_errors(self) -> Iterator[str]:
         """Yield a line for each contradiction between values of different sections."""
-        yield from _dialect_faults(self.data, self.executor)
+        yield from _dialect_errors(self.data, self.executor)
         asks = self.augment.correct or self.augment.reword or self.augment.fill_tries
         if asks and not (self.distill.base_url and self.distill.model):
             yield (
                 "augment.correct, augment.reword and augment.fill_tries request a model: set distill.base_url and "
                 "distill.model"
             )
-        yield from _folder_faults(self.data)
+        yield from _folder_errors(self.data)
 
 
 @dataclass(frozen=True)
@@ -270,12 +270,12 @@ class VerbalConfig(RootConfig):
     run: RunConfig = field(default_factory=RunConfig)
     verbal: VerbalSettings = field(default_factory=VerbalSettings)
 
-    def faults(self) -> Iterator[str]:
+    def find_errors(self) -> Iterator[str]:
         """Yield a line for each contradiction between values of different sections."""
         if self.data.prompt == "given":
             yield "data.prompt=given is for train, evaluate, data filter and distill: a judge has no prompt in the rows"
-        yield from _dialect_faults(self.data, self.executor)
-        yield from _folder_faults(self.data)
+        yield from _dialect_errors(self.data, self.executor)
+        yield from _folder_errors(self.data)
 
 
 ROOTS: tuple[type[RootConfig], ...] = (
@@ -284,7 +284,7 @@ ROOTS: tuple[type[RootConfig], ...] = (
 """The configurations of all commands that share sections."""
 
 
-def _sampling_faults(sampling: SamplingConfig) -> Iterator[str]:
+def _sampling_errors(sampling: SamplingConfig) -> Iterator[str]:
     """Yield a line for each zero that only validation accepts: greedy answers, and the turns of training."""
     if not sampling.temperature:
         yield f"sampling.temperature={sampling.temperature} must be above 0"
@@ -292,8 +292,8 @@ def _sampling_faults(sampling: SamplingConfig) -> Iterator[str]:
         yield "sampling.turns=0 must be above 0"
 
 
-def _dialogue_faults(data: DataConfig, sampling: SamplingConfig, turns: int, bounded: int) -> Iterator[str]:
-    """Yield the faults of multi-turn answers, of which `bounded` turns share the token limit of `sampling`."""
+def _dialogue_errors(data: DataConfig, sampling: SamplingConfig, turns: int, bounded: int) -> Iterator[str]:
+    """Yield the errors of multi-turn answers, of which `bounded` turns share the token limit of `sampling`."""
     if bounded > 1 and sampling.max_total_tokens <= sampling.max_new_tokens:
         yield (
             f"sampling.max_total_tokens={sampling.max_total_tokens} limits all {bounded} turns: it must be above "
@@ -303,13 +303,13 @@ def _dialogue_faults(data: DataConfig, sampling: SamplingConfig, turns: int, bou
         yield "data.prompt=compact has answers of SQL only, in one turn: several turns need data.prompt=tagged or chat"
 
 
-def _turn_faults(config: TrainConfig) -> Iterator[str]:
-    """Yield the faults of multi-turn answers."""
+def _turn_errors(config: TrainConfig) -> Iterator[str]:
+    """Yield the errors of multi-turn answers."""
     sampling, validation_sampling = config.sampling, config.validation.sampling
     validation = config.validation.sampling_in(sampling)
     turns = max(sampling.turns, validation_sampling.turns)
     bounded = sampling.turns if validation_sampling.max_total_tokens else turns
-    yield from _dialogue_faults(config.data, sampling, turns, bounded)
+    yield from _dialogue_errors(config.data, sampling, turns, bounded)
     if turns > 1 and config.mesh.processes != 1 and config.rollout.mesh == "training":
         yield (
             f"{turns} turns on mesh.processes={config.mesh.processes} need replicas of the model: rollout.mesh must be "
@@ -323,8 +323,8 @@ def _turn_faults(config: TrainConfig) -> Iterator[str]:
         )
 
 
-def _model_faults(model: ModelConfigSection) -> Iterator[str]:
-    """Yield the fault of a run without a model."""
+def _model_errors(model: ModelConfigSection) -> Iterator[str]:
+    """Yield the error of a run without a model."""
     if not (model.checkpoint or model.init):
         yield (
             "model.checkpoint is empty: set a hub name, a folder or a GGUF file (model.init=plain creates a small "
@@ -332,20 +332,20 @@ def _model_faults(model: ModelConfigSection) -> Iterator[str]:
         )
 
 
-def _folder_faults(data: DataConfig) -> Iterator[str]:
-    """Yield the fault of questions without a folder."""
+def _folder_errors(data: DataConfig) -> Iterator[str]:
+    """Yield the error of questions without a folder."""
     if not data.dir:
         yield "data.dir is empty: set the folder with the questions and databases (data.source=synth generates some)"
 
 
-def _shot_faults(data: DataConfig, turns: int, keys: str) -> Iterator[str]:
-    """Yield the fault of few-shot examples with several turns."""
+def _shot_errors(data: DataConfig, turns: int, keys: str) -> Iterator[str]:
+    """Yield the error of few-shot examples with several turns."""
     if data.shots and turns > 1:
         yield f"data.shots={data.shots} shows answers of one turn: {keys} must be 1, not {turns}"
 
 
-def _stage_faults(config: TrainConfig) -> Iterator[str]:
-    """Yield the faults of the steps of both stages."""
+def _stage_errors(config: TrainConfig) -> Iterator[str]:
+    """Yield the errors of the steps of both stages."""
     grpo, second_stage = config.grpo, config.second_stage
     if second_stage.steps % grpo.steps_per_generation:
         yield (
@@ -360,8 +360,8 @@ def _stage_faults(config: TrainConfig) -> Iterator[str]:
         yield "second_stage.steps needs a first stage: grpo.steps must be above 0"
 
 
-def _dialect_faults(data: DataConfig, executor: ExecutorConfig) -> Iterator[str]:
-    """Yield the faults of questions in other dialects."""
+def _dialect_errors(data: DataConfig, executor: ExecutorConfig) -> Iterator[str]:
+    """Yield the errors of questions in other dialects."""
     shares, addresses = dataclasses.asdict(data.dialects), dataclasses.asdict(executor.databases)
     if executor.sqlite_version and shares["mysql"] > 0 and addresses["mysql"] == "translated":
         yield (
@@ -379,8 +379,8 @@ def _dialect_faults(data: DataConfig, executor: ExecutorConfig) -> Iterator[str]
             )
 
 
-def _objective_faults(sampling: SamplingConfig, rollout: RolloutConfig, grpo: GrpoConfig) -> Iterator[str]:
-    """Yield the faults of sampling settings that the objective does not support."""
+def _objective_errors(sampling: SamplingConfig, rollout: RolloutConfig, grpo: GrpoConfig) -> Iterator[str]:
+    """Yield the errors of sampling settings that the objective does not support."""
     truncations = {
         f"sampling.top_k={sampling.top_k}": sampling.top_k > 0,
         f"sampling.top_p={sampling.top_p}": sampling.top_p < 1,
@@ -411,8 +411,8 @@ def _objective_faults(sampling: SamplingConfig, rollout: RolloutConfig, grpo: Gr
             yield f"rollout.ahead=1 is incompatible with {setting}"
 
 
-def _length_faults(config: TrainConfig) -> Iterator[str]:
-    """Yield the fault of a model from scratch with too few positions."""
+def _length_errors(config: TrainConfig) -> Iterator[str]:
+    """Yield the error of a model from scratch with too few positions."""
     answer = max(
         config.sampling.max_new_tokens, config.sft.max_completion_tokens, config.validation.sampling.max_new_tokens
     )

@@ -31,7 +31,7 @@ class SamplingConfig:
     ] = 0
     top_p: Annotated[
         float,
-        Above(0, most=1),
+        Above(0, maximum=1),
         "Cumulative probability of the most likely tokens to sample from; 1 samples from all.",
         Synonyms(trl="top_p", verl=f"{_ROLLOUT}.top_p"),
     ] = 1.0

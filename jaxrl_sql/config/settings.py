@@ -27,25 +27,25 @@ def all_sections() -> Iterator[Section]:
 def settings_help(config: RootConfig) -> str:
     """Return the settings of a command as text for `--help`; the values of `config` are the defaults."""
     sections = (
-        "\n".join([f"{section.name or 'the whole run'}: {about(section)}", *map(_help_of, section.fields)])
+        "\n".join([f"{section.name or 'the whole run'}: {section_help(section)}", *map(_help_of, section.fields)])
         for section in sections_of(config)
     )
     return "\n\n".join(["settings, as key.sub=value or in the file of --config:", *sections])
 
 
-def about(section: Section) -> str:
+def section_help(section: Section) -> str:
     """Return the docstring of a section's class."""
     return inspect.getdoc(type(section.values)) or ""
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Return a value as written after `key=`; "" for an empty text."""
     if isinstance(value, bool):
         return str(value).lower()
     return f"[{', '.join(map(str, value))}]" if isinstance(value, list) else str(value)
 
 
-def allowed(field: Field) -> str:
+def describe_rule(field: Field) -> str:
     """Return a description of the valid values of a field."""
     rule = field.rule.description if field.rule is not None else ""
     if " | " in rule:
@@ -53,7 +53,7 @@ def allowed(field: Field) -> str:
     return f"{type_text(field.type)}{', ' * bool(rule)}{rule}"
 
 
-def called_elsewhere(field: Field) -> str:
+def synonyms_text(field: Field) -> str:
     """Return the names of a field in TRL and verl; "" if neither has it."""
     if field.synonyms is None:
         return ""
@@ -63,8 +63,8 @@ def called_elsewhere(field: Field) -> str:
 
 
 def _help_of(field: Field) -> str:
-    text = f"{field.help} [{allowed(field)}]"
-    if names := called_elsewhere(field):
+    text = f"{field.help} [{describe_rule(field)}]"
+    if names := synonyms_text(field):
         text += f" [{names}]"
     lines = textwrap.wrap(text, _WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6, break_on_hyphens=False)
-    return "\n".join([f"  {field.key}={shown(field.default)}", *lines])
+    return "\n".join([f"  {field.key}={format_value(field.default)}", *lines])

@@ -90,7 +90,7 @@ class SftConfig:
         Synonyms(trl="packing", note="an example attends only to itself and its schema"),
     ] = False
 
-    def faults(self, name: str) -> Iterator[str]:
+    def find_errors(self, name: str) -> Iterator[str]:
         """Yield a line for each contradiction between the section's fields."""
         parts = self.gradient_accumulation_steps
         if self.databases % (parts or 1):

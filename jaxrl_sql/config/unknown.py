@@ -30,7 +30,7 @@ def unknown_key(key: str, root: type, siblings: Sequence[str] = ()) -> str:
     if section and namesakes:
         namesakes = difflib.get_close_matches(key, namesakes, n=1, cutoff=0.0)
     if namesakes:
-        return f"unknown key {key}; the nearest {'is' if len(namesakes) == 1 else 'are'} {_listed(namesakes)}"
+        return f"unknown key {key}; the nearest {'is' if len(namesakes) == 1 else 'are'} {_join_keys(namesakes)}"
     if suggestion := _synonym_words(fields, name, siblings_of_section, by_last_word=True):
         return f"unknown key {key}{suggestion}"
     first = ".".join(key.split(".")[: siblings[0].count(".") + 1]) if siblings else key
@@ -45,11 +45,11 @@ def _synonym_words(fields: Mapping[str, Field], name: str, known: Sequence[str],
     for library, title in (("trl", "TRL"), ("verl", "verl")):
         meant = [key for key, field in fields.items() if name in _names_in(field, library, by_last_word=by_last_word)]
         if meant := [key for key in meant if key in known] or meant:
-            return f", which is {title}'s name for {_listed(meant)}"
+            return f", which is {title}'s name for {_join_keys(meant)}"
     return ""
 
 
-def settings_called(name: str, root: type) -> list[str]:
+def find_keys(name: str, root: type) -> list[str]:
     """Return the keys of a command that equal `name` or whose last part does."""
     return [key for key in fields_of(root) if name in (key, key.rpartition(".")[2])][:_MAX_NAMED]
 
@@ -60,6 +60,6 @@ def _names_in(field: Field, library: str, *, by_last_word: bool) -> set[str]:
     return {key.rpartition(".")[2] if by_last_word else key} - {""}
 
 
-def _listed(keys: list[str]) -> str:
+def _join_keys(keys: list[str]) -> str:
     *others, last = keys[:_MAX_NAMED]
     return f"{', '.join(others)} and {last}" if others else last

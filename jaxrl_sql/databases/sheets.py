@@ -12,7 +12,7 @@ from typing import NamedTuple
 from jaxrl_sql.databases.engines.base import MissingDatabaseError
 from jaxrl_sql.databases.sample.served import open_served
 from jaxrl_sql.text2sql import benchmarks
-from jaxrl_sql.text2sql.benchmarks.benchmark import Benchmark, matched_with
+from jaxrl_sql.text2sql.benchmarks.benchmark import Benchmark, describe_databases
 from jaxrl_sql.text2sql.benchmarks.databases import Databases
 from jaxrl_sql.text2sql.benchmarks.detect import USERS
 from jaxrl_sql.text2sql.benchmarks.gather import PublishedQuestion
@@ -25,24 +25,24 @@ _DUCKDB_ENDING = ".duckdb"
 _DUCKDB_MARK = b"DUCK"  # at byte 8 of a file
 
 
-class Opened(NamedTuple):
+class OpenedDatabase(NamedTuple):
     """A database: the file that shows it, engine and URL of another engine than SQLite, or why it is unusable."""
 
     path: str = ""
     engine: str = "sqlite"
     url: str = ""
-    fault: str = ""
+    error: str = ""
 
 
-class Source(NamedTuple):
+class DatabaseSource(NamedTuple):
     """Databases by name; `name` is that of questions which name none, and "" where they must."""
 
     engine: str
     name: str
-    open: Callable[[str], Opened]
+    open: Callable[[str], OpenedDatabase]
 
 
-class SheetDatabases:
+class DatabaseResolver:
     """Set the database of each question of a user's file. A record's own URL or file has precedence over `database`.
 
     `notes` are messages about samples. A call raises InputError for a `database` that cannot be opened.
@@ -50,27 +50,27 @@ class SheetDatabases:
 
     def __init__(self, database: str = "") -> None:
         self.notes: list[str] = []
-        self._source = _source(database, self.notes) if database else None
-        self._opened: dict[tuple[str, str], Opened] = {}
+        self._source = _make_source(database, self.notes) if database else None
+        self._opened: dict[tuple[str, str], OpenedDatabase] = {}
 
     def __call__(self, item: PublishedQuestion) -> PublishedQuestion:
         """Return the question with its database, or with the reason why it has none."""
         if item.url:
-            return self._placed(item, self._at(item.url), item.db_id)
+            return self._set_database(item, self._open_url(item.url), item.db_id)
         source = self._source
         if source is None or item.script or (item.db_path and not item.is_unnamed):
             return item
         if item.dialect == "sqlite" != source.engine:  # in a file next to the questions
             return item
         name = item.db_id or source.name
-        item = item._replace(db_path="", fault="") if item.is_unnamed else item
+        item = item._replace(db_path="", error="") if item.is_unnamed else item
         if not name:
             return item
         if (KEY, name) not in self._opened:
             self._opened[KEY, name] = source.open(name)
-        return self._placed(item, self._opened[KEY, name], name)
+        return self._set_database(item, self._opened[KEY, name], name)
 
-    def _at(self, url: str) -> Opened:
+    def _open_url(self, url: str) -> OpenedDatabase:
         """Open the database of a record's own URL; a server that cannot be reached is tried once."""
         server = url if url.startswith(_DUCKDB) else parse_address(url).shown
         failed = self._opened.get((server, ""))
@@ -78,12 +78,12 @@ class SheetDatabases:
             try:
                 self._opened[server, url] = _open_other(url, self.notes)
             except InputError as error:
-                failed = self._opened[server, ""] = Opened(fault=str(error))
+                failed = self._opened[server, ""] = OpenedDatabase(error=str(error))
         return failed or self._opened[server, url]
 
-    def _placed(self, item: PublishedQuestion, opened: Opened, name: str) -> PublishedQuestion:
-        if opened.fault:
-            return item._replace(fault=item.fault or opened.fault)
+    def _set_database(self, item: PublishedQuestion, opened: OpenedDatabase, name: str) -> PublishedQuestion:
+        if opened.error:
+            return item._replace(error=item.error or opened.error)
         more = {**item.more, "engine_url": opened.url}
         if opened.engine != "sqlite":
             more["dialect"] = opened.engine
@@ -95,80 +95,84 @@ def load_benchmark(folder: str | Path, split: str = "", limit: int = 0, database
 
     `database` is as in `data.database`: a SQLite file, `duckdb:FILE`, or a server's URL.
     """
-    place = SheetDatabases(database)
-    return _noted(benchmarks.load_benchmark(folder, split, limit, place), place, database)
+    databases = DatabaseResolver(database)
+    return _add_notes(benchmarks.load_benchmark(folder, split, limit, databases), databases, database)
 
 
 def load_split(root: str | Path, split: str, limit: int = 0, database: str = "") -> Benchmark:
     """Load a split for training, as in `text2sql.benchmarks`; `database` as in `load_benchmark`."""
-    place = SheetDatabases(database)
-    return _noted(benchmarks.load_split(root, split, limit, place), place, database)
+    databases = DatabaseResolver(database)
+    return _add_notes(benchmarks.load_split(root, split, limit, databases), databases, database)
 
 
-def _noted(loaded: Benchmark, place: SheetDatabases, database: str) -> Benchmark:
+def _add_notes(loaded: Benchmark, databases: DatabaseResolver, database: str) -> Benchmark:
     """Add notes on the databases that a user's questions were matched with."""
-    notes = [*loaded.notes, *place.notes]
+    notes = [*loaded.notes, *databases.notes]
     if loaded.name == "own":
-        notes.append(f"matched with {matched_with(loaded.examples)}")
+        notes.append(f"matched with {describe_databases(loaded.examples)}")
     if database and loaded.name not in USERS:
         notes.append(f"{KEY} is not used: the questions of {loaded.name} name their own databases")
     return loaded._replace(notes=tuple(notes))
 
 
-def _source(text: str, notes: list[str]) -> Source:
+def _make_source(text: str, notes: list[str]) -> DatabaseSource:
     """Return the databases of a setting; raises InputError if it names nothing that exists."""
     if is_address(text):
-        return _server(text, notes)
+        return _make_server_source(text, notes)
     path = Path(text.removeprefix(_DUCKDB))
     if not path.exists():
         raise InputError(f"{KEY}={text}: no such file or folder")
     if path.is_file() and (text.startswith(_DUCKDB) or _is_duckdb(path)):
-        return _duckdb(path.parent, path.stem, path.suffix, notes)
+        return _make_duckdb_source(path.parent, path.stem, path.suffix, notes)
     if text.startswith(_DUCKDB):
-        return _duckdb(path, "", _DUCKDB_ENDING, notes)
+        return _make_duckdb_source(path, "", _DUCKDB_ENDING, notes)
     folder, name = (path, "") if path.is_dir() else (path.parent, path.stem)
     databases = Databases([folder])
 
-    def open_file(wanted: str) -> Opened:
+    def open_file(wanted: str) -> OpenedDatabase:
         file = str(path) if name and wanted == name else databases.path(wanted)
-        return Opened(file) if file else Opened(fault=f"no database {wanted}: tried {folder}/{wanted}.sqlite, .db")
+        return (
+            OpenedDatabase(file)
+            if file
+            else OpenedDatabase(error=f"no database {wanted}: tried {folder}/{wanted}.sqlite, .db")
+        )
 
-    return Source("sqlite", name, open_file)
+    return DatabaseSource("sqlite", name, open_file)
 
 
-def _server(text: str, notes: list[str]) -> Source:
+def _make_server_source(text: str, notes: list[str]) -> DatabaseSource:
     try:
         address = parse_address(text)
     except InputError as error:
         raise InputError(f"{KEY}: {error}") from None
 
-    def open_named(wanted: str) -> Opened:
+    def open_named(wanted: str) -> OpenedDatabase:
         try:
             return _open_other(address.url(wanted), notes)
         except MissingDatabaseError as error:
             if wanted == address.database:
                 raise InputError(f"{KEY}: {error}") from None
-            return Opened(fault=f"no database {wanted}: tried {address.named(wanted)}")
+            return OpenedDatabase(error=f"no database {wanted}: tried {address.display_name(wanted)}")
         except InputError as error:
             raise InputError(f"{KEY}: {error}") from None
 
-    return Source(address.engine, address.database, open_named)
+    return DatabaseSource(address.engine, address.database, open_named)
 
 
-def _duckdb(folder: Path, name: str, ending: str, notes: list[str]) -> Source:
-    def open_file(wanted: str) -> Opened:
+def _make_duckdb_source(folder: Path, name: str, ending: str, notes: list[str]) -> DatabaseSource:
+    def open_file(wanted: str) -> OpenedDatabase:
         file = folder / f"{wanted}{ending}"
         if not file.is_file():
-            return Opened(fault=f"no database {wanted}: tried {file}")
+            return OpenedDatabase(error=f"no database {wanted}: tried {file}")
         return _open_other(f"{_DUCKDB}{file}", notes)
 
-    return Source("duckdb", name, open_file)
+    return DatabaseSource("duckdb", name, open_file)
 
 
-def _open_other(url: str, notes: list[str]) -> Opened:
+def _open_other(url: str, notes: list[str]) -> OpenedDatabase:
     """Open the database of a URL, with a sample that shows it; raises InputError."""
     served = open_served(url, None, (), notes.append)
-    return Opened(str(served.sample_path), served.engine, served.url)
+    return OpenedDatabase(str(served.sample_path), served.engine, served.url)
 
 
 def _is_duckdb(path: Path) -> bool:

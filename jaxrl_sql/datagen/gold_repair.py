@@ -13,7 +13,7 @@ from typing import NamedTuple
 from jaxrl_sql.config import DistillSettings
 from jaxrl_sql.datagen.augment import Change
 from jaxrl_sql.runtime.budget import BudgetSpentError, Usage
-from jaxrl_sql.runtime.endpoint import Endpoint, budget_of, open_endpoint
+from jaxrl_sql.runtime.endpoint import Endpoint, make_budget, open_endpoint
 from jaxrl_sql.runtime.journal import Journal
 from jaxrl_sql.text2sql.env.executor import Executor
 from jaxrl_sql.text2sql.rewards.extract import bare_blocks, sql_blocks
@@ -27,7 +27,7 @@ FAILURES = ("syntax_error", "schema_error", "runtime_error")
 _CORRECT = """{schema}
 
 -- Question: {question}
-{evidence}-- This query was meant to answer it, but the database (SQLite) refuses it: {fault}
+{evidence}-- This query was meant to answer it, but the database (SQLite) refuses it: {error}
 {sql}
 
 Write the corrected query, with the same meaning, in a ```sql block.
@@ -38,11 +38,11 @@ _FILL = """{schema}
 {sql}
 
 Write INSERT statements, and nothing else, in one ```sql block, so that it returns at least one row. Respect NOT NULL,
-UNIQUE, CHECK and foreign keys.{fault}
+UNIQUE, CHECK and foreign keys.{error}
 """
 
 
-class Corrected(NamedTuple):
+class Correction(NamedTuple):
     """The questions with corrected golds, the changes, and the error of each gold that still fails, by id."""
 
     examples: list[Example]
@@ -104,7 +104,7 @@ class Correspondence:
 @contextmanager
 def correspondence(cfg: DistillSettings, journal: Journal) -> Iterator[Correspondence]:
     """Open the endpoint; the budget includes what earlier runs spent."""
-    with open_endpoint(cfg, budget_of(cfg, Usage.total(journal.records))) as endpoint:
+    with open_endpoint(cfg, make_budget(cfg, Usage.total(journal.records))) as endpoint:
         yield Correspondence(cfg, journal, endpoint)
 
 
@@ -114,13 +114,13 @@ def block(text: str) -> str:
     return blocks[-1] if blocks else text.strip()
 
 
-def correct(session: Correspondence | None, executor: Executor, examples: Sequence[Example], tries: int) -> Corrected:
+def correct(session: Correspondence | None, executor: Executor, examples: Sequence[Example], tries: int) -> Correction:
     """Ask for corrections of golds that fail; a correction is accepted if it runs and returns rows.
 
     A corrected gold is new, so the demonstration, reasoning and other golds of the old one are removed.
     """
     outcomes = executor.execute_many([(example.database, example.gold_sql) for example in examples])
-    faults = {
+    errors = {
         example.uid: (example.gold_sql, f"{outcome.status}: {outcome.error}")
         for example, outcome in zip(examples, outcomes, strict=True)
         if outcome.status in FAILURES
@@ -129,17 +129,17 @@ def correct(session: Correspondence | None, executor: Executor, examples: Sequen
     by_id = {example.uid: example for example in examples}
     new: dict[str, str] = {}
     for number in range(tries if session else 0):
-        prompts = [(uid, _correction_prompt(by_id[uid], *faults[uid])) for uid in faults if uid not in new]
+        prompts = [(uid, _correction_prompt(by_id[uid], *errors[uid])) for uid in errors if uid not in new]
         assert session is not None
         for uid, sql, error in session.ask("correct", number, prompts):
             if error:
-                faults[uid] = (faults[uid][0], error)
+                errors[uid] = (errors[uid][0], error)
                 continue
             outcome = executor.execute(by_id[uid].database, sql)
             if outcome.status == "ok" and outcome.row_count:
                 new[uid] = sql
             else:
-                faults[uid] = (sql, f"{outcome.status}: {outcome.error}" if outcome.error else "it returns no rows")
+                errors[uid] = (sql, f"{outcome.status}: {outcome.error}" if outcome.error else "it returns no rows")
     changes = [Change("correct", uid, {"was": by_id[uid].gold_sql, "sql": sql}) for uid, sql in new.items()]
     corrected = [
         dataclasses.replace(example, gold_sql=new[example.uid], demonstration="", reasoning="", other_golds=())
@@ -147,17 +147,17 @@ def correct(session: Correspondence | None, executor: Executor, examples: Sequen
         else example
         for example in examples
     ]
-    failed = {uid: fault for uid, (_, fault) in faults.items() if uid not in new}
-    return Corrected(corrected, changes, failed)
+    failed = {uid: error for uid, (_, error) in errors.items() if uid not in new}
+    return Correction(corrected, changes, failed)
 
 
-def _correction_prompt(example: Example, sql: str, fault: str) -> str:
+def _correction_prompt(example: Example, sql: str, error: str) -> str:
     evidence = f"-- Known: {example.evidence}\n" if example.evidence else ""
     schema = ddl(read_schema(example.db_path, example.hide))
-    return _CORRECT.format(schema=schema, question=example.question, evidence=evidence, fault=fault, sql=sql)
+    return _CORRECT.format(schema=schema, question=example.question, evidence=evidence, error=error, sql=sql)
 
 
-def rows_prompt(example: Example, fault: str = "") -> str:
-    """Return the prompt that asks for rows; `fault` is the error of the previous answer."""
-    complaint = f" The last ones were no good: {fault}." if fault else ""
-    return _FILL.format(schema=ddl(read_schema(example.db_path, example.hide)), sql=example.gold_sql, fault=complaint)
+def rows_prompt(example: Example, error: str = "") -> str:
+    """Return the prompt that asks for rows; `error` is the error of the previous answer."""
+    complaint = f" The last ones were no good: {error}." if error else ""
+    return _FILL.format(schema=ddl(read_schema(example.db_path, example.hide)), sql=example.gold_sql, error=complaint)

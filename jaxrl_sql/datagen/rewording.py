@@ -37,14 +37,14 @@ Write the SQLite query that answers it, and nothing else, in one ```sql block.
 """
 
 
-class Reworded(NamedTuple):
+class Rewording(NamedTuple):
     """The questions, some of them reworded, and the changes."""
 
     examples: list[Example]
     changes: list[Change]
 
 
-def reword(session: Correspondence | None, executor: Executor, examples: Sequence[Example], tries: int) -> Reworded:
+def reword(session: Correspondence | None, executor: Executor, examples: Sequence[Example], tries: int) -> Rewording:
     """Reword questions, with up to `tries` attempts each; a question without an accepted rewording is unchanged.
 
     Questions whose gold fails or returns only 0 or NULL are unchanged too, because many queries would match.
@@ -85,7 +85,7 @@ def reword(session: Correspondence | None, executor: Executor, examples: Sequenc
         for example in examples
         if example.uid in new
     ]
-    return Reworded([new.get(example.uid, example) for example in examples], changes)
+    return Rewording([new.get(example.uid, example) for example in examples], changes)
 
 
 def _is_question(text: str, old: str) -> bool:

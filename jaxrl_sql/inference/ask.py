@@ -24,7 +24,7 @@ from jaxrl_sql.text2sql.env.executor import Executor, Outcome, make_executor
 from jaxrl_sql.types import Example, InputError, Response
 
 if TYPE_CHECKING:
-    from jaxrl_sql.text2sql.evals.records import Answered
+    from jaxrl_sql.text2sql.evals.records import QuestionAnswers
     from jaxrl_sql.text2sql.evals.vote import Ballot
 
 _NO_ROOM = "truncated because the model has no positions left"
@@ -42,7 +42,7 @@ class CandidateQuery(NamedTuple):
 class Reply(NamedTuple):
     """A reply to a question: the chosen SQL and its result, the answer that holds it, and all candidates.
 
-    `answers` is the number of samples. `votes` are per distinct result in descending order, empty if no SQL ran.
+    `sample_answers` is the number of samples. `votes` are per distinct result in descending order, empty if no SQL ran.
     `finish_reason` is that of the chosen answer; `note` reports incomplete answers, with the setting to raise.
     """
 
@@ -117,11 +117,11 @@ def open_model(
         return
     # Slow to import: the errors so far are reported before.
     from jaxrl_sql.inference.policy_client import (
-        answers,
         check_turns,
+        make_sampling_params,
         max_answer_tokens,
         open_policy_client,
-        sampling_by,
+        sample_answers,
     )
     from jaxrl_sql.models.ops.rng import Purpose
     from jaxrl_sql.text2sql.prompts.prompts import make_prompt
@@ -133,7 +133,7 @@ def open_model(
         open_policy_client(policy, executor, slots, Purpose.EVAL, max_answer_tokens(cfg.sampling)) as client,
     ):
         check_turns(client.recipe, cfg.sampling.turns)
-        sampling = sampling_by(cfg.sampling, cfg.samples, policy.seed, client.stops(cfg.sampling.stop))
+        sampling = make_sampling_params(cfg.sampling, cfg.samples, policy.seed, client.stops(cfg.sampling.stop))
 
         def ask(questions: Sequence[Example]) -> list[Reply]:
             nonlocal number
@@ -147,11 +147,11 @@ def open_model(
                 client.engine.model.max_positions - max_prompt
             )  # interactive use: truncate rather than refuse
             fitted = sampling.within(free_positions)
-            answered = answers(client, pairs, fitted, number, cfg.sampling.turns)
+            answered = sample_answers(client, pairs, fitted, number, cfg.sampling.turns)
             number += len(pairs)
             limit = "" if fitted.longest == sampling.longest else _NO_ROOM
-            if fault := next((answer.fault for answer in answered if answer.fault), ""):
-                raise InputError(f"not answered: {fault}")
+            if error := next((answer.error for answer in answered if answer.error), ""):
+                raise InputError(f"not answered: {error}")
             return [
                 choose_reply(executor, example, candidates, cfg, limit)
                 for example, candidates in zip(examples, answered, strict=True)
@@ -175,8 +175,8 @@ def _open_endpoint(policy: PolicySpec, cfg: EvaluateSettings, limits: ExecutorCo
             def ask(questions: Sequence[Example]) -> list[Reply]:
                 examples = [replace(question, uid=f"question {i}") for i, question in enumerate(questions)]
                 answered = ask_all("ask", examples, next(numbers), 0, lambda _done, _all: None)
-                if fault := next((answer.fault for answer in answered if answer.fault), ""):
-                    raise InputError(f"not answered: {fault}")
+                if error := next((answer.error for answer in answered if answer.error), ""):
+                    raise InputError(f"not answered: {error}")
                 return [
                     choose_reply(executor, example, answers, cfg)
                     for example, answers in zip(examples, answered, strict=True)
@@ -216,7 +216,7 @@ class Asker:
 
 
 def choose_reply(
-    executor: Executor, example: Example, answered: Answered, cfg: EvaluateSettings, limit: str = ""
+    executor: Executor, example: Example, answered: QuestionAnswers, cfg: EvaluateSettings, limit: str = ""
 ) -> Reply:
     """Run the SQL of the answers and choose one; `limit` is the reason of truncation if no setting is."""
     from jaxrl_sql.text2sql.evals.vote import ballots, choose
@@ -241,7 +241,7 @@ def choose_reply(
     return Reply(choice.sql, outcome, response, tuple(ranked), len(answered.sqls), result_votes, reason, note)
 
 
-def _finish_note(answered: Answered, index: int, cfg: EvaluateSettings, limit: str) -> tuple[str, str]:
+def _finish_note(answered: QuestionAnswers, index: int, cfg: EvaluateSettings, limit: str) -> tuple[str, str]:
     """Return the finish reason of answer `index`, and a line on incomplete answers: this one, or else the others."""
     from jaxrl_sql.text2sql.evals.endings import why_incomplete
 

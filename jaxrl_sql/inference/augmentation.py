@@ -25,7 +25,7 @@ from jaxrl_sql.text2sql.benchmarks import Benchmark, plain_record
 from jaxrl_sql.text2sql.env.executor import Executor, make_executor
 from jaxrl_sql.text2sql.env.verdicts import execute_all
 from jaxrl_sql.text2sql.files.jsonl import write_lines
-from jaxrl_sql.text2sql.question_sets.filters import Dropped, by_gold, by_text, is_trivial, without_repeats
+from jaxrl_sql.text2sql.question_sets.filters import DroppedQuestion, by_gold, by_text, is_trivial, without_repeats
 from jaxrl_sql.text2sql.question_sets.hiding import check_hide
 from jaxrl_sql.text2sql.schema.read import read_schema
 from jaxrl_sql.types import Example, InputError, Record
@@ -43,7 +43,7 @@ class _Context(NamedTuple):
     donors: Sequence[Donor]
 
 
-class Augmented(NamedTuple):
+class AugmentResult(NamedTuple):
     """The counts of changed and dropped questions, the folder, and the reached limit of the endpoint's budget or ""."""
 
     counts: Mapping[str, int]
@@ -58,7 +58,7 @@ def augment(
     limits: ExecutorConfig,
     teacher: DistillSettings,
     filters: FilterSettings,
-) -> Augmented:
+) -> AugmentResult:
     """Write the augmented set to `augment.out`; return the counts of changes and dropped questions.
 
     `teacher` is the endpoint; `filters` apply to the golds and texts of the augmented set.
@@ -73,7 +73,7 @@ def augment(
         correspondence(teacher, journal) if _asks(cfg) else nullcontext() as session,
     ):
         examples, changes, failed = correct(session, executor, examples, cfg.correct)
-        tried = {uid: f"correct: {reason}" for uid, reason in failed.items()} if cfg.correct else {}
+        failed_changes = {uid: f"correct: {reason}" for uid, reason in failed.items()} if cfg.correct else {}
         examples, reworded = reword(session, executor, examples, cfg.reword)
         changes += reworded
         by_database: dict[str, list[Example]] = {}
@@ -90,18 +90,18 @@ def augment(
                 if not (session and session.spent and record["left"]):
                     journal.add(record)
             changes += [Change(entry.pop("step"), entry.pop("id"), entry) for entry in map(dict, record["changes"])]
-            tried |= {failure["id"]: f"{failure['step']}: {failure['reason']}" for failure in record["left"]}
+            failed_changes |= {failure["id"]: f"{failure['step']}: {failure['reason']}" for failure in record["left"]}
         write_natural_names(out, [(donor.db_id, Path(donor.path)) for donor in donors])
         moved = [
             dataclasses.replace(example, db_path=str(_target(out, example.db_id)), suite=()) for example in examples
         ]
-        remaining, filtered = _filtered(moved, executor, filters)
+        remaining, filtered = _filter(moved, executor, filters)
         dropped += filtered
-    counts = write(out, remaining, dropped, changes, tried)
-    return Augmented(counts, out, session.endpoint.budget.limit if session and session.spent else "")
+    counts = write(out, remaining, dropped, changes, failed_changes)
+    return AugmentResult(counts, out, session.endpoint.budget.limit if session and session.spent else "")
 
 
-def _with_golds(data: DataConfig, loaded: Benchmark) -> tuple[list[Example], list[Dropped]]:
+def _with_golds(data: DataConfig, loaded: Benchmark) -> tuple[list[Example], list[DroppedQuestion]]:
     """Return the questions with a gold, and the dropped ones.
 
     Raises InputError for hidden columns that no database has, for questions on a server, and for duplicate database
@@ -111,18 +111,20 @@ def _with_golds(data: DataConfig, loaded: Benchmark) -> tuple[list[Example], lis
     if foreign := next((example for example in loaded.examples if example.engine_url), None):
         raise InputError(f"{data.dir}: {foreign.uid} is on {foreign.dialect}: augment the SQLite files, then copy them")
     dropped = [
-        Dropped(uid, reason if reason.startswith("gold ") else f"cannot be read: {reason}")
+        DroppedQuestion(uid, reason if reason.startswith("gold ") else f"cannot be read: {reason}")
         for uid, reason in loaded.skipped
     ]
-    dropped += [Dropped(example.uid, "the gold is not SQL") for example in loaded.examples if not example.gold_sql]
+    dropped += [
+        DroppedQuestion(example.uid, "the gold is not SQL") for example in loaded.examples if not example.gold_sql
+    ]
     examples = [example for example in loaded.examples if example.gold_sql]
     refuse_namesakes(data.dir, examples)
     return examples, dropped
 
 
-def _filtered(
+def _filter(
     examples: Sequence[Example], executor: Executor, filters: FilterSettings
-) -> tuple[Sequence[Example], list[Dropped]]:
+) -> tuple[Sequence[Example], list[DroppedQuestion]]:
     """Return the questions that the filters keep, and those that they drop."""
     remaining, dropped = by_text(examples, filters)
     remaining, others = by_gold(executor, remaining, filters)
@@ -175,9 +177,9 @@ def augment_database(context: _Context, donor: Donor, examples: Sequence[Example
     changes: list[Change] = []
     rejected: list[dict[str, str]] = []
     if cfg.fill != "none":
-        changes += _filled(context, scratch, examples, rng, rejected)
+        changes += _fill_empty_golds(context, scratch, examples, rng, rejected)
     if cfg.distractors:
-        changes += _distracted(context, scratch, donor, examples, rng, rejected)
+        changes += _add_distractors(context, scratch, donor, examples, rng, rejected)
     copy_descriptions(Path(donor.path), target)
     scratch.replace(target)
     return {"step": "database", "id": donor.db_id, "changes": [change.record() for change in changes], "left": rejected}
@@ -195,7 +197,7 @@ def _results(executor: Executor, path: Path, sqls: Sequence[str]) -> list[tuple[
     return results
 
 
-def _filled(
+def _fill_empty_golds(
     context: _Context, path: Path, examples: Sequence[Example], rng: random.Random, rejected: list[dict[str, str]]
 ) -> list[Change]:
     """Insert rows for golds without result rows; all are reverted if a gold has no rows afterwards."""
@@ -205,17 +207,17 @@ def _filled(
         return bool(rows) and not (cfg.fill == "trivial" and is_trivial(rows))
 
     results = _results(context.executor, path, [example.gold_sql for example in examples])
-    wanting = [
+    empty_golds = [
         example
         for example, (status, _, rows) in zip(examples, results, strict=True)
         if status == "ok" and not is_enough(rows)
     ]
-    good = [
+    nonempty_golds = [
         example.gold_sql
         for example, (status, _, rows) in zip(examples, results, strict=True)
         if status == "ok" and rows
     ]
-    if not wanting:
+    if not empty_golds:
         return []
     before = path.with_suffix(".before")
     shutil.copyfile(path, before)
@@ -224,8 +226,8 @@ def _filled(
         connection.text_factory = lambda raw: raw.decode("utf-8", errors="replace")
         connection.execute("PRAGMA synchronous = OFF")
         schema = read_schema(path)
-        for example in wanting:
-            others = [sql for sql in good if sql != example.gold_sql]
+        for example in empty_golds:
+            others = [sql for sql in nonempty_golds if sql != example.gold_sql]
             change = fill(connection, schema, example.uid, example.gold_sql, others, rng, is_enough)
             for number in range(cfg.fill_tries if context.session else 0):
                 if isinstance(change, Change):
@@ -236,10 +238,10 @@ def _filled(
                     change = error or fill_by(connection, uid, example.gold_sql, others, script, is_enough)
             if isinstance(change, Change):
                 changes.append(change)
-                good.append(example.gold_sql)
+                nonempty_golds.append(example.gold_sql)
             else:
                 rejected.append({"step": "fill", "id": example.uid, "reason": change})
-    after = _results(context.executor, path, list(dict.fromkeys(good)))
+    after = _results(context.executor, path, list(dict.fromkeys(nonempty_golds)))
     if not all(status == "ok" and rows for status, _, rows in after):
         before.replace(path)
         rejected += [
@@ -251,7 +253,7 @@ def _filled(
     return changes
 
 
-def _distracted(
+def _add_distractors(
     context: _Context,
     path: Path,
     donor: Donor,
@@ -284,9 +286,9 @@ def _distracted(
 def write(
     out: Path,
     remaining: Sequence[Example],
-    dropped: Sequence[Dropped],
+    dropped: Sequence[DroppedQuestion],
     changes: Sequence[Change],
-    tried: Mapping[str, str],
+    failed_changes: Mapping[str, str],
 ) -> dict[str, int]:
     """Write the questions and the files about them; return the counts."""
     corrected = {change.id: change.details["was"] for change in changes if change.step == "correct"}
@@ -296,7 +298,7 @@ def write(
         out / "dropped.jsonl",
         [
             {"id": question.uid, "reason": question.reason, **question.numbers}
-            | ({"tried": tried[question.uid]} if question.uid in tried else {})
+            | ({"tried": failed_changes[question.uid]} if question.uid in failed_changes else {})
             for question in dropped
         ],
     )

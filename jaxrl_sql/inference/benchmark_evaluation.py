@@ -28,8 +28,8 @@ from jaxrl_sql.text2sql.env.executor import Executor, make_executor, timing_exec
 from jaxrl_sql.text2sql.env.verdicts import is_verdict
 from jaxrl_sql.text2sql.evals.efficiency import SPEED_RULES
 from jaxrl_sql.text2sql.evals.endings import finish_reasons, incomplete_warning, why_incomplete
-from jaxrl_sql.text2sql.evals.numbers import Judged, judged, together
-from jaxrl_sql.text2sql.evals.records import Answered, Judging
+from jaxrl_sql.text2sql.evals.numbers import BenchmarkMetrics, compute_metrics, merge_metrics
+from jaxrl_sql.text2sql.evals.records import AnswerJudge, QuestionAnswers
 from jaxrl_sql.text2sql.evals.side_by_side import METRICS, RECORDS
 from jaxrl_sql.text2sql.evals.submission import write_results, write_submission
 from jaxrl_sql.text2sql.recipes import find_recipe
@@ -43,7 +43,7 @@ _TICKS = 8
 _OTHERS = ("metrics.jsonl", "checkpoints", "answers.jsonl", "kept.jsonl", "questions.jsonl")
 
 
-class EvaluationPart(NamedTuple):
+class EvaluationChunk(NamedTuple):
     """A part of the work that is saved as a whole: questions of a set in one of its runs, and the part's number."""
 
     set_index: int
@@ -53,17 +53,17 @@ class EvaluationPart(NamedTuple):
 
 
 # Answers a part's questions; the callback gets (number of answers, total).
-Answer = Callable[[BenchmarkSet, EvaluationPart, Callable[[int, int], None]], list[Answered]]
+Answer = Callable[[BenchmarkSet, EvaluationChunk, Callable[[int, int], None]], list[QuestionAnswers]]
 
 
-class Evaluated(NamedTuple):
+class EvaluationResult(NamedTuple):
     """A finished evaluation: the judged sets, their numbers together, and a record per question and run.
 
     `warnings` are lines on incomplete answers. `speed` holds the numbers of `speed.json`, or None if no model answered
     in this call. `files` are the written ones.
     """
 
-    sets: list[Judged]
+    sets: list[BenchmarkMetrics]
     numbers: Mapping[str, float]
     records: list[Record]
     warnings: list[str]
@@ -78,7 +78,7 @@ def evaluate(
     config_text: str,
     display_kind: str = "none",
     memory: InMemoryData = InMemoryData(),  # noqa: B008 - a constant
-) -> Evaluated:
+) -> EvaluationResult:
     """Answer or read predictions, judge them, and write the files of `evaluate.out`.
 
     `config_text` is the content of its `config.yaml`, `display_kind` the display as `run.display`. `memory` has
@@ -103,13 +103,13 @@ def evaluate(
             display.note(note)
         timer = timing_executor(executor) if any({*SPEED_RULES} & {*eval_set.rules} for eval_set in sets) else None
         with timer or nullcontext():
-            answers = _answers(policy, cfg, settings, sets, executor, display)
+            answers = _open_answers(policy, cfg, settings, sets, executor, display)
             records = gather(cfg, sets, answers, executor, timer, journal, display, speed)
         files: list[Path] = []
         for index, eval_set in enumerate(sets):
             files += write_predictions(out, executor, sets, eval_set, records[index, 0])
     results = [
-        judged(
+        compute_metrics(
             eval_set.name,
             eval_set.rule,
             eval_set.examples,
@@ -119,14 +119,14 @@ def evaluate(
         for index, eval_set in enumerate(sets)
     ]
     lines = record_lines(sets, records)
-    numbers = together(results)
+    numbers = merge_metrics(results)
     write(out, lines, numbers)
     warnings = incomplete_warnings(cfg, [record for run in records.values() for record in run])
     speed_metrics = speed.metrics() if speed.tokens else None
     if speed_metrics is not None:  # separate from metrics.json, which is reproducible and has no times
         (out / SPEED).write_text(json.dumps(speed_metrics, indent=2) + "\n", encoding="utf-8")
         files.append(out / SPEED)
-    return Evaluated(results, numbers, lines, warnings, speed_metrics, [*files, out / RECORDS, out / METRICS])
+    return EvaluationResult(results, numbers, lines, warnings, speed_metrics, [*files, out / RECORDS, out / METRICS])
 
 
 def answer_settings(
@@ -197,9 +197,9 @@ def gather(
     ):
         for part in pending:
             part_set = sets[part.set_index]
-            answered = _answered(answer, part_set, part, len(finished), display, speed) if answer else []
+            answered = _answer_part(answer, part_set, part, len(finished), display, speed) if answer else []
             with display.task("judging", len(answered), "questions", is_announced=False):
-                records = _judging(cfg, executor, part_set, timer).records(part.examples, answered)
+                records = _make_judging(cfg, executor, part_set, timer).records(part.examples, answered)
             for record in records:
                 key = (part_set.name, part.run, record["id"])
                 if key not in finished:
@@ -217,9 +217,9 @@ def gather(
     }
 
 
-def _answered(
-    answer: Answer, eval_set: BenchmarkSet, part: EvaluationPart, before: int, display: Display, speed: Speed
-) -> list[Answered]:
+def _answer_part(
+    answer: Answer, eval_set: BenchmarkSet, part: EvaluationChunk, before: int, display: Display, speed: Speed
+) -> list[QuestionAnswers]:
     """Answer a part's questions and show the progress; `before` questions were answered earlier."""
     size, start_time = len(part.examples), time.perf_counter()
     with display.task(f"part {part.number + 1} of {eval_set.name}", size, "questions", is_announced=False) as advance:
@@ -234,13 +234,15 @@ def _answered(
     return answered
 
 
-def _judging(cfg: EvaluateSettings, executor: Executor, eval_set: BenchmarkSet, timer: Executor | None) -> Judging:
+def _make_judging(
+    cfg: EvaluateSettings, executor: Executor, eval_set: BenchmarkSet, timer: Executor | None
+) -> AnswerJudge:
     """Return the judging options of a set."""
     options = {"strip_distinct": cfg.strip_distinct, "surplus_columns": cfg.surplus_columns or None}
-    return Judging(executor, eval_set.rules, eval_set.rule, cfg.vote, timer, eval_set.benchmark.prepare, options)
+    return AnswerJudge(executor, eval_set.rules, eval_set.rule, cfg.vote, timer, eval_set.benchmark.prepare, options)
 
 
-def parts_of(cfg: EvaluateSettings, sets: Sequence[BenchmarkSet]) -> Iterator[EvaluationPart]:
+def parts_of(cfg: EvaluateSettings, sets: Sequence[BenchmarkSet]) -> Iterator[EvaluationChunk]:
     """Yield the parts of the work in order, independent of finished ones.
 
     The sizes of a set's parts differ by at most one question, because a small last part would need another compilation.
@@ -250,7 +252,7 @@ def parts_of(cfg: EvaluateSettings, sets: Sequence[BenchmarkSet]) -> Iterator[Ev
         count, size = -(-len(eval_set.examples) // max_questions), len(eval_set.examples)
         for run in range(cfg.runs):
             for i in range(count):
-                yield EvaluationPart(index, run, i, eval_set.examples[size * i // count : size * (i + 1) // count])
+                yield EvaluationChunk(index, run, i, eval_set.examples[size * i // count : size * (i + 1) // count])
 
 
 def _running_accuracy(
@@ -263,7 +265,7 @@ def _running_accuracy(
 
 
 @contextmanager
-def _answers(
+def _open_answers(
     policy: PolicySpec,
     cfg: EvaluateSettings,
     settings: Fields,
@@ -276,7 +278,9 @@ def _answers(
     An endpoint's dialogues are saved with the `settings` that they depend on.
     """
     if cfg.predictions:
-        yield lambda eval_set, part, _tick: [Answered((eval_set.sqls[example.uid],)) for example in part.examples]
+        yield lambda eval_set, part, _tick: [
+            QuestionAnswers((eval_set.sqls[example.uid],)) for example in part.examples
+        ]
         return
     if cfg.base_url:
         from jaxrl_sql.inference.endpoint_client import endpoint_answers  # noqa: PLC0415 (predictions need no endpoint)
@@ -286,9 +290,11 @@ def _answers(
                 eval_set.name, part.examples, part.run, part.number, on_progress
             )
         return
-    from jaxrl_sql.inference.policy_client import model_answers  # noqa: PLC0415 (predictions are judged without jax)
+    from jaxrl_sql.inference.policy_client import open_model_answers  # noqa: PLC0415 (predictions are judged without jax)
 
-    with model_answers(policy, cfg, executor, {eval_set.name: eval_set.examples for eval_set in sets}, display) as ask:
+    with open_model_answers(
+        policy, cfg, executor, {eval_set.name: eval_set.examples for eval_set in sets}, display
+    ) as ask:
         yield lambda eval_set, part, on_progress: ask(eval_set.name, part.examples, part.run, part.number, on_progress)
 
 

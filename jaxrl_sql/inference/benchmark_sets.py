@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from jaxrl_sql.config import EvaluateSettings, ExecutorConfig
 from jaxrl_sql.databases.sheets import load_benchmark
-from jaxrl_sql.text2sql.benchmarks import Benchmark, skipped_lines, unused_name
+from jaxrl_sql.text2sql.benchmarks import Benchmark, make_unique_name, summarize_skipped
 from jaxrl_sql.text2sql.env.files import Predictions
-from jaxrl_sql.text2sql.evals.numbers import Counts
+from jaxrl_sql.text2sql.evals.numbers import ExcludedCounts
 from jaxrl_sql.text2sql.evals.predictions import pair, predictions_of, read_predictions
 from jaxrl_sql.text2sql.evals.score_predictions import check_rules
 from jaxrl_sql.text2sql.prompts.dialects import refuse_translated, with_server_urls
@@ -41,7 +41,7 @@ class BenchmarkSet(NamedTuple):
     examples: tuple[Example, ...]
     rule: str
     rules: tuple[str, ...]
-    counts: Counts
+    counts: ExcludedCounts
     sqls: Mapping[str, str | None]
 
 
@@ -76,8 +76,8 @@ def open_sets(
         refuse_translated(benchmark.examples, executor.sqlite_version)
         name = _name_of(benchmark, Path(folder), cfg.split, [eval_set.name for eval_set in sets])
         notes += [f"{name}: {note}" for note in benchmark.notes]
-        notes += [f"{name}: {line}" for line in skipped_lines(benchmark.skipped)]
-        sets.append(_set(cfg, name, benchmark, _predictions(cfg, index, memory), notes))
+        notes += [f"{name}: {line}" for line in summarize_skipped(benchmark.skipped)]
+        sets.append(_make_set(cfg, name, benchmark, _read_predictions(cfg, index, memory), notes))
     check_hide(hide, (example.db_path for eval_set in sets for example in eval_set.benchmark.examples))
     return sets
 
@@ -86,7 +86,7 @@ def _truncate(benchmark: Benchmark | None, limit: int) -> Benchmark | None:
     return benchmark and benchmark._replace(examples=benchmark.examples[: limit or None])
 
 
-def _predictions(cfg: EvaluateSettings, index: int, memory: InMemoryData) -> Predictions | None:
+def _read_predictions(cfg: EvaluateSettings, index: int, memory: InMemoryData) -> Predictions | None:
     """Return the predictions for set number `index`; None if a model answers."""
     if not cfg.predictions:
         return None
@@ -98,14 +98,14 @@ def _predictions(cfg: EvaluateSettings, index: int, memory: InMemoryData) -> Pre
 def _name_of(benchmark: Benchmark, folder: Path, split: str, used: Sequence[str]) -> str:
     name = folder.resolve().name if benchmark.name == "plain" else benchmark.name
     name = f"{name}_{split}" if split else name
-    return unused_name(name, used)
+    return make_unique_name(name, used)
 
 
-def _set(
+def _make_set(
     cfg: EvaluateSettings, name: str, benchmark: Benchmark, predictions: Predictions | None, notes: list[str]
 ) -> BenchmarkSet:
     examples = benchmark.examples
-    counts, sqls = Counts(left_out=len(benchmark.skipped)), {}
+    counts, sqls = ExcludedCounts(left_out=len(benchmark.skipped)), {}
     selected = select_questions(examples, cfg, name, notes)
     if predictions is not None:
         order, may_miss = all_ids(benchmark), cfg.allow_missing or len(selected) < len(examples)

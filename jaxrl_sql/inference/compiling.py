@@ -19,17 +19,19 @@ _WAIT_S = 5.0
 
 
 @contextmanager
-def record_compilations(compiled: CompileStats, clock: Callable[[], float] = time.monotonic) -> Iterator[None]:
-    """Update `compiled` during the context; a program is recorded when it is lowered, just before its compilation.
+def record_compilations(compile_stats: CompileStats, clock: Callable[[], float] = time.monotonic) -> Iterator[None]:
+    """Update `compile_stats` during the context; a program is recorded when it is lowered, just before its compilation.
 
     After a compilation shapes have changed, so freed memory is released.
     """
 
     def on_duration(event: str, duration_secs: float, **kwargs: str | int) -> None:
         if event == _LOWERED:
-            compiled.start(str(kwargs.get("fun_name", "a program")).removeprefix("jit(").removesuffix(")"), clock())
+            compile_stats.start(
+                str(kwargs.get("fun_name", "a program")).removeprefix("jit(").removesuffix(")"), clock()
+            )
         elif event == _COMPILED:
-            compiled.finish(duration_secs)
+            compile_stats.finish(duration_secs)
             release_freed_memory()
 
     jax.monitoring.register_event_duration_secs_listener(on_duration)
@@ -37,10 +39,10 @@ def record_compilations(compiled: CompileStats, clock: Callable[[], float] = tim
         yield
     finally:
         jax.monitoring.unregister_event_duration_listener(on_duration)
-        compiled.name = ""
+        compile_stats.name = ""
 
 
-def drop_programs(compiled: CompileStats) -> bool:
+def drop_programs(compile_stats: CompileStats) -> bool:
     """Drop all compiled programs if they take most of the memory mappings that Linux allows a process.
 
     XLA maps a CPU program in many parts: a program of 18 layers takes 1,500 of 65,530 mappings, and beyond the limit
@@ -50,20 +52,23 @@ def drop_programs(compiled: CompileStats) -> bool:
     If a step alone takes nearly the limit, it must not compile each time: the mappings after a drop count as needed,
     and programs may then take half of the rest.
     """
-    if not any(exchange([_is_crowded(compiled)])):
+    if not any(exchange([_is_crowded(compile_stats)])):
         return False
     jax.clear_caches()
-    compiled.is_dropped = True
+    compile_stats.is_dropped = True
     return True
 
 
-def _is_crowded(compiled: CompileStats) -> bool:
-    if compiled.programs == compiled.checked_programs:
+def _is_crowded(compile_stats: CompileStats) -> bool:
+    if compile_stats.programs == compile_stats.checked_programs:
         return False
-    compiled.checked_programs, num_mappings = compiled.programs, mappings_taken()
-    if compiled.is_dropped:
-        compiled.drop_share, compiled.is_dropped = max(compiled.drop_share, (1 + num_mappings) / 2), False
-    return num_mappings >= compiled.drop_share
+    compile_stats.checked_programs, num_mappings = compile_stats.programs, mappings_taken()
+    if compile_stats.is_dropped:
+        compile_stats.drop_share, compile_stats.is_dropped = (
+            max(compile_stats.drop_share, (1 + num_mappings) / 2),
+            False,
+        )
+    return num_mappings >= compile_stats.drop_share
 
 
 @contextmanager
@@ -72,7 +77,7 @@ def report_compilations(note: Callable[[str], object], wait_s: float = _WAIT_S) 
 
     It is for commands without a display, which shows compilations itself.
     """
-    compiled = CompileStats()
+    compile_stats = CompileStats()
     timer: threading.Timer | None = None
 
     def on_duration(event: str, duration_secs: float, **kwargs: str | int) -> None:
@@ -83,15 +88,16 @@ def report_compilations(note: Callable[[str], object], wait_s: float = _WAIT_S) 
         if timer is not None:
             timer.cancel()
         if event == _LOWERED:
-            line = f"compiling {compiled.name}: {compiled.programs} programs took {compiled.seconds:.0f} s before it"
+            earlier = f"{compile_stats.programs} programs took {compile_stats.seconds:.0f} s before it"
+            line = f"compiling {compile_stats.name}: {earlier}"
             timer = threading.Timer(wait_s, note, [line])
             timer.daemon = True
             timer.start()
 
-    with record_compilations(compiled):  # its listener is called first
+    with record_compilations(compile_stats):  # its listener is called first
         jax.monitoring.register_event_duration_secs_listener(on_duration)
         try:
-            yield compiled
+            yield compile_stats
         finally:
             jax.monitoring.unregister_event_duration_listener(on_duration)
             if timer is not None:

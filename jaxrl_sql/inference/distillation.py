@@ -11,17 +11,17 @@ from typing import NamedTuple
 
 from jaxrl_sql.config import DataConfig, DistillSettings, ExecutorConfig, FilterSettings
 from jaxrl_sql.inference.fingerprint import (
-    changed_since,
+    describe_changes,
     digests,
     endpoint_settings,
     fingerprint,
+    select_unchanged,
     teacher_settings,
-    unchanged_records,
 )
 from jaxrl_sql.inference.training_set import sqlite_questions
 from jaxrl_sql.runtime.budget import Budget, BudgetSpentError, Usage
 from jaxrl_sql.runtime.display import Display, make_display
-from jaxrl_sql.runtime.endpoint import Endpoint, EndpointAnswer, budget_of, open_endpoint
+from jaxrl_sql.runtime.endpoint import Endpoint, EndpointAnswer, make_budget, open_endpoint
 from jaxrl_sql.runtime.journal import Journal
 from jaxrl_sql.text2sql.env.executor import Executor, make_executor
 from jaxrl_sql.text2sql.env.tags import with_opened_thought
@@ -30,7 +30,7 @@ from jaxrl_sql.text2sql.evals.score_predictions import score_predictions
 from jaxrl_sql.text2sql.files.jsonl import write_lines
 from jaxrl_sql.text2sql.prompts.prompts import message_texts
 from jaxrl_sql.text2sql.prompts.styles import PromptStyle
-from jaxrl_sql.text2sql.question_sets.filters import Dropped, by_gold
+from jaxrl_sql.text2sql.question_sets.filters import DroppedQuestion, by_gold
 from jaxrl_sql.text2sql.question_sets.hiding import check_hide
 from jaxrl_sql.text2sql.recipes import Recipe, find_recipe
 from jaxrl_sql.types import TRUNCATED_REASONS, Example, Fields, Record
@@ -38,7 +38,7 @@ from jaxrl_sql.types import TRUNCATED_REASONS, Example, Fields, Record
 RIGHT, FAILED, MALFORMED, TRUNCATED = "right", "failed", "malformed", "truncated"
 
 
-class Distilled(NamedTuple):
+class DistillResult(NamedTuple):
     """The counts of a distillation, lines on incomplete answers and the spent budget, and a line on unanswered ones.
 
     `has_failed`: no question was answered at all.
@@ -57,7 +57,7 @@ def distill(
     cfg: DistillSettings,
     display_kind: str,
     warn: Callable[[str], object],
-) -> Distilled:
+) -> DistillResult:
     """Ask the teacher until every question has its traces or `distill.samples` answers, and write the files."""
     out, recipe = Path(cfg.out), find_recipe(recipe_name)
     style = recipe.endpoint_style(data)
@@ -65,7 +65,7 @@ def distill(
     check_hide(data.hide, (example.db_path for example in loaded.examples))
     with (
         Journal(out / "answers.jsonl", trace_settings(recipe_name, data, limits, cfg)) as journal,
-        open_endpoint(cfg, budget_of(cfg, Usage.total(journal.records))) as endpoint,
+        open_endpoint(cfg, make_budget(cfg, Usage.total(journal.records))) as endpoint,
         make_executor(limits, data.hide) as executor,
     ):
         # Traces are in SQLite's dialect; supervised learning translates them for other dialects.
@@ -74,15 +74,15 @@ def distill(
             for example in loaded.examples
         ]
         examples, dropped = by_gold(executor, questions, FilterSettings())
-        dropped += [Dropped(uid, reason) for uid, reason in loaded.skipped if data.hide]
+        dropped += [DroppedQuestion(uid, reason) for uid, reason in loaded.skipped if data.hide]
         question_digests = digests(examples)
-        if changed := changed_since(journal.records, question_digests):
+        if changed := describe_changes(journal.records, question_digests):
             warn(changed)
         with make_display(display_kind, len(examples), out.name, unit="question") as display:
             spent = ask_until_done(
                 endpoint, executor, (recipe, style), examples, question_digests, cfg, journal, display
             )
-        records = unchanged_records(journal.records, question_digests)
+        records = select_unchanged(journal.records, question_digests)
         counts = write(out, cfg, examples, dropped, records, endpoint.budget)
     notes = []
     if counts["truncated"]:
@@ -90,10 +90,10 @@ def distill(
         notes.append(incomplete_warning(int(counts["truncated"]), len(records), cause))
     if spent:
         notes.append(f"distill.{spent} is reached; a larger number continues")
-    faults = Counter(record["error"] for record in records if record["verdict"] == FAILED)
-    common = (f"{count} because of: {fault}" for fault, count in faults.most_common(1))
-    unanswered = "".join(f"not answered: {faults.total()}, of which {line}" for line in common)
-    return Distilled(counts, tuple(notes), unanswered, bool(records) and faults.total() == len(records))
+    errors = Counter(record["error"] for record in records if record["verdict"] == FAILED)
+    common = (f"{count} because of: {error}" for error, count in errors.most_common(1))
+    unanswered = "".join(f"not answered: {errors.total()}, of which {line}" for line in common)
+    return DistillResult(counts, tuple(notes), unanswered, bool(records) and errors.total() == len(records))
 
 
 def trace_settings(recipe: str, data: DataConfig, limits: ExecutorConfig, cfg: DistillSettings) -> Record:
@@ -119,10 +119,10 @@ def ask_until_done(
     recipe, style = prompting
     options = {"temperature": cfg.temperature, cfg.token_limit: cfg.max_tokens}
     unreached: set[str] = set()
-    records = unchanged_records(journal.records, question_digests)
+    records = select_unchanged(journal.records, question_digests)
     answered, shown_every = {record["id"] for record in records}, max(len(examples) // 100, 1)
     try:
-        while pending := unanswered(examples, records, cfg, unreached):
+        while pending := find_unanswered(examples, records, cfg, unreached):
             requests = ((example, messages(example, style)) for example in pending)
             for example, answer in endpoint.ask_all(requests, **options):
                 record = {**judge(executor, recipe, style, example, answer), "asked": question_digests[example.uid]}
@@ -131,14 +131,14 @@ def ask_until_done(
                 if record["verdict"] == FAILED:
                     unreached.add(example.uid)
                 if example.uid not in answered and (len(answered) + 1) % shown_every == 0:
-                    display.update(len(answered) + 1, endpoint.budget.shown())
+                    display.update(len(answered) + 1, endpoint.budget.as_metrics())
                 answered.add(example.uid)
     except BudgetSpentError:
         return endpoint.budget.limit
     return ""
 
 
-def unanswered(
+def find_unanswered(
     examples: Sequence[Example], records: Sequence[Fields], cfg: DistillSettings, unreached: Collection[str]
 ) -> list[Example]:
     """Return the questions to ask again: too few right answers, too few answers, and not in `unreached`."""
@@ -166,7 +166,7 @@ def judge(executor: Executor, recipe: Recipe, style: PromptStyle, example: Examp
     about = {"id": example.uid, **answer.spent._asdict()}
     if answer.error:
         return {**about, "verdict": FAILED, "error": answer.error}
-    reading = recipe.reading(with_opened_thought(answer.text), style)
+    reading = recipe.parse(with_opened_thought(answer.text), style)
     (judgement,) = score_predictions(executor, [example], [reading.sql])
     if not judgement.is_judged:
         return {**about, "verdict": FAILED, "error": f"no verdict: {judgement.status}"}
@@ -194,7 +194,7 @@ def write(
     out: Path,
     cfg: DistillSettings,
     examples: Sequence[Example],
-    dropped: Sequence[Dropped],
+    dropped: Sequence[DroppedQuestion],
     records: Sequence[Fields],
     budget: Budget,
 ) -> dict[str, float]:

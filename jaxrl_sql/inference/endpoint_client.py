@@ -1,8 +1,8 @@
 """A client of a model behind an endpoint: a question is a chat, with further turns if the recipe has them.
 
-It is used like `policy_client.model_answers`. A turn is truncated here after the recipe's first stop string, because
-servers of reasoning models accept no stop strings. Finished dialogues are saved in `endpoint.jsonl`; the repeated
-command resumes from it.
+It is used like `policy_client.open_model_answers`. A turn is truncated here after the recipe's first stop string,
+because servers of reasoning models accept no stop strings. Finished dialogues are saved in `endpoint.jsonl`; the
+repeated command resumes from it.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 
 from jaxrl_sql.config import DataConfig, EvaluateSettings
 from jaxrl_sql.runtime.budget import Usage
-from jaxrl_sql.runtime.endpoint import Endpoint, EndpointAnswer, budget_of, open_endpoint
+from jaxrl_sql.runtime.endpoint import Endpoint, EndpointAnswer, make_budget, open_endpoint
 from jaxrl_sql.runtime.journal import Journal
 from jaxrl_sql.text2sql.env.executor import Executor
 from jaxrl_sql.text2sql.env.tags import with_opened_thought
 from jaxrl_sql.text2sql.env.turns import Action, Environment
-from jaxrl_sql.text2sql.evals.records import Answered
+from jaxrl_sql.text2sql.evals.records import QuestionAnswers
 from jaxrl_sql.text2sql.prompts.prompts import message_texts
 from jaxrl_sql.text2sql.prompts.styles import PromptStyle
 from jaxrl_sql.text2sql.recipes import Recipe
@@ -28,7 +28,7 @@ from jaxrl_sql.types import OUT_OF_TURNS, Example, Fields, InputError, JaxrlSqlE
 
 DIALOGUES = "endpoint.jsonl"
 
-AskEndpoint = Callable[[str, Sequence[Example], int, int, Callable[[int, int], None]], list[Answered]]
+AskEndpoint = Callable[[str, Sequence[Example], int, int, Callable[[int, int], None]], list[QuestionAnswers]]
 """Answers questions, as `policy_client.AnswerFn`: set, questions, run, number of the rollout, progress callback."""
 
 _Key = tuple[str, int, str, int]
@@ -72,7 +72,7 @@ class _Dialogue:
     def record(self) -> dict[str, Any]:
         """Return the journal's record of the dialogue."""
         answer = {"turns": [list(turn) for turn in self.turns], "finish_reason": self.finish_reason}
-        result = {"fault": self.error} if self.error else answer
+        result = {"error": self.error} if self.error else answer
         return {"key": list(self.key), **result, **self.spent._asdict()}
 
 
@@ -96,7 +96,7 @@ class _Client:
 
     def ask(
         self, name: str, examples: Sequence[Example], run: int, on_progress: Callable[[int, int], None]
-    ) -> list[Answered]:
+    ) -> list[QuestionAnswers]:
         """Run the dialogues of questions concurrently, one turn of each at a time.
 
         Raises JaxrlSqlError if the server did not answer some of them; the repeated command asks them.
@@ -134,7 +134,7 @@ class _Client:
         if failure:
             raise JaxrlSqlError(f"{self.endpoint.base_url}: {failure}; repeat the command to resume")
         records = {uid: [self.finished[keys[uid, n]] for n in range(cfg.samples)] for uid in prompts}
-        return [self._answered(prompts[example.uid], records[example.uid]) for example in examples]
+        return [self._read_answers(prompts[example.uid], records[example.uid]) for example in examples]
 
     def _environment(self, example: Example) -> Environment | None:
         make, turns = self.recipe.turns, self.config.sampling.turns
@@ -147,15 +147,17 @@ class _Client:
         options |= {"temperature": cfg.sampling.temperature} if cfg.send_temperature else {}
         return {cfg.token_limit: cfg.sampling.max_new_tokens, **options}
 
-    def _answered(self, prompt_messages: Sequence[Mapping[str, str]], records: Sequence[Mapping[str, Any]]) -> Answered:
+    def _read_answers(
+        self, prompt_messages: Sequence[Mapping[str, str]], records: Sequence[Mapping[str, Any]]
+    ) -> QuestionAnswers:
         prompt = "\n\n".join(message["content"] for message in prompt_messages)
-        if fault := next((record["fault"] for record in records if "fault" in record), ""):
-            return Answered((), prompt=prompt, fault=fault)
+        if error := next((record["error"] for record in records if "error" in record), ""):
+            return QuestionAnswers((), prompt=prompt, error=error)
         responses = tuple(tuple((role, text) for role, text in record["turns"]) for record in records)
-        sqls = tuple(self.recipe.reading(response, self.style).sql for response in responses)
+        sqls = tuple(self.recipe.parse(response, self.style).sql for response in responses)
         tokens = sum(Usage.of(record).completion_tokens for record in records)
         reasons = tuple(record["finish_reason"] for record in records)
-        return Answered(sqls, responses, prompt, tokens=tokens, finish_reasons=reasons)
+        return QuestionAnswers(sqls, responses, prompt, tokens=tokens, finish_reasons=reasons)
 
 
 @contextmanager
@@ -178,7 +180,7 @@ def endpoint_answers(
     if data.shots:
         raise InputError(f"data.shots={data.shots}: few-shot examples are not supported with an endpoint: it must be 0")
     with Journal(Path(cfg.out) / DIALOGUES, settings) as journal:
-        budget = budget_of(cfg, Usage.total(journal.records))
+        budget = make_budget(cfg, Usage.total(journal.records))
         with open_endpoint(cfg, budget) as endpoint:
             finished: dict[_Key, Mapping[str, Any]] = {
                 _key(record["key"]): record for record in journal.records if "key" in record

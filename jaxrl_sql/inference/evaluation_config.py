@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jaxrl_sql.config import EvaluateConfig, EvaluateSettings, Override, load_config
-from jaxrl_sql.config.load import COMMAND_LINE, as_published, check_keys
+from jaxrl_sql.config.load import COMMAND_LINE, apply_published_settings, check_keys
 from jaxrl_sql.runtime.endpoint import endpoint_values
 from jaxrl_sql.runtime.model_locator import defaults_for
 from jaxrl_sql.types import Fields, InputError, Record
@@ -126,7 +126,7 @@ def _with_system(request: EvaluationRequest, defaults: Fields, exclude: Sequence
     """Return defaults updated by those of the request's system, without some keys of its section `data`."""
     if not request.system:
         return dict(defaults)
-    published = as_published(request.system, defaults, bool(request.predictions))
+    published = apply_published_settings(request.system, defaults, bool(request.predictions))
     return {
         **published,
         "data": {name: value for name, value in published.get("data", {}).items() if name not in exclude},

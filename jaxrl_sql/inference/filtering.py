@@ -13,19 +13,19 @@ from typing import NamedTuple
 from jaxrl_sql.config import ExecutorConfig, FilterSettings, SamplingConfig
 from jaxrl_sql.inference.compiling import report_compilations
 from jaxrl_sql.inference.fingerprint import (
-    changed_since,
     checkpoint_settings,
+    describe_changes,
     digests,
     fingerprint,
-    unchanged_records,
+    select_unchanged,
     values_of,
 )
 from jaxrl_sql.inference.policy_client import (
     PolicyClient,
-    answers,
+    make_sampling_params,
     max_answer_tokens,
     open_policy_client,
-    sampling_by,
+    sample_answers,
     style_for,
 )
 from jaxrl_sql.inference.policy_spec import PolicySpec
@@ -44,7 +44,7 @@ from jaxrl_sql.text2sql.files.shares import one_in
 from jaxrl_sql.text2sql.prompts.dialects import refuse_translated
 from jaxrl_sql.text2sql.prompts.prompts import PromptSet, Pruning, make_prompts
 from jaxrl_sql.text2sql.question_sets.filters import (
-    Dropped,
+    DroppedQuestion,
     Filtered,
     by_choice,
     by_gold,
@@ -61,13 +61,13 @@ RATES = "rates.jsonl"
 _CHUNK = 128
 
 
-class FilteredSet(NamedTuple):
+class FilterResult(NamedTuple):
     """The size of a set, its chosen and dropped questions, a line on truncated answers, and the written file."""
 
     name: str
     total: int
     examples: Sequence[Example]
-    dropped: Sequence[Dropped]
+    dropped: Sequence[DroppedQuestion]
     note: str
     path: Path
 
@@ -79,7 +79,7 @@ def filter_data(
     limits: ExecutorConfig,
     report: Callable[[str], object] = lambda _: None,
     warn: Callable[[str], object] = lambda _: None,
-) -> FilteredSet:
+) -> FilterResult:
     """Select questions and write the files; `report` gets progress lines, `warn` a line about changed questions."""
     out = Path(cfg.out)
     data = with_date(policy.data, policy.model.checkpoint, out / RATES)
@@ -89,7 +89,7 @@ def filter_data(
     refuse_translated(loaded.examples, limits.sqlite_version)
     out.mkdir(parents=True, exist_ok=True)
     dropped = [
-        Dropped(uid, reason if reason.startswith("gold ") else f"cannot be read: {reason}")
+        DroppedQuestion(uid, reason if reason.startswith("gold ") else f"cannot be read: {reason}")
         for uid, reason in loaded.skipped
     ]
     rates: list[Record] = []
@@ -105,7 +105,7 @@ def filter_data(
         if cfg.repeats:
             chosen_examples = record_dropped(without_repeats(chosen_examples))
         if cfg.long_prompts or cfg.samples:
-            questions = ask(policy, chosen_examples)
+            questions = make_filter_prompts(policy, chosen_examples)
             chosen_examples = record_dropped(by_prompt(questions, data.max_prompt_tokens))
             if cfg.samples and chosen_examples:
                 settings = rate_settings(policy, cfg.samples, sampling, limits)
@@ -126,10 +126,10 @@ def filter_data(
     if truncated := sum(rate["truncated"] for rate in rates):
         cause = cut_at(f"sampling.max_new_tokens={sampling.max_new_tokens}")
         note = incomplete_warning(truncated, len(rates) * cfg.samples, cause)
-    return FilteredSet(data.train, total, chosen_examples, dropped, note, out / "kept.jsonl")
+    return FilterResult(data.train, total, chosen_examples, dropped, note, out / "kept.jsonl")
 
 
-def ask(policy: PolicySpec, examples: Sequence[Example]) -> PromptSet:
+def make_filter_prompts(policy: PolicySpec, examples: Sequence[Example]) -> PromptSet:
     """Make the prompts of questions as in training, without a limit of length."""
     data = policy.data
     source = data.tokenizer.path or policy.model.checkpoint
@@ -163,9 +163,9 @@ def sample_rates(
     An answer is right by BIRD's comparison, and `truncated` if it reached the token limit.
     """
     question_digests = digests(questions.examples)
-    if changed := changed_since(journal.records, question_digests):
+    if changed := describe_changes(journal.records, question_digests):
         warn(changed)
-    records = unchanged_records(journal.records, question_digests)
+    records = select_unchanged(journal.records, question_digests)
     finished = {record["id"] for record in records if record["of"] == samples}
     starts = [
         start
@@ -178,13 +178,13 @@ def sample_rates(
             report_compilations(report),
             open_policy_client(policy, executor, slots, Purpose.DATA, longest) as client,
         ):
-            params = sampling_by(sampling, samples, policy.seed, client.stops(sampling.stop))
+            params = make_sampling_params(sampling, samples, policy.seed, client.stops(sampling.stop))
             for start in starts:
                 for record in _rates_of(client, questions, start, params, sampling.turns):
                     if record["id"] not in finished:
                         journal.add({**record, "asked": question_digests[record["id"]]})
                 report(f"answered {min(start + _CHUNK, len(questions.examples))} questions")
-    return [*{record["id"]: record for record in unchanged_records(journal.records, question_digests)}.values()]
+    return [*{record["id"]: record for record in select_unchanged(journal.records, question_digests)}.values()]
 
 
 def rate_settings(policy: PolicySpec, samples: int, sampling: SamplingConfig, limits: ExecutorConfig) -> Record:
@@ -209,9 +209,9 @@ def _rates_of(
     """Answer a chunk of questions and count right answers; the result depends on the seed and the chunk's number."""
     examples, prompts = questions.examples[start : start + _CHUNK], questions.prompts[start : start + _CHUNK]
     pairs = list(zip(examples, prompts, strict=True))
-    answered = answers(client, pairs, sampling, start // _CHUNK, turns)
-    for fault in (answer.fault for answer in answered if answer.fault):
-        raise InputError(f"sampling: {fault}")
+    answered = sample_answers(client, pairs, sampling, start // _CHUNK, turns)
+    for error in (answer.error for answer in answered if answer.error):
+        raise InputError(f"sampling: {error}")
     predictions = [(example, sql) for example, answer in zip(examples, answered, strict=True) for sql in answer.sqls]
     verdicts = score_predictions(
         client.executor, [example for example, _ in predictions], [sql for _, sql in predictions]
@@ -229,7 +229,7 @@ def _rates_of(
     ]
 
 
-def write(out: Path, remaining: Sequence[Example], dropped: Sequence[Dropped], rates: Sequence[Fields]) -> None:
+def write(out: Path, remaining: Sequence[Example], dropped: Sequence[DroppedQuestion], rates: Sequence[Fields]) -> None:
     """Write the three files of a choice."""
     write_lines(out / "kept.jsonl", [{"id": example.uid} for example in remaining])
     write_lines(
@@ -247,7 +247,7 @@ def write(out: Path, remaining: Sequence[Example], dropped: Sequence[Dropped], r
     (out / "counts.json").write_text(json.dumps(counts, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def table(choice: FilteredSet) -> ReportTable:
+def table(choice: FilterResult) -> ReportTable:
     """Return a table of the dropped questions per reason, in the order of the filters."""
     reasons = Counter(question.reason for question in choice.dropped)
     rows = [(f"{choice.name}: questions", choice.total), *reasons.items(), ("kept", len(choice.examples))]

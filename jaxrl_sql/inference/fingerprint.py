@@ -37,8 +37,8 @@ def fingerprint(settings: Fields, data: DataConfig, executor: ExecutorConfig) ->
         "data.retrieval.synonyms": data.retrieval.synonyms,
         "data.tokenizer.path": data.tokenizer.path,
     }
-    named = {name: path for name, path in files.items() if path and values.get(name)}
-    return values | {name: f"{values[name]} {files_identity(path)}" for name, path in named.items()}
+    paths = {name: path for name, path in files.items() if path and values.get(name)}
+    return values | {name: f"{values[name]} {files_identity(path)}" for name, path in paths.items()}
 
 
 def checkpoint_settings(recipe: str, data: DataConfig, model: ModelConfigSection) -> Record:
@@ -114,14 +114,14 @@ def set_digest(examples: Sequence[Example], sqls: Mapping[str, str | None] | Non
     return f"{len(examples)} questions, {digest_of([digests(examples), predicted])}"
 
 
-def unchanged_records(records: Iterable[dict[str, Any]], digests_: Mapping[str, str]) -> list[dict[str, Any]]:
+def select_unchanged(records: Iterable[dict[str, Any]], digests_: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return the records of unchanged questions, by the digest `asked` in each."""
     return [record for record in records if record["id"] in digests_ and record.get("asked") == digests_[record["id"]]]
 
 
-def changed_since(records: Sequence[dict[str, Any]], digests_: Mapping[str, str]) -> str:
-    """Return a line on the changed questions, whose records `unchanged_records` omits; "" without any."""
-    unchanged = {record["id"] for record in unchanged_records(records, digests_)}
+def describe_changes(records: Sequence[dict[str, Any]], digests_: Mapping[str, str]) -> str:
+    """Return a line on the changed questions, whose records `select_unchanged` omits; "" without any."""
+    unchanged = {record["id"] for record in select_unchanged(records, digests_)}
     count = len({record["id"] for record in records if record["id"] in digests_} - unchanged)
     return f"asked again: {count} questions whose text, gold or database has changed" if count else ""
 

@@ -23,15 +23,15 @@ from jaxrl_sql.inference.compiling import record_compilations
 from jaxrl_sql.inference.ends import ends_of_generation
 from jaxrl_sql.inference.policy_spec import PolicySpec
 from jaxrl_sql.inference.program_cache import keep_programs
-from jaxrl_sql.inference.prompt_lengths import Shortening
-from jaxrl_sql.inference.questions import check_rows, prompts_of
+from jaxrl_sql.inference.prompt_lengths import PromptShortener
+from jaxrl_sql.inference.questions import check_rows, make_prompt_set
 from jaxrl_sql.inference.training_set import choose_shots
 from jaxrl_sql.models.formats.checksums import refuse_damaged_weights
 from jaxrl_sql.models.formats.hf import count_tensors, load_checkpoint, load_config, load_tokenizer
 from jaxrl_sql.models.ops.rng import Purpose
 from jaxrl_sql.parallel import mesh as meshes
 from jaxrl_sql.parallel.rules import num_batch_shards
-from jaxrl_sql.planning.chips import device_memory, known_chip
+from jaxrl_sql.planning.chips import device_memory, find_chip
 from jaxrl_sql.planning.layout import Machine, client_layout
 from jaxrl_sql.planning.memory import PlannedModel, client_kv_budget, client_weights, matrix_dtype
 from jaxrl_sql.planning.units import format_bytes
@@ -43,7 +43,7 @@ from jaxrl_sql.runtime.display import Display
 from jaxrl_sql.runtime.progress import ProgressCallback
 from jaxrl_sql.text2sql.env.executor import Executor
 from jaxrl_sql.text2sql.env.turns import Environment
-from jaxrl_sql.text2sql.evals.records import Answered
+from jaxrl_sql.text2sql.evals.records import QuestionAnswers
 from jaxrl_sql.text2sql.prompts.styles import PromptStyle
 from jaxrl_sql.text2sql.recipes import Recipe, find_recipe
 from jaxrl_sql.text2sql.rewards.extract import ParsedResponse
@@ -53,19 +53,19 @@ from jaxrl_sql.types import OUT_OF_TURNS, Example, InputError, Prompt, Response
 class EnvStates(dict[tuple[int, int], Environment]):
     """The environments of answers by (prompt, sample), for checks of their observations after sampling."""
 
-    def remember(self, begin: Turns) -> Turns:
-        """Return a function that calls `begin` once per answer and stores its environment."""
-        return lambda prompt, sample: self.setdefault((prompt, sample), begin(prompt, sample))
+    def store_environments(self, start_turns: Turns) -> Turns:
+        """Return a function that calls `start_turns` once per answer and stores its environment."""
+        return lambda prompt, sample: self.setdefault((prompt, sample), start_turns(prompt, sample))
 
     def stop(self, prompt: int, sample: int) -> str:
         """Return the time limit that truncated an answer's observations, or ""."""
-        side = self.get((prompt, sample))
-        return side.stop if side else ""
+        environment = self.get((prompt, sample))
+        return environment.stop if environment else ""
 
     def with_finish_reason(self, sample: Sample) -> Sample:
         """Return a sample, with the finish reason OUT_OF_TURNS if its dialogue had no turns left."""
-        side = self.get((sample.prompt_index, sample.index))
-        return replace(sample, finish_reason=OUT_OF_TURNS) if side and side.is_out_of_turns else sample
+        environment = self.get((sample.prompt_index, sample.index))
+        return replace(sample, finish_reason=OUT_OF_TURNS) if environment and environment.is_out_of_turns else sample
 
 
 class PolicyClient(NamedTuple):
@@ -93,18 +93,18 @@ class PolicyClient(NamedTuple):
         up to that many turns, and `env_states` stores the environments; samples that failed have an `error`. `ahead`
         and `carried` are those of `Engine.generate`.
         """
-        begin = self._dialogues(examples, budget)
-        if begin is None:
+        start_turns = self._make_environments(examples, budget)
+        if start_turns is None:
             return self.engine.generate(prompts, sampling, number, None, ahead, carried)
         states = EnvStates() if env_states is None else env_states
         return map(
             states.with_finish_reason,
-            self.engine.generate(prompts, sampling, number, states.remember(begin), ahead, carried),
+            self.engine.generate(prompts, sampling, number, states.store_environments(start_turns), ahead, carried),
         )
 
     def reading(self, sample: Sample, example: Example) -> ParsedResponse:
         """Return the parsed answer of a sample to a question."""
-        return self.recipe.reading(response(sample), self.style, self.style.tag_of(example))
+        return self.recipe.parse(response(sample), self.style, self.style.tag_of(example))
 
     def stops(self, more: Sequence[str]) -> tuple[str, ...]:
         """Return the stop strings of an answer or a turn: the recipe's, if answers have its form, and `more`.
@@ -115,7 +115,7 @@ class PolicyClient(NamedTuple):
             return tuple(more) or (STATEMENT_END,)
         return (*self.recipe.stops, *more)
 
-    def _dialogues(self, examples: Sequence[Example], budget: int) -> Turns | None:
+    def _make_environments(self, examples: Sequence[Example], budget: int) -> Turns | None:
         """Return a function that makes environments of up to `budget` turns; None for a single turn."""
         make = self.recipe.turns
         if budget == 1 or make is None:
@@ -141,10 +141,10 @@ def open_policy_client(
     model, data = policy.model, policy.data
     keep_programs(policy.compilation_cache)
     mesh = meshes.make_mesh(policy.mesh.data, policy.mesh.fsdp, policy.mesh.tensor)
-    shape, have, device = load_config(model.checkpoint), device_memory(mesh), mesh.local_devices[0]
+    shape, device_bytes, device = load_config(model.checkpoint), device_memory(mesh), mesh.local_devices[0]
     planned = PlannedModel(model, shape)
     _check_memory(planned, policy.rollout, mesh)
-    machine = Machine(device.platform, len(mesh.local_devices), have, known_chip(device))
+    machine = Machine(device.platform, len(mesh.local_devices), device_bytes, find_chip(device))
     rollout = client_layout(policy.rollout, planned, mesh, machine)
     refuse_damaged_weights(model.checkpoint)
     with jax.set_mesh(mesh):
@@ -161,28 +161,30 @@ def open_policy_client(
             tokenizer = reading.result()
         check_rows(tokenizer, shape, f"model.checkpoint={model.checkpoint}")
         compute = None if model.compute_dtype == "same" else model.compute_dtype
-        padded_to = data.max_prompt_tokens if policy.pad_to_max else 0
-        sizes = engine_config(rollout, slots, padded_to, num_batch_shards(mesh.shape))
+        max_prompt_tokens = data.max_prompt_tokens if policy.pad_to_max else 0
+        config = engine_config(rollout, slots, max_prompt_tokens, num_batch_shards(mesh.shape))
         ends = ends_of_generation(data, model.checkpoint, tokenizer)
-        sizes = replace(sizes, purpose=purpose, compute_dtype=compute, attention="xla", budget=None, end_tokens=ends)
-        budget = client_kv_budget(rollout, planned, mesh, sizes, longest, have)
-        engine = make_engine(shape, params, tokenizer, replace(sizes, budget=budget), mesh, rollout_grid(rollout))
+        config = replace(config, purpose=purpose, compute_dtype=compute, attention="xla", budget=None, end_tokens=ends)
+        budget = client_kv_budget(rollout, planned, mesh, config, longest, device_bytes)
+        engine = make_engine(shape, params, tokenizer, replace(config, budget=budget), mesh, rollout_grid(rollout))
         yield PolicyClient(engine, find_recipe(policy.recipe), style_for(policy.recipe, data, tokenizer), executor)
 
 
 def _check_memory(planned: PlannedModel, rollout: RolloutConfig, mesh: jax.sharding.Mesh) -> None:
     """Raise InputError, with settings that would fit, for weights that exceed a device's memory."""
-    model, have = planned.section, device_memory(mesh)
-    narrow = planned._replace(section=replace(model, dtype="bfloat16"))
-    need, half = (client_weights(weights, mesh, rollout_grid(rollout)) for weights in (planned, narrow))
-    if not have or need <= have:
+    model, device_bytes = planned.section, device_memory(mesh)
+    bfloat16_model = planned._replace(section=replace(model, dtype="bfloat16"))
+    need, half = (client_weights(weights, mesh, rollout_grid(rollout)) for weights in (planned, bfloat16_model))
+    if not device_bytes or need <= device_bytes:
         return
-    devices = f"{-(-need // have)} times as many devices (mesh.fsdp)"
-    helps = f"model.dtype=bfloat16, which needs {format_bytes(half)}, or {devices}" if half <= have else devices
+    devices = f"{-(-need // device_bytes)} times as many devices (mesh.fsdp)"
+    advice = (
+        f"model.dtype=bfloat16, which needs {format_bytes(half)}, or {devices}" if half <= device_bytes else devices
+    )
     dtype = matrix_dtype(model.dtype, model.compute_dtype)
     raise InputError(
         f"memory: the weights of {model.checkpoint} need {format_bytes(need)} per device in {dtype}, and a device has "
-        f"{format_bytes(have)}: use {helps}, or a smaller model"
+        f"{format_bytes(device_bytes)}: use {advice}, or a smaller model"
     )
 
 
@@ -192,10 +194,10 @@ def style_for(recipe_name: str, data: DataConfig, tokenizer: Any) -> PromptStyle
     `data.shots` sets the number of few-shot examples. Raises InputError as `choose_shots` does.
     """
     recipe = find_recipe(recipe_name)
-    return recipe.opened(recipe.style_for(data), tokenizer)._replace(shots=choose_shots(data))
+    return recipe.adapt_style(recipe.style_for(data), tokenizer)._replace(shots=choose_shots(data))
 
 
-def sampling_by(section: SamplingConfig, n: int, seed: int, stop: Sequence[str]) -> SamplingParams:
+def make_sampling_params(section: SamplingConfig, n: int, seed: int, stop: Sequence[str]) -> SamplingParams:
     """Return the sampling parameters of a section for `n` answers per prompt."""
     return SamplingParams(
         temperature=section.temperature,
@@ -213,10 +215,10 @@ def sampling_by(section: SamplingConfig, n: int, seed: int, stop: Sequence[str])
 
 def max_answer_tokens(section: SamplingConfig) -> int:
     """Return the most tokens of an answer by a section, with all of its turns."""
-    return sampling_by(section, n=1, seed=0, stop=()).longest
+    return make_sampling_params(section, n=1, seed=0, stop=()).longest
 
 
-def served(sample: Sample) -> Sample:
+def check_sample(sample: Sample) -> Sample:
     """Return a sample; raises InputError if the engine could not serve it."""
     if sample.error:
         raise InputError(f"sampling: {sample.error}")
@@ -231,12 +233,12 @@ def response(sample: Sample) -> Response:
 AnswersCallback = Callable[[int, int], None]
 """Progress callback: (number of answers, total); it may raise to stop sampling."""
 
-AnswerFn = Callable[[str, Sequence[Example], int, int, AnswersCallback], list[Answered]]
+AnswerFn = Callable[[str, Sequence[Example], int, int, AnswersCallback], list[QuestionAnswers]]
 """Samples answers: name of the set, its questions, number of the run, number of the rollout, progress callback."""
 
 
 @contextmanager
-def model_answers(
+def open_model_answers(
     policy: PolicySpec,
     cfg: EvaluateSettings,
     executor: Executor,
@@ -248,21 +250,21 @@ def model_answers(
     Raises InputError if no prompt fits, and for several turns of a single-turn recipe.
     """
     max_tokens, report = policy.data.max_prompt_tokens, display.note
-    with ExitStack() as opened:
-        opened.enter_context(record_compilations(display.activity.compiled, display.activity.clock))
+    with ExitStack() as stack:
+        stack.enter_context(record_compilations(display.activity.compile_stats, display.activity.clock))
         count = count_tensors(load_config(policy.model.checkpoint))
         with display.task(f"reading the weights of {policy.model.checkpoint}", count, "tensors") as on_progress:
             longest = max_answer_tokens(cfg.sampling)
-            client = opened.enter_context(
+            client = stack.enter_context(
                 open_policy_client(policy, executor, cfg.max_num_seqs, Purpose.EVAL, longest, on_progress)
             )
         check_turns(client.recipe, cfg.sampling.turns)
-        shortening = Shortening(
+        shortening = PromptShortener(
             policy.data, lambda data: style_for(policy.recipe, data, client.engine.tokenizer), client.engine.tokenizer
         )
         prompts: dict[str, dict[str, Prompt]] = {}
         for name, examples in sets.items():
-            prompt_set = prompts_of(
+            prompt_set = make_prompt_set(
                 name, examples, client.style, client.engine.tokenizer, max_tokens, display, shortening=shortening
             )
             prompts[name] = {prompt.uid: prompt for prompt in prompt_set.prompts}
@@ -271,23 +273,25 @@ def model_answers(
 
         def generate(
             name: str, examples: Sequence[Example], run: int, number: int, on_progress: AnswersCallback
-        ) -> list[Answered]:
-            sampling = sampling_by(cfg.sampling, cfg.samples, policy.seed + run, client.stops(cfg.sampling.stop))
+        ) -> list[QuestionAnswers]:
+            sampling = make_sampling_params(
+                cfg.sampling, cfg.samples, policy.seed + run, client.stops(cfg.sampling.stop)
+            )
             pairs = [(example, prompts[name][example.uid]) for example in examples if example.uid in prompts[name]]
-            results = answers(client, pairs, sampling, number, cfg.sampling.turns, on_progress)
-            _report_faults(
-                name, [(example.uid, answer.fault) for (example, _), answer in zip(pairs, results, strict=True)], report
+            results = sample_answers(client, pairs, sampling, number, cfg.sampling.turns, on_progress)
+            _report_errors(
+                name, [(example.uid, answer.error) for (example, _), answer in zip(pairs, results, strict=True)], report
             )
             answered = {example.uid: answer for (example, _), answer in zip(pairs, results, strict=True)}
-            long = Answered((), fault=f"prompt over {max_tokens} tokens")
-            return [answered.get(example.uid, long) for example in examples]
+            too_long = QuestionAnswers((), error=f"prompt over {max_tokens} tokens")
+            return [answered.get(example.uid, too_long) for example in examples]
 
         yield generate
 
 
-def _report_faults(name: str, faults: Sequence[tuple[str, str]], report: Callable[[str], None]) -> None:
+def _report_errors(name: str, errors: Sequence[tuple[str, str]], report: Callable[[str], None]) -> None:
     """Report the number of questions that the engine could not serve, and the reason of the first."""
-    failed = [(uid, fault) for uid, fault in faults if fault]
+    failed = [(uid, error) for uid, error in errors if error]
     if failed:
         report(f"{name}: {len(failed)} questions are not asked and count as wrong: {failed[0][1]} ({failed[0][0]})")
 
@@ -298,19 +302,19 @@ def check_turns(recipe: Recipe, turns: int) -> None:
         raise InputError(f"recipe {recipe.name} answers in one turn: evaluate.sampling.turns must be 1, not {turns}")
 
 
-def answers(
+def sample_answers(
     client: PolicyClient,
     pairs: Sequence[tuple[Example, Prompt]],
     sampling: SamplingParams,
     number: int = 0,
     budget: int = 1,
     on_progress: AnswersCallback | None = None,
-) -> list[Answered]:
-    """Sample `sampling.n` answers per question and wait for all; questions that cannot be served have a `fault`."""
+) -> list[QuestionAnswers]:
+    """Sample `sampling.n` answers per question and wait for all; questions that cannot be served have an `error`."""
     if not pairs:
         return []
     samples_of: list[dict[int, Sample]] = [{} for _ in pairs]
-    faults: dict[int, str] = {}
+    errors: dict[int, str] = {}
     examples, prompts = [example for example, _ in pairs], [prompt for _, prompt in pairs]
     generated = []
     for sample in client.generate(examples, prompts, sampling, number, budget):
@@ -319,18 +323,18 @@ def answers(
             on_progress(sum(not sample_.error for sample_ in generated), len(pairs) * sampling.n)
     for sample in client.engine.gather(generated):
         if sample.error:
-            faults[sample.prompt_index] = sample.error
+            errors[sample.prompt_index] = sample.error
         else:
             samples_of[sample.prompt_index][sample.index] = sample
     results = []
     for i, ((example, prompt), samples) in enumerate(zip(pairs, samples_of, strict=True)):
-        if i in faults:
-            results.append(Answered((), prompt=prompt.text, fault=faults[i]))
+        if i in errors:
+            results.append(QuestionAnswers((), prompt=prompt.text, error=errors[i]))
             continue
         ordered = [samples[g] for g in range(sampling.n)]
         sqls = tuple(client.reading(sample_, example).sql for sample_ in ordered)
-        tokens = sum(sum(sample_.written) for sample_ in ordered)
+        tokens = sum(sum(sample_.is_sampled) for sample_ in ordered)
         reasons = tuple(sample.finish_reason for sample in ordered)
         responses = tuple(map(response, ordered))
-        results.append(Answered(sqls, responses, prompt.text, tokens=tokens, finish_reasons=reasons))
+        results.append(QuestionAnswers(sqls, responses, prompt.text, tokens=tokens, finish_reasons=reasons))
     return results

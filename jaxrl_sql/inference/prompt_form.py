@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from jaxrl_sql.config import RootConfig, changed, check_config
+from jaxrl_sql.config import RootConfig, check_config, replace_values
 from jaxrl_sql.config.check import values_by_key
 from jaxrl_sql.runtime.folder import CONFIG
 from jaxrl_sql.runtime.model_locator import MODEL, Settings, with_downloads
@@ -25,7 +25,9 @@ def resolve_settings(config: Settings, with_weights: bool = True) -> Settings:
     named = Path(values["data.tokenizer.path"] or values.get("model.checkpoint", ""))
     tokenizer = named / MODEL if (named / CONFIG).is_file() and (named / MODEL).is_dir() else named  # of a run
     is_trained = not (values["data.tokenizer.path"] or values.get("model.checkpoint"))
-    config = changed(config, {"data.prompt": "compact" if is_trained or not _has_chat_template(tokenizer) else "chat"})
+    config = replace_values(
+        config, {"data.prompt": "compact" if is_trained or not _has_chat_template(tokenizer) else "chat"}
+    )
     if isinstance(config, RootConfig):
         check_config(config)
     return config

@@ -20,7 +20,7 @@ _SHOWN = 4
 _SCHEMAS = 4
 
 
-class Shortening(NamedTuple):
+class PromptShortener(NamedTuple):
     """The settings of prompts, and the style that other settings have.
 
     `seed` is that of pruning in training; None where the golds may not be used.
@@ -32,7 +32,7 @@ class Shortening(NamedTuple):
     seed: int | None = None
 
 
-class Measured(NamedTuple):
+class SettingLengths(NamedTuple):
     """The lengths of the sample with a setting."""
 
     setting: str
@@ -51,7 +51,7 @@ class Measured(NamedTuple):
 
 
 def length_lines(
-    prompts: PromptSet, longest: int, examples: Sequence[Example], shortening: Shortening | None
+    prompts: PromptSet, longest: int, examples: Sequence[Example], shortening: PromptShortener | None
 ) -> list[str]:
     """Return the lengths of a set whose prompts are skipped, and the settings that would shorten those prompts."""
     if not prompts.skipped or prompts.measured is None:
@@ -61,35 +61,37 @@ def length_lines(
     lines = [f"prompts have {ends}; the limit is data.max_prompt_tokens={longest}"]
     if shortening is not None:
         uids = {uid for uid, _ in prompts.skipped}
-        sample = spread([example for example in examples if example.uid in uids])
-        choices = [measured.text(longest) for measured in measured_settings(sample, longest, shortening)]
+        sample = sample_evenly([example for example in examples if example.uid in uids])
+        choices = [measured.text(longest) for measured in measure_settings(sample, longest, shortening)]
         choices.append(f"data.max_prompt_tokens={maximum} → all fit")
         lines.append(f"of {len(sample)} prompts over it: {'; '.join(choices)}")
     return lines
 
 
-def spread(examples: Sequence[Example], most: int = MOST_MEASURED) -> list[Example]:
-    """Return an evenly spread sample of at most `most` examples, by database."""
-    chosen = examples[:: -(-len(examples) // most)] if examples else []
+def sample_evenly(examples: Sequence[Example], max_examples: int = MOST_MEASURED) -> list[Example]:
+    """Return an evenly spread sample of at most `max_examples` examples, by database."""
+    chosen = examples[:: -(-len(examples) // max_examples)] if examples else []
     return sorted(chosen, key=lambda example: example.db_path)
 
 
-def measured_settings(sample: Sequence[Example], longest: int, shortening: Shortening) -> list[Measured]:
+def measure_settings(sample: Sequence[Example], longest: int, shortening: PromptShortener) -> list[SettingLengths]:
     """Return up to four settings that shorten the prompts of a sample, those with the most fitting prompts first."""
     data = shortening.data
     tokenizer, seed = shortening.tokenizer, shortening.seed
-    now = _lengths(sample, shortening.style_of(data), tokenizer)
+    current_lengths = _lengths(sample, shortening.style_of(data), tokenizer)
     results = []
     for setting, changed in _alternatives(sample, longest, shortening):
         pruning = Pruning(longest, seed) if changed.prune and seed is not None else None
         with suppress(InputError):  # a setting that the recipe does not have
             lengths = _lengths(sample, shortening.style_of(changed), tokenizer, pruning)
-            results.append(Measured(setting, lengths))
-    shorter = [measured for measured in results if sum(measured.lengths) < sum(now)]
+            results.append(SettingLengths(setting, lengths))
+    shorter = [measured for measured in results if sum(measured.lengths) < sum(current_lengths)]
     return sorted(shorter, key=lambda measured: (-measured.fitting(longest), sum(measured.lengths)))[:_SHOWN]
 
 
-def _alternatives(sample: Sequence[Example], longest: int, shortening: Shortening) -> Iterator[tuple[str, DataConfig]]:
+def _alternatives(
+    sample: Sequence[Example], longest: int, shortening: PromptShortener
+) -> Iterator[tuple[str, DataConfig]]:
     """Yield settings that may shorten prompts, as text and as a configuration."""
     data = shortening.data
     changes: list[tuple[str, Mapping[str, object]]] = [
@@ -111,7 +113,7 @@ def _alternatives(sample: Sequence[Example], longest: int, shortening: Shortenin
         yield setting, dataclasses.replace(data, **values)  # type: ignore[arg-type]
 
 
-def _most_outside_schema(sample: Sequence[Example], shortening: Shortening) -> int:
+def _most_outside_schema(sample: Sequence[Example], shortening: PromptShortener) -> int:
     """Return the most tokens of a prompt of the sample that do not belong to its schema."""
     style, tokenizer = shortening.style_of(shortening.data), shortening.tokenizer
     lengths = _lengths(sample, style, tokenizer)

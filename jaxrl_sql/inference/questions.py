@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 
 from jaxrl_sql.config import DataConfig, ExecutorConfig, ModelConfigSection, SftConfig
 from jaxrl_sql.datagen.synth import train_tokenizer
-from jaxrl_sql.inference.prompt_lengths import Shortening, length_lines
+from jaxrl_sql.inference.prompt_lengths import PromptShortener, length_lines
 from jaxrl_sql.inference.training_set import (
-    configured_questions,
+    configure_questions,
     databases_to_generate,
+    load_split_questions,
     make_synthetic,
-    passed_questions,
-    split_questions,
-    streamed_questions,
+    open_question_stream,
+    process_caller_questions,
     training_questions,
 )
 from jaxrl_sql.models import ModelConfig
@@ -25,19 +25,19 @@ from jaxrl_sql.models.formats.hf import load_tokenizer
 from jaxrl_sql.models.shapes import new_shape, published_shape
 from jaxrl_sql.runtime.display import Display
 from jaxrl_sql.runtime.tokenizer_files import save_tokenizer
-from jaxrl_sql.text2sql.benchmarks import Benchmark, skipped_lines, unused_name
+from jaxrl_sql.text2sql.benchmarks import Benchmark, make_unique_name, summarize_skipped
 from jaxrl_sql.text2sql.env.executor import Executor
 from jaxrl_sql.text2sql.prompts.dialects import refuse_translated
 from jaxrl_sql.text2sql.prompts.prompts import PromptSet, Pruning, make_prompts, prompt_texts
 from jaxrl_sql.text2sql.prompts.styles import PromptStyle
 from jaxrl_sql.text2sql.question_sets.filters import usable_golds
 from jaxrl_sql.text2sql.question_sets.hiding import check_hide
-from jaxrl_sql.text2sql.question_sets.stream import SAMPLE, Streamed
+from jaxrl_sql.text2sql.question_sets.stream import SAMPLE, StreamedQuestions
 from jaxrl_sql.text2sql.rewards.extract import policy_text
 from jaxrl_sql.types import DIALECTS, Example, InputError
 
 
-class PassedQuestions(NamedTuple):
+class CallerQuestions(NamedTuple):
     """Sets from Python in place of `data.train` and `data.evals`; None: read from the folder."""
 
     train: Benchmark | None = None
@@ -50,12 +50,12 @@ def load_questions(
     engines: ExecutorConfig,
     executor: Executor,
     display: Display,
-    passed: PassedQuestions = PassedQuestions(),  # noqa: B008 - a constant
+    caller_questions: CallerQuestions = CallerQuestions(),  # noqa: B008 - a constant
 ) -> tuple[Sequence[Example], dict[str, Benchmark]]:
     """Read the splits, generating synthetic ones first, and skip questions whose gold is unusable for training.
 
-    A huge training set is streamed; `passed` sets are not read from a folder. The name of an evaluation set is the last
-    part of its path, as in `evaluate`.
+    A huge training set is streamed; sets in `caller_questions` are not read from a folder. The name of an evaluation
+    set is the last part of its path, as in `evaluate`.
     """
     if data.source == "synth":
         count = databases_to_generate(data)
@@ -63,9 +63,9 @@ def load_questions(
         with display.task(doing, count, "databases", is_announced=count > 0) as on_progress:
             was_present = make_synthetic(data, on_progress)
         display.note(f"data: {data.dir} {'already exists' if was_present else 'was generated'} (seed {data.seed})")
-    names = data.evals if passed.evals is None else [*passed.evals]
+    names = data.evals if caller_questions.evals is None else [*caller_questions.evals]
     with display.task(f"reading {', '.join(dict.fromkeys((*names, data.train)))} from {data.dir}"):
-        loaded, streamed = _read_splits(data, engines, passed)
+        loaded, streamed = _read_splits(data, engines, caller_questions)
     check_hide(data.hide, (example.db_path for benchmark in loaded.values() for example in benchmark.examples))
     for benchmark in loaded.values():
         refuse_translated(benchmark.examples, engines.sqlite_version)
@@ -77,7 +77,7 @@ def load_questions(
             display.note(f"{name}: {note}")
     evals: dict[str, Benchmark] = {}
     for split in dict.fromkeys(names):
-        evals[unused_name(Path(split).name or split, evals)] = loaded[split]
+        evals[make_unique_name(Path(split).name or split, evals)] = loaded[split]
     if data.select.limit_eval:  # also for the training split
         evals = {
             name: benchmark._replace(examples=benchmark.examples[: data.select.limit_eval])
@@ -97,25 +97,25 @@ def load_questions(
 
 
 def _read_splits(
-    data: DataConfig, engines: ExecutorConfig, passed: PassedQuestions
-) -> tuple[dict[str, Benchmark], Streamed | None]:
+    data: DataConfig, engines: ExecutorConfig, caller_questions: CallerQuestions
+) -> tuple[dict[str, Benchmark], StreamedQuestions | None]:
     """Read the splits by name; a huge training set is streamed, and read only if it is an evaluation set too."""
     addresses = engines.databases
-    if passed.evals is None:
+    if caller_questions.evals is None:
         names = [name for name in data.evals if name != data.train]
-        loaded = {name: split_questions(data, name, data.select.limit_eval, addresses) for name in names}
+        loaded = {name: load_split_questions(data, name, data.select.limit_eval, addresses) for name in names}
     else:
         loaded = {
-            name: configured_questions(data, benchmark, data.select.limit_eval, addresses)
-            for name, benchmark in passed.evals.items()
+            name: configure_questions(data, benchmark, data.select.limit_eval, addresses)
+            for name, benchmark in caller_questions.evals.items()
         }
-    if passed.train is not None:
-        return {**loaded, data.train: passed_questions(data, passed.train, addresses)}, None
-    streamed = streamed_questions(data, addresses, engines.sqlite_version)
+    if caller_questions.train is not None:
+        return {**loaded, data.train: process_caller_questions(data, caller_questions.train, addresses)}, None
+    streamed = open_question_stream(data, addresses, engines.sqlite_version)
     if streamed is None:
         loaded[data.train] = training_questions(data, addresses)
-    elif data.train in data.evals and passed.evals is None:
-        loaded[data.train] = split_questions(data, data.train, data.select.limit_eval or SAMPLE, addresses)
+    elif data.train in data.evals and caller_questions.evals is None:
+        loaded[data.train] = load_split_questions(data, data.train, data.select.limit_eval or SAMPLE, addresses)
     return loaded, streamed
 
 
@@ -131,8 +131,8 @@ def _report_dialects(note: Callable[[str], object], examples: Sequence[Example])
 
 
 def _set_gold_check(
-    data: DataConfig, sft: SftConfig, streamed: Streamed, executor: Executor, display: Display
-) -> Streamed:
+    data: DataConfig, sft: SftConfig, streamed: StreamedQuestions, executor: Executor, display: Display
+) -> StreamedQuestions:
     """Check the golds of a streamed set as it is read; raises InputError if the supervised phase would use it."""
     if sft.steps or sft.epochs:
         raise InputError(
@@ -145,15 +145,15 @@ def _set_gold_check(
         "questions with an unusable gold are replaced by the next"
     )
 
-    def fault_of_gold(example: Example) -> str:
+    def gold_error(example: Example) -> str:
         return next((reason for _, reason in usable_golds(executor, [example], data.select.drop_empty_gold)[1]), "")
 
-    streamed.check = fault_of_gold
+    streamed.check = gold_error
     streamed.report = lambda line: display.note(f"{data.train}: {line}")
     return streamed
 
 
-def prompts_of(
+def make_prompt_set(
     name: str,
     examples: Sequence[Example],
     style: PromptStyle,
@@ -161,16 +161,16 @@ def prompts_of(
     max_tokens: int,
     display: Display,
     pruning: Pruning | None = None,
-    shortening: Shortening | None = None,
+    shortening: PromptShortener | None = None,
 ) -> PromptSet:
     """Make prompts of up to `max_tokens` tokens, and report the skipped ones with settings that shorten them."""
     with display.task(f"tokenizing the prompts of {name}", len(examples), "questions") as on_progress:
         prompts = make_prompts(examples, style, tokenizer, max_tokens, pruning, on_progress)
         lines = length_lines(prompts, max_tokens, examples, shortening)
-    return checked_prompts(name, prompts, max_tokens, display.note, lines)
+    return check_prompts(name, prompts, max_tokens, display.note, lines)
 
 
-def checked_prompts(
+def check_prompts(
     name: str, prompts: PromptSet, max_tokens: int, note: Callable[[str], None], lines: Sequence[str] = ()
 ) -> PromptSet:
     """Return a split's prompts and report skipped, pruned and damaged ones; raises InputError if none fits.
@@ -184,8 +184,8 @@ def checked_prompts(
         note(f"{name}: {line}")
     if prompts.pruned:
         note(f"{name}: {len(prompts.pruned)} prompts are pruned to {max_tokens} tokens, such as {prompts.pruned[0]}")
-    if prompts.faults:
-        note(f"{name}: {len(prompts.faults)} description files are damaged, such as {prompts.faults[0]}")
+    if prompts.errors:
+        note(f"{name}: {len(prompts.errors)} description files are damaged, such as {prompts.errors[0]}")
     if not prompts.prompts:
         raise InputError(
             f"{name}: no prompt fits data.max_prompt_tokens={max_tokens}; data.prompt=compact makes the shortest ones"
@@ -195,7 +195,7 @@ def checked_prompts(
 
 def _report_skipped(note: Callable[[str], None], skipped: Mapping[str, Sequence[tuple[str, str]]]) -> None:
     for name, questions in skipped.items():
-        for line in skipped_lines(questions):
+        for line in summarize_skipped(questions):
             note(f"{name}: {line}")
 
 
@@ -210,7 +210,7 @@ def open_tokenizer(
         return load_tokenizer(synthetic)
     saved = folder / "tokenizer"
     if not saved.exists():
-        examples = train.sample() if isinstance(train, Streamed) else train
+        examples = train.sample() if isinstance(train, StreamedQuestions) else train
         texts = [
             "".join((*prompt_texts(example, style, None), policy_text(style.answer(example)))) for example in examples
         ]

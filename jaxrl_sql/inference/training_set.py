@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from jaxrl_sql.config import DatabasesConfig, DataConfig
-from jaxrl_sql.databases.sheets import SheetDatabases, load_split
+from jaxrl_sql.databases.sheets import DatabaseResolver, load_split
 from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.text2sql.benchmarks import Benchmark, load_folder
-from jaxrl_sql.text2sql.prompts.dialects import InDialects, refuse_translated, with_server_urls
-from jaxrl_sql.text2sql.prompts.shots import Shots
+from jaxrl_sql.text2sql.prompts.dialects import DialectAssigner, refuse_translated, with_server_urls
+from jaxrl_sql.text2sql.prompts.shots import ShotSelector
 from jaxrl_sql.text2sql.question_sets.filters import keep_only
 from jaxrl_sql.text2sql.question_sets.hiding import hide_in_benchmark, refuse_hide
-from jaxrl_sql.text2sql.question_sets.stream import Streamed, open_stream
+from jaxrl_sql.text2sql.question_sets.stream import StreamedQuestions, open_stream
 from jaxrl_sql.types import Example, InputError
 
 TRANSLATED = "translated"
@@ -45,10 +45,10 @@ def training_questions(data: DataConfig, databases: DatabasesConfig) -> Benchmar
     return _with_dialects(data, databases, sqlite_questions(data, databases))
 
 
-def passed_questions(data: DataConfig, passed: Benchmark, databases: DatabasesConfig) -> Benchmark:
+def process_caller_questions(data: DataConfig, caller_questions: Benchmark, databases: DatabasesConfig) -> Benchmark:
     """Return training questions from Python, processed as in `training_questions`."""
     select = data.select
-    questions = configured_questions(data, passed, 0 if select.include_ids else select.limit_train, databases)
+    questions = configure_questions(data, caller_questions, 0 if select.include_ids else select.limit_train, databases)
     if select.include_ids:
         questions = questions._replace(
             examples=tuple(keep_only(questions.examples, select.include_ids, select.limit_train))
@@ -61,14 +61,14 @@ def _with_dialects(data: DataConfig, databases: DatabasesConfig, questions: Benc
     return questions._replace(examples=tuple(map(assign_dialect, questions.examples))) if assign_dialect else questions
 
 
-def _in_dialects(data: DataConfig, databases: DatabasesConfig) -> InDialects | None:
+def _in_dialects(data: DataConfig, databases: DatabasesConfig) -> DialectAssigner | None:
     """Return a function that assigns dialects to questions; None if all are in SQLite's."""
     shares, addresses = dataclasses.asdict(data.dialects), dataclasses.asdict(databases)
     others = {dialect: addresses[dialect] for dialect, share in shares.items() if share and dialect != "sqlite"}
     if data.hide and (engine := next((dialect for dialect, address in others.items() if address != TRANSLATED), "")):
         refuse_hide(data.hide, f"data.dialects.{engine} needs another engine")
     copies = {dialect: _load_copies(dialect, address) for dialect, address in others.items() if address != TRANSLATED}
-    return InDialects(shares, copies) if others else None
+    return DialectAssigner(shares, copies) if others else None
 
 
 def _load_copies(dialect: str, address: str) -> tuple[Example, ...]:
@@ -84,17 +84,17 @@ def _load_copies(dialect: str, address: str) -> tuple[Example, ...]:
     return examples
 
 
-def split_questions(data: DataConfig, split: str, limit: int, databases: DatabasesConfig | None) -> Benchmark:
+def load_split_questions(data: DataConfig, split: str, limit: int, databases: DatabasesConfig | None) -> Benchmark:
     """Load a split as `load_split` does, with the servers of `databases` for other engines (None: unset)."""
-    return configured_questions(data, load_split(data.dir, split, limit, data.database), 0, databases)
+    return configure_questions(data, load_split(data.dir, split, limit, data.database), 0, databases)
 
 
-def configured_questions(
+def configure_questions(
     data: DataConfig, questions: Benchmark, limit: int, databases: DatabasesConfig | None
 ) -> Benchmark:
     """Return the first `limit` questions of a set (0: all) with their servers, and with `data.hide` hidden.
 
-    `databases` as in `split_questions`.
+    `databases` as in `load_split_questions`.
     """
     questions = questions._replace(examples=questions.examples[: limit or None])
     if databases is not None:
@@ -110,7 +110,7 @@ def sqlite_questions(data: DataConfig, databases: DatabasesConfig | None) -> Ben
         selected = tuple(keep_only(streamed.usable(), select.include_ids, select.limit_train))
         questions = hide_in_benchmark(Benchmark(data.train, "", selected), data.hide)
     else:
-        questions = split_questions(data, data.train, 0 if select.include_ids else select.limit_train, databases)
+        questions = load_split_questions(data, data.train, 0 if select.include_ids else select.limit_train, databases)
         if select.include_ids:
             questions = questions._replace(
                 examples=tuple(keep_only(questions.examples, select.include_ids, select.limit_train))
@@ -118,7 +118,9 @@ def sqlite_questions(data: DataConfig, databases: DatabasesConfig | None) -> Ben
     return questions
 
 
-def streamed_questions(data: DataConfig, databases: DatabasesConfig, sqlite_version: str = "") -> Streamed | None:
+def open_question_stream(
+    data: DataConfig, databases: DatabasesConfig, sqlite_version: str = ""
+) -> StreamedQuestions | None:
     """Open `data.train` for streaming if more than `data.stream_above` of its questions are used, else return None.
 
     With `data.select.include_ids` it is None, too. The first opening indexes the file, which takes a minute for ten
@@ -139,7 +141,7 @@ def streamed_questions(data: DataConfig, databases: DatabasesConfig, sqlite_vers
 
     if streamed is None:
         return None
-    return streamed.changed(prepare if sqlite_version else assign_dialect, data.select.limit_train)
+    return streamed.with_change(prepare if sqlite_version else assign_dialect, data.select.limit_train)
 
 
 def _is_streamed(data: DataConfig) -> bool:
@@ -164,10 +166,10 @@ def choose_shots(data: DataConfig) -> Callable[[Example], Sequence[Example]] | N
             f"data.shots={data.shots} holds the training questions in memory, and {data.dir}/{data.train} has over "
             f"data.stream_above={data.stream_above}: set data.select.limit_train or data.select.include_ids"
         )
-    return Shots(sqlite_questions(data, None).examples, data.shots).choose
+    return ShotSelector(sqlite_questions(data, None).examples, data.shots).choose
 
 
-def _open_large_set(data: DataConfig) -> Streamed | None:
+def _open_large_set(data: DataConfig) -> StreamedQuestions | None:
     if data.source == "synth" or not data.stream_above or not Path(data.dir).exists():
         return None
-    return open_stream(data.dir, data.train, data.stream_above, SheetDatabases(data.database))
+    return open_stream(data.dir, data.train, data.stream_above, DatabaseResolver(data.database))

@@ -39,7 +39,7 @@ def split(params: PyTree, config: ModelConfig, frozen: Sequence[str]) -> tuple[P
     return trainable, fixed
 
 
-def joined(trainable: Record, frozen: Record) -> PyTree:
+def merge_params(trainable: Record, frozen: Record) -> PyTree:
     """Merge both parts into one tree of parameters, without a copy."""
     layers = {**frozen.get("layers", {}), **trainable.get("layers", {})}
     return {**frozen, **trainable, **({"layers": layers} if layers else {})}

@@ -29,7 +29,7 @@ from safetensors.numpy import load_file
 
 from jaxrl_sql.batch import PyTree
 from jaxrl_sql.models.formats.tensor_files import is_sound, refuse_broken_weights, write_safetensors
-from jaxrl_sql.models.frozen import joined
+from jaxrl_sql.models.frozen import merge_params
 from jaxrl_sql.models.spec import ModelConfig, ParamSpec, param_shardings, param_specs
 from jaxrl_sql.models.value import policy_part
 from jaxrl_sql.parallel.rules import AnyMesh, sharding_of
@@ -133,7 +133,7 @@ def _pair_specs(config: ModelConfig, names: Iterable[str], rank: int) -> dict[st
     return {name: _PairSpec(spec, rank) for name, spec in specs.items() if name in targets}
 
 
-def _placed(leaf: Any, axes: tuple[str, ...], what: str, mesh: jax.sharding.Mesh | None) -> jax.Array:
+def _place(leaf: Any, axes: tuple[str, ...], what: str, mesh: jax.sharding.Mesh | None) -> jax.Array:
     """Put a leaf on the device, or on the mesh with the sharding of its axes."""
     return jnp.asarray(leaf) if mesh is None else jax.device_put(leaf, sharding_of(mesh, axes, leaf.shape, what))
 
@@ -157,8 +157,8 @@ def init_adapters(
         std = 1.0 / math.sqrt(3 * spec.weight.hf_shape[1])
         a = std * jax.random.normal(jax.random.fold_in(key, zlib.crc32(name.encode())), a_shape, jnp.float32)
         pairs[name] = Pair(
-            _placed(a, a_axes, f"{name}.a", mesh),
-            _placed(np.zeros(b_shape, np.float32), b_axes, f"{name}.b", mesh),
+            _place(a, a_axes, f"{name}.a", mesh),
+            _place(np.zeros(b_shape, np.float32), b_axes, f"{name}.b", mesh),
         )
     return Adapters(pairs, alpha / rank)
 
@@ -209,7 +209,7 @@ def policy_params(trainable: PyTree, frozen: PyTree) -> PyTree:
     if trainable is None:
         return frozen
     if not isinstance(trainable, Adapters):
-        return joined(trainable, frozen)
+        return merge_params(trainable, frozen)
     pairs = {name + SUFFIX: Pair(pair.a, trainable.scale * pair.b) for name, pair in trainable.pairs.items()}
     layers = frozen["layers"]
     if isinstance(layers, tuple):
@@ -224,14 +224,16 @@ def merge(trainable: PyTree, frozen: PyTree) -> PyTree:
     if not isinstance(trainable, Adapters):
         return policy_params(trainable, frozen)
     layers = {
-        name: jax.device_get(_added(leaf, trainable.pairs[name], trainable.scale)) if name in trainable.pairs else leaf
+        name: jax.device_get(_add_pair(leaf, trainable.pairs[name], trainable.scale))
+        if name in trainable.pairs
+        else leaf
         for name, leaf in frozen["layers"].items()
     }
     return {**frozen, "layers": layers}
 
 
 @jax.jit
-def _added(weight: jax.Array, pair: Pair, scale: jax.Array) -> jax.Array:
+def _add_pair(weight: jax.Array, pair: Pair, scale: jax.Array) -> jax.Array:
     product = jax.vmap(lambda a, b: jnp.tensordot(a, b, 1, precision="highest"))(pair.a, pair.b)
     return weight.astype(jnp.float32) + scale * product
 
@@ -298,7 +300,7 @@ def load_adapters(folder: str | Path, config: ModelConfig, mesh: jax.sharding.Me
     for name, spec in specs.items():
         files = [spec.file_names(layer) for layer in range(config.n_layers)]
         leaves = [
-            _placed(np.stack([tensors[pair[i]].T for pair in files], dtype=np.float32).reshape(shape), axes, name, mesh)
+            _place(np.stack([tensors[pair[i]].T for pair in files], dtype=np.float32).reshape(shape), axes, name, mesh)
             for i, (shape, axes) in enumerate(spec.leaves)
         ]
         pairs[name] = Pair(*leaves)

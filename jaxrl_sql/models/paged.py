@@ -206,7 +206,7 @@ def _current_owner(blocks: BlockMap, size: int) -> jax.Array:
 ReadCache = Callable[[jax.Array, HasWindow, Sequence[tuple[jax.Array, jax.Array]]], jax.Array]
 
 
-def _by_blocks(
+def _make_block_reader(
     model: PagedModel,
     prompts: PagedCache,
     completions: PagedCache,
@@ -235,7 +235,7 @@ def _by_blocks(
     return read
 
 
-def _by_kernel(
+def _make_kernel_reader(
     model: PagedModel,
     prompts: PagedCache,
     completions: PagedCache,
@@ -283,7 +283,7 @@ def decode_tokens(
     size = completion_pool.block_size
     block = jnp.take_along_axis(blocks.table, (length // size)[:, None], axis=1, mode="clip")[:, 0]
     block = jnp.where(active & (length // size < blocks.table.shape[1]), block, completion_pool.num_blocks)
-    read = _by_kernel if model.kernel is not None else _by_blocks
+    read = _make_kernel_reader if model.kernel is not None else _make_block_reader
     attend_to = read(model, prompts, completions, slot_map, (prompt_length, length), active, positions)
     x = embed(params, config, token[:, None, None], model.compute_dtype)
 
@@ -314,11 +314,11 @@ def _run_layers(
     other: KVPool,
 ) -> tuple[jax.Array, KVPool]:
     """Run the layers, each with its keys and values of two pools -> states, and the updated first pool."""
-    written = []
+    updated = []
     for i, (has_window, *pools) in enumerate(zip(_window_flags(config), _pairs(target), _pairs(other), strict=True)):
         x, pair = step(layer_of(params, i), has_window, x, *pools)
-        written.append(pair)
-    keys, values = zip(*written, strict=True)
+        updated.append(pair)
+    keys, values = zip(*updated, strict=True)
     return x, KVPool(k=keys, v=values)
 
 

@@ -40,7 +40,9 @@ def make_policy(
     def logprobs(trainable: PyTree, frozen: PyTree, batch: GroupBatch) -> TokenLogprobs:
         params = policy_params(trainable, frozen)
         rows = packed_rows(batch)
-        hidden = states_before(params, config, batch.shared, rows, remat, compute_dtype, attention, batch.together)
+        hidden = states_before(
+            params, config, batch.shared, rows, remat, compute_dtype, attention, batch.prompts_per_schema
+        )
         states, tokens = scored_tokens(hidden, rows.tokens, batch)
         scored = token_logprobs(
             states,

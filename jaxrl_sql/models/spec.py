@@ -267,7 +267,7 @@ def count_params(config: ModelConfig) -> int:
     return sum(math.prod(spec.shape) for spec in param_specs(config))
 
 
-def decayed(config: ModelConfig) -> PyTree:
+def weight_decay_tree(config: ModelConfig) -> PyTree:
     """Return whether weight decay applies to each leaf, as a tree: to matrices, not to norms and biases.
 
     The scale of a norm is near 1, and decay would pull it to 0.

@@ -28,7 +28,7 @@ def split_layers(params: PyTree) -> PyTree:
 
 def take_layers(stacked: jax.Array) -> list[jax.Array]:
     """Return the layers [...] of a stacked array [L,...], with the same sharding."""
-    take = _taker(_without_layers(getattr(stacked, "sharding", None)))
+    take = _make_layer_taker(_without_layers(getattr(stacked, "sharding", None)))
     return [take(stacked, np.int32(i)) for i in range(stacked.shape[0])]
 
 
@@ -50,7 +50,7 @@ def _without_layers(sharding: jax.sharding.Sharding | None) -> jax.sharding.Shar
 
 
 @lru_cache(maxsize=16)
-def _taker(sharding: jax.sharding.Sharding | None) -> Callable[[jax.Array, np.int32], jax.Array]:
+def _make_layer_taker(sharding: jax.sharding.Sharding | None) -> Callable[[jax.Array, np.int32], jax.Array]:
     """Return a jitted function that indexes a stacked array: one program per shape, which compiles quickly."""
 
     def take_layer(stacked: jax.Array, i: jax.Array) -> jax.Array:

@@ -278,18 +278,18 @@ def states_before(
     remat: str = "none",
     compute_dtype: DTypeLike | None = None,
     attention: str | TreeAttention = "xla",
-    together: int = 1,
+    prompts_per_schema: int = 1,
 ) -> jax.Array:
     """Return the final states that predict each token of rows [B,R,T] after shared segments, [B,R,T,D].
 
-    A row holds one completion or several (`models.packed`), which do not see each other. Each `together` consecutive
-    prompts share their first segment, which runs once.
+    A row holds one completion or several (`models.packed`), which do not see each other. Each `prompts_per_schema`
+    consecutive prompts share their first segment, which runs once.
     """
     segments = [Segment(tokens=s.tokens[:, None], length=s.length[:, None]) for s in shared]
     tree = [*segments, rows]
-    if together > 1:
-        common = Segment(segments[0].tokens[::together], segments[0].length[::together])
-        tree = [common, *(_side_by_side(segment, together) for segment in tree[1:])]
+    if prompts_per_schema > 1:
+        common = Segment(segments[0].tokens[::prompts_per_schema], segments[0].length[::prompts_per_schema])
+        tree = [common, *(_merge_prompts(segment, prompts_per_schema) for segment in tree[1:])]
     *above, states = hidden_states(params, config, tree, remat, compute_dtype, attention)
     last, states = (x.reshape(*s.tokens.shape, -1) for x, s in ((above[-1], segments[-1]), (states, rows)))
     first = last_state(last[:, 0], shared[-1].length)[:, None, None]
@@ -298,14 +298,16 @@ def states_before(
     return before if rows.offset is None else jnp.where((rows.offset == 0)[..., None], first, before)
 
 
-def _side_by_side(segment: Segment, together: int) -> Segment:
-    """Merge rows [B,R,T] of each Q = `together` prompts, [B/Q,Q·R,T]; packed sequences get distinct owners."""
+def _merge_prompts(segment: Segment, prompts_per_schema: int) -> Segment:
+    """Merge rows [B,R,T] of each Q = `prompts_per_schema` prompts, [B/Q,Q·R,T]; packed sequences have own owners."""
     tokens, length = segment.tokens, segment.length
     prompts, rows, width = tokens.shape
-    merged = Segment(tokens.reshape(-1, together * rows, width), length.reshape(-1, together * rows))
+    merged = Segment(
+        tokens.reshape(-1, prompts_per_schema * rows, width), length.reshape(-1, prompts_per_schema * rows)
+    )
     if segment.owner is None or segment.starts is None or segment.offset is None:
         return merged
-    sequences, number = segment.starts.shape[1], jnp.arange(prompts, dtype=jnp.int32) % together
+    sequences, number = segment.starts.shape[1], jnp.arange(prompts, dtype=jnp.int32) % prompts_per_schema
     owner = jnp.where(segment.owner < 0, -1, segment.owner + (number * sequences)[:, None, None])
     starts = segment.starts + (number * rows * width)[:, None]
     return Segment(
@@ -313,5 +315,5 @@ def _side_by_side(segment: Segment, together: int) -> Segment:
         merged.length,
         owner.reshape(merged.tokens.shape),
         segment.offset.reshape(merged.tokens.shape),
-        starts.reshape(-1, together * sequences),
+        starts.reshape(-1, prompts_per_schema * sequences),
     )

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from jaxrl_sql.batch import PyTree
 from jaxrl_sql.models.frozen import split
-from jaxrl_sql.models.spec import ModelConfig, decayed
+from jaxrl_sql.models.spec import ModelConfig, weight_decay_tree
 from jaxrl_sql.parallel.rules import sharding_of
 
 
@@ -53,7 +53,7 @@ def decay_mask(config: ModelConfig, frozen: Sequence[str] = ()) -> Callable[[PyT
     """
 
     def mask(trainable: PyTree) -> PyTree:
-        tree = split(decayed(config), config, frozen)[0]
+        tree = split(weight_decay_tree(config), config, frozen)[0]
         return ActorCritic(tree, {"weight": True, "bias": False}) if isinstance(trainable, ActorCritic) else tree
 
     return mask

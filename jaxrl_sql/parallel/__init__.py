@@ -11,7 +11,7 @@ from jaxrl_sql.parallel.rules import (
     constrain,
     local_rows,
     place,
-    replicated,
+    replicated_sharding,
     shard_batch,
     sharding_of,
 )
@@ -22,7 +22,7 @@ __all__ = [
     "local_rows",
     "make_mesh",
     "place",
-    "replicated",
+    "replicated_sharding",
     "shard_batch",
     "sharding_of",
 ]

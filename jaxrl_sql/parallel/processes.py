@@ -95,8 +95,8 @@ def is_first() -> bool:
 
 def share(n: int) -> range:
     """Return this process's share of `n` items; all of them if it is the only process."""
-    me, all_ = jax.process_index(), jax.process_count()
-    return range(n * me // all_, n * (me + 1) // all_)
+    index, count = jax.process_index(), jax.process_count()
+    return range(n * index // count, n * (index + 1) // count)
 
 
 def exchange(values: Sequence[Any]) -> list[Any]:

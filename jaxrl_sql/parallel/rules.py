@@ -92,7 +92,7 @@ def num_logit_shards(vocab: int, sizes: Mapping[str, int] | None = None) -> int:
     return num_batch_shards(sizes) * (tensor if vocab % tensor == 0 else 1)
 
 
-def replicated(mesh: Mesh) -> NamedSharding:
+def replicated_sharding(mesh: Mesh) -> NamedSharding:
     """Return the sharding of replicated arrays."""
     return NamedSharding(mesh, P())
 
@@ -117,8 +117,8 @@ def local_rows(mesh: Mesh, rows: int) -> list[int]:
     Raises InputError when the mesh does not divide them.
     """
     sharding = sharding_of(mesh, ("batch",), (rows,), "batch")
-    pieces = sharding.addressable_devices_indices_map((rows,)).values()
-    return sorted({row for piece in pieces if piece for row in range(*piece[0].indices(rows))})
+    bounds = sharding.addressable_devices_indices_map((rows,)).values()
+    return sorted({row for bound in bounds if bound for row in range(*bound[0].indices(rows))})
 
 
 def shard_batch(batch: PyTree, mesh: Mesh, rows: int = 0) -> PyTree:

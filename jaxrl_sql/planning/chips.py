@@ -101,7 +101,7 @@ class Topology(NamedTuple):
         return gpus.is_absent_gpu(self.name)
 
 
-def known_chip(device: Any) -> Chip | None:
+def find_chip(device: Any) -> Chip | None:
     """Return the figures of a device of this machine; None if unknown, as for CPUs."""
     if device.platform == "tpu":
         kind = next((kind for word, kind in TPU_KINDS.items() if device.device_kind.startswith(word)), None)
@@ -115,7 +115,7 @@ def find_topology(name: str) -> Topology:
     """Return the topology of a name such as v5p:4x4x2; raises InputError, with the known names, for another."""
     kind, _, layout = name.partition(":")
     if kind in {"cpu", "gpu"} and not layout:
-        return _here(kind)
+        return _local_topology(kind)
     chip = CHIPS.get(kind)
     if chip is None or not re.fullmatch(r"\d+(x\d+)*", layout):
         raise InputError(f"--topology {name}: unknown; known are {FORMS}")
@@ -125,24 +125,24 @@ def find_topology(name: str) -> Topology:
     return Topology(name, chip, math.prod(sizes), "tpu" if chip.dims else "gpu")
 
 
-def _here(kind: str) -> Topology:
+def _local_topology(kind: str) -> Topology:
     """Return the devices of this machine as a topology."""
     devices = [device for device in jax.devices() if device.platform == kind]
     if not devices:
         raise InputError(f"--topology {kind}: JAX sees no {kind} here, only {jax.default_backend()}")
     if kind == "gpu":
-        chip = known_chip(devices[0])
+        chip = find_chip(devices[0])
         if chip is None:
             raise InputError(f"--topology gpu: the figures of {devices[0].device_kind} are unknown")
         limit = int((devices[0].memory_stats() or {}).get("bytes_limit", 0))
         return Topology(kind, chip._replace(memory=limit or chip.memory), len(devices), kind)
-    flops, moved = (pace / len(devices) for pace in _paces(devices[0]))  # they share the cores
+    flops, moved = (pace / len(devices) for pace in _measure_speeds(devices[0]))  # they share the cores
     chip = Chip(machine_memory() // len(devices), flops, moved, moved, 0, "measured here, in float32")
     return Topology(kind, chip, len(devices), kind)
 
 
 @functools.cache
-def _paces(device: jax.Device) -> tuple[float, float]:
+def _measure_speeds(device: jax.Device) -> tuple[float, float]:
     """Measure operations per second of a matrix product, and bytes per second of copying an array, in float32."""
     with jax.default_device(device):
         square, large = jnp.ones((1024, 1024)), jnp.ones(1 << 25)
@@ -164,10 +164,10 @@ def _seconds(program: Callable[..., jax.Array], *inputs: jax.Array) -> float:
 def machine_memory() -> int:
     """Return the bytes of memory that this process may use: the machine's or its container's limit; 0 if unknown."""
     try:
-        whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        total_memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError):
         return 0
-    return min([whole, *_memory_limits(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))])
+    return min([total_memory, *_memory_limits(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))])
 
 
 def _memory_limits(cgroups: Path, mount: Path) -> Iterator[int]:

@@ -174,7 +174,7 @@ def run_in_child(arguments: Sequence[str]) -> int | None:
 
 
 @contextmanager
-def fixed_cudnn_version() -> Iterator[None]:
+def fix_cudnn_version() -> Iterator[None]:
     """Make JAX compile for the version CUDNN instead of querying the library."""
     from unittest.mock import patch  # noqa: PLC0415 - the same
 

@@ -55,7 +55,7 @@ def collectives(text: str, shares: Sequence[float] = ()) -> list[Collective]:
     """
     computations, entry = _computations(text)
     collectives_by_key: dict[str, Collective] = {}
-    for name, times in _executed(computations, entry, shares):
+    for name, times in _walk_executions(computations, entry, shares):
         for number, line in enumerate(computations[name]):
             match = _COLLECTIVE.search(line)
             if match is None:
@@ -111,7 +111,7 @@ def _computations(text: str) -> tuple[dict[str, list[str]], str]:
     return computations, entry
 
 
-def _executed(
+def _walk_executions(
     computations: Mapping[str, list[str]], entry: str, shares: Sequence[float]
 ) -> Iterator[tuple[str, float]]:
     """Yield (computation, number of executions) of all that the entry calls, along each path."""
@@ -124,7 +124,7 @@ def _executed(
         seen[name] = times
         yield name, times
         for line in computations.get(name, ()):
-            executions = times * (_trips(line, computations) if " while(" in line else 1)
+            executions = times * (_trip_count(line, computations) if " while(" in line else 1)
             called = [(other, executions) for other in _CALLED.findall(line)]
             branches = _branches_of(line)
             frequencies = shares if len(branches) == len(shares) else [1.0] * len(branches)
@@ -142,7 +142,7 @@ def _branches_of(line: str) -> list[str]:
     return [match[2], match[1]] if match else []
 
 
-def _trips(line: str, computations: Mapping[str, list[str]]) -> int:
+def _trip_count(line: str, computations: Mapping[str, list[str]]) -> int:
     """Return the trip count of a loop: XLA's annotation, or from the bound in its condition; else 1."""
     if annotation := _TRIP_COUNT.search(line):
         return int(annotation[1])
@@ -152,27 +152,30 @@ def _trips(line: str, computations: Mapping[str, list[str]]) -> int:
         comparison = _LOOP_CONDITION.search(instruction)
         if comparison is None:
             continue
-        counter_line, limit = _defined(lines, comparison[1]), _CONSTANT.search(_defined(lines, comparison[2]))
+        counter_line, limit = (
+            _find_definition(lines, comparison[1]),
+            _CONSTANT.search(_find_definition(lines, comparison[2])),
+        )
         if limit is not None:
             match = _INDEX.search(counter_line)
-            step = _step(computations.get(body[1], []), int(match[1])) if body and match else 1
+            step = _loop_step(computations.get(body[1], []), int(match[1])) if body and match else 1
             return -(-int(limit[1]) // step)
     return 1
 
 
-def _step(lines: list[str], index: int) -> int:
+def _loop_step(lines: list[str], index: int) -> int:
     """Return the increment of the loop counter at index `index` of the carried values; 1 if unknown."""
     root = next((line for line in lines if "ROOT" in line), "")
     carried = re.findall(r"%[\w.\-]+", root.partition(" tuple(")[2])
-    update = _defined(lines, carried[index]) if index < len(carried) else ""
+    update = _find_definition(lines, carried[index]) if index < len(carried) else ""
     if " add(" in update:
         for operand in re.findall(r"%[\w.\-]+", update.partition(" add(")[2].partition(")")[0]):
-            if value := _CONSTANT.search(_defined(lines, operand)):
+            if value := _CONSTANT.search(_find_definition(lines, operand)):
                 return max(int(value[1]), 1)
     return 1
 
 
-def _defined(lines: list[str], name: str) -> str:
+def _find_definition(lines: list[str], name: str) -> str:
     """Return the line that defines a value, or ""."""
     return next((line for line in lines if line.lstrip().removeprefix("ROOT ").startswith(f"{name} = ")), "")
 

@@ -93,7 +93,7 @@ def truncated_exponential(mean: float, max_length: int) -> Lengths:
 
 
 def _mean(rate: float, max_length: int) -> float:
-    """Return the mean of the exponential distribution of a rate on [0, most]."""
+    """Return the mean of the exponential distribution of a rate on [0, `max_length`]."""
     x = rate * max_length
     return max_length * (0.5 - x / 12 if abs(x) < 1e-4 else 1 / x - 1 / math.expm1(x) if x < 500 else 1 / x)
 
@@ -123,7 +123,7 @@ def read_lengths(text: str, key: str, limit: str, max_length: int) -> Lengths | 
     return Lengths(tuple(values))
 
 
-def shuffled(lengths: np.ndarray) -> np.ndarray:
+def shuffle_lengths(lengths: np.ndarray) -> np.ndarray:
     """Return lengths in a fixed random order."""
     return np.random.default_rng(_ORDER).permutation(lengths)
 
@@ -134,15 +134,15 @@ def schedule(lengths: Lengths, questions: int, group: int, slots: int, block: in
     Each step adds a token to all rows, so the number of steps is that of the longest chain of answers in a slot.
     `block`: tokens per block of an answer's cache.
     """
-    answer_lengths = shuffled(lengths.take(questions * group)).clip(1).tolist()
+    answer_lengths = shuffle_lengths(lengths.take(questions * group)).clip(1).tolist()
     free_at, steps, prompt_steps = [0] * min(slots, len(answer_lengths)), 0, 0
     for first in range(0, len(answer_lengths), group):
         ends, starts = [], []
         for length in answer_lengths[first : first + group]:
-            begin = heapq.heappop(free_at)
-            heapq.heappush(free_at, begin + length)
-            starts.append(begin)
-            ends.append(begin + length)
+            start_time = heapq.heappop(free_at)
+            heapq.heappush(free_at, start_time + length)
+            starts.append(start_time)
+            ends.append(start_time + length)
         steps = max(steps, *ends)
         prompt_steps += max(ends) - min(starts)
     total = sum(answer_lengths)
@@ -174,17 +174,17 @@ def schedule_ahead(lengths: Lengths, questions: int, group: int, slots: int, blo
         free_at, end, spans = [0] * slots, 0, dict[int, tuple[int, int]]()
         generated_ahead = [0] * len(lengths_now)
         for remaining, question, answer in requests:
-            begin = heapq.heappop(free_at)
+            start_time = heapq.heappop(free_at)
             if question < questions:
-                stop = begin + remaining
+                stop = start_time + remaining
                 end = max(end, stop)
-            elif begin < end:
-                stop = min(begin + remaining, end)
-                generated_ahead[answer - len(lengths_now)] = stop - begin
+            elif start_time < end:
+                stop = min(start_time + remaining, end)
+                generated_ahead[answer - len(lengths_now)] = stop - start_time
             else:
                 break
             heapq.heappush(free_at, stop)
-            first, last = spans.get(question, (begin, 0))
+            first, last = spans.get(question, (start_time, 0))
             spans[question] = first, max(last, stop)
         resumed_lengths = [
             generated for generated, length in zip(generated_before, lengths_now, strict=True) if 0 < generated < length

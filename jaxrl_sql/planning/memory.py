@@ -121,7 +121,7 @@ def estimate(model: PlannedModel, mesh: AnyMesh, work: Workload, fused: bool | N
     `fused`: whether attention never writes its scores to memory (None: True unless `model.attention` is `xla`). Raises
     InputError for weights that the mesh does not divide.
     """
-    held, (trained, trained_width) = params_here(model.shape, mesh), _trained_here(model, mesh)
+    num_params, (trained, trained_width) = params_per_device(model.shape, mesh), _trained_params(model, mesh)
     engine, sampled, trained_updates = (
         sampling_mesh(work.rollout_grid, mesh),
         work.rollout or work.greedy,
@@ -130,7 +130,7 @@ def estimate(model: PlannedModel, mesh: AnyMesh, work: Workload, fused: bool | N
     fused = model.section.attention != "xla" if fused is None else fused
     has_parts = any(update.passes > 1 for update in trained_updates)
     return MemoryEstimate(
-        weights=held * model.width,
+        weights=num_params * model.width,
         adapters=trained * trained_width if model.section.lora.rank and trained_updates else 0,
         optimizer=trained * max((_moments(update.optim) for update in trained_updates), default=0),
         reference=trained * trained_width if any(update.keeps_copy for update in trained_updates) else 0,
@@ -145,7 +145,7 @@ def estimate(model: PlannedModel, mesh: AnyMesh, work: Workload, fused: bool | N
 
 def checkpoint_bytes(model: PlannedModel, work: Workload) -> int:
     """Return the bytes of a run's largest checkpoint: trained parameters, a copy if a phase has one, and moments."""
-    trained, width = _trained_here(model, abstract_mesh(1, 1, 1))
+    trained, width = _trained_params(model, abstract_mesh(1, 1, 1))
     return max((trained * (width * (1 + x.keeps_copy) + _moments(x.optim)) for x in work.trained_updates), default=0)
 
 
@@ -155,7 +155,7 @@ def is_fused(model: PlannedModel, platform: str) -> bool:
     return attend not in {xla.attend_tree, amx.attend_tree}
 
 
-def params_here(model: ModelConfig, mesh: AnyMesh, frozen: Sequence[str] = ()) -> int:
+def params_per_device(model: ModelConfig, mesh: AnyMesh, frozen: Sequence[str] = ()) -> int:
     """Return the number of parameters per device that are not `frozen`.
 
     Raises InputError for a dimension that the mesh does not divide, and as `split_specs` does.
@@ -166,14 +166,14 @@ def params_here(model: ModelConfig, mesh: AnyMesh, frozen: Sequence[str] = ()) -
 
 def _params_of(specs: Iterable[ParamSpec], shardings: Any) -> int:
     """Return the number of these parameters per device."""
-    held = 0
+    num_params = 0
     for spec in specs:
         sharding: Any = leaf_of(shardings, spec)
-        held += math.prod(sharding.shard_shape(spec.shape))
-    return held
+        num_params += math.prod(sharding.shard_shape(spec.shape))
+    return num_params
 
 
-def _layers_here(model: ModelConfig, mesh: AnyMesh) -> int:
+def _layer_params(model: ModelConfig, mesh: AnyMesh) -> int:
     """Return the number of parameters per device in the layers."""
     return _params_of((spec for spec in param_specs(model) if spec.is_stacked), param_shardings(model, mesh))
 
@@ -184,16 +184,16 @@ def _rollout_weights(model: PlannedModel, mesh: AnyMesh, copies: tuple[int, int]
     It consists of the layers without embeddings, or is a replica (`copies`: replicas, tensor) in the compute dtype.
     """
     if copies is None:
-        return _layers_here(model.shape, mesh) * model.width
-    return params_here(model.shape, sampling_mesh(copies, mesh)) * model.compute_width
+        return _layer_params(model.shape, mesh) * model.width
+    return params_per_device(model.shape, sampling_mesh(copies, mesh)) * model.compute_width
 
 
-def _trained_here(model: PlannedModel, mesh: AnyMesh) -> tuple[int, int]:
+def _trained_params(model: PlannedModel, mesh: AnyMesh) -> tuple[int, int]:
     """Return the number of trained parameters per device, and the bytes of each."""
     lora = model.section.lora
     if lora.rank:
         return count_adapters(model.shape, lora.rank, lora.targets, mesh), 4
-    return params_here(model.shape, mesh, model.section.frozen), model.width
+    return params_per_device(model.shape, mesh, model.section.frozen), model.width
 
 
 def _moments(optim: OptimConfig) -> int:
@@ -216,8 +216,8 @@ def with_kv_budget(sections: WorkloadSections, model: PlannedModel, mesh: AnyMes
     sizes = loads[0].config
     prompt = _block_bytes(model, mesh, sizes.block_size)
     completion = _block_bytes(model, mesh, sizes.completion_block_size)
-    most = int(rollout.memory * device_memory) if device_memory else sys.maxsize
-    budget = fit_budget(need, prompt, completion, most, num_batch_shards(mesh.shape))._asdict()
+    max_bytes = int(rollout.memory * device_memory) if device_memory else sys.maxsize
+    budget = fit_budget(need, prompt, completion, max_bytes, num_batch_shards(mesh.shape))._asdict()
     return replace(rollout, **{name: getattr(rollout, name) or count for name, count in budget.items()})
 
 
@@ -229,13 +229,13 @@ def client_weights(model: PlannedModel, mesh: AnyMesh, copies: tuple[int, int] |
     """
     dtype, shape = model.section.dtype, model.shape
     shardings: Any = param_shardings(shape, mesh)
-    narrow, held = matrix_dtype(dtype, model.section.compute_dtype), 0
+    narrow, num_params = matrix_dtype(dtype, model.section.compute_dtype), 0
     for spec in param_specs(shape):
         sharding: Any = leaf_of(shardings, spec)
         size = jnp.dtype(narrow if spec.is_matrix else dtype).itemsize
-        held += size * math.prod(sharding.shard_shape(spec.shape))
-    copied = params_here(shape, sampling_mesh(copies, mesh)) * model.compute_width if copies else 0
-    return held + copied
+        num_params += size * math.prod(sharding.shard_shape(spec.shape))
+    copied = params_per_device(shape, sampling_mesh(copies, mesh)) * model.compute_width if copies else 0
+    return num_params + copied
 
 
 def matrix_dtype(dtype: str, compute_dtype: str) -> str:
@@ -255,13 +255,13 @@ def client_kv_budget(
     if not device_memory:
         return None
     mesh = sampling_mesh(rollout_grid(rollout), mesh)
-    most, unit = int(rollout.memory * device_memory), 8 * num_batch_shards(mesh.shape)
+    max_bytes, unit = int(rollout.memory * device_memory), 8 * num_batch_shards(mesh.shape)
     prompt = _block_bytes(model, mesh, engine.block_size)
     completion = _block_bytes(model, mesh, engine.completion_block_size)
     need = engine.sizes(1, 1, 1, longest)
-    completions = min(need.completion_blocks, most // 2 // completion // unit * unit)
-    prefix = min(need.prefix_blocks, most // 4 // prompt // unit * unit)
-    prompts = (most - completions * completion - prefix * prompt) // prompt // unit * unit
+    completions = min(need.completion_blocks, max_bytes // 2 // completion // unit * unit)
+    prefix = min(need.prefix_blocks, max_bytes // 4 // prompt // unit * unit)
+    prompts = (max_bytes - completions * completion - prefix * prompt) // prompt // unit * unit
     return KVBudget(prompts, completions, prefix)
 
 
@@ -274,8 +274,8 @@ def _block_bytes(model: PlannedModel, mesh: AnyMesh, size: int) -> int:
 def _pool_bytes(model: PlannedModel, mesh: AnyMesh, blocks: int, size: int) -> int:
     """Return the bytes of a pool of KV blocks on a device."""
     shape = (blocks, model.shape.n_kv_heads, size, model.shape.head_dim)
-    here = jax.NamedSharding(mesh, split_of(mesh, POOL, shape)).shard_shape(shape)
-    return 2 * model.shape.n_layers * math.prod(here) * model.compute_width
+    shard_shape = jax.NamedSharding(mesh, split_of(mesh, POOL, shape)).shard_shape(shape)
+    return 2 * model.shape.n_layers * math.prod(shard_shape) * model.compute_width
 
 
 def _caches(model: PlannedModel, mesh: AnyMesh, load: EngineLoad) -> int:
@@ -290,7 +290,7 @@ def _activations(model: PlannedModel, mesh: AnyMesh, work: Update, fused: bool) 
     """Estimate the bytes of an update of one part in addition to its state and gradients.
 
     With `remat` the inputs of each layer are kept, and one full layer during its backward pass; without it all layers
-    in full. In addition: the logits of a piece, and two layers and the embeddings gathered over `fsdp`.
+    in full. In addition: the logits of a chunk, and two layers and the embeddings gathered over `fsdp`.
     """
     shape, width, tensor = model.shape, model.compute_width, mesh.shape["tensor"]
     prompts, answers = work.chunk_sizes(work.group)
@@ -304,13 +304,13 @@ def _activations(model: PlannedModel, mesh: AnyMesh, work: Update, fused: bool) 
     if model.section.remat == "none":
         others = (shape.n_layers - 1) * (_layer_bytes(shape, width, tokens, tensor, is_whole=False) + scores)
     else:
-        entering = rows * (_carried(mesh, work.prompt) + answers * _carried(mesh, work.answer))
+        entering = rows * (_carried_tokens(mesh, work.prompt) + answers * _carried_tokens(mesh, work.answer))
         others = shape.n_layers * (entering * shape.d_model * width + _named_bytes(model, tokens))
     logits = _logits(shape, rows * answers * work.answer, mesh.shape, work.kept_logits)
-    return others + layer + logits + _gathered(model, mesh, learns=not model.section.lora.rank)
+    return others + layer + logits + _gathered_bytes(model, mesh, learns=not model.section.lora.rank)
 
 
-def _carried(mesh: AnyMesh, tokens: int) -> int:
+def _carried_tokens(mesh: AnyMesh, tokens: int) -> int:
     """Return how many of a row's tokens a device keeps of a layer's input."""
     return tokens // (mesh.shape["tensor"] if split_of(mesh, CARRIED, (1, 1, tokens, 1))[2] else 1)
 
@@ -337,12 +337,12 @@ def _named_bytes(model: PlannedModel, tokens: int) -> int:
 
 
 def _logits(model: ModelConfig, targets: int, sizes: Mapping[str, int], kept_bytes: int) -> int:
-    """Return the bytes of a device's piece of the logits, their exponentials and their gradient, in float32."""
+    """Return the bytes of a device's share of the logits, their exponentials and their gradient, in float32."""
     of_vocab = num_logit_shards(model.vocab_size, sizes) // num_batch_shards(sizes)
     return 3 * min(targets * model.vocab_size * 4 // of_vocab, kept_bytes)
 
 
-def _gathered(model: PlannedModel, mesh: AnyMesh, learns: bool) -> int:
+def _gathered_bytes(model: PlannedModel, mesh: AnyMesh, learns: bool) -> int:
     """Return the bytes of weights gathered over `fsdp` during use, with the gradients of the embeddings if trained."""
     if mesh.shape["fsdp"] == 1:
         return 0
@@ -369,5 +369,8 @@ def _decoding(model: PlannedModel, mesh: AnyMesh, load: EngineLoad, width: int) 
     else:
         parts = sum((blocks + owners) * readers for blocks, owners, readers in load.local_pools(num_shards))
     part_bytes = parts * shape.n_heads // num_head_shards(shape, tensor) * shape.head_dim * 4
-    tables, others = _gathered(model, mesh, learns=False), params_here(shape, mesh) - _layers_here(shape, mesh)
+    tables, others = (
+        _gathered_bytes(model, mesh, learns=False),
+        params_per_device(shape, mesh) - _layer_params(shape, mesh),
+    )
     return others * width + 10 * slots * shape.vocab_size * 4 + 2 * part_bytes + kernel + tables

@@ -16,7 +16,7 @@ from jaxrl_sql.models.shapes import new_shape, published_shape
 from jaxrl_sql.parallel.mesh import AXES, make_mesh
 from jaxrl_sql.parallel.rules import num_batch_shards
 from jaxrl_sql.planning.chips import Topology
-from jaxrl_sql.planning.gpus import fixed_cudnn_version, module_costs
+from jaxrl_sql.planning.gpus import fix_cudnn_version, module_costs
 from jaxrl_sql.planning.hlo import collectives, largest_array, received_by_kind
 from jaxrl_sql.planning.layout import Machine, with_layout
 from jaxrl_sql.planning.lengths import ALL_LONGEST, StepLengths, read_lengths
@@ -202,9 +202,9 @@ def check_batch(work: Workload, sizes: Mapping[str, int]) -> None:
         raise InputError(
             f"mesh: sft.databases={work.sft_dataset.prompts} are not divisible by data x fsdp = {num_shards}"
         )
-    if work.update is not None and work.update.prompts // work.update.together % num_shards:
-        prompts, together = work.update.prompts, work.update.together
-        schemas = f" by grpo.questions={together}" if together > 1 else ""
+    if work.update is not None and work.update.prompts // work.update.prompts_per_schema % num_shards:
+        prompts, prompts_per_schema = work.update.prompts, work.update.prompts_per_schema
+        schemas = f" by grpo.questions={prompts_per_schema}" if prompts_per_schema > 1 else ""
         raise InputError(
             f"mesh: {prompts} prompts of an update (grpo.prompts={prompts * work.batches} in "
             f"grpo.minibatches={work.batches}{schemas}) are not divisible by data x fsdp = {num_shards}"
@@ -226,7 +226,7 @@ def _compile(
     reports = {}
     for name, lower in programs(setting(mesh=mesh), work).items():
         if name in names:
-            with fixed_cudnn_version() if topology.is_absent_gpu else nullcontext():
+            with fix_cudnn_version() if topology.is_absent_gpu else nullcontext():
                 shares = work.update.shares if work.update is not None and name in {"update", "score"} else ()
                 reports[name] = _compile_program(lower, shares)
     return reports

@@ -32,7 +32,7 @@ from jaxrl_sql.models.paged import BlockMap, KVPool, PagedModel
 from jaxrl_sql.models.policy import make_policy
 from jaxrl_sql.models.stacked_layers import abstract_layers
 from jaxrl_sql.models.value import ActorCritic, add_value_head, decay_mask
-from jaxrl_sql.parallel.rules import batch_sharding, replicated, split_of
+from jaxrl_sql.parallel.rules import batch_sharding, replicated_sharding, split_of
 from jaxrl_sql.planning.memory import PlannedModel
 from jaxrl_sql.planning.workload import EngineLoad, Update, Workload, rollout_grid
 from jaxrl_sql.rollout.decode import (
@@ -96,7 +96,7 @@ class Setting(NamedTuple):
         return self._replace(model=self.model._replace(section=section), mesh=mesh)
 
     @property
-    def kept_dtype(self) -> Any:
+    def cache_dtype(self) -> Any:
         """Return the dtype of cached keys and values."""
         return jnp.dtype(self.model.compute_dtype)
 
@@ -126,17 +126,17 @@ def lower_update(setting: Setting, work: Update) -> Lowered:
         work.micro_batches_of(),
     )
 
-    def update(moving: PyTree, frozen: PyTree, batch: GroupBatch) -> PyTree:
-        count, trainable, opt_state = moving
-        new, metrics = step(TrainState(count, trainable, frozen, None, opt_state), batch)
-        return (new.step, new.trainable, new.opt_state), metrics
+    def update(donated: PyTree, frozen: PyTree, batch: GroupBatch) -> PyTree:
+        count, trainable, opt_state = donated
+        new_state, metrics = step(TrainState(count, trainable, frozen, None, opt_state), batch)
+        return (new_state.step, new_state.trainable, new_state.opt_state), metrics
 
-    moving = (state.step, state.trainable, state.opt_state)
-    out = jax.tree.map(lambda x: x.sharding, moving)
+    donated = (state.step, state.trainable, state.opt_state)
+    out = jax.tree.map(lambda x: x.sharding, donated)
     batch = _batch(setting, work, work.prompts, has_old=not on_policy)
     with jax.set_mesh(setting.mesh):
-        compiled_update = jax.jit(update, donate_argnames="moving", out_shardings=(out, None))
-        return compiled_update.lower(moving, state.frozen, batch)
+        compiled_update = jax.jit(update, donate_argnames="donated", out_shardings=(out, None))
+        return compiled_update.lower(donated, state.frozen, batch)
 
 
 def lower_score(setting: Setting, work: Update, minibatches: int) -> Lowered:
@@ -184,11 +184,11 @@ def lower_decode(setting: Setting, load: EngineLoad) -> Lowered:
     completion_pool = _pool(setting, sizes.completion_blocks, load.config.completion_block_size)
     stops = StopCriteria(host((2,)), host((1, model.vocab_size), jnp.int16), host((1,), bool))
     with jax.set_mesh(setting.mesh):
-        blank = jax.eval_shape(
-            partial(empty_slots, model, n, sizes.prompt_slots, sizes.group_size, setting.kept_dtype, penalizes)
+        slot_shapes = jax.eval_shape(
+            partial(empty_slots, model, n, sizes.prompt_slots, sizes.group_size, setting.cache_dtype, penalizes)
         )
-        slots = _replicated(setting, blank).replace(hidden=_states(setting, n))
-        requests = _replicated(setting, jax.eval_shape(partial(empty_request, 2 * n + sizes.group_size)))
+        slots = _replicate(setting, slot_shapes).replace(hidden=_states(setting, n))
+        requests = _replicate(setting, jax.eval_shape(partial(empty_request, 2 * n + sizes.group_size)))
         return decode_chunk.lower(
             _weights(setting), chunk, prompt_pool, prompts,
             DecodeState(completion_pool, slots), blocks, RequestRing(requests, host(())),
@@ -205,19 +205,19 @@ def abstract_state(setting: Setting) -> TrainState:
         trainable, frozen = _adapters(setting), base
     if setting.sections.grpo.algorithm == "ppo":
         head = jax.eval_shape(lambda: add_value_head(None, model).value)
-        trainable = ActorCritic(trainable, _replicated(setting, head))
+        trainable = ActorCritic(trainable, _replicate(setting, head))
     state = jax.eval_shape(lambda moved: init_state(moved, _optimizer(setting)), trainable)
     shardings: dict[Any, Any] = {path: leaf.sharding for path, leaf in jax.tree.leaves_with_path(trainable)}
 
-    def placed(path: tuple[Any, ...], leaf: Any) -> Any:
+    def place(path: tuple[Any, ...], leaf: Any) -> Any:
         # An optimizer's array has the sharding of the weight at the end of its path, if it has as many dimensions.
         for start in range(len(path)):
             sharding = shardings.get(path[start:])
             if sharding is not None and len(sharding.spec) <= leaf.ndim:
                 return _abstract(leaf, sharding)
-        return _abstract(leaf, replicated(mesh))
+        return _abstract(leaf, replicated_sharding(mesh))
 
-    opt_state = jax.tree.map_with_path(placed, state.opt_state)
+    opt_state = jax.tree.map_with_path(place, state.opt_state)
     return TrainState(_host(setting, ()), trainable, frozen, None, opt_state)
 
 
@@ -246,16 +246,16 @@ def _params(setting: Setting) -> PyTree:
         return base
     adapters = _adapters(setting)
     params = jax.eval_shape(policy_params, adapters, base)
-    shardings = policy_params(jax.tree.map(lambda x: x.sharding, adapters).replace(scale=_Same()), base)
+    shardings = policy_params(jax.tree.map(lambda x: x.sharding, adapters).replace(scale=_Identity()), base)
 
-    def placed(leaf: Any, like: Any) -> jax.ShapeDtypeStruct:
+    def place(leaf: Any, like: Any) -> jax.ShapeDtypeStruct:
         sharding: Any = getattr(like, "sharding", like)
         return _abstract(leaf, sharding)
 
-    return jax.tree.map(placed, params, shardings)
+    return jax.tree.map(place, params, shardings)
 
 
-class _Same:
+class _Identity:
     """A factor that returns its operand unchanged: the sharding of an adapter pair is that of its leaves."""
 
     def __mul__(self, other: Any) -> Any:
@@ -271,8 +271,8 @@ def _policy(setting: Setting) -> Callable[..., Any]:
 
 def _optimizer(setting: Setting) -> optax.GradientTransformation:
     (section, model), grpo = setting.model, setting.sections.grpo
-    decayed = None if section.lora.rank else decay_mask(model, section.frozen)
-    return make_optimizer(grpo.optim, grpo.steps * grpo.num_iterations * grpo.minibatches, decayed)
+    mask = None if section.lora.rank else decay_mask(model, section.frozen)
+    return make_optimizer(grpo.optim, grpo.steps * grpo.num_iterations * grpo.minibatches, mask)
 
 
 def _batch(setting: Setting, work: Update, rows: int, has_old: bool, is_sampled: bool = False) -> GroupBatch:
@@ -314,7 +314,7 @@ def _pool(setting: Setting, blocks: int, size: int) -> KVPool:
     model = setting.model.shape
     shape = (blocks, model.n_kv_heads, size, model.head_dim)
     sharding = jax.NamedSharding(setting.mesh, split_of(setting.mesh, POOL, shape))
-    layer: Any = jax.ShapeDtypeStruct(shape, setting.kept_dtype, sharding=sharding)
+    layer: Any = jax.ShapeDtypeStruct(shape, setting.cache_dtype, sharding=sharding)
     return KVPool((layer,) * model.n_layers, (layer,) * model.n_layers)
 
 
@@ -322,16 +322,16 @@ def _states(setting: Setting, rows: int) -> PyTree:
     """Return the abstract states [rows,D] of prompt slots or decode slots."""
     shape = (rows, setting.model.shape.d_model)
     sharding = jax.NamedSharding(setting.mesh, split_of(setting.mesh, ("batch", "none"), shape))
-    return jax.ShapeDtypeStruct(shape, setting.kept_dtype, sharding=sharding)
+    return jax.ShapeDtypeStruct(shape, setting.cache_dtype, sharding=sharding)
 
 
 def _host(setting: Setting, shape: tuple[int, ...], dtype: DTypeLike = jnp.int32) -> Any:
     """Return an abstract array that is replicated on every device."""
-    return jax.ShapeDtypeStruct(shape, jnp.dtype(dtype), sharding=replicated(setting.mesh))
+    return jax.ShapeDtypeStruct(shape, jnp.dtype(dtype), sharding=replicated_sharding(setting.mesh))
 
 
-def _replicated(setting: Setting, tree: PyTree) -> PyTree:
-    return jax.tree.map(lambda x: _abstract(x, replicated(setting.mesh)), tree)
+def _replicate(setting: Setting, tree: PyTree) -> PyTree:
+    return jax.tree.map(lambda x: _abstract(x, replicated_sharding(setting.mesh)), tree)
 
 
 def _abstract(leaf: Any, sharding: jax.sharding.Sharding) -> jax.ShapeDtypeStruct:

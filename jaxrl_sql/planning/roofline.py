@@ -20,7 +20,7 @@ from jaxrl_sql.parallel.rules import num_batch_shards
 from jaxrl_sql.planning.chips import Chip
 from jaxrl_sql.planning.lengths import ALL_LONGEST, Lengths, Schedule, StepLengths, constant, schedule, schedule_ahead
 from jaxrl_sql.planning.memory import PlannedModel
-from jaxrl_sql.planning.workload import EngineLoad, Update, Workload, decode_grids, num_head_shards, num_logit_pieces
+from jaxrl_sql.planning.workload import EngineLoad, Update, Workload, decode_grids, num_head_shards, update_logit_chunks
 
 # Seconds of an empty collective: an assumption for every chip, not measured.
 LATENCY = 1e-6
@@ -86,15 +86,17 @@ def phases(
     )  # fmt: skip
     # The rows of a chunk are different prompts, so the longest prompt sets the number of chunks.
     (rows, chunk), in_order = load.prefill_shape, np.sort(prompts)[::-1]
-    pieces = float(sum(-(-in_order[first] // chunk) for first in range(0, load.questions, rows)))
-    pieces += plan.repeated_prompts / load.questions * pieces + plan.resumed_tokens / (rows * chunk)
+    prompt_chunks = float(sum(-(-in_order[first] // chunk) for first in range(0, load.questions, rows)))
+    prompt_chunks += plan.repeated_prompts / load.questions * prompt_chunks + plan.resumed_tokens / (rows * chunk)
     steps, engine_sizes = list[StepProgram](), sizes
     if work.rollout_grid is not None:
         engine_sizes = {"data": 1, "fsdp": 1, "tensor": work.rollout_grid[1]}
         steps.append(
             StepProgram("weights", _copy_weights(shape, sizes, work.rollout_grid[1], width), 1 / work.steps_per_rollout)
         )
-    steps.append(StepProgram("prefill", _prefill(shape, engine_sizes, load, width), pieces / work.steps_per_rollout))
+    steps.append(
+        StepProgram("prefill", _prefill(shape, engine_sizes, load, width), prompt_chunks / work.steps_per_rollout)
+    )
     steps.append(
         StepProgram(
             "decode", _decode(shape, engine_sizes, load, width, plan, prompts), plan.steps / work.steps_per_rollout
@@ -185,7 +187,9 @@ def _decode(
         pages = plan.prompts * float((-(-prompts // block) * block).mean()) + plan.block_tokens
         keys = fetch_bytes(pages, model.n_kv_heads // heads, model.head_dim, width)
         grids = decode_grids(model, load, heads)
-        keys += sum(grid.moved(width, active) for grid, active in zip(grids, (plan.prompts, plan.rows), strict=True))
+        keys += sum(
+            grid.bytes_moved(width, active) for grid, active in zip(grids, (plan.prompts, plan.rows), strict=True)
+        )
         keys *= model.n_layers
     else:
         keys = 2 * model.n_layers * model.n_kv_heads * model.head_dim * width * load.cache_tokens / num_shards / heads
@@ -232,7 +236,7 @@ def _update(model: PlannedModel, sizes: Mapping[str, int], work: Update) -> Cost
     params = shape.n_layers * layer_weights(shape) + _embedding_params(shape)
     local_params = params / sizes["fsdp"] / tensor
     stream = _stream(shape, sizes, work, width)
-    logit_sums = trains_weights * (2 if shape.tie_embeddings else 1)  # whole, or to a piece a chip
+    logit_sums = trains_weights * (2 if shape.tie_embeddings else 1)  # whole, or a share per chip
     weights = _gather_bytes(shape, sizes, work, width, layers=2, embedding=1, logits=2)
     gradients = _gather_bytes(
         shape, sizes, work, 4, layers=trains_weights, embedding=2 * trains_weights, logits=logit_sums
@@ -265,10 +269,10 @@ def _gather_bytes(
     """Return the bytes of weights that a chip receives over `fsdp` in a part of an update.
 
     `layers`, `embedding` and `logits` are the numbers of transfers of each. The partitioner moves the output matrix
-    again for each piece of the logits.
+    again for each chunk of the logits.
     """
     table = model.vocab_size * model.d_model
-    logit_transfers = logits * num_logit_pieces(model, work, sizes)
+    logit_transfers = logits * update_logit_chunks(model, work, sizes)
     weights = layers * model.n_layers * layer_weights(model) + (embedding + logit_transfers) * table
     return width * weights * _remote_share(sizes["fsdp"]) / sizes["tensor"]
 

@@ -22,8 +22,8 @@ def table(rows: Sequence[Sequence[str]]) -> str:
 
 def as_text(plan: Plan) -> str:
     """Return the plan of one mesh as text."""
-    pieces = [_title(plan), _memory(plan), _time(plan), *_links(plan), _verdict(plan)]
-    return "\n\n".join(piece for piece in pieces if piece)
+    sections = [_title(plan), _memory(plan), _time(plan), *_links(plan), _verdict(plan)]
+    return "\n\n".join(section for section in sections if section)
 
 
 def _title(plan: Plan) -> str:
@@ -46,10 +46,11 @@ def _title(plan: Plan) -> str:
             )
         if plan.layout != "training":
             lines.append(f"answers are sampled by replicas of the model, replicas x tensor = {plan.layout}")
-        num_shards, part = num_batch_shards(plan.sizes), update.prompts // update.parts
-        if part % num_shards:
+        num_shards, micro_batch = num_batch_shards(plan.sizes), update.prompts // update.parts
+        if micro_batch % num_shards:
             lines.append(
-                f"the {part} prompts of a part are not divisible by data x fsdp = {num_shards}: some chips are idle"
+                f"the {micro_batch} prompts of a part are not divisible by data x fsdp = {num_shards}: "
+                "some chips are idle"
             )
     return "\n".join(lines)
 
@@ -73,17 +74,17 @@ def _memory(plan: Plan) -> str:
 def _time(plan: Plan) -> str:
     if not plan.phases:
         return ""
-    chip, whole = plan.topology.chip, plan.seconds
+    chip, step_seconds = plan.topology.chip, plan.seconds
     rows = [["least time", "runs", "per run", "per step", "share", "TFLOP per chip", "bound by"]]
     for phase in plan.phases:
         seconds = phase.seconds(chip)
         rows.append([
             phase.name, f"{phase.runs:,.1f}", format_seconds(phase.cost.seconds(chip)), format_seconds(seconds),
-            f"{seconds / whole:.0%}", f"{phase.runs * phase.cost.flops / 1e12:,.1f}", phase.cost.bound_by(chip),
+            f"{seconds / step_seconds:.0%}", f"{phase.runs * phase.cost.flops / 1e12:,.1f}", phase.cost.bound_by(chip),
         ])  # fmt: skip
     flops = sum(phase.runs * phase.cost.flops for phase in plan.phases)
-    rows.append(["step", "", "", format_seconds(whole), "", f"{flops / 1e12:,.1f}", f"{plan.slowest.name}"])
-    return f"{table(rows)}\n{plan.tokens / whole:,.0f} answer tokens per second at most ({plan.assumed_lengths})"
+    rows.append(["step", "", "", format_seconds(step_seconds), "", f"{flops / 1e12:,.1f}", f"{plan.slowest.name}"])
+    return f"{table(rows)}\n{plan.tokens / step_seconds:,.0f} answer tokens per second at most ({plan.assumed_lengths})"
 
 
 def _links(plan: Plan) -> Iterable[str]:
@@ -98,16 +99,16 @@ def _links(plan: Plan) -> Iterable[str]:
 
 
 def _verdict(plan: Plan) -> str:
-    have = plan.topology.chip.memory
-    if not have:
+    device_bytes = plan.topology.chip.memory
+    if not device_bytes:
         return "the memory of a chip is unknown"
-    if plan.total <= have:
-        lines = [f"it fits: {format_bytes(have - plan.total)} free per chip"]
+    if plan.total <= device_bytes:
+        lines = [f"it fits: {format_bytes(device_bytes - plan.total)} free per chip"]
         if plan.larger is not None:
             lines.append(f"  larger batches, {format_bytes(plan.larger.total)} by formula: {plan.larger.change}")
         return "\n".join(lines)
-    lines = [f"it does not fit: {format_bytes(plan.total - have)} too much per chip"]
-    fitting = [suggestion for suggestion in plan.suggestions if suggestion.total <= have]
+    lines = [f"it does not fit: {format_bytes(plan.total - device_bytes)} too much per chip"]
+    fitting = [suggestion for suggestion in plan.suggestions if suggestion.total <= device_bytes]
     lines += [f"  {suggestion.change}: {format_bytes(suggestion.total)} by formula, fits" for suggestion in fitting[:6]]
     if not fitting:
         lines += [

@@ -7,15 +7,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from jaxrl_sql.config import GrpoConfig, WorkloadSections, changed
+from jaxrl_sql.config import GrpoConfig, WorkloadSections, replace_values
 from jaxrl_sql.parallel.rules import num_batch_shards
 from jaxrl_sql.planning.memory import PlannedModel, abstract_mesh, estimate, is_fused, with_kv_budget
 from jaxrl_sql.planning.workload import Workload, find_workload, kv_budget
 from jaxrl_sql.types import InputError
 
-ROOM = 0.95
+MAX_MEMORY_SHARE = 0.95
 """Share of a device's memory that larger batches may use, as the formula is an estimate."""
-MOST_CACHE = 0.9
+MAX_CACHE_SHARE = 0.9
 """Largest share of a device's memory that is suggested for the KV cache."""
 
 
@@ -27,7 +27,7 @@ class Suggestion(NamedTuple):
 
 
 class _Candidate(NamedTuple):
-    """A run on a mesh of these sizes, with `have` bytes per device, after a change.
+    """A run on a mesh of these sizes, with `device_bytes` bytes per device, after a change.
 
     `change` has the change's overrides, empty for none.
     """
@@ -36,7 +36,7 @@ class _Candidate(NamedTuple):
     sections: WorkloadSections
     model: PlannedModel
     sizes: Mapping[str, int]
-    have: int
+    device_bytes: int
     platform: str
 
     @property
@@ -51,7 +51,7 @@ class _Candidate(NamedTuple):
         mesh, run = abstract_mesh(**self.sizes), self
         try:
             with suppress(InputError):  # the share of memory holds no cache: count all that could be used
-                rollout = with_kv_budget(self.sections, self.model, mesh, self.have)
+                rollout = with_kv_budget(self.sections, self.model, mesh, self.device_bytes)
                 run = self._replace(sections=self.sections._replace(rollout=rollout))
             return estimate(self.model, mesh, run.work, fused).total
         except InputError:
@@ -63,52 +63,52 @@ class _Candidate(NamedTuple):
         for key, value in values.items():
             section, _, name = key.partition(".")
             if section == "model":
-                model = model._replace(section=changed(model.section, {name: value}))
+                model = model._replace(section=replace_values(model.section, {name: value}))
             else:
-                sections = sections._replace(**{section: changed(getattr(sections, section), {name: value})})
+                sections = sections._replace(**{section: replace_values(getattr(sections, section), {name: value})})
         change = " ".join(f"{key}={value}" for key, value in values.items())
         return self._replace(change=change, sections=sections, model=model)
 
 
 def suggest(
-    sections: WorkloadSections, model: PlannedModel, sizes: Mapping[str, int], have: int, platform: str = ""
+    sections: WorkloadSections, model: PlannedModel, sizes: Mapping[str, int], device_bytes: int, platform: str = ""
 ) -> list[Suggestion]:
-    """Return changes that make a run fit `have` bytes per device, the least expensive first.
+    """Return changes that make a run fit `device_bytes` bytes per device, the least expensive first.
 
     `platform` determines the attention backend (empty: one that writes no scores unless `model.attention` is `xla`).
-    Numbers of KV blocks that `sections` do not set follow from `have`. Each change is tried alone. If none suffices,
-    they are combined in order, on this mesh and on each other mesh that divides the batch. If that does not suffice
-    either, the list has the best combination, with a total above `have`.
+    Numbers of KV blocks that `sections` do not set follow from `device_bytes`. Each change is tried alone. If none
+    suffices, they are combined in order, on this mesh and on each other mesh that divides the batch. If that does not
+    suffice either, the list has the best combination, with a total above `device_bytes`.
     """
-    run = _Candidate("", sections, model, sizes, have, platform)
+    run = _Candidate("", sections, model, sizes, device_bytes, platform)
     changes = list(_changes(run))
     alone = [Suggestion(candidate.change, candidate.total) for candidate in changes]
-    if fitting := [suggestion for suggestion in alone if suggestion.total <= have]:
+    if fitting := [suggestion for suggestion in alone if suggestion.total <= device_bytes]:
         return fitting
     meshes = [run, *(candidate for candidate in changes if candidate.sizes != run.sizes)]
-    together = [_added_up(candidate, have) for candidate in meshes]
-    fitting = [suggestion for suggestion in together if suggestion.total <= have]
-    return fitting or [min(together, key=lambda suggestion: suggestion.total)]
+    combined = [_combine_changes(candidate, device_bytes) for candidate in meshes]
+    fitting = [suggestion for suggestion in combined if suggestion.total <= device_bytes]
+    return fitting or [min(combined, key=lambda suggestion: suggestion.total)]
 
 
-def _added_up(run: _Candidate, have: int) -> Suggestion:
+def _combine_changes(run: _Candidate, device_bytes: int) -> Suggestion:
     """Combine changes on a run's mesh until the run fits or all are tried.
 
     Phases do not need their memory at the same time, so one change may hide the effect of another. Cheaper changes are
     therefore tried again until none helps, before the next one is added.
     """
     changes, total = {"": run.change}, run.total
-    taken = 1
-    while total > have and taken <= len(ORDER):
-        for name in ORDER[:taken]:
-            tried = [(other.total, other) for other in _changes(run) if other.change.startswith(f"{name}=")]
-            if less := [pair for pair in tried if pair[0] < total]:
-                fitting = next((pair for pair in less if pair[0] <= have), None)
-                total, run = fitting or min(less, key=lambda pair: pair[0])
+    num_tried = 1
+    while total > device_bytes and num_tried <= len(ORDER):
+        for name in ORDER[:num_tried]:
+            candidates = [(other.total, other) for other in _changes(run) if other.change.startswith(f"{name}=")]
+            if smaller := [pair for pair in candidates if pair[0] < total]:
+                fitting = next((pair for pair in smaller if pair[0] <= device_bytes), None)
+                total, run = fitting or min(smaller, key=lambda pair: pair[0])
                 changes[name] = run.change
                 break  # start again with the least expensive change
         else:
-            taken += 1
+            num_tried += 1
     return Suggestion(" ".join(filter(None, changes.values())), total)
 
 
@@ -132,13 +132,13 @@ def _changes(run: _Candidate) -> Iterator[_Candidate]:
     sections, model, sizes = run.sections, run.model.section, run.sizes
     grpo, sft, num_shards = sections.grpo, sections.sft, num_batch_shards(sizes)
     update = grpo.prompts // grpo.minibatches // grpo.questions
-    for key, value in _less_at_once(grpo, update, num_shards):
+    for key, value in _smaller_micro_batches(grpo, update, num_shards):
         yield run.after({key: value})
-    for more in _more_parts(sft.databases, sft.gradient_accumulation_steps, num_shards):
-        yield run.after({"sft.gradient_accumulation_steps": more})
+    for num_parts in _finer_splits(sft.databases, sft.gradient_accumulation_steps, num_shards):
+        yield run.after({"sft.gradient_accumulation_steps": num_parts})
     if model.remat != "full":
         yield run.after({"model.remat": "full"})
-    yield from _narrower(run)
+    yield from _with_bfloat16(run)
     chips = num_shards * sizes["tensor"]
     for tensor in (1, 2, 4, 8):
         spread = {"data": 1, "fsdp": chips // tensor, "tensor": tensor}
@@ -148,62 +148,64 @@ def _changes(run: _Candidate) -> Iterator[_Candidate]:
             yield run._replace(change=f"--mesh=1x{spread['fsdp']}x{tensor}", sizes=spread)
     if kv_budget(sections.rollout) is None:  # with a smaller cache prompts and answers wait
         yield from (run.after({"rollout.memory": round(sections.rollout.memory / share, 3)}) for share in (2, 4))
-    for section, slots, least, shares in (
+    for section, slots, min_slots, shares in (
         ("rollout", sections.rollout.max_num_seqs, grpo.num_generations, (2, 4, 8)),
         ("validation", sections.validation.max_num_seqs, num_shards, (2, 4, 8, 16)),
     ):
         for share in shares:
-            if slots // share >= least:
+            if slots // share >= min_slots:
                 yield run.after({f"{section}.max_num_seqs": slots // share})
     if not model.lora.rank:
         yield run.after({"model.lora.rank": 16})
 
 
-def _narrower(run: _Candidate) -> Iterator[_Candidate]:
+def _with_bfloat16(run: _Candidate) -> Iterator[_Candidate]:
     """Yield the run with moments in bfloat16, and with weights in it."""
     grpo, sft, model = run.sections.grpo, run.sections.sft, run.model.section
     # The larger optimizer of two phases counts, so changing one phase may have no effect.
     phases = (("grpo", grpo.steps, grpo.optim), ("sft", sft.steps or sft.epochs, sft.optim))
-    wide = [name for name, steps, optim in phases if steps and optim.kind == "adamw" and optim.moments != "bfloat16"]
-    if wide:
-        yield run.after({f"{name}.optim.moments": "bfloat16" for name in wide})
+    float32_phases = [
+        name for name, steps, optim in phases if steps and optim.kind == "adamw" and optim.moments != "bfloat16"
+    ]
+    if float32_phases:
+        yield run.after({f"{name}.optim.moments": "bfloat16" for name in float32_phases})
     if model.dtype != "bfloat16":
         products = ["model.compute_dtype"] if model.compute_dtype == "float32" else []
         yield run.after(dict.fromkeys(["model.dtype", *products], "bfloat16"))
 
 
-def _less_at_once(grpo: GrpoConfig, update: int, num_shards: int) -> Iterator[tuple[str, int]]:
+def _smaller_micro_batches(grpo: GrpoConfig, update: int, num_shards: int) -> Iterator[tuple[str, int]]:
     """Yield (key, value) of settings by which an update computes less of its batch at a time."""
     if grpo.max_tokens_per_device:
         yield from (("grpo.max_tokens_per_device", grpo.max_tokens_per_device // 2**i) for i in (1, 2, 3))
         return
-    for more in _more_parts(update, grpo.gradient_accumulation_steps, num_shards):
-        yield "grpo.gradient_accumulation_steps", more
+    for num_parts in _finer_splits(update, grpo.gradient_accumulation_steps, num_shards):
+        yield "grpo.gradient_accumulation_steps", num_parts
 
 
-def _more_parts(batch: int, parts: int, num_shards: int) -> Iterator[int]:
+def _finer_splits(batch: int, parts: int, num_shards: int) -> Iterator[int]:
     """Yield larger numbers of parts of a batch that the mesh divides."""
-    for more in (parts * 2**i for i in range(1, 12)):
-        if batch % more == 0 and batch // more % num_shards == 0:
-            yield more
+    for num_parts in (parts * 2**i for i in range(1, 12)):
+        if batch % num_parts == 0 and batch // num_parts % num_shards == 0:
+            yield num_parts
 
 
 def suggest_larger(
-    sections: WorkloadSections, model: PlannedModel, sizes: Mapping[str, int], have: int, platform: str = ""
+    sections: WorkloadSections, model: PlannedModel, sizes: Mapping[str, int], device_bytes: int, platform: str = ""
 ) -> Suggestion | None:
-    """Return larger batches that use up to the share ROOM of `have` bytes per device; None if nothing larger fits.
+    """Return larger batches that use up to MAX_MEMORY_SHARE of `device_bytes` per device; None if nothing larger fits.
 
     The changes are added up in this order, each as large as fits: decode slots with the KV cache that they need,
     activations that are kept instead of recomputed, tokens of an update at a time. Numbers of KV blocks that `sections`
-    do not set follow from `have`.
+    do not set follow from `device_bytes`.
     """
-    start = run = _Candidate("", sections, model, sizes, have, platform)
-    total, most, changes = 0, int(ROOM * have), dict[str, str]()
-    for grow in (_more_slots, _less_remat, _more_at_once, _fewer_sft_parts):
+    start = run = _Candidate("", sections, model, sizes, device_bytes, platform)
+    total, max_bytes, changes = 0, int(MAX_MEMORY_SHARE * device_bytes), dict[str, str]()
+    for grow in (_more_slots, _less_remat, _larger_micro_batches, _larger_sft_micro_batches):
         for values in grow(start):
             candidate = run.after(values)
             need = candidate.total
-            if need > most:
+            if need > max_bytes:
                 break
             total, run = need, candidate
             changes[grow.__name__] = candidate.change
@@ -218,8 +220,8 @@ def _more_slots(run: _Candidate) -> Iterator[Mapping[str, Any]]:
     while slots < answers:
         slots = min(2 * slots, answers)
         values = {"rollout.max_num_seqs": slots}
-        need = estimate(run.model, abstract_mesh(**run.sizes), run.after(values).work).caches / run.have
-        if need > MOST_CACHE:
+        need = estimate(run.model, abstract_mesh(**run.sizes), run.after(values).work).caches / run.device_bytes
+        if need > MAX_CACHE_SHARE:
             return
         share = {"rollout.memory": math.ceil(20 * need) / 20} if need > rollout.memory else {}
         yield {**values, **share}
@@ -231,7 +233,7 @@ def _less_remat(run: _Candidate) -> Iterator[Mapping[str, Any]]:
         yield {"model.remat": "none"}
 
 
-def _more_at_once(run: _Candidate) -> Iterator[Mapping[str, Any]]:
+def _larger_micro_batches(run: _Candidate) -> Iterator[Mapping[str, Any]]:
     """Yield settings by which an update has fewer passes, each computing more of the batch."""
     grpo, update = run.sections.grpo, run.work.update
     if update is None:
@@ -249,7 +251,7 @@ def _more_at_once(run: _Candidate) -> Iterator[Mapping[str, Any]]:
         yield {"grpo.gradient_accumulation_steps": parts}
 
 
-def _fewer_sft_parts(run: _Candidate) -> Iterator[Mapping[str, Any]]:
+def _larger_sft_micro_batches(run: _Candidate) -> Iterator[Mapping[str, Any]]:
     """Yield smaller numbers of parts of a supervised batch."""
     parts = run.sections.sft.gradient_accumulation_steps if run.work.sft_dataset else 1
     while parts % 2 == 0:

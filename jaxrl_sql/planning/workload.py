@@ -25,9 +25,9 @@ from jaxrl_sql.config import (
 from jaxrl_sql.models import ModelConfig
 from jaxrl_sql.models.attention.paged_kernel import Grid, grids_of
 from jaxrl_sql.models.ops.micro_batches import MicroBatches, order_for_parts, row_counts
-from jaxrl_sql.models.ops.token_distribution import KEPT_BYTES, logit_pieces
+from jaxrl_sql.models.ops.token_distribution import KEPT_BYTES, num_logit_chunks
 from jaxrl_sql.parallel.rules import num_logit_shards
-from jaxrl_sql.planning.lengths import Lengths, shuffled
+from jaxrl_sql.planning.lengths import Lengths, shuffle_lengths
 from jaxrl_sql.rollout.engine_config import EngineConfig, EngineSizes, KVBudget
 
 
@@ -36,8 +36,8 @@ class Update(NamedTuple):
 
     With packed answers, a prompt has `packed_rows` rows [R,T], and `part_rows` has the number of rows that each part
     runs; 0 and empty without packing. `kept_logits`: the bytes of logits that a device keeps. The first `schema` tokens
-    of `together` consecutive prompts run once. `keeps_copy`: the phase has a copy of the trained parameters, the KL
-    penalty's reference or the best weights by held-out loss.
+    of `prompts_per_schema` consecutive prompts run once. `keeps_copy`: the phase has a copy of the trained parameters,
+    the KL penalty's reference or the best weights by held-out loss.
     """
 
     prompts: int
@@ -50,7 +50,7 @@ class Update(NamedTuple):
     part_rows: tuple[int, ...] = ()
     micro_batches: MicroBatches = MicroBatches()
     kept_logits: int = KEPT_BYTES
-    together: int = 1
+    prompts_per_schema: int = 1
     schema: int = 0
     keeps_copy: bool = False
 
@@ -60,11 +60,11 @@ class Update(NamedTuple):
 
     def chunk_sizes(self, rows: int) -> tuple[int, int]:
         """Return (prompts, rows of answers of each) that run at a time if a prompt has `rows` rows."""
-        part = self.prompts // self.parts
+        micro_batch = self.prompts // self.parts
         if not self.micro_batches.tokens:
-            return part, rows
+            return micro_batch, rows
         prompts, fit = self.micro_batches.chunk_sizes(
-            part // self.micro_batches.num_shards, self.prompt, rows, self.answer
+            micro_batch // self.micro_batches.num_shards, self.prompt, rows, self.answer
         )
         return prompts * self.micro_batches.num_shards, fit
 
@@ -97,7 +97,7 @@ class Update(NamedTuple):
     @property
     def schema_repeats(self) -> float:
         """Return the number of prompts whose schema has run for another prompt of their database."""
-        return self.prompts * (1 - 1 / self.together)
+        return self.prompts * (1 - 1 / self.prompts_per_schema)
 
     @property
     def shares(self) -> tuple[float, ...]:
@@ -186,13 +186,13 @@ def longest_answer(sampling: SamplingConfig) -> tuple[str, int]:
     return "sampling.max_new_tokens", sampling.max_new_tokens
 
 
-def num_logit_pieces(model: ModelConfig, work: Update, sizes: Mapping[str, int]) -> int:
-    """Return the number of pieces of the logits of a part of an update on a mesh of these sizes."""
+def update_logit_chunks(model: ModelConfig, work: Update, sizes: Mapping[str, int]) -> int:
+    """Return the number of chunks of the logits of a part of an update on a mesh of these sizes."""
     kept_bytes, (prompts, rows) = (
         work.kept_logits * num_logit_shards(model.vocab_size, sizes),
         work.chunk_sizes(math.ceil(work.rows)),
     )
-    return logit_pieces(prompts * rows, work.answer, model.vocab_size, kept_bytes)
+    return num_logit_chunks(prompts * rows, work.answer, model.vocab_size, kept_bytes)
 
 
 def kv_budget(rollout: RolloutConfig) -> KVBudget | None:
@@ -250,7 +250,7 @@ def find_workload(model: ModelConfigSection, sections: WorkloadSections, num_sha
     is_base = model.lora.rank > 0 and not has_sft  # the reference of new adapters
     update = Update(
         prompts, grpo.num_generations, width, bucket(answer), parts, grpo.optim, micro_batches=micro_batches,
-        kept_logits=kept_logits, together=grpo.questions, keeps_copy=grpo.kl.coef > 0 and not is_base,
+        kept_logits=kept_logits, prompts_per_schema=grpo.questions, keeps_copy=grpo.kl.coef > 0 and not is_base,
     )  # fmt: skip
     grid, questions = rollout_grid(rollout), grpo.prompts * grpo.dynamic_sampling.oversample
     engine_questions = -(-questions * grpo.steps_per_generation // (grid[0] if grid else 1))
@@ -286,7 +286,7 @@ def with_packing(work: Workload, answers: Lengths | None) -> Workload:
     if update is None or engine_load is None or answers is None:
         return work
     questions, batch_size = update.prompts * work.batches, update.prompts
-    lengths_by_prompt = shuffled(answers.take(questions * update.group)).reshape(questions, update.group)
+    lengths_by_prompt = shuffle_lengths(answers.take(questions * update.group)).reshape(questions, update.group)
     rows_needed = [len(first_fit(lengths, update.answer)[1]) for lengths in lengths_by_prompt]
     max_rows = most_rows(rows_needed)
     if max_rows >= update.group:

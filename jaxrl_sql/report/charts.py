@@ -9,7 +9,7 @@ from typing import Literal
 
 from jaxrl_sql.report.intervals import Evaluations, share_of
 from jaxrl_sql.report.load import RunFiles, first_grpo_step, names, series
-from jaxrl_sql.runtime.metric_row import row_of
+from jaxrl_sql.runtime.metric_row import find_metric
 from jaxrl_sql.runtime.training_metrics import TRAINING
 from jaxrl_sql.types import Record
 
@@ -60,7 +60,7 @@ def chart_data(run: RunFiles, evaluations: Evaluations = MappingProxyType({})) -
     for chart in charts(run):
         curves = [(curve.label, points_of(run, curve)) for curve in chart.curves]
         if chart.kind == "stack":
-            curves = _zero_filled(curves)
+            curves = _fill_with_zeros(curves)
         drawn = [_curve(label, points, chart.kind) for label, points in curves if points]
         if chart.kind == "points":
             name_of = {curve.label: curve.name for curve in chart.curves}
@@ -83,7 +83,7 @@ def chart_data(run: RunFiles, evaluations: Evaluations = MappingProxyType({})) -
 
 def meanings(chart: Chart) -> str:
     """Return a line per metric of a chart: its formula and reading."""
-    rows = dict.fromkeys(row_of(curve.name, TRAINING) for curve in chart.curves)
+    rows = dict.fromkeys(find_metric(curve.name, TRAINING) for curve in chart.curves)
     return "\n".join(f"{row.name}: {row.formula}. {row.reading}".strip() for row in rows if row is not None)
 
 
@@ -92,11 +92,11 @@ def points_of(run: RunFiles, curve: Curve) -> list[tuple[int, float]]:
     points = series(run, curve.name, curve.phase)
     if not curve.name.startswith(("time/", "speed/")):
         return points
-    compiled = compiled_steps(run)
+    compiled = find_compiled_steps(run)
     return [point for point in points if point[0] not in compiled] or points
 
 
-def compiled_steps(run: RunFiles) -> set[int]:
+def find_compiled_steps(run: RunFiles) -> set[int]:
     """Return the steps that spent much of their time in the compiler; the first step if a run did not measure it."""
     times = dict(series(run, "time/step", "grpo"))
     compiled = dict(series(run, "time/compile", "grpo"))
@@ -117,7 +117,7 @@ def smooth(values: Sequence[float], window: int) -> list[float]:
     return [sum(values[max(0, i + 1 - window) : i + 1]) / min(i + 1, window) for i in range(len(values))]
 
 
-def downsampled(points: Sequence[tuple[int, float]], max_points: int = MAX_POINTS) -> list[tuple[int, float]]:
+def downsample(points: Sequence[tuple[int, float]], max_points: int = MAX_POINTS) -> list[tuple[int, float]]:
     """Return at most `max_points` points: the last step and the mean value of each segment."""
     if len(points) <= max_points:
         return list(points)
@@ -127,7 +127,7 @@ def downsampled(points: Sequence[tuple[int, float]], max_points: int = MAX_POINT
 
 
 def _curve(label: str, points: Sequence[tuple[int, float]], kind: str) -> Record:
-    drawn = downsampled(points)
+    drawn = downsample(points)
     curve: Record = {"word": label, "points": [[step, _five_digits(value)] for step, value in drawn]}
     if kind == "smooth" and len(drawn) >= 40:
         window = max(5, len(drawn) // 25)
@@ -163,7 +163,9 @@ def _note(curves: Sequence[Record], grpo_start: int | None) -> str:
     return "; ".join(notes)
 
 
-def _zero_filled(curves: Sequence[tuple[str, list[tuple[int, float]]]]) -> list[tuple[str, list[tuple[int, float]]]]:
+def _fill_with_zeros(
+    curves: Sequence[tuple[str, list[tuple[int, float]]]],
+) -> list[tuple[str, list[tuple[int, float]]]]:
     """Return stacked curves with 0 for missing steps."""
     steps = sorted({step for _, points in curves for step, _ in points})
     return [(label, [(step, dict(points).get(step, 0.0)) for step in steps]) for label, points in curves if points]

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
-from jaxrl_sql.report.charts import compiled_steps
+from jaxrl_sql.report.charts import find_compiled_steps
 from jaxrl_sql.report.intervals import Evaluations, difference_of, score_of, share_of
 from jaxrl_sql.report.load import RunFiles, first_grpo_step, series, split_results
 from jaxrl_sql.report.outcome import duration_of, seconds_of, sessions_of, time_of
@@ -16,7 +16,7 @@ from jaxrl_sql.types import Fields, Json, Record
 
 MAX_CHANGED = 40
 # Limits on means over the last tenth of the steps, beyond which a fact is marked bad.
-_MANY_ALIKE, _MANY_CUT, _FEW_VALID, _NO_ENTROPY = 0.6, 0.2, 0.5, 0.02
+_MAX_ZERO_VARIANCE, _MAX_TRUNCATED, _MIN_VALID, _MIN_ENTROPY = 0.6, 0.2, 0.5, 0.02
 
 Line = tuple[str, str]
 
@@ -25,7 +25,7 @@ def describe_run(run: RunFiles) -> list[Line]:
     """Return the description of a run: recipe, model and its size, data, seed, dates, duration, machine, versions."""
     sessions = sessions_of(run)
     last = sessions[-1] if sessions else {}
-    model = run.setting("model.checkpoint") or "made here"
+    model = run.setting("model.checkpoint") or "new model"
     size, lora = run.about.get("parameters"), run.setting("model.lora.rank", 0)
     adapters = f", adapters of rank {lora}" if lora else ""
     data = run.setting("data.dir") or run.setting("data.source")
@@ -35,9 +35,9 @@ def describe_run(run: RunFiles) -> list[Line]:
         ("model", f"{model}{f', {_amount(size)} parameters' if size else ''}{adapters}" if run.settings else None),
         ("data", f"{data}, {run.setting('data.train')}" if data else None),
         ("database", public_name(str(run.setting("data.database") or ""))),
-        ("evaluated on", _joined(run.setting("data.evals"))),
+        ("evaluated on", _join(run.setting("data.evals"))),
         ("seed", run.setting("seed")),
-        ("begun", _date(sessions[0].get("began")) if sessions else None),
+        ("started", _date(sessions[0].get("began")) if sessions else None),
         ("ended", _date(last.get("ended"))),
         ("duration", _duration(sessions)),
         ("machine", last.get("machine")),
@@ -58,8 +58,8 @@ def describe_evaluation(settings: Fields) -> list[Line]:
     lines = [
         ("recipe", settings.get("recipe") if is_model else None),
         ("model", f"{section.get('model')} at {server}" if server else checkpoint),
-        ("predictions", _joined(section.get("predictions"))),
-        ("data", _joined(section.get("data"))),
+        ("predictions", _join(section.get("predictions"))),
+        ("data", _join(section.get("data"))),
         ("database", public_name(str(data.get("database") or "")) if isinstance(data, dict) else None),
         ("seed", settings.get("seed") if is_model else None),
     ]
@@ -80,11 +80,11 @@ def key_numbers(run: RunFiles) -> list[Line]:
     seconds = sum(value for _, value in series(run, "time/step", "grpo"))
     if seconds:
         waited = sum(value for _, value in series(run, "time/sql_wait", "grpo"))
-        facts.append(("GRPO steps, all together", duration(seconds)))
+        facts.append(("GRPO steps in total", duration(seconds)))
         if compiled := sum(value for _, value in series(run, "time/compile", "grpo")):
             facts.append(("of that compiling", duration(compiled)))
         facts.append(("waiting for SQL", f"{100 * waited / seconds:.2f} % of their time"))
-    excluded = compiled_steps(run)
+    excluded = find_compiled_steps(run)
     labels = (("time/step", "seconds per step, median"), ("speed/tokens_per_s", "tokens per second, median"))
     for name, label in (*labels, ("speed/sql_per_s", "SQL per second, median")):
         points = series(run, name, "grpo")
@@ -104,23 +104,23 @@ def accuracies(run: RunFiles, evaluations: Evaluations) -> list[Record]:
     for split in split_results(run):
         known = evaluations.get(f"eval/{split.split}", {})
         first, last = (known.get(step, ()) for step in split.steps)
-        sides = _sides(run, split.steps)
+        is_visible = _visible_columns(run, split.steps)
         before, after = (
             share_of(mean, split.count, groups) if is_shown else None
-            for mean, groups, is_shown in zip((split.before, split.after), (first, last), sides, strict=True)
+            for mean, groups, is_shown in zip((split.before, split.after), (first, last), is_visible, strict=True)
         )
-        more = {
+        comparisons = {
             "steps": list(split.steps),
-            "difference": difference_of(first, last, split.count) if all(sides) else None,
+            "difference": difference_of(first, last, split.count) if all(is_visible) else None,
         }
-        shares = {"valid": split.valid, "truncated": split.truncated, **more}
+        shares = {"valid": split.valid, "truncated": split.truncated, **comparisons}
         row = {"name": split.split, "before": before, "after": after, "count": split.count, **shares}
         grades = [
             {
                 "name": grade,
                 **{
                     side: share_of(mean, count, ()) if is_shown else None
-                    for side, mean, is_shown in zip(("before", "after"), means, sides, strict=True)
+                    for side, mean, is_shown in zip(("before", "after"), means, is_visible, strict=True)
                 },
                 "count": count,
             }
@@ -130,7 +130,7 @@ def accuracies(run: RunFiles, evaluations: Evaluations) -> list[Record]:
     return rows
 
 
-def _sides(run: RunFiles, steps: tuple[int, int]) -> tuple[bool, bool]:
+def _visible_columns(run: RunFiles, steps: tuple[int, int]) -> tuple[bool, bool]:
     """Return which columns of accuracies have a value: a single evaluation is before or after, not both."""
     if steps[0] != steps[1]:
         return True, True
@@ -184,9 +184,14 @@ def health(run: RunFiles) -> list[tuple[str, str]]:
         return statistics.fmean(values) if values else None
 
     shares = (
-        ("reward/zero_variance", "of the groups have no signal: their answers have equal rewards", _MANY_ALIKE, 1),
-        ("length/truncated", "of the answers are truncated at sampling.max_new_tokens", _MANY_CUT, 1),
-        ("status/ok", "of the answers have SQL that runs", _FEW_VALID, -1),
+        (
+            "reward/zero_variance",
+            "of the groups have no signal: their answers have equal rewards",
+            _MAX_ZERO_VARIANCE,
+            1,
+        ),
+        ("length/truncated", "of the answers are truncated at sampling.max_new_tokens", _MAX_TRUNCATED, 1),
+        ("status/ok", "of the answers have SQL that runs", _MIN_VALID, -1),
     )
     for name, text, bound, sign in shares:
         value = recent(name)
@@ -197,8 +202,8 @@ def health(run: RunFiles) -> list[tuple[str, str]]:
             notes.append(("bad" if is_bad else "good", f"{100 * value:.0f} % {text} {limit}"))
     entropy = recent("policy/entropy")
     if entropy is not None:
-        text = f"the entropy is {entropy:.3f} nats per token (bound: at least {_NO_ENTROPY:g})"
-        notes.append(("bad" if entropy < _NO_ENTROPY else "good", text))
+        text = f"the entropy is {entropy:.3f} nats per token (bound: at least {_MIN_ENTROPY:g})"
+        notes.append(("bad" if entropy < _MIN_ENTROPY else "good", text))
     return notes
 
 
@@ -207,7 +212,7 @@ def first_and_last(run: RunFiles) -> tuple[str, str]:
     return ("before GRPO", "after") if first_grpo_step(run) is not None else ("first", "last")
 
 
-def _joined(value: Json) -> Json:
+def _join(value: Json) -> Json:
     return ", ".join(map(str, value)) if isinstance(value, list) else value
 
 
@@ -226,9 +231,9 @@ def _date(text: Json) -> str | None:
 
 def _duration(sessions: Sequence[Fields]) -> str | None:
     """Return the total duration of the sessions, and the number of those without a recorded end."""
-    took = duration_of(sessions)
-    if not took:
+    total = duration_of(sessions)
+    if not total:
         return None
-    more = f" in {len(sessions)} sessions" if len(sessions) > 1 else ""
+    suffix = f" in {len(sessions)} sessions" if len(sessions) > 1 else ""
     unknown = sum(seconds_of(session) is None for session in sessions)
-    return took + more + (f", and the unknown time of {unknown} without a recorded end" if unknown else "")
+    return total + suffix + (f", and the unknown time of {unknown} without a recorded end" if unknown else "")

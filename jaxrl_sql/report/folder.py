@@ -186,7 +186,7 @@ class _TextTable:
         return list(self._numbers)
 
 
-def used_tokens(groups: Iterable[AnswerGroup]) -> set[int]:
+def collect_token_ids(groups: Iterable[AnswerGroup]) -> set[int]:
     """Return the token ids in answers."""
     tokens: set[int] = set()
     for group in groups:

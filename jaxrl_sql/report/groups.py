@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from jaxrl_sql.runtime.rollouts import FOLDER, KINDS, TOKENS, pieces_of, read_piece
+from jaxrl_sql.runtime.rollouts import FOLDER, KINDS, TOKENS, list_shards, read_shard
 from jaxrl_sql.text2sql.evals.hardness import spider_level
 from jaxrl_sql.text2sql.evals.row_pairs import pair_rows
 from jaxrl_sql.types import Example, Fields, InputError, Record
@@ -46,12 +46,12 @@ class Chunk(NamedTuple):
     stamp: tuple[int, ...]
 
 
-class Pieced(NamedTuple):
+class ChunkContent(NamedTuple):
     """The groups of a chunk; advantages by (step of the rollout, part); whether a part of it was unreadable."""
 
     groups: list[AnswerGroup]
     advantages: dict[tuple[int, int], list[list[float]]]
-    is_cut: bool
+    is_incomplete: bool
 
 
 def open_result_folder(folder: str | Path) -> ResultFolder:
@@ -69,17 +69,17 @@ def open_result_folder(folder: str | Path) -> ResultFolder:
     )
 
 
-def chunks(source: ResultFolder) -> list[Chunk]:
+def list_chunks(source: ResultFolder) -> list[Chunk]:
     """Return the chunks of a source, oldest first; raises InputError for a run or a comparison without answers."""
     if source.kind == RUN:
-        pieces = [
-            Chunk(piece.path, kind, piece.number, (piece.size,))
+        shards = [
+            Chunk(shard.path, kind, shard.number, (shard.size,))
             for kind in KINDS
-            for piece in pieces_of(source.folder / FOLDER, kind)
+            for shard in list_shards(source.folder / FOLDER, kind)
         ]
-        if not pieces:
+        if not shards:
             raise InputError(f"{source.folder}: {_no_answers_reason(source.folder)}")
-        return pieces
+        return shards
     path = source.folder / (RECORDS if source.kind == EVALUATION else COMPARED)
     status = path.stat()
     stamp = (status.st_size, status.st_mtime_ns)
@@ -91,15 +91,17 @@ def chunks(source: ResultFolder) -> list[Chunk]:
     return [Chunk(path, source.kind, number, stamp) for number in range(-(-count // _CHUNK_SIZE))]
 
 
-def read_chunk(chunk: Chunk) -> Pieced:
+def read_chunk(chunk: Chunk) -> ChunkContent:
     """Return the content of a chunk; a chunk that the run has deleted meanwhile is empty."""
     if chunk.kind in (EVALUATION, COMPARISON):
         start = chunk.number * _CHUNK_SIZE
-        return Pieced(_all_groups(chunk.path, chunk.kind, chunk.stamp)[start : start + _CHUNK_SIZE], {}, is_cut=False)
+        return ChunkContent(
+            _all_groups(chunk.path, chunk.kind, chunk.stamp)[start : start + _CHUNK_SIZE], {}, is_incomplete=False
+        )
     try:
-        records, is_cut = read_piece(chunk.path)
+        records, is_incomplete = read_shard(chunk.path)
     except FileNotFoundError:
-        return Pieced([], {}, is_cut=False)
+        return ChunkContent([], {}, is_incomplete=False)
     groups: list[AnswerGroup] = []
     advantages: dict[tuple[int, int], list[list[float]]] = {}
     for record in records:
@@ -109,8 +111,8 @@ def read_chunk(chunk: Chunk) -> Pieced:
             else:
                 groups.append(_run_group(record))
         except (KeyError, TypeError, ValueError, AttributeError):
-            is_cut = True
-    return Pieced(groups, advantages, is_cut)
+            is_incomplete = True
+    return ChunkContent(groups, advantages, is_incomplete)
 
 
 def add_advantages(
@@ -121,8 +123,8 @@ def add_advantages(
         first = advantages.get((group["step"], 0))
         if group["chosen"] is None or not first:
             continue
-        part, row = divmod(group["chosen"], len(first))
-        rows = advantages.get((group["step"], part), ())
+        batch_index, row = divmod(group["chosen"], len(first))
+        rows = advantages.get((group["step"], batch_index), ())
         for answer, value in zip(group["answers"], rows[row] if row < len(rows) else (), strict=False):
             answer["advantage"] = value
 
@@ -139,7 +141,7 @@ def read_tokens(source: ResultFolder) -> list[str]:
 def last_evaluations(source: ResultFolder, count: int = 2) -> dict[str, dict[int, list[AnswerGroup]]]:
     """Return the groups of the last evaluations by phase and step, newest last; only the last chunks are read."""
     evaluations: dict[str, dict[int, list[AnswerGroup]]] = {}
-    for chunk in reversed(chunks(source)):
+    for chunk in reversed(list_chunks(source)):
         if chunk.kind != "eval":
             continue
         for group in read_chunk(chunk).groups:
@@ -174,7 +176,7 @@ def _no_answers_reason(folder: Path) -> str:
             "the run kept no answers (run.keep_rollouts was 0, or it has not sampled yet): "
             f"its numbers are in {folder / 'report.html'}"
         )
-    return f"no piece of answers is left in {folder / FOLDER}"
+    return f"no answers are left in {folder / FOLDER}"
 
 
 def _run_group(record: Fields) -> AnswerGroup:
@@ -252,7 +254,7 @@ def _evaluation_groups(path: Path) -> list[AnswerGroup]:
             entry = {
                 "turns": [["assistant", answer]] if isinstance(answer, str) else [list(turn) for turn in answer],
                 **_judged_fields(record, record["own"], record.get("results")),
-                **({"fault": record["fault"]} if record.get("fault") else {}),
+                **({"error": record["error"]} if record.get("error") else {}),
             }
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InputError(f"{path}:{number}: no record of a question: evaluate again, or cut the line") from error

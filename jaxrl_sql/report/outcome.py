@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 
 from jaxrl_sql.report.load import RunFiles, first_grpo_step, series
-from jaxrl_sql.runtime.folder import saved_steps
+from jaxrl_sql.runtime.folder import list_saved_steps
 from jaxrl_sql.runtime.progress import duration
 from jaxrl_sql.types import Fields, Json, Record
 
@@ -77,16 +77,16 @@ def first_sentence(run: RunFiles, rows: Sequence[Fields]) -> str:
     time = duration_of(sessions_of(run))
     row = rows[0] if rows else None
     if is_stopped(run):
-        measured = f"; {_past(run, row)}" if row else ", before its first evaluation"
-        return f"{_stop(run, steps, time)}{measured}."
-    took = f"{_steps(steps)}{f' in {time}' if time else ''}"
+        measured = f"; {_past_accuracies(run, row)}" if row else ", before its first evaluation"
+        return f"{_describe_stop(run, steps, time)}{measured}."
+    progress = f"{_steps(steps)}{f' in {time}' if time else ''}"
     if row is None or not (row["after"] or row["before"]):
-        return f"{took[0].upper()}{took[1:]}."
+        return f"{progress[0].upper()}{progress[1:]}."
     if not row["after"]:
-        return f"Accuracy on {row['name']} was {_share(row['before'], is_first=True)} before GRPO; {took}."
-    before = f"was {_share(row['before'], is_first=True)} {_when(run, row)} and " if row["before"] else ""
+        return f"Accuracy on {row['name']} was {_share(row['before'], is_first=True)} before GRPO; {progress}."
+    before = f"was {_share(row['before'], is_first=True)} {_first_evaluation(run, row)} and " if row["before"] else ""
     after = _share(row["after"], is_first=not before)
-    return f"Accuracy on {row['name']} {before}is {after} after {took}{_difference(row)}."
+    return f"Accuracy on {row['name']} {before}is {after} after {progress}{_difference(row)}."
 
 
 def stop_lines(run: RunFiles) -> list[list[str]]:
@@ -96,13 +96,13 @@ def stop_lines(run: RunFiles) -> list[list[str]]:
     last = (sessions_of(run) or [{}])[-1]
     kind = "train" if run.setting("grpo.steps", 1) else "sft"
     command = str(last.get("resume") or shlex.join(["jaxrl-sql", kind, "--resume", address(run)]))
-    saved = saved_steps(run.folder)
-    begin = (
+    saved = list_saved_steps(run.folder)
+    advice = (
         f"The checkpoint of step {saved[-1]} is complete. To continue: "
         if saved
         else "No checkpoint is complete. To start from the first step: "
     )
-    return [[begin, command], *([line, ""] for line in _losses(run))]
+    return [[advice, command], *([line, ""] for line in _losses(run))]
 
 
 def is_stopped(run: RunFiles) -> bool:
@@ -114,18 +114,18 @@ def is_stopped(run: RunFiles) -> bool:
     return outcome != COMPLETE and (outcome is not None or seconds_of(sessions[-1]) is None)
 
 
-def _stop(run: RunFiles, steps: int, time: str) -> str:
+def _describe_stop(run: RunFiles, steps: int, time: str) -> str:
     last = sessions_of(run)[-1]
     total = _total(last)
-    at = f"step {steps:,} of {total:,}" if total else f"step {steps:,}"
+    position = f"step {steps:,} of {total:,}" if total else f"step {steps:,}"
     reason = " ".join(str(last.get("reason") or "").split())
     match last.get("outcome"):
         case "stopped":
-            return f"Stopped by {reason} at {at}{f' after {time}' if time else ''}"
+            return f"Stopped by {reason} at {position}{f' after {time}' if time else ''}"
         case None:
-            return f"{at[0].upper()}{at[1:]}, without a recorded end{f'; {time} before' if time else ''}"
+            return f"{position[0].upper()}{position[1:]}, without a recorded end{f'; {time} before' if time else ''}"
         case _:
-            return f"Failed at {at}{f' after {time}' if time else ''}{f' ({reason})' if reason else ''}"
+            return f"Failed at {position}{f' after {time}' if time else ''}{f' ({reason})' if reason else ''}"
 
 
 def _total(session: Fields) -> int:
@@ -145,10 +145,10 @@ def _steps(steps: int) -> str:
     return "1 step" if steps == 1 else f"{steps:,} steps"
 
 
-def _past(run: RunFiles, row: Fields) -> str:
+def _past_accuracies(run: RunFiles, row: Fields) -> str:
     """Return the accuracies of a stopped run."""
     first, last = row["steps"]
-    ends = ((row["before"], _when(run, row)), (row["after"], f"at step {last:,}"))
+    ends = ((row["before"], _first_evaluation(run, row)), (row["after"], f"at step {last:,}"))
     shown = [(end, when) for end, when in ends if end]
     if first == last:
         shown = [(end, f"at step {last:,}") for end, _ in shown]
@@ -156,7 +156,7 @@ def _past(run: RunFiles, row: Fields) -> str:
     return f"accuracy on {row['name']} was {' and '.join(shares) or 'not finite'}"
 
 
-def _when(run: RunFiles, row: Fields) -> str:
+def _first_evaluation(run: RunFiles, row: Fields) -> str:
     """Return the time of the earlier evaluation."""
     first, step = first_grpo_step(run), row["steps"][0]
     return "before GRPO" if first is not None and step < first else f"at step {step:,}"

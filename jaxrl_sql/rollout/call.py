@@ -38,7 +38,7 @@ from jaxrl_sql.types import Turn
 
 @dataclass
 class PartialSample:
-    """The tokens that were read of a completion: the pieces of its current turn, and the turns before."""
+    """The tokens that were read of a completion: those of its current turn by chunk, and the turns before."""
 
     tokens: list[np.ndarray] = field(default_factory=list)
     logprobs: list[np.ndarray] = field(default_factory=list)
@@ -49,17 +49,17 @@ class PartialSample:
 
     def end_turn(self, detokenize: Callable[[tuple[int, ...]], str]) -> str:
         """End the current turn and return its text."""
-        ids, logprobs, behavior_logprobs = self.so_far()
-        for piece in (self.tokens, self.logprobs, self.behavior_logprobs):
-            piece.clear()
+        ids, logprobs, behavior_logprobs = self.current_turn()
+        for chunks in (self.tokens, self.logprobs, self.behavior_logprobs):
+            chunks.clear()
         self.text = detokenize(ids)
         self.turns.append(Turn(ASSISTANT, ids, logprobs, behavior_logprobs, self.text))
         return self.text
 
-    def so_far(self) -> tuple[tuple[Any, ...], ...]:
+    def current_turn(self) -> tuple[tuple[Any, ...], ...]:
         """Return the tokens of the current turn, and their log-probabilities, full and as they were sampled."""
-        pieces = (self.tokens, self.logprobs, self.behavior_logprobs)
-        return tuple(tuple(np.concatenate(piece).tolist()) if piece else () for piece in pieces)
+        values = (self.tokens, self.logprobs, self.behavior_logprobs)
+        return tuple(tuple(np.concatenate(chunks).tolist()) if chunks else () for chunks in values)
 
     def length(self) -> int:
         """Return the tokens of all ended turns."""
@@ -68,7 +68,7 @@ class PartialSample:
     def token_ids(self) -> tuple[int, ...]:
         """Return all tokens, those of the current turn too."""
         ended = (token for turn in self.turns for token in turn.token_ids)
-        return (*ended, *(token for piece in self.tokens for token in piece.tolist()))
+        return (*ended, *(token for chunk in self.tokens for token in chunk.tolist()))
 
 
 class InFlightChunk(NamedTuple):
@@ -156,7 +156,7 @@ class EngineCall:
         self.launched = None
         yield from self.read()
         for number in sorted(self.partial):
-            ids, logprobs, behavior = self.partial[number].so_far()
+            ids, logprobs, behavior = self.partial[number].current_turn()
             turn = Turn(ASSISTANT, ids, logprobs, behavior)
             yield Sample(*self.global_index(number), ids, logprobs, behavior, "", UNFINISHED, (turn,))
 
@@ -227,20 +227,23 @@ class EngineCall:
     def _record(self, log: Any) -> list[tuple[int, End]]:
         """Add a chunk's tokens to their completions -> those whose turn ended, in order; raises NotFiniteError."""
         live = log.completion >= 0
-        steps, written = int(live.any(axis=1).sum()), int(live.sum())
+        num_steps, num_tokens = int(live.any(axis=1).sum()), int(live.sum())
         if not all(bool(np.isfinite(x[live]).all()) for x in (log.logprob, log.behavior_logprob)):
             raise NotFiniteError(self.model_runner.cache_dtype)
-        self.stats.add_chunk(steps, written, is_full=self.state.queued > self.log.taken or bool(self.state.waiting))
+        self.stats.add_chunk(
+            num_steps, num_tokens, is_full=self.state.queued > self.log.taken or bool(self.state.waiting)
+        )
         ended = []
         for slot in np.flatnonzero(live.any(axis=0)).tolist():
-            at = np.flatnonzero(live[:, slot])
-            for piece in np.split(at, np.flatnonzero(np.diff(log.completion[at, slot])) + 1):
-                number, last = int(log.completion[piece[0], slot]), int(piece[-1])
+            live_steps = np.flatnonzero(live[:, slot])
+            ends = np.flatnonzero(np.diff(log.completion[live_steps, slot])) + 1
+            for steps in np.split(live_steps, ends):
+                number, last = int(log.completion[steps[0], slot]), int(steps[-1])
                 sample = self.partial.setdefault(number, PartialSample())
-                sample.tokens.append(log.token[piece, slot])
-                sample.logprobs.append(log.logprob[piece, slot])
-                sample.behavior_logprobs.append(log.behavior_logprob[piece, slot])
-                self.log.written[number] = RunningCompletion(slot, len(piece))
+                sample.tokens.append(log.token[steps, slot])
+                sample.logprobs.append(log.logprob[steps, slot])
+                sample.behavior_logprobs.append(log.behavior_logprob[steps, slot])
+                self.log.written[number] = RunningCompletion(slot, len(steps))
                 if log.end[last, slot] != End.NOT:
                     ended.append((last, number, End(int(log.end[last, slot]))))
         return [(number, end) for _, number, end in sorted(ended)]
@@ -324,7 +327,7 @@ class EngineCall:
             tokens = sample.token_ids() if number in chunk.resumed else sample.turns[-1].token_ids
             end = min(sample.length() + sampling.max_new_tokens, sampling.longest)
             state = self.automata.first[tuple(sampling.stop)]
-            for token in (token for piece in sample.tokens for token in piece):
+            for token in (token for chunk in sample.tokens for token in chunk):
                 state = int(self.automata.table[state, token])
             continued.append(Continuation(chunk.after.running[number].slot, tokens, end, state))
         return continued

@@ -63,12 +63,12 @@ class PrefixCache:
         full = min((len(tokens) - 1) // self.block_size, self.capacity)
         return [tuple(tokens[i * self.block_size : (i + 1) * self.block_size]) for i in range(full)]
 
-    def _match(self, pieces: Sequence[tuple[int, ...]]) -> list[CachedBlock]:
+    def _match(self, full_blocks: Sequence[tuple[int, ...]]) -> list[CachedBlock]:
         """Return the cached blocks of a prompt's prefix and mark them as used, the first one most recently."""
         matched: list[CachedBlock] = []
         keys = []
-        for piece in pieces:
-            key = (matched[-1].number if matched else ROOT, piece)
+        for block_tokens in full_blocks:
+            key = (matched[-1].number if matched else ROOT, block_tokens)
             if key not in self.cached:
                 break
             keys.append(key)
@@ -79,10 +79,10 @@ class PrefixCache:
 
     def lookup(self, tokens: Sequence[int]) -> tuple[int, PrefixKey | None]:
         """Return the number of cached tokens of a prompt, and the key of its first uncached full block (or None)."""
-        pieces = self._full_blocks(tokens)
-        cached = self._match(pieces)
+        full_blocks = self._full_blocks(tokens)
+        cached = self._match(full_blocks)
         parent = cached[-1].number if cached else ROOT
-        missing = (parent, pieces[len(cached)]) if len(cached) < len(pieces) else None
+        missing = (parent, full_blocks[len(cached)]) if len(cached) < len(full_blocks) else None
         return len(cached) * self.block_size, missing
 
     def allocate(self, tokens: Sequence[int]) -> Allocation | None:
@@ -98,18 +98,18 @@ class PrefixCache:
     def insert(self, tokens: Sequence[int], blocks: Sequence[int]) -> list[tuple[int, int]]:
         """Cache the full blocks of a prefilled prompt; return the required copies (block, cached block)."""
         copies: list[tuple[int, int]] = []
-        pieces = self._full_blocks(tokens)
-        matched = self._match(pieces)
+        full_blocks = self._full_blocks(tokens)
+        matched = self._match(full_blocks)
         parent = matched[-1].number if matched else ROOT
-        for piece, block in list(zip(pieces, blocks, strict=False))[len(matched) :]:
+        for block_tokens, block in list(zip(full_blocks, blocks, strict=False))[len(matched) :]:
             target = len(self.cached)
             if target == self.capacity:
                 target = self.cached.popitem(last=False)[1].block
             self.last_number += 1
-            self.cached[parent, piece] = CachedBlock(target, self.last_number)
+            self.cached[parent, block_tokens] = CachedBlock(target, self.last_number)
             parent = self.last_number
             copies.append((block, target))
-        self._match(pieces)
+        self._match(full_blocks)
         return copies
 
     def free(self, blocks: Sequence[int]) -> None:

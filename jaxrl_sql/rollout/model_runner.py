@@ -122,20 +122,20 @@ class ModelRunner:
 
     # --- the prefix cache
 
-    def load_prefixes(self, copies: Sequence[tuple[int, int]], at_least: int) -> None:
-        """Copy cached blocks to those of prompts: (cached block, block) each, `at_least` in one program."""
+    def load_prefixes(self, copies: Sequence[tuple[int, int]], min_blocks: int) -> None:
+        """Copy cached blocks to those of prompts: (cached block, block) each, `min_blocks` in one program."""
         if copies and self.prefix_pool is not None and self.prompt_pool is not None:
-            cached, blocks = _columns(copies, at_least, self.prompt_pool.num_blocks)
+            cached, blocks = _columns(copies, min_blocks, self.prompt_pool.num_blocks)
             self.prompt_pool = decode.copy_blocks(self.prefix_pool, cached, self.prompt_pool, blocks)
 
-    def save_prefixes(self, copies: Sequence[tuple[int, int]], at_least: int) -> None:
-        """Copy blocks of prompts to cached blocks: (block, cached block) each, `at_least` in one program."""
+    def save_prefixes(self, copies: Sequence[tuple[int, int]], min_blocks: int) -> None:
+        """Copy blocks of prompts to cached blocks: (block, cached block) each, `min_blocks` in one program."""
         # In a small cache a block may be written twice in a batch: the last write counts.
         copies = [(block, target) for target, block in {target: block for block, target in copies}.items()]
         if copies and self.prompt_pool is not None:
             self._reserve_prefixes(1 + max(target for _, target in copies))
             assert self.prefix_pool is not None
-            blocks, targets = _columns(copies, at_least, self.prefix_pool.num_blocks)
+            blocks, targets = _columns(copies, min_blocks, self.prefix_pool.num_blocks)
             self.prefix_pool = decode.copy_blocks(self.prompt_pool, blocks, self.prefix_pool, targets)
 
     def _reserve_prefixes(self, blocks: int) -> None:
@@ -160,9 +160,9 @@ def _num_blocks(pool: KVPool | None) -> int:
     return 0 if pool is None else pool.num_blocks
 
 
-def _columns(pairs: Sequence[tuple[int, int]], at_least: int, none: int) -> np.ndarray:
+def _columns(pairs: Sequence[tuple[int, int]], min_blocks: int, none: int) -> np.ndarray:
     """Return pairs as two rows of one of few widths; `none` is the second of those that fill it."""
-    columns = np.full((2, bucket(max(len(pairs), at_least), 8)), none, np.int32)
+    columns = np.full((2, bucket(max(len(pairs), min_blocks), 8)), none, np.int32)
     columns[:, : len(pairs)] = np.array(pairs).T
     return columns
 
@@ -207,16 +207,16 @@ class CallRunner:
         self.ring: Any = empty_request(2 * n + sizes.group_size)
         self.keys = _all_keys(request, self.config.purpose)
 
-    def execute(self, plan: ChunkPlan, continued: Sequence[Continuation]) -> StepLog | None:
+    def execute(self, plan: ChunkPlan, continuations: Sequence[Continuation]) -> StepLog | None:
         """Do a plan's work, with the tokens of its `appended` completions -> the log of the chunk that it launches."""
-        self.prepare(plan, continued)
+        self.prepare(plan, continuations)
         if not plan.launches:
             return None
         (self.runner.completion_pool, self.slots), log = decode.decode_chunk(*self.decode_arguments(plan))
         self.stats.chunks += 1
         return log
 
-    def prepare(self, plan: ChunkPlan, continued: Sequence[Continuation]) -> None:
+    def prepare(self, plan: ChunkPlan, continuations: Sequence[Continuation]) -> None:
         """Do a plan's work before its chunk of decode steps."""
         self.table[plan.freed] = NONE
         self.ring.max_length[self._ring_indices(plan.truncated)] = 1
@@ -229,8 +229,8 @@ class CallRunner:
         self._resume(plan)
         if plan.launches:
             self.runner.resize_completions(plan.after.blocks.num_blocks)
-        if continued:
-            self._append(continued, plan.after.blocks.table())
+        if continuations:
+            self._append(continuations, plan.after.blocks.table())
 
     def prompt_slots(self) -> PromptSlots:
         """Return the prompts as the device needs them."""
@@ -255,7 +255,7 @@ class CallRunner:
     def _release(self, slots: Sequence[int]) -> None:
         n = self.config.max_num_seqs
         if slots:
-            self.slots = release_slots(self.slots, _padded(slots, n, n))
+            self.slots = release_slots(self.slots, _pad(slots, n, n))
 
     def _resume(self, plan: ChunkPlan) -> None:
         """Put completions into slots, to be computed again from their tokens."""
@@ -266,10 +266,10 @@ class CallRunner:
         requests = empty_request(x)
         self._write(requests, np.arange(len(slots)), plan.resumed, plan.after)
         self.slots = resume_requests(
-            self.slots, _padded(slots, x, self.config.max_num_seqs), requests, self.prompt_slots()
+            self.slots, _pad(slots, x, self.config.max_num_seqs), requests, self.prompt_slots()
         )
 
-    def _append(self, continued: Sequence[Continuation], table: np.ndarray) -> None:
+    def _append(self, continuations: Sequence[Continuation], table: np.ndarray) -> None:
         """Append tokens to the slots of their completions, which decode in the next chunk."""
         n, max_rows, prompts, runner = (
             self.config.max_num_seqs,
@@ -277,15 +277,15 @@ class CallRunner:
             self.prompt_slots(),
             self.runner,
         )
-        for first in range(0, max(len(appended.tokens) for appended in continued) or 1, max_rows):
-            pieces = [piece._replace(tokens=piece.tokens[first : first + max_rows]) for piece in continued]
-            pieces = [piece for piece in pieces if piece.tokens or not first]
-            for part in _batches(pieces, self.config.fits_prefill):
-                x, width = self.config.prefill_shape(len(part), max(len(piece.tokens) for piece in part))
-                slot, tokens, max_length, stop_state = zip(*part, strict=True)
-                padded, length = pad_tokens([*tokens, *[()] * (x - len(part))], width)
+        for first in range(0, max(len(appended.tokens) for appended in continuations) or 1, max_rows):
+            chunks = [chunk._replace(tokens=chunk.tokens[first : first + max_rows]) for chunk in continuations]
+            chunks = [chunk for chunk in chunks if chunk.tokens or not first]
+            for batch in _batches(chunks, self.config.fits_prefill):
+                x, width = self.config.prefill_shape(len(batch), max(len(chunk.tokens) for chunk in batch))
+                slot, tokens, max_length, stop_state = zip(*batch, strict=True)
+                padded, length = pad_tokens([*tokens, *[()] * (x - len(batch))], width)
                 observation = ObservationBatch(
-                    _padded(slot, x, n), padded, length, _padded(max_length, x, 0), _padded(stop_state, x, 0)
+                    _pad(slot, x, n), padded, length, _pad(max_length, x, 0), _pad(stop_state, x, 0)
                 )
                 runner.completion_pool, self.slots = decode.append_observation(
                     self.weights, runner.model, runner.prompt_pool, prompts, runner.decode_state(self.slots), table,
@@ -320,23 +320,23 @@ class CallRunner:
 
     def _prefill(self, batch: PrefillBatch) -> None:
         """Prefill the tokens of a batch of prompts that are not cached, in chunks of whole blocks."""
-        at_least = self.config.prefill_shape(1, 1)[0] * self.table.shape[1] if self.config.max_prompt_bucket else 0
+        min_blocks = self.config.prefill_shape(1, 1)[0] * self.table.shape[1] if self.config.max_prompt_bucket else 0
         copies = [pair for prompt in batch.prompts for pair in prompt.allocation.copies]
-        self.runner.load_prefixes(copies, at_least)
+        self.runner.load_prefixes(copies, min_blocks)
         ids = [self.request.prompts[prompt.group.prompt].token_ids for prompt in batch.prompts]
         self._run_chunks(batch.prompts, ids)
         if self.seen is not None:  # for repetition penalties
             x = self.config.prefill_shape(len(ids), 1)[0]
-            slots = _padded([prompt.prompt_slot for prompt in batch.prompts], x, len(self.lengths))
+            slots = _pad([prompt.prompt_slot for prompt in batch.prompts], x, len(self.lengths))
             tokens, length = pad_tokens([*ids, *[()] * (x - len(ids))], self.table.shape[1] * self.config.block_size)
             self.seen = mark_seen(self.seen, slots, tokens, length)
-        self.runner.save_prefixes(batch.saved, at_least)
+        self.runner.save_prefixes(batch.saved, min_blocks)
 
     def _run_chunks(self, prompts: Sequence[Prefill], ids: Sequence[tuple[int, ...]]) -> None:
         """Write the blocks of a batch of prompts, from their cached tokens on, and keep their last states."""
         size = self.config.block_size
-        new = [len(ids[row]) - prompt.allocation.cached_tokens for row, prompt in enumerate(prompts)]
-        x, longest = self.config.prefill_shape(len(prompts), max(new), size)
+        num_new = [len(ids[row]) - prompt.allocation.cached_tokens for row, prompt in enumerate(prompts)]
+        x, longest = self.config.prefill_shape(len(prompts), max(num_new), size)
         start, length = np.zeros(x, np.int32), np.zeros(x, np.int32)
         table = np.full((x, self.table.shape[1]), self.runner.prefix_cache.num_blocks, np.int32)
         for row, (prompt_slot, _, (blocks, cached_tokens, _)) in enumerate(prompts):
@@ -349,8 +349,8 @@ class CallRunner:
         width = -(-longest // size) * size
         while (start < length).any():
             count = np.clip(length - start, 0, width)
-            pieces = [tokens[start[row] : start[row] + width] for row, tokens in enumerate(ids)]
-            padded, _ = pad_tokens([*pieces, *[()] * (x - len(prompts))], width)
+            chunks = [tokens[start[row] : start[row] + width] for row, tokens in enumerate(ids)]
+            padded, _ = pad_tokens([*chunks, *[()] * (x - len(prompts))], width)
             ends = np.full(x, len(self.lengths), np.int32)
             for row, (prompt_slot, _, _) in enumerate(prompts):
                 if start[row] < length[row] <= start[row] + width:
@@ -364,19 +364,19 @@ class CallRunner:
             start = np.minimum(start + width, length)
 
 
-def _batches(pieces: Sequence[Continuation], fits: Callable[[int, int], bool]) -> Iterator[list[Continuation]]:
-    """Split pieces into batches, short ones first, since a batch is padded to its longest piece."""
+def _batches(chunks: Sequence[Continuation], fits: Callable[[int, int], bool]) -> Iterator[list[Continuation]]:
+    """Split chunks into batches, short ones first, since a batch is padded to its longest chunk."""
     batch: list[Continuation] = []
-    for piece in sorted(pieces, key=lambda piece: len(piece.tokens)):
-        if batch and not fits(len(batch) + 1, len(piece.tokens)):
+    for chunk in sorted(chunks, key=lambda chunk: len(chunk.tokens)):
+        if batch and not fits(len(batch) + 1, len(chunk.tokens)):
             yield batch
             batch = []
-        batch.append(piece)
+        batch.append(chunk)
     if batch:
         yield batch
 
 
-def _padded(values: Sequence[int], width: int, filler: int) -> np.ndarray:
+def _pad(values: Sequence[int], width: int, filler: int) -> np.ndarray:
     return np.array([*values, *[filler] * (width - len(values))], np.int32)
 
 

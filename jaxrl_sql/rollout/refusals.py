@@ -14,13 +14,13 @@ def find_refused(
     """Return the automata of all stop strings, and the reason for each request that cannot be served."""
     refused: dict[int, str] = {}
     for i, (prompt, sampling) in enumerate(zip(request.prompts, request.samplings, strict=True)):
-        have = len(prompt.token_ids)
-        if not have or have + sampling.longest > model.max_positions:
+        available = len(prompt.token_ids)
+        if not available or available + sampling.longest > model.max_positions:
             refused[i] = (
-                f"prompt {prompt.uid}: {have} tokens and {sampling.longest} new ones need 1 to "
+                f"prompt {prompt.uid}: {available} tokens and {sampling.longest} new ones need 1 to "
                 f"{model.max_positions} positions (max_positions): shorten the prompt or ask for fewer tokens"
             )
-        elif too_large := _over_budget(config, have, sampling.longest):
+        elif too_large := _over_budget(config, available, sampling.longest):
             refused[i] = f"prompt {prompt.uid}: {too_large}"
         elif not all(0 <= token < model.vocab_size for token in prompt.token_ids):
             refused[i] = f"prompt {prompt.uid}: a token id is outside the model's {model.vocab_size}"
@@ -32,10 +32,10 @@ def find_refused(
 def _over_budget(config: EngineConfig, prompt: int, completion: int) -> str:
     """Return why the KV budget never has room for a prompt and a completion of these lengths; "" if it has."""
     budget = config.budget
-    for what, tokens, size, have in (
+    for noun, tokens, size, available in (
         ("the prompt", prompt, config.block_size, budget and budget.prompt_blocks),
         ("its completion", completion, config.completion_block_size, budget and budget.completion_blocks),
     ):
-        if have is not None and -(-tokens // size) > have:
-            return f"{what} of {tokens} tokens needs more than the {have} KV blocks that there are for such"
+        if available is not None and -(-tokens // size) > available:
+            return f"{noun} of {tokens} tokens needs more than the {available} KV blocks that there are for such"
     return ""

@@ -70,13 +70,13 @@ class ReplicatedEngine:
                 self.replicas.append(Replica(number, mesh, Engine(model, None, tokenizer, config)))
         for replica in self.replicas[1:]:
             replica.engine.vocabulary = self.replicas[0].engine.vocabulary
-        self._brought: Any = None
+        self._copied_params: Any = None
         self._is_generating = False
 
     @property
     def stats(self) -> RolloutStats:
         """Return the counts of the last call, of all replicas of this process."""
-        return _together(replica.engine.stats for replica in self.replicas)
+        return _merge_stats(replica.engine.stats for replica in self.replicas)
 
     def reset_prefix_cache(self) -> None:
         """Evict all cached prefixes."""
@@ -85,7 +85,7 @@ class ReplicatedEngine:
 
     def release(self) -> None:
         """Free the memory of the KV caches and the copied weights until the next call."""
-        self._brought = None
+        self._copied_params = None
         for replica in self.replicas:
             replica.engine.params = None
             replica.engine.release()
@@ -112,7 +112,9 @@ class ReplicatedEngine:
         self._is_generating = True
         try:
             for replica in self.replicas:
-                calls.append((replica, _in(replica, replica.engine.begin, request.restrict(dealt[replica.number]))))
+                calls.append(
+                    (replica, _call_on_mesh(replica, replica.engine.begin, request.restrict(dealt[replica.number])))
+                )
             yield from _run(calls, starts_next=ahead is not None)
         finally:
             for replica, _ in calls:
@@ -127,7 +129,7 @@ class ReplicatedEngine:
 
     def gather_stats(self) -> RolloutStats:
         """Return the counts of the last call of all processes' replicas; every process must call it."""
-        return _together(RolloutStats(**counts) for counts in exchange([dataclasses.asdict(self.stats)]))
+        return _merge_stats(RolloutStats(**counts) for counts in exchange([dataclasses.asdict(self.stats)]))
 
     def _copy_weights(self) -> None:
         """Copy the parameters to the replicas, unless they have them.
@@ -136,34 +138,35 @@ class ReplicatedEngine:
         exists twice. On CPUs it must wait for each copy: XLA has few threads there, each queued program blocks one, and
         a collective that all of them wait for would never get a thread.
         """
-        if self._brought is self.params:
+        if self._copied_params is self.params:
             return
         self.release()
         shardings = policy_shardings(self.model, self.params, self.grid)
         dtype = self.config.compute_dtype
         stacked, tree = jax.tree.flatten(self.params["layers"])
         layers = [
-            jax.block_until_ready(take_layers(_moved(leaf, sharding, dtype)))
+            jax.block_until_ready(take_layers(_copy_to(leaf, sharding, dtype)))
             for leaf, sharding in zip(stacked, jax.tree.leaves(shardings["layers"]), strict=True)
         ]
         rest = {name: leaf for name, leaf in self.params.items() if name != "layers"}
         rest = jax.tree.map(
-            lambda leaf, sharding: _moved(leaf, sharding, dtype), rest, {name: shardings[name] for name in rest}
+            lambda leaf, sharding: _copy_to(leaf, sharding, dtype), rest, {name: shardings[name] for name in rest}
         )
         for _, mesh, engine in self.replicas:
             split = tuple(
-                jax.tree.unflatten(tree, [_on(mesh, leaf) for leaf in layer]) for layer in zip(*layers, strict=True)
+                jax.tree.unflatten(tree, [_replica_copy(mesh, leaf) for leaf in layer])
+                for layer in zip(*layers, strict=True)
             )
-            engine.params = {**jax.tree.map(lambda leaf, mesh=mesh: _on(mesh, leaf), rest), "layers": split}
-        self._brought = self.params
+            engine.params = {**jax.tree.map(lambda leaf, mesh=mesh: _replica_copy(mesh, leaf), rest), "layers": split}
+        self._copied_params = self.params
 
 
-def _together(counted: Iterable[RolloutStats]) -> RolloutStats:
+def _merge_stats(counted: Iterable[RolloutStats]) -> RolloutStats:
     """Return the counts of engines that worked at the same time."""
-    return reduce(RolloutStats.merged, counted)
+    return reduce(RolloutStats.merge, counted)
 
 
-def _in(replica: Replica, function: Callable[..., Any], *arguments: Any) -> Any:
+def _call_on_mesh(replica: Replica, function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a function on a replica's mesh."""
     with jax.set_mesh(replica.mesh):
         return function(*arguments)
@@ -181,12 +184,12 @@ def _run(calls: Sequence[tuple[Replica, EngineCall]], starts_next: bool) -> Iter
     with ThreadPoolExecutor(max(len(calls), 1), "replica") as threads:
         while _is_unfinished(calls, starts_next):
             active = [pair for pair in calls if (pair[1].has_work if starts_next else pair[1].unfinished)]
-            for failed in threads.map(lambda pair: _in(pair[0], pair[1].launch), active):
+            for failed in threads.map(lambda pair: _call_on_mesh(pair[0], pair[1].launch), active):
                 yield from failed
             for replica, call in active:
-                yield from _in(replica, call.read)
+                yield from _call_on_mesh(replica, call.read)
     for replica, call in calls:
-        yield from _in(replica, lambda call=call: list(call.ahead_samples()))
+        yield from _call_on_mesh(replica, lambda call=call: list(call.ahead_samples()))
 
 
 def _is_unfinished(calls: Sequence[tuple[Replica, EngineCall]], starts_next: bool) -> bool:
@@ -203,77 +206,80 @@ def deal(request: GenerationRequest, replicas: int) -> list[list[RequestGroup]]:
     prompts are dealt as that call will deal them.
     """
     ahead = len(request.prompts) if request.ahead is None else request.ahead
-    first, rest = (_deal(request, of, replicas) for of in (range(ahead), range(ahead, len(request.prompts))))
+    first, rest = (
+        _deal(request, prompt_indices, replicas)
+        for prompt_indices in (range(ahead), range(ahead, len(request.prompts)))
+    )
     return [[*groups, *more] for groups, more in zip(first, rest, strict=True)]
 
 
-def _deal(request: GenerationRequest, of: range, replicas: int) -> list[list[RequestGroup]]:
+def _deal(request: GenerationRequest, prompt_indices: range, replicas: int) -> list[list[RequestGroup]]:
     """Deal these prompts of a call."""
-    order = sorted(of, key=lambda i: request.prompts[i].token_ids)
-    total, is_cut = sum(request.samplings[i].n for i in of), len(order) < replicas
-    edges = [total * number // replicas for number in range(replicas + 1)]
+    order = sorted(prompt_indices, key=lambda i: request.prompts[i].token_ids)
+    total, divides_samples = sum(request.samplings[i].n for i in prompt_indices), len(order) < replicas
+    bounds = [total * number // replicas for number in range(replicas + 1)]
     dealt: list[list[RequestGroup]] = [[] for _ in range(replicas)]
-    begin = 0
+    offset = 0
     for i in order:
         n = request.samplings[i].n
-        if is_cut:
-            for number, (low, high) in enumerate(pairwise(edges)):
-                first, last = max(low - begin, 0), min(high - begin, n)
+        if divides_samples:
+            for number, (low, high) in enumerate(pairwise(bounds)):
+                first, last = max(low - offset, 0), min(high - offset, n)
                 if first < last:
                     dealt[number].append(RequestGroup(i, first, last))
         else:  # its middle decides its replica
-            dealt[(2 * begin + n) * replicas // (2 * total)].append(RequestGroup(i, 0, n))
-        begin += n
+            dealt[(2 * offset + n) * replicas // (2 * total)].append(RequestGroup(i, 0, n))
+        offset += n
     return dealt
 
 
 @lru_cache(maxsize=64)
-def _mover(sharding: jax.sharding.NamedSharding, dtype: Any) -> Callable[[jax.Array], jax.Array]:
+def _make_copier(sharding: jax.sharding.NamedSharding, dtype: Any) -> Callable[[jax.Array], jax.Array]:
     """Return a program that copies an array to a sharding, in a dtype (None: its own)."""
     return jax.jit(lambda x: x if dtype is None else x.astype(dtype), out_shardings=sharding)
 
 
-def _moved(leaf: Any, sharding: jax.sharding.NamedSharding, dtype: Any) -> jax.Array:
+def _copy_to(leaf: Any, sharding: jax.sharding.NamedSharding, dtype: Any) -> jax.Array:
     """Copy an array to the grid and wait for it; an array on a mesh of the same devices is copied by one program."""
     current = getattr(leaf, "sharding", None)
     if isinstance(current, jax.NamedSharding) and current.device_set == sharding.device_set:
-        return jax.block_until_ready(_mover(sharding, dtype)(leaf))
+        return jax.block_until_ready(_make_copier(sharding, dtype)(leaf))
     return jax.device_put(leaf if dtype is None else jnp.asarray(leaf, dtype), sharding)
 
 
-def _on(mesh: jax.sharding.Mesh, x: jax.Array) -> jax.Array:
+def _replica_copy(mesh: jax.sharding.Mesh, x: jax.Array) -> jax.Array:
     """Return a replica's copy of an array on the grid, which is not copied for it."""
     sharding: Any = x.sharding
-    pieces = {shard.device: shard.data for shard in x.addressable_shards}
-    shards = [pieces[device] for device in mesh.devices.flat]
+    data_of = {shard.device: shard.data for shard in x.addressable_shards}
+    shards = [data_of[device] for device in mesh.devices.flat]
     return jax.make_array_from_single_device_arrays(x.shape, jax.NamedSharding(mesh, sharding.spec), shards)
 
 
 def pack_samples(samples: Sequence[Sample]) -> bytes:
     """Write samples as bytes: numbers as arrays, bit for bit, and the rest as JSON."""
-    heads = [
+    headers = [
         (sample.prompt_index, sample.index, sample.text, sample.finish_reason, sample.error,
          [(turn.role, len(turn.token_ids), turn.text) for turn in sample.turns])
         for sample in samples
     ]  # fmt: skip
     dtypes = (("token_ids", np.int32), ("logprobs", np.float32), ("behavior_logprobs", np.float32))
     arrays = {name: np.array([x for sample in samples for x in getattr(sample, name)], dtype) for name, dtype in dtypes}
-    return msgpack_serialize({"told": json.dumps(heads), **arrays})
+    return msgpack_serialize({"told": json.dumps(headers), **arrays})
 
 
 def unpack_samples(packed: bytes) -> list[Sample]:
     """Return the samples that `pack_samples` wrote."""
     stored = msgpack_restore(packed)
     numbers = [stored[name].tolist() for name in ("token_ids", "logprobs", "behavior_logprobs")]
-    samples, at = [], 0
+    samples, offset = [], 0
     for prompt, index, text, reason, error, turn_heads in json.loads(stored["told"]):
-        turns, start = [], at
+        turns, start = [], offset
         for role, count, turn_text in turn_heads:
-            ids, logprobs, behavior = (tuple(all_[at : at + count]) for all_ in numbers)
+            ids, logprobs, behavior = (tuple(all_[offset : offset + count]) for all_ in numbers)
             is_own = role == ASSISTANT
             turns.append(Turn(role, ids, logprobs if is_own else (), behavior if is_own else (), turn_text))
-            at += count
-        ids, logprobs, behavior = (tuple(all_[start:at]) for all_ in numbers)
+            offset += count
+        ids, logprobs, behavior = (tuple(all_[start:offset]) for all_ in numbers)
         samples.append(Sample(prompt, index, ids, logprobs, behavior, text, reason, tuple(turns), error))
     return samples
 

@@ -106,7 +106,7 @@ class Sample:
     `behavior_logprobs` under the truncated one that was sampled from. `text` is the policy's last turn.
 
     `turns` contain the same tokens by role (`assistant`, `environment`). With several turns, `token_ids` are the tokens
-    of all turns in order. Log-probabilities of environment tokens are 0; `written` marks the policy's tokens.
+    of all turns in order. Log-probabilities of environment tokens are 0; `is_sampled` marks the policy's tokens.
     """
 
     prompt_index: int
@@ -120,7 +120,7 @@ class Sample:
     error: str = ""
 
     @property
-    def written(self) -> tuple[bool, ...]:
+    def is_sampled(self) -> tuple[bool, ...]:
         """Return for each token whether the policy sampled it."""
         return tuple(turn.role == ASSISTANT for turn in self.turns for _ in turn.token_ids)
 

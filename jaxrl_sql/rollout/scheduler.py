@@ -202,13 +202,13 @@ def initial_state(
     waiting = [group for group in groups if request.unfinished_samples(group)]
     waiting.sort(key=lambda group: not any(request.carried_sample(group.prompt, g) for g in group.samples))
     samples = [(group.prompt, g) for group in waiting for g in request.unfinished_samples(group)]
-    num_begun = sum(request.carried_sample(*sample) is not None for sample in samples)
+    num_carried = sum(request.carried_sample(*sample) is not None for sample in samples)
     n = limits.slots
     return SchedulerState(
         request, limits, waiting, prefixes, blocks,
         free_prompt_slots=list(range(prompt_slots - 1, -1, -1)),
         slot_length=np.zeros(n, np.int64), known_from=np.zeros(n, np.int64), recently_ended=n // 3 + 1,
-        queued=num_begun, taken=num_begun,
+        queued=num_carried, taken=num_carried,
     )  # fmt: skip
 
 
@@ -277,8 +277,8 @@ def _drop_cancelled(chunk: ChunkPlan) -> None:
 def _admit(chunk: ChunkPlan) -> None:
     """Prefill prompts until as many completions await a slot as may end while two chunks run."""
     state = chunk.after
-    want = min(max(3 * state.recently_ended, state.limits.group_size), 2 * state.limits.slots)
-    while batch := _next_batch(state, state.taken + want - state.queued):
+    target = min(max(3 * state.recently_ended, state.limits.group_size), 2 * state.limits.slots)
+    while batch := _next_batch(state, state.taken + target - state.queued):
         saved: list[tuple[int, int]] = []
         for prompt_slot, group, allocation in batch:
             saved += state.prefixes.insert(state.request.prompts[group.prompt].token_ids, allocation.blocks)
@@ -294,7 +294,7 @@ def _next_batch(state: SchedulerState, completions: int) -> list[Prefill]:
     free blocks until others are finished.
     """
     batch: list[Prefill] = []
-    coming: set[object] = set()
+    pending_blocks: set[object] = set()
     longest = 0
     while state.waiting and state.free_prompt_slots and completions > 0:
         group = state.waiting[0]
@@ -302,13 +302,13 @@ def _next_batch(state: SchedulerState, completions: int) -> list[Prefill]:
         cached_tokens, missing = state.prefixes.lookup(ids)
         longest = max(longest, len(ids) - cached_tokens)
         is_full = bool(batch) and not state.limits.fits_prefill(len(batch) + 1, longest)
-        if is_full or missing in coming:
+        if is_full or missing in pending_blocks:
             break
         allocation = state.prefixes.allocate(ids)
         if allocation is None:
             break
         if missing is not None:
-            coming.add(missing)
+            pending_blocks.add(missing)
         batch.append(Prefill(state.free_prompt_slots.pop(), state.waiting.pop(0), allocation))
         completions -= len(group.samples)
     return batch
@@ -376,12 +376,12 @@ def _preempt_or_resume(chunk: ChunkPlan) -> int:
         state.running[number] = RunningCompletion(slot, state.preempted.pop(number))
         _set_length(state, [slot], state.running[number].num_tokens)
     state.appends += chunk.resumed
-    new = reach([0], 2)
-    may_take = 0 if state.preempted else max(spare, 0) // int(table.need(new)[0])
+    new_length = reach([0], 2)
+    may_take = 0 if state.preempted else max(spare, 0) // int(table.need(new_length)[0])
     tokens = np.zeros(limits.slots, np.int64)
     for number, (slot, num_tokens) in state.running.items():
         tokens[slot] = reach([num_tokens], 2 if number in chunk.resumed else 1)[0]
-    tokens[free[len(chunk.resumed) :][:may_take]] = new[0]
+    tokens[free[len(chunk.resumed) :][:may_take]] = new_length[0]
     has_room = table.reserve(tokens)
     assert has_room, "completions with slots were counted to fit"
     return may_take

@@ -47,7 +47,7 @@ class RolloutStats:
         sums = {name: getattr(self, name) + getattr(other, name) for name in names}
         return RolloutStats(slots=other.slots, engines=other.engines, **sums)
 
-    def merged(self, other: RolloutStats) -> RolloutStats:
+    def merge(self, other: RolloutStats) -> RolloutStats:
         """Return the counts of this call and of one that another engine made in the same time."""
         engines, seconds = self.engines + other.engines, max(self.seconds, other.seconds)
         return replace(self.plus(other), engines=engines, seconds=seconds)

@@ -97,7 +97,7 @@ class Budget:
         """Return the counts by name, and `cost` if prices are known."""
         return self.spent._asdict() | ({"cost": round(self.cost, 6)} if any(self.prices) else {})
 
-    def shown(self) -> dict[str, float]:
+    def as_metrics(self) -> dict[str, float]:
         """Return the counts under the names of a display's metrics (`runtime.display.STEP_METRICS`)."""
         return {f"spent/{name}": value for name, value in self.numbers().items()}
 

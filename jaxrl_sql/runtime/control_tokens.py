@@ -33,7 +33,7 @@ _HTML = re.compile(
 )
 
 
-def bare(text: str) -> str:
+def strip_marks(text: str) -> str:
     """Return a text without marks."""
     return text.replace(MARK, "").replace(ANEW, "")
 
@@ -81,7 +81,7 @@ class ControlTokens:
             # Any character that the vocabulary lacks is encoded as the unknown token.
             control = {i for name, i in self._ids.items() if name not in exclude and i != self._unknown}
             if not control.isdisjoint(self.encode(text)):
-                return MARK.join(bare(text))
+                return MARK.join(strip_marks(text))
         return text
 
     def _is_name(self, text: str, start: int, exclude: Collection[str]) -> bool:
@@ -97,12 +97,14 @@ class ControlTokens:
         return [i for part in text.split(ANEW) for i in self._encode(part)]
 
     def _encode(self, text: str) -> list[int]:
-        pieces = [i for piece in text.split(MARK) for i in _ids(self.tokenizer, piece)]
-        unmarking = _unmarking(self.tokenizer) if MARK in text and _READABLE_MARK not in text else None
-        if unmarking is None:
-            return pieces
-        whole = _ids(unmarking, text.replace(MARK, _READABLE_MARK))
-        return whole if self._control(whole) == self._control(pieces) else pieces
+        marked_ids = [i for fragment in text.split(MARK) for i in _ids(self.tokenizer, fragment)]
+        tokenizer_without_marks = (
+            _without_marks(self.tokenizer) if MARK in text and _READABLE_MARK not in text else None
+        )
+        if tokenizer_without_marks is None:
+            return marked_ids
+        unmarked_ids = _ids(tokenizer_without_marks, text.replace(MARK, _READABLE_MARK))
+        return unmarked_ids if self._control(unmarked_ids) == self._control(marked_ids) else marked_ids
 
     def _control(self, ids: list[int]) -> list[int]:
         return [i for i in ids if i in self.ids and i != self._unknown]
@@ -113,17 +115,17 @@ def _ids(tokenizer: Tokenizer, text: str) -> list[int]:
 
 
 @lru_cache(maxsize=1)  # a copy of a large vocabulary takes a second
-def _unmarking(tokenizer: Tokenizer) -> Any:
+def _without_marks(tokenizer: Tokenizer) -> Any:
     """Return a copy of a tokenizer that removes marks after its search for control tokens; None if it cannot."""
     if getattr(tokenizer, "backend_tokenizer", None) is None:
         return None
     from tokenizers import normalizers  # noqa: PLC0415 (slow to import, and only tokenizers need it)
 
-    unmarking: Any = copy.deepcopy(tokenizer)
-    core = unmarking.backend_tokenizer
+    tokenizer_without_marks: Any = copy.deepcopy(tokenizer)
+    core = tokenizer_without_marks.backend_tokenizer
     further = [] if core.normalizer is None else [core.normalizer]
     core.normalizer = normalizers.Sequence([normalizers.Replace(_READABLE_MARK, ""), *further])
-    return unmarking
+    return tokenizer_without_marks
 
 
 def plain_text(tokenizer: Tokenizer | None, text: str) -> str:
@@ -139,8 +141,8 @@ def plain_text(tokenizer: Tokenizer | None, text: str) -> str:
 
 
 def _needs_begin(tokenizer: Tokenizer, text: str) -> bool:
-    begin = getattr(tokenizer, "bos_token", None)
-    if not begin or text.startswith(begin):
+    bos = getattr(tokenizer, "bos_token", None)
+    if not bos or text.startswith(bos):
         return False
     return bool(tokenizer.encode("", add_special_tokens=True)[:1] == [tokenizer.bos_token_id])
 
@@ -150,5 +152,5 @@ def prompt_ids(tokenizer: Tokenizer, text: str) -> list[int]:
 
     The begin token is prepended as an id: after its name in the text, SentencePiece would not mark the first word.
     """
-    begin = tokenizer.bos_token_id if _needs_begin(tokenizer, text) else None
-    return [*([] if begin is None else [begin]), *_ids(tokenizer, text)]
+    bos = tokenizer.bos_token_id if _needs_begin(tokenizer, text) else None
+    return [*([] if bos is None else [bos]), *_ids(tokenizer, text)]

@@ -22,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jaxrl_sql.runtime.progress import BEAT_S, SILENCE_S, Activity, Heartbeat, ProgressCallback, duration
-from jaxrl_sql.runtime.tables import shown_text
+from jaxrl_sql.runtime.tables import to_rich_text
 from jaxrl_sql.runtime.terminal import print_text
 
 Values = Mapping[str, float | int | str]
@@ -150,7 +150,7 @@ class _Silent:
     def task(
         self, name: str, total: int = 0, unit: str = "", *, is_announced: bool = True
     ) -> AbstractContextManager[ProgressCallback]:
-        self._wake()
+        self._start_task()
         return self._activity.task(name, total, unit, is_announced=is_announced)
 
     def set_phases(self, phases: Sequence[tuple[str, int]]) -> None:
@@ -166,7 +166,7 @@ class _Silent:
     def close(self) -> None:
         pass
 
-    def _wake(self) -> None:
+    def _start_task(self) -> None:
         """Start showing progress for a task."""
 
     def __enter__(self) -> Self:
@@ -187,13 +187,13 @@ class _Plain(_Silent):
         super().__init__(total_steps, clock, unit)
         self._stream, self._clock = stream, clock
         self._writing = RLock()  # reentrant: a signal may interrupt a write of the same thread
-        self._heart = Heartbeat(self.beat, beat_s)
+        self._heartbeat = Heartbeat(self.beat, beat_s)
         self._written = 0.0
         self._write(title)
 
     def update(self, step: int, values: Values) -> None:
-        readings = [f"{label} {value}" for label, value in _readings(values).items()]
-        time_left = self._left.after(step)
+        readings = [f"{label} {value}" for label, value in _step_metrics(values).items()]
+        time_left = self._left.estimate(step)
         phase = f" {values['phase']}" if "phase" in values else ""
         self.note(
             f"{self._unit} {step}/{self._total}{phase} {' '.join(readings)}{f' left {time_left}' if time_left else ''}"
@@ -208,12 +208,12 @@ class _Plain(_Silent):
             self._write(line)
 
     def close(self) -> None:
-        self._heart.stop()
+        self._heartbeat.stop()
 
-    def _wake(self) -> None:
+    def _start_task(self) -> None:
         if not self._activity.tasks:
             self._written = self._clock()
-        self._heart.start()
+        self._heartbeat.start()
 
     def _write(self, text: str) -> None:
         with self._writing:
@@ -229,40 +229,38 @@ class _Panel(_Silent):
     def __init__(self, total_steps: int, title: str, clock: Callable[[], float], unit: str) -> None:
         super().__init__(total_steps, clock, unit)
         self._title = title
-        self._readings: dict[str, str] = {}
+        self._metrics: dict[str, str] = {}
         self._step, self._phase, self._trains, self._left_text = 0, "starting", "", ""
 
     def _store(self, step: int, values: Values) -> None:
         """Store the metrics of a step."""
-        self._step, self._left_text = step, self._left.after(step)
+        self._step, self._left_text = step, self._left.estimate(step)
         self._phase = str(values.get("phase", self._phase))
         if self._phase not in ("eval", self._trains):  # metrics of an earlier phase are removed, except accuracies
             self._trains = self._phase
-            self._readings = {
-                label: reading for label, reading in self._readings.items() if label.startswith("accuracy")
-            }
-        self._readings.update(_readings(values) | _details(values))
+            self._metrics = {label: reading for label, reading in self._metrics.items() if label.startswith("accuracy")}
+        self._metrics.update(_step_metrics(values) | _details(values))
 
     def _render(self) -> RenderableType:
         head = Table.grid(padding=(0, 2))
         head.add_row(
-            shown_text(self._phase, "bold"),
+            to_rich_text(self._phase, "bold"),
             ProgressBar(total=max(self._total, 1), completed=self._step, width=36),
             Text(f"{self._unit} {self._step}/{self._total}"),
             Text(f"{self._left_text} left" if self._left_text else "", style="dim"),
         )
         parts: list[RenderableType] = [head]
         table = Table.grid(padding=(0, 3))
-        labels = list(self._readings)
+        labels = list(self._metrics)
         for start in range(0, len(labels), 5):
             row = labels[start : start + 5]
-            table.add_row(*(shown_text(label, "dim") for label in row))
-            table.add_row(*(shown_text(self._readings[label], "bold") for label in row))
+            table.add_row(*(to_rich_text(label, "dim") for label in row))
+            table.add_row(*(to_rich_text(self._metrics[label], "bold") for label in row))
         if labels:
             parts.append(table)
         if tasks := self._activity.text():
-            parts.append(shown_text(tasks, "dim"))
-        return Panel(Group(*parts) if len(parts) > 1 else head, title=shown_text(self._title), title_align="left")
+            parts.append(to_rich_text(tasks, "dim"))
+        return Panel(Group(*parts) if len(parts) > 1 else head, title=to_rich_text(self._title), title_align="left")
 
 
 class _Live(_Panel):
@@ -278,7 +276,7 @@ class _Live(_Panel):
         self._live.refresh()
 
     def note(self, text: str) -> None:
-        self._live.console.print(shown_text(text))
+        self._live.console.print(to_rich_text(text))
 
     def close(self) -> None:
         self._live.stop()
@@ -301,7 +299,7 @@ class _Notebook(_Panel):
         self._notes: deque[str] = deque(maxlen=_NOTES)
         self._drawing = RLock()
         self._drawn = -math.inf
-        self._heart = Heartbeat(self.beat, beat_s)
+        self._heartbeat = Heartbeat(self.beat, beat_s)
         self._draw()
 
     def update(self, step: int, values: Values) -> None:
@@ -318,11 +316,11 @@ class _Notebook(_Panel):
             self._draw()
 
     def close(self) -> None:
-        self._heart.stop()
+        self._heartbeat.stop()
         self._draw()
 
-    def _wake(self) -> None:
-        self._heart.start()
+    def _start_task(self) -> None:
+        self._heartbeat.start()
 
     def _draw(self) -> None:
         with self._drawing:
@@ -330,7 +328,7 @@ class _Notebook(_Panel):
             page = Console(file=io.StringIO(), width=_WIDTH, color_system=None, force_jupyter=False)
             page.print(self._render())
             for note in list(self._notes):
-                page.print(shown_text(note))
+                page.print(to_rich_text(note))
             self._show(page.file.getvalue().rstrip())  # type: ignore[attr-defined]
 
 
@@ -346,7 +344,7 @@ class _TimeLeft:
         self._phase_index = 0
         self._history: list[tuple[int, float]] = []
 
-    def after(self, step: int) -> str:
+    def estimate(self, step: int) -> str:
         """Return the time left after a step, such as `3 min 16 s`; empty if unknown.
 
         Before the last phase it is `20 s of sft`: the pace of later phases is unknown.
@@ -370,17 +368,17 @@ def _details(values: Values) -> dict[str, str]:
     parts = [(name, name.replace("/", " "), ".3f") for name in values if name.startswith("reward/")]
     shares = [(name, name.partition("/")[2], ".1%") for name in values if name.startswith("status/")]
     rest = [row for row in (*parts, *shares) if row[0] not in displayed]
-    return _formatted(values, (*PANEL_METRICS, *rest))
+    return _format_values(values, (*PANEL_METRICS, *rest))
 
 
-def _formatted(values: Values, rows: Iterable[tuple[str, str, str]]) -> dict[str, str]:
+def _format_values(values: Values, rows: Iterable[tuple[str, str, str]]) -> dict[str, str]:
     entries = ((label, values.get(name), form) for name, label, form in rows)
     return {label: format(value, form) for label, value, form in entries if isinstance(value, int | float)}
 
 
-def _readings(values: Values) -> dict[str, str]:
+def _step_metrics(values: Values) -> dict[str, str]:
     """Return the metrics of a step's line by label, in display order."""
-    readings = _formatted(values, STEP_METRICS)
+    readings = _format_values(values, STEP_METRICS)
     evals = [name for name in values if name.startswith("eval/") and name.endswith("/accuracy")]
     for name in evals:
         value = values[name]

@@ -161,7 +161,7 @@ class Endpoint:
                 retry_after = _retry_after_seconds(failed.response.headers.get("Retry-After"))
             except self._openai.APIConnectionError as failed:
                 # Unreachable, disconnected or timed out: the cause has the reason.
-                error = self._redacted(str(failed.__cause__ or "") or str(failed))
+                error = self._redact(str(failed.__cause__ or "") or str(failed))
             else:
                 answer, tokens = _read(reply)
                 self.budget.add(tokens)
@@ -180,9 +180,9 @@ class Endpoint:
 
     def _error_text(self, failed: Any) -> str:
         body = " ".join(failed.response.text.split())
-        return f"HTTP {failed.status_code} {self._redacted(body)[:_MAX_ERROR_CHARS]}".strip()
+        return f"HTTP {failed.status_code} {self._redact(body)[:_MAX_ERROR_CHARS]}".strip()
 
-    def _redacted(self, text: str) -> str:
+    def _redact(self, text: str) -> str:
         """Remove the key from a text: servers may repeat it in errors."""
         return text.replace(self.key, "(key)") if self.key else text
 
@@ -223,7 +223,7 @@ def _usage(completion: Any) -> Usage | None:
     return None
 
 
-def budget_of(config: EndpointConfig, spent: Usage) -> Budget:
+def make_budget(config: EndpointConfig, spent: Usage) -> Budget:
     """Return the budget of a section; `spent` is the use of earlier runs."""
     prices = Prices(config.prompt_price, config.completion_price)
     return Budget(config.max_requests, config.max_cost, prices, spent)
@@ -234,11 +234,11 @@ def open_endpoint(config: EndpointConfig, budget: Budget) -> Endpoint:
 
     Raises InputError if the section has no address or model, or if the key is not set.
     """
-    key, limits = key_from(config.key_env), (config.concurrency, config.timeout_s, config.retries, config.wait_s)
+    key, limits = read_key(config.key_env), (config.concurrency, config.timeout_s, config.retries, config.wait_s)
     return Endpoint(config.base_url, config.model, key, *limits, budget)
 
 
-def key_from(variable: str) -> str:
+def read_key(variable: str) -> str:
     """Return the key in an environment variable; "" if `variable` is empty. Raises InputError if it is not set.
 
     A key with characters that a header cannot hold is refused too: the client's error would print it.

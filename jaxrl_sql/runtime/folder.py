@@ -58,7 +58,7 @@ def open_folder(run: RunConfig, values: Fields, text: str, is_first: bool) -> Pa
         folder.mkdir(parents=True, exist_ok=True)
         if is_first:
             write_config(folder, text)
-            if not saved_steps(folder):  # a kill left the checkpoint incomplete, and orbax removes it
+            if not list_saved_steps(folder):  # a kill left the checkpoint incomplete, and orbax removes it
                 (folder / LAST_SAVED).unlink(missing_ok=True)
     except OSError as error:
         raise InputError(f"run.dir: {folder} cannot be written: {error.strerror or error}") from error
@@ -80,15 +80,15 @@ def check_folder(run: RunConfig, values: Fields) -> Path:
     return folder
 
 
-def saved_values(folder: Path) -> Record:
+def read_saved_values(folder: Path) -> Record:
     """Return the settings by key of a run's saved steps; empty if no step is saved."""
-    has_steps = saved_steps(folder) and (folder / CONFIG).is_file()
+    has_steps = list_saved_steps(folder) and (folder / CONFIG).is_file()
     return values_by_key(load_config(TrainConfig, folder / CONFIG)) if has_steps else {}
 
 
 def paths_from_start(run: RunConfig) -> Record:
     """Return the `MOVABLE_PATHS` of a resumed run as they were at its start; their files may have changed since."""
-    start_values = saved_values(Path(run.dir)) if run.resume else {}
+    start_values = read_saved_values(Path(run.dir)) if run.resume else {}
     return {key: start_values[key] for key in MOVABLE_PATHS} if start_values else {}
 
 
@@ -109,14 +109,14 @@ def settings_from_start(run: RunConfig, date: str, rollout: RolloutConfig) -> Re
         return {}
     start_values = values_by_key(load_config(TrainConfig, folder / CONFIG))
     names = [] if date else ["data.chat.date"]
-    if saved_steps(folder):
+    if list_saved_steps(folder):
         names += ["rollout.mesh"] if rollout.mesh == "auto" else []
         if not (rollout.prompt_blocks and rollout.completion_blocks):
             names += [f"rollout.{name}" for name in BLOCKS if not getattr(rollout, name)]
     return {name: start_values[name] for name in names}
 
 
-def resumed_config(root: type[Root], folder: Path, overrides: list[str]) -> Root:
+def load_resumed_config(root: type[Root], folder: Path, overrides: list[str]) -> Root:
     """Return the configuration of the run in a folder, to resume it, with overrides `key.sub=value`."""
     if not (folder / CONFIG).is_file():
         raise InputError(f"--resume {folder}: no {CONFIG} there, so no run to resume")
@@ -124,14 +124,15 @@ def resumed_config(root: type[Root], folder: Path, overrides: list[str]) -> Root
     return load_config(root, None, [*overrides, f"run.dir={folder}", "run.resume=true"], defaults=saved)
 
 
-def refuse_edited(folder: Path, saved: Fields, now: Fields) -> None:
+def refuse_edited_settings(folder: Path, saved: Fields, current: Fields) -> None:
     """Raise InputError if a run's settings by key differ from those of its checkpoint.
 
     Settings of gradient accumulation may differ: they may depend on the number of devices.
     """
-    saved_values_by_key = {key: value for key, value in flatten(saved) if key in now and not key.endswith(_PARTS)}
+    saved_values = {key: value for key, value in flatten(saved) if key in current and not key.endswith(_PARTS)}
     changes = [
-        f"{key} ({was!r} then, {value!r} now)" for key, was, value in _changes({**now, **saved_values_by_key}, now)
+        f"{key} ({old_value!r} then, {value!r} now)"
+        for key, old_value, value in _changes({**current, **saved_values}, current)
     ]
     if changes:
         raise InputError(
@@ -139,7 +140,7 @@ def refuse_edited(folder: Path, saved: Fields, now: Fields) -> None:
         )
 
 
-def saved_steps(folder: Path) -> list[int]:
+def list_saved_steps(folder: Path) -> list[int]:
     """Return the steps of a run's checkpoints in order."""
     paths = (folder / CHECKPOINTS).iterdir() if (folder / CHECKPOINTS).is_dir() else []
     names = {path.name.removesuffix(REPLACED) for path in paths}
@@ -153,32 +154,32 @@ def note_saved(folder: Path, step: int) -> None:
     scratch.replace(folder / LAST_SAVED)
 
 
-def no_folder(error: OSError) -> InputError:
+def blocked_folder_error(error: OSError) -> InputError:
     """Return the error of a folder that cannot be created because a file has its name or that of a parent."""
     return InputError(f"{error.filename}: no folder can be created: a file has this name; choose another folder")
 
 
-def file_error(error: OSError, places: Iterable[str] = ()) -> JaxrlSqlError:
+def file_error(error: OSError, paths: Iterable[str] = ()) -> JaxrlSqlError:
     """Return the system's message about a file as one line; raise the error itself if it concerns no file.
 
-    The error of a full disk names no file: the message names the folders of `places` without space.
+    The error of a full disk names no file: the message names the folders of `paths` without space.
     """
     if error.filename is None and error.errno not in DISK_FULL:
         raise error
-    full = full_folders(places) if error.filename is None and error.errno in _NO_SPACE else []
+    full = find_full_folders(paths) if error.filename is None and error.errno in _NO_SPACE else []
     if full:
         return JaxrlSqlError(f"no space left on {' and '.join(full)}: free some, or name another folder")
     return JaxrlSqlError(f"{error.filename or 'a file cannot be written'}: {error.strerror}")
 
 
-def full_folders(places: Iterable[str]) -> list[str]:
+def find_full_folders(paths: Iterable[str]) -> list[str]:
     """Return the folders among places, or their nearest existing parents, whose disk is full; one per disk.
 
     A place is a path, or a setting `key=path`.
     """
     full: dict[int, str] = {}
-    for place in places:
-        folder = Path(place.rpartition("=")[2] or ".").absolute()
+    for path in paths:
+        folder = Path(path.rpartition("=")[2] or ".").absolute()
         with suppress(OSError, ValueError):
             while not folder.is_dir() and folder != folder.parent:
                 folder = folder.parent
@@ -189,9 +190,9 @@ def full_folders(places: Iterable[str]) -> list[str]:
     return list(full.values())
 
 
-def cannot_write(folder: Path, error: BaseException) -> RunFolderError:
+def write_error(folder: Path, error: BaseException) -> RunFolderError:
     """Return the error of a failed write in a run's folder; resuming repairs incomplete files."""
-    steps = saved_steps(folder)
+    steps = list_saved_steps(folder)
     remedy = (
         f"the checkpoint of step {steps[-1]} is complete: resume with run.resume=true"
         if steps
@@ -201,7 +202,7 @@ def cannot_write(folder: Path, error: BaseException) -> RunFolderError:
 
 
 @contextmanager
-def resumable_writes(path: str | Path) -> Iterator[None]:
+def report_full_disk(path: str | Path) -> Iterator[None]:
     """Raise RunFolderError, one line, if the disk is full; for commands that resume when they are repeated."""
     try:
         yield
@@ -224,7 +225,7 @@ def _reason(error: BaseException) -> str:
 
 def _has_steps(folder: Path) -> bool:
     lines = folder / METRICS
-    return bool(saved_steps(folder)) or (lines.exists() and lines.stat().st_size > 0)
+    return bool(list_saved_steps(folder)) or (lines.exists() and lines.stat().st_size > 0)
 
 
 def _refuse_lost_checkpoints(folder: Path) -> None:
@@ -233,7 +234,7 @@ def _refuse_lost_checkpoints(folder: Path) -> None:
     A run that was killed before its first checkpoint was complete may restart.
     """
     checkpoints, last_saved = folder / CHECKPOINTS, folder / LAST_SAVED
-    if saved_steps(folder):
+    if list_saved_steps(folder):
         return
     last = last_saved.read_text(encoding="utf-8", errors="replace").strip() if last_saved.is_file() else ""
     was_killed = bool(last) and checkpoints.is_dir() and any(checkpoints.glob(f"{last}.*"))
@@ -247,8 +248,8 @@ def _refuse_lost_checkpoints(folder: Path) -> None:
 
 def _refuse_changed_settings(folder: Path, values: Fields) -> None:
     """Raise InputError with the keys that differ from those of the saved steps."""
-    old = saved_values(folder)
-    changes = [f"{key} ({was!r} then, {now!r} now)" for key, was, now in _changes(old, values)]
+    old = read_saved_values(folder)
+    changes = [f"{key} ({old_value!r} then, {current!r} now)" for key, old_value, current in _changes(old, values)]
     if changes:
         raise InputError(
             f"{folder}: these settings differ from those of the run: {', '.join(changes)}; a resumed run must compute "
@@ -258,9 +259,9 @@ def _refuse_changed_settings(folder: Path, values: Fields) -> None:
 
 def _changes(old: Fields, new: Fields) -> Iterator[tuple[str, Json, Json]]:
     """Yield (key, old value, new value) of the changes that affect a run's results."""
-    for key, was in old.items():
-        if was != new[key] and not _is_changeable(key, old) and not _is_extension(key, old, new):
-            yield key, was, new[key]
+    for key, old_value in old.items():
+        if old_value != new[key] and not _is_changeable(key, old) and not _is_extension(key, old, new):
+            yield key, old_value, new[key]
 
 
 def _is_changeable(key: str, old: Fields) -> bool:

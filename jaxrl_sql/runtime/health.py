@@ -34,7 +34,7 @@ class Health:
         self.counts = {"entropy": 0, "equal": 0}
 
     def check(self, step: int, phase: str, numbers: Mapping[str, float]) -> str | None:
-        """Return the fault and settings to try once a collapse has lasted for its limit of steps; else None.
+        """Return the problem and settings to try once a collapse has lasted for its limit of steps; else None.
 
         Raises HealthError at once if a loss, its gradient or the policy's entropy is not finite.
         """
@@ -47,7 +47,7 @@ class Health:
         if (
             phase != "sft"
             and "policy/entropy" in numbers
-            and self._lasts("entropy", numbers["policy/entropy"] < cfg.entropy_floor, cfg.entropy_steps)
+            and self._has_lasted("entropy", numbers["policy/entropy"] < cfg.entropy_floor, cfg.entropy_steps)
         ):
             return (
                 f"step {step}: policy/entropy has been below health.entropy_floor={cfg.entropy_floor} for "
@@ -55,7 +55,7 @@ class Health:
                 "question and no longer explores; try a grpo.loss.entropy_bonus, a larger grpo.clip.high, a lower "
                 "grpo.optim.lr, or a higher sampling.temperature"
             )
-        if "reward/zero_variance" in numbers and self._lasts(
+        if "reward/zero_variance" in numbers and self._has_lasted(
             "equal", numbers["reward/zero_variance"] >= 1, cfg.zero_advantage_patience
         ):
             return (
@@ -67,7 +67,7 @@ class Health:
             )
         return None
 
-    def _lasts(self, what: str, is_seen: bool, steps: int) -> bool:
+    def _has_lasted(self, what: str, is_seen: bool, steps: int) -> bool:
         """Count a step; return whether `is_seen` held for `steps` steps in a row (0: never), and restart the count."""
         self.counts[what] = self.counts[what] + 1 if is_seen else 0
         is_over = 0 < steps <= self.counts[what]

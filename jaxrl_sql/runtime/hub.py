@@ -48,14 +48,18 @@ def upload(folder: Path, repo: str, private: bool = False) -> str:
     try:
         api.create_repo(repo, private=private, exist_ok=True)
         patterns = [*ABOUT, WEIGHTS, "*.gguf"]  # no other file is uploaded
-        about = "Export by jaxrl-sql"
-        done = api.upload_folder(
-            repo_id=repo, folder_path=folder, commit_message=about, allow_patterns=patterns, ignore_patterns=["*/*"]
+        commit_message = "Export by jaxrl-sql"
+        commit = api.upload_folder(
+            repo_id=repo,
+            folder_path=folder,
+            commit_message=commit_message,
+            allow_patterns=patterns,
+            ignore_patterns=["*/*"],
         )
     except (HfHubHTTPError, OSError, ValueError) as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise InputError(f"--hub {repo}: not uploaded: {reason[0]}; the export is in {folder}") from error
-    return str(done)
+    return str(commit)
 
 
 def repo_of(path: str) -> str:

@@ -44,8 +44,8 @@ from jaxrl_sql.runtime.hub_requests import (
     DamagedFileError,
     HttpError,
     Note,
-    patiently,
     reason_of,
+    retry,
 )
 from jaxrl_sql.runtime.progress import ProgressCallback
 from jaxrl_sql.runtime.terminal import print_text
@@ -70,7 +70,7 @@ def download(name: str, with_weights: bool, mode: str) -> Path:
     """
     repo, _, revision = name.partition("@")
     try:
-        with _library_is_silent():
+        with _silence_library():
             return _download(name, repo, revision, with_weights, mode)
     except (HttpError, OSError, ValueError) as error:
         if isinstance(error, OSError) and error.errno in DISK_FULL:
@@ -83,9 +83,9 @@ def download(name: str, with_weights: bool, mode: str) -> Path:
 def _download(name: str, repo: str, revision: str, with_weights: bool, mode: str) -> Path:
     note: Note = partial(print_text, stream=sys.stderr)
     try:
-        listing = patiently(partial(_list_files, repo, revision, with_weights), note, is_reachable=False)
+        listing = retry(partial(_list_files, repo, revision, with_weights), note, is_reachable=False)
     except (HttpError, OSError) as error:
-        folder = None if isinstance(error, RevisionNotFoundError) else _cached(repo, revision, with_weights)
+        folder = None if isinstance(error, RevisionNotFoundError) else _find_cached(repo, revision, with_weights)
         if folder is None:
             raise
         if not isinstance(error, OfflineModeIsEnabled):
@@ -97,7 +97,7 @@ def _download(name: str, repo: str, revision: str, with_weights: bool, mode: str
     if not missing:
         return _link(repo, revision, listing, note)
     _check_space(name, sum(missing.values()))
-    with _shown(name, missing, mode) as (note, show):
+    with _show_progress(name, missing, mode) as (note, show):
         large = {file: size for file, size in missing.items() if file in listing.large}
         _fetch_large(repo, listing.commit, large, show, note)
         folder = _link(repo, revision, listing, note)
@@ -106,7 +106,7 @@ def _download(name: str, repo: str, revision: str, with_weights: bool, mode: str
 
 
 @contextmanager
-def _library_is_silent() -> Iterator[None]:
+def _silence_library() -> Iterator[None]:
     """Turn off the library's bars and warnings; waits and retries are reported here."""
     level, has_bars = logging.get_verbosity(), HF_HUB_DISABLE_PROGRESS_BARS is None
     logging.set_verbosity_error()
@@ -121,7 +121,7 @@ def _library_is_silent() -> Iterator[None]:
 
 
 @contextmanager
-def _shown(name: str, missing: Mapping[str, int], mode: str) -> Iterator[tuple[Note, ProgressCallback]]:
+def _show_progress(name: str, missing: Mapping[str, int], mode: str) -> Iterator[tuple[Note, ProgressCallback]]:
     """Show the download on standard error; yield the function that prints a line and that of the bytes done."""
     total = -(-sum(missing.values()) // (1 << 20))
     is_live = mode == "rich" or (mode == "auto" and sys.stderr.isatty())
@@ -144,10 +144,10 @@ def _shown(name: str, missing: Mapping[str, int], mode: str) -> Iterator[tuple[N
 
 def _list_files(repo: str, revision: str, with_weights: bool) -> Listing:
     """Ask the hub for the commit of a revision and its wanted files."""
-    about = HfApi().model_info(repo, revision=revision or "main", files_metadata=True, timeout=_TIMEOUT_S)
-    wanted = [file for file in about.siblings or () if is_wanted(file.rfilename, with_weights)]
+    metadata = HfApi().model_info(repo, revision=revision or "main", files_metadata=True, timeout=_TIMEOUT_S)
+    wanted = [file for file in metadata.siblings or () if is_wanted(file.rfilename, with_weights)]
     large = frozenset(file.rfilename for file in wanted if file.lfs)
-    return Listing(str(about.sha), {file.rfilename: file.size or 0 for file in wanted}, large)
+    return Listing(str(metadata.sha), {file.rfilename: file.size or 0 for file in wanted}, large)
 
 
 def _check_files(name: str, listing: Listing, with_weights: bool) -> None:
@@ -164,8 +164,8 @@ def _check_files(name: str, listing: Listing, with_weights: bool) -> None:
 
 def _check_space(name: str, size: int) -> None:
     """Raise InputError if the cache's disk is too small for a download of `size` bytes."""
-    place = next(folder for folder in (Path(HF_HUB_CACHE), *Path(HF_HUB_CACHE).parents) if folder.exists())
-    free = shutil.disk_usage(place).free
+    existing_folder = next(folder for folder in (Path(HF_HUB_CACHE), *Path(HF_HUB_CACHE).parents) if folder.exists())
+    free = shutil.disk_usage(existing_folder).free
     if size > free:
         raise InputError(
             f"model {name}: the download has {size >> 20:,} MiB, and {HF_HUB_CACHE} has {free >> 20:,} MiB free: "
@@ -173,7 +173,7 @@ def _check_space(name: str, size: int) -> None:
         )
 
 
-def _cached(repo: str, revision: str, with_weights: bool) -> Path | None:
+def _find_cached(repo: str, revision: str, with_weights: bool) -> Path | None:
     """Return the folder of a complete copy in the cache, or None."""
     try:
         folder = Path(
@@ -194,10 +194,10 @@ def _link(repo: str, revision: str, listing: Listing, note: Note) -> Path:
     """Download the files that are not in the cache yet, and return the folder with all of them."""
     files = sorted(listing.sizes)
 
-    def linked() -> Path:
+    def download_missing() -> Path:
         return Path(snapshot_download(repo, revision=revision or None, allow_patterns=files, ignore_patterns=["*/*"]))
 
-    return patiently(linked, note)
+    return retry(download_missing, note)
 
 
 def _fetch_large(repo: str, commit: str, sizes: Mapping[str, int], show: ProgressCallback, note: Note) -> None:
@@ -213,8 +213,8 @@ def _fetch_large(repo: str, commit: str, sizes: Mapping[str, int], show: Progres
             show(done)
 
     def fetch(file: str) -> None:
-        part = _Part(repo, commit, file, advance)
-        patiently(part.fetch, note, lambda: part.received, stop)
+        file_download = _FileDownload(repo, commit, file, advance)
+        retry(file_download.fetch, note, lambda: file_download.received, stop)
 
     with ThreadPoolExecutor(_READERS) as pool:
         try:
@@ -226,7 +226,7 @@ def _fetch_large(repo: str, commit: str, sizes: Mapping[str, int], show: Progres
             raise
 
 
-class _Part:
+class _FileDownload:
     """The download of one file; `received` counts its bytes of this process."""
 
     def __init__(self, repo: str, commit: str, file: str, advance: Callable[[int], None]) -> None:
@@ -238,57 +238,62 @@ class _Part:
     def fetch(self) -> None:
         """Download the rest of the file to the cache's `blobs/`, under its checksum."""
         url = hf_hub_url(self._repo, self._file, revision=self._commit, endpoint=HfApi().endpoint)
-        about = get_hf_file_metadata(url, timeout=_TIMEOUT_S)
-        if not about.etag or about.size is None:
+        metadata = get_hf_file_metadata(url, timeout=_TIMEOUT_S)
+        if not metadata.etag or metadata.size is None:
             return  # left to the library
         cache, folder = Path(HF_HUB_CACHE), _cache_folder(self._repo)
-        blob, locked = cache / folder / "blobs" / about.etag, cache / ".locks" / folder / f"{about.etag}.lock"
+        blob, locked = cache / folder / "blobs" / metadata.etag, cache / ".locks" / folder / f"{metadata.etag}.lock"
         blob.parent.mkdir(parents=True, exist_ok=True)
         locked.parent.mkdir(parents=True, exist_ok=True)
         with WeakFileLock(locked):
             if not blob.exists():
-                part = blob.with_name(f"{about.etag}.incomplete")
-                had = part.stat().st_size if part.exists() else 0
-                if had < about.size:
-                    self._append(part, had, about.location, urlsplit(about.location).netloc == urlsplit(url).netloc)
-                self._check(part, about.etag, about.size, was_resumed=had > 0)
-                part.replace(blob)
+                incomplete = blob.with_name(f"{metadata.etag}.incomplete")
+                existing_bytes = incomplete.stat().st_size if incomplete.exists() else 0
+                if existing_bytes < metadata.size:
+                    self._append(
+                        incomplete,
+                        existing_bytes,
+                        metadata.location,
+                        urlsplit(metadata.location).netloc == urlsplit(url).netloc,
+                    )
+                self._check(incomplete, metadata.etag, metadata.size, was_resumed=existing_bytes > 0)
+                incomplete.replace(blob)
 
-    def _append(self, part: Path, had: int, address: str, is_hub: bool) -> None:
+    def _append(self, incomplete: Path, existing_bytes: int, address: str, is_hub: bool) -> None:
         """Append the rest of a file at an address; only the hub itself gets the token."""
         headers = {"Accept-Encoding": "identity"}
         if is_hub and (token := get_token()):
             headers["Authorization"] = f"Bearer {token}"
-        if had:
-            headers["Range"] = f"bytes={had}-"
+        if existing_bytes:
+            headers["Range"] = f"bytes={existing_bytes}-"
         with get_session().stream("GET", address, headers=headers, timeout=_TIMEOUT_S) as response:
             hf_raise_for_status(response)
-            with part.open("ab") as file:
-                if had and response.status_code != 206:  # the whole file is sent again
+            with incomplete.open("ab") as file:
+                if existing_bytes and response.status_code != 206:  # the whole file is sent again
                     file.truncate(0)
-                    had = 0
-                self._count(had)
+                    existing_bytes = 0
+                self._count(existing_bytes)
                 for chunk in response.iter_raw():
                     file.write(chunk)
                     self.received += len(chunk)
-                    self._count(had := had + len(chunk))
+                    self._count(existing_bytes := existing_bytes + len(chunk))
 
     def _count(self, size: int) -> None:
         """Report that the file has `size` bytes."""
         self._advance(size - self._counted)
         self._counted = size
 
-    def _check(self, part: Path, checksum: str, size: int, *, was_resumed: bool) -> None:
+    def _check(self, incomplete: Path, checksum: str, size: int, *, was_resumed: bool) -> None:
         """Raise `DamagedFileError` for a file of another size or, if it was resumed, another checksum; remove it."""
-        have = part.stat().st_size
+        have = incomplete.stat().st_size
         is_sound = have == size
         if is_sound and was_resumed and re.fullmatch(r"[0-9a-f]{64}", checksum):
-            with part.open("rb") as file:
+            with incomplete.open("rb") as file:
                 is_sound = hashlib.file_digest(file, "sha256").hexdigest() == checksum
         if is_sound:
             return
         if have >= size:
-            part.unlink()
+            incomplete.unlink()
         raise DamagedFileError(f"{self._file}: {have:,} of {size:,} bytes arrived, or its checksum differs")
 
 

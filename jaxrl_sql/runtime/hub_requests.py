@@ -35,7 +35,7 @@ class DamagedFileError(OSError):
     """A downloaded file differs from the hub's size or checksum."""
 
 
-def patiently(
+def retry(
     work: Callable[[], Result],
     note: Note,
     received: Callable[[], int] = lambda: 0,
@@ -58,7 +58,7 @@ def patiently(
             wait = _wait_s(error, failures, is_reachable)
             if wait is None or failures > RETRIES or (stop is not None and stop.is_set()):
                 raise
-            note(f"{_short(error)}: repeated in {wait:.0f} s ({failures} of {RETRIES})")
+            note(f"{_shorten(error)}: repeated in {wait:.0f} s ({failures} of {RETRIES})")
         (stop or threading.Event()).wait(wait)
 
 
@@ -68,14 +68,14 @@ def _wait_s(error: Exception, failures: int, is_reachable: bool) -> float | None
     if isinstance(error, HfHubHTTPError):
         if error.response.status_code not in _BUSY:
             return None
-        return max(_asked_wait(error.response.headers), 2.0 ** (failures - 1))
+        return max(_retry_after_s(error.response.headers), 2.0 ** (failures - 1))
     is_connected = not type(error).__name__.startswith(("Connect", "Proxy", "UnsupportedProtocol"))
     is_passing = isinstance(error, (HttpError, DamagedFileError)) or "Consistency check" in str(error)
     is_passing = is_passing and not isinstance(error, OfflineModeIsEnabled) and (is_connected or is_reachable)
     return 2.0 ** (failures - 1) if is_passing else None
 
 
-def _asked_wait(headers: Mapping[str, str]) -> int:
+def _retry_after_s(headers: Mapping[str, str]) -> int:
     """Return the seconds that a response asks to wait; 0 without a wish."""
     after = headers.get("Retry-After", "")
     used_up = re.search(r"\br=0\b.*\bt=(\d+)", headers.get("RateLimit", ""))
@@ -90,7 +90,7 @@ def _limit_waits() -> None:
 
 
 def _refuse_long_wait(response: Any) -> None:
-    wait = _asked_wait(response.headers) if response.status_code in _BUSY else 0
+    wait = _retry_after_s(response.headers) if response.status_code in _BUSY else 0
     if wait > LONGEST_WAIT_S:
         raise InputError(
             f"the hub limits requests ({response.status_code}) and asks to wait {wait:,} s: repeat the command then, "
@@ -104,7 +104,7 @@ def _origin(error: Exception) -> Exception:
     return cause if isinstance(cause, Exception) else error
 
 
-def _short(error: Exception) -> str:
+def _shorten(error: Exception) -> str:
     """Return an error as a few words."""
     error = _origin(error)
     if isinstance(error, HfHubHTTPError):
@@ -128,7 +128,7 @@ def reason_of(error: Exception, repo: str, revision: str) -> str:
     if isinstance(error, LocalEntryNotFoundError) or type(error).__name__.startswith(("Connect", "Proxy")):
         return UNREACHABLE
     is_broken = isinstance(error, HttpError)
-    return f"{_short(error)}; the same command continues the download" if is_broken else _line(error)
+    return f"{_shorten(error)}; the same command continues the download" if is_broken else _line(error)
 
 
 def _refusal(error: HfHubHTTPError, repo: str, revision: str) -> str:
@@ -147,4 +147,4 @@ def _refusal(error: HfHubHTTPError, repo: str, revision: str) -> str:
     if code == 404:
         return "the hub has no such model (404)"
     later = f"repeat the command later, or {access}" if code == 429 else "the same command continues the download"
-    return f"{_short(error)}: {later}"
+    return f"{_shorten(error)}: {later}"

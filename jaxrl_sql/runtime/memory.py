@@ -20,7 +20,7 @@ from pathlib import Path
 # glibc's malloc.h: M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX and M_ARENA_MAX.
 TRIM_THRESHOLD, TOP_PAD, MMAP_MAX, ARENA_MAX = -1, -2, -4, -8
 MIB = 1 << 20
-ALONE = 2
+UNTRIMMED_STEPS = 2
 """Steps after a release until resident memory shows the need of a step; the last step may still be running."""
 SURPLUS = 1.1
 """Resident memory above this multiple of the largest step's need is released."""
@@ -50,7 +50,7 @@ def release_freed_memory() -> None:
         trim(0)
 
 
-class Surplus:
+class MemoryTrimmer:
     """Release memory that steps of many shapes leave in the heap beyond the need of the largest.
 
     The first steps after a release measure that need. Near the machine's `memory` (bytes; 0: unknown) pages are
@@ -59,20 +59,22 @@ class Surplus:
 
     def __init__(self, memory: int = 0) -> None:
         self._memory = memory
-        self._most = self._least = self._steps = 0
+        self._max_resident = self._min_resident = self._steps = 0
 
     def count_step(self) -> bool:
         """Count a finished step; return whether freed memory was released after it."""
         resident = _resident()
         self._steps += 1
-        if self._steps <= ALONE:
-            self._most = max(self._most, resident) if self._steps == ALONE else self._most
+        if self._steps <= UNTRIMMED_STEPS:
+            self._max_resident = (
+                max(self._max_resident, resident) if self._steps == UNTRIMMED_STEPS else self._max_resident
+            )
             return False
-        has_room = not self._memory or resident + self._most - self._least <= FULL * self._memory
-        if resident <= SURPLUS * self._most and has_room:
+        has_room = not self._memory or resident + self._max_resident - self._min_resident <= FULL * self._memory
+        if resident <= SURPLUS * self._max_resident and has_room:
             return False
         release_freed_memory()
-        self._steps, self._least = 0, _resident()
+        self._steps, self._min_resident = 0, _resident()
         return True
 
 

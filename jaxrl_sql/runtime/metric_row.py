@@ -37,22 +37,26 @@ class MetricTable(NamedTuple):
     rows: tuple[Metric, ...]
 
 
-def rows_of(parts: Iterable[MetricTable]) -> Iterator[Metric]:
+def all_metrics(tables: Iterable[MetricTable]) -> Iterator[Metric]:
     """Yield the rows of all parts."""
-    for part in parts:
-        yield from part.rows
+    for table in tables:
+        yield from table.rows
 
 
-def row_of(name: str, parts: Iterable[MetricTable]) -> Metric | None:
+def find_metric(name: str, tables: Iterable[MetricTable]) -> Metric | None:
     """Return the row of a written name, one without placeholders first; None if there is no row."""
-    matching = [row for row in rows_of(parts) if row.matches(name)]
+    matching = [row for row in all_metrics(tables) if row.matches(name)]
     return min(matching, key=lambda row: row.name.count("<"), default=None)
 
 
-def without_row(names: Iterable[str], parts: Iterable[MetricTable]) -> list[str]:
+def undocumented_names(names: Iterable[str], tables: Iterable[MetricTable]) -> list[str]:
     """Return the names that have no row; the name of a set may precede the others."""
-    parts = tuple(parts)
-    return [name for name in names if row_of(name, parts) is None and row_of(name.partition("/")[2], parts) is None]
+    tables = tuple(tables)
+    return [
+        name
+        for name in names
+        if find_metric(name, tables) is None and find_metric(name.partition("/")[2], tables) is None
+    ]
 
 
 def _pattern(placeholder: str) -> str:

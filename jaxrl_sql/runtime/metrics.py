@@ -77,10 +77,10 @@ class MetricsWriter:
         for tracker in self._trackers:
             tracker.write(step, values)
 
-    def trace(self, step: int, question: str, answer: str, about: Fields) -> None:
+    def trace(self, step: int, question: str, answer: str, metadata: Fields) -> None:
         """Send an answer to the trackers that support traces; it is not written to a file."""
         for tracker in self._trackers:
-            tracker.trace(step, question, answer, about)
+            tracker.trace(step, question, answer, metadata)
 
     def rewind(self, position: Position, step: int) -> None:
         """Drop the lines after `position`, the position of `step`: the resumed run writes them again.

@@ -21,9 +21,9 @@ from jaxrl_sql.config import (
     SamplingConfig,
     TrainConfig,
     ValidationConfig,
-    changed,
+    find_shipped,
     load_config,
-    shipped,
+    replace_values,
 )
 from jaxrl_sql.config.check import flatten, values_by_key
 from jaxrl_sql.runtime.folder import CONFIG
@@ -88,31 +88,31 @@ def prompt_settings(data: DataConfig) -> Record:
 
 def _without(values: Fields, left_out: Collection[str], prefix: str = "") -> Record:
     """Return nested values without some dotted keys, and without empty sections."""
-    rest = {
+    kept_values = {
         name: _without(value, left_out, f"{prefix}{name}.") if isinstance(value, dict) else value
         for name, value in values.items()
         if f"{prefix}{name}" not in left_out
     }
-    return {name: value for name, value in rest.items() if value != {}}
+    return {name: value for name, value in kept_values.items() if value != {}}
 
 
 def files_identity(path: str | Path) -> str:
     """Return a hash of a file or of a model's folder, from a few hundred blocks of a large file; empty for no path."""
     if not str(path):
         return ""
-    whole, root = hashlib.blake2b(digest_size=8), Path(path)
+    digest, root = hashlib.blake2b(digest_size=8), Path(path)
     suffixes = (".safetensors", ".gguf", ".json", ".jinja")
     paths = sorted(file for file in root.iterdir() if file.suffix in suffixes) if root.is_dir() else [root]
     for file in paths:
         if not file.is_file():
             return ""
         size = file.stat().st_size
-        whole.update(f"{file.name} {size}".encode())
+        digest.update(f"{file.name} {size}".encode())
         with file.open("rb") as stream:
             for offset in range(0, size, max(_BLOCK, size // _BLOCKS)):
                 stream.seek(offset)
-                whole.update(stream.read(_BLOCK))
-    return whole.hexdigest()
+                digest.update(stream.read(_BLOCK))
+    return digest.hexdigest()
 
 
 def find_model(name: str) -> tuple[Path, Path | None]:
@@ -121,7 +121,7 @@ def find_model(name: str) -> tuple[Path, Path | None]:
     `name` is a run folder, its `model/`, a Hugging Face folder or a GGUF file. A name of the hub is returned unchanged:
     see `with_downloads`. Raises InputError for other paths.
     """
-    path = shipped(name)
+    path = find_shipped(name)
     if is_hub_name(name):
         return path, None
     if not path.exists():
@@ -149,7 +149,7 @@ def find_trained(name: str) -> tuple[Path, TrainedModel | None]:
         return path, None
     trained = read_trained(folder / PROMPT_FILE)
     template, is_copied = folder / TEMPLATE, trained.data.chat.template == TEMPLATE
-    return path, changed(trained, {"data.chat.template": str(template)}) if is_copied else trained
+    return path, replace_values(trained, {"data.chat.template": str(template)}) if is_copied else trained
 
 
 def with_downloads(config: Settings, with_weights: bool = True) -> Settings:
@@ -159,24 +159,24 @@ def with_downloads(config: Settings, with_weights: bool = True) -> Settings:
     downloaded again. Raises InputError if a download fails.
     """
     values = values_by_key(config)
-    began = _recorded(values)
+    at_start = _recorded_settings(values)
     display = values.get("run.display", "auto")
     changes: Record = {}
     for key, has_weights in (("model.checkpoint", with_weights), ("data.tokenizer.path", False)):
         name = values.get(key, "")
         if not name or (key == "model.checkpoint" and values.get("model.shape")):  # a plan uses the shape alone
             continue
-        source = _hub_source(name, began.get(key, ""))
+        source = _hub_source(name, at_start.get(key, ""))
         if source:
             changes[key] = str(fetch(source, has_weights, display))
-    return changed(config, changes)
+    return replace_values(config, changes)
 
 
-def _recorded(values: Fields) -> Fields:
+def _recorded_settings(values: Fields) -> Fields:
     """Return the settings by key that the run began with which a command resumes; empty for a new run."""
-    place = Path(values.get("run.dir", "")) / CONFIG
-    is_resumed = values.get("run.resume") and place.is_file()
-    return values_by_key(load_config(TrainConfig, place)) if is_resumed else {}
+    config_path = Path(values.get("run.dir", "")) / CONFIG
+    is_resumed = values.get("run.resume") and config_path.is_file()
+    return values_by_key(load_config(TrainConfig, config_path)) if is_resumed else {}
 
 
 def _hub_source(name: str, recorded: str) -> str:
@@ -186,8 +186,8 @@ def _hub_source(name: str, recorded: str) -> str:
     """
     if not is_hub_name(name):
         return "" if Path(name).exists() else pinned_name(name)
-    began = pinned_name(recorded)
-    return began if "@" not in name and began.startswith(f"{name}@") else name
+    at_start = pinned_name(recorded)
+    return at_start if "@" not in name and at_start.startswith(f"{name}@") else name
 
 
 def defaults_for(name: str) -> Record:
@@ -205,7 +205,7 @@ def defaults_for(name: str) -> Record:
     return {
         "executor": dict(BENCHMARK_LIMITS),
         "recipe": run.recipe,
-        "data": prompt_settings(changed(run.data, {"tokenizer.path": ""})),
+        "data": prompt_settings(replace_values(run.data, {"tokenizer.path": ""})),
         "model": {name: getattr(run.model, name) for name in PROMPT_KEYS["model"]} | model,
         "evaluate": {
             "sampling": dataclasses.asdict(run.validation.sampling_in(run.sampling)),
@@ -228,16 +228,19 @@ def with_date(data: DataConfig, checkpoint: str, journal: Path) -> DataConfig:
         return data
     trained = find_trained(checkpoint)[1]
     date = journal_settings(journal).get("data.chat.date") or (trained.data.chat.date if trained else "") or today()
-    return changed(data, {"chat.date": date})
+    return replace_values(data, {"chat.date": date})
 
 
 def prompt_differences(recipe: str, data: DataConfig, trained: TrainedModel) -> list[str]:
     """Return each setting by which a command's prompts differ from those of the model's training."""
-    now, then = (
+    current_values, trained_values = (
         {"recipe": name} | dict(flatten({"data": prompt_settings(section)}))
         for name, section in ((recipe, data), (trained.recipe, trained.data))
     )
-    compared = then.keys() - {"data.tokenizer.path", "data.max_prompt_tokens"}  # these do not change a prompt's text
+    compared = trained_values.keys() - {
+        "data.tokenizer.path",
+        "data.max_prompt_tokens",
+    }  # these do not change a prompt's text
     compared -= set() if trained.data.chat.date else {"data.chat.date"}
-    differ = (name for name in then if name in compared and now[name] != then[name])
-    return [f"{name}={now[name]} (trained with {then[name]})" for name in differ]
+    differ = (name for name in trained_values if name in compared and current_values[name] != trained_values[name])
+    return [f"{name}={current_values[name]} (trained with {trained_values[name]})" for name in differ]

@@ -50,7 +50,7 @@ class CompileStats:
         self.counted += self.name in self.names
         self.programs, self.seconds, self.name = self.programs + 1, self.seconds + seconds, ""
 
-    def spent(self, now: float) -> float:
+    def elapsed(self, now: float) -> float:
         """Return the seconds of compilation, including the program that is being compiled."""
         return self.seconds + (now - self.since if self.name else 0.0)
 
@@ -68,14 +68,14 @@ class CompileStats:
 class Task:
     """A task: its name, its total in units (0: unknown), and the units done (None: unknown).
 
-    `began` is its start, and `compiled` the seconds of compilation before it, both by the activity's clock.
+    `start_time` is its start, and `compile_seconds` the seconds of compilation before it, both by the activity's clock.
     """
 
     name: str
     total: int
     unit: str
-    began: float
-    compiled: float
+    start_time: float
+    compile_seconds: float
     done: int | None = None
     first: int | None = None
 
@@ -93,14 +93,14 @@ class Task:
         """Return the progress as text."""
         done = "" if self.done is None else f"{self.done:,} of " if self.total else f"{self.done:,} {self.unit}"
         amount = f"{done}{self.total:,} {self.unit}" if self.total else done
-        return f"{self.name}: {amount + ', ' if amount else ''}{duration(now - self.began)}"
+        return f"{self.name}: {amount + ', ' if amount else ''}{duration(now - self.start_time)}"
 
-    def left(self, now: float, compiled: float) -> str:
+    def time_left(self, now: float, compile_seconds: float) -> str:
         """Return the time left at the pace so far, without compilation; "" if unknown."""
         finished = (self.done or 0) - (self.first or 0)
         if finished <= 0 or self.total <= (self.done or 0):
             return ""
-        seconds = max(now - self.began - (compiled - self.compiled), 0.0)
+        seconds = max(now - self.start_time - (compile_seconds - self.compile_seconds), 0.0)
         return duration(seconds / finished * (self.total - (self.done or 0)))
 
 
@@ -108,19 +108,19 @@ class Task:
 class Activity:
     """The running tasks, each nested in the one before it; `text` is thread-safe.
 
-    `announce` prints the first line of a task, `clock` counts seconds. `took` is the duration that `finish` measured.
+    `announce` prints the first line of a task, `clock` counts seconds. `finish` measures `total_s`.
     """
 
     announce: Callable[[str], None]
     clock: Callable[[], float] = time.monotonic
-    compiled: CompileStats = field(default_factory=CompileStats)
+    compile_stats: CompileStats = field(default_factory=CompileStats)
     tasks: tuple[Task, ...] = ()
-    began: float = field(init=False)
-    took: float | None = None
+    start_time: float = field(init=False)
+    total_s: float | None = None
 
     def __post_init__(self) -> None:
         """Start the clock."""
-        self.began = self.clock()
+        self.start_time = self.clock()
 
     @contextmanager
     def task(
@@ -128,7 +128,7 @@ class Activity:
     ) -> Iterator[ProgressCallback]:
         """Run a task of `total` units; yield its progress callback. `is_announced`: print a line at its start."""
         now = self.clock()
-        task = Task(name, total, unit, now, self.compiled.spent(now))
+        task = Task(name, total, unit, now, self.compile_stats.elapsed(now))
         if is_announced:
             self.announce(task.headline)
         self.tasks = (*self.tasks, task)  # replaced, not mutated: another thread reads it
@@ -140,23 +140,23 @@ class Activity:
     def text(self) -> str:
         """Return the progress of all tasks as one line; "" if none is running."""
         tasks = self.tasks
-        if not (tasks or self.compiled.name):
+        if not (tasks or self.compile_stats.name):
             return ""
         now = self.clock()
         parts = [task.text(now) for task in tasks]
-        if parts and (remaining := tasks[-1].left(now, self.compiled.spent(now))):
+        if parts and (remaining := tasks[-1].time_left(now, self.compile_stats.elapsed(now))):
             parts[-1] += f", {remaining} left"
-        compiling = self.compiled.text(now)
+        compiling = self.compile_stats.text(now)
         return "; ".join([*parts, compiling] if compiling else parts)
 
     def finish(self) -> float:
         """Return the seconds from the start to the first call, so that all reports have the same duration."""
-        self.took = self.clock() - self.began if self.took is None else self.took
-        return self.took
+        self.total_s = self.clock() - self.start_time if self.total_s is None else self.total_s
+        return self.total_s
 
     def working_s(self) -> float:
         """Return the clock's seconds without compilation, for estimates of the pace."""
-        return self.clock() - self.compiled.seconds
+        return self.clock() - self.compile_stats.seconds
 
 
 class Heartbeat:

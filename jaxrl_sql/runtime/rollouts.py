@@ -1,7 +1,7 @@
-"""All answers of a run, in files such as `rollouts/train-000012.jsonl.gz` and `eval-000003.jsonl.gz` (pieces).
+"""All answers of a run, in files such as `rollouts/train-000012.jsonl.gz` and `eval-000003.jsonl.gz` (shards).
 
 A line is a group: a question and its answers. Each append is a separate gzip member, so earlier groups stay readable
-whatever happens later, a position is a piece and its length in bytes, and `gunzip` and `zcat` read a piece. Token ids
+whatever happens later, a position is a shard and its length in bytes, and `gunzip` and `zcat` read a shard. Token ids
 and log-probabilities are packed as base64, because JSON numbers would dominate the time of a write.
 """
 
@@ -23,18 +23,18 @@ from jaxrl_sql.types import Fields, InputError, Record
 
 FOLDER, TOKENS = "rollouts", "tokens.json"
 KINDS = ("train", "eval")
-MIN_PIECES, MAX_ANSWERS_PER_PIECE = 8, 1024
+MIN_SHARDS, MAX_ANSWERS_PER_SHARD = 8, 1024
 # gzip level: twice as fast as the default, for a tenth more bytes.
 _LEVEL = 3
 # Log-probabilities are stored in thousandths of a nat; _MISSING marks a missing value.
 _PER_NAT, _MISSING = 1000, 32_767
 
 Position = tuple[int, int, int]
-"""The number of a piece, its size in bytes, and its number of answers."""
+"""The number of a shard, its size in bytes, and its number of answers."""
 
 
-class Piece(NamedTuple):
-    """A piece's file, its number, and its size in bytes."""
+class Shard(NamedTuple):
+    """A shard's file, its number, and its size in bytes."""
 
     path: Path
     number: int
@@ -42,21 +42,21 @@ class Piece(NamedTuple):
 
 
 class RolloutWriter:
-    """Append groups to the pieces of a run folder; per kind, the oldest pieces are deleted above `keep` answers.
+    """Append groups to the shards of a run folder; per kind, the oldest shards are deleted above `keep` answers.
 
-    A group is never split, and the newest piece always stays. With a `keep` of 0, or without a folder, nothing is
+    A group is never split, and the newest shard always stays. With a `keep` of 0, or without a folder, nothing is
     written.
     """
 
     def __init__(self, folder: Path | None, keep: int) -> None:
         self._folder = folder / FOLDER if folder and keep else None
-        self._kinds = {kind: _Pieces(folder / FOLDER, kind, keep) for kind in KINDS} if folder else {}
+        self._kinds = {kind: _ShardWriter(folder / FOLDER, kind, keep) for kind in KINDS} if folder else {}
         self.keeps = keep > 0
 
     @property
     def position(self) -> dict[str, Position]:
         """Return the position of each kind's end, for `rewind`."""
-        return {kind: pieces.position for kind, pieces in self._kinds.items()}
+        return {kind: shards.position for kind, shards in self._kinds.items()}
 
     def write(self, kind: str, records: Sequence[Fields]) -> None:
         """Append records (JSON values) of a kind and flush them."""
@@ -80,23 +80,23 @@ class RolloutWriter:
     def rewind(self, position: Mapping[str, Sequence[int]]) -> None:
         """Drop the records after a position, and all records of a kind that has none.
 
-        Raises InputError if a piece is truncated or damaged before its position.
+        Raises InputError if a shard is truncated or damaged before its position.
         """
-        for kind, pieces in self._kinds.items():
+        for kind, shards in self._kinds.items():
             number, size, answers = position.get(kind, (0, 0, 0))
-            pieces.rewind((number, size, answers))
+            shards.rewind((number, size, answers))
 
 
-class _Pieces:
-    """The pieces of one kind."""
+class _ShardWriter:
+    """The shards of one kind."""
 
     def __init__(self, folder: Path, kind: str, keep: int) -> None:
         self._folder, self._kind = folder, kind
-        self._keep, self._max_answers = keep, max(1, min(MAX_ANSWERS_PER_PIECE, keep // MIN_PIECES))
+        self._keep, self._max_answers = keep, max(1, min(MAX_ANSWERS_PER_SHARD, keep // MIN_SHARDS))
         self.position: Position = (0, 0, 0)
-        if pieces := pieces_of(folder, kind):
-            path, number, size = pieces[-1]
-            self.position = (number, size, sum(map(_answers_in, read_piece(path).records)))
+        if shards := list_shards(folder, kind):
+            path, number, size = shards[-1]
+            self.position = (number, size, sum(map(_answers_in, read_shard(path).records)))
 
     def append(self, records: Sequence[Fields]) -> None:
         remaining = list(records)
@@ -108,8 +108,8 @@ class _Pieces:
             else:
                 self.position = (self.position[0] + 1, 0, 0)
             remaining = remaining[count:]
-        for piece in pieces_of(self._folder, self._kind)[: -max(1, self._keep // self._max_answers)]:
-            piece.path.unlink()
+        for shard in list_shards(self._folder, self._kind)[: -max(1, self._keep // self._max_answers)]:
+            shard.path.unlink()
 
     def rewind(self, position: Position) -> None:
         number, size, _ = position
@@ -122,18 +122,18 @@ class _Pieces:
                     "delete it to resume without it"
                 )
             os.truncate(path, size)
-        elif size:  # it was deleted as the oldest: an empty piece of its size keeps later positions valid
+        elif size:  # it was deleted as the oldest: an empty shard of its size keeps later positions valid
             self._folder.mkdir(parents=True, exist_ok=True)
             path.write_bytes(_empty_member(size))
         else:
             path.unlink(missing_ok=True)
-        for piece in pieces_of(self._folder, self._kind):
-            if piece.number > number:
-                piece.path.unlink()
+        for shard in list_shards(self._folder, self._kind):
+            if shard.number > number:
+                shard.path.unlink()
         self.position = position
 
     def _num_fitting(self, records: Sequence[Fields]) -> int:
-        """Return how many of the records fit into the current piece."""
+        """Return how many of the records fit into the current shard."""
         answers = self.position[2]
         for count, record in enumerate(records):
             answers += _answers_in(record)
@@ -153,30 +153,30 @@ class _Pieces:
         return self._folder / f"{self._kind}-{number:06}.jsonl.gz"
 
 
-class Read(NamedTuple):
-    """The complete records of a piece; `is_cut` if incomplete data follows."""
+class ShardRecords(NamedTuple):
+    """The complete records of a shard; `is_incomplete` if incomplete data follows."""
 
     records: list[Record]
-    is_cut: bool
+    is_incomplete: bool
 
 
-def pieces_of(folder: Path, kind: str) -> list[Piece]:
-    """Return the pieces of a kind in a folder of pieces, oldest first."""
-    pieces = []
+def list_shards(folder: Path, kind: str) -> list[Shard]:
+    """Return the shards of a kind in a folder, oldest first."""
+    shards = []
     for path in folder.glob(f"{kind}-*.jsonl.gz"):
         number = path.name.removeprefix(f"{kind}-").removesuffix(".jsonl.gz")
         if number.isdecimal():
-            pieces.append(Piece(path, int(number), path.stat().st_size))
-    return sorted(pieces, key=lambda piece: piece.number)
+            shards.append(Shard(path, int(number), path.stat().st_size))
+    return sorted(shards, key=lambda shard: shard.number)
 
 
-def read_piece(path: Path) -> Read:
-    """Return the records of a piece; incomplete data at its end and lines without a record are omitted."""
+def read_shard(path: Path) -> ShardRecords:
+    """Return the records of a shard; incomplete data at its end and lines without a record are omitted."""
     records: list[Record] = []
-    is_cut = False
+    is_incomplete = False
     for text in _members(path.read_bytes()):
         if text is None:
-            is_cut = True
+            is_incomplete = True
             continue
         for line in io.BytesIO(text):
             try:
@@ -186,8 +186,8 @@ def read_piece(path: Path) -> Read:
             if isinstance(record, dict) and isinstance(record.get("step"), int):
                 records.append(record)
             else:
-                is_cut = True
-    return Read(records, is_cut)
+                is_incomplete = True
+    return ShardRecords(records, is_incomplete)
 
 
 def pack_ids(ids: Sequence[int]) -> str:

@@ -22,7 +22,7 @@ _IMPORTS = "<frozen importlib._bootstrap>"
 """File name of the frames of Python's import system."""
 
 
-def interrupted_line() -> None:
+def print_interruption() -> None:
     """Print that Ctrl-C ended the command."""
     with suppress(OSError):
         os.write(2, b"interrupted\n")  # not buffered: the process may end at once
@@ -46,7 +46,7 @@ def leave_during_imports() -> Iterator[None]:
         inner = frame
         while inner is not None:
             if inner.f_code.co_filename == _IMPORTS:
-                interrupted_line()
+                print_interruption()
                 os._exit(EXIT_INTERRUPTED)
             inner = inner.f_back
         signal.default_int_handler(number, frame)

@@ -20,11 +20,11 @@ class Speed:
     questions: int = 0
     tokens: int = 0
     answering: float = 0.0
-    began: float = field(init=False)
+    start_time: float = field(init=False)
 
     def __post_init__(self) -> None:
         """Start the clock."""
-        self.began = self.clock()
+        self.start_time = self.clock()
 
     def add(self, questions: int, tokens: int, seconds: float) -> None:
         """Count questions that were answered."""
@@ -43,7 +43,7 @@ class Speed:
             "tokens": self.tokens,
             "speed/tokens_per_s": self.tokens_per_s,
             "time/answering": self.answering,
-            "time/total": self.clock() - self.began,
+            "time/total": self.clock() - self.start_time,
             "memory/peak": peak_memory(),
         }
 

@@ -15,7 +15,7 @@ from jaxrl_sql.runtime.terminal import printable
 _LOG_WIDTH = 160
 
 
-def shown_text(text: str, style: str = "") -> Text:
+def to_rich_text(text: str, style: str = "") -> Text:
     """Return a text for rich, without markup and terminal control characters."""
     return Text(printable(text), style=style)
 
@@ -33,18 +33,18 @@ def show_table(
     """
     console = Console(file=stream, width=None if stream.isatty() else _LOG_WIDTH)
     table = Table(
-        title=shown_text(title) if title else None, title_justify="left", box=box.SIMPLE_HEAD, title_style="bold"
+        title=to_rich_text(title) if title else None, title_justify="left", box=box.SIMPLE_HEAD, title_style="bold"
     )
     for index, name in enumerate(columns):
         is_prose = index > 0 and index in text_columns
         table.add_column(
-            shown_text(name),
+            to_rich_text(name),
             justify="left" if index in text_columns else "right",
             overflow="fold",
             no_wrap=not is_prose,
         )
     for row in rows:
-        table.add_row(*map(shown_text, row))
+        table.add_row(*map(to_rich_text, row))
     console.print(table)
 
 

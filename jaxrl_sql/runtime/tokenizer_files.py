@@ -88,11 +88,11 @@ def _as_written(folder: Path) -> Tokenizer:
 
     raw, fields = tokenizers.Tokenizer.from_file(str(folder / TOKENIZER_FILE)), _fields(folder)
     fields |= _default_roles(fields)
-    _add_stated(raw, folder, fields)
-    added = _added(raw)
+    _add_configured_tokens(raw, folder, fields)
+    added = _added_tokens(raw)
     roles = {name: text for name, text in _roles(fields) if raw.token_to_id(text) is not None}
     # transformers treats a role's token as added: with a padding token `!`, it would split `!=`.
-    whole = {name: text for name, text in roles.items() if text in added or is_tag(text)}
+    role_tokens = {name: text for name, text in roles.items() if text in added or is_tag(text)}
     listed = (text for text in _unnamed_specials(fields) if raw.token_to_id(text) is not None)
     limits = {name: fields[name] for name in _KEPT if fields.get(name) is not None}
     tokenizer = general_tokenizer(
@@ -100,20 +100,20 @@ def _as_written(folder: Path) -> Tokenizer:
         extra_special_tokens=[text for text in listed if text in added or is_tag(text)],
         chat_template=_chat_template(folder, fields),
         **limits,
-        **whole,
+        **role_tokens,
     )
-    for name in roles.keys() & set(_ROLES) - whole.keys():
+    for name in roles.keys() & set(_ROLES) - role_tokens.keys():
         setattr(tokenizer, name, roles[name])
     return tokenizer
 
 
-def _add_stated(raw: Any, folder: Path, fields: Fields) -> None:
+def _add_configured_tokens(raw: Any, folder: Path, fields: Fields) -> None:
     """Add tokens whose ids are stated in other files than tokenizer.json, and mark its model's control tokens as added.
 
     Tokens that are added already keep their flags. Raises InputError for an id that conflicts with tokenizer.json.
     """
     stated = sorted(_explicit_ids(folder, fields), key=lambda entry: entry[0])
-    present = _added(raw)
+    present = _added_tokens(raw)
     new: Record = {}
     for number, token, _ in stated:
         text = token.content
@@ -141,7 +141,7 @@ def _explicit_ids(folder: Path, fields: Fields) -> Iterator[tuple[int, Any, str]
         yield number, AddedToken(text, special=text in special, normalized=text not in special), ADDED_FILE
 
 
-def _added(raw: Any) -> set[str]:
+def _added_tokens(raw: Any) -> set[str]:
     return {token.content for token in raw.get_added_tokens_decoder().values()}
 
 
@@ -255,7 +255,7 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
         "clean_up_tokenization_spaces": False,
         "model_input_names": ["input_ids", "attention_mask"],
         **{name: getattr(tokenizer, name) for name in _KEPT},
-        **_special_fields(tokenizer, _added(backend)),
+        **_special_fields(tokenizer, _added_tokens(backend)),
         **_prefix_field(backend),
     }
     fields["model_max_length"] = fields["model_max_length"] if fields["model_max_length"] < _MAX_LENGTH else None
@@ -288,7 +288,7 @@ def _prefix_field(backend: Any) -> dict[str, bool]:
     return {} if begins is None else {"add_prefix_space": begins}
 
 
-def cut_alike(first: Any, second: Any) -> bool:
+def has_equal_tokens(first: Any, second: Any) -> bool:
     """Return whether two tokenizers of one vocabulary give equal ids for test texts, each token, and added tokens."""
     added = [str(token) for token in second.added_tokens_decoder.values()]
     texts = [*_TEXTS, *second.batch_decode([[i] for i in range(len(second))])]
@@ -304,5 +304,5 @@ def misreading_class(folder: Path, tokenizer: Tokenizer) -> str:
     """
     from transformers import AutoTokenizer  # noqa: PLC0415 (slow to import, and only tokenizers need it)
 
-    theirs = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
-    return "" if cut_alike(theirs, tokenizer) else type(theirs).__name__
+    auto_tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+    return "" if has_equal_tokens(auto_tokenizer, tokenizer) else type(auto_tokenizer).__name__

@@ -47,7 +47,7 @@ class _PendingAnswer:
 
     async def samples(self) -> AsyncIterator[Sample]:
         """Yield samples until all are finished; closing the iterator cancels the job."""
-        remaining = self.job.rows
+        remaining = self.job.n_samples
         try:
             while remaining:
                 event = await self.events.get()

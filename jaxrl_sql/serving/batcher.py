@@ -50,7 +50,7 @@ class Job:
     cancelled: bool = False
 
     @property
-    def rows(self) -> int:
+    def n_samples(self) -> int:
         """Return the number of samples."""
         return len(self.prompts) * self.sampling.n
 
@@ -87,7 +87,7 @@ class Batcher:
     @property
     def counts(self) -> dict[str, int]:
         """Return the numbers of waiting, running and cancelled jobs."""
-        return {"waiting": len(self._live()), "running": self._running, "cancelled": self._cancelled}
+        return {"waiting": len(self._uncancelled_jobs()), "running": self._running, "cancelled": self._cancelled}
 
     @property
     def is_alive(self) -> bool:
@@ -97,13 +97,13 @@ class Batcher:
     def submit(self, job: Job) -> None:
         """Queue a job; raises QueueFullError, with the seconds to wait, if the queue is full."""
         with self._changed:
-            self._waiting = self._live()
+            self._waiting = self._uncancelled_jobs()
             if len(self._waiting) >= self.capacity:
                 raise QueueFullError(max(1, round(self._call_seconds)))
             self._waiting.append(job)
             self._changed.notify()
 
-    def _live(self) -> deque[Job]:
+    def _uncancelled_jobs(self) -> deque[Job]:
         """Return the waiting jobs without cancelled ones."""
         with self._changed:
             return deque(job for job in self._waiting if not job.cancelled)
@@ -131,20 +131,20 @@ class Batcher:
         """Wait for jobs and return those of the next call, of one model and up to its slots; [] at the end."""
         with self._changed:
             while True:
-                self._waiting = self._live()
+                self._waiting = self._uncancelled_jobs()
                 if self._is_closed:
                     return []
                 if self._waiting:
                     break
                 self._changed.wait()
-            model, rows, jobs = self._waiting[0].model, 0, list[Job]()
+            model, n_samples, jobs = self._waiting[0].model, 0, list[Job]()
             for job in self._waiting:
                 if job.model != model:
                     continue
-                if jobs and rows + job.rows > self.engines[model].config.max_num_seqs:
+                if jobs and n_samples + job.n_samples > self.engines[model].config.max_num_seqs:
                     break
                 jobs.append(job)
-                rows += job.rows
+                n_samples += job.n_samples
             self._waiting = deque(job for job in self._waiting if job not in jobs)
             return jobs
 
@@ -163,7 +163,7 @@ class Batcher:
                         cancelled.add(index)
                         call.cancel(index)
                 _deliver(pending, [*call.launch(), *call.read()])
-                _deliver(pending, _unfinished(pending, call))
+                _deliver(pending, _partial_samples(pending, call))
         finally:
             self._cancelled += len({id(pending[index][0]) for index in cancelled})
 
@@ -179,7 +179,7 @@ def _deliver(pending: _Pending, samples: Iterable[Sample]) -> None:
             job.emit(replace(sample, prompt_index=i))
 
 
-def _unfinished(pending: _Pending, call: EngineCall) -> Iterator[Sample]:
+def _partial_samples(pending: _Pending, call: EngineCall) -> Iterator[Sample]:
     """Yield the partial samples of streamed jobs."""
     for number, partial in call.partial.items():
         prompt, index = call.global_index(number)

@@ -17,10 +17,10 @@ _POLL_S = 0.05
 class _LoadingHandler(BaseHTTPRequestHandler):
     """Answer each request with 503, OpenAI's error object and Retry-After."""
 
-    began: float
+    start_time: float
 
     def _refuse(self) -> None:
-        seconds = round(time.monotonic() - self.began)
+        seconds = round(time.monotonic() - self.start_time)
         error = {
             "message": f"the model is loading ({seconds} s so far): try again in {RETRY_AFTER_S} s",
             "type": "server_error",
@@ -48,7 +48,7 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, listener: socket.socket) -> None:
-        handler = type("Handler", (_LoadingHandler,), {"began": time.monotonic()})
+        handler = type("Handler", (_LoadingHandler,), {"start_time": time.monotonic()})
         super().__init__(listener.getsockname()[:2], handler, bind_and_activate=False)
         self.socket.close()
         self.socket = listener

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from jaxrl_sql.rollout import Engine, Sample, SamplingParams
 from jaxrl_sql.rollout.stop_strings import STATEMENT_END
-from jaxrl_sql.runtime.control_tokens import ControlTokens, bare, prompt_ids
+from jaxrl_sql.runtime.control_tokens import ControlTokens, prompt_ids, strip_marks
 from jaxrl_sql.runtime.plain import plain
 from jaxrl_sql.serving.parameters import (
     IGNORED,
@@ -170,7 +170,7 @@ class Message(_Fields):
         parts = self.content or ""
         return {"role": self.role, "content": parts if isinstance(parts, str) else "".join(p.text or "" for p in parts)}
 
-    def shielded(self, control: ControlTokens) -> dict[str, str]:
+    def to_shielded(self, control: ControlTokens) -> dict[str, str]:
         """Return role and text with marks in the names of control tokens.
 
         A message may be one of our prompts, so the tags of dialogues stay tokens; an assistant may write any tag.
@@ -200,7 +200,7 @@ class ChatRequest(ApiRequest):
         Raises RefusedError if the template omits a message, as some do for unknown roles.
         """
         control = engine.vocabulary.control
-        messages = [message.shielded(control) for message in self.messages]
+        messages = [message.to_shielded(control) for message in self.messages]
         text = render_chat(engine.tokenizer, messages, self.chat_template_kwargs.enable_thinking, "", date)
         for i, message in enumerate(messages):
             # Templates omit the reasoning of an assistant's message.
@@ -209,7 +209,7 @@ class ChatRequest(ApiRequest):
                 role = self.messages[i].role
                 reason = f"messages.{i}: the model's chat template omits the text of a message of role {role!r}"
                 raise RefusedError(reason, param="messages")
-        return [Prompt("chat", tuple(control.encode(text)), bare(text))]
+        return [Prompt("chat", tuple(control.encode(text)), strip_marks(text))]
 
     def _is_shown(self, engine: Engine, messages: Sequence[Mapping[str, str]], i: int) -> bool:
         """Return whether the template shows the i-th message; it may change its text, such as SmolLM3's `/no_think`."""
@@ -286,7 +286,7 @@ class ResponseBuilder:
         }
         self.sent: dict[int, tuple[int, int]] = {}
         """The numbers of tokens and characters of each choice that were streamed."""
-        self.written = 0
+        self.num_tokens = 0
 
     def complete(self, samples: Sequence[Sample]) -> Record:
         """Return the complete response."""
@@ -313,18 +313,18 @@ class ResponseBuilder:
         prompt_tokens = sum(len(prompt.token_ids) for prompt in self.prompts)
         return {
             "prompt_tokens": prompt_tokens,
-            "completion_tokens": self.written,
-            "total_tokens": prompt_tokens + self.written,
+            "completion_tokens": self.num_tokens,
+            "total_tokens": prompt_tokens + self.num_tokens,
         }
 
     def _number(self, sample: Sample) -> int:
         return sample.prompt_index * self.request.n + sample.index
 
-    def _choice(self, sample: Sample, part: str, first: int, text: str) -> Record:
+    def _choice(self, sample: Sample, key: str, first: int, text: str) -> Record:
         """Return a choice with a text, and with a sample's tokens from `first` on if the request asks for them."""
         ids, logprobs = sample.token_ids[first:], sample.logprobs[first:]
-        self.written += len(ids)
-        content = {part: {"role": "assistant", "content": text}} if self.is_chat else {"text": text}
+        self.num_tokens += len(ids)
+        content = {key: {"role": "assistant", "content": text}} if self.is_chat else {"text": text}
         fields: Record = {"index": self._number(sample), "finish_reason": sample.finish_reason or None}
         fields["logprobs"] = self._logprobs(ids, logprobs)
         if self.request.return_token_ids:

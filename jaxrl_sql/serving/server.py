@@ -46,7 +46,7 @@ def serve(
         from jaxrl_sql.serving.batcher import Batcher  # noqa: PLC0415
     except ImportError as error:
         raise InputError(NEEDED) from error
-    with _listening(host, port) as listener, ExitStack() as stack:
+    with _open_socket(host, port) as listener, ExitStack() as stack:
         address, port = listener.getsockname()[:2]
         url = f"http://[{address}]:{port}/v1" if ":" in address else f"http://{address}:{port}/v1"
         announce(f"{url}: loading; requests get 503 until it is ready")
@@ -96,7 +96,7 @@ def date_of(adapters: Path) -> str:
     return ""
 
 
-def _listening(host: str, port: int) -> socket.socket:
+def _open_socket(host: str, port: int) -> socket.socket:
     """Return a listening socket; raises InputError if the address is not available."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET

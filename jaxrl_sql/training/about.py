@@ -47,7 +47,7 @@ def record_session(folder: Path | None, plan: SessionPlan, activity: Activity, r
         yield
         return
     about = _read(folder / ABOUT)
-    began = datetime.now(UTC) - timedelta(seconds=activity.clock() - activity.began)
+    began = datetime.now(UTC) - timedelta(seconds=activity.clock() - activity.start_time)
     session: Record = {
         "began": _text(began), "machine": _machine(), "versions": _versions(), "commit": _commit(),
         "phases": [list(phase) for phase in plan.phases], **({"resume": plan.resume} if plan.resume else {}),
@@ -60,7 +60,7 @@ def record_session(folder: Path | None, plan: SessionPlan, activity: Activity, r
     _write(folder / ABOUT, about)
     try:
         yield
-        is_complete = activity.took is not None or not request.is_made  # a complete run has printed its duration
+        is_complete = activity.total_s is not None or not request.is_made  # a complete run has printed its duration
         session |= {"outcome": COMPLETE} if is_complete else {"outcome": STOPPED, "reason": request.cause}
     except BaseException as error:
         session |= _failure(error)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from jaxrl_sql.config import DataConfig
 from jaxrl_sql.inference.fingerprint import digest_of
-from jaxrl_sql.inference.questions import PassedQuestions
+from jaxrl_sql.inference.questions import CallerQuestions
 from jaxrl_sql.text2sql.benchmarks import Benchmark, benchmark_of
 from jaxrl_sql.text2sql.rewards.score import RewardFunction
 from jaxrl_sql.types import Example, InputError, Record
@@ -38,13 +38,13 @@ class CallerInputs(NamedTuple):
     examples: Questions | None = None
     evals: Mapping[str, Questions] | None = None
 
-    def questions(self) -> PassedQuestions:
+    def questions(self) -> CallerQuestions:
         """Return the examples as sets; raises InputError for a set that cannot be used."""
         evals: dict[str, Benchmark] | None = None if self.examples is None else {}
         if self.evals is not None:
             evals = {name: benchmark_of(examples, f"evals: {name}") for name, examples in self.evals.items()}
         train = None if self.examples is None else benchmark_of(self.examples, TRAIN)
-        return PassedQuestions(train, evals)
+        return CallerQuestions(train, evals)
 
     def names(self, data: DataConfig, run: str) -> Record:
         """Return by key the names of the passed examples, which the folder `run` keeps in its configuration.

@@ -25,9 +25,9 @@ import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers, future
 
 from jaxrl_sql.batch import PyTree
-from jaxrl_sql.models.formats.checksums import SUMS, damage, write_sums
+from jaxrl_sql.models.formats.checksums import SUMS, find_damage, write_sums
 from jaxrl_sql.parallel.processes import wait_for_all
-from jaxrl_sql.runtime.folder import REPLACED, RunFolderError, cannot_write
+from jaxrl_sql.runtime.folder import REPLACED, RunFolderError, write_error
 from jaxrl_sql.types import Fields, InputError, Record
 
 Arrays = Mapping[str, np.ndarray]
@@ -39,23 +39,25 @@ UNSUMMED = "_CHECKPOINT_METADATA"
 _RATING = "metrics/metrics"
 
 
-class _PartHandler(ocp.StandardCheckpointHandler):
+class _SealingHandler(ocp.StandardCheckpointHandler):
     """Saves arrays; each process adds the checksums of its part after writing it."""
 
-    async def async_save(self, directory: Any, *arguments: Any, **named: Any) -> list[future.Future]:
-        writes = await super().async_save(directory, *arguments, **named)
-        part = Path(directory) / f"ocdbt.process_{jax.process_index()}"
-        return [future.ChainedFuture(writes or [], lambda: write_sums(part) if part.is_dir() else None)]
+    async def async_save(self, directory: Any, *arguments: Any, **leaves_by_path: Any) -> list[future.Future]:
+        writes = await super().async_save(directory, *arguments, **leaves_by_path)
+        process_folder = Path(directory) / f"ocdbt.process_{jax.process_index()}"
+        return [
+            future.ChainedFuture(writes or [], lambda: write_sums(process_folder) if process_folder.is_dir() else None)
+        ]
 
 
-@ocp.args.register_with_handler(_PartHandler, for_save=True)
-class _PartSave(ocp.args.StandardSave):
-    """The arguments of `_PartHandler.save`."""
+@ocp.args.register_with_handler(_SealingHandler, for_save=True)
+class _SealingSave(ocp.args.StandardSave):
+    """The arguments of `_SealingHandler.save`."""
 
 
-@ocp.args.register_with_handler(_PartHandler, for_restore=True)
-class _PartRestore(ocp.args.StandardRestore):
-    """The arguments of `_PartHandler.restore`."""
+@ocp.args.register_with_handler(_SealingHandler, for_restore=True)
+class _SealingRestore(ocp.args.StandardRestore):
+    """The arguments of `_SealingHandler.restore`."""
 
 
 class Checkpoints:
@@ -79,7 +81,7 @@ class Checkpoints:
         self._saving: int | None = None
         self._intact: set[int] = set()
         if not is_read_only:
-            _put_back(self.folder)
+            _restore_replaced(self.folder)
             wait_for_all("checkpoints that were set aside")
             self._check_ratings()
         logging.getLogger("absl").setLevel(logging.ERROR)  # orbax reports every save there, which disturbs the display
@@ -94,7 +96,7 @@ class Checkpoints:
             async_options=ocp.AsyncOptions(post_finalization_callback=self._seal),
         )
         handlers = {
-            "state": _PartHandler(),
+            "state": _SealingHandler(),
             "host": ocp.JsonCheckpointHandler(),
             "arrays": ocp.StandardCheckpointHandler(),
         }
@@ -134,9 +136,9 @@ class Checkpoints:
                 return
             self._set_aside(step)
         arguments = ocp.args.Composite(
-            state=_PartSave(_named(state)),
+            state=_SealingSave(_flatten(state)),
             host=ocp.args.JsonSave(dict(host)),
-            arrays=ocp.args.StandardSave({"npz": _packed(arrays or {})}),
+            arrays=ocp.args.StandardSave({"npz": _pack(arrays or {})}),
         )
         rated = {"best_by": float(metrics["best_by"])} if metrics is not None and is_rated else None
         self._saving = step
@@ -162,7 +164,7 @@ class Checkpoints:
         try:
             return dict(self._manager.restore(step, args=ocp.args.Composite(host=ocp.args.JsonRestore())).host)
         except (KeyError, OSError, TypeError, ValueError) as error:
-            raise _unreadable(where, error) from error
+            raise _unreadable_error(where, error) from error
 
     def restore(self, step: int, like: PyTree) -> tuple[PyTree, Record, dict[str, np.ndarray]]:
         """Return (state, host, arrays) of `step`, each array of the state with its sharding in `like`.
@@ -170,18 +172,18 @@ class Checkpoints:
         Raises InputError when there is no such step, it cannot be read, or it holds another model than `like`.
         """
         where = self._folder_of(step)
-        expected = {name: _abstract(leaf) for name, leaf in _named(like).items()}
+        expected = {name: _abstract(leaf) for name, leaf in _flatten(like).items()}
         try:
             self._refuse_another(step, expected)
             arguments = ocp.args.Composite(
-                state=_PartRestore(expected),
+                state=_SealingRestore(expected),
                 host=ocp.args.JsonRestore(),
                 arrays=ocp.args.StandardRestore(),
             )
             restored = self._manager.restore(step, args=arguments)
-            arrays = _unpacked(np.asarray(restored.arrays["npz"]))
+            arrays = _unpack(np.asarray(restored.arrays["npz"]))
         except (KeyError, OSError, TypeError, ValueError) as error:
-            raise _unreadable(where, error) from error
+            raise _unreadable_error(where, error) from error
         state = jax.tree.unflatten(jax.tree.structure(like), [restored.state[name] for name in expected])
         return state, restored.host, arrays
 
@@ -189,19 +191,19 @@ class Checkpoints:
         """Return all arrays of a step's state by name, on the host, without the state's structure."""
         where, device = self._folder_of(step), jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
         try:
-            stored = self._stored(step).items()
+            stored = self._read_metadata(step).items()
             expected = {n: jax.ShapeDtypeStruct(tuple(x.shape), np.dtype(x.dtype), sharding=device) for n, x in stored}
-            arguments = ocp.args.Composite(state=_PartRestore(expected))
+            arguments = ocp.args.Composite(state=_SealingRestore(expected))
             return {name: np.asarray(x) for name, x in self._manager.restore(step, args=arguments).state.items()}
         except (KeyError, OSError, TypeError, ValueError) as error:
-            raise _unreadable(where, error) from error
+            raise _unreadable_error(where, error) from error
 
     def wait(self) -> None:
         """Block until the save that runs in the background is complete; raises RunFolderError when it failed."""
         with self._as_folder_error():
             self._manager.wait_until_finished()
             if self._has_aside:
-                _put_back(self.folder)
+                _restore_replaced(self.folder)
             self._has_aside = False
 
     def close(self) -> None:
@@ -224,8 +226,8 @@ class Checkpoints:
         """Raise InputError for a damaged rating; partial files of a killed save are ignored."""
         for folder in self.folder.iterdir() if self.folder.is_dir() else ():
             is_whole = folder.name.isdecimal() and (folder / SUMS).is_file() and (folder / _RATING).is_file()
-            if is_whole and (fault := damage(folder, _RATING)):
-                raise _unreadable(folder, fault)
+            if is_whole and (error := find_damage(folder, _RATING)):
+                raise _unreadable_error(folder, error)
 
     def _seal(self) -> None:
         """Add the checksums of a step whose files are all written; it is renamed afterwards."""
@@ -241,8 +243,8 @@ class Checkpoints:
             raise InputError(f"{self.folder}: no checkpoint of step {step}")
         folder = self.folder / str(step)
         if step not in self._intact:
-            if fault := damage(folder):
-                raise _unreadable(folder, fault)
+            if error := find_damage(folder):
+                raise _unreadable_error(folder, error)
             self._intact.add(step)
         return folder
 
@@ -256,11 +258,11 @@ class Checkpoints:
         try:
             yield
         except (OSError, RuntimeError, ValueError) as error:
-            raise cannot_write(self.folder.parent, error) from error
+            raise write_error(self.folder.parent, error) from error
 
     def _refuse_another(self, step: int, expected: dict[str, jax.ShapeDtypeStruct]) -> None:
         """Raise InputError with the first array that is missing, left over, or of another shape or type."""
-        stored = {name: (tuple(leaf.shape), np.dtype(leaf.dtype)) for name, leaf in self._stored(step).items()}
+        stored = {name: (tuple(leaf.shape), np.dtype(leaf.dtype)) for name, leaf in self._read_metadata(step).items()}
         where = f"{self.folder / str(step)}: a checkpoint of another model"
         for name, leaf in expected.items():
             if name not in stored:
@@ -274,7 +276,7 @@ class Checkpoints:
             if name not in expected:
                 raise InputError(f"{where}: {name} is there and not here")
 
-    def _stored(self, step: int) -> Record:
+    def _read_metadata(self, step: int) -> Record:
         """Return the metadata of the stored arrays, by name, without reading them."""
         metadata = self._manager.item_metadata(step)["state"]
         if metadata is None:
@@ -282,7 +284,7 @@ class Checkpoints:
         return dict(getattr(metadata, "tree", metadata))
 
 
-def _put_back(folder: Path) -> None:
+def _restore_replaced(folder: Path) -> None:
     """Remove replaced checkpoints whose successor is complete, and rename the others back."""
     for aside in folder.glob(f"*{REPLACED}") if jax.process_index() == 0 else ():
         if (earlier := aside.with_suffix("")).exists():
@@ -291,12 +293,12 @@ def _put_back(folder: Path) -> None:
             aside.rename(earlier)
 
 
-def _named(tree: PyTree) -> Record:
+def _flatten(tree: PyTree) -> Record:
     """Return the leaves of a pytree by path, which keeps None, tuples and dataclasses out of the stored form."""
     leaves = jax.tree.leaves_with_path(tree)
-    named = {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
-    assert len(named) == len(leaves), "two leaves of the state have one path"
-    return named
+    leaves_by_path = {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
+    assert len(leaves_by_path) == len(leaves), "two leaves of the state have one path"
+    return leaves_by_path
 
 
 def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:
@@ -307,7 +309,7 @@ def _rating(metrics: Mapping[str, float]) -> float:
     return float(metrics["best_by"])
 
 
-def _unreadable(where: Path, error: Exception | str) -> InputError:
+def _unreadable_error(where: Path, error: Exception | str) -> InputError:
     first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
     steps = [int(path.name) for path in where.parent.iterdir() if path.name.isdecimal()]
     before = max((step for step in steps if step < int(where.name)), default=None)
@@ -315,13 +317,13 @@ def _unreadable(where: Path, error: Exception | str) -> InputError:
     return InputError(f"{where}: this checkpoint cannot be read: {first_line}; put it back from a copy, or {advice}")
 
 
-def _packed(arrays: Arrays) -> np.ndarray:
+def _pack(arrays: Arrays) -> np.ndarray:
     """Return named arrays as the bytes of one file: orbax does not support empty arrays and texts."""
     file = io.BytesIO()
     np.savez(file, allow_pickle=False, **{name: np.asarray(array) for name, array in arrays.items()})
     return np.frombuffer(file.getvalue(), np.uint8)
 
 
-def _unpacked(packed: np.ndarray) -> dict[str, np.ndarray]:
+def _unpack(packed: np.ndarray) -> dict[str, np.ndarray]:
     with np.load(io.BytesIO(packed.tobytes()), allow_pickle=False) as file:
         return {name: file[name] for name in file.files}

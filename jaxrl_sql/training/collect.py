@@ -20,7 +20,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxrl_sql.algo.advantage import choose_groups, zero_variance
 from jaxrl_sql.batch import GroupBatch, Segment
 from jaxrl_sql.config import GrpoConfig
-from jaxrl_sql.inference.policy_client import EnvStates, response, sampling_by, served
+from jaxrl_sql.inference.policy_client import EnvStates, check_sample, make_sampling_params, response
 from jaxrl_sql.parallel.processes import exchange, share
 from jaxrl_sql.rollout import AnyEngine, Sample
 from jaxrl_sql.rollout.replicated import pack_samples, unpack_samples
@@ -89,7 +89,7 @@ class ScoredGroup(NamedTuple):
             return [0.0] * len(self.scored)
         return [float(gold_ok and response.trusted) for response in self.scored]
 
-    def learned(self) -> ScoredGroup:
+    def with_demonstration(self) -> ScoredGroup:
         """Return the group to learn: if no answer is right and rewarded, the demonstration replaces the last one."""
         demonstration = self.demonstration
         trusted = [answer for answer in self.scored if answer.trusted]
@@ -114,7 +114,7 @@ def _is_right(response: ScoredResponse) -> bool:
     return response.reward.parts[_RIGHT] >= 1
 
 
-Place = tuple[int, int]
+AnswerIndex = tuple[int, int]
 """A question's number in the rollout, and the number of one of its answers."""
 
 
@@ -131,16 +131,16 @@ class RolloutBatch(NamedTuple):
     carried: list[Sample]
 
 
-class Sampled(NamedTuple):
+class SampledGroups(NamedTuple):
     """A round of groups, the seconds of waiting for SQL after the last answer, and samples of the next rollout."""
 
     groups: list[ScoredGroup]
-    waited: float
+    sql_wait_s: float
     carried: list[Sample]
 
 
 def collect_batch(
-    s: TrainingRun,
+    run: TrainingRun,
     engine: AnyEngine,
     order: AnyOrder,
     cursor: int,
@@ -158,50 +158,50 @@ def collect_batch(
 
     `carried` are this rollout's samples from the rollout before; if it `starts_next`, this one begins the next one's.
     """
-    grpo, start_time, before = s.config.grpo, time.perf_counter(), s.executor.stats()
-    rounds = _generate_rounds(s, engine, order, cursor, number, prompts, carried, starts_next)
+    grpo, start_time, before = run.config.grpo, time.perf_counter(), run.executor.stats()
+    rounds = _generate_rounds(run, engine, order, cursor, number, prompts, carried, starts_next)
     seconds = time.perf_counter() - start_time
-    groups, learned = rounds.groups, [group.learned() for group in rounds.groups]
-    chosen = _choose(grpo, learned, prompts)
-    tokens = sum(len(turn.token_ids) for turn in _written(groups))
+    groups, trained_groups = rounds.groups, [group.with_demonstration() for group in rounds.groups]
+    chosen = _choose(grpo, trained_groups, prompts)
+    tokens = sum(len(turn.token_ids) for turn in _sampled_turns(groups))
     numbers = {
         **group_metrics(groups),
-        "reward/zero_variance": float(np.mean(has_equal_rewards(learned))),
+        "reward/zero_variance": float(np.mean(has_equal_rewards(trained_groups))),
         **rounds.stats.metrics(),
         "rollout/rounds": float(rounds.attempts),
         "rollout/tokens": float(tokens),
         "data/epoch": rounds.cursor / order.n,
-        "time/rollout": seconds - rounds.waited,
-        "time/sql_wait": rounds.waited,
+        "time/rollout": seconds - rounds.sql_wait_s,
+        "time/sql_wait": rounds.sql_wait_s,
         "speed/tokens_per_s": tokens / seconds,
         "speed/sql_per_s": sum(len(group.rewards) for group in groups) / seconds,
-        **reuse_metrics(before, s.executor.stats()),
+        **reuse_metrics(before, run.executor.stats()),
     }
     if grpo.demonstrations:
-        has_demonstration = [learned[i].trajectories[-1].finish_reason == DEMONSTRATION for i in chosen]
+        has_demonstration = [trained_groups[i].trajectories[-1].finish_reason == DEMONSTRATION for i in chosen]
         numbers["rollout/demonstrations"] = float(np.mean(has_demonstration))
-    if s.config.rollout.ahead:
+    if run.config.rollout.ahead:
         stale = sum(len(sample.token_ids) for sample in carried) / max(tokens, 1)
         numbers["rollout/stale_tokens"] = stale
         numbers["rollout/staleness"] = stale * grpo.steps_per_generation * grpo.num_iterations * grpo.minibatches
     for i in chosen:
-        groups[i] = learned[i]
+        groups[i] = trained_groups[i]
     return RolloutBatch(groups, [groups[i] for i in sorted(chosen)], rounds.cursor, numbers, rounds.carried)
 
 
 class _Rounds(NamedTuple):
-    """The groups of all rounds of a rollout; `waited` is in seconds."""
+    """The groups of all rounds of a rollout; `sql_wait_s` is in seconds."""
 
     groups: list[ScoredGroup]
     attempts: int
     cursor: int
-    waited: float
+    sql_wait_s: float
     stats: RolloutStats
     carried: list[Sample]
 
 
 def _generate_rounds(
-    s: TrainingRun,
+    run: TrainingRun,
     engine: AnyEngine,
     order: AnyOrder,
     cursor: int,
@@ -211,27 +211,27 @@ def _generate_rounds(
     starts_next: bool,
 ) -> _Rounds:
     """Generate rounds of groups until `prompts` differ in reward, `max_extra_generations` more than one at most."""
-    sampling = s.config.grpo.dynamic_sampling
+    sampling = run.config.grpo.dynamic_sampling
     groups: list[ScoredGroup] = []
-    waited, stats = 0.0, RolloutStats()
+    sql_wait_s, stats = 0.0, RolloutStats()
     for attempt in range(sampling.max_extra_generations + 1):
         numbers, cursor = order.take(cursor, prompts * sampling.oversample)
         following = order.take(cursor, prompts * sampling.oversample)[0] if starts_next else ()
-        name = number * (sampling.max_extra_generations + 1) + attempt
-        sampled = generate_groups(s, engine, numbers, name, following, carried)
+        round_number = number * (sampling.max_extra_generations + 1) + attempt
+        sampled = generate_groups(run, engine, numbers, round_number, following, carried)
         groups += sampled.groups
-        waited += sampled.waited
+        sql_wait_s += sampled.sql_wait_s
         stats = stats.plus(engine.gather_stats())
-        if np.count_nonzero(~has_equal_rewards([group.learned() for group in groups])) >= prompts:
+        if np.count_nonzero(~has_equal_rewards([group.with_demonstration() for group in groups])) >= prompts:
             break
-    return _Rounds(groups, attempt + 1, cursor, waited, stats, sampled.carried)
+    return _Rounds(groups, attempt + 1, cursor, sql_wait_s, stats, sampled.carried)
 
 
-def _choose(grpo: GrpoConfig, learned: Sequence[ScoredGroup], prompts: int) -> list[int]:
+def _choose(grpo: GrpoConfig, trained_groups: Sequence[ScoredGroup], prompts: int) -> list[int]:
     """Return the numbers of the `prompts` groups with the widest spread of rewards."""
-    rewards, weights = [group.rewards for group in learned], [group.weights for group in learned]
-    asked_together = grpo.questions * grpo.dynamic_sampling.oversample if grpo.questions > 1 else 1
-    return choose_groups(np.array(rewards), np.array(weights), prompts, grpo.questions, asked_together)
+    rewards, weights = [group.rewards for group in trained_groups], [group.weights for group in trained_groups]
+    groups_per_schema = grpo.questions * grpo.dynamic_sampling.oversample if grpo.questions > 1 else 1
+    return choose_groups(np.array(rewards), np.array(weights), prompts, grpo.questions, groups_per_schema)
 
 
 def reuse_metrics(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, float]:
@@ -248,52 +248,52 @@ def reuse_metrics(before: Mapping[str, int], after: Mapping[str, int]) -> dict[s
 
 
 def generate_groups(
-    s: TrainingRun,
+    run: TrainingRun,
     engine: AnyEngine,
     current: Sequence[int],
     number: int,
     following: Sequence[int] = (),
     carried: Sequence[Sample] = (),
-) -> Sampled:
+) -> SampledGroups:
     """Sample a group of answers to each of the `current` training questions, and begin those to the `following` ones.
 
     Each finished answer goes to the executor at once, while the others are still decoded. Each of several processes
     executes the answers of its share of the questions, or of its own replicas, and receives all results in the end. The
     rollout's `number` determines the random keys.
     """
-    cfg, client = s.config.sampling, make_client(s, engine)
-    recipe, style = s.prompt_format.recipe, s.prompt_format.style
-    sampling = sampling_by(cfg, s.config.grpo.num_generations, s.config.seed, client.stops(cfg.stop))
-    examples = [s.questions.train.examples[i] for i in (*current, *following)]
-    prompts = [s.questions.train.prompts[i] for i in (*current, *following)]
+    cfg, client = run.config.sampling, make_client(run, engine)
+    recipe, style = run.prompt_format.recipe, run.prompt_format.style
+    sampling = make_sampling_params(cfg, run.config.grpo.num_generations, run.config.seed, client.stops(cfg.stop))
+    examples = [run.questions.train.examples[i] for i in (*current, *following)]
+    prompts = [run.questions.train.prompts[i] for i in (*current, *following)]
     ahead = len(current) if following else None
     samples: list[Sample] = []
-    jobs: dict[Place, TextJob] = {}
+    jobs: dict[AnswerIndex, TextJob] = {}
     local = share(len(current)) if engine.yields_all else range(len(current))
-    has_demonstrations, own_examples = s.config.grpo.demonstrations, examples[: len(current)]
-    demonstrations = _demonstrations(s, own_examples, prompts, sampling.stop) if has_demonstrations else {}
+    has_demonstrations, own_examples = run.config.grpo.demonstrations, examples[: len(current)]
+    demonstrations = _make_demonstrations(run, own_examples, prompts, sampling.stop) if has_demonstrations else {}
     for index in sorted(demonstrations.keys() & set(share(len(current)))):
         text = demonstrations[index].turns[0].text
-        jobs[index, sampling.n] = recipe.submit(s.executor, [examples[index]], [text], style)
+        jobs[index, sampling.n] = recipe.submit(run.executor, [examples[index]], [text], style)
     env_states, answered = EnvStates(), 0
-    with s.display.task("sampling", len(current) * sampling.n, "answers", is_announced=False) as on_progress:
+    with run.display.task("sampling", len(current) * sampling.n, "answers", is_announced=False) as on_progress:
         stream = client.generate(examples, prompts, sampling, number, cfg.turns, env_states, ahead, carried)
-        for sample in map(served, stream):
-            if s.should_abort(signals.EXIT_ENDED):
+        for sample in map(check_sample, stream):
+            if run.should_abort(signals.EXIT_ENDED):
                 raise PreemptedError
             samples.append(sample)
             index = sample.prompt_index
             answered += index < len(current)
             on_progress(answered)
             if index in local:
-                job = recipe.submit(s.executor, [examples[index]], [response(sample)], style)
+                job = recipe.submit(run.executor, [examples[index]], [response(sample)], style)
                 jobs[index, sample.index] = job
     start_time = time.perf_counter()
-    with s.display.task("waiting for SQL", is_announced=False):
-        verdicts = _collect_rewards(s, jobs, env_states)
+    with run.display.task("waiting for SQL", is_announced=False):
+        verdicts = _collect_rewards(run, jobs, env_states)
         by_key = {(sample.prompt_index, sample.index): sample for sample in engine.gather(samples)}
-    waited = time.perf_counter() - start_time
-    groups, by_accuracy = [], s.config.grpo.dynamic_sampling.filter_groups == "accuracy"
+    sql_wait_s = time.perf_counter() - start_time
+    groups, by_accuracy = [], run.config.grpo.dynamic_sampling.filter_groups == "accuracy"
     for i, example in enumerate(own_examples):
         keys = [(i, g) for g in range(sampling.n)]
         ordered = [by_key[key] for key in keys]
@@ -304,7 +304,7 @@ def generate_groups(
             demonstration = None
         groups.append(ScoredGroup(example, trajectories, [*map(response, ordered)], scored, by_accuracy, demonstration))
     following_samples = [by_key[i, g] for i, g in sorted(by_key) if i >= len(current)]
-    return Sampled(groups, waited, [_carry(sample, len(current)) for sample in following_samples])
+    return SampledGroups(groups, sql_wait_s, [_carry(sample, len(current)) for sample in following_samples])
 
 
 def _carry(sample: Sample, num_prompts: int) -> Sample:
@@ -312,25 +312,25 @@ def _carry(sample: Sample, num_prompts: int) -> Sample:
     return dataclasses.replace(sample, prompt_index=sample.prompt_index - num_prompts)
 
 
-def _demonstrations(
-    s: TrainingRun, examples: Sequence[Example], prompts: Sequence[Prompt], stops: Sequence[str]
+def _make_demonstrations(
+    run: TrainingRun, examples: Sequence[Example], prompts: Sequence[Prompt], stops: Sequence[str]
 ) -> dict[int, Trajectory]:
     """Return the demonstration of each question, by number, if it could be sampled as an answer.
 
     It may be too long, or continue after a stop string. In a chat, whose answers begin with a thought, a question
     without one (`reasoning`) has none: it would teach not to think.
     """
-    end, demonstrations = s.prompt_format.ends[-1], dict[int, Trajectory]()
-    control = ControlTokens(s.prompt_format.tokenizer)
+    end, demonstrations = run.prompt_format.ends[-1], dict[int, Trajectory]()
+    control = ControlTokens(run.prompt_format.tokenizer)
     for i, (example, prompt) in enumerate(zip(examples, prompts, strict=False)):
-        if not example.answerable or (s.prompt_format.style.is_chat and not example.reasoning):
+        if not example.answerable or (run.prompt_format.style.is_chat and not example.reasoning):
             continue
-        text = s.prompt_format.style.answer(example)
+        text = run.prompt_format.style.answer(example)
         if isinstance(text, str) and cut_after_stop(text, stops) == text:
             tokens = (*control.encode(response_text(shield_answer(text, example, control))), end)
-            if len(tokens) <= s.config.sampling.max_new_tokens:
+            if len(tokens) <= run.config.sampling.max_new_tokens:
                 turn = Turn(ASSISTANT, tokens, text=text)
-                demonstrations[i] = Trajectory(prompt, s.config.grpo.num_generations - 1, (turn,), DEMONSTRATION)
+                demonstrations[i] = Trajectory(prompt, run.config.grpo.num_generations - 1, (turn,), DEMONSTRATION)
     return demonstrations
 
 
@@ -339,24 +339,24 @@ _CARRIED = "begun"
 
 def to_arrays(batches: Sequence[GroupBatch], carried: Sequence[Sample] = ()) -> dict[str, np.ndarray]:
     """Name the arrays of sampled batches that are not learned yet, and of carried samples, for a checkpoint."""
-    named = flatten_dict({str(i): to_state_dict(batch) for i, batch in enumerate(batches)}, sep="/")
-    stored = {name: value for name, value in named.items() if value is not None}
+    arrays = flatten_dict({str(i): to_state_dict(batch) for i, batch in enumerate(batches)}, sep="/")
+    stored = {name: value for name, value in arrays.items() if value is not None}
     return stored | ({_CARRIED: np.frombuffer(pack_samples(carried), np.uint8)} if carried else {})
 
 
-def carried_in(arrays: Fields) -> list[Sample]:
+def samples_from_arrays(arrays: Fields) -> list[Sample]:
     """Return the samples that `to_arrays` wrote."""
     return unpack_samples(bytes(arrays[_CARRIED])) if _CARRIED in arrays else []
 
 
-def from_arrays(arrays: Fields, together: int = 1) -> list[GroupBatch]:
-    """Restore the batches of `to_arrays`, in which each `together` prompts share a schema."""
+def batches_from_arrays(arrays: Fields, prompts_per_schema: int = 1) -> list[GroupBatch]:
+    """Restore the batches of `to_arrays`, in which each `prompts_per_schema` prompts share a schema."""
     nested = unflatten_dict({name: value for name, value in arrays.items() if name != _CARRIED}, sep="/")
     batches = [nested[str(i)] for i in range(len(nested))]
     shared = [
         tuple(Segment(**fields["shared"][str(part)]) for part in range(len(fields["shared"]))) for fields in batches
     ]
-    static_fields = {"together": together}
+    static_fields = {"prompts_per_schema": prompts_per_schema}
     return [
         GroupBatch(**{**fields, "shared": parts, **static_fields})
         for fields, parts in zip(batches, shared, strict=True)
@@ -370,22 +370,22 @@ def has_equal_rewards(groups: Sequence[ScoredGroup]) -> np.ndarray:
 
 
 def _collect_rewards(
-    s: TrainingRun, jobs: Mapping[Place, TextJob], env_states: EnvStates
-) -> dict[Place, ScoredResponse]:
+    run: TrainingRun, jobs: Mapping[AnswerIndex, TextJob], env_states: EnvStates
+) -> dict[AnswerIndex, ScoredResponse]:
     """Wait for the results of this process's executor, and return those of all processes.
 
     A time limit that stopped a dialogue's observation counts as the answer's own.
     """
     rewards = []
     for key, job in jobs.items():
-        score = s.prompt_format.recipe.collect(job)[0]
+        score = run.prompt_format.recipe.collect(job)[0]
         score = score._replace(stop=env_states.stop(*key) or score.stop)
         rewards.append((key, *dataclasses.astuple(score.reward), *score[1:]))
     exchanged = exchange(rewards)
     return {(at, g): ScoredResponse(Reward(total, parts), *rest) for (at, g), total, parts, *rest in exchanged}
 
 
-def _written(groups: Sequence[ScoredGroup]) -> list[Turn]:
+def _sampled_turns(groups: Sequence[ScoredGroup]) -> list[Turn]:
     return [turn for g in groups for t in g.trajectories for turn in t.turns if turn.role == ASSISTANT]
 
 

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 
 from jaxrl_sql.config import DataConfig, ModelConfigSection, RunConfig
 from jaxrl_sql.config.executor import DatabasesConfig
-from jaxrl_sql.inference.questions import PassedQuestions, model_config
+from jaxrl_sql.inference.questions import CallerQuestions, model_config
 from jaxrl_sql.models import ModelConfig
 from jaxrl_sql.models.formats.hf import check_weights, load_tokenizer
 from jaxrl_sql.models.lora import resolve_targets
 from jaxrl_sql.models.shapes import new_shape, published_shape
-from jaxrl_sql.text2sql.benchmarks import find_split, unused_name
+from jaxrl_sql.text2sql.benchmarks import find_split, make_unique_name
 from jaxrl_sql.text2sql.env.address import is_address, parse_address
 from jaxrl_sql.text2sql.prompts.template import template_file
 from jaxrl_sql.training.preflight import check_best
@@ -28,7 +28,7 @@ from jaxrl_sql.types import InputError
 _REACH_S = 10.0
 
 
-class CheckedInputs(NamedTuple):
+class InputChecks(NamedTuple):
     """The model's shape and its tokenizer; None if the training data determines them."""
 
     shape: ModelConfig | None = None
@@ -36,21 +36,25 @@ class CheckedInputs(NamedTuple):
 
 
 def check_inputs(
-    run: RunConfig, data: DataConfig, model: ModelConfigSection, databases: DatabasesConfig, passed: PassedQuestions
-) -> CheckedInputs:
-    """Check what a run reads, without devices and questions; raises InputError for the first fault."""
-    check_best(run, _names_of_evals(data, passed))
-    check_files(data, passed)
-    servers = {f"executor.databases.{dialect}": place for dialect, place in asdict(databases).items()}
+    run: RunConfig,
+    data: DataConfig,
+    model: ModelConfigSection,
+    databases: DatabasesConfig,
+    caller_questions: CallerQuestions,
+) -> InputChecks:
+    """Check what a run reads, without devices and questions; raises InputError for the first error."""
+    check_best(run, _names_of_evals(data, caller_questions))
+    check_files(data, caller_questions)
+    servers = {f"executor.databases.{dialect}": url for dialect, url in asdict(databases).items()}
     check_addresses({"data.database": data.database, **servers})
     if model.checkpoint:
         check_weights(model.checkpoint)
-    named = data.tokenizer.path or model.checkpoint
-    tokenizer = load_tokenizer(named) if named else None
+    tokenizer_name = data.tokenizer.path or model.checkpoint
+    tokenizer = load_tokenizer(tokenizer_name) if tokenizer_name else None
     shape = model_config(model, tokenizer) if tokenizer is not None else None
     if model.lora.rank:
         resolve_targets(shape or assumed_shape(model, 1), model.lora.targets)
-    return CheckedInputs(shape, tokenizer)
+    return InputChecks(shape, tokenizer)
 
 
 def assumed_shape(model: ModelConfigSection, vocab_size: int) -> ModelConfig:
@@ -58,14 +62,14 @@ def assumed_shape(model: ModelConfigSection, vocab_size: int) -> ModelConfig:
     return published_shape(model.shape) if model.shape else new_shape(model, vocab_size)
 
 
-def _names_of_evals(data: DataConfig, passed: PassedQuestions) -> list[str]:
+def _names_of_evals(data: DataConfig, caller_questions: CallerQuestions) -> list[str]:
     names: dict[str, None] = {}
-    for split in dict.fromkeys(data.evals if passed.evals is None else passed.evals):
-        names[unused_name(Path(split).name or split, names)] = None
+    for split in dict.fromkeys(data.evals if caller_questions.evals is None else caller_questions.evals):
+        names[make_unique_name(Path(split).name or split, names)] = None
     return [*names]
 
 
-def check_files(data: DataConfig, passed: PassedQuestions) -> None:
+def check_files(data: DataConfig, caller_questions: CallerQuestions) -> None:
     """Check that the named files exist, and that the splits have a known format; raises InputError."""
     for key, path in (
         ("data.tokenizer.path", data.tokenizer.path),
@@ -85,15 +89,15 @@ def check_files(data: DataConfig, passed: PassedQuestions) -> None:
                 "data.source=folder and data.dir"
             )
         return
-    splits = [data.train] if passed.train is None else []
-    for split in dict.fromkeys([*splits, *(data.evals if passed.evals is None else ())]):
+    splits = [data.train] if caller_questions.train is None else []
+    for split in dict.fromkeys([*splits, *(data.evals if caller_questions.evals is None else ())]):
         find_split(data.dir, split)
 
 
-def check_addresses(places: Mapping[str, str]) -> None:
+def check_addresses(urls: Mapping[str, str]) -> None:
     """Check that each server among databases by key accepts connections; raises InputError."""
-    for key, place in places.items():
-        address = parse_address(place) if is_address(place) else None
+    for key, url in urls.items():
+        address = parse_address(url) if is_address(url) else None
         if address is None or not address.port or address.host.startswith("/"):
             continue
         try:

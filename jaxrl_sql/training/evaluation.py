@@ -10,12 +10,12 @@ import time
 from collections import Counter
 
 from jaxrl_sql.batch import PyTree
-from jaxrl_sql.inference.policy_client import answers, sampling_by
+from jaxrl_sql.inference.policy_client import make_sampling_params, sample_answers
 from jaxrl_sql.models.ops.rng import Purpose
 from jaxrl_sql.parallel.processes import exchange, share
 from jaxrl_sql.rollout.stats import RolloutStats
 from jaxrl_sql.text2sql.evals.endings import ending_metrics
-from jaxrl_sql.text2sql.evals.records import Answered, Judging
+from jaxrl_sql.text2sql.evals.records import AnswerJudge, QuestionAnswers
 from jaxrl_sql.text2sql.evals.summary import validation_metrics
 from jaxrl_sql.text2sql.evals.verdict import Verdict
 from jaxrl_sql.text2sql.prompts.prompts import PromptSet
@@ -25,67 +25,67 @@ from jaxrl_sql.training.training_run import PreemptedError, TrainingRun
 
 
 def validation_answers(
-    s: TrainingRun, params: PyTree, name: str, questions: PromptSet
-) -> tuple[list[Answered], RolloutStats]:
+    run: TrainingRun, params: PyTree, name: str, questions: PromptSet
+) -> tuple[list[QuestionAnswers], RolloutStats]:
     """Answer every question of the set `name` by `validation.sampling`; return the answers and the engine's counts.
 
     Raises PreemptedError if the run is to stop first.
     """
-    cfg = s.config.validation
-    engine = make_engine(s, params, cfg.max_num_seqs, Purpose.EVAL)
-    client = make_client(s, engine)
-    settings = cfg.sampling_in(s.config.sampling)
-    sampling = sampling_by(settings, n=1, seed=s.config.seed, stop=client.stops(settings.stop))
+    cfg = run.config.validation
+    engine = make_engine(run, params, cfg.max_num_seqs, Purpose.EVAL)
+    client = make_client(run, engine)
+    settings = cfg.sampling_in(run.config.sampling)
+    sampling = make_sampling_params(settings, n=1, seed=run.config.seed, stop=client.stops(settings.stop))
 
     pairs = list(zip(questions.examples, questions.prompts, strict=True))
-    with s.display.task(f"evaluating {name}", len(pairs), "questions") as advance:
+    with run.display.task(f"evaluating {name}", len(pairs), "questions") as advance:
 
         def on_progress(done: int, _of: int) -> None:
             advance(done)
-            if s.should_abort():
+            if run.should_abort():
                 raise PreemptedError
 
-        answered = answers(client, pairs, sampling, budget=settings.turns, on_progress=on_progress)
+        answered = sample_answers(client, pairs, sampling, budget=settings.turns, on_progress=on_progress)
     return answered, engine.gather_stats()
 
 
-def verdicts_of(s: TrainingRun, questions: PromptSet, answered: list[Answered], rule: str) -> list[Verdict]:
+def verdicts_of(run: TrainingRun, questions: PromptSet, answered: list[QuestionAnswers], rule: str) -> list[Verdict]:
     """Score the answers by a rule; each of several processes scores its share."""
     local = share(len(answered))
-    judging = Judging(s.executor, (rule,), rule)
+    judging = AnswerJudge(run.executor, (rule,), rule)
     verdicts = judging.verdicts(questions.examples[local.start : local.stop], answered[local.start : local.stop])
     return [Verdict(**fields) for fields in exchange([dataclasses.asdict(verdict) for verdict in verdicts])]
 
 
-def evaluate_all(s: TrainingRun, params: PyTree, step: int) -> dict[str, float]:
+def evaluate_all(run: TrainingRun, params: PyTree, step: int) -> dict[str, float]:
     """Evaluate on every held-out split, record the metrics at `step` and return them; once per step.
 
     If the run is to stop meanwhile, nothing is recorded or returned: the evaluation is made when the run resumes.
     """
-    saved = s.status.evaluation_of(step)
+    saved = run.status.evaluation_of(step)
     if saved is not None:
         return saved
     start_time = time.perf_counter()
     numbers: dict[str, float] = {}
     evaluated = []
-    for name, questions in s.questions.evals.items():
-        rule = s.questions.rules[name]
+    for name, questions in run.questions.evals.items():
+        rule = run.questions.rules[name]
         try:
-            answered, stats = validation_answers(s, params, name, questions)
+            answered, stats = validation_answers(run, params, name, questions)
         except PreemptedError:
             return {}
-        for fault in (answer.fault for answer in answered if answer.fault):
-            s.note(f"not answered: {fault}")
-        with s.display.task(f"judging {name}", is_announced=False):
-            verdicts = verdicts_of(s, questions, answered, rule)
+        for error in (answer.error for answer in answered if answer.error):
+            run.note(f"not answered: {error}")
+        with run.display.task(f"judging {name}", is_announced=False):
+            verdicts = verdicts_of(run, questions, answered, rule)
         metrics = validation_metrics(questions.examples, verdicts, len(questions.skipped), rule)
         metrics |= ending_metrics(Counter(reason for answer in answered for reason in answer.finish_reasons))
         numbers |= {f"eval/{name}/{key}": value for key, value in metrics.items()}
         numbers |= {f"eval/{name}/prefix_reuse": stats.reuse, f"eval/{name}/occupancy": stats.occupancy}
         evaluated.append((name, answered, verdicts))
     for evaluation in evaluated:
-        keep_evaluation(s, step, *evaluation)
+        keep_evaluation(run, step, *evaluation)
     numbers["time/eval"] = time.perf_counter() - start_time
-    s.record(step, "eval", numbers)
-    s.status.keep_evaluation(step, numbers)
+    run.record(step, "eval", numbers)
+    run.status.keep_evaluation(step, numbers)
     return numbers

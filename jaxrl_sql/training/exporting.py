@@ -19,8 +19,8 @@ from jaxrl_sql.models.formats.gguf_header import read_header
 from jaxrl_sql.models.formats.gguf_tokenizer import WHOLE
 from jaxrl_sql.models.formats.gguf_write import KINDS, save_gguf
 from jaxrl_sql.models.formats.hf import hf_tensors, read_tensors, stop_tokens
-from jaxrl_sql.models.frozen import joined, split
-from jaxrl_sql.runtime.folder import CHECKPOINTS, CONFIG, saved_steps
+from jaxrl_sql.models.frozen import merge_params, split
+from jaxrl_sql.runtime.folder import CHECKPOINTS, CONFIG, list_saved_steps
 from jaxrl_sql.runtime.hub import is_hub_name, local_folder
 from jaxrl_sql.runtime.hub_files import PROMPT_FILE
 from jaxrl_sql.runtime.model_locator import TEMPLATE, TrainedModel, find_model, find_trained, read_trained
@@ -31,7 +31,7 @@ from jaxrl_sql.training.model_card import CARD, save_prompt_settings, write_card
 from jaxrl_sql.types import InputError
 
 
-class Exported(NamedTuple):
+class ModelSource(NamedTuple):
     """A model to export: its shape, its weights (None: they are read from `source`), and its origin.
 
     `run` is the folder of its run, `trained` its prompt settings; None if unknown. `others` are the models whose
@@ -56,12 +56,12 @@ class Exported(NamedTuple):
 
 def parameters(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
     """Return the policy's parameters as a nested dict, of a state's arrays by name."""
-    parts = ("trainable.policy.", "trainable.")  # with a value head, and without
-    part = next(part for part in parts if any(name.startswith(part) for name in arrays))
+    prefixes = ("trainable.policy.", "trainable.")  # with a value head, and without
+    prefix = next(prefix for prefix in prefixes if any(name.startswith(prefix) for name in arrays))
     tree: dict[str, Any] = {}
     for name, array in arrays.items():
-        if name.startswith(part):
-            *folders, leaf = name.removeprefix(part).split(".")
+        if name.startswith(prefix):
+            *folders, leaf = name.removeprefix(prefix).split(".")
             branch = tree
             for folder in folders:
                 branch = branch.setdefault(folder, {})
@@ -69,7 +69,7 @@ def parameters(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
     return tree
 
 
-def of_step(run: Path, step: int) -> Exported:
+def source_of_step(run: Path, step: int) -> ModelSource:
     """Read the policy of a run's checkpoint; raises InputError without one, or if it holds adapters alone."""
     if not (run / CONFIG).is_file():
         raise InputError(f"{run}: not a run folder: it has no {CONFIG}; --step is for runs")
@@ -77,31 +77,31 @@ def of_step(run: Path, step: int) -> Exported:
     data, base = trained.data, trained.model
     if base.lora.rank:
         raise InputError(f"{run}: its checkpoints contain only adapters; omit --step to export the merged model/")
-    if step not in (steps := saved_steps(run)):
+    if step not in (steps := list_saved_steps(run)):
         raise InputError(f"{run}: no checkpoint of step {step}; it has {', '.join(map(str, steps)) or 'none'}")
     base = replace(base, checkpoint=local_folder(base.checkpoint))
-    folder, named = run / "tokenizer", local_folder(data.tokenizer.path) or base.checkpoint
-    tokenizer = load_tokenizer(named or (folder if folder.exists() else Path(data.dir) / "tokenizer"))
+    folder, tokenizer_path = run / "tokenizer", local_folder(data.tokenizer.path) or base.checkpoint
+    tokenizer = load_tokenizer(tokenizer_path or (folder if folder.exists() else Path(data.dir) / "tokenizer"))
     with Checkpoints(run / CHECKPOINTS, is_read_only=True) as checkpoints:
         params = parameters(checkpoints.arrays(step))
-        began = checkpoints.host(step)["run"]["inputs"]
+        at_start = checkpoints.host(step)["run"]["inputs"]
     if base.frozen:
         if not base.checkpoint:
             raise InputError(f"{run}: its checkpoints lack model.frozen; omit --step to export the complete model/")
-        now = file_inputs(trained.recipe, data, base.checkpoint)
-        refuse_other_inputs(run, base_inputs(began), base_inputs(now))
+        current_inputs = file_inputs(trained.recipe, data, base.checkpoint)
+        refuse_other_inputs(run, base_inputs(at_start), base_inputs(current_inputs))
         shape, weights = load_checkpoint(base.checkpoint, base.dtype)
-        params = joined(params, split(weights, shape, base.frozen)[1])
+        params = merge_params(params, split(weights, shape, base.frozen)[1])
     source = Path(base.checkpoint) if base.checkpoint else None
-    return Exported(model_config(base, tokenizer), params, tokenizer, source, run, trained)
+    return ModelSource(model_config(base, tokenizer), params, tokenizer, source, run, trained)
 
 
-def of_model(name: str) -> Exported:
+def source_of_model(name: str) -> ModelSource:
     """Open the model of a run's end, of a folder or of the hub; raises InputError for anything else."""
     source, run = _folder_of(name), find_model(name)[1]
     trained = find_trained(str(source) if is_hub_name(name) else name)[1]
     run = run.resolve() if run is not None else None
-    return Exported(load_model_config(source), None, load_tokenizer(source), source, run, trained)
+    return ModelSource(load_model_config(source), None, load_tokenizer(source), source, run, trained)
 
 
 def _folder_of(name: str) -> Path:
@@ -111,7 +111,7 @@ def _folder_of(name: str) -> Path:
     return source
 
 
-def average_models(exported: Exported, others: Sequence[str]) -> Exported:
+def average_models(exported: ModelSource, others: Sequence[str]) -> ModelSource:
     """Return the model with the mean of its weights and those of other models of its shape, in float32.
 
     Source: model soups (Wortsman et al. 2022); with the model that RL began with, WARP's last step (Ramé et al. 2024).
@@ -129,7 +129,9 @@ def average_models(exported: Exported, others: Sequence[str]) -> Exported:
             )
         if load_tokenizer(source).get_vocab() != exported.tokenizer.get_vocab():
             raise InputError(f"--average {name}: its tokens are not those of {exported.run or exported.source}")
-        mean = jax.tree.map(lambda so_far, leaf, n=count: so_far + (np.asarray(leaf) - so_far) / n, mean, params)
+        mean = jax.tree.map(
+            lambda mean_leaf, leaf, n=count: mean_leaf + (np.asarray(leaf) - mean_leaf) / n, mean, params
+        )
     return exported._replace(params=mean, others=sources)
 
 
@@ -149,7 +151,7 @@ def gguf_path(out: Path, kind: str) -> Path:
 
 
 def export(
-    exported: Exported, out: Path, dtype: str, gguf: str, step: int | None, warn: Callable[[str], object]
+    exported: ModelSource, out: Path, dtype: str, gguf: str, step: int | None, warn: Callable[[str], object]
 ) -> list[Path]:
     """Write folder, GGUF file if any, and card in place of an earlier export's; return the written paths.
 
@@ -167,9 +169,9 @@ def export(
         ends = ends_of_generation(exported.trained.data, exported.trained.model.checkpoint, exported.tokenizer)
     remove_earlier(out, exported.source)
     save_checkpoint(out, exported.model, params, exported.tokenizer, dtype=dtype, source=exported.source, ends=ends)
-    if named := misreading_class(out, exported.tokenizer):
+    if class_name := misreading_class(out, exported.tokenizer):
         warn(
-            f"{out}: AutoTokenizer of the installed transformers takes its class {named}, which tokenizes "
+            f"{out}: AutoTokenizer of the installed transformers takes its class {class_name}, which tokenizes "
             "differently from tokenizer.json: load the tokenizer by PreTrainedTokenizerFast.from_pretrained"
         )
     if exported.trained is not None:
@@ -206,10 +208,10 @@ def export_folder(
     The first path is the folder: `out`, else one in the run's folder or in the model's; for a hub model, one in a
     folder with the model's name.
     """
-    place = Path(model.partition("@")[0].rpartition("/")[2] if is_hub_name(model) else model)
-    exported = of_model(model) if step is None else of_step(Path(model), step)
+    model_folder = Path(model.partition("@")[0].rpartition("/")[2] if is_hub_name(model) else model)
+    exported = source_of_model(model) if step is None else source_of_step(Path(model), step)
     if average:
         exported = average_models(exported, average)
     name = "averaged" if average else "export"
     name = name if step is None else f"{name}-{step}"
-    return export(exported, out or (exported.run or place) / name, dtype, gguf, step, warn)
+    return export(exported, out or (exported.run or model_folder) / name, dtype, gguf, step, warn)

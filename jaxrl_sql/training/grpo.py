@@ -31,7 +31,7 @@ from jaxrl_sql.algo.updates import (
     micro_batches_of,
 )
 from jaxrl_sql.batch import GroupBatch, TrainState
-from jaxrl_sql.config import changed
+from jaxrl_sql.config import replace_values
 from jaxrl_sql.models.lora import policy_params
 from jaxrl_sql.parallel.processes import to_host
 from jaxrl_sql.parallel.rules import num_batch_shards
@@ -41,7 +41,7 @@ from jaxrl_sql.runtime.metrics import reduce_metrics
 from jaxrl_sql.training.batching.order import AnyOrder, Order, SchemaOrder
 from jaxrl_sql.training.batching.pack import order_by_rows, pack, share_schemas, with_packed_rows
 from jaxrl_sql.training.build import make_engine, make_optimizer, make_policy
-from jaxrl_sql.training.collect import carried_in, collect_batch, from_arrays, to_arrays
+from jaxrl_sql.training.collect import batches_from_arrays, collect_batch, samples_from_arrays, to_arrays
 from jaxrl_sql.training.keep import keep_advantages, keep_groups
 from jaxrl_sql.training.lifecycle import Snapshot, restore, score
 from jaxrl_sql.training.resume import ResumePoint
@@ -109,128 +109,137 @@ class GrpoPhase:
         return Snapshot(self.state, host, to_arrays(self.rollout_buffer, self.carried))
 
 
-def grpo_step(s: TrainingRun, phase: GrpoPhase, step: int) -> None:
+def grpo_step(run: TrainingRun, phase: GrpoPhase, step: int) -> None:
     """Run step `step` of GRPO (counted from 1, with the cold start's steps) and record it."""
-    grpo, stage = s.config.grpo, phase.stage
-    start_time, compiled = time.perf_counter(), s.compiled.seconds
+    grpo, stage = run.config.grpo, phase.stage
+    start_time, compile_seconds = time.perf_counter(), run.compile_stats.seconds
     numbers = {}
     if not phase.rollout_buffer:
-        starts_next = s.config.rollout.ahead > 0 and step - 1 + grpo.steps_per_generation < stage.last
-        numbers = collect_rollouts(s, phase, step - 1 - s.config.sft.steps, starts_next)
-    collected = time.perf_counter()
-    batch = on_mesh(s, phase.rollout_buffer.pop(0))
-    with s.display.task("updating the policy", is_announced=False):
-        batch, compared = phase.advantage(phase.state, batch)
-        part = (step - 1 - stage.first) % grpo.steps_per_generation
-        keep_advantages(s, step, step - part, part, batch)
+        starts_next = run.config.rollout.ahead > 0 and step - 1 + grpo.steps_per_generation < stage.last
+        numbers = collect_rollouts(run, phase, step - 1 - run.config.sft.steps, starts_next)
+    collected_at = time.perf_counter()
+    batch = on_mesh(run, phase.rollout_buffer.pop(0))
+    with run.display.task("updating the policy", is_announced=False):
+        batch, advantage_metrics = phase.advantage(phase.state, batch)
+        batch_index = (step - 1 - stage.first) % grpo.steps_per_generation
+        keep_advantages(run, step, step - batch_index, batch_index, batch)
         phase.state, metrics = phase.update(phase.state, batch)
-        numbers |= reduce_metrics(jax.device_get({**metrics, **compared}))
-    ended = time.perf_counter()
+        numbers |= reduce_metrics(jax.device_get({**metrics, **advantage_metrics}))
+    updated_at = time.perf_counter()
     updates = grpo.num_iterations * grpo.minibatches
     rate = stage.rate((step - 1 - stage.first) * updates, updates)
-    numbers |= {"optim/lr": rate, "time/update": ended - collected, "time/step": ended - start_time}
-    numbers["time/compile"] = s.compiled.seconds - compiled
-    s.record(step, stage.name, numbers)
+    numbers |= {"optim/lr": rate, "time/update": updated_at - collected_at, "time/step": updated_at - start_time}
+    numbers["time/compile"] = run.compile_stats.seconds - compile_seconds
+    run.record(step, stage.name, numbers)
 
 
-def collect_rollouts(s: TrainingRun, phase: GrpoPhase, number: int, starts_next: bool) -> dict[str, float]:
+def collect_rollouts(run: TrainingRun, phase: GrpoPhase, number: int, starts_next: bool) -> dict[str, float]:
     """Sample, execute and reward the answers for the next `grpo.steps_per_generation` steps; return their metrics.
 
     If it `starts_next`, free slots begin the samples of the next rollout.
     """
-    grpo, state, progress = s.config.grpo, phase.state, phase.progress
+    grpo, state, progress = run.config.grpo, phase.state, phase.progress
     phase.engine.params = policy_params(state.trainable, state.frozen)
     steps = grpo.steps_per_generation
     rollout = collect_batch(
-        s, phase.engine, phase.order, progress.cursor, number // steps, grpo.prompts * steps, phase.carried, starts_next
+        run,
+        phase.engine,
+        phase.order,
+        progress.cursor,
+        number // steps,
+        grpo.prompts * steps,
+        phase.carried,
+        starts_next,
     )
     phase.carried = rollout.carried
     phase.engine.params = None  # the updates donate them
     phase.engine.release()  # and may have the KV cache's memory
     progress.cursor = rollout.cursor
-    longest, chosen = longest_answer(s.config.sampling)[1], rollout.chosen
+    longest, chosen = longest_answer(run.config.sampling)[1], rollout.chosen
     if grpo.packing:
-        size, micro_batches = grpo.prompts // grpo.minibatches, micro_batches_of(grpo, num_batch_shards(s.mesh.shape))
+        size, micro_batches = grpo.prompts // grpo.minibatches, micro_batches_of(grpo, num_batch_shards(run.mesh.shape))
         groups = [group.trajectories for group in chosen]
-        by_rows = order_by_rows(groups, longest, s.max_prompt_bucket, size, micro_batches, grpo.questions)
+        by_rows = order_by_rows(groups, longest, run.max_prompt_bucket, size, micro_batches, grpo.questions)
         chosen = [chosen[i] for i in by_rows]
-    keep_groups(s, s.config.sft.steps + number + 1, phase.stage.name, rollout.groups, chosen)
+    keep_groups(run, run.config.sft.steps + number + 1, phase.stage.name, rollout.groups, chosen)
     for start in range(0, len(chosen), grpo.prompts):
-        batch = pack(chosen[start : start + grpo.prompts], longest, s.max_prompt_bucket, grpo.demonstrations)
+        batch = pack(chosen[start : start + grpo.prompts], longest, run.max_prompt_bucket, grpo.demonstrations)
         batch = share_schemas(batch, grpo.questions) if grpo.questions > 1 else batch
         batch = with_packed_rows(batch) if grpo.packing else batch
-        if s.config.rollout.exact:
+        if run.config.rollout.exact:
             batch = dataclasses.replace(batch, old_logprobs=batch.rollout_logprobs)
         is_known = batch.old_logprobs is not None and grpo.algorithm != "ppo"  # which needs old values, too
         if steps > 1 and not is_known:  # the policy that sampled them will have changed
-            cached_logprobs = phase.old_logprobs(state, on_mesh(s, batch))
+            cached_logprobs = phase.old_logprobs(state, on_mesh(run, batch))
             old = {"old_logprobs": cached_logprobs.old_logprobs, "old_values": cached_logprobs.old_values}
             batch = dataclasses.replace(batch, **jax.tree.map(to_host, old))
         phase.rollout_buffer.append(batch)
     return rollout.numbers
 
 
-def on_mesh(s: TrainingRun, batch: GroupBatch) -> GroupBatch:
+def on_mesh(run: TrainingRun, batch: GroupBatch) -> GroupBatch:
     """Put the host's batch, whole on every process, on the devices, split along B."""
     rows = len(batch.completion)
-    local = np.array(s.local_rows(rows))
-    return s.to_mesh(jax.tree.map(lambda x: x[local], batch), rows)
+    local = np.array(run.local_rows(rows))
+    return run.to_mesh(jax.tree.map(lambda x: x[local], batch), rows)
 
 
 def open_stage(
-    s: TrainingRun, stage: Stage, trainable: Any, frozen: Any, progress: Progress, begin: ResumePoint
+    run: TrainingRun, stage: Stage, trainable: Any, frozen: Any, progress: Progress, resume_point: ResumePoint
 ) -> GrpoPhase:
     """Make a stage's optimizer, state and engine; a run that resumes inside the stage takes the checkpoint's state."""
-    grpo = s.config.grpo
-    longest = grpo.loss.max_completion_tokens or longest_answer(s.config.sampling)[1]
-    grpo = changed(grpo, {"loss.max_completion_tokens": longest})
-    optimizer = make_optimizer(s, stage.optim, stage.steps * grpo.num_iterations * grpo.minibatches)
-    policy, num_shards = make_policy(s, s.config.sampling.temperature), num_batch_shards(s.mesh.shape)
+    grpo = run.config.grpo
+    longest = grpo.loss.max_completion_tokens or longest_answer(run.config.sampling)[1]
+    grpo = replace_values(grpo, {"loss.max_completion_tokens": longest})
+    optimizer = make_optimizer(run, stage.optim, stage.steps * grpo.num_iterations * grpo.minibatches)
+    policy, num_shards = make_policy(run, run.config.sampling.temperature), num_batch_shards(run.mesh.shape)
     phase = GrpoPhase(
-        run=s,
+        run=run,
         stage=stage,
-        advantage=make_advantage_fn(policy, grpo, s.prompt_format.recipe.advantage, num_shards),
-        update=make_updates(policy, grpo, optimizer, s.prompt_format.recipe.loss, num_shards),
+        advantage=make_advantage_fn(policy, grpo, run.prompt_format.recipe.advantage, num_shards),
+        update=make_updates(policy, grpo, optimizer, run.prompt_format.recipe.loss, num_shards),
         old_logprobs=make_old_logprob_fn(policy, micro_batches_of(grpo, num_shards, grpo.minibatches)),
-        engine=make_engine(s, None, s.config.rollout.max_num_seqs),
-        order=_order(s),
-        state=init_state(trainable, optimizer, frozen, _reference(s, trainable, stage)),
+        engine=make_engine(run, None, run.config.rollout.max_num_seqs),
+        order=_order(run),
+        state=init_state(trainable, optimizer, frozen, _reference(run, trainable, stage)),
         progress=progress,
     )
-    if begin.is_within(stage.first, stage.last):
-        phase.state, host, arrays = restore(s, begin.step, phase.state)
+    if resume_point.is_within(stage.first, stage.last):
+        phase.state, host, arrays = restore(run, resume_point.step, phase.state)
         phase.progress = Progress(**host["progress"])
-        phase.rollout_buffer, phase.carried = from_arrays(arrays, grpo.questions), carried_in(arrays)
+        phase.rollout_buffer, phase.carried = batches_from_arrays(arrays, grpo.questions), samples_from_arrays(arrays)
     return phase
 
 
-def _order(s: TrainingRun) -> AnyOrder:
+def _order(run: TrainingRun) -> AnyOrder:
     """Return the order of the training questions, with those of a database in a row if they share its schema."""
-    grpo, seed = s.config.grpo, s.config.seed
+    grpo, seed = run.config.grpo, run.config.seed
     if grpo.questions == 1:
-        return Order(len(s.questions.train.prompts), seed)
-    together = grpo.questions * grpo.dynamic_sampling.oversample
-    return SchemaOrder([example.db_path for example in s.questions.train.examples], together, seed)
+        return Order(len(run.questions.train.prompts), seed)
+    prompts_per_schema = grpo.questions * grpo.dynamic_sampling.oversample
+    return SchemaOrder([example.db_path for example in run.questions.train.examples], prompts_per_schema, seed)
 
 
-def open_second_stage(s: TrainingRun, first: GrpoPhase, begin: ResumePoint) -> GrpoPhase:
+def open_second_stage(run: TrainingRun, first: GrpoPhase, resume_point: ResumePoint) -> GrpoPhase:
     """Begin again from the best checkpoint of the first stage, at the rate that its evaluations suggest."""
-    second_stage, optim, trainable = s.config.second_stage, first.stage.optim, first.state.trainable
+    second_stage, optim, trainable = run.config.second_stage, first.stage.optim, first.state.trainable
     progress = first.progress
-    if begin.is_after(first.last):
-        progress = Progress(**s.outputs.checkpoints.host(begin.step)["progress"])
+    if resume_point.is_after(first.last):
+        progress = Progress(**run.outputs.checkpoints.host(resume_point.step)["progress"])
     else:
-        best = s.outputs.checkpoints.best()
+        best = run.outputs.checkpoints.best()
         if best is None:
-            raise InputError(f"{s.folder}: no evaluated checkpoint for the second stage: validation.every is too large")
-        trainable = restore(s, best, first.state)[0].trainable
-        updates = s.config.grpo.num_iterations * s.config.grpo.minibatches
+            raise InputError(
+                f"{run.folder}: no evaluated checkpoint for the second stage: validation.every is too large"
+            )
+        trainable = restore(run, best, first.state)[0].trainable
+        updates = run.config.grpo.num_iterations * run.config.grpo.minibatches
         rate = first.stage.rate((best - first.first) * updates - 1, updates)  # of the last that the checkpoint has
-        rose = has_risen([rating for _, rating in progress.history])
-        progress.rate = optim.lr if rose else rate / 2
-        trend = "rose" if rose else "fluctuated"
-        s.note(f"second stage from step {best}: accuracy {trend}, the rate begins at {progress.rate:.2g}")
-    again = dataclasses.replace(
+        is_rising = has_risen([rating for _, rating in progress.history])
+        progress.rate = optim.lr if is_rising else rate / 2
+        trend = "rose" if is_rising else "fluctuated"
+        run.note(f"second stage from step {best}: accuracy {trend}, the rate begins at {progress.rate:.2g}")
+    second_optim = dataclasses.replace(
         optim,
         lr=progress.rate,
         schedule="cosine",
@@ -238,14 +247,14 @@ def open_second_stage(s: TrainingRun, first: GrpoPhase, begin: ResumePoint) -> G
         warmup_steps=0,
         final_lr_ratio=second_stage.final_lr_ratio,
     )
-    stage = Stage("grpo2", first.last, second_stage.steps, again)
-    return open_stage(s, stage, trainable, first.state.frozen, progress, begin)
+    stage = Stage("grpo2", first.last, second_stage.steps, second_optim)
+    return open_stage(run, stage, trainable, first.state.frozen, progress, resume_point)
 
 
-def _reference(s: TrainingRun, trainable: Any, stage: Stage) -> Any:
+def _reference(run: TrainingRun, trainable: Any, stage: Stage) -> Any:
     """Keep a copy of a stage's first policy as the reference, if the KL penalty needs one.
 
     New adapters need none: the frozen base without them is the reference. Trained adapters are copied without the base.
     """
-    is_base = s.config.model.lora.rank > 0 and stage.first == 0
-    return jax.tree.map(lambda x: x.copy(), trainable) if s.config.grpo.kl.coef > 0 and not is_base else None
+    is_base = run.config.model.lora.rank > 0 and stage.first == 0
+    return jax.tree.map(lambda x: x.copy(), trainable) if run.config.grpo.kl.coef > 0 and not is_base else None

@@ -53,12 +53,12 @@ def question_inputs(data: DataConfig, train: PromptSet, evals: Mapping[str, Prom
 
 def digest(questions: PromptSet) -> str:
     """Return a short hash of a set's prompts and their order."""
-    whole = hashlib.sha256()
+    sha = hashlib.sha256()
     if questions.streamed:
-        whole.update(questions.streamed[0].encode())
+        sha.update(questions.streamed[0].encode())
     for prompt in questions.sample(16):
-        whole.update(json.dumps([prompt.uid, len(prompt.token_ids), prompt.text]).encode())
-    return whole.hexdigest()[:16]
+        sha.update(json.dumps([prompt.uid, len(prompt.token_ids), prompt.text]).encode())
+    return sha.hexdigest()[:16]
 
 
 def base_inputs(inputs: Mapping[str, str]) -> dict[str, str]:
@@ -72,9 +72,9 @@ def question_input(questions: PromptSet, prompts: str) -> str:
     return digest_of([digests(questions.examples), targets, prompts])
 
 
-def refuse_other_inputs(folder: Path, began: Mapping[str, str], now: Mapping[str, str]) -> None:
+def refuse_other_inputs(folder: Path, at_start: Mapping[str, str], current: Mapping[str, str]) -> None:
     """Raise InputError with the names of all inputs that differ from those at the run's start, are missing or new."""
-    others = sorted(name for name in {**began, **now} if began.get(name) != now.get(name))
+    others = sorted(name for name in {**at_start, **current} if at_start.get(name) != current.get(name))
     if others:
         raise InputError(
             f"{folder}: {', '.join(others)}: changed since the run started; a resumed run must compute "

@@ -14,7 +14,7 @@ from jaxrl_sql.rollout.stop_strings import token_bytes
 from jaxrl_sql.runtime.plain import plain
 from jaxrl_sql.runtime.rollouts import pack_ids, pack_logprobs
 from jaxrl_sql.text2sql.env.address import without_password
-from jaxrl_sql.text2sql.evals.records import Answered
+from jaxrl_sql.text2sql.evals.records import QuestionAnswers
 from jaxrl_sql.text2sql.evals.verdict import Verdict
 from jaxrl_sql.training.collect import ScoredGroup
 from jaxrl_sql.training.training_run import TrainingRun
@@ -25,26 +25,28 @@ _DIGITS = 4
 
 
 def keep_groups(
-    s: TrainingRun, step: int, phase: str, groups: Sequence[ScoredGroup], chosen: Sequence[ScoredGroup]
+    run: TrainingRun, step: int, phase: str, groups: Sequence[ScoredGroup], chosen: Sequence[ScoredGroup]
 ) -> None:
     """Keep the groups that were generated for `step`; `chosen` are those that are learned, in order."""
-    for group in groups[: s.config.run.samples_per_step]:
+    for group in groups[: run.config.run.samples_per_step]:
         scored = group.scored[0]
         text, reason = response_text(group.responses[0]), group.trajectories[0].finish_reason
-        s.write_sample(step, phase, group.example, text, reason, scored.sql, scored.status, scored.reward.total)
-    if not s.outputs.rollouts.keeps:
+        run.write_sample(step, phase, group.example, text, reason, scored.sql, scored.status, scored.reward.total)
+    if not run.outputs.rollouts.keeps:
         return
-    keep_tokens(s)
-    at = {id(group): number for number, group in enumerate(chosen)}
-    s.outputs.rollouts.write("train", [_group(step, phase, group, at.get(id(group))) for group in groups])
+    keep_tokens(run)
+    positions = {id(group): number for number, group in enumerate(chosen)}
+    run.outputs.rollouts.write(
+        "train", [_group_record(step, phase, group, positions.get(id(group))) for group in groups]
+    )
 
 
-def keep_advantages(s: TrainingRun, step: int, rollout_step: int, part: int, batch: GroupBatch) -> None:
-    """Keep the advantages of `step`, which learns part `part` of the groups that were chosen at `rollout_step`.
+def keep_advantages(run: TrainingRun, step: int, rollout_step: int, batch_index: int, batch: GroupBatch) -> None:
+    """Keep the advantages of `step`, which trains on batch `batch_index` of the groups chosen at `rollout_step`.
 
     Where an answer's tokens differ in theirs, their mean over the trained tokens is kept.
     """
-    if not s.outputs.rollouts.keeps or batch.advantage is None:
+    if not run.outputs.rollouts.keeps or batch.advantage is None:
         return
     advantage = np.asarray(to_host(batch.advantage), np.float32)
     if advantage.shape[-1] > 1:
@@ -52,29 +54,31 @@ def keep_advantages(s: TrainingRun, step: int, rollout_step: int, part: int, bat
         mean = (advantage * trained).sum(-1) / np.maximum(trained.sum(-1), 1)
     else:
         mean = advantage[..., 0]
-    rows = [[_rounded(value) for value in row] for row in mean.tolist()]
-    record = {"step": step, "rollout_step": rollout_step, "part": part, "advantages": rows}
-    s.outputs.rollouts.write("train", [record])
+    rows = [[_round(value) for value in row] for row in mean.tolist()]
+    record = {"step": step, "rollout_step": rollout_step, "part": batch_index, "advantages": rows}
+    run.outputs.rollouts.write("train", [record])
 
 
 def keep_evaluation(
-    s: TrainingRun, step: int, split: str, answered: Sequence[Answered], verdicts: Sequence[Verdict]
+    run: TrainingRun, step: int, split: str, answered: Sequence[QuestionAnswers], verdicts: Sequence[Verdict]
 ) -> None:
     """Keep the answers to a held-out split at `step`, each by itself; its reward is its score."""
-    examples, rule = s.questions.evals[split].examples, s.questions.rules[split]
+    examples, rule = run.questions.evals[split].examples, run.questions.rules[split]
     triples = list(zip(examples, answered, verdicts, strict=True))
-    for example, answer, verdict in triples[: s.config.run.samples_per_step]:
+    for example, answer, verdict in triples[: run.config.run.samples_per_step]:
         text, score = response_text(_response(answer)), verdict.scores.get(rule, 0.0)
-        s.write_sample(step, f"eval/{split}", example, text, _reason(answer), verdict.sql, verdict.status, score)
-    if s.outputs.rollouts.keeps:
-        s.outputs.rollouts.write("eval", [_evaluated(step, f"eval/{split}", rule, *evaluated) for evaluated in triples])
+        run.write_sample(step, f"eval/{split}", example, text, _reason(answer), verdict.sql, verdict.status, score)
+    if run.outputs.rollouts.keeps:
+        run.outputs.rollouts.write(
+            "eval", [_evaluation_record(step, f"eval/{split}", rule, *evaluated) for evaluated in triples]
+        )
 
 
-def keep_tokens(s: TrainingRun) -> None:
+def keep_tokens(run: TrainingRun) -> None:
     """Keep the texts of the tokens, unless a file already has them."""
-    if not s.outputs.rollouts.has_tokens:
-        s.outputs.rollouts.write_tokens(
-            [token.decode(errors="replace") for token in token_bytes(s.prompt_format.tokenizer)]
+    if not run.outputs.rollouts.has_tokens:
+        run.outputs.rollouts.write_tokens(
+            [token.decode(errors="replace") for token in token_bytes(run.prompt_format.tokenizer)]
         )
 
 
@@ -99,7 +103,7 @@ def question_of(example: Example) -> Record:
     return {name: value for name, value in record.items() if value not in ("", [], {}, False) or name == "answerable"}
 
 
-def _group(step: int, phase: str, group: ScoredGroup, chosen: int | None) -> Record:
+def _group_record(step: int, phase: str, group: ScoredGroup, chosen: int | None) -> Record:
     answers = [
         {
             "turns": [_turn(turn) for turn in trajectory.turns],
@@ -107,7 +111,7 @@ def _group(step: int, phase: str, group: ScoredGroup, chosen: int | None) -> Rec
             "status": scored.status,
             "gold_status": scored.gold_status,
             "stop": scored.stop,
-            "reward": _rounded(scored.reward.total),
+            "reward": _round(scored.reward.total),
             "parts": plain(scored.reward.parts),
             "weight": weight,
             "finish_reason": trajectory.finish_reason,
@@ -117,7 +121,9 @@ def _group(step: int, phase: str, group: ScoredGroup, chosen: int | None) -> Rec
     return {"step": step, "phase": phase, "chosen": chosen, **question_of(group.example), "answers": answers}
 
 
-def _evaluated(step: int, phase: str, rule: str, example: Example, answered: Answered, verdict: Verdict) -> Record:
+def _evaluation_record(
+    step: int, phase: str, rule: str, example: Example, answered: QuestionAnswers, verdict: Verdict
+) -> Record:
     response = _response(answered)
     turns = [["assistant", response]] if isinstance(response, str) else [[role, text] for role, text in response]
     answer = {
@@ -127,17 +133,17 @@ def _evaluated(step: int, phase: str, rule: str, example: Example, answered: Ans
         "status": verdict.status,
         "gold_status": verdict.gold_status,
         "stop": verdict.stop,
-        "reward": _rounded(verdict.scores.get(rule, 0.0)),
-        **({"fault": answered.fault} if answered.fault else {}),
+        "reward": _round(verdict.scores.get(rule, 0.0)),
+        **({"error": answered.error} if answered.error else {}),
     }
     return {"step": step, "phase": phase, "rule": rule, **question_of(example), "answers": [answer]}
 
 
-def _response(answered: Answered) -> Response:
+def _response(answered: QuestionAnswers) -> Response:
     return answered.responses[0] if answered.responses else ""
 
 
-def _reason(answered: Answered) -> str:
+def _reason(answered: QuestionAnswers) -> str:
     return answered.finish_reasons[0] if answered.finish_reasons else ""
 
 
@@ -149,6 +155,6 @@ def _turn(turn: Turn) -> list[Any]:
     return [turn.role, turn.text, pack_ids(turn.token_ids), pack_logprobs(logprobs)]
 
 
-def _rounded(value: Any) -> float | None:
+def _round(value: Any) -> float | None:
     number = float(value)
     return round(number, _DIGITS) + 0.0 if math.isfinite(number) else None

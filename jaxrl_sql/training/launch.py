@@ -82,9 +82,9 @@ def jobset(launch: LaunchOptions, run: str) -> str:
         raise InputError(
             "--claim is missing: the persistent volume claim that all pods mount at the folder of --folder"
         )
-    done = shlex.quote(f"{run}/model/config.json")
+    finished_file = shlex.quote(f"{run}/model/config.json")
     # A pod that saved and ended before its run did must fail, to restart the set.
-    run = f"cd {shlex.quote(launch.folder)} && {shlex.join(train_command(launch))} && test -e {done}"
+    run = f"cd {shlex.quote(launch.folder)} && {shlex.join(train_command(launch))} && test -e {finished_file}"
     # The name that a headless service gives to the pod of index 0.
     first = f"{launch.name}-hosts-0-0.{launch.name}:{_PORT}"
     index = {"fieldRef": {"fieldPath": "metadata.annotations['batch.kubernetes.io/job-completion-index']"}}
@@ -122,7 +122,7 @@ def jobset(launch: LaunchOptions, run: str) -> str:
         "backoffLimit": 0,
         "template": {"spec": pod},
     }
-    whole = {
+    job_set = {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
         "metadata": {"name": launch.name},
@@ -132,7 +132,7 @@ def jobset(launch: LaunchOptions, run: str) -> str:
         },
     }
     comment = "# Submit it with `kubectl apply -f FILE`, where JobSet is installed."
-    return f"{comment}\n{yaml.safe_dump(whole, sort_keys=False)}"
+    return f"{comment}\n{yaml.safe_dump(job_set, sort_keys=False)}"
 
 
 def tpu_vm(launch: LaunchOptions, run: str) -> str:
@@ -140,8 +140,8 @@ def tpu_vm(launch: LaunchOptions, run: str) -> str:
     hosts = launch.hosts
     if not (launch.accelerator and launch.zone):
         raise InputError("--accelerator and --zone are missing, as in --accelerator v5p-64 --zone us-east5-a")
-    done, image = shlex.quote(f"{run}/model/config.json"), launch.image or "tpu-ubuntu2204-base"
-    run = f"cd {shlex.quote(launch.folder)} && {shlex.join(train_command(launch))} && test -e {done}"
+    finished_file, image = shlex.quote(f"{run}/model/config.json"), launch.image or "tpu-ubuntu2204-base"
+    run = f"cd {shlex.quote(launch.folder)} && {shlex.join(train_command(launch))} && test -e {finished_file}"
     return f"""#!/bin/bash
 # Run it where gcloud is signed in. It makes a spot TPU VM of {hosts} hosts and starts the run on all, again after
 # a preemption. {launch.folder} is on storage that all hosts mount, and jaxrl-sql is installed on them (--image).
@@ -189,9 +189,9 @@ def launch_file(launch: LaunchOptions) -> str:
             raise InputError(f"--{option} {value!r}: one line is needed")
     if launch.tasks > 1 and launch.form != "slurm":
         raise InputError(f"--tasks {launch.tasks}: {launch.form} starts a process a host")
-    processes, named = launch.hosts * launch.tasks, config.mesh.processes
-    if named not in (0, 1, processes):
-        raise InputError(f"mesh.processes={named}: {launch.hosts} hosts start {processes}: leave it out")
+    processes, num_processes = launch.hosts * launch.tasks, config.mesh.processes
+    if num_processes not in (0, 1, processes):
+        raise InputError(f"mesh.processes={num_processes}: {launch.hosts} hosts start {processes}: leave it out")
     if launch.chips:
         _check_mesh(config.mesh, launch.hosts * launch.chips)
     return FORMS[launch.form](replace(launch, name=name), config.run.dir)

@@ -87,30 +87,30 @@ class Phase(Protocol):
         ...
 
 
-def run_phase(s: TrainingRun, phase: Phase, begin: ResumePoint) -> bool:
+def run_phase(run: TrainingRun, phase: Phase, resume_point: ResumePoint) -> bool:
     """Run a phase's steps from the start or the resumed step; return False if a stop was requested.
 
     Raises HealthError for a policy with NaN or infinite log-probabilities.
     """
-    if begin.is_within(phase.first, phase.last):
-        _evaluate_if_due(s, phase, begin.step)
-        save(s, begin.step, phase.snapshot())
-    if s.agree_to_stop():
+    if resume_point.is_within(phase.first, phase.last):
+        _evaluate_if_due(run, phase, resume_point.step)
+        save(run, resume_point.step, phase.snapshot())
+    if run.agree_to_stop():
         return False
-    before = max(begin.step, phase.first)
-    with s.display.task(phase.name, phase.last - before, "steps") as on_progress:
+    before = max(resume_point.step, phase.first)
+    with run.display.task(phase.name, phase.last - before, "steps") as on_progress:
         for step in range(before + 1, phase.last + 1):
             if phase.is_over:
                 break
             try:
-                if not _run_step(s, phase, step, partial(on_progress, step - before)):
+                if not _run_step(run, phase, step, partial(on_progress, step - before)):
                     return False
             except NotFiniteError as error:
                 raise HealthError(f"step {step} ({phase.name}): {error}; {stability_advice(phase.name)}") from error
     return True
 
 
-def _run_step(s: TrainingRun, phase: Phase, step: int, on_step: Callable[[], None]) -> bool:
+def _run_step(run: TrainingRun, phase: Phase, step: int, on_step: Callable[[], None]) -> bool:
     """Run a step of a phase, evaluate and save if due; return False if a stop was requested.
 
     `on_step` is called after the step.
@@ -118,120 +118,120 @@ def _run_step(s: TrainingRun, phase: Phase, step: int, on_step: Callable[[], Non
     try:
         phase.step(step)
         on_step()
-        s.status.surplus.count_step()
-        if drop_programs(s.compiled):
-            s.note(
+        run.status.memory_trimmer.count_step()
+        if drop_programs(run.compile_stats):
+            run.note(
                 "compiled programs used most of this process's memory mappings and were dropped; they are compiled "
                 "again on use: raise Linux's vm.max_map_count to avoid this"
             )
     except PreemptedError:
         if step - 1 > phase.first:
-            save(s, step - 1, phase.snapshot())
-        s.agree_to_stop()
+            save(run, step - 1, phase.snapshot())
+        run.agree_to_stop()
         return False
-    s.agree_to_stop()
-    _evaluate_if_due(s, phase, step)
-    s.agree_to_stop()
-    if _is_save_due(s, phase, step):
-        save(s, step, phase.snapshot())
-    return not s.status.is_stopping
+    run.agree_to_stop()
+    _evaluate_if_due(run, phase, step)
+    run.agree_to_stop()
+    if _is_save_due(run, phase, step):
+        save(run, step, phase.snapshot())
+    return not run.status.is_stopping
 
 
-def _evaluate_if_due(s: TrainingRun, phase: Phase, step: int) -> None:
+def _evaluate_if_due(run: TrainingRun, phase: Phase, step: int) -> None:
     every = phase.evaluate_every
-    if s.status.is_stopping or (step != phase.last and not (every and (step - phase.first) % every == 0)):
+    if run.status.is_stopping or (step != phase.last and not (every and (step - phase.first) % every == 0)):
         return
-    numbers = evaluate_all(s, phase.policy_params(step), step)
+    numbers = evaluate_all(run, phase.policy_params(step), step)
     if numbers:
         phase.record_evaluation(step, numbers)
 
 
-def _is_save_due(s: TrainingRun, phase: Phase, step: int) -> bool:
+def _is_save_due(run: TrainingRun, phase: Phase, step: int) -> bool:
     """Return whether step `step` is saved; all processes decide by the same data, so all save or none."""
-    run = s.config.run
-    is_rated = run.keep_best > 0 and s.status.evaluation_of(step) is not None
-    return step == phase.last or phase.is_over or s.status.is_stopping or is_rated or step % run.checkpoint_every == 0
+    cfg = run.config.run
+    is_rated = cfg.keep_best > 0 and run.status.evaluation_of(step) is not None
+    return step == phase.last or phase.is_over or run.status.is_stopping or is_rated or step % cfg.checkpoint_every == 0
 
 
-def save(s: TrainingRun, step: int, snapshot: Snapshot) -> None:
+def save(run: TrainingRun, step: int, snapshot: Snapshot) -> None:
     """Start saving a checkpoint without the frozen base, which is read from its source.
 
     An evaluation of this step is saved with it and rates it. Raises HealthError, and saves nothing, when parameters are
     broken.
     """
-    with s.display.task("saving a checkpoint", is_announced=False):
-        _save(s, step, snapshot)
+    with run.display.task("saving a checkpoint", is_announced=False):
+        _save(run, step, snapshot)
 
 
-def _save(s: TrainingRun, step: int, snapshot: Snapshot) -> None:
+def _save(run: TrainingRun, step: int, snapshot: Snapshot) -> None:
     state, host, arrays = snapshot
     refuse_broken(step, str(host.get("phase", "")), state.trainable)
-    evaluation = s.status.evaluation_of(step)
+    evaluation = run.status.evaluation_of(step)
     run_state = {
-        "config": dataclasses.asdict(s.config),
-        "questions": digest(s.questions.train),
-        "inputs": s.questions.inputs,
+        "config": dataclasses.asdict(run.config),
+        "questions": digest(run.questions.train),
+        "inputs": run.questions.inputs,
         "lines": {
-            "metrics": s.outputs.metrics.position,
-            "samples": s.outputs.samples.position,
-            "rollouts": s.outputs.rollouts.position,
+            "metrics": run.outputs.metrics.position,
+            "samples": run.outputs.samples.position,
+            "rollouts": run.outputs.rollouts.position,
         },
-        "health": s.status.health.counts,
+        "health": run.status.health.counts,
         "evaluation": None if evaluation is None else (step, evaluation),
     }
-    is_rated = evaluation is not None and (host.get("phase") != "sft" or not s.config.grpo.steps)
-    rating = best_by(s.config.run.best_by, evaluation) if evaluation and is_rated else None
+    is_rated = evaluation is not None and (host.get("phase") != "sft" or not run.config.grpo.steps)
+    rating = best_by(run.config.run.best_by, evaluation) if evaluation and is_rated else None
     metrics = None if rating is None else {"best_by": rating}
-    s.outputs.checkpoints.save(
+    run.outputs.checkpoints.save(
         step, dataclasses.replace(state, frozen=None), {**host, "run": run_state}, arrays, metrics
     )
 
 
-def restore(s: TrainingRun, step: int, like: TrainState) -> tuple[TrainState, dict[str, Any], dict[str, np.ndarray]]:
+def restore(run: TrainingRun, step: int, like: TrainState) -> tuple[TrainState, dict[str, Any], dict[str, np.ndarray]]:
     """Return (state, host, arrays) of a checkpoint, each array with the sharding of `like`, with its frozen base."""
-    with s.display.task(f"reading the checkpoint of step {step}"):
-        state, host, arrays = s.outputs.checkpoints.restore(step, dataclasses.replace(like, frozen=None))
+    with run.display.task(f"reading the checkpoint of step {step}"):
+        state, host, arrays = run.outputs.checkpoints.restore(step, dataclasses.replace(like, frozen=None))
     return dataclasses.replace(state, frozen=like.frozen), host, arrays
 
 
-def score(s: TrainingRun, numbers: Mapping[str, float]) -> float:
+def score(run: TrainingRun, numbers: Mapping[str, float]) -> float:
     """Return the value of `run.best_by` in an evaluation; 0 if it was interrupted.
 
     Raises InputError if `run.keep_best` is set and no metric has that name.
     """
-    value = best_by(s.config.run.best_by, numbers)
-    if value is None and numbers and s.config.run.keep_best:
-        raise InputError(f"run.best_by={s.config.run.best_by!r} is not a metric of an evaluation")
+    value = best_by(run.config.run.best_by, numbers)
+    if value is None and numbers and run.config.run.keep_best:
+        raise InputError(f"run.best_by={run.config.run.best_by!r} is not a metric of an evaluation")
     return value or 0.0
 
 
-def report_end(s: TrainingRun) -> None:
+def report_end(run: TrainingRun) -> None:
     """Show the duration of this session, the files it wrote, and three commands to run next."""
-    activity = s.display.activity
-    compiled = activity.compiled
-    s.note(
-        f"done in {duration(activity.finish())}, of which {duration(compiled.seconds)} went into "
-        f"compiling {compiled.programs} programs"
+    activity = run.display.activity
+    compile_stats = activity.compile_stats
+    run.note(
+        f"done in {duration(activity.finish())}, of which {duration(compile_stats.seconds)} went into "
+        f"compiling {compile_stats.programs} programs"
     )
     for name in ("model", "adapters", "report.html"):
-        if (path := s.folder / name).exists() or name == "report.html":  # written last
-            s.note(f"{name.removesuffix('.html')}: {path}")
-    for command in next_commands(s):
-        s.note(f"next: {command}")
+        if (path := run.folder / name).exists() or name == "report.html":  # written last
+            run.note(f"{name.removesuffix('.html')}: {path}")
+    for command in next_commands(run):
+        run.note(f"next: {command}")
 
 
-def next_commands(s: TrainingRun) -> Iterator[str]:
+def next_commands(run: TrainingRun) -> Iterator[str]:
     """Yield the commands that show the answers, ask the model, and evaluate it, quoted for a shell."""
-    run, data = str(s.folder), s.config.data
+    folder, data = str(run.folder), run.config.data
     split = data.evals[0] if data.evals else data.train
-    yield shlex.join(["jaxrl-sql", "view", run])
-    example = next(iter(next(iter(s.questions.evals.values()), s.questions.train).examples))
-    yield shlex.join(["jaxrl-sql", "ask", "--model", run, *_ask_options(example)])
-    if s.caller.examples is not None or s.caller.evals is not None:  # in no folder
+    yield shlex.join(["jaxrl-sql", "view", folder])
+    example = next(iter(next(iter(run.questions.evals.values()), run.questions.train).examples))
+    yield shlex.join(["jaxrl-sql", "ask", "--model", folder, *_ask_options(example)])
+    if run.caller.examples is not None or run.caller.evals is not None:  # in no folder
         return
-    folder = Path(data.dir) / split
-    questions = ["--data", str(folder)] if folder.is_dir() else ["--data", data.dir, "--split", split]
-    yield shlex.join(["jaxrl-sql", "evaluate", "--model", run, *questions, "--out", str(s.folder / "evaluated")])
+    split_folder = Path(data.dir) / split
+    questions = ["--data", str(split_folder)] if split_folder.is_dir() else ["--data", data.dir, "--split", split]
+    yield shlex.join(["jaxrl-sql", "evaluate", "--model", folder, *questions, "--out", str(run.folder / "evaluated")])
 
 
 def _ask_options(example: Example) -> list[str]:

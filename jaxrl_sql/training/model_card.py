@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from jaxrl_sql.config import TrainConfig, changed, load_config
+from jaxrl_sql.config import TrainConfig, load_config, replace_values
 from jaxrl_sql.models.formats.gguf import is_gguf
 from jaxrl_sql.models.formats.gguf_header import read_header
 from jaxrl_sql.report.load import RunFiles, load_run, names
@@ -50,7 +50,7 @@ def save_prompt_settings(folder: Path, trained: TrainedModel) -> None:
     if template and template not in template_names():
         shutil.copyfile(template_file(template), folder / TEMPLATE)
         template = TEMPLATE
-    data = prompt_settings(changed(section, {**last_names, "chat.template": template, "tokenizer.path": ""}))
+    data = prompt_settings(replace_values(section, {**last_names, "chat.template": template, "tokenizer.path": ""}))
     source, colon, name = trained.recipe.rpartition(":")
     settings: dict[str, Any] = {"recipe": f"{Path(source).name}:{name}" if colon else trained.recipe, "data": data}
     for key, fields in PROMPT_KEYS.items():
@@ -102,7 +102,7 @@ def _lineage(run: Path | None) -> list[str]:
 
 def _license(bases: Sequence[str]) -> str:
     """Return the licence of the first base that names one."""
-    return next((named for base in bases if (named := license_of(base) or _license_in(base))), "")
+    return next((license_name for base in bases if (license_name := license_of(base) or _license_in(base))), "")
 
 
 def _license_in(base: str) -> str:
@@ -110,8 +110,8 @@ def _license_in(base: str) -> str:
     path = Path(base)
     if not path.is_file() or not is_gguf(path):
         return ""
-    named = str(read_header(path).metadata.get("general.license", ""))
-    return named if re.fullmatch(r"[\w.+-]+", named) else ""
+    license_name = str(read_header(path).metadata.get("general.license", ""))
+    return license_name if re.fullmatch(r"[\w.+-]+", license_name) else ""
 
 
 def _front(bases: Sequence[str]) -> list[str]:

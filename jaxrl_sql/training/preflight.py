@@ -22,7 +22,7 @@ from jaxrl_sql.inference.program_cache import cache_location
 from jaxrl_sql.models import ModelConfig, param_shardings
 from jaxrl_sql.parallel import processes, rules
 from jaxrl_sql.parallel.mesh import replica_grid
-from jaxrl_sql.planning.chips import device_memory, known_chip
+from jaxrl_sql.planning.chips import device_memory, find_chip
 from jaxrl_sql.planning.layout import Machine, with_layout
 from jaxrl_sql.planning.memory import PlannedModel, checkpoint_bytes, estimate, is_fused, with_kv_budget
 from jaxrl_sql.planning.suggestions import suggest
@@ -39,7 +39,7 @@ PROGRAMS = frozenset({"update", "score", "compared", "measure", "prefill_chunk",
 """Names of the programs that take long to compile; a run also compiles many small ones."""
 
 
-class Planned(Protocol):
+class RunPlan(Protocol):
     """The parts of a run that determine its memory; `PlannedRun` has them before the questions are known."""
 
     @property
@@ -79,159 +79,165 @@ def check_devices(run: PlannedRun) -> None:
     check_memory(run, run.config.workload(run.config.data.max_prompt_tokens))
 
 
-def preflight(s: TrainingRun) -> TrainConfig:
+def preflight(run: TrainingRun) -> TrainConfig:
     """Check that a run fits and report its requirements, before anything is compiled.
 
     Return the configuration with the rollout layout and KV blocks. Raises InputError if a check fails.
     """
-    check_mesh(s)
-    check_budget(s)
-    report_uneven_parts(s)
-    check_positions(s)
-    check_best(s.config.run, s.questions.evals)
-    prompts = [*s.questions.evals.values(), *([s.questions.train] if s.config.grpo.steps or s.config.sft.steps else [])]
+    check_mesh(run)
+    check_budget(run)
+    report_uneven_parts(run)
+    check_positions(run)
+    check_best(run.config.run, run.questions.evals)
+    prompts = [
+        *run.questions.evals.values(),
+        *([run.questions.train] if run.config.grpo.steps or run.config.sft.steps else []),
+    ]
     lengths = [length for prompt_set in prompts for length in prompt_set.lengths()]
     count = sum(len(prompt_set.prompts) for prompt_set in prompts)
-    s.note(f"prompts: {count:,} of {min(lengths)} to {max(lengths)} tokens; {_programs(s)}")
-    config = find_kv_blocks(s, find_layout(s, max(lengths)), max(lengths))
-    check_memory(s, config.workload(max(lengths)))
+    run.note(f"prompts: {count:,} of {min(lengths)} to {max(lengths)} tokens; {_describe_programs(run)}")
+    config = find_kv_blocks(run, find_layout(run, max(lengths)), max(lengths))
+    check_memory(run, config.workload(max(lengths)))
     return config
 
 
-def check_memory(s: Planned, sections: WorkloadSections) -> None:
+def check_memory(run: RunPlan, sections: WorkloadSections) -> None:
     """Check memory and disk space, and report the memory per device of a step; raises InputError."""
-    model = PlannedModel(s.config.model, s.model)
-    work = find_workload(model.section, sections, rules.num_batch_shards(s.mesh.shape))
-    platform = s.mesh.devices.flat[0].platform
-    sizes = estimate(model, s.mesh, work, is_fused(model, platform))
+    model = PlannedModel(run.config.model, run.model)
+    work = find_workload(model.section, sections, rules.num_batch_shards(run.mesh.shape))
+    platform = run.mesh.devices.flat[0].platform
+    sizes = estimate(model, run.mesh, work, is_fused(model, platform))
     parts = ", ".join(
         f"{name.replace('_', ' ')} {format_bytes(size)}" for name, size in sizes._asdict().items() if size
     )
-    have = device_memory(s.mesh)
-    s.note(
+    device_bytes = device_memory(run.mesh)
+    run.note(
         f"memory per device, about: {parts}; {format_bytes(sizes.total)} of "
-        f"{format_bytes(have) if have else 'an unknown size'}"
+        f"{format_bytes(device_bytes) if device_bytes else 'an unknown size'}"
     )
-    always = sizes.weights + sizes.adapters + sizes.training + sizes.reference
-    if have and always > have:
+    permanent_bytes = sizes.weights + sizes.adapters + sizes.training + sizes.reference
+    if device_bytes and permanent_bytes > device_bytes:
         raise InputError(
-            f"memory: weights, gradients and optimizer need {format_bytes(always)} per device, which has "
-            f"{format_bytes(have)}: use more devices (mesh.fsdp), model.lora.rank, model.dtype=bfloat16, or "
+            f"memory: weights, gradients and optimizer need {format_bytes(permanent_bytes)} per device, which has "
+            f"{format_bytes(device_bytes)}: use more devices (mesh.fsdp), model.lora.rank, model.dtype=bfloat16, or "
             "optim.kind=adafactor"
         )
-    if have and sizes.total > have:
-        suggestions = suggest(sections, model, s.mesh.shape, have, platform)
-        helps = ", or ".join(change for change, total in suggestions[:3] if total <= have) or "more devices"
-        s.note(
-            f"memory: about {format_bytes(sizes.total - have)} per device may be missing; "
-            f"changes that make it fit: {helps}"
+    if device_bytes and sizes.total > device_bytes:
+        suggestions = suggest(sections, model, run.mesh.shape, device_bytes, platform)
+        advice = ", or ".join(change for change, total in suggestions[:3] if total <= device_bytes) or "more devices"
+        run.note(
+            f"memory: about {format_bytes(sizes.total - device_bytes)} per device may be missing; "
+            f"changes that make it fit: {advice}"
         )
-    check_disk(s, work)
+    check_disk(run, work)
 
 
-def check_budget(s: TrainingRun) -> None:
+def check_budget(run: TrainingRun) -> None:
     """Check that the token budget is enough for one answer, or for the questions of a schema, which are not split.
 
     A recipe's own loss needs whole groups, so the budget must then be enough for a group. Raises InputError.
     """
-    grpo = s.config.grpo
+    grpo = run.config.grpo
     if not (grpo.steps and grpo.max_tokens_per_device):
         return
-    prompt, answer = bucket(max(s.questions.train.lengths())), bucket(longest_answer(s.config.sampling)[1])
+    prompt, answer = bucket(max(run.questions.train.lengths())), bucket(longest_answer(run.config.sampling)[1])
     rows = micro_batches_of(grpo).chunk_sizes(1, prompt, grpo.num_generations, answer)[1]
-    least = max(s.questions.train.lengths()) + grpo.questions * (1 if grpo.packing else grpo.num_generations) * answer
-    if grpo.questions > 1 and least > grpo.max_tokens_per_device:
+    min_tokens = (
+        max(run.questions.train.lengths()) + grpo.questions * (1 if grpo.packing else grpo.num_generations) * answer
+    )
+    if grpo.questions > 1 and min_tokens > grpo.max_tokens_per_device:
         raise InputError(
             f"grpo.max_tokens_per_device={grpo.max_tokens_per_device} is too small for {grpo.questions} questions with "
-            f"their schema and answers: it must be at least {least}; raise it, or lower grpo.questions"
+            f"their schema and answers: it must be at least {min_tokens}; raise it, or lower grpo.questions"
         )
-    if s.prompt_format.recipe.loss is not None and rows < grpo.num_generations:
+    if run.prompt_format.recipe.loss is not None and rows < grpo.num_generations:
         need = prompt + grpo.num_generations * answer
         raise InputError(
-            f"grpo.max_tokens_per_device={grpo.max_tokens_per_device} splits a group of {need} tokens, but the loss of "
-            f"recipe {s.config.recipe} needs whole groups: raise it to {need}, or use grpo.gradient_accumulation_steps"
+            f"grpo.max_tokens_per_device={grpo.max_tokens_per_device} splits a group of {need} tokens, but the loss "
+            f"of recipe {run.config.recipe} needs whole groups: raise it to {need}, or use "
+            "grpo.gradient_accumulation_steps"
         )
 
 
-def report_uneven_parts(s: TrainingRun) -> None:
+def report_uneven_parts(run: TrainingRun) -> None:
     """Warn if micro-batches have fewer prompts than the mesh has shards."""
-    grpo, sft, num_shards = s.config.grpo, s.config.sft, rules.num_batch_shards(s.mesh.shape)
+    grpo, sft, num_shards = run.config.grpo, run.config.sft, rules.num_batch_shards(run.mesh.shape)
     for name, steps, prompts, parts in (
         ("grpo", grpo.steps, grpo.prompts // grpo.minibatches, grpo.gradient_accumulation_steps),
         ("sft", sft.steps, sft.databases, sft.gradient_accumulation_steps),
     ):
-        part = prompts // parts
-        if steps and part % num_shards:
-            times = -(-part // num_shards) * num_shards / part
-            s.note(
-                f"{name}.gradient_accumulation_steps={parts}: parts of {part} prompts do not divide over {num_shards} "
-                f"shards (mesh.data x mesh.fsdp), which compute up to {times:.1f} times as much; "
+        micro_batch = prompts // parts
+        if steps and micro_batch % num_shards:
+            overhead = -(-micro_batch // num_shards) * num_shards / micro_batch
+            run.note(
+                f"{name}.gradient_accumulation_steps={parts}: parts of {micro_batch} prompts do not divide over "
+                f"{num_shards} shards (mesh.data x mesh.fsdp), which compute up to {overhead:.1f} times as much; "
                 f"{prompts // num_shards} or fewer parts, each a multiple of {num_shards} prompts, do not"
             )
 
 
-def find_layout(s: TrainingRun, longest: int) -> TrainConfig:
+def find_layout(run: TrainingRun, longest: int) -> TrainConfig:
     """Return the configuration with `rollout.mesh=auto` resolved, once per run; the result is saved in its folder."""
-    device, mesh_setting = s.mesh.local_devices[0], s.config.rollout.mesh
-    have = min(processes.exchange([device_memory(s.mesh)]))
-    turns = max(s.config.sampling.turns, s.config.validation.sampling.turns)
-    machine = Machine(device.platform, len(s.mesh.local_devices), have, known_chip(device))
+    device, mesh_setting = run.mesh.local_devices[0], run.config.rollout.mesh
+    device_bytes = min(processes.exchange([device_memory(run.mesh)]))
+    turns = max(run.config.sampling.turns, run.config.validation.sampling.turns)
+    machine = Machine(device.platform, len(run.mesh.local_devices), device_bytes, find_chip(device))
     is_shared = turns > 1 and jax.process_count() > 1
-    sections, model = s.config.workload(longest), PlannedModel(s.config.model, s.model)
-    rollout = with_layout(sections, model, s.mesh, machine, is_shared)
+    sections, model = run.config.workload(longest), PlannedModel(run.config.model, run.model)
+    rollout = with_layout(sections, model, run.mesh, machine, is_shared)
     layout = rollout.mesh
     if layout != "training":
-        replica_grid(s.mesh, *map(int, layout.split("x")))  # refuses a layout that does not match the devices
+        replica_grid(run.mesh, *map(int, layout.split("x")))  # refuses a layout that does not match the devices
     elif is_shared:
         raise InputError(
             "multi-turn rollouts on several processes need replicas of the model, which do not fit: use more devices "
             "per process"
         )
     if layout != mesh_setting:
-        s.write_config(rollout=rollout)
-    if s.mesh.size > 1:
+        run.write_config(rollout=rollout)
+    if run.mesh.size > 1:
         layout_text = "on the training mesh" if layout == "training" else f"by replicas (replicas x tensor = {layout})"
-        s.note(f"answers are sampled {layout_text} (rollout.mesh)")
-    return replace(s.config, rollout=rollout)
+        run.note(f"answers are sampled {layout_text} (rollout.mesh)")
+    return replace(run.config, rollout=rollout)
 
 
-def find_kv_blocks(s: TrainingRun, config: TrainConfig, longest: int) -> TrainConfig:
+def find_kv_blocks(run: TrainingRun, config: TrainConfig, longest: int) -> TrainConfig:
     """Return the configuration with KV blocks for `rollout.memory`, computed once per run and saved in its folder."""
     if kv_budget(config.rollout) is not None:
         return config
-    have = min(processes.exchange([device_memory(s.mesh)]))
-    sections, model = config.workload(longest), PlannedModel(config.model, s.model)
-    rollout = with_kv_budget(sections, model, s.mesh, have)
-    s.write_config(rollout=rollout)
+    device_bytes = min(processes.exchange([device_memory(run.mesh)]))
+    sections, model = config.workload(longest), PlannedModel(config.model, run.model)
+    rollout = with_kv_budget(sections, model, run.mesh, device_bytes)
+    run.write_config(rollout=rollout)
     return replace(config, rollout=rollout)
 
 
-def check_mesh(s: Planned) -> None:
+def check_mesh(run: RunPlan) -> None:
     """Check that the mesh divides weights and batches evenly; raises InputError."""
-    param_shardings(s.model, s.mesh)
-    grpo, sft = s.config.grpo, s.config.sft
+    param_shardings(run.model, run.mesh)
+    grpo, sft = run.config.grpo, run.config.sft
     updates = f"grpo.prompts={grpo.prompts} in grpo.minibatches={grpo.minibatches}"
     updates += f" by grpo.questions={grpo.questions}" if grpo.questions > 1 else ""
-    for steps, rows, what in (
+    for steps, rows, batch_name in (
         (grpo.steps, grpo.prompts // grpo.minibatches // grpo.questions, updates),
         (sft.steps, sft.databases, f"sft.databases={sft.databases}"),
     ):
         if steps:
-            rules.spec_of(s.mesh, ("batch",), (rows,), what)
+            rules.spec_of(run.mesh, ("batch",), (rows,), batch_name)
 
 
-def check_positions(s: TrainingRun) -> None:
+def check_positions(run: TrainingRun) -> None:
     """Check that prompts and answers fit the model's positions; raises InputError."""
     longest = max(
-        length for prompt_set in (s.questions.train, *s.questions.evals.values()) for length in prompt_set.lengths()
+        length for prompt_set in (run.questions.train, *run.questions.evals.values()) for length in prompt_set.lengths()
     )
-    for name, answer in _answers(s):
+    for name, answer in _answer_limits(run):
         need = bucket(longest) + bucket(answer)
-        if need > s.model.max_positions:
+        if need > run.model.max_positions:
             raise InputError(
                 f"{name}={answer} after prompts of up to {longest} tokens (data.max_prompt_tokens="
-                f"{s.config.data.max_prompt_tokens}) needs {need} positions with padding; the model has max_positions "
-                f"{s.model.max_positions}"
+                f"{run.config.data.max_prompt_tokens}) needs {need} positions with padding; the model has "
+                f"max_positions {run.model.max_positions}"
             )
 
 
@@ -250,64 +256,67 @@ def check_best(run: RunConfig, evals: Collection[str]) -> None:
         )
 
 
-def _answers(s: TrainingRun) -> Iterator[tuple[str, int]]:
+def _answer_limits(run: TrainingRun) -> Iterator[tuple[str, int]]:
     """Yield (key, maximum tokens of an answer) per phase of the run."""
-    if s.config.grpo.steps:
-        yield longest_answer(s.config.sampling)
-    if s.config.sft.steps:
-        yield "sft.max_completion_tokens", s.config.sft.max_completion_tokens
-    key, tokens = longest_answer(s.config.validation.sampling_in(s.config.sampling))
+    if run.config.grpo.steps:
+        yield longest_answer(run.config.sampling)
+    if run.config.sft.steps:
+        yield "sft.max_completion_tokens", run.config.sft.max_completion_tokens
+    key, tokens = longest_answer(run.config.validation.sampling_in(run.config.sampling))
     yield f"validation.{key}", tokens
 
 
-def _programs(s: TrainingRun) -> str:
+def _describe_programs(run: TrainingRun) -> str:
     """Return the padded widths of prompts and completions and the number of programs, as text.
 
     Also sets the display's expected number of compilations.
     """
-    few = s.config.run.pad_to_max
-    widths = [bucket(s.max_prompt_bucket)] if few else _widths(s.questions.train)
+    pads_to_max = run.config.run.pad_to_max
+    widths = [bucket(run.max_prompt_bucket)] if pads_to_max else _widths(run.questions.train)
     greedy = (
-        {bucket(s.max_prompt_bucket)}
-        if few
-        else {width for prompt_set in s.questions.evals.values() for width in _widths(prompt_set)}
+        {bucket(run.max_prompt_bucket)}
+        if pads_to_max
+        else {width for prompt_set in run.questions.evals.values() for width in _widths(prompt_set)}
     )
     facts, updates, engines = [], 0, 0
-    if s.config.sft.steps:
-        width, max_tokens = bucket(max(widths)), s.config.sft.max_completion_tokens
+    if run.config.sft.steps:
+        width, max_tokens = bucket(max(widths)), run.config.sft.max_completion_tokens
         facts.append(f"sft pads schemas to {width} at most and answers to {bucket(max_tokens)}")
-        updates += 1 if few or s.config.sft.packing else len({bucket(answer) for answer in range(1, max_tokens + 1)})
-    if s.config.grpo.steps:
-        facts.append(f"grpo pads to {_as_text(widths)} + {bucket(longest_answer(s.config.sampling)[1])}")
+        updates += (
+            1 if pads_to_max or run.config.sft.packing else len({bucket(answer) for answer in range(1, max_tokens + 1)})
+        )
+    if run.config.grpo.steps:
+        facts.append(f"grpo pads to {_format_widths(widths)} + {bucket(longest_answer(run.config.sampling)[1])}")
         updates += len(widths)
         engines += len(widths)
     engines += len(greedy)
-    s.compiled.expect(PROGRAMS, updates + 5 * engines)
+    run.compile_stats.expect(PROGRAMS, updates + 5 * engines)
     facts.append(
         f"compiles up to {updates} update program{'s' * (updates != 1)} and about {5 * engines} sampling programs"
     )
-    where = cache_location()
-    return "; ".join(facts) + (f", cached in {where}" if where else "; run.compilation_cache caches them")
+    cache_folder = cache_location()
+    return "; ".join(facts) + (f", cached in {cache_folder}" if cache_folder else "; run.compilation_cache caches them")
 
 
 def _widths(prompt_set: PromptSet) -> list[int]:
     return sorted({bucket(length) for length in prompt_set.lengths()})
 
 
-def _as_text(widths: list[int]) -> str:
+def _format_widths(widths: list[int]) -> str:
     return ", ".join(map(str, widths)) if len(widths) <= 4 else f"{len(widths)} widths from {widths[0]} to {widths[-1]}"
 
 
-def check_disk(s: Planned, work: Workload) -> None:
+def check_disk(run: RunPlan, work: Workload) -> None:
     """Check the disk space for one checkpoint; warn if not all kept checkpoints will fit. Raises InputError."""
-    size = checkpoint_bytes(PlannedModel(s.config.model, s.model), work)
-    free, run = shutil.disk_usage(s.folder).free, s.config.run
+    size = checkpoint_bytes(PlannedModel(run.config.model, run.model), work)
+    free, cfg = shutil.disk_usage(run.folder).free, run.config.run
     if size > free:
         raise InputError(
-            f"run.dir: a checkpoint takes {format_bytes(size)}, but {s.folder} has only {format_bytes(free)} free"
+            f"run.dir: a checkpoint takes {format_bytes(size)}, but {run.folder} has only {format_bytes(free)} free"
         )
-    num_bytes = (run.keep_checkpoints + run.keep_best + 1) * size
+    num_bytes = (cfg.keep_checkpoints + cfg.keep_best + 1) * size
     if num_bytes > free:
-        s.note(
-            f"disk: checkpoints need up to {format_bytes(num_bytes)}, but {s.folder} has only {format_bytes(free)} free"
+        run.note(
+            f"disk: checkpoints need up to {format_bytes(num_bytes)}, but {run.folder} has only "
+            f"{format_bytes(free)} free"
         )

@@ -1,7 +1,7 @@
 """Resuming a run: the values of its start, and the step after which it continues.
 
-`resume` decides the step for all phases. `resolved_config` takes the values that a run found when it began, and
-`refuse_other_saved` compares the inputs of a folder for a dry run.
+`resume` decides the step for all phases. `resolve_resumed_config` takes the values that a run found when it began, and
+`refuse_other_checkpoint` compares the inputs of a folder for a dry run.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxrl_sql.config import TrainConfig, changed
+from jaxrl_sql.config import TrainConfig, replace_values
 from jaxrl_sql.config.check import values_by_key
 from jaxrl_sql.parallel import processes
-from jaxrl_sql.runtime.folder import CHECKPOINTS, refuse_edited, saved_steps, settings_from_start
+from jaxrl_sql.runtime.folder import CHECKPOINTS, list_saved_steps, refuse_edited_settings, settings_from_start
 from jaxrl_sql.runtime.metrics import START
 from jaxrl_sql.runtime.model_locator import today
 from jaxrl_sql.training.checkpoint import Checkpoints
@@ -36,66 +36,66 @@ class ResumePoint(NamedTuple):
         return self.step > last
 
 
-def resolved_config(config: TrainConfig) -> TrainConfig:
+def resolve_resumed_config(config: TrainConfig) -> TrainConfig:
     """Return the configuration with the date, layout and KV blocks that a resumed run found when it began.
 
     A new run whose prompts are chats gets today's date.
     """
-    config = changed(config, settings_from_start(config.run, config.data.chat.date, config.rollout))
-    is_resumed = config.run.resume and saved_steps(Path(config.run.dir))
+    config = replace_values(config, settings_from_start(config.run, config.data.chat.date, config.rollout))
+    is_resumed = config.run.resume and list_saved_steps(Path(config.run.dir))
     if config.data.chat.date or not config.data.is_chat or is_resumed:
         return config
     # Processes may begin around midnight.
-    return changed(config, {"data.chat.date": min(processes.exchange([today()]))})
+    return replace_values(config, {"data.chat.date": min(processes.exchange([today()]))})
 
 
-def resume(s: TrainingRun) -> ResumePoint:
+def resume(run: TrainingRun) -> ResumePoint:
     """Return the step after which a run continues, and drop later lines of its files.
 
     Raises InputError for a checkpoint of other inputs, questions or settings.
     """
-    step = s.outputs.checkpoints.latest() if s.config.run.resume else None
+    step = run.outputs.checkpoints.latest() if run.config.run.resume else None
     if step is None:
-        s.outputs.metrics.rewind(START, 0)
-        s.outputs.samples.rewind(START)
-        s.outputs.rollouts.rewind({})
+        run.outputs.metrics.rewind(START, 0)
+        run.outputs.samples.rewind(START)
+        run.outputs.rollouts.rewind({})
         return ResumePoint()
-    if step > s.config.total_steps():
-        raise InputError(f"{s.folder}: step {step} is already done, but the run would end earlier")
-    saved = s.outputs.checkpoints.host(step)["run"]
-    _refuse_other_run(s, saved)
-    _rewind(s, saved["lines"], step)
-    s.status.resume(saved["health"], saved["evaluation"])
-    s.write_config(model=s.config.model, data=s.config.data)  # folders may have moved
-    s.note(f"resuming from step {step}")
+    if step > run.config.total_steps():
+        raise InputError(f"{run.folder}: step {step} is already done, but the run would end earlier")
+    saved = run.outputs.checkpoints.host(step)["run"]
+    _refuse_other_run(run, saved)
+    _rewind(run, saved["lines"], step)
+    run.status.resume(saved["health"], saved["evaluation"])
+    run.write_config(model=run.config.model, data=run.config.data)  # folders may have moved
+    run.note(f"resuming from step {step}")
     return ResumePoint(step)
 
 
-def _refuse_other_run(s: TrainingRun, saved: Record) -> None:
+def _refuse_other_run(run: TrainingRun, saved: Record) -> None:
     """Raise InputError if a checkpoint was saved with other inputs, questions or settings."""
-    refuse_other_inputs(s.folder, saved["inputs"], s.questions.inputs)
-    if saved["questions"] != digest(s.questions.train):
+    refuse_other_inputs(run.folder, saved["inputs"], run.questions.inputs)
+    if saved["questions"] != digest(run.questions.train):
         raise InputError(
-            f"{s.folder}: {s.config.data.dir}/{s.config.data.train} differs from the questions or "
+            f"{run.folder}: {run.config.data.dir}/{run.config.data.train} differs from the questions or "
             "prompts that the run started with: choose another run.dir to start a run with them"
         )
-    refuse_edited(s.folder, saved["config"], values_by_key(s.config))
+    refuse_edited_settings(run.folder, saved["config"], values_by_key(run.config))
 
 
-def _rewind(s: TrainingRun, lines: Mapping[str, Any], step: int) -> None:
+def _rewind(run: TrainingRun, lines: Mapping[str, Any], step: int) -> None:
     """Drop lines of the run's files after the checkpoint of a step; raises InputError for a damaged file."""
-    outputs = s.outputs
+    outputs = run.outputs
     outputs.metrics.rewind(tuple(lines["metrics"]), step)
     outputs.samples.rewind(tuple(lines["samples"]))
     outputs.rollouts.rewind(lines["rollouts"])
     for name, file in (("metrics", outputs.metrics), ("samples", outputs.samples)):
         if processes.is_first() and file.position != tuple(lines[name]):
-            s.note(f"{name}.jsonl is gone: its lines begin after step {step}")
+            run.note(f"{name}.jsonl is gone: its lines begin after step {step}")
 
 
-def refuse_other_saved(folder: Path, inputs: Mapping[str, str]) -> None:
+def refuse_other_checkpoint(folder: Path, inputs: Mapping[str, str]) -> None:
     """Raise InputError if the newest checkpoint of a run's folder was saved with other inputs."""
-    if not saved_steps(folder):
+    if not list_saved_steps(folder):
         return
     with Checkpoints(folder / CHECKPOINTS, is_read_only=True) as checkpoints:
         step = checkpoints.latest()

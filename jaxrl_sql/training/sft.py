@@ -23,10 +23,10 @@ from jaxrl_sql.batch import GroupBatch, TrainState, bucket
 from jaxrl_sql.models.lora import policy_params
 from jaxrl_sql.models.ops.micro_batches import order_for_parts, row_counts
 from jaxrl_sql.runtime.metrics import reduce_metrics
-from jaxrl_sql.text2sql.benchmarks import skipped_lines
+from jaxrl_sql.text2sql.benchmarks import summarize_skipped
 from jaxrl_sql.training.batching.pack import by_schema, pack_rows, score_learned_only, with_packed_rows
 from jaxrl_sql.training.batching.sft_batches import SftRow, word_tokens
-from jaxrl_sql.training.batching.sft_dataset import SftDataset, rows_of
+from jaxrl_sql.training.batching.sft_dataset import SftDataset, rows_of_step
 from jaxrl_sql.training.build import export_model, make_optimizer, make_params, make_policy
 from jaxrl_sql.training.evaluation import evaluate_all
 from jaxrl_sql.training.lifecycle import Snapshot, report_end, restore, run_phase
@@ -118,9 +118,9 @@ class SftPhase:
 
     def step(self, step: int) -> None:
         """Run step `step`; log it every `sft.log_every` steps and when the held-out loss is measured."""
-        s, cfg = self.run, self.run.config.sft
-        rows = rows_of(cfg, s.config.seed, self.dataset, self.word_ids, step - 1)
-        batch = pack(s, rows, self.dataset.max_schema_tokens)
+        run, cfg = self.run, self.run.config.sft
+        rows = rows_of_step(cfg, run.config.seed, self.dataset, self.word_ids, step - 1)
+        batch = pack(run, rows, self.dataset.max_schema_tokens)
         self.window.steps += 1
         self.window.tokens += sum(
             len(row.prompt) + sum(len(answer.token_ids) for answer in row.answers) for row in rows
@@ -128,17 +128,17 @@ class SftPhase:
         self.window.positions += cfg.databases * positions(batch, cfg.gradient_accumulation_steps)
         # One update at a time: a queued one would hold its temporaries.
         jax.block_until_ready(self.last_metrics)
-        self.state, metrics = self.update(self.state, s.to_mesh(batch, cfg.databases))
+        self.state, metrics = self.update(self.state, run.to_mesh(batch, cfg.databases))
         self.last_metrics = metrics
         is_measured = step == self.last or (cfg.eval_every > 0 and step % cfg.eval_every == 0)
         if step % cfg.log_every == 0 or is_measured:
             numbers = self.numbers()
             if is_measured and self.dataset.held_out:
-                with s.display.task("measuring the held-out loss", is_announced=False):
+                with run.display.task("measuring the held-out loss", is_announced=False):
                     numbers["sft/held_out_loss"] = self.held_out_loss(self.state)
                 if self.watch.update(numbers["sft/held_out_loss"]) and cfg.patience:
                     self.state = dataclasses.replace(self.state, best=_copy(self.state.trainable))
-            s.record(step, "sft", numbers)
+            run.record(step, "sft", numbers)
             self.window = LogWindow()
 
     def numbers(self) -> dict[str, float]:
@@ -169,61 +169,61 @@ class SftPhase:
         return Snapshot(self.state, {"phase": "sft", "watch": self.watch.host()})
 
 
-def run_sft(s: TrainingRun, begin: ResumePoint) -> tuple[Any, Any]:
-    """Run the supervised steps from `begin` to `sft.steps`; return (trainable, frozen), also when stopped early."""
-    cfg = s.config.sft
+def run_sft(run: TrainingRun, resume_point: ResumePoint) -> tuple[Any, Any]:
+    """Run the supervised steps up to `sft.steps`; return (trainable, frozen), also when stopped early."""
+    cfg = run.config.sft
     if cfg.steps == 0:
-        return make_params(s)
-    phase = open_sft(s, begin)
-    if not run_phase(s, phase, begin):
+        return make_params(run)
+    phase = open_sft(run, resume_point)
+    if not run_phase(run, phase, resume_point):
         phase.log_rest()
     if phase.is_over:
-        s.note(
+        run.note(
             f"sft: ended at step {int(phase.state.step)}: held-out loss {phase.watch.best:.4f} has not improved since"
         )
     return phase.result, phase.state.frozen
 
 
-def open_sft(s: TrainingRun, begin: ResumePoint) -> SftPhase:
+def open_sft(run: TrainingRun, resume_point: ResumePoint) -> SftPhase:
     """Create the state and programs of the supervised phase, new or from the checkpoint of a resumed run."""
-    cfg, dataset = s.config.sft, s.questions.sft
-    for line in skipped_lines(dataset.skipped):
-        s.note(f"sft: {line}")
-    optimizer = make_optimizer(s, cfg.optim, cfg.steps)
-    trainable, frozen = make_params(s)
+    cfg, dataset = run.config.sft, run.questions.sft
+    for line in summarize_skipped(dataset.skipped):
+        run.note(f"sft: {line}")
+    optimizer = make_optimizer(run, cfg.optim, cfg.steps)
+    trainable, frozen = make_params(run)
     state = init_state(trainable, optimizer, frozen)
     state = dataclasses.replace(state, best=_copy(trainable) if cfg.patience else None)
     watch = EarlyStopping(cfg.patience)
-    if begin.is_within(0, cfg.steps):
-        state, host, _ = restore(s, begin.step, state)
+    if resume_point.is_within(0, cfg.steps):
+        state, host, _ = restore(run, resume_point.step, state)
         watch.restore(host["watch"])
-    word_ids = tuple(word for word in word_tokens(s.prompt_format.tokenizer) if word not in dataset.format_tokens)
+    word_ids = tuple(word for word in word_tokens(run.prompt_format.tokenizer) if word not in dataset.format_tokens)
     return SftPhase(
-        run=s,
+        run=run,
         dataset=dataset,
         state=state,
         watch=watch,
-        update=make_step(make_policy(s), sft_loss, optimizer, cfg.gradient_accumulation_steps),
-        held_out_loss=make_held_out_loss(s, dataset),
+        update=make_step(make_policy(run), sft_loss, optimizer, cfg.gradient_accumulation_steps),
+        held_out_loss=make_held_out_loss(run, dataset),
         word_ids=word_ids if cfg.shuffle_identifiers else (),
     )
 
 
-def pack(s: TrainingRun, rows: Sequence[SftRow], longest: int) -> GroupBatch:
+def pack(run: TrainingRun, rows: Sequence[SftRow], longest: int) -> GroupBatch:
     """Pack this process's part of a batch; `longest` is the length of the longest schema in any batch."""
-    cfg, local, is_one_shape = s.config.sft, s.local_rows(s.config.sft.databases), s.config.run.pad_to_max
+    cfg, local, is_one_shape = run.config.sft, run.local_rows(run.config.sft.databases), run.config.run.pad_to_max
     if not cfg.packing:
         answer = cfg.max_completion_tokens if is_one_shape else 0
         return pack_rows(rows, cfg.databases, cfg.questions, bucket(longest), local, longest=answer)
     width = by_schema(longest if is_one_shape else max(len(row.prompt) for row in rows), 0)
-    whole = pack_rows(rows, cfg.databases, cfg.questions, width, longest=cfg.max_completion_tokens)
-    whole = score_learned_only(with_packed_rows(whole))
-    if whole.packed_length is None:
+    batch = pack_rows(rows, cfg.databases, cfg.questions, width, longest=cfg.max_completion_tokens)
+    batch = score_learned_only(with_packed_rows(batch))
+    if batch.packed_length is None:
         order = list(range(cfg.databases) if local is None else local)
     else:
-        order = order_for_parts(_rows_needed(whole.packed_length), cfg.gradient_accumulation_steps)
+        order = order_for_parts(_count_needed_rows(batch.packed_length), cfg.gradient_accumulation_steps)
         order = order if local is None else [order[i] for i in local]
-    return jax.tree.map(lambda x: x[order], whole)
+    return jax.tree.map(lambda x: x[order], batch)
 
 
 def positions(batch: GroupBatch, parts: int) -> float:
@@ -233,22 +233,22 @@ def positions(batch: GroupBatch, parts: int) -> float:
         return float(prompt + batch.completion.shape[1] * width)
     max_rows = batch.packed_length.shape[1]
     counts = row_counts(max_rows) if parts > 1 else (max_rows,)
-    need = _rows_needed(batch.packed_length)
+    need = _count_needed_rows(batch.packed_length)
     rows_run = [
         next(rows for rows in counts if rows >= max(need[part::parts])) for part in range(min(parts, len(need)))
     ]
     return prompt + width * sum(rows_run) / len(rows_run)
 
 
-def _rows_needed(packed_length: jax.Array) -> list[int]:
+def _count_needed_rows(packed_length: jax.Array) -> list[int]:
     """Return the number of non-empty packed rows [B,R] per prompt."""
     needed: list[int] = (np.asarray(packed_length) > 0).sum(axis=1).tolist()
     return needed
 
 
-def make_held_out_loss(s: TrainingRun, sft_dataset: SftDataset) -> Callable[[TrainState], float]:
+def make_held_out_loss(run: TrainingRun, sft_dataset: SftDataset) -> Callable[[TrainState], float]:
     """Return the function that computes the held-out loss, a mean over answer tokens."""
-    policy, rows = make_policy(s), s.config.sft.databases
+    policy, rows = make_policy(run), run.config.sft.databases
 
     @jax.jit
     def measure(trainable: Any, frozen: Any, batch: GroupBatch) -> Any:
@@ -256,7 +256,7 @@ def make_held_out_loss(s: TrainingRun, sft_dataset: SftDataset) -> Callable[[Tra
 
     def loss(state: TrainState) -> float:
         batches = (
-            s.to_mesh(pack(s, held_rows, sft_dataset.max_schema_tokens), rows)
+            run.to_mesh(pack(run, held_rows, sft_dataset.max_schema_tokens), rows)
             for held_rows in sft_dataset.held_out_batches()
         )
         measured = [jax.device_get(measure(state.trainable, state.frozen, batch)) for batch in batches]
@@ -270,13 +270,13 @@ def _copy(params: Any) -> Any:
     return jax.tree.map(lambda x: x.copy(), params)
 
 
-def sft(s: TrainingRun) -> int:
+def sft(run: TrainingRun) -> int:
     """Run a training with only the supervised phase, write the model, and return the exit code."""
-    trainable, frozen = run_sft(s, resume(s))
-    if s.status.is_stopping:
-        return s.stopped()
-    if not evaluate_all(s, policy_params(trainable, frozen), s.config.sft.steps):
-        return s.stopped()
-    export_model(s, trainable, frozen)
-    report_end(s)
+    trainable, frozen = run_sft(run, resume(run))
+    if run.status.is_stopping:
+        return run.report_stop()
+    if not evaluate_all(run, policy_params(trainable, frozen), run.config.sft.steps):
+        return run.report_stop()
+    export_model(run, trainable, frozen)
+    report_end(run)
     return 0

@@ -32,7 +32,7 @@ class Stage:
 
 @dataclass
 class Progress:
-    """The part of a checkpoint that is no array: data cursor, first evaluation, each [step, worth], a rate."""
+    """The part of a checkpoint that is no array: data cursor, first evaluation, each [step, rating], a rate."""
 
     cursor: int = 0
     before: dict[str, float] = field(default_factory=dict)
@@ -40,14 +40,14 @@ class Progress:
     rate: float = 0.0
 
 
-def has_risen(worths: Sequence[float]) -> bool:
+def has_risen(ratings: Sequence[float]) -> bool:
     """Return whether a course of evaluations rose (and perhaps levelled off) or only went up and down.
 
     It rose if the mean of its later half exceeds that of its earlier half by more than the random difference of
     neighbours.
     """
-    half = len(worths) // 2
+    half = len(ratings) // 2
     if not half:
         return False
-    noise = float(np.std(np.diff(worths))) / 2**0.5
-    return float(np.mean(worths[-half:]) - np.mean(worths[:half])) > noise
+    noise = float(np.std(np.diff(ratings))) / 2**0.5
+    return float(np.mean(ratings[-half:]) - np.mean(ratings[:half])) > noise

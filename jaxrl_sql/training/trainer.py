@@ -16,15 +16,15 @@ from typing import Any, NamedTuple
 
 import jax
 
-from jaxrl_sql.config import DataConfig, TrainConfig, changed, to_yaml
+from jaxrl_sql.config import DataConfig, TrainConfig, replace_values, to_yaml
 from jaxrl_sql.config.check import values_by_key
 from jaxrl_sql.inference.compiling import record_compilations
 from jaxrl_sql.inference.ends import ends_of_generation
 from jaxrl_sql.inference.program_cache import keep_programs
-from jaxrl_sql.inference.prompt_lengths import Shortening, length_lines
+from jaxrl_sql.inference.prompt_lengths import PromptShortener, length_lines
 from jaxrl_sql.inference.questions import (
-    PassedQuestions,
-    checked_prompts,
+    CallerQuestions,
+    check_prompts,
     load_questions,
     model_config,
     open_tokenizer,
@@ -43,12 +43,12 @@ from jaxrl_sql.runtime.folder import (
     CHECKPOINTS,
     DISK_FULL,
     METRICS,
-    cannot_write,
     check_folder,
     note_saved,
     open_folder,
     paths_from_start,
     settings_from_start,
+    write_error,
 )
 from jaxrl_sql.runtime.health import Health
 from jaxrl_sql.runtime.hub import pinned_name
@@ -61,20 +61,20 @@ from jaxrl_sql.text2sql.env.executor import Executor, make_executor
 from jaxrl_sql.text2sql.evals.score_predictions import RULES_WITH_SCORER, check_rules
 from jaxrl_sql.text2sql.prompts.prompts import PromptSet, Pruning, make_prompts
 from jaxrl_sql.text2sql.prompts.styles import PromptStyle
-from jaxrl_sql.text2sql.question_sets.stream import Streamed, stream_prompts
+from jaxrl_sql.text2sql.question_sets.stream import StreamedQuestions, stream_prompts
 from jaxrl_sql.text2sql.recipes import Recipe, find_recipe
 from jaxrl_sql.training.about import SessionPlan, record_session
 from jaxrl_sql.training.batching.sft_dataset import SftDataset, make_sft_dataset
 from jaxrl_sql.training.build import export_model, make_params
 from jaxrl_sql.training.caller import NOTHING, CallerInputs
 from jaxrl_sql.training.checkpoint import Checkpoints
-from jaxrl_sql.training.early_checks import CheckedInputs, assumed_shape, check_inputs
+from jaxrl_sql.training.early_checks import InputChecks, assumed_shape, check_inputs
 from jaxrl_sql.training.evaluation import evaluate_all
 from jaxrl_sql.training.grpo import open_second_stage, open_stage
 from jaxrl_sql.training.inputs import file_inputs, question_inputs
 from jaxrl_sql.training.lifecycle import report_end, run_phase, score
 from jaxrl_sql.training.preflight import PlannedRun, check_devices, preflight
-from jaxrl_sql.training.resume import refuse_other_saved, resolved_config, resume
+from jaxrl_sql.training.resume import refuse_other_checkpoint, resolve_resumed_config, resume
 from jaxrl_sql.training.sft import run_sft
 from jaxrl_sql.training.stages import Progress, Stage
 from jaxrl_sql.training.training_run import Outputs, PromptFormat, QuestionSets, RunStatus, TrainingRun
@@ -83,50 +83,50 @@ from jaxrl_sql.types import Example, InputError
 
 def train(config: TrainConfig, caller: CallerInputs = NOTHING) -> int:
     """Open a run, run all its phases, and return the exit code."""
-    with open_run(config, caller) as s:
-        return _train(s)
+    with open_run(config, caller) as run:
+        return _train(run)
 
 
-def _train(s: TrainingRun) -> int:
+def _train(run: TrainingRun) -> int:
     """Run the phases of an open run: cold start, evaluation, GRPO, evaluation; return the exit code."""
-    config = s.config  # epochs have been converted to steps
-    begin, first = resume(s), config.sft.steps
-    trainable, frozen = make_params(s) if begin.is_after(first) else run_sft(s, begin)
-    if s.status.is_stopping:
-        return s.stopped()
+    config = run.config  # epochs have been converted to steps
+    resume_point, first = resume(run), config.sft.steps
+    trainable, frozen = make_params(run) if resume_point.is_after(first) else run_sft(run, resume_point)
+    if run.status.is_stopping:
+        return run.report_stop()
     progress = Progress()
     if config.grpo.algorithm == "ppo":
-        trainable = add_value_head(trainable, s.model, s.mesh)
-    if not begin.is_after(first):
-        progress.before = evaluate_all(s, policy_params(trainable, frozen), first)
-        if s.agree_to_stop():
-            return s.stopped()
-        progress.history.append([first, score(s, progress.before)])
+        trainable = add_value_head(trainable, run.model, run.mesh)
+    if not resume_point.is_after(first):
+        progress.before = evaluate_all(run, policy_params(trainable, frozen), first)
+        if run.agree_to_stop():
+            return run.report_stop()
+        progress.history.append([first, score(run, progress.before)])
     stage = Stage("grpo", first, config.grpo.steps, config.grpo.optim)
-    phase = open_stage(s, stage, trainable, frozen, progress, begin)
-    if not run_phase(s, phase, begin):
-        return s.stopped()
+    phase = open_stage(run, stage, trainable, frozen, progress, resume_point)
+    if not run_phase(run, phase, resume_point):
+        return run.report_stop()
     if config.second_stage.steps:
-        phase = open_second_stage(s, phase, begin)
-        if not run_phase(s, phase, begin):
-            return s.stopped()
+        phase = open_second_stage(run, phase, resume_point)
+        if not run_phase(run, phase, resume_point):
+            return run.report_stop()
     state, before = phase.state, phase.progress.before
-    after = evaluate_all(s, policy_params(state.trainable, frozen), phase.last)
+    after = evaluate_all(run, policy_params(state.trainable, frozen), phase.last)
     if not after:
-        return s.stopped()
-    export_model(s, state.trainable, frozen)
-    for name in s.questions.evals:
+        return run.report_stop()
+    export_model(run, state.trainable, frozen)
+    for name in run.questions.evals:
         old, new = (numbers[f"eval/{name}/accuracy"] for numbers in (before, after))
-        s.note(f"{name}: accuracy {100 * old:.1f} % before GRPO, {100 * new:.1f} % after")
-    report_end(s)
+        run.note(f"{name}: accuracy {100 * old:.1f} % before GRPO, {100 * new:.1f} % after")
+    report_end(run)
     return 0
 
 
 @contextmanager
 def open_run(config: TrainConfig, caller: CallerInputs = NOTHING) -> Iterator[TrainingRun]:
     """Open a run; raises InputError before anything is compiled if it cannot fit."""
-    with open_unchecked(config, caller) as s:
-        yield dataclasses.replace(s, config=preflight(s))
+    with open_unchecked(config, caller) as run:
+        yield dataclasses.replace(run, config=preflight(run))
 
 
 def dry_run(config: TrainConfig) -> int:
@@ -135,7 +135,7 @@ def dry_run(config: TrainConfig) -> int:
     The run's folder is not changed. A dry run raises the same errors as the run. It generates no data:
     without them, it checks what does not depend on the questions.
     """
-    config = changed(config, settings_from_start(config.run, config.data.chat.date, config.rollout))
+    config = replace_values(config, settings_from_start(config.run, config.data.chat.date, config.rollout))
     folder = check_folder(config.run, values_by_key(config))
     if config.data.source == "synth" and not is_generated(config.data):
         return _dry_run_without_data(config, folder)
@@ -146,20 +146,20 @@ def dry_run(config: TrainConfig) -> int:
             "run.trackers": [],
             "run.display": "plain",
         }
-        with open_run(changed(config, scratch_settings)) as s:
+        with open_run(replace_values(config, scratch_settings)) as run:
             if config.run.resume:
-                refuse_other_saved(folder, s.questions.inputs)
-            if s.config.sft.steps:
-                epoch = s.questions.sft.order.batches(1)
-                s.note(f"supervised phase: {s.config.sft.steps:,} steps, {epoch:,} per epoch")
-            s.note(f"{folder}: nothing was compiled or written")
+                refuse_other_checkpoint(folder, run.questions.inputs)
+            if run.config.sft.steps:
+                epoch = run.questions.sft.order.batches(1)
+                run.note(f"supervised phase: {run.config.sft.steps:,} steps, {epoch:,} per epoch")
+            run.note(f"{folder}: nothing was compiled or written")
     return 0
 
 
 def _dry_run_without_data(config: TrainConfig, folder: Path) -> int:
     """Check a run whose data is not generated yet, with prompts of the maximum length."""
     find_recipe(config.recipe)
-    checked = check_inputs(config.run, config.data, config.model, config.executor.databases, PassedQuestions())
+    checked = check_inputs(config.run, config.data, config.model, config.executor.databases, CallerQuestions())
     shape = checked.shape or assumed_shape(config.model, config.data.tokenizer.vocab_size)
     with make_display("plain", 0, title=folder.name) as display, TemporaryDirectory() as scratch:
         mesh = meshes.make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
@@ -180,23 +180,23 @@ def open_unchecked(config: TrainConfig, caller: CallerInputs = NOTHING) -> Itera
 
     Raises RunFolderError when the folder's disk is full, and HealthError for a run that cannot learn.
     """
-    config = changed(config, caller.names(config.data, config.run.dir))
+    config = replace_values(config, caller.names(config.data, config.run.dir))
     find_recipe(config.recipe)  # an unknown name creates no folder
-    passed = caller.questions()
+    caller_questions = caller.questions()
     # Before devices are opened and a folder is created.
-    checked = check_inputs(config.run, config.data, config.model, config.executor.databases, passed)
+    checked = check_inputs(config.run, config.data, config.model, config.executor.databases, caller_questions)
     processes.start_processes(config.mesh.processes)
     is_first = processes.is_first()
-    config = resolved_config(config)
-    text = to_yaml(changed(config, paths_from_start(config.run)))
+    config = resolve_resumed_config(config)
+    text = to_yaml(replace_values(config, paths_from_start(config.run)))
     folder = open_folder(config.run, values_by_key(config), text, is_first)
     keep_programs(config.run.compilation_cache)
     restart_advice = "start all of them again: with run.resume=true they resume from the last checkpoint"
     try:
         # Signals are handled until everything is written, so that none interrupts a save.
         with processes.report_lost_process(restart_advice), watch_processes(restart_advice), ExitStack() as closed:
-            with _open_parts(config, folder, caller, passed, checked, closed) as s:
-                yield s
+            with _open_parts(config, folder, caller, caller_questions, checked, closed) as run:
+                yield run
             if is_first:
                 write_report(folder)
     except BaseException as error:
@@ -204,7 +204,7 @@ def open_unchecked(config: TrainConfig, caller: CallerInputs = NOTHING) -> Itera
             with suppress(OSError, InputError):  # the error itself is reported
                 write_report(folder)
         if isinstance(error, OSError) and error.errno in DISK_FULL:
-            raise cannot_write(folder, error) from error
+            raise write_error(folder, error) from error
         raise
 
 
@@ -213,8 +213,8 @@ def _open_parts(
     config: TrainConfig,
     folder: Path,
     caller: CallerInputs,
-    passed: PassedQuestions,
-    checked: CheckedInputs,
+    caller_questions: CallerQuestions,
+    checked: InputChecks,
     closed: ExitStack,
 ) -> Iterator[TrainingRun]:
     """Open the parts of a run; signals are handled until `closed` exits."""
@@ -228,13 +228,13 @@ def _open_parts(
         config = dataclasses.replace(config, sft=sft, grpo=grpo)
         if checked.shape is not None:
             check_devices(PlannedRun(config, checked.shape, mesh, folder))
-        read = _read(config, folder, recipe, executor, display, passed, checked.tokenizer)
+        read = _load_questions(config, folder, recipe, executor, display, caller_questions, checked.tokenizer)
         model = model_config(config.model, read.prompt_format.tokenizer)
         questions = _question_sets(config, read, executor, display, caller)
         if epochs := config.sft.epochs:
-            config = changed(config, {"sft.steps": questions.sft.order.batches(epochs)})
+            config = replace_values(config, {"sft.steps": questions.sft.order.batches(epochs)})
         display.set_phases(config.phases())
-        closed.enter_context(record_compilations(display.activity.compiled, display.activity.clock))
+        closed.enter_context(record_compilations(display.activity.compile_stats, display.activity.clock))
         status = RunStatus(Health(config.health), closed.enter_context(stop_on_signals(display.note)))
         base = pinned_name(config.model.checkpoint)
         if base:
@@ -278,7 +278,7 @@ def _recipe(config: TrainConfig, caller: CallerInputs) -> Recipe:
     return recipe
 
 
-class _Read(NamedTuple):
+class _LoadedQuestions(NamedTuple):
     """Questions without their prompts, and the format that makes their prompts."""
 
     prompt_format: PromptFormat
@@ -287,38 +287,38 @@ class _Read(NamedTuple):
     rules: Mapping[str, str]
 
 
-def _read(
+def _load_questions(
     config: TrainConfig,
     folder: Path,
     recipe: Recipe,
     executor: Executor,
     display: Display,
-    passed: PassedQuestions,
+    caller_questions: CallerQuestions,
     tokenizer: Any,
-) -> _Read:
+) -> _LoadedQuestions:
     """Read the questions, and open the tokenizer if it is None; the first process does so before the others."""
     data = config.data
     style = recipe.style_for(data)
     with processes.first_process_first("data"):
-        train, evals = load_questions(data, config.sft, config.executor, executor, display, passed)
+        train, evals = load_questions(data, config.sft, config.executor, executor, display, caller_questions)
         judged_by = {
             name: eval_rule(config.validation.rule, recipe, benchmark.rule) for name, benchmark in evals.items()
         }
         if tokenizer is None:
             with display.task("opening the tokenizer"):
                 tokenizer = open_tokenizer(data, config.model.checkpoint, folder, train, style)
-        style = recipe.opened(style, tokenizer)._replace(shots=choose_shots(data))
+        style = recipe.adapt_style(style, tokenizer)._replace(shots=choose_shots(data))
     ends = ends_of_generation(data, config.model.checkpoint, tokenizer)
-    return _Read(PromptFormat(recipe, style, tokenizer, ends), train, evals, judged_by)
+    return _LoadedQuestions(PromptFormat(recipe, style, tokenizer, ends), train, evals, judged_by)
 
 
 def _question_sets(
-    config: TrainConfig, read: _Read, executor: Executor, display: Display, caller: CallerInputs
+    config: TrainConfig, read: _LoadedQuestions, executor: Executor, display: Display, caller: CallerInputs
 ) -> QuestionSets:
     """Make the prompts of all sets, and hash the inputs of the run."""
     prompt_format, longest = read.prompt_format, config.data.max_prompt_tokens
     pruning = Pruning(longest, config.seed) if config.data.prune else None
-    shortening = Shortening(config.data, partial(_style_of, prompt_format), prompt_format.tokenizer)
+    shortening = PromptShortener(config.data, partial(_style_of, prompt_format), prompt_format.tokenizer)
     train = _prompts("train", read.train, prompt_format, display, shortening._replace(seed=config.seed), pruning)
     evals = {
         name: _prompts(name, benchmark.examples, prompt_format, display, shortening)
@@ -339,22 +339,22 @@ def _prompts(
     examples: Sequence[Example],
     prompt_format: PromptFormat,
     display: Display,
-    shortening: Shortening,
+    shortening: PromptShortener,
     pruning: Pruning | None = None,
 ) -> PromptSet:
     """Make the prompts of a set, of up to `data.max_prompt_tokens` tokens; those of a huge set are made on access."""
     longest = shortening.data.max_prompt_tokens
-    if isinstance(examples, Streamed):
+    if isinstance(examples, StreamedQuestions):
         return stream_prompts(examples, prompt_format.style, prompt_format.tokenizer, longest, pruning)
     with display.task(f"tokenizing the prompts of {name}", len(examples), "questions") as on_progress:
         prompts = make_prompts(examples, prompt_format.style, prompt_format.tokenizer, longest, pruning, on_progress)
         lines = length_lines(prompts, longest, examples, shortening) if processes.is_first() else []
-    return checked_prompts(name, prompts, longest, display.note, lines)
+    return check_prompts(name, prompts, longest, display.note, lines)
 
 
 def _style_of(prompt_format: PromptFormat, data: DataConfig) -> PromptStyle:
     """Return the style of a run's prompts with other settings."""
-    style = prompt_format.recipe.opened(prompt_format.recipe.style_for(data), prompt_format.tokenizer)
+    style = prompt_format.recipe.adapt_style(prompt_format.recipe.style_for(data), prompt_format.tokenizer)
     return style._replace(shots=prompt_format.style.shots if data.shots else None)
 
 
@@ -364,7 +364,7 @@ def _sft_dataset(
     """Make the data set of the supervised phase."""
     data, examples = config.data, train.examples
     recipes = [find_recipe(name) for name in config.sft.formats] or [prompt_format.recipe]
-    with_styles = [(recipe, recipe.opened(recipe.style_for(data), prompt_format.tokenizer)) for recipe in recipes]
+    with_styles = [(recipe, recipe.adapt_style(recipe.style_for(data), prompt_format.tokenizer)) for recipe in recipes]
     dialogues = [recipe.in_dialogues(style, executor, config.sampling.turns) for recipe, style in with_styles]
     styles = [style._replace(shots=prompt_format.style.shots) for style in dialogues]
     with display.task("tokenizing the SFT targets", len(examples), "questions") as on_progress:

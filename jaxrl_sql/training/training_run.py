@@ -24,7 +24,7 @@ from jaxrl_sql.planning.chips import machine_memory
 from jaxrl_sql.runtime.display import Display
 from jaxrl_sql.runtime.folder import CONFIG, write_config
 from jaxrl_sql.runtime.health import UNHEALTHY, Health, HealthError
-from jaxrl_sql.runtime.memory import Surplus
+from jaxrl_sql.runtime.memory import MemoryTrimmer
 from jaxrl_sql.runtime.metrics import MetricsWriter, SampleWriter
 from jaxrl_sql.runtime.progress import CompileStats
 from jaxrl_sql.runtime.rollouts import RolloutWriter
@@ -90,7 +90,7 @@ class RunStatus:
 
     health: Health
     request: StopRequest = field(default_factory=StopRequest)
-    surplus: Surplus = field(default_factory=lambda: Surplus(machine_memory()))
+    memory_trimmer: MemoryTrimmer = field(default_factory=lambda: MemoryTrimmer(machine_memory()))
     evaluation: tuple[int, dict[str, float]] | None = None
     stop_reason: str = ""
     is_stopping: bool = False
@@ -130,7 +130,7 @@ class RunStatus:
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """An open run. Loops call `agree_to_stop` between steps, and end by `stopped` when it returns True."""
+    """An open run. Loops call `agree_to_stop` between steps, and end by `report_stop` when it returns True."""
 
     config: TrainConfig
     folder: Path
@@ -149,15 +149,15 @@ class TrainingRun:
         return self.outputs.display
 
     @property
-    def compiled(self) -> CompileStats:
+    def compile_stats(self) -> CompileStats:
         """Return the counts of programs compiled for the run."""
-        return self.display.activity.compiled
+        return self.display.activity.compile_stats
 
     def write_config(self, **sections: Any) -> None:
         """Write sections, with numbers that were found at the start, to the configuration in the run's folder."""
         if processes.is_first():
-            began = load_config(TrainConfig, self.folder / CONFIG)
-            write_config(self.folder, to_yaml(dataclasses.replace(began, **sections)))
+            saved_config = load_config(TrainConfig, self.folder / CONFIG)
+            write_config(self.folder, to_yaml(dataclasses.replace(saved_config, **sections)))
 
     def note(self, text: str) -> None:
         """Print a line outside of the progress display."""
@@ -191,7 +191,7 @@ class TrainingRun:
         request = self.status.request
         return request.is_made and code in {None, request.exit_code} and jax.process_count() == 1
 
-    def stopped(self) -> int:
+    def report_stop(self) -> int:
         """Report that the run was stopped and return its exit code; raise HealthError for a run that cannot learn."""
         if self.status.stop_reason:
             raise HealthError(self.status.stop_reason)
@@ -224,8 +224,8 @@ class TrainingRun:
         reward: float,
     ) -> None:
         """Keep an answer with its SQL, status and reward, as a trace if a tracker has traces."""
-        about = {"phase": phase, "finish_reason": finish_reason, "sql": sql, "status": status, "reward": reward}
-        self.outputs.metrics.trace(step, example.question, text, about)
+        metadata = {"phase": phase, "finish_reason": finish_reason, "sql": sql, "status": status, "reward": reward}
+        self.outputs.metrics.trace(step, example.question, text, metadata)
         self.outputs.samples.write(
             {
                 "step": step,

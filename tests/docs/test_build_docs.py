@@ -59,7 +59,7 @@ def test_links_point_within_the_site(build: ModuleType, pages: Path) -> None:
         "![e](docs/compare.png)\n"
         "```\n[f](docs/reference/files.md)\n```\n"
     )
-    assert build.relinked(text, "README.md", "howto/x.md", build.places()) == (
+    assert build.rewrite_links(text, "README.md", "howto/x.md", build.places()) == (
         "[a](../reference/files.md#caches) b [c](https://x.org) [d](../api/sqlexec_rs.md) ![e](../compare.png)\n"
         "```\n[f](docs/reference/files.md)\n```\n"
     )

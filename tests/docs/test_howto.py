@@ -77,9 +77,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             rows = [(i, f"Person {i}", ("Oslo", "Rome")[i % 2]) for i in range(1, 31)]
             connection.executemany("INSERT INTO customers VALUES (?, ?, ?)", rows)
     questions = [(f"Who is number {i}?", f"SELECT name FROM customers WHERE id = {i}") for i in range(1, 13)]
-    for name, part in (("train", questions[:8]), ("dev", questions[8:])):
+    for name, selected in (("train", questions[:8]), ("dev", questions[8:])):
         with (here / "shop" / f"{name}.csv").open("w", newline="") as file:
-            csv.writer(file).writerows([("question", "sql"), *part])
+            csv.writer(file).writerows([("question", "sql"), *selected])
     return here
 
 

@@ -17,7 +17,7 @@ import pytest
 from jaxrl_sql.__main__ import commands
 from jaxrl_sql.config.settings import all_sections
 from jaxrl_sql.runtime.evaluation_metrics import EVALUATION
-from jaxrl_sql.runtime.metric_row import row_of, rows_of
+from jaxrl_sql.runtime.metric_row import all_metrics, find_metric
 from jaxrl_sql.runtime.training_metrics import TRAINING
 
 ROOT = Path(__file__).parents[2]
@@ -34,7 +34,7 @@ FILES = re.compile(
 )
 NAME = re.compile(r"[A-Za-z]\w*(?:\.[A-Za-z_]\w*)*(?:\(\))?")
 SETTING = re.compile(r"([a-z]\w*(?:\.[a-z]\w*)+)(?:=\S.*)?")
-FAMILIES = {row.name.partition("/")[0] for row in rows_of(TRAINING) if "/" in row.name} - {"data"}  # also a folder
+FAMILIES = {row.name.partition("/")[0] for row in all_metrics(TRAINING) if "/" in row.name} - {"data"}  # also a folder
 EXCEPTIONS = {
     "lower_case_table_names": "a variable of MySQL",
     "manylinux_2_34_x86_64": "a platform of wheels",
@@ -68,7 +68,7 @@ def spans(page: str) -> Iterator[tuple[int, str]]:
 
 
 @functools.cache
-def tracked() -> tuple[str, ...]:
+def list_tracked() -> tuple[str, ...]:
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)  # noqa: S607
     return tuple(name for name in listed.stdout.split("\0") if name)
 
@@ -77,7 +77,7 @@ def tracked() -> tuple[str, ...]:
 def source_words() -> frozenset[str]:
     """Return the words of all sources, and their file names."""
     names: set[str] = set()
-    for name in tracked():
+    for name in list_tracked():
         path = ROOT / name
         if path.suffix in SOURCES and "/vendor/" not in name and name != "tests/docs/test_names.py" and path.is_file():
             text = path.read_text(encoding="utf-8", errors="replace")
@@ -120,7 +120,7 @@ def options() -> frozenset[str]:
     return frozenset(re.findall(r"--[a-z][a-z-]+", page.read_text(encoding="utf-8")))
 
 
-def fault(text: str) -> str:  # noqa: PLR0911 - a return per form
+def find_error(text: str) -> str:  # noqa: PLR0911 - a return per form
     """Return why a span names something that does not exist; empty if it does or is of another form."""
     if text in EXCEPTIONS or text in foreign_keys() or "…" in text or "..." in text:
         return ""
@@ -139,8 +139,8 @@ def fault(text: str) -> str:  # noqa: PLR0911 - a return per form
     if FILES.fullmatch(text):
         return "" if is_file(text) else "no such file"
     if re.fullmatch(r"[a-z_]+(?:/[\w<>]+)+", text) and text.partition("/")[0] in FAMILIES:
-        is_path = any(f"/{name}".find(f"/{text}") >= 0 for name in tracked())
-        return "" if is_path or row_of(text, (*TRAINING, *EVALUATION)) else "no such metric"
+        is_path = any(f"/{name}".find(f"/{text}") >= 0 for name in list_tracked())
+        return "" if is_path or find_metric(text, (*TRAINING, *EVALUATION)) else "no such metric"
     if NAME.fullmatch(text) and ("_" in text or "." in text) and not text.isupper():  # SQL, variables, macros
         parts = text.removesuffix("()").split(".")
         is_known = is_file(text) or all(part in source_words() for part in parts)
@@ -151,31 +151,31 @@ def fault(text: str) -> str:  # noqa: PLR0911 - a return per form
 def is_module(name: str) -> bool:
     """Return whether a dotted name begins with a module of the package, as `data.py` or `data/`."""
     first, second, *_ = name.split(".")
-    return any(f"/{path}".find(f"/{first}/{second}.py") >= 0 for path in tracked())
+    return any(f"/{path}".find(f"/{first}/{second}.py") >= 0 for path in list_tracked())
 
 
 def is_file(text: str) -> bool:
     """Return whether a file is tracked, or a data file that a source names."""
-    is_tracked = any(f"/{name}".endswith(f"/{text}") for name in tracked())
+    is_tracked = any(f"/{name}".endswith(f"/{text}") for name in list_tracked())
     return is_tracked or (text.rpartition(".")[2] not in CODE and text.rpartition("/")[2] in source_words())
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_names_in_backticks_exist(page: str) -> None:
-    assert [f"{page}:{line}: `{text}`: {why}" for line, text in spans(page) if (why := fault(text))] == []
+    assert [f"{page}:{line}: `{text}`: {why}" for line, text in spans(page) if (why := find_error(text))] == []
 
 
 def test_files_that_comments_and_docstrings_name_exist() -> None:
     """Only files of code: a data file may be a user's."""
     form = re.compile(rf"`((?:[\w.-]+/)*[\w-]+\.(?:{'|'.join(CODE)}))`")
-    faults = [
+    errors = [
         f"{name}: `{text}`"
-        for name in tracked()
+        for name in list_tracked()
         if name.endswith((".py", ".rs", ".sh", ".yaml", ".toml", "Makefile")) and not name.startswith("tests/")
         for text in form.findall((ROOT / name).read_text(encoding="utf-8"))
         if not is_file(text) and text not in EXCEPTIONS
     ]
-    assert faults == []
+    assert errors == []
 
 
 @pytest.mark.parametrize(
@@ -210,4 +210,4 @@ def test_files_that_comments_and_docstrings_name_exist() -> None:
     ],
 )
 def test_the_recognisers(text: str, why: str) -> None:
-    assert fault(text) == why
+    assert find_error(text) == why

@@ -162,22 +162,22 @@ def test_a_duckdb_file_is_queried(folder: Path) -> None:
 
 
 class Recorded:
-    """An executor that records its outcomes; `places` maps beginnings of a page's URLs to URLs here."""
+    """An executor that records its outcomes; `urls` maps beginnings of a page's URLs to URLs here."""
 
-    def __init__(self, executor: Executor, seen: list[Any], places: dict[str, str] | None = None) -> None:
-        self.executor, self.seen, self.places = executor, seen, places or {}
+    def __init__(self, executor: Executor, seen: list[Any], urls: dict[str, str] | None = None) -> None:
+        self.executor, self.seen, self.urls = executor, seen, urls or {}
 
     def execute(self, database: str, sql: str, **options: Any) -> Any:
-        place = self.places.get(database.partition("//")[0], database)
-        self.seen.append(self.executor.execute(place, sql, **options))
+        url = self.urls.get(database.partition("//")[0], database)
+        self.seen.append(self.executor.execute(url, sql, **options))
 
 
 def test_servers_are_queried(server_database: Callable[[str, str], Server]) -> None:
     urls = [server_database(engine, TABLE).reader for engine in ("postgresql", "mariadb")]
     seen: list[Any] = []
     with Executor(threads=1) as executor:
-        places = dict(zip(("postgresql:", "mysql:"), urls, strict=True))
-        run("docs/reference/executor_servers.md", 1, {"ex": Recorded(executor, seen, places), "Limits": Limits})
+        page_urls = dict(zip(("postgresql:", "mysql:"), urls, strict=True))
+        run("docs/reference/executor_servers.md", 1, {"ex": Recorded(executor, seen, page_urls), "Limits": Limits})
     assert [(out.status, sorted(out.rows)) for out in seen] == [("ok", [("nail",), ("saw",)])] * 2
 
 

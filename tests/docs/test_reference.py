@@ -12,7 +12,7 @@ import pytest
 
 from jaxrl_sql.__main__ import commands
 from jaxrl_sql.runtime.evaluation_metrics import EVALUATION
-from jaxrl_sql.runtime.metric_row import rows_of
+from jaxrl_sql.runtime.metric_row import all_metrics
 from jaxrl_sql.runtime.training_metrics import TRAINING
 
 ROOT = Path(__file__).parents[2]
@@ -50,6 +50,8 @@ def test_the_commands_page_has_each_command_with_usage_options_and_example() -> 
 
 def test_the_metrics_page_has_each_metric_with_unit_formula_and_reading() -> None:
     text = (REFERENCE / "metrics.md").read_text(encoding="utf-8")
-    names = [row.name for parts in (TRAINING, EVALUATION) for row in rows_of(parts)]
+    names = [row.name for parts in (TRAINING, EVALUATION) for row in all_metrics(parts)]
     assert re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE) == names
-    assert all(row.when and (row.formula or row.reading) for parts in (TRAINING, EVALUATION) for row in rows_of(parts))
+    assert all(
+        row.when and (row.formula or row.reading) for parts in (TRAINING, EVALUATION) for row in all_metrics(parts)
+    )

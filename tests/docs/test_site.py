@@ -49,9 +49,9 @@ def test_a_page_loads_no_external_resources(name: str) -> None:
 def test_search_works_from_disk_and_dark_mode_follows_the_system(browser: Any) -> None:
     context = browser.new_context(color_scheme="dark", viewport={"width": 1200, "height": 800})
     opened = context.new_page()
-    requests, faults = [], []
+    requests, errors = [], []
     opened.on("request", lambda request: requests.append(request.url))
-    opened.on("pageerror", lambda error: faults.append(str(error)))
+    opened.on("pageerror", lambda error: errors.append(str(error)))
     opened.goto((SITE / "index.html").as_uri())
     assert opened.evaluate("document.body.dataset.mdColorScheme") == "slate"
     opened.keyboard.press("/")
@@ -60,7 +60,7 @@ def test_search_works_from_disk_and_dark_mode_follows_the_system(browser: Any) -
     opened.get_by_text(re.compile(r"^[1-9]\d* results")).wait_for(timeout=20_000)
     context.close()
     assert [url for url in requests if not url.startswith(("file:", "data:", "blob:"))] == []
-    assert faults == []
+    assert errors == []
 
 
 HITS = """() => {

@@ -15,7 +15,7 @@ import pytest
 
 import jaxrl_sql as jx
 from jaxrl_sql.datagen.synth import SynthSpec, generate
-from jaxrl_sql.runtime.metric_row import without_row
+from jaxrl_sql.runtime.metric_row import undocumented_names
 from jaxrl_sql.runtime.metrics import MetricsWriter
 from jaxrl_sql.runtime.training_metrics import TRAINING
 from jaxrl_sql.types import Fields
@@ -47,7 +47,7 @@ def _metrics_have_rows() -> Iterator[None]:
     write = MetricsWriter.write
 
     def checked(writer: MetricsWriter, step: int, values: Fields) -> None:
-        assert without_row(values, TRAINING) == [], "add a row to jaxrl_sql/runtime/training_metrics.py"
+        assert undocumented_names(values, TRAINING) == [], "add a row to jaxrl_sql/runtime/training_metrics.py"
         write(writer, step, values)
 
     with pytest.MonkeyPatch.context() as patch:

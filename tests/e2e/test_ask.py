@@ -27,7 +27,7 @@ from jaxrl_sql.inference.ask import Asker, Reply, choose_reply
 from jaxrl_sql.models.formats.hf import load_checkpoint
 from jaxrl_sql.serving.mcp import make_server, open_database
 from jaxrl_sql.text2sql.env.executor import make_executor
-from jaxrl_sql.text2sql.evals.records import Answered
+from jaxrl_sql.text2sql.evals.records import QuestionAnswers
 from jaxrl_sql.types import Example
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -102,7 +102,7 @@ def test_candidates_are_printed_with_their_votes(
 
 def reply_of(sqls: list[str | None], db: Path, vote: str, reasons: tuple[str, ...] = (), limit: str = "") -> Reply:
     example = Example("q", "d", str(db), "How many?", "")
-    answered = Answered(tuple(sqls), tuple(sql or "" for sql in sqls), finish_reasons=reasons)
+    answered = QuestionAnswers(tuple(sqls), tuple(sql or "" for sql in sqls), finish_reasons=reasons)
     config = load_config(EvaluateConfig, None, [f"evaluate.vote={vote}", "evaluate.sampling.max_new_tokens=7"])
     with make_executor(config.executor) as executor:
         return choose_reply(executor, example, answered, config.evaluate, limit)
@@ -215,7 +215,7 @@ def test_piped_questions_end_at_an_empty_line(
     db, questions = generated
     opened: list[object] = []
     monkeypatch.setattr("sys.stdin", io.StringIO(f"{questions[0]}\n{'why ' * 300}\n{questions[1]}\n\n{questions[2]}\n"))
-    monkeypatch.setattr("jaxrl_sql.inference.policy_client.load_checkpoint", _counted(opened))
+    monkeypatch.setattr("jaxrl_sql.inference.policy_client.load_checkpoint", _count(opened))
     assert main(command(db, "data.max_prompt_tokens=320")) == 0
     shown = capsys.readouterr()
     assert shown.out.count("SELECT") >= 2
@@ -233,7 +233,7 @@ def test_questions_with_invalid_utf_8_are_accepted(
     assert capsys.readouterr().out.count("SELECT") == 1
 
 
-def _counted(calls: list[object]) -> object:
+def _count(calls: list[object]) -> object:
     def load(*arguments: object, **named: object) -> object:
         calls.append(arguments)
         return load_checkpoint(*arguments, **named)  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ import pytest
 from jaxrl_sql.commands.distill import main
 from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.inference.distillation import judge
-from jaxrl_sql.inference.training_set import split_questions
+from jaxrl_sql.inference.training_set import load_split_questions
 from jaxrl_sql.runtime.endpoint import EndpointAnswer
 from jaxrl_sql.text2sql.env.executor import make_executor
 from jaxrl_sql.text2sql.files.traces import load_traces
@@ -91,7 +91,7 @@ class Teacher:
 @pytest.mark.parametrize("recipe", ["arctic", "sql_r1", "think2sql"])
 def test_a_thought_opened_by_the_server_prompt_is_kept(arguments: list[str], recipe: str) -> None:
     config = load_config(TrainConfig, SMALL, [*arguments[:2], f"recipe={recipe}"])
-    (example, *_) = split_questions(config.data, "train", 0, None).examples
+    (example, *_) = load_split_questions(config.data, "train", 0, None).examples
     result = find_recipe(recipe)
     answer = EndpointAnswer(f"\nthose of t\n</think>\n<answer>\n```sql\n{GOLD}\n```\n</answer>", finish_reason="stop")
     with make_executor(config.executor) as executor:

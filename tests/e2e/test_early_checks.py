@@ -1,4 +1,4 @@
-"""The order of a run's checks: of two faults, the one that is cheaper to find is reported."""
+"""The order of a run's checks: of two errors, the one that is cheaper to find is reported."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 START = CONFIGS / "quickstart_start"
 Start = Callable[..., list[str]]
 Capture = pytest.CaptureFixture[str]
-# Kinds of faults in the order of their checks, with the settings that cause them and the message.
-FAULTS = {
+# Kinds of errors in the order of their checks, with the settings that cause them and the message.
+ERRORS = {
     "files": ([], "such.jsonl: no such file or folder"),
     "database": (["data.database=gone.sqlite"], "data.database=gone.sqlite: no such file or folder"),
     "addresses": ([], "executor.databases.postgresql: postgresql://127.0.0.1:"),
@@ -37,7 +37,7 @@ FAULTS = {
 
 @pytest.fixture
 def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: Start) -> Callable[..., list[str]]:
-    """Return a function (kinds of faults) -> command line of a run with all of them."""
+    """Return a function (kinds of errors) -> command line of a run with all of them."""
     monkeypatch.chdir(tmp_path)
     shutil.copytree(START, "other")
     (tmp_path / "other/config.json").write_text(json.dumps({"model_type": "mamba"}))
@@ -59,7 +59,7 @@ def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: Start) ->
     }
 
     def build(*kinds: str) -> list[str]:
-        changes = [change for kind in reversed(kinds) for change in more.get(kind, FAULTS[kind][0])]
+        changes = [change for kind in reversed(kinds) for change in more.get(kind, ERRORS[kind][0])]
         plain = [
             word
             for word in arguments(tmp_path / "run")
@@ -70,20 +70,20 @@ def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: Start) ->
     return build
 
 
-@pytest.mark.parametrize(("first", "second"), [*pairwise(FAULTS), ("adapters", "golds"), ("files", "golds")])
-def test_of_two_faults_the_cheaper_is_reported(
+@pytest.mark.parametrize(("first", "second"), [*pairwise(ERRORS), ("adapters", "golds"), ("files", "golds")])
+def test_of_two_errors_the_cheaper_is_reported(
     first: str, second: str, faulty: Callable[..., list[str]], tmp_path: Path, capsys: Capture
 ) -> None:
-    began = time.monotonic()
+    start_time = time.monotonic()
     assert main(faulty(first, second)) == 2
     error = capsys.readouterr().err
-    assert FAULTS[first][1] in error
+    assert ERRORS[first][1] in error
     assert error.count("\n") == 1
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - start_time < 30
     if first not in ("mesh", "memory"):
         assert not (tmp_path / "run").exists()
     assert main(faulty(second)) == 2
-    assert FAULTS[second][1] in capsys.readouterr().err
+    assert ERRORS[second][1] in capsys.readouterr().err
 
 
 def test_a_dry_run_of_the_quickstart_generates_no_data(

@@ -20,14 +20,14 @@ from jaxrl_sql.commands.synth import main as synth
 from jaxrl_sql.commands.train import main as train
 from jaxrl_sql.config import ExecutorConfig
 from jaxrl_sql.datagen.synth import SynthSpec, generate
-from jaxrl_sql.report.groups import chunks, open_result_folder, read_chunk
+from jaxrl_sql.report.groups import list_chunks, open_result_folder, read_chunk
 from jaxrl_sql.report.view.judging import Judge, judge_requests
 from jaxrl_sql.text2sql.benchmarks import load_benchmark, plain_record
 from jaxrl_sql.text2sql.env.address import open_url
 from jaxrl_sql.text2sql.env.executor import make_executor
 from jaxrl_sql.text2sql.env.turns import Action
-from jaxrl_sql.text2sql.prompts.dialects import InDialects, target_sql
-from jaxrl_sql.text2sql.prompts.shots import Shots
+from jaxrl_sql.text2sql.prompts.dialects import DialectAssigner, target_sql
+from jaxrl_sql.text2sql.prompts.shots import ShotSelector
 from jaxrl_sql.text2sql.recipes import RECIPES
 from jaxrl_sql.text2sql.schema.read import read_schema
 from jaxrl_sql.types import Example
@@ -147,7 +147,7 @@ def test_dialogue_queries_run_on_the_engine(dialect: str, copies: Copies) -> Non
 def test_questions_move_to_the_copy_if_their_gold_is_kept(copies: Copies) -> None:
     source = load_benchmark(copies.data / "train").examples
     there = {dialect: copies.examples(dialect) for dialect in ("postgresql", "duckdb")}
-    change = InDialects({"sqlite": 0.3, "mysql": 0.2, "postgresql": 0.3, "duckdb": 0.2}, there)
+    change = DialectAssigner({"sqlite": 0.3, "mysql": 0.2, "postgresql": 0.3, "duckdb": 0.2}, there)
     changed = [*map(change, source)]
     assert [element.uid for element in changed] == [entry.uid for entry in source]
     assert {example.dialect for example in changed} == {"sqlite", *DIALECTS}
@@ -164,7 +164,7 @@ def test_questions_move_to_the_copy_if_their_gold_is_kept(copies: Copies) -> Non
             assert (after.gold_sql, after.engine_url, after.db_path) == (before.gold_sql, "", before.db_path)
     assert [*map(change, source)] == changed
     assert [*map(change, there["duckdb"])] == [*there["duckdb"]]
-    lost = InDialects({"sqlite": 0.0, "duckdb": 1.0}, {"duckdb": there["duckdb"][1:]})
+    lost = DialectAssigner({"sqlite": 0.0, "duckdb": 1.0}, {"duckdb": there["duckdb"][1:]})
     dialects = {item.uid: lost(item).dialect for item in source}
     assert dialects[there["duckdb"][0].uid] == "sqlite"
     assert dialects[there["duckdb"][1].uid] == "duckdb"
@@ -186,7 +186,7 @@ def test_examples_of_another_engine_are_not_in_the_prompt(copies: Copies) -> Non
         *load_benchmark(copies.data / "train").examples,
     ]
     example = copies.examples("postgresql")[0]
-    shown = Shots(mixed, 40).choose(example)
+    shown = ShotSelector(mixed, 40).choose(example)
     assert {item.dialect for item in shown} == {"postgresql"}
     assert {"duckdb:" in entry.engine_url for entry in shown} == {False}
     assert any(element.engine_url for element in shown)
@@ -231,7 +231,7 @@ def test_training_uses_all_engines(copies: Copies, tmp_path: Path, capsys: pytes
     assert passwords
     assert not any(word.encode() in text for word in passwords for text in remaining)
     # Output of `view`: each answer is judged again on its engine.
-    groups = [group for chunk in chunks(open_result_folder(run)) for group in read_chunk(chunk).groups]
+    groups = [group for chunk in list_chunks(open_result_folder(run)) for group in read_chunk(chunk).groups]
     with make_executor(ExecutorConfig()) as executor:
         judge = Judge(executor, 1000, 600.0)
         judge.judge(judge_requests(groups))

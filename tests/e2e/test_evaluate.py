@@ -21,7 +21,7 @@ from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.inference.benchmark_evaluation import answer_settings, judge_settings
 from jaxrl_sql.inference.benchmark_sets import open_sets
 from jaxrl_sql.runtime.evaluation_metrics import EVALUATION
-from jaxrl_sql.runtime.metric_row import without_row
+from jaxrl_sql.runtime.metric_row import undocumented_names
 from jaxrl_sql.text2sql.evals.submission import NOTHING
 from sqlexec_rs import cli
 
@@ -61,7 +61,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 def numbers(out: Path) -> dict[str, float]:
     result: dict[str, float] = json.loads((out / "metrics.json").read_text())
-    assert without_row(result, EVALUATION) == [], "add a row to jaxrl_sql/runtime/evaluation_metrics.py"
+    assert undocumented_names(result, EVALUATION) == [], "add a row to jaxrl_sql/runtime/evaluation_metrics.py"
     return result
 
 

@@ -21,7 +21,7 @@ from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.inference.evaluation_config import EvaluationRequest, evaluation_layers
 from jaxrl_sql.models.formats.hf import load_tokenizer
 from jaxrl_sql.runtime.evaluation_metrics import EVALUATION
-from jaxrl_sql.runtime.metric_row import without_row
+from jaxrl_sql.runtime.metric_row import undocumented_names
 from jaxrl_sql.text2sql.benchmarks import load_split
 from jaxrl_sql.text2sql.prompts.prompts import make_prompts
 from jaxrl_sql.text2sql.recipes import RECIPES, find_recipe
@@ -54,7 +54,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 def numbers(out: Path) -> dict[str, float]:
     result: dict[str, float] = json.loads((out / "metrics.json").read_text())
-    assert without_row(result, EVALUATION) == [], "add a row to jaxrl_sql/runtime/evaluation_metrics.py"
+    assert undocumented_names(result, EVALUATION) == [], "add a row to jaxrl_sql/runtime/evaluation_metrics.py"
     return result
 
 
@@ -344,7 +344,7 @@ def test_an_endpoint_model_is_evaluated_in_several_turns(
     assert (result["accuracy"], result["bird"], result["turns/mean"] > 1) == (0.5, 0.5, True)
     assert [records[name]["finish_reason"] for name in ("q1", "q2", "q3", "q4")] == ["stop", "stop", "turns", ""]
     assert (result["truncated"], result["finish_reason/turns"]) == (0.0, 1.0)
-    assert "HTTP 400 too long" in records["q4"]["fault"]
+    assert "HTTP 400 too long" in records["q4"]["error"]
 
 
 def test_configured_stop_strings_end_endpoint_answers(four: Path, tmp_path: Path, chat_server: ModuleType) -> None:

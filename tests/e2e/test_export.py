@@ -259,7 +259,7 @@ def names(folder: Path) -> set[str]:
     return {item.name for item in folder.iterdir()}
 
 
-def listed(folder: Path) -> set[str]:
+def list_files(folder: Path) -> set[str]:
     lines = (folder / "README.md").read_text().splitlines()
     return {line.split("`")[1] for line in lines if line.startswith("| `")}
 
@@ -270,7 +270,7 @@ def test_a_second_export_removes_stale_files(prompted_model: Path, tmp_path: Pat
     assert export([str(prompted_model), "--out", str(out), "--gguf", "f16"]) == 0
     first = {"out-f16.gguf", "prompt.jinja", "jaxrl_sql.yaml", "chat_template.jinja"}
     assert first <= names(out)
-    assert first <= listed(out)
+    assert first <= list_files(out)
     assert export([str(prompted_model), "--out", str(out), "--gguf", "q8_0"]) == 0
     assert names(out) & {*first, "out-q8_0.gguf"} == first - {"out-f16.gguf"} | {"out-q8_0.gguf"}
     plain = tmp_path / "plain"
@@ -280,7 +280,7 @@ def test_a_second_export_removes_stale_files(prompted_model: Path, tmp_path: Pat
     assert export([str(plain), "--out", str(out)]) == 0
     assert export([str(plain), "--out", str(tmp_path / "fresh")]) == 0
     assert names(out) == names(tmp_path / "fresh")
-    assert listed(out) == listed(tmp_path / "fresh")
+    assert list_files(out) == list_files(tmp_path / "fresh")
     assert load_tokenizer(out).chat_template is None
 
 

@@ -222,4 +222,4 @@ def test_answers_are_parsed_with_the_thought_opened_by_the_template() -> None:
     config = load_config(TrainConfig, SMALL, ["recipe=sql_r1", "data.prompt=chat"])
     style = style_for(config.recipe, config.data, Thinker())
     answer = "so</think><answer>```sql\nSELECT 1\n```</answer>"
-    assert RECIPES["sql_r1"].reading(answer, style).well_formed
+    assert RECIPES["sql_r1"].parse(answer, style).well_formed

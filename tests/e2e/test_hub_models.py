@@ -68,8 +68,8 @@ def test_commands_record_the_commit_of_a_hub_model_and_work_without_the_hub(
     assert "Traceback" not in done.stderr, done.stderr
     assert f"model org/start: commit {sha}" in done.stderr
     assert f"model: org/start@{sha}" in done.stdout
-    began = yaml.safe_load((tmp_path / "run/config.yaml").read_text())["model"]["checkpoint"]
-    assert began.endswith(f"models--org--start/snapshots/{sha}")
+    checkpoint = yaml.safe_load((tmp_path / "run/config.yaml").read_text())["model"]["checkpoint"]
+    assert checkpoint.endswith(f"models--org--start/snapshots/{sha}")
     assert json.loads((tmp_path / "run/about.json").read_text())["base"] == f"org/start@{sha}"
     hub.commit("org/start", FILES | {"generation_config.json": b"{}"})
     requests = len(hub.requests)
@@ -82,7 +82,7 @@ def test_commands_record_the_commit_of_a_hub_model_and_work_without_the_hub(
     for folder in (first, later):
         assert (folder / "exported/model.safetensors").stat().st_size == (START / "model.safetensors").stat().st_size
         about = yaml.safe_load((folder / "evaluated/config.yaml").read_text())
-        assert about["model"]["checkpoint"] == began
+        assert about["model"]["checkpoint"] == checkpoint
     scores = [json.loads((folder / "evaluated/metrics.json").read_text()) for folder in (first, later)]
     assert scores[0] == scores[1]
     served = ["serve", "--model", f"org/start@{sha}", "--port", "0", "--name", "start"]

@@ -102,7 +102,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def untimed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def without_times(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{k: v for k, v in row.items() if not k.startswith(("time/", "speed/"))} for row in rows]
 
 
@@ -124,7 +124,7 @@ def rollouts(run: Path) -> dict[str, bytes]:
 
 def assert_same(run: Path, whole: Path, but_checkpoints: bool = False) -> None:
     """Compare two runs bit for bit except for timings; a stop may write an additional checkpoint."""
-    assert untimed(lines(run / "metrics.jsonl")) == untimed(lines(whole / "metrics.jsonl"))
+    assert without_times(lines(run / "metrics.jsonl")) == without_times(lines(whole / "metrics.jsonl"))
     assert (run / "samples.jsonl").read_bytes() == (whole / "samples.jsonl").read_bytes()
     assert rollouts(run) == rollouts(whole)
     assert any(name.startswith("train-") for name in rollouts(whole))

@@ -60,7 +60,7 @@ PartitionName=high Nodes=localhost MaxTime=INFINITE State=UP PriorityTier=2
 """
 
 
-def printed(command: str, capsys: pytest.CaptureFixture[str]) -> str:
+def output_of(command: str, capsys: pytest.CaptureFixture[str]) -> str:
     assert main(shlex.split(command)) == 0
     return capsys.readouterr().out
 
@@ -82,7 +82,7 @@ def test_slurm_file_requests_the_configured_resources(capsys: pytest.CaptureFixt
     command = (
         "slurm --hosts 4 --chips 8 --time 12:00:00 --partition long --folder '/shared/a b' --config configs/arctic.yaml"
     )
-    text = printed(f"{command} mesh.fsdp=32 'run.dir=runs/one two' --name one", capsys)
+    text = output_of(f"{command} mesh.fsdp=32 'run.dir=runs/one two' --name one", capsys)
     options = [line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH ")]
     assert options == [
         "--job-name=one", "--nodes=4", "--ntasks-per-node=1", "--gpus-per-node=8", "--partition=long",
@@ -98,7 +98,7 @@ def test_slurm_file_requests_the_configured_resources(capsys: pytest.CaptureFixt
 
 def test_jobset_starts_a_pod_per_host(capsys: pytest.CaptureFixture[str]) -> None:
     command = "jobset --hosts 4 --chips 4 --image i:1 --claim c --accelerator tpu-v5p-slice:2x2x4 --folder /shared"
-    result = yaml.safe_load(printed(f"{command} {CONFIG} mesh.fsdp=16 run.dir=runs/One_2", capsys))
+    result = yaml.safe_load(output_of(f"{command} {CONFIG} mesh.fsdp=16 run.dir=runs/One_2", capsys))
     assert (result["kind"], result["metadata"], result["spec"]["failurePolicy"]) == (
         "JobSet", {"name": "one-2"}, {"maxRestarts": 1000},
     )  # fmt: skip
@@ -118,7 +118,7 @@ def test_jobset_starts_a_pod_per_host(capsys: pytest.CaptureFixture[str]) -> Non
     assert arguments["JAX_NUM_PROCESSES"] == "4"
     assert container["resources"] == {"limits": {"google.com/tpu": 4}}
     assert container["command"][2].endswith(" && test -e runs/One_2/model/config.json")
-    gpus = yaml.safe_load(printed(f"jobset --hosts 2 --chips 8 --image i --claim c {CONFIG} mesh.data=16", capsys))
+    gpus = yaml.safe_load(output_of(f"jobset --hosts 2 --chips 8 --image i --claim c {CONFIG} mesh.data=16", capsys))
     pod = gpus["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
     assert pod["containers"][0]["resources"] == {"limits": {"nvidia.com/gpu": 8}}
     assert "nodeSelector" not in pod
@@ -152,15 +152,15 @@ def test_jobset_matches_its_definition(more: str, capsys: pytest.CaptureFixture[
     ]
     schema["properties"]["metadata"] = {"type": "object", "properties": {"name": {"type": "string"}}}
     checked = pytest.importorskip("jsonschema").Draft202012Validator(strict(schema))
-    result = yaml.safe_load(printed(f"jobset --hosts 4 --image i:1 --claim c --folder /shared {more}", capsys))
-    assert [f"{list(fault.path)}: {fault.message}" for fault in checked.iter_errors(result)] == []
+    result = yaml.safe_load(output_of(f"jobset --hosts 4 --image i:1 --claim c --folder /shared {more}", capsys))
+    assert [f"{list(error.path)}: {error.message}" for error in checked.iter_errors(result)] == []
     result["spec"]["replicatedJobs"][0]["template"]["spec"]["paralelism"] = 4
     assert len(list(checked.iter_errors(result))) == 1
 
 
 def test_tpu_vm_script_restarts_after_preemption(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """The script runs with a fake `gcloud` that keeps the machine's state in a file and preempts it once."""
-    text = printed(
+    text = output_of(
         f"tpu-vm --hosts 2 --accelerator v5p-16 --zone us-east5-a --folder /shared {CONFIG} run.dir=runs/one", capsys
     )
     lint(text)
@@ -275,11 +275,11 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
         phrases = [shutil.which("sinfo") or "", "-h", "-o", "%T"]
         return "idle" in subprocess.run(phrases, env=env, capture_output=True, text=True, check=False).stdout
 
-    place = [
+    options = [
         f"--{entry}={folder}/munge.{entry.partition('-')[0]}"
         for entry in ("socket", "pid-file", "log-file", "seed-file")
     ]
-    started = [start("munged", "--foreground", "--force", f"--key-file={folder}/key", *place)]
+    started = [start("munged", "--foreground", "--force", f"--key-file={folder}/key", *options)]
     try:
         wait((folder / "munge.socket").exists, logs, 300)
         started += [start("slurmctld", "-D", "-c"), start("slurmd", "-D", "-N", "localhost")]
@@ -309,7 +309,7 @@ def settings(data: Path, run: Path, cache: Path) -> list[str]:
     ]  # fmt: skip
 
 
-def untimed(path: Path) -> list[dict[str, Any]]:
+def read_without_times(path: Path) -> list[dict[str, Any]]:
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     return [{k: v for k, v in row.items() if not k.startswith(("time/", "speed/"))} for row in rows]
 
@@ -333,7 +333,7 @@ class Job:
             str(folder),
         ]
         program = ["--program", f"{sys.executable} -m jaxrl_sql"]
-        text = printed(shlex.join([*options, *program, *settings(data, self.run, folder / "cache")]), capsys)
+        text = output_of(shlex.join([*options, *program, *settings(data, self.run, folder / "cache")]), capsys)
         (folder / f"{name}.sh").write_text(text)
         self.id = slurm("sbatch", "--parsable", str(folder / f"{name}.sh")).strip()
         self.file = folder / f"{name}-{self.id}.log"
@@ -375,7 +375,7 @@ def test_a_job_runs_in_a_folder_with_blanks_in_its_name(
     (folder / "run" / "model").mkdir(parents=True)
     (folder / "run" / "model" / "config.json").touch()  # the run is complete: the job is not requeued
     command = ["slurm", "--hosts", "1", "--name", "here", "--folder", str(folder), "--program", "bash -c pwd"]
-    (tmp_path / "here.sh").write_text(printed(shlex.join([*command, *CONFIG.split(), "run.dir=run"]), capsys))
+    (tmp_path / "here.sh").write_text(output_of(shlex.join([*command, *CONFIG.split(), "run.dir=run"]), capsys))
     job = slurm("sbatch", "--parsable", str(tmp_path / "here.sh")).strip()
     wait(lambda: "JobState=COMPLETED" in slurm("scontrol", "show", "job", job), lambda: job, 300)
     assert (folder / f"here-{job}.log").read_text() == f"{folder}\n"
@@ -400,7 +400,7 @@ def test_a_preempted_run_is_requeued_and_is_bit_equal(
     assert "resuming from step" in output
     assert output.count("done in ") == 1
     whole, preempted = alone.run, job.run
-    assert untimed(preempted / "metrics.jsonl") == untimed(whole / "metrics.jsonl")
+    assert read_without_times(preempted / "metrics.jsonl") == read_without_times(whole / "metrics.jsonl")
     assert (preempted / "samples.jsonl").read_bytes() == (whole / "samples.jsonl").read_bytes()
     weights = [folder / "model" / "model.safetensors" for folder in (whole, preempted)]
     assert weights[0].read_bytes() == weights[1].read_bytes()

@@ -274,7 +274,7 @@ def talk_over_stdio(work: Work, *arguments: str) -> Any:
     return anyio.run(run)
 
 
-def called(name: str, *many: dict[str, Any]) -> Work:
+def make_tool_calls(name: str, *many: dict[str, Any]) -> Work:
     """Return work that calls a tool repeatedly and returns (is an error, text) of each call."""
 
     async def work(client: mcp.Client) -> list[tuple[bool, str]]:
@@ -326,13 +326,13 @@ def test_the_command_serves_its_tools_over_stdio(ships: Path) -> None:
 
 def test_tool_errors_state_the_reason(ships: Path) -> None:
     queries = [{"sql": "SELECT nam FROM ship"}, {"sql": ""}, {"sql": "SELEC 1"}]
-    (failed, output), empty, wrong = talk(called("query", *queries), str(ships))
+    (failed, output), empty, wrong = talk(make_tool_calls("query", *queries), str(ships))
     assert failed
     assert "nam" in output
     assert "name" in output.replace("nam ", "")
     assert empty[0]
     assert wrong[0]
-    ((failed, output),) = talk(called("schema", {"tables": ["ships"]}), str(ships))
+    ((failed, output),) = talk(make_tool_calls("schema", {"tables": ["ships"]}), str(ships))
     assert failed
     assert "port, ship" in output.replace("ship, port", "port, ship")
 
@@ -342,7 +342,7 @@ def test_tools_write_nothing_on_sqlite(ships: Path, tool: str) -> None:
     out = ships.parent / "written"
     texts = [line.replace("\\n", "\n").replace("{out}", str(out)) for line in ON_SQLITE.splitlines()]
     before = state(ships.parent)
-    result = talk(called(tool, *({"sql": text} for text in texts)), str(ships))
+    result = talk(make_tool_calls(tool, *({"sql": text} for text in texts)), str(ships))
     ran = [text for text, (failed, _) in zip(texts, result, strict=True) if not failed]
     assert ran == (["SELECT * FROM pragma_journal_mode('WAL')"] if tool == "explain" else [])  # a plan calls nothing
     assert state(ships.parent) == before
@@ -351,7 +351,7 @@ def test_tools_write_nothing_on_sqlite(ships: Path, tool: str) -> None:
 def test_an_endless_query_is_stopped_and_the_next_runs(ships: Path) -> None:
     endless = "WITH RECURSIVE t(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM t) SELECT sum(x) FROM t"
     limits = ["executor.timeout_ms=60000", "executor.vm_steps=1000000"]
-    stopped, next_ = talk(called("query", {"sql": endless}, {"sql": "SELECT 1"}), str(ships), *limits)
+    stopped, next_ = talk(make_tool_calls("query", {"sql": endless}, {"sql": "SELECT 1"}), str(ships), *limits)
     assert stopped[0]
     assert not next_[0]
 
@@ -408,7 +408,9 @@ def test_tools_write_nothing_on_a_server(
     server = serve(engine)
     before = server_state(server)
     result = talk(
-        called(tool, *({"sql": text} for text in (*texts, *more))), server.reader, "executor.engine_timeout_ms=1000"
+        make_tool_calls(tool, *({"sql": text} for text in (*texts, *more))),
+        server.reader,
+        "executor.engine_timeout_ms=1000",
     )
     assert server_state(server) == before
     ran = {text for text, (failed, _) in zip((*texts, *more), result, strict=True) if not failed}
@@ -438,7 +440,7 @@ def test_tools_write_nothing_on_duckdb(tmp_path: Path, tool: str, is_hostile: bo
     statements = hostile if is_hostile else texts
     before = state(folder)
     calls = ({"sql": text} for text in statements)
-    result = talk(called(tool, *calls), f"duckdb:{folder / 'shop.db'}", "executor.engine_timeout_ms=1000")
+    result = talk(make_tool_calls(tool, *calls), f"duckdb:{folder / 'shop.db'}", "executor.engine_timeout_ms=1000")
     assert state(folder) == before
     ran = {text for text, (failed, _) in zip(statements, result, strict=True) if not failed}
     assert ran & {*texts} <= (READS if tool == "explain" else set())

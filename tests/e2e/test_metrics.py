@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxrl_sql.runtime.metric_row import row_of, rows_of
+from jaxrl_sql.runtime.metric_row import all_metrics, find_metric
 from jaxrl_sql.runtime.metrics import MetricsWriter
 from jaxrl_sql.runtime.training_metrics import EVAL, EVERY, GRPO, ROLLOUT, SFT, STEPS, TRAINING
 
@@ -34,15 +34,15 @@ ELSEWHERE = {
 
 def test_a_run_writes_the_metrics_of_its_settings(whole: Path) -> None:
     rows = [json.loads(line) for line in (whole / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    written = {row_of(name, TRAINING) for line in rows for name in line}
-    assert written == {row for row in rows_of(TRAINING) if row.when in WHOLE}
+    written = {find_metric(name, TRAINING) for line in rows for name in line}
+    assert written == {row for row in all_metrics(TRAINING) if row.when in WHOLE}
 
 
 def test_metrics_of_other_settings_are_asserted_in_other_tests() -> None:
-    assert {row.when for row in rows_of(TRAINING)} == WHOLE | ELSEWHERE.keys()
+    assert {row.when for row in all_metrics(TRAINING)} == WHOLE | ELSEWHERE.keys()
     for when, file in ELSEWHERE.items():
         text = (TESTS / file).read_text(encoding="utf-8")
-        names = [row.name.partition("<")[0].removeprefix("eval/") for row in rows_of(TRAINING) if row.when == when]
+        names = [row.name.partition("<")[0].removeprefix("eval/") for row in all_metrics(TRAINING) if row.when == when]
         assert [name for name in names if name.lstrip("/") not in text] == [], file
 
 

@@ -71,8 +71,8 @@ def spider_and_bird(prepared_set: Path, home: Path) -> list[str]:
     spider = [
         {"db_id": request["db_id"], "question": request["question"], "query": request["sql"]} for request in records
     ]
-    for name, part in (("train_spider", spider[:24]), ("train_others", spider[24:40]), ("dev", spider[40:])):
-        (home / f"spider/{name}.json").write_text(json.dumps(part))
+    for name, selected in (("train_spider", spider[:24]), ("train_others", spider[24:40]), ("dev", spider[40:])):
+        (home / f"spider/{name}.json").write_text(json.dumps(selected))
     (home / "spider/tables.json").write_text("[]")
     bird = [
         {"db_id": item["db_id"], "question": item["question"], "evidence": "", "SQL": item["sql"]} for item in records

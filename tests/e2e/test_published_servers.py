@@ -75,7 +75,7 @@ def mini_dev(folder: Path, dialect: str) -> Path:
     return folder
 
 
-def judged(folder: Path, split: str, sql: str, out: Path, *more: str) -> int:
+def judge(folder: Path, split: str, sql: str, out: Path, *more: str) -> int:
     predictions = out.with_suffix(".jsonl")
     predictions.write_text(json.dumps({"id": load_benchmark(folder, split).examples[0].uid, "sql": sql}) + "\n")
     files = ["--predictions", str(predictions), "--field", "sql", "--out", str(out)]
@@ -91,16 +91,16 @@ def test_mini_dev_is_judged_on_its_server(
     password = urlsplit(reader).password or ""
     key, where = f"executor.databases.{dialect}", reader.replace(f":{password}@", "@")
     rewritten = GOLDS[dialect].replace("WHERE joined IS NOT NULL", "WHERE NOT joined IS NULL")
-    assert judged(folder, split, rewritten, tmp_path / "none") == 2
+    assert judge(folder, split, rewritten, tmp_path / "none") == 2
     assert f"1471 runs on {'PostgreSQL' if dialect == 'postgresql' else 'MySQL'}: {key}" in capsys.readouterr().err
-    assert judged(folder, split, rewritten, tmp_path / "told", f"{key}={reader}") == 2
+    assert judge(folder, split, rewritten, tmp_path / "told", f"{key}={reader}") == 2
     output = capsys.readouterr().err
     assert "holds the password of reader: remove it" in output
     assert password not in output
     monkeypatch.setenv({"postgresql": "PGPASSWORD", "mysql": "MYSQL_PWD"}[dialect], password)
     for sql, right in ((rewritten, 1.0), ("SELECT segment FROM customers", 0.0)):
         out = tmp_path / f"right{right:g}"
-        assert judged(folder, split, sql, out, f"{key}={where}") == 0
+        assert judge(folder, split, sql, out, f"{key}={where}") == 0
         (record,) = map(json.loads, (out / "records.jsonl").read_text().splitlines())
         assert (record["scores"]["bird"], record["status"], record["gold_status"]) == (right, "ok", "ok")
         assert password not in (out / "config.yaml").read_text()

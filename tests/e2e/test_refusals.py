@@ -23,7 +23,7 @@ from jaxrl_sql.commands.serve import main as serve
 from jaxrl_sql.commands.sft import main as sft
 from jaxrl_sql.commands.train import main as train
 from jaxrl_sql.commands.view import main as view
-from jaxrl_sql.runtime.rollouts import FOLDER, pieces_of
+from jaxrl_sql.runtime.rollouts import FOLDER, list_shards
 
 START = Path(__file__).parents[2] / "configs/quickstart_start"
 BROKEN = "nan: the weights are broken: NaN, infinity or numbers beyond 1e+15 in model.norm.weight"
@@ -41,8 +41,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, view_runs: ModuleType)
         view_runs.write_run(tmp_path / name)
     for name, content in (("bare", gzip.compress(b'{"step": 1, "text": "SELECT 1"}\n')), ("broken", b"no gzip")):
         for kind in ("train", "eval"):
-            for piece in pieces_of(tmp_path / name / FOLDER, kind):
-                piece.path.write_bytes(content)
+            for shard in list_shards(tmp_path / name / FOLDER, kind):
+                shard.path.write_bytes(content)
     shutil.copytree(START, tmp_path / "cut")
     weights = tmp_path / "cut/model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1000])
@@ -63,7 +63,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, view_runs: ModuleType)
 CASES: dict[str, tuple[Command, str, str, str]] = {
     "a run without rollouts": (view, "without_rollouts", "the run kept no answers", "report.html"),
     "a run of records without answers": (view, "bare", "train-", "cut or broken"),
-    "a run of broken pieces": (view, "broken", "train-", "cut or broken"),
+    "a run of broken shards": (view, "broken", "train-", "cut or broken"),
     "no run": (view, "nowhere", "neither a run (metrics.jsonl)", "name the folder of one"),
     "a port in use, view": (view, "run --judge 0 --serve {port}", "{port}", "0"),
     "a port in use, serve": (
@@ -151,7 +151,7 @@ def test_a_broken_weight_is_reported_after_questions_were_read(
 
 
 def test_a_truncated_rollout_piece_is_skipped_with_a_warning(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    piece = pieces_of(here / "run" / FOLDER, "train")[0].path
-    piece.write_bytes(piece.read_bytes()[:-30])
+    shard = list_shards(here / "run" / FOLDER, "train")[0].path
+    shard.write_bytes(shard.read_bytes()[:-30])
     assert view(["run", "--judge", "0"]) == 0
     assert capsys.readouterr().err == ""

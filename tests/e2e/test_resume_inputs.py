@@ -20,12 +20,12 @@ DATED = "{{ 'Today Date: ' + strftime_now('%d %b %Y') + '\n' }}{% for m in messa
 
 
 @pytest.fixture
-def place(whole: Path, small_data: Path, tmp_path: Path) -> Path:
+def inputs(whole: Path, small_data: Path, tmp_path: Path) -> Path:
     """Write the data, and a base whose chat template contains the current date, into one folder."""
-    shutil.copytree(whole / "model", tmp_path / "place/base")
-    (tmp_path / "place/base/chat_template.jinja").write_text(DATED)
-    shutil.copytree(small_data, tmp_path / "place/data")
-    return tmp_path / "place"
+    shutil.copytree(whole / "model", tmp_path / "inputs/base")
+    (tmp_path / "inputs/base/chat_template.jinja").write_text(DATED)
+    shutil.copytree(small_data, tmp_path / "inputs/data")
+    return tmp_path / "inputs"
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def resume(run: Path, *overrides: str) -> int:
 
 
 def test_an_adapter_run_resumes_only_with_its_base_and_questions(
-    place: Path, tmp_path: Path, next_day: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    inputs: Path, tmp_path: Path, next_day: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run, moved = tmp_path / "run", tmp_path / "moved"
     next_day.setenv("TZ", "UTC0")
@@ -54,9 +54,10 @@ def test_an_adapter_run_resumes_only_with_its_base_and_questions(
     ]
     chat = ["data.prompt=chat", "data.chat.template=generic", "data.schema=compact", "data.max_prompt_tokens=1500"]
     begin = [
-        f"run.dir={run}", f"model.checkpoint={place}/base", "model.lora.rank=2", "data.source=folder",
-        f"data.dir={place}/data", "data.evals=[dev]", *chat, "sft.steps=0", "grpo.steps=1", "data.select.limit_train=4",
-        "data.select.limit_eval=2", "rollout.max_num_seqs=4", "validation.max_num_seqs=4", "run.display=plain", *sizes,
+        f"run.dir={run}", f"model.checkpoint={inputs}/base", "model.lora.rank=2", "data.source=folder",
+        f"data.dir={inputs}/data", "data.evals=[dev]", *chat, "sft.steps=0", "grpo.steps=1",
+        "data.select.limit_train=4", "data.select.limit_eval=2", "rollout.max_num_seqs=4",
+        "validation.max_num_seqs=4", "run.display=plain", *sizes,
     ]  # fmt: skip
     assert main(begin) == 0
     day = yaml.safe_load((run / "config.yaml").read_text())["data"]["chat"]["date"]
@@ -64,7 +65,7 @@ def test_an_adapter_run_resumes_only_with_its_base_and_questions(
     next_day.setenv("TZ", "NEXT-24")
     time.tzset()
     assert time.strftime("%Y-%m-%d") != day
-    place.rename(moved)
+    inputs.rename(moved)
     there = [f"model.checkpoint={moved}/base", f"data.dir={moved}/data"]
     before = yaml.safe_load((run / "config.yaml").read_text())["model"]
     other = shutil.copytree(moved / "base", tmp_path / "other")

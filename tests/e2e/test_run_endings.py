@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from jaxrl_sql.models.formats.checksums import write_sums
 from jaxrl_sql.report.facts import describe_run
 from jaxrl_sql.report.load import load_run
 from jaxrl_sql.report.outcome import first_sentence, stop_lines
-from jaxrl_sql.runtime.folder import saved_steps
+from jaxrl_sql.runtime.folder import list_saved_steps
 from jaxrl_sql.training.checkpoint import UNSUMMED
 from jaxrl_sql.training.sft import SftPhase
 
@@ -85,7 +85,7 @@ def test_exploding_parameters_stop_the_run_and_name_the_step(alone: Start, tmp_p
     assert error.startswith("error: step 1 (grpo): optim/param_norm is inf; ")
     assert "a lower grpo.optim.lr" in error
     assert error.count("\n") == 1
-    assert saved_steps(run) == []
+    assert list_saved_steps(run) == []
     assert [row["phase"] for row in lines(run / "metrics.jsonl")] == ["eval", "grpo"]
     assert (run / "report.html").exists()
 
@@ -108,7 +108,7 @@ def test_a_run_that_reaches_nan_keeps_its_last_good_checkpoint(
     error = capsys.readouterr().err
     assert error.startswith("error: step 5 (grpo): optim/param_norm is ")
     assert "a lower grpo.optim.lr" in error
-    assert saved_steps(run) == [1, 2, 3, 4]
+    assert list_saved_steps(run) == [1, 2, 3, 4]
     last = lines(run / "metrics.jsonl")[-1]
     assert (last["step"], last["optim/param_norm"]) == (5, None), "JSON has no value for NaN"
 
@@ -126,7 +126,7 @@ def test_groups_with_equal_rewards_stop_the_run_with_a_checkpoint(
         "in 4 rollouts (health.zero_advantage_patience) the answers of every group had equal rewards (mean 0)" in error
     )
     assert "sft.steps" in error
-    assert saved_steps(run) == [1, 2, 3, 4, 5, 6]
+    assert list_saved_steps(run) == [1, 2, 3, 4, 5, 6]
     assert yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))["grpo"]["steps"] == 6
     assert [(row["step"], row["phase"]) for row in lines(run / "metrics.jsonl")][-2:] == [(5, "eval"), (6, "grpo")]
 
@@ -138,7 +138,7 @@ def test_an_entropy_under_the_floor_stops_a_run_that_resumes_without_the_check(
     run = stopped(whole, tmp_path / "run", 3)
     assert main(["--resume", str(run), "health.entropy_floor=1000", "health.entropy_steps=2"]) == 3
     assert "policy/entropy has been below health.entropy_floor=1000" in capsys.readouterr().err
-    assert saved_steps(run) == [1, 2, 3, 4, 5]
+    assert list_saved_steps(run) == [1, 2, 3, 4, 5]
     assert main(["--resume", str(run), "health.entropy_floor=0"]) == 0
     assert [row["step"] for row in lines(run / "metrics.jsonl")] == [1, 2, 2, 3, 4, 5, 5]
 
@@ -185,36 +185,21 @@ def test_resume_refuses_a_damaged_or_missing_checkpoint(
     assert (run / "metrics.jsonl").read_bytes() == before
 
 
-def mount(*options: str) -> int:
-    """Run mount and return its exit code."""
-    return subprocess.run(["mount", *options], capture_output=True, check=False).returncode  # noqa: S607
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """Return a file system of 2 MiB, if this process may mount one."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if mount("-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)):
-        pytest.skip("this process may not mount a file system")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)  # noqa: S607
-
-
 @pytest.mark.slow
 # TensorStore's threads may call back into Orbax's event loop after its first failed write has closed it.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_full_disk_is_reported_and_keeps_the_last_checkpoint(alone: Start, small_disk: Path, capsys: Capture) -> None:
+def test_a_full_disk_is_reported_and_keeps_the_last_checkpoint(
+    alone: Start, small_disk: Path, remount: Callable[[str], None], capsys: Capture
+) -> None:
     run = small_disk / "run"
     assert main(alone(run)) == 1
     error = capsys.readouterr().err
     assert f"error: {run} cannot be written: No space left on device; the checkpoint of step " in error
     assert error.count("\n") == 1, error
-    steps = saved_steps(run)
+    steps = list_saved_steps(run)
     assert steps
     # With free space the run resumes from there.
-    (small_disk / "ballast").unlink(missing_ok=True)
-    assert mount("-o", "remount,size=64m", str(small_disk)) == 0
+    remount("size=64m")
     assert main(["--resume", str(run)]) == 0
     assert [row["step"] for row in lines(run / "metrics.jsonl")] == [0, 1, 2, 3, 4, 5, 6, 6]
 
@@ -238,7 +223,7 @@ def test_a_failed_checkpoint_write_is_reported_in_one_line(alone: Start, tmp_pat
     assert ended.returncode == 1, ended.stderr
     assert len(errors) == 1
     assert errors[0] == f"error: {run} cannot be written: File too large; no checkpoint is saved"
-    assert saved_steps(run) == []
+    assert list_saved_steps(run) == []
 
 
 @pytest.mark.parametrize("kind", ["a file is in the way", "no room", "read-only"])
@@ -257,7 +242,7 @@ def test_an_unwritable_folder_is_refused_at_start(
             (disk / "ballast").write_bytes(bytes((2 << 20) - 100_000))
             message = "a checkpoint takes"
         else:
-            assert mount("-o", "remount,ro", str(disk)) == 0
+            request.getfixturevalue("remount")("ro")
             message = "cannot be written: Read-only file system"
     assert main(alone(run)) == 2
     error = capsys.readouterr().err
@@ -290,7 +275,7 @@ def test_signals_during_shutdown_do_not_damage_the_run(
     assert process.stdout is not None
     while line := process.stdout.readline():
         if line.startswith("stopped; resume with --resume"):
-            assert saved_steps(run) == [1], "the message is printed after the checkpoint is saved"
+            assert list_saved_steps(run) == [1], "the message is printed after the checkpoint is saved"
             process.send_signal(getattr(signal, f"SIG{second}"))
             break
     _, error = process.communicate(timeout=600)

@@ -178,27 +178,27 @@ def test_mixed_dataset_formats_train_together(
     assert main(command) == 0
     assert "sft: skipped 1 (a trace without a training question), such as ?" in capsys.readouterr().out
     config = load_config(TrainConfig, SMALL, command)
-    with open_unchecked(dataclasses.replace(config, run=dataclasses.replace(config.run, resume=True))) as s:
-        dataset = s.questions.sft
-        assert len(s.questions.train.examples) == 12
+    with open_unchecked(dataclasses.replace(config, run=dataclasses.replace(config.run, resume=True))) as run:
+        dataset = run.questions.sft
+        assert len(run.questions.train.examples) == 12
         too_long = [uid for uid, reason in dataset.skipped if reason == "question and answer over 600 tokens"]
         assert len(dataset.train.answers) + len(too_long) == 12 * 3
         assert questions[0]["id"] not in too_long
-        texts = [s.prompt_format.tokenizer.decode(answer.token_ids) for answer in dataset.train.answers[:3]]
+        texts = [run.prompt_format.tokenizer.decode(answer.token_ids) for answer in dataset.train.answers[:3]]
         assert [tag in text for text, tag in zip(texts, ("<think>", "<reasoning>", "<sql>"), strict=True)] == [True] * 3
         assert all(f"trace {questions[0]['id']}" in text for text in texts)
         dialogue = dataset.train.answers[2]
         read = [t for t, is_learned in zip(dialogue.token_ids, dialogue.loss_mask, strict=True) if not is_learned]
-        assert s.prompt_format.tokenizer.decode(read).count("<observation>") == 1
-        assert "<observation>" not in s.prompt_format.tokenizer.decode(
+        assert run.prompt_format.tokenizer.decode(read).count("<observation>") == 1
+        assert "<observation>" not in run.prompt_format.tokenizer.decode(
             [t for t, is_learned in zip(dialogue.token_ids, dialogue.loss_mask, strict=True) if is_learned]
         )
         tags = set(
-            s.prompt_format.tokenizer.encode(
+            run.prompt_format.tokenizer.encode(
                 "think answer sql reasoning solution observation", add_special_tokens=False
             )
         )
-        assert {t for t in tags if s.prompt_format.tokenizer.decode([t]).isalpha()} <= dataset.format_tokens
+        assert {t for t in tags if run.prompt_format.tokenizer.decode([t]).isalpha()} <= dataset.format_tokens
 
 
 @pytest.mark.slow

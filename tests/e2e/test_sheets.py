@@ -32,7 +32,7 @@ def test_run_on_a_sheet_trains_evaluates_and_resumes_without_storing_the_passwor
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     address = parse_address(f"{server_database('postgresql', SCRIPT).reader}?roles=16")
-    shown = address.named(address.database)
+    shown = address.display_name(address.database)
     monkeypatch.setenv("PGPASSWORD", address.password)
     rows = [f"Which name has customer {i}?,SELECT name::varchar FROM customers WHERE id = {i}" for i in range(1, 13)]
     for split, part in (("train", rows[:9]), ("dev", rows[9:])):

@@ -12,7 +12,7 @@ import pytest
 
 from jaxrl_sql.commands.train import main
 from jaxrl_sql.models import load_checkpoint
-from jaxrl_sql.report.groups import add_advantages, chunks, open_result_folder, read_chunk
+from jaxrl_sql.report.groups import add_advantages, list_chunks, open_result_folder, read_chunk
 
 STEPS = 4
 VARIANTS: dict[str, tuple[str, ...]] = {
@@ -70,7 +70,7 @@ def arguments(data: Path, run: Path, variant: str) -> list[str]:
     ]  # fmt: skip
 
 
-def untimed(path: Path) -> list[dict[str, Any]]:
+def read_without_times(path: Path) -> list[dict[str, Any]]:
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     return [{k: v for k, v in row.items() if not k.startswith(("time/", "speed/"))} for row in rows]
 
@@ -81,7 +81,7 @@ def rollout_files(run: Path) -> dict[str, bytes]:
 
 def assert_all_that_is_learned_has_an_advantage(run: Path) -> None:
     """Also with several steps per rollout, more samples than trained answers, or advantages per token."""
-    read = [read_chunk(chunk) for chunk in chunks(open_result_folder(run)) if chunk.kind == "train"]
+    read = [read_chunk(chunk) for chunk in list_chunks(open_result_folder(run)) if chunk.kind == "train"]
     groups = [group for item in read for group in item.groups]
     add_advantages(groups, {at: rows for entry in read for at, rows in entry.advantages.items()})
     learned = [group for group in groups if group["chosen"] is not None]
@@ -99,7 +99,7 @@ def test_trap_resume_from_any_step_is_bit_equal(
 ) -> None:
     run = tmp_path / "run"
     assert main(arguments(small_data, run, variant)) == 0
-    want, samples = untimed(run / "metrics.jsonl"), untimed(run / "samples.jsonl")
+    want, samples = read_without_times(run / "metrics.jsonl"), read_without_times(run / "samples.jsonl")
     rollouts = rollout_files(run)
     assert_all_that_is_learned_has_an_advantage(run)
     config, params = load_checkpoint(run / "model")
@@ -108,8 +108,8 @@ def test_trap_resume_from_any_step_is_bit_equal(
     for step in (1,) if variant in IN_CI else (3, 1):
         rewind(run, step)
         assert main([*arguments(small_data, run, variant), "run.resume=true"]) == 0
-        assert untimed(run / "metrics.jsonl") == want
-        assert untimed(run / "samples.jsonl") == samples
+        assert read_without_times(run / "metrics.jsonl") == want
+        assert read_without_times(run / "samples.jsonl") == samples
         assert rollout_files(run) == rollouts
         got = load_checkpoint(run / "model")[1]
         for name, leaf in params["layers"].items():

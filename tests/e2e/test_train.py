@@ -27,15 +27,15 @@ from jaxrl_sql.report.groups import (
     RUN,
     ResultFolder,
     add_advantages,
-    chunks,
     last_evaluations,
+    list_chunks,
     open_result_folder,
     read_chunk,
     read_tokens,
 )
 from jaxrl_sql.report.load import load_run
 from jaxrl_sql.report.outcome import first_sentence
-from jaxrl_sql.runtime.folder import saved_steps
+from jaxrl_sql.runtime.folder import list_saved_steps
 from jaxrl_sql.runtime.rollouts import unpack_ids, unpack_logprobs
 from jaxrl_sql.training.grpo import on_mesh
 
@@ -118,8 +118,8 @@ def test_a_run_writes_all_promised_files(whole: Path) -> None:
 def test_answers_are_stored_with_their_advantages(whole: Path) -> None:
     """Two prompts of two answers per step; the advantages of a group follow from its rewards."""
     source = open_result_folder(whole)
-    read = [read_chunk(chunk) for chunk in chunks(source)]
-    assert not any(record.is_cut for record in read)
+    read = [read_chunk(chunk) for chunk in list_chunks(source)]
+    assert not any(record.is_incomplete for record in read)
     groups = [group for item in read for group in item.groups]
     add_advantages(groups, {at: rows for record in read for at, rows in record.advantages.items()})
     tokens = read_tokens(source)
@@ -180,7 +180,7 @@ def test_trap_a_run_stopped_by_ctrl_c_resumes_bit_equal(
         patch.setattr("jaxrl_sql.training.grpo.on_mesh", interrupt)
         assert main(arguments(run, "run.checkpoint_every=99", "run.resume=true")) == 130
     assert [(row["step"], row["phase"]) for row in lines(run / "metrics.jsonl")][-1] == (4, "grpo")
-    assert saved_steps(run) == [1, 2, 3, 4]
+    assert list_saved_steps(run) == [1, 2, 3, 4]
     assert (run / "report.html").exists()
     assert main(arguments(run, "run.resume=true")) == 0
     assert_equal_runs(run, whole, untimed)
@@ -296,7 +296,7 @@ def _without_template(data: Path, folder: Path) -> Path:
 
 
 def _make_bad_model(kind: str, data: Path, folder: Path) -> list[str] | None:
-    """Prepare a fault of the model, its tokenizer or the mesh; return None for other faults."""
+    """Create a bad model, tokenizer or mesh; return None for other kinds."""
     if kind == "unknown family":
         (folder / "config.json").write_text('{"model_type": "bert"}', encoding="utf-8")
         return [f"model.checkpoint={folder}", f"data.tokenizer.path={data}/tokenizer"]
@@ -314,7 +314,7 @@ def _make_bad_model(kind: str, data: Path, folder: Path) -> list[str] | None:
 
 
 def _make_bad(kind: str, data: Path, folder: Path) -> list[str]:
-    """Prepare a fault and return the overrides that trigger it."""
+    """Create a bad input and return the overrides that select it."""
     if (bad_model := _make_bad_model(kind, data, folder)) is not None:
         return bad_model
     if kind == "unknown key":

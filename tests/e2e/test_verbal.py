@@ -22,7 +22,7 @@ import pytest
 from jaxrl_sql.commands.verbal import main
 from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.runtime.evaluation_metrics import EVALUATION
-from jaxrl_sql.runtime.metric_row import without_row
+from jaxrl_sql.runtime.metric_row import undocumented_names
 
 ROOT = Path(__file__).parents[2]
 KEY = "sk-very-secret"
@@ -136,7 +136,7 @@ def test_the_best_candidate_is_chosen_and_compared(
     assert records["busy"]["spent"]["requests"] == (3 + 1) + (4 + 1)
 
     numbers = json.loads((out / "metrics.json").read_text())
-    assert without_row(numbers, EVALUATION) == [], "add a row to jaxrl_sql/runtime/evaluation_metrics.py"
+    assert undocumented_names(numbers, EVALUATION) == [], "add a row to jaxrl_sql/runtime/evaluation_metrics.py"
     right = [name for name, sql in [*predictions.items(), ("babble", babble)] if sql == RIGHT]
     assert numbers["count"] == 8
     for rule in ("bird", "ex_b", "paverl"):

@@ -82,6 +82,6 @@ def further_measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
 
 
 @pytest.fixture(scope="session")
-def together() -> Any:
+def run_processes() -> Any:
     """Return `run_together`, which test modules cannot import."""
     return run_together

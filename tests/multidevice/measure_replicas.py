@@ -44,9 +44,9 @@ class Echo:
     def __init__(self, number: int) -> None:
         self.left = number % 3
 
-    def next(self, written: Action) -> Observation | None:
+    def next(self, action: Action) -> Observation | None:
         self.left -= 1
-        return Observation(written.text[:2] + "12") if self.left >= 0 else None
+        return Observation(action.text[:2] + "12") if self.left >= 0 else None
 
 
 def one_call(engine: ReplicatedEngine, name: str) -> list[Sample]:

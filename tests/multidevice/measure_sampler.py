@@ -30,7 +30,7 @@ START = Path(__file__).parents[2] / "configs" / "quickstart_start"
 B, G, T = 4, 4, 48
 
 
-def prompts_of(data: Path, tokenizer: Any) -> list[Prompt]:
+def make_prompt_set(data: Path, tokenizer: Any) -> list[Prompt]:
     """Render the prompts of generated questions."""
     generate(data, SynthSpec(train_dbs=2, dev_dbs=2, unseen_dbs=2, train_questions=8, dev_questions=8))
     examples = load_split(data, "train", 0).examples
@@ -55,7 +55,7 @@ def measure(mesh: jax.sharding.Mesh, dtype: str, prompts: list[Prompt]) -> dict[
 
 def main(folder: Path, shape: str) -> None:
     """Write `sampler.json`: metrics by type, on a mesh such as `1x2x2`."""
-    prompts = prompts_of(folder / "data", load_tokenizer(START))
+    prompts = make_prompt_set(folder / "data", load_tokenizer(START))
     sizes = [int(size) for size in shape.split("x")]
     mesh = make_mesh(*sizes, jax.devices()[: math.prod(sizes)])
     metrics = {dtype: measure(mesh, dtype, prompts) for dtype in ("float32", "bfloat16")}

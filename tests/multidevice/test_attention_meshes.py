@@ -29,8 +29,8 @@ SOME = [*ALL[:3], "splash: few-key-heads", "cudnn: few-key-heads", "splash: odd-
 @pytest.mark.parametrize(
     "names", [pytest.param(SOME, id="some"), pytest.param(ALL, id="all", marks=pytest.mark.nightly)]
 )
-def test_attention_on_a_mesh_equals_one_device(together: Any, names: list[str]) -> None:
-    ((out, _),) = together([__file__, *names], 1)
+def test_attention_on_a_mesh_equals_one_device(run_processes: Any, names: list[str]) -> None:
+    ((out, _),) = run_processes([__file__, *names], 1)
     measured = json.loads(out.splitlines()[-1])
     assert measured.keys() == set(names)
     assert all(error < 1e-5 for errors in measured.values() for error in errors), measured

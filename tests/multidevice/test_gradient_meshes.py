@@ -18,8 +18,8 @@ MESHES = {"tied": (2, 2, 2), "untied": (1, 4, 2)}
 
 
 @pytest.mark.parametrize("name", ["tied", pytest.param("untied", marks=pytest.mark.nightly)])
-def test_bfloat16_gradients_are_summed_in_float32(together: Any, name: str) -> None:
-    ((out, _),) = together([__file__, name], 1)
+def test_bfloat16_gradients_are_summed_in_float32(run_processes: Any, name: str) -> None:
+    ((out, _),) = run_processes([__file__, name], 1)
     measured = json.loads(out.splitlines()[-1])
     assert measured["types"] == ["float32"]
     assert measured["seen"] > 500

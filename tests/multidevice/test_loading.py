@@ -19,8 +19,8 @@ pytestmark = pytest.mark.multidevice
 MESHES = ((1, 4, 2), (2, 2, 2), (8, 1, 1), (1, 8, 1), (1, 2, 4))
 
 
-def test_weights_loaded_on_a_mesh_equal_one_device(together: Any) -> None:
-    ((out, _),) = together([__file__], 1)
+def test_weights_loaded_on_a_mesh_equal_one_device(run_processes: Any) -> None:
+    ((out, _),) = run_processes([__file__], 1)
     assert out.split() == ["qwen3", "qwen2", "llama", "gemma3_text"]
 
 

@@ -108,7 +108,7 @@ def is_whole(run: Path, whole: Path) -> bool:
 
 @pytest.mark.slow
 def test_a_run_resumed_after_a_lost_process_equals_one_process(
-    arguments: list[str], together: Any, tmp_path: Path
+    arguments: list[str], run_processes: Any, tmp_path: Path
 ) -> None:
     """Two processes resume from a supervised step; samples, metrics and the model equal one process's."""
     both, item = tmp_path / "both", tmp_path / "one"
@@ -121,7 +121,7 @@ def test_a_run_resumed_after_a_lost_process_equals_one_process(
     pair = Pair(command)
     assert pair.codes == [0, 0], "\n".join(pair.output[0])
     assert GLOO.sub("", "".join(pair.output[1])) == "", "only the first process prints"
-    together(["-m", "jaxrl_sql.train", *arguments, f"run.dir={item}", "mesh.processes=1"], 1, 2)
+    run_processes(["-m", "jaxrl_sql.train", *arguments, f"run.dir={item}", "mesh.processes=1"], 1, 2)
 
     assert sorted(path.name for path in both.iterdir()) == sorted(path.name for path in item.iterdir())
     rows = [untimed(folder / "metrics.jsonl") for folder in (both, item)]

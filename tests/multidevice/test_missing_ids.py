@@ -19,8 +19,8 @@ MISSING = ((0, 1), (10, 13), (50, 63))
 MESHES = {"single": (1, 1, 1), "split": (2, 1, 4)}
 
 
-def test_a_sharded_vocabulary_gives_missing_ids_no_probability(together: Any) -> None:
-    ((out, _),) = together([__file__], 1)
+def test_a_sharded_vocabulary_gives_missing_ids_no_probability(run_processes: Any) -> None:
+    ((out, _),) = run_processes([__file__], 1)
     single, split = json.loads(out.splitlines()[-1])
     present = set(range(64)) - {i for first, last in MISSING for i in range(first, last)}
     for measured in (single, split):

@@ -33,8 +33,10 @@ CASES = {
         pytest.param(tuple(CASES), id="all", marks=pytest.mark.nightly),
     ],
 )
-def test_packed_updates_on_a_mesh_equal_unpacked_updates_on_one_device(together: Any, cases: tuple[str, ...]) -> None:
-    ((out, _),) = together([__file__, *cases], 1)
+def test_packed_updates_on_a_mesh_equal_unpacked_updates_on_one_device(
+    run_processes: Any, cases: tuple[str, ...]
+) -> None:
+    ((out, _),) = run_processes([__file__, *cases], 1)
     measured = json.loads(out.splitlines()[-1])
     assert measured.keys() == set(cases)
     assert all(error < 2e-5 for errors in measured.values() for error in errors.values()), measured

@@ -40,8 +40,8 @@ CASES = {
 }
 
 
-def test_paged_attention_on_a_mesh_equals_one_device(together: Any) -> None:
-    ((out, _),) = together([__file__], 1)
+def test_paged_attention_on_a_mesh_equals_one_device(run_processes: Any) -> None:
+    ((out, _),) = run_processes([__file__], 1)
     measured = json.loads(out.splitlines()[-1])
     assert measured.keys() == CASES.keys()
     assert all(error < 1e-5 for error, _ in measured.values()), measured

@@ -20,11 +20,11 @@ TOLERANCE = 1e-5
 
 
 @pytest.fixture(scope="module")
-def both(measured: Any, together: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def both(measured: Any, run_processes: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Run two processes from the weights measured with one process; return the folder that they wrote."""
     folder = tmp_path_factory.mktemp("both")
     script = Path(__file__).with_name("measure_processes.py")
-    together([str(script), "2", str(measured.folder / "start"), str(folder)], 2)
+    run_processes([str(script), "2", str(measured.folder / "start"), str(folder)], 2)
     return folder
 
 

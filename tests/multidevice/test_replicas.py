@@ -18,12 +18,12 @@ SAMPLED = [
 
 
 @pytest.fixture(scope="module")
-def reports(together: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict[str, Any]]]:
+def reports(run_processes: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict[str, Any]]]:
     """Return by number of processes each process's output, by grid."""
     result = {}
     for processes in (1, 2):
         folder = tmp_path_factory.mktemp(f"replicas{processes}")
-        together([str(Path(__file__).with_name("measure_replicas.py")), str(processes), str(folder)], processes)
+        run_processes([str(Path(__file__).with_name("measure_replicas.py")), str(processes), str(folder)], processes)
         result[processes] = [
             {grid: json.loads((folder / f"{grid}.{number}.json").read_text(encoding="utf-8")) for grid in GRIDS}
             for number in range(processes)
@@ -77,9 +77,9 @@ def assert_close(got: list[dict[str, Any]], want: list[dict[str, Any]]) -> None:
         np.testing.assert_allclose(a["logprobs"], b["logprobs"], atol=1e-5)
 
 
-def test_weights_of_many_layers_are_transferred(together: Any) -> None:
+def test_weights_of_many_layers_are_transferred(run_processes: Any) -> None:
     """With one thread per device, a collective deadlocks if too much work is queued behind it."""
-    ((output, _),) = together([str(Path(__file__).with_name("measure_bringing.py"))], 1, devices=2, threads=2)
+    ((output, _),) = run_processes([str(Path(__file__).with_name("measure_bringing.py"))], 1, devices=2, threads=2)
     assert output.split() == ["8"] * 20
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jaxrl_sql.runtime.metric_row import without_row
+from jaxrl_sql.runtime.metric_row import undocumented_names
 from jaxrl_sql.runtime.training_metrics import TRAINING
 
 pytestmark = pytest.mark.nightly
@@ -44,7 +44,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_run_in_two_processes_equals_one_process(together: Any, tmp_path: Path, kind: str) -> None:
+def test_a_run_in_two_processes_equals_one_process(run_processes: Any, tmp_path: Path, kind: str) -> None:
     """Cold start, greedy answers, GRPO with distributed SQL, checkpoints and the model, written once.
 
     Two processes then resume from a checkpoint, bit-equal.
@@ -67,7 +67,7 @@ def test_a_run_in_two_processes_equals_one_process(together: Any, tmp_path: Path
     ]  # fmt: skip
     for processes in (1, 2):
         run = [f"run.dir={tmp_path}/run{processes}", f"mesh.processes={processes}"]
-        printed = together(["-m", "jaxrl_sql.train", *arguments, *run], processes)
+        printed = run_processes(["-m", "jaxrl_sql.train", *arguments, *run], processes)
         assert "grpo" in printed[0][0]
         for output, _ in printed[1:]:
             assert GLOO.sub("", output) == "", "only the first process prints"
@@ -76,7 +76,7 @@ def test_a_run_in_two_processes_equals_one_process(together: Any, tmp_path: Path
     for want, got in zip(lines(single / "metrics.jsonl"), lines(double / "metrics.jsonl"), strict=True):
         assert (got.keys(), got.pop("phase")) == (want.keys(), want.pop("phase"))
         assert got == pytest.approx(want, rel=1e-4, abs=1e-6)
-    assert without_row([name for line in lines(double / "metrics.jsonl") for name in line], TRAINING) == []
+    assert undocumented_names([name for line in lines(double / "metrics.jsonl") for name in line], TRAINING) == []
     assert lines(double / "samples.jsonl") == lines(single / "samples.jsonl")
     assert (double / "checkpoints" / "3").is_dir()
     config, want = load_checkpoint(single / "model")
@@ -92,5 +92,5 @@ def test_a_run_in_two_processes_equals_one_process(together: Any, tmp_path: Path
     if kind != "training mesh":
         uninterrupted = lines(double / "metrics.jsonl"), lines(double / "samples.jsonl")
         shutil.rmtree(double / "checkpoints" / "3")  # as if it had been killed after its second step
-        together(["-m", "jaxrl_sql.train", *arguments, *run, "run.resume=true"], 2)
+        run_processes(["-m", "jaxrl_sql.train", *arguments, *run, "run.resume=true"], 2)
         assert (lines(double / "metrics.jsonl"), lines(double / "samples.jsonl")) == uninterrupted

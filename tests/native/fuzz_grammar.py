@@ -60,7 +60,7 @@ class Schema:
     has_blobs: bool = False
 
 
-def quoted(name: str) -> str:
+def quote(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -110,9 +110,9 @@ def add_table(draw: random.Random, connection: sqlite3.Connection, schema: Schem
     parts = ["id INTEGER PRIMARY KEY" if draw.random() < 0.8 else "id PRIMARY KEY"]
     for column in columns[1:]:
         collation = draw.choice(["", "", "", " COLLATE NOCASE", " COLLATE RTRIM"])
-        parts.append(f"{quoted(column)} {draw.choice(TYPES)}{collation}")
+        parts.append(f"{quote(column)} {draw.choice(TYPES)}{collation}")
     tail = " WITHOUT ROWID" if draw.random() < 0.15 else ""
-    connection.execute(f"CREATE TABLE {quoted(name)}({', '.join(parts)}){tail}")
+    connection.execute(f"CREATE TABLE {quote(name)}({', '.join(parts)}){tail}")
     n_rows = draw.choice([0, 1, 5, 30, 30, 200])
     repeated_values = [value(draw, schema) for _ in range(8)]
     for key in range(n_rows):
@@ -120,13 +120,11 @@ def add_table(draw: random.Random, connection: sqlite3.Connection, schema: Schem
             key,
             *(draw.choice(repeated_values) if draw.random() < 0.7 else value(draw, schema) for _ in columns[1:]),
         ]
-        connection.execute(f"INSERT INTO {quoted(name)} VALUES ({', '.join('?' * len(row))})", row)
+        connection.execute(f"INSERT INTO {quote(name)} VALUES ({', '.join('?' * len(row))})", row)
     for column in columns[1:]:
         if draw.random() < 0.4:
-            where = f" WHERE {quoted(column)} IS NOT NULL" if draw.random() < 0.2 else ""
-            connection.execute(
-                f"CREATE INDEX {quoted(f'i {name} {column}')} ON {quoted(name)}({quoted(column)}){where}"
-            )
+            where = f" WHERE {quote(column)} IS NOT NULL" if draw.random() < 0.2 else ""
+            connection.execute(f"CREATE INDEX {quote(f'i {name} {column}')} ON {quote(name)}({quote(column)}){where}")
     schema.tables.append(Table(name, columns))
 
 
@@ -166,9 +164,9 @@ class Statements:
             )
         if choice < 0.32:
             table = self.draw.choice([table for table in self.schema.tables if "id" in table.columns])
-            column, prefix = quoted(self.draw.choice(table.columns)), self.pick("a", "ab", "1", "é", "A", "2024-0")
+            column, prefix = quote(self.draw.choice(table.columns)), self.pick("a", "ab", "1", "é", "A", "2024-0")
             pattern = self.pick(f"LIKE '{prefix}%'", f"GLOB '{prefix}*'")
-            return f"SELECT id, {column} FROM {quoted(table.name)} WHERE {column} {pattern} ORDER BY id"
+            return f"SELECT id, {column} FROM {quote(table.name)} WHERE {column} {pattern} ORDER BY id"
         return self.select(self.draw.randint(1, 4), 2)
 
     def broken(self, sql: str) -> str:
@@ -194,9 +192,9 @@ class Statements:
     def simple(self, width: int) -> str:
         """Draw a SELECT from one table."""
         table = self.draw.choice(self.schema.tables)
-        names = [f"a.{quoted(column)}" for column in table.columns]
+        names = [f"a.{quote(column)}" for column in table.columns]
         columns = ", ".join(self.expression(names, 1) for _ in range(width))
-        return f"SELECT {columns} FROM {quoted(table.name)} AS a WHERE {self.condition(names, 1)}"
+        return f"SELECT {columns} FROM {quote(table.name)} AS a WHERE {self.condition(names, 1)}"
 
     def select(self, width: int, depth: int) -> str:
         sources, names = self.sources(depth)
@@ -221,13 +219,13 @@ class Statements:
     def sources(self, depth: int) -> tuple[str, list[str]]:
         draw = self.draw
         first = draw.choice(self.schema.tables)
-        text, names = f"{quoted(first.name)} AS a", [f"a.{quoted(column)}" for column in first.columns]
+        text, names = f"{quote(first.name)} AS a", [f"a.{quote(column)}" for column in first.columns]
         if depth > 1 and draw.random() < 0.35:
             other = draw.choice(self.schema.tables)
-            other_names = [f"b.{quoted(column)}" for column in other.columns]
+            other_names = [f"b.{quote(column)}" for column in other.columns]
             kind = self.pick("JOIN", "LEFT JOIN", "CROSS JOIN", "FULL JOIN", "RIGHT JOIN")
             on = "" if kind == "CROSS JOIN" else f" ON {draw.choice(names)} = {draw.choice(other_names)}"
-            return f"{text} {kind} {quoted(other.name)} AS b{on}", names + other_names
+            return f"{text} {kind} {quote(other.name)} AS b{on}", names + other_names
         if depth > 1 and draw.random() < 0.15:
             return f"({self.simple(width=2).replace(' FROM', ', 1 AS one FROM', 1)}) AS a", ["a.one"]
         return text, names

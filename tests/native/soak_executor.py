@@ -173,17 +173,17 @@ class Soak:
                 database.path.touch()
                 self.counts["touched"] += 1
         requests = [(draw.choice(self.databases), query(draw)) for _ in range(BATCH)]
-        before = self.expected(requests)
+        before = self.expected_rows(requests)
         jobs = [executor.submit([(entry.path, sql) for entry, sql in requests]) for executor in executors]
         cancelled = self.meanwhile(executors, connected)
         outcomes = [job.result() for job in jobs]
         for _, process in connected:
             await_write(process)
-        after = self.expected(requests)
+        after = self.expected_rows(requests)
         for number, job in enumerate(cancelled):
-            for place, outcome in enumerate(job.result()):
+            for index, outcome in enumerate(job.result()):
                 if outcome.status == "crashed":
-                    self.crash((Path(str(number)), str(place)), outcome)
+                    self.crash((Path(str(number)), str(index)), outcome)
                 elif outcome.status != "cancelled":
                     raise WrongError(f"a cancelled batch holds {outcome!r}")
         for mode, result in zip(("threads", "processes"), outcomes, strict=True):
@@ -192,7 +192,7 @@ class Soak:
         self.n_crashed += len(self.crashed)
         self.crashed = set()
 
-    def expected(self, requests: Sequence[tuple[Database, str]]) -> list[list[tuple[Any, ...]]]:
+    def expected_rows(self, requests: Sequence[tuple[Database, str]]) -> list[list[tuple[Any, ...]]]:
         of_each = {
             id(database): iter(database.answers([q for other, q in requests if other is database]))
             for database in self.databases
@@ -247,7 +247,7 @@ def soak(soaked: Soak, minutes: float, rest: float) -> None:
     temporary = soaked.folder.with_name("temporary")
     temporary.mkdir()
     os.environ["SQLITE_TMPDIR"] = str(temporary)
-    began, course = time.monotonic(), []
+    start_time, course = time.monotonic(), []
     with ExitStack() as stack:
         # One of them writes without a log. They end last: writers remove the log, readers do not.
         kept_databases = [
@@ -258,7 +258,7 @@ def soak(soaked: Soak, minutes: float, rest: float) -> None:
             stack.enter_context(Executor(THREADS, Limits(timeout_ms=60_000), isolation=way, cache_bytes=4 << 20))
             for way in ("thread", "process")
         ]
-        while (passed := time.monotonic() - began) < 60 * minutes:
+        while (passed := time.monotonic() - start_time) < 60 * minutes:
             soaked.round(executors, connected)
             time.sleep(rest)
             course.append((passed, resident(os.getpid()), sum(map(resident, workers(os.getpid())))))
@@ -287,15 +287,15 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
     options = parser.parse_args()
     root = Path(tempfile.mkdtemp(prefix="soak-"))
-    soaked, fault = Soak(options.seed, root), ""
+    soaked, failure = Soak(options.seed, root), ""
     try:
         soak(soaked, options.minutes, options.rest)
     except WrongError as error:
-        fault = str(error)
+        failure = str(error)
     shutil.rmtree(root)
     counted = ", ".join(f"{n:,} {what}" for what, n in soaked.counts.items())
-    print(f"soak: seed {options.seed}, {fault or 'nothing wrong'}: {counted}")
-    return 1 if fault else 0
+    print(f"soak: seed {options.seed}, {failure or 'nothing wrong'}: {counted}")
+    return 1 if failure else 0
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ def write(path: Path, script: str) -> None:
     connection.close()
 
 
-def opened(folder: Path) -> list[Path]:
+def open_paths(folder: Path) -> list[Path]:
     """Return the files of a folder that this process has open."""
     links = [path.readlink() for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
     return [link for link in links if link.parent == folder]
@@ -65,7 +65,7 @@ def test_answers_are_equal_for_each_way_of_opening_files(
         assert (stats["copied_bytes"] > 0) == (stats["databases_copied"] > 0) == (copy_up_to_bytes > 0)
         assert stats["connections_open"] >= N_DATABASES
         if isolation == "thread" and Path("/proc/self/fd").exists():
-            assert bool(opened(settled[0].parent)) == (copy_up_to_bytes == 0), "a copy keeps no file open"
+            assert bool(open_paths(settled[0].parent)) == (copy_up_to_bytes == 0), "a copy keeps no file open"
     assert ex.stats()["copied_bytes"] == 0
 
 

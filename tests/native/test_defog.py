@@ -37,7 +37,7 @@ def frame_of(connection: sqlite3.Connection, sql: str) -> pd.DataFrame:
 
 def make_unique(names: list[str]) -> list[str]:
     counts = Counter(names)
-    return [f"{name}_{place}" if counts[name] > 1 else name for place, name in enumerate(names)]
+    return [f"{name}_{index}" if counts[name] > 1 else name for index, name in enumerate(names)]
 
 
 def first_key(sql: str) -> tuple[list[str], bool] | None:
@@ -53,7 +53,7 @@ def first_key(sql: str) -> tuple[list[str], bool] | None:
     return [name for name in names if name.lower() not in keywords], "DESC" not in uppercase and "ASC" in uppercase
 
 
-def normalised(frame: pd.DataFrame, asks_for_order: bool, sql: str | None) -> pd.DataFrame:
+def normalise(frame: pd.DataFrame, asks_for_order: bool, sql: str | None) -> pd.DataFrame:
     """Drop duplicate rows, order columns by name; order rows by all columns or by the query's first key."""
     frame = frame.drop_duplicates()
     frame = frame.reindex(sorted(frame.columns), axis=1)
@@ -98,7 +98,7 @@ def has_columns(gold: pd.DataFrame, predicted: pd.DataFrame, asks_for_order: boo
     chosen = predicted[matched].rename(columns=dict(zip(matched, gold.columns, strict=True)))
     try:
         assert_frame_equal(
-            normalised(gold, asks_for_order, None), normalised(chosen, asks_for_order, None), check_dtype=False
+            normalise(gold, asks_for_order, None), normalise(chosen, asks_for_order, None), check_dtype=False
         )
     except AssertionError:
         return False
@@ -116,8 +116,8 @@ def _is_correct(connection: sqlite3.Connection, case: Case) -> bool:
     if is_repeated(gold, predicted):
         return True
     try:
-        item = normalised(gold, case.asks_for_order, case.gold)
-        other = normalised(predicted, case.asks_for_order, case.predicted)
+        item = normalise(gold, case.asks_for_order, case.gold)
+        other = normalise(predicted, case.asks_for_order, case.predicted)
         if item.shape == other.shape:
             with pd.option_context("future.no_silent_downcasting", True):
                 if np.all(item.fillna(-99999).values == other.fillna(-99999).values):
@@ -138,7 +138,7 @@ CELLS: dict[str, list[Any]] = {
 NAMES = ["a", "b", "c", "Name", "count(*)"]
 
 
-def quoted(name: str) -> str:
+def quote(name: str) -> str:
     return '"' + name + '"'
 
 
@@ -154,7 +154,7 @@ def literal(value: Any) -> str:
 
 
 def query(draw: random.Random, names: list[str], columns: list[int], rows: list[tuple[Any, ...]], order: bool) -> str:
-    chosen = ", ".join(f"column{column + 1} AS {quoted(name)}" for name, column in zip(names, columns, strict=True))
+    chosen = ", ".join(f"column{column + 1} AS {quote(name)}" for name, column in zip(names, columns, strict=True))
     width = max(columns) + 1
     some = rows or [(None,) * width]
     values = ", ".join("(" + ", ".join(map(literal, row)) + ")" for row in some)
@@ -162,9 +162,9 @@ def query(draw: random.Random, names: list[str], columns: list[int], rows: list[
     if order and draw.random() < 0.8:
         keyword = draw.choice(["ORDER BY", "order by", "Order By"])
         key = draw.choice([*names, "1", *(f"t.{name}" for name in names[:1])])
-        key = key if key.isidentifier() or key.isdigit() else quoted(names[0])
+        key = key if key.isidentifier() or key.isdigit() else quote(names[0])
         way = draw.choice(["", " DESC", " desc", " ASC", " DESC NULLS LAST"])
-        rest = draw.choice(["", f", {quoted(names[-1])}", "\nLIMIT 3", " LIMIT 5", f",\n {quoted(names[-1])} DESC"])
+        rest = draw.choice(["", f", {quote(names[-1])}", "\nLIMIT 3", " LIMIT 5", f",\n {quote(names[-1])} DESC"])
         text = f"{text} {keyword} {draw.choice(['', '  '])}{key}{way}{rest}"
     return text
 

@@ -125,7 +125,7 @@ def golds(*uids: str) -> list[Gold]:
     return [Gold(uid, "shop", "SELECT 'right'", "", f"gold:{i}") for i, uid in enumerate(uids)]
 
 
-def matched(gold: list[Gold], path: Path, content: Any, **options: bool) -> dict[str, str | None]:
+def match_predictions(gold: list[Gold], path: Path, content: Any, **options: bool) -> dict[str, str | None]:
     """Return the SQL of each gold's prediction."""
     predictions = read_predictions(write(path, content))
     return pair(predictions, gold, [item.uid for item in gold], **options).sqls
@@ -133,21 +133,34 @@ def matched(gold: list[Gold], path: Path, content: Any, **options: bool) -> dict
 
 def test_predictions_are_matched_to_golds(tmp_path: Path) -> None:
     path = tmp_path / "pred"
-    assert matched(golds("a", "b"), path, {"b": "SELECT 2", "a": "SELECT 1"}) == {"a": "SELECT 1", "b": "SELECT 2"}
-    assert matched(golds("a", "b"), path, {"b": "SELECT 2"}, allow_missing=True) == {"b": "SELECT 2"}
-    assert matched(golds("a"), path, {"b": "SELECT 2", "a": "SELECT 1"}, allow_extra=True) == {"a": "SELECT 1"}
+    assert match_predictions(golds("a", "b"), path, {"b": "SELECT 2", "a": "SELECT 1"}) == {
+        "a": "SELECT 1",
+        "b": "SELECT 2",
+    }
+    assert match_predictions(golds("a", "b"), path, {"b": "SELECT 2"}, allow_missing=True) == {"b": "SELECT 2"}
+    assert match_predictions(golds("a"), path, {"b": "SELECT 2", "a": "SELECT 1"}, allow_extra=True) == {
+        "a": "SELECT 1"
+    }
     # BIRD numbers its predictions by position, independent of the questions' ids.
     bird = {str(i): f"SELECT {i}{MARK}shop" for i in (2, 0, 1)}
-    assert matched(golds("11", "1", "40"), path, bird) == {"11": "SELECT 0", "1": "SELECT 1", "40": "SELECT 2"}
-    assert matched(golds("1", "0", "2"), path, bird) == {"1": "SELECT 1", "0": "SELECT 0", "2": "SELECT 2"}
+    assert match_predictions(golds("11", "1", "40"), path, bird) == {
+        "11": "SELECT 0",
+        "1": "SELECT 1",
+        "40": "SELECT 2",
+    }
+    assert match_predictions(golds("1", "0", "2"), path, bird) == {"1": "SELECT 1", "0": "SELECT 0", "2": "SELECT 2"}
     objects = [{"sql": "SELECT 0", "db_id": "shop"}, {"sql": None}]
-    assert matched(golds("x", "y"), path, objects) == {"x": "SELECT 0", "y": None}
+    assert match_predictions(golds("x", "y"), path, objects) == {"x": "SELECT 0", "y": None}
 
 
 def test_blank_lines_are_skipped_or_counted(tmp_path: Path) -> None:
     lines = "SELECT 1\n\nSELECT 2\n"
-    assert [*matched(golds("0", "1"), tmp_path / "pred", lines).values()] == ["SELECT 1", "SELECT 2"]
-    assert [*matched(golds("0", "1", "2"), tmp_path / "pred", lines).values()] == ["SELECT 1", None, "SELECT 2"]
+    assert [*match_predictions(golds("0", "1"), tmp_path / "pred", lines).values()] == ["SELECT 1", "SELECT 2"]
+    assert [*match_predictions(golds("0", "1", "2"), tmp_path / "pred", lines).values()] == [
+        "SELECT 1",
+        None,
+        "SELECT 2",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -164,7 +177,7 @@ def test_blank_lines_are_skipped_or_counted(tmp_path: Path) -> None:
 )
 def test_mismatched_golds_and_predictions_are_refused(tmp_path: Path, uids: str, content: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        matched(golds(*uids), tmp_path / "pred", content)
+        match_predictions(golds(*uids), tmp_path / "pred", content)
 
 
 def test_golds_with_duplicate_ids_are_refused(tmp_path: Path) -> None:

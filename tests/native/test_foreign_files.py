@@ -88,7 +88,7 @@ def empty_with_journal(path: Path) -> None:
     path.write_bytes(b"")
 
 
-def half_copied(path: Path) -> None:
+def copy_half(path: Path) -> None:
     with_log(path, "-wal")
     path.write_bytes(path.read_bytes()[: 40 * 4096])
 
@@ -133,7 +133,7 @@ STATES: list[tuple[State, int | str | None]] = [
     (empty_with_empty_log, "no such table: t"),
     (empty_with_journal, None),
     (with_journal, "a program crashed while writing to this database"),
-    (half_copied, None),
+    (copy_half, None),
 ]
 WAYS: dict[str, dict[str, Any]] = {
     "files": {},

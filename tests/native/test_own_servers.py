@@ -108,12 +108,12 @@ def test_a_finished_test_run_leaves_no_server(
     stopper = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(stopper)
     server = start_server(engine, "SELECT 1;")
-    place = servers_folder / f"ending-{engine}"
+    folder = servers_folder / f"ending-{engine}"
     with left_behind_killed(server.folder):
         kill_until_it_starts_again(server)
-        place.mkdir()
-        (place / "server").symlink_to(server.folder)
-        stopper.stop(place)
+        folder.mkdir()
+        (folder / "server").symlink_to(server.folder)
+        stopper.stop(folder)
         time.sleep(0.5)
         assert command_lines(server.folder) == {}
 

@@ -71,7 +71,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.002)
 
 
-def opened(pid: int) -> list[Path]:
+def open_paths(pid: int) -> list[Path]:
     """Return the files that a process has open."""
     result = []
     for path in Path(f"/proc/{pid}/fd").iterdir():
@@ -171,13 +171,15 @@ def test_a_hung_worker_is_killed_without_a_wall_limit(database: Path) -> None:
 def test_a_query_is_retried_after_its_worker_is_killed(database: Path) -> None:
     with Executor(threads=2, limits=NO_LIMITS, isolation="process") as ex:
         job = ex.submit([(database, ENDLESS)])
-        wait_until(lambda: [database in opened(pid) for pid in workers(os.getpid())] == [True])
+        wait_until(lambda: [database in open_paths(pid) for pid in workers(os.getpid())] == [True])
         (first,) = workers(os.getpid())
         other = ex.submit([(database, ENDLESS + " -- another")])
-        wait_until(lambda: [database in opened(pid) for pid in workers(os.getpid())] == [True, True])
+        wait_until(lambda: [database in open_paths(pid) for pid in workers(os.getpid())] == [True, True])
         (of_other,) = set(workers(os.getpid())) - {first}
         os.kill(first, signal.SIGKILL)
-        wait_until(lambda: [database in opened(pid) for pid in set(workers(os.getpid())) - {first, of_other}] == [True])
+        wait_until(
+            lambda: [database in open_paths(pid) for pid in set(workers(os.getpid())) - {first, of_other}] == [True]
+        )
         assert not job.done()
         (second,) = set(workers(os.getpid())) - {first, of_other}
         os.kill(second, signal.SIGKILL)
@@ -300,8 +302,8 @@ def test_a_burst_gives_the_outcomes_of_single_queries(database: Path) -> None:
         "SELECT length(replace(printf('%.*c', 600000, 'a'), printf('%.*c', 300000, 'a') || 'b', 'c'))",
     ]
     texts = [sql for _, sql in burst(database, "b")]
-    for place in draw.sample(range(N_BURST), 60):
-        texts[place] = f"{draw.choice(others)} -- {place}"
+    for index in draw.sample(range(N_BURST), 60):
+        texts[index] = f"{draw.choice(others)} -- {index}"
     seen = {}
     for isolation in ("thread", "process"):
         limits = Limits(timeout_ms=60_000, vm_steps=300_000)
@@ -348,7 +350,7 @@ def test_a_worker_is_sandboxed(database: Path, monkeypatch: pytest.MonkeyPatch) 
         assert f"Max file size {5_000_000 + (1 << 20)} " in limits
         assert b"A_SECRET" not in (process / "environ").read_bytes()
         assert os.getpgid(int(process.name)) != os.getpgid(0), "Ctrl-C at the terminal is for the caller"
-        assert opened(int(process.name)).count(database) == 1, "its own connection, and not the caller's open files"
+        assert open_paths(int(process.name)).count(database) == 1, "its own connection, and not the caller's open files"
     os.close(leaked)
 
 

@@ -48,8 +48,8 @@ def pairs(draw: st.DrawFn, cells: st.SearchStrategy[Any] = CELLS, max_width: int
     order = draw(st.permutations(range(width)))
     right = [tuple(row[i] for i in order) for row in draw(st.permutations(left))]
     if kind == "changed" and right:
-        place = draw(st.integers(0, len(right) - 1))
-        right[place] = (draw(cells), *right[place][1:])
+        index = draw(st.integers(0, len(right) - 1))
+        right[index] = (draw(cells), *right[index][1:])
     if kind == "shorter":
         right = right[: draw(st.integers(0, len(right)))]
     return width, left, width, right
@@ -67,7 +67,7 @@ def refined_key(value: Any) -> tuple[int, Any]:
     return kind, 0 if value is None else value
 
 
-def refined(predicted: Rows, gold: Rows, _widths: tuple[int, int]) -> float:
+def compare_refined(predicted: Rows, gold: Rows, _widths: tuple[int, int]) -> float:
     left, right = ([tuple(sorted(row, key=refined_key)) for row in rows] for rows in (predicted, gold))
     return float(Counter(left) == Counter(right))
 
@@ -132,12 +132,12 @@ def same_column(left: Column, right: Column) -> bool:
     return len(prepared[0]) == len(prepared[1]) and all(map(close, *prepared))
 
 
-def matched(reference: list[Column], others: list[Column]) -> int:
+def count_matches(reference: list[Column], others: list[Column]) -> int:
     unused, n = list(others), 0
     for column in reference:
-        for place, other in enumerate(unused):
+        for index, other in enumerate(unused):
             if same_column(column, other):
-                del unused[place]
+                del unused[index]
                 n += 1
                 break
     return n
@@ -147,7 +147,7 @@ def key_of(columns: list[Column]) -> Column:
     return next(column for kind in ("text", "float", "int") for column in columns if column[0] == kind)
 
 
-def filtered(smaller: list[Column], larger: list[Column], drop: bool = False) -> list[Column] | None:
+def filter_by_key(smaller: list[Column], larger: list[Column], drop: bool = False) -> list[Column] | None:
     kind, key = key_of(smaller)
     for other, values in larger:
         rows = [v in key or (kind == "float" and any(close(v, k) for k in key)) for v in values if other == kind]
@@ -168,10 +168,10 @@ def sub_multiset(part: Column, whole: Column) -> bool:
         return not Counter(part[1]) - Counter(whole[1])
     rest = sorted(whole[1])
     for value in sorted(part[1]):
-        place = next((i for i, other in enumerate(rest) if close(value, other)), None)
-        if place is None:
+        index = next((i for i, other in enumerate(rest) if close(value, other)), None)
+        if index is None:
             return False
-        del rest[: place + 1]
+        del rest[: index + 1]
     return True
 
 
@@ -183,15 +183,15 @@ def paverl(predicted: Rows, gold: Rows, widths: tuple[int, int], slack: int = 5,
     if not gold:
         return min(widths) / widths[1]
     if len(predicted) == len(gold):
-        n = matched(right, left)
+        n = count_matches(right, left)
     elif len(predicted) > len(gold):
-        remaining = filtered(right, left, drop)
-        n = 0 if remaining is None else matched(right, remaining)
+        remaining = filter_by_key(right, left, drop)
+        n = 0 if remaining is None else count_matches(right, remaining)
     elif widths[1] == 1 and sub_multiset(key_of(left), right[0]):
         n = widths[0]
     else:
-        remaining = filtered(left, right)
-        n = 0 if remaining is None else matched(remaining, left)
+        remaining = filter_by_key(left, right)
+        n = 0 if remaining is None else count_matches(remaining, left)
     return min(len(predicted), len(gold)) * min(n, widths[1]) / (len(gold) * widths[1])
 
 
@@ -234,7 +234,7 @@ def ours(ex: Executor, database: Path, rule: str, pair: Pair, **options: Any) ->
 
 
 SIMPLE: dict[str, Callable[[Rows, Rows, tuple[int, int]], float]] = {
-    "bird": bird, "refined": refined, "qatch": qatch, "paverl": paverl,
+    "bird": bird, "refined": compare_refined, "qatch": qatch, "paverl": paverl,
 }  # fmt: skip
 
 
@@ -292,7 +292,7 @@ def test_paverl_example_is_capped(executor: Executor, database: Path) -> None:
 
 
 @st.composite
-def repeated(draw: st.DrawFn) -> Pair:
+def draw_repeated(draw: st.DrawFn) -> Pair:
     """Draw a gold and a prediction with repeated rows, as without DISTINCT, and perhaps other rows."""
     width, gold, _, other = draw(pairs(numbers, 3))
     again = draw(st.lists(st.sampled_from(gold), max_size=4)) if gold else []
@@ -304,7 +304,7 @@ def repeated(draw: st.DrawFn) -> Pair:
 def test_ex_b_matches_the_paverl_reference(executor: Executor, database: Path, n_examples: int) -> None:
     @settings(SETTINGS, max_examples=2 * n_examples)
     @given(
-        pair=st.one_of(pairs(numbers, 3), repeated()),
+        pair=st.one_of(pairs(numbers, 3), draw_repeated()),
         slack=st.sampled_from([0, 5, 30]),
         surplus=st.sampled_from([None, 1, 2]),
         drop=st.booleans(),

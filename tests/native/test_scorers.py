@@ -66,10 +66,10 @@ def through_csv(width: int, rows: Sequence[Row]) -> list[list[Any]]:
     csv.writer(file).writerows([["" if value is None else str(value) for value in row] for row in rows])
     file.seek(0)
     result = list(csv.reader(file))
-    return [typed([row[c] for row in result]) for c in range(width)]
+    return [parse_values([row[c] for row in result]) for c in range(width)]
 
 
-def typed(texts: list[str]) -> list[Any]:
+def parse_values(texts: list[str]) -> list[Any]:
     some = [text for text in texts if text not in MISSING]
 
     def read(kind: Callable[[str], Any]) -> list[Any]:

@@ -21,7 +21,7 @@ def run(*command: str, folder: Path) -> str:
 
 
 @pytest.mark.nightly
-def test_a_short_soak_finds_no_fault(tmp_path: Path) -> None:
+def test_a_short_soak_finds_no_error(tmp_path: Path) -> None:
     output = run(str(SOAK), "--minutes=0.3", "--seed=7", folder=tmp_path)
     counts = {what: int(n.replace(",", "")) for n, what in re.findall(r"([\d,]+) ([a-z ]+)", output)}
     for what in ("queries in threads", "queries in processes", "written to", "replaced", "workers killed"):

@@ -19,7 +19,7 @@ import pytest
 from jaxrl_sql.algo.advantage import advantages, gae
 from jaxrl_sql.algo.loss import grpo_loss, importance_weight, ppo_loss
 from jaxrl_sql.batch import GroupBatch, Segment
-from jaxrl_sql.config import ClipConfig, GrpoConfig, KlConfig, LossConfig, PpoConfig, changed
+from jaxrl_sql.config import ClipConfig, GrpoConfig, KlConfig, LossConfig, PpoConfig, replace_values
 from jaxrl_sql.models.ops.token_distribution import TokenLogprobs
 
 torch = pytest.importorskip("torch", reason="needs torch: install the extra `parity`")
@@ -122,7 +122,7 @@ def trl_loss(cfg: GrpoConfig, kind: str, logprob: Any, entropy: Any, batch: Grou
 def test_loss_and_gradients_match_trl(name: str) -> None:
     changes = {"loss.agg_mode": "sequence_mean", "loss.tis_clip_max": 0.0, **CASES[name]}
     kind = changes.pop("trl", TRL_LOSS[changes["loss.agg_mode"]])
-    cfg = changed(GrpoConfig(), changes)
+    cfg = replace_values(GrpoConfig(), changes)
     for seed in range(3):
         logprob, entropy, batch = make_batch(seed)
 

@@ -135,7 +135,7 @@ def test_trl_trainer_calls_environment_tools_and_learns(
 
         def get_reward(self) -> float | None:
             reward = super().get_reward()
-            calls = [(role, text) for role, text in self._started().transcript if role in (QUERY, SOLUTION)]
+            calls = [(role, text) for role, text in self._require_episode().transcript if role in (QUERY, SOLUTION)]
             earned.append((calls, reward))
             return reward
 

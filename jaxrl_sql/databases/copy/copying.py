@@ -107,7 +107,8 @@ def _refuse_occupied_names(
     if occupied:
         more = f" and {len(occupied) - 1} more" if occupied[1:] else ""
         raise InputError(
-            f"{target.address.named(occupied[0])}{more}: not empty, not in {manifest.path}: remove it, or pass --prefix"
+            f"{target.address.display_name(occupied[0])}{more}: not empty, not in {manifest.path}: remove it, or "
+            "pass --prefix"
         )
 
 
@@ -133,18 +134,18 @@ def _copy_file(
         writer.create(plan.tables)
         digests = {}
         for table in plan.tables:
-            written = _Written(source, table, target.rules)
+            written = _RowConverter(source, table, target.rules)
             writer.load(table, written.rows())
             digests[table.name] = written.digest
         refusals = writer.finish(plan.tables)
         for table in plan.tables:
             _compare(file, writer, table, digests[table.name])
         path = stand_in(manifest.path.parent, file.db_id)
-        rows = lambda table: _Written(source, table, target.rules).rows()  # noqa: E731
+        rows = lambda table: _RowConverter(source, table, target.rules).rows()  # noqa: E731
         write_stand_in(path, plan.tables, target.rules, rows, file.path)
     _grant_read(target, options, file)
     plan = plan._replace(notes=(*plan.notes, *refusals))
-    entry = make_entry(file, name, target.address.named(name), plan, digests, options.settings)
+    entry = make_entry(file, name, target.address.display_name(name), plan, digests, options.settings)
     manifest.finish(file.db_id, entry)
     return entry
 
@@ -165,7 +166,7 @@ def _compare(file: SourceFile, writer: DatabaseWriter, table: PlannedTable, expe
         )
 
 
-class _Written:
+class _RowConverter:
     """Convert a table's rows for the engine's columns, and compute their digest."""
 
     def __init__(self, source: SqliteReader, table: PlannedTable, rules: EngineRules) -> None:
@@ -185,15 +186,15 @@ class _Written:
     def _change(self, column: int) -> Converter | None:
         """Return the conversion of a column's values, or None."""
         kind, seen = self.table.columns[column].kind, self.table.source.seen[column]
-        if kind == "text" and (seen.odd or (seen.nul and not self.rules.holds_nul)):
-            return self._replaced_text
+        if kind == "text" and (seen.not_utf8 or (seen.nul and not self.rules.holds_nul)):
+            return self._clean_text
         if kind == "real":
             if seen.infinite and not self.rules.holds_infinity:
                 return _finite
             return to_real if seen.integers else None
         return to_text if seen.is_mixed else None
 
-    def _replaced_text(self, value: Cell) -> Cell:
+    def _clean_text(self, value: Cell) -> Cell:
         text = to_text(value)
         if not isinstance(text, str):
             return text

@@ -25,13 +25,13 @@ def load_dump(dump: Path, url: str, reader: str = "") -> str:
         )
     if not dump.is_file():
         raise InputError(f"--from {dump}: no such file")
-    server, name = SERVERS[address.engine](address.within("")), address.database
+    server, name = SERVERS[address.engine](address.with_database("")), address.database
     program = next((path for client in server.clients if (path := shutil.which(client))), None)
     if program is None:
         raise InputError(f"{server.clients[0]} is not installed, which loads dumps: {server.client_package}")
     server.prepare()
     if server.state(name) == "full":
-        raise InputError(f"{address.named(name)}: not empty: remove it, or give another name")
+        raise InputError(f"{address.display_name(name)}: not empty: remove it, or give another name")
     with server.open(name):
         pass  # creates an empty database
     errors = _run(program, dump, server, name)
@@ -40,7 +40,7 @@ def load_dump(dump: Path, url: str, reader: str = "") -> str:
         raise InputError(f"{dump}: {errors[0]}{f' and {len(errors) - 1} more' if errors[1:] else ''}")
     if reader:
         server.grant_read(name, users_of(reader))
-    return f"{address.named(name)}, {server.version}"
+    return f"{address.display_name(name)}, {server.version}"
 
 
 def _run(program: str, dump: Path, server: Server, database: str) -> list[str]:
@@ -52,5 +52,5 @@ def _run(program: str, dump: Path, server: Server, database: str) -> list[str]:
             env={**os.environ, **environment},
         )  # fmt: skip
     lines = [line for line in process.stderr.decode(errors="replace").splitlines() if "ERROR" in line]
-    errors = [server.address.redacted(line) for line in lines if not server.is_harmless(line)]
+    errors = [server.address.redact(line) for line in lines if not server.is_harmless(line)]
     return errors or ([f"{Path(program).name} ended with {process.returncode}"] if process.returncode else [])

@@ -21,7 +21,7 @@ _MAX_ROWS = 100_000
 _MAX_SESSIONS = 16
 
 
-class Questions(NamedTuple):
+class QuestionSource(NamedTuple):
     """A set's folder or a file of questions, its split, the address that golds run at, and their time limit."""
 
     path: Path
@@ -36,7 +36,7 @@ def copy_folder(
     out: Path,
     options: CopyOptions,
     only: Sequence[str],
-    questions: Questions | None,
+    questions: QuestionSource | None,
     report: Callable[[str], None],
 ) -> None:
     """Copy the databases of a folder (those in `only`, if set), write a manifest to `out`, and translate the golds.

@@ -39,7 +39,7 @@ _DIGITS = 12
 _MAX_ROW_CHARACTERS = 80
 
 
-class Gold(NamedTuple):
+class TranslatedGold(NamedTuple):
     """A translated gold: `status` is `ok` or the reason for dropping it; `message` is the engine's.
 
     `is_near`: reals differ in their last digits. `is_tied`: its LIMIT cuts between rows of equal sort keys; it is kept
@@ -56,28 +56,30 @@ class Gold(NamedTuple):
     others: tuple[str, ...] = ()
 
 
-def check_golds(executor: Executor, examples: Sequence[Example], manifest: Manifest, reader: Address) -> list[Gold]:
+def check_golds(
+    executor: Executor, examples: Sequence[Example], manifest: Manifest, reader: Address
+) -> list[TranslatedGold]:
     """Translate and run golds; return them in order. `reader` is the address with which the copies are read.
 
     Statuses are those of runs on the engine, and: `not_copied` (the database), `no_sql`, `not_translated`,
     `gold_failed` (on SQLite), `tied` (other rows of equal sort keys), `different_rows`, `different_order` and
     `not_itself` (unequal to itself by some rule). Raises InputError if the engine refuses the reader.
     """
-    copies = _Copies(manifest)
+    copies = _CopyFinder(manifest)
     schemas: dict[str, EngineSchema] = {}
-    golds: list[Gold] = []
+    golds: list[TranslatedGold] = []
     for start in range(0, len(examples), _CHUNK):
         chunk = examples[start : start + _CHUNK]
         translated = [_translate(example, copies, schemas, reader.engine) for example in chunk]
         runnable = [(i, gold) for i, gold in enumerate(translated) if gold.status == "ok"]
         checked = _run(executor, [gold for _, gold in runnable], schemas, reader)
         for (i, _), gold in zip(runnable, checked, strict=True):
-            translated[i] = gold._replace(others=_others(executor, gold, schemas, reader))
+            translated[i] = gold._replace(others=_translate_other_golds(executor, gold, schemas, reader))
         golds += translated
     return golds
 
 
-def write_golds(folder: Path, golds: Sequence[Gold], reader: Address) -> None:
+def write_golds(folder: Path, golds: Sequence[TranslatedGold], reader: Address) -> None:
     """Write the questions with kept golds, and the dropped ones with their status."""
     write_lines(folder / QUESTIONS, [_question(gold, reader) for gold in golds if gold.status == "ok"])
     dropped_golds = [gold for gold in golds if gold.status != "ok"]
@@ -97,7 +99,7 @@ def write_golds(folder: Path, golds: Sequence[Gold], reader: Address) -> None:
     )
 
 
-def summary_lines(golds: Sequence[Gold], version: str) -> list[str]:
+def summary_lines(golds: Sequence[TranslatedGold], version: str) -> list[str]:
     """Return the share of kept golds, and the number of dropped ones by status."""
     kept_golds = [gold for gold in golds if gold.status == "ok"]
     near = sum(gold.is_near for gold in kept_golds)
@@ -128,7 +130,7 @@ def engine_schema(entry: ManifestEntry) -> EngineSchema:
     return tables
 
 
-def _question(gold: Gold, reader: Address) -> dict[str, Any]:
+def _question(gold: TranslatedGold, reader: Address) -> dict[str, Any]:
     example = gold.example
     others = {"other_sql": list(gold.others)} if gold.others else {}
     return {
@@ -146,14 +148,14 @@ def _question(gold: Gold, reader: Address) -> dict[str, Any]:
     }
 
 
-class _Copies:
+class _CopyFinder:
     """Find the copy of a database, or of a file with the same content."""
 
     def __init__(self, manifest: Manifest) -> None:
         self.entries = list(manifest.databases.values())
         self.by_path = {entry["source"]["path"]: entry for entry in self.entries}
 
-    def of(self, path: str) -> ManifestEntry | None:
+    def find(self, path: str) -> ManifestEntry | None:
         """Return the entry of a file's copy, by its path, its bytes, or its tables and rows."""
         if path not in self.by_path:
             content = content_of(path)
@@ -176,23 +178,23 @@ def _has_rows(entry: ManifestEntry, path: str, content: str) -> bool:
     return source_digests is not None and source_digests == table_digests(path, content)
 
 
-def _translate(example: Example, copies: _Copies, schemas: dict[str, EngineSchema], engine: str) -> Gold:
+def _translate(example: Example, copies: _CopyFinder, schemas: dict[str, EngineSchema], engine: str) -> TranslatedGold:
     path = str(Path(example.db_path).resolve())
-    entry = copies.of(path)
+    entry = copies.find(path)
     if entry is None:
         message = f"{path}: no copied database has the same tables and rows"
-        return Gold(example, "", status="not_copied", message=message)
+        return TranslatedGold(example, "", status="not_copied", message=message)
     if not example.gold_sql:
-        return Gold(example, entry["name"], status="no_sql")
+        return TranslatedGold(example, entry["name"], status="no_sql")
     if path not in schemas:
         schemas[path] = engine_schema(entry)
     sql = to_engine(example.gold_sql, engine, schemas[path])
-    return Gold(example, entry["name"], sql or "", "ok" if sql else "not_translated")
+    return TranslatedGold(example, entry["name"], sql or "", "ok" if sql else "not_translated")
 
 
 def _run(
-    executor: Executor, golds: Sequence[Gold], schemas: Mapping[str, EngineSchema], reader: Address
-) -> Iterator[Gold]:
+    executor: Executor, golds: Sequence[TranslatedGold], schemas: Mapping[str, EngineSchema], reader: Address
+) -> Iterator[TranslatedGold]:
     queries = [(reader.url(gold.name), gold.sql) for gold in golds]
     sqlite_outcomes = _outcomes(executor, [(gold.example.db_path, gold.example.gold_sql) for gold in golds])
     engine_outcomes = _outcomes(executor, queries)
@@ -208,14 +210,16 @@ def _run(
         yield compared
 
 
-def _others(executor: Executor, gold: Gold, schemas: Mapping[str, EngineSchema], reader: Address) -> tuple[str, ...]:
+def _translate_other_golds(
+    executor: Executor, gold: TranslatedGold, schemas: Mapping[str, EngineSchema], reader: Address
+) -> tuple[str, ...]:
     """Return the translations of a question's other golds that have equal results on both."""
     if gold.status != "ok":
         return ()
     schema = schemas[str(Path(gold.example.db_path).resolve())]
     translations = ((sql, to_engine(sql, reader.engine, schema)) for sql in gold.example.other_golds)
     others = [
-        Gold(replace(gold.example, gold_sql=sql), gold.name, translation)
+        TranslatedGold(replace(gold.example, gold_sql=sql), gold.name, translation)
         for sql, translation in translations
         if translation
     ]
@@ -235,13 +239,13 @@ def _outcomes(executor: Executor, queries: Sequence[tuple[str, str]]) -> list[Ou
     ]
 
 
-def _compare(gold: Gold, sqlite: Outcome, engine: Outcome, reader: Address) -> Gold:
+def _compare(gold: TranslatedGold, sqlite: Outcome, engine: Outcome, reader: Address) -> TranslatedGold:
     if sqlite.status != "ok":
         return gold._replace(status="gold_failed", message=sqlite.error or sqlite.status)
     if engine.status == "db_error":
-        raise InputError(f"{reader.named(gold.name)}: the engine refused a gold: {reader.redacted(engine.error)}")
+        raise InputError(f"{reader.display_name(gold.name)}: the engine refused a gold: {reader.redact(engine.error)}")
     if engine.status != "ok":
-        return gold._replace(status=engine.status, message=reader.redacted(engine.error or engine.status))
+        return gold._replace(status=engine.status, message=reader.redact(engine.error or engine.status))
     tree = parse_query(gold.example.gold_sql)
     is_ordered = isinstance(tree, exp.Query) and tree.args.get("order") is not None
     sqlite_rows, engine_rows = _plain(sqlite.rows), _plain(engine.rows)
@@ -264,7 +268,7 @@ def _difference(sqlite_rows: Sequence[tuple[Any, ...]], engine_rows: Sequence[tu
     return f"{len(engine_rows)} rows on the engine, {len(sqlite_rows)} on SQLite: {' and '.join(rows)}"
 
 
-def _with_ties(gold: Gold) -> Gold:
+def _with_ties(gold: TranslatedGold) -> TranslatedGold:
     """Set whether a gold's LIMIT cuts through rows of equal sort keys."""
     if gold.status not in ("ok", "different_rows"):
         return gold
@@ -272,7 +276,9 @@ def _with_ties(gold: Gold) -> Gold:
     return gold._replace(is_tied=tied, status="tied" if tied and gold.status != "ok" else gold.status)
 
 
-def _has_equal_keys(executor: Executor, gold: Gold, schemas: Mapping[str, EngineSchema], reader: Address) -> bool:
+def _has_equal_keys(
+    executor: Executor, gold: TranslatedGold, schemas: Mapping[str, EngineSchema], reader: Address
+) -> bool:
     """Return whether both results have the same sequence of sort keys, so that only ties are in another order."""
     keys = key_query(gold.example.gold_sql)
     path = str(Path(gold.example.db_path).resolve())

@@ -17,9 +17,9 @@ def new_names(names: Sequence[str], noun: str, rules: NameRules) -> tuple[dict[s
     changed = []
     for number, name in enumerate(names, 1):
         folded = fold(name)
-        usable = _usable(folded, f"{noun}_{number}", rules, is_column=noun == "column")
+        usable = _make_usable(folded, f"{noun}_{number}", rules, is_column=noun == "column")
         while usable in renamed.values():
-            usable = _shortened(f"{usable}_{number}", rules)
+            usable = _shorten(f"{usable}_{number}", rules)
         renamed[name] = usable
         if usable != folded:
             changed.append(name)
@@ -31,15 +31,15 @@ def fold(name: str) -> str:
     return "".join(letter.lower() if letter.isascii() else letter for letter in name)
 
 
-def _usable(name: str, fallback: str, rules: NameRules, *, is_column: bool) -> str:
+def _make_usable(name: str, fallback: str, rules: NameRules, *, is_column: bool) -> str:
     """Return a name that the engine accepts: not empty, not reserved, and not too long."""
     usable = name.rstrip(" ") or fallback
     if rules.is_basic:
         usable = "".join(letter if letter <= "\uffff" else "_" for letter in usable)
-    return _shortened(f"{usable}_" if is_column and usable in rules.reserved else usable, rules)
+    return _shorten(f"{usable}_" if is_column and usable in rules.reserved else usable, rules)
 
 
-def _shortened(name: str, rules: NameRules) -> str:
+def _shorten(name: str, rules: NameRules) -> str:
     """Return a name of at most the engine's length; a truncated name ends with a hash of the whole name."""
 
     def length(text: str) -> int:

@@ -55,15 +55,16 @@ class _Planner:
         self.notes += self.source.schema().omissions
         self.notes += [f"the view {name} is omitted" for name in self.source.views()]
         self.notes += [
-            f"{name}: NOCASE and RTRIM are dropped: texts are compared byte by byte" for name in self.source.collated()
+            f"{name}: NOCASE and RTRIM are dropped: texts are compared byte by byte"
+            for name in self.source.find_collated_tables()
         ]
         names = self._renaming("", [table.name for table in tables])
         columns = {table.name: self._columns(table) for table in tables}
         bare = {table.name: self._own_keys(table, names[table.name], columns[table.name]) for table in tables}
-        planned = _parents_first([self._with_foreign_keys(bare[table.name], bare) for table in tables])
+        planned = _sort_parents_first([self._with_foreign_keys(bare[table.name], bare) for table in tables])
         if not self.rules.refers_ahead:
             planned = [self._without_ahead(table, planned[:i]) for i, table in enumerate(planned)]
-        return CopyPlan(tuple(_with_keyed(planned)), tuple(self.notes))
+        return CopyPlan(tuple(_mark_key_columns(planned)), tuple(self.notes))
 
     def _renaming(self, table: str, names: Sequence[str]) -> dict[str, str]:
         """Return the new names of tables, or of a table's columns; note names that change beyond lower case."""
@@ -99,19 +100,19 @@ class _Planner:
         )
 
     def _check_values(self, where: str, kind: str, seen: ColumnStats) -> None:
-        faults = {
-            "with invalid UTF-8": seen.odd,
+        problems = {
+            "with invalid UTF-8": seen.not_utf8,
             "with the character NUL": 0 if self.rules.holds_nul else seen.nul,
             "that are infinite": 0 if self.rules.holds_infinity or kind != "real" else seen.infinite,
         }
-        for fault, count in faults.items():
+        for problem, count in problems.items():
             if count and not self.replaces:
                 raise InputError(
-                    f"{self.source.file.path}: {where} has {count} values {fault}, which {self.rules.engine} cannot "
+                    f"{self.source.file.path}: {where} has {count} values {problem}, which {self.rules.engine} cannot "
                     f"hold: pass --replace to change them, or --leave-out '{where}'"
                 )
             if count:
-                self.notes.append(f"{where}: {count} values {fault} are replaced")
+                self.notes.append(f"{where}: {count} values {problem} are replaced")
 
     def _own_keys(self, table: SourceTable, name: str, columns: Mapping[str, PlannedColumn]) -> PlannedTable:
         """Plan a table with its primary key, unique keys and indexes, if its rows satisfy them."""
@@ -140,9 +141,9 @@ class _Planner:
             table,
             name,
             tuple(columns.values()),
-            _renamed(primary, columns),
-            tuple(dict.fromkeys(_renamed(kept_unique, columns) for kept_unique in kept_uniques)),
-            tuple(dict.fromkeys(_renamed(fit, columns) for fit in fits)),
+            _target_names(primary, columns),
+            tuple(dict.fromkeys(_target_names(kept_unique, columns) for kept_unique in kept_uniques)),
+            tuple(dict.fromkeys(_target_names(fit, columns) for fit in fits)),
         )
 
     def _holds_key(
@@ -150,8 +151,8 @@ class _Planner:
     ) -> bool:
         """Return whether a key's values are distinct after conversion; note a key that is dropped."""
         seen = {column.name: seen for column, seen in zip(table.table.columns, table.seen, strict=True)}
-        is_changed = any(seen[name].is_mixed or seen[name].odd or seen[name].nul for name in names)
-        if is_changed and self.source.repeated(table.table, names):
+        is_changed = any(seen[name].is_mixed or seen[name].not_utf8 or seen[name].nul for name in names)
+        if is_changed and self.source.count_repeated_keys(table.table, names):
             self.notes.append(
                 f"{table.name}: the {what} ({', '.join(names)}) is dropped: some values are equal as texts"
             )
@@ -176,12 +177,14 @@ class _Planner:
         for key in table.source.table.foreign_keys:
             parent = tables[key.table]
             parent_names = {column.source: column for column in parent.columns}
-            fault = self._fault(table, key, parent)
-            planned = PlannedKey(_renamed(key.columns, own_columns), parent.name, _renamed(key.targets, parent_names))
-            if fault:
+            reason = self._drop_reason(table, key, parent)
+            planned = PlannedKey(
+                _target_names(key.columns, own_columns), parent.name, _target_names(key.targets, parent_names)
+            )
+            if reason:
                 columns, targets = ", ".join(key.columns), ", ".join(key.targets)
                 what = f"{table.source.name}: the foreign key ({columns}) to {key.table} ({targets})"
-                self.notes.append(f"{what} is dropped: {fault}")
+                self.notes.append(f"{what} is dropped: {reason}")
             elif planned not in keys:
                 keys.append(planned)
         return replace(table, foreign_keys=tuple(keys))
@@ -195,24 +198,24 @@ class _Planner:
                 self.notes.append(f"{what} is dropped: {self.rules.engine} needs the referenced rows first")
         return replace(table, foreign_keys=tuple(key for key in table.foreign_keys if key.table in earlier_names))
 
-    def _fault(self, table: PlannedTable, key: ForeignKey, parent: PlannedTable) -> str:
+    def _drop_reason(self, table: PlannedTable, key: ForeignKey, parent: PlannedTable) -> str:
         """Return why a foreign key is dropped, or ""."""
         own_columns = {column.source: column for column in table.columns}
         parent_names = {column.source: column for column in parent.columns}
         if any(own_columns[a].kind != parent_names[b].kind for a, b in zip(key.columns, key.targets, strict=True)):
             return "its columns have other types"
-        targets = set(_renamed(key.targets, parent_names))
+        targets = set(_target_names(key.targets, parent_names))
         if not any(targets == set(key_columns) for key_columns in (parent.primary_key, *parent.uniques)):
             return "it does not reference a key"
         count = self.source.orphans(table.source.table, key)
         return f"{count} rows reference no row" if count else ""
 
 
-def _renamed(names: Iterable[str], columns: Mapping[str, PlannedColumn]) -> tuple[str, ...]:
+def _target_names(names: Iterable[str], columns: Mapping[str, PlannedColumn]) -> tuple[str, ...]:
     return tuple(columns[name].name for name in names)
 
 
-def _parents_first(tables: Sequence[PlannedTable]) -> list[PlannedTable]:
+def _sort_parents_first(tables: Sequence[PlannedTable]) -> list[PlannedTable]:
     """Return the tables so that each comes after the tables that it references, if possible."""
     remaining = {table.name: table for table in tables}
     done: list[PlannedTable] = []
@@ -229,7 +232,7 @@ def _parents_first(tables: Sequence[PlannedTable]) -> list[PlannedTable]:
     return done
 
 
-def _with_keyed(tables: Sequence[PlannedTable]) -> list[PlannedTable]:
+def _mark_key_columns(tables: Sequence[PlannedTable]) -> list[PlannedTable]:
     """Set in each table the columns of its keys and indexes, and those that other tables reference."""
     keyed: dict[str, set[str]] = {table.name: set() for table in tables}
     for table in tables:

@@ -69,7 +69,7 @@ class DatabaseWriter(ABC):
         self.connection = connection
         self.rules = rules
         self.error = error
-        self.quoted, self.listed = rules.names.quoted, rules.names.listed
+        self.quote_name, self.quote_list = rules.names.quote_name, rules.names.quote_list
 
     def create(self, tables: Sequence[PlannedTable]) -> None:
         """Create the tables, without rows."""
@@ -77,7 +77,7 @@ class DatabaseWriter(ABC):
             parts = [self.column(table, column) for column in table.columns]
             if self.declares_keys:
                 parts += [clause for _, clause in (*self._keys(table), *self._references(table))]
-            self.run(f"CREATE TABLE {self.quoted(table.name)} ({', '.join(parts)}){self.table_options()}")
+            self.run(f"CREATE TABLE {self.quote_name(table.name)} ({', '.join(parts)}){self.table_options()}")
 
     @abstractmethod
     def load(self, table: PlannedTable, rows: Iterable[Rows]) -> None:
@@ -94,25 +94,25 @@ class DatabaseWriter(ABC):
             lines += self._add(table, self._references(table))
             for column in () if self.comments_inline else table.columns:
                 if column.comment:
-                    where = f"{self.quoted(table.name)}.{self.quoted(column.name)}"
+                    where = f"{self.quote_name(table.name)}.{self.quote_name(column.name)}"
                     self.run(f"COMMENT ON COLUMN {where} IS {self.literal(column.comment)}")
         return lines
 
     def read(self, table: PlannedTable) -> Iterator[Rows]:
         """Yield a table's current rows, in any order."""
         with closing(self.stream()) as cursor:
-            cursor.execute(f"SELECT * FROM {self.quoted(table.name)}")
+            cursor.execute(f"SELECT * FROM {self.quote_name(table.name)}")
             while rows := cursor.fetchmany(CHUNK):
                 yield plain_rows(rows)
 
     def index(self, table: PlannedTable, number: int) -> str:
         """Return the statement that creates the table's index at `place`."""
-        name = self.quoted(f"{table.name}_index_{number + 1}")
-        return f"CREATE INDEX {name} ON {self.quoted(table.name)} ({self.listed(table.indexes[number])})"
+        name = self.quote_name(f"{table.name}_index_{number + 1}")
+        return f"CREATE INDEX {name} ON {self.quote_name(table.name)} ({self.quote_list(table.indexes[number])})"
 
     def column(self, table: PlannedTable, column: PlannedColumn) -> str:
         """Return the definition of a column."""
-        return f"{self.quoted(column.name)} {self.type_of(table, column)}{' NOT NULL' if column.not_null else ''}"
+        return f"{self.quote_name(column.name)} {self.type_of(table, column)}{' NOT NULL' if column.not_null else ''}"
 
     def type_of(self, _table: PlannedTable, column: PlannedColumn) -> str:
         """Return the type of a column."""
@@ -146,21 +146,21 @@ class DatabaseWriter(ABC):
     def _keys(self, table: PlannedTable) -> Iterator[tuple[str, str]]:
         """Yield the words and the clause of the primary key and of each unique key."""
         if table.primary_key:
-            yield "the primary key", f"PRIMARY KEY ({self.listed(table.primary_key)})"
+            yield "the primary key", f"PRIMARY KEY ({self.quote_list(table.primary_key)})"
         for unique in table.uniques:
-            yield f"the unique constraint ({', '.join(unique)})", f"UNIQUE ({self.listed(unique)})"
+            yield f"the unique constraint ({', '.join(unique)})", f"UNIQUE ({self.quote_list(unique)})"
 
     def _references(self, table: PlannedTable) -> Iterator[tuple[str, str]]:
         """Yield the words and the clause of each foreign key."""
         for key in table.foreign_keys:
-            parent = f"{self.quoted(key.table)} ({self.listed(key.targets)})"
-            clause = f"FOREIGN KEY ({self.listed(key.columns)}) REFERENCES {parent}"
+            parent = f"{self.quote_name(key.table)} ({self.quote_list(key.targets)})"
+            clause = f"FOREIGN KEY ({self.quote_list(key.columns)}) REFERENCES {parent}"
             yield f"the foreign key ({', '.join(key.columns)})", clause
 
     def _add(self, table: PlannedTable, keys: Iterable[tuple[str, str]]) -> Iterator[str]:
         """Add keys to a table that was created without them; yield a line for each that the engine rejects."""
         for what, clause in () if self.declares_keys else keys:
-            yield from self.attempt(f"{table.name}: {what}", f"ALTER TABLE {self.quoted(table.name)} ADD {clause}")
+            yield from self.attempt(f"{table.name}: {what}", f"ALTER TABLE {self.quote_name(table.name)} ADD {clause}")
 
 
 class DatabaseEngine(ABC):
@@ -173,7 +173,7 @@ class DatabaseEngine(ABC):
 
     def __init__(self, address: Address) -> None:
         self.address = address
-        self.quoted, self.listed = self.rules.names.quoted, self.rules.names.listed
+        self.quote_name, self.quote_list = self.rules.names.quote_name, self.rules.names.quote_list
         try:
             self.driver: Any = importlib.import_module(self.driver_name)
         except ImportError:
@@ -201,9 +201,9 @@ class DatabaseEngine(ABC):
     def open(self, name: str) -> AbstractContextManager[DatabaseWriter]:
         """Start writing a database, and create it if missing."""
 
-    def refused(self, what: str, error: Exception, hint: str = "") -> InputError:
+    def make_error(self, what: str, error: Exception, hint: str = "") -> InputError:
         """Return the error for an action that the engine rejects, with its message."""
-        return InputError(f"{self.address.shown}: {what}: {self.address.redacted(one_line(error))}{hint}")
+        return InputError(f"{self.address.shown}: {what}: {self.address.redact(one_line(error))}{hint}")
 
 
 class Server(DatabaseEngine):
@@ -214,18 +214,18 @@ class Server(DatabaseEngine):
     client_package: ClassVar[str]
     """The system's package of that program."""
 
-    def connect(self, database: str = "", *, reads: bool = False) -> Any:
+    def connect(self, database: str = "", *, is_read_only: bool = False) -> Any:
         """Return a connection in autocommit mode, by default to the address's database.
 
-        With `reads` its session is read-only, with time limits for locks and statements. Raises InputError if the
-        server refuses.
+        With `is_read_only` its session is read-only, with time limits for locks and statements. Raises InputError if
+        the server refuses.
         """
         name = database or self.address.database
         try:
-            return self._connect(name, reads=reads)
+            return self._connect(name, is_read_only=is_read_only)
         except (self.driver.Error, OSError, RuntimeError) as error:
-            where = self.address.named(name) if name else self.address.shown
-            message = self.address.redacted(one_line(error))
+            where = self.address.display_name(name) if name else self.address.shown
+            message = self.address.redact(one_line(error))
             check = next((check for part, check in _CHECKS.items() if part in message.lower()), "")
             kind = MissingDatabaseError if _NO_DATABASE.search(message) else InputError
             raise kind(f"{where}: {message}: {check or 'check the host and the port'}") from None
@@ -249,10 +249,10 @@ class Server(DatabaseEngine):
                 cursor.execute(sql, values or None)
                 return list(cursor.fetchall()) if cursor.description else []
             except self.driver.Error as error:
-                raise self.refused(shorten(sql, 80, placeholder=" …"), error) from None
+                raise self.make_error(shorten(sql, 80, placeholder=" …"), error) from None
 
     @abstractmethod
-    def _connect(self, database: str, *, reads: bool) -> Any:
+    def _connect(self, database: str, *, is_read_only: bool) -> Any:
         """Return a connection; raises the driver's errors."""
 
 
@@ -267,9 +267,9 @@ class DatabaseReader(ABC):
 
     def __init__(self, server: Server) -> None:
         self.address, self.driver = server.address, server.driver
-        self.quoted, self.listed = server.quoted, server.listed
-        self.shown = self.address.named(self.address.database)
-        self.connection = server.connect(reads=True)
+        self.quote_name, self.quote_list = server.quote_name, server.quote_list
+        self.shown = self.address.display_name(self.address.database)
+        self.connection = server.connect(is_read_only=True)
 
     def close(self) -> None:
         """Close the connection."""
@@ -281,8 +281,10 @@ class DatabaseReader(ABC):
 
     def first_rows(self, table: CatalogTable, count: int) -> list[TextRow]:
         """Return the first rows of a table by its `order`."""
-        order = f" ORDER BY {self.listed(table.order)}" if table.order else ""
-        return self.run(table.title, f"SELECT {self.listed(table.names)} FROM {self.path(table)}{order} LIMIT {count}")
+        order = f" ORDER BY {self.quote_list(table.order)}" if table.order else ""
+        return self.run(
+            table.title, f"SELECT {self.quote_list(table.names)} FROM {self.path(table)}{order} LIMIT {count}"
+        )
 
     @abstractmethod
     def parents(self, parent: CatalogTable, key: CatalogForeignKey, keys: Sequence[KeyValues]) -> list[TextRow]:
@@ -295,7 +297,7 @@ class DatabaseReader(ABC):
         except UnicodeDecodeError:
             raise InputError(f"{title} holds text that is not UTF-8: --leave-out its column") from None
         except self.driver.Error as error:
-            raise self.failed(title, error) from None
+            raise self.make_table_error(title, error) from None
 
     @abstractmethod
     def texts(self, sql: str) -> list[TextRow]:
@@ -307,13 +309,13 @@ class DatabaseReader(ABC):
 
     def path(self, table: CatalogTable) -> str:
         """Return the name of a table with its schema."""
-        return ".".join(map(self.quoted, table.path))
+        return ".".join(map(self.quote_name, table.path))
 
-    def failed(self, title: str, error: Any) -> InputError:
+    def make_table_error(self, title: str, error: Any) -> InputError:
         """Return the error of a statement on the table `title`: its reason, or the first line of its message."""
         reason = self.reasons.get(self.code(error))
         lines = [line for line in str(error.args[-1] if error.args else error).splitlines() if line.strip()]
-        message = self.address.redacted(lines[0] if lines else type(error).__name__)
+        message = self.address.redact(lines[0] if lines else type(error).__name__)
         return InputError(f"{title} {_REASONS[reason]}" if reason else f"{title}: {message}")
 
 

@@ -56,17 +56,17 @@ class Duckdb(DatabaseEngine):
     @contextmanager
     def open(self, name: str) -> Iterator[DatabaseWriter]:
         """Yield a writer of a temporary file next to the database's path."""
-        part = Path(self.address.folder, f"{name}.duckdb.part")
-        _remove(part)
+        partial_file = Path(self.address.folder, f"{name}.duckdb.part")
+        _remove(partial_file)
         try:
-            with closing(self.driver.connect(part)) as connection:
+            with closing(self.driver.connect(partial_file)) as connection:
                 connection.execute("SET enable_progress_bar = false")
                 yield _DuckdbWriter(connection, self.rules, self.driver.Error)
-            part.replace(self._file(name))
+            partial_file.replace(self._file(name))
         except self.driver.Error as error:
-            raise self.refused(f"{name} cannot be written", error) from error
+            raise self.make_error(f"{name} cannot be written", error) from error
         finally:
-            _remove(part)
+            _remove(partial_file)
 
     def _file(self, name: str) -> Path:
         return Path(self.address.folder, f"{name}.duckdb")
@@ -79,13 +79,13 @@ class _DuckdbWriter(DatabaseWriter):
 
     def load(self, table: PlannedTable, rows: Iterable[Rows]) -> None:
         columns = ", ".join(f"unnest(?::{self.type_of(table, column)}[])" for column in table.columns)
-        insert = f"INSERT INTO {self.quoted(table.name)} SELECT {columns}"
+        insert = f"INSERT INTO {self.quote_name(table.name)} SELECT {columns}"
         self.connection.execute("BEGIN")
         for chunk in rows:
             self.connection.execute(insert, [list(column) for column in zip(*chunk, strict=True)])
         self.connection.execute("COMMIT")
 
 
-def _remove(part: Path) -> None:
-    for path in (part, Path(f"{part}.wal")):
+def _remove(partial_file: Path) -> None:
+    for path in (partial_file, Path(f"{partial_file}.wal")):
         path.unlink(missing_ok=True)

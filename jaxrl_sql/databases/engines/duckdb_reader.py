@@ -54,7 +54,7 @@ class DuckdbReader(DatabaseReader):
     def __init__(self, path: Path) -> None:
         self.path_of_file = path
         self.shown = f"duckdb:{path}"
-        self.quoted, self.listed = partial(quote_name, always=True), partial(quote_names, always=True)
+        self.quote_name, self.quote_list = partial(quote_name, always=True), partial(quote_names, always=True)
         if not path.is_file():
             raise InputError(f"{self.shown}: no such file")
         limits = ExecutorConfig(threads=1, engine_timeout_ms=READ_SECONDS * 1000, max_rows=_MAX_ROWS)
@@ -94,20 +94,20 @@ class DuckdbReader(DatabaseReader):
 
     def first_rows(self, table: CatalogTable, count: int) -> list[TextRow]:
         """Return the first rows of a table by its `order`."""
-        order = f" ORDER BY {self.listed(table.order)}" if table.order else ""
+        order = f" ORDER BY {self.quote_list(table.order)}" if table.order else ""
         shown = ", ".join(_as_text(column, "t") for column in table.columns)
         return self.run(table.title, f"SELECT {shown} FROM {self.path(table)} AS t{order} LIMIT {count}")
 
     def parents(self, parent: CatalogTable, key: CatalogForeignKey, keys: Sequence[KeyValues]) -> list[TextRow]:
         """Return the rows of `parent` that have the keys."""
-        names = [f"c{place}" for place in range(len(key.columns))]
+        names = [f"c{number}" for number in range(len(key.columns))]
         casts = [
             [f"CAST({quote_text(value)} AS {kind})" for value, kind in zip(values, key.types, strict=True)]
             for values in keys
         ]
         rows = ", ".join(f"({', '.join(row)})" for row in casts)
         on = " AND ".join(
-            f"p.{self.quoted(target)} = k.{name}" for target, name in zip(key.targets, names, strict=True)
+            f"p.{self.quote_name(target)} = k.{name}" for target, name in zip(key.targets, names, strict=True)
         )
         shown = ", ".join(_as_text(column, "p") for column in parent.columns)
         keyed = f"(VALUES {rows}) AS k({', '.join(names)})"

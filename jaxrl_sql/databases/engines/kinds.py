@@ -35,7 +35,7 @@ class ColumnStats(NamedTuple):
     """Statistics of a column's values: counts by storage class, and properties that determine its kind.
 
     `longest` (characters) and `widest` (bytes) are sizes of texts and blobs. `beyond` counts integers that no float
-    represents, `nul` texts with the character NUL, and `odd` texts with invalid UTF-8.
+    represents, `nul` texts with the character NUL, and `not_utf8` texts with invalid UTF-8.
     """
 
     integers: int = 0
@@ -48,7 +48,7 @@ class ColumnStats(NamedTuple):
     beyond: int = 0
     infinite: int = 0
     nul: int = 0
-    odd: int = 0
+    not_utf8: int = 0
     dates: int = 0
     seconds: int = 0
 
@@ -65,7 +65,7 @@ def column_stats(values: Sequence[Cell], *, is_dated: bool) -> ColumnStats:
     texts = [value for value in values if type(value) is str]
     blobs = [value for value in values if type(value) is bytes]
     whole = "".join(texts)
-    odd = 0 if _is_utf8(whole) else sum(not _is_utf8(text) for text in texts)
+    not_utf8 = 0 if _is_utf8(whole) else sum(not _is_utf8(text) for text in texts)
     sizes = [len(text.encode("utf-8", "surrogateescape")) for text in texts] + [len(blob) for blob in blobs]
     is_far = bool(ints) and (max(ints) > _EXACT or min(ints) < -_EXACT)
     return ColumnStats(
@@ -79,13 +79,13 @@ def column_stats(values: Sequence[Cell], *, is_dated: bool) -> ColumnStats:
         beyond=sum(int(float(number)) != number for number in ints) if is_far else 0,
         infinite=sum(abs(number) == float("inf") for number in floats),
         nul=sum("\0" in text for text in texts) if "\0" in whole else 0,
-        odd=odd,
+        not_utf8=not_utf8,
         dates=sum(map(_is_date, texts)) if is_dated else 0,
         seconds=sum(map(_is_second, texts)) if is_dated else 0,
     )
 
 
-def merged(first: ColumnStats, other: ColumnStats) -> ColumnStats:
+def merge_stats(first: ColumnStats, other: ColumnStats) -> ColumnStats:
     """Return the statistics of two parts of a column together."""
     added = ColumnStats(*map(sum, zip(first, other, strict=True)))
     return added._replace(longest=max(first.longest, other.longest), widest=max(first.widest, other.widest))
@@ -158,14 +158,14 @@ def _is_utf8(text: str) -> bool:
 
 
 def _is_date(text: str) -> bool:
-    return _DATE.fullmatch(text) is not None and _reads(date.fromisoformat, text)
+    return _DATE.fullmatch(text) is not None and _is_readable(date.fromisoformat, text)
 
 
 def _is_second(text: str) -> bool:
-    return _SECOND.fullmatch(text) is not None and _reads(datetime.fromisoformat, text)
+    return _SECOND.fullmatch(text) is not None and _is_readable(datetime.fromisoformat, text)
 
 
-def _reads(read: Callable[[str], object], text: str) -> bool:
+def _is_readable(read: Callable[[str], object], text: str) -> bool:
     try:
         read(text)
     except ValueError:

@@ -127,7 +127,7 @@ class Mysql(Server):
 
     def drop(self, name: str) -> None:
         """Remove a database."""
-        self.ask(f"DROP DATABASE IF EXISTS {self.quoted(name)}")
+        self.ask(f"DROP DATABASE IF EXISTS {self.quote_name(name)}")
 
     def grant_read(self, name: str, readers: Sequence[str]) -> None:
         """Grant users read access to a database, from all hosts or, as `NAME@HOST`, from one."""
@@ -135,18 +135,20 @@ class Mysql(Server):
         grantees = ", ".join(["%s@%s"] * len(readers))
         # In a GRANT the name of a database is a pattern.
         pattern = re.sub(r"([_%\\])", r"\\\1", name)
-        self.ask(f"GRANT SELECT ON {self.quoted(pattern).replace('%', '%%')}.* TO {grantees}", *users)
+        self.ask(f"GRANT SELECT ON {self.quote_name(pattern).replace('%', '%%')}.* TO {grantees}", *users)
 
     @contextmanager
     def open(self, name: str) -> Iterator[DatabaseWriter]:
         """Yield a writer; its incomplete tables remain after a failure."""
-        self.ask(f"CREATE DATABASE IF NOT EXISTS {self.quoted(name)} CHARACTER SET utf8mb4 COLLATE {self.collation}")
+        self.ask(
+            f"CREATE DATABASE IF NOT EXISTS {self.quote_name(name)} CHARACTER SET utf8mb4 COLLATE {self.collation}"
+        )
         with closing(self.connect(name)) as connection:
             try:
                 yield _MysqlWriter(connection, self)
             except self.driver.Error as error:
                 hint = ": raise max_allowed_packet if a row is larger" if error.args[0] in _TOO_LARGE else ""
-                raise self.refused(f"the database {name} cannot be written", error, hint) from error
+                raise self.make_error(f"the database {name} cannot be written", error, hint) from error
 
     def reader(self) -> DatabaseReader:
         """Open the address's database to read it."""
@@ -163,18 +165,18 @@ class Mysql(Server):
         arguments = ["--port", str(address.port), "--user", address.user, *host_options, *tls_options, database]
         return arguments, {"MYSQL_PWD": address.password}
 
-    def _connect(self, database: str, *, reads: bool) -> Any:
+    def _connect(self, database: str, *, is_read_only: bool) -> Any:
         address = self.address
         connection = self.driver.connect(
             host="localhost" if address.host.startswith("/") else address.host,
             unix_socket=address.host if address.host.startswith("/") else None,
             port=address.port, user=address.user, password=address.password, database=database or None,
             charset="utf8mb4", connect_timeout=CONNECT_SECONDS, autocommit=True, ssl=address.tls_context(),
-            **({"conv": {}} if reads else {}),
+            **({"conv": {}} if is_read_only else {}),
         )  # fmt: skip
         timeouts = _MARIADB if "MariaDB" in connection.get_server_info() else _MYSQL
         with connection.cursor() as cursor:
-            for statement in (_SESSION, timeouts, "SET SESSION TRANSACTION READ ONLY") if reads else (_MODE,):
+            for statement in (_SESSION, timeouts, "SET SESSION TRANSACTION READ ONLY") if is_read_only else (_MODE,):
                 cursor.execute(statement)
         return connection
 
@@ -191,7 +193,7 @@ class _MysqlWriter(DatabaseWriter):
 
     def load(self, table: PlannedTable, rows: Iterable[Rows]) -> None:
         placeholders = ", ".join(["%s"] * len(table.columns))
-        insert = f"INSERT INTO {self.quoted(table.name).replace('%', '%%')} VALUES ({placeholders})"
+        insert = f"INSERT INTO {self.quote_name(table.name).replace('%', '%%')} VALUES ({placeholders})"
         with self.connection.cursor() as cursor:
             cursor.execute("SELECT @@max_allowed_packet")
             cursor.max_stmt_length = min(cursor.max_stmt_length, cursor.fetchone()[0] - 4096)
@@ -203,11 +205,11 @@ class _MysqlWriter(DatabaseWriter):
     def finish(self, tables: Sequence[PlannedTable]) -> list[str]:
         lines = super().finish(tables)
         for table in tables:
-            self.run(f"ANALYZE TABLE {self.quoted(table.name)}")
+            self.run(f"ANALYZE TABLE {self.quote_name(table.name)}")
         return lines
 
     def index(self, table: PlannedTable, number: int) -> str:
-        return f"ALTER TABLE {self.quoted(table.name)} ADD INDEX ({self.listed(table.indexes[number])})"
+        return f"ALTER TABLE {self.quote_name(table.name)} ADD INDEX ({self.quote_list(table.indexes[number])})"
 
     def column(self, table: PlannedTable, column: PlannedColumn) -> str:
         comment = f" COMMENT {self.connection.escape(column.comment)}" if column.comment else ""
@@ -241,8 +243,8 @@ class _MysqlReader(DatabaseReader):
 
     def parents(self, parent: CatalogTable, key: CatalogForeignKey, keys: Sequence[KeyValues]) -> list[TextRow]:
         rows = ", ".join(f"({', '.join(map(_literal, key.types, values))})" for values in keys)
-        where = f"({self.listed(key.targets)}) IN ({rows})"
-        return self.run(parent.title, f"SELECT {self.listed(parent.names)} FROM {self.path(parent)} WHERE {where}")
+        where = f"({self.quote_list(key.targets)}) IN ({rows})"
+        return self.run(parent.title, f"SELECT {self.quote_list(parent.names)} FROM {self.path(parent)} WHERE {where}")
 
     def texts(self, sql: str) -> list[TextRow]:
         with self.connection.cursor() as cursor:
@@ -295,8 +297,8 @@ def _unique(select: Select) -> dict[str, dict[str, tuple[str, ...]]]:
     """Return unique keys of whole columns by table, the primary one named PRIMARY."""
     unique: dict[str, dict[str, tuple[str, ...]]] = defaultdict(dict)
     partial: set[tuple[str, str]] = set()
-    for table, index, column, part in _texts(select(_UNIQUE)):
-        if part or not column:  # a prefix index, or an index of an expression
+    for table, index, column, prefix_length in _texts(select(_UNIQUE)):
+        if prefix_length or not column:  # a prefix index, or an index of an expression
             partial.add((table, index))
         unique[table][index] = (*unique[table].get(index, ()), column)
     for table, index in partial:

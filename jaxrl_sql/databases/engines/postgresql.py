@@ -131,12 +131,12 @@ class Postgresql(Server):
 
     def drop(self, name: str) -> None:
         """Remove a database, and end its connections."""
-        self.ask(f"DROP DATABASE IF EXISTS {self.quoted(name)} WITH (FORCE)")
+        self.ask(f"DROP DATABASE IF EXISTS {self.quote_name(name)} WITH (FORCE)")
 
     def grant_read(self, name: str, readers: Sequence[str]) -> None:
         """Grant roles read access to a database; a superuser also revokes functions that readers do not need."""
-        roles = self.listed(readers)
-        self.ask(f"GRANT CONNECT ON DATABASE {self.quoted(name)} TO {roles}")
+        roles = self.quote_list(readers)
+        self.ask(f"GRANT CONNECT ON DATABASE {self.quote_name(name)} TO {roles}")
         self.ask(f"GRANT USAGE ON SCHEMA public TO {roles}", database=name)
         self.ask(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {roles}", database=name)
         ((is_superuser,),) = self.ask("SELECT rolsuper FROM pg_catalog.pg_roles WHERE rolname = current_user")
@@ -148,11 +148,12 @@ class Postgresql(Server):
         """Yield a writer whose transaction is committed at its end, or rolled back; then compute statistics."""
         if self.state(name) == "absent":
             self.ask(
-                f"CREATE DATABASE {self.quoted(name)} TEMPLATE template0 ENCODING 'UTF8' LC_COLLATE 'C' LC_CTYPE 'C'"
+                f"CREATE DATABASE {self.quote_name(name)} TEMPLATE template0 ENCODING 'UTF8' "
+                "LC_COLLATE 'C' LC_CTYPE 'C'"
             )
         with closing(self.connect(name)) as connection:
             if connection.get_parameter_status("server_encoding") != "UTF8":
-                raise InputError(f"{self.address.named(name)}: its encoding is not UTF8: let the copy create it")
+                raise InputError(f"{self.address.display_name(name)}: its encoding is not UTF8: let the copy create it")
             connection.autocommit = False
             try:
                 writer = _PostgresqlWriter(connection, self.rules, self.driver.Error)
@@ -161,7 +162,7 @@ class Postgresql(Server):
                 connection.autocommit = True
                 writer.run("ANALYZE")
             except self.driver.Error as error:
-                raise self.refused(f"the database {name} cannot be written", error) from error
+                raise self.make_error(f"the database {name} cannot be written", error) from error
 
     def reader(self) -> DatabaseReader:
         """Open the address's database to read it."""
@@ -176,7 +177,7 @@ class Postgresql(Server):
         """Return whether the owner of a dump's table is missing here."""
         return _NO_OWNER.search(line) is not None
 
-    def _connect(self, database: str, *, reads: bool) -> Any:
+    def _connect(self, database: str, *, is_read_only: bool) -> Any:
         address = self.address
         connection = self.driver.connect(
             host=address.host, port=address.port, user=address.user, password=address.password or None,
@@ -184,7 +185,7 @@ class Postgresql(Server):
             application_name="jaxrl_sql.databases", **address.tls_settings(),
         )  # fmt: skip
         connection.autocommit = True
-        if reads:
+        if is_read_only:
             with connection.cursor() as cursor:
                 cursor.execute(_SESSION)
         return connection
@@ -197,17 +198,17 @@ class _PostgresqlWriter(DatabaseWriter):
 
     def load(self, table: PlannedTable, rows: Iterable[Rows]) -> None:
         with self.connection.cursor() as cursor:
-            cursor.copy_expert(f"COPY {self.quoted(table.name)} FROM STDIN", _Stream(map(_copied, rows)))
+            cursor.copy_expert(f"COPY {self.quote_name(table.name)} FROM STDIN", _Stream(map(_format_copy, rows)))
 
     def finish(self, tables: Sequence[PlannedTable]) -> list[str]:
         lines = super().finish(tables)
         # By default all roles may create temporary tables, and before version 15 permanent ones.
-        self.run(f"REVOKE ALL ON DATABASE {self.quoted(self.connection.info.dbname)} FROM PUBLIC")
+        self.run(f"REVOKE ALL ON DATABASE {self.quote_name(self.connection.info.dbname)} FROM PUBLIC")
         self.run("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
         return lines
 
     def index(self, table: PlannedTable, number: int) -> str:
-        return f"CREATE INDEX ON {self.quoted(table.name)} ({self.listed(table.indexes[number])})"
+        return f"CREATE INDEX ON {self.quote_name(table.name)} ({self.quote_list(table.indexes[number])})"
 
     def type_of(self, table: PlannedTable, column: PlannedColumn) -> str:
         return super().type_of(table, column) + (' COLLATE "C"' if column.kind == "text" else "")
@@ -240,7 +241,7 @@ class _Stream:
         return block
 
 
-def _copied(rows: Rows) -> bytes:
+def _format_copy(rows: Rows) -> bytes:
     """Return rows in COPY's text form."""
     return "".join("\t".join(map(_cell, row)) + "\n" for row in rows).encode()
 
@@ -263,15 +264,15 @@ class _PostgresqlReader(DatabaseReader):
             with self.connection.cursor() as cursor:
                 return _catalog(cursor)
         except self.driver.Error as error:
-            raise self.failed(self.shown, error) from None
+            raise self.make_table_error(self.shown, error) from None
 
     def parents(self, parent: CatalogTable, key: CatalogForeignKey, keys: Sequence[KeyValues]) -> list[TextRow]:
         columns = zip(zip(*keys, strict=True), key.types, strict=True)
         arrays = ", ".join(f"{_array(values)}::{kind}[]" for values, kind in columns)
         names = [f"c{i}" for i in range(len(key.columns))]
         sides = zip(key.targets, key.operators, names, strict=True)
-        on = " AND ".join(f"p.{self.quoted(target)} {operator} k.{name}" for target, operator, name in sides)
-        parent_columns = ", ".join(f"p.{self.quoted(name)}" for name in parent.names)
+        on = " AND ".join(f"p.{self.quote_name(target)} {operator} k.{name}" for target, operator, name in sides)
+        parent_columns = ", ".join(f"p.{self.quote_name(name)}" for name in parent.names)
         keyed = f"unnest({arrays}) AS k({', '.join(names)})"
         return self.run(parent.title, f"SELECT {parent_columns} FROM {keyed} JOIN {self.path(parent)} AS p ON {on}")
 

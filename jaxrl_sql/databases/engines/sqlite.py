@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from jaxrl_sql.databases.engines.base import DatabaseWriter
-from jaxrl_sql.databases.engines.kinds import CHUNK, ColumnStats, Rows, column_stats, decode_text, is_dated, merged
+from jaxrl_sql.databases.engines.kinds import CHUNK, ColumnStats, Rows, column_stats, decode_text, is_dated, merge_stats
 from jaxrl_sql.databases.engines.tables import EngineRules, Index, NameRules, PlannedTable, SourceTable
 from jaxrl_sql.text2sql.schema.cache import content_of
 from jaxrl_sql.text2sql.schema.read import ForeignKey, Schema, Table, read_schema
@@ -49,33 +49,33 @@ class SqliteReader:
         """Return the names of views, which are not copied."""
         return [name for (name,) in self.connection.execute("SELECT name FROM sqlite_master WHERE type = 'view'")]
 
-    def collated(self) -> list[str]:
+    def find_collated_tables(self) -> list[str]:
         """Return the names of tables with a column that is not compared byte by byte."""
         tables = self.connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table' AND sql IS NOT NULL")
         return [name for name, sql in tables if re.search(r"\bcollate\s+['\"`\[]?(nocase|rtrim)\b", sql, re.IGNORECASE)]
 
     def rows(self, table: Table) -> Iterator[Rows]:
         """Yield a table's rows, CHUNK at a time, as SQLite holds them."""
-        names = _NAMES.listed(column.name for column in table.columns)
-        cursor = self.connection.execute(f"SELECT {names} FROM {_NAMES.quoted(table.name)}")
+        names = _NAMES.quote_list(column.name for column in table.columns)
+        cursor = self.connection.execute(f"SELECT {names} FROM {_NAMES.quote_name(table.name)}")
         while rows := cursor.fetchmany(CHUNK):
             yield rows
 
     def orphans(self, table: Table, key: ForeignKey) -> int:
         """Return the number of rows with a dangling foreign key."""
-        columns = [f"c.{_NAMES.quoted(name)}" for name in key.columns]
-        targets = [f"p.{_NAMES.quoted(name)}" for name in key.targets]
+        columns = [f"c.{_NAMES.quote_name(name)}" for name in key.columns]
+        targets = [f"p.{_NAMES.quote_name(name)}" for name in key.targets]
         refers = " AND ".join(f"{name} IS NOT NULL" for name in columns)
         equal = " AND ".join(f"{target} = {column}" for target, column in zip(targets, columns, strict=True))
-        parent, child = map(_NAMES.quoted, (key.table, table.name))
+        parent, child = map(_NAMES.quote_name, (key.table, table.name))
         parent_query = f"SELECT 1 FROM {parent} AS p WHERE {equal}"
         return self._number(f"SELECT COUNT(*) FROM {child} AS c WHERE {refers} AND NOT EXISTS ({parent_query})")
 
-    def repeated(self, table: Table, columns: Sequence[str]) -> int:
+    def count_repeated_keys(self, table: Table, columns: Sequence[str]) -> int:
         """Return the number of combinations of values that are repeated after conversion to text."""
-        texts = [f"CAST({_NAMES.quoted(name)} AS TEXT)" for name in columns]
+        texts = [f"CAST({_NAMES.quote_name(name)} AS TEXT)" for name in columns]
         is_set = " AND ".join(f"{text} IS NOT NULL" for text in texts)
-        name = _NAMES.quoted(table.name)
+        name = _NAMES.quote_name(table.name)
         repeated = f"SELECT 1 FROM {name} WHERE {is_set} GROUP BY {', '.join(texts)} HAVING COUNT(*) > 1"
         return self._number(f"SELECT COUNT(*) FROM ({repeated})")
 
@@ -87,7 +87,7 @@ class SqliteReader:
         dated = [is_dated(column.type) for column in table.columns]
         for rows in self.rows(table):
             parts = zip(seen, zip(*rows, strict=True), dated, strict=True)
-            seen = [merged(before, column_stats(values, is_dated=dates)) for before, values, dates in parts]
+            seen = [merge_stats(before, column_stats(values, is_dated=dates)) for before, values, dates in parts]
         indexes = list(self._indexes(table))
         plain = [index for index in indexes if index is not None]
         return SourceTable(table, tuple(seen), tuple(plain), len(indexes) - len(plain))
@@ -137,7 +137,7 @@ class SqliteWriter(DatabaseWriter):
         placeholders = ", ".join("?" * len(table.columns))
         for chunk in rows:
             self.connection.executemany(
-                f"INSERT INTO {self.quoted(table.name)} VALUES ({placeholders})", map(_storable, chunk)
+                f"INSERT INTO {self.quote_name(table.name)} VALUES ({placeholders})", map(_storable, chunk)
             )
 
 

@@ -23,11 +23,11 @@ class NameRules(NamedTuple):
     is_basic: bool = False
     mark: str = '"'
 
-    def quoted(self, name: str) -> str:
+    def quote_name(self, name: str) -> str:
         """Return a quoted name; quotation marks inside are doubled."""
         return quote_name(name, always=True, mark=self.mark)
 
-    def listed(self, names: Iterable[str]) -> str:
+    def quote_list(self, names: Iterable[str]) -> str:
         """Return quoted names, separated by commas."""
         return quote_names(names, always=True, mark=self.mark)
 

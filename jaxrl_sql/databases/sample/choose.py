@@ -20,7 +20,7 @@ def choose(catalog: Catalog, leave_out: Sequence[str] = ()) -> Catalog:
     """
     by_name = _names(catalog.tables)
     excluded = {_resolve(name, by_name) for name in leave_out}
-    unsupported, notes = _unsupported(catalog.tables, excluded)
+    unsupported, notes = _find_unsupported(catalog.tables, excluded)
     notes = [*catalog.notes, *notes]
     dropped = excluded | unsupported
     tables = []
@@ -48,7 +48,7 @@ def choose(catalog: Catalog, leave_out: Sequence[str] = ()) -> Catalog:
     return Catalog(tuple(tables), tuple(foreign_keys), tuple(notes))
 
 
-def _unsupported(
+def _find_unsupported(
     tables: Sequence[CatalogTable], excluded: Collection[tuple[TablePath, str | None]]
 ) -> tuple[set[tuple[TablePath, str | None]], list[str]]:
     """Return the tables and columns that SQLite cannot hold, except those in `excluded`, and a note for each."""

@@ -6,6 +6,6 @@ those that fail, that a constant answer matches, or that a test suite cannot dis
 
 from jaxrl_sql.datagen.audit.finding import Finding, QuestionSet
 from jaxrl_sql.datagen.audit.golds import audit_golds
-from jaxrl_sql.datagen.audit.overlap import shared_databases, shared_questions, shared_sql
+from jaxrl_sql.datagen.audit.overlap import find_shared_databases, find_shared_questions, find_shared_sql
 
-__all__ = ["Finding", "QuestionSet", "audit_golds", "shared_databases", "shared_questions", "shared_sql"]
+__all__ = ["Finding", "QuestionSet", "audit_golds", "find_shared_databases", "find_shared_questions", "find_shared_sql"]

@@ -34,7 +34,7 @@ class Finding(NamedTuple):
     details: Fields
     line: str = ""
 
-    def at(self, line: str) -> Finding:
+    def with_line(self, line: str) -> Finding:
         """Return the finding with the place of its question."""
         return self._replace(line=line)
 

@@ -31,7 +31,7 @@ _MIN_COLUMNS = 6
 Occurrence = tuple[str, Example]
 
 
-def shared_questions(trains: Sequence[QuestionSet], target: QuestionSet, near: float = 0.8) -> list[Finding]:
+def find_shared_questions(trains: Sequence[QuestionSet], target: QuestionSet, near: float = 0.8) -> list[Finding]:
     """Find questions that training has too: the same words, or a Jaccard similarity of at least `near`."""
     same, findings = _same("question: same", trains, target, lambda example: plain_words(example.question))
     occurrences = [(train.name, example) for train in trains for example in train.examples]
@@ -49,7 +49,7 @@ def shared_questions(trains: Sequence[QuestionSet], target: QuestionSet, near: f
     return findings
 
 
-def shared_sql(trains: Sequence[QuestionSet], target: QuestionSet) -> list[Finding]:
+def find_shared_sql(trains: Sequence[QuestionSet], target: QuestionSet) -> list[Finding]:
     """Find golds that training has too: the same canonical query, or the same query except for values."""
     same, findings = _same("sql: same", trains, target, lambda example: canonical(example.gold_sql, example.db_path))
     _, masked = _same(
@@ -66,17 +66,17 @@ def canonical(sql: str, db_path: str) -> str:
     Sides of an equality and conditions joined by AND are sorted. Conditions of inner joins move to WHERE, and a star
     expands to its columns. Joined tables keep their order.
     """
-    return _written(_qualified(sql, db_path), sql)
+    return _write_sql(_qualify(sql, db_path), sql)
 
 
 @lru_cache(1 << 17)
 def mask(sql: str, db_path: str) -> str:
     """Return the canonical query with a placeholder per value or list of values; unmasked if it does not parse."""
-    tree = _qualified(sql, db_path)
-    return _written(None if tree is None else _masked(tree), sql)
+    tree = _qualify(sql, db_path)
+    return _write_sql(None if tree is None else _mask_values(tree), sql)
 
 
-def _masked(tree: exp.Expression) -> exp.Expression:
+def _mask_values(tree: exp.Expression) -> exp.Expression:
     """Replace each value of a tree, also negative ones, with a placeholder, and a list of values with one."""
     for negation in list(tree.find_all(exp.Neg)):
         if isinstance(negation.this, exp.Literal):
@@ -89,12 +89,12 @@ def _masked(tree: exp.Expression) -> exp.Expression:
     return tree
 
 
-def _written(tree: exp.Expression | None, sql: str) -> str:
+def _write_sql(tree: exp.Expression | None, sql: str) -> str:
     return normal_form(sql) if tree is None else tree.sql("sqlite", comments=False, normalize_functions="upper")
 
 
 @none_if_it_fails
-def _qualified(sql: str, db_path: str) -> exp.Expression | None:
+def _qualify(sql: str, db_path: str) -> exp.Expression | None:
     """Return the query's tree in lower case, with qualified columns and tables numbered from the inside out."""
     tree = parse_query(sql)
     if tree is None:
@@ -177,7 +177,7 @@ def _sort_conditions(select: exp.Select) -> None:
 
 
 def _order(condition: exp.Expression) -> tuple[str, str]:
-    return _masked(condition.copy()).sql("sqlite"), condition.sql("sqlite")
+    return _mask_values(condition.copy()).sql("sqlite"), condition.sql("sqlite")
 
 
 def _is_text(name: exp.Expression, column_names: set[str]) -> bool:
@@ -218,26 +218,26 @@ class _Prefixes:
 
     def __init__(self, word_sets: Sequence[frozenset[str]], near: float) -> None:
         self.word_sets, self.near_by = word_sets, near
-        self.times = Counter(part for parts in word_sets for part in parts)
+        self.times = Counter(word for words in word_sets for word in words)
         self.index: dict[str, list[int]] = defaultdict(list)
         for number, set_ in enumerate(word_sets):
-            for part in self._rarest(set_):
-                self.index[part].append(number)
+            for word in self._rarest(set_):
+                self.index[word].append(number)
 
-    def near(self, parts: frozenset[str]) -> Iterator[tuple[int, float]]:
+    def near(self, words: frozenset[str]) -> Iterator[tuple[int, float]]:
         """Yield (index, similarity) of each set that is similar enough."""
-        for number in sorted({number for part in self._rarest(parts) for number in self.index.get(part, ())}):
+        for number in sorted({number for word in self._rarest(words) for number in self.index.get(word, ())}):
             other = self.word_sets[number]
-            share = len(parts & other) / len(parts | other)
+            share = len(words & other) / len(words | other)
             if share >= self.near_by:
                 yield number, share
 
-    def _rarest(self, parts: frozenset[str]) -> Iterable[str]:
-        ordered = sorted(parts, key=lambda part: (self.times[part], part))
-        return ordered[: len(parts) - math.ceil(self.near_by * len(parts)) + 1]
+    def _rarest(self, words: frozenset[str]) -> Iterable[str]:
+        ordered = sorted(words, key=lambda word: (self.times[word], word))
+        return ordered[: len(words) - math.ceil(self.near_by * len(words)) + 1]
 
 
-def shared_databases(trains: Sequence[QuestionSet], target: QuestionSet, near: float = 0.8) -> list[Finding]:
+def find_shared_databases(trains: Sequence[QuestionSet], target: QuestionSet, near: float = 0.8) -> list[Finding]:
     """Find databases that training has too: the same file, the same schema, or a share `near` of its columns."""
     train_databases = [(train.name, db_id, path) for train in trains for db_id, path in train.databases]
     sizes: dict[int, list[tuple[str, str, str]]] = defaultdict(list)
@@ -250,23 +250,25 @@ def shared_databases(trains: Sequence[QuestionSet], target: QuestionSet, near: f
         size: Record = {"questions": question_counts[path]}
         as_long = sizes.get(Path(path).stat().st_size, [])
         if files := [(name, other_id) for name, other_id, other in as_long if content_of(other) == content_of(path)]:
-            findings.append(Finding("database: same file", target.name, db_id, size | _of(files)))
+            findings.append(Finding("database: same file", target.name, db_id, size | _list_databases(files)))
             continue
         columns = _columns(path)
         similar = [(_common(columns, other), (name, other_id)) for name, other_id, other in shapes]
         similar = sorted((pair for pair in similar if pair[0] >= near), key=lambda pair: -pair[0])
         if similar and similar[0][0] == 1.0 and any(columns == other for _, _, other in shapes):
             same = [(name, other_id) for name, other_id, other in shapes if other == columns]
-            findings.append(Finding("database: same schema", target.name, db_id, size | _of(same)))
+            findings.append(Finding("database: same schema", target.name, db_id, size | _list_databases(same)))
         elif similar:
-            details = size | _of([database for _, database in similar]) | {"share": round(similar[0][0], 3)}
+            details = size | _list_databases([database for _, database in similar]) | {"share": round(similar[0][0], 3)}
             findings.append(Finding("database: nearly the same schema", target.name, db_id, details))
         elif names := [(name, other_id) for name, other_id, _ in train_databases if other_id.lower() == db_id.lower()]:
-            findings.append(Finding("database: same name, other schema", target.name, db_id, size | _of(names)))
+            findings.append(
+                Finding("database: same name, other schema", target.name, db_id, size | _list_databases(names))
+            )
     return findings
 
 
-def _of(databases: Sequence[tuple[str, str]]) -> Record:
+def _list_databases(databases: Sequence[tuple[str, str]]) -> Record:
     return {"with": [{"set": name, "db_id": db_id} for name, db_id in databases[:_SHOWN]], "times": len(databases)}
 
 

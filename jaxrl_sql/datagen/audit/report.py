@@ -14,8 +14,8 @@ from jaxrl_sql.config.audit import AuditConfig
 from jaxrl_sql.databases.sheets import load_benchmark
 from jaxrl_sql.datagen.audit.finding import Finding, QuestionSet
 from jaxrl_sql.datagen.audit.golds import FAILURES, audit_golds
-from jaxrl_sql.datagen.audit.overlap import shared_databases, shared_questions, shared_sql
-from jaxrl_sql.text2sql.benchmarks.benchmark import matched_with
+from jaxrl_sql.datagen.audit.overlap import find_shared_databases, find_shared_questions, find_shared_sql
+from jaxrl_sql.text2sql.benchmarks.benchmark import describe_databases
 from jaxrl_sql.text2sql.env.executor import make_executor
 from jaxrl_sql.text2sql.evals.tables import ReportTable
 from jaxrl_sql.types import InputError
@@ -59,9 +59,9 @@ def audit(config: AuditConfig, report: Note) -> AuditResult:
     findings: list[Finding] = []
     for target in evals if trains else ():
         report(f"{target.name}: comparing with the training sets")
-        findings += shared_questions(trains, target, config.near_question)
-        findings += shared_sql(trains, target)
-        findings += shared_databases(trains, target, config.near_schema)
+        findings += find_shared_questions(trains, target, config.near_question)
+        findings += find_shared_sql(trains, target)
+        findings += find_shared_databases(trains, target, config.near_schema)
     if not config.no_golds:
         limits = ExecutorConfig(
             threads=config.threads, timeout_ms=config.timeout_ms, engine_timeout_ms=config.timeout_ms, vm_steps=0
@@ -75,7 +75,7 @@ def audit(config: AuditConfig, report: Note) -> AuditResult:
         for uid, reason in questions.skipped
     ]
     lines = {questions.name: questions.lines for questions in sets}
-    findings = [finding.at(lines[finding.set].get(finding.id, "")) for finding in findings]
+    findings = [finding.with_line(lines[finding.set].get(finding.id, "")) for finding in findings]
     counts = write(config, trains, evals, findings)
     return AuditResult(sets, findings, counts, config.out / "findings.jsonl")
 
@@ -100,7 +100,7 @@ def write(
             questions.name: {
                 "questions": len(questions.examples),
                 "databases": len(questions.databases),
-                "matched_with": matched_with(questions.examples),
+                "matched_with": describe_databases(questions.examples),
                 "findings": dict(counts[questions.name]),
                 "constants": _by_rule([finding for finding in findings if finding.set == questions.name]),
             }

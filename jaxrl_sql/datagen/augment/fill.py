@@ -38,7 +38,7 @@ _ANY_TEXT = "a"
 RowValues = Record
 
 
-class _Inserted(NamedTuple):
+class _InsertedRow(NamedTuple):
     table: str
     row: RowValues
 
@@ -57,18 +57,18 @@ def fill(
     suffice.
     """
     reason = "the query cannot be parsed, or names no table"
-    with _bounded(connection):
-        untied = _untied(connection, others)
+    with _limit_instructions(connection):
+        untied = _find_untied(connection, others)
         for branch, reuses, more in itertools.product((0, 1), (True, False), (0, 1)):
             witness = read_required_rows(sql, schema, lambda inner: _scalar(connection, inner), branch)
             if witness is None:
                 return reason
             connection.execute("SAVEPOINT filling")
-            inserting = _Inserting(connection, schema, rng)
+            inserting = _RowInserter(connection, schema, rng)
             try:
                 inserting.rows_for(witness, reuses, witness.copies + more - 1)
                 reason = (
-                    _fault(connection, sql, others, untied, is_enough)
+                    _rollback_reason(connection, sql, others, untied, is_enough)
                     if inserting.done
                     else "the database has all rows that the query names"
                 )
@@ -95,15 +95,15 @@ def fill_by(
     if not trees or not all(isinstance(tree, exp.Insert) for tree in trees):
         return "the answer has statements other than INSERT"
     statements = [tree.sql("sqlite") for tree in trees]
-    with _bounded(connection):
-        untied = _untied(connection, others)
+    with _limit_instructions(connection):
+        untied = _find_untied(connection, others)
         connection.execute("SAVEPOINT filling")
         connection.set_authorizer(_only_inserts)
         try:
             num_violations = len(connection.execute("PRAGMA foreign_key_check").fetchall())
             for statement in statements:
                 connection.execute(statement)
-            reason = _fault(connection, sql, others, untied, is_enough)
+            reason = _rollback_reason(connection, sql, others, untied, is_enough)
             if not reason and len(connection.execute("PRAGMA foreign_key_check").fetchall()) > num_violations:
                 reason = "a foreign key of a new row has no parent"
         except (sqlite3.Error, sqlite3.Warning) as error:
@@ -126,7 +126,7 @@ def _only_inserts(action: int, name: str | None, *_: str | None) -> int:
 
 
 @contextmanager
-def _bounded(connection: sqlite3.Connection) -> Iterator[None]:
+def _limit_instructions(connection: sqlite3.Connection) -> Iterator[None]:
     """Interrupt queries after a limit of SQLite instructions."""
     remaining = itertools.count(_OPCODES // 10_000, -1)
 
@@ -148,7 +148,7 @@ def _scalar(connection: sqlite3.Connection, sql: str) -> Any:
     return row[0] if row else None
 
 
-def _untied(connection: sqlite3.Connection, sqls: Sequence[str]) -> list[str]:
+def _find_untied(connection: sqlite3.Connection, sqls: Sequence[str]) -> list[str]:
     """Return the queries without a tie; an empty list if the check exceeds the limit."""
     try:
         return [sql for sql in sqls if not is_tied(connection, sql)]
@@ -156,7 +156,7 @@ def _untied(connection: sqlite3.Connection, sqls: Sequence[str]) -> list[str]:
         return []
 
 
-def _fault(
+def _rollback_reason(
     connection: sqlite3.Connection,
     sql: str,
     others: Sequence[str],
@@ -177,13 +177,13 @@ def _as_json(row: RowValues) -> RowValues:
     return {name: value.hex() if isinstance(value, bytes) else value for name, value in row.items()}
 
 
-class _Inserting:
+class _RowInserter:
     """An attempt to insert the rows of a witness."""
 
     def __init__(self, connection: sqlite3.Connection, schema: Schema, rng: random.Random) -> None:
         self.connection, self.rng = connection, rng
         self.tables = {table.name.lower(): table for table in schema.tables}
-        self.done: list[_Inserted] = []
+        self.done: list[_InsertedRow] = []
 
     def rows_for(self, witness: RequiredRows, reuses: bool, copies: int) -> None:
         """Insert the missing rows of a witness, and `copies` more of the row that refers to the others."""
@@ -196,10 +196,10 @@ class _Inserting:
             witness.root(cell)
         for root, conditions in self.wanted.items():
             if any(sign == "=" for sign, _ in conditions):
-                self.fixed[root] = self._chosen(conditions)
+                self.fixed[root] = self._choose_value(conditions)
         order = sorted(range(len(witness.rows)), key=lambda row: -len(self._conditions(row)))
         missing = [row for row in order if not (reuses and self._conditions(row) and self._find(row))]
-        missing = [row for row in missing if not (reuses and not self._constrained(row) and self._find(row))]
+        missing = [row for row in missing if not (reuses and not self._constrained_columns(row) and self._find(row))]
         depth = {row: self._depth(witness.rows[row], ()) for row in range(len(witness.rows))}
         for row in sorted(missing, key=depth.__getitem__):
             self._insert(witness.rows[row], self._query_values(row))
@@ -211,7 +211,7 @@ class _Inserting:
             }
             self._insert(table, values)
 
-    def _chosen(self, conditions: Sequence[tuple[str, Any]]) -> Any:
+    def _choose_value(self, conditions: Sequence[tuple[str, Any]]) -> Any:
         how, value = value_for(iter(conditions))
         if how == "none":
             raise _NoRowError("the query contradicts itself")
@@ -224,7 +224,7 @@ class _Inserting:
             if cell in self.witness.equal or cell in self.wanted:
                 yield column.name, self.witness.root(cell)
 
-    def _constrained(self, row: int) -> list[str]:
+    def _constrained_columns(self, row: int) -> list[str]:
         return [name for name, root in self._cells(row) if root in self.wanted]
 
     def _conditions(self, row: int) -> list[tuple[str, str, Any]]:
@@ -268,18 +268,18 @@ class _Inserting:
                     raise _NoRowError("the query contradicts itself")
                 if how == "free":
                     is_new = name in key_columns or any(sign == "new" for sign, _ in self.wanted.get(root, ()))
-                    value = self._new_value(table, name) if is_new else self._chosen_known(table, name, root)
+                    value = self._new_value(table, name) if is_new else self._choose_existing(table, name, root)
                 elif value is not None:
-                    value = nearest_value(self.wanted[root], value, self._known(table, name))
+                    value = nearest_value(self.wanted[root], value, self._existing_values(table, name))
                     if value is None:
                         raise _NoRowError(f"{table.name}.{name} has no values that satisfy the query")
                 self.fixed[root] = value
             values[name] = self.fixed[root]
-            if not has_same_kind(values[name], self._known(table, name), is_named=True):
+            if not has_same_kind(values[name], self._existing_values(table, name), is_named=True):
                 raise _NoRowError(f"{table.name}.{name} has no values such as {values[name]!r}")
         return values
 
-    def _known(self, table: Table, name: str) -> list[Any]:
+    def _existing_values(self, table: Table, name: str) -> list[Any]:
         """Return values of a column, highest first; for an empty table a default of its type."""
         column = quote_name(name)
         query = f"SELECT DISTINCT {column} FROM {quote_name(table.name)} WHERE {column} IS NOT NULL ORDER BY 1 DESC"
@@ -288,7 +288,7 @@ class _Inserting:
         # A default text says nothing about the texts of the column.
         return existing or [value for value in [_default(declared)] if value != _ANY_TEXT]
 
-    def _chosen_known(self, table: Table, name: str, root: RequiredCell) -> Any:
+    def _choose_existing(self, table: Table, name: str, root: RequiredCell) -> Any:
         """Choose an existing value of the column (or of the column it references) that is not excluded."""
         excluded = [value for sign, value in self.wanted.get(root, ()) if sign == "!="]
         for key in table.foreign_keys:
@@ -302,7 +302,7 @@ class _Inserting:
 
     def _new_value(self, table: Table, name: str) -> Any:
         """Return a value new to the column: the next number, date or code, or a text with a number."""
-        existing = self._known(table, name)
+        existing = self._existing_values(table, name)
         if (following := next_value(existing)) is not None:
             return following
         column, source = quote_name(name), quote_name(table.name)
@@ -357,7 +357,7 @@ class _Inserting:
             except sqlite3.IntegrityError as failed:
                 error = failed
             else:
-                self.done.append(_Inserted(table.name, row))
+                self.done.append(_InsertedRow(table.name, row))
                 return
         raise _NoRowError(str(error))
 

@@ -90,7 +90,7 @@ class _RequirementReader:
         if isinstance(tree, exp.Except):
             left = self.query(tree.left, outer)
             for cell in left.values():
-                self._bound(cell, "new", True)
+                self._add_bound(cell, "new", True)
             return left
         if isinstance(tree, exp.Intersect):
             left, right = self.query(tree.left, outer), self.query(tree.right, outer)
@@ -106,17 +106,17 @@ class _RequirementReader:
             self._source(expression, scope, outer)
         for join in select.args.get("joins") or []:
             if on := join.args.get("on"):
-                self._claim(on, scopes)
+                self._add_condition(on, scopes)
             for using in join.args.get("using") or ():
                 joined = [row for row in scope.rows.values() if self._has(row, using.name)]
                 for row in joined[1:]:
                     self._join((joined[0], using.name.lower()), (row, using.name.lower()))
         for part in ("where", "having"):
             if clause := select.args.get(part):
-                self._claim(clause.this, scopes)
+                self._add_condition(clause.this, scopes)
         offset = select.args.get("offset")
         if offset is not None and (value := _literal(offset.expression)) is not None and isinstance(value, int):
-            self._copies(value + 1)
+            self._require_copies(value + 1)
         output_columns: dict[str, RequiredCell | None] = {}
         for number, expression in enumerate(select.expressions):
             node = expression.this if isinstance(expression, exp.Alias) else expression
@@ -163,56 +163,56 @@ class _RequirementReader:
         if cell is not None and other_cell is not None:
             self.required.equal[self.required.root(other_cell)] = self.required.root(cell)
 
-    def _claim(self, node: exp.Expression, scopes: list[_Scope]) -> None:
+    def _add_condition(self, node: exp.Expression, scopes: list[_Scope]) -> None:
         """Add a condition that must hold for the rows."""
         if isinstance(node, exp.Paren):
-            self._claim(node.this, scopes)
+            self._add_condition(node.this, scopes)
         elif isinstance(node, exp.And):
-            self._claim(node.left, scopes)
-            self._claim(node.right, scopes)
+            self._add_condition(node.left, scopes)
+            self._add_condition(node.right, scopes)
         elif isinstance(node, exp.Or):
-            self._claim(node.right if self.branch else node.left, scopes)
+            self._add_condition(node.right if self.branch else node.left, scopes)
         elif isinstance(node, exp.Between):
             for sign, bound in ((">=", "low"), ("<=", "high")):
-                self._bound(self._cell(node.this, scopes), sign, _literal(node.args[bound]))
+                self._add_bound(self._cell(node.this, scopes), sign, _literal(node.args[bound]))
         elif isinstance(node, exp.In):
-            self._among(node, scopes)
+            self._add_membership(node, scopes)
         elif isinstance(node, exp.Exists):
             self.query(node.this, scopes)
         elif isinstance(node, exp.Not):
-            self._denied(node.this, scopes)
+            self._add_negation(node.this, scopes)
         elif type(node) in _SIGNS:
-            self._compared(node, _SIGNS[type(node)], scopes)
+            self._add_comparison(node, _SIGNS[type(node)], scopes)
 
-    def _among(self, node: exp.In, scopes: list[_Scope]) -> None:
+    def _add_membership(self, node: exp.In, scopes: list[_Scope]) -> None:
         cell = self._cell(node.this, scopes)
         if (query := node.args.get("query")) is not None:
             output_columns = list(self.query(query, scopes).values())
             self._join(cell, output_columns[0] if output_columns else None)
         elif node.expressions:
-            self._bound(cell, "=", _literal(node.expressions[min(self.branch, len(node.expressions) - 1)]))
+            self._add_bound(cell, "=", _literal(node.expressions[min(self.branch, len(node.expressions) - 1)]))
 
-    def _denied(self, node: exp.Expression, scopes: list[_Scope]) -> None:
+    def _add_negation(self, node: exp.Expression, scopes: list[_Scope]) -> None:
         while isinstance(node, exp.Paren):
             node = node.this
         if isinstance(node, exp.Is) and isinstance(node.expression, exp.Null):
-            self._bound(self._cell(node.this, scopes), "known", True)
+            self._add_bound(self._cell(node.this, scopes), "known", True)
         elif isinstance(node, exp.EQ):
-            self._bound(self._cell(node.left, scopes), "!=", _literal(node.right))
+            self._add_bound(self._cell(node.left, scopes), "!=", _literal(node.right))
         elif isinstance(node, exp.In):
             if node.args.get("query") is not None:
-                self._bound(self._cell(node.this, scopes), "new", True)
+                self._add_bound(self._cell(node.this, scopes), "new", True)
             for expression in node.expressions:
-                self._bound(self._cell(node.this, scopes), "!=", _literal(expression))
+                self._add_bound(self._cell(node.this, scopes), "!=", _literal(expression))
 
-    def _compared(self, node: exp.Expression, sign: str, scopes: list[_Scope]) -> None:
+    def _add_comparison(self, node: exp.Expression, sign: str, scopes: list[_Scope]) -> None:
         left, right = node.this, node.expression
         if sign == "is":
             if isinstance(right, exp.Null):
-                self._bound(self._cell(left, scopes), "null", True)
+                self._add_bound(self._cell(left, scopes), "null", True)
             return
         if isinstance(left, exp.Count):
-            self._counted(sign, _literal(right))
+            self._add_count(sign, _literal(right))
             return
         if isinstance(left, _AGGREGATES):
             left = left.this
@@ -227,27 +227,27 @@ class _RequirementReader:
             if sign == "=":
                 self._join(cell, other)
         else:
-            self._bound(cell, sign, _literal(right))
+            self._add_bound(cell, sign, _literal(right))
 
     def _scalar(self, cell: RequiredCell, sign: str, query: exp.Subquery, scopes: list[_Scope]) -> None:
         """Compare with the value of a scalar subquery; if it has no value yet, its rows are required too."""
         value = self.scalar(query.this.sql("sqlite"))
         if value is not None:
-            self._bound(cell, sign, value)
+            self._add_bound(cell, sign, value)
             return
         output_columns = list(self.query(query, scopes).values())
         if sign == "=":
             self._join(cell, output_columns[0] if output_columns else None)
 
-    def _counted(self, sign: str, value: Any) -> None:
+    def _add_count(self, sign: str, value: Any) -> None:
         if isinstance(value, int) and sign in (">", ">=", "="):
-            self._copies(value + (sign == ">"))
+            self._require_copies(value + (sign == ">"))
 
-    def _copies(self, count: int) -> None:
+    def _require_copies(self, count: int) -> None:
         if 0 < count <= _MAX_COPIES:
             self.required.copies = max(self.required.copies, count)
 
-    def _bound(self, cell: RequiredCell | None, sign: str, value: Any) -> None:
+    def _add_bound(self, cell: RequiredCell | None, sign: str, value: Any) -> None:
         if cell is not None and value is not None:
             self.required.conditions.append((cell, sign, value))
 

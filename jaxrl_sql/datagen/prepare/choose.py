@@ -15,7 +15,7 @@ from jaxrl_sql.config import FilterSettings
 from jaxrl_sql.config.prepare import SourceConfig
 from jaxrl_sql.datagen.prepare.script import make_database
 from jaxrl_sql.text2sql.benchmarks.detect import locate_benchmark
-from jaxrl_sql.text2sql.benchmarks.gather import LoadedQuestions, PublishedQuestion, example_of, fault_of, with_ids
+from jaxrl_sql.text2sql.benchmarks.gather import LoadedQuestions, PublishedQuestion, error_of, example_of, with_ids
 from jaxrl_sql.text2sql.env.ports import SqlExecutor
 from jaxrl_sql.text2sql.evals.hardness import spider_level
 from jaxrl_sql.text2sql.files.jsonl import read_ids, records, text
@@ -45,7 +45,7 @@ def choose(name: str, cfg: SourceConfig, seed: int, executor: SqlExecutor, scrat
     """
     form, folder, split = locate_benchmark(Path(cfg.dir), cfg.split)
     notes: list[str] = []
-    source, left_out = form.reads(folder, split, notes), Counter[str]()
+    source, left_out = form.read(folder, split, notes), Counter[str]()
     candidates = _matching(name, cfg, source.items if source.is_huge else with_ids(source.items), left_out)
     salt = f"prepare {seed}"
 
@@ -54,7 +54,7 @@ def choose(name: str, cfg: SourceConfig, seed: int, executor: SqlExecutor, scrat
 
     if cfg.subsample_every > 1:
         candidates = (item for item in candidates if rank(item.uid, "subsample") % cfg.subsample_every == 0)
-    strata = _grouped(cfg, candidates, order, left_out)
+    strata = _group_candidates(cfg, candidates, order, left_out)
     selected = _take_balanced(cfg, strata, _Usable(cfg, source, executor, scratch, left_out))
     source.databases.add_notes(notes)
     if 0 < len(selected) < cfg.count:
@@ -85,7 +85,7 @@ def _matching(
         ("excluded by its words", lambda item: not any(pattern.search(item.question) for pattern in patterns)),
         ("short SQL", lambda item: len(item.sql) >= cfg.min_sql_characters),
         ("no pass rate", lambda item: not cfg.rates or item.uid in rates),
-        ("pass rate", lambda item: not cfg.rates or _within(rates[item.uid], cfg.low, cfg.high)),
+        ("pass rate", lambda item: not cfg.rates or _is_within(rates[item.uid], cfg.low, cfg.high)),
         ("hardness", lambda item: not cfg.hardness or spider_level(item.sql) in cfg.hardness),
     ]
     for item in items:
@@ -97,7 +97,7 @@ def _matching(
             yield item
 
 
-def _within(rate: tuple[int, int], low: float, high: float) -> bool:
+def _is_within(rate: tuple[int, int], low: float, high: float) -> bool:
     right, total = rate
     return low * total - 1e-9 <= right <= high * total + 1e-9
 
@@ -119,7 +119,7 @@ def read_rates(path: Path) -> dict[str, tuple[int, int]]:
     return rates
 
 
-def _grouped(
+def _group_candidates(
     cfg: SourceConfig,
     items: Iterable[PublishedQuestion],
     order: Callable[[PublishedQuestion], int],
@@ -175,14 +175,14 @@ class _Usable:
     def _example(self, item: PublishedQuestion) -> Example | None:
         if item.script:
             path = self.scratch / item.db_id / f"{item.db_id}.sqlite"
-            item = item._replace(fault=make_database(path, item.script), db_path=str(path), script="")
-        fault = fault_of(item, self.source.databases)
-        if not fault and not item.more.get("answerable", True):
-            fault = "has no answer"
-        if not fault and item.more.get("gold_tables"):
-            fault = "its gold is a table, not SQL"
-        if fault:
-            self.left_out[re.sub(r"(no database|database) \S+", r"\1", fault)] += 1
+            item = item._replace(error=make_database(path, item.script), db_path=str(path), script="")
+        error = error_of(item, self.source.databases)
+        if not error and not item.more.get("answerable", True):
+            error = "has no answer"
+        if not error and item.more.get("gold_tables"):
+            error = "its gold is a table, not SQL"
+        if error:
+            self.left_out[re.sub(r"(no database|database) \S+", r"\1", error)] += 1
             return None
         return example_of(item, self.source.databases)
 

@@ -16,7 +16,7 @@ from jaxrl_sql.config.prepare import TAKEN, EvalSetConfig, PrepareConfig
 from jaxrl_sql.databases.copy_database import copy_database, copy_descriptions, refuse_namesakes, write_natural_names
 from jaxrl_sql.datagen.prepare.choose import SelectedQuestions, choose, without_repeats
 from jaxrl_sql.datagen.prepare.split import split_off
-from jaxrl_sql.text2sql.benchmarks import Benchmark, load_split, plain_record, skipped_lines
+from jaxrl_sql.text2sql.benchmarks import Benchmark, load_split, plain_record, summarize_skipped
 from jaxrl_sql.text2sql.env.executor import make_executor
 from jaxrl_sql.text2sql.files.jsonl import write_lines
 from jaxrl_sql.text2sql.files.shares import one_in, rank
@@ -201,7 +201,7 @@ def summary_lines(
         lines += [f"  left out: {count:>8}  {reason}" for reason, count in choice.left_out.most_common()]
     lines += [f"left out: {count:>8}  {reason}" for reason, count in manifest["left_out"].items()]
     for name, benchmark in evals.items():
-        lines += [f"{name}: {line}" for line in (*benchmark.notes, *skipped_lines(benchmark.skipped))]
+        lines += [f"{name}: {line}" for line in (*benchmark.notes, *summarize_skipped(benchmark.skipped))]
     for name, examples in splits.items():
         lines.append(
             f"{out / name}: {len(examples)} questions on {len({example.db_id for example in examples})} databases"

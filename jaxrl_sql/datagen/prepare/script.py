@@ -25,13 +25,13 @@ def make_database(path: Path, script: str) -> str:
         remaining -= 1
         return remaining < 0
 
-    def allowed(action: int, _first: str | None, second: str | None, *_: str | None) -> int:
+    def authorize(action: int, _first: str | None, second: str | None, *_: str | None) -> int:
         is_loading = action == sqlite3.SQLITE_FUNCTION and second in ("load_extension", "readfile", "writefile")
         return sqlite3.SQLITE_DENY if action in _DENIED or is_loading else sqlite3.SQLITE_OK
 
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("PRAGMA synchronous = OFF")
-        connection.set_authorizer(allowed)
+        connection.set_authorizer(authorize)
         connection.set_progress_handler(is_over, _STEP)
         try:
             connection.execute("BEGIN")
@@ -39,8 +39,8 @@ def make_database(path: Path, script: str) -> str:
                 connection.execute(statement)
             connection.execute("COMMIT")
         except (sqlite3.Error, sqlite3.Warning, ValueError) as error:
-            fault = f"its script fails: {str(error).splitlines()[0]}"
+            reason = f"its script fails: {str(error).splitlines()[0]}"
         else:
             return ""
     path.unlink(missing_ok=True)
-    return fault
+    return reason

@@ -12,7 +12,7 @@ import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from jaxrl_sql.datagen.synth.english import column_words, plural, spaced
+from jaxrl_sql.datagen.synth.english import add_spaces, column_words, plural
 from jaxrl_sql.datagen.synth.grammar.relations import RELATIONS
 from jaxrl_sql.datagen.synth.pools import AFFIX, DECORATION, ONSETS, RIMES, text_value
 from jaxrl_sql.datagen.synth.spec import (
@@ -114,7 +114,7 @@ def _dates(rng: random.Random, spec: ColumnSpec, rows: int) -> list[Value]:
     return [dt.date.fromordinal(rng.randint(first, last)).isoformat() for _ in range(rows)]
 
 
-def _numbered(rng: random.Random, pool: str, rows: int) -> list[Value]:
+def _make_distinct_values(rng: random.Random, pool: str, rows: int) -> list[Value]:
     """Return distinct values of a pool; repeated values are numbered (`Ada Cohen 2`)."""
     counts: dict[str, int] = {}
     values: list[Value] = []
@@ -129,7 +129,7 @@ def _texts(rng: random.Random, spec: ColumnSpec, rows: int, label: str) -> list[
     """Fill a text column; the values of a label (`plain` or `numbered`) are distinct."""
     pool = spec.args[0]
     if label == "numbered":
-        return _numbered(rng, pool, rows)
+        return _make_distinct_values(rng, pool, rows)
     if label:
         values: dict[str, None] = {}
         for _ in range(rows * 20):
@@ -210,12 +210,14 @@ def _generate_table(
     for role in spec.parents:
         parent = parents[role]
         reference_name = _reference_name(parent)
-        key_column = AnnotatedColumn(reference_name, spaced(reference_name), (), "id", _parent_keys(rng, parent, rows))
+        key_column = AnnotatedColumn(
+            reference_name, add_spaces(reference_name), (), "id", _parent_keys(rng, parent, rows)
+        )
         relation = RELATIONS.get((style.domain, spec.names[0], role), OF)
         references.append(Reference(key_column, parent.name, parent.key.name, relation))
-    key = AnnotatedColumn(key_name, spaced(key_name), (), "id", tuple(range(1, rows + 1)))
-    others = () if base != singular else tuple(spaced(plural(other)) for other in spec.names if other != singular)
-    return AnnotatedTable(name, spaced(plural(base)), spaced(base), others, key, tuple(references), columns)
+    key = AnnotatedColumn(key_name, add_spaces(key_name), (), "id", tuple(range(1, rows + 1)))
+    others = () if base != singular else tuple(add_spaces(plural(other)) for other in spec.names if other != singular)
+    return AnnotatedTable(name, add_spaces(plural(base)), add_spaces(base), others, key, tuple(references), columns)
 
 
 def generate_database(

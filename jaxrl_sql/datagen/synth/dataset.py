@@ -148,7 +148,7 @@ def _write_split(out: Path, spec: SynthSpec, split: str, advance: Callable[[], N
     return tally
 
 
-def _asked(path: Path) -> Iterator[tuple[str, str]]:
+def _read_questions(path: Path) -> Iterator[tuple[str, str]]:
     """Read the question and the SQL of each line."""
     with path.open(encoding="utf-8", newline="\n") as stream:
         for text in stream:
@@ -157,7 +157,7 @@ def _asked(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def _texts(out: Path, tally: _SplitStats) -> Iterator[str]:
-    questions_read = _asked(out / "train/questions.jsonl")
+    questions_read = _read_questions(out / "train/questions.jsonl")
     for schema, questions in tally.schemas:
         yield from (schema for _ in range(8))
         for question, sql in itertools.islice(questions_read, questions):
@@ -174,7 +174,7 @@ def _lengths(tokenizer: Tokenizer, path: Path, tally: _SplitStats) -> dict[str, 
             sizes[name].append(len(ids))
 
     measure(("schema",), [schema for schema, _ in tally.schemas])
-    pairs = _asked(path)
+    pairs = _read_questions(path)
     while chunk := [text for pair in itertools.islice(pairs, _CHUNK) for text in pair]:
         measure(("question", "sql"), chunk)
     means = {f"{name}_mean": round(sum(size) / max(len(size), 1), 1) for name, size in sizes.items()}

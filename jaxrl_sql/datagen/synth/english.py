@@ -26,7 +26,7 @@ _PARTICLE = re.compile(rf"\w (?:{_PARTICLES})$")
 _TAIL = re.compile(rf" (?:(?:{_PARTICLES}) (?!records?$)\w.*|\w{{3,}}(?<!e)ed(?: .*)?)$")
 
 
-def spaced(name: str) -> str:
+def add_spaces(name: str) -> str:
     """Return a snake_case name as English words."""
     return name.replace("_", " ")
 
@@ -50,7 +50,7 @@ def plural(word: str) -> str:
 
 def column_words(name: str, kind: str) -> str:
     """Return a column name as English words, with `date` or `year` appended to such columns (`hired on date`)."""
-    text = spaced(name.removeprefix("is_") if kind == "bool" else name)
+    text = add_spaces(name.removeprefix("is_") if kind == "bool" else name)
     if kind == "date" and not text.endswith(("date", "night", "birth")):
         return f"{text} date"
     if kind == "year" and "year" not in text and text != "vintage":
@@ -63,10 +63,10 @@ def split_words(name: str) -> str:
 
     A name that consists of punctuation only is returned unchanged.
     """
-    parts = [part.lower() for part in re.split(r"[\W_]+", _HUMP.sub(" ", name)) if part]
-    if len(parts) > 1 and parts[0] in _PREFIXES:
-        parts = parts[1:]
-    return " ".join(parts) or name.strip() or name
+    words = [word.lower() for word in re.split(r"[\W_]+", _HUMP.sub(" ", name)) if word]
+    if len(words) > 1 and words[0] in _PREFIXES:
+        words = words[1:]
+    return " ".join(words) or name.strip() or name
 
 
 @functools.cache

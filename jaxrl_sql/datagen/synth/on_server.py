@@ -35,7 +35,7 @@ def carry_to(executor: Executor, database: ServedDatabase) -> Carry:
         written = to_engine(sql, database.engine, schema)
         outcome = executor.execute(database.url, written) if written else None
         if outcome is not None and outcome.status == "db_error":
-            raise InputError(f"{database.public_url}: {parse_address(database.url).redacted(outcome.error)}")
+            raise InputError(f"{database.public_url}: {parse_address(database.url).redact(outcome.error)}")
         if written is None or outcome is None or outcome.status != "ok" or not outcome.row_count:
             return None
         if outcome.row_count == 1 and is_trivial(outcome.rows):

@@ -54,7 +54,7 @@ def is_repetitive(column: AnnotatedColumn) -> bool:
     return len(set(column.values)) < len(column.values) // 3
 
 
-def rounded(column: AnnotatedColumn, value: Value, is_up: bool) -> Value:
+def round_value(column: AnnotatedColumn, value: Value, is_up: bool) -> Value:
     """Round a value to at most `column.digits` significant digits without changing the comparison with any row.
 
     With `is_up` (for `>` and `<=`) no row lies above the value and at or below the result; otherwise (for `>=` and `<`)
@@ -158,7 +158,7 @@ class PartSampler:
         is_upward = self.chance(0.5)
         value = self.quantile(column, *((0.3, 0.92) if is_upward else (0.08, 0.7)))
         sign = (">" if is_upward else "<") + ("" if self.chance(0.75) else "=")
-        value = rounded(column, value, sign in (">", "<="))
+        value = round_value(column, value, sign in (">", "<="))
         relation = self.choose((RELATIONS if column.kind in MEASURE else TIME_RELATIONS)[sign])
         return f"{sign} {literal(value)}", self.choose(COMPARES).format(c=name, r=relation, v=value)
 

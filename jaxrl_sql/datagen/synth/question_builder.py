@@ -6,7 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from jaxrl_sql.datagen.synth.part_sampler import MEASURE, NoFit, PartSampler, is_repetitive, literal, rounded
+from jaxrl_sql.datagen.synth.part_sampler import MEASURE, NoFit, PartSampler, is_repetitive, literal, round_value
 from jaxrl_sql.datagen.synth.spec import AnnotatedColumn, AnnotatedTable, SynthDatabase, Value
 
 KINDS = {
@@ -156,13 +156,13 @@ class QuestionBuilder:
     def middle(self) -> None:
         """Choose a value of the column near its median."""
         column = self._columns["column"][0]
-        self._set_value("middle", rounded(column, self._sample.quantile(column, 0.35, 0.6), is_up=True))
+        self._set_value("middle", round_value(column, self._sample.quantile(column, 0.35, 0.6), is_up=True))
 
     def bounds(self) -> None:
         """Choose a low and a high value of the column."""
         column = self._columns["column"][0]
-        self._set_value("low", rounded(column, self._sample.quantile(column, 0.05, 0.4), is_up=False))
-        self._set_value("high", rounded(column, self._sample.quantile(column, 0.55, 0.95), is_up=True))
+        self._set_value("low", round_value(column, self._sample.quantile(column, 0.05, 0.4), is_up=False))
+        self._set_value("high", round_value(column, self._sample.quantile(column, 0.55, 0.95), is_up=True))
         if self._values["low"] == self._values["high"]:
             raise NoFit
 

@@ -77,8 +77,8 @@ class QuestionGenerator:
             return "nothing in the database for the template"
         if self._style == "grammar" and grade != "advanced" and spider_level(candidate.sql) != grade:
             return "of another level"
-        if fault := self._fault(candidate):
-            return fault
+        if reason := self._rejection(candidate):
+            return reason
         text = BEFORE_VOWEL.sub("an ", self._rng.choice(candidate.texts))
         if STUTTER.search(text):
             return "stutters"
@@ -89,7 +89,7 @@ class QuestionGenerator:
         self.questions.append(SynthQuestion(text, candidate.sql, grade))
         return ""
 
-    def _fault(self, candidate: QuestionCandidate) -> str:
+    def _rejection(self, candidate: QuestionCandidate) -> str:
         """Return the reason why a candidate's SQL is not a usable gold, or ""."""
         is_strict = self._is_strict or self._style == "grammar"
         longest = MAX_STRICT_SQL_CHARS if is_strict else MAX_SQL_CHARS

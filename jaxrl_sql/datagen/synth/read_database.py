@@ -102,7 +102,7 @@ def read_database(path: Path, db_id: str, run: RunSql) -> ReadDatabase:
             by_name[declared.name] = declared, table
     _name_apart(by_name)
     _mark_joined(by_name, run)
-    joined, whole = reader.linked(by_name)
+    joined, whole = reader.link_tables(by_name)
     return ReadDatabase(SynthDatabase(db_id, db_id, joined), SynthDatabase(db_id, db_id, whole), tuple(reader.left_out))
 
 
@@ -223,7 +223,7 @@ class _SchemaReader:
         # A first text column would be the label, so text that identifies no row becomes a category.
         return [replace(column, kind="category") for column in columns[:1]] + columns[1:]
 
-    def linked(
+    def link_tables(
         self, by_name: Mapping[str, tuple[Table, AnnotatedTable]]
     ) -> tuple[tuple[AnnotatedTable, ...], tuple[AnnotatedTable, ...]]:
         """Return the tables with all foreign keys, and with those without dangling references only."""
@@ -231,7 +231,7 @@ class _SchemaReader:
         whole: dict[str, list[Reference]] = {name: [] for name in by_name}
         keys = {name: table.key.name for name, (_, table) in by_name.items()}
         declared = [(name, key) for name, (table, _) in by_name.items() for key in table.foreign_keys]
-        for name, key in declared or _guessed(by_name):
+        for name, key in declared or _guess_foreign_keys(by_name):
             where = f"{name}.{', '.join(key.columns)}"
             if key.table not in by_name or len(key.columns) != 1 or key.table == name:
                 self.left_out.append((where, "refers to no other table that is asked about, or by several columns"))
@@ -293,8 +293,8 @@ def _number_kind(says: str, values: Sequence[object]) -> str:
 
 def _is_year(says: str, numbers: Sequence[object]) -> bool:
     """Return whether numbers are years: the name indicates a year and no quantity, and the values are in range."""
-    parts = says.lower().split(" | ")
-    has_name = any(_SINCE.search(part) or (_YEAR.search(part) and not _QUANTITY.search(part)) for part in parts)
+    words = says.lower().split(" | ")
+    has_name = any(_SINCE.search(word) or (_YEAR.search(word) and not _QUANTITY.search(word)) for word in words)
     return has_name and all(isinstance(value, int) and 1000 <= value <= 2200 for value in numbers)
 
 
@@ -368,7 +368,7 @@ def _name_apart(by_name: dict[str, tuple[Table, AnnotatedTable]]) -> None:
 def _mark_joined(by_name: dict[str, tuple[Table, AnnotatedTable]], run: RunSql) -> None:
     """Mark the numbers of join keys, declared or guessed, as ids, so that no question asks for their mean."""
     declared = [(name, key) for name, (table, _) in by_name.items() for key in table.foreign_keys]
-    joins = [*declared, *_guessed(by_name)]
+    joins = [*declared, *_guess_foreign_keys(by_name)]
     ids = {(name, quote_name(column)) for name, key in joins for column in key.columns}
     ids |= {(key.table, quote_name(column)) for _, key in joins for column in key.targets}
     for name, (table, annotated) in list(by_name.items()):
@@ -417,7 +417,7 @@ def _is_no_chance(values: Sequence[Value], ids: Sequence[Value]) -> bool:
     return len(numbers) >= _FEW_KEYS and share ** len(numbers) < _CHANCE
 
 
-def _guessed(by_name: Mapping[str, tuple[Table, AnnotatedTable]]) -> Iterator[tuple[str, ForeignKey]]:
+def _guess_foreign_keys(by_name: Mapping[str, tuple[Table, AnnotatedTable]]) -> Iterator[tuple[str, ForeignKey]]:
     """Guess undeclared foreign keys: `customer_id` refers to the key `id` or `customer_id` of `customers`."""
     keys: dict[str, list[tuple[str, str]]] = {}
     for name, (declared, table) in by_name.items():

@@ -40,7 +40,7 @@ class FileQuestions(NamedTuple):
     left_out: tuple[tuple[str, str], ...]
 
 
-class Runners(NamedTuple):
+class SqlRunners(NamedTuple):
     """Functions that run SQL on a file: `read` to read the database, `gold` within the limits of training.
 
     `carry` translates golds for the server if the file is a sample of a server's database.
@@ -51,7 +51,7 @@ class Runners(NamedTuple):
     carry: Carry | None = None
 
 
-def questions_of_file(path: Path, runners: Runners, count: int, spec: SynthSpec) -> FileQuestions:
+def questions_of_file(path: Path, runners: SqlRunners, count: int, spec: SynthSpec) -> FileQuestions:
     """Generate up to `count` distinct questions about a file; productive grades compensate for exhausted ones.
 
     Raises InputError if the file is not a database or no question can be generated.
@@ -108,7 +108,7 @@ def generate_for_databases(
     with make_executor(ExecutorConfig(vm_steps=_STEPS)) as executor:
         limits = Limits(timeout_ms=_READ_MS)
         runners = {
-            path: Runners(
+            path: SqlRunners(
                 _run_on(executor, path, limits),
                 _run_on(executor, path),
                 carry_to(executor, database) if database else None,
@@ -129,7 +129,7 @@ def _run_on(executor: Executor, path: Path, limits: Limits | None = None) -> Run
 def generate_for_files(
     paths: Sequence[Path],
     out: Path,
-    runners: Mapping[Path, Runners],
+    runners: Mapping[Path, SqlRunners],
     count: int,
     spec: SynthSpec,
     is_linked: bool = False,

@@ -30,7 +30,7 @@ def attend_tree(
     levels: Sequence[TreeLevel], scale: float, cap: float | None, window: AttentionWindow | None
 ) -> tuple[jax.Array, ...]:
     """Attend from each level's queries to the levels above and to their own rows -> [B,R,T,H,Q] per level."""
-    return xla.attend_tree(levels, scale, cap, window, xla.Products(_score, _mix))
+    return xla.attend_tree(levels, scale, cap, window, xla.MatrixProducts(_score, _mix))
 
 
 def _score(q: jax.Array, k: jax.Array) -> jax.Array:
@@ -56,7 +56,7 @@ def _times_transposed(a: jax.Array, b: jax.Array) -> jax.Array:
 def _times_transposed_backward(residuals: tuple[jax.Array, jax.Array], g: jax.Array) -> tuple[jax.Array, jax.Array]:
     a, b = residuals
     g = g.astype(a.dtype)
-    return cpu.product(g, b).astype(a.dtype), cpu.product(cpu.transposed(g), a).astype(b.dtype)
+    return cpu.product(g, b).astype(a.dtype), cpu.product(cpu.transpose(g), a).astype(b.dtype)
 
 
 _times_transposed.defvjp(lambda a, b: (_times_transposed(a, b), (a, b)), _times_transposed_backward)
@@ -71,7 +71,7 @@ def _times(a: jax.Array, b: jax.Array) -> jax.Array:
 def _times_backward(residuals: tuple[jax.Array, jax.Array], g: jax.Array) -> tuple[jax.Array, jax.Array]:
     a, b = residuals
     g = g.astype(a.dtype)
-    return cpu.product(g, b, is_transposed=True).astype(a.dtype), cpu.product(cpu.transposed(a), g).astype(b.dtype)
+    return cpu.product(g, b, is_transposed=True).astype(a.dtype), cpu.product(cpu.transpose(a), g).astype(b.dtype)
 
 
 _times.defvjp(lambda a, b: (_times(a, b), (a, b)), _times_backward)

@@ -72,11 +72,11 @@ class PackedIndex(NamedTuple):
 
     def unpack(self, x: jax.Array) -> jax.Array:
         """Unpack [B,R,T,*] to one row per answer [B,G,T,*], filled with 0."""
-        return _gathered(x, self.indices, 0)
+        return _gather(x, self.indices, 0)
 
     def pack(self, x: jax.Array, other: float = 0) -> jax.Array:
         """Pack [B,G,T,*] into rows [B,R,T,*], filled with `other`."""
-        return _gathered(x, self.back, other)
+        return _gather(x, self.back, other)
 
     def unpack_keys(self, x: jax.Array) -> jax.Array:
         """Unpack keys or values [B,R,K,T,Q] to one row per answer [B,G,K,T,Q]."""
@@ -87,7 +87,7 @@ class PackedIndex(NamedTuple):
         return jnp.swapaxes(self.pack(jnp.swapaxes(x, 2, 3)), 2, 3)
 
 
-def _gathered(x: jax.Array, at: jax.Array, other: float) -> jax.Array:
+def _gather(x: jax.Array, at: jax.Array, other: float) -> jax.Array:
     """Gather tokens of [B,R,T,*] at indices [B,R',T'], with `other` for indices out of range."""
     flat = x.reshape(len(x), -1, *x.shape[3:])
     return jax.vmap(lambda x, at: x.at[at].get(mode="fill", fill_value=other))(flat, at)
@@ -233,7 +233,7 @@ def _attend(levels: tuple[TreeLevel, ...], scale: float, window: AttentionWindow
     if packing is None:
         masks.append(_mask_for(last, last, window))
     else:
-        unpacked = _unpacked(last, packing)
+        unpacked = _unpack_level(last, packing)
         masks.append(_mask_for(unpacked, unpacked, window))
     read = _attend_merged(kernel, scale, last.q, keys, masks, packing)
     return jnp.where(reads_anything(levels)[..., None, None, None], read, 0)
@@ -254,7 +254,7 @@ def _mask_for(keys: TreeLevel, queries: TreeLevel, window: AttentionWindow | Non
     return AttentionMask(bias=jnp.where(mask, 0, MASKED_SCORE).astype(queries.q.dtype))
 
 
-def _unpacked(level: TreeLevel, packing: PackedIndex) -> TreeLevel:
+def _unpack_level(level: TreeLevel, packing: PackedIndex) -> TreeLevel:
     """Unpack a level to one row per answer; causality masks the padding, which follows an answer's tokens."""
     k, v = packing.unpack_keys(level.k), packing.unpack_keys(level.v)
     b, answers, _, t, _ = k.shape
@@ -275,10 +275,10 @@ def _attend_merged(
 
     packing: the index maps of packed rows, for the last level's queries and keys.
     """
-    return _merged_forward(kernel, scale, q, keys, masks, packing)[0]
+    return _attend_merged_forward(kernel, scale, q, keys, masks, packing)[0]
 
 
-def _merged_forward(
+def _attend_merged_forward(
     kernel: Kernel, scale: float, q: jax.Array, keys: Keys, masks: list[AttentionMask], packing: PackedIndex | None
 ) -> tuple[jax.Array, tuple[Any, ...]]:
     reads, sums = [], []
@@ -296,7 +296,9 @@ def _merged_forward(
     return merged, (q, keys, masks, packing, merged, total)
 
 
-def _merged_backward(kernel: Kernel, scale: float, residuals: tuple[Any, ...], gradient: jax.Array) -> tuple[Any, ...]:
+def _attend_merged_backward(
+    kernel: Kernel, scale: float, residuals: tuple[Any, ...], gradient: jax.Array
+) -> tuple[Any, ...]:
     q, keys, masks, packing, merged, total = residuals
     q_total, kv_totals = jnp.zeros(q.shape, jnp.float32), []
     for (k, v), mask, call_packing in _calls(keys, masks, packing):
@@ -314,7 +316,7 @@ def _merged_backward(kernel: Kernel, scale: float, residuals: tuple[Any, ...], g
     return q_total.astype(q.dtype), kv_totals, None, None
 
 
-_attend_merged.defvjp(_merged_forward, _merged_backward)
+_attend_merged.defvjp(_attend_merged_forward, _attend_merged_backward)
 
 
 def _calls(

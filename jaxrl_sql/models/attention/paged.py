@@ -76,7 +76,7 @@ def paged_attention(q: jax.Array, pools: Sequence[PagedKeys], score: Score) -> j
     if all(split_of(mesh, ("batch",), pool.k.shape[:1])[0] for pool in pools):
         return _attend_on_mesh(mesh, q, pools, score)
     merged = _merge([_gather(_attend_blocks(q, *pool, score), pool.access) for pool in pools])
-    return normalized(merged.total, merged.values)
+    return normalize(merged.total, merged.values)
 
 
 def _attend_blocks(
@@ -116,7 +116,7 @@ def _merge(parts: Sequence[PartialAttention]) -> PartialAttention:
     return PartialAttention(max_score[:, 0], total, values)
 
 
-def normalized(total: jax.Array, values: jax.Array) -> jax.Array:
+def normalize(total: jax.Array, values: jax.Array) -> jax.Array:
     """Divide weighted values [...,Q] by the sums of weights [...]; zeros for a sum of 0."""
     return values / jnp.where(total > 0, total, 1.0)[..., None]
 
@@ -138,7 +138,7 @@ def _attend_on_mesh(mesh: Any, q: jax.Array, pools: Sequence[PagedKeys], score: 
             add_up = partial(lax.psum_scatter, axis_name=batch, scatter_dimension=0, tiled=True)
         else:
             add_up = partial(lax.psum, axis_name=batch)
-        return normalized(add_up(total), add_up(values))
+        return normalize(add_up(total), add_up(values))
 
     blocks: Any = jax.P(by_block[0])
     keys: Any = jax.P(by_block[0], by_block[1])

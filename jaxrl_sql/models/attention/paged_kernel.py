@@ -23,7 +23,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jax.experimental.pallas import triton as pltriton
 
-from jaxrl_sql.models.attention.paged import PartialAttention, Score, normalized
+from jaxrl_sql.models.attention.paged import PartialAttention, Score, normalize
 from jaxrl_sql.models.attention.xla import MASKED_SCORE, MIN_ROW_MAX
 from jaxrl_sql.models.ops.token_distribution import soft_cap
 from jaxrl_sql.models.spec import ModelConfig
@@ -153,7 +153,7 @@ def attend(
     rows = _QueryRows(q, jnp.broadcast_to(readers.position[:, None], (n, m)), first)
     before = PartialAttention(*map(of_slots, part, _nothing(q)))
     read = kernel(rows, completions, before, score, window)
-    return normalized(*(_where(completions.length > 0, x, jnp.zeros((), x.dtype)) for x in (read.total, read.values)))
+    return normalize(*(_where(completions.length > 0, x, jnp.zeros((), x.dtype)) for x in (read.total, read.values)))
 
 
 def _where(is_there: jax.Array, x: jax.Array, other: jax.Array) -> jax.Array:
@@ -173,7 +173,7 @@ class Grid(NamedTuple):
     depth: int
     continues: bool
 
-    def moved(self, width: int, num_sequences: float) -> float:
+    def bytes_moved(self, width: int, num_sequences: float) -> float:
         """Return the bytes read and written for `num_sequences` non-empty sequences; empty ones cost nothing.
 
         These are positions, queries of `width` bytes per number, and float32 partial attention before and after:
@@ -193,8 +193,8 @@ def grids_of(prompts: int, group: int, slots: int, heads: int, per_key: int, dep
 
     heads: key heads; per_key: query heads per key head.
     """
-    least = max(_GPU_MIN_ROWS, _TPU_MIN_ROWS)
-    shared, private = (_padded_rows(rows, least) for rows in (group * per_key, per_key))
+    min_rows = max(_GPU_MIN_ROWS, _TPU_MIN_ROWS)
+    shared, private = (_padded_rows(rows, min_rows) for rows in (group * per_key, per_key))
     return Grid(prompts, heads, shared, depth, continues=False), Grid(slots, heads, private, depth, continues=True)
 
 
@@ -230,15 +230,15 @@ def _visible(index: jax.Array, length: Any, first: Any, position: jax.Array, win
     return is_valid if window is None else is_valid & (position - (first + index) < window)
 
 
-def _padded_rows(count: int, least: int) -> int:
-    """Return the padded number of query rows: a power of two of at least `least`."""
-    return max(least, pl.next_power_of_2(count))
+def _padded_rows(count: int, min_rows: int) -> int:
+    """Return the padded number of query rows: a power of two of at least `min_rows`."""
+    return max(min_rows, pl.next_power_of_2(count))
 
 
-def _padded(rows: _QueryRows, before: PartialAttention | None, least: int) -> tuple[_QueryRows, tuple[jax.Array, ...]]:
+def _pad(rows: _QueryRows, before: PartialAttention | None, min_rows: int) -> tuple[_QueryRows, tuple[jax.Array, ...]]:
     """Pad queries and partial attention to `_padded_rows` rows."""
     count = rows.queries.shape[2]
-    more = _padded_rows(count, least) - count
+    more = _padded_rows(count, min_rows) - count
 
     def pad(x: jax.Array, axis: int) -> jax.Array:
         return jnp.pad(x, [(0, more if i == axis else 0) for i in range(x.ndim)])
@@ -328,7 +328,7 @@ def _triton(
 ) -> PartialAttention:
     """Read blocks on a GPU, with one program per sequence, key head and 128 query rows."""
     count = rows.queries.shape[2]
-    rows, earlier = _padded(rows, before, _GPU_MIN_ROWS)
+    rows, earlier = _pad(rows, before, _GPU_MIN_ROWS)
     x, heads, r, size = rows.queries.shape
     tile = min(r, _GPU_ROWS)
     blocks, _, block_size, _ = keys.k.shape
@@ -437,7 +437,7 @@ def _mosaic(
 ) -> PartialAttention:
     """Read blocks on a TPU, with one program per sequence, which prefetches the next 512 tokens."""
     count = rows.queries.shape[2]
-    rows, earlier = _padded(rows, before, _TPU_MIN_ROWS)
+    rows, earlier = _pad(rows, before, _TPU_MIN_ROWS)
     x, heads, r, size = rows.queries.shape
     block_size = keys.k.shape[2]
     per = max(1, min(_TPU_TOKENS // block_size, keys.table.shape[1]))

@@ -71,14 +71,16 @@ def _attend(levels: tuple[TreeLevel, ...], scale: float, cap: float | None, inte
     valid = jnp.concatenate([valid_keys(level).reshape(level.length.shape[0], -1) for level in levels], axis=1)
     valid = jnp.pad(valid, ((0, 0), (0, padding)))
     answers = None if levels[-1].owner is None else Answers.of(sizes, q.shape[2])
-    reach = None if answers is None else answers.encoded(levels, q.shape[2])
+    query_numbers = None if answers is None else answers.encode(levels, q.shape[2])
     kernel = _kernel(sizes, q.shape[2], q.shape[1], tile, cap, interpret, answers)
-    read = _call(kernel, q, k, v, valid, reach)
+    output = _call(kernel, q, k, v, valid, query_numbers)
     out, start = [], 0
     for i, (level, (rows, t)) in enumerate(zip(levels, sizes, strict=True)):
-        piece = read[:, :, start : start + rows * t].reshape(read.shape[0], read.shape[1], rows, t, read.shape[3])
+        level_output = output[:, :, start : start + rows * t].reshape(
+            output.shape[0], output.shape[1], rows, t, output.shape[3]
+        )
         has_keys = reads_anything(tuple(levels[: i + 1]))[..., None, None, None]
-        out.append(jnp.where(has_keys, jnp.moveaxis(piece, 1, 3), 0).astype(level.q.dtype))
+        out.append(jnp.where(has_keys, jnp.moveaxis(level_output, 1, 3), 0).astype(level.q.dtype))
         start += rows * t
     return tuple(out)
 
@@ -90,7 +92,7 @@ def _pack(xs: Sequence[jax.Array], padding: int) -> jax.Array:
 
 
 def _call(
-    kernel: Any, q: jax.Array, k: jax.Array, v: jax.Array, valid: jax.Array, reach: jax.Array | None
+    kernel: Any, q: jax.Array, k: jax.Array, v: jax.Array, valid: jax.Array, query_numbers: jax.Array | None
 ) -> jax.Array:
     """Attend within packed sequences: q [B,H,S,Q] scaled, k, v [B,K,S,Q], valid [B,S] keys -> [B,H,S,Q].
 
@@ -100,16 +102,16 @@ def _call(
 
     ids = library.SegmentIds(q=jnp.ones(q.shape[2], jnp.int32), kv=valid.astype(jnp.int32))
     by_prompt: Any = library.SegmentIds(q=None, kv=0)  # type: ignore[arg-type] # axes
-    if reach is None:
+    if query_numbers is None:
         return jax.vmap(kernel, in_axes=(0, 0, 0, by_prompt))(q, k, v, ids)
 
-    def attend(q: jax.Array, k: jax.Array, v: jax.Array, ids: Any, reach: jax.Array) -> jax.Array:
+    def attend(q: jax.Array, k: jax.Array, v: jax.Array, ids: Any, query_numbers: jax.Array) -> jax.Array:
         infos = (kernel.fwd_mask_info, kernel.dq_mask_info, kernel.dkv_mask_info)
-        masks = (info._replace(q_sequence=reach) for info in infos)
-        read: jax.Array = type(kernel)(*masks, **kernel.kwargs)(q, k, v, ids)
-        return read
+        masks = (info._replace(q_sequence=query_numbers) for info in infos)
+        output: jax.Array = type(kernel)(*masks, **kernel.kwargs)(q, k, v, ids)
+        return output
 
-    return jax.vmap(attend, in_axes=(0, 0, 0, by_prompt, 0))(q, k, v, ids, reach)
+    return jax.vmap(attend, in_axes=(0, 0, 0, by_prompt, 0))(q, k, v, ids, query_numbers)
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,7 @@ class Answers:
             )
         return cls(sum(rows * t for rows, t in sizes[:-1]), bits)
 
-    def encoded(self, levels: tuple[TreeLevel, ...], length: int) -> jax.Array:
+    def encode(self, levels: tuple[TreeLevel, ...], length: int) -> jax.Array:
         """Return the number of each query: index in the packed sequence and offset in its answer, [B,length] int32."""
         last, above = levels[-1], levels[:-1]
         before = sum(
@@ -151,9 +153,9 @@ class Answers:
 
     def __call__(self, query: jax.Array, key: jax.Array) -> jax.Array:
         """Return whether queries with these numbers see keys at these indices, lengths apart."""
-        at = lax.shift_right_logical(query, jnp.int32(self.bits))
-        start = at - (query & ((1 << self.bits) - 1))
-        return (key <= at) & ((key < self.first) | (key >= start))
+        index = lax.shift_right_logical(query, jnp.int32(self.bits))
+        start = index - (query & ((1 << self.bits) - 1))
+        return (key <= index) & ((key < self.first) | (key >= start))
 
 
 def _kernel(
@@ -172,7 +174,7 @@ def _kernel(
         """The tree's static mask, computed per tile, because the full mask has the packed length squared."""
 
         def __init__(self) -> None:
-            self._cut = tree_mask(sizes, length)
+            self._tree_mask = tree_mask(sizes, length)
             if answers is not None:  # with these two attributes the kernel computes the mask within a tile
                 self.q_sequence = np.zeros(length, np.int32)
                 self.mask_function = answers
@@ -182,7 +184,7 @@ def _kernel(
             return length, length
 
         def __getitem__(self, index: tuple[slice, slice]) -> np.ndarray:
-            return self._cut(*index)
+            return self._tree_mask(*index)
 
     return library.make_splash_mha(
         library.MultiHeadMask([TreeMask()] * heads),
@@ -228,22 +230,22 @@ def tree_mask(sizes: Sequence[tuple[int, int]], length: int) -> Callable[[slice,
 
     index = np.arange(length)
 
-    def plain(ours: np.ndarray, theirs: np.ndarray) -> bool | None:
+    def plain(query_index: np.ndarray, key_index: np.ndarray) -> bool | None:
         """Return the value of a constant tile within one row of queries and one of keys, else None."""
-        q, k = ours[0], theirs[0]
-        if any((x[[0, -1]] != x[0]).any() for at in (ours, theirs) for x in (level[at], row[at])):
+        q, k = query_index[0], key_index[0]
+        if any((x[[0, -1]] != x[0]).any() for index in (query_index, key_index) for x in (level[index], row[index])):
             return None
-        if above[level[k], q] != row[k] or (level[k] == level[q] and token[k] > token[ours[-1]]):
+        if above[level[k], q] != row[k] or (level[k] == level[q] and token[k] > token[query_index[-1]]):
             return False
-        return True if level[k] < level[q] or token[theirs[-1]] <= token[q] else None
+        return True if level[k] < level[q] or token[key_index[-1]] <= token[q] else None
 
-    def cut(queries: slice, keys: slice) -> np.ndarray:
-        ours, theirs = index[queries], index[keys]
+    def is_visible(queries: slice, keys: slice) -> np.ndarray:
+        query_index, key_index = index[queries], index[keys]
         # Most of the thousands of tiles of a long sequence are constant.
-        if (plain_mask := plain(ours, theirs)) is not None:
-            return np.full((len(ours), len(theirs)), plain_mask)
-        ours, theirs = ours[:, None], theirs[None]
-        is_above = above[level[theirs], ours] == row[theirs]
-        return is_above & ((level[theirs] < level[ours]) | (token[theirs] <= token[ours]))
+        if (plain_mask := plain(query_index, key_index)) is not None:
+            return np.full((len(query_index), len(key_index)), plain_mask)
+        query_index, key_index = query_index[:, None], key_index[None]
+        is_above = above[level[key_index], query_index] == row[key_index]
+        return is_above & ((level[key_index] < level[query_index]) | (token[key_index] <= token[query_index]))
 
-    return cut
+    return is_visible

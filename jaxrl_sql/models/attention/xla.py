@@ -35,7 +35,7 @@ def attend_tree(
     scale: float,
     cap: float | None,
     window: AttentionWindow | None,
-    products: Products | None = None,
+    products: MatrixProducts | None = None,
 ) -> tuple[jax.Array, ...]:
     """Attend from each level's queries to the levels above and to their own rows -> [B,R,T,H,Q] per level."""
     outputs = (
@@ -91,7 +91,7 @@ def _mix(weight: jax.Array, v: jax.Array) -> jax.Array:
     return jnp.moveaxis(mixed, 4, 2)
 
 
-class Products(NamedTuple):
+class MatrixProducts(NamedTuple):
     """The two matrix products of attention, with the signatures of `_score` and `_mix`."""
 
     score: Callable[[jax.Array, jax.Array], jax.Array] = _score
@@ -103,7 +103,7 @@ def attend(
     parts: Sequence[MaskedKeys],
     scale: float | None = None,
     cap: float | None = None,
-    products: Products | None = None,
+    products: MatrixProducts | None = None,
 ) -> jax.Array:
     """Attend from q [B,R,T,H,Q] to the visible keys of all parts with one softmax -> [B,R,T,H,Q].
 
@@ -112,7 +112,7 @@ def attend(
     zeros and zero gradient.
     """
     b, rows, t, h, size = q.shape
-    products = products or Products()
+    products = products or MatrixProducts()
     scale = size**-0.5 if scale is None else scale
     kv_heads = parts[0][0].shape[2]
     m = h // kv_heads

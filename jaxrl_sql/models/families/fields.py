@@ -46,10 +46,10 @@ def number(hf: HfConfig, name: str, default: float | None = None, where: str = "
 
 def count(hf: HfConfig, name: str, default: int | None = None) -> int:
     """Return a field that must be a whole number of at least 1, as `number` does."""
-    return checked_count(number(hf, name, default), f"config.json: field {name}")
+    return check_count(number(hf, name, default), f"config.json: field {name}")
 
 
-def checked_count(value: Json, what: str) -> int:
+def check_count(value: Json, what: str) -> int:
     """Return a value; raises InputError, which calls it `what`, unless it is a whole number of at least 1."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InputError(f"{what} is {value!r}, must be a whole number of at least 1")

@@ -29,7 +29,7 @@ def write_sums(folder: Path, exclude: Collection[str] = ()) -> None:
     _write(folder, [path for path in _files(folder) if path.name not in exclude])
 
 
-def damage(folder: Path, only: str = "") -> str:
+def find_damage(folder: Path, only: str = "") -> str:
     """Return a message about the first file below a folder that differs from its checksum, or "".
 
     `only`: name of a single file to check. Processes share the files, and all must call this function.
@@ -42,7 +42,7 @@ def damage(folder: Path, only: str = "") -> str:
     names = [chosen[i] for i in share(len(chosen))]
     with ThreadPoolExecutor(_THREADS) as pool:
         differ = pool.map(lambda name: difference(folder / name, sums[name]), names)
-        return _first(next((f"{name} {fault}" for name, fault in zip(names, differ, strict=True) if fault), ""))
+        return _first(next((f"{name} {error}" for name, error in zip(names, differ, strict=True) if error), ""))
 
 
 def seal_weights(model: Path) -> None:
@@ -57,8 +57,8 @@ def refuse_damaged_weights(source: str | Path) -> None:
     """
     run = Path(source).resolve().parent
     is_sealed = all((run / name).is_file() for name in (SUMS, CONFIG))
-    if Path(source).resolve().name == MODEL and is_sealed and (fault := damage(run)):
-        raise InputError(f"{run}: {fault}: put it back from a copy, or delete {run / SUMS} if the change is intended")
+    if Path(source).resolve().name == MODEL and is_sealed and (error := find_damage(run)):
+        raise InputError(f"{run}: {error}: put it back from a copy, or delete {run / SUMS} if the change is intended")
 
 
 def _write(folder: Path, files: Sequence[Path]) -> None:

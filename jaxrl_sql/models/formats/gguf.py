@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxrl_sql.models.families import FAMILIES, gemma3
-from jaxrl_sql.models.families.fields import checked_count
+from jaxrl_sql.models.families.fields import check_count
 from jaxrl_sql.models.formats.gguf_header import GgufHeader, TensorEntry
 from jaxrl_sql.models.formats.tensor_files import BFLOAT16, Encoding, StoredTensor
 from jaxrl_sql.models.rope import Rope, RopeScaling, rope_frequencies
@@ -71,7 +71,7 @@ class _Metadata:
         if self.architecture not in ARCHITECTURES:
             valid = ", ".join(sorted(ARCHITECTURES))
             raise InputError(f"{path}: architecture is {self.architecture!r}; valid are {valid}")
-        if (parts := checked_count(self.values.get("split.count", 1), f"{path}: metadata split.count")) > 1:
+        if (parts := check_count(self.values.get("split.count", 1), f"{path}: metadata split.count")) > 1:
             raise InputError(f"{path}: is one of {parts} parts; merge them first (llama-gguf-split --merge)")
 
     def get(self, key: str, default: Json = None) -> Json:
@@ -88,7 +88,7 @@ class _Metadata:
     def count(self, key: str, default: Json = None) -> int:
         """Return a whole number of at least 1, as `get` does; raises InputError for other or missing values."""
         value = self.need(key) if default is None else self.get(key, default)
-        return checked_count(value, f"{self.path}: metadata {self.architecture}.{key}")
+        return check_count(value, f"{self.path}: metadata {self.architecture}.{key}")
 
     def refuse(self, key: str, *, supported: Json) -> None:
         """Raise InputError if a key has another value than the supported one."""
@@ -100,36 +100,36 @@ class _Metadata:
 
 def gguf_config(path: Path, header: GgufHeader) -> ModelConfig:
     """Convert metadata to a ModelConfig; raises InputError with a missing, unknown or unsupported key."""
-    about = _Metadata(path, header)
-    family = ARCHITECTURES[about.architecture]
-    heads, width = about.count("attention.head_count"), about.count("embedding_length")
-    head_dim = about.count("attention.key_length", width // heads)
-    about.refuse("attention.value_length", supported=head_dim)
-    about.refuse("rope.dimension_count", supported=head_dim)
-    about.refuse("expert_count", supported=0)
+    metadata = _Metadata(path, header)
+    family = ARCHITECTURES[metadata.architecture]
+    heads, width = metadata.count("attention.head_count"), metadata.count("embedding_length")
+    head_dim = metadata.count("attention.key_length", width // heads)
+    metadata.refuse("attention.value_length", supported=head_dim)
+    metadata.refuse("rope.dimension_count", supported=head_dim)
+    metadata.refuse("expert_count", supported=0)
     embed = header.tensors.get("token_embd.weight")
     if embed is None:
         raise InputError(f"{path}: 1 missing (token_embd.weight)")
-    theta = about.get("rope.freq_base", gemma3.THETA if family == "gemma3_text" else 10_000.0)
+    theta = metadata.get("rope.freq_base", gemma3.THETA if family == "gemma3_text" else 10_000.0)
     fields = {
         "model_type": family,
         "vocab_size": embed.shape[0],
         "hidden_size": width,
-        "num_hidden_layers": about.count("block_count"),
+        "num_hidden_layers": metadata.count("block_count"),
         "num_attention_heads": heads,
-        "num_key_value_heads": about.count("attention.head_count_kv", heads),
+        "num_key_value_heads": metadata.count("attention.head_count_kv", heads),
         "head_dim": head_dim,
-        "intermediate_size": about.count("feed_forward_length"),
-        "rms_norm_eps": about.need("attention.layer_norm_rms_epsilon"),
-        "max_position_embeddings": about.count("context_length"),
+        "intermediate_size": metadata.count("feed_forward_length"),
+        "rms_norm_eps": metadata.need("attention.layer_norm_rms_epsilon"),
+        "max_position_embeddings": metadata.count("context_length"),
         "rope_theta": theta,
-        "rope_scaling": _scaling(about, header, head_dim, theta),
+        "rope_scaling": _scaling(metadata, header, head_dim, theta),
         "tie_word_embeddings": "output.weight" not in header.tensors,
     }
     if family == "gemma3_text":
-        fields |= _gemma3_fields(about, head_dim)
+        fields |= _gemma3_fields(metadata, head_dim)
     else:
-        about.refuse("attention.sliding_window", supported=0)
+        metadata.refuse("attention.sliding_window", supported=0)
     try:
         config = FAMILIES[family].read(fields)
     except InputError as error:
@@ -139,46 +139,48 @@ def gguf_config(path: Path, header: GgufHeader) -> ModelConfig:
     return config
 
 
-def _gemma3_fields(about: _Metadata, head_dim: int) -> Record:
+def _gemma3_fields(metadata: _Metadata, head_dim: int) -> Record:
     """Return the fields that only Gemma 3 has, with llama.cpp's constants for those that files omit."""
-    n_layers = about.count("block_count")
-    pattern = about.get("attention.sliding_window_pattern", gemma3.PERIOD)
+    n_layers = metadata.count("block_count")
+    pattern = metadata.get("attention.sliding_window_pattern", gemma3.PERIOD)
     if isinstance(pattern, list):
         layers: Record = {"layer_types": [gemma3.SLIDING if slides else gemma3.FULL for slides in pattern]}
     else:
         layers = {"sliding_window_pattern": pattern}
-    wide = about.count("embedding_length") // about.count("attention.head_count")
+    default_head_dim = metadata.count("embedding_length") // metadata.count("attention.head_count")
     return {
         **layers,
-        "sliding_window": about.count("attention.sliding_window"),
-        "rope_local_base_freq": about.get("rope.freq_base_swa", gemma3.LOCAL_THETA),
-        "query_pre_attn_scalar": wide if n_layers == GEMMA3_27B_LAYERS else head_dim,
-        "attn_logit_softcapping": about.get("attn_logit_softcapping"),
-        "final_logit_softcapping": about.get("final_logit_softcapping"),
+        "sliding_window": metadata.count("attention.sliding_window"),
+        "rope_local_base_freq": metadata.get("rope.freq_base_swa", gemma3.LOCAL_THETA),
+        "query_pre_attn_scalar": default_head_dim if n_layers == GEMMA3_27B_LAYERS else head_dim,
+        "attn_logit_softcapping": metadata.get("attn_logit_softcapping"),
+        "final_logit_softcapping": metadata.get("final_logit_softcapping"),
     }
 
 
-def _scaling(about: _Metadata, header: GgufHeader, head_dim: int, theta: float) -> Record | None:
+def _scaling(metadata: _Metadata, header: GgufHeader, head_dim: int, theta: float) -> Record | None:
     """Return the scaling of rotary frequencies in Hugging Face's form, or None."""
-    kind = about.get("rope.scaling.type", "none")
+    kind = metadata.get("rope.scaling.type", "none")
     if ROPE_FACTORS in header.tensors:
-        return _llama3_scaling(about, header.tensors[ROPE_FACTORS], head_dim, theta)
+        return _llama3_scaling(metadata, header.tensors[ROPE_FACTORS], head_dim, theta)
     if kind == "none":
         return None
     if kind != "linear":
-        raise InputError(f"{about.path}: metadata {about.architecture}.rope.scaling.type is {kind!r}; valid: 'linear'")
-    return {"rope_type": "linear", "factor": about.need("rope.scaling.factor")}
+        raise InputError(
+            f"{metadata.path}: metadata {metadata.architecture}.rope.scaling.type is {kind!r}; valid: 'linear'"
+        )
+    return {"rope_type": "linear", "factor": metadata.need("rope.scaling.factor")}
 
 
-def _llama3_scaling(about: _Metadata, entry: TensorEntry, head_dim: int, theta: float) -> Record:
+def _llama3_scaling(metadata: _Metadata, entry: TensorEntry, head_dim: int, theta: float) -> Record:
     """Return the frequency scaling for a tensor of factors; raises InputError unless it is Llama 3's.
 
     The factors determine the three parameters of the bands only up to a scale. So the published parameters are used,
     and must reproduce the frequencies.
     """
-    if entry.offset + 4 * math.prod(entry.shape) > about.path.stat().st_size:
-        raise _cut_short(about.path, ROPE_FACTORS)
-    factors = np.fromfile(about.path, np.float32, math.prod(entry.shape), offset=entry.offset)
+    if entry.offset + 4 * math.prod(entry.shape) > metadata.path.stat().st_size:
+        raise _truncation_error(metadata.path, ROPE_FACTORS)
+    factors = np.fromfile(metadata.path, np.float32, math.prod(entry.shape), offset=entry.offset)
     factor = float(factors.max(initial=1.0))
     plain, stretched = (
         np.asarray(rope_frequencies(head_dim, Rope(theta, scaling)))
@@ -186,7 +188,7 @@ def _llama3_scaling(about: _Metadata, entry: TensorEntry, head_dim: int, theta: 
     )
     if factors.shape != plain.shape or not np.allclose(plain / factors, stretched, rtol=1e-4, atol=0.0):
         raise InputError(
-            f"{about.path}: {ROPE_FACTORS} are not the factors of Llama 3's frequency scaling by {factor:g}"
+            f"{metadata.path}: {ROPE_FACTORS} are not the factors of Llama 3's frequency scaling by {factor:g}"
         )
     return {"rope_type": "llama3", "factor": factor, **LLAMA3_BANDS}
 
@@ -213,19 +215,19 @@ def gguf_tensors(path: Path, file: int, header: GgufHeader, config: ModelConfig)
         if name == ROPE_FACTORS:
             continue
         hf_name = spelled.get(name, name)
-        tensor = _stored(path, file, entry, hf_name, config)
+        tensor = _to_tensor(path, file, entry, hf_name, config)
         rows = entry.shape[0] if len(entry.shape) > 1 else 1
         if entry.offset + rows * tensor.encoding.row_bytes > size:
-            raise _cut_short(path, name)
+            raise _truncation_error(path, name)
         tensors[hf_name] = tensor
     return tensors
 
 
-def _cut_short(path: Path, name: str) -> InputError:
+def _truncation_error(path: Path, name: str) -> InputError:
     return InputError(f"{path}: not a readable GGUF file ({name} extends past its end): copy or fetch it again")
 
 
-def _stored(path: Path, file: int, entry: TensorEntry, hf_name: str, config: ModelConfig) -> StoredTensor:
+def _to_tensor(path: Path, file: int, entry: TensorEntry, hf_name: str, config: ModelConfig) -> StoredTensor:
     """Return a tensor whose reads reverse the converter's changes."""
     encoding = _encoding(path, entry)
     order = None

@@ -66,10 +66,12 @@ def tokenizer_of(metadata: Fields, path: Path) -> Any:
     else:
         raise InputError(f"tokenizer: {path} has one of kind {kind!r}; valid are gpt2, llama")
     if not metadata.get(WHOLE):  # which has the roles of tokens itself
-        named = list(zip(fields["tokens"], types, strict=True))
-        raw.add_special_tokens([AddedToken(text, normalized=False, special=True) for text, t in named if t == CONTROL])
-        whole = [text for text, t in named if t == USER_DEFINED and raw.token_to_id(text) is not None]
-        raw.add_tokens([AddedToken(text, normalized=False, special=False) for text in whole])
+        typed_tokens = list(zip(fields["tokens"], types, strict=True))
+        raw.add_special_tokens(
+            [AddedToken(text, normalized=False, special=True) for text, t in typed_tokens if t == CONTROL]
+        )
+        user_defined = [text for text, t in typed_tokens if t == USER_DEFINED and raw.token_to_id(text) is not None]
+        raw.add_tokens([AddedToken(text, normalized=False, special=False) for text in user_defined])
     return general_tokenizer(
         raw,
         **{name: fields["tokens"][i] for name, i in ids.items() if i is not None},

@@ -29,7 +29,7 @@ from jaxrl_sql.models.formats.gguf_tokenizer import (
 )
 from jaxrl_sql.models.rope import Rope, rope_frequencies
 from jaxrl_sql.models.spec import ModelConfig, ParamSpec, first_difference, param_specs
-from jaxrl_sql.runtime.tokenizer_files import cut_alike
+from jaxrl_sql.runtime.tokenizer_files import has_equal_tokens
 from jaxrl_sql.types import Fields, InputError, Record, Tokenizer
 
 KINDS = {"f16": "F16", "q8_0": "Q8_0"}
@@ -121,7 +121,7 @@ def _add(writer: Any, key: str, value: Any) -> None:
     adders.get(type(value), writer.add_array)(key, value)
 
 
-def _kept_as(spec_shape: tuple[int, ...], kind: str) -> str:
+def _file_dtype(spec_shape: tuple[int, ...], kind: str) -> str:
     """Return the type of a tensor; as in llama.cpp, float16 for matrices whose rows are not whole blocks."""
     if len(spec_shape) < 2:
         return "F32"
@@ -137,7 +137,7 @@ def _write(writer: Any, config: ModelConfig, tensors: Iterable[tuple[str, np.nda
     if extra is not None:
         writer.add_tensor(ROPE_FACTORS, extra)
     for name, spec in specs.items():
-        as_kind = gguf.GGMLQuantizationType[_kept_as(spec.hf_shape, kind)]
+        as_kind = gguf.GGMLQuantizationType[_file_dtype(spec.hf_shape, kind)]
         block, block_bytes = gguf.GGML_QUANT_SIZES[as_kind]
         n_bytes = int(np.prod(spec.hf_shape)) // block * block_bytes
         dtype = np.dtype(np.float16 if as_kind == gguf.GGMLQuantizationType.F16 else np.float32)
@@ -150,14 +150,14 @@ def _write(writer: Any, config: ModelConfig, tensors: Iterable[tuple[str, np.nda
     for (name, spec), (tensor_name, tensor) in zip(specs.items(), tensors, strict=True):
         if tensor_name != name:
             raise ValueError(f"tensor {name} is expected, not {tensor_name}")
-        plain = _converted(name, tensor.astype(np.float32).reshape(spec.hf_shape), spec, config)
-        as_name = _kept_as(spec.hf_shape, kind)
+        plain = _convert(name, tensor.astype(np.float32).reshape(spec.hf_shape), spec, config)
+        as_name = _file_dtype(spec.hf_shape, kind)
         if as_name != "F32" and not np.abs(plain).max(initial=0.0) <= _WIDEST:
             raise InputError(f"export: {name} has weights that are NaN or out of the range of float16")
         writer.write_tensor_data(gguf.quantize(plain, gguf.GGMLQuantizationType[as_name]))
 
 
-def _converted(name: str, tensor: np.ndarray, spec: ParamSpec, config: ModelConfig) -> np.ndarray:
+def _convert(name: str, tensor: np.ndarray, spec: ParamSpec, config: ModelConfig) -> np.ndarray:
     """Return a tensor in the layout of llama.cpp's graph of the family."""
     if config.norms.is_zero_centered and not spec.is_matrix and name.endswith("norm.weight"):
         return tensor + np.float32(1)
@@ -216,18 +216,20 @@ def tokenizer_metadata(tokenizer: Tokenizer, config: ModelConfig, stops: Sequenc
     metadata |= dict(zip(("eot_token_id", "eom_token_id"), reversed(others), strict=False))
     bos = ids["bos"]
     metadata["add_bos_token"] = bos is not None and tokenizer("a")["input_ids"][:1] == [bos]
-    named = {f"tokenizer.ggml.{key}": value for key, value in metadata.items() if value not in ([], None)}
+    tokenizer_fields = {f"tokenizer.ggml.{key}": value for key, value in metadata.items() if value not in ([], None)}
     if template := getattr(tokenizer, "chat_template", None):
-        named["tokenizer.chat_template"] = template if isinstance(template, str) else template["default"]
-    if (is_pieces or metadata["pre"] != "default") and cut_alike(tokenizer_of(named, Path("export")), tokenizer):
-        return named
-    named |= {"tokenizer.ggml.pre": "default", WHOLE: json.dumps(raw, ensure_ascii=False)}
-    if not cut_alike(tokenizer_of(named, Path("export")), tokenizer):
+        tokenizer_fields["tokenizer.chat_template"] = template if isinstance(template, str) else template["default"]
+    if (is_pieces or metadata["pre"] != "default") and has_equal_tokens(
+        tokenizer_of(tokenizer_fields, Path("export")), tokenizer
+    ):
+        return tokenizer_fields
+    tokenizer_fields |= {"tokenizer.ggml.pre": "default", WHOLE: json.dumps(raw, ensure_ascii=False)}
+    if not has_equal_tokens(tokenizer_of(tokenizer_fields, Path("export")), tokenizer):
         raise InputError(
             "export: GGUF cannot express how the tokenizer splits text: export the Hugging Face folder "
             "instead, without --gguf"
         )
-    return named
+    return tokenizer_fields
 
 
 def _tokens(raw: Fields, size: int, is_pieces: bool) -> tuple[list[str], list[int]]:

@@ -97,17 +97,17 @@ def _tensor_files(folder: Path) -> tuple[Path, ...]:
 def _open_tensors(source: Path, files: ExitStack) -> tuple[ModelConfig, dict[str, StoredTensor]]:
     """Open the tensors of a folder or GGUF file, by Hugging Face's names, until `files` closes."""
 
-    def opened(path: Path) -> int:
+    def open_file(path: Path) -> int:
         return files.enter_context(path.open("rb", buffering=0)).fileno()
 
     if is_gguf(source):
         header = read_header(source)
         config = gguf_config(source, header)
-        return config, gguf_tensors(source, opened(source), header, config)
+        return config, gguf_tensors(source, open_file(source), header, config)
     config = load_config(source)
     tensors: dict[str, StoredTensor] = {}
     for path in _tensor_files(source):
-        tensors |= read_safetensors(path, opened(path))
+        tensors |= read_safetensors(path, open_file(path))
     return config, tensors
 
 
@@ -144,7 +144,7 @@ def _compare(source: Path, config: ModelConfig, tensors: dict[str, StoredTensor]
         raise InputError(f"{source}: the tensors do not match its {source_part} ({config.family}): {message}")
 
 
-class _Sum:
+class _Counter:
     """A running sum."""
 
     total = 0
@@ -189,8 +189,8 @@ def load_checkpoint(
     """
     source = Path(source)
     broken: set[str] = set()
-    done = _Sum()
-    default_dtype, matrix_dtype = (np.dtype(_checked_dtype(name)) for name in (dtype, matrices or dtype))
+    num_read = _Counter()
+    default_dtype, matrix_dtype = (np.dtype(_check_dtype(name)) for name in (dtype, matrices or dtype))
     with ExitStack() as files, reading_threads() as threads:
         config, tensors = _open_tensors(source, files)
         _compare(source, config, tensors)
@@ -206,7 +206,7 @@ def load_checkpoint(
             target = matrix_dtype if spec.is_matrix else default_dtype
             stored = [tensors[name] for name in spec.hf_names()]
             loaded = load_tensors(spec, stored, target, sharding, threads, broken)
-            on_progress(done.add(len(stored)))
+            on_progress(num_read.add(len(stored)))
             return loaded
 
         params = nest((spec, load(spec)) for spec in param_specs(config))
@@ -234,7 +234,7 @@ def read_tensors(source: str | Path) -> Iterator[tuple[str, np.ndarray]]:
                 yield name, tensor.reshape(spec.hf_shape)
 
 
-def _checked_dtype(dtype: str) -> Any:
+def _check_dtype(dtype: str) -> Any:
     """Return the dtype of a name; raises InputError unless checkpoints support it."""
     if dtype not in DTYPES:
         raise InputError(f"dtype: {dtype!r} is not supported; valid are {', '.join(DTYPES)}")
@@ -356,7 +356,7 @@ def save_checkpoint(
     """
     if config.family not in FAMILIES:
         raise InputError(f"model: family is {config.family!r}; valid are {', '.join(sorted(FAMILIES))}")
-    target = _checked_dtype(dtype)
+    target = _check_dtype(dtype)
     family = FAMILIES[config.family]
     written = family.write(config)
     if difference := first_difference(config, family.read(written)):

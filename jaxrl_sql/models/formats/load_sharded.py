@@ -1,8 +1,8 @@
 """Read tensors of files into a leaf of the parameters on its devices.
 
-A leaf is read piece by piece, where a piece is the shard of one device. A piece is filled from the files a few rows at
-a time and transferred to every device that holds it before the next one starts. So the host needs memory for one piece
-and the rows in transposition. On the CPU the array uses the memory of the piece without a copy.
+A leaf is read shard by shard, one per device. The buffer of a shard is filled from the files a few rows at
+a time and transferred to every device that holds it before the next one starts. So the host needs memory for one shard
+and the rows in transposition. On the CPU the array uses the memory of the buffer without a copy.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ def load_leaf(
     Names of tensors that are not sound in `dtype` (`tensor_files.is_sound`) are added to `broken`.
     """
     arrays: list[jax.Array] = []
-    for bounds, devices in _holders(spec.shape, sharding).items():
-        piece = _empty(bounds, dtype)
+    for bounds, devices in _local_shards(spec.shape, sharding).items():
+        buffer = _empty(bounds, dtype)
         first, last = bounds[0] if spec.is_stacked else (0, 1)
-        pieces = list(piece) if spec.is_stacked else [piece]
-        named = list(zip(spec.hf_names(), stored, strict=True))[first:last]
-        _read(spec, named, pieces, bounds[1:] if spec.is_stacked else bounds, threads, broken)
-        arrays += [jax.device_put(piece, device) for device in devices]
-        # A running transfer would keep its piece in memory.
+        buffers = list(buffer) if spec.is_stacked else [buffer]
+        named_tensors = list(zip(spec.hf_names(), stored, strict=True))[first:last]
+        _read(spec, named_tensors, buffers, bounds[1:] if spec.is_stacked else bounds, threads, broken)
+        arrays += [jax.device_put(buffer, device) for device in devices]
+        # A running transfer would keep its buffer in memory.
         jax.block_until_ready(arrays)
     return jax.make_array_from_single_device_arrays(spec.shape, sharding, arrays)
 
@@ -72,18 +72,18 @@ def load_layers(
 ) -> list[jax.Array]:
     """Read the tensors of a stacked leaf as `load_leaf` does, to one array per layer with `sharding`."""
     arrays: list[list[jax.Array]] = [[] for _ in stored]
-    for bounds, devices in _holders(spec.layer_shape, sharding).items():
-        pieces = [_empty(bounds, dtype) for _ in stored]
-        _read(spec, list(zip(spec.hf_names(), stored, strict=True)), pieces, bounds, threads, broken)
-        for layer_arrays, piece in zip(arrays, pieces, strict=True):
-            layer_arrays += [jax.device_put(piece, device) for device in devices]
+    for bounds, devices in _local_shards(spec.layer_shape, sharding).items():
+        buffers = [_empty(bounds, dtype) for _ in stored]
+        _read(spec, list(zip(spec.hf_names(), stored, strict=True)), buffers, bounds, threads, broken)
+        for layer_arrays, buffer in zip(arrays, buffers, strict=True):
+            layer_arrays += [jax.device_put(buffer, device) for device in devices]
         jax.block_until_ready(arrays)
     return [
         jax.make_array_from_single_device_arrays(spec.layer_shape, sharding, layer_arrays) for layer_arrays in arrays
     ]
 
 
-def _holders(shape: tuple[int, ...], sharding: jax.sharding.Sharding) -> dict[Bounds, list[jax.Device]]:
+def _local_shards(shape: tuple[int, ...], sharding: jax.sharding.Sharding) -> dict[Bounds, list[jax.Device]]:
     """Return the shards of an array on this process's devices, and the devices of each."""
     holders: dict[Bounds, list[jax.Device]] = {}
     for device, index in sharding.addressable_devices_indices_map(shape).items():
@@ -94,14 +94,14 @@ def _holders(shape: tuple[int, ...], sharding: jax.sharding.Sharding) -> dict[Bo
 
 
 class _TensorSlice(NamedTuple):
-    """The rows and columns of a file's tensor in a piece, and whether the file holds the transpose."""
+    """The rows and columns of a file's tensor in a shard, and whether the file holds the transpose."""
 
     rows: tuple[int, int]
     columns: tuple[int, int]
     transposed: bool
 
 
-def _part(spec: ParamSpec, bounds: Bounds) -> _TensorSlice:
+def _tensor_slice(spec: ParamSpec, bounds: Bounds) -> _TensorSlice:
     """Return the rows and columns of a tensor for bounds of its leaf, without the axis of layers."""
     shape = spec.layer_shape
     if spec.hf_transposed:
@@ -123,18 +123,18 @@ def _span(shape: Sequence[int], bounds: Bounds) -> tuple[int, int]:
 def _read(
     spec: ParamSpec,
     stored: Sequence[tuple[str, StoredTensor]],
-    pieces: Sequence[np.ndarray],
+    buffers: Sequence[np.ndarray],
     bounds: Bounds,
     threads: ThreadPoolExecutor,
     broken: set[str] | None,
 ) -> None:
-    """Read the bounds of named tensors into one piece each, in parallel; `broken` is as in `load_leaf`."""
-    part = _part(spec, bounds)
+    """Read the bounds of named tensors into one buffer each, in parallel; `broken` is as in `load_leaf`."""
+    part = _tensor_slice(spec, bounds)
     n_rows, n_columns = (stop - start for start, stop in (part.rows, part.columns))
-    sides = (n_columns, n_rows) if part.transposed else (n_rows, n_columns)
+    tensor_shape = (n_columns, n_rows) if part.transposed else (n_rows, n_columns)
     jobs = [
-        (name, threads.submit(_fill, _bits(piece).reshape(sides), tensor, start, part, piece.dtype))
-        for piece, (name, tensor) in zip(pieces, stored, strict=True)
+        (name, threads.submit(_fill, _bits(buffer).reshape(tensor_shape), tensor, start, part, buffer.dtype))
+        for buffer, (name, tensor) in zip(buffers, stored, strict=True)
         for start in range(*part.rows, JOB_ROWS)
     ]
     for name, job in jobs:
@@ -143,7 +143,7 @@ def _read(
 
 
 def _fill(grid: np.ndarray, tensor: StoredTensor, first: int, part: _TensorSlice, dtype: np.dtype) -> bool:
-    """Fill the rows (columns, if transposed) of a piece from up to JOB_ROWS rows of a tensor, starting with `first`.
+    """Fill the rows (columns, if transposed) of a buffer from up to JOB_ROWS rows of a tensor, starting with `first`.
 
     Return whether the numbers are sound; the check runs while they are in the CPU's caches.
     """

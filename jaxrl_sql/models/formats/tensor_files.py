@@ -105,16 +105,16 @@ class StoredTensor:
     def read(self, start: int, stop: int) -> np.ndarray:
         """Return rows start to stop, [stop - start, columns], in the stored or decoded dtype."""
         if self.order is None:
-            return self._decoded(start, stop)
+            return self._decode(start, stop)
         rows = self.order[start:stop]
         first, last = int(rows.min()), int(rows.max())
-        return self._decoded(first, last + 1)[rows - first]
+        return self._decode(first, last + 1)[rows - first]
 
     def read_into(self, start: int, out: np.ndarray) -> None:
         """Read stored rows, starting with `start`, into a contiguous array out [N,columns] without another copy."""
         self._read_bytes(start, out.view(np.uint8))
 
-    def _decoded(self, start: int, stop: int) -> np.ndarray:
+    def _decode(self, start: int, stop: int) -> np.ndarray:
         raw = np.empty((stop - start, self.encoding.row_bytes), np.uint8)
         self._read_bytes(start, raw)
         if self.encoding.dtype is not None:

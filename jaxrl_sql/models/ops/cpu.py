@@ -46,7 +46,7 @@ def product(a: jax.Array, b: jax.Array, is_transposed: bool = False) -> jax.Arra
     return _by_rows(lax.dot_general(a, b, over, preferred_element_type=jnp.float32))
 
 
-def transposed(x: jax.Array) -> jax.Array:
+def transpose(x: jax.Array) -> jax.Array:
     """Transpose matrices x [*N,M,K] -> [*N,K,M], row-major.
 
     The transposition works on tiles of whole cache lines; without tiles a large matrix takes seven times as long.

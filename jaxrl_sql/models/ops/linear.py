@@ -79,20 +79,20 @@ def _is_narrow(x: Any) -> bool:
 
 
 @jax.custom_vjp
-def widened(w: AnyWeight) -> jax.Array:
+def widen(w: AnyWeight) -> jax.Array:
     """Return a weight in float32, with its gradient."""
     return value_of(w).astype(jnp.float32)
 
 
-def _widened_forward(w: AnyWeight) -> tuple[jax.Array, AnyWeight]:
-    return widened(w), without_zeros(w)
+def _widen_forward(w: AnyWeight) -> tuple[jax.Array, AnyWeight]:
+    return widen(w), without_zeros(w)
 
 
-def _widened_backward(w: AnyWeight, g: jax.Array) -> tuple[PyTree]:
+def _widen_backward(w: AnyWeight, g: jax.Array) -> tuple[PyTree]:
     return (gradient_of(w, g),)
 
 
-widened.defvjp(_widened_forward, _widened_backward)
+widen.defvjp(_widen_forward, _widen_backward)
 
 
 class Transposed(NamedTuple):
@@ -225,7 +225,7 @@ def _plain_dot(a: jax.Array, b: jax.Array, of_a: tuple[int, ...], of_b: tuple[in
     """Return a bfloat16 product in float32, reshaped to two matrices for `cpu.product`."""
     of_m, of_s = (tuple(axis for axis in range(x.ndim) if axis not in of) for x, of in ((a, of_a), (b, of_b)))
     k = math.prod(a.shape[axis] for axis in of_a)
-    left = a.reshape(-1, k) if of_a[0] else cpu.transposed(a.reshape(k, -1))
+    left = a.reshape(-1, k) if of_a[0] else cpu.transpose(a.reshape(k, -1))
     right = b.reshape(-1, k) if of_b[0] else b.reshape(k, -1)
     out = cpu.product(left, right, is_transposed=bool(of_b[0]))
     return out.reshape([a.shape[axis] for axis in of_m] + [b.shape[axis] for axis in of_s])

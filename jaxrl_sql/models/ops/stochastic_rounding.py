@@ -16,7 +16,7 @@ from jax import lax
 from jaxrl_sql.batch import PyTree
 
 
-class Narrow(NamedTuple):
+class Bfloat16State(NamedTuple):
     """State of an optimizer with floating-point leaves in bfloat16; updates: number of updates, int32 scalar."""
 
     updates: jax.Array
@@ -29,13 +29,13 @@ def in_bfloat16(inner: optax.GradientTransformation) -> optax.GradientTransforma
     The random numbers depend only on the number of the update, so a resumed run rounds the same way.
     """
 
-    def init(params: PyTree) -> Narrow:
-        return Narrow(jnp.zeros((), jnp.int32), _narrow(inner.init(widen(params)), jax.random.key(0)))
+    def init(params: PyTree) -> Bfloat16State:
+        return Bfloat16State(jnp.zeros((), jnp.int32), _narrow(inner.init(widen(params)), jax.random.key(0)))
 
-    def update(grads: PyTree, state: Narrow, params: PyTree = None) -> tuple[PyTree, Narrow]:
+    def update(grads: PyTree, state: Bfloat16State, params: PyTree = None) -> tuple[PyTree, Bfloat16State]:
         updates, new = inner.update(widen(grads), widen(state.state), params)
         key = jax.random.fold_in(jax.random.key(0), state.updates)
-        return updates, Narrow(state.updates + 1, _narrow(new, key))
+        return updates, Bfloat16State(state.updates + 1, _narrow(new, key))
 
     return optax.GradientTransformation(init, update)
 
@@ -60,13 +60,13 @@ def apply_updates(params: PyTree, updates: PyTree, step: jax.Array) -> PyTree:
     """
     key, count = jax.random.fold_in(jax.random.key(1), step), iter(range(len(jax.tree.leaves(params))))
 
-    def moved(x: jax.Array, update: jax.Array) -> jax.Array:
+    def add_rounded(x: jax.Array, update: jax.Array) -> jax.Array:
         at = next(count)
         if x.dtype != jnp.bfloat16:
             return (x + update).astype(x.dtype)
         return _round(x.astype(jnp.float32) + update.astype(jnp.float32), jax.random.fold_in(key, at))
 
-    return jax.tree.map(moved, params, updates)
+    return jax.tree.map(add_rounded, params, updates)
 
 
 def widen(tree: PyTree) -> PyTree:

@@ -166,11 +166,11 @@ def sample_tokens(
 
 def _log_softmax(logits: jax.Array, temperature: jax.Array | float) -> jax.Array:
     """Return the log-probabilities [...,V] of logits [...,V] at a temperature, which is broadcast."""
-    scaled = _scaled(logits, jnp.max(logits, axis=-1, keepdims=True), temperature)
+    scaled = _scale(logits, jnp.max(logits, axis=-1, keepdims=True), temperature)
     return scaled - jnp.log(jnp.sum(jnp.exp(scaled), axis=-1, keepdims=True))
 
 
-def _scaled(logits: jax.Array, largest: jax.Array, temperature: jax.Array | float) -> jax.Array:
+def _scale(logits: jax.Array, largest: jax.Array, temperature: jax.Array | float) -> jax.Array:
     """Subtract the largest logit [...,1] from logits [...,V], then divide by the temperature.
 
     The largest becomes exactly 0, or NaN if it is not finite. Without this case a fused loop may round its product
@@ -239,18 +239,18 @@ def _score_forward(
     logits: jax.Array, targets: jax.Array, temperature: float
 ) -> tuple[TokenLogprobs, tuple[jax.Array, ...]]:
     largest = jnp.max(logits, axis=-1, keepdims=True)
-    scaled = _scaled(logits, largest, temperature)
+    scaled = _scale(logits, largest, temperature)
     mass = jnp.exp(scaled)
     total = jnp.sum(mass, axis=-1)
     log_total = jnp.log(total)
     entropy = log_total - jnp.sum(mass * scaled, axis=-1) / total
-    target = _scaled(_pick(logits, targets)[..., None], largest, temperature)[..., 0]
+    target = _scale(_pick(logits, targets)[..., None], largest, temperature)[..., 0]
     return TokenLogprobs(target - log_total, entropy), (logits, targets, largest, log_total, entropy)
 
 
 def _score_backward(temperature: float, residuals: tuple[jax.Array, ...], g: TokenLogprobs) -> tuple[jax.Array, None]:
     logits, targets, largest, log_total, entropy = residuals
-    logprobs = _scaled(logits, largest, temperature) - log_total[..., None]
+    logprobs = _scale(logits, largest, temperature) - log_total[..., None]
     p = jnp.exp(logprobs)
     hit = jnp.arange(logits.shape[-1]) == targets[..., None]
     by_entropy = p * (logprobs + entropy[..., None]) * g.entropy[..., None]
@@ -274,7 +274,7 @@ def token_logprobs(
 
     hidden [B,G,T,D]: the states that predict targets [B,G,T]; unembedding [D,V]; logit_cap: soft cap of the logits,
     before the temperature; missing: ids without a token, with probability 0. If all logits (float32) fit, they are
-    saved for the backward pass. Otherwise T is split into the fewest equal pieces that fit (of at least one token),
+    saved for the backward pass. Otherwise T is split into the fewest equal chunks that fit (of at least one token),
     whose logits are recomputed in the backward pass.
 
     Without a gradient of the unembedding (`is_frozen`), the gradient of a token's state is known up to a factor in the
@@ -282,30 +282,34 @@ def token_logprobs(
     entropy.
     """
 
-    def piece(states: jax.Array, tokens: jax.Array, table: AnyWeight | Transposed) -> TokenLogprobs:
+    def score_chunk(states: jax.Array, tokens: jax.Array, table: AnyWeight | Transposed) -> TokenLogprobs:
         logits = linear(states, table, 1, jnp.float32)
         return score(without_ids(soft_cap(logits, logit_cap), missing), tokens, temperature or 1.0)
 
     b, g, t = targets.shape
-    pieces = logit_pieces(b * g, t, unembedding.shape[-1], kept_bytes)
+    chunks = num_logit_chunks(b * g, t, unembedding.shape[-1], kept_bytes)
     if is_frozen:
-        return _make_frozen_scorer(piece, pieces)(hidden, targets, unembedding)
-    if pieces == 1:
-        return piece(hidden, targets, unembedding)
-    by_state = jax.checkpoint(lambda states, tokens: piece(states, tokens, unembedding))
-    scored: TokenLogprobs = _in_pieces(by_state, pieces, hidden, targets)
+        return _make_frozen_scorer(score_chunk, chunks)(hidden, targets, unembedding)
+    if chunks == 1:
+        return score_chunk(hidden, targets, unembedding)
+    by_state = jax.checkpoint(lambda states, tokens: score_chunk(states, tokens, unembedding))
+    scored: TokenLogprobs = _in_chunks(by_state, chunks, hidden, targets)
     return scored
 
 
-Piece = Callable[[jax.Array, jax.Array, PyTree], TokenLogprobs]
+ChunkScorer = Callable[[jax.Array, jax.Array, PyTree], TokenLogprobs]
 
 
-def _make_frozen_scorer(piece: Piece, pieces: int) -> Callable[[jax.Array, jax.Array, PyTree], TokenLogprobs]:
+def _make_frozen_scorer(
+    score_chunk: ChunkScorer, chunks: int
+) -> Callable[[jax.Array, jax.Array, PyTree], TokenLogprobs]:
     """Return a function (hidden, targets, table) -> scores, differentiable with respect to `hidden` only."""
 
     @jax.custom_vjp
-    def scored(hidden: jax.Array, targets: jax.Array, table: PyTree) -> TokenLogprobs:
-        scores: TokenLogprobs = _in_pieces(lambda states, tokens: piece(states, tokens, table), pieces, hidden, targets)
+    def score_frozen(hidden: jax.Array, targets: jax.Array, table: PyTree) -> TokenLogprobs:
+        scores: TokenLogprobs = _in_chunks(
+            lambda states, tokens: score_chunk(states, tokens, table), chunks, hidden, targets
+        )
         return scores
 
     def forward(hidden: jax.Array, targets: jax.Array, table: PyTree) -> tuple[TokenLogprobs, tuple[PyTree, ...]]:
@@ -313,14 +317,14 @@ def _make_frozen_scorer(piece: Piece, pieces: int) -> Callable[[jax.Array, jax.A
             raise ValueError("a frozen unembedding cannot be differentiated")
         hidden, targets, table = jax.tree.map(lambda x: x.value, (hidden, targets, table), is_leaf=_is_primal)
 
-        def sloped(states: jax.Array, tokens: jax.Array) -> tuple[TokenLogprobs, jax.Array]:
+        def score_with_gradient(states: jax.Array, tokens: jax.Array) -> tuple[TokenLogprobs, jax.Array]:
             def logprob(states: jax.Array) -> tuple[jax.Array, jax.Array]:
-                return piece(states, tokens, table)[:2]
+                return score_chunk(states, tokens, table)[:2]
 
             value, pull, entropy = jax.vjp(logprob, states, has_aux=True)
             return TokenLogprobs(value, entropy), pull(jnp.ones_like(value))[0]
 
-        scores, slope = _in_pieces(sloped, pieces, hidden, targets)
+        scores, slope = _in_chunks(score_with_gradient, chunks, hidden, targets)
         return scores, (slope, hidden, targets, table)
 
     def backward(residuals: tuple[PyTree, ...], g: TokenLogprobs) -> tuple[jax.Array, None, None]:
@@ -331,15 +335,15 @@ def _make_frozen_scorer(piece: Piece, pieces: int) -> Callable[[jax.Array, jax.A
         if not _is_zero(g.entropy):
 
             def entropy(states: jax.Array) -> jax.Array:
-                entropy_of = jax.checkpoint(lambda states, tokens: piece(states, tokens, table).entropy)
-                entropies: jax.Array = _in_pieces(entropy_of, pieces, states, targets)
+                entropy_of = jax.checkpoint(lambda states, tokens: score_chunk(states, tokens, table).entropy)
+                entropies: jax.Array = _in_chunks(entropy_of, chunks, states, targets)
                 return entropies
 
             by_state += jax.vjp(entropy, hidden)[1](g.entropy)[0]
         return by_state.astype(hidden.dtype), None, None
 
-    scored.defvjp(forward, backward, symbolic_zeros=True)
-    return scored
+    score_frozen.defvjp(forward, backward, symbolic_zeros=True)
+    return score_frozen
 
 
 def _is_primal(x: Any) -> bool:
@@ -350,31 +354,31 @@ def _is_zero(cotangent: Any) -> bool:
     return isinstance(cotangent, SymbolicZero)
 
 
-def _in_pieces(
-    function: Callable[[jax.Array, jax.Array], Any], pieces: int, hidden: jax.Array, targets: jax.Array
+def _in_chunks(
+    function: Callable[[jax.Array, jax.Array], Any], chunks: int, hidden: jax.Array, targets: jax.Array
 ) -> Any:
-    """Run a function of states [B,G,t,D] and tokens [B,G,t] on pieces of T, one at a time, and join the results."""
-    if pieces == 1:
+    """Run a function of states [B,G,t,D] and tokens [B,G,t] on chunks of T, one at a time, and join the results."""
+    if chunks == 1:
         return function(hidden, targets)
     b, g, t = targets.shape
-    results = jax.lax.map(lambda part: function(*part), (_split(hidden, pieces), _split(targets, pieces)))
+    results = jax.lax.map(lambda part: function(*part), (_split(hidden, chunks), _split(targets, chunks)))
     return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 2).reshape(b, g, -1, *x.shape[4:])[:, :, :t], results)
 
 
-def logit_pieces(rows: int, tokens: int, vocab: int, kept_bytes: int) -> int:
-    """Return the number of pieces into which the logits of `rows` completions are split to fit `kept_bytes`."""
+def num_logit_chunks(rows: int, tokens: int, vocab: int, kept_bytes: int) -> int:
+    """Return the number of chunks into which the logits of `rows` completions are split to fit `kept_bytes`."""
     return math.ceil(tokens / max(kept_bytes // (4 * rows * vocab), 1))
 
 
-def _split(x: jax.Array, pieces: int) -> jax.Array:
-    """Split axis 2 into equal pieces, the last padded with zeros, on a new leading axis.
+def _split(x: jax.Array, chunks: int) -> jax.Array:
+    """Split axis 2 into equal chunks, the last padded with zeros, on a new leading axis.
 
-    [B,G,T,...] -> [pieces,B,G,⌈T/pieces⌉,...]
+    [B,G,T,...] -> [chunks,B,G,⌈T/chunks⌉,...]
     """
     b, g, t, *rest = x.shape
-    size = math.ceil(t / pieces)
-    x = jnp.pad(x, [(0, 0), (0, 0), (0, pieces * size - t), *[(0, 0)] * len(rest)])
-    return jnp.moveaxis(x.reshape(b, g, pieces, size, *rest), 2, 0)
+    size = math.ceil(t / chunks)
+    x = jnp.pad(x, [(0, 0), (0, 0), (0, chunks * size - t), *[(0, 0)] * len(rest)])
+    return jnp.moveaxis(x.reshape(b, g, chunks, size, *rest), 2, 0)
 
 
 def _pick(logprobs: jax.Array, token: jax.Array) -> jax.Array:

@@ -46,9 +46,9 @@
   function Rows({ results }) {
     if (!results) return null;
     const { prediction, gold, pairs } = results;
-    const fault = (side, name) => (side === null || side === undefined ? `${name}: nothing was run` : side.error ? `${name}: ${side.error}` : "");
-    if (!pairs || fault(prediction, "prediction") || fault(gold, "gold"))
-      return html`<p>${fault(prediction, "prediction")} ${fault(gold, "gold")}</p>
+    const error = (side, name) => (side === null || side === undefined ? `${name}: nothing was run` : side.error ? `${name}: ${side.error}` : "");
+    if (!pairs || error(prediction, "prediction") || error(gold, "gold"))
+      return html`<p>${error(prediction, "prediction")} ${error(gold, "gold")}</p>
         ${gold && !gold.error && html`<${Table} of=${gold} name="gold" />`}${prediction && !prediction.error && html`<${Table} of=${prediction} name="prediction" />`}`;
     const wide = Math.max(1, prediction.columns.length), goldWide = Math.max(1, gold.columns.length);
     const cells = (row, columns, marks, first) => (row
@@ -70,7 +70,7 @@
 
   function Verdict({ verdict, head, rule }) {
     if (!verdict) return html`<p class="dim">not judged by other rules here</p>`;
-    if (verdict.fault) return html`<p class="dim">${verdict.fault}</p>`;
+    if (verdict.error) return html`<p class="dim">${verdict.error}</p>`;
     const scores = Object.entries(verdict.scores || {}), reasons = verdict.reasons || [];
     return html`<h4 class="hidden">verdict by rule</h4><p>${scores.map(([name, value]) => html`<${JX.Pill} tone=${value >= 1 ? "good" : "bad"}
         text=${`${value >= 1 ? "✓" : "✗"} ${name}${name === rule ? " (own)" : ""}${value > 0 && value < 1 ? ` ${number(value, 2)}` : ""}`} />`)}
@@ -98,7 +98,7 @@
         ${answer.gold_status && answer.gold_status !== "ok" && html`<${JX.Pill} text=${`gold: ${answer.gold_status}`} tone="warn" />`}
       </header>
       ${parts.length > 0 && html`<p class="dim">${parts.map(([part, value], i) => `${i ? " · " : ""}${part} ${number(value)}`)}</p>`}
-      ${answer.fault && html`<p class="bad">${answer.fault}</p>`}
+      ${answer.error && html`<p class="bad">${answer.error}</p>`}
       <pre aria-label="SQL">${answer.sql || "no SQL"}</pre>
       <${Verdict} verdict=${answer.verdict} head=${head} rule=${group.rule} />
       ${answer.turns.length > 0 && html`<details><summary>the whole answer${answer.turns.length > 1 ? `, ${answer.turns.length} turns` : ""}</summary>

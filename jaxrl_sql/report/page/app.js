@@ -24,16 +24,16 @@
   }
 
   function useFolder() {
-    const [state, set] = useState({ head: null, data: null, fault: "" });
+    const [state, set] = useState({ head: null, data: null, error: "" });
     async function read() {
       const head = await JX.load("head");
-      set((old) => ({ ...old, head, fault: "" }));
+      set((old) => ({ ...old, head, error: "" }));
       JX.headMs = performance.now();
       const data = await readIndex();
       set((old) => ({ ...old, head, data: old.data ? { ...data, texts: old.data.texts, low: old.data.low } : data }));
       JX.indexMs = performance.now();
       const whole = await readTexts(data);
-      set({ head, data: whole, fault: "" });
+      set({ head, data: whole, error: "" });
       JX.textsMs = performance.now();
       JX.isReady();
     }
@@ -41,9 +41,9 @@
       JX.onStamp = (stamp) => {
         if (stamp === JX.stamp && JX.kept.size) return;
         JX.stamp = stamp;
-        read().catch((error) => { JX.isReady(); set((old) => ({ ...old, fault: error.message })); });
+        read().catch((error) => { JX.isReady(); set((old) => ({ ...old, error: error.message })); });
       };
-      const ask = () => JX.script(`data/stamp.js?${Date.now()}`).catch((error) => set((old) => ({ ...old, fault: error.message })));
+      const ask = () => JX.script(`data/stamp.js?${Date.now()}`).catch((error) => set((old) => ({ ...old, error: error.message })));
       ask();
       const timer = setInterval(() => JX.live && ask(), ASK_MS);
       return () => clearInterval(timer);
@@ -102,7 +102,7 @@
   }
 
   function Folder() {
-    const here = useHere(), { head, data, fault } = useFolder(), [isHelp, showKeys] = useState(false);
+    const here = useHere(), { head, data, error } = useFolder(), [isHelp, showKeys] = useState(false);
     useKeys(showKeys);
     const name = here.path[0];
     const link = (to, text) => html`<a href=${`#/${to}`} aria-current=${name === to ? "page" : null}>${text}</a>`;
@@ -110,8 +110,8 @@
       <nav class="bar" aria-label="pages">${link("", "run")}${link("groups", "answers")}${link("compare", "compare")}
         <button type="button" aria-expanded=${isHelp} onClick=${() => showKeys(!isHelp)}>keys</button>${JX.live && html`<span class="live">● live</span>`}</nav>
       ${isHelp && html`<${Keys} close=${() => showKeys(false)} />`}
-      <main id="main" tabindex="-1">${fault && html`<p class="bad" role="alert">${fault}</p>`}
-        ${head ? html`<${Page} here=${here} head=${head} data=${data} />` : !fault && html`<p class="dim">reading …</p>`}</main>`;
+      <main id="main" tabindex="-1">${error && html`<p class="bad" role="alert">${error}</p>`}
+        ${head ? html`<${Page} here=${here} head=${head} data=${data} />` : !error && html`<p class="dim">reading …</p>`}</main>`;
   }
 
   const inPage = document.getElementById("head");

@@ -35,7 +35,7 @@ JX.load = (name) => {
       let text = null;
       JX.waiting[name] = (found) => { text = found; };
       await JX.script(`data/${key.replace("?", ".js?")}`);
-      if (text === null) throw new Error(`data/${name}.js is no piece of this folder`);
+      if (text === null) throw new Error(`data/${name}.js is not a chunk of this folder`);
       return JX.unpack(text);
     })());
     if (JX.kept.size > 60) JX.kept.delete(JX.kept.keys().next().value);
@@ -67,7 +67,7 @@ JX.makeIndex = (raw) => {
   return index;
 };
 
-// What a group is called in addresses, which stays when the folder grows: its piece and its place in it.
+// What a group is called in addresses, which stays when the folder grows: its chunk and its index there.
 JX.idOf = (index, i) => `${index.part[i]}.${index.place[i]}`;
 JX.numberOf = (index, id) => {
   const [part, at] = String(id).split(".").map(Number);

@@ -68,7 +68,7 @@
       ${found.length > PAGE && html`<nav class="steps" aria-label="pages">${page > 0 && html`<a rel="prev" href=${turn(-1)}>earlier</a>`}<span>${page * PAGE + 1} to ${Math.min(found.length, page * PAGE + PAGE)}</span>${(page + 1) * PAGE < found.length && html`<a rel="next" href=${turn(1)}>later</a>`}</nav>`}`;
   };
 
-  // A group as it stands in its piece, when that is read.
+  // A group of its chunk, once the chunk is read.
   function useGroups(index, numbers) {
     const [state, set] = useState({});
     const key = `${JX.stamp}:${numbers.join()}`;

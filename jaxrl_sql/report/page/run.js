@@ -77,7 +77,7 @@
   // What ran, in a line.
   function summary(run) {
     const ran = Object.fromEntries(run.ran || []);
-    const facts = ["recipe", "model", "data", "begun", "duration", "machine"].map((name) => ran[name]).filter(Boolean);
+    const facts = ["recipe", "model", "data", "started", "duration", "machine"].map((name) => ran[name]).filter(Boolean);
     if (ran.seed !== undefined) facts.splice(3, 0, `seed ${ran.seed}`);
     const counts = [run.kind, run.steps ? `${run.steps} steps` : "", run.answers !== undefined ? `${run.answers.toLocaleString("en")} answers kept` : ""];
     return [...counts.filter(Boolean), ...facts].join(" · ");

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from jaxrl_sql.config import DataConfig, ExecutorConfig, RootConfig, load_config
 from jaxrl_sql.report.facts import describe_evaluation
-from jaxrl_sql.report.folder import AnswersFolder, IndexRow, row_of, used_tokens
+from jaxrl_sql.report.folder import AnswersFolder, IndexRow, collect_token_ids, row_of
 from jaxrl_sql.report.groups import (
     EVALUATION,
     NUMBERS,
@@ -22,8 +22,8 @@ from jaxrl_sql.report.groups import (
     Chunk,
     ResultFolder,
     add_advantages,
-    chunks,
     last_evaluations,
+    list_chunks,
     open_result_folder,
     read_chunk,
     read_tokens,
@@ -52,10 +52,10 @@ class Scan(NamedTuple):
     advantages: Advantages
     tokens: set[int]
     databases: dict[str, str]
-    is_cut: bool
+    is_incomplete: bool
 
 
-class WrittenPart(NamedTuple):
+class PartState(NamedTuple):
     """A written part, and the inputs that it depends on."""
 
     depends_on: tuple[Any, ...]
@@ -64,20 +64,20 @@ class WrittenPart(NamedTuple):
 
 @contextmanager
 def open_view(
-    folders: Sequence[str], out: Path | None, most_judged: int, seconds: float, report: Callable[[str], None] | None
+    folders: Sequence[str], out: Path | None, max_judged: int, seconds: float, report: Callable[[str], None] | None
 ) -> Iterator[View]:
     """Open one or two runs or evaluations, and the executor that judges their answers; yield their view.
 
-    `out` defaults to RUN/view. At most `most_judged` distinct answers are judged by every rule, in calls of about
+    `out` defaults to RUN/view. At most `max_judged` distinct answers are judged by every rule, in calls of about
     `seconds`.
     """
     sources = [open_result_folder(folder) for folder in folders]
     runs = [source for source in sources if source.kind == RUN]
-    with ExitStack() as opened:
+    with ExitStack() as stack:
         judge = None
-        if most_judged > 0 and runs:
-            executor = opened.enter_context(make_executor(*executor_settings(runs)))
-            judge = Judge(executor, most_judged, seconds)
+        if max_judged > 0 and runs:
+            executor = stack.enter_context(make_executor(*executor_settings(runs)))
+            judge = Judge(executor, max_judged, seconds)
         yield View(sources, out or sources[0].folder / "view", judge, report)
 
 
@@ -111,13 +111,13 @@ class View:
         self, sources: Sequence[ResultFolder], out: Path, judge: Judge | None, note: Callable[[str], None] | None = None
     ) -> None:
         for source in sources:
-            chunks(source)  # invalid sources fail before anything is written
+            list_chunks(source)  # invalid sources fail before anything is written
         self._sources, self._judge, self._note = sources, judge, note or (lambda _: None)
         self.out = out
         self._scans: dict[PartKey, Scan] = {}
         self._parts: dict[PartKey, int] = {}
-        self._written: dict[PartKey, WrittenPart] = {}
-        self._looked: Any = None
+        self._written: dict[PartKey, PartState] = {}
+        self._source_state: Any = None
         self._stamp = 0
 
     def make_folder(self) -> None:
@@ -130,46 +130,48 @@ class View:
 
     def update(self, is_live: bool = False) -> bool:
         """Write the changes of the sources, then a new version number; return whether there were changes."""
-        pieces = {
-            (i, chunk.path, chunk.number): chunk for i, source in enumerate(self._sources) for chunk in chunks(source)
+        chunks_by_key = {
+            (i, chunk.path, chunk.number): chunk
+            for i, source in enumerate(self._sources)
+            for chunk in list_chunks(source)
         }
-        looked = (is_live, *(chunk.stamp for chunk in pieces.values()), *map(_size, self._other_files()))
-        if looked == self._looked:
+        source_state = (is_live, *(chunk.stamp for chunk in chunks_by_key.values()), *map(_size, self._other_files()))
+        if source_state == self._source_state:
             return False
-        self._scans = {key: scan for key, scan in self._scans.items() if key in pieces}
-        self._scan(pieces)
+        self._scans = {key: scan for key, scan in self._scans.items() if key in chunks_by_key}
+        self._scan(chunks_by_key)
         if not is_live and not any(scan.steps for scan in self._scans.values()):
-            names = ", ".join(sorted({str(path) for _, path, _ in pieces})[:3])
+            names = ", ".join(sorted({str(path) for _, path, _ in chunks_by_key})[:3])
             raise InputError(f"no answer can be read in {names}: cut or broken")
         if self._judge is not None:
-            self._judge.judge(self._in_order())
-        for key in pieces:
+            self._judge.judge(self._ordered_requests())
+        for key in chunks_by_key:
             self._parts.setdefault(key, len(self._parts))
         for key, number in self._parts.items():
-            self._write_part(key, number, pieces.get(key))
+            self._write_part(key, number, chunks_by_key.get(key))
         self._write_rest()
-        self._looked, self._stamp = looked, self._stamp + 1
+        self._source_state, self._stamp = source_state, self._stamp + 1
         self._folder.write_stamp(self._stamp, is_live)
         return True
 
-    def _scan(self, pieces: dict[PartKey, Chunk]) -> None:
+    def _scan(self, chunks_by_key: dict[PartKey, Chunk]) -> None:
         """Read the chunks that are new or have grown."""
-        for at, (key, chunk) in enumerate(pieces.items()):
+        for at, (key, chunk) in enumerate(chunks_by_key.items()):
             cached = self._scans.get(key)
             if cached is None or cached.stamp != chunk.stamp:
-                groups, advantages, is_cut = read_chunk(chunk)
+                groups, advantages, is_incomplete = read_chunk(chunk)
                 self._scans[key] = Scan(
                     chunk.stamp,
                     tuple(dict.fromkeys(group["step"] for group in groups)),
                     judge_requests(groups),
                     advantages,
-                    used_tokens(groups),
+                    collect_token_ids(groups),
                     {group["db"]: group["example"].db_path for group in groups if group["example"]},
-                    is_cut,
+                    is_incomplete,
                 )
-                self._note(f"read {at + 1} of {len(pieces)} pieces")
+                self._note(f"read {at + 1} of {len(chunks_by_key)} chunks")
 
-    def _in_order(self) -> Iterator[JudgeRequest]:
+    def _ordered_requests(self) -> Iterator[JudgeRequest]:
         """Yield the answers to judge: evaluations before rollouts, the newest first."""
         newest = sorted(self._scans, key=lambda key: ("eval-" in key[1].name, key[2]), reverse=True)
         for key in newest:
@@ -178,12 +180,12 @@ class View:
     def _write_part(self, key: PartKey, number: int, chunk: Chunk | None) -> None:
         """Write a part if it has changed; a part whose chunk the run has deleted is empty."""
         if chunk is None:
-            self._written[key] = WrittenPart((), [])
+            self._written[key] = PartState((), [])
             self._folder.write_part(number, [])
             return
         scan = self._scans[key]
         advantages = self._advantages(key[0], set(scan.steps))
-        depends_on = (scan.stamp, tuple(advantages), self._judge.known(scan.requests) if self._judge else 0)
+        depends_on = (scan.stamp, tuple(advantages), self._judge.count_judged(scan.requests) if self._judge else 0)
         cached = self._written.get(key)
         if cached is not None and cached.depends_on == depends_on:
             return
@@ -192,8 +194,8 @@ class View:
         if self._judge is not None:
             self._judge.attach(groups)
         self._folder.write_part(number, groups)
-        self._written[key] = WrittenPart(depends_on, [row_of(group, key[0]) for group in groups])
-        self._note(f"written {number + 1} of {len(self._parts)} pieces")
+        self._written[key] = PartState(depends_on, [row_of(group, key[0]) for group in groups])
+        self._note(f"written {number + 1} of {len(self._parts)} chunks")
 
     def _advantages(self, run: int, steps: set[int]) -> Advantages:
         advantages = (scan.advantages for key, scan in self._scans.items() if key[0] == run)
@@ -231,7 +233,7 @@ class View:
 
     def _notes(self) -> list[str]:
         notes = []
-        cut = sorted({key[1].name for key, scan in self._scans.items() if scan.is_cut})
+        cut = sorted({key[1].name for key, scan in self._scans.items() if scan.is_incomplete})
         if cut:
             notes.append(f"A part of {', '.join(cut)} cannot be read and is omitted.")
         dropped = sorted(key[2] for key in self._scans if key[1].name.startswith("train-"))
@@ -240,9 +242,9 @@ class View:
         judge = self._judge
         if judge is not None and judge.missing:
             notes.append(f"Not judged: {', '.join(judge.missing[:3])}.")
-        if judge is not None and judge.judged < judge.num_requested and not judge.missing:
+        if judge is not None and judge.num_judged < judge.num_requested and not judge.missing:
             notes.append(
-                f"{judge.judged:,} of {judge.num_requested:,} distinct answers were judged by every rule: "
+                f"{judge.num_judged:,} of {judge.num_requested:,} distinct answers were judged by every rule: "
                 "view --judge N and --seconds S set the limits."
             )
         return notes
@@ -258,10 +260,10 @@ def rules_of(folder: Path) -> list[dict[str, Any]]:
         rules = []
         for name in numbers:
             if name.endswith("/low") and f"{name.removesuffix('/low')}/high" in numbers:
-                whole = name.removesuffix("/low")
-                set_name, _, rule = whole.rpartition("/")
-                bounds = {"low": float(numbers[name]), "high": float(numbers[f"{whole}/high"])}
-                rules.append({"set": set_name, "rule": rule, "mean": float(numbers[whole]), **bounds})
+                key = name.removesuffix("/low")
+                set_name, _, rule = key.rpartition("/")
+                bounds = {"low": float(numbers[name]), "high": float(numbers[f"{key}/high"])}
+                rules.append({"set": set_name, "rule": rule, "mean": float(numbers[key]), **bounds})
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{folder / NUMBERS}: no numbers of an evaluation: evaluate again") from error
     return rules

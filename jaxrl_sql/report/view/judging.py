@@ -17,7 +17,7 @@ from jaxrl_sql.text2sql.env.executor import ExecutorError
 from jaxrl_sql.text2sql.env.parse import parse_query
 from jaxrl_sql.text2sql.env.ports import SqlExecutor, SqlOutcome
 from jaxrl_sql.text2sql.evals.differences import EXACT
-from jaxrl_sql.text2sql.evals.records import result_of, shown_row
+from jaxrl_sql.text2sql.evals.records import format_row, result_of
 from jaxrl_sql.text2sql.evals.row_pairs import pair_rows
 from jaxrl_sql.text2sql.evals.score_predictions import score_predictions
 from jaxrl_sql.text2sql.evals.verdict import Verdict
@@ -56,7 +56,7 @@ class Judge:
         self.num_requested, self.seconds = 0, 0.0
 
     @property
-    def judged(self) -> int:
+    def num_judged(self) -> int:
         """Return the number of distinct answers with a verdict."""
         return len(self._verdicts)
 
@@ -67,7 +67,7 @@ class Judge:
 
     def judge(self, requests: Iterable[JudgeRequest]) -> None:
         """Judge answers in order, within the limits."""
-        began = time.monotonic()
+        start_time = time.monotonic()
         distinct = {request.key: request for request in requests}
         self.num_requested = len(distinct)
         pending = [
@@ -75,14 +75,14 @@ class Judge:
             for key, request in distinct.items()
             if key not in self._verdicts and self._is_reachable(request.example)
         ]
-        pending = pending[: max(0, self._max_answers - self.judged)]
+        pending = pending[: max(0, self._max_answers - self.num_judged)]
         for start in range(0, len(pending), _BATCH):
-            if time.monotonic() - began > self._max_seconds:
+            if time.monotonic() - start_time > self._max_seconds:
                 break
             self._judge(pending[start : start + _BATCH])
-        self.seconds += time.monotonic() - began
+        self.seconds += time.monotonic() - start_time
 
-    def known(self, requests: Iterable[JudgeRequest]) -> int:
+    def count_judged(self, requests: Iterable[JudgeRequest]) -> int:
         """Return how many of these answers have a verdict."""
         return sum(request.key in self._verdicts for request in requests)
 
@@ -97,7 +97,7 @@ class Judge:
                 if verdict is not None:
                     answer["verdict"] = verdict
                 elif answer["sql"] and (reason := self._missing.get(example.database)):
-                    answer["verdict"] = {"fault": f"not judged: {reason}"}
+                    answer["verdict"] = {"error": f"not judged: {reason}"}
 
     def _is_reachable(self, example: Example) -> bool:
         if example.database not in self._missing:
@@ -138,7 +138,7 @@ class Judge:
             if request.example.engine_url and gold.status == "db_error":  # the server has gone meanwhile
                 self._missing[request.example.database] = _unreachable(request.example)
                 continue
-            self._verdicts[request.key] = shown_verdict(
+            self._verdicts[request.key] = format_verdict(
                 verdict, request.sql, request.example.gold_dialect, outcome, gold
             )
 
@@ -164,7 +164,7 @@ def with_password(example: Example) -> Example:
     return replace(example, engine_url=open_url(example.engine_url)) if example.engine_url else example
 
 
-def shown_verdict(verdict: Verdict, sql: str, dialect: str, outcome: SqlOutcome, gold: SqlOutcome) -> Record:
+def format_verdict(verdict: Verdict, sql: str, dialect: str, outcome: SqlOutcome, gold: SqlOutcome) -> Record:
     """Return a verdict on SQL of a dialect with its rows."""
     record: Record = {"scores": dict(verdict.scores), "reasons": list(verdict.reasons)}
     record["results"] = side_by_side(outcome, gold)
@@ -192,4 +192,4 @@ def reads_no_table(sql: str, dialect: str = "sqlite") -> bool:
 
 
 def _row(row: Sequence[Any] | None) -> list[Any] | None:
-    return None if row is None else shown_row(row)
+    return None if row is None else format_row(row)

@@ -70,7 +70,7 @@ class SqlEpisode:
     def query(self, sql: Json) -> str | None:
         """Take a turn with a tool's query ("" if it is not a text); returns like `step`."""
         self._add(QUERY, text := _text(sql))
-        return self._answer(self.environment.ask(text))
+        return self._answer(self.environment.take_turn(text))
 
     def solve(self, sql: Json) -> None:
         """End the dialogue with a tool's solution ("" if it is not a text); raises InputError if it was over before."""
@@ -90,13 +90,13 @@ class SqlEpisode:
         self.transcript.append(("environment", observation))
         return observation
 
-    def scored(self) -> ScoredResponse:
+    def score_dialogue(self) -> ScoredResponse:
         """Return the score of the dialogue so far, including whether it is valid for training (`trusted`)."""
         return self.task.score(self.example, self.transcript)
 
     def reward(self) -> float | None:
         """Return the reward; None if the gold failed or a time limit decided, so it is invalid for training."""
-        scored = self.scored()
+        scored = self.score_dialogue()
         return scored.reward.total if scored.trusted and not self.environment.stop else None
 
 
@@ -202,5 +202,5 @@ def _read(read: Read, response: Response) -> ParsedResponse:
         is_tool = role == QUERY or (is_tool and role == "environment")
         if not is_tool:
             others.append((role, text))
-    reading = read(others)
-    return reading._replace(queries=(*queries, *reading.queries))
+    parsed = read(others)
+    return parsed._replace(queries=(*queries, *parsed.queries))

@@ -34,7 +34,7 @@ class DatabaseTools:
         Returns:
             The rows, or the error, and how many turns are left.
         """
-        episode = self._started()
+        episode = self._require_episode()
         return _OVER if episode.done else episode.query(sql) or _OVER
 
     def solution(self, sql: str) -> str:
@@ -46,16 +46,16 @@ class DatabaseTools:
         Returns:
             That the dialogue is over.
         """
-        episode = self._started()
+        episode = self._require_episode()
         if not episode.done:
             episode.solve(sql)
         return _OVER
 
     def get_reward(self) -> float | None:
         """Return the reward of the dialogue; None if it is invalid for training."""
-        return self._started().reward()
+        return self._require_episode().reward()
 
-    def _started(self) -> SqlEpisode:
+    def _require_episode(self) -> SqlEpisode:
         if self._episode is None:
             raise InputError("no dialogue was started: call reset with the row's db_path and gold_sql")
         return self._episode

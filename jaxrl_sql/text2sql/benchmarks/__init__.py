@@ -6,10 +6,10 @@ from collections.abc import Container
 from itertools import chain, count
 from pathlib import Path
 
-from jaxrl_sql.text2sql.benchmarks.benchmark import Benchmark, skipped_lines
+from jaxrl_sql.text2sql.benchmarks.benchmark import Benchmark, summarize_skipped
 from jaxrl_sql.text2sql.benchmarks.detect import FORMATS, USERS, locate_benchmark
 from jaxrl_sql.text2sql.benchmarks.folder import PLAIN, plain_record
-from jaxrl_sql.text2sql.benchmarks.gather import Format, Placement, gather, placed_in, with_ids
+from jaxrl_sql.text2sql.benchmarks.gather import AssignDatabase, Format, gather, prefer_local_files, with_ids
 from jaxrl_sql.text2sql.benchmarks.lines import OWN
 from jaxrl_sql.text2sql.benchmarks.memory import benchmark_of
 
@@ -20,38 +20,42 @@ __all__ = [
     "load_benchmark",
     "load_folder",
     "load_split",
+    "make_unique_name",
     "plain_record",
-    "skipped_lines",
-    "unused_name",
+    "summarize_skipped",
 ]
 
 
-def load_benchmark(folder: str | Path, split: str = "", limit: int = 0, place: Placement | None = None) -> Benchmark:
+def load_benchmark(
+    folder: str | Path, split: str = "", limit: int = 0, assign_database: AssignDatabase | None = None
+) -> Benchmark:
     """Load the published folder of a benchmark, or a user's file of questions.
 
     `split` is a split or a subfolder; "" selects the split that is usually scored. `limit` is the maximum number of
-    usable questions, 0 for all. `place` sets the databases of a user's questions. A set whose databases have variants
-    is judged on all of them by the rule `test_suite`.
+    usable questions, 0 for all. `assign_database` sets the database of a user's question. A set whose databases have
+    variants is judged on all of them by the rule `test_suite`.
     Raises InputError with the expected files for an unknown format, a missing split, and a set without usable
     questions.
     """
-    return _load(*locate_benchmark(Path(folder), split), limit, place)
+    return _load(*locate_benchmark(Path(folder), split), limit, assign_database)
 
 
-def load_folder(folder: str | Path, limit: int = 0, place: Placement | None = None) -> Benchmark:
+def load_folder(folder: str | Path, limit: int = 0, assign_database: AssignDatabase | None = None) -> Benchmark:
     """Load a folder in the plain layout, `questions.jsonl` and `databases/`; raises like `load_benchmark`."""
-    return _load(PLAIN, Path(folder), "", limit, place)
+    return _load(PLAIN, Path(folder), "", limit, assign_database)
 
 
-def load_split(root: str | Path, split: str, limit: int = 0, place: Placement | None = None) -> Benchmark:
+def load_split(
+    root: str | Path, split: str, limit: int = 0, assign_database: AssignDatabase | None = None
+) -> Benchmark:
     """Load a split for training, in any format: the folder `root/split` if it exists, else a split of `root`.
 
     Unanswerable questions have no gold to learn from and are skipped with a reason.
     """
     folder = Path(root) / split
     if (folder / "questions.jsonl").is_file() or not Path(root).exists():
-        return load_folder(folder, limit, place)
-    benchmark = load_benchmark(root, split, limit, place)
+        return load_folder(folder, limit, assign_database)
+    benchmark = load_benchmark(root, split, limit, assign_database)
     unanswerable = tuple((example.uid, "has no answer") for example in benchmark.examples if not example.answerable)
     usable = tuple(example for example in benchmark.examples if example.answerable)
     return benchmark._replace(examples=usable, skipped=benchmark.skipped + unanswerable)
@@ -65,18 +69,18 @@ def find_split(root: str | Path, split: str) -> None:
         locate_benchmark(Path(root), split)
 
 
-def unused_name(name: str, used: Container[str]) -> str:
+def make_unique_name(name: str, used: Container[str]) -> str:
     """Return a set's unique name for metrics: `name`, with the smallest free suffix from 2 if it is taken."""
     return next(candidate for candidate in chain([name], (f"{name}_{n}" for n in count(2))) if candidate not in used)
 
 
-def _load(form: Format, folder: Path, split: str, limit: int, place: Placement | None) -> Benchmark:
+def _load(form: Format, folder: Path, split: str, limit: int, assign_database: AssignDatabase | None) -> Benchmark:
     notes: list[str] = []
-    loaded = form.reads(folder, split, notes)
+    loaded = form.read(folder, split, notes)
     if not loaded.is_huge:
         loaded = loaded._replace(items=with_ids(loaded.items))
-    if place is not None and form.name in USERS:
-        placed = map(placed_in(place, loaded.databases, prefers_files=form is not OWN), loaded.items)
+    if assign_database is not None and form.name in USERS:
+        placed = map(prefer_local_files(assign_database, loaded.databases, prefers_files=form is not OWN), loaded.items)
         loaded = loaded._replace(items=placed if loaded.is_huge else [*placed])
     order = () if loaded.is_huge else tuple(str(item.uid) for item in loaded.items)
     lines = {} if loaded.is_huge else {str(item.uid): item.line for item in loaded.items if item.line}

@@ -36,7 +36,7 @@ class Benchmark(NamedTuple):
     lines: Mapping[str, str] = {}
 
 
-def matched_with(examples: Iterable[Example]) -> str:
+def describe_databases(examples: Iterable[Example]) -> str:
     """Return the databases of questions with their numbers, without users and passwords."""
     counts = Counter(public_name(example.database) for example in examples)
     shown = [f"{name} ({count} questions)" for name, count in counts.most_common(_SHOWN)]
@@ -44,7 +44,7 @@ def matched_with(examples: Iterable[Example]) -> str:
     return ", ".join([*shown, *more])
 
 
-def skipped_lines(skipped: Iterable[tuple[str, str]]) -> list[str]:
+def summarize_skipped(skipped: Iterable[tuple[str, str]]) -> list[str]:
     """Return a line per reason, with the number of skipped questions and an example."""
     reasons: dict[str, list[str]] = {}
     for uid, reason in skipped:

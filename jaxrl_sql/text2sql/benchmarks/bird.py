@@ -16,8 +16,8 @@ from jaxrl_sql.text2sql.benchmarks.gather import (
     LoadedQuestions,
     PublishedQuestion,
     item_of,
-    no_split,
-    on_server,
+    missing_split_error,
+    server_fields,
     text_field,
     uid_or,
 )
@@ -83,10 +83,10 @@ def read_bird(folder: Path, split: str, notes: Notes) -> LoadedQuestions:
         available = {**available, **_others(folder)}
         chosen = split
     if chosen not in available:
-        raise no_split(folder, split, available)
+        raise missing_split_error(folder, split, available)
     path = available[chosen]
     records = read_records(path, notes)
-    more = on_server(chosen.removeprefix("mini_dev_"))
+    more = server_fields(chosen.removeprefix("mini_dev_"))
     items = []
     for number, record in enumerate(records):
         uid = uid_or(record, f"bird_{chosen}_{number}", path, "question_id", "id")

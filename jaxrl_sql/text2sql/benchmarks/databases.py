@@ -31,7 +31,7 @@ class Databases:
         self.suites = [suite for suite in suite_folders if suite.is_dir()]
         self._has_suites = bool(suite_folders)
         self._paths: dict[str, str] = {}
-        self._faults: dict[str, str] = {}
+        self._errors: dict[str, str] = {}
         self._omissions: dict[str, tuple[str, ...]] = {}
         self._names: dict[Path, dict[str, str]] = {}
         self._other_case: dict[str, str] = {}
@@ -48,15 +48,15 @@ class Databases:
         path = self.path(db_id)
         return next((root for root in self.roots if path and Path(path).is_relative_to(root)), None)
 
-    def fault(self, db_id: str, path: str = "") -> str:
+    def error(self, db_id: str, path: str = "") -> str:
         """Return why a database cannot be used, or ""; `path` is its file, if known."""
         if not path and not _is_name(db_id):
             short_id = db_id if len(db_id) <= _MAX_NAME_BYTES else db_id[:_SHOWN_CHARACTERS] + "…"
             return f"db_id {short_id!r} is not a folder name"
         key = path or self.path(db_id)
-        if key not in self._faults:
-            self._faults[key] = self._look(db_id, key)
-        return self._faults[key] if key else f"no database {db_id}"
+        if key not in self._errors:
+            self._errors[key] = self._look(db_id, key)
+        return self._errors[key] if key else f"no database {db_id}"
 
     def suite(self, db_id: str) -> tuple[str, ...]:
         """Return the database and its variants, or an empty tuple without variants."""

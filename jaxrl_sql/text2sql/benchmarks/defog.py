@@ -18,8 +18,8 @@ from jaxrl_sql.text2sql.benchmarks.gather import (
     Format,
     LoadedQuestions,
     PublishedQuestion,
-    no_split,
-    on_server,
+    missing_split_error,
+    server_fields,
     text_field,
 )
 from jaxrl_sql.types import Record
@@ -59,13 +59,13 @@ def read_defog(folder: Path, split: str, notes: Notes) -> LoadedQuestions:
     available = _files(folder)
     split_name = split or next(iter(available), "")
     if split_name not in available:
-        raise no_split(folder, split, available)
+        raise missing_split_error(folder, split, available)
     path = available[split_name]
     root_folder = folder.parent if folder.is_file() else folder
     folders = [
         root / name for root in dict.fromkeys((root_folder, path.parent, root_folder.parent)) for name in _DATABASES
     ]
-    engine_fields = on_server(_ENGINES.get(path.stem.rpartition("_")[2], ""))
+    engine_fields = server_fields(_ENGINES.get(path.stem.rpartition("_")[2], ""))
     without_engine = [
         _item(record, f"defog_{split_name}_{i}") for i, record in enumerate(read_csv(path, notes, _COLUMNS))
     ]

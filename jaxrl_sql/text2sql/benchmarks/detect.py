@@ -9,8 +9,8 @@ from jaxrl_sql.text2sql.benchmarks.bird import BIRD
 from jaxrl_sql.text2sql.benchmarks.defog import DEFOG
 from jaxrl_sql.text2sql.benchmarks.ehrsql import EHRSQL, is_split_folder
 from jaxrl_sql.text2sql.benchmarks.folder import PLAIN
-from jaxrl_sql.text2sql.benchmarks.gather import Format, listed
-from jaxrl_sql.text2sql.benchmarks.lines import OWN, SYNSQL, is_question_file, lacking, split_files
+from jaxrl_sql.text2sql.benchmarks.gather import Format, join_names
+from jaxrl_sql.text2sql.benchmarks.lines import OWN, SYNSQL, is_question_file, missing_fields, split_files
 from jaxrl_sql.text2sql.benchmarks.others import KAGGLE, SCIENCE
 from jaxrl_sql.text2sql.benchmarks.spider import ARCHER, SPIDER, SPIDER_DK, SPIDER_REALISTIC, SPIDER_SYN
 from jaxrl_sql.text2sql.benchmarks.spider2 import SPIDER2
@@ -48,8 +48,8 @@ _MAX_SETS = 32
 def format_of(folder: Path) -> Format | None:
     """Return the format of a folder or a user's file; None if unknown."""
     if folder.is_file():
-        return next((form for form in (DEFOG, OWN) if form.finds(folder)), None)
-    return next((form for form in FORMATS.values() if form.finds(folder)), None) if folder.is_dir() else None
+        return next((form for form in (DEFOG, OWN) if form.matches(folder)), None)
+    return next((form for form in FORMATS.values() if form.matches(folder)), None) if folder.is_dir() else None
 
 
 def locate_benchmark(folder: Path, split: str) -> tuple[Format, Path, str]:
@@ -64,7 +64,11 @@ def locate_benchmark(folder: Path, split: str) -> tuple[Format, Path, str]:
     if is_split_folder(folder):
         return EHRSQL, folder.parent, split or folder.name
     for level in _levels(folder):
-        inside = [inner for inner in level if not (split and _gives_way(inner, split)) and not is_split_folder(inner)]
+        inside = [
+            inner
+            for inner in level
+            if not (split and _is_shadowed_by_file(inner, split)) and not is_split_folder(inner)
+        ]
         named = [inner for inner in inside if split and (inner.name == split or inner.name.startswith(f"{split}_"))]
         for path in sorted(named, key=lambda inner: inner.name != split):
             if form := format_of(path):
@@ -89,7 +93,7 @@ def _levels(folder: Path) -> Iterator[list[Path]]:
     ]
 
 
-def _gives_way(path: Path, split: str) -> bool:
+def _is_shadowed_by_file(path: Path, split: str) -> bool:
     """Return whether a folder's name only starts with the split, while a sibling file has the split's name."""
     parents = (path.parent, path.parent / "data")
     return path.name.startswith(f"{split}_") and any(split_files(parent, split) for parent in parents)
@@ -102,7 +106,7 @@ def _folders(folder: Path) -> list[Path]:
 def _own_split(form: Format, path: Path, split: str) -> str:
     """Return the split to read in a folder named after a split: that split if it exists, else the default."""
     try:
-        form.reads(path, split, [])
+        form.read(path, split, [])
     except InputError:
         return ""
     return split
@@ -111,19 +115,19 @@ def _own_split(form: Format, path: Path, split: str) -> str:
 def _not_found_message(folder: Path, split: str, sets: list[str]) -> str:
     if sets:
         missing = f"no set or split {split!r} is in it; " if split else ""
-        return f"{folder}: {missing}sets are in the folders {listed(sets)}: name one of them"
+        return f"{folder}: {missing}sets are in the folders {join_names(sets)}: name one of them"
     where = f"{folder}/{split}" if split else str(folder)
     if folder.is_file():
         return (
-            f"{folder}: a folder is required, not a file: put questions next to their database, {OWN.expects}; "
+            f"{folder}: a folder is required, not a file: put questions next to their database, {OWN.description}; "
             "`jaxrl-sql data synth --db FILE --out FOLDER` generates questions for a database"
         )
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    content = f"it holds {listed(names)}" if names else "it is empty"
-    if missing := lacking(folder, split):
+    content = f"it holds {join_names(names)}" if names else "it is empty"
+    if missing := missing_fields(folder, split):
         content += f"; {missing}"
     return (
-        f"{where}: no questions in a known format: {content}. Expected {PLAIN.expects}; for your own "
-        f"file, {OWN.expects}; or the files of {', '.join(form for form in FORMATS if form not in _GENERAL)} "
+        f"{where}: no questions in a known format: {content}. Expected {PLAIN.description}; for your own "
+        f"file, {OWN.description}; or the files of {', '.join(form for form in FORMATS if form not in _GENERAL)} "
         "(see docs/reference/datasets.md)"
     )

@@ -22,8 +22,8 @@ from jaxrl_sql.text2sql.benchmarks.gather import (
     PublishedQuestion,
     id_of,
     is_reshaped,
-    listed,
-    no_split,
+    join_names,
+    missing_split_error,
     text_field,
     uid_or,
 )
@@ -104,13 +104,13 @@ def read_ehrsql(folder: Path, split: str, notes: Notes) -> LoadedQuestions:
     requested = {"dev": "valid"}.get(split, split) if split not in available else split
     chosen = requested or available[0]
     if chosen not in available:
-        raise no_split(folder, split, available)
+        raise missing_split_error(folder, split, available)
     folders = [inner for inner in folders if chosen in _splits(inner)]
     forms = {_form(inner, chosen) for inner in folders}
     if len(forms) > 1:
         raise InputError(
             f"{folder}: its sets of EHRSQL are judged by different rules ({', '.join(sorted(forms))}): name one "
-            f"of the folders {listed(map(str, folders))}"
+            f"of the folders {join_names(map(str, folders))}"
         )
     (form,) = forms
     databases = Databases(
@@ -132,7 +132,7 @@ def read_ehrsql(folder: Path, split: str, notes: Notes) -> LoadedQuestions:
 def _items(folder: Path, split: str, form: str, databases: Databases, notes: Notes) -> list[PublishedQuestion]:
     is_2024 = form == "2024"
     path = folder / split / "data.json" if is_2024 else folder / f"{split}.json"
-    records = _shared_task(folder, split, notes) if is_2024 else read_records(path, notes)
+    records = _read_shared_task(folder, split, notes) if is_2024 else read_records(path, notes)
     prepare = _PREPARES.get(form, str)
     items = []
     changed = 0
@@ -160,7 +160,7 @@ def _items(folder: Path, split: str, form: str, databases: Databases, notes: Not
     return items
 
 
-def _shared_task(folder: Path, split: str, notes: Notes) -> list[Record]:
+def _read_shared_task(folder: Path, split: str, notes: Notes) -> list[Record]:
     """Join questions and labels by id."""
     path, labels = folder / split / "data.json", folder / split / "label.json"
     json = read_json(path, notes)
@@ -204,7 +204,7 @@ def prepare_2024(sql: str, now: str) -> str:
     converted, too. Line breaks stay, while the scorer joins lines, so a comment there removes the SQL after it.
     """
     date, time = now.split(" ")
-    text = _SHIFT.sub(_shifted, fix_operators(sql))
+    text = _SHIFT.sub(_write_shift, fix_operators(sql))
     today = {
         "current_time": now,
         "current_date": date,
@@ -239,7 +239,7 @@ def _with_bounds(sql: str) -> str:
     return _BOUND.sub(lambda bound: str(_RANGES[bound[1]][bound[2] == "upper"]), sql)
 
 
-def _shifted(match: re.Match[str]) -> str:
+def _write_shift(match: re.Match[str]) -> str:
     way, moment, number, unit = match.groups()
     plural = "" if number == "1" else "s"
     return f"datetime({moment}, '{'-' if way == 'SUB' else '+'}{number} {unit.lower()}{plural}')"

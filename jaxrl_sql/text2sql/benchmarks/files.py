@@ -60,10 +60,10 @@ def read_json(path: Path, notes: Notes) -> Json:
     return load_json(read_text(path, notes), path)
 
 
-def read_records(path: Path, notes: Notes, places: list[str] | None = None) -> list[Record]:
+def read_records(path: Path, notes: Notes, question_positions: list[str] | None = None) -> list[Record]:
     """Read a JSON list of objects, or one object per line; raises InputError with the position of anything else.
 
-    The position of each record (`file:line`, or `file: item 3`) is appended to `places`.
+    The position of each record (`file:line`, or `file: item 3`) is appended to `question_positions`.
     """
     text = read_text(path, notes)
     if text.lstrip()[:1] == "[":
@@ -73,12 +73,12 @@ def read_records(path: Path, notes: Notes, places: list[str] | None = None) -> l
         lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
         records = [load_json(line, path, number) for number, line in lines]
         positions = [f":{number}" for number, _ in lines]
-    for place, record in zip(positions, records, strict=True):
+    for position, record in zip(positions, records, strict=True):
         if not isinstance(record, dict):
-            position = place.replace(":", ": line ") if place[1:].isdigit() else place
-            raise InputError(f"{path}{position}: expected a JSON object, found {type(record).__name__}")
-    if places is not None:
-        places += [f"{path}{place}" for place in positions]
+            shown_position = position.replace(":", ": line ") if position[1:].isdigit() else position
+            raise InputError(f"{path}{shown_position}: expected a JSON object, found {type(record).__name__}")
+    if question_positions is not None:
+        question_positions += [f"{path}{position}" for position in positions]
     return records
 
 
@@ -89,7 +89,7 @@ def read_csv(path: Path, notes: Notes, used: Collection[str], places: list[str] 
     reads it, with a note. `nan`, which pandas writes for a missing value, is an empty cell. If all ids have the form
     2.0, they become whole numbers. Raises InputError for a file that is not such a table, a table without rows, a name
     of `used` that several columns have, and (with the line) a row with more cells than the header. `file:line` of each
-    record's first line is appended to `places`.
+    record's first line is appended to `question_positions`.
     """
     text = read_text(path, notes)
     if "\0" in text:

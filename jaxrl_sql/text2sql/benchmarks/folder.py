@@ -17,7 +17,7 @@ from jaxrl_sql.text2sql.benchmarks.gather import (
     PublishedQuestion,
     RecordFile,
     id_of,
-    no_split,
+    missing_split_error,
     text_list,
 )
 from jaxrl_sql.text2sql.benchmarks.released import messages_of
@@ -27,7 +27,7 @@ from jaxrl_sql.types import DIALECTS, Example, InputError, Record
 
 
 def read_plain(folder: Path, split: str, _notes: Notes) -> LoadedQuestions:
-    """Read a set: every question with its id, with a fault for missing or empty fields and an unknown dialect.
+    """Read a set: every question with its id, with an error for missing or empty fields and an unknown dialect.
 
     `evidence`, `difficulty`, `demonstration`, `reasoning`, `dialect`, `other_sql` (a list of equivalent golds) and
     `prompt` (the messages of a released row) are optional. With `db`, a URL, a question is about a database of
@@ -46,7 +46,7 @@ def read_plain(folder: Path, split: str, _notes: Notes) -> LoadedQuestions:
 def plain_lines(folder: Path, split: str) -> RecordFile:
     """Return the location of a set's records, for sets that are read by index."""
     if split:
-        raise no_split(folder, split, [])
+        raise missing_split_error(folder, split, [])
     path = folder / "questions.jsonl"
     databases = Databases([folder / "databases"], suites_of(folder))
     return RecordFile(path, partial(_item, path, databases), databases)
@@ -59,9 +59,9 @@ def _item(path: Path, databases: Databases, record: Record, number: int) -> Publ
 
     names = ("demonstration", "reasoning")
     uid = id_of(record, f"{path}: line {number}", "id")
-    fault = _unusable_fields(record, uid)
+    error = _unusable_fields(record, uid)
     dialect = optional("dialect") or "sqlite"
-    url = "" if fault or not optional("db") else open_url(optional("db"))
+    url = "" if error or not optional("db") else open_url(optional("db"))
     # The file shows the database of the URL; without it, the caller takes a sample.
     is_shown = bool(url and databases.path(optional("db_id")))
     is_elsewhere = not is_shown and (bool(url) or dialect in ("postgresql", "duckdb"))
@@ -72,7 +72,7 @@ def _item(path: Path, databases: Databases, record: Record, number: int) -> Publ
         optional("sql"),
         optional("evidence"),
         text(record.get("difficulty")),
-        fault=fault,
+        error=error,
         more={
             **{name: optional(name) for name in names},
             "dialect": "sqlite" if is_elsewhere else dialect,

@@ -31,7 +31,7 @@ class EmptyId(PositionId):
 
 
 class PublishedQuestion(NamedTuple):
-    """A published question; `fault` is the loader's reason why it is unusable, `more` has further fields of Example.
+    """A published question; `error` is the loader's reason why it is unusable, `more` has further fields of Example.
 
     `script` creates the question's database, for sets that publish scripts. `fields` has the names of record fields,
     `line` is its place (`file:line`). Records of a user's file may name a `url` for the executor and a `dialect`;
@@ -45,7 +45,7 @@ class PublishedQuestion(NamedTuple):
     evidence: str = ""
     difficulty: str = ""
     db_path: str = ""
-    fault: str = ""
+    error: str = ""
     more: Mapping[str, Any] = {}
     script: str = ""
     fields: tuple[str, ...] = ()
@@ -55,7 +55,7 @@ class PublishedQuestion(NamedTuple):
     is_unnamed: bool = False
 
 
-Placement = Callable[[PublishedQuestion], PublishedQuestion]
+AssignDatabase = Callable[[PublishedQuestion], PublishedQuestion]
 """Sets the database of a question in a user's file, such as one on a server."""
 
 
@@ -86,16 +86,16 @@ class RecordFile(NamedTuple):
 class Format(NamedTuple):
     """A folder format: a description of the expected files, and functions that detect and read it.
 
-    `finds` returns whether a folder has the format. `reads` takes the folder, a split ("" for the default) and a list
+    `matches` returns whether a folder has the format. `read` takes the folder, a split ("" for the default) and a list
     for notes, and raises InputError for a missing split.
     """
 
     name: str
     rule: str
     submission: str
-    expects: str
-    finds: Callable[[Path], bool]
-    reads: Callable[[Path, str, Notes], LoadedQuestions]
+    description: str
+    matches: Callable[[Path], bool]
+    read: Callable[[Path, str, Notes], LoadedQuestions]
 
 
 def gather(loaded: LoadedQuestions, notes: Notes, limit: int = 0) -> tuple[tuple[Example, ...], Skipped]:
@@ -109,7 +109,7 @@ def gather(loaded: LoadedQuestions, notes: Notes, limit: int = 0) -> tuple[tuple
     has_ids = False
     fields: tuple[str, ...] = ()
     for item in loaded.items:
-        reason = "duplicate id" if item.uid in seen else fault_of(item, loaded.databases)
+        reason = "duplicate id" if item.uid in seen else error_of(item, loaded.databases)
         reason = reason or ("no id" if isinstance(item.uid, EmptyId) and has_ids else "")
         has_ids = has_ids or not isinstance(item.uid, PositionId)
         if reason:
@@ -122,10 +122,10 @@ def gather(loaded: LoadedQuestions, notes: Notes, limit: int = 0) -> tuple[tuple
             break
     if not examples:
         reasons = "; ".join(f"{reason}: {count}" for reason, count in Counter(r for _, r in skipped).most_common(3))
-        roots = listed(map(str, loaded.databases.roots), 3) or "no folder of databases found"
-        has = f"; the first record has {listed(fields, 24)}" if fields else ""
+        roots = join_names(map(str, loaded.databases.roots), 3) or "no folder of databases found"
+        has = f"; the first record has {join_names(fields, 24)}" if fields else ""
         missing = " ".join(reason for _, reason in skipped if reason.startswith("no "))
-        names = tried_names({field: names for field, names in loaded.tried.items() if field in missing})
+        names = describe_columns({field: names for field, names in loaded.tried.items() if field in missing})
         tried = f"; names tried: {names}" if names else ""
         tried += "; data.database sets one for all" if "db_id" in missing and loaded.tried else ""
         raise InputError(
@@ -136,28 +136,28 @@ def gather(loaded: LoadedQuestions, notes: Notes, limit: int = 0) -> tuple[tuple
     return tuple(examples[:limit] if limit > 0 else examples), tuple(skipped)
 
 
-def placed_in(place: Placement, databases: Databases, *, prefers_files: bool) -> Placement:
+def prefer_local_files(assign_database: AssignDatabase, databases: Databases, *, prefers_files: bool) -> AssignDatabase:
     """Return a function that sets the database of a question, unless a set that `prefers_files` has its file."""
 
     def set_database(item: PublishedQuestion) -> PublishedQuestion:
         is_local = prefers_files and not item.url and item.dialect in ("", "sqlite")
-        return item if is_local and databases.path(item.db_id) else place(item)
+        return item if is_local and databases.path(item.db_id) else assign_database(item)
 
     return set_database
 
 
-def tried_names(names: Mapping[str, Sequence[str]]) -> str:
+def describe_columns(names: Mapping[str, Sequence[str]]) -> str:
     """Return the names of columns that are read for each field, for messages."""
     return ", ".join(f"{field} ({', '.join(columns)})" for field, columns in names.items())
 
 
-def fault_of(item: PublishedQuestion, databases: Databases) -> str:
+def error_of(item: PublishedQuestion, databases: Databases) -> str:
     """Return why a question cannot be used, or ""."""
-    return item.fault or _missing(item) or _without_engine(item) or databases.fault(item.db_id, item.db_path)
+    return item.error or _missing(item) or _without_engine(item) or databases.error(item.db_id, item.db_path)
 
 
 def _without_engine(item: PublishedQuestion) -> str:
-    """Return the fault of a question whose record names a URL or a dialect that its database does not have."""
+    """Return the error of a question whose record names a URL or a dialect that its database does not have."""
     if item.url and not item.more.get("engine_url"):
         return f"its database is {public_name(item.url)}, and this command reads SQLite files only"
     if item.dialect in ("", item.more.get("dialect", "sqlite")):
@@ -228,11 +228,11 @@ def uid_or(record: Mapping[str, Any], by_position: str, where: Path | str, *name
 
 
 def with_ids(items: Iterable[PublishedQuestion]) -> list[PublishedQuestion]:
-    """Return questions; if some have an id, those with an empty id get a fault."""
+    """Return questions; if some have an id, those with an empty id get an error."""
     questions = [*items]
     if all(isinstance(item.uid, PositionId) for item in questions):
         return questions
-    return [item._replace(fault="no id") if isinstance(item.uid, EmptyId) else item for item in questions]
+    return [item._replace(error="no id") if isinstance(item.uid, EmptyId) else item for item in questions]
 
 
 def text_list(record: Mapping[str, Any], name: str) -> tuple[str, ...]:
@@ -254,20 +254,20 @@ def is_reshaped(folder: Path, record: Mapping[str, Any], name: str, databases: r
     return has_files and is_named and bool(text_field(record, "question"))
 
 
-def on_server(dialect: str) -> dict[str, Any]:
-    """Return the fields of a question in a server's dialect; `dialects.placed` selects the server."""
+def server_fields(dialect: str) -> dict[str, Any]:
+    """Return the fields of a question in a server's dialect; `prompts.dialects.with_server_urls` sets the server."""
     return {"dialect": dialect, "engine_url": UNPLACED} if dialect in ("postgresql", "mysql") else {}
 
 
-def listed(names: Iterable[str], max_names: int = 8) -> str:
+def join_names(names: Iterable[str], max_names: int = 8) -> str:
     """Return names as one line: the first `max_names`, and the number of others."""
     all_names = list(names)
     more = [f"and {len(all_names) - max_names} more"] if len(all_names) > max_names else []
     return ", ".join([*all_names[:max_names], *more])
 
 
-def no_split(folder: Path, split: str, splits: Iterable[str]) -> InputError:
+def missing_split_error(folder: Path, split: str, splits: Iterable[str]) -> InputError:
     """Return the error for a missing split of a folder."""
-    available = listed(splits, 12)
+    available = join_names(splits, 12)
     reason = f"there are: {available}" if available else "no questions are there"
     return InputError(f"{folder}: no split {split!r} ({reason})")

@@ -20,22 +20,22 @@ from jaxrl_sql.text2sql.benchmarks.gather import (
     LoadedQuestions,
     PublishedQuestion,
     RecordFile,
-    listed,
-    no_split,
+    describe_columns,
+    join_names,
+    missing_split_error,
     text_field,
     text_list,
-    tried_names,
     uid_or,
     with_ids,
 )
 from jaxrl_sql.text2sql.benchmarks.record_database import DATABASE_FIELDS, DIALECT_FIELDS, record_database
 from jaxrl_sql.text2sql.benchmarks.released import (
     TEXT_FIELDS,
-    ShownDatabases,
+    PromptDatabaseFinder,
     fields_of,
-    flattened,
+    find_roots,
+    flatten_record,
     messages_of,
-    released_roots,
     script_of,
     source_of,
 )
@@ -92,7 +92,7 @@ def _trace_fields(text: str) -> Record:
 def user_item(folder: Path, stem: str, where: str, record: Record, number: int) -> PublishedQuestion:
     """Return the question of a user's record; without a gold, the SQL of its trace is the gold."""
     fields, messages = fields_of(record), messages_of(record)
-    record = flattened(record)
+    record = flatten_record(record)
     trace = next((text for name in _TRACE if (text := text_field(record, name))), "")
     trace_fields = _trace_fields(trace or _last_message(record))
     if not trace_fields and text_field(record, "reasoning"):
@@ -109,7 +109,7 @@ def user_item(folder: Path, stem: str, where: str, record: Record, number: int) 
         text_field(record, *_EVIDENCE),
         text_field(record, *_DIFFICULTY),
         database.path,
-        fault=database.fault,
+        error=database.error,
         more=trace_fields,
         fields=fields,
         url=database.url,
@@ -188,8 +188,8 @@ def _has_questions(path: Path) -> bool:
     if _ending(path) == ".parquet":
         return True
     if _ending(path) in _CSV:
-        return not _lacks(csv_columns(path, _USED))
-    return not _lacks_first(flattened(first_record(path)))
+        return not _missing_columns(csv_columns(path, _USED))
+    return not _lacks_first(flatten_record(first_record(path)))
 
 
 def _lacks_first(record: Record) -> list[str]:
@@ -198,17 +198,17 @@ def _lacks_first(record: Record) -> list[str]:
     return [name for name, value in values.items() if not value]
 
 
-def lacking(folder: Path, split: str) -> str:
+def missing_fields(folder: Path, split: str) -> str:
     """Return the fields that the only candidate for a split's JSON file lacks; "" without exactly one candidate."""
     others = [file for file in _files(folder) if file.stem not in _NOT_QUESTIONS]
     candidates = split_files(folder, split) if split else others
     records = [(path.name, first_record(path)) for path in candidates if _ending(path) in (".json", ".jsonl")]
-    if len(records) != 1 or not records[0][1] or not (lacks := _lacks_first(flattened(records[0][1]))):
+    if len(records) != 1 or not records[0][1] or not (lacks := _lacks_first(flatten_record(records[0][1]))):
         return ""
     name, record = records[0]
     return (
-        f"the first record of {name} has no {' and no '.join(lacks)}, but {listed(fields_of(record), 24)} (names "
-        f"tried: {names_tried(lacks)})"
+        f"the first record of {name} has no {' and no '.join(lacks)}, but {join_names(fields_of(record), 24)} (names "
+        f"tried: {describe_fields(lacks)})"
     )
 
 
@@ -224,7 +224,7 @@ def synsql_lines(folder: Path, split: str) -> RecordFile:
     """Return the location of SynSQL's records."""
     path = _synsql_file(folder)
     if path is None or split not in ("", "train"):
-        raise no_split(folder, split, ["train"] if path else [])
+        raise missing_split_error(folder, split, ["train"] if path else [])
     return RecordFile(path, partial(synsql_item, path), Databases(folder / name for name in _DATABASES))
 
 
@@ -233,16 +233,16 @@ def user_lines(folder: Path, split: str) -> RecordFile:
     paths = user_files(folder, split)
     if len(paths) != 1:
         candidates = [path for path in _files(folder) if path.stem not in _NOT_QUESTIONS]
-        fault = no_split(folder, split, sorted({path.stem for path in candidates}))
+        error = missing_split_error(folder, split, sorted({path.stem for path in candidates}))
         if len(candidates) == 1 and split:
-            raise InputError(f"{fault}; name {candidates[0]} as the data, and a part of it is held out from train")
-        raise fault
-    home, stem = _home(folder), paths[0].stem
+            raise InputError(f"{error}; name {candidates[0]} as the data, and a part of it is held out from train")
+        raise error
+    home, stem = _databases_folder(folder), paths[0].stem
     item, databases = user_items(home, stem, str(paths[0]))
     return RecordFile(paths[0], item, databases)
 
 
-def _home(folder: Path) -> Path:
+def _databases_folder(folder: Path) -> Path:
     """Return the folder that contains a set's databases: the file's folder, or the parent of its `data` folder."""
     home = folder.parent if folder.is_file() else folder
     return home.parent if folder.is_file() and home.name == "data" else home
@@ -254,39 +254,39 @@ def user_items(home: Path, stem: str, where: str) -> tuple[Callable[[Record, int
     only, several = _only_database(roots)
 
     @cache
-    def of_source(source: str) -> tuple[Databases, ShownDatabases]:
-        roots_of_source = [*released_roots(home, source), *(roots if not source else roots[:-1])]
-        return Databases(roots_of_source), ShownDatabases([root for root in roots_of_source if root.is_dir()])
+    def of_source(source: str) -> tuple[Databases, PromptDatabaseFinder]:
+        roots_of_source = [*find_roots(home, source), *(roots if not source else roots[:-1])]
+        return Databases(roots_of_source), PromptDatabaseFinder([root for root in roots_of_source if root.is_dir()])
 
     def item(record: Record, number: int) -> PublishedQuestion:
         question = user_item(home, stem, where, record, number)
         source = source_of(record, stem) if record.keys() & {"prompt", "input_seq"} else ""
         if "sql_context" in record and not databases.path(question.db_id):
-            fault = "its database is a script: run jaxrl-sql data prepare to create it"
-            return question._replace(fault=fault, script=script_of(record))
-        if question.url or question.fault or question.db_path or (question.db_id and not source):
+            error = "its database is a script: run jaxrl-sql data prepare to create it"
+            return question._replace(error=error, script=script_of(record))
+        if question.url or question.error or question.db_path or (question.db_id and not source):
             return question
         named, shown = of_source(source)
         path = named.path(question.db_id) if question.db_id else ""
         if not path and "input_seq" in record:
             path = shown.find(str(record["input_seq"]))
             return question._replace(
-                db_path=path, fault="" if path else "no unique database has the schema in its prompt"
+                db_path=path, error="" if path else "no unique database has the schema in its prompt"
             )
         if path or question.db_id:
             return question._replace(db_path=path)
-        return question._replace(db_path=only, fault=several, is_unnamed=True)
+        return question._replace(db_path=only, error=several, is_unnamed=True)
 
-    databases = Databases([*roots, *released_roots(home)], suites_of(home))
+    databases = Databases([*roots, *find_roots(home)], suites_of(home))
     return item, databases
 
 
 def _only_database(roots: Sequence[Path]) -> tuple[str, str]:
-    """Return (database, fault) of a set whose questions need not name its only database."""
+    """Return (database, error) of a set whose questions need not name its only database."""
     patterns = [f"{depth}*.{ending}" for depth in ("", "*/") for ending in ("sqlite", "db", "sqlite3")]
     paths = {path for root in roots if root.is_dir() for pattern in patterns for path in root.glob(pattern)}
     if len(paths) > 1:
-        names = listed(sorted(str(path.relative_to(roots[-1])) for path in paths), 4)
+        names = join_names(sorted(str(path.relative_to(roots[-1])) for path in paths), 4)
         return (
             "",
             f"no db_id, and {len(paths)} databases are there, {names}: name one in db_path, or move the others away",
@@ -298,23 +298,23 @@ def _csv_records(path: Path, notes: Notes, places: list[str]) -> list[Record]:
     """Read a CSV of questions; raises InputError with its columns and the nearest names if columns are missing."""
     records = read_csv(path, notes, _USED, places)
     columns = [*records[0]]
-    if lacks := _lacks(columns):
+    if lacks := _missing_columns(columns):
         field_names = dict.fromkeys((*_QUESTION, *(name.lower() for name in _SQL)))
         near = ((column, get_close_matches(column, field_names, 1, _NEAR)) for column in columns)
         alike = ", ".join(f"{names[0]} for {column}" for column, names in near if names and names[0] != column)
         raise InputError(
-            f"{path}: no column {' and no column '.join(lacks)}; its columns are {listed(columns, 24)}"
-            f"{f' (did you mean {alike}?)' if alike else ''}; names tried: {names_tried(lacks)}"
+            f"{path}: no column {' and no column '.join(lacks)}; its columns are {join_names(columns, 24)}"
+            f"{f' (did you mean {alike}?)' if alike else ''}; names tried: {describe_fields(lacks)}"
         )
     return records
 
 
-def names_tried(fields: Iterable[str]) -> str:
+def describe_fields(fields: Iterable[str]) -> str:
     """Return the names that are read for some fields of a user's file, for a message."""
-    return tried_names({field: _TRIED[field] for field in fields})
+    return describe_columns({field: _TRIED[field] for field in fields})
 
 
-def _lacks(columns: Sequence[str]) -> list[str]:
+def _missing_columns(columns: Sequence[str]) -> list[str]:
     """Return the missing columns of a CSV by their usual names."""
     names = {"question": _QUESTION, "sql": (*_SQL, *_TRACE)}
     return [usual for usual, others in names.items() if not {*columns} & {*others}]
@@ -346,18 +346,20 @@ def read_own(folder: Path, split: str, notes: Notes) -> LoadedQuestions:
         loaded = LoadedQuestions(items, lines.databases, str(lines.path), is_huge=is_huge, tried=_TRIED)
     else:
         where = ", ".join(map(str, paths))
-        item, databases = user_items(_home(folder), paths[0].stem.partition("-00000")[0], where)
+        item, databases = user_items(_databases_folder(folder), paths[0].stem.partition("-00000")[0], where)
         places: list[str] = []
         records = read_parquet(paths, places)
         items = [
-            item(record, number)._replace(line=place)
-            for number, (record, place) in enumerate(zip(records, places, strict=True))
+            item(record, number)._replace(line=position)
+            for number, (record, position) in enumerate(zip(records, places, strict=True))
         ]
         loaded = LoadedQuestions(items, databases, where, tried=_TRIED)
-    return loaded._replace(items=_made_split(with_ids(items), split, folder, notes)) if is_made else loaded
+    return loaded._replace(items=_split_questions(with_ids(items), split, folder, notes)) if is_made else loaded
 
 
-def _made_split(items: Sequence[PublishedQuestion], split: str, path: Path, notes: Notes) -> list[PublishedQuestion]:
+def _split_questions(
+    items: Sequence[PublishedQuestion], split: str, path: Path, notes: Notes
+) -> list[PublishedQuestion]:
     """Return the `train` questions of a file without splits, or for any other split the held-out questions.
 
     The side depends on the gold alone, so questions with the same gold are on the same side. Adding questions moves

@@ -13,7 +13,7 @@ from jaxrl_sql.text2sql.benchmarks.gather import (
     PublishedQuestion,
     is_reshaped,
     item_of,
-    no_split,
+    missing_split_error,
     text_field,
     uid_or,
 )
@@ -41,7 +41,7 @@ def read_kaggle(folder: Path, split: str, notes: Notes) -> LoadedQuestions:
     """Read a split of KaggleDBQA: test (default), fewshot or all."""
     endings = {"test": "*_test.json", "fewshot": "*_fewshot.json", "train": "*_fewshot.json", "all": "*.json"}
     if split and split not in endings:
-        raise no_split(folder, split, endings)
+        raise missing_split_error(folder, split, endings)
     paths = sorted((folder / "examples").glob(endings[split or "test"]))
     if split == "all":
         paths = [path for path in paths if not path.stem.endswith(("_test", "_fewshot"))]
@@ -77,7 +77,7 @@ def read_science(folder: Path, split: str, notes: Notes) -> LoadedQuestions:
     """Read a split of ScienceBenchmark, dev (default), seed or synth, for every database that has it."""
     if _is_omnisqls(folder):
         if split not in ("", "dev"):
-            raise no_split(folder, split, ["dev"])
+            raise missing_split_error(folder, split, ["dev"])
         path, databases = folder / "dev.json", Databases(folder / name for name in _DATABASES)
         records = enumerate(read_records(path, notes))
         items = [_item(record, f"sciencebenchmark_dev_{i}", path, databases, "") for i, record in records]
@@ -87,7 +87,7 @@ def read_science(folder: Path, split: str, notes: Notes) -> LoadedQuestions:
     if not any(path.is_file() for path in paths):
         stems = {path.stem for inner in _science(folder) for path in inner.glob("*.json")}
         available = sorted(stems - {"tables"})
-        raise no_split(folder, split, available)
+        raise missing_split_error(folder, split, available)
     missing = [str(path.relative_to(folder)) for path in paths if not path.is_file()]
     if missing:
         notes.append(f"missing: {', '.join(missing)}")

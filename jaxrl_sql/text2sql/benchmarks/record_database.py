@@ -27,7 +27,7 @@ class RecordDatabase(NamedTuple):
     path: str = ""
     url: str = ""
     dialect: str = ""
-    fault: str = ""
+    error: str = ""
 
 
 def record_database(record: Record, folder: Path) -> RecordDatabase:
@@ -38,7 +38,7 @@ def record_database(record: Record, folder: Path) -> RecordDatabase:
     dialect = text_field(record, *DIALECT_FIELDS).lower()
     dialect = _SPELLINGS.get(dialect, dialect)
     if dialect and dialect not in DIALECTS:
-        return RecordDatabase(fault=f"dialect {dialect!r} is not one of {', '.join(DIALECTS)}")
+        return RecordDatabase(error=f"dialect {dialect!r} is not one of {', '.join(DIALECTS)}")
     name = path = url = ""
     for field in DATABASE_FIELDS:
         text = text_field(record, field)
@@ -63,8 +63,8 @@ def _on_server(named: RecordDatabase, url: str) -> RecordDatabase:
     try:
         address = parse_address(url)
     except InputError as error:
-        return RecordDatabase(fault=str(error))
+        return RecordDatabase(error=str(error))
     database = address.database or named.name
     if not database:
-        return RecordDatabase(fault=f"{address.shown}: the URL names no database: add it, or a column db_id")
+        return RecordDatabase(error=f"{address.shown}: the URL names no database: add it, or a column db_id")
     return named._replace(name=named.name or database, url=address.url(database))

@@ -56,7 +56,7 @@ _ROLES = ("system", "user", "assistant")
 _NO_COLUMN = ("primary", "foreign", "constraint", "unique", "check")
 
 
-def flattened(record: Record) -> Record:
+def flatten_record(record: Record) -> Record:
     """Return a released record with question, evidence, SQL and database as top-level fields; others unchanged."""
     if not record.keys() & {"reward_spec", "reward_model", "input_seq", "sql_context"}:
         return record
@@ -172,14 +172,14 @@ def source_of(record: Record, stem: str) -> str:
     return next((name for source_name in names for name in _ROOTS if name in source_name), "")
 
 
-def released_roots(home: Path, source: str = "") -> list[Path]:
+def find_roots(home: Path, source: str = "") -> list[Path]:
     """Return the folders of a source's databases in OmniSQL's archive, unpacked in or next to a set's folder."""
     names = _ROOTS.get(source, ()) if source else [name for roots in _ROOTS.values() for name in roots]
     parents = (home, home / "data", home / "db_files" / "data", home.parent)
     return [parent / name for name in names for parent in parents if (parent / name).is_dir()]
 
 
-def shown_tables(prompt: str) -> dict[str, frozenset[str]]:
+def read_prompt_tables(prompt: str) -> dict[str, frozenset[str]]:
     """Return the columns of each table in a prompt's DDL, in lower case."""
     tables = {}
     for name, body in _TABLE.findall(prompt):
@@ -189,7 +189,7 @@ def shown_tables(prompt: str) -> dict[str, frozenset[str]]:
     return tables
 
 
-class ShownDatabases:
+class PromptDatabaseFinder:
     """Find the database of a prompt's DDL in some folders, by tables and columns."""
 
     def __init__(self, roots: Sequence[Path]) -> None:
@@ -198,7 +198,7 @@ class ShownDatabases:
 
     def find(self, prompt: str) -> str:
         """Return the file of the smallest database with all tables and columns of the prompt, "" unless unique."""
-        prompt_tables = shown_tables(prompt)
+        prompt_tables = read_prompt_tables(prompt)
         tables_by_path = self._columns()
         fitting = [
             (sum(map(len, tables.values())), path)

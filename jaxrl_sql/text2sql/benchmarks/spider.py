@@ -27,7 +27,7 @@ from jaxrl_sql.text2sql.benchmarks.gather import (
     LoadedQuestions,
     PublishedQuestion,
     item_of,
-    no_split,
+    missing_split_error,
     text_field,
     uid_or,
 )
@@ -71,7 +71,7 @@ def read_spider(folder: Path, split: str, notes: Notes) -> LoadedQuestions:
     chosen = split or next((name for name in _FILES if (folder / _FILES[name][0]).is_file()), "")
     available = [name for name, files in _FILES.items() if (folder / files[0]).is_file()]
     if chosen not in available:
-        raise no_split(folder, split, available)
+        raise missing_split_error(folder, split, available)
     records, names = _read(folder, _FILES[chosen], notes)
     golds = _golds_of(folder, chosen, records, notes)
     items = [
@@ -124,7 +124,7 @@ def is_archer(folder: Path) -> bool:
     return any("commonsense_knowledge" in first_record(folder / name) for name in ("dev.json", "train.json"))
 
 
-class _DerivedSet(NamedTuple):
+class _SpiderVariant(NamedTuple):
     """A set on Spider's databases: its files by split, the default first, and the fields of its records.
 
     `difficulty` returns a record's difficulty; `evidence` is the name of the evidence field.
@@ -141,7 +141,7 @@ class _DerivedSet(NamedTuple):
         is_single = len(self.files) == 1
         chosen = next(iter(available), "") if not split or (is_single and split == "test") else split
         if chosen not in available:
-            raise no_split(folder, split, available)
+            raise missing_split_error(folder, split, available)
         path, prefix = folder / self.files[chosen], self.name if is_single else f"{self.name}_{chosen}"
         items = [
             _item(record, f"{prefix}_{i}", path, text_field(record, "query"))._replace(
@@ -149,7 +149,7 @@ class _DerivedSet(NamedTuple):
             )
             for i, record in enumerate(read_records(path, notes))
         ]
-        return _on_spider(folder, items, path.name, notes)
+        return _assign_spider_databases(folder, items, path.name, notes)
 
 
 def _knowledge_type(record: Record) -> str:
@@ -162,7 +162,7 @@ def _reasoning_types(record: Record) -> str:
     return " ".join(sorted(text_field(record, "reasoning_type").split(), key=lambda kind: ("+-*/CH".find(kind), kind)))
 
 
-def _on_spider(folder: Path, items: list[PublishedQuestion], file: str, notes: Notes) -> LoadedQuestions:
+def _assign_spider_databases(folder: Path, items: list[PublishedQuestion], file: str, notes: Notes) -> LoadedQuestions:
     """Return questions on Spider's databases, with each database from the first folder that has it.
 
     The set's own folder comes first (Spider-DK changed three databases, under other names), then Spider's folder next
@@ -203,7 +203,7 @@ SPIDER_DK = Format(
     "spider",
     f"{_DK}, next to Spider's folder",
     lambda folder: (folder / _DK).is_file(),
-    _DerivedSet("spider_dk", {"dev": _DK}, _knowledge_type).read,
+    _SpiderVariant("spider_dk", {"dev": _DK}, _knowledge_type).read,
 )
 SPIDER_SYN = Format(
     "spider_syn",
@@ -211,7 +211,7 @@ SPIDER_SYN = Format(
     "spider",
     "dev.json with SpiderSynQuestion, next to Spider's folder",
     is_syn,
-    _DerivedSet("spider_syn", {"dev": "dev.json", "train": "train_spider.json"}).read,
+    _SpiderVariant("spider_syn", {"dev": "dev.json", "train": "train_spider.json"}).read,
 )
 SPIDER_REALISTIC = Format(
     "spider_realistic",
@@ -219,7 +219,7 @@ SPIDER_REALISTIC = Format(
     "spider",
     f"{_REALISTIC}, next to Spider's folder",
     lambda folder: (folder / _REALISTIC).is_file(),
-    _DerivedSet("spider_realistic", {"dev": _REALISTIC}).read,
+    _SpiderVariant("spider_realistic", {"dev": _REALISTIC}).read,
 )
 ARCHER = Format(
     "archer",
@@ -227,5 +227,7 @@ ARCHER = Format(
     "spider",
     "dev.json or train.json with commonsense_knowledge; database/ in it or next to it",
     is_archer,
-    _DerivedSet("archer", {"dev": "dev.json", "train": "train.json"}, _reasoning_types, "commonsense_knowledge").read,
+    _SpiderVariant(
+        "archer", {"dev": "dev.json", "train": "train.json"}, _reasoning_types, "commonsense_knowledge"
+    ).read,
 )

@@ -16,7 +16,14 @@ from pathlib import Path
 
 from jaxrl_sql.text2sql.benchmarks.databases import Databases
 from jaxrl_sql.text2sql.benchmarks.files import Notes, csv_rows, first_record, read_records, read_text
-from jaxrl_sql.text2sql.benchmarks.gather import Format, LoadedQuestions, PublishedQuestion, id_of, no_split, text_field
+from jaxrl_sql.text2sql.benchmarks.gather import (
+    Format,
+    LoadedQuestions,
+    PublishedQuestion,
+    id_of,
+    missing_split_error,
+    text_field,
+)
 from jaxrl_sql.types import Cell, Fields, Record
 
 ResultTable = tuple[tuple[str, ...], tuple[tuple[Cell, ...], ...]]
@@ -55,7 +62,7 @@ def read_spider2(folder: Path, split: str, notes: Notes) -> LoadedQuestions:
     """Read the questions on SQLite databases."""
     path = _questions(folder)
     if path is None or split not in ("", "test", "dev", "sqlite"):
-        raise no_split(folder, split, ["test"] if path else [])
+        raise missing_split_error(folder, split, ["test"] if path else [])
     standards = _standards(folder, notes)
     results = [folder / name for name in _RESULTS if (folder / name).is_dir()]
     if not results:
@@ -63,7 +70,7 @@ def read_spider2(folder: Path, split: str, notes: Notes) -> LoadedQuestions:
     databases = Databases(folder / name for name in _DATABASES)
     records = read_records(path, notes)
     items = [_item(folder, record, standards, results, databases, notes) for record in records]
-    lacking = [item.uid for item in items if not item.fault and standards and item.uid not in standards]
+    lacking = [item.uid for item in items if not item.error and standards and item.uid not in standards]
     if lacking:
         notes.append(
             f"{len(lacking)} questions have no line in the evaluation's standard, first {', '.join(lacking[:3])}: "
@@ -97,18 +104,18 @@ def _item(
     uid, db_id = id_of(record, str(folder), "instance_id"), text_field(record, "db", "db_id")
     question = text_field(record, "question", "instruction")
     if not uid:
-        return PublishedQuestion(uid, db_id, question, fault="no id")
+        return PublishedQuestion(uid, db_id, question, error="no id")
     if not uid.startswith(("local", "sf_local")) and not databases.path(db_id):
         return PublishedQuestion(
-            uid, db_id, question, fault="requires an engine other than SQLite (BigQuery or Snowflake)"
+            uid, db_id, question, error="requires an engine other than SQLite (BigQuery or Snowflake)"
         )
     files = [file for inner in results for file in _files_of(inner, uid)]
     try:
         tables = [read_table(file, notes) for file in files]
     except ValueError as error:
-        return PublishedQuestion(uid, db_id, question, fault=f"gold table: {error}")
+        return PublishedQuestion(uid, db_id, question, error=f"gold table: {error}")
     if not tables:
-        return PublishedQuestion(uid, db_id, question, fault="no gold table")
+        return PublishedQuestion(uid, db_id, question, error="no gold table")
     options, tables = _options(standards.get(uid, {}), tables)
     knowledge = _knowledge(folder, text_field(record, "external_knowledge"), uid, notes)
     more = {"gold_tables": tuple(tables), "options": options}
@@ -132,14 +139,14 @@ def _options(standard: Fields, tables: list[ResultTable]) -> tuple[Record, list[
     columns = standard.get("condition_cols") or []
     if any(isinstance(column, list) for column in columns):
         if len(columns) >= len(tables):
-            return options, [_only(table, some or []) for table, some in zip(tables, columns, strict=False)]
+            return options, [_select_columns(table, some or []) for table, some in zip(tables, columns, strict=False)]
         columns = columns[0] if len(columns) == 1 else []
     if columns:
         options["condition_cols"] = [int(column) for column in columns]
     return options, tables
 
 
-def _only(table: ResultTable, columns: Sequence[int]) -> ResultTable:
+def _select_columns(table: ResultTable, columns: Sequence[int]) -> ResultTable:
     names, rows = table
     if not columns or max(columns) >= len(names):
         return table

@@ -72,7 +72,7 @@ class Address:
         """Return an option of the URL's query, or ""."""
         return dict(self.options).get(name, "")
 
-    def named(self, database: str) -> str:
+    def display_name(self, database: str) -> str:
         """Return the name of a copied database for output: a file name, or a URL without user and password."""
         if self.folder:
             return f"duckdb:{Path(self.folder) / f'{database}.duckdb'}"
@@ -81,7 +81,7 @@ class Address:
     def url(self, database: str) -> str:
         """Return the URL of a database with user and password, for the executor."""
         if self.folder:
-            return self.named(database)
+            return self.display_name(database)
         return join_url(self.engine, self.host, self.port, self.user, self.password, database, self.options)
 
     def public_url(self, database: str) -> str:
@@ -90,12 +90,12 @@ class Address:
             return f"duckdb:{Path(self.folder).resolve() / f'{database}.duckdb'}"
         return replace(self, password="").url(database)
 
-    def redacted(self, message: object) -> str:
+    def redact(self, message: object) -> str:
         """Return a message as one line, without the password."""
         text = " ".join(str(message).split())
         return text.replace(self.password, "***") if self.password else text
 
-    def within(self, database: str) -> Address:
+    def with_database(self, database: str) -> Address:
         """Return the address of a database on the same server."""
         return replace(self, database=database)
 
@@ -150,7 +150,7 @@ def public_name(database: str) -> str:
     if not is_address(database):
         return database
     address = parse_address(database)
-    return address.named(address.database)
+    return address.display_name(address.database)
 
 
 def is_address(text: str) -> bool:

@@ -1,7 +1,7 @@
 """SQL of other dialects: executed by its own engine, or MySQL's translated to SQLite by sqlglot and `mysql`.
 
 Only the list in `docs/reference/engines.md` is translated. For other SQL, `to_sqlite` returns None, so the answer is a
-syntax error, and `why_refused` returns the refused part. Refused are parts that MySQL lacks but SQLite runs
+syntax error, and `find_untranslated_part` returns the refused part. Refused are parts that MySQL lacks but SQLite runs
 (`refused`), and parts without a translation (`mysql`). MySQL's text comparison, which ignores case and trailing blanks,
 is not emulated. Session settings (time zone, sql_mode, character set) are the defaults of a server in UTC.
 """
@@ -17,7 +17,7 @@ from jaxrl_sql.text2sql.env.mysql import for_sqlite
 from jaxrl_sql.text2sql.env.mysql_columns import numeric_columns
 from jaxrl_sql.text2sql.env.mysql_parts import Refused
 from jaxrl_sql.text2sql.env.parse import none_if_it_fails, parse_statements
-from jaxrl_sql.text2sql.env.refused import refused_by_mysql
+from jaxrl_sql.text2sql.env.refused import find_refused_part
 from jaxrl_sql.types import DIALECTS, Example, InputError
 
 _KEPT = 65_536
@@ -42,23 +42,23 @@ def to_sqlite(sql: str, dialect: str, database: str = "") -> str | None:
         return sql
     if dialect != "mysql":
         raise InputError(f"dialect {dialect!r}: SQLite runs its own SQL, and MySQL's translated; others need an engine")
-    return _translated(sql, numeric_columns(database) if database else frozenset())[0]
+    return _translate(sql, numeric_columns(database) if database else frozenset())[0]
 
 
-def why_refused(sql: str, dialect: str, database: str = "") -> str:
+def find_untranslated_part(sql: str, dialect: str, database: str = "") -> str:
     """Return the name of the part of a query that `to_sqlite` does not translate; "" for text that is not a query."""
     if dialect != "mysql":
         return ""
-    return _translated(sql, numeric_columns(database) if database else frozenset())[1]
+    return _translate(sql, numeric_columns(database) if database else frozenset())[1]
 
 
 @lru_cache(_KEPT)
-def _translated(sql: str, numeric: frozenset[str]) -> tuple[str | None, str]:
+def _translate(sql: str, numeric: frozenset[str]) -> tuple[str | None, str]:
     """Return (translation to SQLite, ""), or (None, the part without a translation)."""
     try:
-        refusal = refused_by_mysql(sql)
+        refusal = find_refused_part(sql)
         rewrite = partial(for_sqlite, numeric=numeric)
-        return (None, refusal) if refusal else (_rewritten(sql, "mysql", "sqlite", rewrite), "")
+        return (None, refusal) if refusal else (_transpile(sql, "mysql", "sqlite", rewrite), "")
     except Refused as refused:
         return None, str(refused)
     except Exception:  # noqa: BLE001 - noise makes sqlglot raise errors of many kinds
@@ -83,7 +83,7 @@ def normal_form(sql: str) -> str:
 
     A query that does not parse is only stripped of outer blanks and a final semicolon.
     """
-    return rewritten(sql, "sqlite", "sqlite", _one_spelling) or sql.strip().rstrip(";").rstrip()
+    return rewritten(sql, "sqlite", "sqlite", _normalize_case) or sql.strip().rstrip(";").rstrip()
 
 
 def _check(dialect: str) -> None:
@@ -91,7 +91,7 @@ def _check(dialect: str) -> None:
         raise InputError(f"dialect {dialect!r}: there are {', '.join(DIALECTS)}")
 
 
-def _rewritten(sql: str, read: str, write: str, rewrite: Callable[[exp.Expression], exp.Expression]) -> str | None:
+def _transpile(sql: str, read: str, write: str, rewrite: Callable[[exp.Expression], exp.Expression]) -> str | None:
     """Parse one statement in a dialect, rewrite it and write it in another; None if it is not one statement."""
     # sqlglot parses a semicolon with a comment after it as a separate statement.
     trees = [tree for tree in parse_statements(sql, read) or () if not isinstance(tree, exp.Semicolon)]
@@ -101,10 +101,10 @@ def _rewritten(sql: str, read: str, write: str, rewrite: Callable[[exp.Expressio
     return rewrite(trees[0]).sql(write, **options) or None
 
 
-rewritten = none_if_it_fails(_rewritten)
+rewritten = none_if_it_fails(_transpile)
 
 
-def _one_spelling(tree: exp.Expression) -> exp.Expression:
+def _normalize_case(tree: exp.Expression) -> exp.Expression:
     """Write names, exponents and blobs in lower case; quoted words keep their case, as they may be text."""
     for node in tree.find_all(exp.Identifier, exp.Literal, exp.HexString):
         if not (node.args.get("quoted") or node.is_string):

@@ -71,32 +71,32 @@ def _mark_numeric(nodes: list[exp.Expression], numeric: Collection[str]) -> None
             node.meta["numeric"] = name in numeric and name not in new
 
 
-def _call(node: exp.Expression) -> exp.Expression | None:
+def _rewrite_call(node: exp.Expression) -> exp.Expression | None:
     """Rewrite a function without a class in sqlglot."""
     name, arguments = str(node.this).upper(), node.expressions
     if isinstance(node.parent, exp.Hint):
         return None
-    for call in (mysql_dates.call, mysql_text.call):
+    for call in (mysql_dates.rewrite_call, mysql_text.call):
         new = call(name, arguments)
         if new is not None:
             return new
     raise Refused(f"{name} with {len(arguments)} arguments")
 
 
-def _side(node: exp.Expression) -> exp.Expression:
+def _rewrite_set_operand(node: exp.Expression) -> exp.Expression:
     """Remove the parentheses around a part of a UNION, which SQLite refuses; use a subquery for ORDER BY or LIMIT."""
     if not isinstance(node, exp.Union) and node.args.get("distinct") is False:
         raise Refused(f"{type(node).__name__.upper()} ALL")
     for name in ("this", "expression"):
-        part = node.args[name]
-        if isinstance(part, exp.Subquery) and not part.alias:
-            inner = part.this
+        operand = node.args[name]
+        if isinstance(operand, exp.Subquery) and not operand.alias:
+            inner = operand.this
             plain = not any(inner.args.get(key) for key in ("order", "limit", "offset", "with_"))
-            node.set(name, inner if plain else exp.select("*").from_(part.copy()))
+            node.set(name, inner if plain else exp.select("*").from_(operand.copy()))
     return node
 
 
-def _select(node: exp.Expression) -> exp.Expression:
+def _rewrite_select(node: exp.Expression) -> exp.Expression:
     """Drop planner hints and DUAL, and convert a HAVING without groups to a WHERE condition."""
     node.set("operation_modifiers", None)
     source = node.args.get("from_")
@@ -123,10 +123,10 @@ def _name_in_having(select: exp.Expression, having: exp.Expression) -> None:
     A name in GROUP BY, an aggregate or a subquery is a column in MySQL, too.
     """
     names = {output.alias.lower(): output.this for output in select.expressions if isinstance(output, exp.Alias)}
-    group = select.args.get("group")
-    keys = {key.name.lower() for key in group.expressions if isinstance(key, exp.Column)} if group else set()
-    inside = having.walk(prune=lambda part: isinstance(part, exp.Select | exp.AggFunc | exp.GroupConcat))
-    for column in [part for part in inside if isinstance(part, exp.Column)]:
+    group_by = select.args.get("group")
+    keys = {key.name.lower() for key in group_by.expressions if isinstance(key, exp.Column)} if group_by else set()
+    inside = having.walk(prune=lambda item: isinstance(item, exp.Select | exp.AggFunc | exp.GroupConcat))
+    for column in [item for item in inside if isinstance(item, exp.Column)]:
         name = column.name.lower()
         if not column.table and name in names and name not in keys and names[name].find(exp.Window) is None:
             column.replace(exp.Paren(this=names[name].copy()))
@@ -145,14 +145,14 @@ def _having_as_where(select: exp.Expression, having: exp.Expression) -> None:
     select.set("where", exp.Where(this=exp.and_(where.this, condition) if where else condition))
 
 
-def _join(node: exp.Expression) -> exp.Expression:
+def _rewrite_join(node: exp.Expression) -> exp.Expression:
     if "STRAIGHT" in f"{node.args.get('kind')} {node.args.get('side')}":
         node.set("kind", None)
         node.set("side", None)
     return node
 
 
-def _table(node: exp.Expression) -> exp.Expression | None:
+def _check_table(node: exp.Expression) -> exp.Expression | None:
     if not isinstance(node.this, exp.Identifier):
         raise Refused(f"the table function {name_of(node.this)}")
     for name in ("partition", "sample", "pivots", "version", "ordinality"):
@@ -161,14 +161,14 @@ def _table(node: exp.Expression) -> exp.Expression | None:
     return None
 
 
-def _derived(node: exp.Expression) -> exp.Expression | None:
+def _check_derived_table(node: exp.Expression) -> exp.Expression | None:
     alias = node.args.get("alias")
     if alias is not None and alias.args.get("columns"):
         raise Refused("names of the columns of a derived table")
     return None
 
 
-def _group(node: exp.Expression) -> exp.Expression | None:
+def _check_group(node: exp.Expression) -> exp.Expression | None:
     for name in ("rollup", "cube", "grouping_sets", "totals"):
         if node.args.get(name):
             raise Refused(f"WITH {name.upper()}")
@@ -179,13 +179,13 @@ _REWRITES: Mapping[type[exp.Expression], Rewrite] = {
     **mysql_dates.REWRITES,
     **mysql_text.REWRITES,
     **mysql_numbers.REWRITES,
-    exp.Anonymous: _call,
-    exp.Union: _side,
-    exp.Intersect: _side,
-    exp.Except: _side,
-    exp.Select: _select,
-    exp.Join: _join,
-    exp.Table: _table,
-    exp.Subquery: _derived,
-    exp.Group: _group,
+    exp.Anonymous: _rewrite_call,
+    exp.Union: _rewrite_set_operand,
+    exp.Intersect: _rewrite_set_operand,
+    exp.Except: _rewrite_set_operand,
+    exp.Select: _rewrite_select,
+    exp.Join: _rewrite_join,
+    exp.Table: _check_table,
+    exp.Subquery: _check_derived_table,
+    exp.Group: _check_group,
 }

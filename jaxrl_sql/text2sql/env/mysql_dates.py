@@ -35,46 +35,43 @@ _CLOCK = (
 )
 
 
-def _named(code: str, names: tuple[str, ...], first: int, letters: int | None = None) -> str:
+def _write_names(code: str, names: tuple[str, ...], first: int, letters: int | None = None) -> str:
     cases = " ".join(f"WHEN '{i:0{2 if first else 1}}' THEN '{name[:letters]}'" for i, name in enumerate(names, first))
     return f"CASE STRFTIME('{code}', :d) {cases} END"
 
 
-def _number(code: str) -> str:
+def _write_number(code: str) -> str:
     return f"CAST(STRFTIME('{code}', :d) AS INTEGER)"
 
 
-_DAY_NAME, _MONTH_NAME = _named("%w", _DAYS, 0), _named("%m", _MONTHS, 1)
+_DAY_NAME, _MONTH_NAME = _write_names("%w", _DAYS, 0), _write_names("%m", _MONTHS, 1)
 # Weeks in MySQL's modes 1 and 2, for which SQLite has no code.
 _WEEK_1 = (
-    f"CASE WHEN STRFTIME('%m', :d) = '01' AND {_number('%V')} > 50 THEN 0"
-    f" WHEN STRFTIME('%m', :d) = '12' AND {_number('%V')} = 1 THEN 53 ELSE {_number('%V')} END"
+    f"CASE WHEN STRFTIME('%m', :d) = '01' AND {_write_number('%V')} > 50 THEN 0"
+    f" WHEN STRFTIME('%m', :d) = '12' AND {_write_number('%V')} = 1 THEN 53 ELSE {_write_number('%V')} END"
 )
 _LAST_WEEK = "STRFTIME('{}', :d, 'start of year', '-1 day')"
-_WEEK_2 = (
-    f"CASE WHEN STRFTIME('%U', :d) = '00' THEN CAST({_LAST_WEEK.format('%U')} AS INTEGER) ELSE {_number('%U')} END"
-)
-_YEARWEEK_0 = (
-    f"CASE WHEN STRFTIME('%U', :d) = '00' THEN CAST({_LAST_WEEK.format('%Y%U')} AS INTEGER) ELSE {_number('%Y%U')} END"
-)
-_WEEKS = {0: _number("%U"), 1: _WEEK_1, 2: _WEEK_2, 3: _number("%V"), 5: _number("%W")}
-_YEARWEEKS = {0: _YEARWEEK_0, 1: _number("%G%V"), 2: _YEARWEEK_0, 3: _number("%G%V")}
+_IN_LAST_YEAR = "CASE WHEN STRFTIME('%U', :d) = '00' THEN"
+_WEEK_2 = f"{_IN_LAST_YEAR} CAST({_LAST_WEEK.format('%U')} AS INTEGER) ELSE {_write_number('%U')} END"
+_YEARWEEK_0 = f"{_IN_LAST_YEAR} CAST({_LAST_WEEK.format('%Y%U')} AS INTEGER) ELSE {_write_number('%Y%U')} END"
+_WEEKS = {0: _write_number("%U"), 1: _WEEK_1, 2: _WEEK_2, 3: _write_number("%V"), 5: _write_number("%W")}
+_YEARWEEKS = {0: _YEARWEEK_0, 1: _write_number("%G%V"), 2: _YEARWEEK_0, 3: _write_number("%G%V")}
 
 # The parts of a date by MySQL's names; `:d` is the date.
 _PARTS = {
-    "YEAR": _number("%Y"),
-    "QUARTER": f"(({_number('%m')} + 2) / 3)",
-    "MONTH": _number("%m"),
+    "YEAR": _write_number("%Y"),
+    "QUARTER": f"(({_write_number('%m')} + 2) / 3)",
+    "MONTH": _write_number("%m"),
     "WEEK": _WEEKS[0],
     "WEEKOFYEAR": _WEEKS[3],
-    "DAY": _number("%d"),
-    "DAYOFYEAR": _number("%j"),
-    "DAYOFWEEK": f"({_number('%w')} + 1)",
-    "WEEKDAY": f"(({_number('%w')} + 6) % 7)",
-    "YEAR_MONTH": _number("%Y%m"),
-    "DAY_HOUR": _number("%d%H"),
-    "DAY_MINUTE": _number("%d%H%M"),
-    "DAY_SECOND": _number("%d%H%M%S"),
+    "DAY": _write_number("%d"),
+    "DAYOFYEAR": _write_number("%j"),
+    "DAYOFWEEK": f"({_write_number('%w')} + 1)",
+    "WEEKDAY": f"(({_write_number('%w')} + 6) % 7)",
+    "YEAR_MONTH": _write_number("%Y%m"),
+    "DAY_HOUR": _write_number("%d%H"),
+    "DAY_MINUTE": _write_number("%d%H%M"),
+    "DAY_SECOND": _write_number("%d%H%M%S"),
     "DAYNAME": _DAY_NAME,
     "MONTHNAME": _MONTH_NAME,
     "UNIX_TIMESTAMP": "UNIXEPOCH(:d)",
@@ -83,12 +80,12 @@ _PARTS = {
 }
 # The parts of a time, which may lack a date.
 _CLOCK_PARTS = {
-    "HOUR": _number("%H"),
-    "MINUTE": _number("%M"),
-    "SECOND": _number("%S"),
-    "HOUR_MINUTE": _number("%H%M"),
-    "HOUR_SECOND": _number("%H%M%S"),
-    "MINUTE_SECOND": _number("%M%S"),
+    "HOUR": _write_number("%H"),
+    "MINUTE": _write_number("%M"),
+    "SECOND": _write_number("%S"),
+    "HOUR_MINUTE": _write_number("%H%M"),
+    "HOUR_SECOND": _write_number("%H%M%S"),
+    "MINUTE_SECOND": _write_number("%M%S"),
     "TIME": "TIME(:d)",
     "TIME_TO_SEC": "(STRFTIME('%H', :d) * 3600 + STRFTIME('%M', :d) * 60 + STRFTIME('%S', :d))",
 }
@@ -113,19 +110,19 @@ _PART_NODES: dict[type[exp.Expression], str] = {
 _SAME_CODES = frozenset("%Y %m %d %H %M %S %j %w %I %p %G %U %%".split())
 _CODES = {
     "%B": _MONTH_NAME,
-    "%b": _named("%m", _MONTHS, 1, 3),
+    "%b": _write_names("%m", _MONTHS, 1, 3),
     "%A": _DAY_NAME,
-    "%a": _named("%w", _DAYS, 0, 3),
+    "%a": _write_names("%w", _DAYS, 0, 3),
     "%y": "SUBSTR(STRFTIME('%Y', :d), 3, 2)",
     "%v": "STRFTIME('%V', :d)",
     "%W": f"PRINTF('%02d', {_WEEK_1})",
-    "%D": f"{_number('%d')} || CASE WHEN STRFTIME('%d', :d) IN ('11', '12', '13') THEN 'th' "
-    f"WHEN {_number('%d')} % 10 = 1 THEN 'st' WHEN {_number('%d')} % 10 = 2 THEN 'nd' "
-    f"WHEN {_number('%d')} % 10 = 3 THEN 'rd' ELSE 'th' END",
-    "%-d": f"CAST({_number('%d')} AS TEXT)",
-    "%-m": f"CAST({_number('%m')} AS TEXT)",
-    "%-H": f"CAST({_number('%H')} AS TEXT)",
-    "%-I": f"CAST({_number('%I')} AS TEXT)",
+    "%D": f"{_write_number('%d')} || CASE WHEN STRFTIME('%d', :d) IN ('11', '12', '13') THEN 'th' "
+    f"WHEN {_write_number('%d')} % 10 = 1 THEN 'st' WHEN {_write_number('%d')} % 10 = 2 THEN 'nd' "
+    f"WHEN {_write_number('%d')} % 10 = 3 THEN 'rd' ELSE 'th' END",
+    "%-d": f"CAST({_write_number('%d')} AS TEXT)",
+    "%-m": f"CAST({_write_number('%m')} AS TEXT)",
+    "%-H": f"CAST({_write_number('%H')} AS TEXT)",
+    "%-I": f"CAST({_write_number('%I')} AS TEXT)",
 }
 # The codes of STR_TO_DATE for a column, with their widths, and for a literal.
 _READ = {"%Y": ("year", 4), "%S": ("second", 2)}
@@ -150,7 +147,7 @@ _WRITTEN_DAY = re.compile(r"(\d{4})-(\d{1,2})-(\d{1,2})(?:[ T](\d{1,2}):(\d{1,2}
 _WRITTEN_CLOCK = re.compile(r"(\d{2}):(\d{2})(?::(\d{2})(\.\d{1,6})?)?")
 
 
-def _written(node: exp.Expression, has_day: bool) -> exp.Expression:
+def _normalize_literal(node: exp.Expression, has_day: bool) -> exp.Expression:
     """Return a literal date in SQLite's format; unknown formats are refused."""
     text = node.name.strip()
     if not has_day and _WRITTEN_CLOCK.fullmatch(text):
@@ -172,13 +169,13 @@ def moment(node: exp.Expression, has_day: bool = True) -> exp.Expression:
     """Return a date (without `has_day`, also a time of day) as an argument of SQLite's functions."""
     kind = kind_of(node)
     if isinstance(node, exp.Literal) and node.is_string:
-        return _written(node, has_day)
+        return _normalize_literal(node, has_day)
     if kind == "number":
         raise Refused("a number used as a date")
     return node if kind in {"date", "null"} else fill(_DAY if has_day else _CLOCK, d=node)
 
 
-def _of_part(name: str, date: exp.Expression) -> exp.Expression:
+def _extract_part(name: str, date: exp.Expression) -> exp.Expression:
     if name in _PARTS:
         return fill(_PARTS[name], d=moment(date))
     if name in _CLOCK_PARTS:
@@ -186,17 +183,17 @@ def _of_part(name: str, date: exp.Expression) -> exp.Expression:
     raise Refused(f"EXTRACT({name})")
 
 
-def _part(node: exp.Expression) -> exp.Expression:
+def _rewrite_part(node: exp.Expression) -> exp.Expression:
     if any(value for name, value in node.args.items() if name != "this"):
         raise Refused(f"the arguments of {name_of(node)}")
-    return _of_part(_PART_NODES[type(node)], node.this)
+    return _extract_part(_PART_NODES[type(node)], node.this)
 
 
-def _extract(node: exp.Expression) -> exp.Expression:
-    return _of_part(node.name.upper(), node.expression)
+def _rewrite_extract(node: exp.Expression) -> exp.Expression:
+    return _extract_part(node.name.upper(), node.expression)
 
 
-def _week(node: exp.Expression) -> exp.Expression:
+def _rewrite_week(node: exp.Expression) -> exp.Expression:
     return week_of("WEEK", [node.this, node.args.get("mode")])
 
 
@@ -209,7 +206,7 @@ def week_of(name: str, arguments: list[exp.Expression | None]) -> exp.Expression
     return fill(template, d=moment(arguments[0]))
 
 
-def _formatted(node: exp.Expression) -> exp.Expression:
+def _rewrite_date_format(node: exp.Expression) -> exp.Expression:
     """Write DATE_FORMAT as strftime, concatenated with templates for codes that strftime lacks."""
     style = node.args["format"]
     if not (isinstance(style, exp.Literal) and style.is_string):
@@ -234,7 +231,7 @@ def _formatted(node: exp.Expression) -> exp.Expression:
     return fill(" || ".join(pieces) or "''", d=moment(node.this, has_day=not has_clock))
 
 
-def shifted(sign: int) -> Rewrite:
+def make_shift(sign: int) -> Rewrite:
     """Return the rewrite of a date plus or minus an interval; a date without a time stays one."""
 
     def move(node: exp.Expression) -> exp.Expression | None:
@@ -249,12 +246,12 @@ def shifted(sign: int) -> Rewrite:
         amount = interval.this if isinstance(interval, exp.Interval) else interval.expression
         if isinstance(amount, exp.Interval):
             interval, amount = amount, amount.this
-        return moved(date, amount, str(interval.args.get("unit") or "DAY"), sign)
+        return add_interval(date, amount, str(interval.args.get("unit") or "DAY"), sign)
 
     return move
 
 
-def moved(date: exp.Expression, amount: exp.Expression | None, unit: str, sign: int) -> exp.Expression:
+def add_interval(date: exp.Expression, amount: exp.Expression | None, unit: str, sign: int) -> exp.Expression:
     """Return a date moved by an amount of a unit."""
     unit, times = _UNITS.get(unit.upper(), ("", 1))
     if not unit or amount is None:
@@ -269,7 +266,7 @@ def moved(date: exp.Expression, amount: exp.Expression | None, unit: str, sign: 
     return fill(whole, d=moment(date), n=amount)
 
 
-def _days_between(node: exp.Expression) -> exp.Expression:
+def _rewrite_date_diff(node: exp.Expression) -> exp.Expression:
     first = node.expression
     if any(literal.name == _YEAR_0 for literal in first.find_all(exp.Literal)):
         # sqlglot's form of TO_DAYS; MySQL's year 0 is one day shorter than SQLite's.
@@ -278,7 +275,7 @@ def _days_between(node: exp.Expression) -> exp.Expression:
     return fill(between, a=moment(node.this), b=moment(first))
 
 
-def _units_between(node: exp.Expression) -> exp.Expression:
+def _rewrite_timestamp_diff(node: exp.Expression) -> exp.Expression:
     unit = str(node.args.get("unit") or "").upper()
     dates = {"a": moment(node.expression), "b": moment(node.this)}
     if unit in _SECONDS:
@@ -288,14 +285,14 @@ def _units_between(node: exp.Expression) -> exp.Expression:
     raise Refused(f"TIMESTAMPDIFF({unit})")
 
 
-def _read(node: exp.Expression) -> exp.Expression:
+def _rewrite_str_to_date(node: exp.Expression) -> exp.Expression:
     """Parse a text with a literal format: a literal text here, column values at run time with fixed widths."""
     style = node.args.get("format")
     if not (isinstance(style, exp.Literal) and style.is_string):
         raise Refused("STR_TO_DATE of a format that is not written out")
     codes: list[str] = _CODE.findall(style.name)
     if isinstance(node.this, exp.Literal) and node.this.is_string:
-        return _read_now(node.this.name, codes)
+        return _parse_literal(node.this.name, codes)
     pattern, numbers, at = "", {}, 1
     for code in codes:
         if code.startswith("%") and code not in _READ:
@@ -320,7 +317,7 @@ def _read(node: exp.Expression) -> exp.Expression:
     return fill(f"CASE WHEN :s GLOB '{pattern}*' THEN {valid} WHEN :s GLOB '*[0-9]*' THEN {FAILS} END", s=node.this)
 
 
-def _read_now(text: str, codes: list[str]) -> exp.Expression:
+def _parse_literal(text: str, codes: list[str]) -> exp.Expression:
     style = "".join("%" + code[2:] if code.startswith("%-") else code for code in codes)
     if any(code[0] == "%" and code not in _READ_NOW for code in codes):
         raise Refused(f"STR_TO_DATE of the format {style!r}")
@@ -334,13 +331,13 @@ def _read_now(text: str, codes: list[str]) -> exp.Expression:
     return text_literal(f"{read:%Y-%m-%d %H:%M:%S}" if has_clock else str(read.date()))
 
 
-def _now(node: exp.Expression) -> exp.Expression:
+def _rewrite_now(node: exp.Expression) -> exp.Expression:
     if any(node.args.values()):
         raise Refused("fractions of seconds")
     return exp.CurrentTimestamp()
 
 
-def _from_unixtime(node: exp.Expression) -> exp.Expression:
+def _rewrite_from_unixtime(node: exp.Expression) -> exp.Expression:
     if any(value for name, value in node.args.items() if name not in {"this", "scale"}):
         raise Refused("FROM_UNIXTIME with a format")
     return fill("DATETIME(:n, 'unixepoch')", n=node.this)
@@ -353,7 +350,7 @@ _SECONDS_OF = (
 )
 
 
-def call(name: str, arguments: list[exp.Expression]) -> exp.Expression | None:
+def rewrite_call(name: str, arguments: list[exp.Expression]) -> exp.Expression | None:
     """Rewrite a date function without a class in sqlglot; None for other functions."""
     if name in {"WEEK", "YEARWEEK"} and len(arguments) in {1, 2}:
         return week_of(name, list(arguments))
@@ -365,34 +362,34 @@ def call(name: str, arguments: list[exp.Expression]) -> exp.Expression | None:
         amount = arguments[1]
         unit = str(amount.args.get("unit") or "") if isinstance(amount, exp.Interval) else "DAY"
         amount = amount.this if isinstance(amount, exp.Interval) else amount
-        return moved(arguments[0], amount, unit, 1 if name == "ADDDATE" else -1)
+        return add_interval(arguments[0], amount, unit, 1 if name == "ADDDATE" else -1)
     if name == "FROM_DAYS" and len(arguments) == 1:
         return fill("DATE(:n + 1721059.5)", n=arguments[0])
     if name == "SEC_TO_TIME" and len(arguments) == 1:
         return fill(_SECONDS_OF, x=arguments[0])
     if len(arguments) == 1 and (name in _PARTS or name in _CLOCK_PARTS):
-        return _of_part(name, arguments[0])
+        return _extract_part(name, arguments[0])
     return None
 
 
 REWRITES: Mapping[type[exp.Expression], Rewrite] = {
-    **dict.fromkeys(_PART_NODES, _part),
-    exp.Extract: _extract,
-    exp.Week: _week,
-    exp.TimeToStr: _formatted,
-    exp.DateAdd: shifted(1),
-    exp.DateSub: shifted(-1),
-    exp.TimestampAdd: shifted(1),
-    exp.DateDiff: _days_between,
-    exp.TimestampDiff: _units_between,
-    exp.StrToDate: _read,
-    exp.StrToTime: _read,
+    **dict.fromkeys(_PART_NODES, _rewrite_part),
+    exp.Extract: _rewrite_extract,
+    exp.Week: _rewrite_week,
+    exp.TimeToStr: _rewrite_date_format,
+    exp.DateAdd: make_shift(1),
+    exp.DateSub: make_shift(-1),
+    exp.TimestampAdd: make_shift(1),
+    exp.DateDiff: _rewrite_date_diff,
+    exp.TimestampDiff: _rewrite_timestamp_diff,
+    exp.StrToDate: _rewrite_str_to_date,
+    exp.StrToTime: _rewrite_str_to_date,
     exp.TsOrDsToDate: lambda node: fill("DATE(:d)", d=moment(node.this)),
     exp.TsOrDsToTimestamp: lambda node: node.this,
     exp.Timestamp: lambda node: fill("DATETIME(:d)", d=moment(node.this)),
-    exp.UnixToTime: _from_unixtime,
-    exp.Localtime: _now,
-    exp.Localtimestamp: _now,
-    exp.UtcTimestamp: _now,
-    exp.CurrentTimestamp: _now,
+    exp.UnixToTime: _rewrite_from_unixtime,
+    exp.Localtime: _rewrite_now,
+    exp.Localtimestamp: _rewrite_now,
+    exp.UtcTimestamp: _rewrite_now,
+    exp.CurrentTimestamp: _rewrite_now,
 }

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from sqlglot import exp
 
-from jaxrl_sql.text2sql.env.mysql_dates import moment, shifted
+from jaxrl_sql.text2sql.env.mysql_dates import make_shift, moment
 from jaxrl_sql.text2sql.env.mysql_parts import (
     FAILS,
     Refused,
@@ -40,40 +40,40 @@ _DATE_AS_NUMBER = re.compile(r"(1[89]|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01]
 _ODD_DATE = re.compile(rf"(?!\d{{4}}-\d\d-\d\d){_YEAR}-{_MONTH}-{_DAY}( .*)?|\d:[0-5]\d:[0-5]\d(\.\d+)?")
 
 
-def _compared(node: exp.Expression) -> exp.Expression | None:
+def _rewrite_comparison(node: exp.Expression) -> exp.Expression | None:
     """Compare a number with a text as numbers; SQLite compares them as texts or by type."""
     if isinstance(node.this, exp.Tuple) or isinstance(node.expression, exp.Tuple):
-        return _rows_compared(node)
-    left, right = _alike(node.this, node.expression)
+        return _rewrite_row_comparison(node)
+    left, right = _convert_operands(node.this, node.expression)
     node.set("this", left)
     node.set("expression", right)
     return None
 
 
-def _rows_compared(node: exp.Expression) -> exp.Expression | None:
+def _rewrite_row_comparison(node: exp.Expression) -> exp.Expression | None:
     """Compare rows by value; comparisons with a query, and orders of rows, stay if they need no conversion."""
     left, right = node.this, node.expression
     if not (isinstance(left, exp.Tuple) and isinstance(right, exp.Tuple)):
         row, query = (left, right) if isinstance(left, exp.Tuple) else (right, left)
-        _like_shown(row, query)
+        _convert_row(row, query)
         return None
     if isinstance(node, exp.EQ | exp.NEQ | exp.NullSafeEQ):
-        equal = _equal_rows(left, right, exp.NullSafeEQ if isinstance(node, exp.NullSafeEQ) else exp.EQ)
+        equal = _compare_rows(left, right, exp.NullSafeEQ if isinstance(node, exp.NullSafeEQ) else exp.EQ)
         return exp.Not(this=equal) if isinstance(node, exp.NEQ) else equal
     if "number" in {kind_of(value) for value in (*left.expressions, *right.expressions)}:
         raise Refused("an order of rows with numbers")
     return None
 
 
-def _equal_rows(left: exp.Expression, right: exp.Expression, equal: type[exp.Binary] = exp.EQ) -> exp.Paren:
+def _compare_rows(left: exp.Expression, right: exp.Expression, equal: type[exp.Binary] = exp.EQ) -> exp.Paren:
     rows = (left, right)
     if any(not isinstance(row, exp.Tuple) for row in rows) or len(left.expressions) != len(right.expressions):
         raise Refused("rows of different lengths compared")
-    pairs = (_alike(*values) for values in zip(left.expressions, right.expressions, strict=True))
+    pairs = (_convert_operands(*values) for values in zip(left.expressions, right.expressions, strict=True))
     return exp.Paren(this=exp.and_(*(equal(this=value, expression=other) for value, other in pairs)))
 
 
-def _like_shown(row: exp.Expression, query: exp.Expression) -> None:
+def _convert_row(row: exp.Expression, query: exp.Expression) -> None:
     """Convert a row's values to numbers for comparison with a query's numeric columns."""
     select = query.this if isinstance(query, exp.Subquery) else query
     output_columns = select.expressions if isinstance(select, exp.Select) else []
@@ -82,16 +82,16 @@ def _like_shown(row: exp.Expression, query: exp.Expression) -> None:
     if len(output_columns) != len(row.expressions):
         raise Refused("rows of different lengths compared")
     pairs = zip(row.expressions, output_columns, strict=True)
-    row.set("expressions", [_looked_for(value, other) for value, other in pairs])
+    row.set("expressions", [_convert_row_value(value, other) for value, other in pairs])
 
 
-def _looked_for(value: exp.Expression, output_column: exp.Expression) -> exp.Expression:
+def _convert_row_value(value: exp.Expression, output_column: exp.Expression) -> exp.Expression:
     if kind_of(value) == "number" != kind_of(output_column) and kind_of(output_column) is not None:
         raise Refused("a number looked for among texts")
     return as_number(value) if kind_of(output_column) == "number" else value.copy()
 
 
-def _alike(left: exp.Expression, right: exp.Expression) -> tuple[exp.Expression, exp.Expression]:
+def _convert_operands(left: exp.Expression, right: exp.Expression) -> tuple[exp.Expression, exp.Expression]:
     kinds = {kind_of(left), kind_of(right)}
     for side in (left, right):
         if isinstance(side, exp.Literal) and side.is_string and _ODD_DATE.fullmatch(side.name):
@@ -109,22 +109,22 @@ def _may_be_date(node: exp.Expression) -> bool:
     return isinstance(node, exp.Literal) and bool(_DATE_AS_NUMBER.fullmatch(node.name))
 
 
-def _in(node: exp.Expression) -> exp.Expression | None:
+def _rewrite_in(node: exp.Expression) -> exp.Expression | None:
     query = node.args.get("query")
     values = [query] if query is not None else node.expressions
     if isinstance(node.this, exp.Tuple) and query is not None:
-        _like_shown(node.this, query)
+        _convert_row(node.this, query)
         return None
     if isinstance(node.this, exp.Tuple) or any(isinstance(value, exp.Tuple) for value in values):
-        return exp.Paren(this=exp.or_(*(_equal_rows(node.this, value) for value in values)))
+        return exp.Paren(this=exp.or_(*(_compare_rows(node.this, value) for value in values)))
     if query is not None and kind_of(node.this) == "number" != kind_of(query):
         if kind_of(query) is not None:
             raise Refused("a number looked for among texts")
         return None
     kinds = {kind_of(value) for value in values} - {"null"}
     if "number" in kinds and len(kinds) > 1:
-        return _in_mixed(node.this, values)
-    pairs = [_alike(node.this, value) for value in values]
+        return _rewrite_mixed_in(node.this, values)
+    pairs = [_convert_operands(node.this, value) for value in values]
     if pairs:
         node.set("this", pairs[0][0].copy())
         if query is None:
@@ -132,28 +132,28 @@ def _in(node: exp.Expression) -> exp.Expression | None:
     return None
 
 
-def _in_mixed(value: exp.Expression, others: list[exp.Expression]) -> exp.Expression:
+def _rewrite_mixed_in(value: exp.Expression, others: list[exp.Expression]) -> exp.Expression:
     """Compare with each item of a mixed list: with numbers as numbers, with numeric texts as texts."""
-    if any(kind_of(other) == "text" and not _is_written_number(other) for other in others):
+    if any(kind_of(other) == "text" and not _is_numeric_literal(other) for other in others):
         raise Refused("IN a list of numbers and others")
-    pairs = (_alike(value, other) for other in others)
+    pairs = (_convert_operands(value, other) for other in others)
     return exp.Paren(this=exp.or_(*(exp.EQ(this=left, expression=right) for left, right in pairs)))
 
 
-def _is_written_number(node: exp.Expression) -> bool:
+def _is_numeric_literal(node: exp.Expression) -> bool:
     return isinstance(node, exp.Literal) and bool(re.fullmatch(r"-?\d+(\.\d+)?", node.name))
 
 
-def _between(node: exp.Expression) -> exp.Expression:
+def _rewrite_between(node: exp.Expression) -> exp.Expression:
     """Compare with both bounds, converted for each."""
-    value, low = _alike(node.this, node.args["low"])
-    other, high = _alike(node.this, node.args["high"])
+    value, low = _convert_operands(node.this, node.args["low"])
+    other, high = _convert_operands(node.this, node.args["high"])
     if value == other:
         return exp.Between(this=value.copy(), low=low.copy(), high=high.copy())
     return fill("(:a >= :l AND :b <= :h)", a=value, l=low, b=other, h=high)
 
 
-def _case(node: exp.Expression) -> exp.Expression | None:
+def _rewrite_case(node: exp.Expression) -> exp.Expression | None:
     """Compare the value of a CASE with each branch's value, converted for each."""
     value = node.this
     if value is None:
@@ -162,23 +162,23 @@ def _case(node: exp.Expression) -> exp.Expression | None:
     kinds = {kind_of(branch.this) for branch in branches} - {"null"}
     if "number" in kinds and len(kinds) > 1:
         for branch in branches:
-            left, right = _alike(value, branch.this)
+            left, right = _convert_operands(value, branch.this)
             branch.set("this", exp.EQ(this=left, expression=right))
         node.set("this", None)
         return None
     for branch in branches:
-        value, compared = _alike(node.this, branch.this)
+        value, compared = _convert_operands(node.this, branch.this)
         branch.set("this", compared)
     node.set("this", value.copy())
     return None
 
 
-def _null_if(node: exp.Expression) -> exp.Expression | None:
-    left, right = _alike(node.this, node.expression)
+def _rewrite_null_if(node: exp.Expression) -> exp.Expression | None:
+    left, right = _convert_operands(node.this, node.expression)
     return fill("CASE WHEN :l = :r THEN NULL ELSE :a END", l=left, r=right, a=node.this)
 
 
-def _largest(node: exp.Expression) -> exp.Expression | None:
+def _rewrite_greatest(node: exp.Expression) -> exp.Expression | None:
     """Convert the arguments of GREATEST and LEAST; with one argument, SQLite's functions are aggregates."""
     values = [node.this, *node.expressions]
     if len(values) < 2:
@@ -190,28 +190,28 @@ def _largest(node: exp.Expression) -> exp.Expression | None:
     return None
 
 
-def _first_known(node: exp.Expression) -> exp.Expression | None:
+def _rewrite_coalesce(node: exp.Expression) -> exp.Expression | None:
     """Replace a COALESCE with one argument, which SQLite refuses."""
     return None if node.expressions else node.this.copy()
 
 
-def _arithmetic(node: exp.Expression) -> exp.Expression | None:
+def _check_arithmetic(node: exp.Expression) -> exp.Expression | None:
     for value in (node.this, node.expression):
         if kind_of(value) == "date":
             raise Refused("a date or time used as a number")
     return None
 
 
-def _sum(sign: int) -> Rewrite:
-    move = shifted(sign)
+def _make_sum(sign: int) -> Rewrite:
+    move = make_shift(sign)
 
     def add(node: exp.Expression) -> exp.Expression | None:
-        return move(node) or _arithmetic(node)
+        return move(node) or _check_arithmetic(node)
 
     return add
 
 
-def _remainder(node: exp.Expression) -> exp.Expression:
+def _rewrite_remainder(node: exp.Expression) -> exp.Expression:
     a, b = as_number(node.this), as_number(node.expression)
     if whole_number(a) is not None and whole_number(b) is not None:
         return fill("(:a % :b)", a=a, b=b)
@@ -219,7 +219,7 @@ def _remainder(node: exp.Expression) -> exp.Expression:
     return fill(f"{rest} ELSE :a - :b * CAST(CAST(:a AS REAL) / :b AS INTEGER) END", a=a, b=b)
 
 
-def _bits(template: str) -> Rewrite:
+def _make_bit_operation(template: str) -> Rewrite:
     """Return the rewrite of a bit operation, whose results are unsigned in MySQL: negative ones fail."""
 
     def rewrite(node: exp.Expression) -> exp.Expression:
@@ -229,13 +229,13 @@ def _bits(template: str) -> Rewrite:
     return rewrite
 
 
-def _literal(node: exp.Expression) -> exp.Expression | None:
+def _check_literal(node: exp.Expression) -> exp.Expression | None:
     if not node.is_string and node.name.isdigit() and int(node.name) > _MAX_INTEGER:
         raise Refused("a whole number of more than 63 bits")
     return None
 
 
-def _cast(node: exp.Expression) -> exp.Expression | None:
+def _rewrite_cast(node: exp.Expression) -> exp.Expression | None:
     """Write a CAST: numbers are rounded, texts are read up to the first other character, and decimals are clipped."""
     to, value = node.args["to"], node.this
     if node.args.get("format"):
@@ -265,7 +265,7 @@ def _cast(node: exp.Expression) -> exp.Expression | None:
     raise Refused(f"CAST to {to.sql('mysql')}")
 
 
-def _truncated(node: exp.Expression) -> exp.Expression:
+def _rewrite_truncate(node: exp.Expression) -> exp.Expression:
     """Truncate decimals of the decimal that a double represents; the double of 4.35 is slightly less."""
     digits = whole_number(node.args.get("decimals"))
     if digits is None or abs(digits) > 15:
@@ -275,7 +275,7 @@ def _truncated(node: exp.Expression) -> exp.Expression:
     return fill(f"CAST(ROUND(:x * 1e{digits}, 8) AS INTEGER) / 1e{digits}", x=node.this)
 
 
-def _rounded(node: exp.Expression) -> exp.Expression | None:
+def _rewrite_round(node: exp.Expression) -> exp.Expression | None:
     """Round to tens, hundreds, …, which SQLite's ROUND does not support; the number of digits must be a literal."""
     decimals = node.args.get("decimals")
     digits = 0 if decimals is None else whole_number(decimals)
@@ -286,7 +286,7 @@ def _rounded(node: exp.Expression) -> exp.Expression | None:
     return fill(f"ROUND(:x / 1e{-digits}) * 1e{-digits}", x=node.this)
 
 
-def _grouped_digits(node: exp.Expression) -> exp.Expression:
+def _rewrite_format(node: exp.Expression) -> exp.Expression:
     digits = node.args.get("format")
     if digits is None or node.args.get("culture"):
         raise Refused("FORMAT of a locale")
@@ -294,13 +294,13 @@ def _grouped_digits(node: exp.Expression) -> exp.Expression:
     return fill(written, x=as_number(node.this), n=digits)
 
 
-def _logarithm(node: exp.Expression) -> exp.Expression:
+def _rewrite_log(node: exp.Expression) -> exp.Expression:
     if node.expression is None:
         return fill("LN(:x + 0)", x=node.this)
     return fill("LOG(:b + 0, :x + 0)", b=node.this, x=node.expression)
 
 
-def _distinct_count(node: exp.Expression) -> exp.Expression | None:
+def _rewrite_count(node: exp.Expression) -> exp.Expression | None:
     """Count distinct rows of several columns as joined text, which is NULL (not counted) if any column is NULL."""
     several = node.this.expressions if isinstance(node.this, exp.Distinct) else []
     if node.expressions:
@@ -312,7 +312,7 @@ def _distinct_count(node: exp.Expression) -> exp.Expression | None:
     return fill(f"COUNT(DISTINCT {joined})", **{f"x{i}": value for i, value in enumerate(several)})
 
 
-def _joined_text(node: exp.Expression) -> exp.Expression | None:
+def _rewrite_group_concat(node: exp.Expression) -> exp.Expression | None:
     """Replace the separator of a distinct GROUP_CONCAT afterwards, since SQLite accepts no separator with DISTINCT."""
     separator = node.args.get("separator")
     if separator is None or node.find(exp.Distinct) is None:
@@ -322,15 +322,15 @@ def _joined_text(node: exp.Expression) -> exp.Expression | None:
     distinct = alone.find(exp.Distinct)
     # Commas in the values are temporarily replaced by another character.
     comma, other = exp.Literal.string(","), exp.Literal.string("\x1f")
-    distinct.set("expressions", [_replaced(value, comma, other) for value in distinct.expressions])
-    return _replaced(_replaced(alone, comma, separator), other, comma)
+    distinct.set("expressions", [_call_replace(value, comma, other) for value in distinct.expressions])
+    return _call_replace(_call_replace(alone, comma, separator), other, comma)
 
 
-def _replaced(text: exp.Expression, old: exp.Expression, new: exp.Expression) -> exp.Expression:
+def _call_replace(text: exp.Expression, old: exp.Expression, new: exp.Expression) -> exp.Expression:
     return exp.Anonymous(this="REPLACE", expressions=[text.copy(), old.copy(), new.copy()])
 
 
-def _random(node: exp.Expression) -> exp.Expression | None:
+def _check_random(node: exp.Expression) -> exp.Expression | None:
     """Allow RAND only in ORDER BY, as its values have a different range."""
     if node.this is not None or not isinstance(node.parent, exp.Ordered):
         raise Refused("RAND, but for an order")
@@ -341,39 +341,39 @@ _FUNCTIONS = "ABS SIGN SQRT EXP LN SIN COS TAN ASIN ACOS ATAN RADIANS DEGREES".s
 _COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.NullSafeEQ)
 
 REWRITES: Mapping[type[exp.Expression], Rewrite] = {
-    **dict.fromkeys(_COMPARISONS, _compared),
+    **dict.fromkeys(_COMPARISONS, _rewrite_comparison),
     **{exp.FUNCTION_BY_NAME[name]: of(f"{name}(:x + 0)", x="this") for name in _FUNCTIONS},
-    exp.Literal: _literal,
-    exp.In: _in,
-    exp.Between: _between,
-    exp.Case: _case,
-    exp.Nullif: _null_if,
-    exp.Coalesce: _first_known,
-    exp.Greatest: _largest,
-    exp.Least: _largest,
-    exp.Add: _sum(1),
-    exp.Sub: _sum(-1),
-    exp.Mul: _arithmetic,
-    exp.Div: _arithmetic,
-    exp.IntDiv: _arithmetic,
-    exp.Mod: _remainder,
-    exp.BitwiseAnd: _bits(":a & :b"),
-    exp.BitwiseOr: _bits(":a | :b"),
-    exp.BitwiseXor: _bits("(:a | :b) - (:a & :b)"),
+    exp.Literal: _check_literal,
+    exp.In: _rewrite_in,
+    exp.Between: _rewrite_between,
+    exp.Case: _rewrite_case,
+    exp.Nullif: _rewrite_null_if,
+    exp.Coalesce: _rewrite_coalesce,
+    exp.Greatest: _rewrite_greatest,
+    exp.Least: _rewrite_greatest,
+    exp.Add: _make_sum(1),
+    exp.Sub: _make_sum(-1),
+    exp.Mul: _check_arithmetic,
+    exp.Div: _check_arithmetic,
+    exp.IntDiv: _check_arithmetic,
+    exp.Mod: _rewrite_remainder,
+    exp.BitwiseAnd: _make_bit_operation(":a & :b"),
+    exp.BitwiseOr: _make_bit_operation(":a | :b"),
+    exp.BitwiseXor: _make_bit_operation("(:a | :b) - (:a & :b)"),
     exp.Xor: of("(NOT :a) <> (NOT :b)", a="this", b="expression"),
-    exp.Cast: _cast,
-    exp.Trunc: _truncated,
-    exp.Round: _rounded,
+    exp.Cast: _rewrite_cast,
+    exp.Trunc: _rewrite_truncate,
+    exp.Round: _rewrite_round,
     exp.Floor: of("CAST((:x + 0) AS INTEGER) - ((:x + 0) < CAST((:x + 0) AS INTEGER))", x="this"),
     exp.Ceil: of("CAST((:x + 0) AS INTEGER) + ((:x + 0) > CAST((:x + 0) AS INTEGER))", x="this"),
     exp.Pow: of("POWER(:x + 0, :y + 0)", x="this", y="expression"),
-    exp.Log: _logarithm,
-    exp.NumberToStr: _grouped_digits,
+    exp.Log: _rewrite_log,
+    exp.NumberToStr: _rewrite_format,
     exp.VariancePop: of(_VARIANCE, x="this"),
     exp.Variance: of(_SAMPLE_VARIANCE, x="this"),
     exp.StddevPop: of(f"SQRT({_VARIANCE})", x="this"),
     exp.StddevSamp: of(f"SQRT({_SAMPLE_VARIANCE})", x="this"),
-    exp.Count: _distinct_count,
-    exp.GroupConcat: _joined_text,
-    exp.Rand: _random,
+    exp.Count: _rewrite_count,
+    exp.GroupConcat: _rewrite_group_concat,
+    exp.Rand: _check_random,
 }

@@ -47,7 +47,7 @@ _CLASSES = {"d": "0-9", "w": "a-z0-9_", "s": " \t\n\r"}
 _NAMED_CLASSES = {"digit": "0-9", "alpha": "a-z", "alnum": "a-z0-9", "space": " \t\n\r", "upper": "a-z", "lower": "a-z"}
 
 
-def _like(node: exp.Expression) -> exp.Expression | None:
+def _rewrite_like(node: exp.Expression) -> exp.Expression | None:
     """Add the backslash as the escape character, MySQL's default, if the pattern may contain one."""
     pattern = node.expression
     if isinstance(pattern, exp.Escape) or isinstance(node.parent, exp.Escape):
@@ -57,14 +57,14 @@ def _like(node: exp.Expression) -> exp.Expression | None:
     return exp.Escape(this=node.copy(), expression=exp.Literal.string("\\"))
 
 
-def _escape(node: exp.Expression) -> exp.Expression | None:
+def _check_escape(node: exp.Expression) -> exp.Expression | None:
     character = node.expression
     if not (isinstance(character, exp.Literal) and len(character.name) == 1):
         raise Refused("LIKE with an escape of other than one character")
     return None
 
 
-def _regular_expression(node: exp.Expression) -> exp.Expression:
+def _rewrite_regexp(node: exp.Expression) -> exp.Expression:
     """Write a regular expression as GLOB patterns, in lower case since MySQL's default collation ignores case."""
     pattern = node.expression
     if node.args.get("flag") or not (isinstance(pattern, exp.Literal) and pattern.is_string):
@@ -80,13 +80,13 @@ def _regular_expression(node: exp.Expression) -> exp.Expression:
         return fill(f"(LOWER(:s) NOT GLOB '{glob}'{least})", s=node.this)
     decimal = _PLAIN_DECIMAL.fullmatch(text)
     if decimal:
-        return _of_two_parts(node.this, text, decimal)
+        return _rewrite_decimal_regexp(node.this, text, decimal)
     globs = [re.sub(r"\*+", "*", glob) for glob in globs_of(text)]
     quoted = [glob.replace("'", "''") for glob in dict.fromkeys(globs)]
     return fill("(" + " OR ".join(f"LOWER(:s) GLOB '{glob}'" for glob in quoted) + ")", s=node.this)
 
 
-def _of_two_parts(value: exp.Expression, pattern: str, match: re.Match[str]) -> exp.Expression:
+def _rewrite_decimal_regexp(value: exp.Expression, pattern: str, match: re.Match[str]) -> exp.Expression:
     """Write `^[…]+(x[…]+)?$`, with an optional sign: the text is split at the first `x`."""
     sign, first, _, mark, second = match.groups()
     first, second = (part if part.startswith("[") else "[0-9]" for part in (first, second))
@@ -184,7 +184,7 @@ class _RegexpParser:
             return ["", *atoms]
         if count[0] in {"*", "+"} or (count[2] and not count[3]):
             minimum = {"*": 0, "+": 1}.get(count[0], int(count[1] or 0))
-            return self.repeated(atoms, minimum, is_first and is_top, is_top)
+            return self.repeat(atoms, minimum, is_first and is_top, is_top)
         minimum, maximum = int(count[1]), int(count[3] or count[1])
         return [glob for n in range(minimum, maximum + 1) for glob in self.times(atoms, n)]
 
@@ -193,7 +193,7 @@ class _RegexpParser:
             raise self.refuse()
         return ["".join(parts) for parts in product(atoms, repeat=n)]
 
-    def repeated(self, atoms: list[str], least: int, is_first: bool, is_top: bool) -> list[str]:
+    def repeat(self, atoms: list[str], least: int, is_first: bool, is_top: bool) -> list[str]:
         """Return an unbounded repetition: at an open end of the pattern, the minimum number suffices."""
         if atoms == ["?"]:
             return ["?" * least + "*"]
@@ -221,10 +221,10 @@ class _RegexpParser:
                 return [f"[{_CLASSES[escaped]}]"]
             if escaped.isalnum():
                 raise self.refuse()
-            return [_plain(escaped)]
+            return [_as_literal(escaped)]
         if character in "*+?{}^$)|":
             raise self.refuse()
-        return [_plain(character)]
+        return [_as_literal(character)]
 
     def bracket(self) -> str:
         """Convert a character class to GLOB's form, in which `]` comes first and `-` is between two characters."""
@@ -243,11 +243,11 @@ class _RegexpParser:
         return f"[{match[1]}{inside}]"
 
 
-def _plain(character: str) -> str:
+def _as_literal(character: str) -> str:
     return f"[{character}]" if character in "*?[" else character
 
 
-def _substring(node: exp.Expression) -> exp.Expression:
+def _rewrite_substring(node: exp.Expression) -> exp.Expression:
     """Write SUBSTRING; in MySQL, a position of 0 or before the start gives an empty text."""
     text, start, length = node.this, node.args["start"], node.args.get("length")
     n = whole_number(length)
@@ -260,7 +260,7 @@ def _substring(node: exp.Expression) -> exp.Expression:
     return fill(plain, **values)
 
 
-def _side(template: str) -> Rewrite:
+def _make_cut(template: str) -> Rewrite:
     def cut(node: exp.Expression) -> exp.Expression:
         n = whole_number(node.expression)
         number = ":n" if n is not None and n >= 0 else "MAX(:n, 0)"
@@ -269,7 +269,7 @@ def _side(template: str) -> Rewrite:
     return cut
 
 
-def _padded(node: exp.Expression) -> exp.Expression:
+def _rewrite_pad(node: exp.Expression) -> exp.Expression:
     filling = node.args.get("fill_pattern")
     if filling is None or filling.name == "":
         raise Refused("LPAD and RPAD without a text to fill up with")
@@ -277,7 +277,7 @@ def _padded(node: exp.Expression) -> exp.Expression:
     return fill(_PADDED.format(padded), s=node.this, n=node.expression, p=filling)
 
 
-def _trimmed(node: exp.Expression) -> exp.Expression | None:
+def _rewrite_trim(node: exp.Expression) -> exp.Expression | None:
     """Allow TRIM of one character only: SQLite trims a set of characters, MySQL a string."""
     cut = node.expression
     if cut is not None and not (isinstance(cut, exp.Literal) and len(cut.name) == 1):
@@ -285,19 +285,19 @@ def _trimmed(node: exp.Expression) -> exp.Expression | None:
     return None
 
 
-def _character(node: exp.Expression) -> exp.Expression | None:
+def _rewrite_char(node: exp.Expression) -> exp.Expression | None:
     numbers = [whole_number(number) for number in node.expressions]
     if node.args.get("charset") or any(number is None or not 0 < number < 128 for number in numbers):
         raise Refused("CHAR of other than ASCII characters")
     return None
 
 
-def _bytes(node: exp.Expression) -> exp.Expression | None:
+def _rewrite_bytes(node: exp.Expression) -> exp.Expression | None:
     """Write MySQL's LENGTH as a count of bytes; CHAR_LENGTH is SQLite's LENGTH."""
     return fill("OCTET_LENGTH(:s)", s=node.this) if node.args.get("binary") else None
 
 
-def _locate(node: exp.Expression) -> exp.Expression:
+def _rewrite_locate(node: exp.Expression) -> exp.Expression:
     values = {"s": node.this, "x": node.args["substr"]}
     position = node.args.get("position")
     if position is None:
@@ -309,7 +309,7 @@ def _locate(node: exp.Expression) -> exp.Expression:
     return fill(f"CASE WHEN {rest} = 0 THEN 0 ELSE {rest} + :p - 1 END", p=position, **values)
 
 
-def _substring_index(node: exp.Expression) -> exp.Expression:
+def _rewrite_substring_index(node: exp.Expression) -> exp.Expression:
     delimiter, n = node.args["delimiter"], whole_number(node.args["count"])
     values = {"s": node.this, "d": delimiter}
     if n is None or n == 0 or not (isinstance(delimiter, exp.Literal) and delimiter.name):
@@ -327,7 +327,7 @@ def _substring_index(node: exp.Expression) -> exp.Expression:
     return fill(f"({_DELIMITERS} SELECT COALESCE({cut}, _text) FROM _part WHERE _n = 0)", **values)
 
 
-def _reversed(node: exp.Expression) -> exp.Expression:
+def _rewrite_reverse(node: exp.Expression) -> exp.Expression:
     _check_row_of(node)
     return fill(_REVERSED, s=node.this)
 
@@ -340,13 +340,13 @@ def _check_row_of(node: exp.Expression) -> None:
             raise Refused(f"{name_of(node)} of {name_of(part)}")
 
 
-def _choice(node: exp.Expression) -> exp.Expression:
+def _rewrite_choice(node: exp.Expression) -> exp.Expression:
     values = {f"x{i}": value for i, value in enumerate(node.expressions, 1)}
     cases = " ".join(f"WHEN {i} THEN :x{i}" for i in range(1, len(values) + 1))
     return fill(f"CASE :n {cases} END", n=node.this, **values)
 
 
-def _joined(node: exp.Expression) -> exp.Expression | None:
+def _rewrite_concat(node: exp.Expression) -> exp.Expression | None:
     texts = [as_text(value) for value in node.expressions]
     if isinstance(node, exp.Concat) and len(texts) == 1:
         return fill("CAST(:x AS TEXT)", x=texts[0])
@@ -358,7 +358,7 @@ def call(name: str, arguments: list[exp.Expression]) -> exp.Expression | None:
     """Rewrite a text function without a class in sqlglot; None for other functions."""
     if name == "MID" and len(arguments) in {2, 3}:
         length = arguments[2].copy() if arguments[2:] else None
-        return _substring(exp.Substring(this=arguments[0].copy(), start=arguments[1].copy(), length=length))
+        return _rewrite_substring(exp.Substring(this=arguments[0].copy(), start=arguments[1].copy(), length=length))
     if name == "FIELD" and len(arguments) > 1:
         cases = " ".join(f"WHEN :x{i} THEN {i}" for i in range(1, len(arguments)))
         return fill(f"CASE :x0 {cases} ELSE 0 END", **{f"x{i}": value for i, value in enumerate(arguments)})
@@ -372,26 +372,26 @@ def call(name: str, arguments: list[exp.Expression]) -> exp.Expression | None:
 
 
 REWRITES: Mapping[type[exp.Expression], Rewrite] = {
-    exp.Like: _like,
-    exp.Escape: _escape,
-    exp.RegexpLike: _regular_expression,
-    exp.Substring: _substring,
-    exp.Left: _side("SUBSTR(:s, 1, {})"),
-    exp.Right: _side("SUBSTR(:s, -{0}, {0})"),
-    exp.Pad: _padded,
+    exp.Like: _rewrite_like,
+    exp.Escape: _check_escape,
+    exp.RegexpLike: _rewrite_regexp,
+    exp.Substring: _rewrite_substring,
+    exp.Left: _make_cut("SUBSTR(:s, 1, {})"),
+    exp.Right: _make_cut("SUBSTR(:s, -{0}, {0})"),
+    exp.Pad: _rewrite_pad,
     exp.Repeat: of(_REPEATED, s="this", n="times"),
     exp.Space: of(_REPEATED.replace(":s", "' '"), n="this"),
-    exp.Reverse: _reversed,
+    exp.Reverse: _rewrite_reverse,
     exp.Ascii: of(_FIRST_BYTE, s="this"),
     exp.Hex: of(_HEX, x="this"),
     exp.LowerHex: of(_HEX, x="this"),
-    exp.Trim: _trimmed,
-    exp.Chr: _character,
-    exp.Length: _bytes,
-    exp.StrPosition: _locate,
-    exp.SubstringIndex: _substring_index,
-    exp.Elt: _choice,
-    exp.Concat: _joined,
-    exp.ConcatWs: _joined,
+    exp.Trim: _rewrite_trim,
+    exp.Chr: _rewrite_char,
+    exp.Length: _rewrite_bytes,
+    exp.StrPosition: _rewrite_locate,
+    exp.SubstringIndex: _rewrite_substring_index,
+    exp.Elt: _rewrite_choice,
+    exp.Concat: _rewrite_concat,
+    exp.ConcatWs: _rewrite_concat,
     exp.National: lambda node: text_literal(node.name),
 }

@@ -36,7 +36,7 @@ _PAIRS = frozenset(
 _WORDS = frozenset({"GLOB", "==", "BINARY"})
 
 
-def refused_by_mysql(sql: str) -> str:
+def find_refused_part(sql: str) -> str:
     """Return a part of a query that MySQL refuses, or that is not translated correctly; "" if there is no such part.
 
     Raises sqlglot's errors for a text that cannot be tokenized.

@@ -165,7 +165,7 @@ class Scopes:
             return None
         for column in source.query.selects:
             if column.is_star:
-                inner = self._starred(source.query, column, name)
+                inner = self._find_star_column(source.query, column, name)
                 if inner is not None:
                     return inner
             elif column.alias_or_name.lower() == name:
@@ -175,7 +175,7 @@ class Scopes:
                 return EngineColumn(column.alias_or_name, self.kind(column), self.affinity(column))
         return None
 
-    def _starred(self, query: exp.Expression, star: exp.Expression, name: str) -> EngineColumn | None:
+    def _find_star_column(self, query: exp.Expression, star: exp.Expression, name: str) -> EngineColumn | None:
         """Return the column with a name that a `*` in a query includes, if any."""
         select = query if isinstance(query, exp.Select) else query.find(exp.Select)
         table_name = star.table.lower() if isinstance(star, exp.Column) else ""

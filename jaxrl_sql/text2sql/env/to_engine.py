@@ -75,14 +75,14 @@ class _Rewriter:
             exp.Div: self._divide,
             exp.Round: self._round,
             exp.Literal: self._literal,
-            exp.Ordered: self._ordered,
+            exp.Ordered: self._omit_null_order,
         }
 
     def rewrite(self, tree: exp.Expression) -> exp.Expression:
         """Rewrite a tree in place; rules that depend on its names run before names change."""
         if not isinstance(tree, exp.Query):
             raise TypeError("not a query")
-        self._quoted_to_text(tree)
+        self._convert_quoted_words(tree)
         if self.engine != "mysql":
             for select in tree.find_all(exp.Select):
                 self._group(select)
@@ -98,7 +98,7 @@ class _Rewriter:
         self._alias_subqueries(tree)
         return tree
 
-    def _quoted_to_text(self, tree: exp.Expression) -> None:
+    def _convert_quoted_words(self, tree: exp.Expression) -> None:
         """Convert double-quoted words that name no column in scope to text."""
         for column in list(tree.find_all(exp.Column)):
             word = column.this
@@ -151,11 +151,11 @@ class _Rewriter:
         The result is the same if the group determines them; otherwise SQLite selects an arbitrary row's value, and the
         results differ.
         """
-        group = select.args.get("group")
-        if group is None or not group.expressions:
+        group_by = select.args.get("group")
+        if group_by is None or not group_by.expressions:
             return
         aliased = {item.alias.lower(): item.this for item in select.selects if isinstance(item, exp.Alias)}
-        keys = [self._key(key, select, aliased) for key in group.expressions]
+        keys = [self._key(key, select, aliased) for key in group_by.expressions]
         grouped = {self._path(key) for key in keys if isinstance(key, exp.Column)}
         order, having = select.args.get("order"), select.args.get("having")
         for part in [*select.selects, *([having] if having else []), *([order] if order else [])]:
@@ -166,7 +166,7 @@ class _Rewriter:
                 if self.engine == "postgresql" and self._has_primary_key(column, grouped):
                     continue
                 grouped.add(path)
-                group.append("expressions", column.copy())
+                group_by.append("expressions", column.copy())
 
     def _key(
         self, key: exp.Expression, select: exp.Expression, aliased: Mapping[str, exp.Expression]
@@ -317,7 +317,7 @@ class _Rewriter:
         is_real = self.engine == "mysql" and not node.args["is_string"] and "." in node.name
         return exp.Literal.number(f"{node.name}e0") if is_real and "e" not in node.name.lower() else None
 
-    def _ordered(self, node: exp.Expression) -> None:
+    def _omit_null_order(self, node: exp.Expression) -> None:
         """Omit the order of NULLs when sorting by a count, which is never NULL."""
         if isinstance(node.this, exp.Count) and self.engine != "mysql":
             node.set("nulls_first", self.engine == "postgresql" and bool(node.args.get("desc")))

@@ -1,6 +1,6 @@
 """Multi-turn environments: the policy's queries get observations, and decoding continues in the same KV cache.
 
-An environment has `next(written)`: it takes an action and returns a pending observation, or None once the answer is
+An environment has `next(action)`: it takes an action and returns a pending observation, or None once the answer is
 complete. The engine needs nothing else, and decodes other answers while an observation is pending.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from jaxrl_sql.text2sql.env.dialect import to_sqlite, why_refused
+from jaxrl_sql.text2sql.env.dialect import find_untranslated_part, to_sqlite
 from jaxrl_sql.text2sql.env.observe import MAX_ROWS, observe
 from jaxrl_sql.text2sql.env.ports import SqlJob, SqlOutcome
 from jaxrl_sql.text2sql.env.tags import hide_tags, show_tags
@@ -49,7 +49,7 @@ class PendingObservation(Protocol):
 
 
 class Environment(Protocol):
-    """The environment of one answer; `stop` is the time limit or fault that invalidated an observation, if any.
+    """The environment of one answer; `stop` is the time limit or error that invalidated an observation, if any.
 
     `is_out_of_turns` is True once an answer is complete because its last turn had no solution.
     """
@@ -57,7 +57,7 @@ class Environment(Protocol):
     stop: str
     is_out_of_turns: bool
 
-    def next(self, written: Action) -> PendingObservation | None:
+    def next(self, action: Action) -> PendingObservation | None:
         """Take the policy's action; return the observation, or None once the answer is complete."""
         ...
 
@@ -87,13 +87,13 @@ class SqlResult:
 
     If a result exceeds the limits, a second query under the same limits reads its first rows. A query that hit the time
     limit, or without a verdict, runs once more, since observations should not depend on the load. If it fails again,
-    `doubt` receives the reason.
+    `invalidate` receives the reason.
     """
 
     sql: str
     submit: Callable[[str], SqlJob]
-    left: int
-    doubt: Callable[[str], None]
+    turns_left: int
+    invalidate: Callable[[str], None]
     job: SqlJob = field(init=False)
     large: SqlOutcome | None = field(default=None, init=False)
 
@@ -105,30 +105,30 @@ class SqlResult:
         """Return whether the query has run, and the one for its first rows, if needed."""
         if self.large is None and self.job.done():
             (outcome,) = self.job.result()
-            self._ask_for_less(outcome)
+            self._query_first_rows(outcome)
         return self.job.done()
 
     def result(self) -> str:
         """Wait for the query and return its result as text."""
         if self.large is None:
             outcome = self._outcome(self.sql)
-            self._ask_for_less(outcome)
+            self._query_first_rows(outcome)
         if self.large is None:
-            return wrap(observe(outcome), self.left)
+            return wrap(observe(outcome), self.turns_left)
         first = self._outcome(self._first_rows())
         if first.status != "ok":
-            return wrap(observe(self.large), self.left)
-        return wrap(f"{observe(first)}\n({self.large.error}; the first {MAX_ROWS})", self.left)
+            return wrap(observe(self.large), self.turns_left)
+        return wrap(f"{observe(first)}\n({self.large.error}; the first {MAX_ROWS})", self.turns_left)
 
     def _outcome(self, sql: str) -> SqlOutcome:
         (outcome,) = self.job.result()
         if not is_trusted(outcome.status, outcome.stopped_by):
             (outcome,) = self.submit(sql).result()
             if not is_trusted(outcome.status, outcome.stopped_by):
-                self.doubt(outcome.stopped_by or outcome.status)
+                self.invalidate(outcome.stopped_by or outcome.status)
         return outcome
 
-    def _ask_for_less(self, outcome: SqlOutcome) -> None:
+    def _query_first_rows(self, outcome: SqlOutcome) -> None:
         if outcome.status == "too_large" and _SELECT.match(self.sql):
             self.large, self.job = outcome, self.submit(self._first_rows())
 
@@ -164,7 +164,7 @@ class SqlTurns:
 
     `turns` is the total number of the policy's turns; the last must be the solution. Errors and timeouts are
     observations. A query has its own `limits`, or the executor's, and is translated from `dialect` to SQLite's. A
-    truncated answer ends, too. `stop` is `wall` once a query hit the time limit twice, or another fault's name: the
+    truncated answer ends, too. `stop` is `wall` once a query hit the time limit twice, or another error's name: the
     answer's reward is then invalid.
     """
 
@@ -182,13 +182,13 @@ class SqlTurns:
         if self.turns < 1:
             raise InputError(f"turns={self.turns} must be at least 1")
 
-    def next(self, written: Action) -> PendingObservation | None:
+    def next(self, action: Action) -> PendingObservation | None:
         """Run the query at the end of a turn, or return a format hint."""
-        text = written.text.rstrip()
-        is_over = text.endswith(_SOLUTION) or written.finish_reason == "length"
-        return None if is_over else self.ask(final_query(text))
+        text = action.text.rstrip()
+        is_over = text.endswith(_SOLUTION) or action.finish_reason == "length"
+        return None if is_over else self.take_turn(final_query(text))
 
-    def ask(self, query: str | None) -> PendingObservation | None:
+    def take_turn(self, query: str | None) -> PendingObservation | None:
         """Take a turn with a query (None: no query); return its observation, or None if the turn was the last."""
         self.turns_taken += 1
         turns_left = self.turns - self.turns_taken
@@ -201,13 +201,13 @@ class SqlTurns:
             )
         sql = to_sqlite(query, self.dialect, self.database)
         if sql is None:
-            refused = why_refused(query, self.dialect, self.database)
+            refused = find_untranslated_part(query, self.dialect, self.database)
             reason = f"{refused} is not supported" if refused else f"not one statement of {self.dialect}"
             return Observation(wrap(f"syntax_error: {reason}", turns_left))
-        return SqlResult(sql, self._submit, turns_left, self._doubt)
+        return SqlResult(sql, self._submit, turns_left, self._invalidate)
 
-    def _doubt(self, stop: str) -> None:
-        self.stop = stop
+    def _invalidate(self, reason: str) -> None:
+        self.stop = reason
 
     def _submit(self, sql: str) -> SqlJob:
         job: SqlJob = self.executor.submit([(self.database, sql)], limits=self.limits)

@@ -1,6 +1,6 @@
 """Distinguish verdicts on SQL from missing values, which are retried once and never scored.
 
-A `db_error` is a fault of the database or its server, `cancelled` a decision of the caller. An execution whose worker
+A `db_error` is an error of the database or its server, `cancelled` a decision of the caller. An execution whose worker
 process was killed from outside (`stop` is `killed`), or without memory for its result (`memory`), is not a verdict,
 either. `crashed` without these is a verdict: the SQL crashed its process or session.
 """
@@ -53,5 +53,5 @@ def raise_if_unreachable(executor: SqlExecutor, databases: Iterable[str | Sequen
     for url in dict.fromkeys(name for name in names if is_address(name)):
         (outcome,) = executor.execute_many([(url, "SELECT 1")])
         if outcome.status == "db_error":
-            error = parse_address(url).redacted(outcome.error or "")
+            error = parse_address(url).redact(outcome.error or "")
             raise InputError(f"the server cannot be reached: {error}. Start it again and continue the run")

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from jaxrl_sql.text2sql.evals.verdict import Verdict
-from jaxrl_sql.text2sql.rewards.skyrl_sql import conduct, read_skyrl_sql
+from jaxrl_sql.text2sql.rewards.skyrl_sql import count_behaviour, read_skyrl_sql
 from jaxrl_sql.types import Response
 
 
@@ -39,11 +39,11 @@ def dialogue_metrics(responses: Sequence[Response], verdicts: Sequence[Verdict],
         numbers[f"count/turns/{n}"] = float(counts[n])
     if not pairs:
         return numbers
-    readings = [read_skyrl_sql(response) for response, _ in pairs]
+    parsed_responses = [read_skyrl_sql(response) for response, _ in pairs]
     totals: Counter[str] = Counter()
-    for reading in readings:
-        totals.update(conduct(reading))
-        totals["unsolved"] += reading.sql is None
+    for parsed in parsed_responses:
+        totals.update(count_behaviour(parsed))
+        totals["unsolved"] += parsed.sql is None
     names = ("queries", "lookups", "repeated", "unprobed", "unsolved")
     numbers |= {f"dialogue/{name}": totals[name] / len(pairs) for name in names}
     return numbers | {"turns/mean": sum(turn_counts) / len(pairs)}

@@ -8,7 +8,7 @@ from functools import lru_cache
 from sqlglot import exp
 
 from jaxrl_sql.text2sql.env.parse import tables_of
-from jaxrl_sql.text2sql.evals.parse import parsed
+from jaxrl_sql.text2sql.evals.parse import parse_cached
 
 _CACHE_SIZE = 16_384
 
@@ -63,7 +63,7 @@ PREDICATES: dict[str, Callable[[exp.Expression], bool]] = {
 @lru_cache(_CACHE_SIZE)
 def features_of(sql: str, dialect: str = "sqlite") -> tuple[str, ...]:
     """Return the names of a query's features, `plain` if it has none, `unparsed` if it does not parse."""
-    tree = parsed(sql, dialect)
+    tree = parse_cached(sql, dialect)
     if tree is None:
         return ("unparsed",)
     node_types = {type(node) for node in tree.walk()}

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from sqlglot import exp
 
 from jaxrl_sql.text2sql.env.parse import tables_of
-from jaxrl_sql.text2sql.evals.parse import first_select, own_nodes, parsed
+from jaxrl_sql.text2sql.evals.parse import first_select, own_nodes, parse_cached
 
 
 class ComponentCounts(NamedTuple):
@@ -49,7 +49,7 @@ def level(parts: ComponentCounts) -> str:
 
 def count_parts(sql: str, dialect: str = "sqlite") -> ComponentCounts | None:
     """Count the components of a query's first SELECT; None if it does not parse."""
-    tree = parsed(sql, dialect)
+    tree = parse_cached(sql, dialect)
     select = first_select(tree)
     if tree is None or select is None:
         return None
@@ -73,12 +73,12 @@ def _queries(condition: exp.Expression) -> int:
 
 
 def _others(select: exp.Select, where: exp.Expression | None) -> int:
-    group, order = select.args.get("group"), select.args.get("order")
-    looked_at = [*select.expressions, *([group] if group else []), *([order] if order else [])]
+    group_by, order_by = select.args.get("group"), select.args.get("order")
+    looked_at = [*select.expressions, *([group_by] if group_by else []), *([order_by] if order_by else [])]
     aggregates = sum(1 for part in looked_at for _ in own_nodes(part, exp.AggFunc))
     conditions = _conditions(where.this) if where is not None else []
     aggregates += sum(_is_negated(condition) for condition in conditions)
-    columns = group.expressions if group is not None else []
+    columns = group_by.expressions if group_by is not None else []
     return (aggregates > 1) + (len(select.expressions) > 1) + (len(conditions) > 1) + (len(columns) > 1)
 
 

@@ -14,7 +14,7 @@ from jaxrl_sql.text2sql.evals.summary import Summary, summarize
 from jaxrl_sql.types import Example, InputError, Record
 
 
-class Counts(NamedTuple):
+class ExcludedCounts(NamedTuple):
     """Counts outside of every share: missing predictions, extra predictions, and questions that cannot be judged."""
 
     missing: int = 0
@@ -22,7 +22,7 @@ class Counts(NamedTuple):
     left_out: int = 0
 
 
-class Judged(NamedTuple):
+class BenchmarkMetrics(NamedTuple):
     """A benchmark's results: the summaries of its runs, and the metrics over all runs."""
 
     name: str
@@ -31,9 +31,9 @@ class Judged(NamedTuple):
     numbers: dict[str, float]
 
 
-def judged(
-    name: str, own_rule: str, examples: Sequence[Example], runs: Sequence[Sequence[Record]], counts: Counts
-) -> Judged:
+def compute_metrics(
+    name: str, own_rule: str, examples: Sequence[Example], runs: Sequence[Sequence[Record]], counts: ExcludedCounts
+) -> BenchmarkMetrics:
     """Return the metrics of a benchmark; the records of each run are in the order of `examples`.
 
     Over several runs, each metric is the mean, and `<rule>/std` is the sample standard deviation of a rule.
@@ -56,10 +56,10 @@ def judged(
         rules = ("accuracy", *summaries[0].scores)
         numbers |= {f"{key}/std": std for key, (_, std) in spread(run_metrics).items() if key in rules}
         numbers["runs"] = float(len(runs))
-    return Judged(name, own_rule, summaries, numbers)
+    return BenchmarkMetrics(name, own_rule, summaries, numbers)
 
 
-def together(sets: Sequence[Judged]) -> dict[str, float]:
+def merge_metrics(sets: Sequence[BenchmarkMetrics]) -> dict[str, float]:
     """Return the metrics of all benchmarks: a single one's unchanged, several ones' prefixed by name, with means.
 
     Means are weighted by benchmark size (Think2SQL); `macro/` means weight benchmarks equally (Arctic-Text2SQL-R1).
@@ -69,21 +69,21 @@ def together(sets: Sequence[Judged]) -> dict[str, float]:
     shared = [key for key in _rules(sets[0]) if all(key in benchmark.numbers for benchmark in sets)]
     sizes = [int(set_.numbers["count"]) for set_ in sets]
     numbers = {
-        key: weighted([(benchmark.numbers[key], size) for benchmark, size in zip(sets, sizes, strict=True)])
+        key: weighted_mean([(benchmark.numbers[key], size) for benchmark, size in zip(sets, sizes, strict=True)])
         for key in shared
     }
     numbers |= {f"macro/{key}": statistics.fmean(benchmark.numbers[key] for benchmark in sets) for key in shared}
-    numbers |= {key: sum(benchmark.numbers[key] for benchmark in sets) for key in ("count", *Counts._fields)}
+    numbers |= {key: sum(benchmark.numbers[key] for benchmark in sets) for key in ("count", *ExcludedCounts._fields)}
     return numbers | {
         f"{benchmark.name}/{key}": value for benchmark in sets for key, value in benchmark.numbers.items()
     }
 
 
-def _rules(benchmark: Judged) -> list[str]:
+def _rules(benchmark: BenchmarkMetrics) -> list[str]:
     return ["accuracy", *benchmark.summaries[0].scores]
 
 
-def _missing_metrics(summary: Summary, counts: Counts) -> dict[str, float]:
+def _missing_metrics(summary: Summary, counts: ExcludedCounts) -> dict[str, float]:
     """Return the counts outside of every share, and the accuracy with missing predictions as wrong (leaderboards)."""
     numbers = {key: float(value) for key, value in counts._asdict().items()}
     if counts.missing:
@@ -123,7 +123,7 @@ def spread(runs: Sequence[Mapping[str, float]]) -> dict[str, tuple[float, float]
     }
 
 
-def weighted(benchmarks: Sequence[tuple[float, int]]) -> float:
+def weighted_mean(benchmarks: Sequence[tuple[float, int]]) -> float:
     """Return the mean of (value, number of questions) over benchmarks, weighted by questions (Think2SQL)."""
     total = sum(count for _, count in benchmarks)
     if total <= 0:

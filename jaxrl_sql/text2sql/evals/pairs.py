@@ -26,7 +26,7 @@ _EXACT_DATABASES, _FLIPS, _FLIP_ROUNDS = 20, 4369, 15
 
 
 @dataclass(frozen=True, slots=True)
-class Paired:
+class PairedComparison:
     """The second run compared with the first by one rule, over the `count` questions with a score in both.
 
     `difference` is second - first, and `low` and `high` bound its 95 % interval. `p_value` is from the sign-flip test
@@ -54,16 +54,16 @@ def compare_runs(
     first: Sequence[Verdict],
     second: Sequence[Verdict],
     rule: str,
-) -> Paired:
+) -> PairedComparison:
     """Compare the verdicts `first[i]` and `second[i]` of `examples[i]`; raise InputError for other questions."""
-    rows = list(zip(examples, first, second, strict=True))
-    for example, left, right in rows:
+    triples = list(zip(examples, first, second, strict=True))
+    for example, left, right in triples:
         if not example.uid == left.uid == right.uid:
             raise InputError(
                 f"runs of different questions: {example.uid}, {left.uid} and {right.uid} have the same index"
             )
-    unpaired = tuple(example.uid for example, left, right in rows if (rule in left.scores) != (rule in right.scores))
-    both = [row for row in rows if rule in row[1].scores and rule in row[2].scores]
+    unpaired = tuple(example.uid for example, left, right in triples if (rule in left.scores) != (rule in right.scores))
+    both = [row for row in triples if rule in row[1].scores and rule in row[2].scores]
     if not both:
         raise InputError(f"runs to compare: no question has a score by {rule!r} in both")
     before = np.array([left.scores[rule] for _, left, _ in both])
@@ -73,7 +73,7 @@ def compare_runs(
     low, high = interval(change, databases)
     better = tuple(example.uid for (example, _, _), by in zip(both, change, strict=True) if by > 0)
     worse = tuple(example.uid for (example, _, _), by in zip(both, change, strict=True) if by < 0)
-    return Paired(
+    return PairedComparison(
         rule,
         len(both),
         float(before.mean()),
@@ -111,7 +111,7 @@ def sign_flip(change: np.ndarray, databases: Sequence[str]) -> float:
         return float(np.mean(np.abs(totals) >= least)) if len(sums) else 1.0
     rng = np.random.default_rng(0)
     signs = (2 * rng.integers(0, 2, (_FLIPS, len(sums)), dtype=np.int8) - 1 for _ in range(_FLIP_ROUNDS))
-    hits = sum(int(np.count_nonzero(np.abs(part @ sums) >= least)) for part in signs)
+    hits = sum(int(np.count_nonzero(np.abs(chunk @ sums) >= least)) for chunk in signs)
     return (1 + hits) / (1 + _FLIPS * _FLIP_ROUNDS)
 
 

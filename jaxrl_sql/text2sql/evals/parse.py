@@ -14,7 +14,7 @@ _CACHE_SIZE = 16_384
 
 
 @lru_cache(_CACHE_SIZE)
-def parsed(sql: str, dialect: str = "sqlite") -> exp.Expression | None:
+def parse_cached(sql: str, dialect: str = "sqlite") -> exp.Expression | None:
     """Return the tree of a query in a dialect of `DIALECTS`, None if it does not parse; callers must not modify it."""
     return parse_query(sql, SQLGLOT.get(dialect, dialect))
 

@@ -27,8 +27,8 @@ def predictions_of(sqls: Mapping[str, str | None], name: str) -> Predictions:
         if not (sql is None or isinstance(sql, str)):
             raise InputError(f"{name}: {uid}: {sql!r} is neither SQL nor None")
     texts = {uid: (sql or "").encode("utf-8", errors="replace").decode().strip() for uid, sql in sqls.items()}
-    rows = tuple(Prediction(str(uid), text or None, "", name) for uid, text in texts.items())
-    return Predictions(Path(name), "SQL by question id", rows, is_chosen=True)
+    predictions = tuple(Prediction(str(uid), text or None, "", name) for uid, text in texts.items())
+    return Predictions(Path(name), "SQL by question id", predictions, is_chosen=True)
 
 
 def pair(

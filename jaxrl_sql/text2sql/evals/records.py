@@ -27,8 +27,8 @@ _VOTES_SHOWN = 16
 _STOPPED = ("timeout", "too_large", "cancelled", "crashed")
 
 
-class Answered(NamedTuple):
-    """The answers to a question: the prompt, each response and its SQL; `fault` is the reason if it was not asked.
+class QuestionAnswers(NamedTuple):
+    """The answers to a question: the prompt, each response and its SQL; `error` is the reason if it was not asked.
 
     `tokens` is the number of tokens over all answers, 0 for predictions. `finish_reasons` has a reason per answer and
     is empty for predictions.
@@ -37,12 +37,12 @@ class Answered(NamedTuple):
     sqls: tuple[str | None, ...]
     responses: tuple[Response, ...] = ()
     prompt: str = ""
-    fault: str = ""
+    error: str = ""
     tokens: int = 0
     finish_reasons: tuple[str, ...] = ()
 
 
-class Judging(NamedTuple):
+class AnswerJudge(NamedTuple):
     """Judge answers by `rules`; `own_rule` is the benchmark's, and `vote` selects among several answers.
 
     `prepare` is the preprocessing of a query by the benchmark's scorer, if any; `options` are those of the comparison.
@@ -56,10 +56,10 @@ class Judging(NamedTuple):
     prepare: Callable[[str], str] | None = None
     options: Fields = MappingProxyType({})
 
-    def records(self, examples: Sequence[Example], answered: Sequence[Answered]) -> list[Record]:
+    def records(self, examples: Sequence[Example], answered: Sequence[QuestionAnswers]) -> list[Record]:
         """Judge the answers and return a record per question, in order."""
         pairs = list(zip(examples, answered, strict=True))
-        voted = self._voted([pair for pair in pairs if len(pair[1].sqls) > 1])
+        voted = self._vote([pair for pair in pairs if len(pair[1].sqls) > 1])
         chosen = [voted[example.uid][1].index if example.uid in voted else 0 for example in examples]
         verdicts = self.verdicts(examples, answered, chosen)
         results = _first_rows(self.executor, examples, verdicts)
@@ -75,26 +75,26 @@ class Judging(NamedTuple):
         return records
 
     def verdicts(
-        self, examples: Sequence[Example], answered: Sequence[Answered], chosen: Sequence[int] | None = None
+        self, examples: Sequence[Example], answered: Sequence[QuestionAnswers], chosen: Sequence[int] | None = None
     ) -> list[Verdict]:
         """Score answer `chosen[i]` (default: the first) to each question; questions not asked count as wrong."""
         numbered = zip(answered, chosen or [0] * len(answered), strict=True)
         sqls = [self._ready(answer.sqls[at]) if answer.sqls else None for answer, at in numbered]
         verdicts = score_predictions(self.executor, examples, sqls, self.rules, options=self.options, timer=self.timer)
         return [
-            _without_verdict(verdict) if answer.fault else verdict
+            _without_verdict(verdict) if answer.error else verdict
             for verdict, answer in zip(verdicts, answered, strict=True)
         ]
 
     def _ready(self, sql: str | None) -> str | None:
         return self.prepare(sql) if self.prepare and sql else sql
 
-    def _voted(self, pairs: Sequence[tuple[Example, Answered]]) -> dict[str, tuple[Ballot, VoteResult]]:
+    def _vote(self, pairs: Sequence[tuple[Example, QuestionAnswers]]) -> dict[str, tuple[Ballot, VoteResult]]:
         candidates = [[*map(self._ready, answer.sqls)] for _, answer in pairs]
         counted = ballots(self.executor, [example for example, _ in pairs], candidates, self.vote)
         return {example.uid: (ballot, choose(ballot)) for (example, _), ballot in zip(pairs, counted, strict=True)}
 
-    def _candidate_scores(self, pairs: Sequence[tuple[Example, Answered]]) -> dict[str, list[float] | None]:
+    def _candidate_scores(self, pairs: Sequence[tuple[Example, QuestionAnswers]]) -> dict[str, list[float] | None]:
         """Return the scores of each question's candidates by the benchmark's own rule; None if the gold failed."""
         distinct = list(
             {(example.uid, sql): (example, sql) for example, answer in pairs for sql in answer.sqls}.values()
@@ -113,7 +113,7 @@ class Judging(NamedTuple):
         }
 
 
-def _record(example: Example, answer: Answered, at: int, verdict: Verdict, own_rule: str) -> Record:
+def _record(example: Example, answer: QuestionAnswers, at: int, verdict: Verdict, own_rule: str) -> Record:
     response = answer.responses[at] if answer.responses else ""
     is_dialogue = not isinstance(response, str) and len(response) > 1
     return {
@@ -129,7 +129,7 @@ def _record(example: Example, answer: Answered, at: int, verdict: Verdict, own_r
         "own": own_rule,
         **{key: value for key, value in dataclasses.asdict(verdict).items() if key not in ("uid", "sql")},
         "reasons": list(verdict.reasons),
-        **({"fault": answer.fault} if answer.fault else {}),
+        **({"error": answer.error} if answer.error else {}),
         **({"finish_reasons": Counter(answer.finish_reasons)} if len(answer.finish_reasons) > 1 else {}),
     }
 
@@ -161,15 +161,15 @@ def _first_rows(
 
     Queries that were stopped do not run again.
     """
-    rows = list(zip(examples, verdicts, strict=True))
-    sqls = [(as_run(v.sql, example) or "") if v.sql and v.status not in _STOPPED else "" for example, v in rows]
-    golds = ["" if v.gold_status in _STOPPED else example.gold_sql for example, v in rows]
+    judged = list(zip(examples, verdicts, strict=True))
+    sqls = [(as_run(v.sql, example) or "") if v.sql and v.status not in _STOPPED else "" for example, v in judged]
+    golds = ["" if v.gold_status in _STOPPED else example.gold_sql for example, v in judged]
     predicted = executor.execute_many([(example.database, sql) for example, sql in zip(examples, sqls, strict=True)])
     expected = executor.execute_many([(example.database, sql) for example, sql in zip(examples, golds, strict=True)])
     return [
         {
-            "prediction": _shown(outcome, verdict.status),
-            "gold": _table(example) if example.gold_tables else _shown(gold, verdict.gold_status),
+            "prediction": _describe_outcome(outcome, verdict.status),
+            "gold": _table(example) if example.gold_tables else _describe_outcome(gold, verdict.gold_status),
         }
         for example, verdict, outcome, gold in zip(examples, verdicts, predicted, expected, strict=True)
     ]
@@ -177,15 +177,15 @@ def _first_rows(
 
 def result_of(outcome: SqlOutcome) -> Record | None:
     """Return the first rows of a result as JSON values, or its error; None if there was no SQL."""
-    return _shown(outcome, outcome.status)
+    return _describe_outcome(outcome, outcome.status)
 
 
-def shown_row(row: Sequence[Cell]) -> list[Json]:
+def format_row(row: Sequence[Cell]) -> list[Json]:
     """Return a row's cells as JSON values, with long ones truncated."""
     return [_cell(cell) for cell in row]
 
 
-def _shown(outcome: SqlOutcome, status: str) -> Record | None:
+def _describe_outcome(outcome: SqlOutcome, status: str) -> Record | None:
     """Return the first rows of a result, or the error; None if there was no SQL."""
     if status in _STOPPED:
         return {"error": status}
@@ -205,7 +205,7 @@ def _table(example: Example) -> Record:
 def _cut(columns: Sequence[str], rows: Sequence[Sequence[Cell]], count: int) -> Record:
     return {
         "columns": [_cell(name) for name in columns],
-        "rows": [shown_row(row) for row in rows],
+        "rows": [format_row(row) for row in rows],
         "row_count": count,
     }
 

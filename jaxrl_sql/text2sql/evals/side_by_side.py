@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from jaxrl_sql.text2sql.env.files import cases
 from jaxrl_sql.text2sql.evals.endings import ending_metrics, finish_reasons
-from jaxrl_sql.text2sql.evals.pairs import Paired, caution, compare_runs
+from jaxrl_sql.text2sql.evals.pairs import PairedComparison, caution, compare_runs
 from jaxrl_sql.text2sql.evals.records import example_of, verdict_of
 from jaxrl_sql.text2sql.evals.tables import ReportTable, as_markdown
 from jaxrl_sql.text2sql.evals.verdict import Verdict
@@ -24,7 +24,7 @@ class SideBySide(NamedTuple):
 
     folders: tuple[Path, Path]
     own_rule: str
-    rules: tuple[Paired, ...]
+    rules: tuple[PairedComparison, ...]
     changed: tuple[tuple[Record, Record], ...]
     notes: tuple[str, ...]
 
@@ -141,11 +141,11 @@ def questions_table(comparison: SideBySide) -> ReportTable:
     return ReportTable(title, ("rule", "better", "worse", "of", "McNemar's\np"), rows)
 
 
-def _rule(comparison: SideBySide, paired: Paired) -> str:
+def _rule(comparison: SideBySide, paired: PairedComparison) -> str:
     return f"{paired.rule} *" if paired.rule == comparison.own_rule else paired.rule
 
 
-def changed_table(comparison: SideBySide) -> ReportTable:
+def make_changes_table(comparison: SideBySide) -> ReportTable:
     """Return a table of the questions whose score by the own rule changed, with both statuses."""
     rows = tuple(
         (
@@ -194,7 +194,7 @@ def write_comparison(comparison: SideBySide, out: Path) -> list[Path]:
     }
     data, text = out / "compare.json", out / "compare.md"
     data.write_text(json.dumps(whole, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    tables = as_markdown([compare_table(comparison), questions_table(comparison), changed_table(comparison)])
+    tables = as_markdown([compare_table(comparison), questions_table(comparison), make_changes_table(comparison)])
     sqls = [_sqls(first, second) for first, second in comparison.changed]
     text.write_text(
         "\n".join(["# Two evaluations side by side", "", *comparison.notes, tables, *sqls]), encoding="utf-8"

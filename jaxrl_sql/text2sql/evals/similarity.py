@@ -27,7 +27,7 @@ def similarity_matrix(outcomes: Sequence[SqlOutcome]) -> np.ndarray:
     tables: dict[int, Columns] = {}
     for index, outcome in zip(class_of, outcomes, strict=True):
         if index not in tables:
-            tables[index] = counted(outcome.columns, outcome.rows if outcome.status == "ok" else ())
+            tables[index] = count_values(outcome.columns, outcome.rows if outcome.status == "ok" else ())
     among = np.zeros((len(classes), len(classes)))
     for a in range(len(classes)):
         for b in range(a, len(classes)):
@@ -44,7 +44,7 @@ def _kind(outcome: SqlOutcome, classes: dict[tuple[Any, ...], int]) -> int:
     return classes.setdefault(key, len(classes))
 
 
-def counted(names: Sequence[str], rows: Sequence[tuple[Cell, ...]]) -> Columns:
+def count_values(names: Sequence[str], rows: Sequence[tuple[Cell, ...]]) -> Columns:
     """Count the values of each column; empty without rows."""
     if not rows:
         return {}

@@ -67,16 +67,16 @@ def write_results(
         (outcome,) = executor.execute_many([(example.database, sqls.get(example.uid) or "")])
         if outcome.status == "ok":
             with (target / f"{example.uid}.csv").open("w", encoding="utf-8", errors="replace", newline="") as file:
-                rows = csv.writer(file, lineterminator="\n")
-                rows.writerow(outcome.columns)
-                rows.writerows(outcome.rows)
+                writer = csv.writer(file, lineterminator="\n")
+                writer.writerow(outcome.columns)
+                writer.writerows(outcome.rows)
     return target
 
 
 def one_line(sql: str) -> str:
     """Return a query as one line: comments are removed, and whitespace runs, tabs and line ends become a space."""
 
-    def written(piece: re.Match[str]) -> str:
+    def flatten_piece(piece: re.Match[str]) -> str:
         return re.sub(r"[\t\r\n]", " ", piece["text"]) if piece["text"] else " "
 
-    return _PIECE.sub(written, sql).strip()
+    return _PIECE.sub(flatten_piece, sql).strip()

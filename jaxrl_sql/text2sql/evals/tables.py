@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from jaxrl_sql.text2sql.env.files import cases
 from jaxrl_sql.text2sql.evals.differences import REASONS
-from jaxrl_sql.text2sql.evals.numbers import Judged
+from jaxrl_sql.text2sql.evals.numbers import BenchmarkMetrics
 
 # Characters for the levels in the table of rules, on a terminal of 80 characters; wider levels get separate tables.
 _LEVELS_WIDTH = 38
@@ -25,13 +25,13 @@ class ReportTable(NamedTuple):
     text_columns: tuple[int, ...] = (0,)
 
 
-def tables(result: Judged) -> list[ReportTable]:
+def tables(result: BenchmarkMetrics) -> list[ReportTable]:
     """Return the tables of a benchmark, without empty ones."""
     sections = (_rules(result), *_by_level(result), _statuses(result), _reasons(result), _votes(result), _turns(result))
     return [table for table in sections if table.rows]
 
 
-def _rules(result: Judged) -> ReportTable:
+def _rules(result: BenchmarkMetrics) -> ReportTable:
     """Return each rule's share with its interval (over several runs: deviation) and its shares by hardness."""
     numbers, runs = result.numbers, len(result.summaries)
     levels = all_levels if _fit(all_levels := _levels(result)) else []
@@ -47,7 +47,7 @@ def _rules(result: Judged) -> ReportTable:
     return ReportTable(f"{title} (* by its own rule)", ("rule", "%", spread, "of", *headers), tuple(rows))
 
 
-def _by_level(result: Judged) -> list[ReportTable]:
+def _by_level(result: BenchmarkMetrics) -> list[ReportTable]:
     """Return tables of shares by hardness, with a row per level, if the levels do not fit into the table of rules.
 
     Each table has as many rules as fit the terminal.
@@ -79,21 +79,21 @@ def _fit(levels: Sequence[str]) -> bool:
     return sum(2 + max(6, len(level.partition("/")[2])) for level in levels) <= _LEVELS_WIDTH
 
 
-def _levels(result: Judged) -> list[str]:
+def _levels(result: BenchmarkMetrics) -> list[str]:
     """Return the groups by hardness, from easy to hard."""
     names = [name for summary in result.summaries for name in summary.groups if name.startswith("hardness/")]
     order = [f"hardness/{level}" for level in _LEVELS]
     return sorted(dict.fromkeys(names), key=lambda name: order.index(name) if name in order else len(order))
 
 
-def _statuses(result: Judged) -> ReportTable:
+def _statuses(result: BenchmarkMetrics) -> ReportTable:
     """Return the statuses of predictions and golds, and the counts outside of every share."""
     numbers = result.numbers
 
-    def counted(prefix: str) -> dict[str, float]:
+    def counts_of(prefix: str) -> dict[str, float]:
         return {key.removeprefix(prefix): value for key, value in numbers.items() if key.startswith(prefix)}
 
-    predictions, golds, endings = counted("status/"), counted("gold_status/"), counted("finish_reason/")
+    predictions, golds, endings = counts_of("status/"), counts_of("gold_status/"), counts_of("finish_reason/")
     failed = {name: [uid for uid, status in result.summaries[0].failed_golds if status == name] for name in golds}
     extra_rows = {
         "answers truncated at the token limit, in %": 100 * numbers.get("truncated", 0.0),
@@ -104,8 +104,10 @@ def _statuses(result: Judged) -> ReportTable:
         "golds that fail on other databases of their suite": numbers["suite_gold_failures"],
         "stopped at the time limit, also in a retry without load": numbers["stopped_by_clock"],
     }
-    extra_rows |= {f"reliability with error cost {cost}, in %": 100 * v for cost, v in counted("reliability/").items()}
-    extra_rows |= {f"{name}, in %": 100 * share for name, share in counted("abstention/").items()}
+    extra_rows |= {
+        f"reliability with error cost {cost}, in %": 100 * v for cost, v in counts_of("reliability/").items()
+    }
+    extra_rows |= {f"{name}, in %": 100 * share for name, share in counts_of("abstention/").items()}
     rows = [
         *((f"prediction: {name}", _count(value), "") for name, value in predictions.items()),
         *(
@@ -119,7 +121,7 @@ def _statuses(result: Judged) -> ReportTable:
     return ReportTable("statuses", ("", "questions", "examples"), tuple(rows), (0, 2))
 
 
-def _reasons(result: Judged) -> ReportTable:
+def _reasons(result: BenchmarkMetrics) -> ReportTable:
     """Return the reasons for disagreement between rules, with examples of questions."""
     reasons = result.summaries[0].reasons
     rows = tuple((name, REASONS[name], str(len(uids)), cases(uids)) for name, uids in reasons.items() if uids)
@@ -127,7 +129,7 @@ def _reasons(result: Judged) -> ReportTable:
     return ReportTable(title, ("reason", "description", "questions", "examples"), rows, (0, 1, 3))
 
 
-def _votes(result: Judged) -> ReportTable:
+def _votes(result: BenchmarkMetrics) -> ReportTable:
     sizes = [key.partition("/")[2] for key in result.numbers if key.startswith("vote/")]
     rows = tuple(
         (size, _percent(result.numbers[f"vote/{size}"]), _percent(result.numbers[f"pass/{size}"])) for size in sizes
@@ -135,7 +137,7 @@ def _votes(result: Judged) -> ReportTable:
     return ReportTable(f"votes by number of samples, {result.own_rule}", ("samples", "vote %", "pass@k %"), rows)
 
 
-def _turns(result: Judged) -> ReportTable:
+def _turns(result: BenchmarkMetrics) -> ReportTable:
     """Return the accuracy by number of turns, and the use of database queries."""
     prefix = f"{result.own_rule}/turns/"
     counts = [key.removeprefix(prefix) for key in result.numbers if key.startswith(prefix)]
@@ -148,7 +150,7 @@ def _turns(result: Judged) -> ReportTable:
     return ReportTable("dialogues", ("", "number", f"% {result.own_rule}"), tuple(rows))
 
 
-def overview(sets: Sequence[Judged], numbers: Mapping[str, float]) -> ReportTable:
+def overview(sets: Sequence[BenchmarkMetrics], numbers: Mapping[str, float]) -> ReportTable:
     """Return the accuracies of several benchmarks, with their size-weighted and unweighted means."""
     rows = [
         (set_.name, f"{set_.numbers['count']:.0f}", _percent(set_.numbers.get("accuracy")), set_.own_rule)

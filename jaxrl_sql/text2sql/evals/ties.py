@@ -19,7 +19,7 @@ from sqlglot import exp
 from jaxrl_sql.text2sql.env.dialect import SQLGLOT
 from jaxrl_sql.text2sql.env.parse import parse_query
 from jaxrl_sql.text2sql.env.ports import SqlExecutor
-from jaxrl_sql.text2sql.evals.parse import parsed
+from jaxrl_sql.text2sql.evals.parse import parse_cached
 
 # The number of rows after a cut that are checked for ties.
 _ROWS_BEHIND = 1_000
@@ -65,7 +65,7 @@ def _key(row: tuple[object, ...], cut: _Cut) -> list[object]:
 def _cuts(sql: str, dialect: str) -> list[_Cut]:
     if "limit" not in sql.lower():
         return []
-    tree = parsed(sql, dialect)
+    tree = parse_cached(sql, dialect)
     if tree is None:
         return []
     name = SQLGLOT.get(dialect, dialect)
@@ -156,11 +156,11 @@ def _cut_of_keys(sql: str) -> tuple[str, int] | None:
     limit = tree.args.get("limit") if tree is not None else None
     if tree is None or limit is None or tree.args.get("offset"):
         return None
-    rows = _number(limit.expression)
-    if not rows:
+    count = _number(limit.expression)
+    if not count:
         return None
-    tree.set("limit", exp.Limit(expression=exp.Literal.number(rows + 1)))
-    return tree.sql("sqlite"), rows
+    tree.set("limit", exp.Limit(expression=exp.Literal.number(count + 1)))
+    return tree.sql("sqlite"), count
 
 
 def _keys(sql: str) -> exp.Expression | None:

@@ -94,14 +94,14 @@ def _ballots(
         counted.append(
             Ballot(
                 tuple(sqls),
-                _numbered(candidate_outcomes),
+                _number_results(candidate_outcomes),
                 similarity_matrix(candidate_outcomes) if method == "soft" else None,
             )
         )
     return counted
 
 
-def _numbered(outcomes: Sequence[SqlOutcome]) -> tuple[int, ...]:
+def _number_results(outcomes: Sequence[SqlOutcome]) -> tuple[int, ...]:
     numbers: dict[int | None, int] = {}
     return tuple(
         numbers.setdefault(outcome.set_digest, len(numbers)) if outcome.status == "ok" else _FAILED

@@ -172,7 +172,7 @@ def _scan_list(path: Path, file: BinaryIO, start: int) -> tuple[np.ndarray, np.n
         data = np.frombuffer(chunk, np.uint8, len(chunk) - len(carry))
         at = np.flatnonzero(_STRUCTURAL[data])
         characters = data[at]
-        quotes = (characters == _QUOTE) & ~_escaped(at, characters)
+        quotes = (characters == _QUOTE) & ~_find_escaped(at, characters)
         texts = np.cumsum(quotes) + in_text
         braces = ((characters == _OPEN) | (characters == _CLOSE)) & (texts % 2 == 0)
         step = np.where(characters[braces] == _OPEN, 1, -1)
@@ -190,7 +190,7 @@ def _scan_list(path: Path, file: BinaryIO, start: int) -> tuple[np.ndarray, np.n
     return begin, end - begin
 
 
-def _escaped(at: np.ndarray, characters: np.ndarray) -> np.ndarray:
+def _find_escaped(at: np.ndarray, characters: np.ndarray) -> np.ndarray:
     """Return which characters are escaped: those after an odd number of backslashes."""
     slash = characters == _BACKSLASH
     follows = np.zeros(len(at), dtype=bool)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cache
 
-from jaxrl_sql.runtime.control_tokens import ControlTokens, bare
+from jaxrl_sql.runtime.control_tokens import ControlTokens, strip_marks
 from jaxrl_sql.text2sql.env.tags import OPENED, OPENING_THOUGHT
 from jaxrl_sql.types import InputError, Record, Tokenizer
 
@@ -121,4 +121,4 @@ def _date_codes(date: str) -> dict[str, str]:
 
 
 def _first_line(error: Exception) -> str:
-    return bare(str(error).strip() or type(error).__name__).splitlines()[0]
+    return strip_marks(str(error).strip() or type(error).__name__).splitlines()[0]

@@ -14,7 +14,7 @@ from jaxrl_sql.text2sql.schema.read import read_schema
 from jaxrl_sql.types import DIALECTS, UNPLACED, Example, InputError, Response
 
 
-class InDialects:
+class DialectAssigner:
     """Assign other dialects to examples by `shares`, deterministically by their ids.
 
     `copies[dialect]` has the questions on an engine's copies of the databases, from `jaxrl-sql data copy`; an example

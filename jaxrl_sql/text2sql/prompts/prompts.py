@@ -18,13 +18,13 @@ from itertools import groupby
 from statistics import median
 from typing import NamedTuple, Protocol
 
-from jaxrl_sql.runtime.control_tokens import ControlTokens, bare
+from jaxrl_sql.runtime.control_tokens import ControlTokens, strip_marks
 from jaxrl_sql.text2sql.env.turns import TAGS
 from jaxrl_sql.text2sql.prompts.dialects import shield_answer
 from jaxrl_sql.text2sql.prompts.styles import GIVEN, Parts, PromptStyle, Shown
 from jaxrl_sql.text2sql.schema.describe import read_descriptions
 from jaxrl_sql.text2sql.schema.link import link
-from jaxrl_sql.text2sql.schema.prune import prune, used_by_all
+from jaxrl_sql.text2sql.schema.prune import find_columns_of_all, prune
 from jaxrl_sql.text2sql.schema.quote import quote_name, quote_text
 from jaxrl_sql.text2sql.schema.read import Schema, read_schema
 from jaxrl_sql.text2sql.schema.synonyms import find_alike
@@ -46,7 +46,7 @@ def _unchanged(text: str, _exclude: frozenset[str] = frozenset(), /) -> str:
 class PromptSet(NamedTuple):
     """Examples whose prompt fits, their prompts in the same order, and (uid, reason) of skipped ones.
 
-    `pruned` has the uids whose schema was pruned to fit, `faults` has lines about unreadable descriptions.
+    `pruned` has the uids whose schema was pruned to fit, `errors` has lines about unreadable descriptions.
 
     The prompts of a huge set are created on access (`text2sql.question_sets.stream`): `streamed` then has its identity
     and the maximum number of tokens per prompt. `measured` has the median and maximum length of all prompts, including
@@ -58,7 +58,7 @@ class PromptSet(NamedTuple):
     skipped: tuple[tuple[str, str], ...]
     streamed: tuple[str, int] | None = None
     pruned: tuple[str, ...] = ()
-    faults: tuple[str, ...] = ()
+    errors: tuple[str, ...] = ()
     measured: tuple[int, int] | None = None
 
     def sample(self, count: int = 256) -> Sequence[Prompt]:
@@ -80,7 +80,7 @@ class Pruning(NamedTuple):
     seed: int
 
 
-class Encoded(NamedTuple):
+class EncodedPrompt(NamedTuple):
     """The two parts of a prompt as texts and ids, and whether its schema was pruned."""
 
     texts: tuple[str, str]
@@ -115,42 +115,46 @@ class Encoder:
         self._shield = lru_cache(maxsize=4 * schemas)(self.control.shield)  # a question has four texts
         self._schema_ids = lru_cache(maxsize=schemas)(self._ids)
 
-    def encode(self, example: Example) -> Encoded:
+    def encode(self, example: Example) -> EncodedPrompt:
         """Return an example's prompt; raises InputError for an unreadable database."""
-        schema = shown_schema(example, self.style, self.tokenizer)
+        schema = select_schema(example, self.style, self.tokenizer)
         shots = self.style.shots(example) if self.style.shots else ()
-        shown = [_shown(shot, self.style, self.control) for shot in shots]
-        whole = self._encoded(example, schema, shown, self._schema_ids)
+        shown = [_render_shot(shot, self.style, self.control) for shot in shots]
+        whole = self._encode(example, schema, shown, self._schema_ids)
         if self.pruning is None or whole.length <= self.pruning.tokens:
             return whole
-        return self._pruned(example, schema, shown, self.pruning) or whole
+        return self._prune(example, schema, shown, self.pruning) or whole
 
-    def _pruned(self, example: Example, schema: Schema, shown: Sequence[Shown], pruning: Pruning) -> Encoded | None:
+    def _prune(
+        self, example: Example, schema: Schema, shown: Sequence[Shown], pruning: Pruning
+    ) -> EncodedPrompt | None:
         queries = (example.gold_sql, *example.other_golds, example.demonstration)
-        used = used_by_all([sql for sql in queries if sql], schema)
+        used = find_columns_of_all([sql for sql in queries if sql], schema)
         if used is None:
             return None
 
-        def encoded(part: Schema) -> Encoded:
-            return self._encoded(example, part, shown, self._ids)._replace(is_pruned=True)
+        def encode_schema(part: Schema) -> EncodedPrompt:
+            return self._encode(example, part, shown, self._ids)._replace(is_pruned=True)
 
-        part = prune(schema, used, pruning.seed, example.uid, lambda part: encoded(part).length <= pruning.tokens)
-        return None if part is None else encoded(part)
+        pruned_schema = prune(
+            schema, used, pruning.seed, example.uid, lambda part: encode_schema(part).length <= pruning.tokens
+        )
+        return None if pruned_schema is None else encode_schema(pruned_schema)
 
-    def _encoded(
+    def _encode(
         self, example: Example, schema: Schema, shown: Sequence[Shown], schema_ids: Callable[[str], tuple[int, ...]]
-    ) -> Encoded:
+    ) -> EncodedPrompt:
         parts = message_texts(example, self.style, schema, self._shield)
         first, second = self.style.wrap(self.tokenizer, parts, shown)
-        return Encoded((bare(first), bare(second)), schema_ids(first), self._ids(second))
+        return EncodedPrompt((strip_marks(first), strip_marks(second)), schema_ids(first), self._ids(second))
 
     def _ids(self, text: str) -> tuple[int, ...]:
         return tuple(self.control.encode(text))
 
 
-def _shown(example: Example, style: PromptStyle, control: ControlTokens) -> Shown:
+def _render_shot(example: Example, style: PromptStyle, control: ControlTokens) -> Shown:
     """Return a few-shot example; raw SQL gets a final semicolon, at which generation can stop."""
-    schema = shown_schema(example, style, control.tokenizer)
+    schema = select_schema(example, style, control.tokenizer)
     parts = message_texts(example, style, schema, control.shield)
     answer = response_text(shield_answer(style.answer(example), example, control))
     taught = f"{answer.rstrip().rstrip(';')};" if style.answers_raw_sql else answer
@@ -161,7 +165,7 @@ def _shown(example: Example, style: PromptStyle, control: ControlTokens) -> Show
 _TOKEN_CHARACTERS = 3
 
 
-def shown_schema(example: Example, style: PromptStyle, tokenizer: Tokenizer | None = None) -> Schema:
+def select_schema(example: Example, style: PromptStyle, tokenizer: Tokenizer | None = None) -> Schema:
     """Return the schema in an example's prompt, with the values that its question names if the style has them.
 
     Without a `tokenizer`, as for endpoints, a token of `schema_budget` counts as three characters.
@@ -172,8 +176,8 @@ def shown_schema(example: Example, style: PromptStyle, tokenizer: Tokenizer | No
     if not style.schema_budget:
         return schema
 
-    def fits(part: Schema) -> bool:
-        text = style.show(example, replace(part, matched=()) if style.in_question else part)
+    def fits(pruned_schema: Schema) -> bool:
+        text = style.show(example, replace(pruned_schema, matched=()) if style.in_question else pruned_schema)
         if tokenizer is None:
             return len(text) <= _TOKEN_CHARACTERS * style.schema_budget
         return len(tokenizer.encode(text, add_special_tokens=False)) <= style.schema_budget
@@ -191,8 +195,8 @@ def message_texts(
     if style.name == GIVEN:
         messages = tuple((role, shield(text, TAGS)) for role, text in example.messages)
         return style.parts(replace(example, messages=messages), "", "")
-    schema = shown_schema(example, style) if schema is None else schema
-    values = "; ".join(_matched(*match) for match in schema.matched) if style.in_question else ""
+    schema = select_schema(example, style) if schema is None else schema
+    values = "; ".join(_format_match(*match) for match in schema.matched) if style.in_question else ""
     text = style.show(example, replace(schema, matched=()) if values else schema)
     example = replace(
         example,
@@ -203,14 +207,14 @@ def message_texts(
     return style.parts(example, shield(text), shield(values))
 
 
-def _matched(table: str, column: str, value: str) -> str:
+def _format_match(table: str, column: str, value: str) -> str:
     return f"{quote_name(table)}.{quote_name(column)} = {quote_text(' '.join(value.split()))}"
 
 
 def prompt_texts(example: Example, style: PromptStyle, tokenizer: Tokenizer | None) -> tuple[str, str]:
     """Return the schema part and the question part as text, with the style's wrapping."""
-    first, second = style.wrap(tokenizer, message_texts(example, style, shown_schema(example, style, tokenizer)), ())
-    return bare(first), bare(second)
+    first, second = style.wrap(tokenizer, message_texts(example, style, select_schema(example, style, tokenizer)), ())
+    return strip_marks(first), strip_marks(second)
 
 
 def make_prompt(example: Example, style: PromptStyle, tokenizer: Tokenizer, max_tokens: int) -> Prompt | None:
@@ -235,7 +239,7 @@ def make_prompts(
     encoder = Encoder(style, tokenizer, pruning)
     prompts: list[Prompt | None] = [None] * len(examples)
     pruned: set[str] = set()
-    faults: dict[str, None] = {}
+    errors: dict[str, None] = {}
     lengths: list[int] = []
     # Sort by database, since caches keep few of possibly thousands of databases.
     order = sorted(range(len(examples)), key=lambda i: examples[i].db_path)
@@ -248,13 +252,13 @@ def make_prompts(
             if encoded.length <= max_tokens:
                 prompts[i] = encoded.prompt(uid)
                 pruned |= {uid} if encoded.is_pruned else set()
-        faults.update(dict.fromkeys(read_descriptions(db_path).faults))
+        errors.update(dict.fromkeys(read_descriptions(db_path).errors))
     reason = f"prompt over {max_tokens} tokens"
     return PromptSet(
         tuple(example for example, prompt in zip(examples, prompts, strict=True) if prompt is not None),
         tuple(prompt for prompt in prompts if prompt is not None),
         tuple((example.uid, reason) for example, prompt in zip(examples, prompts, strict=True) if prompt is None),
         pruned=tuple(example.uid for example in examples if example.uid in pruned),
-        faults=tuple(faults),
+        errors=tuple(errors),
         measured=(round(median(lengths)), max(lengths)) if lengths else None,
     )

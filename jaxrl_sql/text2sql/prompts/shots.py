@@ -15,7 +15,7 @@ from jaxrl_sql.text2sql.schema.retrieve import TOKEN, bm25, fold
 from jaxrl_sql.types import Example, InputError
 
 
-class Shots:
+class ShotSelector:
     """Select up to `count` of N examples for a question, from other databases; examples without SQL are skipped.
 
     Raises InputError if no example has SQL.

@@ -94,11 +94,11 @@ def compact_style(schema: ShowSchema = RENDERERS["compact"]) -> PromptStyle:
     return PromptStyle("compact", schema, parts, _compact_answer, _plain_wrap, True)
 
 
-def tagged_style(
+def make_tagged_style(
     hint: str, answer: Callable[[Example], Response], schema: ShowSchema = RENDERERS["compact"]
 ) -> PromptStyle:
     """Return a style with as few tokens but formatted answers: the question ends with a `hint` about the format."""
-    parts = partial(_plain_parts, schema, partial(_tagged_question, hint))
+    parts = partial(_plain_parts, schema, partial(_format_tagged_question, hint))
     return PromptStyle("tagged", schema, parts, answer, _plain_wrap)
 
 
@@ -176,7 +176,7 @@ def _compact_answer(example: Example) -> str:
     return " " + target_sql(example)
 
 
-def _tagged_question(hint: str, example: Example) -> str:
+def _format_tagged_question(hint: str, example: Example) -> str:
     dialect = "" if example.dialect == "sqlite" else f"{DIALECTS[example.dialect]}. "
     return f"{_question_line(example)}{dialect}{hint}\n"
 

@@ -96,8 +96,8 @@ def read_template(name: str) -> PromptTemplate:
     environment = ImmutableSandboxedEnvironment(undefined=StrictUndefined, trim_blocks=True, autoescape=False)
     try:
         tree = environment.parse(source)
-        if fault := next(_faults(tree), ""):
-            raise InputError(f"{path}: {fault}")
+        if message := next(_find_errors(tree), ""):
+            raise InputError(f"{path}: {message}")
         names = _placeholders(tree)
         system = frozenset(names.get("system", ()))
         return PromptTemplate(environment.from_string(source), system | names["user"], system)
@@ -112,8 +112,8 @@ def _placeholders(tree: nodes.Template) -> dict[str, set[str]]:
     return {block.name: {node.name for node in block.find_all(nodes.Name)} for block in tree.find_all(nodes.Block)}
 
 
-def _faults(tree: nodes.Template) -> Iterator[str]:
-    """Yield the faults of a template, starting with the line if known."""
+def _find_errors(tree: nodes.Template) -> Iterator[str]:
+    """Yield the errors of a template, starting with the line if known."""
     for node in _nodes(tree):
         line, node_type = f"line {node.lineno}", type(node).__name__
         if isinstance(node, nodes.For):

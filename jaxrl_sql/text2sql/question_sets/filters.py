@@ -21,7 +21,7 @@ from jaxrl_sql.types import Example, InputError
 _CHUNK = 256
 
 
-class Dropped(NamedTuple):
+class DroppedQuestion(NamedTuple):
     """A dropped question with the reason and its numbers."""
 
     uid: str
@@ -29,9 +29,9 @@ class Dropped(NamedTuple):
     numbers: Mapping[str, float] = {}
 
 
-Filtered = tuple[list[Example], list[Dropped]]
+Filtered = tuple[list[Example], list[DroppedQuestion]]
 
-Fault = tuple[str, Mapping[str, float]]
+DropReason = tuple[str, Mapping[str, float]]
 """The reason to drop a question ("": keep it) and its numbers."""
 
 
@@ -70,20 +70,20 @@ def by_gold(
     `on_progress` receives the number of golds that have run.
     """
 
-    def fault(outcome: SqlOutcome) -> Fault:
+    def find_reason(outcome: SqlOutcome) -> DropReason:
         numbers = {"rows": outcome.row_count, "vm_steps": outcome.vm_steps, "ms": round(outcome.elapsed_ms, 3)}
-        return _gold_fault(outcome, cfg), numbers
+        return _gold_reason(outcome, cfg), numbers
 
-    return _part((example, fault(outcome)) for example, outcome in _run_golds(executor, examples, on_progress))
+    return _part((example, find_reason(outcome)) for example, outcome in _run_golds(executor, examples, on_progress))
 
 
-def _part(pairs: Iterable[tuple[Example, Fault]]) -> Filtered:
-    """Split examples into those without a fault and the others."""
+def _part(pairs: Iterable[tuple[Example, DropReason]]) -> Filtered:
+    """Split examples into those to keep and those to drop."""
     kept_examples: list[Example] = []
-    dropped: list[Dropped] = []
+    dropped: list[DroppedQuestion] = []
     for example, (reason, numbers) in pairs:
         if reason:
-            dropped.append(Dropped(example.uid, reason, numbers))
+            dropped.append(DroppedQuestion(example.uid, reason, numbers))
         else:
             kept_examples.append(example)
     return kept_examples, dropped
@@ -100,7 +100,7 @@ def _run_golds(
         yield from zip(chunk, outcomes, strict=True)
 
 
-def _gold_fault(outcome: SqlOutcome, cfg: FilterSettings) -> str:
+def _gold_reason(outcome: SqlOutcome, cfg: FilterSettings) -> str:
     if outcome.status != "ok":
         over = ", over vm_steps" if outcome.stopped_by == "vm_steps" else ""
         return f"gold fails: {outcome.status}{over}" if cfg.failing_gold else ""
@@ -115,16 +115,18 @@ def by_text(examples: Sequence[Example], cfg: FilterSettings) -> Filtered:
     """Drop golds in a list of wrong golds, and those that are too short or too long."""
     noisy = read_ids(cfg.noisy) if cfg.noisy else frozenset()
 
-    def fault(example: Example) -> Fault:
+    def find_reason(example: Example) -> DropReason:
         characters = len(example.gold_sql)
         return (
-            ("noisy gold", {}) if example.uid in noisy else (_length_fault(characters, cfg), {"characters": characters})
+            ("noisy gold", {})
+            if example.uid in noisy
+            else (_length_reason(characters, cfg), {"characters": characters})
         )
 
-    return _part((example, fault(example)) for example in examples)
+    return _part((example, find_reason(example)) for example in examples)
 
 
-def _length_fault(characters: int, cfg: FilterSettings) -> str:
+def _length_reason(characters: int, cfg: FilterSettings) -> str:
     if characters < cfg.min_sql_characters:
         return f"gold under {cfg.min_sql_characters} characters"
     is_long = 0 < cfg.max_sql_characters < characters
@@ -135,13 +137,13 @@ def without_repeats(examples: Sequence[Example]) -> Filtered:
     """Drop repeated questions on the same database; case and punctuation are ignored."""
     seen: set[tuple[str, str]] = set()
 
-    def fault(example: Example) -> Fault:
+    def find_reason(example: Example) -> DropReason:
         key = example.db_path, plain_words(example.question)
         reason = "asked before" if key in seen else ""
         seen.add(key)
         return reason, {}
 
-    return _part((example, fault(example)) for example in examples)
+    return _part((example, find_reason(example)) for example in examples)
 
 
 def is_trivial(rows: Sequence[Sequence[object]]) -> bool:
@@ -158,24 +160,24 @@ def plain_words(text: str) -> str:
 def by_prompt(questions: PromptSet, max_tokens: int) -> Filtered:
     """Drop prompts with more than `max_tokens` tokens."""
 
-    def fault(tokens: int) -> Fault:
+    def find_reason(tokens: int) -> DropReason:
         return f"prompt over {max_tokens} tokens" if tokens > max_tokens else "", {"tokens": tokens}
 
     pairs = zip(questions.examples, questions.prompts, strict=True)
-    return _part((example, fault(len(prompt.token_ids))) for example, prompt in pairs)
+    return _part((example, find_reason(len(prompt.token_ids))) for example, prompt in pairs)
 
 
 def by_rate(examples: Sequence[Example], rates: Mapping[str, tuple[int, int]], low: float, high: float) -> Filtered:
     """Keep questions whose share of right answers is in [low, high]; `rates` maps ids to (right, total)."""
 
-    def fault(right: int, of: int) -> Fault:
+    def find_reason(right: int, of: int) -> DropReason:
         if not of:
             return "no verdict on its answers", {"right": right, "of": of}
         # Compare counts, not quotients, so that 3 of 10 is not below 0.3.
         reason = "seldom right" if right < low * of - 1e-9 else "often right" if right > high * of + 1e-9 else ""
         return reason, {"right": right, "of": of}
 
-    return _part((example, fault(*rates[example.uid])) for example in examples)
+    return _part((example, find_reason(*rates[example.uid])) for example in examples)
 
 
 def by_choice(examples: Sequence[Example], chosen: frozenset[str], reason: str) -> Filtered:

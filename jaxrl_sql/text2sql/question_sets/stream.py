@@ -16,14 +16,14 @@ from typing import Generic, TypeVar, overload
 from jaxrl_sql.text2sql.benchmarks.detect import locate_benchmark
 from jaxrl_sql.text2sql.benchmarks.folder import PLAIN, plain_lines
 from jaxrl_sql.text2sql.benchmarks.gather import (
+    AssignDatabase,
     EmptyId,
-    Placement,
     PositionId,
     PublishedQuestion,
     RecordFile,
+    error_of,
     example_of,
-    fault_of,
-    placed_in,
+    prefer_local_files,
 )
 from jaxrl_sql.text2sql.benchmarks.lines import OWN, SYNSQL, synsql_lines, user_lines
 from jaxrl_sql.text2sql.files.index import LineIndex, open_index
@@ -45,7 +45,7 @@ SAMPLE = 512
 T = TypeVar("T")
 
 
-class Numbered(Sequence[T], Generic[T]):
+class LazySequence(Sequence[T], Generic[T]):
     """A sequence whose items are created on access."""
 
     def __init__(self, count: int, make: Callable[[int], T]) -> None:
@@ -66,7 +66,7 @@ class Numbered(Sequence[T], Generic[T]):
         return self._make(number % self._count)
 
 
-class Streamed(Numbered[Example]):
+class StreamedQuestions(LazySequence[Example]):
     """The questions of a huge set, or of the first `limit` records (0: all), each transformed by `change`.
 
     `check` returns why a question must not be used, or "". `skipped` counts the unusable records read so far by
@@ -101,7 +101,7 @@ class Streamed(Numbered[Example]):
 
     def _read_record(self, number: int) -> Example | None:
         item = self.lines.item(self.records[number], number)
-        reason = "no id" if self._is_without_id(item) else fault_of(item, self.lines.databases)
+        reason = "no id" if self._is_without_id(item) else error_of(item, self.lines.databases)
         if not reason:
             example = example_of(item, self.lines.databases)
             reason = self.check(example) if self.check else ""
@@ -125,9 +125,9 @@ class Streamed(Numbered[Example]):
                 f"skipped record {number} ({reason}), {total} of those read so far; the next usable record replaces it"
             )
 
-    def changed(self, change: Callable[[Example], Example] | None, limit: int = 0) -> Streamed:
+    def with_change(self, change: Callable[[Example], Example] | None, limit: int = 0) -> StreamedQuestions:
         """Return the same questions, or those of the first `limit` records, each transformed by `change`."""
-        return Streamed(self.lines, self.records, change, limit)
+        return StreamedQuestions(self.lines, self.records, change, limit)
 
     def usable(self) -> Iterator[Example]:
         """Yield the question of each usable record, in file order."""
@@ -139,7 +139,7 @@ class Streamed(Numbered[Example]):
 
 
 def stream_prompts(
-    examples: Streamed,
+    examples: StreamedQuestions,
     style: PromptStyle,
     tokenizer: Tokenizer,
     max_tokens: int,
@@ -168,8 +168,8 @@ def stream_prompts(
         return _first_usable(len(examples), number, make, examples.skipped)
 
     return PromptSet(
-        Numbered(len(examples), lambda number: pair(number)[0]),
-        Numbered(len(examples), lambda number: pair(number)[1]),
+        LazySequence(len(examples), lambda number: pair(number)[0]),
+        LazySequence(len(examples), lambda number: pair(number)[1]),
         (),
         (examples.identity, max_tokens),
     )
@@ -190,11 +190,13 @@ def spread(count: int, max_count: int) -> range:
     return range(0, count, max(1, -(-count // max_count)))
 
 
-def open_stream(root: str | Path, split: str = "", above: int = 0, place: Placement | None = None) -> Streamed | None:
+def open_stream(
+    root: str | Path, split: str = "", above: int = 0, assign_database: AssignDatabase | None = None
+) -> StreamedQuestions | None:
     """Open a set of one JSON file for reading by index; None if it has at most `above` records.
 
-    `place` sets the databases of the questions. Also None if its format is not a file of records. The first opening
-    scans the file and saves an index. Raises InputError like `load_benchmark`, and for an empty set.
+    `assign_database` sets the database of a question. Also None if its format is not a file of records. The first
+    opening scans the file and saves an index. Raises InputError like `load_benchmark`, and for an empty set.
     """
     form, where, chosen = locate_benchmark(Path(root), split)
     read = _READS.get(form.name)
@@ -211,7 +213,10 @@ def open_stream(root: str | Path, split: str = "", above: int = 0, place: Placem
         return None
     if not len(index):
         raise InputError(f"{lines.path}: no questions")
-    if place is not None:
-        item_of, set_database = lines.item, placed_in(place, lines.databases, prefers_files=form is not OWN)
+    if assign_database is not None:
+        item_of, set_database = (
+            lines.item,
+            prefer_local_files(assign_database, lines.databases, prefers_files=form is not OWN),
+        )
         lines = lines._replace(item=lambda record, number: set_database(item_of(record, number)))
-    return Streamed(lines, index)
+    return StreamedQuestions(lines, index)

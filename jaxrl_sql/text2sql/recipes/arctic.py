@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jaxrl_sql.text2sql.prompts.dialects import target_sql
-from jaxrl_sql.text2sql.recipes.forms import THINK_ANSWER, fenced, thought_and_answer
+from jaxrl_sql.text2sql.recipes.forms import THINK_ANSWER, add_fence, thought_and_answer
 from jaxrl_sql.text2sql.recipes.recipe import Observe, Recipe
 from jaxrl_sql.text2sql.rewards.arctic import RULE, arctic_reward, read_arctic
 from jaxrl_sql.text2sql.schema import RENDERERS
@@ -13,7 +13,7 @@ from jaxrl_sql.types import Example
 def _respond(example: Example, _observe: Observe | None) -> str:
     if example.reasoning:
         return thought_and_answer(example.reasoning, target_sql(example))
-    return f"<answer>\n{fenced(target_sql(example))}\n</answer>"
+    return f"<answer>\n{add_fence(target_sql(example))}\n</answer>"
 
 
 ARCTIC = Recipe(

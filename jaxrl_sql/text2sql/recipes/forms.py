@@ -8,11 +8,11 @@ THINK_ANSWER = (
 )
 
 
-def fenced(sql: str) -> str:
+def add_fence(sql: str) -> str:
     """Return a query in a code block."""
     return f"```sql\n{sql}\n```"
 
 
 def thought_and_answer(reasoning: str, sql: str, tag: str = "think") -> str:
     """Return a thought and a fenced query, each in its tags."""
-    return f"<{tag}>\n{reasoning}\n</{tag}>\n<answer>\n{fenced(sql)}\n</answer>"
+    return f"<{tag}>\n{reasoning}\n</{tag}>\n<answer>\n{add_fence(sql)}\n</answer>"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jaxrl_sql.text2sql.prompts.dialects import target_sql
-from jaxrl_sql.text2sql.recipes.forms import fenced
+from jaxrl_sql.text2sql.recipes.forms import add_fence
 from jaxrl_sql.text2sql.recipes.recipe import Observe, Recipe
 from jaxrl_sql.text2sql.rewards.paverl import RULE, monotone_reward, paverl_reward, read_paverl
 from jaxrl_sql.text2sql.schema import RENDERERS
@@ -16,7 +16,7 @@ _INSTRUCTION = (
 
 def _respond(example: Example, _observe: Observe | None) -> str:
     thought = f"{example.reasoning}\n" if example.reasoning else ""
-    return thought + fenced(target_sql(example))
+    return thought + add_fence(target_sql(example))
 
 
 PAVERL = Recipe(

@@ -20,7 +20,7 @@ from jaxrl_sql.text2sql.prompts.styles import (
     chat_style,
     compact_style,
     given_style,
-    tagged_style,
+    make_tagged_style,
 )
 from jaxrl_sql.text2sql.prompts.template import read_template
 from jaxrl_sql.text2sql.rewards.extract import ParsedResponse, Read, read_plain, with_opening_tag
@@ -98,7 +98,7 @@ class Recipe(NamedTuple):
         if name == "compact":
             return compact_style(show)
         if name == "tagged":
-            return tagged_style(self.hint, self.target_response, show)
+            return make_tagged_style(self.hint, self.target_response, show)
         thinks = thinking == "think"
         if name == GIVEN:
             style = given_style(self.target_response, show, thinking, prefill, date)
@@ -147,7 +147,7 @@ class Recipe(NamedTuple):
             synonyms=data.retrieval.synonyms,
         )
 
-    def opened(self, style: PromptStyle, tokenizer: Any) -> PromptStyle:
+    def adapt_style(self, style: PromptStyle, tokenizer: Any) -> PromptStyle:
         """Return the style for a tokenizer whose chat template may open a thought (`<think>`) at the end of a prompt.
 
         Target answers then omit the tag, and the parser adds it.
@@ -187,9 +187,9 @@ class Recipe(NamedTuple):
         if isinstance(response, str) and (thinks or opening_tag == _THINK):
             response = _in_think(response)
         if isinstance(response, str):
-            return _after(opening_tag, response)
+            return _remove_opening_tag(opening_tag, response)
         (role, text), *rest = response
-        return [(role, _after(opening_tag, text)), *rest]
+        return [(role, _remove_opening_tag(opening_tag, text)), *rest]
 
     def observer(self, executor: Any, example: Example, turns: int) -> Observe | None:
         """Return an `Observe` for a dialogue of `turns` turns on an example's database; None for a single turn.
@@ -218,7 +218,7 @@ class Recipe(NamedTuple):
 
         return style._replace(answer=answer)
 
-    def reading(self, response: Response, style: PromptStyle, opening_tag: str = "") -> ParsedResponse:
+    def parse(self, response: Response, style: PromptStyle, opening_tag: str = "") -> ParsedResponse:
         """Parse a response to a prompt of a style: as raw SQL if the style has it, else in the recipe's format.
 
         `opening_tag` is the tag at the end of the prompt (`opening_tag_of`), if the style does not know it.
@@ -242,7 +242,7 @@ class Recipe(NamedTuple):
                 for example, response in zip(examples, responses, strict=True)
             ]
             style = style._replace(opening_tag="")
-        read = partial(self.reading, style=style, opening_tag=opening_tag)
+        read = partial(self.parse, style=style, opening_tag=opening_tag)
         return submit_texts(executor, examples, responses, read, self.rules, self.options)
 
     def collect(self, job: TextJob) -> list[ScoredResponse]:
@@ -266,7 +266,7 @@ def _in_think(text: str) -> str:
     return f"{_THINK}{match[1]}</think>{text[match.end() :]}" if match else text
 
 
-def _after(opening_tag: str, text: str) -> str:
+def _remove_opening_tag(opening_tag: str, text: str) -> str:
     if text.startswith(opening_tag):
         return text.removeprefix(opening_tag)
     return f"\n{opening_tag.replace('<', '</')}\n{text}"

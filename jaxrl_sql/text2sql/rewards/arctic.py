@@ -12,8 +12,8 @@ from jaxrl_sql.text2sql.env.ports import ScoreRow
 from jaxrl_sql.text2sql.rewards.extract import (
     ParsedResponse,
     bare_blocks,
+    find_last_enclosed,
     hiding_tags,
-    last_enclosed,
     policy_text,
     sql_blocks,
 )
@@ -47,7 +47,7 @@ def read_arctic(response: Response) -> ParsedResponse:
     text = policy_text(response)
     head, tag, tail = text.partition("</think>")
     rest = tail if tag else head
-    answer = last_enclosed(rest, "<answer>", "</answer>")
+    answer = find_last_enclosed(rest, "<answer>", "</answer>")
     tags = ("</think>", "<answer>", "</answer>")
     well_formed = all(text.count(tag_name) == 1 for tag_name in tags) and any(sql_blocks(answer))
     blocks = [block for block in sql_blocks(rest) if len(block) > _MIN_BLOCK]
@@ -85,8 +85,8 @@ def _raw_select(text: str) -> str | None:
     return _RAW_END.split(text[start.start() :], maxsplit=1)[0].strip()
 
 
-def arctic_reward(reading: ParsedResponse, row: ScoreRow) -> Reward:
+def arctic_reward(parsed: ParsedResponse, row: ScoreRow) -> Reward:
     """Return 1 / 0.1 / 0 with parts `correct`, `executes` and `format`, each 0 or 1 (the format has no reward)."""
     executes, correct = row.executes, row.matches(RULE)
     total = 1.0 if correct else _EXECUTES if executes else 0.0
-    return Reward(total, {"correct": float(correct), "executes": float(executes), "format": float(reading.well_formed)})
+    return Reward(total, {"correct": float(correct), "executes": float(executes), "format": float(parsed.well_formed)})

@@ -103,7 +103,7 @@ def bare_blocks(text: str) -> list[str]:
     return blocks
 
 
-def enclosed(text: str, opening: str, closing: str) -> list[str]:
+def find_enclosed(text: str, opening: str, closing: str) -> list[str]:
     """Return the unmodified content of each pair of tags; nested tags are text. Linear in the length of the text."""
     texts = []
     start = text.find(opening)
@@ -117,7 +117,7 @@ def enclosed(text: str, opening: str, closing: str) -> list[str]:
     return texts
 
 
-def last_enclosed(text: str, opening: str, closing: str) -> str:
+def find_last_enclosed(text: str, opening: str, closing: str) -> str:
     """Return the stripped content of the last pair of tags; "" without one."""
-    texts = enclosed(text, opening, closing)
+    texts = find_enclosed(text, opening, closing)
     return texts[-1].strip() if texts else ""

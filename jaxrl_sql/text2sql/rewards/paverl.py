@@ -24,23 +24,23 @@ def read_paverl(response: Response) -> ParsedResponse:
     return ParsedResponse(sql, sql is not None, text.partition("```sql")[0].strip(), text.strip())
 
 
-def paverl_reward(reading: ParsedResponse, row: ScoreRow) -> Reward:
+def paverl_reward(parsed: ParsedResponse, row: ScoreRow) -> Reward:
     """Return 0 for a query that fails, 0.5 for one that matches nothing of the gold, else 10 times the matched share.
 
     The share is `partial`, between 0 and 1; `correct` is 1 for all of it. As in the paper, the reward is not monotone:
     one of 25 columns has the reward 0.4, less than no columns.
     """
     partial = row.value(RULE)
-    return _paid(_FULL * partial if partial > 0 else _EXECUTES, reading, row)
+    return _make_reward(_FULL * partial if partial > 0 else _EXECUTES, parsed, row)
 
 
-def monotone_reward(reading: ParsedResponse, row: ScoreRow) -> Reward:
+def monotone_reward(parsed: ParsedResponse, row: ScoreRow) -> Reward:
     """Return the same reward, but at least 0.5 for a query that runs."""
-    return _paid(max(_EXECUTES, _FULL * row.value(RULE)), reading, row)
+    return _make_reward(max(_EXECUTES, _FULL * row.value(RULE)), parsed, row)
 
 
-def _paid(ran: float, reading: ParsedResponse, row: ScoreRow) -> Reward:
+def _make_reward(ran: float, parsed: ParsedResponse, row: ScoreRow) -> Reward:
     executes, partial = row.executes, row.value(RULE)
     total = ran if executes else 0.0
-    parts = {"correct": partial == 1.0, "executes": executes, "format": reading.well_formed, "partial": partial}
+    parts = {"correct": partial == 1.0, "executes": executes, "format": parsed.well_formed, "partial": partial}
     return Reward(total, {name: float(value) for name, value in parts.items()})

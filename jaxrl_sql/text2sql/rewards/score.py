@@ -75,14 +75,15 @@ class _Request(NamedTuple):
 class TextJob(NamedTuple):
     """Responses to `examples` that are being scored; `job` is None if no response needs execution.
 
-    `settled[i]` is the verdict of a response without execution, and None for the others, whose `requests` are in order.
+    `fixed_rows[i]` is the verdict of a response without execution, and None for the others, whose `requests` are in
+    order.
     """
 
     executor: SqlExecutor
     examples: tuple[Example, ...]
     responses: tuple[Response, ...]
-    readings: tuple[ParsedResponse, ...]
-    settled: tuple[ScoreRow | None, ...]
+    parsed_responses: tuple[ParsedResponse, ...]
+    fixed_rows: tuple[ScoreRow | None, ...]
     requests: tuple[_Request, ...]
     rules: tuple[str, ...]
     options: dict[str, Any] | None
@@ -112,15 +113,15 @@ def submit_texts(
     every database of the example's `suite`. SQL of another dialect is translated first; a parse failure is a
     `syntax_error` and is not executed.
     """
-    readings = tuple(read(response) for response in responses)
-    settled: list[ScoreRow | None] = []
+    parsed_responses = tuple(read(response) for response in responses)
+    fixed_rows: list[ScoreRow | None] = []
     requests: list[_Request] = []
-    for example, reading in zip(examples, readings, strict=True):
-        sql = None if reading.sql is None else as_run(reading.sql, example)
+    for example, parsed in zip(examples, parsed_responses, strict=True):
+        sql = None if parsed.sql is None else as_run(parsed.sql, example)
         if sql is None:
-            settled.append(NO_SQL if reading.sql is None else NOT_TRANSLATED)
+            fixed_rows.append(NO_SQL if parsed.sql is None else NOT_TRANSLATED)
             continue
-        settled.append(None)
+        fixed_rows.append(None)
         requests.append(_Request(_databases(example, rules), sql, example.golds))
     comparison = dict(options) if options else None
     job = None
@@ -131,8 +132,8 @@ def submit_texts(
         executor,
         tuple(examples),
         tuple(responses),
-        readings,
-        tuple(settled),
+        parsed_responses,
+        tuple(fixed_rows),
         tuple(requests),
         tuple(rules),
         comparison,
@@ -160,18 +161,16 @@ def collect(job: TextJob, reward: RewardRule, function: RewardFunction | None = 
     _raise_if_unreachable(job, rows)
     executed = iter(rows)
     scored = []
-    for i, (reading, verdict) in enumerate(zip(job.readings, job.settled, strict=True)):
+    for i, (parsed, verdict) in enumerate(zip(job.parsed_responses, job.fixed_rows, strict=True)):
         row = next(executed) if verdict is None else verdict
-        result = reward(reading, row)
+        result = reward(parsed, row)
         if function is not None:
             text = response_text(job.responses[i])
-            result = apply_reward_function(
-                function, Answer(text, reading.sql, job.examples[i], row.pred_status, result)
-            )
+            result = apply_reward_function(function, Answer(text, parsed.sql, job.examples[i], row.pred_status, result))
         if not is_verdict(row.pred_status, row.stop):
             result = Reward(0.0, dict.fromkeys(result.parts, 0.0))
         scored.append(
-            ScoredResponse(result, reading.sql, row.pred_status, row.gold_status, row.stop, reading.well_formed)
+            ScoredResponse(result, parsed.sql, row.pred_status, row.gold_status, row.stop, parsed.well_formed)
         )
     return scored
 

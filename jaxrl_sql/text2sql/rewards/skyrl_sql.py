@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from jaxrl_sql.text2sql.env.ports import ScoreRow
 from jaxrl_sql.text2sql.env.turns import final_query
-from jaxrl_sql.text2sql.rewards.extract import ParsedResponse, enclosed, hiding_tags
+from jaxrl_sql.text2sql.rewards.extract import ParsedResponse, find_enclosed, hiding_tags
 from jaxrl_sql.types import Response, Reward
 
 RULE = "bird"
@@ -32,10 +32,10 @@ def read_skyrl_sql(response: Response) -> ParsedResponse:
 
     With a wrong format, the last closed solution is still extracted: it gets no reward, but evaluation may use it.
     """
-    turns = _turns(response)
+    turns = _split_turns(response)
     matches = [(_NEXT if number else _FIRST).fullmatch(turn) for number, turn in enumerate(turns)]
     ends = [match[1] if match else "" for match in matches]
-    return _reading(turns, ends == [*["sql"] * (len(turns) - 1), "solution"])
+    return _parse_turns(turns, ends == [*["sql"] * (len(turns) - 1), "solution"])
 
 
 @hiding_tags
@@ -46,28 +46,30 @@ def read_skyrl_sql_loose(response: Response) -> ParsedResponse:
     thought, closed before another tag opens, at the start of the text after each observation. A turn may lack a query,
     and the policy may write observations.
     """
-    turns = _turns(response)
+    turns = _split_turns(response)
     text = "".join(turns)
-    solutions = enclosed(text, "<solution>", "</solution>")
-    once = text.count("<solution>") == 1 == text.count("</solution>") == len(solutions)
-    plain = once and _TAG.search(solutions[0]) is None
-    answered = all(_THOUGHT.match(turn) for turn in turns[1:])
-    return _reading(turns, plain and bool(enclosed(text, "<think>", "</think>")) and answered)
+    solutions = find_enclosed(text, "<solution>", "</solution>")
+    is_closed_once = text.count("<solution>") == 1 == text.count("</solution>") == len(solutions)
+    has_plain_solution = is_closed_once and _TAG.search(solutions[0]) is None
+    starts_with_thoughts = all(_THOUGHT.match(turn) for turn in turns[1:])
+    return _parse_turns(
+        turns, has_plain_solution and bool(find_enclosed(text, "<think>", "</think>")) and starts_with_thoughts
+    )
 
 
-def _reading(turns: Sequence[str], well_formed: bool) -> ParsedResponse:
+def _parse_turns(turns: Sequence[str], well_formed: bool) -> ParsedResponse:
     text = "".join(turns)
-    solutions = [text.strip() for text in enclosed(text, "<solution>", "</solution>")]
-    thoughts = [text.strip() for text in enclosed(text, "<think>", "</think>")]
+    solutions = [text.strip() for text in find_enclosed(text, "<solution>", "</solution>")]
+    thoughts = [text.strip() for text in find_enclosed(text, "<think>", "</think>")]
     queries = tuple(query for turn in turns if (query := final_query(turn)) is not None)
     solution = solutions[-1] if solutions else ""
     return ParsedResponse(solution or None, well_formed, "\n".join(thoughts), solution, queries)
 
 
-def _turns(response: Response) -> Sequence[str]:
+def _split_turns(response: Response) -> Sequence[str]:
     """Return the policy's text by turn; observations separate turns."""
     if isinstance(response, str):
-        return _turns_of_text(response)
+        return _split_text(response)
     turns = [""]
     for role, text in response:
         if role == "assistant":
@@ -77,7 +79,7 @@ def _turns(response: Response) -> Sequence[str]:
     return turns
 
 
-def _turns_of_text(rest: str) -> list[str]:
+def _split_text(rest: str) -> list[str]:
     turns: list[str] = []
     while True:
         before, _, after = rest.partition("<observation>")
@@ -88,27 +90,27 @@ def _turns_of_text(rest: str) -> list[str]:
         rest = following
 
 
-def skyrl_sql_reward(reading: ParsedResponse, row: ScoreRow) -> Reward:
-    """Return -1 for a wrong format, 1 for a right result, else 0; the parts include the counts of `conduct`."""
+def skyrl_sql_reward(parsed: ParsedResponse, row: ScoreRow) -> Reward:
+    """Return -1 for a wrong format, 1 for a right result, else 0; the parts include the counts of `count_behaviour`."""
     executes, correct = row.executes, row.matches(RULE)
-    total = float(correct) if reading.well_formed else -1.0
-    parts = {"correct": correct, "executes": executes, "format": reading.well_formed, **conduct(reading)}
+    total = float(correct) if parsed.well_formed else -1.0
+    parts = {"correct": correct, "executes": executes, "format": parsed.well_formed, **count_behaviour(parsed)}
     return Reward(total, {name: float(value) for name, value in parts.items()})
 
 
-def conduct(reading: ParsedResponse) -> dict[str, int]:
+def count_behaviour(parsed: ParsedResponse) -> dict[str, int]:
     """Count queries, schema look-ups and repeated queries, and whether the solution was never run as a query.
 
     Queries are equal if they differ only in white space, case and a final semicolon.
     """
-    queries = [_same(sql) for sql in reading.queries]
+    queries = [_normalize(sql) for sql in parsed.queries]
     return {
         "queries": len(queries),
         "lookups": sum(_LOOKUP.search(sql) is not None for sql in queries),
         "repeated": len(queries) - len(set(queries)),
-        "unprobed": int(reading.sql is not None and _same(reading.sql) not in queries),
+        "unprobed": int(parsed.sql is not None and _normalize(parsed.sql) not in queries),
     }
 
 
-def _same(sql: str) -> str:
+def _normalize(sql: str) -> str:
     return " ".join(sql.lower().split()).removesuffix(";").rstrip()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jaxrl_sql.text2sql.env.ports import ScoreRow
-from jaxrl_sql.text2sql.rewards.extract import ParsedResponse, hiding_tags, last_enclosed, policy_text, sql_blocks
+from jaxrl_sql.text2sql.rewards.extract import ParsedResponse, find_last_enclosed, hiding_tags, policy_text, sql_blocks
 from jaxrl_sql.types import Response, Reward
 
 RULE = "test_suite"
@@ -20,7 +20,7 @@ def read_sql_r1(response: Response) -> ParsedResponse:
     reward, but evaluation may use it.
     """
     text = policy_text(response)
-    think, answer = last_enclosed(text, "<think>", "</think>"), last_enclosed(text, "<answer>", "</answer>")
+    think, answer = find_last_enclosed(text, "<think>", "</think>"), find_last_enclosed(text, "<answer>", "</answer>")
     positions = [text.find(tag) for tag in _TAGS]
     in_order = all(text.count(tag) == 1 for tag in _TAGS) and positions == sorted(positions)
     blocks = [block for block in sql_blocks(answer) if block]
@@ -28,15 +28,15 @@ def read_sql_r1(response: Response) -> ParsedResponse:
     return ParsedResponse(candidates[-1] if candidates else None, in_order and bool(blocks), think, answer)
 
 
-def sql_r1_reward(reading: ParsedResponse, row: ScoreRow) -> Reward:
+def sql_r1_reward(parsed: ParsedResponse, row: ScoreRow) -> Reward:
     """Return -1 for a wrong format or a failed query, 0 for a wrong result, and 6 plus the length part for a match.
 
     The paper's sum is format (1 or -1) + execution (2 or -2) + result (3 or -3) + length; a term counts only if all
     earlier ones are positive.
     """
     executes, correct = row.executes, row.matches(RULE)
-    length = length_part(reading) if reading.well_formed and correct else 0.0
-    if not reading.well_formed:
+    length = length_part(parsed) if parsed.well_formed and correct else 0.0
+    if not parsed.well_formed:
         total = -1.0
     elif not executes:
         total = 1.0 - 2.0
@@ -44,15 +44,15 @@ def sql_r1_reward(reading: ParsedResponse, row: ScoreRow) -> Reward:
         total = 1.0 + 2.0 - 3.0
     else:
         total = 1.0 + 2.0 + 3.0 + length
-    parts = {"correct": correct, "executes": executes, "format": reading.well_formed, "length": length}
+    parts = {"correct": correct, "executes": executes, "format": parsed.well_formed, "length": length}
     return Reward(total, {name: float(value) for name, value in parts.items()})
 
 
-def length_part(reading: ParsedResponse) -> float:
+def length_part(parsed: ParsedResponse) -> float:
     """Return half the length of thought and answer relative to 2,048 characters, plus the share of SQL in the answer.
 
     Lengths are those of the stripped texts; the SQL's white space is collapsed for this count only. At most 1.5.
     """
-    filled = min(1.0, (len(reading.think) + len(reading.answer)) / _FULL_LENGTH)
-    sql = " ".join((reading.sql or "").split())
-    return 0.5 * filled + (len(sql) / len(reading.answer) if reading.answer else 0.0)
+    filled = min(1.0, (len(parsed.think) + len(parsed.answer)) / _FULL_LENGTH)
+    sql = " ".join((parsed.sql or "").split())
+    return 0.5 * filled + (len(sql) / len(parsed.answer) if parsed.answer else 0.0)

@@ -36,17 +36,17 @@ def read_think2sql(response: Response) -> ParsedResponse:
     return ParsedResponse(sql or None, form is not None, form["think"].strip() if form else "", answer)
 
 
-def exfm_reward(reading: ParsedResponse, row: ScoreRow) -> Reward:
+def exfm_reward(parsed: ParsedResponse, row: ScoreRow) -> Reward:
     """Return 0.95 EX + 0.05 format."""
-    return _shares(row.matches("refined"), reading, row)
+    return _shares(row.matches("refined"), parsed, row)
 
 
-def qafm_reward(reading: ParsedResponse, row: ScoreRow) -> Reward:
+def qafm_reward(parsed: ParsedResponse, row: ScoreRow) -> Reward:
     """Return 0.95 QATCH + 0.05 format."""
-    return _shares(row.value("qatch"), reading, row)
+    return _shares(row.value("qatch"), parsed, row)
 
 
-def gate_reward(reading: ParsedResponse, row: ScoreRow) -> Reward:
+def gate_reward(parsed: ParsedResponse, row: ScoreRow) -> Reward:
     """Return 0 for a failed query, QATCH if it is above 0.1, else 0.1 for a right format and 0 for a wrong one."""
     qatch = row.value("qatch")
     if not row.executes:
@@ -54,18 +54,18 @@ def gate_reward(reading: ParsedResponse, row: ScoreRow) -> Reward:
     elif qatch > _GATE:
         total = qatch
     else:
-        total = _GATE if reading.well_formed else 0.0
-    return Reward(total, _parts(reading, row))
+        total = _GATE if parsed.well_formed else 0.0
+    return Reward(total, _parts(parsed, row))
 
 
-def _shares(result: float, reading: ParsedResponse, row: ScoreRow) -> Reward:
-    return Reward((1.0 - _FORMAT_SHARE) * result + _FORMAT_SHARE * reading.well_formed, _parts(reading, row))
+def _shares(result: float, parsed: ParsedResponse, row: ScoreRow) -> Reward:
+    return Reward((1.0 - _FORMAT_SHARE) * result + _FORMAT_SHARE * parsed.well_formed, _parts(parsed, row))
 
 
-def _parts(reading: ParsedResponse, row: ScoreRow) -> dict[str, float]:
+def _parts(parsed: ParsedResponse, row: ScoreRow) -> dict[str, float]:
     return {
         "correct": float(row.matches("refined")),
         "executes": float(row.executes),
-        "format": float(reading.well_formed),
+        "format": float(parsed.well_formed),
         "partial": row.value("qatch"),
     }

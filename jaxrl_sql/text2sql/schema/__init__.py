@@ -12,7 +12,7 @@ from jaxrl_sql.text2sql.schema.read import Column, ForeignKey, Schema, Table, re
 from jaxrl_sql.text2sql.schema.render import RENDERERS, compact, ddl, names_only, omnisql, profile
 from jaxrl_sql.text2sql.schema.retrieve import find_values
 from jaxrl_sql.text2sql.schema.synonyms import find_alike
-from jaxrl_sql.text2sql.schema.used import Used, used_by
+from jaxrl_sql.text2sql.schema.used import UsedColumns, find_used_columns
 from jaxrl_sql.text2sql.schema.values import Values, read_values
 
 __all__ = [
@@ -22,11 +22,12 @@ __all__ = [
     "ForeignKey",
     "Schema",
     "Table",
-    "Used",
+    "UsedColumns",
     "Values",
     "compact",
     "ddl",
     "find_alike",
+    "find_used_columns",
     "find_values",
     "link",
     "names_only",
@@ -38,5 +39,4 @@ __all__ = [
     "read_descriptions",
     "read_schema",
     "read_values",
-    "used_by",
 ]

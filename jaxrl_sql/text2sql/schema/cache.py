@@ -49,7 +49,7 @@ def version_of(db_path: str | Path, hide: Sequence[str] = ()) -> Version:
     return version
 
 
-def cached(
+def load_or_compute(
     kind: str, version: Version, load: Callable[[bytes], T], dump: Callable[[T], bytes], make: Callable[[], T]
 ) -> T:
     """Return a database's cache entry of a kind; compute and save it if it is missing.

@@ -2,7 +2,7 @@
 
 BIRD has a folder `database_description` next to each database, with a CSV file per table. Spider has natural names of
 all columns in one `tables.json`, two folders up; BIRD has it, too (`dev_tables.json`). The files are written by hand,
-so unreadable parts are skipped and reported in `faults`.
+so unreadable parts are skipped and reported in `errors`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Descriptions(NamedTuple):
     """Descriptions by normalized table and column (`plain`), and a line per faulty file."""
 
     columns: Mapping[tuple[str, str], Description]
-    faults: tuple[str, ...] = ()
+    errors: tuple[str, ...] = ()
 
     def of(self, table: str, column: str) -> str:
         """Return the meaning of a column and of its values as one line, each truncated to 200 characters.
@@ -112,18 +112,18 @@ def natural_files(path: Path) -> list[Path]:
 @lru_cache(maxsize=4096)
 def _read_version(db_id: str, files: tuple[tuple[str, int, int], ...]) -> Descriptions:
     columns: dict[tuple[str, str], Description] = {}
-    faults: list[str] = []
+    errors: list[str] = []
     for path, mtime_ns, size in files:
         if path.endswith(".json"):
-            names, fault = _natural_names(path, mtime_ns, size)
+            names, error = _natural_names(path, mtime_ns, size)
             for key, name in names.get(db_id, {}).items():
                 columns.setdefault(key, Description(name=name))
         else:
             table = plain(Path(path).stem)
-            described, fault = _read_table(Path(path))
+            described, error = _read_table(Path(path))
             columns |= {(table, column): description for column, description in described.items()}
-        faults += [f"{path}: {fault}"] if fault else []
-    return Descriptions(MappingProxyType(columns), tuple(faults))
+        errors += [f"{path}: {error}"] if error else []
+    return Descriptions(MappingProxyType(columns), tuple(errors))
 
 
 # A sentinel line after a table: a separate row unless a quote is still open.
@@ -131,7 +131,7 @@ _LAST_LINE = "\0"
 
 
 def _read_table(path: Path) -> tuple[dict[str, Description], str]:
-    """Read a table's CSV file; return descriptions by column, and a fault or ""."""
+    """Read a table's CSV file; return descriptions by column, and an error or ""."""
     described: dict[str, Description] = {}
     try:
         text = io.StringIO(_decode(path.read_bytes()), newline="")
@@ -167,7 +167,7 @@ def _decode(raw: bytes) -> str:
 
 @lru_cache(maxsize=8)
 def _natural_names(path: str, _mtime_ns: int, _size: int) -> tuple[Mapping[str, Mapping[tuple[str, str], str]], str]:
-    """Read a file in Spider's format; return natural names by database and (table, column), and a fault or ""."""
+    """Read a file in Spider's format; return natural names by database and (table, column), and an error or ""."""
     names: dict[str, dict[tuple[str, str], str]] = {}
     errors: list[str] = []
     try:

@@ -22,7 +22,7 @@ import numpy as np
 
 from jaxrl_sql.text2sql.schema.cache import Version, version_of
 from jaxrl_sql.text2sql.schema.describe import read_descriptions
-from jaxrl_sql.text2sql.schema.prune import keys_of, largest
+from jaxrl_sql.text2sql.schema.prune import find_largest, keys_of
 from jaxrl_sql.text2sql.schema.read import Schema, part_of, read_schema
 from jaxrl_sql.text2sql.schema.retrieve import STOP, TOKEN, bm25, find_values, fold, unify
 from jaxrl_sql.text2sql.schema.used import Name
@@ -61,8 +61,8 @@ class _Ranker(NamedTuple):
         total = np.zeros(self.texts)
         for token in tokens:
             if (number := self.tokens.get(token)) is not None:
-                part = slice(self.ends[number], self.ends[number + 1])
-                total[self.text_ids[part]] += self.scores[part]  # a text occurs once per token
+                span = slice(self.ends[number], self.ends[number + 1])
+                total[self.text_ids[span]] += self.scores[span]  # a text occurs once per token
         return total
 
 
@@ -93,8 +93,8 @@ def link(example: Example, schema: Schema, fits: Callable[[Schema], bool]) -> Sc
     whole = replace(index.schema, matched=schema.matched)
     if len(index.columns) <= _SMALL_SCHEMA and fits(whole):  # true for most, which then need no order
         return whole
-    order = list(_ranked_parts(index, example))
-    count = largest(len(order), lambda count: fits(_prefix(whole, order, count)))
+    order = list(_rank_parts(index, example))
+    count = find_largest(len(order), lambda count: fits(_prefix(whole, order, count)))
     return _prefix(whole, order, max(count, 1))
 
 
@@ -129,7 +129,7 @@ def name_words(name: str) -> str:
     return " ".join(filter(None, _BOUNDARY.split(unify(name)))).casefold()
 
 
-def _ranked_parts(index: _SchemaIndex, example: Example) -> Iterator[list[Name]]:
+def _rank_parts(index: _SchemaIndex, example: Example) -> Iterator[list[Name]]:
     """Yield parts from best to worst: the first columns of a table and of tables on its path, or a single column."""
     question_words = name_words(f"{example.evidence} {example.question}").split()
     tokens = sorted({token for word in question_words if word not in STOP for token in TOKEN.findall(word)})

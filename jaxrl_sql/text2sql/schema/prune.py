@@ -10,17 +10,17 @@ from collections.abc import Callable, Sequence
 
 from jaxrl_sql.text2sql.files.shares import rank
 from jaxrl_sql.text2sql.schema.read import Schema, part_of
-from jaxrl_sql.text2sql.schema.used import Name, Used, used_by
+from jaxrl_sql.text2sql.schema.used import Name, UsedColumns, find_used_columns
 
 
-def used_by_all(queries: Sequence[str], schema: Schema) -> Used | None:
+def find_columns_of_all(queries: Sequence[str], schema: Schema) -> UsedColumns | None:
     """Return the union of the columns that queries read; None without queries, or if any query cannot be analysed."""
-    used_by_query = [used_by(sql, schema) for sql in queries]
+    used_by_query = [find_used_columns(sql, schema) for sql in queries]
     parsed = [used for used in used_by_query if used is not None]
     if not used_by_query or len(parsed) < len(used_by_query):
         return None
     tables, columns = zip(*parsed, strict=True)
-    return Used(frozenset().union(*tables), frozenset().union(*columns))
+    return UsedColumns(frozenset().union(*tables), frozenset().union(*columns))
 
 
 def keys_of(schema: Schema) -> frozenset[Name]:
@@ -33,7 +33,7 @@ def keys_of(schema: Schema) -> frozenset[Name]:
     return frozenset(keys)
 
 
-def prune(schema: Schema, used: Used, seed: int, uid: str, fits: Callable[[Schema], bool]) -> Schema | None:
+def prune(schema: Schema, used: UsedColumns, seed: int, uid: str, fits: Callable[[Schema], bool]) -> Schema | None:
     """Return the used columns, their keys and as much of the schema as fits; None if the used columns do not fit.
 
     The number of calls of `fits` is logarithmic in the number of columns.
@@ -45,10 +45,10 @@ def prune(schema: Schema, used: Used, seed: int, uid: str, fits: Callable[[Schem
 
     if not fits(part(0)):
         return None
-    return part(largest(len(others), lambda count: fits(part(count))))
+    return part(find_largest(len(others), lambda count: fits(part(count))))
 
 
-def largest(maximum: int, fits: Callable[[int], bool]) -> int:
+def find_largest(maximum: int, fits: Callable[[int], bool]) -> int:
     """Return the largest number from 0 to `maximum` that fits; `fits` must be monotone, and 0 must fit.
 
     Exponential search from below, then bisection, avoids calls with far too large numbers.
@@ -63,7 +63,7 @@ def largest(maximum: int, fits: Callable[[int], bool]) -> int:
     return low
 
 
-def _in_order(schema: Schema, used: Used, seed: int, uid: str) -> tuple[frozenset[Name], list[list[Name]]]:
+def _in_order(schema: Schema, used: UsedColumns, seed: int, uid: str) -> tuple[frozenset[Name], list[list[Name]]]:
     """Return the columns that always stay, and the others in order: keys by table, then single columns."""
 
     def order_of(*names: str) -> int:

@@ -168,21 +168,21 @@ def _read_columns(
         left_out.append((table, str(error)))
         return None
     columns = tuple(Column(name, declared or "", bool(not_null), pk) for name, declared, not_null, pk in rows)
-    fault = _fault(connection, table, columns)
-    if not fault:
+    reason = _read_error(connection, table, columns)
+    if not reason:
         return columns
-    faults = {column.name: _fault(connection, table, [column]) for column in columns}
-    if all(faults.values()):
-        left_out.append((table, fault))
+    errors = {column.name: _read_error(connection, table, [column]) for column in columns}
+    if all(errors.values()):
+        left_out.append((table, reason))
         return None
-    left_out += [(f"{table}.{name}", reason) for name, reason in faults.items() if reason]
-    readable = [column for column in columns if not faults[column.name]]
-    if any(column.primary_key and faults[column.name] for column in columns):
+    left_out += [(f"{table}.{name}", error) for name, error in errors.items() if error]
+    readable = [column for column in columns if not errors[column.name]]
+    if any(column.primary_key and errors[column.name] for column in columns):
         readable = [replace(column, primary_key=0) for column in readable]
     return tuple(readable)
 
 
-def _fault(connection: sqlite3.Connection, table: str, columns: Sequence[Column]) -> str:
+def _read_error(connection: sqlite3.Connection, table: str, columns: Sequence[Column]) -> str:
     """Return why no query can read and compare these columns, or ""; the query is only prepared."""
     names = quote_names((column.name for column in columns), always=True)
     if not names:

@@ -23,7 +23,7 @@ from unicodedata import normalize
 
 import numpy as np
 
-from jaxrl_sql.text2sql.schema.cache import Version, cached, version_of
+from jaxrl_sql.text2sql.schema.cache import Version, load_or_compute, version_of
 from jaxrl_sql.text2sql.schema.quote import quote_name
 from jaxrl_sql.text2sql.schema.read import Table, read_schema
 from jaxrl_sql.text2sql.schema.sqlite_file import read_file, skip_unreadable
@@ -164,7 +164,9 @@ def open_index(db_path: str, hide: Sequence[str] = ()) -> TextIndex:
     with _lock:
         index = _recent.pop(version, None)
         if index is None:
-            index = cached(_KIND, version, _load, _dump, lambda: make_index(*read_texts(version.path, version.hide)))
+            index = load_or_compute(
+                _KIND, version, _load, _dump, lambda: make_index(*read_texts(version.path, version.hide))
+            )
         _recent[version] = index
         while len(_recent) > 1 and sum(entry.nbytes for entry in _recent.values()) > _MEMORY_BYTES:
             _recent.popitem(last=False)
@@ -207,7 +209,7 @@ def make_index(columns: Sequence[tuple[str, str]], texts: Sequence[Sequence[str]
     folded = [fold(text) for text in every]
     tokens, scores, text_ids, ends = bm25(folded)
     # A text may lack as many characters as it need not share, and with each of them one token.
-    spare = np.array([len(text) - _min_shared(len(text)) for text in folded], np.int64)
+    spare = np.array([len(text) - _min_shared_characters(len(text)) for text in folded], np.int64)
     least = np.maximum(np.bincount(text_ids, minlength=len(every)) - spare, 1)
     return TextIndex(
         tuple(columns), b"".join(raw), starts, owner, least.astype(np.int32), tokens, scores, text_ids, ends
@@ -266,14 +268,14 @@ def _is_short(text: str) -> bool:
     return len(text) <= _MAX_CHARACTERS or len(normalize("NFC", text)) <= _MAX_CHARACTERS
 
 
-def _min_shared(length: int) -> int:
+def _min_shared_characters(length: int) -> int:
     """Return the minimum number of characters that a text of a length must share: more than 0.85 of them."""
     return length * 85 // 100 + 1
 
 
 def _share(text: str, question: str) -> float:
     """Return the length share of a text's longest substring that matches in `question`; 0 if too small."""
-    for length in range(len(text), _min_shared(len(text)) - 1, -1):
+    for length in range(len(text), _min_shared_characters(len(text)) - 1, -1):
         if any(_occurs(text[at : at + length], question) for at in range(len(text) - length + 1)):
             return length / len(text)
     return 0.0

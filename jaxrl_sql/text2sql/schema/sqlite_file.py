@@ -43,7 +43,7 @@ def read_file(path: str | Path, read: Callable[[sqlite3.Connection], T]) -> T:
     path = Path(path).resolve()
     for _ in range(_TRIES):
         with readable(path) as uri, closing(_connect(uri)) as connection:
-            connection.text_factory = _replaced
+            connection.text_factory = _decode
             before = _stamp(path)
             try:
                 result = read(connection)
@@ -89,7 +89,7 @@ def readable(path: str | Path) -> Iterator[str]:
     with ExitStack() as stack:
         try:
             folder = stack.enter_context(TemporaryDirectory(prefix="jaxrl_sql-"))
-            access, copy = _copied(path, Path(folder))
+            access, copy = _copy_snapshot(path, Path(folder))
         except OSError as error:
             is_unreadable = error.filename in (str(path), str(log))
             advice = (
@@ -154,7 +154,7 @@ def _is_in_wal_mode(path: Path) -> bool:
     return False
 
 
-def _copied(path: Path, folder: Path) -> tuple[str, Path]:
+def _copy_snapshot(path: Path, folder: Path) -> tuple[str, Path]:
     """Copy a consistent snapshot of a database and its log; return the URI parameters and the file to open."""
     copy = folder / path.name
     names = [(_next_to(path, end), _next_to(copy, end)) for end in ("", "-wal")]
@@ -188,5 +188,5 @@ def _stamp(path: Path) -> Stamp:
     return stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
 
 
-def _replaced(raw: bytes) -> str:
+def _decode(raw: bytes) -> str:
     return raw.decode("utf-8", errors="replace")

@@ -98,8 +98,8 @@ def load_vectors(folder: str) -> WordVectors:
             f"embedding.weight), but {', '.join(sorted(tensors)[:3]) or 'nothing'}; pass a folder of a Model2Vec model"
         )
     table = table.astype(np.float32)
-    if (rows := tensors.get("mapping")) is not None:  # tokens that share a vector
-        table = table[rows]
+    if (mapping := tensors.get("mapping")) is not None:  # tokens that share a vector
+        table = table[mapping]
     if (weights := tensors.get("weights")) is not None:
         table = table * weights.astype(np.float32)[: len(table), None]
     if tokenizer.get_vocab_size() > len(table):

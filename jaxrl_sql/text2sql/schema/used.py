@@ -20,7 +20,7 @@ Name = tuple[str, str]
 _ROWID = frozenset(("rowid", "oid", "_rowid_"))
 
 
-class Used(NamedTuple):
+class UsedColumns(NamedTuple):
     """The reads of a query: tables, including those without a named column, and (table, column) pairs."""
 
     tables: frozenset[str]
@@ -35,7 +35,7 @@ class _AliasedTable(NamedTuple):
 
 
 @none_if_it_fails
-def used_by(sql: str, schema: Schema) -> Used | None:
+def find_used_columns(sql: str, schema: Schema) -> UsedColumns | None:
     """Return the reads of a SQLite query; None if it is not a single query or reads objects outside of the schema.
 
     These are views, SQLite's internal tables and table-valued functions, whose columns are not in the schema, and SQL
@@ -59,7 +59,7 @@ class _NameResolver:
         self.read_tables: dict[str, Table] = {}
         self.is_known = True
 
-    def read(self) -> Used | None:
+    def read(self) -> UsedColumns | None:
         """Collect tables, then columns."""
         for table in self.tree.find_all(exp.Table):
             self._add_table(table)
@@ -77,7 +77,7 @@ class _NameResolver:
             self._add_column(column)
         if not self.is_known:
             return None
-        return Used(frozenset(table.name for table in self.read_tables.values()), frozenset(self.columns))
+        return UsedColumns(frozenset(table.name for table in self.read_tables.values()), frozenset(self.columns))
 
     def _at(self, node: exp.Expression) -> list[_AliasedTable]:
         """Return the sources of the query that a node of a FROM clause belongs to."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from jaxrl_sql.text2sql.schema.cache import Version, cached, version_of
+from jaxrl_sql.text2sql.schema.cache import Version, load_or_compute, version_of
 from jaxrl_sql.text2sql.schema.quote import quote_name
 from jaxrl_sql.text2sql.schema.read import Column, Table, read_schema
 from jaxrl_sql.text2sql.schema.sqlite_file import read_file, skip_unreadable
@@ -55,7 +55,7 @@ def read_values(db_path: str | Path, hide: Sequence[str] = ()) -> ColumnValues:
 
 @lru_cache(maxsize=4096)
 def _read_version(version: Version) -> ColumnValues:
-    return cached(_KIND, version, _load, _dump, lambda: _read(version))
+    return load_or_compute(_KIND, version, _load, _dump, lambda: _read(version))
 
 
 def _read(version: Version) -> ColumnValues:

@@ -42,44 +42,44 @@ class Order:
 
 
 class SchemaOrder:
-    """An endless sequence over examples of several databases, of which each `together` in a row have the same one.
+    """An endless sequence over examples of several databases; each `prompts_per_schema` in a row have the same one.
 
-    In each epoch a database's examples are shuffled and cut into pieces, and the pieces of all databases are shuffled;
-    if the last piece of a database is too small, its first examples repeat.
+    In each epoch a database's examples are shuffled and split into blocks, and all blocks are shuffled;
+    if the last block of a database is too small, its first examples repeat.
     """
 
-    def __init__(self, databases: Sequence[str], together: int, seed: int) -> None:
+    def __init__(self, databases: Sequence[str], prompts_per_schema: int, seed: int) -> None:
         members: dict[str, list[int]] = {}
         for i, name in enumerate(databases):
             members.setdefault(name, []).append(i)
-        self._members, self._together, self._seed = [*members.values()], together, seed
-        self._pieces = Order(sum(-(-len(members) // together) for members in self._members), seed)
-        self._epoch = lru_cache(maxsize=2)(self._cut)
+        self._members, self._prompts_per_schema, self._seed = [*members.values()], prompts_per_schema, seed
+        self._blocks = Order(sum(-(-len(members) // prompts_per_schema) for members in self._members), seed)
+        self._epoch = lru_cache(maxsize=2)(self._split_epoch)
 
     @property
     def n(self) -> int:
         """Return how many examples an epoch has."""
-        return self._pieces.n * self._together
+        return self._blocks.n * self._prompts_per_schema
 
     def take(self, cursor: int, k: int) -> tuple[list[int], int]:
-        """Return the `k` indices from position `cursor` on, and the cursor after them, both whole numbers of pieces."""
-        if cursor % self._together or k % self._together:
-            raise ValueError(f"cursor {cursor} and k {k} must be multiples of {self._together}")
-        begin = cursor // self._together
-        pieces, _ = self._pieces.take(begin, k // self._together)
+        """Return the `k` indices from position `cursor` on, and the cursor after them, both whole numbers of blocks."""
+        if cursor % self._prompts_per_schema or k % self._prompts_per_schema:
+            raise ValueError(f"cursor {cursor} and k {k} must be multiples of {self._prompts_per_schema}")
+        begin = cursor // self._prompts_per_schema
+        blocks, _ = self._blocks.take(begin, k // self._prompts_per_schema)
         indices = [
-            i for number, piece in enumerate(pieces, begin) for i in self._epoch(number // self._pieces.n)[piece]
+            i for number, block in enumerate(blocks, begin) for i in self._epoch(number // self._blocks.n)[block]
         ]
         return indices, cursor + k
 
-    def _cut(self, epoch: int) -> list[list[int]]:
-        pieces = []
+    def _split_epoch(self, epoch: int) -> list[list[int]]:
+        blocks = []
         for number, members in enumerate(self._members):
             mixed = [members[i] for i in _permutation(len(members), self._seed, epoch, number)]
-            for start in range(0, len(mixed), self._together):
-                piece = mixed[start : start + self._together]
-                pieces.append([*piece, *islice(cycle(mixed), self._together - len(piece))])
-        return pieces
+            for start in range(0, len(mixed), self._prompts_per_schema):
+                block = mixed[start : start + self._prompts_per_schema]
+                blocks.append([*block, *islice(cycle(mixed), self._prompts_per_schema - len(block))])
+        return blocks
 
 
 AnyOrder = Order | SchemaOrder

@@ -158,20 +158,21 @@ def _group_batch(prompt: Any, prompt_len: Any, completion: Any, completion_len: 
     return GroupBatch(shared=shared, completion=completion, completion_len=completion_len, **{**unread, **arrays})
 
 
-def share_schemas(batch: GroupBatch, together: int) -> GroupBatch:
-    """Return a host's batch in which each `together` prompts in a row share their common prefix.
+def share_schemas(batch: GroupBatch, prompts_per_schema: int) -> GroupBatch:
+    """Return a host's batch in which each `prompts_per_schema` prompts in a row share their common prefix.
 
     The prefix is their database's schema, up to the first token in which they differ; each keeps at least one token.
     """
     (prompt,) = batch.shared
     tokens, length = np.asarray(prompt.tokens), np.asarray(prompt.length)
-    groups, lengths = tokens.reshape(-1, together, tokens.shape[1]), length.reshape(-1, together)
+    groups, lengths = tokens.reshape(-1, prompts_per_schema, tokens.shape[1]), length.reshape(-1, prompts_per_schema)
     prefix_length = np.logical_and.accumulate((groups == groups[:, :1]).all(axis=1), axis=1).sum(axis=1)
-    common = np.repeat(np.minimum(prefix_length, lengths.min(axis=1) - 1), together).astype(np.int32)
-    begin, _ = pad_tokens([row[:n] for row, n in zip(tokens, common, strict=True)], tokens.shape[1])
+    common = np.repeat(np.minimum(prefix_length, lengths.min(axis=1) - 1), prompts_per_schema).astype(np.int32)
+    prefixes, _ = pad_tokens([row[:n] for row, n in zip(tokens, common, strict=True)], tokens.shape[1])
     remainders = [row[start:end] for row, start, end in zip(tokens, common, length, strict=True)]
-    rest = pad_tokens(remainders, bucket(max(map(len, remainders)), smallest=64))  # each width compiles a program
-    return dataclasses.replace(batch, shared=(Segment(begin, common), Segment(*rest)), together=together)  # type: ignore[arg-type] # NumPy's
+    suffixes = pad_tokens(remainders, bucket(max(map(len, remainders)), smallest=64))  # each width compiles a program
+    shared = Segment(prefixes, common), Segment(*suffixes)  # type: ignore[arg-type] # NumPy's
+    return dataclasses.replace(batch, shared=shared, prompts_per_schema=prompts_per_schema)
 
 
 def with_packed_rows(batch: GroupBatch) -> GroupBatch:
@@ -197,11 +198,11 @@ def order_by_rows(
     max_prompt_bucket: int,
     block: int,
     micro_batches: MicroBatches,
-    together: int = 1,
+    prompts_per_schema: int = 1,
 ) -> list[int]:
     """Return the order of groups in which the parts of each `block` groups, packed, need a similar number of rows.
 
-    `longest` and `max_prompt_bucket` are those of `pack_groups`. Each `together` groups stay in a row.
+    `longest` and `max_prompt_bucket` are those of `pack_groups`. Each `prompts_per_schema` groups stay in a row.
     """
     width, order = bucket(longest), list[int]()
     prompt = bucket(max(max_prompt_bucket, *(len(group[0].prompt.token_ids) for group in groups)))
@@ -209,11 +210,14 @@ def order_by_rows(
         len(first_fit(np.array([len(trajectory.completion) for trajectory in group]), width)[1]) for group in groups
     ]
     min_rows = row_counts(min(most_rows(rows), len(groups[0])))[0]
-    block, rows = block // together, [max(rows[i : i + together]) for i in range(0, len(rows), together)]
-    parts = micro_batches.parts_of(block, prompt, min_rows * together, width)
+    block, rows = (
+        block // prompts_per_schema,
+        [max(rows[i : i + prompts_per_schema]) for i in range(0, len(rows), prompts_per_schema)],
+    )
+    parts = micro_batches.parts_of(block, prompt, min_rows * prompts_per_schema, width)
     for start in range(0, len(rows), block):
         order += [start + i for i in order_for_parts(rows[start : start + block], parts)]
-    return [i * together + j for i in order for j in range(together)]
+    return [i * prompts_per_schema + j for i in order for j in range(prompts_per_schema)]
 
 
 def score_learned_only(batch: GroupBatch) -> GroupBatch:
@@ -226,9 +230,9 @@ def score_learned_only(batch: GroupBatch) -> GroupBatch:
     start, width = np.asarray(batch.packed_start), batch.completion.shape[2]
     learned = np.asarray(batch.loss_mask) & (np.arange(width) < np.asarray(batch.completion_len)[..., None])
     positions = [(start[i][:, None] + np.arange(width))[learned[i]] for i in range(len(start))]
-    whole = batch.packed_length.shape[1] * width
-    size = min(bucket(max(len(placed) for placed in positions), smallest=8), whole)
-    scored = np.full((len(positions), size), whole, np.int32)
+    num_positions = batch.packed_length.shape[1] * width
+    size = min(bucket(max(len(placed) for placed in positions), smallest=8), num_positions)
+    scored = np.full((len(positions), size), num_positions, np.int32)
     for row, placed in zip(scored, positions, strict=True):
         row[: len(placed)] = placed
     fields: Record = {"scored": scored}

@@ -194,19 +194,19 @@ class RowOrder:
         rng = np.random.Generator(np.random.Philox(np.random.SeedSequence((self._seed, epoch))))
         rows: dict[int, list[tuple[int, ...]]] = {}
         for (width, _), numbers in self._members[epoch % len(self._members)].items():
-            shuffled = [numbers[i] for i in _shuffled(rng, len(numbers))]
+            shuffled = [numbers[i] for i in _permutation(rng, len(numbers))]
             parts = -(-len(numbers) // self._questions)
             bounds = [len(numbers) * part // parts for part in range(parts + 1)]
             rows.setdefault(width, []).extend(tuple(shuffled[a:b]) for a, b in pairwise(bounds))
         batches = []
         for rows_of_width in rows.values():
-            shuffled_rows = [rows_of_width[i] for i in _shuffled(rng, len(rows_of_width))]
+            shuffled_rows = [rows_of_width[i] for i in _permutation(rng, len(rows_of_width))]
             batches += [
                 shuffled_rows[start : start + self._databases]
                 for start in range(0, len(shuffled_rows), self._databases)
             ]
-        return [batches[i] for i in _shuffled(rng, len(batches))]
+        return [batches[i] for i in _permutation(rng, len(batches))]
 
 
-def _shuffled(rng: np.random.Generator, n: int) -> np.ndarray:
+def _permutation(rng: np.random.Generator, n: int) -> np.ndarray:
     return np.argsort(rng.random(n), kind="stable")

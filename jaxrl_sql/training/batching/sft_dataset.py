@@ -101,7 +101,9 @@ def format_tokens_of(example: Example, styles: Sequence[PromptStyle], tokenizer:
     return frozenset(token for text in texts for token in encode(tokenizer, text))
 
 
-def rows_of(cfg: SftConfig, seed: int, sft_dataset: SftDataset, word_ids: tuple[int, ...], step: int) -> list[SftRow]:
+def rows_of_step(
+    cfg: SftConfig, seed: int, sft_dataset: SftDataset, word_ids: tuple[int, ...], step: int
+) -> list[SftRow]:
     """Return the rows of a step, some with their words renamed, as a function of (seed, step)."""
     rows = sft_dataset.train.rows(sft_dataset.order.batch(step))
     rng = np.random.default_rng((seed, step))

@@ -22,23 +22,23 @@ from jaxrl_sql.inference.fingerprint import (
 )
 from jaxrl_sql.inference.policy_client import open_policy_client
 from jaxrl_sql.inference.policy_spec import PolicySpec
-from jaxrl_sql.inference.training_set import make_synthetic, split_questions
+from jaxrl_sql.inference.training_set import load_split_questions, make_synthetic
 from jaxrl_sql.models.ops.rng import Purpose
 from jaxrl_sql.rollout import SamplingParams
 from jaxrl_sql.runtime.budget import Budget, BudgetSpentError, Usage
-from jaxrl_sql.runtime.control_tokens import ControlTokens, bare, plain_text
+from jaxrl_sql.runtime.control_tokens import ControlTokens, plain_text, strip_marks
 from jaxrl_sql.runtime.display import Display, make_display
-from jaxrl_sql.runtime.endpoint import budget_of, open_endpoint
+from jaxrl_sql.runtime.endpoint import make_budget, open_endpoint
 from jaxrl_sql.runtime.journal import Journal
 from jaxrl_sql.runtime.model_locator import find_trained, prompt_differences, with_date
-from jaxrl_sql.text2sql.benchmarks import Benchmark, skipped_lines
+from jaxrl_sql.text2sql.benchmarks import Benchmark, summarize_skipped
 from jaxrl_sql.text2sql.env.executor import Executor, make_executor
 from jaxrl_sql.text2sql.evals.choices import SelectedQuery, compare_choices, table
 from jaxrl_sql.text2sql.evals.endings import cut_at, ending_metrics, finish_reasons, incomplete_warning
 from jaxrl_sql.text2sql.evals.tables import ReportTable
 from jaxrl_sql.text2sql.files.jsonl import write_lines
 from jaxrl_sql.text2sql.prompts.chat import THINKING, chat_messages, render_chat
-from jaxrl_sql.text2sql.prompts.prompts import make_prompts, message_texts, shown_schema
+from jaxrl_sql.text2sql.prompts.prompts import make_prompts, message_texts, select_schema
 from jaxrl_sql.text2sql.prompts.styles import PromptStyle
 from jaxrl_sql.text2sql.question_sets.filters import keep_only
 from jaxrl_sql.text2sql.question_sets.hiding import check_hide
@@ -83,20 +83,20 @@ class VerbalRun:
     budget: Budget
     display: Display
     finished: dict[str, Fields]
-    shown: float = 0.0
+    last_update: float = 0.0
 
     @property
-    def left(self) -> list[Example]:
+    def pending(self) -> list[Example]:
         """Return the questions that are not finished."""
         return [example for example in self.examples if example.uid not in self.finished]
 
     def show(self, now: bool = False) -> None:
         """Show the progress, every few seconds or `now`."""
-        if now or time.monotonic() - self.shown > _SHOWN_EVERY_S:
-            self.shown = time.monotonic()
-            done = len(self.examples) - len(self.left)
+        if now or time.monotonic() - self.last_update > _SHOWN_EVERY_S:
+            self.last_update = time.monotonic()
+            num_finished = len(self.examples) - len(self.pending)
             spent = dataclasses.replace(self.budget, spent=self.memory.total)
-            self.display.update(done, spent.shown())
+            self.display.update(num_finished, spent.as_metrics())
 
 
 class VerbalResult(NamedTuple):
@@ -139,13 +139,13 @@ def verbal(policy: PolicySpec, cfg: VerbalSettings, limits: ExecutorConfig, disp
         finished = {outcome["id"]: outcome for record in journal.records if (outcome := record.get("finished"))}
         stopped: JaxrlSqlError | None = None
         with make_display(display_kind, len(examples), out.name, unit="question") as display:
-            for line in skipped_lines(loaded.skipped):
+            for line in summarize_skipped(loaded.skipped):
                 display.note(line)
             for setting in prompt_differences(policy.recipe, data, trained) if trained else ():
                 display.note(f"the model was trained with other prompt settings: {setting}")
-            budget = budget_of(cfg, memory.total)
+            budget = make_budget(cfg, memory.total)
             work = VerbalRun(policy, cfg, examples, executor, memory, budget, display, finished)
-            if work.left:
+            if work.pending:
                 with open_model(work) as model:
                     stopped = choose(work, model)
         work.budget.spent = memory.total
@@ -172,8 +172,8 @@ def load_questions(data: DataConfig, databases: DatabasesConfig, include_ids: st
         raise InputError(f"verbal answers one set at a time: data.evals={data.evals} names {len(data.evals)}")
     make_synthetic(data)
     if not include_ids:
-        return split_questions(data, data.evals[0], data.select.limit_eval, databases)
-    questions = split_questions(data, data.evals[0], 0, databases)
+        return load_split_questions(data, data.evals[0], data.select.limit_eval, databases)
+    questions = load_split_questions(data, data.evals[0], 0, databases)
     return questions._replace(examples=tuple(keep_only(questions.examples, include_ids, data.select.limit_eval)))
 
 
@@ -207,14 +207,14 @@ def open_model(work: VerbalRun) -> Iterator[VerbalModel]:
         recipe = find_recipe(spec.recipe)
         style = recipe.endpoint_style(spec.data)
 
-        def asked(examples: Sequence[Example]) -> Sequence[str]:
+        def join_messages(examples: Sequence[Example]) -> Sequence[str]:
             chats = (message_texts(example, style).messages() for example in examples)
             return ["\n\n".join(message["content"] for message in chat) for chat in chats]  # a request is one text
 
         with open_endpoint(cfg, work.budget) as endpoint:
             ask = endpoint_asker(endpoint, work.memory, cfg.token_limit, work.show)
             policy = VerbalPolicy(ask, sampling, judge_sampling)
-            yield VerbalModel(policy, recipe, style, asked)
+            yield VerbalModel(policy, recipe, style, join_messages)
         return
     longest = max(cfg.max_tokens, cfg.judge_max_tokens)
     with open_policy_client(spec, work.executor, spec.rollout.max_num_seqs, Purpose.EVAL, longest) as client:
@@ -240,7 +240,7 @@ def judge_prompt(text: str, data: DataConfig, control: ControlTokens) -> Prompt:
         text = render_chat(control.tokenizer, chat_messages("", text), THINKING[data.chat.thinking], "", data.chat.date)
     else:
         text = plain_text(control.tokenizer, text)
-    return Prompt("judge", tuple(control.encode(text)), bare(text))
+    return Prompt("judge", tuple(control.encode(text)), strip_marks(text))
 
 
 def choose(work: VerbalRun, model: VerbalModel) -> JaxrlSqlError | None:
@@ -271,14 +271,14 @@ def _finish(work: VerbalRun, model: VerbalModel, todo: Sequence[Example]) -> Non
     """Choose an answer to each of some questions and record it."""
     cfg = work.cfg
     questions = [
-        VerbalQuestion(example.uid, prompt, example.database, _about(example, model.style))
+        VerbalQuestion(example.uid, prompt, example.database, _judge_context(example, model.style))
         for example, prompt in zip(todo, model.prompts(todo), strict=True)
     ]
     verdicts = choose_by_judging(
         model.policy,
         work.executor,
         questions,
-        lambda text: model.recipe.reading(text, model.style).sql,
+        lambda text: model.recipe.parse(text, model.style).sql,
         JudgingConfig(cfg.candidates, cfg.attempts, cfg.rounds, cfg.normalise),
     )
     for example, verdict in zip(todo, verdicts, strict=True):
@@ -287,10 +287,10 @@ def _finish(work: VerbalRun, model: VerbalModel, todo: Sequence[Example]) -> Non
         work.finished[example.uid] = record
 
 
-def _about(example: Example, style: PromptStyle) -> str:
+def _judge_context(example: Example, style: PromptStyle) -> str:
     """Return the judge's context: the schema as in the candidates' prompt, and the question."""
     evidence = f"External knowledge: {example.evidence}\n" if example.evidence else ""
-    schema = style.show(example, shown_schema(example, style))
+    schema = style.show(example, select_schema(example, style))
     if style.is_chat:
         schema = f"Here is a database, and a question about it.\n\nDatabase schema:\n{schema}"
     return f"{schema.strip()}\n\n{evidence}Question: {example.question}"
@@ -318,8 +318,8 @@ def _record(example: Example, verdict: JudgeChoice, memory: Memory) -> Record:
 
 def write(out: Path, work: VerbalRun, loaded: Benchmark) -> dict[str, float]:
     """Write predictions, records and metrics of the finished questions; return the metrics."""
-    done = [example for example in work.examples if example.uid in work.finished]
-    records = [work.finished[example.uid] for example in done]
+    finished_examples = [example for example in work.examples if example.uid in work.finished]
+    records = [work.finished[example.uid] for example in finished_examples]
     chosen = [
         SelectedQuery(
             example,
@@ -327,7 +327,7 @@ def write(out: Path, work: VerbalRun, loaded: Benchmark) -> dict[str, float]:
             tuple(candidate["sql"] for candidate in record["candidates"]),
             tuple(candidate["copies"] for candidate in record["candidates"]),
         )
-        for example, record in zip(done, records, strict=True)
+        for example, record in zip(finished_examples, records, strict=True)
     ]
     numbers: dict[str, float] = {}
     if chosen:
@@ -339,7 +339,7 @@ def write(out: Path, work: VerbalRun, loaded: Benchmark) -> dict[str, float]:
         "replies": sum(len(record["replies"]) for record in records),
         "truncated": ending_metrics(_finish_reasons(records, CANDIDATES)).get("truncated", 0.0),
         "truncated/judge": ending_metrics(_finish_reasons(records, JUDGE)).get("truncated", 0.0),
-        "unfinished": len(work.examples) - len(done),
+        "unfinished": len(work.examples) - len(finished_examples),
         "skipped": len(loaded.skipped),
         **work.budget.numbers(),
     }
@@ -355,10 +355,10 @@ def _cut_lines(cfg: VerbalSettings, records: Collection[Fields]) -> Iterator[str
         (CANDIDATES, "answers", f"verbal.max_tokens={cfg.max_tokens}"),
         (JUDGE, "judge's replies", f"verbal.judge_max_tokens={cfg.judge_max_tokens}"),
     )
-    for stage, what, setting in stages:
+    for stage, noun, setting in stages:
         reasons = _finish_reasons(records, stage)
         if count := reasons["length"]:
-            yield incomplete_warning(count, reasons.total(), cut_at(setting), what)
+            yield incomplete_warning(count, reasons.total(), cut_at(setting), noun)
 
 
 def _finish_reasons(records: Iterable[Fields], stage: str) -> Counter[str]:
@@ -369,8 +369,8 @@ def _finish_reasons(records: Iterable[Fields], stage: str) -> Counter[str]:
 
 def _unfinished_lines(work: VerbalRun, is_spent: bool) -> Iterator[str]:
     """Yield a line on unfinished questions, and one on how to resume if the budget is spent."""
-    if work.left:
-        names = ", ".join(example.uid for example in work.left[:_NAMED])
-        yield f"{len(work.left)} of {len(work.examples)} questions are not finished, such as {names}"
+    if work.pending:
+        names = ", ".join(example.uid for example in work.pending[:_NAMED])
+        yield f"{len(work.pending)} of {len(work.examples)} questions are not finished, such as {names}"
     if is_spent:
         yield f"verbal.{work.budget.limit} is reached; a larger number continues"

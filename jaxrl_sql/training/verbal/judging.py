@@ -86,7 +86,7 @@ class VerbalQuestion(NamedTuple):
     uid: str
     prompt: str | Prompt
     db_path: str
-    about: str
+    context: str
 
 
 class JudgeCandidate(NamedTuple):
@@ -162,22 +162,20 @@ def find_candidates(
     """
     if min(num_candidates, attempts) < 1:
         raise InputError(f"num_candidates={num_candidates}, attempts={attempts}: both must be at least 1")
-    tallies = [_CandidatePool() for _ in questions]
+    pools = [_CandidatePool() for _ in questions]
     unfinished = list(range(len(questions)))
-    for number in range(attempts):
+    for round_number in range(attempts):
         if not unfinished:
             break
         requests = [
-            _request(questions[i], CANDIDATES, number, questions[i].prompt, sampling, num_candidates)
+            _request(questions[i], CANDIDATES, round_number, questions[i].prompt, sampling, num_candidates)
             for i in unfinished
         ]
         answered = list(zip(unfinished, ask(requests), strict=True))
         for i, texts in answered:
-            _add_answers(tallies[i], executor, questions[i].db_path, texts, read_sql)
-        unfinished = [
-            i for i, texts in answered if len(tallies[i].sqls) < num_candidates and any(map(_is_answer, texts))
-        ]
-    return [tally.result(num_candidates) for tally in tallies]
+            _add_answers(pools[i], executor, questions[i].db_path, texts, read_sql)
+        unfinished = [i for i, texts in answered if len(pools[i].sqls) < num_candidates and any(map(_is_answer, texts))]
+    return [pool.result(num_candidates) for pool in pools]
 
 
 def judge(
@@ -195,20 +193,21 @@ def judge(
     if rounds < 1:
         raise InputError(f"rounds={rounds}: must be at least 1")
     texts = [
-        judge_text(policy.shield(q.about), [policy.shield(candidate.sql) for candidate in c.distinct])
+        judge_text(policy.shield(q.context), [policy.shield(candidate.sql) for candidate in c.distinct])
         for q, c in zip(questions, candidates, strict=True)
     ]
     valid_replies: list[list[tuple[float, ...]]] = [[] for _ in questions]
     unread = [0] * len(questions)
     unfinished = [i for i, candidate in enumerate(candidates) if len(candidate.distinct) > 1]
     prompts = {i: policy.as_prompt(texts[i]) for i in unfinished}
-    number = 0
+    round_number = 0
     while unfinished:
         missing = {
             i: min(rounds - len(valid_replies[i]), 2 * rounds - len(valid_replies[i]) - unread[i]) for i in unfinished
         }
         requests = [
-            _request(questions[i], JUDGE, number, prompts[i], policy.judge_sampling, missing[i]) for i in unfinished
+            _request(questions[i], JUDGE, round_number, prompts[i], policy.judge_sampling, missing[i])
+            for i in unfinished
         ]
         answered = list(zip(unfinished, policy.ask(requests), strict=True))
         for i, replies in answered:
@@ -222,7 +221,7 @@ def judge(
             and len(valid_replies[i]) + unread[i] < 2 * rounds
             and any(map(_is_answer, replies))
         ]
-        number += 1
+        round_number += 1
     return [
         _verdict(
             candidates[i],
@@ -249,11 +248,11 @@ def choose_by_judging(
     return judge(policy, questions, candidates, config.rounds, config.normalise)
 
 
-def judge_text(about: str, sqls: Sequence[str]) -> str:
+def judge_text(context: str, sqls: Sequence[str]) -> str:
     """Return the judge's prompt: the question with its schema, numbered candidates, and how to reply."""
     listed = "\n\n".join(f"Candidate {i}:\n```sql\n{sql}\n```" for i, sql in enumerate(sqls, 1))
     return (
-        f"{about.strip()}\n\n"
+        f"{context.strip()}\n\n"
         f"Below are {len(sqls)} candidate queries for this question. All of them run.\n\n{listed}\n\n"
         "Judge how likely each one is to return exactly what the question asks for: the right tables and joins, all "
         "conditions, the right columns and no others, the right grouping and order. Give each candidate a number from "
@@ -270,19 +269,19 @@ def read_scores(reply: str, count: int) -> tuple[float, ...] | None:
     blocks = _SCORES.findall(reply)
     if not blocks:
         return None
-    rest = _NUMBER.sub("", blocks[-1])
+    remainder = _NUMBER.sub("", blocks[-1])
     numbers = _NUMBER.findall(blocks[-1])
-    if rest.strip(" \t\r\n,;[]()") or len(numbers) != count:
+    if remainder.strip(" \t\r\n,;[]()") or len(numbers) != count:
         return None
-    return tuple(min(max(float(number), 0.0), 1.0) for number in numbers)
+    return tuple(min(max(float(round_number), 0.0), 1.0) for round_number in numbers)
 
 
 def _request(
-    question: VerbalQuestion, stage: str, number: int, prompt: str | Prompt, sampling: SamplingParams, n: int
+    question: VerbalQuestion, stage: str, round_number: int, prompt: str | Prompt, sampling: SamplingParams, n: int
 ) -> SamplingRequest:
     """Request `n` answers with a seed of their own: neighbouring seeds, questions and rounds must not share any."""
-    seed = zlib.crc32(f"{sampling.seed}/{question.uid}/{stage}/{number}".encode()) & 0x7FFFFFFF
-    return SamplingRequest(question.uid, stage, number, prompt, dataclasses.replace(sampling, n=n, seed=seed))
+    seed = zlib.crc32(f"{sampling.seed}/{question.uid}/{stage}/{round_number}".encode()) & 0x7FFFFFFF
+    return SamplingRequest(question.uid, stage, round_number, prompt, dataclasses.replace(sampling, n=n, seed=seed))
 
 
 def _is_answer(text: str | None) -> bool:
@@ -290,27 +289,27 @@ def _is_answer(text: str | None) -> bool:
 
 
 def _add_answers(
-    tally: _CandidatePool, executor: SqlExecutor, db_path: str, texts: Sequence[str | None], read_sql: ReadSql
+    pool: _CandidatePool, executor: SqlExecutor, db_path: str, texts: Sequence[str | None], read_sql: ReadSql
 ) -> None:
     """Run the queries of a round of answers, each distinct one once, and add their outcomes to the tally."""
     sqls = [read_sql(text) for text in texts if text is not None]
     queries = [(normal_form(sql), sql) for sql in sqls if sql is not None]
-    tally.attempts += len(texts)
-    tally.rejected["unanswered"] += len(texts) - len(sqls)
-    tally.rejected["without_sql"] += len(sqls) - len(queries)
-    new = {form: sql for form, sql in reversed(queries) if form not in tally.outcomes}
-    results = execute_all(executor, [(db_path, sql) for sql in new.values()])
-    for form, result in zip(new, results, strict=True):
-        tally.outcomes[form] = "failed" if result.status != "ok" else "found" if result.row_count else "empty"
+    pool.attempts += len(texts)
+    pool.rejected["unanswered"] += len(texts) - len(sqls)
+    pool.rejected["without_sql"] += len(sqls) - len(queries)
+    new_queries = {form: sql for form, sql in reversed(queries) if form not in pool.outcomes}
+    results = execute_all(executor, [(db_path, sql) for sql in new_queries.values()])
+    for form, result in zip(new_queries, results, strict=True):
+        pool.outcomes[form] = "failed" if result.status != "ok" else "found" if result.row_count else "empty"
     for form, sql in queries:
-        outcome = tally.outcomes[form]
-        tally.first = tally.first or sql
+        outcome = pool.outcomes[form]
+        pool.first = pool.first or sql
         if outcome == "found":
-            tally.sqls.setdefault(form, sql)
-            tally.copies[form] = tally.copies.get(form, 0) + 1
+            pool.sqls.setdefault(form, sql)
+            pool.copies[form] = pool.copies.get(form, 0) + 1
         else:
-            tally.rejected[outcome] += 1
-            tally.empty = tally.empty or (sql if outcome == "empty" else None)
+            pool.rejected[outcome] += 1
+            pool.empty = pool.empty or (sql if outcome == "empty" else None)
 
 
 def _verdict(

@@ -64,7 +64,7 @@ class Memory:
         """Return the cost of all questions."""
         return Usage.total(spent._asdict() for spent in self.spent.values())
 
-    def known(self, request: SamplingRequest) -> dict[int, str | None]:
+    def known_texts(self, request: SamplingRequest) -> dict[int, str | None]:
         """Return the known texts of a request, by number."""
         keys = {i: (request.uid, request.stage, request.round, i) for i in range(request.sampling.n)}
         return {i: self._texts[key] for i, key in keys.items() if key in self._texts}
@@ -103,10 +103,10 @@ def engine_asker(engine: AnyEngine, memory: Memory) -> RequestSampler:
     """
 
     def ask(requests: Sequence[SamplingRequest]) -> list[list[str | None]]:
-        if any(len(memory.known(request)) < request.sampling.n for request in requests):
+        if any(len(memory.known_texts(request)) < request.sampling.n for request in requests):
             errors: list[str] = []
             memory.add(list(_generate(engine, requests, errors)), errors[-1] if errors else "")
-        return [[memory.known(request)[i] for i in range(request.sampling.n)] for request in requests]
+        return [[memory.known_texts(request)[i] for i in range(request.sampling.n)] for request in requests]
 
     return ask
 
@@ -144,7 +144,7 @@ def endpoint_asker(
     """
 
     def ask(requests: Sequence[SamplingRequest]) -> list[list[str | None]]:
-        answers = [memory.known(request) for request in requests]
+        answers = [memory.known_texts(request) for request in requests]
         missing = [
             (request, i)
             for request, texts in zip(requests, answers, strict=True)
@@ -166,7 +166,7 @@ def endpoint_asker(
         if failed and not answered:
             message = f"{endpoint.base_url}: none of {len(failed)} answers arrived: {failed[-1].error}"
             raise UnreachableError(message, {request.uid for request, _ in missing})
-        answers = [memory.known(request) for request in requests]
+        answers = [memory.known_texts(request) for request in requests]
         return [
             [texts.get(i) for i in range(request.sampling.n)] for request, texts in zip(requests, answers, strict=True)
         ]

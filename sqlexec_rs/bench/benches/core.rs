@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use rusqlite::Connection;
-use sqlexec_core::compare::{Side, compare};
+use sqlexec_core::compare::{QueryResult, compare};
 use sqlexec_core::{Config, Limits, Options, Outcome, Pool, Rule, Status, Table};
 use tempfile::TempDir;
 
@@ -78,8 +78,8 @@ fn queries(criterion: &mut Criterion) {
     }
 }
 
-fn side(table: &Table) -> Side<'_> {
-    Side { table, sql: None }
+fn side(table: &Table) -> QueryResult<'_> {
+    QueryResult { table, sql: None }
 }
 
 /// Compares results of 10,000 rows. The gold is indexed once, as when many answers are compared with it.
@@ -119,10 +119,10 @@ fn scaling(criterion: &mut Criterion) {
                     let pairs: Vec<_> = (0..N_LOOKUPS)
                         .map(|id| fixture.new_text(&format!("SELECT name, price FROM item WHERE id = {id}")))
                         .collect();
-                    let begun = Instant::now();
+                    let start_time = Instant::now();
                     let job = pool.submit(&pairs, &fixture.limits).unwrap();
                     assert!(job.wait(Duration::from_secs(60)).unwrap());
-                    time += begun.elapsed();
+                    time += start_time.elapsed();
                 }
                 time
             });

@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let queries: Vec<&str> = text.lines().collect();
     let clients = (0..threads.parse()?).map(|_| connect(url)).collect::<Result<Vec<_>, _>>()?;
     let next = AtomicUsize::new(0);
-    let begun = Instant::now();
+    let start_time = Instant::now();
     std::thread::scope(|scope| {
         let run = |mut ask: Ask| {
             let (queries, next) = (&queries, &next);
@@ -36,7 +36,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             worker.join().map_err(|_| "a thread panicked".to_owned())?.map_err(|e| e.to_string())
         })
     })?;
-    println!("{:.9}", begun.elapsed().as_secs_f64());
+    println!("{:.9}", start_time.elapsed().as_secs_f64());
     Ok(())
 }
 

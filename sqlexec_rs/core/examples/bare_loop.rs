@@ -79,7 +79,7 @@ fn run_all(queries: &[(&str, &str)], n_threads: usize, repeats: usize, settings:
             .collect();
         for _ in 0..repeats {
             let next = Arc::new(AtomicUsize::new(0));
-            let begun = Instant::now();
+            let start_time = Instant::now();
             for start in &starts {
                 start.send(Arc::clone(&next))?;
             }
@@ -90,7 +90,7 @@ fn run_all(queries: &[(&str, &str)], n_threads: usize, repeats: usize, settings:
                 }
             }
             let [ok, failed, late] = total;
-            println!("{:.9} {ok} {failed} {late}", begun.elapsed().as_secs_f64());
+            println!("{:.9} {ok} {failed} {late}", start_time.elapsed().as_secs_f64());
         }
         Ok(())
     })

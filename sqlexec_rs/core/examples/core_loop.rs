@@ -27,11 +27,11 @@ fn main() -> Result<(), Problem> {
     let items = read_items(&fs::read_to_string(workload)?)?;
     let pool = Pool::new(&Config { threads: Some(threads.parse()?), cache_bytes: 0, ..Config::default() })?;
     for _ in 0..repeats.parse()? {
-        let begun = Instant::now();
+        let start_time = Instant::now();
         let job = pool.submit_score(&items, &[Rule::Bird], &limits)?;
         job.wait(LONG)?;
         let scores = job.scores()?;
-        let seconds = begun.elapsed().as_secs_f64();
+        let seconds = start_time.elapsed().as_secs_f64();
         let count =
             |has_status: fn(Status) -> bool| scores.iter().filter(|score| has_status(score.pred_status)).count();
         let (ok, late) = (count(|status| status == Status::Ok), count(|status| status == Status::Timeout));

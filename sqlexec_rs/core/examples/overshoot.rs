@@ -63,10 +63,10 @@ fn measure(config: &Config, shop: &Arc<Path>, sqls: &[String], rounds: usize) ->
     let pool = Pool::new(config).unwrap();
     let run = |sql: String, timeout: Duration| {
         let limits = Arc::new(Limits { timeout: Some(timeout), ..Limits::default() });
-        let begun = Instant::now();
+        let start_time = Instant::now();
         let job = pool.submit(&[(Arc::clone(shop), sql.into())], &limits).unwrap();
         assert!(job.wait(PATIENCE).unwrap());
-        (begun.elapsed(), job.outcomes().unwrap()[0].status)
+        (start_time.elapsed(), job.outcomes().unwrap()[0].status)
     };
     let mut measured = Overshoots { beyond: Vec::new(), n_late: 0 };
     for round in 0..rounds {

@@ -33,7 +33,7 @@ pub(crate) struct ComparisonBounds {
 
 /// The bound that a comparison exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Overrun {
+pub(crate) enum ExceededBound {
     Steps,
     Wall,
     Cancelled,
@@ -51,7 +51,7 @@ thread_local! {
 }
 
 /// Runs a comparison under bounds; returns the exceeded bound as an error.
-pub(crate) fn within<T>(bounds: &ComparisonBounds, compare: impl FnOnce() -> T) -> Result<T, Overrun> {
+pub(crate) fn within<T>(bounds: &ComparisonBounds, compare: impl FnOnce() -> T) -> Result<T, ExceededBound> {
     BOUNDS.set(Some(bounds.clone()));
     LEFT.set(bounds.steps);
     STEPS_UNTIL_CHECK.set(0); // check at the first step
@@ -60,9 +60,9 @@ pub(crate) fn within<T>(bounds: &ComparisonBounds, compare: impl FnOnce() -> T) 
     BOUNDS.set(None);
     LEFT.set(u64::MAX);
     STEPS_UNTIL_CHECK.set(u64::MAX);
-    result.map_err(|panic| match panic.downcast::<Overrun>() {
+    result.map_err(|panic| match panic.downcast::<ExceededBound>() {
         Ok(overrun) => *overrun,
-        Err(panic) if panic.is::<OutOfMemory>() => Overrun::Memory,
+        Err(panic) if panic.is::<OutOfMemory>() => ExceededBound::Memory,
         Err(panic) => panic::resume_unwind(panic),
     })
 }
@@ -159,14 +159,14 @@ fn check_bounds(steps: u64) {
         let bounds = bounds.as_ref()?;
         let is_set = |cancel: &Arc<AtomicBool>| cancel.load(Atomic::Relaxed);
         if bounds.cancels.iter().any(is_set) {
-            return Some(Overrun::Cancelled);
+            return Some(ExceededBound::Cancelled);
         }
-        let Some(left) = LEFT.get().checked_sub(steps) else { return Some(Overrun::Steps) };
+        let Some(left) = LEFT.get().checked_sub(steps) else { return Some(ExceededBound::Steps) };
         if bounds.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-            return Some(Overrun::Wall);
+            return Some(ExceededBound::Wall);
         }
         if !IS_FIRST_CHECK.replace(false) && memory::check_room(0).is_err() {
-            return Some(Overrun::Memory);
+            return Some(ExceededBound::Memory);
         }
         LEFT.set(left);
         STEPS_UNTIL_CHECK.set(CHECK_PERIOD.min(left.saturating_add(1)));
@@ -196,10 +196,10 @@ mod tests {
                 spend(more);
             };
             assert_eq!(within(&bounds(), || spend_all(0)), Ok(()), "{portion}");
-            assert_eq!(within(&bounds(), || spend_all(1)), Err(Overrun::Steps), "{portion}");
+            assert_eq!(within(&bounds(), || spend_all(1)), Err(ExceededBound::Steps), "{portion}");
         }
         spend(usize::MAX); // no bounds apply outside `within`
-        assert_eq!(within(&bounds(), || spend(usize::MAX)), Err(Overrun::Steps));
+        assert_eq!(within(&bounds(), || spend(usize::MAX)), Err(ExceededBound::Steps));
     }
 
     #[test]
@@ -209,10 +209,13 @@ mod tests {
         };
         let unbounded = ComparisonBounds { steps: u64::MAX, ..bounds() };
         let deadline = Some(Instant::now() + Duration::from_millis(20));
-        assert_eq!(within(&ComparisonBounds { deadline, ..unbounded.clone() }, forever), Err::<(), _>(Overrun::Wall));
+        assert_eq!(
+            within(&ComparisonBounds { deadline, ..unbounded.clone() }, forever),
+            Err::<(), _>(ExceededBound::Wall)
+        );
         std::thread::scope(|scope| {
             scope.spawn(|| unbounded.cancels[1].store(true, Atomic::Relaxed));
-            assert_eq!(within(&unbounded, forever), Err::<(), _>(Overrun::Cancelled));
+            assert_eq!(within(&unbounded, forever), Err::<(), _>(ExceededBound::Cancelled));
         });
         let panics = || within(&bounds(), || panic::resume_unwind(Box::new("a fault")));
         assert!(catch_unwind(panics).is_err_and(|panic| panic.is::<&str>()));

@@ -4,7 +4,7 @@ use std::any::Any;
 
 /// An executor error, as opposed to bad SQL.
 #[derive(Clone, Debug, thiserror::Error)]
-pub enum Fault {
+pub enum PoolError {
     /// A worker thread panicked; holds the panic message.
     #[error("a worker panicked: {0}")]
     Panicked(String),
@@ -46,8 +46,8 @@ pub enum Fault {
     Internal(&'static str),
 }
 
-impl Fault {
-    /// Creates a fault from the payload that `catch_unwind` returned.
+impl PoolError {
+    /// Creates an error from the payload that `catch_unwind` returned.
     pub(crate) fn of_panic(panic: &(dyn Any + Send)) -> Self {
         Self::Panicked(panic_message(panic))
     }

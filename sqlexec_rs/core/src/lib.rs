@@ -4,7 +4,7 @@
 //! in-flight runs), `queue`, a worker of the `pool`, and `exec` on a connection of the `sandbox`, watched by
 //! `deadline`. The result is an [`Outcome`] with a typed [`Table`]; `compare` turns it into a [`Score`]. With a
 //! [`WorkerConfig`], the steps before the outcome run in a `process` per worker. Bad SQL is data and has a
-//! [`Status`]; only a [`Fault`] is an error. This crate does not depend on Python.
+//! [`Status`]; only a [`PoolError`] is an error. This crate does not depend on Python.
 //!
 //! # Running
 //!
@@ -62,11 +62,11 @@ compile_error!(
     "sqlexec_core needs Unix: it identifies files by device and inode, and manages workers by process id and signal"
 );
 
+mod abandoned_sessions;
 mod budget;
 pub mod compare;
 mod error;
 mod excess;
-mod given_up;
 mod hint;
 mod locks;
 mod memory;
@@ -83,7 +83,7 @@ mod target;
 
 pub use compare::score::{GoldSource, Score, ScoreItem};
 pub use compare::{Options, Rule};
-pub use error::Fault;
+pub use error::PoolError;
 pub use memory::{OutOfMemory, catch as catch_out_of_memory, check_room};
 pub use outcome::{Outcome, Status, Stop};
 pub use pool::batches::Batches;
@@ -93,7 +93,7 @@ pub use pool::{Config, Job, Observer, Pool};
 pub use process::{
     ForeignEngine, Rows, WorkerConfig, outcome_from_bytes, outcome_to_bytes, serve_foreign, worker_main,
 };
-pub use request::{Bound, Caps, Limits, OutputKind, Parameters, Query};
+pub use request::{Limits, OutputKind, ParameterValue, Parameters, Query, StatementLimits};
 pub use result::arrow::to_arrow;
 pub use result::hashed_str;
 pub use result::table::{CELL_BYTES, Table};

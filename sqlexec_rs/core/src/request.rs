@@ -41,7 +41,7 @@ pub struct Limits {
     /// Whether a result over `max_rows` or `max_bytes` is cut to its first rows instead of refused.
     pub cuts: bool,
     /// SQLite's own limits.
-    pub caps: Caps,
+    pub caps: StatementLimits,
     /// The limits for engines other than SQLite, if they differ.
     #[serde(skip)]
     pub other_engines: Option<Arc<Limits>>,
@@ -74,12 +74,12 @@ pub struct Parameters {
     /// Parameter names without the leading `:`, `@` or `$`; empty if values are bound by position.
     pub names: Vec<String>,
     /// The values.
-    pub values: Vec<Bound>,
+    pub values: Vec<ParameterValue>,
 }
 
 /// A value for a parameter. Two are equal if type and value are the same.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Bound {
+pub enum ParameterValue {
     /// SQL NULL.
     Null,
     /// An integer.
@@ -92,7 +92,7 @@ pub enum Bound {
     Blob(Vec<u8>),
 }
 
-impl From<Value<'_>> for Bound {
+impl From<Value<'_>> for ParameterValue {
     fn from(value: Value<'_>) -> Self {
         match value {
             Value::Null => Self::Null,
@@ -104,7 +104,7 @@ impl From<Value<'_>> for Bound {
     }
 }
 
-impl ToSql for Bound {
+impl ToSql for ParameterValue {
     fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
         Ok(ToSqlOutput::Borrowed(match self {
             Self::Null => ValueRef::Null,
@@ -119,7 +119,7 @@ impl ToSql for Bound {
 /// SQLite's own limits on a statement and its values (`SQLITE_LIMIT_*`). A number above the compiled maximum means
 /// that maximum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Caps {
+pub struct StatementLimits {
     /// Maximum bytes of a text, a blob or a row.
     pub max_length: u32,
     /// Maximum bytes of a SQL text.
@@ -136,7 +136,7 @@ pub struct Caps {
     pub max_columns: u32,
 }
 
-impl Default for Caps {
+impl Default for StatementLimits {
     fn default() -> Self {
         Self {
             max_length: 4 << 20,
@@ -150,7 +150,7 @@ impl Default for Caps {
     }
 }
 
-impl Caps {
+impl StatementLimits {
     pub(crate) fn as_limits(&self) -> [(Limit, i32); 7] {
         let number = |cap: u32| i32::try_from(cap).unwrap_or(i32::MAX);
         [
@@ -177,7 +177,7 @@ impl Limits {
             return Vec::new();
         }
         let usual = Self::default();
-        let caps = |caps: &Caps| Caps { max_sql_length: 0, ..*caps };
+        let caps = |caps: &StatementLimits| StatementLimits { max_sql_length: 0, ..*caps };
         let bounds = [
             ("cpu_ms", self.cpu.is_some()),
             ("vm_steps", self.vm_steps.is_some()),
@@ -201,7 +201,7 @@ impl Default for Limits {
             temp_bytes: 1 << 30,
             compare_steps: 2_000_000_000,
             cuts: false,
-            caps: Caps::default(),
+            caps: StatementLimits::default(),
             other_engines: None,
         }
     }
@@ -284,9 +284,9 @@ pub(crate) mod tests {
         let usual =
             Limits { timeout: second, max_rows: 5, max_bytes: 9, compare_steps: 9, cuts: true, ..Limits::default() };
         assert!(usual.not_honoured_by(Engine::Postgresql).is_empty());
-        let caps = Caps { max_sql_length: 7, ..Caps::default() };
+        let caps = StatementLimits { max_sql_length: 7, ..StatementLimits::default() };
         assert!(Limits { caps, ..usual.clone() }.not_honoured_by(Engine::Postgresql).is_empty());
-        let caps = Caps { max_compound: 7, ..Caps::default() };
+        let caps = StatementLimits { max_compound: 7, ..StatementLimits::default() };
         let other = Limits { vm_steps: Some(5), cpu: second, heap_bytes: 1, temp_bytes: 1, caps, ..usual };
         assert_eq!(other.not_honoured_by(Engine::Postgresql).len(), 5);
         assert!(other.not_honoured_by(Engine::Sqlite).is_empty());

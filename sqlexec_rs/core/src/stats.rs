@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::given_up::GivenUp;
+use crate::abandoned_sessions::AbandonedSessions;
 use crate::outcome::Status;
 
 /// Shared counters.
@@ -19,7 +19,7 @@ pub struct Stats {
     connections_open: AtomicU64,
     connections_lost: AtomicU64,
     /// Abandoned server sessions that have not ended.
-    pub(crate) given_up: GivenUp,
+    pub(crate) abandoned_sessions: AbandonedSessions,
     databases_copied: AtomicU64,
     copied_bytes: AtomicU64,
     workers_started: AtomicU64,
@@ -30,46 +30,46 @@ pub struct Stats {
 }
 
 /// A reading of the counters, by name.
-pub type Reading = Vec<(&'static str, u64)>;
+pub type StatsSnapshot = Vec<(&'static str, u64)>;
 
 impl Stats {
-    pub(crate) fn requested(&self, n: u64) {
+    pub(crate) fn count_requests(&self, n: u64) {
         self.requests.fetch_add(n, Ordering::Relaxed);
     }
 
-    pub(crate) fn ran(&self, status: Status) {
+    pub(crate) fn count_run(&self, status: Status) {
         self.runs.fetch_add(1, Ordering::Relaxed);
         self.by_status[status as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn deduplicated(&self, n: u64) {
+    pub(crate) fn count_deduplicated(&self, n: u64) {
         self.duplicates.fetch_add(n, Ordering::Relaxed);
     }
 
-    pub(crate) fn joined(&self) {
+    pub(crate) fn count_join(&self) {
         self.joined.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn hit(&self, is_gold: bool) {
+    pub(crate) fn count_hit(&self, is_gold: bool) {
         let counter = if is_gold { &self.gold_hits } else { &self.cache_hits };
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn compared(&self) {
+    pub(crate) fn count_comparison(&self) {
         self.comparisons.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn opened(&self, n: u64) {
+    pub(crate) fn count_opened(&self, n: u64) {
         self.connections_opened.fetch_add(n, Ordering::Relaxed);
         self.connections_open.fetch_add(n, Ordering::Relaxed);
     }
 
-    pub(crate) fn closed(&self, n: u64) {
+    pub(crate) fn count_closed(&self, n: u64) {
         self.connections_open.fetch_sub(n, Ordering::Relaxed);
     }
 
     /// Counts a server connection that was lost during a run; the run restarts.
-    pub(crate) fn lost(&self) {
+    pub(crate) fn count_lost(&self) {
         self.connections_lost.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -79,7 +79,7 @@ impl Stats {
     }
 
     /// Counts a database that was copied to memory.
-    pub(crate) fn copied(&self) {
+    pub(crate) fn count_copy(&self) {
         self.databases_copied.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -106,27 +106,27 @@ impl Stats {
         self.copied_bytes.fetch_sub(before.1, Ordering::Relaxed);
     }
 
-    pub(crate) fn worker_started(&self) {
+    pub(crate) fn count_worker_start(&self) {
         self.workers_started.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Counts a worker process that we killed because its run was late or cancelled.
-    pub(crate) fn worker_killed(&self) {
+    pub(crate) fn count_worker_kill(&self) {
         self.workers_killed.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Counts a worker process that we killed because it was late to return queued queries; no run is lost.
-    pub(crate) fn worker_late(&self) {
+    pub(crate) fn count_late_worker(&self) {
         self.workers_late.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Counts a worker process that crashed.
-    pub(crate) fn worker_crashed(&self) {
+    pub(crate) fn count_worker_crash(&self) {
         self.workers_crashed.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Reads every counter.
-    pub(crate) fn read(&self) -> Reading {
+    pub(crate) fn read(&self) -> StatsSnapshot {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let mut reading = vec![
             ("requests", load(&self.requests)),
@@ -139,7 +139,7 @@ impl Stats {
             ("connections_opened", load(&self.connections_opened)),
             ("connections_open", load(&self.connections_open)),
             ("connections_lost", load(&self.connections_lost)),
-            ("sessions_given_up", self.given_up.count()),
+            ("sessions_given_up", self.abandoned_sessions.count()),
             ("databases_copied", load(&self.databases_copied)),
             ("copied_bytes", load(&self.copied_bytes)),
             ("workers_started", load(&self.workers_started)),

@@ -33,7 +33,7 @@ pub(crate) struct ArrowTable {
 impl ArrowTable {
     /// Creates the columns of a table, detached from the interpreter.
     pub(crate) fn of(py: Python<'_>, table: &Table, unique_names: bool) -> PyResult<Self> {
-        let mut batch = py.detach(|| to_arrow(table)).map_err(|fault| raise(&fault))?;
+        let mut batch = py.detach(|| to_arrow(table)).map_err(|error| raise(&error))?;
         if unique_names {
             let (schema, columns, n_rows) = batch.into_parts();
             let options = RecordBatchOptions::new().with_row_count(Some(n_rows));

@@ -5,7 +5,7 @@ use std::ops::Range;
 use pyo3::exceptions::{PyMemoryError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
-use sqlexec_core::{Bound as BoundValue, Parameters, Score, Table, Value, check_room};
+use sqlexec_core::{ParameterValue, Parameters, Score, Table, Value, check_room};
 
 use crate::raise_out_of_memory;
 
@@ -168,7 +168,7 @@ pub(crate) fn parameters_from_python(argument: &Bound<'_, PyAny>) -> PyResult<Pa
             push_python(&mut table, &value?)?;
         }
     }
-    Ok(Parameters { names, values: table.open_row().map(BoundValue::from).collect() })
+    Ok(Parameters { names, values: table.open_row().map(ParameterValue::from).collect() })
 }
 
 fn push_python(table: &mut Table, value: &Bound<'_, PyAny>) -> PyResult<()> {

@@ -7,9 +7,7 @@ use std::time::Duration;
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
-use sqlexec_core::{
-    Bound as BoundValue, ForeignEngine, Outcome, OutputKind, Parameters, Rows, Status, Value, WorkerConfig,
-};
+use sqlexec_core::{ForeignEngine, Outcome, OutputKind, ParameterValue, Parameters, Rows, Status, Value, WorkerConfig};
 
 /// The program, next to the module's file.
 const PROGRAM: &str = "duckdb_worker.py";
@@ -199,11 +197,11 @@ fn of_text(value: &Bound<'_, PyAny>) -> PyResult<Option<FromText>> {
 fn parameters_to_python<'py>(py: Python<'py>, parameters: &Parameters) -> PyResult<Bound<'py, PyAny>> {
     let values = parameters.values.iter().map(|value| {
         Ok(match value {
-            BoundValue::Null => py.None().into_bound(py),
-            BoundValue::Integer(i) => PyInt::new(py, *i).into_any(),
-            BoundValue::Real(bits) => PyFloat::new(py, f64::from_bits(*bits)).into_any(),
-            BoundValue::Text(bytes) => PyString::from_bytes(py, bytes)?.into_any(),
-            BoundValue::Blob(bytes) => PyBytes::new(py, bytes).into_any(),
+            ParameterValue::Null => py.None().into_bound(py),
+            ParameterValue::Integer(i) => PyInt::new(py, *i).into_any(),
+            ParameterValue::Real(bits) => PyFloat::new(py, f64::from_bits(*bits)).into_any(),
+            ParameterValue::Text(bytes) => PyString::from_bytes(py, bytes)?.into_any(),
+            ParameterValue::Blob(bytes) => PyBytes::new(py, bytes).into_any(),
         })
     });
     let values = values.collect::<PyResult<Vec<_>>>()?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
-use sqlexec_core::{Access, Config, Fault, HiddenColumn, OutputKind, Pool, Query, WorkerConfig, setting_query};
+use sqlexec_core::{Access, Config, HiddenColumn, OutputKind, Pool, PoolError, Query, WorkerConfig, setting_query};
 
 use crate::callbacks::observer;
 use crate::convert::parameters_from_python;
@@ -109,7 +109,7 @@ impl Executor {
         };
         let duckdb = duckdb::worker(py, worker_limits)?;
         let config = Config { threads, max_open, access, hidden, cache_bytes, max_queued, worker, duckdb };
-        let pool = py.detach(|| Pool::observed(&config, observer)).map_err(|fault| raise(&fault))?;
+        let pool = py.detach(|| Pool::observed(&config, observer)).map_err(|error| raise(&error))?;
         let python_limits = limits.unwrap_or_default();
         let isolation = if config.worker.is_some() { "process" } else { "thread" };
         let (sqlite_version, limits) = (sqlite_version.map(str::to_owned), Arc::new(python_limits.to_core()));
@@ -249,7 +249,7 @@ impl Executor {
     /// Returns the counters since the executor started.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let dict = PyDict::new(py);
-        for (name, count) in self.pool.stats().map_err(|fault| raise(&fault))? {
+        for (name, count) in self.pool.stats().map_err(|error| raise(&error))? {
             dict.set_item(name, count)?;
         }
         Ok(dict)
@@ -257,8 +257,8 @@ impl Executor {
 
     /// Cancels everything in flight and waits for the threads to end.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        py.detach(|| self.pool.begin_close()).map_err(|fault| raise(&fault))?;
-        while !py.detach(|| self.pool.is_closed(CLOSE_PERIOD)).map_err(|fault| raise(&fault))? {
+        py.detach(|| self.pool.begin_close()).map_err(|error| raise(&error))?;
+        while !py.detach(|| self.pool.is_closed(CLOSE_PERIOD)).map_err(|error| raise(&error))? {
             py.check_signals()?;
         }
         Ok(())
@@ -311,12 +311,12 @@ impl Executor {
             ));
         }
         let builder = self.pool.score_builder(batch.len(), batch.n_pairs(), &rules, &limits);
-        let mut builder = builder.map_err(|fault| raise(&fault))?;
+        let mut builder = builder.map_err(|error| raise(&error))?;
         for numbers in batch.batches().iter() {
             let items = batch.take(numbers)?;
             interruptibly(py, |keep_waiting| builder.add(items, keep_waiting))?;
         }
-        let inner = py.detach(|| builder.finish()).map_err(|fault| raise(&fault))?;
+        let inner = py.detach(|| builder.finish()).map_err(|error| raise(&error))?;
         Ok(Job { inner, rules: Some(rules.iter().map(|rule| rule.name()).collect()) })
     }
 }
@@ -324,7 +324,7 @@ impl Executor {
 /// Runs `work` detached from the interpreter. If the queue is full, signals (Ctrl-C) are handled while waiting.
 fn interruptibly<T: Send>(
     py: Python<'_>,
-    work: impl FnOnce(&mut dyn FnMut() -> bool) -> Result<T, Fault> + Send,
+    work: impl FnOnce(&mut dyn FnMut() -> bool) -> Result<T, PoolError> + Send,
 ) -> PyResult<T> {
     let mut raised = None;
     let mut keep_waiting = || {
@@ -337,7 +337,7 @@ fn interruptibly<T: Send>(
         })
     };
     let done = py.detach(|| work(&mut keep_waiting));
-    done.map_err(|fault| raised.unwrap_or_else(|| raise(&fault)))
+    done.map_err(|error| raised.unwrap_or_else(|| raise(&error)))
 }
 
 /// Returns the minor version of SQLite 3.

@@ -29,7 +29,7 @@ pub(crate) struct Job {
 impl Job {
     /// Returns whether every item is finished.
     fn done(&self) -> PyResult<bool> {
-        self.inner.is_done().map_err(|fault| raise(&fault))
+        self.inner.is_done().map_err(|error| raise(&error))
     }
 
     /// Waits at most `timeout` seconds until every item is finished; returns whether they are.
@@ -46,7 +46,7 @@ impl Job {
 
     /// Cancels unfinished items, which get the status `cancelled`.
     fn cancel(&self, py: Python<'_>) -> PyResult<()> {
-        py.detach(|| self.inner.cancel()).map_err(|fault| raise(&fault))
+        py.detach(|| self.inner.cancel()).map_err(|error| raise(&error))
     }
 
     /// Calls `function(job)` once when every item is finished; immediately if they are.
@@ -56,14 +56,14 @@ impl Job {
         }
         let call = callback(slf.clone().into_any().unbind(), function);
         let inner = &slf.get().inner;
-        slf.py().detach(|| inner.when_done(call)).map_err(|fault| raise(&fault))
+        slf.py().detach(|| inner.when_done(call)).map_err(|error| raise(&error))
     }
 
     /// Iterates over (index, result) in completion order.
     #[pyo3(signature = (timeout=None))]
     fn as_completed(slf: Bound<'_, Self>, timeout: Option<f64>) -> PyResult<JobItems> {
         let inner = &slf.get().inner;
-        inner.is_done().map_err(|fault| raise(&fault))?;
+        inner.is_done().map_err(|error| raise(&error))?;
         let deadline = seconds(timeout).and_then(|timeout| Instant::now().checked_add(timeout));
         Ok(JobItems { items: Mutex::new(inner.items()), job: slf.clone().unbind(), deadline })
     }
@@ -75,7 +75,7 @@ impl Job {
 
     /// Returns the number of finished distinct items and the number of distinct items.
     fn progress(&self) -> PyResult<(usize, usize)> {
-        self.inner.progress().map_err(|fault| raise(&fault))
+        self.inner.progress().map_err(|error| raise(&error))
     }
 
     fn __repr__(&self) -> PyResult<String> {
@@ -91,7 +91,7 @@ impl Job {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
             let left = deadline.map_or(SIGNAL_PERIOD, |deadline| deadline.saturating_duration_since(Instant::now()));
-            if py.detach(|| self.inner.wait(left.min(SIGNAL_PERIOD))).map_err(|fault| raise(&fault))? {
+            if py.detach(|| self.inner.wait(left.min(SIGNAL_PERIOD))).map_err(|error| raise(&error))? {
                 return Ok(true);
             }
             py.check_signals()?;
@@ -125,10 +125,10 @@ impl Job {
     /// Returns the outcomes or scores of a finished job.
     fn all_items<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         if let Some(rules) = &self.rules {
-            let scores = self.inner.scores().map_err(|fault| raise(&fault))?;
+            let scores = self.inner.scores().map_err(|error| raise(&error))?;
             return Ok(scores_to_arrays(py, &scores, rules)?.into_any());
         }
-        let outcomes = self.inner.outcomes().map_err(|fault| raise(&fault))?;
+        let outcomes = self.inner.outcomes().map_err(|error| raise(&error))?;
         let objects = outcomes.into_iter().map(|outcome| Bound::new(py, Outcome::new(outcome)));
         Ok(PyList::new(py, objects.collect::<PyResult<Vec<_>>>()?)?.into_any())
     }
@@ -136,10 +136,10 @@ impl Job {
     /// Returns the outcome or score of a finished item.
     fn item<'py>(&self, py: Python<'py>, number: usize) -> PyResult<Bound<'py, PyAny>> {
         if let Some(rules) = &self.rules {
-            let score = self.inner.score(number).map_err(|fault| raise(&fault))?;
+            let score = self.inner.score(number).map_err(|error| raise(&error))?;
             return Ok(score_to_python(py, score, rules)?.into_any());
         }
-        let outcome = self.inner.outcome(number).map_err(|fault| raise(&fault))?;
+        let outcome = self.inner.outcome(number).map_err(|error| raise(&error))?;
         Ok(Bound::new(py, Outcome::new(outcome))?.into_any())
     }
 }
@@ -180,7 +180,7 @@ impl JobItems {
     /// Waits at most `timeout` seconds until `poll` has a result.
     fn wait(&self, py: Python<'_>, timeout: f64) -> PyResult<()> {
         let timeout = seconds(Some(timeout)).unwrap_or_default();
-        py.detach(|| self.lock().wait(timeout)).map_err(|fault| raise(&fault))
+        py.detach(|| self.lock().wait(timeout)).map_err(|error| raise(&error))
     }
 
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<(usize, Bound<'py, PyAny>)>> {
@@ -202,7 +202,7 @@ impl JobItems {
 
 impl JobItems {
     fn advance(&self, py: Python<'_>, timeout: Duration) -> PyResult<NextItem> {
-        py.detach(|| self.lock().next(timeout)).map_err(|fault| raise(&fault))
+        py.detach(|| self.lock().next(timeout)).map_err(|error| raise(&error))
     }
 
     fn lock(&self) -> MutexGuard<'_, Items> {

@@ -19,7 +19,7 @@ mod urls;
 use pyo3::exceptions::{PyException, PyImportError, PyMemoryError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
-use sqlexec_core::{Fault, OutOfMemory, Rule, Status, Stop};
+use sqlexec_core::{OutOfMemory, PoolError, Rule, Status, Stop};
 
 #[global_allocator]
 static ALLOCATOR: allocator::Allocator = allocator::Allocator;
@@ -31,18 +31,18 @@ pyo3::create_exception!(
     "An error of the executor itself. Bad SQL never raises: it has a status."
 );
 
-/// Converts a fault to the Python exception.
-pub(crate) fn raise(fault: &Fault) -> PyErr {
-    match fault {
-        Fault::NotHonoured(..) | Fault::CannotHide(_) => PyValueError::new_err(fault.to_string()),
-        Fault::OutOfMemory => PyMemoryError::new_err(fault.to_string()),
-        _ => ExecutorError::new_err(fault.to_string()),
+/// Converts an error to the Python exception.
+pub(crate) fn raise(error: &PoolError) -> PyErr {
+    match error {
+        PoolError::NotHonoured(..) | PoolError::CannotHide(_) => PyValueError::new_err(error.to_string()),
+        PoolError::OutOfMemory => PyMemoryError::new_err(error.to_string()),
+        _ => ExecutorError::new_err(error.to_string()),
     }
 }
 
 /// Returns the `MemoryError` of a missing allocation.
 pub(crate) fn raise_out_of_memory(_: OutOfMemory) -> PyErr {
-    raise(&Fault::OutOfMemory)
+    raise(&PoolError::OutOfMemory)
 }
 
 /// Returns the version of the bundled SQLite.
@@ -69,7 +69,7 @@ fn check_interpreter() -> PyResult<()> {
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
     check_interpreter()?;
-    sqlexec_core::check_options().map_err(|fault| PyImportError::new_err(fault.to_string()))?;
+    sqlexec_core::check_options().map_err(|error| PyImportError::new_err(error.to_string()))?;
     module.add("ExecutorError", py.get_type::<ExecutorError>())?;
     module.add("STATUS_NAMES", PyTuple::new(py, Status::ALL.iter().map(|status| status.name()))?)?;
     let stops = Stop::ALL.iter().map(|stop| stop.name());

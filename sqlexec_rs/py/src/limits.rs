@@ -7,7 +7,7 @@ use std::time::Duration;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
-use sqlexec_core::Caps;
+use sqlexec_core::StatementLimits;
 
 /// The limits of one run; `None` means no limit.
 #[pyclass(frozen, eq, hash, from_py_object, module = "sqlexec_rs")]
@@ -53,7 +53,7 @@ impl Limits {
         if other_engines.as_ref().is_some_and(|limits| limits.other_engines.is_some()) {
             return Err(PyValueError::new_err("other_engines cannot be nested"));
         }
-        let caps = Caps {
+        let caps = StatementLimits {
             max_length,
             max_sql_length,
             max_like_pattern,

@@ -81,13 +81,13 @@ impl Outcome {
 
     /// Implements pickling.
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, (Bound<'py, PyBytes>,))> {
-        let bytes = py.detach(|| outcome_to_bytes(&self.inner)).map_err(|fault| raise(&fault))?;
+        let bytes = py.detach(|| outcome_to_bytes(&self.inner)).map_err(|error| raise(&error))?;
         Ok((py.get_type::<Self>().getattr("_from_bytes")?, (bytes_to_python(py, &bytes)?,)))
     }
 
     #[staticmethod]
     fn _from_bytes(py: Python<'_>, bytes: &[u8]) -> PyResult<Self> {
-        let outcome = py.detach(|| outcome_from_bytes(bytes)).map_err(|fault| raise(&fault))?;
+        let outcome = py.detach(|| outcome_from_bytes(bytes)).map_err(|error| raise(&error))?;
         let reason =
             || PyValueError::new_err("an outcome can only be unpickled by the version of sqlexec_rs that pickled it");
         Ok(Self::new(Arc::new(outcome.ok_or_else(reason)?)))

@@ -5,11 +5,11 @@ use pyo3::prelude::*;
 use sqlexec_core::Url;
 
 /// Engine, host, port, user, password, database and options.
-type Parts = (&'static str, String, u16, String, String, String, Vec<(String, String)>);
+type UrlParts = (&'static str, String, u16, String, String, String, Vec<(String, String)>);
 
 /// Returns the parts of a server's URL; the error does not show its password.
 #[pyfunction]
-pub(crate) fn split_url(url: &str) -> PyResult<Parts> {
+pub(crate) fn split_url(url: &str) -> PyResult<UrlParts> {
     let parts = Url::split(url).and_then(|url| url.n_roles().map(|_| url)).map_err(PyValueError::new_err)?;
     let (engine, port) = (parts.engine(), parts.port());
     let Url { user, password, host, database, options, .. } = parts;

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from sqlexec_rs._native import Job
 
-_LOOK_S = 0.02
+_POLL_S = 0.02
 
 
 async def result_in_loop(job: Job) -> Any:
@@ -34,7 +34,7 @@ async def next_in_loop(items: Any) -> tuple[int, Any]:
     item = items.poll()
     while item is False:
         # Wait briefly in a thread, without taking the item, so that cancelling the task is quick and loses no item.
-        await asyncio.to_thread(items.wait, _LOOK_S)
+        await asyncio.to_thread(items.wait, _POLL_S)
         item = items.poll()
     if item is None:
         raise StopAsyncIteration

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from sqlexec_rs.files import Gold, InputError, cases
-from sqlexec_rs.predictions import Prediction, Predictions, possible_header, shown_fields
+from sqlexec_rs.predictions import Prediction, Predictions, describe_fields, possible_header
 from sqlexec_rs.texts import same_sql, split_database
 
 _NEARLY_ALL = 0.95
@@ -176,6 +176,6 @@ def _refuse_golds(predictions: Predictions, by_id: dict[str, Prediction], golds_
     if pairs and equal >= _NEARLY_ALL * len(pairs) and not predictions.is_chosen:
         raise InputError(
             f"{predictions.path}: {equal} of {len(pairs)} texts are the golds themselves: set the predictions' field "
-            f"by --field NAME, of the fields {shown_fields(predictions.fields)}; "
+            f"by --field NAME, of the fields {describe_fields(predictions.fields)}; "
             f"--field {predictions.field} scores these"
         )

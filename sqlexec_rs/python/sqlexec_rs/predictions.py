@@ -118,7 +118,7 @@ def possible_header(predictions: Predictions) -> str:
     return header_advice(first.location, first.sql) if is_open and first.sql and is_word(first.sql) else ""
 
 
-def shown_fields(names: Sequence[str]) -> str:
+def describe_fields(names: Sequence[str]) -> str:
     """Return a file's field names for a message."""
     return ", ".join(filter(None, names[:_SHOWN_FIELDS])) + (", …" if len(names) > _SHOWN_FIELDS else "")
 
@@ -127,7 +127,7 @@ def _read_json(path: Path, text: str, field: str, is_list: bool) -> Predictions:
     """Read a list, an object (BIRD's, or by id), or an object per line."""
     try:
         whole: Any = json.loads(text, object_pairs_hook=_object)
-    except _RepeatedError as error:
+    except _RepeatedIdError as error:
         raise InputError(f"{path}: {len(error.keys)} ids are repeated ({cases(error.keys)})") from None
     except (ValueError, RecursionError) as error:
         if is_list or "\n" not in text.strip() or text.lstrip().partition("\n")[0].strip() == "{":
@@ -143,7 +143,7 @@ def _read_json(path: Path, text: str, field: str, is_list: bool) -> Predictions:
     return _from_mapping(path, whole)
 
 
-class _RepeatedError(ValueError):
+class _RepeatedIdError(ValueError):
     """Repeated keys of an object, of which the parser would keep the last."""
 
     def __init__(self, keys: Sequence[str]) -> None:
@@ -155,7 +155,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     whole = dict(pairs)
     if len(whole) < len(pairs):
         names = [name for name, _ in pairs]
-        raise _RepeatedError([name for name in whole if names.count(name) > 1])
+        raise _RepeatedIdError([name for name in whole if names.count(name) > 1])
     return whole
 
 
@@ -188,27 +188,27 @@ def _from_objects(path: Path, form: str, entries: Sequence[tuple[str, Any]], cho
         if not isinstance(entry, dict):
             wrong.setdefault("are not JSON objects", []).append(location)
         elif has_ids and not _uid_of(entry):
-            wrong.setdefault(_id_fault(entry), []).append(location)
+            wrong.setdefault(_id_error(entry), []).append(location)
         elif field not in entry:
             wrong.setdefault(f"have no {named}", []).append(location)
         elif not isinstance(entry[field], str | None):
             wrong.setdefault("hold SQL that is neither text nor null", []).append(location)
         else:
             predictions.append(Prediction(_uid_of(entry), _sql(entry[field]), id_text(entry.get("db_id")), location))
-    faults = [f"{len(where)} of {len(entries)} {fault} ({cases(where)})" for fault, where in wrong.items()]
+    errors = [f"{len(where)} of {len(entries)} {error} ({cases(where)})" for error, where in wrong.items()]
     if fields and any(field not in entry for _, entry in objects):
-        faults.append(f"--field NAME selects the field of the SQL, of the fields {shown_fields(fields)}")
+        errors.append(f"--field NAME selects the field of the SQL, of the fields {describe_fields(fields)}")
     rivals = {} if chosen or not field else _rivals(objects, field, fields)
     for rival, where in rivals.items():
-        faults.append(
+        errors.append(
             f"{len(where)} of {len(entries)} hold different SQL in {field} and {rival} ({cases(where)}): "
-            f"--field NAME selects the prediction, of the fields {shown_fields(fields)}"
+            f"--field NAME selects the prediction, of the fields {describe_fields(fields)}"
         )
-    if faults and has_ids and all(is_blank(value) for _, entry in objects for value in id_values(entry)):
-        names = shown_fields([name for name in fields if name.lower() in ID_KEYS])
-        faults.append(f"remove {names}, which is empty everywhere, to pair entry by entry")
-    if faults:
-        raise InputError(f"{path}: {'; '.join(faults)}")
+    if errors and has_ids and all(is_blank(value) for _, entry in objects for value in id_values(entry)):
+        names = describe_fields([name for name in fields if name.lower() in ID_KEYS])
+        errors.append(f"remove {names}, which is empty everywhere, to pair entry by entry")
+    if errors:
+        raise InputError(f"{path}: {'; '.join(errors)}")
     if not has_ids:
         _refuse_other_order(path, objects, fields)
     form += " with ids" if has_ids else " without ids"
@@ -269,7 +269,7 @@ def _uid_of(entry: Mapping[str, Any]) -> str:
     return next(filter(None, map(id_text, id_values(entry))), "")
 
 
-def _id_fault(entry: Mapping[str, Any]) -> str:
+def _id_error(entry: Mapping[str, Any]) -> str:
     is_missing = all(map(is_blank, id_values(entry)))
     return f"have no {' or '.join(ID_KEYS[:3])}" if is_missing else "have an id that is neither text nor a whole number"
 
@@ -387,21 +387,21 @@ def _refuse_other_texts(predictions: Predictions) -> None:
     ]
     others = [(location, sql) for location, sql in texts if not is_sql(sql)]
     parts = parts_of_queries(texts) if predictions.form == _LINES else []
-    fault = ""
+    error = ""
     if parts:
-        fault = f"{len(parts)} of {len(texts)} lines continue a query ({cases(parts)}): write each query in one line"
+        error = f"{len(parts)} of {len(texts)} lines continue a query ({cases(parts)}): write each query in one line"
     elif 2 * len(others) > len(texts):
         location, sql = others[0]
         count = f"{len(others)} of {len(texts)} texts"
-        fault = f"read as {predictions.form}, {count} do not start like SQL ({location}: {_shown(sql)})"
+        error = f"read as {predictions.form}, {count} do not start like SQL ({location}: {_shorten(sql)})"
     elif predictions.form == _LINES and others and others[0] == texts[0] and names_sql(others[0][1]):
-        fault = header_advice(*others[0])
-    if fault:
-        fault += "; write JSON lines or a CSV with id and sql" if predictions.is_lines else ""
-        raise InputError(f"{predictions.path}: {fault}; --field {predictions.field} scores these texts unchanged")
+        error = header_advice(*others[0])
+    if error:
+        error += "; write JSON lines or a CSV with id and sql" if predictions.is_lines else ""
+        raise InputError(f"{predictions.path}: {error}; --field {predictions.field} scores these texts unchanged")
 
 
-def _shown(text: str) -> str:
+def _shorten(text: str) -> str:
     return repr(text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…")
 
 

@@ -75,15 +75,15 @@ def test_a_limit_on_temporary_files_is_reported(database: Any, capsys: pytest.Ca
 def test_commands_start_and_stop_a_server(
     servers_folder: Path, db: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    place = str(servers_folder / tmp_path.name)
-    assert __main__.main(["start", "postgresql", "--dir", place]) == 0
+    folder = str(servers_folder / tmp_path.name)
+    assert __main__.main(["start", "postgresql", "--dir", folder]) == 0
     urls = dict(line.split() for line in capsys.readouterr().out.splitlines())
     with Executor(threads=1) as executor:
         assert executor.execute(urls["reader"], "SELECT 1").rows == [(1,)]
-    assert __main__.main(["start", "postgresql", "--dir", place]) == 2
+    assert __main__.main(["start", "postgresql", "--dir", folder]) == 2
     assert "is not empty" in capsys.readouterr().err
-    assert __main__.main(["stop", "--dir", place]) == 0
-    assert __main__.main(["stop", "--dir", place]) == 2
+    assert __main__.main(["stop", "--dir", folder]) == 0
+    assert __main__.main(["stop", "--dir", folder]) == 2
     assert "no server was started" in capsys.readouterr().err
     with Executor(threads=1) as executor:
         assert executor.execute(urls["reader"], "SELECT 1").status == "db_error"

@@ -183,11 +183,11 @@ def test_an_invalid_url_is_reported_in_one_line_without_the_password(
     executor: Executor, database: Any, engine: str
 ) -> None:
     wrong, missing, absent = ACCESS[engine]
-    scheme, place = database.scheme, f"127.0.0.1:{database.server.port}/{database.name}"
+    scheme, address = database.scheme, f"127.0.0.1:{database.server.port}/{database.name}"
     cases = {
-        f"{scheme}://{database.user}:secret@{place}": wrong,
-        f"{scheme}://{database.user}@{place}": missing,
-        f"{scheme}://nobody:secret@{place}": wrong,
+        f"{scheme}://{database.user}:secret@{address}": wrong,
+        f"{scheme}://{database.user}@{address}": missing,
+        f"{scheme}://nobody:secret@{address}": wrong,
         f"{scheme}://reader:secret@127.0.0.1:1/main": "refused",
         f"{scheme}://reader:secret@127.0.0.1:port/main": "port",
         f"{scheme}://reader:secret@127.0.0.1": "the URL has no database",

@@ -18,7 +18,7 @@ from jaxrl_sql.algo.loss import merge
 from jaxrl_sql.algo.step import slice_prompts
 from jaxrl_sql.algo.updates import advantage_fields
 from jaxrl_sql.batch import GroupBatch, Segment
-from jaxrl_sql.config import ClipConfig, GrpoConfig, KlConfig, LossConfig, PpoConfig, changed
+from jaxrl_sql.config import ClipConfig, GrpoConfig, KlConfig, LossConfig, PpoConfig, replace_values
 from jaxrl_sql.models.ops.token_distribution import TokenLogprobs, penalize, truncate
 
 PLAIN = GrpoConfig(loss=LossConfig(tis_clip_max=0.0))
@@ -120,14 +120,16 @@ def test_aggregations_by_hand(kind: str, length: int, expected: float) -> None:
     # one completion of three tokens (1, 2, 3), one of a single token 4, a masked one, and one of weight 0
     values = np.array([[[1.0, 2.0, 3.0, 9.0, 9.0], [4.0, 9.0, 9.0, 9.0, 9.0], [9.0] * 5, [9.0] * 5]])
     mask = np.arange(5) < np.array([[3, 1, 0, 0]])[..., None]
-    cfg = changed(PLAIN, {"loss.agg_mode": kind, "loss.max_completion_tokens": length})
+    cfg = replace_values(PLAIN, {"loss.agg_mode": kind, "loss.max_completion_tokens": length})
     total, weight = aggregate(values, mask, np.array([[True, True, True, False]]), cfg.loss)
     assert float(total / weight) == pytest.approx(expected)
 
 
 def test_constant_aggregation_ignores_padding_and_masked_answers() -> None:
     """Dr. GRPO divides by the maximum answer length, so that no answer's length scales the others."""
-    cfg = changed(PLAIN, {"loss.agg_mode": "constant", "loss.max_completion_tokens": 6, "loss.mask_truncated": True})
+    cfg = replace_values(
+        PLAIN, {"loss.agg_mode": "constant", "loss.max_completion_tokens": 6, "loss.mask_truncated": True}
+    )
     weights = []
     for width, truncated in ((8, [[True, False]]), (12, [[False, False]])):
         batch = dataclasses.replace(make_batch([[3, 2]], width), truncated=np.array(truncated))
@@ -137,7 +139,7 @@ def test_constant_aggregation_ignores_padding_and_masked_answers() -> None:
 
 @pytest.mark.parametrize("kind", ["token_mean", "sequence_mean"])
 def test_trap_padding_changes_no_loss(kind: str) -> None:
-    cfg = changed(PLAIN, {"loss.agg_mode": kind})
+    cfg = replace_values(PLAIN, {"loss.agg_mode": kind})
     rng = np.random.default_rng(0)
     logprob = rng.normal(-1, 0.2, (2, 3, 4))
     lengths = [[4, 2, 1], [3, 3, 0]]
@@ -148,7 +150,7 @@ def test_trap_padding_changes_no_loss(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["token_mean", "sequence_mean", "constant"])
 def test_trap_micro_batch_losses_add_up_to_the_whole(kind: str) -> None:
-    cfg = changed(PLAIN, {"loss.agg_mode": kind})
+    cfg = replace_values(PLAIN, {"loss.agg_mode": kind})
     logprob = np.random.default_rng(1).normal(-1, 0.3, (4, 2, 3))
     batch = make_batch([[3, 1], [2, 2], [1, 3], [0, 1]], 3)
     whole = grpo_loss(scored(logprob), batch, cfg, on_policy=False)
@@ -194,7 +196,7 @@ def test_trap_all_masked_rows_have_no_loss_and_finite_gradients() -> None:
 
 def test_truncated_answers_can_be_masked() -> None:
     batch = make_batch([[1, 1]], 1, truncated=np.array([[True, False]]), advantage=np.array([[[5.0], [1.0]]]))
-    cfg = changed(PLAIN, {"loss.mask_truncated": True})
+    cfg = replace_values(PLAIN, {"loss.mask_truncated": True})
     assert value([[[0.0], [0.0]]], batch, cfg) == pytest.approx(-1.0)
 
 
@@ -202,7 +204,7 @@ def test_demonstrations_have_no_importance_weight_and_no_sampler_metrics() -> No
     """Demonstrations have zeros as log-probabilities; read as a sampler's they would take 0.9 of the weight."""
     logprob = np.log(np.array([[[0.5, 0.5], [0.1, 0.1]]]))
     same = logprob * np.array([[[1.0], [0.0]]])
-    cfg = changed(PLAIN, {"loss.tis_clip_max": 2.0})
+    cfg = replace_values(PLAIN, {"loss.tis_clip_max": 2.0})
     logprobs = {"behavior_logprobs": same, "rollout_logprobs": same, "old_logprobs": None}
     for shown, weight in ((np.array([[False, True]]), 1.0), (None, 0.1)):
         batch = make_batch([[2, 2]], 2, demonstrated=shown, **logprobs)
@@ -224,7 +226,7 @@ def test_demonstrations_have_no_importance_weight_and_no_sampler_metrics() -> No
 
 def test_demonstrations_are_not_clipped_and_have_no_kl() -> None:
     """The reference finds a gold likelier than the policy does: exp(8) as a KL estimate would dominate the loss."""
-    cfg = changed(PLAIN, {"kl": KlConfig(coef=0.1), "loss.entropy_bonus": 0.5})
+    cfg = replace_values(PLAIN, {"kl": KlConfig(coef=0.1), "loss.entropy_bonus": 0.5})
     far = np.full((1, 2, 1), math.log(1.5))
     batch = make_batch(
         [[1, 1]], 1, demonstrated=np.array([[False, True]]), reference_logprobs=np.add(far, [[[0.0], [8.0]]])
@@ -289,7 +291,7 @@ def test_sequence_ratio_is_clipped_per_answer_with_the_gspo_gradient() -> None:
     For n tokens, s has the gradient s / n at each: 0 for the first answer, 0.9 / 3 / 3 for the second, -1.1 / 3 for
     the third.
     """
-    cfg = changed(PLAIN, {"loss.importance_sampling_level": "sequence", "loss.agg_mode": "sequence_mean"})
+    cfg = replace_values(PLAIN, {"loss.importance_sampling_level": "sequence", "loss.agg_mode": "sequence_mean"})
     batch = make_batch([[2, 3, 1]], 3, advantage=np.array([[[1.0], [-1.0], [1.0]]]))
     shares = np.array([[[0.5, 1.5, 9.0], [3.0, 0.0, 0.0], [1.0, 9.0, 9.0]]])
     logs = np.log(np.array([2.0, 0.9, 1.1]))[None, :, None] * shares
@@ -317,7 +319,7 @@ def test_importance_weights_stay_per_token_under_a_sequence_ratio() -> None:
 def test_entropy_bonus_is_a_mean_over_trained_tokens() -> None:
     batch = make_batch([[2, 1]], 2, advantage=np.zeros((1, 2, 1)))
     policy = TokenLogprobs(np.zeros((1, 2, 2)), np.array([[[1.0, 2.0], [3.0, 50.0]]]))
-    result = grpo_loss(policy, batch, changed(PLAIN, {"loss.entropy_bonus": 0.1}), False)
+    result = grpo_loss(policy, batch, replace_values(PLAIN, {"loss.entropy_bonus": 0.1}), False)
     assert float(result.sum / result.weight) == pytest.approx(-0.1 * 6.0 / 3)
 
 
@@ -376,7 +378,7 @@ SAMPLERS = {
 @partial(jax.jit, static_argnames="cap")
 def _gradients(drawn: jax.Array, cap: float) -> jax.Array:
     """Return the loss gradient of each token, given the sampler's log-probabilities `drawn`."""
-    cfg = changed(PLAIN, {"loss.tis_clip_max": cap})
+    cfg = replace_values(PLAIN, {"loss.tis_clip_max": cap})
     everything = make_batch([[1]] * 5, 1, advantage=REWARDS[:, None, None], behavior_logprobs=drawn[:, None, None])
 
     def token_gradient(theta: jax.Array, token: int) -> jax.Array:
@@ -435,7 +437,7 @@ def test_unknown_loss_choices_are_rejected() -> None:
         kl_penalty(np.zeros(1), np.zeros(1), np.ones(1, bool), "k4")
     with pytest.raises(ValueError, match="token or sequence"):
         policy_ratio(np.zeros(1), np.zeros(1), np.ones(1, bool), "group")
-    cfg = changed(PLAIN, {"loss.agg_mode": "mean"})
+    cfg = replace_values(PLAIN, {"loss.agg_mode": "mean"})
     with pytest.raises(ValueError, match="token_mean"):
         aggregate(np.zeros((1, 1, 1)), np.ones((1, 1, 1), bool), np.ones((1, 1), bool), cfg.loss)
 

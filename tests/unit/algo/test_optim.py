@@ -15,7 +15,7 @@ from jaxrl_sql.algo.optim import make_optimizer, make_schedule
 from jaxrl_sql.config import OptimConfig
 from jaxrl_sql.models import ModelConfig, Norms, Rope, init_params
 from jaxrl_sql.models.ops.stochastic_rounding import in_bfloat16
-from jaxrl_sql.models.spec import decayed
+from jaxrl_sql.models.spec import weight_decay_tree
 
 GEMMA = ModelConfig(
     "gemma3_text",
@@ -138,7 +138,7 @@ def test_adafactor_stores_rows_and_columns_and_learns() -> None:
 def test_weight_decay_applies_to_matrices_only(kind: str) -> None:
     params = jax.tree.map(lambda x: np.asarray(x) + 0.5, init_params(GEMMA, jax.random.key(0)))
     cfg = dataclasses.replace(PLAIN, kind=kind, weight_decay=0.1)
-    optimizer = make_optimizer(cfg, 10, decayed(GEMMA))
+    optimizer = make_optimizer(cfg, 10, weight_decay_tree(GEMMA))
     state = jax.jit(optimizer.init)(params)
     updates, _ = jax.jit(optimizer.update)(jax.tree.map(np.zeros_like, params), state, params)
     for path, update in jax.tree.leaves_with_path(updates):

@@ -18,7 +18,7 @@ from jaxrl_sql.algo.loss import Loss, aggregate, grpo_loss
 from jaxrl_sql.algo.step import init_state, make_step, slice_prompts
 from jaxrl_sql.algo.updates import advantage_fields, make_advantage_fn, make_old_logprob_fn, make_updates
 from jaxrl_sql.batch import GroupBatch, Segment, TrainState
-from jaxrl_sql.config import ClipConfig, GrpoConfig, KlConfig, LossConfig, PpoConfig, changed
+from jaxrl_sql.config import ClipConfig, GrpoConfig, KlConfig, LossConfig, PpoConfig, replace_values
 from jaxrl_sql.models.ops.token_distribution import TokenLogprobs, score
 
 B, G, T, V = 4, 3, 5, 6
@@ -319,7 +319,7 @@ def test_ppo_without_a_value_head_is_rejected() -> None:
 
 
 def test_update_reports_all_metrics() -> None:
-    cfg = changed(PPO, {"kl": KlConfig(coef=0.1), "loss.tis_clip_max": 1.5})
+    cfg = replace_values(PPO, {"kl": KlConfig(coef=0.1), "loss.tis_clip_max": 1.5})
     start = make_theta(1) | {"value": jnp.zeros(T)}
     _, metrics = learn(cfg, make_batch(), start, make_theta(2))
     assert metrics.keys() == {

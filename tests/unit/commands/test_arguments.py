@@ -13,8 +13,8 @@ import pytest
 
 from jaxrl_sql.commands.audit import main as audit
 from jaxrl_sql.commands.running import report_errors
+from jaxrl_sql.commands.sft import keep_supervised_phase
 from jaxrl_sql.commands.sft import main as sft_main
-from jaxrl_sql.commands.sft import supervised_only
 from jaxrl_sql.commands.synth import main as synth
 from jaxrl_sql.commands.train import main as train_main
 from jaxrl_sql.config import TrainConfig, load_config
@@ -73,7 +73,7 @@ def test_process_command_without_arguments_prints_usage(command: list[str], tmp_
 
 def test_supervised_phase_without_steps_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"sft\.steps=0 and sft\.epochs=0: set one of them"):
-        supervised_only(load_config(TrainConfig, SMALL, [f"run.dir={tmp_path}/run", f"data.dir={tmp_path}/data"]))
+        keep_supervised_phase(load_config(TrainConfig, SMALL, [f"run.dir={tmp_path}/run", f"data.dir={tmp_path}/data"]))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -17,7 +17,7 @@ from jaxrl_sql.commands.doctor import OPTIONAL
 from jaxrl_sql.config import EvaluateConfig, PlanConfig, TrainConfig, load_config, to_yaml
 from jaxrl_sql.config.fields import fields_of
 from jaxrl_sql.config.roots import ROOTS
-from jaxrl_sql.config.settings import about, all_sections
+from jaxrl_sql.config.settings import all_sections, section_help
 
 SMALL = Path(__file__).parents[2] / "small.yaml"
 
@@ -112,7 +112,7 @@ def test_shell_completion_offers_commands(
 def test_settings_page_lists_each_key_once() -> None:
     shown = [field.key for section in all_sections() for field in section.fields]
     assert sorted(shown) == sorted({key for root in ROOTS for key in fields_of(root)})
-    assert all(about(section) for section in all_sections())
+    assert all(section_help(section) for section in all_sections())
 
 
 @pytest.mark.slow

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from jaxrl_sql.runtime.folder import full_folders
+from jaxrl_sql.runtime.folder import find_full_folders
 
 INTERRUPTING = """
 import signal, sys
@@ -35,26 +34,8 @@ def test_ctrl_c_during_imports_prints_one_line(module: str, tmp_path: Path) -> N
     assert not (tmp_path / "run").exists()
 
 
-def mount(*options: str) -> int:
-    """Run mount and return its exit code."""
-    return subprocess.run(["mount", *options], capture_output=True, check=False).returncode  # noqa: S607
-
-
-@pytest.fixture
-def full_disk(tmp_path: Path) -> Iterator[Path]:
-    """Return a full file system of 1 MiB, if this process may mount one."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if mount("-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)):
-        pytest.skip("this process may not mount a file system")
-    with pytest.raises(OSError, match="No space left"):
-        (folder / "ballast").write_bytes(bytes(2 << 20))
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)  # noqa: S607
-
-
 def test_full_disk_is_named(full_disk: Path, tmp_path: Path) -> None:
-    assert full_folders([str(tmp_path), f"run.dir={full_disk}/a/b", str(full_disk)]) == [str(full_disk)]
+    assert find_full_folders([str(tmp_path), f"run.dir={full_disk}/a/b", str(full_disk)]) == [str(full_disk)]
     command = [sys.executable, "-m", "jaxrl_sql", "data", "synth", "--out", str(full_disk / "new"), "--seed", "7"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 1

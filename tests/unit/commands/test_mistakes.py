@@ -20,7 +20,7 @@ CHOSEN = "--config configs/verbal.yaml verbal.out=@/new run.display=none"
 
 Capture = pytest.CaptureFixture[str]
 
-# Per command: arguments, and parts of the error. @ is a folder of valid and invalid files (`place`).
+# Per command: arguments, and parts of the error. @ is a folder of valid and invalid files (`inputs`).
 MISTAKES: dict[str, list[tuple[str, str]]] = {
     "quickstart": [
         ("--steps 3", "settings have no dashes: sft.steps=VALUE or grpo.steps=VALUE or second_stage.steps=VALUE"),
@@ -313,9 +313,9 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder of mistaken and valid inputs."""
-    at = tmp_path_factory.mktemp("place")
+    at = tmp_path_factory.mktemp("inputs")
     for folder in ("folder", "bare", "wrong", "run", "data/nothing"):
         (at / folder).mkdir(parents=True)
     texts = {
@@ -346,18 +346,18 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return at
 
 
-def error_line(line: str, place: Path, capsys: Capture, new: Path) -> str:
+def error_line(line: str, inputs: Path, capsys: Capture, new: Path) -> str:
     """Return the one line that reports a mistake. Fail for another exit code or for other lines. `new` replaces @/new,
-    and `place` replaces @.
+    and `inputs` replaces @.
     """
-    arguments = [word.replace("@/new", str(new)).replace("@", str(place)) for word in shlex.split(line)]
+    arguments = [word.replace("@/new", str(new)).replace("@", str(inputs)) for word in shlex.split(line)]
     capsys.readouterr()
     try:
         code = main(arguments)
     except SystemExit as ended:  # argparse's format
         code = ended.code  # type: ignore[assignment]
     captured = capsys.readouterr()
-    shown = captured.err.replace(str(place), "@")
+    shown = captured.err.replace(str(inputs), "@")
     assert code == 2, f"{line}\n{shown}"
     assert shown.startswith("error: "), f"{line}\n{shown}"
     assert shown.count("\n") == 1, f"{line}\n{shown}"
@@ -371,21 +371,21 @@ def test_every_command_has_mistakes_listed() -> None:
 
 @pytest.mark.parametrize(
     ("command", "arguments", "message"),
-    [(name, inputs, text) for name, result in MISTAKES.items() for inputs, text in result],
+    [(name, arguments, text) for name, result in MISTAKES.items() for arguments, text in result],
     ids=lambda value: value if " " not in value else value[:60],
 )
 def test_mistake_is_reported_in_one_line(
     command: str,
     arguments: str,
     message: str,
-    place: Path,
+    inputs: Path,
     tmp_path: Path,
     capsys: Capture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    assert message in error_line(f"{command} {arguments}", place, capsys, tmp_path / "new")
+    assert message in error_line(f"{command} {arguments}", inputs, capsys, tmp_path / "new")
     assert not (tmp_path / "runs").exists(), "a mistake started a run"
     assert not (tmp_path / "data-cache").exists(), "a mistake wrote data"
 
@@ -398,5 +398,5 @@ def test_mistake_is_reported_in_one_line(
         ("--hepl", "No such option"),
     ],
 )
-def test_unknown_command_is_reported_in_one_line(arguments: str, message: str, place: Path, capsys: Capture) -> None:
-    assert message in error_line(arguments, place, capsys, place / "new")
+def test_unknown_command_is_reported_in_one_line(arguments: str, message: str, inputs: Path, capsys: Capture) -> None:
+    assert message in error_line(arguments, inputs, capsys, inputs / "new")

@@ -1,4 +1,4 @@
-"""A configuration is loaded completely or rejected with one line that names the place, the fault and the fix."""
+"""A configuration is loaded completely or rejected with one line that names the place, the error and the fix."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from jaxrl_sql.config import (
     PlanConfig,
     RootConfig,
     TrainConfig,
-    changed,
     load_config,
+    replace_values,
     to_yaml,
 )
 from jaxrl_sql.config.check import flatten
@@ -44,7 +44,7 @@ def refusal(path: Path | None, *overrides: str, root: type[RootConfig] = TrainCo
 
 def test_missing_file_gives_the_defaults() -> None:
     values = {"model.checkpoint": "m", "data.dir": "d"}
-    assert load_config(TrainConfig, None, [values]) == changed(TrainConfig(), values)
+    assert load_config(TrainConfig, None, [values]) == replace_values(TrainConfig(), values)
 
 
 RUN = ("model.checkpoint=m", "data.dir=d")

@@ -84,7 +84,7 @@ def test_synonyms_map_to_existing_keys() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rule", "accepted", "refused", "fault"),
+    ("rule", "accepted", "refused", "error"),
     [
         (ZeroOr(Above(1), "to disable it"), [0, 1.5], 1, "=1 must be above 1, or 0 to disable it"),
         (ZeroOr(AtLeast(1), "for none"), [0, 1], 0.5, "=0.5 must be 1 or more, or 0 for none"),
@@ -95,11 +95,11 @@ def test_synonyms_map_to_existing_keys() -> None:
         (Texts("nothing would begin"), [[], ["a"]], ["a", ""], " holds an empty text: nothing would begin"),
         (Day(), ["", "2028-02-29"], "2026-02-29", "='2026-02-29' must be a day such as 2026-11-29, or empty"),
         (AtLeast(0, below=1), [0, 0.5], 1, "=1 must be 0 or more and below 1"),
-        (Above(0, most=1), [0.1, 1], 0, "=0 must be above 0 and at most 1"),
+        (Above(0, maximum=1), [0.1, 1], 0, "=0 must be above 0 and at most 1"),
     ],
     ids=lambda value: type(value).__name__ if dataclasses.is_dataclass(value) or isinstance(value, tuple) else "",
 )
-def test_rule_refuses_with_its_reason(rule: Constraint, accepted: list[Any], refused: Any, fault: str) -> None:
-    assert [rule.fault(value) for value in accepted] == [""] * len(accepted)
-    assert rule.fault(refused) == fault
+def test_rule_refuses_with_its_reason(rule: Constraint, accepted: list[Any], refused: Any, error: str) -> None:
+    assert [rule.find_error(value) for value in accepted] == [""] * len(accepted)
+    assert rule.find_error(refused) == error
     assert rule.description

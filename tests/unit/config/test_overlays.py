@@ -74,7 +74,7 @@ def plan_of(config: TrainConfig, machine: str, mean_answer: float = 0.0) -> Plan
 
 
 @cache
-def as_published(recipe: str) -> dict[str, Any]:
+def published_values(recipe: str) -> dict[str, Any]:
     return dict(flatten(dataclasses.asdict(load_config(TrainConfig, ROOT / f"configs/{recipe}.yaml"))))
 
 
@@ -84,7 +84,7 @@ def test_recipe_fits_the_machine_and_keeps_the_papers_numbers(recipe: str, machi
     plan = plan_of(config, machine)
     have = plan.topology.chip.memory
     assert plan.total <= ROOM * have, f"{plan.total / 2**30:.1f} of {have / 2**30:.1f} GiB"
-    paper, here = as_published(recipe), dict(flatten(dataclasses.asdict(config)))
+    paper, here = published_values(recipe), dict(flatten(dataclasses.asdict(config)))
     assert {key for key in paper if paper[key] != here[key]} <= OF_MACHINES | ALSO.get(machine, set())
 
 

@@ -33,7 +33,7 @@ script = load_script()
 class Changes(NamedTuple):
     """Changes since the table was written; keys have the table's names.
 
-    `intended` maps (pattern of entries, key) to the new value and the reason. An item that changes no entry is a fault.
+    `intended` maps (pattern of entries, key) to the new value and the reason. An item without an effect is an error.
     `unread` maps a pattern of keys to a predicate and the reason. The predicate returns whether nothing reads the keys,
     given an entry's values. `renamed` maps a table's key to its present name. `removed` maps a removed key to the
     reason.
@@ -146,7 +146,7 @@ def required_layers(entry: Any) -> tuple[str, ...]:
 
 def table_values(part: Mapping[str, Any], entry: Any, keys: Iterable[str]) -> dict[str, Any]:
     """Return the table's values for an entry's keys, without keys that the table lacks."""
-    shared = {key: script.shared_key(key) for key in keys}
+    shared = {key: script.generalize_key(key) for key in keys}
     known = {key: part["common"][name] for key, name in shared.items() if name in part["common"]}
     for layer in reversed(entry.layers):
         known |= part["entries"].get(layer, {})
@@ -156,7 +156,7 @@ def table_values(part: Mapping[str, Any], entry: Any, keys: Iterable[str]) -> di
 def changed_values(resolved: Resolved, table: Mapping[str, Any], changes: Changes) -> Iterator[str]:
     """Yield a line per unintended difference and per intention without effect; 1 and 1.0 differ.
 
-    Skip a configuration that the table lacks: `entry_faults` reports it.
+    Skip a configuration that the table lacks: `entry_errors` reports it.
     """
     table_name = {new: old for old, new in changes.renamed.items()}
     effective = set()
@@ -198,7 +198,7 @@ def lost_keys(resolved: Resolved, table: Mapping[str, Any], changes: Changes) ->
                 continue
             if key.partition(".")[0] in sections:
                 yield f"{entry.name}: {key} is gone"
-    today = {script.shared_key(key) for values in resolved.values() for key in values}
+    today = {script.generalize_key(key) for values in resolved.values() for key in values}
     written = {key for part in table.values() for key in part["common"]}
     for key in written - set(changes.renamed) - set(changes.removed) - today:
         yield f"{key} is in no root"
@@ -208,7 +208,7 @@ def lost_keys(resolved: Resolved, table: Mapping[str, Any], changes: Changes) ->
     yield from (f"REMOVED {key}: a root still has it" for key in changes.removed if key in today)
 
 
-def entry_faults(resolved: Resolved, table: Mapping[str, Any]) -> Iterator[str]:
+def entry_errors(resolved: Resolved, table: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line per configuration that the table lacks, and per name of the table without a configuration."""
     for name, part in table.items():
         entries = [entry for entry in resolved if part_of(entry) == name]
@@ -235,21 +235,21 @@ def resolved() -> dict[Any, dict[str, Any]]:
 
 
 def test_every_configuration_is_in_the_table(resolved: Resolved, table: dict[str, Any]) -> None:
-    faults = sorted(entry_faults(resolved, table))
-    assert not faults, "\n".join(faults)
+    errors = sorted(entry_errors(resolved, table))
+    assert not errors, "\n".join(errors)
     shipped = {path.relative_to(ROOT).as_posix() for path in (ROOT / "configs").rglob("*.yaml")}
     named = {name for entry in resolved for name in (*entry.files, entry.name)}
     assert {path for path in shipped - named if not Path(path).name.startswith("_")} == set()
 
 
 def test_resolved_values_equal_the_table(resolved: Resolved, table: dict[str, Any]) -> None:
-    faults = list(changed_values(resolved, table, CHANGES))
-    assert not faults, "\n".join(faults)
+    errors = list(changed_values(resolved, table, CHANGES))
+    assert not errors, "\n".join(errors)
 
 
 def test_every_key_of_the_table_is_kept_renamed_or_removed(resolved: Resolved, table: dict[str, Any]) -> None:
-    faults = sorted(lost_keys(resolved, table, CHANGES))
-    assert not faults, "\n".join(faults)
+    errors = sorted(lost_keys(resolved, table, CHANGES))
+    assert not errors, "\n".join(errors)
 
 
 def test_table_names_no_folder_of_a_machine(table: dict[str, Any]) -> None:
@@ -281,7 +281,7 @@ def resolved_with(**values: Any) -> dict[Any, dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("values", "changes", "faults"),
+    ("values", "changes", "errors"),
     [
         ({}, Changes(), []),
         ({"new": 1}, Changes(), []),
@@ -301,12 +301,12 @@ def resolved_with(**values: Any) -> dict[Any, dict[str, Any]]:
         ),
     ],
 )
-def test_changed_value_is_a_fault_unless_intended(values: dict[str, Any], changes: Changes, faults: list[str]) -> None:
-    assert list(changed_values(resolved_with(**values), SMALL, changes)) == faults
+def test_changed_value_is_an_error_unless_intended(values: dict[str, Any], changes: Changes, errors: list[str]) -> None:
+    assert list(changed_values(resolved_with(**values), SMALL, changes)) == errors
 
 
 @pytest.mark.parametrize(
-    ("values", "changes", "faults"),
+    ("values", "changes", "errors"),
     [
         ({}, Changes(), set()),
         (
@@ -328,16 +328,16 @@ def test_changed_value_is_a_fault_unless_intended(values: dict[str, Any], change
         ({}, Changes(renamed={"x": "z"}), {"RENAMED x: the table has no such key", "RENAMED z: no root has this key"}),
     ],
 )
-def test_lost_key_is_a_fault_unless_renamed_or_removed(
-    values: dict[str, Any], changes: Changes, faults: set[str]
+def test_lost_key_is_an_error_unless_renamed_or_removed(
+    values: dict[str, Any], changes: Changes, errors: set[str]
 ) -> None:
-    assert set(lost_keys(resolved_with(**values), SMALL, changes)) == faults
+    assert set(lost_keys(resolved_with(**values), SMALL, changes)) == errors
 
 
-def test_missing_and_surplus_entries_are_faults() -> None:
+def test_missing_and_surplus_entries_are_errors() -> None:
     other = script.Entry("train", ("configs/other.yaml",))
-    faults = set(entry_faults({ARCTIC: {}, other: {}}, SMALL))
-    assert faults == {
+    errors = set(entry_errors({ARCTIC: {}, other: {}}, SMALL))
+    assert errors == {
         "configs/other.yaml is not in the table",
         "* + configs/on/gpu_80gb.yaml of the table is no configuration",
     }

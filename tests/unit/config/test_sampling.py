@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jaxrl_sql.config import EvaluateConfig, SamplingConfig, TrainConfig, ValidationConfig, load_config
-from jaxrl_sql.inference.policy_client import sampling_by
+from jaxrl_sql.inference.policy_client import make_sampling_params
 from jaxrl_sql.rollout import SamplingParams
 
 SMALL = Path(__file__).parents[2] / "small.yaml"
@@ -49,6 +49,6 @@ def test_validation_inherits_turns_stops_and_total_length_from_training(
 
 def test_validation_default_is_greedy_with_one_turn_and_no_total_limit() -> None:
     greedy = ValidationConfig().sampling_in(SamplingConfig(max_total_tokens=700))
-    assert sampling_by(greedy, n=1, seed=0, stop=("END",)) == SamplingParams(
+    assert make_sampling_params(greedy, n=1, seed=0, stop=("END",)) == SamplingParams(
         temperature=0.0, max_new_tokens=1024, stop=("END",)
     )

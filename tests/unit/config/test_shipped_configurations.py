@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxrl_sql.config import TrainConfig, changed, load_config
+from jaxrl_sql.config import TrainConfig, load_config, replace_values
 from jaxrl_sql.text2sql.env.executor import make_executor
 from jaxrl_sql.types import InputError
 
@@ -43,7 +43,7 @@ def test_shipped_configuration_is_found_from_any_folder(tmp_path: Path, monkeypa
     monkeypatch.chdir(tmp_path)
     there = load_config(TrainConfig, "configs/sql_r1-tiny.yaml")
     assert (Path(there.model.checkpoint) / "model.safetensors").is_file()
-    assert changed(there, {"model.checkpoint": here.model.checkpoint}) == here
+    assert replace_values(there, {"model.checkpoint": here.model.checkpoint}) == here
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs" / "sql_r1-tiny.yaml").write_text("seed: 7\n", encoding="utf-8")
     assert load_config(TrainConfig, ["configs/sql_r1-tiny.yaml", SMALL]).seed == 7, "a user's file has priority"

@@ -8,7 +8,7 @@ import pytest
 
 from jaxrl_sql.config import EvaluateConfig
 from jaxrl_sql.config.check import flatten
-from jaxrl_sql.config.load import SYSTEMS, as_published, load_config
+from jaxrl_sql.config.load import SYSTEMS, apply_published_settings, load_config
 from jaxrl_sql.types import InputError
 
 CHAT = {
@@ -65,7 +65,7 @@ def test_settings_equal_the_papers(system: str) -> None:
         "data": {**CHAT, **data},
         "evaluate": {**ONCE, **evaluate, "sampling": sampling},
     }
-    settings = as_published(system, {})
+    settings = apply_published_settings(system, {})
     assert settings == expected
     flat = dict(flatten(settings))
     assert {name: type(value) for name, value in flatten(expected)} == {
@@ -81,7 +81,7 @@ def test_settings_replace_defaults_by_section_and_drop_the_runs_sampling() -> No
         "evaluate": {"sampling": {"stop": ["x"], "max_new_tokens": 9}, "max_num_seqs": 4},
         "executor": {"threads": 2},
     }
-    settings = as_published("omnisql", defaults)
+    settings = apply_published_settings("omnisql", defaults)
     assert (settings["seed"], settings["executor"]) == (3, {"threads": 2})
     assert (settings["data"]["retrieval"]["top_k"], settings["data"]["seed"]) == (20, 7)
     assert (settings["evaluate"]["sampling"], settings["evaluate"]["max_num_seqs"]) == (GREEDY, 4)
@@ -92,7 +92,7 @@ def test_settings_replace_defaults_by_section_and_drop_the_runs_sampling() -> No
     ("system", "rules"), [("think2sql", {"rule": "refined"}), ("paverl", {"rules": EXPECTED["paverl"][3]["rules"]})]
 )
 def test_existing_answers_use_only_the_rules(system: str, rules: dict[str, Any]) -> None:
-    settings = as_published(
+    settings = apply_published_settings(
         system, {"recipe": "arctic", "data": {"retrieval": {"top_k": 5}}, "evaluate": {"runs": 2}}, True
     )
     assert settings == {"recipe": "arctic", "data": {"retrieval": {"top_k": 5}}, "evaluate": {"runs": 2, **rules}}
@@ -100,4 +100,4 @@ def test_existing_answers_use_only_the_rules(system: str, rules: dict[str, Any])
 
 def test_unknown_system_error_suggests_the_nearest() -> None:
     with pytest.raises(InputError, match=r"^--as artic: not one of arctic, .*skyrl_sql.*; the nearest is arctic$"):
-        as_published("artic", {})
+        apply_published_settings("artic", {})

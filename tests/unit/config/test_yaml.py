@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxrl_sql.config import TrainConfig, changed, load_config, to_yaml
+from jaxrl_sql.config import TrainConfig, load_config, replace_values, to_yaml
 
 SMALL = Path(__file__).parents[2] / "small.yaml"
 
@@ -53,7 +53,7 @@ def test_config_round_trips_through_yaml(tmp_path: Path) -> None:
 )
 def test_unusual_string_round_trips_through_a_runs_file(text: str, tmp_path: Path) -> None:
     """A run with such a value resumes without a settings mismatch."""
-    config = changed(
+    config = replace_values(
         load_config(TrainConfig, SMALL),
         {"run.project": text, "data.select.include_ids": text, "data.evals": [text, "x"]},
     )

@@ -22,7 +22,7 @@ from sqlexec_rs.servers import Server
 ENGINES = ("duckdb", "postgresql", "mariadb")
 
 
-class Place(NamedTuple):
+class CopyTarget(NamedTuple):
     """Destination of a copy: `to` and `reader` as the command takes them, and a prefix for this test."""
 
     engine: str
@@ -79,23 +79,23 @@ def copy_server(server_database: Callable[[str, str], Server]) -> Callable[[str]
 
 
 @pytest.fixture
-def place_of(copy_server: Callable[[str], Server], tmp_path: Path) -> Callable[[str], Place]:
+def make_target(copy_server: Callable[[str], Server], tmp_path: Path) -> Callable[[str], CopyTarget]:
     """Return a function that makes a destination at an engine."""
 
-    def make(engine: str) -> Place:
+    def make(engine: str) -> CopyTarget:
         prefix, out = f"t{uuid4().hex[:10]}_", tmp_path / "out"
         if engine == "duckdb":
-            return Place(engine, f"duckdb:{tmp_path / 'files'}", "", prefix, out)
+            return CopyTarget(engine, f"duckdb:{tmp_path / 'files'}", "", prefix, out)
         server = copy_server(engine)
-        return Place(engine, server.owner, server.readers, prefix, out)
+        return CopyTarget(engine, server.owner, server.readers, prefix, out)
 
     return make
 
 
 @pytest.fixture(params=ENGINES)
-def place(request: pytest.FixtureRequest, place_of: Callable[[str], Place]) -> Place:
+def target(request: pytest.FixtureRequest, make_target: Callable[[str], CopyTarget]) -> CopyTarget:
     """Return a destination; a test with this fixture runs at all engines."""
-    return place_of(request.param)
+    return make_target(request.param)
 
 
 @pytest.fixture

@@ -24,8 +24,8 @@ from sqlexec_rs import Executor
 SERVERS = ("postgresql", "mariadb")
 
 
-Place = Any
-"""A place to copy to, `Place` of conftest.py."""
+CopyTarget = Any
+"""A server or folder to copy to, `CopyTarget` of conftest.py."""
 
 MakeFile = Callable[..., Path]
 """Makes a SQLite file in a folder by a script, and returns the folder."""
@@ -35,22 +35,22 @@ Refusal = Callable[[Sequence[str]], str]
 
 
 def test_existing_copy_is_not_repeated(
-    tmp_path: Path, place: Place, capsys: pytest.CaptureFixture[str], make_file: MakeFile
+    tmp_path: Path, target: CopyTarget, capsys: pytest.CaptureFixture[str], make_file: MakeFile
 ) -> None:
     folder = make_file(tmp_path / "in", "one", "CREATE TABLE t (x INT)", {"t": [(1,)]})
     make_file(folder, "two", "CREATE TABLE t (x INT)", {"t": [(2,)]})
-    assert main(place.arguments(folder)) == 0
-    first = (place.out / "manifest.json").read_text(encoding="utf-8")
+    assert main(target.arguments(folder)) == 0
+    first = (target.out / "manifest.json").read_text(encoding="utf-8")
     capsys.readouterr()
-    assert main(place.arguments(folder)) == 0
+    assert main(target.arguments(folder)) == 0
     assert capsys.readouterr().out.count("already copied") == 2
-    assert (place.out / "manifest.json").read_text(encoding="utf-8") == first
+    assert (target.out / "manifest.json").read_text(encoding="utf-8") == first
     with closing(sqlite3.connect(folder / "two" / "two.sqlite")) as connection:
         connection.execute("INSERT INTO t VALUES (3)")
         connection.commit()
-    assert main(place.arguments(folder)) == 0
+    assert main(target.arguments(folder)) == 0
     assert "one: already copied, 1 tables, 1 rows\ntwo: copied" in capsys.readouterr().out
-    assert sorted(place.fetch("two", "SELECT x FROM t")) == [(2,), (3,)]
+    assert sorted(target.fetch("two", "SELECT x FROM t")) == [(2,), (3,)]
 
 
 KILLED = """
@@ -68,66 +68,68 @@ main(sys.argv[1:])
 
 
 def test_killed_copy_resumes(
-    tmp_path: Path, place: Place, capsys: pytest.CaptureFixture[str], make_file: MakeFile
+    tmp_path: Path, target: CopyTarget, capsys: pytest.CaptureFixture[str], make_file: MakeFile
 ) -> None:
     for db_id in ("one", "two", "zoo"):
         script = "CREATE TABLE t (x INT); CREATE TABLE u (y TEXT)"
         make_file(tmp_path / "in", db_id, script, {"t": [(1,), (2,)], "u": [("a",)]})
-    arguments = place.arguments(tmp_path / "in")
+    arguments = target.arguments(tmp_path / "in")
     done = subprocess.run([sys.executable, "-c", KILLED, *arguments], check=False, capture_output=True)
     assert done.returncode == -signal.SIGKILL, done.stderr
-    manifest = json.loads((place.out / "manifest.json").read_text(encoding="utf-8"))
-    assert (list(manifest["databases"]), manifest["unfinished"]) == (["one"], [f"{place.prefix}two"])
+    manifest = json.loads((target.out / "manifest.json").read_text(encoding="utf-8"))
+    assert (list(manifest["databases"]), manifest["unfinished"]) == (["one"], [f"{target.prefix}two"])
     assert main(arguments) == 0
     message = capsys.readouterr().out
     assert "one: already copied" in message
     assert "two: copied" in message
     assert "zoo: copied" in message
-    assert sorted(place.fetch("two", "SELECT x FROM t")) == [(1,), (2,)]
-    manifest = json.loads((place.out / "manifest.json").read_text(encoding="utf-8"))
+    assert sorted(target.fetch("two", "SELECT x FROM t")) == [(1,), (2,)]
+    manifest = json.loads((target.out / "manifest.json").read_text(encoding="utf-8"))
     assert (sorted(manifest["databases"]), manifest["unfinished"]) == (["one", "two", "zoo"], [])
     files = [file.name for file in (tmp_path / "files").glob("*")]
     assert all(name.endswith(".duckdb") for name in files)
 
 
-def test_foreign_database_is_not_changed(tmp_path: Path, place: Place, make_file: MakeFile, refusal: Refusal) -> None:
+def test_foreign_database_is_not_changed(
+    tmp_path: Path, target: CopyTarget, make_file: MakeFile, refusal: Refusal
+) -> None:
     folder = make_file(tmp_path / "in", "mine", "CREATE TABLE t (x INT)", {"t": [(1,)]})
-    assert main(place.arguments(folder)) == 0
-    message = refusal([*place.arguments(folder), "--out", str(tmp_path / "elsewhere")])
-    assert f"{place.prefix}mine" in message
+    assert main(target.arguments(folder)) == 0
+    message = refusal([*target.arguments(folder), "--out", str(tmp_path / "elsewhere")])
+    assert f"{target.prefix}mine" in message
     assert "not empty" in message
-    assert place.fetch("mine", "SELECT x FROM t") == [(1,)]
+    assert target.fetch("mine", "SELECT x FROM t") == [(1,)]
 
 
 @pytest.mark.parametrize("engine", SERVERS)
 def test_empty_database_is_used(
-    engine: str, tmp_path: Path, place_of: Callable[[str], Place], make_file: MakeFile
+    engine: str, tmp_path: Path, make_target: Callable[[str], CopyTarget], make_file: MakeFile
 ) -> None:
-    place = place_of(engine)
-    place.run(f"CREATE DATABASE {place.prefix}mine")
+    target = make_target(engine)
+    target.run(f"CREATE DATABASE {target.prefix}mine")
     folder = make_file(tmp_path / "in", "mine", "CREATE TABLE t (x TEXT)", {"t": [("b",), ("B",), ("a",)]})
-    assert main(place.arguments(folder)) == 0
-    assert place.fetch("mine", "SELECT x FROM t ORDER BY x") == [("B",), ("a",), ("b",)]
+    assert main(target.arguments(folder)) == 0
+    assert target.fetch("mine", "SELECT x FROM t ORDER BY x") == [("B",), ("a",), ("b",)]
 
 
 @pytest.mark.parametrize("engine", SERVERS)
 def test_reader_can_only_read(
-    engine: str, tmp_path: Path, place_of: Callable[[str], Place], make_file: MakeFile
+    engine: str, tmp_path: Path, make_target: Callable[[str], CopyTarget], make_file: MakeFile
 ) -> None:
-    place = place_of(engine)
+    target = make_target(engine)
     folder = make_file(tmp_path / "in", "pub_lic", "CREATE TABLE t (x INT)", {"t": [(1,)]})
-    assert main(place.arguments(folder, "--reader", place.reader)) == 0
-    url = parse_address(place.reader).url(f"{place.prefix}pub_lic")
+    assert main(target.arguments(folder, "--reader", target.reader)) == 0
+    url = parse_address(target.reader).url(f"{target.prefix}pub_lic")
     with Executor(threads=1) as executor:  # it refuses a user who can do more than read
         assert executor.execute(url, "SELECT x FROM t").rows == [(1,)]
-    assert main(place.arguments(folder, "--prefix", f"{place.prefix}b", "--out", str(tmp_path / "b"))) == 0
+    assert main(target.arguments(folder, "--prefix", f"{target.prefix}b", "--out", str(tmp_path / "b"))) == 0
     with Executor(threads=1) as executor:
-        assert executor.execute(url.replace(place.prefix, f"{place.prefix}b"), "SELECT x FROM t").status == "db_error"
-    again = [*place.arguments(folder, "--prefix", f"{place.prefix}b", "--out", str(tmp_path / "b"))]
-    assert main([*again, "--reader", place.reader]) == 0  # an existing copy is only granted to the reader
+        assert executor.execute(url.replace(target.prefix, f"{target.prefix}b"), "SELECT x FROM t").status == "db_error"
+    again = [*target.arguments(folder, "--prefix", f"{target.prefix}b", "--out", str(tmp_path / "b"))]
+    assert main([*again, "--reader", target.reader]) == 0  # an existing copy is only granted to the reader
     with Executor(threads=1) as executor:
-        assert executor.execute(url.replace(place.prefix, f"{place.prefix}b"), "SELECT x FROM t").rows == [(1,)]
-    place.run(f"CREATE DATABASE {place.prefix}pubxlic")
+        assert executor.execute(url.replace(target.prefix, f"{target.prefix}b"), "SELECT x FROM t").rows == [(1,)]
+    target.run(f"CREATE DATABASE {target.prefix}pubxlic")
     with Executor(threads=1) as executor:
         other = executor.execute(url.replace("pub_lic", "pubxlic"), "SELECT 1")
     if engine == "mariadb":  # `_` in a GRANT stands for any character
@@ -150,12 +152,12 @@ def test_unreachable_server_is_reported_without_the_password(
     change: dict[str, Any],
     text: str,
     tmp_path: Path,
-    place_of: Callable[[str], Place],
+    make_target: Callable[[str], CopyTarget],
     make_file: MakeFile,
     refusal: Refusal,
 ) -> None:
-    place = place_of(engine)
-    parts = urlsplit(place.to)
+    target = make_target(engine)
+    parts = urlsplit(target.to)
     arguments = {
         "user": parts.username,
         "password": parts.password,
@@ -165,7 +167,7 @@ def test_unreachable_server_is_reported_without_the_password(
     where = f"{arguments['host']}:{arguments['port']}/{arguments.get('database', '')}"
     url = f"{parts.scheme}://{arguments['user']}:{arguments['password']}@{where}"
     folder = make_file(tmp_path / "in", "one", "CREATE TABLE t (x INT)")
-    message = refusal(["--from", str(folder), "--to", url, "--out", str(place.out)])
+    message = refusal(["--from", str(folder), "--to", url, "--out", str(target.out)])
     assert text in message
     assert str(arguments["host"]) in message
     assert arguments["password"] not in message
@@ -179,18 +181,18 @@ def test_old_server_version_is_rejected(
     engine: str,
     old: str,
     tmp_path: Path,
-    place_of: Callable[[str], Place],
+    make_target: Callable[[str], CopyTarget],
     monkeypatch: pytest.MonkeyPatch,
     make_file: MakeFile,
     refusal: Refusal,
 ) -> None:
-    place = place_of(engine)
+    target = make_target(engine)
     if engine == "postgresql":
         monkeypatch.setattr("jaxrl_sql.databases.engines.postgresql._OLDEST", 10**9)
     else:
         monkeypatch.setattr("jaxrl_sql.databases.engines.mysql._VERSION", f"SELECT '{old}'")
     folder = make_file(tmp_path / "in", "one", "CREATE TABLE t (x INT)")
-    message = refusal(place.arguments(folder))
+    message = refusal(target.arguments(folder))
     assert "the server is too old" in message
     assert old in message
 

@@ -21,8 +21,8 @@ from sqlexec_rs import Executor
 ENGINES = ("duckdb", "postgresql", "mariadb")
 
 
-Place = Any
-"""A place to copy to, `Place` of conftest.py."""
+CopyTarget = Any
+"""A server or folder to copy to, `CopyTarget` of conftest.py."""
 
 MakeFile = Callable[..., Path]
 """Makes a SQLite file in a folder by a script, and returns the folder."""
@@ -69,12 +69,12 @@ def read_lines(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def test_golds_with_equal_results_are_kept(
-    place: Place, capsys: pytest.CaptureFixture[str], question_set: Path
+    target: CopyTarget, capsys: pytest.CaptureFixture[str], question_set: Path
 ) -> None:
     folder = question_set
-    more = ["--only", "club", "--questions", str(folder), *(["--reader", place.reader] if place.reader else [])]
-    assert main(place.arguments(folder, *more)) == 0
-    kept_golds, left = read_lines(place.out / "questions.jsonl"), read_lines(place.out / "left_out.jsonl")
+    more = ["--only", "club", "--questions", str(folder), *(["--reader", target.reader] if target.reader else [])]
+    assert main(target.arguments(folder, *more)) == 0
+    kept_golds, left = read_lines(target.out / "questions.jsonl"), read_lines(target.out / "left_out.jsonl")
     assert kept_golds.keys() | left.keys() == {*GOLDS, "elsewhere"}
     assert kept_golds.keys() & left.keys() == set()
     assert {"plain", "text", "like", "average", "near", "sorted", "group"} <= kept_golds.keys()
@@ -83,7 +83,7 @@ def test_golds_with_equal_results_are_kept(
     assert statuses["fails"] == "gold_failed"
     assert statuses["broken"] == "not_translated"
     assert statuses["row"] in ("schema_error", "different_rows")
-    if place.engine == "mariadb":  # MariaDB may show any row of a group
+    if target.engine == "mariadb":  # MariaDB may show any row of a group
         assert {statuses.get(uid, "different_rows") for uid in ("loose", "bare")} == {"different_rows"}
     else:
         assert (statuses["loose"], statuses["bare"]) == ("different_rows", "schema_error")
@@ -91,39 +91,39 @@ def test_golds_with_equal_results_are_kept(
     messages = [line["message"] for line in left.values() if line["status"] == "different_rows"]
     assert all(" only on the engine" in message or " only on SQLite" in message for message in messages), messages
     assert kept_golds["tied"]["tied"] if "tied" in kept_golds else left["tied"]["status"] == "tied"
-    engine = "mysql" if place.engine == "mariadb" else place.engine
+    engine = "mysql" if target.engine == "mariadb" else target.engine
     item = kept_golds["plain"]
     assert (item["db_id"], item["dialect"], item["sqlite_sql"]) == ("club", engine, GOLDS["plain"])
-    address, name = parse_address(place.reader or place.to), f"{place.prefix}club"
+    address, name = parse_address(target.reader or target.to), f"{target.prefix}club"
     assert item["db"] == (
-        f"duckdb:{Path(address.folder, name)}.duckdb" if place.engine == "duckdb" else address.public_url(name)
+        f"duckdb:{Path(address.folder, name)}.duckdb" if target.engine == "duckdb" else address.public_url(name)
     )
-    assert (urlsplit(place.to).password or "no password") not in str(kept_golds) + str(left) + capsys.readouterr().out
-    url = parse_address(place.reader or place.to).url(f"{place.prefix}club")
+    assert (urlsplit(target.to).password or "no password") not in str(kept_golds) + str(left) + capsys.readouterr().out
+    url = parse_address(target.reader or target.to).url(f"{target.prefix}club")
     with Executor(threads=1) as executor:
         assert sorted(executor.execute(url, item["sql"]).rows) == [("AL",), ("Ann",), ("Cy",)]
 
 
-@pytest.mark.parametrize("place", ["duckdb"], indirect=True)
-def test_alternative_golds_valid_at_the_engine_are_kept(place: Place, question_set: Path) -> None:
+@pytest.mark.parametrize("target", ["duckdb"], indirect=True)
+def test_alternative_golds_valid_at_the_engine_are_kept(target: CopyTarget, question_set: Path) -> None:
     folder = question_set
     others = ["SELECT Name FROM Person WHERE Team = 'a'", "SELECT nothing FROM Person", "SELECT rowid FROM far"]
     line = {"id": "one", "db_id": "club", "question": "?", "sql": "SELECT Name FROM Person", "other_sql": others}
     (folder / "questions.jsonl").write_text(json.dumps(line) + "\n", encoding="utf-8")
-    assert main(place.arguments(folder, "--questions", str(folder))) == 0
-    (example,) = load_benchmark(place.out).examples
+    assert main(target.arguments(folder, "--questions", str(folder))) == 0
+    (example,) = load_benchmark(target.out).examples
     (other,) = example.other_golds
     with Executor(threads=1) as executor:
         assert sorted(executor.execute(example.database, other).rows) == [("Ann",), ("Cy",), ("bob",)]
 
 
-@pytest.mark.parametrize("place", ["duckdb"], indirect=True)
-def test_golds_find_the_copy_of_a_moved_set(tmp_path: Path, place: Place, question_set: Path) -> None:
+@pytest.mark.parametrize("target", ["duckdb"], indirect=True)
+def test_golds_find_the_copy_of_a_moved_set(tmp_path: Path, target: CopyTarget, question_set: Path) -> None:
     folder = question_set
-    assert main(place.arguments(folder)) == 0
+    assert main(target.arguments(folder)) == 0
     folder = folder.rename(tmp_path / "moved")
-    assert main(place.arguments(folder, "--questions", str(folder))) == 0
-    assert {"plain", "elsewhere"} <= read_lines(place.out / "questions.jsonl").keys()
+    assert main(target.arguments(folder, "--questions", str(folder))) == 0
+    assert {"plain", "elsewhere"} <= read_lines(target.out / "questions.jsonl").keys()
 
 
 def _rewritten(source: Path, target: Path) -> None:
@@ -135,9 +135,9 @@ def _rewritten(source: Path, target: Path) -> None:
 
 
 @pytest.mark.parametrize("rewrites", [False, True])
-@pytest.mark.parametrize("place", ["duckdb"], indirect=True)
+@pytest.mark.parametrize("target", ["duckdb"], indirect=True)
 def test_golds_find_the_copy_of_an_equal_database(
-    tmp_path: Path, place: Place, question_set: Path, *, rewrites: bool
+    tmp_path: Path, target: CopyTarget, question_set: Path, *, rewrites: bool
 ) -> None:
     folder = question_set
     other = shutil.copytree(folder, tmp_path / "other")
@@ -148,8 +148,8 @@ def test_golds_find_the_copy_of_an_equal_database(
     with closing(sqlite3.connect(other / "databases/other/other.sqlite")) as connection:
         connection.execute("INSERT INTO t VALUES (2)")
         connection.commit()
-    assert main(place.arguments(folder, "--questions", str(other))) == 0
-    kept_golds, left = read_lines(place.out / "questions.jsonl"), read_lines(place.out / "left_out.jsonl")
+    assert main(target.arguments(folder, "--questions", str(other))) == 0
+    kept_golds, left = read_lines(target.out / "questions.jsonl"), read_lines(target.out / "left_out.jsonl")
     assert {"plain", "text", "sorted"} <= kept_golds.keys()
     assert left["elsewhere"]["status"] == "not_copied"
     assert "no copied database has the same tables and rows" in left["elsewhere"]["message"]
@@ -157,38 +157,40 @@ def test_golds_find_the_copy_of_an_equal_database(
 
 
 def test_unusable_questions_are_rejected(
-    tmp_path: Path, place_of: Callable[[str], Place], question_set: Path, refusal: Refusal
+    tmp_path: Path, make_target: Callable[[str], CopyTarget], question_set: Path, refusal: Refusal
 ) -> None:
     folder = question_set
-    place = place_of("postgresql")
-    arguments = place.arguments(folder, "--questions", str(folder))
+    target = make_target("postgresql")
+    arguments = target.arguments(folder, "--questions", str(folder))
     assert "set --reader postgresql://NAME:PASSWORD@" in refusal(arguments)
     assert "is not the server of --to" in refusal([*arguments, "--reader", "postgresql://a:b@127.0.0.1:1/x"])
-    assert "no such folder" in refusal([*arguments, "--reader", place.reader, "--questions", str(tmp_path / "no")])
-    wrong = place.reader.replace(urlsplit(place.reader).password or "", "wr0ng-pass")
+    assert "no such folder" in refusal([*arguments, "--reader", target.reader, "--questions", str(tmp_path / "no")])
+    wrong = target.reader.replace(urlsplit(target.reader).password or "", "wr0ng-pass")
     message = refusal([*arguments, "--reader", wrong])
     assert "the engine refused a gold" in message
     assert "wr0ng-pass" not in message
-    assert "must be at least 1" in refusal([*arguments, "--reader", place.reader, "--timeout-ms", "0"])
+    assert "must be at least 1" in refusal([*arguments, "--reader", target.reader, "--timeout-ms", "0"])
 
 
 @pytest.mark.data
 @pytest.mark.parametrize(
-    ("place", "folder", "count", "questions"),
+    ("target", "folder", "count", "questions"),
     [
         *((engine, "bird_superhero", 1, 129) for engine in ENGINES),
         pytest.param("duckdb", "spider_dev", 19, 972, marks=pytest.mark.slow),
         pytest.param("postgresql", "spider_dev", 19, 972, marks=pytest.mark.nightly),
         pytest.param("mariadb", "spider_dev", 19, 972, marks=pytest.mark.nightly),
     ],
-    indirect=["place"],
+    indirect=["target"],
 )
-def test_real_databases_are_copied(real_data: Path, place: Place, folder: str, count: int, questions: int) -> None:
-    reader = ["--reader", place.reader] if place.reader else []
-    assert main(place.arguments(real_data / folder, "--questions", str(real_data / folder), *reader)) == 0
-    manifest = json.loads((place.out / "manifest.json").read_text(encoding="utf-8"))
+def test_real_databases_are_copied(
+    real_data: Path, target: CopyTarget, folder: str, count: int, questions: int
+) -> None:
+    reader = ["--reader", target.reader] if target.reader else []
+    assert main(target.arguments(real_data / folder, "--questions", str(real_data / folder), *reader)) == 0
+    manifest = json.loads((target.out / "manifest.json").read_text(encoding="utf-8"))
     assert len(manifest["databases"]) == count
-    left = read_lines(place.out / "left_out.jsonl").values()
-    assert len(read_lines(place.out / "questions.jsonl")) + len(left) == questions
+    left = read_lines(target.out / "left_out.jsonl").values()
+    assert len(read_lines(target.out / "questions.jsonl")) + len(left) == questions
     # The rest cannot be expressed at the engine, or depends on SQLite's choice among equivalent rows.
     assert sum(line["status"] != "tied" for line in left) <= 0.02 * questions

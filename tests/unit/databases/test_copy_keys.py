@@ -8,8 +8,8 @@ from typing import Any
 
 from jaxrl_sql.commands.copy import main
 
-Place = Any
-"""A place to copy to, `Place` of conftest.py."""
+CopyTarget = Any
+"""A server or folder to copy to, `CopyTarget` of conftest.py."""
 
 MakeFile = Callable[..., Path]
 """Makes a SQLite file in a folder by a script, and returns the folder."""
@@ -49,16 +49,16 @@ KEYS_TOLD = [
 ]
 
 
-def test_keys_indexes_types_and_comments_are_copied(tmp_path: Path, place: Place, make_file: MakeFile) -> None:
+def test_keys_indexes_types_and_comments_are_copied(tmp_path: Path, target: CopyTarget, make_file: MakeFile) -> None:
     folder = make_file(tmp_path / "in" / "databases", "keys", KEYS)
     described = folder / "keys" / "database_description"
     described.mkdir()
     (described / "City.csv").write_text(
         "original_column_name,column_name,column_description\nNote,,what people's \\ say\n", encoding="utf-8"
     )
-    assert main(place.arguments(tmp_path / "in")) == 0
+    assert main(target.arguments(tmp_path / "in")) == 0
     itself = "person: the foreign key (boss) to person is dropped: DuckDB needs the referenced rows first"
-    assert place.entry("keys")["notes"] == KEYS_TOLD + ([itself] if place.engine == "duckdb" else [])
+    assert target.entry("keys")["notes"] == KEYS_TOLD + ([itself] if target.engine == "duckdb" else [])
     constraints = {
         "duckdb": """SELECT table_name, constraint_type, list_sort(constraint_column_names)::VARCHAR
                      FROM duckdb_constraints() WHERE constraint_type <> 'NOT NULL'""",
@@ -71,61 +71,61 @@ def test_keys_indexes_types_and_comments_are_copied(tmp_path: Path, place: Place
                       AND k.table_name = c.table_name AND k.constraint_name = c.constraint_name)
                       FROM information_schema.table_constraints AS c WHERE table_schema = DATABASE()""",
     }
-    rows = place.fetch("keys", constraints[place.engine])
+    rows = target.fetch("keys", constraints[target.engine])
     result = {(table, kind[0].lower(), names.strip("{}[]").replace(" ", "")) for table, kind, names in rows}
     wanted = {
         ("city", "p", "id"), ("city", "u", "name"), ("person", "p", "code"), ("person", "f", "city"),
         ("person", "f", "boss"), ("visit", "p", "day,person"), ("visit", "f", "person"), ("visit", "f", "city"),
         ("stay", "f", "day,person"), ("stay", "u", "day,person"), ("loose", "u", "k"),
     }  # fmt: skip
-    assert result == wanted - ({("person", "f", "boss")} if place.engine == "duckdb" else set())
+    assert result == wanted - ({("person", "f", "boss")} if target.engine == "duckdb" else set())
     indexes = {
         "duckdb": "SELECT count(*) FROM duckdb_indexes()",
         "postgresql": "SELECT count(*) FROM pg_indexes WHERE indexdef LIKE '%visit%(day, city)'",
         "mariadb": """SELECT COUNT(*) FROM information_schema.statistics WHERE table_schema = DATABASE()
                       AND table_name = 'visit' AND index_name = 'day'""",
     }
-    assert place.fetch("keys", indexes[place.engine]) == [(2 if place.engine == "mariadb" else 1,)]
+    assert target.fetch("keys", indexes[target.engine]) == [(2 if target.engine == "mariadb" else 1,)]
     comments = {
         "duckdb": "SELECT comment FROM duckdb_columns() WHERE comment IS NOT NULL",
         "postgresql": "SELECT col_description('city'::regclass, 3)",
         "mariadb": "SELECT column_comment FROM information_schema.columns WHERE column_comment <> '' AND table_schema = DATABASE()",  # noqa: E501
     }
-    assert place.fetch("keys", comments[place.engine]) == [("what people's \\ say",)]
-    types = place.fetch("keys", "SELECT data_type FROM information_schema.columns WHERE table_name = 'person' "
-                        f"AND table_schema = {'DATABASE()' if place.engine == 'mariadb' else 'current_schema()'} "
+    assert target.fetch("keys", comments[target.engine]) == [("what people's \\ say",)]
+    types = target.fetch("keys", "SELECT data_type FROM information_schema.columns WHERE table_name = 'person' "
+                        f"AND table_schema = {'DATABASE()' if target.engine == 'mariadb' else 'current_schema()'} "
                         "ORDER BY ordinal_position")  # fmt: skip
     assert [kind.lower() for (kind,) in types] == {
         "duckdb": ["varchar", "bigint", "varchar", "date", "timestamp"],
         "postgresql": ["text", "bigint", "text", "date", "timestamp without time zone"],
         "mariadb": ["varchar", "bigint", "varchar", "date", "datetime"],
-    }[place.engine]
+    }[target.engine]
 
 
-def test_text_is_compared_and_sorted_byte_by_byte(tmp_path: Path, place: Place, make_file: MakeFile) -> None:
+def test_text_is_compared_and_sorted_byte_by_byte(tmp_path: Path, target: CopyTarget, make_file: MakeFile) -> None:
     texts = ["b", "B", "a", "é", "e", "Z", "a ", ""]
     script = "CREATE TABLE t (w TEXT UNIQUE); CREATE TABLE n (w TEXT COLLATE nocase)"
     source = make_file(tmp_path / "in", "words", script, {"t": [(word,) for word in texts]})
-    assert main(place.arguments(source)) == 0
-    assert place.entry("words")["notes"] == ["n: NOCASE and RTRIM are dropped: texts are compared byte by byte"]
-    assert [word for (word,) in place.fetch("words", "SELECT w FROM t ORDER BY w")] == sorted(texts)
-    assert place.fetch("words", "SELECT w FROM t WHERE w = 'a'") == [("a",)]
+    assert main(target.arguments(source)) == 0
+    assert target.entry("words")["notes"] == ["n: NOCASE and RTRIM are dropped: texts are compared byte by byte"]
+    assert [word for (word,) in target.fetch("words", "SELECT w FROM t ORDER BY w")] == sorted(texts)
+    assert target.fetch("words", "SELECT w FROM t WHERE w = 'a'") == [("a",)]
 
 
 def test_key_too_long_for_mariadb_is_omitted(
-    tmp_path: Path, place_of: Callable[[str], Place], make_file: MakeFile
+    tmp_path: Path, make_target: Callable[[str], CopyTarget], make_file: MakeFile
 ) -> None:
-    place = place_of("mariadb")
+    target = make_target("mariadb")
     script = "CREATE TABLE t (k TEXT PRIMARY KEY, s TEXT UNIQUE)"
     source = make_file(tmp_path / "in", "long", script, {"t": [("x" * 701, "y" * 700)]})
-    assert main(place.arguments(source)) == 0
-    assert place.entry("long")["notes"] == ["t: the primary key (k) is dropped: MariaDB holds 700 characters"]
-    assert place.entry("long")["tables"]["t"]["unique"] == [["s"]]
+    assert main(target.arguments(source)) == 0
+    assert target.entry("long")["notes"] == ["t: the primary key (k) is dropped: MariaDB holds 700 characters"]
+    assert target.entry("long")["tables"]["t"]["unique"] == [["s"]]
 
 
 def test_row_too_long_for_mariadb_is_reported(
-    tmp_path: Path, place_of: Callable[[str], Place], make_file: MakeFile, refusal: Refusal
+    tmp_path: Path, make_target: Callable[[str], CopyTarget], make_file: MakeFile, refusal: Refusal
 ) -> None:
-    place = place_of("mariadb")
+    target = make_target("mariadb")
     source = make_file(tmp_path / "in", "wide", "CREATE TABLE t (s TEXT)", {"t": [("x" * (1 << 20),)]})
-    assert "raise max_allowed_packet" in refusal(place.arguments(source))
+    assert "raise max_allowed_packet" in refusal(target.arguments(source))

@@ -18,8 +18,8 @@ from jaxrl_sql.databases.engines.tables import NameRules
 INT64 = (-(2**63), 2**63 - 1)
 
 
-Place = Any
-"""A place to copy to, `Place` of conftest.py."""
+CopyTarget = Any
+"""A server or folder to copy to, `CopyTarget` of conftest.py."""
 
 MakeFile = Callable[..., Path]
 """Makes a SQLite file in a folder by a script, and returns the folder."""
@@ -118,16 +118,16 @@ ODD_ROWS: dict[str, Sequence[Sequence[Any]]] = {
 }
 
 
-def test_unusual_names_and_values_are_copied_unchanged(tmp_path: Path, place: Place, make_file: MakeFile) -> None:
+def test_unusual_names_and_values_are_copied_unchanged(tmp_path: Path, target: CopyTarget, make_file: MakeFile) -> None:
     source = make_file(tmp_path / "in", "odd one's", ODD, ODD_ROWS)
-    assert main(place.arguments(source)) == 0
-    quoted = '"order items"' if place.engine != "mariadb" else "`order items`"
-    rows = place.fetch("odd one's", f"SELECT * FROM {quoted}")
+    assert main(target.arguments(source)) == 0
+    quoted = '"order items"' if target.engine != "mariadb" else "`order items`"
+    rows = target.fetch("odd one's", f"SELECT * FROM {quoted}")
     assert sorted(rows) == sorted(map(tuple, ODD_ROWS['"Order Items"']))
-    quoted = '"it\'s"' if place.engine != "mariadb" else "`it's`"
-    mixed = place.fetch("odd one's", f"SELECT a, b FROM {quoted}")
+    quoted = '"it\'s"' if target.engine != "mariadb" else "`it's`"
+    mixed = target.fetch("odd one's", f"SELECT a, b FROM {quoted}")
     assert sorted(mixed) == [("a", "1"), ("b", "two"), ("c", "2.5"), ("d", None), ("e", "1e+300")]
-    entry = place.entry("odd one's")
+    entry = target.entry("odd one's")
     assert entry["tables"]["Order Items"]["rows"] == 6
     assert entry["tables"]["empty"]["rows"] == 0
     assert [kind["type"] for kind in entry["tables"]["empty"]["columns"].values()] == [
@@ -136,57 +136,59 @@ def test_unusual_names_and_values_are_copied_unchanged(tmp_path: Path, place: Pl
     assert entry["notes"] == ["it's.b: 3 numbers next to 1 texts are copied as texts"]
 
 
-def test_rows_of_many_chunks_are_copied(tmp_path: Path, place: Place, make_file: MakeFile) -> None:
+def test_rows_of_many_chunks_are_copied(tmp_path: Path, target: CopyTarget, make_file: MakeFile) -> None:
     rows = [(i, f"row {i}", i / 7 if i % 3 else None) for i in range(12_345)]
     source = make_file(tmp_path / "in", "long", "CREATE TABLE t (i INT, s TEXT, r REAL)", {"t": rows})
-    assert main(place.arguments(source)) == 0
-    assert sorted(place.fetch("long", "SELECT * FROM t")) == rows
+    assert main(target.arguments(source)) == 0
+    assert sorted(target.fetch("long", "SELECT * FROM t")) == rows
 
 
-def test_infinities_are_kept_or_rejected(tmp_path: Path, place: Place, make_file: MakeFile, refusal: Refusal) -> None:
+def test_infinities_are_kept_or_rejected(
+    tmp_path: Path, target: CopyTarget, make_file: MakeFile, refusal: Refusal
+) -> None:
     rows = [(float("inf"),), (float("-inf"),), (1,)]
     source = make_file(tmp_path / "in", "far", "CREATE TABLE t (r REAL)", {"t": rows})
-    if place.engine == "mariadb":
-        message = refusal(place.arguments(source))
+    if target.engine == "mariadb":
+        message = refusal(target.arguments(source))
         assert "t.r has 2 values that are infinite, which MariaDB cannot hold" in message
-        assert main(place.arguments(source, "--replace")) == 0
-        assert sorted(place.fetch("far", "SELECT r FROM t"))[::2] == [
+        assert main(target.arguments(source, "--replace")) == 0
+        assert sorted(target.fetch("far", "SELECT r FROM t"))[::2] == [
             (-1.7976931348623157e308,),
             (1.7976931348623157e308,),
         ]
     else:
-        assert main(place.arguments(source)) == 0
-        assert sorted(place.fetch("far", "SELECT r FROM t")) == [(float("-inf"),), (1.0,), (float("inf"),)]
+        assert main(target.arguments(source)) == 0
+        assert sorted(target.fetch("far", "SELECT r FROM t")) == [(float("-inf"),), (1.0,), (float("inf"),)]
 
 
 def test_unsupported_text_is_rejected_or_replaced(
-    tmp_path: Path, place: Place, make_file: MakeFile, refusal: Refusal
+    tmp_path: Path, target: CopyTarget, make_file: MakeFile, refusal: Refusal
 ) -> None:
     script = "CREATE TABLE t (a TEXT, b TEXT); INSERT INTO t VALUES ('a' || char(0) || 'b', CAST(X'61FF' AS TEXT))"
     source = make_file(tmp_path / "in", "bytes", script)
-    message = refusal(place.arguments(source))
+    message = refusal(target.arguments(source))
     assert (
         "with the character NUL" in message
-        if place.engine == "postgresql"
+        if target.engine == "postgresql"
         else "t.b has 1 values with invalid UTF-8" in message
     )
     assert "--replace" in message
-    assert main(place.arguments(source, "--replace")) == 0
-    nul = "\ufffd" if place.engine == "postgresql" else "\0"
-    assert place.fetch("bytes", "SELECT a, b FROM t") == [(f"a{nul}b", "a\ufffd")]
-    assert any("are replaced" in line for line in place.entry("bytes")["notes"])
+    assert main(target.arguments(source, "--replace")) == 0
+    nul = "\ufffd" if target.engine == "postgresql" else "\0"
+    assert target.fetch("bytes", "SELECT a, b FROM t") == [(f"a{nul}b", "a\ufffd")]
+    assert any("are replaced" in line for line in target.entry("bytes")["notes"])
 
 
 def test_column_without_a_fitting_type_is_rejected_or_omitted(
-    tmp_path: Path, place: Place, make_file: MakeFile, refusal: Refusal
+    tmp_path: Path, target: CopyTarget, make_file: MakeFile, refusal: Refusal
 ) -> None:
     folder = make_file(tmp_path / "in", "a", "CREATE TABLE u (x INT)", {"u": [(1,)]})
     make_file(folder, "b", "CREATE TABLE T (K INTEGER PRIMARY KEY, V)", {"t": [(1, b"x"), (2, "x")]})
-    message = refusal(place.arguments(folder))
+    message = refusal(target.arguments(folder))
     assert "T.V has both blobs and texts" in message
     assert "--leave-out 'T.V'" in message
-    assert not (place.out / "manifest.json").exists()  # nothing is written before the whole database is checked
-    assert main(place.arguments(folder, "--leave-out", "t.v")) == 0
-    assert sorted(place.fetch("b", "SELECT * FROM t")) == [(1,), (2,)]
-    assert place.entry("b")["notes"] == ["T.V is omitted, with its keys"]
-    assert "no database has this column" in refusal(place.arguments(folder, "--leave-out", "t.w", "--prefix", "other"))
+    assert not (target.out / "manifest.json").exists()  # nothing is written before the whole database is checked
+    assert main(target.arguments(folder, "--leave-out", "t.v")) == 0
+    assert sorted(target.fetch("b", "SELECT * FROM t")) == [(1,), (2,)]
+    assert target.entry("b")["notes"] == ["T.V is omitted, with its keys"]
+    assert "no database has this column" in refusal(target.arguments(folder, "--leave-out", "t.w", "--prefix", "other"))

@@ -315,5 +315,5 @@ class TestNames:
             script += f"wt double COMMENT {comment})"
         report = sample(make_database(engine, script).reader, tmp_path, 10)
         assert read_descriptions(report.path).of("item", "wt") == 'weight, in "kg" or less'
-        assert read_descriptions(report.path).faults == ()
+        assert read_descriptions(report.path).errors == ()
         assert [file.name for file in (report.path.parent / "database_description").iterdir()] == ["item.csv"]

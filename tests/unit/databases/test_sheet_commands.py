@@ -54,7 +54,7 @@ def sheets(server_database: Callable[[str, str], Server], tmp_path_factory: pyte
     setting = f"data.database={address.public_url(address.database)}"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PGPASSWORD", address.password)
-        yield Sheets(folder, setting, address.named(address.database), address.password)
+        yield Sheets(folder, setting, address.display_name(address.database), address.password)
 
 
 def test_audit_names_the_database_and_lists_failing_golds_by_line(

@@ -15,7 +15,7 @@ import duckdb
 import pytest
 
 from jaxrl_sql.config import ExecutorConfig
-from jaxrl_sql.databases.sheets import SheetDatabases, load_benchmark, load_split
+from jaxrl_sql.databases.sheets import DatabaseResolver, load_benchmark, load_split
 from jaxrl_sql.inference.fingerprint import digests
 from jaxrl_sql.text2sql.benchmarks import Benchmark
 from jaxrl_sql.text2sql.env.address import parse_address
@@ -149,14 +149,14 @@ def test_setting_is_the_database_of_all_questions_of_a_file(shop: Shop, ending: 
 
 
 @pytest.mark.parametrize(
-    ("ending", "place"),
+    ("ending", "position"),
     [("csv", ":3"), ("tsv", ":3"), ("json", ": item 2"), ("jsonl", ":2"), ("parquet", ": row 2")],
 )
-def test_questions_have_their_place_in_the_file(ending: str, place: str, tmp_path: Path) -> None:
+def test_questions_have_their_place_in_the_file(ending: str, position: str, tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "shop.sqlite")) as connection:
         connection.executescript(SCRIPT)
     path = write(tmp_path / f"train.{ending}", [{"question": f"{i}?", "sql": "SELECT 1", "id": i} for i in (7, 8)])
-    assert load_benchmark(path).lines["8"] == f"{path}{place}"
+    assert load_benchmark(path).lines["8"] == f"{path}{position}"
     assert load_benchmark(path).notes[-1] == f"matched with {tmp_path}/shop.sqlite (2 questions)"
 
 
@@ -234,7 +234,7 @@ def test_prompts_name_the_engine_and_show_its_values(shop: Shop, tmp_path: Path)
 
 def test_streamed_questions_are_on_the_database(shop: Shop, tmp_path: Path) -> None:
     write(tmp_path / "train.jsonl", [shop.record(id=str(number)) for number in range(30)])
-    streamed = open_stream(tmp_path, "train", 10, SheetDatabases(shop.database))
+    streamed = open_stream(tmp_path, "train", 10, DatabaseResolver(shop.database))
     assert streamed is not None
     assert streamed[7].dialect == shop.dialect
     assert bool(streamed[7].engine_url) == (shop.engine != "sqlite")

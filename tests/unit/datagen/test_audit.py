@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from jaxrl_sql.commands.audit import main
-from jaxrl_sql.datagen.audit import QuestionSet, audit_golds, shared_databases
+from jaxrl_sql.datagen.audit import QuestionSet, audit_golds, find_shared_databases
 from jaxrl_sql.datagen.audit.overlap import mask
 from jaxrl_sql.text2sql.benchmarks import load_benchmark
 from jaxrl_sql.text2sql.env.executor import Executor
@@ -187,7 +187,7 @@ def test_databases_with_the_same_name_are_distinguished_by_path(tmp_path: Path) 
     trained = QuestionSet("train", load_benchmark(make_set(tmp_path / "train", [("t", "q", "SELECT 1")])).examples)
     result = [
         (shared_database.kind, shared_database.details["questions"])
-        for shared_database in shared_databases([trained], both)
+        for shared_database in find_shared_databases([trained], both)
     ]
     assert result == [("database: same file", 1), ("database: same name, other schema", 1)]
     with Executor() as executor:

@@ -38,7 +38,7 @@ def connection(tmp_path: Path) -> Iterator[sqlite3.Connection]:
         yield connection
 
 
-def filled(connection: sqlite3.Connection, path: Path, sql: str) -> Change | str:
+def fill_rows(connection: sqlite3.Connection, path: Path, sql: str) -> Change | str:
     assert connection.execute(sql).fetchall() == [], "the query returns rows without the added ones"
     return fill(connection, read_schema(path), "q", sql, [], random.Random(0))
 
@@ -68,7 +68,7 @@ def filled(connection: sqlite3.Connection, path: Path, sql: str) -> Change | str
     ],
 )
 def test_added_rows_keep_the_kinds_of_columns(connection: sqlite3.Connection, tmp_path: Path, sql: str) -> None:
-    change = filled(connection, tmp_path / "a.sqlite", sql)
+    change = fill_rows(connection, tmp_path / "a.sqlite", sql)
     assert isinstance(change, Change), change
     assert connection.execute(sql).fetchall()
     for inserted in change.details["inserted"]:
@@ -93,7 +93,7 @@ def test_no_row_is_added_with_values_unlike_the_columns(
     connection: sqlite3.Connection, tmp_path: Path, sql: str
 ) -> None:
     before = list(connection.iterdump())
-    why = filled(connection, tmp_path / "a.sqlite", sql)
+    why = fill_rows(connection, tmp_path / "a.sqlite", sql)
     assert isinstance(why, str)
     assert "has no values " in why
     assert list(connection.iterdump()) == before

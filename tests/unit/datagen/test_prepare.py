@@ -363,13 +363,13 @@ def test_unexpected_folder_or_file_is_refused(synsql: Path, prepare: Prepare, tm
 
 
 @functools.cache
-def prepared(path: Path) -> PrepareConfig:
+def load_prepared(path: Path) -> PrepareConfig:
     return load_prepare(path)
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=[path.stem for path in CONFIGS])
 def test_every_papers_mix_can_be_loaded(path: Path) -> None:
-    config = prepared(path)
+    config = load_prepared(path)
     assert config.out.startswith("data/")
     assert config.sources
 
@@ -377,6 +377,6 @@ def test_every_papers_mix_can_be_loaded(path: Path) -> None:
 @pytest.mark.parametrize("name", PAPERS)
 def test_every_paper_trains_on_its_prepared_data(name: str) -> None:
     data = load_config(TrainConfig, ROOT / f"configs/{name}.yaml").data
-    (mix,) = (settings for path in CONFIGS if (settings := prepared(path)).out == data.dir)
+    (mix,) = (settings for path in CONFIGS if (settings := load_prepared(path)).out == data.dir)
     assert set(data.evals) <= {*mix.evals, *(["validation"] if mix.validation.questions else [])}
     assert data.train == "train"

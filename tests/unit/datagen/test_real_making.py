@@ -27,7 +27,7 @@ pytestmark = [
 
 
 @pytest.mark.slow
-def test_audit_finds_the_known_faults_of_spider_dev(tmp_path: Path) -> None:
+def test_audit_finds_the_known_errors_of_spider_dev(tmp_path: Path) -> None:
     dev, suite = ROOT / "spider_dev", ROOT / "spider_dev_testsuite"
     options = [f"--eval={dev}", f"--train={ROOT / 'bird_superhero'}", f"--suite={suite}", f"--out={tmp_path}"]
     assert audit([word for option in options for word in option.split("=")]) == 0

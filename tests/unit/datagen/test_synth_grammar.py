@@ -19,9 +19,9 @@ import pytest
 from jaxrl_sql.commands.synth import main
 from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.datagen.synth.databases import generate_database
+from jaxrl_sql.datagen.synth.grammar.comparatives import comparatives_of, event_of, noun_phrases, place_word
 from jaxrl_sql.datagen.synth.grammar.naming import rename
-from jaxrl_sql.datagen.synth.grammar.natures import event_of, nature_of, noun_phrases, place_word
-from jaxrl_sql.datagen.synth.grammar.phrases import Clause, Phrases, Side, listed, plural_words, verb
+from jaxrl_sql.datagen.synth.grammar.phrases import Clause, Phrases, QueryTable, join_phrases, plural_words, verb
 from jaxrl_sql.datagen.synth.grammar.relations import RELATIONS, parse_relations
 from jaxrl_sql.datagen.synth.grammar.table import GRAMMAR, Form
 from jaxrl_sql.datagen.synth.notation import SEEN_DOMAINS, UNSEEN_DOMAINS
@@ -165,10 +165,10 @@ def column(name: str, kind: str = "int", synonyms: tuple[str, ...] = ()) -> Anno
 
 
 def test_columns_are_requested_in_natural_phrases() -> None:
-    assert nature_of(column("age"), are_people=True).most == "oldest"
-    assert nature_of(column("retail price", "real"), are_people=False).less == "that cost less than {}"
-    assert nature_of(column("pay", synonyms=("salary",)), are_people=True).least == "worst paid"
-    assert nature_of(column("salary"), are_people=False) == ("", "", "", "")
+    assert comparatives_of(column("age"), are_people=True).most == "oldest"
+    assert comparatives_of(column("retail price", "real"), are_people=False).less == "that cost less than {}"
+    assert comparatives_of(column("pay", synonyms=("salary",)), are_people=True).least == "worst paid"
+    assert comparatives_of(column("salary"), are_people=False) == ("", "", "", "")
     assert event_of(column("founded year", "year"), are_people=False) == "founded"
     assert event_of(column("hired on date", "date"), are_people=True) == "hired"
     assert event_of(column("order date", "date"), are_people=True) == ""
@@ -192,7 +192,7 @@ def test_phrases_agree_in_number() -> None:
         "directed by", "final tables made", "levels of membership", "series",
     ]  # fmt: skip
     assert verb("number of awards") == "is"
-    assert [listed(names) for names in (["a"], ["a", "b"], ["a", "b", "c"])] == ["a", "a and b", "a, b and c"]
+    assert [join_phrases(names) for names in (["a"], ["a", "b"], ["a", "b", "c"])] == ["a", "a and b", "a, b and c"]
 
 
 def test_condition_text_matches_its_sql() -> None:
@@ -203,7 +203,7 @@ def test_condition_text_matches_its_sql() -> None:
                  "<": r"younger than|below|less than|under", "<=": r"at most|no more than", "=": "is"}  # fmt: skip
     seen = set()
     for seed in range(60):
-        clause = Phrases(random.Random(seed)).clause(Side(table, "T1."))
+        clause = Phrases(random.Random(seed)).clause(QueryTable(table, "T1."))
         if "BETWEEN" in clause.sql:
             low, high = re.findall(r"\d+", clause.sql)[1:]
             assert clause.after == f"whose age is between {low} and {high}"
@@ -214,8 +214,8 @@ def test_condition_text_matches_its_sql() -> None:
     assert seen >= {">", "<", ">=", "<="}
     phrases = Phrases(random.Random(1))
     both = [Clause("", "rock"), Clause("", after="whose age is 7"), Clause("", after="from Rome")]
-    assert phrases.things(Side(table), both) == "rock singers from Rome and whose age is 7"
-    assert {phrases.noun_of(label, Side(table)) for _ in range(20)} == {"name"}
+    assert phrases.things(QueryTable(table), both) == "rock singers from Rome and whose age is 7"
+    assert {phrases.noun_of(label, QueryTable(table)) for _ in range(20)} == {"name"}
 
 
 @pytest.fixture(scope="module")

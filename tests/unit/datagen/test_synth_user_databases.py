@@ -15,7 +15,7 @@ import pytest
 from jaxrl_sql.commands.synth import main
 from jaxrl_sql.datagen.synth import read_database
 from jaxrl_sql.datagen.synth.english import plural_of, singular_of, split_words
-from jaxrl_sql.datagen.synth.part_sampler import NoFit, rounded
+from jaxrl_sql.datagen.synth.part_sampler import NoFit, round_value
 from jaxrl_sql.datagen.synth.spec import AnnotatedColumn
 from jaxrl_sql.text2sql.benchmarks import load_folder
 from jaxrl_sql.text2sql.env.dialect import normal_form
@@ -345,8 +345,8 @@ def make_gizmos(path: Path) -> Path:
             flags = (i % 2, "YN"[i % 3 == 0], ("true", "false")[i % 4 == 0], int(i % 5 == 0), float(i % 7 == 0))
             others = ("no" if i % 9 else "yes", rng.randint(1, 9), i % 4, f"Gizmo {chr(65 + i % 26)}{i}")
             connection.execute(f"INSERT INTO gizmo VALUES ({','.join('?' * 16)})", (*numbers, *flags, *others))
-            part = (i, i % 17 + 1, rng.random() * 9, i % 11 + 5, f"2020-02-{i % 28 + 1:02}")
-            connection.execute("INSERT INTO part VALUES (?, ?, ?, ?, ?)", part)
+            row = (i, i % 17 + 1, rng.random() * 9, i % 11 + 5, f"2020-02-{i % 28 + 1:02}")
+            connection.execute("INSERT INTO part VALUES (?, ?, ?, ?, ?)", row)
         connection.commit()
     return path
 
@@ -408,7 +408,7 @@ def test_rounded_number_splits_the_rows_like_the_value() -> None:
         values = [(rank + rng.random() / 2) / 200 * scale * sign for rank in range(20, 200) for sign in (-1, 1)]
         column = AnnotatedColumn("c", "c", (), "real", tuple(values), digits=4)
         for value in rng.sample(values, 40):
-            up, down = rounded(column, value, is_up=True), rounded(column, value, is_up=False)
+            up, down = round_value(column, value, is_up=True), round_value(column, value, is_up=False)
             assert {x for x in values if x > up} == {x for x in values if x > value}
             assert {x for x in values if x <= up} == {x for x in values if x <= value}
             assert {x for x in values if x >= down} == {x for x in values if x >= value}
@@ -432,11 +432,11 @@ def test_rounded_number_is_the_shortest_that_splits_alike(
     values: tuple[float, ...], value: float, is_up: bool, number: float
 ) -> None:
     column = AnnotatedColumn("c", "c", (), "real", values, digits=4)
-    result = rounded(column, value, is_up)
+    result = round_value(column, value, is_up)
     assert (result, type(result)) == (number, type(number))
 
 
 def test_values_without_a_short_separating_number_are_not_compared() -> None:
     column = AnnotatedColumn("c", "c", (), "real", tuple(100 + i / 1e7 for i in range(1, 20)), digits=4)
     with pytest.raises(NoFit):
-        rounded(column, column.values[9], is_up=True)
+        round_value(column, column.values[9], is_up=True)

@@ -25,13 +25,13 @@ from jaxrl_sql.config import (
 from jaxrl_sql.inference import augmentation, distillation, filtering
 from jaxrl_sql.inference.benchmark_evaluation import answer_settings
 from jaxrl_sql.inference.fingerprint import (
-    changed_since,
     checkpoint_settings,
+    describe_changes,
     digests,
     endpoint_settings,
     fingerprint,
+    select_unchanged,
     set_digest,
-    unchanged_records,
 )
 from jaxrl_sql.runtime.model_locator import files_identity
 from jaxrl_sql.training.verbal import choosing
@@ -254,6 +254,6 @@ def test_records_of_changed_questions_are_dropped() -> None:
         {"id": "c"},
         {"id": "c", "asked": "1"},
     ]
-    assert unchanged_records(records, digests_by_id) == records[:1]
-    assert changed_since(records, digests_by_id).startswith("asked again: 1 questions ")
-    assert changed_since([*records, {"id": "b", "asked": "2"}], digests_by_id) == ""
+    assert select_unchanged(records, digests_by_id) == records[:1]
+    assert describe_changes(records, digests_by_id).startswith("asked again: 1 questions ")
+    assert describe_changes([*records, {"id": "b", "asked": "2"}], digests_by_id) == ""

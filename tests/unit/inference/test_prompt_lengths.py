@@ -9,8 +9,14 @@ from pathlib import Path
 import pytest
 
 from jaxrl_sql.config import DataConfig
-from jaxrl_sql.inference.prompt_lengths import MOST_MEASURED, Shortening, length_lines, measured_settings, spread
-from jaxrl_sql.inference.questions import checked_prompts
+from jaxrl_sql.inference.prompt_lengths import (
+    MOST_MEASURED,
+    PromptShortener,
+    length_lines,
+    measure_settings,
+    sample_evenly,
+)
+from jaxrl_sql.inference.questions import check_prompts
 from jaxrl_sql.text2sql.prompts.prompts import Pruning, make_prompts
 from jaxrl_sql.text2sql.prompts.styles import PromptStyle
 from jaxrl_sql.text2sql.recipes import find_recipe
@@ -44,7 +50,7 @@ LONG = DataConfig(prompt="tagged", schema="ddl", max_prompt_tokens=700)
 
 
 def test_lengths_and_settings_equal_those_of_prompts_made_with_them(examples: list[Example]) -> None:
-    shortening = Shortening(LONG, style_of, Characters(), seed=3)
+    shortening = PromptShortener(LONG, style_of, Characters(), seed=3)
     prompts = make_prompts(examples, style_of(LONG), Characters(), 700)
     assert [uid for uid, _ in prompts.skipped] == ["large", "longer"]
     whole = make_prompts(examples, style_of(LONG), Characters(), 99_999).lengths()
@@ -65,7 +71,8 @@ def test_lengths_and_settings_equal_those_of_prompts_made_with_them(examples: li
 
 def test_each_proposed_setting_gives_its_length(examples: list[Example]) -> None:
     settings = {
-        item.setting: item for item in measured_settings(examples[1:], 700, Shortening(LONG, style_of, Characters(), 3))
+        item.setting: item
+        for item in measure_settings(examples[1:], 700, PromptShortener(LONG, style_of, Characters(), 3))
     }
     assert len(settings) == 4
     (budget,) = [name for name in settings if name.startswith("data.schema_budget=")]
@@ -75,22 +82,24 @@ def test_each_proposed_setting_gives_its_length(examples: list[Example]) -> None
 
 
 def test_settings_of_training_and_those_that_shorten_nothing_are_omitted(examples: list[Example]) -> None:
-    settings = [item.setting for item in measured_settings(examples[1:], 700, Shortening(LONG, style_of, Characters()))]
+    settings = [
+        item.setting for item in measure_settings(examples[1:], 700, PromptShortener(LONG, style_of, Characters()))
+    ]
     assert "data.prune=true" not in settings
-    compact = Shortening(DataConfig(prompt="compact", schema="compact"), style_of, Characters())
-    assert [item.setting.partition("=")[0] for item in measured_settings(examples[1:], 200, compact)] == [
+    compact = PromptShortener(DataConfig(prompt="compact", schema="compact"), style_of, Characters())
+    assert [item.setting.partition("=")[0] for item in measure_settings(examples[1:], 200, compact)] == [
         "data.schema_budget"
     ]
 
 
 def test_error_without_a_fitting_prompt_has_lengths_and_settings(examples: list[Example]) -> None:
     prompts = make_prompts(examples, style_of(LONG), Characters(), 20)
-    lines = length_lines(prompts, 20, examples, Shortening(LONG, style_of, Characters()))
+    lines = length_lines(prompts, 20, examples, PromptShortener(LONG, style_of, Characters()))
     with pytest.raises(InputError, match=r"dev: no prompt fits data\.max_prompt_tokens=20: prompts have a .* →"):
-        checked_prompts("dev", prompts, 20, print, lines)
+        check_prompts("dev", prompts, 20, print, lines)
 
 
 def test_sample_is_bounded_and_spread(examples: list[Example]) -> None:
-    assert 0 < len(spread(examples * 400)) <= MOST_MEASURED
-    assert spread([]) == []
-    assert len(spread(examples)) == 3
+    assert 0 < len(sample_evenly(examples * 400)) <= MOST_MEASURED
+    assert sample_evenly([]) == []
+    assert len(sample_evenly(examples)) == 3

@@ -6,7 +6,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from jaxrl_sql.inference.questions import prompts_of
+from jaxrl_sql.inference.questions import make_prompt_set
 from jaxrl_sql.runtime.display import make_display
 from jaxrl_sql.text2sql.prompts.prompts import PromptSet, Pruning
 from jaxrl_sql.text2sql.prompts.styles import compact_style
@@ -33,7 +33,7 @@ def test_prompts_over_the_limit_are_skipped_or_pruned(tmp_path: Path) -> None:
     def load_prompts(pruning: Pruning | None) -> tuple[PromptSet, list[str]]:
         stream = io.StringIO()
         with make_display("plain", 0, "title", stream, beat_s=0) as display:
-            results = prompts_of("set", [long, short], compact_style(), Characters(), 228, display, pruning)
+            results = make_prompt_set("set", [long, short], compact_style(), Characters(), 228, display, pruning)
         title, begins, *notes = stream.getvalue().splitlines()
         assert (title, begins) == ("title", "tokenizing the prompts of set: 2 questions")
         return results, notes

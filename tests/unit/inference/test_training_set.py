@@ -22,12 +22,12 @@ from jaxrl_sql.config import (
     FilterConfig,
     TokenizerConfig,
     TrainConfig,
-    changed,
     load_config,
+    replace_values,
 )
 from jaxrl_sql.inference.benchmark_sets import open_sets
-from jaxrl_sql.inference.filtering import ask, filter_data
-from jaxrl_sql.inference.questions import PassedQuestions, load_questions
+from jaxrl_sql.inference.filtering import filter_data, make_filter_prompts
+from jaxrl_sql.inference.questions import CallerQuestions, load_questions
 from jaxrl_sql.inference.training_set import training_questions
 from jaxrl_sql.runtime.display import make_display
 from jaxrl_sql.runtime.metrics import best_by
@@ -60,7 +60,7 @@ def data(tmp_path: Path) -> DataConfig:
 def test_share_of_mysql_equals_that_of_training(data: DataConfig, keep: str, tmp_path: Path) -> None:
     if keep:
         (tmp_path / "ids").write_text(keep)
-        data = changed(data, {"select.include_ids": str(tmp_path / "ids")})
+        data = replace_values(data, {"select.include_ids": str(tmp_path / "ids")})
     config = TrainConfig(data=data, executor=ExecutorConfig(1, databases=DatabasesConfig(mysql="translated")))
     with make_executor(config.executor) as executor:
         trained, _ = load_questions(config.data, config.sft, config.executor, executor, make_display("none", 0, ""))
@@ -68,7 +68,7 @@ def test_share_of_mysql_equals_that_of_training(data: DataConfig, keep: str, tmp
     chosen = training_questions(data, config.executor.databases).examples
     assert list(chosen) == list(trained)
     policy = policy_spec(FilterConfig(data=data))
-    is_mysql = {prompt.uid: "MySQL" in prompt.text for prompt in ask(policy, chosen).prompts}
+    is_mysql = {prompt.uid: "MySQL" in prompt.text for prompt in make_filter_prompts(policy, chosen).prompts}
     assert is_mysql == {entry.uid: entry.dialect == "mysql" for entry in trained}
 
 
@@ -95,7 +95,7 @@ def test_evaluation_set_is_named_by_the_last_part_of_its_path(
 
 
 def test_training_split_is_evaluated_up_to_its_limit(data: DataConfig) -> None:
-    config = TrainConfig(data=changed(data, {"select.limit_eval": 3, "dialects": DialectsConfig()}))
+    config = TrainConfig(data=replace_values(data, {"select.limit_eval": 3, "dialects": DialectsConfig()}))
     with make_executor(ExecutorConfig(threads=1)) as executor:
         train, evals = load_questions(config.data, config.sft, config.executor, executor, make_display("none", 0, ""))
     assert (len(train), [example.uid for example in evals["train"].examples]) == (12, ["q0", "q1", "q2"])
@@ -105,11 +105,11 @@ def test_passed_sets_obey_selection_and_hidden_columns(data: DataConfig, tmp_pat
     """Ids, limits, dialects and hidden columns apply to lists, and only the sets that are not passed are read."""
     examples = load_benchmark(tmp_path / "train").examples
     (tmp_path / "ids").write_text("q1\nq2\nq5\nq6\n")
-    chosen = changed(
+    chosen = replace_values(
         data, {"select.include_ids": str(tmp_path / "ids"), "select.limit_train": 3, "select.limit_eval": 2}
     )
     config = TrainConfig(data=chosen, executor=ExecutorConfig(1, databases=DatabasesConfig(mysql="translated")))
-    passed = PassedQuestions(benchmark_of(examples, "examples"), {"mine": benchmark_of(examples[4:], "evals: mine")})
+    passed = CallerQuestions(benchmark_of(examples, "examples"), {"mine": benchmark_of(examples[4:], "evals: mine")})
     nowhere = dataclasses.replace(config, data=dataclasses.replace(chosen, dir=str(tmp_path / "nowhere")))
     with make_executor(config.executor) as executor:
         display = make_display("none", 0, "")

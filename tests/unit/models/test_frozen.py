@@ -13,7 +13,7 @@ from jaxrl_sql.algo.step import init_state, make_step
 from jaxrl_sql.batch import GroupBatch, Segment
 from jaxrl_sql.config import OptimConfig
 from jaxrl_sql.models import ModelConfig, Norms, Rope, init_params
-from jaxrl_sql.models.frozen import joined, split
+from jaxrl_sql.models.frozen import merge_params, split
 from jaxrl_sql.models.lora import merge, policy_params
 from jaxrl_sql.models.policy import make_policy
 from jaxrl_sql.models.value import decay_mask
@@ -50,7 +50,7 @@ def test_update_moves_the_trainable_weights_only(frozen: list[str]) -> None:
     state, _ = make_step(policy, sft_loss, rate)(
         init_state(jax.tree.map(lambda x: x.copy(), moving), rate, fixed), batch()
     )
-    wanted = joined(split(whole.trainable, CONFIG, frozen)[0], before)
+    wanted = merge_params(split(whole.trainable, CONFIG, frozen)[0], before)
     for (path, a), b in zip(
         jax.tree.leaves_with_path(policy_params(state.trainable, state.frozen)), jax.tree.leaves(wanted), strict=True
     ):

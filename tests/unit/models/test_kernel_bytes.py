@@ -95,7 +95,7 @@ def test_planned_bytes_equal_those_that_the_kernel_copies(
     grids = grids_of(len(prompts), group, len(answers), heads, per_key, DEPTH)
     read = [length for i, length in enumerate(prompts) if any(answers[n] for n, prompt in enumerate(of) if prompt == i)]
     there = len(read), sum(length > 0 for length in answers)
-    moved = sum(grid.moved(width, count) for grid, count in zip(grids, there, strict=True))
+    moved = sum(grid.bytes_moved(width, count) for grid, count in zip(grids, there, strict=True))
     assert sum(copies["in"]) + sum(copies["out"]) == moved
     tokens = sum(-(-length // BLOCK) * BLOCK for length in (*read, *answers))
     assert sum(copies["dma"]) == fetch_bytes(tokens, heads, DEPTH, width)

@@ -227,7 +227,7 @@ def _lowered(chip: str, case: str, option: str, *overrides: str) -> str:
         work = (with_packing(whole, truncated_exponential(8, 32)) if config.grpo.packing else whole).update
         assert work is not None
         setting = programs.Setting(sections, PlannedModel(config.model, model), make_mesh(1, 2, 2, devices))
-        with gpus.fixed_cudnn_version():
+        with gpus.fix_cudnn_version():
             return str(programs.lower_update(setting, work).compile().as_text())
     if option == "stacked":
         programs._weights = programs._params

@@ -18,12 +18,12 @@ from jaxrl_sql.parallel.rules import AnyMesh, num_batch_shards
 from jaxrl_sql.planning import memory, plan, roofline, suggestions, workload
 from jaxrl_sql.planning.chips import CHIPS, Chip, Topology, find_topology
 from jaxrl_sql.planning.lengths import ALL_LONGEST, Lengths, StepLengths, truncated_exponential
-from jaxrl_sql.planning.memory import MemoryEstimate, PlannedModel, abstract_mesh, params_here
+from jaxrl_sql.planning.memory import MemoryEstimate, PlannedModel, abstract_mesh, params_per_device
 from jaxrl_sql.planning.plan import Plan, mesh_sizes
 from jaxrl_sql.planning.roofline import Cost, StepProgram
 from jaxrl_sql.planning.suggestions import Suggestion
 from jaxrl_sql.planning.units import format_bytes
-from jaxrl_sql.planning.workload import Update, Workload, num_logit_pieces, with_packing, with_parts, with_schemas
+from jaxrl_sql.planning.workload import Update, Workload, update_logit_chunks, with_packing, with_parts, with_schemas
 from jaxrl_sql.rollout import Engine, EngineConfig, SamplingParams
 from jaxrl_sql.rollout.sampling import GenerationRequest
 from jaxrl_sql.types import InputError, Prompt
@@ -84,12 +84,12 @@ def make_plan(
 
 def test_device_holds_its_shard_of_the_weights() -> None:
     all_of_it = count_params(MODEL)
-    assert params_here(MODEL, abstract_mesh(1, 1, 1)) == all_of_it
-    assert params_here(MODEL, abstract_mesh(4, 1, 1)) == all_of_it
+    assert params_per_device(MODEL, abstract_mesh(1, 1, 1)) == all_of_it
+    assert params_per_device(MODEL, abstract_mesh(4, 1, 1)) == all_of_it
     # fsdp shards all weights with a width, so not the biases of 4 + 2 + 2 heads; tensor shards all but the norms.
     biases, norms = 2 * (4 + 2 + 2) * 8, 2 * 2 * 32 + 32
-    assert params_here(MODEL, abstract_mesh(1, 4, 1)) == (all_of_it - biases) // 4 + biases
-    assert params_here(MODEL, abstract_mesh(1, 1, 2)) == (all_of_it - norms) // 2 + norms
+    assert params_per_device(MODEL, abstract_mesh(1, 4, 1)) == (all_of_it - biases) // 4 + biases
+    assert params_per_device(MODEL, abstract_mesh(1, 1, 2)) == (all_of_it - norms) // 2 + norms
 
 
 def test_cache_size_follows_the_engine_for_maximum_lengths() -> None:
@@ -161,7 +161,10 @@ def test_larger_optimizer_and_reference_of_two_phases_count() -> None:
 def test_bfloat16_moments_are_suggested_per_phase() -> None:
     shape, sizes = published_shape("qwen3-4b"), {"data": 1, "fsdp": 4, "tensor": 1}
     cfg = config("model.dtype=bfloat16", "sft.steps=2", "grpo.steps=2", "model.max_positions=1024")
-    plain, held = estimate(cfg, shape, abstract_mesh(**sizes), 100).total, params_here(shape, abstract_mesh(**sizes))
+    plain, held = (
+        estimate(cfg, shape, abstract_mesh(**sizes), 100).total,
+        params_per_device(shape, abstract_mesh(**sizes)),
+    )
     result = {item.change: item.total for item in suggest(cfg, shape, sizes, 100, plain - 1)}
     assert result["grpo.optim.moments=bfloat16 sft.optim.moments=bfloat16"] == plain - 4 * held
     cfg = config("model.dtype=bfloat16", "sft.steps=2", "grpo.steps=0", "model.max_positions=1024")
@@ -332,7 +335,7 @@ def test_gradient_traffic_is_float32_for_any_weight_dtype() -> None:
         assert work.update is not None
         (update,) = [phase for phase in phases(cfg, MODEL, sizes, work) if phase.name == "update"]
         received.append(update.cost.link)
-    again = num_logit_pieces(MODEL, work.update, sizes)
+    again = update_logit_chunks(MODEL, work.update, sizes)
     table = MODEL.vocab_size * MODEL.d_model
     weights = 2 * MODEL.n_layers * layer_weights(MODEL) + (1 + 2 * again) * table
     # The gradient of a tied table is summed whole, twice the bytes of a shard: for the look-up, and for each piece.
@@ -350,7 +353,7 @@ def test_kept_logits_are_computed_once() -> None:
         cfg, sizes = config(*batch, f"model.kept_logits_mib={mib}"), {"data": 1, "fsdp": 1, "tensor": 1}
         update = find_workload(cfg, 100, 1).update
         assert update is not None
-        pieces.append(num_logit_pieces(MODEL, update, sizes))
+        pieces.append(update_logit_chunks(MODEL, update, sizes))
         activations.append(estimate(cfg, MODEL, abstract_mesh(1, 1, 1), 100).activations)
     assert pieces == [4, 1, 1]
     # Logits, their exponentials and their gradient.

@@ -16,7 +16,7 @@ import pytest
 from jaxrl_sql.commands import plan
 from jaxrl_sql.planning.chips import find_topology
 from jaxrl_sql.planning.plan import CompiledProgram
-from jaxrl_sql.planning.suggestions import ROOM
+from jaxrl_sql.planning.suggestions import MAX_MEMORY_SHARE
 from jaxrl_sql.runtime import model_locator
 
 ROOT = Path(__file__).parents[3]
@@ -69,7 +69,7 @@ def test_memory_of_a_model_on_a_card(weights: str, size: str, card: str) -> None
 @pytest.mark.parametrize("weights", script.FILES)
 def test_1_5b_fits_24_gb_with_a_twentieth_to_spare(weights: str) -> None:
     plan_of_card = script.plan_of(weights, "1.5B", "24 GB")
-    assert plan_of_card.total <= ROOM * plan_of_card.topology.chip.memory
+    assert plan_of_card.total <= MAX_MEMORY_SHARE * plan_of_card.topology.chip.memory
 
 
 def test_stored_table_is_that_of_the_script() -> None:

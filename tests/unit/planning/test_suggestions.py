@@ -13,7 +13,7 @@ from jaxrl_sql.models.shapes import published_shape
 from jaxrl_sql.planning.chips import find_topology
 from jaxrl_sql.planning.memory import PlannedModel
 from jaxrl_sql.planning.plan import Plan, make_plan, mesh_sizes
-from jaxrl_sql.planning.suggestions import ROOM
+from jaxrl_sql.planning.suggestions import MAX_MEMORY_SHARE
 
 OWN = ("own_gpu",)
 
@@ -48,7 +48,7 @@ def test_suggested_larger_batches_have_the_stated_memory(
     assert larger is not None
     assert [setting.partition("=")[0] for setting in larger.change.split()] == keys
     grown = plan_of(files, shape, topology, *overrides, *larger.change.split())
-    assert grown.memory.total == larger.total <= ROOM * grown.topology.chip.memory
+    assert grown.memory.total == larger.total <= MAX_MEMORY_SHARE * grown.topology.chip.memory
     assert grown.larger is None, "nothing larger fits"
 
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from jaxrl_sql.planning.chips import CHIPS, find_topology, known_chip
+from jaxrl_sql.planning.chips import CHIPS, find_chip, find_topology
 from jaxrl_sql.planning.plan import mesh_sizes
 from jaxrl_sql.types import InputError
 
@@ -33,7 +33,7 @@ def test_topology_names_its_chips(name: str, chips: int, kind: str) -> None:
 )
 def test_name_of_a_gpu_names_its_figures(name: str, kind: str) -> None:
     device = SimpleNamespace(platform="gpu", device_kind=name)
-    assert known_chip(device) == (CHIPS[kind] if kind else None)
+    assert find_chip(device) == (CHIPS[kind] if kind else None)
 
 
 @pytest.mark.parametrize("name", ["v5x:2x2", "v5e", "v5e:2", "v5p:4x4", "v5e:0x4", "h100:2x2", "v5e:axb"])

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from jaxrl_sql.commands.report import main
-from jaxrl_sql.report.charts import chart_data, charts, downsampled, smooth
+from jaxrl_sql.report.charts import chart_data, charts, downsample, smooth
 from jaxrl_sql.report.html import write_report
 from jaxrl_sql.report.load import load_run, series, split_results
-from jaxrl_sql.runtime.metric_row import row_of
+from jaxrl_sql.runtime.metric_row import find_metric
 from jaxrl_sql.runtime.training_metrics import TRAINING
 from jaxrl_sql.types import InputError
 
@@ -199,7 +199,7 @@ def test_each_metric_of_a_chart_has_a_row(tmp_path: Path) -> None:
     run = load_run(write_run(tmp_path, FULL, []))
     names = [curve.name for chart in charts(run) for curve in chart.curves]
     assert len(names) == 10
-    assert [name for name in names if row_of(name, TRAINING) is None] == []
+    assert [name for name in names if find_metric(name, TRAINING) is None] == []
 
 
 def test_curves_by_hand(tmp_path: Path) -> None:
@@ -251,11 +251,11 @@ def test_ratio_and_clipping_charts_are_omitted_for_one_update_per_batch(
 
 def test_many_points_are_thinned_to_their_means() -> None:
     points = [(step, float(step)) for step in range(1, 1001)]
-    result = downsampled(points, 100)
+    result = downsample(points, 100)
     assert len(result) == 100
     assert result[0] == (10, 5.5)
     assert result[-1] == (1000, 995.5)
-    assert downsampled(points[:7], 100) == points[:7]
+    assert downsample(points[:7], 100) == points[:7]
 
 
 def test_health_section_lists_good_and_bad_findings(tmp_path: Path) -> None:
@@ -278,7 +278,7 @@ def test_head_lists_model_times_and_machine(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("recipe: arctic\nmodel: {checkpoint: Qwen, lora: {rank: 4}}\n")
     ran = dict(head_of(write_report(tmp_path))["runs"][0]["ran"])
     assert ran["model"] == "Qwen, 1.18 million parameters, adapters of rank 4"
-    assert (ran["begun"], ran["ended"]) == ("2026-01-02 10:00 UTC", "2026-01-03 10:30 UTC")
+    assert (ran["started"], ran["ended"]) == ("2026-01-02 10:00 UTC", "2026-01-03 10:30 UTC")
     assert ran["duration"] == "1 h 30 min in 2 sessions"
     assert (ran["machine"], ran["versions"], ran["commit"]) == ("2 x cpu", "jax 9.9", "abc+")
 
@@ -286,7 +286,7 @@ def test_head_lists_model_times_and_machine(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "[1]", "{", '{"sessions": 3}', '{"sessions": [1, {"began": 7}]}'])
 def test_broken_about_file_is_ignored(tmp_path: Path, text: str) -> None:
     (tmp_path / "about.json").write_text(text)
-    assert "begun" not in dict(head_of(write_report(write_run(tmp_path, FULL, [])))["runs"][0]["ran"])
+    assert "started" not in dict(head_of(write_report(write_run(tmp_path, FULL, [])))["runs"][0]["ran"])
 
 
 def test_incomplete_line_is_counted_and_the_rest_is_shown(tmp_path: Path) -> None:

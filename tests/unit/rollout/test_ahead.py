@@ -36,12 +36,12 @@ class Letters:
         return "".join(chr(97 + i) for i in ids)
 
 
-def prompts_of(seed: int, count: int = 3) -> list[Prompt]:
+def make_prompt_set(seed: int, count: int = 3) -> list[Prompt]:
     r = np.random.default_rng(seed)
     return [Prompt(f"{seed}.{i}", tuple(r.integers(0, 24, 20).tolist()), "") for i in range(count)]
 
 
-FIRST, SECOND = prompts_of(0), prompts_of(1)
+FIRST, SECOND = make_prompt_set(0), make_prompt_set(1)
 
 
 def engine(params: Any = PARAMS, **sizes: Any) -> Engine:

@@ -47,8 +47,8 @@ class Echo:
     def __init__(self, number: int) -> None:
         self.number, self.left = number, number % 3
 
-    def next(self, written: Action) -> PendingObservation | None:
-        del written
+    def next(self, action: Action) -> PendingObservation | None:
+        del action
         self.left -= 1
         return Observation("uvw"[self.number % 3] * (5 + self.left) + "abc") if self.left >= 0 else None
 

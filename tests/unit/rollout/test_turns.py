@@ -66,8 +66,8 @@ class Echo:
         self.number, self.turns, self.seconds = number, turns, seconds
         self.heard: list[Action] = []
 
-    def next(self, written: Action) -> PendingObservation | None:
-        self.heard.append(written)
+    def next(self, action: Action) -> PendingObservation | None:
+        self.heard.append(action)
         if len(self.heard) == self.turns:
             return None
         text = "uvw"[self.number % 3] * (3 + len(self.heard)) + "abc"
@@ -98,17 +98,17 @@ def test_turns_equal_one_sequence_with_the_models_logprobs(
     assert len(results) == 9
     for (i, g), sample in results.items():
         policy = policies[i, g]
-        written = [turn for turn in sample.turns if turn.role == "assistant"]
+        is_sampled = [turn for turn in sample.turns if turn.role == "assistant"]
         output = [turn for turn in sample.turns if turn.role == "environment"]
-        assert [Letters().decode(turn.token_ids) for turn in written] == [heard.text for heard in policy.heard]
+        assert [Letters().decode(turn.token_ids) for turn in is_sampled] == [heard.text for heard in policy.heard]
         assert all(turn.text == Letters().decode(turn.token_ids) for turn in sample.turns)
-        assert len(written) == policy.turns
+        assert len(is_sampled) == policy.turns
         assert len(output) == policy.turns - 1
         assert all(Letters().decode(turn.token_ids).endswith("abc") for turn in output)
         assert sample.token_ids == tuple(t for turn in sample.turns for t in turn.token_ids)
         full = logprobs_of(PARAMS, CONFIG, prompts[i].token_ids, sample.token_ids)
         picked = full[np.arange(len(sample.token_ids)), list(sample.token_ids)]
-        mask = np.array(sample.written)
+        mask = np.array(sample.is_sampled)
         np.testing.assert_allclose(np.array(sample.logprobs)[mask], picked[mask], atol=1e-4)
         assert not np.array(sample.logprobs)[~mask].any()
 
@@ -128,7 +128,7 @@ class Quoting:
     def __init__(self) -> None:
         self.stop, self.turns = "", 0
 
-    def next(self, _written: Action) -> PendingObservation | None:
+    def next(self, _action: Action) -> PendingObservation | None:
         self.turns += 1
         return Observation("aabxcc") if self.turns == 1 else None
 
@@ -162,8 +162,8 @@ def test_failed_environment_fails_only_its_answer(tmp_path: Path) -> None:
     sqlite3.connect(path).close()
 
     class Asks:
-        def next(self, written: Action) -> PendingObservation | None:
-            del written
+        def next(self, action: Action) -> PendingObservation | None:
+            del action
             return SqlTurns(closed, str(path)).next(Action("<sql>SELECT 1</sql>", "stop"))
 
     def begin(prompt: int, _sample: int) -> Any:
@@ -185,8 +185,8 @@ def test_empty_observation_adds_no_token() -> None:
     """The next token follows the previous one: two turns give the answer of one turn."""
 
     class Silent(Echo):
-        def next(self, written: Action) -> PendingObservation | None:
-            return None if super().next(written) is None else Observation("")
+        def next(self, action: Action) -> PendingObservation | None:
+            return None if super().next(action) is None else Observation("")
 
     prompts = [Prompt("p", (3, 1, 4, 1, 5), "")]
     engine = Engine(CONFIG, PARAMS, Letters(), EngineConfig(4, **SIZES))
@@ -208,8 +208,8 @@ def test_empty_observation_adds_no_token() -> None:
 
 def test_long_observations_are_appended_in_chunks() -> None:
     class Talks(Echo):
-        def next(self, written: Action) -> PendingObservation | None:
-            return None if super().next(written) is None else Observation("abcdefgh" * (2 + self.number))
+        def next(self, action: Action) -> PendingObservation | None:
+            return None if super().next(action) is None else Observation("abcdefgh" * (2 + self.number))
 
     prompts = [Prompt(str(i), (3, 1, 4, i), "") for i in range(5)]
     sampling = SamplingParams(n=3, max_new_tokens=4, max_total_tokens=LONGEST)
@@ -280,7 +280,7 @@ def test_repeated_timeout_is_not_learned_from(shop: str) -> None:
     endless = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT sum(x) FROM c"
     begun = EnvStates()
     with Executor(threads=1, limits=Limits(timeout_ms=300, vm_steps=None)) as executor:
-        begin = begun.remember(lambda _prompt, _sample: SqlTurns(executor, shop, 5))
+        begin = begun.store_environments(lambda _prompt, _sample: SqlTurns(executor, shop, 5))
         for sample, sql in enumerate(["SELECT 1", endless, "SELECT name FROM nowhere"]):
             observation = begin(0, sample).next(Action(f"<sql>{sql}</sql>", "stop"))
             assert observation is not None
@@ -332,7 +332,7 @@ def test_policy_queries_a_database_in_several_turns(shop: str) -> None:
     for sample, count in zip(samples, counts, strict=True):
         solved = sample.text.endswith("</solution>")
         assert count == 4 or solved or sample.finish_reason == "length"
-        assert sum(sample.written) == sum(len(turn.logprobs) for turn in sample.turns)
+        assert sum(sample.is_sampled) == sum(len(turn.logprobs) for turn in sample.turns)
     assert any("name\nthing 7" in text for text in heard)
     assert any("schema_error" in text for text in heard), sorted({t[:80] for t in heard})
 

@@ -13,7 +13,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
-from jaxrl_sql.runtime.control_tokens import MARK, ControlTokens, bare
+from jaxrl_sql.runtime.control_tokens import MARK, ControlTokens, strip_marks
 from jaxrl_sql.runtime.tokenizer_files import read_tokenizer
 
 VOCABULARY = ("\n\n", "<b>", " >= ")
@@ -49,7 +49,7 @@ def test_control_token_names_are_encoded_as_ordinary_text(make: Callable[[], Any
         ids = control.encode(control.shield(text))
         assert control_ids(tokenizer).isdisjoint(ids)
         assert tokenizer.decode(ids) == text
-        assert bare(control.shield(text)) == text
+        assert strip_marks(control.shield(text)) == text
 
 
 def test_other_text_is_encoded_unchanged() -> None:
@@ -135,8 +135,8 @@ def test_forged_name_has_the_ids_of_a_tokenizer_without_that_token(
         for _ in range(100):
             first, second = (random_text(rng, (FORGED,)) for _ in range(2))
             marked = f"{begin}{control.shield(first)}{end}\n{control.shield(second)}"
-            assert bare(marked) == f"{begin}{first}{end}\n{second}"
-            expected = without.encode(bare(marked), add_special_tokens=False)
+            assert strip_marks(marked) == f"{begin}{first}{end}\n{second}"
+            expected = without.encode(strip_marks(marked), add_special_tokens=False)
             assert control.encode(marked) == expected, (kind, first, second)
             if FORGED in first + second:
                 assert MARK in marked

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from jaxrl_sql.runtime.budget import Budget, BudgetSpentError, Prices, Usage
-from jaxrl_sql.runtime.endpoint import Endpoint, EndpointAnswer, Messages, key_from
+from jaxrl_sql.runtime.endpoint import Endpoint, EndpointAnswer, Messages, read_key
 from jaxrl_sql.types import InputError
 
 KEY = "sk-very-secret"
@@ -224,10 +224,10 @@ def test_missing_package_names_the_extra_to_install(monkeypatch: pytest.MonkeyPa
 def test_keys_and_addresses_are_validated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("A_KEY", f" {KEY} ")
     monkeypatch.delenv("NO_KEY", raising=False)
-    assert key_from("A_KEY") == KEY
-    assert key_from("") == ""
+    assert read_key("A_KEY") == KEY
+    assert read_key("") == ""
     with pytest.raises(InputError, match="NO_KEY is not set"):
-        key_from("NO_KEY")
+        read_key("NO_KEY")
     with pytest.raises(InputError, match="begins with http"):
         Endpoint("file:///etc/passwd", "teacher")
     with pytest.raises(InputError, match="name of a model"):
@@ -240,11 +240,11 @@ def test_keys_and_addresses_are_validated(monkeypatch: pytest.MonkeyPatch) -> No
 def test_key_invalid_in_a_header_is_rejected_and_not_shown(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TEACHER_KEY", key)
     with pytest.raises(InputError, match="TEACHER_KEY is not a valid key") as caught:
-        key_from("TEACHER_KEY")
+        read_key("TEACHER_KEY")
     assert "\n" not in str(caught.value)
     assert "sk" not in str(caught.value)
     monkeypatch.setenv("TEACHER_KEY", KEY + "\n")
-    assert key_from("TEACHER_KEY") == KEY
+    assert read_key("TEACHER_KEY") == KEY
 
 
 def test_deeply_nested_reply_is_returned_as_an_error(client: Client, chat_server: ModuleType) -> None:

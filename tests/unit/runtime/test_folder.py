@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from jaxrl_sql.config import TrainConfig, changed, load_config, to_yaml
+from jaxrl_sql.config import TrainConfig, load_config, replace_values, to_yaml
 from jaxrl_sql.config.check import values_by_key
 from jaxrl_sql.runtime import folder as folders
-from jaxrl_sql.runtime.folder import BLOCKS, note_saved, paths_from_start, refuse_edited, settings_from_start
+from jaxrl_sql.runtime.folder import BLOCKS, note_saved, paths_from_start, refuse_edited_settings, settings_from_start
 from jaxrl_sql.types import InputError
 
 SMALL = Path(__file__).parents[2] / "small.yaml"
@@ -23,7 +23,7 @@ FIXED = "grpo.optim.schedule=linear"
 
 
 def with_settings_from_start(config: TrainConfig) -> TrainConfig:
-    return changed(config, settings_from_start(config.run, config.data.chat.date, config.rollout))
+    return replace_values(config, settings_from_start(config.run, config.data.chat.date, config.rollout))
 
 
 def check_folder(config: TrainConfig) -> Path:
@@ -31,7 +31,7 @@ def check_folder(config: TrainConfig) -> Path:
 
 
 def open_folder(config: TrainConfig, is_first: bool) -> None:
-    text = to_yaml(changed(config, paths_from_start(config.run)))
+    text = to_yaml(replace_values(config, paths_from_start(config.run)))
     folders.open_folder(config.run, values_by_key(config), text, is_first)
 
 
@@ -79,7 +79,9 @@ def test_same_command_resumes_with_any_explicit_layout_and_blocks(names: tuple[s
     all_known = began.rollout.prompt_blocks and began.rollout.completion_blocks
     blocks = {} if all_known else {name: getattr(began.rollout, name) or FOUND[name] for name in BLOCKS}
     mesh = GIVEN["mesh"] if "mesh" in names else FOUND["mesh"]
-    explicit = changed(began, {"rollout.mesh": mesh, **{f"rollout.{name}": value for name, value in blocks.items()}})
+    explicit = replace_values(
+        began, {"rollout.mesh": mesh, **{f"rollout.{name}": value for name, value in blocks.items()}}
+    )
     (tmp_path / "config.yaml").write_text(to_yaml(explicit))
     assert with_settings_from_start(began) == began, "a run without a checkpoint determines them again"
     (tmp_path / "checkpoints" / "1").mkdir(parents=True)
@@ -91,12 +93,14 @@ def test_same_command_resumes_with_any_explicit_layout_and_blocks(names: tuple[s
         with pytest.raises(
             InputError, match=rf"these settings differ from those of the run: rollout\.{name} \([^()]*\); a resumed run"
         ):
-            open_folder(with_settings_from_start(changed(began, {f"rollout.{name}": other})), False)
+            open_folder(with_settings_from_start(replace_values(began, {f"rollout.{name}": other})), False)
 
 
 def test_changed_memory_share_is_rejected_by_name(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(
-        to_yaml(changed(load_config(TrainConfig, SMALL), {f"rollout.{name}": value for name, value in FOUND.items()}))
+        to_yaml(
+            replace_values(load_config(TrainConfig, SMALL), {f"rollout.{name}": value for name, value in FOUND.items()})
+        )
     )
     (tmp_path / "checkpoints" / "1").mkdir(parents=True)
     again = load_config(TrainConfig, SMALL, [f"run.dir={tmp_path}", "run.resume=true", "rollout.memory=0.2"])
@@ -159,10 +163,10 @@ def test_run_killed_before_its_first_checkpoint_restarts(when: str, tmp_path: Pa
 def test_configuration_edited_since_the_checkpoint_is_rejected(tmp_path: Path) -> None:
     config = load_config(TrainConfig, SMALL, [f"run.dir={tmp_path}", "sampling.stop=[a]", "grpo.optim.lr=3e-7"])
     saved = json.loads(json.dumps(dataclasses.asdict(config)))
-    free = changed(config, {"run.keep_checkpoints": 9, "grpo.gradient_accumulation_steps": 4, "grpo.steps": 900})
-    refuse_edited(tmp_path, saved, values_by_key(free))
+    free = replace_values(config, {"run.keep_checkpoints": 9, "grpo.gradient_accumulation_steps": 4, "grpo.steps": 900})
+    refuse_edited_settings(tmp_path, saved, values_by_key(free))
     with pytest.raises(InputError, match=r"config\.yaml: .* saved with grpo\.optim\.lr \(3e-07 then, 3e-06 now\)"):
-        refuse_edited(tmp_path, saved, values_by_key(changed(config, {"grpo.optim.lr": 3e-6})))
+        refuse_edited_settings(tmp_path, saved, values_by_key(replace_values(config, {"grpo.optim.lr": 3e-6})))
 
 
 def test_resumed_run_keeps_its_date_and_recorded_checkpoint_path(tmp_path: Path) -> None:
@@ -172,7 +176,7 @@ def test_resumed_run_keeps_its_date_and_recorded_checkpoint_path(tmp_path: Path)
         TrainConfig, SMALL, [f"run.dir={tmp_path}", "data.prompt=chat", "model.checkpoint=there", "run.resume=true"]
     )
     assert with_settings_from_start(config).data.chat.date == "2024-02-09"
-    assert with_settings_from_start(changed(config, {"run.resume": False})).data.chat.date == ""
+    assert with_settings_from_start(replace_values(config, {"run.resume": False})).data.chat.date == ""
     (tmp_path / "checkpoints" / "1").mkdir(parents=True)
     open_folder(with_settings_from_start(config), is_first=True)
     assert load_config(TrainConfig, tmp_path / "config.yaml").model.checkpoint == "here"

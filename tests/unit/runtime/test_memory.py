@@ -36,9 +36,9 @@ print(kept, resident() - before)
 """
 
 STEPS = """
-from jaxrl_sql.runtime.memory import Surplus
+from jaxrl_sql.runtime.memory import MemoryTrimmer
 
-surplus, held = Surplus(), []
+surplus, held = MemoryTrimmer(), []
 def step(mib):
     large = use(mib)
     held.append(use(1))
@@ -51,9 +51,9 @@ print(released - before)
 """
 
 FULL = """
-from jaxrl_sql.runtime.memory import Surplus
+from jaxrl_sql.runtime.memory import MemoryTrimmer
 
-surplus, held = Surplus(LEFT and (before + LEFT) << 20), []
+surplus, held = MemoryTrimmer(LEFT and (before + LEFT) << 20), []
 for mib in (200, 300, 300):  # the larger one follows the hole of the other: two steps need 500
     large = use(mib)
     held.append(use(1))

@@ -6,7 +6,7 @@ import pytest
 
 from jaxrl_sql.runtime.display import PANEL_METRICS, STEP_METRICS
 from jaxrl_sql.runtime.evaluation_metrics import EVALUATION
-from jaxrl_sql.runtime.metric_row import RULES, row_of, rows_of, without_row
+from jaxrl_sql.runtime.metric_row import RULES, all_metrics, find_metric, undocumented_names
 from jaxrl_sql.runtime.speed import Speed
 from jaxrl_sql.runtime.training_metrics import TRAINING
 from jaxrl_sql.text2sql.env.ports import ScoreRow
@@ -32,19 +32,19 @@ MATCH = ScoreRow("ok", "ok", dict.fromkeys(RULES, 1.0))
     ],
 )
 def test_training_metric_has_its_row(name: str, row: str | None) -> None:
-    result = row_of(name, TRAINING)
+    result = find_metric(name, TRAINING)
     assert (result.name if result else None) == row
 
 
 def test_evaluation_names_without_a_row_are_listed() -> None:
     names = ["bird/low", "birds/low", "dev/bird/low", "dev/count", "count", "counts", "gain/ex_b/high"]
-    assert without_row(names, EVALUATION) == ["birds/low", "counts"]
-    assert without_row(Speed().metrics(), EVALUATION) == []
+    assert undocumented_names(names, EVALUATION) == ["birds/low", "counts"]
+    assert undocumented_names(Speed().metrics(), EVALUATION) == []
 
 
 @pytest.mark.parametrize("parts", [TRAINING, EVALUATION], ids=["training", "evaluation"])
 def test_row_names_are_unique(parts: tuple) -> None:  # type: ignore[type-arg]
-    names = [row.name for row in rows_of(parts)]
+    names = [row.name for row in all_metrics(parts)]
     assert len(set(names)) == len(names)
 
 
@@ -52,7 +52,7 @@ def test_each_metric_of_the_display_has_a_row() -> None:
     names = [
         name for name, _, _ in (*STEP_METRICS, *PANEL_METRICS) if not name.startswith("spent/")
     ]  # those of endpoints are documented elsewhere
-    assert [name for name in names if row_of(name, TRAINING) is None] == []
+    assert [name for name in names if find_metric(name, TRAINING) is None] == []
 
 
 def test_rules_equal_those_of_evaluation() -> None:
@@ -62,7 +62,7 @@ def test_rules_equal_those_of_evaluation() -> None:
 @pytest.mark.parametrize("name", RECIPES)
 def test_each_part_of_a_recipe_reward_has_a_row(name: str) -> None:
     reward = RECIPES[name].reward(ParsedResponse("SELECT 1", True, "thought", "SELECT 1"), MATCH)
-    rows = [row_of(f"reward/{part}", TRAINING) for part in reward.parts]
+    rows = [find_metric(f"reward/{part}", TRAINING) for part in reward.parts]
     assert [row.name for row in rows if row is not None] == [f"reward/{part}" for part in reward.parts]
     assert ("reward/length" in [f"reward/{part}" for part in reward.parts]) == (name == "sql_r1")
 
@@ -71,4 +71,4 @@ def test_part_of_a_reward_function_has_a_row() -> None:
     example = Example("a", "one?", "a", "a.sqlite", "SELECT 1")
     paid = RECIPES["arctic"].reward(ParsedResponse("SELECT 1", True), MATCH)
     parts = apply_reward_function(lambda _: 1.0, Answer("SELECT 1", "SELECT 1", example, "ok", paid)).parts
-    assert "reward/recipe" in {f"reward/{part}" for part in parts} <= {row.name for row in rows_of(TRAINING)}
+    assert "reward/recipe" in {f"reward/{part}" for part in parts} <= {row.name for row in all_metrics(TRAINING)}

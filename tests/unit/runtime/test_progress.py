@@ -56,29 +56,29 @@ def test_failed_task_ends() -> None:
 def test_compilation_is_reported_and_excluded_from_the_time_left() -> None:
     clock = Clock()
     activity, _ = make_activity(clock)
-    compiled = activity.compiled
-    compiled.names, compiled.expected = frozenset({"update", "decode_chunk"}), 4
+    compile_stats = activity.compile_stats
+    compile_stats.names, compile_stats.expected = frozenset({"update", "decode_chunk"}), 4
     with activity.task("answering", 10, "questions") as on_progress:
         on_progress(0)
         clock.now = 8.0
         on_progress(4)
-        compiled.start("decode_chunk", clock.now)
+        compile_stats.start("decode_chunk", clock.now)
         clock.now = 100.0
         assert ", 12 s left" in activity.text()
         assert activity.text().endswith("decode_chunk (program 1 of about 4), 1 min 32 s")
-        compiled.finish(92.0)
+        compile_stats.finish(92.0)
         assert "12 s left" in activity.text()
         assert "decode_chunk" not in activity.text()
-        compiled.start("add", clock.now)  # a small program, which is not counted
+        compile_stats.start("add", clock.now)  # a small program, which is not counted
         assert "add" in activity.text()
         assert "program" not in activity.text()
-        compiled.finish(0.0)
+        compile_stats.finish(0.0)
         for _ in range(4):
-            compiled.start("update", clock.now)
-            compiled.finish(1.0)
-        compiled.start("update", clock.now)  # more programs than expected
+            compile_stats.start("update", clock.now)
+            compile_stats.finish(1.0)
+        compile_stats.start("update", clock.now)  # more programs than expected
         assert "(program 6)" in activity.text()
-    assert (compiled.programs, compiled.counted) == (6, 5)
+    assert (compile_stats.programs, compile_stats.counted) == (6, 5)
 
 
 def test_log_prints_heartbeats() -> None:
@@ -110,11 +110,11 @@ def test_time_left_is_per_phase_and_excludes_compilation() -> None:
     clock, stream = Clock(), io.StringIO()
     with make_display("plain", 0, "a run", stream, clock, beat_s=0) as display:
         display.set_phases([("sft", 4), ("grpo", 104)])
-        compiled = display.activity.compiled
+        compile_stats = display.activity.compile_stats
 
         def step(at: int, phase: str, seconds: float, compiling: float = 0.0) -> str:
             clock.now += seconds + compiling
-            compiled.seconds += compiling
+            compile_stats.seconds += compiling
             display.update(at, {"phase": phase})
             return stream.getvalue().splitlines()[-1].partition(" left ")[2]
 

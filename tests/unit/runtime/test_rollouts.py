@@ -13,10 +13,10 @@ import pytest
 from jaxrl_sql.runtime.rollouts import (
     FOLDER,
     RolloutWriter,
+    list_shards,
     pack_ids,
     pack_logprobs,
-    pieces_of,
-    read_piece,
+    read_shard,
     unpack_ids,
     unpack_logprobs,
 )
@@ -28,7 +28,7 @@ def group(number: int, answers: int = 2) -> dict[str, Any]:
 
 
 def stored_steps(folder: Path, kind: str = "train") -> list[int]:
-    return [record["step"] for piece in pieces_of(folder / FOLDER, kind) for record in read_piece(piece.path).records]
+    return [record["step"] for shard in list_shards(folder / FOLDER, kind) for record in read_shard(shard.path).records]
 
 
 def raw(folder: Path) -> dict[str, bytes]:
@@ -43,7 +43,7 @@ def test_pieces_are_gzip_files_of_lines(tmp_path: Path) -> None:
     lines = gzip.decompress(path.read_bytes()).decode().splitlines(keepends=False)
     assert json.loads(lines[0]) == group(1)
     assert stored_steps(tmp_path) == [1, 1, 2]
-    assert read_piece(path).records[1]["sql"] == "\u2028?"
+    assert read_shard(path).records[1]["sql"] == "\u2028?"
 
 
 def test_oldest_answers_are_evicted_first_within_the_limit(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_limit_of_zero_writes_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("saved_at", [0, 1, 7, 16, 19])
 def test_resumed_run_has_each_answer_once(tmp_path: Path, saved_at: int) -> None:
-    """The bytes equal those of an uninterrupted run, also if pieces were evicted meanwhile."""
+    """The bytes equal those of an uninterrupted run, also if shards were evicted meanwhile."""
     whole = RolloutWriter(tmp_path / "whole", 24)
     for number in range(20):
         whole.write("train", [group(number), group(number + 100, 1)])
@@ -92,7 +92,7 @@ def test_resumed_run_has_each_answer_once(tmp_path: Path, saved_at: int) -> None
         if number == saved_at:
             position = json.loads(json.dumps(first.position))
         first.write("train", [group(number), group(number + 100, 1)])
-    newest = pieces_of(tmp_path / "run" / FOLDER, "train")[-1].path
+    newest = list_shards(tmp_path / "run" / FOLDER, "train")[-1].path
     newest.write_bytes(newest.read_bytes()[:-3])  # the last write was incomplete
     again = RolloutWriter(tmp_path / "run", 24)
     again.rewind(position)
@@ -124,16 +124,16 @@ def test_piece_damaged_before_the_checkpoint_is_rejected(damage: str, tmp_path: 
     writer.write("train", [group(1), group(2)])
     position = writer.position
     writer.write("train", [group(3)])
-    (piece,) = pieces_of(tmp_path / FOLDER, "train")
-    whole, size = piece.path.read_bytes(), position["train"][1]
+    (shard,) = list_shards(tmp_path / FOLDER, "train")
+    whole, size = shard.path.read_bytes(), position["train"][1]
     damaged = bytearray(whole)
     damaged[size // 2] ^= 4
-    piece.path.write_bytes(bytes(damaged) if damage == "flipped" else whole[: size - 1])
+    shard.path.write_bytes(bytes(damaged) if damage == "flipped" else whole[: size - 1])
     before = raw(tmp_path)
-    with pytest.raises(InputError, match=rf"{piece.path}: its first {size} bytes are not those that the run wrote"):
+    with pytest.raises(InputError, match=rf"{shard.path}: its first {size} bytes are not those that the run wrote"):
         RolloutWriter(tmp_path, 100).rewind(position)
     assert raw(tmp_path) == before
-    piece.path.write_bytes(whole)
+    shard.path.write_bytes(whole)
     RolloutWriter(tmp_path, 100).rewind(position)
     assert stored_steps(tmp_path) == [1, 2]
 
@@ -151,14 +151,14 @@ def test_truncated_piece_returns_its_complete_records(tmp_path: Path) -> None:
     writer = RolloutWriter(tmp_path, 100)
     writer.write("train", [group(1)])
     writer.write("train", [group(2)])
-    (piece,) = pieces_of(tmp_path / FOLDER, "train")
-    whole = piece.path.read_bytes()
+    (shard,) = list_shards(tmp_path / FOLDER, "train")
+    whole = shard.path.read_bytes()
     for rest in (whole[:-1], whole[: len(whole) // 2 + 3], whole + b"PK"):
-        piece.path.write_bytes(rest)
-        read = read_piece(piece.path)
-        assert read.is_cut
+        shard.path.write_bytes(rest)
+        read = read_shard(shard.path)
+        assert read.is_incomplete
         assert [record["step"] for record in read.records] in ([1], [1, 2])
-    piece.path.write_bytes(b"not gzip")
-    assert read_piece(piece.path) == ([], True)
-    piece.path.write_bytes(gzip.compress(b'[1]\n{"step": 3}\n'))
-    assert read_piece(piece.path) == ([{"step": 3}], True)
+    shard.path.write_bytes(b"not gzip")
+    assert read_shard(shard.path) == ([], True)
+    shard.path.write_bytes(gzip.compress(b'[1]\n{"step": 3}\n'))
+    assert read_shard(shard.path) == ([{"step": 3}], True)

@@ -65,7 +65,7 @@ def test_affected_crates_are_listed(script: ModuleType, tmp_path: Path) -> None:
         (tmp_path / "crates" / name / "RUSTSEC-2030-0001.md").write_text(CRATE.format(name=name, more=more))
     versions = ("0.4.9", "0.5.0", "1.2.3", "1.3.0", "1.4.1")
     crates = [("one", version) for version in versions] + [("taken-back", "1.3.0"), ("left", "1.3.0"), ("other", "1")]
-    advisories = [line.split(";")[0] for line in script.of_crates(tmp_path, crates)]
+    advisories = [line.split(";")[0] for line in script.find_crate_advisories(tmp_path, crates)]
     assert advisories == [
         "RUSTSEC-2030-0001: one 0.5.0: vulnerability", "RUSTSEC-2030-0001: one 1.3.0: vulnerability",
         "RUSTSEC-2030-0001: left 1.3.0: unsound",
@@ -76,7 +76,7 @@ def test_affected_package_versions_are_listed(script: ModuleType, tmp_path: Path
     (tmp_path / "vulns/some-package").mkdir(parents=True)
     (tmp_path / "vulns/some-package/PYSEC-2030-1.yaml").write_text(PACKAGE)
     versions = ("1.4", "1.5", "1.7.post1", "1.9", "2.0", "2.2", "2.3")
-    lines = list(script.of_packages(tmp_path, [("some-package", version) for version in versions]))
+    lines = list(script.find_package_advisories(tmp_path, [("some-package", version) for version in versions]))
     assert [line.split()[2].rstrip(":") for line in lines] == ["1.4", "1.7.post1", "2.0", "2.2"]
     assert lines[0].endswith(": Words of two lines.")
 

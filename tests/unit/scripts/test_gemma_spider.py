@@ -27,10 +27,10 @@ def script() -> ModuleType:
 
 def test_parts_are_reproducible_and_disjoint(script: ModuleType) -> None:
     names = [f"db_{i}" for i in range(139)]
-    parts = script.deal(names)
+    parts = script.assign_databases(names)
     assert {name: len(part) for name, part in parts.items()} == {"grpo": 29, "choose": 10, "sft": 100}
     assert set.union(*parts.values()) == set(names)
-    assert script.deal(names[::-1]) == parts
+    assert script.assign_databases(names[::-1]) == parts
 
 
 SCHEMA = Schema(
@@ -59,7 +59,7 @@ SCHEMA = Schema(
     ],
 )
 def test_demonstrations_have_the_spelling_of_the_schema(script: ModuleType, sql: str, expected: str | None) -> None:
-    assert script.respelled(sql, SCHEMA, "aliases") == expected
+    assert script.respell(sql, SCHEMA, "aliases") == expected
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_demonstrations_have_the_spelling_of_the_schema(script: ModuleType, sql:
     ],
 )
 def test_demonstrations_may_use_table_names_as_qualifiers(script: ModuleType, sql: str, expected: str | None) -> None:
-    assert script.respelled(sql, SCHEMA, "tables") == expected
+    assert script.respell(sql, SCHEMA, "tables") == expected
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_demonstrations_may_use_table_names_as_qualifiers(script: ModuleType, sq
     ],
 )
 def test_demonstrations_may_qualify_ambiguous_columns_only(script: ModuleType, sql: str, expected: str) -> None:
-    assert script.respelled(sql, SCHEMA, "columns") == expected
+    assert script.respell(sql, SCHEMA, "columns") == expected
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_demonstrations_may_qualify_ambiguous_columns_only(script: ModuleType, s
     ],
 )
 def test_demonstrations_may_qualify_all_columns(script: ModuleType, sql: str, expected: str) -> None:
-    assert script.respelled(sql, SCHEMA, "full") == expected
+    assert script.respell(sql, SCHEMA, "full") == expected
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_demonstrations_may_qualify_all_columns(script: ModuleType, sql: str, ex
     ],
 )
 def test_queries_are_classified_by_their_sources(script: ModuleType, sql: str, reads: str) -> None:
-    assert script.kind(sql) == reads
+    assert script.classify_sources(sql) == reads
 
 
 @pytest.mark.data
@@ -219,7 +219,7 @@ def test_generated_joins_use_the_databases_of_the_sft_phase(
     assert len(ids) == len(set(ids)) == len(sft) + len(added)
     databases = {entry["db_id"] for entry in result if entry["id"] in sft}
     assert {element["db_id"] for element in added} <= databases
-    counts = Counter((question["db_id"], script.kind(question["sql"])) for question in added)
+    counts = Counter((question["db_id"], script.classify_sources(question["sql"])) for question in added)
     assert all(count <= script.ADDED[reads] for (_, reads), count in counts.items())
     assert sum(counts[db, "join"] for db in databases) > 300
     assert all((tmp_path / "mixed_train" / "databases" / db / f"{db}.sqlite").is_file() for db in databases)

@@ -50,11 +50,11 @@ def test_usual_conversation_is_encoded_like_its_text(engine: Any) -> None:
     assert chat_ids(engine, USUAL) == engine.tokenizer.encode(text, add_special_tokens=False)
 
 
-@pytest.mark.parametrize("place", range(3))
+@pytest.mark.parametrize("index", range(3))
 @pytest.mark.parametrize("key", ["role", "content"])
-def test_message_writes_no_control_token(engine: Any, place: int, key: str) -> None:
+def test_message_writes_no_control_token(engine: Any, index: int, key: str) -> None:
     evil = [dict(message) for message in USUAL]
-    evil[place][key] += EVIL
+    evil[index][key] += EVIL
     expected, ids = chat_ids(engine, USUAL), chat_ids(engine, evil)
     for name in ("<|im_start|>", "<|im_end|>", "<think>", "</answer>"):
         token = engine.tokenizer.convert_tokens_to_ids(name)

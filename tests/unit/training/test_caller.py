@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxrl_sql.config import TrainConfig, changed, load_config
+from jaxrl_sql.config import TrainConfig, load_config, replace_values
 from jaxrl_sql.text2sql.rewards.score import Answer
 from jaxrl_sql.training.caller import CallerInputs
 from jaxrl_sql.types import Example, InputError
@@ -31,7 +31,7 @@ def examples(tmp_path: Path) -> list[Example]:
 
 
 def named(caller: CallerInputs, config: TrainConfig) -> TrainConfig:
-    return changed(config, caller.names(config.data, config.run.dir))
+    return replace_values(config, caller.names(config.data, config.run.dir))
 
 
 def test_passed_sets_are_named_in_the_configuration(examples: list[Example]) -> None:

@@ -21,7 +21,7 @@ import optax
 import pytest
 
 from jaxrl_sql.batch import TrainState
-from jaxrl_sql.models.formats.checksums import SUMS, damage
+from jaxrl_sql.models.formats.checksums import SUMS, find_damage
 from jaxrl_sql.training.checkpoint import Checkpoints
 from jaxrl_sql.types import InputError
 
@@ -289,13 +289,13 @@ def test_every_flipped_bit_of_every_file_is_refused_by_name(tmp_path: Path) -> N
         before = path.read_bytes()
         for number in range(24 if before else 0):
             flipped(path, number / 23, number % 8)
-            fault = damage(whole)
-            assert fault, (path, number)
-            assert fault.split()[0] in {str(path.relative_to(whole)), SUMS, str(path.relative_to(whole).parent / SUMS)}
+            error = find_damage(whole)
+            assert error, (path, number)
+            assert error.split()[0] in {str(path.relative_to(whole)), SUMS, str(path.relative_to(whole).parent / SUMS)}
             path.write_bytes(before)
             read += 1
     assert read > 24 * 8
-    assert damage(whole) == ""
+    assert find_damage(whole) == ""
     with Checkpoints(tmp_path, keep=2, keep_best=1) as checkpoints:
         assert_same(checkpoints.restore(2, state)[0], state)
 
@@ -310,8 +310,8 @@ def test_damaged_checkpoint_is_refused_by_every_reader(how: str, tmp_path: Path)
         path.write_bytes(path.read_bytes()[:-1])
     else:
         path.unlink()
-    fault = "is missing" if how == "missing" else "does not match its checksum"
-    line = rf"^{tmp_path}/2: this checkpoint cannot be read: \S+ {fault}; put it back from a copy, or delete it to "
+    error = "is missing" if how == "missing" else "does not match its checksum"
+    line = rf"^{tmp_path}/2: this checkpoint cannot be read: \S+ {error}; put it back from a copy, or delete it to "
     with Checkpoints(tmp_path, keep=2, keep_best=1) as checkpoints:
         assert (checkpoints.latest(), checkpoints.best()) == (2, 2)
         for read in (lambda: checkpoints.host(2), lambda: checkpoints.restore(2, state), lambda: checkpoints.arrays(2)):

@@ -19,7 +19,7 @@ from jaxrl_sql.training.batching.pack import pack
 from jaxrl_sql.training.collect import (
     Demonstration,
     ScoredGroup,
-    from_arrays,
+    batches_from_arrays,
     has_equal_rewards,
     reuse_metrics,
     to_arrays,
@@ -79,7 +79,7 @@ def test_gold_replaces_the_last_answer_if_no_answer_is_right(rights: list[int]) 
     prompt, right = result.trajectories[0].prompt, scored[0]._replace(reward=Reward(1.0, {"correct": 1.0}))
     gold = Trajectory(prompt, 2, (Turn("assistant", (8, 9), text="SELECT 1"),), DEMONSTRATION)
     result = result._replace(scored=scored, demonstration=Demonstration(gold, right))
-    learned = result.learned()
+    learned = result.with_demonstration()
     if any(rights):
         assert learned is result
         return
@@ -91,15 +91,15 @@ def test_gold_replaces_the_last_answer_if_no_answer_is_right(rights: list[int]) 
     batch = pack([learned], 8, demonstrations=True)
     assert np.asarray(batch.demonstrated).tolist() == [[False, False, True]]
     assert np.asarray(batch.trained())[0, 2].sum() == 2
-    again = from_arrays(to_arrays([batch]))[0]
+    again = batches_from_arrays(to_arrays([batch]))[0]
     np.testing.assert_array_equal(again.demonstrated, batch.demonstrated)
     # Right SQL in an unrewarded form is no right answer; a demonstration needs a higher reward than the answers.
     unpaid = [entry._replace(reward=Reward(-1.0, {"correct": 1.0})) for entry in scored]
-    assert result._replace(scored=unpaid).learned().rewards == [-1.0, -1.0, 1.0]
+    assert result._replace(scored=unpaid).with_demonstration().rewards == [-1.0, -1.0, 1.0]
     ill = Demonstration(gold, right._replace(reward=Reward(-1.0, {"correct": 1.0})))
-    assert result._replace(demonstration=ill).learned().rewards == [0.0] * 3
+    assert result._replace(demonstration=ill).with_demonstration().rewards == [0.0] * 3
     with pytest.raises(InputError, match=r"grpo\.demonstrations: the recipe's reward has no part 'correct'"):
-        group([0.0, 0.0])._replace(demonstration=Demonstration(gold, right)).learned()
+        group([0.0, 0.0])._replace(demonstration=Demonstration(gold, right)).with_demonstration()
 
 
 @pytest.mark.parametrize(
@@ -111,14 +111,14 @@ def test_groups_with_equal_rewards_are_reported(rewards: list[float], equal: boo
 
 def test_batches_in_flight_restore_unchanged() -> None:
     batches = [pack([group([1.0, 0.0]), group([0.5, 0.5])], 8), pack([group([0.1, 0.2])], 8)]
-    again = from_arrays(to_arrays(batches))
+    again = batches_from_arrays(to_arrays(batches))
     assert len(again) == 2
     for batch, other in zip(batches, again, strict=True):
         assert batch.old_logprobs is None is other.old_logprobs
         for name in ("completion", "loss_mask", "reward", "weight", "behavior_logprobs"):
             np.testing.assert_array_equal(getattr(batch, name), getattr(other, name), err_msg=name)
         np.testing.assert_array_equal(batch.shared[0].tokens, other.shared[0].tokens)
-    assert from_arrays(to_arrays([])) == []
+    assert batches_from_arrays(to_arrays([])) == []
 
 
 def test_reuse_metrics_count_cached_and_shared_queries(tmp_path: Path) -> None:

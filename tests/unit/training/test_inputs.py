@@ -36,51 +36,51 @@ NORM = "model.norm.weight"
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
+def inputs(tmp_path: Path) -> Path:
     """Write a run's inputs, with weights of 8 MiB of which a norm is a small part."""
     for name, text in FILES.items():
-        (tmp_path / "place" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "place" / name).write_text(text)
+        (tmp_path / "inputs" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "inputs" / name).write_text(text)
     rows = np.random.default_rng(0).standard_normal((2048, 512)).astype(np.float32)
     tensors = {"model.embed_tokens.weight": rows, NORM: np.ones(64, np.float32), "lm_head.weight": rows + 1}
-    save_file(tensors, tmp_path / "place/base/model.safetensors")
-    return tmp_path / "place"
+    save_file(tensors, tmp_path / "inputs/base/model.safetensors")
+    return tmp_path / "inputs"
 
 
-def inputs_of(place: Path) -> dict[str, str]:
+def inputs_of(inputs: Path) -> dict[str, str]:
     files = {
         "tokenizer.path": "tokens",
         "chat.template": "own.jinja",
         "retrieval.synonyms": "vectors",
         "select.include_ids": "ids.txt",
     }
-    values = [f"data.{key}={place}/{name}" for key, name in {**files, "traces": "traces.jsonl"}.items()]
-    more = [f"model.checkpoint={place}/base", f"recipe={place}/own.py:OWN", "data.prompt=chat"]
+    values = [f"data.{key}={inputs}/{name}" for key, name in {**files, "traces": "traces.jsonl"}.items()]
+    more = [f"model.checkpoint={inputs}/base", f"recipe={inputs}/own.py:OWN", "data.prompt=chat"]
     config = load_config(TrainConfig, SMALL, [*more, "data.retrieval.top_k=1", *values])
     return file_inputs(config.recipe, config.data, config.model.checkpoint)
 
 
 @pytest.mark.parametrize("name", KEYS)
-def test_changed_file_is_named(name: str, place: Path) -> None:
-    before = inputs_of(place)
+def test_changed_file_is_named(name: str, inputs: Path) -> None:
+    before = inputs_of(inputs)
     assert before.keys() == {*KEYS.values()}
-    file = place / name
+    file = inputs / name
     if file.name == "model.safetensors" and file.parent.name == "base":
         tensors = load_file(file)
         tensors[NORM] *= 1.5
         save_file(tensors, file)
     else:
         file.write_text(f"{file.read_text()} ")
-    after = inputs_of(place)
+    after = inputs_of(inputs)
     assert {key for key in before if before[key] != after[key]} == {KEYS[name]}
     with pytest.raises(InputError, match=f"^run: {KEYS[name]}: changed since the run started"):
         refuse_other_inputs(Path("run"), before, after)
 
 
-def test_moved_or_unread_inputs_count_as_equal(place: Path) -> None:
-    before = inputs_of(place)
-    (place / "base/README.md").write_text("another note")
-    moved = shutil.move(place, place.with_name("elsewhere"))
+def test_moved_or_unread_inputs_count_as_equal(inputs: Path) -> None:
+    before = inputs_of(inputs)
+    (inputs / "base/README.md").write_text("another note")
+    moved = shutil.move(inputs, inputs.with_name("elsewhere"))
     after = inputs_of(Path(moved))
     assert after == before
     refuse_other_inputs(Path("run"), before, after)

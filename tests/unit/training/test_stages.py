@@ -15,7 +15,7 @@ def test_stage_reports_the_rate_of_each_of_its_updates() -> None:
 
 
 @pytest.mark.parametrize(
-    ("worths", "rose"),
+    ("ratings", "rose"),
     [
         ([0.2, 0.3, 0.4, 0.41, 0.4, 0.41], True),
         ([0.3, 0.35, 0.28, 0.34, 0.29, 0.33], False),
@@ -25,5 +25,5 @@ def test_stage_reports_the_rate_of_each_of_its_updates() -> None:
         ([], False),
     ],
 )
-def test_rising_accuracy_is_distinguished_from_fluctuation(worths: list[float], rose: bool) -> None:
-    assert has_risen(worths) is rose
+def test_rising_accuracy_is_distinguished_from_fluctuation(ratings: list[float], rose: bool) -> None:
+    assert has_risen(ratings) is rose

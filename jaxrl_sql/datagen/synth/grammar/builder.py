@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jaxrl_sql.datagen.synth.grammar.phrases import Clause, Phrases, Side, listed, plural_words
+from jaxrl_sql.datagen.synth.grammar.phrases import Clause, Phrases, QueryTable, join_phrases, plural_words
 from jaxrl_sql.datagen.synth.part_sampler import NoFit
 from jaxrl_sql.datagen.synth.question_template import QuestionCandidate
 from jaxrl_sql.datagen.synth.spec import AnnotatedColumn, AnnotatedTable, Reference, Relation, SynthDatabase
@@ -45,11 +45,11 @@ _COUNT = (
 
 
 @dataclass
-class Joined:
+class JoinedTables:
     """The two tables of a foreign key, their join, and the words of the relation between them."""
 
-    child: Side
-    parent: Side
+    child: QueryTable
+    parent: QueryTable
     sql: str
     relation: Relation
     reference: Reference
@@ -67,14 +67,14 @@ class Builder(Phrases):
         super().__init__(rng)
         self.database = database
 
-    def side(self, *kinds: str, label: bool = False) -> Side:
+    def side(self, *kinds: str, label: bool = False) -> QueryTable:
         """Choose a table that has a column of these kinds, and a label if required."""
         fitting = [
             table
             for table in self.database.tables
             if (not kinds or any(column.kind in kinds for column in table.columns)) and (table.label or not label)
         ]
-        return Side(self.choose(fitting))
+        return QueryTable(self.choose(fitting))
 
     def links(self) -> list[tuple[AnnotatedTable, AnnotatedTable, Reference]]:
         """Return all foreign keys with their tables."""
@@ -84,12 +84,12 @@ class Builder(Phrases):
             for reference in child.references
         ]
 
-    def link(self, *, label: bool = False) -> tuple[Side, Side, Reference]:
+    def link(self, *, label: bool = False) -> tuple[QueryTable, QueryTable, Reference]:
         """Choose a foreign key; with `label`, the parent must have a label."""
         child, parent, reference = self.choose([link for link in self.links() if link[1].label or not label])
-        return Side(child), Side(parent), reference
+        return QueryTable(child), QueryTable(parent), reference
 
-    def join(self, *, label: bool = False) -> Joined:
+    def join(self, *, label: bool = False) -> JoinedTables:
         """Choose a foreign key and join its tables, in either order."""
         child, parent, reference = self.link(label=label)
         keys = (reference.column.name, reference.target)
@@ -100,13 +100,13 @@ class Builder(Phrases):
             child.prefix, parent.prefix = "T2.", "T1."
             first, second, keys = parent.table.name, child.table.name, keys[::-1]
         sql = f"{first} AS T1 JOIN {second} AS T2 ON T1.{keys[0]} = T2.{keys[1]}"
-        return Joined(child, parent, sql, reference.relation, reference)
+        return JoinedTables(child, parent, sql, reference.relation, reference)
 
-    def column(self, side: Side, *kinds: str) -> AnnotatedColumn:
+    def column(self, side: QueryTable, *kinds: str) -> AnnotatedColumn:
         """Choose an unused column of these kinds."""
         return side.take(self.choose([column for column in side.free() if column.kind in kinds]))
 
-    def repeated(self, side: Side) -> AnnotatedColumn:
+    def choose_category(self, side: QueryTable) -> AnnotatedColumn:
         """Choose an unused column whose values repeat across rows: a category or a place."""
         return side.take(
             self.choose(
@@ -121,7 +121,7 @@ class Builder(Phrases):
             )
         )
 
-    def shown(self, side: Side, count: int = 1) -> list[AnnotatedColumn]:
+    def choose_result_columns(self, side: QueryTable, count: int = 1) -> list[AnnotatedColumn]:
         """Choose result columns, usually the label first, and no flags."""
         columns: list[AnnotatedColumn] = []
         label = side.table.label
@@ -132,7 +132,7 @@ class Builder(Phrases):
             columns.append(side.take(self.choose(free)))
         return columns
 
-    def clauses(self, side: Side, count: int) -> list[Clause]:
+    def clauses(self, side: QueryTable, count: int) -> list[Clause]:
         """Choose conditions, at most one of which precedes the noun."""
         clauses: list[Clause] = []
         for _ in range(count):
@@ -142,9 +142,9 @@ class Builder(Phrases):
             clauses.append(clause)
         return clauses
 
-    def columns_words(self, columns: Sequence[AnnotatedColumn], side: Side, *, many: bool) -> str:
+    def columns_words(self, columns: Sequence[AnnotatedColumn], side: QueryTable, *, many: bool) -> str:
         """Name columns of a table as a list."""
-        return listed([self.noun_of(column, side, many=many) for column in columns])
+        return join_phrases([self.noun_of(column, side, many=many) for column in columns])
 
     def ask(self, columns: str, things: str, *, many: bool = True) -> str:
         """Phrase a request for columns of several rows, or of one row."""
@@ -156,18 +156,20 @@ class Builder(Phrases):
         forms = [form for form in _COUNT if not ("have" in form and " have " in things)]
         return self.choose(forms).format(t=things)
 
-    def all_of(self, side: Side, clauses: Sequence[Clause] = ()) -> str:
+    def all_of(self, side: QueryTable, clauses: Sequence[Clause] = ()) -> str:
         """Name the rows that meet the conditions; without conditions, all rows."""
         things = self.things(side, clauses)
         return things if clauses else self.choose(("all {}", "all the {}", "the {}", "{}")).format(things)
 
-    def measure(self, side: Side) -> AnnotatedColumn:
+    def measure(self, side: QueryTable) -> AnnotatedColumn:
         """Choose an unused numeric column with a meaningful average."""
         return side.take(self.choose([column for column in side.free() if self.is_quantity(column)]))
 
-    def side_of_measures(self) -> Side:
+    def side_of_measures(self) -> QueryTable:
         """Choose a table that has a numeric column with a meaningful average."""
-        return Side(self.choose([table for table in self.database.tables if any(map(self.is_quantity, table.columns))]))
+        return QueryTable(
+            self.choose([table for table in self.database.tables if any(map(self.is_quantity, table.columns))])
+        )
 
     def k(self, low: int, high: int) -> int:
         """Choose a number."""
@@ -184,4 +186,4 @@ def candidate(text: str, sql: str, order_check: str = "", sort_check: str = "") 
     return QuestionCandidate((text[0].upper() + text[1:],), sql, order_check, sort_check)
 
 
-__all__ = ["SORTABLE", "Builder", "Joined", "candidate", "plural_words", "where"]
+__all__ = ["SORTABLE", "Builder", "JoinedTables", "candidate", "plural_words", "where"]

@@ -6,17 +6,17 @@ from collections import Counter
 from collections.abc import Sequence
 
 from jaxrl_sql.datagen.synth.grammar.builder import SORTABLE, Builder, candidate, plural_words, where
-from jaxrl_sql.datagen.synth.grammar.natures import nature_of
-from jaxrl_sql.datagen.synth.grammar.phrases import Clause, Side, listed, number_words, verb
-from jaxrl_sql.datagen.synth.part_sampler import NoFit, literal, rounded
+from jaxrl_sql.datagen.synth.grammar.comparatives import comparatives_of
+from jaxrl_sql.datagen.synth.grammar.phrases import Clause, QueryTable, join_phrases, number_words, verb
+from jaxrl_sql.datagen.synth.part_sampler import NoFit, literal, round_value
 from jaxrl_sql.datagen.synth.question_template import QuestionCandidate
 from jaxrl_sql.datagen.synth.spec import AnnotatedColumn
 
 
-def rows(builder: Builder) -> QuestionCandidate:
+def ask_rows(builder: Builder) -> QuestionCandidate:
     """Ask for columns of some rows, sorted in a share of the questions."""
     side = builder.side()
-    columns = builder.shown(side, builder.rng.choices((1, 2, 3), (50, 35, 15))[0])
+    columns = builder.choose_result_columns(side, builder.rng.choices((1, 2, 3), (50, 35, 15))[0])
     clauses = builder.clauses(side, builder.rng.choices((0, 1, 2), (25, 55, 20))[0])
     names = ", ".join(column.name for column in columns)
     query = f"SELECT {names} FROM {side.table.name}{where(clauses)}"
@@ -26,7 +26,7 @@ def rows(builder: Builder) -> QuestionCandidate:
         if [label] == columns and clauses and side.are_people and builder.chance(0.3):
             return candidate(f"Who are the {things}?", query)
         return candidate(builder.ask(builder.columns_words(columns, side, many=True), things), query)
-    key, order, phrase = _order(builder, side)
+    key, order, phrase = _choose_order(builder, side)
     check = f"SELECT {key}, {columns[0].name} FROM {side.table.name}{where(clauses)}"
     text = builder.ask(builder.columns_words(columns, side, many=True), things)
     form = builder.choose(("{t}, {w}", "{t} {w}"))
@@ -34,7 +34,7 @@ def rows(builder: Builder) -> QuestionCandidate:
     return candidate(form.format(t=text[:-1], w=phrase) + ending, query + order, "", check)
 
 
-def _order(builder: Builder, side: Side) -> tuple[str, str, str]:
+def _choose_order(builder: Builder, side: QueryTable) -> tuple[str, str, str]:
     """Return the sort key, ORDER BY and its words."""
     column = builder.column(side, *SORTABLE, "text")
     if column.kind == "text":
@@ -43,9 +43,9 @@ def _order(builder: Builder, side: Side) -> tuple[str, str, str]:
         )
         return column.name, f" ORDER BY {column.name}", phrase
     is_highest = builder.chance(0.55)
-    nature = nature_of(column, side.are_people)
-    ends = (nature.most, nature.least) if is_highest else (nature.least, nature.most)
-    if nature.most and builder.chance(0.5):
+    comparatives = comparatives_of(column, side.are_people)
+    ends = (comparatives.most, comparatives.least) if is_highest else (comparatives.least, comparatives.most)
+    if comparatives.most and builder.chance(0.5):
         phrase = builder.choose(("from the {} to the {}", "ordered from {} to {}")).format(*ends)
     else:
         way = "descending" if is_highest else "ascending"
@@ -55,7 +55,7 @@ def _order(builder: Builder, side: Side) -> tuple[str, str, str]:
     return column.name, f" ORDER BY {column.name} {'DESC' if is_highest else 'ASC'}", phrase
 
 
-def number(builder: Builder) -> QuestionCandidate:
+def ask_count(builder: Builder) -> QuestionCandidate:
     """Ask for the number of some rows."""
     side = builder.side()
     clauses = builder.clauses(side, builder.rng.choices((0, 1, 2), (15, 60, 25))[0])
@@ -63,7 +63,7 @@ def number(builder: Builder) -> QuestionCandidate:
     return candidate(text, f"SELECT COUNT(*) FROM {side.table.name}{where(clauses)}")
 
 
-def either(builder: Builder) -> QuestionCandidate:
+def ask_either_value(builder: Builder) -> QuestionCandidate:
     """Ask for rows with either of two values of a category."""
     side = builder.side("category")
     column = builder.column(side, "category")
@@ -74,13 +74,13 @@ def either(builder: Builder) -> QuestionCandidate:
     test = f" WHERE {column.name} = {literal(value)} OR {column.name} = {literal(other)}"
     if builder.chance(0.5):
         return candidate(builder.ask_number(things), f"SELECT COUNT(*) FROM {side.table.name}{test}")
-    columns = builder.shown(side, builder.k(1, 2))
+    columns = builder.choose_result_columns(side, builder.k(1, 2))
     names = ", ".join(column.name for column in columns)
     text = builder.ask(builder.columns_words(columns, side, many=True), things)
     return candidate(text, f"SELECT {names} FROM {side.table.name}{test}")
 
 
-def aggregates(builder: Builder) -> QuestionCandidate:
+def ask_aggregates(builder: Builder) -> QuestionCandidate:
     """Ask for one to three aggregates of a column."""
     side = builder.side_of_measures()
     column = builder.measure(side)
@@ -89,7 +89,7 @@ def aggregates(builder: Builder) -> QuestionCandidate:
     if functions:
         name = builder.amount(column)
         adjectives = {"AVG": "average", "MAX": "maximum", "MIN": "minimum"}
-        phrase = f"{listed([adjectives[function] for function in functions])} {name}"
+        phrase = f"{join_phrases([adjectives[function] for function in functions])} {name}"
         names = ", ".join(f"{function}({column.name})" for function in functions)
     else:
         names, phrase = builder.aggregate_of(side, column)
@@ -101,10 +101,10 @@ def aggregates(builder: Builder) -> QuestionCandidate:
     return candidate(text, f"SELECT {names} FROM {side.table.name}{where(clauses)}")
 
 
-def different(builder: Builder) -> QuestionCandidate:
+def ask_distinct_values(builder: Builder) -> QuestionCandidate:
     """Ask for the distinct values of a column, or their number."""
     side = builder.side()
-    column = builder.repeated(side)
+    column = builder.choose_category(side)
     clauses = builder.clauses(side, builder.rng.choices((0, 1), (55, 45))[0])
     tail = f" FROM {side.table.name}{where(clauses)}"
     things = builder.all_of(side, clauses)
@@ -120,12 +120,12 @@ def different(builder: Builder) -> QuestionCandidate:
     return candidate(text.format(w=phrase, t=things), f"SELECT DISTINCT {column.name}{tail}")
 
 
-def row(builder: Builder) -> QuestionCandidate:
+def ask_labelled_row(builder: Builder) -> QuestionCandidate:
     """Ask for columns of the row with a label."""
     side = builder.side(label=True)
-    clause = builder.named(side)
+    clause = builder.label_condition(side)
     side.used.append(side.table.columns[0])
-    columns = [builder.shown(side)[0] for _ in range(builder.rng.choices((1, 2), (70, 30))[0])]
+    columns = [builder.choose_result_columns(side)[0] for _ in range(builder.rng.choices((1, 2), (70, 30))[0])]
     names = ", ".join(column.name for column in columns)
     text = builder.ask(builder.columns_words(columns, side, many=False), clause.after, many=False)
     if len(columns) > 1:
@@ -133,14 +133,14 @@ def row(builder: Builder) -> QuestionCandidate:
     return candidate(text, f"SELECT {names} FROM {side.table.name} WHERE {clause.sql}")
 
 
-def extreme(builder: Builder) -> QuestionCandidate:
+def ask_extreme_row(builder: Builder) -> QuestionCandidate:
     """Ask for columns of the row with the highest or lowest value of a column, or of the top few."""
     side = builder.side(*SORTABLE)
     column = builder.column(side, *SORTABLE)
     is_highest = builder.chance(0.6)
     clause = builder.extreme(side, column, is_highest)
     clauses = builder.clauses(side, builder.rng.choices((0, 1), (65, 35))[0])
-    columns = builder.shown(side, builder.rng.choices((1, 2, 3), (55, 35, 10))[0])
+    columns = builder.choose_result_columns(side, builder.rng.choices((1, 2, 3), (55, 35, 10))[0])
     k = 1 if builder.chance(0.75) else builder.k(2, 6)
     names = ", ".join(column.name for column in columns)
     tail = f"FROM {side.table.name}{where(clauses)} ORDER BY {column.name} {clause.sql} LIMIT"
@@ -151,7 +151,9 @@ def extreme(builder: Builder) -> QuestionCandidate:
     return candidate(text, f"SELECT {names} {tail} {k}", f"SELECT {column.name} {tail} {k + 1}")
 
 
-def _of_extreme(builder: Builder, side: Side, clauses: Sequence[Clause], phrase: str, k: int, *, is_label: bool) -> str:
+def _of_extreme(
+    builder: Builder, side: QueryTable, clauses: Sequence[Clause], phrase: str, k: int, *, is_label: bool
+) -> str:
     best, *rest = clauses
     if k > 1:
         things = builder.things(side, [Clause("", f"{k} {best.before}".strip(), best.after), *rest])
@@ -164,17 +166,17 @@ def _of_extreme(builder: Builder, side: Side, clauses: Sequence[Clause], phrase:
             return f"Which {side.table.singular} is the {best.before}?"
     if rest and builder.chance(0.4):
         among = builder.things(side, rest)
-        this = builder.things(Side(side.table), [best], many=False)
+        this = builder.things(QueryTable(side.table), [best], many=False)
         return f"Among {among}, what {'are' if ' and ' in phrase else 'is'} the {phrase} of the {this}?"
     text = builder.ask(phrase, f"the {thing}", many=False)
     return text.replace("What is", "What are") if " and " in phrase else text
 
 
-def grouped(builder: Builder) -> QuestionCandidate:
+def ask_per_group(builder: Builder) -> QuestionCandidate:
     """Ask for a number or aggregates of each group of rows, with HAVING or ORDER BY in a share of the questions."""
     side = builder.side("category")
-    group = builder.repeated(side)
-    parts, phrases = [group.name], []
+    category = builder.choose_category(side)
+    parts, phrases = [category.name], []
     if builder.chance(0.6):
         parts.append("COUNT(*)")
         phrases.append(f"number of {builder.noun(side)}")
@@ -183,11 +185,11 @@ def grouped(builder: Builder) -> QuestionCandidate:
         parts.append(sql)
         phrases.append(f"{phrase} of {builder.noun(side)}" if not phrases else phrase)
     clauses = builder.clauses(side, builder.rng.choices((0, 1), (80, 20))[0])
-    query = f"SELECT {', '.join(parts)} FROM {side.table.name}{where(clauses)} GROUP BY {group.name}"
+    query = f"SELECT {', '.join(parts)} FROM {side.table.name}{where(clauses)} GROUP BY {category.name}"
     of = f" {' and '.join(clause.after for clause in clauses)}" if clauses else ""
     if any(clause.before for clause in clauses):
         raise NoFit
-    group_noun = builder.noun_of(group)
+    group_noun = builder.noun_of(category)
     forms: tuple[str, ...] = (
         "What is the {w}{o} for each {g}?",
         "For each {g}, show the {w}{o}.",
@@ -199,11 +201,11 @@ def grouped(builder: Builder) -> QuestionCandidate:
     if phrases[0].startswith("number of") and len(phrases) == 1:
         things = phrases[0].removeprefix("number of ")
         forms += (f"How many {things}{{o}} are there for each {{g}}?", f"Count the {things}{{o}} of each {{g}}.")
-    text = builder.choose(forms).format(w=listed(phrases), o=of, g=group_noun, gs=plural_words(group_noun))
-    return _sorted_groups(builder, text, query, parts)
+    text = builder.choose(forms).format(w=join_phrases(phrases), o=of, g=group_noun, gs=plural_words(group_noun))
+    return _sort_groups(builder, text, query, parts)
 
 
-def _sorted_groups(builder: Builder, text: str, query: str, parts: Sequence[str]) -> QuestionCandidate:
+def _sort_groups(builder: Builder, text: str, query: str, parts: Sequence[str]) -> QuestionCandidate:
     """Sort the groups by their aggregate, in a share of the questions."""
     if not builder.chance(0.12):
         return candidate(text, query)
@@ -214,19 +216,19 @@ def _sorted_groups(builder: Builder, text: str, query: str, parts: Sequence[str]
     return candidate(sorted_text, f"{query} ORDER BY {parts[1]} {way}", "", check)
 
 
-def groups_having(builder: Builder) -> QuestionCandidate:
+def ask_groups_having(builder: Builder) -> QuestionCandidate:
     """Ask for the groups with enough rows, or with a high or low aggregate."""
     side = builder.side()
-    group = builder.repeated(side)
+    category = builder.choose_category(side)
     if builder.chance(0.3):
-        return _groups_by_average(builder, side, group)
-    sizes = sorted(Counter(group.values).values())
+        return _ask_groups_by_average(builder, side, category)
+    sizes = sorted(Counter(category.values).values())
     k = sizes[int((len(sizes) - 1) * builder.rng.uniform(0.3, 0.9))]
     number_word = number_words(k)
     sign, comparison = builder.choose(
         ((">=", f"at least {number_word}"), (">", f"more than {number_word}"), ("<", f"fewer than {k}"))
     )
-    query = f"SELECT {group.name} FROM {side.table.name} GROUP BY {group.name} HAVING COUNT(*) {sign} {k}"
+    query = f"SELECT {category.name} FROM {side.table.name} GROUP BY {category.name} HAVING COUNT(*) {sign} {k}"
     forms = (
         "Which {gs} have {w} {t}?",
         "What are the {gs} with {w} {t}?",
@@ -234,13 +236,13 @@ def groups_having(builder: Builder) -> QuestionCandidate:
         "List the {gs} that {w} {t} {h}.",
     )
     noun, have = builder.noun(side, many=k != 1), "have" if k != 1 else "has"
-    groups = builder.noun_of(group, many=True)
+    groups = builder.noun_of(category, many=True)
     return candidate(builder.choose(forms).format(gs=groups, w=comparison, t=noun, h=have), query)
 
 
-def _groups_by_average(builder: Builder, side: Side, group: AnnotatedColumn) -> QuestionCandidate:
+def _ask_groups_by_average(builder: Builder, side: QueryTable, category: AnnotatedColumn) -> QuestionCandidate:
     column = builder.measure(side)
-    middle = rounded(column, builder.quantile(column, 0.35, 0.65), is_up=True)
+    middle = round_value(column, builder.quantile(column, 0.35, 0.65), is_up=True)
     sign, comparison = builder.choose(((">", "above"), (">", "higher than"), ("<", "below")))
     function, adjective = builder.choose((("AVG", "average"), ("AVG", "mean"), ("MAX", "highest"), ("MIN", "lowest")))
     text = builder.choose(
@@ -250,27 +252,27 @@ def _groups_by_average(builder: Builder, side: Side, group: AnnotatedColumn) -> 
             "List the {gs} for which the {s} {c} of {t} is {w} {v}.",
         )
     ).format(
-        gs=builder.noun_of(group, many=True), f=("an " if adjective == "average" else "a ") + adjective, s=adjective,
+        gs=builder.noun_of(category, many=True), f=("an " if adjective == "average" else "a ") + adjective, s=adjective,
         c=builder.amount(column), w=comparison, v=middle, t=builder.noun(side),
     )  # fmt: skip
-    query = f"SELECT {group.name} FROM {side.table.name} GROUP BY {group.name}"
+    query = f"SELECT {category.name} FROM {side.table.name} GROUP BY {category.name}"
     return candidate(text, f"{query} HAVING {function}({column.name}) {sign} {middle}")
 
 
-def most_common(builder: Builder) -> QuestionCandidate:
+def ask_most_common(builder: Builder) -> QuestionCandidate:
     """Ask for the most or least frequent value of a column."""
     side = builder.side()
-    group = builder.repeated(side)
+    category = builder.choose_category(side)
     way, rank = builder.choose((("DESC", "most"), ("DESC", "most"), ("ASC", "least")))
     clauses = builder.clauses(side, builder.rng.choices((0, 1), (75, 25))[0])
-    tail = f"FROM {side.table.name}{where(clauses)} GROUP BY {group.name} ORDER BY COUNT(*) {way} LIMIT"
+    tail = f"FROM {side.table.name}{where(clauses)} GROUP BY {category.name} ORDER BY COUNT(*) {way} LIMIT"
     things = builder.things(side, clauses)
     if builder.chance(0.3):
         k = 1 if builder.chance(0.4) else builder.k(2, 4)
-        groups = builder.noun_of(group, many=k > 1)
+        groups = builder.noun_of(category, many=k > 1)
         groups = f"the {rank} common {groups}" if k == 1 else f"the {k} {rank} common {groups}"
         text = f"What {'is' if k == 1 else 'are'} {groups} of {things}, and how many have {'it' if k == 1 else 'each'}?"
-        return candidate(text, f"SELECT {group.name}, COUNT(*) {tail} {k}", f"SELECT COUNT(*) {tail} {k + 1}")
+        return candidate(text, f"SELECT {category.name}, COUNT(*) {tail} {k}", f"SELECT COUNT(*) {tail} {k + 1}")
     forms = (
         "What is the {m} common {g} of {t}?",
         "Which {g} do the {M} {t} have?",
@@ -278,11 +280,11 @@ def most_common(builder: Builder) -> QuestionCandidate:
         "Show the {m} common {g} among {t}.",
     )
     most = "most" if rank == "most" else "fewest"
-    text = builder.choose(forms).format(m=rank, M=most, g=builder.noun_of(group), t=things)
-    return candidate(text, f"SELECT {group.name} {tail} 1", f"SELECT COUNT(*) {tail} 2")
+    text = builder.choose(forms).format(m=rank, M=most, g=builder.noun_of(category), t=things)
+    return candidate(text, f"SELECT {category.name} {tail} 1", f"SELECT COUNT(*) {tail} 2")
 
 
-def compared(builder: Builder) -> QuestionCandidate:
+def ask_against_average(builder: Builder) -> QuestionCandidate:
     """Ask for rows above or below the average of all rows, or an aggregate of some rows."""
     side = builder.side_of_measures()
     column = builder.measure(side)
@@ -305,15 +307,15 @@ def compared(builder: Builder) -> QuestionCandidate:
     things = builder.things(side, extra=phrase)
     if builder.chance(0.4):
         return candidate(builder.ask_number(things), f"SELECT COUNT(*) {query}")
-    columns = builder.shown(side, builder.rng.choices((1, 2), (70, 30))[0])
+    columns = builder.choose_result_columns(side, builder.rng.choices((1, 2), (70, 30))[0])
     text = builder.ask(builder.columns_words(columns, side, many=True), things)
     return candidate(text, f"SELECT {', '.join(column.name for column in columns)} {query}")
 
 
-def shared(builder: Builder) -> QuestionCandidate:
+def ask_shared_values(builder: Builder) -> QuestionCandidate:
     """Ask for values of a column that two kinds of rows share, that only the first has, or that either has."""
     side = builder.side()
-    group = builder.repeated(side)
+    category = builder.choose_category(side)
     first, second = builder.clauses(side, 1)[0], builder.clauses(side, 1)[0]
     operator = builder.choose(("INTERSECT", "EXCEPT", "UNION"))
     here, there = builder.things(side, [first]), builder.things(side, [second])
@@ -322,12 +324,12 @@ def shared(builder: Builder) -> QuestionCandidate:
         "EXCEPT": ("Which {gs} have {a} but no {b}?", "Find the {gs} of {a} that no {b} have."),
         "UNION": ("What are the {gs} of {a} or of {b}, each once?", "List all different {gs} of {a} and of {b}."),
     }
-    select = f"SELECT {group.name} FROM {side.table.name}"
-    text = builder.choose(forms[operator]).format(gs=builder.noun_of(group, many=True), a=here, b=there)
+    select = f"SELECT {category.name} FROM {side.table.name}"
+    text = builder.choose(forms[operator]).format(gs=builder.noun_of(category, many=True), a=here, b=there)
     return candidate(text, f"{select} WHERE {first.sql} {operator} {select} WHERE {second.sql}")
 
 
-def containing(builder: Builder) -> QuestionCandidate:
+def ask_containing(builder: Builder) -> QuestionCandidate:
     """Ask for rows whose text contains a word, or begins with a letter."""
     side = builder.side("text")
     column = builder.column(side, "text")
@@ -341,6 +343,6 @@ def containing(builder: Builder) -> QuestionCandidate:
     tail = f"FROM {side.table.name} WHERE {column.name} LIKE '{pattern}'"
     if builder.chance(0.35):
         return candidate(builder.ask_number(things), f"SELECT COUNT(*) {tail}")
-    columns = builder.shown(Side(side.table), builder.k(1, 2))
+    columns = builder.choose_result_columns(QueryTable(side.table), builder.k(1, 2))
     question = builder.ask(builder.columns_words(columns, side, many=True), things)
     return candidate(question, f"SELECT {', '.join(column.name for column in columns)} {tail}")

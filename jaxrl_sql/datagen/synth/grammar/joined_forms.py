@@ -4,32 +4,32 @@ from __future__ import annotations
 
 from collections import Counter
 
-from jaxrl_sql.datagen.synth.grammar.builder import SORTABLE, Builder, Joined, candidate, where
-from jaxrl_sql.datagen.synth.grammar.natures import is_adjectival
-from jaxrl_sql.datagen.synth.grammar.phrases import Clause, Side, listed, number_words
+from jaxrl_sql.datagen.synth.grammar.builder import SORTABLE, Builder, JoinedTables, candidate, where
+from jaxrl_sql.datagen.synth.grammar.comparatives import is_adjectival
+from jaxrl_sql.datagen.synth.grammar.phrases import Clause, QueryTable, join_phrases, number_words
 from jaxrl_sql.datagen.synth.part_sampler import MEASURE, NoFit, literal
 from jaxrl_sql.datagen.synth.question_template import QuestionCandidate
 from jaxrl_sql.datagen.synth.spec import AnnotatedTable, Reference
 
 
-def _owner(builder: Builder, both: Joined) -> Clause:
+def _choose_owner(builder: Builder, both: JoinedTables) -> Clause:
     """Return a condition on the parent, with the words for its children (`working in the Sales department`)."""
-    owner = _some(builder, both.parent)
+    owner = _choose_condition(builder, both.parent)
     return Clause(owner.sql, after=f"{both.relation.of_child} {owner.after}")
 
 
-def _some(builder: Builder, side: Side) -> Clause:
+def _choose_condition(builder: Builder, side: QueryTable) -> Clause:
     """Return a condition on rows; `after` holds the words for the rows that meet it, one by name or several."""
     if side.table.label is not None and builder.chance(0.5):
-        return builder.named(side)
+        return builder.label_condition(side)
     clause = builder.clause(side)
     return Clause(clause.sql, after=builder.things(side, [clause]))
 
 
-def children(builder: Builder) -> QuestionCandidate:
+def ask_children(builder: Builder) -> QuestionCandidate:
     """Ask for columns, the number or an aggregate of the children of some parents."""
     both = builder.join()
-    owner = _owner(builder, both)
+    owner = _choose_owner(builder, both)
     clauses = builder.clauses(both.child, builder.rng.choices((0, 1), (70, 30))[0])
     things = builder.things(both.child, clauses, extra=owner.after)
     tail = f"FROM {both.sql}{where([owner, *clauses])}"
@@ -39,19 +39,19 @@ def children(builder: Builder) -> QuestionCandidate:
     if kind == "aggregate":
         sql, phrase = builder.aggregate_of(both.child, builder.measure(both.child))
         return candidate(builder.ask(phrase, things, many=False), f"SELECT {sql} {tail}")
-    columns = builder.shown(both.child, builder.rng.choices((1, 2), (65, 35))[0])
+    columns = builder.choose_result_columns(both.child, builder.rng.choices((1, 2), (65, 35))[0])
     names = ", ".join(both.child.name(column) for column in columns)
     return candidate(
         builder.ask(builder.columns_words(columns, both.child, many=True), things), f"SELECT {names} {tail}"
     )
 
 
-def both_ends(builder: Builder) -> QuestionCandidate:
+def ask_children_and_parents(builder: Builder) -> QuestionCandidate:
     """Ask for columns of children and of their parents, sorted in a share of the questions."""
     both = builder.join()
     child_columns, parent_columns = (
-        builder.shown(both.child, 1 if builder.chance(0.8) else 2),
-        builder.shown(both.parent),
+        builder.choose_result_columns(both.child, 1 if builder.chance(0.8) else 2),
+        builder.choose_result_columns(both.parent),
     )
     clauses = builder.clauses(both.child, builder.rng.choices((0, 1, 2), (40, 45, 15))[0])
     names = ", ".join([*map(both.child.name, child_columns), *map(both.parent.name, parent_columns)])
@@ -84,12 +84,12 @@ def both_ends(builder: Builder) -> QuestionCandidate:
     return candidate(text, f"{query} ORDER BY {key} {way}", "", check)
 
 
-def parents_with(builder: Builder) -> QuestionCandidate:
+def ask_parents_with_children(builder: Builder) -> QuestionCandidate:
     """Ask for the distinct parents of some children, by DISTINCT over a join or by IN, or for parents without them."""
     both = builder.join(label=True)
-    columns = builder.shown(both.parent, builder.rng.choices((1, 2), (75, 25))[0])
+    columns = builder.choose_result_columns(both.parent, builder.rng.choices((1, 2), (75, 25))[0])
     clauses = builder.clauses(both.child, 1)
-    kids = builder.things(Side(both.child.table), clauses)
+    kids = builder.things(QueryTable(both.child.table), clauses)
     things = builder.things(both.parent, extra=f"{both.relation.of_parent} {kids}")
     phrase = builder.columns_words(columns, both.parent, many=True)
     if builder.chance(0.45):
@@ -112,12 +112,12 @@ def parents_with(builder: Builder) -> QuestionCandidate:
     )
 
 
-def _without(both: Joined, kids: str) -> str:
+def _without(both: JoinedTables, kids: str) -> str:
     """Return words for parents without such children."""
     return f"{'who' if both.parent.are_people else 'that'} do not have any {kids}"
 
 
-def childless(builder: Builder) -> QuestionCandidate:
+def ask_parents_without_children(builder: Builder) -> QuestionCandidate:
     """Ask for the parents that have no children, or their number."""
     child, parent, reference = builder.link()
     word = "who" if parent.are_people else "that"
@@ -127,17 +127,17 @@ def childless(builder: Builder) -> QuestionCandidate:
     tail = f"FROM {parent.table.name} WHERE {reference.target} NOT IN ({inner})"
     if builder.chance(0.35):
         return candidate(builder.ask_number(things), f"SELECT COUNT(*) {tail}")
-    columns = builder.shown(parent, builder.rng.choices((1, 2), (75, 25))[0])
+    columns = builder.choose_result_columns(parent, builder.rng.choices((1, 2), (75, 25))[0])
     names = ", ".join(column.name for column in columns)
     return candidate(builder.ask(builder.columns_words(columns, parent, many=True), things), f"SELECT {names} {tail}")
 
 
-def per_parent(builder: Builder) -> QuestionCandidate:
+def ask_per_parent(builder: Builder) -> QuestionCandidate:
     """Ask for a number or an aggregate of the children of each parent."""
     both = builder.join(label=True)
     columns = [both.parent.take(both.parent.table.columns[0])]
     if builder.chance(0.25):
-        columns += builder.shown(both.parent)
+        columns += builder.choose_result_columns(both.parent)
     clauses = builder.clauses(both.child, builder.rng.choices((0, 1), (80, 20))[0])
     names = ", ".join(both.parent.name(column) for column in columns)
     phrase, kids, parent = (
@@ -158,7 +158,9 @@ def per_parent(builder: Builder) -> QuestionCandidate:
         sql, amount = builder.aggregate_of(both.child, builder.measure(both.child))
         amount = f"{amount} of its {kids}" if not both.parent.are_people else f"{amount} of their {kids}"
         forms = ("For each {p}, show the {c} and the {n}.", "List the {c} of each {p} and the {n}.")
-    text = builder.choose(forms).format(p=parent, c=phrase, a=f"the {listed(phrase.split(', '))}", n=amount, k=kids)
+    text = builder.choose(forms).format(
+        p=parent, c=phrase, a=f"the {join_phrases(phrase.split(', '))}", n=amount, k=kids
+    )
     tail = f"FROM {both.sql}{where(clauses)} GROUP BY {both.parent_id}"
     query = f"SELECT {names}, {sql} {tail}"
     if builder.chance(0.12):
@@ -170,18 +172,18 @@ def per_parent(builder: Builder) -> QuestionCandidate:
     return candidate(text, query)
 
 
-def per_parent_group(builder: Builder) -> QuestionCandidate:
+def ask_per_parent_category(builder: Builder) -> QuestionCandidate:
     """Ask for a number or an aggregate of the children by a category of their parents."""
     both = builder.join()
-    group = builder.repeated(both.parent)
+    category = builder.choose_category(both.parent)
     clauses = builder.clauses(both.child, builder.rng.choices((0, 1), (75, 25))[0])
-    kids, group_noun = builder.things(both.child, clauses), builder.noun_of(group, both.parent)
+    kids, group_noun = builder.things(both.child, clauses), builder.noun_of(category, both.parent)
     if builder.chance(0.6):
         sql, amount = "COUNT(*)", f"number of {kids}"
     else:
         sql, amount = builder.aggregate_of(both.child, builder.measure(both.child))
         amount = f"{amount} of {kids}"
-    name, parent = both.parent.name(group), both.parent.table.singular
+    name, parent = both.parent.name(category), both.parent.table.singular
     forms = (
         "For each {g} of the {p}, show the {n}.",
         "What is the {n} for each {g} of the {ps}?",
@@ -191,12 +193,12 @@ def per_parent_group(builder: Builder) -> QuestionCandidate:
     return candidate(text, f"SELECT {name}, {sql} FROM {both.sql}{where(clauses)} GROUP BY {name}")
 
 
-def parents_having(builder: Builder) -> QuestionCandidate:
+def ask_parents_having(builder: Builder) -> QuestionCandidate:
     """Ask for the parents with enough children."""
     both = builder.join(label=True)
     columns = [both.parent.take(both.parent.table.columns[0])]
     if builder.chance(0.3):
-        columns += builder.shown(both.parent)
+        columns += builder.choose_result_columns(both.parent)
     counts = sorted(Counter(both.reference.column.values).values())
     if len(counts) < 4:
         raise NoFit
@@ -221,12 +223,12 @@ def parents_having(builder: Builder) -> QuestionCandidate:
     )
 
 
-def most_children(builder: Builder) -> QuestionCandidate:
+def ask_parent_with_most_children(builder: Builder) -> QuestionCandidate:
     """Ask for the parent with the most or fewest children, or the largest aggregate over them."""
     both = builder.join(label=True)
     columns = [both.parent.take(both.parent.table.columns[0])]
     if builder.chance(0.3):
-        columns += builder.shown(both.parent)
+        columns += builder.choose_result_columns(both.parent)
     names = ", ".join(both.parent.name(column) for column in columns)
     clauses = builder.clauses(both.child, builder.rng.choices((0, 1), (75, 25))[0])
     kids = builder.things(both.child, clauses)
@@ -249,7 +251,7 @@ def most_children(builder: Builder) -> QuestionCandidate:
     return candidate(text, f"SELECT {names} {tail} {k}", f"SELECT {key} {tail} {k + 1}")
 
 
-def of_extreme_parent(builder: Builder) -> QuestionCandidate:
+def ask_children_of_extreme_parent(builder: Builder) -> QuestionCandidate:
     """Ask for children of the parent with the highest or lowest value of a column, by a nested query."""
     child, parent, reference = builder.link()
     column = builder.column(parent, *SORTABLE)
@@ -263,19 +265,19 @@ def of_extreme_parent(builder: Builder) -> QuestionCandidate:
     check = f"SELECT {column.name} {inner} 2"
     if builder.chance(0.4):
         return candidate(builder.ask_number(things), f"SELECT COUNT(*) {tail}", check)
-    columns = builder.shown(child, builder.rng.choices((1, 2), (65, 35))[0])
+    columns = builder.choose_result_columns(child, builder.rng.choices((1, 2), (65, 35))[0])
     names = ", ".join(column.name for column in columns)
     return candidate(
         builder.ask(builder.columns_words(columns, child, many=True), things), f"SELECT {names} {tail}", check
     )
 
 
-def first_by_parent(builder: Builder) -> QuestionCandidate:
+def ask_parent_of_extreme_child(builder: Builder) -> QuestionCandidate:
     """Ask for columns of the parent of the child with the highest or lowest value of a column."""
     both = builder.join()
     column = builder.column(both.child, *SORTABLE)
     best = builder.extreme(both.child, column, builder.chance(0.6))
-    columns = builder.shown(both.parent, builder.rng.choices((1, 2), (70, 30))[0])
+    columns = builder.choose_result_columns(both.parent, builder.rng.choices((1, 2), (70, 30))[0])
     names = ", ".join(both.parent.name(column) for column in columns)
     child = builder.things(both.child, [best], many=False)
     single, phrase = both.parent.table.singular, builder.columns_words(columns, both.parent, many=False)
@@ -285,17 +287,17 @@ def first_by_parent(builder: Builder) -> QuestionCandidate:
     return candidate(text, f"SELECT {names} {tail} 1", f"SELECT {key} {tail} 2")
 
 
-def sets_of_parents(builder: Builder) -> QuestionCandidate:
+def ask_parents_of_two_kinds(builder: Builder) -> QuestionCandidate:
     """Ask for the parents with two kinds of children, or with one kind but not the other."""
     both = builder.join(label=True)
     label = both.parent.table.columns[0]
     if label.kind != "text":
         raise NoFit
     name = both.parent.name(label)
-    first, second = _two_kinds(builder, both.child)
+    first, second = _choose_two_conditions(builder, both.child)
     operator = builder.choose(("INTERSECT", "EXCEPT"))
     noun, phrase = builder.noun(both.parent), builder.noun_of(label, both.parent, many=True)
-    here, there = (builder.things(Side(both.child.table), [clause]) for clause in (first, second))
+    here, there = (builder.things(QueryTable(both.child.table), [clause]) for clause in (first, second))
     relation = both.relation.of_parent
     form = "{n} {r} both {a} and {b}" if operator == "INTERSECT" else "{n} {r} {a} but no {b}"
     text = builder.ask(phrase, form.format(n=noun, r=relation, a=here, b=there))
@@ -303,7 +305,7 @@ def sets_of_parents(builder: Builder) -> QuestionCandidate:
     return candidate(text, f"{select} {first.sql} {operator} {select} {second.sql}")
 
 
-def _two_kinds(builder: Builder, side: Side) -> tuple[Clause, Clause]:
+def _choose_two_conditions(builder: Builder, side: QueryTable) -> tuple[Clause, Clause]:
     """Return two conditions on different rows: two values of a category, or conditions on two columns."""
     if not builder.chance(0.6):
         return builder.clause(side), builder.clause(side)
@@ -317,7 +319,7 @@ def _two_kinds(builder: Builder, side: Side) -> tuple[Clause, Clause]:
     return clauses[0], clauses[1]
 
 
-def chain(builder: Builder) -> QuestionCandidate:
+def ask_over_three_tables(builder: Builder) -> QuestionCandidate:
     """Ask about three tables: children of a parent of a grandparent, or the two parents of a linking table."""
     child, parent, reference = builder.choose(builder.links())
     middle, others = (parent, parent.references) if builder.chance(0.5) else (child, child.references)
@@ -326,43 +328,51 @@ def chain(builder: Builder) -> QuestionCandidate:
     if top.name in (child.name, parent.name):
         raise NoFit
     if middle is parent:
-        return _grandchildren(builder, (Side(child, "T1."), Side(parent, "T2."), Side(top, "T3.")), reference, second)
-    return _linked(builder, (Side(parent, "T1."), Side(child, "T2."), Side(top, "T3.")), reference, second)
+        return _ask_grandchildren(
+            builder, (QueryTable(child, "T1."), QueryTable(parent, "T2."), QueryTable(top, "T3.")), reference, second
+        )
+    return _ask_over_link_table(
+        builder, (QueryTable(parent, "T1."), QueryTable(child, "T2."), QueryTable(top, "T3.")), reference, second
+    )
 
 
-def _grandchildren(
-    builder: Builder, sides: tuple[Side, Side, Side], first: Reference, second: Reference
+def _ask_grandchildren(
+    builder: Builder, sides: tuple[QueryTable, QueryTable, QueryTable], first: Reference, second: Reference
 ) -> QuestionCandidate:
     child, parent, top = sides
-    sql = _upwards(child.table, parent.table, top.table, first, second)
-    owner = _some(builder, top)
+    sql = _join_upwards(child.table, parent.table, top.table, first, second)
+    owner = _choose_condition(builder, top)
     clauses = builder.clauses(child, builder.rng.choices((0, 1), (75, 25))[0])
     extra = f"{first.relation.of_child} {builder.noun(parent)} {second.relation.of_child} {owner.after}"
     things = builder.things(child, clauses, extra=extra)
     tail = f"FROM {sql}{where([owner, *clauses])}"
     if builder.chance(0.4):
         return candidate(builder.ask_number(things), f"SELECT COUNT(*) {tail}")
-    columns = builder.shown(child, builder.rng.choices((1, 2), (70, 30))[0])
+    columns = builder.choose_result_columns(child, builder.rng.choices((1, 2), (70, 30))[0])
     names = ", ".join(child.name(column) for column in columns)
     return candidate(builder.ask(builder.columns_words(columns, child, many=True), things), f"SELECT {names} {tail}")
 
 
-def _linked(builder: Builder, sides: tuple[Side, Side, Side], first: Reference, second: Reference) -> QuestionCandidate:
+def _ask_over_link_table(
+    builder: Builder, sides: tuple[QueryTable, QueryTable, QueryTable], first: Reference, second: Reference
+) -> QuestionCandidate:
     near, link, far = sides
     sql = (
         f"{near.table.name} AS T1 JOIN {link.table.name} AS T2 ON T1.{first.target} = T2.{first.column.name} "
         f"JOIN {far.table.name} AS T3 ON T2.{second.column.name} = T3.{second.target}"
     )
-    owner = _some(builder, far)
+    owner = _choose_condition(builder, far)
     extra = f"{first.relation.of_parent} {builder.noun(link)} {second.relation.of_child} {owner.after}"
-    columns = builder.shown(near, builder.rng.choices((1, 2), (75, 25))[0])
+    columns = builder.choose_result_columns(near, builder.rng.choices((1, 2), (75, 25))[0])
     names = ", ".join(near.name(column) for column in columns)
-    phrase = builder.choose(("different ", "distinct ", "")) + listed([builder.columns_words(columns, near, many=True)])
+    phrase = builder.choose(("different ", "distinct ", "")) + join_phrases(
+        [builder.columns_words(columns, near, many=True)]
+    )
     text = builder.ask(phrase, builder.things(near, extra=extra))
     return candidate(text, f"SELECT DISTINCT {names} FROM {sql} WHERE {owner.sql}")
 
 
-def _upwards(
+def _join_upwards(
     child: AnnotatedTable, parent: AnnotatedTable, top: AnnotatedTable, first: Reference, second: Reference
 ) -> str:
     """Return the joins of a table (T1) with its parent (T2) and grandparent (T3)."""
@@ -372,16 +382,16 @@ def _upwards(
     )
 
 
-def total_of_chain(builder: Builder) -> QuestionCandidate:
+def ask_total_over_grandchildren(builder: Builder) -> QuestionCandidate:
     """Ask for an aggregate over the children's children of each row."""
     child, parent, reference = builder.choose(builder.links())
     second = builder.choose(list(parent.references))
-    top = Side(builder.database.table(second.table), "T3.")
+    top = QueryTable(builder.database.table(second.table), "T3.")
     if top.table.label is None:
         raise NoFit
-    low, mid = Side(child, "T1."), Side(parent, "T2.")
+    low, mid = QueryTable(child, "T1."), QueryTable(parent, "T2.")
     label = top.table.columns[0]
-    sql = _upwards(child, parent, top.table, reference, second)
+    sql = _join_upwards(child, parent, top.table, reference, second)
     counted, phrase = ("COUNT(*)", f"number of {builder.noun(low)}")
     if builder.chance(0.4) and any(column.kind in MEASURE for column in child.columns):
         counted, amount = builder.aggregate_of(low, builder.measure(low))

@@ -58,7 +58,7 @@ def rename(rng: random.Random, database: SynthDatabase) -> SynthDatabase:
                 parts = [*table.singular.split()[-1:], *parts]
             columns[table.name, column.name] = _free(of_column(parts), column.name, taken)
             taken.add(columns[table.name, column.name].lower())
-    return replace(database, tables=tuple(_renamed(table, tables, columns) for table in database.tables))
+    return replace(database, tables=tuple(_rename_table(table, tables, columns) for table in database.tables))
 
 
 def _words(rng: random.Random, name: str) -> list[str]:
@@ -73,14 +73,14 @@ def _free(name: str, old: str, taken: set[str]) -> str:
     return old if name.upper() in {word.upper() for word in RESERVED} or name.lower() in taken else name
 
 
-def _renamed(table: AnnotatedTable, tables: dict[str, str], columns: dict[tuple[str, str], str]) -> AnnotatedTable:
-    def named(column: AnnotatedColumn) -> AnnotatedColumn:
+def _rename_table(table: AnnotatedTable, tables: dict[str, str], columns: dict[tuple[str, str], str]) -> AnnotatedTable:
+    def rename_column(column: AnnotatedColumn) -> AnnotatedColumn:
         return replace(column, name=columns[table.name, column.name])
 
     references = tuple(
         replace(
             reference,
-            column=named(reference.column),
+            column=rename_column(reference.column),
             table=tables[reference.table],
             target=columns[reference.table, reference.target],
         )
@@ -91,7 +91,7 @@ def _renamed(table: AnnotatedTable, tables: dict[str, str], columns: dict[tuple[
         name=tables[table.name],
         plural=_IRREGULAR.sub("children", table.plural),
         synonyms=tuple(_IRREGULAR.sub("children", synonym) for synonym in table.synonyms),
-        key=named(table.key),
+        key=rename_column(table.key),
         references=references,
-        columns=tuple(named(column) for column in table.columns),
+        columns=tuple(rename_column(column) for column in table.columns),
     )

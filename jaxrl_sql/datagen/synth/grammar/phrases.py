@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from jaxrl_sql.datagen.synth.english import plural
-from jaxrl_sql.datagen.synth.grammar.natures import (
+from jaxrl_sql.datagen.synth.grammar.comparatives import (
+    comparatives_of,
     event_of,
     is_adjectival,
     names,
-    nature_of,
     noun_phrases,
     place_word,
 )
@@ -25,7 +25,7 @@ from jaxrl_sql.datagen.synth.part_sampler import (
     PartSampler,
     is_repetitive,
     literal,
-    rounded,
+    round_value,
 )
 from jaxrl_sql.datagen.synth.spec import AnnotatedColumn, AnnotatedTable, Value, flag_of
 
@@ -82,7 +82,7 @@ class Clause:
 
 
 @dataclass
-class Side:
+class QueryTable:
     """A table in a query: the prefix of its columns (`T1.` or ""), and the columns used so far."""
 
     table: AnnotatedTable
@@ -108,7 +108,7 @@ class Side:
         return column
 
 
-def listed(phrases: Sequence[str]) -> str:
+def join_phrases(phrases: Sequence[str]) -> str:
     """Return words as a list: `a`, `a and b`, `a, b and c`."""
     return " and ".join(filter(None, (", ".join(phrases[:-1]), phrases[-1])))
 
@@ -153,7 +153,7 @@ class Phrases(PartSampler):
         super().__init__(rng)
         self._nouns: dict[str, str] = {}
 
-    def noun_of(self, column: AnnotatedColumn, side: Side | None = None, *, many: bool = False) -> str:
+    def noun_of(self, column: AnnotatedColumn, side: QueryTable | None = None, *, many: bool = False) -> str:
         """Name a column, in a share of the cases by a synonym.
 
         `side` is the table that the question names next to the column, so the `agent name` of an agent becomes the
@@ -188,7 +188,7 @@ class Phrases(PartSampler):
         """Write a value in a question, with quotes around some of the texts."""
         return f'"{value}"' if isinstance(value, str) and self.chance(_QUOTED_SHARE) else str(value)
 
-    def noun(self, side: Side, *, many: bool = True) -> str:
+    def noun(self, side: QueryTable, *, many: bool = True) -> str:
         """Name the rows of a table, sometimes by a synonym, with the same noun throughout a question."""
         table = side.table
         if not many:
@@ -198,7 +198,7 @@ class Phrases(PartSampler):
             self._nouns[table.name] = self.choose(table.synonyms) if is_other else table.plural
         return self._nouns[table.name]
 
-    def things(self, side: Side, clauses: Sequence[Clause] = (), *, many: bool = True, extra: str = "") -> str:
+    def things(self, side: QueryTable, clauses: Sequence[Clause] = (), *, many: bool = True, extra: str = "") -> str:
         """Return a noun with its conditions: `remote employees working in the Sales department`."""
         before = " ".join(clause.before for clause in clauses if clause.before)
         # A condition that ends in another noun comes last, because a following one would attach to that noun.
@@ -207,7 +207,7 @@ class Phrases(PartSampler):
             after.sort(key=lambda phrase: phrase.startswith("whose "))
         return " ".join(filter(None, (before, self.noun(side, many=many), " and ".join(after))))
 
-    def named(self, side: Side) -> Clause:
+    def label_condition(self, side: QueryTable) -> Clause:
         """Return the condition on a row's label, with words for that row (`the singer named Joe Sharp`)."""
         label = side.table.label
         if label is None:
@@ -219,7 +219,7 @@ class Phrases(PartSampler):
         phrase = form.format(s=singular, v=text, c=noun_phrases(label)[0].removeprefix(f"{singular} "))
         return Clause(f"{side.name(label)} = {literal(value)}", after=phrase)
 
-    def clause(self, side: Side) -> Clause:
+    def clause(self, side: QueryTable) -> Clause:
         """Choose a condition on an unused column that is neither the label nor unique."""
         columns = [column for column in side.free() if column is not side.table.label]
         column = self.choose(
@@ -233,9 +233,9 @@ class Phrases(PartSampler):
             return self._equal(column, name, side)
         if column.kind in ("date", "year"):
             return self._when(column, name, side)
-        return self._compared(column, name, side)
+        return self._write_comparison(column, name, side)
 
-    def _flag(self, column: AnnotatedColumn, name: str, side: Side) -> Clause:
+    def _flag(self, column: AnnotatedColumn, name: str, side: QueryTable) -> Clause:
         holds = self.chance(0.7)
         value = next((value for value in column.values if flag_of(value) == holds), int(holds))
         sql, claim = f"{name} = {literal(value)}", column.words
@@ -247,7 +247,7 @@ class Phrases(PartSampler):
             return Clause(sql, before=claim)
         return Clause(sql, after=f"{'who' if side.are_people else 'that'} are {'' if holds else 'not '}{claim}")
 
-    def _equal(self, column: AnnotatedColumn, name: str, side: Side) -> Clause:
+    def _equal(self, column: AnnotatedColumn, name: str, side: QueryTable) -> Clause:
         value = self.value(column)
         if column.kind == "category" and len(set(column.values)) > 2 and self.chance(0.12):
             other = f"whose {self.noun_of(column)} is not {self.value_words(value)}"
@@ -265,7 +265,7 @@ class Phrases(PartSampler):
         form = self.choose(("whose {c} is {v}", "with the {c} {v}"))
         return Clause(sql, after=form.format(c=self.noun_of(column), v=text))
 
-    def _when(self, column: AnnotatedColumn, name: str, side: Side) -> Clause:
+    def _when(self, column: AnnotatedColumn, name: str, side: QueryTable) -> Clause:
         event = event_of(column, side.are_people)
         if column.kind == "year" and self.chance(0.25):
             value = self.value(column)
@@ -279,10 +279,11 @@ class Phrases(PartSampler):
             text = f"{phrase} between {low} and {high}"
             return Clause(f"{name} BETWEEN {literal(low)} AND {literal(high)}", after=text)
         sign, value = self._cut(column)
-        nature = nature_of(column, side.are_people)
-        if sign in (">", "<") and nature.more:
+        comparatives = comparatives_of(column, side.are_people)
+        if sign in (">", "<") and comparatives.more:
             return Clause(
-                f"{name} {sign} {literal(value)}", after=(nature.more if sign == ">" else nature.less).format(value)
+                f"{name} {sign} {literal(value)}",
+                after=(comparatives.more if sign == ">" else comparatives.less).format(value),
             )
         relation = self.choose(TIME_RELATIONS[sign])
         if event and " or " not in relation:
@@ -292,13 +293,13 @@ class Phrases(PartSampler):
             return Clause(f"{name} {sign} {literal(value)}", after=f"{event} {relation} {value}")
         return Clause(f"{name} {sign} {literal(value)}", after=f"whose {self.noun_of(column)} is {relation} {value}")
 
-    def _compared(self, column: AnnotatedColumn, name: str, side: Side) -> Clause:
+    def _write_comparison(self, column: AnnotatedColumn, name: str, side: QueryTable) -> Clause:
         if column.kind == "int" and self.chance(0.08) and len(set(column.values)) < 40:
             value = self.value(column)
             return Clause(f"{name} = {literal(value)}", after=f"whose {self.amount(column)} is {value}")
         if self.chance(0.1):
             low, high = self.quantile(column, 0.05, 0.4), self.quantile(column, 0.55, 0.95)
-            low, high = rounded(column, low, is_up=False), rounded(column, high, is_up=True)
+            low, high = round_value(column, low, is_up=False), round_value(column, high, is_up=True)
             if low == high:
                 raise NoFit
             noun = self.amount(column)
@@ -306,9 +307,9 @@ class Phrases(PartSampler):
             return Clause(f"{name} BETWEEN {literal(low)} AND {literal(high)}", after=text)
         sign, value = self._cut(column)
         sql = f"{name} {sign} {literal(value)}"
-        nature = nature_of(column, side.are_people)
-        if sign in (">", "<") and nature.more and self.chance(0.75):
-            return Clause(sql, after=(nature.more if sign == ">" else nature.less).format(value))
+        comparatives = comparatives_of(column, side.are_people)
+        if sign in (">", "<") and comparatives.more and self.chance(0.75):
+            return Clause(sql, after=(comparatives.more if sign == ">" else comparatives.less).format(value))
         counted = [noun_phrase for noun_phrase in noun_phrases(column) if self._is_counted(noun_phrase)]
         if column.kind == "int" and counted and value not in (0, 1) and self.chance(0.7):
             amount = {">": "more than", ">=": "at least", "<": "fewer than", "<=": "at most"}[sign]
@@ -335,9 +336,9 @@ class Phrases(PartSampler):
         is_upward = self.chance(0.55)
         value = self.quantile(column, *((0.3, 0.92) if is_upward else (0.08, 0.7)))
         sign = (">" if is_upward else "<") + ("" if self.chance(0.8) else "=")
-        return sign, rounded(column, value, sign in (">", "<="))
+        return sign, round_value(column, value, sign in (">", "<="))
 
-    def aggregate_of(self, side: Side, column: AnnotatedColumn, functions: Sequence[str] = ()) -> tuple[str, str]:
+    def aggregate_of(self, side: QueryTable, column: AnnotatedColumn, functions: Sequence[str] = ()) -> tuple[str, str]:
         """Return an aggregate of a column and its words (`average price`)."""
         is_measure = column.kind in MEASURE
         texts = _AGGREGATES if is_measure else _TIME_AGGREGATES
@@ -350,11 +351,11 @@ class Phrases(PartSampler):
             raise NoFit
         return f"{function}({side.name(column)})", self.choose(texts[function]).format(noun)
 
-    def extreme(self, side: Side, column: AnnotatedColumn, is_highest: bool) -> Clause:
+    def extreme(self, side: QueryTable, column: AnnotatedColumn, is_highest: bool) -> Clause:
         """Return words for the rows with the highest or lowest value of a column; the SQL is the sort direction."""
         way = "DESC" if is_highest else "ASC"
-        nature = nature_of(column, side.are_people)
-        best = nature.most if is_highest else nature.least
+        comparatives = comparatives_of(column, side.are_people)
+        best = comparatives.most if is_highest else comparatives.least
         if best and self.chance(0.8):
             return Clause(way, before=best)
         if column.kind in ("date", "year"):

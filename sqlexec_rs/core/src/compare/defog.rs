@@ -13,7 +13,7 @@ use hashbrown::HashTable;
 
 use super::multiset::{equal, equal_cells, table_for};
 use super::number::is_close;
-use super::options::Side;
+use super::options::QueryResult;
 use super::refined::order;
 use crate::budget::{self, pace, spend};
 use crate::memory::{collect, grow, or_unwind};
@@ -31,7 +31,7 @@ const NULL: Value<'_> = Value::Integer(-99_999);
 struct PandasError;
 
 /// Returns whether the scorer accepts a prediction. `asks_for_order` is its reading of the question.
-pub(super) fn is_correct(predicted: Side<'_>, gold: Side<'_>, asks_for_order: bool) -> bool {
+pub(super) fn is_correct(predicted: QueryResult<'_>, gold: QueryResult<'_>, asks_for_order: bool) -> bool {
     let rows = |sql| if asks_for_order { RowOrder::By(order_by(sql)) } else { RowOrder::Sorted };
     let by_name = || equal_by_name((gold.table, rows(gold.sql)), (predicted.table, rows(predicted.sql)));
     let has_columns = || has_columns(predicted.table, gold.table, asks_for_order);
@@ -123,7 +123,7 @@ struct Frame<'a> {
 
 impl<'a> Frame<'a> {
     /// Drops duplicate rows and sorts columns by name and rows by `order`.
-    fn normalised(table: &'a Table, named: &[(&str, usize)], order: &RowOrder) -> Result<Self, PandasError> {
+    fn normalise(table: &'a Table, named: &[(&str, usize)], order: &RowOrder) -> Result<Self, PandasError> {
         let numbers: Vec<usize> = named.iter().map(|(_, number)| *number).collect();
         let mut named = named.to_vec();
         let is_sorted = named.is_sorted_by_key(|(name, _)| *name);
@@ -158,7 +158,7 @@ impl<'a> Frame<'a> {
 
 /// Compares two frames exactly.
 fn equal_by_name(gold: (&Table, RowOrder), predicted: (&Table, RowOrder)) -> Result<bool, PandasError> {
-    let frame = |(table, rows): (_, RowOrder)| Frame::normalised(table, &named(table), &rows);
+    let frame = |(table, rows): (_, RowOrder)| Frame::normalise(table, &number_columns(table), &rows);
     let (gold, predicted) = (frame(gold)?, frame(predicted)?);
     if (gold.rows.len(), gold.columns.len()) != (predicted.rows.len(), predicted.columns.len()) {
         return Ok(false);
@@ -211,8 +211,8 @@ fn has_columns(predicted: &Table, gold: &Table, asks_for_order: bool) -> Result<
         unique.iter().enumerate().map(|(number, name)| (name.as_str(), number)).collect();
     let predicted_names: Vec<(&str, usize)> = unique.iter().map(String::as_str).zip(matched).collect();
     let rows = if asks_for_order { RowOrder::By(None) } else { RowOrder::Sorted };
-    let left = Frame::normalised(gold, &gold_names, &rows)?;
-    let right = Frame::normalised(predicted, &predicted_names, &rows)?;
+    let left = Frame::normalise(gold, &gold_names, &rows)?;
+    let right = Frame::normalise(predicted, &predicted_names, &rows)?;
     let is_same = |index| same_series(&left.column(index), &right.column(index));
     Ok(left.rows.len() == right.rows.len() && (0..left.columns.len()).all(is_same))
 }
@@ -315,7 +315,7 @@ fn drop_duplicates(table: &Table, columns: &[usize]) -> Vec<usize> {
     collect((0..table.n_rows()).filter(is_new))
 }
 
-fn named(table: &Table) -> Vec<(&str, usize)> {
+fn number_columns(table: &Table) -> Vec<(&str, usize)> {
     table.columns().iter().enumerate().map(|(number, name)| (name.as_str(), number)).collect()
 }
 

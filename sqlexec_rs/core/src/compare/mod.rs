@@ -27,7 +27,7 @@ use strum::{IntoStaticStr, VariantArray};
 
 use crate::budget;
 use crate::result::table::Table;
-pub use options::{Options, Side};
+pub use options::{Options, QueryResult};
 
 /// A comparison rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
@@ -82,7 +82,7 @@ impl FromStr for Rule {
 }
 
 /// Scores a predicted result against a gold one.
-pub fn compare(rule: Rule, prediction: Side<'_>, gold: Side<'_>, options: &Options) -> f64 {
+pub fn compare(rule: Rule, prediction: QueryResult<'_>, gold: QueryResult<'_>, options: &Options) -> f64 {
     let predicted = prediction.table;
     let n_cells = |table: &Table| table.n_rows().saturating_mul(table.width().max(1));
     budget::spend(n_cells(predicted).saturating_add(n_cells(gold.table))); // every rule reads both tables

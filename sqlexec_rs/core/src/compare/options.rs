@@ -41,14 +41,14 @@ impl Default for Options {
 
 /// One side of a comparison.
 #[derive(Clone, Copy, Debug)]
-pub struct Side<'a> {
+pub struct QueryResult<'a> {
     /// The result table.
     pub table: &'a Table,
     /// The SQL that produced it, if any.
     pub sql: Option<&'a str>,
 }
 
-impl Side<'_> {
+impl QueryResult<'_> {
     /// Returns whether the SQL has ORDER BY. Like Spider, searches the whole text for the two words with one space.
     pub(super) fn asks_for_order(&self) -> bool {
         self.sql.is_some_and(|sql| sql.to_lowercase().contains("order by"))

@@ -31,39 +31,39 @@ enum NormalColumn<'a> {
 
 /// Returns the accuracy in [0, 1]; 0 if the row counts differ by more than `row_slack`.
 pub(super) fn accuracy(predicted: &Table, gold: &Table, options: &Options) -> f64 {
-    let (n_found, n_wanted) = matched(predicted, gold, options);
+    let (n_found, n_wanted) = count_matched_cells(predicted, gold, options);
     if n_wanted == 0 { 0.0 } else { n_found as f64 / n_wanted as f64 }
 }
 
 /// Returns whether all rows and columns are found (`EX_b`), with fewer extra columns than `surplus_columns`.
 pub(super) fn is_whole(predicted: &Table, gold: &Table, options: &Options) -> bool {
-    let (n_found, n_wanted) = matched(predicted, gold, options);
+    let (n_found, n_wanted) = count_matched_cells(predicted, gold, options);
     let surplus = predicted.width().saturating_sub(gold.width());
     n_wanted > 0 && n_found == n_wanted && options.surplus_columns.is_none_or(|n| surplus < n)
 }
 
 /// Returns the number of matched gold cells and the number of gold cells; for a gold without rows, its columns count.
-fn matched(predicted: &Table, gold: &Table, options: &Options) -> (usize, usize) {
+fn count_matched_cells(predicted: &Table, gold: &Table, options: &Options) -> (usize, usize) {
     let (n_predicted, n_gold) = (predicted.n_rows(), gold.n_rows());
     if gold.width() == 0 || n_predicted.abs_diff(n_gold) > options.row_slack || (n_gold == 0) != (n_predicted == 0) {
         return (0, n_gold.max(1) * gold.width());
     }
     let (predicted_columns, gold_columns) = (normalise(predicted), normalise(gold));
     if n_gold == 0 {
-        return (n_matched(&gold_columns, &predicted_columns), gold.width());
+        return (count_matched_columns(&gold_columns, &predicted_columns), gold.width());
     }
     let n_columns = if n_predicted == n_gold {
-        n_matched(&gold_columns, &predicted_columns)
+        count_matched_columns(&gold_columns, &predicted_columns)
     } else if n_predicted > n_gold {
         filter_by_key(&gold_columns, &predicted_columns, options.drop_duplicates)
-            .map_or(0, |selected| n_matched(&gold_columns, &selected))
+            .map_or(0, |selected| count_matched_columns(&gold_columns, &selected))
     } else if gold_columns.len() == 1
         && key(&predicted_columns).is_some_and(|key| is_sub_multiset(key, &gold_columns[0]))
     {
         predicted_columns.len() // the prediction itself is the reference
     } else {
         filter_by_key(&predicted_columns, &gold_columns, false)
-            .map_or(0, |selected| n_matched(&selected, &predicted_columns))
+            .map_or(0, |selected| count_matched_columns(&selected, &predicted_columns))
     };
     let n_rows = n_predicted.min(n_gold);
     (n_rows * n_columns.min(gold.width()), n_gold * gold.width())
@@ -202,7 +202,7 @@ fn is_sublist<T>(part: &[T], whole: &[T], same: impl Fn(&T, &T) -> bool, is_afte
 }
 
 /// Counts the reference columns that match an unused column with the same sorted values.
-fn n_matched(reference: &[NormalColumn<'_>], others: &[NormalColumn<'_>]) -> usize {
+fn count_matched_columns(reference: &[NormalColumn<'_>], others: &[NormalColumn<'_>]) -> usize {
     let mut unused: Vec<NormalColumn<'_>> = others.iter().map(NormalColumn::sorted).collect();
     let mut n = 0;
     for column in reference.iter().map(NormalColumn::sorted) {

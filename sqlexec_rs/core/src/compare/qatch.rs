@@ -14,7 +14,7 @@ pub(super) fn cell_overlap(predicted: &Table, gold: &Table) -> f64 {
     if predicted.is_empty() || gold.is_empty() {
         return f64::from(predicted.is_empty() && gold.is_empty());
     }
-    let (predicted_cells, gold_cells) = (distinct(predicted), distinct(gold));
+    let (predicted_cells, gold_cells) = (find_distinct_cells(predicted), find_distinct_cells(gold));
     let is_in_gold = |number: &&u32| {
         budget::pace(1);
         let value = cell(predicted, **number);
@@ -27,7 +27,7 @@ pub(super) fn cell_overlap(predicted: &Table, gold: &Table) -> f64 {
 }
 
 /// Returns the numbers of the distinct cells. Numbers take less memory than values, of which a large result has many.
-fn distinct(table: &Table) -> HashTable<u32> {
+fn find_distinct_cells(table: &Table) -> HashTable<u32> {
     let n_cells = table.n_rows() * table.width();
     // Reserves room for all, because growing would hash every cell again.
     let mut seen: HashTable<u32> = table_for(n_cells);

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::budget::{self, ComparisonBounds, Overrun};
-use crate::compare::{Options, Rule, Side, compare};
+use crate::budget::{self, ComparisonBounds, ExceededBound};
+use crate::compare::{Options, QueryResult, Rule, compare};
 use crate::outcome::{Outcome, Status, Stop};
 use crate::result::table::Table;
 
@@ -75,12 +75,12 @@ impl<'a> ReadyGold<'a> {
         }
     }
 
-    fn on(&self, database: usize) -> Option<Side<'a>> {
+    fn on(&self, database: usize) -> Option<QueryResult<'a>> {
         match self {
             ReadyGold::Outcomes { outcomes, sql } => {
-                outcomes[database].table.as_ref().map(|table| Side { table, sql: Some(sql) })
+                outcomes[database].table.as_ref().map(|table| QueryResult { table, sql: Some(sql) })
             }
-            ReadyGold::Table(table) => Some(Side { table, sql: None }),
+            ReadyGold::Table(table) => Some(QueryResult { table, sql: None }),
         }
     }
 }
@@ -101,10 +101,10 @@ pub(crate) fn score<'a>(
     let mut value = |rule: &Rule| {
         budget::within(bounds, || best(*rule)).unwrap_or_else(|overrun| {
             (pred_status, pred_stop) = match overrun {
-                Overrun::Steps => (Status::TooLarge, None),
-                Overrun::Memory => (Status::TooLarge, Some(Stop::Memory)),
-                Overrun::Wall => (Status::Timeout, Some(Stop::Wall)),
-                Overrun::Cancelled => (Status::Cancelled, Some(Stop::Cancelled)),
+                ExceededBound::Steps => (Status::TooLarge, None),
+                ExceededBound::Memory => (Status::TooLarge, Some(Stop::Memory)),
+                ExceededBound::Wall => (Status::Timeout, Some(Stop::Wall)),
+                ExceededBound::Cancelled => (Status::Cancelled, Some(Stop::Cancelled)),
             };
             0.0
         })
@@ -127,7 +127,7 @@ fn agreement(rule: Rule, sql: &str, predicted: &[Arc<Outcome>], gold: ReadyGold<
     let mut lowest = 1.0_f64;
     for (database, outcome) in predicted.iter().enumerate() {
         let (Some(table), Some(gold)) = (&outcome.table, gold.on(database)) else { return 0.0 };
-        lowest = lowest.min(compare(rule, Side { table, sql: Some(sql) }, gold, options));
+        lowest = lowest.min(compare(rule, QueryResult { table, sql: Some(sql) }, gold, options));
         if lowest == 0.0 {
             break;
         }

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::budget::{ComparisonBounds, Overrun, within};
+use crate::budget::{ComparisonBounds, ExceededBound, within};
 use crate::result::value::Value;
 
 /// Returns rows of numbers that share no row with another `salt`.
@@ -17,8 +17,8 @@ fn numbers(n_rows: i64, width: i64, salt: f64) -> Table {
     table
 }
 
-fn side(table: &Table) -> Side<'_> {
-    Side { table, sql: None }
+fn side(table: &Table) -> QueryResult<'_> {
+    QueryResult { table, sql: None }
 }
 
 #[test]
@@ -28,7 +28,7 @@ fn every_rule_respects_its_step_budget() {
     let options = Options::default();
     for rule in Rule::ALL.iter().copied() {
         let run = |steps| within(&bounds(steps), || compare(rule, side(&predicted), side(&gold), &options));
-        assert_eq!(run(16_059), Err(Overrun::Steps), "{}: fewer steps than cells", rule.name());
+        assert_eq!(run(16_059), Err(ExceededBound::Steps), "{}: fewer steps than cells", rule.name());
         assert!(run(4_000_000).is_ok(), "{}: {:?}", rule.name(), run(4_000_000));
     }
 }
@@ -73,10 +73,10 @@ fn shaped((_, n_rows, width, text): (&str, usize, usize, Option<usize>), first: 
 }
 
 /// Runs a comparison; returns its result and duration.
-fn timed(rule: Rule, tables: (&Table, &Table), bounds: &ComparisonBounds) -> (Result<f64, Overrun>, Duration) {
-    let begun = Instant::now();
+fn timed(rule: Rule, tables: (&Table, &Table), bounds: &ComparisonBounds) -> (Result<f64, ExceededBound>, Duration) {
+    let start_time = Instant::now();
     let result = within(bounds, || compare(rule, side(tables.0), side(tables.1), &Options::default()));
-    (result, begun.elapsed())
+    (result, start_time.elapsed())
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn every_rule_stops_at_the_deadline_on_cancellation_and_at_its_budget() {
 
             let bounds = ComparisonBounds { deadline: Some(Instant::now() + TIME), ..unbounded() };
             let (result, elapsed) = timed(rule, (&predicted, &gold), &bounds);
-            assert!(matches!(result, Ok(_) | Err(Overrun::Wall)), "{case}: {result:?}");
+            assert!(matches!(result, Ok(_) | Err(ExceededBound::Wall)), "{case}: {result:?}");
             assert!(elapsed < TIME + SLACK, "{case}: {elapsed:?} under a deadline");
 
             let bounds = unbounded();
@@ -103,12 +103,12 @@ fn every_rule_stops_at_the_deadline_on_cancellation_and_at_its_budget() {
                 });
                 timed(rule, (&predicted, &gold), &bounds)
             });
-            assert!(matches!(result, Ok(_) | Err(Overrun::Cancelled)), "{case}: {result:?}");
+            assert!(matches!(result, Ok(_) | Err(ExceededBound::Cancelled)), "{case}: {result:?}");
             assert!(elapsed < TIME + SLACK, "{case}: {elapsed:?} under a cancellation");
 
             let (result, elapsed) =
                 timed(rule, (&predicted, &gold), &ComparisonBounds { steps: n_cells / 2, ..unbounded() });
-            assert_eq!(result, Err(Overrun::Steps), "{case}");
+            assert_eq!(result, Err(ExceededBound::Steps), "{case}");
             assert!(elapsed < SLACK, "{case}: {elapsed:?} beyond the budget");
         }
     }
@@ -119,6 +119,6 @@ fn every_rule_stops_at_the_deadline_on_cancellation_and_at_its_budget() {
 fn ehrsql_charges_steps_for_texts() {
     let table = numbers(10_000, 2, 0.5);
     let bounds = ComparisonBounds { steps: 100_000, deadline: None, cancels: Default::default() };
-    assert_eq!(timed(Rule::Ehrsql, (&table, &table), &bounds).0, Err(Overrun::Steps));
+    assert_eq!(timed(Rule::Ehrsql, (&table, &table), &bounds).0, Err(ExceededBound::Steps));
     assert!(timed(Rule::Bird, (&table, &table), &bounds).0.is_ok());
 }

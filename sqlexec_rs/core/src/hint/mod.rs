@@ -10,8 +10,8 @@ mod words;
 use rusqlite::Connection;
 
 use names::{Names, quote_name};
-use nearest::Nearest;
-use words::{Mention, mentions};
+use nearest::NearestName;
+use words::{TableReference, mentions};
 
 pub(crate) use names::NameCache;
 
@@ -27,23 +27,25 @@ pub(crate) fn hint(
     message: &str,
     is_hidden: &dyn Fn(&str, &str) -> bool,
 ) -> Option<String> {
-    let missing = Missing::of(message)?;
+    let missing = UnresolvedName::of(message)?;
     let names = cache.get(connection, is_hidden)?;
     match missing {
-        Missing::Table(name) => near_table(&names, name),
-        Missing::Column(qualifier, name) => near_column(&names, &mentions(statement, &names), qualifier, name),
-        Missing::Choice(name) => choices(&names, &mentions(statement, &names), name),
+        UnresolvedName::Table(name) => suggest_table(&names, name),
+        UnresolvedName::Column(qualifier, name) => {
+            suggest_column(&names, &mentions(statement, &names), qualifier, name)
+        }
+        UnresolvedName::Choice(name) => suggest_qualified(&names, &mentions(statement, &names), name),
     }
 }
 
 /// The name that SQLite could not find or found ambiguous.
-enum Missing<'a> {
+enum UnresolvedName<'a> {
     Table(&'a str),
     Column(Option<&'a str>, &'a str),
     Choice(&'a str),
 }
 
-impl<'a> Missing<'a> {
+impl<'a> UnresolvedName<'a> {
     fn of(message: &'a str) -> Option<Self> {
         if let Some(name) = message.strip_prefix("no such table: ") {
             return Some(Self::Table(name.rsplit('.').next()?));
@@ -59,16 +61,21 @@ impl<'a> Missing<'a> {
     }
 }
 
-fn near_table(names: &Names, wanted: &str) -> Option<String> {
-    let mut nearest = Nearest::new(wanted);
+fn suggest_table(names: &Names, wanted: &str) -> Option<String> {
+    let mut nearest = NearestName::new(wanted);
     names.tables().for_each(|(number, table)| nearest.offer(table, 0, number));
     nearest.best().map(|number| format!("Did you mean {}?", quote_name(names.table(number))))
 }
 
-fn near_column(names: &Names, mentioned: &[Mention<'_>], qualifier: Option<&str>, wanted: &str) -> Option<String> {
-    let names_qualifier = |mention: &&Mention<'_>| {
+fn suggest_column(
+    names: &Names,
+    mentioned: &[TableReference<'_>],
+    qualifier: Option<&str>,
+    wanted: &str,
+) -> Option<String> {
+    let names_qualifier = |mention: &&TableReference<'_>| {
         qualifier.is_some_and(|q| {
-            mention.shown.eq_ignore_ascii_case(q) || names.table(mention.table).eq_ignore_ascii_case(q)
+            mention.qualifier.eq_ignore_ascii_case(q) || names.table(mention.table).eq_ignore_ascii_case(q)
         })
     };
     let named_table =
@@ -81,7 +88,7 @@ fn near_column(names: &Names, mentioned: &[Mention<'_>], qualifier: Option<&str>
         return Some(format!("{} is not in the FROM clause.", quote_name(names.table(table))));
     }
     // Columns of the named table come first, then those of other tables in the statement, then the whole schema.
-    let mut nearest = Nearest::new(wanted);
+    let mut nearest = NearestName::new(wanted);
     for (position, (table, column)) in names.columns() {
         let mention = mentioned.iter().position(|mention| mention.table == table);
         let rank = match (named_table, mention) {
@@ -96,17 +103,17 @@ fn near_column(names: &Names, mentioned: &[Mention<'_>], qualifier: Option<&str>
         .filter(|named_table| named_table.table == table)
         .or(mentioned.iter().find(|mention| mention.table == table))
     {
-        Some(mention) => mention.shown,
+        Some(mention) => mention.qualifier,
         None => names.table(table),
     };
     Some(format!("Did you mean {}.{}?", quote_name(shown), quote_name(column)))
 }
 
-fn choices(names: &Names, mentioned: &[Mention<'_>], wanted: &str) -> Option<String> {
+fn suggest_qualified(names: &Names, mentioned: &[TableReference<'_>], wanted: &str) -> Option<String> {
     let holders: Vec<String> = mentioned
         .iter()
         .filter(|mention| names.has_column(mention.table, wanted))
-        .map(|mention| format!("{}.{}", quote_name(mention.shown), quote_name(wanted)))
+        .map(|mention| format!("{}.{}", quote_name(mention.qualifier), quote_name(wanted)))
         .take(4)
         .collect();
     (holders.len() > 1).then(|| format!("Did you mean {}?", holders.join(" or ")))

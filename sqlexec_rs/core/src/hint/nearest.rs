@@ -30,12 +30,12 @@ impl NameKey {
 }
 
 /// The nearest of the names offered so far.
-pub(super) struct Nearest {
+pub(super) struct NearestName {
     wanted: NameKey,
     best: Option<((u32, u32), usize)>,
 }
 
-impl Nearest {
+impl NearestName {
     /// Starts without names.
     pub(super) fn new(wanted: &str) -> Self {
         Self { wanted: NameKey::of(wanted), best: None }
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn exact_name_with_a_low_rank_beats_a_near_one() {
-        let mut nearest = Nearest::new("capacity");
+        let mut nearest = NearestName::new("capacity");
         assert_eq!(nearest.best(), None);
         nearest.offer(&NameKey::of("capacite"), 1, 0);
         assert_eq!(nearest.best(), Some(0));

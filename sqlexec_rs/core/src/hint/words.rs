@@ -36,24 +36,24 @@ const NO_ALIAS: [&str; 24] = [
 
 /// A table named by a statement.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Mention<'a> {
+pub(super) struct TableReference<'a> {
     /// Its number in the schema.
     pub(super) table: usize,
     /// Its alias, or its name as written.
-    pub(super) shown: &'a str,
+    pub(super) qualifier: &'a str,
 }
 
-impl Mention<'_> {
+impl TableReference<'_> {
     /// Returns whether the statement uses this qualifier for the table.
     pub(super) fn is_shown_as(&self, qualifier: Option<&str>) -> bool {
-        qualifier.is_some_and(|qualifier| self.shown.eq_ignore_ascii_case(qualifier))
+        qualifier.is_some_and(|qualifier| self.qualifier.eq_ignore_ascii_case(qualifier))
     }
 }
 
 /// Finds the tables that a statement names, ignoring names before a point, which are qualifiers.
-pub(super) fn mentions<'a>(statement: &'a str, names: &Names) -> Vec<Mention<'a>> {
+pub(super) fn mentions<'a>(statement: &'a str, names: &Names) -> Vec<TableReference<'a>> {
     let tokens: Vec<Word<'_>> = Words { text: statement, at: 0 }.collect();
-    let mut mentions_found: Vec<Mention<'a>> = Vec::new();
+    let mut mentions_found: Vec<TableReference<'a>> = Vec::new();
     for (i, word) in tokens.iter().enumerate() {
         let Some(table) = names.find_table(word.text).filter(|_| !word.is_before_point) else { continue };
         let mut after = tokens[i + 1..].iter();
@@ -62,7 +62,7 @@ pub(super) fn mentions<'a>(statement: &'a str, names: &Names) -> Vec<Mention<'a>
             Some(word) if word.is_next && !NO_ALIAS.iter().any(|no| word.text.eq_ignore_ascii_case(no)) => Some(word),
             _ => None,
         };
-        mentions_found.push(Mention { table, shown: alias.map_or(word.text, |alias| alias.text) });
+        mentions_found.push(TableReference { table, qualifier: alias.map_or(word.text, |alias| alias.text) });
         if mentions_found.len() == MAX_MENTIONS {
             break;
         }
@@ -120,10 +120,10 @@ mod tests {
     fn finds_tables_and_aliases() {
         let names = Names::of(&["singer", "order", "concert"]);
         let sql = "SELECT singer.x, 'concert', T1.y FROM Singer AS T1 JOIN [order] o ON T1.a = o.b, \"concert\" WHERE x -- singer";
-        let mentioned: Vec<_> = mentions(sql, &names).into_iter().map(|m| (m.table, m.shown)).collect();
+        let mentioned: Vec<_> = mentions(sql, &names).into_iter().map(|m| (m.table, m.qualifier)).collect();
         assert_eq!(mentioned, [(0, "T1"), (1, "o"), (2, "concert")]);
         assert_eq!(mentions("FROM singer, concert", &names).len(), 2);
-        assert_eq!(mentions("FROM singer)", &names)[0].shown, "singer");
+        assert_eq!(mentions("FROM singer)", &names)[0].qualifier, "singer");
         assert!(mentions("SELECT 'open [singer é", &names).is_empty());
     }
 }

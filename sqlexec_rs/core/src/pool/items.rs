@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::compare::score::Score;
-use crate::error::Fault;
+use crate::error::PoolError;
 use crate::outcome::Outcome;
 use crate::pool::Job;
 use crate::pool::completion_log::{Callback, NextUnit};
@@ -34,7 +34,7 @@ pub struct Items {
 
 impl Items {
     /// Returns the next finished item, waiting at most `timeout`.
-    pub fn next(&mut self, timeout: Duration) -> Result<NextItem, Fault> {
+    pub fn next(&mut self, timeout: Duration) -> Result<NextItem, PoolError> {
         self.job.shared.check_process()?;
         loop {
             if let Some(item) = self.pending.pop_front() {
@@ -52,7 +52,7 @@ impl Items {
     }
 
     /// Waits at most `timeout` until `next` can return.
-    pub fn wait(&self, timeout: Duration) -> Result<(), Fault> {
+    pub fn wait(&self, timeout: Duration) -> Result<(), PoolError> {
         self.job.shared.check_process()?;
         if self.pending.is_empty() {
             self.job.state.completions.wait_for_next(self.n_seen, timeout);
@@ -74,19 +74,19 @@ impl Job {
     /// all have.
     ///
     /// That thread runs queries, so a callback must be short and must not wait for the pool.
-    pub fn when_done(&self, callback: Callback) -> Result<(), Fault> {
+    pub fn when_done(&self, callback: Callback) -> Result<(), PoolError> {
         self.shared.check_process()?;
         self.state.completions.when_all(callback);
         Ok(())
     }
 
     /// Returns the outcome of a finished item of an execute job.
-    pub fn outcome(&self, item: usize) -> Result<Arc<Outcome>, Fault> {
+    pub fn outcome(&self, item: usize) -> Result<Arc<Outcome>, PoolError> {
         self.state.outcome(item)
     }
 
     /// Returns the score of a finished item of a score job.
-    pub fn score(&self, item: usize) -> Result<&Score, Fault> {
+    pub fn score(&self, item: usize) -> Result<&Score, PoolError> {
         self.state.score(item)
     }
 }

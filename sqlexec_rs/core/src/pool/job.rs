@@ -15,7 +15,7 @@ use std::time::Instant;
 use crate::budget::ComparisonBounds;
 use crate::compare::score::{GoldSource, ReadyGold, Score, ScoreItem, score};
 use crate::compare::{Options, Rule};
-use crate::error::Fault;
+use crate::error::PoolError;
 use crate::locks::lock;
 use crate::outcome::Outcome;
 use crate::pool::completion_log::CompletionLog;
@@ -23,14 +23,14 @@ use crate::pool::csr_groups::CsrGroups;
 use crate::request::{InFlightQuery, Limits};
 use crate::stats::Stats;
 
-type Delivery = Result<Arc<Outcome>, Fault>;
+type Delivery = Result<Arc<Outcome>, PoolError>;
 
 /// The part of a job that is shared between threads.
 #[derive(Debug)]
 pub(crate) struct JobState {
     /// At least as many slots as there are distinct runs.
     slots: Vec<RunSlot>,
-    planned: OnceLock<Planned>,
+    planned: OnceLock<PlannedJob>,
     queries: OnceLock<Vec<Arc<InFlightQuery>>>,
     control: ComparisonControl,
     /// The finished units: scores of a score job, slots of an execute job.
@@ -60,7 +60,7 @@ impl ComparisonControl {
 
 /// The part of a job that is set once every item has been planned.
 #[derive(Debug)]
-struct Planned {
+struct PlannedJob {
     n_slots: usize,
     /// The units that need each slot, with repetitions.
     units_of: CsrGroups,
@@ -114,7 +114,7 @@ pub(crate) struct Comparison {
     options: Arc<Options>,
     /// Number of slots that have not arrived.
     waiting: AtomicU32,
-    score: OnceLock<Result<Score, Fault>>,
+    score: OnceLock<Result<Score, PoolError>>,
 }
 
 impl Comparison {
@@ -136,7 +136,7 @@ impl Comparison {
     }
 
     /// Returns whether an item has this unit's golds and options.
-    pub(crate) fn is_of(&self, item: &ScoreItem) -> bool {
+    pub(crate) fn is_for(&self, item: &ScoreItem) -> bool {
         let is_same = |pair: (&GoldSource, &GoldSource)| match pair {
             (GoldSource::Sql(a), GoldSource::Sql(b)) => a == b,
             (GoldSource::Table(a), GoldSource::Table(b)) => Arc::ptr_eq(a, b),
@@ -188,12 +188,12 @@ impl JobState {
             slot.readers.store(units_of.of(number).len() as u32, Ordering::Relaxed);
         }
         self.completions.expect(n_units);
-        let planned = self.planned.get_or_init(|| Planned { n_slots, units_of, work });
+        let planned = self.planned.get_or_init(|| PlannedJob { n_slots, units_of, work });
         self.finish_units_without_needs(planned);
         (0..n_slots as u32).filter_map(|slot| self.count_early(slot, planned)).collect()
     }
 
-    fn count_early(&self, number: u32, planned: &Planned) -> Option<(u32, Delivery)> {
+    fn count_early(&self, number: u32, planned: &PlannedJob) -> Option<(u32, Delivery)> {
         {
             let mut content = lock(&self.slots[number as usize].content);
             match std::mem::replace(&mut *content, SlotContent::Pending) {
@@ -209,7 +209,7 @@ impl JobState {
         None
     }
 
-    fn finish_units_without_needs(&self, planned: &Planned) {
+    fn finish_units_without_needs(&self, planned: &PlannedJob) {
         if let JobKind::Score(scores) = &planned.work {
             for (number, unit) in (0..).zip(&scores.units) {
                 if unit.needs.is_empty() {
@@ -257,7 +257,7 @@ impl JobState {
     }
 
     /// Counts an arrived slot for the units that need it.
-    fn count(&self, number: u32, planned: &Planned) {
+    fn count(&self, number: u32, planned: &PlannedJob) {
         match &planned.work {
             JobKind::Execute { .. } => self.completions.complete(number),
             JobKind::Score(scores) => {
@@ -274,9 +274,9 @@ impl JobState {
         let unit = &scores.units[number as usize];
         let needs = scores.needs(unit);
         let result = catch_unwind(AssertUnwindSafe(|| self.score_unit(unit, needs, &scores.rules)))
-            .unwrap_or_else(|panic| Err(Fault::of_panic(panic.as_ref())));
+            .unwrap_or_else(|panic| Err(PoolError::of_panic(panic.as_ref())));
         let _ = unit.score.set(result); // only the last delivery reaches this
-        self.stats.compared();
+        self.stats.count_comparison();
         for slot in needs {
             let slot = &self.slots[*slot as usize];
             if slot.readers.fetch_sub(1, Ordering::AcqRel) == 1 {
@@ -286,8 +286,8 @@ impl JobState {
         self.completions.complete(number);
     }
 
-    fn score_unit(&self, unit: &Comparison, needs: &[u32], rules: &[Rule]) -> Result<Score, Fault> {
-        let outcomes = needs.iter().map(|slot| self.outcome_at(*slot)).collect::<Result<Vec<_>, Fault>>()?;
+    fn score_unit(&self, unit: &Comparison, needs: &[u32], rules: &[Rule]) -> Result<Score, PoolError> {
+        let outcomes = needs.iter().map(|slot| self.outcome_at(*slot)).collect::<Result<Vec<_>, PoolError>>()?;
         let n_databases = unit.n_databases as usize;
         let (predicted, mut of_golds) = outcomes.split_at(n_databases);
         let golds = unit.golds.iter().map(move |gold| match gold {
@@ -305,7 +305,7 @@ impl JobState {
         match &*lock(&self.slots[slot as usize].content) {
             SlotContent::Ready(delivered) => delivered.clone(),
             SlotContent::Pending | SlotContent::Early(_) | SlotContent::Released => {
-                Err(Fault::Internal("an outcome was read before it arrived"))
+                Err(PoolError::Internal("an outcome was read before it arrived"))
             }
         }
     }
@@ -323,20 +323,20 @@ impl JobState {
     pub(crate) fn outcome(&self, item: usize) -> Delivery {
         match self.planned.get().map(|planned| &planned.work) {
             Some(JobKind::Execute { slot_of }) => self.outcome_at(slot_of[item]),
-            _ => Err(Fault::Internal("a score job has scores, not outcomes")),
+            _ => Err(PoolError::Internal("a score job has scores, not outcomes")),
         }
     }
 
     /// Returns the score of an item of a score job once its unit is finished.
-    pub(crate) fn score(&self, item: usize) -> Result<&Score, Fault> {
+    pub(crate) fn score(&self, item: usize) -> Result<&Score, PoolError> {
         let Some(JobKind::Score(Scores { units, unit_of, .. })) = self.planned.get().map(|planned| &planned.work)
         else {
-            return Err(Fault::Internal("an execute job has outcomes, not scores"));
+            return Err(PoolError::Internal("an execute job has outcomes, not scores"));
         };
         match units[unit_of[item] as usize].score.get() {
             Some(Ok(score)) => Ok(score),
-            Some(Err(fault)) => Err(fault.clone()),
-            None => Err(Fault::Internal("a score was read before it arrived")),
+            Some(Err(error)) => Err(error.clone()),
+            None => Err(PoolError::Internal("a score was read before it arrived")),
         }
     }
 
@@ -346,7 +346,7 @@ impl JobState {
     }
 }
 
-impl Planned {
+impl PlannedJob {
     /// Returns whether the next delivery to the slot triggers a comparison.
     fn would_compare(&self, slot: u32) -> bool {
         let JobKind::Score(scores) = &self.work else { return false };

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::compare::score::ScoreItem;
-use crate::error::Fault;
+use crate::error::PoolError;
 use crate::outcome::Outcome;
 use crate::pool::cache::{JobHandle, Lookup, Waiter};
 use crate::pool::csr_groups::CsrGroups;
@@ -81,12 +81,12 @@ impl JobBuilder {
     }
 
     /// Adds items under their numbers. The first batch waits until the queue has room for all of them. Meanwhile
-    /// `keep_waiting` is called; if it returns false, the call fails with [`Fault::Interrupted`].
+    /// `keep_waiting` is called; if it returns false, the call fails with [`PoolError::Interrupted`].
     pub fn add(
         &mut self,
         items: impl IntoIterator<Item = (u32, ScoreItem)>,
         keep_waiting: &mut dyn FnMut() -> bool,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), PoolError> {
         let n_old = self.plan.runs.len();
         let mut n_requested = 0;
         for (number, item) in items {
@@ -102,7 +102,7 @@ impl JobBuilder {
         numbers: &[u32],
         queries: &[Query],
         keep_waiting: &mut dyn FnMut() -> bool,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), PoolError> {
         let n_old = self.plan.runs.len();
         for number in numbers {
             self.plan.add_query(*number, &queries[*number as usize]);
@@ -111,17 +111,17 @@ impl JobBuilder {
     }
 
     /// Finishes and returns the job.
-    pub fn finish(mut self) -> Result<Job, Fault> {
+    pub fn finish(mut self) -> Result<Job, PoolError> {
         if self.started.is_none() {
             self.request_from(0, 0, &mut || true)?; // an empty job
         }
-        let started = self.started.as_mut().ok_or(Fault::Internal("the job has not started"))?;
+        let started = self.started.as_mut().ok_or(PoolError::Internal("the job has not started"))?;
         let state = Arc::clone(&started.state);
         let mut tasks = Vec::new();
         for (slot, outcome) in state.plan(self.plan.runs.len(), self.plan.take_work()) {
             match outcome {
                 Ok(outcome) => tasks.push(Task::Deliver(Arc::clone(&state), slot, outcome)),
-                fault => state.deliver(slot, fault),
+                error => state.deliver(slot, error),
             }
         }
         let is_open = self.shared.queue.add(started.ticket, tasks.into_iter(), started.n_reserved) && started.is_open;
@@ -133,7 +133,7 @@ impl JobBuilder {
             Ok(job)
         } else {
             job.cancel()?;
-            Err(Fault::Closed)
+            Err(PoolError::Closed)
         }
     }
 
@@ -143,15 +143,15 @@ impl JobBuilder {
         n_old: usize,
         n_requested: usize,
         keep_waiting: &mut dyn FnMut() -> bool,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), PoolError> {
         let n_new = self.plan.runs.len() - n_old;
         self.n_remaining = self.n_remaining.saturating_sub(n_requested);
         if self.started.is_none() {
             self.started = Some(self.begin(n_new + self.n_remaining, keep_waiting)?);
         }
         let stats = &self.shared.stats;
-        stats.requested(n_requested as u64);
-        stats.deduplicated((n_requested - n_new) as u64);
+        stats.count_requests(n_requested as u64);
+        stats.count_deduplicated((n_requested - n_new) as u64);
         self.number_databases()?;
         let Some(started) = self.started.as_mut() else { return Ok(()) };
         mark_golds(&self.shared, &self.plan, &self.databases, started.limits_number);
@@ -170,7 +170,7 @@ impl JobBuilder {
 
     /// Waits for room before any run is created. Otherwise others could join a run that this call abandons before
     /// queueing it.
-    fn begin(&self, max_runs: usize, keep_waiting: &mut dyn FnMut() -> bool) -> Result<StartedJob, Fault> {
+    fn begin(&self, max_runs: usize, keep_waiting: &mut dyn FnMut() -> bool) -> Result<StartedJob, PoolError> {
         let ticket = self.shared.queue.reserve(max_runs, keep_waiting)?;
         let is_closed = Arc::clone(&self.shared.is_closed);
         let control = ComparisonControl { limits: Arc::clone(&self.limits), is_cancelled: Arc::default(), is_closed };
@@ -185,7 +185,7 @@ impl JobBuilder {
     }
 
     /// Identifies the databases that are new to the job. Refuses limits that their engines cannot enforce.
-    fn number_databases(&mut self) -> Result<(), Fault> {
+    fn number_databases(&mut self) -> Result<(), PoolError> {
         let new = &self.plan.databases[self.databases.len()..];
         let identities: Vec<_> = new.iter().map(|path| Identity::of(path)).collect();
         let mut cache = self.shared.cache();
@@ -199,11 +199,11 @@ impl JobBuilder {
             };
             if let Ok((engine, _)) = state {
                 if self.shared.hides_columns && engine != Engine::Sqlite {
-                    return Err(Fault::CannotHide(engine.name()));
+                    return Err(PoolError::CannotHide(engine.name()));
                 }
                 let limits = self.limits.on(engine).not_honoured_by(engine);
                 if !limits.is_empty() {
-                    return Err(Fault::NotHonoured(engine.name(), limits.join(" and ")));
+                    return Err(PoolError::NotHonoured(engine.name(), limits.join(" and ")));
                 }
             }
             self.databases.push(Database { path: Arc::clone(path), state });
@@ -273,11 +273,11 @@ impl StartedJob {
             };
             match cache.request(key, run.is_gold, waiter, make_query) {
                 Lookup::Cached(outcome) => {
-                    shared.stats.hit(run.is_gold);
+                    shared.stats.count_hit(run.is_gold);
                     ready.push((*slot, outcome));
                 }
                 Lookup::Joined(query) => {
-                    shared.stats.joined();
+                    shared.stats.count_join();
                     self.queries.push(query);
                 }
                 Lookup::New(query) => {

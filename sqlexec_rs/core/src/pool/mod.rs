@@ -3,8 +3,8 @@
 pub mod batches;
 pub mod cache;
 pub mod completion_log;
+mod crashed_queries;
 pub mod csr_groups;
-mod culprits;
 pub mod items;
 pub mod job;
 pub mod job_builder;
@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use crate::compare::Rule;
 use crate::compare::score::{Score, ScoreItem};
-use crate::error::Fault;
+use crate::error::PoolError;
 use crate::locks::lock;
 use crate::outcome::Outcome;
 use crate::pool::batches::Batches;
@@ -30,7 +30,7 @@ use crate::pool::job::JobState;
 use crate::pool::job_builder::JobBuilder;
 use crate::pool::plan::{Plan, n_pairs};
 use crate::pool::queue::{Queue, Task};
-use crate::pool::runner::{Risks, Runner};
+use crate::pool::runner::{FailureState, Runner};
 use crate::process::{Source, WorkerConfig};
 use crate::request::{InFlightQuery, Limits, OutputKind, Query};
 use crate::server;
@@ -39,7 +39,7 @@ use crate::sqlite::hidden::HiddenColumn;
 use crate::sqlite::hooks;
 use crate::sqlite::in_memory_dbs::{Access, InMemoryDbs};
 use crate::sqlite::local::STACK_BYTES;
-use crate::stats::{Reading, Stats};
+use crate::stats::{Stats, StatsSnapshot};
 
 /// Number of runs from which a job is freed by another thread.
 const LARGE_JOB: usize = 256;
@@ -96,7 +96,7 @@ pub(crate) struct Shared {
     pub(crate) queue: Queue,
     cache: Mutex<Cache>,
     pub(crate) stats: Arc<Stats>,
-    risks: Arc<Risks>,
+    failures: Arc<FailureState>,
     pub(crate) is_closed: Arc<AtomicBool>,
     /// Whether server databases are guaranteed not to change, like immutable files.
     pub(crate) servers_are_unchanging: bool,
@@ -119,12 +119,12 @@ pub struct Job {
 
 impl Pool {
     /// Starts the threads.
-    pub fn new(config: &Config) -> Result<Self, Fault> {
+    pub fn new(config: &Config) -> Result<Self, PoolError> {
         Self::observed(config, None)
     }
 
     /// Starts the threads, reporting each run to the observer.
-    pub fn observed(config: &Config, observer: Option<Observer>) -> Result<Self, Fault> {
+    pub fn observed(config: &Config, observer: Option<Observer>) -> Result<Self, PoolError> {
         busy::check_fork()?;
         hooks::install()?;
         let n_threads = match config.threads {
@@ -135,7 +135,7 @@ impl Pool {
             queue: Queue::new(config.max_queued),
             cache: Mutex::new(Cache::new(config.cache_bytes)),
             stats: Arc::default(),
-            risks: Arc::default(),
+            failures: Arc::default(),
             is_closed: Arc::default(),
             servers_are_unchanging: config.access.immutable,
             hides_columns: !config.hidden.is_empty(),
@@ -149,11 +149,12 @@ impl Pool {
         let copies = Arc::new(InMemoryDbs::new(access, &shared.stats));
         let pool = Self { shared: Arc::clone(&shared), threads: Mutex::default() };
         for number in 0..n_threads {
-            let runner = Runner::new(config, number, n_threads, &copies, &shared.stats, &shared.risks)?;
+            let runner = Runner::new(config, number, n_threads, &copies, &shared.stats, &shared.failures)?;
             let shared = Arc::clone(&shared);
             let builder = thread::Builder::new().name(format!("sqlexec-{number}")).stack_size(STACK_BYTES);
-            let handle =
-                builder.spawn(move || run_thread(&shared, runner)).map_err(|e| Fault::CannotStart(e.to_string()))?;
+            let handle = builder
+                .spawn(move || run_thread(&shared, runner))
+                .map_err(|e| PoolError::CannotStart(e.to_string()))?;
             lock(&pool.threads).push(handle);
         }
         Ok(pool)
@@ -167,7 +168,7 @@ impl Pool {
     /// Queues (database, SQL) pairs and returns as soon as the queue has room for them.
     ///
     /// A batch that exceeds the queue's capacity is admitted when the queue is empty.
-    pub fn submit(&self, pairs: &[(Arc<Path>, Arc<str>)], limits: &Arc<Limits>) -> Result<Job, Fault> {
+    pub fn submit(&self, pairs: &[(Arc<Path>, Arc<str>)], limits: &Arc<Limits>) -> Result<Job, PoolError> {
         let query = |(database, sql): &(Arc<Path>, Arc<str>)| Query {
             database: Arc::clone(database),
             sql: Arc::clone(sql),
@@ -177,14 +178,14 @@ impl Pool {
     }
 
     /// Queues queries like `submit`. While there is no room, `keep_waiting` is called several times per second; if it
-    /// returns false, the call fails with [`Fault::Interrupted`].
+    /// returns false, the call fails with [`PoolError::Interrupted`].
     pub fn submit_while(
         &self,
         queries: &[Query],
         output: OutputKind,
         limits: &Arc<Limits>,
         keep_waiting: &mut dyn FnMut() -> bool,
-    ) -> Result<Job, Fault> {
+    ) -> Result<Job, PoolError> {
         self.shared.check_process()?;
         let mut builder = JobBuilder::new(&self.shared, Plan::execution(queries.len(), output), limits, queries.len());
         let batches = Batches::new(queries.iter().map(|query| Arc::as_ptr(&query.database).addr()));
@@ -195,7 +196,7 @@ impl Pool {
     }
 
     /// Queues score items; waits for room like `submit`.
-    pub fn submit_score(&self, items: &[ScoreItem], rules: &[Rule], limits: &Arc<Limits>) -> Result<Job, Fault> {
+    pub fn submit_score(&self, items: &[ScoreItem], rules: &[Rule], limits: &Arc<Limits>) -> Result<Job, PoolError> {
         let mut builder = self.score_builder(items.len(), items.iter().map(n_pairs).sum(), rules, limits)?;
         let batches = Batches::new(items.iter().map(|item| item.databases.as_ptr().addr()));
         for numbers in batches.iter() {
@@ -212,13 +213,13 @@ impl Pool {
         n_pairs: usize,
         rules: &[Rule],
         limits: &Arc<Limits>,
-    ) -> Result<JobBuilder, Fault> {
+    ) -> Result<JobBuilder, PoolError> {
         self.shared.check_process()?;
         Ok(JobBuilder::new(&self.shared, Plan::scoring(n_items, rules), limits, n_pairs))
     }
 
     /// Reads the counters, and the current sizes of the caches and the queue.
-    pub fn stats(&self) -> Result<Reading, Fault> {
+    pub fn stats(&self) -> Result<StatsSnapshot, PoolError> {
         self.shared.check_process()?;
         let (cache_bytes, gold_bytes) = self.shared.cache().bytes();
         let mut reading = self.shared.stats.read();
@@ -232,19 +233,19 @@ impl Pool {
     }
 
     /// Cancels everything and refuses new work; `is_closed` returns whether the threads have ended. Called on one of
-    /// these threads, by a callback, it fails with [`Fault::ClosedByCallback`].
-    pub fn begin_close(&self) -> Result<(), Fault> {
+    /// these threads, by a callback, it fails with [`PoolError::ClosedByCallback`].
+    pub fn begin_close(&self) -> Result<(), PoolError> {
         self.shared.check_process()?;
         let current = thread::current().id();
         if lock(&self.threads).iter().any(|ours| ours.thread().id() == current) {
-            return Err(Fault::ClosedByCallback);
+            return Err(PoolError::ClosedByCallback);
         }
         self.shared.shut();
         Ok(())
     }
 
     /// Waits at most `timeout` for the threads to end after `begin_close`; returns whether they have.
-    pub fn is_closed(&self, timeout: Duration) -> Result<bool, Fault> {
+    pub fn is_closed(&self, timeout: Duration) -> Result<bool, PoolError> {
         self.shared.check_process()?;
         let deadline = Instant::now() + timeout;
         loop {
@@ -276,8 +277,8 @@ impl Shared {
     }
 
     /// Refuses a forked child: its threads are gone and a lock may be held forever, so nothing may be touched.
-    pub(crate) fn check_process(&self) -> Result<(), Fault> {
-        if self.process == std::process::id() { Ok(()) } else { Err(Fault::Forked) }
+    pub(crate) fn check_process(&self) -> Result<(), PoolError> {
+        if self.process == std::process::id() { Ok(()) } else { Err(PoolError::Forked) }
     }
 
     fn shut(&self) {
@@ -298,26 +299,26 @@ impl Shared {
 
 impl Job {
     /// Returns whether every item is finished.
-    pub fn is_done(&self) -> Result<bool, Fault> {
+    pub fn is_done(&self) -> Result<bool, PoolError> {
         self.shared.check_process()?;
         let (done, all) = self.state.completions.progress();
         Ok(done == all)
     }
 
     /// Returns the number of finished distinct items and the number of distinct items.
-    pub fn progress(&self) -> Result<(usize, usize), Fault> {
+    pub fn progress(&self) -> Result<(usize, usize), PoolError> {
         self.shared.check_process()?;
         Ok(self.state.completions.progress())
     }
 
     /// Waits at most `timeout` for the job; returns whether it is finished.
-    pub fn wait(&self, timeout: Duration) -> Result<bool, Fault> {
+    pub fn wait(&self, timeout: Duration) -> Result<bool, PoolError> {
         self.shared.check_process()?;
         Ok(self.state.completions.wait_for_all(timeout))
     }
 
     /// Cancels unfinished items: they get the status `cancelled`, and runs without other waiters stop.
-    pub fn cancel(&self) -> Result<(), Fault> {
+    pub fn cancel(&self) -> Result<(), PoolError> {
         self.shared.check_process()?;
         self.state.cancel_comparisons();
         self.shared.cache().abandon(&self.state, self.state.queries());
@@ -329,13 +330,13 @@ impl Job {
     }
 
     /// Returns the outcomes of a finished execute job, in item order.
-    pub fn outcomes(&self) -> Result<Vec<Arc<Outcome>>, Fault> {
+    pub fn outcomes(&self) -> Result<Vec<Arc<Outcome>>, PoolError> {
         self.shared.check_process()?;
         (0..self.state.n_items()).map(|item| self.state.outcome(item)).collect()
     }
 
     /// Returns the scores of a finished score job, in item order.
-    pub fn scores(&self) -> Result<Vec<&Score>, Fault> {
+    pub fn scores(&self) -> Result<Vec<&Score>, PoolError> {
         self.shared.check_process()?;
         (0..self.state.n_items()).map(|item| self.state.score(item)).collect()
     }
@@ -373,7 +374,7 @@ fn run_thread(shared: &Arc<Shared>, mut runner: Runner) {
                 busy.get_or_insert_with(BusyGuard::new);
                 let result = runner.run(&query, is_sent, n_left > 0, &mut SpareQueries { shared }).map(Arc::new);
                 if let Ok(outcome) = &result {
-                    shared.stats.ran(outcome.status);
+                    shared.stats.count_run(outcome.status);
                     if let Some(observe) = &shared.observer {
                         let url = query.engine.is_server().then(|| server::shown(&query.path));
                         let name = url.as_ref().map_or(&*query.path, Path::new);
@@ -398,7 +399,7 @@ struct SpareQueries<'a> {
 impl Source for SpareQueries<'_> {
     fn take(&mut self, db: u32, n_more: usize) -> Option<Arc<InFlightQuery>> {
         let query = self.shared.queue.take_run(db, n_more * self.shared.n_threads)?;
-        if self.shared.risks.culprits.refusal(&query).is_some() {
+        if self.shared.failures.crashed_queries.refusal(&query).is_some() {
             self.shared.queue.return_queries(std::iter::once(query)); // not sent, so it returns to the queue
             return None;
         }

@@ -134,7 +134,7 @@ impl Plan {
         let mut number = *self.last_unit_of.get(*needs.get(start)? as usize)?;
         while number != NONE {
             let unit = &scores.units[number as usize];
-            if needs[unit.needs_at()] == needs[start..] && unit.is_of(item) {
+            if needs[unit.needs_at()] == needs[start..] && unit.is_for(item) {
                 return Some(number);
             }
             number = self.unit_before[number as usize];

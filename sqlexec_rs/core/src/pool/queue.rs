@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::error::Fault;
+use crate::error::PoolError;
 use crate::locks::lock;
 use crate::outcome::Outcome;
 use crate::pool::job::JobState;
@@ -72,7 +72,7 @@ impl Queue {
     /// follow.
     ///
     /// `keep_waiting` is called several times per second, without the lock; false ends the wait.
-    pub(crate) fn reserve(&self, n: usize, keep_waiting: &mut dyn FnMut() -> bool) -> Result<u64, Fault> {
+    pub(crate) fn reserve(&self, n: usize, keep_waiting: &mut dyn FnMut() -> bool) -> Result<u64, PoolError> {
         let mut state = self.lock();
         let ticket = state.n_tickets;
         state.n_tickets += 1;
@@ -82,7 +82,7 @@ impl Queue {
         state.tickets.push_back(ticket);
         let result = loop {
             if state.is_closed {
-                break Err(Fault::Closed);
+                break Err(PoolError::Closed);
             }
             if state.tickets.front() == Some(&ticket) && state.has_room_for(n, self.max_tasks) {
                 state.n_reserved += n;
@@ -95,7 +95,7 @@ impl Queue {
                 let is_wanted = keep_waiting();
                 state = self.lock();
                 if !is_wanted {
-                    break Err(Fault::Interrupted);
+                    break Err(PoolError::Interrupted);
                 }
             }
         };
@@ -331,7 +331,7 @@ mod tests {
     fn interrupted_batch_leaves_the_queue_and_closing_ends_waits() {
         let queue = Queue::new(1);
         put(&queue, 1);
-        assert!(matches!(queue.reserve(1, &mut || false), Err(Fault::Interrupted)));
+        assert!(matches!(queue.reserve(1, &mut || false), Err(PoolError::Interrupted)));
         assert!(queue.lock().tickets.is_empty());
         thread::scope(|scope| {
             let waiter = scope.spawn(|| queue.reserve(1, &mut || true));
@@ -339,7 +339,7 @@ mod tests {
                 thread::yield_now();
             }
             assert_eq!(queue.close().len(), 1);
-            assert!(matches!(waiter.join().unwrap(), Err(Fault::Closed)));
+            assert!(matches!(waiter.join().unwrap(), Err(PoolError::Closed)));
         });
         assert!(!queue.add(0, std::iter::empty(), 0));
     }

@@ -4,9 +4,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use crate::error::Fault;
+use crate::error::PoolError;
 use crate::outcome::{Outcome, Status};
-use crate::pool::culprits::Culprits;
+use crate::pool::crashed_queries::CrashedQueries;
 use crate::pool::{Config, MAX_SESSIONS};
 use crate::process::{NoSource, RemoteRunner, Source};
 use crate::request::{ExecRequest, InFlightQuery};
@@ -23,8 +23,8 @@ const NO_DUCKDB: &str = "DuckDB is not installed, or there is no python program 
 
 /// State about failing queries and servers that threads share.
 #[derive(Debug, Default)]
-pub(crate) struct Risks {
-    pub(crate) culprits: Culprits,
+pub(crate) struct FailureState {
+    pub(crate) crashed_queries: CrashedQueries,
     gates: Arc<Gates>,
 }
 
@@ -33,7 +33,7 @@ pub(crate) struct Runner {
     sqlite: Sqlite,
     duckdb: Option<RemoteRunner>,
     servers: Servers,
-    risks: Arc<Risks>,
+    failures: Arc<FailureState>,
     /// Whether DuckDB files are guaranteed not to change.
     is_unchanging: bool,
 }
@@ -53,8 +53,8 @@ impl Runner {
         n_threads: usize,
         copies: &Arc<InMemoryDbs>,
         stats: &Arc<Stats>,
-        risks: &Arc<Risks>,
-    ) -> Result<Self, Fault> {
+        failures: &Arc<FailureState>,
+    ) -> Result<Self, PoolError> {
         let share = |max: usize| (max / n_threads).max(1);
         let cap = share(config.max_open);
         // If columns are hidden, queries on other engines are refused earlier.
@@ -70,8 +70,8 @@ impl Runner {
             sqlite,
             duckdb,
             // A thread has a session for golds and one for other queries.
-            servers: Servers::new(number, cap.min(share(MAX_SESSIONS).max(2)), is_unchanging, stats, &risks.gates),
-            risks: Arc::clone(risks),
+            servers: Servers::new(number, cap.min(share(MAX_SESSIONS).max(2)), is_unchanging, stats, &failures.gates),
+            failures: Arc::clone(failures),
             is_unchanging,
         })
     }
@@ -85,15 +85,15 @@ impl Runner {
     }
 
     /// Runs a query, which a worker process may already have. If `has_successors`, others follow and may be taken
-    /// from the source. A panic becomes a fault, after which all connections are reopened.
+    /// from the source. A panic becomes an error, after which all connections are reopened.
     pub(crate) fn run(
         &mut self,
         query: &InFlightQuery,
         is_sent: bool,
         has_successors: bool,
         source: &mut dyn Source,
-    ) -> Result<Outcome, Fault> {
-        if !is_sent && let Some(outcome) = self.risks.culprits.refusal(query) {
+    ) -> Result<Outcome, PoolError> {
+        if !is_sent && let Some(outcome) = self.failures.crashed_queries.refusal(query) {
             return Ok(outcome);
         }
         let run = || match (&query.engine, &mut self.sqlite) {
@@ -111,14 +111,14 @@ impl Runner {
                 remote.recover();
             }
             self.servers.clear();
-            Err(Fault::of_panic(panic.as_ref()))
+            Err(PoolError::of_panic(panic.as_ref()))
         });
         if let Ok(outcome) = &result
             && outcome.status == Status::Crashed
             && outcome.stopped_by.is_none()
         {
             // A session is lost twice before the query is blamed.
-            self.risks.culprits.add(query, if query.engine.is_server() { 2 } else { 1 });
+            self.failures.crashed_queries.add(query, if query.engine.is_server() { 2 } else { 1 });
         }
         result
     }
@@ -148,7 +148,11 @@ impl Runner {
 }
 
 /// Runs a query in the worker process for DuckDB.
-fn run_duckdb(remote: Option<&mut RemoteRunner>, query: &InFlightQuery, is_unchanging: bool) -> Result<Outcome, Fault> {
+fn run_duckdb(
+    remote: Option<&mut RemoteRunner>,
+    query: &InFlightQuery,
+    is_unchanging: bool,
+) -> Result<Outcome, PoolError> {
     if let Some(outcome) = server::outcome_without_engine(query) {
         return Ok(outcome);
     }

@@ -356,9 +356,9 @@ mod tests {
 
     #[test]
     fn silence_ends_at_the_applicable_bound() {
-        let begun = Instant::now();
+        let start_time = Instant::now();
         assert!(matches!(send_request(Some(SOON), be_silent), Err(WorkerFailure::OverTime)));
-        assert!(begun.elapsed() >= SOON + BOUNDS.grace);
+        assert!(start_time.elapsed() >= SOON + BOUNDS.grace);
         assert!(matches!(send_request(None, be_silent), Err(WorkerFailure::Hung)));
         let is_opening = |stream: &mut UnixStream| {
             send_message(stream, &Message::Opening);

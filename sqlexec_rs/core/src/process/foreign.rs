@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
 use super::wire::{self, ConnectionCounts, Message, Request};
-use super::{walls, worker};
+use super::{restrictions, worker};
 use crate::error::panic_message;
 use crate::excess::Excess;
 use crate::outcome::{Outcome, Status, Stop};
@@ -126,9 +126,9 @@ pub fn serve_foreign(engine: &mut dyn ForeignEngine, memory_bytes: u64, cap: usi
     worker::confine(memory_bytes)?;
     let _ = setrlimit(Resource::Fsize, Rlimit { current: Some(0), maximum: Some(0) });
     let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-    walls::forbid_writes(&[]);
+    restrictions::forbid_writes(&[]);
     engine.load();
-    walls::forbid_calls();
+    restrictions::forbid_calls();
     let mut out = BufWriter::with_capacity(BUFFER_BYTES, stream.try_clone()?);
     let mut input = BufReader::with_capacity(BUFFER_BYTES, stream);
     let cap = cap.clamp(1, MAX_OPEN);
@@ -194,26 +194,26 @@ impl OpenDatabases<'_> {
         if let Some(known) = self.states.get_mut(file) {
             known.1 = self.clock;
         }
-        let begun = Instant::now();
-        let mut outcome = self.run(file, request, begun);
+        let start_time = Instant::now();
+        let mut outcome = self.run(file, request, start_time);
         // The caches of other databases count as used memory too.
         if self.is_used_up && self.states.len() > 1 {
             self.is_used_up = false;
             self.close_except(Some(file));
-            outcome = self.run(file, request, begun);
+            outcome = self.run(file, request, start_time);
         }
         self.is_used_up |= address_space().is_some_and(|bytes| bytes > self.memory_bytes / 8 * USED_UP);
         if outcome.status == Status::DbError {
             self.close_except(None);
         }
-        outcome.elapsed = begun.elapsed();
+        outcome.elapsed = start_time.elapsed();
         Ok(outcome)
     }
 
-    fn run(&mut self, file: &Path, request: &Request<'_>, begun: Instant) -> Outcome {
+    fn run(&mut self, file: &Path, request: &Request<'_>, start_time: Instant) -> Outcome {
         let limits = &request.limits;
         let mut rows = Rows::new(limits);
-        let left = limits.timeout.map(|timeout| timeout.saturating_sub(begun.elapsed()));
+        let left = limits.timeout.map(|timeout| timeout.saturating_sub(start_time.elapsed()));
         match self.engine.run(file, request.sql, request.parameters.as_ref(), request.output, left, &mut rows) {
             Ok(()) => rows.outcome(),
             Err(outcome) if outcome.status == Status::Timeout => {

@@ -5,12 +5,12 @@
 //! time (`ahead`). The process (`worker`) runs queries exactly like a thread. It is a separate program, never a fork
 //! of the caller, so it shares no memory, locks or threads with the caller.
 
-mod ahead;
 mod cells;
 mod channel;
 mod foreign;
+mod prefetch;
 mod remote;
-mod walls;
+mod restrictions;
 mod wire;
 mod worker;
 
@@ -18,8 +18,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub(crate) use ahead::{NoSource, Source};
 pub use foreign::{ForeignEngine, Rows, serve_foreign};
+pub(crate) use prefetch::{NoSource, Source};
 pub(crate) use remote::RemoteRunner;
 pub use wire::{outcome_from_bytes, outcome_to_bytes};
 pub use worker::worker_main;

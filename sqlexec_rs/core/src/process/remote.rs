@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use super::WorkerConfig;
-use super::ahead::{QueriesAhead, Source};
 use super::channel::{WaitBounds, WorkerChannel, WorkerFailure, WorkerReply};
+use super::prefetch::{PrefetchedQueries, Source};
 use super::wire::{self, ConnectionCounts, Request};
-use crate::error::Fault;
+use crate::error::PoolError;
 use crate::outcome::{Outcome, Status, Stop};
 use crate::request::{InFlightQuery, Limits};
 use crate::sqlite::hidden::HiddenColumn;
@@ -51,7 +51,7 @@ pub(crate) struct RemoteRunner {
     hidden: Arc<[HiddenColumn]>,
     stats: Arc<Stats>,
     worker: Option<Worker>,
-    ahead: QueriesAhead,
+    prefetched: PrefetchedQueries,
     /// Killed processes that have not ended yet.
     ending: Vec<Child>,
 }
@@ -59,7 +59,7 @@ pub(crate) struct RemoteRunner {
 /// How a worker ended.
 struct WorkerEnd {
     text: String,
-    /// Whether it was ended by a signal that no fault in the process raises.
+    /// Whether it was ended by a signal that no error in the process raises.
     is_sent: bool,
     /// Whether another program truncated a mapped file.
     is_cut_file: bool,
@@ -87,8 +87,8 @@ impl RemoteRunner {
         access: Access,
         hidden: &Arc<[HiddenColumn]>,
         stats: &Arc<Stats>,
-    ) -> Result<Self, Fault> {
-        let no_worker = |reason: &str| Fault::NoWorker(format!("{}: {reason}", config.program.display()));
+    ) -> Result<Self, PoolError> {
+        let no_worker = |reason: &str| PoolError::NoWorker(format!("{}: {reason}", config.program.display()));
         // The caller may change its working directory before the first query.
         let program = path::absolute(&config.program).map_err(|error| no_worker(&error.to_string()))?;
         if !program.is_file() {
@@ -102,17 +102,17 @@ impl RemoteRunner {
             hidden: Arc::clone(hidden),
             stats: Arc::clone(stats),
             worker: None,
-            ahead: QueriesAhead::default(),
+            prefetched: PrefetchedQueries::default(),
             ending: Vec::new(),
         })
     }
 
     /// Returns the next query that was taken ahead of time, and whether the worker already has it.
     pub(crate) fn next(&mut self) -> Option<(Arc<InFlightQuery>, bool)> {
-        self.ahead.next()
+        self.prefetched.next()
     }
 
-    /// Runs a query, which the worker may already have. Returns a fault only if the worker cannot start or panics.
+    /// Runs a query, which the worker may already have. Returns an error only if the worker cannot start or panics.
     ///
     /// If `has_successors`, others follow. If runs are quick, some of these are taken from the source and sent ahead.
     pub(crate) fn run(
@@ -121,33 +121,33 @@ impl RemoteRunner {
         mut is_sent: bool,
         has_successors: bool,
         source: &mut dyn Source,
-    ) -> Result<Outcome, Fault> {
+    ) -> Result<Outcome, PoolError> {
         let bounds = WaitBounds { grace: self.config.grace, hang: self.config.hang };
         let mut was_killed = false;
         loop {
             let Some(mut worker) = self.ready(&query.cancel)? else { return Ok(Outcome::cancelled()) };
             let mut bytes = Vec::new();
             let this = (!is_sent).then_some((query, has_successors));
-            let later = self.ahead.take(query.key.db, source).map(|query| (&**query, true));
+            let later = self.prefetched.take(query.key.db, source).map(|query| (&**query, true));
             let written =
                 this.into_iter().chain(later).try_for_each(|(query, more)| write_request(&mut bytes, query, more));
-            if let Err(fault) = written {
+            if let Err(error) = written {
                 self.kill(worker);
-                return Err(fault);
+                return Err(error);
             }
-            let begun = Instant::now();
+            let start_time = Instant::now();
             let sent = if bytes.is_empty() { Ok(()) } else { worker.channel.send(&bytes, bounds, &query.cancel) };
             let answer = match sent {
                 // The worker has either answered the query or died of it.
                 Err(failure) if !(is_sent && matches!(failure, WorkerFailure::Gone)) => Err(failure),
                 _ => {
                     if !self.skip(&mut worker, bounds) {
-                        self.stats.worker_late();
+                        self.stats.count_late_worker();
                         self.kill(worker);
                         is_sent = false;
                         continue;
                     }
-                    let late = &mut || self.ahead.return_queries(source);
+                    let late = &mut || self.prefetched.return_queries(source);
                     worker.channel.receive(&query.limits, bounds, &query.cancel, late)
                 }
             };
@@ -161,36 +161,36 @@ impl RemoteRunner {
                         self.worker = Some(worker);
                     }
                     if let Ok(outcome) = &answer {
-                        self.ahead.record(outcome);
+                        self.prefetched.record(outcome);
                     }
                     return answer;
                 }
                 // The worker may have run this query and kept the answer. Sent one at a time, each query is answered
                 // or found to be the culprit.
-                Err(WorkerFailure::Died | WorkerFailure::Garbled(_)) if self.ahead.has_others() => {
-                    self.stats.worker_crashed();
+                Err(WorkerFailure::Died | WorkerFailure::Garbled(_)) if self.prefetched.has_others() => {
+                    self.stats.count_worker_crash();
                     self.kill(worker);
                     is_sent = false;
                 }
                 // A worker that died between two queries is no query's crash.
                 Err(WorkerFailure::Gone) => {
-                    self.stats.worker_crashed();
+                    self.stats.count_worker_crash();
                     self.kill(worker);
                     is_sent = false;
                 }
                 Err(WorkerFailure::Died) => {
-                    self.stats.worker_crashed();
+                    self.stats.count_worker_crash();
                     let end = self.reap(worker);
                     // A kill from outside is not the query's fault, so the query is run again.
                     if end.is_sent && !was_killed {
                         (was_killed, is_sent) = (true, false);
                         continue;
                     }
-                    return Ok(Outcome { elapsed: begun.elapsed(), ..end.outcome() });
+                    return Ok(Outcome { elapsed: start_time.elapsed(), ..end.outcome() });
                 }
                 Err(failure) => {
                     let mut outcome = self.give_up(worker, failure, query);
-                    outcome.elapsed = begun.elapsed();
+                    outcome.elapsed = start_time.elapsed();
                     return Ok(outcome);
                 }
             }
@@ -199,7 +199,7 @@ impl RemoteRunner {
 
     /// Reads the answers to discard; returns false if one of them is late.
     fn skip(&mut self, worker: &mut Worker, bounds: WaitBounds) -> bool {
-        while let Some(limits) = self.ahead.unwanted() {
+        while let Some(limits) = self.prefetched.take_discarded() {
             if !worker.channel.reply_starts_soon() {
                 return false;
             }
@@ -229,7 +229,7 @@ impl RemoteRunner {
             if self.skip(&mut worker, bounds) {
                 self.worker = Some(worker);
             } else {
-                self.stats.worker_late();
+                self.stats.count_late_worker();
                 self.kill(worker);
             }
         }
@@ -237,14 +237,14 @@ impl RemoteRunner {
 
     /// Resets everything after a panic during an exchange.
     pub(crate) fn recover(&mut self) {
-        self.ahead.lost();
+        self.prefetched.reset();
         if let Some(worker) = self.worker.take() {
             self.kill(worker);
         }
     }
 
     /// Returns a worker that has sent its greeting; `None` if the caller cancelled meanwhile.
-    fn ready(&mut self, cancel: &Arc<AtomicBool>) -> Result<Option<Worker>, Fault> {
+    fn ready(&mut self, cancel: &Arc<AtomicBool>) -> Result<Option<Worker>, PoolError> {
         let mut starts = 0;
         loop {
             let mut worker = if let Some(worker) = self.worker.take() {
@@ -266,7 +266,7 @@ impl RemoteRunner {
                     return Ok(None);
                 }
                 Err(failure) => {
-                    self.stats.worker_crashed();
+                    self.stats.count_worker_crash();
                     let end = self.reap(worker);
                     let reason = match failure {
                         WorkerFailure::Garbled(reason) => reason,
@@ -274,18 +274,18 @@ impl RemoteRunner {
                         _ => "it was not ready in time".to_owned(),
                     };
                     if starts == MAX_STARTS {
-                        return Err(Fault::NoWorker(format!("{}: {reason}", self.config.program.display())));
+                        return Err(PoolError::NoWorker(format!("{}: {reason}", self.config.program.display())));
                     }
                 }
             }
         }
     }
 
-    fn start(&self) -> Result<Worker, Fault> {
-        let fault = |error: io::Error| Fault::NoWorker(format!("{}: {error}", self.config.program.display()));
-        let (pool_end, worker_end) = UnixStream::pair().map_err(fault)?;
+    fn start(&self) -> Result<Worker, PoolError> {
+        let error = |error: io::Error| PoolError::NoWorker(format!("{}: {error}", self.config.program.display()));
+        let (pool_end, worker_end) = UnixStream::pair().map_err(error)?;
         #[cfg(target_vendor = "apple")] // on macOS this is a flag of the socket rather than of each `send`
-        rustix::net::sockopt::set_socket_nosigpipe(&pool_end, true).map_err(|error| fault(error.into()))?;
+        rustix::net::sockopt::set_socket_nosigpipe(&pool_end, true).map_err(|error| error(error.into()))?;
         let variables = ENVIRONMENT.iter().filter_map(|name| Some((name, env::var_os(name)?)));
         let child = Command::new(&self.config.program)
             .args(&self.config.arguments)
@@ -300,8 +300,8 @@ impl RemoteRunner {
             .stderr(Stdio::null())
             .process_group(0) // Ctrl-C at the terminal is for the caller
             .spawn()
-            .map_err(fault)?;
-        self.stats.worker_started();
+            .map_err(error)?;
+        self.stats.count_worker_start();
         Ok(Worker {
             child,
             channel: WorkerChannel::new(pool_end),
@@ -310,13 +310,13 @@ impl RemoteRunner {
         })
     }
 
-    fn accept(&self, worker: &mut Worker, answer: WorkerReply) -> Result<Outcome, Fault> {
+    fn accept(&self, worker: &mut Worker, answer: WorkerReply) -> Result<Outcome, PoolError> {
         match answer {
             WorkerReply::Outcome(outcome, counts) | WorkerReply::Last(outcome, counts) => {
                 self.count_connections(worker, counts);
                 Ok(outcome)
             }
-            WorkerReply::Panicked(message) => Err(Fault::Panicked(message)),
+            WorkerReply::Panicked(message) => Err(PoolError::Panicked(message)),
         }
     }
 
@@ -338,7 +338,7 @@ impl RemoteRunner {
                 over_time(format!("no answer for {limit} ms: its worker process was killed as hung"))
             }
             WorkerFailure::Died | WorkerFailure::Gone => {
-                self.stats.worker_crashed();
+                self.stats.count_worker_crash();
                 self.reap(worker).outcome()
             }
             WorkerFailure::NoMemory => {
@@ -346,7 +346,7 @@ impl RemoteRunner {
                 Outcome::out_of_memory()
             }
             WorkerFailure::Garbled(fault_text) => {
-                self.stats.worker_crashed();
+                self.stats.count_worker_crash();
                 self.kill(worker);
                 Outcome::failed(Status::Crashed, format!("its worker process sent a malformed reply: {fault_text}"))
             }
@@ -354,13 +354,13 @@ impl RemoteRunner {
     }
 
     fn kill_and_count(&mut self, worker: Worker) {
-        self.stats.worker_killed();
+        self.stats.count_worker_kill();
         self.kill(worker);
     }
 
     /// Kills a worker without waiting for its end.
     fn kill(&mut self, mut worker: Worker) {
-        self.ahead.lost();
+        self.prefetched.reset();
         self.count_connections(&mut worker, ConnectionCounts::default());
         let _ = worker.child.kill(); // an error means that it has ended already
         self.ending.push(worker.child);
@@ -391,8 +391,8 @@ impl RemoteRunner {
         let opened = counts.opened.saturating_sub(worker.counts.opened);
         let most = worker.counts.open.saturating_add(opened);
         let open = counts.open.min(most);
-        self.stats.opened(opened);
-        self.stats.closed(most - open);
+        self.stats.count_opened(opened);
+        self.stats.count_closed(most - open);
         let copied_bytes = counts.copied_bytes.min(self.access.copies_bytes);
         let copied = counts.copied.max(worker.counts.copied);
         self.stats.add_worker_copies((worker.counts.copied, worker.counts.copied_bytes), (copied, copied_bytes));
@@ -407,7 +407,7 @@ impl Drop for RemoteRunner {
     }
 }
 
-fn write_request(bytes: &mut Vec<u8>, query: &InFlightQuery, has_successors: bool) -> Result<(), Fault> {
+fn write_request(bytes: &mut Vec<u8>, query: &InFlightQuery, has_successors: bool) -> Result<(), PoolError> {
     // The worker keeps the working directory in which it was started.
     let file = query.engine.file(&query.path);
     let absolute = if file.is_relative() { path::absolute(file).ok() } else { None };
@@ -421,7 +421,7 @@ fn write_request(bytes: &mut Vec<u8>, query: &InFlightQuery, has_successors: boo
         parameters: query.key.parameters.as_deref().cloned(),
         output: query.key.output,
     };
-    wire::write(bytes, &request).map_err(|_| Fault::Internal("a buffer in memory refused bytes"))
+    wire::write(bytes, &request).map_err(|_| PoolError::Internal("a buffer in memory refused bytes"))
 }
 
 fn over_time(message: String) -> Outcome {

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::cells::{invalid, read_exactly, read_rows, write_cells};
-use crate::error::Fault;
+use crate::error::PoolError;
 use crate::memory::grow;
 use crate::outcome::{Outcome, Status};
 use crate::request::{Limits, OutputKind, Parameters};
@@ -209,17 +209,17 @@ impl Write for GrowingBuffer {
 }
 
 /// Serializes an outcome; only this build can read it.
-pub fn outcome_to_bytes(outcome: &Outcome) -> Result<Vec<u8>, Fault> {
+pub fn outcome_to_bytes(outcome: &Outcome) -> Result<Vec<u8>, PoolError> {
     let mut bytes = GrowingBuffer(greeting().into_bytes());
     let written = write_outcome(&mut bytes, outcome.clone(), ConnectionCounts::default());
-    written.map(|()| bytes.0).map_err(|_| Fault::OutOfMemory)
+    written.map(|()| bytes.0).map_err(|_| PoolError::OutOfMemory)
 }
 
 /// Deserializes the result of `outcome_to_bytes`; `None` if the bytes are malformed or from another build.
-pub fn outcome_from_bytes(bytes: &[u8]) -> Result<Option<Outcome>, Fault> {
+pub fn outcome_from_bytes(bytes: &[u8]) -> Result<Option<Outcome>, PoolError> {
     match parse_outcome(bytes) {
         Ok(outcome) => Ok(outcome),
-        Err(error) if error.kind() == io::ErrorKind::OutOfMemory => Err(Fault::OutOfMemory),
+        Err(error) if error.kind() == io::ErrorKind::OutOfMemory => Err(PoolError::OutOfMemory),
         Err(_) => Ok(None),
     }
 }
@@ -241,7 +241,7 @@ mod tests {
 
     use super::*;
     use crate::outcome::Stop;
-    use crate::request::{Bound, Caps};
+    use crate::request::{ParameterValue, StatementLimits};
     use crate::result::table::CELL_BYTES;
     use crate::result::value::Value;
 
@@ -326,10 +326,15 @@ mod tests {
 
     #[test]
     fn request_round_trips() {
-        let caps = Caps { max_length: 8, max_columns: 9, ..Caps::default() };
+        let caps = StatementLimits { max_length: 8, max_columns: 9, ..StatementLimits::default() };
         let limits = Limits { timeout: None, cpu: Some(Duration::MAX), vm_steps: Some(5), caps, ..Limits::default() };
         let mut bytes = Vec::new();
-        let values = vec![Bound::Null, Bound::Integer(-1), Bound::Real(0.5_f64.to_bits()), Bound::Text(b"\xff".into())];
+        let values = vec![
+            ParameterValue::Null,
+            ParameterValue::Integer(-1),
+            ParameterValue::Real(0.5_f64.to_bits()),
+            ParameterValue::Text(b"\xff".into()),
+        ];
         let parameters = Some(Parameters { names: vec!["a".to_owned(); 4], values });
         let (path, sql) = (b"/a b\xff".as_slice(), "SELECT 'é'");
         let output = OutputKind::Plan;

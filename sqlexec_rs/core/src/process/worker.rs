@@ -17,8 +17,8 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::ahead::QUICK;
-use super::walls;
+use super::prefetch::QUICK;
+use super::restrictions;
 use super::wire::{self, ConnectionCounts, Message, Request};
 use crate::error::panic_message;
 use crate::locks::lock;
@@ -72,22 +72,22 @@ pub fn worker_main() -> ! {
 fn work(memory_bytes: u64, cap: usize, access: Access, hidden: Arc<[HiddenColumn]>) -> io::Result<()> {
     close_inherited();
     confine(memory_bytes)?;
-    hooks::install().map_err(|fault| io::Error::other(fault.to_string()))?;
+    hooks::install().map_err(|error| io::Error::other(error.to_string()))?;
     let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let answers = Arc::new(ReplyWriter::new(stream.try_clone()?));
-    walls::forbid_writes(&walls::temporary_folders());
+    restrictions::forbid_writes(&restrictions::temporary_folders());
     let writer = Arc::clone(&answers);
     let send_kept = move || {
-        walls::forbid_calls();
+        restrictions::forbid_calls();
         writer.flush_in_time()
     };
     let sender = thread::Builder::new().stack_size(SENDER_STACK_BYTES).spawn(send_kept)?;
     let serve = move || {
-        walls::forbid_calls();
+        restrictions::forbid_calls();
         process::exit(code_of(&serve(stream, &answers, sender.thread(), cap, access, &hidden)))
     };
     thread::Builder::new().stack_size(STACK_BYTES).spawn(serve)?;
-    walls::forbid_calls();
+    restrictions::forbid_calls();
     // The process ends with the pool, even during a query. No event is requested, so this returns when the other end
     // hangs up.
     while poll(&mut [PollFd::new(&io::stdin(), PollFlags::empty())], None).is_err() {}

@@ -19,7 +19,7 @@ use arrow_buffer::{NullBuffer, OffsetBuffer};
 use arrow_schema::{ArrowError, Field, Schema};
 use rusqlite::Connection;
 
-use crate::error::Fault;
+use crate::error::PoolError;
 use crate::memory::{OutOfMemory, check_room_for};
 use crate::result::table::Table;
 use crate::result::value::{Value, exact_integer};
@@ -38,20 +38,20 @@ enum CellKind {
 const CELL_ROOM: usize = 24;
 
 /// Creates the columns of a table, each with the type determined by its cells.
-pub fn to_arrow(table: &Table) -> Result<RecordBatch, Fault> {
+pub fn to_arrow(table: &Table) -> Result<RecordBatch, PoolError> {
     // Checks room for all columns at once: validity, offsets, and the larger of a number and its text.
     check_room_for(table.n_rows().saturating_mul(table.width()).saturating_mul(CELL_ROOM) + 2 * table.bytes())
-        .map_err(|OutOfMemory| Fault::OutOfMemory)?;
+        .map_err(|OutOfMemory| PoolError::OutOfMemory)?;
     let mut scratch = None;
     let columns = (0..table.width()).map(|column| column_of(table, column, &mut scratch));
-    let columns: Vec<ArrayRef> = columns.collect::<Result<_, Fault>>()?;
+    let columns: Vec<ArrayRef> = columns.collect::<Result<_, PoolError>>()?;
     let field = |(name, column): (&String, &ArrayRef)| Field::new(name, column.data_type().clone(), true);
     let schema = Schema::new(table.columns().iter().zip(&columns).map(field).collect::<Vec<_>>());
     let options = RecordBatchOptions::new().with_row_count(Some(table.n_rows()));
     RecordBatch::try_new_with_options(Arc::new(schema), columns, &options).map_err(|error| no_arrow(&error))
 }
 
-fn column_of(table: &Table, column: usize, scratch: &mut Option<Connection>) -> Result<ArrayRef, Fault> {
+fn column_of(table: &Table, column: usize, scratch: &mut Option<Connection>) -> Result<ArrayRef, PoolError> {
     let values = || table.column(column);
     let (mut highest, mut n_nulls, mut has_large) = (CellKind::Null, 0, false);
     for value in values() {
@@ -80,8 +80,8 @@ fn column_of(table: &Table, column: usize, scratch: &mut Option<Connection>) -> 
     })
 }
 
-fn no_arrow(_error: &ArrowError) -> Fault {
-    Fault::Internal("a result's columns are not valid Arrow data")
+fn no_arrow(_error: &ArrowError) -> PoolError {
+    PoolError::Internal("a result's columns are not valid Arrow data")
 }
 
 fn kind(value: Value<'_>) -> CellKind {
@@ -137,7 +137,7 @@ fn real(value: Value<'_>) -> f64 {
 fn bytes<'a>(
     values: impl Iterator<Item = Value<'a>>,
     scratch: &mut Option<Connection>,
-) -> Result<(OffsetBuffer<i64>, Vec<u8>), Fault> {
+) -> Result<(OffsetBuffer<i64>, Vec<u8>), PoolError> {
     let (n, _) = values.size_hint();
     let (mut offsets, mut bytes) = (Vec::with_capacity(n + 1), Vec::with_capacity(8 * n));
     offsets.push(0);
@@ -162,8 +162,8 @@ fn real_text(real: f64, scratch: &mut Option<Connection>) -> rusqlite::Result<St
     connection.query_row("SELECT CAST(?1 AS TEXT)", [real], |row| row.get(0))
 }
 
-fn cannot_cast(_error: rusqlite::Error) -> Fault {
-    Fault::Internal("SQLite did not format a float as text")
+fn cannot_cast(_error: rusqlite::Error) -> PoolError {
+    PoolError::Internal("SQLite did not format a float as text")
 }
 
 #[cfg(test)]

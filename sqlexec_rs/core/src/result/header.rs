@@ -8,18 +8,18 @@ use rusqlite::Statement;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Header {
     names: Vec<String>,
-    types: Types,
+    types: ColumnTypes,
 }
 
 /// Concatenated declared types: one allocation for all, none for a result of expressions.
 #[derive(Clone, Debug, Default)]
-struct Types {
+struct ColumnTypes {
     text: String,
     n_columns: usize,
     n_ends: usize,
 }
 
-impl Types {
+impl ColumnTypes {
     /// Separates types. No declared type contains it or is empty.
     const END: char = '\0';
 
@@ -43,7 +43,7 @@ impl Types {
 impl Header {
     /// Creates the header of columns without types.
     pub(crate) fn new(names: Vec<String>) -> Self {
-        Self { names, types: Types::default() }
+        Self { names, types: ColumnTypes::default() }
     }
 
     /// Reads the header of a statement's result; `None` if a name is not valid UTF-8.
@@ -59,7 +59,7 @@ impl Header {
     }
 
     /// Returns whether this is the header of a statement's result.
-    pub(crate) fn is_of(&self, statement: &Statement<'_>) -> bool {
+    pub(crate) fn matches_statement(&self, statement: &Statement<'_>) -> bool {
         let is_same = || {
             let mut types = self.types.iter();
             statement
@@ -101,11 +101,14 @@ mod tests {
         let header = Header::of(&statement("SELECT a, b, c FROM t")).unwrap();
         assert_eq!(header.names(), ["a", "b", "c"]);
         assert_eq!([0, 1, 2, 3].map(|column| header.column_type(column)), [Some("INT"), None, Some("TEXT"), None]);
-        assert!(header.is_of(&statement("SELECT * FROM t ORDER BY b")));
+        assert!(header.matches_statement(&statement("SELECT * FROM t ORDER BY b")));
         for sql in ["SELECT a, b FROM t", "SELECT a, b, c, c FROM t", "SELECT a, b, c AS d FROM t", "SELECT * FROM u"] {
-            assert!(!header.is_of(&statement(sql)), "{sql}");
+            assert!(!header.matches_statement(&statement(sql)), "{sql}");
         }
         let untyped = Header::of(&statement("SELECT 1 AS a")).unwrap();
-        assert!(untyped.is_of(&statement("SELECT 2 AS a")) && !untyped.is_of(&statement("SELECT a FROM t")));
+        assert!(
+            untyped.matches_statement(&statement("SELECT 2 AS a"))
+                && !untyped.matches_statement(&statement("SELECT a FROM t"))
+        );
     }
 }

@@ -49,14 +49,14 @@ struct GateState {
 }
 
 /// A permission to run; released when dropped.
-pub(super) struct Pass<'a> {
+pub(super) struct ServerPermit<'a> {
     gate: &'a Gate,
     is_alone: bool,
 }
 
 impl Gate {
     /// Waits for the permission to run, exclusively if `is_alone`. Returns `None` if the caller cancels.
-    pub(super) fn enter(&self, is_alone: bool, cancel: &AtomicBool) -> Option<Pass<'_>> {
+    pub(super) fn enter(&self, is_alone: bool, cancel: &AtomicBool) -> Option<ServerPermit<'_>> {
         let mut state = lock(&self.state);
         state.n_suspects += usize::from(is_alone);
         while state.is_taken || if is_alone { state.n_running > 0 } else { state.n_suspects > 0 } {
@@ -70,11 +70,11 @@ impl Gate {
         state.n_suspects -= usize::from(is_alone);
         state.is_taken = is_alone;
         state.n_running += 1;
-        Some(Pass { gate: self, is_alone })
+        Some(ServerPermit { gate: self, is_alone })
     }
 
     /// Records that the server has accepted a session.
-    pub(super) fn answered(&self) {
+    pub(super) fn record_session(&self) {
         let mut state = lock(&self.state);
         (state.has_answered, state.away_since) = (true, None);
     }
@@ -102,7 +102,7 @@ impl Gate {
     }
 }
 
-impl Drop for Pass<'_> {
+impl Drop for ServerPermit<'_> {
     fn drop(&mut self) {
         let mut state = lock(&self.gate.state);
         state.n_running -= 1;
@@ -147,18 +147,18 @@ mod tests {
     fn waits_only_for_servers_that_have_answered() {
         let (gate, never) = (Gate::default(), AtomicBool::new(false));
         assert!(!gate.wait_for_return(&never));
-        gate.answered();
+        gate.record_session();
         assert!(gate.wait_for_return(&never));
         lock(&gate.state).away_since = Instant::now().checked_sub(MAX_OUTAGE * 2);
         assert!(!gate.wait_for_return(&never));
-        gate.answered();
+        gate.record_session();
         assert!(gate.wait_for_return(&never));
     }
 
     #[test]
     fn outages_without_waiters_do_not_count() {
         let (gate, cancelled) = (Gate::default(), AtomicBool::new(true));
-        gate.answered();
+        gate.record_session();
         assert!(gate.wait_for_return(&cancelled));
         let long_ago = Instant::now().checked_sub(MAX_OUTAGE * 2);
         (lock(&gate.state).away_since, lock(&gate.state).last_outage) = (long_ago, long_ago);

@@ -1,13 +1,14 @@
 //! Runs queries on servers: one session per database and pool thread, under the limits that a client can enforce.
 //!
-//! An engine implements [`Session`]: it connects, runs one text under a [`Watch`], and closes when dropped. The SQL
-//! runs in the server, so it needs no isolation here; worker processes are for SQLite and DuckDB only.
+//! An engine implements [`Session`]: it connects, runs one text under a [`RunDeadline`], and closes when dropped. The
+//! SQL runs in the server, so it needs no isolation here; worker processes are for SQLite and DuckDB only.
 
 #![cfg_attr(
     not(all(feature = "postgresql", feature = "mysql")),
     allow(dead_code, unused_imports, unused_variables, reason = "the modules of both servers together use everything")
 )]
 
+mod deadline;
 mod gate;
 #[cfg(feature = "mysql")]
 mod mysql;
@@ -17,7 +18,6 @@ mod rows;
 mod session;
 mod stream;
 mod url;
-mod watch;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -30,13 +30,13 @@ use crate::request::{ExecRequest, InFlightQuery, RunKey};
 use crate::scan::{Scan, nul_error, scan};
 use crate::stats::Stats;
 use crate::target::Engine;
+use deadline::RunDeadline;
 use gate::Gate;
 pub(crate) use gate::Gates;
 use session::{CONNECT_WAIT, Session, stop_outcome};
 use stream::CLOSED;
 pub use url::Url;
 pub(crate) use url::shown;
-use watch::Watch;
 
 /// Maximum number of databases whose gates a thread remembers by URL.
 const MAX_GATES: usize = 256;
@@ -96,7 +96,7 @@ impl Servers {
             Err(reason) => return Outcome::failed(Status::DbError, reason),
         };
         let mut is_retry = false;
-        let (mut outcome, begun) = loop {
+        let (mut outcome, start_time) = loop {
             let Some(_pass) = gate.enter(is_retry, &query.cancel) else { return Outcome::cancelled() };
             let mut open = match self.take(query, &gate) {
                 Ok(open) => open,
@@ -105,19 +105,22 @@ impl Servers {
             let refreshed = open.session.refresh(&query.cancel);
             // Time spent at the gate or waiting for the server to return does not count, for retries as for first
             // runs.
-            let begun = Instant::now();
-            let watch = Watch::new(begun, query.limits.timeout, &query.cancel);
-            match refreshed.and_then(|()| open.session.run(&request, &watch)) {
+            let start_time = Instant::now();
+            let deadline = RunDeadline::new(start_time, query.limits.timeout, &query.cancel);
+            match refreshed.and_then(|()| open.session.run(&request, &deadline)) {
                 Ok(outcome) => {
                     self.return_session(query, open);
-                    break (outcome, begun);
+                    break (outcome, start_time);
                 }
                 Err(reason) => {
-                    self.stats.closed(1);
-                    if is_retry || watch.stop().is_some() {
-                        break (stopped(&watch, query).unwrap_or_else(|| self.lost(query, &reason)), begun);
+                    self.stats.count_closed(1);
+                    if is_retry || deadline.stop().is_some() {
+                        break (
+                            stopped(&deadline, query).unwrap_or_else(|| self.outcome_of_lost_session(query, &reason)),
+                            start_time,
+                        );
                     }
-                    self.stats.lost();
+                    self.stats.count_lost();
                     is_retry = true;
                 }
             }
@@ -125,30 +128,30 @@ impl Servers {
         if let Some(table) = outcome.table.as_mut().and_then(Arc::get_mut) {
             table.settle(query.is_for_cache);
         }
-        outcome.elapsed = begun.elapsed();
+        outcome.elapsed = start_time.elapsed();
         outcome.is_volatile = !self.is_unchanging || asks_for_chance_or_time(sql);
         outcome
     }
 
     /// Closes all sessions. After a panic, the state of none is known.
     pub(crate) fn clear(&mut self) {
-        self.stats.closed(self.sessions.len() as u64);
+        self.stats.count_closed(self.sessions.len() as u64);
         self.sessions.clear();
     }
 
     /// Waits while too many abandoned sessions still run on the query's server. Returns an outcome if the wait fails.
     fn wait_for_abandoned(&self, query: &InFlightQuery) -> Option<Outcome> {
-        if self.stats.given_up.is_empty() {
+        if self.stats.abandoned_sessions.is_empty() {
             return None;
         }
         let url = Url::parse(&query.path).ok()?;
-        self.stats.given_up.wait(&url.server(), &query.cancel).err().map(|outcome| *outcome)
+        self.stats.abandoned_sessions.wait(&url.server(), &query.cancel).err().map(|outcome| *outcome)
     }
 
     /// Returns the gate of a query's server, or the error in the URL.
     fn gate(&mut self, query: &InFlightQuery) -> Result<Arc<Gate>, String> {
-        let is_of = |path: &Arc<Path>| Arc::ptr_eq(path, &query.path) || path.as_os_str() == query.path.as_os_str();
-        if let Some((_, gate)) = self.known_gates.iter().find(|(path, _)| is_of(path)) {
+        let matches = |path: &Arc<Path>| Arc::ptr_eq(path, &query.path) || path.as_os_str() == query.path.as_os_str();
+        if let Some((_, gate)) = self.known_gates.iter().find(|(path, _)| matches(path)) {
             return Ok(Arc::clone(gate));
         }
         let url = Url::parse(&query.path)?;
@@ -163,25 +166,25 @@ impl Servers {
     /// Takes a session of the query's role, or opens one.
     fn take(&mut self, query: &InFlightQuery, gate: &Gate) -> Result<OpenSession, Box<Outcome>> {
         // Within a batch, equal paths share one allocation.
-        let is_of = |session: &OpenSession| {
+        let matches = |session: &OpenSession| {
             session.is_for_golds.is_none_or(|is_for_golds| is_for_golds == query.is_gold)
                 && (Arc::ptr_eq(&session.path, &query.path) || session.path.as_os_str() == query.path.as_os_str())
         };
-        if let Some(index) = self.sessions.iter().position(is_of) {
+        if let Some(index) = self.sessions.iter().position(matches) {
             return Ok(self.sessions.swap_remove(index));
         }
         let url = Url::parse(&query.path).and_then(|url| url.of_thread(self.thread, query.is_gold));
         let url = url.map_err(|reason| Box::new(Outcome::failed(Status::DbError, reason)))?;
         let is_for_golds = url.has_role_of_golds().then_some(query.is_gold);
         loop {
-            let watch = Watch::new(Instant::now(), Some(CONNECT_WAIT), &query.cancel);
-            match connect(query.engine, &url, &watch) {
+            let deadline = RunDeadline::new(Instant::now(), Some(CONNECT_WAIT), &query.cancel);
+            match connect(query.engine, &url, &deadline) {
                 Ok(session) => {
-                    self.stats.opened(1);
-                    gate.answered();
+                    self.stats.count_opened(1);
+                    gate.record_session();
                     return Ok(OpenSession { path: Arc::clone(&query.path), is_for_golds, session, last_used: 0 });
                 }
-                Err(_) if watch.stop() == Some(Stop::Cancelled) => return Err(Box::new(Outcome::cancelled())),
+                Err(_) if deadline.stop() == Some(Stop::Cancelled) => return Err(Box::new(Outcome::cancelled())),
                 Err(reason) if is_outage(&reason) && gate.wait_for_return(&query.cancel) => {}
                 Err(reason) => return Err(Box::new(Outcome::failed(Status::DbError, format!("{url}: {reason}")))),
             }
@@ -192,7 +195,7 @@ impl Servers {
     ///
     /// The query crashed the session unless someone ended it: a PostgreSQL process serves a single session, and
     /// MariaDB is unavailable after a crash.
-    fn lost(&self, query: &InFlightQuery, reason: &str) -> Outcome {
+    fn outcome_of_lost_session(&self, query: &InFlightQuery, reason: &str) -> Outcome {
         let is_crash = match query.engine {
             Engine::Postgresql => {
                 is_abrupt(reason) || query.key.sql.text.to_lowercase().contains("pg_terminate_backend")
@@ -207,15 +210,15 @@ impl Servers {
         let Ok(url) = Url::parse(&query.path).and_then(|url| url.of_thread(self.thread, query.is_gold)) else {
             return false;
         };
-        let watch = Watch::new(Instant::now(), Some(CONNECT_WAIT), &query.cancel);
-        connect(query.engine, &url, &watch).is_err_and(|reason| is_outage(&reason))
+        let deadline = RunDeadline::new(Instant::now(), Some(CONNECT_WAIT), &query.cancel);
+        connect(query.engine, &url, &deadline).is_err_and(|reason| is_outage(&reason))
     }
 
     fn return_session(&mut self, query: &InFlightQuery, open: OpenSession) {
         if !open.session.is_usable() {
-            self.stats.closed(1);
-            if let (Some(remains), Ok(url)) = (open.session.into_abandoned(), Url::parse(&query.path)) {
-                self.stats.given_up.add(url.server(), remains);
+            self.stats.count_closed(1);
+            if let (Some(abandoned), Ok(url)) = (open.session.into_abandoned(), Url::parse(&query.path)) {
+                self.stats.abandoned_sessions.add(url.server(), abandoned);
             }
             return;
         }
@@ -223,7 +226,7 @@ impl Servers {
             let oldest = (0..self.sessions.len()).min_by_key(|index| self.sessions[*index].last_used);
             if let Some(index) = oldest {
                 self.sessions.swap_remove(index);
-                self.stats.closed(1);
+                self.stats.count_closed(1);
             }
         }
         self.clock += 1;
@@ -238,8 +241,8 @@ impl Drop for Servers {
 }
 
 /// Returns the outcome of a run that reached its deadline or was cancelled.
-fn stopped(watch: &Watch<'_>, query: &InFlightQuery) -> Option<Outcome> {
-    watch.stop().map(|stop| stop_outcome(stop, &query.limits))
+fn stopped(deadline: &RunDeadline<'_>, query: &InFlightQuery) -> Option<Outcome> {
+    deadline.stop().map(|stop| stop_outcome(stop, &query.limits))
 }
 
 /// Returns the outcome of a text that needs no engine.
@@ -303,12 +306,12 @@ fn is_outage(reason: &str) -> bool {
 }
 
 /// Opens a session on a server, if this build has its engine.
-fn connect(engine: Engine, url: &Url, watch: &Watch<'_>) -> Result<Box<dyn Session>, String> {
+fn connect(engine: Engine, url: &Url, deadline: &RunDeadline<'_>) -> Result<Box<dyn Session>, String> {
     match engine {
         #[cfg(feature = "postgresql")]
-        Engine::Postgresql => Ok(Box::new(postgresql::Postgresql::connect(url, watch)?)),
+        Engine::Postgresql => Ok(Box::new(postgresql::Postgresql::connect(url, deadline)?)),
         #[cfg(feature = "mysql")]
-        Engine::Mysql => Ok(Box::new(mysql::Mysql::connect(url, watch)?)),
+        Engine::Mysql => Ok(Box::new(mysql::Mysql::connect(url, deadline)?)),
         Engine::Sqlite | Engine::Duckdb => Err("this engine has no servers".to_owned()),
         #[cfg(not(all(feature = "postgresql", feature = "mysql")))]
         _ => Err("this build lacks the engine: build it with the features postgresql and mysql".to_owned()),

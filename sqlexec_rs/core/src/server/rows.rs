@@ -8,12 +8,12 @@ use crate::server::stream::StreamError;
 
 /// A decoded value.
 #[derive(Debug)]
-pub(super) enum Read<'a> {
+pub(super) enum DecodedValue<'a> {
     Value(Value<'a>),
     Bytes(Vec<u8>),
 }
 
-impl Read<'_> {
+impl DecodedValue<'_> {
     /// Returns the value.
     pub(super) fn value(&self) -> Value<'_> {
         match self {
@@ -29,13 +29,13 @@ pub(super) fn push_row<'a>(
     table: &mut Table,
     limits: &Limits,
     max_bytes: usize,
-    cells: impl Iterator<Item = Result<Option<Read<'a>>, StreamError>>,
+    cells: impl Iterator<Item = Result<Option<DecodedValue<'a>>, StreamError>>,
 ) -> Result<Option<Excess>, StreamError> {
     if table.n_rows() as u64 == limits.max_rows {
         return Ok(Some(Excess::Rows));
     }
     for cell in cells {
-        if table.try_push(cell?.as_ref().map_or(Value::Null, Read::value)).is_err() {
+        if table.try_push(cell?.as_ref().map_or(Value::Null, DecodedValue::value)).is_err() {
             table.abandon_row();
             return Ok(Some(Excess::Memory));
         }

@@ -3,11 +3,11 @@
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use crate::given_up::AbandonedSession;
+use crate::abandoned_sessions::AbandonedSession;
 use crate::outcome::{Outcome, Status, Stop};
 use crate::request::{ExecRequest, Limits};
+use crate::server::deadline::RunDeadline;
 use crate::server::stream::StreamError;
-use crate::server::watch::Watch;
 
 /// Maximum time to connect; it does not count towards the run's own time.
 pub(super) const CONNECT_WAIT: Duration = Duration::from_secs(5);
@@ -22,7 +22,7 @@ pub(super) trait Session: Send {
     fn refresh(&mut self, cancel: &AtomicBool) -> Result<(), String>;
 
     /// Runs one text. `Err` holds the reason for a lost connection; the outcome is then unknown.
-    fn run(&mut self, request: &ExecRequest<'_>, watch: &Watch<'_>) -> Result<Outcome, String>;
+    fn run(&mut self, request: &ExecRequest<'_>, deadline: &RunDeadline<'_>) -> Result<Outcome, String>;
 
     /// Returns whether the next run may use this connection.
     fn is_usable(&self) -> bool;
@@ -35,7 +35,7 @@ pub(super) trait Session: Send {
 /// A connection that runs the executor's own queries.
 pub(super) trait InternalQueries {
     /// Returns the rows of an internal query, as texts.
-    fn query_rows(&mut self, sql: &str, watch: &Watch<'_>) -> Result<Vec<Vec<String>>, StreamError>;
+    fn query_rows(&mut self, sql: &str, deadline: &RunDeadline<'_>) -> Result<Vec<Vec<String>>, StreamError>;
 }
 
 /// Returns the outcome of a run that was stopped.

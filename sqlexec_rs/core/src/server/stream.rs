@@ -1,4 +1,4 @@
-//! A socket to a server that never blocks longer than a [`Watch`] allows.
+//! A socket to a server that never blocks longer than a [`RunDeadline`] allows.
 //!
 //! Connections to other machines are encrypted, and the server must authenticate itself (TLS 1.2 or 1.3);
 //! `sslmode=disable` in the URL disables encryption. `sslrootcert=FILE` replaces this machine's certificate
@@ -16,8 +16,8 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
+use super::deadline::RunDeadline;
 use super::url::Url;
-use super::watch::Watch;
 use crate::excess::Excess;
 use crate::memory::{OutOfMemory, check_room_for};
 
@@ -37,7 +37,7 @@ const UNEXPECTED: &str = "the server sent an unexpected message";
 /// Why no message was received.
 #[derive(Debug)]
 pub(super) enum StreamError {
-    /// The watch requires the run to end.
+    /// The deadline requires the run to end.
     Stopped,
     /// A row exceeds the maximum bytes of a result.
     TooLarge,
@@ -100,15 +100,15 @@ pub(super) struct Stream {
 
 impl Stream {
     /// Connects to the server of a URL: to its port or, if its host is a folder, to the socket of that name in it.
-    pub(super) fn connect(url: &Url, port: u16, socket: &str, watch: &Watch<'_>) -> Result<Self, String> {
+    pub(super) fn connect(url: &Url, port: u16, socket: &str, deadline: &RunDeadline<'_>) -> Result<Self, String> {
         let socket = if url.host.starts_with('/') {
             let path = Path::new(&url.host).join(socket);
             Socket::Unix(UnixStream::connect(path).map_err(|error| error.to_string())?)
         } else {
-            Socket::Tcp(connect_tcp(&url.host, port, watch)?)
+            Socket::Tcp(connect_tcp(&url.host, port, deadline)?)
         };
         let stream = Self { socket, chunk: vec![0; READ_BYTES].into(), wait: Duration::ZERO };
-        let time = watch.left().map(|left| left.max(Duration::from_millis(1)));
+        let time = deadline.left().map(|left| left.max(Duration::from_millis(1)));
         let set = match &stream.socket {
             Socket::Tcp(socket) => socket.set_write_timeout(time),
             Socket::Unix(socket) => socket.set_write_timeout(time),
@@ -130,7 +130,7 @@ impl Stream {
     }
 
     /// Encrypts the connection after verifying that the server is the URL's host.
-    pub(super) fn secure(&mut self, url: &Url, watch: &Watch<'_>) -> Result<(), StreamError> {
+    pub(super) fn secure(&mut self, url: &Url, deadline: &RunDeadline<'_>) -> Result<(), StreamError> {
         let Socket::Tcp(socket) = std::mem::replace(&mut self.socket, Socket::None) else {
             return Err(StreamError::Lost("there is no connection to encrypt".to_owned()));
         };
@@ -139,9 +139,9 @@ impl Stream {
         let connection =
             ClientConnection::new(Arc::new(config), name).map_err(|error| StreamError::Lost(error.to_string()))?;
         let mut stream = StreamOwned::new(connection, socket);
-        stream.sock.set_read_timeout(Some(watch.wait()))?;
+        stream.sock.set_read_timeout(Some(deadline.wait()))?;
         while stream.conn.is_handshaking() {
-            if watch.stop().is_some() {
+            if deadline.stop().is_some() {
                 return Err(StreamError::Stopped);
             }
             match stream.conn.complete_io(&mut stream.sock) {
@@ -172,18 +172,18 @@ impl Stream {
             Socket::Tcp(socket) => socket.write_all(messages),
             Socket::Unix(socket) => socket.write_all(messages),
             Socket::Tls(socket) => socket.write_all(messages).and_then(|()| socket.flush()),
-            Socket::None => Err(closed()),
+            Socket::None => Err(closed_error()),
         };
         sent.map_err(StreamError::from)
     }
 
     /// Appends available bytes, waiting in short intervals.
-    pub(super) fn receive(&mut self, received: &mut BytesMut, watch: &Watch<'_>) -> Result<(), StreamError> {
+    pub(super) fn receive(&mut self, received: &mut BytesMut, deadline: &RunDeadline<'_>) -> Result<(), StreamError> {
         loop {
-            if watch.stop().is_some() {
+            if deadline.stop().is_some() {
                 return Err(StreamError::Stopped);
             }
-            let wait = watch.wait();
+            let wait = deadline.wait();
             if wait != self.wait {
                 self.wait = wait;
                 match &self.socket {
@@ -197,7 +197,7 @@ impl Stream {
                 Socket::Tcp(socket) => socket.read(&mut self.chunk),
                 Socket::Unix(socket) => socket.read(&mut self.chunk),
                 Socket::Tls(socket) => socket.read(&mut self.chunk),
-                Socket::None => Err(closed()),
+                Socket::None => Err(closed_error()),
             };
             match read {
                 Ok(0) => return Err(StreamError::Lost(CLOSED.to_owned())),
@@ -220,7 +220,7 @@ fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
-fn closed() -> io::Error {
+fn closed_error() -> io::Error {
     io::Error::from(ErrorKind::NotConnected)
 }
 
@@ -242,11 +242,11 @@ fn roots(url: &Url) -> Result<RootCertStore, StreamError> {
 }
 
 /// Connects to each address of a host until one answers.
-fn connect_tcp(host: &str, port: u16, watch: &Watch<'_>) -> Result<TcpStream, String> {
+fn connect_tcp(host: &str, port: u16, deadline: &RunDeadline<'_>) -> Result<TcpStream, String> {
     let addresses = (host, port).to_socket_addrs().map_err(|error| error.to_string())?;
     let mut reason = "the host has no address".to_owned();
     for address in addresses {
-        let left = watch.left().unwrap_or(Duration::MAX).max(Duration::from_millis(1));
+        let left = deadline.left().unwrap_or(Duration::MAX).max(Duration::from_millis(1));
         match TcpStream::connect_timeout(&address, left) {
             Ok(stream) => {
                 let _ = stream.set_nodelay(true); // failure only costs speed

@@ -17,7 +17,7 @@ use std::process;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-use crate::error::Fault;
+use crate::error::PoolError;
 use crate::locks::lock;
 use crate::sqlite::hooks;
 use crate::sqlite::inode::Inode;
@@ -79,13 +79,13 @@ pub(crate) fn read_head(path: &Path, inode: Inode, head: &mut [u8]) -> bool {
     is_read
 }
 
-/// Refuses a process that was forked while a thread was busy, with [`Fault::ForkedBusy`].
-pub(crate) fn check_fork() -> Result<(), Fault> {
+/// Refuses a process that was forked while a thread was busy, with [`PoolError::ForkedBusy`].
+pub(crate) fn check_fork() -> Result<(), PoolError> {
     let pid = process::id();
     let pool_pid = PROCESS.load(Ordering::SeqCst);
     if pool_pid != pid {
         if pool_pid != 0 && BUSY.load(Ordering::SeqCst) != 0 {
-            return Err(Fault::ForkedBusy);
+            return Err(PoolError::ForkedBusy);
         }
         PROCESS.store(pid, Ordering::SeqCst);
     }

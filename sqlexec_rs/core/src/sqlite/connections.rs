@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::outcome::{Outcome, Status};
-use crate::request::Caps;
+use crate::request::StatementLimits;
 use crate::scan::Patterns;
 use crate::sqlite::deadline::RunGuard;
 use crate::sqlite::hidden::HiddenColumn;
@@ -80,7 +80,7 @@ impl Connections {
 
     /// Returns whether there is a connection to the file in the state with this number.
     pub(crate) fn holds(&self, path: &Path, state: u32) -> bool {
-        self.find(path).is_some_and(|open_sandbox| open_sandbox.is_of(state))
+        self.find(path).is_some_and(|open_sandbox| open_sandbox.has_state(state))
     }
 
     /// Returns the connection to a file for a run, opening it if needed for the state with this number.
@@ -102,12 +102,12 @@ impl Connections {
             self.others.extend(self.current.take());
             self.current = self.others.remove_entry(path);
         }
-        if self.current.as_ref().is_some_and(|(_, open_sandbox)| open_sandbox.is_of(state)) {
+        if self.current.as_ref().is_some_and(|(_, open_sandbox)| open_sandbox.has_state(state)) {
             return;
         }
         self.forget(path);
         while self.others.len() >= self.cap && self.close_for_room() {}
-        self.stats.opened(1);
+        self.stats.count_opened(1);
         let sandbox = self.connect(path);
         let path: Arc<Path> = path.into();
         self.current = Some((Arc::clone(&path), OpenSandbox { sandbox, state, n_runs: 0, last_used: self.clock }));
@@ -126,14 +126,14 @@ impl Connections {
     pub(crate) fn forget(&mut self, path: &Path) {
         let current = self.current.take_if(|(current, _)| **current == *path);
         if current.is_some() || self.others.remove(path).is_some() {
-            self.stats.closed(1);
+            self.stats.count_closed(1);
         }
     }
 
     /// Closes all connections. After a panic, the state of none is known.
     pub(crate) fn clear(&mut self) {
         self.others.extend(self.current.take());
-        self.stats.closed(self.others.len() as u64);
+        self.stats.count_closed(self.others.len() as u64);
         self.others.clear();
     }
 
@@ -146,7 +146,7 @@ impl Connections {
         if access.copy_up_to_bytes == 0 {
             return file;
         }
-        let connect = || file.connection(Patterns::Short, &Caps::default());
+        let connect = || file.connection(Patterns::Short, &StatementLimits::default());
         if let Some(copy) = copies.get(path, connect, || self.close_oldest(Sandbox::is_copy)) {
             return prepare(self, Some(copy));
         }
@@ -188,7 +188,7 @@ impl Connections {
 
 impl OpenSandbox {
     /// Returns whether the connection is for this state of its file.
-    fn is_of(&self, state: u32) -> bool {
+    fn has_state(&self, state: u32) -> bool {
         self.state == state && !self.sandbox.is_stale()
     }
 }

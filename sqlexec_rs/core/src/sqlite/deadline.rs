@@ -34,7 +34,7 @@ const CPU_CHECK_EVERY: u32 = 4;
 /// Stops the run of one worker thread. Shared with the progress handlers of its connections.
 #[derive(Debug, Default)]
 pub struct RunGuard {
-    run: Mutex<Run>,
+    run: Mutex<RunBounds>,
     /// Handler calls since execution started. Written only by the worker's thread.
     calls: AtomicU64,
     /// Whether the run has handled large values, so that an instruction may take long.
@@ -42,7 +42,7 @@ pub struct RunGuard {
 }
 
 #[derive(Debug, Default)]
-struct Run {
+struct RunBounds {
     wall: Option<Instant>,
     cpu: Option<Duration>,
     /// The step budget, rounded up to whole periods.
@@ -60,12 +60,12 @@ impl RunGuard {
     pub fn arm(&self, limits: &Limits, cancel: Option<Arc<AtomicBool>>, now: Instant) {
         self.calls.store(0, Ordering::Relaxed);
         self.has_large_values.store(false, Ordering::Relaxed);
-        *self.lock() = Run {
+        *self.lock() = RunBounds {
             wall: limits.timeout.and_then(|timeout| now.checked_add(timeout)),
             cpu: limits.cpu.map(|cpu| thread_cpu_time() + cpu),
             max_steps: limits.vm_steps.map(rounded_up),
             cancel,
-            ..Run::default()
+            ..RunBounds::default()
         };
     }
 
@@ -136,12 +136,12 @@ impl RunGuard {
         self.lock().charged_bytes / BYTES_A_STEP
     }
 
-    fn lock(&self) -> MutexGuard<'_, Run> {
+    fn lock(&self) -> MutexGuard<'_, RunBounds> {
         lock(&self.run)
     }
 }
 
-impl Run {
+impl RunBounds {
     /// Checks every bound; the step budget only if the number of handler calls is given.
     fn check(&mut self, calls: Option<u64>) -> bool {
         if self.stop.is_none() {

@@ -41,12 +41,12 @@ pub(crate) fn find_statement(sql: &str) -> Result<(&str, usize), Box<Outcome>> {
 }
 
 /// Runs a SQL text on a sandboxed connection of this thread. The transaction is left open if `keeps_lock` is set or
-/// the database needs one. The clock of the run started at `begun`.
+/// the database needs one. The clock of the run started at `start_time`.
 pub(crate) fn run(
     sandbox: &Sandbox,
     request: &ExecRequest<'_>,
     cancel: Option<Arc<AtomicBool>>,
-    begun: Instant,
+    start_time: Instant,
     keeps_lock: bool,
 ) -> Outcome {
     let (statement, start) = match find_statement(request.sql) {
@@ -65,7 +65,7 @@ pub(crate) fn run(
         },
     };
     let guard = sandbox.guard();
-    guard.arm(limits, cancel, begun);
+    guard.arm(limits, cancel, start_time);
     meter::arm(guard, limits, n_json_paths(statement));
     hooks::take_refused();
     hooks::take_clock_was_read();
@@ -74,7 +74,7 @@ pub(crate) fn run(
     let refusal = meter::disarm();
     outcome.vm_steps += guard.charged_steps();
     let stop = guard.disarm();
-    outcome.elapsed = begun.elapsed();
+    outcome.elapsed = start_time.elapsed();
     outcome.is_volatile = sandbox.record().is_volatile() || hooks::take_clock_was_read();
     outcome.error_offset = outcome.error_offset.map(|offset| offset + start as u32);
     if outcome.status == Status::Ok && stop.is_some() {
@@ -88,7 +88,7 @@ pub(crate) fn run(
     if outcome.status == Status::Timeout {
         explain_stop(&mut outcome, stop, limits);
     }
-    if let Some(column) = sandbox.record().hiding().refused() {
+    if let Some(column) = sandbox.record().hiding().refused_column() {
         outcome = outcome.replaced_by(Status::Forbidden, hidden_error(&column));
     }
     if outcome.status == Status::DbError
@@ -283,7 +283,7 @@ fn from_sqlite(value: ValueRef<'_>) -> Value<'_> {
 
 /// Suggests a name for a missing one, under separate bounds.
 fn find_hint(sandbox: &Sandbox, statement: &str, error: &str) -> Option<String> {
-    let (connection, names) = sandbox.opened()?;
+    let (connection, names) = sandbox.open_connection()?;
     let guard = sandbox.guard();
     let limits = Limits { timeout: None, vm_steps: Some(hint::MAX_STEPS), ..Limits::default() };
     guard.arm(&limits, None, Instant::now());

@@ -36,12 +36,12 @@ const COLUMNS: &str = "SELECT name, dflt_value IS NOT NULL, hidden IN (2, 3) FRO
 
 /// The hidden columns of the open database, and the first one that the statement being prepared would read.
 #[derive(Debug, Default)]
-pub(crate) struct Hiding {
+pub(crate) struct HiddenColumnCheck {
     covered: OnceLock<Option<HiddenInDatabase>>,
     refused: Mutex<Option<String>>,
 }
 
-impl Hiding {
+impl HiddenColumnCheck {
     /// Determines once which of the hidden columns the database contains.
     pub(crate) fn detect(&self, connection: &Connection, hidden: &[HiddenColumn]) -> rusqlite::Result<()> {
         if !hidden.is_empty() && self.covered.get().is_none() {
@@ -53,7 +53,7 @@ impl Hiding {
 
     /// Returns whether the database contains any.
     pub(crate) fn is_active(&self) -> bool {
-        self.covered().is_some()
+        self.present_columns().is_some()
     }
 
     /// Forgets the previous statement.
@@ -65,28 +65,28 @@ impl Hiding {
 
     /// Returns whether a column is hidden.
     pub(crate) fn hides(&self, table: &str, column: &str) -> bool {
-        self.covered().is_some_and(|covered| covered.refusal(table.as_bytes(), column.as_bytes()).is_some())
+        self.present_columns().is_some_and(|covered| covered.refusal(table.as_bytes(), column.as_bytes()).is_some())
     }
 
     /// Returns the hidden column that a statement reads without a call of the authorizer.
     pub(crate) fn read_by_text(&self, sql: &str) -> Option<String> {
-        self.covered()?.joined(sql.as_bytes())
+        self.present_columns()?.find_joined_column(sql.as_bytes())
     }
 
     /// Returns the hidden column that the statement would read.
-    pub(crate) fn refused(&self) -> Option<String> {
-        self.covered()?;
+    pub(crate) fn refused_column(&self) -> Option<String> {
+        self.present_columns()?;
         self.lock().clone()
     }
 
     /// Records the refusal and returns false, or returns true without a refusal.
     pub(crate) fn allows(&self, refusal: impl FnOnce(&HiddenInDatabase) -> Option<String>) -> bool {
-        let Some(refused) = self.covered().and_then(refusal) else { return true };
+        let Some(refused) = self.present_columns().and_then(refusal) else { return true };
         self.lock().get_or_insert(refused);
         false
     }
 
-    fn covered(&self) -> Option<&HiddenInDatabase> {
+    fn present_columns(&self) -> Option<&HiddenInDatabase> {
         self.covered.get()?.as_ref()
     }
 
@@ -206,7 +206,8 @@ impl HiddenInDatabase {
                 self.tables().chain(readers).any(|table| mentions_name(&all, table))
             } else if definition.is_view() {
                 let all = tokens(&definition.sql);
-                self.joined(&definition.sql).is_some() || self.whole.iter().any(|table| mentions_table(&all, table))
+                self.find_joined_column(&definition.sql).is_some()
+                    || self.whole.iter().any(|table| mentions_table(&all, table))
             } else {
                 definitions
                     .iter()
@@ -273,7 +274,7 @@ impl HiddenInDatabase {
 
     /// Returns the hidden name that a statement reads without a call of the authorizer: in a view that SQLite
     /// flattens, or in the columns of USING and NATURAL.
-    pub(crate) fn joined(&self, sql: &[u8]) -> Option<String> {
+    pub(crate) fn find_joined_column(&self, sql: &[u8]) -> Option<String> {
         let all = tokens(sql);
         if let Some(view) = self.views.iter().find(|view| mentions_table(&all, view)) {
             return Some(name_of(view, b""));

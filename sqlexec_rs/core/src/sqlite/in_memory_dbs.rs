@@ -114,7 +114,7 @@ impl InMemoryDbs {
         let mut in_use = self.lock();
         in_use.retain(|_, copied| copied.strong_count() > 0);
         in_use.insert(copied.identity.inode(), Arc::downgrade(&copied));
-        self.stats.copied();
+        self.stats.count_copy();
         Some(copied)
     }
 

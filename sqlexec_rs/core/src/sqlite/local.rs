@@ -111,14 +111,14 @@ impl LocalRunner {
     }
 
     fn run(&mut self, path: &Path, state: u32, request: &ExecRequest<'_>, cancel: Option<&Arc<AtomicBool>>) -> Outcome {
-        let begun = Instant::now();
+        let start_time = Instant::now();
         for n_tries in 1.. {
             let sandbox = match self.connections.get(path, state) {
                 Ok(sandbox) => sandbox,
                 Err(outcome) => return *outcome,
             };
             let keeps_lock = self.held.is_some();
-            let outcome = exec::run(sandbox, request, cancel.cloned(), begun, keeps_lock);
+            let outcome = exec::run(sandbox, request, cancel.cloned(), start_time, keeps_lock);
             let is_over = matches!(outcome.status, Status::Timeout | Status::Cancelled);
             let is_one_state = is_over || sandbox.has_read_one_state(outcome.status != Status::Ok);
             let has_ended = keeps_lock || sandbox.end_transactions().is_ok();

@@ -153,7 +153,7 @@ pub(crate) fn may_grow(old: usize, new: usize) -> bool {
 
 /// Records that an allocation was freed.
 #[inline]
-pub(crate) fn freed(bytes: usize) {
+pub(crate) fn record_free(bytes: usize) {
     METER.with(|meter| {
         if meter.is_armed.get() {
             meter.heap_left.set(meter.heap_left.get() + bytes as i64);
@@ -201,7 +201,7 @@ pub(crate) fn may_write_temp(bytes: i64, growth: i64) -> bool {
 }
 
 /// Records that a temporary file was removed.
-pub(crate) fn removed_temp(bytes: i64) {
+pub(crate) fn record_temp_removal(bytes: i64) {
     METER.with(|meter| meter.temp_left.set(meter.temp_left.get() + bytes));
 }
 
@@ -304,7 +304,7 @@ mod tests {
         arm(&Arc::default(), &limits(), 0);
         for _ in 0..100 {
             assert!(may_allocate(900));
-            freed(900);
+            record_free(900);
         }
         assert!(may_allocate(900));
         assert!(!may_allocate(101));
@@ -323,7 +323,7 @@ mod tests {
         arm(&Arc::default(), &limits(), 0);
         let take = || {
             may_allocate(8) && {
-                freed(8);
+                record_free(8);
                 true
             }
         };
@@ -340,7 +340,7 @@ mod tests {
     fn temporary_files_have_a_separate_limit() {
         arm(&Arc::default(), &limits(), 0);
         assert!(may_write_temp(50, 50) && may_write_temp(50, 0) && !may_write_temp(1, 1) && may_allocate(1_000));
-        removed_temp(50);
+        record_temp_removal(50);
         assert!(may_write_temp(50, 50));
         assert_eq!(disarm(), Some(Refusal::TempFiles));
     }

@@ -16,14 +16,14 @@ use rusqlite::limits::Limit;
 use rusqlite::{Connection, ErrorCode, OpenFlags, Statement};
 
 use crate::hint;
-use crate::request::Caps;
+use crate::request::StatementLimits;
 use crate::result::header::Header;
 use crate::scan::Patterns;
 use crate::sqlite::dbfile::UnusedWal;
 use crate::sqlite::deadline::{HANDLER_PERIOD, RunGuard};
 use crate::sqlite::functions;
 use crate::sqlite::hidden::HiddenColumn;
-use crate::sqlite::hooks::{self, Log};
+use crate::sqlite::hooks::{self, WalState};
 use crate::sqlite::in_memory_dbs::{Access, InMemoryDb};
 use crate::sqlite::meter;
 use crate::sqlite::side_files::is_alone;
@@ -87,7 +87,7 @@ enum Origin {
 #[derive(Debug, Default)]
 struct LazyConnection {
     connection: OnceCell<Connection>,
-    caps: Cell<Option<Caps>>,
+    caps: Cell<Option<StatementLimits>>,
 }
 
 impl Sandbox {
@@ -123,7 +123,7 @@ impl Sandbox {
     }
 
     /// Returns a connection that a run has opened, with the names that were read through it.
-    pub(crate) fn opened(&self) -> Option<(&Connection, &hint::NameCache)> {
+    pub(crate) fn open_connection(&self) -> Option<(&Connection, &hint::NameCache)> {
         let connection = self.guarded.connection.get().or_else(|| self.indexed.connection.get())?;
         Some((connection, &self.names))
     }
@@ -160,7 +160,7 @@ impl Sandbox {
     /// be read.
     pub(crate) fn header(&self, statement: &Statement<'_>) -> Option<Arc<Header>> {
         let mut last = self.header.borrow_mut();
-        if !last.is_of(statement) {
+        if !last.matches_statement(statement) {
             *last = Arc::new(Header::of(statement)?);
         }
         Some(Arc::clone(&last))
@@ -196,7 +196,7 @@ impl Sandbox {
     /// Returns the connection for a statement with such patterns, with its schema loaded and its limits set.
     ///
     /// The schema is loaded before the limits apply because it may need more than a statement may use.
-    pub(crate) fn connection(&self, patterns: Patterns, caps: &Caps) -> rusqlite::Result<&Connection> {
+    pub(crate) fn connection(&self, patterns: Patterns, caps: &StatementLimits) -> rusqlite::Result<&Connection> {
         let is_short = patterns == Patterns::Short && self.like_blobs;
         let lazy = if is_short { &self.indexed } else { &self.guarded };
         let connection = if let Some(connection) = lazy.connection.get() {
@@ -274,9 +274,9 @@ impl Sandbox {
     /// Opens a read-only connection. The immutable guarantee for a file does not cover a log or a journal next to it.
     fn open(&self) -> rusqlite::Result<Connection> {
         let vfs = hooks::vfs(match self.unused.get() {
-            None => Log::Possible,
-            Some(unused) if unused.has_log() => Log::WithoutIndex,
-            Some(_) => Log::Missing,
+            None => WalState::Possible,
+            Some(unused) if unused.has_log() => WalState::WithoutIndex,
+            Some(_) => WalState::Missing,
         })?;
         // Without the URI flag, no character of a path is special, and neither is ":memory:".
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;

@@ -5,7 +5,7 @@ use crate::scan::is_among;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use crate::sqlite::hidden::Hiding;
+use crate::sqlite::hidden::HiddenColumnCheck;
 use crate::sqlite::hooks::{Action, Authorizer};
 use crate::sqlite::versions;
 
@@ -67,7 +67,7 @@ pub(crate) struct StatementRecord {
     version: u32,
     /// A function of a later version that the statement calls.
     newer: Mutex<Option<(&'static str, u32)>>,
-    hiding: Hiding,
+    hiding: HiddenColumnCheck,
 }
 
 impl StatementRecord {
@@ -76,7 +76,7 @@ impl StatementRecord {
     }
 
     /// Returns the hidden columns.
-    pub(crate) fn hiding(&self) -> &Hiding {
+    pub(crate) fn hiding(&self) -> &HiddenColumnCheck {
         &self.hiding
     }
 

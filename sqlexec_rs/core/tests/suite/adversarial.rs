@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
-use sqlexec_core::{Caps, Config, Limits, Outcome, Pool, Status, Stop};
+use sqlexec_core::{Config, Limits, Outcome, Pool, StatementLimits, Status, Stop};
 use tempfile::TempDir;
 
 mod cases;
@@ -61,12 +61,12 @@ fn check(cases: &[(Status, String)]) {
     let fixture = Fixture::new();
     let before = contents(fixture.folder.path());
     for (status, sql) in cases {
-        let begun = Instant::now();
+        let start_time = Instant::now();
         let outcome = fixture.run("shop.sqlite", sql, &limits_for(*status));
         assert_eq!(outcome.status, *status, "{:?}: {}", outcome.error, shown(sql));
         if *status == Status::Timeout {
             assert_eq!(outcome.stopped_by, Some(Stop::Wall), "{}", shown(sql));
-            assert!(begun.elapsed() < HANG, "{:?}: {}", begun.elapsed(), shown(sql));
+            assert!(start_time.elapsed() < HANG, "{:?}: {}", start_time.elapsed(), shown(sql));
         }
     }
     // The connections still work, and nothing was written.
@@ -110,9 +110,9 @@ fn growing_results_are_refused() {
 fn slow_prepares_are_stopped_or_refused() {
     let fixture = Fixture::new();
     for sql in cases::slow_to_prepare() {
-        let begun = Instant::now();
+        let start_time = Instant::now();
         let outcome = fixture.run("shop.sqlite", &sql, &limits_for(Status::Timeout));
-        assert!(begun.elapsed() < HANG, "{:?}: {}", begun.elapsed(), shown(&sql));
+        assert!(start_time.elapsed() < HANG, "{:?}: {}", start_time.elapsed(), shown(&sql));
         let is_expected = matches!(outcome.status, Status::Ok | Status::Timeout | Status::TooLarge);
         assert!(is_expected, "{:?} {:?}: {}", outcome.status, outcome.error, shown(&sql));
     }
@@ -123,17 +123,17 @@ fn slow_prepares_are_stopped_or_refused() {
 fn work_between_handler_calls_is_charged() {
     let fixture = Fixture::new();
     for sql in cases::straight_line() {
-        let begun = Instant::now();
+        let start_time = Instant::now();
         let outcome = fixture.run("shop.sqlite", &sql, &limits_for(Status::Timeout));
         assert_eq!(outcome.stopped_by, Some(Stop::Wall), "{:?} {:?}: {}", outcome.status, outcome.error, shown(&sql));
-        assert!(begun.elapsed() < HANG, "{:?}: {}", begun.elapsed(), shown(&sql));
+        assert!(start_time.elapsed() < HANG, "{:?}: {}", start_time.elapsed(), shown(&sql));
         let steps = Limits { timeout: None, vm_steps: Some(2_000_000), ..Limits::default() };
         let taken: Vec<u64> = (0..2)
             .map(|i| {
-                let begun = Instant::now();
+                let start_time = Instant::now();
                 let outcome = fixture.run("shop.sqlite", &format!("{sql} -- {i}"), &steps);
                 assert_eq!(outcome.stopped_by, Some(Stop::VmSteps), "{:?}: {}", outcome.status, shown(&sql));
-                assert!(begun.elapsed() < HANG, "{:?}: {}", begun.elapsed(), shown(&sql));
+                assert!(start_time.elapsed() < HANG, "{:?}: {}", start_time.elapsed(), shown(&sql));
                 outcome.vm_steps
             })
             .collect();
@@ -163,25 +163,33 @@ fn ordinary_use_of_bounded_functions_succeeds() {
 #[test]
 fn each_limit_is_enforced_and_named() {
     let fixture = Fixture::new();
-    let caps = |caps: Caps| Limits { caps, ..Limits::default() };
-    let standard = Caps::default();
+    let caps = |caps: StatementLimits| Limits { caps, ..Limits::default() };
+    let standard = StatementLimits::default();
     let sorted = "SELECT id FROM note ORDER BY body || id LIMIT -1 OFFSET 299";
     for (limits, sql, message) in [
-        (caps(Caps { max_length: 1_000, ..standard }), "SELECT hex(zeroblob(501))", "string or blob too big"),
-        (caps(Caps { max_sql_length: 20, ..standard }), "SELECT 1234567890123456", "statement too long"),
-        (caps(Caps { max_like_pattern: 4, ..standard }), "SELECT 'a' LIKE '12345'", "LIKE or GLOB pattern too complex"),
         (
-            caps(Caps { max_expr_depth: 5, ..standard }),
+            caps(StatementLimits { max_length: 1_000, ..standard }),
+            "SELECT hex(zeroblob(501))",
+            "string or blob too big",
+        ),
+        (caps(StatementLimits { max_sql_length: 20, ..standard }), "SELECT 1234567890123456", "statement too long"),
+        (
+            caps(StatementLimits { max_like_pattern: 4, ..standard }),
+            "SELECT 'a' LIKE '12345'",
+            "LIKE or GLOB pattern too complex",
+        ),
+        (
+            caps(StatementLimits { max_expr_depth: 5, ..standard }),
             "SELECT 1+2+3+4+5+6+7",
             "Expression tree is too large (maximum depth 5)",
         ),
         (
-            caps(Caps { max_compound: 2, ..standard }),
+            caps(StatementLimits { max_compound: 2, ..standard }),
             "VALUES (1) UNION SELECT 2 UNION SELECT 3",
             "too many terms in compound SELECT",
         ),
-        (caps(Caps { max_vdbe_ops: 5, ..standard }), "SELECT * FROM item", "out of memory"),
-        (caps(Caps { max_columns: 2, ..standard }), "SELECT 1, 2, 3", "too many columns in result set"),
+        (caps(StatementLimits { max_vdbe_ops: 5, ..standard }), "SELECT * FROM item", "out of memory"),
+        (caps(StatementLimits { max_columns: 2, ..standard }), "SELECT 1, 2, 3", "too many columns in result set"),
         (
             Limits { heap_bytes: 3_000_000, ..Limits::default() },
             "SELECT hex(zeroblob(2000000))",

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 use sqlexec_core::{
-    Access, Config, Fault, HiddenColumn, Limits, Outcome, OutputKind, Pool, Status, Value, WorkerConfig,
+    Access, Config, HiddenColumn, Limits, Outcome, OutputKind, Pool, PoolError, Status, Value, WorkerConfig,
 };
 use tempfile::TempDir;
 
@@ -353,7 +353,7 @@ fn golds_plans_and_other_engines_are_refused() {
     for name in ["postgresql://u@127.0.0.1:1/d", "mysql://u@127.0.0.1:1/d", "duckdb:/nowhere/d.duckdb", "duckdb:x"] {
         let result = fixture.pool.submit_while(&[query(name)], OutputKind::Rows, &limits, &mut || true);
         match result.map(|job| job.wait(Duration::from_secs(60)).unwrap()) {
-            Err(Fault::CannotHide(_)) => {}
+            Err(PoolError::CannotHide(_)) => {}
             Ok(_) if name.starts_with("duckdb") => {} // the file is missing, which is a `db_error`
             other => panic!("{name}: {other:?}"),
         }

@@ -345,9 +345,9 @@ fn candidate_cache_respects_its_budget(base: &Config) {
 fn wait_ends_at_its_timeout(base: &Config) {
     let fixture = Fixture::new(base, 1);
     let job = fixture.submit(&[ENDLESS], &Limits { timeout: None, ..Limits::default() });
-    let begun = Instant::now();
+    let start_time = Instant::now();
     assert!(!job.wait(Duration::from_millis(20)).unwrap());
-    assert!(begun.elapsed() >= Duration::from_millis(20));
+    assert!(start_time.elapsed() >= Duration::from_millis(20));
 }
 
 fn outcomes_of_outdated_states_and_unused_limits_are_dropped(base: &Config) {
@@ -377,7 +377,7 @@ fn callback_cannot_close_its_pool(base: &Config) {
     let (sender, receiver) = std::sync::mpsc::channel();
     let (ours, slow) = (Arc::clone(&fixture), "SELECT sum(a.id * b.id) FROM item a, item b");
     let job = fixture.submit(&[slow], &Limits::default());
-    job.when_done(Box::new(move || sender.send(ours.pool.begin_close().map_err(|fault| fault.to_string())).unwrap()))
+    job.when_done(Box::new(move || sender.send(ours.pool.begin_close().map_err(|error| error.to_string())).unwrap()))
         .unwrap();
     finish(&job);
     match receiver.recv_timeout(Duration::from_secs(60)).unwrap() {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 use sqlexec_core::{
-    Config, Fault, GoldSource, Job, Limits, NextItem, Options, Outcome, OutputKind, Pool, Query, Rule, ScoreItem,
+    Config, GoldSource, Job, Limits, NextItem, Options, Outcome, OutputKind, Pool, PoolError, Query, Rule, ScoreItem,
     Status,
 };
 use tempfile::TempDir;
@@ -164,7 +164,7 @@ fn batch_waits_while_the_queue_is_full() {
         n_calls += 1;
         n_calls < 3
     });
-    assert!(matches!(refused.err(), Some(Fault::Interrupted)));
+    assert!(matches!(refused.err(), Some(PoolError::Interrupted)));
     assert_eq!(n_calls, 3);
     assert!(pool.submit(&[], &limits).is_ok());
     blocker.cancel().unwrap();

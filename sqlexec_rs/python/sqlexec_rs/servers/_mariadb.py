@@ -77,10 +77,10 @@ def resume(root: Path, port: int, *options: str) -> None:
 
 def make_readers(database: str, name: str, password: str, n_roles: int) -> str:
     """Return the statements that create read-only users of a database."""
-    users = [_quoted(user) for user in (name, *(f"{name}_{i}" for i in range(1, n_roles + 1)))]
+    users = [_quote(user) for user in (name, *(f"{name}_{i}" for i in range(1, n_roles + 1)))]
     definitions = ", ".join(f"{user} IDENTIFIED BY '{password}'" for user in users)
     # In a GRANT, the name of a database is a pattern.
-    pattern = _quoted(re.sub(r"([_%\\])", r"\\\1", database))
+    pattern = _quote(re.sub(r"([_%\\])", r"\\\1", database))
     return f"CREATE USER {definitions};\nGRANT SELECT ON {pattern}.* TO {', '.join(users)};\n"
 
 
@@ -132,5 +132,5 @@ def _program(name: str) -> str:
     return _programs.find_program(name, "mariadb-server", "opt/mariadb/*/bin/{name}")
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"

@@ -80,16 +80,16 @@ def resume(root: Path, port: int, *options: str) -> None:
 
 def make_readers(database: str, name: str, password: str, n_roles: int) -> str:
     """Return the statements that create read-only roles of a database; only a superuser can run all of them."""
-    quoted = _quoted(name)
-    roles = [quoted, *(_quoted(f"{name}_{i}") for i in range(1, n_roles + 1))]
+    quoted = _quote(name)
+    roles = [quoted, *(_quote(f"{name}_{i}") for i in range(1, n_roles + 1))]
     members = [f"CREATE ROLE {role} LOGIN PASSWORD '{password}' IN ROLE {quoted};" for role in roles[1:]]
     bounds = [f"ALTER ROLE {role} SET {setting};" for role in roles for setting in _BOUNDS]
     lines = [
         f"CREATE ROLE {quoted} LOGIN PASSWORD '{password}';",
         *members,
         "REVOKE CREATE ON SCHEMA public FROM PUBLIC;",
-        f"REVOKE TEMPORARY ON DATABASE {_quoted(database)} FROM PUBLIC;",
-        f"GRANT CONNECT ON DATABASE {_quoted(database)} TO {quoted};",
+        f"REVOKE TEMPORARY ON DATABASE {_quote(database)} FROM PUBLIC;",
+        f"GRANT CONNECT ON DATABASE {_quote(database)} TO {quoted};",
         f"GRANT USAGE ON SCHEMA public TO {quoted};",
         f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {quoted};",
         f"ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO {quoted};",
@@ -175,5 +175,5 @@ def _program(name: str) -> str:
     return _programs.find_program(name, "postgresql", "usr/lib/postgresql/*/bin/{name}")
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'

@@ -22,12 +22,12 @@ import pytest
 from jaxrl_sql.commands.view import main
 from jaxrl_sql.config import ExecutorConfig
 from jaxrl_sql.report.folder import CONSTANT, JUDGED, NO_SIGNAL, SUSPICIOUS, AnswersFolder, is_suspicious
-from jaxrl_sql.report.groups import chunks, open_result_folder, read_chunk
+from jaxrl_sql.report.groups import list_chunks, open_result_folder, read_chunk
 from jaxrl_sql.report.html import script_json
 from jaxrl_sql.report.view.folder import View
 from jaxrl_sql.report.view.judging import Judge, JudgeRequest, reads_no_table
 from jaxrl_sql.report.view.serving import serve_folder
-from jaxrl_sql.runtime.rollouts import FOLDER, RolloutWriter, pieces_of
+from jaxrl_sql.runtime.rollouts import FOLDER, RolloutWriter, list_shards
 from jaxrl_sql.text2sql.env.address import parse_address
 from jaxrl_sql.text2sql.env.executor import make_executor
 from jaxrl_sql.text2sql.evals.side_by_side import side_by_side, write_comparison
@@ -131,7 +131,7 @@ def test_answers_are_right_by_the_rule_and_not_by_status_or_reward(
     writer = RolloutWriter(tmp_path, 100)
     writer.write("train", [view_runs.group(1, "a", [{**view_runs.answer("SELECT 1", 1.0), **fields}])])
     (tmp_path / "metrics.jsonl").write_text("")
-    (chunk,) = chunks(open_result_folder(tmp_path))
+    (chunk,) = list_chunks(open_result_folder(tmp_path))
     (answer,) = read_chunk(chunk).groups[0]["answers"]
     assert answer["right"] is is_right
 
@@ -214,7 +214,7 @@ def test_answers_of_deleted_databases_are_shown_unjudged(run: Path) -> None:
     head = data(run / "view", "head")
     assert head["notes"] == [f"Not judged: {run / 'shop.sqlite'} is not there."]
     result = [group for group in groups(run / "view") if group["uid"] == "q1"]
-    assert result[0]["answers"][0]["verdict"] == {"fault": f"not judged: {run / 'shop.sqlite'} is not there"}
+    assert result[0]["answers"][0]["verdict"] == {"error": f"not judged: {run / 'shop.sqlite'} is not there"}
 
 
 # SQL that SQLite cannot run, and its rows.
@@ -267,14 +267,14 @@ def test_answers_of_server_databases_have_verdicts_and_rows(
     for path in tmp_path.joinpath("out/data").iterdir():
         assert password not in json.dumps(data(path.parents[1], path.stem) if path.stem != "stamp" else "")
     if dialect != "duckdb":
-        assert password not in "".join(piece.read_text() for piece in pieces_text(run))
+        assert password not in "".join(shard.read_text() for shard in pieces_text(run))
 
 
 def pieces_text(run: Path) -> Iterator[Path]:
-    """Write unpacked pieces next to the pieces of a run."""
-    for piece in sorted((run / FOLDER).glob("train-*")):
-        plain = run / f"{piece.name}.txt"
-        plain.write_bytes(gzip.decompress(piece.read_bytes()))
+    """Write uncompressed shards next to the shards of a run."""
+    for shard in sorted((run / FOLDER).glob("train-*")):
+        plain = run / f"{shard.name}.txt"
+        plain.write_bytes(gzip.decompress(shard.read_bytes()))
         yield plain
 
 
@@ -287,7 +287,7 @@ def test_unreachable_server_is_reported_without_its_address(view_runs: ModuleTyp
     RolloutWriter(run, 1000).write("train", [record | question_of(example)])
     assert main([str(run), "--out", str(tmp_path / "out")]) == 0
     (result,) = (group for group in groups(tmp_path / "out") if group["uid"] == "s1")
-    assert result["answers"][0]["verdict"] == {"fault": "not judged: shop of PostgreSQL cannot be reached"}
+    assert result["answers"][0]["verdict"] == {"error": "not judged: shop of PostgreSQL cannot be reached"}
     assert data(tmp_path / "out", "head")["notes"] == ["Not judged: shop of PostgreSQL cannot be reached."]
     assert "someone" not in json.dumps([result, data(tmp_path / "out", "head")])
 
@@ -302,7 +302,7 @@ def test_server_stopped_during_judging_gives_no_verdict(start_server: Callable[[
         judge.judge([JudgeRequest(example, gold)])
         server.stop()
         judge.judge([JudgeRequest(example, gold), JudgeRequest(example, "SELECT 1")])
-    assert judge.judged == 1
+    assert judge.num_judged == 1
     assert judge.missing == ["shop of PostgreSQL cannot be reached"]
 
 
@@ -335,7 +335,7 @@ def test_evicted_pieces_keep_their_positions(view_runs: ModuleType, tmp_path: Pa
     shown.update(is_live=True)
     for step in range(4, 12):
         view_runs.add_step(run, step, keep=20)
-    assert pieces_of(run / FOLDER, "train")[0].number > 0
+    assert list_shards(run / FOLDER, "train")[0].number > 0
     shown.update(is_live=True)
     index = data(tmp_path / "out", "index")
     assert 0 in index["parts"]
@@ -344,10 +344,10 @@ def test_evicted_pieces_keep_their_positions(view_runs: ModuleType, tmp_path: Pa
 
 
 def test_truncated_piece_is_reported_and_the_rest_is_shown(run: Path) -> None:
-    piece = pieces_of(run / FOLDER, "train")[0].path
-    piece.write_bytes(piece.read_bytes()[:-40])
+    shard = list_shards(run / FOLDER, "train")[0].path
+    shard.write_bytes(shard.read_bytes()[:-40])
     assert main([str(run)]) == 0
-    assert data(run / "view", "head")["notes"] == [f"A part of {piece.name} cannot be read and is omitted."]
+    assert data(run / "view", "head")["notes"] == [f"A part of {shard.name} cannot be read and is omitted."]
     assert {group["step"] for group in groups(run / "view")} == {0, 1, 2, 9}
 
 
@@ -368,7 +368,7 @@ def test_unusable_folder_is_an_error_of_one_line(run: Path, tmp_path: Path, caps
     assert "the run kept no answers (run.keep_rollouts was 0" in line_of(capsys)
     (older / FOLDER).mkdir()
     assert main([str(older)]) == 2
-    assert "no piece of answers is left" in line_of(capsys)
+    assert "no answers are left" in line_of(capsys)
     assert not (older / "view").exists()
     assert main([str(run), "--out", str(run)]) == 2
     assert "has other files: name an empty folder" in line_of(capsys)

@@ -212,7 +212,7 @@ def test_sql_may_contain_the_dialogues_tags(task: SqlTask, row: dict[str, str], 
     assert "Cy" in (episode.step(f"{T}<sql>{sql}</sql>") or "")
     assert episode.step(f"{T}<solution>{sql}</solution>") is None
     assert episode.reward() == 1.0
-    assert episode.scored().sql == sql
+    assert episode.score_dialogue().sql == sql
 
 
 @pytest.mark.parametrize("sql", [None, 7, ["SELECT 1"], {"sql": "SELECT 1"}])
@@ -264,11 +264,11 @@ def example_with(word: str) -> str:
 @pytest.mark.trainers
 def test_documented_openenv_application_runs(task: SqlTask, row: dict[str, str]) -> None:
     served: list[Any] = []
-    uvicorn = SimpleNamespace(run=lambda app, **place: served.append((app, place)))
+    uvicorn = SimpleNamespace(run=lambda app, **options: served.append((app, options)))
     exec(example_with("make_app"), {"uvicorn": uvicorn, "task": task, "examples": [example_of(row)]})  # noqa: S102
-    ((app, place),) = served
+    ((app, options),) = served
     assert callable(app)
-    assert place == {"host": "127.0.0.1", "port": 8000}
+    assert options == {"host": "127.0.0.1", "port": 8000}
 
 
 @pytest.mark.trainers

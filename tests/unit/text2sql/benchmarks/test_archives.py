@@ -192,12 +192,12 @@ def shared_task(folder: Path, version: str = "v1", splits: tuple[str, ...] = ("t
 
 @pytest.mark.parametrize("split", ["train", "valid", "test"])
 def test_shared_task_split_is_read_from_the_databases_folder(split: str, tmp_path: Path) -> None:
-    part = tmp_path / "data/mimic_iv"
-    shared_task(part)
-    database(part / "mimic_iv.sqlite")
-    places = [(tmp_path, split), (tmp_path / "data", split), (part, split), (part / split, "")]
-    for folder, name in places:
-        loaded = load_benchmark(folder, name)
+    folder = tmp_path / "data/mimic_iv"
+    shared_task(folder)
+    database(folder / "mimic_iv.sqlite")
+    folders = [(tmp_path, split), (tmp_path / "data", split), (folder, split), (folder / split, "")]
+    for path, name in folders:
+        loaded = load_benchmark(path, name)
         assert (loaded.name, loaded.rule) == ("ehrsql", "ehrsql")
         assert [example.uid for example in loaded.examples] == [f"{split}{i}" for i in range(3)]
         assert [example.answerable for example in loaded.examples] == [True, False, False]
@@ -333,7 +333,7 @@ def test_defog_files_load_like_in_pandas(archives: Path, tmp_path: Path, split: 
 @pytest.mark.data
 def test_sql_r1_rows_have_the_evidence_of_their_field(archives: Path, tmp_path: Path) -> None:
     rows = parquet.read_table(archives / "sql_r1/test.parquet").to_pylist()
-    loaded = _loaded(archives / "sql_r1/test.parquet", {row["db_id"] for row in rows}, tmp_path)
+    loaded = _load(archives / "sql_r1/test.parquet", {row["db_id"] for row in rows}, tmp_path)
     assert [example.evidence for example in loaded.examples] == [row["external_knowledge"].strip() for row in rows]
     assert (len(loaded.examples), sum(not example.evidence for example in loaded.examples)) == (1000, 784)
     for example, row in zip(loaded.examples, rows, strict=True):
@@ -346,7 +346,7 @@ def test_sql_r1_rows_have_the_evidence_of_their_field(archives: Path, tmp_path: 
 @pytest.mark.data
 def test_paverl_rows_load(archives: Path, tmp_path: Path) -> None:
     rows = parquet.read_table(archives / "paverl/val_syn_10K.parquet").to_pylist()
-    loaded = _loaded(archives / "paverl/val_syn_10K.parquet", {row["extra_info"]["dbname"] for row in rows}, tmp_path)
+    loaded = _load(archives / "paverl/val_syn_10K.parquet", {row["extra_info"]["dbname"] for row in rows}, tmp_path)
     wanted = [
         (row["extra_info"]["dbname"], row["extra_info"]["question"], row["extra_info"]["goldsql"]) for row in rows
     ]
@@ -360,7 +360,7 @@ def test_paverl_rows_load(archives: Path, tmp_path: Path) -> None:
     assert 0 < sum(bool(example.evidence) for example in loaded.examples) < len(rows)
 
 
-def _loaded(path: Path, db_ids: set[str], tmp_path: Path) -> Benchmark:
+def _load(path: Path, db_ids: set[str], tmp_path: Path) -> Benchmark:
     """Load a published file with a small database in place of each of its own."""
     source = database(tmp_path / "any.sqlite")
     for db_id in db_ids:

@@ -361,9 +361,9 @@ def test_text_nan_in_a_csv_is_an_empty_cell(tmp_path: Path) -> None:
 def test_csv_without_questions_is_refused_in_one_line(tmp_path: Path, text: str, message: str) -> None:
     database(tmp_path / "mine.db")
     (tmp_path / "train.csv").write_text(text)
-    for place, split in ((tmp_path, "train"), (tmp_path / "train.csv", "")):
+    for path, split in ((tmp_path, "train"), (tmp_path / "train.csv", "")):
         with pytest.raises(InputError, match=message) as caught:
-            load_benchmark(place, split)
+            load_benchmark(path, split)
         assert "\n" not in str(caught.value)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxrl_sql.text2sql.benchmarks import load_folder, load_split, skipped_lines
+from jaxrl_sql.text2sql.benchmarks import load_folder, load_split, summarize_skipped
 from jaxrl_sql.types import InputError
 
 
@@ -112,7 +112,7 @@ def test_unusable_questions_are_skipped_with_a_reason(folder: Path) -> None:
         ("q8", "no sql"),
         ("q9", "database empty has no tables"),
     )
-    assert "skipped 2 (database bad is corrupt), such as q3" in skipped_lines(loaded.skipped)
+    assert "skipped 2 (database bad is corrupt), such as q3" in summarize_skipped(loaded.skipped)
 
 
 @pytest.mark.parametrize(

@@ -123,9 +123,9 @@ def test_unreadable_file_affects_only_its_own_load(shop: Path, other: bytes) -> 
     if not other.startswith(b"\xff\xfeq"):  # its header makes it a set of questions
         assert question_pairs(shop, "") == ROW
     (shop / "train.csv").write_bytes(other)
-    for place, split in ((shop, "train"), (shop / "prices.csv", "")):
+    for path, split in ((shop, "train"), (shop / "prices.csv", "")):
         with pytest.raises(InputError) as caught:
-            load_benchmark(place, split)
+            load_benchmark(path, split)
         assert "\n" not in str(caught.value)
         assert "\r" not in str(caught.value)
 
@@ -197,9 +197,9 @@ def test_second_database_is_reported_if_questions_name_none(shop: Path) -> None:
     message = (
         r"no db_id, and 2 databases are there, shop\.db, shop\.sqlite: name one in db_path, or move the others away: 2;"
     )
-    for place in (shop, shop / "train.csv"):
+    for path in (shop, shop / "train.csv"):
         with pytest.raises(InputError, match=message):
-            load_benchmark(place, "train" if place == shop else "")
+            load_benchmark(path, "train" if path == shop else "")
     (shop / "train.csv").write_text("question,sql,db_path\nQ?,SELECT 1,shop.db\nR?,SELECT 2,\n")
     benchmark = load_benchmark(shop, "train")
     assert [example.db_path for example in benchmark.examples] == [str(shop / "shop.db")]

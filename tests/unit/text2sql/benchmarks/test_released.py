@@ -13,7 +13,7 @@ import pytest
 from pyarrow import parquet
 
 from jaxrl_sql.text2sql.benchmarks import load_benchmark, load_split
-from jaxrl_sql.text2sql.benchmarks.released import question_texts, shown_tables
+from jaxrl_sql.text2sql.benchmarks.released import question_texts, read_prompt_tables
 from jaxrl_sql.types import Example, InputError
 
 SHOP = "CREATE TABLE item(id INTEGER, name TEXT); INSERT INTO item VALUES (1, 'cup');"
@@ -204,5 +204,5 @@ def test_prompt_is_split_into_question_and_schema() -> None:
     assert question_texts("{question}: Who?\nReally?") == {"question": "Who?\nReally?"}
     assert question_texts("Question:\n  Who?\nInstructions:\n- Go.\n\nQuestion: pigs") == {"question": "Who?"}
     assert question_texts("Tell me.") == {}
-    assert shown_tables(SHOWN) == {"item": frozenset({"id", "name"})}
-    assert shown_tables("nothing") == {}
+    assert read_prompt_tables(SHOWN) == {"item": frozenset({"id", "name"})}
+    assert read_prompt_tables("nothing") == {}

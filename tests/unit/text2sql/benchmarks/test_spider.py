@@ -138,9 +138,9 @@ def test_spiders_test_set_has_its_own_databases_and_separate_golds(spider: Path)
         load_benchmark(spider, "test")
 
 
-@pytest.mark.parametrize("place", ["spider/test_suite/database", "spider_testsuite/databases", "test_suite_database"])
-def test_variants_of_a_database_make_a_suite(spider: Path, tmp_path: Path, place: str) -> None:
-    variants = [database(tmp_path / place / f"d/dv{i}.sqlite", rows=i) for i in range(3)]
+@pytest.mark.parametrize("folder", ["spider/test_suite/database", "spider_testsuite/databases", "test_suite_database"])
+def test_variants_of_a_database_make_a_suite(spider: Path, tmp_path: Path, folder: str) -> None:
+    variants = [database(tmp_path / folder / f"d/dv{i}.sqlite", rows=i) for i in range(3)]
     benchmark = load_benchmark(spider)
     assert benchmark.examples[0].suite == (benchmark.examples[0].db_path, *map(str, variants))
     assert benchmark.notes[-1] == "test suite: 1 of 1 databases have variants, 3 in all"

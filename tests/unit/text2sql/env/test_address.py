@@ -36,8 +36,8 @@ def test_invalid_address_is_refused_without_its_password(url: str, message: str)
 def test_url_round_trips() -> None:
     address = parse_address("mariadb://a%40b:p%2Fw@[::1]:3307/x?sslmode=disable")
     assert (address.engine, address.user, address.password, address.host) == ("mysql", "a@b", "p/w", "::1")
-    assert parse_address(address.url("ä/b")) == address.within("ä/b")
-    assert "p/w" not in repr(address) + address.shown + address.named("x")
+    assert parse_address(address.url("ä/b")) == address.with_database("ä/b")
+    assert "p/w" not in repr(address) + address.shown + address.display_name("x")
 
 
 def test_url_of_several_roles_names_each() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxrl_sql.text2sql.env.dialect import as_run, to_sqlite, why_refused
+from jaxrl_sql.text2sql.env.dialect import as_run, find_untranslated_part, to_sqlite
 from jaxrl_sql.text2sql.env.mysql_columns import numeric_columns
 from jaxrl_sql.types import Example
 
@@ -67,7 +67,7 @@ def test_numeric_column_keeps_its_index(db: str, sql: str, table: str, key: str)
 )
 def test_column_that_may_contain_text_is_compared_like_in_mysql(db: str, sql: str, rows: list[object]) -> None:
     translated = to_sqlite(sql, "mysql", db)
-    assert translated is not None, why_refused(sql, "mysql", db)
+    assert translated is not None, find_untranslated_part(sql, "mysql", db)
     assert run(db, translated) == rows
 
 

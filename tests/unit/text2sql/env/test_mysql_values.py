@@ -11,7 +11,7 @@ from pathlib import Path
 
 import jaxrl_sql
 from jaxrl_sql.config import ExecutorConfig
-from jaxrl_sql.text2sql.env.dialect import to_sqlite, why_refused
+from jaxrl_sql.text2sql.env.dialect import find_untranslated_part, to_sqlite
 from jaxrl_sql.text2sql.env.executor import Outcome, make_executor
 from sqlexec_rs.servers import Server
 
@@ -472,7 +472,9 @@ def test_translated_values_equal_mariadbs(server_database: Callable[[str, str], 
         theirs = executor.execute_many([(server.reader, sql) for sql in queries])
         for database in ("", str(path)):
             translated = {sql: to_sqlite(sql, "mysql", database) for sql in queries}
-            assert {sql: why_refused(sql, "mysql") for sql, there in translated.items() if there is None} == {}
+            assert {
+                sql: find_untranslated_part(sql, "mysql") for sql, there in translated.items() if there is None
+            } == {}
             ours = executor.execute_many([(path, sql) for sql in translated.values()])
             assert differences(translated, theirs, ours) == {}
 

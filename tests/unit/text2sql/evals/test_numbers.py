@@ -9,7 +9,7 @@ import pytest
 
 from jaxrl_sql.text2sql.evals.dialogues import dialogue_metrics, turns_taken
 from jaxrl_sql.text2sql.evals.interval import interval, share_interval
-from jaxrl_sql.text2sql.evals.numbers import spread, weighted
+from jaxrl_sql.text2sql.evals.numbers import spread, weighted_mean
 from jaxrl_sql.text2sql.evals.pairs import compare_runs, mcnemar
 from jaxrl_sql.text2sql.evals.summary import summarize
 from jaxrl_sql.text2sql.evals.verdict import Verdict
@@ -184,8 +184,8 @@ def test_runs_and_benchmarks_are_averaged() -> None:
     runs = [{"bird": 0.5, "one": 1.0}, {"bird": 0.6}, {"bird": 0.7}]
     assert spread(runs) == {"bird": (pytest.approx(0.6), pytest.approx(0.1))}
     assert spread(runs[:1])["one"] == (1.0, 0.0)
-    assert weighted([(0.5, 100), (0.8, 300)]) == pytest.approx(0.725)
-    for bad in (lambda: spread([]), lambda: weighted([])):
+    assert weighted_mean([(0.5, 100), (0.8, 300)]) == pytest.approx(0.725)
+    for bad in (lambda: spread([]), lambda: weighted_mean([])):
         with pytest.raises(InputError):
             bad()
 

@@ -17,14 +17,14 @@ QUESTIONS = [Example(f"q{i}", "shop" if i < 2 else "zoo", "x.sqlite", "?", "SELE
 IDS = [item.uid for item in QUESTIONS]
 
 
-def paired(path: Path, content: str | bytes, field: str = "", **options: bool) -> Paired:
+def pair_file(path: Path, content: str | bytes, field: str = "", **options: bool) -> Paired:
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     return pair(read_predictions(path, field), QUESTIONS, IDS, **options)
 
 
 def refusal(path: Path, content: str | bytes, field: str = "", **options: bool) -> str:
     with pytest.raises(InputError) as caught:
-        paired(path, content, field, **options)
+        pair_file(path, content, field, **options)
     message = str(caught.value)
     assert "\n" not in message
     assert message.startswith(str(path))
@@ -53,9 +53,9 @@ def test_first_answer_without_a_query_is_no_header(answer: str, field: str, tmp_
     lines = [f"{answer}\tshop", "SELECT 1\tshop", "SELECT 2\tzoo"]
     content = "".join(f"{line}\n" for line in lines)
     expected = [answer or None, "SELECT 1", "SELECT 2"]
-    assert list(paired(tmp_path / "p", content, field).sqls.values()) == expected
+    assert list(pair_file(tmp_path / "p", content, field).sqls.values()) == expected
     bare = f"{answer}\nSELECT 1;\nSELECT 2;\n"
-    assert list(paired(tmp_path / "p", bare, field).sqls.values()) == [answer or None, "SELECT 1;", "SELECT 2;"]
+    assert list(pair_file(tmp_path / "p", bare, field).sqls.values()) == [answer or None, "SELECT 1;", "SELECT 2;"]
 
 
 @pytest.mark.parametrize("mark", [",", ";", "\t"])
@@ -73,9 +73,9 @@ def test_table_without_known_names_is_not_read_as_lines(mark: str, tmp_path: Pat
         "union of a and b", "join t ON x", "From the schema I cannot tell", "FROM t", "Order of rows", "And b = 2",
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("place", [0, 7])
-def test_line_starting_with_a_query_fragment_is_one_answer(answer: str, place: int, tmp_path: Path) -> None:
-    lines = [*QUERIES[:place], answer, *QUERIES[place + 1 :]]
+@pytest.mark.parametrize("index", [0, 7])
+def test_line_starting_with_a_query_fragment_is_one_answer(answer: str, index: int, tmp_path: Path) -> None:
+    lines = [*QUERIES[:index], answer, *QUERIES[index + 1 :]]
     assert read_texts(tmp_path / "p", lines) == lines
     (tmp_path / "p").write_text(json.dumps(["SELECT 1", answer, "SELECT 2"]))
     assert [prediction.sql for prediction in read_predictions(tmp_path / "p").entries] == [
@@ -87,7 +87,7 @@ def test_line_starting_with_a_query_fragment_is_one_answer(answer: str, place: i
     written = write_submission("spider", tmp_path, [(uid, "shop") for uid in numbered], numbered)
     assert [prediction.sql for prediction in read_predictions(written[-1]).entries] == lines
     named = "".join(f"{sql}\t{db_id}\n" for sql, db_id in (("SELECT 1", "shop"), (answer, "shop"), ("SELECT 2", "zoo")))
-    assert list(paired(tmp_path / "p", named).sqls.values()) == ["SELECT 1", answer, "SELECT 2"]
+    assert list(pair_file(tmp_path / "p", named).sqls.values()) == ["SELECT 1", answer, "SELECT 2"]
 
 
 @pytest.mark.parametrize("line", ["FROM t{} SELECT a", "FROM t{}", "FROM (SELECT {}) SELECT a"])
@@ -99,9 +99,9 @@ def test_duckdb_lines_may_start_with_from(line: str, tmp_path: Path) -> None:
 PARTS = ["LIMIT 1", "AND b = 2", "OR b = 2", "ON t.a = u.a", "ORDER BY a", "INTERSECT SELECT b", "EXCEPT", "ORDER"]
 
 
-@pytest.mark.parametrize("part", [*PARTS, "FROM (SELECT 1)", "FROM\tt", "OFFSET 2"])
-def test_queries_over_several_lines_are_refused(part: str, tmp_path: Path) -> None:
-    lines = ["SELECT a FROM t", part] * 6
+@pytest.mark.parametrize("text", [*PARTS, "FROM (SELECT 1)", "FROM\tt", "OFFSET 2"])
+def test_queries_over_several_lines_are_refused(text: str, tmp_path: Path) -> None:
+    lines = ["SELECT a FROM t", text] * 6
     with pytest.raises(InputError, match="6 of 12 lines continue a query"):
         read_texts(tmp_path / "p", lines)
     assert read_texts(tmp_path / "p", lines, "sql") == lines
@@ -111,10 +111,10 @@ def test_word_in_line_1_may_be_a_header_if_it_is_one_line_too_many(tmp_path: Pat
     path = tmp_path / "p"
     whole = "Model\nSELECT 0\nSELECT 1\nSELECT 2\n"
     assert "line 1 may be a header, 'Model': --field 'Model' selects it" in refusal(path, whole)
-    assert list(paired(path, whole, "Model").sqls.values()) == ["SELECT 0", "SELECT 1", "SELECT 2"]
+    assert list(pair_file(path, whole, "Model").sqls.values()) == ["SELECT 0", "SELECT 1", "SELECT 2"]
     blank = "Model\nSELECT 0\n\nSELECT 2\n"
     assert "line 1 may be a header, 'Model'" in refusal(path, blank)
-    assert list(paired(path, blank, "sql").sqls.values()) == ["Model", "SELECT 0", "SELECT 2"]
+    assert list(pair_file(path, blank, "sql").sqls.values()) == ["Model", "SELECT 0", "SELECT 2"]
     assert "header" not in refusal(path, "Model\nSELECT 0\n")
 
 
@@ -131,7 +131,7 @@ STATEMENTS = [
 
 @pytest.mark.parametrize("sql", STATEMENTS)
 def test_statements_of_any_kind_are_sql(sql: str, tmp_path: Path) -> None:
-    assert list(paired(tmp_path / "p", json_lines(*((uid, sql) for uid in IDS))).sqls.values()) == [sql] * 3
+    assert list(pair_file(tmp_path / "p", json_lines(*((uid, sql) for uid in IDS))).sqls.values()) == [sql] * 3
 
 
 @pytest.mark.parametrize("prose", ["Show me the table.", "Update your schema.", "Set it up first.", "Create a view?"])
@@ -145,10 +145,10 @@ def test_empty_index_column_is_no_index(name: str, tmp_path: Path) -> None:
     expected = ["SELECT 0", "SELECT 1", "SELECT 2"]
     for blank in (None, " "):
         entries = json.dumps([{name: blank, "sql": sql} for sql in expected])
-        assert list(paired(path, entries).sqls.values()) == expected
+        assert list(pair_file(path, entries).sqls.values()) == expected
     for head, row in ((f"question,sql,{name}", "q,{},"), (f"{name},sql", "{}.0,SELECT {}")):
         table = f"{head}\n" + "".join(row.format(sql if "q," in row else i, i) + "\n" for i, sql in enumerate(expected))
-        assert list(paired(path, table).sqls.values()) == expected
+        assert list(pair_file(path, table).sqls.values()) == expected
 
 
 @pytest.mark.parametrize("blank", [None, "", " "])
@@ -163,14 +163,14 @@ def test_tab_in_sql_separates_no_database(tmp_path: Path) -> None:
     path = tmp_path / "p"
     for form in ("SELECT a FROM\tt{}", "SELECT\ta\tFROM\tt{}", "SELECT a,\tb{}", "SELECT a LIMIT\t{}", "SELECT\tx{}"):
         lines = [form.format(i) for i in range(3)]
-        assert list(paired(path, "\n".join(lines)).sqls.values()) == lines
+        assert list(pair_file(path, "\n".join(lines)).sqls.values()) == lines
     golds = [dataclasses.replace(question, db_id="my shop") for question in QUESTIONS]
     path.write_text("SELECT 1\tmy shop\nSELECT 2\tmy shop\nSELECT a FROM\tmy shop\n")
     assert list(pair(read_predictions(path), golds, IDS).sqls.values()) == [
         "SELECT 1", "SELECT 2", "SELECT a FROM\tmy shop",
     ]  # fmt: skip
     tables = ["SELECT a FROM\tzoo", "SELECT a FROM\tzoo", "SELECT 2\tzoo"]
-    assert list(paired(path, "\n".join(tables)).sqls.values()) == [*tables[:2], "SELECT 2"]
+    assert list(pair_file(path, "\n".join(tables)).sqls.values()) == [*tables[:2], "SELECT 2"]
 
 
 @pytest.mark.parametrize("head", ["id,sql", "question_id;sql", "ID\tsql"])
@@ -195,4 +195,4 @@ def test_field_in_another_order_is_not_paired_by_position(name: str, tmp_path: P
         assert reason in refusal(path, json.dumps([{name: i, "sql": "SELECT 1"} for i in order]))
         assert reason in refusal(path, f"{name},sql\n" + "".join(f"{i},SELECT 1\n" for i in order))
     counted = json.dumps([{name: i, "sql": f"SELECT {i}"} for i in range(3)])
-    assert list(paired(path, counted).sqls.values()) == ["SELECT 0", "SELECT 1", "SELECT 2"]
+    assert list(pair_file(path, counted).sqls.values()) == ["SELECT 0", "SELECT 1", "SELECT 2"]

@@ -19,14 +19,14 @@ IDS = [item.uid for item in QUESTIONS]
 SQLS = ["SELECT 1", "SELECT a,\n b FROM t -- all", 'SELECT "x, y"']
 
 
-def paired(path: Path, content: str | bytes, field: str = "", **options: bool) -> Paired:
+def pair_file(path: Path, content: str | bytes, field: str = "", **options: bool) -> Paired:
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     return pair(read_predictions(path, field), QUESTIONS, IDS, **options)
 
 
 def refusal(path: Path, content: str | bytes, field: str = "", **options: bool) -> str:
     with pytest.raises(InputError) as caught:
-        paired(path, content, field, **options)
+        pair_file(path, content, field, **options)
     message = str(caught.value)
     assert "\n" not in message
     assert message.startswith(str(path))
@@ -58,7 +58,7 @@ def csv_of(header: str, mark: str) -> str:
     ],
 )
 def test_files_with_ids_are_paired_by_id(content: str, form: str, tmp_path: Path) -> None:
-    result = paired(tmp_path / "p", content)
+    result = pair_file(tmp_path / "p", content)
     assert result.sqls == dict(zip(IDS, SQLS, strict=True))
     assert form in result.notes[0]
     assert len(result.notes) == 1
@@ -66,7 +66,7 @@ def test_files_with_ids_are_paired_by_id(content: str, form: str, tmp_path: Path
 
 def test_birds_numbers_are_positions_if_the_databases_agree(tmp_path: Path) -> None:
     numbered = {str(i): f"{sql}{BIRD_MARK}{QUESTIONS[i].db_id}" for i, sql in enumerate(SQLS)}
-    result = paired(tmp_path / "p.json", json.dumps(numbered))
+    result = pair_file(tmp_path / "p.json", json.dumps(numbered))
     assert list(result.sqls.values()) == SQLS
     assert "BIRD's numbers" in result.notes[0]
     swapped = {**numbered, "0": numbered["2"], "2": numbered["0"]}
@@ -82,13 +82,13 @@ def test_birds_numbers_are_positions_if_the_databases_agree(tmp_path: Path) -> N
 
 
 def test_birds_placeholder_for_no_answer_is_no_sql(tmp_path: Path) -> None:
-    result = paired(tmp_path / "p.json", json.dumps({"q0": 0, "q1": f"SELECT 1{BIRD_MARK}shop", "q2": " "}))
+    result = pair_file(tmp_path / "p.json", json.dumps({"q0": 0, "q1": f"SELECT 1{BIRD_MARK}shop", "q2": " "}))
     assert result.sqls == {"q0": None, "q1": "SELECT 1", "q2": None}
     assert "2 predictions hold no SQL and count as wrong (q0, q2)" in result.notes[1]
 
 
 def test_code_fences_are_reported(tmp_path: Path) -> None:
-    result = paired(
+    result = pair_file(
         tmp_path / "p.json", json.dumps({"q0": "```sql\nSELECT 1\n```", "q1": "SELECT 1", "q2": "SELECT 2"})
     )
     assert result.sqls["q0"] == "```sql\nSELECT 1\n```"
@@ -106,19 +106,19 @@ def test_missing_sql_for_an_unanswerable_question_is_not_wrong(tmp_path: Path) -
 
 def test_lines_without_ids_are_paired_only_with_equal_counts(tmp_path: Path) -> None:
     path = tmp_path / "pred.sql"
-    assert list(paired(path, "SELECT 1\tshop\r\nSELECT '\t'\nSELECT 3\tzoo\n").sqls.values()) == [
+    assert list(pair_file(path, "SELECT 1\tshop\r\nSELECT '\t'\nSELECT 3\tzoo\n").sqls.values()) == [
         "SELECT 1", "SELECT '\t'", "SELECT 3",
     ]  # fmt: skip
-    blank = paired(path, "SELECT 1\n\nSELECT 3\n")
+    blank = pair_file(path, "SELECT 1\n\nSELECT 3\n")
     assert list(blank.sqls.values()) == ["SELECT 1", None, "SELECT 3"]
     assert "1 predictions hold no SQL" in blank.notes[1]
-    skipped = paired(path, "SELECT 1\n\nSELECT 2\n\nSELECT 3\n")
+    skipped = pair_file(path, "SELECT 1\n\nSELECT 2\n\nSELECT 3\n")
     assert list(skipped.sqls.values()) == ["SELECT 1", "SELECT 2", "SELECT 3"]
     assert "2 blank lines skipped" in skipped.notes[0]
     for wrong in ("SELECT 1\nSELECT 2\n", "SELECT 1\n" * 4):
         assert "lines for 3 questions" in refusal(path, wrong, allow_missing=True, allow_extra=True)
     assert "1 predictions are for another database" in refusal(path, "SELECT 1\tzoo\nSELECT 2\nSELECT 3\n")
-    assert list(paired(path, json.dumps(SQLS)).sqls.values()) == SQLS
+    assert list(pair_file(path, json.dumps(SQLS)).sqls.values()) == SQLS
 
 
 def test_lines_keep_their_position_after_an_unjudged_question(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_lines_for_another_set_are_not_column_names(tmp_path: Path) -> None:
     assert "3 predictions are for another database (line 1 is for SHOP," in refusal(
         path, "SELECT 1\tSHOP\nSELECT 2\tSHOP\nSELECT 3\tcars\n"
     )
-    assert list(paired(path, "SELECT 1\tAS b\nSELECT 2\tshop\nSELECT 3\tzoo\n").sqls.values()) == [
+    assert list(pair_file(path, "SELECT 1\tAS b\nSELECT 2\tshop\nSELECT 3\tzoo\n").sqls.values()) == [
         "SELECT 1\tAS b", "SELECT 2", "SELECT 3",
     ]  # fmt: skip
 
@@ -143,15 +143,15 @@ def test_lines_for_another_set_are_not_column_names(tmp_path: Path) -> None:
 def test_gold_field_is_not_used_as_the_prediction(gold: str, tmp_path: Path) -> None:
     path = tmp_path / "p"
     entries = [{"id": uid, gold: "SELECT gold", "pred_sql": sql} for uid, sql in zip(IDS, SQLS, strict=True)]
-    assert list(paired(path, json.dumps(entries)).sqls.values()) == SQLS
+    assert list(pair_file(path, json.dumps(entries)).sqls.values()) == SQLS
     table = f"id,{gold},pred_sql\n" + "".join(f"{uid},gold,SELECT {uid}\n" for uid in IDS)
-    assert list(paired(path, table).sqls.values()) == [f"SELECT {uid}" for uid in IDS]
+    assert list(pair_file(path, table).sqls.values()) == [f"SELECT {uid}" for uid in IDS]
     vague = [{"id": uid, gold: "SELECT gold", "prediction": "SELECT 1"} for uid in IDS]
     assert f"3 of 3 hold different SQL in {gold} and prediction" in refusal(path, json.dumps(vague))
     answer = refusal(path, table.replace("pred_sql", "prediction"))
     assert f"3 of 3 hold different SQL in {gold.lower()} and prediction (line 2, line 3, line 4)" in answer
     same = [{"id": uid, gold: "SELECT 1", "prediction": "SELECT 1"} for uid in IDS]
-    assert list(paired(path, json.dumps(same)).sqls.values()) == ["SELECT 1"] * 3
+    assert list(pair_file(path, json.dumps(same)).sqls.values()) == ["SELECT 1"] * 3
 
 
 NAMES = ("generated_sql", "predicted_query", "predict_sql", "model_output", "pred_query", "query", "SQL", "Predicted")
@@ -167,17 +167,17 @@ def test_two_sql_fields_are_refused_unless_one_is_selected(name: str, tmp_path: 
     output = f"hold different SQL in sql and {name} (entry 0, entry 1, entry 2): --field NAME selects"
     assert output in refusal(path, whole)
     assert f"of the fields id, question, sql, {name}" in refusal(path, whole)
-    assert list(paired(path, whole, name).sqls.values()) == SQLS
-    assert list(paired(path, whole, "sql").sqls.values()) == ["SELECT x"] * 3
+    assert list(pair_file(path, whole, name).sqls.values()) == SQLS
+    assert list(pair_file(path, whole, "sql").sqls.values()) == ["SELECT x"] * 3
     assert "3 of 3 have no answer (entry 0, entry 1, entry 2)" in refusal(path, whole, "answer")
     fenced = [{**entry, name: "```sql\nSELECT\n  x;\n```", "gold_sql": "SELECT y"} for entry in entries]
-    assert list(paired(path, json.dumps(fenced)).sqls.values()) == ["SELECT x"] * 3, (
+    assert list(pair_file(path, json.dumps(fenced)).sqls.values()) == ["SELECT x"] * 3, (
         "the same SQL, and a gold selected by name"
     )
     if name.lower() != "sql":
         table = f"id,sql,{name}\n" + "".join(f"{uid},SELECT x,SELECT y\n" for uid in IDS)
         assert f"3 of 3 hold different SQL in sql and {name.lower()}" in refusal(path, table)
-        assert list(paired(path, table, name).sqls.values()) == ["SELECT y"] * 3
+        assert list(pair_file(path, table, name).sqls.values()) == ["SELECT y"] * 3
 
 
 def test_missing_answers_are_not_filled_with_golds(tmp_path: Path) -> None:
@@ -199,8 +199,8 @@ def test_golds_are_no_predictions_unless_their_field_is_selected(tmp_path: Path)
     ):
         assert "3 of 3 texts are the golds themselves" in refusal(path, whole)
         assert "--field sql scores these" in refusal(path, whole)
-        assert len(paired(path, whole, "sql").sqls) == 3
-    assert len(paired(path, json_lines((IDS[0], gold), (IDS[1], gold), (IDS[2], "SELECT 1"))).sqls) == 3
+        assert len(pair_file(path, whole, "sql").sqls) == 3
+    assert len(pair_file(path, json_lines((IDS[0], gold), (IDS[1], gold), (IDS[2], "SELECT 1"))).sqls) == 3
     assert "has no field names: --field can only be sql" in refusal(path, f"{gold}\n" * 3, "query")
 
 
@@ -210,18 +210,18 @@ def test_table_is_not_read_as_lines(tmp_path: Path) -> None:
     for header in ("id,model_sql", "key,answer", "question,my_sql"):
         assert "--field NAME selects the field of the SQL" in refusal(path, f"{header}\nq0,SELECT 1\nq1,SELECT 2\n")
     assert "2 entries without ids for 3 questions" in refusal(path, "sql\nSELECT 1\nSELECT 2\n")
-    assert list(paired(path, "sql,db_id\nSELECT 1,shop\n,shop\nSELECT 3,zoo\n").sqls.values()) == [
+    assert list(pair_file(path, "sql,db_id\nSELECT 1,shop\n,shop\nSELECT 3,zoo\n").sqls.values()) == [
         "SELECT 1", None, "SELECT 3",
     ]  # fmt: skip
     assert "1 predictions are for another database" in refusal(path, "sql,db_id\nSELECT 1,shop\n,zoo\nSELECT 3,zoo\n")
     assert "header repeats sql" in refusal(path, "id,sql,SQL\nq0,a,b\n")
-    assert len(paired(path, "SELECT a, id\nselect name,id\nWITH x,id\n").sqls) == 3
+    assert len(pair_file(path, "SELECT a, id\nselect name,id\nWITH x,id\n").sqls) == 3
 
 
 def test_lines_with_id_tab_and_sql_need_no_header(tmp_path: Path) -> None:
     path, sqls = tmp_path / "p", ["SELECT 1", "(SELECT 2)", "with x as (SELECT 3) select * from x"]
     pairs = zip(IDS[::-1], sqls[::-1], strict=True)
-    tabbed = paired(path, "".join(f"{uid}\t{sql}\r\n" for uid, sql in pairs))
+    tabbed = pair_file(path, "".join(f"{uid}\t{sql}\r\n" for uid, sql in pairs))
     assert tabbed.sqls == dict(zip(IDS, sqls, strict=True))
     assert "lines of an id, a tab and SQL, paired by id" in tabbed.notes[0]
     assert "1 of 3 questions have no prediction (q2)" in refusal(path, "q0\tSELECT 1\nq1\tSELECT 2\n")
@@ -268,9 +268,9 @@ def test_other_formats_are_refused_with_the_reason(content: str | bytes, reason:
 
 def test_texts_without_sql_are_scored_among_sql_or_in_a_selected_field(tmp_path: Path) -> None:
     path = tmp_path / "p"
-    assert list(paired(path, "SELECT 1\nI do not know.\n/* a */ SELECT 3\n").sqls.values())[1] == "I do not know."
-    assert list(paired(path, "no\nno idea\nnone\n", "sql").sqls.values()) == ["no", "no idea", "none"]
-    assert list(paired(path, "Predicted SQL\nSELECT 0\nSELECT 1\nSELECT 2\n", "Predicted SQL").sqls.values()) == [
+    assert list(pair_file(path, "SELECT 1\nI do not know.\n/* a */ SELECT 3\n").sqls.values())[1] == "I do not know."
+    assert list(pair_file(path, "no\nno idea\nnone\n", "sql").sqls.values()) == ["no", "no idea", "none"]
+    assert list(pair_file(path, "Predicted SQL\nSELECT 0\nSELECT 1\nSELECT 2\n", "Predicted SQL").sqls.values()) == [
         "SELECT 0", "SELECT 1", "SELECT 2",
     ]  # fmt: skip
 
@@ -282,7 +282,7 @@ def test_index_without_ids_must_count_the_entries(name: str, tmp_path: Path) -> 
 
     path = tmp_path / "p"
     for index in ((0, 1, 2), (1, 2, 3)):
-        assert list(paired(path, table(*index)).sqls.values()) == ["SELECT 0", "SELECT 1", "SELECT 2"]
+        assert list(pair_file(path, table(*index)).sqls.values()) == ["SELECT 0", "SELECT 1", "SELECT 2"]
     for index in (("q2", "q0", "q1"), (2, 0, 1)):
         assert "does not count the entries: rename it to id" in refusal(path, table(*index))
 
@@ -336,11 +336,11 @@ def test_missing_or_surplus_predictions_are_refused_or_reported(tmp_path: Path) 
     fewer = json_lines(("q0", "SELECT 1"))
     assert "2 of 3 questions have no prediction (q1, q2)" in refusal(path, fewer)
     assert "--allow-missing" in refusal(path, fewer, allow_extra=True)
-    result = paired(path, fewer, allow_missing=True)
+    result = pair_file(path, fewer, allow_missing=True)
     assert (result.sqls, result.missing) == ({"q0": "SELECT 1"}, ("q1", "q2"))
     more = json_lines(*((f"q{i}", "SELECT 1") for i in range(9)))
     assert "6 of 9 predictions match no question (q3, q4, q5, …)" in refusal(path, more, allow_missing=True)
-    assert paired(path, more, allow_extra=True).extra == 6
+    assert pair_file(path, more, allow_extra=True).extra == 6
     both = refusal(path, json_lines(("q0", "SELECT 1"), ("x", "SELECT 1")))
     assert "2 of 3 questions" in both
     assert "1 of 2 predictions" in both

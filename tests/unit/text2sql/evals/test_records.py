@@ -13,8 +13,8 @@ import pytest
 
 from jaxrl_sql.config import ExecutorConfig
 from jaxrl_sql.text2sql.env.executor import Executor, make_executor
-from jaxrl_sql.text2sql.evals.numbers import Counts, judged, together
-from jaxrl_sql.text2sql.evals.records import CELL, ROWS, Answered, Judging, response_of, verdict_of
+from jaxrl_sql.text2sql.evals.numbers import ExcludedCounts, compute_metrics, merge_metrics
+from jaxrl_sql.text2sql.evals.records import CELL, ROWS, AnswerJudge, QuestionAnswers, response_of, verdict_of
 from jaxrl_sql.text2sql.evals.tables import as_markdown, overview, tables
 from jaxrl_sql.text2sql.evals.verdict import NOT_ASKED
 from jaxrl_sql.types import Example
@@ -44,11 +44,11 @@ def test_record_is_json_and_restores_its_verdict(executor: Executor, examples: l
     long = "SELECT replace(hex(zeroblob(900)), '00', 'ab') AS x"
     dialogue = (("assistant", "a"), ("environment", "b"), ("assistant", "c"))
     output = [
-        Answered(("SELECT x FROM t",), (dialogue,), "prompt"),
-        Answered((long,), ("an answer",), "prompt"),
-        Answered(("SELECT 1",), ("x",)),
+        QuestionAnswers(("SELECT x FROM t",), (dialogue,), "prompt"),
+        QuestionAnswers((long,), ("an answer",), "prompt"),
+        QuestionAnswers(("SELECT 1",), ("x",)),
     ]
-    records = Judging(executor, RULES, "bird").records(examples, output)
+    records = AnswerJudge(executor, RULES, "bird").records(examples, output)
     again = [json.loads(json.dumps(record, allow_nan=False).encode()) for record in records]
     assert again == records
     first, second, third = records
@@ -69,26 +69,26 @@ def test_record_is_json_and_restores_its_verdict(executor: Executor, examples: l
 
 def test_unasked_question_is_wrong_with_a_reason(executor: Executor, examples: list[Example]) -> None:
     unanswerable = Example("q3", "a", examples[0].db_path, "?", "", answerable=False)
-    output = [Answered((), fault="prompt over 9 tokens"), Answered((None,), ("nothing",))]
-    records = Judging(executor, RULES, "bird").records([unanswerable, examples[1]], output)
+    output = [QuestionAnswers((), error="prompt over 9 tokens"), QuestionAnswers((None,), ("nothing",))]
+    records = AnswerJudge(executor, RULES, "bird").records([unanswerable, examples[1]], output)
     assert [record["status"] for record in records] == [NOT_ASKED, "no_sql"]
     assert [item["scores"]["bird"] for item in records] == [0.0, 0.0]
-    assert records[0]["fault"] == "prompt over 9 tokens"
+    assert records[0]["error"] == "prompt over 9 tokens"
 
 
 def test_votes_choose_and_are_counted_by_size(executor: Executor, examples: list[Example]) -> None:
     sqls = ("SELECT 7", "SELECT x FROM n", "SELECT x FROM n WHERE 1", "SELECT x FROM nowhere", None)
-    judging = Judging(executor, RULES, "bird")
-    (voted,) = judging.records(examples[1:2], [Answered(sqls, tuple(f"answer {i}" for i in range(5)))])
+    judging = AnswerJudge(executor, RULES, "bird")
+    (voted,) = judging.records(examples[1:2], [QuestionAnswers(sqls, tuple(f"answer {i}" for i in range(5)))])
     assert (voted["sql"], voted["answer"]) == ("SELECT x FROM n", "answer 1")
     assert voted["votes"] == [["SELECT x FROM n", 2.0], ["SELECT 7", 1.0]]
     assert (voted["samples"], voted["right"]) == (5, 2)
     assert [*voted["vote"]] == [*voted["pass"]] == ["1", "2", "4", "5"]
     assert voted["vote"]["5"] == 1.0
     assert voted["pass"]["1"] == pytest.approx(0.4)
-    (failed,) = judging.records(examples[2:], [Answered(sqls, tuple("abcde"))])
+    (failed,) = judging.records(examples[2:], [QuestionAnswers(sqls, tuple("abcde"))])
     assert "vote" not in failed, "a failing gold gives no information on votes"
-    numbers = judged("s", "bird", examples[1:], [[voted, failed]], Counts()).numbers
+    numbers = compute_metrics("s", "bird", examples[1:], [[voted, failed]], ExcludedCounts()).numbers
     assert numbers["vote/5"] == 1.0
     assert numbers["bird"] == 1.0
     assert numbers["accuracy"] == 0.5
@@ -97,12 +97,12 @@ def test_votes_choose_and_are_counted_by_size(executor: Executor, examples: list
 def test_truncated_answers_are_counted_and_scored(executor: Executor, examples: list[Example]) -> None:
     right = "SELECT x FROM n"
     output = [
-        Answered((right,), ("a",), finish_reasons=("length",)),
-        Answered((right, "SELECT 7", None), tuple("abc"), finish_reasons=("length", "stop", "content_filter")),
-        Answered((), fault="prompt over 9 tokens"),
+        QuestionAnswers((right,), ("a",), finish_reasons=("length",)),
+        QuestionAnswers((right, "SELECT 7", None), tuple("abc"), finish_reasons=("length", "stop", "content_filter")),
+        QuestionAnswers((), error="prompt over 9 tokens"),
     ]
     requests = [dataclasses.replace(examples[1], uid=f"q{i}") for i in range(3)]
-    records = Judging(executor, RULES, "bird").records(requests, output)
+    records = AnswerJudge(executor, RULES, "bird").records(requests, output)
     assert [(item["finish_reason"], item["scores"]["bird"]) for item in records] == [
         ("length", 1),
         ("length", 1),
@@ -110,7 +110,7 @@ def test_truncated_answers_are_counted_and_scored(executor: Executor, examples: 
     ]
     assert records[1]["finish_reasons"] == {"length": 1, "stop": 1, "content_filter": 1}
     stopped = [{**record, "finish_reason": "stop", "finish_reasons": {"stop": 3}} for record in records[:2]]
-    summary = judged("s", "bird", requests, [records, [*stopped, records[2]]], Counts())
+    summary = compute_metrics("s", "bird", requests, [records, [*stopped, records[2]]], ExcludedCounts())
     assert summary.numbers["truncated"] == (2 / 4 + 0) / 2
     counts = [summary.numbers[f"finish_reason/{name}"] for name in ("stop", "length", "content_filter")]
     assert counts == [(1 + 6) / 2, 2 / 2, 1 / 2], "means over two runs"
@@ -121,31 +121,35 @@ def test_truncated_answers_are_counted_and_scored(executor: Executor, examples: 
 
 
 def test_predictions_have_no_finish_reason(executor: Executor, examples: list[Example]) -> None:
-    records = Judging(executor, RULES, "bird").records(examples[:1], [Answered(("SELECT x FROM t",))])
+    records = AnswerJudge(executor, RULES, "bird").records(examples[:1], [QuestionAnswers(("SELECT x FROM t",))])
     assert records[0]["finish_reason"] == ""
-    assert not [name for name in judged("s", "bird", examples[:1], [records], Counts()).numbers if "finish" in name]
+    assert not [
+        name
+        for name in compute_metrics("s", "bird", examples[:1], [records], ExcludedCounts()).numbers
+        if "finish" in name
+    ]
 
 
 def test_benchmark_with_query_preparation_prepares_predictions(executor: Executor, examples: list[Example]) -> None:
-    judging = Judging(executor, RULES, "bird", prepare=lambda sql: sql.replace("THIS", "n"))
-    (record,) = judging.records(examples[1:2], [Answered(("SELECT x FROM THIS",), ("x",))])
+    judging = AnswerJudge(executor, RULES, "bird", prepare=lambda sql: sql.replace("THIS", "n"))
+    (record,) = judging.records(examples[1:2], [QuestionAnswers(("SELECT x FROM THIS",), ("x",))])
     assert record["scores"]["bird"] == 1.0
     assert record["sql"] == "SELECT x FROM THIS"
 
 
 def test_runs_are_averaged_and_benchmarks_weighted(executor: Executor, examples: list[Example]) -> None:
     def run(*sqls: str) -> list[dict[str, object]]:
-        output = [Answered((sql,), ("x",)) for sql in sqls]
-        return Judging(executor, RULES, "bird").records(examples[: len(sqls)], output)
+        output = [QuestionAnswers((sql,), ("x",)) for sql in sqls]
+        return AnswerJudge(executor, RULES, "bird").records(examples[: len(sqls)], output)
 
     right, wrong, other = "SELECT x FROM t", "SELECT 1", "SELECT DISTINCT x FROM n"
-    two = judged("two", "bird", examples[:2], [run(right, wrong), run(wrong, wrong)], Counts(extra=3))
-    item = judged("one", "test_suite", examples[1:2], [run(right, other)[1:]], Counts(missing=1))
+    two = compute_metrics("two", "bird", examples[:2], [run(right, wrong), run(wrong, wrong)], ExcludedCounts(extra=3))
+    item = compute_metrics("one", "test_suite", examples[1:2], [run(right, other)[1:]], ExcludedCounts(missing=1))
     assert two.numbers["accuracy"] == 0.25
     assert two.numbers["accuracy/std"] == pytest.approx(0.125**0.5)
     assert two.numbers["runs"] == 2
     assert (item.numbers["accuracy"], item.numbers["bird"], item.numbers["sensitive/duplicates"]) == (0.0, 1.0, 1.0)
-    all_of = together([two, item])
+    all_of = merge_metrics([two, item])
     assert all_of["count"] == 3
     assert all_of["bird"] == pytest.approx((2 * 0.25 + 1.0) / 3)
     assert all_of["accuracy"] == pytest.approx((2 * 0.25 + 0.0) / 3)

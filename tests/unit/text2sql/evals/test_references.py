@@ -31,7 +31,7 @@ MAX_ROWS = 20_000
 # --- the references ---
 
 
-class Failed(Exception):  # noqa: N818 - an answer, not a fault
+class Failed(Exception):  # noqa: N818 - an answer, not an error
     """A query failed."""
 
 
@@ -174,7 +174,7 @@ MUTATIONS: tuple[Mutation, ...] = (
 )  # fmt: skip
 
 
-def mutated(sql: str, rng: random.Random) -> str:
+def mutate(sql: str, rng: random.Random) -> str:
     try:
         tree = sqlglot.parse_one(sql, read="sqlite")
         for mutation in rng.sample(MUTATIONS, rng.choice([1, 1, 2])):
@@ -199,9 +199,9 @@ def pairs(examples: Sequence[Example], n: int, seed: int) -> list[tuple[Example,
         if kind < 0.1:
             predicted = rng.choice(by_database[example.db_id]).gold_sql
         elif kind < 0.2:
-            predicted = mutated(rng.choice(by_database[example.db_id]).gold_sql, rng)
+            predicted = mutate(rng.choice(by_database[example.db_id]).gold_sql, rng)
         else:
-            predicted = mutated(example.gold_sql, rng)
+            predicted = mutate(example.gold_sql, rng)
         result.append((example, predicted))
     return result
 

@@ -9,7 +9,7 @@ import re
 import pytest
 
 from jaxrl_sql.runtime.tables import show_table
-from jaxrl_sql.text2sql.evals.numbers import Counts, judged
+from jaxrl_sql.text2sql.evals.numbers import ExcludedCounts, compute_metrics
 from jaxrl_sql.text2sql.evals.score_predictions import RULES
 from jaxrl_sql.text2sql.evals.tables import tables
 from jaxrl_sql.text2sql.evals.verdict import Verdict
@@ -37,7 +37,7 @@ def test_rules_and_shares_are_never_truncated(
         {**dataclasses.asdict(verdict), "id": verdict.uid, "answer": "", "finish_reason": "length"}
         for verdict in verdicts
     ]
-    result = tables(judged("s", "bird", examples, [records], Counts()))
+    result = tables(compute_metrics("s", "bird", examples, [records], ExcludedCounts()))
     stream = Terminal()
     for table in result:
         show_table(stream, *table)

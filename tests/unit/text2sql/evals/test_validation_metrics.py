@@ -11,7 +11,7 @@ import pytest
 from jaxrl_sql.config import ExecutorConfig
 from jaxrl_sql.text2sql.benchmarks import load_split
 from jaxrl_sql.text2sql.env.executor import Executor, make_executor
-from jaxrl_sql.text2sql.evals.records import Answered, Judging, verdict_of
+from jaxrl_sql.text2sql.evals.records import AnswerJudge, QuestionAnswers, verdict_of
 from jaxrl_sql.text2sql.evals.score_predictions import score_predictions
 from jaxrl_sql.text2sql.evals.summary import validation_metrics
 from jaxrl_sql.text2sql.question_sets.filters import usable_golds
@@ -138,10 +138,14 @@ def test_unasked_questions_count_as_wrong(executor: Executor, db: str) -> None:
 
 
 def test_unasked_questions_are_scored_like_in_evaluate(executor: Executor, db: str) -> None:
-    """Training's verdicts come from the same `Judging` as `evaluate`'s records."""
+    """Training's verdicts come from the same `AnswerJudge` as `evaluate`'s records."""
     examples = [_example(db, "a", "SELECT 1"), _example(db, "b", "SELECT 2"), _example(db, "c", "SELECT 3")]
-    answered = [Answered(("SELECT 1",), ("a",)), Answered((), fault="no room"), Answered((None,), ("c",))]
-    judging = Judging(executor, ("bird",), "bird")
+    answered = [
+        QuestionAnswers(("SELECT 1",), ("a",)),
+        QuestionAnswers((), error="no room"),
+        QuestionAnswers((None,), ("c",)),
+    ]
+    judging = AnswerJudge(executor, ("bird",), "bird")
     verdicts = judging.verdicts(examples, answered)
     assert [(verdict.status, verdict.scores) for verdict in verdicts] == [
         ("ok", {"bird": 1.0}),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxrl_sql.text2sql.env.executor import Executor
-from jaxrl_sql.text2sql.evals.similarity import counted, similarity
+from jaxrl_sql.text2sql.evals.similarity import count_values, similarity
 from jaxrl_sql.text2sql.evals.vote import Ballot, VoteResult, ballots, choose, pass_at_k, pass_curve, vote_curve
 from jaxrl_sql.types import Example, InputError
 
@@ -59,14 +59,14 @@ def test_vote_by_similarity(executor: Executor, db: str, name: str) -> None:
 
 
 def test_similarity_by_hand() -> None:
-    left = counted(["a", "b"], [(1, "x"), (1, "y"), (2, "y")])
-    right = counted(["b", "c"], [("y", 0), ("y", 0), ("z", 0)])
+    left = count_values(["a", "b"], [(1, "x"), (1, "y"), (2, "y")])
+    right = count_values(["b", "c"], [("y", 0), ("y", 0), ("z", 0)])
     # Both sides have only b: y is common twice, of y twice, x and z once each; over a, b and c.
     assert similarity(left, right) == pytest.approx((2 / 4) / 3)
     assert similarity(left, left) == 1.0
-    assert similarity(left, counted(["a"], [])) == 0.0
+    assert similarity(left, count_values(["a"], [])) == 0.0
     # The second column of a name pairs with the second.
-    assert similarity(counted(["a", "a"], [(1, 2)]), counted(["a", "a"], [(1, 3)])) == 0.5
+    assert similarity(count_values(["a", "a"], [(1, 2)]), count_values(["a", "a"], [(1, 3)])) == 0.5
 
 
 def test_candidates_with_equal_sets_of_rows_may_be_dissimilar(executor: Executor, db: str) -> None:

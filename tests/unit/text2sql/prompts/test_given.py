@@ -126,7 +126,7 @@ def test_content_adds_no_control_token(tokenizer: Any, database: Path) -> None:
 
 def test_answers_omit_the_tag_that_the_row_begins(tokenizer: Any, database: Path) -> None:
     recipe = RECIPES["sql_r1"]
-    style = recipe.opened(recipe.style_for(DataConfig(prompt="given")), tokenizer)
+    style = recipe.adapt_style(recipe.style_for(DataConfig(prompt="given")), tokenizer)
     begun, plain = example_of(database, row(*BEGUN)), example_of(database, row(*BEGUN[:2]))
     assert (style.tag_of(begun), style.tag_of(plain)) == ("<think>", "")
     answers = [style.answer(begun), style.answer(plain)]
@@ -175,9 +175,9 @@ def test_question_without_a_prompt_is_refused(tokenizer: Any, database: Path) ->
     ],
 )
 def test_settings_of_made_prompts_are_refused(settings: dict[str, Any], shown: str) -> None:
-    (fault,) = DataConfig(prompt="given", **settings).faults("data")
-    assert fault.startswith(shown)
-    assert not [*DataConfig(prompt="chat", **settings).faults("data")]
+    (error,) = DataConfig(prompt="given", **settings).find_errors("data")
+    assert error.startswith(shown)
+    assert not [*DataConfig(prompt="chat", **settings).find_errors("data")]
 
 
 def test_system_message_of_one_question_allows_no_shots(tmp_path: Path, database: Path) -> None:

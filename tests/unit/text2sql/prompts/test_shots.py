@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from jaxrl_sql.config import DataConfig, EvaluateConfig, TokenizerConfig, TrainConfig, changed, load_config
-from jaxrl_sql.inference.filtering import ask
+from jaxrl_sql.config import DataConfig, EvaluateConfig, TokenizerConfig, TrainConfig, load_config, replace_values
+from jaxrl_sql.inference.filtering import make_filter_prompts
 from jaxrl_sql.inference.training_set import choose_shots
 from jaxrl_sql.runtime.model_locator import prompt_settings
 from jaxrl_sql.text2sql.prompts.prompts import make_prompts
-from jaxrl_sql.text2sql.prompts.shots import Shots
+from jaxrl_sql.text2sql.prompts.shots import ShotSelector
 from jaxrl_sql.text2sql.prompts.styles import compact_style
 from jaxrl_sql.text2sql.recipes import RECIPES
 from jaxrl_sql.training.batching.sft_batches import make_sft_batch
@@ -110,7 +110,7 @@ def test_examples_have_the_thought_that_a_template_opens(folder: Path, prefill: 
             return str(super().apply_chat_template(messages, **how)) + "<think>\n"
 
     recipe = RECIPES["sql_r1"]
-    style = recipe.opened(recipe.style("chat", prefill=prefill), Thinker())._replace(
+    style = recipe.adapt_style(recipe.style("chat", prefill=prefill), Thinker())._replace(
         shots=choose_shots(data_of(folder))
     )
     (prompt,) = make_prompts([example(folder, "How many cages are there?")], style, Thinker(), 10_000).prompts
@@ -130,7 +130,7 @@ def test_training_filtering_and_inference_have_equal_prompts(folder: Path) -> No
     assert taught.schemas[0] + taught.answers[0].token_ids[: len("Q: How many cages are there?\nSQL:")] == (
         prompt.token_ids
     )
-    assert ask(config, [requests]).prompts[0].text == prompt.text
+    assert make_filter_prompts(config, [requests]).prompts[0].text == prompt.text
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_training_filtering_and_inference_have_equal_prompts(folder: Path) -> No
     ],
 )
 def test_unusable_examples_are_reported_in_one_line(folder: Path, change: dict[str, object], message: str) -> None:
-    data = changed(data_of(folder), change)
+    data = replace_values(data_of(folder), change)
     with pytest.raises(InputError, match=message) as caught:
         choose_shots(data)(example(folder, "How many?"))  # type: ignore[misc]
     assert "\n" not in str(caught.value)
@@ -150,7 +150,7 @@ def test_unusable_examples_are_reported_in_one_line(folder: Path, change: dict[s
 
 def test_examples_without_sql_are_ignored() -> None:
     with pytest.raises(InputError, match="none of the 1 training questions has SQL"):
-        Shots([Example("q", "d", "d.sqlite", "How many?", "")], 1)
+        ShotSelector([Example("q", "d", "d.sqlite", "How many?", "")], 1)
 
 
 def test_trained_model_uses_the_examples_of_its_run(folder: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from jaxrl_sql.config import ChatConfig, DataConfig, RetrievalConfig, TrainConfig, changed, load_config
+from jaxrl_sql.config import ChatConfig, DataConfig, RetrievalConfig, TrainConfig, load_config, replace_values
 from jaxrl_sql.text2sql.prompts.prompts import Encoder, make_prompts
 from jaxrl_sql.text2sql.prompts.template import read_template, template_names
 from jaxrl_sql.text2sql.recipes import RECIPES
@@ -172,7 +172,7 @@ def test_template_file_replaces_the_recipes(tmp_path: Path, examples: list[Examp
     assert prompt.text == "[system]Be brief.[user]dept\nemps\nWho? in SQLite[assistant]<think>"
     assert style.opening_tag == "<think>"
     # The configured prefill has priority over the template's, and an endpoint's answer has no prefill.
-    opening_tag = RECIPES["sql_r1"].style_for(changed(data, {"chat.assistant_prefill": "So:"}))
+    opening_tag = RECIPES["sql_r1"].style_for(replace_values(data, {"chat.assistant_prefill": "So:"}))
     assert make_prompts(examples[:1], opening_tag, Letters(), 1000).prompts[0].text.endswith("[assistant]So:")
     assert RECIPES["sql_r1"].endpoint_style(data).opening_tag == ""
     with pytest.raises(InputError, match=r"has no \{\{ values \}\}"):

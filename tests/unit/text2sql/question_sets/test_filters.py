@@ -14,7 +14,7 @@ from jaxrl_sql.text2sql.files.jsonl import read_ids
 from jaxrl_sql.text2sql.files.shares import hold_out, one_in
 from jaxrl_sql.text2sql.prompts.prompts import PromptSet
 from jaxrl_sql.text2sql.question_sets.filters import (
-    Dropped,
+    DroppedQuestion,
     by_gold,
     by_prompt,
     by_rate,
@@ -71,12 +71,12 @@ def test_long_and_noisy_golds(db: str, tmp_path: Path) -> None:
     requests = [example(db, uid, "SELECT a FROM t" + " " * extra) for uid, extra in (("a", 0), ("b", 0), ("d", 9))]
     remaining, dropped = by_text(requests, FilterSettings(min_sql_characters=16))
     assert [item.uid for item in remaining] == ["d"]
-    assert dropped[0] == Dropped("a", "gold under 16 characters", {"characters": 15})
+    assert dropped[0] == DroppedQuestion("a", "gold under 16 characters", {"characters": 15})
     remaining, dropped = by_text(requests, FilterSettings(max_sql_characters=15, noisy=str(noisy)))
     assert [entry.uid for entry in remaining] == ["a"]
     assert dropped == [
-        Dropped("b", "noisy gold"),
-        Dropped("d", "gold over 15 characters", {"characters": 24}),
+        DroppedQuestion("b", "noisy gold"),
+        DroppedQuestion("d", "gold over 15 characters", {"characters": 24}),
     ]
 
 
@@ -89,7 +89,7 @@ def test_question_is_asked_once_per_database(db: str) -> None:
     ]
     remaining, dropped = without_repeats(requests)
     assert [item.uid for item in remaining] == ["a", "c", "d"]
-    assert dropped == [Dropped("b", "asked before")]
+    assert dropped == [DroppedQuestion("b", "asked before")]
     assert plain_words("Ｗho's_it?\n ") == "who s it"
     assert plain_words("a < 5") != plain_words("a > 5")
 
@@ -101,7 +101,7 @@ def test_prompt_lengths_and_pass_rates_have_limits(db: str) -> None:
     )
     remaining, dropped = by_prompt(prompts, 4)
     assert [item.uid for item in remaining] == ["a", "b"]
-    assert dropped == [Dropped("c", "prompt over 4 tokens", {"tokens": 5})]
+    assert dropped == [DroppedQuestion("c", "prompt over 4 tokens", {"tokens": 5})]
     rates = {"a": (0, 10), "b": (3, 10), "c": (10, 10)}
     remaining, dropped = by_rate(requests, rates, 0.3, 0.9)
     assert [entry.uid for entry in remaining] == ["b"]

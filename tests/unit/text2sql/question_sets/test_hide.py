@@ -22,7 +22,12 @@ from jaxrl_sql.config import (
 from jaxrl_sql.datagen.gold_repair import rows_prompt
 from jaxrl_sql.inference.benchmark_sets import open_sets
 from jaxrl_sql.inference.fingerprint import fingerprint
-from jaxrl_sql.inference.training_set import choose_shots, split_questions, streamed_questions, training_questions
+from jaxrl_sql.inference.training_set import (
+    choose_shots,
+    load_split_questions,
+    open_question_stream,
+    training_questions,
+)
 from jaxrl_sql.runtime.model_locator import prompt_settings
 from jaxrl_sql.text2sql.benchmarks import Benchmark
 from jaxrl_sql.text2sql.env.executor import make_executor, timing_executor
@@ -203,8 +208,8 @@ def test_other_engines_and_streamed_sets_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"data.dialects.postgresql needs another engine"):
         training_questions(copies, DatabasesConfig(postgresql=str(tmp_path)))
     with pytest.raises(InputError, match=r"needs all golds.*data.stream_above=0"):
-        streamed_questions(dataclasses.replace(data, stream_above=1), DatabasesConfig())
-    assert len(split_questions(data, "train", 0, DatabasesConfig()).examples) == 4
+        open_question_stream(dataclasses.replace(data, stream_above=1), DatabasesConfig())
+    assert len(load_split_questions(data, "train", 0, DatabasesConfig()).examples) == 4
 
 
 def test_executor_and_timing_executor_refuse_hidden_columns(path: str) -> None:

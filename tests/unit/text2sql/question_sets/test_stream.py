@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from jaxrl_sql.config import DatabasesConfig, DataConfig, DialectsConfig, changed
-from jaxrl_sql.inference.training_set import streamed_questions, training_questions
+from jaxrl_sql.config import DatabasesConfig, DataConfig, DialectsConfig, replace_values
+from jaxrl_sql.inference.training_set import open_question_stream, training_questions
 from jaxrl_sql.text2sql.benchmarks import lines, load_benchmark
 from jaxrl_sql.text2sql.prompts.prompts import make_prompts
 from jaxrl_sql.text2sql.prompts.styles import compact_style
-from jaxrl_sql.text2sql.question_sets.stream import Streamed, open_stream, spread, stream_prompts
+from jaxrl_sql.text2sql.question_sets.stream import StreamedQuestions, open_stream, spread, stream_prompts
 from jaxrl_sql.types import InputError
 
 
@@ -43,7 +43,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def open_streamed(folder: Path, split: str = "", above: int = 0) -> Streamed:
+def open_streamed(folder: Path, split: str = "", above: int = 0) -> StreamedQuestions:
     stream = open_stream(folder, split, above)
     assert stream is not None
     return stream
@@ -137,7 +137,9 @@ def test_record_without_an_id_is_replaced_by_the_next_if_the_first_has_an_id(fol
 def test_cache_of_records_is_limited(folder: Path) -> None:
     (folder / "data.json").write_text(json.dumps(records(50)))
     whole = open_streamed(folder)
-    streamed = Streamed(whole.lines, whole.records, lambda item: dataclasses.replace(item, dialect="mysql"), 40, 4)
+    streamed = StreamedQuestions(
+        whole.lines, whole.records, lambda item: dataclasses.replace(item, dialect="mysql"), 40, 4
+    )
     assert {entry.dialect for entry in streamed} == {"mysql"}
     assert streamed._read.cache_info().currsize == 4
     assert [element.uid for element in whole.sample(5)] == [f"synsql_{i}" for i in (0, 10, 20, 30, 40)]
@@ -160,12 +162,12 @@ def test_training_streams_sets_above_the_limit(folder: Path) -> None:
         source="folder", dir=str(folder), train="", stream_above=8, dialects=DialectsConfig(0.0, mysql=1.0)
     )
     databases = DatabasesConfig(mysql="translated")
-    streamed = streamed_questions(data, databases)
+    streamed = open_question_stream(data, databases)
     assert streamed is not None
     assert (len(streamed), streamed[3].uid, streamed[3].dialect) == (9, "synsql_3", "mysql")
     for change in ({"stream_above": 9}, {"stream_above": 0}, {"select.limit_train": 8}):
-        assert streamed_questions(changed(data, change), databases) is None
-    some = streamed_questions(changed(data, {"stream_above": 3, "select.limit_train": 4}), databases)
+        assert open_question_stream(replace_values(data, change), databases) is None
+    some = open_question_stream(replace_values(data, {"stream_above": 3, "select.limit_train": 4}), databases)
     assert some is not None
     assert [entry.uid for entry in some] == [f"synsql_{i}" for i in range(4)]
     assert some.identity != streamed.identity
@@ -174,12 +176,12 @@ def test_training_streams_sets_above_the_limit(folder: Path) -> None:
     assert [element.uid for element in some] == [f"synsql_{i}" for i in (0, 2, 2, 3)]
     assert dict(some.skipped) == {"gold empty": 1}
     (folder / "ids").write_text("synsql_7\nsynsql_2\nsynsql_5\n")
-    remaining = changed(data, {"select.include_ids": str(folder / "ids")})
-    assert streamed_questions(remaining, databases) is None
+    remaining = replace_values(data, {"select.include_ids": str(folder / "ids")})
+    assert open_question_stream(remaining, databases) is None
     assert [example.uid for example in training_questions(remaining, databases).examples] == [
         "synsql_2",
         "synsql_5",
         "synsql_7",
     ]
-    first = training_questions(changed(remaining, {"select.limit_train": 1}), databases).examples
+    first = training_questions(replace_values(remaining, {"select.limit_train": 1}), databases).examples
     assert [one.uid for one in first] == ["synsql_2"]

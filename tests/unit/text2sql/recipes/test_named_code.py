@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jaxrl_sql.config import EvaluateConfig, TrainConfig, load_config, to_yaml
-from jaxrl_sql.runtime.folder import resumed_config
+from jaxrl_sql.runtime.folder import load_resumed_config
 from jaxrl_sql.runtime.model_locator import defaults_for
 from jaxrl_sql.text2sql.recipes import find_recipe
 from jaxrl_sql.types import InputError
@@ -69,6 +69,6 @@ def test_model_does_not_load_a_recipe_named_only_by_its_run(run: Path) -> None:
 
 def test_run_resumes_only_if_its_recipe_is_named_again(run: Path) -> None:
     with pytest.raises(InputError, match=f"recipe={OWN}"):
-        resumed_config(TrainConfig, run, ["run.display=none"])
-    config = resumed_config(TrainConfig, run, [f"recipe={OWN}"])
+        load_resumed_config(TrainConfig, run, ["run.display=none"])
+    config = load_resumed_config(TrainConfig, run, [f"recipe={OWN}"])
     assert (config.recipe, config.run.resume, config.run.dir) == (OWN, True, str(run))

@@ -79,9 +79,9 @@ def test_demonstration_is_parsed_and_rewarded_in_full(
     assert isinstance(answer, str)
     assert not tag or not answer.startswith(tag)
     assert not tag or tag.replace("<", "</") in answer
-    reading = recipe.reading(answer, style)
-    assert (reading.sql, reading.well_formed or name == "arctic") == (SQL, True)
-    assert reasoning in reading.think or name == "arctic"
+    parsed = recipe.parse(answer, style)
+    assert (parsed.sql, parsed.well_formed or name == "arctic") == (SQL, True)
+    assert reasoning in parsed.think or name == "arctic"
     (scored,) = recipe.collect(recipe.submit(executor, [example], [answer], style))
     assert scored.trusted
     assert scored.reward.parts["correct"] == 1.0
@@ -96,21 +96,21 @@ def test_demonstration_after_any_opening_tag_is_well_formed(name: str, opening_t
     recipe = RECIPES[name]
     answer = recipe.target_response(example, opening_tag=opening_tag)
     whole = with_opening_tag(answer, opening_tag)
-    reading = recipe.read(whole)
+    parsed = recipe.read(whole)
     if not (name == "arctic" and opening_tag == "<reasoning>"):
-        assert reading.well_formed, whole
-    assert (reading.sql, reading.think) == (SQL, example.reasoning) or name == "arctic"
+        assert parsed.well_formed, whole
+    assert (parsed.sql, parsed.think) == (SQL, example.reasoning) or name == "arctic"
 
 
 @pytest.mark.parametrize("name", ["think2sql", "think2sql_exfm"])
 def test_thinking_model_is_taught_its_own_tag(name: str, example: Example) -> None:
     recipe = RECIPES[name]
     for tokenizer, begins in ((Letters(), "<think>"), (Thinker(), "\nThose of")):
-        style = recipe.opened(recipe.style("chat", thinking="think"), tokenizer)
+        style = recipe.adapt_style(recipe.style("chat", thinking="think"), tokenizer)
         answer = text_of(style.answer(example))
         assert answer.startswith(begins)
         assert "reasoning>" not in answer
-        assert recipe.reading(answer, style).well_formed
+        assert recipe.parse(answer, style).well_formed
 
 
 @pytest.mark.parametrize("turns", [2, 5])
@@ -142,7 +142,7 @@ def test_first_tag_of_a_dialogue_may_be_in_the_prompt(executor: Executor, exampl
     style = recipe.in_dialogues(recipe.style("chat", prefill="<think>"), executor, 5)
     dialogue = style.answer(example)
     assert text_of(dialogue).startswith("Those of the first.</think>")
-    assert recipe.reading(dialogue, style).well_formed
+    assert recipe.parse(dialogue, style).well_formed
 
 
 def test_single_turn_is_taught_without_an_environment(executor: Executor, example: Example) -> None:
@@ -249,7 +249,7 @@ class Thinker(Letters):
 
 def test_thought_opened_by_the_template_belongs_to_the_answer(executor: Executor, example: Example) -> None:
     recipe = RECIPES["skyrl_sql"]
-    style = recipe.opened(recipe.style("chat"), Thinker())
+    style = recipe.adapt_style(recipe.style("chat"), Thinker())
     answer = style.answer(example)
     assert isinstance(answer, str)
     assert answer.startswith("Those of the first.</think>")
@@ -258,7 +258,7 @@ def test_thought_opened_by_the_template_belongs_to_the_answer(executor: Executor
     dialogue = recipe.in_dialogues(style, executor, 5).answer(example)
     assert text_of(dialogue).startswith("Those of the first.</think>")
     for plain in (recipe.style("chat"), recipe.style("tagged"), recipe.style("compact")):
-        assert recipe.opened(plain, Letters()) is plain
+        assert recipe.adapt_style(plain, Letters()) is plain
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ def test_thought_opened_by_the_template_belongs_to_the_answer(executor: Executor
 def test_thought_is_opened_once(name: str, prefill: str | None, executor: Executor, example: Example) -> None:
     """Neither the recipe nor a prefill opens a second thought, and supervised answers are parsed completely."""
     recipe = RECIPES[name]
-    style = recipe.opened(recipe.style("chat", prefill=prefill), Thinker())
+    style = recipe.adapt_style(recipe.style("chat", prefill=prefill), Thinker())
     (prompt,) = make_prompts([example], style, Thinker(), 10_000).prompts
     turn = prompt.text.rpartition("[assistant]")[2]
     assert turn.startswith("<think>\n")
@@ -276,10 +276,10 @@ def test_thought_is_opened_once(name: str, prefill: str | None, executor: Execut
     assert not prefill or ("Let me see." in prefill) == ("Let me see." in turn)
     answer = style.answer(example)
     assert "<think>" not in text_of(answer)
-    reading = recipe.reading(answer, style)
-    assert (reading.sql, reading.well_formed or name == "arctic") == (SQL, True)
+    parsed = recipe.parse(answer, style)
+    assert (parsed.sql, parsed.well_formed or name == "arctic") == (SQL, True)
     # A server does not return the tag that its prompt has opened.
-    assert recipe.reading(with_opened_thought(text_of(answer)), recipe.endpoint_style(DataConfig())) == reading
+    assert recipe.parse(with_opened_thought(text_of(answer)), recipe.endpoint_style(DataConfig())) == parsed
 
 
 def test_text_after_an_opening_tag_leaves_the_thought_open(example: Example) -> None:
@@ -288,7 +288,7 @@ def test_text_after_an_opening_tag_leaves_the_thought_open(example: Example) -> 
     answer = text_of(style.answer(example))
     assert style.opening_tag == "<think>"
     assert "<think>" not in answer
-    assert recipe.reading(answer, style).well_formed
+    assert recipe.parse(answer, style).well_formed
     assert not recipe.style("chat", prefill="<think>\nNone.\n</think>\n").opening_tag
 
 

@@ -8,8 +8,8 @@ from jaxrl_sql.text2sql.recipes.omnisql import read_omnisql
 from jaxrl_sql.text2sql.rewards.arctic import read_arctic
 from jaxrl_sql.text2sql.rewards.extract import (
     Read,
-    enclosed,
-    last_enclosed,
+    find_enclosed,
+    find_last_enclosed,
     policy_text,
     read_plain,
     sql_blocks,
@@ -111,8 +111,8 @@ def test_sql_blocks(name: str) -> None:
     ],
 )
 def test_enclosed(text: str, result: list[str]) -> None:
-    assert enclosed(text, "<a>", "</a>") == result
-    assert last_enclosed(text, "<a>", "</a>") == (result[-1].strip() if result else "")
+    assert find_enclosed(text, "<a>", "</a>") == result
+    assert find_last_enclosed(text, "<a>", "</a>") == (result[-1].strip() if result else "")
 
 
 def test_observations_are_not_the_policys_text() -> None:
@@ -139,9 +139,9 @@ HOSTILE = [
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 def test_malformed_text_is_parsed_in_linear_time(read: Read, text: str) -> None:
     """A quadratic parser takes minutes; the time limit is generous."""
-    began = time.process_time()
+    start_time = time.process_time()
     assert not read(text).well_formed
-    assert time.process_time() - began < 5
+    assert time.process_time() - start_time < 5
 
 
 QUOTED = "SELECT a FROM t WHERE b = '{0}' OR \"x{0}\" /* {0} it's */ = 'it''s'"
@@ -162,9 +162,9 @@ QUOTED = "SELECT a FROM t WHERE b = '{0}' OR \"x{0}\" /* {0} it's */ = 'it''s'"
 )
 def test_tag_in_a_literal_name_or_comment_is_text(read: Read, form: str, tag: str) -> None:
     sql = QUOTED.format(tag)
-    reading = read(form.format(sql))
-    assert reading.sql == sql
-    assert reading.well_formed == read(form.format("SELECT a FROM t WHERE b = 1")).well_formed
+    parsed = read(form.format(sql))
+    assert parsed.sql == sql
+    assert parsed.well_formed == read(form.format("SELECT a FROM t WHERE b = 1")).well_formed
 
 
 @pytest.mark.parametrize(

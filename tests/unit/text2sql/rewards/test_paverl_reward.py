@@ -87,8 +87,8 @@ def test_best_of_several_golds_counts(score: Score) -> None:
 
 def test_small_share_earns_less_than_running_alone() -> None:
     """On the paper's scale, a twentieth of the gold earns as much as none of it."""
-    reading = ParsedResponse("SELECT", True)
-    paid = [paverl_reward(reading, ScoreRow("ok", "ok", {"paverl": acc})).total for acc in (0.0, 0.04, 0.05, 0.5)]
+    parsed = ParsedResponse("SELECT", True)
+    paid = [paverl_reward(parsed, ScoreRow("ok", "ok", {"paverl": acc})).total for acc in (0.0, 0.04, 0.05, 0.5)]
     assert paid == pytest.approx([0.5, 0.4, 0.5, 5.0])
 
 
@@ -104,5 +104,5 @@ def test_one_of_25_columns_earns_less_than_none_except_in_the_monotone_variant(s
 
 
 def test_thought_is_the_text_before_the_block() -> None:
-    reading = read_paverl(block(NAMES, "One.\n\nTwo.\n"))
-    assert reading == ParsedResponse(NAMES, True, "One.\n\nTwo.", block(NAMES, "One.\n\nTwo.\n"))
+    parsed = read_paverl(block(NAMES, "One.\n\nTwo.\n"))
+    assert parsed == ParsedResponse(NAMES, True, "One.\n\nTwo.", block(NAMES, "One.\n\nTwo.\n"))

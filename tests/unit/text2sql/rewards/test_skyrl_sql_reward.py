@@ -13,7 +13,7 @@ from jaxrl_sql.text2sql.env.executor import Executor, Limits, exploratory
 from jaxrl_sql.text2sql.env.turns import Action, SqlTurns, wrap
 from jaxrl_sql.text2sql.recipes import RECIPES
 from jaxrl_sql.text2sql.rewards.score import ScoredResponse
-from jaxrl_sql.text2sql.rewards.skyrl_sql import conduct, read_skyrl_sql
+from jaxrl_sql.text2sql.rewards.skyrl_sql import count_behaviour, read_skyrl_sql
 from jaxrl_sql.types import Example, Response
 
 Score = Callable[..., ScoredResponse]
@@ -141,9 +141,9 @@ def test_open_tag_of_the_prompt_belongs_to_the_first_turn(score: Score) -> None:
 
 
 def test_parts_of_a_dialogue() -> None:
-    reading = read_skyrl_sql(turns_of(ASK, "<think>again</think> <sql> PRAGMA table_info(emp) </sql>\n", solve(NAMES)))
-    assert reading.queries == ("SELECT * FROM emp", "PRAGMA table_info(emp)")
-    assert (reading.sql, reading.think, reading.answer) == (NAMES, "look\nagain\nso", NAMES)
+    parsed = read_skyrl_sql(turns_of(ASK, "<think>again</think> <sql> PRAGMA table_info(emp) </sql>\n", solve(NAMES)))
+    assert parsed.queries == ("SELECT * FROM emp", "PRAGMA table_info(emp)")
+    assert (parsed.sql, parsed.think, parsed.answer) == (NAMES, "look\nagain\nso", NAMES)
 
 
 def test_queries_are_counted_by_kind() -> None:
@@ -153,10 +153,10 @@ def test_queries_are_counted_by_kind() -> None:
     looked = read_skyrl_sql(
         turns_of(ask("PRAGMA table_list"), ask(NAMES), ask("select  NAME from emp ;\n"), ask("SELECT 1"), solve(NAMES))
     )
-    assert conduct(looked) == {"queries": 4, "lookups": 1, "repeated": 1, "unprobed": 0}
+    assert count_behaviour(looked) == {"queries": 4, "lookups": 1, "repeated": 1, "unprobed": 0}
     blind = read_skyrl_sql(turns_of(ask("SELECT sql FROM sqlite_master"), solve(NAMES)))
-    assert conduct(blind) == {"queries": 1, "lookups": 1, "repeated": 0, "unprobed": 1}
-    assert conduct(read_skyrl_sql("nothing"))["unprobed"] == 0
+    assert count_behaviour(blind) == {"queries": 1, "lookups": 1, "repeated": 0, "unprobed": 1}
+    assert count_behaviour(read_skyrl_sql("nothing"))["unprobed"] == 0
 
 
 def converse(
@@ -265,9 +265,9 @@ def test_result_over_the_row_limit_shows_its_first_rows(sql: str, executor: Exec
 def test_result_is_done_as_soon_as_its_first_rows_are(executor: Executor, db: str) -> None:
     requests = SqlTurns(executor, db).next(Action("<sql>SELECT a.n FROM hits a, hits b</sql>", "stop"))
     assert requests is not None
-    began = time.monotonic()
+    start_time = time.monotonic()
     while not requests.done():
-        assert time.monotonic() - began < 30
+        assert time.monotonic() - start_time < 30
     runs = executor.stats()["runs"]
     assert "(more than 1000 rows; the first 50)" in requests.result() == requests.result()
     assert executor.stats()["runs"] == runs

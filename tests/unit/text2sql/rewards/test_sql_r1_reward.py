@@ -105,10 +105,10 @@ def test_example_of_the_papers_formula(score: Score) -> None:
     assert scored.reward.total == 0.0
     answer = "```sql\nselect a from t\n```"
     assert len(answer) == 26
-    reading = read_sql_r1(f"<think>abc</think><answer>{answer}</answer>")
-    assert reading == ParsedResponse("select a from t", True, "abc", answer)
+    parsed = read_sql_r1(f"<think>abc</think><answer>{answer}</answer>")
+    assert parsed == ParsedResponse("select a from t", True, "abc", answer)
     row = ScoreRow("ok", "ok", {"test_suite": 1.0})
-    assert sql_r1_reward(reading, row).total == pytest.approx(6.584003, abs=5e-7)
+    assert sql_r1_reward(parsed, row).total == pytest.approx(6.584003, abs=5e-7)
 
 
 def test_open_tag_of_the_prompt_belongs_to_the_response(score: Score) -> None:

@@ -138,6 +138,6 @@ READINGS = {
 @pytest.mark.parametrize("name", READINGS)
 def test_position_of_the_sql(name: str) -> None:
     text, sql, think = READINGS[name]
-    reading = read_think2sql(text)
-    assert (reading.sql, reading.think) == (sql, think)
-    assert reading.well_formed == bool(think)
+    parsed = read_think2sql(text)
+    assert (parsed.sql, parsed.think) == (sql, think)
+    assert parsed.well_formed == bool(think)

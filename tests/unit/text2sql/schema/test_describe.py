@@ -54,7 +54,7 @@ def test_profile_shows_descriptions_before_values(path: Path) -> None:
 def test_descriptions_are_shown_unless_they_repeat_the_name(path: Path) -> None:
     describe(path, FIRST.encode())
     descriptions = read_descriptions(path)
-    assert descriptions.faults == ()
+    assert descriptions.errors == ()
     assert descriptions.columns["school", "ncesdist"] == (
         "National Center for Educational Statistics district number", "", "integer", "1 is none",
     )  # fmt: skip
@@ -78,7 +78,7 @@ def test_descriptions_are_read_in_any_encoding(path: Path, encoding: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("content", "fault"),
+    ("content", "error"),
     [
         (b"", "no column original_column_name"),
         (b"a,b\n1,2\n", "no column original_column_name"),
@@ -88,15 +88,15 @@ def test_descriptions_are_read_in_any_encoding(path: Path, encoding: str) -> Non
         ((HEAD + f"plain,,{'x' * 200_000},,\n").encode(), "read in part (field larger than field limit"),
     ],
 )
-def test_faulty_files_are_reported_and_the_others_read(path: Path, content: bytes, fault: str) -> None:
+def test_faulty_files_are_reported_and_the_others_read(path: Path, content: bytes, error: str) -> None:
     describe(path, FIRST.encode())
     faulty = describe(path, content, "zoo.csv")
     descriptions = read_descriptions(path)
-    assert len(descriptions.faults) == 1
-    assert descriptions.faults[0].startswith(f"{faulty}: {fault}")
+    assert len(descriptions.errors) == 1
+    assert descriptions.errors[0].startswith(f"{faulty}: {error}")
     assert descriptions.of("School", "free_meals") == "Free Meals (K-12)"
     prompts = make_prompts([Example("q", "d", str(path), "Q?", "SELECT 1")] * 2, compact_style(), Letters(), 1000)
-    assert prompts.faults == descriptions.faults
+    assert prompts.errors == descriptions.errors
 
 
 class Letters:
@@ -105,7 +105,7 @@ class Letters:
         return list(map(ord, text))
 
 
-def test_rows_before_a_fault_and_ragged_rows_are_read(path: Path) -> None:
+def test_rows_before_an_error_and_ragged_rows_are_read(path: Path) -> None:
     describe(
         path,
         (
@@ -117,7 +117,7 @@ def test_rows_before_a_fault_and_ragged_rows_are_read(path: Path) -> None:
         "first",
         "second, values: x",
     )
-    assert len(descriptions.faults) == 1
+    assert len(descriptions.errors) == 1
 
 
 def test_long_texts_are_truncated(path: Path) -> None:
@@ -147,7 +147,7 @@ def test_natural_names_of_spider_are_used_without_other_descriptions(path: Path,
     file.write_text(json.dumps(records))
     descriptions = read_descriptions(path)
     assert (descriptions.of("School", "ncesdist"), descriptions.of("School", "plain")) == ("district", "")
-    assert descriptions.faults == (f"{file}: record 1 cannot be read (KeyError('table_names_original'))",)
+    assert descriptions.errors == (f"{file}: record 1 cannot be read (KeyError('table_names_original'))",)
     describe(path, (HEAD + "ncesdist,,better,,\n").encode())
     assert read_descriptions(path).of("School", "ncesdist") == "better"
 
@@ -156,10 +156,10 @@ def test_natural_names_of_spider_are_used_without_other_descriptions(path: Path,
 def test_invalid_file_of_natural_names_is_reported(path: Path, content: str) -> None:
     (path.parents[2] / "tables.json").write_text(content)
     descriptions = read_descriptions(path)
-    assert (len(descriptions.faults), dict(descriptions.columns)) == (1, {})
+    assert (len(descriptions.errors), dict(descriptions.columns)) == (1, {})
 
 
-def test_changed_file_is_read_again_and_a_missing_file_is_no_fault(path: Path) -> None:
+def test_changed_file_is_read_again_and_a_missing_file_is_no_error(path: Path) -> None:
     assert read_descriptions(path) == ({}, ())
     file = describe(path, (HEAD + "plain,,one,,\n").encode())
     first = read_descriptions(path)

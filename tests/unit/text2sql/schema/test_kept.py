@@ -10,7 +10,7 @@ import pytest
 
 from jaxrl_sql.runtime.cache_folder import cache_folder
 from jaxrl_sql.text2sql.schema import Values, read_values, values
-from jaxrl_sql.text2sql.schema.cache import cached, content_hash, version_of
+from jaxrl_sql.text2sql.schema.cache import content_hash, load_or_compute, version_of
 from jaxrl_sql.types import InputError
 
 
@@ -80,7 +80,7 @@ def test_failed_computation_is_not_cached(folder: Path, path: Path) -> None:
         raise InputError("no")
 
     with pytest.raises(InputError, match="no"):
-        cached("kind", version_of(path), bytes, bytes, fail)
+        load_or_compute("kind", version_of(path), bytes, bytes, fail)
     assert not folder.exists()
 
 

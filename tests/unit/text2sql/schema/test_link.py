@@ -21,9 +21,9 @@ from jaxrl_sql.text2sql.benchmarks import load_split
 from jaxrl_sql.text2sql.prompts.prompts import make_prompt, make_prompts, message_texts, prompt_texts
 from jaxrl_sql.text2sql.question_sets.stream import open_stream, stream_prompts
 from jaxrl_sql.text2sql.recipes import RECIPES
-from jaxrl_sql.text2sql.schema import Schema, compact, ddl, link, quote_name, read_schema, used_by
+from jaxrl_sql.text2sql.schema import Schema, compact, ddl, find_used_columns, link, quote_name, read_schema
 from jaxrl_sql.text2sql.schema.link import name_words
-from jaxrl_sql.text2sql.schema.prune import largest
+from jaxrl_sql.text2sql.schema.prune import find_largest
 from jaxrl_sql.training.batching.sft_batches import make_sft_batch
 from jaxrl_sql.types import Example
 
@@ -61,7 +61,7 @@ def make_example(path: str, question: str, evidence: str = "") -> Example:
     return Example("q", "d", path, question, "SELECT 1", evidence)
 
 
-def linked(path: str, question: str, most: int, evidence: str = "") -> Schema:
+def link_within(path: str, question: str, most: int, evidence: str = "") -> Schema:
     return link(make_example(path, question, evidence), read_schema(path), lambda part: len(compact(part)) <= most)
 
 
@@ -89,32 +89,32 @@ def columns(schema: Schema) -> set[tuple[str, str]]:
 def test_needed_tables_and_columns_are_shown(
     path: str, question: str, evidence: str, wanted: set[tuple[str, str]]
 ) -> None:
-    part = linked(path, question, 250, evidence)
-    assert len(compact(part)) <= 250
-    assert wanted <= columns(part)
+    schema = link_within(path, question, 250, evidence)
+    assert len(compact(schema)) <= 250
+    assert wanted <= columns(schema)
 
 
 def test_connecting_tables_are_shown_with_their_keys(path: str) -> None:
-    part = linked(path, "What are the ages of singers, and the locations of their stadiums?", 350)
-    assert {"singer", "singer_in_gig", "gig", "stadium"} <= set(tables(part))
-    keys = [(table.name, key.columns, key.table) for table in part.tables for key in table.foreign_keys]
+    schema = link_within(path, "What are the ages of singers, and the locations of their stadiums?", 350)
+    assert {"singer", "singer_in_gig", "gig", "stadium"} <= set(tables(schema))
+    keys = [(table.name, key.columns, key.table) for table in schema.tables for key in table.foreign_keys]
     assert ("singer_in_gig", ("singer_id",), "singer") in keys
     assert ("singer_in_gig", ("gig_id",), "gig") in keys
     assert ("gig", ("stadium_id",), "stadium") in keys
 
 
 def test_schema_within_the_budget_is_complete_with_readable_views(path: str) -> None:
-    part = linked(path, "How many?", 10**9)
-    assert tables(part) == [*tables(read_schema(path)), "busy places"]
+    schema = link_within(path, "How many?", 10**9)
+    assert tables(schema) == [*tables(read_schema(path)), "busy places"]
 
 
 def test_table_is_shown_even_if_it_exceeds_the_budget(path: str) -> None:
-    assert tables(linked(path, "How many stadiums are there?", 1)) == ["stadium"]
+    assert tables(link_within(path, "How many stadiums are there?", 1)) == ["stadium"]
 
 
 def test_larger_budget_shows_a_superset(path: str) -> None:
     question = "Which singers of the Netherlands sang in a stadium with the largest capacity?"
-    parts = [linked(path, question, most) for most in (60, 120, 250, 500, 1000, 2000, 4000)]
+    parts = [link_within(path, question, most) for most in (60, 120, 250, 500, 1000, 2000, 4000)]
     for less, more in pairwise(parts):
         assert columns(less) <= columns(more)
         assert [table for table in tables(more) if table in tables(less)] == tables(less)
@@ -131,7 +131,7 @@ def test_values_of_omitted_columns_are_omitted(path: str) -> None:
 def test_empty_database_has_an_empty_schema(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "e.sqlite")) as connection:
         connection.execute("VACUUM")
-    assert linked(str(tmp_path / "e.sqlite"), "How many?", 0) == Schema(())
+    assert link_within(str(tmp_path / "e.sqlite"), "How many?", 0) == Schema(())
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_names_are_split_into_words(name: str, message: str) -> None:
 @given(st.integers(0, 300), st.integers(0, 300))
 def test_largest_fitting_count_is_searched_from_below(most: int, limit: int) -> None:
     tried: list[int] = []
-    assert largest(most, lambda count: tried.append(count) or count <= limit) == min(most, limit)
+    assert find_largest(most, lambda count: tried.append(count) or count <= limit) == min(most, limit)
     assert all(count <= 2 * limit + 1 for count in tried)
     assert len(tried) <= 2 * (limit + 1).bit_length() + 1
 
@@ -214,7 +214,7 @@ def test_endpoint_tokens_are_estimated_as_three_characters(path: str) -> None:
     assert 100 < len(schema.strip()) <= 150
 
 
-def merged(examples: Sequence[Example], target: Path) -> list[tuple[Example, frozenset[str]]]:
+def merge_databases(examples: Sequence[Example], target: Path) -> list[tuple[Example, frozenset[str]]]:
     """Write the databases of examples into one -> examples on it and the tables of their golds.
 
     A table whose name several databases have is called `database.table`. Unparsed golds are skipped.
@@ -240,7 +240,7 @@ def merged(examples: Sequence[Example], target: Path) -> list[tuple[Example, fro
                 connection.execute(f"INSERT OR IGNORE INTO main.{new} ({names}) SELECT {names} FROM source.{old}")
             connection.commit()
             connection.execute("DETACH source")
-    pairs = [(example, used_by(example.gold_sql, schemas[example.db_path])) for example in examples]
+    pairs = [(example, find_used_columns(example.gold_sql, schemas[example.db_path])) for example in examples]
     return [
         (replace(example, db_path=str(target)), frozenset(rename(example.db_path, table) for table in used.tables))
         for example, used in pairs
@@ -251,7 +251,7 @@ def merged(examples: Sequence[Example], target: Path) -> list[tuple[Example, fro
 @pytest.mark.slow
 @pytest.mark.data
 def test_recall_of_the_golds_tables_over_merged_databases(real_data: Path, tmp_path: Path) -> None:
-    examples = merged(load_split(real_data, "spider_dev").examples, tmp_path / "merged.sqlite")
+    examples = merge_databases(load_split(real_data, "spider_dev").examples, tmp_path / "merged.sqlite")
     schema = read_schema(tmp_path / "merged.sqlite")
     assert len(schema.tables) == 77
     total = shown = 0

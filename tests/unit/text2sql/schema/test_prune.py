@@ -14,8 +14,18 @@ from hypothesis import strategies as st
 from jaxrl_sql.text2sql.prompts.prompts import Encoder, Pruning, make_prompts
 from jaxrl_sql.text2sql.prompts.styles import compact_style
 from jaxrl_sql.text2sql.question_sets.stream import open_stream, stream_prompts
-from jaxrl_sql.text2sql.schema import Column, ForeignKey, Schema, Table, compact, ddl, prune, read_schema, used_by
-from jaxrl_sql.text2sql.schema.prune import keys_of, part_of, used_by_all
+from jaxrl_sql.text2sql.schema import (
+    Column,
+    ForeignKey,
+    Schema,
+    Table,
+    compact,
+    ddl,
+    find_used_columns,
+    prune,
+    read_schema,
+)
+from jaxrl_sql.text2sql.schema.prune import find_columns_of_all, keys_of, part_of
 from jaxrl_sql.training.batching.sft_batches import make_sft_batch
 from jaxrl_sql.types import Example
 
@@ -50,7 +60,7 @@ KEYS = {"a0", "a1", "b1", "a2", "b2"}
 
 def pruned(sql: str, most: int, seed: int = 0, uid: str = "q") -> Schema | None:
     schema = wide()
-    used = used_by(sql, schema)
+    used = find_used_columns(sql, schema)
     assert used is not None
     return prune(schema, used, seed, uid, lambda part: count(part) <= most)
 
@@ -112,7 +122,7 @@ def test_pruned_schema_fits_grows_with_the_budget_and_is_valid(seed: int, most: 
     schema = wide()
     of = {column.name: table.name for table in schema.tables for column in table.columns}
     sql = f"SELECT {', '.join(sorted(wanted)) or '1'} FROM t0 JOIN t1 JOIN t2 JOIN t3"
-    used = used_by(sql, schema)
+    used = find_used_columns(sql, schema)
     assert used is not None
     assert {column for _, column in used.columns} == wanted
     result = prune(schema, used, seed, "q", lambda part: count(part) <= most)
@@ -140,11 +150,11 @@ def test_keys_of_a_schema_and_parts_of_a_key() -> None:
 
 
 def test_columns_of_several_golds_are_combined() -> None:
-    both = used_by_all(["SELECT c0 FROM t0", "SELECT d1 FROM t1"], wide())
+    both = find_columns_of_all(["SELECT c0 FROM t0", "SELECT d1 FROM t1"], wide())
     assert both is not None
     assert both.columns == {("t0", "c0"), ("t1", "d1")}
-    assert used_by_all(["SELECT c0 FROM t0", "SELEC"], wide()) is None
-    assert used_by_all([], wide()) is None
+    assert find_columns_of_all(["SELECT c0 FROM t0", "SELEC"], wide()) is None
+    assert find_columns_of_all([], wide()) is None
 
 
 class Characters:

@@ -130,6 +130,6 @@ def test_raw_ddl_is_the_text_of_the_database(example: Example) -> None:
 
 @pytest.mark.parametrize("settings", [{"hide": ["dept.id"]}, {"prune": True}, {"schema_budget": 100}])
 def test_raw_ddl_cannot_be_reduced(settings: dict[str, Any]) -> None:
-    (fault,) = DataConfig(schema="raw_ddl", **settings).faults("data")
-    assert fault.startswith("data.schema=raw_ddl is the text of the database")
-    assert not [*DataConfig(schema="omnisql_strict", **settings).faults("data")]
+    (error,) = DataConfig(schema="raw_ddl", **settings).find_errors("data")
+    assert error.startswith("data.schema=raw_ddl is the text of the database")
+    assert not [*DataConfig(schema="omnisql_strict", **settings).find_errors("data")]

@@ -127,8 +127,8 @@ def test_matched_share_must_exceed_0_85() -> None:
     text = "x" * 3 + "abcdefghijklmnopq"  # 17 of 20 are 0.85
     assert retrieve._share(text, "abcdefghijklmnopq") == 0
     assert retrieve._share(text, "xabcdefghijklmnopq") == 18 / 20
-    assert [length for length in range(1, 41) if (retrieve._min_shared(length) - 1) / length > 0.85] == []
-    assert [length for length in range(1, 41) if retrieve._min_shared(length) / length <= 0.85] == []
+    assert [length for length in range(1, 41) if (retrieve._min_shared_characters(length) - 1) / length > 0.85] == []
+    assert [length for length in range(1, 41) if retrieve._min_shared_characters(length) / length <= 0.85] == []
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ class Characters:
         return "".join(message["content"] for message in messages)
 
 
-def shared(prompts: Sequence[Prompt]) -> int:
+def count_shared(prompts: Sequence[Prompt]) -> int:
     """Return the length of two prompts' common prefix in characters."""
     first, second = (prompt.text for prompt in prompts)
     return next(i for i, (item, other) in enumerate(zip(first, second, strict=False)) if item != other)
@@ -275,7 +275,7 @@ def test_prompts_show_values_among_examples_or_before_the_question(tmp_path: Pat
             off = RECIPES["arctic"].style_for(replace(data, retrieval=RetrievalConfig(top_k=0)))
             plain = make_prompts(examples, off, Characters(), 10_000).prompts
             assert result[1] == plain[1]  # a question without matches has an unchanged prompt
-            lengths[matched, schema] = shared(result) - shared(plain)
+            lengths[matched, schema] = count_shared(result) - count_shared(plain)
             line = (
                 "Values in the database: city.land = 'Brazil'; hero.eye = 'Blue'; hero.eye = 'blue'\n"
                 "Question: Who has blue"

@@ -90,11 +90,11 @@ def test_other_layouts_of_the_same_vectors(tmp_path: Path) -> None:
     assert np.array_equal(load_vectors(str(Path(nested).parent)).table, plain.table)
     # Two tokens share a vector, and each has its own weight.
     shared = Path(make_vectors(tmp_path / "shared"))
-    places = np.arange(len(VECTORS) + 1)
-    places[1] = 0
-    weights = np.linspace(1, 2, len(places), dtype=np.float32)
-    save_file({"embeddings": plain.table, "mapping": places, "weights": weights}, shared / "model.safetensors")
-    assert np.allclose(load_vectors(str(shared)).table, plain.table[places] * weights[:, None])
+    mapping = np.arange(len(VECTORS) + 1)
+    mapping[1] = 0
+    weights = np.linspace(1, 2, len(mapping), dtype=np.float32)
+    save_file({"embeddings": plain.table, "mapping": mapping, "weights": weights}, shared / "model.safetensors")
+    assert np.allclose(load_vectors(str(shared)).table, plain.table[mapping] * weights[:, None])
 
 
 def test_text_vector_is_the_mean_of_its_known_words(tmp_path: Path) -> None:

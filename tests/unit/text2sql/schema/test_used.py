@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jaxrl_sql.text2sql.benchmarks import load_split
-from jaxrl_sql.text2sql.schema import read_schema, used_by
+from jaxrl_sql.text2sql.schema import find_used_columns, read_schema
 
 SCRIPT = """
 CREATE TABLE shop(id INTEGER PRIMARY KEY, name TEXT, city TEXT, "open since" INT);
@@ -45,8 +45,8 @@ def read_by_sqlite(path: str | Path, sql: str) -> set[tuple[str, str]]:
 
 
 def missed_columns(path: str | Path, sql: str) -> set[tuple[str, str]]:
-    """Return the pairs that SQLite reads and `used_by` misses; a row's number belongs to its table."""
-    used = used_by(sql, read_schema(path))
+    """Return the pairs that SQLite reads and `find_used_columns` misses; a row's number belongs to its table."""
+    used = find_used_columns(sql, read_schema(path))
     assert used is not None, sql
     columns = {(table.lower(), column.lower()) for table, column in used.columns}
     tables = {table.lower() for table in used.tables}
@@ -102,7 +102,7 @@ QUERIES = [
 @pytest.mark.parametrize(("sql", "columns"), QUERIES)
 def test_columns_of_a_query_are_found(path: Path, sql: str, columns: str) -> None:
     assert missed_columns(path, sql) == set()
-    used = used_by(sql, read_schema(path))
+    used = find_used_columns(sql, read_schema(path))
     assert used is not None
     wanted = {tuple(name.split(".")) for name in columns.replace("open since", "open_since").split()}
     assert {(table, column.replace(" ", "_")) for table, column in used.columns} == wanted
@@ -138,11 +138,11 @@ def test_ambiguous_names_never_miss_a_column(path: Path, sql: str) -> None:
     ],
 )
 def test_unparsed_query_returns_none(path: Path, sql: str) -> None:
-    assert used_by(sql, read_schema(path)) is None
+    assert find_used_columns(sql, read_schema(path)) is None
 
 
 def test_table_without_columns_counts_as_used(path: Path) -> None:
-    used = used_by("SELECT count(*) FROM Shop JOIN codes", read_schema(path))
+    used = find_used_columns("SELECT count(*) FROM Shop JOIN codes", read_schema(path))
     assert used is not None
     assert used.tables == {"shop", "codes"}
 
@@ -154,7 +154,7 @@ def test_table_without_columns_counts_as_used(path: Path) -> None:
 def test_golds_of_the_real_sets_miss_no_column(real_data: Path, name: str) -> None:
     unknown = []
     for example in load_split(real_data, name).examples:
-        if used_by(example.gold_sql, read_schema(example.db_path)) is None:
+        if find_used_columns(example.gold_sql, read_schema(example.db_path)) is None:
             unknown.append(example.gold_sql)
             continue
         try:

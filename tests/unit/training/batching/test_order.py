@@ -46,21 +46,26 @@ def test_empty_list_to_order_is_an_input_error() -> None:
 @settings(deadline=None)
 @given(
     sizes=st.lists(st.integers(1, 9), min_size=1, max_size=6),
-    together=st.integers(1, 4),
+    prompts_per_schema=st.integers(1, 4),
     seed=st.integers(-5, 5),
     steps=st.lists(st.integers(0, 9), max_size=6),
 )
-def test_examples_of_a_database_are_adjacent(sizes: list[int], together: int, seed: int, steps: list[int]) -> None:
-    """Each piece has one database, an epoch has every example, and the cursor is the only state."""
+def test_examples_of_a_database_are_adjacent(
+    sizes: list[int], prompts_per_schema: int, seed: int, steps: list[int]
+) -> None:
+    """Each block has one database, an epoch has every example, and the cursor is the only state."""
     databases = [f"db{i}" for i, size in enumerate(sizes) for _ in range(size)]
     mixed = [databases[i] for i in np.random.default_rng(0).permutation(len(databases))]
-    order, cursor, taken = SchemaOrder(mixed, together, seed), 0, []
+    order, cursor, taken = SchemaOrder(mixed, prompts_per_schema, seed), 0, []
     for k in steps:
-        indices, cursor = SchemaOrder(mixed, together, seed).take(cursor, k * together)
+        indices, cursor = SchemaOrder(mixed, prompts_per_schema, seed).take(cursor, k * prompts_per_schema)
         taken += indices
     assert taken == order.take(0, cursor)[0]
-    assert all(len({mixed[i] for i in taken[at : at + together]}) == 1 for at in range(0, len(taken), together))
-    assert order.n == sum(-(-size // together) * together for size in sizes)
+    assert all(
+        len({mixed[i] for i in taken[at : at + prompts_per_schema]}) == 1
+        for at in range(0, len(taken), prompts_per_schema)
+    )
+    assert order.n == sum(-(-size // prompts_per_schema) * prompts_per_schema for size in sizes)
     epochs = [order.take(epoch * order.n, order.n)[0] for epoch in range(2)]
     assert all(set(item) == set(range(len(mixed))) for item in epochs)
     assert len(mixed) < 12 or epochs[0] != epochs[1]

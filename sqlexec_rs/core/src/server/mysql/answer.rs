@@ -14,15 +14,15 @@ use crate::excess::Excess;
 use crate::request::Limits;
 use crate::result::header::Header;
 use crate::result::table::{CELL_BYTES, Table};
-use crate::server::rows::{Read, push_row};
+use crate::server::deadline::RunDeadline;
+use crate::server::rows::{DecodedValue, push_row};
 use crate::server::stream::StreamError;
-use crate::server::watch::Watch;
 
 /// Maximum number of columns of a result; the server enforces it as well.
 const MAX_COLUMNS: u64 = 65_535;
 
 /// How far the responses have been read.
-enum Stage {
+enum ResponseStage {
     /// Number of outstanding responses that only confirm a setting.
     Settings(u8),
     /// Next is the number of columns, or an error.
@@ -35,7 +35,7 @@ enum Stage {
 
 /// The columns of a result, cached because the next result often has the same ones.
 #[derive(Default)]
-pub(super) struct Shape {
+pub(super) struct CachedHeader {
     /// The received descriptions, each prefixed with its length.
     packets: Vec<u8>,
     /// Number of these bytes that equal the last result's.
@@ -44,7 +44,7 @@ pub(super) struct Shape {
     kinds: Vec<Kind>,
 }
 
-impl Shape {
+impl CachedHeader {
     fn add(&mut self, packet: &[u8]) {
         self.packets.extend_from_slice(&(packet.len() as u32).to_ne_bytes());
         self.packets.extend_from_slice(packet);
@@ -79,18 +79,18 @@ impl Shape {
 
 /// The response to a run.
 pub(super) struct RunResponse {
-    stage: Stage,
-    pub(super) shape: Shape,
+    stage: ResponseStage,
+    pub(super) cached_header: CachedHeader,
     pub(super) table: Option<Table>,
     pub(super) error: Option<ServerError>,
     pub(super) warnings: u16,
 }
 
 impl RunResponse {
-    /// Starts before the responses to `n_settings` settings. `shape` belongs to the last result.
-    pub(super) fn new(n_settings: u8, shape: Shape) -> Self {
-        let stage = if n_settings == 0 { Stage::Head } else { Stage::Settings(n_settings) };
-        Self { stage, shape, table: None, error: None, warnings: 0 }
+    /// Starts before the responses to `n_settings` settings. `cached_header` belongs to the last result.
+    pub(super) fn new(n_settings: u8, cached_header: CachedHeader) -> Self {
+        let stage = if n_settings == 0 { ResponseStage::Head } else { ResponseStage::Settings(n_settings) };
+        Self { stage, cached_header, table: None, error: None, warnings: 0 }
     }
 
     /// Reads to the end, or to the first row that exceeds a limit.
@@ -98,23 +98,23 @@ impl RunResponse {
         &mut self,
         wire: &mut Wire,
         limits: &Limits,
-        watch: &Watch<'_>,
+        deadline: &RunDeadline<'_>,
     ) -> Result<Option<Excess>, StreamError> {
         let max_bytes = usize::try_from(limits.max_bytes).unwrap_or(usize::MAX);
-        while !matches!(self.stage, Stage::Done) {
-            let is_row = matches!(self.stage, Stage::Rows);
+        while !matches!(self.stage, ResponseStage::Done) {
+            let is_row = matches!(self.stage, ResponseStage::Rows);
             let max_packet =
                 if is_row { max_bytes.saturating_add(CELL_BYTES * MAX_COLUMNS as usize) } else { MAX_PACKET };
-            let packet = wire.next(watch, max_packet)?;
+            let packet = wire.next(deadline, max_packet)?;
             if let Some(error) = ServerError::of(packet) {
-                if matches!(self.stage, Stage::Settings(_)) {
+                if matches!(self.stage, ResponseStage::Settings(_)) {
                     return Err(StreamError::Lost(error.text()));
                 }
                 self.error = Some(error);
-                self.stage = Stage::Done;
+                self.stage = ResponseStage::Done;
                 break;
             }
-            let is_next = matches!(self.stage, Stage::Settings(_));
+            let is_next = matches!(self.stage, ResponseStage::Settings(_));
             if let Some(excess) = self.take(packet, limits, max_bytes)? {
                 return Ok(Some(excess));
             }
@@ -128,48 +128,48 @@ impl RunResponse {
     /// Handles a packet that is not an error.
     fn take(&mut self, packet: &[u8], limits: &Limits, max_bytes: usize) -> Result<Option<Excess>, StreamError> {
         match &mut self.stage {
-            Stage::Settings(1) => self.stage = Stage::Head,
-            Stage::Settings(n) => *n -= 1,
-            Stage::Head => match packet {
-                [0, ..] => self.stage = Stage::Done,
+            ResponseStage::Settings(1) => self.stage = ResponseStage::Head,
+            ResponseStage::Settings(n) => *n -= 1,
+            ResponseStage::Head => match packet {
+                [0, ..] => self.stage = ResponseStage::Done,
                 [0xfb, ..] => return Err(StreamError::unexpected()), // a request for a local file
                 _ => {
                     let n = ParseBuf(packet).checked_eat_lenenc_int().filter(|n| (1..=MAX_COLUMNS).contains(n));
-                    self.stage = Stage::Columns(n.ok_or_else(StreamError::unexpected)?);
-                    self.shape.packets.truncate(self.shape.n_known);
+                    self.stage = ResponseStage::Columns(n.ok_or_else(StreamError::unexpected)?);
+                    self.cached_header.packets.truncate(self.cached_header.n_known);
                 }
             },
-            Stage::Columns(n) => {
-                self.shape.add(packet);
+            ResponseStage::Columns(n) => {
+                self.cached_header.add(packet);
                 *n -= 1;
                 if *n == 0 {
-                    self.shape.read()?;
-                    self.table = Some(Table::recycled(Arc::clone(&self.shape.header)));
-                    self.stage = Stage::Rows;
+                    self.cached_header.read()?;
+                    self.table = Some(Table::recycled(Arc::clone(&self.cached_header.header)));
+                    self.stage = ResponseStage::Rows;
                 }
             }
-            Stage::Rows if packet.first() == Some(&0xfe) && packet.len() < MAX_PAYLOAD_LEN => {
+            ResponseStage::Rows if packet.first() == Some(&0xfe) && packet.len() < MAX_PAYLOAD_LEN => {
                 let end =
                     OkPacketDeserializer::<ResultSetTerminator>::deserialize(CAPABILITIES, &mut ParseBuf(packet))?;
                 self.warnings = OkPacket::from(end).warnings();
-                self.stage = Stage::Done;
+                self.stage = ResponseStage::Done;
             }
             // The discarded rest of a result has no table.
-            Stage::Rows => {
+            ResponseStage::Rows => {
                 if let Some(table) = self.table.as_mut() {
-                    return push_row(table, limits, max_bytes, cells(packet, &self.shape.kinds));
+                    return push_row(table, limits, max_bytes, cells(packet, &self.cached_header.kinds));
                 }
             }
-            Stage::Done => {}
+            ResponseStage::Done => {}
         }
         Ok(None)
     }
 
     /// Discards the rest; returns false if that takes too long.
-    pub(super) fn drain(&mut self, wire: &mut Wire, limits: &Limits, watch: &Watch<'_>) -> bool {
+    pub(super) fn drain(&mut self, wire: &mut Wire, limits: &Limits, deadline: &RunDeadline<'_>) -> bool {
         loop {
             self.table = None;
-            match self.read(wire, limits, watch) {
+            match self.read(wire, limits, deadline) {
                 Ok(None) => return !self.error.as_ref().is_some_and(ServerError::is_fatal),
                 Ok(Some(_)) => {}
                 Err(_) => return false,
@@ -179,7 +179,10 @@ impl RunResponse {
 }
 
 /// Decodes the cells of a row.
-fn cells<'a>(packet: &'a [u8], kinds: &'a [Kind]) -> impl Iterator<Item = Result<Option<Read<'a>>, StreamError>> {
+fn cells<'a>(
+    packet: &'a [u8],
+    kinds: &'a [Kind],
+) -> impl Iterator<Item = Result<Option<DecodedValue<'a>>, StreamError>> {
     let mut packet = ParseBuf(packet);
     kinds.iter().map(move |kind| {
         if packet.0.first() == Some(&0xfb) {

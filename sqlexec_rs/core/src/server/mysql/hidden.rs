@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
+use crate::server::deadline::RunDeadline;
 use crate::server::session::{InternalQueries, RECHECK};
 use crate::server::stream::StreamError;
-use crate::server::watch::Watch;
 
 /// The limit exceeds `sql_select_limit`, which applies otherwise.
 const QUERY: &str = "\
@@ -14,13 +14,13 @@ LIMIT 1000000";
 
 /// The names of the views that the user may read.
 #[derive(Default)]
-pub(super) struct Views {
+pub(super) struct ViewNames {
     names: Vec<String>,
     /// Time of the next refresh; owners may create views at any time.
     asked_again: Option<Instant>,
 }
 
-impl Views {
+impl ViewNames {
     /// Returns whether the list must be refreshed.
     pub(super) fn is_old(&self) -> bool {
         self.asked_again.is_none_or(|at| Instant::now() >= at)
@@ -38,10 +38,10 @@ impl Views {
 }
 
 /// Queries the server for its views.
-pub(super) fn find(session: &mut impl InternalQueries, watch: &Watch<'_>) -> Result<Views, StreamError> {
-    let begun = Instant::now();
-    let names = session.query_rows(QUERY, watch)?.into_iter().flatten().collect();
+pub(super) fn find(session: &mut impl InternalQueries, deadline: &RunDeadline<'_>) -> Result<ViewNames, StreamError> {
+    let start_time = Instant::now();
+    let names = session.query_rows(QUERY, deadline)?.into_iter().flatten().collect();
     let now = Instant::now();
     // Refreshing takes at most a hundredth of the time.
-    Ok(Views { names, asked_again: now.checked_add(RECHECK.max((now - begun) * 100)) })
+    Ok(ViewNames { names, asked_again: now.checked_add(RECHECK.max((now - start_time) * 100)) })
 }

@@ -8,9 +8,9 @@ use mysql_common::proto::{MyDeserialize, MySerialize};
 
 use super::errors::ServerError;
 use super::wire::{CAPABILITIES, MAX_PACKET, Wire};
+use crate::server::deadline::RunDeadline;
 use crate::server::stream::StreamError;
 use crate::server::url::Url;
-use crate::server::watch::Watch;
 
 /// Authenticates with the method that the server requests.
 pub(super) fn prove(
@@ -18,14 +18,14 @@ pub(super) fn prove(
     url: &Url,
     plugin: AuthPlugin<'static>,
     nonce: Vec<u8>,
-    watch: &Watch<'_>,
+    deadline: &RunDeadline<'_>,
 ) -> Result<(), StreamError> {
     let is_unix = wire.is_unix();
     let password = url.password.as_deref().unwrap_or_default().as_bytes();
     let mut login = Login { password, nonce, is_unix, is_tls: wire.is_tls() };
     // The server may request another method than the one it names first.
     let mut proof = procedure(&plugin).or_else(|_| procedure(&AuthPlugin::MysqlNativePassword))?;
-    let first = proof.run(&login, &login.nonce).map_err(|_| refused(&plugin))?;
+    let first = proof.run(&login, &login.nonce).map_err(|_| refuse_plugin(&plugin))?;
     let flags = if wire.is_tls() { CAPABILITIES | CapabilityFlags::CLIENT_SSL } else { CAPABILITIES };
     let response = HandshakeResponse::new(
         first.data(),
@@ -41,7 +41,7 @@ pub(super) fn prove(
     response.serialize(&mut body);
     wire.answer(&body)?;
     loop {
-        let packet = wire.next(watch, MAX_PACKET)?;
+        let packet = wire.next(deadline, MAX_PACKET)?;
         if let Some(error) = ServerError::of(packet) {
             return Err(StreamError::Lost(error.text()));
         }
@@ -53,7 +53,7 @@ pub(super) fn prove(
                 let plugin = switch.auth_plugin().into_owned();
                 login.nonce = switch.plugin_data().to_vec();
                 proof = procedure(&plugin)?;
-                proof.run(&login, &login.nonce).map_err(|_| refused(&plugin))?
+                proof.run(&login, &login.nonce).map_err(|_| refuse_plugin(&plugin))?
             }
             _ => return Err(StreamError::unexpected()),
         };
@@ -66,8 +66,10 @@ pub(super) fn prove(
 /// Starts an authentication method; refuses those that send the password in clear text.
 fn procedure(plugin: &AuthPlugin<'_>) -> Result<AuthProc, StreamError> {
     match plugin {
-        AuthPlugin::MysqlNativePassword | AuthPlugin::CachingSha2Password => plugin.init().map_err(|_| refused(plugin)),
-        _ => Err(refused(plugin)),
+        AuthPlugin::MysqlNativePassword | AuthPlugin::CachingSha2Password => {
+            plugin.init().map_err(|_| refuse_plugin(plugin))
+        }
+        _ => Err(refuse_plugin(plugin)),
     }
 }
 
@@ -101,7 +103,7 @@ impl Context for &Login<'_> {
     }
 }
 
-fn refused(plugin: &AuthPlugin<'_>) -> StreamError {
+fn refuse_plugin(plugin: &AuthPlugin<'_>) -> StreamError {
     let name = String::from_utf8_lossy(plugin.as_bytes()).into_owned();
     StreamError::Lost(format!(
         "the server requires {name}; supported are mysql_native_password and caching_sha2_password"

@@ -8,7 +8,7 @@
 //! Three clocks bound a run: the server's `max_statement_time`, a `KILL` over a second connection if the server does
 //! not answer in time, and closing the connection. A server that stops a function such as `benchmark()` sends a
 //! partial result, so a late response is a timeout, and so is a warning about an interrupted run. A function that
-//! checks none of these continues in the server (`given_up`).
+//! checks none of these continues in the server (`abandoned_sessions`).
 
 mod answer;
 mod blank;
@@ -31,18 +31,18 @@ use mysql_common::io::ParseBuf;
 use mysql_common::packets::{AuthPlugin, HandshakePacket, SslRequest};
 use mysql_common::proto::{MyDeserialize, MySerialize};
 
-use crate::given_up::AbandonedSession;
+use crate::abandoned_sessions::AbandonedSession;
 use crate::outcome::{Outcome, Status, Stop};
 use crate::request::{ExecRequest, Limits, OutputKind};
 use crate::result::value::Value;
 
+use crate::server::deadline::RunDeadline;
 use crate::server::session::{CONNECT_WAIT, InternalQueries, Session, stop_outcome};
 use crate::server::stream::{NO_TLS, StreamError};
 use crate::server::url::Url;
-use crate::server::watch::Watch;
-use answer::{RunResponse, Shape};
+use answer::{CachedHeader, RunResponse};
 use errors::ServerError;
-use hidden::Views;
+use hidden::ViewNames;
 use wire::{CAPABILITIES, MAX_PACKET, Wire};
 
 /// The number of the collation for sent texts.
@@ -81,43 +81,43 @@ pub(super) struct Mysql {
     /// The bounds of its runs; `None` if they must be set.
     bounds: Option<ServerBounds>,
     /// The columns of the last result.
-    shape: Shape,
-    views: Views,
+    cached_header: CachedHeader,
+    views: ViewNames,
     is_usable: bool,
 }
 
 impl Mysql {
     /// Connects; refuses a user that can do more than read.
-    pub(super) fn connect(url: &Url, watch: &Watch<'_>) -> Result<Self, String> {
+    pub(super) fn connect(url: &Url, deadline: &RunDeadline<'_>) -> Result<Self, String> {
         url.option("allow").map_or(Ok(()), functions::check_allowed)?;
-        let mut session = Self::open(url, watch)?;
-        session.prepare(watch).map(|()| session).map_err(StreamError::into_text)
+        let mut session = Self::open(url, deadline)?;
+        session.prepare(deadline).map(|()| session).map_err(StreamError::into_text)
     }
 
-    fn prepare(&mut self, watch: &Watch<'_>) -> Result<(), StreamError> {
+    fn prepare(&mut self, deadline: &RunDeadline<'_>) -> Result<(), StreamError> {
         self.sql_mode = self
-            .query_rows("SELECT @@sql_mode", watch)?
+            .query_rows("SELECT @@sql_mode", deadline)?
             .into_iter()
             .flatten()
             .next()
             .ok_or_else(StreamError::unexpected)?;
-        self.bound(watch)?;
-        role::check(self, &self.url.clone(), watch)?;
-        self.views = hidden::find(self, watch)?;
+        self.apply_bounds(deadline)?;
+        role::check(self, &self.url.clone(), deadline)?;
+        self.views = hidden::find(self, deadline)?;
         Ok(())
     }
 
     /// Sets the bounds for internal queries, replacing those of the last run.
-    fn bound(&mut self, watch: &Watch<'_>) -> Result<(), StreamError> {
-        let bounds = bounds(&Limits::default(), watch);
+    fn apply_bounds(&mut self, deadline: &RunDeadline<'_>) -> Result<(), StreamError> {
+        let bounds = bounds(&Limits::default(), deadline);
         let settings = self.settings(bounds);
-        self.query_rows(&settings, watch)?;
+        self.query_rows(&settings, deadline)?;
         self.bounds = Some(bounds);
         Ok(())
     }
 
-    fn open(url: &Url, watch: &Watch<'_>) -> Result<Self, String> {
-        let wire = Wire::connect(url, watch)?;
+    fn open(url: &Url, deadline: &RunDeadline<'_>) -> Result<Self, String> {
+        let wire = Wire::connect(url, deadline)?;
         let mut session = Self {
             wire,
             url: url.clone(),
@@ -126,16 +126,16 @@ impl Mysql {
             sql_mode: String::new(),
             is_reset: false,
             bounds: None,
-            shape: Shape::default(),
-            views: Views::default(),
+            cached_header: CachedHeader::default(),
+            views: ViewNames::default(),
             is_usable: true,
         };
-        session.start(watch).map(|()| session).map_err(StreamError::into_text)
+        session.start(deadline).map(|()| session).map_err(StreamError::into_text)
     }
 
     /// Logs in and waits until the server is ready.
-    fn start(&mut self, watch: &Watch<'_>) -> Result<(), StreamError> {
-        let packet = self.wire.next(watch, MAX_PACKET)?;
+    fn start(&mut self, deadline: &RunDeadline<'_>) -> Result<(), StreamError> {
+        let packet = self.wire.next(deadline, MAX_PACKET)?;
         if let Some(error) = ServerError::of(packet) {
             return Err(StreamError::Lost(error.text()));
         }
@@ -161,9 +161,9 @@ impl Mysql {
             let flags = CAPABILITIES | CapabilityFlags::CLIENT_SSL;
             SslRequest::new(flags, MAX_PACKET as u32, UTF8MB4).serialize(&mut request);
             self.wire.answer(&request)?;
-            self.wire.secure(&self.url, watch)?;
+            self.wire.secure(&self.url, deadline)?;
         }
-        login::prove(&mut self.wire, &self.url, plugin, nonce, watch)
+        login::prove(&mut self.wire, &self.url, plugin, nonce, deadline)
     }
 
     /// Returns the statement that sets the bounds of a run.
@@ -190,19 +190,19 @@ impl Mysql {
     /// not end it, the session is over.
     fn stop(&mut self, answer: &mut RunResponse, limits: &Limits, asks_at_once: bool, is_plain: bool) {
         let never = AtomicBool::new(false);
-        let is_done = !asks_at_once && answer.drain(&mut self.wire, limits, &Watch::grace(SERVER_GRACE, &never));
+        let is_done = !asks_at_once && answer.drain(&mut self.wire, limits, &RunDeadline::grace(SERVER_GRACE, &never));
         if is_done {
             self.clear(is_plain);
         } else {
-            self.kill(&Watch::grace(KILL_GRACE, &never));
+            self.kill(&RunDeadline::grace(KILL_GRACE, &never));
         }
     }
 
     /// Ends the connection on the server through another connection; nothing else stops its statement.
-    fn kill(&mut self, watch: &Watch<'_>) {
+    fn kill(&mut self, deadline: &RunDeadline<'_>) {
         self.is_usable = false;
-        if let Ok(mut other) = Self::open(&self.url, watch) {
-            let _ = other.query_rows(&format!("KILL {}", self.id), watch); // it may have ended already
+        if let Ok(mut other) = Self::open(&self.url, deadline) {
+            let _ = other.query_rows(&format!("KILL {}", self.id), deadline); // it may have ended already
         }
     }
 
@@ -223,8 +223,8 @@ impl Mysql {
 
     /// Returns the status from warnings about an interrupted run or about a value that was dropped because it was too
     /// large.
-    fn is_incomplete(&mut self, watch: &Watch<'_>) -> Result<Option<Status>, StreamError> {
-        let codes = self.query_rows("SHOW WARNINGS", watch)?;
+    fn is_incomplete(&mut self, deadline: &RunDeadline<'_>) -> Result<Option<Status>, StreamError> {
+        let codes = self.query_rows("SHOW WARNINGS", deadline)?;
         let has = |codes_of: &[&str]| {
             codes.iter().any(|row| row.get(1).is_some_and(|code| codes_of.contains(&code.as_str())))
         };
@@ -243,21 +243,21 @@ impl Mysql {
         answer: RunResponse,
         sql: &str,
         limits: &Limits,
-        watch: &Watch<'_>,
+        deadline: &RunDeadline<'_>,
     ) -> Result<Outcome, StreamError> {
         let timeout = |stop: Option<Stop>| stop_outcome(stop.unwrap_or(Stop::Wall), limits);
         match (answer.error, answer.table) {
             (Some(error), _) if error.is_fatal() => Err(StreamError::Lost(error.text())),
             // Another user may end a run too.
-            (Some(error), _) if error.is_cancellation() => Ok(match watch.stop() {
+            (Some(error), _) if error.is_cancellation() => Ok(match deadline.stop() {
                 None if error.code != 1969 && error.code != 3024 => Outcome::failed(Status::DbError, error.text()),
                 stop => timeout(stop),
             }),
             (Some(error), _) => Ok(error.outcome(sql)),
-            _ if watch.stop().is_some() => Ok(timeout(watch.stop())),
+            _ if deadline.stop().is_some() => Ok(timeout(deadline.stop())),
             (None, None) => Ok(Outcome::failed(Status::Forbidden, "the statement returns no rows")),
             (None, Some(table)) if answer.warnings == 0 => Ok(Outcome::ok(table)),
-            (None, Some(table)) => Ok(match self.is_incomplete(watch)? {
+            (None, Some(table)) => Ok(match self.is_incomplete(deadline)? {
                 None => Outcome::ok(table),
                 Some(Status::Timeout) => Outcome::failed(Status::DbError, "another user interrupted the run"),
                 Some(status) => Outcome::failed(status, "a value has more bytes than max_allowed_packet"),
@@ -267,11 +267,11 @@ impl Mysql {
 }
 
 impl InternalQueries for Mysql {
-    fn query_rows(&mut self, sql: &str, watch: &Watch<'_>) -> Result<Vec<Vec<String>>, StreamError> {
+    fn query_rows(&mut self, sql: &str, deadline: &RunDeadline<'_>) -> Result<Vec<Vec<String>>, StreamError> {
         self.wire.send(&[(Command::COM_QUERY, sql.as_bytes())])?;
-        let mut answer = RunResponse::new(u8::from(std::mem::take(&mut self.is_reset)), Shape::default());
+        let mut answer = RunResponse::new(u8::from(std::mem::take(&mut self.is_reset)), CachedHeader::default());
         self.wire.begin_answer();
-        if answer.read(&mut self.wire, &Limits::default(), watch)?.is_some() {
+        if answer.read(&mut self.wire, &Limits::default(), deadline)?.is_some() {
             return Err(StreamError::TooLarge);
         }
         if let Some(error) = answer.error {
@@ -293,13 +293,13 @@ impl Session for Mysql {
         if !self.views.is_old() {
             return Ok(());
         }
-        let watch = Watch::new(Instant::now(), Some(CONNECT_WAIT), cancel);
-        let views = self.bound(&watch).and_then(|()| hidden::find(self, &watch));
+        let deadline = RunDeadline::new(Instant::now(), Some(CONNECT_WAIT), cancel);
+        let views = self.apply_bounds(&deadline).and_then(|()| hidden::find(self, &deadline));
         self.views = views.map_err(StreamError::into_text)?;
         Ok(())
     }
 
-    fn run(&mut self, request: &ExecRequest<'_>, watch: &Watch<'_>) -> Result<Outcome, String> {
+    fn run(&mut self, request: &ExecRequest<'_>, deadline: &RunDeadline<'_>) -> Result<Outcome, String> {
         let statement = match text::statement(request.sql, request.output) {
             Ok(statement) => statement,
             Err(outcome) => return Ok(*outcome),
@@ -328,28 +328,28 @@ impl Session for Mysql {
         if !is_plain && self.bounds.take().is_some() {
             commands.push((Command::COM_RESET_CONNECTION, &[]));
         }
-        let bounds = bounds(request.limits, watch);
+        let bounds = bounds(request.limits, deadline);
         let settings = if self.bounds == Some(bounds) { None } else { Some(self.settings(bounds)) };
         commands.extend(settings.iter().map(|settings| (Command::COM_QUERY, settings.as_bytes())));
         let n_settings = commands.len() as u8 + u8::from(self.is_reset);
-        let mut answer = RunResponse::new(n_settings, std::mem::take(&mut self.shape));
+        let mut answer = RunResponse::new(n_settings, std::mem::take(&mut self.cached_header));
         self.is_reset = false;
         self.is_usable = false;
         commands.push((Command::COM_QUERY, sql.as_bytes()));
         self.wire.send(&commands).map_err(StreamError::into_text)?;
         self.bounds = Some(bounds);
         self.wire.begin_answer();
-        let read = answer.read(&mut self.wire, request.limits, watch);
+        let read = answer.read(&mut self.wire, request.limits, deadline);
         let never = AtomicBool::new(false);
         match read {
             Ok(None) => {
-                self.shape = std::mem::take(&mut answer.shape);
-                let outcome = self.outcome(answer, request.sql, request.limits, watch);
+                self.cached_header = std::mem::take(&mut answer.cached_header);
+                let outcome = self.outcome(answer, request.sql, request.limits, deadline);
                 self.clear(is_plain);
                 match outcome {
                     Err(StreamError::Stopped) => {
                         self.is_usable = false;
-                        Ok(stop_outcome(watch.stop().unwrap_or(Stop::Wall), request.limits))
+                        Ok(stop_outcome(deadline.stop().unwrap_or(Stop::Wall), request.limits))
                     }
                     outcome => outcome.map_err(|failure| {
                         self.is_usable = false;
@@ -359,19 +359,19 @@ impl Session for Mysql {
             }
             Ok(Some(excess)) => {
                 let table = answer.table.take();
-                if answer.drain(&mut self.wire, request.limits, &Watch::grace(DRAIN_GRACE, &never)) {
+                if answer.drain(&mut self.wire, request.limits, &RunDeadline::grace(DRAIN_GRACE, &never)) {
                     self.clear(is_plain);
                 } else {
-                    self.kill(&Watch::grace(KILL_GRACE, &never));
+                    self.kill(&RunDeadline::grace(KILL_GRACE, &never));
                 }
                 Ok(excess.outcome(table, request.limits))
             }
             Err(failure @ (StreamError::TooLarge | StreamError::NoMemory)) => {
-                self.kill(&Watch::grace(KILL_GRACE, &never)); // the server would continue to send
+                self.kill(&RunDeadline::grace(KILL_GRACE, &never)); // the server would continue to send
                 Ok(failure.excess().outcome(answer.table, request.limits))
             }
             Err(StreamError::Stopped) => {
-                let stop = watch.stop().unwrap_or(Stop::Wall);
+                let stop = deadline.stop().unwrap_or(Stop::Wall);
                 self.stop(&mut answer, request.limits, stop == Stop::Cancelled, is_plain);
                 Ok(stop_outcome(stop, request.limits))
             }
@@ -397,18 +397,18 @@ struct KilledSession {
 impl AbandonedSession for KilledSession {
     fn has_ended(&mut self) -> bool {
         let never = AtomicBool::new(false);
-        let watch = Watch::grace(CHECK_TIMEOUT, &never);
-        let Ok(mut session) = Mysql::open(&self.url, &watch) else { return false };
+        let deadline = RunDeadline::grace(CHECK_TIMEOUT, &never);
+        let Ok(mut session) = Mysql::open(&self.url, &deadline) else { return false };
         // After a restart another session may have its id; our sessions sleep between runs.
         let list = "information_schema.processlist";
         let sql = format!("SELECT 1 FROM {list} WHERE id = {} AND command <> 'Sleep'", self.id);
-        session.query_rows(&sql, &watch).is_ok_and(|rows| rows.is_empty())
+        session.query_rows(&sql, &deadline).is_ok_and(|rows| rows.is_empty())
     }
 }
 
-fn bounds(limits: &Limits, watch: &Watch<'_>) -> ServerBounds {
+fn bounds(limits: &Limits, deadline: &RunDeadline<'_>) -> ServerBounds {
     // Zero means no bound; a run that is out of time ends here.
-    let left = watch.left().filter(|_| limits.timeout.is_some()).map(|left| left.max(Duration::from_millis(1)));
+    let left = deadline.left().filter(|_| limits.timeout.is_some()).map(|left| left.max(Duration::from_millis(1)));
     // Uses the full time limit if almost all of it is left, so that it need not be set for each run.
     let time = left.map(|left| limits.timeout.filter(|time| *time < left + Duration::from_millis(2)).unwrap_or(left));
     // One extra row shows that there are too many.

@@ -1,10 +1,10 @@
 //! Checks the rights of a user. A user that can do more than read is refused, with the statements that create a
 //! read-only one.
 
+use crate::server::deadline::RunDeadline;
 use crate::server::session::InternalQueries;
 use crate::server::stream::StreamError;
 use crate::server::url::Url;
-use crate::server::watch::Watch;
 
 /// Privileges that a reader needs.
 const READING: [&str; 4] = ["USAGE", "SELECT", "SHOW VIEW", "SHOW DATABASES"];
@@ -28,19 +28,23 @@ UNION ALL SELECT 'general_log' FROM (SELECT 1) a WHERE @@general_log AND @@log_o
 UNION ALL SELECT 'slow_query_log' FROM (SELECT 1) a WHERE @@slow_query_log AND @@log_output LIKE '%TABLE%'";
 
 /// Refuses the session's user if it, or a role that it can assume, can do more than read or can read others' queries.
-pub(super) fn check(session: &mut impl InternalQueries, url: &Url, watch: &Watch<'_>) -> Result<(), StreamError> {
-    let grants: Vec<String> = session.query_rows("SHOW GRANTS", watch)?.into_iter().flatten().collect();
+pub(super) fn check(
+    session: &mut impl InternalQueries,
+    url: &Url,
+    deadline: &RunDeadline<'_>,
+) -> Result<(), StreamError> {
+    let grants: Vec<String> = session.query_rows("SHOW GRANTS", deadline)?.into_iter().flatten().collect();
     let roles: Vec<&str> = grants.iter().filter_map(|grant| role_of(grant)).collect();
     let mut rights: Vec<String> = grants.iter().flat_map(|grant| rights(grant)).collect();
     rights.sort_by_key(|right| right.starts_with(ADMIN)); // the creator of a role can grant it
     if rights.is_empty() {
-        rights.extend(rights_of_roles(session, &roles, watch)?);
+        rights.extend(rights_of_roles(session, &roles, deadline)?);
     }
     let mut known = std::collections::HashSet::new();
     rights.retain(|right| known.insert(right.clone()));
     rights.truncate(6);
     if rights.is_empty() {
-        rights = texts_of_others(session, watch)?;
+        rights = texts_of_others(session, deadline)?;
     }
     if rights.is_empty() {
         return Ok(());
@@ -58,13 +62,14 @@ pub(super) fn check(session: &mut impl InternalQueries, url: &Url, watch: &Watch
 fn rights_of_roles(
     session: &mut impl InternalQueries,
     roles: &[&str],
-    watch: &Watch<'_>,
+    deadline: &RunDeadline<'_>,
 ) -> Result<Vec<String>, StreamError> {
-    let active = session.query_rows("SELECT CURRENT_ROLE()", watch)?.into_iter().flatten().next().unwrap_or_default();
+    let active =
+        session.query_rows("SELECT CURRENT_ROLE()", deadline)?.into_iter().flatten().next().unwrap_or_default();
     let mut all = Vec::new();
     for role in roles {
-        session.query_rows(&format!("SET ROLE {role}"), watch)?;
-        let grants = session.query_rows("SHOW GRANTS", watch)?.into_iter().flatten();
+        session.query_rows(&format!("SET ROLE {role}"), deadline)?;
+        let grants = session.query_rows("SHOW GRANTS", deadline)?.into_iter().flatten();
         all.extend(grants.flat_map(|grant| rights(&grant)).map(|right| format!("{right} as the role {role}")));
     }
     let first = match active.as_str() {
@@ -72,19 +77,19 @@ fn rights_of_roles(
         name if name.starts_with('`') => name.to_owned(),
         name => format!("`{}`", name.replace('`', "``")),
     };
-    session.query_rows(&format!("SET ROLE {first}"), watch)?;
+    session.query_rows(&format!("SET ROLE {first}"), deadline)?;
     Ok(all)
 }
 
 /// Returns the readable tables in which the server stores other sessions' queries.
-fn texts_of_others(session: &mut impl InternalQueries, watch: &Watch<'_>) -> Result<Vec<String>, StreamError> {
-    let logs: Vec<String> = session.query_rows(LOGS, watch)?.into_iter().flatten().collect();
+fn texts_of_others(session: &mut impl InternalQueries, deadline: &RunDeadline<'_>) -> Result<Vec<String>, StreamError> {
+    let logs: Vec<String> = session.query_rows(LOGS, deadline)?.into_iter().flatten().collect();
     let mut readable = Vec::new();
     for (log, table) in TEXTS {
         if !logs.iter().any(|name| name == log) {
             continue;
         }
-        match session.query_rows(&format!("SELECT 1 FROM {table} LIMIT 0"), watch) {
+        match session.query_rows(&format!("SELECT 1 FROM {table} LIMIT 0"), deadline) {
             Ok(_) => readable.push(format!("SELECT on {table}, which contains the queries of other sessions")),
             Err(StreamError::Lost(_)) => {}
             Err(failure) => return Err(failure),

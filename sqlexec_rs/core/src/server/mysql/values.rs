@@ -3,9 +3,9 @@
 use mysql_common::constants::{ColumnFlags, ColumnType};
 use mysql_common::packets::Column;
 
-use crate::request::Bound;
+use crate::request::ParameterValue;
 use crate::result::value::Value;
-use crate::server::rows::{Read, decimal, read_number};
+use crate::server::rows::{DecodedValue, decimal, read_number};
 
 /// The number of the binary character set.
 const BINARY: u16 = 63;
@@ -53,7 +53,7 @@ pub(super) fn kind_of(column: &Column) -> (Kind, Option<&'static str>) {
 }
 
 /// Decodes a value. A text that does not fit its type stays a text.
-pub(super) fn read(kind: Kind, text: &[u8]) -> Read<'_> {
+pub(super) fn read(kind: Kind, text: &[u8]) -> DecodedValue<'_> {
     let value = match kind {
         Kind::Text => None,
         // An unsigned value may exceed 64-bit signed integers.
@@ -61,23 +61,23 @@ pub(super) fn read(kind: Kind, text: &[u8]) -> Read<'_> {
         Kind::Real => read_number(text).map(Value::Real),
         Kind::Bytes => Some(Value::Blob(text)),
     };
-    Read::Value(value.unwrap_or(Value::Text(text)))
+    DecodedValue::Value(value.unwrap_or(Value::Text(text)))
 }
 
 /// Returns the statement that runs a text with values for its parameters. Only hex digits are quoted, so that no
 /// setting affects them.
-pub(super) fn with_parameters(sql: &str, values: &[Bound]) -> String {
+pub(super) fn with_parameters(sql: &str, values: &[ParameterValue]) -> String {
     let literals: Vec<String> = values.iter().map(literal).collect();
     format!("EXECUTE IMMEDIATE {} USING {}", text(sql.as_bytes()), literals.join(", "))
 }
 
-fn literal(value: &Bound) -> String {
+fn literal(value: &ParameterValue) -> String {
     match value {
-        Bound::Null => "NULL".to_owned(),
-        Bound::Integer(i) => i.to_string(),
-        Bound::Real(bits) => format!("{:e}", f64::from_bits(*bits)),
-        Bound::Text(bytes) => text(bytes),
-        Bound::Blob(bytes) => hex(bytes),
+        ParameterValue::Null => "NULL".to_owned(),
+        ParameterValue::Integer(i) => i.to_string(),
+        ParameterValue::Real(bits) => format!("{:e}", f64::from_bits(*bits)),
+        ParameterValue::Text(bytes) => text(bytes),
+        ParameterValue::Blob(bytes) => hex(bytes),
     }
 }
 
@@ -116,11 +116,11 @@ mod tests {
     #[test]
     fn values_are_bound_as_setting_independent_literals() {
         let values = [
-            Bound::Null,
-            Bound::Integer(-7),
-            Bound::Real(0.25_f64.to_bits()),
-            Bound::Text(b"'\\".into()),
-            Bound::Blob(b"\x00\xff".into()),
+            ParameterValue::Null,
+            ParameterValue::Integer(-7),
+            ParameterValue::Real(0.25_f64.to_bits()),
+            ParameterValue::Text(b"'\\".into()),
+            ParameterValue::Blob(b"\x00\xff".into()),
         ];
         assert_eq!(
             with_parameters("?", &values),

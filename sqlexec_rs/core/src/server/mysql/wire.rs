@@ -8,9 +8,9 @@ use mysql_common::proto::codec::error::PacketCodecError;
 use mysql_common::proto::codec::{ChunkDecoder, ChunkInfo, packet_to_chunks};
 
 use crate::memory::check_room_for;
+use crate::server::deadline::RunDeadline;
 use crate::server::stream::{Stream, StreamError};
 use crate::server::url::Url;
-use crate::server::watch::Watch;
 
 /// The capabilities of this client: no multiple statements per text and no local files.
 pub(super) const CAPABILITIES: CapabilityFlags = CapabilityFlags::CLIENT_PROTOCOL_41
@@ -38,9 +38,9 @@ pub(super) struct Wire {
 
 impl Wire {
     /// Connects to the server of a URL.
-    pub(super) fn connect(url: &Url, watch: &Watch<'_>) -> Result<Self, String> {
+    pub(super) fn connect(url: &Url, deadline: &RunDeadline<'_>) -> Result<Self, String> {
         Ok(Self {
-            stream: Stream::connect(url, url.port(), "mysqld.sock", watch)?,
+            stream: Stream::connect(url, url.port(), "mysqld.sock", deadline)?,
             received: BytesMut::new(),
             chunks: BytesMut::new(),
             decoder: ChunkDecoder::Idle,
@@ -65,8 +65,8 @@ impl Wire {
     }
 
     /// Encrypts the connection; the server has already been asked to.
-    pub(super) fn secure(&mut self, url: &Url, watch: &Watch<'_>) -> Result<(), StreamError> {
-        self.stream.secure(url, watch)
+    pub(super) fn secure(&mut self, url: &Url, deadline: &RunDeadline<'_>) -> Result<(), StreamError> {
+        self.stream.secure(url, deadline)
     }
 
     /// Sends a packet in response to the server's last one.
@@ -91,7 +91,7 @@ impl Wire {
     }
 
     /// Returns the next packet of at most `max_bytes` bytes.
-    pub(super) fn next(&mut self, watch: &Watch<'_>, max_bytes: usize) -> Result<&[u8], StreamError> {
+    pub(super) fn next(&mut self, deadline: &RunDeadline<'_>, max_bytes: usize) -> Result<&[u8], StreamError> {
         self.packet.clear();
         loop {
             check_room_for(self.received.len() + self.packet.len())?;
@@ -106,7 +106,7 @@ impl Wire {
                         return Ok(&self.packet);
                     }
                 }
-                Ok(None) => self.stream.receive(&mut self.received, watch)?,
+                Ok(None) => self.stream.receive(&mut self.received, deadline)?,
                 Err(PacketCodecError::PacketTooLarge) => return Err(StreamError::TooLarge),
                 Err(error) => return Err(io::Error::other(error).into()),
             }

@@ -5,9 +5,9 @@
 use std::time::Instant;
 
 use super::plain::is_known;
+use crate::server::deadline::RunDeadline;
 use crate::server::session::{InternalQueries, RECHECK};
 use crate::server::stream::StreamError;
-use crate::server::watch::Watch;
 
 /// Returns the kinds and names of objects that may call functions. Ids from 16384 are user-defined; languages 12 and
 /// 13 are internal and C. A function with one row argument can be read like a column, without parentheses.
@@ -69,11 +69,11 @@ impl HiddenCallers {
 pub(super) fn find(
     session: &mut impl InternalQueries,
     time: u128,
-    watch: &Watch<'_>,
+    deadline: &RunDeadline<'_>,
 ) -> Result<HiddenCallers, StreamError> {
-    let begun = Instant::now();
+    let start_time = Instant::now();
     let mut hidden = HiddenCallers::default();
-    let rows = session.query_rows(&format!("SET statement_timeout = {time}; {QUERY}"), watch)?;
+    let rows = session.query_rows(&format!("SET statement_timeout = {time}; {QUERY}"), deadline)?;
     for row in rows {
         match row.as_slice() {
             [kind, _] if kind == "all" => hidden.is_everywhere = true,
@@ -85,6 +85,6 @@ pub(super) fn find(
     }
     let now = Instant::now();
     // Refreshing takes at most a hundredth of the time.
-    hidden.asked_again = now.checked_add(RECHECK.max((now - begun) * 100));
+    hidden.asked_again = now.checked_add(RECHECK.max((now - start_time) * 100));
     Ok(hidden)
 }

@@ -9,13 +9,14 @@
 //! session's query, a comment before it fills all bytes that the server shows.
 //!
 //! Three clocks bound a run: the server's `statement_timeout`, a cancel request if the server does not answer in
-//! time, and closing the connection. A function that checks none of these continues in the server (`given_up`).
+//! time, and closing the connection. A function that checks none of these continues in the server
+//! (`abandoned_sessions`).
 
+mod abandoned;
 mod errors;
 mod functions;
 mod hidden;
 mod plain;
-mod remains;
 mod role;
 mod values;
 mod wire;
@@ -32,17 +33,17 @@ use postgres_protocol::authentication::sasl::{ChannelBinding, SCRAM_SHA_256, Scr
 use postgres_protocol::message::backend::{DataRowBody, Message, RowDescriptionBody};
 use postgres_protocol::message::frontend;
 
+use crate::abandoned_sessions::AbandonedSession;
 use crate::excess::Excess;
-use crate::given_up::AbandonedSession;
 use crate::outcome::{Outcome, Status, Stop};
 use crate::request::{ExecRequest, Limits, OutputKind, Parameters};
 use crate::result::header::Header;
 use crate::result::table::{CELL_BYTES, Table};
+use crate::server::deadline::RunDeadline;
 use crate::server::rows::push_row;
 use crate::server::session::{CONNECT_WAIT, InternalQueries, Session, stop_outcome};
 use crate::server::stream::StreamError;
 use crate::server::url::Url;
-use crate::server::watch::Watch;
 use errors::ServerError;
 use hidden::HiddenCallers;
 use values::Kind;
@@ -125,9 +126,9 @@ struct RunResponse {
 
 impl Postgresql {
     /// Connects; refuses a role that can do more than read.
-    pub(super) fn connect(url: &Url, watch: &Watch<'_>) -> Result<Self, String> {
+    pub(super) fn connect(url: &Url, deadline: &RunDeadline<'_>) -> Result<Self, String> {
         url.option("allow").map_or(Ok(()), functions::check_allowed)?;
-        let wire = Wire::connect(url, watch)?;
+        let wire = Wire::connect(url, deadline)?;
         let mut session = Self {
             wire,
             url: url.clone(),
@@ -140,14 +141,14 @@ impl Postgresql {
             ready_counts: ReadyCounts::default(),
             is_usable: true,
         };
-        let result = session.start(watch).and_then(|()| role::check(&mut session, url, watch));
+        let result = session.start(deadline).and_then(|()| role::check(&mut session, url, deadline));
         session.mask = result.map_err(StreamError::into_text)?;
-        session.find_hidden(watch).map_err(StreamError::into_text)?;
+        session.find_hidden(deadline).map_err(StreamError::into_text)?;
         Ok(session)
     }
 
     /// Logs in and waits until the server is ready.
-    fn start(&mut self, watch: &Watch<'_>) -> Result<(), StreamError> {
+    fn start(&mut self, deadline: &RunDeadline<'_>) -> Result<(), StreamError> {
         let url = self.url.clone();
         let login = [("user", url.user.as_str()), ("database", url.database.as_str())];
         frontend::startup_message(login.into_iter().chain(SETTINGS), &mut self.messages)?;
@@ -155,15 +156,15 @@ impl Postgresql {
         let password = url.password.as_deref();
         let mut scram = None;
         loop {
-            match self.wire.next(watch, 0)? {
+            match self.wire.next(deadline, 0)? {
                 Message::ParameterStatus(body) if body.name()? == "server_version" => check_version(body.value()?)?,
                 Message::AuthenticationOk | Message::ParameterStatus(_) | Message::NoticeResponse(_) => {}
                 Message::AuthenticationCleartextPassword => {
-                    frontend::password_message(known(password)?.as_bytes(), &mut self.messages)?;
+                    frontend::password_message(require_password(password)?.as_bytes(), &mut self.messages)?;
                     self.flush()?;
                 }
                 Message::AuthenticationMd5Password(body) => {
-                    let hash = md5_hash(url.user.as_bytes(), known(password)?.as_bytes(), body.salt());
+                    let hash = md5_hash(url.user.as_bytes(), require_password(password)?.as_bytes(), body.salt());
                     frontend::password_message(hash.as_bytes(), &mut self.messages)?;
                     self.flush()?;
                 }
@@ -173,9 +174,10 @@ impl Postgresql {
                             "the server requires an unsupported authentication method".to_owned(),
                         ));
                     }
-                    let begun = ScramSha256::new(known(password)?.as_bytes(), ChannelBinding::unsupported());
-                    frontend::sasl_initial_response(SCRAM_SHA_256, begun.message(), &mut self.messages)?;
-                    scram = Some(begun);
+                    let start_time =
+                        ScramSha256::new(require_password(password)?.as_bytes(), ChannelBinding::unsupported());
+                    frontend::sasl_initial_response(SCRAM_SHA_256, start_time.message(), &mut self.messages)?;
+                    scram = Some(start_time);
                     self.flush()?;
                 }
                 Message::AuthenticationSaslContinue(body) => {
@@ -202,9 +204,9 @@ impl Postgresql {
     }
 
     /// Refreshes the list of hidden callers.
-    fn find_hidden(&mut self, watch: &Watch<'_>) -> Result<(), StreamError> {
+    fn find_hidden(&mut self, deadline: &RunDeadline<'_>) -> Result<(), StreamError> {
         let time = CONNECT_WAIT.as_millis();
-        self.hidden = hidden::find(self, time, watch)?;
+        self.hidden = hidden::find(self, time, deadline)?;
         self.time = time;
         Ok(())
     }
@@ -216,13 +218,13 @@ impl Postgresql {
     }
 
     /// Writes the messages of a run.
-    fn write_run(&mut self, request: &ExecRequest<'_>, watch: &Watch<'_>) -> Result<(), StreamError> {
+    fn write_run(&mut self, request: &ExecRequest<'_>, deadline: &RunDeadline<'_>) -> Result<(), StreamError> {
         if request.output == OutputKind::Rows && plain::is_plain(request.sql) && !self.hidden.is_in(request.sql) {
-            return self.write_plain_run(request, watch);
+            return self.write_plain_run(request, deadline);
         }
         self.time = UNKNOWN;
         // Zero means no bound; a run that is out of time ends here.
-        let left = watch.left().map_or(0, |left| left.as_millis().clamp(1, i32::MAX as u128));
+        let left = deadline.left().map_or(0, |left| left.as_millis().clamp(1, i32::MAX as u128));
         frontend::query(&format!("BEGIN READ ONLY; SET LOCAL statement_timeout = {left}"), &mut self.messages)?;
         let mask = &self.mask;
         let declare = format!("{mask}{DECLARE}{}", request.sql);
@@ -249,8 +251,8 @@ impl Postgresql {
     }
 
     /// Writes the messages of a run that leaves no state.
-    fn write_plain_run(&mut self, request: &ExecRequest<'_>, watch: &Watch<'_>) -> Result<(), StreamError> {
-        let left = watch.left();
+    fn write_plain_run(&mut self, request: &ExecRequest<'_>, deadline: &RunDeadline<'_>) -> Result<(), StreamError> {
+        let left = deadline.left();
         // Uses the full time limit if almost all of it is left, so that it need not be set for each run.
         let whole =
             request.limits.timeout.filter(|time| left.is_some_and(|left| *time < left + Duration::from_millis(2)));
@@ -273,13 +275,13 @@ impl Postgresql {
         &mut self,
         received: &mut RunResponse,
         limits: &Limits,
-        watch: &Watch<'_>,
+        deadline: &RunDeadline<'_>,
     ) -> Result<Option<Excess>, StreamError> {
         let max_bytes = usize::try_from(limits.max_bytes).unwrap_or(usize::MAX);
         loop {
             let ReadyCounts { times_ready, rows_at, end_at, .. } = self.ready_counts;
             let max_row = max_bytes.saturating_add(CELL_BYTES * 1_664);
-            match self.wire.next(watch, max_row)? {
+            match self.wire.next(deadline, max_row)? {
                 Message::ReadyForQuery(_) if times_ready == end_at => {
                     self.ready_counts.is_over = true;
                     return Ok(None);
@@ -307,12 +309,12 @@ impl Postgresql {
 }
 
 impl InternalQueries for Postgresql {
-    fn query_rows(&mut self, sql: &str, watch: &Watch<'_>) -> Result<Vec<Vec<String>>, StreamError> {
+    fn query_rows(&mut self, sql: &str, deadline: &RunDeadline<'_>) -> Result<Vec<Vec<String>>, StreamError> {
         frontend::query(sql, &mut self.messages)?;
         self.flush()?;
         let mut rows = Vec::new();
         loop {
-            match self.wire.next(watch, 1 << 20)? {
+            match self.wire.next(deadline, 1 << 20)? {
                 Message::DataRow(body) => {
                     let cell = |range: Option<std::ops::Range<usize>>| {
                         let text = range.map(|range| String::from_utf8_lossy(&body.buffer()[range]).into_owned());
@@ -333,11 +335,11 @@ impl Session for Postgresql {
         if !self.hidden.is_old() {
             return Ok(());
         }
-        let watch = Watch::new(Instant::now(), Some(CONNECT_WAIT), cancel);
-        self.find_hidden(&watch).map_err(StreamError::into_text)
+        let deadline = RunDeadline::new(Instant::now(), Some(CONNECT_WAIT), cancel);
+        self.find_hidden(&deadline).map_err(StreamError::into_text)
     }
 
-    fn run(&mut self, request: &ExecRequest<'_>, watch: &Watch<'_>) -> Result<Outcome, String> {
+    fn run(&mut self, request: &ExecRequest<'_>, deadline: &RunDeadline<'_>) -> Result<Outcome, String> {
         if request.parameters.is_some_and(|parameters| !parameters.names.is_empty()) {
             return Ok(Outcome::failed(Status::RuntimeError, "PostgreSQL binds parameters by position: $1, $2"));
         }
@@ -345,27 +347,27 @@ impl Session for Postgresql {
             return Ok(outcome);
         }
         let mut received = RunResponse::default();
-        let sent = self.write_run(request, watch).and_then(|()| self.flush());
-        let read = sent.and_then(|()| self.read_run(&mut received, request.limits, watch));
+        let sent = self.write_run(request, deadline).and_then(|()| self.flush());
+        let read = sent.and_then(|()| self.read_run(&mut received, request.limits, deadline));
         // Some languages and extensions keep state that no statement discards.
         self.is_usable &= self.ready_counts.rows_at == self.ready_counts.end_at || !self.hidden.is_lasting;
         match read {
-            Ok(None) => Ok(received.outcome(request, watch, self.ready_counts.prefix)),
+            Ok(None) => Ok(received.outcome(request, deadline, self.ready_counts.prefix)),
             Ok(Some(excess)) => {
                 let never = AtomicBool::new(false);
-                if !self.drain(&Watch::grace(DRAIN_GRACE, &never)) {
+                if !self.drain(&RunDeadline::grace(DRAIN_GRACE, &never)) {
                     self.stop(true);
                 }
                 Ok(excess.outcome(received.table, request.limits))
             }
             Err(failure @ (StreamError::TooLarge | StreamError::NoMemory)) => {
                 let never = AtomicBool::new(false);
-                self.cancel(&Watch::grace(CANCEL_GRACE, &never)); // the server would continue to send
+                self.cancel(&RunDeadline::grace(CANCEL_GRACE, &never)); // the server would continue to send
                 self.is_usable = false;
                 Ok(failure.excess().outcome(received.table, request.limits))
             }
             Err(StreamError::Stopped) => {
-                let stop = watch.stop().unwrap_or(Stop::Wall);
+                let stop = deadline.stop().unwrap_or(Stop::Wall);
                 self.stop(stop == Stop::Cancelled);
                 Ok(stop_outcome(stop, request.limits))
             }
@@ -411,11 +413,11 @@ impl RunResponse {
     }
 
     /// Returns the outcome of a run that was read to its end.
-    fn outcome(self, request: &ExecRequest<'_>, watch: &Watch<'_>, prefix: usize) -> Outcome {
+    fn outcome(self, request: &ExecRequest<'_>, deadline: &RunDeadline<'_>, prefix: usize) -> Outcome {
         match (self.error, self.table) {
             (Some(error), _) if error.is_cancellation() => {
                 // Another user may cancel the query too.
-                let stop = watch.stop().or_else(|| request.limits.timeout.map(|_| Stop::Wall));
+                let stop = deadline.stop().or_else(|| request.limits.timeout.map(|_| Stop::Wall));
                 stop.map_or_else(
                     || Outcome::failed(Status::DbError, error.text()),
                     |stop| stop_outcome(stop, request.limits),
@@ -452,7 +454,7 @@ fn write_statement(
     n_rows: i32,
     messages: &mut BytesMut,
 ) -> Result<(), StreamError> {
-    let bound: Vec<_> = parameters.iter().flat_map(|all| &all.values).map(values::bound).collect();
+    let bound: Vec<_> = parameters.iter().flat_map(|all| &all.values).map(values::encode_parameter).collect();
     frontend::parse("", sql, bound.iter().map(|(_, oid)| *oid), messages)?;
     let write = |(text, _): &(Option<std::borrow::Cow<'_, [u8]>>, u32), out: &mut BytesMut| {
         Ok(text.as_ref().map_or(IsNull::Yes, |text| {
@@ -468,6 +470,6 @@ fn write_statement(
     Ok(())
 }
 
-fn known(password: Option<&str>) -> Result<&str, StreamError> {
+fn require_password(password: Option<&str>) -> Result<&str, StreamError> {
     password.ok_or_else(|| StreamError::Lost("the server requires a password: postgresql://USER:PASSWORD@…".to_owned()))
 }

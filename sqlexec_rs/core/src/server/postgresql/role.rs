@@ -1,10 +1,10 @@
 //! Checks the rights of a role. A role that can do more than read is refused, with the statements that create a
 //! read-only one.
 
+use crate::server::deadline::RunDeadline;
 use crate::server::session::InternalQueries;
 use crate::server::stream::StreamError;
 use crate::server::url::Url;
-use crate::server::watch::Watch;
 
 /// Returns the version, the number of bytes of a query that other sessions of the role can read (if any), and whether
 /// queries of earlier runs can be read.
@@ -96,12 +96,16 @@ UNION ALL (SELECT DISTINCT 'has ' || privilege_type || ' on the parameter ' || p
 
 /// Refuses the session's role if it can do more than read, or can read earlier queries of the role. Returns the
 /// comment that hides a query from other sessions of the role.
-pub(super) fn check(session: &mut impl InternalQueries, url: &Url, watch: &Watch<'_>) -> Result<String, StreamError> {
-    let facts: Vec<String> = session.query_rows(FACTS, watch)?.into_iter().flatten().collect();
+pub(super) fn check(
+    session: &mut impl InternalQueries,
+    url: &Url,
+    deadline: &RunDeadline<'_>,
+) -> Result<String, StreamError> {
+    let facts: Vec<String> = session.query_rows(FACTS, deadline)?.into_iter().flatten().collect();
     let [version, n_shown, history] = facts.as_slice() else { return Err(StreamError::unexpected()) };
     let has_parameter_grants = version.parse().is_ok_and(|version: u32| version >= 150_000);
     let query = if has_parameter_grants { format!("{RIGHTS}{PARAMETERS}") } else { RIGHTS.to_owned() };
-    let rights: Vec<String> = session.query_rows(&query, watch)?.into_iter().flatten().take(8).collect();
+    let rights: Vec<String> = session.query_rows(&query, deadline)?.into_iter().flatten().take(8).collect();
     let (role, database) = (&url.user, &url.database);
     if !rights.is_empty() {
         return Err(StreamError::Lost(format!(

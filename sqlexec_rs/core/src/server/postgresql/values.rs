@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use postgres_protocol::Oid;
 
 use crate::result::value::Value;
-use crate::server::rows::{Read, decimal, read_number};
+use crate::server::rows::{DecodedValue, decimal, read_number};
 
 /// How the text of a type is decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +58,7 @@ pub(super) fn type_name(oid: Oid) -> Option<&'static str> {
 }
 
 /// Decodes a value. A text that does not fit its type stays a text.
-pub(super) fn read(kind: Kind, text: &[u8]) -> Read<'_> {
+pub(super) fn read(kind: Kind, text: &[u8]) -> DecodedValue<'_> {
     let value = match kind {
         Kind::Text => None,
         Kind::Boolean => match text {
@@ -69,9 +69,9 @@ pub(super) fn read(kind: Kind, text: &[u8]) -> Read<'_> {
         Kind::Integer => read_number(text).map(Value::Integer),
         Kind::Real => read_number(text).map(Value::Real),
         Kind::Numeric => decimal(text),
-        Kind::Bytes => return read_bytea(text).map_or(Read::Value(Value::Text(text)), Read::Bytes),
+        Kind::Bytes => return read_bytea(text).map_or(DecodedValue::Value(Value::Text(text)), DecodedValue::Bytes),
     };
-    Read::Value(value.unwrap_or(Value::Text(text)))
+    DecodedValue::Value(value.unwrap_or(Value::Text(text)))
 }
 
 fn read_bytea(text: &[u8]) -> Option<Vec<u8>> {
@@ -81,14 +81,14 @@ fn read_bytea(text: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Returns the text of a parameter, and its type id; zero lets the server infer the type.
-pub(super) fn bound(value: &crate::request::Bound) -> (Option<Cow<'_, [u8]>>, Oid) {
-    use crate::request::Bound;
+pub(super) fn encode_parameter(value: &crate::request::ParameterValue) -> (Option<Cow<'_, [u8]>>, Oid) {
+    use crate::request::ParameterValue;
     match value {
-        Bound::Null => (None, 0),
-        Bound::Integer(i) => (Some(i.to_string().into_bytes().into()), 20),
-        Bound::Real(bits) => (Some(f64::from_bits(*bits).to_string().into_bytes().into()), 701),
-        Bound::Text(bytes) => (Some(bytes.into()), 0),
-        Bound::Blob(bytes) => {
+        ParameterValue::Null => (None, 0),
+        ParameterValue::Integer(i) => (Some(i.to_string().into_bytes().into()), 20),
+        ParameterValue::Real(bits) => (Some(f64::from_bits(*bits).to_string().into_bytes().into()), 701),
+        ParameterValue::Text(bytes) => (Some(bytes.into()), 0),
+        ParameterValue::Blob(bytes) => {
             let digit = |digit: u8| b"0123456789abcdef"[usize::from(digit)];
             let digits = bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]);
             (Some(b"\\x".iter().copied().chain(digits).collect()), 17)

@@ -5,9 +5,9 @@ use postgres_protocol::message::backend::{Header, Message};
 use postgres_protocol::message::frontend;
 
 use crate::memory::check_room_for;
+use crate::server::deadline::RunDeadline;
 use crate::server::stream::{NO_TLS, Stream, StreamError};
 use crate::server::url::Url;
-use crate::server::watch::Watch;
 
 /// Maximum bytes of a message other than a row.
 const MAX_MESSAGE: usize = 16 << 20;
@@ -23,29 +23,29 @@ pub(super) struct Wire {
 
 impl Wire {
     /// Connects to the server of a URL.
-    pub(super) fn connect(url: &Url, watch: &Watch<'_>) -> Result<Self, String> {
+    pub(super) fn connect(url: &Url, deadline: &RunDeadline<'_>) -> Result<Self, String> {
         let port = url.port();
-        let stream = Stream::connect(url, port, &format!(".s.PGSQL.{port}"), watch)?;
+        let stream = Stream::connect(url, port, &format!(".s.PGSQL.{port}"), deadline)?;
         let mut wire = Self { stream, received: BytesMut::new() };
         if wire.stream.requires_tls(url)? {
-            wire.secure(url, watch).map_err(StreamError::into_text)?;
+            wire.secure(url, deadline).map_err(StreamError::into_text)?;
         }
         Ok(wire)
     }
 
     /// Requests encryption and enables it.
-    fn secure(&mut self, url: &Url, watch: &Watch<'_>) -> Result<(), StreamError> {
+    fn secure(&mut self, url: &Url, deadline: &RunDeadline<'_>) -> Result<(), StreamError> {
         let mut request = BytesMut::new();
         frontend::ssl_request(&mut request);
         self.stream.send(&request)?;
-        self.stream.receive(&mut self.received, watch)?;
+        self.stream.receive(&mut self.received, deadline)?;
         // After the one-letter response, no byte may precede the encryption: an attacker could have injected it.
         match &self.received[..] {
             b"S" => self.received.clear(),
             b"N" => return Err(StreamError::Lost(NO_TLS.to_owned())),
             _ => return Err(StreamError::unexpected()),
         }
-        self.stream.secure(url, watch)
+        self.stream.secure(url, deadline)
     }
 
     /// Sends messages.
@@ -54,7 +54,7 @@ impl Wire {
     }
 
     /// Returns the next message; a row may have at most `max_row` bytes.
-    pub(super) fn next(&mut self, watch: &Watch<'_>, max_row: usize) -> Result<Message, StreamError> {
+    pub(super) fn next(&mut self, deadline: &RunDeadline<'_>, max_row: usize) -> Result<Message, StreamError> {
         loop {
             if let Some(header) = Header::parse(&self.received)? {
                 let bytes = usize::try_from(header.len()).unwrap_or(usize::MAX);
@@ -73,14 +73,14 @@ impl Wire {
                 self.received
                     .reserve((bytes + HEAD_BYTES).saturating_sub(self.received.len()).min(max_row.max(MAX_MESSAGE)));
             }
-            self.stream.receive(&mut self.received, watch)?;
+            self.stream.receive(&mut self.received, deadline)?;
         }
     }
 
     /// Waits until the server has closed the connection; returns false after a timeout.
-    pub(super) fn is_closed_in_time(&mut self, watch: &Watch<'_>) -> bool {
+    pub(super) fn is_closed_in_time(&mut self, deadline: &RunDeadline<'_>) -> bool {
         loop {
-            match self.stream.receive(&mut self.received, watch) {
+            match self.stream.receive(&mut self.received, deadline) {
                 Ok(()) => self.received.clear(),
                 Err(StreamError::Lost(_)) => return true,
                 Err(_) => return false,

@@ -26,8 +26,8 @@ pub(super) fn instr_text(haystack: &[u8], needle: &[u8], work: &mut WorkMeter<'_
         return Ok(0);
     }
     Ok(memmem::find(haystack, needle).map_or(0, |at| {
-        let begun = haystack[1..=at].iter().filter(|byte| !utf8::is_continuation(**byte)).count();
-        begun as i64 + 1
+        let start_time = haystack[1..=at].iter().filter(|byte| !utf8::is_continuation(**byte)).count();
+        start_time as i64 + 1
     }))
 }
 

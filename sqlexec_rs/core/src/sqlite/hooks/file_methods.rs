@@ -171,7 +171,7 @@ unsafe extern "C" fn write(file: *mut ffi::sqlite3_file, data: *const c_void, by
 unsafe extern "C" fn close(file: *mut ffi::sqlite3_file) -> c_int {
     // SAFETY: as above; the default layer's `xClose` may clear the methods, so they are read first.
     unsafe {
-        meter::removed_temp((*file_state(file)).growth);
+        meter::record_temp_removal((*file_state(file)).growth);
         original(file).xClose.map_or(ffi::SQLITE_MISUSE, |close| close(file))
     }
 }

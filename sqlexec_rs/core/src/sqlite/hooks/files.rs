@@ -33,7 +33,7 @@ static LAYER: OnceLock<Result<Layer, c_int>> = OnceLock::new();
 
 /// The state of the log of a database in WAL mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Log {
+pub(crate) enum WalState {
     Possible,
     Missing,
     /// There is a log without an index (`-shm`): nobody has the database open.
@@ -64,12 +64,12 @@ pub(crate) fn take_clock_was_read() -> bool {
 }
 
 /// Registers the layers on first use and returns the name of the one for this state of the log.
-pub(crate) fn vfs(log: Log) -> rusqlite::Result<&'static CStr> {
+pub(crate) fn vfs(log: WalState) -> rusqlite::Result<&'static CStr> {
     check_code(LAYER.get_or_init(register_layer).as_ref().map_or_else(|code| *code, |_| ffi::SQLITE_OK))?;
     Ok(match log {
-        Log::Possible => NAME,
-        Log::Missing => NAME_WITHOUT_LOG,
-        Log::WithoutIndex => NAME_WITHOUT_INDEX,
+        WalState::Possible => NAME,
+        WalState::Missing => NAME_WITHOUT_LOG,
+        WalState::WithoutIndex => NAME_WITHOUT_INDEX,
     })
 }
 

@@ -49,7 +49,7 @@ unsafe extern "C" fn allocate(bytes: c_int) -> *mut c_void {
     // SAFETY: the layout is not empty, because it includes the header.
     let start = unsafe { alloc(layout) };
     if start.is_null() {
-        meter::freed(bytes + HEADER);
+        meter::record_free(bytes + HEADER);
         return ptr::null_mut();
     }
     // SAFETY: the allocation starts with room for the aligned header, followed by the caller's part.
@@ -68,7 +68,7 @@ unsafe extern "C" fn release(piece: *mut c_void) {
     unsafe {
         let start = piece.cast::<u8>().sub(HEADER);
         let bytes = start.cast::<usize>().read();
-        meter::freed(bytes + HEADER);
+        meter::record_free(bytes + HEADER);
         dealloc(start, Layout::from_size_align_unchecked(bytes + HEADER, HEADER));
     }
 }
@@ -86,10 +86,10 @@ unsafe extern "C" fn resize(piece: *mut c_void, bytes: c_int) -> *mut c_void {
         }
         let moved = realloc(start, Layout::from_size_align_unchecked(old + HEADER, HEADER), bytes + HEADER);
         if moved.is_null() {
-            meter::freed(bytes.saturating_sub(old));
+            meter::record_free(bytes.saturating_sub(old));
             return ptr::null_mut();
         }
-        meter::freed(old.saturating_sub(bytes));
+        meter::record_free(old.saturating_sub(bytes));
         moved.cast::<usize>().write(bytes);
         moved.add(HEADER).cast()
     }

@@ -25,12 +25,12 @@ use std::sync::atomic::{AtomicI32, Ordering};
 
 use rusqlite::{Connection, ffi};
 
-use crate::error::Fault;
+use crate::error::PoolError;
 use crate::sqlite::classify::check_code;
 
 pub(crate) use authorizer::{Action, Authorizer, set_authorizer};
 pub(crate) use bytes::{open_bytes, read_main_file};
-pub(crate) use files::{Log, take_clock_was_read, vfs};
+pub(crate) use files::{WalState, take_clock_was_read, vfs};
 pub(crate) use open::{open_file, take_refused};
 
 /// Removes a virtual table module from a connection.
@@ -45,11 +45,11 @@ static ONCE: Once = Once::new();
 static RESULT: AtomicI32 = AtomicI32::new(ffi::SQLITE_MISUSE);
 
 /// Ensures that SQLite uses the meter. Fails if other code in this process used SQLite before it could be configured.
-pub(crate) fn install() -> Result<(), Fault> {
+pub(crate) fn install() -> Result<(), PoolError> {
     ONCE.call_once(|| RESULT.store(configure(), Ordering::Release));
     match RESULT.load(Ordering::Acquire) {
         ffi::SQLITE_OK => options::check_options(),
-        code => Err(Fault::CannotStart(format!("SQLite does not accept a counting allocator (code {code})"))),
+        code => Err(PoolError::CannotStart(format!("SQLite does not accept a counting allocator (code {code})"))),
     }
 }
 

@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_int};
 
 use rusqlite::ffi;
 
-use crate::error::Fault;
+use crate::error::PoolError;
 
 /// The options set by `.cargo/config.toml` and libsqlite3-sys.
 const WANTED: &str = "DEFAULT_AUTOVACUUM DEFAULT_CACHE_SIZE=-2000 DEFAULT_FILE_FORMAT=4 DEFAULT_FOREIGN_KEYS \
@@ -41,10 +41,10 @@ pub fn compile_options() -> Vec<String> {
 }
 
 /// Checks that SQLite was compiled with the options that verdicts were tested with.
-pub fn check_options() -> Result<(), Fault> {
+pub fn check_options() -> Result<(), PoolError> {
     match difference(&compile_options()) {
         None => Ok(()),
-        Some(difference) => Err(Fault::OtherOptions(format!(
+        Some(difference) => Err(PoolError::OtherOptions(format!(
             "{difference}; LIBSQLITE3_FLAGS of .cargo/config.toml did not reach its compiler"
         ))),
     }

@@ -11,9 +11,9 @@ use std::ptr;
 use rusqlite::ffi;
 use tempfile::TempDir;
 
-use super::{Log, vfs};
+use super::{WalState, vfs};
 
-const LAYERS: [Log; 3] = [Log::Possible, Log::Missing, Log::WithoutIndex];
+const LAYERS: [WalState; 3] = [WalState::Possible, WalState::Missing, WalState::WithoutIndex];
 const NAMES: [&str; 4] = ["x.sqlite", "x.sqlite-wal", "x.sqlite-shm", "x.sqlite-journal"];
 
 /// The file types that SQLite passes to `xOpen`.
@@ -121,7 +121,7 @@ unsafe fn use_all(handle: &mut [u64], is_database: bool) {
     }
 }
 
-fn layer(log: Log) -> *mut ffi::sqlite3_vfs {
+fn layer(log: WalState) -> *mut ffi::sqlite3_vfs {
     // SAFETY: the name belongs to a layer that remains registered.
     unsafe { ffi::sqlite3_vfs_find(vfs(log).unwrap().as_ptr()) }
 }

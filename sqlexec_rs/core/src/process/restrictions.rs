@@ -182,9 +182,9 @@ mod linux {
         use super::*;
 
         /// Runs `act` on a restricted thread.
-        fn restricted<T: Send>(wall: impl FnOnce() + Send, act: impl FnOnce() -> T + Send) -> T {
+        fn restricted<T: Send>(restriction: impl FnOnce() + Send, act: impl FnOnce() -> T + Send) -> T {
             let walled = || {
-                wall();
+                restriction();
                 act()
             };
             thread::scope(|scope| scope.spawn(walled).join()).unwrap()

@@ -25,12 +25,12 @@ type Crashes = HashMap<(Arc<Path>, RunKey), (u8, Instant)>;
 
 /// The crashes of a pool's queries.
 #[derive(Debug, Default)]
-pub(crate) struct Culprits {
+pub(crate) struct CrashedQueries {
     has_any: AtomicBool,
     crashes: Mutex<Crashes>,
 }
 
-impl Culprits {
+impl CrashedQueries {
     /// Records `n_crashes` crashes of a query.
     pub(crate) fn add(&self, query: &InFlightQuery, n_crashes: u8) {
         let mut crashes = lock(&self.crashes);
@@ -75,33 +75,33 @@ mod tests {
 
     #[test]
     fn query_that_crashed_long_ago_runs_again() {
-        let (culprits, text) = (Culprits::default(), query("a", 0, Engine::Mysql, 1));
-        let age = || culprits.crashes.lock().unwrap().values_mut().for_each(|(_, last)| *last -= RETENTION);
-        culprits.add(&text, 2);
-        assert!(culprits.refusal(&text).is_some());
+        let (crashed_queries, text) = (CrashedQueries::default(), query("a", 0, Engine::Mysql, 1));
+        let age = || crashed_queries.crashes.lock().unwrap().values_mut().for_each(|(_, last)| *last -= RETENTION);
+        crashed_queries.add(&text, 2);
+        assert!(crashed_queries.refusal(&text).is_some());
         age();
-        assert!(culprits.refusal(&text).is_none());
-        culprits.add(&text, 1);
-        assert!(culprits.refusal(&text).is_none(), "older crashes must not count");
-        culprits.add(&text, 1);
-        assert!(culprits.refusal(&text).is_some());
+        assert!(crashed_queries.refusal(&text).is_none());
+        crashed_queries.add(&text, 1);
+        assert!(crashed_queries.refusal(&text).is_none(), "older crashes must not count");
+        crashed_queries.add(&text, 1);
+        assert!(crashed_queries.refusal(&text).is_some());
     }
 
     #[test]
     fn query_that_crashed_twice_is_blocked() {
         let key = |sql: &str, limits| query(sql, limits, Engine::Sqlite, 1);
-        let culprits = Culprits::default();
-        assert!(culprits.refusal(&key("a", 0)).is_none());
-        culprits.add(&key("a", 0), 1);
-        assert!(culprits.refusal(&key("a", 0)).is_none());
-        culprits.add(&key("a", 1), 1);
-        culprits.add(&key("b", 0), 2);
-        assert!(["a", "b"].iter().all(|sql| culprits.refusal(&key(sql, 5)).is_some()));
-        assert!(culprits.refusal(&key("c", 0)).is_none());
-        assert!(culprits.refusal(&query("a", 0, Engine::Sqlite, 2)).is_none(), "the file has changed");
-        culprits.add(&query("d", 0, Engine::Mysql, 3), 2);
-        assert!(culprits.refusal(&query("d", 0, Engine::Mysql, 4)).is_some());
-        (0..MAX_QUERIES as u32).for_each(|i| culprits.add(&key(&i.to_string(), 0), 2));
-        assert!(culprits.crashes.lock().unwrap().len() <= MAX_QUERIES);
+        let crashed_queries = CrashedQueries::default();
+        assert!(crashed_queries.refusal(&key("a", 0)).is_none());
+        crashed_queries.add(&key("a", 0), 1);
+        assert!(crashed_queries.refusal(&key("a", 0)).is_none());
+        crashed_queries.add(&key("a", 1), 1);
+        crashed_queries.add(&key("b", 0), 2);
+        assert!(["a", "b"].iter().all(|sql| crashed_queries.refusal(&key(sql, 5)).is_some()));
+        assert!(crashed_queries.refusal(&key("c", 0)).is_none());
+        assert!(crashed_queries.refusal(&query("a", 0, Engine::Sqlite, 2)).is_none(), "the file has changed");
+        crashed_queries.add(&query("d", 0, Engine::Mysql, 3), 2);
+        assert!(crashed_queries.refusal(&query("d", 0, Engine::Mysql, 4)).is_some());
+        (0..MAX_QUERIES as u32).for_each(|i| crashed_queries.add(&key(&i.to_string(), 0), 2));
+        assert!(crashed_queries.crashes.lock().unwrap().len() <= MAX_QUERIES);
     }
 }

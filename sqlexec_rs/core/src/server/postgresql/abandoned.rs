@@ -9,9 +9,9 @@ use postgres_protocol::message::frontend;
 
 use super::wire::Wire;
 use super::{CANCEL_GRACE, DISCARD, Postgresql};
-use crate::given_up::AbandonedSession;
+use crate::abandoned_sessions::AbandonedSession;
+use crate::server::deadline::RunDeadline;
 use crate::server::stream::StreamError;
-use crate::server::watch::Watch;
 
 /// How long the server may take to end a run by its own clock before it is cancelled.
 const SERVER_GRACE: Duration = Duration::from_millis(15);
@@ -27,19 +27,19 @@ impl Postgresql {
     /// unusable.
     pub(super) fn stop(&mut self, asks_at_once: bool) {
         let never = AtomicBool::new(false);
-        let is_done = (!asks_at_once && self.drain(&Watch::grace(SERVER_GRACE, &never))) || {
-            let watch = Watch::grace(CANCEL_GRACE, &never);
-            self.cancel(&watch) && self.drain(&watch)
+        let is_done = (!asks_at_once && self.drain(&RunDeadline::grace(SERVER_GRACE, &never))) || {
+            let deadline = RunDeadline::grace(CANCEL_GRACE, &never);
+            self.cancel(&deadline) && self.drain(&deadline)
         };
         self.is_usable &= is_done;
     }
 
     /// Reads the remaining messages; returns false if that takes too long, or if the run was not rolled back.
-    pub(super) fn drain(&mut self, watch: &Watch<'_>) -> bool {
+    pub(super) fn drain(&mut self, deadline: &RunDeadline<'_>) -> bool {
         let mut is_undone = self.ready_counts.end_at == self.ready_counts.rows_at;
         loop {
             let is_last = self.ready_counts.times_ready == self.ready_counts.end_at;
-            match self.wire.next(watch, usize::MAX) {
+            match self.wire.next(deadline, usize::MAX) {
                 Ok(Message::ReadyForQuery(_)) if is_last => {
                     self.ready_counts.is_over = true;
                     return is_undone;
@@ -57,11 +57,11 @@ impl Postgresql {
 
     /// Sends a cancel request over a separate connection. Returns true if the server has accepted it, so that it
     /// cannot hit a later run.
-    pub(super) fn cancel(&self, watch: &Watch<'_>) -> bool {
-        let Ok(mut wire) = Wire::connect(&self.url, watch) else { return false };
+    pub(super) fn cancel(&self, deadline: &RunDeadline<'_>) -> bool {
+        let Ok(mut wire) = Wire::connect(&self.url, deadline) else { return false };
         let mut message = BytesMut::new();
         frontend::cancel_request(self.process, self.secret, &mut message);
-        wire.send(&message).is_ok() && wire.is_closed_in_time(watch)
+        wire.send(&message).is_ok() && wire.is_closed_in_time(deadline)
     }
 }
 
@@ -69,9 +69,9 @@ impl AbandonedSession for Postgresql {
     /// The server answers when its function has returned, or closes the connection.
     fn has_ended(&mut self) -> bool {
         let never = AtomicBool::new(false);
-        let watch = Watch::grace(CHECK_TIMEOUT, &never);
+        let deadline = RunDeadline::grace(CHECK_TIMEOUT, &never);
         loop {
-            match self.wire.next(&watch, MAX_REMAINS) {
+            match self.wire.next(&deadline, MAX_REMAINS) {
                 Ok(Message::ReadyForQuery(_)) if self.ready_counts.times_ready == self.ready_counts.end_at => {
                     return true;
                 }

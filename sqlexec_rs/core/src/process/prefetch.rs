@@ -47,7 +47,7 @@ impl Source for NoSource {
 }
 
 /// The queries that were taken ahead of time, in execution order.
-pub(super) struct QueriesAhead {
+pub(super) struct PrefetchedQueries {
     taken: VecDeque<Arc<InFlightQuery>>,
     /// How many of them, from the front, the worker already has.
     n_sent: usize,
@@ -60,14 +60,14 @@ pub(super) struct QueriesAhead {
     n_needed: u32,
 }
 
-impl Default for QueriesAhead {
+impl Default for PrefetchedQueries {
     fn default() -> Self {
         let (taken, unwanted) = (VecDeque::new(), VecDeque::new());
         Self { taken, n_sent: 0, unwanted, n_quick: 0, db: 0, n_needed: QUICK_RUNS }
     }
 }
 
-impl QueriesAhead {
+impl PrefetchedQueries {
     /// Returns the next query, and whether the worker already has it.
     pub(super) fn next(&mut self) -> Option<(Arc<InFlightQuery>, bool)> {
         let query = self.taken.pop_front()?;
@@ -114,7 +114,7 @@ impl QueriesAhead {
     }
 
     /// Returns the limits of the next answer if it must be discarded.
-    pub(super) fn unwanted(&mut self) -> Option<Arc<Limits>> {
+    pub(super) fn take_discarded(&mut self) -> Option<Arc<Limits>> {
         self.unwanted.pop_front()
     }
 
@@ -129,7 +129,7 @@ impl QueriesAhead {
     }
 
     /// Resets the state after the worker is lost.
-    pub(super) fn lost(&mut self) {
+    pub(super) fn reset(&mut self) {
         (self.n_sent, self.n_quick) = (0, 0);
         self.unwanted.clear();
     }
@@ -167,38 +167,38 @@ mod tests {
         Arc::new(InFlightQuery { key: RunKey { parameters, ..query.key.clone() }, ..query })
     }
 
-    fn sent(ahead: &mut QueriesAhead, db: u32, source: &mut Queries) -> Vec<String> {
-        ahead.take(db, source).map(|query| query.key.sql.text.to_string()).collect()
+    fn take_texts(prefetched: &mut PrefetchedQueries, db: u32, source: &mut Queries) -> Vec<String> {
+        prefetched.take(db, source).map(|query| query.key.sql.text.to_string()).collect()
     }
 
-    fn record(ahead: &mut QueriesAhead, micros: u64, n: u32) {
+    fn record(prefetched: &mut PrefetchedQueries, micros: u64, n: u32) {
         let outcome = Outcome { elapsed: Duration::from_micros(micros), ..Outcome::failed(Status::NoSql, "") };
-        (0..n).for_each(|_| ahead.record(&outcome));
+        (0..n).for_each(|_| prefetched.record(&outcome));
     }
 
     #[test]
     fn nothing_is_taken_until_runs_on_the_database_are_quick() {
-        let (mut ahead, mut source) = (QueriesAhead::default(), Queries::new(100));
+        let (mut prefetched, mut source) = (PrefetchedQueries::default(), Queries::new(100));
         for (db, micros, n) in [(1, 1, QUICK_RUNS - 1), (1, 1_000, 1), (1, 1, QUICK_RUNS), (2, 1, QUICK_RUNS)] {
-            assert!(sent(&mut ahead, db, &mut source).is_empty());
-            record(&mut ahead, micros, n);
+            assert!(take_texts(&mut prefetched, db, &mut source).is_empty());
+            record(&mut prefetched, micros, n);
         }
-        assert!(sent(&mut ahead, 2, &mut source).is_empty(), "no quick runs on database 2");
-        assert!(sent(&mut ahead, 1, &mut source).is_empty(), "no statistics after a change of database");
-        record(&mut ahead, 1, QUICK_RUNS);
-        assert_eq!(sent(&mut ahead, 1, &mut source).len(), MAX_HELD);
+        assert!(take_texts(&mut prefetched, 2, &mut source).is_empty(), "no quick runs on database 2");
+        assert!(take_texts(&mut prefetched, 1, &mut source).is_empty(), "no statistics after a change of database");
+        record(&mut prefetched, 1, QUICK_RUNS);
+        assert_eq!(take_texts(&mut prefetched, 1, &mut source).len(), MAX_HELD);
         assert_eq!(source.0.len(), 100 - MAX_HELD);
     }
 
     #[test]
     fn queries_keep_their_order_and_are_sent_once() {
-        let (mut ahead, mut source) = (QueriesAhead::default(), Queries::new(100));
-        sent(&mut ahead, 1, &mut source);
-        record(&mut ahead, 1, QUICK_RUNS);
+        let (mut prefetched, mut source) = (PrefetchedQueries::default(), Queries::new(100));
+        take_texts(&mut prefetched, 1, &mut source);
+        record(&mut prefetched, 1, QUICK_RUNS);
         let mut texts = Vec::new();
         for turn in 0..3 * MAX_HELD {
-            texts.extend(sent(&mut ahead, 1, &mut source));
-            let (query, is_sent) = ahead.next().unwrap();
+            texts.extend(take_texts(&mut prefetched, 1, &mut source));
+            let (query, is_sent) = prefetched.next().unwrap();
             assert_eq!((&*query.key.sql.text, is_sent), (&*format!("SELECT {turn}"), true));
         }
         assert_eq!(texts, (0..texts.len()).map(|i| format!("SELECT {i}")).collect::<Vec<_>>());
@@ -206,64 +206,64 @@ mod tests {
 
     #[test]
     fn large_requests_are_not_sent_ahead() {
-        let (mut ahead, mut source) = (QueriesAhead::default(), Queries::new(100));
+        let (mut prefetched, mut source) = (PrefetchedQueries::default(), Queries::new(100));
         source.0[2] = query(&"x".repeat(SHORT_TEXT + 1), None);
         source.0[4] = query("SELECT ?", Some(Arc::new(Parameters { names: Vec::new(), values: Vec::new() })));
-        sent(&mut ahead, 1, &mut source);
-        record(&mut ahead, 1, QUICK_RUNS);
-        assert_eq!(sent(&mut ahead, 1, &mut source), ["SELECT 0", "SELECT 1"]);
-        let turns: Vec<bool> = (0..3).map(|_| ahead.next().unwrap().1).collect();
+        take_texts(&mut prefetched, 1, &mut source);
+        record(&mut prefetched, 1, QUICK_RUNS);
+        assert_eq!(take_texts(&mut prefetched, 1, &mut source), ["SELECT 0", "SELECT 1"]);
+        let turns: Vec<bool> = (0..3).map(|_| prefetched.next().unwrap().1).collect();
         assert_eq!(turns, [true, true, false]);
     }
 
     #[test]
     fn give_back_returns_all_and_discards_pending_answers() {
-        let (mut ahead, mut source) = (QueriesAhead::default(), Queries::new(100));
-        sent(&mut ahead, 1, &mut source);
-        record(&mut ahead, 1, QUICK_RUNS);
-        sent(&mut ahead, 1, &mut source);
-        ahead.next();
-        ahead.return_queries(&mut source);
+        let (mut prefetched, mut source) = (PrefetchedQueries::default(), Queries::new(100));
+        take_texts(&mut prefetched, 1, &mut source);
+        record(&mut prefetched, 1, QUICK_RUNS);
+        take_texts(&mut prefetched, 1, &mut source);
+        prefetched.next();
+        prefetched.return_queries(&mut source);
         assert_eq!((source.0.len(), &*source.0[0].key.sql.text), (99, "SELECT 1"));
-        assert!(ahead.next().is_none() && ahead.has_others());
-        record(&mut ahead, 1, 2 * QUICK_RUNS);
-        assert!(sent(&mut ahead, 1, &mut source).is_empty(), "the worker has enough to do");
-        assert_eq!(std::iter::from_fn(|| ahead.unwanted()).count(), MAX_HELD - 1);
-        assert!(!ahead.has_others());
-        assert_eq!(sent(&mut ahead, 1, &mut source)[0], "SELECT 1");
+        assert!(prefetched.next().is_none() && prefetched.has_others());
+        record(&mut prefetched, 1, 2 * QUICK_RUNS);
+        assert!(take_texts(&mut prefetched, 1, &mut source).is_empty(), "the worker has enough to do");
+        assert_eq!(std::iter::from_fn(|| prefetched.take_discarded()).count(), MAX_HELD - 1);
+        assert!(!prefetched.has_others());
+        assert_eq!(take_texts(&mut prefetched, 1, &mut source)[0], "SELECT 1");
     }
 
     #[test]
     fn wasted_work_doubles_the_required_runs_and_success_halves_them() {
-        let (mut ahead, mut source) = (QueriesAhead::default(), Queries::new(1_000));
-        sent(&mut ahead, 1, &mut source);
+        let (mut prefetched, mut source) = (PrefetchedQueries::default(), Queries::new(1_000));
+        take_texts(&mut prefetched, 1, &mut source);
         for round in 0..5 {
-            record(&mut ahead, 1, (QUICK_RUNS << round) - 1);
-            assert!(sent(&mut ahead, 1, &mut source).is_empty());
-            record(&mut ahead, 1, 1);
-            assert_eq!(sent(&mut ahead, 1, &mut source).len(), MAX_HELD);
-            ahead.return_queries(&mut source);
-            while ahead.unwanted().is_some() {}
+            record(&mut prefetched, 1, (QUICK_RUNS << round) - 1);
+            assert!(take_texts(&mut prefetched, 1, &mut source).is_empty());
+            record(&mut prefetched, 1, 1);
+            assert_eq!(take_texts(&mut prefetched, 1, &mut source).len(), MAX_HELD);
+            prefetched.return_queries(&mut source);
+            while prefetched.take_discarded().is_some() {}
         }
-        record(&mut ahead, 1, (100 * QUICK_RUNS) << 5);
-        record(&mut ahead, 1_000, 1);
-        record(&mut ahead, 1, QUICK_RUNS);
-        assert_eq!(sent(&mut ahead, 1, &mut source).len(), MAX_HELD);
+        record(&mut prefetched, 1, (100 * QUICK_RUNS) << 5);
+        record(&mut prefetched, 1_000, 1);
+        record(&mut prefetched, 1, QUICK_RUNS);
+        assert_eq!(take_texts(&mut prefetched, 1, &mut source).len(), MAX_HELD);
     }
 
     #[test]
     fn queries_of_a_lost_worker_still_run() {
-        let (mut ahead, mut source) = (QueriesAhead::default(), Queries::new(100));
-        sent(&mut ahead, 1, &mut source);
-        record(&mut ahead, 1, QUICK_RUNS);
-        sent(&mut ahead, 1, &mut source);
-        ahead.lost();
-        assert!(!ahead.has_others());
+        let (mut prefetched, mut source) = (PrefetchedQueries::default(), Queries::new(100));
+        take_texts(&mut prefetched, 1, &mut source);
+        record(&mut prefetched, 1, QUICK_RUNS);
+        take_texts(&mut prefetched, 1, &mut source);
+        prefetched.reset();
+        assert!(!prefetched.has_others());
         for turn in 0..MAX_HELD {
-            let (query, is_sent) = ahead.next().unwrap();
+            let (query, is_sent) = prefetched.next().unwrap();
             assert_eq!((&*query.key.sql.text, is_sent), (&*format!("SELECT {turn}"), false));
-            assert!(sent(&mut ahead, 1, &mut source).is_empty(), "one query at a time");
+            assert!(take_texts(&mut prefetched, 1, &mut source).is_empty(), "one query at a time");
         }
-        assert!(ahead.next().is_none());
+        assert!(prefetched.next().is_none());
     }
 }

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from jaxrl_sql.datagen.synth.spec import AnnotatedColumn
 
 
-class Nature(NamedTuple):
+class Comparatives(NamedTuple):
     """Words for the highest and lowest value of a column, and for more and less than a value; "" if unknown."""
 
     most: str = ""
@@ -23,8 +23,8 @@ class Nature(NamedTuple):
 
 _ANY, _PEOPLE, _THINGS = "any", "people", "things"
 # Pattern of a name, kind of rows (people, things or any), and the words.
-_NATURES: tuple[tuple[str, str, Nature], ...] = tuple(
-    (pattern, of, Nature(*(text.strip() for text in phrases.split("|"))))
+_COMPARATIVES: tuple[tuple[str, str, Comparatives], ...] = tuple(
+    (pattern, of, Comparatives(*(text.strip() for text in phrases.split("|"))))
     for pattern, of, phrases in (
         (r"age|age years|patient age", _ANY, "oldest | youngest | older than {} | younger than {}"),
         (
@@ -156,16 +156,16 @@ def names(column: AnnotatedColumn) -> tuple[str, ...]:
     return (column.words, *column.synonyms)
 
 
-def nature_of(column: AnnotatedColumn, are_people: bool) -> Nature:
-    """Return the nature of a column by any of its names; an empty `Nature` if no rule matches."""
-    group = _PEOPLE if are_people else _THINGS
+def comparatives_of(column: AnnotatedColumn, are_people: bool) -> Comparatives:
+    """Return the comparatives of a column by any of its names; an empty `Comparatives` if no rule matches."""
+    kind = _PEOPLE if are_people else _THINGS
     return next(
         (
-            nature
-            for pattern, of, nature in _NATURES
-            if of in (_ANY, group) and _matches(pattern, _plain(names(column)))
+            comparatives
+            for pattern, of, comparatives in _COMPARATIVES
+            if of in (_ANY, kind) and _matches(pattern, _plain(names(column)))
         ),
-        Nature(),
+        Comparatives(),
     )
 
 

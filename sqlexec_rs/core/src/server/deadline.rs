@@ -9,14 +9,14 @@ use crate::outcome::Stop;
 const PERIOD: Duration = Duration::from_millis(10);
 
 /// The deadline and cancellation flag of one run.
-pub(super) struct Watch<'a> {
+pub(super) struct RunDeadline<'a> {
     deadline: Option<Instant>,
     cancel: &'a AtomicBool,
 }
 
-impl<'a> Watch<'a> {
-    pub(super) fn new(begun: Instant, timeout: Option<Duration>, cancel: &'a AtomicBool) -> Self {
-        Self { deadline: timeout.and_then(|timeout| begun.checked_add(timeout)), cancel }
+impl<'a> RunDeadline<'a> {
+    pub(super) fn new(start_time: Instant, timeout: Option<Duration>, cancel: &'a AtomicBool) -> Self {
+        Self { deadline: timeout.and_then(|timeout| start_time.checked_add(timeout)), cancel }
     }
 
     /// Returns the bound that ends the run now, if any.
@@ -37,8 +37,8 @@ impl<'a> Watch<'a> {
         self.left().map_or(PERIOD, |left| left.min(PERIOD)).max(Duration::from_micros(100))
     }
 
-    /// Returns a watch that starts when this one ends, lasts `time`, and ignores cancellation.
-    pub(super) fn grace(time: Duration, never: &AtomicBool) -> Watch<'_> {
-        Watch::new(Instant::now(), Some(time), never)
+    /// Returns a deadline that starts when this one ends, lasts `time`, and ignores cancellation.
+    pub(super) fn grace(time: Duration, never: &AtomicBool) -> RunDeadline<'_> {
+        RunDeadline::new(Instant::now(), Some(time), never)
     }
 }

@@ -36,7 +36,7 @@ type ServerSession = (String, Arc<Mutex<Box<dyn AbandonedSession>>>);
 
 /// The abandoned sessions of a pool that have not ended on their servers.
 #[derive(Default)]
-pub(crate) struct GivenUp {
+pub(crate) struct AbandonedSessions {
     sessions: Mutex<Vec<ServerSession>>,
     /// Time of the last check; also the lock of the checking thread.
     checked_at: Mutex<Option<Instant>>,
@@ -44,11 +44,11 @@ pub(crate) struct GivenUp {
     n_sessions: AtomicUsize,
 }
 
-impl GivenUp {
+impl AbandonedSessions {
     /// Tracks a session until it has ended.
-    pub(crate) fn add(&self, server: String, remains: Box<dyn AbandonedSession>) {
+    pub(crate) fn add(&self, server: String, session: Box<dyn AbandonedSession>) {
         let mut sessions = lock(&self.sessions);
-        sessions.push((server, Arc::new(Mutex::new(remains))));
+        sessions.push((server, Arc::new(Mutex::new(session))));
         self.n_sessions.store(sessions.len(), Ordering::Relaxed);
     }
 
@@ -59,10 +59,10 @@ impl GivenUp {
         if checked_at.is_some_and(|time| time.elapsed() < PERIOD) {
             return;
         }
-        let all: Vec<_> = lock(&self.sessions).iter().map(|(_, remains)| Arc::clone(remains)).collect();
-        let ended: Vec<_> = all.into_iter().filter(|remains| lock(remains).has_ended()).collect();
+        let all: Vec<_> = lock(&self.sessions).iter().map(|(_, session)| Arc::clone(session)).collect();
+        let ended: Vec<_> = all.into_iter().filter(|session| lock(session).has_ended()).collect();
         let mut sessions = lock(&self.sessions);
-        sessions.retain(|(_, remains)| !ended.iter().any(|other| Arc::ptr_eq(remains, other)));
+        sessions.retain(|(_, session)| !ended.iter().any(|other| Arc::ptr_eq(session, other)));
         self.n_sessions.store(sessions.len(), Ordering::Relaxed);
         *checked_at = Some(Instant::now());
     }
@@ -105,9 +105,9 @@ impl GivenUp {
     }
 }
 
-impl fmt::Debug for GivenUp {
+impl fmt::Debug for AbandonedSessions {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "GivenUp({})", self.n_sessions.load(Ordering::Relaxed))
+        write!(out, "AbandonedSessions({})", self.n_sessions.load(Ordering::Relaxed))
     }
 }
 
@@ -139,14 +139,14 @@ mod tests {
 
     #[test]
     fn checking_sessions_blocks_no_other_run() {
-        let given_up = GivenUp::default();
+        let abandoned_sessions = AbandonedSessions::default();
         let (server, cancelled) = ("h:1", AtomicBool::new(true));
         let barrier = Arc::new(Barrier::new(2));
-        given_up.add(server.to_owned(), Box::new(Slow(Arc::clone(&barrier))));
+        abandoned_sessions.add(server.to_owned(), Box::new(Slow(Arc::clone(&barrier))));
         std::thread::scope(|scope| {
-            let checking = scope.spawn(|| given_up.count());
+            let checking = scope.spawn(|| abandoned_sessions.count());
             barrier.wait();
-            let results = [given_up.wait(server, &cancelled), given_up.wait("i:1", &cancelled)];
+            let results = [abandoned_sessions.wait(server, &cancelled), abandoned_sessions.wait("i:1", &cancelled)];
             barrier.wait();
             assert!(results.iter().all(Result::is_ok), "runs must not wait for the check");
             assert_eq!(checking.join().unwrap(), 0);
@@ -155,21 +155,21 @@ mod tests {
 
     #[test]
     fn server_at_the_bound_gets_no_run_until_a_session_ends() {
-        let given_up = GivenUp::default();
+        let abandoned_sessions = AbandonedSessions::default();
         let (full, other) = ("h:1", "h:2");
         let ends: Vec<_> = (0..MAX_ABANDONED).map(|_| Arc::new(AtomicBool::new(false))).collect();
         for end in &ends {
-            assert!(given_up.wait(full, &AtomicBool::new(false)).is_ok());
-            given_up.add(full.to_owned(), Box::new(Controlled(Arc::clone(end))));
+            assert!(abandoned_sessions.wait(full, &AtomicBool::new(false)).is_ok());
+            abandoned_sessions.add(full.to_owned(), Box::new(Controlled(Arc::clone(end))));
         }
-        assert_eq!(given_up.count(), MAX_ABANDONED as u64);
-        assert!(given_up.wait(other, &AtomicBool::new(false)).is_ok());
-        let cancelled = given_up.wait(full, &AtomicBool::new(true)).unwrap_err();
+        assert_eq!(abandoned_sessions.count(), MAX_ABANDONED as u64);
+        assert!(abandoned_sessions.wait(other, &AtomicBool::new(false)).is_ok());
+        let cancelled = abandoned_sessions.wait(full, &AtomicBool::new(true)).unwrap_err();
         assert_eq!(cancelled.status, Status::Cancelled);
         let (is_waiting, never) = (AtomicBool::new(true), AtomicBool::new(false));
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| {
-                let result = given_up.wait(full, &never);
+                let result = abandoned_sessions.wait(full, &never);
                 is_waiting.store(false, Ordering::Relaxed);
                 result
             });
@@ -182,6 +182,6 @@ mod tests {
             end.store(true, Ordering::Relaxed);
         }
         std::thread::sleep(PERIOD);
-        assert_eq!((given_up.count(), given_up.is_empty()), (0, true));
+        assert_eq!((abandoned_sessions.count(), abandoned_sessions.is_empty()), (0, true));
     }
 }

@@ -17,7 +17,7 @@ from jaxrl_sql.text2sql.benchmarks.lines import user_item
 from jaxrl_sql.text2sql.benchmarks.released import messages_of
 from jaxrl_sql.text2sql.env.executor import Executor
 from jaxrl_sql.text2sql.prompts.prompts import Encoder, make_prompts, message_texts
-from jaxrl_sql.text2sql.prompts.shots import Shots
+from jaxrl_sql.text2sql.prompts.shots import ShotSelector
 from jaxrl_sql.text2sql.recipes import RECIPES
 from jaxrl_sql.types import Example, InputError
 
@@ -188,7 +188,7 @@ def test_system_message_of_one_question_allows_no_shots(tmp_path: Path, database
         RECIPES["sql_r1"].style_for(data)
     given = RECIPES["sql_r1"].style("given")
     other = Example("q2", "e", str(database), "Whose?", "SELECT 2", messages=BEGUN[1:2])
-    shown = given._replace(shots=Shots([other], 1).choose)
+    shown = given._replace(shots=ShotSelector([other], 1).choose)
     with pytest.raises(InputError, match=r"data\.shots must be 0"):
         Encoder(shown, None).encode(example_of(database, row(*BEGUN)))  # type: ignore[arg-type]
 

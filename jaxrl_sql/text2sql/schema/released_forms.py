@@ -17,7 +17,7 @@ from jaxrl_sql.text2sql.schema.cache import Version, version_of
 from jaxrl_sql.text2sql.schema.describe import natural_files, natural_records
 from jaxrl_sql.text2sql.schema.quote import as_released_omnisql, quote_name
 from jaxrl_sql.text2sql.schema.read import Schema, read_schema
-from jaxrl_sql.text2sql.schema.sqlite_file import read_file
+from jaxrl_sql.text2sql.schema.sqlite_file import read_file, skip_unreadable
 from jaxrl_sql.types import Example, Fields, InputError
 
 _SAMPLED, _SHOWN, _CHARACTERS = 2, 6, 40
@@ -127,13 +127,14 @@ def _sampled(version: Version) -> _Values:
     """Return the first two distinct values of each column that are not NULL and not empty."""
 
     def read(connection: sqlite3.Connection) -> _Values:
-        tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
-        return {
-            (table.lower(), column.lower()): values
-            for (table,) in tables
-            for (column,) in connection.execute("SELECT name FROM pragma_table_info(?)", (table,)).fetchall()
-            if (values := _first_values(connection, table, column))
-        }
+        values: dict[_Key, list[object]] = {}
+        for (table,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+            with skip_unreadable(version.path, table):
+                columns = connection.execute("SELECT name FROM pragma_table_info(?)", (table,)).fetchall()
+                for (column,) in columns:
+                    with skip_unreadable(version.path, f"{table}.{column}"):
+                        values[table.lower(), column.lower()] = _first_values(connection, table, column)
+        return values
 
     return _read(version.path, read)
 

@@ -183,14 +183,30 @@ test-gpu-plan: $(GPU_PLAN)/stamp ## create .venv-gpu-plan with the GPU compiler 
 	$(GPU_PLAN)/bin/python -c 'import jax_cuda12_plugin' # without it the tests would be skipped and not fail.
 	$(GPU_PLAN)/bin/python -m pytest -q -m "slow and not nightly" tests/unit/planning/test_absent_chips.py $(ARGS)
 
-$(STAMPS)/llama-cpp: $(STAMPS)/dev
-	$(INSTALL) '.[llama-cpp]'
+# The source distribution of llama-cpp-python contains llama.cpp. It is compiled once, for its server and for Python.
+LLAMA_CPP := $(CURDIR)/build/llama-cpp
+LLAMA_CPP_LIBS := $(LLAMA_CPP)/build/bin
+
+$(LLAMA_CPP)/stamp: pyproject.toml $(STAMPS)/dev
+	rm -rf $(LLAMA_CPP) && mkdir -p $(LLAMA_CPP)/source
+	$(BIN)/uv pip install --quiet --no-sources --python $(BIN)/python --no-binary llama-cpp-python \
+		--config-settings-package jaxrl-sql:executor=installed \
+		--config-settings-package llama-cpp-python:cmake.define.LLAMA_BUILD=OFF --editable '.[llama-cpp]'
+	$(BIN)/python -m pip download --quiet --no-deps --no-binary llama-cpp-python --dest $(LLAMA_CPP) 'llama-cpp-python>=0.3.36'
+	tar --extract --strip-components 1 --directory $(LLAMA_CPP)/source --file $(LLAMA_CPP)/*.tar.gz
+	$(BIN)/cmake -S $(LLAMA_CPP)/source/vendor/llama.cpp -B $(LLAMA_CPP)/build -G Ninja \
+		-D CMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -D CMAKE_BUILD_TYPE=Release -D BUILD_SHARED_LIBS=ON -D GGML_NATIVE=OFF \
+		-D LLAMA_BUILD_TESTS=OFF -D LLAMA_BUILD_EXAMPLES=OFF -D LLAMA_BUILD_APP=OFF -D LLAMA_OPENSSL=OFF \
+		-D LLAMA_USE_PREBUILT_UI=OFF
+	$(BIN)/cmake --build $(LLAMA_CPP)/build --target llama llama-server
 	@touch $@
 
 .PHONY: test-llama-cpp
-test-llama-cpp: setup-dev $(STAMPS)/llama-cpp ## compile llama.cpp and compare its output for our GGUF files
-	$(BIN)/python -c 'import llama_cpp' # without it the tests would be skipped and not fail.
-	$(BIN)/python -m pytest -q -m parity tests/parity/test_gguf_llama_cpp.py $(ARGS)
+test-llama-cpp: export LLAMA_CPP_LIB_PATH := $(LLAMA_CPP_LIBS)
+test-llama-cpp: export PATH := $(LLAMA_CPP_LIBS):$(PATH)
+test-llama-cpp: setup-dev $(LLAMA_CPP)/stamp ## compile llama.cpp and compare its output for our GGUF files
+	$(BIN)/python -c 'import llama_cpp' && llama-server --version # without them the tests would be skipped and not fail.
+	$(BIN)/python -m pytest -q -m parity tests/parity/test_gguf_llama_cpp.py tests/parity/test_llama_server.py $(ARGS)
 
 # Other trainers require their own versions of many packages.
 TRAINERS := .venv-trainers
@@ -291,6 +307,26 @@ bench-step: setup ## time of a step and its update, grouped against repeated pro
 .PHONY: bench-packing
 bench-packing: setup ## time of an update with and without packing a group's answers; ARGS=--quick for a smoke run
 	$(TRAIN) scripts/bench_packing.py $(ARGS)
+
+# Each of the other stacks has a separate environment. With an NVIDIA GPU TRL gets vLLM, and Tunix is not compared.
+TRL := .venv-stacks
+TUNIX := .venv-tunix
+COMMA := ,
+HAS_GPU = $(shell command -v nvidia-smi)
+
+$(TRL)/stamp: $(STAMPS)/uv
+	$(PY) -m venv --clear --without-pip $(TRL)
+	$(BIN)/uv pip install --quiet --python $(TRL)/bin/python 'trl[peft$(if $(HAS_GPU),$(COMMA)vllm)]>=1.16' torch
+	@touch $@
+
+$(TUNIX)/stamp: $(STAMPS)/uv
+	$(PY) -m venv --clear --without-pip $(TUNIX)
+	$(BIN)/uv pip install --quiet --python $(TUNIX)/bin/python 'google-tunix>=0.1.7'
+	@touch $@
+
+.PHONY: bench-stacks
+bench-stacks: setup $(TRL)/stamp $(if $(HAS_GPU),,$(TUNIX)/stamp) ## a step of ours, TRL and Tunix on the same work; on a GPU of ours and TRL with vLLM; ARGS=--quick
+	$(BIN)/python scripts/bench_stacks.py $(ARGS)
 
 .PHONY: gpu-check
 gpu-check: ## tests and timings on this machine's accelerator with PY=…; a small rehearsal on a CPU

@@ -51,10 +51,13 @@ TARGETS = (
     Target("jaxrl_sql", "test-browser", ("jaxrl_sql/report/*", "tests/browser/*", "tests/view_runs.py")),
     Target(
         "jaxrl_sql", "test-parity",
-        ("jaxrl_sql/algo/*", "jaxrl_sql/models/*", "jaxrl_sql/text2sql/prompts/*", "tests/parity/*"),
+        ("jaxrl_sql/algo/*", "jaxrl_sql/models/*", "jaxrl_sql/text2sql/prompts/*", "scripts/*stack*", "tests/parity/*"),
     ),
     Target("jaxrl_sql", "test-real", ("jaxrl_sql/models/*", "tests/parity/*")),
-    Target("jaxrl_sql", "test-llama-cpp", ("jaxrl_sql/models/formats/*", "tests/parity/*")),
+    Target(
+        "jaxrl_sql", "test-llama-cpp",
+        ("jaxrl_sql/models/formats/*", "jaxrl_sql/training/trained_chat.py", "tests/parity/*"),
+    ),
     Target("jaxrl_sql", "test-tpu-plan", ("jaxrl_sql/models/*", "jaxrl_sql/planning/*", "tests/unit/planning/*")),
     Target("jaxrl_sql", "test-gpu-plan", ("jaxrl_sql/models/*", "jaxrl_sql/planning/*", "tests/unit/planning/*")),
     Target("jaxrl_sql", "test-trainers", (*RUST, "jaxrl_sql/text2sql/*", "tests/unit/text2sql/adapters/*")),

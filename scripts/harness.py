@@ -96,6 +96,11 @@ def make_parser(description: str | None, turns: int = 5) -> argparse.ArgumentPar
     return parser
 
 
+def turns_of(options: argparse.Namespace) -> int:
+    """Return the number of turns that the options of `make_parser` name."""
+    return options.turns or (1 if options.quick else options.default_turns)
+
+
 def run_turns(
     variants: Mapping[K, Callable[[], T]], turns: int, *, warm_up: int = 1, rotate: bool = False
 ) -> dict[K, list[T]]:
@@ -205,7 +210,7 @@ class Report:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.is_quick: bool = options.quick
-        self.turns: int = options.turns or (1 if options.quick else options.default_turns)
+        self.turns: int = turns_of(options)
         self.figures: list[Figure] = []
         self._json: Path | None = options.json
         self._machine = machine_facts()
@@ -234,13 +239,17 @@ class Report:
         print(f"| {label} | {median} | {spread} | {goal or ''} | {verdict} |", flush=True)
         return figure
 
-    def finish(self) -> int:
-        """Write the JSON result; return 1 if a goal was missed, but 0 for a quick run."""
+    def finish(self, machine: Mapping[str, Any] | None = None, **fields: Any) -> int:
+        """Write the JSON result; return 1 if a goal was missed, but 0 for a quick run.
+
+        `machine` and `fields` are further facts of the machine and further fields of the result.
+        """
         load = os.getloadavg()[0]
         print(f"\nload {load:.1f} at the end")
         if self._json is not None:
             loads = {"start": round(self._load, 1), "end": round(load, 1)}
             rows = [figure.as_row() for figure in self.figures]
-            write_result(self._json, rows, self._machine, is_quick=self.is_quick, turns=self.turns, load=loads)
+            facts = {**self._machine, **(machine or {})}
+            write_result(self._json, rows, facts, is_quick=self.is_quick, turns=self.turns, load=loads, **fields)
         missed = [figure.name for figure in self.figures if figure.is_met is False]
         return int(bool(missed) and not self.is_quick)

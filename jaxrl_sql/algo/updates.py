@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from functools import partial
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
@@ -17,12 +18,22 @@ from jaxrl_sql.batch import GroupBatch, TrainState
 from jaxrl_sql.config import GrpoConfig
 from jaxrl_sql.models.ops import masked
 from jaxrl_sql.models.ops.micro_batches import MicroBatches
+from jaxrl_sql.runtime.progress import ProgressCallback, no_progress
 from jaxrl_sql.types import Record
 
-Updates = Callable[[TrainState, GroupBatch], tuple[TrainState, losses.Metrics]]
 Advantage = Callable[[jax.Array, jax.Array], jax.Array]
 AdvantageFn = Callable[[TrainState, GroupBatch], tuple[GroupBatch, losses.Metrics]]
 OldLogprobFn = Callable[[TrainState, GroupBatch], GroupBatch]
+
+
+class Updates(Protocol):
+    """Run all updates of a step on a batch with advantages."""
+
+    def __call__(
+        self, state: TrainState, batch: GroupBatch, on_progress: ProgressCallback = no_progress
+    ) -> tuple[TrainState, losses.Metrics]:
+        """Return the new state and the metrics; `on_progress` is called with the number of finished updates."""
+        ...
 
 
 def needs_old_logprobs(cfg: GrpoConfig) -> bool:
@@ -78,7 +89,8 @@ def make_updates(
 ) -> Updates:
     """Return the function that runs `num_iterations` x `minibatches` updates on a batch with advantages.
 
-    Every iteration takes the same minibatches in the same order. `loss`: a recipe's own function
+    Every iteration takes the same minibatches in the same order. Progress counts the updates that the devices have
+    finished, except the last, which the caller waits for. `loss`: a recipe's own function
     (scored, batch, cfg=, on_policy=) -> Loss. A group is split only when it exceeds `cfg.max_tokens_per_device`.
     Raises ValueError when B is not a multiple of the minibatches.
     """
@@ -94,12 +106,17 @@ def make_updates(
     }
     merge = jax.jit(lambda metrics: losses.merge(jax.tree.map(lambda *x: jnp.stack(x), *metrics)))
 
-    def updates(state: TrainState, batch: GroupBatch) -> tuple[TrainState, losses.Metrics]:
+    def updates(
+        state: TrainState, batch: GroupBatch, on_progress: ProgressCallback = no_progress
+    ) -> tuple[TrainState, losses.Metrics]:
         size = _minibatch_size(batch, cfg)
-        update, metrics_list = steps[batch.old_logprobs is None], []
+        update, metrics_list = steps[batch.old_logprobs is None], list[losses.Metrics]()
         for start in [i * size for _ in range(cfg.num_iterations) for i in range(cfg.minibatches)]:
             minibatch = batch if cfg.minibatches == 1 else slice_prompts(batch, start, start + size)
             state, metrics = update(state, minibatch)
+            if on_progress is not no_progress:  # wait for the update before, while the devices run this one
+                jax.block_until_ready(metrics_list[-1:])
+                on_progress(len(metrics_list))
             metrics_list.append(metrics)
         return state, merge(metrics_list)
 

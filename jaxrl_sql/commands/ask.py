@@ -1,8 +1,8 @@
 """Ask a database a question: `jaxrl-sql ask --model M --db FILE "How many …?"` prints SQL and its result.
 
 FILE is a SQLite file. With a server's URL or `duckdb:FILE` instead, the model answers in that dialect and the SQL runs
-there, read-only. The model sees a small sample of the database, without the tables and columns of `--leave-out`, or the
-file `--stand-in`.
+there, read-only. Without `--db` the database is `data.database` of the configuration or of the model's run. The model
+sees a small sample of the database, without the tables and columns of `--leave-out`, or the file `--stand-in`.
 
 `--n N` samples N answers, chooses one by majority vote and prints the margin; `--explain` shows all candidates. Without
 a question, questions are read interactively until an empty line, with line editing, a history, and Tab completion of
@@ -50,9 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_endpoint(parser, "evaluate")
     parser.add_argument(
         "--db",
-        required=True,
         metavar="FILE|URL",
-        help="a SQLite file, duckdb:FILE, postgresql://…, mysql://…; read-only",
+        help="a SQLite file, duckdb:FILE, postgresql://…, mysql://…; read-only (default: data.database)",
     )
     parser.add_argument("--stand-in", type=Path, metavar="FILE", help="a SQLite file for prompts, in place of a sample")
     add_leave_out(parser, several=False)
@@ -74,11 +73,13 @@ def _ask(args: argparse.Namespace) -> int:
     if questions and not questions[0].strip():
         raise InputError("the question is empty")
     check_keys(EvaluateConfig, args.config, overrides)
-    database = database_example(args.db, args.stand_in, args.leave_out, to_stderr)  # before the model is downloaded
     layers = ask_layers(args.model, overrides, endpoint=args.endpoint, recipe=args.recipe, samples=args.n)
     config = load_config(EvaluateConfig, args.config, *layers)
+    from jaxrl_sql.databases.sheets import single_database
     from jaxrl_sql.text2sql.question_sets.hiding import hide_in_example
 
+    name = args.db or single_database(config.data.database)
+    database = database_example(name, args.stand_in, args.leave_out, to_stderr)  # before the weights are downloaded
     database = hide_in_example(database, config.data.hide)
 
     def answer(policy: PolicySpec, cfg: EvaluateSettings, limits: ExecutorConfig) -> int:

@@ -1,5 +1,7 @@
 """Serve a database to agents over the Model Context Protocol, on stdio: `jaxrl-sql mcp --db FILE|URL`.
 
+Without `--db` the database is `data.database` of the configuration or of the model's run.
+
 Tools: `schema`, `query`, `explain` and, with `--model M` (or `--endpoint URL`, whose model is named M), `ask`. All are
 read-only: the executor runs a single reading statement in a sandbox, within its limits, and returns the first
 `--max-rows` rows. Settings are `key.sub=value`, as for `ask`.
@@ -31,7 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = Parser(description=__doc__)
     add_config(parser, EvaluateConfig, EXIT_CODES)
     parser.add_argument(
-        "--db", required=True, metavar="FILE|URL", help="a SQLite file, postgresql://…, mysql://…; read-only"
+        "--db",
+        metavar="FILE|URL",
+        help="a SQLite file, duckdb:FILE, postgresql://…, mysql://…; read-only (default: data.database)",
     )
     parser.add_argument("--stand-in", type=Path, metavar="FILE", help="a SQLite file for prompts, in place of a sample")
     add_leave_out(parser, several=False)
@@ -46,8 +50,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser.parse_intermixed_args(arguments)
     if args.max_rows < 1:
         parser.error(f"--max-rows must be at least 1, not {args.max_rows}")
-    if args.stand_in and not is_served(args.db):
-        parser.error(f"--stand-in {args.stand_in} is only for a --db of another engine, not {args.db}")
     prepare_process()
     return report_errors(lambda: serve(args))
 
@@ -62,22 +64,29 @@ def serve(args: argparse.Namespace) -> int:
     else:
         layers = Layers(args.overrides, {"executor": dict(LIMITS)}, {})
     config = load_config(EvaluateConfig, args.config, *layers)
-    if not is_served(args.db) and not Path(args.db).is_file():  # before the model is downloaded
-        reason = "is a folder: name the file in it" if Path(args.db).is_dir() else "no such file"
-        raise InputError(f"--db {args.db}: {reason}")
-    if is_served(args.db):
+    from jaxrl_sql.databases.sheets import single_database
+
+    db = args.db or single_database(config.data.database)
+    if not is_served(db) and not Path(db).is_file():  # before the weights are downloaded
+        reason = "is a folder: name the file in it" if Path(db).is_dir() else "no such file"
+        raise InputError(f"--db {db}: {reason}")
+    if args.stand_in and not is_served(db):
+        raise InputError(f"--stand-in {args.stand_in} is only for a --db of another engine, not {db}")
+    if is_served(db):
         from jaxrl_sql.text2sql.question_sets.hiding import refuse_hide
 
         refuse_hide(config.data.hide, "--db names a database of another engine")
     else:
-        refuse_leave_out(args.leave_out, args.db)
-    return run_or_print(lambda cfg: _serve_tools(policy_spec(cfg), cfg.evaluate, cfg.executor, args), config, args)
+        refuse_leave_out(args.leave_out, db)
+    return run_or_print(lambda cfg: _serve_tools(policy_spec(cfg), cfg.evaluate, cfg.executor, db, args), config, args)
 
 
-def _serve_tools(policy: PolicySpec, cfg: EvaluateSettings, limits: ExecutorConfig, args: argparse.Namespace) -> int:
+def _serve_tools(
+    policy: PolicySpec, cfg: EvaluateSettings, limits: ExecutorConfig, db: str, args: argparse.Namespace
+) -> int:
     """Serve the tools on stdio; return the exit code."""
     options = {"stand_in": args.stand_in, "leave_out": args.leave_out, "max_rows": args.max_rows}
-    with open_database(args.db, limits, policy.data.hide, **options, report=to_stderr) as database:
+    with open_database(db, limits, policy.data.hide, **options, report=to_stderr) as database:
         asker = Asker(policy, cfg, limits) if args.model else None
         try:
             make_server(database, asker).run("stdio")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jaxrl_sql.databases.engines.base import MissingDatabaseError
-from jaxrl_sql.databases.sample.served import open_served
+from jaxrl_sql.databases.sample.served import ServedDatabase, describe_samples, open_served
 from jaxrl_sql.text2sql import benchmarks
 from jaxrl_sql.text2sql.benchmarks.benchmark import Benchmark, describe_databases
 from jaxrl_sql.text2sql.benchmarks.databases import Databases
@@ -42,16 +42,28 @@ class DatabaseSource(NamedTuple):
     open: Callable[[str], OpenedDatabase]
 
 
+class SampleLog(NamedTuple):
+    """Messages about tables that samples omit, and the databases with samples."""
+
+    notes: list[str]
+    databases: list[ServedDatabase]
+
+
 class DatabaseResolver:
     """Set the database of each question of a user's file. A record's own URL or file has precedence over `database`.
 
-    `notes` are messages about samples. A call raises InputError for a `database` that cannot be opened.
+    A call raises InputError for a `database` that cannot be opened.
     """
 
     def __init__(self, database: str = "") -> None:
-        self.notes: list[str] = []
-        self._source = _make_source(database, self.notes) if database else None
+        self._log = SampleLog([], [])
+        self._source = _make_source(database, self._log) if database else None
         self._opened: dict[tuple[str, str], OpenedDatabase] = {}
+
+    @property
+    def notes(self) -> list[str]:
+        """Return messages about samples."""
+        return [*self._log.notes, *describe_samples(self._log.databases)]
 
     def __call__(self, item: PublishedQuestion) -> PublishedQuestion:
         """Return the question with its database, or with the reason why it has none."""
@@ -76,7 +88,7 @@ class DatabaseResolver:
         failed = self._opened.get((server, ""))
         if failed is None and (server, url) not in self._opened:
             try:
-                self._opened[server, url] = _open_other(url, self.notes)
+                self._opened[server, url] = _open_other(url, self._log)
             except InputError as error:
                 failed = self._opened[server, ""] = OpenedDatabase(error=str(error))
         return failed or self._opened[server, url]
@@ -115,17 +127,33 @@ def _add_notes(loaded: Benchmark, databases: DatabaseResolver, database: str) ->
     return loaded._replace(notes=tuple(notes))
 
 
-def _make_source(text: str, notes: list[str]) -> DatabaseSource:
+def single_database(database: str) -> str:
+    """Return the only database of `data.database` in the form of `--db`; raises InputError unless there is one."""
+    if not database:
+        raise InputError(f"--db is missing: no configuration, and no run of the model, names a database ({KEY})")
+    if is_address(database):
+        if not parse_address(database).database:
+            raise InputError(f"{KEY}={database} names a server with several databases: give one by --db")
+        return database
+    path = Path(database.removeprefix(_DUCKDB))
+    if path.is_dir():
+        raise InputError(f"{KEY}={database} is a folder of databases: give one by --db")
+    if not path.is_file():
+        raise InputError(f"{KEY}={database}: no such file: give the database by --db")
+    return f"{_DUCKDB}{path}" if database.startswith(_DUCKDB) or _is_duckdb(path) else database
+
+
+def _make_source(text: str, log: SampleLog) -> DatabaseSource:
     """Return the databases of a setting; raises InputError if it names nothing that exists."""
     if is_address(text):
-        return _make_server_source(text, notes)
+        return _make_server_source(text, log)
     path = Path(text.removeprefix(_DUCKDB))
     if not path.exists():
         raise InputError(f"{KEY}={text}: no such file or folder")
     if path.is_file() and (text.startswith(_DUCKDB) or _is_duckdb(path)):
-        return _make_duckdb_source(path.parent, path.stem, path.suffix, notes)
+        return _make_duckdb_source(path.parent, path.stem, path.suffix, log)
     if text.startswith(_DUCKDB):
-        return _make_duckdb_source(path, "", _DUCKDB_ENDING, notes)
+        return _make_duckdb_source(path, "", _DUCKDB_ENDING, log)
     folder, name = (path, "") if path.is_dir() else (path.parent, path.stem)
     databases = Databases([folder])
 
@@ -140,7 +168,7 @@ def _make_source(text: str, notes: list[str]) -> DatabaseSource:
     return DatabaseSource("sqlite", name, open_file)
 
 
-def _make_server_source(text: str, notes: list[str]) -> DatabaseSource:
+def _make_server_source(text: str, log: SampleLog) -> DatabaseSource:
     try:
         address = parse_address(text)
     except InputError as error:
@@ -148,7 +176,7 @@ def _make_server_source(text: str, notes: list[str]) -> DatabaseSource:
 
     def open_named(wanted: str) -> OpenedDatabase:
         try:
-            return _open_other(address.url(wanted), notes)
+            return _open_other(address.url(wanted), log)
         except MissingDatabaseError as error:
             if wanted == address.database:
                 raise InputError(f"{KEY}: {error}") from None
@@ -159,19 +187,20 @@ def _make_server_source(text: str, notes: list[str]) -> DatabaseSource:
     return DatabaseSource(address.engine, address.database, open_named)
 
 
-def _make_duckdb_source(folder: Path, name: str, ending: str, notes: list[str]) -> DatabaseSource:
+def _make_duckdb_source(folder: Path, name: str, ending: str, log: SampleLog) -> DatabaseSource:
     def open_file(wanted: str) -> OpenedDatabase:
         file = folder / f"{wanted}{ending}"
         if not file.is_file():
             return OpenedDatabase(error=f"no database {wanted}: tried {file}")
-        return _open_other(f"{_DUCKDB}{file}", notes)
+        return _open_other(f"{_DUCKDB}{file}", log)
 
     return DatabaseSource("duckdb", name, open_file)
 
 
-def _open_other(url: str, notes: list[str]) -> OpenedDatabase:
+def _open_other(url: str, log: SampleLog) -> OpenedDatabase:
     """Open the database of a URL, with a sample that shows it; raises InputError."""
-    served = open_served(url, None, (), notes.append)
+    served = open_served(url, None, (), log.notes.append)
+    log.databases.append(served)
     return OpenedDatabase(str(served.sample_path), served.engine, served.url)
 
 

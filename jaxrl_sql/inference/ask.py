@@ -82,11 +82,13 @@ def database_example(
     `report` gets lines about tables that prompts omit. Raises InputError for a database that is absent or has no
     tables, and for `stand_in` and `leave_out` with a SQLite file.
     """
-    from jaxrl_sql.databases.sample.served import open_served
+    from jaxrl_sql.databases.sample.served import describe_samples, open_served
     from jaxrl_sql.text2sql.schema.read import read_schema
 
     if is_served(db):
         served = open_served(db, stand_in, leave_out, report)
+        for line in describe_samples([served]):
+            report(line)
         path, engine, url = served.sample_path, served.engine, served.url
     else:
         path, engine, url = Path(db), "sqlite", ""
@@ -122,7 +124,9 @@ def open_model(
         max_answer_tokens,
         open_policy_client,
         sample_answers,
+        style_for,
     )
+    from jaxrl_sql.inference.prompt_lengths import PromptShortener, question_line
     from jaxrl_sql.models.ops.rng import Purpose
     from jaxrl_sql.text2sql.prompts.prompts import make_prompt
 
@@ -139,9 +143,11 @@ def open_model(
             nonlocal number
             examples = [replace(question, uid=f"question {number + i}") for i, question in enumerate(questions)]
             prompts = [make_prompt(example, client.style, client.engine.tokenizer, max_tokens) for example in examples]
+            if None in prompts:
+                tokenizer = client.engine.tokenizer
+                shortening = PromptShortener(data, lambda data: style_for(policy.recipe, data, tokenizer), tokenizer)
+                raise InputError(question_line(examples[prompts.index(None)], max_tokens, shortening))
             pairs = [(example, prompt) for example, prompt in zip(examples, prompts, strict=True) if prompt is not None]
-            if len(pairs) < len(examples):
-                raise InputError(f"the prompt (schema and question) is longer than data.max_prompt_tokens={max_tokens}")
             max_prompt = max((len(prompt.token_ids) for _, prompt in pairs), default=0)
             free_positions = (
                 client.engine.model.max_positions - max_prompt

@@ -91,8 +91,8 @@ def evaluate(
     answerer, folders = policy.model.checkpoint or cfg.model or ", ".join(cfg.predictions), ", ".join(cfg.data)
     with ExitStack() as stack:
         display = stack.enter_context(make_display(display_kind, 0, f"{answerer} on {folders}", unit="question"))
-        with display.task(f"reading {folders}"):
-            sets = open_sets(cfg, policy.recipe, limits, hide, notes, memory, policy.data.database)
+        with display.task(f"reading {folders}", len(cfg.data), "sets") as on_progress:
+            sets = open_sets(cfg, policy.recipe, limits, hide, notes, memory, policy.data.database, on_progress)
         display.set_phases([("", sum(len(eval_set.examples) for eval_set in sets) * cfg.runs)])
         _make_folder(out, cfg.predictions if memory.predictions is None else ())
         executor = stack.enter_context(make_executor(limits, hide))
@@ -198,8 +198,8 @@ def gather(
         for part in pending:
             part_set = sets[part.set_index]
             answered = _answer_part(answer, part_set, part, len(finished), display, speed) if answer else []
-            with display.task("judging", len(answered), "questions", is_announced=False):
-                records = _make_judging(cfg, executor, part_set, timer).records(part.examples, answered)
+            with display.task("judging", len(answered), "questions", is_announced=False) as on_progress:
+                records = _make_judging(cfg, executor, part_set, timer).records(part.examples, answered, on_progress)
             for record in records:
                 key = (part_set.name, part.run, record["id"])
                 if key not in finished:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from jaxrl_sql.config import EvaluateSettings, ExecutorConfig
 from jaxrl_sql.databases.sheets import load_benchmark
+from jaxrl_sql.runtime.progress import ProgressCallback, no_progress
 from jaxrl_sql.text2sql.benchmarks import Benchmark, make_unique_name, summarize_skipped
 from jaxrl_sql.text2sql.env.files import Predictions
 from jaxrl_sql.text2sql.evals.numbers import ExcludedCounts
@@ -53,10 +54,12 @@ def open_sets(
     notes: list[str],
     memory: InMemoryData = InMemoryData(),  # noqa: B008 - a constant
     database: str = "",
+    on_progress: ProgressCallback = no_progress,
 ) -> list[BenchmarkSet]:
     """Load the benchmarks and any predictions; lines for the user are appended to `notes`.
 
     `hide` are the hidden columns (`data.hide`), `database` is that of a user's questions (`data.database`).
+    `on_progress` is called with the number of loaded sets.
     """
     if cfg.predictions and len(cfg.predictions) != len(cfg.data):
         raise InputError(f"{len(cfg.predictions)} files of predictions for {len(cfg.data)} folders: give one for each")
@@ -78,6 +81,7 @@ def open_sets(
         notes += [f"{name}: {note}" for note in benchmark.notes]
         notes += [f"{name}: {line}" for line in summarize_skipped(benchmark.skipped)]
         sets.append(_make_set(cfg, name, benchmark, _read_predictions(cfg, index, memory), notes))
+        on_progress(len(sets))
     check_hide(hide, (example.db_path for eval_set in sets for example in eval_set.benchmark.examples))
     return sets
 

@@ -10,7 +10,8 @@ from typing import NamedTuple
 from jaxrl_sql.config import EvaluateConfig, EvaluateSettings, Override, load_config
 from jaxrl_sql.config.load import COMMAND_LINE, apply_published_settings, check_keys
 from jaxrl_sql.runtime.endpoint import endpoint_values
-from jaxrl_sql.runtime.model_locator import defaults_for
+from jaxrl_sql.runtime.folder import CONFIG
+from jaxrl_sql.runtime.model_locator import defaults_for, find_model, read_trained
 from jaxrl_sql.types import Fields, InputError, Record
 
 ONE_ANSWERS = (
@@ -102,8 +103,8 @@ def ask_layers(
 ) -> Layers:
     """Return the layers for asking a model, a path or a hub name; with an `endpoint`, its name there.
 
-    A model's folder has the prompt settings of its training; `recipe` and `samples` take priority over files. More than
-    one sample sets a temperature. Raises InputError for a missing model.
+    A model's folder has the prompt settings of its training, and its run the database of its questions; `recipe` and
+    `samples` take priority over files. More than one sample sets a temperature. Raises InputError for a missing model.
     """
     defaults = defaults_for("" if endpoint else model)
     defaults["executor"] |= LIMITS
@@ -114,6 +115,8 @@ def ask_layers(
         overrides = [*endpoint_values("evaluate", endpoint), *overrides]
     else:
         option_values["model"] = {"checkpoint": defaults["model"]["checkpoint"]}
+        run = find_model(model)[1]
+        defaults["data"] |= {"database": read_trained(run / CONFIG).data.database} if run is not None else {}
     if samples is not None:
         option_values["evaluate"] = option_values.get("evaluate", {}) | {"samples": samples}
         if samples > 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
@@ -56,13 +57,43 @@ def length_lines(
     """Return the lengths of a set whose prompts are skipped, and the settings that would shorten those prompts."""
     if not prompts.skipped or prompts.measured is None:
         return []
-    median, maximum = prompts.measured
+    uids = {uid for uid, _ in prompts.skipped}
+    sample = sample_evenly([example for example in examples if example.uid in uids])
+    return _lines("prompts", prompts.measured, longest, sample, shortening)
+
+
+def streamed_lines(lengths: Counter[int], sample: Sequence[Example], shortening: PromptShortener) -> list[str]:
+    """Return the lengths of a huge set's prompts read so far, and the settings that would shorten a long `sample`.
+
+    `lengths` has the number of prompts by length.
+    """
+    measured = round(statistics.median(lengths.elements())), max(lengths)
+    subject = f"the {lengths.total():,} prompts read so far"
+    return _lines(subject, measured, shortening.data.max_prompt_tokens, sample, shortening)
+
+
+def question_line(example: Example, longest: int, shortening: PromptShortener) -> str:
+    """Return the length of one question's prompt, and the lengths that other settings would give."""
+    (length,) = _lengths([example], shortening.style_of(shortening.data), shortening.tokenizer)
+    measured = measure_settings([example], longest, shortening)
+    choices = [f"{setting} → {lengths[0]:,}" for setting, lengths in measured]
+    choices.append(f"data.max_prompt_tokens={length} → fits")
+    return f"the prompt has {length:,} tokens, and the limit is data.max_prompt_tokens={longest}: {'; '.join(choices)}"
+
+
+def _lines(
+    subject: str,
+    measured: tuple[int, int],
+    longest: int,
+    sample: Sequence[Example],
+    shortening: PromptShortener | None,
+) -> list[str]:
+    """Return the median and maximum of prompts, and what other settings give for a sample of those over the limit."""
+    median, maximum = measured
     ends = f"a median of {median:,} and a maximum of {maximum:,} tokens"
-    lines = [f"prompts have {ends}; the limit is data.max_prompt_tokens={longest}"]
+    lines = [f"{subject} have {ends}; the limit is data.max_prompt_tokens={longest}"]
     if shortening is not None:
-        uids = {uid for uid, _ in prompts.skipped}
-        sample = sample_evenly([example for example in examples if example.uid in uids])
-        choices = [measured.text(longest) for measured in measure_settings(sample, longest, shortening)]
+        choices = [setting.text(longest) for setting in measure_settings(sample, longest, shortening)]
         choices.append(f"data.max_prompt_tokens={maximum} → all fit")
         lines.append(f"of {len(sample)} prompts over it: {'; '.join(choices)}")
     return lines

@@ -24,6 +24,7 @@ from jaxrl_sql.models.formats.hf import load_config as load_model_config
 from jaxrl_sql.models.formats.hf import load_tokenizer
 from jaxrl_sql.models.shapes import new_shape, published_shape
 from jaxrl_sql.runtime.display import Display
+from jaxrl_sql.runtime.progress import Tally
 from jaxrl_sql.runtime.tokenizer_files import save_tokenizer
 from jaxrl_sql.text2sql.benchmarks import Benchmark, make_unique_name, summarize_skipped
 from jaxrl_sql.text2sql.env.executor import Executor
@@ -64,8 +65,9 @@ def load_questions(
             was_present = make_synthetic(data, on_progress)
         display.note(f"data: {data.dir} {'already exists' if was_present else 'was generated'} (seed {data.seed})")
     names = data.evals if caller_questions.evals is None else [*caller_questions.evals]
-    with display.task(f"reading {', '.join(dict.fromkeys((*names, data.train)))} from {data.dir}"):
-        loaded, streamed = _read_splits(data, engines, caller_questions)
+    splits = dict.fromkeys((*names, data.train))
+    with display.task(f"reading {', '.join(splits)} from {data.dir}", len(splits), "splits") as on_progress:
+        loaded, streamed = _read_splits(data, engines, caller_questions, Tally(on_progress).add)
     check_hide(data.hide, (example.db_path for benchmark in loaded.values() for example in benchmark.examples))
     for benchmark in loaded.values():
         refuse_translated(benchmark.examples, engines.sqlite_version)
@@ -97,25 +99,28 @@ def load_questions(
 
 
 def _read_splits(
-    data: DataConfig, engines: ExecutorConfig, caller_questions: CallerQuestions
+    data: DataConfig, engines: ExecutorConfig, caller_questions: CallerQuestions, on_read: Callable[[], None]
 ) -> tuple[dict[str, Benchmark], StreamedQuestions | None]:
-    """Read the splits by name; a huge training set is streamed, and read only if it is an evaluation set too."""
-    addresses = engines.databases
-    if caller_questions.evals is None:
-        names = [name for name in data.evals if name != data.train]
-        loaded = {name: load_split_questions(data, name, data.select.limit_eval, addresses) for name in names}
-    else:
-        loaded = {
-            name: configure_questions(data, benchmark, data.select.limit_eval, addresses)
-            for name, benchmark in caller_questions.evals.items()
-        }
+    """Read the splits by name; a huge training set is streamed, and read only if it is an evaluation set too.
+
+    `on_read` is called after each split.
+    """
+    addresses, limit = engines.databases, data.select.limit_eval
+    loaded, streamed = dict[str, Benchmark](), None
+    for name in dict.fromkeys(data.evals if caller_questions.evals is None else caller_questions.evals):
+        if caller_questions.evals is not None:
+            loaded[name] = configure_questions(data, caller_questions.evals[name], limit, addresses)
+        elif name != data.train:
+            loaded[name] = load_split_questions(data, name, limit, addresses)
+        if name != data.train:
+            on_read()
     if caller_questions.train is not None:
-        return {**loaded, data.train: process_caller_questions(data, caller_questions.train, addresses)}, None
-    streamed = open_question_stream(data, addresses, engines.sqlite_version)
-    if streamed is None:
+        loaded[data.train] = process_caller_questions(data, caller_questions.train, addresses)
+    elif (streamed := open_question_stream(data, addresses, engines.sqlite_version)) is None:
         loaded[data.train] = training_questions(data, addresses)
     elif data.train in data.evals and caller_questions.evals is None:
-        loaded[data.train] = load_split_questions(data, data.train, data.select.limit_eval or SAMPLE, addresses)
+        loaded[data.train] = load_split_questions(data, data.train, limit or SAMPLE, addresses)
+    on_read()
     return loaded, streamed
 
 

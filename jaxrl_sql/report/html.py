@@ -111,7 +111,7 @@ def write_text(path: Path, text: str) -> Path:
 
 
 def _sample(sample: Fields) -> Record:
-    names = ("step", "phase", "uid", "question", "gold", "sql", "status", "reward", "text")
+    names = ("step", "phase", "uid", "question", "gold", "sql", "status", "reward", "right", "text")
     return {name: sample.get(name) for name in names}
 
 

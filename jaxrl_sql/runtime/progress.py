@@ -17,6 +17,24 @@ ProgressCallback = Callable[[int], None]
 """Callback: number of units done."""
 
 
+def no_progress(_done: int) -> None:
+    """Report nothing; the default of a `ProgressCallback`."""
+
+
+class Tally:
+    """Add units that are done, also from several threads, and report their sum, divided by `unit`."""
+
+    def __init__(self, on_progress: ProgressCallback = no_progress, unit: int = 1) -> None:
+        self._on_progress, self._unit = on_progress, unit
+        self._total, self._adding = 0, threading.Lock()
+
+    def add(self, number: int = 1) -> None:
+        """Add a number of units and report the sum."""
+        with self._adding:
+            self._total += number
+            self._on_progress(self._total // self._unit)
+
+
 @dataclass
 class CompileStats:
     """Count compiled programs and their seconds; `name` is the program that is being compiled ("": none).

@@ -113,7 +113,7 @@ def export_model(run: TrainingRun, trainable: Any, frozen: Any) -> Path:
     They are also written to `adapters/`, in PEFT's format.
     """
     folder, source = run.folder / "model", run.config.model.checkpoint
-    with run.display.task(f"writing the model to {folder}"):
+    with run.display.task(f"writing the model to {folder}", count_tensors(run.model), "tensors") as on_progress:
         if is_first():  # new weights have no checksums if the process is killed before they are sealed
             (run.folder / SUMS).unlink(missing_ok=True)
         save_checkpoint(
@@ -124,6 +124,7 @@ def export_model(run: TrainingRun, trainable: Any, frozen: Any) -> Path:
             dtype=run.config.model.dtype,
             source=source or None,
             ends=run.prompt_format.ends,
+            on_progress=on_progress,
         )
         if is_first():
             config = run.config

@@ -14,7 +14,7 @@ import logging
 import math
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -25,9 +25,10 @@ import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers, future
 
 from jaxrl_sql.batch import PyTree
-from jaxrl_sql.models.formats.checksums import SUMS, find_damage, write_sums
+from jaxrl_sql.models.formats.checksums import SUMS, checked_bytes, find_damage, write_sums
 from jaxrl_sql.parallel.processes import wait_for_all
 from jaxrl_sql.runtime.folder import REPLACED, RunFolderError, write_error
+from jaxrl_sql.runtime.progress import ProgressCallback, no_progress
 from jaxrl_sql.types import Fields, InputError, Record
 
 Arrays = Mapping[str, np.ndarray]
@@ -37,6 +38,14 @@ UNFINISHED = ".orbax-checkpoint-tmp"
 UNSUMMED = "_CHECKPOINT_METADATA"
 """Orbax writes the time of the commit to it after the checksums exist; runs do not read it."""
 _RATING = "metrics/metrics"
+
+
+StartTask = Callable[[str, int, str], AbstractContextManager[ProgressCallback]]
+"""Starts a task by its name, total and unit, such as `Display.task`; yields its progress callback."""
+
+
+def _untracked(_name: str, _total: int, _unit: str) -> AbstractContextManager[ProgressCallback]:
+    return nullcontext(no_progress)
 
 
 class _SealingHandler(ocp.StandardCheckpointHandler):
@@ -65,6 +74,7 @@ class Checkpoints:
 
     Use it as a context manager or `close` it. `is_read_only`: nothing is removed or repaired, for readers of a run
     that may be saving. `on_saved` is called in the first process with each step, before its checkpoint is complete.
+    `task` shows the progress of reading: it gets a name, the total and its unit.
     """
 
     def __init__(
@@ -74,7 +84,9 @@ class Checkpoints:
         keep_best: int = 0,
         is_read_only: bool = False,
         on_saved: Callable[[int], object] | None = None,
+        task: StartTask = _untracked,
     ) -> None:
+        self._task = task
         self.folder = Path(folder).absolute()
         self._has_aside = False
         self._on_saved = on_saved
@@ -243,7 +255,10 @@ class Checkpoints:
             raise InputError(f"{self.folder}: no checkpoint of step {step}")
         folder = self.folder / str(step)
         if step not in self._intact:
-            if error := find_damage(folder):
+            mib = checked_bytes(folder) // (1 << 20)
+            with self._task(f"checking the checkpoint of step {step}", mib, "MiB") as on_progress:
+                error = find_damage(folder, on_progress=on_progress)
+            if error:
                 raise _unreadable_error(folder, error)
             self._intact.add(step)
         return folder

@@ -29,6 +29,7 @@ from jaxrl_sql.rollout.stats import RolloutStats
 from jaxrl_sql.rollout.stop_strings import cut_after_stop
 from jaxrl_sql.runtime import signals
 from jaxrl_sql.runtime.control_tokens import ControlTokens
+from jaxrl_sql.runtime.progress import ProgressCallback
 from jaxrl_sql.text2sql.prompts.dialects import shield_answer
 from jaxrl_sql.text2sql.rewards.score import ScoredResponse, TextJob
 from jaxrl_sql.training.batching.order import AnyOrder
@@ -289,8 +290,8 @@ def generate_groups(
                 job = recipe.submit(run.executor, [examples[index]], [response(sample)], style)
                 jobs[index, sample.index] = job
     start_time = time.perf_counter()
-    with run.display.task("waiting for SQL", is_announced=False):
-        verdicts = _collect_rewards(run, jobs, env_states)
+    with run.display.task("waiting for SQL", len(jobs), "answers", is_announced=False) as on_progress:
+        verdicts = _collect_rewards(run, jobs, env_states, on_progress)
         by_key = {(sample.prompt_index, sample.index): sample for sample in engine.gather(samples)}
     sql_wait_s = time.perf_counter() - start_time
     groups, by_accuracy = [], run.config.grpo.dynamic_sampling.filter_groups == "accuracy"
@@ -370,17 +371,20 @@ def has_equal_rewards(groups: Sequence[ScoredGroup]) -> np.ndarray:
 
 
 def _collect_rewards(
-    run: TrainingRun, jobs: Mapping[AnswerIndex, TextJob], env_states: EnvStates
+    run: TrainingRun, jobs: Mapping[AnswerIndex, TextJob], env_states: EnvStates, on_progress: ProgressCallback
 ) -> dict[AnswerIndex, ScoredResponse]:
     """Wait for the results of this process's executor, and return those of all processes.
 
-    A time limit that stopped a dialogue's observation counts as the answer's own.
+    A time limit that stopped a dialogue's observation counts as the answer's own. `on_progress` is called with the
+    number of results.
     """
     rewards = []
-    for key, job in jobs.items():
+    for done, (key, job) in enumerate(jobs.items()):
+        on_progress(done)
         score = run.prompt_format.recipe.collect(job)[0]
         score = score._replace(stop=env_states.stop(*key) or score.stop)
         rewards.append((key, *dataclasses.astuple(score.reward), *score[1:]))
+    on_progress(len(jobs))
     exchanged = exchange(rewards)
     return {(at, g): ScoredResponse(Reward(total, parts), *rest) for (at, g), total, parts, *rest in exchanged}
 

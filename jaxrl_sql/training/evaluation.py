@@ -49,11 +49,15 @@ def validation_answers(
     return answered, engine.gather_stats()
 
 
-def verdicts_of(run: TrainingRun, questions: PromptSet, answered: list[QuestionAnswers], rule: str) -> list[Verdict]:
-    """Score the answers by a rule; each of several processes scores its share."""
+def verdicts_of(
+    run: TrainingRun, name: str, questions: PromptSet, answered: list[QuestionAnswers], rule: str
+) -> list[Verdict]:
+    """Score the answers to the set `name` by a rule; each of several processes scores its share."""
     local = share(len(answered))
     judging = AnswerJudge(run.executor, (rule,), rule)
-    verdicts = judging.verdicts(questions.examples[local.start : local.stop], answered[local.start : local.stop])
+    examples = questions.examples[local.start : local.stop]
+    with run.display.task(f"judging {name}", len(examples), "questions", is_announced=False) as on_progress:
+        verdicts = judging.verdicts(examples, answered[local.start : local.stop], on_progress=on_progress)
     return [Verdict(**fields) for fields in exchange([dataclasses.asdict(verdict) for verdict in verdicts])]
 
 
@@ -76,8 +80,7 @@ def evaluate_all(run: TrainingRun, params: PyTree, step: int) -> dict[str, float
             return {}
         for error in (answer.error for answer in answered if answer.error):
             run.note(f"not answered: {error}")
-        with run.display.task(f"judging {name}", is_announced=False):
-            verdicts = verdicts_of(run, questions, answered, rule)
+        verdicts = verdicts_of(run, name, questions, answered, rule)
         metrics = validation_metrics(questions.examples, verdicts, len(questions.skipped), rule)
         metrics |= ending_metrics(Counter(reason for answer in answered for reason in answer.finish_reasons))
         numbers |= {f"eval/{name}/{key}": value for key, value in metrics.items()}

@@ -28,6 +28,7 @@ from jaxrl_sql.runtime.tokenizer_files import misreading_class
 from jaxrl_sql.training.checkpoint import Checkpoints
 from jaxrl_sql.training.inputs import base_inputs, file_inputs, refuse_other_inputs
 from jaxrl_sql.training.model_card import CARD, save_prompt_settings, write_card
+from jaxrl_sql.training.trained_chat import MODELFILE, TrainedChat, modelfile, prefilled_template, trained_chat
 from jaxrl_sql.types import InputError
 
 
@@ -139,7 +140,13 @@ def remove_earlier(out: Path, source: Path | None) -> None:
     """Remove files of an earlier export, as listed in its card; `source`, which is read, stays."""
     card = out / CARD
     listed = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
-    for name in (*(gguf_path(out, kind).name for kind in KINDS), PROMPT_FILE, TEMPLATE, "chat_template.jinja"):
+    for name in (
+        *(gguf_path(out, kind).name for kind in KINDS),
+        PROMPT_FILE,
+        TEMPLATE,
+        MODELFILE,
+        "chat_template.jinja",
+    ):
         path = out / name
         if f"| `{name}` |" in listed and (source is None or path.resolve() != source.resolve()):
             path.unlink(missing_ok=True)
@@ -176,21 +183,39 @@ def export(
         )
     if exported.trained is not None:
         save_prompt_settings(out, exported.trained)
-    written = [out]
-    if gguf:
-        path = gguf_path(out, gguf)
-        save_gguf(path, exported.model, exported.tensors(), exported.tokenizer, gguf, stop_tokens(out))
-        if lost := set(stop_tokens(out)) - set(stop_tokens(path)):
-            names = ", ".join(str(exported.tokenizer.convert_ids_to_tokens(token)) for token in sorted(lost))
-            warn(f"{path.name}: GGUF names three ends of an answer, and the model has more: {names}")
-        if WHOLE in read_header(path).metadata:
-            warn(
-                f"{path.name}: its tokenizer cuts text in a way that llama.cpp has no name for: give llama.cpp token "
-                "ids, or it formats prompts differently than in training"
-            )
-        written.append(path)
+    written = [out, *(_write_gguf(exported, out, gguf, warn) if gguf else ())]
     written.append(write_card(out, exported.run, step, tuple(map(str, exported.others))))
     return written
+
+
+def _write_gguf(exported: ModelSource, out: Path, gguf: str, warn: Callable[[str], object]) -> list[Path]:
+    """Write the GGUF file and the Modelfile to an exported folder; return both paths."""
+    path, chat = gguf_path(out, gguf), _chat(exported, warn)
+    template = prefilled_template(chat) if chat is not None else ""
+    if chat is not None and not template:
+        warn(f"{path.name}: its chat template cannot include the answer's prefill, so prompts differ from training")
+    ends = stop_tokens(out)
+    save_gguf(path, exported.model, exported.tensors(), exported.tokenizer, gguf, ends, template)
+    texts = exported.tokenizer.convert_ids_to_tokens(ends)
+    (out / MODELFILE).write_text(modelfile(path, chat, exported.trained, texts), encoding="utf-8")
+    if lost := set(ends) - set(stop_tokens(path)):
+        names = ", ".join(str(exported.tokenizer.convert_ids_to_tokens(token)) for token in sorted(lost))
+        warn(f"{path.name}: GGUF names three ends of an answer, and the model has more: {names}")
+    if WHOLE in read_header(path).metadata:
+        warn(
+            f"{path.name}: its tokenizer cuts text in a way that llama.cpp has no name for: give llama.cpp token "
+            "ids, or it formats prompts differently than in training"
+        )
+    return [path, out / MODELFILE]
+
+
+def _chat(exported: ModelSource, warn: Callable[[str], object]) -> TrainedChat | None:
+    """Return how the model's prompts are rendered, without the prefill if its recipe or template is missing."""
+    try:
+        return trained_chat(exported.tokenizer, exported.trained)
+    except InputError as error:
+        warn(f"the chat template lacks the answer's prefill: {error}")
+        return trained_chat(exported.tokenizer, None)
 
 
 def export_folder(

@@ -38,6 +38,7 @@ from jaxrl_sql.parallel.rules import num_batch_shards
 from jaxrl_sql.planning.workload import longest_answer
 from jaxrl_sql.rollout import AnyEngine, Sample
 from jaxrl_sql.runtime.metrics import reduce_metrics
+from jaxrl_sql.runtime.progress import no_progress
 from jaxrl_sql.training.batching.order import AnyOrder, Order, SchemaOrder
 from jaxrl_sql.training.batching.pack import order_by_rows, pack, share_schemas, with_packed_rows
 from jaxrl_sql.training.build import make_engine, make_optimizer, make_policy
@@ -119,14 +120,18 @@ def grpo_step(run: TrainingRun, phase: GrpoPhase, step: int) -> None:
         numbers = collect_rollouts(run, phase, step - 1 - run.config.sft.steps, starts_next)
     collected_at = time.perf_counter()
     batch = on_mesh(run, phase.rollout_buffer.pop(0))
-    with run.display.task("updating the policy", is_announced=False):
+    updates = grpo.num_iterations * grpo.minibatches
+    # A single update is one program, whose progress is unknown.
+    total = updates if updates > 1 else 0
+    with run.display.task("updating the policy", total, "updates" if total else "", is_announced=False) as on_progress:
         batch, advantage_metrics = phase.advantage(phase.state, batch)
         batch_index = (step - 1 - stage.first) % grpo.steps_per_generation
         keep_advantages(run, step, step - batch_index, batch_index, batch)
-        phase.state, metrics = phase.update(phase.state, batch)
+        phase.state, metrics = phase.update(phase.state, batch, on_progress if total else no_progress)
         numbers |= reduce_metrics(jax.device_get({**metrics, **advantage_metrics}))
+        if total:
+            on_progress(total)
     updated_at = time.perf_counter()
-    updates = grpo.num_iterations * grpo.minibatches
     rate = stage.rate((step - 1 - stage.first) * updates, updates)
     numbers |= {"optim/lr": rate, "time/update": updated_at - collected_at, "time/step": updated_at - start_time}
     numbers["time/compile"] = run.compile_stats.seconds - compile_seconds

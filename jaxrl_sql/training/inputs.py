@@ -16,9 +16,10 @@ from pathlib import Path
 
 from jaxrl_sql.config import DataConfig
 from jaxrl_sql.inference.fingerprint import digest_of, digests
+from jaxrl_sql.runtime.progress import ProgressCallback, Tally, no_progress
 from jaxrl_sql.text2sql.prompts.prompts import PromptSet
 from jaxrl_sql.text2sql.prompts.template import template_file
-from jaxrl_sql.types import InputError
+from jaxrl_sql.types import Example, InputError
 
 # Other files of a folder, such as a hub's README or results of evaluations, do not affect the run.
 _READ = re.compile(
@@ -27,26 +28,44 @@ _READ = re.compile(
 )
 _WEIGHTS = re.compile(r".*\.(safetensors|safetensors\.index\.json|gguf)")
 _READERS = 8
+_BLOCK = 1 << 22
 
 
-def file_inputs(recipe: str, data: DataConfig, base: str) -> dict[str, str]:
+def input_mib(recipe: str, data: DataConfig, base: str) -> int:
+    """Return the MiB that `file_inputs` reads, rounded down, as they are reported."""
+    files = dict(_files(recipe.rpartition(":")[0], data, base))
+    return sum(path.stat().st_size for path in files.values()) // (1 << 20)
+
+
+def file_inputs(
+    recipe: str, data: DataConfig, base: str, on_progress: ProgressCallback = no_progress
+) -> dict[str, str]:
     """Return the hash of each file of the `base` model and the tokenizer, and of other named files, by key and name.
 
-    A moved folder has the same ones; a missing file has none.
+    A moved folder has the same ones; a missing file has none. `on_progress` is called with the MiB that were read.
     """
-    files = dict(_files(recipe.rpartition(":")[0], data, base))
+    files, read = dict(_files(recipe.rpartition(":")[0], data, base)), Tally(on_progress, unit=1 << 20)
     with ThreadPoolExecutor(_READERS) as pool:
-        return dict(zip(files, pool.map(_hash, files.values()), strict=True))
+        return dict(zip(files, pool.map(lambda path: _hash(path, read.add), files.values()), strict=True))
 
 
-def question_inputs(data: DataConfig, train: PromptSet, evals: Mapping[str, PromptSet]) -> dict[str, str]:
+def count_questions(train: PromptSet, evals: Mapping[str, PromptSet]) -> int:
+    """Return the number of questions that `question_inputs` hashes."""
+    return sum(len(questions.examples) for questions in (train, *evals.values()) if questions.streamed is None)
+
+
+def question_inputs(
+    data: DataConfig, train: PromptSet, evals: Mapping[str, PromptSet], on_progress: ProgressCallback = no_progress
+) -> dict[str, str]:
     """Return a hash of the questions of each set.
 
-    A streamed set has too many databases to read them all: its folder is compared.
+    A streamed set has too many databases to read them all: its folder is compared. `on_progress` is called with the
+    number of hashed questions.
     """
-    sets = {"data.train": train} | {f"data.evals/{name}": questions for name, questions in evals.items()}
+    done, sets = Tally(on_progress), {"data.train": train}
+    sets |= {f"data.evals/{name}": questions for name, questions in evals.items()}
     return {
-        name: question_input(questions, digest(questions)) if questions.streamed is None else data.dir
+        name: question_input(questions, digest(questions), done.add) if questions.streamed is None else data.dir
         for name, questions in sets.items()
     }
 
@@ -66,10 +85,19 @@ def base_inputs(inputs: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in inputs.items() if name.startswith("model.checkpoint")}
 
 
-def question_input(questions: PromptSet, prompts: str) -> str:
-    """Return a hash of a set's questions, golds, databases and target answers with `prompts`, that of its prompts."""
+def question_input(questions: PromptSet, prompts: str, on_hashed: ProgressCallback = no_progress) -> str:
+    """Return a hash of a set's questions, golds, databases and target answers with `prompts`, that of its prompts.
+
+    `on_hashed` is called with 1 after each question.
+    """
     targets = [(example.demonstration, example.reasoning) for example in questions.examples]
-    return digest_of([digests(questions.examples), targets, prompts])
+    return digest_of([digests(_counted(questions.examples, on_hashed)), targets, prompts])
+
+
+def _counted(examples: Sequence[Example], on_done: ProgressCallback) -> Iterator[Example]:
+    for example in examples:
+        yield example
+        on_done(1)
 
 
 def refuse_other_inputs(folder: Path, at_start: Mapping[str, str], current: Mapping[str, str]) -> None:
@@ -108,6 +136,10 @@ def _is_read(path: Path, has_weights: bool) -> bool:
     return bool(is_named) and path.is_file()
 
 
-def _hash(path: Path) -> str:
+def _hash(path: Path, on_read: ProgressCallback) -> str:
+    whole = hashlib.blake2b(digest_size=16)
     with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+        while block := file.read(_BLOCK):
+            whole.update(block)
+            on_read(len(block))
+    return whole.hexdigest()

@@ -30,8 +30,14 @@ def keep_groups(
     """Keep the groups that were generated for `step`; `chosen` are those that are learned, in order."""
     for group in groups[: run.config.run.samples_per_step]:
         scored = group.scored[0]
-        text, reason = response_text(group.responses[0]), group.trajectories[0].finish_reason
-        run.write_sample(step, phase, group.example, text, reason, scored.sql, scored.status, scored.reward.total)
+        about = {
+            "finish_reason": group.trajectories[0].finish_reason,
+            "sql": scored.sql,
+            "status": scored.status,
+            "reward": scored.reward.total,
+            "right": scored.is_right,
+        }
+        run.write_sample(step, phase, group.example, response_text(group.responses[0]), about)
     if not run.outputs.rollouts.keeps:
         return
     keep_tokens(run)
@@ -66,8 +72,14 @@ def keep_evaluation(
     examples, rule = run.questions.evals[split].examples, run.questions.rules[split]
     triples = list(zip(examples, answered, verdicts, strict=True))
     for example, answer, verdict in triples[: run.config.run.samples_per_step]:
-        text, score = response_text(_response(answer)), verdict.scores.get(rule, 0.0)
-        run.write_sample(step, f"eval/{split}", example, text, _reason(answer), verdict.sql, verdict.status, score)
+        about = {
+            "finish_reason": _reason(answer),
+            "sql": verdict.sql,
+            "status": verdict.status,
+            "reward": verdict.scores.get(rule, 0.0),
+            "right": verdict.is_right(rule) if rule in verdict.scores else None,
+        }
+        run.write_sample(step, f"eval/{split}", example, response_text(_response(answer)), about)
     if run.outputs.rollouts.keeps:
         run.outputs.rollouts.write(
             "eval", [_evaluation_record(step, f"eval/{split}", rule, *evaluated) for evaluated in triples]

@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -20,6 +21,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from jaxrl_sql.batch import TrainState
+from jaxrl_sql.databases.sheets import single_database
 from jaxrl_sql.inference.compiling import drop_programs
 from jaxrl_sql.rollout import NotFiniteError
 from jaxrl_sql.runtime.health import HealthError, stability_advice
@@ -226,7 +228,7 @@ def next_commands(run: TrainingRun) -> Iterator[str]:
     split = data.evals[0] if data.evals else data.train
     yield shlex.join(["jaxrl-sql", "view", folder])
     example = next(iter(next(iter(run.questions.evals.values()), run.questions.train).examples))
-    yield shlex.join(["jaxrl-sql", "ask", "--model", folder, *_ask_options(example)])
+    yield shlex.join(["jaxrl-sql", "ask", "--model", folder, *_ask_options(example, data.database)])
     if run.caller.examples is not None or run.caller.evals is not None:  # in no folder
         return
     split_folder = Path(data.dir) / split
@@ -234,6 +236,10 @@ def next_commands(run: TrainingRun) -> Iterator[str]:
     yield shlex.join(["jaxrl-sql", "evaluate", "--model", folder, *questions, "--out", str(run.folder / "evaluated")])
 
 
-def _ask_options(example: Example) -> list[str]:
-    """Return a question of the data and its database; a server's URL is left out, which may hold a password."""
+def _ask_options(example: Example, database: str) -> list[str]:
+    """Return a question of the data and its database, unless `data.database` names it; without a server's URL."""
+    if database and example.engine_url:
+        with suppress(InputError):  # several databases
+            single_database(database)
+            return [example.question]
     return ["--db", "URL" if example.engine_url else example.db_path, example.question]

@@ -25,6 +25,7 @@ from jaxrl_sql.runtime.hub_files import PROMPT_FILE
 from jaxrl_sql.runtime.model_locator import PROMPT_KEYS, TEMPLATE, TrainedModel, find_model, prompt_settings
 from jaxrl_sql.text2sql.evals.interval import share_interval
 from jaxrl_sql.text2sql.prompts.template import template_file, template_names
+from jaxrl_sql.training.trained_chat import MODELFILE
 from jaxrl_sql.types import InputError
 
 CARD = "README.md"
@@ -80,7 +81,7 @@ def write_card(folder: Path, run: Path | None, step: int | None = None, averaged
     elif run is not None:
         lines += _accuracies(run, step)
     lines += ["## Files", "", "| file | bytes | SHA-256 |", "|---|---|---|"]
-    files = sorted(path for path in folder.iterdir() if path.suffix in _HASHED)
+    files = sorted(path for path in folder.iterdir() if path.suffix in _HASHED or path.name == MODELFILE)
     lines += [f"| `{path.name}` | {path.stat().st_size} | `{_sha256(path)}` |" for path in files]
     path = folder / CARD
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -7,6 +7,7 @@ compiled. On exit the report is written and everything is closed.
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache, partial
@@ -21,7 +22,7 @@ from jaxrl_sql.config.check import values_by_key
 from jaxrl_sql.inference.compiling import record_compilations
 from jaxrl_sql.inference.ends import ends_of_generation
 from jaxrl_sql.inference.program_cache import keep_programs
-from jaxrl_sql.inference.prompt_lengths import PromptShortener, length_lines
+from jaxrl_sql.inference.prompt_lengths import PromptShortener, length_lines, streamed_lines
 from jaxrl_sql.inference.questions import (
     CallerQuestions,
     check_prompts,
@@ -71,7 +72,7 @@ from jaxrl_sql.training.checkpoint import Checkpoints
 from jaxrl_sql.training.early_checks import InputChecks, assumed_shape, check_inputs
 from jaxrl_sql.training.evaluation import evaluate_all
 from jaxrl_sql.training.grpo import open_second_stage, open_stage
-from jaxrl_sql.training.inputs import file_inputs, question_inputs
+from jaxrl_sql.training.inputs import count_questions, file_inputs, input_mib, question_inputs
 from jaxrl_sql.training.lifecycle import report_end, run_phase, score
 from jaxrl_sql.training.preflight import PlannedRun, check_devices, preflight
 from jaxrl_sql.training.resume import refuse_other_checkpoint, resolve_resumed_config, resume
@@ -259,7 +260,11 @@ def _outputs(config: TrainConfig, folder: Path) -> Iterator[tuple[Outputs, Execu
         MetricsWriter(written, trackers) as metrics,
         SampleWriter(written) as samples,
         Checkpoints(
-            folder / CHECKPOINTS, run.keep_checkpoints, run.keep_best, on_saved=partial(note_saved, folder)
+            folder / CHECKPOINTS,
+            run.keep_checkpoints,
+            run.keep_best,
+            on_saved=partial(note_saved, folder),
+            task=display.task,
         ) as checkpoints,
     ):
         yield Outputs(display, metrics, samples, RolloutWriter(written, run.keep_rollouts), checkpoints), executor
@@ -326,9 +331,12 @@ def _question_sets(
     }
     inputs: dict[str, str] = {}
     if processes.is_first():  # which computes them for all
-        with display.task("hashing files and questions", is_announced=False):
-            files = file_inputs(config.recipe, config.data, config.model.checkpoint)
-            inputs = files | caller.hashes() | question_inputs(config.data, train, evals)
+        named = config.recipe, config.data, config.model.checkpoint
+        with display.task("hashing files", input_mib(*named), "MiB", is_announced=False) as on_progress:
+            inputs = file_inputs(*named, on_progress) | caller.hashes()
+        count = count_questions(train, evals)
+        with display.task("hashing questions", count, "questions", is_announced=False) as on_progress:
+            inputs |= question_inputs(config.data, train, evals, on_progress)
     first, *_ = processes.exchange([inputs])
     make_sft = cache(partial(_sft_dataset, config, prompt_format, train, executor, display))
     return QuestionSets(train, evals, read.rules, make_sft, dict(first))
@@ -345,7 +353,14 @@ def _prompts(
     """Make the prompts of a set, of up to `data.max_prompt_tokens` tokens; those of a huge set are made on access."""
     longest = shortening.data.max_prompt_tokens
     if isinstance(examples, StreamedQuestions):
-        return stream_prompts(examples, prompt_format.style, prompt_format.tokenizer, longest, pruning)
+
+        def report_lengths(lengths: Counter[int], long: Sequence[Example]) -> None:
+            for line in streamed_lines(lengths, long, shortening) if processes.is_first() else ():
+                display.note(f"{name}: {line}")
+
+        return stream_prompts(
+            examples, prompt_format.style, prompt_format.tokenizer, longest, pruning, on_long=report_lengths
+        )
     with display.task(f"tokenizing the prompts of {name}", len(examples), "questions") as on_progress:
         prompts = make_prompts(examples, prompt_format.style, prompt_format.tokenizer, longest, pruning, on_progress)
         lines = length_lines(prompts, longest, examples, shortening) if processes.is_first() else []

@@ -36,7 +36,7 @@ from jaxrl_sql.text2sql.recipes import Recipe
 from jaxrl_sql.training.batching.sft_dataset import SftDataset
 from jaxrl_sql.training.caller import NOTHING, CallerInputs
 from jaxrl_sql.training.checkpoint import Checkpoints
-from jaxrl_sql.types import Example, JaxrlSqlError
+from jaxrl_sql.types import Example, Fields, JaxrlSqlError
 
 
 class PreemptedError(JaxrlSqlError):
@@ -218,14 +218,10 @@ class TrainingRun:
         phase: str,
         example: Example,
         text: str,
-        finish_reason: str,
-        sql: str | None,
-        status: str,
-        reward: float,
+        about: Fields,
     ) -> None:
-        """Keep an answer with its SQL, status and reward, as a trace if a tracker has traces."""
-        metadata = {"phase": phase, "finish_reason": finish_reason, "sql": sql, "status": status, "reward": reward}
-        self.outputs.metrics.trace(step, example.question, text, metadata)
+        """Keep an answer with its SQL, status, reward and verdict (`about`), as a trace if a tracker has traces."""
+        self.outputs.metrics.trace(step, example.question, text, {"phase": phase, **about})
         self.outputs.samples.write(
             {
                 "step": step,
@@ -234,10 +230,7 @@ class TrainingRun:
                 "question": example.question,
                 "gold": example.gold_sql,
                 "text": text,
-                "finish_reason": finish_reason,
-                "sql": sql,
-                "status": status,
-                "reward": reward,
+                **about,
                 **({"dialect": example.dialect} if example.dialect != "sqlite" else {}),
             }
         )

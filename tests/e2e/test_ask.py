@@ -7,6 +7,7 @@ import io
 import json
 import os
 import pty
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -220,7 +221,10 @@ def test_piped_questions_end_at_an_empty_line(
     shown = capsys.readouterr()
     assert shown.out.count("SELECT") >= 2
     assert shown.err.count("error: ") == 1
-    assert "the prompt (schema and question) is longer than data.max_prompt_tokens=320" in shown.err
+    prompt = r"error: the prompt has (\S+) tokens, and the limit is data\.max_prompt_tokens=320: "
+    match = re.search(prompt + r"data\.max_prompt_tokens=(\S+) → fits", shown.err)
+    assert match is not None, shown.err
+    assert int(match[1].replace(",", "")) == int(match[2]) > 320
     assert len(opened) == 1, "the model is loaded once"
 
 
@@ -305,6 +309,25 @@ def test_invalid_arguments_are_reported_in_one_line(
     assert stderr.startswith("error: ")
     assert stderr.count("\n") == 1
     assert error in stderr
+
+
+@pytest.mark.parametrize("named_by", ["run", "config", "override"])
+def test_database_of_the_configuration_or_of_the_run_needs_no_option(
+    named_by: str, generated: tuple[Path, list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    db, (question, *_) = generated
+    run, config = tmp_path / "run", tmp_path / "shop.yaml"
+    shutil.copytree(MODEL, run / "model")
+    other = tmp_path / "other.sqlite"
+    other.touch()
+    (run / "config.yaml").write_text(f"data: {{prompt: compact, database: '{db if named_by == 'run' else other}'}}\n")
+    config.write_text(f"data: {{database: '{db if named_by == 'config' else other}'}}\n")
+    options = {"run": [], "config": ["--config", str(config)], "override": [f"data.database={db}"]}[named_by]
+    assert main(["--model", str(run), question, *options, *QUICK]) in {0, 1}
+    expected = capsys.readouterr().out
+    assert main(command(db, question, model=run) + QUICK) in {0, 1}
+    assert capsys.readouterr().out == expected
+    assert "SELECT" in expected
 
 
 def test_an_invalid_database_or_model_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

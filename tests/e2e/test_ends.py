@@ -40,17 +40,17 @@ def test_a_run_uses_and_exports_the_end_tokens_of_its_model(
         None,
         arguments(run, f"model.checkpoint={start}", "data.tokenizer.path=''", "data.tokenizer.eos_token=<|im_start|>"),
     )
-    with open_unchecked(config) as run:
-        taught = run.prompt_format.tokenizer.convert_tokens_to_ids("<|im_start|>")
+    with open_unchecked(config) as opened:
+        taught = opened.prompt_format.tokenizer.convert_tokens_to_ids("<|im_start|>")
         ends = {2, 5, 9, taught}
-        assert {answer.token_ids[-1] for answer in run.questions.sft.train.answers} == {taught}
-        engine = make_engine(run, None, 4)
+        assert {answer.token_ids[-1] for answer in opened.questions.sft.train.answers} == {taught}
+        engine = make_engine(opened, None, 4)
         assert set(engine.vocabulary.end_tokens) == ends  # type: ignore[union-attr]
-        model = export_model(run, *make_params(run))
+        model = export_model(opened, *make_params(opened))
     declared = json.loads((model / "generation_config.json").read_text())["eos_token_id"]
     assert (declared[:2], set(declared)) == ([5, 2], ends), "the base's end tokens come first, and none is lost"
     settings = yaml.safe_load((model / "jaxrl_sql.yaml").read_text())
-    assert settings["data"]["tokenizer"]["eos_token"] == run.config.data.tokenizer.eos_token
+    assert settings["data"]["tokenizer"]["eos_token"] == opened.config.data.tokenizer.eos_token
     shutil.rmtree(start)
     pytest.importorskip("gguf")
     assert export([str(run), "--out", str(tmp_path / "out"), "--gguf", "f16"]) == 0

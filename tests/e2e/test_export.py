@@ -69,8 +69,11 @@ def test_a_checkpoint_with_a_value_head_is_exported_without_it(arguments: Start,
 def test_export_writes_folder_card_and_gguf(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("gguf")
     assert export([str(finished), "--gguf", "f16"]) == 0
-    out, file, card = map(Path, capsys.readouterr().out.split())
+    out, file, model, card = map(Path, capsys.readouterr().out.split())
     assert (out, file.name, card.name) == (finished / "export", "export-f16.gguf", "README.md")
+    # The run's prompts are plain text, sent as a message.
+    assert model.read_text().startswith('FROM ./export-f16.gguf\nTEMPLATE """{{ .Prompt }}"""\nPARAMETER stop "')
+    assert "PARAMETER temperature 0\n" in model.read_text()
     same(load_checkpoint(finished / "model")[1], load_checkpoint(out)[1])
     remaining = dict(read_tensors(file))
     for name, tensor in read_tensors(finished / "model"):
@@ -89,6 +92,9 @@ def test_export_writes_folder_card_and_gguf(finished: Path, capsys: pytest.Captu
     assert f"`{hashlib.sha256(file.read_bytes()).hexdigest()}`" in text
     assert str(finished.parent) not in text, "no local path is published"
     assert (out / "jaxrl_sql.yaml").read_text() == (finished / "model" / "jaxrl_sql.yaml").read_text()
+    assert f"`{hashlib.sha256(model.read_bytes()).hexdigest()}`" in text
+    assert export([str(finished)]) == 0
+    assert not model.exists(), "it belongs to the earlier GGUF file"
 
 
 def test_averaged_weights_are_exported(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

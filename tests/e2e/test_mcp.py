@@ -313,7 +313,7 @@ def test_the_command_serves_its_tools_over_stdio(ships: Path) -> None:
         plan = await client.call_tool("explain", {"sql": "SELECT * FROM ship WHERE id = 3"})
         return tools, schema, part, rows, plan
 
-    tools, schema, part, rows, plan = talk_over_stdio(work, "--db", str(ships), "--max-rows", "3")
+    tools, schema, part, rows, plan = talk_over_stdio(work, f"data.database={ships}", "--max-rows", "3")
     assert [tool.name for tool in tools] == ["schema", "query", "explain"]
     assert all(tool.annotations.read_only_hint for tool in tools)
     assert "CREATE TABLE" in schema.content[0].text

@@ -132,6 +132,7 @@ def test_commands_of_the_page_run(
     lines = [json.loads(line) for line in (folder / "runs/shop/metrics.jsonl").read_text().splitlines()]
     assert max(line["step"] for line in lines if line["phase"] == "grpo") == 10
     assert list((folder / "runs/shop_gguf").glob("*.gguf"))
+    assert (folder / "runs/shop_gguf/Modelfile").read_text().startswith("FROM ./shop_gguf-q8_0.gguf\nTEMPLATE ")
     assert (folder / "runs/shop_model/model.safetensors").is_file()
     assert (folder / "runs/shop/adapters").is_dir()
     stored = [path for path in (folder / "runs").rglob("*") if path.is_file()]

@@ -50,7 +50,8 @@ def test_run_on_a_sheet_trains_evaluates_and_resumes_without_storing_the_passwor
     group = json.loads(gzip.decompress(max(run.glob("rollouts/train-*.jsonl.gz")).read_bytes()).splitlines()[0])
     assert (group["dialect"], group["db"]) == ("postgresql", address.public_url(address.database))
     assert shown in (run / "report.html").read_text()
-    assert ask(["--model", str(run), "--db", database.partition("=")[2], "Who is customer 3?"]) in (0, 1)
+    assert f"next: jaxrl-sql ask --model {run} 'Which name has customer 10?'" in printed
+    assert ask(["--model", str(run), "Who is customer 3?"]) in (0, 1)
     stored = [path for path in run.rglob("*") if path.is_file()]
     assert len(stored) > 20
     assert not [path for path in stored if address.password.encode() in path.read_bytes()]

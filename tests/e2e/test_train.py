@@ -109,8 +109,9 @@ def test_a_run_writes_all_promised_files(whole: Path) -> None:
     assert first["policy/ratio_mean"] == pytest.approx(1.0)
     assert first["policy/sampler_delta_mean"] < 1e-4
     assert first["policy/kl"] == pytest.approx(0.0, abs=1e-6)
-    assert {"step", "uid", "sql", "status", "reward"} <= set(lines(whole / "samples.jsonl")[0])
-    assert {sample["finish_reason"] for sample in lines(whole / "samples.jsonl")} <= {"stop", "length"}
+    samples = lines(whole / "samples.jsonl")
+    assert all({"step", "uid", "sql", "status", "reward", "right"} <= set(sample) for sample in samples)
+    assert {sample["finish_reason"] for sample in samples} <= {"stop", "length"}
     for path in ("config.yaml", "report.html", "tb", "model/config.json", "model/tokenizer.json", "checkpoints/5"):
         assert (whole / path).exists(), path
 

@@ -31,6 +31,7 @@ def _check() -> None:
 
     from jaxrl_sql.models import ModelConfig, Rope, init_params, load_checkpoint, param_shardings, save_checkpoint
     from jaxrl_sql.models.families import FAMILIES
+    from jaxrl_sql.models.formats import hf
     from jaxrl_sql.models.stacked_layers import split_layers
     from jaxrl_sql.parallel.mesh import make_mesh
 
@@ -39,6 +40,7 @@ def _check() -> None:
     assert spec.loader is not None
     gguf_files = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(gguf_files)
+    hf.SHARD_BYTES = 20_000
     sizes = (40, 32, 2, 4, 2, 16, 64, Rope(1e6))
     for name in ("qwen3", "qwen2", "llama", "gemma3_text"):
         family = FAMILIES[name]
@@ -52,7 +54,7 @@ def _check() -> None:
         )
         params = jax.tree.map(lambda leaf, r=r: r.normal(size=leaf.shape).astype(np.float32), shapes)
         with tempfile.TemporaryDirectory() as folder:
-            save_checkpoint(folder, config, params, shard_bytes=20_000)
+            save_checkpoint(folder, config, params)
             gguf_files.write_gguf(Path(folder) / "m.gguf", config, params, "Q8_0")
             for source in (folder, f"{folder}/m.gguf"):
                 _, whole = load_checkpoint(source, "bfloat16")

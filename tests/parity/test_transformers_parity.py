@@ -172,12 +172,15 @@ def test_logits_prefill_and_decode_match_transformers(case: tuple[Any, Path], pl
             np.testing.assert_allclose(row, whole[t], atol=TOLERANCE, rtol=0)
 
 
-def test_saved_folders_load_in_transformers(case: tuple[Any, Path], tmp_path: Path) -> None:
+def test_saved_folders_load_in_transformers(
+    case: tuple[Any, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import transformers
 
     model, folder = case
     config, params = load_checkpoint(folder)
-    save_checkpoint(tmp_path / "ours", config, params, shard_bytes=40_000)
+    monkeypatch.setattr("jaxrl_sql.models.formats.hf.SHARD_BYTES", 40_000)
+    save_checkpoint(tmp_path / "ours", config, params)
     assert len(list((tmp_path / "ours").glob("model-*.safetensors"))) > 1
     again, report = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "ours", output_loading_info=True)
     assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")), report

@@ -17,12 +17,16 @@ from jaxrl_sql.types import InputError
 
 
 class ServedDatabase(NamedTuple):
-    """A database of another engine than SQLite; `sample_path` is the SQLite file shown to the model in its place."""
+    """A database of another engine than SQLite; `sample_path` is the SQLite file shown to the model in its place.
+
+    `sample_note` says which sample that is; "" for the file that the caller gave.
+    """
 
     engine: str
     url: str
     public_url: str
     sample_path: Path
+    sample_note: str = ""
 
 
 def open_served(
@@ -39,10 +43,23 @@ def open_served(
     if stand_in is not None and leave_out:
         raise InputError(f"--leave-out {leave_out[0]}: --stand-in {stand_in} replaces the sample: give one of the two")
     if text.startswith(DUCKDB):
-        return ServedDatabase("duckdb", url, text, stand_in or _sample(url, _version(url), leave_out, report))
+        found = (stand_in,) if stand_in else _sample(url, _version(url), leave_out, report)
+        return ServedDatabase("duckdb", url, text, *found)
     address = parse_address(text)
     public_url = address.public_url(address.database)
-    return ServedDatabase(address.engine, url, public_url, stand_in or _sample(text, public_url, leave_out, report))
+    found = (stand_in,) if stand_in else _sample(text, public_url, leave_out, report)
+    return ServedDatabase(address.engine, url, public_url, *found)
+
+
+def describe_samples(databases: Sequence[ServedDatabase]) -> list[str]:
+    """Return a line on what the model sees of databases, if it sees a cached sample of any."""
+    notes = {served.public_url: served for served in databases if served.sample_note}
+    if len(notes) < 2:
+        return [served.sample_note for served in notes.values()]
+    folder = next(iter(notes.values())).sample_path.parents[2]
+    return [
+        f"the model sees samples of {len(notes)} databases, {ROWS} rows per table: {folder} (delete it for new ones)"
+    ]
 
 
 def _version(url: str) -> str:
@@ -53,8 +70,8 @@ def _version(url: str) -> str:
     return f"{DUCKDB}{path} {path.stat().st_size} {path.stat().st_mtime_ns}"
 
 
-def _sample(url: str, public_url: str, leave_out: Sequence[str], report: Callable[[str], object]) -> Path:
-    """Return the cached sample of a server's database without `leave_out`, or create it."""
+def _sample(url: str, public_url: str, leave_out: Sequence[str], report: Callable[[str], object]) -> tuple[Path, str]:
+    """Return (path, note) of the cached sample of a server's database without `leave_out`, or create it."""
     cache = cache_folder() or Path(tempfile.mkdtemp(prefix="jaxrl_sql-"))
     identity = json.dumps([public_url, sorted(set(leave_out))])
     folder = cache / "samples" / hashlib.blake2b(identity.encode(), digest_size=10).hexdigest()
@@ -64,11 +81,9 @@ def _sample(url: str, public_url: str, leave_out: Sequence[str], report: Callabl
     if path.is_file():
         for note in notes.read_text(encoding="utf-8").splitlines() if notes.is_file() else ():
             report(note)
-        report(f"the model sees an earlier sample of the database: {path} (delete {path.parent} for a new one)")
-        return path
+        return path, f"the model sees an earlier sample of the database: {path} (delete {path.parent} for a new one)"
     result = sample(url, folder, ROWS, leave_out)
     notes.write_text("".join(f"{note}\n" for note in result.notes), encoding="utf-8")
     for note in result.notes:
         report(note)
-    report(f"the model sees a sample of {ROWS} rows per table: {result.path}")
-    return result.path
+    return result.path, f"the model sees a sample of {ROWS} rows per table: {result.path}"

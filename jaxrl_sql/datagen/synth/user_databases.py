@@ -16,7 +16,7 @@ from typing import NamedTuple
 from jaxrl_sql.config import ExecutorConfig
 from jaxrl_sql.databases.copy_database import copy_database, copy_descriptions, write_natural_names
 from jaxrl_sql.databases.sample.options import is_served, refuse_leave_out
-from jaxrl_sql.databases.sample.served import open_served
+from jaxrl_sql.databases.sample.served import describe_samples, open_served
 from jaxrl_sql.datagen.reasoning import reason
 from jaxrl_sql.datagen.synth.dataset import check_spec
 from jaxrl_sql.datagen.synth.on_server import Carry, carry_to
@@ -104,6 +104,8 @@ def generate_for_databases(
         if not is_served(db):
             refuse_leave_out(leave_out, db)
     served = [open_served(db, None, leave_out, note) if is_served(db) else None for db in databases]
+    for line in describe_samples([database for database in served if database]):
+        note(line)
     paths = [database.sample_path if database else Path(db) for db, database in zip(databases, served, strict=True)]
     with make_executor(ExecutorConfig(vm_steps=_STEPS)) as executor:
         limits = Limits(timeout_ms=_READ_MS)

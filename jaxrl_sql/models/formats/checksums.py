@@ -14,11 +14,13 @@ from pathlib import Path
 from jaxrl_sql.parallel.processes import exchange, share
 from jaxrl_sql.runtime.folder import CONFIG
 from jaxrl_sql.runtime.model_locator import MODEL
+from jaxrl_sql.runtime.progress import ProgressCallback, Tally, no_progress
 from jaxrl_sql.types import InputError
 
 SUMS = "checksums.json"
 _BLOCK = 1 << 22
 _THREADS = 4
+_UNREADABLE = (AttributeError, KeyError, OSError, TypeError, ValueError)
 
 
 def write_sums(folder: Path, exclude: Collection[str] = ()) -> None:
@@ -29,19 +31,27 @@ def write_sums(folder: Path, exclude: Collection[str] = ()) -> None:
     _write(folder, [path for path in _files(folder) if path.name not in exclude])
 
 
-def find_damage(folder: Path, only: str = "") -> str:
+def checked_bytes(folder: Path) -> int:
+    """Return the number of bytes that `find_damage` reads in this process; 0 if the checksums cannot be read."""
+    try:
+        return sum(int(checksum.split()[0]) for checksum in _own_sums(folder).values())
+    except _UNREADABLE:
+        return 0
+
+
+def find_damage(folder: Path, only: str = "", on_progress: ProgressCallback = no_progress) -> str:
     """Return a message about the first file below a folder that differs from its checksum, or "".
 
-    `only`: name of a single file to check. Processes share the files, and all must call this function.
+    `only`: name of a single file to check. `on_progress` is called with the MiB that were read. Processes share the
+    files, and all must call this function.
     """
     try:
-        sums = _read_sums(folder)
-    except (AttributeError, KeyError, OSError, TypeError, ValueError):
+        sums = _own_sums(folder, only)
+    except _UNREADABLE:
         return _first(f"{SUMS} {'is damaged' if (folder / SUMS).is_file() else 'is missing'}")
-    chosen = [name for name in sorted(sums) if only in {"", name}]
-    names = [chosen[i] for i in share(len(chosen))]
+    names, read = [*sums], Tally(on_progress, unit=1 << 20)
     with ThreadPoolExecutor(_THREADS) as pool:
-        differ = pool.map(lambda name: difference(folder / name, sums[name]), names)
+        differ = pool.map(lambda name: difference(folder / name, sums[name], read.add), names)
         return _first(next((f"{name} {error}" for name, error in zip(names, differ, strict=True) if error), ""))
 
 
@@ -69,10 +79,10 @@ def _write(folder: Path, files: Sequence[Path]) -> None:
     scratch.replace(folder / SUMS)
 
 
-def difference(path: Path, checksum: str) -> str:
-    """Return how a file differs from its checksum, or ""."""
+def difference(path: Path, checksum: str, on_read: ProgressCallback = no_progress) -> str:
+    """Return how a file differs from its checksum, or ""; `on_read` is called with the bytes of each block."""
     try:
-        return "" if _checksum(path) == checksum else "does not match its checksum"
+        return "" if _checksum(path, on_read) == checksum else "does not match its checksum"
     except OSError as error:
         return "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror or error}"
 
@@ -88,6 +98,13 @@ def _files(folder: Path) -> Iterator[Path]:
             yield from [path / SUMS] if (path / SUMS).is_file() else _files(path)
         elif path.name not in {SUMS, f"{SUMS}.tmp"}:
             yield path
+
+
+def _own_sums(folder: Path, only: str = "") -> dict[str, str]:
+    """Return the checksums of this process's share of the files, by name; raises errors of `_UNREADABLE`."""
+    sums = _read_sums(folder)
+    chosen = [name for name in sorted(sums) if only in {"", name}]
+    return {chosen[i]: sums[chosen[i]] for i in share(len(chosen))}
 
 
 def _read_sums(folder: Path) -> dict[str, str]:
@@ -108,12 +125,13 @@ def _read_sums(folder: Path) -> dict[str, str]:
     return sums | below
 
 
-def _checksum(path: Path) -> str:
+def _checksum(path: Path, on_read: ProgressCallback = no_progress) -> str:
     """Return the size and the CRC-32 of a file."""
     size = crc = 0
     with path.open("rb") as file:
         while block := file.read(_BLOCK):
             size, crc = size + len(block), zlib.crc32(block, crc)
+            on_read(len(block))
     return f"{size} {crc:08x}"
 
 

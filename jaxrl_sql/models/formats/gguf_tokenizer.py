@@ -35,6 +35,9 @@ SPLITS = {"qwen2": Split(WORD + r"\p{N}" + OTHER, composes=True)} | dict.fromkey
 )
 # Key of a whole tokenizer.json (ggml's docs/gguf.md), for pre-tokenizers that llama.cpp does not have.
 WHOLE = "tokenizer.huggingface.json"
+TEMPLATE = "tokenizer.chat_template"
+# Key of the tokenizer's own template in files whose chat template includes the prefill of the answer.
+OWN_TEMPLATE = "jaxrl_sql.chat_template"
 SPECIAL = {"bos_token": "bos", "eos_token": "eos", "pad_token": "padding", "unk_token": "unknown"}
 
 
@@ -76,7 +79,7 @@ def tokenizer_of(metadata: Fields, path: Path) -> Any:
         raw,
         **{name: fields["tokens"][i] for name, i in ids.items() if i is not None},
         add_bos_token=fields.get("add_bos_token", _begins_by_default(fields)),
-        chat_template=metadata.get("tokenizer.chat_template"),
+        chat_template=metadata.get(OWN_TEMPLATE) or metadata.get(TEMPLATE),
     )
 
 

@@ -20,8 +20,10 @@ from jaxrl_sql.models.formats.gguf_header import read_header
 from jaxrl_sql.models.formats.gguf_tokenizer import (
     CONTROL,
     NORMAL,
+    OWN_TEMPLATE,
     SPECIAL,
     SPLITS,
+    TEMPLATE,
     UNUSED,
     USER_DEFINED,
     WHOLE,
@@ -46,10 +48,12 @@ def save_gguf(
     tokenizer: Tokenizer | None = None,
     kind: str = "f16",
     stops: Sequence[int] = (),
+    chat_template: str = "",
 ) -> None:
     """Write a model's tensors (Hugging Face's names and layout, in the order of `param_specs`) as a GGUF file.
 
-    stops: tokens that end an answer, in addition to the tokenizer's. An existing file is replaced after the new header
+    stops: tokens that end an answer, in addition to the tokenizer's. chat_template: the template for other programs, in
+    place of the tokenizer's, which only this package then reads. An existing file is replaced after the new header
     has been read back and equals `config`. Raises InputError without package gguf, for a family without a GGUF name,
     for a config that the format cannot express, and for weights out of the range of float16.
     """
@@ -75,7 +79,10 @@ def save_gguf(
         for key, value in _metadata(config).items():
             _add(writer, f"{names[config.family]}.{key}", value)
         if tokenizer is not None:
-            for key, value in tokenizer_metadata(tokenizer, config, stops).items():
+            metadata = tokenizer_metadata(tokenizer, config, stops)
+            if chat_template:
+                metadata |= {OWN_TEMPLATE: metadata[TEMPLATE], TEMPLATE: chat_template}
+            for key, value in metadata.items():
                 _add(writer, key, value)
         _write(writer, config, tensors, kind)
         writer.close()
@@ -218,7 +225,7 @@ def tokenizer_metadata(tokenizer: Tokenizer, config: ModelConfig, stops: Sequenc
     metadata["add_bos_token"] = bos is not None and tokenizer("a")["input_ids"][:1] == [bos]
     tokenizer_fields = {f"tokenizer.ggml.{key}": value for key, value in metadata.items() if value not in ([], None)}
     if template := getattr(tokenizer, "chat_template", None):
-        tokenizer_fields["tokenizer.chat_template"] = template if isinstance(template, str) else template["default"]
+        tokenizer_fields[TEMPLATE] = template if isinstance(template, str) else template["default"]
     if (is_pieces or metadata["pre"] != "default") and has_equal_tokens(
         tokenizer_of(tokenizer_fields, Path("export")), tokenizer
     ):

@@ -35,7 +35,7 @@ from jaxrl_sql.models.formats.tensor_files import (
 from jaxrl_sql.models.spec import ModelConfig, ParamSpec, first_difference, leaf_of, nest, param_specs
 from jaxrl_sql.parallel.processes import gather_array, is_first, wait_for_all
 from jaxrl_sql.parallel.rules import sharding_of
-from jaxrl_sql.runtime.progress import ProgressCallback
+from jaxrl_sql.runtime.progress import ProgressCallback, Tally, no_progress
 from jaxrl_sql.runtime.tokenizer_files import read_tokenizer, save_tokenizer
 from jaxrl_sql.types import InputError
 
@@ -144,17 +144,6 @@ def _compare(source: Path, config: ModelConfig, tensors: dict[str, StoredTensor]
         raise InputError(f"{source}: the tensors do not match its {source_part} ({config.family}): {message}")
 
 
-class _Counter:
-    """A running sum."""
-
-    total = 0
-
-    def add(self, number: int) -> int:
-        """Add a number and return the sum."""
-        self.total += number
-        return self.total
-
-
 def count_tensors(config: ModelConfig) -> int:
     """Return the number of tensors in the files of a model."""
     return sum(len(spec.hf_names()) for spec in param_specs(config))
@@ -176,7 +165,7 @@ def load_checkpoint(
     *,
     matrices: str = "",
     by_layer: bool = False,
-    on_progress: ProgressCallback = lambda _: None,
+    on_progress: ProgressCallback = no_progress,
 ) -> tuple[ModelConfig, PyTree]:
     """Read a Hugging Face folder or a GGUF file -> (config, parameters in `dtype`), on one device or over `mesh`.
 
@@ -189,7 +178,7 @@ def load_checkpoint(
     """
     source = Path(source)
     broken: set[str] = set()
-    num_read = _Counter()
+    done = Tally(on_progress)
     default_dtype, matrix_dtype = (np.dtype(_check_dtype(name)) for name in (dtype, matrices or dtype))
     with ExitStack() as files, reading_threads() as threads:
         config, tensors = _open_tensors(source, files)
@@ -206,7 +195,7 @@ def load_checkpoint(
             target = matrix_dtype if spec.is_matrix else default_dtype
             stored = [tensors[name] for name in spec.hf_names()]
             loaded = load_tensors(spec, stored, target, sharding, threads, broken)
-            on_progress(num_read.add(len(stored)))
+            done.add(len(stored))
             return loaded
 
         params = nest((spec, load(spec)) for spec in param_specs(config))
@@ -266,8 +255,17 @@ def hf_tensors(config: ModelConfig, params: PyTree, dtype: Any) -> Iterator[tupl
             yield name, np.ascontiguousarray(tensor.T if spec.hf_transposed else tensor)
 
 
-def _write_weights(folder: Path, tensors: Iterable[tuple[str, np.ndarray]], shard_bytes: int) -> None:
-    """Write tensors as one safetensors file, or as shards of at most `shard_bytes` with their index."""
+def _counted(
+    tensors: Iterable[tuple[str, np.ndarray]], on_progress: ProgressCallback
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield tensors, and report their number."""
+    for done, tensor in enumerate(tensors, start=1):
+        yield tensor
+        on_progress(done)
+
+
+def _write_weights(folder: Path, tensors: Iterable[tuple[str, np.ndarray]]) -> None:
+    """Write tensors as one safetensors file, or as shards of at most `SHARD_BYTES` with their index."""
     parts: list[Path] = []
     shard_of: dict[str, int] = {}
     pending: dict[str, np.ndarray] = {}
@@ -281,7 +279,7 @@ def _write_weights(folder: Path, tensors: Iterable[tuple[str, np.ndarray]], shar
         pending.clear()
 
     for name, tensor in tensors:
-        if pending and sum(t.nbytes for t in pending.values()) + tensor.nbytes > shard_bytes:
+        if pending and sum(t.nbytes for t in pending.values()) + tensor.nbytes > SHARD_BYTES:
             flush()
         pending[name] = tensor
         total += tensor.nbytes
@@ -343,15 +341,16 @@ def save_checkpoint(
     params: PyTree,
     tokenizer: Any = None,
     dtype: str = "float32",
-    shard_bytes: int = SHARD_BYTES,
     source: str | Path | None = None,
     ends: Sequence[int] = (),
+    on_progress: ProgressCallback = no_progress,
 ) -> None:
     """Write a folder that transformers loads: config, generation config, weights, and the tokenizer if not None.
 
     source: folder or file from which the model was loaded. Its generation config and its tokens that end an answer are
-    written too. ends: further tokens that end answers of a trained model. Existing files are replaced. The host holds
-    one file of at most `shard_bytes`. All processes must call this function, and one writes.
+    written too. ends: further tokens that end answers of a trained model. on_progress: called with the number of
+    tensors written, of `count_tensors`. Existing files are replaced. The host holds one file of at most `SHARD_BYTES`.
+    All processes must call this function, and one writes.
     Raises InputError for an unknown dtype or family, and for a config that the family's config.json cannot express.
     """
     if config.family not in FAMILIES:
@@ -381,7 +380,7 @@ def save_checkpoint(
         wait_for_all("save_checkpoint")
         return
     folder.mkdir(parents=True, exist_ok=True)
-    _write_weights(folder, tensors, shard_bytes)
+    _write_weights(folder, _counted(tensors, on_progress))
     _write_json(folder / CONFIG_FILE, {**fields, **special})
     _write_json(folder / GENERATION_FILE, generation)
     if tokenizer is not None:

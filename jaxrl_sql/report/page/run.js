@@ -46,7 +46,7 @@
   function Samples({ run }) {
     if (!run.samples || !run.samples.length) return null;
     return html`<section><h2>Samples</h2><p class="dim">${run.samples.length} of ${run.kept}, newest first, of samples.jsonl</p>
-      ${run.samples.map((one) => html`<details><summary>step ${one.step} · ${one.status}${typeof one.reward === "number" ? ` · ${JX.number(one.reward)}` : ""} · ${one.question || ""}</summary>
+      ${run.samples.map((one) => html`<details><summary>step ${one.step} · ${typeof one.right === "boolean" ? (one.right ? "right" : "wrong") : one.status}${typeof one.reward === "number" ? ` · ${JX.number(one.reward)}` : ""} · ${one.question || ""}</summary>
         <pre>${one.sql || "no SQL"}</pre>${one.gold && html`<div class="dim">gold</div><pre>${one.gold}</pre>`}</details>`)}</section>`;
   }
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from jaxrl_sql.runtime.progress import ProgressCallback, Tally, no_progress
 from jaxrl_sql.text2sql.env.executor import score_rows
-from jaxrl_sql.text2sql.env.ports import ScoreRow, SqlExecutor
+from jaxrl_sql.text2sql.env.ports import ScoreRow, SqlExecutor, SqlJob
 from jaxrl_sql.text2sql.env.verdicts import LOST_GOLDS, is_verdict, raise_if_unreachable
 from jaxrl_sql.types import Example, Fields, Golds, InputError
 
@@ -16,6 +17,8 @@ EVALUATION: Fields = {"row_slack": 30, "drop_duplicates": True}
 
 # Comparisons per batch: the results of a batch stay in memory until the batch is compared.
 CHUNK = 1024
+# Comparisons per job of the executor, after each of which progress is reported.
+PIECE = 32
 
 
 class Comparison(NamedTuple):
@@ -42,15 +45,22 @@ def comparison_of(example: Example, sql: str | None, options: Fields | None = No
     return Comparison(example.database, sql, example.golds, {**EVALUATION, **(options or {}), **example.options})
 
 
-def compare(executor: SqlExecutor, items: Sequence[Comparison], rules: Sequence[str]) -> list[ComparisonResult]:
+def compare(
+    executor: SqlExecutor,
+    items: Sequence[Comparison],
+    rules: Sequence[str],
+    on_progress: ProgressCallback = no_progress,
+) -> list[ComparisonResult]:
     """Run the comparisons and retry items that hit the time limit once alone, so verdicts do not depend on the load.
 
     Items without a verdict are retried, too. Equal items share one retry, and so do items whose common gold times out.
-    Raises InputError for an unknown option or an unreachable server.
+    `on_progress` is called with the number of items compared. Raises InputError for an unknown option or an unreachable
+    server.
     """
     answers: list[ComparisonResult] = []
+    done = Tally(on_progress)
     for start in range(0, len(items), CHUNK):
-        answers += _compare(executor, items[start : start + CHUNK], rules)
+        answers += _compare(executor, items[start : start + CHUNK], rules, done.add)
     _raise_if_unreachable(executor, items, answers)
     again: dict[Any, ComparisonResult] = {}
     endless: set[Any] = set()
@@ -77,14 +87,26 @@ def _raise_if_unreachable(
     raise_if_unreachable(executor, [item.databases for item, answer in pairs if "db_error" in answer.row[:2]])
 
 
-def _compare(executor: SqlExecutor, items: Sequence[Comparison], rules: Sequence[str]) -> list[ComparisonResult]:
-    if not items:
-        return []
-    databases, sqls, golds, options = zip(*items, strict=True)
-    chosen = [dict(option) for option in options]
+def _compare(
+    executor: SqlExecutor, items: Sequence[Comparison], rules: Sequence[str], on_done: ProgressCallback = no_progress
+) -> list[ComparisonResult]:
+    """Run the comparisons concurrently; `on_done` is called with the number of items of each finished piece."""
     try:
-        columns = executor.score_many(databases, sqls, golds, rules=tuple(rules), options=chosen)
+        jobs = [_submit(executor, items[start : start + PIECE], rules) for start in range(0, len(items), PIECE)]
     except ValueError as error:
         raise InputError(f"comparison: {error}") from error
-    numbers = (columns[name].tolist() for name in ("pred_rows", "gold_rows", "pred_ms", "gold_ms"))
-    return [ComparisonResult(*values) for values in zip(score_rows(columns, rules), *numbers, strict=True)]
+    results: list[ComparisonResult] = []
+    for job in jobs:
+        columns = job.result()
+        numbers = (columns[name].tolist() for name in ("pred_rows", "gold_rows", "pred_ms", "gold_ms"))
+        piece = [ComparisonResult(*values) for values in zip(score_rows(columns, rules), *numbers, strict=True)]
+        on_done(len(piece))
+        results += piece
+    return results
+
+
+def _submit(executor: SqlExecutor, items: Sequence[Comparison], rules: Sequence[str]) -> SqlJob:
+    databases, sqls, golds, options = zip(*items, strict=True)
+    return executor.submit_score(
+        databases, sqls, golds, rules=tuple(rules), options=[dict(option) for option in options]
+    )

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
+from jaxrl_sql.runtime.progress import ProgressCallback, no_progress
 from jaxrl_sql.text2sql.env.dialect import as_run
 from jaxrl_sql.text2sql.env.ports import SqlExecutor, SqlOutcome
 from jaxrl_sql.text2sql.evals.score_predictions import score_predictions
@@ -56,12 +57,17 @@ class AnswerJudge(NamedTuple):
     prepare: Callable[[str], str] | None = None
     options: Fields = MappingProxyType({})
 
-    def records(self, examples: Sequence[Example], answered: Sequence[QuestionAnswers]) -> list[Record]:
-        """Judge the answers and return a record per question, in order."""
+    def records(
+        self,
+        examples: Sequence[Example],
+        answered: Sequence[QuestionAnswers],
+        on_progress: ProgressCallback = no_progress,
+    ) -> list[Record]:
+        """Judge the answers and return a record per question, in order; `on_progress` gets the number judged."""
         pairs = list(zip(examples, answered, strict=True))
         voted = self._vote([pair for pair in pairs if len(pair[1].sqls) > 1])
         chosen = [voted[example.uid][1].index if example.uid in voted else 0 for example in examples]
-        verdicts = self.verdicts(examples, answered, chosen)
+        verdicts = self.verdicts(examples, answered, chosen, on_progress)
         results = _first_rows(self.executor, examples, verdicts)
         candidate_scores = self._candidate_scores(
             [(example, answer) for example, answer in pairs if example.uid in voted]
@@ -75,12 +81,24 @@ class AnswerJudge(NamedTuple):
         return records
 
     def verdicts(
-        self, examples: Sequence[Example], answered: Sequence[QuestionAnswers], chosen: Sequence[int] | None = None
+        self,
+        examples: Sequence[Example],
+        answered: Sequence[QuestionAnswers],
+        chosen: Sequence[int] | None = None,
+        on_progress: ProgressCallback = no_progress,
     ) -> list[Verdict]:
         """Score answer `chosen[i]` (default: the first) to each question; questions not asked count as wrong."""
         numbered = zip(answered, chosen or [0] * len(answered), strict=True)
         sqls = [self._ready(answer.sqls[at]) if answer.sqls else None for answer, at in numbered]
-        verdicts = score_predictions(self.executor, examples, sqls, self.rules, options=self.options, timer=self.timer)
+        verdicts = score_predictions(
+            self.executor,
+            examples,
+            sqls,
+            self.rules,
+            options=self.options,
+            timer=self.timer,
+            on_progress=on_progress,
+        )
         return [
             _without_verdict(verdict) if answer.error else verdict
             for verdict, answer in zip(verdicts, answered, strict=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from jaxrl_sql.runtime.progress import ProgressCallback, no_progress
 from jaxrl_sql.text2sql.env.dialect import as_run
 from jaxrl_sql.text2sql.env.executor import RULE_NAMES
 from jaxrl_sql.text2sql.env.ports import SqlExecutor, SqlOutcome
@@ -35,6 +36,7 @@ def score_predictions(
     options: Fields | None = None,
     timer: SqlExecutor | None = None,
     timed_runs: int = RUNS,
+    on_progress: ProgressCallback = no_progress,
 ) -> list[Verdict]:
     """Score `sqls[i]` against the golds of `examples[i]` by each rule and return a verdict per question, in order.
 
@@ -47,8 +49,9 @@ def score_predictions(
     - `ordered` (`test_suite`): override whether the gold's text requires an order.
     - `asks_for_order` (`defog`): the question requires an order.
 
-    `r_ves` and `r_ves_alternate` each run right answers `timed_runs` times on `timer` (see `timing_executor`). Raises
-    InputError for an unknown rule or option, and for these two rules without `timer`.
+    `r_ves` and `r_ves_alternate` each run right answers `timed_runs` times on `timer` (see `timing_executor`).
+    `on_progress` is called with the number of judged questions. Raises InputError for an unknown rule or option, and
+    for these two rules without `timer`.
     """
     check_rules(rules)
     speeds = [rule for rule in SPEED_RULES if rule in rules]
@@ -63,10 +66,11 @@ def score_predictions(
     on_one = [i for i, example in enumerate(examples) if example.answerable]
     items = [comparison_of(examples[i], ready[i], options) for i in on_one]
     verdicts: list[Verdict] = [Verdict(example.uid, sql, "no_sql") for example, sql in zip(examples, sqls, strict=True)]
-    for i, answer in zip(on_one, compare(executor, items, rule_names), strict=True):
+    for i, answer in zip(on_one, compare(executor, items, rule_names, on_progress), strict=True):
         verdicts[i] = _verdict(examples[i], sqls[i], ready[i], answer, rule_names)
     for i, verdict in _unanswerable(executor, examples, sqls, ready, compared):
         verdicts[i] = verdict
+    on_progress(len(examples))
     if "suite" in rules:
         verdicts = _with_suites(executor, examples, ready, verdicts, options)
     if explains:

@@ -7,7 +7,7 @@ questions: the same in every run, and resumable from one cursor.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -37,10 +37,15 @@ _RECORD_BYTES = 50
 # More consecutive unusable records are an error.
 _MAX_UNUSABLE = 1000
 _REPORTED_COUNTS = (10, 100, 1000, 10_000, 100_000, 1_000_000)
+# The number of examples with long prompts that are kept, to measure other settings on them.
+_LAST_LONG = 32
 # The number of schemas whose token ids are cached.
 _SCHEMAS = 512
 # The size of an evenly spread sample that stands for a set's prompt lengths and vocabulary.
 SAMPLE = 512
+
+LongCallback = Callable[[Counter[int], Sequence[Example]], None]
+"""Callback: the number of prompts read so far by length, and the last examples with a prompt over the limit."""
 
 T = TypeVar("T")
 
@@ -145,13 +150,17 @@ def stream_prompts(
     max_tokens: int,
     pruning: Pruning | None = None,
     cache_size: int = 1024,
+    on_long: LongCallback = lambda _lengths, _examples: None,
 ) -> PromptSet:
     """Return a set whose prompts are created on access.
 
     The next fitting question replaces one whose prompt exceeds `max_tokens`; `pruning` first reduces its schema.
-    Accessing a prompt raises InputError if none of the next thousand questions fits.
+    `on_long` is called at the first such prompt and then at each power of ten. Accessing a prompt raises InputError if
+    none of the next thousand questions fits.
     """
     encoder = Encoder(style, tokenizer, pruning, _SCHEMAS)
+    lengths: Counter[int] = Counter()
+    long: deque[Example] = deque(maxlen=_LAST_LONG)
 
     @lru_cache(cache_size)
     def make(number: int) -> tuple[Example, Prompt] | None:
@@ -159,8 +168,12 @@ def stream_prompts(
         if example is None:
             return None
         encoded = encoder.encode(example)
+        lengths[encoded.length] += 1
         if encoded.length > max_tokens:
             examples.skip(number, f"prompt over {max_tokens} tokens")
+            long.append(example)
+            if sum(count for length, count in lengths.items() if length > max_tokens) in (1, *_REPORTED_COUNTS):
+                on_long(lengths, tuple(long))
             return None
         return example, encoded.prompt(example.uid)
 

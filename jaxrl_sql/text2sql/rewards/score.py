@@ -39,6 +39,11 @@ class ScoredResponse(NamedTuple):
         return self.gold_status == "ok"
 
     @property
+    def is_right(self) -> bool | None:
+        """Return whether the result is the gold's; None if the gold failed or the reward has no part `correct`."""
+        return self.reward.parts["correct"] >= 1 if self.gold_ok and "correct" in self.reward.parts else None
+
+    @property
     def trusted(self) -> bool:
         """Return whether the reward is valid for training: the gold ran, and the outcome depends only on the text.
 

@@ -124,6 +124,17 @@ def test_trap_all_updates_of_a_step_compare_with_the_policy_before_the_first() -
     assert float(tokens) == 2 * float(batch.trained().sum())
 
 
+def test_each_update_is_reported_when_the_one_before_has_finished() -> None:
+    cfg = dataclasses.replace(PLAIN, num_iterations=2, minibatches=2)
+    compare, update = make_advantage_fn(table, cfg), make_updates(table, cfg, SGD)
+    state = init_state(jax.tree.map(jnp.copy, make_theta(1)), SGD)
+    batch, _ = compare(state, make_batch())
+    reports: list[int] = []
+    state, _ = update(state, batch, reports.append)
+    assert reports == [0, 1, 2, 3]  # the caller waits for the last
+    assert_same(state.trainable, learn(cfg, make_batch())[0].trainable)
+
+
 def test_trap_several_updates_without_stored_old_logprobs_are_an_error() -> None:
     batch = make_batch(advantage=jnp.ones((B, G, 1)))
     with pytest.raises(ValueError, match="has no old_logprobs, which several updates need"):

@@ -146,7 +146,10 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("--compare @/none", "argument --compare: expected 2 arguments"),
     ],
     "ask": [
-        ("", "required: --model, --db"),
+        ("", "required: --model"),
+        ("--model @/folder Who?", "--db is missing: no configuration, and no run of the model, names a database"),
+        ("--model @/folder Who? data.database=@/none.sqlite", "data.database=@/none.sqlite: no such file: give the"),
+        ("--model @/folder Who? data.database=@/folder", "@/folder is a folder of databases: give one by --db"),
         ("--model @/none --db @/good.sqlite Who?", "model @/none: no such folder or file"),
         ("--model @/folder --db @/none.sqlite Who?", "--db @/none.sqlite: no such file"),
         ("--model @/folder --db @/folder Who?", "--db @/folder: is a folder: name the file in it"),
@@ -188,7 +191,8 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("--model @/folder evaluate.smples=3", "the nearest is evaluate.samples"),
     ],
     "mcp": [
-        ("", "required: --db"),
+        ("", "--db is missing: no configuration, and no run of the model, names a database (data.database)"),
+        ("data.database=@/folder", "@/folder is a folder of databases: give one by --db"),
         ("--db @/none.sqlite", "--db @/none.sqlite: no such file"),
         ("--db @/folder", "--db @/folder: is a folder: name the file in it"),
         ("--db @/text.sqlite", "file is not a database"),

@@ -15,7 +15,7 @@ import duckdb
 import pytest
 
 from jaxrl_sql.config import ExecutorConfig
-from jaxrl_sql.databases.sheets import DatabaseResolver, load_benchmark, load_split
+from jaxrl_sql.databases.sheets import DatabaseResolver, load_benchmark, load_split, single_database
 from jaxrl_sql.inference.fingerprint import digests
 from jaxrl_sql.text2sql.benchmarks import Benchmark
 from jaxrl_sql.text2sql.env.address import parse_address
@@ -148,6 +148,13 @@ def test_setting_is_the_database_of_all_questions_of_a_file(shop: Shop, ending: 
     check(shop, load_split(tmp_path, "dev", 0, shop.database))
 
 
+def test_setting_names_the_database_of_a_command(shop: Shop) -> None:
+    assert single_database(shop.database) == shop.database
+    assert single_database(shop.database.removeprefix("duckdb:")) == shop.database
+    with pytest.raises(InputError, match="give one by --db"):
+        single_database(shop.elsewhere)
+
+
 @pytest.mark.parametrize(
     ("ending", "position"),
     [("csv", ":3"), ("tsv", ":3"), ("json", ": item 2"), ("jsonl", ":2"), ("parquet", ": row 2")],
@@ -238,6 +245,17 @@ def test_streamed_questions_are_on_the_database(shop: Shop, tmp_path: Path) -> N
     assert streamed is not None
     assert streamed[7].dialect == shop.dialect
     assert bool(streamed[7].engine_url) == (shop.engine != "sqlite")
+
+
+def test_samples_of_several_databases_are_one_note(
+    make_shop: Callable[[str, str], Shop], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAXRL_SQL_CACHE", str(tmp_path / "cache"))
+    shops = [make_shop("duckdb", SCRIPT) for _ in range(2)]
+    path = write(tmp_path / "train.csv", [shop.record(db=shop.database) for shop in shops])
+    notes = [note for note in load_benchmark(path).notes if note.startswith("the model sees ")]
+    folder = tmp_path / "cache/samples"
+    assert notes == [f"the model sees samples of 2 databases, 200 rows per table: {folder} (delete it for new ones)"]
 
 
 def test_database_is_named_in_notes_and_digests_without_its_password(shop: Shop, tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
+from collections import Counter
 from contextlib import closing
 from pathlib import Path
 
@@ -14,7 +16,9 @@ from jaxrl_sql.inference.prompt_lengths import (
     PromptShortener,
     length_lines,
     measure_settings,
+    question_line,
     sample_evenly,
+    streamed_lines,
 )
 from jaxrl_sql.inference.questions import check_prompts
 from jaxrl_sql.text2sql.prompts.prompts import Pruning, make_prompts
@@ -97,6 +101,30 @@ def test_error_without_a_fitting_prompt_has_lengths_and_settings(examples: list[
     lines = length_lines(prompts, 20, examples, PromptShortener(LONG, style_of, Characters()))
     with pytest.raises(InputError, match=r"dev: no prompt fits data\.max_prompt_tokens=20: prompts have a .* →"):
         check_prompts("dev", prompts, 20, print, lines)
+
+
+def test_message_about_one_question_has_its_length_under_each_setting(examples: list[Example]) -> None:
+    shortening = PromptShortener(LONG, style_of, Characters())
+    line = question_line(examples[1], 700, shortening)
+    (whole,) = make_prompts(examples[1:2], style_of(LONG), Characters(), 99_999).lengths()
+    (short,) = make_prompts(examples[1:2], style_of(DataConfig(prompt="tagged")), Characters(), 99_999).lengths()
+    assert line.startswith(f"the prompt has {whole:,} tokens, and the limit is data.max_prompt_tokens=700: ")
+    assert f"data.schema=compact → {short:,}" in line
+    assert re.search(r"data\.schema_budget=\d+ → [56]\d\d", line)
+    assert "data.prune" not in line
+    assert line.endswith(f"; data.max_prompt_tokens={whole} → fits")
+
+
+def test_lines_about_a_streamed_set_cover_the_prompts_read_so_far(examples: list[Example]) -> None:
+    whole = make_prompts(examples, style_of(LONG), Characters(), 99_999).lengths()
+    lines = streamed_lines(Counter(whole), examples[1:], PromptShortener(LONG, style_of, Characters(), 3))
+    assert lines[0] == (
+        f"the {len(whole)} prompts read so far have a median of {sorted(whole)[1]:,} and a maximum of {max(whole):,} "
+        "tokens; the limit is data.max_prompt_tokens=700"
+    )
+    assert lines[1].startswith("of 2 prompts over it: ")
+    assert "data.prune=true → median" in lines[1]
+    assert lines[1].endswith(f"; data.max_prompt_tokens={max(whole)} → all fit")
 
 
 def test_sample_is_bounded_and_spread(examples: list[Example]) -> None:

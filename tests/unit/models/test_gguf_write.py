@@ -24,7 +24,7 @@ from jaxrl_sql.models import (
 from jaxrl_sql.models.formats import gguf_write
 from jaxrl_sql.models.formats.gguf_header import read_header
 from jaxrl_sql.models.formats.gguf_write import save_gguf
-from jaxrl_sql.models.formats.hf import hf_tensors, read_tensors, stop_tokens
+from jaxrl_sql.models.formats.hf import count_tensors, hf_tensors, read_tensors, stop_tokens
 from jaxrl_sql.models.rope import RopeScaling
 from jaxrl_sql.models.spec import SlidingWindow
 from jaxrl_sql.types import InputError
@@ -149,9 +149,12 @@ def test_inexpressible_models_are_rejected_in_one_line(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_shards_are_read_in_the_order_of_the_weight_table(tmp_path: Path) -> None:
+def test_shards_are_read_in_the_order_of_the_weight_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     params = random_params(QWEN3)
-    save_checkpoint(tmp_path, QWEN3, params, shard_bytes=8192)
+    monkeypatch.setattr("jaxrl_sql.models.formats.hf.SHARD_BYTES", 8192)
+    reports: list[int] = []
+    save_checkpoint(tmp_path, QWEN3, params, on_progress=reports.append)
+    assert reports == [*range(1, count_tensors(QWEN3) + 1)]
     assert len(list(tmp_path.glob("*.safetensors"))) > 1
     for (name, tensor), (wanted, plain) in zip(
         read_tensors(tmp_path), hf_tensors(QWEN3, params, np.float32), strict=True

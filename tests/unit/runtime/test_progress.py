@@ -5,11 +5,12 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from jaxrl_sql.runtime.display import _Notebook, _Plain, make_display
-from jaxrl_sql.runtime.progress import SILENCE_S, Activity, Heartbeat, duration
+from jaxrl_sql.runtime.progress import SILENCE_S, Activity, Heartbeat, Tally, duration
 
 
 class Clock:
@@ -24,6 +25,14 @@ class Clock:
 def make_activity(clock: Clock) -> tuple[Activity, list[str]]:
     lines: list[str] = []
     return Activity(lines.append, clock), lines
+
+
+def test_tally_adds_units_of_several_threads() -> None:
+    reports: list[int] = []
+    tally = Tally(reports.append, unit=10)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(tally.add, [3] * 100))
+    assert reports == [3 * i // 10 for i in range(1, 101)]
 
 
 def test_task_prints_a_line_and_reports_its_progress() -> None:

@@ -10,7 +10,8 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,28 @@ def test_state_and_host_values_restore_bit_equal_in_another_manager(tmp_path: Pa
         restored, host, _ = checkpoints.restore(3, jax.tree.map(jnp.zeros_like, state))
     assert_same(restored, state)
     assert host == HOST
+
+
+def test_reading_a_checkpoint_reports_its_progress_up_to_all_mib(tmp_path: Path) -> None:
+    tasks: list[tuple[str, int, str]] = []
+    reports: list[int] = []
+
+    @contextmanager
+    def task(name: str, total: int, unit: str) -> Iterator[Callable[[int], None]]:
+        tasks.append((name, total, unit))
+        yield reports.append
+
+    arrays = {"rollout": np.random.default_rng(0).integers(0, 255, 9 << 20, np.uint8)}
+    with Checkpoints(tmp_path / "checkpoints", task=task) as checkpoints:
+        checkpoints.save(3, make_state(), HOST, arrays)
+        assert checkpoints.host(3) == HOST
+        checkpoints.restore(3, make_state())
+    ((name, total, unit),) = tasks
+    assert (name, unit) == ("checking the checkpoint of step 3", "MiB")
+    assert total >= 9
+    assert reports == sorted(reports)
+    assert len({*reports}) > 2
+    assert total - 1 <= reports[-1] <= total
 
 
 def test_shapes_suffice_as_restore_target(tmp_path: Path) -> None:

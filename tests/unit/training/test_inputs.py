@@ -15,7 +15,14 @@ from safetensors.numpy import load_file, save_file
 
 from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.text2sql.prompts.prompts import PromptSet
-from jaxrl_sql.training.inputs import file_inputs, question_input, refuse_other_inputs
+from jaxrl_sql.training.inputs import (
+    count_questions,
+    file_inputs,
+    input_mib,
+    question_input,
+    question_inputs,
+    refuse_other_inputs,
+)
 from jaxrl_sql.types import Example, InputError
 
 SMALL = Path(__file__).parents[2] / "small.yaml"
@@ -58,6 +65,27 @@ def inputs_of(inputs: Path) -> dict[str, str]:
     more = [f"model.checkpoint={inputs}/base", f"recipe={inputs}/own.py:OWN", "data.prompt=chat"]
     config = load_config(TrainConfig, SMALL, [*more, "data.retrieval.top_k=1", *values])
     return file_inputs(config.recipe, config.data, config.model.checkpoint)
+
+
+def test_hashing_reports_its_progress_up_to_all_mib(place: Path) -> None:
+    config = load_config(TrainConfig, SMALL, [f"model.checkpoint={place}/base"])
+    named, reports = (config.recipe, config.data, config.model.checkpoint), list[int]()
+    assert file_inputs(*named, reports.append) == file_inputs(*named)
+    assert reports == sorted(reports)
+    assert len({*reports}) > 2
+    assert reports[-1] == input_mib(*named) - 1 == 8  # the total is rounded up
+
+
+def test_hashing_reports_each_question(tmp_path: Path) -> None:
+    path = tmp_path / "d.sqlite"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE t (x)")
+    examples = tuple(Example(uid, "d", str(path), "How many?", "SELECT count(*) FROM t") for uid in "abc")
+    sets, reports = (PromptSet(examples, (), ()), {"dev": PromptSet(examples[:2], (), ())}), list[int]()
+    inputs = question_inputs(TrainConfig().data, *sets, reports.append)
+    assert inputs == question_inputs(TrainConfig().data, *sets)
+    assert reports == [1, 2, 3, 4, 5]
+    assert count_questions(*sets) == 5
 
 
 @pytest.mark.parametrize("name", KEYS)

@@ -172,6 +172,15 @@ def test_unanswerable_question_is_right_without_sql(executor: Executor, db: str)
     ]
 
 
+def test_progress_counts_questions_up_to_all(executor: Executor, db: str) -> None:
+    questions = [question(db, f"SELECT {i}") for i in range(70)] + [question(db, "", answerable=False)]
+    sqls = [*(f"SELECT {i % 2}" for i in range(70)), None]
+    reports: list[int] = []
+    verdicts = score_predictions(executor, questions, sqls, on_progress=reports.append)
+    assert [verdict.is_right("bird") for verdict in verdicts] == [True, True, *[False] * 68, True]
+    assert reports == [32, 64, 70, 71]
+
+
 def test_options_apply_to_all_questions(executor: Executor, db: str) -> None:
     example = question(db, "SELECT count(DISTINCT b) FROM t")
     assert not verdict_of(executor, example, "SELECT count(b) FROM t").is_right("test_suite")

@@ -3,6 +3,8 @@
 import dataclasses
 import json
 import sqlite3
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from jaxrl_sql.text2sql.benchmarks import lines, load_benchmark
 from jaxrl_sql.text2sql.prompts.prompts import make_prompts
 from jaxrl_sql.text2sql.prompts.styles import compact_style
 from jaxrl_sql.text2sql.question_sets.stream import StreamedQuestions, open_stream, spread, stream_prompts
-from jaxrl_sql.types import InputError
+from jaxrl_sql.types import Example, InputError
 
 
 class Bytes:
@@ -121,6 +123,24 @@ def test_unusable_record_is_replaced_by_the_next(folder: Path) -> None:
     none = stream_prompts(streamed, compact_style(), Bytes(), 3)
     with pytest.raises(InputError, match=r"none of the 8 records from 5 on can be used"):
         none.prompts[5]
+
+
+def test_long_prompts_are_reported_at_the_first_and_at_each_power_of_ten(folder: Path) -> None:
+    questions = records(15)
+    for question in questions[1:]:
+        question["question"] = "long " * 100
+    (folder / "data.json").write_text(json.dumps(questions))
+    reports: list[tuple[int, int, list[str]]] = []
+
+    def report(lengths: Counter[int], long: Sequence[Example]) -> None:
+        reports.append((lengths.total(), max(lengths), [example.uid for example in long]))
+
+    result = stream_prompts(open_streamed(folder), compact_style(), Bytes(), 100, on_long=report)
+    assert {example.uid for example in result.examples} == {"synsql_0"}
+    longest = len(stream_prompts(open_streamed(folder), compact_style(), Bytes(), 10_000).prompts[1].token_ids)
+    first, tenth = reports
+    assert first == (2, longest, ["synsql_1"])
+    assert tenth == (11, longest, [f"synsql_{i}" for i in range(1, 11)])
 
 
 def test_record_without_an_id_is_replaced_by_the_next_if_the_first_has_an_id(folder: Path) -> None:

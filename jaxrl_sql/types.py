@@ -130,6 +130,9 @@ class Example:
     empty. `options` are comparison options of this question (`condition_cols`, `ignore_order`). `suite` lists all
     databases on which an answer must match; empty means only `db_path`. If not `answerable`, the correct answer is to
     write no SQL. Columns in `hide` are omitted from prompts.
+
+    `messages` are the prompt that a released row carries, (role, text): a user's message, before it the system's, if
+    any, and after it the begun answer, if any.
     """
 
     uid: str
@@ -149,6 +152,7 @@ class Example:
     answerable: bool = True
     engine_url: str = field(default="", repr=False)
     hide: tuple[str, ...] = ()
+    messages: tuple[tuple[str, str], ...] = ()
 
     @property
     def database(self) -> str:

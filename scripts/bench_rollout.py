@@ -29,7 +29,8 @@ from jaxrl_sql.rollout import Engine, EngineConfig, Sample, SamplingParams
 from jaxrl_sql.rollout.stats import RolloutStats
 from jaxrl_sql.runtime.memory import keep_freed_memory
 from jaxrl_sql.text2sql.benchmarks import load_split
-from jaxrl_sql.text2sql.prompts.prompts import compact_style, make_prompts, prompt_texts
+from jaxrl_sql.text2sql.prompts.prompts import make_prompts, prompt_texts
+from jaxrl_sql.text2sql.prompts.styles import compact_style
 from jaxrl_sql.training.batching.pack import pack_groups
 from jaxrl_sql.types import Prompt, Trajectory, Turn
 

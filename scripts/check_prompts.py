@@ -1,150 +1,96 @@
-"""Compare this project's prompt templates with the prompts in a checkout of their authors' code.
+"""Compare prompt templates with the prompts in checkouts of the authors' code, message by message.
 
-    python scripts/check_prompts.py --reference FOLDER arctic
+    python scripts/check_prompts.py CHECKOUT...                      # the package's templates
+    python scripts/check_prompts.py CHECKOUT... --templates FOLDER   # those that authors_prompts.py wrote
 
-Candidates are the strings of Python files and the text files, each alone and all of a file together. The candidate with
-the most similar structure is compared. The structure is the order of the first headings, placeholders, tags, fences and
-answer prefix. Roles are not compared, since code writes them in many ways. Every difference is printed. The exit code
-is 1 if a structure differs or no prompt is found, and 0 if only sentences differ.
+Both are filled with the same values: those of all released rows, or of two sample questions, with and without
+evidence. The exit code is 0 if all messages are equal. It is 1 with a diff of the first different ones, and 2 for a
+checkout without a prompt or a missing template.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
 import difflib
-import re
 import sys
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from jaxrl_sql.text2sql.prompts.template import read_template
+from authors_prompts import Source, Texts, fill_all, read_prompts
+
+from jaxrl_sql.text2sql.prompts.template import PromptTemplate, read_template, template_names
 from jaxrl_sql.types import InputError
 
-TEXTS = (".jinja", ".j2", ".txt", ".md", ".yaml", ".yml", ".prompt")
-PLACEHOLDERS = {
-    "schema": ("schema", "db_details", "database_schema", "database schema", "ddl", "db_schema", "table_names"),
-    "question": ("question", "nl_question", "evidence + question", "user_question"),
-    "evidence": ("evidence", "external_knowledge", "knowledge", "context", "hint"),
-    "dialect": ("dialect", "db_engine", "engine", "database_engine"),
+_SAMPLE = {
+    "schema": "CREATE TABLE dept (\n    id INTEGER\n);",
+    "question": "Who?",
+    "dialect": "SQLite",
+    "complexity": "Simple",
 }
-_PLACEHOLDER_OF = {name: f"{{{placeholder}}}" for placeholder, names in PLACEHOLDERS.items() for name in names}
-_HEADINGS = (
-    "task overview|database engine|database schema|external knowledge|question|evidence|instructions|"
-    "output format|format|example format"
-)
-_ITEM = re.compile(
-    rf"(?P<tag></?(?:think|reasoning|answer|sql|observation|solution)>)|(?P<fence>```sql)|(?P<dialect>\bSQLite\b)"
-    rf"|\{{+\s*(?P<place>[\w +]+?)\s*\}}+|^(?P<heading>{_HEADINGS}):|(?P<begun>Let me solve this step by step\.)",
-    re.IGNORECASE | re.MULTILINE,
-)
-_MIN_ITEMS = 4  # items of structure that make a text a prompt
+SAMPLES = ({**_SAMPLE, "evidence": "A hint."}, {**_SAMPLE, "evidence": ""})
 
 
-def structure(text: str) -> list[str]:
-    """Return the parts of a prompt in the order of their first occurrence."""
-    result: dict[str, None] = {}
-    for match in _ITEM.finditer(text):
-        output = match[0].lower()
-        if match["dialect"]:
-            output = "{dialect}"
-        elif match["place"]:
-            output = _PLACEHOLDER_OF.get(match["place"].lower(), "")
-        elif match["heading"]:
-            output = f"{match['heading'].lower()}:"
-        result.update({output: None} if output else {})
-    return list(result)
+def pair_messages(source: Source) -> Iterator[tuple[bool, Texts, Mapping[str, str]]]:
+    """Yield (whether the model thinks by itself, the authors' messages, values) of a prompt."""
+    for messages, values in source.rows:
+        yield False, messages, values
+    for values in () if source.rows else SAMPLES:
+        yield False, fill_all(source.texts, values), values
+        yield True, fill_all(source.thinking, values), values
 
 
-def template_text(name: str) -> str:
-    """Return the text of a template with its placeholders written as `{name}`."""
-    template = read_template(name)
-    output = {name: f"{{{name}}}" for name in ("schema", "question", "evidence", "dialect")}
-    user = "".join(template.texts({**output, "values": "", "instruction": "", "thinks": False}))
-    return "\n".join(filter(None, (template.system(thinks=False), user, template.assistant(thinks=False))))
+def render_messages(template: PromptTemplate, values: Mapping[str, str], *, thinks: bool) -> Texts:
+    """Return the messages of a template by role."""
+    every = {**values, "values": "", "instruction": "", "thinks": thinks}
+    user = "".join(template.texts(every))
+    texts = {"system": template.system(every), "user": user, "assistant": template.assistant(thinks=thinks)}
+    return {role: text for role, text in texts.items() if text}
 
 
-def references(folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield (place, text) of each candidate for a prompt below a folder."""
-    for path in sorted(item for item in folder.rglob("*") if item.is_file()):
-        if path.suffix in TEXTS:
-            yield str(path), path.read_text(encoding="utf-8", errors="replace")
-        elif path.suffix == ".py":
-            strings = list(_strings(path.read_text(encoding="utf-8", errors="replace")))
-            yield from ((f"{path}:{line}", text) for line, text in strings)
-            yield str(path), "\n".join(text for _, text in strings if structure(text))
+def check(source: Source, template: PromptTemplate) -> bool:
+    """Print whether a template equals a prompt, with a diff of the first different messages."""
+    count = 0
+    for thinks, theirs, values in pair_messages(source):
+        ours = render_messages(template, values, thinks=thinks)
+        count += 1
+        if ours != theirs:
+            sys.stdout.write(f"{source.name}: {source.place}: differs{' for a thinking model' if thinks else ''}\n")
+            lines = difflib.unified_diff(_lines(theirs), _lines(ours), "theirs", "ours", lineterm="")
+            sys.stdout.writelines(f"  {line}\n" for line in lines)
+            return False
+    unit = "rows" if source.rows else "fillings"
+    note = f" ({source.note})" if source.note else ""
+    sys.stdout.write(f"{source.name}: {source.place}: equal in {count} {unit}{note}\n")
+    return True
 
 
-def _strings(code: str) -> Iterator[tuple[int, str]]:
-    """Yield (line, text) of the strings of Python code in order, an f-string with its names in braces."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of their strings' backslashes
-        try:
-            tree = ast.parse(code)
-        except (SyntaxError, ValueError):
-            return
-    inner = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
-    result = list[tuple[int, str]]()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.JoinedStr):
-            parts = (
-                str(part.value) if isinstance(part, ast.Constant) else f"{{{ast.unparse(part.value)}}}"
-                for part in node.values
-                if isinstance(part, ast.Constant | ast.FormattedValue)
-            )
-            result.append((node.lineno, "".join(parts)))
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inner:
-            result.append((node.lineno, node.value))
-    yield from sorted(result)
-
-
-def differences(template: Sequence[str], reference: Sequence[str]) -> list[str]:
-    """Return the differences of two structures, one per line; evidence within the question is not a difference."""
-    if "{evidence}" not in reference:
-        template = [item for item in template if item != "{evidence}"]
-    lines = [f"only theirs: {item}" for item in reference if item not in template]
-    lines += [f"only ours: {item}" for item in template if item not in reference]
-    common, order = [item for item in template if item in reference], [item for item in reference if item in template]
-    return lines + ([f"order: ours {' '.join(common)}; theirs {' '.join(order)}"] if common != order else [])
-
-
-def check(name: str, folder: Path) -> bool:
-    """Print a template's differences from the nearest prompt below a folder; return whether the structures match."""
-    text = template_text(name)
-    template = structure(text)
-    candidates = [reference for reference in references(folder) if len(structure(reference[1])) >= _MIN_ITEMS]
-    if not candidates:
-        sys.stdout.write(f"{name}: no prompt found in {folder}\n")
-        return False
-    location, their_text = max(
-        candidates, key=lambda item: difflib.SequenceMatcher(None, template, structure(item[1])).ratio()
-    )
-    lines = differences(template, structure(their_text))
-    sys.stdout.write(f"{name}: {location}: {'the structure differs' if lines else 'one structure'}\n")
-    sys.stdout.writelines(f"  {line}\n" for line in lines)
-    pairs = difflib.unified_diff(their_text.strip().splitlines(), text.splitlines(), "theirs", "ours", lineterm="")
-    sys.stdout.writelines(f"  {line}\n" for line in pairs)
-    return not lines
+def _lines(texts: Texts) -> list[str]:
+    """Return the lines of messages, each with its end, so that white space at the ends of messages shows."""
+    return [f"{role}: {line!r}" for role, text in texts.items() for line in text.splitlines(keepends=True)]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Parse the command line and compare; 0 for equal structures, 1 for different ones, 2 for invalid input."""
+    """Parse the command line and compare; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--reference", type=Path, required=True, metavar="FOLDER", help="a checkout of the authors' code"
-    )
-    parser.add_argument("names", nargs="+", metavar="NAME", help="templates of this project, or files")
+    parser.add_argument("checkouts", type=Path, nargs="+", metavar="CHECKOUT", help="a checkout of the authors' code")
+    parser.add_argument("--templates", type=Path, metavar="FOLDER", help="the folder of the templates to compare")
     args = parser.parse_args(arguments)
-    if not args.reference.is_dir():
-        sys.stderr.write(f"--reference {args.reference} is not a folder\n")
-        return 2
     try:
-        same = [check(name, args.reference) for name in args.names]
+        pairs = [
+            (source, read_template(_template_of(source.name, args.templates)))
+            for checkout in args.checkouts
+            for source in read_prompts(checkout)
+            if args.templates or source.name in template_names()
+        ]
+        equal = [check(source, template) for source, template in pairs]
     except InputError as error:
         sys.stderr.write(f"{error}\n")
         return 2
-    return 0 if all(same) else 1
+    return 0 if all(equal) else 1
+
+
+def _template_of(name: str, folder: Path | None) -> str:
+    return str(folder / f"{name}.jinja") if folder else name
 
 
 if __name__ == "__main__":

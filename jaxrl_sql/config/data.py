@@ -60,7 +60,7 @@ class RetrievalConfig:
 
 @dataclass(frozen=True)
 class ChatConfig:
-    """The messages of a chat (`data.prompt` of `chat`)."""
+    """The messages of a chat (`data.prompt` of `chat`, or of `given` without a template)."""
 
     template: Annotated[
         str,
@@ -167,10 +167,10 @@ class DataConfig:
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     prompt: Annotated[
         str,
-        OneOf("auto", "compact", "tagged", "chat"),
+        OneOf("auto", "compact", "tagged", "chat", "given"),
         "Format of the prompts. `chat` uses the tokenizer's chat template; `auto` is `chat` if the tokenizer has one, "
         "otherwise `compact`. `compact` prompts are short and their answers are SQL only; `tagged` prompts are as "
-        "short, with answers in the recipe's format.",
+        "short, with answers in the recipe's format. `given` is the prompt that a released row carries.",
     ] = "auto"
     chat: ChatConfig = field(default_factory=ChatConfig)
     max_prompt_tokens: Annotated[
@@ -182,9 +182,9 @@ class DataConfig:
     dialects: DialectsConfig = field(default_factory=DialectsConfig)
     schema: Annotated[
         str,
-        OneOf("recipe", "compact", "ddl", "omnisql", "profile", "names_only"),
+        OneOf("recipe", "compact", "ddl", "omnisql", "profile", "names_only", "raw_ddl", "omnisql_strict"),
         "Format of the database in prompts. `profile` includes values; `recipe` is the recipe's format in a chat and "
-        "`compact` otherwise.",
+        "`compact` otherwise. `raw_ddl` and `omnisql_strict` are those of released code, to the byte.",
     ] = "recipe"
     traces: Annotated[
         str,
@@ -219,6 +219,30 @@ class DataConfig:
         "files only. `SELECT *` from such a table is rejected; questions whose gold query reads one are omitted.",
     ] = field(default_factory=list)
 
+    @property
+    def is_chat(self) -> bool:
+        """Return whether the tokenizer's chat template renders the prompts."""
+        return self.prompt in ("chat", "given")
+
     def find_errors(self, name: str) -> Iterator[str]:
-        """Yield a line if the URL of the database holds a password."""
+        """Yield a line if the URL of the database holds a password, and for settings that change a row's prompt."""
         yield from password_error(f"{name}.database", self.database)
+        if self.schema == "raw_ddl" and (self.hide or self.prune or self.schema_budget):
+            yield (
+                f"{name}.schema=raw_ddl is the text of the database, of which nothing is left out: {name}.hide, "
+                f"{name}.prune and {name}.schema_budget must not be set"
+            )
+        if self.prompt != "given":
+            return
+        changes = {
+            "chat.template": self.chat.template,
+            "schema": self.schema if self.schema != "recipe" else "",
+            "prune": self.prune,
+            "retrieval.top_k": self.retrieval.top_k,
+            "shots": self.shots,
+            "schema_budget": self.schema_budget,
+            "hide": self.hide,
+            "dialects": asdict(self.dialects) if self.dialects.sqlite < 1 else "",
+        }
+        if changed := [f"{name}.{key}={value}" for key, value in changes.items() if value]:
+            yield f"{', '.join(changed)}: {name}.prompt=given is the prompt of a row, which no setting changes"

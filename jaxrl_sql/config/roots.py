@@ -125,6 +125,8 @@ class TrainConfig(RootConfig):
         data, sft, grpo, model = self.data, self.sft, self.grpo, self.model
         if sft.formats and data.prompt == "compact":
             yield f"sft.formats={sft.formats} need data.prompt=tagged or chat: compact answers are SQL only"
+        if sft.formats and data.prompt == "given":
+            yield f"sft.formats={sft.formats} need prompts of each form: data.prompt=given has those of the rows"
         yield from _sampling_errors(self.sampling)
         yield from _objective_errors(self.sampling, self.rollout, grpo)
         yield from _turn_errors(self)
@@ -270,6 +272,8 @@ class VerbalConfig(RootConfig):
 
     def find_errors(self) -> Iterator[str]:
         """Yield a line for each contradiction between values of different sections."""
+        if self.data.prompt == "given":
+            yield "data.prompt=given is for train, evaluate, data filter and distill: a judge has no prompt in the rows"
         yield from _dialect_errors(self.data, self.executor)
         yield from _folder_errors(self.data)
 

@@ -61,7 +61,7 @@ def reword(session: Correspondence | None, executor: Executor, examples: Sequenc
         prompts = [(uid, _REWORD.format(question=example.question, sql=example.gold_sql, schema=_schema(example)))
                  for uid, example in pending.items()]  # fmt: skip
         reworded = [
-            dataclasses.replace(pending[uid], question=text)
+            dataclasses.replace(pending[uid], question=text, messages=())
             for uid, text, error in session.ask("reword", number, prompts)
             if not error and _is_question(text, pending[uid].question)
         ]

@@ -28,8 +28,8 @@ from jaxrl_sql.text2sql.env.tags import with_opened_thought
 from jaxrl_sql.text2sql.evals.endings import cut_at, incomplete_warning
 from jaxrl_sql.text2sql.evals.score_predictions import score_predictions
 from jaxrl_sql.text2sql.files.jsonl import write_lines
-from jaxrl_sql.text2sql.prompts.chat import chat_messages
-from jaxrl_sql.text2sql.prompts.prompts import PromptStyle, message_texts
+from jaxrl_sql.text2sql.prompts.prompts import message_texts
+from jaxrl_sql.text2sql.prompts.styles import PromptStyle
 from jaxrl_sql.text2sql.question_sets.filters import DroppedQuestion, by_gold
 from jaxrl_sql.text2sql.question_sets.hiding import check_hide
 from jaxrl_sql.text2sql.recipes import Recipe, find_recipe
@@ -153,7 +153,7 @@ def find_unanswered(
 
 def messages(example: Example, style: PromptStyle) -> list[dict[str, str]]:
     """Return the chat messages of a question: the policy's prompt without a chat template."""
-    return chat_messages(style.system, "".join(message_texts(example, style)))
+    return message_texts(example, style).messages()
 
 
 def judge(executor: Executor, recipe: Recipe, style: PromptStyle, example: Example, answer: EndpointAnswer) -> Record:

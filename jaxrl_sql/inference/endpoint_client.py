@@ -21,8 +21,8 @@ from jaxrl_sql.text2sql.env.executor import Executor
 from jaxrl_sql.text2sql.env.tags import with_opened_thought
 from jaxrl_sql.text2sql.env.turns import Action, Environment
 from jaxrl_sql.text2sql.evals.records import QuestionAnswers
-from jaxrl_sql.text2sql.prompts.chat import chat_messages
-from jaxrl_sql.text2sql.prompts.prompts import PromptStyle, message_texts
+from jaxrl_sql.text2sql.prompts.prompts import message_texts
+from jaxrl_sql.text2sql.prompts.styles import PromptStyle
 from jaxrl_sql.text2sql.recipes import Recipe
 from jaxrl_sql.types import OUT_OF_TURNS, Example, Fields, InputError, JaxrlSqlError
 
@@ -103,8 +103,7 @@ class _Client:
         """
         cfg = self.config
         keys = {(example.uid, n): (name, run, example.uid, n) for example in examples for n in range(cfg.samples)}
-        texts = {example.uid: "".join(message_texts(example, self.style)) for example in examples}
-        prompts = {uid: chat_messages(self.style.system, text) for uid, text in texts.items()}
+        prompts = {example.uid: message_texts(example, self.style).messages() for example in examples}
         pending = [
             _Dialogue(keys[example.uid, n], [*prompts[example.uid]], self._environment(example))
             for example in examples

@@ -30,7 +30,7 @@ def _target_token(data: DataConfig, tokenizer: Any, of_turn: int | None) -> int 
     vocabulary, chosen = tokenizer.get_vocab(), data.tokenizer.eos_token
     if chosen and chosen not in vocabulary:
         raise InputError(f"data.tokenizer.eos_token={chosen!r} is not a token of the tokenizer")
-    if data.prompt == "chat" and not chosen and of_turn is not None:
+    if data.is_chat and not chosen and of_turn is not None:
         return of_turn
     target: int | None = vocabulary.get(chosen or tokenizer.eos_token)
     return target

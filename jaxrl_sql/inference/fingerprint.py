@@ -103,13 +103,14 @@ def digests(examples: Iterable[Example]) -> dict[str, str]:
     for example in examples:
         identity = (example.uid, example.db_id, example.question, example.evidence, example.dialect, example.answerable)
         server = public_name(example.engine_url) if is_address(example.engine_url) else ""
+        prompt = [f"{role}: {text}" for role, text in example.messages]
         judged = (str(example.golds), str(sorted(example.options.items())), *([server] if server else []))
         files = (
             example.db_path,
             *example.suite,
             *([url] if (url := example.engine_url.partition("duckdb:")[2]) else []),
         )
-        digests_[example.uid] = digest_of([*identity, *judged, *map(database, dict.fromkeys(files))])
+        digests_[example.uid] = digest_of([*identity, *prompt, *judged, *map(database, dict.fromkeys(files))])
     return digests_
 
 

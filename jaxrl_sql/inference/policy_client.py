@@ -44,7 +44,7 @@ from jaxrl_sql.runtime.progress import ProgressCallback
 from jaxrl_sql.text2sql.env.executor import Executor
 from jaxrl_sql.text2sql.env.turns import Environment
 from jaxrl_sql.text2sql.evals.records import QuestionAnswers
-from jaxrl_sql.text2sql.prompts.prompts import PromptStyle
+from jaxrl_sql.text2sql.prompts.styles import PromptStyle
 from jaxrl_sql.text2sql.recipes import Recipe, find_recipe
 from jaxrl_sql.text2sql.rewards.extract import ParsedResponse
 from jaxrl_sql.types import OUT_OF_TURNS, Example, InputError, Prompt, Response
@@ -102,9 +102,9 @@ class PolicyClient(NamedTuple):
             self.engine.generate(prompts, sampling, number, states.store_environments(start_turns), ahead, carried),
         )
 
-    def reading(self, sample: Sample) -> ParsedResponse:
-        """Return the parsed answer of a sample."""
-        return self.recipe.parse(response(sample), self.style)
+    def reading(self, sample: Sample, example: Example) -> ParsedResponse:
+        """Return the parsed answer of a sample to a question."""
+        return self.recipe.parse(response(sample), self.style, self.style.tag_of(example))
 
     def stops(self, more: Sequence[str]) -> tuple[str, ...]:
         """Return the stop strings of an answer or a turn: the recipe's, if answers have its form, and `more`.
@@ -327,12 +327,12 @@ def sample_answers(
         else:
             samples_of[sample.prompt_index][sample.index] = sample
     results = []
-    for i, (prompt, samples) in enumerate(zip(prompts, samples_of, strict=True)):
+    for i, ((example, prompt), samples) in enumerate(zip(pairs, samples_of, strict=True)):
         if i in errors:
             results.append(QuestionAnswers((), prompt=prompt.text, error=errors[i]))
             continue
         ordered = [samples[g] for g in range(sampling.n)]
-        sqls = tuple(client.reading(sample_).sql for sample_ in ordered)
+        sqls = tuple(client.reading(sample_, example).sql for sample_ in ordered)
         tokens = sum(sum(sample_.is_sampled) for sample_ in ordered)
         reasons = tuple(sample.finish_reason for sample in ordered)
         responses = tuple(map(response, ordered))

@@ -10,7 +10,8 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from jaxrl_sql.config import DataConfig
-from jaxrl_sql.text2sql.prompts.prompts import Encoder, PromptSet, PromptStyle, Pruning
+from jaxrl_sql.text2sql.prompts.prompts import Encoder, PromptSet, Pruning
+from jaxrl_sql.text2sql.prompts.styles import PromptStyle
 from jaxrl_sql.text2sql.schema.read import read_schema
 from jaxrl_sql.types import Example, InputError, Tokenizer
 

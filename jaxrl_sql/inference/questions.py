@@ -29,7 +29,8 @@ from jaxrl_sql.runtime.tokenizer_files import save_tokenizer
 from jaxrl_sql.text2sql.benchmarks import Benchmark, make_unique_name, summarize_skipped
 from jaxrl_sql.text2sql.env.executor import Executor
 from jaxrl_sql.text2sql.prompts.dialects import refuse_translated
-from jaxrl_sql.text2sql.prompts.prompts import PromptSet, PromptStyle, Pruning, make_prompts, prompt_texts
+from jaxrl_sql.text2sql.prompts.prompts import PromptSet, Pruning, make_prompts, prompt_texts
+from jaxrl_sql.text2sql.prompts.styles import PromptStyle
 from jaxrl_sql.text2sql.question_sets.filters import usable_golds
 from jaxrl_sql.text2sql.question_sets.hiding import check_hide
 from jaxrl_sql.text2sql.question_sets.stream import SAMPLE, StreamedQuestions

@@ -224,7 +224,7 @@ def with_date(data: DataConfig, checkpoint: str, journal: Path) -> DataConfig:
 
     This is `data.chat.date`, else the date in the resumed journal, else that of the model's training, else today's.
     """
-    if data.chat.date or data.prompt != "chat" or not checkpoint:
+    if data.chat.date or not data.is_chat or not checkpoint:
         return data
     trained = find_trained(checkpoint)[1]
     date = journal_settings(journal).get("data.chat.date") or (trained.data.chat.date if trained else "") or today()

@@ -324,7 +324,7 @@ def _make_demonstrations(
     end, demonstrations = run.prompt_format.ends[-1], dict[int, Trajectory]()
     control = ControlTokens(run.prompt_format.tokenizer)
     for i, (example, prompt) in enumerate(zip(examples, prompts, strict=False)):
-        if not example.answerable or (run.prompt_format.style.name == "chat" and not example.reasoning):
+        if not example.answerable or (run.prompt_format.style.is_chat and not example.reasoning):
             continue
         text = run.prompt_format.style.answer(example)
         if isinstance(text, str) and cut_after_stop(text, stops) == text:

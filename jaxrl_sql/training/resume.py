@@ -43,7 +43,7 @@ def resolve_resumed_config(config: TrainConfig) -> TrainConfig:
     """
     config = replace_values(config, settings_from_start(config.run, config.data.chat.date, config.rollout))
     is_resumed = config.run.resume and list_saved_steps(Path(config.run.dir))
-    if config.data.chat.date or config.data.prompt != "chat" or is_resumed:
+    if config.data.chat.date or not config.data.is_chat or is_resumed:
         return config
     # Processes may begin around midnight.
     return replace_values(config, {"data.chat.date": min(processes.exchange([today()]))})

@@ -60,7 +60,8 @@ from jaxrl_sql.runtime.trackers import open_trackers
 from jaxrl_sql.text2sql.benchmarks import Benchmark
 from jaxrl_sql.text2sql.env.executor import Executor, make_executor
 from jaxrl_sql.text2sql.evals.score_predictions import RULES_WITH_SCORER, check_rules
-from jaxrl_sql.text2sql.prompts.prompts import PromptSet, PromptStyle, Pruning, make_prompts
+from jaxrl_sql.text2sql.prompts.prompts import PromptSet, Pruning, make_prompts
+from jaxrl_sql.text2sql.prompts.styles import PromptStyle
 from jaxrl_sql.text2sql.question_sets.stream import StreamedQuestions, stream_prompts
 from jaxrl_sql.text2sql.recipes import Recipe, find_recipe
 from jaxrl_sql.training.about import SessionPlan, record_session

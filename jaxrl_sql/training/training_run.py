@@ -30,7 +30,8 @@ from jaxrl_sql.runtime.progress import CompileStats
 from jaxrl_sql.runtime.rollouts import RolloutWriter
 from jaxrl_sql.runtime.signals import EXIT_ENDED, StopRequest
 from jaxrl_sql.text2sql.env.executor import Executor
-from jaxrl_sql.text2sql.prompts.prompts import PromptSet, PromptStyle
+from jaxrl_sql.text2sql.prompts.prompts import PromptSet
+from jaxrl_sql.text2sql.prompts.styles import PromptStyle
 from jaxrl_sql.text2sql.recipes import Recipe
 from jaxrl_sql.training.batching.sft_dataset import SftDataset
 from jaxrl_sql.training.caller import NOTHING, CallerInputs

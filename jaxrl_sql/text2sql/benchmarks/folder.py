@@ -20,6 +20,7 @@ from jaxrl_sql.text2sql.benchmarks.gather import (
     missing_split_error,
     text_list,
 )
+from jaxrl_sql.text2sql.benchmarks.released import messages_of
 from jaxrl_sql.text2sql.env.address import open_url, without_password
 from jaxrl_sql.text2sql.files.jsonl import records, text
 from jaxrl_sql.types import DIALECTS, Example, InputError, Record
@@ -28,10 +29,10 @@ from jaxrl_sql.types import DIALECTS, Example, InputError, Record
 def read_plain(folder: Path, split: str, _notes: Notes) -> LoadedQuestions:
     """Read a set: every question with its id, with an error for missing or empty fields and an unknown dialect.
 
-    `evidence`, `difficulty`, `demonstration`, `reasoning`, `dialect` and `other_sql` (a list of equivalent golds) are
-    optional. With `db`, a URL, a question is about a database of another engine; a file in `databases/` then only
-    provides the schema and values in prompts, in place of a sample. Raises InputError for a missing folder or file and
-    a malformed line (`file:line: message`).
+    `evidence`, `difficulty`, `demonstration`, `reasoning`, `dialect`, `other_sql` (a list of equivalent golds) and
+    `prompt` (the messages of a released row) are optional. With `db`, a URL, a question is about a database of
+    another engine; a file in `databases/` then only provides the schema and values in prompts, in place of a
+    sample. Raises InputError for a missing folder or file and a malformed line (`file:line: message`).
     """
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder (expected questions.jsonl and databases/ in it)")
@@ -77,6 +78,7 @@ def _item(path: Path, databases: Databases, record: Record, number: int) -> Publ
             "dialect": "sqlite" if is_elsewhere else dialect,
             "engine_url": url if is_shown else "",
             "other_golds": text_list(record, "other_sql"),
+            "messages": messages_of(record),
         },
         fields=tuple(record),
         line=f"{path}:{number}",
@@ -98,6 +100,7 @@ def plain_record(example: Example) -> Record:
         "dialect": "" if example.dialect == "sqlite" else example.dialect,
         "db": without_password(example.engine_url),
         "other_sql": list(example.other_golds),
+        "prompt": [{"role": role, "content": text} for role, text in example.messages],
     }
     return line | {name: value for name, value in more.items() if value}
 

@@ -35,6 +35,7 @@ from jaxrl_sql.text2sql.benchmarks.released import (
     fields_of,
     find_roots,
     flatten_record,
+    messages_of,
     script_of,
     source_of,
 )
@@ -90,7 +91,7 @@ def _trace_fields(text: str) -> Record:
 
 def user_item(folder: Path, stem: str, where: str, record: Record, number: int) -> PublishedQuestion:
     """Return the question of a user's record; without a gold, the SQL of its trace is the gold."""
-    fields = fields_of(record)
+    fields, messages = fields_of(record), messages_of(record)
     record = flatten_record(record)
     trace = next((text for name in _TRACE if (text := text_field(record, name))), "")
     trace_fields = _trace_fields(trace or _last_message(record))
@@ -99,7 +100,7 @@ def user_item(folder: Path, stem: str, where: str, record: Record, number: int) 
     if text_field(record, "demonstration"):
         trace_fields["demonstration"] = text_field(record, "demonstration")
     database = record_database(record, folder)
-    trace_fields["other_golds"] = text_list(record, "other_sql")
+    trace_fields |= {"other_golds": text_list(record, "other_sql"), "messages": messages}
     return PublishedQuestion(
         uid_or(record, f"{stem}_{number}", where, *_IDS),
         database.name,

@@ -6,6 +6,8 @@
   `dbname` in `extra_info`.
 - OmniSQL: only `input_seq` and `output_seq`; the database is the one with the tables and columns in the prompt.
 - Gretel: `sql_prompt`, `sql` and `sql_context`, the script that creates the database.
+
+`messages_of` returns the prompt itself (`data.prompt=given`).
 """
 
 from __future__ import annotations
@@ -48,6 +50,9 @@ _CONTEXT = re.compile(r"^Context:[ \t]*\n(.+?)\n\s*^Question:", re.DOTALL | re.M
 _RESULT_FILE = re.compile(r"\S+\.(csv|tsv|json|parquet|pkl)")
 _TABLE = re.compile(r"CREATE TABLE\s+(.+?)\s*\(\n(.*?)\n\)", re.DOTALL | re.IGNORECASE)
 _COLUMN = re.compile(r"""^\s*(?:"([^"]+)"|`([^`]+)`|\[([^\]]+)\]|(\w+))\s+\S""")
+# SQL-R1's prompt is one message with the text of a whole chat.
+_WRITTEN_MESSAGE = re.compile(r"<\|im_start\|>(system|user|assistant)\n(.*?)(?:<\|im_end\|>\n?|\Z)", re.DOTALL)
+_ROLES = ("system", "user", "assistant")
 _NO_COLUMN = ("primary", "foreign", "constraint", "unique", "check")
 
 
@@ -130,6 +135,27 @@ def _prompt(value: Json) -> str:
     messages = [message for message in dicts if isinstance(message.get("content"), str)]
     users = [message["content"] for message in messages if message.get("role") == "user"]
     return "\n\n".join(users or [message["content"] for message in messages])
+
+
+def messages_of(record: Record) -> tuple[tuple[str, str], ...]:
+    """Return the prompt of a released row as (role, text), unchanged; empty for a row without one.
+
+    It is a user's message, before it the system's, if any, and after it the begun answer, if any. A single message with
+    the text of a chat is split into its messages.
+    """
+    value = record.get("prompt") or record.get("input_seq")
+    is_released = bool(record.keys() & {"reward_spec", "reward_model", "input_seq"})
+    if isinstance(value, str):
+        value = [{"role": "user", "content": value}] if is_released else []
+    messages = [message for message in value or () if isinstance(message, dict)]
+    pairs = [(message.get("role"), message.get("content")) for message in messages]
+    texts = tuple((role, text) for role, text in pairs if role in _ROLES and isinstance(text, str))
+    written = [*_WRITTEN_MESSAGE.finditer(texts[0][1])] if len(texts) == 1 else []
+    if written and sum(len(match[0]) for match in written) == len(texts[0][1]):
+        texts = tuple((match[1], match[2]) for match in written)
+    roles = [role for role, _ in texts]
+    is_prompt = roles == [role for role in _ROLES if role in roles] and "user" in roles
+    return texts if is_prompt and len(texts) >= len(pairs) else ()
 
 
 def question_texts(prompt: str) -> dict[str, str]:

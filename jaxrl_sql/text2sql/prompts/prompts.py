@@ -1,8 +1,8 @@
 """Prompts: a schema part, which all questions on a database share, and a question part.
 
 Both parts are tokenized separately and their ids concatenated; the concatenated text is never encoded again. Questions
-on one database thus share exactly the same prefix ids, and computations on them can be shared. A prompt style is a
-value: it defines the parts, the target answer, and the wrapping by a tokenizer's chat template.
+on one database thus share exactly the same prefix ids, and computations on them can be shared. The style (`styles`)
+defines the parts and their wrapping by a tokenizer's chat template.
 
 Four options make the schema part specific to a question: values that the question names, if they are among a column's
 examples; few-shot examples, which precede the schema; schema linking, if a schema exceeds its budget; and pruning, for
@@ -11,73 +11,36 @@ prompts that would not fit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import groupby
 from statistics import median
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-from jaxrl_sql.runtime.control_tokens import ControlTokens, plain_text, strip_marks
-from jaxrl_sql.text2sql.prompts.chat import THINKING, chat_messages, full_prefill, render_chat
-from jaxrl_sql.text2sql.prompts.dialects import shield_answer, target_sql
-from jaxrl_sql.text2sql.prompts.template import PromptTemplate
+from jaxrl_sql.runtime.control_tokens import ControlTokens, strip_marks
+from jaxrl_sql.text2sql.env.turns import TAGS
+from jaxrl_sql.text2sql.prompts.dialects import shield_answer
+from jaxrl_sql.text2sql.prompts.styles import GIVEN, Parts, PromptStyle, Shown
 from jaxrl_sql.text2sql.schema.describe import read_descriptions
 from jaxrl_sql.text2sql.schema.link import link
 from jaxrl_sql.text2sql.schema.prune import find_columns_of_all, prune
 from jaxrl_sql.text2sql.schema.quote import quote_name, quote_text
 from jaxrl_sql.text2sql.schema.read import Schema, read_schema
-from jaxrl_sql.text2sql.schema.render import RENDERERS
 from jaxrl_sql.text2sql.schema.synonyms import find_alike
-from jaxrl_sql.types import DIALECTS, Example, InputError, Prompt, Response, Tokenizer, response_text
-
-ShowSchema = Callable[[Example, Schema], str]
-
-Shown = tuple[str, str]
-"""A few-shot example: the user's message (schema, then question) and the answer."""
+from jaxrl_sql.types import Example, Prompt, Tokenizer, response_text
 
 
-class Wrap(Protocol):
-    """Adds few-shot examples before the schema part, and the style's surrounding text; the question part comes last."""
+class Shield(Protocol):
+    """Makes an external text safe, except for the names in `exclude` (`ControlTokens.shield`)."""
 
-    def __call__(
-        self, tokenizer: Tokenizer | None, schema_text: str, question_text: str, shown: Sequence[Shown] = ..., /
-    ) -> tuple[str, str]:
-        """Return the two parts of the prompt."""
+    def __call__(self, text: str, exclude: frozenset[str] = ..., /) -> str:
+        """Return the safe text."""
         ...
 
 
-class PromptStyle(NamedTuple):
-    """The format of prompts and target answers.
-
-    The prompt is `wrap(tokenizer, *parts(example, schema, values), shown)`: two texts, the first of which is the same
-    for all questions on a schema.
-
-    - `parts` takes the schema or its text. `show` renders a schema.
-    - `shown` are the few-shot examples that `shots` selects, in the same format.
-    - `answer(example)` is the supervised target, a text or a dialogue, without an end token.
-    - `answers_raw_sql`: answers are only SQL, as for models trained from scratch.
-    - `opening_tag` is the tag at the end of the prompt, if any; it belongs to the answer, whose target omits it.
-    - `retrieve` is the maximum number of values that the question names, or refers to by the word vectors of the folder
-      `synonyms`. They are part of the schema, or with `in_question` of `values`, so all questions share the schema.
-    - `schema_budget` is the maximum number of schema tokens (0: no limit); a larger schema is reduced to the tables and
-      columns that the question needs.
-    - `system` is a chat's system message, which `wrap` includes, too; "" for no message.
-    """
-
-    name: str
-    show: ShowSchema
-    parts: Callable[[Example, Schema | str, str], tuple[str, str]]
-    answer: Callable[[Example], Response]
-    wrap: Wrap
-    answers_raw_sql: bool = False
-    opening_tag: str = ""
-    retrieve: int = 0
-    in_question: bool = False
-    schema_budget: int = 0
-    synonyms: str = ""
-    shots: Callable[[Example], Sequence[Example]] | None = None
-    system: str = ""
+def _unchanged(text: str, _exclude: frozenset[str] = frozenset(), /) -> str:
+    return text
 
 
 class PromptSet(NamedTuple):
@@ -108,121 +71,6 @@ class PromptSet(NamedTuple):
         """Return the number of tokens per prompt; for a huge set, those of a sample and the maximum."""
         lengths = [len(prompt.token_ids) for prompt in self.sample()]
         return lengths if self.streamed is None else [*lengths, self.streamed[1]]
-
-
-def compact_style(schema: ShowSchema = RENDERERS["compact"]) -> PromptStyle:
-    """Return the style for models trained from scratch: few tokens, and raw SQL answers."""
-    parts = partial(_plain_parts, schema, _compact_question)
-    return PromptStyle("compact", schema, parts, _compact_answer, _plain_wrap, True)
-
-
-def make_tagged_style(
-    hint: str, answer: Callable[[Example], Response], schema: ShowSchema = RENDERERS["compact"]
-) -> PromptStyle:
-    """Return a style with as few tokens but formatted answers: the question ends with a `hint` about the format."""
-    parts = partial(_plain_parts, schema, partial(_format_tagged_question, hint))
-    return PromptStyle("tagged", schema, parts, answer, _plain_wrap)
-
-
-def chat_style(
-    template: PromptTemplate,
-    instruction: str,
-    answer: Callable[[Example], Response],
-    schema: ShowSchema = RENDERERS["ddl"],
-    thinking: str = "template",
-    prefill: str = "",
-    date: str = "",
-) -> PromptStyle:
-    """Return the style of a prompt template, whose messages the tokenizer's chat template renders.
-
-    `instruction` fills the placeholder with that name, `thinking` sets the chat template's switch (`think`,
-    `no_think`), `prefill` prefills the assistant's turn, and `date` is the chat template's date (`render_chat`).
-    """
-    thinks = thinking == "think"
-    parts = partial(_chat_parts, template, schema, {"instruction": instruction, "thinks": thinks})
-    system = template.system(thinks=thinks)
-    wrap = partial(_chat_wrap, system=system, thinking=THINKING[thinking], prefill=prefill, date=date)
-    return PromptStyle("chat", schema, parts, answer, wrap, system=system)
-
-
-def _plain_parts(
-    show: ShowSchema, ask: Callable[[Example], str], example: Example, schema: Schema | str, values: str
-) -> tuple[str, str]:
-    schema_text = schema if isinstance(schema, str) else show(example, schema)
-    return schema_text + "\n\n", (f"Values in the database: {values}\n" if values else "") + ask(example)
-
-
-def _question_line(example: Example) -> str:
-    evidence = f" ({example.evidence})" if example.evidence else ""
-    return f"Q: {example.question}{evidence}\n"
-
-
-def _compact_question(example: Example) -> str:
-    return f"{_question_line(example)}{'' if example.dialect == 'sqlite' else DIALECTS[example.dialect] + ' '}SQL:"
-
-
-def _compact_answer(example: Example) -> str:
-    # The space belongs to the answer, not the prompt: byte-pair tokens start with the space before a word.
-    return " " + target_sql(example)
-
-
-def _format_tagged_question(hint: str, example: Example) -> str:
-    dialect = "" if example.dialect == "sqlite" else f"{DIALECTS[example.dialect]}. "
-    return f"{_question_line(example)}{dialect}{hint}\n"
-
-
-def _plain_wrap(
-    tokenizer: Tokenizer | None, schema_text: str, question_text: str, shown: Sequence[Shown] = (), /
-) -> tuple[str, str]:
-    before = "".join(f"{question}{answer}\n\n" for question, answer in shown)
-    return plain_text(tokenizer, before + schema_text), question_text
-
-
-def _chat_parts(
-    template: PromptTemplate,
-    show: ShowSchema,
-    fixed: Mapping[str, object],
-    example: Example,
-    schema: Schema | str,
-    values: str,
-) -> tuple[str, str]:
-    values_by_name = {
-        "schema": schema if isinstance(schema, str) else show(example, schema),
-        "question": example.question,
-        "evidence": example.evidence,
-        "values": values,
-        "dialect": DIALECTS[example.dialect],
-    }
-    return template.texts({**fixed, **values_by_name})
-
-
-def _chat_wrap(
-    tokenizer: Any,
-    schema_text: str,
-    question_text: str,
-    shown: Sequence[Shown] = (),
-    /,
-    system: str = "",
-    thinking: bool | None = None,
-    prefill: str = "",
-    date: str = "",
-) -> tuple[str, str]:
-    """Render the messages, with few-shot examples as turns, and the opened, optionally prefilled assistant's turn.
-
-    The text is split at the start of the question part. Templates may strip a message at its ends but not inside, so
-    a search for the message finds the split.
-    """
-    messages = chat_messages(system, schema_text + question_text)
-    # A template opens a thought only in the generated turn, not in earlier ones.
-    first = full_prefill(render_chat(tokenizer, messages, thinking, "", date), prefill) if shown else prefill
-    turns = [turn for question, answer in shown for turn in (("user", question), ("assistant", first + answer))]
-    messages[-1:-1] = [{"role": role, "content": text} for role, text in turns]
-    full = render_chat(tokenizer, messages, thinking, prefill, date)
-    start = full.rfind(schema_text + question_text)
-    if start < 0:
-        raise InputError("the tokenizer's chat template changes the text of a message; use data.prompt=tagged")
-    cut = start + len(schema_text)
-    return full[:cut], full[cut:]
 
 
 class Pruning(NamedTuple):
@@ -296,8 +144,8 @@ class Encoder:
     def _encode(
         self, example: Example, schema: Schema, shown: Sequence[Shown], schema_ids: Callable[[str], tuple[int, ...]]
     ) -> EncodedPrompt:
-        texts = message_texts(example, self.style, schema, self._shield)
-        first, second = self.style.wrap(self.tokenizer, *texts, shown)
+        parts = message_texts(example, self.style, schema, self._shield)
+        first, second = self.style.wrap(self.tokenizer, parts, shown)
         return EncodedPrompt((strip_marks(first), strip_marks(second)), schema_ids(first), self._ids(second))
 
     def _ids(self, text: str) -> tuple[int, ...]:
@@ -307,9 +155,10 @@ class Encoder:
 def _render_shot(example: Example, style: PromptStyle, control: ControlTokens) -> Shown:
     """Return a few-shot example; raw SQL gets a final semicolon, at which generation can stop."""
     schema = select_schema(example, style, control.tokenizer)
-    message = "".join(message_texts(example, style, schema, control.shield))
+    parts = message_texts(example, style, schema, control.shield)
     answer = response_text(shield_answer(style.answer(example), example, control))
-    return message, f"{answer.rstrip().rstrip(';')};" if style.answers_raw_sql else answer
+    taught = f"{answer.rstrip().rstrip(';')};" if style.answers_raw_sql else answer
+    return parts.schema + parts.question, taught
 
 
 # The assumed number of characters per schema token without a tokenizer; Qwen's tokens have 3.9 to 4.1.
@@ -337,16 +186,24 @@ def select_schema(example: Example, style: PromptStyle, tokenizer: Tokenizer | N
 
 
 def message_texts(
-    example: Example, style: PromptStyle, schema: Schema | None = None, shield: Callable[[str], str] = str
-) -> tuple[str, str]:
-    """Return both parts of the user's message, without the style's wrapping.
+    example: Example, style: PromptStyle, schema: Schema | None = None, shield: Shield = _unchanged
+) -> Parts:
+    """Return the texts of a prompt, without the style's wrapping.
 
-    `shield` is applied to external text (`ControlTokens.shield`).
+    `shield` is applied to external text. In the prompt of a released row, the tags of answers stay tokens.
     """
+    if style.name == GIVEN:
+        messages = tuple((role, shield(text, TAGS)) for role, text in example.messages)
+        return style.parts(replace(example, messages=messages), "", "")
     schema = select_schema(example, style) if schema is None else schema
     values = "; ".join(_format_match(*match) for match in schema.matched) if style.in_question else ""
     text = style.show(example, replace(schema, matched=()) if values else schema)
-    example = replace(example, question=shield(example.question), evidence=shield(example.evidence))
+    example = replace(
+        example,
+        question=shield(example.question),
+        evidence=shield(example.evidence),
+        difficulty=shield(example.difficulty),
+    )
     return style.parts(example, shield(text), shield(values))
 
 
@@ -356,7 +213,7 @@ def _format_match(table: str, column: str, value: str) -> str:
 
 def prompt_texts(example: Example, style: PromptStyle, tokenizer: Tokenizer | None) -> tuple[str, str]:
     """Return the schema part and the question part as text, with the style's wrapping."""
-    first, second = style.wrap(tokenizer, *message_texts(example, style, select_schema(example, style, tokenizer)))
+    first, second = style.wrap(tokenizer, message_texts(example, style, select_schema(example, style, tokenizer)), ())
     return strip_marks(first), strip_marks(second)
 
 

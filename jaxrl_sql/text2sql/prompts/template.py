@@ -20,10 +20,10 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from jaxrl_sql.types import InputError
 
-PLACEHOLDERS = ("schema", "question", "evidence", "values", "dialect", "thinks", "instruction")
-"""The placeholders of a `user` block: schema, question, evidence, retrieved values, dialect name, whether the model
-thinks by itself, and the recipe's instruction on the answer format, for templates that several recipes share. Evidence,
-values and instruction may be empty."""
+PLACEHOLDERS = ("schema", "question", "evidence", "values", "dialect", "complexity", "thinks", "instruction")
+"""The placeholders of the blocks `user` and `system`: schema, question, evidence, retrieved values, dialect name, the
+question's difficulty, whether the model thinks by itself, and the recipe's instruction on the answer format, for
+templates that several recipes share. Evidence, values, complexity and instruction may be empty."""
 
 BLOCKS = ("system", "user", "assistant")
 _FOLDER = Path(__file__).parent / "templates"
@@ -31,21 +31,22 @@ _ALLOWED = (
     nodes.Template, nodes.Block, nodes.Output, nodes.TemplateData, nodes.Name, nodes.If, nodes.CondExpr, nodes.Const,
     nodes.Compare, nodes.Operand, nodes.And, nodes.Or, nodes.Not, nodes.Filter,
 )  # fmt: skip
-_QUESTION_VALUES = {"question": "", "evidence": "", "values": ""}
+_QUESTION_VALUES = {"question": "", "evidence": "", "values": "", "complexity": ""}
 
 
 class PromptTemplate(NamedTuple):
-    """A parsed template, and the `placeholders` of its user message.
+    """A parsed template, and the placeholders of its messages and those of its system message.
 
-    Messages are stripped, as in many chat templates.
+    A message is the text of its block without the last newline, which precedes the tag that ends the block.
     """
 
     template: Template
     placeholders: frozenset[str]
+    in_system: frozenset[str] = frozenset()
 
-    def system(self, *, thinks: bool) -> str:
-        """Render the system message; "" without one."""
-        return self._render("system", {"thinks": thinks})
+    def system(self, values: Mapping[str, object]) -> str:
+        """Render the system message from the values of its placeholders; "" without one."""
+        return self._render("system", values)
 
     def assistant(self, *, thinks: bool) -> str:
         """Render the prefill of the answer; "" without one."""
@@ -66,7 +67,7 @@ class PromptTemplate(NamedTuple):
 
     def _render(self, block: str, values: Mapping[str, object]) -> str:
         root = self.template.blocks.get(block)
-        return "".join(root(self.template.new_context(dict(values)))).strip() if root else ""
+        return "".join(root(self.template.new_context(dict(values)))).removesuffix("\n") if root else ""
 
 
 def template_names() -> list[str]:
@@ -97,7 +98,9 @@ def read_template(name: str) -> PromptTemplate:
         tree = environment.parse(source)
         if message := next(_find_errors(tree), ""):
             raise InputError(f"{path}: {message}")
-        return PromptTemplate(environment.from_string(source), frozenset(_placeholders(tree)["user"]))
+        names = _placeholders(tree)
+        system = frozenset(names.get("system", ()))
+        return PromptTemplate(environment.from_string(source), system | names["user"], system)
     except TemplateSyntaxError as error:
         raise InputError(f"{path}: line {error.lineno}: {error.message}") from error
     except RecursionError as error:
@@ -125,9 +128,8 @@ def _find_errors(tree: nodes.Template) -> Iterator[str]:
         elif isinstance(node, nodes.Block) and node.name not in BLOCKS:
             yield f"{line}: block {node.name!r} is not one of {', '.join(BLOCKS)}"
     placeholders = _placeholders(tree)
-    for name in ("system", "assistant"):
-        if placeholders.get(name, set()) - {"thinks"}:
-            yield f"the block {name} has only the placeholder thinks: the others belong to the user block"
+    if placeholders.get("assistant", set()) - {"thinks"}:
+        yield "the block assistant has only the placeholder thinks: the others belong to the other blocks"
     if "question" not in placeholders.get("user", set()):
         yield "a template must contain the question: {% block user %} … {{ question }} … {% endblock %}"
     outside = (node for output in tree.body if isinstance(output, nodes.Output) for node in output.nodes)

@@ -27,7 +27,8 @@ from jaxrl_sql.text2sql.benchmarks.gather import (
 )
 from jaxrl_sql.text2sql.benchmarks.lines import OWN, SYNSQL, synsql_lines, user_lines
 from jaxrl_sql.text2sql.files.index import LineIndex, open_index
-from jaxrl_sql.text2sql.prompts.prompts import Encoder, PromptSet, PromptStyle, Pruning
+from jaxrl_sql.text2sql.prompts.prompts import Encoder, PromptSet, Pruning
+from jaxrl_sql.text2sql.prompts.styles import PromptStyle
 from jaxrl_sql.types import Example, InputError, Prompt, Tokenizer
 
 _READS = {PLAIN.name: plain_lines, SYNSQL.name: synsql_lines, OWN.name: user_lines}

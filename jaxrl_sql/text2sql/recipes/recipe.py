@@ -12,7 +12,16 @@ from jaxrl_sql.config import DataConfig
 from jaxrl_sql.text2sql.env.ports import SqlExecutor
 from jaxrl_sql.text2sql.env.tags import open_thought
 from jaxrl_sql.text2sql.env.turns import Action, Environment
-from jaxrl_sql.text2sql.prompts.prompts import PromptStyle, ShowSchema, chat_style, compact_style, make_tagged_style
+from jaxrl_sql.text2sql.prompts.styles import (
+    GIVEN,
+    Parts,
+    PromptStyle,
+    ShowSchema,
+    chat_style,
+    compact_style,
+    given_style,
+    make_tagged_style,
+)
 from jaxrl_sql.text2sql.prompts.template import read_template
 from jaxrl_sql.text2sql.rewards.extract import ParsedResponse, Read, read_plain, with_opening_tag
 from jaxrl_sql.text2sql.rewards.score import RewardFunction, RewardRule, ScoredResponse, TextJob, collect, submit_texts
@@ -23,6 +32,8 @@ Observe = Callable[[str], str]
 """Runs SQL in a separate turn and returns the environment's observation in the policy's format."""
 
 _THINK = "<think>"
+# Placeholders of a system message with one value for all questions.
+_OF_ALL_QUESTIONS = {"thinks", "instruction"}
 _REASONING = re.compile(r"<reasoning>(.*?)</reasoning>", re.DOTALL)
 
 
@@ -70,15 +81,15 @@ class Recipe(NamedTuple):
         template: str = "",
         date: str = "",
     ) -> PromptStyle:
-        """Return the recipe's prompt style `compact` (raw SQL answers), `tagged` or `chat`.
+        """Return the recipe's prompt style `compact` (raw SQL answers), `tagged`, `chat`, or `given` (those of rows).
 
         `schema` is the format of the database; `recipe` selects the recipe's format in a chat, else `compact`. In a
         chat, `thinking` sets the chat template's switch, `template` replaces the recipe's prompt template, `prefill` is
-        the prefill of the answer (None: the template's), and `date` is the date in the chat template. A tag at the end
-        of the prefill belongs to the answer. Raises InputError for an unknown name, and for chat options in other
-        styles.
+        the prefill of the answer (None: the template's or row's), and `date` is the date in the chat template. A tag at
+        the end of the prefill belongs to the answer. Raises InputError for an unknown name, and for chat options in
+        other styles.
         """
-        if name != "chat" and (thinking != "template" or prefill or template):
+        if name not in ("chat", GIVEN) and (thinking != "template" or prefill or template):
             raise InputError(
                 f"data.prompt={name} is not a chat: data.chat.thinking, data.chat.template and "
                 "data.chat.assistant_prefill need data.prompt=chat"
@@ -88,15 +99,17 @@ class Recipe(NamedTuple):
             return compact_style(show)
         if name == "tagged":
             return make_tagged_style(self.hint, self.target_response, show)
+        thinks = thinking == "think"
+        if name == GIVEN:
+            style = given_style(self.target_response, show, thinking, prefill, date)
+            return self._answering(style, thinks=thinks)
         if name != "chat":
-            raise InputError(f"prompt style {name!r} is not one of compact, tagged, chat")
-        thinks, prompt_template = thinking == "think", read_template(template or self.template)
+            raise InputError(f"prompt style {name!r} is not one of compact, tagged, chat, given")
+        prompt_template = read_template(template or self.template)
         instruction = (thinks and self.thinking_instruction) or self.instruction
         prefill = prompt_template.assistant(thinks=thinks) if prefill is None else prefill
-        opening_tag = open_thought(prefill)
-        answer = partial(self.target_response, opening_tag=opening_tag, thinks=thinks)
-        style = chat_style(prompt_template, instruction, answer, show, thinking, prefill, date)
-        return style._replace(opening_tag=opening_tag)
+        style = chat_style(prompt_template, instruction, self.target_response, show, thinking, prefill, date)
+        return self._answering(style._replace(opening_tag=open_thought(prefill)), thinks=thinks)
 
     def style_for(self, data: DataConfig) -> PromptStyle:
         """Return the prompt style of a configuration, including retrieved values.
@@ -110,7 +123,8 @@ class Recipe(NamedTuple):
 
     def endpoint_style(self, data: DataConfig) -> PromptStyle:
         """Return the style of chats with an endpoint, without a prefill."""
-        return self._with_values(self.style("chat", data.chat.thinking, "", data.schema, data.chat.template), data)
+        name = GIVEN if data.prompt == GIVEN else "chat"
+        return self._with_values(self.style(name, data.chat.thinking, "", data.schema, data.chat.template), data)
 
     def _with_values(self, style: PromptStyle, data: DataConfig) -> PromptStyle:
         in_question = data.retrieval.placement == "question" or style.show not in SHOW_EXAMPLES
@@ -120,6 +134,11 @@ class Recipe(NamedTuple):
             raise InputError(
                 f"data.retrieval.top_k={data.retrieval.top_k} shows values before the question, and "
                 f"data.chat.template={template} has no {{{{ values }}}}"
+            )
+        if style.name == "chat" and data.shots and read_template(template).in_system - _OF_ALL_QUESTIONS:
+            raise InputError(
+                f"data.shots={data.shots} shows questions as turns, but the system message of {template} belongs to "
+                "one question"
             )
         return style._replace(
             retrieve=data.retrieval.top_k,
@@ -134,15 +153,24 @@ class Recipe(NamedTuple):
         Target answers then omit the tag, and the parser adds it.
         """
         question = "Question?"
-        opening_tag = open_thought(style.wrap(tokenizer, "Schema. ", question)[1].rpartition(question)[2])
+        text = "".join(style.wrap(tokenizer, Parts("Schema. ", question), ()))
+        opening_tag = open_thought(text.rpartition(question)[2])
         if opening_tag == style.opening_tag or style.answers_raw_sql:
             return style
-        return style._replace(opening_tag=opening_tag, answer=partial(self.target_response, opening_tag=opening_tag))
+        return self._answering(style._replace(opening_tag=opening_tag))
+
+    def _answering(self, style: PromptStyle, *, thinks: bool = False) -> PromptStyle:
+        """Return a chat style with target answers that omit the tag at the end of their prompts."""
+
+        def answer(example: Example) -> Response:
+            return self.target_response(example, opening_tag=style.tag_of(example), thinks=thinks)
+
+        return style._replace(answer=answer)
 
     def _show(self, style: str, schema: str) -> ShowSchema:
         if schema == "recipe":
             hides = self.schema is RENDERERS["names_only"]  # in every style
-            return self.schema if style == "chat" or hides else RENDERERS["compact"]
+            return self.schema if style in ("chat", GIVEN) or hides else RENDERERS["compact"]
         if schema not in RENDERERS:
             raise InputError(f"schema {schema!r} is not one of recipe, {', '.join(RENDERERS)}")
         return RENDERERS[schema]
@@ -186,7 +214,7 @@ class Recipe(NamedTuple):
             return style
 
         def answer(example: Example) -> Response:
-            return self.target_response(example, self.observer(executor, example, turns), style.opening_tag)
+            return self.target_response(example, self.observer(executor, example, turns), style.tag_of(example))
 
         return style._replace(answer=answer)
 
@@ -208,6 +236,12 @@ class Recipe(NamedTuple):
         opening_tag: str = "",
     ) -> TextJob:
         """Submit finished responses to prompts of `style` for scoring; returns immediately."""
+        if style.name == GIVEN:  # each row has its own tag
+            responses = [
+                with_opening_tag(response, style.tag_of(example))
+                for example, response in zip(examples, responses, strict=True)
+            ]
+            style = style._replace(opening_tag="")
         read = partial(self.parse, style=style, opening_tag=opening_tag)
         return submit_texts(executor, examples, responses, read, self.rules, self.options)
 

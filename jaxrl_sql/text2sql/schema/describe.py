@@ -82,7 +82,7 @@ def read_descriptions(db_path: str | Path) -> Descriptions:
     """
     version = version_of(db_path)
     path = Path(version.path)
-    files = [*sorted((path.parent / "database_description").glob("*.[cC][sS][vV]")), *_natural_files(path)]
+    files = [*sorted((path.parent / "database_description").glob("*.[cC][sS][vV]")), *natural_files(path)]
     if not files:
         return NO_DESCRIPTIONS
     stats = [file.stat() for file in files]
@@ -93,7 +93,7 @@ def read_descriptions(db_path: str | Path) -> Descriptions:
 def natural_records(db_path: str | Path) -> list[Record]:
     """Return a database's unmodified records in `tables.json`, one per readable file."""
     path, natural = Path(db_path), []
-    for file in _natural_files(path):
+    for file in natural_files(path):
         try:
             records = from_json(_decode(file.read_bytes()))
         except (OSError, ValueError):
@@ -103,8 +103,8 @@ def natural_records(db_path: str | Path) -> list[Record]:
     return natural
 
 
-def _natural_files(path: Path) -> list[Path]:
-    """Return the files of natural names, which are next to the folder of all databases."""
+def natural_files(path: Path) -> list[Path]:
+    """Return a set's tables files, which are next to the folder of all databases."""
     root = path.parent.parent.parent
     return [file for name in _NATURAL if (file := root / name).is_file()]
 

@@ -28,6 +28,15 @@ _KEYWORDS = frozenset(
     trailing trigger unknown usage user value varchar view while with within year zone
     """.split()
 )
+# Further keywords that OmniSQL's released code quotes, and SQLite's that it does not.
+_RELEASED = frozenset(
+    """
+    analyze bigint blob cascade clob connect convert declare elseif exec exit extend fetch grant hold ilike inout
+    insensitive iterate localtime localtimestamp modifies nchar out placing reads resignal return revoke rlike rollback
+    rownum session sqlexception sqlstate sqlwarning static substring sysdate terminated undo unlock varying
+    """.split()
+)
+_UNQUOTED = frozenset("autoincrement deferrable indexed isnull nothing notnull raise returning transaction".split())
 _BARE = re.compile(r"[A-Za-z_\u0080-\U0010ffff][A-Za-z0-9_$\u0080-\U0010ffff]*")
 
 
@@ -51,6 +60,13 @@ def as_omnisql(name: str, mark: str = "`") -> str:
     is_word = re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII)
     is_plain = is_word and name.lower() not in RESERVED and name.lower() not in _KEYWORDS
     return name if is_plain else mark + name.replace(mark, 2 * mark) + mark
+
+
+def as_released_omnisql(name: str) -> str:
+    """Return a name as OmniSQL's released code writes it, which may not be valid SQL."""
+    word = name.lower()
+    is_keyword = word in (RESERVED | _KEYWORDS | _RELEASED) - _UNQUOTED
+    return f"`{name}`" if is_keyword or not re.fullmatch(r"\w*", name, re.ASCII) else name
 
 
 def quote_text(text: str) -> str:

@@ -3,6 +3,7 @@
 `compact` uses few tokens, for small models trained from scratch. `ddl` is familiar to pretrained models, and `omnisql`
 and `profile` add comments on columns. All keep the database's spelling and quote a name only if SQLite requires it
 (`omnisql`: also keywords). DDL is executable and creates the same schema, except that `omnisql` omits NOT NULL.
+`raw_ddl` and `omnisql_strict` are in `released_forms`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterable
 from jaxrl_sql.text2sql.schema.describe import NO_DESCRIPTIONS, Descriptions, read_descriptions
 from jaxrl_sql.text2sql.schema.quote import RESERVED, as_omnisql, quote_name
 from jaxrl_sql.text2sql.schema.read import Column, ForeignKey, Schema, Table
+from jaxrl_sql.text2sql.schema.released_forms import omnisql_strict, raw_ddl
 from jaxrl_sql.text2sql.schema.values import NO_VALUES, ColumnValues, Value, read_values
 from jaxrl_sql.types import Example
 
@@ -150,8 +152,10 @@ RENDERERS: dict[str, Callable[[Example, Schema], str]] = {
         schema, read_values(example.db_path, example.hide), read_descriptions(example.db_path)
     ),
     "names_only": lambda _, schema: names_only(schema),
+    "raw_ddl": raw_ddl,
+    "omnisql_strict": omnisql_strict,
 }
 """The formats of an example's database in prompts, by name."""
 
-SHOW_EXAMPLES = frozenset(RENDERERS[name] for name in ("omnisql", "profile"))
+SHOW_EXAMPLES = frozenset(RENDERERS[name] for name in ("omnisql", "omnisql_strict", "profile"))
 """The formats with values of columns, which can include values that a question seems to refer to."""

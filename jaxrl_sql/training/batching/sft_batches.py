@@ -17,7 +17,8 @@ import numpy as np
 from jaxrl_sql.runtime.control_tokens import ControlTokens
 from jaxrl_sql.text2sql.files.shares import rank
 from jaxrl_sql.text2sql.prompts.dialects import shield_answer, target_sql
-from jaxrl_sql.text2sql.prompts.prompts import Encoder, PromptStyle, Pruning
+from jaxrl_sql.text2sql.prompts.prompts import Encoder, Pruning
+from jaxrl_sql.text2sql.prompts.styles import PromptStyle
 from jaxrl_sql.types import Example, InputError, Response, Tokenizer
 
 # Schemas whose token ids are cached per style: questions of a database need not be consecutive.

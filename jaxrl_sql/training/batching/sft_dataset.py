@@ -11,7 +11,8 @@ import numpy as np
 from jaxrl_sql.config import DataConfig, SftConfig
 from jaxrl_sql.text2sql.files.shares import hold_out
 from jaxrl_sql.text2sql.files.traces import load_traces, with_traces
-from jaxrl_sql.text2sql.prompts.prompts import PromptStyle, Pruning
+from jaxrl_sql.text2sql.prompts.prompts import Pruning
+from jaxrl_sql.text2sql.prompts.styles import PromptStyle
 from jaxrl_sql.text2sql.schema import Schema
 from jaxrl_sql.training.batching.pack import by_answer, by_schema
 from jaxrl_sql.training.batching.sft_batches import (

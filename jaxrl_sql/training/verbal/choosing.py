@@ -39,7 +39,8 @@ from jaxrl_sql.text2sql.evals.endings import cut_at, ending_metrics, finish_reas
 from jaxrl_sql.text2sql.evals.tables import ReportTable
 from jaxrl_sql.text2sql.files.jsonl import write_lines
 from jaxrl_sql.text2sql.prompts.chat import THINKING, chat_messages, render_chat
-from jaxrl_sql.text2sql.prompts.prompts import PromptStyle, make_prompts, message_texts, select_schema
+from jaxrl_sql.text2sql.prompts.prompts import make_prompts, message_texts, select_schema
+from jaxrl_sql.text2sql.prompts.styles import PromptStyle
 from jaxrl_sql.text2sql.question_sets.filters import keep_only
 from jaxrl_sql.text2sql.question_sets.hiding import check_hide
 from jaxrl_sql.text2sql.recipes import Recipe, find_recipe
@@ -207,10 +208,10 @@ def open_model(work: VerbalRun) -> Iterator[VerbalModel]:
     if cfg.base_url:
         recipe = find_recipe(spec.recipe)
         style = recipe.endpoint_style(spec.data)
-        head = f"{style.system}\n\n" if style.system else ""  # a request is one text
 
         def join_messages(examples: Sequence[Example]) -> Sequence[str]:
-            return [head + "".join(message_texts(example, style)) for example in examples]
+            chats = (message_texts(example, style).messages() for example in examples)
+            return ["\n\n".join(message["content"] for message in chat) for chat in chats]  # a request is one text
 
         with open_endpoint(cfg, work.budget) as endpoint:
             ask = endpoint_asker(endpoint, work.memory, cfg.token_limit, work.show)
@@ -237,7 +238,7 @@ def open_model(work: VerbalRun) -> Iterator[VerbalModel]:
 
 def judge_prompt(text: str, data: DataConfig, control: ControlTokens) -> Prompt:
     """Return a judge's text, which may contain marked control tokens, as a prompt in the form of `data.prompt`."""
-    if data.prompt == "chat":
+    if data.is_chat:
         text = render_chat(control.tokenizer, chat_messages("", text), THINKING[data.chat.thinking], "", data.chat.date)
     else:
         text = plain_text(control.tokenizer, text)
@@ -292,7 +293,7 @@ def _judge_context(example: Example, style: PromptStyle) -> str:
     """Return the judge's context: the schema as in the candidates' prompt, and the question."""
     evidence = f"External knowledge: {example.evidence}\n" if example.evidence else ""
     schema = style.show(example, select_schema(example, style))
-    if style.name == "chat":
+    if style.is_chat:
         schema = f"Here is a database, and a question about it.\n\nDatabase schema:\n{schema}"
     return f"{schema.strip()}\n\n{evidence}Question: {example.question}"
 

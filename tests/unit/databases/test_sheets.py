@@ -20,7 +20,8 @@ from jaxrl_sql.inference.fingerprint import digests
 from jaxrl_sql.text2sql.benchmarks import Benchmark
 from jaxrl_sql.text2sql.env.address import parse_address
 from jaxrl_sql.text2sql.env.executor import make_executor
-from jaxrl_sql.text2sql.prompts.prompts import compact_style, prompt_texts
+from jaxrl_sql.text2sql.prompts.prompts import prompt_texts
+from jaxrl_sql.text2sql.prompts.styles import compact_style
 from jaxrl_sql.text2sql.question_sets.stream import open_stream
 from jaxrl_sql.text2sql.schema import RENDERERS
 from jaxrl_sql.text2sql.schema.read import read_schema

@@ -21,7 +21,8 @@ from jaxrl_sql.inference.prompt_lengths import (
     streamed_lines,
 )
 from jaxrl_sql.inference.questions import check_prompts
-from jaxrl_sql.text2sql.prompts.prompts import PromptStyle, Pruning, make_prompts
+from jaxrl_sql.text2sql.prompts.prompts import Pruning, make_prompts
+from jaxrl_sql.text2sql.prompts.styles import PromptStyle
 from jaxrl_sql.text2sql.recipes import find_recipe
 from jaxrl_sql.types import Example, InputError
 

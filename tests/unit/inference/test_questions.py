@@ -8,7 +8,8 @@ from pathlib import Path
 
 from jaxrl_sql.inference.questions import make_prompt_set
 from jaxrl_sql.runtime.display import make_display
-from jaxrl_sql.text2sql.prompts.prompts import PromptSet, Pruning, compact_style
+from jaxrl_sql.text2sql.prompts.prompts import PromptSet, Pruning
+from jaxrl_sql.text2sql.prompts.styles import compact_style
 from jaxrl_sql.types import Example
 
 

@@ -336,6 +336,11 @@ def test_sql_r1_rows_have_the_evidence_of_their_field(archives: Path, tmp_path: 
     loaded = _load(archives / "sql_r1/test.parquet", {row["db_id"] for row in rows}, tmp_path)
     assert [example.evidence for example in loaded.examples] == [row["external_knowledge"].strip() for row in rows]
     assert (len(loaded.examples), sum(not example.evidence for example in loaded.examples)) == (1000, 784)
+    for example, row in zip(loaded.examples, rows, strict=True):
+        (system, task), (user, question), begun = example.messages
+        assert (system, user, begun) == ("system", "user", ("assistant", "<think>"))
+        assert question == row["question"].replace("\n", " ") + "\n"
+        assert f"\n\nSQL Complexity Level: {example.difficulty}\n" in task
 
 
 @pytest.mark.data
@@ -349,6 +354,9 @@ def test_paverl_rows_load(archives: Path, tmp_path: Path) -> None:
         tuple(text.strip() for text in example) for example in wanted
     ]
     assert all(example.evidence != "None" for example in loaded.examples)
+    assert [example.messages for example in loaded.examples] == [
+        (("user", row["prompt"][0]["content"]),) for row in rows
+    ]
     assert 0 < sum(bool(example.evidence) for example in loaded.examples) < len(rows)
 
 

@@ -10,7 +10,8 @@ import pytest
 
 from jaxrl_sql.text2sql.benchmarks import load_benchmark, load_split
 from jaxrl_sql.text2sql.env.executor import Executor
-from jaxrl_sql.text2sql.prompts.prompts import compact_style, make_prompts
+from jaxrl_sql.text2sql.prompts.prompts import make_prompts
+from jaxrl_sql.text2sql.prompts.styles import compact_style
 from jaxrl_sql.text2sql.question_sets.filters import usable_golds
 from jaxrl_sql.text2sql.question_sets.stream import open_stream
 from jaxrl_sql.text2sql.schema import ddl, read_schema

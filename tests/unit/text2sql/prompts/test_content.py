@@ -19,7 +19,8 @@ from jaxrl_sql.datagen.synth import train_tokenizer
 from jaxrl_sql.models.formats.hf import load_tokenizer
 from jaxrl_sql.runtime.tokenizer_files import read_tokenizer
 from jaxrl_sql.text2sql.env.executor import Executor
-from jaxrl_sql.text2sql.prompts.prompts import Encoder, PromptStyle, make_prompt, select_schema
+from jaxrl_sql.text2sql.prompts.prompts import Encoder, make_prompt, select_schema
+from jaxrl_sql.text2sql.prompts.styles import PromptStyle
 from jaxrl_sql.text2sql.recipes import RECIPES
 from jaxrl_sql.training.batching.sft_batches import make_sft_batch
 from jaxrl_sql.types import Example, InputError
@@ -72,7 +73,7 @@ def test_usual_prompts_are_encoded_as_the_text_of_their_two_parts(
 ) -> None:
     assert len(RECIPES) == 12
     example, style = make_example(), RECIPES[name].style(form)
-    texts = style.wrap(tokenizer, *style.parts(example, select_schema(example, style), ""))
+    texts = style.wrap(tokenizer, style.parts(example, select_schema(example, style), ""), ())
     encoded = Encoder(style, tokenizer).encode(example)
     assert encoded.texts == texts
     ids = [tuple(tokenizer.encode(text, add_special_tokens=False)) for text in texts]

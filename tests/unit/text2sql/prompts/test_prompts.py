@@ -13,14 +13,8 @@ from tokenizers.processors import TemplateProcessing
 from jaxrl_sql.datagen.synth import train_tokenizer
 from jaxrl_sql.models.formats.hf import load_tokenizer
 from jaxrl_sql.runtime.tokenizer_files import read_tokenizer
-from jaxrl_sql.text2sql.prompts.prompts import (
-    Encoder,
-    PromptStyle,
-    compact_style,
-    make_prompt,
-    make_prompts,
-    message_texts,
-)
+from jaxrl_sql.text2sql.prompts.prompts import Encoder, make_prompt, make_prompts, message_texts
+from jaxrl_sql.text2sql.prompts.styles import PromptStyle, compact_style
 from jaxrl_sql.text2sql.recipes import RECIPES
 from jaxrl_sql.text2sql.schema import read_schema
 from jaxrl_sql.training.batching.sft_batches import make_sft_batch
@@ -141,7 +135,9 @@ def test_prompt_equals_the_text_encoded_by_transformers(
     """The comparison is by text, as parts are tokenized separately; it includes the tokenizer's own start tokens."""
     tokenizer = begun_tokenizer(tmp_path, bos)
     result = make_prompts(examples, style, tokenizer, 10_000).prompts
-    for prompt, (schema, question) in zip(result, [message_texts(example, style) for example in examples], strict=True):
+    for prompt, (schema, question, *_) in zip(
+        result, [message_texts(example, style) for example in examples], strict=True
+    ):
         theirs = tokenizer(schema + question)["input_ids"]
         assert tokenizer.decode(prompt.token_ids) == tokenizer.decode(theirs) == prompt.text
         assert list(prompt.token_ids).count(tokenizer.bos_token_id) == theirs.count(tokenizer.bos_token_id) == bool(bos)
@@ -157,7 +153,7 @@ def test_schema_has_the_ids_of_tokenizer_json(
     examples: list[Example], tokenizer_kinds: ModuleType, style: PromptStyle, tmp_path: Path
 ) -> None:
     kinds = tokenizer_kinds
-    schema, question = message_texts(examples[0], style)
+    schema, question, *_ = message_texts(examples[0], style)
     for kind, make in {**kinds.CORES, **kinds.FURTHER}.items():
         if kind == "whole words":  # it has no begin token
             continue

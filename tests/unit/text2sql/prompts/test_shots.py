@@ -13,8 +13,9 @@ from jaxrl_sql.config import DataConfig, EvaluateConfig, TokenizerConfig, TrainC
 from jaxrl_sql.inference.filtering import make_filter_prompts
 from jaxrl_sql.inference.training_set import choose_shots
 from jaxrl_sql.runtime.model_locator import prompt_settings
-from jaxrl_sql.text2sql.prompts.prompts import compact_style, make_prompts
+from jaxrl_sql.text2sql.prompts.prompts import make_prompts
 from jaxrl_sql.text2sql.prompts.shots import ShotSelector
+from jaxrl_sql.text2sql.prompts.styles import compact_style
 from jaxrl_sql.text2sql.recipes import RECIPES
 from jaxrl_sql.training.batching.sft_batches import make_sft_batch
 from jaxrl_sql.types import Example, InputError

@@ -70,7 +70,8 @@ STRUCTURE = {
         *OMNISQL, "Question:\na hint\nWho?", *FORM, "<answer>", "```sql\n", "Example format:", "<think>", "</think>",
         "<answer>", "```sql\n", "</answer>", "[assistant]Let me solve this step by step.\n<think>",
     ],
-    "sql_r1": [*OMNISQL, "External Knowledge:\na hint", "Question:\nWho?", *FORM, "</think>", "<answer>", "```sql\n"],
+    "omnisql": [*OMNISQL, "\n\nQuestion:\na hint\nWho?\n\nInstructions:\n- ", "Output Format:", "```sql\n"],
+    "sql_r1": [*OMNISQL, "\n\nQuestion:\na hint\nWho?\n\n", *FORM, "</think>", "<answer>", "```sql\n"],
     "paverl": ["[user]", "SQLite", "schema:\nCREATE TABLE", "Context:\na hint", "Question:\nWho?", "```sql\n"],
     "think2sql": [
         "[system]", "format:\n<reasoning>", "</reasoning>", "<answer>", "</answer>[user]", "<answer>",
@@ -199,7 +200,7 @@ def test_template_file_replaces_the_recipes(tmp_path: Path, examples: list[Examp
         ("{{ question }}", "must contain the question"),
         ("Hello" + MINE, "text outside of the blocks"),
         ("{% block sytem %}{% endblock %}" + MINE, "'sytem' is not one of system, user, assistant"),
-        ("{% block system %}{{ schema }}{% endblock %}" + MINE, "system has only the placeholder thinks"),
+        ("{% block assistant %}{{ schema }}{% endblock %}" + MINE, "assistant has only the placeholder thinks"),
         ("{% block user %}{{ question }", r"line 1: "),
         ("{% block user %}{{ question|nothing }}{% endblock %}", "filter 'nothing'"),
     ],

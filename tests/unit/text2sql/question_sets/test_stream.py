@@ -14,7 +14,8 @@ import pytest
 from jaxrl_sql.config import DatabasesConfig, DataConfig, DialectsConfig, replace_values
 from jaxrl_sql.inference.training_set import open_question_stream, training_questions
 from jaxrl_sql.text2sql.benchmarks import lines, load_benchmark
-from jaxrl_sql.text2sql.prompts.prompts import compact_style, make_prompts
+from jaxrl_sql.text2sql.prompts.prompts import make_prompts
+from jaxrl_sql.text2sql.prompts.styles import compact_style
 from jaxrl_sql.text2sql.question_sets.stream import StreamedQuestions, open_stream, spread, stream_prompts
 from jaxrl_sql.types import Example, InputError
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from jaxrl_sql.text2sql.prompts.prompts import compact_style, make_prompts
+from jaxrl_sql.text2sql.prompts.prompts import make_prompts
+from jaxrl_sql.text2sql.prompts.styles import compact_style
 from jaxrl_sql.text2sql.schema import omnisql, read_descriptions, read_schema, read_values
 from jaxrl_sql.text2sql.schema.render import profile
 from jaxrl_sql.types import Example, InputError

@@ -210,7 +210,7 @@ def test_every_command_shows_the_same_schema(
 def test_endpoint_tokens_are_estimated_as_three_characters(path: str) -> None:
     data = DataConfig(prompt="compact", schema="compact", schema_budget=50)
     style = RECIPES["sql_r1"].style_for(data)
-    schema, _ = message_texts(make_example(path, "What are the capacities of all stadiums?"), style)
+    schema, *_ = message_texts(make_example(path, "What are the capacities of all stadiums?"), style)
     assert 100 < len(schema.strip()) <= 150
 
 

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxrl_sql.text2sql.prompts.prompts import Encoder, Pruning, compact_style, make_prompts
+from jaxrl_sql.text2sql.prompts.prompts import Encoder, Pruning, make_prompts
+from jaxrl_sql.text2sql.prompts.styles import compact_style
 from jaxrl_sql.text2sql.question_sets.stream import open_stream, stream_prompts
 from jaxrl_sql.text2sql.schema import (
     Column,

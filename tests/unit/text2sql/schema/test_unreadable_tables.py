@@ -25,6 +25,15 @@ from jaxrl_sql.types import Example, InputError
 
 ITEM = "CREATE TABLE item(id INTEGER PRIMARY KEY, name TEXT); INSERT INTO item VALUES (1, 'nail'), (2, 'saw');"
 FTS = "CREATE VIRTUAL TABLE idx USING fts5(a);"
+TABLES_RECORD = {
+    "db_id": "shop",
+    "table_names_original": ["item"],
+    "column_names_original": [[-1, "*"], [0, "id"], [0, "name"]],
+    "column_names": [[-1, "*"], [0, "id"], [0, "name"]],
+    "column_types": ["text", "number", "text"],
+    "primary_keys": [1],
+    "foreign_keys": [],
+}
 PERSON = "CREATE TABLE person(id INT, n TEXT, PRIMARY KEY (id, n)); INSERT INTO person VALUES (1, 'Ann');"
 PET = "CREATE TABLE pet(id INT, n TEXT, FOREIGN KEY (id, n) REFERENCES person);"
 
@@ -76,7 +85,10 @@ def make(path: Path, script: str, old: str = "", new: str = "") -> Path:
 def test_unreadable_part_is_omitted_with_the_reason(
     script: str, change: tuple[str, str], left_out: list[tuple[str, str]], tmp_path: Path
 ) -> None:
-    path = make(tmp_path / "shop.sqlite", ITEM + script, *change)
+    path = tmp_path / "set/database/shop/shop.sqlite"
+    path.parent.mkdir(parents=True)
+    path = make(path, ITEM + script, *change)
+    (tmp_path / "set/tables.json").write_text(json.dumps([TABLES_RECORD]))
     schema = read_schema(path)
     assert list(schema.left_out) == left_out
     names = {name for name, _ in left_out}

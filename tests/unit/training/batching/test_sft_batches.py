@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from jaxrl_sql.text2sql.files.traces import load_traces, with_traces
-from jaxrl_sql.text2sql.prompts.prompts import PromptStyle, compact_style
+from jaxrl_sql.text2sql.prompts.styles import PromptStyle, compact_style
 from jaxrl_sql.training.batching.sft_batches import RowOrder, SftCompletion, make_sft_batch
 from jaxrl_sql.types import Example, InputError, Response
 

@@ -73,8 +73,9 @@ result of the training command, such as `runs/arctic/model`; DATA and SPLIT are 
 [Recipes](../explanation/recipes.md) has the deviations of each recipe. No number of this page was measured here:
 [results](../results/models.md) has those that were.
 
-`python scripts/evaluate_released.py omnisql MODEL SPIDER_DEV OUT` evaluates OmniSQL's released 7B model, or with `sql_r1`
-SQL-R1's, and prints its accuracy on Spider's dev set next to the paper's. It was rehearsed with a small model only.
+`python scripts/evaluate_released.py omnisql MODEL SPIDER_DEV OUT` evaluates OmniSQL's released 7B model, or with
+`sql_r1` SQL-R1's, and prints its accuracy on Spider's dev set next to the paper's. It was rehearsed with a small
+model only.
 
 `python scripts/write_reference.py` writes this page from `docs/reference/claims.toml`.
 """

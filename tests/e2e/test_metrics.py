@@ -26,7 +26,7 @@ ELSEWHERE = {
     "`sft.held_out` above 0": "e2e/test_sft.py",
     "answers of more than 256 tokens": "unit/algo/test_loss.py",
     "evaluations whose database fails": "unit/text2sql/rewards/test_verdicts.py",
-    "`recipe=sql_r1`": "unit/runtime/test_metric_rows.py",
+    "`recipe=sql_r1`, its variants, and `think2sql_sql_r1`": "unit/runtime/test_metric_rows.py",
     "a reward function of the Python API": "unit/runtime/test_metric_rows.py",
     "an own recipe or reward function": "unit/runtime/test_metric_rows.py",
 }

@@ -24,6 +24,7 @@ from jaxrl_sql.models.spec import SlidingWindow
 from jaxrl_sql.models.stacked_layers import split_layers
 from jaxrl_sql.types import InputError
 
+SHARDS = "jaxrl_sql.models.formats.hf.SHARD_BYTES"
 START = Path(__file__).parents[3] / "configs" / "recipes_start"
 QWEN3 = ModelConfig("qwen3", 30, 16, 2, 4, 2, 8, 24, Rope(1e6), Norms(), True, True, False, 64)
 QWEN2 = ModelConfig("qwen2", 30, 16, 2, 4, 2, 4, 24, Rope(1e4), Norms(1e-5), False, False, True, 32)
@@ -50,6 +51,12 @@ CONFIGS = pytest.mark.parametrize(
 )
 
 
+def save_in_shards(shard_bytes: int, *arguments: Any, **options: Any) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SHARDS, shard_bytes)
+        save_checkpoint(*arguments, **options)
+
+
 def make_params(config: ModelConfig, dtype: Any = jnp.float32) -> Any:
     shapes, rng = jax.eval_shape(lambda: init_params(config, jax.random.key(0))), np.random.default_rng(1)
     return jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape).astype(dtype)), shapes)
@@ -66,7 +73,7 @@ def test_file_permissions_follow_the_umask(tmp_path: Path, umask: int) -> None:
     before = os.umask(umask)
     try:
         for shard_bytes in (1 << 30, 4096, 1 << 30):  # the last one overwrites the previous files
-            save_checkpoint(tmp_path, QWEN3, make_params(QWEN3), None, shard_bytes=shard_bytes)
+            save_in_shards(shard_bytes, tmp_path, QWEN3, make_params(QWEN3), None)
             result = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
             assert any(name.endswith(".safetensors") for name in result)
             assert set(result.values()) == {0o666 & ~umask}, result
@@ -79,7 +86,7 @@ def test_file_permissions_follow_the_umask(tmp_path: Path, umask: int) -> None:
 @pytest.mark.parametrize("shard_bytes", [1 << 30, 2000])
 def test_round_trip_is_bit_equal(tmp_path: Path, config: ModelConfig, dtype: str, shard_bytes: int) -> None:
     params = make_params(config, dtype)
-    save_checkpoint(tmp_path, config, params, dtype=dtype, shard_bytes=shard_bytes)
+    save_in_shards(shard_bytes, tmp_path, config, params, dtype=dtype)
     again_config, again = load_checkpoint(tmp_path, dtype=dtype)
     assert again_config == config
     assert jax.tree.structure(again) == jax.tree.structure(params)
@@ -93,10 +100,10 @@ def test_round_trip_is_bit_equal(tmp_path: Path, config: ModelConfig, dtype: str
 @CONFIGS
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.nightly)])
 def test_loading_and_saving_keeps_the_bytes(tmp_path: Path, config: ModelConfig, dtype: str) -> None:
-    save_checkpoint(tmp_path / "source", config, make_params(config, dtype), dtype=dtype, shard_bytes=3000)
+    save_in_shards(3000, tmp_path / "source", config, make_params(config, dtype), dtype=dtype)
     for read_as in {dtype, "float32"}:  # float32 represents every bfloat16
         out = tmp_path / read_as
-        save_checkpoint(out, *load_checkpoint(tmp_path / "source", read_as), dtype=dtype, shard_bytes=1 << 30)
+        save_in_shards(1 << 30, out, *load_checkpoint(tmp_path / "source", read_as), dtype=dtype)
         source, again = (
             {
                 name: tensor.tobytes()
@@ -185,7 +192,7 @@ def test_linear_weight_is_stored_as_out_by_in(tmp_path: Path) -> None:
 
 
 def test_second_save_replaces_the_first(tmp_path: Path) -> None:
-    save_checkpoint(tmp_path, QWEN3, make_params(QWEN3), shard_bytes=2000)
+    save_in_shards(2000, tmp_path, QWEN3, make_params(QWEN3))
     zeros = jax.tree.map(jnp.zeros_like, make_params(QWEN3))
     save_checkpoint(tmp_path, QWEN3, zeros)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["config.json", "generation_config.json", "model.safetensors"]
@@ -257,7 +264,7 @@ def test_rotary_base_is_read_from_either_field(tmp_path: Path, changes: Any) -> 
 def test_missing_and_broken_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no config.json"):
         load_checkpoint(tmp_path / "nowhere")
-    save_checkpoint(tmp_path, QWEN3, make_params(QWEN3), shard_bytes=2000)
+    save_in_shards(2000, tmp_path, QWEN3, make_params(QWEN3))
     shard = next(iter(sorted(tmp_path.glob("model-0*"))))
     whole = shard.read_bytes()
     shard.write_bytes(whole[:50])

@@ -71,7 +71,7 @@ def prompt_ids(example: Example, style: PromptStyle, tokenizer: Any) -> list[int
 def test_usual_prompts_are_encoded_as_the_text_of_their_two_parts(
     name: str, form: str, tokenizer: Any, make_example: Make
 ) -> None:
-    assert len(RECIPES) == 12
+    assert len(RECIPES) == 18
     example, style = make_example(), RECIPES[name].style(form)
     texts = style.wrap(tokenizer, style.parts(example, select_schema(example, style), ""), ())
     encoded = Encoder(style, tokenizer).encode(example)

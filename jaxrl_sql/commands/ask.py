@@ -18,6 +18,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TextIO
 
@@ -73,14 +74,14 @@ def _ask(args: argparse.Namespace) -> int:
     if questions and not questions[0].strip():
         raise InputError("the question is empty")
     check_keys(EvaluateConfig, args.config, overrides)
-    layers = ask_layers(args.model, overrides, endpoint=args.endpoint, recipe=args.recipe, samples=args.n)
-    config = load_config(EvaluateConfig, args.config, *layers)
     from jaxrl_sql.databases.sheets import single_database
     from jaxrl_sql.text2sql.question_sets.hiding import hide_in_example
 
-    name = args.db or single_database(config.data.database)
-    database = database_example(name, args.stand_in, args.leave_out, to_stderr)  # before the weights are downloaded
-    database = hide_in_example(database, config.data.hide)
+    open_database = partial(database_example, stand_in=args.stand_in, leave_out=args.leave_out, report=to_stderr)
+    named = open_database(args.db) if args.db else None  # before the model is downloaded
+    layers = ask_layers(args.model, overrides, endpoint=args.endpoint, recipe=args.recipe, samples=args.n)
+    config = load_config(EvaluateConfig, args.config, *layers)
+    database = hide_in_example(named or open_database(single_database(config.data.database)), config.data.hide)
 
     def answer(policy: PolicySpec, cfg: EvaluateSettings, limits: ExecutorConfig) -> int:
         with open_model(policy, cfg, limits) as ask:

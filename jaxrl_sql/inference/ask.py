@@ -42,7 +42,7 @@ class CandidateQuery(NamedTuple):
 class Reply(NamedTuple):
     """A reply to a question: the chosen SQL and its result, the answer that holds it, and all candidates.
 
-    `sample_answers` is the number of samples. `votes` are per distinct result in descending order, empty if no SQL ran.
+    `answers` is the number of samples. `votes` are per distinct result in descending order, empty if no SQL ran.
     `finish_reason` is that of the chosen answer; `note` reports incomplete answers, with the setting to raise.
     """
 

@@ -96,7 +96,7 @@ def _call(
 ) -> jax.Array:
     """Attend within packed sequences: q [B,H,S,Q] scaled, k, v [B,K,S,Q], valid [B,S] keys -> [B,H,S,Q].
 
-    reach [B,S]: the numbers of queries for a kernel with `Answers`, else None.
+    query_numbers [B,S]: the numbers of queries for a kernel with `Answers`, else None.
     """
     from jax.experimental.pallas.ops.tpu import splash_attention as library  # noqa: PLC0415 - imported on use
 

@@ -307,7 +307,7 @@ def test_ppo_learns_values_and_the_better_token() -> None:
     start = {"theta": jnp.zeros((T, V)), "value": jnp.zeros(T)}
     state = init_state(start, SGD)
     updates = grpo_step(cfg)
-    explained = []
+    value_losses = []
     for seed in range(8):
         tokens = r.integers(0, V, (B, G, T))
         batch = make_batch(
@@ -315,9 +315,9 @@ def test_ppo_learns_values_and_the_better_token() -> None:
             loss_mask=np.ones((B, G, T), bool), reward=jnp.asarray(2.0 + (tokens[..., 0] == 3), jnp.float32),
         )  # fmt: skip
         state, metrics = updates(state, batch)
-        explained.append(float(metrics["value/loss"][0]))
+        value_losses.append(float(metrics["value/loss"][0]))
     assert int(state.step) == 32
-    assert explained[-1] < 0.2 * explained[0]
+    assert value_losses[-1] < 0.2 * value_losses[0]
     np.testing.assert_allclose(state.trainable["value"], np.full(T, 2.2), atol=0.3)
     chances = np.asarray(jax.nn.softmax(state.trainable["theta"][0]))
     assert chances.argmax() == 3

@@ -2,7 +2,7 @@
 //!
 //! Each thread of the pool owns one process (`remote`). It sends queries over a socket (`channel`, with the formats
 //! of `wire` and `cells`) and waits for each reply with its own clock. If runs are quick, queries are sent ahead of
-//! time (`ahead`). The process (`worker`) runs queries exactly like a thread. It is a separate program, never a fork
+//! time (`prefetch`). The process (`worker`) runs queries exactly like a thread. It is a separate program, never a fork
 //! of the caller, so it shares no memory, locks or threads with the caller.
 
 mod cells;

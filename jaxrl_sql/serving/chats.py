@@ -27,7 +27,7 @@ NEW_CHAT = ServedChat()
 
 
 def served_chat(recipe: str, data: DataConfig) -> ServedChat:
-    """Return the prompt settings of a trained model's chats; raises InputError if the recipe or the prompt template cannot be read."""
+    """Return the settings of a trained model's chats; raises InputError for an unreadable recipe or template."""
     return ServedChat(data.chat.date, trained_prefill(recipe, data))
 
 

@@ -28,12 +28,6 @@ def write(path: Path, value: Any) -> Path:
     return path
 
 
-def lines(path: Path, *records: Any) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records), encoding="utf-8")
-    return path
-
-
 def question_record(number: int, db_id: str = "d", **more: Any) -> dict[str, Any]:
     return {"db_id": db_id, "question": f"How many {number}?", "query": f"SELECT {number}", **more}
 

@@ -18,7 +18,7 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-from harness import Goal, Report, make_parser, run_turns, timed
+from harness import Goal, Report, make_parser, run_turns, time_call
 
 from sqlexec_rs import Executor, Limits
 
@@ -103,13 +103,13 @@ def compare(path: Path, texts: list[str], golds: list[str], score: float) -> tup
             ex.execute_many([*zip(paths, golds, strict=True)]),
         )
         before = ex.stats()["runs"]
-        ours, scores = timed(lambda: ex.score_many(paths, texts, golds))
+        ours, scores = time_call(lambda: ex.score_many(paths, texts, golds))
         assert ex.stats()["runs"] == before, "something was run again"
     assert scores["bird"].tolist() == [score] * len(texts)
     seconds = []
     for a, b in zip(predicted, references, strict=True):
         mine, theirs = a.rows, b.rows
-        item, is_equal = timed(lambda mine=mine, theirs=theirs: set(map(tuple, mine)) == set(map(tuple, theirs)))
+        item, is_equal = time_call(lambda mine=mine, theirs=theirs: set(map(tuple, mine)) == set(map(tuple, theirs)))
         assert is_equal == bool(score)
         seconds.append(item)
     return ours / len(texts), min(seconds)

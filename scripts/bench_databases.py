@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from harness import Goal, Report, make_parser, ratios, run_turns, timed
+from harness import Goal, Report, make_parser, ratios, run_turns, time_call
 
 from sqlexec_rs import Executor
 
@@ -88,7 +88,7 @@ class OpenFiles:
 def visit(ex: Executor, paths: list[Path], order: list[int]) -> float:
     """Run a query on each database in this order, check every answer, and return the queries per second."""
     pairs = [(paths[i], SQL.format(n=n)) for n, i in enumerate(order)]
-    seconds, outcomes = timed(lambda: ex.execute_many(pairs))
+    seconds, outcomes = time_call(lambda: ex.execute_many(pairs))
     for i, outcome in zip(order, outcomes, strict=True):
         assert outcome.status == "ok", outcome.error
         assert outcome.rows == [(number_of(i),)], "the answer is another database's"

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness import Goal, Report, make_parser, timed
+from harness import Goal, Report, make_parser, time_call
 
 from jaxrl_sql.text2sql.benchmarks import load_split
 from jaxrl_sql.text2sql.env.executor import Executor, Limits
@@ -64,8 +64,8 @@ def judge_by_all_rules(examples: Sequence[Example]) -> tuple[float, float]:
     features_of.cache_clear()
     with Executor(**EXECUTOR) as executor:
         executor.execute_many([(path, "SELECT 1") for path in {example.db_path for example in examples}])
-        judging, verdicts = timed(lambda: score_predictions(executor, examples, predictions(examples), ON_ONE))
-    return judging, timed(lambda: summarize(examples, verdicts).metrics())[0]
+        judging, verdicts = time_call(lambda: score_predictions(executor, examples, predictions(examples), ON_ONE))
+    return judging, time_call(lambda: summarize(examples, verdicts).metrics())[0]
 
 
 def judge_suites(report: Report, examples: Sequence[Example], folder: Path) -> None:
@@ -75,7 +75,7 @@ def judge_suites(report: Report, examples: Sequence[Example], folder: Path) -> N
         for name in {example.db_id for example in examples}
     }
     examples = [dataclasses.replace(example, suite=variants[example.db_id]) for example in examples]
-    judging = timed(lambda: judge(examples, predictions(examples), ("test_suite", "suite")))[0]
+    judging = time_call(lambda: judge(examples, predictions(examples), ("test_suite", "suite")))[0]
     count = sum(map(len, variants.values()))
     report.add(f"judging on {count} variants of {len(variants)} databases", judging, "s", MAX_SUITE_SECONDS)
     golds = judge(examples, comment_golds(examples), ("suite",))

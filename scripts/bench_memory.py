@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from harness import Goal, Report, make_parser, timed
+from harness import Goal, Report, make_parser, time_call
 
 from sqlexec_rs import Executor, Limits
 
@@ -91,7 +91,7 @@ def main() -> int:
         path = make_database(Path(folder) / "shop.sqlite")
         limits = Limits(timeout_ms=None, vm_steps=1_000_000)
         with Executor(options.threads, limits, options.isolation, cache_bytes=1 << 20) as ex:
-            taken, readings = timed(lambda: read_memory(report, ex, path, queries))
+            taken, readings = time_call(lambda: read_memory(report, ex, path, queries))
             assert ex.stats()["cache_bytes"] <= 1 << 20
     report.add("growth of memory", readings[-1] - readings[0], "MiB", Goal(options.most_mib, at_most=True))
     report.add("queries with scores and Python rows", queries / taken, "per s")

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from bench_step import MODEL, Shape, make_state, random_batch
-from harness import Goal, Report, make_parser, ratios, run_turns, timed
+from harness import Goal, Report, make_parser, ratios, run_turns, time_call
 
 from jaxrl_sql.algo.loss import grpo_loss
 from jaxrl_sql.algo.optim import make_optimizer
@@ -105,7 +105,7 @@ def compare(
     def update(name: str) -> float:
         (step, batch), state = ways[name], states[name]
         placed = jax.tree.map(jnp.asarray, batch)
-        taken, (states[name], metrics) = timed(lambda: jax.block_until_ready(step(state, placed)))
+        taken, (states[name], metrics) = time_call(lambda: jax.block_until_ready(step(state, placed)))
         norms.setdefault(name, float(metrics["optim/grad_norm"][0]))
         return taken
 

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from bench_rollout import MODEL, Endless, Load, engine_run, fixed_batch, make_load, packed
-from harness import Goal, Report, make_parser, ratios, run_turns, timed
+from bench_rollout import MODEL, Endless, Load, engine_run, generate_fixed_batches, make_load, pack_samples
+from harness import Goal, Report, make_parser, ratios, run_turns, time_call
 
 from jaxrl_sql.algo.loss import grpo_loss
 from jaxrl_sql.algo.optim import make_optimizer
@@ -137,7 +137,7 @@ def make_grouped_step(shape: Shape, params: Any, optimizer: Any, dtype: str = "f
 
     def rollout(trainable: Any) -> GroupBatch:
         engine.params = trainable
-        batch = packed(load, engine_run(engine, load)[1])
+        batch = pack_samples(load, engine_run(engine, load)[1])
         engine.params = None  # the update donates them
         return batch
 
@@ -154,7 +154,7 @@ def make_repeated_step(shape: Shape, params: Any, optimizer: Any) -> WholeStep:
     blank = dataclasses.replace(blank, shared=(dataclasses.replace(blank.shared[0], tokens=prompts),))
 
     def rollout(trainable: Any) -> GroupBatch:
-        (tokens,) = fixed_batch(trainable, load, shape.b * shape.g)
+        (tokens,) = generate_fixed_batches(trainable, load, shape.b * shape.g)
         return dataclasses.replace(blank, completion=jnp.asarray(tokens)[:, None])
 
     return make_whole_step(shape, rollout, plain_policy, params, optimizer, blank.advantage)
@@ -175,7 +175,7 @@ def time_updates(report: Report, shape: Shape, params: Any, optimizer: Any) -> N
 
     def update(name: str) -> float:
         step, state, batch = steps[name], states[name], batches[name]
-        taken, (states[name], metrics) = timed(lambda: jax.block_until_ready(step(state, batch)))
+        taken, (states[name], metrics) = time_call(lambda: jax.block_until_ready(step(state, batch)))
         total, weight = metrics["policy/loss"]
         losses.setdefault(name, float(total / weight))
         return taken

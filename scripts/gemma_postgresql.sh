@@ -20,7 +20,7 @@ prompt=(data.prompt=compact data.schema=compact data.retrieval.top_k=4 data.retr
     data.max_prompt_tokens=1536)
 model=(model.compute_dtype=bfloat16 model.dtype=float32)
 evaluation=(evaluate.sampling.max_new_tokens=96 evaluate.max_num_seqs=64)
-training=(model.remat=query,key,value,attended,gate,up "seed=$SEED" run.display=plain "run.compilation_cache=$RUN/compiled"
+training=("model.remat=query,key,value,attended,gate,up" "seed=$SEED" run.display=plain "run.compilation_cache=$RUN/compiled"
     validation.sampling.max_new_tokens=96 validation.max_num_seqs=64
     sft.databases=2 sft.questions=16 sft.packing=true sft.max_completion_tokens=256
     sft.optim.lr=1.0e-3 sft.optim.schedule=cosine sft.optim.warmup_steps=3)
@@ -39,11 +39,11 @@ url() { # ROLE: the URL of the started server for a role, with its password
     "$PY" -c 'import sys; from sqlexec_rs import servers; print(getattr(servers.find(sys.argv[1]), sys.argv[2]))' "$SERVER" "$1"
 }
 
-connect() { # set PGPASSWORD and the URL without it
+connect() { # set PGPASSWORD, and DB to the URL without the password and the database
     local reader
     reader=$(url readers)
-    PGPASSWORD=$(sed 's|.*//reader:\([^@]*\)@.*|\1|' <<< "$reader")
-    DB=$(sed 's|//reader:[^@]*@|//reader@|; s|/postgres?|?|' <<< "$reader")
+    PGPASSWORD=${reader#*//reader:} PGPASSWORD=${PGPASSWORD%%@*}
+    DB=${reader/:$PGPASSWORD@/@} DB=${DB/\/postgres\?/?}
     export PGPASSWORD
 }
 

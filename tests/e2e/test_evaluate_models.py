@@ -474,11 +474,8 @@ def test_a_small_model_is_evaluated_as_a_system(four: Path, tmp_path: Path) -> N
     assert main(["--data", str(four), *model, "--as", "think2sql", "--out", str(out), *LIMITS, *small]) == 0
     result, written = numbers(out), load_config(EvaluateConfig, out / "config.yaml")
     assert (result["runs"], result["count"], "refined/std" in result) == (2, 2, True)
-    assert (written.recipe, written.evaluate.rule, written.evaluate.sampling.repetition_penalty) == (
-        "think2sql",
-        "refined",
-        1.1,
-    )
+    sampling = written.evaluate.sampling
+    assert (written.recipe, written.evaluate.rule, sampling.temperature) == ("think2sql", "refined", 0.6)
 
 
 def test_an_unknown_system_is_reported_with_the_nearest_name(

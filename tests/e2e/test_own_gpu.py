@@ -130,7 +130,8 @@ def test_commands_of_the_page_run(
     for name in ("before", "after"):
         assert json.loads((folder / f"runs/shop_{name}/metrics.json").read_text())["count"] == 15
     lines = [json.loads(line) for line in (folder / "runs/shop/metrics.jsonl").read_text().splitlines()]
-    assert max(line["step"] for line in lines if line["phase"] == "grpo") == 10
+    assert sum(line["phase"] == "grpo" for line in lines) == 10
+    assert any(line["phase"] == "sft" for line in lines)  # on the user's own questions
     assert list((folder / "runs/shop_gguf").glob("*.gguf"))
     assert (folder / "runs/shop_gguf/Modelfile").read_text().startswith("FROM ./shop_gguf-q8_0.gguf\nTEMPLATE ")
     assert (folder / "runs/shop_model/model.safetensors").is_file()

@@ -65,7 +65,8 @@ def show_prompts(data: Path) -> None:
 
     for example in load_split(data, "train").examples:
         schema = link(example, read_schema(example.db_path), lambda part: len(part.tables) < 2)
-        shown = [render(example, schema) for render in RENDERERS.values()]
+        # omnisql_strict needs the tables file of a published set.
+        shown = [render(example, schema) for name, render in RENDERERS.items() if name != "omnisql_strict"]
         assert all("item" in text or "student" in text for text in shown)
         find_values(example, 5)
 

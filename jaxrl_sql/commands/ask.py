@@ -79,7 +79,7 @@ def _ask(args: argparse.Namespace) -> int:
 
     open_database = partial(database_example, stand_in=args.stand_in, leave_out=args.leave_out, report=to_stderr)
     named = open_database(args.db) if args.db else None  # before the model is downloaded
-    layers = ask_layers(args.model, overrides, endpoint=args.endpoint, recipe=args.recipe, samples=args.n)
+    layers = ask_layers(args.model, overrides, args.config, endpoint=args.endpoint, recipe=args.recipe, samples=args.n)
     config = load_config(EvaluateConfig, args.config, *layers)
     database = hide_in_example(named or open_database(single_database(config.data.database)), config.data.hide)
 

@@ -60,7 +60,9 @@ def serve(args: argparse.Namespace) -> int:
     if args.endpoint and not args.model:
         raise InputError("--endpoint needs --model, the model's name on the server")
     if args.model:
-        layers = ask_layers(args.model, args.overrides, endpoint=args.endpoint, recipe=args.recipe, samples=args.n)
+        layers = ask_layers(
+            args.model, args.overrides, args.config, endpoint=args.endpoint, recipe=args.recipe, samples=args.n
+        )
     else:
         layers = Layers(args.overrides, {"executor": dict(LIMITS)}, {})
     config = load_config(EvaluateConfig, args.config, *layers)

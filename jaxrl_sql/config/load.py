@@ -98,6 +98,11 @@ def check_keys(root: type[RootConfig], files: Files, overrides: Sequence[Overrid
         _check_keys(root, values, source)
 
 
+def section_names(files: Files) -> set[str]:
+    """Return the names of the sections that files and their bases have; raises InputError for an unreadable file."""
+    return {name for _, values in _file_layers(files) for name in values}
+
+
 def replace_values(config: Dataclass, values: Mapping[str, Any]) -> Dataclass:
     """Return a configuration with replaced values by key (`section.name`), without validation."""
 
@@ -162,9 +167,12 @@ def _refuse_absent(values: Mapping[str, Any], merged: Mapping[str, Any], origin:
 def _layers(root: type[RootConfig], files: Files, overrides: Sequence[Override], origin: str) -> list[Layer]:
     """Return (origin, values) of the files with their bases, and of each override, in order."""
     refuse_spaces(overrides, origin)
+    return [*_file_layers(files), *((origin, _read_override(root, override, origin)) for override in overrides)]
+
+
+def _file_layers(files: Files) -> list[Layer]:
     paths = [files] if isinstance(files, str | Path) else files or ()
-    layers = [layer for path in paths for layer in read_files(find_shipped(path))]
-    return [*layers, *((origin, _read_override(root, override, origin)) for override in overrides)]
+    return [layer for path in paths for layer in read_files(find_shipped(path))]
 
 
 def _read_override(root: type[RootConfig], override: Override, origin: str) -> dict[str, Any]:
@@ -245,7 +253,18 @@ def _refuse_unread(root: type[RootConfig], values: Mapping[str, Any], origin: st
     for name in values:
         if name not in read_annotations(root) and _owners(name):
             commands = ", ".join(dict.fromkeys(other.commands for other in ROOTS if name in read_annotations(other)))
-            raise InputError(f"{origin}: this command does not read {name}, which applies to: {commands}")
+            replacement = _replacement_key(root, next(flatten(values))[0])
+            advice = f"; set {replacement}" if replacement else ""
+            raise InputError(f"{origin}: this command does not read {name}, which applies to: {commands}{advice}")
+
+
+def _replacement_key(root: type[RootConfig], key: str) -> str:
+    """Return the key of a root that has the same subsection as an unread key, such as `sampling`; "" if none has."""
+    sections = [name for name, (kind, _) in read_annotations(root).items() if dataclasses.is_dataclass(kind)]
+    below = key.partition(".")[2]
+    inner = [inner for inner in (key, below) if "." in inner]
+    candidates = [*(f"{section}.{name}" for section in sections for name in inner), *inner]
+    return next((candidate for candidate in candidates if _kind_of(root, candidate) is not None), "")
 
 
 def _check_keys(root: type[RootConfig], values: Mapping[str, Any], origin: str) -> None:

@@ -7,6 +7,7 @@ repeated command resumes from it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,6 +26,10 @@ from jaxrl_sql.text2sql.prompts.prompts import message_texts
 from jaxrl_sql.text2sql.prompts.styles import PromptStyle
 from jaxrl_sql.text2sql.recipes import Recipe
 from jaxrl_sql.types import OUT_OF_TURNS, Example, Fields, InputError, JaxrlSqlError
+
+_TOO_MANY_TOKENS = re.compile(
+    r"max_(?:completion_)?tokens\b.*\b(?:at most|too large|too high|exceed|maximum|less than)"
+)
 
 DIALOGUES = "endpoint.jsonl"
 
@@ -76,6 +81,13 @@ class _Dialogue:
         return {"key": list(self.key), **result, **self.spent._asdict()}
 
 
+def _with_setting(answer: EndpointAnswer) -> EndpointAnswer:
+    """Add the setting to change to the error of a server that accepts fewer tokens."""
+    if not (answer.refused and _TOO_MANY_TOKENS.search(answer.error)):
+        return answer
+    return answer._replace(error=f"{answer.error}: lower evaluate.sampling.max_new_tokens")
+
+
 def _truncate_at_stop(text: str, stops: Sequence[str]) -> tuple[str, str]:
     """Return a text up to its first stop string (included), and `stop` if there is one."""
     ends = [start + len(stop) for stop in stops if (start := text.find(stop)) >= 0]
@@ -118,7 +130,7 @@ class _Client:
                 for dialogue, answer in self.endpoint.ask_all(
                     ((dialogue_, dialogue_.messages) for dialogue_ in pending), **self._options()
                 ):
-                    if dialogue.take(answer, stops):
+                    if dialogue.take(_with_setting(answer), stops):
                         continued.append(dialogue)
                     elif answer.error and not answer.refused:
                         failure = answer.error

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from jaxrl_sql.config import EvaluateConfig, EvaluateSettings, Override, load_config
-from jaxrl_sql.config.load import COMMAND_LINE, apply_published_settings, check_keys
+from jaxrl_sql.config import EvaluateConfig, EvaluateSettings, Override, TrainConfig, load_config
+from jaxrl_sql.config.load import COMMAND_LINE, apply_published_settings, check_keys, section_names
 from jaxrl_sql.runtime.endpoint import endpoint_values
 from jaxrl_sql.runtime.folder import CONFIG
 from jaxrl_sql.runtime.model_locator import defaults_for, find_model, read_trained
@@ -68,18 +69,20 @@ def evaluation_layers(
     `origin` is the name of overrides in errors. Raises InputError as `load_config` does, for a missing model, and if
     there are neither predictions nor a model or endpoint.
     """
-    overrides = [*endpoint_values("evaluate", request.endpoint), *overrides]
+    overrides = [*_endpoint_overrides(request.endpoint), *overrides]
     check_keys(EvaluateConfig, files, overrides, origin)  # before a model is searched on the hub
     model, chat = "" if request.endpoint else request.model, {"data": {"prompt": "chat"}}
     if model:
         defaults = defaults_for(model)
     else:  # the file or an override may name a model, whose defaults are below both
-        published = _with_system(request, {}, exclude=("max_prompt_tokens",)) or chat
+        sampling = validation_sampling(files) if request.endpoint else {}
+        published = _with_system(request, sampling, exclude=("max_prompt_tokens",))
+        published |= {} if request.system else chat
         named = load_config(EvaluateConfig, files, overrides, published, origin=origin)
         model, has_endpoint = named.model.checkpoint, bool(named.evaluate.base_url)
         if not (model or has_endpoint or request.predictions or named.evaluate.predictions):
             raise InputError(ONE_ANSWERS)
-        defaults = defaults_for(model) | (chat if has_endpoint else {})
+        defaults = defaults_for(model) | (chat | validation_sampling(files) if has_endpoint else {})
     defaults = _with_system(request, defaults)
     option_values: Record = {}
     names = ("split", "sql_field", "allow_missing", "allow_extra", "out")
@@ -96,6 +99,7 @@ def evaluation_layers(
 def ask_layers(
     model: str,
     overrides: Sequence[Override] = (),
+    files: Sequence[Path] | None = None,
     *,
     endpoint: str | None = None,
     recipe: str | None = None,
@@ -103,16 +107,17 @@ def ask_layers(
 ) -> Layers:
     """Return the layers for asking a model, a path or a hub name; with an `endpoint`, its name there.
 
-    A model's folder has the prompt settings of its training, and its run the database of its questions; `recipe` and
-    `samples` take priority over files. More than one sample sets a temperature. Raises InputError for a missing model.
+    A model's folder has the prompt settings of its training, and its run the database of its questions. An endpoint has
+    the sampling of validation in `files`, and needs no checkpoint. `recipe` and `samples` take priority over files.
+    More than one sample sets a temperature. Raises InputError for a missing model.
     """
     defaults = defaults_for("" if endpoint else model)
     defaults["executor"] |= LIMITS
     option_values: Record = {"recipe": recipe} if recipe else {}
     if endpoint:
         option_values["evaluate"] = {"model": model}
-        defaults["data"] = {"prompt": "chat"}
-        overrides = [*endpoint_values("evaluate", endpoint), *overrides]
+        defaults |= {"data": {"prompt": "chat"}} | validation_sampling(files)
+        overrides = [*_endpoint_overrides(endpoint), *overrides]
     else:
         option_values["model"] = {"checkpoint": defaults["model"]["checkpoint"]}
         run = find_model(model)[1]
@@ -123,6 +128,22 @@ def ask_layers(
             settings = defaults.setdefault("evaluate", {})
             settings["sampling"] = settings.get("sampling", {}) | {"temperature": _TEMPERATURE}
     return Layers(overrides, defaults, option_values)
+
+
+def _endpoint_overrides(url: str) -> list[Override]:
+    """Return overrides for an endpoint's URL; the model and the tokenizer of a configuration are not looked up."""
+    return [*endpoint_values("evaluate", url), {"model.checkpoint": "", "data.tokenizer.path": ""}] if url else []
+
+
+def validation_sampling(files: Sequence[Path] | None) -> Record:
+    """Return defaults with the sampling of validation that files of a training have; empty without its sections.
+
+    A served model is then asked as its run was validated.
+    """
+    if not section_names(files) & {"sampling", "validation"}:
+        return {}
+    run = load_config(TrainConfig, files, is_checked=False)
+    return {"evaluate": {"sampling": dataclasses.asdict(run.validation.sampling_in(run.sampling))}}
 
 
 def _with_system(request: EvaluationRequest, defaults: Fields, exclude: Sequence[str] = ()) -> Record:

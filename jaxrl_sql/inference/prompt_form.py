@@ -15,8 +15,8 @@ def resolve_settings(config: Settings, with_weights: bool = True) -> Settings:
     """Return a command's settings with folders in place of hub names, and with the form of prompts.
 
     A `data.prompt` of `auto` becomes `chat` if the tokenizer has a chat template, else `compact`, also for a run that
-    trains its tokenizer. A missing model is reported later. Raises InputError for a failed download, and for settings
-    that contradict the form.
+    trains its tokenizer. An endpoint gets chats. A missing model is reported later. Raises InputError for a failed
+    download, and for settings that contradict the form.
     """
     config = with_downloads(config, with_weights)
     values = values_by_key(config)
@@ -25,9 +25,8 @@ def resolve_settings(config: Settings, with_weights: bool = True) -> Settings:
     named = Path(values["data.tokenizer.path"] or values.get("model.checkpoint", ""))
     tokenizer = named / MODEL if (named / CONFIG).is_file() and (named / MODEL).is_dir() else named  # of a run
     is_trained = not (values["data.tokenizer.path"] or values.get("model.checkpoint"))
-    config = replace_values(
-        config, {"data.prompt": "compact" if is_trained or not _has_chat_template(tokenizer) else "chat"}
-    )
+    is_chat = values.get("evaluate.base_url") or (not is_trained and _has_chat_template(tokenizer))
+    config = replace_values(config, {"data.prompt": "chat" if is_chat else "compact"})
     if isinstance(config, RootConfig):
         check_config(config)
     return config

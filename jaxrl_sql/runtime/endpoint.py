@@ -182,7 +182,11 @@ class Endpoint:
         return completions.create(model=self.model, messages=encoded, extra_body=body, extra_headers=self._headers)
 
     def _error_text(self, failed: Any) -> str:
-        body = " ".join(failed.response.text.split())
+        """Return the status and the message in a reply's JSON, else its body."""
+        fields = failed.body if isinstance(failed.body, Mapping) else {}
+        messages = (fields.get(name) for name in ("message", "detail"))
+        message = next((text for text in messages if isinstance(text, str) and text), failed.response.text)
+        body = " ".join(message.split())
         return f"HTTP {failed.status_code} {self._redact(body)[:_MAX_ERROR_CHARS]}".strip()
 
     def _redact(self, text: str) -> str:

@@ -363,6 +363,41 @@ def test_an_endpoint_answers(
     assert questions[0] in requests[0]["messages"][-1]["content"]
 
 
+@pytest.mark.parametrize(
+    ("message", "has_setting"),
+    [
+        ("max_tokens is at most 24 here, not 1024", True),
+        ("'max_tokens' or 'max_completion_tokens' is too large: 1024. The maximum is 24", True),
+        ("max_tokens is unsupported", False),
+    ],
+)
+def test_a_refused_token_limit_names_its_setting(
+    message: str,
+    has_setting: bool,
+    generated: tuple[Path, list[str]],
+    chat_server: ModuleType,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    db, questions = generated
+    body = json.dumps({"error": {"message": message}})
+    with chat_server.serve_script(lambda _n, _body: (400, {}, body)) as (url, _requests):
+        assert main(["--endpoint", url, "--model", "m", "--db", str(db), questions[0]]) == 2
+    advice = ": lower evaluate.sampling.max_new_tokens" if has_setting else ""
+    assert capsys.readouterr().err == f"error: not answered: HTTP 400 {message}{advice}\n"
+
+
+def test_an_endpoint_is_asked_as_in_the_configuration_without_its_checkpoint(
+    generated: tuple[Path, list[str]], chat_server: ModuleType, tmp_path: Path
+) -> None:
+    db, questions = generated
+    file = tmp_path / "run.yaml"
+    file.write_text("model: {checkpoint: no/such}\nvalidation: {sampling: {max_new_tokens: 24}}\n")
+    with chat_server.serve_script(lambda _n, _body: chat_server.assistant("```sql\nSELECT 41\n```")) as (url, requests):
+        command = ["--endpoint", url, "--model", "m", "--config", str(file), "--db", str(db), questions[0]]
+        assert main(command) == 0
+    assert [item["max_tokens"] for item in requests] == [24]
+
+
 def test_a_truncated_endpoint_answer_is_reported_by_ask_and_by_mcp(
     generated: tuple[Path, list[str]], chat_server: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -142,9 +142,9 @@ def test_commands_of_the_page_run(
 
 
 def check_serving(serve: list[str], ask: list[str], folder: Path, environment: dict[str, str]) -> None:
-    """Start the server of the page on a free port, and ask it as the page does."""
+    """Start the server of the page on a free port, and ask it as the page does, with the settings of the training."""
     assert serve[-2:] == ["--port", "8000"]
-    command = [sys.executable, "-m", "jaxrl_sql", *serve[:-1], "0", *ANSWERS]
+    command = [sys.executable, "-m", "jaxrl_sql", *serve[:-1], "0", "run.pad_to_max=true"]
     with subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -153,11 +153,12 @@ def check_serving(serve: list[str], ask: list[str], folder: Path, environment: d
             assert " serves " in line
             arguments = [line.split()[0] if word.startswith("http") else word for word in ask]
             done = subprocess.run(
-                [sys.executable, "-m", "jaxrl_sql", *arguments, *ANSWERS],
+                [sys.executable, "-m", "jaxrl_sql", *arguments],
                 env=environment, cwd=folder, capture_output=True, text=True, check=False,
             )  # fmt: skip
             assert done.returncode in (0, 1), done.stderr
             assert "SQL" in done.stdout + done.stderr
+            assert "error" not in done.stderr
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(300)

@@ -420,6 +420,23 @@ def test_override_of_an_unused_section_is_refused(override: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    ("root", "override", "suggestion"),
+    [
+        (EvaluateConfig, "sampling.max_new_tokens=24", "evaluate.sampling.max_new_tokens"),
+        (EvaluateConfig, "validation.sampling.max_new_tokens=24", "evaluate.sampling.max_new_tokens"),
+        (TrainConfig, "evaluate.sampling.top_k=5", "validation.sampling.top_k"),
+        (FilterConfig, "evaluate.sampling.top_k=5", "sampling.top_k"),
+    ],
+)
+def test_refusal_of_an_unused_sampling_names_the_key_to_set(
+    root: type[RootConfig], override: str, suggestion: str
+) -> None:
+    message = refusal(None, override, root=root)
+    assert f"this command does not read {override.partition('.')[0]}, which applies to: " in message
+    assert message.endswith(f"; set {suggestion}")
+
+
+@pytest.mark.parametrize(
     "overrides", [["grpo.steps", "=", "3"], ["grpo.steps=", "3"], ["grpo.steps", "=3"]], ids=" ".join
 )
 def test_spaces_around_an_equals_sign_are_explained(overrides: list[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
 import time
@@ -114,6 +115,25 @@ def test_authentication_failure_raises_without_showing_the_key(
     assert str(status) in str(refused.value)
     assert KEY not in str(refused.value)
     assert len(seen) == 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"error": {"message": "too  long", "type": "invalid_request_error", "code": None}},
+        {"object": "error", "message": "too long", "code": 400},
+        {"detail": "too long"},
+    ],
+)
+def test_error_is_the_message_in_the_body(body: dict[str, Any], client: Client, chat_server: ModuleType) -> None:
+    with chat_server.serve_script(lambda _, __: (400, {}, json.dumps(body))) as (url, _):
+        assert ask_once(client(url)[0], ASKED).error == "HTTP 400 too long"
+
+
+@pytest.mark.parametrize("body", ['{"error": {"message": 7}}', '{"error": null}', "{", "[7]"])
+def test_error_without_a_message_is_the_body(body: str, client: Client, chat_server: ModuleType) -> None:
+    with chat_server.serve_script(lambda _, __: (400, {}, body)) as (url, _):
+        assert ask_once(client(url)[0], ASKED).error == f"HTTP 400 {body}"
 
 
 def test_timeout_is_retried_and_refused_connection_is_an_error(client: Client, chat_server: ModuleType) -> None:

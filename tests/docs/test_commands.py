@@ -165,7 +165,8 @@ def look_at(arguments: argparse.Namespace, root: type[RootConfig]) -> None:
     if isinstance(files := getattr(arguments, "config", None), Path):  # prepare has one file, of its own settings
         load_prepare(files, values)
     else:
-        named = [file for file in files or () if str(file) not in ("FILE", "…")]
+        # Commands of the page write the files in `runs`.
+        named = [file for file in files or () if str(file) not in ("FILE", "…") and file.parts[0] != "runs"]
         is_whole = files == named and getattr(arguments, "resume", None) is None
         load_config(root, named if is_whole else [SMALL, *named], values)
 

@@ -207,6 +207,11 @@ def health(run: RunFiles) -> list[tuple[str, str]]:
     return notes
 
 
+def problems(run: RunFiles) -> list[str]:
+    """Return the bad findings of `health`."""
+    return [sentence for tone, sentence in health(run) if tone == "bad"]
+
+
 def first_and_last(run: RunFiles) -> tuple[str, str]:
     """Return the headings of the two columns of accuracies."""
     return ("before GRPO", "after") if first_grpo_step(run) is not None else ("first", "last")

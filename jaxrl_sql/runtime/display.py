@@ -203,7 +203,7 @@ class _Plain(_Silent):
         self._write(text)
 
     def beat(self) -> None:
-        """Write a progress line if a task runs and nothing was written for `SILENCE_S` seconds."""
+        """Write a progress line if a task or a compilation runs and the last line is `SILENCE_S` seconds old."""
         if self._clock() - self._written >= SILENCE_S and (line := self._activity.text()):
             self._write(line)
 
@@ -219,8 +219,7 @@ class _Plain(_Silent):
         with self._writing:
             print_text(text, self._stream)
             self._stream.flush()
-            if self._activity.tasks:
-                self._written = self._clock()
+            self._written = self._clock()
 
 
 class _Panel(_Silent):

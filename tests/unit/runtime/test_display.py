@@ -29,9 +29,10 @@ def ticking(seconds: float) -> Callable[[], float]:
 
 
 def test_plain_log_line_by_hand() -> None:
-    stream = io.StringIO()
-    with make_display("auto", 100, "a run", stream, ticking(2.0)) as display:
+    stream, now = io.StringIO(), [0.0]
+    with make_display("auto", 100, "a run", stream, lambda: now[0]) as display:
         display.update(1, {"phase": "grpo", "reward/mean": 0.4123})
+        now[0] = 2.0
         display.update(2, {"phase": "grpo", "reward/mean": 0.5, "speed/tokens_per_s": 12345.6, "speed/sql_per_s": 99})
         display.note("checkpoint at 2")
     assert stream.getvalue().splitlines() == [

@@ -115,6 +115,17 @@ def test_log_prints_heartbeats() -> None:
         assert beats(200.0) == []
 
 
+def test_log_prints_compilations_without_a_task_every_eight_seconds() -> None:
+    clock, stream = Clock(), io.StringIO()
+    with make_display("plain", 100, "a run", stream, clock, beat_s=0) as display:
+        assert isinstance(display, _Plain)
+        display.activity.compile_stats.start("_normal", clock.now)
+        while clock.now < 20.0:
+            clock.now += 0.5
+            display.beat()
+    assert stream.getvalue().splitlines() == ["a run", "compiling _normal, 8 s", "compiling _normal, 16 s"]
+
+
 def test_time_left_is_per_phase_and_excludes_compilation() -> None:
     clock, stream = Clock(), io.StringIO()
     with make_display("plain", 0, "a run", stream, clock, beat_s=0) as display:

@@ -73,7 +73,8 @@ def key_numbers(run: RunFiles) -> list[Line]:
     if rewards:
         tenth = max(1, len(rewards) // 10)
         ends = f"{statistics.fmean(rewards[:tenth]):.3f} → {statistics.fmean(rewards[-tenth:]):.3f}"
-        facts.append((f"mean reward, first and last {tenth} steps", ends))
+        steps = "step" if tenth == 1 else f"{tenth} steps"
+        facts.append((f"mean reward, first and last {steps}", ends))
     losses = [value for _, value in series(run, "sft/loss")]
     if losses:
         facts.append(("SFT loss, first and last", f"{losses[0]:.3f} → {losses[-1]:.3f}"))

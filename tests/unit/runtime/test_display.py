@@ -43,6 +43,14 @@ def test_plain_log_line_by_hand() -> None:
     ]
 
 
+def test_log_has_no_time_left_after_answers_that_end_together() -> None:
+    stream = io.StringIO()
+    with make_display("plain", 52, "t", stream, ticking(0.001), unit="question") as display:
+        for step in (1, 14):
+            display.update(step, {"phase": "answering"})
+    assert stream.getvalue().splitlines() == ["t", "question 1/52 answering", "question 14/52 answering"]
+
+
 def test_evaluations_name_their_split_if_there_are_several() -> None:
     stream = io.StringIO()
     with make_display("plain", 10, "t", stream) as display:

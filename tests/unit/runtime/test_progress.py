@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from jaxrl_sql.runtime.display import _Notebook, _Plain, make_display
-from jaxrl_sql.runtime.progress import SILENCE_S, Activity, Heartbeat, Tally, duration
+from jaxrl_sql.runtime.progress import SILENCE_S, Activity, Heartbeat, Tally, duration, quantity
 
 
 class Clock:
@@ -198,6 +198,14 @@ def test_heartbeat_runs_until_stopped_or_the_stream_is_closed() -> None:
 )
 def test_durations_are_formatted(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "unit", "text"),
+    [(1, "sets", "1 set"), (0, "sets", "0 sets"), (1200, "chips", "1,200 chips"), (1, "MiB", "1 MiB")],
+)
+def test_units_of_one_are_singular(number: int, unit: str, text: str) -> None:
+    assert quantity(number, unit) == text
 
 
 def test_task_starts_the_heartbeat_of_a_log(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -244,7 +244,9 @@ def next_commands(run: TrainingRun) -> Iterator[str]:
         return
     split_folder = Path(data.dir) / split
     questions = ["--data", str(split_folder)] if split_folder.is_dir() else ["--data", data.dir, "--split", split]
-    yield shlex.join(["jaxrl-sql", "evaluate", "--model", folder, *questions, "--out", str(run.folder / "evaluated")])
+    database = [f"data.database={data.database}"] if data.database else []
+    out = str(run.folder / "evaluated")
+    yield shlex.join(["jaxrl-sql", "evaluate", "--model", folder, *questions, "--out", out, *database])
 
 
 def _ask_options(example: Example, database: str) -> list[str]:

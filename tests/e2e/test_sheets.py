@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -52,6 +53,8 @@ def test_run_on_a_sheet_trains_evaluates_and_resumes_without_storing_the_passwor
     assert shown in (run / "report.html").read_text()
     assert f"next: jaxrl-sql ask --model {run} 'Which name has customer 10?'" in printed
     assert ask(["--model", str(run), "Who is customer 3?"]) in (0, 1)
+    commands = [line for line in printed.splitlines() if line.startswith("next: jaxrl-sql evaluate ")]
+    assert evaluate(shlex.split(commands[-1])[3:]) == 0
     stored = [path for path in run.rglob("*") if path.is_file()]
     assert len(stored) > 20
     assert not [path for path in stored if address.password.encode() in path.read_bytes()]

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal
 from jaxrl_sql.databases.engines.catalog import Catalog, CatalogForeignKey, CatalogTable, KeyValues, TextRow
 from jaxrl_sql.databases.engines.kinds import CHUNK, Rows, plain_rows
 from jaxrl_sql.databases.engines.tables import EngineRules, PlannedColumn, PlannedTable
-from jaxrl_sql.text2sql.env.address import Address
+from jaxrl_sql.text2sql.env.address import PASSWORD_VARIABLES, Address
 from jaxrl_sql.text2sql.schema.quote import quote_text
 from jaxrl_sql.types import InputError
 
@@ -43,12 +43,13 @@ _REASONS: Mapping[Reason, str] = {
     "changed": "was changed while it was sampled: run it again",
     "slow": f"takes more than {READ_SECONDS} s to read: --leave-out the table, or its large columns",
 }
+_CHECK_LOGIN = "check the user and the password"
 # The advice for a server that refuses a connection, by a part of its message.
 _CHECKS = {
     "ssl": "check sslmode and sslrootcert",
-    "password": "check the user and the password",
+    "password": _CHECK_LOGIN,
     "permission denied": "give a user who may make databases",
-    "access denied": "check the user and the password",
+    "access denied": _CHECK_LOGIN,
     "does not exist": "check the names of user and database",
     "unknown database": "check the name of the database",
 }
@@ -227,6 +228,9 @@ class Server(DatabaseEngine):
             where = self.address.display_name(name) if name else self.address.shown
             message = self.address.redact(one_line(error))
             check = next((check for part, check in _CHECKS.items() if part in message.lower()), "")
+            if check == _CHECK_LOGIN:
+                variable = PASSWORD_VARIABLES[self.address.engine]
+                check = f"{check} ({variable})" if self.address.password else f"set {variable} to the password"
             kind = MissingDatabaseError if _NO_DATABASE.search(message) else InputError
             raise kind(f"{where}: {message}: {check or 'check the host and the port'}") from None
 

@@ -6,13 +6,14 @@ import hashlib
 import json
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from jaxrl_sql.databases.engines.registry import DUCKDB
+from jaxrl_sql.databases.engines.registry import DUCKDB, check_connection
 from jaxrl_sql.databases.sample.sample import ROWS, sample, sample_id
 from jaxrl_sql.runtime.cache_folder import cache_folder
-from jaxrl_sql.text2sql.env.address import open_url, parse_address
+from jaxrl_sql.text2sql.env.address import Address, open_url, parse_address
 from jaxrl_sql.types import InputError
 
 
@@ -46,9 +47,16 @@ def open_served(
         found = (stand_in,) if stand_in else _sample(url, _version(url), leave_out, report)
         return ServedDatabase("duckdb", url, text, *found)
     address = parse_address(text)
+    _check_once(address)
     public_url = address.public_url(address.database)
     found = (stand_in,) if stand_in else _sample(text, public_url, leave_out, report)
     return ServedDatabase(address.engine, url, public_url, *found)
+
+
+@cache
+def _check_once(address: Address) -> None:
+    """Connect to a database, whose cached sample would hide a wrong password or a stopped server until a query."""
+    check_connection(address)
 
 
 def describe_samples(databases: Sequence[ServedDatabase]) -> list[str]:

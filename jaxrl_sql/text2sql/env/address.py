@@ -15,7 +15,7 @@ from jaxrl_sql.types import UNPLACED, InputError
 from sqlexec_rs import join_url, split_url
 
 _FORMS = "postgresql://USER:PASSWORD@HOST:PORT/DATABASE, mysql://USER:PASSWORD@HOST:PORT or duckdb:FOLDER"
-_PASSWORDS = {"postgresql": "PGPASSWORD", "mysql": "MYSQL_PWD"}
+PASSWORD_VARIABLES = {"postgresql": "PGPASSWORD", "mysql": "MYSQL_PWD"}
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
@@ -113,7 +113,7 @@ def parse_address(text: str) -> Address:
         raise InputError(f"{_bare(text)}: {error}: give {_FORMS}") from None
     if "#" in text:
         raise InputError(f"{_bare(text)}: a database URL has no part after #: write %23 in a password or name")
-    password = password or os.environ.get(_PASSWORDS[engine], "")
+    password = password or os.environ.get(PASSWORD_VARIABLES[engine], "")
     return Address(engine, host, port, user, password, database, tuple(options))
 
 

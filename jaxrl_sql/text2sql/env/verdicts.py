@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from jaxrl_sql.text2sql.env.address import is_address, parse_address
+from jaxrl_sql.text2sql.env.address import PASSWORD_VARIABLES, is_address, parse_address
 from jaxrl_sql.text2sql.env.ports import SqlExecutor, SqlOutcome
 from jaxrl_sql.types import InputError
 
@@ -53,5 +53,9 @@ def raise_if_unreachable(executor: SqlExecutor, databases: Iterable[str | Sequen
     for url in dict.fromkeys(name for name in names if is_address(name)):
         (outcome,) = executor.execute_many([(url, "SELECT 1")])
         if outcome.status == "db_error":
-            error = parse_address(url).redact(outcome.error or "")
-            raise InputError(f"the server cannot be reached: {error}. Start it again and continue the run")
+            address = parse_address(url)
+            error = address.redact(outcome.error or "")
+            if "password" in error:
+                variable = PASSWORD_VARIABLES[address.engine]
+                raise InputError(f"the server refuses {address.user}: {error}: check {variable}")
+            raise InputError(f"the server cannot be reached: {error}. Start it and repeat the command")

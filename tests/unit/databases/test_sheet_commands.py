@@ -141,6 +141,34 @@ def test_filter_takes_the_database(sheets: Sheets, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("password", "message"),
+    [
+        ("", r"error: data\.database: postgresql://.*: set PGPASSWORD to the password"),
+        ("wrong-one", r"error: data\.database: postgresql://.*: check the user and the password \(PGPASSWORD\)"),
+    ],
+    ids=["missing", "wrong"],
+)
+def test_password_is_checked_before_the_golds_run(
+    password: str,
+    message: str,
+    sheets: Sheets,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A cached sample of the database needs no connection."""
+    command = ["--eval", str(sheets.folder / "dev.csv"), sheets.setting, "--out"]
+    assert audit([*command, str(tmp_path / "first")]) == 0
+    monkeypatch.setenv("PGPASSWORD", password)
+    capsys.readouterr()
+    assert audit([*command, str(tmp_path / "second")]) == 2
+    error = capsys.readouterr().err
+    assert re.match(message, error)
+    assert "?roles=16 means the roles " in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
     ("change", "message"),
     [
         (("?roles", "_x?roles"), r'data.database: postgresql://.*_x: .*database ".*_x" does not exist'),

@@ -98,7 +98,8 @@ def evaluate(
         _make_folder(out, cfg.predictions if memory.predictions is None else ())
         executor = stack.enter_context(make_executor(limits, hide))
         settings = answer_settings(policy, cfg, limits, sets)
-        journal = stack.enter_context(Journal(out / JOURNAL, settings | judge_settings(cfg, sets)))
+        journal = Journal(out / JOURNAL, settings | judge_settings(cfg, sets), option="--out (evaluate.out)")
+        stack.enter_context(journal)
         (out / CONFIG).write_text(config_text, encoding="utf-8")
         for note in notes:
             display.note(note)

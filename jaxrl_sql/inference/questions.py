@@ -132,7 +132,8 @@ def _report_dialects(note: Callable[[str], object], examples: Sequence[Example])
     )
     if counts:
         shares = ", ".join(f"{count:,} in {name}" for name, count in sorted(counts.items()))
-        note(f"data: of {len(examples):,} training questions, {shares}; the others are in SQLite's dialect")
+        others = "; the others are in SQLite's dialect" if counts.total() < len(examples) else ""
+        note(f"data: of {len(examples):,} training questions, {shares}{others}")
 
 
 def _set_gold_check(

@@ -78,9 +78,13 @@ class Plan(NamedTuple):
     @property
     def assumed_lengths(self) -> str:
         """Return the assumed lengths of answers and prompts as text."""
+        if self.lengths == ALL_LONGEST:
+            return "if all prompts and answers have the maximum length"
         stated = [
-            f"all {name}s of the most tokens" if distribution is None else f"{name}s of {distribution.mean:,.0f} tokens"
-            for name, distribution in (("answer", self.lengths.answers), ("prompt", self.lengths.prompts))
+            f"all {name} of the maximum length"
+            if distribution is None
+            else f"{name} of {distribution.mean:,.0f} tokens"
+            for name, distribution in (("answers", self.lengths.answers), ("prompts", self.lengths.prompts))
         ]
         return " and ".join(stated)
 

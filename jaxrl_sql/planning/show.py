@@ -8,6 +8,7 @@ from typing import Any
 from jaxrl_sql.parallel.rules import num_batch_shards
 from jaxrl_sql.planning.plan import Plan, best_of
 from jaxrl_sql.planning.units import format_bytes, format_seconds
+from jaxrl_sql.runtime.progress import quantity
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
@@ -29,13 +30,13 @@ def as_text(plan: Plan) -> str:
 def _title(plan: Plan) -> str:
     work, sizes = plan.work, " x ".join(f"{name}={size}" for name, size in plan.sizes.items())
     tokens = 0 if work.update is None else work.update.micro_batches.tokens
-    lines = [f"{plan.topology.name}: {plan.topology.chips} chips as {sizes}; {plan.params:,} parameters"]
+    lines = [f"{plan.topology.name}: {quantity(plan.topology.chips, 'chips')} as {sizes}; {plan.params:,} parameters"]
     if work.update is not None and work.rollout is not None:
         update = work.update
         lines.append(
             f"step: {work.questions} questions x {work.rollout.group} answers, prompts of {update.prompt} and "
-            f"answers of {update.answer} tokens; {work.updates} update(s) of {update.prompts} prompts in "
-            f"{update.parts} part(s)"
+            f"answers of {update.answer} tokens; {quantity(work.updates, 'updates')} of "
+            f"{quantity(update.prompts, 'prompts')} in {quantity(update.parts, 'parts')}"
         )
         if tokens:
             lines.append(f"a shard runs at most {tokens:,} tokens at a time, {update.passes:,.1f} times per update")

@@ -73,7 +73,8 @@ def key_numbers(run: RunFiles) -> list[Line]:
     if rewards:
         tenth = max(1, len(rewards) // 10)
         ends = f"{statistics.fmean(rewards[:tenth]):.3f} → {statistics.fmean(rewards[-tenth:]):.3f}"
-        facts.append((f"mean reward, first and last {tenth} steps", ends))
+        steps = "step" if tenth == 1 else f"{tenth} steps"
+        facts.append((f"mean reward, first and last {steps}", ends))
     losses = [value for _, value in series(run, "sft/loss")]
     if losses:
         facts.append(("SFT loss, first and last", f"{losses[0]:.3f} → {losses[-1]:.3f}"))
@@ -205,6 +206,11 @@ def health(run: RunFiles) -> list[tuple[str, str]]:
         text = f"the entropy is {entropy:.3f} nats per token (bound: at least {_MIN_ENTROPY:g})"
         notes.append(("bad" if entropy < _MIN_ENTROPY else "good", text))
     return notes
+
+
+def problems(run: RunFiles) -> list[str]:
+    """Return the bad findings of `health`."""
+    return [sentence for tone, sentence in health(run) if tone == "bad"]
 
 
 def first_and_last(run: RunFiles) -> tuple[str, str]:

@@ -26,6 +26,7 @@ from jaxrl_sql.runtime.tables import to_rich_text
 from jaxrl_sql.runtime.terminal import print_text
 
 Values = Mapping[str, float | int | str]
+_MIN_PACE_S = 1.0
 _NOTES, _WIDTH = 30, 110  # of a notebook's output: number of lines, characters per line
 
 STEP_METRICS: tuple[tuple[str, str, str], ...] = (
@@ -192,18 +193,17 @@ class _Plain(_Silent):
         self._write(title)
 
     def update(self, step: int, values: Values) -> None:
-        readings = [f"{label} {value}" for label, value in _step_metrics(values).items()]
-        time_left = self._left.estimate(step)
-        phase = f" {values['phase']}" if "phase" in values else ""
-        self.note(
-            f"{self._unit} {step}/{self._total}{phase} {' '.join(readings)}{f' left {time_left}' if time_left else ''}"
-        )
+        parts = [f"{self._unit} {step}/{self._total}", str(values.get("phase", ""))]
+        parts += [f"{label} {value}" for label, value in _step_metrics(values).items()]
+        if time_left := self._left.estimate(step):
+            parts.append(f"left {time_left}")
+        self.note(" ".join(filter(None, parts)))
 
     def note(self, text: str) -> None:
         self._write(text)
 
     def beat(self) -> None:
-        """Write a progress line if a task runs and nothing was written for `SILENCE_S` seconds."""
+        """Write a progress line if a task or a compilation runs and the last line is `SILENCE_S` seconds old."""
         if self._clock() - self._written >= SILENCE_S and (line := self._activity.text()):
             self._write(line)
 
@@ -219,8 +219,7 @@ class _Plain(_Silent):
         with self._writing:
             print_text(text, self._stream)
             self._stream.flush()
-            if self._activity.tasks:
-                self._written = self._clock()
+            self._written = self._clock()
 
 
 class _Panel(_Silent):
@@ -335,7 +334,8 @@ class _Notebook(_Panel):
 class _TimeLeft:
     """Estimate the time left in a phase from the pace of its last steps.
 
-    The first step is ignored: it includes one-time work. `clock` does not run during compilation.
+    The first step is ignored: it includes one-time work. Answers may end in groups, so a pace measured over less than
+    `_MIN_PACE_S` seconds is unknown. `clock` does not run during compilation.
     """
 
     def __init__(self, total_steps: int, clock: Callable[[], float], phases: Sequence[tuple[str, int]] = ()) -> None:
@@ -356,9 +356,10 @@ class _TimeLeft:
         first_step, first_time = self._history[0]
         name, last = self._phases[index]
         is_last = index == len(self._phases) - 1
-        if step <= first_step or (step >= last and not is_last):
+        seconds = self._history[-1][1] - first_time
+        if step <= first_step or seconds < _MIN_PACE_S or (step >= last and not is_last):
             return ""
-        remaining = duration((self._history[-1][1] - first_time) / (step - first_step) * max(last - step, 0))
+        remaining = duration(seconds / (step - first_step) * max(last - step, 0))
         return remaining if is_last else f"{remaining} of {name}"
 
 

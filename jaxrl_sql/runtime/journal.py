@@ -28,12 +28,14 @@ _MARK = f', "{_CRC}": "'
 class Journal:
     """The records of a piece of work, those of earlier runs first; a thread-safe context manager.
 
+    `option` is the user's name of the folder in messages.
     Raises InputError if the file has other `settings` (JSON values), if a line is damaged, or if another process has
     locked it; RunFolderError if its disk is full.
     """
 
-    def __init__(self, path: str | Path, settings: Fields) -> None:
+    def __init__(self, path: str | Path, settings: Fields, option: str = "folder") -> None:
         self.path = Path(path)
+        self._option = option
         self.records: list[Record] = []
         self._lock = threading.Lock()
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -115,10 +117,14 @@ class Journal:
         if not isinstance(stored, dict):
             raise InputError(f"{self.path}: its first line has no settings, so it is not this work's file")
         for name in {**stored, **settings}:
-            if stored.get(name) != settings.get(name):
+            before, now = stored.get(name), settings.get(name)
+            if before != now:
+                difference = f"{name}={before!r}, not {now!r}"
+                if isinstance(before, Mapping) and isinstance(now, Mapping):
+                    keys = sorted(key for key in {**before, **now} if before.get(key) != now.get(key))
+                    difference = f"other {name} (different: {', '.join(keys)})"
                 raise InputError(
-                    f"{self.path} was started with {name}={stored.get(name)!r}, not {settings.get(name)!r}: "
-                    "choose another folder, or delete the file"
+                    f"{self.path} was started with {difference}: choose another {self._option}, or delete the file"
                 )
 
 

@@ -35,6 +35,11 @@ class Tally:
             self._on_progress(self._total // self._unit)
 
 
+def quantity(number: int, unit: str) -> str:
+    """Return a number with its plural unit, such as `1,200 sets`; the unit of 1 is singular."""
+    return f"{number:,} {unit.removesuffix('s') if number == 1 else unit}"
+
+
 @dataclass
 class CompileStats:
     """Count compiled programs and their seconds; `name` is the program that is being compiled ("": none).
@@ -105,12 +110,12 @@ class Task:
     @property
     def headline(self) -> str:
         """Return the name and the total."""
-        return f"{self.name}: {self.total:,} {self.unit}" if self.total else self.name
+        return f"{self.name}: {quantity(self.total, self.unit)}" if self.total else self.name
 
     def text(self, now: float) -> str:
         """Return the progress as text."""
-        done = "" if self.done is None else f"{self.done:,} of " if self.total else f"{self.done:,} {self.unit}"
-        amount = f"{done}{self.total:,} {self.unit}" if self.total else done
+        done = "" if self.done is None else f"{self.done:,} of " if self.total else quantity(self.done, self.unit)
+        amount = f"{done}{quantity(self.total, self.unit)}" if self.total else done
         return f"{self.name}: {amount + ', ' if amount else ''}{duration(now - self.start_time)}"
 
     def time_left(self, now: float, compile_seconds: float) -> str:

@@ -23,6 +23,9 @@ import numpy as np
 from jaxrl_sql.batch import TrainState
 from jaxrl_sql.databases.sheets import single_database
 from jaxrl_sql.inference.compiling import drop_programs
+from jaxrl_sql.parallel import processes
+from jaxrl_sql.report.facts import problems
+from jaxrl_sql.report.load import load_run
 from jaxrl_sql.rollout import NotFiniteError
 from jaxrl_sql.runtime.health import HealthError, stability_advice
 from jaxrl_sql.runtime.metrics import best_by
@@ -207,8 +210,16 @@ def score(run: TrainingRun, numbers: Mapping[str, float]) -> float:
     return value or 0.0
 
 
+def report_health(run: TrainingRun) -> None:
+    """Print the bad health findings of the run's report, one per line."""
+    if processes.is_first():  # which writes the metrics
+        for problem in problems(load_run(run.folder)):
+            run.note(f"health: {problem}")
+
+
 def report_end(run: TrainingRun) -> None:
-    """Show the duration of this session, the files it wrote, and three commands to run next."""
+    """Show health problems, the duration of this session, its files, and three commands to run next."""
+    report_health(run)
     activity = run.display.activity
     compile_stats = activity.compile_stats
     run.note(

@@ -95,7 +95,7 @@ def preflight(run: TrainingRun) -> TrainConfig:
     ]
     lengths = [length for prompt_set in prompts for length in prompt_set.lengths()]
     count = sum(len(prompt_set.prompts) for prompt_set in prompts)
-    run.note(f"prompts: {count:,} of {min(lengths)} to {max(lengths)} tokens; {_describe_programs(run)}")
+    run.note(f"prompts: {count:,}, {min(lengths):,} to {max(lengths):,} tokens each; {_describe_programs(run)}")
     config = find_kv_blocks(run, find_layout(run, max(lengths)), max(lengths))
     check_memory(run, config.workload(max(lengths)))
     return config

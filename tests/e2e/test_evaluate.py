@@ -194,7 +194,7 @@ def test_an_interrupted_evaluation_resumes_to_equal_metrics(
         assert (tmp_path / "torn" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     remaining = (tmp_path / "torn/config.yaml").read_bytes()
     assert judge(data / "dev", write(golds), tmp_path / "torn", "seed=7") == 2
-    assert "was started with sets=" in capsys.readouterr().err
+    assert "was started with other sets (different: dev)" in capsys.readouterr().err
     assert (tmp_path / "torn/config.yaml").read_bytes() == remaining
     assert judge(data / "dev", write(sqls), tmp_path / "torn", "executor.vm_steps=99") == 2
 
@@ -415,7 +415,7 @@ def test_verdicts_on_a_changed_database_are_not_reused(
         connection.execute("INSERT INTO t VALUES (3)")
         connection.commit()
         assert judge_sets(tmp_path / "out", *command) == 2
-        assert "was started with sets=" in capsys.readouterr().err
+        assert "was started with other sets (different: a)" in capsys.readouterr().err
         assert judge_sets(tmp_path / "new", *command) == 0
         assert numbers(tmp_path / "new")["accuracy"] == 0.5
 

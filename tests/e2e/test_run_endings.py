@@ -59,7 +59,7 @@ def test_a_dry_run_reports_requirements_and_writes_nothing(alone: Start, tmp_pat
     run = tmp_path / "run"
     assert main(alone(run, "sft.epochs=2", "sft.databases=1", "sft.questions=2", "--dry-run")) == 0
     output = capsys.readouterr().out
-    assert "prompts: 8 of " in output
+    assert "prompts: 8, " in output
     assert "memory per device, about: weights " in output
     match = re.search(r"supervised phase: (\d+) steps, (\d+) per epoch", output)
     assert match is not None

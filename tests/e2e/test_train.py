@@ -61,7 +61,8 @@ def test_each_phase_prints_its_start_and_size(shown: list[str], small_data: Path
         "tokenizing the SFT targets: 64 questions", "making new weights", "sft: 2 steps", "step 1/5 sft ",
         "step 2/5 sft ", "evaluating dev_unseen: 8 questions", "step 2/5 eval ", "grpo: 3 steps", "step 3/5 grpo ",
         "step 4/5 grpo ", "step 5/5 grpo ", "evaluating dev_unseen: 8 questions", "step 5/5 eval ",
-        f"writing the model to {whole}/model", "dev_unseen: accuracy ", "done in ", f"model: {whole}/model",
+        f"writing the model to {whole}/model", "dev_unseen: accuracy ",
+        "health: 100 % of the groups have no signal", "done in ", f"model: {whole}/model",
         f"report: {whole}/report.html", f"next: jaxrl-sql view {whole}", "next: jaxrl-sql ask ",
         "next: jaxrl-sql evaluate ",
     ]  # fmt: skip

@@ -49,6 +49,23 @@ def find_shared_questions(trains: Sequence[QuestionSet], target: QuestionSet, ne
     return findings
 
 
+def find_repeated_questions(questions: QuestionSet) -> list[Finding]:
+    """Find questions that a set has already on the same database, in the same words and with the same evidence."""
+    first: dict[tuple[str, str, str], Example] = {}
+    findings = []
+    for example in questions.examples:
+        words = plain_words(example.question)
+        earlier = first.setdefault((example.database, words, plain_words(example.evidence)), example)
+        if words and earlier is not example:
+            line = questions.lines.get(earlier.uid)
+            details: Record = {
+                "with": {"id": earlier.uid, **({"line": line} if line else {})},
+                "same_sql": normal_form(example.gold_sql) == normal_form(earlier.gold_sql),
+            }
+            findings.append(Finding("question: twice in the set", questions.name, example.uid, details))
+    return findings
+
+
 def find_shared_sql(trains: Sequence[QuestionSet], target: QuestionSet) -> list[Finding]:
     """Find golds that training has too: the same canonical query, or the same query except for values."""
     same, findings = _same("sql: same", trains, target, lambda example: canonical(example.gold_sql, example.db_path))

@@ -14,7 +14,12 @@ from jaxrl_sql.config.audit import AuditConfig
 from jaxrl_sql.databases.sheets import load_benchmark
 from jaxrl_sql.datagen.audit.finding import Finding, QuestionSet
 from jaxrl_sql.datagen.audit.golds import FAILURES, audit_golds
-from jaxrl_sql.datagen.audit.overlap import find_shared_databases, find_shared_questions, find_shared_sql
+from jaxrl_sql.datagen.audit.overlap import (
+    find_repeated_questions,
+    find_shared_databases,
+    find_shared_questions,
+    find_shared_sql,
+)
 from jaxrl_sql.text2sql.benchmarks.benchmark import describe_databases
 from jaxrl_sql.text2sql.env.executor import make_executor
 from jaxrl_sql.text2sql.evals.tables import ReportTable
@@ -56,7 +61,7 @@ def audit(config: AuditConfig, report: Note) -> AuditResult:
     """Audit sets and write the files; `report` receives progress lines."""
     sets = load_sets([*config.train, *config.eval], config.limit, report, config.database)
     trains, evals = sets[: len(config.train)], sets[len(config.train) :]
-    findings: list[Finding] = []
+    findings = [finding for questions in sets for finding in find_repeated_questions(questions)]
     for target in evals if trains else ():
         report(f"{target.name}: comparing with the training sets")
         findings += find_shared_questions(trains, target, config.near_question)

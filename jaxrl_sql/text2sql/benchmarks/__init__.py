@@ -10,7 +10,7 @@ from jaxrl_sql.text2sql.benchmarks.benchmark import Benchmark, summarize_skipped
 from jaxrl_sql.text2sql.benchmarks.detect import FORMATS, USERS, locate_benchmark
 from jaxrl_sql.text2sql.benchmarks.folder import PLAIN, plain_record
 from jaxrl_sql.text2sql.benchmarks.gather import AssignDatabase, Format, gather, prefer_local_files, with_ids
-from jaxrl_sql.text2sql.benchmarks.lines import OWN
+from jaxrl_sql.text2sql.benchmarks.lines import OWN, is_question_file
 from jaxrl_sql.text2sql.benchmarks.memory import benchmark_of
 
 __all__ = [
@@ -53,7 +53,7 @@ def load_split(
     Unanswerable questions have no gold to learn from and are skipped with a reason.
     """
     folder = Path(root) / split
-    if (folder / "questions.jsonl").is_file() or not Path(root).exists():
+    if (folder / "questions.jsonl").is_file() or _is_missing_folder(Path(root)):
         return load_folder(folder, limit, assign_database)
     benchmark = load_benchmark(root, split, limit, assign_database)
     unanswerable = tuple((example.uid, "has no answer") for example in benchmark.examples if not example.answerable)
@@ -63,10 +63,14 @@ def load_split(
 
 def find_split(root: str | Path, split: str) -> None:
     """Check that a split has a folder and a known format, without reading it; raises InputError as `load_split`."""
-    if not Path(root).exists():
+    if _is_missing_folder(Path(root)):
         load_folder(Path(root) / split)
     elif not (Path(root) / split / "questions.jsonl").is_file():
         locate_benchmark(Path(root), split)
+
+
+def _is_missing_folder(path: Path) -> bool:
+    return not path.exists() and not is_question_file(path)
 
 
 def make_unique_name(name: str, used: Container[str]) -> str:

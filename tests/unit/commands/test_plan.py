@@ -49,7 +49,8 @@ def test_overlay_file_sets_the_machine(capsys: pytest.CaptureFixture[str]) -> No
     assert plan.main([*files, *requests]) == 0
     text = capsys.readouterr().out
     assert "8 chips as data=1 x fsdp=2 x tensor=4" in text
-    assert "1 update(s) of 8 prompts in 4 part(s)" in text
+    assert "; 1 update of 8 prompts in 4 parts" in text
+    assert "per second at most (if all prompts and answers have the maximum length)" in text
     assert "it fits" in text
 
 

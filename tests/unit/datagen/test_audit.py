@@ -87,6 +87,23 @@ def test_audit_finds_training_questions_and_sql_in_other_spellings(tmp_path: Pat
     assert result["sql: same but for values"]["values"]["same_db_id"] is False
 
 
+def test_repeated_questions_of_a_file_have_their_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make_set(tmp_path / "set", [])
+    train = folder / "train.csv"
+    train.write_text(
+        "question,sql\nHow many heroes?,SELECT count(*) FROM hero\nWho?,SELECT name FROM hero\n"
+        "how many HEROES,SELECT COUNT( * ) FROM hero\nWho?,SELECT id FROM hero\n"
+    )
+    database = f"data.database={folder}/databases/heroes/heroes.sqlite"
+    result = run_audit(tmp_path, "--train", train, database, "--no-golds")
+    repeated = result["question: twice in the set"].values()
+    assert [(finding["line"], finding["with"]["line"], finding["same_sql"]) for finding in repeated] == [
+        (f"{train}:4", f"{train}:2", True),
+        (f"{train}:5", f"{train}:3", False),
+    ]
+    assert "question: twice in the set" in capsys.readouterr().out
+
+
 TABLES = "CREATE TABLE t(i INTEGER PRIMARY KEY, x, y TEXT); CREATE TABLE u(j INTEGER PRIMARY KEY, i, z)"
 
 
@@ -199,13 +216,13 @@ def test_golds_are_run_and_classified_by_result(tmp_path: Path) -> None:
     target = make_set(
         tmp_path / "dev",
         [
-            ("good", "q", "SELECT name FROM hero WHERE age = 23"),
-            ("fails", "q", "SELECT nowhere FROM hero"),
-            ("empty", "q", "SELECT name FROM hero WHERE age = 1"),
-            ("zero", "q", "SELECT count(*) FROM hero WHERE age = 1"),
-            ("one", "q", "SELECT count(*) FROM hero WHERE age = 23"),
-            ("null", "q", "SELECT max(age) FROM hero WHERE age = 1"),
-            ("ones", "q", "SELECT 1 FROM hero"),
+            ("good", "q good", "SELECT name FROM hero WHERE age = 23"),
+            ("fails", "q fails", "SELECT nowhere FROM hero"),
+            ("empty", "q empty", "SELECT name FROM hero WHERE age = 1"),
+            ("zero", "q zero", "SELECT count(*) FROM hero WHERE age = 1"),
+            ("one", "q one", "SELECT count(*) FROM hero WHERE age = 23"),
+            ("null", "q null", "SELECT max(age) FROM hero WHERE age = 1"),
+            ("ones", "q ones", "SELECT 1 FROM hero"),
             (
                 "slow",
                 "q",

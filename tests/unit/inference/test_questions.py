@@ -4,9 +4,10 @@ import io
 import re
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
-from jaxrl_sql.inference.questions import make_prompt_set
+from jaxrl_sql.inference.questions import _report_dialects, make_prompt_set
 from jaxrl_sql.runtime.display import make_display
 from jaxrl_sql.text2sql.prompts.prompts import PromptSet, Pruning
 from jaxrl_sql.text2sql.prompts.styles import compact_style
@@ -49,3 +50,15 @@ def test_prompts_over_the_limit_are_skipped_or_pruned(tmp_path: Path) -> None:
     assert result.examples == (long, short)
     assert "column_3" in result.prompts[0].text
     assert notes[0] == "set: 1 prompts are pruned to 228 tokens, such as long"
+
+
+def test_note_on_dialects_names_others_only_if_there_are_others() -> None:
+    lite = Example("a", "d", "d.sqlite", "?", "SELECT 1")
+    served = replace(lite, dialect="postgresql", engine_url="postgresql://host/d")
+    notes: list[str] = []
+    for examples in ([lite], [served], [served, lite]):
+        _report_dialects(notes.append, examples)
+    assert notes == [
+        "data: of 1 training questions, 1 in PostgreSQL",
+        "data: of 2 training questions, 1 in PostgreSQL; the others are in SQLite's dialect",
+    ]

@@ -267,6 +267,13 @@ def test_health_section_lists_good_and_bad_findings(tmp_path: Path) -> None:
     assert texts["75 % of the answers have SQL that runs (bound: at least 50 %)"] == "good"
 
 
+@pytest.mark.parametrize(("steps", "text"), [(5, "step"), (20, "2 steps")])
+def test_mean_reward_names_its_steps(steps: int, text: str, tmp_path: Path) -> None:
+    rows = [grpo(step, 0.5) for step in range(1, steps + 1)]
+    numbers = dict(head_of(write_report(write_run(tmp_path, rows, [])))["runs"][0]["numbers"])
+    assert f"mean reward, first and last {text}" in numbers
+
+
 def test_head_lists_model_times_and_machine(tmp_path: Path) -> None:
     sessions = [
         {"began": "2026-01-02T10:00:00+00:00", "ended": "2026-01-02T11:00:00+00:00", "machine": "1 x cpu"},

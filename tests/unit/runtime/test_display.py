@@ -29,9 +29,10 @@ def ticking(seconds: float) -> Callable[[], float]:
 
 
 def test_plain_log_line_by_hand() -> None:
-    stream = io.StringIO()
-    with make_display("auto", 100, "a run", stream, ticking(2.0)) as display:
+    stream, now = io.StringIO(), [0.0]
+    with make_display("auto", 100, "a run", stream, lambda: now[0]) as display:
         display.update(1, {"phase": "grpo", "reward/mean": 0.4123})
+        now[0] = 2.0
         display.update(2, {"phase": "grpo", "reward/mean": 0.5, "speed/tokens_per_s": 12345.6, "speed/sql_per_s": 99})
         display.note("checkpoint at 2")
     assert stream.getvalue().splitlines() == [
@@ -40,6 +41,14 @@ def test_plain_log_line_by_hand() -> None:
         "step 2/100 grpo reward 0.500 tokens/s 12,346 SQL/s 99 left 3 min 16 s",
         "checkpoint at 2",
     ]
+
+
+def test_log_has_no_time_left_after_answers_that_end_together() -> None:
+    stream = io.StringIO()
+    with make_display("plain", 52, "t", stream, ticking(0.001), unit="question") as display:
+        for step in (1, 14):
+            display.update(step, {"phase": "answering"})
+    assert stream.getvalue().splitlines() == ["t", "question 1/52 answering", "question 14/52 answering"]
 
 
 def test_evaluations_name_their_split_if_there_are_several() -> None:

@@ -56,6 +56,15 @@ def test_journal_with_other_settings_is_rejected_and_unchanged(tmp_path: Path) -
         Journal(path, SETTINGS)
 
 
+def test_message_of_other_settings_names_the_different_keys_and_the_option(tmp_path: Path) -> None:
+    path = tmp_path / "work.jsonl"
+    with Journal(path, {"sets": {"dev": "01", "unseen": "02"}}) as journal:
+        journal.add({"id": "1"})
+    message = r"started with other sets \(different: own_dev, unseen\): choose another --out, or delete the file"
+    with pytest.raises(InputError, match=message):
+        Journal(path, {"sets": {"dev": "01", "own_dev": "02"}}, option="--out")
+
+
 def test_last_line_without_a_newline_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "work.jsonl"
     with Journal(path, SETTINGS) as journal:

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from jaxrl_sql.runtime.display import _Notebook, _Plain, make_display
-from jaxrl_sql.runtime.progress import SILENCE_S, Activity, Heartbeat, Tally, duration
+from jaxrl_sql.runtime.progress import SILENCE_S, Activity, Heartbeat, Tally, duration, quantity
 
 
 class Clock:
@@ -115,6 +115,17 @@ def test_log_prints_heartbeats() -> None:
         assert beats(200.0) == []
 
 
+def test_log_prints_compilations_without_a_task_every_eight_seconds() -> None:
+    clock, stream = Clock(), io.StringIO()
+    with make_display("plain", 100, "a run", stream, clock, beat_s=0) as display:
+        assert isinstance(display, _Plain)
+        display.activity.compile_stats.start("_normal", clock.now)
+        while clock.now < 20.0:
+            clock.now += 0.5
+            display.beat()
+    assert stream.getvalue().splitlines() == ["a run", "compiling _normal, 8 s", "compiling _normal, 16 s"]
+
+
 def test_time_left_is_per_phase_and_excludes_compilation() -> None:
     clock, stream = Clock(), io.StringIO()
     with make_display("plain", 0, "a run", stream, clock, beat_s=0) as display:
@@ -187,6 +198,14 @@ def test_heartbeat_runs_until_stopped_or_the_stream_is_closed() -> None:
 )
 def test_durations_are_formatted(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "unit", "text"),
+    [(1, "sets", "1 set"), (0, "sets", "0 sets"), (1200, "chips", "1,200 chips"), (1, "MiB", "1 MiB")],
+)
+def test_units_of_one_are_singular(number: int, unit: str, text: str) -> None:
+    assert quantity(number, unit) == text
 
 
 def test_task_starts_the_heartbeat_of_a_log(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from jaxrl_sql.runtime.metrics import MetricsWriter, SampleWriter
 from jaxrl_sql.runtime.rollouts import RolloutWriter
 from jaxrl_sql.text2sql.prompts.prompts import PromptSet
 from jaxrl_sql.training.checkpoint import Checkpoints
-from jaxrl_sql.training.lifecycle import Snapshot, run_phase
+from jaxrl_sql.training.lifecycle import Snapshot, report_health, run_phase
 from jaxrl_sql.training.resume import ResumePoint
 from jaxrl_sql.training.training_run import Outputs, PreemptedError, QuestionSets, RunStatus, TrainingRun
 
@@ -146,3 +146,11 @@ def test_non_finite_policy_ends_the_run_with_a_health_error(training: TrainingRu
         HealthError, match=r"^step 2 \(counting\): model: .* in float32; restart, or begin from a checkpoint"
     ):
         run_phase(training, Broken(training, training.outputs.checkpoints.events), ResumePoint())  # type: ignore[attr-defined]
+
+
+def test_end_prints_health_problems_of_the_report(training: TrainingRun, capsys: pytest.CaptureFixture[str]) -> None:
+    training.outputs.metrics.write(1, {"phase": "grpo", "reward/zero_variance": 1.0, "length/truncated": 0.1})
+    with make_display("plain", 4, title="a run") as display:
+        report_health(dataclasses.replace(training, outputs=training.outputs._replace(display=display)))
+    text = "health: 100 % of the groups have no signal: their answers have equal rewards (bound: at most 60 %)"
+    assert capsys.readouterr().out.splitlines() == ["a run", text]

@@ -35,7 +35,7 @@ from jaxrl_sql.types import InputError
 
 ENGINE_COUNTS = ("prefix_reuse", "occupancy")
 """Metrics of the engine in an evaluation, in addition to those of the answers."""
-PROGRAMS = frozenset({"update", "score", "compared", "measure", "prefill_chunk", "decode_chunk"})
+PROGRAMS = frozenset({"update", "score", "measure", "prefill_chunk", "decode_chunk"})
 """Names of the programs that take long to compile; a run also compiles many small ones."""
 
 

@@ -64,17 +64,17 @@ def test_rows_prompts_are_used_by_each_command(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    given = (f"data.dir={rows}", "data.prompt=given", "recipe=sql_r1")
+    row_prompts = (f"data.dir={rows}", "data.prompt=given", "recipe=sql_r1")
     few = ("data.evals=[dev]", "sft.steps=1", "grpo.steps=1")
-    run = jx.train(None, *arguments(tmp_path / "run", *given, *few))
+    run = jx.train(None, *arguments(tmp_path / "run", *row_prompts, *few))
     assert run.exit_code == 0
     tokenizer = load_tokenizer(small_data / "tokenizer")
     records = lines(rows / "train.jsonl")
     questions = {record["extra_info"]["question"] for record in records}
     sample = next(line for line in lines(tmp_path / "run/samples.jsonl") if line["phase"] == "grpo")
     assert sample["question"] in questions
-    kept = (tmp_path / "run/model/jaxrl_sql.yaml").read_text()
-    assert "prompt: given" in kept
+    model_settings = (tmp_path / "run/model/jaxrl_sql.yaml").read_text()
+    assert "prompt: given" in model_settings
 
     model, out = tmp_path / "run/model", tmp_path / "out"
     few = ("evaluate.sampling.max_new_tokens=12", "evaluate.max_num_seqs=4", "data.select.limit_eval=2")
@@ -84,7 +84,12 @@ def test_rows_prompts_are_used_by_each_command(
     text = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True) + BEGUN
     assert records[0]["prompt"] == text
 
-    command = [*given, "data.source=folder", f"data.tokenizer.path={small_data}/tokenizer", "data.max_prompt_tokens=40"]
+    command = [
+        *row_prompts,
+        "data.source=folder",
+        f"data.tokenizer.path={small_data}/tokenizer",
+        "data.max_prompt_tokens=40",
+    ]
     assert filter_data([*command, f"filter.out={tmp_path}/chosen", "filter.long_prompts=true"]) == 0
     long = [line for line in lines(tmp_path / "chosen/dropped.jsonl") if "tokens" in line]
     assert long
@@ -101,12 +106,12 @@ def test_rows_prompts_are_used_by_each_command(
     with chat_server.serve_script(teacher) as (url, seen):
         settings = ["distill.model=m", f"distill.base_url={url}", f"distill.out={tmp_path}/traces", "distill.samples=1"]
         settings.append("distill.key_env=")
-        assert distill([*given, *settings, "data.select.limit_train=3", "data.select.drop_empty_gold=false"]) == 0
+        assert distill([*row_prompts, *settings, "data.select.limit_train=3", "data.select.drop_empty_gold=false"]) == 0
         assert len(seen) == 3
 
     capsys.readouterr()
     database = next((rows / "databases").iterdir())
     assert ask(["--db", str(database / f"{database.name}.sqlite"), "--model", str(model), "How many?"]) == 2
     assert "data.prompt=given needs a row that carries its prompt" in capsys.readouterr().err
-    assert verbal([*given, f"verbal.out={tmp_path}/verbal", f"model.checkpoint={model}"]) == 2
+    assert verbal([*row_prompts, f"verbal.out={tmp_path}/verbal", f"model.checkpoint={model}"]) == 2
     assert "data.prompt=given is for train, evaluate, data filter and distill" in capsys.readouterr().err

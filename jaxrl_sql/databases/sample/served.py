@@ -44,13 +44,13 @@ def open_served(
     if stand_in is not None and leave_out:
         raise InputError(f"--leave-out {leave_out[0]}: --stand-in {stand_in} replaces the sample: give one of the two")
     if text.startswith(DUCKDB):
-        found = (stand_in,) if stand_in else _sample(url, _version(url), leave_out, report)
-        return ServedDatabase("duckdb", url, text, *found)
+        path_and_note = (stand_in,) if stand_in else _sample(url, _version(url), leave_out, report)
+        return ServedDatabase("duckdb", url, text, *path_and_note)
     address = parse_address(text)
     _check_once(address)
     public_url = address.public_url(address.database)
-    found = (stand_in,) if stand_in else _sample(text, public_url, leave_out, report)
-    return ServedDatabase(address.engine, url, public_url, *found)
+    path_and_note = (stand_in,) if stand_in else _sample(text, public_url, leave_out, report)
+    return ServedDatabase(address.engine, url, public_url, *path_and_note)
 
 
 @cache

@@ -68,8 +68,8 @@ def test_prefill_comes_from_the_settings_of_the_run_or_its_recipe(tmp_path: Path
     arctic = trained_chat(tokenizer, trained(tmp_path, "recipe: arctic\ndata: {prompt: chat}\n"))
     assert arctic is not None
     assert arctic.prefill.endswith("<think>")
-    own = trained_chat(tokenizer, trained(tmp_path, "data: {prompt: chat, chat: {assistant_prefill: 'SQL:'}}\n"))
-    assert own == TrainedChat(tokenizer, None, "SQL:")
+    configured = trained_chat(tokenizer, trained(tmp_path, "data: {prompt: chat, chat: {assistant_prefill: 'SQL:'}}\n"))
+    assert configured == TrainedChat(tokenizer, None, "SQL:")
     assert trained_chat(tokenizer, None) == TrainedChat(tokenizer)
     assert trained_chat(tokenizer, trained(tmp_path, "data: {prompt: compact}\n")) is None
 

@@ -186,9 +186,9 @@ def test_system_message_of_one_question_allows_no_shots(tmp_path: Path, database
     data = DataConfig(prompt="chat", chat=ChatConfig(template=str(path)), shots=1)
     with pytest.raises(InputError, match=r"data\.shots=1 .* belongs to one question"):
         RECIPES["sql_r1"].style_for(data)
-    given = RECIPES["sql_r1"].style("given")
+    row_style = RECIPES["sql_r1"].style("given")
     other = Example("q2", "e", str(database), "Whose?", "SELECT 2", messages=BEGUN[1:2])
-    shown = given._replace(shots=ShotSelector([other], 1).choose)
+    shown = row_style._replace(shots=ShotSelector([other], 1).choose)
     with pytest.raises(InputError, match=r"data\.shots must be 0"):
         Encoder(shown, None).encode(example_of(database, row(*BEGUN)))  # type: ignore[arg-type]
 

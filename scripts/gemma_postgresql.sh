@@ -15,10 +15,11 @@ PY=${PY:-.venv/bin/python}
 RUN=${RUN:-runs/gemma_postgresql}
 SERVER=${SERVER:-/tmp/gemma_postgresql}  # a folder that the user postgres may enter
 SEED=${SEED:-0}
+COMPUTE=${COMPUTE:-same}  # bfloat16 where the CPU has products of it (AMX)
 databases=(dorm_1 driving_school hospital_1 hr_1 music_1 store_1)
 prompt=(data.prompt=compact data.schema=compact data.retrieval.top_k=4 data.retrieval.placement=question
     data.max_prompt_tokens=1536)
-model=(model.compute_dtype=bfloat16 model.dtype=float32)
+model=(model.dtype=float32 "model.compute_dtype=$COMPUTE")
 evaluation=(evaluate.sampling.max_new_tokens=96 evaluate.max_num_seqs=64)
 training=("model.remat=query,key,value,attended,gate,up" "seed=$SEED" run.display=plain "run.compilation_cache=$RUN/compiled"
     validation.sampling.max_new_tokens=96 validation.max_num_seqs=64
@@ -29,10 +30,15 @@ grpo=(sampling.max_new_tokens=96 grpo.steps=16 grpo.prompts=8 grpo.num_generatio
     validation.every=8 run.checkpoint_every=8)
 export GLIBC_TUNABLES=glibc.malloc.hugetlb=1 PYTHONUNBUFFERED=1
 
-jaxrl() { # COMMAND…: run it and print its time
-    local begin=$SECONDS
-    "$PY" -m jaxrl_sql "$@"
-    echo "== $1 ${2/--*/}: $((SECONDS - begin)) s"
+jaxrl() { # COMMAND…: run it and print its time and the memory of its largest process
+    "$PY" - "$@" <<'END'
+import resource, subprocess, sys, time
+begin = time.monotonic()
+status = subprocess.call([sys.executable, "-m", "jaxrl_sql", *sys.argv[1:]], stdin=subprocess.DEVNULL)
+seconds, memory = time.monotonic() - begin, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
+print(f"== {' '.join(sys.argv[1:3])}: {seconds:.0f} s, {memory:.1f} GiB", flush=True)
+sys.exit(status)
+END
 }
 
 url() { # ROLE: the URL of the started server for a role, with its password

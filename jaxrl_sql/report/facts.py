@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from jaxrl_sql.report.charts import find_compiled_steps
 from jaxrl_sql.report.intervals import Evaluations, difference_of, score_of, share_of
-from jaxrl_sql.report.load import RunFiles, first_grpo_step, series, split_results
+from jaxrl_sql.report.load import RunFiles, first_grpo_step, names, series, split_results
 from jaxrl_sql.report.outcome import duration_of, seconds_of, sessions_of, time_of
 from jaxrl_sql.runtime.progress import duration
 from jaxrl_sql.text2sql.env.address import public_name
@@ -85,6 +85,8 @@ def key_numbers(run: RunFiles) -> list[Line]:
         if compiled := sum(value for _, value in series(run, "time/compile", "grpo")):
             facts.append(("of that compiling", duration(compiled)))
         facts.append(("waiting for SQL", f"{100 * waited / seconds:.2f} % of their time"))
+    if programs := count_programs(run):
+        facts.append(("compiled programs", programs))
     excluded = find_compiled_steps(run)
     labels = (("time/step", "seconds per step, median"), ("speed/tokens_per_s", "tokens per second, median"))
     for name, label in (*labels, ("speed/sql_per_s", "SQL per second, median")):
@@ -94,6 +96,14 @@ def key_numbers(run: RunFiles) -> list[Line]:
             median = statistics.median(values)
             facts.append((label, f"{median:,.2f}" if median < 10 else f"{median:,.0f}"))
     return facts
+
+
+def count_programs(run: RunFiles, shown: int = 5) -> str:
+    """Return the number of compiled programs with the most frequent names, such as `9: 6 prefill_chunk, 3 update`."""
+    prefix = "time/programs/"
+    counts = {name.removeprefix(prefix): sum(n for _, n in series(run, name)) for name in names(run, prefix)}
+    most = sorted(counts, key=lambda name: counts[name], reverse=True)[:shown]
+    return f"{sum(counts.values()):.0f}: {', '.join(f'{counts[name]:.0f} {name}' for name in most)}" if counts else ""
 
 
 def accuracies(run: RunFiles, evaluations: Evaluations) -> list[Record]:

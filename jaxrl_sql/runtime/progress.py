@@ -13,6 +13,9 @@ SILENCE_S = 8.0
 BEAT_S = 0.5
 """Seconds between checks whether a progress line is due."""
 
+UNNAMED = "unnamed"
+"""The name of compiled programs whose name is unknown."""
+
 ProgressCallback = Callable[[int], None]
 """Callback: number of units done."""
 
@@ -44,7 +47,8 @@ def quantity(number: int, unit: str) -> str:
 class CompileStats:
     """Count compiled programs and their seconds; `name` is the program that is being compiled ("": none).
 
-    Of the programs whose name is in `names`, `counted` of about `expected` (0: unknown) are compiled.
+    Of the programs whose name is in `names`, `counted` of about `expected` (0: unknown) are compiled. `by_name` has the
+    programs and their seconds under each name, and `recent` those since the last `take_recent`.
     `checked_programs` is the number of programs at the last check of memory mappings. Programs are dropped when they
     take the share `drop_share` of all mappings.
     """
@@ -56,6 +60,8 @@ class CompileStats:
     names: frozenset[str] = frozenset()
     counted: int = 0
     expected: int = 0
+    by_name: dict[str, tuple[int, float]] = field(default_factory=dict)
+    recent: dict[str, tuple[int, float]] = field(default_factory=dict)
     checked_programs: int = 0
     drop_share: float = 0.6
     is_dropped: bool = False
@@ -71,7 +77,23 @@ class CompileStats:
     def finish(self, seconds: float) -> None:
         """Record the end of a compilation; nested programs, and those without a recorded start, count too."""
         self.counted += self.name in self.names
+        for counts in (self.by_name, self.recent):
+            programs, total_s = counts.get(self.name or UNNAMED, (0, 0.0))
+            counts[self.name or UNNAMED] = programs + 1, total_s + seconds
         self.programs, self.seconds, self.name = self.programs + 1, self.seconds + seconds, ""
+
+    def take_recent(self) -> dict[str, float]:
+        """Return the metrics of the programs that were compiled since the last call."""
+        recent, self.recent = self.recent, {}
+        metrics = {"time/compile": sum(seconds for _, seconds in recent.values())}
+        for name, (programs, seconds) in recent.items():
+            metrics |= {f"time/compile/{name}": seconds, f"time/programs/{name}": programs}
+        return metrics
+
+    def most_compiled(self, count: int = 5) -> str:
+        """Return the names with the most programs, such as `52 prefill_chunk (40 s), 8 update (1 min 2 s)`."""
+        names = sorted(self.by_name, key=lambda name: self.by_name[name], reverse=True)[:count]
+        return ", ".join(f"{self.by_name[name][0]} {name} ({duration(self.by_name[name][1])})" for name in names)
 
     def elapsed(self, now: float) -> float:
         """Return the seconds of compilation, including the program that is being compiled."""

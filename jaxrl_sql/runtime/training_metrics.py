@@ -280,8 +280,15 @@ TRAINING = (
             ),
             Metric("time/update", "s", "scores, advantages and updates", "", GRPO),
             Metric(
-                "time/compile", "s", "XLA compilations in the step",
-                "0 after the first steps. Later compilations: `run.pad_to_max=true`.", GRPO,
+                "time/compile", "s", "XLA compilations since the last line",
+                "0 after the first steps. Later compilations: `run.pad_to_max=true`.", EVERY,
+            ),
+            Metric(
+                "time/compile/<program>", "s", "its part for the programs of one name", "", "lines with compilations"
+            ),
+            Metric(
+                "time/programs/<program>", "programs", "programs of one name compiled since the last line",
+                "A program is compiled for each combination of shapes.", "lines with compilations",
             ),
             Metric("time/prefill", "s", "waiting for chunks that prefill prompts", "", ROLLOUT),
             Metric("time/decode", "s", "waiting for the device, without `time/prefill`", "", ROLLOUT),

@@ -113,7 +113,7 @@ class GrpoPhase:
 def grpo_step(run: TrainingRun, phase: GrpoPhase, step: int) -> None:
     """Run step `step` of GRPO (counted from 1, with the cold start's steps) and record it."""
     grpo, stage = run.config.grpo, phase.stage
-    start_time, compile_seconds = time.perf_counter(), run.compile_stats.seconds
+    start_time = time.perf_counter()
     numbers = {}
     if not phase.rollout_buffer:
         starts_next = run.config.rollout.ahead > 0 and step - 1 + grpo.steps_per_generation < stage.last
@@ -134,7 +134,6 @@ def grpo_step(run: TrainingRun, phase: GrpoPhase, step: int) -> None:
     updated_at = time.perf_counter()
     rate = stage.rate((step - 1 - stage.first) * updates, updates)
     numbers |= {"optim/lr": rate, "time/update": updated_at - collected_at, "time/step": updated_at - start_time}
-    numbers["time/compile"] = run.compile_stats.seconds - compile_seconds
     run.record(step, stage.name, numbers)
 
 

@@ -224,7 +224,7 @@ def report_end(run: TrainingRun) -> None:
     compile_stats = activity.compile_stats
     run.note(
         f"done in {duration(activity.finish())}, of which {duration(compile_stats.seconds)} went into "
-        f"compiling {compile_stats.programs} programs"
+        f"compiling {compile_stats.programs} programs: {compile_stats.most_compiled()}"
     )
     for name in ("model", "adapters", "report.html"):
         if (path := run.folder / name).exists() or name == "report.html":  # written last

@@ -202,9 +202,10 @@ class TrainingRun:
     def record(self, step: int, phase: str, numbers: Mapping[str, float]) -> None:
         """Write the numbers of a step, show them, check the run's health, and call the caller's callback.
 
-        Raises HealthError when they are not finite; a stop is requested for a run that no longer learns, and if the
-        callback returns a true value.
+        Metrics of the programs that were compiled since the last record are added. Raises HealthError when numbers are
+        not finite; a stop is requested for a run that no longer learns, and if the callback returns a true value.
         """
+        numbers = {**numbers, **self.compile_stats.take_recent()}
         self.outputs.metrics.write(step, {"phase": phase, **numbers})
         self.display.update(step, {"phase": phase, **numbers})
         self.status.check_health(step, phase, numbers)

@@ -220,13 +220,15 @@ def test_curves_by_hand(tmp_path: Path) -> None:
 
 
 def test_compiling_steps_are_excluded_from_times(tmp_path: Path) -> None:
-    slow = {**grpo(3, 0.5), "time/rollout": 90.0, "time/step": 100.0, "time/compile": 80.0}
+    programs = {"time/programs/update": 2, "time/programs/prefill_chunk": 7}
+    slow = {**grpo(3, 0.5), "time/rollout": 90.0, "time/step": 100.0, "time/compile": 80.0, **programs}
     rows = [slow, *({**grpo(step, 0.5), "time/compile": 0.0} for step in range(4, 9))]
     run = load_run(write_run(tmp_path, rows, []))
     seconds = next(item for item in chart_data(run) if item["title"] == "Seconds per GRPO step")
     assert [step for step, _ in seconds["curves"][0]["points"]] == [4, 5, 6, 7, 8]
     numbers = dict(head_of(write_report(tmp_path))["runs"][0]["numbers"])
     assert numbers["of that compiling"] == "1 min 20 s"
+    assert numbers["compiled programs"] == "9: 7 prefill_chunk, 2 update"
     assert numbers["seconds per step, median"] == "2.00"
 
 

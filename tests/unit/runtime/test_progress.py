@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from jaxrl_sql.runtime.display import _Notebook, _Plain, make_display
-from jaxrl_sql.runtime.progress import SILENCE_S, Activity, Heartbeat, Tally, duration, quantity
+from jaxrl_sql.runtime.progress import SILENCE_S, Activity, CompileStats, Heartbeat, Tally, duration, quantity
 
 
 class Clock:
@@ -88,6 +88,23 @@ def test_compilation_is_reported_and_excluded_from_the_time_left() -> None:
         compile_stats.start("update", clock.now)  # more programs than expected
         assert "(program 6)" in activity.text()
     assert (compile_stats.programs, compile_stats.counted) == (6, 5)
+    assert compile_stats.most_compiled(2) == "4 update (4 s), 1 decode_chunk (1 min 32 s)"
+
+
+def test_compiled_programs_are_counted_by_name_since_the_last_line() -> None:
+    compile_stats = CompileStats()
+    assert compile_stats.take_recent() == {"time/compile": 0}
+    for name, seconds in (("update", 2.0), ("add", 0.5), ("update", 3.0)):
+        compile_stats.start(name, 0.0)
+        compile_stats.finish(seconds)
+    assert compile_stats.take_recent() == {
+        "time/compile": 5.5,
+        "time/compile/update": 5.0,
+        "time/programs/update": 2,
+        "time/compile/add": 0.5,
+        "time/programs/add": 1,
+    }
+    assert compile_stats.take_recent() == {"time/compile": 0}
 
 
 def test_log_prints_heartbeats() -> None:

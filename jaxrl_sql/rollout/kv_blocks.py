@@ -133,12 +133,12 @@ class BlockTable:
         self.tier = 0
         self.held = np.zeros(slots, np.int64)
         self.blocks = np.zeros((slots, tiers[-1][1]), np.int32)
-        self.free_blocks = list(range(self.num_blocks - 1, -1, -1))
+        self.free_blocks = np.arange(self.num_blocks - 1, -1, -1, np.int32)
 
     def __copy__(self) -> BlockTable:
-        """Return an independent copy."""
+        """Return an independent copy; no method changes `held` or `free_blocks` in place."""
         table = object.__new__(BlockTable)
-        table.__dict__ |= {**self.__dict__, "blocks": self.blocks.copy(), "free_blocks": self.free_blocks.copy()}
+        table.__dict__ |= {**self.__dict__, "blocks": self.blocks.copy()}
         return table
 
     @property
@@ -162,14 +162,14 @@ class BlockTable:
             tier += 1
             if tier == len(self.tiers):
                 return False
-        self.free_blocks[:0] = range(self.tiers[tier][0] - 1, self.num_blocks - 1, -1)
-        self.tier = tier
-        for slot in np.flatnonzero(need < self.held):
-            self.free_blocks.extend(self.blocks[slot, need[slot] : self.held[slot]].tolist())
-        for slot in np.flatnonzero(need > self.held):
-            for j in range(self.held[slot], need[slot]):
-                self.blocks[slot, j] = self.free_blocks.pop()
-        self.held = need
+        added = np.arange(self.tiers[tier][0] - 1, self.num_blocks - 1, -1, np.int32)
+        column, old, new = np.arange(self.blocks.shape[1]), self.held[:, None], need[:, None]
+        freed = self.blocks[(new <= column) & (column < old)]
+        free_blocks = np.concatenate([added, self.free_blocks, freed])
+        slots, columns = np.nonzero((old <= column) & (column < new))
+        num_left = len(free_blocks) - len(slots)
+        self.blocks[slots, columns] = free_blocks[num_left:][::-1]
+        self.tier, self.held, self.free_blocks = tier, need, free_blocks[:num_left]
         return True
 
     def table(self) -> Any:

@@ -38,6 +38,10 @@ class RunningCompletion(NamedTuple):
     slot: int
     num_tokens: int
 
+    def after(self, num_tokens: int) -> RunningCompletion:
+        """Return the completion with this number of tokens before its own."""
+        return RunningCompletion(self.slot, num_tokens + self.num_tokens)
+
 
 class Prefill(NamedTuple):
     """A prompt to be prefilled: its prompt slot, the group that reads it, and its KV blocks."""
@@ -222,14 +226,13 @@ def _apply_log(chunk: ChunkPlan, log: ChunkLog) -> None:
         state.num_read, state.taken = log.number, log.taken
         state.slot_length = np.where(log.number >= state.known_from, log.lengths, state.slot_length)
         state.recently_ended = max(log.num_ended, state.recently_ended // 2, 1)
-    for number, (slot, num_tokens) in log.written.items():
-        before = state.running[number].num_tokens if number in state.running else 0
-        state.running[number] = RunningCompletion(slot, before + num_tokens)
-    for number in log.finished:
-        ended = state.running.pop(number)
-        if state.request.turns is not None:
-            chunk.released.append(ended.slot)
-        _finish(chunk, number)
+    for number, written in log.written.items():
+        before = state.running.get(number)
+        state.running[number] = written if before is None else written.after(before.num_tokens)
+    ended = [state.running.pop(number) for number in log.finished]
+    if state.request.turns is not None:
+        chunk.released += [completion.slot for completion in ended]
+    _finish(chunk, log.finished)
     for number, observed in log.observed.items():
         slot, num_tokens = state.running[number]
         state.running[number] = RunningCompletion(slot, num_tokens + observed)
@@ -243,11 +246,13 @@ def _set_length(state: SchedulerState, slots: list[int], num_tokens: int) -> Non
     state.slot_length[slots], state.known_from[slots] = num_tokens, state.num_chunks + 1
 
 
-def _finish(chunk: ChunkPlan, number: int) -> None:
-    """Drop a completion; the last one of a prompt frees the prompt's slot."""
+def _finish(chunk: ChunkPlan, numbers: Sequence[int]) -> None:
+    """Drop completions, in order; the last one of a prompt frees the prompt's slot."""
     state = chunk.after
-    slot = state.completions.pop(number).prompt_slot
-    if all(completion.prompt_slot != slot for completion in state.completions.values()):
+    ended = [state.completions.pop(number).prompt_slot for number in numbers]
+    used = {completion.prompt_slot for completion in state.completions.values()} if ended else set()
+    # In the order in which their last completions ended.
+    for slot in reversed([slot for slot in dict.fromkeys(reversed(ended)) if slot not in used]):
         state.prefixes.free(state.prompt_blocks.pop(slot))
         state.free_prompt_slots.append(slot)
         chunk.freed.append(slot)
@@ -263,7 +268,7 @@ def _drop_cancelled(chunk: ChunkPlan) -> None:
     for number in chunk.dropped:
         state.running.pop(number, None)
         state.preempted.pop(number, None)
-        _finish(chunk, number)
+    _finish(chunk, chunk.dropped)
     state.appends = [number for number in state.appends if number in state.running]
     unfinished = state.request.unfinished_samples
     chunk.num_dropped = sum(len(unfinished(group)) for group in state.waiting if group.prompt in prompts)

@@ -2,9 +2,9 @@
 
 `python scripts/bench_host.py`: slots take completions of exponential length (mean 60 and 200 tokens, at most 512),
 eight for each prompt of 128 tokens, in chunks of 16 steps. A first run simulates the slots and records the log of each
-chunk; timed runs replay the logs, so planning, arguments, reading and samples are measured, and no program. Starting a
-program and copying its arguments and logs are not included. The text of completions is timed apart. Seconds are those that
-the thread has a processor, so other load on the machine changes them little.
+chunk. Timed runs replay the logs, so planning, arguments, reading and samples are measured, and no program. Starting a
+program and copying its arguments and logs are not included, and the text of completions is timed apart. Times are
+processor time of the thread, so other processes change them little. They are per chunk and slot with a token in it.
 
 `--compare FOLDER` also measures the package of another checkout in the same turns, and checks that both return the same
 samples. Each turn is a new process.
@@ -150,7 +150,8 @@ def measure(load: Load) -> dict[str, Any]:
         seconds, samples = serve(call, tokenizer)
     assert len(samples) == count, f"{len(samples)} samples of {count}"
     digest = hashlib.sha256(repr(samples).encode()).hexdigest()
-    return {"seconds": seconds, "chunks": engine.stats.chunks, "completions": count, "digest": digest}
+    busy = sum(int((log.completion >= 0).any(axis=0).sum()) for log in logs)
+    return {"seconds": seconds, "busy": busy, "completions": count, "digest": digest}
 
 
 def run_worker(checkout: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -179,12 +180,12 @@ def main() -> int:
     for i, load in enumerate(loads):
         first, *others = (turns[0][i] for turns in taken.values())
         assert all(other["digest"] == first["digest"] for other in others), "the checkouts return other samples"
-        unit, share = 1e6 / (load.slots * first["chunks"]), "µs per slot and chunk"
+        unit, share = 1e6 / first["busy"], "µs per slot and chunk"
         totals = {}
         for name, turns in taken.items():
             launch, read, text = (list(values) for values in zip(*(turn[i]["seconds"] for turn in turns), strict=True))
             totals[name] = [a + b for a, b in zip(launch, read, strict=True)]
-            report.add(f"{load}, {first['chunks']} chunks: launch", [x * unit for x in launch], share, column=name)
+            report.add(f"{load}: launch", [x * unit for x in launch], share, column=name)
             report.add(f"{load}: read", [x * unit for x in read], share, column=name)
             report.add(f"{load}: both", [x * unit for x in totals[name]], share, column=name)
             per_completion = [x * 1e6 / first["completions"] for x in text]

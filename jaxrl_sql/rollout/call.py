@@ -32,7 +32,7 @@ from jaxrl_sql.rollout.scheduler import (
 )
 from jaxrl_sql.rollout.stats import RolloutStats
 from jaxrl_sql.rollout.stop_strings import Vocabulary, cut_after_stop
-from jaxrl_sql.rollout.token_buffer import TokenBuffer, Tokens
+from jaxrl_sql.rollout.token_buffer import NO_TOKENS, TokenBuffer, Tokens
 from jaxrl_sql.text2sql.env.executor import ExecutorError
 from jaxrl_sql.text2sql.env.turns import Action, Environment, PendingObservation
 from jaxrl_sql.types import Turn
@@ -45,14 +45,14 @@ class PartialSample:
     A `TokenBuffer` has the other tokens of the current turn. `text` is the policy's last turn.
     """
 
-    carried: Tokens = Tokens()
+    carried: Tokens = NO_TOKENS
     turns: list[Turn] = field(default_factory=list)
     environment: Environment | None = None
     text: str = ""
 
     def end_turn(self, tokens: Tokens, text: str) -> None:
         """End the current turn, which has these tokens and this text."""
-        self.carried, self.text = Tokens(), text
+        self.carried, self.text = NO_TOKENS, text
         self.turns.append(Turn(ASSISTANT, *tokens, text))
 
     def length(self) -> int:

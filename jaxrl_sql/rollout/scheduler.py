@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,10 +37,6 @@ class RunningCompletion(NamedTuple):
 
     slot: int
     num_tokens: int
-
-    def after(self, num_tokens: int) -> RunningCompletion:
-        """Return the completion with this number of tokens before its own."""
-        return RunningCompletion(self.slot, num_tokens + self.num_tokens)
 
 
 class Prefill(NamedTuple):
@@ -130,6 +126,11 @@ class SchedulerState:
         """Return whether a chunk is launched whose log is still to be read."""
         return self.num_read < self.num_chunks
 
+    def copy(self) -> SchedulerState:
+        """Return a copy that can be changed independently."""
+        values = vars(self).items()
+        return replace(self, **{name: copy.copy(value) for name, value in values if not isinstance(value, tuple | int)})
+
 
 @dataclass
 class ChunkPlan:
@@ -162,7 +163,7 @@ class ChunkPlan:
 
 def plan(state: SchedulerState, log: ChunkLog) -> ChunkPlan:
     """Return the next chunk's plan, after the events of a log; neither argument is changed."""
-    state = SchedulerState(**{f.name: copy.copy(getattr(state, f.name)) for f in fields(state)})
+    state = state.copy()
     chunk = ChunkPlan(state)
     _apply_log(chunk, log)
     if state.cancelled:
@@ -227,8 +228,9 @@ def _apply_log(chunk: ChunkPlan, log: ChunkLog) -> None:
         state.slot_length = np.where(log.number >= state.known_from, log.lengths, state.slot_length)
         state.recently_ended = max(log.num_ended, state.recently_ended // 2, 1)
     for number, written in log.written.items():
+        slot, num_tokens = written
         before = state.running.get(number)
-        state.running[number] = written if before is None else written.after(before.num_tokens)
+        state.running[number] = written if before is None else RunningCompletion(slot, before.num_tokens + num_tokens)
     ended = [state.running.pop(number) for number in log.finished]
     if state.request.turns is not None:
         chunk.released += [completion.slot for completion in ended]

@@ -22,6 +22,9 @@ class Tokens(NamedTuple):
         return Tokens(*(a + b for a, b in zip(self, later, strict=True))) if self.ids else later
 
 
+NO_TOKENS = Tokens()
+
+
 class ChunkContents(NamedTuple):
     """The completions in a chunk's log, by slot and step: number, slot and number of tokens of each.
 
@@ -74,9 +77,10 @@ class TokenBuffer:
         """Return the tokens of a completion's current turn."""
         row = self._rows.get(number)
         if row is None:
-            return Tokens()
-        length = int(self._length[row])
-        return Tokens(*(tuple(array[row, :length].tolist()) for array in self._arrays))
+            return NO_TOKENS
+        length = self._length[row]
+        ids, logprobs, behavior_logprobs = (tuple(array[row, :length].tolist()) for array in self._arrays)
+        return Tokens(ids, logprobs, behavior_logprobs)
 
     def pop(self, number: int) -> Tokens:
         """Remove and return the tokens of a completion's current turn."""

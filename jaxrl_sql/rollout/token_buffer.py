@@ -51,25 +51,26 @@ class TokenBuffer:
 
     def append(self, log: Any) -> ChunkContents:
         """Add the tokens of a chunk's log (`StepLog` in NumPy) to their completions -> the chunk's contents."""
-        live = log.completion >= 0
-        slot, step = np.nonzero(live.T)
-        source = step * live.shape[1] + slot
-        number = log.completion.take(source)
-        # A slot's completions follow each other, and each is in one slot only.
+        # Slot by slot; a slot's completions follow each other, and each is in one slot only.
+        num_steps = len(log.completion)
+        by_slot = np.ascontiguousarray(log.completion.T).reshape(-1)
+        place = np.flatnonzero(by_slot >= 0)
+        number = by_slot[place]
         first = np.flatnonzero(np.diff(number, prepend=-1))
         count = np.diff(first, append=len(number))
-        last = first + count - 1
+        slot, last_step = place[first] // num_steps, place[first + count - 1] % num_steps
         numbers = number[first].tolist()
-        is_finite = self._write(numbers, first, count, [x.take(source) for x in log_columns(log)])
-        end = log.end.take(source[last])
-        order = np.flatnonzero(end != End.NOT)
-        order = order[np.lexsort((number[last[order]], step[last[order]]))]
+        columns = [np.ascontiguousarray(column.T).reshape(-1)[place] for column in log_columns(log)]
+        is_finite = self._write(numbers, first, count, columns)
+        end = log.end[last_step, slot]
+        order = np.lexsort((number[first], last_step))
+        order = order[end[order] != End.NOT]
         return ChunkContents(
             numbers=numbers,
-            slots=slot[first].tolist(),
+            slots=slot.tolist(),
             num_tokens=count.tolist(),
             ended=[(numbers[i], End(int(end[i]))) for i in order.tolist()],
-            num_steps=int(live.any(axis=1).sum()),
+            num_steps=int((log.completion >= 0).any(axis=1).sum()),
             is_finite=is_finite,
         )
 

@@ -25,7 +25,6 @@ from jaxrl_sql.rollout.scheduler import (
     ChunkLog,
     ChunkPlan,
     Limits,
-    RunningCompletion,
     initial_state,
     plan,
     split_groups,
@@ -224,12 +223,11 @@ class EngineCall:
         if not contents.is_finite:
             raise NotFiniteError(self.model_runner.cache_dtype)
         is_full = self.state.queued > self.log.taken or bool(self.state.waiting)
-        self.stats.add_chunk(contents.num_steps, sum(contents.num_tokens), is_full)
+        self.stats.add_chunk(contents.num_steps, contents.num_tokens, is_full)
         for number in contents.numbers:
             if number not in self.partial:
                 self.partial[number] = PartialSample()
-        running = map(RunningCompletion, contents.slots, contents.num_tokens)
-        self.log.written = dict(zip(contents.numbers, running, strict=True))
+        self.log.written = dict(zip(contents.numbers, contents.slots, strict=True))
         return contents.ended
 
     # --- completions and turns
@@ -316,7 +314,7 @@ class EngineCall:
             state = self.automata.first[tuple(sampling.stop)]
             for token in ids:
                 state = int(self.automata.table[state, token])
-            continued.append(Continuation(chunk.after.running[number].slot, tokens, end, state))
+            continued.append(Continuation(chunk.after.running[number], tokens, end, state))
         return continued
 
 

@@ -32,13 +32,6 @@ class PrefilledCompletion(NamedTuple):
     group_index: int
 
 
-class RunningCompletion(NamedTuple):
-    """A completion in a decode slot, as far as logs were read: the slot, and the tokens of all its turns."""
-
-    slot: int
-    num_tokens: int
-
-
 class Prefill(NamedTuple):
     """A prompt to be prefilled: its prompt slot, the group that reads it, and its KV blocks."""
 
@@ -72,15 +65,15 @@ class ChunkLog:
     """Events since the last plan.
 
     From the chunk that was read (number 0: none was): the number of the next completion to be `taken` from the ring,
-    `lengths` [N] of the slots, slot and number of tokens `written` by completion, and how many turns ended. From
-    environments and the caller: completions that are `finished`, in order; number of tokens to append by completion
-    (`observed`); prompts that are `cancelled`.
+    `lengths` [N] of the slots, the slot of each completion with tokens in it (`written`), and how many turns ended.
+    From environments and the caller: completions that are `finished`, in order; number of tokens to append by
+    completion (`observed`); prompts that are `cancelled`.
     """
 
     number: int = 0
     taken: int = 0
     lengths: Any = 0
-    written: dict[int, RunningCompletion] = field(default_factory=dict)
+    written: dict[int, int] = field(default_factory=dict)
     num_ended: int = 0
     finished: list[int] = field(default_factory=list)
     observed: dict[int, int] = field(default_factory=dict)
@@ -92,8 +85,9 @@ class SchedulerState:
     """The state of a call between two plans, which change none of it; only new weights empty its prefix cache.
 
     waiting: prompts to be prefilled, in order; prompt_blocks: the KV blocks of each prompt slot that is taken;
-    completions: those of the prompts in these slots, by number, in the order of age; running: those with a decode slot;
-    preempted: the number of tokens of those that lost theirs; appends: running ones that wait for tokens.
+    completions: those of the prompts in these slots, by number, in the order of age; running: the decode slots of those
+    that have one; slot_length [N]: their tokens, of all turns, as far as logs were read; preempted: the number of
+    tokens of those that lost their slot; appends: running ones that wait for tokens.
     Completions that an earlier call began have the first numbers, up to `carried` so far, and start as preempted ones.
     The others are numbered as they enter the ring: `queued` is the next number, and those from `taken` on await a slot,
     as far as is known.
@@ -114,7 +108,7 @@ class SchedulerState:
     carried: int = 0
     prompt_blocks: dict[int, Sequence[int]] = field(default_factory=dict)
     completions: dict[int, PrefilledCompletion] = field(default_factory=dict)
-    running: dict[int, RunningCompletion] = field(default_factory=dict)
+    running: dict[int, int] = field(default_factory=dict)
     preempted: dict[int, int] = field(default_factory=dict)
     appends: list[int] = field(default_factory=list)
     cancelled: set[int] = field(default_factory=set)
@@ -227,18 +221,14 @@ def _apply_log(chunk: ChunkPlan, log: ChunkLog) -> None:
         state.num_read, state.taken = log.number, log.taken
         state.slot_length = np.where(log.number >= state.known_from, log.lengths, state.slot_length)
         state.recently_ended = max(log.num_ended, state.recently_ended // 2, 1)
-    for number, written in log.written.items():
-        slot, num_tokens = written
-        before = state.running.get(number)
-        state.running[number] = written if before is None else RunningCompletion(slot, before.num_tokens + num_tokens)
+    state.running |= log.written
     ended = [state.running.pop(number) for number in log.finished]
     if state.request.turns is not None:
-        chunk.released += [completion.slot for completion in ended]
+        chunk.released += ended
     _finish(chunk, log.finished)
     for number, observed in log.observed.items():
-        slot, num_tokens = state.running[number]
-        state.running[number] = RunningCompletion(slot, num_tokens + observed)
-        _set_length(state, [slot], num_tokens + observed)
+        slot = state.running[number]
+        _set_length(state, [slot], state.slot_length[slot] + observed)
     state.appends += log.observed
     state.cancelled |= log.cancelled
 
@@ -265,7 +255,7 @@ def _drop_cancelled(chunk: ChunkPlan) -> None:
     state = chunk.after
     prompts, state.cancelled = state.cancelled, set()
     chunk.dropped = [n for n in (*state.running, *state.preempted) if state.completions[n].prompt in prompts]
-    chunk.released += [state.running[number].slot for number in chunk.dropped if number in state.running]
+    chunk.released += [state.running[number] for number in chunk.dropped if number in state.running]
     _set_length(state, chunk.released, 0)
     for number in chunk.dropped:
         state.running.pop(number, None)
@@ -363,16 +353,18 @@ def _preempt_or_resume(chunk: ChunkPlan) -> int:
     """
     state, table, limits = chunk.after, chunk.after.blocks, chunk.after.limits
 
-    def reach(lengths: Sequence[int], chunks: int) -> np.ndarray:
+    def reach(lengths: Sequence[int] | np.ndarray, chunks: int) -> np.ndarray:
         return np.minimum(np.array(lengths, np.int64) + chunks * limits.chunk_steps, limits.longest)
 
     running, waiting = sorted(state.running), sorted(state.preempted)
-    free = sorted(set(range(limits.slots)) - {completion.slot for completion in state.running.values()})
-    lengths, num_blocks = [state.running[number].num_tokens for number in running], table.tiers[-1][0]
+    free = sorted(set(range(limits.slots)) - set(state.running.values()))
+    lengths = state.slot_length[[state.running[number] for number in running]]
+    num_blocks = table.tiers[-1][0]
     num_kept = int((table.need(reach(lengths, 1)).cumsum() <= num_blocks).sum())
     spare = num_blocks - int(table.need(reach(lengths, 2)).sum())
     for number in running[num_kept:]:
-        slot, state.preempted[number] = state.running.pop(number)
+        slot = state.running.pop(number)
+        state.preempted[number] = int(state.slot_length[slot])
         chunk.preempted.append(slot)
     state.appends = [number for number in state.appends if number in state.running]
     if num_kept == len(running):
@@ -380,14 +372,14 @@ def _preempt_or_resume(chunk: ChunkPlan) -> int:
         chunk.resumed = waiting[: int((need.cumsum() <= spare).sum())]
         spare -= int(need[: len(chunk.resumed)].sum())
     for number, slot in zip(chunk.resumed, free, strict=False):
-        state.running[number] = RunningCompletion(slot, state.preempted.pop(number))
-        _set_length(state, [slot], state.running[number].num_tokens)
+        state.running[number] = slot
+        _set_length(state, [slot], state.preempted.pop(number))
     state.appends += chunk.resumed
     new_length = reach([0], 2)
     may_take = 0 if state.preempted else max(spare, 0) // int(table.need(new_length)[0])
     tokens = np.zeros(limits.slots, np.int64)
-    for number, (slot, num_tokens) in state.running.items():
-        tokens[slot] = reach([num_tokens], 2 if number in chunk.resumed else 1)[0]
+    for number, slot in state.running.items():
+        tokens[slot] = reach(state.slot_length[[slot]], 2 if number in chunk.resumed else 1)[0]
     tokens[free[len(chunk.resumed) :][:may_take]] = new_length[0]
     has_room = table.reserve(tokens)
     assert has_room, "completions with slots were counted to fit"

@@ -26,16 +26,16 @@ NO_TOKENS = Tokens()
 
 
 class ChunkContents(NamedTuple):
-    """The completions in a chunk's log, by slot and step: number, slot and number of tokens of each.
+    """The completions in a chunk's log, by slot and step: the number and the slot of each.
 
-    ended: (number, End) of those whose turn ended, by step and number. num_steps: steps with any token. is_finite:
-    whether all log-probabilities are finite.
+    ended: (number, End) of those whose turn ended, by step and number. num_tokens in all, and num_steps with any.
+    is_finite: whether all log-probabilities are finite.
     """
 
     numbers: list[int]
     slots: list[int]
-    num_tokens: list[int]
     ended: list[tuple[int, End]]
+    num_tokens: int
     num_steps: int
     is_finite: bool
 
@@ -68,8 +68,8 @@ class TokenBuffer:
         return ChunkContents(
             numbers=numbers,
             slots=slot.tolist(),
-            num_tokens=count.tolist(),
             ended=[(numbers[i], End(int(end[i]))) for i in order.tolist()],
+            num_tokens=len(place),
             num_steps=int((log.completion >= 0).any(axis=1).sum()),
             is_finite=is_finite,
         )

@@ -7,7 +7,6 @@ same prefix copies it instead of computing it. The number of a completion's bloc
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -39,14 +38,15 @@ class PrefixCache:
     """The blocks of prompts: `num_blocks` for active prompts, and up to `capacity` cached ones.
 
     The key of a cached block is the number of its predecessor and its own tokens. Numbers are never reused, so a block
-    whose predecessor was evicted is unreachable until it is evicted too.
+    whose predecessor was evicted is unreachable until it is evicted too. `cached` starts with the least recently used
+    block. It is a plain dict, since a copy of an OrderedDict computes the hashes of all keys again.
     """
 
     block_size: int
     capacity: int = 0
     num_blocks: int = 0
     free_blocks: list[int] = field(default_factory=list)
-    cached: OrderedDict[PrefixKey, CachedBlock] = field(default_factory=OrderedDict)
+    cached: dict[PrefixKey, CachedBlock] = field(default_factory=dict)
     last_number: int = ROOT
 
     def __copy__(self) -> PrefixCache:
@@ -74,7 +74,7 @@ class PrefixCache:
             keys.append(key)
             matched.append(self.cached[key])
         for key in reversed(keys):
-            self.cached.move_to_end(key)
+            self.cached[key] = self.cached.pop(key)
         return matched
 
     def lookup(self, tokens: Sequence[int]) -> tuple[int, PrefixKey | None]:
@@ -104,7 +104,7 @@ class PrefixCache:
         for block_tokens, block in list(zip(full_blocks, blocks, strict=False))[len(matched) :]:
             target = len(self.cached)
             if target == self.capacity:
-                target = self.cached.popitem(last=False)[1].block
+                target = self.cached.pop(next(iter(self.cached))).block
             self.last_number += 1
             self.cached[parent, block_tokens] = CachedBlock(target, self.last_number)
             parent = self.last_number

@@ -3,8 +3,8 @@
 `python scripts/bench_host.py`: slots take completions of exponential length (mean 60 and 200 tokens, at most 512),
 eight for each prompt of 128 tokens, in chunks of 16 steps. A first run simulates the slots and records the log of each
 chunk. Timed runs replay the logs, so planning, arguments, reading and samples are measured, and no program. Starting a
-program and copying its arguments and logs are not included, and the text of completions is timed apart. Times are
-processor time of the thread, so other processes change them little. They are per chunk and slot with a token in it.
+program and copying its arguments and logs are not included. Samples and their text are measured per completion. Times
+are processor time of the thread, so other processes change them little.
 
 `--compare FOLDER` also measures the package of another checkout in the same turns, and checks that both return the same
 samples. Each turn is a new process.
@@ -19,9 +19,10 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -31,9 +32,10 @@ from jaxrl_sql.models import ModelConfig, Norms, Rope, init_params
 from jaxrl_sql.models.formats.hf import load_tokenizer
 from jaxrl_sql.planning.lengths import shuffle_lengths, truncated_exponential
 from jaxrl_sql.rollout import Engine, EngineConfig, Sample, SamplingParams, decode
-from jaxrl_sql.rollout.call import EngineCall
 from jaxrl_sql.rollout.engine import make_request
+from jaxrl_sql.rollout.stop_strings import Vocabulary
 
+T = TypeVar("T")
 ROOT = Path(__file__).parents[1]
 STEPS, GROUP, PROMPT, LONGEST = 16, 8, 128, 512
 # Completions per slot.
@@ -55,21 +57,22 @@ LOADS = tuple(Load(slots, mean) for slots in (64, 256, 1024) for mean in (60, 20
 QUICK = (Load(16, 60),)
 
 
-class TimedTokenizer:
-    """A tokenizer that measures the seconds of `decode`."""
+class Stopwatch:
+    """The seconds in calls of a function."""
 
-    def __init__(self, tokenizer: Any) -> None:
-        self.tokenizer, self.seconds = tokenizer, 0.0
+    def __init__(self) -> None:
+        self.seconds = 0.0
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.tokenizer, name)
+    def watch(self, function: Callable[..., T]) -> Callable[..., T]:
+        """Return the function with its seconds added to this stopwatch's."""
 
-    def decode(self, ids: Sequence[int], **options: Any) -> str:
-        """Return the text of ids."""
-        start = time.thread_time()
-        text = str(self.tokenizer.decode(ids, **options))
-        self.seconds += time.thread_time() - start
-        return text
+        def watched(*arguments: Any, **options: Any) -> T:
+            start = time.thread_time()
+            result = function(*arguments, **options)
+            self.seconds += time.thread_time() - start
+            return result
+
+        return watched
 
 
 class SimulatedSlots:
@@ -99,42 +102,35 @@ class SimulatedSlots:
         return decode.StepLog(*fields)  # type: ignore[arg-type] # NumPy's
 
 
-class Seconds(NamedTuple):
-    """Seconds of a call: to launch chunks, to read them without the text of completions, and for this text."""
+class Measurement(NamedTuple):
+    """A load's seconds to launch chunks, to read their logs, for samples and their text, and its counts.
+
+    busy: pairs of a chunk and a slot with a token in it. digest: a hash of all samples.
+    """
 
     launch: float
     read: float
+    sample: float
     text: float
+    busy: int
+    completions: int
+    digest: str
 
 
-def serve(call: EngineCall, tokenizer: TimedTokenizer) -> tuple[Seconds, list[Sample]]:
-    """Run a call to its end and return the seconds and the samples."""
-    samples = list[Sample]()
-    launch = read = tokenizer.seconds = 0.0
-    while call.unfinished:
-        start = time.thread_time()
-        samples += call.launch()
-        launched = time.thread_time()
-        samples += call.read()
-        launch, read = launch + launched - start, read + time.thread_time() - launched
-    return Seconds(launch, read - tokenizer.seconds, tokenizer.seconds), samples
-
-
-def measure(load: Load) -> dict[str, Any]:
-    """Return a load's seconds, counts and a hash of its samples."""
-    tokenizer = TimedTokenizer(load_tokenizer(str(ROOT / "configs/quickstart_start")))
+def measure(load: Load) -> Measurement:
+    """Simulate a load, and measure the third of three calls: the first simulates, the second warms up."""
+    tokenizer = load_tokenizer(str(ROOT / "configs/quickstart_start"))
     vocab_size = len(tokenizer.get_vocab())
     model = ModelConfig("qwen3", vocab_size, 8, 1, 1, 1, 8, 8, Rope(1e4), Norms(), True, True, False, 4096)
     config = EngineConfig(load.slots, chunk_steps=STEPS, max_prompt_bucket=PROMPT)
-    engine = Engine(model, init_params(model, jax.random.key(0)), tokenizer, config)  # type: ignore[arg-type]
+    engine = Engine(model, init_params(model, jax.random.key(0)), tokenizer, config)
     count = load.slots * ROUNDS
     lengths = shuffle_lengths(truncated_exponential(load.mean, LONGEST).take(count)).clip(1)
     prompts = np.random.default_rng(1).integers(0, vocab_size, (count // GROUP, PROMPT)).tolist()
-    sampling = SamplingParams(n=GROUP, max_new_tokens=LONGEST)
-    logs = list[decode.StepLog]()
-    slots = SimulatedSlots(load.slots, lengths, vocab_size)
+    request = make_request(engine.tokenizer, prompts, SamplingParams(n=GROUP, max_new_tokens=LONGEST), 0, None)
+    logs, slots = list[decode.StepLog](), SimulatedSlots(load.slots, lengths, vocab_size)
 
-    def record(*arguments: Any) -> Any:
+    def simulate(*arguments: Any) -> Any:
         logs.append(slots.decode(int(arguments[6].tail)))
         return arguments[4], logs[-1]
 
@@ -143,24 +139,52 @@ def measure(load: Load) -> dict[str, Any]:
 
     decode.prefill_chunk = lambda *arguments: (arguments[2], arguments[3])
     decode.copy_blocks = lambda *arguments: arguments[2]
-    for decode_chunk in (record, replay, replay):
+    for decode_chunk in (simulate, replay, replay):
         decode.decode_chunk, remaining = decode_chunk, iter(logs)
         engine.reset_prefix_cache()
-        call = engine.begin(make_request(engine.tokenizer, prompts, sampling, 0, None))
-        seconds, samples = serve(call, tokenizer)
+        call, samples = engine.begin(request), list[Sample]()
+        launch, read, sample, text = (Stopwatch() for _ in range(4))
+        call._end_turn = sample.watch(call._end_turn)  # type: ignore[method-assign] # noqa: SLF001 (the part per completion)
+        engine.vocabulary.text = text.watch(Vocabulary(tokenizer).text)  # type: ignore[method-assign]
+        launch_chunk, read_chunk = launch.watch(call.launch), read.watch(call.read)
+        while call.unfinished:
+            samples += [*launch_chunk(), *read_chunk()]
     assert len(samples) == count, f"{len(samples)} samples of {count}"
-    digest = hashlib.sha256(repr(samples).encode()).hexdigest()
-    busy = sum(int((log.completion >= 0).any(axis=0).sum()) for log in logs)
-    return {"seconds": seconds, "busy": busy, "completions": count, "digest": digest}
+    return Measurement(
+        launch=launch.seconds,
+        read=read.seconds - sample.seconds,
+        sample=sample.seconds - text.seconds,
+        text=text.seconds,
+        busy=sum(int((log.completion >= 0).any(axis=0).sum()) for log in logs),
+        completions=count,
+        digest=hashlib.sha256(repr(samples).encode()).hexdigest(),
+    )
 
 
-def run_worker(checkout: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
+def add_figures(report: Report, load: Load, measurements: Mapping[str, Sequence[Measurement]]) -> None:
+    """Add the figures of a load, by checkout, and the ratio of the second checkout and the first."""
+    assert len({m.digest for turns in measurements.values() for m in turns}) == 1, "the samples differ"
+    for name, turns in measurements.items():
+        for part in ("launch", "read"):
+            values = [1e6 * getattr(m, part) / m.busy for m in turns]
+            report.add(f"{load}: {part}", values, "µs per slot and chunk", column=name)
+        for part in ("sample", "text"):
+            values = [1e6 * getattr(m, part) / m.completions for m in turns]
+            report.add(f"{load}: {part}", values, "µs per completion", column=name)
+    if len(measurements) > 1:
+        ours, theirs = measurements.values()
+        per_chunk = ratios([m.launch + m.read for m in theirs], [m.launch + m.read for m in ours])
+        report.add(f"{load}: launch and read, the other / this checkout", per_chunk, "x", GOAL)
+        per_completion = ratios([m.sample for m in theirs], [m.sample for m in ours])
+        report.add(f"{load}: sample, the other / this checkout", per_completion, "x")
+
+
+def run_worker(checkout: Path, options: argparse.Namespace) -> list[Measurement]:
     """Measure all loads with a checkout's package, in a new process."""
     command = [sys.executable, __file__, "--worker", *["--quick"] * options.quick]
     environment = {**os.environ, "PYTHONPATH": str(checkout)}
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-    results: list[dict[str, Any]] = json.loads(done.stdout)
-    return results
+    return [Measurement(**fields) for fields in json.loads(done.stdout)]
 
 
 def main() -> int:
@@ -171,27 +195,14 @@ def main() -> int:
     options = parser.parse_args()
     loads = QUICK if options.quick else LOADS
     if options.worker:
-        print(json.dumps([measure(load) for load in loads]))
+        print(json.dumps([measure(load)._asdict() for load in loads]))
         return 0
     checkouts = {"this checkout": ROOT} | ({"the other": options.compare.resolve()} if options.compare else {})
     report = Report(options)
-    variants = {name: lambda checkout=checkout: run_worker(checkout, options) for name, checkout in checkouts.items()}
-    taken = run_turns(variants, report.turns, warm_up=0, rotate=True)
+    variants = {name: partial(run_worker, checkout, options) for name, checkout in checkouts.items()}
+    turns = run_turns(variants, report.turns, warm_up=0, rotate=True)
     for i, load in enumerate(loads):
-        first, *others = (turns[0][i] for turns in taken.values())
-        assert all(other["digest"] == first["digest"] for other in others), "the checkouts return other samples"
-        unit, share = 1e6 / first["busy"], "µs per slot and chunk"
-        totals = {}
-        for name, turns in taken.items():
-            launch, read, text = (list(values) for values in zip(*(turn[i]["seconds"] for turn in turns), strict=True))
-            totals[name] = [a + b for a, b in zip(launch, read, strict=True)]
-            report.add(f"{load}: launch", [x * unit for x in launch], share, column=name)
-            report.add(f"{load}: read", [x * unit for x in read], share, column=name)
-            report.add(f"{load}: both", [x * unit for x in totals[name]], share, column=name)
-            per_completion = [x * 1e6 / first["completions"] for x in text]
-            report.add(f"{load}: text", per_completion, "µs per completion", column=name)
-        if others:
-            report.add(f"{load}: the other / this checkout", ratios(*list(totals.values())[::-1]), "x", GOAL)
+        add_figures(report, load, {name: [results[i] for results in values] for name, values in turns.items()})
     return report.finish()
 
 

@@ -7,7 +7,7 @@ program and copying its arguments and logs are not included. Samples and their t
 are processor time of the thread, so other processes change them little.
 
 `--compare FOLDER` also measures the package of another checkout in the same turns, and checks that both return the same
-samples. Each turn is a new process.
+samples. Each checkout has a process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -117,48 +116,85 @@ class Measurement(NamedTuple):
     digest: str
 
 
-def measure(load: Load) -> Measurement:
-    """Simulate a load, and measure the third of three calls: the first simulates, the second warms up."""
-    tokenizer = load_tokenizer(str(ROOT / "configs/quickstart_start"))
-    vocab_size = len(tokenizer.get_vocab())
-    model = ModelConfig("qwen3", vocab_size, 8, 1, 1, 1, 8, 8, Rope(1e4), Norms(), True, True, False, 4096)
-    config = EngineConfig(load.slots, chunk_steps=STEPS, max_prompt_bucket=PROMPT)
-    engine = Engine(model, init_params(model, jax.random.key(0)), tokenizer, config)
-    count = load.slots * ROUNDS
-    lengths = shuffle_lengths(truncated_exponential(load.mean, LONGEST).take(count)).clip(1)
-    prompts = np.random.default_rng(1).integers(0, vocab_size, (count // GROUP, PROMPT)).tolist()
-    request = make_request(engine.tokenizer, prompts, SamplingParams(n=GROUP, max_new_tokens=LONGEST), 0, None)
-    logs, slots = list[decode.StepLog](), SimulatedSlots(load.slots, lengths, vocab_size)
+class ReplayedLoad:
+    """A call with a load, whose chunks are simulated once and replayed then."""
 
-    def simulate(*arguments: Any) -> Any:
-        logs.append(slots.decode(int(arguments[6].tail)))
-        return arguments[4], logs[-1]
+    def __init__(self, load: Load) -> None:
+        tokenizer = load_tokenizer(str(ROOT / "configs/quickstart_start"))
+        vocab_size = len(tokenizer.get_vocab())
+        model = ModelConfig("qwen3", vocab_size, 8, 1, 1, 1, 8, 8, Rope(1e4), Norms(), True, True, False, 4096)
+        config = EngineConfig(load.slots, chunk_steps=STEPS, max_prompt_bucket=PROMPT)
+        self.engine = Engine(model, init_params(model, jax.random.key(0)), tokenizer, config)
+        count = load.slots * ROUNDS
+        lengths = shuffle_lengths(truncated_exponential(load.mean, LONGEST).take(count)).clip(1)
+        prompts = np.random.default_rng(1).integers(0, vocab_size, (count // GROUP, PROMPT)).tolist()
+        sampling = SamplingParams(n=GROUP, max_new_tokens=LONGEST)
+        self.request = make_request(tokenizer, prompts, sampling, 0, None)
+        self.logs, slots = list[decode.StepLog](), SimulatedSlots(load.slots, lengths, vocab_size)
 
-    def replay(*arguments: Any) -> Any:
-        return arguments[4], next(remaining)
+        def simulate(tail: int) -> decode.StepLog:
+            self.logs.append(slots.decode(tail))
+            return self.logs[-1]
 
-    decode.prefill_chunk = lambda *arguments: (arguments[2], arguments[3])
-    decode.copy_blocks = lambda *arguments: arguments[2]
-    for decode_chunk in (simulate, replay, replay):
-        decode.decode_chunk, remaining = decode_chunk, iter(logs)
-        engine.reset_prefix_cache()
-        call, samples = engine.begin(request), list[Sample]()
+        self._serve(simulate)
+
+    def measure(self) -> Measurement:
+        """Replay the logs and return the measurement."""
+        logs = iter(self.logs)
+        return self._serve(lambda _: next(logs))
+
+    def _serve(self, next_log: Callable[[int], decode.StepLog]) -> Measurement:
+        """Run the call with `next_log(tail)` as the log of the next chunk."""
+        decode.prefill_chunk = lambda *arguments: (arguments[2], arguments[3])
+        decode.copy_blocks = lambda *arguments: arguments[2]
+        decode.decode_chunk = lambda *arguments: (arguments[4], next_log(int(arguments[6].tail)))
+        self.engine.reset_prefix_cache()
+        call, samples = self.engine.begin(self.request), list[Sample]()
         launch, read, sample, text = (Stopwatch() for _ in range(4))
         call._end_turn = sample.watch(call._end_turn)  # type: ignore[method-assign] # noqa: SLF001 (the part per completion)
-        engine.vocabulary.text = text.watch(Vocabulary(tokenizer).text)  # type: ignore[method-assign]
+        call.vocabulary.text = text.watch(Vocabulary(self.engine.tokenizer).text)  # type: ignore[method-assign]
         launch_chunk, read_chunk = launch.watch(call.launch), read.watch(call.read)
         while call.unfinished:
             samples += [*launch_chunk(), *read_chunk()]
-    assert len(samples) == count, f"{len(samples)} samples of {count}"
-    return Measurement(
-        launch=launch.seconds,
-        read=read.seconds - sample.seconds,
-        sample=sample.seconds - text.seconds,
-        text=text.seconds,
-        busy=sum(int((log.completion >= 0).any(axis=0).sum()) for log in logs),
-        completions=count,
-        digest=hashlib.sha256(repr(samples).encode()).hexdigest(),
-    )
+        return Measurement(
+            launch=launch.seconds,
+            read=read.seconds - sample.seconds,
+            sample=sample.seconds - text.seconds,
+            text=text.seconds,
+            busy=sum(int((log.completion >= 0).any(axis=0).sum()) for log in self.logs),
+            completions=len(samples),
+            digest=hashlib.sha256(repr(samples).encode()).hexdigest(),
+        )
+
+
+def serve_worker(loads: Sequence[Load]) -> None:
+    """Measure all loads for each line of standard input, and write the measurements as a line of JSON."""
+    replayed = [ReplayedLoad(load) for load in loads]
+    for _ in sys.stdin:
+        print(json.dumps([load.measure()._asdict() for load in replayed]), flush=True)
+
+
+class Worker:
+    """A process that measures the package of a checkout."""
+
+    def __init__(self, checkout: Path, options: argparse.Namespace) -> None:
+        command = [sys.executable, __file__, "--worker", *["--quick"] * options.quick]
+        environment = {**os.environ, "PYTHONPATH": str(checkout)}
+        self._process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def measure(self) -> list[Measurement]:
+        """Return the measurements of all loads."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write("measure\n")
+        self._process.stdin.flush()
+        return [Measurement(**fields) for fields in json.loads(self._process.stdout.readline())]
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.communicate()
 
 
 def add_figures(report: Report, load: Load, measurements: Mapping[str, Sequence[Measurement]]) -> None:
@@ -179,14 +215,6 @@ def add_figures(report: Report, load: Load, measurements: Mapping[str, Sequence[
         report.add(f"{load}: sample, the other / this checkout", per_completion, "x")
 
 
-def run_worker(checkout: Path, options: argparse.Namespace) -> list[Measurement]:
-    """Measure all loads with a checkout's package, in a new process."""
-    command = [sys.executable, __file__, "--worker", *["--quick"] * options.quick]
-    environment = {**os.environ, "PYTHONPATH": str(checkout)}
-    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-    return [Measurement(**fields) for fields in json.loads(done.stdout)]
-
-
 def main() -> int:
     """Measure the loads; return the exit code."""
     parser = make_parser(__doc__)
@@ -195,12 +223,14 @@ def main() -> int:
     options = parser.parse_args()
     loads = QUICK if options.quick else LOADS
     if options.worker:
-        print(json.dumps([measure(load)._asdict() for load in loads]))
+        serve_worker(loads)
         return 0
     checkouts = {"this checkout": ROOT} | ({"the other": options.compare.resolve()} if options.compare else {})
     report = Report(options)
-    variants = {name: partial(run_worker, checkout, options) for name, checkout in checkouts.items()}
-    turns = run_turns(variants, report.turns, warm_up=0, rotate=True)
+    workers = {name: Worker(checkout, options) for name, checkout in checkouts.items()}
+    turns = run_turns({name: worker.measure for name, worker in workers.items()}, report.turns, rotate=True)
+    for worker in workers.values():
+        worker.close()
     for i, load in enumerate(loads):
         add_figures(report, load, {name: [results[i] for results in values] for name, values in turns.items()})
     return report.finish()

@@ -133,7 +133,7 @@ class BlockTable:
         self.tier = 0
         self.held = np.zeros(slots, np.int64)
         self.blocks = np.zeros((slots, tiers[-1][1]), np.int32)
-        self.free_blocks = np.arange(self.num_blocks - 1, -1, -1, np.int32)
+        self.free_blocks = np.arange(self.num_blocks - 1, -1, -1, dtype=np.int32)
 
     def __copy__(self) -> BlockTable:
         """Return an independent copy; no method changes `held` or `free_blocks` in place."""
@@ -162,7 +162,7 @@ class BlockTable:
             tier += 1
             if tier == len(self.tiers):
                 return False
-        added = np.arange(self.tiers[tier][0] - 1, self.num_blocks - 1, -1, np.int32)
+        added = np.arange(self.tiers[tier][0] - 1, self.num_blocks - 1, -1, dtype=np.int32)
         column, old, new = np.arange(self.blocks.shape[1]), self.held[:, None], need[:, None]
         freed = self.blocks[(new <= column) & (column < old)]
         free_blocks = np.concatenate([added, self.free_blocks, freed])

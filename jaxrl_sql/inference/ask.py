@@ -19,6 +19,7 @@ from jaxrl_sql.databases.sample.options import is_served, refuse_leave_out
 from jaxrl_sql.inference.policy_spec import PolicySpec
 from jaxrl_sql.inference.process import prepare_process, require_jax
 from jaxrl_sql.inference.prompt_form import resolve_settings
+from jaxrl_sql.runtime.progress import quantity
 from jaxrl_sql.runtime.terminal import printable
 from jaxrl_sql.text2sql.env.executor import Executor, Outcome, make_executor
 from jaxrl_sql.types import Example, InputError, Response
@@ -26,8 +27,6 @@ from jaxrl_sql.types import Example, InputError, Response
 if TYPE_CHECKING:
     from jaxrl_sql.text2sql.evals.records import QuestionAnswers
     from jaxrl_sql.text2sql.evals.vote import Ballot
-
-_NO_ROOM = "truncated because the model has no positions left"
 
 
 class CandidateQuery(NamedTuple):
@@ -126,7 +125,7 @@ def open_model(
         sample_answers,
         style_for,
     )
-    from jaxrl_sql.inference.prompt_lengths import PromptShortener, question_line
+    from jaxrl_sql.inference.prompt_lengths import PromptShortener, positions_line, question_line
     from jaxrl_sql.models.ops.rng import Purpose
     from jaxrl_sql.text2sql.prompts.prompts import make_prompt
 
@@ -138,24 +137,29 @@ def open_model(
     ):
         check_turns(client.recipe, cfg.sampling.turns)
         sampling = make_sampling_params(cfg.sampling, cfg.samples, policy.seed, client.stops(cfg.sampling.stop))
+        tokenizer, positions = client.engine.tokenizer, client.engine.model.max_positions
+        shortening = PromptShortener(data, lambda data: style_for(policy.recipe, data, tokenizer), tokenizer)
 
         def ask(questions: Sequence[Example]) -> list[Reply]:
             nonlocal number
             examples = [replace(question, uid=f"question {number + i}") for i, question in enumerate(questions)]
-            prompts = [make_prompt(example, client.style, client.engine.tokenizer, max_tokens) for example in examples]
+            prompts = [make_prompt(example, client.style, tokenizer, max_tokens) for example in examples]
             if None in prompts:
-                tokenizer = client.engine.tokenizer
-                shortening = PromptShortener(data, lambda data: style_for(policy.recipe, data, tokenizer), tokenizer)
                 raise InputError(question_line(examples[prompts.index(None)], max_tokens, shortening))
             pairs = [(example, prompt) for example, prompt in zip(examples, prompts, strict=True) if prompt is not None]
-            max_prompt = max((len(prompt.token_ids) for _, prompt in pairs), default=0)
-            free_positions = (
-                client.engine.model.max_positions - max_prompt
-            )  # interactive use: truncate rather than refuse
-            fitted = sampling.within(free_positions)
+            longest_example, longest_prompt = max(pairs, key=lambda pair: len(pair[1].token_ids))
+            free_positions = positions - len(longest_prompt.token_ids)
+            fitted = sampling.within(free_positions)  # interactive use: truncate rather than refuse
+
+            def no_room() -> str:
+                return positions_line(longest_example, positions, sampling.longest, shortening)
+
+            if free_positions < 1:
+                raise InputError(no_room())
             answered = sample_answers(client, pairs, fitted, number, cfg.sampling.turns)
             number += len(pairs)
-            limit = "" if fitted.longest == sampling.longest else _NO_ROOM
+            is_cut = any("length" in answer.finish_reasons for answer in answered)
+            limit = no_room() if is_cut and fitted.longest < sampling.longest else ""
             if error := next((answer.error for answer in answered if answer.error), ""):
                 raise InputError(f"not answered: {error}")
             return [
@@ -224,7 +228,7 @@ class Asker:
 def choose_reply(
     executor: Executor, example: Example, answered: QuestionAnswers, cfg: EvaluateSettings, limit: str = ""
 ) -> Reply:
-    """Run the SQL of the answers and choose one; `limit` is the reason of truncation if no setting is."""
+    """Run the SQL of the answers and choose one; `limit` is the reason of truncation at the model's positions, or ""."""
     from jaxrl_sql.text2sql.evals.vote import ballots, choose
 
     ballot = ballots(executor, [example], [answered.sqls], cfg.vote)[0]
@@ -252,9 +256,14 @@ def _finish_note(answered: QuestionAnswers, index: int, cfg: EvaluateSettings, l
     from jaxrl_sql.text2sql.evals.endings import why_incomplete
 
     reasons = answered.finish_reasons
+    tokens = answered.tokens if len(reasons) == 1 else 0
+    after = f" after {quantity(tokens, 'tokens')}" if tokens else ""
     lines = []
     for reason in (reasons[index], *sorted(set(reasons))) if reasons else ():
-        if problem := limit if limit and reason == "length" else why_incomplete(reason, cfg):
+        problem = why_incomplete(reason, cfg, tokens)
+        if limit and reason == "length":
+            problem = f"truncated{after}: {limit}"
+        if problem:
             subject = (
                 "the answer is"
                 if reason == reasons[index]

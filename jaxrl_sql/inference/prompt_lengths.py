@@ -81,6 +81,21 @@ def question_line(example: Example, longest: int, shortening: PromptShortener) -
     return f"the prompt has {length:,} tokens, and the limit is data.max_prompt_tokens={longest}: {'; '.join(choices)}"
 
 
+def positions_line(example: Example, positions: int, answer: int, shortening: PromptShortener) -> str:
+    """Return why a prompt leaves too few of a model's positions for an answer, and the settings that shorten it.
+
+    `answer` is the number of tokens that an answer may have.
+    """
+    (length,) = _lengths([example], shortening.style_of(shortening.data), shortening.tokenizer)
+    measured = measure_settings([example], positions - answer, shortening)
+    choices = [f"{setting} → {lengths[0]:,}" for setting, lengths in measured]
+    advice = f"shorten the prompt ({'; '.join(choices)})" if choices else "use a model with more positions"
+    return (
+        f"the prompt has {length:,} tokens, the answer may have {answer:,}, and the model has {positions:,} positions "
+        f"(max_positions) for both: {advice}"
+    )
+
+
 def _lines(
     subject: str,
     measured: tuple[int, int],

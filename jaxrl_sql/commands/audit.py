@@ -1,8 +1,9 @@
 """Audit question sets: `jaxrl-sql data audit --train DIR … --eval DIR … --out DIR`.
 
 Reports questions, SQL and databases that evaluation shares with training, and golds that fail, are slow, return no
-rows, match an empty or constant answer, or do not change with the rows of a test suite. Prints a table, and writes
-`audit.json` with the counts and `findings.jsonl` with a line per finding.
+rows, match an empty or constant answer, or do not change with the rows of a test suite. A file or folder in both lists
+is read as in training: its questions `train`, and `dev`. Prints a table, and writes `audit.json` with the counts and
+`findings.jsonl` with a line per finding.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from jaxrl_sql.inference.fingerprint import (
     values_of,
 )
 from jaxrl_sql.inference.policy_spec import PolicySpec
+from jaxrl_sql.inference.trained_questions import trained_warning
 from jaxrl_sql.runtime.display import Display, make_display
 from jaxrl_sql.runtime.folder import CONFIG
 from jaxrl_sql.runtime.journal import Journal
@@ -60,7 +61,7 @@ Answer = Callable[[BenchmarkSet, EvaluationChunk, Callable[[int, int], None]], l
 class EvaluationResult(NamedTuple):
     """A finished evaluation: the judged sets, their numbers together, and a record per question and run.
 
-    `warnings` are lines on incomplete answers. `speed` holds the numbers of `speed.json`, or None if no model answered
+    `warnings` are lines on incomplete answers and on questions of the training. `speed` holds the numbers of `speed.json`, or None if no model answered
     in this call. `files` are the written ones.
     """
 
@@ -124,6 +125,9 @@ def evaluate(
     numbers = merge_metrics(results)
     write(out, lines, numbers)
     warnings = incomplete_warnings(cfg, [record for run in records.values() for record in run])
+    if checkpoint := policy.model.checkpoint:
+        trained = [trained_warning(eval_set.name, eval_set.examples, checkpoint) for eval_set in sets]
+        warnings += [warning for warning in trained if warning]
     speed_metrics = speed.metrics() if speed.tokens else None
     if speed_metrics is not None:  # separate from metrics.json, which is reproducible and has no times
         (out / SPEED).write_text(json.dumps(speed_metrics, indent=2) + "\n", encoding="utf-8")

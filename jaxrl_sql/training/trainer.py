@@ -30,6 +30,7 @@ from jaxrl_sql.inference.questions import (
     model_config,
     open_tokenizer,
 )
+from jaxrl_sql.inference.trained_questions import save_trained_questions
 from jaxrl_sql.inference.training_set import choose_shots, is_generated
 from jaxrl_sql.models.lora import policy_params
 from jaxrl_sql.models.spec import count_params
@@ -240,6 +241,8 @@ def _open_parts(
         base = pinned_name(config.model.checkpoint)
         if base:
             display.note(f"model: {base}")
+        if is_first and config.total_steps() and questions.train.streamed is None:
+            save_trained_questions(folder, questions.train.examples)
         plan = SessionPlan(count_params(model), config.phases(), caller.resume_call, base)
         about = record_session(folder if is_first else None, plan, display.activity, status.request)
         with jax.set_mesh(mesh), about:

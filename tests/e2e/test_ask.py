@@ -463,7 +463,7 @@ def test_a_truncated_endpoint_answer_is_reported_by_ask_and_by_mcp(
         ]
         assert main(["--endpoint", url, "--model", "m", "--db", str(db), questions[0], *overrides]) == 0
         answered, *failed = anyio.run(call, load_config(EvaluateConfig, None, [*overrides, "data.prompt=chat"]))
-    cut = CUT.replace("at the token limit", "after 5 tokens")  # the server's count
+    cut = CUT.replace("at the token limit", "after 4 tokens")  # the server's count
     assert f"the answer is {cut}" in capsys.readouterr().out
     reply = json.loads(answered)
     assert (reply["sql"], reply["finish_reason"], reply["note"]) == ("SELECT 41", "length", f"the answer is {cut}")

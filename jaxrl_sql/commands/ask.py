@@ -119,7 +119,9 @@ def show(reply: Reply, explain: bool, stream: TextIO) -> int:
         if rows:
             show_table(stream, "candidates", ("votes", "answers", "status", "rows", "SQL"), rows, (2, 4))
     has_result = reply.outcome is not None and reply.outcome.status == "ok"
-    is_cut = reply.finish_reason in TRUNCATED_REASONS and not has_result  # its text is no query, and its error no mistake
+    is_cut = (
+        reply.finish_reason in TRUNCATED_REASONS and not has_result
+    )  # its text is no query, and its error no mistake
     if is_cut:
         print_text(f"{reply.note}\n", stream)
     sql = reply.sql or "no SQL in the answer"

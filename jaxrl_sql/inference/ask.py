@@ -19,7 +19,7 @@ from jaxrl_sql.databases.sample.options import is_served, refuse_leave_out
 from jaxrl_sql.inference.policy_spec import PolicySpec
 from jaxrl_sql.inference.process import prepare_process, require_jax
 from jaxrl_sql.inference.prompt_form import resolve_settings
-from jaxrl_sql.runtime.progress import quantity
+from jaxrl_sql.runtime.progress import agree, quantity
 from jaxrl_sql.runtime.terminal import printable
 from jaxrl_sql.text2sql.env.executor import Executor, Outcome, make_executor
 from jaxrl_sql.types import Example, InputError, Response
@@ -228,7 +228,7 @@ class Asker:
 def choose_reply(
     executor: Executor, example: Example, answered: QuestionAnswers, cfg: EvaluateSettings, limit: str = ""
 ) -> Reply:
-    """Run the SQL of the answers and choose one; `limit` is the reason of truncation at the model's positions, or ""."""
+    """Run the SQL of the answers and choose one; `limit` is the reason of truncation at the model's positions."""
     from jaxrl_sql.text2sql.evals.vote import ballots, choose
 
     ballot = ballots(executor, [example], [answered.sqls], cfg.vote)[0]
@@ -267,7 +267,7 @@ def _finish_note(answered: QuestionAnswers, index: int, cfg: EvaluateSettings, l
             subject = (
                 "the answer is"
                 if reason == reasons[index]
-                else f"{reasons.count(reason)} of {len(reasons)} answers are"
+                else f"{reasons.count(reason)} of {len(reasons)} answers {agree(reasons.count(reason), 'are')}"
             )
             lines.append(f"{subject} {problem}")
     return (reasons[index] if reasons else ""), next(iter(lines), "")

@@ -25,6 +25,7 @@ from jaxrl_sql.inference.trained_questions import trained_warning
 from jaxrl_sql.runtime.display import Display, make_display
 from jaxrl_sql.runtime.folder import CONFIG
 from jaxrl_sql.runtime.journal import Journal
+from jaxrl_sql.runtime.progress import quantity
 from jaxrl_sql.runtime.speed import Speed
 from jaxrl_sql.text2sql.env.executor import Executor, make_executor, timing_executor
 from jaxrl_sql.text2sql.env.verdicts import is_verdict
@@ -61,8 +62,8 @@ Answer = Callable[[BenchmarkSet, EvaluationChunk, Callable[[int, int], None]], l
 class EvaluationResult(NamedTuple):
     """A finished evaluation: the judged sets, their numbers together, and a record per question and run.
 
-    `warnings` are lines on incomplete answers and on questions of the training. `speed` holds the numbers of `speed.json`, or None if no model answered
-    in this call. `files` are the written ones.
+    `warnings` are lines on incomplete answers and on questions of the training. `speed` holds the numbers of
+    `speed.json`, or None if no model answered in this call. `files` are the written ones.
     """
 
     sets: list[BenchmarkMetrics]
@@ -196,7 +197,7 @@ def gather(
         if any((names[part.set_index], part.run, example.uid) not in finished for example in part.examples)
     ]
     if finished:
-        display.note(f"resuming: {len(finished)} answers are judged already")
+        display.note(f"resuming: {quantity(len(finished), 'answers', 'are')} judged already")
     total, activity = sum(len(part.examples) for part in parts), "judging" if cfg.predictions else "answering"
     with (
         answers if pending else nullcontext() as answer,

@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from jaxrl_sql.config import DataConfig
+from jaxrl_sql.runtime.progress import quantity
 from jaxrl_sql.text2sql.prompts.prompts import Encoder, PromptSet, Pruning
 from jaxrl_sql.text2sql.prompts.styles import PromptStyle
 from jaxrl_sql.text2sql.schema.read import read_schema
@@ -68,7 +69,7 @@ def streamed_lines(lengths: Counter[int], sample: Sequence[Example], shortening:
     `lengths` has the number of prompts by length.
     """
     measured = round(statistics.median(lengths.elements())), max(lengths)
-    subject = f"the {lengths.total():,} prompts read so far"
+    subject = f"the first {quantity(lengths.total(), 'prompts')}"
     return _lines(subject, measured, shortening.data.max_prompt_tokens, sample, shortening)
 
 
@@ -110,7 +111,7 @@ def _lines(
     if shortening is not None:
         choices = [setting.text(longest) for setting in measure_settings(sample, longest, shortening)]
         choices.append(f"data.max_prompt_tokens={maximum} → all fit")
-        lines.append(f"of {len(sample)} prompts over it: {'; '.join(choices)}")
+        lines.append(f"of {quantity(len(sample), 'prompts')} over it: {'; '.join(choices)}")
     return lines
 
 

@@ -1,4 +1,4 @@
-"""The questions that a run was trained on, as hashes in its folder: an evaluation reports questions that are among them.
+"""The questions that a run was trained on, as hashes in its folder: an evaluation reports those that it scores.
 
 Questions with the same words and evidence on databases of the same name are equal.
 """
@@ -12,6 +12,7 @@ from pathlib import Path
 from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.runtime.folder import CONFIG
 from jaxrl_sql.runtime.model_locator import find_model
+from jaxrl_sql.runtime.progress import agree
 from jaxrl_sql.text2sql.question_sets.filters import plain_words
 from jaxrl_sql.types import Example, InputError
 
@@ -35,9 +36,9 @@ def trained_warning(name: str, examples: Sequence[Example], model: str) -> str:
     count = sum(_hash(example) in hashes for example in examples) if hashes else 0
     if not count:
         return ""
+    subject = f"{count:,} of {len(examples):,} questions of {name} {agree(count, 'are')}"
     return (
-        f"warning: {count:,} of {len(examples):,} questions of {name} are training questions of the model: their "
-        "accuracy is no measure for others (--split dev: the held-out part)"
+        f"warning: {subject} in the training of the model: evaluate held-out questions (of a single file, --split dev)"
     )
 
 

@@ -25,6 +25,7 @@ from jaxrl_sql.planning.programs import Setting, programs
 from jaxrl_sql.planning.roofline import StepProgram, answer_tokens, phases, step_seconds
 from jaxrl_sql.planning.suggestions import Suggestion, suggest, suggest_larger
 from jaxrl_sql.planning.workload import (
+from jaxrl_sql.runtime.progress import quantity
     Workload,
     find_workload,
     longest_answer,
@@ -155,7 +156,7 @@ def mesh_sizes(text: str, count: int) -> dict[str, int]:
     if sizes.count(-1) == 1 and rest > 0 and count % rest == 0:
         sizes[sizes.index(-1)] = count // rest
     if min(sizes) < 1 or sizes[0] * sizes[1] * sizes[2] != count:
-        raise InputError(f"--mesh {text} does not multiply to the {count} chips of the topology, such as 1x{count}x1")
+        raise InputError(f"--mesh {text} does not multiply to the {quantity(count, 'chips')} of the topology, such as 1x{count}x1")
     return dict(zip(AXES, sizes, strict=True))
 
 

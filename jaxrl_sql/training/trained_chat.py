@@ -1,7 +1,7 @@
 """The chat of a trained model for other programs: a chat template with the answer's prefill, and ollama's Modelfile.
 
-A client of vLLM, llama.cpp or ollama sends messages alone. The server's template therefore adds the prefill of the answer, as
-in training. Ollama reads no Jinja: it guesses a known template, so its template is written in Go's syntax.
+A client of vLLM, llama.cpp or ollama sends messages alone. The server's template therefore adds the prefill of the
+answer, as in training. Ollama reads no Jinja: it guesses a known template, so its template is written in Go's syntax.
 """
 
 from __future__ import annotations

@@ -55,6 +55,7 @@ from jaxrl_sql.runtime.folder import (
 from jaxrl_sql.runtime.health import Health
 from jaxrl_sql.runtime.hub import pinned_name
 from jaxrl_sql.runtime.metrics import MetricsWriter, SampleWriter
+from jaxrl_sql.runtime.progress import quantity
 from jaxrl_sql.runtime.rollouts import RolloutWriter
 from jaxrl_sql.runtime.signals import stop_on_signals
 from jaxrl_sql.runtime.trackers import open_trackers
@@ -153,7 +154,7 @@ def dry_run(config: TrainConfig) -> int:
                 refuse_other_checkpoint(folder, run.questions.inputs)
             if run.config.sft.steps:
                 epoch = run.questions.sft.order.batches(1)
-                run.note(f"supervised phase: {run.config.sft.steps:,} steps, {epoch:,} per epoch")
+                run.note(f"supervised phase: {quantity(run.config.sft.steps, 'steps')}, {epoch:,} per epoch")
             run.note(f"{folder}: nothing was compiled or written")
     return 0
 

@@ -83,7 +83,9 @@ def test_answer_length_is_limited_by_the_positions_of_the_model(
     (tmp_path / "model/config.json").write_text(json.dumps(config | {"max_position_embeddings": length + 2}))
     assert main([*command(db, questions[0], model=tmp_path / "model"), *QUICK, "data.schema=ddl"]) == 1
     cut = capsys.readouterr().out
-    assert cut.startswith(f"the answer is truncated after 2 tokens: the prompt has {length} tokens, the answer may have 48")
+    assert cut.startswith(
+        f"the answer is truncated after 2 tokens: the prompt has {length} tokens, the answer may have 48"
+    )
     assert f"the model has {length + 2} positions" in cut
     assert compact(cut) < length
 

@@ -266,7 +266,7 @@ def test_evaluation_uses_the_prompt_settings_of_the_run(
     assert sum(value for name, value in result.items() if name.startswith("count/turns/")) == 4
     shown = capsys.readouterr().out
     assert "turns" in shown
-    assert "\nwarning: 3 of 4 questions of dev are training questions of the model: " in shown
+    assert "\nwarning: 3 of 4 questions of dev are in the training of the model: " in shown
     assert ask_model(data / "dev", tmp_path / "one", "evaluate.limit=4", "--recipe", "arctic", model=run / "model") == 2
     assert "arctic answers in one turn" in capsys.readouterr().err
 
@@ -288,7 +288,7 @@ def test_overlong_questions_count_as_wrong_and_are_reported(
     assert [record["id"] for record in records if record["status"] != "not_asked"] == fitting
     assert results["status/not_asked"] == 10 - len(fitting)
     assert all(item["scores"]["bird"] == 0.0 for item in records if item["status"] == "not_asked")
-    assert "prompts that are too long count as wrong" in capsys.readouterr().out
+    assert "too long and count as wrong" in capsys.readouterr().out
 
 
 class Server:

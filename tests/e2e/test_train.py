@@ -178,7 +178,7 @@ def test_an_evaluation_recognizes_the_questions_of_the_training(whole: Path, sma
     for model in (whole, whole / "model", again):
         mixed = [*train, *unseen]
         warning = trained_warning("mixed", mixed, str(model))
-        assert warning.startswith(f"warning: 64 of {len(mixed)} questions of mixed are training questions ")
+        assert warning.startswith(f"warning: 64 of {len(mixed)} questions of mixed are in the training of the model: ")
         assert trained_warning("dev_unseen", unseen, str(model)) == ""
     assert trained_warning("train", train, str(Path(__file__).parents[2] / "configs/quickstart_start")) == ""
 
@@ -369,7 +369,7 @@ def _make_bad(kind: str, data: Path, folder: Path) -> list[str]:
         ("unknown family", "model_type is 'bert'; valid are gemma3_text, llama, qwen2, qwen3"),
         ("too few positions", "data.max_prompt_tokens"),
         ("no chat template", "needs a tokenizer with a chat template"),
-        ("too many devices", "data=3 x fsdp=-1 x tensor=1 does not multiply to the 1 devices"),
+        ("too many devices", "data=3 x fsdp=-1 x tensor=1 does not multiply to 1 device"),
         ("too few tokens", "grpo.max_tokens_per_device=64: a prompt of"),
         ("malformed line", "questions.jsonl:2"),
         ("no usable gold", "gold"),

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+from jaxrl_sql.runtime.progress import quantity
 from jaxrl_sql.text2sql.env.address import public_name
 from jaxrl_sql.types import Example
 
@@ -39,7 +40,7 @@ class Benchmark(NamedTuple):
 def describe_databases(examples: Iterable[Example]) -> str:
     """Return the databases of questions with their numbers, without users and passwords."""
     counts = Counter(public_name(example.database) for example in examples)
-    shown = [f"{name} ({count} questions)" for name, count in counts.most_common(_SHOWN)]
+    shown = [f"{name} ({quantity(count, 'questions')})" for name, count in counts.most_common(_SHOWN)]
     more = [f"and {len(counts) - _SHOWN} more databases"] if len(counts) > _SHOWN else []
     return ", ".join([*shown, *more])
 

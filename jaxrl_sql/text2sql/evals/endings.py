@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from jaxrl_sql.config import EvaluateSettings
-from jaxrl_sql.runtime.progress import quantity
+from jaxrl_sql.runtime.progress import agree, quantity
 from jaxrl_sql.types import OUT_OF_TURNS, Fields
 
 
@@ -56,4 +56,4 @@ def cut_at(settings: str, tokens: int = 0) -> str:
 
 def incomplete_warning(count: int, total: int, cause: str, what: str = "answers") -> str:
     """Return a warning that `count` of `total` answers are incomplete."""
-    return f"warning: {count:,} of {total:,} {what} ({count / total:.1%}) are {cause}"
+    return f"warning: {count:,} of {total:,} {what} ({count / total:.1%}) {agree(count, 'are')} {cause}"

@@ -335,4 +335,4 @@ def test_replaced_bytes_are_reported(tmp_path: Path, capsys: pytest.CaptureFixtu
     (target / "questions.jsonl").unlink()
     (target / "dev.csv").write_bytes(b"question,sql\nWho\x92s?,SELECT 1\n")
     run_audit(tmp_path, "--eval", target / "dev.csv", "--no-golds")
-    assert "dev.csv: dev.csv: 1 bytes are not UTF-8 and were read as Windows-1252" in capsys.readouterr().err
+    assert "dev.csv: dev.csv: 1 byte is not UTF-8, read as Windows-1252" in capsys.readouterr().err

@@ -156,8 +156,8 @@ def _items(folder: Path, split: str, form: str, databases: Databases, notes: Not
         )
     if changed:
         notes.append(
-            f"{folder.name}/{split}: {quantity(changed, 'golds', 'refer')} to the current date or the ranges of vital signs; these are "
-            "replaced as in the published scorer, and predictions need the same replacement"
+            f"{folder.name}/{split}: {quantity(changed, 'golds', 'refer')} to the current date or the ranges of vital "
+            "signs; these are replaced as in the published scorer, and predictions need the same replacement"
         )
     return items
 

@@ -163,7 +163,8 @@ def _compare(file: SourceFile, writer: DatabaseWriter, table: PlannedTable, expe
     if digest != expected:
         raise CopyError(
             f"{file.db_id}: the table {table.source.name} differs after copying: "
-            f"{quantity(expected.rows, 'rows')} of digest {expected.digest:016x} were written, {digest.rows} of {digest.digest:016x} were read"
+            f"{quantity(expected.rows, 'rows')} of digest {expected.digest:016x} were written, {digest.rows} of "
+            f"{digest.digest:016x} were read"
         )
 
 

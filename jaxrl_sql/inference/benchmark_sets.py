@@ -11,6 +11,7 @@ from jaxrl_sql.config import EvaluateSettings, ExecutorConfig
 from jaxrl_sql.databases.sheets import load_benchmark
 from jaxrl_sql.runtime.progress import ProgressCallback, agree, no_progress, quantity
 from jaxrl_sql.text2sql.benchmarks import Benchmark, make_unique_name, summarize_skipped
+from jaxrl_sql.text2sql.benchmarks.benchmark import label_notes
 from jaxrl_sql.text2sql.env.files import Predictions
 from jaxrl_sql.text2sql.evals.numbers import ExcludedCounts
 from jaxrl_sql.text2sql.evals.predictions import pair, predictions_of, read_predictions
@@ -68,6 +69,7 @@ def open_sets(
     if cfg.predictions:  # a model's recipe is looked up when the model is opened
         find_recipe(recipe)
     sets: list[BenchmarkSet] = []
+    set_notes: list[tuple[str, Sequence[str]]] = []
     for index, folder in enumerate(cfg.data):
         # Predictions are paired with all questions before the limit; a model needs only the first ones.
         needs_all = cfg.predictions or cfg.include_ids or cfg.answerable_only
@@ -78,10 +80,11 @@ def open_sets(
         benchmark = hide_in_benchmark(benchmark, hide)
         refuse_translated(benchmark.examples, executor.sqlite_version)
         name = _name_of(benchmark, Path(folder), cfg.split, [eval_set.name for eval_set in sets])
-        notes += [f"{name}: {note}" for note in benchmark.notes]
+        set_notes.append((name, benchmark.notes))
         notes += [f"{name}: {line}" for line in summarize_skipped(benchmark.skipped)]
         sets.append(_make_set(cfg, name, benchmark, _read_predictions(cfg, index, memory), notes))
         on_progress(len(sets))
+    notes[:0] = label_notes(set_notes)
     check_hide(hide, (example.db_path for eval_set in sets for example in eval_set.benchmark.examples))
     return sets
 

@@ -27,6 +27,7 @@ from jaxrl_sql.runtime.display import Display
 from jaxrl_sql.runtime.progress import Tally, quantity
 from jaxrl_sql.runtime.tokenizer_files import save_tokenizer
 from jaxrl_sql.text2sql.benchmarks import Benchmark, make_unique_name, summarize_skipped
+from jaxrl_sql.text2sql.benchmarks.benchmark import label_notes
 from jaxrl_sql.text2sql.env.executor import Executor
 from jaxrl_sql.text2sql.prompts.dialects import refuse_translated
 from jaxrl_sql.text2sql.prompts.prompts import PromptSet, Pruning, make_prompts, prompt_texts
@@ -74,9 +75,8 @@ def load_questions(
     if streamed is None:
         _report_dialects(display.note, loaded[data.train].examples)
     _report_skipped(display.note, {name: benchmark.skipped for name, benchmark in loaded.items()})
-    for name, benchmark in loaded.items():
-        for note in benchmark.notes:
-            display.note(f"{name}: {note}")
+    for line in label_notes((name, benchmark.notes) for name, benchmark in loaded.items()):
+        display.note(line)
     evals: dict[str, Benchmark] = {}
     for split in dict.fromkeys(names):
         evals[make_unique_name(Path(split).name or split, evals)] = loaded[split]

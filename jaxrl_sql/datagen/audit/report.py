@@ -20,7 +20,7 @@ from jaxrl_sql.datagen.audit.overlap import (
     find_shared_questions,
     find_shared_sql,
 )
-from jaxrl_sql.text2sql.benchmarks.benchmark import describe_databases
+from jaxrl_sql.text2sql.benchmarks.benchmark import describe_databases, label_notes
 from jaxrl_sql.text2sql.env.executor import make_executor
 from jaxrl_sql.text2sql.evals.tables import ReportTable
 from jaxrl_sql.types import InputError
@@ -52,17 +52,21 @@ def load_sets(config: AuditConfig, report: Note) -> tuple[list[QuestionSet], lis
     both = {folder.resolve() for folder in config.train} & {folder.resolve() for folder in config.eval}
     names = Counter(path.name for path in {folder.resolve() for folder in (*config.train, *config.eval)})
 
+    notes: list[tuple[str, Sequence[str]]] = []
+
     def load(folder: Path, split: str) -> QuestionSet:
         path = folder.resolve()
         name = path.name if names[path.name] == 1 else str(folder)
         split = split if path in both else ""
         name = f"{name}/{split}" if split else name
         loaded = load_benchmark(folder, split, config.limit, config.database)
-        for note in loaded.notes:
-            report(f"{name}: {note}")
+        notes.append((name, loaded.notes))
         return QuestionSet(name, loaded.examples, loaded.skipped, loaded.lines)
 
-    return [load(folder, "train") for folder in config.train], [load(folder, "dev") for folder in config.eval]
+    sets = [load(folder, "train") for folder in config.train], [load(folder, "dev") for folder in config.eval]
+    for line in label_notes(notes):
+        report(line)
+    return sets
 
 
 def audit(config: AuditConfig, report: Note) -> AuditResult:

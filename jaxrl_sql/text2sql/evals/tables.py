@@ -120,6 +120,8 @@ def _statuses(result: BenchmarkMetrics) -> ReportTable:
         *((f"answer: {name}", _count(value), "") for name, value in endings.items() if value and name != "stop"),
         *((name, _count(value), "") for name, value in extra_rows.items() if value),
     ]
+    if not any(examples for _, _, examples in rows):
+        return ReportTable("statuses", ("", "questions"), tuple((name, count) for name, count, _ in rows), (0,))
     return ReportTable("statuses", ("", "questions", "examples"), tuple(rows), (0, 2))
 
 

@@ -145,9 +145,13 @@ def _training(run: Path, bases: Sequence[str], step: int | None) -> list[str]:
         "seed": f"{config.seed} (data {data.seed})",
         "supervised steps": f"those of {sft.epochs} epochs" if sft.epochs else sft.steps,
         "GRPO steps": f"{grpo.steps}, then {again} of a second stage" if again else grpo.steps,
-        "algorithm": grpo.algorithm,
-        "prompts × answers a step": f"{grpo.prompts} × {grpo.num_generations}",
-        "learning rate": f"{grpo.optim.lr:g} (GRPO), {sft.optim.lr:g} (supervised)",
+    }
+    if grpo.steps:
+        rows["algorithm"] = grpo.algorithm
+        rows["prompts × answers a step"] = f"{grpo.prompts} × {grpo.num_generations}"
+    rates = {"GRPO": grpo.optim.lr if grpo.steps else 0, "supervised": sft.optim.lr if sft.steps or sft.epochs else 0}
+    rows |= {
+        "learning rate": ", ".join(f"{rate:g} ({phase})" for phase, rate in rates.items() if rate) or "no training",
         "adapters": f"rank {config.model.lora.rank}, merged" if config.model.lora.rank else "none",
         "weights of": "the end of the run" if step is None else f"step {step}",
     }

@@ -147,9 +147,7 @@ def find_trained(name: str) -> tuple[Path, TrainedModel | None]:
     folder = fetch(name, with_weights=False) if is_hub_name(name) else path
     if not (folder / PROMPT_FILE).is_file():
         return path, None
-    trained = read_trained(folder / PROMPT_FILE)
-    template, is_copied = folder / TEMPLATE, trained.data.chat.template == TEMPLATE
-    return path, replace_values(trained, {"data.chat.template": str(template)}) if is_copied else trained
+    return path, read_trained(folder / PROMPT_FILE)
 
 
 def with_downloads(config: Settings, with_weights: bool = True) -> Settings:

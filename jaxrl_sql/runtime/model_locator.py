@@ -26,9 +26,9 @@ from jaxrl_sql.config import (
     replace_values,
 )
 from jaxrl_sql.config.check import flatten, values_by_key
+from jaxrl_sql.config.reading import PROMPT_FILE
 from jaxrl_sql.runtime.folder import CONFIG
 from jaxrl_sql.runtime.hub import fetch, is_hub_name, pinned_name
-from jaxrl_sql.runtime.hub_files import PROMPT_FILE
 from jaxrl_sql.runtime.journal import journal_settings
 from jaxrl_sql.types import Fields, InputError, Record
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from jaxrl_sql.config.reading import PROMPT_FILE
 from jaxrl_sql.inference.ends import ends_of_generation
 from jaxrl_sql.inference.questions import model_config
 from jaxrl_sql.models import ModelConfig, load_checkpoint, load_tokenizer, save_checkpoint
@@ -22,7 +23,6 @@ from jaxrl_sql.models.formats.hf import hf_tensors, read_tensors, stop_tokens
 from jaxrl_sql.models.frozen import merge_params, split
 from jaxrl_sql.runtime.folder import CHECKPOINTS, CONFIG, list_saved_steps
 from jaxrl_sql.runtime.hub import is_hub_name, local_folder
-from jaxrl_sql.runtime.hub_files import PROMPT_FILE
 from jaxrl_sql.runtime.model_locator import TEMPLATE, TrainedModel, find_model, find_trained, read_trained
 from jaxrl_sql.runtime.tokenizer_files import misreading_class
 from jaxrl_sql.training.checkpoint import Checkpoints

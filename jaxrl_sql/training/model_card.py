@@ -16,12 +16,12 @@ import numpy as np
 import yaml
 
 from jaxrl_sql.config import TrainConfig, load_config, replace_values
+from jaxrl_sql.config.reading import PROMPT_FILE
 from jaxrl_sql.models.formats.gguf import is_gguf
 from jaxrl_sql.models.formats.gguf_header import read_header
 from jaxrl_sql.report.load import RunFiles, load_run, names
 from jaxrl_sql.runtime.folder import CONFIG
 from jaxrl_sql.runtime.hub import license_of, repo_of
-from jaxrl_sql.runtime.hub_files import PROMPT_FILE
 from jaxrl_sql.runtime.model_locator import PROMPT_KEYS, TEMPLATE, TrainedModel, find_model, prompt_settings
 from jaxrl_sql.text2sql.evals.interval import share_interval
 from jaxrl_sql.text2sql.prompts.template import template_file, template_names

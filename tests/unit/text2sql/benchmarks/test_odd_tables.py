@@ -72,7 +72,7 @@ def test_excel_files_keep_their_special_characters(shop: Path, ending: str) -> N
     (shop / f"train.{ending}").write_bytes(text.encode("cp1252"))
     assert question_pairs(shop) == [(question, sql)]
     (note,) = load_benchmark(shop, "train").notes
-    assert note.startswith(f"train.{ending}: 11 bytes are not UTF-8 and were read as Windows-1252, the first in line ")
+    assert note.startswith(f"train.{ending}: 11 bytes are not UTF-8, read as Windows-1252, the first in line ")
     assert "Who’s" in note
 
 

@@ -258,7 +258,7 @@ def client_kv_budget(
     max_bytes, unit = int(rollout.memory * device_memory), 8 * num_batch_shards(mesh.shape)
     prompt = _block_bytes(model, mesh, engine.block_size)
     completion = _block_bytes(model, mesh, engine.completion_block_size)
-    need = engine.sizes(1, 1, 1, longest)
+    need = engine.sizes([1], 1, longest)
     completions = min(need.completion_blocks, max_bytes // 2 // completion // unit * unit)
     prefix = min(need.prefix_blocks, max_bytes // 4 // prompt // unit * unit)
     prompts = (max_bytes - completions * completion - prefix * prompt) // prompt // unit * unit

@@ -131,7 +131,7 @@ def test_engine_padded_to_max_has_the_planned_pools() -> None:
     cfg = config("rollout.max_num_seqs=4", "grpo.prompts=4", "grpo.num_generations=4", "sampling.max_new_tokens=40")
     load = find_workload(cfg, 100, 1).rollout
     assert load is not None
-    sizes = EngineConfig(max_num_seqs=4, max_prompt_bucket=100)
+    sizes = EngineConfig(max_num_seqs=4, longest_prompt=100, pads_to_max=True)
     engine = Engine(MODEL, init_params(MODEL, jax.random.key(0)), Letters(), sizes)
     prompts = [Prompt(str(i), (1 + i,) * 100, "") for i in range(4)]
     engine.begin(GenerationRequest(prompts, [SamplingParams(max_new_tokens=40, n=4)] * 4, 0, None))

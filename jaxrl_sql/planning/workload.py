@@ -242,7 +242,7 @@ def with_parts(sft: SftConfig, grpo: GrpoConfig, num_shards: int) -> tuple[SftCo
 def find_workload(model: ModelConfigSection, sections: WorkloadSections, num_shards: int) -> Workload:
     """Return the workload of a run on a mesh that splits batches into `num_shards`."""
     sft, grpo, sampling, rollout, validation, max_prompt_tokens = sections
-    has_sft, has_grpo, kept_logits = bool(sft.steps or sft.epochs), grpo.steps > 0, model.kept_logits_mib << 20
+    has_sft, has_grpo, kept_logits = bool(sft.steps or sft.epochs), grpo.steps > 0, model.kept_logits
     width, answer = bucket(max_prompt_tokens), longest_answer(sampling)[1]
     sft_dataset = Update(
         sft.databases, sft.questions, width, bucket(sft.max_completion_tokens),

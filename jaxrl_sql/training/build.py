@@ -82,7 +82,7 @@ def make_policy(run: TrainingRun, temperature: float = 1.0) -> LogprobFn:
             model.remat,
             _compute_dtype(run),
             model.attention,
-            model.kept_logits_mib << 20,
+            model.kept_logits,
             missing_ids(run.prompt_format.tokenizer, run.model.vocab_size, run.prompt_format.ends),
         )
 

@@ -24,7 +24,14 @@ from jaxrl_sql.parallel import processes, rules
 from jaxrl_sql.parallel.mesh import replica_grid
 from jaxrl_sql.planning.chips import device_memory, find_chip
 from jaxrl_sql.planning.layout import Machine, with_layout
-from jaxrl_sql.planning.memory import PlannedModel, checkpoint_bytes, estimate, is_fused, with_kv_budget
+from jaxrl_sql.planning.memory import (
+    PlannedModel,
+    checkpoint_bytes,
+    estimate,
+    is_fused,
+    with_kept_logits,
+    with_kv_budget,
+)
 from jaxrl_sql.planning.suggestions import suggest
 from jaxrl_sql.planning.units import format_bytes
 from jaxrl_sql.planning.workload import Workload, find_workload, kv_budget, longest_answer
@@ -82,7 +89,8 @@ def check_devices(run: PlannedRun) -> None:
 def preflight(run: TrainingRun) -> TrainConfig:
     """Check that a run fits and report its requirements, before anything is compiled.
 
-    Return the configuration with the rollout layout and KV blocks. Raises InputError if a check fails.
+    Return the configuration with the rollout layout, KV blocks and memory of logits. Raises InputError if a check
+    fails.
     """
     check_mesh(run)
     check_budget(run)
@@ -97,7 +105,8 @@ def preflight(run: TrainingRun) -> TrainConfig:
     count = sum(len(prompt_set.prompts) for prompt_set in prompts)
     run.note(f"prompts: {count:,}, {min(lengths):,} to {max(lengths):,} tokens each; {_describe_programs(run)}")
     config = find_kv_blocks(run, find_layout(run, max(lengths)), max(lengths))
-    check_memory(run, config.workload(max(lengths)))
+    config = find_kept_logits(run, config, max(lengths))
+    check_memory(replace(run, config=config), config.workload(max(lengths)))
     return config
 
 
@@ -210,6 +219,18 @@ def find_kv_blocks(run: TrainingRun, config: TrainConfig, longest: int) -> Train
     rollout = with_kv_budget(sections, model, run.mesh, device_bytes)
     run.write_config(rollout=rollout)
     return replace(config, rollout=rollout)
+
+
+def find_kept_logits(run: TrainingRun, config: TrainConfig, longest: int) -> TrainConfig:
+    """Return the configuration with `model.kept_logits_mib`, computed once per run and saved in its folder."""
+    if config.model.kept_logits_mib:
+        return config
+    device_bytes = min(processes.exchange([device_memory(run.mesh)]))
+    sections, model = config.workload(longest), PlannedModel(config.model, run.model)
+    fused = is_fused(model, run.mesh.devices.flat[0].platform)
+    section = with_kept_logits(sections, model, run.mesh, device_bytes, fused)
+    run.write_config(model=section)
+    return replace(config, model=section)
 
 
 def check_mesh(run: RunPlan) -> None:

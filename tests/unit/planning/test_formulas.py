@@ -361,6 +361,20 @@ def test_kept_logits_are_computed_once() -> None:
     assert activations[2] == activations[1]
 
 
+@pytest.mark.parametrize(
+    ("gib", "setting", "kept", "pieces"), [(0, 0, 256, 4), (1, 0, 256, 4), (64, 0, 1024, 1), (64, 512, 512, 2)]
+)
+def test_free_memory_keeps_all_logits(gib: int, setting: int, kept: int, pieces: int) -> None:
+    batch = ("grpo.prompts=64", "grpo.num_generations=8", "sampling.max_new_tokens=1024")
+    cfg, mesh = config(*batch, f"model.kept_logits_mib={setting}"), abstract_mesh(1, 1, 1)
+    model = PlannedModel(cfg.model, MODEL)
+    section = memory.with_kept_logits(cfg.workload(100), model, mesh, gib << 30, fused=True)
+    assert section.kept_logits_mib == kept
+    update = find_workload(dataclasses.replace(cfg, model=section), 100, 1).update
+    assert update is not None
+    assert update_logit_chunks(MODEL, update, {"data": 1, "fsdp": 1, "tensor": 1}) == pieces
+
+
 def test_schemas_run_once_for_the_questions_of_their_database() -> None:
     """Count the tree: a schema followed by four question suffixes, each followed by its answers."""
     cfg = config("grpo.prompts=8", "grpo.num_generations=4", "grpo.questions=4", "sampling.max_new_tokens=64")

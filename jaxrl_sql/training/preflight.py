@@ -44,6 +44,8 @@ ENGINE_COUNTS = ("prefix_reuse", "occupancy")
 """Metrics of the engine in an evaluation, in addition to those of the answers."""
 PROGRAMS = frozenset({"update", "score", "measure", "prefill_chunk", "decode_chunk"})
 """Names of the programs that take long to compile; a run also compiles many small ones."""
+PROGRAMS_PER_ENGINE = 9
+"""About how many programs an engine compiles: three to decode, and six to prefill."""
 
 
 class RunPlan(Protocol):
@@ -294,12 +296,7 @@ def _describe_programs(run: TrainingRun) -> str:
     """
     pads_to_max = run.config.run.pad_to_max
     widths = [bucket(run.max_prompt_bucket)] if pads_to_max else _widths(run.questions.train)
-    greedy = (
-        {bucket(run.max_prompt_bucket)}
-        if pads_to_max
-        else {width for prompt_set in run.questions.evals.values() for width in _widths(prompt_set)}
-    )
-    facts, updates, engines = [], 0, 0
+    facts, updates = [], 0
     if run.config.sft.steps:
         width, max_tokens = bucket(max(widths)), run.config.sft.max_completion_tokens
         facts.append(f"sft pads schemas to {width} at most and answers to {bucket(max_tokens)}")
@@ -309,12 +306,10 @@ def _describe_programs(run: TrainingRun) -> str:
     if run.config.grpo.steps:
         facts.append(f"grpo pads to {_format_widths(widths)} + {bucket(longest_answer(run.config.sampling)[1])}")
         updates += len(widths)
-        engines += len(widths)
-    engines += len(greedy)
-    run.compile_stats.expect(PROGRAMS, updates + 5 * engines)
-    facts.append(
-        f"compiles up to {updates} update program{'s' * (updates != 1)} and about {5 * engines} sampling programs"
-    )
+    engines = 2 if run.config.grpo.steps else 1  # that of validation, and that of rollouts
+    sampling = engines * (2 if pads_to_max else PROGRAMS_PER_ENGINE)
+    run.compile_stats.expect(PROGRAMS, updates + sampling)
+    facts.append(f"compiles up to {updates} update program{'s' * (updates != 1)} and about {sampling} sampling programs")
     cache_folder = cache_location()
     return "; ".join(facts) + (f", cached in {cache_folder}" if cache_folder else "; run.compilation_cache caches them")
 

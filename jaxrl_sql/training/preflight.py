@@ -35,6 +35,7 @@ from jaxrl_sql.planning.memory import (
 from jaxrl_sql.planning.suggestions import suggest
 from jaxrl_sql.planning.units import format_bytes
 from jaxrl_sql.planning.workload import Workload, find_workload, kv_budget, longest_answer
+from jaxrl_sql.runtime.progress import quantity
 from jaxrl_sql.text2sql.evals.summary import validation_metrics
 from jaxrl_sql.text2sql.prompts.prompts import PromptSet
 from jaxrl_sql.training.training_run import TrainingRun
@@ -309,7 +310,7 @@ def _describe_programs(run: TrainingRun) -> str:
     engines = 2 if run.config.grpo.steps else 1  # that of validation, and that of rollouts
     sampling = engines * (2 if pads_to_max else PROGRAMS_PER_ENGINE)
     run.compile_stats.expect(PROGRAMS, updates + sampling)
-    facts.append(f"compiles up to {updates} update program{'s' * (updates != 1)} and about {sampling} sampling programs")
+    facts.append(f"compiles up to {quantity(updates, 'update programs')} and about {sampling} sampling programs")
     cache_folder = cache_location()
     return "; ".join(facts) + (f", cached in {cache_folder}" if cache_folder else "; run.compilation_cache caches them")
 

@@ -227,11 +227,23 @@ def test_evaluations_open(open_page: Open, tmp_path: Path, view_runs: ModuleType
     page = open_page((tmp_path / "out" / "index.html").as_uri())
     page.get_by_role("heading", name="By every rule").wait_for()
     head = page.get_by_role("table").filter(has_text="95 % interval").get_by_role("columnheader")
-    assert head.all_inner_texts() == ["rule", "share", "95 % interval"], "a single set has no name"
+    assert head.all_inner_texts() == ["set", "rule", "share", "95 % interval"]
     page.goto(f"{(tmp_path / 'out' / 'index.html').as_uri()}#/group/0.0")
     page.get_by_role("article").wait_for()
     assert page.locator("mark").all_inner_texts() == ["cup", "pot"]
     assert "the same rows with different multiplicities" in page.inner_text("main")
+
+
+def test_rules_of_a_single_set_have_no_column_for_its_name(
+    open_page: Open, tmp_path: Path, view_runs: ModuleType
+) -> None:
+    folder = view_runs.write_evaluation(tmp_path / "first", {"a": 1.0})
+    (folder / "metrics.json").write_text('{"accuracy": 0.5, "bird": 0.5, "bird/low": 0.2, "bird/high": 0.8}')
+    assert main([str(folder), "--out", str(tmp_path / "out")]) == 0
+    page = open_page((tmp_path / "out" / "index.html").as_uri())
+    page.get_by_role("heading", name="By every rule").wait_for()
+    head = page.get_by_role("table").filter(has_text="95 % interval").get_by_role("columnheader")
+    assert head.all_inner_texts() == ["rule", "share", "95 % interval"]
 
 
 def test_a_comparison_opens(open_page: Open, tmp_path: Path, view_runs: ModuleType) -> None:

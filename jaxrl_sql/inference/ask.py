@@ -22,9 +22,11 @@ from jaxrl_sql.inference.prompt_form import resolve_settings
 from jaxrl_sql.runtime.progress import agree, quantity
 from jaxrl_sql.runtime.terminal import printable
 from jaxrl_sql.text2sql.env.executor import Executor, Outcome, make_executor
-from jaxrl_sql.types import Example, InputError, Response
+from jaxrl_sql.types import Example, InputError, Prompt, Response
 
 if TYPE_CHECKING:
+    from jaxrl_sql.inference.policy_client import PolicyClient
+    from jaxrl_sql.inference.prompt_lengths import PromptShortener
     from jaxrl_sql.text2sql.evals.records import QuestionAnswers
     from jaxrl_sql.text2sql.evals.vote import Ballot
 
@@ -125,9 +127,8 @@ def open_model(
         sample_answers,
         style_for,
     )
-    from jaxrl_sql.inference.prompt_lengths import PromptShortener, positions_line, question_line
+    from jaxrl_sql.inference.prompt_lengths import PromptShortener, positions_line
     from jaxrl_sql.models.ops.rng import Purpose
-    from jaxrl_sql.text2sql.prompts.prompts import make_prompt
 
     data, slots, number = policy.data, min(cfg.max_num_seqs, concurrency * cfg.samples), 0
     max_tokens = data.max_prompt_tokens
@@ -143,10 +144,9 @@ def open_model(
         def ask(questions: Sequence[Example]) -> list[Reply]:
             nonlocal number
             examples = [replace(question, uid=f"question {number + i}") for i, question in enumerate(questions)]
-            prompts = [make_prompt(example, client.style, tokenizer, max_tokens) for example in examples]
-            if None in prompts:
-                raise InputError(question_line(examples[prompts.index(None)], max_tokens, shortening))
-            pairs = [(example, prompt) for example, prompt in zip(examples, prompts, strict=True) if prompt is not None]
+            pairs = _make_prompts(client, examples, max_tokens, shortening)
+            if not pairs:
+                return []
             longest_example, longest_prompt = max(pairs, key=lambda pair: len(pair[1].token_ids))
             free_positions = positions - len(longest_prompt.token_ids)
             fitted = sampling.within(free_positions)  # interactive use: truncate rather than refuse
@@ -168,6 +168,22 @@ def open_model(
             ]
 
         yield ask
+
+
+def _make_prompts(
+    client: PolicyClient, examples: Sequence[Example], max_tokens: int, shortening: PromptShortener
+) -> list[tuple[Example, Prompt]]:
+    """Return the questions with their prompts; raises InputError, with settings that shorten it, for a long prompt."""
+    from jaxrl_sql.inference.prompt_lengths import question_line
+    from jaxrl_sql.text2sql.prompts.prompts import make_prompt
+
+    pairs = []
+    for example in examples:
+        prompt = make_prompt(example, client.style, client.engine.tokenizer, max_tokens)
+        if prompt is None:
+            raise InputError(question_line(example, max_tokens, shortening))
+        pairs.append((example, prompt))
+    return pairs
 
 
 @contextmanager

@@ -131,7 +131,6 @@ def open_model(
     from jaxrl_sql.models.ops.rng import Purpose
 
     data, slots, number = policy.data, min(cfg.max_num_seqs, concurrency * cfg.samples), 0
-    max_tokens = data.max_prompt_tokens
     with (
         make_executor(limits, data.hide) as executor,
         open_policy_client(policy, executor, slots, Purpose.EVAL, max_answer_tokens(cfg.sampling)) as client,
@@ -144,7 +143,7 @@ def open_model(
         def ask(questions: Sequence[Example]) -> list[Reply]:
             nonlocal number
             examples = [replace(question, uid=f"question {number + i}") for i, question in enumerate(questions)]
-            pairs = _make_prompts(client, examples, max_tokens, shortening)
+            pairs = _make_prompts(client, examples, shortening)
             if not pairs:
                 return []
             longest_example, longest_prompt = max(pairs, key=lambda pair: len(pair[1].token_ids))
@@ -171,13 +170,13 @@ def open_model(
 
 
 def _make_prompts(
-    client: PolicyClient, examples: Sequence[Example], max_tokens: int, shortening: PromptShortener
+    client: PolicyClient, examples: Sequence[Example], shortening: PromptShortener
 ) -> list[tuple[Example, Prompt]]:
     """Return the questions with their prompts; raises InputError, with settings that shorten it, for a long prompt."""
     from jaxrl_sql.inference.prompt_lengths import question_line
     from jaxrl_sql.text2sql.prompts.prompts import make_prompt
 
-    pairs = []
+    pairs, max_tokens = [], shortening.data.max_prompt_tokens
     for example in examples:
         prompt = make_prompt(example, client.style, client.engine.tokenizer, max_tokens)
         if prompt is None:

@@ -123,7 +123,7 @@ class ReplayedLoad:
         tokenizer = load_tokenizer(str(ROOT / "configs/quickstart_start"))
         vocab_size = len(tokenizer.get_vocab())
         model = ModelConfig("qwen3", vocab_size, 8, 1, 1, 1, 8, 8, Rope(1e4), Norms(), True, True, False, 4096)
-        config = EngineConfig(load.slots, chunk_steps=STEPS, max_prompt_bucket=PROMPT)
+        config = EngineConfig(load.slots, chunk_steps=STEPS, longest_prompt=PROMPT, pads_to_max=True)
         self.engine = Engine(model, init_params(model, jax.random.key(0)), tokenizer, config)
         count = load.slots * ROUNDS
         lengths = shuffle_lengths(truncated_exponential(load.mean, LONGEST).take(count)).clip(1)

@@ -145,8 +145,8 @@ class EngineCall:
         self.launched = None
         yield from self.read()
         for number in sorted(self.partial):
-            tokens = self.current_turn(number)
-            yield Sample(*self.global_index(number), *tokens, "", UNFINISHED, (Turn(ASSISTANT, *tokens),))
+            tokens, (prompt, sample) = self.current_turn(number), self.global_index(number)
+            yield Sample(prompt, sample, *tokens, "", UNFINISHED, (Turn(ASSISTANT, *tokens),))
 
     def global_index(self, number: int) -> tuple[int, int]:
         """Return the numbers in the whole call of a completion's prompt and sample."""

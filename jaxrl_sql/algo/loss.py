@@ -34,7 +34,7 @@ class Loss(NamedTuple):
 
 def sft_loss(scored: TokenLogprobs, batch: GroupBatch) -> Loss:
     """Compute the negative log-likelihood of the trained tokens, averaged over tokens."""
-    mask = batch.trained()
+    mask = batch.policy_mask()
     nll = masked.sum_and_count(-scored.logprob, mask)
     return Loss(*nll, {"sft/loss": nll, "policy/entropy": masked.sum_and_count(scored.entropy, mask)})
 
@@ -55,7 +55,7 @@ def grpo_loss(scored: TokenLogprobs, batch: GroupBatch, cfg: GrpoConfig, on_poli
     ValueError when `batch.old_logprobs` is missing.
     """
     loss = cfg.loss
-    mask = learned_tokens(batch, loss)
+    mask = tokens_in_loss(batch, loss)
     advantage = require_field(batch.advantage, "advantage")
     old = require_field(scored.logprob if on_policy else batch.old_logprobs, "old_logprobs, which several updates need")
     old = jax.lax.stop_gradient(old)
@@ -99,7 +99,7 @@ def ppo_loss(scored: TokenLogprobs, batch: GroupBatch, cfg: GrpoConfig, on_polic
     With `ppo.value_clip` above 0 the error is the larger of two: that of the value, and that of the value clipped to
     within `value_clip` of its value before the first update.
     """
-    policy, mask = grpo_loss(scored, batch, cfg, on_policy), learned_tokens(batch, cfg.loss)
+    policy, mask = grpo_loss(scored, batch, cfg, on_policy), tokens_in_loss(batch, cfg.loss)
     value = require_field(scored.value, "value: the policy has no value head")
     target, old_value = require_field(batch.returns, "returns"), require_field(batch.old_values, "old_values")
     error = (value - target) ** 2
@@ -110,9 +110,9 @@ def ppo_loss(scored: TokenLogprobs, batch: GroupBatch, cfg: GrpoConfig, on_polic
     return Loss(policy.sum + cfg.ppo.value_coef * total, weight, {**policy.metrics, "value/loss": (total, weight)})
 
 
-def learned_tokens(batch: GroupBatch, cfg: LossConfig) -> jax.Array:
-    """Return the tokens in the loss, [B,G,T] bool; with `cfg.mask_truncated` without those of truncated answers."""
-    mask = batch.trained()
+def tokens_in_loss(batch: GroupBatch, cfg: LossConfig) -> jax.Array:
+    """Return the tokens in the loss, [B,G,T] bool: the policy mask, with `cfg.mask_truncated` without truncated answers."""
+    mask = batch.policy_mask()
     return mask & ~batch.truncated[..., None] if cfg.mask_truncated else mask
 
 
@@ -165,10 +165,10 @@ def importance_weight(old: jax.Array, behavior: jax.Array, mask: jax.Array, cap:
 
 
 def sampler_metrics(old: jax.Array, rollout: jax.Array, mask: jax.Array) -> Metrics:
-    """Compare the trainer's log-probabilities [B,G,T] with those of the rollout engine.
+    """Compare the trainer's log-probabilities [B,G,T] with those of the sampler.
 
     Metrics: mean and maximum of the absolute difference, the mean in each band of POSITIONS, and the k3 estimate of
-    KL(engine, trainer), the mean of exp(d) - d - 1 with d = trainer - engine.
+    KL(sampler, trainer), the mean of exp(d) - d - 1 with d = trainer - sampler.
     """
     d = jnp.where(mask, old - rollout, 0.0)
     delta = jnp.abs(d)

@@ -21,7 +21,7 @@ from jaxrl_sql.runtime.rollouts import unpack_ids
 from jaxrl_sql.types import DEMONSTRATION, Fields, InputError, Json, Record
 
 DATA, MARKER = "data", "answers.json"
-FORM = 1
+FORMAT_VERSION = 1
 _LEVEL = 3
 
 # Flags of a group in the index, as bits.
@@ -60,7 +60,7 @@ class AnswersFolder:
             (out / DATA).mkdir(parents=True, exist_ok=True)
             for old_part in (out / DATA).glob("*.js"):
                 old_part.unlink()
-            write_text(out / MARKER, json.dumps({"form": FORM}) + "\n")
+            write_text(out / MARKER, json.dumps({"form": FORMAT_VERSION}) + "\n")
             shutil.copytree(PAGE, out / "page", dirs_exist_ok=True, ignore=shutil.ignore_patterns("shell.html"))
         except OSError as error:
             raise InputError(f"--out {out} cannot be written: {error.strerror or error}") from error
@@ -127,7 +127,11 @@ def row_of(group: AnswerGroup, run: int) -> IndexRow:
 
 
 def is_suspicious(verdict: Fields) -> bool:
-    """Return whether an answer is right by `bird` and wrong by `refined` or by the suite (`test_suite` without one)."""
+    """Return whether an answer is right by `bird` and wrong by a stricter rule.
+
+    These are `refined` and `suite` (test-suite accuracy), or `test_suite` (the comparison of Spider's script on one
+    database) if the set has no test suite.
+    """
     scores = verdict.get("scores", {})
     stricter = ["refined", "suite" if "suite" in scores else "test_suite"]
     return scores.get("bird", 0.0) >= 1.0 and any(scores.get(rule, 1.0) < 1.0 for rule in stricter)

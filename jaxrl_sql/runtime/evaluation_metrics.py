@@ -74,7 +74,7 @@ EVALUATION = (
             Metric("unjudged", "questions", "predictions without a verdict", "If not 0, the database failed.", ALWAYS),
             Metric("missing", "questions", "questions without a prediction", "", ALWAYS),
             Metric("extra", "predictions", "predictions for no question of the set", "", ALWAYS),
-            Metric("left_out", "questions", "questions that the set cannot judge", "", ALWAYS),
+            Metric("left_out", "questions", "questions excluded because no gold or database is usable", "", ALWAYS),
             Metric(
                 "sensitive/<reason>", "questions", "questions on whose verdict the rules differ, by reason",
                 "If many, report the rule with the accuracy.", ALWAYS,

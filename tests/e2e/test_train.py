@@ -21,7 +21,7 @@ from safetensors.numpy import load_file
 from jaxrl_sql.__main__ import main as jaxrl_sql
 from jaxrl_sql.commands.train import main
 from jaxrl_sql.models import ModelConfig, Norms, Rope, init_params, load_checkpoint, param_specs, save_checkpoint
-from jaxrl_sql.models.lora import Adapters, Pair, merge
+from jaxrl_sql.models.lora import Adapters, LoraPair, merge
 from jaxrl_sql.report.facts import accuracies, describe_run
 from jaxrl_sql.report.groups import (
     RUN,
@@ -167,7 +167,7 @@ def test_the_exported_model_is_the_last_policy(whole: Path) -> None:
     assert all(np.isfinite(np.asarray(leaf)).all() for leaf in params["layers"].values())
 
 
-def test_trap_a_run_stopped_by_ctrl_c_resumes_bit_equal(
+def test_a_run_stopped_by_ctrl_c_resumes_bit_equal(
     arguments: Start, whole: Path, stopped: Stopped, tmp_path: Path, untimed: Untimed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The signal arrives in the second GRPO step, after which the run saves a checkpoint and a report."""
@@ -190,7 +190,7 @@ def test_trap_a_run_stopped_by_ctrl_c_resumes_bit_equal(
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("stop_at", [1, 4])
-def test_trap_resume_is_bit_equal_from_any_step(
+def test_resume_is_bit_equal_from_any_step(
     stop_at: int, arguments: Start, whole: Path, tmp_path: Path, stopped: Stopped, untimed: Untimed
 ) -> None:
     run = stopped(whole, tmp_path / "resumed", stop_at)
@@ -228,7 +228,7 @@ def adapters_of(folder: Path, config: ModelConfig) -> Adapters:
         a, b = (np.stack([tensors[f"base_model.model.{n}.lora_{x}.weight"].T for n in names]) for x in "AB")
         layers, *sizes = spec.shape
         shapes = (layers, *sizes[: spec.n_in], rank), (layers, rank, *sizes[spec.n_in :])
-        pairs[spec.path[-1]] = Pair(a.reshape(shapes[0]), b.reshape(shapes[1]))
+        pairs[spec.path[-1]] = LoraPair(a.reshape(shapes[0]), b.reshape(shapes[1]))
     return Adapters(pairs, fields["lora_alpha"] / rank)
 
 

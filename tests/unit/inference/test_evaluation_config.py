@@ -103,7 +103,7 @@ def test_unused_arguments_are_rejected(examples: list[Example], tmp_path: Path) 
         ({"model": "m", "endpoint": URL, "sql_field": "x"}, r"sql_field x: requires a file of predictions"),
         ({"predictions": predictions, "recipe": "artic"}, r"config: recipe='artic' is not one of .* nearest is arctic"),
         ({"predictions": file, "recipe": "artic"}, r"config: recipe='artic' is not one of .* nearest is arctic"),
-        ({}, r"give one of predictions FILE, for each data one, model M, and endpoint URL model M \(or .*\)"),
+        ({}, r"set exactly one of: predictions FILE \(one per data\), model M, or endpoint URL model M \(or .*\)"),
     )
     for arguments, message in wrong:
         with pytest.raises(InputError, match=f"^{message}$"):

@@ -141,7 +141,7 @@ def test_sample_is_unchanged_by_transfer_to_another_process() -> None:
     )
     output = [
         Sample(2, 1, (3, 4, 7), (*logprobs, 0.0), (-0.5, -1.25, 0.0), "dé", "stop", turns),
-        Sample(0, 0, (), (), (), "", "refused", error="too long"),
+        Sample(0, 0, (), (), (), "", "invalid", error="too long"),
     ]
     assert unpack_samples(pack_samples(output)) == output
     assert unpack_samples(pack_samples([])) == []

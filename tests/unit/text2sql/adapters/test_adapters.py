@@ -235,12 +235,12 @@ def test_documented_verl_function(task: SqlTask, row: dict[str, str], turns: lis
     names: dict[str, Any] = {"task": task, "example_of": example_of}
     exec(examples()[1], names)  # noqa: S102 - the page's own code
     text = "".join(message["content"] for message in messages(task, row, turns))
-    requests = {
+    arguments = {
         "data_source": "spider",
         "solution_str": text,
         "ground_truth": row["gold_sql"],
     }  # called like verl's reward managers do
-    assert names["compute_score"](**requests, extra_info={"db_path": row["db_path"]}) == wanted
+    assert names["compute_score"](**arguments, extra_info={"db_path": row["db_path"]}) == wanted
 
 
 @pytest.mark.trainers

@@ -101,8 +101,8 @@ def test_truncated_answers_are_counted_and_scored(executor: Executor, examples: 
         QuestionAnswers((right, "SELECT 7", None), tuple("abc"), finish_reasons=("length", "stop", "content_filter")),
         QuestionAnswers((), error="prompt over 9 tokens"),
     ]
-    requests = [dataclasses.replace(examples[1], uid=f"q{i}") for i in range(3)]
-    records = AnswerJudge(executor, RULES, "bird").records(requests, output)
+    questions = [dataclasses.replace(examples[1], uid=f"q{i}") for i in range(3)]
+    records = AnswerJudge(executor, RULES, "bird").records(questions, output)
     assert [(item["finish_reason"], item["scores"]["bird"]) for item in records] == [
         ("length", 1),
         ("length", 1),
@@ -110,7 +110,7 @@ def test_truncated_answers_are_counted_and_scored(executor: Executor, examples: 
     ]
     assert records[1]["finish_reasons"] == {"length": 1, "stop": 1, "content_filter": 1}
     stopped = [{**record, "finish_reason": "stop", "finish_reasons": {"stop": 3}} for record in records[:2]]
-    summary = compute_metrics("s", "bird", requests, [records, [*stopped, records[2]]], ExcludedCounts())
+    summary = compute_metrics("s", "bird", questions, [records, [*stopped, records[2]]], ExcludedCounts())
     assert summary.numbers["truncated"] == (2 / 4 + 0) / 2
     counts = [summary.numbers[f"finish_reason/{name}"] for name in ("stop", "length", "content_filter")]
     assert counts == [(1 + 6) / 2, 2 / 2, 1 / 2], "means over two runs"

@@ -263,13 +263,13 @@ def test_result_over_the_row_limit_shows_its_first_rows(sql: str, executor: Exec
 
 
 def test_result_is_done_as_soon_as_its_first_rows_are(executor: Executor, db: str) -> None:
-    requests = SqlTurns(executor, db).next(Action("<sql>SELECT a.n FROM hits a, hits b</sql>", "stop"))
-    assert requests is not None
+    pending = SqlTurns(executor, db).next(Action("<sql>SELECT a.n FROM hits a, hits b</sql>", "stop"))
+    assert pending is not None
     start_time = time.monotonic()
-    while not requests.done():
+    while not pending.done():
         assert time.monotonic() - start_time < 30
     runs = executor.stats()["runs"]
-    assert "(more than 1000 rows; the first 50)" in requests.result() == requests.result()
+    assert "(more than 1000 rows; the first 50)" in pending.result() == pending.result()
     assert executor.stats()["runs"] == runs
 
 

@@ -57,7 +57,7 @@ def test_whole_text_and_its_end_token_are_learned(example: Example) -> None:
     assert answer.names == {ord(character) for character in " SELECT x FROM t"}
 
 
-def test_trap_masks_dialogue_observations_are_not_learned(example: Example) -> None:
+def test_masks_dialogue_observations_are_not_learned(example: Example) -> None:
     dialogue = (
         ("assistant", "<sql>SELECT 1</sql>"),
         ("environment", "<observation>1</observation>"),

@@ -8,34 +8,42 @@ from jaxrl_sql.rollout.sampling import GenerationRequest
 from jaxrl_sql.rollout.stop_strings import Stops, Vocabulary
 
 
-def find_refused(
+def find_invalid_requests(
     request: GenerationRequest, vocabulary: Vocabulary, model: ModelConfig, config: EngineConfig
 ) -> tuple[Stops, dict[int, str]]:
     """Return the automata of all stop strings, and the reason for each request that cannot be served."""
-    refused: dict[int, str] = {}
+    invalid: dict[int, str] = {}
     for i, (prompt, sampling) in enumerate(zip(request.prompts, request.samplings, strict=True)):
-        available = len(prompt.token_ids)
-        if not available or available + sampling.longest > model.max_positions:
-            refused[i] = (
-                f"prompt {prompt.uid}: {available} tokens and {sampling.longest} new ones need 1 to "
-                f"{model.max_positions} positions (max_positions): shorten the prompt or ask for fewer tokens"
+        num_tokens = len(prompt.token_ids)
+        if not num_tokens:
+            invalid[i] = f"prompt {prompt.uid} is empty"
+        elif num_tokens + sampling.longest > model.max_positions:
+            invalid[i] = (
+                f"prompt {prompt.uid}: {num_tokens} prompt tokens and {sampling.longest} new ones exceed "
+                f"max_positions={model.max_positions}: shorten the prompt or ask for fewer tokens"
             )
-        elif too_large := _over_budget(config, available, sampling.longest):
-            refused[i] = f"prompt {prompt.uid}: {too_large}"
+        elif too_large := _over_budget(config, num_tokens, sampling.longest):
+            invalid[i] = f"prompt {prompt.uid}: {too_large}"
         elif not all(0 <= token < model.vocab_size for token in prompt.token_ids):
-            refused[i] = f"prompt {prompt.uid}: a token id is outside the model's {model.vocab_size}"
+            invalid[i] = f"prompt {prompt.uid}: a token id is outside the model's {model.vocab_size}"
     stops_by_prompt = [tuple(sampling.stop) for sampling in request.samplings]
     stops, never = vocabulary.find_stops(tuple(dict.fromkeys(stops_by_prompt)), model.vocab_size)
-    return stops, {i: never[strings] for i, strings in enumerate(stops_by_prompt) if strings in never} | refused
+    return stops, {i: never[strings] for i, strings in enumerate(stops_by_prompt) if strings in never} | invalid
 
 
 def _over_budget(config: EngineConfig, prompt: int, completion: int) -> str:
     """Return why the KV budget never has room for a prompt and a completion of these lengths; "" if it has."""
     budget = config.budget
-    for noun, tokens, size, available in (
-        ("the prompt", prompt, config.block_size, budget and budget.prompt_blocks),
-        ("its completion", completion, config.completion_block_size, budget and budget.completion_blocks),
+    for noun, kind, tokens, size, available in (
+        ("the prompt", "prompts", prompt, config.block_size, budget and budget.prompt_blocks),
+        (
+            "its completion",
+            "completions",
+            completion,
+            config.completion_block_size,
+            budget and budget.completion_blocks,
+        ),
     ):
         if available is not None and -(-tokens // size) > available:
-            return f"{noun} of {tokens} tokens needs more than the {available} KV blocks that there are for such"
+            return f"{noun} of {tokens} tokens needs more than the {available} KV blocks for {kind}"
     return ""

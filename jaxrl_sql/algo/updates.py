@@ -44,7 +44,7 @@ def needs_old_logprobs(cfg: GrpoConfig) -> bool:
 
 
 def micro_batches_of(cfg: GrpoConfig, num_shards: int = 1, minibatches: int = 1) -> MicroBatches:
-    """Return the micro-batch settings of a pass over `minibatches` minibatches at once; a mesh has `num_shards` shards."""
+    """Return the micro-batch settings of a pass over `minibatches` at once, on a mesh with `num_shards` shards."""
     return MicroBatches(cfg.gradient_accumulation_steps * minibatches, cfg.max_tokens_per_device, num_shards)
 
 

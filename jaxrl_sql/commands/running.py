@@ -36,8 +36,9 @@ def run_command(
 ) -> int:
     """Read `--config FILE key.sub=value …` and run a command; report an error as one line and an exit code.
 
-    `root` is the command's configuration; `endpoint_section` is the section that `--endpoint` sets. Training commands have
-    `rehearse`, which `--dry-run` calls, and `--resume [FOLDER]`. Without arguments, an error explains the first steps.
+    `root` is the command's configuration; `endpoint_section` is the section that `--endpoint` sets. Training commands
+    have `rehearse`, which `--dry-run` calls, and `--resume [FOLDER]`. Without arguments, an error explains the first
+    steps.
     """
     parser = Parser(description=description)
     add_config(parser, root)

@@ -126,9 +126,7 @@ class TrainConfig(RootConfig):
         if sft.formats and data.prompt == "compact":
             yield f"sft.formats={sft.formats} need data.prompt=tagged or chat: compact answers are SQL only"
         if sft.formats and data.prompt == "given":
-            yield (
-                f"sft.formats={sft.formats} needs a prompt per answer format: data.prompt=given has one fixed prompt per row"
-            )
+            yield (f"sft.formats={sft.formats} needs a prompt per answer format: data.prompt=given has one per row")
         yield from _sampling_errors(self.sampling)
         yield from _objective_errors(self.sampling, self.rollout, grpo)
         yield from _turn_errors(self)
@@ -401,8 +399,7 @@ def _objective_errors(sampling: SamplingConfig, rollout: RolloutConfig, grpo: Gr
             yield f"grpo.demonstrations is incompatible with {setting}"
     extra = grpo.dynamic_sampling.max_extra_generations
     incompatible = {
-        f"sampling.turns={sampling.turns}, because the next call cannot continue a dialogue: it must be 1": sampling.turns
-        > 1,
+        f"sampling.turns={sampling.turns}, because a call cannot continue a dialogue: it must be 1": sampling.turns > 1,
         f"grpo.dynamic_sampling.max_extra_generations={extra}, because rounds are not known ahead: it must be 0": extra
         > 0,
         "rollout.exact=true, because an answer may include tokens of an older policy: it must be false": rollout.exact,

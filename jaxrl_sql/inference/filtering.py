@@ -56,7 +56,7 @@ from jaxrl_sql.text2sql.question_sets.filters import (
 from jaxrl_sql.text2sql.question_sets.hiding import check_hide
 from jaxrl_sql.types import Example, Fields, InputError, Record
 
-PASS_RATES = "rates.jsonl"
+PASS_RATES = "rates.jsonl"  # noqa: S105 - a file
 # Number of questions per call of the engine; a killed run loses at most these.
 _CHUNK = 128
 
@@ -159,8 +159,8 @@ def measure_pass_rates(
 ) -> list[Record]:
     """Sample `samples` answers per question from the policy; return a record per question with its right answers.
 
-    Pass rates in the journal of an earlier run are reused, except those of questions whose database failed for some answers.
-    An answer is right by BIRD's comparison, and `truncated` if it reached the token limit.
+    Pass rates in the journal of an earlier run are reused, except those of questions whose database failed for some
+    answers. An answer is right by BIRD's comparison, and `truncated` if it reached the token limit.
     """
     question_digests = digests(questions.examples)
     if changed := describe_changes(journal.records, question_digests):

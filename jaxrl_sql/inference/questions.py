@@ -244,7 +244,7 @@ def model_config(model: ModelConfigSection, tokenizer: Any) -> ModelConfig:
 
 
 def check_vocab_size(tokenizer: Any, config: ModelConfig, setting: str) -> None:
-    """Raise InputError if the tokenizer has ids beyond the model's vocabulary; `setting` names the model in the message.
+    """Raise InputError if the tokenizer has ids beyond the model's vocabulary; `setting` is the model's in the message.
 
     The id of the image token may be beyond it, as in Gemma 3's text models, because prompts do not contain it.
     """

@@ -261,7 +261,7 @@ def inference_weights(model: PlannedModel, mesh: AnyMesh, grid: tuple[int, int] 
 
 
 def matrix_dtype(dtype: str, compute_dtype: str) -> str:
-    """Return the dtype of matrices of a model that is loaded for inference: `compute_dtype` if it is narrower (`same`: `dtype`)."""
+    """Return the dtype of matrices for inference: `compute_dtype` if it is narrower (`same`: `dtype`)."""
     narrower = compute_dtype != "same" and jnp.dtype(compute_dtype).itemsize < jnp.dtype(dtype).itemsize
     return compute_dtype if narrower else dtype
 

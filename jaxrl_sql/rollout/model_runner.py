@@ -162,7 +162,7 @@ def _num_blocks(pool: KVPool | None) -> int:
 
 
 def _columns(pairs: Sequence[tuple[int, int]], none: int) -> Iterator[np.ndarray]:
-    """Yield the pairs in arrays [2,COPIED_BLOCKS]; the last is padded with `none`, which is out of the range of blocks."""
+    """Yield the pairs in arrays [2,COPIED_BLOCKS]; the last is padded with `none`, which is no block's index."""
     for first in range(0, len(pairs), COPIED_BLOCKS):
         part = pairs[first : first + COPIED_BLOCKS]
         columns = np.full((2, COPIED_BLOCKS), none, np.int32)
@@ -211,7 +211,7 @@ class CallRunner:
         self.keys = _all_keys(request, self.config.purpose)
 
     def execute(self, plan: ChunkPlan, continuations: Sequence[Continuation]) -> StepLog | None:
-        """Do a plan's work, with the tokens of its `appended` completions -> the log of the decode steps that it launches."""
+        """Do a plan's work, with the tokens of its `appended` completions -> the log of the launched decode steps."""
         self.prepare(plan, continuations)
         if not plan.launches:
             return None

@@ -34,8 +34,8 @@ class McpDatabase:
     """Read-only access to a database: queries, plans and schema. `name` is a file, or the URL of a server.
 
     A result has up to `max_rows` rows. For a database of another engine than SQLite, `leave_out` are tables and columns
-    that its sample omits, and `stand_in` is a SQLite file shown instead of a sample. `hide` are columns of a SQLite file
-    that queries may not read. `report` gets lines about tables that the schema omits.
+    that its sample omits, and `stand_in` is a SQLite file shown instead of a sample. `hide` are columns of a SQLite
+    file that queries may not read. `report` gets lines about tables that the schema omits.
     """
 
     def __init__(

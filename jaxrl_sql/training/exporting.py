@@ -178,7 +178,7 @@ def export(
     save_checkpoint(out, exported.model, params, exported.tokenizer, dtype=dtype, source=exported.source, ends=ends)
     if class_name := misreading_class(out, exported.tokenizer):
         warn(
-            f"{out}: AutoTokenizer of the installed transformers takes its class {class_name}, which tokenizes "
+            f"{out}: transformers' AutoTokenizer loads class {class_name}, which tokenizes "
             "differently from tokenizer.json: load the tokenizer by PreTrainedTokenizerFast.from_pretrained"
         )
     if exported.trained is not None:

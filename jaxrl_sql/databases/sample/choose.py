@@ -15,8 +15,8 @@ def choose(catalog: Catalog, leave_out: Sequence[str] = ()) -> Catalog:
     """Return the catalog without some tables and columns, and without the keys that those belong to.
 
     A name is `table`, `table.column`, or either after the schema. Types that SQLite cannot hold are omitted and noted,
-    and so are views and foreign tables if the database has tables. Raises InputError for an unknown or ambiguous name, and for names that SQLite
-    considers equal.
+    and so are views and foreign tables if the database has tables. Raises InputError for an unknown or ambiguous name,
+    and for names that SQLite considers equal.
     """
     by_name = _names(catalog.tables)
     excluded = {_resolve(name, by_name) for name in leave_out}

@@ -44,7 +44,8 @@ def _rules(result: BenchmarkMetrics) -> ReportTable:
         rows.append((name, _percent(numbers[rule]), around, f"{numbers[f'{rule}/count']:.0f}", *by_level))
     headers = (f"{level.partition('/')[2]}\n({numbers.get(f'count/{level}', 0):.0f})" for level in levels)
     title = f"{result.name}: accuracy {_percent(numbers.get('accuracy'))} % of {numbers['count']:.0f} questions"
-    return ReportTable(f"{title} (* by its own rule)", ("rule", "%", spread, "of", *headers), tuple(rows))
+    note = "* by its own rule" + ("; suite: test-suite accuracy" if "suite" in result.summaries[0].scores else "")
+    return ReportTable(f"{title} ({note})", ("rule", "%", spread, "of", *headers), tuple(rows))
 
 
 def _by_level(result: BenchmarkMetrics) -> list[ReportTable]:

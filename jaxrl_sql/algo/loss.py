@@ -46,8 +46,8 @@ def grpo_loss(scored: TokenLogprobs, batch: GroupBatch, cfg: GrpoConfig, on_poli
     separate bounds: DAPO, arXiv:2503.14476). With `clip.dual` above 1 it is at least clip.dual A for A < 0 (Ye et al.
     2020, arXiv:1912.09729). Each token's term is multiplied by exp(old - behavior), detached and capped at
     `loss.tis_clip_max`, because the sampler has a slightly different distribution; 0 disables this weight.
-    `batch.behavior_logprobs` are the sampler's after truncation (top-k, top-p, min-p), and `batch.rollout_logprobs`, for
-    the metrics, those of its full distribution.
+    `batch.behavior_logprobs` are the sampler's after truncation (top-k, top-p, min-p). `batch.rollout_logprobs` are of
+    its full distribution, for the metrics.
 
     Demonstrations (mixed-policy GRPO: LUFFY, Yan et al. 2025, arXiv:2504.14945) are not samples of the policy. Their
     importance weight is 1 (in LUFFY a shaped probability of the policy), and their ratio is not clipped. Entropy, KL
@@ -113,7 +113,7 @@ def ppo_loss(scored: TokenLogprobs, batch: GroupBatch, cfg: GrpoConfig, on_polic
 
 
 def tokens_in_loss(batch: GroupBatch, cfg: LossConfig) -> jax.Array:
-    """Return the tokens in the loss, [B,G,T] bool: the policy mask, without truncated answers if `cfg.mask_truncated`."""
+    """Return the tokens in the loss, [B,G,T] bool: the policy mask; `cfg.mask_truncated` excludes truncated answers."""
     mask = batch.policy_mask()
     return mask & ~batch.truncated[..., None] if cfg.mask_truncated else mask
 

@@ -37,7 +37,7 @@ class IndexRow(NamedTuple):
     uid: str
     db: str
     question: str
-    hardness: str
+    difficulty: str
     statuses: tuple[str, ...]
     rewards: tuple[float | None, ...]
     right: tuple[bool | None, ...]
@@ -117,7 +117,7 @@ def row_of(group: AnswerGroup, run: int) -> IndexRow:
         uid=group["uid"],
         db=group["db"],
         question=group["question"],
-        hardness=group["hardness"],
+        difficulty=group["hardness"],
         statuses=tuple(answer["status"] for answer in sampled),
         rewards=rewards,
         right=tuple(answer.get("right") for answer in sampled),
@@ -152,7 +152,7 @@ def _columns(parts: Sequence[Sequence[IndexRow]]) -> Record:
         "phase": [vocabularies["phases"].number(row.phase) for row in rows],
         "question": [vocabularies["questions"].number((row.db, row.uid)) for row in rows],
         "db": [vocabularies["dbs"].number(row.db) for row in rows],
-        "hardness": [vocabularies["hardness"].number(row.hardness) for row in rows],
+        "hardness": [vocabularies["hardness"].number(row.difficulty) for row in rows],
         "statuses": statuses,
         "flags": [row.flags for row in rows],
         "count": [len(row.rewards) for row in rows],

@@ -220,7 +220,7 @@ class CallRunner:
         return log
 
     def prepare(self, plan: ChunkPlan, continuations: Sequence[Continuation]) -> None:
-        """Do a plan's work before its chunk of decode steps."""
+        """Do a plan's work before its decode steps."""
         self.table[plan.freed] = NONE
         self.ring.max_length[self._ring_indices(plan.truncated)] = 1
         self._release(plan.released)
@@ -383,14 +383,14 @@ def split_rows(rows: Sequence[Row], counts: Iterable[int]) -> Iterator[tuple[int
         first += count
 
 
-def _batches(chunks: Sequence[Continuation], fits: Callable[[int, int], bool]) -> Iterator[list[Continuation]]:
-    """Split chunks into batches, short ones first, since a batch is padded to its longest chunk."""
+def _batches(pieces: Sequence[Continuation], fits: Callable[[int, int], bool]) -> Iterator[list[Continuation]]:
+    """Split pieces into batches, short ones first, since a batch is padded to its longest piece."""
     batch: list[Continuation] = []
-    for chunk in sorted(chunks, key=lambda chunk: len(chunk.tokens)):
-        if batch and not fits(len(batch) + 1, len(chunk.tokens)):
+    for piece in sorted(pieces, key=lambda piece: len(piece.tokens)):
+        if batch and not fits(len(batch) + 1, len(piece.tokens)):
             yield batch
             batch = []
-        batch.append(chunk)
+        batch.append(piece)
     if batch:
         yield batch
 

@@ -19,8 +19,8 @@ EVALUATION = (
             Metric("accuracy", "share", "mean score by the set's own rule", "The benchmark's number.", ALWAYS),
             Metric(
                 "<rule>", "share", "mean score by the rule",
-                "Rules differ in order, duplicates and columns: compare runs by one rule. `suite` is test-suite accuracy; "
-                "`test_suite` has the same comparison on one database.",
+                "Rules differ in order, duplicates and columns: compare runs by one rule. `suite` is test-suite "
+                "accuracy, `test_suite` has the same comparison on one database.",
                 ALWAYS,
             ),
             Metric(

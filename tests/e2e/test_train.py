@@ -137,8 +137,8 @@ def test_answers_are_stored_with_their_advantages(whole: Path) -> None:
             assert role == "assistant"
             assert len(unpack_ids(ids)) == len(unpack_logprobs(logprobs)) > 0
             assert max(unpack_logprobs(logprobs)) <= 0.0
-            output = "".join(tokens[token] for token in unpack_ids(ids))  # partial characters are not text
-            assert output.encode("ascii", "ignore").startswith(text.encode("ascii", "ignore"))
+            decoded = "".join(tokens[token] for token in unpack_ids(ids))  # partial characters are not text
+            assert decoded.encode("ascii", "ignore").startswith(text.encode("ascii", "ignore"))
     evaluated = [element for element in groups if element["phase"].startswith("eval/")]
     assert {row["step"] for row in evaluated} == {2, 5}
     assert all(len(row["answers"]) == 1 and row["rule"] for row in evaluated)

@@ -33,7 +33,7 @@ class ExternalDatabase(NamedTuple):
 def open_external(
     given_url: str, stand_in: Path | None, leave_out: Sequence[str], report: Callable[[str], object]
 ) -> ExternalDatabase:
-    """Return the database of a user's URL with its sample: the SQLite file `stand_in`, or a new one without `leave_out`.
+    """Return the database of a URL with its sample: the SQLite file `stand_in`, or a new one without `leave_out`.
 
     A sample has 200 rows per table, and their parents. It is cached; delete it to sample again. A DuckDB file that
     has changed is sampled again. Raises InputError for an invalid URL, and a server that cannot be reached.

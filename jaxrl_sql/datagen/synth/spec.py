@@ -38,8 +38,8 @@ class SynthSpec:
     (`extra_columns.py`).
 
     `splits` are generated; the tokenizer is trained on the training split. `rows` is the mean number of rows per table
-    (0: 1,000 to 3,000 rows per database). `easy` to `advanced` are relative shares of difficulties (None: the default of
-    the style). `mysql_share` of the questions ask for MySQL, with SQLite golds as everywhere. `style` is the source of
+    (0: 1,000 to 3,000 rows per database). `easy` to `advanced` are relative shares of difficulties (None: the style's
+    default). `mysql_share` of the questions ask for MySQL, with SQLite golds as everywhere. `style` is the source of
     the questions: `templates`, or a `grammar` whose difficulties are Spider's. Databases of the grammar have various
     realistic naming styles and are never decorated.
     """
@@ -233,7 +233,7 @@ class SynthDatabase:
 
 @dataclass(frozen=True)
 class SynthQuestion:
-    """A question about a database with its gold, its template's difficulty, and a demonstration if it differs from the gold."""
+    """A question about a database with its gold, its template's difficulty, and a demonstration if that differs."""
 
     text: str
     sql: str

@@ -291,15 +291,21 @@ class TestCommands:
         assert capsys.readouterr() == ("", "error: --rows 0: must be at least 1\n")
 
     def test_samples_are_cached_per_omissions(self, shop: Database) -> None:
-        served = [
+        databases = [
             open_external(shop.reader, None, names, print)
             for names in ([], ["customer.email"], ["customer.email", "item"], ["item", "customer.email"], [])
         ]
-        shown = [database.sample_path for database in served]
+        shown = [database.sample_path for database in databases]
         assert shown[0] == shown[4] != shown[1] != shown[2] == shown[3]
         assert [b"@shop.example" in path.read_bytes() for path in shown[:3]] == [True, False, False]
-        assert ["an earlier sample" in database.sample_note for database in served] == [False, False, False, True, True]
-        assert describe_samples(served[3:4]) == [served[3].sample_note]
+        assert ["an earlier sample" in database.sample_note for database in databases] == [
+            False,
+            False,
+            False,
+            True,
+            True,
+        ]
+        assert describe_samples(databases[3:4]) == [databases[3].sample_note]
 
     def test_ask_shows_no_omitted_column(self, shop: Database, capsys: pytest.CaptureFixture[str]) -> None:
         example = database_example(shop.reader, leave_out=["customer.email", "item"])

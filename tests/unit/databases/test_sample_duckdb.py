@@ -94,7 +94,7 @@ def test_changed_file_is_sampled_again(
     first = open_external(url, None, (), lines.append)
     again = open_external(url, None, (), print)
     assert again.sample_path == first.sample_path
-    assert ["an earlier sample" in served.sample_note for served in (first, again)] == [False, True]
+    assert ["an earlier sample" in database.sample_note for database in (first, again)] == [False, True]
     make("CREATE TABLE u (a INTEGER)")
     second = open_external(url, None, (), lines.append)
     assert (second.engine, second.url) == ("duckdb", url)

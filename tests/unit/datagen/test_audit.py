@@ -208,8 +208,8 @@ def test_databases_with_the_same_name_are_distinguished_by_path(tmp_path: Path) 
     ]
     assert result == [("database: same file", 1), ("database: same name, other schema", 1)]
     with Executor() as executor:
-        output = audit_golds(executor, both)
-    assert [item.id for item in output if item.kind == "suite: gold fails on a variant"] == ["a"]
+        issues = audit_golds(executor, both)
+    assert [item.id for item in issues if item.kind == "suite: gold fails on a variant"] == ["a"]
 
 
 def test_golds_are_run_and_classified_by_result(tmp_path: Path) -> None:

@@ -261,11 +261,11 @@ def test_natural_names_are_copied_with_their_databases(prepare: Prepare, tmp_pat
         (folder / "tables.json").write_text(json.dumps([{**names, "column_names": [[-1, "*"], [0, output]]}]))
     sources = (f"sources.one.dir={item}", f"sources.other.dir={other}", "sources.other.prefix=o_")
     assert prepare(*sources)[0] == 0
-    output = {
+    descriptions = {
         example.db_id: read_descriptions(example.db_path).of("t", "x")
         for example in load_split(tmp_path / "out", "train").examples
     }
-    assert output == {"shop": "shelf", "o_shop": "corner"}
+    assert descriptions == {"shop": "shelf", "o_shop": "corner"}
 
 
 def test_each_question_is_counted_once(prepare: Prepare, tmp_path: Path) -> None:

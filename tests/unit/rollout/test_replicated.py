@@ -139,11 +139,11 @@ def test_sample_is_unchanged_by_transfer_to_another_process() -> None:
         Turn("environment", (7,), text="rows"),
         Turn("assistant", (), (), (), ""),
     )
-    output = [
+    samples = [
         Sample(2, 1, (3, 4, 7), (*logprobs, 0.0), (-0.5, -1.25, 0.0), "dé", "stop", turns),
         Sample(0, 0, (), (), (), "", "invalid", error="too long"),
     ]
-    assert unpack_samples(pack_samples(output)) == output
+    assert unpack_samples(pack_samples(samples)) == samples
     assert unpack_samples(pack_samples([])) == []
 
 

@@ -25,11 +25,11 @@ def card_of(run: Path) -> str:
     return write_card(run / "model", run).read_text()
 
 
-@pytest.mark.parametrize(("output", "named"), [("gemma", "gemma"), ("gemma\nevil: true", "other")])
-def test_card_inherits_the_licence_of_a_gguf_base(tmp_path: Path, output: str, named: str) -> None:
+@pytest.mark.parametrize(("licence", "named"), [("gemma", "gemma"), ("gemma\nevil: true", "other")])
+def test_card_inherits_the_licence_of_a_gguf_base(tmp_path: Path, licence: str, named: str) -> None:
     gguf = pytest.importorskip("gguf")
     writer = gguf.GGUFWriter(tmp_path / "small.gguf", "gemma3")
-    writer.add_string("general.license", output)
+    writer.add_string("general.license", licence)
     writer.add_tensor("token_embd.weight", np.zeros((2, 32), np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

@@ -211,16 +211,16 @@ def test_switch_missing_from_the_template_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("template", "messages", "output"),
+    ("template", "messages", "error"),
     [
         (None, [ASK], "needs a tokenizer with a chat template"),
         (TURNS, [ASK, ASK], "roles must alternate"),
         (CHATML, [], "at least one message"),
     ],
 )
-def test_template_error_is_reported_in_one_line(template: str | None, messages: Any, output: str) -> None:
+def test_template_error_is_reported_in_one_line(template: str | None, messages: Any, error: str) -> None:
     tokenizer = make_tokenizer(template and template)
-    with pytest.raises(InputError, match=output) as caught:
+    with pytest.raises(InputError, match=error) as caught:
         render_chat(tokenizer, messages)
     assert "\n" not in str(caught.value)
 

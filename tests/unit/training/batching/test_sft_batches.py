@@ -101,11 +101,11 @@ def test_each_form_has_its_epoch_and_every_example_one_form_per_epoch(example: E
 
 def test_traces_replace_golds_and_may_be_several(example: Example, tmp_path: Path) -> None:
     path = tmp_path / "traces.jsonl"
-    output = [
+    traces = [
         {"id": "1", "reasoning": " a thought ", "sql": "SELECT 1"},
         {"id": 1, "reasoning": "b", "sql": "SELECT 2"},
     ]
-    path.write_text("\n".join(map(json.dumps, output)), encoding="utf-8")
+    path.write_text("\n".join(map(json.dumps, traces)), encoding="utf-8")
     other = dataclasses.replace(example, uid="2")
     first, second, third = with_traces([example, other], load_traces(path))
     assert (first.uid, first.reasoning, first.target_sql) == ("1", "a thought", "SELECT 1")

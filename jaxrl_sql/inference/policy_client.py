@@ -310,7 +310,7 @@ def sample_answers(
     budget: int = 1,
     on_progress: AnswersCallback | None = None,
 ) -> list[QuestionAnswers]:
-    """Sample `sampling.n` answers per question and wait for all; questions that cannot be served have an `error`."""
+    """Sample `sampling.n` answers per question and wait for all; questions with an invalid request have an `error`."""
     if not pairs:
         return []
     samples_of: list[dict[int, Sample]] = [{} for _ in pairs]

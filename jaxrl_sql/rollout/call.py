@@ -145,7 +145,7 @@ class EngineCall:
         yield from self.ahead_samples()
 
     def ready_samples(self) -> Iterator[Sample]:
-        """Yield a sample for each that cannot be served, and those that an earlier call finished."""
+        """Yield a sample for each invalid request, and those that an earlier call finished."""
         for i, reason in self.invalid.items():
             for sample in range(self.request.samplings[i].n):
                 yield Sample(*self.request.global_index(i, sample), (), (), (), "", "invalid", error=reason)

@@ -11,7 +11,7 @@ from jaxrl_sql.rollout.stop_strings import Stops, Vocabulary
 def find_invalid_requests(
     request: GenerationRequest, vocabulary: Vocabulary, model: ModelConfig, config: EngineConfig
 ) -> tuple[Stops, dict[int, str]]:
-    """Return the automata of all stop strings, and the reason for each request that cannot be served."""
+    """Return the automata of all stop strings, and the reason for each invalid request."""
     invalid: dict[int, str] = {}
     for i, (prompt, sampling) in enumerate(zip(request.prompts, request.samplings, strict=True)):
         num_tokens = len(prompt.token_ids)

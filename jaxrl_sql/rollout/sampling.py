@@ -99,7 +99,7 @@ class SamplingParams:
 class Sample:
     """One completion.
 
-    `finish_reason` is `stop`, `length`, `invalid` (the request cannot be served; no tokens), `failed` (the environment
+    `finish_reason` is `stop`, `length`, `invalid` (such as a too long prompt; no tokens), `failed` (the environment
     raised an error), or UNFINISHED for samples that the next call continues. After `stop`, `token_ids` end with the
     stop token or with the token that completes a stop string; `text` excludes the stop token and includes the string.
     `error` is the reason of `invalid` and `failed`. `logprobs` are under the full distribution at the temperature,

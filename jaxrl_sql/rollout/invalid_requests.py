@@ -20,7 +20,8 @@ def find_invalid_requests(
         elif num_tokens + sampling.longest > model.max_positions:
             invalid[i] = (
                 f"prompt {prompt.uid}: {num_tokens} prompt tokens and {sampling.longest} new ones exceed "
-                f"max_positions={model.max_positions}: shorten the prompt or ask for fewer tokens"
+                f"max_positions={model.max_positions}: lower max_new_tokens or shorten the prompt "
+                "(data.schema, data.schema_budget)"
             )
         elif too_large := _over_budget(config, num_tokens, sampling.longest):
             invalid[i] = f"prompt {prompt.uid}: {too_large}"

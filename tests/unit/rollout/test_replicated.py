@@ -149,6 +149,6 @@ def test_sample_is_unchanged_by_transfer_to_another_process() -> None:
 
 def test_grid_that_does_not_match_the_devices_is_refused() -> None:
     mesh = make_mesh(1, 1, 1)
-    with pytest.raises(InputError, match=r"rollout\.mesh=2x1: .* the 1 devices; try rollout\.mesh=1x1"):
+    with pytest.raises(InputError, match=r"rollout\.mesh=2x1: .* to 1 device; try rollout\.mesh=1x1"):
         replica_grid(mesh, 2, 1)
     assert [(number, local.shape) for number, local in local_replicas(replica_grid(mesh, 1, 1))] == [(0, mesh.shape)]

@@ -16,9 +16,9 @@ import jax
 import numpy as np
 
 from jaxrl_sql.rollout.decode import ChunkConfig, End, StepLog, StopCriteria
+from jaxrl_sql.rollout.invalid_requests import find_invalid_requests
 from jaxrl_sql.rollout.kv_blocks import BlockTable
 from jaxrl_sql.rollout.model_runner import CallRunner, Continuation, ModelRunner
-from jaxrl_sql.rollout.refusals import find_refused
 from jaxrl_sql.rollout.sampling import ASSISTANT, ENVIRONMENT, UNFINISHED, GenerationRequest, NotFiniteError, Sample
 from jaxrl_sql.rollout.scheduler import (
     ChunkLog,
@@ -86,23 +86,25 @@ class EngineCall:
         self, model_runner: ModelRunner, vocabulary: Vocabulary, request: GenerationRequest, stats: RolloutStats
     ) -> None:
         self.model_runner, self.vocabulary, self.request, self.stats = model_runner, vocabulary, request, stats
-        self.automata, self.refused = find_refused(request, vocabulary, model_runner.model.config, model_runner.config)
-        served = [i for i in range(len(request.prompts)) if i not in self.refused]
-        carried = (request.carried_sample(i, g) for i in served for g in range(request.samplings[i].n))
+        self.automata, self.invalid = find_invalid_requests(
+            request, vocabulary, model_runner.model.config, model_runner.config
+        )
+        valid = [i for i in range(len(request.prompts)) if i not in self.invalid]
+        carried = (request.carried_sample(i, g) for i in valid for g in range(request.samplings[i].n))
         self.finished_before = [sample for sample in carried if sample and sample.finish_reason != UNFINISHED]
-        num_samples = sum(request.samplings[i].n for i in served if not request.is_ahead(i))
+        num_samples = sum(request.samplings[i].n for i in valid if not request.is_ahead(i))
         self.unfinished = num_samples - len(self.finished_before)
         self.partial: dict[int, PartialSample] = {}
         self.observations: dict[int, PendingObservation] = {}
         self.log = ChunkLog()
         self.before: InFlightChunk | None = None
         self.launched: InFlightChunk | None = None
-        self._open(served)
+        self._open(valid)
 
-    def _open(self, served: Sequence[int]) -> None:
+    def _open(self, valid: Sequence[int]) -> None:
         """Open the pools, and make the first state and the arrays on the device."""
         request, runner, config = self.request, self.model_runner, self.model_runner.config
-        samplings = [request.samplings[i] for i in served]
+        samplings = [request.samplings[i] for i in valid]
         chunk_config = ChunkConfig(
             model=runner.model,
             samples=any(sampling.temperature > 0 for sampling in samplings),
@@ -113,7 +115,7 @@ class EngineCall:
         )
         max_samples = max((sampling.n for sampling in samplings), default=1)
         completion = max((sampling.longest for sampling in samplings), default=1)
-        groups = split_groups(request, served, config.group_size(max_samples))
+        groups = split_groups(request, valid, config.group_size(max_samples))
         lengths = [len(request.prompts[group.prompt].token_ids) for group in groups]
         sizes = runner.open_pools(config.sizes(lengths, max_samples, completion))
         limits = Limits(
@@ -143,10 +145,10 @@ class EngineCall:
         yield from self.ahead_samples()
 
     def ready_samples(self) -> Iterator[Sample]:
-        """Yield a sample for each that cannot be served, and those that an earlier call finished."""
-        for i, reason in self.refused.items():
+        """Yield a sample for each invalid request, and those that an earlier call finished."""
+        for i, reason in self.invalid.items():
             for sample in range(self.request.samplings[i].n):
-                yield Sample(*self.request.global_index(i, sample), (), (), (), "", "refused", error=reason)
+                yield Sample(*self.request.global_index(i, sample), (), (), (), "", "invalid", error=reason)
         yield from self.finished_before
 
     def ahead_samples(self) -> Iterator[Sample]:

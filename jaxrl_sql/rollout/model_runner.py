@@ -265,7 +265,7 @@ class CallRunner:
         if not plan.resumed:
             return
         x = power_of_two(len(plan.resumed))
-        slots = [plan.after.running[number].slot for number in plan.resumed]
+        slots = [plan.after.running[number] for number in plan.resumed]
         requests = empty_request(x)
         self._write(requests, np.arange(len(slots)), plan.resumed, plan.after)
         self.slots = resume_requests(

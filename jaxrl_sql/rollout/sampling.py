@@ -181,7 +181,7 @@ class GenerationRequest(NamedTuple):
 
     def carried_sample(self, prompt: int, sample: int) -> Sample | None:
         """Return the sample of the previous call that this one continues, or None."""
-        return self.carried.get(self.global_index(prompt, sample))
+        return self.carried.get(self.global_index(prompt, sample)) if self.carried else None
 
     def unfinished_samples(self, group: RequestGroup) -> list[int]:
         """Return the samples of a group that the previous call did not finish."""

@@ -181,11 +181,8 @@ def _deliver(pending: _Pending, samples: Iterable[Sample]) -> None:
 
 def _partial_samples(pending: _Pending, call: EngineCall) -> Iterator[Sample]:
     """Yield the partial samples of streamed jobs."""
-    for number, partial in call.partial.items():
+    for number in call.partial:
         prompt, index = call.global_index(number)
         if pending[prompt][0].is_streamed:
-            ids, logprobs = (
-                tuple(token_id for piece in pieces for token_id in piece.tolist())
-                for pieces in (partial.tokens, partial.logprobs)
-            )
+            ids, logprobs, _ = call.current_turn(number)
             yield Sample(prompt, index, ids, logprobs, (), "", "")

@@ -93,6 +93,9 @@ class Truncation(NamedTuple):
     min_p: bool
 
 
+EVERY_LIMIT = Truncation(True, True, True)
+
+
 class LastToken(NamedTuple):
     """Log-probability [N] and id [N] of each row's last allowed token, in descending order with ties by id."""
 
@@ -235,14 +238,14 @@ def sample_tokens(
     logits: jax.Array,
     sampling: SamplingMetadata,
     seen: jax.Array | None = None,
-    truncation: Truncation = Truncation(True, True, True),
+    truncation: Truncation = EVERY_LIMIT,
     samples: bool = True,
 ) -> SampledTokens:
     """Sample a token per row: keys [N], logits [N,V]; temperature 0 takes the most likely, with behavior_logprob 0.
 
-    seen [N,V] bool: tokens that the repetition penalty applies to; None if no row has a penalty. truncates, samples
-    (static): whether some row truncates its distribution, and whether some row is not greedy. The full distribution
-    has no penalty and no truncation, and temperature 1 for a greedy row.
+    seen [N,V] bool: tokens that the repetition penalty applies to; None if no row has a penalty. truncation, samples
+    (static): the limits that some row uses, and whether some row is not greedy. The full distribution has no penalty
+    and no truncation, and temperature 1 for a greedy row.
     """
     scale = jnp.where(sampling.temperature > 0, sampling.temperature, 1.0)[:, None]
     logits = logits.astype(jnp.float32)

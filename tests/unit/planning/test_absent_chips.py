@@ -243,7 +243,7 @@ def _lowered(chip: str, case: str, option: str, *overrides: str) -> str:
             return str(programs.lower_update(setting, work).compile().as_text())
     if option == "stacked":
         programs._weights = programs._params
-    model = ModelConfig("qwen3", 512, 128, 3, 4, 2, 64, 256, Rope(1e4), Norms(), True, True, False, 1024)
+    model = ModelConfig("qwen3", 2048, 128, 3, 4, 2, 64, 256, Rope(1e4), Norms(), True, True, False, 1024)
     load = find_workload(config.model, sections, 1).rollout
     assert load is not None
     mesh = make_mesh(1, 2, 2, devices) if "x" in config.rollout.mesh else make_mesh(1, 1, 1, devices[:1])
@@ -265,9 +265,8 @@ def _sampling_program(chip: str, limits: str) -> str:
     placed = jax.NamedSharding(make_mesh(1, 1, 1, devices), jax.P())
     host = functools.partial(jax.ShapeDtypeStruct, sharding=placed)
     keys = host((64,), jax.eval_shape(jax.random.key, 0).dtype)
-    parameters = SamplingMetadata(
-        *(host((64,), jnp.int32 if name == "top_k" else jnp.float32) for name in SamplingMetadata._fields)
-    )
+    kinds = (jnp.int32 if name == "top_k" else jnp.float32 for name in SamplingMetadata._fields)
+    parameters = SamplingMetadata(*(host((64,), kind) for kind in kinds))
     truncation = Truncation(*(name in limits for name in Truncation._fields))
     sample = jax.jit(functools.partial(sample_tokens, truncation=truncation))
     return str(sample.lower(keys, host(LOGITS, jnp.float32), parameters).compile().as_text())
@@ -297,12 +296,8 @@ def _main(chip: str, case: str, option: str, *overrides: str) -> dict[str, Any]:
         # Branch 0 of a condition is the one of `False`: some row is not found in the likeliest tokens.
         (found, passes), (searched, _) = (_kernels(text, shares) for shares in ((0.0, 1.0), (1.0, 0.0)))
         lengths = [int(length) for length in re.findall(r"\[\d+,(\d+)\][^=\n]*\) sort\(", text)]
-        return {
-            "kernels": found,
-            "passes": passes,
-            "kernels_of_search": searched - found,
-            "longest_sort": max(lengths, default=0),
-        }
+        sizes = {"kernels": found, "passes": passes, "kernels_of_search": searched - found}
+        return sizes | {"longest_sort": max(lengths, default=0)}
     text = _lowered(chip, case, option, *overrides)
     if case == "update":
         kernels = re.findall(r'custom_call_target="__cudnn\$fmha(\w+)"', text)
@@ -329,7 +324,7 @@ def _main(chip: str, case: str, option: str, *overrides: str) -> dict[str, Any]:
         "kernels": kernels,
         "parts": parts,
         "copies": copied,
-        "sorts": re.findall(r"f32\[[\d,]*512\][^\n]* sort\(", text),
+        "sorts": re.findall(r"f32\[[\d,]*2048\][^\n]* sort\(", text),
     }
 
 

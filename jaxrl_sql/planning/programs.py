@@ -28,7 +28,7 @@ from jaxrl_sql.models.attention.paged import POOL
 from jaxrl_sql.models.attention.paged_kernel import kernel_for
 from jaxrl_sql.models.frozen import split
 from jaxrl_sql.models.lora import adapter_shardings, init_adapters
-from jaxrl_sql.models.ops.token_distribution import Truncation
+from jaxrl_sql.models.ops.truncation import Truncation
 from jaxrl_sql.models.paged import BlockMap, KVPool, PagedModel
 from jaxrl_sql.models.policy import make_policy
 from jaxrl_sql.models.stacked_layers import abstract_layers

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxrl_sql.models.ops.token_distribution import Truncation
+from jaxrl_sql.models.ops.truncation import Truncation
 from jaxrl_sql.rollout.decode import ChunkConfig, End, StepLog, StopCriteria
 from jaxrl_sql.rollout.kv_blocks import BlockTable
 from jaxrl_sql.rollout.model_runner import CallRunner, Continuation, ModelRunner

@@ -19,7 +19,8 @@ import numpy as np
 
 from jaxrl_sql.models import ModelConfig, paged, unembed
 from jaxrl_sql.models.ops import rng
-from jaxrl_sql.models.ops.token_distribution import IdRanges, SamplingMetadata, Truncation, sample_tokens, without_ids
+from jaxrl_sql.models.ops.token_distribution import IdRanges, SamplingMetadata, sample_tokens, without_ids
+from jaxrl_sql.models.ops.truncation import Truncation
 from jaxrl_sql.models.paged import BlockMap, KVPool, PagedCache, PagedModel, PagedPrefix, SlotMap
 from jaxrl_sql.parallel.rules import constrain
 

@@ -19,6 +19,8 @@ from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 
 from jaxrl_sql.batch import PyTree
 from jaxrl_sql.models.ops.linear import AnyWeight, Transposed, linear
+from jaxrl_sql.models.ops.rows import first_of_largest, pick, sample_by_mass
+from jaxrl_sql.models.ops.truncation import EVERY_LIMIT, Truncation, truncate
 
 KEPT_BYTES = 256 << 20
 
@@ -27,11 +29,6 @@ IdRanges = tuple[tuple[int, int], ...]
 
 # Far below any logit: its exponential is 0, and unlike -inf it causes no NaN (0 · x, x - x, gradients).
 _IMPOSSIBLE = -1e30
-
-NUM_LIKELIEST = 64
-"""The number of tokens in which top-k and top-p are evaluated before the whole vocabulary is searched."""
-BLOCK = 16
-"""Block size of the search for the likeliest tokens, which sorts this many times their number."""
 
 
 class SampledTokens(NamedTuple):
@@ -85,144 +82,6 @@ class SamplingMetadata(NamedTuple):
     repetition_penalty: jax.Array
 
 
-class Truncation(NamedTuple):
-    """Whether any row uses top-k, top-p and min-p: static, because a compiled program omits limits that none uses."""
-
-    top_k: bool
-    top_p: bool
-    min_p: bool
-
-
-EVERY_LIMIT = Truncation(True, True, True)
-
-
-class LastToken(NamedTuple):
-    """Log-probability [N] and id [N] of each row's last allowed token, in descending order with ties by id."""
-
-    logprob: jax.Array
-    id: jax.Array
-
-
-def truncate(
-    logprobs: jax.Array, top_k: jax.Array, top_p: jax.Array, min_p: jax.Array, truncation: Truncation
-) -> jax.Array:
-    """Keep the `top_k` most likely tokens, then the smallest set of mass `top_p`, then those above `min_p`.
-
-    logprobs [N,V] -> the same, renormalised, with -inf for removed tokens; top_k, top_p, min_p [N], for which 0, 1 and
-    0 keep all. A limit that `truncation` excludes is not read. Top-p (nucleus sampling, Holtzman et al. 2020,
-    arXiv:1904.09751) keeps a token if the mass of more likely ones is below `top_p`, so at least one stays. Min-p
-    (Nguyen et al. 2024, arXiv:2407.01082) keeps tokens with at least `min_p` times the maximum probability. Ties are
-    resolved in favour of lower ids.
-    """
-    vocab = logprobs.shape[-1]
-    top_k = jnp.where(truncation.top_k & (top_k > 0) & (top_k < vocab), top_k, vocab)
-    # Rounded mass may reach 1 before the last token, but a top_p of 1 keeps all.
-    top_p = jnp.where(truncation.top_p & (top_p < 1), top_p, jnp.inf)
-    is_allowed = jnp.ones(logprobs.shape, bool)
-    if truncation.top_k or truncation.top_p:
-        last = jax.tree.map(lambda x: x[:, None], _find_last(logprobs, top_k, top_p, truncation))
-        is_allowed = (logprobs > last.logprob) | ((logprobs == last.logprob) & (jnp.arange(vocab) <= last.id))
-    is_whole = (top_k == vocab) & jnp.isinf(top_p)
-    if truncation.min_p:
-        is_allowed &= logprobs >= jnp.max(logprobs, axis=-1, keepdims=True) + jnp.log(min_p)[:, None]
-        is_whole &= min_p <= 0
-    # Rounding must not change a whole row: it samples as without truncation.
-    mass = jnp.where(is_whole, 1.0, jnp.sum(jnp.where(is_allowed, jnp.exp(logprobs), 0.0), axis=-1))
-    return jnp.where(is_allowed, logprobs - jnp.log(mass)[:, None], -jnp.inf)
-
-
-def _find_last(logprobs: jax.Array, top_k: jax.Array, top_p: jax.Array, truncation: Truncation) -> LastToken:
-    """Return the last token that top-k (V: off) and then top-p (inf: off) keep.
-
-    The most likely tokens nearly always contain it. The whole vocabulary is searched only for the other rows.
-    """
-    vocab = logprobs.shape[-1]
-    likeliest, ids = _find_largest(logprobs, min(NUM_LIKELIEST, vocab))
-    count, mass = likeliest.shape[-1], jnp.exp(likeliest)
-    until, has_top_k = jnp.cumsum(mass, axis=-1), top_k < vocab
-    index = jnp.minimum(top_k, count) - 1
-    total = jnp.where(has_top_k, _pick(until, index), 1.0)
-    # The product of a tiny limit and the total could round to 0, so the mass is divided instead.
-    num_in_top_p = jnp.sum((until - mass) / total[:, None] < top_p[:, None], axis=-1)
-    index = jnp.minimum(index, num_in_top_p - 1)
-    is_whole = ~has_top_k & jnp.isinf(top_p)
-    last = LastToken(
-        jnp.where(is_whole, -jnp.inf, _pick(likeliest, index)), jnp.where(is_whole, vocab, _pick(ids, index))
-    )
-    if count == vocab:
-        return last
-    is_found = is_whole | jnp.where(has_top_k, top_k <= count, until[:, -1] >= top_p)
-
-    def search_all() -> LastToken:
-        other = _search_last(logprobs, top_k, top_p, truncation)
-        return LastToken(*(jnp.where(is_found, x, y) for x, y in zip(last, other, strict=True)))
-
-    return LastToken(*jax.lax.cond(jnp.all(is_found), lambda: last, search_all))
-
-
-def _find_largest(x: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
-    """Return the largest numbers of x [N,V] in descending order, ties by id, and their ids, [N,count] each.
-
-    They are in the blocks with the largest maxima, which are found in the same way, so only short rows are sorted.
-    """
-    n, size = x.shape
-    ids = jnp.broadcast_to(jnp.arange(size), x.shape)
-    if size > count * BLOCK:
-        blocks = jnp.pad(x, [(0, 0), (0, -size % BLOCK)], constant_values=-jnp.inf).reshape(n, -1, BLOCK)
-        _, block = _find_largest(jnp.max(blocks, axis=-1), count)
-        x = jnp.take_along_axis(blocks, block[..., None], axis=1).reshape(n, -1)
-        ids = (block[..., None] * BLOCK + jnp.arange(BLOCK)).reshape(n, -1)
-    negative, ids = jax.lax.sort((-x, ids), num_keys=2)
-    return -negative[:, :count], ids[:, :count]
-
-
-def _search_last(logprobs: jax.Array, top_k: jax.Array, top_p: jax.Array, truncation: Truncation) -> LastToken:
-    """Return the last token that top-k (V: off) and then top-p (inf: off) keep, by a search of the whole vocabulary."""
-    # Absolute values of log-probabilities order like their bits as integers: rank 0 is the most likely.
-    rank, mass = jax.lax.bitcast_convert_type(jnp.abs(logprobs), jnp.uint32), jnp.exp(logprobs)
-    total = jnp.ones(top_k.shape, jnp.float32)
-    if truncation.top_k:
-        last, number = _search_rank(rank, jnp.ones_like(mass), top_k.astype(jnp.float32))
-        limited = jnp.sum(jnp.where(rank < last[:, None], mass, 0.0), axis=-1) + number * jnp.exp(_as_logprob(last))
-        total = jnp.where(top_k < logprobs.shape[-1], limited, 1.0)
-    if truncation.top_p:
-        last_in_top_p, number_in_top_p = _search_rank(rank, mass / total[:, None], top_p)
-        if truncation.top_k:
-            is_less = (last_in_top_p < last) | ((last_in_top_p == last) & (number_in_top_p < number))
-            last, number = jnp.where(is_less, last_in_top_p, last), jnp.where(is_less, number_in_top_p, number)
-        else:
-            last, number = last_in_top_p, number_in_top_p
-    has_last_rank = rank == last[:, None]
-    place = (number - 0.5) / jnp.sum(has_last_rank, axis=-1)
-    return LastToken(_as_logprob(last), sample_by_mass(place, jnp.where(has_last_rank, 0.0, -jnp.inf)))
-
-
-def _search_rank(rank: jax.Array, weight: jax.Array, limit: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Find the tokens [N,V], in order of rank, whose predecessors have a total weight below `limit` [N].
-
-    Return their last rank, and the number of tokens of this rank, which all weigh the same: [N] each. The rank's
-    digits, of two bits each, are determined one by one, which replaces sorting the vocabulary.
-    """
-
-    def weight_before(bound: jax.Array) -> jax.Array:
-        return jnp.sum(jnp.where(rank < bound[:, None], weight, 0.0), axis=-1)
-
-    def set_digit(i: jax.Array, bound: jax.Array) -> jax.Array:
-        shift = (30 - 2 * i).astype(jnp.uint32)
-        candidates = [bound | (jnp.uint32(digit) << shift) for digit in (1, 2, 3)]
-        digit = sum((weight_before(candidate) < limit).astype(jnp.uint32) for candidate in candidates)
-        return bound | (digit << shift)
-
-    last = jax.lax.fori_loop(0, 16, set_digit, jnp.zeros(limit.shape, jnp.uint32))
-    weight_of_last = jnp.max(jnp.where(rank == last[:, None], weight, 0.0), axis=-1)
-    return last, jnp.ceil((limit - weight_before(last)) / weight_of_last)
-
-
-def _as_logprob(rank: jax.Array) -> jax.Array:
-    infinite = np.float32(np.inf).view(np.uint32)
-    return -jax.lax.bitcast_convert_type(jnp.minimum(rank, infinite), jnp.float32)
-
-
 def penalize(logits: jax.Array, seen: jax.Array, penalty: jax.Array) -> jax.Array:
     """Apply a repetition penalty to tokens already in the text (Keskar et al. 2019, arXiv:1909.05858).
 
@@ -255,13 +114,13 @@ def sample_tokens(
         allowed = _log_softmax(penalize(logits, seen, sampling.repetition_penalty), scale)
     likeliest = first_of_largest(allowed)
     if not samples:
-        return SampledTokens(likeliest, _pick(full, likeliest), jnp.zeros(likeliest.shape, jnp.float32))
+        return SampledTokens(likeliest, pick(full, likeliest), jnp.zeros(likeliest.shape, jnp.float32))
     is_greedy = sampling.temperature <= 0
     if any(truncation):
         top_k, top_p = jnp.where(is_greedy, 0, sampling.top_k), jnp.where(is_greedy, 1.0, sampling.top_p)
         allowed = truncate(allowed, top_k, top_p, sampling.min_p, truncation)
     token = jnp.where(is_greedy, likeliest, sample_by_mass(jax.vmap(jax.random.uniform)(keys), allowed))
-    return SampledTokens(token, _pick(full, token), jnp.where(is_greedy, 0.0, _pick(allowed, token)))
+    return SampledTokens(token, pick(full, token), jnp.where(is_greedy, 0.0, pick(allowed, token)))
 
 
 def _log_softmax(logits: jax.Array, temperature: jax.Array | float) -> jax.Array:
@@ -277,52 +136,6 @@ def _scale(logits: jax.Array, largest: jax.Array, temperature: jax.Array | float
     with a penalty differently, and a small temperature would scale that difference out of the range of exp.
     """
     return jnp.where(logits == largest, largest - largest, (logits - largest) / temperature)
-
-
-def first_of_largest(x: jax.Array) -> jax.Array:
-    """Return the index of the first maximum in each row of x [N,V] -> [N] int32.
-
-    XLA's CPU backend does not vectorize argmax; two reductions of floats take a quarter of the time.
-    """
-
-    def in_floats(x: jax.Array) -> jax.Array:
-        ids = jnp.arange(x.shape[-1], dtype=jnp.float32)  # exact below 2**24
-        is_less = x < jnp.max(x, axis=-1, keepdims=True)
-        return jnp.min(jnp.where(is_less, jnp.inf, ids), axis=-1).astype(jnp.int32)
-
-    def in_pairs(x: jax.Array) -> jax.Array:
-        return jnp.argmax(x, axis=-1).astype(jnp.int32)
-
-    if x.shape[-1] >= 1 << 24:
-        return in_pairs(x)
-    return jax.lax.platform_dependent(x, cpu=in_floats, default=in_pairs)
-
-
-def sample_by_mass(u: jax.Array, logprobs: jax.Array) -> jax.Array:
-    """Sample by inverse transform: u [N] in [0, 1), logprobs [N,V] (-inf: excluded) -> tokens [N] int32.
-
-    The token's interval of the cumulative mass contains u. This needs one random number per row, where Gumbel noise
-    needs V. The mass is summed in two levels, which avoids a cumulative sum over V.
-    """
-    n, vocab = logprobs.shape
-    size = 1 << max((vocab.bit_length() + 1) // 2, 1)
-    mass = jnp.pad(jnp.exp(logprobs), [(0, 0), (0, -vocab % size)]).reshape(n, -1, size)
-    shares = jnp.sum(mass, axis=-1)
-    part, rest = _find_interval(shares, u * jnp.sum(shares, axis=-1))
-    inside, _ = _find_interval(jnp.take_along_axis(mass, part[:, None, None], axis=1)[:, 0], rest)
-    return (part * size + inside).astype(jnp.int32)
-
-
-def _find_interval(mass: jax.Array, at: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Find the interval of the cumulative sum of mass [N,M] that contains at [N] -> index [N] and offset in it [N].
-
-    The interval has positive mass: if rounding moves `at` to the total, it is the last such interval.
-    """
-    until = jnp.cumsum(mass, axis=-1)
-    last = mass.shape[-1] - 1 - jnp.argmax(mass[:, ::-1] > 0, axis=-1)
-    index = jnp.minimum(jnp.sum(until <= at[:, None], axis=-1), last)
-    before = jnp.take_along_axis(until - mass, index[:, None], axis=-1)[:, 0]
-    return index, jnp.maximum(at - before, 0.0)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
@@ -344,7 +157,7 @@ def _score_forward(
     total = jnp.sum(mass, axis=-1)
     log_total = jnp.log(total)
     entropy = log_total - jnp.sum(mass * scaled, axis=-1) / total
-    target = _scale(_pick(logits, targets)[..., None], largest, temperature)[..., 0]
+    target = _scale(pick(logits, targets)[..., None], largest, temperature)[..., 0]
     return TokenLogprobs(target - log_total, entropy), (logits, targets, largest, log_total, entropy)
 
 
@@ -479,7 +292,3 @@ def _split(x: jax.Array, chunks: int) -> jax.Array:
     size = math.ceil(t / chunks)
     x = jnp.pad(x, [(0, 0), (0, 0), (0, chunks * size - t), *[(0, 0)] * len(rest)])
     return jnp.moveaxis(x.reshape(b, g, chunks, size, *rest), 2, 0)
-
-
-def _pick(logprobs: jax.Array, token: jax.Array) -> jax.Array:
-    return jnp.take_along_axis(logprobs, token[..., None], axis=-1)[..., 0]

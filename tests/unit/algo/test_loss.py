@@ -19,7 +19,8 @@ from jaxrl_sql.algo.step import slice_prompts
 from jaxrl_sql.algo.updates import advantage_fields
 from jaxrl_sql.batch import GroupBatch, Segment
 from jaxrl_sql.config import ClipConfig, GrpoConfig, KlConfig, LossConfig, PpoConfig, replace_values
-from jaxrl_sql.models.ops.token_distribution import EVERY_LIMIT, TokenLogprobs, penalize, truncate
+from jaxrl_sql.models.ops.token_distribution import TokenLogprobs, penalize
+from jaxrl_sql.models.ops.truncation import EVERY_LIMIT, truncate
 
 PLAIN = GrpoConfig(loss=LossConfig(tis_clip_max=0.0))
 # One compiled program per shape; without jit each operation would be compiled separately. Hence NumPy arrays.

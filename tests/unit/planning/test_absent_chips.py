@@ -256,7 +256,8 @@ def _sampling_program(chip: str, limits: str) -> str:
     import jax
     import jax.numpy as jnp
 
-    from jaxrl_sql.models.ops.token_distribution import SamplingMetadata, Truncation, sample_tokens
+    from jaxrl_sql.models.ops.token_distribution import SamplingMetadata, sample_tokens
+    from jaxrl_sql.models.ops.truncation import Truncation
     from jaxrl_sql.parallel import make_mesh
     from jaxrl_sql.planning.chips import find_topology
 

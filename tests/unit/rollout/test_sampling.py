@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_sql.models.ops.token_distribution import SamplingMetadata, Truncation, sample_tokens
+from jaxrl_sql.models.ops.token_distribution import SamplingMetadata, sample_tokens
+from jaxrl_sql.models.ops.truncation import Truncation
 from jaxrl_sql.rollout import SamplingParams
 from jaxrl_sql.types import InputError
 

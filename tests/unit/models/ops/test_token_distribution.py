@@ -11,22 +11,21 @@ import numpy as np
 import pytest
 from jax.extend.core import jaxprs_in_params
 
-from jaxrl_sql.models.ops import token_distribution
+from jaxrl_sql.models.ops import rows, token_distribution
 from jaxrl_sql.models.ops.token_distribution import (
     KEPT_BYTES,
     IdRanges,
     SamplingMetadata,
-    Truncation,
-    first_of_largest,
     token_logprobs,
     without_ids,
 )
+from jaxrl_sql.models.ops.truncation import Truncation
 
 LOGITS = jnp.log(jnp.array([0.5, 0.25, 0.15, 0.07, 0.03]))
 # One compiled program per shape; without jit each operation would be compiled separately.
 penalize = jax.jit(token_distribution.penalize)
 sample_tokens = jax.jit(token_distribution.sample_tokens, static_argnames=("truncation", "samples"))
-sample_by_mass = jax.jit(token_distribution.sample_by_mass)
+sample_by_mass = jax.jit(rows.sample_by_mass)
 
 
 def sampling(rows: int = 1, **arguments: float) -> SamplingMetadata:
@@ -214,7 +213,7 @@ def test_argmax_breaks_ties_by_the_lowest_id() -> None:
     r = np.random.default_rng(0)
     x = r.integers(-3, 4, (50, 33)).astype(np.float32)
     x[0], x[1], x[2, 5:] = -np.inf, 7.0, np.nan
-    got = jax.jit(first_of_largest)(x)
+    got = jax.jit(rows.first_of_largest)(x)
     assert got.dtype == jnp.int32
     np.testing.assert_array_equal(np.delete(got, 2), np.delete(x, 2, axis=0).argmax(axis=-1))
     assert 0 <= got[2] < 33  # an invalid distribution still yields a token

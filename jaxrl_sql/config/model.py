@@ -11,6 +11,9 @@ from jaxrl_sql.config.fields import OneOf, PositiveFloat, PositiveInt, Synonyms
 REMAT_NAMES = ("query", "key", "value", "attended", "gate", "up")
 """Activations of a layer that can be kept for the backward pass (`model.remat`)."""
 
+MIN_KEPT_MIB = 256
+"""The memory for logits if `model.kept_logits_mib` is not determined."""
+
 
 class _Remat:
     """The values of `model.remat`: `none`, `full`, or comma-separated names of `REMAT_NAMES`."""
@@ -134,11 +137,17 @@ class ModelConfigSection:
         list[str], "Weights that are not trained, by name or pattern, such as `embed`, the token embeddings."
     ] = field(default_factory=list)
     kept_logits_mib: Annotated[
-        PositiveInt,
-        "Memory per device, in MiB, for the logits that the backward pass uses. Beyond it, logits are computed in "
-        "chunks: twice, or once if the output matrix is not trained (`model.frozen`, adapters).",
-    ] = 256
+        int,
+        "Memory per device, in MiB, for the logits that the backward pass uses; 0: at least 256, and half of what the "
+        "estimate of the run's memory leaves free. Beyond it, logits are computed in chunks: twice, or once if the "
+        "output matrix is not trained (`model.frozen`, adapters).",
+    ] = 0
     lora: LoraConfig = field(default_factory=LoraConfig)
+
+    @property
+    def kept_logits(self) -> int:
+        """Return `kept_logits_mib` in bytes, or its smallest value if it is not determined yet."""
+        return (self.kept_logits_mib or MIN_KEPT_MIB) << 20
 
     def find_errors(self, name: str) -> Iterator[str]:
         """Yield a line for each contradiction between the section's fields."""

@@ -162,7 +162,7 @@ def open_policy_client(
         check_rows(tokenizer, shape, f"model.checkpoint={model.checkpoint}")
         compute = None if model.compute_dtype == "same" else model.compute_dtype
         max_prompt_tokens = data.max_prompt_tokens if policy.pad_to_max else 0
-        config = engine_config(rollout, slots, max_prompt_tokens, num_batch_shards(mesh.shape))
+        config = engine_config(rollout, slots, max_prompt_tokens, num_batch_shards(mesh.shape), policy.pad_to_max)
         ends = ends_of_generation(data, model.checkpoint, tokenizer)
         config = replace(config, purpose=purpose, compute_dtype=compute, attention="xla", budget=None, end_tokens=ends)
         budget = client_kv_budget(rollout, planned, mesh, config, longest, device_bytes)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -28,6 +28,7 @@ from jaxrl_sql.models.spec import ParamSpec, leaf_of
 from jaxrl_sql.models.transformer import CARRIED
 from jaxrl_sql.parallel.mesh import AXES
 from jaxrl_sql.parallel.rules import AnyMesh, num_batch_shards, num_logit_shards, split_of
+from jaxrl_sql.planning.units import MIB
 from jaxrl_sql.planning.workload import (
     EngineLoad,
     Update,
@@ -39,6 +40,9 @@ from jaxrl_sql.planning.workload import (
     rollout_grid,
 )
 from jaxrl_sql.rollout.engine_config import EngineConfig, EngineSizes, KVBudget, fit_budget
+
+_LOGIT_COPIES = 3
+"""Arrays of the logits' size in an update: the logits, their exponentials and their gradient."""
 
 
 class MemoryEstimate(NamedTuple):
@@ -221,6 +225,24 @@ def with_kv_budget(sections: WorkloadSections, model: PlannedModel, mesh: AnyMes
     return replace(rollout, **{name: getattr(rollout, name) or count for name, count in budget.items()})
 
 
+def with_kept_logits(
+    sections: WorkloadSections, model: PlannedModel, mesh: AnyMesh, device_memory: int, fused: bool
+) -> ModelConfigSection:
+    """Return the section with the memory of the logits that an update keeps: up to half of what it leaves free.
+
+    A number that it sets is kept. If the memory is unknown, it is the smallest.
+    """
+    section = model.section
+    if section.kept_logits_mib:
+        return section
+    work = find_workload(section, sections, num_batch_shards(mesh.shape))
+    sizes = estimate(model, mesh, work, fused)
+    free = int(0.9 * device_memory) - sizes.resident - sizes.gradients - sizes.activations if device_memory else 0
+    most = max((_all_logits(model.shape, mesh, update) for update in work.trained_updates), default=0)
+    kept = min(section.kept_logits + max(free, 0) // 2 // _LOGIT_COPIES, max(most, section.kept_logits))
+    return replace(section, kept_logits_mib=-(-kept // MIB))
+
+
 def client_weights(model: PlannedModel, mesh: AnyMesh, copies: tuple[int, int] | None) -> int:
     """Return the bytes per device of a policy client's weights.
 
@@ -258,7 +280,7 @@ def client_kv_budget(
     max_bytes, unit = int(rollout.memory * device_memory), 8 * num_batch_shards(mesh.shape)
     prompt = _block_bytes(model, mesh, engine.block_size)
     completion = _block_bytes(model, mesh, engine.completion_block_size)
-    need = engine.sizes(1, 1, 1, longest)
+    need = engine.sizes([1], 1, longest)
     completions = min(need.completion_blocks, max_bytes // 2 // completion // unit * unit)
     prefix = min(need.prefix_blocks, max_bytes // 4 // prompt // unit * unit)
     prompts = (max_bytes - completions * completion - prefix * prompt) // prompt // unit * unit
@@ -306,7 +328,7 @@ def _activations(model: PlannedModel, mesh: AnyMesh, work: Update, fused: bool) 
     else:
         entering = rows * (_carried_tokens(mesh, work.prompt) + answers * _carried_tokens(mesh, work.answer))
         others = shape.n_layers * (entering * shape.d_model * width + _named_bytes(model, tokens))
-    logits = _logits(shape, rows * answers * work.answer, mesh.shape, work.kept_logits)
+    logits = _LOGIT_COPIES * min(_all_logits(shape, mesh, work), work.kept_logits)
     return others + layer + logits + _gathered_bytes(model, mesh, learns=not model.section.lora.rank)
 
 
@@ -336,10 +358,12 @@ def _named_bytes(model: PlannedModel, tokens: int) -> int:
     return tokens * sum(size for name, size in sizes.items() if name in names) * model.compute_width
 
 
-def _logits(model: ModelConfig, targets: int, sizes: Mapping[str, int], kept_bytes: int) -> int:
-    """Return the bytes of a device's share of the logits, their exponentials and their gradient, in float32."""
-    of_vocab = num_logit_shards(model.vocab_size, sizes) // num_batch_shards(sizes)
-    return 3 * min(targets * model.vocab_size * 4 // of_vocab, kept_bytes)
+def _all_logits(model: ModelConfig, mesh: AnyMesh, work: Update) -> int:
+    """Return the bytes of a device's share of all logits of a part of an update, in float32."""
+    prompts, answers = work.chunk_sizes(work.group)
+    targets = -(-prompts // num_batch_shards(mesh.shape)) * answers * work.answer
+    of_vocab = num_logit_shards(model.vocab_size, mesh.shape) // num_batch_shards(mesh.shape)
+    return targets * model.vocab_size * 4 // of_vocab
 
 
 def _gathered_bytes(model: PlannedModel, mesh: AnyMesh, learns: bool) -> int:

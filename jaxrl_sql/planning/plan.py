@@ -20,7 +20,15 @@ from jaxrl_sql.planning.gpus import fix_cudnn_version, module_costs
 from jaxrl_sql.planning.hlo import collectives, largest_array, received_by_kind
 from jaxrl_sql.planning.layout import Machine, with_layout
 from jaxrl_sql.planning.lengths import ALL_LONGEST, StepLengths, read_lengths
-from jaxrl_sql.planning.memory import MemoryEstimate, PlannedModel, abstract_mesh, estimate, is_fused, with_kv_budget
+from jaxrl_sql.planning.memory import (
+    MemoryEstimate,
+    PlannedModel,
+    abstract_mesh,
+    estimate,
+    is_fused,
+    with_kept_logits,
+    with_kv_budget,
+)
 from jaxrl_sql.planning.programs import Setting, programs
 from jaxrl_sql.planning.roofline import StepProgram, answer_tokens, phases, step_seconds
 from jaxrl_sql.planning.suggestions import Suggestion, suggest, suggest_larger
@@ -182,8 +190,10 @@ def make_plan(
     sections = sections._replace(rollout=with_kv_budget(sections, model, mesh, have))
     work = find_workload(model.section, sections, num_shards)
     check_batch(work, sizes)
-    fused = is_fused(model, topology.platform)
-    memory = estimate(model, mesh, work, fused)
+    fused, needed = is_fused(model, topology.platform), model
+    memory = estimate(needed, mesh, work, fused)  # without the logits that free memory keeps
+    model = model._replace(section=with_kept_logits(sections, model, mesh, have, fused))
+    work = find_workload(model.section, sections, num_shards)
     if grpo.packing:
         work = with_packing(work, lengths.answers)
     work = with_schemas(work, lengths.schema)
@@ -195,8 +205,10 @@ def make_plan(
         answer_tokens(work, lengths.answers), lengths, sections.rollout.mesh,
     )  # fmt: skip
     if not plan.fits:
-        return plan._replace(suggestions=suggest(without_blocks, model, sizes, have, topology.platform))
-    return plan._replace(larger=suggest_larger(without_blocks, model, sizes, have, topology.platform) if have else None)
+        return plan._replace(suggestions=suggest(without_blocks, needed, sizes, have, topology.platform))
+    return plan._replace(
+        larger=suggest_larger(without_blocks, needed, sizes, have, topology.platform) if have else None
+    )
 
 
 def check_batch(work: Workload, sizes: Mapping[str, int]) -> None:

@@ -266,7 +266,7 @@ class _Identity:
 def _policy(setting: Setting) -> Callable[..., Any]:
     section, model = setting.model
     attention = for_platform(section.attention, model, setting.model.compute_dtype, setting.platform)
-    temperature, logits = setting.sections.sampling.temperature, section.kept_logits_mib << 20
+    temperature, logits = setting.sections.sampling.temperature, section.kept_logits
     return make_policy(model, temperature, section.remat, setting.dtype, attention, logits)
 
 

@@ -124,7 +124,8 @@ class EngineLoad(NamedTuple):
     @property
     def prefill_shape(self) -> tuple[int, int]:
         """Return (rows X, tokens T) of the program that prefills a chunk of prompts of the most tokens."""
-        return self.config.prefill_shape(1, 1)
+        (rows, *_), width = self.config.prefill_shapes(1, 1)
+        return rows, width
 
     @property
     def cache_tokens(self) -> int:
@@ -209,15 +210,18 @@ def rollout_grid(rollout: RolloutConfig) -> tuple[int, int] | None:
     return replicas, tensor
 
 
-def engine_config(rollout: RolloutConfig, max_num_seqs: int, max_prompt_tokens: int, num_shards: int) -> EngineConfig:
-    """Return the configuration of a run's engine for prompts of up to `max_prompt_tokens` tokens.
+def engine_config(
+    rollout: RolloutConfig, max_num_seqs: int, longest_prompt: int, num_shards: int, pads_to_max: bool = True
+) -> EngineConfig:
+    """Return the configuration of a run's engine for prompts of up to `longest_prompt` tokens (0: unknown).
 
     `max_num_seqs` is the total number of slots; each replica (`rollout.mesh`) has its share and a separate batch.
     """
     grid = rollout_grid(rollout)
     return EngineConfig(
         -(-max_num_seqs // (grid[0] if grid else 1)),
-        max_prompt_bucket=max_prompt_tokens,
+        longest_prompt=longest_prompt,
+        pads_to_max=pads_to_max,
         budget=kv_budget(rollout),
         num_shards=1 if grid else num_shards,
         attention=rollout.attention,
@@ -238,7 +242,7 @@ def with_parts(sft: SftConfig, grpo: GrpoConfig, num_shards: int) -> tuple[SftCo
 def find_workload(model: ModelConfigSection, sections: WorkloadSections, num_shards: int) -> Workload:
     """Return the workload of a run on a mesh that splits batches into `num_shards`."""
     sft, grpo, sampling, rollout, validation, max_prompt_tokens = sections
-    has_sft, has_grpo, kept_logits = bool(sft.steps or sft.epochs), grpo.steps > 0, model.kept_logits_mib << 20
+    has_sft, has_grpo, kept_logits = bool(sft.steps or sft.epochs), grpo.steps > 0, model.kept_logits
     width, answer = bucket(max_prompt_tokens), longest_answer(sampling)[1]
     sft_dataset = Update(
         sft.databases, sft.questions, width, bucket(sft.max_completion_tokens),
@@ -306,7 +310,8 @@ def with_packing(work: Workload, answers: Lengths | None) -> Workload:
 
 def _load(config: EngineConfig, questions: int, group: int, completion: int, ahead: int = 0) -> EngineLoad:
     """Return the load of an engine for `questions` questions, and as many for each rollout `ahead`."""
-    prompt = config.max_prompt_bucket
+    prompt = config.longest_prompt
     groups = (1 + ahead) * questions * -(-group // config.group_size(group))
-    sizes = config.sizes(groups, group, prompt, completion)
+    config = config.for_calls([prompt], groups, group)
+    sizes = config.sizes([prompt], group, completion)
     return EngineLoad(config, sizes, questions, group, bucket(prompt), bucket(completion), ahead)

@@ -120,8 +120,8 @@ class EngineCall:
         max_samples = max((sampling.n for sampling in samplings), default=1)
         completion = max((sampling.longest for sampling in samplings), default=1)
         groups = split_groups(request, served, config.group_size(max_samples))
-        prompt = max(config.max_prompt_bucket, *(len(request.prompts[i].token_ids) for i in served), 1)
-        sizes = runner.open_pools(config.sizes(len(groups), max_samples, prompt, completion))
+        lengths = [len(request.prompts[group.prompt].token_ids) for group in groups]
+        sizes = runner.open_pools(config.sizes(lengths, max_samples, completion))
         limits = Limits(
             config.max_num_seqs, config.chunk_steps, completion, sizes.group_size,
             partial(config.fits_prefill, smallest=config.block_size),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+import numpy as np
 from jax.typing import DTypeLike
 
 from jaxrl_sql.batch import bucket
@@ -48,12 +51,12 @@ class EngineConfig:
     `prefix_cache_tokens`. `compute_dtype` is that of activations and of the KV cache (None: the parameters' own).
 
     A call has room for all that it may hold at once, and no more than `budget` (None: no bound): the rest waits, or is
-    computed again (`rollout.scheduler`). The pool of completions begins with a quarter of its room and
-    grows to a half and to all of it, each a program of its own. `max_prompt_bucket`, the tokens of the longest prompt
-    to come, makes one program for all calls: their pools are for prompts of that length, and whole from the start (0:
-    as needed). `attention` is the implementation for decode steps, as in `rollout.attention`. `rounds_groups`:
-    calls differ in the samples per prompt, and share the decode programs of the next power of two. `end_tokens` end a
-    completion in addition to those of the tokenizer.
+    computed again (`rollout.scheduler`). `longest_prompt` is the most tokens of a prompt to come (0: unknown). Calls up
+    to it have `prompt_blocks` blocks for prompts (0: as needed), and share programs. The pool of completions begins
+    with a quarter of its room and grows to a half and to all of it, each a program of its own. With `pads_to_max` it is
+    whole from the start, and prompts have one shape: the fewest programs. `attention` is the implementation for decode
+    steps, as in `rollout.attention`. `rounds_groups`: calls differ in the samples per prompt, and share the decode
+    programs of the next power of two. `end_tokens` end a completion in addition to those of the tokenizer.
     """
 
     max_num_seqs: int = 64
@@ -64,7 +67,9 @@ class EngineConfig:
     prefill_tokens: int = 1024
     prefix_cache_tokens: int = 32_768
     compute_dtype: DTypeLike | None = None
-    max_prompt_bucket: int = 0
+    longest_prompt: int = 0
+    prompt_blocks: int = 0
+    pads_to_max: bool = False
     budget: KVBudget | None = None
     num_shards: int = 1
     attention: str = "xla"
@@ -84,21 +89,45 @@ class EngineConfig:
             samples = power_of_two(samples)
         return min(samples, self.max_num_seqs, MAX_GROUP)
 
-    def sizes(self, groups: int, samples: int, prompt: int, completion: int) -> EngineSizes:
-        """Return the sizes for a number of groups, where `prompt` and `completion` are the most tokens of each.
+    def sizes(self, lengths: Sequence[int], samples: int, completion: int) -> EngineSizes:
+        """Return the sizes for groups of prompts of these `lengths`, and completions of up to `completion` tokens.
 
         `samples` are the most that a prompt has.
         """
-        n, size = self.max_num_seqs, self.group_size(samples)
-        # Prompts that slots read, and those that are prefilled ahead of them.
-        prompts = min(2 * n, groups, 1 + -(-3 * n // size))
-        columns = -(-bucket(prompt) // self.block_size)
+        n, size, longest = self.max_num_seqs, self.group_size(samples), max(lengths, default=1)
+        columns, prompts = self._columns(max(longest, self.longest_prompt)), self._active_prompts(size)
+        if self.prompt_blocks and longest <= self.longest_prompt:
+            blocks = self.prompt_blocks
+        elif self.pads_to_max:
+            blocks = columns * min(len(lengths), prompts)
+        else:
+            blocks = sum(sorted((-(-length // self.block_size) for length in lengths), reverse=True)[:prompts])
         completion_columns = -(-bucket(completion, self.completion_block_size) // self.completion_block_size)
-        need = (prompts * columns, n * completion_columns, self.prefix_cache_tokens // self.block_size)
+        need = (blocks, n * completion_columns, self.prefix_cache_tokens // self.block_size)
         pools = KVBudget(*(pool_size(blocks, self.num_shards) for blocks in need))
         if self.budget is not None:
             pools = KVBudget(*map(min, pools, self.budget))
         return EngineSizes(size, 2 * n, columns, completion_columns, *pools)
+
+    def for_calls(self, lengths: Sequence[int], groups: int, samples: int) -> EngineConfig:
+        """Return the configuration for calls of up to `groups` groups of prompts that have these lengths.
+
+        The blocks are enough for a random draw of prompts in all but one of about a thousand calls, in which a prompt
+        waits; with `pads_to_max` for prompts that are all of the longest.
+        """
+        longest, prompts = max(lengths, default=1), min(groups, self._active_prompts(self.group_size(samples)))
+        blocks = np.array([-(-length // self.block_size) for length in lengths] or [1])
+        need = prompts * blocks.mean() + 3 * math.sqrt(prompts) * blocks.std()
+        most = prompts * self._columns(longest) if self.pads_to_max else min(need, prompts * blocks.max())
+        return replace(self, longest_prompt=longest, prompt_blocks=max(math.ceil(most), self._columns(longest)))
+
+    def _active_prompts(self, group_size: int) -> int:
+        """Return the most prompts that slots read, or that are prefilled ahead of them."""
+        return min(2 * self.max_num_seqs, 1 + -(-3 * self.max_num_seqs // group_size))
+
+    def _columns(self, tokens: int) -> int:
+        """Return the blocks of a prompt's row in a table."""
+        return -(-bucket(tokens) // self.block_size)
 
     def tiers(self, sizes: EngineSizes) -> list[tuple[int, int]]:
         """Return the (blocks, columns) that the pool of completions and their table grow through, the last for all.
@@ -107,28 +136,47 @@ class EngineConfig:
         """
         full, columns = sizes.completion_blocks, sizes.completion_columns
         quarter, half = (pool_size(-(-full // share), self.num_shards) for share in (4, 2))
-        smaller = [] if self.max_prompt_bucket else [(quarter, -(-columns // 4)), (half, columns)]
+        smaller = [] if self.pads_to_max else [(quarter, -(-columns // 4)), (half, columns)]
         return [*(tier for tier in smaller if tier[0] < full), (full, columns)]
+
+    def prefix_tiers(self, sizes: EngineSizes) -> list[int]:
+        """Return the sizes that the pool of cached blocks grows through: a quarter, then all of it."""
+        quarter = pool_size(-(-sizes.prefix_blocks // 4), self.num_shards)
+        return sorted({min(quarter, sizes.prefix_blocks), sizes.prefix_blocks})
 
     @property
     def prefill_chunk(self) -> int:
         """Return how many tokens of a prompt or an observation are run at a time, at most."""
-        if not self.max_prompt_bucket:
+        if not self.pads_to_max:
             return self.prefill_tokens
-        return min(bucket(self.max_prompt_bucket, self.block_size), self.prefill_tokens)
+        return min(bucket(self.longest_prompt, self.block_size), self.prefill_tokens)
 
     def fits_prefill(self, rows: int, longest: int, smallest: int = 32) -> bool:
         """Return whether `rows` rows of up to `longest` tokens are run at a time; padding counts as tokens."""
-        if self.max_prompt_bucket:
-            return rows <= self.prefill_shape(1, 1)[0]
-        x, width = self.prefill_shape(rows, longest, smallest)
-        return x * width <= self.prefill_tokens * self.num_shards
+        row_counts, width = self.prefill_shapes(rows, longest, smallest)
+        if self.pads_to_max:
+            return len(row_counts) == 1
+        return sum(row_counts) * width <= self.prefill_tokens * self.num_shards
 
-    def prefill_shape(self, rows: int, tokens: int, smallest: int = 32) -> tuple[int, int]:
-        """Return (rows, tokens per row) of the smallest program that runs these rows."""
-        if self.max_prompt_bucket:
-            return self.num_shards * max(self.prefill_tokens // self.prefill_chunk, 1), self.prefill_chunk
-        return power_of_two(rows), min(bucket(tokens, smallest), self.prefill_chunk)
+    def prefill_shapes(self, rows: int, tokens: int, smallest: int = 32) -> tuple[list[int], int]:
+        """Return the rows of the programs that run these rows one after the other, and the tokens per row.
+
+        There are few shapes: 1, 4, 16, … rows, of a power of two of tokens. At most a quarter of the rows is padding.
+        """
+        if self.pads_to_max:
+            most = self.num_shards * max(self.prefill_tokens // self.prefill_chunk, 1)
+            return [most] * -(-rows // most), self.prefill_chunk
+        counts = list[int]()
+        while rows > 0:
+            count = 1
+            while rows >= 3 * count:
+                count *= 4
+            counts.append(count)
+            rows -= count
+        width = smallest
+        while width < min(tokens, self.prefill_chunk):
+            width *= 2
+        return counts, min(width, self.prefill_chunk)
 
 
 def power_of_two(count: int) -> int:

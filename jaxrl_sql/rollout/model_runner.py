@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -35,13 +35,16 @@ from jaxrl_sql.rollout.decode import (
     release_slots,
     resume_requests,
 )
-from jaxrl_sql.rollout.engine_config import EngineConfig, EngineSizes, pool_size, power_of_two
+from jaxrl_sql.rollout.engine_config import EngineConfig, EngineSizes, power_of_two
 from jaxrl_sql.rollout.kv_blocks import PrefixCache, block_owner
 from jaxrl_sql.rollout.sampling import GenerationRequest
 from jaxrl_sql.rollout.scheduler import ChunkPlan, Prefill, PrefillBatch, SchedulerState
 from jaxrl_sql.rollout.stats import RolloutStats
 
 NONE = np.iinfo(np.int32).max
+Row = TypeVar("Row")
+COPIED_BLOCKS = 32
+"""The blocks that a program copies from or to the prefix cache: one width, so one program per pair of pools."""
 
 
 class ModelRunner:
@@ -74,7 +77,7 @@ class ModelRunner:
         self.prompt_pool: KVPool | None = None
         self.prefix_pool: KVPool | None = None
         self.completion_pool: KVPool | None = None
-        self.max_prefix_blocks = 0
+        self.prefix_tiers: list[int] = []
 
     # --- the sizes of the pools
 
@@ -83,9 +86,9 @@ class ModelRunner:
 
         The pool of prompts never shrinks if one program is to serve all calls.
         """
-        if self.config.max_prompt_bucket:
+        if self.config.pads_to_max:
             sizes = sizes._replace(prompt_blocks=max(sizes.prompt_blocks, _num_blocks(self.prompt_pool)))
-        self.max_prefix_blocks = sizes.prefix_blocks
+        self.prefix_tiers = self.config.prefix_tiers(sizes)
         if _num_blocks(self.prompt_pool) != sizes.prompt_blocks:
             self.prompt_pool = None
             self.prompt_pool = self._new_pool(sizes.prompt_blocks, self.config.block_size)
@@ -122,33 +125,31 @@ class ModelRunner:
 
     # --- the prefix cache
 
-    def load_prefixes(self, copies: Sequence[tuple[int, int]], min_blocks: int) -> None:
-        """Copy cached blocks to those of prompts: (cached block, block) each, `min_blocks` in one program."""
-        if copies and self.prefix_pool is not None and self.prompt_pool is not None:
-            cached, blocks = _columns(copies, min_blocks, self.prompt_pool.num_blocks)
-            self.prompt_pool = decode.copy_blocks(self.prefix_pool, cached, self.prompt_pool, blocks)
+    def load_prefixes(self, copies: Sequence[tuple[int, int]]) -> None:
+        """Copy cached blocks to those of prompts: (cached block, block) each."""
+        if self.prefix_pool is not None and self.prompt_pool is not None:
+            for cached, blocks in _columns(copies, self.prompt_pool.num_blocks):
+                self.prompt_pool = decode.copy_blocks(self.prefix_pool, cached, self.prompt_pool, blocks)
 
-    def save_prefixes(self, copies: Sequence[tuple[int, int]], min_blocks: int) -> None:
-        """Copy blocks of prompts to cached blocks: (block, cached block) each, `min_blocks` in one program."""
+    def save_prefixes(self, copies: Sequence[tuple[int, int]]) -> None:
+        """Copy blocks of prompts to cached blocks: (block, cached block) each."""
         # In a small cache a block may be written twice in a batch: the last write counts.
         copies = [(block, target) for target, block in {target: block for block, target in copies}.items()]
         if copies and self.prompt_pool is not None:
-            self._reserve_prefixes(1 + max(target for _, target in copies))
-            assert self.prefix_pool is not None
-            blocks, targets = _columns(copies, min_blocks, self.prefix_pool.num_blocks)
-            self.prefix_pool = decode.copy_blocks(self.prompt_pool, blocks, self.prefix_pool, targets)
+            pool = self._reserve_prefixes(1 + max(target for _, target in copies))
+            for blocks, targets in _columns(copies, pool.num_blocks):
+                pool = decode.copy_blocks(self.prompt_pool, blocks, pool, targets)
+                self.prefix_pool = pool
 
-    def _reserve_prefixes(self, blocks: int) -> None:
-        """Grow the pool of cached blocks to `blocks` blocks at least; no program but copies reads it."""
-        max_blocks = self.max_prefix_blocks
-        num_blocks = (
-            max_blocks if self.config.max_prompt_bucket else min(pool_size(blocks, self.config.num_shards), max_blocks)
-        )
+    def _reserve_prefixes(self, blocks: int) -> KVPool:
+        """Return the pool of cached blocks, grown to `blocks` blocks at least; no program but copies reads it."""
+        num_blocks = next(size for size in self.prefix_tiers if size >= blocks)
         if self.prefix_pool is None:
             self.prefix_pool = self._new_pool(num_blocks, self.config.block_size)
         elif num_blocks > self.prefix_pool.num_blocks:
             halves = (self.prefix_pool.k, self.prefix_pool.v)
             self.prefix_pool = KVPool(*(tuple(decode.grow_keys(keys, num_blocks) for keys in half) for half in halves))
+        return self.prefix_pool
 
     def decode_state(self, slots: DecodeSlots) -> DecodeState:
         """Return the state that decoding changes; a program's result must replace its pool, which is donated."""
@@ -160,11 +161,13 @@ def _num_blocks(pool: KVPool | None) -> int:
     return 0 if pool is None else pool.num_blocks
 
 
-def _columns(pairs: Sequence[tuple[int, int]], min_blocks: int, none: int) -> np.ndarray:
-    """Return pairs as two rows of one of few widths; `none` is the second of those that fill it."""
-    columns = np.full((2, bucket(max(len(pairs), min_blocks), 8)), none, np.int32)
-    columns[:, : len(pairs)] = np.array(pairs).T
-    return columns
+def _columns(pairs: Sequence[tuple[int, int]], none: int) -> Iterator[np.ndarray]:
+    """Yield pairs as two rows [2,COPIED_BLOCKS]; `none` is the second of those that fill the last."""
+    for first in range(0, len(pairs), COPIED_BLOCKS):
+        part = pairs[first : first + COPIED_BLOCKS]
+        columns = np.full((2, COPIED_BLOCKS), none, np.int32)
+        columns[:, : len(part)] = np.array(part).T
+        yield columns
 
 
 class Continuation(NamedTuple):
@@ -271,26 +274,29 @@ class CallRunner:
 
     def _append(self, continuations: Sequence[Continuation], table: np.ndarray) -> None:
         """Append tokens to the slots of their completions, which decode in the next chunk."""
-        n, max_rows, prompts, runner = (
-            self.config.max_num_seqs,
-            self.config.prefill_chunk,
-            self.prompt_slots(),
-            self.runner,
-        )
+        max_rows, prompts = self.config.prefill_chunk, self.prompt_slots()
         for first in range(0, max(len(appended.tokens) for appended in continuations) or 1, max_rows):
             chunks = [chunk._replace(tokens=chunk.tokens[first : first + max_rows]) for chunk in continuations]
             chunks = [chunk for chunk in chunks if chunk.tokens or not first]
             for batch in _batches(chunks, self.config.fits_prefill):
-                x, width = self.config.prefill_shape(len(batch), max(len(chunk.tokens) for chunk in batch))
-                slot, tokens, max_length, stop_state = zip(*batch, strict=True)
-                padded, length = pad_tokens([*tokens, *[()] * (x - len(batch))], width)
-                observation = ObservationBatch(
-                    _pad(slot, x, n), padded, length, _pad(max_length, x, 0), _pad(stop_state, x, 0)
-                )
-                runner.completion_pool, self.slots = decode.append_observation(
-                    self.weights, runner.model, runner.prompt_pool, prompts, runner.decode_state(self.slots), table,
-                    observation,
-                )  # fmt: skip
+                counts, width = self.config.prefill_shapes(len(batch), max(len(chunk.tokens) for chunk in batch))
+                for x, rows in split_rows(batch, counts):
+                    self._append_rows(rows, x, width, table, prompts)
+
+    def _append_rows(
+        self, batch: Sequence[Continuation], x: int, width: int, table: np.ndarray, prompts: PromptSlots
+    ) -> None:
+        """Append the tokens of up to `x` continuations, `width` of each at most."""
+        runner = self.runner
+        slot, tokens, max_length, stop_state = zip(*batch, strict=True)
+        padded, length = pad_tokens([*tokens, *[()] * (x - len(batch))], width)
+        observation = ObservationBatch(
+            _pad(slot, x, self.config.max_num_seqs), padded, length, _pad(max_length, x, 0), _pad(stop_state, x, 0)
+        )
+        runner.completion_pool, self.slots = decode.append_observation(
+            self.weights, runner.model, runner.prompt_pool, prompts, runner.decode_state(self.slots), table,
+            observation,
+        )  # fmt: skip
 
     # --- requests
 
@@ -320,23 +326,28 @@ class CallRunner:
 
     def _prefill(self, batch: PrefillBatch) -> None:
         """Prefill the tokens of a batch of prompts that are not cached, in chunks of whole blocks."""
-        min_blocks = self.config.prefill_shape(1, 1)[0] * self.table.shape[1] if self.config.max_prompt_bucket else 0
-        copies = [pair for prompt in batch.prompts for pair in prompt.allocation.copies]
-        self.runner.load_prefixes(copies, min_blocks)
-        ids = [self.request.prompts[prompt.group.prompt].token_ids for prompt in batch.prompts]
-        self._run_chunks(batch.prompts, ids)
-        if self.seen is not None:  # for repetition penalties
-            x = self.config.prefill_shape(len(ids), 1)[0]
-            slots = _pad([prompt.prompt_slot for prompt in batch.prompts], x, len(self.lengths))
-            tokens, length = pad_tokens([*ids, *[()] * (x - len(ids))], self.table.shape[1] * self.config.block_size)
-            self.seen = mark_seen(self.seen, slots, tokens, length)
-        self.runner.save_prefixes(batch.saved, min_blocks)
+        self.runner.load_prefixes([pair for prompt in batch.prompts for pair in prompt.allocation.copies])
+        longest = max(self._num_new(prompt) for prompt in batch.prompts)
+        counts, _ = self.config.prefill_shapes(len(batch.prompts), longest, self.config.block_size)
+        for x, rows in split_rows(batch.prompts, counts):
+            ids = [self.request.prompts[prompt.group.prompt].token_ids for prompt in rows]
+            self._run_chunks(rows, ids, x)
+            if self.seen is not None:  # for repetition penalties
+                slots = _pad([prompt.prompt_slot for prompt in rows], x, len(self.lengths))
+                tokens, length = pad_tokens(
+                    [*ids, *[()] * (x - len(ids))], self.table.shape[1] * self.config.block_size
+                )
+                self.seen = mark_seen(self.seen, slots, tokens, length)
+        self.runner.save_prefixes(batch.saved)
 
-    def _run_chunks(self, prompts: Sequence[Prefill], ids: Sequence[tuple[int, ...]]) -> None:
-        """Write the blocks of a batch of prompts, from their cached tokens on, and keep their last states."""
+    def _num_new(self, prompt: Prefill) -> int:
+        """Return the number of a prompt's tokens that are not cached."""
+        return len(self.request.prompts[prompt.group.prompt].token_ids) - prompt.allocation.cached_tokens
+
+    def _run_chunks(self, prompts: Sequence[Prefill], ids: Sequence[tuple[int, ...]], x: int) -> None:
+        """Write the blocks of up to `x` prompts, from their cached tokens on, and keep their last states."""
         size = self.config.block_size
-        num_new = [len(ids[row]) - prompt.allocation.cached_tokens for row, prompt in enumerate(prompts)]
-        x, longest = self.config.prefill_shape(len(prompts), max(num_new), size)
+        longest = self.config.prefill_shapes(len(prompts), max(map(self._num_new, prompts)), size)[1]
         start, length = np.zeros(x, np.int32), np.zeros(x, np.int32)
         table = np.full((x, self.table.shape[1]), self.runner.prefix_cache.num_blocks, np.int32)
         for row, (prompt_slot, _, (blocks, cached_tokens, _)) in enumerate(prompts):
@@ -355,13 +366,21 @@ class CallRunner:
             for row, (prompt_slot, _, _) in enumerate(prompts):
                 if start[row] < length[row] <= start[row] + width:
                     ends[row] = prompt_slot
-            has_past = bool(self.config.max_prompt_bucket or ((start > 0) & (count > 0)).any())
+            has_past = bool(self.config.pads_to_max or ((start > 0) & (count > 0)).any())
             chunk, runner = PrefillChunk(padded, count, start, table, ends), self.runner
             runner.prompt_pool, self.hidden = decode.prefill_chunk(
                 self.weights, runner.model, runner.prompt_pool, self.hidden, chunk, has_past
             )
             self.stats.padded_tokens += padded.size
             start = np.minimum(start + width, length)
+
+
+def split_rows(rows: Sequence[Row], counts: Iterable[int]) -> Iterator[tuple[int, Sequence[Row]]]:
+    """Yield each of `counts` with up to so many of the rows, in order."""
+    first = 0
+    for count in counts:
+        yield count, rows[first : first + count]
+        first += count
 
 
 def _batches(chunks: Sequence[Continuation], fits: Callable[[int, int], bool]) -> Iterator[list[Continuation]]:

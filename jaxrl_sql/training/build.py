@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from jaxrl_sql.rollout.replicated import make_engine as engine_on
 from jaxrl_sql.rollout.stop_strings import missing_ids
 from jaxrl_sql.runtime.model_locator import TrainedModel
 from jaxrl_sql.runtime.progress import ProgressCallback
+from jaxrl_sql.text2sql.prompts.prompts import PromptSet
 from jaxrl_sql.training.model_card import save_prompt_settings
 from jaxrl_sql.training.training_run import TrainingRun
 
@@ -80,7 +82,7 @@ def make_policy(run: TrainingRun, temperature: float = 1.0) -> LogprobFn:
             model.remat,
             _compute_dtype(run),
             model.attention,
-            model.kept_logits_mib << 20,
+            model.kept_logits,
             missing_ids(run.prompt_format.tokenizer, run.model.vocab_size, run.prompt_format.ends),
         )
 
@@ -93,11 +95,43 @@ def make_optimizer(run: TrainingRun, cfg: OptimConfig, steps: int) -> optax.Grad
     return optim.make_optimizer(cfg, steps, None if model.lora.rank else decay_mask(run.model, model.frozen))
 
 
-def make_engine(
-    run: TrainingRun, params: Any, max_num_seqs: int, purpose: rng.Purpose = rng.Purpose.ROLLOUT
+def make_rollout_engine(run: TrainingRun) -> AnyEngine:
+    """Return the engine of a run's rollouts, without parameters."""
+    grpo = run.config.grpo
+    questions = grpo.prompts * grpo.dynamic_sampling.oversample * grpo.steps_per_generation
+    questions *= 1 + run.config.rollout.ahead
+    return _make_engine(
+        run, None, run.config.rollout.max_num_seqs, rng.Purpose.ROLLOUT, [run.questions.train], questions,
+        grpo.num_generations,
+    )  # fmt: skip
+
+
+def make_validation_engine(run: TrainingRun, params: Any) -> AnyEngine:
+    """Return an engine that answers the questions of each held-out set once, by `params`."""
+    sets = list(run.questions.evals.values())
+    questions = max(len(questions.prompts) for questions in sets)
+    return _make_engine(run, params, run.config.validation.max_num_seqs, rng.Purpose.EVAL, sets, questions, 1)
+
+
+def _make_engine(
+    run: TrainingRun,
+    params: Any,
+    max_num_seqs: int,
+    purpose: rng.Purpose,
+    sets: Sequence[PromptSet],
+    questions: int,
+    samples: int,
 ) -> AnyEngine:
-    """Return an engine of `max_num_seqs` decode slots that samples from `params` as the trainer computes them."""
-    config = engine_config(run.config.rollout, max_num_seqs, run.max_prompt_bucket, num_batch_shards(run.mesh.shape))
+    """Return an engine of `max_num_seqs` decode slots that samples from `params` as the trainer computes them.
+
+    Calls have up to `questions` questions of the `sets`, with `samples` samples each.
+    """
+    rollout, pads_to_max = run.config.rollout, run.config.run.pad_to_max
+    config = engine_config(rollout, max_num_seqs, run.longest_prompt, num_batch_shards(run.mesh.shape), pads_to_max)
+    lengths = [length for prompts in sets for length in prompts.lengths()]
+    replicas = (rollout_grid(rollout) or (1, 1))[0]
+    groups = -(-questions // replicas) * -(-samples // config.group_size(samples))
+    config = config.for_calls([run.longest_prompt] if pads_to_max else lengths, groups, samples)
     config = replace(config, purpose=purpose, compute_dtype=_compute_dtype(run), end_tokens=run.prompt_format.ends)
     return engine_on(run.model, params, run.prompt_format.tokenizer, config, run.mesh, rollout_grid(run.config.rollout))
 

@@ -11,7 +11,6 @@ from collections import Counter
 
 from jaxrl_sql.batch import PyTree
 from jaxrl_sql.inference.policy_client import make_sampling_params, sample_answers
-from jaxrl_sql.models.ops.rng import Purpose
 from jaxrl_sql.parallel.processes import exchange, share
 from jaxrl_sql.rollout.stats import RolloutStats
 from jaxrl_sql.text2sql.evals.endings import ending_metrics
@@ -19,7 +18,7 @@ from jaxrl_sql.text2sql.evals.records import AnswerJudge, QuestionAnswers
 from jaxrl_sql.text2sql.evals.summary import validation_metrics
 from jaxrl_sql.text2sql.evals.verdict import Verdict
 from jaxrl_sql.text2sql.prompts.prompts import PromptSet
-from jaxrl_sql.training.build import make_client, make_engine
+from jaxrl_sql.training.build import make_client, make_validation_engine
 from jaxrl_sql.training.keep import keep_evaluation
 from jaxrl_sql.training.training_run import PreemptedError, TrainingRun
 
@@ -32,7 +31,7 @@ def validation_answers(
     Raises PreemptedError if the run is to stop first.
     """
     cfg = run.config.validation
-    engine = make_engine(run, params, cfg.max_num_seqs, Purpose.EVAL)
+    engine = make_validation_engine(run, params)
     client = make_client(run, engine)
     settings = cfg.sampling_in(run.config.sampling)
     sampling = make_sampling_params(settings, n=1, seed=run.config.seed, stop=client.stops(settings.stop))

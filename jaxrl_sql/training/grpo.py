@@ -41,7 +41,7 @@ from jaxrl_sql.runtime.metrics import reduce_metrics
 from jaxrl_sql.runtime.progress import no_progress
 from jaxrl_sql.training.batching.order import AnyOrder, Order, SchemaOrder
 from jaxrl_sql.training.batching.pack import order_by_rows, pack, share_schemas, with_packed_rows
-from jaxrl_sql.training.build import make_engine, make_optimizer, make_policy
+from jaxrl_sql.training.build import make_optimizer, make_policy, make_rollout_engine
 from jaxrl_sql.training.collect import batches_from_arrays, collect_batch, samples_from_arrays, to_arrays
 from jaxrl_sql.training.keep import keep_advantages, keep_groups
 from jaxrl_sql.training.lifecycle import Snapshot, restore, score
@@ -203,7 +203,7 @@ def open_stage(
         advantage=make_advantage_fn(policy, grpo, run.prompt_format.recipe.advantage, num_shards),
         update=make_updates(policy, grpo, optimizer, run.prompt_format.recipe.loss, num_shards),
         old_logprobs=make_old_logprob_fn(policy, micro_batches_of(grpo, num_shards, grpo.minibatches)),
-        engine=make_engine(run, None, run.config.rollout.max_num_seqs),
+        engine=make_rollout_engine(run),
         order=_order(run),
         state=init_state(trainable, optimizer, frozen, _reference(run, trainable, stage)),
         progress=progress,

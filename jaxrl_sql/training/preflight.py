@@ -24,10 +24,18 @@ from jaxrl_sql.parallel import processes, rules
 from jaxrl_sql.parallel.mesh import replica_grid
 from jaxrl_sql.planning.chips import device_memory, find_chip
 from jaxrl_sql.planning.layout import Machine, with_layout
-from jaxrl_sql.planning.memory import PlannedModel, checkpoint_bytes, estimate, is_fused, with_kv_budget
+from jaxrl_sql.planning.memory import (
+    PlannedModel,
+    checkpoint_bytes,
+    estimate,
+    is_fused,
+    with_kept_logits,
+    with_kv_budget,
+)
 from jaxrl_sql.planning.suggestions import suggest
 from jaxrl_sql.planning.units import format_bytes
 from jaxrl_sql.planning.workload import Workload, find_workload, kv_budget, longest_answer
+from jaxrl_sql.runtime.progress import quantity
 from jaxrl_sql.text2sql.evals.summary import validation_metrics
 from jaxrl_sql.text2sql.prompts.prompts import PromptSet
 from jaxrl_sql.training.training_run import TrainingRun
@@ -37,6 +45,8 @@ ENGINE_COUNTS = ("prefix_reuse", "occupancy")
 """Metrics of the engine in an evaluation, in addition to those of the answers."""
 PROGRAMS = frozenset({"update", "score", "measure", "prefill_chunk", "decode_chunk"})
 """Names of the programs that take long to compile; a run also compiles many small ones."""
+PROGRAMS_PER_ENGINE = 9
+"""About how many programs an engine compiles: three to decode, and six to prefill."""
 
 
 class RunPlan(Protocol):
@@ -82,7 +92,8 @@ def check_devices(run: PlannedRun) -> None:
 def preflight(run: TrainingRun) -> TrainConfig:
     """Check that a run fits and report its requirements, before anything is compiled.
 
-    Return the configuration with the rollout layout and KV blocks. Raises InputError if a check fails.
+    Return the configuration with the rollout layout, KV blocks and memory of logits. Raises InputError if a check
+    fails.
     """
     check_mesh(run)
     check_budget(run)
@@ -97,7 +108,8 @@ def preflight(run: TrainingRun) -> TrainConfig:
     count = sum(len(prompt_set.prompts) for prompt_set in prompts)
     run.note(f"prompts: {count:,}, {min(lengths):,} to {max(lengths):,} tokens each; {_describe_programs(run)}")
     config = find_kv_blocks(run, find_layout(run, max(lengths)), max(lengths))
-    check_memory(run, config.workload(max(lengths)))
+    config = find_kept_logits(run, config, max(lengths))
+    check_memory(replace(run, config=config), config.workload(max(lengths)))
     return config
 
 
@@ -212,6 +224,18 @@ def find_kv_blocks(run: TrainingRun, config: TrainConfig, longest: int) -> Train
     return replace(config, rollout=rollout)
 
 
+def find_kept_logits(run: TrainingRun, config: TrainConfig, longest: int) -> TrainConfig:
+    """Return the configuration with `model.kept_logits_mib`, computed once per run and saved in its folder."""
+    if config.model.kept_logits_mib:
+        return config
+    device_bytes = min(processes.exchange([device_memory(run.mesh)]))
+    sections, model = config.workload(longest), PlannedModel(config.model, run.model)
+    fused = is_fused(model, run.mesh.devices.flat[0].platform)
+    section = with_kept_logits(sections, model, run.mesh, device_bytes, fused)
+    run.write_config(model=section)
+    return replace(config, model=section)
+
+
 def check_mesh(run: RunPlan) -> None:
     """Check that the mesh divides weights and batches evenly; raises InputError."""
     param_shardings(run.model, run.mesh)
@@ -273,12 +297,7 @@ def _describe_programs(run: TrainingRun) -> str:
     """
     pads_to_max = run.config.run.pad_to_max
     widths = [bucket(run.max_prompt_bucket)] if pads_to_max else _widths(run.questions.train)
-    greedy = (
-        {bucket(run.max_prompt_bucket)}
-        if pads_to_max
-        else {width for prompt_set in run.questions.evals.values() for width in _widths(prompt_set)}
-    )
-    facts, updates, engines = [], 0, 0
+    facts, updates = [], 0
     if run.config.sft.steps:
         width, max_tokens = bucket(max(widths)), run.config.sft.max_completion_tokens
         facts.append(f"sft pads schemas to {width} at most and answers to {bucket(max_tokens)}")
@@ -288,12 +307,10 @@ def _describe_programs(run: TrainingRun) -> str:
     if run.config.grpo.steps:
         facts.append(f"grpo pads to {_format_widths(widths)} + {bucket(longest_answer(run.config.sampling)[1])}")
         updates += len(widths)
-        engines += len(widths)
-    engines += len(greedy)
-    run.compile_stats.expect(PROGRAMS, updates + 5 * engines)
-    facts.append(
-        f"compiles up to {updates} update program{'s' * (updates != 1)} and about {5 * engines} sampling programs"
-    )
+    engines = 2 if run.config.grpo.steps else 1  # that of validation, and that of rollouts
+    sampling = engines * (2 if pads_to_max else PROGRAMS_PER_ENGINE)
+    run.compile_stats.expect(PROGRAMS, updates + sampling)
+    facts.append(f"compiles up to {quantity(updates, 'update programs')} and about {sampling} sampling programs")
     cache_folder = cache_location()
     return "; ".join(facts) + (f", cached in {cache_folder}" if cache_folder else "; run.compilation_cache caches them")
 

@@ -136,7 +136,7 @@ def dry_run(config: TrainConfig) -> int:
     The run's folder is not changed. A dry run raises the same errors as the run. It generates no data:
     without them, it checks what does not depend on the questions.
     """
-    config = replace_values(config, settings_from_start(config.run, config.data.chat.date, config.rollout))
+    config = replace_values(config, settings_from_start(config))
     folder = check_folder(config.run, values_by_key(config))
     if config.data.source == "synth" and not is_generated(config.data):
         return _dry_run_without_data(config, folder)

@@ -166,8 +166,11 @@ class TrainingRun:
     @cached_property
     def max_prompt_bucket(self) -> int:
         """Return the padding length of all prompts in tokens, or 0 to pad each to its own bucket."""
-        if not self.config.run.pad_to_max:
-            return 0
+        return self.longest_prompt if self.config.run.pad_to_max else 0
+
+    @cached_property
+    def longest_prompt(self) -> int:
+        """Return the number of tokens of the longest prompt of all sets."""
         sets = (self.questions.train, *self.questions.evals.values())
         return max(length for prompts in sets for length in prompts.lengths())
 

@@ -131,7 +131,7 @@ def test_engine_padded_to_max_has_the_planned_pools() -> None:
     cfg = config("rollout.max_num_seqs=4", "grpo.prompts=4", "grpo.num_generations=4", "sampling.max_new_tokens=40")
     load = find_workload(cfg, 100, 1).rollout
     assert load is not None
-    sizes = EngineConfig(max_num_seqs=4, max_prompt_bucket=100)
+    sizes = EngineConfig(max_num_seqs=4, longest_prompt=100, pads_to_max=True)
     engine = Engine(MODEL, init_params(MODEL, jax.random.key(0)), Letters(), sizes)
     prompts = [Prompt(str(i), (1 + i,) * 100, "") for i in range(4)]
     engine.begin(GenerationRequest(prompts, [SamplingParams(max_new_tokens=40, n=4)] * 4, 0, None))
@@ -359,6 +359,20 @@ def test_kept_logits_are_computed_once() -> None:
     # Logits, their exponentials and their gradient.
     assert activations[1] - activations[0] == 3 * (768 << 20)
     assert activations[2] == activations[1]
+
+
+@pytest.mark.parametrize(
+    ("gib", "setting", "kept", "pieces"), [(0, 0, 256, 4), (1, 0, 256, 4), (64, 0, 1024, 1), (64, 512, 512, 2)]
+)
+def test_free_memory_keeps_all_logits(gib: int, setting: int, kept: int, pieces: int) -> None:
+    batch = ("grpo.prompts=64", "grpo.num_generations=8", "sampling.max_new_tokens=1024")
+    cfg, mesh = config(*batch, f"model.kept_logits_mib={setting}"), abstract_mesh(1, 1, 1)
+    model = PlannedModel(cfg.model, MODEL)
+    section = memory.with_kept_logits(cfg.workload(100), model, mesh, gib << 30, fused=True)
+    assert section.kept_logits_mib == kept
+    update = find_workload(dataclasses.replace(cfg, model=section), 100, 1).update
+    assert update is not None
+    assert update_logit_chunks(MODEL, update, {"data": 1, "fsdp": 1, "tensor": 1}) == pieces
 
 
 def test_schemas_run_once_for_the_questions_of_their_database() -> None:

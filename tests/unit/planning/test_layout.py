@@ -84,7 +84,8 @@ def test_replica_has_its_share_of_slots_and_questions() -> None:
     assert (engine.max_num_seqs, engine.num_shards) == (13, 1)
     work = find_workload(config.model, config.workload(8192), 8)
     assert work.rollout is not None
-    assert (work.rollout.questions, work.rollout.group, work.rollout.config) == (32, 16, engine)
+    config_of_calls = engine.for_calls([8192], groups=32, samples=16)
+    assert (work.rollout.questions, work.rollout.group, work.rollout.config) == (32, 16, config_of_calls)
 
 
 def test_inference_policy_has_the_smallest_replicas_that_fit() -> None:

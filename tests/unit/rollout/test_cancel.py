@@ -38,7 +38,7 @@ class Letters:
 def make_engine(slots: int = 6, budget: KVBudget | None = None) -> Engine:
     """Return an engine with full-size pools: one decode program serves a whole call."""
     config = EngineConfig(
-        slots, completion_block_size=4, block_size=8, chunk_steps=4, budget=budget, max_prompt_bucket=9,
+        slots, completion_block_size=4, block_size=8, chunk_steps=4, budget=budget, longest_prompt=9, pads_to_max=True,
         prefix_cache_tokens=64, prefill_tokens=64,
     )  # fmt: skip
     return Engine(CONFIG, PARAMS, Letters(), config)

@@ -332,7 +332,9 @@ def test_padded_prompts_keep_the_pool_size_for_fewer_prompts() -> None:
         return pool.num_blocks
 
     engines = {
-        padded_to: Engine(CONFIG, PARAMS, NoEnd(), EngineConfig(8, block_size=8, max_prompt_bucket=padded_to))
+        padded_to: Engine(
+            CONFIG, PARAMS, NoEnd(), EngineConfig(8, block_size=8, longest_prompt=padded_to, pads_to_max=padded_to > 0)
+        )
         for padded_to in (0, 32)
     }
     assert blocks(0, 8) > blocks(0, 2)
@@ -412,7 +414,7 @@ def test_fixed_shapes_compile_one_program_per_kind_and_sample_the_same() -> None
     programs = decode_chunk, prefill_chunk, copy_blocks
     for program in programs:
         program.clear_cache()
-    config = EngineConfig(4, block_size=8, prefill_tokens=192, max_prompt_bucket=70)
+    config = EngineConfig(4, block_size=8, prefill_tokens=192, longest_prompt=70, pads_to_max=True)
     engine = Engine(CONFIG, PARAMS, Letters(), config)
     sizes = set()
     for step, prompts in enumerate(calls):

@@ -19,7 +19,13 @@ CONFIG = ModelConfig("qwen3", 24, 32, 1, 4, 2, 8, 48, Rope(1e4), Norms(), True, 
 PARAMS = init_params(CONFIG, jax.random.key(3))
 SMALL: dict[str, Any] = {"completion_block_size": 4, "block_size": 8, "chunk_steps": 4}
 # Full-size pools from the start: one decode program serves a whole call.
-WHOLE: dict[str, Any] = {**SMALL, "max_prompt_bucket": 30, "prefix_cache_tokens": 64, "prefill_tokens": 64}
+WHOLE: dict[str, Any] = {
+    **SMALL,
+    "longest_prompt": 30,
+    "pads_to_max": True,
+    "prefix_cache_tokens": 64,
+    "prefill_tokens": 64,
+}
 # Calls with equal numbers of samples, maximal lengths and stop strings share their programs.
 SAMPLING: dict[str, Any] = {"n": 4, "max_new_tokens": 60, "stop": ("ab", "kq")}
 Found = dict[tuple[int, int], Sample]
@@ -155,7 +161,7 @@ def test_released_pools_are_allocated_again() -> None:
 
 def test_completion_pool_grows_by_quarter_half_and_full() -> None:
     config = EngineConfig(16, **SMALL)
-    sizes = config.sizes(groups=5, samples=4, prompt=30, completion=60)
+    sizes = config.sizes([30] * 5, samples=4, completion=60)
     assert (sizes.completion_blocks, sizes.completion_columns) == (256, 16)
     assert config.tiers(sizes) == [(64, 4), (128, 16), (256, 16)]
     assert EngineConfig(16, **WHOLE).tiers(sizes) == [(256, 16)]
@@ -163,7 +169,7 @@ def test_completion_pool_grows_by_quarter_half_and_full() -> None:
 
 
 def test_byte_budget_allows_all_blocks_or_shrinks_the_cache_first() -> None:
-    need = EngineConfig(8, **SMALL).sizes(groups=20, samples=4, prompt=60, completion=40)
+    need = EngineConfig(8, **SMALL).sizes([60] * 20, samples=4, completion=40)
     whole = need.prompt_blocks * 100 + need.completion_blocks * 50 + need.prefix_blocks * 100
     assert fit_budget(need, 100, 50, whole, 1) == tuple(need)[-3:]
     less = fit_budget(need, 100, 50, whole - need.prefix_blocks * 50, 1)

@@ -1,4 +1,4 @@
-"""Calls that differ in `n` and in stop strings share decode programs, and rounding up changes no bit of a sample."""
+"""Calls that differ in prompts, `n` and stop strings share programs, and rounding up changes no bit of a sample."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Iterable
 from typing import Any
 
 import jax
+import numpy as np
 import pytest
 
 from jaxrl_sql.models import ModelConfig, Norms, Rope, init_params
 from jaxrl_sql.rollout import Engine, EngineConfig, Sample, SamplingParams
-from jaxrl_sql.rollout.decode import decode_chunk
+from jaxrl_sql.rollout.decode import copy_blocks, decode_chunk, prefill_chunk
 from jaxrl_sql.types import Prompt
 
 CONFIG = ModelConfig("qwen3", 24, 32, 1, 4, 2, 8, 48, Rope(1e4), Norms(), True, True, False, 128)
@@ -72,3 +73,40 @@ def test_absent_stop_strings_change_no_bit() -> None:
     usual = samples_of(engine, n=2, seed=5)
     assert not any("xxxx" in sample.text for sample in usual)
     assert samples_of(engine, n=2, seed=5, stop=("xxxx",)) == usual
+
+
+def test_calls_of_a_run_share_programs_though_prompts_and_groups_differ() -> None:
+    """The pools follow from the run's prompts: at most three decode programs and two copies per size of the cache."""
+    r = np.random.default_rng(0)
+    lengths = [(9, 5, 40), (40, 3, 17, 20, 9, 12, 30, 8), (61, 41, 60, 2, 33), (7,)]
+    calls = [[Prompt(str(n), tuple(r.integers(0, 24, n).tolist()), "") for n in call] for call in lengths]
+    config = EngineConfig(4, block_size=8, prefill_tokens=64, completion_block_size=8, prefix_cache_tokens=256)
+    of_run = config.for_calls([n for call in lengths for n in call], groups=8, samples=2)
+    answers = []
+    for engine_config in (config, of_run):
+        engine = Engine(CONFIG, PARAMS, Letters(), engine_config)
+        programs = decode_chunk, prefill_chunk, copy_blocks
+        before = [program._cache_size() for program in programs]
+        sampling = SamplingParams(n=2, max_new_tokens=12)
+        answers.append([{(s.prompt_index, s.index): s for s in engine.generate(call, sampling)} for call in calls])
+        decode, prefill, copies = (
+            program._cache_size() - count for program, count in zip(programs, before, strict=True)
+        )
+    assert answers[0] == answers[1]
+    assert decode <= 3
+    assert copies <= 4
+    assert prefill <= 2 * 6, "with and without a cached prefix"
+
+
+def test_prefill_has_few_shapes_and_little_padding() -> None:
+    config = EngineConfig(64, block_size=64, prefill_tokens=1024)
+    shapes = set()
+    for tokens in range(1, 1500, 7):
+        for rows in range(1, 40):
+            counts, width = config.prefill_shapes(rows, tokens, 64)
+            assert sum(counts) >= rows > sum(counts[:-1])
+            assert sum(counts) <= 4 * rows / 3
+            assert width >= min(tokens, 1024)
+            if config.fits_prefill(rows, tokens, 64):
+                shapes |= {(count, width) for count in counts}
+    assert shapes == {(1, 64), (4, 64), (16, 64), (1, 128), (4, 128), (1, 256), (4, 256), (1, 512), (1, 1024)}

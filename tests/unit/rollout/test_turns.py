@@ -25,8 +25,8 @@ CONFIG = ModelConfig("qwen3", 24, 32, 1, 4, 2, 8, 48, Rope(1e4), Norms(), True, 
 PARAMS = init_params(CONFIG, jax.random.key(3))
 # Full-size pools from the start and one maximal answer length: all calls share a decode program.
 SIZES: dict[str, Any] = {
-    "completion_block_size": 8, "block_size": 8, "chunk_steps": 4, "prefill_tokens": 64, "max_prompt_bucket": 16,
-    "prefix_cache_tokens": 64,
+    "completion_block_size": 8, "block_size": 8, "chunk_steps": 4, "prefill_tokens": 64, "longest_prompt": 16,
+    "pads_to_max": True, "prefix_cache_tokens": 64,
 }  # fmt: skip
 LONGEST = 60
 
@@ -215,7 +215,7 @@ def test_long_observations_are_appended_in_chunks() -> None:
     sampling = SamplingParams(n=3, max_new_tokens=4, max_total_tokens=LONGEST)
     results = []
     for tokens, longest in ((64, 16), (256, 64)):  # in chunks of 16 tokens, and as a whole
-        config = EngineConfig(4, **SIZES | {"prefill_tokens": tokens, "max_prompt_bucket": longest})
+        config = EngineConfig(4, **SIZES | {"prefill_tokens": tokens, "longest_prompt": longest, "pads_to_max": True})
         engine = Engine(CONFIG, PARAMS, Letters(), config)
         samples = engine.generate(prompts, sampling, turns=lambda prompt, _: Talks(prompt, 2))
         results.append({(s.prompt_index, s.index): s.token_ids for s in samples})

@@ -178,7 +178,9 @@ def test_replica_on_two_chips_uses_kernels_and_communicates_with_no_other(chip: 
     assert result["kernels"] == 2 * 3
     assert result["parts"] == []
     assert {chips for _, chips in result["met"]} == {2}
-    assert {kind for kind, _ in result["met"]} <= {"all-reduce", "all-gather", "collective-permute"}
+    # The last two distribute the rows in which top-p sorts the likeliest tokens.
+    kinds = {"all-reduce", "all-gather", "collective-permute", "all-to-all", "reduce-scatter"}
+    assert {kind for kind, _ in result["met"]} <= kinds
     weight = 2 * 128 * 256 / 2  # the smallest matrix of a layer, a chip's half of it
     assert result["most"] < weight
 
@@ -243,7 +245,7 @@ def _lowered(chip: str, case: str, option: str, *overrides: str) -> str:
             return str(programs.lower_update(setting, work).compile().as_text())
     if option == "stacked":
         programs._weights = programs._params
-    model = ModelConfig("qwen3", 2048, 128, 3, 4, 2, 64, 256, Rope(1e4), Norms(), True, True, False, 1024)
+    model = ModelConfig("qwen3", 1280, 128, 3, 4, 2, 64, 256, Rope(1e4), Norms(), True, True, False, 1024)
     load = find_workload(config.model, sections, 1).rollout
     assert load is not None
     mesh = make_mesh(1, 2, 2, devices) if "x" in config.rollout.mesh else make_mesh(1, 1, 1, devices[:1])
@@ -325,7 +327,7 @@ def _main(chip: str, case: str, option: str, *overrides: str) -> dict[str, Any]:
         "kernels": kernels,
         "parts": parts,
         "copies": copied,
-        "sorts": re.findall(r"f32\[[\d,]*2048\][^\n]* sort\(", text),
+        "sorts": re.findall(r"f32\[[\d,]*1280\][^\n]* sort\(", text),
     }
 
 

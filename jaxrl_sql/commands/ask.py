@@ -34,7 +34,7 @@ from jaxrl_sql.inference.process import prepare_process
 from jaxrl_sql.runtime.tables import show_table
 from jaxrl_sql.runtime.terminal import print_text, printable
 from jaxrl_sql.text2sql.files.jsonl import as_windows
-from jaxrl_sql.types import InputError, response_text
+from jaxrl_sql.types import TRUNCATED_REASONS, InputError, response_text
 
 UNANSWERED = 1
 """Exit code if no answer had executable SQL."""
@@ -118,16 +118,22 @@ def show(reply: Reply, explain: bool, stream: TextIO) -> int:
         ]
         if rows:
             show_table(stream, "candidates", ("votes", "answers", "status", "rows", "SQL"), rows, (2, 4))
+    has_result = reply.outcome is not None and reply.outcome.status == "ok"
+    is_cut = (
+        reply.finish_reason in TRUNCATED_REASONS and not has_result
+    )  # its text is no query, and its error no mistake
+    if is_cut:
+        print_text(f"{reply.note}\n", stream)
     sql = reply.sql or "no SQL in the answer"
     stream.write(f"{printable(sql) if stream.isatty() else sql}\n\n")  # unchanged in files and pipes
-    if reply.outcome is not None:
+    if reply.outcome is not None and not is_cut:
         print_text(reply.outcome.pretty().rstrip(), stream)
-    if reply.note:
+    if reply.note and not is_cut:
         print_text(f"\n{reply.note}", stream)
     if reply.answers > 1:
         print_text(f"\n{_vote_text(reply)}", stream)
     stream.flush()
-    return 0 if reply.outcome is not None and reply.outcome.status == "ok" else UNANSWERED
+    return 0 if has_result else UNANSWERED
 
 
 def _vote_text(reply: Reply) -> str:

@@ -1,8 +1,9 @@
 """Audit question sets: `jaxrl-sql data audit --train DIR … --eval DIR … --out DIR`.
 
 Reports questions, SQL and databases that evaluation shares with training, and golds that fail, are slow, return no
-rows, match an empty or constant answer, or do not change with the rows of a test suite. Prints a table, and writes
-`audit.json` with the counts and `findings.jsonl` with a line per finding.
+rows, match an empty or constant answer, or do not change with the rows of a test suite. A file or folder in both lists
+is read as in training: its questions `train`, and `dev`. Prints a table, and writes `audit.json` with the counts and
+`findings.jsonl` with a line per finding.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 from jaxrl_sql.commands.arguments import Parser
 from jaxrl_sql.commands.running import report_errors
 from jaxrl_sql.config.audit import AuditConfig
+from jaxrl_sql.runtime.progress import quantity
 from jaxrl_sql.runtime.tables import show_table
 from jaxrl_sql.runtime.terminal import print_text
 
@@ -60,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if failing:
             print_text("\n".join(failing[:_FAILING_SHOWN]))
         if len(failing) > _FAILING_SHOWN:
-            print_text(f"and {len(failing) - _FAILING_SHOWN} more golds that fail, in {result.path}")
+            print_text(f"and {quantity(len(failing) - _FAILING_SHOWN, 'more golds')}, in {result.path}")
         print_text(str(result.path))
 
     return report_errors(look)

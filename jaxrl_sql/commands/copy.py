@@ -16,6 +16,7 @@ from pathlib import Path
 
 from jaxrl_sql.commands.arguments import Parser, add_leave_out
 from jaxrl_sql.commands.running import report_errors
+from jaxrl_sql.runtime.progress import quantity
 from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.text2sql.env.address import Address, is_address, parse_address, users_of
 from jaxrl_sql.types import InputError
@@ -72,7 +73,10 @@ def _sample(arguments: Sequence[str]) -> None:
     add_leave_out(parser)
     options = parser.parse_args(arguments)
     report = sample(options.source, options.to, options.rows, options.leave_out, _print_progress)
-    lines = [*report.notes, f"{report.path}: {sum(report.rows.values())} rows of {len(report.rows)} tables"]
+    lines = [
+        *report.notes,
+        f"{report.path}: {quantity(sum(report.rows.values()), 'rows')} of {quantity(len(report.rows), 'tables')}",
+    ]
     print_text("\n".join(lines))
 
 

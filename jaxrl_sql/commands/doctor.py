@@ -20,6 +20,7 @@ from typing import NamedTuple
 from jaxrl_sql.commands.arguments import Parser
 from jaxrl_sql.inference.process import prepare_process
 from jaxrl_sql.planning.units import format_bytes
+from jaxrl_sql.runtime.progress import quantity
 from jaxrl_sql.runtime.tables import show_table
 
 OPTIONAL = (
@@ -127,7 +128,7 @@ def _processor() -> ComponentCheck:
         else "model.compute_dtype=bfloat16 is slower on it"
     )
     unit = f"{'with' if is_supported else 'without'} AMX or AMD's AVX512_BF16 for bfloat16"
-    return ComponentCheck("processor", f"{count} cores, {unit}", advice)
+    return ComponentCheck("processor", f"{quantity(count or 1, 'cores')}, {unit}", advice)
 
 
 def _check(component: str, check: Callable[[], str], advice: str) -> ComponentCheck:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from jaxrl_sql.commands.arguments import Parser, add_leave_out
 from jaxrl_sql.commands.running import report_errors
 from jaxrl_sql.datagen.synth.spec import GRADES, SPLITS, STYLES, SynthReport, SynthSpec
+from jaxrl_sql.runtime.progress import quantity
 from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.types import InputError
 
@@ -66,7 +67,7 @@ def _print(out: Path, report: SynthReport) -> None:
     lines = [f"{out}: {state} (seed {report.spec.seed})"]
     for split, count in report.questions.items():
         tokens = ", ".join(f"{name} {value:g}" for name, value in report.tokens.get(split, {}).items())
-        line = f"{split}: {count} questions on {report.databases[split]} databases"
+        line = f"{split}: {quantity(count, 'questions')} on {quantity(report.databases[split], 'databases')}"
         lines.append(f"{line}; tokens: {tokens}" if tokens else line)
     lines.append("grades: " + ", ".join(f"{grade} {count}" for grade, count in report.grades.items()))
     print_text("\n".join(lines))
@@ -78,7 +79,7 @@ def _print_files(out: Path, files: Sequence[FileQuestions], requested: int) -> N
         counts = Counter(question.grade for question in file.questions)
         grades = ", ".join(f"{grade} {counts[grade]}" for grade in GRADES if counts[grade])
         short = "" if len(file.questions) >= requested else f" of {requested} requested"
-        lines.append(f"{file.db_id}: {len(file.questions)} questions{short}; {grades}")
+        lines.append(f"{file.db_id}: {quantity(len(file.questions), 'questions')}{short}; {grades}")
         lines += [f"  candidates left out: {count:>6}  {reason}" for reason, count in file.rejected.most_common()]
         reasons: dict[str, list[str]] = {}
         for name, reason in file.left_out:

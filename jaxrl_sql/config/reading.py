@@ -18,6 +18,9 @@ from jaxrl_sql.types import InputError
 Layer = tuple[str, Mapping[str, Any]]
 """The origin of values for error messages, and the values, nested by section."""
 
+PROMPT_FILE = "jaxrl_sql.yaml"
+"""File in a model's folder with the prompt settings of its training. Its prompt template is next to it."""
+
 _FLOAT = re.compile(
     r"[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)[eE][-+]?[0-9]+"
     r"|[-+]?(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)"
@@ -115,7 +118,7 @@ def read_files(path: Path, ancestors: tuple[Path, ...] = ()) -> list[Layer]:
     """
     if path.resolve() in ancestors:
         raise InputError(f"{path}: its `base` refers back to itself")
-    values = read_yaml(path)
+    values = _with_template_path(path, read_yaml(path))
     base = values.pop("base", None)
     if base is None:
         return [(str(path), values)]
@@ -124,6 +127,17 @@ def read_files(path: Path, ancestors: tuple[Path, ...] = ()) -> list[Layer]:
         raise InputError(f"{path}: base must name one or several files, not {base!r}")
     inherited = [layer for name in bases for layer in read_files(path.parent / name, (*ancestors, path.resolve()))]
     return [*inherited, (str(path), values)]
+
+
+def _with_template_path(path: Path, values: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of a file; in a model's `PROMPT_FILE`, a prompt template that is a file is relative to it."""
+    data = values.get("data")
+    chat = data.get("chat") if isinstance(data, dict) else None
+    if path.name == PROMPT_FILE and isinstance(chat, dict):
+        template = chat.get("template")
+        if isinstance(template, str) and template.endswith(".jinja"):
+            chat["template"] = str(path.parent / template)
+    return values
 
 
 def read_override(text: str, origin: str) -> tuple[str, Any]:

@@ -19,15 +19,16 @@ from jaxrl_sql.databases.sample.options import is_served, refuse_leave_out
 from jaxrl_sql.inference.policy_spec import PolicySpec
 from jaxrl_sql.inference.process import prepare_process, require_jax
 from jaxrl_sql.inference.prompt_form import resolve_settings
+from jaxrl_sql.runtime.progress import agree, quantity
 from jaxrl_sql.runtime.terminal import printable
 from jaxrl_sql.text2sql.env.executor import Executor, Outcome, make_executor
-from jaxrl_sql.types import Example, InputError, Response
+from jaxrl_sql.types import Example, InputError, Prompt, Response
 
 if TYPE_CHECKING:
+    from jaxrl_sql.inference.policy_client import PolicyClient
+    from jaxrl_sql.inference.prompt_lengths import PromptShortener
     from jaxrl_sql.text2sql.evals.records import QuestionAnswers
     from jaxrl_sql.text2sql.evals.vote import Ballot
-
-_NO_ROOM = "truncated because the model has no positions left"
 
 
 class CandidateQuery(NamedTuple):
@@ -126,36 +127,38 @@ def open_model(
         sample_answers,
         style_for,
     )
-    from jaxrl_sql.inference.prompt_lengths import PromptShortener, question_line
+    from jaxrl_sql.inference.prompt_lengths import PromptShortener, positions_line
     from jaxrl_sql.models.ops.rng import Purpose
-    from jaxrl_sql.text2sql.prompts.prompts import make_prompt
 
     data, slots, number = policy.data, min(cfg.max_num_seqs, concurrency * cfg.samples), 0
-    max_tokens = data.max_prompt_tokens
     with (
         make_executor(limits, data.hide) as executor,
         open_policy_client(policy, executor, slots, Purpose.EVAL, max_answer_tokens(cfg.sampling)) as client,
     ):
         check_turns(client.recipe, cfg.sampling.turns)
         sampling = make_sampling_params(cfg.sampling, cfg.samples, policy.seed, client.stops(cfg.sampling.stop))
+        tokenizer, positions = client.engine.tokenizer, client.engine.model.max_positions
+        shortening = PromptShortener(data, lambda data: style_for(policy.recipe, data, tokenizer), tokenizer)
 
         def ask(questions: Sequence[Example]) -> list[Reply]:
             nonlocal number
             examples = [replace(question, uid=f"question {number + i}") for i, question in enumerate(questions)]
-            prompts = [make_prompt(example, client.style, client.engine.tokenizer, max_tokens) for example in examples]
-            if None in prompts:
-                tokenizer = client.engine.tokenizer
-                shortening = PromptShortener(data, lambda data: style_for(policy.recipe, data, tokenizer), tokenizer)
-                raise InputError(question_line(examples[prompts.index(None)], max_tokens, shortening))
-            pairs = [(example, prompt) for example, prompt in zip(examples, prompts, strict=True) if prompt is not None]
-            max_prompt = max((len(prompt.token_ids) for _, prompt in pairs), default=0)
-            free_positions = (
-                client.engine.model.max_positions - max_prompt
-            )  # interactive use: truncate rather than refuse
-            fitted = sampling.within(free_positions)
+            pairs = _make_prompts(client, examples, shortening)
+            if not pairs:
+                return []
+            longest_example, longest_prompt = max(pairs, key=lambda pair: len(pair[1].token_ids))
+            free_positions = positions - len(longest_prompt.token_ids)
+            fitted = sampling.within(free_positions)  # interactive use: truncate rather than refuse
+
+            def no_room() -> str:
+                return positions_line(longest_example, positions, sampling.longest, shortening)
+
+            if free_positions < 1:
+                raise InputError(no_room())
             answered = sample_answers(client, pairs, fitted, number, cfg.sampling.turns)
             number += len(pairs)
-            limit = "" if fitted.longest == sampling.longest else _NO_ROOM
+            is_cut = any("length" in answer.finish_reasons for answer in answered)
+            limit = no_room() if is_cut and fitted.longest < sampling.longest else ""
             if error := next((answer.error for answer in answered if answer.error), ""):
                 raise InputError(f"not answered: {error}")
             return [
@@ -164,6 +167,22 @@ def open_model(
             ]
 
         yield ask
+
+
+def _make_prompts(
+    client: PolicyClient, examples: Sequence[Example], shortening: PromptShortener
+) -> list[tuple[Example, Prompt]]:
+    """Return the questions with their prompts; raises InputError, with settings that shorten it, for a long prompt."""
+    from jaxrl_sql.inference.prompt_lengths import question_line
+    from jaxrl_sql.text2sql.prompts.prompts import make_prompt
+
+    pairs, max_tokens = [], shortening.data.max_prompt_tokens
+    for example in examples:
+        prompt = make_prompt(example, client.style, client.engine.tokenizer, max_tokens)
+        if prompt is None:
+            raise InputError(question_line(example, max_tokens, shortening))
+        pairs.append((example, prompt))
+    return pairs
 
 
 @contextmanager
@@ -224,7 +243,7 @@ class Asker:
 def choose_reply(
     executor: Executor, example: Example, answered: QuestionAnswers, cfg: EvaluateSettings, limit: str = ""
 ) -> Reply:
-    """Run the SQL of the answers and choose one; `limit` is the reason of truncation if no setting is."""
+    """Run the SQL of the answers and choose one; `limit` is the reason of truncation at the model's positions."""
     from jaxrl_sql.text2sql.evals.vote import ballots, choose
 
     ballot = ballots(executor, [example], [answered.sqls], cfg.vote)[0]
@@ -252,13 +271,18 @@ def _finish_note(answered: QuestionAnswers, index: int, cfg: EvaluateSettings, l
     from jaxrl_sql.text2sql.evals.endings import why_incomplete
 
     reasons = answered.finish_reasons
+    tokens = answered.tokens if len(reasons) == 1 else 0
+    after = f" after {quantity(tokens, 'tokens')}" if tokens else ""
     lines = []
     for reason in (reasons[index], *sorted(set(reasons))) if reasons else ():
-        if problem := limit if limit and reason == "length" else why_incomplete(reason, cfg):
+        problem = why_incomplete(reason, cfg, tokens)
+        if limit and reason == "length":
+            problem = f"truncated{after}: {limit}"
+        if problem:
             subject = (
                 "the answer is"
                 if reason == reasons[index]
-                else f"{reasons.count(reason)} of {len(reasons)} answers are"
+                else f"{reasons.count(reason)} of {len(reasons)} answers {agree(reasons.count(reason), 'are')}"
             )
             lines.append(f"{subject} {problem}")
     return (reasons[index] if reasons else ""), next(iter(lines), "")

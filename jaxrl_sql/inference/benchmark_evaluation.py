@@ -21,9 +21,11 @@ from jaxrl_sql.inference.fingerprint import (
     values_of,
 )
 from jaxrl_sql.inference.policy_spec import PolicySpec
+from jaxrl_sql.inference.trained_questions import trained_warning
 from jaxrl_sql.runtime.display import Display, make_display
 from jaxrl_sql.runtime.folder import CONFIG
 from jaxrl_sql.runtime.journal import Journal
+from jaxrl_sql.runtime.progress import quantity
 from jaxrl_sql.runtime.speed import Speed
 from jaxrl_sql.text2sql.env.executor import Executor, make_executor, timing_executor
 from jaxrl_sql.text2sql.env.verdicts import is_verdict
@@ -60,8 +62,8 @@ Answer = Callable[[BenchmarkSet, EvaluationChunk, Callable[[int, int], None]], l
 class EvaluationResult(NamedTuple):
     """A finished evaluation: the judged sets, their numbers together, and a record per question and run.
 
-    `warnings` are lines on incomplete answers. `speed` holds the numbers of `speed.json`, or None if no model answered
-    in this call. `files` are the written ones.
+    `warnings` are lines on incomplete answers and on questions of the training. `speed` holds the numbers of
+    `speed.json`, or None if no model answered in this call. `files` are the written ones.
     """
 
     sets: list[BenchmarkMetrics]
@@ -124,6 +126,9 @@ def evaluate(
     numbers = merge_metrics(results)
     write(out, lines, numbers)
     warnings = incomplete_warnings(cfg, [record for run in records.values() for record in run])
+    if checkpoint := policy.model.checkpoint:
+        trained = [trained_warning(eval_set.name, eval_set.examples, checkpoint) for eval_set in sets]
+        warnings += [warning for warning in trained if warning]
     speed_metrics = speed.metrics() if speed.tokens else None
     if speed_metrics is not None:  # separate from metrics.json, which is reproducible and has no times
         (out / SPEED).write_text(json.dumps(speed_metrics, indent=2) + "\n", encoding="utf-8")
@@ -192,7 +197,7 @@ def gather(
         if any((names[part.set_index], part.run, example.uid) not in finished for example in part.examples)
     ]
     if finished:
-        display.note(f"resuming: {len(finished)} answers are judged already")
+        display.note(f"resuming: {quantity(len(finished), 'answers', 'are')} judged already")
     total, activity = sum(len(part.examples) for part in parts), "judging" if cfg.predictions else "answering"
     with (
         answers if pending else nullcontext() as answer,

@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 from jaxrl_sql.config import EvaluateSettings, ExecutorConfig
 from jaxrl_sql.databases.sheets import load_benchmark
-from jaxrl_sql.runtime.progress import ProgressCallback, no_progress
+from jaxrl_sql.runtime.progress import ProgressCallback, agree, no_progress, quantity
 from jaxrl_sql.text2sql.benchmarks import Benchmark, make_unique_name, summarize_skipped
+from jaxrl_sql.text2sql.benchmarks.benchmark import label_notes
 from jaxrl_sql.text2sql.env.files import Predictions
 from jaxrl_sql.text2sql.evals.numbers import ExcludedCounts
 from jaxrl_sql.text2sql.evals.predictions import pair, predictions_of, read_predictions
@@ -68,6 +69,7 @@ def open_sets(
     if cfg.predictions:  # a model's recipe is looked up when the model is opened
         find_recipe(recipe)
     sets: list[BenchmarkSet] = []
+    set_notes: list[tuple[str, Sequence[str]]] = []
     for index, folder in enumerate(cfg.data):
         # Predictions are paired with all questions before the limit; a model needs only the first ones.
         needs_all = cfg.predictions or cfg.include_ids or cfg.answerable_only
@@ -78,10 +80,11 @@ def open_sets(
         benchmark = hide_in_benchmark(benchmark, hide)
         refuse_translated(benchmark.examples, executor.sqlite_version)
         name = _name_of(benchmark, Path(folder), cfg.split, [eval_set.name for eval_set in sets])
-        notes += [f"{name}: {note}" for note in benchmark.notes]
+        set_notes.append((name, benchmark.notes))
         notes += [f"{name}: {line}" for line in summarize_skipped(benchmark.skipped)]
         sets.append(_make_set(cfg, name, benchmark, _read_predictions(cfg, index, memory), notes))
         on_progress(len(sets))
+    notes[:0] = label_notes(set_notes)
     check_hide(hide, (example.db_path for eval_set in sets for example in eval_set.benchmark.examples))
     return sets
 
@@ -119,13 +122,16 @@ def _make_set(
         missing = [example.uid for example in selected if example.uid not in sqls]
         if missing and not cfg.allow_missing:
             raise InputError(
-                f"{predictions.path}: {len(missing)} of the {len(selected)} questions have no prediction, such as "
+                f"{predictions.path}: {len(missing)} of the {len(selected)} questions "
+                f"{agree(len(missing), 'have')} no prediction, such as "
                 f"{missing[0]}: --allow-missing skips them"
             )
         selected = tuple(example for example in selected if example.uid in sqls)
         counts = counts._replace(missing=len(missing), extra=paired.extra)
         if not selected:
-            raise InputError(f"{predictions.path}: none of the first {len(missing)} questions has a prediction")
+            raise InputError(
+                f"{predictions.path}: none of the first {quantity(len(missing), 'questions')} has a prediction"
+            )
     examples = selected
     has_suite = any(example.suite for example in examples)
     if has_suite:  # a database without variants is its own suite
@@ -146,11 +152,11 @@ def select_questions(
     if cfg.include_ids:
         selected = keep_only(selected, cfg.include_ids)
     if not selected:
-        raise InputError(f"{name}: evaluate.answerable_only excludes all {len(examples)} questions")
+        raise InputError(f"{name}: evaluate.answerable_only excludes all of {quantity(len(examples), 'questions')}")
     if len(selected) < len(examples):
         settings = [key for key in ("include_ids", "answerable_only") if getattr(cfg, key)]
         notes.append(
-            f"{name}: {len(selected)} of {len(examples)} questions are selected "
+            f"{name}: {len(selected)} of {len(examples)} questions {agree(len(selected), 'are')} selected "
             f"(evaluate.{', evaluate.'.join(settings)})"
         )
     return tuple(selected[: cfg.limit] if cfg.limit else selected)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from jaxrl_sql.config import DataConfig, DistillSettings, EndpointConfig, ExecutorConfig, ModelConfigSection
 from jaxrl_sql.config.check import flatten
 from jaxrl_sql.runtime.model_locator import files_identity, prompt_settings
+from jaxrl_sql.runtime.progress import quantity
 from jaxrl_sql.text2sql.env.address import is_address, public_name
 from jaxrl_sql.text2sql.prompts.template import template_file
 from jaxrl_sql.types import Example, Fields, Record
@@ -129,7 +130,7 @@ def describe_changes(records: Sequence[dict[str, Any]], digests_: Mapping[str, s
     """Return a line on the changed questions, whose records `select_unchanged` omits; "" without any."""
     unchanged = {record["id"] for record in select_unchanged(records, digests_)}
     count = len({record["id"] for record in records if record["id"] in digests_} - unchanged)
-    return f"asked again: {count} questions whose text, gold or database has changed" if count else ""
+    return f"asked again: {quantity(count, 'questions')} whose text, gold or database has changed" if count else ""
 
 
 def digest_of(value: Any) -> str:

@@ -40,7 +40,7 @@ from jaxrl_sql.rollout import AnyEngine, Sample, SamplingParams, Turns
 from jaxrl_sql.rollout.replicated import make_engine
 from jaxrl_sql.rollout.stop_strings import STATEMENT_END
 from jaxrl_sql.runtime.display import Display
-from jaxrl_sql.runtime.progress import ProgressCallback
+from jaxrl_sql.runtime.progress import ProgressCallback, quantity
 from jaxrl_sql.text2sql.env.executor import Executor
 from jaxrl_sql.text2sql.env.turns import Environment
 from jaxrl_sql.text2sql.evals.records import QuestionAnswers
@@ -269,7 +269,7 @@ def open_model_answers(
             )
             prompts[name] = {prompt.uid: prompt for prompt in prompt_set.prompts}
             if prompt_set.skipped:
-                report(f"{name}: the {len(prompt_set.skipped)} prompts that are too long count as wrong")
+                report(f"{name}: {quantity(len(prompt_set.skipped), 'prompts', 'are')} too long and count as wrong")
 
         def generate(
             name: str, examples: Sequence[Example], run: int, number: int, on_progress: AnswersCallback
@@ -293,7 +293,8 @@ def _report_errors(name: str, errors: Sequence[tuple[str, str]], report: Callabl
     """Report the number of questions that the engine could not serve, and the reason of the first."""
     failed = [(uid, error) for uid, error in errors if error]
     if failed:
-        report(f"{name}: {len(failed)} questions are not asked and count as wrong: {failed[0][1]} ({failed[0][0]})")
+        subject = quantity(len(failed), "questions", "are")
+        report(f"{name}: {subject} not asked, which counts as wrong: {failed[0][1]} ({failed[0][0]})")
 
 
 def check_turns(recipe: Recipe, turns: int) -> None:

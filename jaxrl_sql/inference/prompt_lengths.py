@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from jaxrl_sql.config import DataConfig
+from jaxrl_sql.runtime.progress import quantity
 from jaxrl_sql.text2sql.prompts.prompts import Encoder, PromptSet, Pruning
 from jaxrl_sql.text2sql.prompts.styles import PromptStyle
 from jaxrl_sql.text2sql.schema.read import read_schema
@@ -68,7 +69,7 @@ def streamed_lines(lengths: Counter[int], sample: Sequence[Example], shortening:
     `lengths` has the number of prompts by length.
     """
     measured = round(statistics.median(lengths.elements())), max(lengths)
-    subject = f"the {lengths.total():,} prompts read so far"
+    subject = f"the first {quantity(lengths.total(), 'prompts')}"
     return _lines(subject, measured, shortening.data.max_prompt_tokens, sample, shortening)
 
 
@@ -79,6 +80,21 @@ def question_line(example: Example, longest: int, shortening: PromptShortener) -
     choices = [f"{setting} → {lengths[0]:,}" for setting, lengths in measured]
     choices.append(f"data.max_prompt_tokens={length} → fits")
     return f"the prompt has {length:,} tokens, and the limit is data.max_prompt_tokens={longest}: {'; '.join(choices)}"
+
+
+def positions_line(example: Example, positions: int, answer: int, shortening: PromptShortener) -> str:
+    """Return why a prompt leaves too few of a model's positions for an answer, and the settings that shorten it.
+
+    `answer` is the number of tokens that an answer may have.
+    """
+    (length,) = _lengths([example], shortening.style_of(shortening.data), shortening.tokenizer)
+    measured = measure_settings([example], positions - answer, shortening)
+    choices = [f"{setting} → {lengths[0]:,}" for setting, lengths in measured]
+    advice = f"shorten the prompt ({'; '.join(choices)})" if choices else "use a model with more positions"
+    return (
+        f"the prompt has {length:,} tokens, the answer may have {answer:,}, and the model has {positions:,} positions "
+        f"(max_positions) for both: {advice}"
+    )
 
 
 def _lines(
@@ -95,7 +111,7 @@ def _lines(
     if shortening is not None:
         choices = [setting.text(longest) for setting in measure_settings(sample, longest, shortening)]
         choices.append(f"data.max_prompt_tokens={maximum} → all fit")
-        lines.append(f"of {len(sample)} prompts over it: {'; '.join(choices)}")
+        lines.append(f"of {quantity(len(sample), 'prompts')} over it: {'; '.join(choices)}")
     return lines
 
 

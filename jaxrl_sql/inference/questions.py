@@ -24,9 +24,10 @@ from jaxrl_sql.models.formats.hf import load_config as load_model_config
 from jaxrl_sql.models.formats.hf import load_tokenizer
 from jaxrl_sql.models.shapes import new_shape, published_shape
 from jaxrl_sql.runtime.display import Display
-from jaxrl_sql.runtime.progress import Tally
+from jaxrl_sql.runtime.progress import Tally, quantity
 from jaxrl_sql.runtime.tokenizer_files import save_tokenizer
 from jaxrl_sql.text2sql.benchmarks import Benchmark, make_unique_name, summarize_skipped
+from jaxrl_sql.text2sql.benchmarks.benchmark import label_notes
 from jaxrl_sql.text2sql.env.executor import Executor
 from jaxrl_sql.text2sql.prompts.dialects import refuse_translated
 from jaxrl_sql.text2sql.prompts.prompts import PromptSet, Pruning, make_prompts, prompt_texts
@@ -74,9 +75,8 @@ def load_questions(
     if streamed is None:
         _report_dialects(display.note, loaded[data.train].examples)
     _report_skipped(display.note, {name: benchmark.skipped for name, benchmark in loaded.items()})
-    for name, benchmark in loaded.items():
-        for note in benchmark.notes:
-            display.note(f"{name}: {note}")
+    for line in label_notes((name, benchmark.notes) for name, benchmark in loaded.items()):
+        display.note(line)
     evals: dict[str, Benchmark] = {}
     for split in dict.fromkeys(names):
         evals[make_unique_name(Path(split).name or split, evals)] = loaded[split]
@@ -189,9 +189,12 @@ def check_prompts(
     for line in lines:
         note(f"{name}: {line}")
     if prompts.pruned:
-        note(f"{name}: {len(prompts.pruned)} prompts are pruned to {max_tokens} tokens, such as {prompts.pruned[0]}")
+        subject = quantity(len(prompts.pruned), "prompts", "are")
+        note(f"{name}: {subject} pruned to {max_tokens} tokens, such as {prompts.pruned[0]}")
     if prompts.errors:
-        note(f"{name}: {len(prompts.errors)} description files are damaged, such as {prompts.errors[0]}")
+        note(
+            f"{name}: {quantity(len(prompts.errors), 'description files', 'are')} damaged, such as {prompts.errors[0]}"
+        )
     if not prompts.prompts:
         raise InputError(
             f"{name}: no prompt fits data.max_prompt_tokens={max_tokens}; data.prompt=compact makes the shortest ones"

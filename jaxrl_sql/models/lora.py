@@ -238,10 +238,13 @@ def _add_pair(weight: jax.Array, pair: Pair, scale: jax.Array) -> jax.Array:
     return weight.astype(jnp.float32) + scale * product
 
 
-def save_adapters(folder: str | Path, config: ModelConfig, adapters: Adapters, base: str = "") -> None:
-    """Write adapters in PEFT's format, `adapter_config.json` and `adapter_model.safetensors`; `base` names their model.
+def save_adapters(
+    folder: str | Path, config: ModelConfig, adapters: Adapters, base: str = "", revision: str = ""
+) -> None:
+    """Write adapters in PEFT's format, `adapter_config.json` and `adapter_model.safetensors`.
 
-    Existing files are replaced.
+    `base` and `revision` are the name and the commit by which PEFT loads their model (`hub.loadable_name`). Existing
+    files are replaced.
     """
     rank = next(iter(adapters.pairs.values())).a.shape[-1]
     specs = _pair_specs(config, adapters.pairs, rank)
@@ -257,6 +260,7 @@ def save_adapters(folder: str | Path, config: ModelConfig, adapters: Adapters, b
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
         "base_model_name_or_path": base or None,
+        "revision": revision or None,
         "inference_mode": True,
         "r": rank,
         "lora_alpha": adapters.scale * rank,

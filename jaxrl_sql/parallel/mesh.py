@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import jax
 from jax.sharding import AxisType, Mesh
 
+from jaxrl_sql.runtime.progress import quantity
 from jaxrl_sql.types import InputError
 
 AXES = ("data", "fsdp", "tensor")
@@ -29,7 +30,7 @@ def make_mesh(data: int = -1, fsdp: int = 1, tensor: int = 1, devices: Sequence[
         raise InputError(f"mesh: {layout}: sizes must be at least 1, and one of them may be -1")
     fixed = math.prod(size for size in sizes.values() if size != -1)
     if len(devices) % fixed or (not free and fixed != len(devices)):
-        raise InputError(f"mesh: {layout} does not multiply to the {len(devices)} devices")
+        raise InputError(f"mesh: {layout} does not multiply to {quantity(len(devices), 'devices')}")
     if free:
         sizes[free[0]] = len(devices) // fixed
     shape = tuple(sizes.values())
@@ -44,7 +45,7 @@ def replica_grid(mesh: Mesh, replicas: int, tensor: int) -> Mesh:
     devices, layout = mesh.devices.reshape(-1), f"rollout.mesh={replicas}x{tensor}"
     if min(replicas, tensor) < 1 or replicas * tensor != devices.size:
         raise InputError(
-            f"{layout}: replicas x tensor does not multiply to the {devices.size} devices; try "
+            f"{layout}: replicas x tensor does not multiply to {quantity(devices.size, 'devices')}; try "
             f"rollout.mesh={devices.size}x1"
         )
     grid = devices.reshape(replicas, 1, tensor)

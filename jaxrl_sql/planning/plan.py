@@ -40,6 +40,7 @@ from jaxrl_sql.planning.workload import (
     with_parts,
     with_schemas,
 )
+from jaxrl_sql.runtime.progress import quantity
 from jaxrl_sql.types import InputError
 
 # The compiler's two messages with the bytes that a program would take: arguments and temporaries, or the latter alone.
@@ -163,7 +164,8 @@ def mesh_sizes(text: str, count: int) -> dict[str, int]:
     if sizes.count(-1) == 1 and rest > 0 and count % rest == 0:
         sizes[sizes.index(-1)] = count // rest
     if min(sizes) < 1 or sizes[0] * sizes[1] * sizes[2] != count:
-        raise InputError(f"--mesh {text} does not multiply to the {count} chips of the topology, such as 1x{count}x1")
+        chips = quantity(count, "chips")
+        raise InputError(f"--mesh {text} does not multiply to the {chips} of the topology, such as 1x{count}x1")
     return dict(zip(AXES, sizes, strict=True))
 
 

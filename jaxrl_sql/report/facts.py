@@ -10,7 +10,7 @@ from jaxrl_sql.report.charts import find_compiled_steps
 from jaxrl_sql.report.intervals import Evaluations, difference_of, score_of, share_of
 from jaxrl_sql.report.load import RunFiles, first_grpo_step, names, series, split_results
 from jaxrl_sql.report.outcome import duration_of, seconds_of, sessions_of, time_of
-from jaxrl_sql.runtime.progress import duration
+from jaxrl_sql.runtime.progress import duration, quantity
 from jaxrl_sql.text2sql.env.address import public_name
 from jaxrl_sql.types import Fields, Json, Record
 
@@ -182,10 +182,12 @@ def health(run: RunFiles) -> list[tuple[str, str]]:
     steps = [row["step"] for row in run.metrics if row.get("phase") in ("grpo", "grpo2")]
     notes: list[tuple[str, str]] = []
     if run.skipped:
-        notes.append(("bad", f"{run.skipped} unreadable lines were skipped"))
+        notes.append(("bad", f"{quantity(run.skipped, 'unreadable lines', 'were')} skipped"))
     broken = [row["step"] for row in run.metrics if "reward/mean" in row and row.get("optim/grad_norm", 0) is None]
     if broken:
-        notes.append(("bad", f"the gradient was not finite in {len(broken)} steps, first in step {broken[0]}"))
+        notes.append(
+            ("bad", f"the gradient was not finite in {quantity(len(broken), 'steps')}, first in step {broken[0]}")
+        )
     if not steps:
         return notes
     first = steps[-max(1, len(steps) // 10)]

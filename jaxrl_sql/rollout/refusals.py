@@ -18,7 +18,8 @@ def find_refused(
         if not available or available + sampling.longest > model.max_positions:
             refused[i] = (
                 f"prompt {prompt.uid}: {available} tokens and {sampling.longest} new ones need 1 to "
-                f"{model.max_positions} positions (max_positions): shorten the prompt or ask for fewer tokens"
+                f"{model.max_positions} positions (max_positions): lower max_new_tokens or shorten the prompt "
+                "(data.schema, data.schema_budget)"
             )
         elif too_large := _over_budget(config, available, sampling.longest):
             refused[i] = f"prompt {prompt.uid}: {too_large}"

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from jaxrl_sql.config import RunConfig, TrainConfig, load_config
+from jaxrl_sql.config import ModelConfigSection, RolloutConfig, RunConfig, TrainConfig, load_config
 from jaxrl_sql.config.check import flatten, values_by_key
 from jaxrl_sql.config.load import Root
 from jaxrl_sql.types import Fields, InputError, JaxrlSqlError, Json, Record
@@ -99,19 +99,19 @@ def write_config(folder: Path, text: str) -> None:
     scratch.replace(folder / CONFIG)
 
 
-def settings_from_start(config: TrainConfig) -> Record:
+def settings_from_start(run: RunConfig, date: str, rollout: RolloutConfig, model: ModelConfigSection) -> Record:
     """Return by key the date, layout, KV blocks and memory of logits that a resumed run determined at its start.
 
-    Keys that `config` sets are omitted.
+    Keys that `date`, `rollout` and `model` set are omitted.
     """
-    folder, rollout = Path(config.run.dir), config.rollout
-    if not config.run.resume or not (folder / CONFIG).is_file():
+    folder = Path(run.dir)
+    if not run.resume or not (folder / CONFIG).is_file():
         return {}
     start_values = values_by_key(load_config(TrainConfig, folder / CONFIG))
-    names = [] if config.data.chat.date else ["data.chat.date"]
+    names = [] if date else ["data.chat.date"]
     if list_saved_steps(folder):
         names += ["rollout.mesh"] if rollout.mesh == "auto" else []
-        names += [] if config.model.kept_logits_mib else ["model.kept_logits_mib"]
+        names += [] if model.kept_logits_mib else ["model.kept_logits_mib"]
         if not (rollout.prompt_blocks and rollout.completion_blocks):
             names += [f"rollout.{name}" for name in BLOCKS if not getattr(rollout, name)]
     return {name: start_values[name] for name in names}

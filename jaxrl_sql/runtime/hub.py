@@ -78,6 +78,16 @@ def pinned_name(path: str) -> str:
     return f"{repo}@{folder.name}" if repo else ""
 
 
+def loadable_name(path: str) -> tuple[str, str]:
+    """Return the name by which other programs load a model, and its commit or "".
+
+    This is the hub's name of a hub model, and else the absolute path, which does not depend on the current folder.
+    """
+    if repo := repo_of(path):
+        return repo, pinned_name(path).partition("@")[2]
+    return (str(Path(path).absolute()) if path else ""), ""
+
+
 def local_folder(path: str) -> str:
     """Return the path of a model, after downloading a hub model or an absent folder of the hub's cache.
 

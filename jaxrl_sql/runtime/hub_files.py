@@ -6,8 +6,8 @@ import fnmatch
 import re
 from pathlib import Path
 
-PROMPT_FILE = "jaxrl_sql.yaml"
-"""File in a model's folder with the prompt settings of its training: see `model_locator`."""
+from jaxrl_sql.config.reading import PROMPT_FILE
+
 ABOUT = ("*.json", "*.jinja", "*.txt", "*.model", "README.md", PROMPT_FILE)
 """Patterns of a model's files except its weights."""
 WEIGHTS = "*.safetensors"

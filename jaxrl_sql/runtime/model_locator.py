@@ -26,9 +26,9 @@ from jaxrl_sql.config import (
     replace_values,
 )
 from jaxrl_sql.config.check import flatten, values_by_key
+from jaxrl_sql.config.reading import PROMPT_FILE
 from jaxrl_sql.runtime.folder import CONFIG
 from jaxrl_sql.runtime.hub import fetch, is_hub_name, pinned_name
-from jaxrl_sql.runtime.hub_files import PROMPT_FILE
 from jaxrl_sql.runtime.journal import journal_settings
 from jaxrl_sql.types import Fields, InputError, Record
 
@@ -147,9 +147,7 @@ def find_trained(name: str) -> tuple[Path, TrainedModel | None]:
     folder = fetch(name, with_weights=False) if is_hub_name(name) else path
     if not (folder / PROMPT_FILE).is_file():
         return path, None
-    trained = read_trained(folder / PROMPT_FILE)
-    template, is_copied = folder / TEMPLATE, trained.data.chat.template == TEMPLATE
-    return path, replace_values(trained, {"data.chat.template": str(template)}) if is_copied else trained
+    return path, read_trained(folder / PROMPT_FILE)
 
 
 def with_downloads(config: Settings, with_weights: bool = True) -> Settings:

@@ -38,9 +38,18 @@ class Tally:
             self._on_progress(self._total // self._unit)
 
 
-def quantity(number: int, unit: str) -> str:
-    """Return a number with its plural unit, such as `1,200 sets`; the unit of 1 is singular."""
-    return f"{number:,} {unit.removesuffix('s') if number == 1 else unit}"
+_SINGULAR_VERBS = {"are": "is", "have": "has", "were": "was"}
+
+
+def agree(number: int, verb: str) -> str:
+    """Return a plural verb, such as `have`, in the form for a number of things."""
+    return verb if number != 1 else _SINGULAR_VERBS.get(verb, f"{verb}s")
+
+
+def quantity(number: int, unit: str, verb: str = "") -> str:
+    """Return a number with its plural unit and verb, such as `1,200 sets have`; those of 1 are singular."""
+    singular = f"{unit.removesuffix('ies')}y" if unit.endswith("ies") else unit.removesuffix("s")
+    return f"{number:,} {singular if number == 1 else unit}{f' {agree(number, verb)}' if verb else ''}"
 
 
 @dataclass

@@ -27,11 +27,12 @@ def show_table(
     rows: Sequence[Sequence[str]],
     text_columns: Sequence[int] = (0,),
 ) -> None:
-    """Print a table; `text_columns` are left-aligned and the others right-aligned; 160 characters wide in a log.
+    """Print a table; `text_columns` are left-aligned and the others right-aligned.
 
-    Only text columns after the first may wrap.
+    Only text columns after the first may wrap: in a log at 160 characters, where lines have no trailing blanks.
     """
-    console = Console(file=stream, width=None if stream.isatty() else _LOG_WIDTH)
+    is_terminal = stream.isatty()
+    console = Console(file=stream, width=None if is_terminal else _LOG_WIDTH)
     table = Table(
         title=to_rich_text(title) if title else None, title_justify="left", box=box.SIMPLE_HEAD, title_style="bold"
     )
@@ -45,7 +46,12 @@ def show_table(
         )
     for row in rows:
         table.add_row(*map(to_rich_text, row))
-    console.print(table)
+    if is_terminal:
+        console.print(table)
+        return
+    with console.capture() as capture:
+        console.print(table)
+    stream.writelines(f"{line.rstrip()}\n" for line in capture.get().splitlines())
 
 
 def show_counts(stream: TextIO, counts: Mapping[str, float]) -> None:

@@ -20,6 +20,8 @@ from jaxrl_sql.types import Fields, InputError, Record, Tokenizer
 TOKENIZER_FILE, FIELDS_FILE, ROLES_FILE = "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"
 TEMPLATE_FILE, MORE_TEMPLATES = "chat_template.jinja", "additional_chat_templates"
 ADDED_FILE = "added_tokens.json"
+# Field with the tokenizer's own template in folders whose chat template includes the prefill of the answer.
+OWN_TEMPLATE = "jaxrl_sql_chat_template"
 _VOCABULARIES = (TOKENIZER_FILE, "tokenizer.model", "vocab.json")
 # Files of an earlier tokenizer, which transformers would combine with the written ones.
 _OTHER_FILES = (ROLES_FILE, ADDED_FILE, TEMPLATE_FILE)
@@ -201,7 +203,9 @@ def has_chat_template(folder: Path) -> bool:
 
 
 def _chat_template(folder: Path, fields: Fields) -> Any:
-    """Return a chat template, or several by name; files take priority over the field."""
+    """Return the tokenizer's own chat template, or several by name; files take priority over the field."""
+    if own := fields.get(OWN_TEMPLATE):
+        return own
     files = {path.stem: path for path in sorted((folder / MORE_TEMPLATES).glob("*.jinja"))}
     if (folder / TEMPLATE_FILE).is_file():
         files["default"] = folder / TEMPLATE_FILE
@@ -218,6 +222,7 @@ def _by_class(folder: Path) -> Tokenizer:
 
     tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
     tokenizer.clean_up_tokenization_spaces = False
+    tokenizer.chat_template = _fields(folder).get(OWN_TEMPLATE) or tokenizer.chat_template
     again = tokenizer.decode(tokenizer.encode(_SQL, add_special_tokens=False))
     if again.count(" ") < _SQL.count(" "):
         raise InputError(
@@ -260,8 +265,26 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
     }
     fields["model_max_length"] = fields["model_max_length"] if fields["model_max_length"] < _MAX_LENGTH else None
     written = {name: value for name, value in fields.items() if value is not None}
-    text = json.dumps(written, indent=2, sort_keys=True, ensure_ascii=False)
-    (folder / FIELDS_FILE).write_text(text + "\n", encoding="utf-8")
+    _write_fields(folder / FIELDS_FILE, written)
+
+
+def replace_chat_template(folder: Path, template: str) -> None:
+    """Write a chat template for other programs to a saved tokenizer's folder; `read_tokenizer` keeps the own one."""
+    path = folder / FIELDS_FILE
+    fields = _read(path)
+    own = _chat_template(folder, fields)
+    replaced: Any = template
+    if isinstance(own, Mapping):
+        replaced = [{"name": name, "template": text} for name, text in {**own, "default": template}.items()]
+    if not isinstance(own, Mapping) or (folder / TEMPLATE_FILE).is_file():  # Python tokenizers have files only
+        (folder / TEMPLATE_FILE).write_text(template, encoding="utf-8")
+    fields |= {"chat_template": replaced, OWN_TEMPLATE: own}
+    _write_fields(path, fields)
+
+
+def _write_fields(path: Path, fields: Fields) -> None:
+    text = json.dumps(fields, indent=2, sort_keys=True, ensure_ascii=False)
+    path.write_text(text + "\n", encoding="utf-8")
 
 
 def _special_fields(tokenizer: Tokenizer, added: Collection[str]) -> Record:

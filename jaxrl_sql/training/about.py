@@ -16,7 +16,7 @@ from typing import NamedTuple
 import jax
 
 from jaxrl_sql.report.outcome import COMPLETE, FAILED, STOPPED
-from jaxrl_sql.runtime.progress import Activity
+from jaxrl_sql.runtime.progress import Activity, quantity
 from jaxrl_sql.runtime.signals import StopRequest
 from jaxrl_sql.types import Record
 
@@ -104,7 +104,7 @@ def _machine() -> str:
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     processes = f", {jax.process_count()} processes" if jax.process_count() > 1 else ""
     devices_text = f"{len(devices)} x {devices[0].device_kind}{processes}"
-    return f"{devices_text}; {count} cores {platform.machine()}, {platform.system()}"
+    return f"{devices_text}; {quantity(count or 1, 'cores')} {platform.machine()}, {platform.system()}"
 
 
 def _versions() -> dict[str, str]:

@@ -30,10 +30,12 @@ from jaxrl_sql.planning.workload import engine_config, rollout_grid
 from jaxrl_sql.rollout import AnyEngine
 from jaxrl_sql.rollout.replicated import make_engine as engine_on
 from jaxrl_sql.rollout.stop_strings import missing_ids
+from jaxrl_sql.runtime.hub import loadable_name
 from jaxrl_sql.runtime.model_locator import TrainedModel
 from jaxrl_sql.runtime.progress import ProgressCallback
 from jaxrl_sql.text2sql.prompts.prompts import PromptSet
 from jaxrl_sql.training.model_card import save_prompt_settings
+from jaxrl_sql.training.trained_chat import no_prefill, save_chat_template, trained_chat
 from jaxrl_sql.training.training_run import TrainingRun
 
 
@@ -162,13 +164,14 @@ def export_model(run: TrainingRun, trainable: Any, frozen: Any) -> Path:
         )
         if is_first():
             config = run.config
-            save_prompt_settings(
-                folder,
-                TrainedModel(config.recipe, config.data, config.model, config.sampling, config.validation),
-            )
+            trained = TrainedModel(config.recipe, config.data, config.model, config.sampling, config.validation)
+            save_prompt_settings(folder, trained)
+            chat = trained_chat(run.prompt_format.tokenizer, trained)
+            if chat is not None and not save_chat_template(folder, chat):
+                run.display.note(no_prefill(str(folder)))
             seal_weights(folder)
         if isinstance(adapters := policy_part(trainable), Adapters):
-            save_adapters(run.folder / "adapters", run.model, adapters, source)
+            save_adapters(run.folder / "adapters", run.model, adapters, *loadable_name(source))
     return folder
 
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from jaxrl_sql.config.reading import PROMPT_FILE
 from jaxrl_sql.inference.ends import ends_of_generation
 from jaxrl_sql.inference.questions import model_config
 from jaxrl_sql.models import ModelConfig, load_checkpoint, load_tokenizer, save_checkpoint
@@ -22,13 +23,20 @@ from jaxrl_sql.models.formats.hf import hf_tensors, read_tensors, stop_tokens
 from jaxrl_sql.models.frozen import merge_params, split
 from jaxrl_sql.runtime.folder import CHECKPOINTS, CONFIG, list_saved_steps
 from jaxrl_sql.runtime.hub import is_hub_name, local_folder
-from jaxrl_sql.runtime.hub_files import PROMPT_FILE
 from jaxrl_sql.runtime.model_locator import TEMPLATE, TrainedModel, find_model, find_trained, read_trained
 from jaxrl_sql.runtime.tokenizer_files import misreading_class
 from jaxrl_sql.training.checkpoint import Checkpoints
 from jaxrl_sql.training.inputs import base_inputs, file_inputs, refuse_other_inputs
 from jaxrl_sql.training.model_card import CARD, save_prompt_settings, write_card
-from jaxrl_sql.training.trained_chat import MODELFILE, TrainedChat, modelfile, prefilled_template, trained_chat
+from jaxrl_sql.training.trained_chat import (
+    MODELFILE,
+    TrainedChat,
+    modelfile,
+    no_prefill,
+    prefilled_template,
+    save_chat_template,
+    trained_chat,
+)
 from jaxrl_sql.types import InputError
 
 
@@ -181,19 +189,21 @@ def export(
             f"{out}: AutoTokenizer of the installed transformers takes its class {class_name}, which tokenizes "
             "differently from tokenizer.json: load the tokenizer by PreTrainedTokenizerFast.from_pretrained"
         )
+    chat = _chat(exported, warn)
     if exported.trained is not None:
         save_prompt_settings(out, exported.trained)
-    written = [out, *(_write_gguf(exported, out, gguf, warn) if gguf else ())]
+        if chat is not None and not save_chat_template(out, chat):
+            warn(no_prefill(out.name))
+    written = [out, *(_write_gguf(exported, chat, out, gguf, warn) if gguf else ())]
     written.append(write_card(out, exported.run, step, tuple(map(str, exported.others))))
     return written
 
 
-def _write_gguf(exported: ModelSource, out: Path, gguf: str, warn: Callable[[str], object]) -> list[Path]:
+def _write_gguf(
+    exported: ModelSource, chat: TrainedChat | None, out: Path, gguf: str, warn: Callable[[str], object]
+) -> list[Path]:
     """Write the GGUF file and the Modelfile to an exported folder; return both paths."""
-    path, chat = gguf_path(out, gguf), _chat(exported, warn)
-    template = prefilled_template(chat) if chat is not None else ""
-    if chat is not None and not template:
-        warn(f"{path.name}: its chat template cannot include the answer's prefill, so prompts differ from training")
+    path, template = gguf_path(out, gguf), prefilled_template(chat) if chat is not None else ""
     ends = stop_tokens(out)
     save_gguf(path, exported.model, exported.tensors(), exported.tokenizer, gguf, ends, template)
     texts = exported.tokenizer.convert_ids_to_tokens(ends)

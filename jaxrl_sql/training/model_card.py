@@ -16,12 +16,12 @@ import numpy as np
 import yaml
 
 from jaxrl_sql.config import TrainConfig, load_config, replace_values
+from jaxrl_sql.config.reading import PROMPT_FILE
 from jaxrl_sql.models.formats.gguf import is_gguf
 from jaxrl_sql.models.formats.gguf_header import read_header
 from jaxrl_sql.report.load import RunFiles, load_run, names
 from jaxrl_sql.runtime.folder import CONFIG
 from jaxrl_sql.runtime.hub import license_of, repo_of
-from jaxrl_sql.runtime.hub_files import PROMPT_FILE
 from jaxrl_sql.runtime.model_locator import PROMPT_KEYS, TEMPLATE, TrainedModel, find_model, prompt_settings
 from jaxrl_sql.text2sql.evals.interval import share_interval
 from jaxrl_sql.text2sql.prompts.template import template_file, template_names
@@ -145,9 +145,13 @@ def _training(run: Path, bases: Sequence[str], step: int | None) -> list[str]:
         "seed": f"{config.seed} (data {data.seed})",
         "supervised steps": f"those of {sft.epochs} epochs" if sft.epochs else sft.steps,
         "GRPO steps": f"{grpo.steps}, then {again} of a second stage" if again else grpo.steps,
-        "algorithm": grpo.algorithm,
-        "prompts × answers a step": f"{grpo.prompts} × {grpo.num_generations}",
-        "learning rate": f"{grpo.optim.lr:g} (GRPO), {sft.optim.lr:g} (supervised)",
+    }
+    if grpo.steps:
+        rows["algorithm"] = grpo.algorithm
+        rows["prompts × answers a step"] = f"{grpo.prompts} × {grpo.num_generations}"
+    rates = {"GRPO": grpo.optim.lr if grpo.steps else 0, "supervised": sft.optim.lr if sft.steps or sft.epochs else 0}
+    rows |= {
+        "learning rate": ", ".join(f"{rate:g} ({phase})" for phase, rate in rates.items() if rate) or "no training",
         "adapters": f"rank {config.model.lora.rank}, merged" if config.model.lora.rank else "none",
         "weights of": "the end of the run" if step is None else f"step {step}",
     }

@@ -41,7 +41,9 @@ def resolve_resumed_config(config: TrainConfig) -> TrainConfig:
 
     A new run whose prompts are chats gets today's date.
     """
-    config = replace_values(config, settings_from_start(config))
+    config = replace_values(
+        config, settings_from_start(config.run, config.data.chat.date, config.rollout, config.model)
+    )
     is_resumed = config.run.resume and list_saved_steps(Path(config.run.dir))
     if config.data.chat.date or not config.data.is_chat or is_resumed:
         return config

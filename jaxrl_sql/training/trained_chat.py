@@ -1,7 +1,7 @@
 """The chat of a trained model for other programs: a chat template with the answer's prefill, and ollama's Modelfile.
 
-A client of llama.cpp or ollama sends messages alone. The server's template therefore adds the prefill of the answer, as
-in training. Ollama reads no Jinja: it guesses a known template, so its template is written in Go's syntax.
+A client of vLLM, llama.cpp or ollama sends messages alone. The server's template therefore adds the prefill of the
+answer, as in training. Ollama reads no Jinja: it guesses a known template, so its template is written in Go's syntax.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from jaxrl_sql.config import DataConfig
 from jaxrl_sql.models.formats.gguf_header import read_header
 from jaxrl_sql.runtime.model_locator import TrainedModel
+from jaxrl_sql.runtime.tokenizer_files import replace_chat_template
 from jaxrl_sql.text2sql.prompts.chat import THINKING, Message, chat_messages, render_chat
 from jaxrl_sql.text2sql.prompts.template import read_template
 from jaxrl_sql.text2sql.recipes import find_recipe
@@ -32,6 +33,12 @@ class TrainedChat(NamedTuple):
     thinking: bool | None = None
     prefill: str = ""
     date: str = ""
+
+    @property
+    def template(self) -> str:
+        """Return the tokenizer's own Jinja template."""
+        template = self.tokenizer.chat_template
+        return str(template if isinstance(template, str) else template["default"])
 
     def render(self, messages: Sequence[Message]) -> str:
         """Return the prompt of a conversation, with the opened and prefilled answer."""
@@ -69,8 +76,7 @@ def prefilled_template(chat: TrainedChat) -> str:
 
     "" if the result would not render prompts as in training.
     """
-    template = chat.tokenizer.chat_template
-    template = template if isinstance(template, str) else template["default"]
+    template = chat.template
     messages = chat_messages("", _USER)
     prefill = chat.render(messages).removeprefix(chat.bare(messages))
     switch = "" if chat.thinking is None else f"{{% set enable_thinking = {str(chat.thinking).lower()} %}}"
@@ -81,6 +87,22 @@ def prefilled_template(chat: TrainedChat) -> str:
     )
     is_same = rendered == chat.render(messages) or bool(chat.date)  # a date changes from day to day
     return result if is_same else ""
+
+
+def save_chat_template(folder: Path, chat: TrainedChat) -> bool:
+    """Write training's thinking switch and prefill to the chat template of an exported folder, for other programs.
+
+    Our own loading of the folder reads the tokenizer's own template. Return False if the template cannot include them.
+    """
+    template = prefilled_template(chat)
+    if template and template != chat.template:
+        replace_chat_template(folder, template)
+    return bool(template)
+
+
+def no_prefill(name: str) -> str:
+    """Return a warning that the chat template in the file or folder `name` lacks the prefill."""
+    return f"{name}: its chat template cannot include the answer's prefill, so prompts of other programs lack it"
 
 
 def modelfile(gguf: Path, chat: TrainedChat | None, trained: TrainedModel | None, ends: Sequence[str]) -> str:

@@ -30,6 +30,7 @@ from jaxrl_sql.inference.questions import (
     model_config,
     open_tokenizer,
 )
+from jaxrl_sql.inference.trained_questions import save_trained_questions
 from jaxrl_sql.inference.training_set import choose_shots, is_generated
 from jaxrl_sql.models.lora import policy_params
 from jaxrl_sql.models.spec import count_params
@@ -54,6 +55,7 @@ from jaxrl_sql.runtime.folder import (
 from jaxrl_sql.runtime.health import Health
 from jaxrl_sql.runtime.hub import pinned_name
 from jaxrl_sql.runtime.metrics import MetricsWriter, SampleWriter
+from jaxrl_sql.runtime.progress import quantity
 from jaxrl_sql.runtime.rollouts import RolloutWriter
 from jaxrl_sql.runtime.signals import stop_on_signals
 from jaxrl_sql.runtime.trackers import open_trackers
@@ -136,7 +138,9 @@ def dry_run(config: TrainConfig) -> int:
     The run's folder is not changed. A dry run raises the same errors as the run. It generates no data:
     without them, it checks what does not depend on the questions.
     """
-    config = replace_values(config, settings_from_start(config))
+    config = replace_values(
+        config, settings_from_start(config.run, config.data.chat.date, config.rollout, config.model)
+    )
     folder = check_folder(config.run, values_by_key(config))
     if config.data.source == "synth" and not is_generated(config.data):
         return _dry_run_without_data(config, folder)
@@ -152,7 +156,7 @@ def dry_run(config: TrainConfig) -> int:
                 refuse_other_checkpoint(folder, run.questions.inputs)
             if run.config.sft.steps:
                 epoch = run.questions.sft.order.batches(1)
-                run.note(f"supervised phase: {run.config.sft.steps:,} steps, {epoch:,} per epoch")
+                run.note(f"supervised phase: {quantity(run.config.sft.steps, 'steps')}, {epoch:,} per epoch")
             run.note(f"{folder}: nothing was compiled or written")
     return 0
 
@@ -240,6 +244,8 @@ def _open_parts(
         base = pinned_name(config.model.checkpoint)
         if base:
             display.note(f"model: {base}")
+        if is_first and config.total_steps() and questions.train.streamed is None:
+            save_trained_questions(folder, questions.train.examples)
         plan = SessionPlan(count_params(model), config.phases(), caller.resume_call, base)
         about = record_session(folder if is_first else None, plan, display.activity, status.request)
         with jax.set_mesh(mesh), about:

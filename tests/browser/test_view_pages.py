@@ -113,6 +113,8 @@ def test_the_first_page_opens_from_disk(open_page: Open, index: str) -> None:
     page.locator("figure svg").first.wait_for()
     titles = page.locator("figure").first.locator("svg .role-axis-title").all_text_contents()
     assert titles == ["step", "reward"]
+    reward = page.locator("figure").first.locator("svg .role-axis-label").first.locator("text").all_text_contents()
+    assert reward == ["1", "2", "3", "4"], "each step of a short run, and none between two steps"
     accuracy = page.locator("figure").filter(has=page.get_by_text("Accuracy", exact=True))
     accuracy.scroll_into_view_if_needed()
     accuracy.locator("svg").wait_for()
@@ -224,10 +226,24 @@ def test_evaluations_open(open_page: Open, tmp_path: Path, view_runs: ModuleType
     assert main([str(folder), "--out", str(tmp_path / "out")]) == 0
     page = open_page((tmp_path / "out" / "index.html").as_uri())
     page.get_by_role("heading", name="By every rule").wait_for()
+    head = page.get_by_role("table").filter(has_text="95 % interval").get_by_role("columnheader")
+    assert head.all_inner_texts() == ["set", "rule", "share", "95 % interval"]
     page.goto(f"{(tmp_path / 'out' / 'index.html').as_uri()}#/group/0.0")
     page.get_by_role("article").wait_for()
     assert page.locator("mark").all_inner_texts() == ["cup", "pot"]
     assert "the same rows with different multiplicities" in page.inner_text("main")
+
+
+def test_rules_of_a_single_set_have_no_column_for_its_name(
+    open_page: Open, tmp_path: Path, view_runs: ModuleType
+) -> None:
+    folder = view_runs.write_evaluation(tmp_path / "first", {"a": 1.0})
+    (folder / "metrics.json").write_text('{"accuracy": 0.5, "bird": 0.5, "bird/low": 0.2, "bird/high": 0.8}')
+    assert main([str(folder), "--out", str(tmp_path / "out")]) == 0
+    page = open_page((tmp_path / "out" / "index.html").as_uri())
+    page.get_by_role("heading", name="By every rule").wait_for()
+    head = page.get_by_role("table").filter(has_text="95 % interval").get_by_role("columnheader")
+    assert head.all_inner_texts() == ["rule", "share", "95 % interval"]
 
 
 def test_a_comparison_opens(open_page: Open, tmp_path: Path, view_runs: ModuleType) -> None:

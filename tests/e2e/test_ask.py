@@ -63,11 +63,38 @@ def test_ask_prints_sql_and_its_rows(generated: tuple[Path, list[str]], capsys: 
 
 
 def test_answer_length_is_limited_by_the_positions_of_the_model(
-    generated: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str]
+    generated: tuple[Path, list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     db, questions = generated
     assert main([*command(db, questions[0]), "evaluate.sampling.max_new_tokens=100000"]) in {0, 1}
     assert "SELECT" in capsys.readouterr().out
+    shutil.copytree(MODEL, tmp_path / "model")
+    config = json.loads((MODEL / "config.json").read_text())
+    codes, shown = [], []
+    for positions in (8192, 1):  # enough, then below the prompt
+        (tmp_path / "model/config.json").write_text(json.dumps(config | {"max_position_embeddings": positions}))
+        codes.append(main([*command(db, questions[0], model=tmp_path / "model"), *QUICK, "data.schema=ddl"]))
+        shown.append(capsys.readouterr())
+    length = int(re.search(r"the prompt has (\d+) tokens", shown[1].err)[1])  # type: ignore[index]
+    assert shown[1].err == (
+        f"error: the prompt has {length} tokens, the answer may have 48, and the model has 1 positions (max_positions) "
+        f"for both: shorten the prompt (data.schema=compact → {compact(shown[1].err)})\n"
+    )
+    (tmp_path / "model/config.json").write_text(json.dumps(config | {"max_position_embeddings": length + 2}))
+    assert main([*command(db, questions[0], model=tmp_path / "model"), *QUICK, "data.schema=ddl"]) == 1
+    cut = capsys.readouterr().out
+    assert cut.startswith(
+        f"the answer is truncated after 2 tokens: the prompt has {length} tokens, the answer may have 48"
+    )
+    assert f"the model has {length + 2} positions" in cut
+    assert compact(cut) < length
+
+
+def compact(message: str) -> int:
+    """Return the prompt's length with the compact schema, by a message that suggests it."""
+    found = re.search(r"data\.schema=compact → (\d+)", message)
+    assert found is not None, message
+    return int(found[1])
 
 
 def rows_of(db: Path, sql: str) -> list[tuple[object, ...]] | str:
@@ -153,8 +180,8 @@ CUT = "truncated at the token limit: raise evaluate.sampling.max_new_tokens=7"
         (("length",), "", f"the answer is {CUT}"),
         (
             ("length",),
-            "cut for lack of positions",
-            "the answer is cut for lack of positions",
+            "no positions",
+            "the answer is truncated: no positions",
         ),
         (("content_filter",), "", "the answer is truncated by the server's content filter"),
         (("stop", "length", "length"), "", f"2 of 3 answers are {CUT}"),
@@ -170,6 +197,18 @@ def test_a_truncated_answer_is_reported(
     show(reply, False, shown)
     assert ("\n".join(shown.getvalue().splitlines()).count(note) == 1) == bool(note)
     assert any(text in shown.getvalue() for text in ("cut", "truncated")) == bool(note)
+
+
+def test_a_truncated_answer_that_fails_is_shown_as_cut_and_not_as_an_error(generated: tuple[Path, list[str]]) -> None:
+    example = Example("q", "d", str(generated[0]), "How many?", "")
+    answered = QuestionAnswers(("SELECT 1 +",), ("SELECT 1 +",), tokens=7, finish_reasons=("length",))
+    config = load_config(EvaluateConfig, None, ["evaluate.sampling.max_new_tokens=7"])
+    with make_executor(config.executor) as executor:
+        reply = choose_reply(executor, example, answered, config.evaluate)
+    shown = io.StringIO()
+    assert show(reply, False, shown) == 1
+    note = "the answer is truncated after 7 tokens: raise evaluate.sampling.max_new_tokens=7"
+    assert shown.getvalue() == f"{note}\n\nSELECT 1 +\n\n"
 
 
 def test_a_single_answer_has_no_vote(generated: tuple[Path, list[str]]) -> None:
@@ -426,7 +465,8 @@ def test_a_truncated_endpoint_answer_is_reported_by_ask_and_by_mcp(
         ]
         assert main(["--endpoint", url, "--model", "m", "--db", str(db), questions[0], *overrides]) == 0
         answered, *failed = anyio.run(call, load_config(EvaluateConfig, None, [*overrides, "data.prompt=chat"]))
-    assert f"the answer is {CUT}" in capsys.readouterr().out
+    cut = CUT.replace("at the token limit", "after 4 tokens")  # the server's count
+    assert f"the answer is {cut}" in capsys.readouterr().out
     reply = json.loads(answered)
-    assert (reply["sql"], reply["finish_reason"], reply["note"]) == ("SELECT 41", "length", f"the answer is {CUT}")
-    assert all(CUT in text for text in failed)
+    assert (reply["sql"], reply["finish_reason"], reply["note"]) == ("SELECT 41", "length", f"the answer is {cut}")
+    assert all("truncated after" in text and "raise evaluate.sampling.max_new_tokens=7" in text for text in failed)

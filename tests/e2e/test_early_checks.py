@@ -29,7 +29,7 @@ ERRORS = {
     "weights": (["model.checkpoint=cut"], "no model.safetensors"),
     "tokenizer": (["data.tokenizer.path=empty"], "no tokenizer"),
     "adapters": (["model.lora.rank=4", "model.lora.targets=[q_proj, qq]"], "'qq' is not a weight; valid are q, k"),
-    "mesh": (["mesh.data=7919"], "mesh: data=7919 x fsdp=-1 x tensor=1 does not multiply to the "),
+    "mesh": (["mesh.data=7919"], "mesh: data=7919 x fsdp=-1 x tensor=1 does not multiply to "),
     "memory": (["model.shape=qwen3-32b"], "memory: weights, gradients and optimizer need "),
     "golds": (["data.dir=golds"], "no question has a gold that runs"),
 }

@@ -464,8 +464,8 @@ def test_compare_skips_questions_that_only_share_an_id(tmp_path: Path, capsys: p
     write_lines(tmp_path / "two/records.jsonl", [first, {**second, "gold_sql": "SELECT 9"}])
     assert main(["--compare", str(tmp_path / "one"), str(tmp_path / "two")]) == 0
     shown = capsys.readouterr().out
-    assert f"1 questions differ in {tmp_path / 'two'} and are not compared (1)" in shown
-    assert "1 questions changed by bird" in shown
+    assert f"1 question differs in {tmp_path / 'two'}, without comparison (1)" in shown
+    assert "1 question changed by bird" in shown
     write_lines(tmp_path / "two/records.jsonl", [{**item, "db_id": "another"} for item in (first, second)])
     assert main(["--compare", str(tmp_path / "one"), str(tmp_path / "two")]) == 2
     assert "have no question in common, only ids: 0, 1" in capsys.readouterr().err

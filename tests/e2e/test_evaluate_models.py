@@ -19,10 +19,11 @@ from jaxrl_sql.config import EvaluateConfig, load_config
 from jaxrl_sql.config.load import SYSTEMS
 from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.inference.evaluation_config import EvaluationRequest, evaluation_layers
+from jaxrl_sql.inference.trained_questions import save_trained_questions
 from jaxrl_sql.models.formats.hf import load_tokenizer
 from jaxrl_sql.runtime.evaluation_metrics import EVALUATION
 from jaxrl_sql.runtime.metric_row import undocumented_names
-from jaxrl_sql.text2sql.benchmarks import load_split
+from jaxrl_sql.text2sql.benchmarks import load_folder, load_split
 from jaxrl_sql.text2sql.prompts.prompts import make_prompts
 from jaxrl_sql.text2sql.recipes import RECIPES, find_recipe
 
@@ -248,6 +249,7 @@ def test_evaluation_uses_the_prompt_settings_of_the_run(
     data: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
+    save_trained_questions(run, load_folder(data / "dev", limit=3).examples)
     assert ask_model(data / "dev", out, "evaluate.limit=4", model=run) == 0
     result, records = numbers(out), lines(out / "records.jsonl")
     dialogues = [item for item in records if isinstance(item["answer"], list)]
@@ -262,7 +264,9 @@ def test_evaluation_uses_the_prompt_settings_of_the_run(
         assert (reason == "stop") == written[-1].endswith("</solution>")
         assert reason != "turns" or len(written) == 3
     assert sum(value for name, value in result.items() if name.startswith("count/turns/")) == 4
-    assert "turns" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "turns" in shown
+    assert "\nwarning: 3 of 4 questions of dev are in the training of the model: " in shown
     assert ask_model(data / "dev", tmp_path / "one", "evaluate.limit=4", "--recipe", "arctic", model=run / "model") == 2
     assert "arctic answers in one turn" in capsys.readouterr().err
 
@@ -284,7 +288,7 @@ def test_overlong_questions_count_as_wrong_and_are_reported(
     assert [record["id"] for record in records if record["status"] != "not_asked"] == fitting
     assert results["status/not_asked"] == 10 - len(fitting)
     assert all(item["scores"]["bird"] == 0.0 for item in records if item["status"] == "not_asked")
-    assert "prompts that are too long count as wrong" in capsys.readouterr().out
+    assert "too long and count as wrong" in capsys.readouterr().out
 
 
 class Server:

@@ -201,7 +201,7 @@ def test_rates_of_changed_questions_are_not_reused(
         file.write_text("".join(json.dumps(question) + "\n" for question in questions[:-1]))
         assert main(command) == 0
         error = capsys.readouterr().err
-        assert "asked again: 1 questions whose text, gold or database has changed\n" in error
+        assert "asked again: 1 question whose text, gold or database has changed\n" in error
         assert [entry["id"] for entry in lines(rates)[1:]] == [*(item["id"] for item in forged[1:]), first]
         assert [element["right"] for element in lines(rates)[1:] if element["id"] == first] == [4, 0]
         counts = json.loads((tmp_path / "out/counts.json").read_text())

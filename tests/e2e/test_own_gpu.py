@@ -135,7 +135,8 @@ def test_commands_of_the_page_run(
     assert list((folder / "runs/shop_gguf").glob("*.gguf"))
     assert (folder / "runs/shop_gguf/Modelfile").read_text().startswith("FROM ./shop_gguf-q8_0.gguf\nTEMPLATE ")
     assert (folder / "runs/shop_model/model.safetensors").is_file()
-    assert (folder / "runs/shop/adapters").is_dir()
+    base = json.loads((folder / "runs/shop/adapters/adapter_config.json").read_text())["base_model_name_or_path"]
+    assert base == str(folder / "runs/shop_sft/model"), "PEFT runs in any folder"
     stored = [path for path in (folder / "runs").rglob("*") if path.is_file()]
     assert not [path for path in stored if address.password.encode() in path.read_bytes()]
     check_serving(page[serve], page[serve + 1], folder, environment)

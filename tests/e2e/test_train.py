@@ -20,6 +20,7 @@ from safetensors.numpy import load_file
 
 from jaxrl_sql.__main__ import main as jaxrl_sql
 from jaxrl_sql.commands.train import main
+from jaxrl_sql.inference.trained_questions import trained_warning
 from jaxrl_sql.models import ModelConfig, Norms, Rope, init_params, load_checkpoint, param_specs, save_checkpoint
 from jaxrl_sql.models.lora import Adapters, Pair, merge
 from jaxrl_sql.report.facts import accuracies, describe_run
@@ -37,6 +38,7 @@ from jaxrl_sql.report.load import load_run
 from jaxrl_sql.report.outcome import first_sentence
 from jaxrl_sql.runtime.folder import list_saved_steps
 from jaxrl_sql.runtime.rollouts import unpack_ids, unpack_logprobs
+from jaxrl_sql.text2sql.benchmarks import load_folder
 from jaxrl_sql.training.grpo import on_mesh
 
 Start = Callable[..., list[str]]
@@ -165,6 +167,20 @@ def test_the_exported_model_is_the_last_policy(whole: Path) -> None:
     config, params = load_checkpoint(whole / "model")
     assert config.n_layers == 1
     assert all(np.isfinite(np.asarray(leaf)).all() for leaf in params["layers"].values())
+
+
+def test_an_evaluation_recognizes_the_questions_of_the_training(whole: Path, small_data: Path, tmp_path: Path) -> None:
+    train, unseen = (load_folder(small_data / name).examples for name in ("train", "dev_unseen"))
+    assert len((whole / "trained_questions.txt").read_text().splitlines()) <= 64
+    again = tmp_path / "again"  # a run that began with this model
+    (again / "model").mkdir(parents=True)
+    (again / "config.yaml").write_text(f"model: {{checkpoint: {whole / 'model'}}}\n")
+    for model in (whole, whole / "model", again):
+        mixed = [*train, *unseen]
+        warning = trained_warning("mixed", mixed, str(model))
+        assert warning.startswith(f"warning: 64 of {len(mixed)} questions of mixed are in the training of the model: ")
+        assert trained_warning("dev_unseen", unseen, str(model)) == ""
+    assert trained_warning("train", train, str(Path(__file__).parents[2] / "configs/quickstart_start")) == ""
 
 
 def test_trap_a_run_stopped_by_ctrl_c_resumes_bit_equal(
@@ -353,7 +369,7 @@ def _make_bad(kind: str, data: Path, folder: Path) -> list[str]:
         ("unknown family", "model_type is 'bert'; valid are gemma3_text, llama, qwen2, qwen3"),
         ("too few positions", "data.max_prompt_tokens"),
         ("no chat template", "needs a tokenizer with a chat template"),
-        ("too many devices", "data=3 x fsdp=-1 x tensor=1 does not multiply to the 1 devices"),
+        ("too many devices", "data=3 x fsdp=-1 x tensor=1 does not multiply to 1 device"),
         ("too few tokens", "grpo.max_tokens_per_device=64: a prompt of"),
         ("malformed line", "questions.jsonl:2"),
         ("no usable gold", "gold"),

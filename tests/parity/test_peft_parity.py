@@ -12,6 +12,7 @@ import pytest
 
 from jaxrl_sql.models import forward, load_checkpoint, save_checkpoint
 from jaxrl_sql.models.lora import init_adapters, merge, policy_params, save_adapters
+from jaxrl_sql.runtime.hub import loadable_name
 
 torch = pytest.importorskip("torch", reason="needs torch: install the extra `parity`")
 peft = pytest.importorskip("peft", reason="needs peft: install the extra `parity`")
@@ -59,15 +60,19 @@ def base(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Any, Path]:
 
 
 @pytest.mark.parametrize("targets", [["q", "v"], ["*"]], ids=["two", "all"])
-def test_peft_loads_our_adapters(base: tuple[Any, Path], targets: list[str], tmp_path: Path) -> None:
+def test_peft_loads_our_adapters_with_their_base(
+    base: tuple[Any, Path], targets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, folder = base
     plain = logits_of(model)
     config, params = load_checkpoint(folder)
     adapters = init_adapters(config, 3, 6.0, targets, jax.random.key(0))
     r = np.random.default_rng(1)
     adapters = jax.tree.map(lambda x: x + 0.1 * jnp.asarray(r.normal(size=x.shape), x.dtype), adapters)
-    save_adapters(tmp_path / "adapters", config, adapters, str(folder))
-    theirs = logits_of(peft.PeftModel.from_pretrained(model, tmp_path / "adapters"))
+    monkeypatch.chdir(tmp_path)
+    save_adapters("adapters", config, adapters, *loadable_name("base"))
+    monkeypatch.chdir("/")
+    theirs = logits_of(peft.AutoPeftModelForCausalLM.from_pretrained(tmp_path / "adapters"))
     assert np.abs(theirs - plain).max() > 0.1, "the adapters have no effect"
     np.testing.assert_allclose(ours(policy_params(adapters, params), config), theirs, atol=TOLERANCE, rtol=0)
     # The export with merged adapters is an ordinary model of transformers.

@@ -13,6 +13,7 @@ from jaxrl_sql.databases.engines.base import DatabaseEngine, DatabaseWriter
 from jaxrl_sql.databases.engines.kinds import Converter, Rows, to_real, to_text
 from jaxrl_sql.databases.engines.sqlite import SourceFile, SqliteReader, open_source
 from jaxrl_sql.databases.engines.tables import CopyPlan, EngineRules, PlannedTable
+from jaxrl_sql.runtime.progress import quantity
 from jaxrl_sql.text2sql.schema.read import read_schema
 from jaxrl_sql.types import Cell, InputError, JaxrlSqlError
 
@@ -77,7 +78,7 @@ def copy_files(
 
 def _counts_text(entry: ManifestEntry) -> str:
     tables = entry["tables"].values()
-    return f"{len(tables)} tables, {sum(table['rows'] for table in tables)} rows"
+    return f"{quantity(len(tables), 'tables')}, {quantity(sum(table['rows'] for table in tables), 'rows')}"
 
 
 def _is_done(file: SourceFile, target: DatabaseEngine, manifest: Manifest, options: CopyOptions) -> bool:
@@ -161,8 +162,9 @@ def _compare(file: SourceFile, writer: DatabaseWriter, table: PlannedTable, expe
         digest = digest.plus(rows)
     if digest != expected:
         raise CopyError(
-            f"{file.db_id}: the table {table.source.name} differs after copying: {expected.rows} rows of digest "
-            f"{expected.digest:016x} were written, {digest.rows} of {digest.digest:016x} were read"
+            f"{file.db_id}: the table {table.source.name} differs after copying: "
+            f"{quantity(expected.rows, 'rows')} of digest {expected.digest:016x} were written, {digest.rows} of "
+            f"{digest.digest:016x} were read"
         )
 
 

@@ -11,6 +11,7 @@ from jaxrl_sql.databases.copy.golds import check_golds, summary_lines, write_gol
 from jaxrl_sql.databases.copy.manifest import open_manifest
 from jaxrl_sql.databases.copy.source import find_files
 from jaxrl_sql.databases.engines.registry import open_target
+from jaxrl_sql.runtime.progress import quantity
 from jaxrl_sql.text2sql.benchmarks import load_benchmark
 from jaxrl_sql.text2sql.env.address import Address
 from jaxrl_sql.text2sql.env.executor import Executor, Limits
@@ -54,7 +55,7 @@ def copy_folder(
     target = open_target(address)
     manifest = open_manifest(out, address, target.version)
     copy_files(files, target, manifest, options, report)
-    report(f"{manifest.path}: {len(files)} databases at {address.shown}, {target.version}")
+    report(f"{manifest.path}: {quantity(len(files), 'databases')} at {address.shown}, {target.version}")
     if questions:
         limits = Limits(timeout_ms=questions.timeout_ms, max_rows=_MAX_ROWS)
         with Executor(limits=limits, max_open=_MAX_SESSIONS) as executor:

@@ -18,6 +18,7 @@ from sqlglot import exp
 from jaxrl_sql.databases.copy.manifest import Manifest, ManifestEntry
 from jaxrl_sql.databases.copy.source import table_digests
 from jaxrl_sql.databases.engines.kinds import affinity_of
+from jaxrl_sql.runtime.progress import agree, quantity
 from jaxrl_sql.text2sql.env.address import Address
 from jaxrl_sql.text2sql.env.executor import SOUND_RULES, Executor, Outcome
 from jaxrl_sql.text2sql.env.parse import parse_query
@@ -104,7 +105,8 @@ def summary_lines(golds: Sequence[TranslatedGold], version: str) -> list[str]:
     kept_golds = [gold for gold in golds if gold.status == "ok"]
     near = sum(gold.is_near for gold in kept_golds)
     share = 100 * len(kept_golds) / len(golds) if golds else 0.0
-    lines = [f"{len(kept_golds)} of {len(golds)} golds ({share:.1f} %) have equal results on {version} and SQLite"]
+    subject = f"{len(kept_golds)} of {len(golds)} golds ({share:.1f} %) {agree(len(kept_golds), 'have')}"
+    lines = [f"{subject} equal results on {version} and SQLite"]
     if near:
         lines.append(f"  kept:     {near:>5}  equal up to the last digits of reals")
     if tied := sum(gold.is_tied for gold in kept_golds):
@@ -265,7 +267,7 @@ def _difference(sqlite_rows: Sequence[tuple[Any, ...]], engine_rows: Sequence[tu
         for side, rows in only
         if rows
     ]
-    return f"{len(engine_rows)} rows on the engine, {len(sqlite_rows)} on SQLite: {' and '.join(rows)}"
+    return f"{quantity(len(engine_rows), 'rows')} on the engine, {len(sqlite_rows)} on SQLite: {' and '.join(rows)}"
 
 
 def _with_ties(gold: TranslatedGold) -> TranslatedGold:

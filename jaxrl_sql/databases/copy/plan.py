@@ -16,6 +16,7 @@ from jaxrl_sql.databases.engines.tables import (
     PlannedTable,
     SourceTable,
 )
+from jaxrl_sql.runtime.progress import agree, quantity
 from jaxrl_sql.text2sql.schema.describe import Descriptions, read_descriptions
 from jaxrl_sql.text2sql.schema.read import Column, ForeignKey
 from jaxrl_sql.types import InputError
@@ -87,7 +88,8 @@ class _Planner:
             )
         if seen.is_mixed:
             numbers = seen.integers + seen.reals
-            self.notes.append(f"{where}: {numbers} numbers next to {seen.texts} texts are copied as texts")
+            counts = f"{quantity(numbers, 'numbers')} next to {quantity(seen.texts, 'texts')}"
+            self.notes.append(f"{where}: {counts}, all copied as texts")
         self._check_values(where, kind, seen)
         return PlannedColumn(
             column.name,
@@ -103,16 +105,16 @@ class _Planner:
         problems = {
             "with invalid UTF-8": seen.not_utf8,
             "with the character NUL": 0 if self.rules.holds_nul else seen.nul,
-            "that are infinite": 0 if self.rules.holds_infinity or kind != "real" else seen.infinite,
+            "equal to infinity": 0 if self.rules.holds_infinity or kind != "real" else seen.infinite,
         }
         for problem, count in problems.items():
             if count and not self.replaces:
                 raise InputError(
-                    f"{self.source.file.path}: {where} has {count} values {problem}, which {self.rules.engine} cannot "
-                    f"hold: pass --replace to change them, or --leave-out '{where}'"
+                    f"{self.source.file.path}: {where} has {quantity(count, 'values')} {problem}, "
+                    f"which {self.rules.engine} cannot hold: pass --replace to change them, or --leave-out '{where}'"
                 )
             if count:
-                self.notes.append(f"{where}: {count} values {problem} are replaced")
+                self.notes.append(f"{where}: {quantity(count, 'values')} {problem} {agree(count, 'are')} replaced")
 
     def _own_keys(self, table: SourceTable, name: str, columns: Mapping[str, PlannedColumn]) -> PlannedTable:
         """Plan a table with its primary key, unique keys and indexes, if its rows satisfy them."""
@@ -208,7 +210,7 @@ class _Planner:
         if not any(targets == set(key_columns) for key_columns in (parent.primary_key, *parent.uniques)):
             return "it does not reference a key"
         count = self.source.orphans(table.source.table, key)
-        return f"{count} rows reference no row" if count else ""
+        return f"{quantity(count, 'rows', 'reference')} no row" if count else ""
 
 
 def _target_names(names: Iterable[str], columns: Mapping[str, PlannedColumn]) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from jaxrl_sql.databases.engines.registry import DUCKDB, open_reader
 from jaxrl_sql.databases.sample.choose import choose
 from jaxrl_sql.databases.sample.file import SampleFile, write_descriptions
 from jaxrl_sql.databases.sample.values import KINDS, to_cell
+from jaxrl_sql.runtime.progress import quantity
 from jaxrl_sql.text2sql.env.address import parse_address
 from jaxrl_sql.types import InputError
 
@@ -76,7 +77,10 @@ def sample(
         finally:
             file.close()
         notes = [*chosen.notes, *sampler.nan_notes()]
-        notes += [f"{table}: the sample lacks the parent in {parent} of {n} rows" for (table, parent), n in dangling]
+        notes += [
+            f"{table}: the sample lacks the parent in {parent} of {quantity(n, 'rows')}"
+            for (table, parent), n in dangling
+        ]
         notes += write_descriptions(scratch / "database_description", chosen.tables)
         scratch.rename(target)
     finally:
@@ -135,7 +139,7 @@ class _Sampler:
             if len(records) < rows:
                 self._complete.add(table.path)
             new[table.path] = self._add(table, records, is_first=True)
-            report(f"{table.title}: {len(records)} rows")
+            report(f"{table.title}: {quantity(len(records), 'rows')}")
         for _ in range(LEVELS):
             new = self._take_parents(new)
             if not any(new.values()):
@@ -143,7 +147,7 @@ class _Sampler:
 
     def nan_notes(self) -> list[str]:
         """Return a line for each column in which NaN became NULL."""
-        return [f"{column}: NaN became NULL {count} times" for column, count in self._nan.items()]
+        return [f"{column}: NaN became NULL {quantity(count, 'times')}" for column, count in self._nan.items()]
 
     def _take_parents(self, new: Mapping[TablePath, Sequence[TextRow]]) -> dict[TablePath, list[TextRow]]:
         """Read the rows that new rows reference, and return those that were not read before."""

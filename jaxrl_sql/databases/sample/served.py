@@ -89,9 +89,9 @@ def _sample(url: str, public_url: str, leave_out: Sequence[str], report: Callabl
     if path.is_file():
         for note in notes.read_text(encoding="utf-8").splitlines() if notes.is_file() else ():
             report(note)
-        return path, f"the model sees an earlier sample of the database: {path} (delete {path.parent} for a new one)"
+        return path, f"the model sees an earlier sample: {path.parent} (delete it for a new one)"
     result = sample(url, folder, ROWS, leave_out)
     notes.write_text("".join(f"{note}\n" for note in result.notes), encoding="utf-8")
     for note in result.notes:
         report(note)
-    return result.path, f"the model sees a sample of {ROWS} rows per table: {result.path}"
+    return result.path, f"the model sees a sample of {ROWS} rows per table: {result.path.parent}"

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from jaxrl_sql.datagen.audit.finding import Finding, QuestionSet
+from jaxrl_sql.runtime.progress import quantity
 from jaxrl_sql.text2sql.env.dialect import normal_form
 from jaxrl_sql.text2sql.env.executor import SOUND_RULES, score_rows
 from jaxrl_sql.text2sql.env.ports import SqlExecutor, SqlOutcome
@@ -76,7 +77,7 @@ def audit_golds(
     lines. Golds that are result tables instead of SQL are only compared with constants.
     """
     examples = [example for example in questions.examples if example.gold_sql]
-    report(f"{questions.name}: running {len(examples)} golds")
+    report(f"{questions.name}: running {quantity(len(examples), 'golds')}")
     results = run_all(executor, [(example.database, example.gold_sql) for example in examples])
     findings = [
         Finding(kind, questions.name, example.uid, details)

@@ -20,7 +20,7 @@ from jaxrl_sql.datagen.audit.overlap import (
     find_shared_questions,
     find_shared_sql,
 )
-from jaxrl_sql.text2sql.benchmarks.benchmark import describe_databases
+from jaxrl_sql.text2sql.benchmarks.benchmark import describe_databases, label_notes
 from jaxrl_sql.text2sql.env.executor import make_executor
 from jaxrl_sql.text2sql.evals.tables import ReportTable
 from jaxrl_sql.types import InputError
@@ -38,29 +38,41 @@ class AuditResult(NamedTuple):
     path: Path
 
 
-def load_sets(folders: Sequence[Path], limit: int, report: Note, database: str = "") -> list[QuestionSet]:
-    """Load sets and report their notes; a set is named by its folder, or by its path if two names are equal.
+def load_sets(config: AuditConfig, report: Note) -> tuple[list[QuestionSet], list[QuestionSet]]:
+    """Load the training and the evaluation sets, and report their notes.
 
-    `database` is that of a user's questions (`data.database`).
+    A set is named by its folder, or by its path if two names are equal. A folder or a file in both lists is read as in
+    training: its questions `train` and `dev`, into which a file without splits is divided. Raises InputError for a
+    folder that one list names twice.
     """
-    paths = Counter(folder.resolve() for folder in folders)
-    if twice := [path for path, times in paths.items() if times > 1]:
-        raise InputError(f"audit: {twice[0]} is named twice")
-    names = Counter(folder.resolve().name for folder in folders)
-    sets = []
-    for folder in folders:
-        loaded = load_benchmark(folder, limit=limit, database=database)
-        name = folder.resolve().name if names[folder.resolve().name] == 1 else str(folder)
-        for note in loaded.notes:
-            report(f"{name}: {note}")
-        sets.append(QuestionSet(name, loaded.examples, loaded.skipped, loaded.lines))
+    for option, folders in (("--train", config.train), ("--eval", config.eval)):
+        paths = Counter(folder.resolve() for folder in folders)
+        if twice := [path for path, times in paths.items() if times > 1]:
+            raise InputError(f"audit: {option} names {twice[0]} twice")
+    both = {folder.resolve() for folder in config.train} & {folder.resolve() for folder in config.eval}
+    names = Counter(path.name for path in {folder.resolve() for folder in (*config.train, *config.eval)})
+
+    notes: list[tuple[str, Sequence[str]]] = []
+
+    def load(folder: Path, split: str) -> QuestionSet:
+        path = folder.resolve()
+        name = path.name if names[path.name] == 1 else str(folder)
+        split = split if path in both else ""
+        name = f"{name}/{split}" if split else name
+        loaded = load_benchmark(folder, split, config.limit, config.database)
+        notes.append((name, loaded.notes))
+        return QuestionSet(name, loaded.examples, loaded.skipped, loaded.lines)
+
+    sets = [load(folder, "train") for folder in config.train], [load(folder, "dev") for folder in config.eval]
+    for line in label_notes(notes):
+        report(line)
     return sets
 
 
 def audit(config: AuditConfig, report: Note) -> AuditResult:
     """Audit sets and write the files; `report` receives progress lines."""
-    sets = load_sets([*config.train, *config.eval], config.limit, report, config.database)
-    trains, evals = sets[: len(config.train)], sets[len(config.train) :]
+    trains, evals = load_sets(config, report)
+    sets = [*trains, *evals]
     findings = [finding for questions in sets for finding in find_repeated_questions(questions)]
     for target in evals if trains else ():
         report(f"{target.name}: comparing with the training sets")

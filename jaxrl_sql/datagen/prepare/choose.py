@@ -14,6 +14,7 @@ from typing import NamedTuple
 from jaxrl_sql.config import FilterSettings
 from jaxrl_sql.config.prepare import SourceConfig
 from jaxrl_sql.datagen.prepare.script import make_database
+from jaxrl_sql.runtime.progress import agree
 from jaxrl_sql.text2sql.benchmarks.detect import locate_benchmark
 from jaxrl_sql.text2sql.benchmarks.gather import LoadedQuestions, PublishedQuestion, error_of, example_of, with_ids
 from jaxrl_sql.text2sql.env.ports import SqlExecutor
@@ -58,7 +59,9 @@ def choose(name: str, cfg: SourceConfig, seed: int, executor: SqlExecutor, scrat
     selected = _take_balanced(cfg, strata, _Usable(cfg, source, executor, scratch, left_out))
     source.databases.add_notes(notes)
     if 0 < len(selected) < cfg.count:
-        notes.append(f"only {len(selected)} of the {cfg.count} requested questions are available")
+        notes.append(
+            f"only {len(selected)} of the {cfg.count} requested questions {agree(len(selected), 'are')} available"
+        )
     if not selected:
         reasons = ", ".join(f"{reason}: {count}" for reason, count in left_out.most_common(3))
         raise InputError(

@@ -16,6 +16,7 @@ from jaxrl_sql.config.prepare import TAKEN, EvalSetConfig, PrepareConfig
 from jaxrl_sql.databases.copy_database import copy_database, copy_descriptions, refuse_namesakes, write_natural_names
 from jaxrl_sql.datagen.prepare.choose import SelectedQuestions, choose, without_repeats
 from jaxrl_sql.datagen.prepare.split import split_off
+from jaxrl_sql.runtime.progress import quantity
 from jaxrl_sql.text2sql.benchmarks import Benchmark, load_split, plain_record, summarize_skipped
 from jaxrl_sql.text2sql.env.executor import make_executor
 from jaxrl_sql.text2sql.files.jsonl import write_lines
@@ -197,13 +198,14 @@ def summary_lines(
     lines = []
     for name, choice in chosen.items():
         lines += [f"{name}: {note}" for note in choice.notes]
-        lines.append(f"{name}: {len(choice.examples)} questions selected ({choice.form})")
+        lines.append(f"{name}: {quantity(len(choice.examples), 'questions')} selected ({choice.form})")
         lines += [f"  left out: {count:>8}  {reason}" for reason, count in choice.left_out.most_common()]
     lines += [f"left out: {count:>8}  {reason}" for reason, count in manifest["left_out"].items()]
     for name, benchmark in evals.items():
         lines += [f"{name}: {line}" for line in (*benchmark.notes, *summarize_skipped(benchmark.skipped))]
     for name, examples in splits.items():
         lines.append(
-            f"{out / name}: {len(examples)} questions on {len({example.db_id for example in examples})} databases"
+            f"{out / name}: {quantity(len(examples), 'questions')} on "
+            f"{quantity(len({example.db_id for example in examples}), 'databases')}"
         )
     return [*lines, str(out / MANIFEST)]

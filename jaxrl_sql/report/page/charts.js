@@ -6,6 +6,7 @@
   // A status is neither right nor wrong, so it has no green and no red.
   const STATUS = { ok: "#1f6fb2", syntax_error: "#d9822b", schema_error: "#8c6d46", no_sql: "#6b7280" };
   const JUDGING = ["#2f9e62", "#c0392b"];
+  const SHORT = 8;  // steps
 
   // The library is large: it is read after what the other pages need.
   let library = null;
@@ -32,6 +33,14 @@
     return size >= 1e-3 ? `,.${digits}~r` : `.${digits}~g`;
   }
 
+  // The step axis: each step of a short run has a tick, since Vega would put ticks between two steps.
+  function stepAxis(chart) {
+    const steps = chart.curves.flatMap((curve) => curve.points.map((point) => point[0])).concat(chart.begins ?? []);
+    const low = Math.min(...steps), high = Math.max(...steps);
+    const ticks = high - low < SHORT ? { values: Array.from({ length: high - low + 1 }, (_, i) => low + i) } : { tickMinStep: 1 };
+    return { ...ticks, format: ",.0f", labelFlush: false };
+  }
+
   function legendOf(chart, words) {
     const isNeeded = words.length > 1 || chart.kind === "points" || chart.kind === "stack";
     const columns = Math.max(...words.map((word) => word.length)) > 20 ? 1 : 2;
@@ -40,7 +49,7 @@
 
   function specOf(chart, isDark) {
     const words = chart.curves.map((curve) => curve.word), isFromZero = chart.percent || chart.kind === "stack";
-    const x = { field: "s", type: "quantitative", title: "step", axis: { tickMinStep: 1, format: ",.0f", labelFlush: false }, scale: { nice: false, zero: false } };
+    const x = { field: "s", type: "quantitative", title: "step", axis: stepAxis(chart), scale: { nice: false, zero: false } };
     const y = { field: "v", type: "quantitative", title: chart.axis, axis: { format: formatOf(chart, isFromZero), tickCount: 4 }, scale: { zero: isFromZero } };
     const color = { field: "c", type: "nominal", sort: words, scale: { domain: words, range: colorsOf(words) }, legend: legendOf(chart, words) };
     const encoding = { x, y, color };

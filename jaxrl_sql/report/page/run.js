@@ -32,8 +32,9 @@
 
   function Rules({ run }) {
     if (!run.rules || !run.rules.length) return null;
-    return html`<h3>By every rule</h3><div class="scroll"><table><thead><tr><th scope="col">set</th><th scope="col">rule</th><th scope="col" class="number">share</th><th scope="col" class="number">95 % interval</th></tr></thead>
-      <tbody>${run.rules.map((one) => html`<tr><td>${one.set}</td><th scope="row">${one.rule}</th><td class="number">${percent(one.mean)}</td><td class="number">${percent(one.low)} – ${percent(one.high)}</td></tr>`)}</tbody></table></div>`;
+    const hasSets = run.rules.some((one) => one.set);
+    return html`<h3>By every rule</h3><div class="scroll"><table><thead><tr>${hasSets && html`<th scope="col">set</th>`}<th scope="col">rule</th><th scope="col" class="number">share</th><th scope="col" class="number">95 % interval</th></tr></thead>
+      <tbody>${run.rules.map((one) => html`<tr>${hasSets && html`<td>${one.set}</td>`}<th scope="row">${one.rule}</th><td class="number">${percent(one.mean)}</td><td class="number">${percent(one.low)} – ${percent(one.high)}</td></tr>`)}</tbody></table></div>`;
   }
 
   function Changes({ run, head }) {

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from jaxrl_sql.runtime.progress import quantity
 from jaxrl_sql.text2sql.env.address import public_name
 from jaxrl_sql.types import Example
 
@@ -39,9 +40,18 @@ class Benchmark(NamedTuple):
 def describe_databases(examples: Iterable[Example]) -> str:
     """Return the databases of questions with their numbers, without users and passwords."""
     counts = Counter(public_name(example.database) for example in examples)
-    shown = [f"{name} ({count} questions)" for name, count in counts.most_common(_SHOWN)]
+    shown = [f"{name} ({quantity(count, 'questions')})" for name, count in counts.most_common(_SHOWN)]
     more = [f"and {len(counts) - _SHOWN} more databases"] if len(counts) > _SHOWN else []
     return ", ".join([*shown, *more])
+
+
+def label_notes(notes: Iterable[tuple[str, Sequence[str]]]) -> list[str]:
+    """Return the notes of sets as lines with the set's name; a note that several sets have is one line."""
+    names_by_note: dict[str, list[str]] = {}
+    for name, lines in notes:
+        for line in lines:
+            names_by_note.setdefault(line, []).append(name)
+    return [f"{', '.join(dict.fromkeys(names))}: {line}" for line, names in names_by_note.items()]
 
 
 def summarize_skipped(skipped: Iterable[tuple[str, str]]) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from jaxrl_sql.runtime.progress import agree, quantity
 from jaxrl_sql.text2sql.benchmarks.databases import Databases, sibling_folders
 from jaxrl_sql.text2sql.benchmarks.files import Notes, compare_golds, first_record, read_records
 from jaxrl_sql.text2sql.benchmarks.gather import (
@@ -116,7 +117,7 @@ def _note_ties(path: Path, items: list[PublishedQuestion], notes: Notes) -> None
     tied = [text_field(record, "question_id") for record in read_records(path, notes)]
     tied_uids = [uid for uid in tied if uid in uids]
     notes.append(
-        f"{path.name} has alternative golds for {len(tied)} questions with tied answers, "
+        f"{path.name} has alternative golds for {quantity(len(tied), 'questions')} with tied answers, "
         f"{len(tied_uids)} of this split, first {', '.join(tied_uids[:3]) or 'none'}; "
         "the leaderboard's scorer ignores it, so it is not used here"
     )
@@ -126,10 +127,8 @@ def _note_descriptions(databases: Databases, db_ids: set[str], notes: Notes) -> 
     paths = [Path(path) for db_id in db_ids if (path := databases.path(db_id))]
     described = sum(description_folder(path) is not None for path in paths)
     if paths and described < len(paths):
-        notes.append(
-            f"{len(paths) - described} of {len(paths)} databases have no database_description/ next to them: "
-            "their columns have no descriptions in prompts"
-        )
+        subject = f"{len(paths) - described} of {len(paths)} databases {agree(len(paths) - described, 'have')}"
+        notes.append(f"{subject} no database_description/: their columns have no descriptions in prompts")
 
 
 def description_folder(db_path: str | Path) -> Path | None:

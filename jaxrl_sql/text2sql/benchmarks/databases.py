@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from glob import escape
 from pathlib import Path
 
+from jaxrl_sql.runtime.progress import agree, quantity
 from jaxrl_sql.text2sql.benchmarks.files import Notes
 from jaxrl_sql.text2sql.schema.read import read_schema
 from jaxrl_sql.types import InputError
@@ -73,17 +74,20 @@ class Databases:
         """Add notes on names that differ in case, unreadable parts, and variants."""
         if self._other_case:
             first = "; ".join(f"{name} as {actual}" for name, actual in list(self._other_case.items())[:3])
-            notes.append(f"{len(self._other_case)} databases have names that differ in upper and lower case: {first}")
+            subject = quantity(len(self._other_case), "databases", "have")
+            notes.append(f"{subject} a name of other case than the questions: {first}")
         if self._omissions:
             parts = [f"{key}: {line}" for key, lines in self._omissions.items() for line in lines]
             notes.append(
-                f"{len(self._omissions)} databases have parts that this SQLite cannot read: {'; '.join(parts[:3])}"
+                f"{quantity(len(self._omissions), 'databases', 'have')} parts that this SQLite cannot read: "
+                + "; ".join(parts[:3])
                 + (f" and {len(parts) - 3} more" if parts[3:] else "")
             )
         used = [suite for suite in self._variants.values() if suite]
         if used:
             files = sum(len(suite) - 1 for suite in used)
-            notes.append(f"test suite: {len(used)} of {len(self._variants)} databases have variants, {files} in all")
+            subject = f"{len(used)} of {len(self._variants)} databases {agree(len(used), 'have')}"
+            notes.append(f"test suite: {subject} variants, {files} in all")
 
     def _find(self, db_id: str) -> str:
         for root in self.roots:

@@ -12,6 +12,7 @@ import re
 from itertools import chain, combinations
 from pathlib import Path
 
+from jaxrl_sql.runtime.progress import agree
 from jaxrl_sql.text2sql.benchmarks.databases import Databases
 from jaxrl_sql.text2sql.benchmarks.files import Notes, csv_columns, read_csv, statements
 from jaxrl_sql.text2sql.benchmarks.gather import (
@@ -72,7 +73,7 @@ def read_defog(folder: Path, split: str, notes: Notes) -> LoadedQuestions:
     items = [item._replace(more={**item.more, **engine_fields}) for item in without_engine]
     several = sum(bool(item.more["other_golds"]) for item in items)
     if several:
-        notes.append(f"{several} of {len(items)} questions have several golds: any of them counts")
+        notes.append(f"{several} of {len(items)} questions {agree(several, 'have')} several golds: any of them counts")
     databases = Databases([*folders, root_folder])
     return LoadedQuestions(items, databases, f"{path} (databases are expected in {root_folder / _DATABASES[0]})")
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from jaxrl_sql.runtime.progress import agree, quantity
 from jaxrl_sql.text2sql.benchmarks.databases import Databases
 from jaxrl_sql.text2sql.benchmarks.files import Notes, first_record, fix_operators, read_json, read_records
 from jaxrl_sql.text2sql.benchmarks.gather import (
@@ -120,7 +121,8 @@ def read_ehrsql(folder: Path, split: str, notes: Notes) -> LoadedQuestions:
     )
     items = [item for inner in folders for item in _items(inner, chosen, form, databases, notes)]
     unanswerable = sum(not item.more.get("answerable", True) for item in items)
-    notes.append(f"{unanswerable} of {len(items)} questions are unanswerable: abstaining (no SQL) is right for them")
+    subject = f"{unanswerable} of {len(items)} questions {agree(unanswerable, 'are')}"
+    notes.append(f"{subject} unanswerable: abstaining (no SQL) is right")
     if (folder / _SAMPLE).is_dir() and folder / _SAMPLE not in folders:
         notes.append(f"{_SAMPLE}/ repeats some questions and is skipped; to read it alone, pass it as the data folder")
     where = (
@@ -154,8 +156,8 @@ def _items(folder: Path, split: str, form: str, databases: Databases, notes: Not
         )
     if changed:
         notes.append(
-            f"{folder.name}/{split}: {changed} golds refer to the current date or the ranges of vital signs; these are "
-            "replaced as in the published scorer, and predictions need the same replacement"
+            f"{folder.name}/{split}: {quantity(changed, 'golds', 'refer')} to the current date or the ranges of vital "
+            "signs; these are replaced as in the published scorer, and predictions need the same replacement"
         )
     return items
 

@@ -12,6 +12,7 @@ from itertools import islice, zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
+from jaxrl_sql.runtime.progress import quantity
 from jaxrl_sql.text2sql.env.files import ID_KEYS, whole_number_ids
 from jaxrl_sql.text2sql.files.jsonl import ODD, as_windows, load_json
 from jaxrl_sql.types import InputError, Json, Record
@@ -49,7 +50,7 @@ def read_text(path: Path, notes: Notes) -> str:
     line = (text.count("\n", 0, start) or text.count("\r", 0, start)) + 1
     near = text[max(0, start - 20) : start + 21]
     notes.append(
-        f"{path.name}: {len(odd)} bytes are not UTF-8 and were read as Windows-1252, the first in line {line} "
+        f"{path.name}: {quantity(len(odd), 'bytes', 'are')} not UTF-8, read as Windows-1252, the first in line {line} "
         f"near {as_windows(near)!r}"
     )
     return as_windows(text)
@@ -119,8 +120,8 @@ def read_csv(path: Path, notes: Notes, used: Collection[str], places: list[str] 
         raise InputError(f"{path}: {error}") from error
     if odd:
         notes.append(
-            f"{path.name}: {len(odd)} rows have a quote inside a quoted cell, the first in line {odd[0]}; they are "
-            "read like pandas reads them, without that quote"
+            f"{path.name}: {quantity(len(odd), 'rows', 'have')} a quote inside a quoted cell, the first in line "
+            f"{odd[0]}: read without that quote, as by pandas"
         )
     if not records:
         raise InputError(f"{path}: has no rows below its header: write one question per row")
@@ -230,7 +231,8 @@ def compare_golds(path: Path, golds: Sequence[tuple[str, str, str]], source: str
     """
     lines = read_gold_lines(path, notes)
     if len(lines) != len(golds):
-        notes.append(f"{path.name} has {len(lines)} golds for the {len(golds)} questions of {source}; {source} is used")
+        counts = f"{quantity(len(lines), 'golds')} for {quantity(len(golds), 'questions')}"
+        notes.append(f"{path.name} has {counts} of {source}; {source} is used")
         return
     other = [
         uid

@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from jaxrl_sql.runtime.progress import quantity
 from jaxrl_sql.text2sql.benchmarks.databases import Databases
 from jaxrl_sql.text2sql.benchmarks.files import Notes, csv_rows, first_record, read_records, read_text
 from jaxrl_sql.text2sql.benchmarks.gather import (
@@ -73,7 +74,8 @@ def read_spider2(folder: Path, split: str, notes: Notes) -> LoadedQuestions:
     lacking = [item.uid for item in items if not item.error and standards and item.uid not in standards]
     if lacking:
         notes.append(
-            f"{len(lacking)} questions have no line in the evaluation's standard, first {', '.join(lacking[:3])}: "
+            f"{quantity(len(lacking), 'questions', 'have')} no line in the evaluation's standard, first "
+            f"{', '.join(lacking[:3])}: "
             "all columns are compared, in any order"
         )
     return LoadedQuestions(

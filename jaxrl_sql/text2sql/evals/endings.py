@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from jaxrl_sql.config import EvaluateSettings
+from jaxrl_sql.runtime.progress import agree, quantity
 from jaxrl_sql.types import OUT_OF_TURNS, Fields
 
 
@@ -34,24 +35,25 @@ def ending_metrics(counts: Mapping[str, int]) -> dict[str, float]:
     return {"truncated": share, **{f"finish_reason/{name}": count for name, count in named.items()}}
 
 
-def why_incomplete(reason: str, cfg: EvaluateSettings) -> str:
-    """Return why an answer is incomplete, with the setting to raise; "" for any other finish reason."""
+def why_incomplete(reason: str, cfg: EvaluateSettings, tokens: int = 0) -> str:
+    """Return why an answer of `tokens` (0: unknown) is incomplete, with the setting to raise; "" if it is complete."""
     sampling = cfg.sampling
     if reason == "length":
         settings = f"evaluate.sampling.max_new_tokens={sampling.max_new_tokens}"
         if sampling.turns > 1 and not cfg.base_url:
             settings += f" (each turn) or evaluate.sampling.max_total_tokens={sampling.max_total_tokens} (all turns)"
-        return cut_at(settings)
+        return cut_at(settings, tokens)
     if reason == OUT_OF_TURNS:
         return f"out of turns and without a solution: raise evaluate.sampling.turns={sampling.turns}"
     return "truncated by the server's content filter" if reason == "content_filter" else ""
 
 
-def cut_at(settings: str) -> str:
-    """Return a message on truncation at the token limit of these settings."""
-    return f"truncated at the token limit: raise {settings}"
+def cut_at(settings: str, tokens: int = 0) -> str:
+    """Return a message on truncation at the token limit of these settings, after `tokens` if they are known."""
+    place = f"after {quantity(tokens, 'tokens')}" if tokens else "at the token limit"
+    return f"truncated {place}: raise {settings}"
 
 
 def incomplete_warning(count: int, total: int, cause: str, what: str = "answers") -> str:
     """Return a warning that `count` of `total` answers are incomplete."""
-    return f"warning: {count:,} of {total:,} {what} ({count / total:.1%}) are {cause}"
+    return f"warning: {count:,} of {total:,} {what} ({count / total:.1%}) {agree(count, 'are')} {cause}"

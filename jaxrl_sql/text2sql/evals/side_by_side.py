@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from jaxrl_sql.runtime.progress import quantity
 from jaxrl_sql.text2sql.env.files import cases
 from jaxrl_sql.text2sql.evals.endings import ending_metrics, finish_reasons
 from jaxrl_sql.text2sql.evals.pairs import PairedComparison, caution, compare_runs
@@ -42,14 +43,19 @@ def side_by_side(first: Path, second: Path) -> SideBySide:
         raise InputError(f"{first} and {second} have no question in common{ids}")
     notes = []
     if others := _names(key for key in both if not _is_same(left[key][0], right[key][0])):
-        notes.append(f"{len(others)} questions differ in {second} and are not compared ({cases(others)})")
+        notes.append(
+            f"{quantity(len(others), 'questions', 'differ')} in {second}, without comparison ({cases(others)})"
+        )
     for folder, records, rest in ((first, left, right), (second, right, left)):
         alone = [key for key in records if key not in rest]
         if alone:
-            notes.append(f"{len(alone)} questions are only in {folder} and are not compared ({cases(_names(alone))})")
+            subject = quantity(len(alone), "questions", "are")
+            notes.append(f"{subject} only in {folder}, without comparison ({cases(_names(alone))})")
     golds = [key for key in common if left[key][0]["gold_sql"] != right[key][0]["gold_sql"]]
     if golds:
-        notes.append(f"{len(golds)} questions have a different gold in {second} ({cases(_names(golds))})")
+        notes.append(
+            f"{quantity(len(golds), 'questions', 'have')} a different gold in {second} ({cases(_names(golds))})"
+        )
     pairs = [(left[key], right[key]) for key in common]
     for folder, of_folder in zip((first, second), zip(*pairs, strict=True), strict=True):
         endings = ending_metrics(finish_reasons(record for runs in of_folder for record in runs))
@@ -157,7 +163,7 @@ def make_changes_table(comparison: SideBySide) -> ReportTable:
         )
         for first, second in comparison.changed
     )
-    title = f"{len(rows)} questions changed by {comparison.own_rule}"
+    title = f"{quantity(len(rows), 'questions')} changed by {comparison.own_rule}"
     return ReportTable(title, ("id", "database", comparison.own_rule, "status", "question"), rows, (0, 1, 2, 3, 4))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from jaxrl_sql.runtime.progress import quantity
 from jaxrl_sql.text2sql.env.files import cases
 from jaxrl_sql.text2sql.evals.differences import REASONS
 from jaxrl_sql.text2sql.evals.numbers import BenchmarkMetrics
@@ -43,7 +44,8 @@ def _rules(result: BenchmarkMetrics) -> ReportTable:
         by_level = (_percent(numbers.get(f"{rule}/{level}")) for level in levels)
         rows.append((name, _percent(numbers[rule]), around, f"{numbers[f'{rule}/count']:.0f}", *by_level))
     headers = (f"{level.partition('/')[2]}\n({numbers.get(f'count/{level}', 0):.0f})" for level in levels)
-    title = f"{result.name}: accuracy {_percent(numbers.get('accuracy'))} % of {numbers['count']:.0f} questions"
+    count = quantity(round(numbers["count"]), "questions")
+    title = f"{result.name}: accuracy {_percent(numbers.get('accuracy'))} % of {count}"
     return ReportTable(f"{title} (* by its own rule)", ("rule", "%", spread, "of", *headers), tuple(rows))
 
 
@@ -118,6 +120,8 @@ def _statuses(result: BenchmarkMetrics) -> ReportTable:
         *((f"answer: {name}", _count(value), "") for name, value in endings.items() if value and name != "stop"),
         *((name, _count(value), "") for name, value in extra_rows.items() if value),
     ]
+    if not any(examples for _, _, examples in rows):
+        return ReportTable("statuses", ("", "questions"), tuple((name, count) for name, count, _ in rows), (0,))
     return ReportTable("statuses", ("", "questions", "examples"), tuple(rows), (0, 2))
 
 

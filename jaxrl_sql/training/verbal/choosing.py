@@ -32,6 +32,7 @@ from jaxrl_sql.runtime.display import Display, make_display
 from jaxrl_sql.runtime.endpoint import make_budget, open_endpoint
 from jaxrl_sql.runtime.journal import Journal
 from jaxrl_sql.runtime.model_locator import find_trained, prompt_differences, with_date
+from jaxrl_sql.runtime.progress import agree, quantity
 from jaxrl_sql.text2sql.benchmarks import Benchmark, summarize_skipped
 from jaxrl_sql.text2sql.env.executor import Executor, make_executor
 from jaxrl_sql.text2sql.evals.choices import SelectedQuery, compare_choices, table
@@ -154,7 +155,7 @@ def verbal(policy: PolicySpec, cfg: VerbalSettings, limits: ExecutorConfig, disp
     unanswered = ""
     if numbers["unanswered"]:
         cause = next((f": {record['error']}" for record in reversed(journal.records) if record.get("error")), "")
-        attempts = f"{numbers['unanswered']:,.0f} attempts were not answered"
+        attempts = f"{quantity(int(numbers['unanswered']), 'attempts', 'were')} not answered"
         unanswered = f"{attempts}; {out / 'records.jsonl'} names them{cause}"
     is_spent = isinstance(stopped, BudgetSpentError)
     return VerbalResult(
@@ -373,6 +374,7 @@ def _unfinished_lines(work: VerbalRun, is_spent: bool) -> Iterator[str]:
     """Yield a line on unfinished questions, and one on how to resume if the budget is spent."""
     if work.pending:
         names = ", ".join(example.uid for example in work.pending[:_NAMED])
-        yield f"{len(work.pending)} of {len(work.examples)} questions are not finished, such as {names}"
+        subject = f"{len(work.pending)} of {len(work.examples)} questions {agree(len(work.pending), 'are')}"
+        yield f"{subject} not finished, such as {names}"
     if is_spent:
         yield f"verbal.{work.budget.limit} is reached; a larger number continues"

@@ -84,7 +84,7 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("--topology cpu --mseh 1x1x1", "the nearest is --mesh"),
         (f"--topology v5q:4x4 {MODEL}", "--topology v5q:4x4: unknown; known are v5e:2x2"),
         (f"--topology cpu --mesh 2 {MODEL}", "expected DATAxFSDPxTENSOR, such as 1x1x1"),
-        (f"--topology cpu --mesh 3x3x3 --compile none {MODEL}", "does not multiply to the 1 chips"),
+        (f"--topology cpu --mesh 3x3x3 --compile none {MODEL}", "does not multiply to the 1 chip"),
         (f"--topology cpu --compile everything {MODEL}", "'everything' is not one of all, none, update"),
         (f"--topology cpu --answer-tokens @/none {MODEL}", "neither MEAN, MEAN:MAX, nor a file of numbers"),
         ("--topology cpu --config @/none.yaml", "@/none.yaml: No such file or directory"),

@@ -49,7 +49,7 @@ def test_existing_copy_is_not_repeated(
         connection.execute("INSERT INTO t VALUES (3)")
         connection.commit()
     assert main(target.arguments(folder)) == 0
-    assert "one: already copied, 1 tables, 1 rows\ntwo: copied" in capsys.readouterr().out
+    assert "one: already copied, 1 table, 1 row\ntwo: copied" in capsys.readouterr().out
     assert sorted(target.fetch("two", "SELECT x FROM t")) == [(2,), (3,)]
 
 
@@ -281,5 +281,5 @@ def test_copied_rows_that_differ_are_an_error(
     folder = make_file(tmp_path / "in", "one", "CREATE TABLE t (x INT)", {"t": [(1,)]})
     monkeypatch.setattr(Duckdb, "rules", Duckdb.rules._replace(types={"integer": "VARCHAR"}))
     assert main(["--from", str(folder), "--to", f"duckdb:{tmp_path / 'd'}", "--out", str(tmp_path / "out")]) == 1
-    assert "one: the table t differs after copying: 1 rows of digest" in capsys.readouterr().err
+    assert "one: the table t differs after copying: 1 row of digest" in capsys.readouterr().err
     assert not list((tmp_path / "d").glob("*.duckdb"))

@@ -43,7 +43,7 @@ KEYS_TOLD = [
     "the view seen is omitted",
     "visit: 2 indexes of expressions or partial indexes are dropped",
     "loose: its primary key (k) has NULL values and becomes a unique key",
-    "lost: the foreign key (city) to City (Id) is dropped: 1 rows reference no row",
+    "lost: the foreign key (city) to City (Id) is dropped: 1 row references no row",
     "lost: the foreign key (name) to City (Name) is dropped: its columns have other types",
     "lost: the foreign key (note) to City (note) is dropped: it does not reference a key",
 ]

@@ -133,7 +133,7 @@ def test_unusual_names_and_values_are_copied_unchanged(tmp_path: Path, target: C
     assert [kind["type"] for kind in entry["tables"]["empty"]["columns"].values()] == [
         "integer", "text", "real", "blob", "text", "real", "text",
     ]  # fmt: skip
-    assert entry["notes"] == ["it's.b: 3 numbers next to 1 texts are copied as texts"]
+    assert entry["notes"] == ["it's.b: 3 numbers next to 1 text, all copied as texts"]
 
 
 def test_rows_of_many_chunks_are_copied(tmp_path: Path, target: CopyTarget, make_file: MakeFile) -> None:
@@ -150,7 +150,7 @@ def test_infinities_are_kept_or_rejected(
     source = make_file(tmp_path / "in", "far", "CREATE TABLE t (r REAL)", {"t": rows})
     if target.engine == "mariadb":
         message = refusal(target.arguments(source))
-        assert "t.r has 2 values that are infinite, which MariaDB cannot hold" in message
+        assert "t.r has 2 values equal to infinity, which MariaDB cannot hold" in message
         assert main(target.arguments(source, "--replace")) == 0
         assert sorted(target.fetch("far", "SELECT r FROM t"))[::2] == [
             (-1.7976931348623157e308,),
@@ -170,13 +170,13 @@ def test_unsupported_text_is_rejected_or_replaced(
     assert (
         "with the character NUL" in message
         if target.engine == "postgresql"
-        else "t.b has 1 values with invalid UTF-8" in message
+        else "t.b has 1 value with invalid UTF-8" in message
     )
     assert "--replace" in message
     assert main(target.arguments(source, "--replace")) == 0
     nul = "\ufffd" if target.engine == "postgresql" else "\0"
     assert target.fetch("bytes", "SELECT a, b FROM t") == [(f"a{nul}b", "a\ufffd")]
-    assert any("are replaced" in line for line in target.entry("bytes")["notes"])
+    assert any("is replaced" in line for line in target.entry("bytes")["notes"])
 
 
 def test_column_without_a_fitting_type_is_rejected_or_omitted(

@@ -113,7 +113,7 @@ class TestParents:
         script += insert("staff", 40, lambda i: f"{41 - i}, {42 - i if i > 1 else 'NULL'}")
         report = sample(make_database(engine, script).reader, tmp_path, 2)
         assert ids(report, "staff") == set(range(1, 11))  # two first rows, eight levels
-        assert report.notes == ("staff: the sample lacks the parent in staff of 1 rows",)
+        assert report.notes == ("staff: the sample lacks the parent in staff of 1 row",)
 
     def test_reference_cycles_are_followed(self, engine: str, make_database: Make, tmp_path: Path) -> None:
         script = "CREATE TABLE a(id int PRIMARY KEY, b int);"

@@ -283,7 +283,7 @@ class TestCommands:
         options = ["--rows", "850", "--leave-out", "remark", "line", "--leave-out", "customer.email"]
         assert copy(["--from", shop.reader, "--to", str(tmp_path), *options]) == 0
         out, err = capsys.readouterr()
-        assert out == f"{tmp_path / shop.name / shop.name}.sqlite: 2000 rows of 3 tables\n"
+        assert out == f"{tmp_path / shop.name / shop.name}.sqlite: 2,000 rows of 3 tables\n"
         assert "sale: 800 rows" in err
         assert copy(["--from", shop.reader, "--to", str(tmp_path)]) == 2
         assert f"{shop.name} already exists: remove it, or choose another folder" in capsys.readouterr().err

@@ -78,7 +78,7 @@ def test_audit_names_the_database_and_lists_failing_golds_by_line(
         ("gold: times out", f"{train}:7"),
     }
     summary = json.loads((out / "audit.json").read_text())
-    assert summary["sets"]["dev.csv"]["matched_with"] == f"{sheets.shown} (1 questions)"
+    assert summary["sets"]["dev.csv"]["matched_with"] == f"{sheets.shown} (1 question)"
     assert sheets.password not in "".join(path.read_text() for path in out.iterdir()) + output + notes
 
 
@@ -114,7 +114,7 @@ def test_predictions_are_judged_on_the_server(
         for path in out.iterdir():
             path.unlink()
     captured = capsys.readouterr()
-    assert f"matched with {sheets.shown} (1 questions)" in captured.out + captured.err
+    assert f"matched with {sheets.shown} (1 question)" in captured.out + captured.err
     assert evaluate([part for part in command if part != sheets.setting]) == 2
     message = capsys.readouterr().err
     assert "no db_id: 1" in message

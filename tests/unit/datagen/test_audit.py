@@ -15,7 +15,7 @@ import pytest
 from jaxrl_sql.commands.audit import main
 from jaxrl_sql.datagen.audit import QuestionSet, audit_golds, find_shared_databases
 from jaxrl_sql.datagen.audit.overlap import mask
-from jaxrl_sql.text2sql.benchmarks import load_benchmark
+from jaxrl_sql.text2sql.benchmarks import load_benchmark, load_split
 from jaxrl_sql.text2sql.env.executor import Executor
 
 SCHEMA = "CREATE TABLE hero(id INTEGER PRIMARY KEY, name TEXT, power TEXT, age INT, city TEXT, score REAL)"
@@ -102,6 +102,25 @@ def test_repeated_questions_of_a_file_have_their_lines(tmp_path: Path, capsys: p
         (f"{train}:5", f"{train}:3", False),
     ]
     assert "question: twice in the set" in capsys.readouterr().out
+
+
+def test_a_file_in_both_lists_is_audited_as_training_divides_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sheet = make_set(tmp_path / "set", []) / "shop.csv"
+    golds = [f"SELECT name FROM hero WHERE id = {i}" for i in range(8)]
+    texts = [f"Which name has hero number {i} of the list?" for i in range(8)]
+    lines = [f"{text},{gold}" for text, gold in zip(texts, golds, strict=True)]
+    sheet.write_text("\n".join(["question,sql", *lines, f"Once more?,{golds[0]}"]) + "\n")
+    database = f"data.database={sheet.parent}/databases/heroes/heroes.sqlite"
+    result = run_audit(tmp_path, "--train", sheet, "--eval", sheet, database, "--no-golds")
+    audited = json.loads((tmp_path / "audit/audit.json").read_text())
+    assert (audited["train"], audited["eval"]) == (["shop.csv/train"], ["shop.csv/dev"])
+    sizes = {name: entry["questions"] for name, entry in audited["sets"].items()}
+    assert sizes == {f"shop.csv/{split}": len(load_split(sheet, split).examples) for split in ("train", "dev")}
+    assert sum(sizes.values()) == 9
+    assert "sql: same" not in result, "golds are on one side"
+    assert f"shop.csv/dev: using {sizes['shop.csv/dev']} of the 9 questions" in capsys.readouterr().err
 
 
 TABLES = "CREATE TABLE t(i INTEGER PRIMARY KEY, x, y TEXT); CREATE TABLE u(j INTEGER PRIMARY KEY, i, z)"
@@ -286,8 +305,10 @@ def test_unusable_audit_inputs_are_refused(tmp_path: Path, capsys: pytest.Captur
         assert main([*arguments, "--out", str(tmp_path / "audit")]) == 2
     assert main(["--eval", str(target), "--near-question", "0"]) == 2
     assert main(["--eval", str(target), "--train", f"{target}/../dev"]) == 2
+    assert main(["--eval", str(target), f"{target}/../dev"]) == 2
     output = capsys.readouterr().err.splitlines()
-    assert len(output) == 5
+    assert len(output) == 6
+    assert output[5] == f"error: audit: --eval names {target} twice"
     assert "databases/" in output[2]
 
 
@@ -314,4 +335,4 @@ def test_replaced_bytes_are_reported(tmp_path: Path, capsys: pytest.CaptureFixtu
     (target / "questions.jsonl").unlink()
     (target / "dev.csv").write_bytes(b"question,sql\nWho\x92s?,SELECT 1\n")
     run_audit(tmp_path, "--eval", target / "dev.csv", "--no-golds")
-    assert "dev.csv: dev.csv: 1 bytes are not UTF-8 and were read as Windows-1252" in capsys.readouterr().err
+    assert "dev.csv: dev.csv: 1 byte is not UTF-8, read as Windows-1252" in capsys.readouterr().err

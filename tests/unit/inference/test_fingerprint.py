@@ -255,5 +255,5 @@ def test_records_of_changed_questions_are_dropped() -> None:
         {"id": "c", "asked": "1"},
     ]
     assert select_unchanged(records, digests_by_id) == records[:1]
-    assert describe_changes(records, digests_by_id).startswith("asked again: 1 questions ")
+    assert describe_changes(records, digests_by_id).startswith("asked again: 1 question ")
     assert describe_changes([*records, {"id": "b", "asked": "2"}], digests_by_id) == ""

@@ -119,7 +119,7 @@ def test_lines_about_a_streamed_set_cover_the_prompts_read_so_far(examples: list
     whole = make_prompts(examples, style_of(LONG), Characters(), 99_999).lengths()
     lines = streamed_lines(Counter(whole), examples[1:], PromptShortener(LONG, style_of, Characters(), 3))
     assert lines[0] == (
-        f"the {len(whole)} prompts read so far have a median of {sorted(whole)[1]:,} and a maximum of {max(whole):,} "
+        f"the first {len(whole)} prompts have a median of {sorted(whole)[1]:,} and a maximum of {max(whole):,} "
         "tokens; the limit is data.max_prompt_tokens=700"
     )
     assert lines[1].startswith("of 2 prompts over it: ")

@@ -39,7 +39,7 @@ def test_prompts_over_the_limit_are_skipped_or_pruned(tmp_path: Path) -> None:
         assert (title, begins) == ("title", "tokenizing the prompts of set: 2 questions")
         return results, notes
 
-    damaged = f"set: 1 description files are damaged, such as {tmp_path}/d/database_description/t.csv: no column "
+    damaged = f"set: 1 description file is damaged, such as {tmp_path}/d/database_description/t.csv: no column "
     result, notes = load_prompts(None)
     assert result.examples == (short,)
     assert notes[0] == "set: skipped 1 (prompt over 228 tokens), such as long"
@@ -49,7 +49,7 @@ def test_prompts_over_the_limit_are_skipped_or_pruned(tmp_path: Path) -> None:
     result, notes = load_prompts(Pruning(228, 0))
     assert result.examples == (long, short)
     assert "column_3" in result.prompts[0].text
-    assert notes[0] == "set: 1 prompts are pruned to 228 tokens, such as long"
+    assert notes[0] == "set: 1 prompt is pruned to 228 tokens, such as long"
 
 
 def test_note_on_dialects_names_others_only_if_there_are_others() -> None:

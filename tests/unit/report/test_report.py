@@ -305,7 +305,7 @@ def test_incomplete_line_is_counted_and_the_rest_is_shown(tmp_path: Path) -> Non
     run = load_run(tmp_path)
     assert run.skipped == 1
     assert len(series(run, "reward/mean")) == 60
-    assert head_of(write_report(tmp_path))["runs"][0]["health"][0] == ["bad", "1 unreadable lines were skipped"]
+    assert head_of(write_report(tmp_path))["runs"][0]["health"][0] == ["bad", "1 unreadable line was skipped"]
 
 
 def test_smooth_by_hand() -> None:

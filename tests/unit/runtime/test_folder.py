@@ -23,7 +23,7 @@ FIXED = "grpo.optim.schedule=linear"
 
 
 def with_settings_from_start(config: TrainConfig) -> TrainConfig:
-    return replace_values(config, settings_from_start(config))
+    return replace_values(config, settings_from_start(config.run, config.data.chat.date, config.rollout, config.model))
 
 
 def check_folder(config: TrainConfig) -> Path:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from jaxrl_sql.runtime.hub import is_hub_name
+from jaxrl_sql.runtime.hub import is_hub_name, loadable_name
 
 MODEL = Path(__file__).parents[3] / "configs/quickstart_start"
 FILES = {path.name: path.read_bytes() for path in MODEL.iterdir()}
@@ -229,3 +229,16 @@ def test_local_path_is_never_requested_from_the_hub(tmp_path: Path, monkeypatch:
     assert is_hub_name("org/name@v1.0")
     for path in ("runs/gone", "./name", "../name", "/org/name", "name", "org/name/model", "org/name.gguf", "runs"):
         assert not is_hub_name(path), path
+
+
+def test_other_programs_load_a_model_by_its_hub_name_or_absolute_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = "0123456789" * 4
+    cached = tmp_path / "hub/models--Qwen--Qwen2.5-0.5B/snapshots" / commit
+    assert loadable_name(str(cached)) == ("Qwen/Qwen2.5-0.5B", commit)
+    assert loadable_name("Qwen/Qwen2.5-0.5B") == ("Qwen/Qwen2.5-0.5B", "")
+    (tmp_path / "runs/shop_sft/model").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert loadable_name("runs/shop_sft/model") == (str(tmp_path / "runs/shop_sft/model"), "")
+    assert loadable_name("") == ("", "")

@@ -225,6 +225,18 @@ def test_units_of_one_are_singular(number: int, unit: str, text: str) -> None:
     assert quantity(number, unit) == text
 
 
+@pytest.mark.parametrize(
+    ("number", "unit", "verb", "text"),
+    [
+        (1, "prompts", "are", "1 prompt is"),
+        (2, "prompts", "are", "2 prompts are"),
+        (1, "queries", "differ", "1 query differs"),
+    ],
+)
+def test_verbs_agree_with_their_number(number: int, unit: str, verb: str, text: str) -> None:
+    assert quantity(number, unit, verb) == text
+
+
 def test_task_starts_the_heartbeat_of_a_log(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jaxrl_sql.runtime.display.SILENCE_S", 0.0)
     stream = io.StringIO()

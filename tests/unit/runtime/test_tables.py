@@ -26,6 +26,14 @@ def test_log_has_one_line_per_row() -> None:
     ]  # fmt: skip
 
 
+def test_lines_of_a_log_have_no_trailing_blanks() -> None:
+    stream = io.StringIO()
+    show_table(stream, "", ("part", "state", "advice"), [("jax", "0.10", ""), ("disk", "word " * 60, "x")], (0, 1, 2))
+    lines = stream.getvalue().splitlines()
+    assert [line for line in lines if line != line.rstrip()] == []
+    assert max(map(len, lines)) <= 160
+
+
 def test_text_wraps_and_numbers_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "44")
     monkeypatch.setenv("TERM", "xterm")

@@ -59,3 +59,17 @@ def test_card_reports_epochs_and_a_second_stage(tmp_path: Path) -> None:
     text = card_of(tmp_path / "run")
     assert "| supervised steps | those of 2 epochs |" in text
     assert "| GRPO steps | 5, then 7 of a second stage |" in text
+
+
+def test_card_of_a_supervised_run_has_no_settings_of_grpo(tmp_path: Path) -> None:
+    make_run(tmp_path / "run", tmp_path / "gone")
+    with_both = card_of(tmp_path / "run")
+    assert " (GRPO), " in with_both
+    config = tmp_path / "run/config.yaml"
+    config.write_text(config.read_text() + "grpo: {steps: 0}\n")
+    text = card_of(tmp_path / "run")
+    assert "| GRPO steps | 0 |" in text
+    assert " (supervised) |" in text
+    assert "(GRPO)" not in text
+    assert "algorithm" in with_both
+    assert not any(name in text for name in ("algorithm", "prompts × answers"))

@@ -72,6 +72,8 @@ def test_users_template_is_copied_with_the_model(tmp_path: Path) -> None:
     requests = find_trained(str(copy))[1]
     assert requests is not None
     assert Path(requests.data.chat.template).read_text() == TEMPLATE
+    by_option = load_config(EvaluateConfig, copy / "jaxrl_sql.yaml", ["model.checkpoint=x"], is_checked=False)
+    assert by_option.data.chat.template == requests.data.chat.template, "relative to the file, not to this folder"
     save_prompt_settings(Path(shutil.copytree(copy, tmp_path / "again")), requests)
     assert (tmp_path / "again/prompt.jinja").read_text() == TEMPLATE
     ours = trained(tmp_path / "other", "data.prompt=chat", "data.chat.template=generic")

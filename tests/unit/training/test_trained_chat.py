@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import copy
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from jaxrl_sql.inference.policy_client import style_for
 from jaxrl_sql.models import load_checkpoint, load_tokenizer
 from jaxrl_sql.models.formats.gguf_header import read_header
 from jaxrl_sql.models.formats.gguf_write import save_gguf
 from jaxrl_sql.models.formats.hf import hf_tensors, read_tensors
 from jaxrl_sql.runtime.model_locator import TrainedModel, read_trained
+from jaxrl_sql.runtime.tokenizer_files import save_tokenizer
 from jaxrl_sql.text2sql.prompts.chat import chat_messages
-from jaxrl_sql.training.trained_chat import TrainedChat, go_template, modelfile, prefilled_template, trained_chat
+from jaxrl_sql.text2sql.prompts.prompts import make_prompt, message_texts
+from jaxrl_sql.training.trained_chat import (
+    TrainedChat,
+    go_template,
+    modelfile,
+    prefilled_template,
+    save_chat_template,
+    trained_chat,
+)
+from jaxrl_sql.types import Example
 
 START = Path(__file__).parents[3] / "configs" / "recipes_start"
 QUESTION = chat_messages("", "How many?")
@@ -61,6 +74,44 @@ def test_template_renders_the_prompt_of_training(template: str, thinking: bool |
 def test_template_that_cannot_include_the_prefill_is_left_out() -> None:
     tokenizer = tokenizer_with(CHATML + "{% set add_generation_prompt = false %}")
     assert prefilled_template(TrainedChat(tokenizer, prefill="Let us see.")) == ""
+
+
+@pytest.mark.parametrize("recipe", ["arctic", "think2sql", "omnisql"])
+@pytest.mark.parametrize(
+    ("chat_template", "settings"),
+    [
+        (CHATML, "{}"),
+        (WITH_SWITCH, "{thinking: no_think}"),
+        (CHATML, "{assistant_prefill: 'Let us see.'}"),
+        ({"default": CHATML, "tool_use": WITH_BRACES}, "{assistant_prefill: 'Let us see.'}"),
+    ],
+)
+def test_a_saved_folder_gives_transformers_the_prompt_tokens_of_training(
+    recipe: str, chat_template: Any, settings: str, tmp_path: Path
+) -> None:
+    from transformers import AutoTokenizer
+
+    with closing(sqlite3.connect(tmp_path / "shop.sqlite")) as connection:
+        connection.execute("CREATE TABLE customers(id INTEGER, city TEXT)")
+    example = Example("q", "shop", str(tmp_path / "shop.sqlite"), "How many customers?", "SELECT 1")
+    model = trained(tmp_path, f"recipe: {recipe}\ndata: {{prompt: chat, chat: {settings}}}\n")
+    own = tokenizer_with(chat_template)
+    chat = trained_chat(own, model)
+    assert chat is not None
+    for _ in range(2):  # an export of an export adds nothing
+        save_tokenizer(own, tmp_path / "model")
+        assert save_chat_template(tmp_path / "model", chat)
+        own = load_tokenizer(tmp_path / "model")
+        assert own.chat_template == chat_template
+    style = style_for(recipe, model.data, own)
+    expected = make_prompt(example, style, own, 4096)
+    assert expected is not None
+    other = AutoTokenizer.from_pretrained(tmp_path / "model")
+    ids = other.apply_chat_template(
+        message_texts(example, style).messages(), add_generation_prompt=True, return_dict=False
+    )
+    assert ids == list(expected.token_ids)
+    assert (other.chat_template == chat_template) == (chat.prefill == "" and chat.thinking is None)
 
 
 def test_prefill_comes_from_the_settings_of_the_run_or_its_recipe(tmp_path: Path) -> None:

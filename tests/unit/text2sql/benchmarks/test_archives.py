@@ -62,7 +62,7 @@ def test_quote_inside_a_quoted_cell_is_parsed_like_in_pandas(tmp_path: Path) -> 
     assert [example[1] for example in brief(loaded)] == list(wanted["question"])
     assert brief(loaded)[0] == ("d", 'Cars said to be in stock" if open or not."', "", "SELECT 1")
     (note,) = (note for note in loaded.notes if "quote" in note)
-    assert "2 rows have a quote inside a quoted cell, the first in line 2;" in note
+    assert "2 rows have a quote inside a quoted cell, the first in line 2:" in note
     # A comma after such a quote separates cells, so the row has too many.
     path.write_text(text)
     with pytest.raises(InputError, match="line 2: 6 cells under 5 columns"):

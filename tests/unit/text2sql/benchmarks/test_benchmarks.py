@@ -79,7 +79,7 @@ def test_bird_is_read_by_split_and_with_its_ids(tmp_path: Path) -> None:
     assert tied.startswith(
         "dev_tied_append.json has alternative golds for 2 questions with tied answers, 1 of this split"
     )
-    assert described.startswith("1 of 2 databases have no database_description/")
+    assert described.startswith("1 of 2 databases has no database_description/")
     assert description_folder(path) == path.parent / "database_description"
     assert benchmark.examples[1].golds == "SELECT 1"
     # The folder around both, whose splits are folders.
@@ -456,7 +456,7 @@ def test_defog_csv_has_several_golds(tmp_path: Path) -> None:
         "SELECT a, 1 FROM t GROUP BY a", "SELECT b, 1 FROM t GROUP BY b", "SELECT a, b, 1 FROM t GROUP BY a, b",
         "SELECT ';' FROM t",
     ]  # fmt: skip
-    assert benchmark.notes == ("1 of 2 questions have several golds: any of them counts",)
+    assert benchmark.notes == ("1 of 2 questions has several golds: any of them counts",)
     assert [example.evidence for example in load_benchmark(tmp_path, "instruct_advanced").examples] == ["long"]
     assert uids(load_benchmark(data / "questions_gen_sqlite.csv")) == uids(benchmark)
     there = r"questions_gen, instruct_advanced, questions_gen_postgres"

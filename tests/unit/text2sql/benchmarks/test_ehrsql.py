@@ -57,8 +57,8 @@ def test_ehrsql_has_unanswerable_questions(tmp_path: Path) -> None:
     first, second = benchmark.examples
     assert first.gold_sql == "select a from t where a < '2105-12-31 23:59:00' and a > 60.0 and a < 100.0"
     assert (first.answerable, first.difficulty, second.answerable, second.gold_sql) == (True, "high", False, "")
-    assert any(note.startswith("1 of 2 questions are unanswerable") for note in benchmark.notes)
-    assert any("1 golds refer to the current date" in note for note in benchmark.notes)
+    assert any(note.startswith("1 of 2 questions is unanswerable") for note in benchmark.notes)
+    assert any("1 gold refers to the current date" in note for note in benchmark.notes)
     assert benchmark.prepare is not None
     assert benchmark.prepare("SELECT current_time") == "select '2105-12-31 23:59:00'"
     loaded = load_split(tmp_path, "valid")

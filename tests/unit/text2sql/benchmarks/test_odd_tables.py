@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from jaxrl_sql.text2sql.benchmarks import load_benchmark, load_split
+from jaxrl_sql.text2sql.benchmarks.benchmark import label_notes
 from jaxrl_sql.text2sql.question_sets.stream import open_stream
 from jaxrl_sql.types import InputError
 
@@ -72,7 +73,7 @@ def test_excel_files_keep_their_special_characters(shop: Path, ending: str) -> N
     (shop / f"train.{ending}").write_bytes(text.encode("cp1252"))
     assert question_pairs(shop) == [(question, sql)]
     (note,) = load_benchmark(shop, "train").notes
-    assert note.startswith(f"train.{ending}: 11 bytes are not UTF-8 and were read as Windows-1252, the first in line ")
+    assert note.startswith(f"train.{ending}: 11 bytes are not UTF-8, read as Windows-1252, the first in line ")
     assert "Who’s" in note
 
 
@@ -211,3 +212,9 @@ def test_second_database_is_reported_if_questions_name_none(shop: Path) -> None:
     assert ", databases/shop.db, shop.sqlite: name one" in reason
     (shop / "databases/shop.db").unlink()
     assert load_benchmark(shop, "train").skipped == ()
+
+
+def test_a_note_of_several_sets_is_one_line() -> None:
+    shared = "the model sees an earlier sample"
+    notes = [("train", ("matched with 9", shared)), ("dev", ("matched with 3", shared))]
+    assert label_notes(notes) == ["train: matched with 9", f"train, dev: {shared}", "dev: matched with 3"]

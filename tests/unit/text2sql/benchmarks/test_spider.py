@@ -113,7 +113,7 @@ def test_golds_of_spider_that_differ_from_its_list_are_reported(spider: Path) ->
         "dev_gold.sql has a different gold than the questions' file for 1 of 3 questions, first spider_dev_2"
     )
     (spider / "dev_gold.sql").write_text("SELECT 0\td\n")
-    assert "has 1 golds for the 3 questions" in load_benchmark(spider).notes[0]
+    assert "has 1 gold for 3 questions" in load_benchmark(spider).notes[0]
 
 
 def test_spiders_test_set_has_its_own_databases_and_separate_golds(spider: Path) -> None:
@@ -137,7 +137,7 @@ def test_variants_of_a_database_make_a_suite(spider: Path, tmp_path: Path, folde
     variants = [database(tmp_path / folder / f"d/dv{i}.sqlite", rows=i) for i in range(3)]
     benchmark = load_benchmark(spider)
     assert benchmark.examples[0].suite == (benchmark.examples[0].db_path, *map(str, variants))
-    assert benchmark.notes[-1] == "test suite: 1 of 1 databases have variants, 3 in all"
+    assert benchmark.notes[-1] == "test suite: 1 of 1 databases has variants, 3 in all"
 
 
 def test_databases_packed_with_variants_are_a_suite(spider: Path) -> None:
@@ -209,7 +209,7 @@ def test_invalid_bytes_are_read_and_reported(spider: Path) -> None:
     benchmark = load_benchmark(spider)
     assert benchmark.examples[0].question == "é naïve?"
     (note,) = benchmark.notes
-    assert note.startswith("dev.json: 1 bytes are not UTF-8 and were read as Windows-1252, the first in line 4 near ")
+    assert note.startswith("dev.json: 1 byte is not UTF-8, read as Windows-1252, the first in line 4 near ")
     assert "naïve" in note
     (spider / "dev.json").write_bytes(b"\xef\xbb\xbf" + text.encode())
     assert load_benchmark(spider).notes == ()

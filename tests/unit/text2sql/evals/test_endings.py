@@ -55,4 +55,5 @@ LIMIT = "truncated at the token limit: raise evaluate.sampling.max_new_tokens"
 def test_warning_names_the_setting_to_raise(reason: str, cfg: EvaluateSettings, why: str) -> None:
     assert why_incomplete(reason, cfg) == why
     if why:
-        assert incomplete_warning(1, 8, why) == f"warning: 1 of 8 answers (12.5%) are {why}"
+        assert incomplete_warning(2, 8, why) == f"warning: 2 of 8 answers (25.0%) are {why}"
+        assert incomplete_warning(1, 8, why) == f"warning: 1 of 8 answers (12.5%) is {why}"

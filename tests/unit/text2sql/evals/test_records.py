@@ -115,9 +115,9 @@ def test_truncated_answers_are_counted_and_scored(executor: Executor, examples: 
     counts = [summary.numbers[f"finish_reason/{name}"] for name in ("stop", "length", "content_filter")]
     assert counts == [(1 + 6) / 2, 2 / 2, 1 / 2], "means over two runs"
     text = as_markdown(tables(summary))
-    assert "| answers truncated at the token limit, in % | 25 |  |" in text
-    assert "| answer: length | 1 |  |" in text
-    assert "| answer: content_filter | 0.5 |  |" in text
+    assert "| answers truncated at the token limit, in % | 25 |" in text
+    assert "| answer: length | 1 |" in text
+    assert "| answer: content_filter | 0.5 |" in text
 
 
 def test_predictions_have_no_finish_reason(executor: Executor, examples: list[Example]) -> None:
@@ -156,5 +156,5 @@ def test_runs_are_averaged_and_benchmarks_weighted(executor: Executor, examples:
     assert (all_of["extra"], all_of["missing"], all_of["one/missing"]) == (3, 1, 1)
     text = as_markdown([*tables(item), overview([two, item], all_of)])
     assert "| duplicates | the same rows with different multiplicities | 1 | q1 |" in text
-    assert "| questions without a prediction, excluded from shares | 1 |  |" in text
+    assert "| questions without a prediction, excluded from shares | 1 |" in text
     assert "| test_suite * | 0.0 |" in text

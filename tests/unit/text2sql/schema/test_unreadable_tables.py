@@ -165,7 +165,7 @@ LINE = "idx is skipped: no such module: VirtualSpatialIndex"
 def test_set_keeps_its_questions_and_notes_the_table(broken: Path) -> None:
     loaded = load_benchmark(broken)
     assert ([example.uid for example in loaded.examples], loaded.skipped) == (["0"], ())
-    assert f"1 databases have parts that this SQLite cannot read: shop: {LINE}" in loaded.notes
+    assert f"1 database has parts that this SQLite cannot read: shop: {LINE}" in loaded.notes
 
 
 def test_commands_report_the_table(broken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

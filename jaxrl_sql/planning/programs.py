@@ -28,6 +28,7 @@ from jaxrl_sql.models.attention.paged import POOL
 from jaxrl_sql.models.attention.paged_kernel import kernel_for
 from jaxrl_sql.models.frozen import split
 from jaxrl_sql.models.lora import adapter_shardings, init_adapters
+from jaxrl_sql.models.ops.truncation import Truncation
 from jaxrl_sql.models.paged import BlockMap, KVPool, PagedModel
 from jaxrl_sql.models.policy import make_policy
 from jaxrl_sql.models.stacked_layers import abstract_layers
@@ -167,8 +168,8 @@ def lower_decode(setting: Setting, load: EngineLoad) -> Lowered:
     sampling, model = setting.sections.sampling, setting.model.shape
     sizes, n = load.sizes, load.config.max_num_seqs
     penalizes = sampling.repetition_penalty != 1
-    truncates = sampling.top_k > 0 or sampling.top_p < 1 or sampling.min_p > 0
-    chunk = ChunkConfig(setting.decoding(load), True, truncates, penalizes, load.config.chunk_steps)
+    truncation = Truncation(sampling.top_k > 0, sampling.top_p < 1, sampling.min_p > 0)
+    chunk = ChunkConfig(setting.decoding(load), True, truncation, penalizes, load.config.chunk_steps)
     host = partial(_host, setting)
 
     def block_map(sequences: int, columns: int, blocks: int) -> BlockMap:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from jaxrl_sql.models.ops.truncation import Truncation
 from jaxrl_sql.rollout.decode import ChunkConfig, End, StepLog, StopCriteria
 from jaxrl_sql.rollout.invalid_requests import find_invalid_requests
 from jaxrl_sql.rollout.kv_blocks import BlockTable
@@ -94,10 +95,15 @@ class EngineCall:
         """Open the pools, and make the first state and the arrays on the device."""
         request, runner, config = self.request, self.model_runner, self.model_runner.config
         samplings = [request.samplings[i] for i in valid]
+        sampled = [sampling for sampling in samplings if sampling.temperature > 0]
         chunk_config = ChunkConfig(
             model=runner.model,
-            samples=any(sampling.temperature > 0 for sampling in samplings),
-            truncates=any(sampling.truncates for sampling in samplings),
+            samples=bool(sampled),
+            truncation=Truncation(
+                top_k=any(sampling.top_k > 0 for sampling in sampled),
+                top_p=any(sampling.top_p < 1 for sampling in sampled),
+                min_p=any(sampling.min_p > 0 for sampling in sampled),
+            ),
             penalizes=any(sampling.repetition_penalty != 1 for sampling in samplings),
             steps=config.chunk_steps,
             missing=self.vocabulary.missing_ids(runner.model.config.vocab_size),

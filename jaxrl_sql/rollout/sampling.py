@@ -89,11 +89,6 @@ class SamplingParams:
         """Return the maximum number of tokens of a completion over all turns."""
         return max(self.max_new_tokens, self.max_total_tokens)
 
-    @property
-    def truncates(self) -> bool:
-        """Return whether the sampling distribution is truncated (top_k, top_p or min_p)."""
-        return self.temperature > 0 and (self.top_k > 0 or self.top_p < 1 or self.min_p > 0)
-
 
 @dataclass(frozen=True, slots=True)
 class Sample:

@@ -19,7 +19,8 @@ from jaxrl_sql.algo.step import slice_prompts
 from jaxrl_sql.algo.updates import advantage_fields
 from jaxrl_sql.batch import GroupBatch, Segment
 from jaxrl_sql.config import ClipConfig, GrpoConfig, KlConfig, LossConfig, PpoConfig, replace_values
-from jaxrl_sql.models.ops.token_distribution import TokenLogprobs, penalize, truncate
+from jaxrl_sql.models.ops.token_distribution import TokenLogprobs, penalize
+from jaxrl_sql.models.ops.truncation import EVERY_LIMIT, truncate
 
 PLAIN = GrpoConfig(loss=LossConfig(tis_clip_max=0.0))
 # One compiled program per shape; without jit each operation would be compiled separately. Hence NumPy arrays.
@@ -362,6 +363,11 @@ def test_value_loss_is_the_maximum_of_clipped_and_unclipped_error() -> None:
     assert float(objective(values, free)) == pytest.approx(2 * (0.25 + 0.81 + 4) / 6)
 
 
+def _truncated(logits: jax.Array, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0) -> jax.Array:
+    limits = (np.array([limit]) for limit in (top_k, top_p, min_p))
+    return truncate(jax.nn.log_softmax(logits)[None], *limits, EVERY_LIMIT)[0]
+
+
 THETA, REWARDS = np.array([0.3, -1.0, 0.8, 0.1, -0.4]), np.array([1.0, 0.0, 0.5, -1.0, 2.0])
 SAMPLERS = {
     "another temperature": lambda logits: jax.nn.log_softmax(logits / 0.7),
@@ -369,9 +375,9 @@ SAMPLERS = {
     "a repetition penalty": lambda logits: jax.nn.log_softmax(
         penalize(logits[None], np.array([[True, False, True, False, False]]), np.array([1.3]))[0]
     ),
-    "top-k": lambda logits: truncate(jax.nn.log_softmax(logits), np.array(3), np.array(1.0), np.array(0.0)),
-    "top-p": lambda logits: truncate(jax.nn.log_softmax(logits), np.array(0), np.array(0.6), np.array(0.0)),
-    "min-p": lambda logits: truncate(jax.nn.log_softmax(logits), np.array(0), np.array(1.0), np.array(0.5)),
+    "top-k": lambda logits: _truncated(logits, top_k=3),
+    "top-p": lambda logits: _truncated(logits, top_p=0.6),
+    "min-p": lambda logits: _truncated(logits, min_p=0.5),
 }
 
 

@@ -154,7 +154,9 @@ class EngineCall:
         yield from self.read()
         for number in sorted(self.partial):
             tokens = self.current_turn(number)
-            yield Sample(*self.global_index(number), *tokens, "", UNFINISHED, (Turn(ASSISTANT, *tokens),))
+            ids, logprobs, behavior_logprobs = tokens
+            turn = Turn(ASSISTANT, *tokens)
+            yield Sample(*self.global_index(number), ids, logprobs, behavior_logprobs, "", UNFINISHED, (turn,))
 
     def global_index(self, number: int) -> tuple[int, int]:
         """Return the numbers in the whole call of a completion's prompt and sample."""

@@ -19,7 +19,13 @@ class Tokens(NamedTuple):
 
     def join(self, later: Tokens) -> Tokens:
         """Return these tokens followed by later ones."""
-        return Tokens(*(a + b for a, b in zip(self, later, strict=True))) if self.ids else later
+        if not self.ids:
+            return later
+        return Tokens(
+            self.ids + later.ids,
+            self.logprobs + later.logprobs,
+            self.behavior_logprobs + later.behavior_logprobs,
+        )
 
 
 NO_TOKENS = Tokens()

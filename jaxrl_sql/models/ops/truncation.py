@@ -59,7 +59,8 @@ def truncate(
         is_whole &= min_p <= 0
     # Rounding must not change a whole row: it samples as without truncation.
     mass = jnp.where(is_whole, 1.0, jnp.sum(jnp.where(is_allowed, jnp.exp(logprobs), 0.0), axis=-1))
-    return jnp.where(is_allowed, logprobs - jnp.log(mass)[:, None], -jnp.inf)
+    # Of a single token, the sum may round to less than its probability.
+    return jnp.where(is_allowed, jnp.minimum(logprobs - jnp.log(mass)[:, None], 0.0), -jnp.inf)
 
 
 def _find_last(logprobs: jax.Array, top_k: jax.Array, top_p: jax.Array, truncation: Truncation) -> LastToken:

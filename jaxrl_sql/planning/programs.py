@@ -28,6 +28,7 @@ from jaxrl_sql.models.attention.paged import POOL
 from jaxrl_sql.models.attention.paged_kernel import kernel_for
 from jaxrl_sql.models.frozen import split
 from jaxrl_sql.models.lora import adapter_shardings, init_adapters
+from jaxrl_sql.models.ops.truncation import Truncation
 from jaxrl_sql.models.paged import BlockMap, KVPool, PagedModel
 from jaxrl_sql.models.policy import make_policy
 from jaxrl_sql.models.stacked_layers import abstract_layers
@@ -108,7 +109,7 @@ def programs(setting: Setting, work: Workload) -> Mapping[str, Callable[[], Lowe
         lowering["update"] = partial(lower_update, setting, work.update)
         if work.scoring_passes:
             lowering["score"] = partial(lower_score, setting, work.update, work.batches)
-    load = work.greedy if work.rollout is None else work.rollout
+    load = work.evaluation if work.rollout is None else work.rollout
     lowering["prefill"] = partial(lower_prefill, setting.sampling, load)
     lowering["decode"] = partial(lower_decode, setting.sampling, load)
     return lowering
@@ -167,8 +168,8 @@ def lower_decode(setting: Setting, load: EngineLoad) -> Lowered:
     sampling, model = setting.sections.sampling, setting.model.shape
     sizes, n = load.sizes, load.config.max_num_seqs
     penalizes = sampling.repetition_penalty != 1
-    truncates = sampling.top_k > 0 or sampling.top_p < 1 or sampling.min_p > 0
-    chunk = ChunkConfig(setting.decoding(load), True, truncates, penalizes, load.config.chunk_steps)
+    truncation = Truncation(sampling.top_k > 0, sampling.top_p < 1, sampling.min_p > 0)
+    chunk = ChunkConfig(setting.decoding(load), True, truncation, penalizes, load.config.chunk_steps)
     host = partial(_host, setting)
 
     def block_map(sequences: int, columns: int, blocks: int) -> BlockMap:

@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from jaxrl_sql.models.ops.truncation import Truncation
 from jaxrl_sql.rollout.decode import ChunkConfig, End, StepLog, StopCriteria
+from jaxrl_sql.rollout.invalid_requests import find_invalid_requests
 from jaxrl_sql.rollout.kv_blocks import BlockTable
 from jaxrl_sql.rollout.model_runner import CallRunner, Continuation, ModelRunner
-from jaxrl_sql.rollout.refusals import find_refused
 from jaxrl_sql.rollout.sampling import ASSISTANT, ENVIRONMENT, UNFINISHED, GenerationRequest, NotFiniteError, Sample
 from jaxrl_sql.rollout.scheduler import (
     ChunkLog,
@@ -74,11 +75,13 @@ class EngineCall:
         self, model_runner: ModelRunner, vocabulary: Vocabulary, request: GenerationRequest, stats: RolloutStats
     ) -> None:
         self.model_runner, self.vocabulary, self.request, self.stats = model_runner, vocabulary, request, stats
-        self.automata, self.refused = find_refused(request, vocabulary, model_runner.model.config, model_runner.config)
-        served = [i for i in range(len(request.prompts)) if i not in self.refused]
-        carried = (request.carried_sample(i, g) for i in served for g in range(request.samplings[i].n))
+        self.automata, self.invalid = find_invalid_requests(
+            request, vocabulary, model_runner.model.config, model_runner.config
+        )
+        valid = [i for i in range(len(request.prompts)) if i not in self.invalid]
+        carried = (request.carried_sample(i, g) for i in valid for g in range(request.samplings[i].n))
         self.finished_before = [sample for sample in carried if sample and sample.finish_reason != UNFINISHED]
-        num_samples = sum(request.samplings[i].n for i in served if not request.is_ahead(i))
+        num_samples = sum(request.samplings[i].n for i in valid if not request.is_ahead(i))
         self.unfinished = num_samples - len(self.finished_before)
         self.partial: dict[int, PartialSample] = {}
         self.tokens = TokenBuffer()
@@ -86,23 +89,28 @@ class EngineCall:
         self.log = ChunkLog()
         self.before: InFlightChunk | None = None
         self.launched: InFlightChunk | None = None
-        self._open(served)
+        self._open(valid)
 
-    def _open(self, served: Sequence[int]) -> None:
+    def _open(self, valid: Sequence[int]) -> None:
         """Open the pools, and make the first state and the arrays on the device."""
         request, runner, config = self.request, self.model_runner, self.model_runner.config
-        samplings = [request.samplings[i] for i in served]
+        samplings = [request.samplings[i] for i in valid]
+        sampled = [sampling for sampling in samplings if sampling.temperature > 0]
         chunk_config = ChunkConfig(
             model=runner.model,
-            samples=any(sampling.temperature > 0 for sampling in samplings),
-            truncates=any(sampling.truncates for sampling in samplings),
+            samples=bool(sampled),
+            truncation=Truncation(
+                top_k=any(sampling.top_k > 0 for sampling in sampled),
+                top_p=any(sampling.top_p < 1 for sampling in sampled),
+                min_p=any(sampling.min_p > 0 for sampling in sampled),
+            ),
             penalizes=any(sampling.repetition_penalty != 1 for sampling in samplings),
             steps=config.chunk_steps,
             missing=self.vocabulary.missing_ids(runner.model.config.vocab_size),
         )
         max_samples = max((sampling.n for sampling in samplings), default=1)
         completion = max((sampling.longest for sampling in samplings), default=1)
-        groups = split_groups(request, served, config.group_size(max_samples))
+        groups = split_groups(request, valid, config.group_size(max_samples))
         lengths = [len(request.prompts[group.prompt].token_ids) for group in groups]
         sizes = runner.open_pools(config.sizes(lengths, max_samples, completion))
         limits = Limits(
@@ -132,10 +140,10 @@ class EngineCall:
         yield from self.ahead_samples()
 
     def ready_samples(self) -> Iterator[Sample]:
-        """Yield a sample for each that cannot be served, and those that an earlier call finished."""
-        for i, reason in self.refused.items():
+        """Yield a sample for each invalid request, and those that an earlier call finished."""
+        for i, reason in self.invalid.items():
             for sample in range(self.request.samplings[i].n):
-                yield Sample(*self.request.global_index(i, sample), (), (), (), "", "refused", error=reason)
+                yield Sample(*self.request.global_index(i, sample), (), (), (), "", "invalid", error=reason)
         yield from self.finished_before
 
     def ahead_samples(self) -> Iterator[Sample]:
@@ -145,8 +153,10 @@ class EngineCall:
         self.launched = None
         yield from self.read()
         for number in sorted(self.partial):
-            tokens, (prompt, sample) = self.current_turn(number), self.global_index(number)
-            yield Sample(prompt, sample, *tokens, "", UNFINISHED, (Turn(ASSISTANT, *tokens),))
+            tokens = self.current_turn(number)
+            ids, logprobs, behavior_logprobs = tokens
+            turn = Turn(ASSISTANT, *tokens)
+            yield Sample(*self.global_index(number), ids, logprobs, behavior_logprobs, "", UNFINISHED, (turn,))
 
     def global_index(self, number: int) -> tuple[int, int]:
         """Return the numbers in the whole call of a completion's prompt and sample."""

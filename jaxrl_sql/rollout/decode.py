@@ -20,6 +20,7 @@ import numpy as np
 from jaxrl_sql.models import ModelConfig, paged, unembed
 from jaxrl_sql.models.ops import rng
 from jaxrl_sql.models.ops.token_distribution import IdRanges, SamplingMetadata, sample_tokens, without_ids
+from jaxrl_sql.models.ops.truncation import Truncation
 from jaxrl_sql.models.paged import BlockMap, KVPool, PagedCache, PagedModel, PagedPrefix, SlotMap
 from jaxrl_sql.parallel.rules import constrain
 
@@ -44,13 +45,13 @@ class End(IntEnum):
 class ChunkConfig(NamedTuple):
     """The static arguments of a chunk of decode steps.
 
-    samples, truncates, penalizes: whether any completion is not greedy, truncates the distribution, or penalizes
-    repetition. missing: ids without a token.
+    samples, truncation, penalizes: whether any completion is not greedy, which limits of the distribution any uses, and
+    whether any penalizes repetition. missing: ids without a token.
     """
 
     model: PagedModel
     samples: bool
-    truncates: bool
+    truncation: Truncation
     penalizes: bool
     steps: int
     missing: IdRanges = ()
@@ -292,7 +293,7 @@ def decode_chunk(
         request, seen = slots.request, slots.seen
         logits = without_ids(unembed(params, config.model.config, slots.hidden), config.missing)
         keys = jax.vmap(rng.fold)(jax.random.wrap_key_data(request.key), slots.length)
-        sampled = sample_tokens(keys, logits, request.sampling, seen, config.truncates, config.samples)
+        sampled = sample_tokens(keys, logits, request.sampling, seen, config.truncation, config.samples)
         is_running = slots.state == SlotState.RUNNING
         length, stop_state, end = _find_ends(slots, sampled.token, is_running, stops)
         ended = jnp.where(request.pauses, SlotState.PAUSED, SlotState.FREE)

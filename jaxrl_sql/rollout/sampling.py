@@ -89,20 +89,15 @@ class SamplingParams:
         """Return the maximum number of tokens of a completion over all turns."""
         return max(self.max_new_tokens, self.max_total_tokens)
 
-    @property
-    def truncates(self) -> bool:
-        """Return whether the sampling distribution is truncated (top_k, top_p or min_p)."""
-        return self.temperature > 0 and (self.top_k > 0 or self.top_p < 1 or self.min_p > 0)
-
 
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One completion.
 
-    `finish_reason` is `stop`, `length`, `refused` (the request cannot be served; no tokens), `failed` (the environment
+    `finish_reason` is `stop`, `length`, `invalid` (such as a too long prompt; no tokens), `failed` (the environment
     raised an error), or UNFINISHED for samples that the next call continues. After `stop`, `token_ids` end with the
     stop token or with the token that completes a stop string; `text` excludes the stop token and includes the string.
-    `error` is the reason of `refused` and `failed`. `logprobs` are under the full distribution at the temperature,
+    `error` is the reason of `invalid` and `failed`. `logprobs` are under the full distribution at the temperature,
     `behavior_logprobs` under the truncated one that was sampled from. `text` is the policy's last turn.
 
     `turns` contain the same tokens by role (`assistant`, `environment`). With several turns, `token_ids` are the tokens

@@ -159,7 +159,7 @@ class Batcher:
             _deliver(pending, call.ready_samples())
             while call.unfinished:
                 for index, (job, _) in enumerate(pending):
-                    if (job.cancelled or self._is_closed) and index not in cancelled and index not in call.refused:
+                    if (job.cancelled or self._is_closed) and index not in cancelled and index not in call.invalid:
                         cancelled.add(index)
                         call.cancel(index)
                 _deliver(pending, [*call.launch(), *call.read()])

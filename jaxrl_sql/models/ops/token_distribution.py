@@ -19,6 +19,8 @@ from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 
 from jaxrl_sql.batch import PyTree
 from jaxrl_sql.models.ops.linear import AnyWeight, Transposed, linear
+from jaxrl_sql.models.ops.rows import first_of_largest, pick, sample_by_mass
+from jaxrl_sql.models.ops.truncation import EVERY_LIMIT, Truncation, truncate
 
 KEPT_BYTES = 256 << 20
 
@@ -80,50 +82,6 @@ class SamplingMetadata(NamedTuple):
     repetition_penalty: jax.Array
 
 
-def truncate(logprobs: jax.Array, top_k: jax.Array, top_p: jax.Array, min_p: jax.Array) -> jax.Array:
-    """Keep the `top_k` most likely tokens, then the smallest set of mass `top_p`, then those above `min_p`.
-
-    logprobs [...,V] -> the same, renormalised, with -inf for removed tokens; top_k, top_p, min_p [...], for which 0, 1
-    and 0 keep all. Top-p (nucleus sampling, Holtzman et al. 2020, arXiv:1904.09751) keeps a token if the mass of more
-    likely ones is below `top_p`, so at least one stays. Min-p (Nguyen et al. 2024, arXiv:2407.01082) keeps tokens with
-    at least `min_p` times the maximum probability. Ties are resolved in favour of lower ids.
-    """
-    vocab = logprobs.shape[-1]
-    # Rank 0 is the most likely: absolute values of log-probabilities order like their bits as integers.
-    rank = jax.lax.bitcast_convert_type(jnp.abs(logprobs.astype(jnp.float32)), jnp.int32)
-    is_allowed = _likeliest(rank, jnp.ones_like(logprobs), jnp.where(top_k > 0, top_k, vocab).astype(jnp.float32))
-    mass = jnp.exp(jax.nn.log_softmax(jnp.where(is_allowed, logprobs, -jnp.inf), axis=-1))
-    # Rounded mass may reach 1 before the last token, but a top_p of 1 keeps all.
-    is_allowed &= _likeliest(rank, mass, top_p) | (top_p >= 1.0)[..., None]
-    is_allowed &= logprobs >= jnp.max(logprobs, axis=-1, keepdims=True) + jnp.log(min_p)[..., None]
-    return jax.nn.log_softmax(jnp.where(is_allowed, logprobs, -jnp.inf), axis=-1)
-
-
-def _likeliest(rank: jax.Array, weight: jax.Array, limit: jax.Array) -> jax.Array:
-    """Keep the tokens [...,V], ordered by rank and id, whose predecessors have a total weight below `limit` [...].
-
-    A bitwise search replaces sorting the vocabulary: first for the last rank to keep, then for its last id.
-    """
-    ids = jnp.arange(rank.shape[-1])
-
-    def total(chosen: jax.Array) -> jax.Array:
-        return jnp.sum(jnp.where(chosen, weight, 0.0), axis=-1)
-
-    def last(bits: int, before: Callable[[jax.Array], jax.Array]) -> jax.Array:
-        """Return the largest number of `bits` bits with a weight `before` it below the limit."""
-
-        def step(i: jax.Array, largest: jax.Array) -> jax.Array:
-            candidate = largest | (1 << (bits - 1 - i))
-            return jnp.where(before(candidate) < limit, candidate, largest)
-
-        return jax.lax.fori_loop(0, bits, step, jnp.zeros(limit.shape, jnp.int32))
-
-    bound = last(31, lambda at: total(rank < at[..., None]))[..., None]
-    equal, above = rank == bound, total(rank < bound)
-    at = last(rank.shape[-1].bit_length(), lambda at: above + total(equal & (ids < at[..., None])))
-    return (rank < bound) | (equal & (ids <= at[..., None]))
-
-
 def penalize(logits: jax.Array, seen: jax.Array, penalty: jax.Array) -> jax.Array:
     """Apply a repetition penalty to tokens already in the text (Keskar et al. 2019, arXiv:1909.05858).
 
@@ -139,14 +97,14 @@ def sample_tokens(
     logits: jax.Array,
     sampling: SamplingMetadata,
     seen: jax.Array | None = None,
-    truncates: bool = True,
+    truncation: Truncation = EVERY_LIMIT,
     samples: bool = True,
 ) -> SampledTokens:
     """Sample a token per row: keys [N], logits [N,V]; temperature 0 takes the most likely, with behavior_logprob 0.
 
-    seen [N,V] bool: tokens that the repetition penalty applies to; None if no row has a penalty. truncates, samples
-    (static): whether some row truncates its distribution, and whether some row is not greedy. The full distribution
-    has no penalty and no truncation, and temperature 1 for a greedy row.
+    seen [N,V] bool: tokens that the repetition penalty applies to; None if no row has a penalty. truncation, samples
+    (static): the limits that some row uses, and whether some row is not greedy. The full distribution has no penalty
+    and no truncation, and temperature 1 for a greedy row.
     """
     scale = jnp.where(sampling.temperature > 0, sampling.temperature, 1.0)[:, None]
     logits = logits.astype(jnp.float32)
@@ -156,12 +114,13 @@ def sample_tokens(
         allowed = _log_softmax(penalize(logits, seen, sampling.repetition_penalty), scale)
     likeliest = first_of_largest(allowed)
     if not samples:
-        return SampledTokens(likeliest, _pick(full, likeliest), jnp.zeros(likeliest.shape, jnp.float32))
-    if truncates:
-        allowed = truncate(allowed, sampling.top_k, sampling.top_p, sampling.min_p)
+        return SampledTokens(likeliest, pick(full, likeliest), jnp.zeros(likeliest.shape, jnp.float32))
     is_greedy = sampling.temperature <= 0
+    if any(truncation):
+        top_k, top_p = jnp.where(is_greedy, 0, sampling.top_k), jnp.where(is_greedy, 1.0, sampling.top_p)
+        allowed = truncate(allowed, top_k, top_p, sampling.min_p, truncation)
     token = jnp.where(is_greedy, likeliest, sample_by_mass(jax.vmap(jax.random.uniform)(keys), allowed))
-    return SampledTokens(token, _pick(full, token), jnp.where(is_greedy, 0.0, _pick(allowed, token)))
+    return SampledTokens(token, pick(full, token), jnp.where(is_greedy, 0.0, pick(allowed, token)))
 
 
 def _log_softmax(logits: jax.Array, temperature: jax.Array | float) -> jax.Array:
@@ -177,52 +136,6 @@ def _scale(logits: jax.Array, largest: jax.Array, temperature: jax.Array | float
     with a penalty differently, and a small temperature would scale that difference out of the range of exp.
     """
     return jnp.where(logits == largest, largest - largest, (logits - largest) / temperature)
-
-
-def first_of_largest(x: jax.Array) -> jax.Array:
-    """Return the index of the first maximum in each row of x [N,V] -> [N] int32.
-
-    XLA's CPU backend does not vectorize argmax; two reductions of floats take a quarter of the time.
-    """
-
-    def in_floats(x: jax.Array) -> jax.Array:
-        ids = jnp.arange(x.shape[-1], dtype=jnp.float32)  # exact below 2**24
-        is_less = x < jnp.max(x, axis=-1, keepdims=True)
-        return jnp.min(jnp.where(is_less, jnp.inf, ids), axis=-1).astype(jnp.int32)
-
-    def in_pairs(x: jax.Array) -> jax.Array:
-        return jnp.argmax(x, axis=-1).astype(jnp.int32)
-
-    if x.shape[-1] >= 1 << 24:
-        return in_pairs(x)
-    return jax.lax.platform_dependent(x, cpu=in_floats, default=in_pairs)
-
-
-def sample_by_mass(u: jax.Array, logprobs: jax.Array) -> jax.Array:
-    """Sample by inverse transform: u [N] in [0, 1), logprobs [N,V] (-inf: excluded) -> tokens [N] int32.
-
-    The token's interval of the cumulative mass contains u. This needs one random number per row, where Gumbel noise
-    needs V. The mass is summed in two levels, which avoids a cumulative sum over V.
-    """
-    n, vocab = logprobs.shape
-    size = 1 << max((vocab.bit_length() + 1) // 2, 1)
-    mass = jnp.pad(jnp.exp(logprobs), [(0, 0), (0, -vocab % size)]).reshape(n, -1, size)
-    shares = jnp.sum(mass, axis=-1)
-    part, rest = _find_interval(shares, u * jnp.sum(shares, axis=-1))
-    inside, _ = _find_interval(jnp.take_along_axis(mass, part[:, None, None], axis=1)[:, 0], rest)
-    return (part * size + inside).astype(jnp.int32)
-
-
-def _find_interval(mass: jax.Array, at: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Find the interval of the cumulative sum of mass [N,M] that contains at [N] -> index [N] and offset in it [N].
-
-    The interval has positive mass: if rounding moves `at` to the total, it is the last such interval.
-    """
-    until = jnp.cumsum(mass, axis=-1)
-    last = mass.shape[-1] - 1 - jnp.argmax(mass[:, ::-1] > 0, axis=-1)
-    index = jnp.minimum(jnp.sum(until <= at[:, None], axis=-1), last)
-    before = jnp.take_along_axis(until - mass, index[:, None], axis=-1)[:, 0]
-    return index, jnp.maximum(at - before, 0.0)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
@@ -244,7 +157,7 @@ def _score_forward(
     total = jnp.sum(mass, axis=-1)
     log_total = jnp.log(total)
     entropy = log_total - jnp.sum(mass * scaled, axis=-1) / total
-    target = _scale(_pick(logits, targets)[..., None], largest, temperature)[..., 0]
+    target = _scale(pick(logits, targets)[..., None], largest, temperature)[..., 0]
     return TokenLogprobs(target - log_total, entropy), (logits, targets, largest, log_total, entropy)
 
 
@@ -379,7 +292,3 @@ def _split(x: jax.Array, chunks: int) -> jax.Array:
     size = math.ceil(t / chunks)
     x = jnp.pad(x, [(0, 0), (0, 0), (0, chunks * size - t), *[(0, 0)] * len(rest)])
     return jnp.moveaxis(x.reshape(b, g, chunks, size, *rest), 2, 0)
-
-
-def _pick(logprobs: jax.Array, token: jax.Array) -> jax.Array:
-    return jnp.take_along_axis(logprobs, token[..., None], axis=-1)[..., 0]

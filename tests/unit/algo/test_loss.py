@@ -19,7 +19,8 @@ from jaxrl_sql.algo.step import slice_prompts
 from jaxrl_sql.algo.updates import advantage_fields
 from jaxrl_sql.batch import GroupBatch, Segment
 from jaxrl_sql.config import ClipConfig, GrpoConfig, KlConfig, LossConfig, PpoConfig, replace_values
-from jaxrl_sql.models.ops.token_distribution import TokenLogprobs, penalize, truncate
+from jaxrl_sql.models.ops.token_distribution import TokenLogprobs, penalize
+from jaxrl_sql.models.ops.truncation import EVERY_LIMIT, truncate
 
 PLAIN = GrpoConfig(loss=LossConfig(tis_clip_max=0.0))
 # One compiled program per shape; without jit each operation would be compiled separately. Hence NumPy arrays.
@@ -138,7 +139,7 @@ def test_constant_aggregation_ignores_padding_and_masked_answers() -> None:
 
 
 @pytest.mark.parametrize("kind", ["token_mean", "sequence_mean"])
-def test_trap_padding_changes_no_loss(kind: str) -> None:
+def test_padding_changes_no_loss(kind: str) -> None:
     cfg = replace_values(PLAIN, {"loss.agg_mode": kind})
     rng = np.random.default_rng(0)
     logprob = rng.normal(-1, 0.2, (2, 3, 4))
@@ -149,7 +150,7 @@ def test_trap_padding_changes_no_loss(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["token_mean", "sequence_mean", "constant"])
-def test_trap_micro_batch_losses_add_up_to_the_whole(kind: str) -> None:
+def test_micro_batch_losses_add_up_to_the_whole(kind: str) -> None:
     cfg = replace_values(PLAIN, {"loss.agg_mode": kind})
     logprob = np.random.default_rng(1).normal(-1, 0.3, (4, 2, 3))
     batch = make_batch([[3, 1], [2, 2], [1, 3], [0, 1]], 3)
@@ -182,7 +183,7 @@ def test_sampler_difference_is_reported_by_position() -> None:
     assert result["policy/sampler_kl"] == pytest.approx((256 * k3[0] + 244 * k3[1]) / 500, rel=1e-3)
 
 
-def test_trap_all_masked_rows_have_no_loss_and_finite_gradients() -> None:
+def test_all_masked_rows_have_no_loss_and_finite_gradients() -> None:
     batch = make_batch([[0, 0]], 3, weight=np.zeros((1, 2)))
 
     def objective(logprob: jax.Array) -> jax.Array:
@@ -242,7 +243,7 @@ def test_demonstrations_are_not_clipped_and_have_no_kl() -> None:
     np.testing.assert_allclose(fields["advantage"][0, :, 0], [-0.5, 0.5], atol=1e-6)
 
 
-def test_trap_importance_weight_is_detached_and_capped() -> None:
+def test_importance_weight_is_detached_and_capped() -> None:
     old, drawn = np.array([0.0, -1.0, -3.0]), np.array([-5.0, -1.2, -1.0])
     mask = np.array([True, True, False])
     weight, capped = importance_weight(old, drawn, mask, 2.0)
@@ -362,6 +363,11 @@ def test_value_loss_is_the_maximum_of_clipped_and_unclipped_error() -> None:
     assert float(objective(values, free)) == pytest.approx(2 * (0.25 + 0.81 + 4) / 6)
 
 
+def _truncated(logits: jax.Array, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0) -> jax.Array:
+    limits = (np.array([limit]) for limit in (top_k, top_p, min_p))
+    return truncate(jax.nn.log_softmax(logits)[None], *limits, EVERY_LIMIT)[0]
+
+
 THETA, REWARDS = np.array([0.3, -1.0, 0.8, 0.1, -0.4]), np.array([1.0, 0.0, 0.5, -1.0, 2.0])
 SAMPLERS = {
     "another temperature": lambda logits: jax.nn.log_softmax(logits / 0.7),
@@ -369,9 +375,9 @@ SAMPLERS = {
     "a repetition penalty": lambda logits: jax.nn.log_softmax(
         penalize(logits[None], np.array([[True, False, True, False, False]]), np.array([1.3]))[0]
     ),
-    "top-k": lambda logits: truncate(jax.nn.log_softmax(logits), np.array(3), np.array(1.0), np.array(0.0)),
-    "top-p": lambda logits: truncate(jax.nn.log_softmax(logits), np.array(0), np.array(0.6), np.array(0.0)),
-    "min-p": lambda logits: truncate(jax.nn.log_softmax(logits), np.array(0), np.array(1.0), np.array(0.5)),
+    "top-k": lambda logits: _truncated(logits, top_k=3),
+    "top-p": lambda logits: _truncated(logits, top_p=0.6),
+    "min-p": lambda logits: _truncated(logits, min_p=0.5),
 }
 
 
@@ -403,7 +409,7 @@ def _exact_update(reachable: jax.Array) -> jax.Array:
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
-def test_trap_importance_weights_correct_a_different_sampler_to_the_exact_gradient(sampler: str) -> None:
+def test_importance_weights_correct_a_different_sampler_to_the_exact_gradient(sampler: str) -> None:
     """The exact gradient is that of the mean reward under the policy, over tokens that the sampler can draw."""
     drawn = np.asarray(jax.jit(SAMPLERS[sampler])(THETA))
     exact = np.asarray(_exact_update(np.isfinite(drawn)))
@@ -412,7 +418,7 @@ def test_trap_importance_weights_correct_a_different_sampler_to_the_exact_gradie
 
 
 @pytest.mark.parametrize("kind", ["k1", "k2", "k3"])
-def test_trap_kl_estimators_as_losses_have_the_documented_gradients(kind: str) -> None:
+def test_kl_estimators_as_losses_have_the_documented_gradients(kind: str) -> None:
     theta, reference = np.array([0.3, -1.0, 0.8, 0.1]), np.array([-0.5, 0.4, 0.2, 0.9])
 
     def divergence(t: jax.Array) -> jax.Array:

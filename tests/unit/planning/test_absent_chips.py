@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
-from jaxrl_sql.planning import gpus
+from jaxrl_sql.planning import gpus, hlo
 from jaxrl_sql.planning.chips import CHIPS, QUIET
-from jaxrl_sql.planning.hlo import collectives
 from jaxrl_sql.types import InputError
 
+LOGITS = (64, 151_936)
 SMALL = Path(__file__).parents[2] / "small.yaml"
 CONFIGS = Path(__file__).parents[3] / "configs"
 
@@ -32,7 +32,7 @@ NEEDS_LIBTPU = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, re
 CHIP = pytest.mark.parametrize(
     "chip", [pytest.param("h100", marks=NEEDS_PLUGIN), pytest.param("v5e", marks=NEEDS_LIBTPU)]
 )
-TOPOLOGY = {"h100": "h100:4", "v5e": "v5e:2x2"}
+TOPOLOGY = {"h100": "h100:4", "h200": "h200:1", "v5e": "v5e:2x2"}
 
 
 def test_gpu_properties_equal_the_table_of_chips() -> None:
@@ -135,6 +135,18 @@ def test_decoding_copies_no_weights_and_sorts_no_vocabulary(chip: str) -> None:
 
 @pytest.mark.slow
 @NEEDS_PLUGIN
+@pytest.mark.parametrize("limits", ["top_k", "top_p", "top_k,top_p"])
+def test_truncation_adds_few_kernels_and_passes_over_the_logits(limits: str) -> None:
+    """If the likeliest tokens suffice; before, the same step searched the vocabulary with 490 kernels more."""
+    plain, truncated = run("h200", "sample", ""), run("h200", "sample", limits)
+    assert truncated["kernels"] <= plain["kernels"] + 25
+    assert truncated["passes"] <= plain["passes"] + 3
+    assert truncated["longest_sort"] <= 1024
+    assert truncated["kernels_of_search"] > 100, "the branch that searches the vocabulary is found and not counted"
+
+
+@pytest.mark.slow
+@NEEDS_PLUGIN
 def test_copies_of_stacked_weights_are_detected() -> None:
     """Stacked weights are sliced in each step: the check of the test above detects these copies."""
     assert len(run("h100", "decode", "stacked")["copies"]) >= 6
@@ -166,7 +178,9 @@ def test_replica_on_two_chips_uses_kernels_and_communicates_with_no_other(chip: 
     assert result["kernels"] == 2 * 3
     assert result["parts"] == []
     assert {chips for _, chips in result["met"]} == {2}
-    assert {kind for kind, _ in result["met"]} <= {"all-reduce", "all-gather", "collective-permute"}
+    # The last two distribute the rows in which top-p sorts the likeliest tokens.
+    kinds = {"all-reduce", "all-gather", "collective-permute", "all-to-all", "reduce-scatter"}
+    assert {kind for kind, _ in result["met"]} <= kinds
     weight = 2 * 128 * 256 / 2  # the smallest matrix of a layer, a chip's half of it
     assert result["most"] < weight
 
@@ -231,7 +245,7 @@ def _lowered(chip: str, case: str, option: str, *overrides: str) -> str:
             return str(programs.lower_update(setting, work).compile().as_text())
     if option == "stacked":
         programs._weights = programs._params
-    model = ModelConfig("qwen3", 512, 128, 3, 4, 2, 64, 256, Rope(1e4), Norms(), True, True, False, 1024)
+    model = ModelConfig("qwen3", 1280, 128, 3, 4, 2, 64, 256, Rope(1e4), Norms(), True, True, False, 1024)
     load = find_workload(config.model, sections, 1).rollout
     assert load is not None
     mesh = make_mesh(1, 2, 2, devices) if "x" in config.rollout.mesh else make_mesh(1, 1, 1, devices[:1])
@@ -239,7 +253,54 @@ def _lowered(chip: str, case: str, option: str, *overrides: str) -> str:
     return str(programs.lower_decode(setting, load).compile().as_text())
 
 
+def _sampling_program(chip: str, limits: str) -> str:
+    """Compile the sampling of 64 tokens from Qwen2.5's vocabulary, and return the program's text."""
+    import jax
+    import jax.numpy as jnp
+
+    from jaxrl_sql.models.ops.token_distribution import SamplingMetadata, sample_tokens
+    from jaxrl_sql.models.ops.truncation import Truncation
+    from jaxrl_sql.parallel import make_mesh
+    from jaxrl_sql.planning.chips import find_topology
+
+    devices = find_topology(TOPOLOGY[chip]).devices()
+    assert devices is not None
+    placed = jax.NamedSharding(make_mesh(1, 1, 1, devices), jax.P())
+    host = functools.partial(jax.ShapeDtypeStruct, sharding=placed)
+    keys = host((64,), jax.eval_shape(jax.random.key, 0).dtype)
+    kinds = (jnp.int32 if name == "top_k" else jnp.float32 for name in SamplingMetadata._fields)
+    parameters = SamplingMetadata(*(host((64,), kind) for kind in kinds))
+    truncation = Truncation(*(name in limits for name in Truncation._fields))
+    sample = jax.jit(functools.partial(sample_tokens, truncation=truncation))
+    return str(sample.lower(keys, host(LOGITS, jnp.float32), parameters).compile().as_text())
+
+
+def _kernels(text: str, shares: tuple[float, float]) -> tuple[int, int]:
+    """Return the kernels that a program runs, and how often they read or write an array of all logits."""
+    computations, entry = hlo._computations(text)
+    inside = set(re.findall(r"(?:calls|to_apply)=%?([\w.\-]+)", text))
+    is_all = re.compile(rf"= \w+\[{LOGITS[0]},{LOGITS[1]}\]").search
+    kernels = passes = 0.0
+    for name, times in hlo._walk_executions(computations, entry, shares):
+        lines = [] if name in inside else computations[name]
+        logits = {line.split()[0] for line in lines if is_all(line)}
+        for line in lines:
+            match = re.search(r" (fusion|custom-call|sort|copy|reduce|reduce-window|scatter|gather)\((.*?)\)", line)
+            if match is not None:
+                kernels += times
+                written = line.partition(match[0])[0].count(f"[{LOGITS[0]},{LOGITS[1]}]")
+                passes += times * (written + len(logits & set(re.findall(r"%[\w.\-]+", match[2]))))
+    return round(kernels), round(passes)
+
+
 def _main(chip: str, case: str, option: str, *overrides: str) -> dict[str, Any]:
+    if case == "sample":
+        text = _sampling_program(chip, option)
+        # Branch 0 of a condition is the one of `False`: some row is not found in the likeliest tokens.
+        (found, passes), (searched, _) = (_kernels(text, shares) for shares in ((0.0, 1.0), (1.0, 0.0)))
+        lengths = [int(length) for length in re.findall(r"\[\d+,(\d+)\][^=\n]*\) sort\(", text)]
+        sizes = {"kernels": found, "passes": passes, "kernels_of_search": searched - found}
+        return sizes | {"longest_sort": max(lengths, default=0)}
     text = _lowered(chip, case, option, *overrides)
     if case == "update":
         kernels = re.findall(r'custom_call_target="__cudnn\$fmha(\w+)"', text)
@@ -259,14 +320,14 @@ def _main(chip: str, case: str, option: str, *overrides: str) -> dict[str, Any]:
     # Partial results of each of the 8 blocks of a pool before merging: [Y,K,G,M,Q] in float32.
     heads = 1 if "rollout.mesh=2x2" in overrides else 2
     parts = re.findall(rf"= f32\[8,{heads},\d+,2,64\]", text)
-    met = collectives(text)
+    met = hlo.collectives(text)
     return {
         "met": [(item.kind, item.chips) for item in met],
         "most": max((entry.received for entry in met), default=0.0),
         "kernels": kernels,
         "parts": parts,
         "copies": copied,
-        "sorts": re.findall(r"f32\[[\d,]*512\][^\n]* sort\(", text),
+        "sorts": re.findall(r"f32\[[\d,]*1280\][^\n]* sort\(", text),
     }
 
 

@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 
 from jaxrl_sql.models.ops.token_distribution import SamplingMetadata, sample_tokens
+from jaxrl_sql.models.ops.truncation import Truncation
 from jaxrl_sql.rollout import SamplingParams
 from jaxrl_sql.types import InputError
 
 SMALLEST = float(np.finfo(np.float32).tiny)
 # Compile one program for all parameters instead of one per operation.
-sample_compiled = jax.jit(sample_tokens, static_argnames="truncates")
+sample_compiled = jax.jit(sample_tokens, static_argnames="truncation")
 
 
 @pytest.mark.parametrize(
@@ -87,9 +88,9 @@ def test_extreme_parameters_give_probabilities_in_one_compiled_program() -> None
     keys = jax.random.split(jax.random.key(0), len(cases))
     # Compile with the default options, not with those of the tests.
     level = {"xla_backend_optimization_level": 3}
-    sample = jax.jit(sample_tokens, static_argnames="truncates", compiler_options=level)
-    for truncates in (True, False):
-        drawn = sample(keys, logits, on_device, seen, truncates=truncates)
+    sample = jax.jit(sample_tokens, static_argnames="truncation", compiler_options=level)
+    for is_truncated in (True, False):
+        drawn = sample(keys, logits, on_device, seen, truncation=Truncation(*[is_truncated] * 3))
         for numbers in (drawn.logprob, drawn.behavior_logprob):
             assert np.isfinite(numbers).all()
             assert (np.asarray(numbers) <= 1e-5).all()

@@ -319,7 +319,7 @@ def test_pool_grows_by_levels_with_the_lengths() -> None:
     assert set(sizes) == {5, 10, 20}
 
 
-def test_full_pool_of_one_completion_serves_all() -> None:
+def test_pool_for_a_single_full_length_completion_serves_all() -> None:
     device = Slots({}, 16)
     plans = list(device.serve(make_state([[i] * 5 for i in range(4)], slots=3, blocks=4)))
     assert sorted(device.finished) == [0, 1, 2, 3]

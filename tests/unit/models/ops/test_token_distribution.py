@@ -11,21 +11,21 @@ import numpy as np
 import pytest
 from jax.extend.core import jaxprs_in_params
 
-from jaxrl_sql.models.ops import token_distribution
+from jaxrl_sql.models.ops import rows, token_distribution
 from jaxrl_sql.models.ops.token_distribution import (
     KEPT_BYTES,
     IdRanges,
     SamplingMetadata,
-    first_of_largest,
     token_logprobs,
     without_ids,
 )
+from jaxrl_sql.models.ops.truncation import Truncation
 
 LOGITS = jnp.log(jnp.array([0.5, 0.25, 0.15, 0.07, 0.03]))
 # One compiled program per shape; without jit each operation would be compiled separately.
-truncate, penalize = jax.jit(token_distribution.truncate), jax.jit(token_distribution.penalize)
-sample_tokens = jax.jit(token_distribution.sample_tokens, static_argnames=("truncates", "samples"))
-sample_by_mass = jax.jit(token_distribution.sample_by_mass)
+penalize = jax.jit(token_distribution.penalize)
+sample_tokens = jax.jit(token_distribution.sample_tokens, static_argnames=("truncation", "samples"))
+sample_by_mass = jax.jit(rows.sample_by_mass)
 
 
 def sampling(rows: int = 1, **arguments: float) -> SamplingMetadata:
@@ -39,11 +39,6 @@ def sampling(rows: int = 1, **arguments: float) -> SamplingMetadata:
     )
 
 
-def truncated(logprobs: jax.Array, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0) -> jax.Array:
-    rows = logprobs.shape[:-1]
-    return truncate(logprobs, *(np.full(rows, limit) for limit in (top_k, top_p, min_p)))
-
-
 def test_temperature_divides_the_logits() -> None:
     keys = jax.random.split(jax.random.key(1), 20_000)
     got = sample_tokens(keys, jnp.tile(LOGITS, (20_000, 1)), sampling(20_000, temperature=0.5))
@@ -52,74 +47,6 @@ def test_temperature_divides_the_logits() -> None:
     np.testing.assert_allclose(share, squared / squared.sum(), atol=0.015)
     np.testing.assert_allclose(np.exp(got.logprob), (squared / squared.sum())[got.token], rtol=1e-5)
     np.testing.assert_allclose(got.behavior_logprob, got.logprob, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("top_k", "top_p", "count"),
-    [(0, 1.0, 5), (2, 1.0, 2), (0, 0.5, 1), (0, 0.51, 2), (0, 0.9, 3), (3, 0.6, 2), (9, 1.0, 5), (1, 0.01, 1)],
-)
-def test_truncation_keeps_the_most_likely_tokens_and_renormalizes(top_k: int, top_p: float, count: int) -> None:
-    full = jax.nn.log_softmax(LOGITS)
-    got = np.exp(truncated(full, top_k, top_p))
-    expected = np.where(np.arange(5) < count, np.exp(full), 0)
-    np.testing.assert_allclose(got, expected / expected.sum(), rtol=1e-5)
-
-
-@pytest.mark.parametrize(("min_p", "count"), [(0.0, 5), (0.05, 5), (0.1, 4), (0.25, 3), (0.5, 2), (0.51, 1), (1.0, 1)])
-def test_min_p_is_relative_to_the_most_likely_token(min_p: float, count: int) -> None:
-    full = jax.nn.log_softmax(LOGITS)
-    got = np.exp(truncated(full, min_p=min_p - 1e-6 if min_p else 0.0))
-    expected = np.where(np.arange(5) < count, np.exp(full), 0)
-    np.testing.assert_allclose(got, expected / expected.sum(), rtol=1e-5)
-
-
-def test_truncation_breaks_ties_by_token_id() -> None:
-    rows = jax.nn.log_softmax(jax.random.normal(jax.random.key(0), (6, 40)))
-    is_kept = np.isfinite(truncated(rows, 7))
-    assert (is_kept.sum(axis=-1) == 7).all()
-    for row, keep in zip(np.asarray(rows), is_kept, strict=True):
-        assert set(np.flatnonzero(keep)) == set(np.argsort(-row)[:7])
-
-
-def sorted_out(logprobs: np.ndarray, top_k: int, top_p: float, min_p: float) -> np.ndarray:
-    """Return which tokens of a row are kept, by sorting them."""
-    order = np.argsort(-logprobs, kind="stable")
-    mass = np.exp(logprobs[order].astype(np.float64))
-    is_kept = np.arange(len(order)) < (top_k or len(order))
-    mass = np.where(is_kept, mass, 0) / mass[is_kept].sum()
-    is_kept &= (np.cumsum(mass) - mass < top_p) | (top_p >= 1)
-    is_kept &= logprobs[order] >= logprobs[order[0]] + np.log(min_p, where=min_p > 0, out=np.array(-np.inf))
-    result = np.zeros(len(order), bool)
-    result[order[is_kept]] = True
-    return result
-
-
-@pytest.mark.parametrize("digits", [8, 1, 0])
-def test_truncation_equals_a_sort(digits: int) -> None:
-    """Rounded logits have ties: tokens of lower ids are kept."""
-    r = np.random.default_rng(digits)
-    for vocab in (1, 2, 37, 64, 1000):
-        logits = np.round(r.normal(0, 2, (40, vocab)), digits).astype(np.float32)
-        logits[:5, : vocab // 2] = -np.inf
-        rows = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
-        top_k, top_p = r.integers(0, vocab + 2, 40), r.choice([0.05, 0.3, 0.777, 0.95, 1.0], 40)
-        min_p = r.choice([0.0, 0.01, 0.3], 40)
-        got = np.isfinite(truncate(jnp.asarray(rows), *(jnp.asarray(x) for x in (top_k, top_p, min_p))))
-        for i, row in enumerate(rows):
-            wanted = sorted_out(row, int(top_k[i]), float(top_p[i]), float(min_p[i]))
-            np.testing.assert_array_equal(got[i], wanted & np.isfinite(row))
-
-
-def test_truncation_sorts_no_vocabulary() -> None:
-    rows = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((4, 100), (4,), (4,), (4,))]
-    assert " sort(" not in truncate.lower(*rows).compile().as_text()
-
-
-def test_rows_are_truncated_independently() -> None:
-    rows = jnp.tile(jax.nn.log_softmax(LOGITS), (4, 1))
-    got = truncate(rows, jnp.array([2, 0, 0, 0]), jnp.array([1.0, 0.9, 1.0, 1.0]), jnp.array([0, 0, 0.49, 0]))
-    assert np.isfinite(got).sum(axis=-1).tolist() == [2, 3, 2, 5]
-    np.testing.assert_allclose(got[3], rows[3], rtol=1e-6)
 
 
 def test_sampled_tokens_follow_the_distribution_and_carry_both_logprobs() -> None:
@@ -265,7 +192,7 @@ def largest(jaxpr: Any) -> int:
 
 
 @pytest.mark.parametrize("steps", [1024, 1023, 997])
-def test_trap_no_array_of_all_logits_whatever_the_length(steps: int) -> None:
+def test_no_array_of_all_logits_whatever_the_length(steps: int) -> None:
     """A vocabulary of 150k and indivisible lengths: both passes hold at most `kept_bytes` at once."""
     b, g, width, vocab = 2, 8, 64, 150_000
     hidden = jax.ShapeDtypeStruct((b, g, steps, width), jnp.bfloat16)
@@ -286,7 +213,7 @@ def test_argmax_breaks_ties_by_the_lowest_id() -> None:
     r = np.random.default_rng(0)
     x = r.integers(-3, 4, (50, 33)).astype(np.float32)
     x[0], x[1], x[2, 5:] = -np.inf, 7.0, np.nan
-    got = jax.jit(first_of_largest)(x)
+    got = jax.jit(rows.first_of_largest)(x)
     assert got.dtype == jnp.int32
     np.testing.assert_array_equal(np.delete(got, 2), np.delete(x, 2, axis=0).argmax(axis=-1))
     assert 0 <= got[2] < 33  # an invalid distribution still yields a token
@@ -363,9 +290,8 @@ def test_scores_at_temperature_limits_equal_those_of_the_sampler(temperature: fl
     r = np.random.default_rng(0)
     hidden, matrix = (jnp.asarray(r.normal(0, 9, shape), jnp.float32) for shape in ((1, 1, 200, 16), (16, 500)))
     logits = hidden[0, 0] @ matrix
-    drawn = sample_tokens(
-        jax.random.split(jax.random.key(0), 200), logits, sampling(200, temperature=temperature), truncates=False
-    )
+    keys, plain = jax.random.split(jax.random.key(0), 200), Truncation(False, False, False)
+    drawn = sample_tokens(keys, logits, sampling(200, temperature=temperature), truncation=plain)
     score = jax.jit(lambda h, w, t: token_logprobs(h, w, t, temperature))
     got = score(hidden, matrix, drawn.token[None, None])
     np.testing.assert_allclose(got.logprob[0, 0], drawn.logprob, atol=1e-3)

@@ -345,6 +345,10 @@ gpu-spider-rehearsal: setup-dev ## scripts/gpu_spider.sh on this machine, with a
 bench-rollout: setup ## the engine compared with a fixed batch of repeated prompts; reused and wasted work
 	$(BIN)/python scripts/bench_rollout.py $(ARGS)
 
+.PHONY: bench-host
+bench-host: setup ## the engine's host work per slot and chunk, without a model; ARGS=--quick for a smoke run
+	$(BIN)/python scripts/bench_host.py $(ARGS)
+
 .PHONY: bench-servers
 bench-servers: setup-dev ## the executor on servers and DuckDB, compared with a bare loop and Python's drivers; ARGS=--quick
 	cargo build --quiet --release --package sqlexec_bench --example bare_server

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from jaxrl_sql.api import Evaluation, Model, Run, evaluate, load_config, train
     from jaxrl_sql.config import TrainConfig
-    from jaxrl_sql.databases.sheets import load_benchmark
+    from jaxrl_sql.databases.question_files import load_benchmark
     from jaxrl_sql.text2sql.env.executor import Executor
     from jaxrl_sql.text2sql.recipes import RECIPES
     from jaxrl_sql.types import Example, Reward
@@ -40,7 +40,7 @@ _MODULES = {
     "Executor": "text2sql.env.executor",
     "Reward": "types",
     "TrainConfig": "config",
-    "load_benchmark": "databases.sheets",
+    "load_benchmark": "databases.question_files",
 }
 """Modules of the names that are not in `api`."""
 

@@ -30,7 +30,7 @@ from jaxrl_sql.config import EvaluateConfig, FilterConfig, Override, TrainConfig
 from jaxrl_sql.inference.policy_spec import PolicySpec
 from jaxrl_sql.inference.process import prepare_process, require_jax
 from jaxrl_sql.inference.prompt_form import resolve_settings
-from jaxrl_sql.runtime.folder import CONFIG, METRICS, SAMPLES, report_full_disk
+from jaxrl_sql.runtime.folder import CONFIG, METRICS, SAMPLES, report_unwritable
 from jaxrl_sql.runtime.model_locator import with_date
 from jaxrl_sql.types import Fields, InputError
 
@@ -264,7 +264,7 @@ def run_evaluation(config: EvaluateConfig, memory: InMemoryData | None = None) -
     from jaxrl_sql.inference.benchmark_sets import InMemoryData
 
     cfg = config.evaluate
-    with report_full_disk(cfg.out):
+    with report_unwritable(cfg.out):
         config = resolve_settings(config)
         journal = Path(cfg.out, benchmark_evaluation.JOURNAL)
         config = dataclasses.replace(config, data=with_date(config.data, config.model.checkpoint, journal))

@@ -82,8 +82,8 @@ class GroupBatch:
     returns: jax.Array | None = None
     prompts_per_schema: int = flax.struct.field(pytree_node=False, default=1)
 
-    def trained(self) -> jax.Array:
-        """Return the tokens in the loss, [B,G,T] bool: within the length, in the mask, and of positive weight."""
+    def policy_mask(self) -> jax.Array:
+        """Return the tokens of the policy, [B,G,T] bool: within the length, in `loss_mask`, and of positive weight."""
         inside = jnp.arange(self.completion.shape[-1]) < self.completion_len[..., None]
         return inside & self.loss_mask & (self.weight > 0)[..., None]
 

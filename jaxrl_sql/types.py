@@ -102,7 +102,7 @@ TRUNCATED_REASONS = frozenset({"length", "content_filter"})
 """The finish reasons of a truncated text: at a token limit, or by a server's content filter."""
 
 
-UNPLACED = "unplaced:"
+NEEDS_SERVER = "unplaced:"
 """The `engine_url` of a question that requires a server whose address is not resolved yet."""
 
 

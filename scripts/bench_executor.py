@@ -1,8 +1,8 @@
 """Compare the executor with a bare loop over the same SQLite and with methods of other projects, in one run.
 
 `python scripts/bench_executor.py` samples loads from a seed into a temporary folder. The variants (see
-`executor_rivals.py`, and `bare_loop` in the core's examples) take turns, each in a separate process. A ratio is ours in
-threads over another variant; for ours in processes it is processes over threads.
+`executor_rivals.py`, and `bare_loop` in the core's examples) take turns, each in a separate process. Each ratio
+divides the throughput of our executor with threads by that of a variant; the first ratio divides processes by threads.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def time_updates(report: Report, shape: Shape, model: ModelConfig, mean: float, 
     row_counts = [len(first_fit(lengths, shape.t)[1]) for lengths in np.asarray(batch.completion_len)]
     packed = with_packed_rows(jax.tree.map(lambda x: x[order_for_parts(row_counts, parts)], batch))
     ways = {
-        "apart": (make_step(policy, loss, optimizer), batch),
+        "unpacked": (make_step(policy, loss, optimizer), batch),
         "packed": (make_step(policy, loss, optimizer), packed),
         f"packed, {parts} parts": (make_step(policy, loss, optimizer, parts), packed),
     }
@@ -90,7 +90,7 @@ def time_schemas(report: Report, shape: Shape, model: ModelConfig, mean: float, 
     tokens[:, :common] = np.repeat(tokens[::prompts_per_schema, :common], prompts_per_schema, axis=0)
     batch = dataclasses.replace(batch, shared=(Segment(tokens, np.asarray(prompt.length)),))  # type: ignore[arg-type] # NumPy's
     once = share_schemas(batch, prompts_per_schema)
-    ways = {"apart": (step, batch), "schema once": (step, once), "and packed": (step, with_packed_rows(once))}
+    ways = {"unpacked": (step, batch), "schema once": (step, once), "and packed": (step, with_packed_rows(once))}
     title = f"update {shape}, {prompts_per_schema} questions a schema of {common}"
     compare(report, title, ways, init_params(model, jax.random.key(0)), optimizer, shape.update_goal)
 
@@ -98,7 +98,7 @@ def time_schemas(report: Report, shape: Shape, model: ModelConfig, mean: float, 
 def compare(
     report: Report, title: str, ways: dict[str, tuple[Any, GroupBatch]], params: Any, optimizer: Any, goal: Goal | None
 ) -> None:
-    """Time equivalent updates; the goal applies to the best one other than `apart`."""
+    """Time equivalent updates; the goal applies to the best one other than `unpacked`."""
     states = {name: make_state(params, optimizer) for name in ways}
     norms: dict[str, float] = {}
 
@@ -113,12 +113,12 @@ def compare(
     for name, values in taken.items():
         report.add(f"{title}: {name}", values, "s")
     figures = [
-        report.add(f"{title}: apart / {name}", ratios(taken["apart"], values), "x")
+        report.add(f"{title}: unpacked / {name}", ratios(taken["unpacked"], values), "x")
         for name, values in taken.items()
-        if name != "apart"
+        if name != "unpacked"
     ]
     report.add(f"{title}: the best ratio", max(figure.median for figure in figures), "x", goal)
-    off = max(abs(norm / norms["apart"] - 1) for norm in norms.values())
+    off = max(abs(norm / norms["unpacked"] - 1) for norm in norms.values())
     report.add(f"{title}: difference of gradient norms", off, "", Goal(1e-4, at_most=True))
 
 

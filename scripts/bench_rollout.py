@@ -181,7 +181,7 @@ def mismatch(params: Any, load: Load) -> float:
     engine = Engine(MODEL, params, Endless())
     batch = pack_samples(load, engine_run(engine, load)[1])
     trained = jax.jit(make_policy(MODEL))(params, None, batch).logprob
-    mask = np.asarray(batch.trained())
+    mask = np.asarray(batch.policy_mask())
     return float(np.abs(np.asarray(trained) - np.asarray(batch.rollout_logprobs))[mask].mean())
 
 

@@ -36,7 +36,7 @@ def choose(questions: Iterable[dict[str, str]]) -> dict[str, list[dict[str, str]
 
 
 def main() -> int:
-    """Read the copied questions and write the sheets."""
+    """Read the copied questions and write the files of questions."""
     copies, out = map(Path, sys.argv[1:])
     with (copies / "questions.jsonl").open(encoding="utf-8") as lines:
         splits = choose(map(json.loads, lines))

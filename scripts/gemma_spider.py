@@ -225,8 +225,8 @@ def add_joins(out: Path) -> None:
     names = sorted({question["db_id"] for question in questions if question["id"] in taught})
     files = [str(databases / name / f"{name}.sqlite") for name in names]
     generated = out / "generated"
-    requests = ["--db", *files, "--n", str(GENERATED), "--link", "--out", str(generated)]
-    if not generated.exists() and (code := synth(requests)):
+    arguments = ["--db", *files, "--n", str(GENERATED), "--link", "--out", str(generated)]
+    if not generated.exists() and (code := synth(arguments)):
         sys.exit(code)
     result: dict[tuple[str, str], list[dict[str, str]]] = defaultdict(list)
     for line in _lines(generated / "questions.jsonl"):

@@ -103,15 +103,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args(arguments).folder
     folder.mkdir(parents=True)
-    requests = questions()
+    rows = questions()
     with closing(sqlite3.connect(folder / "shop.sqlite")) as connection:
         fill(connection)
         connection.commit()
-        for question, sql, _ in requests:
+        for question, sql, _ in rows:
             if not connection.execute(sql).fetchall():
                 raise ValueError(f"the gold of {question!r} returns no rows")
-    dev = requests[3::4]
-    for name, selected in (("train", [request for request in requests if request not in dev]), ("dev", dev)):
+    dev = rows[3::4]
+    for name, selected in (("train", [request for request in rows if request not in dev]), ("dev", dev)):
         with (folder / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
             csv.writer(file).writerows([("question", "sql", "evidence"), *selected])
         sys.stdout.write(f"{folder / name}.csv: {len(selected)} questions\n")

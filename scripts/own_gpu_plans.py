@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl_sql.config import PlanConfig, load_config
-from jaxrl_sql.models.shapes import published_shape, shape_of_hub_model
+from jaxrl_sql.models.shapes import name_of_hub_model, published_config
 from jaxrl_sql.planning.chips import find_topology
 from jaxrl_sql.planning.memory import PlannedModel
 from jaxrl_sql.planning.plan import Plan, make_plan, mesh_sizes
@@ -34,7 +34,7 @@ def plan_of(weights: str, size: str, card: str, *overrides: str) -> Plan:
     """Return the plan of a model of this size on a card; `weights` is a key of FILES."""
     model = f"Qwen/Qwen2.5-Coder-{size}-Instruct"
     config = load_config(PlanConfig, ROOT / f"configs/{FILES[weights]}.yaml", [f"model.checkpoint={model}", *overrides])
-    planned = PlannedModel(config.model, published_shape(shape_of_hub_model(model)))
+    planned = PlannedModel(config.model, published_config(name_of_hub_model(model)))
     sections = config.workload(config.data.max_prompt_tokens)
     return make_plan(sections, planned, find_topology(CARDS[card]), mesh_sizes("1x1x1", 1))
 

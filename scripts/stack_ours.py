@@ -29,7 +29,7 @@ from jaxrl_sql.models import ModelConfig, Norms, Rope, init_params
 from jaxrl_sql.models.formats.hf import load_checkpoint, save_checkpoint
 from jaxrl_sql.models.lora import init_adapters, policy_params
 from jaxrl_sql.models.policy import make_policy
-from jaxrl_sql.models.shapes import published_shape
+from jaxrl_sql.models.shapes import published_config
 from jaxrl_sql.planning.workload import engine_config
 from jaxrl_sql.rollout import Engine, Sample, SamplingParams
 from jaxrl_sql.runtime.memory import keep_freed_memory
@@ -67,7 +67,7 @@ class NumberTokenizer:
 def save_model(folder: Path) -> None:
     """Write the model of a folder's work: random weights, and a tokenizer of the same tokens for transformers."""
     work = read_work(folder)
-    config = SHAPES.get(work.shape) or published_shape(work.shape)
+    config = SHAPES.get(work.shape) or published_config(work.shape)
     # Its end token is the model's last id; vLLM and transformers expect it in the vocabulary.
     inner = Tokenizer(models.WordLevel(NumberTokenizer(config.vocab_size - 1).get_vocab(), unk_token="t0"))  # noqa: S106
     inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()

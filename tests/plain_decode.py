@@ -21,10 +21,10 @@ from jaxrl_sql.models.attention.xla import attend
 from jaxrl_sql.models.transformer import (
     angles_of,
     embed,
-    finish,
-    heads,
     last_state,
     norm,
+    output_and_mlp,
+    qkv_heads,
     rotary_positions,
     scale_of,
     window_of,
@@ -74,10 +74,10 @@ def prefill(
     keys, values = [], []
     for i, kind in enumerate(kinds_of(config)):
         layer = jax.tree.map(operator.itemgetter(i), params["layers"])
-        q, k, v = heads(layer, config, norm(config, x, layer["attn_norm"]), angles_of(kind, rotary))
+        q, k, v = qkv_heads(layer, config, norm(config, x, layer["attn_norm"]), angles_of(kind, rotary))
         levels = [TreeLevel(q, k, v, length[:, None], rotary.positions)]
         (attended,) = backend(levels, scale_of(config), config.attn_score_cap, window_of(config, kind))
-        x = finish(layer, config, x, attended)
+        x = output_and_mlp(layer, config, x, attended)
         keys.append(k[:, 0])
         values.append(v[:, 0])
     hidden = norm(config, x[:, 0], params["final_norm"])
@@ -126,11 +126,11 @@ def decode_step(
     keys, values = [], []
     for i, kind in enumerate(kinds):
         layer = jax.tree.map(operator.itemgetter(i), params["layers"])
-        q, k, v = heads(layer, config, norm(config, x, layer["attn_norm"]), angles_of(kind, rotary))
+        q, k, v = qkv_heads(layer, config, norm(config, x, layer["attn_norm"]), angles_of(kind, rotary))
         keys.append(append(cache.k[i], k))
         values.append(append(cache.v[i], v))
         stored = (prefix.k[i][:, None], prefix.v[i][:, None]), (keys[i], values[i])
         parts = [(*pair, visible) for pair, visible in zip(stored, seen[kind], strict=True)]
-        x = finish(layer, config, x, attend(q, parts, scale_of(config), config.attn_score_cap))
+        x = output_and_mlp(layer, config, x, attend(q, parts, scale_of(config), config.attn_score_cap))
     hidden = norm(config, x[:, :, 0], params["final_norm"])
     return hidden, DecodeCache(k=tuple(keys), v=tuple(values), length=local)

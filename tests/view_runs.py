@@ -27,9 +27,9 @@ def make_database(folder: Path) -> Path:
 
 
 def answer(sql: str | None, reward: float, status: str = "ok", turns: Sequence[Any] | None = None) -> dict[str, Any]:
-    output = turns or [["assistant", f"I think so. {sql}", pack_ids([0, 1, 2]), pack_logprobs([-0.1, -2.0, 0.0])]]
+    answer_turns = turns or [["assistant", f"I think so. {sql}", pack_ids([0, 1, 2]), pack_logprobs([-0.1, -2.0, 0.0])]]
     return {
-        "turns": list(output), "sql": sql, "status": status, "gold_status": "ok", "stop": "", "reward": reward,
+        "turns": list(answer_turns), "sql": sql, "status": status, "gold_status": "ok", "stop": "", "reward": reward,
         "parts": {"correct": reward, "format": 1.0}, "weight": 1.0, "finish_reason": "stop",
     }  # fmt: skip
 

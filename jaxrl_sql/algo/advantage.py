@@ -81,7 +81,7 @@ def gae(
 
 
 def reward_last_token(rewards: jax.Array, mask: jax.Array) -> jax.Array:
-    """Put each answer's reward [B,G] on its last masked token: -> [B,G,T]."""
+    """Put each answer's reward [B,G] on the last token of its mask: -> [B,G,T]."""
     remaining = jnp.cumsum(mask[..., ::-1], axis=-1)[..., ::-1]
     return jnp.where(mask & (remaining == 1), rewards[..., None], 0.0)
 
@@ -95,21 +95,22 @@ def zero_variance(rewards: ArrayLike, weight: ArrayLike) -> jax.Array:
 
 
 def choose_groups(
-    rewards: ArrayLike, weight: ArrayLike, keep: int, prompts_per_schema: int = 1, sampled: int = 1
+    rewards: ArrayLike, weight: ArrayLike, keep: int, prompts_per_schema: int = 1, sampled_per_schema: int = 1
 ) -> list[int]:
     """Choose the `keep` groups [B,G] with the largest range of rewards, ties in order; return their indices.
 
     This is DAPO's dynamic sampling (Yu et al. 2025, arXiv:2503.14476) in one round: more groups are sampled than an
     update takes, and those with the least reward differences are dropped, so the update keeps its shape.
 
-    Of each `sampled` consecutive groups, which share a database, either `prompts_per_schema` are chosen or none.
+    Each block of `sampled_per_schema` consecutive groups shares a database. Of a block either `prompts_per_schema`
+    groups are chosen or none.
     """
     valid = np.asarray(weight) > 0
     highest = np.max(np.where(valid, rewards, -np.inf), axis=-1)
     lowest = np.min(np.where(valid, rewards, np.inf), axis=-1)
-    ranges = np.where(valid.any(axis=-1), np.round(highest - lowest, 6), 0.0).reshape(-1, sampled)
+    ranges = np.where(valid.any(axis=-1), np.round(highest - lowest, 6), 0.0).reshape(-1, sampled_per_schema)
     best = np.argsort(-ranges, axis=1, kind="stable")[:, :prompts_per_schema]
     blocks = np.argsort(-np.take_along_axis(ranges, best, axis=1).sum(axis=1), kind="stable")[
         : keep // prompts_per_schema
     ]
-    return [int(block * sampled + i) for block in blocks for i in best[block]]
+    return [int(block * sampled_per_schema + i) for block in blocks for i in best[block]]

@@ -34,7 +34,7 @@ class Loss(NamedTuple):
 
 def sft_loss(scored: TokenLogprobs, batch: GroupBatch) -> Loss:
     """Compute the negative log-likelihood of the trained tokens, averaged over tokens."""
-    mask = batch.trained()
+    mask = batch.policy_mask()
     nll = masked.sum_and_count(-scored.logprob, mask)
     return Loss(*nll, {"sft/loss": nll, "policy/entropy": masked.sum_and_count(scored.entropy, mask)})
 
@@ -45,7 +45,9 @@ def grpo_loss(scored: TokenLogprobs, batch: GroupBatch, cfg: GrpoConfig, on_poli
     The surrogate is min(ratio A, clip(ratio, 1 - clip.low, 1 + clip.high) A) (Schulman et al. 2017, arXiv:1707.06347;
     separate bounds: DAPO, arXiv:2503.14476). With `clip.dual` above 1 it is at least clip.dual A for A < 0 (Ye et al.
     2020, arXiv:1912.09729). Each token's term is multiplied by exp(old - behavior), detached and capped at
-    `loss.tis_clip_max`, because the engine samples from a slightly different distribution; 0 disables this weight.
+    `loss.tis_clip_max`, because the sampler has a slightly different distribution; 0 disables this weight.
+    `batch.behavior_logprobs` are the sampler's after truncation (top-k, top-p, min-p). `batch.rollout_logprobs` are of
+    its full distribution, for the metrics.
 
     Demonstrations (mixed-policy GRPO: LUFFY, Yan et al. 2025, arXiv:2504.14945) are not samples of the policy. Their
     importance weight is 1 (in LUFFY a shaped probability of the policy), and their ratio is not clipped. Entropy, KL
@@ -55,7 +57,7 @@ def grpo_loss(scored: TokenLogprobs, batch: GroupBatch, cfg: GrpoConfig, on_poli
     ValueError when `batch.old_logprobs` is missing.
     """
     loss = cfg.loss
-    mask = learned_tokens(batch, loss)
+    mask = tokens_in_loss(batch, loss)
     advantage = require_field(batch.advantage, "advantage")
     old = require_field(scored.logprob if on_policy else batch.old_logprobs, "old_logprobs, which several updates need")
     old = jax.lax.stop_gradient(old)
@@ -99,7 +101,7 @@ def ppo_loss(scored: TokenLogprobs, batch: GroupBatch, cfg: GrpoConfig, on_polic
     With `ppo.value_clip` above 0 the error is the larger of two: that of the value, and that of the value clipped to
     within `value_clip` of its value before the first update.
     """
-    policy, mask = grpo_loss(scored, batch, cfg, on_policy), learned_tokens(batch, cfg.loss)
+    policy, mask = grpo_loss(scored, batch, cfg, on_policy), tokens_in_loss(batch, cfg.loss)
     value = require_field(scored.value, "value: the policy has no value head")
     target, old_value = require_field(batch.returns, "returns"), require_field(batch.old_values, "old_values")
     error = (value - target) ** 2
@@ -110,9 +112,9 @@ def ppo_loss(scored: TokenLogprobs, batch: GroupBatch, cfg: GrpoConfig, on_polic
     return Loss(policy.sum + cfg.ppo.value_coef * total, weight, {**policy.metrics, "value/loss": (total, weight)})
 
 
-def learned_tokens(batch: GroupBatch, cfg: LossConfig) -> jax.Array:
-    """Return the tokens in the loss, [B,G,T] bool; with `cfg.mask_truncated` without those of truncated answers."""
-    mask = batch.trained()
+def tokens_in_loss(batch: GroupBatch, cfg: LossConfig) -> jax.Array:
+    """Return the tokens in the loss, [B,G,T] bool: the policy mask; `cfg.mask_truncated` excludes truncated answers."""
+    mask = batch.policy_mask()
     return mask & ~batch.truncated[..., None] if cfg.mask_truncated else mask
 
 
@@ -165,10 +167,10 @@ def importance_weight(old: jax.Array, behavior: jax.Array, mask: jax.Array, cap:
 
 
 def sampler_metrics(old: jax.Array, rollout: jax.Array, mask: jax.Array) -> Metrics:
-    """Compare the trainer's log-probabilities [B,G,T] with those of the rollout engine.
+    """Compare the trainer's log-probabilities [B,G,T] with those of the sampler.
 
     Metrics: mean and maximum of the absolute difference, the mean in each band of POSITIONS, and the k3 estimate of
-    KL(engine, trainer), the mean of exp(d) - d - 1 with d = trainer - engine.
+    KL(sampler, trainer), the mean of exp(d) - d - 1 with d = trainer - sampler.
     """
     d = jnp.where(mask, old - rollout, 0.0)
     delta = jnp.abs(d)

@@ -3,6 +3,9 @@
 The step does not depend on the model, only on a function that scores a batch. Trainable parameters and optimizer state
 are donated: other readers, such as the sampler, must take the new arrays after each step. The frozen base and the
 reference are neither donated nor returned, so other readers may keep them.
+
+A batch runs as micro-batches of whole groups. With a token budget each micro-batch runs as several chunks of its
+prompts or answers, each of which is within the budget.
 """
 
 from __future__ import annotations
@@ -28,9 +31,9 @@ from jaxrl_sql.algo.parts import (
     split_rows,
 )
 from jaxrl_sql.batch import GroupBatch, PyTree, TrainState
-from jaxrl_sql.models.ops.linear import wide_leaves, with_wide
+from jaxrl_sql.models.ops.linear import float32_leaves, with_float32_leaves
 from jaxrl_sql.models.ops.micro_batches import MicroBatches, row_counts
-from jaxrl_sql.models.ops.stochastic_rounding import apply_updates, widen
+from jaxrl_sql.models.ops.stochastic_rounding import apply_updates, to_float32
 from jaxrl_sql.models.ops.token_distribution import TokenLogprobs
 from jaxrl_sql.types import InputError
 
@@ -60,9 +63,10 @@ def make_step(
     """Return the update: score, loss, gradient of sum / weight in float32, optimizer.
 
     With `accumulate` above 1 the batch runs as that many micro-batches of whole groups, one at a time to save memory,
-    and their gradients are added; `MicroBatches` can set the size in tokens. Each part's sum is divided by the weight
-    of the whole batch, so the gradient does not depend on the split.
-    `by_rows`: each part of a packed batch runs only the rows that its prompts need; False, for comparison, runs all.
+    and their gradients are added; `MicroBatches` can set a token budget. The sum of each micro-batch is divided by the
+    weight of the whole batch, so the gradient does not depend on the split.
+    `by_rows`: each micro-batch of a packed batch runs only the rows that its prompts need; False, for comparison, runs
+    all.
     Raises as `run_micro_batches` does.
     """
     micro_batches = MicroBatches(accumulate) if isinstance(accumulate, int) else accumulate
@@ -75,16 +79,16 @@ def make_step(
         weight = _weight(loss, batch)
 
         def objective(leaves: PyTree, micro_batch: GroupBatch) -> tuple[jax.Array, losses.Metrics]:
-            result = loss(logprobs(with_wide(trainable, leaves), frozen, micro_batch), micro_batch)
+            result = loss(logprobs(with_float32_leaves(trainable, leaves), frozen, micro_batch), micro_batch)
             return result.sum / jnp.maximum(weight, 1.0), result.metrics
 
-        # Slots make the gradients float32 for any dtype of the weights.
+        # Narrow weights carry float32 zeros (`linear.Weight`), whose gradients are float32.
         gradient = jax.grad(objective, has_aux=True)
-        micro_batch_gradient = partial(gradient, wide_leaves(trainable))
+        micro_batch_gradient = partial(gradient, float32_leaves(trainable))
         grads, metrics = run_micro_batches(micro_batch_gradient, batch, micro_batches, _sum_gradients, by_rows)
         updates, opt_state = optimizer.update(grads, opt_state, trainable)
         trainable = apply_updates(trainable, updates, count)
-        sizes = {"optim/grad_norm": optax.tree.norm(grads), "optim/param_norm": optax.tree.norm(widen(trainable))}
+        sizes = {"optim/grad_norm": optax.tree.norm(grads), "optim/param_norm": optax.tree.norm(to_float32(trainable))}
         metrics = {**metrics, **{name: (size, jnp.ones(())) for name, size in sizes.items()}}
         return (count + 1, trainable, opt_state), metrics
 
@@ -129,26 +133,26 @@ def run_micro_batches(
 ) -> T:
     """Run a batch as micro-batches of whole groups.
 
-    With a token budget each part runs in several passes over some of its prompts or, when one group exceeds the
-    budget, over some of its answers, which runs their prompt once per pass. `combine` runs the micro-batches of one
-    split.
+    With a token budget each micro-batch runs as several chunks of its prompts. When one group exceeds the budget, a
+    chunk has some of its answers, and their prompt runs once per chunk. `combine` runs the parts of one split.
 
-    `by_rows`: each part of a packed batch runs only the rows that its prompts need. Raises ValueError when B is not a
-    multiple of the parts, InputError when the budget is too small for one answer.
+    `by_rows`: each micro-batch of a packed batch runs only the rows that its prompts need. Raises ValueError when B is
+    not a multiple of the micro-batches, InputError when the budget is too small for one answer.
     """
     counts = _row_counts(batch, by_rows)
-    parts = micro_batches.parts_of(count_units(batch), *_sizes(batch, counts[0]))
-    run_part: BatchFunction[T] = (
+    num = micro_batches.parts_of(count_units(batch), *_sizes(batch, counts[0]))
+    run_micro_batch: BatchFunction[T] = (
         partial(_run_within_budget, run, micro_batches, combine) if micro_batches.tokens else run
     )
-    if parts == 1 and not micro_batches.tokens:
+    if num == 1 and not micro_batches.tokens:
         return run(batch)
-    run_part = partial(_run_needed_rows, run_part, counts) if len(counts) > 1 else run_part
-    return run_part(batch) if parts == 1 else combine(run_part, *split_prompts(batch, parts))
+    if len(counts) > 1:
+        run_micro_batch = partial(_run_needed_rows, run_micro_batch, counts)
+    return run_micro_batch(batch) if num == 1 else combine(run_micro_batch, *split_prompts(batch, num))
 
 
 def _row_counts(batch: GroupBatch, by_rows: bool) -> tuple[int, ...]:
-    """Return the numbers of rows of answers that a part may run, in increasing order."""
+    """Return the numbers of rows of answers that a micro-batch may run, in increasing order."""
     if batch.packed_length is None:
         return (batch.completion.shape[1],)
     max_rows = batch.packed_length.shape[1]
@@ -156,13 +160,13 @@ def _row_counts(batch: GroupBatch, by_rows: bool) -> tuple[int, ...]:
 
 
 def _sizes(batch: GroupBatch, rows: int) -> tuple[int, int, int]:
-    """Return per unit the shared tokens before its answers, the rows of answers, and the tokens per row."""
+    """Return (shared tokens, rows of answers, tokens per row) of a prompt, or of a schema with all its questions."""
     first, *rest = (segment.tokens.shape[1] for segment in batch.shared)
     return first + batch.prompts_per_schema * sum(rest), batch.prompts_per_schema * rows, batch.completion.shape[2]
 
 
 def _run_needed_rows(run: BatchFunction[T], counts: tuple[int, ...], micro_batch: GroupBatch) -> T:
-    """Run a packed part with the smallest of `counts` rows that holds the answers of all its prompts.
+    """Run a packed micro-batch with the smallest of `counts` rows that holds the answers of all its prompts.
 
     The compiled program has one branch per count.
     """
@@ -183,7 +187,7 @@ def _run_needed_rows(run: BatchFunction[T], counts: tuple[int, ...], micro_batch
 def _run_within_budget(
     run: BatchFunction[T], micro_batches: MicroBatches, combine: Combine[T], micro_batch: GroupBatch
 ) -> T:
-    """Run a part within the token budget."""
+    """Run a micro-batch in chunks within the token budget."""
     rows = _row_counts(micro_batch, by_rows=False)[0]
     local_prompts = count_units(micro_batch) // micro_batches.num_shards
     prompts, fit = micro_batches.chunk_sizes(local_prompts, *_sizes(micro_batch, rows))

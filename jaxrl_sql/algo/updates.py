@@ -44,7 +44,7 @@ def needs_old_logprobs(cfg: GrpoConfig) -> bool:
 
 
 def micro_batches_of(cfg: GrpoConfig, num_shards: int = 1, minibatches: int = 1) -> MicroBatches:
-    """Return the micro-batches of `minibatches` together, on a mesh that splits prompts over `num_shards` shards."""
+    """Return the micro-batch settings of a pass over `minibatches` at once, on a mesh with `num_shards` shards."""
     return MicroBatches(cfg.gradient_accumulation_steps * minibatches, cfg.max_tokens_per_device, num_shards)
 
 
@@ -156,7 +156,7 @@ def advantage_fields(batch: GroupBatch, cfg: GrpoConfig, advantage: Advantage) -
     With the KL in the reward, each trained token costs `cfg.kl.coef` times its KL estimate of old policy against
     reference. GRPO subtracts the sum over an answer from its reward, PPO subtracts per token.
     """
-    mask = batch.trained()
+    mask = batch.policy_mask()
     metrics: losses.Metrics = {}
     cost = jnp.zeros(mask.shape, jnp.float32)
     if cfg.kl.coef > 0 and cfg.kl.placement == "reward":
@@ -169,7 +169,7 @@ def advantage_fields(batch: GroupBatch, cfg: GrpoConfig, advantage: Advantage) -
         return {"advantage": advantage(batch.reward - jnp.sum(cost, axis=-1), batch.weight)[..., None]}, metrics
     values = losses.require_field(batch.old_values, "old_values: the policy has no value head")
     raw, returns = gae(reward_last_token(batch.reward, mask) - cost, values, mask, cfg.ppo.discount, cfg.ppo.gae_lambda)
-    learned = losses.learned_tokens(batch, cfg.loss)
+    learned = losses.tokens_in_loss(batch, cfg.loss)
     variance, residual_variance = (masked.masked_variance(x, learned) for x in (returns, returns - values))
     metrics["value/explained_variance"] = variance - residual_variance, variance
     return {"advantage": masked.standardize(raw, learned), "returns": returns}, metrics

@@ -74,7 +74,7 @@ def _ask(args: argparse.Namespace) -> int:
     if questions and not questions[0].strip():
         raise InputError("the question is empty")
     check_keys(EvaluateConfig, args.config, overrides)
-    from jaxrl_sql.databases.sheets import single_database
+    from jaxrl_sql.databases.question_files import single_database
     from jaxrl_sql.text2sql.question_sets.hiding import hide_in_example
 
     open_database = partial(database_example, stand_in=args.stand_in, leave_out=args.leave_out, report=to_stderr)

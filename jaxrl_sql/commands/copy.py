@@ -23,8 +23,8 @@ from jaxrl_sql.types import InputError
 
 _SAMPLE = """Sample a database: the first rows of each table, then the rows that they reference, level by level.
 
-Each read is a separate transaction, so a sample of a changing database may hold rows of different times. Rows without
-their parent, for that reason, on the server or beyond the last level, are counted and reported.
+Each read is a separate transaction, so a sample of a changing database may hold rows of different times. Rows whose
+parent is missing (deleted between reads, absent on the server, or beyond the last level) are counted and reported.
 """
 _DUMP = """Load a published dump: `--from FILE.sql --to postgresql://USER@HOST/NAME`, or `mysql://…`.
 
@@ -57,7 +57,9 @@ def _copy(arguments: Sequence[str]) -> None:
     parser.add_argument("--replace", action="store_true", help="replace values that the engine cannot hold")
     golds = parser.add_argument_group("questions")
     golds.add_argument("--questions", type=Path, metavar="PATH", help="a set's folder, or a file of questions")
-    golds.add_argument("--split", default="", help="split of the set; default the usual one")
+    golds.add_argument(
+        "--split", default="", help="split of the set; default the one that the benchmark scores, such as dev"
+    )
     golds.add_argument("--timeout-ms", type=int, default=30_000, help="time limit of each gold, default 30,000")
     _run_copy(parser.parse_args(arguments))
 

@@ -19,7 +19,7 @@ from jaxrl_sql.types import InputError
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    return run_command(DistillConfig, _distill, __doc__ or "", arguments, asks="distill")
+    return run_command(DistillConfig, _distill, __doc__ or "", arguments, endpoint_section="distill")
 
 
 def _distill(config: DistillConfig) -> int:

@@ -40,7 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--data", action="append", default=[], metavar="DIR", help="a benchmark's folder; may be repeated"
     )
-    parser.add_argument("--split", help="split of the benchmark (default: the usual one)")
+    parser.add_argument(
+        "--split", help="split of the benchmark (default: the one that the benchmark scores, such as dev)"
+    )
     parser.add_argument("--predictions", action="append", default=[], metavar="FILE", help="one for each --data")
     field = "field of predicted SQL in --predictions, if not pred_sql or sql"
     parser.add_argument("--field", dest="sql_field", metavar="NAME", help=field)

@@ -19,7 +19,7 @@ from jaxrl_sql.commands.ask import to_stderr
 from jaxrl_sql.commands.running import report_errors, run_or_print
 from jaxrl_sql.config import EvaluateConfig, EvaluateSettings, ExecutorConfig, load_config
 from jaxrl_sql.config.load import check_keys
-from jaxrl_sql.databases.sample.options import is_served, refuse_leave_out
+from jaxrl_sql.databases.sample.options import is_external, refuse_leave_out
 from jaxrl_sql.inference.ask import Asker
 from jaxrl_sql.inference.evaluation_config import Layers, ask_layers
 from jaxrl_sql.inference.policy_spec import PolicySpec
@@ -66,15 +66,15 @@ def serve(args: argparse.Namespace) -> int:
     else:
         layers = Layers(args.overrides, {"executor": dict(LIMITS)}, {})
     config = load_config(EvaluateConfig, args.config, *layers)
-    from jaxrl_sql.databases.sheets import single_database
+    from jaxrl_sql.databases.question_files import single_database
 
     db = args.db or single_database(config.data.database)
-    if not is_served(db) and not Path(db).is_file():  # before the weights are downloaded
+    if not is_external(db) and not Path(db).is_file():  # before the weights are downloaded
         reason = "is a folder: name the file in it" if Path(db).is_dir() else "no such file"
         raise InputError(f"--db {db}: {reason}")
-    if args.stand_in and not is_served(db):
+    if args.stand_in and not is_external(db):
         raise InputError(f"--stand-in {args.stand_in} is only for a --db of another engine, not {db}")
-    if is_served(db):
+    if is_external(db):
         from jaxrl_sql.text2sql.question_sets.hiding import refuse_hide
 
         refuse_hide(config.data.hide, "--db names a database of another engine")

@@ -69,9 +69,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _with_known_shape(config: PlanConfig) -> PlanConfig:
     """Set `model.shape` if the checkpoint is a published model of the hub, so that nothing is downloaded."""
-    from jaxrl_sql.models.shapes import shape_of_hub_model
+    from jaxrl_sql.models.shapes import name_of_hub_model
 
-    shape = "" if config.model.shape else shape_of_hub_model(config.model.checkpoint)
+    shape = "" if config.model.shape else name_of_hub_model(config.model.checkpoint)
     return replace_values(config, {"model.shape": shape}) if shape and is_hub_name(config.model.checkpoint) else config
 
 

@@ -32,12 +32,13 @@ def run_command(
     description: str,
     arguments: Sequence[str] | None = None,
     rehearse: Callable[[Root], int] | None = None,
-    asks: str = "",
+    endpoint_section: str = "",
 ) -> int:
     """Read `--config FILE key.sub=value …` and run a command; report an error as one line and an exit code.
 
-    `root` is the command's configuration; `asks` is the section that `--endpoint` sets. Training commands have
-    `rehearse`, which `--dry-run` calls, and `--resume [FOLDER]`. Without arguments, an error explains the first steps.
+    `root` is the command's configuration; `endpoint_section` is the section that `--endpoint` sets. Training commands
+    have `rehearse`, which `--dry-run` calls, and `--resume [FOLDER]`. Without arguments, an error explains the first
+    steps.
     """
     parser = Parser(description=description)
     add_config(parser, root)
@@ -50,12 +51,12 @@ def run_command(
         parser.add_argument(
             "--dry-run", action="store_true", help="check everything up to the first compilation, without a run folder"
         )
-    if asks:
-        add_endpoint(parser, asks)
+    if endpoint_section:
+        add_endpoint(parser, endpoint_section)
     parser.add_argument("overrides", nargs="*", metavar="key.sub=value", help="values that replace the file's")
     args = parser.parse_intermixed_args(arguments)
-    if asks:
-        args.overrides = [*endpoint_values(asks, args.endpoint), *args.overrides]
+    if endpoint_section:
+        args.overrides = [*endpoint_values(endpoint_section, args.endpoint), *args.overrides]
     if not (args.config or args.resume is not None or args.overrides):
         begin = "start with --config FILE, such as configs/quickstart.yaml, or key.sub=value"
         begin += ", or continue with --resume FOLDER" if rehearse is not None else ""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from jaxrl_sql.commands.arguments import Parser, add_leave_out
 from jaxrl_sql.commands.running import report_errors
-from jaxrl_sql.datagen.synth.spec import GRADES, SPLITS, STYLES, SynthReport, SynthSpec
+from jaxrl_sql.datagen.synth.spec import DIFFICULTIES, SPLITS, STYLES, SynthReport, SynthSpec
 from jaxrl_sql.runtime.progress import quantity
 from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.types import InputError
@@ -46,10 +46,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--splits", nargs="+", default=default.splits, help=f"some of {', '.join(SPLITS)}; default all")
     parser.add_argument("--rows", type=int, default=0, help="mean rows per table; default 1,000 to 3,000 per database")
-    for grade in GRADES:
-        shares = (SynthSpec(style=style).shares[GRADES.index(grade)] for style in STYLES)
+    for difficulty in DIFFICULTIES:
+        shares = (SynthSpec(style=style).shares[DIFFICULTIES.index(difficulty)] for style in STYLES)
         defaults = ", ".join(f"{share:g} ({style})" for share, style in zip(shares, STYLES, strict=True))
-        parser.add_argument(f"--{grade}", type=float, help=f"share of questions, default {defaults}")
+        parser.add_argument(f"--{difficulty}", type=float, help=f"share of questions, default {defaults}")
     parser.add_argument("--style", choices=STYLES, default=STYLES[0], help="source of the questions")
     parser.add_argument("--mysql-share", type=float, default=0.0, help="share of questions that ask for MySQL")
     user_group = parser.add_argument_group("your own databases")
@@ -69,17 +69,17 @@ def _print(out: Path, report: SynthReport) -> None:
         tokens = ", ".join(f"{name} {value:g}" for name, value in report.tokens.get(split, {}).items())
         line = f"{split}: {quantity(count, 'questions')} on {quantity(report.databases[split], 'databases')}"
         lines.append(f"{line}; tokens: {tokens}" if tokens else line)
-    lines.append("grades: " + ", ".join(f"{grade} {count}" for grade, count in report.grades.items()))
+    lines.append("difficulties: " + ", ".join(f"{difficulty} {count}" for difficulty, count in report.grades.items()))
     print_text("\n".join(lines))
 
 
 def _print_files(out: Path, files: Sequence[FileQuestions], requested: int) -> None:
     lines = [f"{out}: written"]
     for file in files:
-        counts = Counter(question.grade for question in file.questions)
-        grades = ", ".join(f"{grade} {counts[grade]}" for grade in GRADES if counts[grade])
+        counts = Counter(question.template_difficulty for question in file.questions)
+        counted = ", ".join(f"{difficulty} {counts[difficulty]}" for difficulty in DIFFICULTIES if counts[difficulty])
         short = "" if len(file.questions) >= requested else f" of {requested} requested"
-        lines.append(f"{file.db_id}: {quantity(len(file.questions), 'questions')}{short}; {grades}")
+        lines.append(f"{file.db_id}: {quantity(len(file.questions), 'questions')}{short}; {counted}")
         lines += [f"  candidates left out: {count:>6}  {reason}" for reason, count in file.rejected.most_common()]
         reasons: dict[str, list[str]] = {}
         for name, reason in file.left_out:

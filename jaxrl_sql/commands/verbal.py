@@ -22,7 +22,7 @@ from jaxrl_sql.types import InputError
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    return run_command(VerbalConfig, _verbal, __doc__ or "", arguments, asks="verbal")
+    return run_command(VerbalConfig, _verbal, __doc__ or "", arguments, endpoint_section="verbal")
 
 
 def _verbal(config: VerbalConfig) -> int:

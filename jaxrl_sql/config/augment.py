@@ -13,7 +13,7 @@ from jaxrl_sql.config.fields import OneOf
 class AugmentSettings:
     """Changes of `jaxrl-sql data augment` to `data.train`, written as a plain folder with copies of the databases.
 
-    The filters of `filter` for golds, texts and repeats apply to the result.
+    The section `filter` applies to the result: execution of golds, lengths of SQL, and duplicate questions.
     """
 
     out: Annotated[str, "Output folder."] = "runs/augment"

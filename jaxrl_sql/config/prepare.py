@@ -25,7 +25,7 @@ class SourceConfig:
     complexity: Annotated[list[str], "Complexity labels of the set to select; if empty, all."] = field(
         default_factory=list
     )
-    hardness: Annotated[list[str], "Spider's hardness levels to select; if empty, all."] = field(default_factory=list)
+    hardness: Annotated[list[str], "Spider's difficulties to select; if empty, all."] = field(default_factory=list)
     exclude: Annotated[list[str], "Regular expressions; questions with a match are omitted."] = field(
         default_factory=list
     )

@@ -126,7 +126,7 @@ class TrainConfig(RootConfig):
         if sft.formats and data.prompt == "compact":
             yield f"sft.formats={sft.formats} need data.prompt=tagged or chat: compact answers are SQL only"
         if sft.formats and data.prompt == "given":
-            yield f"sft.formats={sft.formats} need prompts of each form: data.prompt=given has those of the rows"
+            yield (f"sft.formats={sft.formats} needs a prompt per answer format: data.prompt=given has one per row")
         yield from _sampling_errors(self.sampling)
         yield from _objective_errors(self.sampling, self.rollout, grpo)
         yield from _turn_errors(self)
@@ -285,7 +285,7 @@ ROOTS: tuple[type[RootConfig], ...] = (
 
 
 def _sampling_errors(sampling: SamplingConfig) -> Iterator[str]:
-    """Yield a line for each zero that only validation accepts: greedy answers, and the turns of training."""
+    """Reject zeros that only `validation.sampling` accepts: temperature (greedy) and turns (those of `sampling`)."""
     if not sampling.temperature:
         yield f"sampling.temperature={sampling.temperature} must be above 0"
     if not sampling.turns:
@@ -399,8 +399,9 @@ def _objective_errors(sampling: SamplingConfig, rollout: RolloutConfig, grpo: Gr
             yield f"grpo.demonstrations is incompatible with {setting}"
     extra = grpo.dynamic_sampling.max_extra_generations
     incompatible = {
-        f"sampling.turns={sampling.turns}, whose environments would wait: it must be 1": sampling.turns > 1,
-        f"grpo.dynamic_sampling.max_extra_generations={extra}, unpredictable rounds: it must be 0": extra > 0,
+        f"sampling.turns={sampling.turns}, because a call cannot continue a dialogue: it must be 1": sampling.turns > 1,
+        f"grpo.dynamic_sampling.max_extra_generations={extra}, because rounds are not known ahead: it must be 0": extra
+        > 0,
         "rollout.exact=true, because an answer may include tokens of an older policy: it must be false": rollout.exact,
         "grpo.loss.tis_clip_max=0, which would not correct tokens of an older policy: it must be above 0": (
             grpo.loss.tis_clip_max == 0

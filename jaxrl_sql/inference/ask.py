@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 
 from jaxrl_sql.config import EvaluateSettings, ExecutorConfig
-from jaxrl_sql.databases.sample.options import is_served, refuse_leave_out
+from jaxrl_sql.databases.sample.options import is_external, refuse_leave_out
 from jaxrl_sql.inference.policy_spec import PolicySpec
 from jaxrl_sql.inference.process import prepare_process, require_jax
 from jaxrl_sql.inference.prompt_form import resolve_settings
@@ -83,19 +83,19 @@ def database_example(
     `report` gets lines about tables that prompts omit. Raises InputError for a database that is absent or has no
     tables, and for `stand_in` and `leave_out` with a SQLite file.
     """
-    from jaxrl_sql.databases.sample.served import describe_samples, open_served
+    from jaxrl_sql.databases.sample.external import describe_samples, open_external
     from jaxrl_sql.text2sql.schema.read import read_schema
 
-    if is_served(db):
-        served = open_served(db, stand_in, leave_out, report)
-        for line in describe_samples([served]):
+    if is_external(db):
+        database = open_external(db, stand_in, leave_out, report)
+        for line in describe_samples([database]):
             report(line)
-        path, engine, url = served.sample_path, served.engine, served.url
+        path, engine, url = database.sample_path, database.engine, database.url
     else:
         path, engine, url = Path(db), "sqlite", ""
         refuse_leave_out(leave_out, db)
         if stand_in is not None:
-            raise InputError(f"--stand-in {stand_in}: only for a --db of another engine; {db} needs no stand-in")
+            raise InputError(f"--stand-in {stand_in}: only for a --db of another engine; prompts show {db} itself")
         if not path.is_file():
             raise InputError(f"--db {db}: {'is a folder: name the file in it' if path.is_dir() else 'no such file'}")
     schema = read_schema(path)

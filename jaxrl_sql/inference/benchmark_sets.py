@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jaxrl_sql.config import EvaluateSettings, ExecutorConfig
-from jaxrl_sql.databases.sheets import load_benchmark
+from jaxrl_sql.databases.question_files import load_benchmark
 from jaxrl_sql.runtime.progress import ProgressCallback, agree, no_progress, quantity
 from jaxrl_sql.text2sql.benchmarks import Benchmark, make_unique_name, summarize_skipped
 from jaxrl_sql.text2sql.benchmarks.benchmark import label_notes
@@ -16,7 +16,7 @@ from jaxrl_sql.text2sql.env.files import Predictions
 from jaxrl_sql.text2sql.evals.numbers import ExcludedCounts
 from jaxrl_sql.text2sql.evals.predictions import pair, predictions_of, read_predictions
 from jaxrl_sql.text2sql.evals.score_predictions import check_rules
-from jaxrl_sql.text2sql.prompts.dialects import refuse_translated, with_server_urls
+from jaxrl_sql.text2sql.prompts.dialects import check_translation_support, with_server_urls
 from jaxrl_sql.text2sql.question_sets.filters import keep_only
 from jaxrl_sql.text2sql.question_sets.hiding import check_hide, hide_in_benchmark
 from jaxrl_sql.text2sql.recipes import find_recipe
@@ -78,7 +78,7 @@ def open_sets(
         servers = dataclasses.asdict(executor.databases)
         benchmark = benchmark._replace(examples=with_server_urls(benchmark.examples, servers))
         benchmark = hide_in_benchmark(benchmark, hide)
-        refuse_translated(benchmark.examples, executor.sqlite_version)
+        check_translation_support(benchmark.examples, executor.sqlite_version)
         name = _name_of(benchmark, Path(folder), cfg.split, [eval_set.name for eval_set in sets])
         set_notes.append((name, benchmark.notes))
         notes += [f"{name}: {line}" for line in summarize_skipped(benchmark.skipped)]

@@ -15,8 +15,8 @@ from jaxrl_sql.runtime.folder import CONFIG
 from jaxrl_sql.runtime.model_locator import defaults_for, find_model, read_trained
 from jaxrl_sql.types import Fields, InputError, Record
 
-ONE_ANSWERS = (
-    "give one of --predictions FILE, for each --data one, --model M, and --endpoint URL --model M (or "
+ONE_ANSWER_SOURCE = (
+    "set exactly one of: --predictions FILE (one per --data), --model M, or --endpoint URL --model M (or "
     "evaluate.base_url=URL evaluate.model=M)"
 )
 
@@ -81,7 +81,7 @@ def evaluation_layers(
         named = load_config(EvaluateConfig, files, overrides, published, origin=origin)
         model, has_endpoint = named.model.checkpoint, bool(named.evaluate.base_url)
         if not (model or has_endpoint or request.predictions or named.evaluate.predictions):
-            raise InputError(ONE_ANSWERS)
+            raise InputError(ONE_ANSWER_SOURCE)
         defaults = defaults_for(model) | (chat | validation_sampling(files) if has_endpoint else {})
     defaults = _with_system(request, defaults)
     option_values: Record = {}
@@ -105,11 +105,11 @@ def ask_layers(
     recipe: str | None = None,
     samples: int | None = None,
 ) -> Layers:
-    """Return the layers for asking a model, a path or a hub name; with an `endpoint`, its name there.
+    """Return the layers for asking a model: a path or a hub name, or the name of a model at `endpoint`.
 
-    A model's folder has the prompt settings of its training, and its run the database of its questions. An endpoint has
-    the sampling of validation in `files`, and needs no checkpoint. `recipe` and `samples` take priority over files.
-    More than one sample sets a temperature. Raises InputError for a missing model.
+    Prompt settings come from the model's folder, `data.database` from its run. For an endpoint, sampling comes from
+    `validation` in `files`, and no checkpoint is needed. `recipe` and `samples` take priority over files. More than one
+    sample sets a temperature. Raises InputError for a missing model.
     """
     defaults = defaults_for("" if endpoint else model)
     defaults["executor"] |= LIMITS
@@ -136,9 +136,9 @@ def _endpoint_overrides(url: str) -> list[Override]:
 
 
 def validation_sampling(files: Sequence[Path] | None) -> Record:
-    """Return defaults with the sampling of validation that files of a training have; empty without its sections.
+    """Return the validation sampling of a training configuration as defaults; empty if `files` has no such section.
 
-    A served model is then asked as its run was validated.
+    So an endpoint is sampled like the validation of its run.
     """
     if not section_names(files) & {"sampling", "validation"}:
         return {}
@@ -162,4 +162,4 @@ def check_answerer(cfg: EvaluateSettings, checkpoint: str) -> None:
     if not cfg.data:
         raise InputError("--data is missing: it names a benchmark's folder (evaluate.data)")
     if sum(map(bool, (cfg.predictions, checkpoint, cfg.base_url))) != 1:
-        raise InputError(ONE_ANSWERS)
+        raise InputError(ONE_ANSWER_SOURCE)

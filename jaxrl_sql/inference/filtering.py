@@ -41,22 +41,22 @@ from jaxrl_sql.text2sql.evals.score_predictions import score_predictions
 from jaxrl_sql.text2sql.evals.tables import ReportTable
 from jaxrl_sql.text2sql.files.jsonl import write_lines
 from jaxrl_sql.text2sql.files.shares import one_in
-from jaxrl_sql.text2sql.prompts.dialects import refuse_translated
+from jaxrl_sql.text2sql.prompts.dialects import check_translation_support
 from jaxrl_sql.text2sql.prompts.prompts import PromptSet, Pruning, make_prompts
 from jaxrl_sql.text2sql.question_sets.filters import (
     DroppedQuestion,
     Filtered,
     by_choice,
     by_gold,
+    by_pass_rate,
     by_prompt,
-    by_rate,
     by_text,
     without_repeats,
 )
 from jaxrl_sql.text2sql.question_sets.hiding import check_hide
 from jaxrl_sql.types import Example, Fields, InputError, Record
 
-RATES = "rates.jsonl"
+PASS_RATES = "rates.jsonl"  # noqa: S105 - a file
 # Number of questions per call of the engine; a killed run loses at most these.
 _CHUNK = 128
 
@@ -82,11 +82,11 @@ def filter_data(
 ) -> FilterResult:
     """Select questions and write the files; `report` gets progress lines, `warn` a line about changed questions."""
     out = Path(cfg.out)
-    data = with_date(policy.data, policy.model.checkpoint, out / RATES)
+    data = with_date(policy.data, policy.model.checkpoint, out / PASS_RATES)
     policy = dataclasses.replace(policy, data=data)
     loaded = training_questions(data, limits.databases)
     check_hide(data.hide, (example.db_path for example in loaded.examples))
-    refuse_translated(loaded.examples, limits.sqlite_version)
+    check_translation_support(loaded.examples, limits.sqlite_version)
     out.mkdir(parents=True, exist_ok=True)
     dropped = [
         DroppedQuestion(uid, reason if reason.startswith("gold ") else f"cannot be read: {reason}")
@@ -108,12 +108,12 @@ def filter_data(
             questions = make_filter_prompts(policy, chosen_examples)
             chosen_examples = record_dropped(by_prompt(questions, data.max_prompt_tokens))
             if cfg.samples and chosen_examples:
-                settings = rate_settings(policy, cfg.samples, sampling, limits)
-                with Journal(out / RATES, settings) as journal:
+                settings = pass_rate_settings(policy, cfg.samples, sampling, limits)
+                with Journal(out / PASS_RATES, settings) as journal:
                     chosen = select_prompts(questions, chosen_examples)
-                    rates = sample_rates(policy, cfg.samples, sampling, executor, journal, chosen, report, warn)
+                    rates = measure_pass_rates(policy, cfg.samples, sampling, executor, journal, chosen, report, warn)
                 chosen_examples = record_dropped(
-                    by_rate(chosen_examples, {r["id"]: (r["right"], r["of"]) for r in rates}, cfg.low, cfg.high)
+                    by_pass_rate(chosen_examples, {r["id"]: (r["right"], r["of"]) for r in rates}, cfg.low, cfg.high)
                 )
         chosen_examples = record_dropped(
             by_choice(
@@ -147,7 +147,7 @@ def select_prompts(questions: PromptSet, remaining: Sequence[Example]) -> Prompt
     return PromptSet(tuple(example for example, _ in pairs), tuple(prompt for _, prompt in pairs), ())
 
 
-def sample_rates(
+def measure_pass_rates(
     policy: PolicySpec,
     samples: int,
     sampling: SamplingConfig,
@@ -159,8 +159,8 @@ def sample_rates(
 ) -> list[Record]:
     """Sample `samples` answers per question from the policy; return a record per question with its right answers.
 
-    Rates in the journal of an earlier run are reused, except those of questions whose database failed for some answers.
-    An answer is right by BIRD's comparison, and `truncated` if it reached the token limit.
+    Pass rates in the journal of an earlier run are reused, except those of questions whose database failed for some
+    answers. An answer is right by BIRD's comparison, and `truncated` if it reached the token limit.
     """
     question_digests = digests(questions.examples)
     if changed := describe_changes(journal.records, question_digests):
@@ -180,14 +180,14 @@ def sample_rates(
         ):
             params = make_sampling_params(sampling, samples, policy.seed, client.stops(sampling.stop))
             for start in starts:
-                for record in _rates_of(client, questions, start, params, sampling.turns):
+                for record in _pass_rates_of(client, questions, start, params, sampling.turns):
                     if record["id"] not in finished:
                         journal.add({**record, "asked": question_digests[record["id"]]})
                 report(f"answered {min(start + _CHUNK, len(questions.examples))} questions")
     return [*{record["id"]: record for record in select_unchanged(journal.records, question_digests)}.values()]
 
 
-def rate_settings(policy: PolicySpec, samples: int, sampling: SamplingConfig, limits: ExecutorConfig) -> Record:
+def pass_rate_settings(policy: PolicySpec, samples: int, sampling: SamplingConfig, limits: ExecutorConfig) -> Record:
     """Return the settings that the answers and their verdicts depend on."""
     data = policy.data
     settings = {
@@ -203,7 +203,7 @@ def rate_settings(policy: PolicySpec, samples: int, sampling: SamplingConfig, li
     return fingerprint(settings, data, limits)
 
 
-def _rates_of(
+def _pass_rates_of(
     client: PolicyClient, questions: PromptSet, start: int, sampling: SamplingParams, turns: int
 ) -> list[Record]:
     """Answer a chunk of questions and count right answers; the result depends on the seed and the chunk's number."""
@@ -230,7 +230,7 @@ def _rates_of(
 
 
 def write(out: Path, remaining: Sequence[Example], dropped: Sequence[DroppedQuestion], rates: Sequence[Fields]) -> None:
-    """Write the three files of a choice."""
+    """Write kept.jsonl, dropped.jsonl and counts.json."""
     write_lines(out / "kept.jsonl", [{"id": example.uid} for example in remaining])
     write_lines(
         out / "dropped.jsonl",
@@ -247,9 +247,9 @@ def write(out: Path, remaining: Sequence[Example], dropped: Sequence[DroppedQues
     (out / "counts.json").write_text(json.dumps(counts, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def table(choice: FilterResult) -> ReportTable:
+def table(result: FilterResult) -> ReportTable:
     """Return a table of the dropped questions per reason, in the order of the filters."""
-    reasons = Counter(question.reason for question in choice.dropped)
-    rows = [(f"{choice.name}: questions", choice.total), *reasons.items(), ("kept", len(choice.examples))]
-    cells = ((word, f"{count:,}", f"{100 * count / max(choice.total, 1):.1f} %") for word, count in rows)
+    reasons = Counter(question.reason for question in result.dropped)
+    rows = [(f"{result.name}: questions", result.total), *reasons.items(), ("kept", len(result.examples))]
+    cells = ((word, f"{count:,}", f"{100 * count / max(result.total, 1):.1f} %") for word, count in rows)
     return ReportTable("", ("", "count", "share"), tuple(cells))

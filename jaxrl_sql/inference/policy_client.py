@@ -24,7 +24,7 @@ from jaxrl_sql.inference.ends import ends_of_generation
 from jaxrl_sql.inference.policy_spec import PolicySpec
 from jaxrl_sql.inference.program_cache import keep_programs
 from jaxrl_sql.inference.prompt_lengths import PromptShortener
-from jaxrl_sql.inference.questions import check_rows, make_prompt_set
+from jaxrl_sql.inference.questions import check_vocab_size, make_prompt_set
 from jaxrl_sql.inference.training_set import choose_shots
 from jaxrl_sql.models.formats.checksums import refuse_damaged_weights
 from jaxrl_sql.models.formats.hf import count_tensors, load_checkpoint, load_config, load_tokenizer
@@ -33,7 +33,7 @@ from jaxrl_sql.parallel import mesh as meshes
 from jaxrl_sql.parallel.rules import num_batch_shards
 from jaxrl_sql.planning.chips import device_memory, find_chip
 from jaxrl_sql.planning.layout import Machine, client_layout
-from jaxrl_sql.planning.memory import PlannedModel, client_kv_budget, client_weights, matrix_dtype
+from jaxrl_sql.planning.memory import PlannedModel, client_kv_budget, inference_weights, matrix_dtype
 from jaxrl_sql.planning.units import format_bytes
 from jaxrl_sql.planning.workload import engine_config, rollout_grid
 from jaxrl_sql.rollout import AnyEngine, Sample, SamplingParams, Turns
@@ -159,7 +159,7 @@ def open_policy_client(
                 on_progress=on_progress,
             )
             tokenizer = reading.result()
-        check_rows(tokenizer, shape, f"model.checkpoint={model.checkpoint}")
+        check_vocab_size(tokenizer, shape, f"model.checkpoint={model.checkpoint}")
         compute = None if model.compute_dtype == "same" else model.compute_dtype
         max_prompt_tokens = data.max_prompt_tokens if policy.pad_to_max else 0
         config = engine_config(rollout, slots, max_prompt_tokens, num_batch_shards(mesh.shape), policy.pad_to_max)
@@ -174,7 +174,7 @@ def _check_memory(planned: PlannedModel, rollout: RolloutConfig, mesh: jax.shard
     """Raise InputError, with settings that would fit, for weights that exceed a device's memory."""
     model, device_bytes = planned.section, device_memory(mesh)
     bfloat16_model = planned._replace(section=replace(model, dtype="bfloat16"))
-    need, half = (client_weights(weights, mesh, rollout_grid(rollout)) for weights in (planned, bfloat16_model))
+    need, half = (inference_weights(weights, mesh, rollout_grid(rollout)) for weights in (planned, bfloat16_model))
     if not device_bytes or need <= device_bytes:
         return
     devices = f"{-(-need // device_bytes)} times as many devices (mesh.fsdp)"
@@ -311,7 +311,7 @@ def sample_answers(
     budget: int = 1,
     on_progress: AnswersCallback | None = None,
 ) -> list[QuestionAnswers]:
-    """Sample `sampling.n` answers per question and wait for all; questions that cannot be served have an `error`."""
+    """Sample `sampling.n` answers per question and wait for all; questions with an invalid request have an `error`."""
     if not pairs:
         return []
     samples_of: list[dict[int, Sample]] = [{} for _ in pairs]

@@ -22,14 +22,14 @@ from jaxrl_sql.inference.training_set import (
 from jaxrl_sql.models import ModelConfig
 from jaxrl_sql.models.formats.hf import load_config as load_model_config
 from jaxrl_sql.models.formats.hf import load_tokenizer
-from jaxrl_sql.models.shapes import new_shape, published_shape
+from jaxrl_sql.models.shapes import new_config, published_config
 from jaxrl_sql.runtime.display import Display
 from jaxrl_sql.runtime.progress import Tally, quantity
 from jaxrl_sql.runtime.tokenizer_files import save_tokenizer
 from jaxrl_sql.text2sql.benchmarks import Benchmark, make_unique_name, summarize_skipped
 from jaxrl_sql.text2sql.benchmarks.benchmark import label_notes
 from jaxrl_sql.text2sql.env.executor import Executor
-from jaxrl_sql.text2sql.prompts.dialects import refuse_translated
+from jaxrl_sql.text2sql.prompts.dialects import check_translation_support
 from jaxrl_sql.text2sql.prompts.prompts import PromptSet, Pruning, make_prompts, prompt_texts
 from jaxrl_sql.text2sql.prompts.styles import PromptStyle
 from jaxrl_sql.text2sql.question_sets.filters import usable_golds
@@ -49,7 +49,7 @@ class CallerQuestions(NamedTuple):
 def load_questions(
     data: DataConfig,
     sft: SftConfig,
-    engines: ExecutorConfig,
+    executor_config: ExecutorConfig,
     executor: Executor,
     display: Display,
     caller_questions: CallerQuestions = CallerQuestions(),  # noqa: B008 - a constant
@@ -68,10 +68,10 @@ def load_questions(
     names = data.evals if caller_questions.evals is None else [*caller_questions.evals]
     splits = dict.fromkeys((*names, data.train))
     with display.task(f"reading {', '.join(splits)} from {data.dir}", len(splits), "splits") as on_progress:
-        loaded, streamed = _read_splits(data, engines, caller_questions, Tally(on_progress).add)
+        loaded, streamed = _read_splits(data, executor_config, caller_questions, Tally(on_progress).add)
     check_hide(data.hide, (example.db_path for benchmark in loaded.values() for example in benchmark.examples))
     for benchmark in loaded.values():
-        refuse_translated(benchmark.examples, engines.sqlite_version)
+        check_translation_support(benchmark.examples, executor_config.sqlite_version)
     if streamed is None:
         _report_dialects(display.note, loaded[data.train].examples)
     _report_skipped(display.note, {name: benchmark.skipped for name, benchmark in loaded.items()})
@@ -99,13 +99,13 @@ def load_questions(
 
 
 def _read_splits(
-    data: DataConfig, engines: ExecutorConfig, caller_questions: CallerQuestions, on_read: Callable[[], None]
+    data: DataConfig, executor_config: ExecutorConfig, caller_questions: CallerQuestions, on_read: Callable[[], None]
 ) -> tuple[dict[str, Benchmark], StreamedQuestions | None]:
     """Read the splits by name; a huge training set is streamed, and read only if it is an evaluation set too.
 
     `on_read` is called after each split.
     """
-    addresses, limit = engines.databases, data.select.limit_eval
+    addresses, limit = executor_config.databases, data.select.limit_eval
     loaded, streamed = dict[str, Benchmark](), None
     for name in dict.fromkeys(data.evals if caller_questions.evals is None else caller_questions.evals):
         if caller_questions.evals is not None:
@@ -116,7 +116,7 @@ def _read_splits(
             on_read()
     if caller_questions.train is not None:
         loaded[data.train] = process_caller_questions(data, caller_questions.train, addresses)
-    elif (streamed := open_question_stream(data, addresses, engines.sqlite_version)) is None:
+    elif (streamed := open_question_stream(data, addresses, executor_config.sqlite_version)) is None:
         loaded[data.train] = training_questions(data, addresses)
     elif data.train in data.evals and caller_questions.evals is None:
         loaded[data.train] = load_split_questions(data, data.train, limit or SAMPLE, addresses)
@@ -181,7 +181,7 @@ def check_prompts(
 ) -> PromptSet:
     """Return a split's prompts and report skipped, pruned and damaged ones; raises InputError if none fits.
 
-    `lines` are the lengths of a set with skipped prompts, and other settings.
+    `lines` report the prompt lengths of a set with skipped prompts, and settings that shorten prompts.
     """
     if not prompts.prompts and lines:
         raise InputError(f"{name}: no prompt fits data.max_prompt_tokens={max_tokens}: {'; '.join(lines)}")
@@ -228,33 +228,33 @@ def open_tokenizer(
 
 
 def model_config(model: ModelConfigSection, tokenizer: Any) -> ModelConfig:
-    """Return the shape of the checkpoint's model, or of a new one.
+    """Return the ModelConfig of the checkpoint, or of a new model.
 
-    Raises InputError if both are set, and as `check_rows` does.
+    Raises InputError if both are set, and as `check_vocab_size` does.
     """
     if model.checkpoint and model.shape:
         raise InputError(
-            f"model.shape={model.shape} is for a new model or a plan, and model.checkpoint is set, which has a shape"
+            f"model.shape={model.shape} is only for new models and plans: it cannot be combined with model.checkpoint"
         )
     if model.checkpoint:
-        shape, setting = load_model_config(model.checkpoint), f"model.checkpoint={model.checkpoint}"
+        config, setting = load_model_config(model.checkpoint), f"model.checkpoint={model.checkpoint}"
     elif model.shape:
-        shape, setting = published_shape(model.shape), f"model.shape={model.shape}"
+        config, setting = published_config(model.shape), f"model.shape={model.shape}"
     else:
-        return new_shape(model, _last_token(tokenizer) + 1)
-    check_rows(tokenizer, shape, setting)
-    return shape
+        return new_config(model, _last_token(tokenizer) + 1)
+    check_vocab_size(tokenizer, config, setting)
+    return config
 
 
-def check_rows(tokenizer: Any, shape: ModelConfig, setting: str) -> None:
-    """Raise InputError if the tokenizer has a token without a row in the embeddings of the model `setting`.
+def check_vocab_size(tokenizer: Any, config: ModelConfig, setting: str) -> None:
+    """Raise InputError if the tokenizer has ids beyond the model's vocabulary; `setting` is the model's in the message.
 
-    The image token may lack one, as in Gemma 3's text models, because prompts do not contain it.
+    The id of the image token may be beyond it, as in Gemma 3's text models, because prompts do not contain it.
     """
     tokens = _last_token(tokenizer, exclude=getattr(tokenizer, "image_token", None)) + 1
-    if tokens > shape.vocab_size:
+    if tokens > config.vocab_size:
         raise InputError(
-            f"{setting} has {shape.vocab_size} tokens, the tokenizer {tokens}: "
+            f"{setting} has {config.vocab_size} tokens, the tokenizer {tokens}: "
             "set data.tokenizer.path to a matching one"
         )
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from jaxrl_sql.config import DatabasesConfig, DataConfig
-from jaxrl_sql.databases.sheets import DatabaseResolver, load_split
+from jaxrl_sql.databases.question_files import DatabaseResolver, load_split
 from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.text2sql.benchmarks import Benchmark, load_folder
-from jaxrl_sql.text2sql.prompts.dialects import DialectAssigner, refuse_translated, with_server_urls
+from jaxrl_sql.text2sql.prompts.dialects import DialectAssigner, check_translation_support, with_server_urls
 from jaxrl_sql.text2sql.prompts.shots import ShotSelector
 from jaxrl_sql.text2sql.question_sets.filters import keep_only
 from jaxrl_sql.text2sql.question_sets.hiding import hide_in_benchmark, refuse_hide
@@ -136,7 +136,7 @@ def open_question_stream(
 
     def prepare(example: Example) -> Example:
         example = assign_dialect(example) if assign_dialect else example
-        refuse_translated([example], sqlite_version)
+        check_translation_support([example], sqlite_version)
         return example
 
     if streamed is None:

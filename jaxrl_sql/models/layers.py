@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxrl_sql.batch import PyTree
-from jaxrl_sql.models.ops.linear import AnyWeight, gradient_of, scale, value_of, widen, without_zeros
+from jaxrl_sql.models.ops.linear import AnyWeight, gradient_of, scale, to_float32, value_of, without_zeros
 from jaxrl_sql.parallel.rules import constrain
 
 ACTIVATIONS: Mapping[str, Callable[[jax.Array], jax.Array]] = {
@@ -53,5 +53,5 @@ def rms_norm(x: jax.Array, weight: AnyWeight, eps: float, is_zero_centered: bool
     wide = x.astype(jnp.float32)
     normed = wide * lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + eps)
     if is_zero_centered:
-        return (normed * (1.0 + widen(weight))).astype(x.dtype)
+        return (normed * (1.0 + to_float32(weight))).astype(x.dtype)
     return scale(normed.astype(x.dtype), weight)

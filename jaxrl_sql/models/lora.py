@@ -53,7 +53,7 @@ PLAIN = {
 
 
 @flax.struct.dataclass
-class Pair:
+class LoraPair:
     """The low-rank addition to one weight of all layers: a [L,*I,r], b [L,r,*O]."""
 
     a: jax.Array
@@ -64,7 +64,7 @@ class Pair:
 class Adapters:
     """Trainable additions to a frozen base: a pair per weight name, and their common factor alpha / r."""
 
-    pairs: dict[str, Pair]
+    pairs: dict[str, LoraPair]
     scale: float = flax.struct.field(pytree_node=False)
 
 
@@ -156,7 +156,7 @@ def init_adapters(
         (a_shape, a_axes), (b_shape, b_axes) = spec.leaves
         std = 1.0 / math.sqrt(3 * spec.weight.hf_shape[1])
         a = std * jax.random.normal(jax.random.fold_in(key, zlib.crc32(name.encode())), a_shape, jnp.float32)
-        pairs[name] = Pair(
+        pairs[name] = LoraPair(
             _place(a, a_axes, f"{name}.a", mesh),
             _place(np.zeros(b_shape, np.float32), b_axes, f"{name}.b", mesh),
         )
@@ -168,7 +168,7 @@ def adapter_shardings(config: ModelConfig, rank: int, alpha: float, targets: Seq
     pairs = {}
     for name, spec in _pair_specs(config, resolve_targets(config, targets), rank).items():
         a, b = (sharding_of(mesh, axes, shape, name) for shape, axes in spec.leaves)
-        pairs[name] = Pair(a, b)  # type: ignore[arg-type] # a tree of shardings
+        pairs[name] = LoraPair(a, b)  # type: ignore[arg-type] # a tree of shardings
     return Adapters(pairs, alpha / rank)
 
 
@@ -185,14 +185,14 @@ def policy_shardings(config: ModelConfig, policy: PyTree, mesh: AnyMesh) -> PyTr
     Raises InputError as `param_shardings` does.
     """
     base = param_shardings(config, mesh)
-    pairs = {name: pair for name, pair in policy["layers"].items() if isinstance(pair, Pair)}
+    pairs = {name: pair for name, pair in policy["layers"].items() if isinstance(pair, LoraPair)}
     if not pairs:
         return base
     rank = next(iter(pairs.values())).a.shape[-1]
     shardings = {}
     for name, spec in _pair_specs(config, [name.removesuffix(SUFFIX) for name in pairs], rank).items():
         a, b = (sharding_of(mesh, axes, shape, name) for shape, axes in spec.leaves)
-        shardings[name + SUFFIX] = Pair(a, b)  # type: ignore[arg-type] # a tree of shardings
+        shardings[name + SUFFIX] = LoraPair(a, b)  # type: ignore[arg-type] # a tree of shardings
     return {**base, "layers": {**base["layers"], **shardings}}
 
 
@@ -210,7 +210,7 @@ def policy_params(trainable: PyTree, frozen: PyTree) -> PyTree:
         return frozen
     if not isinstance(trainable, Adapters):
         return merge_params(trainable, frozen)
-    pairs = {name + SUFFIX: Pair(pair.a, trainable.scale * pair.b) for name, pair in trainable.pairs.items()}
+    pairs = {name + SUFFIX: LoraPair(pair.a, trainable.scale * pair.b) for name, pair in trainable.pairs.items()}
     layers = frozen["layers"]
     if isinstance(layers, tuple):
         by_layer = (jax.tree.map(operator.itemgetter(i), pairs) for i in range(len(layers)))
@@ -233,7 +233,7 @@ def merge(trainable: PyTree, frozen: PyTree) -> PyTree:
 
 
 @jax.jit
-def _add_pair(weight: jax.Array, pair: Pair, scale: jax.Array) -> jax.Array:
+def _add_pair(weight: jax.Array, pair: LoraPair, scale: jax.Array) -> jax.Array:
     product = jax.vmap(lambda a, b: jnp.tensordot(a, b, 1, precision="highest"))(pair.a, pair.b)
     return weight.astype(jnp.float32) + scale * product
 
@@ -307,7 +307,7 @@ def load_adapters(folder: str | Path, config: ModelConfig, mesh: jax.sharding.Me
             _place(np.stack([tensors[pair[i]].T for pair in files], dtype=np.float32).reshape(shape), axes, name, mesh)
             for i, (shape, axes) in enumerate(spec.leaves)
         ]
-        pairs[name] = Pair(*leaves)
+        pairs[name] = LoraPair(*leaves)
     return Adapters(pairs, alpha / rank)
 
 

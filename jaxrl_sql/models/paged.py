@@ -32,10 +32,10 @@ from jaxrl_sql.models.transformer import (
     Layer,
     angles_of,
     embed,
-    finish,
-    heads,
     last_state,
     norm,
+    output_and_mlp,
+    qkv_heads,
     rotary_positions,
     scale_of,
     window_of,
@@ -72,8 +72,8 @@ class KVPool:
         return self.k[0].shape[2]
 
 
-Pair = tuple[jax.Array, jax.Array]
-"""A layer's keys and values in a pool, [Y,K,C,Q] each."""
+LayerKV = tuple[jax.Array, jax.Array]
+"""The keys and values of a layer in a pool, [Y,K,C,Q] each."""
 
 
 @flax.struct.dataclass
@@ -289,9 +289,9 @@ def decode_tokens(
 
     @partial(jax.jit, static_argnames="has_window")  # traced once per value of has_window
     def step(
-        layer: Layer, has_window: HasWindow, x: jax.Array, completion: Pair, prompt: Pair
-    ) -> tuple[jax.Array, Pair]:
-        q, k, v = heads(layer, config, norm(config, x, layer["attn_norm"]), angles_of(has_window, rotary))
+        layer: Layer, has_window: HasWindow, x: jax.Array, completion: LayerKV, prompt: LayerKV
+    ) -> tuple[jax.Array, LayerKV]:
+        q, k, v = qkv_heads(layer, config, norm(config, x, layer["attn_norm"]), angles_of(has_window, rotary))
         k, v = (
             constrain(pool.at[block, :, length % size].set(new[:, 0, :, 0].astype(pool.dtype), mode="drop"), POOL)
             for pool, new in zip(completion, (k, v), strict=True)
@@ -299,14 +299,14 @@ def decode_tokens(
         q = q.reshape(q.shape[0], config.n_kv_heads, -1, config.head_dim)
         attended = attend_to(q, has_window, (prompt, (k, v)))
         attended = attended.astype(x.dtype).reshape(x.shape[0], 1, 1, config.n_heads, config.head_dim)
-        return finish(layer, config, x, attended), (k, v)
+        return output_and_mlp(layer, config, x, attended), (k, v)
 
     x, pool = _run_layers(step, params, config, x, completion_pool, prompts.pool)
     return norm(config, x[:, 0, 0], params["final_norm"]), pool
 
 
 def _run_layers(
-    step: Callable[[Layer, HasWindow, jax.Array, Pair, Pair], tuple[jax.Array, Pair]],
+    step: Callable[[Layer, HasWindow, jax.Array, LayerKV, LayerKV], tuple[jax.Array, LayerKV]],
     params: PyTree,
     config: ModelConfig,
     x: jax.Array,
@@ -322,13 +322,13 @@ def _run_layers(
     return x, KVPool(k=keys, v=values)
 
 
-def _pairs(pool: KVPool) -> list[Pair]:
+def _pairs(pool: KVPool) -> list[LayerKV]:
     """Return keys and values of a pool, layer by layer."""
     return list(zip(pool.k, pool.v, strict=True))
 
 
 # Keys before the new tokens: (has_window, a layer's updated keys and values, those of another pool) -> keys to read.
-Past = Callable[[HasWindow, Pair, Pair], list[MaskedKeys]]
+Past = Callable[[HasWindow, LayerKV, LayerKV], list[MaskedKeys]]
 # Write a layer's new keys (or values) [X,K,T,Q] into those of a pool.
 Write = Callable[[jax.Array, jax.Array], jax.Array]
 
@@ -353,12 +353,14 @@ def _run_tokens(
     causal = (jnp.arange(t) < length[:, None])[:, None, None] & jnp.tril(jnp.ones((t, t), bool))
 
     @partial(jax.jit, static_argnames="has_window")
-    def step(layer: Layer, has_window: HasWindow, x: jax.Array, pair: Pair, other: Pair) -> tuple[jax.Array, Pair]:
-        q, k, v = heads(layer, config, norm(config, x, layer["attn_norm"]), angles_of(has_window, rotary))
+    def step(
+        layer: Layer, has_window: HasWindow, x: jax.Array, pair: LayerKV, other: LayerKV
+    ) -> tuple[jax.Array, LayerKV]:
+        q, k, v = qkv_heads(layer, config, norm(config, x, layer["attn_norm"]), angles_of(has_window, rotary))
         pair = constrain(write(pair[0], k[:, 0]), POOL), constrain(write(pair[1], v[:, 0]), POOL)
         new = (k, v, narrow(window_of(config, has_window), causal, positions, positions))
         attended = attend(q, [*past(has_window, pair, other), new], scale_of(config), config.attn_score_cap)
-        return finish(layer, config, x, attended), pair
+        return output_and_mlp(layer, config, x, attended), pair
 
     x = embed(params, config, tokens[:, None], model.compute_dtype)
     x, pool = _run_layers(step, params, config, x, *pools)
@@ -367,20 +369,20 @@ def _run_tokens(
 
 def _gather_past(
     config: ModelConfig, table: jax.Array, length: jax.Array, first: jax.Array, queries: jax.Array
-) -> Callable[[HasWindow, Pair], MaskedKeys]:
+) -> Callable[[HasWindow, LayerKV], MaskedKeys]:
     """Return a function that gathers the blocks of table [X,J]: length [X] tokens, the first at position first [X].
 
     Gathering keys, [X,K,J·C,Q] per layer, pays off for many queries, not for a single one.
     """
     x, j = table.shape
 
-    def read(has_window: HasWindow, pair: Pair) -> MaskedKeys:
+    def read(has_window: HasWindow, pair: LayerKV) -> MaskedKeys:
         index = jnp.arange(j * pair[0].shape[2])
         valid = (index < length[:, None])[:, None, None]
         keys = (first[:, None] + index)[:, None]
         k, v = (
-            jnp.moveaxis(half.at[table].get(mode="clip"), 2, 1).reshape(x, 1, config.n_kv_heads, -1, config.head_dim)
-            for half in pair
+            jnp.moveaxis(cached.at[table].get(mode="clip"), 2, 1).reshape(x, 1, config.n_kv_heads, -1, config.head_dim)
+            for cached in pair
         )
         return k, v, narrow(window_of(config, has_window), valid, keys, queries)
 
@@ -406,14 +408,14 @@ def prefill_prompts(
     blocks = jnp.take_along_axis(table, index, axis=1, mode="fill", fill_value=pool.num_blocks)
     blocks = jnp.where(jnp.arange(count) * size < length[:, None], blocks, pool.num_blocks).reshape(-1)
 
-    def write(half: jax.Array, new: jax.Array) -> jax.Array:
+    def write(cached: jax.Array, new: jax.Array) -> jax.Array:
         blocked = new.reshape(new.shape[0], new.shape[1], count, size, new.shape[3])
         blocked = jnp.moveaxis(blocked, 2, 1).reshape(-1, new.shape[1], size, new.shape[3])
-        return half.at[blocks].set(blocked.astype(half.dtype), mode="drop")
+        return cached.at[blocks].set(blocked.astype(cached.dtype), mode="drop")
 
     read = _gather_past(model.config, table, start, jnp.zeros_like(start), _positions(start, tokens))
 
-    def past_keys(has_window: HasWindow, prompts: Pair, _: Pair) -> list[MaskedKeys]:
+    def past_keys(has_window: HasWindow, prompts: LayerKV, _: LayerKV) -> list[MaskedKeys]:
         return [read(has_window, prompts)] if has_past else []
 
     # Prompts read no second pool.
@@ -438,16 +440,16 @@ def extend_completions(
     block = jnp.take_along_axis(table, index // size, axis=1, mode="fill", fill_value=pool.num_blocks)
     block = jnp.where(jnp.arange(tokens.shape[1]) < length[:, None], block, pool.num_blocks)
 
-    def write(half: jax.Array, new: jax.Array) -> jax.Array:
-        by_token = jnp.moveaxis(new, 2, 1).astype(half.dtype)
-        return half.at[block, :, index % size].set(by_token, mode="drop")
+    def write(cached: jax.Array, new: jax.Array) -> jax.Array:
+        by_token = jnp.moveaxis(new, 2, 1).astype(cached.dtype)
+        return cached.at[block, :, index % size].set(by_token, mode="drop")
 
     start = prompt.length + cached_length
     queries = _positions(start, tokens)
     read_prompt = _gather_past(model.config, prompt.table, prompt.length, jnp.zeros_like(cached_length), queries)
     read_completion = _gather_past(model.config, table, cached_length, prompt.length, queries)
 
-    def past_keys(has_window: HasWindow, completions: Pair, prompts: Pair) -> list[MaskedKeys]:
+    def past_keys(has_window: HasWindow, completions: LayerKV, prompts: LayerKV) -> list[MaskedKeys]:
         return [read_prompt(has_window, prompts), read_completion(has_window, completions)]
 
     return _run_tokens(params, model, tokens, length, start, (pool, prompt.pool), past_keys, write)

@@ -46,14 +46,14 @@ PUBLISHED: Mapping[str, tuple[Mapping[str, Any], bool, tuple[int, ...]]] = {
 _HUB = re.compile(r"(?:Qwen/(qwen.+?)(?:-instruct|-base)?|google/(gemma.+?)(?:-it|-pt)?)(?:@.*)?", re.IGNORECASE)
 
 
-def shape_of_hub_model(name: str) -> str:
+def name_of_hub_model(name: str) -> str:
     """Return the name in PUBLISHED of a hub model such as `Qwen/Qwen2.5-Coder-7B-Instruct`; empty if unknown."""
     match = _HUB.fullmatch(name)
     shape = (match[1] or match[2]).lower() if match else ""
     return shape if shape in PUBLISHED else ""
 
 
-def published_shape(name: str) -> ModelConfig:
+def published_config(name: str) -> ModelConfig:
     """Return the ModelConfig of a published model; raises InputError with the valid names for an unknown one."""
     if name not in PUBLISHED:
         raise InputError(f"model.shape={name!r} is unknown; valid are {', '.join(PUBLISHED)}")
@@ -62,7 +62,7 @@ def published_shape(name: str) -> ModelConfig:
     return FAMILIES[shared["model_type"]].read({**shared, "tie_word_embeddings": is_tied, **fields})
 
 
-def new_shape(model: ModelConfigSection, vocab_size: int) -> ModelConfig:
+def new_config(model: ModelConfigSection, vocab_size: int) -> ModelConfig:
     """Return the ModelConfig of a new model from the settings `model.*`."""
     family = FAMILIES[model.family]
     return ModelConfig(

@@ -124,7 +124,9 @@ def _project(layer: Layer, name: str, x: jax.Array, n_in: int = 1) -> jax.Array:
     return out if low is None else out + linear(linear(x, low.a, n_in), low.b)
 
 
-def heads(layer: Layer, config: ModelConfig, x: jax.Array, angles: Angles) -> tuple[jax.Array, jax.Array, jax.Array]:
+def qkv_heads(
+    layer: Layer, config: ModelConfig, x: jax.Array, angles: Angles
+) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Project normed states x [B,R,T,D] to rotated queries [B,R,T,H,Q] and keys [B,R,K,T,Q], and values [B,R,K,T,Q]."""
     q, k, v = (_project(layer, name, x) for name in ("q", "k", "v"))
     if config.qkv_bias:
@@ -135,7 +137,7 @@ def heads(layer: Layer, config: ModelConfig, x: jax.Array, angles: Angles) -> tu
     return checkpoint_name(q, "query"), checkpoint_name(k, "key"), checkpoint_name(v, "value")
 
 
-def finish(
+def output_and_mlp(
     layer: Layer, config: ModelConfig, x: jax.Array, attended: jax.Array, stream: tuple[str, ...] = STREAM
 ) -> jax.Array:
     """Add attention's output [B,R,T,H,Q] and then the MLP's to the residual stream x [B,R,T,D], sharded by `stream`."""
@@ -161,10 +163,10 @@ def _layer_step(
     """Run one layer on all segments: states ([B,Ri,Ti,D], …) -> new states."""
     levels = []
     for x, (segment, rotary) in zip(xs, segments, strict=True):
-        q, k, v = heads(layer, config, norm(config, x, layer["attn_norm"]), angles_of(has_window, rotary))
+        q, k, v = qkv_heads(layer, config, norm(config, x, layer["attn_norm"]), angles_of(has_window, rotary))
         levels.append(TreeLevel(q, k, v, segment.length, rotary.positions, segment.owner, segment.starts))
     attended = attention(levels, scale_of(config), config.attn_score_cap, window_of(config, has_window))
-    return tuple(finish(layer, config, x, read, CARRIED) for x, read in zip(xs, attended, strict=True))
+    return tuple(output_and_mlp(layer, config, x, read, CARRIED) for x, read in zip(xs, attended, strict=True))
 
 
 def _remat(step: Callable[..., Any], remat: str) -> Callable[..., Any]:

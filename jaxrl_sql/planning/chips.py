@@ -63,9 +63,13 @@ QUIET = {"TPU_SKIP_MDS_QUERY": "1", "TPU_WORKER_HOSTNAMES": "localhost", "TPU_AC
 QUIET |= {"TPU_MIN_LOG_LEVEL": "3", "TPU_STDERR_LOG_LEVEL": "3", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
 
 LIBTPU = "libtpu is not installed: pip install 'jaxrl_sql[tpu-plan]' (it compiles for TPUs without having any)"
-FORMS = "v5e:2x2, v5e:4x4, v5e:4x8, v5e:8x8, v5e:8x16, v5e:16x16, the same of v6e; v5p:2x2x1, v5p:2x2x2, v5p:2x2x4, "
-FORMS += "v5p:2x4x4, v5p:4x4x2, v5p:4x4x4 and larger; h100:8 (or a100, a100-40gb, h200, l4, rtx4090; any number); "
-FORMS += "gpu and cpu (this machine's)"
+KNOWN_TOPOLOGIES = (
+    "v5e:2x2, v5e:4x4, v5e:4x8, v5e:8x8, v5e:8x16, v5e:16x16, the same of v6e; v5p:2x2x1, v5p:2x2x2, v5p:2x2x4, "
+)
+KNOWN_TOPOLOGIES += (
+    "v5p:2x4x4, v5p:4x4x2, v5p:4x4x4 and larger; h100:8 (or a100, a100-40gb, h200, l4, rtx4090; any number); "
+)
+KNOWN_TOPOLOGIES += "gpu and cpu (this machine's)"
 
 
 class Topology(NamedTuple):
@@ -118,10 +122,10 @@ def find_topology(name: str) -> Topology:
         return _local_topology(kind)
     chip = CHIPS.get(kind)
     if chip is None or not re.fullmatch(r"\d+(x\d+)*", layout):
-        raise InputError(f"--topology {name}: unknown; known are {FORMS}")
+        raise InputError(f"--topology {name}: unknown; known are {KNOWN_TOPOLOGIES}")
     sizes = [int(size) for size in layout.split("x")]
     if min(sizes) < 1 or len(sizes) != (chip.dims or 1):
-        raise InputError(f"--topology {name}: {kind} has {chip.dims or 1} dimensions; known are {FORMS}")
+        raise InputError(f"--topology {name}: {kind} has {chip.dims or 1} dimensions; known are {KNOWN_TOPOLOGIES}")
     return Topology(name, chip, math.prod(sizes), "tpu" if chip.dims else "gpu")
 
 
@@ -206,4 +210,6 @@ def _tpu_devices(name: str) -> Sequence[Any]:
         return topologies.get_topology_desc(topology_name=name, platform="tpu").devices
     except Exception as error:
         reason = str(error).splitlines()[0]
-        raise InputError(f"--topology {name}: libtpu does not know it ({reason}); known are {FORMS}") from error
+        raise InputError(
+            f"--topology {name}: libtpu does not know it ({reason}); known are {KNOWN_TOPOLOGIES}"
+        ) from error

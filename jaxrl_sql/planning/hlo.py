@@ -69,7 +69,7 @@ def collectives(text: str, shares: Sequence[float] = ()) -> list[Collective]:
 
 
 def largest_array(text: str) -> tuple[str, int]:
-    """Return the largest array of a program that is no argument, such as bf16[28,1,73728,3584], and its bytes.
+    """Return the largest array of a program, such as bf16[28,1,73728,3584], and its bytes; arguments do not count.
 
     Arrays inside fusions are never written to memory and do not count.
     """

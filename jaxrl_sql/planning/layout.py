@@ -10,7 +10,7 @@ from typing import NamedTuple
 from jaxrl_sql.config import RolloutConfig, WorkloadSections
 from jaxrl_sql.parallel.rules import AnyMesh, num_batch_shards
 from jaxrl_sql.planning.chips import Chip
-from jaxrl_sql.planning.memory import PlannedModel, client_weights, estimate, with_kv_budget
+from jaxrl_sql.planning.memory import PlannedModel, estimate, inference_weights, with_kv_budget
 from jaxrl_sql.planning.roofline import SAMPLING, phases
 from jaxrl_sql.planning.units import format_bytes
 from jaxrl_sql.planning.workload import find_workload, rollout_grid
@@ -80,7 +80,7 @@ def client_layout(rollout: RolloutConfig, model: PlannedModel, mesh: AnyMesh, ma
     if count > 1 and machine.platform != "cpu":
         for tensor in _divisors(math.gcd(count, machine.local)):
             try:
-                need = client_weights(model, mesh, (count // tensor, tensor))
+                need = inference_weights(model, mesh, (count // tensor, tensor))
             except InputError:
                 continue
             if not machine.memory or need <= (1 - rollout.memory) * machine.memory:

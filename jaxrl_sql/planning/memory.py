@@ -114,9 +114,9 @@ class PlannedModel(NamedTuple):
         return int(jnp.dtype(self.compute_dtype).itemsize)
 
 
-def sampling_mesh(copies: tuple[int, int] | None, mesh: AnyMesh) -> AnyMesh:
-    """Return the mesh that an engine decodes on: that of one replica, or the training mesh."""
-    return mesh if copies is None else abstract_mesh(1, 1, copies[1])
+def sampling_mesh(grid: tuple[int, int] | None, mesh: AnyMesh) -> AnyMesh:
+    """Return the mesh that an engine decodes on: of one replica of `grid` (replicas, tensor), or the training mesh."""
+    return mesh if grid is None else abstract_mesh(1, 1, grid[1])
 
 
 def estimate(model: PlannedModel, mesh: AnyMesh, work: Workload, fused: bool | None = None) -> MemoryEstimate:
@@ -128,7 +128,7 @@ def estimate(model: PlannedModel, mesh: AnyMesh, work: Workload, fused: bool | N
     num_params, (trained, trained_width) = params_per_device(model.shape, mesh), _trained_params(model, mesh)
     engine, sampled, trained_updates = (
         sampling_mesh(work.rollout_grid, mesh),
-        work.rollout or work.greedy,
+        work.rollout or work.evaluation,
         work.trained_updates,
     )
     fused = model.section.attention != "xla" if fused is None else fused
@@ -139,7 +139,7 @@ def estimate(model: PlannedModel, mesh: AnyMesh, work: Workload, fused: bool | N
         optimizer=trained * max((_moments(update.optim) for update in trained_updates), default=0),
         reference=trained * trained_width if any(update.keeps_copy for update in trained_updates) else 0,
         caches=_caches(model, engine, sampled),
-        evaluation=_caches(model, engine, work.greedy) if work.rollout else 0,
+        evaluation=_caches(model, engine, work.evaluation) if work.rollout else 0,
         rollout_weights=_rollout_weights(model, mesh, work.rollout_grid),
         gradients=trained * 4 * (1 + has_parts) if trained_updates else 0,  # float32, and the gradients of a part
         activations=max((_activations(model, mesh, update, fused) for update in trained_updates), default=0),
@@ -182,14 +182,14 @@ def _layer_params(model: ModelConfig, mesh: AnyMesh) -> int:
     return _params_of((spec for spec in param_specs(model) if spec.is_stacked), param_shardings(model, mesh))
 
 
-def _rollout_weights(model: PlannedModel, mesh: AnyMesh, copies: tuple[int, int] | None) -> int:
+def _rollout_weights(model: PlannedModel, mesh: AnyMesh, grid: tuple[int, int] | None) -> int:
     """Return the bytes of the weights that an engine reads, which are a copy (`rollout.model_runner`).
 
-    It consists of the layers without embeddings, or is a replica (`copies`: replicas, tensor) in the compute dtype.
+    It consists of the layers without embeddings, or is a replica (`grid`: replicas, tensor) in the compute dtype.
     """
-    if copies is None:
+    if grid is None:
         return _layer_params(model.shape, mesh) * model.width
-    return params_per_device(model.shape, sampling_mesh(copies, mesh)) * model.compute_width
+    return params_per_device(model.shape, sampling_mesh(grid, mesh)) * model.compute_width
 
 
 def _trained_params(model: PlannedModel, mesh: AnyMesh) -> tuple[int, int]:
@@ -215,7 +215,7 @@ def with_kv_budget(sections: WorkloadSections, model: PlannedModel, mesh: AnyMes
         return rollout
     mesh = sampling_mesh(rollout_grid(rollout), mesh)
     work = find_workload(model.section, sections, num_batch_shards(mesh.shape))
-    loads = [load for load in (work.rollout, work.greedy) if load is not None]
+    loads = [load for load in (work.rollout, work.evaluation) if load is not None]
     need = EngineSizes(*(max(numbers) for numbers in zip(*(load.sizes for load in loads), strict=True)))
     sizes = loads[0].config
     prompt = _block_bytes(model, mesh, sizes.block_size)
@@ -243,25 +243,25 @@ def with_kept_logits(
     return replace(section, kept_logits_mib=-(-kept // MIB))
 
 
-def client_weights(model: PlannedModel, mesh: AnyMesh, copies: tuple[int, int] | None) -> int:
-    """Return the bytes per device of a policy client's weights.
+def inference_weights(model: PlannedModel, mesh: AnyMesh, grid: tuple[int, int] | None) -> int:
+    """Return the bytes per device of the weights of a model that is loaded for inference (`open_policy_client`).
 
-    Matrices are in the narrower of two dtypes. Replicas (`copies`: replicas, tensor) are in the compute dtype and are
+    Matrices are in the narrower of two dtypes. Replicas (`grid`: replicas, tensor) are in the compute dtype and are
     added to the weights. Raises InputError for a dimension that a mesh does not divide.
     """
     dtype, shape = model.section.dtype, model.shape
     shardings: Any = param_shardings(shape, mesh)
-    narrow, num_params = matrix_dtype(dtype, model.section.compute_dtype), 0
+    narrow, num_bytes = matrix_dtype(dtype, model.section.compute_dtype), 0
     for spec in param_specs(shape):
         sharding: Any = leaf_of(shardings, spec)
         size = jnp.dtype(narrow if spec.is_matrix else dtype).itemsize
-        num_params += size * math.prod(sharding.shard_shape(spec.shape))
-    copied = params_per_device(shape, sampling_mesh(copies, mesh)) * model.compute_width if copies else 0
-    return num_params + copied
+        num_bytes += size * math.prod(sharding.shard_shape(spec.shape))
+    copied = params_per_device(shape, sampling_mesh(grid, mesh)) * model.compute_width if grid else 0
+    return num_bytes + copied
 
 
 def matrix_dtype(dtype: str, compute_dtype: str) -> str:
-    """Return the dtype of a policy client's matrices: `compute_dtype` if it is narrower (`same`: `dtype`)."""
+    """Return the dtype of matrices for inference: `compute_dtype` if it is narrower (`same`: `dtype`)."""
     narrower = compute_dtype != "same" and jnp.dtype(compute_dtype).itemsize < jnp.dtype(dtype).itemsize
     return compute_dtype if narrower else dtype
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from jaxrl_sql.config import ModelConfigSection, WorkloadSections
 from jaxrl_sql.models import ModelConfig, count_params
 from jaxrl_sql.models.formats.hf import load_config as load_model_config
-from jaxrl_sql.models.shapes import new_shape, published_shape
+from jaxrl_sql.models.shapes import new_config, published_config
 from jaxrl_sql.parallel.mesh import AXES, make_mesh
 from jaxrl_sql.parallel.rules import num_batch_shards
 from jaxrl_sql.planning.chips import Topology
@@ -127,10 +127,10 @@ class Plan(NamedTuple):
 def model_shape(model: ModelConfigSection, vocab_size: int) -> ModelConfig:
     """Return the model's shape: by `model.shape`, of the checkpoint, or of the section's sizes."""
     if model.shape:
-        return published_shape(model.shape)
+        return published_config(model.shape)
     if model.checkpoint:
         return load_model_config(model.checkpoint)
-    return new_shape(model, vocab_size)
+    return new_config(model, vocab_size)
 
 
 def step_lengths(sections: WorkloadSections, answers: str, prompts: str, schema: int) -> StepLengths:

@@ -109,7 +109,7 @@ def programs(setting: Setting, work: Workload) -> Mapping[str, Callable[[], Lowe
         lowering["update"] = partial(lower_update, setting, work.update)
         if work.scoring_passes:
             lowering["score"] = partial(lower_score, setting, work.update, work.batches)
-    load = work.greedy if work.rollout is None else work.rollout
+    load = work.evaluation if work.rollout is None else work.rollout
     lowering["prefill"] = partial(lower_prefill, setting.sampling, load)
     lowering["decode"] = partial(lower_decode, setting.sampling, load)
     return lowering

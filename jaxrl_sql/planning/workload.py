@@ -145,7 +145,7 @@ class EngineLoad(NamedTuple):
 class Workload(NamedTuple):
     """The phases of a run; None for an absent phase.
 
-    rollout, greedy: load of one engine (of one replica, if there are replicas) in training and evaluation; updates:
+    rollout, evaluation: load of one engine (of one replica, if there are replicas) in training and evaluation; updates:
     number per batch of a rollout; scoring_passes: those before the updates (old policy, reference); batches: number of
     minibatches per step; questions: number per step; rollout_grid: (replicas, tensor) of the rollout engines.
     """
@@ -153,7 +153,7 @@ class Workload(NamedTuple):
     sft_dataset: Update | None
     update: Update | None
     rollout: EngineLoad | None
-    greedy: EngineLoad
+    evaluation: EngineLoad
     updates: int
     scoring_passes: int
     batches: int
@@ -265,7 +265,7 @@ def find_workload(model: ModelConfigSection, sections: WorkloadSections, num_sha
         sft_dataset=sft_dataset if has_sft else None,
         update=update if has_grpo else None,
         rollout=_load(rollouts, engine_questions, grpo.num_generations, answer, rollout.ahead) if has_grpo else None,
-        greedy=_load(evaluations, evaluations.max_num_seqs, 1, validation.sampling.max_new_tokens),
+        evaluation=_load(evaluations, evaluations.max_num_seqs, 1, validation.sampling.max_new_tokens),
         updates=grpo.num_iterations * grpo.minibatches if has_grpo else 0,
         scoring_passes=((needs_old_logprobs(grpo) and not has_exact_logprobs) + (grpo.kl.coef > 0)) if has_grpo else 0,
         batches=grpo.minibatches,

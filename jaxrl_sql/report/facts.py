@@ -126,18 +126,18 @@ def accuracies(run: RunFiles, evaluations: Evaluations) -> list[Record]:
         }
         shares = {"valid": split.valid, "truncated": split.truncated, **comparisons}
         row = {"name": split.split, "before": before, "after": after, "count": split.count, **shares}
-        grades = [
+        by_difficulty = [
             {
-                "name": grade,
+                "name": difficulty,
                 **{
                     side: share_of(mean, count, ()) if is_shown else None
                     for side, mean, is_shown in zip(("before", "after"), means, is_visible, strict=True)
                 },
                 "count": count,
             }
-            for grade, (*means, count) in split.grades.items()
+            for difficulty, (*means, count) in split.by_difficulty.items()
         ]
-        rows.append({**row, "grades": grades})
+        rows.append({**row, "grades": by_difficulty})
     return rows
 
 

@@ -21,7 +21,7 @@ from jaxrl_sql.runtime.rollouts import unpack_ids
 from jaxrl_sql.types import DEMONSTRATION, Fields, InputError, Json, Record
 
 DATA, MARKER = "data", "answers.json"
-FORM = 1
+FORMAT_VERSION = 1
 _LEVEL = 3
 
 # Flags of a group in the index, as bits.
@@ -37,7 +37,7 @@ class IndexRow(NamedTuple):
     uid: str
     db: str
     question: str
-    hardness: str
+    difficulty: str
     statuses: tuple[str, ...]
     rewards: tuple[float | None, ...]
     right: tuple[bool | None, ...]
@@ -60,7 +60,7 @@ class AnswersFolder:
             (out / DATA).mkdir(parents=True, exist_ok=True)
             for old_part in (out / DATA).glob("*.js"):
                 old_part.unlink()
-            write_text(out / MARKER, json.dumps({"form": FORM}) + "\n")
+            write_text(out / MARKER, json.dumps({"form": FORMAT_VERSION}) + "\n")
             shutil.copytree(PAGE, out / "page", dirs_exist_ok=True, ignore=shutil.ignore_patterns("shell.html"))
         except OSError as error:
             raise InputError(f"--out {out} cannot be written: {error.strerror or error}") from error
@@ -117,7 +117,7 @@ def row_of(group: AnswerGroup, run: int) -> IndexRow:
         uid=group["uid"],
         db=group["db"],
         question=group["question"],
-        hardness=group["hardness"],
+        difficulty=group["hardness"],
         statuses=tuple(answer["status"] for answer in sampled),
         rewards=rewards,
         right=tuple(answer.get("right") for answer in sampled),
@@ -127,7 +127,11 @@ def row_of(group: AnswerGroup, run: int) -> IndexRow:
 
 
 def is_suspicious(verdict: Fields) -> bool:
-    """Return whether an answer is right by `bird` and wrong by `refined` or by the suite (`test_suite` without one)."""
+    """Return whether an answer is right by `bird` and wrong by a stricter rule.
+
+    These are `refined` and `suite` (test-suite accuracy), or `test_suite` (the comparison of Spider's script on one
+    database) if the set has no test suite.
+    """
     scores = verdict.get("scores", {})
     stricter = ["refined", "suite" if "suite" in scores else "test_suite"]
     return scores.get("bird", 0.0) >= 1.0 and any(scores.get(rule, 1.0) < 1.0 for rule in stricter)
@@ -148,7 +152,7 @@ def _columns(parts: Sequence[Sequence[IndexRow]]) -> Record:
         "phase": [vocabularies["phases"].number(row.phase) for row in rows],
         "question": [vocabularies["questions"].number((row.db, row.uid)) for row in rows],
         "db": [vocabularies["dbs"].number(row.db) for row in rows],
-        "hardness": [vocabularies["hardness"].number(row.hardness) for row in rows],
+        "hardness": [vocabularies["hardness"].number(row.difficulty) for row in rows],
         "statuses": statuses,
         "flags": [row.flags for row in rows],
         "count": [len(row.rewards) for row in rows],

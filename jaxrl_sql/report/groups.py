@@ -152,8 +152,8 @@ def last_evaluations(source: ResultFolder, count: int = 2) -> dict[str, dict[int
 
 
 @lru_cache(maxsize=1 << 16)
-def hardness_of(gold: str, dialect: str = "sqlite") -> str:
-    """Return Spider's hardness level of a gold query; "" without one."""
+def difficulty_of(gold: str, dialect: str = "sqlite") -> str:
+    """Return Spider's difficulty of a gold query; "" without one."""
     return spider_level(gold, dialect) if gold else ""
 
 
@@ -193,7 +193,7 @@ def _run_group(record: Fields) -> AnswerGroup:
         "question": str(record.get("question", "")),
         "evidence": str(record.get("evidence", "")),
         "gold": example.gold_sql,
-        "hardness": record.get("difficulty") or hardness_of(example.gold_sql, example.gold_dialect),
+        "hardness": record.get("difficulty") or difficulty_of(example.gold_sql, example.gold_dialect),
         "rule": record.get("rule", ""),
         "answers": answers,
         "example": example if can_be_judged else None,
@@ -289,7 +289,7 @@ def _new_group(record: Fields, phase: str, rule: str) -> AnswerGroup:
         "question": record["question"],
         "evidence": record.get("evidence", ""),
         "gold": gold,
-        "hardness": hardness_of(gold),
+        "hardness": difficulty_of(gold),
         "rule": rule,
         "prompt": record.get("prompt", ""),
         "answers": [],

@@ -41,7 +41,7 @@ class RunFiles:
 
 @dataclass(frozen=True, slots=True)
 class SplitResult:
-    """The accuracy of one split, before and after GRPO; `grades` holds (before, after, count) by difficulty.
+    """The accuracy of one split, before and after GRPO; `by_difficulty` holds (before, after, count) by difficulty.
 
     `steps` are those of the two evaluations.
     """
@@ -53,7 +53,7 @@ class SplitResult:
     count: int
     valid: float | None
     truncated: float | None
-    grades: Mapping[str, tuple[float, float, int]]
+    by_difficulty: Mapping[str, tuple[float, float, int]]
 
 
 def load_run(folder: str | Path) -> RunFiles:
@@ -119,7 +119,7 @@ def split_results(run: RunFiles) -> list[SplitResult]:
         earlier = [row for row in rows if first is not None and row["step"] < first]
         before, after = (earlier or rows)[-1 if earlier else 0], rows[-1]
         start = f"eval/{split}/accuracy/"
-        grades = {
+        by_difficulty = {
             key.removeprefix(start): (
                 float(before.get(key, math.nan)),
                 float(after[key]),
@@ -131,7 +131,7 @@ def split_results(run: RunFiles) -> list[SplitResult]:
         count = int(after.get(f"eval/{split}/count", 0))
         valid, truncated = (after.get(f"eval/{split}/{share}") for share in ("valid", "truncated"))
         steps = int(before["step"]), int(after["step"])
-        results.append(SplitResult(split, steps, before[name], after[name], count, valid, truncated, grades))
+        results.append(SplitResult(split, steps, before[name], after[name], count, valid, truncated, by_difficulty))
     return results
 
 

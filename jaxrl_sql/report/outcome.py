@@ -54,7 +54,7 @@ def duration_of(sessions: Sequence[Fields]) -> str:
     return duration(sum(known)) if known else ""
 
 
-def address(run: RunFiles) -> str:
+def shown_path(run: RunFiles) -> str:
     """Return the path of a run's folder from where the run was started; a moved folder has its present path."""
     written, folder = Path(str(run.setting("run.dir") or "")), run.folder.resolve()
     names = [name for name in written.parts if name != "."]
@@ -66,7 +66,7 @@ def address(run: RunFiles) -> str:
 
 def view_command(run: RunFiles) -> str:
     """Return the command that shows a run's answers."""
-    return shlex.join(["jaxrl-sql", "view", address(run)])
+    return shlex.join(["jaxrl-sql", "view", shown_path(run)])
 
 
 def first_sentence(run: RunFiles, rows: Sequence[Fields]) -> str:
@@ -95,7 +95,7 @@ def stop_lines(run: RunFiles) -> list[list[str]]:
         return []
     last = (sessions_of(run) or [{}])[-1]
     kind = "train" if run.setting("grpo.steps", 1) else "sft"
-    command = str(last.get("resume") or shlex.join(["jaxrl-sql", kind, "--resume", address(run)]))
+    command = str(last.get("resume") or shlex.join(["jaxrl-sql", kind, "--resume", shown_path(run)]))
     saved = list_saved_steps(run.folder)
     advice = (
         f"The checkpoint of step {saved[-1]} is complete. To continue: "

@@ -7,9 +7,10 @@ device never waits while the host decodes text or submits SQL. `scheduler.plan` 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 import jax
@@ -17,21 +18,21 @@ import numpy as np
 
 from jaxrl_sql.models.ops.truncation import Truncation
 from jaxrl_sql.rollout.decode import ChunkConfig, End, StepLog, StopCriteria
+from jaxrl_sql.rollout.invalid_requests import find_invalid_requests
 from jaxrl_sql.rollout.kv_blocks import BlockTable
 from jaxrl_sql.rollout.model_runner import CallRunner, Continuation, ModelRunner
-from jaxrl_sql.rollout.refusals import find_refused
 from jaxrl_sql.rollout.sampling import ASSISTANT, ENVIRONMENT, UNFINISHED, GenerationRequest, NotFiniteError, Sample
 from jaxrl_sql.rollout.scheduler import (
     ChunkLog,
     ChunkPlan,
     Limits,
-    RunningCompletion,
     initial_state,
     plan,
     split_groups,
 )
 from jaxrl_sql.rollout.stats import RolloutStats
 from jaxrl_sql.rollout.stop_strings import Vocabulary, cut_after_stop
+from jaxrl_sql.rollout.token_buffer import NO_TOKENS, TokenBuffer, Tokens
 from jaxrl_sql.text2sql.env.executor import ExecutorError
 from jaxrl_sql.text2sql.env.turns import Action, Environment, PendingObservation
 from jaxrl_sql.types import Turn
@@ -39,37 +40,24 @@ from jaxrl_sql.types import Turn
 
 @dataclass
 class PartialSample:
-    """The tokens that were read of a completion: those of its current turn by chunk, and the turns before."""
+    """A completion with tokens that were read: its ended turns, and the tokens of an earlier call in its first turn.
 
-    tokens: list[np.ndarray] = field(default_factory=list)
-    logprobs: list[np.ndarray] = field(default_factory=list)
-    behavior_logprobs: list[np.ndarray] = field(default_factory=list)
+    A `TokenBuffer` has the other tokens of the current turn. `text` is the policy's last turn.
+    """
+
+    carried: Tokens = NO_TOKENS
     turns: list[Turn] = field(default_factory=list)
     environment: Environment | None = None
     text: str = ""
 
-    def end_turn(self, detokenize: Callable[[tuple[int, ...]], str]) -> str:
-        """End the current turn and return its text."""
-        ids, logprobs, behavior_logprobs = self.current_turn()
-        for chunks in (self.tokens, self.logprobs, self.behavior_logprobs):
-            chunks.clear()
-        self.text = detokenize(ids)
-        self.turns.append(Turn(ASSISTANT, ids, logprobs, behavior_logprobs, self.text))
-        return self.text
-
-    def current_turn(self) -> tuple[tuple[Any, ...], ...]:
-        """Return the tokens of the current turn, and their log-probabilities, full and as they were sampled."""
-        values = (self.tokens, self.logprobs, self.behavior_logprobs)
-        return tuple(tuple(np.concatenate(chunks).tolist()) if chunks else () for chunks in values)
+    def end_turn(self, tokens: Tokens, text: str) -> None:
+        """End the current turn, which has these tokens and this text."""
+        self.carried, self.text = NO_TOKENS, text
+        self.turns.append(Turn(ASSISTANT, *tokens, text))
 
     def length(self) -> int:
         """Return the tokens of all ended turns."""
         return sum(len(turn.token_ids) for turn in self.turns)
-
-    def token_ids(self) -> tuple[int, ...]:
-        """Return all tokens, those of the current turn too."""
-        ended = (token for turn in self.turns for token in turn.token_ids)
-        return (*ended, *(token for chunk in self.tokens for token in chunk.tolist()))
 
 
 class InFlightChunk(NamedTuple):
@@ -87,23 +75,26 @@ class EngineCall:
         self, model_runner: ModelRunner, vocabulary: Vocabulary, request: GenerationRequest, stats: RolloutStats
     ) -> None:
         self.model_runner, self.vocabulary, self.request, self.stats = model_runner, vocabulary, request, stats
-        self.automata, self.refused = find_refused(request, vocabulary, model_runner.model.config, model_runner.config)
-        served = [i for i in range(len(request.prompts)) if i not in self.refused]
-        carried = (request.carried_sample(i, g) for i in served for g in range(request.samplings[i].n))
+        self.automata, self.invalid = find_invalid_requests(
+            request, vocabulary, model_runner.model.config, model_runner.config
+        )
+        valid = [i for i in range(len(request.prompts)) if i not in self.invalid]
+        carried = (request.carried_sample(i, g) for i in valid for g in range(request.samplings[i].n))
         self.finished_before = [sample for sample in carried if sample and sample.finish_reason != UNFINISHED]
-        num_samples = sum(request.samplings[i].n for i in served if not request.is_ahead(i))
+        num_samples = sum(request.samplings[i].n for i in valid if not request.is_ahead(i))
         self.unfinished = num_samples - len(self.finished_before)
         self.partial: dict[int, PartialSample] = {}
+        self.tokens = TokenBuffer()
         self.observations: dict[int, PendingObservation] = {}
         self.log = ChunkLog()
         self.before: InFlightChunk | None = None
         self.launched: InFlightChunk | None = None
-        self._open(served)
+        self._open(valid)
 
-    def _open(self, served: Sequence[int]) -> None:
+    def _open(self, valid: Sequence[int]) -> None:
         """Open the pools, and make the first state and the arrays on the device."""
         request, runner, config = self.request, self.model_runner, self.model_runner.config
-        samplings = [request.samplings[i] for i in served]
+        samplings = [request.samplings[i] for i in valid]
         sampled = [sampling for sampling in samplings if sampling.temperature > 0]
         chunk_config = ChunkConfig(
             model=runner.model,
@@ -119,7 +110,7 @@ class EngineCall:
         )
         max_samples = max((sampling.n for sampling in samplings), default=1)
         completion = max((sampling.longest for sampling in samplings), default=1)
-        groups = split_groups(request, served, config.group_size(max_samples))
+        groups = split_groups(request, valid, config.group_size(max_samples))
         lengths = [len(request.prompts[group.prompt].token_ids) for group in groups]
         sizes = runner.open_pools(config.sizes(lengths, max_samples, completion))
         limits = Limits(
@@ -149,10 +140,10 @@ class EngineCall:
         yield from self.ahead_samples()
 
     def ready_samples(self) -> Iterator[Sample]:
-        """Yield a sample for each that cannot be served, and those that an earlier call finished."""
-        for i, reason in self.refused.items():
+        """Yield a sample for each invalid request, and those that an earlier call finished."""
+        for i, reason in self.invalid.items():
             for sample in range(self.request.samplings[i].n):
-                yield Sample(*self.request.global_index(i, sample), (), (), (), "", "refused", error=reason)
+                yield Sample(*self.request.global_index(i, sample), (), (), (), "", "invalid", error=reason)
         yield from self.finished_before
 
     def ahead_samples(self) -> Iterator[Sample]:
@@ -162,13 +153,18 @@ class EngineCall:
         self.launched = None
         yield from self.read()
         for number in sorted(self.partial):
-            ids, logprobs, behavior = self.partial[number].current_turn()
-            turn = Turn(ASSISTANT, ids, logprobs, behavior)
-            yield Sample(*self.global_index(number), ids, logprobs, behavior, "", UNFINISHED, (turn,))
+            tokens = self.current_turn(number)
+            ids, logprobs, behavior_logprobs = tokens
+            turn = Turn(ASSISTANT, *tokens)
+            yield Sample(*self.global_index(number), ids, logprobs, behavior_logprobs, "", UNFINISHED, (turn,))
 
     def global_index(self, number: int) -> tuple[int, int]:
         """Return the numbers in the whole call of a completion's prompt and sample."""
         return self.request.global_index(*self.state.completions[number][:2])
+
+    def current_turn(self, number: int) -> Tokens:
+        """Return the tokens that were read of a completion's current turn."""
+        return self.partial[number].carried.join(self.tokens.get(number))
 
     def launch(self) -> list[Sample]:
         """Launch the next chunk, if there is room for it, without waiting; return the samples that failed."""
@@ -179,10 +175,11 @@ class EngineCall:
             prompt, sample, *_ = chunk.after.completions[number]
             carried: Any = self.request.carried_sample(prompt, sample)
             self.partial[number] = PartialSample(
-                [np.array(carried.token_ids)], [np.array(carried.logprobs)], [np.array(carried.behavior_logprobs)]
+                Tokens(*map(tuple, (carried.token_ids, carried.logprobs, carried.behavior_logprobs)))
             )
         for number in chunk.dropped:
             del self.partial[number]
+            self.tokens.pop(number)
         self.unfinished -= len(chunk.dropped) + chunk.num_dropped
         self.state = chunk.after
         self.model_runner.prefix_cache = chunk.after.prefixes
@@ -232,27 +229,16 @@ class EngineCall:
 
     def _record(self, log: Any) -> list[tuple[int, End]]:
         """Add a chunk's tokens to their completions -> those whose turn ended, in order; raises NotFiniteError."""
-        live = log.completion >= 0
-        num_steps, num_tokens = int(live.any(axis=1).sum()), int(live.sum())
-        if not all(bool(np.isfinite(x[live]).all()) for x in (log.logprob, log.behavior_logprob)):
+        contents = self.tokens.append(log)
+        if not contents.is_finite:
             raise NotFiniteError(self.model_runner.cache_dtype)
-        self.stats.add_chunk(
-            num_steps, num_tokens, is_full=self.state.queued > self.log.taken or bool(self.state.waiting)
-        )
-        ended = []
-        for slot in np.flatnonzero(live.any(axis=0)).tolist():
-            live_steps = np.flatnonzero(live[:, slot])
-            ends = np.flatnonzero(np.diff(log.completion[live_steps, slot])) + 1
-            for steps in np.split(live_steps, ends):
-                number, last = int(log.completion[steps[0], slot]), int(steps[-1])
-                sample = self.partial.setdefault(number, PartialSample())
-                sample.tokens.append(log.token[steps, slot])
-                sample.logprobs.append(log.logprob[steps, slot])
-                sample.behavior_logprobs.append(log.behavior_logprob[steps, slot])
-                self.log.written[number] = RunningCompletion(slot, len(steps))
-                if log.end[last, slot] != End.NOT:
-                    ended.append((last, number, End(int(log.end[last, slot]))))
-        return [(number, end) for _, number, end in sorted(ended)]
+        is_full = self.state.queued > self.log.taken or bool(self.state.waiting)
+        self.stats.add_chunk(contents.num_steps, contents.num_tokens, is_full)
+        for number in contents.numbers:
+            if number not in self.partial:
+                self.partial[number] = PartialSample()
+        self.log.written = dict(zip(contents.numbers, contents.slots, strict=True))
+        return contents.ended
 
     # --- completions and turns
 
@@ -260,7 +246,9 @@ class EngineCall:
         """End a turn: return the sample if it was the completion's last, else ask its environment."""
         sample = self.partial[number]
         sampling = self.request.samplings[self.state.completions[number].prompt]
-        text = sample.end_turn(partial(self._detokenize, end=end, stops=sampling.stop))
+        tokens = sample.carried.join(self.tokens.pop(number))
+        text = self._detokenize(tokens.ids, end, sampling.stop)
+        sample.end_turn(tokens, text)
         reason = "length" if end == End.LENGTH else "stop"
         if self.request.turns is not None:
             if sample.environment is None:
@@ -285,14 +273,13 @@ class EngineCall:
         sample = self.partial.pop(number)
         self.log.finished.append(number)
         self.unfinished -= not self.request.is_ahead(self.state.completions[number].prompt)
-        blank = {id(turn): (0.0,) * len(turn.token_ids) for turn in sample.turns}
         prompt_index, index = self.global_index(number)
         return Sample(
             prompt_index=prompt_index,
             index=index,
-            token_ids=tuple(token for turn in sample.turns for token in turn.token_ids),
-            logprobs=tuple(x for turn in sample.turns for x in turn.logprobs or blank[id(turn)]),
-            behavior_logprobs=tuple(x for turn in sample.turns for x in turn.behavior_logprobs or blank[id(turn)]),
+            token_ids=_join([turn.token_ids for turn in sample.turns]),
+            logprobs=_join([turn.logprobs or _zeros(turn) for turn in sample.turns]),
+            behavior_logprobs=_join([turn.behavior_logprobs or _zeros(turn) for turn in sample.turns]),
             text=sample.text,
             finish_reason=reason,
             turns=tuple(sample.turns),
@@ -330,10 +317,21 @@ class EngineCall:
         continued = []
         for number in chunk.appended:
             sample, sampling = self.partial[number], self.request.samplings[chunk.after.completions[number].prompt]
-            tokens = sample.token_ids() if number in chunk.resumed else sample.turns[-1].token_ids
+            ids = self.current_turn(number).ids
+            ended = [turn.token_ids for turn in sample.turns]
+            tokens = _join([*ended, ids]) if number in chunk.resumed else ended[-1]
             end = min(sample.length() + sampling.max_new_tokens, sampling.longest)
             state = self.automata.first[tuple(sampling.stop)]
-            for token in (token for chunk in sample.tokens for token in chunk):
+            for token in ids:
                 state = int(self.automata.table[state, token])
-            continued.append(Continuation(chunk.after.running[number].slot, tokens, end, state))
+            continued.append(Continuation(chunk.after.running[number], tokens, end, state))
         return continued
+
+
+def _join(parts: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
+    """Return the values of all parts, as the same tuple if there is only one."""
+    return parts[0] if len(parts) == 1 else tuple(chain.from_iterable(parts))
+
+
+def _zeros(turn: Turn) -> tuple[float, ...]:
+    return (0.0,) * len(turn.token_ids)

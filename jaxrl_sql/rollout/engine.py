@@ -80,7 +80,7 @@ class Engine:
     ) -> Iterator[Sample]:
         """Yield `sampling.n` samples per prompt in order of completion; `sampling` is shared, or one per prompt.
 
-        A request that cannot be served yields one sample with finish reason `refused`, before all others. A sample's
+        An invalid request yields one sample with finish reason `invalid`, before all others. A sample's
         random numbers depend only on (seed, step, prompt index, sample index, position). `turns` creates the
         environment of a multi-turn completion (`env.turns`). The engine waits for observations, so batches do not
         depend on the speed of SQL. Raises InputError while another call is running.

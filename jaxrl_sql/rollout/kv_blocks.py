@@ -7,7 +7,6 @@ same prefix copies it instead of computing it. The number of a completion's bloc
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -39,14 +38,15 @@ class PrefixCache:
     """The blocks of prompts: `num_blocks` for active prompts, and up to `capacity` cached ones.
 
     The key of a cached block is the number of its predecessor and its own tokens. Numbers are never reused, so a block
-    whose predecessor was evicted is unreachable until it is evicted too.
+    whose predecessor was evicted is unreachable until it is evicted too. `cached` starts with the least recently used
+    block. It is a plain dict, since a copy of an OrderedDict computes the hashes of all keys again.
     """
 
     block_size: int
     capacity: int = 0
     num_blocks: int = 0
     free_blocks: list[int] = field(default_factory=list)
-    cached: OrderedDict[PrefixKey, CachedBlock] = field(default_factory=OrderedDict)
+    cached: dict[PrefixKey, CachedBlock] = field(default_factory=dict)
     last_number: int = ROOT
 
     def __copy__(self) -> PrefixCache:
@@ -74,7 +74,7 @@ class PrefixCache:
             keys.append(key)
             matched.append(self.cached[key])
         for key in reversed(keys):
-            self.cached.move_to_end(key)
+            self.cached[key] = self.cached.pop(key)
         return matched
 
     def lookup(self, tokens: Sequence[int]) -> tuple[int, PrefixKey | None]:
@@ -104,7 +104,7 @@ class PrefixCache:
         for block_tokens, block in list(zip(full_blocks, blocks, strict=False))[len(matched) :]:
             target = len(self.cached)
             if target == self.capacity:
-                target = self.cached.popitem(last=False)[1].block
+                target = self.cached.pop(next(iter(self.cached))).block
             self.last_number += 1
             self.cached[parent, block_tokens] = CachedBlock(target, self.last_number)
             parent = self.last_number
@@ -133,12 +133,12 @@ class BlockTable:
         self.tier = 0
         self.held = np.zeros(slots, np.int64)
         self.blocks = np.zeros((slots, tiers[-1][1]), np.int32)
-        self.free_blocks = list(range(self.num_blocks - 1, -1, -1))
+        self.free_blocks = np.arange(self.num_blocks - 1, -1, -1, dtype=np.int32)
 
     def __copy__(self) -> BlockTable:
-        """Return an independent copy."""
+        """Return an independent copy; no method changes `held` or `free_blocks` in place."""
         table = object.__new__(BlockTable)
-        table.__dict__ |= {**self.__dict__, "blocks": self.blocks.copy(), "free_blocks": self.free_blocks.copy()}
+        table.__dict__ |= {**self.__dict__, "blocks": self.blocks.copy()}
         return table
 
     @property
@@ -162,14 +162,14 @@ class BlockTable:
             tier += 1
             if tier == len(self.tiers):
                 return False
-        self.free_blocks[:0] = range(self.tiers[tier][0] - 1, self.num_blocks - 1, -1)
-        self.tier = tier
-        for slot in np.flatnonzero(need < self.held):
-            self.free_blocks.extend(self.blocks[slot, need[slot] : self.held[slot]].tolist())
-        for slot in np.flatnonzero(need > self.held):
-            for j in range(self.held[slot], need[slot]):
-                self.blocks[slot, j] = self.free_blocks.pop()
-        self.held = need
+        added = np.arange(self.tiers[tier][0] - 1, self.num_blocks - 1, -1, dtype=np.int32)
+        column, old, new = np.arange(self.blocks.shape[1]), self.held[:, None], need[:, None]
+        freed = self.blocks[(new <= column) & (column < old)]
+        free_blocks = np.concatenate([added, self.free_blocks, freed])
+        slots, columns = np.nonzero((old <= column) & (column < new))
+        num_left = len(free_blocks) - len(slots)
+        self.blocks[slots, columns] = free_blocks[num_left:][::-1]
+        self.tier, self.held, self.free_blocks = tier, need, free_blocks[:num_left]
         return True
 
     def table(self) -> Any:

@@ -108,9 +108,9 @@ class ModelRunner:
         assert pool is not None, "open_pools comes first"
         keys, values = list(pool.k), list(pool.v)
         del pool
-        for half in (keys, values):
-            for i in range(len(half)):
-                half[i] = decode.grow_keys(half[i], blocks)
+        for layers in (keys, values):
+            for i in range(len(layers)):
+                layers[i] = decode.grow_keys(layers[i], blocks)
         self.completion_pool = KVPool(tuple(keys), tuple(values))
 
     def _new_pool(self, blocks: int, block_size: int) -> KVPool:
@@ -147,8 +147,8 @@ class ModelRunner:
         if self.prefix_pool is None:
             self.prefix_pool = self._new_pool(num_blocks, self.config.block_size)
         elif num_blocks > self.prefix_pool.num_blocks:
-            halves = (self.prefix_pool.k, self.prefix_pool.v)
-            self.prefix_pool = KVPool(*(tuple(decode.grow_keys(keys, num_blocks) for keys in half) for half in halves))
+            pools = (self.prefix_pool.k, self.prefix_pool.v)
+            self.prefix_pool = KVPool(*(tuple(decode.grow_keys(keys, num_blocks) for keys in pool) for pool in pools))
         return self.prefix_pool
 
     def decode_state(self, slots: DecodeSlots) -> DecodeState:
@@ -162,7 +162,7 @@ def _num_blocks(pool: KVPool | None) -> int:
 
 
 def _columns(pairs: Sequence[tuple[int, int]], none: int) -> Iterator[np.ndarray]:
-    """Yield pairs as two rows [2,COPIED_BLOCKS]; `none` is the second of those that fill the last."""
+    """Yield the pairs in arrays [2,COPIED_BLOCKS]; the last is padded with `none`, which is no block's index."""
     for first in range(0, len(pairs), COPIED_BLOCKS):
         part = pairs[first : first + COPIED_BLOCKS]
         columns = np.full((2, COPIED_BLOCKS), none, np.int32)
@@ -211,7 +211,7 @@ class CallRunner:
         self.keys = _all_keys(request, self.config.purpose)
 
     def execute(self, plan: ChunkPlan, continuations: Sequence[Continuation]) -> StepLog | None:
-        """Do a plan's work, with the tokens of its `appended` completions -> the log of the chunk that it launches."""
+        """Do a plan's work, with the tokens of its `appended` completions -> the log of the launched decode steps."""
         self.prepare(plan, continuations)
         if not plan.launches:
             return None
@@ -220,7 +220,7 @@ class CallRunner:
         return log
 
     def prepare(self, plan: ChunkPlan, continuations: Sequence[Continuation]) -> None:
-        """Do a plan's work before its chunk of decode steps."""
+        """Do a plan's work before its decode steps."""
         self.table[plan.freed] = NONE
         self.ring.max_length[self._ring_indices(plan.truncated)] = 1
         self._release(plan.released)
@@ -265,7 +265,7 @@ class CallRunner:
         if not plan.resumed:
             return
         x = power_of_two(len(plan.resumed))
-        slots = [plan.after.running[number].slot for number in plan.resumed]
+        slots = [plan.after.running[number] for number in plan.resumed]
         requests = empty_request(x)
         self._write(requests, np.arange(len(slots)), plan.resumed, plan.after)
         self.slots = resume_requests(
@@ -273,13 +273,13 @@ class CallRunner:
         )
 
     def _append(self, continuations: Sequence[Continuation], table: np.ndarray) -> None:
-        """Append tokens to the slots of their completions, which decode in the next chunk."""
+        """Append tokens to the slots of their completions, before the next decode steps."""
         max_rows, prompts = self.config.prefill_chunk, self.prompt_slots()
         for first in range(0, max(len(appended.tokens) for appended in continuations) or 1, max_rows):
-            chunks = [chunk._replace(tokens=chunk.tokens[first : first + max_rows]) for chunk in continuations]
-            chunks = [chunk for chunk in chunks if chunk.tokens or not first]
-            for batch in _batches(chunks, self.config.fits_prefill):
-                counts, width = self.config.prefill_shapes(len(batch), max(len(chunk.tokens) for chunk in batch))
+            pieces = [piece._replace(tokens=piece.tokens[first : first + max_rows]) for piece in continuations]
+            pieces = [piece for piece in pieces if piece.tokens or not first]
+            for batch in _batches(pieces, self.config.fits_prefill):
+                counts, width = self.config.prefill_shapes(len(batch), max(len(piece.tokens) for piece in batch))
                 for x, rows in split_rows(batch, counts):
                     self._append_rows(rows, x, width, table, prompts)
 
@@ -331,7 +331,7 @@ class CallRunner:
         counts, _ = self.config.prefill_shapes(len(batch.prompts), longest, self.config.block_size)
         for x, rows in split_rows(batch.prompts, counts):
             ids = [self.request.prompts[prompt.group.prompt].token_ids for prompt in rows]
-            self._run_chunks(rows, ids, x)
+            self._prefill_chunks(rows, ids, x)
             if self.seen is not None:  # for repetition penalties
                 slots = _pad([prompt.prompt_slot for prompt in rows], x, len(self.lengths))
                 tokens, length = pad_tokens(
@@ -344,7 +344,7 @@ class CallRunner:
         """Return the number of a prompt's tokens that are not cached."""
         return len(self.request.prompts[prompt.group.prompt].token_ids) - prompt.allocation.cached_tokens
 
-    def _run_chunks(self, prompts: Sequence[Prefill], ids: Sequence[tuple[int, ...]], x: int) -> None:
+    def _prefill_chunks(self, prompts: Sequence[Prefill], ids: Sequence[tuple[int, ...]], x: int) -> None:
         """Write the blocks of up to `x` prompts, from their cached tokens on, and keep their last states."""
         size = self.config.block_size
         longest = self.config.prefill_shapes(len(prompts), max(map(self._num_new, prompts)), size)[1]
@@ -376,21 +376,21 @@ class CallRunner:
 
 
 def split_rows(rows: Sequence[Row], counts: Iterable[int]) -> Iterator[tuple[int, Sequence[Row]]]:
-    """Yield each of `counts` with up to so many of the rows, in order."""
+    """Yield each of `counts` with the next rows, at most that many."""
     first = 0
     for count in counts:
         yield count, rows[first : first + count]
         first += count
 
 
-def _batches(chunks: Sequence[Continuation], fits: Callable[[int, int], bool]) -> Iterator[list[Continuation]]:
-    """Split chunks into batches, short ones first, since a batch is padded to its longest chunk."""
+def _batches(pieces: Sequence[Continuation], fits: Callable[[int, int], bool]) -> Iterator[list[Continuation]]:
+    """Split pieces into batches, short ones first, since a batch is padded to its longest piece."""
     batch: list[Continuation] = []
-    for chunk in sorted(chunks, key=lambda chunk: len(chunk.tokens)):
-        if batch and not fits(len(batch) + 1, len(chunk.tokens)):
+    for piece in sorted(pieces, key=lambda piece: len(piece.tokens)):
+        if batch and not fits(len(batch) + 1, len(piece.tokens)):
             yield batch
             batch = []
-        batch.append(chunk)
+        batch.append(piece)
     if batch:
         yield batch
 

@@ -94,10 +94,10 @@ class SamplingParams:
 class Sample:
     """One completion.
 
-    `finish_reason` is `stop`, `length`, `refused` (the request cannot be served; no tokens), `failed` (the environment
+    `finish_reason` is `stop`, `length`, `invalid` (such as a too long prompt; no tokens), `failed` (the environment
     raised an error), or UNFINISHED for samples that the next call continues. After `stop`, `token_ids` end with the
     stop token or with the token that completes a stop string; `text` excludes the stop token and includes the string.
-    `error` is the reason of `refused` and `failed`. `logprobs` are under the full distribution at the temperature,
+    `error` is the reason of `invalid` and `failed`. `logprobs` are under the full distribution at the temperature,
     `behavior_logprobs` under the truncated one that was sampled from. `text` is the policy's last turn.
 
     `turns` contain the same tokens by role (`assistant`, `environment`). With several turns, `token_ids` are the tokens
@@ -176,7 +176,7 @@ class GenerationRequest(NamedTuple):
 
     def carried_sample(self, prompt: int, sample: int) -> Sample | None:
         """Return the sample of the previous call that this one continues, or None."""
-        return self.carried.get(self.global_index(prompt, sample))
+        return self.carried.get(self.global_index(prompt, sample)) if self.carried else None
 
     def unfinished_samples(self, group: RequestGroup) -> list[int]:
         """Return the samples of a group that the previous call did not finish."""

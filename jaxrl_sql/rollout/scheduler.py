@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,13 +30,6 @@ class PrefilledCompletion(NamedTuple):
     sample: int
     prompt_slot: int
     group_index: int
-
-
-class RunningCompletion(NamedTuple):
-    """A completion in a decode slot, as far as logs were read: the slot, and the tokens of all its turns."""
-
-    slot: int
-    num_tokens: int
 
 
 class Prefill(NamedTuple):
@@ -72,15 +65,15 @@ class ChunkLog:
     """Events since the last plan.
 
     From the chunk that was read (number 0: none was): the number of the next completion to be `taken` from the ring,
-    `lengths` [N] of the slots, slot and number of tokens `written` by completion, and how many turns ended. From
-    environments and the caller: completions that are `finished`, in order; number of tokens to append by completion
-    (`observed`); prompts that are `cancelled`.
+    `lengths` [N] of the slots, the slot of each completion with tokens in it (`written`), and how many turns ended.
+    From environments and the caller: completions that are `finished`, in order; number of tokens to append by
+    completion (`observed`); prompts that are `cancelled`.
     """
 
     number: int = 0
     taken: int = 0
     lengths: Any = 0
-    written: dict[int, RunningCompletion] = field(default_factory=dict)
+    written: dict[int, int] = field(default_factory=dict)
     num_ended: int = 0
     finished: list[int] = field(default_factory=list)
     observed: dict[int, int] = field(default_factory=dict)
@@ -92,8 +85,9 @@ class SchedulerState:
     """The state of a call between two plans, which change none of it; only new weights empty its prefix cache.
 
     waiting: prompts to be prefilled, in order; prompt_blocks: the KV blocks of each prompt slot that is taken;
-    completions: those of the prompts in these slots, by number, in the order of age; running: those with a decode slot;
-    preempted: the number of tokens of those that lost theirs; appends: running ones that wait for tokens.
+    completions: those of the prompts in these slots, by number, in the order of age; running: the decode slots of those
+    that have one; slot_length [N]: their tokens, of all turns, as far as logs were read; preempted: the number of
+    tokens of those that lost their slot; appends: running ones that wait for tokens.
     Completions that an earlier call began have the first numbers, up to `carried` so far, and start as preempted ones.
     The others are numbered as they enter the ring: `queued` is the next number, and those from `taken` on await a slot,
     as far as is known.
@@ -114,7 +108,7 @@ class SchedulerState:
     carried: int = 0
     prompt_blocks: dict[int, Sequence[int]] = field(default_factory=dict)
     completions: dict[int, PrefilledCompletion] = field(default_factory=dict)
-    running: dict[int, RunningCompletion] = field(default_factory=dict)
+    running: dict[int, int] = field(default_factory=dict)
     preempted: dict[int, int] = field(default_factory=dict)
     appends: list[int] = field(default_factory=list)
     cancelled: set[int] = field(default_factory=set)
@@ -125,6 +119,11 @@ class SchedulerState:
     def is_in_flight(self) -> bool:
         """Return whether a chunk is launched whose log is still to be read."""
         return self.num_read < self.num_chunks
+
+    def copy(self) -> SchedulerState:
+        """Return a copy that can be changed independently."""
+        values = vars(self).items()
+        return replace(self, **{name: copy.copy(value) for name, value in values if not isinstance(value, tuple | int)})
 
 
 @dataclass
@@ -158,7 +157,7 @@ class ChunkPlan:
 
 def plan(state: SchedulerState, log: ChunkLog) -> ChunkPlan:
     """Return the next chunk's plan, after the events of a log; neither argument is changed."""
-    state = SchedulerState(**{f.name: copy.copy(getattr(state, f.name)) for f in fields(state)})
+    state = state.copy()
     chunk = ChunkPlan(state)
     _apply_log(chunk, log)
     if state.cancelled:
@@ -222,18 +221,14 @@ def _apply_log(chunk: ChunkPlan, log: ChunkLog) -> None:
         state.num_read, state.taken = log.number, log.taken
         state.slot_length = np.where(log.number >= state.known_from, log.lengths, state.slot_length)
         state.recently_ended = max(log.num_ended, state.recently_ended // 2, 1)
-    for number, (slot, num_tokens) in log.written.items():
-        before = state.running[number].num_tokens if number in state.running else 0
-        state.running[number] = RunningCompletion(slot, before + num_tokens)
-    for number in log.finished:
-        ended = state.running.pop(number)
-        if state.request.turns is not None:
-            chunk.released.append(ended.slot)
-        _finish(chunk, number)
+    state.running |= log.written
+    ended = [state.running.pop(number) for number in log.finished]
+    if state.request.turns is not None:
+        chunk.released += ended
+    _finish(chunk, log.finished)
     for number, observed in log.observed.items():
-        slot, num_tokens = state.running[number]
-        state.running[number] = RunningCompletion(slot, num_tokens + observed)
-        _set_length(state, [slot], num_tokens + observed)
+        slot = state.running[number]
+        _set_length(state, [slot], state.slot_length[slot] + observed)
     state.appends += log.observed
     state.cancelled |= log.cancelled
 
@@ -243,11 +238,13 @@ def _set_length(state: SchedulerState, slots: list[int], num_tokens: int) -> Non
     state.slot_length[slots], state.known_from[slots] = num_tokens, state.num_chunks + 1
 
 
-def _finish(chunk: ChunkPlan, number: int) -> None:
-    """Drop a completion; the last one of a prompt frees the prompt's slot."""
+def _finish(chunk: ChunkPlan, numbers: Sequence[int]) -> None:
+    """Drop completions, in order; the last one of a prompt frees the prompt's slot."""
     state = chunk.after
-    slot = state.completions.pop(number).prompt_slot
-    if all(completion.prompt_slot != slot for completion in state.completions.values()):
+    ended = [state.completions.pop(number).prompt_slot for number in numbers]
+    used = {completion.prompt_slot for completion in state.completions.values()} if ended else set()
+    # In the order in which their last completions ended.
+    for slot in reversed([slot for slot in dict.fromkeys(reversed(ended)) if slot not in used]):
         state.prefixes.free(state.prompt_blocks.pop(slot))
         state.free_prompt_slots.append(slot)
         chunk.freed.append(slot)
@@ -258,12 +255,12 @@ def _drop_cancelled(chunk: ChunkPlan) -> None:
     state = chunk.after
     prompts, state.cancelled = state.cancelled, set()
     chunk.dropped = [n for n in (*state.running, *state.preempted) if state.completions[n].prompt in prompts]
-    chunk.released += [state.running[number].slot for number in chunk.dropped if number in state.running]
+    chunk.released += [state.running[number] for number in chunk.dropped if number in state.running]
     _set_length(state, chunk.released, 0)
     for number in chunk.dropped:
         state.running.pop(number, None)
         state.preempted.pop(number, None)
-        _finish(chunk, number)
+    _finish(chunk, chunk.dropped)
     state.appends = [number for number in state.appends if number in state.running]
     unfinished = state.request.unfinished_samples
     chunk.num_dropped = sum(len(unfinished(group)) for group in state.waiting if group.prompt in prompts)
@@ -356,16 +353,18 @@ def _preempt_or_resume(chunk: ChunkPlan) -> int:
     """
     state, table, limits = chunk.after, chunk.after.blocks, chunk.after.limits
 
-    def reach(lengths: Sequence[int], chunks: int) -> np.ndarray:
+    def reach(lengths: Sequence[int] | np.ndarray, chunks: int) -> np.ndarray:
         return np.minimum(np.array(lengths, np.int64) + chunks * limits.chunk_steps, limits.longest)
 
     running, waiting = sorted(state.running), sorted(state.preempted)
-    free = sorted(set(range(limits.slots)) - {completion.slot for completion in state.running.values()})
-    lengths, num_blocks = [state.running[number].num_tokens for number in running], table.tiers[-1][0]
+    free = sorted(set(range(limits.slots)) - set(state.running.values()))
+    lengths = state.slot_length[[state.running[number] for number in running]]
+    num_blocks = table.tiers[-1][0]
     num_kept = int((table.need(reach(lengths, 1)).cumsum() <= num_blocks).sum())
     spare = num_blocks - int(table.need(reach(lengths, 2)).sum())
     for number in running[num_kept:]:
-        slot, state.preempted[number] = state.running.pop(number)
+        slot = state.running.pop(number)
+        state.preempted[number] = int(state.slot_length[slot])
         chunk.preempted.append(slot)
     state.appends = [number for number in state.appends if number in state.running]
     if num_kept == len(running):
@@ -373,14 +372,14 @@ def _preempt_or_resume(chunk: ChunkPlan) -> int:
         chunk.resumed = waiting[: int((need.cumsum() <= spare).sum())]
         spare -= int(need[: len(chunk.resumed)].sum())
     for number, slot in zip(chunk.resumed, free, strict=False):
-        state.running[number] = RunningCompletion(slot, state.preempted.pop(number))
-        _set_length(state, [slot], state.running[number].num_tokens)
+        state.running[number] = slot
+        _set_length(state, [slot], state.preempted.pop(number))
     state.appends += chunk.resumed
     new_length = reach([0], 2)
     may_take = 0 if state.preempted else max(spare, 0) // int(table.need(new_length)[0])
     tokens = np.zeros(limits.slots, np.int64)
-    for number, (slot, num_tokens) in state.running.items():
-        tokens[slot] = reach([num_tokens], 2 if number in chunk.resumed else 1)[0]
+    for number, slot in state.running.items():
+        tokens[slot] = reach(state.slot_length[[slot]], 2 if number in chunk.resumed else 1)[0]
     tokens[free[len(chunk.resumed) :][:may_take]] = new_length[0]
     has_room = table.reserve(tokens)
     assert has_room, "completions with slots were counted to fit"

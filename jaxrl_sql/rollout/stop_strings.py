@@ -38,7 +38,7 @@ class Stops(NamedTuple):
 
 
 StopAutomata = tuple[Stops, dict[tuple[str, ...], str]]
-"""The automata of all sets of strings, and the reason for each refused set."""
+"""The automata of all sets of strings, and the reason for each invalid set."""
 
 
 class Vocabulary:
@@ -53,7 +53,7 @@ class Vocabulary:
 
     def encode_observation(self, text: str) -> list[int]:
         """Encode an environment's text; only a dialogue's tags become control tokens."""
-        return self.control.encode(self.control.shield(text, exclude=TAGS))
+        return self.control.encode(self.control.escape(text, exclude=TAGS))
 
     def text(self, ids: Sequence[int]) -> str:
         """Decode tokens without cleaning up spaces, which would change quoted values in SQL."""
@@ -223,18 +223,18 @@ def _token_transitions(delta: np.ndarray, pieces: Sequence[bytes]) -> np.ndarray
 
 
 def make_stops(sets: Iterable[tuple[str, ...]], pieces: Sequence[bytes], vocab_size: int) -> StopAutomata:
-    """Build the automata of all sets of strings; return them and the reason for each refused set.
+    """Build the automata of all sets of strings; return them and the reason for each invalid set.
 
-    A string is refused if no sequence of tokens produces it. STATEMENT_END, the only string of its set, is never
-    refused.
+    A string is invalid if no sequence of tokens produces it. STATEMENT_END, the only string of its set, is never
+    invalid.
     """
     tables, complete_flags = [np.zeros((1, vocab_size), np.int32)], [np.zeros(1, bool)]
     first: dict[tuple[str, ...], int] = {(): 0}
-    refused: dict[tuple[str, ...], str] = {}
+    invalid: dict[tuple[str, ...], str] = {}
     for strings in dict.fromkeys(strings for strings in sets if strings):
         impossible = [string for string in strings if string != STATEMENT_END and not _can_occur(string, pieces)]
         if impossible:
-            refused[strings] = f"no tokens write the stop string {impossible[0]!r}"
+            invalid[strings] = f"no tokens write the stop string {impossible[0]!r}"
             continue
         ends_statement = strings == (STATEMENT_END,)
         delta, is_complete = (
@@ -253,7 +253,7 @@ def make_stops(sets: Iterable[tuple[str, ...]], pieces: Sequence[bytes], vocab_s
         complete_flags.append(np.zeros(len(tables[-1]), bool))
     states = np.concatenate(tables)
     dtype = np.int16 if len(states) <= np.iinfo(np.int16).max else np.int32
-    return Stops(states.astype(dtype), np.concatenate(complete_flags), first), refused
+    return Stops(states.astype(dtype), np.concatenate(complete_flags), first), invalid
 
 
 def _can_occur(string: str, pieces: Sequence[bytes]) -> bool:

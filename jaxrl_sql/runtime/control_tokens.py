@@ -1,7 +1,7 @@
 """Encode untrusted text without control tokens: no cell, question or message can produce them.
 
 A tokenizer reads `<|im_end|>` as the end of a turn wherever it is written, so the author of a cell could start the next
-turn. `shield` therefore puts a mark into the name of each control token in an untrusted text. The marked text passes
+turn. `escape` therefore puts a mark into the name of each control token in an untrusted text. The marked text passes
 through prompt and chat templates like any other. `encode` removes the marks after the tokenizer's search for control
 tokens, so the ids are those of a tokenizer without the marked tokens. The names that templates write have no mark and
 stay tokens. A text without marks is encoded as before.
@@ -48,7 +48,7 @@ def _is_control(name: str, special: Collection[str]) -> bool:
 
 
 class ControlTokens:
-    """The control tokens of a tokenizer, and the encoding of texts in which `shield` has marked their names.
+    """The control tokens of a tokenizer, and the encoding of texts in which `escape` has marked their names.
 
     Control tokens are the special tokens, and other added tokens in angle or square brackets (Qwen's `<tool_call>`,
     `<think>`); `ids` are those of both, `tags` the names of the latter. Further added tokens are vocabulary: runs of
@@ -70,7 +70,7 @@ class ControlTokens:
         normalizer = getattr(getattr(tokenizer, "backend_tokenizer", None), "normalizer", None)
         self._is_normalized = normalizer is not None and any(added[i].normalized for i in self._ids.values())
 
-    def shield(self, text: str, exclude: Collection[str] = ()) -> str:
+    def escape(self, text: str, exclude: Collection[str] = ()) -> str:
         """Return an untrusted text with a mark in the name of each control token except those in `exclude`."""
         ends = [
             match.start() + 1 for match in self._start.finditer(text) if self._is_name(text, match.start(), exclude)

@@ -19,7 +19,9 @@ EVALUATION = (
             Metric("accuracy", "share", "mean score by the set's own rule", "The benchmark's number.", ALWAYS),
             Metric(
                 "<rule>", "share", "mean score by the rule",
-                "Rules differ in order, duplicates and columns: compare runs by one rule.", ALWAYS,
+                "Rules differ in order, duplicates and columns: compare runs by one rule. `suite` is test-suite "
+                "accuracy, `test_suite` has the same comparison on one database.",
+                ALWAYS,
             ),
             Metric(
                 "<rule>/low", "share", "lower bound of the 95 % interval, questions clustered by database",
@@ -74,7 +76,7 @@ EVALUATION = (
             Metric("unjudged", "questions", "predictions without a verdict", "If not 0, the database failed.", ALWAYS),
             Metric("missing", "questions", "questions without a prediction", "", ALWAYS),
             Metric("extra", "predictions", "predictions for no question of the set", "", ALWAYS),
-            Metric("left_out", "questions", "questions that the set cannot judge", "", ALWAYS),
+            Metric("left_out", "questions", "questions excluded because no gold or database is usable", "", ALWAYS),
             Metric(
                 "sensitive/<reason>", "questions", "questions on whose verdict the rules differ, by reason",
                 "If many, report the rule with the accuracy.", ALWAYS,

@@ -1,7 +1,7 @@
 """The run folder: whether a run may start or resume there, and its saved configuration.
 
 A resumed run is bit-equal to an uninterrupted one. So its settings must match the original run, except those that only
-control its length, its output, its saved files, and its end.
+control its length, its output, its saved files, and when it stops.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ REPLACED = ".replaced"
 """Suffix of a step's earlier checkpoint while the step is saved again, until the new one is complete."""
 LAST_SAVED = "last_checkpoint"
 """File with the step of the newest checkpoint; with it, a run whose checkpoints are lost does not restart silently."""
-_PARTS = ".gradient_accumulation_steps"
+_ACCUMULATION_KEY = ".gradient_accumulation_steps"
 BLOCKS = ("prompt_blocks", "completion_blocks", "prefix_blocks")
 
 CHANGEABLE = (
@@ -38,7 +38,7 @@ MOVABLE_PATHS = (
 )  # fmt: skip
 """Keys of files and folders that may have moved when a run resumes; `training.inputs` compares their content."""
 
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 # Bytes under which a disk counts as full: a failed write may have left the rest of its block.
 _LEAST_SPACE = 1 << 16
@@ -130,7 +130,9 @@ def refuse_edited_settings(folder: Path, saved: Fields, current: Fields) -> None
 
     Settings of gradient accumulation may differ: they may depend on the number of devices.
     """
-    saved_values = {key: value for key, value in flatten(saved) if key in current and not key.endswith(_PARTS)}
+    saved_values = {
+        key: value for key, value in flatten(saved) if key in current and not key.endswith(_ACCUMULATION_KEY)
+    }
     changes = [
         f"{key} ({old_value!r} then, {value!r} now)"
         for key, old_value, value in _changes({**current, **saved_values}, current)
@@ -165,7 +167,7 @@ def file_error(error: OSError, paths: Iterable[str] = ()) -> JaxrlSqlError:
 
     The error of a full disk names no file: the message names the folders of `paths` without space.
     """
-    if error.filename is None and error.errno not in DISK_FULL:
+    if error.filename is None and error.errno not in UNWRITABLE:
         raise error
     full = find_full_folders(paths) if error.filename is None and error.errno in _NO_SPACE else []
     if full:
@@ -203,12 +205,12 @@ def write_error(folder: Path, error: BaseException) -> RunFolderError:
 
 
 @contextmanager
-def report_full_disk(path: str | Path) -> Iterator[None]:
-    """Raise RunFolderError, one line, if the disk is full; for commands that resume when they are repeated."""
+def report_unwritable(path: str | Path) -> Iterator[None]:
+    """Raise RunFolderError, one line, if the disk is full, over quota or read-only; for commands that can resume."""
     try:
         yield
     except OSError as error:
-        if error.errno not in DISK_FULL:
+        if error.errno not in UNWRITABLE:
             raise
         raise RunFolderError(f"{path} cannot be written: {error.strerror}; repeat the command to resume") from error
 
@@ -218,7 +220,7 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     message = str(error).strip() or type(error).__name__
-    for number in DISK_FULL:
+    for number in UNWRITABLE:
         if os.strerror(number) in message:
             return os.strerror(number)
     return message.splitlines()[0]

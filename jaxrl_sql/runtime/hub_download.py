@@ -36,7 +36,7 @@ from huggingface_hub.utils import WeakFileLock, logging  # type: ignore[attr-def
 from huggingface_hub.utils.tqdm import disable_progress_bars, enable_progress_bars
 
 from jaxrl_sql.runtime.display import make_display
-from jaxrl_sql.runtime.folder import DISK_FULL
+from jaxrl_sql.runtime.folder import UNWRITABLE
 from jaxrl_sql.runtime.hub_files import ABOUT, DUPLICATES, WEIGHTS, is_complete, is_wanted
 from jaxrl_sql.runtime.hub_requests import (
     OFFLINE,
@@ -73,7 +73,7 @@ def download(name: str, with_weights: bool, mode: str) -> Path:
         with _silence_library():
             return _download(name, repo, revision, with_weights, mode)
     except (HttpError, OSError, ValueError) as error:
-        if isinstance(error, OSError) and error.errno in DISK_FULL:
+        if isinstance(error, OSError) and error.errno in UNWRITABLE:
             raise
         reason = reason_of(error, repo, revision)
     reason += ", and the cache has no complete copy" if reason in (UNREACHABLE, OFFLINE) else ""

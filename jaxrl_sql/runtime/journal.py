@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from jaxrl_sql.runtime.folder import report_full_disk
+from jaxrl_sql.runtime.folder import report_unwritable
 from jaxrl_sql.types import Fields, InputError, Json, Record
 
 _CRC = "crc"
@@ -96,7 +96,7 @@ class Journal:
         """Append a line, or none of it if the disk is full."""
         start = self._file.seek(0, io.SEEK_END)
         try:
-            with report_full_disk(self.path):
+            with report_unwritable(self.path):
                 while line:
                     line = line[self._file.write(line) :]
         except BaseException:

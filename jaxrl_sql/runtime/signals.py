@@ -73,7 +73,7 @@ class StopRequest:
 
     @property
     def cause(self) -> str:
-        """Return what stopped the run, as text; of another process's request its signal."""
+        """Return the signal or the source that stopped the run; for a request of another process, its signal."""
         return self.source or ("Ctrl-C" if self.exit_code == EXIT_INTERRUPTED else "SIGTERM")
 
     @property

@@ -159,7 +159,7 @@ class Batcher:
             _deliver(pending, call.ready_samples())
             while call.unfinished:
                 for index, (job, _) in enumerate(pending):
-                    if (job.cancelled or self._is_closed) and index not in cancelled and index not in call.refused:
+                    if (job.cancelled or self._is_closed) and index not in cancelled and index not in call.invalid:
                         cancelled.add(index)
                         call.cancel(index)
                 _deliver(pending, [*call.launch(), *call.read()])
@@ -181,11 +181,8 @@ def _deliver(pending: _Pending, samples: Iterable[Sample]) -> None:
 
 def _partial_samples(pending: _Pending, call: EngineCall) -> Iterator[Sample]:
     """Yield the partial samples of streamed jobs."""
-    for number, partial in call.partial.items():
+    for number in call.partial:
         prompt, index = call.global_index(number)
         if pending[prompt][0].is_streamed:
-            ids, logprobs = (
-                tuple(token_id for piece in pieces for token_id in piece.tolist())
-                for pieces in (partial.tokens, partial.logprobs)
-            )
+            ids, logprobs, _ = call.current_turn(number)
             yield Sample(prompt, index, ids, logprobs, (), "", "")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl_sql.config import ExecutorConfig
-from jaxrl_sql.databases.sample.options import is_served
+from jaxrl_sql.databases.sample.options import is_external
 from jaxrl_sql.inference.ask import Asker, database_example, log_line
 from jaxrl_sql.runtime.plain import exact
 from jaxrl_sql.text2sql.env.address import open_url
@@ -33,7 +33,9 @@ _MAX_SCHEMA = 40_000
 class McpDatabase:
     """Read-only access to a database: queries, plans and schema. `name` is a file, or the URL of a server.
 
-    A result has up to `max_rows` rows. `report` gets lines about tables that the schema omits.
+    A result has up to `max_rows` rows. For a database of another engine than SQLite, `leave_out` are tables and columns
+    that its sample omits, and `stand_in` is a SQLite file shown instead of a sample. `hide` are columns of a SQLite
+    file that queries may not read. `report` gets lines about tables that the schema omits.
     """
 
     def __init__(
@@ -48,7 +50,7 @@ class McpDatabase:
     ) -> None:
         self.hide, self._report = hide, report
         self.name, self.stand_in, self.leave_out, self.executor = name, stand_in, leave_out, executor
-        self.address = open_url(name) if is_served(name) else str(Path(name))
+        self.address = open_url(name) if is_external(name) else str(Path(name))
         limits = executor.limits
         truncation: dict[str, Any] = {"max_rows": max_rows, "on_excess": "cut"}
         engine_limits = limits.other_engines

@@ -171,13 +171,13 @@ class Message(_Fields):
         parts = self.content or ""
         return {"role": self.role, "content": parts if isinstance(parts, str) else "".join(p.text or "" for p in parts)}
 
-    def to_shielded(self, control: ControlTokens) -> dict[str, str]:
-        """Return role and text with marks in the names of control tokens.
+    def escape_special_tokens(self, control: ControlTokens) -> dict[str, str]:
+        """Return role and text, with the names of control tokens escaped.
 
         A message may be one of our prompts, so the tags of dialogues stay tokens; an assistant may write any tag.
         """
         exclude = TAGS | control.tags if self.role == "assistant" else TAGS
-        return {key: control.shield(text, exclude) for key, text in self.plain().items()}
+        return {key: control.escape(text, exclude) for key, text in self.plain().items()}
 
 
 class ChatRequest(ApiRequest):
@@ -201,7 +201,7 @@ class ChatRequest(ApiRequest):
         Raises RefusedError if the template omits a message, as some do for unknown roles.
         """
         control = engine.vocabulary.control
-        messages = [message.to_shielded(control) for message in self.messages]
+        messages = [message.escape_special_tokens(control) for message in self.messages]
         thinking = self.chat_template_kwargs.enable_thinking
         text = render_chat(engine.tokenizer, messages, thinking, chat.prefill, chat.date)
         for i, message in enumerate(messages):
@@ -236,7 +236,7 @@ class CompletionRequest(ApiRequest):
             )
             raise RefusedError(message, param="logprobs")
 
-    def prompts(self, engine: Engine, chat: ServedChat = NEW_CHAT) -> list[Prompt]:  # noqa: ARG002 (a text is whole)
+    def prompts(self, engine: Engine, chat: ServedChat = NEW_CHAT) -> list[Prompt]:  # noqa: ARG002 (no chat template)
         """Return the prompts as tokens."""
         prompts: Any = self.prompt
         if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int)):

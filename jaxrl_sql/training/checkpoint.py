@@ -186,7 +186,7 @@ class Checkpoints:
         where = self._folder_of(step)
         expected = {name: _abstract(leaf) for name, leaf in _flatten(like).items()}
         try:
-            self._refuse_another(step, expected)
+            self._check_same_model(step, expected)
             arguments = ocp.args.Composite(
                 state=_SealingRestore(expected),
                 host=ocp.args.JsonRestore(),
@@ -275,7 +275,7 @@ class Checkpoints:
         except (OSError, RuntimeError, ValueError) as error:
             raise write_error(self.folder.parent, error) from error
 
-    def _refuse_another(self, step: int, expected: dict[str, jax.ShapeDtypeStruct]) -> None:
+    def _check_same_model(self, step: int, expected: dict[str, jax.ShapeDtypeStruct]) -> None:
         """Raise InputError with the first array that is missing, left over, or of another shape or type."""
         stored = {name: (tuple(leaf.shape), np.dtype(leaf.dtype)) for name, leaf in self._read_metadata(step).items()}
         where = f"{self.folder / str(step)}: a checkpoint of another model"

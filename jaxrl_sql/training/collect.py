@@ -30,7 +30,7 @@ from jaxrl_sql.rollout.stop_strings import cut_after_stop
 from jaxrl_sql.runtime import signals
 from jaxrl_sql.runtime.control_tokens import ControlTokens
 from jaxrl_sql.runtime.progress import ProgressCallback
-from jaxrl_sql.text2sql.prompts.dialects import shield_answer
+from jaxrl_sql.text2sql.prompts.dialects import escape_answer
 from jaxrl_sql.text2sql.rewards.score import ScoredResponse, TextJob
 from jaxrl_sql.training.batching.order import AnyOrder
 from jaxrl_sql.training.build import make_client
@@ -328,7 +328,7 @@ def _make_demonstrations(
             continue
         text = run.prompt_format.style.answer(example)
         if isinstance(text, str) and cut_after_stop(text, stops) == text:
-            tokens = (*control.encode(response_text(shield_answer(text, example, control))), end)
+            tokens = (*control.encode(response_text(escape_answer(text, example, control))), end)
             if len(tokens) <= run.config.sampling.max_new_tokens:
                 turn = Turn(ASSISTANT, tokens, text=text)
                 demonstrations[i] = Trajectory(prompt, run.config.grpo.num_generations - 1, (turn,), DEMONSTRATION)

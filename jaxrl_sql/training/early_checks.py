@@ -18,7 +18,7 @@ from jaxrl_sql.inference.questions import CallerQuestions, model_config
 from jaxrl_sql.models import ModelConfig
 from jaxrl_sql.models.formats.hf import check_weights, load_tokenizer
 from jaxrl_sql.models.lora import resolve_targets
-from jaxrl_sql.models.shapes import new_shape, published_shape
+from jaxrl_sql.models.shapes import new_config, published_config
 from jaxrl_sql.text2sql.benchmarks import find_split, make_unique_name
 from jaxrl_sql.text2sql.env.address import is_address, parse_address
 from jaxrl_sql.text2sql.prompts.template import template_file
@@ -28,8 +28,8 @@ from jaxrl_sql.types import InputError
 _REACH_S = 10.0
 
 
-class InputChecks(NamedTuple):
-    """The model's shape and its tokenizer; None if the training data determines them."""
+class CheckedInputs(NamedTuple):
+    """The ModelConfig and the tokenizer; None if the training data determines them."""
 
     shape: ModelConfig | None = None
     tokenizer: Any = None
@@ -41,7 +41,7 @@ def check_inputs(
     model: ModelConfigSection,
     databases: DatabasesConfig,
     caller_questions: CallerQuestions,
-) -> InputChecks:
+) -> CheckedInputs:
     """Check what a run reads, without devices and questions; raises InputError for the first error."""
     check_best(run, _names_of_evals(data, caller_questions))
     check_files(data, caller_questions)
@@ -53,13 +53,13 @@ def check_inputs(
     tokenizer = load_tokenizer(tokenizer_name) if tokenizer_name else None
     shape = model_config(model, tokenizer) if tokenizer is not None else None
     if model.lora.rank:
-        resolve_targets(shape or assumed_shape(model, 1), model.lora.targets)
-    return InputChecks(shape, tokenizer)
+        resolve_targets(shape or assumed_config(model, 1), model.lora.targets)
+    return CheckedInputs(shape, tokenizer)
 
 
-def assumed_shape(model: ModelConfigSection, vocab_size: int) -> ModelConfig:
-    """Return the shape of a model without a checkpoint, with as many tokens unless `model.shape` has a number."""
-    return published_shape(model.shape) if model.shape else new_shape(model, vocab_size)
+def assumed_config(model: ModelConfigSection, vocab_size: int) -> ModelConfig:
+    """Return the ModelConfig of `model.shape`, or of a new model with `vocab_size` tokens."""
+    return published_config(model.shape) if model.shape else new_config(model, vocab_size)
 
 
 def _names_of_evals(data: DataConfig, caller_questions: CallerQuestions) -> list[str]:

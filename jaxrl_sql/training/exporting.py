@@ -26,7 +26,7 @@ from jaxrl_sql.runtime.hub import is_hub_name, local_folder
 from jaxrl_sql.runtime.model_locator import TEMPLATE, TrainedModel, find_model, find_trained, read_trained
 from jaxrl_sql.runtime.tokenizer_files import misreading_class
 from jaxrl_sql.training.checkpoint import Checkpoints
-from jaxrl_sql.training.inputs import base_inputs, file_inputs, refuse_other_inputs
+from jaxrl_sql.training.inputs import base_hashes, hash_files, refuse_other_inputs
 from jaxrl_sql.training.model_card import CARD, save_prompt_settings, write_card
 from jaxrl_sql.training.trained_chat import (
     MODELFILE,
@@ -97,8 +97,8 @@ def source_of_step(run: Path, step: int) -> ModelSource:
     if base.frozen:
         if not base.checkpoint:
             raise InputError(f"{run}: its checkpoints lack model.frozen; omit --step to export the complete model/")
-        current_inputs = file_inputs(trained.recipe, data, base.checkpoint)
-        refuse_other_inputs(run, base_inputs(at_start), base_inputs(current_inputs))
+        current_inputs = hash_files(trained.recipe, data, base.checkpoint)
+        refuse_other_inputs(run, base_hashes(at_start), base_hashes(current_inputs))
         shape, weights = load_checkpoint(base.checkpoint, base.dtype)
         params = merge_params(params, split(weights, shape, base.frozen)[1])
     source = Path(base.checkpoint) if base.checkpoint else None
@@ -186,7 +186,7 @@ def export(
     save_checkpoint(out, exported.model, params, exported.tokenizer, dtype=dtype, source=exported.source, ends=ends)
     if class_name := misreading_class(out, exported.tokenizer):
         warn(
-            f"{out}: AutoTokenizer of the installed transformers takes its class {class_name}, which tokenizes "
+            f"{out}: transformers' AutoTokenizer loads class {class_name}, which tokenizes "
             "differently from tokenizer.json: load the tokenizer by PreTrainedTokenizerFast.from_pretrained"
         )
     chat = _chat(exported, warn)

@@ -32,14 +32,12 @@ _BLOCK = 1 << 22
 
 
 def input_mib(recipe: str, data: DataConfig, base: str) -> int:
-    """Return the MiB that `file_inputs` reads, rounded down, as they are reported."""
+    """Return the MiB that `hash_files` reads, rounded down, as they are reported."""
     files = dict(_files(recipe.rpartition(":")[0], data, base))
     return sum(path.stat().st_size for path in files.values()) // (1 << 20)
 
 
-def file_inputs(
-    recipe: str, data: DataConfig, base: str, on_progress: ProgressCallback = no_progress
-) -> dict[str, str]:
+def hash_files(recipe: str, data: DataConfig, base: str, on_progress: ProgressCallback = no_progress) -> dict[str, str]:
     """Return the hash of each file of the `base` model and the tokenizer, and of other named files, by key and name.
 
     A moved folder has the same ones; a missing file has none. `on_progress` is called with the MiB that were read.
@@ -50,11 +48,11 @@ def file_inputs(
 
 
 def count_questions(train: PromptSet, evals: Mapping[str, PromptSet]) -> int:
-    """Return the number of questions that `question_inputs` hashes."""
+    """Return the number of questions that `hash_question_sets` hashes."""
     return sum(len(questions.examples) for questions in (train, *evals.values()) if questions.streamed is None)
 
 
-def question_inputs(
+def hash_question_sets(
     data: DataConfig, train: PromptSet, evals: Mapping[str, PromptSet], on_progress: ProgressCallback = no_progress
 ) -> dict[str, str]:
     """Return a hash of the questions of each set.
@@ -65,7 +63,7 @@ def question_inputs(
     done, sets = Tally(on_progress), {"data.train": train}
     sets |= {f"data.evals/{name}": questions for name, questions in evals.items()}
     return {
-        name: question_input(questions, digest(questions), done.add) if questions.streamed is None else data.dir
+        name: hash_questions(questions, digest(questions), done.add) if questions.streamed is None else data.dir
         for name, questions in sets.items()
     }
 
@@ -80,18 +78,18 @@ def digest(questions: PromptSet) -> str:
     return sha.hexdigest()[:16]
 
 
-def base_inputs(inputs: Mapping[str, str]) -> dict[str, str]:
+def base_hashes(inputs: Mapping[str, str]) -> dict[str, str]:
     """Return the hashes of the base model alone."""
     return {name: value for name, value in inputs.items() if name.startswith("model.checkpoint")}
 
 
-def question_input(questions: PromptSet, prompts: str, on_hashed: ProgressCallback = no_progress) -> str:
-    """Return a hash of a set's questions, golds, databases and target answers with `prompts`, that of its prompts.
+def hash_questions(questions: PromptSet, prompt_digest: str, on_hashed: ProgressCallback = no_progress) -> str:
+    """Return a hash of a set's questions, golds, databases and target answers, combined with the hash of its prompts.
 
     `on_hashed` is called with 1 after each question.
     """
     targets = [(example.demonstration, example.reasoning) for example in questions.examples]
-    return digest_of([digests(_counted(questions.examples, on_hashed)), targets, prompts])
+    return digest_of([digests(_counted(questions.examples, on_hashed)), targets, prompt_digest])
 
 
 def _counted(examples: Sequence[Example], on_done: ProgressCallback) -> Iterator[Example]:

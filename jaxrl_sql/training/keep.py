@@ -56,7 +56,7 @@ def keep_advantages(run: TrainingRun, step: int, rollout_step: int, batch_index:
         return
     advantage = np.asarray(to_host(batch.advantage), np.float32)
     if advantage.shape[-1] > 1:
-        trained = np.asarray(to_host(batch.trained()), np.float32)
+        trained = np.asarray(to_host(batch.policy_mask()), np.float32)
         mean = (advantage * trained).sum(-1) / np.maximum(trained.sum(-1), 1)
     else:
         mean = advantage[..., 0]

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from jaxrl_sql.batch import TrainState
-from jaxrl_sql.databases.sheets import single_database
+from jaxrl_sql.databases.question_files import single_database
 from jaxrl_sql.inference.compiling import drop_programs
 from jaxrl_sql.parallel import processes
 from jaxrl_sql.report.facts import problems

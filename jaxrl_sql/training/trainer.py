@@ -43,8 +43,8 @@ from jaxrl_sql.report.html import write_report
 from jaxrl_sql.runtime.display import Display, make_display
 from jaxrl_sql.runtime.folder import (
     CHECKPOINTS,
-    DISK_FULL,
     METRICS,
+    UNWRITABLE,
     check_folder,
     note_saved,
     open_folder,
@@ -71,10 +71,10 @@ from jaxrl_sql.training.batching.sft_dataset import SftDataset, make_sft_dataset
 from jaxrl_sql.training.build import export_model, make_params
 from jaxrl_sql.training.caller import NOTHING, CallerInputs
 from jaxrl_sql.training.checkpoint import Checkpoints
-from jaxrl_sql.training.early_checks import InputChecks, assumed_shape, check_inputs
+from jaxrl_sql.training.early_checks import CheckedInputs, assumed_config, check_inputs
 from jaxrl_sql.training.evaluation import evaluate_all
 from jaxrl_sql.training.grpo import open_second_stage, open_stage
-from jaxrl_sql.training.inputs import count_questions, file_inputs, input_mib, question_inputs
+from jaxrl_sql.training.inputs import count_questions, hash_files, hash_question_sets, input_mib
 from jaxrl_sql.training.lifecycle import report_end, run_phase, score
 from jaxrl_sql.training.preflight import PlannedRun, check_devices, preflight
 from jaxrl_sql.training.resume import refuse_other_checkpoint, resolve_resumed_config, resume
@@ -165,7 +165,7 @@ def _dry_run_without_data(config: TrainConfig, folder: Path) -> int:
     """Check a run whose data is not generated yet, with prompts of the maximum length."""
     find_recipe(config.recipe)
     checked = check_inputs(config.run, config.data, config.model, config.executor.databases, CallerQuestions())
-    shape = checked.shape or assumed_shape(config.model, config.data.tokenizer.vocab_size)
+    shape = checked.shape or assumed_config(config.model, config.data.tokenizer.vocab_size)
     with make_display("plain", 0, title=folder.name) as display, TemporaryDirectory() as scratch:
         mesh = meshes.make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
         sft, grpo = with_parts(config.sft, config.grpo, rules.num_batch_shards(mesh.shape))
@@ -208,7 +208,7 @@ def open_unchecked(config: TrainConfig, caller: CallerInputs = NOTHING) -> Itera
         if is_first and (folder / METRICS).is_file():
             with suppress(OSError, InputError):  # the error itself is reported
                 write_report(folder)
-        if isinstance(error, OSError) and error.errno in DISK_FULL:
+        if isinstance(error, OSError) and error.errno in UNWRITABLE:
             raise write_error(folder, error) from error
         raise
 
@@ -219,7 +219,7 @@ def _open_parts(
     folder: Path,
     caller: CallerInputs,
     caller_questions: CallerQuestions,
-    checked: InputChecks,
+    checked: CheckedInputs,
     closed: ExitStack,
 ) -> Iterator[TrainingRun]:
     """Open the parts of a run; signals are handled until `closed` exits."""
@@ -339,10 +339,10 @@ def _question_sets(
     if processes.is_first():  # which computes them for all
         named = config.recipe, config.data, config.model.checkpoint
         with display.task("hashing files", input_mib(*named), "MiB", is_announced=False) as on_progress:
-            inputs = file_inputs(*named, on_progress) | caller.hashes()
+            inputs = hash_files(*named, on_progress) | caller.hashes()
         count = count_questions(train, evals)
         with display.task("hashing questions", count, "questions", is_announced=False) as on_progress:
-            inputs |= question_inputs(config.data, train, evals, on_progress)
+            inputs |= hash_question_sets(config.data, train, evals, on_progress)
     first, *_ = processes.exchange([inputs])
     make_sft = cache(partial(_sft_dataset, config, prompt_format, train, executor, display))
     return QuestionSets(train, evals, read.rules, make_sft, dict(first))

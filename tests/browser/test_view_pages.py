@@ -136,7 +136,7 @@ def test_filters_and_links(open_page: Open, index: str, view_runs: ModuleType) -
     page = open_page(f"{index}#/groups")
     status = page.get_by_role("status")
     expect(status).to_have_text("12 of 12 groups")
-    for label, choice, count in (("phase", "grpo", 8), ("status", "no_sql", 4), ("hardness", "hard", 4)):
+    for label, choice, count in (("phase", "grpo", 8), ("status", "no_sql", 4), ("difficulty", "hard", 4)):
         page.get_by_label(label, exact=True).select_option(choice)
         expect(status).to_have_text(f"{count} of 12 groups")
     page.get_by_label("steps from").fill("3")

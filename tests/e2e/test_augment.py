@@ -227,8 +227,8 @@ class Writer:
             assert "-- Its answer: SELECT" in text
             answers = {"<all>": "Who goes to this school?", "<sold>": "What do things cost?"}
             return self.assistant(next(item for mark, item in answers.items() if mark in text))
-        requests = {"Who goes": "SELECT name FROM student", "cost": "SELECT price FROM item"}
-        return self.assistant(f"```sql\n{next(sql for message, sql in requests.items() if message in text)}\n```")
+        sql_by_text = {"Who goes": "SELECT name FROM student", "cost": "SELECT price FROM item"}
+        return self.assistant(f"```sql\n{next(sql for message, sql in sql_by_text.items() if message in text)}\n```")
 
 
 def test_questions_are_reworded_if_the_rows_stay_equal(

@@ -13,7 +13,7 @@ import yaml
 from jaxrl_sql.commands.export import main as export
 from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.models.formats.hf import stop_tokens
-from jaxrl_sql.training.build import export_model, make_engine, make_params
+from jaxrl_sql.training.build import export_model, make_params, make_rollout_engine
 from jaxrl_sql.training.trainer import open_unchecked
 
 SMALL = Path(__file__).parents[1] / "small.yaml"
@@ -44,7 +44,7 @@ def test_a_run_uses_and_exports_the_end_tokens_of_its_model(
         taught = opened.prompt_format.tokenizer.convert_tokens_to_ids("<|im_start|>")
         ends = {2, 5, 9, taught}
         assert {answer.token_ids[-1] for answer in opened.questions.sft.train.answers} == {taught}
-        engine = make_engine(opened, None, 4)
+        engine = make_rollout_engine(opened)
         assert set(engine.vocabulary.end_tokens) == ends  # type: ignore[union-attr]
         model = export_model(opened, *make_params(opened))
     declared = json.loads((model / "generation_config.json").read_text())["eos_token_id"]

@@ -274,15 +274,15 @@ def test_spider_prediction_lines_keep_their_positions_after_a_missing_database(
     """Spider's folder with the database of one question removed, and Spider's prediction format."""
     spider, questions = tmp_path / "spider", lines(data / "dev/questions.jsonl")
     shutil.copytree(data / "dev/databases", spider / "database")
-    requests = [
+    rows = [
         {"db_id": question["db_id"], "question": question["question"], "query": question["sql"]}
         for question in questions
     ]
-    requests.insert(3, {"db_id": "gone", "question": "?", "query": "SELECT 1"})
-    (spider / "dev.json").write_text(json.dumps(requests))
+    rows.insert(3, {"db_id": "gone", "question": "?", "query": "SELECT 1"})
+    (spider / "dev.json").write_text(json.dumps(rows))
     (spider / "tables.json").write_text("[]")
     path = tmp_path / "pred.sql"
-    path.write_text("".join(f"{item['query']}\n" for item in requests))
+    path.write_text("".join(f"{item['query']}\n" for item in rows))
     out = tmp_path / "out"
     assert judge(spider, path, out) == 0
     result = numbers(out)
@@ -291,7 +291,7 @@ def test_spider_prediction_lines_keep_their_positions_after_a_missing_database(
     assert "skipped 1 (" in shown
     assert "predictions are for questions that cannot be judged" in shown
     written = (out / "predictions.sql").read_text().splitlines()
-    assert written == [request["query"] if request["db_id"] != "gone" else NOTHING for request in requests]
+    assert written == [request["query"] if request["db_id"] != "gone" else NOTHING for request in rows]
     path.write_text("SELECT 1\n" * 10)
     assert judge(spider, path, tmp_path / "other") == 2
     assert "10 lines for 11 questions" in capsys.readouterr().err
@@ -325,8 +325,11 @@ def test_spider2_is_judged_by_result_tables_and_written_in_its_format(data: Path
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        ([], "give one of --predictions FILE"),
-        (["--predictions", "P", "--model", str(CONFIGS / "quickstart_start")], "give one of --predictions FILE"),
+        ([], "set exactly one of: --predictions FILE"),
+        (
+            ["--predictions", "P", "--model", str(CONFIGS / "quickstart_start")],
+            "set exactly one of: --predictions FILE",
+        ),
         (["--predictions", "nowhere.jsonl"], "nowhere.jsonl: No such file"),
         (["--model", "nowhere"], "model nowhere: no such folder"),
         (["--predictions", "P", "evaluate.rules=[bird, best]"], "rules 'best'"),

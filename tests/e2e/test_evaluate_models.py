@@ -412,7 +412,7 @@ def test_requests_are_repeated_without_an_unsupported_temperature(
     [
         (["--as", "arctic", "evaluate.sampling.turns=2"], "recipe arctic answers in one turn"),
         (["--as", "arctic", "data.shots=2"], "examples are not supported with an endpoint"),
-        (["--as", "arctic", "--model", str(MODEL)], "give one of --predictions FILE"),
+        (["--as", "arctic", "--model", str(MODEL)], "set exactly one of: --predictions FILE"),
         (["evaluate.base_url=''", "--model", str(MODEL), "evaluate.send_temperature=false"], "is for an endpoint"),
         (
             ["evaluate.base_url=''", "--model", str(MODEL), "evaluate.reasoning_effort=high"],

@@ -222,7 +222,7 @@ def test_a_hub_error_is_reported_in_one_line(endpoint: str, tmp_path: Path, caps
 
 
 @pytest.mark.parametrize(
-    ("arguments", "output"),
+    ("arguments", "error"),
     [
         (["nowhere"], "model nowhere: no such folder or file"),
         (["empty"], "empty: no config.json"),
@@ -235,7 +235,7 @@ def test_a_hub_error_is_reported_in_one_line(endpoint: str, tmp_path: Path, caps
 )
 def test_invalid_export_arguments_are_reported_in_one_line(
     arguments: list[str],
-    output: str,
+    error: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -246,7 +246,7 @@ def test_invalid_export_arguments_are_reported_in_one_line(
     (tmp_path / "run" / "config.yaml").write_text("seed: 1\n")
     assert export(arguments) == 2
     err = capsys.readouterr().err
-    assert output in err
+    assert error in err
     assert err.count("\n") == 1
 
 

@@ -72,11 +72,11 @@ def test_commands_record_the_commit_of_a_hub_model_and_work_without_the_hub(
     assert checkpoint.endswith(f"models--org--start/snapshots/{sha}")
     assert json.loads((tmp_path / "run/about.json").read_text())["base"] == f"org/start@{sha}"
     hub.commit("org/start", FILES | {"generation_config.json": b"{}"})
-    requests = len(hub.requests)
+    num_requests = len(hub.requests)
     train, *others = commands("org/start", small_data, later, "grpo.steps=2", "run.resume=true")
     done = run("http://127.0.0.1:9", tmp_path, train, *others)
     assert "resuming from step 1" in done.stdout, done.stderr
-    assert len(hub.requests) == requests
+    assert len(hub.requests) == num_requests
     weights = [(folder / "exported/model.safetensors").read_bytes() for folder in (first, later)]
     assert weights[0] == weights[1]
     for folder in (first, later):

@@ -181,7 +181,7 @@ POINTS = {
 @pytest.mark.parametrize(
     "phase", [pytest.param(name, marks=() if name == "update" else pytest.mark.nightly) for name in POINTS]
 )
-def test_trap_a_killed_and_resumed_run_is_bit_equal(phase: str, start: Start, whole: Path, tmp_path: Path) -> None:
+def test_a_killed_and_resumed_run_is_bit_equal(phase: str, start: Start, whole: Path, tmp_path: Path) -> None:
     """Killed during the phase after a random delay, and resumed to the end."""
     run, draw = tmp_path / "killed", random.Random(phase)
     codes = []

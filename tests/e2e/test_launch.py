@@ -188,7 +188,7 @@ esac
 
 
 @pytest.mark.parametrize(
-    ("message", "output"),
+    ("message", "error"),
     [
         ("slurm", "required: --hosts"),
         ("slurn --hosts 2", "invalid choice: 'slurn'"),
@@ -214,7 +214,7 @@ esac
     ],
 )
 def test_invalid_launch_settings_are_reported_in_one_line(
-    message: str, output: str, capsys: pytest.CaptureFixture[str]
+    message: str, error: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     try:
         code = main(shlex.split(message))
@@ -223,7 +223,7 @@ def test_invalid_launch_settings_are_reported_in_one_line(
     shown = capsys.readouterr()
     assert (code, shown.out) == (2, "")
     assert shown.err.count("\n") == 1
-    assert output in shown.err
+    assert error in shown.err
 
 
 Slurm = Callable[..., str]

@@ -27,7 +27,7 @@ import uvicorn
 
 from jaxrl_sql.commands.serve import main
 from jaxrl_sql.models.formats.hf import load_checkpoint, load_tokenizer
-from jaxrl_sql.models.lora import Adapters, Pair, init_adapters, load_adapters, policy_params, save_adapters
+from jaxrl_sql.models.lora import Adapters, LoraPair, init_adapters, load_adapters, policy_params, save_adapters
 from jaxrl_sql.models.ops.rng import Purpose
 from jaxrl_sql.rollout import Engine, EngineConfig, SamplingParams
 from jaxrl_sql.rollout.decode import decode_chunk
@@ -93,7 +93,9 @@ def adapters(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config, _ = load_checkpoint(START)
     result = init_adapters(config, 4, 8.0, ["q", "v"], jax.random.key(0))
     rng = np.random.default_rng(0)
-    pairs = {k: Pair(pair.a, rng.normal(0, 0.5, pair.b.shape).astype(np.float32)) for k, pair in result.pairs.items()}
+    pairs = {
+        k: LoraPair(pair.a, rng.normal(0, 0.5, pair.b.shape).astype(np.float32)) for k, pair in result.pairs.items()
+    }
     save_adapters(folder, config, Adapters(pairs, result.scale))
     return folder
 

@@ -87,7 +87,7 @@ def test_early_stopping_restores_the_best_held_out_parameters(early: Path, tmp_p
 @pytest.mark.parametrize(
     "back", [pytest.param(0, marks=pytest.mark.nightly), 1, pytest.param(2, marks=pytest.mark.nightly)]
 )
-def test_trap_resume_keeps_the_best_loss_and_the_patience_count(
+def test_resume_keeps_the_best_loss_and_the_patience_count(
     back: int, early: Path, supervised: Start, tmp_path: Path, stopped: Stopped
 ) -> None:
     run = stopped(early, tmp_path / "run", len(held_out(early)) - back)

@@ -94,7 +94,7 @@ def assert_all_that_is_learned_has_an_advantage(run: Path) -> None:
     "variant",
     [pytest.param(name, marks=pytest.mark.slow if name in IN_CI else pytest.mark.nightly) for name in VARIANTS],
 )
-def test_trap_resume_from_any_step_is_bit_equal(
+def test_resume_from_any_step_is_bit_equal(
     variant: str, small_data: Path, tmp_path: Path, rewind: Callable[[Path, int], None]
 ) -> None:
     run = tmp_path / "run"

@@ -22,7 +22,7 @@ from jaxrl_sql.__main__ import main as jaxrl_sql
 from jaxrl_sql.commands.train import main
 from jaxrl_sql.inference.trained_questions import trained_warning
 from jaxrl_sql.models import ModelConfig, Norms, Rope, init_params, load_checkpoint, param_specs, save_checkpoint
-from jaxrl_sql.models.lora import Adapters, Pair, merge
+from jaxrl_sql.models.lora import Adapters, LoraPair, merge
 from jaxrl_sql.report.facts import accuracies, describe_run
 from jaxrl_sql.report.groups import (
     RUN,
@@ -139,8 +139,8 @@ def test_answers_are_stored_with_their_advantages(whole: Path) -> None:
             assert role == "assistant"
             assert len(unpack_ids(ids)) == len(unpack_logprobs(logprobs)) > 0
             assert max(unpack_logprobs(logprobs)) <= 0.0
-            output = "".join(tokens[token] for token in unpack_ids(ids))  # partial characters are not text
-            assert output.encode("ascii", "ignore").startswith(text.encode("ascii", "ignore"))
+            decoded = "".join(tokens[token] for token in unpack_ids(ids))  # partial characters are not text
+            assert decoded.encode("ascii", "ignore").startswith(text.encode("ascii", "ignore"))
     evaluated = [element for element in groups if element["phase"].startswith("eval/")]
     assert {row["step"] for row in evaluated} == {2, 5}
     assert all(len(row["answers"]) == 1 and row["rule"] for row in evaluated)
@@ -183,7 +183,7 @@ def test_an_evaluation_recognizes_the_questions_of_the_training(whole: Path, sma
     assert trained_warning("train", train, str(Path(__file__).parents[2] / "configs/quickstart_start")) == ""
 
 
-def test_trap_a_run_stopped_by_ctrl_c_resumes_bit_equal(
+def test_a_run_stopped_by_ctrl_c_resumes_bit_equal(
     arguments: Start, whole: Path, stopped: Stopped, tmp_path: Path, untimed: Untimed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The signal arrives in the second GRPO step, after which the run saves a checkpoint and a report."""
@@ -206,7 +206,7 @@ def test_trap_a_run_stopped_by_ctrl_c_resumes_bit_equal(
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("stop_at", [1, 4])
-def test_trap_resume_is_bit_equal_from_any_step(
+def test_resume_is_bit_equal_from_any_step(
     stop_at: int, arguments: Start, whole: Path, tmp_path: Path, stopped: Stopped, untimed: Untimed
 ) -> None:
     run = stopped(whole, tmp_path / "resumed", stop_at)
@@ -244,7 +244,7 @@ def adapters_of(folder: Path, config: ModelConfig) -> Adapters:
         a, b = (np.stack([tensors[f"base_model.model.{n}.lora_{x}.weight"].T for n in names]) for x in "AB")
         layers, *sizes = spec.shape
         shapes = (layers, *sizes[: spec.n_in], rank), (layers, rank, *sizes[spec.n_in :])
-        pairs[spec.path[-1]] = Pair(a.reshape(shapes[0]), b.reshape(shapes[1]))
+        pairs[spec.path[-1]] = LoraPair(a.reshape(shapes[0]), b.reshape(shapes[1]))
     return Adapters(pairs, fields["lora_alpha"] / rank)
 
 

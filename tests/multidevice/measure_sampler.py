@@ -49,7 +49,7 @@ def measure(mesh: jax.sharding.Mesh, dtype: str, prompts: list[Prompt]) -> dict[
         ones = np.ones((B, G), np.float32)
         batch = shard_batch(pack_groups(groups, ones, ones, T), mesh, B)
         old, _ = make_scorer(make_policy(model, compute_dtype=jnp.dtype(dtype)))(params, None, batch)
-        result = sampler_metrics(old, batch.rollout_logprobs, batch.trained())
+        result = sampler_metrics(old, batch.rollout_logprobs, batch.policy_mask())
         return reduce_metrics(jax.device_get(result))
 
 

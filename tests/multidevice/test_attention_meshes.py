@@ -1,6 +1,6 @@
 """The fused backends on eight virtual devices equal one device, with prompts and heads sharded or not.
 
-cuDNN is replaced by a stand-in that also refuses queries and keys sharded by tokens or head size.
+cuDNN is replaced by a function that also rejects queries and keys sharded by tokens or head size.
 
 Tests start this file as a script, since JAX fixes the number of devices at start.
 """

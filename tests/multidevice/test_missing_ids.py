@@ -71,7 +71,7 @@ def _measure(shape: tuple[int, int, int]) -> dict[str, Any]:
             return lost.sum / lost.weight + jnp.mean(scored.entropy), scored.logprob
 
         (value, logprob), slopes = jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
-        gap = np.abs(np.asarray(logprob) - np.asarray(batch.rollout_logprobs))[np.asarray(batch.trained())]
+        gap = np.abs(np.asarray(logprob) - np.asarray(batch.rollout_logprobs))[np.asarray(batch.policy_mask())]
     return {
         "ids": [sample.token_ids for sample in samples],
         "delta": float(gap.max()),

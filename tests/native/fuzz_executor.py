@@ -129,7 +129,7 @@ def fuzz_statements(
         connection.limit(limit, maximum)
     statements = fuzz_grammar.Statements(draw, schema, parameters=True)
     is_wide = connection.execute("PRAGMA encoding").fetchone() != ("UTF-8",)
-    requests = []
+    cases = []
     for _ in range(N_STATEMENTS):
         sql, is_broken = statements.statement(), draw.random() < 0.2
         sql = statements.broken(sql) if is_broken else sql
@@ -140,11 +140,11 @@ def fuzz_statements(
         if reference is None:
             counts["too long, or no text"] += 1
         else:
-            requests.append((sql, tuple(statements.values) or None, is_broken, reference))
-    counts["statements"] += len(requests)
+            cases.append((sql, tuple(statements.values) or None, is_broken, reference))
+    counts["statements"] += len(cases)
     for mode, executor in compatible.items():
-        outcomes = executor.execute_many([(path, sql, values) for sql, values, *_ in requests])
-        for (sql, values, is_broken, reference), outcome in zip(requests, outcomes, strict=True):
+        outcomes = executor.execute_many([(path, sql, values) for sql, values, *_ in cases])
+        for (sql, values, is_broken, reference), outcome in zip(cases, outcomes, strict=True):
             try:
                 counts[compare(reference, outcome, is_broken=is_broken)] += 1
             except DifferenceError as difference:

@@ -172,14 +172,14 @@ class Soak:
             elif draw.random() < 0.1:
                 database.path.touch()
                 self.counts["touched"] += 1
-        requests = [(draw.choice(self.databases), query(draw)) for _ in range(BATCH)]
-        before = self.expected_rows(requests)
-        jobs = [executor.submit([(entry.path, sql) for entry, sql in requests]) for executor in executors]
+        queries = [(draw.choice(self.databases), query(draw)) for _ in range(BATCH)]
+        before = self.expected_rows(queries)
+        jobs = [executor.submit([(entry.path, sql) for entry, sql in queries]) for executor in executors]
         cancelled = self.meanwhile(executors, connected)
         outcomes = [job.result() for job in jobs]
         for _, process in connected:
             await_write(process)
-        after = self.expected_rows(requests)
+        after = self.expected_rows(queries)
         for number, job in enumerate(cancelled):
             for index, outcome in enumerate(job.result()):
                 if outcome.status == "crashed":
@@ -187,7 +187,7 @@ class Soak:
                 elif outcome.status != "cancelled":
                     raise WrongError(f"a cancelled batch holds {outcome!r}")
         for mode, result in zip(("threads", "processes"), outcomes, strict=True):
-            for (database, sql), outcome, *wanted in zip(requests, result, before, after, strict=True):
+            for (database, sql), outcome, *wanted in zip(queries, result, before, after, strict=True):
                 self.compare(mode, database, sql, outcome, wanted)
         self.n_crashed += len(self.crashed)
         self.crashed = set()

@@ -247,14 +247,14 @@ def test_checking_a_file_keeps_the_locks_of_a_running_query(database: Path) -> N
         writer.execute("INSERT INTO t VALUES (1)")
     with Executor(threads=2, limits=NO_LIMITS, isolation="thread") as ex:
         job = ex.submit([(database, endless)])
-        deadline, output = time.monotonic() + 60, set[str]()
+        deadline, errors = time.monotonic() + 60, set[str]()
         while run_python(code, database).stdout.strip() != "database is locked":
             assert time.monotonic() < deadline, "the query did not start"
         for number in range(5):
             os.utime(database)  # changed a moment ago: checked at each batch
             assert ex.execute(database, f"SELECT {number}").status == "ok"
             time.sleep(0.05)
-            output.add(run_python(code, database).stdout.strip())
+            errors.add(run_python(code, database).stdout.strip())
         assert not job.done()
         job.cancel()
-    assert output == {"database is locked"}
+    assert errors == {"database is locked"}

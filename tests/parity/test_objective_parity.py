@@ -77,7 +77,7 @@ def trl_loss(cfg: GrpoConfig, kind: str, logprob: Any, entropy: Any, batch: Grou
 
     inside = np.arange(T) < np.asarray(batch.completion_len)[..., None]
     weights, _ = importance_weight(
-        batch.old_logprobs, batch.behavior_logprobs, batch.trained(), cfg.loss.tis_clip_max  # type: ignore[arg-type]
+        batch.old_logprobs, batch.behavior_logprobs, batch.policy_mask(), cfg.loss.tis_clip_max  # type: ignore[arg-type]
     )  # fmt: skip
     trainer = SimpleNamespace(
         _get_per_token_logps_and_entropies=lambda *_, **__: (logprob, entropy, None),
@@ -113,7 +113,7 @@ def trl_loss(cfg: GrpoConfig, kind: str, logprob: Any, entropy: Any, batch: Grou
         "old_per_token_logps": rows(batch.old_logprobs),
         "ref_per_token_logps": rows(batch.reference_logprobs),
         "importance_sampling_ratio": rows(weights),
-        "num_items_in_batch": rows(batch.trained()).sum(),
+        "num_items_in_batch": rows(batch.policy_mask()).sum(),
     }
     return trl.GRPOTrainer._compute_loss(trainer, trainer.model, inputs)
 
@@ -219,7 +219,7 @@ def test_ppo_loss_and_gradients_match_the_paper() -> None:
     loss, grads = jax.value_and_grad(mean_loss, argnums=(0, 1))(jnp.asarray(logprob), jnp.asarray(values))
     x, v = (torch.tensor(leaf, requires_grad=True) for leaf in (logprob, values))
     old, target, start, gain = (torch.tensor(np.asarray(y)) for y in (batch.old_logprobs, returns, before, advantage))
-    live = torch.tensor(np.asarray(batch.trained()))
+    live = torch.tensor(np.asarray(batch.policy_mask()))
     ratio = torch.exp(x - old)
     surrogate = torch.minimum(ratio * gain, torch.clamp(ratio, 0.8, 1.2) * gain)
     near = start + torch.clamp(v - start, -0.1, 0.1)

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from jaxrl_sql.databases.copy.digest import TableDigest
 from jaxrl_sql.databases.copy.manifest import Manifest, ManifestEntry, make_entry
+from jaxrl_sql.databases.copy.mirror import mirror_path, write_mirror
 from jaxrl_sql.databases.copy.plan import plan_copy
-from jaxrl_sql.databases.copy.stand_in import stand_in, write_stand_in
 from jaxrl_sql.databases.engines.base import DatabaseEngine, DatabaseWriter
 from jaxrl_sql.databases.engines.kinds import Converter, Rows, to_real, to_text
 from jaxrl_sql.databases.engines.sqlite import SourceFile, SqliteReader, open_source
@@ -86,7 +86,7 @@ def _is_done(file: SourceFile, target: DatabaseEngine, manifest: Manifest, optio
     entry = manifest.databases.get(file.db_id)
     if entry is None or entry["name"] != options.name(file.db_id) or entry["settings"] != options.settings:
         return False
-    if not stand_in(manifest.path.parent, file.db_id).is_file():
+    if not mirror_path(manifest.path.parent, file.db_id).is_file():
         return False
     return entry["source"]["digest"] == file.digest and target.state(entry["name"]) == "full"
 
@@ -141,9 +141,9 @@ def _copy_file(
         refusals = writer.finish(plan.tables)
         for table in plan.tables:
             _compare(file, writer, table, digests[table.name])
-        path = stand_in(manifest.path.parent, file.db_id)
+        path = mirror_path(manifest.path.parent, file.db_id)
         rows = lambda table: _RowConverter(source, table, target.rules).rows()  # noqa: E731
-        write_stand_in(path, plan.tables, target.rules, rows, file.path)
+        write_mirror(path, plan.tables, target.rules, rows, file.path)
     _grant_read(target, options, file)
     plan = plan._replace(notes=(*plan.notes, *refusals))
     entry = make_entry(file, name, target.address.display_name(name), plan, digests, options.settings)

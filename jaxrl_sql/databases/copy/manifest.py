@@ -11,13 +11,13 @@ from typing import Any
 from jaxrl_sql.databases.copy.digest import TableDigest
 from jaxrl_sql.databases.engines.sqlite import SourceFile
 from jaxrl_sql.databases.engines.tables import CopyPlan, PlannedTable
-from jaxrl_sql.runtime.written import atomic_write
+from jaxrl_sql.runtime.atomic import atomic_write
 from jaxrl_sql.text2sql.env.address import Address
 from jaxrl_sql.text2sql.files.jsonl import load_json
 from jaxrl_sql.types import InputError
 
 FILE = "manifest.json"
-_FORM = 1
+_FORMAT_VERSION = 1
 
 ManifestEntry = dict[str, Any]
 """A copied database: its source, its name, its tables, and `notes`, lines on differences from the source."""
@@ -59,7 +59,7 @@ class Manifest:
     def write(self) -> None:
         """Write the file atomically; raises InputError if it cannot be written."""
         content = {
-            "form": _FORM,
+            "form": _FORMAT_VERSION,
             "target": self.target,
             "version": self.version,
             "unfinished": self.unfinished,
@@ -93,7 +93,7 @@ def load_manifest(folder: Path) -> Manifest:
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from error
     content = load_json(text, path)
-    if not isinstance(content, dict) or content.get("form") != _FORM:
+    if not isinstance(content, dict) or content.get("form") != _FORMAT_VERSION:
         raise InputError(f"{path}: not a manifest that this version can read: choose another --out")
     return Manifest(path, content["target"], content["version"], content["databases"], content["unfinished"])
 

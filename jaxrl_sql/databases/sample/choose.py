@@ -14,9 +14,9 @@ from jaxrl_sql.types import InputError
 def choose(catalog: Catalog, leave_out: Sequence[str] = ()) -> Catalog:
     """Return the catalog without some tables and columns, and without the keys that those belong to.
 
-    A name is `table`, `table.column`, or either after the schema. Types that SQLite cannot hold and views next to
-    tables are left out and noted. Raises InputError for an unknown or ambiguous name, and for names that SQLite
-    considers equal.
+    A name is `table`, `table.column`, or either after the schema. Types that SQLite cannot hold are omitted and noted,
+    and so are views and foreign tables if the database has tables. Raises InputError for an unknown or ambiguous name,
+    and for names that SQLite considers equal.
     """
     by_name = _names(catalog.tables)
     excluded = {_resolve(name, by_name) for name in leave_out}
@@ -71,7 +71,9 @@ def _find_unsupported(
     views = [table for table in supported if table.is_view]
     if len(views) < len(supported):
         unsupported |= {(view.path, None) for view in views}
-        notes += [f"{view.title} is left out: it is a view, or a foreign table, next to tables" for view in views]
+        notes += [
+            f"{view.title} is left out: it is a view or a foreign table, and the database has tables" for view in views
+        ]
     return unsupported, notes
 
 

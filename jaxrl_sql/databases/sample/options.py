@@ -8,7 +8,7 @@ from jaxrl_sql.text2sql.env.address import is_address
 from jaxrl_sql.types import InputError
 
 
-def is_served(text: str) -> bool:
+def is_external(text: str) -> bool:
     """Return whether `--db` names a database of another engine instead of a SQLite file."""
     return is_address(text) or text.startswith("duckdb:")
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from jaxrl_sql.config import ExecutorConfig
 from jaxrl_sql.config.audit import AuditConfig
-from jaxrl_sql.databases.sheets import load_benchmark
+from jaxrl_sql.databases.question_files import load_benchmark
 from jaxrl_sql.datagen.audit.finding import Finding, QuestionSet
 from jaxrl_sql.datagen.audit.golds import FAILURES, audit_golds
 from jaxrl_sql.datagen.audit.overlap import (

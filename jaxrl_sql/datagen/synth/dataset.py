@@ -26,7 +26,7 @@ from jaxrl_sql.datagen.synth.grammar.naming import rename
 from jaxrl_sql.datagen.synth.notation import SEEN_DOMAINS, UNSEEN_DOMAINS
 from jaxrl_sql.datagen.synth.questions import ask_in_mysql, generate_questions, run_on
 from jaxrl_sql.datagen.synth.spec import (
-    GRADES,
+    DIFFICULTIES,
     SPLITS,
     STYLES,
     VERSION,
@@ -72,7 +72,9 @@ def _check_choices(spec: SynthSpec) -> None:
         raise InputError(f"synth: style {spec.style!r} must be one of {', '.join(STYLES)}")
     shares = list(spec.shares)
     if any(share < 0 or not math.isfinite(share) for share in shares) or not sum(shares):
-        raise InputError(f"synth: the shares of {', '.join(GRADES)} must be 0 or more and not all 0, not {shares}")
+        raise InputError(
+            f"synth: the shares of {', '.join(DIFFICULTIES)} must be 0 or more and not all 0, not {shares}"
+        )
 
 
 def _plan(spec: SynthSpec, split: str) -> Iterator[tuple[str, Domain, bool]]:
@@ -113,7 +115,7 @@ def _generate_split(out: Path, spec: SynthSpec, split: str) -> Iterator[tuple[Sy
 
 @dataclasses.dataclass
 class _SplitStats:
-    """Summary of a split: (schema as text, number of questions) per database, and questions by grade."""
+    """Summary of a split: (schema as text, number of questions) per database, and questions by difficulty."""
 
     schemas: list[tuple[str, int]] = dataclasses.field(default_factory=list)
     grades: Counter[str] = dataclasses.field(default_factory=Counter)
@@ -127,7 +129,7 @@ def _write_split(out: Path, spec: SynthSpec, split: str, advance: Callable[[], N
         for database, questions in _generate_split(out, spec, split):
             tally.schemas.append((compact(database.schema), len(questions)))
             for index, question in enumerate(questions):
-                tally.grades[question.grade] += 1
+                tally.grades[question.template_difficulty] += 1
                 line = {
                     "id": f"{database.db_id}_{index:03d}",
                     "db_id": database.db_id,

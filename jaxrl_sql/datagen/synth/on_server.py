@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from jaxrl_sql.databases.engines.kinds import affinity_of
-from jaxrl_sql.databases.sample.served import ServedDatabase
+from jaxrl_sql.databases.sample.external import ExternalDatabase
 from jaxrl_sql.text2sql.env.address import parse_address
 from jaxrl_sql.text2sql.env.executor import Executor
 from jaxrl_sql.text2sql.env.scopes import EngineColumn, EngineSchema, EngineTable
@@ -27,7 +27,7 @@ _KINDS = {
 }
 
 
-def carry_to(executor: Executor, database: ServedDatabase) -> Carry:
+def carry_to(executor: Executor, database: ExternalDatabase) -> Carry:
     """Return a function that translates golds for a server; the function raises InputError if it cannot connect."""
     schema = _schema(database)
 
@@ -45,7 +45,7 @@ def carry_to(executor: Executor, database: ServedDatabase) -> Carry:
     return carry
 
 
-def _schema(database: ServedDatabase) -> EngineSchema:
+def _schema(database: ExternalDatabase) -> EngineSchema:
     tables = {}
     for table in read_schema(database.sample_path).tables:
         columns = {

@@ -1,4 +1,4 @@
-"""Define the values of text columns, and the general words that decorate names.
+"""Define the values of text columns, and words that are appended to the names of tables and columns.
 
 `text_value` returns a value of a pool; large pools are products of two word lists.
 """

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from jaxrl_sql.datagen.synth import templates, templates_advanced
 from jaxrl_sql.datagen.synth.question_builder import QuestionBuilder
-from jaxrl_sql.datagen.synth.spec import GRADES, SynthDatabase
+from jaxrl_sql.datagen.synth.spec import DIFFICULTIES, SynthDatabase
 
 LISTING = (
     "List the {shown} of {things}.",
@@ -117,7 +117,9 @@ def _step(text: str) -> tuple[Callable[..., None], tuple[str, ...]]:
 
 
 TEMPLATES: Mapping[str, tuple[Template, ...]] = {
-    grade: parse_templates(getattr(templates_advanced if grade == "advanced" else templates, grade.upper()))
-    for grade in GRADES
+    difficulty: parse_templates(
+        getattr(templates_advanced if difficulty == "advanced" else templates, difficulty.upper())
+    )
+    for difficulty in DIFFICULTIES
 }
-"""The templates by grade."""
+"""The templates by difficulty."""

@@ -13,14 +13,14 @@ from collections.abc import Collection, Mapping, Sequence
 from jaxrl_sql.datagen.synth.grammar.table import GRAMMAR, Form
 from jaxrl_sql.datagen.synth.part_sampler import NoFit
 from jaxrl_sql.datagen.synth.question_template import TEMPLATES, QuestionCandidate, Template
-from jaxrl_sql.datagen.synth.spec import GRADES, RunSql, SynthDatabase, SynthQuestion, SynthSpec
+from jaxrl_sql.datagen.synth.spec import DIFFICULTIES, RunSql, SynthDatabase, SynthQuestion, SynthSpec
 from jaxrl_sql.text2sql.env.dialect import from_sqlite, normal_form, to_sqlite
 from jaxrl_sql.text2sql.evals.hardness import spider_level
 from jaxrl_sql.text2sql.question_sets.filters import is_trivial
 
 TRIES = {"templates": 25, "grammar": 80}
 FORMS: Mapping[str, Mapping[str, Sequence[Template | Form]]] = {"templates": TEMPLATES, "grammar": GRAMMAR}
-# With fewer questions than this, a grade may be empty.
+# With fewer questions than this, a difficulty may be empty.
 _FEW = 4
 MAX_RESULT_ROWS = 400
 MAX_SQL_CHARS = 210
@@ -32,9 +32,10 @@ STUTTER = re.compile(r"\b(\w+) \1\b|\b(?:average|mean) (?:average|mean)\b|\b(?:m
 class QuestionGenerator:
     """Generates distinct questions about one database; `rejected` counts candidates by reason.
 
-    Templates of the hard grade use `joined` if it is passed, others `database`. With `is_strict`, questions must differ
-    by more than case, golds are unique, and a sorted list has one order. The style `grammar` always requires one order,
-    and its grades are Spider's levels.
+    `joined` is the database with all foreign keys, also those with dangling references; `database` has only the others.
+    Hard templates and the grammar use `joined` if it is passed. With `is_strict`, questions must differ by more than
+    case, golds are unique, and a sorted list has one order. The style `grammar` always requires one order, and its
+    difficulties are Spider's.
     """
 
     def __init__(
@@ -50,33 +51,35 @@ class QuestionGenerator:
         self.rejected: Counter[str] = Counter()
         self._rng = rng
         self._run = run
-        # The grammar counts only through joins, which drop dangling references.
+        # Grammar questions reach other tables only by joins, which drop dangling references.
         on_joins = ("easy", "medium", "hard", "extra") if style == "grammar" else ("hard",)
-        self._databases = {grade: joined if joined and grade in on_joins else database for grade in GRADES}
+        self._databases = {
+            difficulty: joined if joined and difficulty in on_joins else database for difficulty in DIFFICULTIES
+        }
         self._is_strict = is_strict
         self._style = style
         self._asked: set[str] = set()
 
-    def generate(self, grade: str, wanted: int) -> int:
-        """Generate up to `wanted` questions of a grade and return their number."""
-        templates = FORMS[self._style][grade]
+    def generate(self, difficulty: str, wanted: int) -> int:
+        """Generate up to `wanted` questions of a difficulty and return their number."""
+        templates = FORMS[self._style][difficulty]
         weights = [template.weight for template in templates]
         start = len(self.questions)
         for _ in range(wanted * TRIES[self._style]):
             if len(self.questions) - start == wanted:
                 break
-            if reason := self._try(self._rng.choices(templates, weights)[0], grade):
+            if reason := self._try(self._rng.choices(templates, weights)[0], difficulty):
                 self.rejected[reason] += 1
         return len(self.questions) - start
 
-    def _try(self, template: Template | Form, grade: str) -> str:
+    def _try(self, template: Template | Form, difficulty: str) -> str:
         """Add a question of a template and return "", or return the reason for the rejection."""
         try:
-            candidate = template.build(self._rng, self._databases[grade])
+            candidate = template.build(self._rng, self._databases[difficulty])
         except NoFit:
             return "nothing in the database for the template"
-        if self._style == "grammar" and grade != "advanced" and spider_level(candidate.sql) != grade:
-            return "of another level"
+        if self._style == "grammar" and difficulty != "advanced" and spider_level(candidate.sql) != difficulty:
+            return "of another difficulty"
         if reason := self._rejection(candidate):
             return reason
         text = BEFORE_VOWEL.sub("an ", self._rng.choice(candidate.texts))
@@ -86,7 +89,7 @@ class QuestionGenerator:
         if keys & self._asked:
             return "asked before"
         self._asked |= keys
-        self.questions.append(SynthQuestion(text, candidate.sql, grade))
+        self.questions.append(SynthQuestion(text, candidate.sql, difficulty))
         return ""
 
     def _rejection(self, candidate: QuestionCandidate) -> str:
@@ -142,34 +145,34 @@ def generate_questions(
     mix: Sequence[float] = SynthSpec().mix,
     style: str = "templates",
 ) -> list[SynthQuestion]:
-    """Return `count` distinct questions (fewer if the database is exhausted), in random order of grades.
+    """Return `count` distinct questions (fewer if the database is exhausted), in random order of difficulties.
 
-    `mix` holds the shares of the grades in per cent.
+    `mix` holds the shares of the difficulties in per cent.
     """
     generator = QuestionGenerator(rng, run, database, style=style)
-    for grade, wanted in grade_quota(count, mix).items():
-        generator.generate(grade, wanted)
+    for difficulty, wanted in difficulty_quota(count, mix).items():
+        generator.generate(difficulty, wanted)
     rng.shuffle(generator.questions)
     return generator.questions
 
 
-def grade_quota(count: int, mix: Sequence[float]) -> dict[str, int]:
-    """Distribute `count` questions over the grades; each grade with a share gets at least one if possible.
+def difficulty_quota(count: int, mix: Sequence[float]) -> dict[str, int]:
+    """Distribute `count` questions over the difficulties; each difficulty with a share gets at least one if possible.
 
-    The remainder of rounding goes to the grades that lost most; in the default mix, to the easiest.
+    The remainder of rounding goes to the difficulties that lost most; in the default mix, to the easiest.
     """
-    exact = {grade: count * share / 100 for grade, share in zip(GRADES, mix, strict=True) if share > 0}
+    exact = {difficulty: count * share / 100 for difficulty, share in zip(DIFFICULTIES, mix, strict=True) if share > 0}
     # The epsilon makes 6.999999999999999 questions 7.
-    shares = {grade: int(wanted + 1e-9) for grade, wanted in exact.items()}
-    lost = sorted(exact, key=lambda grade: shares[grade] - exact[grade])
+    shares = {difficulty: int(wanted + 1e-9) for difficulty, wanted in exact.items()}
+    lost = sorted(exact, key=lambda difficulty: shares[difficulty] - exact[difficulty])
     if count >= _FEW:
-        shares = {grade: max(1, share) for grade, share in shares.items()}
+        shares = {difficulty: max(1, share) for difficulty, share in shares.items()}
     left = count - sum(shares.values())
     if left < 0:
-        shares[max(shares, key=lambda grade: shares[grade])] += left
-    takers = [GRADES[0]] if tuple(mix) == SynthSpec().mix else lost
-    for grade in itertools.islice(itertools.cycle(takers), max(left, 0)):
-        shares[grade] += 1
+        shares[max(shares, key=lambda difficulty: shares[difficulty])] += left
+    takers = [DIFFICULTIES[0]] if tuple(mix) == SynthSpec().mix else lost
+    for difficulty in itertools.islice(itertools.cycle(takers), max(left, 0)):
+        shares[difficulty] += 1
     return shares
 
 

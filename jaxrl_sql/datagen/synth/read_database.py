@@ -91,7 +91,10 @@ def read_database(path: Path, db_id: str, run: RunSql) -> ReadDatabase:
     reader = _SchemaReader(run, read_descriptions(path))
     schema = read_schema(path)
     tables = schema.tables
-    reader.left_out += [*schema.left_out, *((view.name, "a view next to tables") for view in schema.views)]
+    reader.left_out += [
+        *schema.left_out,
+        *((view.name, "a view, and the database has tables") for view in schema.views),
+    ]
     limit = max(100, min(_MAX_ROWS, _MAX_ROWS_OF_ALL // max(len(tables), 1)))
     by_name: dict[str, tuple[Table, AnnotatedTable]] = {}
     for declared in tables:

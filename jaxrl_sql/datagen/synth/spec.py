@@ -18,9 +18,9 @@ if TYPE_CHECKING:  # slow to import, which would delay argument parsing
     from jaxrl_sql.text2sql.schema.read import Schema
 
 VERSION = 4
-GRADES = ("easy", "medium", "hard", "extra", "advanced")
+DIFFICULTIES = ("easy", "medium", "hard", "extra", "advanced")
 STYLES = ("templates", "grammar")
-# Shares of the grades by style; those of the grammar are the shares of levels in Spider's development set.
+# Shares of the difficulties by style; those of the grammar are the shares of difficulties in Spider's development set.
 _SHARES = {"templates": (35.0, 30.0, 20.0, 15.0, 0.0), "grammar": (24.0, 43.0, 16.0, 17.0, 0.0)}
 SPLITS = ("train", "dev", "dev_unseen")
 
@@ -38,9 +38,9 @@ class SynthSpec:
     (`extra_columns.py`).
 
     `splits` are generated; the tokenizer is trained on the training split. `rows` is the mean number of rows per table
-    (0: 1,000 to 3,000 rows per database). `easy` to `advanced` are relative shares of the grades (None: the default of
-    the style). `mysql_share` of the questions ask for MySQL, with SQLite golds as everywhere. `style` is the source of
-    the questions: `templates`, or a `grammar` whose grades are Spider's levels. Databases of the grammar have various
+    (0: 1,000 to 3,000 rows per database). `easy` to `advanced` are relative shares of difficulties (None: the style's
+    default). `mysql_share` of the questions ask for MySQL, with SQLite golds as everywhere. `style` is the source of
+    the questions: `templates`, or a `grammar` whose difficulties are Spider's. Databases of the grammar have various
     realistic naming styles and are never decorated.
     """
 
@@ -71,7 +71,7 @@ class SynthSpec:
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """Return the shares of the grades, in the order of `GRADES`, in any unit."""
+        """Return the shares of the difficulties, in the order of `DIFFICULTIES`, in any unit."""
         shares = (self.easy, self.medium, self.hard, self.extra, self.advanced)
         return tuple(
             default if share is None else share for share, default in zip(shares, _SHARES[self.style], strict=True)
@@ -79,7 +79,7 @@ class SynthSpec:
 
     @property
     def mix(self) -> tuple[float, ...]:
-        """Return the shares of the grades, in the order of `GRADES`, in per cent."""
+        """Return the shares of the difficulties, in the order of `DIFFICULTIES`, in per cent."""
         return tuple(100 * share / sum(self.shares) for share in self.shares)
 
     def record(self) -> Record:
@@ -233,17 +233,19 @@ class SynthDatabase:
 
 @dataclass(frozen=True)
 class SynthQuestion:
-    """A question about a database with its gold SQL, its grade, and a demonstration if it differs from the gold."""
+    """A question about a database with its gold, its template's difficulty, and a demonstration if that differs."""
 
     text: str
     sql: str
-    grade: str
+    template_difficulty: str
     demonstration: str = ""
     dialect: str = "sqlite"
 
     @property
     def difficulty(self) -> str:
-        """Return Spider's level of the SQL, or `advanced` for a question of that grade."""
+        """Return Spider's difficulty of the SQL, or `advanced` for a question of such a template."""
         from jaxrl_sql.text2sql.evals.hardness import spider_level  # noqa: PLC0415 - slow
 
-        return self.grade if self.grade == "advanced" else spider_level(self.sql, self.dialect)
+        return (
+            self.template_difficulty if self.template_difficulty == "advanced" else spider_level(self.sql, self.dialect)
+        )

@@ -1,4 +1,4 @@
-"""Templates of the grade `advanced`, in the notation of `templates.py`: SQL features absent from Spider's golds.
+"""Templates of the difficulty `advanced`, in the notation of `templates.py`: SQL features absent from Spider's golds.
 
 The features are CASE, CAST, dates, arithmetic, window functions and outer joins, as in BIRD, Archer and Spider 2.0.
 """

@@ -15,12 +15,12 @@ from typing import NamedTuple
 
 from jaxrl_sql.config import ExecutorConfig
 from jaxrl_sql.databases.copy_database import copy_database, copy_descriptions, write_natural_names
-from jaxrl_sql.databases.sample.options import is_served, refuse_leave_out
-from jaxrl_sql.databases.sample.served import describe_samples, open_served
+from jaxrl_sql.databases.sample.external import describe_samples, open_external
+from jaxrl_sql.databases.sample.options import is_external, refuse_leave_out
 from jaxrl_sql.datagen.reasoning import reason
 from jaxrl_sql.datagen.synth.dataset import check_spec
 from jaxrl_sql.datagen.synth.on_server import Carry, carry_to
-from jaxrl_sql.datagen.synth.questions import QuestionGenerator, ask_in_mysql, grade_quota
+from jaxrl_sql.datagen.synth.questions import QuestionGenerator, ask_in_mysql, difficulty_quota
 from jaxrl_sql.datagen.synth.read_database import read_database
 from jaxrl_sql.datagen.synth.spec import RunSql, SynthQuestion, SynthSpec
 from jaxrl_sql.text2sql.env.executor import Executor, Limits, make_executor
@@ -52,7 +52,7 @@ class SqlRunners(NamedTuple):
 
 
 def questions_of_file(path: Path, runners: SqlRunners, count: int, spec: SynthSpec) -> FileQuestions:
-    """Generate up to `count` distinct questions about a file; productive grades compensate for exhausted ones.
+    """Generate up to `count` distinct questions about a file; productive difficulties compensate for exhausted ones.
 
     Raises InputError if the file is not a database or no question can be generated.
     """
@@ -62,16 +62,20 @@ def questions_of_file(path: Path, runners: SqlRunners, count: int, spec: SynthSp
         why = Counter(reason for _, reason in read.left_out)
         raise InputError(f"{path}: nothing to ask about: {_top(why) or 'it holds no tables and no views'}")
     rng = random.Random(f"{spec.seed}/own/{db_id}")
-    # Templates of the hard grade join, which drops dangling references; other templates would count them.
+    # Templates of the hard difficulty join, which drops dangling references; other templates would count them.
     generator = QuestionGenerator(rng, runners.gold, read.whole, read.joined, is_strict=True, style=spec.style)
     questions = generator.questions
     full = [
-        grade for grade, wanted in grade_quota(count, spec.mix).items() if generator.generate(grade, wanted) == wanted
+        difficulty
+        for difficulty, wanted in difficulty_quota(count, spec.mix).items()
+        if generator.generate(difficulty, wanted) == wanted
     ]
     while len(questions) < count and full:
         share = -(-(count - len(questions)) // len(full))
         full = [
-            grade for grade in full if (n := min(share, count - len(questions))) and generator.generate(grade, n) == n
+            difficulty
+            for difficulty in full
+            if (n := min(share, count - len(questions))) and generator.generate(difficulty, n) == n
         ]
     if not questions:
         raise InputError(f"{path}: no question could be generated: {_top(generator.rejected)}")
@@ -101,12 +105,12 @@ def generate_for_databases(
     """
     check_spec(spec)
     for db in databases:
-        if not is_served(db):
+        if not is_external(db):
             refuse_leave_out(leave_out, db)
-    served = [open_served(db, None, leave_out, note) if is_served(db) else None for db in databases]
-    for line in describe_samples([database for database in served if database]):
+    opened = [open_external(db, None, leave_out, note) if is_external(db) else None for db in databases]
+    for line in describe_samples([database for database in opened if database]):
         note(line)
-    paths = [database.sample_path if database else Path(db) for db, database in zip(databases, served, strict=True)]
+    paths = [database.sample_path if database else Path(db) for db, database in zip(databases, opened, strict=True)]
     with make_executor(ExecutorConfig(vm_steps=_STEPS)) as executor:
         limits = Limits(timeout_ms=_READ_MS)
         runners = {
@@ -115,7 +119,7 @@ def generate_for_databases(
                 _run_on(executor, path),
                 carry_to(executor, database) if database else None,
             )
-            for path, database in zip(paths, served, strict=True)
+            for path, database in zip(paths, opened, strict=True)
         }
         return generate_for_files(paths, out, runners, count, spec, is_linked)
 

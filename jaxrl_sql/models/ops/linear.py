@@ -49,12 +49,12 @@ class Weight(NamedTuple):
 AnyWeight = jax.Array | Weight
 
 
-def wide_leaves(params: PyTree) -> PyTree:
+def float32_leaves(params: PyTree) -> PyTree:
     """Return the tree to differentiate with respect to: float32 zeros for narrow leaves, and the other leaves."""
     return jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32) if _is_narrow(x) else x, params)
 
 
-def with_wide(params: PyTree, leaves: PyTree) -> PyTree:
+def with_float32_leaves(params: PyTree, leaves: PyTree) -> PyTree:
     """Return parameters with narrow leaves as Weights with zeros, and the other leaves from `leaves`."""
     return jax.tree.map(lambda x, leaf: Weight(x, leaf) if _is_narrow(x) else leaf, params, leaves)
 
@@ -79,20 +79,20 @@ def _is_narrow(x: Any) -> bool:
 
 
 @jax.custom_vjp
-def widen(w: AnyWeight) -> jax.Array:
+def to_float32(w: AnyWeight) -> jax.Array:
     """Return a weight in float32, with its gradient."""
     return value_of(w).astype(jnp.float32)
 
 
-def _widen_forward(w: AnyWeight) -> tuple[jax.Array, AnyWeight]:
-    return widen(w), without_zeros(w)
+def _to_float32_forward(w: AnyWeight) -> tuple[jax.Array, AnyWeight]:
+    return to_float32(w), without_zeros(w)
 
 
-def _widen_backward(w: AnyWeight, g: jax.Array) -> tuple[PyTree]:
+def _to_float32_backward(w: AnyWeight, g: jax.Array) -> tuple[PyTree]:
     return (gradient_of(w, g),)
 
 
-widen.defvjp(_widen_forward, _widen_backward)
+to_float32.defvjp(_to_float32_forward, _to_float32_backward)
 
 
 class Transposed(NamedTuple):

@@ -30,10 +30,10 @@ def in_bfloat16(inner: optax.GradientTransformation) -> optax.GradientTransforma
     """
 
     def init(params: PyTree) -> Bfloat16State:
-        return Bfloat16State(jnp.zeros((), jnp.int32), _narrow(inner.init(widen(params)), jax.random.key(0)))
+        return Bfloat16State(jnp.zeros((), jnp.int32), _narrow(inner.init(to_float32(params)), jax.random.key(0)))
 
     def update(grads: PyTree, state: Bfloat16State, params: PyTree = None) -> tuple[PyTree, Bfloat16State]:
-        updates, new = inner.update(widen(grads), widen(state.state), params)
+        updates, new = inner.update(to_float32(grads), to_float32(state.state), params)
         key = jax.random.fold_in(jax.random.key(0), state.updates)
         return updates, Bfloat16State(state.updates + 1, _narrow(new, key))
 
@@ -44,10 +44,10 @@ def in_float32(inner: optax.GradientTransformation) -> optax.GradientTransformat
     """Store the state of an optimizer in float32, where optax would use the dtype of the parameters."""
 
     def init(params: PyTree) -> PyTree:
-        return inner.init(widen(params))
+        return inner.init(to_float32(params))
 
     def update(grads: PyTree, state: PyTree, params: PyTree = None) -> tuple[PyTree, PyTree]:
-        return inner.update(widen(grads), state, params)
+        return inner.update(to_float32(grads), state, params)
 
     return optax.GradientTransformation(init, update)
 
@@ -69,7 +69,7 @@ def apply_updates(params: PyTree, updates: PyTree, step: jax.Array) -> PyTree:
     return jax.tree.map(add_rounded, params, updates)
 
 
-def widen(tree: PyTree) -> PyTree:
+def to_float32(tree: PyTree) -> PyTree:
     """Cast floating-point leaves to float32."""
     return jax.tree.map(lambda x: x.astype(jnp.float32) if jnp.issubdtype(x.dtype, jnp.floating) else x, tree)
 

@@ -57,9 +57,10 @@ def truncate(
     if truncation.min_p:
         is_allowed &= logprobs >= jnp.max(logprobs, axis=-1, keepdims=True) + jnp.log(min_p)[:, None]
         is_whole &= min_p <= 0
-    truncated = jax.nn.log_softmax(jnp.where(is_allowed, logprobs, -jnp.inf), axis=-1)
     # Rounding must not change a whole row: it samples as without truncation.
-    return jnp.where(is_whole[:, None], logprobs, truncated)
+    mass = jnp.where(is_whole, 1.0, jnp.sum(jnp.where(is_allowed, jnp.exp(logprobs), 0.0), axis=-1))
+    # Of a single token, the sum may round to less than its probability.
+    return jnp.where(is_allowed, jnp.minimum(logprobs - jnp.log(mass)[:, None], 0.0), -jnp.inf)
 
 
 def _find_last(logprobs: jax.Array, top_k: jax.Array, top_p: jax.Array, truncation: Truncation) -> LastToken:

@@ -25,7 +25,7 @@
       <label>to<input type="number" name="to" aria-label="steps to" value=${query.to || ""} onInput=${(e) => set({ to: e.target.value })} /></label>
       <${Select} name="db" label="database" value=${query.db} set=${set} options=${words("dbs")} />
       <${Select} name="status" label="status" value=${query.status} set=${set} options=${words("statuses")} />
-      <${Select} name="hardness" label="hardness" value=${query.hardness} set=${set} options=${words("hardness")} />
+      <${Select} name="hardness" label="difficulty" value=${query.hardness} set=${set} options=${words("hardness")} />
       <${Select} name="only" label="only" value=${query.only} set=${set} options=${Object.entries(ONLY)} />
       <button type="button" onClick=${() => { window.location.hash = "#/groups"; }}>all</button></form>`;
   }
@@ -63,7 +63,7 @@
     const turn = (by) => hashOf("groups", { ...query, page: page + by || "" });
     return html`<h1>Answers</h1><${Filters} query=${query} head=${head} index=${index} set=${set} />
       <p role="status"><b>${found.length.toLocaleString("en")}</b> of ${index.size.toLocaleString("en")} groups${query.text && !texts ? ", the text is being read …" : ""}${query.question ? ` of question ${index.uids[+query.question]}` : ""}</p>
-      ${found.length > 0 && html`<table class="list"><thead><tr><th scope="col" class="number">step</th><th scope="col">phase</th><th scope="col">question</th><th scope="col">database</th><th scope="col">hardness</th><th scope="col" class="number" title="● right, ○ wrong, · not judged; then the mean reward">right, mean reward</th><th scope="col">status</th></tr></thead>
+      ${found.length > 0 && html`<table class="list"><thead><tr><th scope="col" class="number">step</th><th scope="col">phase</th><th scope="col">question</th><th scope="col">database</th><th scope="col">difficulty</th><th scope="col" class="number" title="● right, ○ wrong, · not judged; then the mean reward">right, mean reward</th><th scope="col">status</th></tr></thead>
         <tbody>${[...shown].map((i) => html`<${Line} key=${i} index=${index} texts=${texts} i=${i} query=${query} run=${head.runs.length > 1 ? `${head.runs[index.run[i]].name} · ` : ""} />`)}</tbody></table>`}
       ${found.length > PAGE && html`<nav class="steps" aria-label="pages">${page > 0 && html`<a rel="prev" href=${turn(-1)}>earlier</a>`}<span>${page * PAGE + 1} to ${Math.min(found.length, page * PAGE + PAGE)}</span>${(page + 1) * PAGE < found.length && html`<a rel="next" href=${turn(1)}>later</a>`}</nav>`}`;
   };
@@ -106,7 +106,7 @@
         ${at >= 0 && at + 1 < found.length && html`<a rel="next" href=${hashOf(`group/${JX.idOf(index, found[at + 1])}`, query)}>next <span class="dim">(n)</span></a>`}
         <a href=${hashOf("groups", { question: index.question[number] })}>all of this question</a></nav>
       <h1 tabindex="-1" ref=${heading}>${group.uid} <span class="dim">${group.phase}, step ${group.step}</span></h1>
-      <p class="dim">${head.runs.length > 1 ? `${head.runs[index.run[number]].name} · ` : ""}${group.db} · ${group.hardness || "no hardness"} · ${group.answers.length} answers${group.phase.startsWith("eval") || group.phase === "comparison" ? "" : group.chosen === null ? " · not learned from" : ""} ${marks(index, number).map(([, text]) => html`<${JX.Pill} text=${text} tone="warn" />`)}</p>
+      <p class="dim">${head.runs.length > 1 ? `${head.runs[index.run[number]].name} · ` : ""}${group.db} · ${group.hardness || "no difficulty"} · ${group.answers.length} answers${group.phase.startsWith("eval") || group.phase === "comparison" ? "" : group.chosen === null ? " · not learned from" : ""} ${marks(index, number).map(([, text]) => html`<${JX.Pill} text=${text} tone="warn" />`)}</p>
       <${Question} group=${group} />
       <h2>Answers</h2><div class="cards">${group.answers.map((one, i) => html`<${JX.Answer} key=${`${number}-${i}`} answer=${one} name=${one.from || `answer ${i + 1}`} group=${group} head=${head} />`)}</div>`;
   };
@@ -127,7 +127,7 @@
     const one = ([mine, other]) => (compared ? `#/group/${JX.idOf(index, mine)}` : `#/pair/${JX.idOf(index, mine)}/${JX.idOf(index, other)}`);
     return html`<h1>Two evaluations</h1>${usual && html`<form class="filters" onSubmit=${(e) => e.preventDefault()}>${choose("a", a)}${choose("b", b)}</form>`}
       <nav class="steps" aria-label="outcome">${Object.entries(names).map(([name, text]) => html`<a href=${link({ side: name, page: "" })} aria-current=${name === side ? "true" : null}>${text}: <b>${sides[name].length}</b></a>`)}</nav>
-      <table class="list"><thead><tr><th scope="col">question</th><th scope="col">database</th><th scope="col">hardness</th><th scope="col" class="number">a</th><th scope="col" class="number">b</th></tr></thead>
+      <table class="list"><thead><tr><th scope="col">question</th><th scope="col">database</th><th scope="col">difficulty</th><th scope="col" class="number">a</th><th scope="col" class="number">b</th></tr></thead>
         <tbody>${rows.slice(page * PAGE, page * PAGE + PAGE).map((pair) => html`<tr key=${pair[0]}><td class="question"><a href=${one(pair)}>${texts ? texts.questions[index.question[pair[0]]] : index.uids[index.question[pair[0]]]}</a></td>
           <td>${index.words.dbs[index.db[pair[0]]]}</td><td>${index.words.hardness[index.hardness[pair[0]]]}</td>${JX.ends(index, ...pair).map((reward) => html`<td class="number">${JX.number(reward)}</td>`)}</tr>`)}</tbody></table>
       ${!rows.length && html`<p>No question is ${names[side]}.</p>`}

@@ -122,13 +122,13 @@ def response_of(completion: Json, prompt: Json = "") -> Response:
     so does the answer's prefill in the `prompt`. For a prompt of messages, the chat template may have opened the
     thought. Raises InputError for other types.
     """
-    opening_tag = _answer_prefill(prompt)
+    prefill = _answer_prefill(prompt)
     if isinstance(completion, str):
-        return completion if completion.startswith(opening_tag) else opening_tag + completion
+        return completion if completion.startswith(prefill) else prefill + completion
     if not isinstance(completion, Sequence) or not all(isinstance(message, Mapping) for message in completion):
         raise InputError(f"a completion must be a text or messages, not {type(completion).__name__}")
     turns: list[tuple[str, str]] = []
-    may_be_opened = not (opening_tag or isinstance(prompt, str))
+    may_be_opened = not (prefill or isinstance(prompt, str))
     for message in completion:
         if message.get("role") != "assistant":
             turns.append(("environment", content_text(message.get("content"))))
@@ -136,8 +136,8 @@ def response_of(completion: Json, prompt: Json = "") -> Response:
             turns += map(_tool_turn, calls)
         else:
             turns.append(("assistant", _assistant_text(message, may_be_opened)))
-    if turns and turns[0][0] == "assistant" and not turns[0][1].startswith(opening_tag):
-        turns[0] = ("assistant", opening_tag + turns[0][1])
+    if turns and turns[0][0] == "assistant" and not turns[0][1].startswith(prefill):
+        turns[0] = ("assistant", prefill + turns[0][1])
     return turns
 
 

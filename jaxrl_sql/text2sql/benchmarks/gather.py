@@ -13,7 +13,7 @@ from jaxrl_sql.text2sql.benchmarks.databases import Databases
 from jaxrl_sql.text2sql.benchmarks.files import Notes
 from jaxrl_sql.text2sql.env.address import public_name
 from jaxrl_sql.text2sql.env.files import id_values, is_blank, uid_of
-from jaxrl_sql.types import UNPLACED, Example, InputError, Record
+from jaxrl_sql.types import NEEDS_SERVER, Example, InputError, Record
 
 _SPIDER_ALONE = ("train_spider.json", "train_others.json", "dev_gold.sql")
 
@@ -256,7 +256,7 @@ def is_reshaped(folder: Path, record: Mapping[str, Any], name: str, databases: r
 
 def server_fields(dialect: str) -> dict[str, Any]:
     """Return the fields of a question in a server's dialect; `prompts.dialects.with_server_urls` sets the server."""
-    return {"dialect": dialect, "engine_url": UNPLACED} if dialect in ("postgresql", "mysql") else {}
+    return {"dialect": dialect, "engine_url": NEEDS_SERVER} if dialect in ("postgresql", "mysql") else {}
 
 
 def join_names(names: Iterable[str], max_names: int = 8) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import quote
 
-from jaxrl_sql.types import UNPLACED, InputError
+from jaxrl_sql.types import NEEDS_SERVER, InputError
 from sqlexec_rs import join_url, split_url
 
 _FORMS = "postgresql://USER:PASSWORD@HOST:PORT/DATABASE, mysql://USER:PASSWORD@HOST:PORT or duckdb:FOLDER"
@@ -122,7 +122,7 @@ def open_url(text: str) -> str:
 
     `duckdb:FILE` and URLs from `without_password` are valid. Raises InputError for others.
     """
-    if text.startswith("duckdb:") or text == UNPLACED:
+    if text.startswith("duckdb:") or text == NEEDS_SERVER:
         return text
     address = parse_address(text)
     if not address.database:

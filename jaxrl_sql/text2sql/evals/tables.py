@@ -33,7 +33,7 @@ def tables(result: BenchmarkMetrics) -> list[ReportTable]:
 
 
 def _rules(result: BenchmarkMetrics) -> ReportTable:
-    """Return each rule's share with its interval (over several runs: deviation) and its shares by hardness."""
+    """Return each rule's share with its interval (over several runs: deviation) and its shares by difficulty."""
     numbers, runs = result.numbers, len(result.summaries)
     levels = all_levels if _fit(all_levels := _levels(result)) else []
     spread = "±, of\nruns" if runs > 1 else "95 %\ninterval"
@@ -46,11 +46,12 @@ def _rules(result: BenchmarkMetrics) -> ReportTable:
     headers = (f"{level.partition('/')[2]}\n({numbers.get(f'count/{level}', 0):.0f})" for level in levels)
     count = quantity(round(numbers["count"]), "questions")
     title = f"{result.name}: accuracy {_percent(numbers.get('accuracy'))} % of {count}"
-    return ReportTable(f"{title} (* by its own rule)", ("rule", "%", spread, "of", *headers), tuple(rows))
+    note = "* by its own rule" + ("; suite: test-suite accuracy" if "suite" in result.summaries[0].scores else "")
+    return ReportTable(f"{title} ({note})", ("rule", "%", spread, "of", *headers), tuple(rows))
 
 
 def _by_level(result: BenchmarkMetrics) -> list[ReportTable]:
-    """Return tables of shares by hardness, with a row per level, if the levels do not fit into the table of rules.
+    """Return tables of shares by difficulty, with a row per level, if the levels do not fit into the table of rules.
 
     Each table has as many rules as fit the terminal.
     """
@@ -72,7 +73,7 @@ def _by_level(result: BenchmarkMetrics) -> list[ReportTable]:
     for rules in parts:
         shares = [[_percent(result.numbers.get(f"{rule}/{level}")) for rule in rules] for level in levels]
         rows = tuple((name, count, *row) for name, count, row in zip(names, counts, shares, strict=True))
-        by_rules.append(ReportTable("by hardness, in %", ("level", "of", *rules), rows))
+        by_rules.append(ReportTable("by difficulty, in %", ("level", "of", *rules), rows))
     return by_rules
 
 
@@ -82,7 +83,7 @@ def _fit(levels: Sequence[str]) -> bool:
 
 
 def _levels(result: BenchmarkMetrics) -> list[str]:
-    """Return the groups by hardness, from easy to hard."""
+    """Return the groups by difficulty, from easy to hard."""
     names = [name for summary in result.summaries for name in summary.groups if name.startswith("hardness/")]
     order = [f"hardness/{level}" for level in _LEVELS]
     return sorted(dict.fromkeys(names), key=lambda name: order.index(name) if name in order else len(order))

@@ -17,8 +17,8 @@ from typing import BinaryIO
 
 import numpy as np
 
+from jaxrl_sql.runtime.atomic import atomic_write
 from jaxrl_sql.runtime.cache_folder import cache_folder
-from jaxrl_sql.runtime.written import atomic_write
 from jaxrl_sql.text2sql.files.jsonl import as_windows, from_json
 from jaxrl_sql.types import InputError, Record
 

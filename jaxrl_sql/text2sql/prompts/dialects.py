@@ -11,7 +11,7 @@ from jaxrl_sql.text2sql.env.address import is_address, parse_address
 from jaxrl_sql.text2sql.env.dialect import from_sqlite
 from jaxrl_sql.text2sql.env.turns import TAGS
 from jaxrl_sql.text2sql.schema.read import read_schema
-from jaxrl_sql.types import DIALECTS, UNPLACED, Example, InputError, Response
+from jaxrl_sql.types import DIALECTS, NEEDS_SERVER, Example, InputError, Response
 
 
 class DialectAssigner:
@@ -34,10 +34,10 @@ class DialectAssigner:
             return example
         if dialect not in self.copies:
             return dataclasses.replace(example, dialect=dialect)
-        placed_example = self.copies[dialect].get(example.uid)
-        if placed_example is None:
+        engine_example = self.copies[dialect].get(example.uid)
+        if engine_example is None:
             return example
-        return dataclasses.replace(placed_example, reasoning=example.reasoning, options=example.options)
+        return dataclasses.replace(engine_example, reasoning=example.reasoning, options=example.options)
 
     def _dialect(self, uid: str) -> str:
         position = _position(uid)
@@ -49,14 +49,14 @@ class DialectAssigner:
 
 
 def with_server_urls(examples: Sequence[Example], servers: Mapping[str, str]) -> tuple[Example, ...]:
-    """Return examples with their database URLs: those of a published set for servers get their dialect's server.
+    """Return examples with the URLs of their databases; an example that needs a server gets that of its dialect.
 
     `servers[dialect]` is a URL. A URL with a database has all databases of the set in it, as in BIRD's mini-dev;
     otherwise each database has its own name there. Raises InputError if a dialect has no server.
     """
 
-    def place(example: Example) -> Example:
-        if example.engine_url != UNPLACED:
+    def with_url(example: Example) -> Example:
+        if example.engine_url != NEEDS_SERVER:
             return example
         url = servers[example.dialect]
         key = f"executor.databases.{example.dialect}"
@@ -66,11 +66,11 @@ def with_server_urls(examples: Sequence[Example], servers: Mapping[str, str]) ->
         address = parse_address(url)
         return dataclasses.replace(example, engine_url=address.url(address.database or example.db_id))
 
-    return tuple(map(place, examples))
+    return tuple(map(with_url, examples))
 
 
-def refuse_translated(examples: Iterable[Example], sqlite_version: str) -> None:
-    """Raise InputError for a question with translated answers if an earlier SQLite version is required.
+def check_translation_support(examples: Iterable[Example], sqlite_version: str) -> None:
+    """Raise InputError if questions have translated answers and an earlier SQLite version is required.
 
     The translation uses functions of later versions, so an error would name functions that the model never wrote.
     """
@@ -93,23 +93,23 @@ def target_sql(example: Example) -> str:
     return from_sqlite(sql, example.dialect, names) or sql
 
 
-def shield_answer(response: Response, example: Example, control: ControlTokens) -> Response:
-    """Return an example's target answer with its content (thought, SQL and observations) shielded."""
+def escape_answer(response: Response, example: Example, control: ControlTokens) -> Response:
+    """Return an example's target answer with the control tokens in thought, SQL and observations escaped."""
     if isinstance(response, str):
-        return _shield_text(response, example, control)
+        return _escape_text(response, example, control)
     return [
-        (role, _shield_text(text, example, control) if role == "assistant" else control.shield(text, exclude=TAGS))
+        (role, _escape_text(text, example, control) if role == "assistant" else control.escape(text, exclude=TAGS))
         for role, text in response
     ]
 
 
-def _shield_text(text: str, example: Example, control: ControlTokens) -> str:
+def _escape_text(text: str, example: Example, control: ControlTokens) -> str:
     sources = (example.reasoning, example.target_sql, example.question, example.evidence)
-    if all(control.shield(source) == source for source in sources):
+    if all(control.escape(source) == source for source in sources):
         return text
     for source in (example.reasoning, example.target_sql, target_sql(example)):
-        text = text.replace(source, control.shield(source)) if source else text
-    return control.shield(text, exclude=TAGS)  # in case a recipe changes the content
+        text = text.replace(source, control.escape(source)) if source else text
+    return control.escape(text, exclude=TAGS)  # in case a recipe changes the content
 
 
 def _position(uid: str) -> float:

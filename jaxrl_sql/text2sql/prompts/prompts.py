@@ -20,7 +20,7 @@ from typing import NamedTuple, Protocol
 
 from jaxrl_sql.runtime.control_tokens import ControlTokens, strip_marks
 from jaxrl_sql.text2sql.env.turns import TAGS
-from jaxrl_sql.text2sql.prompts.dialects import shield_answer
+from jaxrl_sql.text2sql.prompts.dialects import escape_answer
 from jaxrl_sql.text2sql.prompts.styles import GIVEN, Parts, PromptStyle, Shown
 from jaxrl_sql.text2sql.schema.describe import read_descriptions
 from jaxrl_sql.text2sql.schema.link import link
@@ -31,8 +31,8 @@ from jaxrl_sql.text2sql.schema.synonyms import find_alike
 from jaxrl_sql.types import Example, Prompt, Tokenizer, response_text
 
 
-class Shield(Protocol):
-    """Makes an external text safe, except for the names in `exclude` (`ControlTokens.shield`)."""
+class Escape(Protocol):
+    """Makes an external text safe, except for the names in `exclude` (`ControlTokens.escape`)."""
 
     def __call__(self, text: str, exclude: frozenset[str] = ..., /) -> str:
         """Return the safe text."""
@@ -112,7 +112,7 @@ class Encoder:
         self.tokenizer = tokenizer
         self.pruning = pruning
         self.control = ControlTokens(tokenizer)
-        self._shield = lru_cache(maxsize=4 * schemas)(self.control.shield)  # a question has four texts
+        self._escape = lru_cache(maxsize=4 * schemas)(self.control.escape)  # a question has four texts
         self._schema_ids = lru_cache(maxsize=schemas)(self._ids)
 
     def encode(self, example: Example) -> EncodedPrompt:
@@ -144,7 +144,7 @@ class Encoder:
     def _encode(
         self, example: Example, schema: Schema, shown: Sequence[Shown], schema_ids: Callable[[str], tuple[int, ...]]
     ) -> EncodedPrompt:
-        parts = message_texts(example, self.style, schema, self._shield)
+        parts = message_texts(example, self.style, schema, self._escape)
         first, second = self.style.wrap(self.tokenizer, parts, shown)
         return EncodedPrompt((strip_marks(first), strip_marks(second)), schema_ids(first), self._ids(second))
 
@@ -155,8 +155,8 @@ class Encoder:
 def _render_shot(example: Example, style: PromptStyle, control: ControlTokens) -> Shown:
     """Return a few-shot example; raw SQL gets a final semicolon, at which generation can stop."""
     schema = select_schema(example, style, control.tokenizer)
-    parts = message_texts(example, style, schema, control.shield)
-    answer = response_text(shield_answer(style.answer(example), example, control))
+    parts = message_texts(example, style, schema, control.escape)
+    answer = response_text(escape_answer(style.answer(example), example, control))
     taught = f"{answer.rstrip().rstrip(';')};" if style.answers_raw_sql else answer
     return parts.schema + parts.question, taught
 
@@ -186,25 +186,25 @@ def select_schema(example: Example, style: PromptStyle, tokenizer: Tokenizer | N
 
 
 def message_texts(
-    example: Example, style: PromptStyle, schema: Schema | None = None, shield: Shield = _unchanged
+    example: Example, style: PromptStyle, schema: Schema | None = None, escape: Escape = _unchanged
 ) -> Parts:
     """Return the texts of a prompt, without the style's wrapping.
 
-    `shield` is applied to external text. In the prompt of a released row, the tags of answers stay tokens.
+    `escape` is applied to external text. In the prompt of a released row, the tags of answers stay tokens.
     """
     if style.name == GIVEN:
-        messages = tuple((role, shield(text, TAGS)) for role, text in example.messages)
+        messages = tuple((role, escape(text, TAGS)) for role, text in example.messages)
         return style.parts(replace(example, messages=messages), "", "")
     schema = select_schema(example, style) if schema is None else schema
     values = "; ".join(_format_match(*match) for match in schema.matched) if style.in_question else ""
     text = style.show(example, replace(schema, matched=()) if values else schema)
     example = replace(
         example,
-        question=shield(example.question),
-        evidence=shield(example.evidence),
-        difficulty=shield(example.difficulty),
+        question=escape(example.question),
+        evidence=escape(example.evidence),
+        difficulty=escape(example.difficulty),
     )
-    return style.parts(example, shield(text), shield(values))
+    return style.parts(example, escape(text), escape(values))
 
 
 def _format_match(table: str, column: str, value: str) -> str:

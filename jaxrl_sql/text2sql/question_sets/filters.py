@@ -167,7 +167,9 @@ def by_prompt(questions: PromptSet, max_tokens: int) -> Filtered:
     return _part((example, find_reason(len(prompt.token_ids))) for example, prompt in pairs)
 
 
-def by_rate(examples: Sequence[Example], rates: Mapping[str, tuple[int, int]], low: float, high: float) -> Filtered:
+def by_pass_rate(
+    examples: Sequence[Example], rates: Mapping[str, tuple[int, int]], low: float, high: float
+) -> Filtered:
     """Keep questions whose share of right answers is in [low, high]; `rates` maps ids to (right, total)."""
 
     def find_reason(right: int, of: int) -> DropReason:

@@ -79,7 +79,7 @@ def refuse_hide(hide: Sequence[str], where: str) -> None:
     if hide:
         table = hide[0].partition(".")[0]
         raise InputError(
-            f"data.hide=[{', '.join(hide)}] is for SQLite files, and {where}. On a server, let the reading role read "
+            f"data.hide=[{', '.join(hide)}] is for SQLite files, and {where}. On a server, let the read-only role read "
             f"only the other columns (REVOKE SELECT ON {table} FROM reader; GRANT SELECT (…) ON {table} TO reader), "
             f"and omit the column from the sample with --leave-out {hide[0]}"
         )

@@ -14,8 +14,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from jaxrl_sql.runtime.atomic import atomic_write
 from jaxrl_sql.runtime.cache_folder import cache_folder
-from jaxrl_sql.runtime.written import atomic_write
 from jaxrl_sql.types import InputError
 
 T = TypeVar("T")

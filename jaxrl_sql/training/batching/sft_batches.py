@@ -16,7 +16,7 @@ import numpy as np
 
 from jaxrl_sql.runtime.control_tokens import ControlTokens
 from jaxrl_sql.text2sql.files.shares import rank
-from jaxrl_sql.text2sql.prompts.dialects import shield_answer, target_sql
+from jaxrl_sql.text2sql.prompts.dialects import escape_answer, target_sql
 from jaxrl_sql.text2sql.prompts.prompts import Encoder, Pruning
 from jaxrl_sql.text2sql.prompts.styles import PromptStyle
 from jaxrl_sql.types import Example, InputError, Response, Tokenizer
@@ -111,14 +111,14 @@ def make_answer(
     Each turn is tokenised separately, as in a rollout with an environment. Only the last turn ends with the end token;
     the others end with their stop string.
     """
-    response = shield_answer(response, example, control)
+    response = escape_answer(response, example, control)
     turns = [("assistant", response)] if isinstance(response, str) else response
     ids, loss_mask = list(question), [False] * len(question)
     for role, text in turns:
         new = control.encode(text)
         ids += new
         loss_mask += [role == "assistant"] * len(new)
-    names = frozenset(control.encode(control.shield(" " + target_sql(example))))
+    names = frozenset(control.encode(control.escape(" " + target_sql(example))))
     return SftCompletion((*ids, end_token), (*loss_mask, True), names)
 
 

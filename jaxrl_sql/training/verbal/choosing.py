@@ -232,7 +232,7 @@ def open_model(work: VerbalRun) -> Iterator[VerbalModel]:
             dataclasses.replace(sampling, stop=client.stops(cfg.stop)),
             dataclasses.replace(judge_sampling, stop=(SCORES_END,)),
             lambda text: judge_prompt(text, spec.data, control),
-            control.shield,
+            control.escape,
         )
         yield VerbalModel(policy, client.recipe, style, prompts)
 

@@ -54,14 +54,14 @@ ReadSql = Callable[[str], str | None]
 class VerbalPolicy(NamedTuple):
     """A policy that answers and judges, with sampling parameters for each role.
 
-    `as_prompt` may put a judge's text through a chat template, whose `shield` marks control tokens in quoted texts.
+    `as_prompt` may put a judge's text through a chat template, whose `escape` marks control tokens in quoted texts.
     """
 
     ask: RequestSampler
     sampling: SamplingParams
     judge_sampling: SamplingParams
     as_prompt: Callable[[str], str | Prompt] = str
-    shield: Callable[[str], str] = str
+    escape: Callable[[str], str] = str
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ def judge(
     if rounds < 1:
         raise InputError(f"rounds={rounds}: must be at least 1")
     texts = [
-        judge_text(policy.shield(q.context), [policy.shield(candidate.sql) for candidate in c.distinct])
+        judge_text(policy.escape(q.context), [policy.escape(candidate.sql) for candidate in c.distinct])
         for q, c in zip(questions, candidates, strict=True)
     ]
     valid_replies: list[list[tuple[float, ...]]] = [[] for _ in questions]

@@ -83,16 +83,16 @@ pub(crate) fn spend(steps: usize) {
 /// Checks clock, cancellation and memory without charging the budget. For work that is already charged, or that is
 /// small per cell.
 #[inline]
-pub(crate) fn pace(steps: usize) {
+pub(crate) fn check_limits(steps: usize) {
     let steps_left = STEPS_UNTIL_CHECK.get();
     if (steps as u64) < steps_left { STEPS_UNTIL_CHECK.set(steps_left - steps as u64) } else { check_bounds(0) }
 }
 
-/// Calls [`pace`] for work on `n` bytes.
+/// Calls [`check_limits`] for work on `n` bytes.
 #[inline]
-pub(crate) fn pace_on_bytes(n: usize) {
+pub(crate) fn check_limits_on_bytes(n: usize) {
     if n >= BYTES_PER_STEP {
-        pace(n / BYTES_PER_STEP);
+        check_limits(n / BYTES_PER_STEP);
     }
 }
 
@@ -115,13 +115,13 @@ pub(crate) fn equal_bytes(left: &[u8], right: &[u8]) -> bool {
 
 /// Sorts items; each comparison counts as a step for the clock.
 pub(crate) fn sort_by<T>(items: &mut [T], order: impl Fn(&T, &T) -> Ordering) {
-    spend_on_sort(items.len());
+    charge_sort(items.len());
     if items.len() < SMALL_SORT {
         return items.sort_by(order);
     }
-    memory::or_unwind(memory::check_room(size_of_val(items) / 2)); // a stable sort allocates this much
+    memory::unwind_if_oom(memory::check_room(size_of_val(items) / 2)); // a stable sort allocates this much
     items.sort_by(|a, b| {
-        pace(1);
+        check_limits(1);
         order(a, b)
     });
 }
@@ -129,7 +129,7 @@ pub(crate) fn sort_by<T>(items: &mut [T], order: impl Fn(&T, &T) -> Ordering) {
 /// Sorts items by keys that are computed once, under the same bounds.
 pub(crate) fn sort_by_cached_key<T, K: Ord>(items: &mut Vec<T>, key: impl Fn(&T) -> K) {
     if items.len() < SMALL_SORT {
-        spend_on_sort(items.len());
+        charge_sort(items.len());
         return items.sort_by_cached_key(key);
     }
     let mut keyed = memory::collect(std::mem::take(items).into_iter().map(|item| (key(&item), item)));
@@ -143,13 +143,13 @@ pub(crate) fn sort_numbers(numbers: &mut [u64]) {
         return numbers.sort_unstable();
     }
     numbers.sort_unstable_by(|a, b| {
-        pace(1);
+        check_limits(1);
         a.cmp(b)
     });
 }
 
 /// Charges the steps of sorting `n` items.
-pub(crate) fn spend_on_sort(n: usize) {
+pub(crate) fn charge_sort(n: usize) {
     spend(n.saturating_mul(n.max(2).ilog2() as usize));
 }
 

@@ -46,17 +46,17 @@ pub(crate) fn grow<T>(list: &mut Vec<T>, n_more: usize) -> Result<(), OutOfMemor
 }
 
 /// Unwinds from the current comparison or from [`catch`] if memory is short.
-pub(crate) fn or_unwind<T>(result: Result<T, OutOfMemory>) -> T {
+pub(crate) fn unwind_if_oom<T>(result: Result<T, OutOfMemory>) -> T {
     result.unwrap_or_else(|error| panic::resume_unwind(Box::new(error)))
 }
 
 /// Collects items; unwinds if memory is short.
 pub(crate) fn collect<T>(items: impl Iterator<Item = T>) -> Vec<T> {
     let mut list = Vec::new();
-    or_unwind(grow(&mut list, items.size_hint().0));
+    unwind_if_oom(grow(&mut list, items.size_hint().0));
     for item in items {
         if list.len() == list.capacity() {
-            or_unwind(grow(&mut list, 1));
+            unwind_if_oom(grow(&mut list, 1));
         }
         list.push(item);
     }
@@ -65,7 +65,7 @@ pub(crate) fn collect<T>(items: impl Iterator<Item = T>) -> Vec<T> {
 
 /// Repeats an item; unwinds if memory is short.
 pub(crate) fn repeat<T: Clone>(item: T, n: usize) -> Vec<T> {
-    or_unwind(check_room_for(n.saturating_mul(size_of::<T>())));
+    unwind_if_oom(check_room_for(n.saturating_mul(size_of::<T>())));
     vec![item; n]
 }
 

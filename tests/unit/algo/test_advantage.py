@@ -161,5 +161,5 @@ def test_groups_of_a_database_are_selected_together() -> None:
     """Two of three databases with three groups each are chosen, and the two groups of largest spread in each."""
     spread = [0.2, 0.9, 0.1, 1.0, 0.0, 0.0, 0.4, 0.0, 0.5]
     rewards = np.array([[0.0, item] for item in spread], np.float32)
-    assert choose_groups(rewards, np.ones((9, 2)), 4, prompts_per_schema=2, sampled=3) == [1, 0, 3, 4]
-    assert choose_groups(rewards, np.ones((9, 2)), 2, prompts_per_schema=2, sampled=3) == [1, 0]
+    assert choose_groups(rewards, np.ones((9, 2)), 4, prompts_per_schema=2, sampled_per_schema=3) == [1, 0, 3, 4]
+    assert choose_groups(rewards, np.ones((9, 2)), 2, prompts_per_schema=2, sampled_per_schema=3) == [1, 0]

@@ -1,4 +1,4 @@
-"""Trap: gradients of bfloat16 weights are summed in float32, for tokens that occur a thousand times too."""
+"""Gradients of bfloat16 weights are summed in float32, for tokens that occur a thousand times too."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def optimizer_gradients(params: Any, scored: Any, loss: str, batch: GroupBatch, 
     ],
     ids=["tied-sft", "tied-grpo-full-parts", "untied-grpo", "gemma-sft-named"],
 )
-def test_trap_gradients_of_bfloat16_weights_are_summed_in_float32(
+def test_gradients_of_bfloat16_weights_are_summed_in_float32(
     batch: GroupBatch, config: ModelConfig, loss: str, remat: str, parts: int
 ) -> None:
     narrow = init_params(config, jax.random.key(0), jnp.bfloat16)
@@ -103,7 +103,7 @@ def test_trap_gradients_of_bfloat16_weights_are_summed_in_float32(
 
 
 @pytest.mark.slow
-def test_trap_embedding_gradient_has_no_bfloat16_scatter_and_no_table_sum(batch: GroupBatch) -> None:
+def test_embedding_gradient_has_no_bfloat16_scatter_and_no_table_sum(batch: GroupBatch) -> None:
     optimizer = make_optimizer(OptimConfig(), 10)
     for config in (TIED, UNTIED):
         params = init_params(config, jax.random.key(0), jnp.bfloat16)

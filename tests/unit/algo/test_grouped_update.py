@@ -98,7 +98,7 @@ def test_step_moves_the_policy_toward_the_better_answer() -> None:
     update = make_step(policy, lambda scored, b: grpo_loss(scored, b, cfg, on_policy=True), optimizer)
     state, metrics = update(init_state(params, optimizer), batch)
     after = np.asarray(score(state.trainable))
-    mask = np.asarray(batch.trained())
+    mask = np.asarray(batch.policy_mask())
     gain = np.where(mask, after - before, 0).sum(axis=-1)
     assert (gain[:, 0] > gain[:, 1]).all()
     assert int(state.step) == 1
@@ -170,12 +170,12 @@ def test_updates_of_a_step_equal_repeated_prompts_with_every_option(name: str) -
     policy, trainable, frozen, reference = make_case(case)
     optimizer = optax.sgd(1.0)
     # Groups of one have no advantage, so the raw rewards are used instead.
-    compare = make_advantage_fn(policy, case.cfg, advantage=lambda reward, weight: (reward - 0.5) * weight)
+    add_advantages = make_advantage_fn(policy, case.cfg, advantage=lambda reward, weight: (reward - 0.5) * weight)
     update = make_updates(policy, case.cfg, optimizer)
 
     @jit
     def updates(state: TrainState, batch: GroupBatch) -> tuple[TrainState, Any]:
-        batch, result = compare(state, batch)
+        batch, result = add_advantages(state, batch)
         state, metrics = update(state, batch)
         return state, {**metrics, **result}
 

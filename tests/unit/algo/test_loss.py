@@ -139,7 +139,7 @@ def test_constant_aggregation_ignores_padding_and_masked_answers() -> None:
 
 
 @pytest.mark.parametrize("kind", ["token_mean", "sequence_mean"])
-def test_trap_padding_changes_no_loss(kind: str) -> None:
+def test_padding_changes_no_loss(kind: str) -> None:
     cfg = replace_values(PLAIN, {"loss.agg_mode": kind})
     rng = np.random.default_rng(0)
     logprob = rng.normal(-1, 0.2, (2, 3, 4))
@@ -150,7 +150,7 @@ def test_trap_padding_changes_no_loss(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["token_mean", "sequence_mean", "constant"])
-def test_trap_micro_batch_losses_add_up_to_the_whole(kind: str) -> None:
+def test_micro_batch_losses_add_up_to_the_whole(kind: str) -> None:
     cfg = replace_values(PLAIN, {"loss.agg_mode": kind})
     logprob = np.random.default_rng(1).normal(-1, 0.3, (4, 2, 3))
     batch = make_batch([[3, 1], [2, 2], [1, 3], [0, 1]], 3)
@@ -183,7 +183,7 @@ def test_sampler_difference_is_reported_by_position() -> None:
     assert result["policy/sampler_kl"] == pytest.approx((256 * k3[0] + 244 * k3[1]) / 500, rel=1e-3)
 
 
-def test_trap_all_masked_rows_have_no_loss_and_finite_gradients() -> None:
+def test_all_masked_rows_have_no_loss_and_finite_gradients() -> None:
     batch = make_batch([[0, 0]], 3, weight=np.zeros((1, 2)))
 
     def objective(logprob: jax.Array) -> jax.Array:
@@ -243,7 +243,7 @@ def test_demonstrations_are_not_clipped_and_have_no_kl() -> None:
     np.testing.assert_allclose(fields["advantage"][0, :, 0], [-0.5, 0.5], atol=1e-6)
 
 
-def test_trap_importance_weight_is_detached_and_capped() -> None:
+def test_importance_weight_is_detached_and_capped() -> None:
     old, drawn = np.array([0.0, -1.0, -3.0]), np.array([-5.0, -1.2, -1.0])
     mask = np.array([True, True, False])
     weight, capped = importance_weight(old, drawn, mask, 2.0)
@@ -409,7 +409,7 @@ def _exact_update(reachable: jax.Array) -> jax.Array:
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
-def test_trap_importance_weights_correct_a_different_sampler_to_the_exact_gradient(sampler: str) -> None:
+def test_importance_weights_correct_a_different_sampler_to_the_exact_gradient(sampler: str) -> None:
     """The exact gradient is that of the mean reward under the policy, over tokens that the sampler can draw."""
     drawn = np.asarray(jax.jit(SAMPLERS[sampler])(THETA))
     exact = np.asarray(_exact_update(np.isfinite(drawn)))
@@ -418,7 +418,7 @@ def test_trap_importance_weights_correct_a_different_sampler_to_the_exact_gradie
 
 
 @pytest.mark.parametrize("kind", ["k1", "k2", "k3"])
-def test_trap_kl_estimators_as_losses_have_the_documented_gradients(kind: str) -> None:
+def test_kl_estimators_as_losses_have_the_documented_gradients(kind: str) -> None:
     theta, reference = np.array([0.3, -1.0, 0.8, 0.1]), np.array([-0.5, 0.4, 0.2, 0.9])
 
     def divergence(t: jax.Array) -> jax.Array:

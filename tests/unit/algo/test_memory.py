@@ -82,7 +82,7 @@ def assert_close(got: Any, want: Any, tolerance: float) -> None:
         pytest.param("constant", (4,), marks=pytest.mark.nightly),
     ],
 )
-def test_trap_micro_batches_give_the_update_of_the_whole_batch(loss: str, cuts: tuple[int, ...]) -> None:
+def test_micro_batches_give_the_update_of_the_whole_batch(loss: str, cuts: tuple[int, ...]) -> None:
     """Denominators are global: token counts of parts differ by up to eight times, so a mean of means would differ."""
     # SGD: Adam's division would amplify differences in gradients near zero, or hide a factor.
     optimizer = optax.sgd(1.0)

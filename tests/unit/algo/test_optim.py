@@ -91,7 +91,7 @@ def test_float32_moments_stay_float32_with_bfloat16_weights() -> None:
     np.testing.assert_allclose(np.asarray(updates, np.float32), wide, rtol=0.005)
 
 
-def test_trap_slow_second_moment_decays_in_bfloat16() -> None:
+def test_slow_second_moment_decays_in_bfloat16() -> None:
     """Small gradients follow large ones: at beta2 = 0.999 a step subtracts less than half of the last bit."""
     cfg = dataclasses.replace(PLAIN, beta2=0.999, moments="bfloat16")
     grads = [np.full(600, 1.0, np.float32)] * 5 + [np.full(600, 1e-3, np.float32)] * 300

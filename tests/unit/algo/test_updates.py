@@ -36,7 +36,7 @@ def table(trainable: Any, frozen: Any, batch: GroupBatch) -> TokenLogprobs:
 
 
 score_table = jax.jit(table)
-compare_answers = jax.jit(advantage_fields, static_argnames=("cfg", "advantage"))
+compute_advantages = jax.jit(advantage_fields, static_argnames=("cfg", "advantage"))
 
 
 def make_theta(seed: int) -> dict[str, Any]:
@@ -68,11 +68,11 @@ def learn(cfg: GrpoConfig, batch: GroupBatch, start: Any = None, reference: Any 
 
 @cache
 def grpo_step(cfg: GrpoConfig, loss: Any = None, advantage: Any = None) -> Any:
-    """Return the comparison and the updates of a step; equal configs share compiled programs."""
-    compare, update = make_advantage_fn(table, cfg, advantage), make_updates(table, cfg, SGD, loss)
+    """Return the advantage computation and the updates of a step; equal configs share compiled programs."""
+    add_advantages, update = make_advantage_fn(table, cfg, advantage), make_updates(table, cfg, SGD, loss)
 
     def step(state: TrainState, batch: GroupBatch) -> tuple[TrainState, Any]:
-        batch, result = compare(state, batch)
+        batch, result = add_advantages(state, batch)
         state, metrics = update(state, batch)
         return state, {**metrics, **result}
 
@@ -88,7 +88,7 @@ def test_first_update_is_the_gradient_of_the_clipped_loss_at_ratio_one() -> None
     batch, start = make_batch(), make_theta(1)
     rewards = np.asarray(batch.reward)
     unit = (rewards - rewards.mean(1, keepdims=True)) / (rewards.std(1, keepdims=True) + EPSILON)
-    mask = np.asarray(batch.trained())
+    mask = np.asarray(batch.policy_mask())
 
     def by_hand(theta: jax.Array) -> jax.Array:
         logprob = jnp.take_along_axis(
@@ -103,7 +103,7 @@ def test_first_update_is_the_gradient_of_the_clipped_loss_at_ratio_one() -> None
     assert float(metrics["policy/advantage_size"][0]) == pytest.approx(np.abs(unit[..., None] * mask).sum(), rel=1e-5)
 
 
-def test_trap_all_updates_of_a_step_compare_with_the_policy_before_the_first() -> None:
+def test_all_updates_of_a_step_compare_with_the_policy_before_the_first() -> None:
     cfg = dataclasses.replace(PLAIN, num_iterations=2, minibatches=2, clip=ClipConfig(high=0.02))
     batch, start = make_batch(), make_theta(1)
     state, metrics = learn(cfg, batch)
@@ -121,21 +121,21 @@ def test_trap_all_updates_of_a_step_compare_with_the_policy_before_the_first() -
     assert float(metrics["policy/ratio_max"][0]) > 1.03
     clipped, tokens = metrics["policy/clip_fraction_high"]
     assert 0 < float(clipped) < float(tokens)
-    assert float(tokens) == 2 * float(batch.trained().sum())
+    assert float(tokens) == 2 * float(batch.policy_mask().sum())
 
 
 def test_each_update_is_reported_when_the_one_before_has_finished() -> None:
     cfg = dataclasses.replace(PLAIN, num_iterations=2, minibatches=2)
-    compare, update = make_advantage_fn(table, cfg), make_updates(table, cfg, SGD)
+    add_advantages, update = make_advantage_fn(table, cfg), make_updates(table, cfg, SGD)
     state = init_state(jax.tree.map(jnp.copy, make_theta(1)), SGD)
-    batch, _ = compare(state, make_batch())
+    batch, _ = add_advantages(state, make_batch())
     reports: list[int] = []
     state, _ = update(state, batch, reports.append)
     assert reports == [0, 1, 2, 3]  # the caller waits for the last
     assert_same(state.trainable, learn(cfg, make_batch())[0].trainable)
 
 
-def test_trap_several_updates_without_stored_old_logprobs_are_an_error() -> None:
+def test_several_updates_without_stored_old_logprobs_are_an_error() -> None:
     batch = make_batch(advantage=jnp.ones((B, G, 1)))
     with pytest.raises(ValueError, match="has no old_logprobs, which several updates need"):
         grpo_loss(score_table(make_theta(1), None, batch), batch, PLAIN, on_policy=False)
@@ -184,7 +184,7 @@ def test_kl_in_the_reward_is_subtracted_before_the_advantage(kind: str) -> None:
         reference_logprobs=np.full((1, 2, 2), -1.0, np.float32),
         old_logprobs=np.array([[[-0.8, -0.8], [-1.3, -0.8]]], np.float32),
     )  # fmt: skip
-    result, metrics = compare_answers(batch, cfg, partial(advantages, kind="none"))
+    result, metrics = compute_advantages(batch, cfg, partial(advantages, kind="none"))
     half = (1 - 0.5 * (sums[0] - sums[1])) / 2
     np.testing.assert_allclose(result["advantage"], [[[half], [-half]]], rtol=1e-5)
     assert float(metrics["policy/kl"][0]) == pytest.approx(sum(sums), rel=1e-5)
@@ -196,7 +196,7 @@ def test_kl_in_the_reward_equals_a_smaller_reward() -> None:
     cfg = dataclasses.replace(
         PLAIN, kl=KlConfig(coef=0.2, placement="reward", estimator="k1"), advantage="leave_one_out"
     )
-    mask = np.asarray(batch.trained())
+    mask = np.asarray(batch.policy_mask())
     gap = np.asarray(score_table(start, None, batch).logprob - score_table(reference, None, batch).logprob)
     less = dataclasses.replace(batch, reward=batch.reward - 0.2 * np.where(mask, gap, 0).sum(-1))
     got, _ = learn(cfg, batch, reference=reference)
@@ -271,7 +271,7 @@ def test_recipe_may_define_its_advantage_and_loss() -> None:
 
     def plain_loss(scored: TokenLogprobs, batch: GroupBatch, cfg: GrpoConfig, on_policy: bool) -> Loss:
         assert on_policy
-        return Loss(*aggregate(-scored.logprob * batch.advantage, batch.trained(), batch.weight > 0, cfg.loss), {})
+        return Loss(*aggregate(-scored.logprob * batch.advantage, batch.policy_mask(), batch.weight > 0, cfg.loss), {})
 
     got, _ = learn(PLAIN, make_batch(), advantage=signs, loss=plain_loss)
     want, _ = learn(PLAIN, make_batch(), advantage=signs)
@@ -292,7 +292,7 @@ def test_ppo_advantage_uses_values_and_not_the_group() -> None:
         weight=np.ones((2, 1), np.float32),
         truncated=np.zeros((2, 1), bool), old_values=np.array([[[0.5, 0.2]], [[0.5, 0.2]]], np.float32),
     )  # fmt: skip
-    result, metrics = compare_answers(batch, PPO, partial(advantages, kind="group"))
+    result, metrics = compute_advantages(batch, PPO, partial(advantages, kind="group"))
     std = math.sqrt(0.2725)
     np.testing.assert_allclose(result["advantage"][:, 0] * std, [[0.35, 0.65], [-0.65, -0.35]], atol=1e-5)
     np.testing.assert_allclose(result["returns"][:, 0], [[1, 1], [0, 0]], atol=1e-6)
@@ -340,7 +340,7 @@ def test_update_reports_all_metrics() -> None:
         "value/loss", "value/explained_variance", "optim/grad_norm", "optim/param_norm",
     }  # fmt: skip
     batch = make_batch()
-    mask = np.asarray(batch.trained())
+    mask = np.asarray(batch.policy_mask())
     gap = np.asarray(score_table(start, None, batch).logprob) + 1.8
     weights = np.minimum(np.exp(gap), 1.5)[mask]
     assert float(metrics["policy/importance_weight"][0]) == pytest.approx(weights.sum(), rel=1e-5)

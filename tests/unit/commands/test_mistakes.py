@@ -125,7 +125,7 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("@/run --out x", "unrecognized arguments: --out"),
     ],
     "evaluate": [
-        ("", "give one of --predictions FILE"),
+        ("", "set exactly one of: --predictions FILE"),
         ("--data", "argument --data: expected one argument"),
         ("--dta @/data/dev", "the nearest is --data"),
         ("--data @/none --predictions @/pred.json --out @/new", "@/none: no such folder"),
@@ -340,12 +340,14 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         database = at / "data" / split / "databases" / "d" / "d.sqlite"
         database.parent.mkdir(parents=True)
         database.write_bytes((at / "good.sqlite").read_bytes())
-        requests = [
+        questions = [
             {"id": f"{split}{i}", "db_id": "d", "question": f"Who {i}?", "sql": "SELECT name FROM person"}
             for i in range(3)
         ]
         lines = (
-            [json.dumps(request) for request in requests] if split != "broken" else [json.dumps(requests[0]), '{"id": ']
+            [json.dumps(request) for request in questions]
+            if split != "broken"
+            else [json.dumps(questions[0]), '{"id": ']
         )
         (at / "data" / split / "questions.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return at

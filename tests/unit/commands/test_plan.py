@@ -25,8 +25,8 @@ SEVEN = [
 
 
 def test_best_mesh_that_fits_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    requests = ["--topology", "v5p:4x4x2", "--mesh", "1x32x1", "1x16x2", "32x1x1"]
-    assert plan.main([*SEVEN, *requests, "--json"]) == 0
+    options = ["--topology", "v5p:4x4x2", "--mesh", "1x32x1", "1x16x2", "32x1x1"]
+    assert plan.main([*SEVEN, *options, "--json"]) == 0
     output: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert [element["mesh"]["fsdp"] for element in output["plans"]] == [32, 16, 1]
     fitting = [entry for entry in output["plans"] if entry["fits"]]
@@ -36,7 +36,7 @@ def test_best_mesh_that_fits_is_printed(capsys: pytest.CaptureFixture[str]) -> N
         total = memory.pop("total")
         assert item["total"] == total <= sum(memory.values())
         assert item["seconds"] == pytest.approx(sum(phase["seconds"] for phase in item["phases"].values()))
-    assert plan.main([*SEVEN, *requests]) == 0
+    assert plan.main([*SEVEN, *options]) == 0
     text = capsys.readouterr().out
     assert "32 chips as data=1 x fsdp=32 x tensor=1; 7,615,616,512 parameters" in text
     assert "of these meshes:" in text
@@ -45,8 +45,8 @@ def test_best_mesh_that_fits_is_printed(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_overlay_file_sets_the_machine(capsys: pytest.CaptureFixture[str]) -> None:
     files = ["--config", "configs/sql_r1.yaml", "--config", "configs/on/h100x8.yaml"]
-    requests = ["--topology", "h100:8", "--compile", "none", "model.shape=qwen2.5-coder-7b"]
-    assert plan.main([*files, *requests]) == 0
+    options = ["--topology", "h100:8", "--compile", "none", "model.shape=qwen2.5-coder-7b"]
+    assert plan.main([*files, *options]) == 0
     text = capsys.readouterr().out
     assert "8 chips as data=1 x fsdp=2 x tensor=4" in text
     assert "; 1 update of 8 prompts in 4 parts" in text

@@ -28,17 +28,17 @@ def write_rows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("work", "output"),
+    ("work", "error"),
     [
         (write_text, "error: a file cannot be written: No space left on device\n"),
         (write_rows, "error: a database cannot be written: database or disk is full\n"),
     ],
 )
 def test_full_disk_is_reported_in_one_line(
-    work: Callable[[], None], output: str, capsys: pytest.CaptureFixture[str]
+    work: Callable[[], None], error: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert report_errors(work) == 1
-    assert capsys.readouterr().err == output
+    assert capsys.readouterr().err == error
 
 
 def raise_type_error() -> None:

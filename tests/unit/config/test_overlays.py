@@ -14,7 +14,7 @@ import pytest
 from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.config.check import flatten
 from jaxrl_sql.models.flops import decode_bytes
-from jaxrl_sql.models.shapes import published_shape
+from jaxrl_sql.models.shapes import published_config
 from jaxrl_sql.planning.chips import find_topology
 from jaxrl_sql.planning.lengths import StepLengths, schedule, truncated_exponential
 from jaxrl_sql.planning.memory import PlannedModel
@@ -73,7 +73,7 @@ def config_of(recipe: str, machine: str) -> TrainConfig:
 
 def plan_of(config: TrainConfig, machine: str, mean_answer: float = 0.0) -> Plan:
     """Return the plan by formula for prompts of maximal length; `mean_answer` is in tokens (0: maximal length)."""
-    shape, topology = published_shape(SHAPES[Path(config.model.checkpoint).name]), find_topology(MACHINES[machine])
+    shape, topology = published_config(SHAPES[Path(config.model.checkpoint).name]), find_topology(MACHINES[machine])
     mesh = mesh_sizes(f"{config.mesh.data}x{config.mesh.fsdp}x{config.mesh.tensor}", topology.chips)
     answers = truncated_exponential(mean_answer, longest_answer(config.sampling)[1]) if mean_answer else None
     sections = config.workload(config.data.max_prompt_tokens)
@@ -115,7 +115,7 @@ def test_further_files_that_a_header_names_fit(machine: str) -> None:
     named = re.findall(r"and for (\w+)\.yaml", header(machine))
     assert named == ["own_database"]
     config = config_of(named[0], machine)
-    shape = published_shape("qwen2.5-coder-1.5b" if machine == "gpu_24gb" else "qwen2.5-coder-7b")
+    shape = published_config("qwen2.5-coder-1.5b" if machine == "gpu_24gb" else "qwen2.5-coder-7b")
     sections, topology = config.workload(config.data.max_prompt_tokens), find_topology(MACHINES[machine])
     plan = make_plan(sections, PlannedModel(config.model, shape), topology, mesh_sizes("1x1x1", 1))
     assert plan.total <= ROOM * topology.chip.memory
@@ -150,7 +150,7 @@ def test_decode_step_reads_little_more_than_weights_and_valid_keys(recipe: str, 
     """Allow 1.3 times the bytes of the multiplied weights and, once per group, of the valid keys."""
     config = config_of(recipe, machine)
     plan = plan_of(config, machine, 1000)
-    model = published_shape(SHAPES[Path(config.model.checkpoint).name])
+    model = published_config(SHAPES[Path(config.model.checkpoint).name])
     load, (step,) = plan.work.rollout, [phase for phase in plan.phases if phase.name == "decode"]
     assert load is not None
     ran = schedule(plan.lengths.answers, load.questions, load.group, load.config.max_num_seqs)

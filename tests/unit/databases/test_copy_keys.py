@@ -39,7 +39,7 @@ INSERT INTO stay VALUES ('a', '2024'), ('b', NULL), ('b', NULL);
 INSERT INTO lost VALUES (1, 5, 'x'), (9, NULL, NULL);
 INSERT INTO loose VALUES ('a', 1), (NULL, 2), (NULL, 3);
 """
-KEYS_TOLD = [
+EXPECTED_NOTES = [
     "the view seen is omitted",
     "visit: 2 indexes of expressions or partial indexes are dropped",
     "loose: its primary key (k) has NULL values and becomes a unique key",
@@ -58,7 +58,7 @@ def test_keys_indexes_types_and_comments_are_copied(tmp_path: Path, target: Copy
     )
     assert main(target.arguments(tmp_path / "in")) == 0
     itself = "person: the foreign key (boss) to person is dropped: DuckDB needs the referenced rows first"
-    assert target.entry("keys")["notes"] == KEYS_TOLD + ([itself] if target.engine == "duckdb" else [])
+    assert target.entry("keys")["notes"] == EXPECTED_NOTES + ([itself] if target.engine == "duckdb" else [])
     constraints = {
         "duckdb": """SELECT table_name, constraint_type, list_sort(constraint_column_names)::VARCHAR
                      FROM duckdb_constraints() WHERE constraint_type <> 'NOT NULL'""",

@@ -232,8 +232,8 @@ class TestValues:
         queries = [*(f"SELECT {name} FROM v ORDER BY id" for name in names), *queries]
         with Executor(threads=2) as executor:
             sampled = executor.execute_many([(str(path), query) for query in queries])
-            served = executor.execute_many([(database.reader, query) for query in queries])
-        for query, outcome, other in zip(queries, sampled, served, strict=True):
+            on_server = executor.execute_many([(database.reader, query) for query in queries])
+        for query, outcome, other in zip(queries, sampled, on_server, strict=True):
             assert (outcome.status, outcome.rows) == ("ok", other.rows), query
 
     def test_times_with_a_zone_are_stored_in_utc_for_date_functions(self, make_database: Make, tmp_path: Path) -> None:

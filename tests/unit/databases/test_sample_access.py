@@ -21,8 +21,8 @@ from jaxrl_sql.commands.mcp import main as mcp
 from jaxrl_sql.commands.synth import main as synth
 from jaxrl_sql.databases.engines import postgresql as postgresql_module
 from jaxrl_sql.databases.engines.registry import SERVERS
+from jaxrl_sql.databases.sample.external import describe_samples, open_external
 from jaxrl_sql.databases.sample.sample import SampleReport, sample
-from jaxrl_sql.databases.sample.served import describe_samples, open_served
 from jaxrl_sql.inference.ask import database_example
 from jaxrl_sql.serving.mcp import McpDatabase
 from jaxrl_sql.text2sql.env.address import parse_address
@@ -159,7 +159,7 @@ class TestViews:
         database = make_database(engine, self.VIEWS[engine])
         both = sample(database.reader, tmp_path / "both", 10)
         assert both.rows.keys() == {"item"}
-        why = "it is a view, or a foreign table, next to tables"
+        why = "it is a view or a foreign table, and the database has tables"
         assert f"{database.schema}.item_names is left out: {why}" in both.notes
         names = ["item"]
         if engine == "postgresql":
@@ -183,7 +183,7 @@ class TestViews:
         database = make_database("postgresql", "CREATE TYPE pair AS (a int); CREATE TABLE t(id int, p pair)")
         lines: list[str] = []
         for _ in range(2):
-            lines.append(open_served(database.reader, None, [], lines.append).sample_note)
+            lines.append(open_external(database.reader, None, [], lines.append).sample_note)
         assert lines.count("public.t.p is left out: SQLite cannot hold its type (public.pair)") == 2
         assert sum("an earlier sample" in line for line in lines) == 1
 
@@ -291,15 +291,21 @@ class TestCommands:
         assert capsys.readouterr() == ("", "error: --rows 0: must be at least 1\n")
 
     def test_samples_are_cached_per_omissions(self, shop: Database) -> None:
-        served = [
-            open_served(shop.reader, None, names, print)
+        databases = [
+            open_external(shop.reader, None, names, print)
             for names in ([], ["customer.email"], ["customer.email", "item"], ["item", "customer.email"], [])
         ]
-        shown = [database.sample_path for database in served]
+        shown = [database.sample_path for database in databases]
         assert shown[0] == shown[4] != shown[1] != shown[2] == shown[3]
         assert [b"@shop.example" in path.read_bytes() for path in shown[:3]] == [True, False, False]
-        assert ["an earlier sample" in database.sample_note for database in served] == [False, False, False, True, True]
-        assert describe_samples(served[3:4]) == [served[3].sample_note]
+        assert ["an earlier sample" in database.sample_note for database in databases] == [
+            False,
+            False,
+            False,
+            True,
+            True,
+        ]
+        assert describe_samples(databases[3:4]) == [databases[3].sample_note]
 
     def test_ask_shows_no_omitted_column(self, shop: Database, capsys: pytest.CaptureFixture[str]) -> None:
         example = database_example(shop.reader, leave_out=["customer.email", "item"])
@@ -334,4 +340,4 @@ class TestCommands:
         path = tmp_path / "shop.sqlite"
         path.touch()
         with pytest.raises(InputError, match=r"--leave-out item: .*--stand-in .*shop\.sqlite replaces the sample"):
-            open_served(shop.reader, path, ["item"], print)
+            open_external(shop.reader, path, ["item"], print)

@@ -11,8 +11,8 @@ from typing import Any
 import duckdb
 import pytest
 
+from jaxrl_sql.databases.sample.external import open_external
 from jaxrl_sql.databases.sample.sample import sample
-from jaxrl_sql.databases.sample.served import open_served
 from jaxrl_sql.text2sql.schema.describe import read_descriptions
 from jaxrl_sql.text2sql.schema.read import read_schema
 from jaxrl_sql.types import InputError
@@ -67,7 +67,7 @@ def test_sample_has_first_rows_their_parents_keys_and_comments(make: Callable[[s
     report = sample(make(SCRIPT), tmp_path / "out", 20)
     assert report.path == tmp_path / "out/a_shop/a_shop.sqlite"
     assert report.rows == {"parent": 40, "child": 20, "other_child": 0}
-    assert report.notes == ("main.shown is left out: it is a view, or a foreign table, next to tables",)
+    assert report.notes == ("main.shown is left out: it is a view or a foreign table, and the database has tables",)
     assert rows_of(report.path, "PRAGMA foreign_key_check") == []
     assert {number for (number,) in rows_of(report.path, "SELECT parent FROM child")} == set(range(981, 1001))
     tables = {table.name: table for table in read_schema(report.path).tables}
@@ -91,22 +91,22 @@ def test_changed_file_is_sampled_again(
     monkeypatch.setenv("JAXRL_SQL_CACHE", str(tmp_path / "cache"))
     lines: list[str] = []
     url = make("CREATE TABLE t (a INTEGER)")
-    first = open_served(url, None, (), lines.append)
-    again = open_served(url, None, (), print)
+    first = open_external(url, None, (), lines.append)
+    again = open_external(url, None, (), print)
     assert again.sample_path == first.sample_path
-    assert ["an earlier sample" in served.sample_note for served in (first, again)] == [False, True]
+    assert ["an earlier sample" in database.sample_note for database in (first, again)] == [False, True]
     make("CREATE TABLE u (a INTEGER)")
-    second = open_served(url, None, (), lines.append)
+    second = open_external(url, None, (), lines.append)
     assert (second.engine, second.url) == ("duckdb", url)
     assert {table.name for table in read_schema(second.sample_path).tables} == {"t", "u"}
 
 
 def test_unusable_files_are_reported_in_one_line(make: Callable[[str], str], tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"duckdb:.*nowhere\.duckdb: no such file$"):
-        open_served(f"duckdb:{tmp_path}/nowhere.duckdb", None, (), print)
+        open_external(f"duckdb:{tmp_path}/nowhere.duckdb", None, (), print)
     (tmp_path / "text.duckdb").write_text("text" * 99)
     with pytest.raises(InputError, match=r"duckdb:.*text\.duckdb: ") as caught:
-        open_served(f"duckdb:{tmp_path}/text.duckdb", None, (), print)
+        open_external(f"duckdb:{tmp_path}/text.duckdb", None, (), print)
     assert "\n" not in str(caught.value)
     with pytest.raises(InputError, match="there is no table that the role can read"):
-        open_served(make("SELECT 1"), None, (), print)
+        open_external(make("SELECT 1"), None, (), print)

@@ -107,17 +107,17 @@ def test_repeated_questions_of_a_file_have_their_lines(tmp_path: Path, capsys: p
 def test_a_file_in_both_lists_is_audited_as_training_divides_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sheet = make_set(tmp_path / "set", []) / "shop.csv"
+    questions_csv = make_set(tmp_path / "set", []) / "shop.csv"
     golds = [f"SELECT name FROM hero WHERE id = {i}" for i in range(8)]
     texts = [f"Which name has hero number {i} of the list?" for i in range(8)]
     lines = [f"{text},{gold}" for text, gold in zip(texts, golds, strict=True)]
-    sheet.write_text("\n".join(["question,sql", *lines, f"Once more?,{golds[0]}"]) + "\n")
-    database = f"data.database={sheet.parent}/databases/heroes/heroes.sqlite"
-    result = run_audit(tmp_path, "--train", sheet, "--eval", sheet, database, "--no-golds")
+    questions_csv.write_text("\n".join(["question,sql", *lines, f"Once more?,{golds[0]}"]) + "\n")
+    database = f"data.database={questions_csv.parent}/databases/heroes/heroes.sqlite"
+    result = run_audit(tmp_path, "--train", questions_csv, "--eval", questions_csv, database, "--no-golds")
     audited = json.loads((tmp_path / "audit/audit.json").read_text())
     assert (audited["train"], audited["eval"]) == (["shop.csv/train"], ["shop.csv/dev"])
     sizes = {name: entry["questions"] for name, entry in audited["sets"].items()}
-    assert sizes == {f"shop.csv/{split}": len(load_split(sheet, split).examples) for split in ("train", "dev")}
+    assert sizes == {f"shop.csv/{split}": len(load_split(questions_csv, split).examples) for split in ("train", "dev")}
     assert sum(sizes.values()) == 9
     assert "sql: same" not in result, "golds are on one side"
     assert f"shop.csv/dev: using {sizes['shop.csv/dev']} of the 9 questions" in capsys.readouterr().err
@@ -227,8 +227,8 @@ def test_databases_with_the_same_name_are_distinguished_by_path(tmp_path: Path) 
     ]
     assert result == [("database: same file", 1), ("database: same name, other schema", 1)]
     with Executor() as executor:
-        output = audit_golds(executor, both)
-    assert [item.id for item in output if item.kind == "suite: gold fails on a variant"] == ["a"]
+        issues = audit_golds(executor, both)
+    assert [item.id for item in issues if item.kind == "suite: gold fails on a variant"] == ["a"]
 
 
 def test_golds_are_run_and_classified_by_result(tmp_path: Path) -> None:

@@ -84,8 +84,8 @@ def prepare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Prepare:
 
 
 def test_selection_by_complexity_is_deterministic(synsql: Path, prepare: Prepare, tmp_path: Path) -> None:
-    requests = (f"sources.s.dir={synsql}", "sources.s.complexity=[Complex]", "sources.s.count=12")
-    assert prepare(*requests)[0] == 0
+    settings = (f"sources.s.dir={synsql}", "sources.s.complexity=[Complex]", "sources.s.count=12")
+    assert prepare(*settings)[0] == 0
     result = load_split(tmp_path / "out", "train").examples
     assert (len(result), {item.difficulty for item in result}) == (12, {"Complex"})
     assert result[0].reasoning == "Because."
@@ -95,10 +95,10 @@ def test_selection_by_complexity_is_deterministic(synsql: Path, prepare: Prepare
     assert manifest["written"]["train"]["questions"] == 12
     assert manifest["settings"]["sources"]["s"]["complexity"] == ["Complex"]
     again = (tmp_path / "out/train/questions.jsonl").read_bytes()
-    assert prepare(*requests)[0] == 0
+    assert prepare(*settings)[0] == 0
     assert (tmp_path / "out/train/questions.jsonl").read_bytes() == again
     assert json.loads((tmp_path / "out/manifest.json").read_text())["written"] == manifest["written"]
-    assert prepare(*requests, "seed=1", out="other")[0] == 0
+    assert prepare(*settings, "seed=1", out="other")[0] == 0
     assert (tmp_path / "other/train/questions.jsonl").read_bytes() != again
 
 
@@ -175,8 +175,8 @@ def test_whole_databases_are_picked_for_a_sum() -> None:
 
 def plain(folder: Path, ids: tuple[str, ...], more: str = "", db_id: str = "shop") -> Path:
     database(folder / f"databases/{db_id}/{db_id}.sqlite", more)
-    requests = [{"id": id_, "db_id": db_id, "question": f"Which {id_}?", "sql": WIDE} for id_ in ids]
-    (folder / "questions.jsonl").write_text("".join(json.dumps(request) + "\n" for request in requests))
+    questions = [{"id": id_, "db_id": db_id, "question": f"Which {id_}?", "sql": WIDE} for id_ in ids]
+    (folder / "questions.jsonl").write_text("".join(json.dumps(request) + "\n" for request in questions))
     return folder
 
 
@@ -207,10 +207,10 @@ def test_sets_are_merged_unless_two_databases_share_a_name(prepare: Prepare, tmp
 
 def test_evaluation_sets_are_written_next_to_the_training_set(prepare: Prepare, tmp_path: Path) -> None:
     item, judged = plain(tmp_path / "one", ("q1",)), plain(tmp_path / "judged", ("q1", "q2", "q2"))
-    requests = lines(judged / "questions.jsonl")
-    requests[2]["id"] = "again"  # evaluation keeps questions that training would omit
-    requests[1]["sql"] = EMPTY
-    (judged / "questions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in requests))
+    questions = lines(judged / "questions.jsonl")
+    questions[2]["id"] = "again"  # evaluation keeps questions that training would omit
+    questions[1]["sql"] = EMPTY
+    (judged / "questions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in questions))
     asked_for = (f"sources.one.dir={item}", f"evals.shop_dev.dir={judged}")
     assert prepare(*asked_for)[0] == 0
     assert [example.uid for example in load_split(tmp_path / "out", "shop_dev").examples] == ["q1", "q2", "again"]
@@ -221,11 +221,11 @@ def test_evaluation_sets_are_written_next_to_the_training_set(prepare: Prepare, 
 def test_questions_omitted_from_an_evaluation_set_are_reported(prepare: Prepare, tmp_path: Path) -> None:
     item, hospital = plain(tmp_path / "one", ("q1",)), tmp_path / "ehrsql/mimic_iii"
     database(hospital / "mimic_iii.sqlite")
-    requests = [
+    questions = [
         {"id": "a", "question": "Which?", "query": WIDE, "is_impossible": False},
         {"id": "b", "question": "Why?", "query": "nan", "is_impossible": True},
     ]
-    (hospital / "valid.json").write_text(json.dumps(requests))
+    (hospital / "valid.json").write_text(json.dumps(questions))
     code, output = prepare(f"sources.one.dir={item}", f"evals.dev.dir={tmp_path}/ehrsql")
     assert code == 0
     assert "dev: skipped 1 (has no answer), such as b" in output
@@ -237,10 +237,10 @@ def test_databases_with_the_same_name_do_not_overwrite_each_other(prepare: Prepa
     item, local = plain(tmp_path / "one", ("q1",)), tmp_path / "own"
     database(local / "north/shop.sqlite")
     database(local / "south/shop.sqlite", "INSERT INTO t VALUES (5, 6);")
-    requests = [
+    questions = [
         {"question": f"Which {name}?", "sql": WIDE, "db_path": f"{name}/shop.sqlite"} for name in ("north", "south")
     ]
-    (local / "dev.jsonl").write_text("".join(json.dumps(line) + "\n" for line in requests))
+    (local / "dev.jsonl").write_text("".join(json.dumps(line) + "\n" for line in questions))
     for values, where in (
         ((f"sources.one.dir={item}", f"evals.dev.dir={local}"), "evals.dev: "),
         ((f"sources.own.dir={local}",), "sources.own: "),
@@ -248,8 +248,8 @@ def test_databases_with_the_same_name_do_not_overwrite_each_other(prepare: Prepa
         code, output = prepare(*values)
         assert (code, output.count("\n"), where in output) == (2, 1, True), output
         assert "both have the name shop" in output
-    requests = [{**line, "db_id": line["db_path"].partition("/")[0]} for line in requests]
-    (local / "dev.jsonl").write_text("".join(json.dumps(line) + "\n" for line in requests))
+    questions = [{**line, "db_id": line["db_path"].partition("/")[0]} for line in questions]
+    (local / "dev.jsonl").write_text("".join(json.dumps(line) + "\n" for line in questions))
     assert prepare(f"sources.one.dir={item}", f"evals.dev.dir={local}")[0] == 0
     assert [example.db_id for example in load_split(tmp_path / "out", "dev").examples] == ["north", "south"]
 
@@ -261,19 +261,19 @@ def test_natural_names_are_copied_with_their_databases(prepare: Prepare, tmp_pat
         (folder / "tables.json").write_text(json.dumps([{**names, "column_names": [[-1, "*"], [0, output]]}]))
     sources = (f"sources.one.dir={item}", f"sources.other.dir={other}", "sources.other.prefix=o_")
     assert prepare(*sources)[0] == 0
-    output = {
+    descriptions = {
         example.db_id: read_descriptions(example.db_path).of("t", "x")
         for example in load_split(tmp_path / "out", "train").examples
     }
-    assert output == {"shop": "shelf", "o_shop": "corner"}
+    assert descriptions == {"shop": "shelf", "o_shop": "corner"}
 
 
 def test_each_question_is_counted_once(prepare: Prepare, tmp_path: Path) -> None:
     folder = plain(tmp_path / "one", tuple(f"q{i}" for i in range(400)))
-    requests = [
+    questions = [
         {**line, "sql": line["sql"] if i % 2 else WRONG} for i, line in enumerate(lines(folder / "questions.jsonl"))
     ]
-    (folder / "questions.jsonl").write_text("".join(json.dumps(request) + "\n" for request in requests))
+    (folder / "questions.jsonl").write_text("".join(json.dumps(request) + "\n" for request in questions))
     assert prepare(f"sources.one.dir={folder}", "sources.one.count=3")[0] == 0
     (output,) = json.loads((tmp_path / "out/manifest.json").read_text())["sources"].values()
     assert output["taken"] == 3
@@ -283,9 +283,9 @@ def test_each_question_is_counted_once(prepare: Prepare, tmp_path: Path) -> None
 
 def test_repeated_questions_are_skipped(prepare: Prepare, tmp_path: Path) -> None:
     folder = plain(tmp_path / "one", ("q1",))
-    requests = lines(folder / "questions.jsonl")
-    requests += [{**requests[0], "id": "q2", "question": "which q1 ?"}]
-    (folder / "questions.jsonl").write_text("".join(json.dumps(request) + "\n" for request in requests))
+    questions = lines(folder / "questions.jsonl")
+    questions += [{**questions[0], "id": "q2", "question": "which q1 ?"}]
+    (folder / "questions.jsonl").write_text("".join(json.dumps(request) + "\n" for request in questions))
     assert "left out:        1  asked before" in prepare(f"sources.one.dir={folder}")[1]
     assert len(lines(tmp_path / "out/train/questions.jsonl")) == 1
     assert prepare(f"sources.one.dir={folder}", "repeats=false")[0] == 0

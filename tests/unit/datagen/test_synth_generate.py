@@ -18,8 +18,8 @@ from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.datagen.synth.extra_columns import add_column
 from jaxrl_sql.datagen.synth.notation import SEEN_DOMAINS, UNSEEN_DOMAINS, parse_domains
 from jaxrl_sql.datagen.synth.question_template import TEMPLATES
-from jaxrl_sql.datagen.synth.questions import grade_quota
-from jaxrl_sql.datagen.synth.spec import GRADES, SPLITS
+from jaxrl_sql.datagen.synth.questions import difficulty_quota
+from jaxrl_sql.datagen.synth.spec import DIFFICULTIES, SPLITS
 from jaxrl_sql.text2sql.benchmarks import load_folder
 from jaxrl_sql.text2sql.evals.hardness import spider_level
 from jaxrl_sql.types import InputError
@@ -170,7 +170,7 @@ def test_domains_tables_and_templates_are_numerous() -> None:
         for table in domain.tables:
             assert set(table.parents) <= earlier, (domain.name, table.names)
             earlier.add(table.names[0])
-    assert all(len(TEMPLATES[grade]) >= 8 for grade in GRADES)
+    assert all(len(TEMPLATES[grade]) >= 8 for grade in DIFFICULTIES)
 
 
 def test_every_gold_returns_rows(generated: Path) -> None:
@@ -186,7 +186,7 @@ def test_every_gold_returns_rows(generated: Path) -> None:
 def test_every_split_has_every_grade_and_no_repeated_question(generated: Path) -> None:
     for split in SPLITS:
         lines = questions(generated, split)
-        assert {line["difficulty"] for line in lines} == set(GRADES) - {"advanced"}
+        assert {line["difficulty"] for line in lines} == set(DIFFICULTIES) - {"advanced"}
         assert [line["difficulty"] for line in lines] == [spider_level(line["sql"]) for line in lines]
         assert len({(line["db_id"], line["question"]) for line in lines}) == len(lines)
         assert len({line["id"] for line in lines}) == len(lines)
@@ -302,8 +302,8 @@ def test_grades_have_the_requested_shares(tmp_path: Path) -> None:
     ],
 )
 def test_quotas_add_up(count: int, mix: tuple[float, ...], quota: list[int | None]) -> None:
-    result = grade_quota(count, mix)
-    assert [result.get(grade) for grade in GRADES] == quota
+    result = difficulty_quota(count, mix)
+    assert [result.get(grade) for grade in DIFFICULTIES] == quota
     assert sum(result.values()) == count
 
 
@@ -336,11 +336,11 @@ def test_mysql_share_changes_only_the_dialect(tmp_path: Path) -> None:
     generate(mixed, SynthSpec(**SMALL, splits=("train",), mysql_share=0.5))
     examples = load_folder(mixed / "train").examples
     lines = questions(mixed, "train")
-    requests = [line.pop("dialect") for line in lines if "dialect" in line]
-    assert set(requests) == {"mysql"}
-    assert 20 <= len(requests) <= 52
+    dialects = [line.pop("dialect") for line in lines if "dialect" in line]
+    assert set(dialects) == {"mysql"}
+    assert 20 <= len(dialects) <= 52
     assert lines == questions(plain, "train")
-    assert sum(example.dialect == "mysql" for example in examples) == len(requests)
+    assert sum(example.dialect == "mysql" for example in examples) == len(dialects)
 
 
 @pytest.mark.parametrize(

@@ -129,10 +129,10 @@ def test_user_database_is_supported_by_the_grammar(tmp_path: Path) -> None:
         connection.commit()
     out = tmp_path / "out"
     assert main(["--db", str(path), "--out", str(out), "--n", "30", "--style", "grammar"]) == 0
-    requests = [json.loads(line) for line in (out / "questions.jsonl").read_text().splitlines()]
-    assert len(requests) >= 20
-    assert any('"Order Line"' in line["sql"] and " JOIN " in line["sql"] for line in requests)
-    assert all(line["difficulty"] == spider_level(line["sql"]) for line in requests)
+    questions = [json.loads(line) for line in (out / "questions.jsonl").read_text().splitlines()]
+    assert len(questions) >= 20
+    assert any('"Order Line"' in line["sql"] and " JOIN " in line["sql"] for line in questions)
+    assert all(line["difficulty"] == spider_level(line["sql"]) for line in questions)
 
 
 def test_every_foreign_key_of_the_domains_has_a_phrase() -> None:

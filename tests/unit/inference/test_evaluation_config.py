@@ -42,7 +42,7 @@ def test_endpoint_model_name_is_passed_on() -> None:
 SHIPPED_RUN = "model: {checkpoint: no/such}\ndata: {prompt: chat, tokenizer: {path: no/such}}\n"
 
 
-def served(
+def endpoint_config(
     file: Path, command: str, *overrides: Override, system: str = "", samples: int | None = None
 ) -> EvaluateConfig:
     if command == "ask":
@@ -57,12 +57,12 @@ def served(
 def test_endpoint_needs_no_checkpoint_or_tokenizer_of_the_file(command: str, tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
     file.write_text(SHIPPED_RUN)
-    config = resolve_settings(served(file, command))
+    config = resolve_settings(endpoint_config(file, command))
     assert (config.model.checkpoint, config.data.tokenizer.path, config.evaluate.base_url) == ("", "", URL)
     check_answerer(replace_values(config, {"evaluate.data": ["d"]}).evaluate, config.model.checkpoint)
     assert config.evaluate.sampling.max_new_tokens == 1024
     file.write_text("data: {prompt: auto}\n")
-    assert resolve_settings(served(file, command)).data.prompt == "chat"
+    assert resolve_settings(endpoint_config(file, command)).data.prompt == "chat"
 
 
 @pytest.mark.parametrize("command", ["ask", "evaluate"])
@@ -70,23 +70,23 @@ def test_endpoint_is_sampled_as_in_the_validation_of_the_file(command: str, tmp_
     file = tmp_path / "run.yaml"
     training = f"{SHIPPED_RUN}sampling: {{max_new_tokens: 9, turns: 3, max_total_tokens: 50, stop: [x]}}\n"
     file.write_text(training)
-    sampling = served(file, command).evaluate.sampling
+    sampling = endpoint_config(file, command).evaluate.sampling
     assert (sampling.max_new_tokens, sampling.turns, sampling.stop, sampling.temperature) == (9, 3, ["x"], 0.0)
     file.write_text(f"{training}validation: {{sampling: {{max_new_tokens: 24, turns: 2}}}}\n")
-    sampling = served(file, command).evaluate.sampling
+    sampling = endpoint_config(file, command).evaluate.sampling
     assert (sampling.max_new_tokens, sampling.turns, sampling.stop) == (24, 2, ["x"])
-    changed = served(file, command, "evaluate.sampling.max_new_tokens=7").evaluate.sampling
+    changed = endpoint_config(file, command, "evaluate.sampling.max_new_tokens=7").evaluate.sampling
     assert (changed.max_new_tokens, changed.turns) == (7, 2)
     file.write_text(f"{file.read_text()}evaluate: {{sampling: {{max_new_tokens: 8}}}}\n")
-    assert served(file, command).evaluate.sampling.max_new_tokens == 8
+    assert endpoint_config(file, command).evaluate.sampling.max_new_tokens == 8
 
 
 def test_samples_and_a_system_take_priority_over_the_validation_of_the_file(tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
     file.write_text("validation: {sampling: {max_new_tokens: 24}}\n")
-    sampling = served(file, "ask", samples=3).evaluate.sampling
+    sampling = endpoint_config(file, "ask", samples=3).evaluate.sampling
     assert (sampling.max_new_tokens, sampling.temperature) == (24, 0.8)
-    assert served(file, "evaluate", system="arctic").evaluate.sampling.max_new_tokens == 8192
+    assert endpoint_config(file, "evaluate", system="arctic").evaluate.sampling.max_new_tokens == 8192
 
 
 def test_python_api_asks_the_server_for_its_model(examples: list[Example]) -> None:
@@ -103,7 +103,7 @@ def test_unused_arguments_are_rejected(examples: list[Example], tmp_path: Path) 
         ({"model": "m", "endpoint": URL, "sql_field": "x"}, r"sql_field x: requires a file of predictions"),
         ({"predictions": predictions, "recipe": "artic"}, r"config: recipe='artic' is not one of .* nearest is arctic"),
         ({"predictions": file, "recipe": "artic"}, r"config: recipe='artic' is not one of .* nearest is arctic"),
-        ({}, r"give one of predictions FILE, for each data one, model M, and endpoint URL model M \(or .*\)"),
+        ({}, r"set exactly one of: predictions FILE \(one per data\), model M, or endpoint URL model M \(or .*\)"),
     )
     for arguments, message in wrong:
         with pytest.raises(InputError, match=f"^{message}$"):

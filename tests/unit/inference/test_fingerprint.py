@@ -71,7 +71,9 @@ def settings_of(command: str, *changes: str) -> dict[str, Any]:
     config = load_config(ROOTS[command], SMALL, [*ANSWERING[command], *changes])
     match config:
         case FilterConfig():
-            return filtering.rate_settings(policy_spec(config), config.filter.samples, config.sampling, config.executor)
+            return filtering.pass_rate_settings(
+                policy_spec(config), config.filter.samples, config.sampling, config.executor
+            )
         case DistillConfig():
             return distillation.trace_settings(config.recipe, config.data, config.executor, config.distill)
         case AugmentConfig():

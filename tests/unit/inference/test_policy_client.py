@@ -24,7 +24,7 @@ MODEL = [f"model.checkpoint={START}", "data.prompt=compact"]
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("mebibytes", "budget", "refused"),
+    ("mebibytes", "budget", "invalid"),
     [
         pytest.param(400, (1192, 12, 400), [], marks=pytest.mark.nightly),
         (8, (16, 12, 8), [2000]),
@@ -32,7 +32,7 @@ MODEL = [f"model.checkpoint={START}", "data.prompt=compact"]
     ],
 )
 def test_cache_of_a_command_is_limited_to_its_memory_share(
-    mebibytes: float, budget: tuple[int, ...], refused: list[int], monkeypatch: pytest.MonkeyPatch
+    mebibytes: float, budget: tuple[int, ...], invalid: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A block of 64 tokens takes 256 KiB for this model. Prompts without a length limit get the remaining blocks."""
     monkeypatch.setattr(policy_client, "device_memory", lambda _mesh: 1 << 30)  # makes shares exact
@@ -48,9 +48,9 @@ def test_cache_of_a_command_is_limited_to_its_memory_share(
         prompts, sampling = [[5] * length for length in lengths], SamplingParams(max_new_tokens=4)
         samples = list(client.engine.generate(prompts, sampling))
     assert (
-        sorted(lengths[sample.prompt_index] for sample in samples if "needs more than the" in sample.error) == refused
+        sorted(lengths[sample.prompt_index] for sample in samples if "needs more than the" in sample.error) == invalid
     )
-    assert sum(item.finish_reason in {"stop", "length"} for item in samples) == 2 - len(refused)
+    assert sum(item.finish_reason in {"stop", "length"} for item in samples) == 2 - len(invalid)
 
 
 @pytest.mark.parametrize(

@@ -54,9 +54,9 @@ def test_prompts_over_the_limit_are_skipped_or_pruned(tmp_path: Path) -> None:
 
 def test_note_on_dialects_names_others_only_if_there_are_others() -> None:
     lite = Example("a", "d", "d.sqlite", "?", "SELECT 1")
-    served = replace(lite, dialect="postgresql", engine_url="postgresql://host/d")
+    on_server = replace(lite, dialect="postgresql", engine_url="postgresql://host/d")
     notes: list[str] = []
-    for examples in ([lite], [served], [served, lite]):
+    for examples in ([lite], [on_server], [on_server, lite]):
         _report_dialects(notes.append, examples)
     assert notes == [
         "data: of 1 training questions, 1 in PostgreSQL",

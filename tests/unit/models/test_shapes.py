@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jaxrl_sql.models import count_params
-from jaxrl_sql.models.shapes import PUBLISHED, published_shape
+from jaxrl_sql.models.shapes import PUBLISHED, published_config
 from jaxrl_sql.types import InputError
 
 
@@ -29,7 +29,7 @@ from jaxrl_sql.types import InputError
     ],
 )
 def test_published_shape_has_the_published_parameter_count(name: str, billions: float) -> None:
-    assert count_params(published_shape(name)) / 1e9 == pytest.approx(billions, abs=5e-4)
+    assert count_params(published_config(name)) / 1e9 == pytest.approx(billions, abs=5e-4)
 
 
 def test_all_published_shapes_are_counted_above() -> None:
@@ -40,4 +40,4 @@ def test_unknown_shape_is_rejected_with_the_valid_names() -> None:
     with pytest.raises(
         InputError, match=r"model\.shape='qwen9' is unknown; valid are qwen2\.5-coder-0\.5b, .*gemma-3-1b"
     ):
-        published_shape("qwen9")
+        published_config("qwen9")

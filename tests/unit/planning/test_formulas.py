@@ -13,7 +13,7 @@ from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.models import ModelConfig, Norms, Rope, count_params, init_params
 from jaxrl_sql.models.flops import UPDATE_PASSES, grouped_forward_flops, layer_weights, update_flops
 from jaxrl_sql.models.ops.micro_batches import row_counts
-from jaxrl_sql.models.shapes import published_shape
+from jaxrl_sql.models.shapes import published_config
 from jaxrl_sql.parallel.rules import AnyMesh, num_batch_shards
 from jaxrl_sql.planning import memory, plan, roofline, suggestions, workload
 from jaxrl_sql.planning.chips import CHIPS, Chip, Topology, find_topology
@@ -141,7 +141,7 @@ def test_engine_padded_to_max_has_the_planned_pools() -> None:
 
 def test_each_suggestion_reduces_memory() -> None:
     base = ("model.dtype=bfloat16", "grpo.prompts=64", "sampling.max_new_tokens=1024", "model.max_positions=4096")
-    mesh, shape = abstract_mesh(1, 4, 1), published_shape("qwen3-4b")
+    mesh, shape = abstract_mesh(1, 4, 1), published_config("qwen3-4b")
     plain = estimate(config(*base), shape, mesh, 1000).total
     for change in ("grpo.gradient_accumulation_steps=4", "model.remat=full", "model.lora.rank=16"):
         assert estimate(config(*base, change), shape, mesh, 1000).total < plain, change
@@ -159,7 +159,7 @@ def test_larger_optimizer_and_reference_of_two_phases_count() -> None:
 
 
 def test_bfloat16_moments_are_suggested_per_phase() -> None:
-    shape, sizes = published_shape("qwen3-4b"), {"data": 1, "fsdp": 4, "tensor": 1}
+    shape, sizes = published_config("qwen3-4b"), {"data": 1, "fsdp": 4, "tensor": 1}
     cfg = config("model.dtype=bfloat16", "sft.steps=2", "grpo.steps=2", "model.max_positions=1024")
     plain, held = (
         estimate(cfg, shape, abstract_mesh(**sizes), 100).total,
@@ -174,7 +174,7 @@ def test_bfloat16_moments_are_suggested_per_phase() -> None:
 
 def test_suggestions_fit_or_report_the_smallest_misfit() -> None:
     cfg = config("model.dtype=bfloat16", "grpo.prompts=64", "sampling.max_new_tokens=1024", "model.max_positions=4096")
-    sizes, shape = {"data": 1, "fsdp": 4, "tensor": 1}, published_shape("qwen3-4b")
+    sizes, shape = {"data": 1, "fsdp": 4, "tensor": 1}, published_config("qwen3-4b")
     have = CHIPS["v5p"].memory
     result = suggest(cfg, shape, sizes, 1000, have)
     assert result
@@ -187,7 +187,7 @@ def test_suggestions_fit_or_report_the_smallest_misfit() -> None:
 def test_suggestions_combine_with_other_meshes() -> None:
     """A 4B with Think2SQL's lengths fits 16 v5e without adapters: prompts in micro-batches, heads over eight chips."""
     cfg = load_config(TrainConfig, "configs/think2sql.yaml")
-    shape, have = published_shape("qwen3-4b"), CHIPS["v5e"].memory
+    shape, have = published_config("qwen3-4b"), CHIPS["v5e"].memory
     result = {
         item.change.partition(" ")[0]: item
         for item in suggest(cfg, shape, {"data": 1, "fsdp": 16, "tensor": 1}, 8192, have)
@@ -201,7 +201,7 @@ def test_suggestions_combine_with_other_meshes() -> None:
 
 def test_step_of_the_published_7b_on_32_chips_by_hand() -> None:
     cfg = load_config(TrainConfig, "configs/arctic.yaml", ["grpo.gradient_accumulation_steps=4"])
-    shape = published_shape("qwen2.5-coder-7b")
+    shape = published_config("qwen2.5-coder-7b")
     sizes = {"data": 1, "fsdp": 32, "tensor": 1}
     result = estimate(cfg, shape, abstract_mesh(**sizes), 8192)
     # Two bytes per weight, two moments of two bytes, over 32 chips; shares of norms and biases are below 1e-3.
@@ -246,7 +246,7 @@ def test_automatic_micro_batches_leave_a_prompt_per_shard() -> None:
 
 def test_sft_by_epochs_is_planned_like_sft_by_steps() -> None:
     settings = ("grpo.steps=0", "sft.databases=16", "sft.questions=2", "sft.max_completion_tokens=32")
-    shape, topology = published_shape("qwen3-0.6b"), find_topology("h100:1")
+    shape, topology = published_config("qwen3-0.6b"), find_topology("h100:1")
     by_steps, by_epochs, none = (
         make_plan(config(*settings, *more), shape, topology, mesh_sizes("1x1x1", 1), 384)
         for more in (["sft.steps=9"], ["sft.epochs=1"], [])
@@ -272,7 +272,7 @@ def test_phase_takes_the_time_of_its_slowest_resource() -> None:
 
 def test_plan_that_does_not_fit_reports_excess_and_suggestions() -> None:
     cfg = load_config(TrainConfig, "configs/arctic.yaml", [])
-    shape, topology = published_shape("qwen2.5-coder-7b"), find_topology("v5p:4x4x2")
+    shape, topology = published_config("qwen2.5-coder-7b"), find_topology("v5p:4x4x2")
     plan = make_plan(cfg, shape, topology, mesh_sizes("1x32x1", 32), 8192)
     assert not plan.fits
     assert plan.total > topology.chip.memory
@@ -293,7 +293,7 @@ def test_batch_that_the_mesh_does_not_divide_is_rejected() -> None:
 def test_suggestions_keep_the_questions_of_a_schema_together() -> None:
     settings = ("grpo.prompts=16", "grpo.questions=4", "grpo.num_generations=16", "sampling.max_new_tokens=1024")
     cfg, sizes = config(*settings, "model.max_positions=4096"), {"data": 1, "fsdp": 2, "tensor": 1}
-    shape = published_shape("qwen3-0.6b")
+    shape = published_config("qwen3-0.6b")
     tried = [item.change for item in suggest(cfg, shape, sizes, 1000, 1 << 60)]
     parts = [text for text in tried if text.startswith("grpo.gradient_accumulation_steps=")]
     assert parts == ["grpo.gradient_accumulation_steps=2"], "two micro-batches of four schemas on two shards"
@@ -305,7 +305,7 @@ def test_suggestions_keep_the_questions_of_a_schema_together() -> None:
 @pytest.mark.parametrize(("databases", "meshes"), [(8, ["1x8x1", "1x4x2", "1x2x4", "1x1x8"]), (2, ["1x2x4", "1x1x8"])])
 def test_suggested_mesh_divides_the_sft_batch(databases: int, meshes: list[str]) -> None:
     cfg = config("sft.steps=9", f"sft.databases={databases}", "grpo.prompts=16")
-    tried = suggest(cfg, published_shape("qwen3-0.6b"), {"data": 2, "fsdp": 2, "tensor": 2}, 384, 1 << 62)
+    tried = suggest(cfg, published_config("qwen3-0.6b"), {"data": 2, "fsdp": 2, "tensor": 2}, 384, 1 << 62)
     assert [item.change.partition("=")[2] for item in tried if item.change.startswith("--mesh")] == meshes
 
 
@@ -439,7 +439,7 @@ def test_packed_update_has_the_rows_of_first_fit() -> None:
 
 
 def test_plan_packs_answers_if_attention_supports_it() -> None:
-    shape, v5p = published_shape("qwen2.5-coder-7b"), find_topology("v5p:4x4x2")
+    shape, v5p = published_config("qwen2.5-coder-7b"), find_topology("v5p:4x4x2")
     sizes, lengths = mesh_sizes("1x8x4", 32), StepLengths(truncated_exponential(1000, 4096))
     cfg = load_config(
         TrainConfig, [f"configs/{name}.yaml" for name in ("arctic", "on/v5p_4x4x2")], ["grpo.packing=true"]

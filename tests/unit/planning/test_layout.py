@@ -8,7 +8,7 @@ import pytest
 
 from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.models import ModelConfig
-from jaxrl_sql.models.shapes import published_shape
+from jaxrl_sql.models.shapes import published_config
 from jaxrl_sql.parallel.rules import AnyMesh
 from jaxrl_sql.planning.chips import CHIPS, find_topology
 from jaxrl_sql.planning.layout import Machine, client_layout, with_layout
@@ -17,7 +17,7 @@ from jaxrl_sql.planning.plan import Plan, make_plan, mesh_sizes
 from jaxrl_sql.planning.workload import engine_config, find_workload, with_parts
 from jaxrl_sql.types import InputError
 
-SEVEN = published_shape("qwen2.5-coder-7b")
+SEVEN = published_config("qwen2.5-coder-7b")
 MESH = abstract_mesh(1, 8, 4)
 V5P = Machine("tpu", 4, CHIPS["v5p"].memory, CHIPS["v5p"])
 
@@ -47,7 +47,7 @@ def test_fastest_replicas_that_fit_are_chosen() -> None:
 def test_training_mesh_samples_if_it_is_faster() -> None:
     """Think2SQL's 4B on 16 chips of 16 GB: with XLA, which reads whole pools, 4 x 4 would take a third longer."""
     config = load_config(TrainConfig, ["configs/think2sql.yaml", "configs/on/v5e_4x4.yaml"], ["model.shape=qwen3-4b"])
-    v5e, shape = Machine("tpu", 4, CHIPS["v5e"].memory, CHIPS["v5e"]), published_shape("qwen3-4b")
+    v5e, shape = Machine("tpu", 4, CHIPS["v5e"].memory, CHIPS["v5e"]), published_config("qwen3-4b")
 
     def mesh_of(config: TrainConfig, is_shared: bool = False) -> str:
         return layout(config, shape, abstract_mesh(1, 2, 8), v5e, is_shared)

@@ -99,8 +99,8 @@ def test_schedule_ahead_equals_a_loop_over_steps(questions: int, group: int, slo
         waiting = [(0, i) for i in (*began, *(i for i in range(len(now)) if not have[i]))]
         waiting += [(1, i) for i in range(len(later))]
         written, running, steps, read = [have, np.zeros_like(have)], dict[int, tuple[int, int]](), 0, 0
-        resumed, requests = sum(have[began]), range(questions)
-        again = sum(have[q * group :][:group].any() and (have < now)[q * group :][:group].any() for q in requests)
+        resumed, indices = sum(have[began]), range(questions)
+        again = sum(have[q * group :][:group].any() and (have < now)[q * group :][:group].any() for q in indices)
         while (written[0] < now).any():
             for slot in range(slots):
                 if slot not in running and waiting:

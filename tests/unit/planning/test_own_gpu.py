@@ -146,7 +146,7 @@ def test_table_of_the_page_is_that_of_the_plans() -> None:
 def test_settings_that_the_page_names_change_the_memory_as_it_says() -> None:
     less = script.plan_of("adapters", "7B", "40 GB", "rollout.memory=0.1")
     free = less.topology.chip.memory - less.total
-    assert f"fit 40 GB, with {free / GIB:.1f} GiB to spare" in PAGE
+    assert f"40 GB with `rollout.memory=0.1`, with {free / GIB:.1f} GiB to spare" in PAGE
     factored = script.plan_of("all weights", "1.5B", "40 GB")
     for moments, added in (("float32", 11.5), ("bfloat16", 11.5 / 2)):
         settings = [f"{name}.optim.{key}" for name in ("sft", "grpo") for key in ("kind=adamw", f"moments={moments}")]

@@ -9,7 +9,7 @@ import pytest
 
 from jaxrl_sql.commands import plan
 from jaxrl_sql.config import TrainConfig, load_config
-from jaxrl_sql.models.shapes import published_shape
+from jaxrl_sql.models.shapes import published_config
 from jaxrl_sql.planning.chips import find_topology
 from jaxrl_sql.planning.memory import PlannedModel
 from jaxrl_sql.planning.plan import Plan, make_plan, mesh_sizes
@@ -23,7 +23,7 @@ def plan_of(files: Sequence[str], shape: str, topology: str, *overrides: str) ->
     where = find_topology(topology)
     sizes = mesh_sizes(f"{config.mesh.data}x{config.mesh.fsdp}x{config.mesh.tensor}", where.chips)
     sections = config.workload(config.data.max_prompt_tokens)
-    return make_plan(sections, PlannedModel(config.model, published_shape(shape)), where, sizes)
+    return make_plan(sections, PlannedModel(config.model, published_config(shape)), where, sizes)
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,7 @@ def test_page_is_self_contained_and_summarizes_the_run(tmp_path: Path) -> None:
     assert run["samples"][1]["question"] == "is 1 < 2 & <b>?"
 
 
-def test_trap_text_of_a_run_neither_ends_the_page_nor_is_executed(tmp_path: Path) -> None:
+def test_text_of_a_run_neither_ends_the_page_nor_is_executed(tmp_path: Path) -> None:
     """Every executable script is named by its digest, and data contain no tag."""
     bad = "</script><script>alert(1)</script><!-- \u2028 <img src=x onerror=alert(1)>"
     write_run(tmp_path, [{**FULL[0], "phase": bad}], [{**SAMPLE, "question": bad, "sql": bad}])
@@ -145,7 +145,7 @@ def test_trap_text_of_a_run_neither_ends_the_page_nor_is_executed(tmp_path: Path
 def test_results_compare_the_last_evaluations_before_grpo_and_at_the_end(tmp_path: Path) -> None:
     (result,) = split_results(load_run(write_run(tmp_path, FULL, [])))
     assert (result.split, result.before, result.after, result.count) == ("dev", 0.2, 0.35, 40)
-    assert result.grades == {"easy": (0.4, 0.5, 10)}
+    assert result.by_difficulty == {"easy": (0.4, 0.5, 10)}
 
 
 def test_run_without_grpo_is_compared_with_its_first_evaluation(tmp_path: Path) -> None:

@@ -52,18 +52,18 @@ def make_request(*lengths: int, n: int = 4) -> GenerationRequest:
 
 
 def drive(call: EngineCall, cancel: Mapping[int, Sequence[int]]) -> dict[Key, Sample]:
-    """Run a call to its end, cancel prompts before the numbered chunk launches, and return the samples."""
+    """Run a call to its end, cancel prompts before the launch of the number, and return the samples."""
     result: dict[Key, Sample] = {}
-    turn = 0
+    launch = 0
     while call.unfinished:
-        for prompt in cancel.get(turn, ()):
+        for prompt in cancel.get(launch, ()):
             call.cancel(prompt)
         for sample in (*call.launch(), *call.read()):
             key = sample.prompt_index, sample.index
             assert key not in result
             result[key] = sample
-        turn += 1
-        assert turn < 500
+        launch += 1
+        assert launch < 500
     free = plan(call.state, call.log).after.prefixes
     assert sorted(free.free_blocks) == list(range(free.num_blocks)), "a block of a prompt was lost"
     return result
@@ -79,12 +79,12 @@ def uncancelled(budget: KVBudget | None) -> dict[Key, Sample]:
 
 
 @pytest.mark.parametrize("budget", [None, KVBudget(8, 30, 0)], ids=["roomy", "preempting"])
-@pytest.mark.parametrize("turn", [0, 4, *(pytest.param(turn, marks=pytest.mark.nightly) for turn in (1, 2, 9))])
-def test_cancellation_does_not_change_other_prompts_tokens(turn: int, budget: KVBudget | None) -> None:
+@pytest.mark.parametrize("launch", [0, 4, *(pytest.param(launch, marks=pytest.mark.nightly) for launch in (1, 2, 9))])
+def test_cancellation_does_not_change_other_prompts_tokens(launch: int, budget: KVBudget | None) -> None:
     request, whole = REQUEST, uncancelled(budget)
     assert len(whole) == 20
     engine = make_engine(budget=budget)
-    result = drive(engine.begin(request), {turn: [1, 4]})
+    result = drive(engine.begin(request), {launch: [1, 4]})
     for key, sample in whole.items():
         if key[0] not in (1, 4):
             assert result[key].token_ids == sample.token_ids

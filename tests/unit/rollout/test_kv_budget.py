@@ -117,10 +117,10 @@ def test_dialogues_are_preempted_between_and_within_turns() -> None:
     assert_same(result, expected)
 
 
-def test_budget_for_one_answer_suffices_and_less_is_refused() -> None:
+def test_budget_for_one_answer_suffices_and_less_is_an_error() -> None:
     expected, _ = sampled(None, **SAMPLING)
     result, _ = sampled(KVBudget(3, 15, 0), **SAMPLING)
-    assert result[3, 0].finish_reason == "refused"
+    assert result[3, 0].finish_reason == "invalid"
     assert "the prompt of 30 tokens needs more than the 3 KV blocks" in result[3, 0].error
     assert_same({key: s for key, s in result.items() if key[0] != 3}, {k: s for k, s in expected.items() if k[0] != 3})
     result, _ = sampled(KVBudget(8, 14, 0), **SAMPLING)

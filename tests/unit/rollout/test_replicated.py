@@ -139,16 +139,16 @@ def test_sample_is_unchanged_by_transfer_to_another_process() -> None:
         Turn("environment", (7,), text="rows"),
         Turn("assistant", (), (), (), ""),
     )
-    output = [
+    samples = [
         Sample(2, 1, (3, 4, 7), (*logprobs, 0.0), (-0.5, -1.25, 0.0), "dé", "stop", turns),
-        Sample(0, 0, (), (), (), "", "refused", error="too long"),
+        Sample(0, 0, (), (), (), "", "invalid", error="too long"),
     ]
-    assert unpack_samples(pack_samples(output)) == output
+    assert unpack_samples(pack_samples(samples)) == samples
     assert unpack_samples(pack_samples([])) == []
 
 
 def test_grid_that_does_not_match_the_devices_is_refused() -> None:
     mesh = make_mesh(1, 1, 1)
-    with pytest.raises(InputError, match=r"rollout\.mesh=2x1: .* the 1 devices; try rollout\.mesh=1x1"):
+    with pytest.raises(InputError, match=r"rollout\.mesh=2x1: .* to 1 device; try rollout\.mesh=1x1"):
         replica_grid(mesh, 2, 1)
     assert [(number, local.shape) for number, local in local_replicas(replica_grid(mesh, 1, 1))] == [(0, mesh.shape)]

@@ -22,7 +22,6 @@ from jaxrl_sql.rollout.scheduler import (
     ChunkPlan,
     Limits,
     PrefilledCompletion,
-    RunningCompletion,
     SchedulerState,
     initial_state,
     plan,
@@ -85,7 +84,7 @@ def mid_call(tokens: Mapping[int, int], is_in_flight: bool = False, **sizes: Any
         free_prompt_slots=[],
         prompt_blocks={i: allocation.blocks for i, allocation in allocations.items() if allocation},
         completions={i: PrefilledCompletion(i, 0, i, 0) for i in tokens},
-        running={i: RunningCompletion(i, count) for i, count in tokens.items() if i < slots},
+        running={i: i for i in tokens if i < slots},
         preempted={i: count for i, count in tokens.items() if i >= slots},
         slot_length=lengths,
         queued=len(tokens),
@@ -118,7 +117,7 @@ def test_number_of_waiting_completions_follows_ended_turns() -> None:
     """The limit is three times the turns that ended with the last chunk, or half of the previous estimate."""
     chunk = plan(make_state([[i] * 4 for i in range(40)], n=2, slots=12, blocks=48), ChunkLog())
     assert len(chunk.queued) == 16
-    written = {i: RunningCompletion(i, 1) for i in range(8)}
+    written = {i: i for i in range(8)}
     chunk = plan(chunk.after, ChunkLog(1, 16, np.full(12, 4), written, 8, list(range(8))))
     assert (chunk.after.recently_ended, len(chunk.queued)) == (8, 24)
     chunk = plan(chunk.after, ChunkLog(2, 40, np.full(12, 4), {}, 0))
@@ -129,7 +128,7 @@ def test_prompt_without_free_blocks_waits_and_blocks_later_prompts() -> None:
     state = make_state([[0] * 8, [1] * 20, [2] * 4], prompt_blocks=5)
     chunk = plan(state, ChunkLog())
     assert prefilled(chunk) == [[0]]
-    log = ChunkLog(1, 1, np.array([2, 0]), {0: RunningCompletion(0, 2)}, 1, [0])
+    log = ChunkLog(1, 1, np.array([2, 0]), {0: 0}, 1, [0])
     chunk = plan(chunk.after, log)
     assert chunk.freed == [0]
     assert prefilled(chunk) == [[1]]
@@ -184,7 +183,7 @@ def test_nothing_is_preempted_while_a_chunk_is_in_flight() -> None:
     assert not chunk.launches
     assert chunk.preempted == []
     assert chunk.after.is_in_flight
-    written = {i: RunningCompletion(i, 4) for i in range(3)}
+    written = {i: i for i in range(3)}
     chunk = plan(chunk.after, ChunkLog(3, 3, np.array([12, 12, 12]), written))
     assert chunk.launches
     assert chunk.preempted == [1, 2], "one completion of 12 tokens and 4 steps, of 7 blocks"
@@ -193,13 +192,11 @@ def test_nothing_is_preempted_while_a_chunk_is_in_flight() -> None:
 def test_oldest_preempted_completions_are_resumed_first() -> None:
     """Completion 0 finished and freed 8 blocks. Completion 1 with two chunks of steps needs 4, 2 needs 4, 3 waits."""
     state = mid_call({0: 8, 1: 8, 2: 8, 3: 2}, slots=2, blocks=8)
-    state.running[1] = RunningCompletion(1, 4)
-    chunk = plan(
-        state, ChunkLog(3, 4, np.array([9, 8]), {0: RunningCompletion(0, 1), 1: RunningCompletion(1, 4)}, 1, [0])
-    )
+    state.slot_length[1] = 4
+    chunk = plan(state, ChunkLog(3, 4, np.array([9, 8]), {0: 0, 1: 1}, 1, [0]))
     assert chunk.freed == [0]
     assert (chunk.preempted, chunk.resumed, chunk.appended) == ([], [2], [2])
-    assert chunk.after.running[2] == RunningCompletion(0, 8)
+    assert chunk.after.running[2] == 0
     assert chunk.after.slot_length.tolist() == [8, 8]
     assert chunk.after.preempted == {3: 2}
     assert chunk.tail == 4
@@ -207,7 +204,7 @@ def test_oldest_preempted_completions_are_resumed_first() -> None:
 
 def test_log_from_before_a_resumption_does_not_set_the_slots_length() -> None:
     state = plan(mid_call({0: 8, 1: 8, 2: 8}, slots=2, blocks=8), ChunkLog(3, 3, np.array([9, 8]), {}, 1, [0])).after
-    assert state.running[2].slot == 0
+    assert state.running[2] == 0
     assert state.known_from.tolist() == [4, 0]
     after = plan(state, ChunkLog(3, 3, np.array([99, 9]))).after
     assert after.slot_length.tolist() == [8, 9]
@@ -216,7 +213,7 @@ def test_log_from_before_a_resumption_does_not_set_the_slots_length() -> None:
 def test_new_completions_wait_for_preempted_ones() -> None:
     """3 blocks are free: the preempted completion needs 4, and a new completion would need 2."""
     state = mid_call({0: 4, 1: 12}, slots=2, blocks=6)
-    state.preempted[1] = state.running.pop(1).num_tokens
+    state.preempted[1] = int(state.slot_length[state.running.pop(1)])
     state = replace(state, waiting=[RequestGroup(0, 0, 1)], free_prompt_slots=[3, 2])
     chunk = plan(state, ChunkLog())
     assert (chunk.launches, chunk.resumed, chunk.queued) == (True, [], [2])
@@ -233,7 +230,7 @@ def test_carried_samples_come_first_and_resume_from_their_tokens() -> None:
     chunk = plan(state, ChunkLog())
     assert (chunk.carried, chunk.resumed, chunk.appended) == ([0], [0], [0])
     assert chunk.after.completions[0] == PrefilledCompletion(2, 0, 0, 0)
-    assert chunk.after.running[0] == RunningCompletion(0, 5)
+    assert (chunk.after.running[0], chunk.after.slot_length[0]) == (0, 5)
     assert chunk.queued == [1, 2, 3][: len(chunk.queued)], "numbers continue after the carried samples"
     assert chunk.launches
 
@@ -252,7 +249,7 @@ def test_carried_sample_waits_for_the_chunk_in_flight() -> None:
 def test_observations_are_appended_and_their_tokens_counted() -> None:
     chunk = plan(mid_call({0: 4, 1: 6}, turns=object), ChunkLog(3, 2, np.array([4, 6]), observed={1: 5}))
     assert chunk.appended == [1]
-    assert chunk.after.running[1] == RunningCompletion(1, 11)
+    assert chunk.after.running[1] == 1
     assert chunk.after.slot_length.tolist() == [4, 11]
     assert chunk.after.blocks.held.tolist() == [3, 4], "up to two chunks, or the longest"
     assert chunk.after.appends == []
@@ -263,13 +260,13 @@ def test_observation_without_free_blocks_waits_and_resumes_with_all_tokens() -> 
     chunk = plan(state, ChunkLog(observed={1: 3}))
     assert not chunk.launches
     assert (chunk.appended, chunk.after.appends) == ([], [1])
-    chunk = plan(chunk.after, ChunkLog(3, 2, np.array([10, 8]), {0: RunningCompletion(0, 2)}))
+    chunk = plan(chunk.after, ChunkLog(3, 2, np.array([10, 8]), {0: 0}))
     assert (chunk.preempted, chunk.appended, chunk.after.appends) == ([1], [], [])
-    log = ChunkLog(4, 2, np.array([12, 8]), {0: RunningCompletion(0, 2)}, 1, [0])
+    log = ChunkLog(4, 2, np.array([12, 8]), {0: 0}, 1, [0])
     chunk = plan(chunk.after, log)
     assert chunk.released == [0], "slots of dialogues are paused, so the host frees them"
     assert (chunk.resumed, chunk.appended) == ([1], [1])
-    assert chunk.after.running[1] == RunningCompletion(0, 11)
+    assert (chunk.after.running[1], chunk.after.slot_length[0]) == (0, 11)
 
 
 # --- cancellation
@@ -280,18 +277,19 @@ def test_cancellation_waits_for_the_chunk_in_flight_and_frees_slots_and_blocks()
     state = replace(state, waiting=[RequestGroup(1, 0, 1)])
     chunk = plan(state, ChunkLog(cancelled={1}))
     assert (chunk.launches, chunk.dropped, chunk.after.cancelled) == (False, [], {1})
-    chunk = plan(chunk.after, ChunkLog(3, 3, np.array([9, 9]), {i: RunningCompletion(i, 1) for i in range(2)}))
+    chunk = plan(chunk.after, ChunkLog(3, 3, np.array([9, 9]), {i: i for i in range(2)}))
     assert (chunk.dropped, chunk.num_dropped, chunk.released, chunk.freed) == ([1], 1, [1], [1])
     assert chunk.after.waiting == []
     assert chunk.launches
     assert chunk.resumed == [2]
-    assert chunk.after.running == {0: RunningCompletion(0, 9), 2: RunningCompletion(1, 3)}
+    assert chunk.after.running == {0: 0, 2: 1}
+    assert chunk.after.slot_length.tolist() == [9, 3]
     assert chunk.after.preempted == {}
 
 
 def test_waiting_completions_of_a_cancelled_prompt_end_with_their_first_token() -> None:
     state = plan(make_state([[1] * 9, [2] * 9, [3] * 9, [4] * 9], slots=2), ChunkLog()).after
-    log = ChunkLog(1, 2, np.array([4, 4]), {i: RunningCompletion(i, 4) for i in range(2)}, cancelled={0, 2, 3})
+    log = ChunkLog(1, 2, np.array([4, 4]), {i: i for i in range(2)}, cancelled={0, 2, 3})
     chunk = plan(state, log)
     assert (chunk.dropped, chunk.truncated, chunk.num_dropped) == ([0], [2], 1)
     assert sorted(chunk.after.completions) == [1, 2]
@@ -321,7 +319,7 @@ def test_pool_grows_by_levels_with_the_lengths() -> None:
     assert set(sizes) == {5, 10, 20}
 
 
-def test_full_pool_of_one_completion_serves_all() -> None:
+def test_pool_for_a_single_full_length_completion_serves_all() -> None:
     device = Slots({}, 16)
     plans = list(device.serve(make_state([[i] * 5 for i in range(4)], slots=3, blocks=4)))
     assert sorted(device.finished) == [0, 1, 2, 3]
@@ -359,12 +357,12 @@ class Slots:
         for number in chunk.carried:
             self.length[number] = len(state.request.carried_sample(*chunk.after.completions[number][:2]).token_ids)
         for number in chunk.resumed:
-            slot = chunk.after.running[number].slot
+            slot = chunk.after.running[number]
             assert self.number[slot] is None
             self.number[slot] = number
         for number in chunk.appended:
             self.paused.discard(number)
-            self.length[number] = chunk.after.running[number].num_tokens
+            self.length[number] = int(chunk.after.slot_length[chunk.after.running[number]])
         if not chunk.launches:
             return None
         table, num_blocks = chunk.after.blocks.table(), chunk.after.blocks.num_blocks
@@ -390,8 +388,7 @@ class Slots:
             self.length[number] += 1
             self.left[number] = self.left.get(number, turns[0]) - 1
             assert self.length[number] <= capacity[slot], "a token has no block"
-            before = log.written.get(number, RunningCompletion(slot, 0))
-            log.written[number] = RunningCompletion(slot, before.num_tokens + 1)
+            log.written[number] = slot
             if self.left[number] and self.length[number] < self.longest and number not in self.cut:
                 continue
             log.num_ended += 1

@@ -45,8 +45,8 @@ def test_first_token_that_completes_a_string_ends_the_answer(n_examples: int) ->
         st.sampled_from([("</sql>",), ("</sql>", "<<"), ("ss", "sql", "a</"), ("</s", "</sql>")]),
     )
     def holds_for(tokens: list[int], strings: tuple[str, ...]) -> None:
-        stops, refused = make_stops([("q",), strings], PIECES, 20)
-        assert not refused
+        stops, invalid = make_stops([("q",), strings], PIECES, 20)
+        assert not invalid
         expected = None
         for at in range(len(tokens)):
             written = b"".join(PIECES[t] for t in tokens[: at + 1])
@@ -72,10 +72,10 @@ def test_states_are_rounded_up_with_unreachable_rows(length: int) -> None:
     assert not stops.is_complete[have:].any()
 
 
-def test_string_without_a_token_sequence_is_refused() -> None:
-    _, refused = make_stops([("</sql>",), ("</s", "zz")], PIECES, 14)
-    assert list(refused) == [("</s", "zz")]
-    assert "'zz'" in refused["</s", "zz"]
+def test_string_without_a_token_sequence_is_invalid() -> None:
+    _, invalid = make_stops([("</sql>",), ("</s", "zz")], PIECES, 14)
+    assert list(invalid) == [("</s", "zz")]
+    assert "'zz'" in invalid["</s", "zz"]
 
 
 @pytest.mark.parametrize("kind", ["byte-level", "pieces"])
@@ -99,8 +99,8 @@ def test_tokens_of_real_tokenizers_spell_their_encoded_text(kind: str) -> None:
     for text in texts:
         ids = tokenizer.encode(text)
         assert b"".join(pieces[i] for i in ids).decode() == text
-        stops, refused = make_stops([("</sql>",)], pieces, len(pieces))
-        assert not refused
+        stops, invalid = make_stops([("</sql>",)], pieces, len(pieces))
+        assert not invalid
         end = first_end(stops, ("</sql>",), ids)
         assert end is not None
         assert cut_after_stop(tokenizer.decode(ids[: end + 1]), ("</sql>",)).endswith("</sql>")
@@ -137,8 +137,8 @@ BYTES = [bytes([byte]) for byte in range(256)]
 
 def statement_in(text: str) -> str:
     """Return the text at which a completion of bytes ends, and check that its text is truncated there."""
-    stops, refused = make_stops([(STATEMENT_END,)], BYTES, len(BYTES))
-    assert not refused
+    stops, invalid = make_stops([(STATEMENT_END,)], BYTES, len(BYTES))
+    assert not invalid
     written = text.encode()
     end = first_end(stops, (STATEMENT_END,), [*written])
     cut = cut_after_stop(text, (STATEMENT_END,))
@@ -175,8 +175,8 @@ def test_statement_is_complete(text: str, cut: str) -> None:
 
 
 def test_vocabulary_without_a_semicolon_is_accepted() -> None:
-    stops, refused = make_stops([(STATEMENT_END,)], PIECES, 20)
-    assert not refused
+    stops, invalid = make_stops([(STATEMENT_END,)], PIECES, 20)
+    assert not invalid
     assert first_end(stops, (STATEMENT_END,), list(range(14))) is None
 
 

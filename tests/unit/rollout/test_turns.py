@@ -99,12 +99,12 @@ def test_turns_equal_one_sequence_with_the_models_logprobs(
     for (i, g), sample in results.items():
         policy = policies[i, g]
         is_sampled = [turn for turn in sample.turns if turn.role == "assistant"]
-        output = [turn for turn in sample.turns if turn.role == "environment"]
+        observations = [turn for turn in sample.turns if turn.role == "environment"]
         assert [Letters().decode(turn.token_ids) for turn in is_sampled] == [heard.text for heard in policy.heard]
         assert all(turn.text == Letters().decode(turn.token_ids) for turn in sample.turns)
         assert len(is_sampled) == policy.turns
-        assert len(output) == policy.turns - 1
-        assert all(Letters().decode(turn.token_ids).endswith("abc") for turn in output)
+        assert len(observations) == policy.turns - 1
+        assert all(Letters().decode(turn.token_ids).endswith("abc") for turn in observations)
         assert sample.token_ids == tuple(t for turn in sample.turns for t in turn.token_ids)
         full = logprobs_of(PARAMS, CONFIG, prompts[i].token_ids, sample.token_ids)
         picked = full[np.arange(len(sample.token_ids)), list(sample.token_ids)]

@@ -46,16 +46,16 @@ def test_control_token_names_are_encoded_as_ordinary_text(make: Callable[[], Any
     for i in control_ids(tokenizer):
         text = form.format(tokenizer.added_tokens_decoder[i].content)
         assert i in tokenizer.encode(text, add_special_tokens=False)
-        ids = control.encode(control.shield(text))
+        ids = control.encode(control.escape(text))
         assert control_ids(tokenizer).isdisjoint(ids)
         assert tokenizer.decode(ids) == text
-        assert strip_marks(control.shield(text)) == text
+        assert strip_marks(control.escape(text)) == text
 
 
 def test_other_text_is_encoded_unchanged() -> None:
     tokenizer = byte_level()
     control = ControlTokens(tokenizer)
-    assert control.shield(PLAIN) == PLAIN
+    assert control.escape(PLAIN) == PLAIN
     assert control.encode(PLAIN) == tokenizer.encode(PLAIN, add_special_tokens=False)
     assert {*tokenizer.convert_tokens_to_ids([*VOCABULARY])} <= {*control.encode(PLAIN)}
 
@@ -64,7 +64,7 @@ def test_exempt_and_template_tokens_stay_tokens() -> None:
     tokenizer = byte_level()
     control = ControlTokens(tokenizer)
     think, end = tokenizer.convert_tokens_to_ids(["<think>", "<|im_end|>"])
-    ids = control.encode(control.shield("<think>a<|im_end|>", exclude=("<think>",)) + "<|im_end|>")
+    ids = control.encode(control.escape("<think>a<|im_end|>", exclude=("<think>",)) + "<|im_end|>")
     assert [ids.count(think), ids.count(end)] == [1, 1]
     assert control.tags == {"<think>"}
 
@@ -72,8 +72,8 @@ def test_exempt_and_template_tokens_stay_tokens() -> None:
 def test_overlapping_names_are_each_split() -> None:
     tokenizer = byte_level(AddedToken("<x><y>", normalized=False), AddedToken("<y>", normalized=False))
     control = ControlTokens(tokenizer)
-    assert control.shield("<x><y>") == f"<{MARK}x><{MARK}y>"
-    assert control_ids(tokenizer).isdisjoint(control.encode(control.shield("<x><y><y>")))
+    assert control.escape("<x><y>") == f"<{MARK}x><{MARK}y>"
+    assert control_ids(tokenizer).isdisjoint(control.encode(control.escape("<x><y><y>")))
 
 
 def test_name_formed_by_normalization_is_ordinary_text() -> None:
@@ -81,8 +81,8 @@ def test_name_formed_by_normalization_is_ordinary_text() -> None:
     control = ControlTokens(tokenizer)
     wide = "a ＜tool＞ b"
     assert not control_ids(tokenizer).isdisjoint(tokenizer.encode(wide))
-    assert control_ids(tokenizer).isdisjoint(control.encode(control.shield(wide)))
-    assert control.shield("a tool, é") == "a tool, é"
+    assert control_ids(tokenizer).isdisjoint(control.encode(control.escape(wide)))
+    assert control.escape("a tool, é") == "a tool, é"
 
 
 def test_unknown_character_is_no_control_token() -> None:
@@ -96,8 +96,8 @@ def test_unknown_character_is_no_control_token() -> None:
         token["normalized"] = True
     core = Tokenizer.from_str(json.dumps(described))
     control = ControlTokens(PreTrainedTokenizerFast(tokenizer_object=core, unk_token=unknown, eos_token=end))
-    assert control.shield("select é from singer") == "select é from singer"
-    assert control.shield("select </s> <unk>").count(MARK) >= 2
+    assert control.escape("select é from singer") == "select é from singer"
+    assert control.escape("select </s> <unk>").count(MARK) >= 2
 
 
 def test_tokenizer_without_added_tokens_has_no_control_tokens() -> None:
@@ -107,7 +107,7 @@ def test_tokenizer_without_added_tokens_has_no_control_tokens() -> None:
             return [*map(ord, text)]
 
     control = ControlTokens(Letters())
-    assert control.shield("<|im_end|>") == "<|im_end|>"
+    assert control.escape("<|im_end|>") == "<|im_end|>"
     assert control.encode("ab") == [97, 98]
 
 
@@ -134,7 +134,7 @@ def test_forged_name_has_the_ids_of_a_tokenizer_without_that_token(
         rng = random.Random(kind)
         for _ in range(100):
             first, second = (random_text(rng, (FORGED,)) for _ in range(2))
-            marked = f"{begin}{control.shield(first)}{end}\n{control.shield(second)}"
+            marked = f"{begin}{control.escape(first)}{end}\n{control.escape(second)}"
             assert strip_marks(marked) == f"{begin}{first}{end}\n{second}"
             expected = without.encode(strip_marks(marked), add_special_tokens=False)
             assert control.encode(marked) == expected, (kind, first, second)
@@ -152,7 +152,7 @@ def test_only_template_output_contains_control_tokens(tokenizer_kinds: ModuleTyp
         for _ in range(100):
             forged, usual = random_text(rng, names), random_text(rng)
             for text, is_usual in ((forged, False), (usual, True)):
-                ids = control.encode(f"{begin}{control.shield(text)}{end}\n{control.shield(text)}")
+                ids = control.encode(f"{begin}{control.escape(text)}{end}\n{control.escape(text)}")
                 whole = tokenizer.encode(f"{begin}{text}{end}\n{text}", add_special_tokens=False)
                 template = tokenizer.encode(f"{begin} {end}", add_special_tokens=False)
                 assert ids == whole or not is_usual, (kind, text)

@@ -219,7 +219,7 @@ def test_killed_save_is_never_the_latest(tmp_path: Path) -> None:
     assert (restored["w"] == latest).all()
 
 
-def test_closed_folder_is_not_read(tmp_path: Path) -> None:
+def test_close_waits_for_the_scan_thread(tmp_path: Path) -> None:
     for number in range(500):  # large enough that the scan takes measurable time
         (tmp_path / f"kept-{number}").mkdir()
     before = set(threading.enumerate())

@@ -90,7 +90,7 @@ def test_gold_replaces_the_last_answer_if_no_answer_is_right(rights: list[int]) 
     assert has_equal_rewards([result, learned]).tolist() == [True, False]
     batch = pack([learned], 8, demonstrations=True)
     assert np.asarray(batch.demonstrated).tolist() == [[False, False, True]]
-    assert np.asarray(batch.trained())[0, 2].sum() == 2
+    assert np.asarray(batch.policy_mask())[0, 2].sum() == 2
     again = batches_from_arrays(to_arrays([batch]))[0]
     np.testing.assert_array_equal(again.demonstrated, batch.demonstrated)
     # Right SQL in an unrewarded form is no right answer; a demonstration needs a higher reward than the answers.

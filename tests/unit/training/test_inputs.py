@@ -17,10 +17,10 @@ from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.text2sql.prompts.prompts import PromptSet
 from jaxrl_sql.training.inputs import (
     count_questions,
-    file_inputs,
+    hash_files,
+    hash_question_sets,
+    hash_questions,
     input_mib,
-    question_input,
-    question_inputs,
     refuse_other_inputs,
 )
 from jaxrl_sql.types import Example, InputError
@@ -64,13 +64,13 @@ def inputs_of(inputs: Path) -> dict[str, str]:
     values = [f"data.{key}={inputs}/{name}" for key, name in {**files, "traces": "traces.jsonl"}.items()]
     more = [f"model.checkpoint={inputs}/base", f"recipe={inputs}/own.py:OWN", "data.prompt=chat"]
     config = load_config(TrainConfig, SMALL, [*more, "data.retrieval.top_k=1", *values])
-    return file_inputs(config.recipe, config.data, config.model.checkpoint)
+    return hash_files(config.recipe, config.data, config.model.checkpoint)
 
 
 def test_hashing_reports_its_progress_up_to_all_mib(inputs: Path) -> None:
     config = load_config(TrainConfig, SMALL, [f"model.checkpoint={inputs}/base"])
     named, reports = (config.recipe, config.data, config.model.checkpoint), list[int]()
-    assert file_inputs(*named, reports.append) == file_inputs(*named)
+    assert hash_files(*named, reports.append) == hash_files(*named)
     assert reports == sorted(reports)
     assert len({*reports}) > 2
     assert reports[-1] == input_mib(*named) == 8
@@ -82,8 +82,8 @@ def test_hashing_reports_each_question(tmp_path: Path) -> None:
         connection.execute("CREATE TABLE t (x)")
     examples = tuple(Example(uid, "d", str(path), "How many?", "SELECT count(*) FROM t") for uid in "abc")
     sets, reports = (PromptSet(examples, (), ()), {"dev": PromptSet(examples[:2], (), ())}), list[int]()
-    inputs = question_inputs(TrainConfig().data, *sets, reports.append)
-    assert inputs == question_inputs(TrainConfig().data, *sets)
+    inputs = hash_question_sets(TrainConfig().data, *sets, reports.append)
+    assert inputs == hash_question_sets(TrainConfig().data, *sets)
     assert reports == [1, 2, 3, 4, 5]
     assert count_questions(*sets) == 5
 
@@ -129,10 +129,10 @@ def test_set_with_another_question_gold_or_answer_differs(change: dict[str, Any]
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE t (x)")
     example = Example("a", "d", str(path), "How many?", "SELECT count(*) FROM t")
-    before = question_input(PromptSet((example,), (), ()), "prompts")
-    assert question_input(PromptSet((example,), (), ()), "prompts") == before
-    assert question_input(PromptSet((example,), (), ()), "other prompts") != before
-    assert question_input(PromptSet((dataclasses.replace(example, **change),), (), ()), "prompts") != before
+    before = hash_questions(PromptSet((example,), (), ()), "prompts")
+    assert hash_questions(PromptSet((example,), (), ()), "prompts") == before
+    assert hash_questions(PromptSet((example,), (), ()), "other prompts") != before
+    assert hash_questions(PromptSet((dataclasses.replace(example, **change),), (), ()), "prompts") != before
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE u (x)")
-    assert question_input(PromptSet((example,), (), ()), "prompts") != before
+    assert hash_questions(PromptSet((example,), (), ()), "prompts") != before

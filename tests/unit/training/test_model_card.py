@@ -25,11 +25,11 @@ def card_of(run: Path) -> str:
     return write_card(run / "model", run).read_text()
 
 
-@pytest.mark.parametrize(("output", "named"), [("gemma", "gemma"), ("gemma\nevil: true", "other")])
-def test_card_inherits_the_licence_of_a_gguf_base(tmp_path: Path, output: str, named: str) -> None:
+@pytest.mark.parametrize(("licence", "named"), [("gemma", "gemma"), ("gemma\nevil: true", "other")])
+def test_card_inherits_the_licence_of_a_gguf_base(tmp_path: Path, licence: str, named: str) -> None:
     gguf = pytest.importorskip("gguf")
     writer = gguf.GGUFWriter(tmp_path / "small.gguf", "gemma3")
-    writer.add_string("general.license", output)
+    writer.add_string("general.license", licence)
     writer.add_tensor("token_embd.weight", np.zeros((2, 32), np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -53,9 +53,9 @@ def test_card_of_a_missing_base_has_no_licence(tmp_path: Path) -> None:
 
 def test_card_reports_epochs_and_a_second_stage(tmp_path: Path) -> None:
     make_run(tmp_path / "run", tmp_path / "gone")
-    requests = ["sft.epochs=2", "grpo.steps=5", "second_stage.steps=7", "validation.every=1", "run.keep_best=1"]
+    overrides = ["sft.epochs=2", "grpo.steps=5", "second_stage.steps=7", "validation.every=1", "run.keep_best=1"]
     assert "| supervised steps | 3 |" in card_of(tmp_path / "run")
-    (tmp_path / "run" / "config.yaml").write_text(to_yaml(load_config(TrainConfig, SMALL, requests)))
+    (tmp_path / "run" / "config.yaml").write_text(to_yaml(load_config(TrainConfig, SMALL, overrides)))
     text = card_of(tmp_path / "run")
     assert "| supervised steps | those of 2 epochs |" in text
     assert "| GRPO steps | 5, then 7 of a second stage |" in text

@@ -50,14 +50,14 @@ def test_copied_model_uses_its_runs_settings(overrides: list[str], tmp_path: Pat
     assert "/of/this" not in (copy / "jaxrl_sql.yaml").read_text()
 
 
-def test_last_folder_used_for_prompts_is_recorded(tmp_path: Path) -> None:
+def test_paths_are_recorded_without_their_parents(tmp_path: Path) -> None:
     shown = ("data.shots=2", "data.dir=/of/this/machine/spider", "data.select.include_ids=/of/this/machine/chosen.txt")
     meant = ("data.retrieval.top_k=5", "data.retrieval.synonyms=/of/this/machine/vectors")
     model = trained(tmp_path / "run", *shown, *meant)
     assert "/of/this" not in (model / "jaxrl_sql.yaml").read_text()
-    requests = find_trained(str(shutil.copytree(model, tmp_path / "elsewhere")))[1]
-    assert requests is not None
-    assert (requests.data.dir, requests.data.select.include_ids, requests.data.retrieval.synonyms) == (
+    trained_model = find_trained(str(shutil.copytree(model, tmp_path / "elsewhere")))[1]
+    assert trained_model is not None
+    assert (trained_model.data.dir, trained_model.data.select.include_ids, trained_model.data.retrieval.synonyms) == (
         "spider",
         "chosen.txt",
         "vectors",
@@ -69,12 +69,12 @@ def test_users_template_is_copied_with_the_model(tmp_path: Path) -> None:
     model = trained(tmp_path / "run", "data.prompt=chat", f"data.chat.template={tmp_path}/mine.jinja")
     (tmp_path / "mine.jinja").unlink()
     copy = Path(shutil.copytree(model, tmp_path / "elsewhere"))
-    requests = find_trained(str(copy))[1]
-    assert requests is not None
-    assert Path(requests.data.chat.template).read_text() == TEMPLATE
+    trained_model = find_trained(str(copy))[1]
+    assert trained_model is not None
+    assert Path(trained_model.data.chat.template).read_text() == TEMPLATE
     by_option = load_config(EvaluateConfig, copy / "jaxrl_sql.yaml", ["model.checkpoint=x"], is_checked=False)
-    assert by_option.data.chat.template == requests.data.chat.template, "relative to the file, not to this folder"
-    save_prompt_settings(Path(shutil.copytree(copy, tmp_path / "again")), requests)
+    assert by_option.data.chat.template == trained_model.data.chat.template, "relative to the file, not to this folder"
+    save_prompt_settings(Path(shutil.copytree(copy, tmp_path / "again")), trained_model)
     assert (tmp_path / "again/prompt.jinja").read_text() == TEMPLATE
     ours = trained(tmp_path / "other", "data.prompt=chat", "data.chat.template=generic")
     assert not (ours / "prompt.jinja").exists()

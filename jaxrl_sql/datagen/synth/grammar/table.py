@@ -1,7 +1,7 @@
-"""Forms of the grammar by Spider's level, with sampling weights.
+"""Forms of the grammar by Spider's difficulty, with sampling weights.
 
-A form is tried for the levels that it can reach, and candidates of another level are rejected. The weights reproduce
-the shares of joins, groups, sorting, nesting and other constructs in Spider's development set
+A form is tried for the difficulties that it can reach, and candidates of another are rejected. The weights
+reproduce the shares of joins, groups, sorting, nesting and other constructs in Spider's development set
 (`scripts/compare_generated.py`).
 """
 
@@ -85,4 +85,4 @@ GRAMMAR: Mapping[str, Sequence[Form | Template]] = {
     ),
     "advanced": TEMPLATES["advanced"],
 }
-"""The forms by grade; the advanced grade uses templates in both styles."""
+"""The forms by difficulty; the advanced difficulty uses templates in both styles."""

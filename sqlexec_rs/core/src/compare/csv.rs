@@ -6,8 +6,8 @@
 
 use super::number;
 use super::pytext::{repr_bytes, repr_float};
-use crate::budget::{pace, spend_on_bytes};
-use crate::memory::{check_room_for, collect, or_unwind};
+use crate::budget::{check_limits, spend_on_bytes};
+use crate::memory::{check_room_for, collect, unwind_if_oom};
 use crate::result::table::Table;
 use crate::result::value::Value;
 
@@ -62,7 +62,7 @@ pub(super) fn column_through_csv(table: &Table, number: usize) -> Vec<FrameValue
 }
 
 fn field(value: Value<'_>) -> Field {
-    pace(4);
+    check_limits(4);
     if let Value::Text(bytes) | Value::Blob(bytes) = value {
         spend_on_bytes(bytes.len());
     }
@@ -139,10 +139,10 @@ fn as_real(value: Value<'_>) -> Option<f64> {
 }
 
 fn text_in_csv(value: Value<'_>) -> Vec<u8> {
-    pace(4);
+    check_limits(4);
     if let Value::Text(bytes) | Value::Blob(bytes) = value {
         spend_on_bytes(bytes.len());
-        or_unwind(check_room_for(LONGEST_ESCAPE * bytes.len()));
+        unwind_if_oom(check_room_for(LONGEST_ESCAPE * bytes.len()));
     }
     match value {
         Value::Null => Vec::new(),

@@ -15,8 +15,8 @@ use super::multiset::{equal, equal_cells, table_for};
 use super::number::is_close;
 use super::options::QueryResult;
 use super::refined::order;
-use crate::budget::{self, pace, spend};
-use crate::memory::{collect, grow, or_unwind};
+use crate::budget::{self, check_limits, spend};
+use crate::memory::{collect, grow, unwind_if_oom};
 use crate::result::row_hash::hash_one;
 use crate::result::table::Table;
 use crate::result::value::Value;
@@ -70,7 +70,7 @@ fn equal_when_repeated(gold: &Table, predicted: &Table) -> bool {
 fn are_numeric(table: &Table) -> Vec<bool> {
     let is_numeric = |column| {
         let mut kinds =
-            table.column(column).inspect(|_| pace(1)).map(kind_number).filter(|kind| *kind != NULLS).peekable();
+            table.column(column).inspect(|_| check_limits(1)).map(kind_number).filter(|kind| *kind != NULLS).peekable();
         kinds.peek().is_some() && kinds.all(|kind| kind == NUMBERS)
     };
     (0..table.width()).map(is_numeric).collect()
@@ -152,7 +152,7 @@ impl<'a> Frame<'a> {
     }
 
     fn column(&self, index: usize) -> Vec<Value<'a>> {
-        collect(self.rows.iter().inspect(|_| pace(1)).map(|row| self.table.value(*row, self.columns[index])))
+        collect(self.rows.iter().inspect(|_| check_limits(1)).map(|row| self.table.value(*row, self.columns[index])))
     }
 }
 
@@ -219,8 +219,9 @@ fn has_columns(predicted: &Table, gold: &Table, asks_for_order: bool) -> Result<
 
 /// Compares columns like `assert_series_equal`: exactly if either holds integers, otherwise with a tolerance.
 fn same_series(left: &[Value<'_>], right: &[Value<'_>]) -> bool {
-    let is_integer =
-        |values: &[Value<'_>]| values.iter().inspect(|_| pace(1)).all(|value| matches!(value, Value::Integer(_)));
+    let is_integer = |values: &[Value<'_>]| {
+        values.iter().inspect(|_| check_limits(1)).all(|value| matches!(value, Value::Integer(_)))
+    };
     if left.len() != right.len() {
         return false;
     }
@@ -244,7 +245,7 @@ fn as_float(value: Value<'_>) -> Option<f64> {
 fn sorted_column(table: &Table, column: usize) -> Result<Vec<Value<'_>>, PandasError> {
     let mut rows: Vec<usize> = collect(0..table.n_rows());
     sort_rows(table, &mut rows, &[column], true)?;
-    Ok(collect(rows.into_iter().inspect(|_| pace(1)).map(|row| table.value(row, column))))
+    Ok(collect(rows.into_iter().inspect(|_| check_limits(1)).map(|row| table.value(row, column))))
 }
 
 /// Sorts rows by some columns, NULL last in both directions. A single column must have values of one kind. Among
@@ -253,7 +254,7 @@ fn sort_rows(table: &Table, rows: &mut [usize], by: &[usize], is_ascending: bool
     for column in by {
         let mut has = [false; 4];
         for row in rows.iter() {
-            pace(1);
+            check_limits(1);
             has[kind_number(table.value(*row, *column))] = true;
         }
         let (has_numbers, has_bytes, has_texts) = (has[NUMBERS], has[BYTES], has[TEXTS]);
@@ -261,7 +262,7 @@ fn sort_rows(table: &Table, rows: &mut [usize], by: &[usize], is_ascending: bool
             return Err(PandasError);
         }
     }
-    budget::spend_on_sort(rows.len().saturating_mul(by.len().saturating_sub(1)));
+    budget::charge_sort(rows.len().saturating_mul(by.len().saturating_sub(1)));
     budget::sort_by(rows, |a, b| {
         let compare_column = |column: &usize| {
             let (a, b) = (table.value(*a, *column), table.value(*b, *column));
@@ -294,15 +295,15 @@ fn kind_number(value: Value<'_>) -> usize {
 fn drop_duplicates(table: &Table, columns: &[usize]) -> Vec<usize> {
     let width = columns.len();
     let mut cells: Vec<Value<'_>> = Vec::new();
-    or_unwind(grow(&mut cells, table.n_rows() * width));
+    unwind_if_oom(grow(&mut cells, table.n_rows() * width));
     for row in 0..table.n_rows() {
-        pace(width);
+        check_limits(width);
         cells.extend(columns.iter().map(|column| table.value(row, *column)));
     }
     let cells_of_row = |row: usize| &cells[row * width..(row + 1) * width];
     let mut seen: HashTable<usize> = table_for(table.n_rows());
     let is_new = |row: &usize| {
-        pace(width);
+        check_limits(width);
         let same = |other: &usize| {
             spend(1);
             equal_cells(cells_of_row(*other), cells_of_row(*row))

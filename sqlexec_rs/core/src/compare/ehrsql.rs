@@ -8,7 +8,7 @@ use std::collections::BinaryHeap;
 use super::multiset::Interner;
 use super::pytext::{drop_undecodable, parse_float, repr_bytes, repr_float};
 use crate::budget::{equal_bytes, spend, spend_on_bytes};
-use crate::memory::{check_room_for, or_unwind};
+use crate::memory::{check_room_for, unwind_if_oom};
 use crate::result::table::Table;
 use crate::result::value::Value;
 
@@ -78,7 +78,7 @@ fn sorted_text(value: Value<'_>) -> Vec<u8> {
     spend(TEXT_STEPS);
     if let Value::Text(bytes) | Value::Blob(bytes) = value {
         spend_on_bytes(PASSES * bytes.len());
-        or_unwind(check_room_for(PASSES * bytes.len()));
+        unwind_if_oom(check_room_for(PASSES * bytes.len()));
     }
     let number = match value {
         Value::Null => None,

@@ -2,8 +2,8 @@
 
 use hashbrown::HashTable;
 
-use crate::budget::{equal_bytes, pace, spend};
-use crate::memory::{OutOfMemory, check_room_for, grow, or_unwind};
+use crate::budget::{check_limits, equal_bytes, spend};
+use crate::memory::{OutOfMemory, check_room_for, grow, unwind_if_oom};
 use crate::result::row_hash::hash_one;
 use crate::result::table::Table;
 use crate::result::value::Value;
@@ -21,12 +21,12 @@ pub(super) fn same_multiset<T>(
     }
     let mut counts: HashTable<(usize, u32)> = table_for(left.len());
     for (number, item) in left.iter().enumerate() {
-        pace(1);
+        check_limits(1);
         let same = |(other, _): &(usize, u32)| equal(&left[*other], item);
         let mut entry = counts.entry(hash(item), same, |(other, _)| hash(&left[*other])).or_insert((number, 0));
         entry.get_mut().1 += 1;
     }
-    right.iter().inspect(|_| pace(1)).all(|item| {
+    right.iter().inspect(|_| check_limits(1)).all(|item| {
         match counts.find_mut(hash(item), |(other, _)| equal(&left[*other], item)) {
             Some((_, count)) if *count > 0 => {
                 *count -= 1;
@@ -42,13 +42,13 @@ pub(super) fn same_set<T>(left: &[T], right: &[T], hash: impl Fn(&T) -> u64, equ
     let equal = counted(equal);
     let mut seen: HashTable<(usize, bool)> = table_for(left.len());
     for (number, item) in left.iter().enumerate() {
-        pace(1);
+        check_limits(1);
         let same = |(other, _): &(usize, bool)| equal(&left[*other], item);
         seen.entry(hash(item), same, |(other, _)| hash(&left[*other])).or_insert((number, false));
     }
     let mut n_missing = seen.len();
     for item in right {
-        pace(1);
+        check_limits(1);
         match seen.find_mut(hash(item), |(other, _)| equal(&left[*other], item)) {
             Some((_, is_found)) => n_missing -= usize::from(!std::mem::replace(is_found, true)),
             None => return false,
@@ -60,8 +60,8 @@ pub(super) fn same_set<T>(left: &[T], right: &[T], hash: impl Fn(&T) -> u64, equ
 /// Returns a hash table with room for `n` items, or ends the comparison.
 pub(super) fn table_for<T>(n: usize) -> HashTable<T> {
     let mut table = HashTable::new();
-    or_unwind(check_room_for(2 * n * size_of::<T>()));
-    or_unwind(table.try_reserve(n, |_| 0).map_err(|_| OutOfMemory)); // the table is empty, so nothing is hashed
+    unwind_if_oom(check_room_for(2 * n * size_of::<T>()));
+    unwind_if_oom(table.try_reserve(n, |_| 0).map_err(|_| OutOfMemory)); // the table is empty, so nothing is hashed
     table
 }
 
@@ -88,12 +88,12 @@ impl<'a> Interner<'a> {
 
     /// Returns the number of a value; equal values have the same number.
     pub(super) fn number(&mut self, value: Value<'a>) -> u32 {
-        pace(4);
+        check_limits(4);
         let next = self.values.len() as u32;
         if self.values.len() == self.values.capacity() {
-            or_unwind(grow(&mut self.values, 1));
+            unwind_if_oom(grow(&mut self.values, 1));
             let hash = |number: &u32| hash_one(self.values[*number as usize]);
-            or_unwind(self.table.try_reserve(self.values.len() + 1, hash).map_err(|_| OutOfMemory));
+            unwind_if_oom(self.table.try_reserve(self.values.len() + 1, hash).map_err(|_| OutOfMemory));
         }
         let values = &self.values;
         let same = |number: &u32| {
@@ -111,7 +111,7 @@ impl<'a> Interner<'a> {
     /// Returns the cells of a table as numbers, row by row.
     pub(super) fn matrix(&mut self, table: &'a Table) -> Vec<u32> {
         let mut cells = Vec::new();
-        or_unwind(grow(&mut cells, table.n_rows() * table.width()));
+        unwind_if_oom(grow(&mut cells, table.n_rows() * table.width()));
         cells.extend((0..table.n_rows()).flat_map(|row| table.row(row)).map(|value| self.number(value)));
         cells
     }

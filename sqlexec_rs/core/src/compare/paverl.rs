@@ -6,8 +6,8 @@ use std::collections::HashSet;
 use super::number::{parse_integer, parse_number};
 use super::options::Options;
 use super::pytext::repr_float;
-use crate::budget::{SMALL_SORT, equal_bytes, pace, spend, spend_on_bytes, spend_on_sort};
-use crate::memory::{check_room_for, collect, or_unwind};
+use crate::budget::{SMALL_SORT, charge_sort, check_limits, equal_bytes, spend, spend_on_bytes};
+use crate::memory::{check_room_for, collect, unwind_if_oom};
 use crate::result::table::Table;
 use crate::result::value::Value;
 
@@ -79,7 +79,7 @@ fn normalise_column(table: &Table, number: usize) -> NormalColumn<'_> {
     let values = || {
         (0..table.n_rows()).map(|row| {
             if row.is_multiple_of(BLOCK) {
-                pace(2 * BLOCK);
+                check_limits(2 * BLOCK);
             }
             charge_value(table.value(row, number))
         })
@@ -133,7 +133,7 @@ fn normal_text(value: Value<'_>) -> Cow<'_, [u8]> {
         Value::Real(r) => Cow::Owned(repr_float(r).into_bytes()),
         Value::Text(text) => Cow::Borrowed(text),
         Value::Blob(bytes) => {
-            or_unwind(check_room_for(bytes.len()));
+            unwind_if_oom(check_room_for(bytes.len()));
             Cow::Owned([b"b'", bytes, b"'"].concat())
         }
     }
@@ -169,9 +169,9 @@ fn keep_first_of_equal(columns: &[NormalColumn<'_>], rows: &mut [bool]) {
     spend(rows.len() * columns.len());
     let mut seen = HashSet::new();
     for (row, is_kept) in rows.iter_mut().enumerate().filter(|(_, is_kept)| **is_kept) {
-        pace(8 * columns.len());
+        check_limits(8 * columns.len());
         if seen.len() == seen.capacity() {
-            or_unwind(check_room_for(4 * seen.len() * size_of::<Vec<Value<'_>>>()));
+            unwind_if_oom(check_room_for(4 * seen.len() * size_of::<Vec<Value<'_>>>()));
         }
         *is_kept = seen.insert(columns.iter().map(|column| column.value(row)).collect::<Vec<_>>());
     }
@@ -195,7 +195,7 @@ fn is_sub_multiset(part: &NormalColumn<'_>, whole: &NormalColumn<'_>) -> bool {
 
 /// Merges two sorted lists: each item of `part` consumes the next equal item of `whole`.
 fn is_sublist<T>(part: &[T], whole: &[T], same: impl Fn(&T, &T) -> bool, is_after: impl Fn(&T, &T) -> bool) -> bool {
-    let mut rest = whole.iter().inspect(|_| pace(1));
+    let mut rest = whole.iter().inspect(|_| check_limits(1));
     part.iter().all(|item| {
         rest.by_ref().find(|other| same(item, other) || !is_after(item, other)).is_some_and(|other| same(item, other))
     })
@@ -221,7 +221,7 @@ impl<'a> NormalColumn<'a> {
             NormalColumn::Text(values) => NormalColumn::Text(sorted(values)),
             NormalColumn::Integer(values) => NormalColumn::Integer(sorted(values)),
             NormalColumn::Real(values) => NormalColumn::Real(sorted_reals(&collect(
-                values.iter().inspect(|_| pace(1)).map(|v| round_as_numpy(*v)),
+                values.iter().inspect(|_| check_limits(1)).map(|v| round_as_numpy(*v)),
             ))),
         }
     }
@@ -274,15 +274,15 @@ impl<'a> NormalColumn<'a> {
 
     /// Returns for each row whether its value is among the key's; `None` if the types differ.
     fn rows_in(&self, key: &NormalColumn<'_>) -> Option<Vec<bool>> {
-        spend_on_sort(self.len()); // one binary search per row
+        charge_sort(self.len()); // one binary search per row
         match (self, key) {
             (NormalColumn::Text(values), NormalColumn::Text(key)) => {
                 let key = sorted(key);
-                Some(collect(values.iter().inspect(|_| pace(4)).map(|value| key.binary_search(value).is_ok())))
+                Some(collect(values.iter().inspect(|_| check_limits(4)).map(|value| key.binary_search(value).is_ok())))
             }
             (NormalColumn::Integer(values), NormalColumn::Integer(key)) => {
                 let key = sorted(key);
-                Some(collect(values.iter().inspect(|_| pace(4)).map(|value| key.binary_search(value).is_ok())))
+                Some(collect(values.iter().inspect(|_| check_limits(4)).map(|value| key.binary_search(value).is_ok())))
             }
             (NormalColumn::Real(values), NormalColumn::Real(key)) => {
                 let key = sorted_reals(key);
@@ -291,7 +291,7 @@ impl<'a> NormalColumn<'a> {
                     let above = key.partition_point(|other| other.total_cmp(value).is_lt());
                     key[above.saturating_sub(1)..].iter().take(2).any(|other| is_near(*value, *other))
                 };
-                Some(collect(values.iter().inspect(|_| pace(4)).map(is_in)))
+                Some(collect(values.iter().inspect(|_| check_limits(4)).map(is_in)))
             }
             _ => None,
         }
@@ -308,32 +308,32 @@ impl<'a> NormalColumn<'a> {
 
 fn select<T: Clone>(values: &[T], rows: &[bool]) -> Vec<T> {
     let is_kept = |(_, is_kept): &(&T, &bool)| **is_kept;
-    collect(values.iter().zip(rows).inspect(|_| pace(1)).filter(is_kept).map(|(value, _)| value.clone()))
+    collect(values.iter().zip(rows).inspect(|_| check_limits(1)).filter(is_kept).map(|(value, _)| value.clone()))
 }
 
 fn sorted<T: Ord + Clone>(values: &[T]) -> Vec<T> {
-    spend_on_sort(values.len());
+    charge_sort(values.len());
     let mut values = collect(values.iter().cloned());
     if values.len() < SMALL_SORT {
         values.sort_unstable();
         return values;
     }
     values.sort_unstable_by(|a, b| {
-        pace(1);
+        check_limits(1);
         a.cmp(b)
     });
     values
 }
 
 fn sorted_reals(values: &[f64]) -> Vec<f64> {
-    spend_on_sort(values.len());
+    charge_sort(values.len());
     let mut values = collect(values.iter().copied());
     if values.len() < SMALL_SORT {
         values.sort_unstable_by(f64::total_cmp);
         return values;
     }
     values.sort_unstable_by(|a, b| {
-        pace(1);
+        check_limits(1);
         a.total_cmp(b)
     });
     values

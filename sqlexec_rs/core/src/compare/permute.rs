@@ -8,8 +8,8 @@
 use std::collections::HashMap;
 
 use super::multiset::{Interner, same_multiset};
-use crate::budget::{pace, sort_numbers, spend};
-use crate::memory::{OutOfMemory, check_room_for, collect, grow, or_unwind, repeat};
+use crate::budget::{check_limits, sort_numbers, spend};
+use crate::memory::{OutOfMemory, check_room_for, collect, grow, repeat, unwind_if_oom};
 use crate::result::row_hash::{hash_bytes, hash_one};
 use crate::result::table::Table;
 use crate::result::value::Value;
@@ -69,7 +69,7 @@ impl Matrix {
         let row = |number: &usize| if *number < n { self.row(*number) } else { other.row(*number - n) };
         let other_rows: Vec<usize> = collect((0..other.n_rows()).map(|number| number + n));
         let hash = |number: &usize| {
-            pace(self.width);
+            check_limits(self.width);
             hash_one(row(number))
         };
         same_multiset(&rows(self), &other_rows, hash, |a, b| row(a) == row(b))
@@ -83,14 +83,14 @@ impl Matrix {
             spend(2 * self.cells.len());
             let mut next = vec![0_u64; self.width];
             for (row, signature) in row_signatures.iter().enumerate() {
-                pace(self.width);
+                check_limits(self.width);
                 for (sum, cell) in next.iter_mut().zip(self.row(row)) {
                     *sum = sum.wrapping_add(hash_one((*signature, *cell)));
                 }
             }
             column_signatures = column_signatures.iter().zip(next).map(|(old, new)| hash_one((*old, new))).collect();
             for (row, signature) in row_signatures.iter_mut().enumerate() {
-                pace(self.width);
+                check_limits(self.width);
                 let cells = column_signatures.iter().zip(self.row(row)).map(hash_one);
                 *signature = hash_one((*signature, cells.fold(0, u64::wrapping_add)));
             }
@@ -103,7 +103,7 @@ impl Matrix {
         spend(self.cells.len());
         let mut cells = Vec::with_capacity(self.width);
         let hash_row = |row| {
-            pace(self.width);
+            check_limits(self.width);
             cells.clear();
             cells.extend(self.row(row).iter().map(|cell| cell.to_le_bytes()));
             cells.swap(a, b);
@@ -223,11 +223,11 @@ impl<'a> Search<'a> {
         let (gold_classes, predicted_classes) = self.classes.last()?;
         spend(2 * gold_classes.len());
         let mut numbers: HashMap<(u32, u32), u32> = HashMap::new();
-        or_unwind(check_room_for(2 * gold_classes.len() * size_of::<((u32, u32), u32)>()));
-        or_unwind(numbers.try_reserve(gold_classes.len()).map_err(|_| OutOfMemory));
+        unwind_if_oom(check_room_for(2 * gold_classes.len() * size_of::<((u32, u32), u32)>()));
+        unwind_if_oom(numbers.try_reserve(gold_classes.len()).map_err(|_| OutOfMemory));
         let mut sizes: Vec<u32> = Vec::new();
         let mut number_gold = |(row, class): (usize, &u32)| {
-            pace(4);
+            check_limits(4);
             let next = sizes.len() as u32;
             let number = *numbers.entry((*class, self.gold.at(row, column))).or_insert(next);
             if number == next {
@@ -239,9 +239,9 @@ impl<'a> Search<'a> {
         let gold: Vec<u32> = collect(gold_classes.iter().enumerate().map(&mut number_gold));
         let is_discrete = sizes.len() == gold.len();
         let mut predicted = Vec::new();
-        or_unwind(grow(&mut predicted, gold.len()));
+        unwind_if_oom(grow(&mut predicted, gold.len()));
         for (row, class) in predicted_classes.iter().enumerate() {
-            pace(4);
+            check_limits(4);
             let number = *numbers.get(&(*class, self.predicted.at(row, candidate)))?;
             sizes[number as usize] = sizes[number as usize].checked_sub(1)?;
             predicted.push(number);
@@ -255,7 +255,7 @@ impl<'a> Search<'a> {
         let by_class = |classes: &[u32]| {
             let mut rows: Vec<usize> = collect(0..classes.len());
             rows.sort_unstable_by_key(|row| {
-                pace(1);
+                check_limits(1);
                 classes[*row]
             });
             rows

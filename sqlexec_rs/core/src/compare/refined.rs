@@ -4,8 +4,8 @@
 use std::cmp::Ordering;
 
 use super::multiset::{equal_cells, same_multiset};
-use crate::budget::{pace, spend_on_sort};
-use crate::memory::{collect, grow, or_unwind};
+use crate::budget::{charge_sort, check_limits};
+use crate::memory::{collect, grow, unwind_if_oom};
 use crate::result::row_hash::hash_one;
 use crate::result::table::Table;
 use crate::result::value::Value;
@@ -27,7 +27,7 @@ pub(super) fn equal_rows_of_sorted_cells(predicted: &Table, gold: &Table) -> boo
     let (left, right) = (sorted_cells(predicted), sorted_cells(gold));
     let rows = |cells| -> Vec<&[Value<'_>]> { collect(<[Value<'_>]>::chunks(cells, predicted.width())) };
     let hash = |row: &&[Value<'_>]| {
-        pace(row.len());
+        check_limits(row.len());
         hash_one(row)
     };
     same_multiset(&rows(&left), &rows(&right), hash, |a, b| equal_cells(a, b))
@@ -36,10 +36,10 @@ pub(super) fn equal_rows_of_sorted_cells(predicted: &Table, gold: &Table) -> boo
 /// Returns all cells, row by row, sorted within each row.
 fn sorted_cells(table: &Table) -> Vec<Value<'_>> {
     let mut cells: Vec<Value<'_>> = Vec::new();
-    or_unwind(grow(&mut cells, table.n_rows() * table.width()));
-    cells.extend((0..table.n_rows()).inspect(|_| pace(table.width())).flat_map(|row| table.row(row)));
+    unwind_if_oom(grow(&mut cells, table.n_rows() * table.width()));
+    cells.extend((0..table.n_rows()).inspect(|_| check_limits(table.width())).flat_map(|row| table.row(row)));
     for row in cells.chunks_mut(table.width()) {
-        spend_on_sort(row.len());
+        charge_sort(row.len());
         row.sort_by(|a, b| order(*a, *b));
     }
     cells

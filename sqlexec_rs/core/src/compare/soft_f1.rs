@@ -5,8 +5,8 @@ use hashbrown::HashTable;
 
 use super::multiset::{equal, table_for};
 use super::number::ratio;
-use crate::budget::{pace, spend};
-use crate::memory::{grow, or_unwind};
+use crate::budget::{check_limits, spend};
+use crate::memory::{grow, unwind_if_oom};
 use crate::result::table::Table;
 use crate::result::value::Value;
 
@@ -42,9 +42,9 @@ fn distinct_rows(table: &Table) -> Vec<usize> {
     let hashes = table.row_hashes();
     let mut seen: HashTable<usize> = table_for(table.n_rows());
     let mut rows = Vec::new();
-    or_unwind(grow(&mut rows, table.n_rows()));
+    unwind_if_oom(grow(&mut rows, table.n_rows()));
     for (row, hash) in hashes.iter().enumerate() {
-        pace(table.width());
+        check_limits(table.width());
         if seen.find(*hash, |other| table.rows_equal(*other, table, row)).is_none() {
             seen.insert_unique(*hash, row, |other| hashes[*other]);
             rows.push(row);

@@ -3,8 +3,8 @@
 use super::csv::{FrameValue, column_through_csv};
 use super::number::is_close;
 use super::pytext::repr_float;
-use crate::budget::{self, equal_bytes, pace, spend};
-use crate::memory::{check_room_for, or_unwind};
+use crate::budget::{self, check_limits, equal_bytes, spend};
+use crate::memory::{check_room_for, unwind_if_oom};
 use crate::result::table::Table;
 
 /// Absolute tolerance, and tolerance relative to the larger number.
@@ -35,12 +35,13 @@ fn columns(table: &Table, numbers: &[usize], ignore_order: bool) -> Vec<Vec<Fram
     let mut columns: Vec<Vec<FrameValue>> = numbers.iter().map(|number| column_through_csv(table, *number)).collect();
     if ignore_order {
         // pandas selects the columns together: if all are numeric and one has a fraction, integers get one too.
-        let contains = |is_kind: fn(&FrameValue) -> bool| columns.iter().flatten().inspect(|_| pace(1)).any(is_kind);
+        let contains =
+            |is_kind: fn(&FrameValue) -> bool| columns.iter().flatten().inspect(|_| check_limits(1)).any(is_kind);
         let are_widened = contains(|cell| matches!(cell, FrameValue::Real(_) | FrameValue::Missing))
             && !contains(|cell| matches!(cell, FrameValue::Text(_) | FrameValue::Truth(_)));
         for column in &mut columns {
             budget::sort_by_cached_key(column, |cell| {
-                pace(TEXT_STEPS);
+                check_limits(TEXT_STEPS);
                 frame_sort_key(cell, are_widened)
             });
         }
@@ -52,7 +53,7 @@ fn columns(table: &Table, numbers: &[usize], ignore_order: bool) -> Vec<Vec<Fram
 fn frame_sort_key(cell: &FrameValue, is_widened: bool) -> (Vec<u8>, bool) {
     let text = match cell {
         FrameValue::Text(text) => {
-            or_unwind(check_room_for(text.len()));
+            unwind_if_oom(check_room_for(text.len()));
             return (text.clone(), false);
         }
         FrameValue::Missing => "0".to_owned(),

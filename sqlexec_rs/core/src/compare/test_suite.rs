@@ -3,8 +3,8 @@
 use super::multiset::{equal_cells, same_set};
 use super::permute::some_permutation_agrees;
 use super::pytext::{drop_undecodable, python_sort_key};
-use crate::budget::{pace, pace_on_bytes, spend_on_bytes, spend_on_sort};
-use crate::memory::{check_room_for, collect, or_unwind};
+use crate::budget::{charge_sort, check_limits, check_limits_on_bytes, spend_on_bytes};
+use crate::memory::{check_room_for, collect, unwind_if_oom};
 use crate::result::row_hash::hash_one;
 use crate::result::table::Table;
 use crate::result::value::{Value, exact_integer};
@@ -51,18 +51,18 @@ fn passes_quick_rejection(predicted: &Table, gold: &Table, is_ordered: bool) -> 
 
 fn has_integral_float(table: &Table) -> bool {
     let is_one = |value: Value<'_>| matches!(value, Value::Real(r) if exact_integer(r).is_some());
-    (0..table.n_rows()).inspect(|_| pace(table.width())).any(|row| table.row(row).any(is_one))
+    (0..table.n_rows()).inspect(|_| check_limits(table.width())).any(|row| table.row(row).any(is_one))
 }
 
 fn rows_by_text(table: &Table) -> Vec<Vec<Value<'_>>> {
     let sort = |row| {
         let mut cells: Vec<Value<'_>> = table.row(row).collect();
-        spend_on_sort(cells.len());
-        pace(TEXT_STEPS * cells.len());
+        charge_sort(cells.len());
+        check_limits(TEXT_STEPS * cells.len());
         cells.sort_by_cached_key(|value| {
             if let Value::Text(bytes) | Value::Blob(bytes) = value {
                 spend_on_bytes(bytes.len());
-                or_unwind(check_room_for(LONGEST_ESCAPE * bytes.len()));
+                unwind_if_oom(check_room_for(LONGEST_ESCAPE * bytes.len()));
             }
             python_sort_key(*value)
         });
@@ -75,24 +75,24 @@ fn rows_by_text(table: &Table) -> Vec<Vec<Value<'_>>> {
 fn without_undecodable(table: &Table) -> Option<Table> {
     let is_broken = |value: Value<'_>| {
         matches!(value, Value::Text(bytes) if {
-            pace_on_bytes(bytes.len());
+            check_limits_on_bytes(bytes.len());
             std::str::from_utf8(bytes).is_err()
         })
     };
-    if !(0..table.n_rows()).inspect(|_| pace(table.width())).any(|row| table.row(row).any(is_broken)) {
+    if !(0..table.n_rows()).inspect(|_| check_limits(table.width())).any(|row| table.row(row).any(is_broken)) {
         return None;
     }
     let mut clean = Table::new(table.columns().to_vec());
     for row in 0..table.n_rows() {
         for value in table.row(row) {
-            pace(1);
+            check_limits(1);
             let Value::Text(bytes) = value else {
-                or_unwind(clean.try_push(value));
+                unwind_if_oom(clean.try_push(value));
                 continue;
             };
             spend_on_bytes(bytes.len());
-            or_unwind(check_room_for(bytes.len()));
-            or_unwind(clean.try_push(Value::Text(drop_undecodable(bytes).as_bytes())));
+            unwind_if_oom(check_room_for(bytes.len()));
+            unwind_if_oom(clean.try_push(Value::Text(drop_undecodable(bytes).as_bytes())));
         }
         clean.end_row();
     }

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use unicode_width::UnicodeWidthChar;
 
-use crate::memory::{check_room_for, or_unwind};
+use crate::memory::{check_room_for, unwind_if_oom};
 use crate::result::table::Table;
 use crate::result::value::Value;
 
@@ -35,7 +35,7 @@ impl Table {
         let cap = max_width.unwrap_or(MAX_CELL).min(MAX_CELL);
         // A text per cell, escaped in the worst case, and a line per row, filled to the columns' widths.
         let cells = n_shown.saturating_mul(n_columns);
-        or_unwind(check_room_for(cells.saturating_mul(CELL_ROOM) + LONGEST_ESCAPE * self.bytes()));
+        unwind_if_oom(check_room_for(cells.saturating_mul(CELL_ROOM) + LONGEST_ESCAPE * self.bytes()));
         let columns: Vec<TextColumn> =
             (0..n_columns).map(|column| TextColumn::new(self, column, n_shown, cap)).collect();
         let mut widths: Vec<usize> = columns.iter().map(TextColumn::width).collect();
@@ -44,7 +44,7 @@ impl Table {
         }
         let is_cut = n_columns < self.width();
         let line = widths.iter().sum::<usize>() + BETWEEN.len() * (n_columns + 1);
-        or_unwind(check_room_for(n_shown.saturating_mul(line).saturating_mul(BYTES_PER_WIDTH)));
+        unwind_if_oom(check_room_for(n_shown.saturating_mul(line).saturating_mul(BYTES_PER_WIDTH)));
         let mut text = String::new();
         let cells = |pick: &dyn Fn(&TextColumn) -> String| -> Vec<String> {
             columns.iter().zip(&widths).map(|(column, width)| column.fit(&pick(column), *width)).collect()

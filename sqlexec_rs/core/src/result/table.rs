@@ -6,8 +6,8 @@
 
 use std::sync::{Arc, OnceLock};
 
-use crate::budget::{pace, pace_on_bytes};
-use crate::memory::{OutOfMemory, collect, grow, or_unwind};
+use crate::budget::{check_limits, check_limits_on_bytes};
+use crate::memory::{OutOfMemory, collect, grow, unwind_if_oom};
 use crate::result::cell::{Arenas, Cell, cells_equal, has_nan_in, many_cells_equal};
 use crate::result::header::Header;
 use crate::result::index::RowIndex;
@@ -164,7 +164,7 @@ impl Table {
     pub(crate) fn row_hasher(&self) -> impl FnMut(usize) -> u64 + '_ {
         let mut key = Vec::new();
         move |row| {
-            pace(self.width);
+            check_limits(self.width);
             self.hash_cells(self.cells(row), &mut key) as u64
         }
     }
@@ -180,8 +180,8 @@ impl Table {
         }
         if is_long {
             for bytes in cells.iter().filter_map(|cell| cell.long(&self.arena.texts)) {
-                pace_on_bytes(bytes.len());
-                or_unwind(grow(key, bytes.len()));
+                check_limits_on_bytes(bytes.len());
+                unwind_if_oom(grow(key, bytes.len()));
                 key.extend_from_slice(bytes);
             }
         }
@@ -198,7 +198,7 @@ impl Table {
             let width = self.width.max(1);
             // Reading a block first is fast and loads it into the processor's nearest cache.
             for block in self.arena.cells.chunks(width * BLOCK_ROWS) {
-                pace(block.len());
+                check_limits(block.len());
                 has_nan |= has_nan_in(block);
                 for cells in block.chunks_exact(width) {
                     sum = sum.wrapping_add(self.hash_cells(cells, &mut key));
@@ -241,7 +241,7 @@ impl Table {
         let (left, right) = (&self.arena, &other.arena);
         let blocks = left.cells.chunks(MANY_CELLS).zip(right.cells.chunks(MANY_CELLS));
         blocks.into_iter().all(|(a, b)| {
-            pace(a.len());
+            check_limits(a.len());
             many_cells_equal((a, &left.texts), (b, &right.texts), arenas)
         })
     }
@@ -255,7 +255,7 @@ impl Table {
             };
             let is_after = |row: usize| {
                 if row.is_multiple_of(MANY_CELLS) {
-                    pace(MANY_CELLS);
+                    check_limits(MANY_CELLS);
                 }
                 integer(row - 1) < integer(row)
             };

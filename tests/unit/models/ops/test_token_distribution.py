@@ -192,7 +192,7 @@ def largest(jaxpr: Any) -> int:
 
 
 @pytest.mark.parametrize("steps", [1024, 1023, 997])
-def test_trap_no_array_of_all_logits_whatever_the_length(steps: int) -> None:
+def test_no_array_of_all_logits_whatever_the_length(steps: int) -> None:
     """A vocabulary of 150k and indivisible lengths: both passes hold at most `kept_bytes` at once."""
     b, g, width, vocab = 2, 8, 64, 150_000
     hidden = jax.ShapeDtypeStruct((b, g, steps, width), jnp.bfloat16)

@@ -70,10 +70,10 @@ def messages(task: SqlTask, row: dict[str, str], turns: list[str]) -> list[dict[
 @ALL
 def test_episode_reward(task: SqlTask, row: dict[str, str], turns: list[str], wanted: float) -> None:
     episode = task.begin(example_of(row))
-    output = [episode.step(turn) for turn in turns]
-    assert output[-1] is None
+    observations = [episode.step(turn) for turn in turns]
+    assert observations[-1] is None
     assert episode.done
-    assert None not in output[:-1]
+    assert None not in observations[:-1]
     assert episode.reward() == wanted
     with pytest.raises(InputError, match="the dialogue is over"):
         episode.step("more")
@@ -235,12 +235,12 @@ def test_documented_verl_function(task: SqlTask, row: dict[str, str], turns: lis
     names: dict[str, Any] = {"task": task, "example_of": example_of}
     exec(examples()[1], names)  # noqa: S102 - the page's own code
     text = "".join(message["content"] for message in messages(task, row, turns))
-    requests = {
+    arguments = {
         "data_source": "spider",
         "solution_str": text,
         "ground_truth": row["gold_sql"],
     }  # called like verl's reward managers do
-    assert names["compute_score"](**requests, extra_info={"db_path": row["db_path"]}) == wanted
+    assert names["compute_score"](**arguments, extra_info={"db_path": row["db_path"]}) == wanted
 
 
 @pytest.mark.trainers
@@ -314,9 +314,9 @@ def test_verifiers_runner_runs_the_dialogues(row: dict[str, str], tmp_path: Path
     questions.write_text("".join(json.dumps({**row, "prompt": f"<{name}>"}) + "\n" for name in TRANSCRIPTS))
 
     def script(_number: int, body: dict[str, Any]) -> Any:
-        output = body["messages"]
-        turns, _ = TRANSCRIPTS[output[0]["content"].strip("<>")]
-        return chat_server.assistant(turns[sum(item["role"] == "assistant" for item in output)])
+        messages = body["messages"]
+        turns, _ = TRANSCRIPTS[messages[0]["content"].strip("<>")]
+        return chat_server.assistant(turns[sum(item["role"] == "assistant" for item in messages)])
 
     programs = Path(sys.executable).parent
     path = {"PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": f"{Path.cwd()}:{tmp_path}"}

@@ -182,11 +182,11 @@ def test_error_names_the_fields_of_the_rows(tmp_path: Path) -> None:
 def shared_task(folder: Path, version: str = "v1", splits: tuple[str, ...] = ("train", "valid", "test")) -> None:
     """Write splits of EHRSQL's shared task with the authors' additions: the same questions with more fields."""
     for split in splits:
-        requests = [{"id": f"{split}{i}", "question": f"{split} {i}?"} for i in range(3)]
-        write(folder / split / "data.json", {"version": version, "data": requests})
+        questions = [{"id": f"{split}{i}", "question": f"{split} {i}?"} for i in range(3)]
+        write(folder / split / "data.json", {"version": version, "data": questions})
         labels = {f"{split}0": "SELECT a FROM t", f"{split}1": "null", f"{split}2": None}
         write(folder / split / "label.json", labels)
-        write(folder / split / "annotated.json", [example | {"query": "SELECT a FROM t"} for example in requests])
+        write(folder / split / "annotated.json", [example | {"query": "SELECT a FROM t"} for example in questions])
         write(folder / split / "answer.json", {f"{split}0": "[['1']]"})
 
 

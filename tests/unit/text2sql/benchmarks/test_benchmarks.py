@@ -369,12 +369,12 @@ def test_csv_without_questions_is_refused_in_one_line(tmp_path: Path, text: str,
 
 def test_question_in_the_column_of_database_names_is_skipped(tmp_path: Path) -> None:
     database(tmp_path / "databases/shop/shop.sqlite")
-    requests = "How many? " * 30
-    (tmp_path / "dev.csv").write_text(f"question,sql,db_id\nHow many?,SELECT 1,shop\nx,SELECT 1,{requests}\n")
+    long_name = "How many? " * 30
+    (tmp_path / "dev.csv").write_text(f"question,sql,db_id\nHow many?,SELECT 1,shop\nx,SELECT 1,{long_name}\n")
     benchmark = load_benchmark(tmp_path)
     assert [example.db_id for example in benchmark.examples] == ["shop"]
     ((_, reason),) = benchmark.skipped
-    assert reason == f"db_id {requests[:40] + '…'!r} is not a folder name"
+    assert reason == f"db_id {long_name[:40] + '…'!r} is not a folder name"
 
 
 def test_parquet_is_read_in_parts(tmp_path: Path) -> None:

@@ -65,14 +65,14 @@ def test_skyrl_sql_rows(reward: str, ending: str, tmp_path: Path) -> None:
     database(archive / "spider/database/shop/shop.sqlite", SHOP + BANK.split(";")[1] + ";")
 
     def row(number: int, data: str) -> dict[str, Any]:
-        requests = (
+        user_message = (
             f"{{db_details}}:CREATE TABLE x;\n {{external_knowledge}}: none {number};\n {{question}}: Which {number}?"
         )
         return {
             "data_source": "synsql",
             "prompt": [
                 {"role": "system", "content": "Question: how many pigs?"},
-                {"role": "user", "content": requests},
+                {"role": "user", "content": user_message},
             ],
             "db_id": "shop",
             "data": data,

@@ -164,8 +164,8 @@ def test_two_sql_fields_are_refused_unless_one_is_selected(name: str, tmp_path: 
         {"id": uid, "question": "With?", "sql": "SELECT x", name: sql} for uid, sql in zip(IDS, SQLS, strict=True)
     ]
     whole = json.dumps(entries)
-    output = f"hold different SQL in sql and {name} (entry 0, entry 1, entry 2): --field NAME selects"
-    assert output in refusal(path, whole)
+    message = f"hold different SQL in sql and {name} (entry 0, entry 1, entry 2): --field NAME selects"
+    assert message in refusal(path, whole)
     assert f"of the fields id, question, sql, {name}" in refusal(path, whole)
     assert list(pair_file(path, whole, name).sqls.values()) == SQLS
     assert list(pair_file(path, whole, "sql").sqls.values()) == ["SELECT x"] * 3
@@ -183,9 +183,9 @@ def test_two_sql_fields_are_refused_unless_one_is_selected(name: str, tmp_path: 
 def test_missing_answers_are_not_filled_with_golds(tmp_path: Path) -> None:
     entries = [{"id": uid, "sql": "SELECT gold", "pred_sql": sql} for uid, sql in zip(IDS, SQLS, strict=True)]
     del entries[1]["pred_sql"]
-    output = refusal(tmp_path / "p", json.dumps(entries))
+    message = refusal(tmp_path / "p", json.dumps(entries))
     assert (
-        "1 of 3 have no pred_sql (entry 1); --field NAME selects the field of the SQL, of the fields id, sql" in output
+        "1 of 3 have no pred_sql (entry 1); --field NAME selects the field of the SQL, of the fields id, sql" in message
     )
 
 

@@ -43,12 +43,12 @@ def examples(tmp_path: Path) -> list[Example]:
 def test_record_is_json_and_restores_its_verdict(executor: Executor, examples: list[Example]) -> None:
     long = "SELECT replace(hex(zeroblob(900)), '00', 'ab') AS x"
     dialogue = (("assistant", "a"), ("environment", "b"), ("assistant", "c"))
-    output = [
+    answers = [
         QuestionAnswers(("SELECT x FROM t",), (dialogue,), "prompt"),
         QuestionAnswers((long,), ("an answer",), "prompt"),
         QuestionAnswers(("SELECT 1",), ("x",)),
     ]
-    records = AnswerJudge(executor, RULES, "bird").records(examples, output)
+    records = AnswerJudge(executor, RULES, "bird").records(examples, answers)
     again = [json.loads(json.dumps(record, allow_nan=False).encode()) for record in records]
     assert again == records
     first, second, third = records
@@ -69,8 +69,8 @@ def test_record_is_json_and_restores_its_verdict(executor: Executor, examples: l
 
 def test_unasked_question_is_wrong_with_a_reason(executor: Executor, examples: list[Example]) -> None:
     unanswerable = Example("q3", "a", examples[0].db_path, "?", "", answerable=False)
-    output = [QuestionAnswers((), error="prompt over 9 tokens"), QuestionAnswers((None,), ("nothing",))]
-    records = AnswerJudge(executor, RULES, "bird").records([unanswerable, examples[1]], output)
+    answers = [QuestionAnswers((), error="prompt over 9 tokens"), QuestionAnswers((None,), ("nothing",))]
+    records = AnswerJudge(executor, RULES, "bird").records([unanswerable, examples[1]], answers)
     assert [record["status"] for record in records] == [NOT_ASKED, "no_sql"]
     assert [item["scores"]["bird"] for item in records] == [0.0, 0.0]
     assert records[0]["error"] == "prompt over 9 tokens"
@@ -96,13 +96,13 @@ def test_votes_choose_and_are_counted_by_size(executor: Executor, examples: list
 
 def test_truncated_answers_are_counted_and_scored(executor: Executor, examples: list[Example]) -> None:
     right = "SELECT x FROM n"
-    output = [
+    answers = [
         QuestionAnswers((right,), ("a",), finish_reasons=("length",)),
         QuestionAnswers((right, "SELECT 7", None), tuple("abc"), finish_reasons=("length", "stop", "content_filter")),
         QuestionAnswers((), error="prompt over 9 tokens"),
     ]
-    requests = [dataclasses.replace(examples[1], uid=f"q{i}") for i in range(3)]
-    records = AnswerJudge(executor, RULES, "bird").records(requests, output)
+    questions = [dataclasses.replace(examples[1], uid=f"q{i}") for i in range(3)]
+    records = AnswerJudge(executor, RULES, "bird").records(questions, answers)
     assert [(item["finish_reason"], item["scores"]["bird"]) for item in records] == [
         ("length", 1),
         ("length", 1),
@@ -110,7 +110,7 @@ def test_truncated_answers_are_counted_and_scored(executor: Executor, examples: 
     ]
     assert records[1]["finish_reasons"] == {"length": 1, "stop": 1, "content_filter": 1}
     stopped = [{**record, "finish_reason": "stop", "finish_reasons": {"stop": 3}} for record in records[:2]]
-    summary = compute_metrics("s", "bird", requests, [records, [*stopped, records[2]]], ExcludedCounts())
+    summary = compute_metrics("s", "bird", questions, [records, [*stopped, records[2]]], ExcludedCounts())
     assert summary.numbers["truncated"] == (2 / 4 + 0) / 2
     counts = [summary.numbers[f"finish_reason/{name}"] for name in ("stop", "length", "content_filter")]
     assert counts == [(1 + 6) / 2, 2 / 2, 1 / 2], "means over two runs"
@@ -139,8 +139,8 @@ def test_benchmark_with_query_preparation_prepares_predictions(executor: Executo
 
 def test_runs_are_averaged_and_benchmarks_weighted(executor: Executor, examples: list[Example]) -> None:
     def run(*sqls: str) -> list[dict[str, object]]:
-        output = [QuestionAnswers((sql,), ("x",)) for sql in sqls]
-        return AnswerJudge(executor, RULES, "bird").records(examples[: len(sqls)], output)
+        answers = [QuestionAnswers((sql,), ("x",)) for sql in sqls]
+        return AnswerJudge(executor, RULES, "bird").records(examples[: len(sqls)], answers)
 
     right, wrong, other = "SELECT x FROM t", "SELECT 1", "SELECT DISTINCT x FROM n"
     two = compute_metrics("two", "bird", examples[:2], [run(right, wrong), run(wrong, wrong)], ExcludedCounts(extra=3))

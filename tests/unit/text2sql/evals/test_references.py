@@ -208,17 +208,17 @@ def pairs(examples: Sequence[Example], n: int, seed: int) -> list[tuple[Example,
 
 def check(examples: Sequence[Example], n: int, seed: int = 0) -> Counter[str]:
     """Compare verdicts on n pairs; return the number of each verdict per rule."""
-    requests = pairs(examples, n, seed)
+    predictions = pairs(examples, n, seed)
     limits = Limits(max_rows=MAX_ROWS, timeout_ms=10_000)
     with Executor(threads=2, limits=limits) as executor:
         verdicts = score_predictions(
-            executor, [item for item, _ in requests], [sql for _, sql in requests], ("bird", "test_suite")
+            executor, [item for item, _ in predictions], [sql for _, sql in predictions], ("bird", "test_suite")
         )
     counts: Counter[str] = Counter()
     reference = Reference()
     wrong = []
     with closing(reference):
-        for (example, sql), verdict in zip(requests, verdicts, strict=True):
+        for (example, sql), verdict in zip(predictions, verdicts, strict=True):
             if verdict.status in ("timeout", "too_large") or verdict.gold_status != "ok":
                 counts["passed over"] += 1
                 continue
@@ -326,14 +326,14 @@ def test_suite_verdict_agrees_with_the_reference_on_each_database() -> None:
         dataclasses.replace(item, suite=tuple(sorted(map(str, (folder / item.db_id).glob("*.sqlite")))))
         for item in load_split(str(data), "spider_dev").examples
     ]
-    requests = pairs(examples, 400, seed=1)
+    predictions = pairs(examples, 400, seed=1)
     with Executor(threads=2, limits=Limits(max_rows=MAX_ROWS, timeout_ms=10_000)) as executor:
         verdicts = score_predictions(
-            executor, [entry for entry, _ in requests], [sql for _, sql in requests], ("test_suite", "suite")
+            executor, [entry for entry, _ in predictions], [sql for _, sql in predictions], ("test_suite", "suite")
         )
     counts: Counter[str] = Counter()
     with closing(Reference()) as reference:
-        for (example, sql), verdict in zip(requests, verdicts, strict=True):
+        for (example, sql), verdict in zip(predictions, verdicts, strict=True):
             if "suite" not in verdict.scores or verdict.status in ("timeout", "too_large"):
                 continue
             right = all(spider_agrees(reference, path, sql, example.gold_sql) for path in example.suite)

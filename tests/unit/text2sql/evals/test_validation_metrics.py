@@ -119,8 +119,8 @@ def test_golds_of_spider_dev_get_full_scores(executor: Executor) -> None:
 def test_other_dialects_are_translated_and_any_gold_may_match(executor: Executor, db: str) -> None:
     mysql = dataclasses.replace(_example(db, "q1", "SELECT b || '!' FROM t"), dialect="mysql")
     several = dataclasses.replace(_example(db, "q2", "SELECT 0"), other_golds=("SELECT 1", "SELECT a FROM t"))
-    requests = [mysql, mysql, several]
-    verdicts = score_predictions(executor, requests, ["SELECT CONCAT(b, '!') FROM t", "SELECT ) b", "SELECT a FROM t"])
+    questions = [mysql, mysql, several]
+    verdicts = score_predictions(executor, questions, ["SELECT CONCAT(b, '!') FROM t", "SELECT ) b", "SELECT a FROM t"])
     assert [(verdict.status, verdict.is_right("bird")) for verdict in verdicts] == [
         ("ok", True),
         ("syntax_error", False),

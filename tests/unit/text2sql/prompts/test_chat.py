@@ -117,14 +117,14 @@ def family(request: pytest.FixtureRequest) -> str:
 @pytest.mark.parametrize("talk", ["one turn", "thoughts, kept and dropped"])
 def test_prefilled_turn_follows_the_template(family: str, talk: str, prefill: str) -> None:
     tokenizer = make_tokenizer(TEMPLATES[family])
-    requests = TALKS[talk][:-1]
-    opened = tokenizer.apply_chat_template(requests, tokenize=False, add_generation_prompt=True)
-    assert render_chat(tokenizer, requests, prefill=prefill) == opened + prefill
-    assert render_chat(tokenizer, requests) == tokenizer.apply_chat_template(requests, tokenize=False)
+    messages = TALKS[talk][:-1]
+    opened = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    assert render_chat(tokenizer, messages, prefill=prefill) == opened + prefill
+    assert render_chat(tokenizer, messages) == tokenizer.apply_chat_template(messages, tokenize=False)
     if prefill and family != "qwen3":  # its template adds an empty thought to answers without one
         last = {"role": "assistant", "content": prefill.strip()}
-        going_on = tokenizer.apply_chat_template([*requests, last], continue_final_message=True, tokenize=False)
-        assert render_chat(tokenizer, requests, prefill=prefill.strip()) == going_on
+        going_on = tokenizer.apply_chat_template([*messages, last], continue_final_message=True, tokenize=False)
+        assert render_chat(tokenizer, messages, prefill=prefill.strip()) == going_on
 
 
 @pytest.mark.parametrize("talk", TALKS)
@@ -134,7 +134,7 @@ def test_content_adds_no_control_token_to_a_conversation(family: str, talk: str)
     ids = {name: tokenizer.convert_tokens_to_ids(name) for name in SPECIAL}
     counts = []
     for names in ("", "".join(name for name in SPECIAL if "think" not in name)):
-        talked = [{**m, "content": control.shield(f"{names}{m['content']} {names}", TAGS)} for m in TALKS[talk]]
+        talked = [{**m, "content": control.escape(f"{names}{m['content']} {names}", TAGS)} for m in TALKS[talk]]
         text = render_chat(tokenizer, talked, prefill="")
         encoded = control.encode(text)
         counts.append({name: encoded.count(i) for name, i in ids.items()})
@@ -211,16 +211,16 @@ def test_switch_missing_from_the_template_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("template", "messages", "output"),
+    ("template", "messages", "error"),
     [
         (None, [ASK], "needs a tokenizer with a chat template"),
         (TURNS, [ASK, ASK], "roles must alternate"),
         (CHATML, [], "at least one message"),
     ],
 )
-def test_template_error_is_reported_in_one_line(template: str | None, messages: Any, output: str) -> None:
+def test_template_error_is_reported_in_one_line(template: str | None, messages: Any, error: str) -> None:
     tokenizer = make_tokenizer(template and template)
-    with pytest.raises(InputError, match=output) as caught:
+    with pytest.raises(InputError, match=error) as caught:
         render_chat(tokenizer, messages)
     assert "\n" not in str(caught.value)
 

@@ -169,8 +169,8 @@ def test_chat_starts_like_its_template(examples: list[Example], tmp_path: Path, 
     template = begin + "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}<assistant>"
     tokenizer = begun_tokenizer(tmp_path, template=template)
     (prompt,) = make_prompts(examples[:1], CHAT, tokenizer, 10_000).prompts
-    output = [{"role": "user", "content": "".join(message_texts(examples[0], CHAT))}]
-    theirs = tokenizer.apply_chat_template(output, add_generation_prompt=True, return_dict=False)
+    messages = [{"role": "user", "content": "".join(message_texts(examples[0], CHAT))}]
+    theirs = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
     assert tokenizer.decode(prompt.token_ids) == tokenizer.decode(theirs)
     assert list(prompt.token_ids).count(tokenizer.bos_token_id) == theirs.count(tokenizer.bos_token_id) == bool(begin)
 

@@ -122,15 +122,15 @@ def test_examples_have_the_thought_that_a_template_opens(folder: Path, prefill: 
 
 def test_training_filtering_and_inference_have_equal_prompts(folder: Path) -> None:
     config = TrainConfig(data=data_of(folder))
-    requests = example(folder, "How many cages are there?")
+    question = example(folder, "How many cages are there?")
     tokenizer = Letters()
     style = compact_style()._replace(shots=choose_shots(config.data))
-    (prompt,) = make_prompts([requests], style, tokenizer, 1000).prompts
-    taught = make_sft_batch([requests], [style], tokenizer, 0, 1000, 1000)
+    (prompt,) = make_prompts([question], style, tokenizer, 1000).prompts
+    taught = make_sft_batch([question], [style], tokenizer, 0, 1000, 1000)
     assert taught.schemas[0] + taught.answers[0].token_ids[: len("Q: How many cages are there?\nSQL:")] == (
         prompt.token_ids
     )
-    assert make_filter_prompts(config, [requests]).prompts[0].text == prompt.text
+    assert make_filter_prompts(config, [question]).prompts[0].text == prompt.text
 
 
 @pytest.mark.parametrize(

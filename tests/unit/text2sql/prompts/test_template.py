@@ -102,11 +102,11 @@ def test_no_schema_and_single_turn_omit_their_parts(examples: list[Example]) -> 
 
 @pytest.mark.parametrize("name", ["skyrl_sql", "skyrl_sql_no_schema", "skyrl_sql_single", "think2sql"])
 def test_model_with_native_thinking_gets_no_thought_tag(name: str, examples: list[Example]) -> None:
-    output, left = (text_of(name, examples[0], thinking) for thinking in ("template", "think"))
+    tagged, untagged = (text_of(name, examples[0], thinking) for thinking in ("template", "think"))
     tags = ("<think>", "<reasoning>")
-    assert any(tag in output for tag in tags)
-    assert not any(tag in left for tag in tags)
-    assert len(left) < len(output)
+    assert any(tag in tagged for tag in tags)
+    assert not any(tag in untagged for tag in tags)
+    assert len(untagged) < len(tagged)
 
 
 def test_every_shipped_template_loads_and_every_recipe_has_its_own() -> None:
@@ -172,8 +172,8 @@ def test_template_file_replaces_the_recipes(tmp_path: Path, examples: list[Examp
     assert prompt.text == "[system]Be brief.[user]dept\nemps\nWho? in SQLite[assistant]<think>"
     assert style.opening_tag == "<think>"
     # The configured prefill has priority over the template's, and an endpoint's answer has no prefill.
-    opening_tag = RECIPES["sql_r1"].style_for(replace_values(data, {"chat.assistant_prefill": "So:"}))
-    assert make_prompts(examples[:1], opening_tag, Letters(), 1000).prompts[0].text.endswith("[assistant]So:")
+    prefilled_style = RECIPES["sql_r1"].style_for(replace_values(data, {"chat.assistant_prefill": "So:"}))
+    assert make_prompts(examples[:1], prefilled_style, Letters(), 1000).prompts[0].text.endswith("[assistant]So:")
     assert RECIPES["sql_r1"].endpoint_style(data).opening_tag == ""
     with pytest.raises(InputError, match=r"has no \{\{ values \}\}"):
         RECIPES["sql_r1"].style_for(dataclasses.replace(data, retrieval=RetrievalConfig(top_k=20)))
@@ -182,7 +182,7 @@ def test_template_file_replaces_the_recipes(tmp_path: Path, examples: list[Examp
 
 
 @pytest.mark.parametrize(
-    ("text", "output"),
+    ("text", "message"),
     [
         ("{% block user %}\n{{ questoin }}{% endblock %}", r"line 2: unknown placeholder 'questoin'; .* question"),
         (
@@ -205,10 +205,10 @@ def test_template_file_replaces_the_recipes(tmp_path: Path, examples: list[Examp
         ("{% block user %}{{ question|nothing }}{% endblock %}", "filter 'nothing'"),
     ],
 )
-def test_invalid_template_is_refused_in_one_line(text: str, output: str, tmp_path: Path) -> None:
+def test_invalid_template_is_refused_in_one_line(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "bad.jinja"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(InputError, match=output) as caught:
+    with pytest.raises(InputError, match=message) as caught:
         read_template(str(path))
     assert "\n" not in str(caught.value)
     assert str(path) in str(caught.value)

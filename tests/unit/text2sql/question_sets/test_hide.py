@@ -99,23 +99,23 @@ def test_prompt_contains_nothing_of_a_hidden_column(path: str, form: str, matche
     )
     style = find_recipe("omnisql").endpoint_style(data)
     text = "".join(message_texts(example(path), style))
-    requests = "".join(message_texts(dataclasses.replace(example(path), question=QUESTION), style)).replace(
+    text_for_question = "".join(message_texts(dataclasses.replace(example(path), question=QUESTION), style)).replace(
         QUESTION, ""
     )
-    for shown in (text, requests):
+    for shown in (text, text_for_question):
         assert "users" in shown
         assert not [word for word in SECRETS if word in shown.lower()]
 
 
 def test_hidden_values_are_not_retrieved_and_not_cached_on_disk(path: str, tmp_path: Path) -> None:
     pytest.importorskip("bm25s")
-    requests = dataclasses.replace(example(path), question=QUESTION)
-    assert set(find_values(requests, 20)) == {("users", "name", "Ann"), ("orders", "city", "Berlin")}
+    asking_example = dataclasses.replace(example(path), question=QUESTION)
+    assert set(find_values(asking_example, 20)) == {("users", "name", "Ann"), ("orders", "city", "Berlin")}
     assert ("users", "Password_Hash") not in read_values(path, HIDE)
     files = [item for item in (tmp_path / "cache").rglob("*") if item.is_file()]
     assert files
     assert not [file for file in files if b"secret" in file.read_bytes()]
-    whole = find_values(dataclasses.replace(requests, hide=()), 20)
+    whole = find_values(dataclasses.replace(asking_example, hide=()), 20)
     assert ("users", "Password_Hash", "topsecret one") in whole
 
 

@@ -110,11 +110,11 @@ def test_unusable_record_is_replaced_by_the_next(folder: Path) -> None:
     bad[3]["question"] = ""
     bad[7]["question"] = "long " * 100
     (folder / "data.json").write_text(json.dumps(bad))
-    streamed, output = open_streamed(folder), []
-    streamed.report = output.append
+    streamed, notes = open_streamed(folder), []
+    streamed.report = notes.append
     assert [item.uid for item in streamed] == [f"synsql_{i}" for i in (0, 1, 4, 4, 4, 5, 6, 7)]
-    assert output[0].startswith("skipped record 2 (no database gone), 1 of those read so far")
-    assert len(output) == 2
+    assert notes[0].startswith("skipped record 2 (no database gone), 1 of those read so far")
+    assert len(notes) == 2
     assert dict(streamed.skipped) == {"no database gone": 1, "no question": 1}
     result = stream_prompts(streamed, compact_style(), Bytes(), 100)
     assert [entry.uid for entry in result.examples] == [example.uid for example in result.prompts]

@@ -18,7 +18,7 @@ from jaxrl_sql.text2sql.evals.score_predictions import score_predictions
 from jaxrl_sql.text2sql.evals.summary import summarize, validation_metrics
 from jaxrl_sql.text2sql.evals.verdict import Verdict
 from jaxrl_sql.text2sql.evals.vote import ballots, choose
-from jaxrl_sql.text2sql.question_sets.filters import by_rate, usable_golds
+from jaxrl_sql.text2sql.question_sets.filters import by_pass_rate, usable_golds
 from jaxrl_sql.text2sql.rewards.extract import ParsedResponse
 from jaxrl_sql.text2sql.rewards.score import ScoredResponse, collect, submit_texts
 from jaxrl_sql.training.collect import ScoredGroup, group_metrics
@@ -100,7 +100,7 @@ def test_evaluation_excludes_predictions_without_a_verdict(executor: Executor, t
 
 def test_question_without_verdicts_has_no_rate() -> None:
     examples = [Example(str(i), "db", "db.sqlite", "?", "SELECT 1") for i in range(2)]
-    remaining, dropped = by_rate(examples, {"0": (1, 2), "1": (0, 0)}, 0.0, 1.0)
+    remaining, dropped = by_pass_rate(examples, {"0": (1, 2), "1": (0, 0)}, 0.0, 1.0)
     assert [example.uid for example in remaining] == ["0"]
     assert [(question.uid, question.reason) for question in dropped] == [("1", "no verdict on its answers")]
 

@@ -122,9 +122,9 @@ def test_rows_before_an_error_and_ragged_rows_are_read(path: Path) -> None:
 
 def test_long_texts_are_truncated(path: Path) -> None:
     describe(path, (HEAD + f"plain,,{'word ' * 100},,\n").encode())
-    output = read_descriptions(path).of("School", "plain")
-    assert len(output) == 200
-    assert output.endswith("…")
+    description = read_descriptions(path).of("School", "plain")
+    assert len(description) == 200
+    assert description.endswith("…")
 
 
 def natural(*columns: tuple[str, str], db_id: str = "schools") -> dict[str, object]:

@@ -191,18 +191,18 @@ def streamed_prompt(example: Example, data: DataConfig, folder: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    "result", [training_prompt, inference_prompt, joined_texts, supervised_prompt, streamed_prompt]
+    "make_prompt", [training_prompt, inference_prompt, joined_texts, supervised_prompt, streamed_prompt]
 )
 def test_every_command_shows_the_same_schema(
-    path: str, tmp_path: Path, result: Callable[[Example, DataConfig, Path], str]
+    path: str, tmp_path: Path, make_prompt: Callable[[Example, DataConfig, Path], str]
 ) -> None:
     example = make_example(path, "What are the capacities of all stadiums?")
-    shown = result(example, DataConfig(prompt="compact", schema_budget=150), tmp_path)
+    shown = make_prompt(example, DataConfig(prompt="compact", schema_budget=150), tmp_path)
     schema, _, question = shown.partition("\n\n")
     assert len(schema) <= 150
     assert "stadium(stadium_id, location, capacity, average)" in schema
     assert question == "Q: What are the capacities of all stadiums?\nSQL:"
-    whole = result(example, DataConfig(prompt="compact"), tmp_path / "whole")
+    whole = make_prompt(example, DataConfig(prompt="compact"), tmp_path / "whole")
     assert len(whole) > 3000
     assert "busy places" not in whole
 

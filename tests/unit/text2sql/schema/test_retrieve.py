@@ -132,7 +132,7 @@ def test_matched_share_must_exceed_0_85() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "requests", "shown"),
+    ("text", "question", "shown"),
     [
         ("rli", "which airlines fly?", False), ("cat", "how many cats?", True), ("bus", "the buses", True),
         ("africa", "african countries", True), ("europe", "european makers", True), ("asia", "asian ones", True),
@@ -143,8 +143,8 @@ def test_matched_share_must_exceed_0_85() -> None:
         ("北京市", "在北京市有多少", True), ("東京都", "は東京都です", True),  # scripts that do not separate words
     ],
 )  # fmt: skip
-def test_value_inside_a_longer_word_is_no_match(text: str, requests: str, shown: bool) -> None:
-    assert (retrieve._share(text, requests) > 0) == shown
+def test_value_inside_a_longer_word_is_no_match(text: str, question: str, shown: bool) -> None:
+    assert (retrieve._share(text, question) > 0) == shown
 
 
 WORDS = ("blue", "bluest", "sea", "a", "42", "north-sea", "Land", "é", "island")
@@ -152,12 +152,12 @@ WORDS = ("blue", "bluest", "sea", "a", "42", "north-sea", "Land", "é", "island"
 
 def full_scan(texts: Sequence[str], question: str) -> set[int]:
     """Return the texts with a sufficient share in a question, by a full scan; short words match only as words."""
-    requests = retrieve.fold(question)
-    tokens = {token for word in retrieve._WORD.findall(requests) for token in retrieve.TOKEN.findall(word)}
+    question_text = retrieve.fold(question)
+    tokens = {token for word in retrieve._WORD.findall(question_text) for token in retrieve.TOKEN.findall(word)}
     return {
         i
         for i, text in enumerate(texts)
-        if retrieve._share(retrieve.fold(text), requests)
+        if retrieve._share(retrieve.fold(text), question_text)
         and any(token in tokens for token in retrieve.TOKEN.findall(retrieve.fold(text)))
     }
 
@@ -293,13 +293,13 @@ def test_prompts_show_values_among_examples_or_before_the_question(tmp_path: Pat
 @pytest.mark.data
 @pytest.mark.parametrize(("name", "least"), [("spider_dev", 0.9), ("bird_superhero", 0.99)])
 def test_recall_of_the_golds_literals(real_data: Path, name: str, least: float) -> None:
-    result = values = 0
+    num_found = num_values = 0
     for example in load_split(real_data, name).examples:
         index = retrieve.open_index(example.db_path)
         known = {index.text(i).casefold() for i in range(len(index.owner))}
         shown = {value.casefold() for *_, value in find_values(example, 20)}
         wanted = [text.casefold() for text in example.gold_sql.replace('"', "'").split("'")[1::2]]
-        values += sum(text in known for text in wanted)
-        result += sum(text in shown for text in wanted if text in known)
-    assert values > 100
-    assert result / values >= least
+        num_values += sum(text in known for text in wanted)
+        num_found += sum(text in shown for text in wanted if text in known)
+    assert num_values > 100
+    assert num_found / num_values >= least

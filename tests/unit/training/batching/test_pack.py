@@ -22,7 +22,7 @@ def test_loss_mask_covers_only_the_learned_end_of_an_answer() -> None:
     assert batch.completion.shape == (3, 2, 32)
     assert np.asarray(batch.shared[0].length).tolist() == [3, 1, 1]
     assert np.asarray(batch.completion_len).tolist() == [[4, 1], [2, 0], [0, 0]]
-    trained = np.asarray(batch.trained())
+    trained = np.asarray(batch.policy_mask())
     assert trained.sum(axis=-1).tolist() == [[2, 1], [2, 0], [0, 0]]
     assert trained[0, 0, :5].tolist() == [False, False, True, True, False]
 
@@ -30,12 +30,12 @@ def test_loss_mask_covers_only_the_learned_end_of_an_answer() -> None:
 def test_loss_mask_may_have_gaps() -> None:
     answer = SftCompletion((4, 0, 5, 6, 7), (False, True, False, True, True))
     batch = pack_rows([SftRow((1,), (answer,))], 1, 1, 2)
-    assert np.asarray(batch.trained())[0, 0, :6].tolist() == [False, True, False, True, True, False]
+    assert np.asarray(batch.policy_mask())[0, 0, :6].tolist() == [False, True, False, True, True, False]
 
 
-def test_trap_masks_token_equal_to_padding_is_trained() -> None:
+def test_masks_token_equal_to_padding_is_trained() -> None:
     batch = pack_rows([SftRow((0, 0), (ends_in((0, 0, 0), 3),))], 1, 1, 2)
-    assert np.asarray(batch.trained()).sum() == 3
+    assert np.asarray(batch.policy_mask()).sum() == 3
 
 
 def test_groups_keep_the_author_of_each_token() -> None:
@@ -49,7 +49,7 @@ def test_groups_keep_the_author_of_each_token() -> None:
     ones = np.ones((1, 2), np.float32)
     batch = pack_groups([group], reward=ones, weight=ones, longest=8)
     assert np.asarray(batch.completion)[0, 0, :8].tolist() == [3, 4, 5, 6, 7, 8, 0, 0]
-    assert np.asarray(batch.trained())[0, 0, :8].tolist() == [True, True, False, False, False, True, False, False]
+    assert np.asarray(batch.policy_mask())[0, 0, :8].tolist() == [True, True, False, False, False, True, False, False]
     np.testing.assert_allclose(np.asarray(batch.rollout_logprobs)[0, 0, [0, 1, 5]], [-0.5, -0.6, -0.7])
     np.testing.assert_allclose(np.asarray(batch.behavior_logprobs)[0, 0, :2], [-0.4, -0.5])
     assert np.asarray(batch.truncated).tolist() == [[False, True]]

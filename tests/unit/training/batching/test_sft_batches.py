@@ -57,7 +57,7 @@ def test_whole_text_and_its_end_token_are_learned(example: Example) -> None:
     assert answer.names == {ord(character) for character in " SELECT x FROM t"}
 
 
-def test_trap_masks_dialogue_observations_are_not_learned(example: Example) -> None:
+def test_masks_dialogue_observations_are_not_learned(example: Example) -> None:
     dialogue = (
         ("assistant", "<sql>SELECT 1</sql>"),
         ("environment", "<observation>1</observation>"),
@@ -101,11 +101,11 @@ def test_each_form_has_its_epoch_and_every_example_one_form_per_epoch(example: E
 
 def test_traces_replace_golds_and_may_be_several(example: Example, tmp_path: Path) -> None:
     path = tmp_path / "traces.jsonl"
-    output = [
+    traces = [
         {"id": "1", "reasoning": " a thought ", "sql": "SELECT 1"},
         {"id": 1, "reasoning": "b", "sql": "SELECT 2"},
     ]
-    path.write_text("\n".join(map(json.dumps, output)), encoding="utf-8")
+    path.write_text("\n".join(map(json.dumps, traces)), encoding="utf-8")
     other = dataclasses.replace(example, uid="2")
     first, second, third = with_traces([example, other], load_traces(path))
     assert (first.uid, first.reasoning, first.target_sql) == ("1", "a thought", "SELECT 1")

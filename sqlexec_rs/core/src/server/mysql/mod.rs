@@ -188,9 +188,10 @@ impl Mysql {
 
     /// Ends the running statement on the server and reads the rest of its response. If the server's own clock does
     /// not end it, the session is over.
-    fn stop(&mut self, answer: &mut RunResponse, limits: &Limits, asks_at_once: bool, is_plain: bool) {
+    fn stop(&mut self, answer: &mut RunResponse, limits: &Limits, cancels_immediately: bool, is_plain: bool) {
         let never = AtomicBool::new(false);
-        let is_done = !asks_at_once && answer.drain(&mut self.wire, limits, &RunDeadline::grace(SERVER_GRACE, &never));
+        let is_done =
+            !cancels_immediately && answer.drain(&mut self.wire, limits, &RunDeadline::grace(SERVER_GRACE, &never));
         if is_done {
             self.clear(is_plain);
         } else {

@@ -1,4 +1,4 @@
-//! Finds the single statement in a SQL text, with MariaDB's rules for comments and quotes, and its first keyword.
+//! Finds the single statement in SQL source, with MariaDB's rules for comments and quotes, and its first keyword.
 
 use super::blank::{comment_end, skip_blank};
 use super::sessions::shows_sessions;
@@ -97,18 +97,18 @@ pub(super) struct Escapes {
 }
 
 impl Escapes {
-    /// By default both quotes enclose texts.
+    /// By default both quotes enclose string literals.
     pub(super) const DEFAULT: Self = Self { single: true, double: true };
 
     /// The default; `ANSI_QUOTES`, under which double quotes enclose names; and `NO_BACKSLASH_ESCAPES`.
     const ALL: [Self; 3] = [Self::DEFAULT, Self { single: true, double: false }, Self { single: false, double: false }];
 
-    /// Returns all ways in which servers may read a text.
+    /// Returns all ways in which servers may read the quotes of some SQL.
     fn of(sql: &str) -> &'static [Self] {
         if sql.contains('\\') { &Self::ALL } else { &Self::ALL[..1] }
     }
 
-    /// Returns how a session with this `sql_mode` reads texts. The server expands combined modes such as `ANSI`.
+    /// Returns how a session with this `sql_mode` reads string literals. The server expands combined modes such as `ANSI`.
     pub(super) fn of_mode(sql_mode: &str) -> Self {
         let has = |name: &str| sql_mode.split(',').any(|mode| mode == name);
         let single = !has("NO_BACKSLASH_ESCAPES");
@@ -116,7 +116,7 @@ impl Escapes {
     }
 }
 
-/// Returns whether some server would execute a comment of the text.
+/// Returns whether some server would execute a comment of the SQL.
 fn has_run_comment(sql: &str) -> bool {
     let bytes = sql.as_bytes();
     let begins_run_comment = |at: usize| bytes[at..].starts_with(b"/*!") || bytes[at..].starts_with(b"/*M!");
@@ -206,7 +206,7 @@ mod tests {
             // Under NO_BACKSLASH_ESCAPES the first quote ends after the backslash.
             ("SELECT '\\' /*! , 1 */ -- '", Status::Forbidden),
             ("SELECT `\\` /*! , 1 */ FROM t -- `", Status::Forbidden),
-            // Under ANSI_QUOTES a backslash escapes in texts but not in names.
+            // Under ANSI_QUOTES a backslash escapes in string literals but not in names.
             ("SELECT '\\'', 1 AS \"a\\\" /*! , 2 */ -- \"", Status::Forbidden),
             ("SET STATEMENT max_statement_time=0 FOR SELECT 1", Status::Forbidden),
             ("(DELETE FROM t)", Status::Forbidden),

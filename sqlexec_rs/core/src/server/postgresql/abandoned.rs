@@ -23,11 +23,11 @@ const CHECK_TIMEOUT: Duration = Duration::from_millis(1);
 const MAX_REMAINS: usize = 1 << 20;
 
 impl Postgresql {
-    /// Cancels the run on the server and reads its remaining messages. If that takes too long, the session becomes
-    /// unusable.
-    pub(super) fn stop(&mut self, asks_at_once: bool) {
+    /// Ends the run on the server and reads its remaining messages. With `cancels_immediately` it does not first wait
+    /// for the server's own time limit. If that takes too long, the session becomes unusable.
+    pub(super) fn stop(&mut self, cancels_immediately: bool) {
         let never = AtomicBool::new(false);
-        let is_done = (!asks_at_once && self.drain(&RunDeadline::grace(SERVER_GRACE, &never))) || {
+        let is_done = (!cancels_immediately && self.drain(&RunDeadline::grace(SERVER_GRACE, &never))) || {
             let deadline = RunDeadline::grace(CANCEL_GRACE, &never);
             self.cancel(&deadline) && self.drain(&deadline)
         };
@@ -66,7 +66,8 @@ impl Postgresql {
 }
 
 impl AbandonedSession for Postgresql {
-    /// The server answers when its function has returned, or closes the connection.
+    /// Returns whether the run has ended: the server is ready for the next query, or it closed the connection. A
+    /// function that the query calls may ignore the cancellation for a while.
     fn has_ended(&mut self) -> bool {
         let never = AtomicBool::new(false);
         let deadline = RunDeadline::grace(CHECK_TIMEOUT, &never);

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jaxrl_sql.databases.engines.base import MissingDatabaseError
-from jaxrl_sql.databases.sample.served import ServedDatabase, describe_samples, open_served
+from jaxrl_sql.databases.sample.external import ExternalDatabase, describe_samples, open_external
 from jaxrl_sql.text2sql import benchmarks
 from jaxrl_sql.text2sql.benchmarks.benchmark import Benchmark, describe_databases
 from jaxrl_sql.text2sql.benchmarks.databases import Databases
@@ -46,7 +46,7 @@ class SampleLog(NamedTuple):
     """Messages about tables that samples omit, and the databases with samples."""
 
     notes: list[str]
-    databases: list[ServedDatabase]
+    databases: list[ExternalDatabase]
 
 
 class DatabaseResolver:
@@ -199,9 +199,9 @@ def _make_duckdb_source(folder: Path, name: str, ending: str, log: SampleLog) ->
 
 def _open_other(url: str, log: SampleLog) -> OpenedDatabase:
     """Open the database of a URL, with a sample that shows it; raises InputError."""
-    served = open_served(url, None, (), log.notes.append)
-    log.databases.append(served)
-    return OpenedDatabase(str(served.sample_path), served.engine, served.url)
+    database = open_external(url, None, (), log.notes.append)
+    log.databases.append(database)
+    return OpenedDatabase(str(database.sample_path), database.engine, database.url)
 
 
 def _is_duckdb(path: Path) -> bool:

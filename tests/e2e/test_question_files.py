@@ -1,4 +1,4 @@
-"""A run on a sheet of questions whose golds are PostgreSQL's."""
+"""A run on a file of questions whose golds are PostgreSQL's."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FROM generate_series(1, 30) AS i;
 """
 
 
-def test_run_on_a_sheet_trains_evaluates_and_resumes_without_storing_the_password(
+def test_run_on_a_question_file_trains_evaluates_and_resumes_without_storing_the_password(
     server_database: Callable[[str, str], Server],
     arguments: Callable[..., list[str]],
     tmp_path: Path,
@@ -43,8 +43,8 @@ def test_run_on_a_sheet_trains_evaluates_and_resumes_without_storing_the_passwor
     settings = [f"data.dir={tmp_path}", "data.evals=[dev]", "sft.databases=1", database]
     assert train(arguments(run, *settings)) == 0
     assert train(["--resume", str(run), "grpo.steps=4"]) == 0
-    sheet = ["--data", str(tmp_path / "dev.csv"), "--model", str(run)]
-    assert evaluate([*sheet, "--out", str(run / "eval"), database]) == 0
+    data_and_model = ["--data", str(tmp_path / "dev.csv"), "--model", str(run)]
+    assert evaluate([*data_and_model, "--out", str(run / "eval"), database]) == 0
     printed = "".join(capsys.readouterr())
     assert f"train: matched with {shown} (9 questions)" in printed
     assert "9 in PostgreSQL" in printed

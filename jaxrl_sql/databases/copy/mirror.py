@@ -1,4 +1,4 @@
-"""Stand-ins: SQLite files with a copy's names, types and rows, for prompts; the SQL runs on the engine."""
+"""SQLite mirrors: files with the names, types and rows of a copy, for prompts; the SQL runs on the engine."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from jaxrl_sql.databases.engines.tables import EngineRules, PlannedTable
 from jaxrl_sql.types import InputError
 
 
-def stand_in(folder: Path, db_id: str) -> Path:
-    """Return the path of a database's stand-in in the output folder of a copy."""
+def mirror_path(folder: Path, db_id: str) -> Path:
+    """Return the path of a database's SQLite mirror in the output folder of a copy."""
     return folder / "databases" / db_id / f"{db_id}.sqlite"
 
 
-def write_stand_in(
+def write_mirror(
     path: Path,
     tables: Sequence[PlannedTable],
     rules: EngineRules,
     rows: Callable[[PlannedTable], Iterable[Rows]],
-    described: Path,
+    source: Path,
 ) -> None:
-    """Write tables as the engine has them, with the column descriptions next to `described`.
+    """Write tables as the engine has them, with the column descriptions of the database `source`.
 
     The file is written atomically. Raises InputError if it cannot be written.
     """
@@ -43,7 +43,7 @@ def write_stand_in(
                 writer.create([replace(table, uniques=())])
                 writer.load(table, rows(table))
             connection.execute("COMMIT")
-        copy_descriptions(described, path)
+        copy_descriptions(source, path)
         scratch.replace(path)
     except OSError as error:
         raise InputError(f"{path}: cannot be written ({error.strerror}): choose another --out") from error

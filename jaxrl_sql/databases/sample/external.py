@@ -1,4 +1,4 @@
-"""A user's database on a server: SQL runs on the server, and the model sees the schema and values of a small sample."""
+"""A user's database of another engine: SQL runs on the engine, and the model sees schema and values of a sample."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from jaxrl_sql.text2sql.env.address import Address, open_url, parse_address
 from jaxrl_sql.types import InputError
 
 
-class ServedDatabase(NamedTuple):
-    """A database of another engine than SQLite; `sample_path` is the SQLite file shown to the model in its place.
+class ExternalDatabase(NamedTuple):
+    """A database on a server, or a DuckDB file; `sample_path` is the SQLite file shown to the model in its place.
 
     `sample_note` says which sample that is; "" for the file that the caller gave.
     """
@@ -30,27 +30,28 @@ class ServedDatabase(NamedTuple):
     sample_note: str = ""
 
 
-def open_served(
-    text: str, stand_in: Path | None, leave_out: Sequence[str], report: Callable[[str], object]
-) -> ServedDatabase:
-    """Return a database with its sample: the SQLite file `stand_in`, or a new one without `leave_out`.
+def open_external(
+    given_url: str, stand_in: Path | None, leave_out: Sequence[str], report: Callable[[str], object]
+) -> ExternalDatabase:
+    """Return the database of a URL with its sample: the SQLite file `stand_in`, or a new one without `leave_out`.
 
     A sample has 200 rows per table, and their parents. It is cached; delete it to sample again. A DuckDB file that
     has changed is sampled again. Raises InputError for an invalid URL, and a server that cannot be reached.
     """
-    url = open_url(text)
+    executor_url = open_url(given_url)
     if stand_in is not None and not stand_in.is_file():
         raise InputError(f"--stand-in {stand_in}: no such file")
     if stand_in is not None and leave_out:
         raise InputError(f"--leave-out {leave_out[0]}: --stand-in {stand_in} replaces the sample: give one of the two")
-    if text.startswith(DUCKDB):
-        path_and_note = (stand_in,) if stand_in else _sample(url, _version(url), leave_out, report)
-        return ServedDatabase("duckdb", url, text, *path_and_note)
-    address = parse_address(text)
+    if given_url.startswith(DUCKDB):
+        version = _version(executor_url)
+        path_and_note = (stand_in,) if stand_in else _sample(executor_url, version, leave_out, report)
+        return ExternalDatabase("duckdb", executor_url, given_url, *path_and_note)
+    address = parse_address(given_url)
     _check_once(address)
     public_url = address.public_url(address.database)
-    path_and_note = (stand_in,) if stand_in else _sample(text, public_url, leave_out, report)
-    return ServedDatabase(address.engine, url, public_url, *path_and_note)
+    path_and_note = (stand_in,) if stand_in else _sample(given_url, public_url, leave_out, report)
+    return ExternalDatabase(address.engine, executor_url, public_url, *path_and_note)
 
 
 @cache
@@ -59,11 +60,11 @@ def _check_once(address: Address) -> None:
     check_connection(address)
 
 
-def describe_samples(databases: Sequence[ServedDatabase]) -> list[str]:
+def describe_samples(databases: Sequence[ExternalDatabase]) -> list[str]:
     """Return a line on what the model sees of databases, if it sees a cached sample of any."""
-    notes = {served.public_url: served for served in databases if served.sample_note}
+    notes = {database.public_url: database for database in databases if database.sample_note}
     if len(notes) < 2:
-        return [served.sample_note for served in notes.values()]
+        return [database.sample_note for database in notes.values()]
     folder = next(iter(notes.values())).sample_path.parents[2]
     return [
         f"the model sees samples of {len(notes)} databases, {ROWS} rows per table: {folder} (delete it for new ones)"
@@ -79,7 +80,7 @@ def _version(url: str) -> str:
 
 
 def _sample(url: str, public_url: str, leave_out: Sequence[str], report: Callable[[str], object]) -> tuple[Path, str]:
-    """Return (path, note) of the cached sample of a server's database without `leave_out`, or create it."""
+    """Return (path, note) of the cached sample of a database without `leave_out`, or create it."""
     cache = cache_folder() or Path(tempfile.mkdtemp(prefix="jaxrl_sql-"))
     identity = json.dumps([public_url, sorted(set(leave_out))])
     folder = cache / "samples" / hashlib.blake2b(identity.encode(), digest_size=10).hexdigest()

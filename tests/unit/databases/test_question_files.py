@@ -15,7 +15,7 @@ import duckdb
 import pytest
 
 from jaxrl_sql.config import ExecutorConfig
-from jaxrl_sql.databases.sheets import DatabaseResolver, load_benchmark, load_split, single_database
+from jaxrl_sql.databases.question_files import DatabaseResolver, load_benchmark, load_split, single_database
 from jaxrl_sql.inference.fingerprint import digests
 from jaxrl_sql.text2sql.benchmarks import Benchmark
 from jaxrl_sql.text2sql.env.address import parse_address

@@ -36,7 +36,7 @@ Which countries are there?,SELECT DISTINCT country FROM customers WHERE name ILI
 """
 
 
-class Sheets(NamedTuple):
+class QuestionFiles(NamedTuple):
     """A folder with train.csv and dev.csv, the setting of their database, and its name for output."""
 
     folder: Path
@@ -46,7 +46,9 @@ class Sheets(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def sheets(server_database: Callable[[str, str], Server], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sheets]:
+def question_files(
+    server_database: Callable[[str, str], Server], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[QuestionFiles]:
     folder = tmp_path_factory.mktemp("shop")
     (folder / "train.csv").write_text(TRAIN)
     (folder / "dev.csv").write_text(DEV)
@@ -54,17 +56,17 @@ def sheets(server_database: Callable[[str, str], Server], tmp_path_factory: pyte
     setting = f"data.database={address.public_url(address.database)}"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PGPASSWORD", address.password)
-        yield Sheets(folder, setting, address.display_name(address.database), address.password)
+        yield QuestionFiles(folder, setting, address.display_name(address.database), address.password)
 
 
 def test_audit_names_the_database_and_lists_failing_golds_by_line(
-    sheets: Sheets, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    question_files: QuestionFiles, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    train, out = sheets.folder / "train.csv", tmp_path / "audit"
-    command = ["--train", str(train), "--eval", str(sheets.folder / "dev.csv"), sheets.setting]
+    train, out = question_files.folder / "train.csv", tmp_path / "audit"
+    command = ["--train", str(train), "--eval", str(question_files.folder / "dev.csv"), question_files.setting]
     assert audit([*command, "--timeout-ms", "500", "--out", str(out)]) == 0
     output, notes = capsys.readouterr()
-    assert f"train.csv: matched with {sheets.shown} (5 questions)" in notes
+    assert f"train.csv: matched with {question_files.shown} (5 questions)" in notes
     lines = output.splitlines()
     assert any(line.startswith(f"{train}:5: gold: fails (") and "SELECT ident FROM" in line for line in lines)
     assert any(line.startswith(f"{train}:7: gold: times out (over --timeout-ms): ") for line in lines)
@@ -78,15 +80,15 @@ def test_audit_names_the_database_and_lists_failing_golds_by_line(
         ("gold: times out", f"{train}:7"),
     }
     summary = json.loads((out / "audit.json").read_text())
-    assert summary["sets"]["dev.csv"]["matched_with"] == f"{sheets.shown} (1 question)"
-    assert sheets.password not in "".join(path.read_text() for path in out.iterdir()) + output + notes
+    assert summary["sets"]["dev.csv"]["matched_with"] == f"{question_files.shown} (1 question)"
+    assert question_files.password not in "".join(path.read_text() for path in out.iterdir()) + output + notes
 
 
 def test_audit_reads_the_password_from_the_environment_only(
-    sheets: Sheets, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    question_files: QuestionFiles, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    setting = sheets.setting.replace("@", ":secret@")
-    assert audit(["--eval", str(sheets.folder / "dev.csv"), setting, "--out", str(tmp_path)]) == 2
+    setting = question_files.setting.replace("@", ":secret@")
+    assert audit(["--eval", str(question_files.folder / "dev.csv"), setting, "--out", str(tmp_path)]) == 2
     message = capsys.readouterr().err
     assert "data.database holds the password of reader" in message
     assert "set PGPASSWORD" in message
@@ -94,13 +96,13 @@ def test_audit_reads_the_password_from_the_environment_only(
 
 
 def test_predictions_are_judged_on_the_server(
-    sheets: Sheets, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    question_files: QuestionFiles, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     predictions = tmp_path / "predictions.jsonl"
     out = tmp_path / "out"
     command = [
-        *("--data", str(sheets.folder / "dev.csv"), "--predictions", str(predictions), "--out", str(out)),
-        sheets.setting,
+        *("--data", str(question_files.folder / "dev.csv"), "--predictions", str(predictions), "--out", str(out)),
+        question_files.setting,
         "run.display=plain",
     ]
     for sql, accuracy in (
@@ -114,28 +116,28 @@ def test_predictions_are_judged_on_the_server(
         for path in out.iterdir():
             path.unlink()
     captured = capsys.readouterr()
-    assert f"matched with {sheets.shown} (1 question)" in captured.out + captured.err
-    assert evaluate([part for part in command if part != sheets.setting]) == 2
+    assert f"matched with {question_files.shown} (1 question)" in captured.out + captured.err
+    assert evaluate([part for part in command if part != question_files.setting]) == 2
     message = capsys.readouterr().err
     assert "no db_id: 1" in message
     assert "names tried: db_id (db_id, database, db_name, dbname, db, db_path)" in message
     assert "data.database" in message
 
 
-def test_evaluation_stores_the_address_without_its_password(sheets: Sheets, tmp_path: Path) -> None:
+def test_evaluation_stores_the_address_without_its_password(question_files: QuestionFiles, tmp_path: Path) -> None:
     predictions, out = tmp_path / "predictions.jsonl", tmp_path / "out"
     predictions.write_text(json.dumps({"id": "dev_0", "sql": "SELECT 1"}) + "\n")
-    command = ["--data", str(sheets.folder / "dev.csv"), "--predictions", str(predictions), "--out", str(out)]
-    assert evaluate([*command, sheets.setting, "run.display=none"]) == 0
+    command = ["--data", str(question_files.folder / "dev.csv"), "--predictions", str(predictions), "--out", str(out)]
+    assert evaluate([*command, question_files.setting, "run.display=none"]) == 0
     texts = {path.name: path.read_text() for path in out.iterdir()}
-    assert sheets.setting.partition("=")[2] in texts["config.yaml"]
-    assert not any(sheets.password in text for text in texts.values())
+    assert question_files.setting.partition("=")[2] in texts["config.yaml"]
+    assert not any(question_files.password in text for text in texts.values())
 
 
-def test_filter_takes_the_database(sheets: Sheets, tmp_path: Path) -> None:
+def test_filter_runs_golds_on_data_database(question_files: QuestionFiles, tmp_path: Path) -> None:
     out = tmp_path / "filtered"
     limits = ["executor.engine_timeout_ms=500", "data.select.limit_train=4", "run.display=none"]
-    assert filter_data([f"data.dir={sheets.folder}", sheets.setting, *limits, f"filter.out={out}"]) == 0
+    assert filter_data([f"data.dir={question_files.folder}", question_files.setting, *limits, f"filter.out={out}"]) == 0
     kept_ids = [json.loads(line)["id"] for line in (out / "kept.jsonl").read_text().splitlines()]
     assert kept_ids == ["train_0", "train_1"]
 
@@ -151,13 +153,13 @@ def test_filter_takes_the_database(sheets: Sheets, tmp_path: Path) -> None:
 def test_password_is_checked_before_the_golds_run(
     password: str,
     message: str,
-    sheets: Sheets,
+    question_files: QuestionFiles,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A cached sample of the database needs no connection."""
-    command = ["--eval", str(sheets.folder / "dev.csv"), sheets.setting, "--out"]
+    command = ["--eval", str(question_files.folder / "dev.csv"), question_files.setting, "--out"]
     assert audit([*command, str(tmp_path / "first")]) == 0
     monkeypatch.setenv("PGPASSWORD", password)
     capsys.readouterr()
@@ -180,10 +182,14 @@ def test_password_is_checked_before_the_golds_run(
     ids=["database", "user", "port", "engine", "file"],
 )
 def test_wrong_addresses_are_reported_in_one_line(
-    sheets: Sheets, change: tuple[str, str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    question_files: QuestionFiles,
+    change: tuple[str, str],
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    setting = sheets.setting.replace(*change)
-    assert audit(["--eval", str(sheets.folder / "dev.csv"), setting, "--out", str(tmp_path / "audit")]) == 2
+    setting = question_files.setting.replace(*change)
+    assert audit(["--eval", str(question_files.folder / "dev.csv"), setting, "--out", str(tmp_path / "audit")]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert re.search(message, error)

@@ -116,19 +116,25 @@ def _search_last(logprobs: jax.Array, top_k: jax.Array, top_p: jax.Array, trunca
 def _search_rank(rank: jax.Array, weight: jax.Array, limit: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Find the tokens [N,V], in order of rank, whose predecessors have a total weight below `limit` [N].
 
-    Return their last rank, and the number of tokens of this rank, which all weigh the same: [N] each. The rank's
-    digits, of two bits each, are determined one by one, which replaces sorting the vocabulary.
+    Return their last rank, and the number of tokens of this rank, which all weigh the same: [N] each. The rank's digits
+    are determined one by one, which replaces sorting the vocabulary.
     """
 
     def weight_before(bound: jax.Array) -> jax.Array:
         return jnp.sum(jnp.where(rank < bound[:, None], weight, 0.0), axis=-1)
 
-    def set_digit(i: jax.Array, bound: jax.Array) -> jax.Array:
-        shift = (30 - 2 * i).astype(jnp.uint32)
-        candidates = [bound | (jnp.uint32(digit) << shift) for digit in (1, 2, 3)]
-        digit = sum((weight_before(candidate) < limit).astype(jnp.uint32) for candidate in candidates)
-        return bound | (digit << shift)
+    def find_last(bits: int) -> jax.Array:
+        """Return the last rank, by digits of this number of bits."""
 
-    last = jax.lax.fori_loop(0, 16, set_digit, jnp.zeros(limit.shape, jnp.uint32))
+        def set_digit(i: jax.Array, bound: jax.Array) -> jax.Array:
+            shift = (32 - bits * (i + 1)).astype(jnp.uint32)
+            candidates = [bound | (jnp.uint32(digit) << shift) for digit in range(1, 1 << bits)]
+            digit = sum((weight_before(candidate) < limit).astype(jnp.uint32) for candidate in candidates)
+            return bound | (digit << shift)
+
+        return jax.lax.fori_loop(0, 32 // bits, set_digit, jnp.zeros(limit.shape, jnp.uint32))
+
+    # A GPU compares with the three candidates of two bits in one pass, a CPU in a pass each.
+    last = jax.lax.platform_dependent(cpu=lambda: find_last(1), default=lambda: find_last(2))
     weight_of_last = jnp.max(jnp.where(rank == last[:, None], weight, 0.0), axis=-1)
     return last, jnp.ceil((limit - weight_before(last)) / weight_of_last)

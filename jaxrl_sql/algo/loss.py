@@ -135,7 +135,7 @@ def policy_ratio(logprob: jax.Array, old: jax.Array, mask: jax.Array, kind: str)
         detached = jax.lax.stop_gradient(log_ratio)
         log_ratio = log_ratio - detached + masked.masked_mean(detached, mask, axis=-1)[..., None]
     elif kind != "token":
-        raise ValueError(f"ratio must be token or sequence, not {kind!r}")
+        raise ValueError(f"importance_sampling_level must be token or sequence, not {kind!r}")
     return jnp.exp(log_ratio)
 
 

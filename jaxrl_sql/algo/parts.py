@@ -34,7 +34,7 @@ def split_prompts(batch: GroupBatch, parts: int) -> tuple[GroupBatch, Rejoin]:
     units, prompts_per_schema = count_units(batch), batch.prompts_per_schema
     size, rest = divmod(units, parts)
     if rest:
-        unit_name = "prompts" if prompts_per_schema == 1 else f"times {prompts_per_schema} questions"
+        unit_name = "prompts" if prompts_per_schema == 1 else f"schemas of {prompts_per_schema} questions"
         raise ValueError(f"{units} {unit_name} are not divisible by {parts} parts")
 
     def split_array(x: jax.Array) -> jax.Array:
@@ -68,13 +68,13 @@ def split_rows(batch: GroupBatch, parts: int, size: int) -> tuple[GroupBatch, Re
     assert start is not None
     assert length is not None
     whole = jax.tree.map(lambda x: jnp.broadcast_to(x, (parts, *x.shape)), batch)
-    first = jnp.arange(parts)[:, None, None]
+    part = jnp.arange(parts)[:, None, None]
     # An empty answer may start after the last row.
-    is_here = jnp.minimum(start // (size * width), parts - 1) == first
+    is_here = jnp.minimum(start // (size * width), parts - 1) == part
     rows = jnp.pad(length, ((0, 0), (0, parts * size - length.shape[1]))).reshape(len(length), parts, size)
     micro_batches = dataclasses.replace(
         whole,
-        packed_start=start - first * size * width,
+        packed_start=start - part * size * width,
         packed_length=jnp.moveaxis(rows, 1, 0),
         completion_len=jnp.where(is_here, batch.completion_len, 0),
         weight=jnp.where(is_here, batch.weight, 0),
@@ -82,6 +82,6 @@ def split_rows(batch: GroupBatch, parts: int, size: int) -> tuple[GroupBatch, Re
     return micro_batches, lambda x: jnp.sum(x, axis=0)
 
 
-def map_micro_batches(run: BatchFunction[Any], split_array: GroupBatch, rejoin: Rejoin) -> Any:
+def map_micro_batches(run: BatchFunction[Any], split_batch: GroupBatch, rejoin: Rejoin) -> Any:
     """Run micro-batches sequentially and rejoin their results."""
-    return jax.tree.map(rejoin, jax.lax.map(run, split_array))
+    return jax.tree.map(rejoin, jax.lax.map(run, split_batch))

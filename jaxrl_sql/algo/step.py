@@ -82,7 +82,8 @@ def make_step(
             result = loss(logprobs(with_float32_leaves(trainable, leaves), frozen, micro_batch), micro_batch)
             return result.sum / jnp.maximum(weight, 1.0), result.metrics
 
-        # Narrow weights carry float32 zeros (`linear.Weight`), whose gradients are float32.
+        # A bfloat16 weight is paired with float32 zeros (`linear.Weight`). The gradient with respect to the zeros is
+        # taken, so it is float32.
         gradient = jax.grad(objective, has_aux=True)
         micro_batch_gradient = partial(gradient, float32_leaves(trainable))
         grads, metrics = run_micro_batches(micro_batch_gradient, batch, micro_batches, _sum_gradients, by_rows)

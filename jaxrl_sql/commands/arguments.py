@@ -70,8 +70,8 @@ def add_config(parser: Parser, root: type[RootConfig], epilog: str = EXIT_CODES)
 def add_endpoint(parser: argparse.ArgumentParser, section: str) -> None:
     """Add `--endpoint URL`, a shorthand for a section's settings of an endpoint (`endpoint_values`)."""
     description = (
-        f"an OpenAI-compatible endpoint, up to /chat/completions: {section}.base_url; it receives names, values and "
-        "rows of the database, except the columns of data.hide"
+        f"base URL of an OpenAI-compatible endpoint, without /chat/completions (sets {section}.base_url); it receives "
+        "names, values and rows of the database, except the columns of data.hide"
     )
     parser.add_argument("--endpoint", metavar="URL", help=description)
 

@@ -1,4 +1,4 @@
-"""Evaluate predictions or a model on a benchmark by several rules.
+"""Evaluate predictions or a model on a benchmark with several scoring rules (variants of execution accuracy).
 
 `jaxrl-sql evaluate --data DIR --predictions FILE --out DIR` needs neither a model nor jax. With `--model M` instead of
 predictions, the model answers; with `--endpoint URL --model M`, a model behind an endpoint. `--as SYSTEM` sets prompt,
@@ -97,13 +97,13 @@ def show_speed(numbers: Mapping[str, float]) -> None:
     """Print the speed of a model's answers."""
     rows = (
         ("questions", f"{numbers['questions']:,}"),
-        ("tokens written", f"{numbers['tokens']:,}"),
+        ("tokens generated", f"{numbers['tokens']:,}"),
         ("tokens/s", f"{numbers['speed/tokens_per_s']:,.0f}"),
-        ("seconds answering", f"{numbers['time/answering']:,.1f}"),
-        ("seconds in all", f"{numbers['time/total']:,.1f}"),
+        ("seconds generating", f"{numbers['time/answering']:,.1f}"),
+        ("total seconds", f"{numbers['time/total']:,.1f}"),
         ("peak memory, GiB", f"{numbers['memory/peak'] / (1 << 30):.2f}"),
     )
-    show_table(sys.stdout, "answering, in this call", ("", ""), rows)
+    show_table(sys.stdout, "generation speed, without answers of earlier calls", ("", ""), rows)
 
 
 def _compare(first: Path, second: Path, args: argparse.Namespace) -> int:

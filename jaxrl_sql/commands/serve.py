@@ -24,13 +24,13 @@ from jaxrl_sql.runtime.terminal import print_text
 
 
 def _serve(policy: PolicySpec, cfg: EvaluateSettings, limits: ExecutorConfig, args: argparse.Namespace) -> int:
-    from jaxrl_sql.serving.chats import NEW_CHAT, adapters_chat, served_chat
+    from jaxrl_sql.serving.chats import DEFAULT_CHAT_SETTINGS, adapters_chat, served_chat
     from jaxrl_sql.serving.server import open_engines, serve
 
     name = args.name or Path(args.model.rstrip("/")).name
     engines = open_engines(policy, cfg, limits, name, args.adapter)
     _, trained = find_trained(args.model)
-    chat = NEW_CHAT._replace(date=policy.data.chat.date)
+    chat = DEFAULT_CHAT_SETTINGS._replace(date=policy.data.chat.date)
     if trained is not None:
         chat = served_chat(policy.recipe, policy.data)
     chats = {name: chat} | {label: adapters_chat(folder, chat) for label, folder in args.adapter}

@@ -16,7 +16,7 @@ from jaxrl_sql.types import InputError
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    return run_command(TrainConfig, _train, __doc__ or "", arguments, _rehearse)
+    return run_command(TrainConfig, _train, __doc__ or "", arguments, _dry_run)
 
 
 def keep_supervised_phase(config: TrainConfig) -> TrainConfig:
@@ -38,7 +38,7 @@ def _train(config: TrainConfig) -> int:
         return sft(run)
 
 
-def _rehearse(config: TrainConfig) -> int:
+def _dry_run(config: TrainConfig) -> int:
     supervised = keep_supervised_phase(config)
     from jaxrl_sql.training.trainer import dry_run
 

@@ -14,7 +14,7 @@ from jaxrl_sql.config import TrainConfig
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the command line, train, and return the exit code."""
-    return run_command(TrainConfig, _train, __doc__ or "", arguments, _rehearse)
+    return run_command(TrainConfig, _train, __doc__ or "", arguments, _dry_run)
 
 
 def _train(config: TrainConfig) -> int:
@@ -23,7 +23,7 @@ def _train(config: TrainConfig) -> int:
     return train(config)
 
 
-def _rehearse(config: TrainConfig) -> int:
+def _dry_run(config: TrainConfig) -> int:
     from jaxrl_sql.training.trainer import dry_run
 
     return dry_run(config)

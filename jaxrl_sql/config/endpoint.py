@@ -16,7 +16,7 @@ class EndpointConfig:
     The limits apply to all requests of an output folder, including those before a resumption.
     """
 
-    base_url: Annotated[str, "URL of the endpoint, up to `/chat/completions`; if empty, no endpoint is used."] = ""
+    base_url: Annotated[str, "Base URL of the endpoint, without `/chat/completions`; if empty, none is used."] = ""
     model: Annotated[str, "Name of the model at the endpoint."] = ""
     key_env: Annotated[str, "Environment variable that holds the endpoint's key; if empty, no key is sent."] = (
         "OPENAI_API_KEY"

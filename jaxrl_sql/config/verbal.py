@@ -18,7 +18,9 @@ class VerbalSettings(EndpointConfig):
 
     out: Annotated[str, "Output folder."] = "runs/verbal"
     surplus_columns: Annotated[
-        int, "Number of extra columns from which the rule `ex_b` rejects a prediction; 0 allows any number."
+        int,
+        "A prediction with at least this many extra columns is wrong by the scoring rule `ex_b` (partial match); 0 allows "
+        "any number.",
     ] = 0
     include_ids: Annotated[str, "File of question ids; other questions are skipped. If empty, none are skipped."] = ""
     candidates: Annotated[

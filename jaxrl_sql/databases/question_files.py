@@ -1,6 +1,7 @@
 """Questions of a user's file on the databases that `data.database` or the records name: files, or servers' databases.
 
-SQL runs on the engine. A cached sample shows schema and values of a database of another engine than SQLite.
+SQL runs on the engine. For an engine other than SQLite, prompts get schema and values from a cached SQLite sample of
+the database.
 """
 
 from __future__ import annotations
@@ -26,7 +27,11 @@ _DUCKDB_MARK = b"DUCK"  # at byte 8 of a file
 
 
 class OpenedDatabase(NamedTuple):
-    """A database: the file that shows it, engine and URL of another engine than SQLite, or why it is unusable."""
+    """A database that questions use.
+
+    `path` is the SQLite file that prompts read: the database or a sample of it. `engine` and `url` are set for an engine
+    other than SQLite. `error` is the reason why the database is unusable.
+    """
 
     path: str = ""
     engine: str = "sqlite"
@@ -35,7 +40,7 @@ class OpenedDatabase(NamedTuple):
 
 
 class DatabaseSource(NamedTuple):
-    """Databases by name; `name` is that of questions which name none, and "" where they must."""
+    """Databases by name; `name` is the default for questions without one, or "" if every question must name its own."""
 
     engine: str
     name: str
@@ -72,7 +77,8 @@ class DatabaseResolver:
         source = self._source
         if source is None or item.script or (item.db_path and not item.is_unnamed):
             return item
-        if item.dialect == "sqlite" != source.engine:  # in a file next to the questions
+        # The database of a SQLite question is then a file next to the questions.
+        if item.dialect == "sqlite" != source.engine:
             return item
         name = item.db_id or source.name
         item = item._replace(db_path="", error="") if item.is_unnamed else item

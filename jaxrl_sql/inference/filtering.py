@@ -1,4 +1,4 @@
-"""Select training questions: cheap filters first, then golds, prompts, repeats, sampled answers, a subsample."""
+"""Select training questions by text, gold execution, duplicates, prompt length, pass rate and subsampling, in this order."""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@ AUTO = "auto"
 MAX_BYTES = 2 << 30
 """Limit of the folder in the user's cache; the oldest files are evicted first."""
 MIN_S = 0.02
-"""Programs with a shorter compilation are not cached, unless the variable SHORTEST is set."""
-SHORTEST = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
+"""Programs with a shorter compilation are not cached, unless JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS is set."""
+MIN_COMPILE_TIME_VARIABLE = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
 
 
 def keep_programs(setting: str) -> None:
@@ -32,8 +32,8 @@ def keep_programs(setting: str) -> None:
         _evict_oldest(folder)
         setting = str(folder)
     if setting:
-        if SHORTEST not in os.environ:
-            jax.config.update(SHORTEST.lower(), MIN_S)
+        if MIN_COMPILE_TIME_VARIABLE not in os.environ:
+            jax.config.update(MIN_COMPILE_TIME_VARIABLE.lower(), MIN_S)
         jax.config.update("jax_compilation_cache_dir", setting)
 
 

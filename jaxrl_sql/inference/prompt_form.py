@@ -23,7 +23,8 @@ def resolve_settings(config: Settings, with_weights: bool = True) -> Settings:
     if values["data.prompt"] != "auto":
         return config
     named = Path(values["data.tokenizer.path"] or values.get("model.checkpoint", ""))
-    tokenizer = named / MODEL if (named / CONFIG).is_file() and (named / MODEL).is_dir() else named  # of a run
+    is_run = (named / CONFIG).is_file() and (named / MODEL).is_dir()
+    tokenizer = named / MODEL if is_run else named
     is_trained = not (values["data.tokenizer.path"] or values.get("model.checkpoint"))
     is_chat = values.get("evaluate.base_url") or (not is_trained and _has_chat_template(tokenizer))
     config = replace_values(config, {"data.prompt": "chat" if is_chat else "compact"})

@@ -47,7 +47,7 @@ def state_values(head: PyTree, hidden: jax.Array) -> jax.Array:
 
 
 def decay_mask(config: ModelConfig, frozen: Sequence[str] = ()) -> Callable[[PyTree], PyTree]:
-    """Return the function from trainable parameters, of a value head too, to a tree of whether weight decay applies.
+    """Return a function from trainable parameters, with or without a value head, to booleans: which weights decay.
 
     The tree has no `frozen` weights.
     """

@@ -122,7 +122,10 @@ def exchange_bytes(data: bytes) -> list[bytes]:
 
 
 def gather_array(array: jax.Array | np.ndarray) -> np.ndarray:
-    """Return an array in full on the host; every process must call it if the array spans processes."""
+    """As `to_host`, also for NumPy arrays, and without communication for replicated arrays.
+
+    Every process must call it if the array spans processes.
+    """
     if not isinstance(array, jax.Array) or array.is_fully_addressable or array.is_fully_replicated:
         return np.asarray(array)
     return np.asarray(multihost_utils.process_allgather(array, tiled=True))

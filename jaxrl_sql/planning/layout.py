@@ -30,13 +30,13 @@ class Machine(NamedTuple):
 
 
 def with_layout(
-    sections: WorkloadSections, model: PlannedModel, mesh: AnyMesh, machine: Machine, is_shared: bool = False
+    sections: WorkloadSections, model: PlannedModel, mesh: AnyMesh, machine: Machine, needs_replicas: bool = False
 ) -> RolloutConfig:
     """Return the section with `auto` replaced in `mesh`.
 
     Among the replicas that fit and the training mesh, the choice is the layout with the fastest sampling phases by
     formula. It is the training mesh if no replicas fit, on one device, and on CPUs, whose devices share the cores.
-    Dialogues on several processes (`is_shared`) need replicas. Raises InputError for replicas that do not fit, whose
+    Dialogues on several processes (`needs_replicas`) need replicas. Raises InputError for replicas that do not fit, whose
     devices do not add up, or that do not divide the model's heads.
     """
     rollout, count = sections.rollout, math.prod(mesh.shape.values())
@@ -49,7 +49,7 @@ def with_layout(
             )
         return rollout
     training = replace(rollout, mesh="training")
-    if rollout == training or count == 1 or (machine.platform == "cpu" and not is_shared):
+    if rollout == training or count == 1 or (machine.platform == "cpu" and not needs_replicas):
         return training
     fitting = {}
     for tensor in _divisors(math.gcd(count, machine.local)):
@@ -65,7 +65,7 @@ def with_layout(
     chip = machine.chip
     if chip is None:
         return fitting[min(fitting)]
-    candidates = [*fitting.values(), *([] if is_shared else [training])]
+    candidates = [*fitting.values(), *([] if needs_replicas else [training])]
     return min(candidates, key=lambda layout: _seconds(sections._replace(rollout=layout), model, mesh.shape, chip))
 
 

@@ -40,7 +40,7 @@ class Lengths(NamedTuple):
 
 
 class StepLengths(NamedTuple):
-    """The lengths of a step's answers and prompts; None if all have the most tokens.
+    """The lengths of a step's answers and prompts; None if all have the maximum length.
 
     schema: length of the common prefix of a database's prompts in tokens.
     """

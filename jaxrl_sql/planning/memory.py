@@ -99,7 +99,7 @@ class PlannedModel(NamedTuple):
     shape: ModelConfig
 
     @property
-    def width(self) -> int:
+    def bytes_per_weight(self) -> int:
         """Return the bytes of a weight."""
         return int(jnp.dtype(self.section.dtype).itemsize)
 
@@ -109,7 +109,7 @@ class PlannedModel(NamedTuple):
         return self.section.dtype if self.section.compute_dtype == "same" else self.section.compute_dtype
 
     @property
-    def compute_width(self) -> int:
+    def bytes_per_activation(self) -> int:
         """Return the bytes per element of an activation."""
         return int(jnp.dtype(self.compute_dtype).itemsize)
 
@@ -134,7 +134,7 @@ def estimate(model: PlannedModel, mesh: AnyMesh, work: Workload, fused: bool | N
     fused = model.section.attention != "xla" if fused is None else fused
     has_parts = any(update.passes > 1 for update in trained_updates)
     return MemoryEstimate(
-        weights=num_params * model.width,
+        weights=num_params * model.bytes_per_weight,
         adapters=trained * trained_width if model.section.lora.rank and trained_updates else 0,
         optimizer=trained * max((_moments(update.optim) for update in trained_updates), default=0),
         reference=trained * trained_width if any(update.keeps_copy for update in trained_updates) else 0,
@@ -143,7 +143,7 @@ def estimate(model: PlannedModel, mesh: AnyMesh, work: Workload, fused: bool | N
         rollout_weights=_rollout_weights(model, mesh, work.rollout_grid),
         gradients=trained * 4 * (1 + has_parts) if trained_updates else 0,  # float32, and the gradients of a part
         activations=max((_activations(model, mesh, update, fused) for update in trained_updates), default=0),
-        decoding=_decoding(model, engine, sampled, 0 if work.rollout_grid else model.width),
+        decoding=_decoding(model, engine, sampled, 0 if work.rollout_grid else model.bytes_per_weight),
     )
 
 
@@ -188,8 +188,8 @@ def _rollout_weights(model: PlannedModel, mesh: AnyMesh, grid: tuple[int, int] |
     It consists of the layers without embeddings, or is a replica (`grid`: replicas, tensor) in the compute dtype.
     """
     if grid is None:
-        return _layer_params(model.shape, mesh) * model.width
-    return params_per_device(model.shape, sampling_mesh(grid, mesh)) * model.compute_width
+        return _layer_params(model.shape, mesh) * model.bytes_per_weight
+    return params_per_device(model.shape, sampling_mesh(grid, mesh)) * model.bytes_per_activation
 
 
 def _trained_params(model: PlannedModel, mesh: AnyMesh) -> tuple[int, int]:
@@ -197,7 +197,7 @@ def _trained_params(model: PlannedModel, mesh: AnyMesh) -> tuple[int, int]:
     lora = model.section.lora
     if lora.rank:
         return count_adapters(model.shape, lora.rank, lora.targets, mesh), 4
-    return params_per_device(model.shape, mesh, model.section.frozen), model.width
+    return params_per_device(model.shape, mesh, model.section.frozen), model.bytes_per_weight
 
 
 def _moments(optim: OptimConfig) -> int:
@@ -208,7 +208,8 @@ def _moments(optim: OptimConfig) -> int:
 def with_kv_budget(sections: WorkloadSections, model: PlannedModel, mesh: AnyMesh, device_memory: int) -> RolloutConfig:
     """Return the section with the numbers of KV blocks, which take up to the share `memory` of a device's memory.
 
-    Numbers that it sets are kept. If the memory is unknown, they are the most that can be needed at once.
+    Numbers that are set in the section have precedence. If the device memory is unknown, the numbers are the most that
+    can be needed at once.
     """
     rollout = sections.rollout
     if kv_budget(rollout) is not None:
@@ -228,9 +229,10 @@ def with_kv_budget(sections: WorkloadSections, model: PlannedModel, mesh: AnyMes
 def with_kept_logits(
     sections: WorkloadSections, model: PlannedModel, mesh: AnyMesh, device_memory: int, fused: bool
 ) -> ModelConfigSection:
-    """Return the section with the memory of the logits that an update keeps: up to half of what it leaves free.
+    """Return the section with `kept_logits_mib`, the memory for the logits that an update stores.
 
-    A number that it sets is kept. If the memory is unknown, it is the smallest.
+    It is up to half of the memory that the rest of the update leaves free. A value in the section has precedence. If the
+    device memory is unknown, `kept_logits_mib` is the minimum.
     """
     section = model.section
     if section.kept_logits_mib:
@@ -256,7 +258,7 @@ def inference_weights(model: PlannedModel, mesh: AnyMesh, grid: tuple[int, int] 
         sharding: Any = leaf_of(shardings, spec)
         size = jnp.dtype(narrow if spec.is_matrix else dtype).itemsize
         num_bytes += size * math.prod(sharding.shard_shape(spec.shape))
-    copied = params_per_device(shape, sampling_mesh(grid, mesh)) * model.compute_width if grid else 0
+    copied = params_per_device(shape, sampling_mesh(grid, mesh)) * model.bytes_per_activation if grid else 0
     return num_bytes + copied
 
 
@@ -297,7 +299,7 @@ def _pool_bytes(model: PlannedModel, mesh: AnyMesh, blocks: int, size: int) -> i
     """Return the bytes of a pool of KV blocks on a device."""
     shape = (blocks, model.shape.n_kv_heads, size, model.shape.head_dim)
     shard_shape = jax.NamedSharding(mesh, split_of(mesh, POOL, shape)).shard_shape(shape)
-    return 2 * model.shape.n_layers * math.prod(shard_shape) * model.compute_width
+    return 2 * model.shape.n_layers * math.prod(shard_shape) * model.bytes_per_activation
 
 
 def _caches(model: PlannedModel, mesh: AnyMesh, load: EngineLoad) -> int:
@@ -314,7 +316,7 @@ def _activations(model: PlannedModel, mesh: AnyMesh, work: Update, fused: bool) 
     With `remat` the inputs of each layer are kept, and one full layer during its backward pass; without it all layers
     in full. In addition: the logits of a chunk, and two layers and the embeddings gathered over `fsdp`.
     """
-    shape, width, tensor = model.shape, model.compute_width, mesh.shape["tensor"]
+    shape, width, tensor = model.shape, model.bytes_per_activation, mesh.shape["tensor"]
     prompts, answers = work.chunk_sizes(work.group)
     rows = -(-prompts // num_batch_shards(mesh.shape))
     tokens = rows * (work.prompt + answers * work.answer)
@@ -340,8 +342,8 @@ def _carried_tokens(mesh: AnyMesh, tokens: int) -> int:
 def _layer_bytes(model: ModelConfig, width: int, tokens: int, tensor: int, is_whole: bool) -> int:
     """Return the bytes of one layer's values without attention scores: those kept, or all during its backward pass.
 
-    The numbers of arrays of each width are fitted to XLA's allocations for the published 7B on 32 TPUs and for the
-    quickstart's model on a CPU. `tensor` splits arrays of the model's width by tokens, except with normed heads.
+    The numbers of arrays of each width are fitted to XLA's allocations for Qwen2.5-Coder-7B on 32 TPUs and for the
+    quickstart's model on a CPU. `tensor` splits arrays of the model's width by tokens, except with norms of queries and keys (`qk_norm`).
     """
     of_model, of_mlp, of_queries, of_keys = (8, 8, 10, 6) if is_whole else (6, 5, 6, 4)
     heads = (of_queries * model.n_heads + of_keys * model.n_kv_heads) * model.head_dim
@@ -355,7 +357,7 @@ def _named_bytes(model: PlannedModel, tokens: int) -> int:
     q, k = shape.n_heads * shape.head_dim, shape.n_kv_heads * shape.head_dim
     sizes = {"query": q, "key": k, "value": k, "attended": q, "gate": shape.d_ff, "up": shape.d_ff}
     names = {name.strip() for name in model.section.remat.split(",")}  # `full` names none
-    return tokens * sum(size for name, size in sizes.items() if name in names) * model.compute_width
+    return tokens * sum(size for name, size in sizes.items() if name in names) * model.bytes_per_activation
 
 
 def _all_logits(model: ModelConfig, mesh: AnyMesh, work: Update) -> int:
@@ -371,7 +373,7 @@ def _gathered_bytes(model: PlannedModel, mesh: AnyMesh, learns: bool) -> int:
     if mesh.shape["fsdp"] == 1:
         return 0
     tables = (1 if model.shape.tie_embeddings else 2) * model.shape.vocab_size * model.shape.d_model
-    used = (tables + 2 * layer_weights(model.shape)) * model.compute_width
+    used = (tables + 2 * layer_weights(model.shape)) * model.bytes_per_activation
     return (used + (4 * tables if learns else 0)) // mesh.shape["tensor"]
 
 

@@ -116,7 +116,7 @@ def programs(setting: Setting, work: Workload) -> Mapping[str, Callable[[], Lowe
 
 
 def lower_update(setting: Setting, work: Update) -> Lowered:
-    """Lower one update of the policy on a batch, donated and pinned as `make_step` does."""
+    """Lower one update of the policy on a batch, with donated inputs and fixed output shardings, as in `make_step`."""
     cfg, state = setting.sections.grpo, abstract_state(setting)
     objective = setting.loss or (losses.ppo_loss if cfg.algorithm == "ppo" else losses.grpo_loss)
     on_policy = not (needs_old_logprobs(cfg) or setting.sections.rollout.exact)

@@ -75,7 +75,7 @@ def phases(
 
     Without reinforcement learning it is a supervised step, if there is one.
     """
-    shape, width = model.shape, model.compute_width
+    shape, width = model.shape, model.bytes_per_activation
     if work.update is None or work.rollout is None:
         return [StepProgram("update", _update(model, sizes, update), 1) for update in work.trained_updates]
     load, update = work.rollout, work.update
@@ -230,7 +230,7 @@ def _update(model: PlannedModel, sizes: Mapping[str, int], work: Update) -> Cost
     Forward and backward passes gather a layer's weights, and its gradient is reduced in float32 over `fsdp`; the
     gradient of an embedding is reduced as a whole.
     """
-    (shape, width), (tensor, data) = (model.shape, model.compute_width), (sizes["tensor"], sizes["data"])
+    (shape, width), (tensor, data) = (model.shape, model.bytes_per_activation), (sizes["tensor"], sizes["data"])
     forward = _forward(shape, work)
     passes, trains_weights = UPDATE_PASSES + (model.section.remat != "none"), not model.section.lora.rank
     params = shape.n_layers * layer_weights(shape) + _embedding_params(shape)

@@ -42,8 +42,8 @@ def _title(plan: Plan) -> str:
             lines.append(f"a shard runs at most {tokens:,} tokens at a time, {update.passes:,.1f} times per update")
         if update.part_rows:
             lines.append(
-                f"answers are packed: {update.packed_rows} rows of {update.answer} tokens for {update.group} of them, "
-                f"of which a part runs {update.rows:.1f} on average"
+                f"answers are packed: {update.group} answers in {update.packed_rows} rows of {update.answer} tokens; a "
+                f"part runs {update.rows:.1f} rows on average"
             )
         if plan.layout != "training":
             lines.append(f"answers are sampled by replicas of the model, replicas x tensor = {plan.layout}")

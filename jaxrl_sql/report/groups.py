@@ -183,6 +183,7 @@ def _run_group(record: Fields) -> AnswerGroup:
     example = _example(record)
     phase = str(record["phase"])
     answers = [{**_answer(answer), "right": _is_right(phase, answer)} for answer in record["answers"]]
+    # Golds that are given as result tables cannot be executed again.
     can_be_judged = bool(example.database) and not record.get("has_tables")
     return {
         "step": record["step"],
@@ -257,7 +258,9 @@ def _evaluation_groups(path: Path) -> list[AnswerGroup]:
                 **({"error": record["error"]} if record.get("error") else {}),
             }
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise InputError(f"{path}:{number}: no record of a question: evaluate again, or cut the line") from error
+            raise InputError(
+                f"{path}:{number}: not a valid question record: evaluate again, or delete the line"
+            ) from error
         groups.setdefault((group["phase"], group["uid"]), group)["answers"].append(entry)
     return list(groups.values())
 
@@ -274,7 +277,9 @@ def _comparison_groups(path: Path) -> list[AnswerGroup]:
                 group["answers"].append({"turns": [], "from": f"{side}: {Path(comparison[side]).name}", **judged})
             groups.append(group)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path}: no comparison of two evaluations: write it again with evaluate --compare") from error
+        raise InputError(
+            f"{path}: not a comparison of two evaluations: write it again with evaluate --compare"
+        ) from error
     return groups
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from jaxrl_sql.models.ops.truncation import Truncation
 from jaxrl_sql.rollout.decode import ChunkConfig, End, StepLog, StopCriteria
-from jaxrl_sql.rollout.invalid_requests import find_invalid_requests
+from jaxrl_sql.rollout.invalid_requests import find_invalid_prompts
 from jaxrl_sql.rollout.kv_blocks import BlockTable
 from jaxrl_sql.rollout.model_runner import CallRunner, Continuation, ModelRunner
 from jaxrl_sql.rollout.sampling import ASSISTANT, ENVIRONMENT, UNFINISHED, GenerationRequest, NotFiniteError, Sample
@@ -75,7 +75,7 @@ class EngineCall:
         self, model_runner: ModelRunner, vocabulary: Vocabulary, request: GenerationRequest, stats: RolloutStats
     ) -> None:
         self.model_runner, self.vocabulary, self.request, self.stats = model_runner, vocabulary, request, stats
-        self.automata, self.invalid = find_invalid_requests(
+        self.automata, self.invalid = find_invalid_prompts(
             request, vocabulary, model_runner.model.config, model_runner.config
         )
         valid = [i for i in range(len(request.prompts)) if i not in self.invalid]
@@ -117,7 +117,7 @@ class EngineCall:
             config.max_num_seqs, config.chunk_steps, completion, sizes.group_size,
             partial(config.fits_prefill, smallest=config.block_size),
         )  # fmt: skip
-        blocks = BlockTable(config.completion_block_size, config.max_num_seqs, config.tiers(sizes))
+        blocks = BlockTable(config.completion_block_size, config.max_num_seqs, config.completion_pool_sizes(sizes))
         self.state = initial_state(request, groups, limits, runner.prefix_cache, blocks, sizes.prompt_slots)
         stops = StopCriteria(
             np.array(self.vocabulary.end_tokens, np.int32), self.automata.table, self.automata.is_complete
@@ -302,7 +302,7 @@ class EngineCall:
                 continue
             finally:
                 waited = time.perf_counter() - start_time
-                self.stats.sql_wait_seconds += waited
+                self.stats.observation_wait_seconds += waited
                 self.stats.host_seconds -= waited
             # The policy needs room for a token at least, so a long observation is cut.
             longest = self.request.samplings[self.state.completions[number].prompt].longest

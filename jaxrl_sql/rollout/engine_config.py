@@ -129,17 +129,17 @@ class EngineConfig:
         """Return the blocks of a prompt's row in a table."""
         return -(-bucket(tokens) // self.block_size)
 
-    def tiers(self, sizes: EngineSizes) -> list[tuple[int, int]]:
+    def completion_pool_sizes(self, sizes: EngineSizes) -> list[tuple[int, int]]:
         """Return the (blocks, columns) that the pool of completions and their table grow through, the last for all.
 
-        Some completion soon has the maximum length while most are shorter, so the second tier has all columns.
+        Some completion soon has the maximum length while most are shorter, so the second size has all columns.
         """
         full, columns = sizes.completion_blocks, sizes.completion_columns
         quarter, half = (pool_size(-(-full // share), self.num_shards) for share in (4, 2))
         smaller = [] if self.pads_to_max else [(quarter, -(-columns // 4)), (half, columns)]
-        return [*(tier for tier in smaller if tier[0] < full), (full, columns)]
+        return [*(size for size in smaller if size[0] < full), (full, columns)]
 
-    def prefix_tiers(self, sizes: EngineSizes) -> list[int]:
+    def prefix_pool_sizes(self, sizes: EngineSizes) -> list[int]:
         """Return the sizes that the pool of cached blocks grows through: a quarter, then all of it."""
         quarter = pool_size(-(-sizes.prefix_blocks // 4), self.num_shards)
         return sorted({min(quarter, sizes.prefix_blocks), sizes.prefix_blocks})

@@ -1,4 +1,4 @@
-"""Requests that the engine cannot serve: too long for the model or the KV budget, or with unusable tokens."""
+"""Prompts that the engine cannot serve: too long for the model or the KV budget, or with unusable tokens."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from jaxrl_sql.rollout.sampling import GenerationRequest
 from jaxrl_sql.rollout.stop_strings import Stops, Vocabulary
 
 
-def find_invalid_requests(
+def find_invalid_prompts(
     request: GenerationRequest, vocabulary: Vocabulary, model: ModelConfig, config: EngineConfig
 ) -> tuple[Stops, dict[int, str]]:
-    """Return the automata of all stop strings, and the reason for each invalid request."""
+    """Return the automata of all stop strings, and the reason for each invalid prompt, by index."""
     invalid: dict[int, str] = {}
     for i, (prompt, sampling) in enumerate(zip(request.prompts, request.samplings, strict=True)):
         num_tokens = len(prompt.token_ids)
@@ -26,7 +26,7 @@ def find_invalid_requests(
         elif too_large := _over_budget(config, num_tokens, sampling.longest):
             invalid[i] = f"prompt {prompt.uid}: {too_large}"
         elif not all(0 <= token < model.vocab_size for token in prompt.token_ids):
-            invalid[i] = f"prompt {prompt.uid}: a token id is outside the model's {model.vocab_size}"
+            invalid[i] = f"prompt {prompt.uid}: a token id is outside the model's vocabulary of {model.vocab_size}"
     stops_by_prompt = [tuple(sampling.stop) for sampling in request.samplings]
     stops, never = vocabulary.find_stops(tuple(dict.fromkeys(stops_by_prompt)), model.vocab_size)
     return stops, {i: never[strings] for i, strings in enumerate(stops_by_prompt) if strings in never} | invalid

@@ -122,17 +122,17 @@ class PrefixCache:
 
 
 class BlockTable:
-    """The block table [N,J] of N slots' completions; the pool grows through `tiers`.
+    """The block table [N,J] of N slots' completions; the pool grows through `pool_sizes`.
 
-    tiers: (number of blocks, columns J) of each tier; the last is the maximum.
+    pool_sizes: (number of blocks, columns J) of each size of the pool; the last is the maximum.
     """
 
-    def __init__(self, block_size: int, slots: int, tiers: Sequence[tuple[int, int]]) -> None:
+    def __init__(self, block_size: int, slots: int, pool_sizes: Sequence[tuple[int, int]]) -> None:
         self.block_size = block_size
-        self.tiers = tiers
-        self.tier = 0
+        self.pool_sizes = pool_sizes
+        self.size_index = 0
         self.held = np.zeros(slots, np.int64)
-        self.blocks = np.zeros((slots, tiers[-1][1]), np.int32)
+        self.blocks = np.zeros((slots, pool_sizes[-1][1]), np.int32)
         self.free_blocks = np.arange(self.num_blocks - 1, -1, -1, dtype=np.int32)
 
     def __copy__(self) -> BlockTable:
@@ -143,8 +143,8 @@ class BlockTable:
 
     @property
     def num_blocks(self) -> int:
-        """Return the number of blocks at the current tier."""
-        return self.tiers[self.tier][0]
+        """Return the number of blocks of the pool's current size."""
+        return self.pool_sizes[self.size_index][0]
 
     def need(self, tokens: np.ndarray) -> np.ndarray:
         """Return the number of blocks for tokens [X]."""
@@ -153,28 +153,28 @@ class BlockTable:
     def reserve(self, tokens: np.ndarray) -> bool:
         """Allocate and free blocks so that slot n has room for tokens[n]; change nothing and return False if it fails.
 
-        The tier rises to the first with enough blocks.
+        The pool grows to the first size with enough blocks.
         """
         need = self.need(tokens)
         total, widest = int(need.sum()), int(need.max(initial=0))
-        tier = self.tier
-        while self.tiers[tier][0] < total or self.tiers[tier][1] < widest:
-            tier += 1
-            if tier == len(self.tiers):
+        size_index = self.size_index
+        while self.pool_sizes[size_index][0] < total or self.pool_sizes[size_index][1] < widest:
+            size_index += 1
+            if size_index == len(self.pool_sizes):
                 return False
-        added = np.arange(self.tiers[tier][0] - 1, self.num_blocks - 1, -1, dtype=np.int32)
+        added = np.arange(self.pool_sizes[size_index][0] - 1, self.num_blocks - 1, -1, dtype=np.int32)
         column, old, new = np.arange(self.blocks.shape[1]), self.held[:, None], need[:, None]
         freed = self.blocks[(new <= column) & (column < old)]
         free_blocks = np.concatenate([added, self.free_blocks, freed])
         slots, columns = np.nonzero((old <= column) & (column < new))
         num_left = len(free_blocks) - len(slots)
         self.blocks[slots, columns] = free_blocks[num_left:][::-1]
-        self.tier, self.held, self.free_blocks = tier, need, free_blocks[:num_left]
+        self.size_index, self.held, self.free_blocks = size_index, need, free_blocks[:num_left]
         return True
 
     def table(self) -> Any:
-        """Return the table [N,J] int32 with the columns J of the current tier; missing blocks are `num_blocks`."""
-        columns = self.tiers[self.tier][1]
+        """Return the table [N,J] int32 with the columns J of the pool's current size; missing blocks are `num_blocks`."""
+        columns = self.pool_sizes[self.size_index][1]
         is_held = np.arange(columns) < self.held[:, None]
         return np.where(is_held, self.blocks[:, :columns], self.num_blocks).astype(np.int32)
 

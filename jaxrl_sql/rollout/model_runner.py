@@ -77,7 +77,7 @@ class ModelRunner:
         self.prompt_pool: KVPool | None = None
         self.prefix_pool: KVPool | None = None
         self.completion_pool: KVPool | None = None
-        self.prefix_tiers: list[int] = []
+        self.prefix_pool_sizes: list[int] = []
 
     # --- the sizes of the pools
 
@@ -88,13 +88,13 @@ class ModelRunner:
         """
         if self.config.pads_to_max:
             sizes = sizes._replace(prompt_blocks=max(sizes.prompt_blocks, _num_blocks(self.prompt_pool)))
-        self.prefix_tiers = self.config.prefix_tiers(sizes)
+        self.prefix_pool_sizes = self.config.prefix_pool_sizes(sizes)
         if _num_blocks(self.prompt_pool) != sizes.prompt_blocks:
             self.prompt_pool = None
             self.prompt_pool = self._new_pool(sizes.prompt_blocks, self.config.block_size)
         capacity = min(self.config.prefix_cache_tokens // self.config.block_size, sizes.prefix_blocks)
         self.prefix_cache.open(sizes.prompt_blocks, capacity)
-        completion_blocks = self.config.tiers(sizes)[0][0]
+        completion_blocks, _ = self.config.completion_pool_sizes(sizes)[0]
         if _num_blocks(self.completion_pool) != completion_blocks:
             self.completion_pool = None
             self.completion_pool = self._new_pool(completion_blocks, self.config.completion_block_size)
@@ -143,7 +143,7 @@ class ModelRunner:
 
     def _reserve_prefixes(self, blocks: int) -> KVPool:
         """Return the pool of cached blocks, grown to `blocks` blocks at least; no program but copies reads it."""
-        num_blocks = next(size for size in self.prefix_tiers if size >= blocks)
+        num_blocks = next(size for size in self.prefix_pool_sizes if size >= blocks)
         if self.prefix_pool is None:
             self.prefix_pool = self._new_pool(num_blocks, self.config.block_size)
         elif num_blocks > self.prefix_pool.num_blocks:
@@ -171,7 +171,7 @@ def _columns(pairs: Sequence[tuple[int, int]], none: int) -> Iterator[np.ndarray
 
 
 class Continuation(NamedTuple):
-    """Tokens to append to the completion in a slot, its length at its new end, and its stop strings' state."""
+    """Tokens to append to the completion in a slot, its new maximum length, and the state of its stop automaton."""
 
     slot: int
     tokens: Sequence[int]

@@ -359,7 +359,7 @@ def _preempt_or_resume(chunk: ChunkPlan) -> int:
     running, waiting = sorted(state.running), sorted(state.preempted)
     free = sorted(set(range(limits.slots)) - set(state.running.values()))
     lengths = state.slot_length[[state.running[number] for number in running]]
-    num_blocks = table.tiers[-1][0]
+    num_blocks = table.pool_sizes[-1][0]
     num_kept = int((table.need(reach(lengths, 1)).cumsum() <= num_blocks).sum())
     spare = num_blocks - int(table.need(reach(lengths, 2)).sum())
     for number in running[num_kept:]:

@@ -9,11 +9,21 @@ from dataclasses import dataclass, fields, replace
 class RolloutStats:
     """Counts and seconds of one call.
 
-    prompt_tokens of all prompts, of which reused_tokens were in the prefix cache; padded_tokens: those that prefill
-    computed, padding included. tokens were decoded in steps of `slots` slots; full_steps were run while completions
-    waited for a slot, and full_tokens were decoded in those. preemptions: completions that were computed again because
-    of too few KV blocks. host_seconds: spent neither waiting for the device or an environment, nor in the caller.
-    engines: their number, each with `slots` slots; steps are those of all.
+    slots: number of completions that an engine decodes at once.
+    prompt_tokens: tokens of all prompts.
+    reused_tokens: prompt tokens that the prefix cache had.
+    padded_tokens: positions that prefill computed, including padding.
+    tokens: decoded tokens.
+    steps: decode steps of all engines.
+    full_tokens, full_steps: tokens and steps while completions waited for a slot.
+    chunks: launched chunks of decode steps.
+    preemptions: completions that were computed again because of too few KV blocks.
+    seconds: duration of the call.
+    host_seconds: work of the host, without waits for the device or an environment, and without the caller's work.
+    wait_seconds: waits for the device.
+    prefill_seconds: the part of `wait_seconds` for chunks that follow a prefill.
+    observation_wait_seconds: waits for observations of environments.
+    engines: number of engines.
     """
 
     slots: int = 0
@@ -30,7 +40,7 @@ class RolloutStats:
     host_seconds: float = 0.0
     wait_seconds: float = 0.0
     prefill_seconds: float = 0.0
-    sql_wait_seconds: float = 0.0
+    observation_wait_seconds: float = 0.0
     engines: int = 1
 
     def add_chunk(self, steps: int, tokens: int, is_full: bool) -> None:
@@ -74,5 +84,5 @@ class RolloutStats:
             "time/prefill": self.prefill_seconds,
             "time/decode": max(self.wait_seconds - self.prefill_seconds, 0.0),
             "time/host": self.host_seconds,
-            "time/observation_wait": self.sql_wait_seconds,
+            "time/observation_wait": self.observation_wait_seconds,
         }

@@ -43,10 +43,10 @@ def retry(
     *,
     is_reachable: bool = True,
 ) -> Result:
-    """Return the result of requests, repeated after waits while they fail for a passing reason.
+    """Return the result of requests; transient errors are retried with exponential backoff.
 
-    The waits double, or are as the hub asks. New data, counted by `received`, resets the number of failures.
-    `is_reachable`: a refused connection is a passing reason.
+    A wait that the hub requests has precedence if it is longer. New data, counted by `received`, resets the number of failures.
+    `is_reachable`: a refused connection is transient.
     """
     failures, had = 0, received()
     while True:
@@ -70,9 +70,9 @@ def _wait_s(error: Exception, failures: int, is_reachable: bool) -> float | None
             return None
         return max(_retry_after_s(error.response.headers), 2.0 ** (failures - 1))
     is_connected = not type(error).__name__.startswith(("Connect", "Proxy", "UnsupportedProtocol"))
-    is_passing = isinstance(error, (HttpError, DamagedFileError)) or "Consistency check" in str(error)
-    is_passing = is_passing and not isinstance(error, OfflineModeIsEnabled) and (is_connected or is_reachable)
-    return 2.0 ** (failures - 1) if is_passing else None
+    is_transient = isinstance(error, (HttpError, DamagedFileError)) or "Consistency check" in str(error)
+    is_transient = is_transient and not isinstance(error, OfflineModeIsEnabled) and (is_connected or is_reachable)
+    return 2.0 ** (failures - 1) if is_transient else None
 
 
 def _retry_after_s(headers: Mapping[str, str]) -> int:

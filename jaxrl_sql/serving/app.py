@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from jaxrl_sql.rollout import Engine, NotFiniteError, Sample
 from jaxrl_sql.runtime.loopback import is_loopback_host
 from jaxrl_sql.serving.batcher import Batcher, Job, QueueFullError
-from jaxrl_sql.serving.chats import NEW_CHAT, ServedChat
+from jaxrl_sql.serving.chats import DEFAULT_CHAT_SETTINGS, ChatSettings
 from jaxrl_sql.serving.parameters import RefusedError, check_query
 from jaxrl_sql.serving.protocol import ApiRequest, ChatRequest, CompletionRequest, ResponseBuilder, read
 from jaxrl_sql.types import InputError, Record
@@ -31,9 +31,11 @@ MAX_BODY_BYTES = 16 << 20
 class _PendingAnswer:
     """A job and its events, in a client's event loop."""
 
-    def __init__(self, request: ApiRequest, batcher: Batcher, max_tokens: int, chats: Mapping[str, ServedChat]) -> None:
+    def __init__(
+        self, request: ApiRequest, batcher: Batcher, max_tokens: int, chats: Mapping[str, ChatSettings]
+    ) -> None:
         engine = _engine(batcher, request.model)
-        prompts = request.prompts(engine, chats.get(request.model, NEW_CHAT))
+        prompts = request.prompts(engine, chats.get(request.model, DEFAULT_CHAT_SETTINGS))
         self.writer = ResponseBuilder(request, prompts, engine)
         self.events: asyncio.Queue[Sample | Exception] = asyncio.Queue()
         loop = asyncio.get_running_loop()
@@ -112,7 +114,7 @@ def make_app(
     batcher: Batcher,
     max_tokens: int,
     on_loopback: bool = True,
-    chats: Mapping[str, ServedChat] = MappingProxyType({}),
+    chats: Mapping[str, ChatSettings] = MappingProxyType({}),
 ) -> Starlette:
     """Return the application; a completion has at most `max_tokens` tokens.
 

@@ -91,7 +91,7 @@ class Batcher:
 
     @property
     def is_alive(self) -> bool:
-        """Return whether jobs are being run."""
+        """Return whether the batcher's thread is running."""
         return self._thread.is_alive()
 
     def submit(self, job: Job) -> None:

@@ -1,4 +1,4 @@
-"""The chats that served models were trained on."""
+"""Chat settings of served models: the date and the prefill of their training."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jaxrl_sql.training.trained_chat import trained_prefill
 from jaxrl_sql.types import InputError
 
 
-class ServedChat(NamedTuple):
+class ChatSettings(NamedTuple):
     """The date in a model's prompts ("": that of the request), and the prefill of its answers.
 
     Replies do not repeat the prefill, as with other servers whose chat template includes it.
@@ -23,16 +23,16 @@ class ServedChat(NamedTuple):
     prefill: str = ""
 
 
-NEW_CHAT = ServedChat()
+DEFAULT_CHAT_SETTINGS = ChatSettings()
 
 
-def served_chat(recipe: str, data: DataConfig) -> ServedChat:
-    """Return the settings of a trained model's chats; raises InputError for an unreadable recipe or template."""
-    return ServedChat(data.chat.date, trained_prefill(recipe, data))
+def served_chat(recipe: str, data: DataConfig) -> ChatSettings:
+    """Return the chat settings of a trained model; raises InputError for an unreadable recipe or template."""
+    return ChatSettings(data.chat.date, trained_prefill(recipe, data))
 
 
-def adapters_chat(adapters: Path, otherwise: ServedChat) -> ServedChat:
-    """Return the chats of the run that wrote adapters; `otherwise` if they are not in a run's folder."""
+def adapters_chat(adapters: Path, otherwise: ChatSettings) -> ChatSettings:
+    """Return the chat settings of the run that wrote adapters; `otherwise` if they are not in a run's folder."""
     with suppress(InputError):
         trained = read_trained(adapters.resolve().parent / CONFIG)
         return served_chat(trained.recipe, trained.data)

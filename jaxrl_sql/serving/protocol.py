@@ -14,7 +14,7 @@ from jaxrl_sql.rollout import Engine, Sample, SamplingParams
 from jaxrl_sql.rollout.stop_strings import STATEMENT_END
 from jaxrl_sql.runtime.control_tokens import ControlTokens, prompt_ids, strip_marks
 from jaxrl_sql.runtime.plain import plain
-from jaxrl_sql.serving.chats import NEW_CHAT, ServedChat
+from jaxrl_sql.serving.chats import DEFAULT_CHAT_SETTINGS, ChatSettings
 from jaxrl_sql.serving.parameters import (
     IGNORED,
     IGNORED_IN_CONTENT,
@@ -109,7 +109,7 @@ class ApiRequest(_Fields):
             message = f"max_tokens is {self.max_tokens}, max_completion_tokens {self.max_completion_tokens}: send one"
             raise RefusedError(message, param="max_tokens")
 
-    def prompts(self, engine: Engine, chat: ServedChat = NEW_CHAT) -> list[Prompt]:
+    def prompts(self, engine: Engine, chat: ChatSettings = DEFAULT_CHAT_SETTINGS) -> list[Prompt]:
         """Return the prompts as tokens."""
         raise NotImplementedError
 
@@ -195,7 +195,7 @@ class ChatRequest(ApiRequest):
         for i, message in enumerate(self.messages):
             message.check_all(f"messages.{i}.")
 
-    def prompts(self, engine: Engine, chat: ServedChat = NEW_CHAT) -> list[Prompt]:
+    def prompts(self, engine: Engine, chat: ChatSettings = DEFAULT_CHAT_SETTINGS) -> list[Prompt]:
         """Return the conversation as tokens, by the tokenizer's chat template, with the prefill of the answer.
 
         Raises RefusedError if the template omits a message, as some do for unknown roles.
@@ -236,7 +236,7 @@ class CompletionRequest(ApiRequest):
             )
             raise RefusedError(message, param="logprobs")
 
-    def prompts(self, engine: Engine, chat: ServedChat = NEW_CHAT) -> list[Prompt]:  # noqa: ARG002 (no chat template)
+    def prompts(self, engine: Engine, chat: ChatSettings = DEFAULT_CHAT_SETTINGS) -> list[Prompt]:  # noqa: ARG002 (no chat template)
         """Return the prompts as tokens."""
         prompts: Any = self.prompt
         if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int)):

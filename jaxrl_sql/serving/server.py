@@ -15,7 +15,7 @@ from jaxrl_sql.inference.policy_spec import PolicySpec
 from jaxrl_sql.models.lora import load_adapters, policy_params
 from jaxrl_sql.models.ops.rng import Purpose
 from jaxrl_sql.rollout import Engine
-from jaxrl_sql.serving.chats import ServedChat
+from jaxrl_sql.serving.chats import ChatSettings
 from jaxrl_sql.serving.loading import reject_while_loading
 from jaxrl_sql.text2sql.env.executor import make_executor
 from jaxrl_sql.types import InputError
@@ -25,7 +25,7 @@ NEEDED = "serving needs the packages starlette, uvicorn and pydantic: pip instal
 
 def serve(
     engines_context: AbstractContextManager[Mapping[str, Engine]],
-    chats: Mapping[str, ServedChat],
+    chats: Mapping[str, ChatSettings],
     max_new_tokens: int,
     host: str,
     port: int,

@@ -56,7 +56,7 @@ def make_params(run: TrainingRun) -> tuple[Any, Any]:
     key = rng.base_key(run.config.seed, rng.Purpose.ADAPTERS)
     adapters = init_adapters(run.model, lora.rank, lora.alpha, lora.targets, key, run.mesh)
     count = sum(leaf.size for leaf in jax.tree.leaves(adapters))
-    run.note(f"lora: {count:,} parameters are trained next to {count_params(run.model):,}")
+    run.note(f"lora: training {count:,} adapter parameters; the {count_params(run.model):,} of the base are frozen")
     return adapters, base
 
 

@@ -1,4 +1,4 @@
-"""Python values that a caller passes to a training next to its configuration."""
+"""Python values that a caller passes to a training run in addition to its configuration."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class CallerInputs(NamedTuple):
         return CallerQuestions(train, evals)
 
     def names(self, data: DataConfig, run: str) -> Record:
-        """Return by key the names of the passed examples, which the folder `run` keeps in its configuration.
+        """Return settings, by key, that represent the passed examples in the configuration of the run folder `run`.
 
         Raises InputError for a setting that needs a folder of questions, and for a run that began with passed examples
         and has none now.
@@ -76,7 +76,7 @@ class CallerInputs(NamedTuple):
         return _resume_call(*passed) if passed else ""
 
     def hashes(self) -> dict[str, str]:
-        """Return a hash of the reward function, which a resumed run compares, by its name in the refusal."""
+        """Return the hash of the reward function, by its name in the error message of a resumed run."""
         return {} if self.reward is None else {REWARD: code_digest(self.reward)}
 
 
@@ -108,5 +108,5 @@ def _resume_call(*passed: str) -> str:
     return f"resume with jx.train(…, {{'run.resume': True}}, {', '.join(f'{name}=…' for name in passed)})"
 
 
-NOTHING = CallerInputs()
+NO_CALLER_INPUTS = CallerInputs()
 """A run without values from a caller."""

@@ -69,7 +69,7 @@ def hash_question_sets(
 
 
 def digest(questions: PromptSet) -> str:
-    """Return a short hash of a set's prompts and their order."""
+    """Return a short hash of a set's prompts and their order; of a streamed set, of about 16 evenly spaced prompts."""
     sha = hashlib.sha256()
     if questions.streamed:
         sha.update(questions.streamed[0].encode())

@@ -194,13 +194,13 @@ def find_layout(run: TrainingRun, longest: int) -> TrainConfig:
     device_bytes = min(processes.exchange([device_memory(run.mesh)]))
     turns = max(run.config.sampling.turns, run.config.validation.sampling.turns)
     machine = Machine(device.platform, len(run.mesh.local_devices), device_bytes, find_chip(device))
-    is_shared = turns > 1 and jax.process_count() > 1
+    needs_replicas = turns > 1 and jax.process_count() > 1
     sections, model = run.config.workload(longest), PlannedModel(run.config.model, run.model)
-    rollout = with_layout(sections, model, run.mesh, machine, is_shared)
+    rollout = with_layout(sections, model, run.mesh, machine, needs_replicas)
     layout = rollout.mesh
     if layout != "training":
         replica_grid(run.mesh, *map(int, layout.split("x")))  # refuses a layout that does not match the devices
-    elif is_shared:
+    elif needs_replicas:
         raise InputError(
             "multi-turn rollouts on several processes need replicas of the model, which do not fit: use more devices "
             "per process"

@@ -1,4 +1,4 @@
-"""Supervised fine-tuning: alone (`sft`), or as the first phase of a training (`run_sft`).
+"""Supervised fine-tuning: alone (`sft`), or as the first phase of a training run (`run_sft`).
 
 Questions on one database share its schema. A batch has `sft.databases` schemas with up to `sft.questions` questions
 each, and a schema runs once for all its questions. `sft/padding` is the share of padding in a batch. The loss covers
@@ -58,13 +58,13 @@ class EarlyStopping:
         """Return whether `patience` is used up."""
         return 0 < self.patience <= self.waited
 
-    def host(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Return the values for a checkpoint: JSON has no infinity."""
         return {"best": self.best if math.isfinite(self.best) else None, "waited": self.waited}
 
-    def restore(self, host: dict[str, Any]) -> None:
+    def load_state_dict(self, values: dict[str, Any]) -> None:
         """Restore the values of a checkpoint."""
-        self.best, self.waited = math.inf if host["best"] is None else host["best"], host["waited"]
+        self.best, self.waited = math.inf if values["best"] is None else values["best"], values["waited"]
 
 
 @dataclass
@@ -171,7 +171,7 @@ class SftPhase:
 
     def snapshot(self) -> Snapshot:
         """Return the contents of a checkpoint."""
-        return Snapshot(self.state, {"phase": "sft", "watch": self.watch.host()})
+        return Snapshot(self.state, {"phase": "sft", "watch": self.watch.state_dict()})
 
 
 def run_sft(run: TrainingRun, resume_point: ResumePoint) -> tuple[Any, Any]:
@@ -201,7 +201,7 @@ def open_sft(run: TrainingRun, resume_point: ResumePoint) -> SftPhase:
     watch = EarlyStopping(cfg.patience, cfg.min_delta)
     if resume_point.is_within(0, cfg.steps):
         state, host, _ = restore(run, resume_point.step, state)
-        watch.restore(host["watch"])
+        watch.load_state_dict(host["watch"])
     word_ids = tuple(word for word in word_tokens(run.prompt_format.tokenizer) if word not in dataset.format_tokens)
     return SftPhase(
         run=run,
@@ -276,7 +276,7 @@ def _copy(params: Any) -> Any:
 
 
 def sft(run: TrainingRun) -> int:
-    """Run a training with only the supervised phase, write the model, and return the exit code."""
+    """Run only the supervised phase of a training run, write the model, and return the exit code."""
     trainable, frozen = run_sft(run, resume(run))
     if run.status.is_stopping:
         return run.report_stop()

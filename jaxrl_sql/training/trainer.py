@@ -69,7 +69,7 @@ from jaxrl_sql.text2sql.recipes import Recipe, find_recipe
 from jaxrl_sql.training.about import SessionPlan, record_session
 from jaxrl_sql.training.batching.sft_dataset import SftDataset, make_sft_dataset
 from jaxrl_sql.training.build import export_model, make_params
-from jaxrl_sql.training.caller import NOTHING, CallerInputs
+from jaxrl_sql.training.caller import NO_CALLER_INPUTS, CallerInputs
 from jaxrl_sql.training.checkpoint import Checkpoints
 from jaxrl_sql.training.early_checks import CheckedInputs, assumed_config, check_inputs
 from jaxrl_sql.training.evaluation import evaluate_all
@@ -84,7 +84,7 @@ from jaxrl_sql.training.training_run import Outputs, PromptFormat, QuestionSets,
 from jaxrl_sql.types import Example, InputError
 
 
-def train(config: TrainConfig, caller: CallerInputs = NOTHING) -> int:
+def train(config: TrainConfig, caller: CallerInputs = NO_CALLER_INPUTS) -> int:
     """Open a run, run all its phases, and return the exit code."""
     with open_run(config, caller) as run:
         return _train(run)
@@ -126,7 +126,7 @@ def _train(run: TrainingRun) -> int:
 
 
 @contextmanager
-def open_run(config: TrainConfig, caller: CallerInputs = NOTHING) -> Iterator[TrainingRun]:
+def open_run(config: TrainConfig, caller: CallerInputs = NO_CALLER_INPUTS) -> Iterator[TrainingRun]:
     """Open a run; raises InputError before anything is compiled if it cannot fit."""
     with open_unchecked(config, caller) as run:
         yield dataclasses.replace(run, config=preflight(run))
@@ -180,7 +180,7 @@ def _dry_run_without_data(config: TrainConfig, folder: Path) -> int:
 
 
 @contextmanager
-def open_unchecked(config: TrainConfig, caller: CallerInputs = NOTHING) -> Iterator[TrainingRun]:
+def open_unchecked(config: TrainConfig, caller: CallerInputs = NO_CALLER_INPUTS) -> Iterator[TrainingRun]:
     """Open everything a run needs, and on exit write its report and close it.
 
     Raises RunFolderError when the folder's disk is full, and HealthError for a run that cannot learn.

@@ -34,7 +34,7 @@ from jaxrl_sql.text2sql.prompts.prompts import PromptSet
 from jaxrl_sql.text2sql.prompts.styles import PromptStyle
 from jaxrl_sql.text2sql.recipes import Recipe
 from jaxrl_sql.training.batching.sft_dataset import SftDataset
-from jaxrl_sql.training.caller import NOTHING, CallerInputs
+from jaxrl_sql.training.caller import NO_CALLER_INPUTS, CallerInputs
 from jaxrl_sql.training.checkpoint import Checkpoints
 from jaxrl_sql.types import Example, Fields, JaxrlSqlError
 
@@ -141,7 +141,7 @@ class TrainingRun:
     questions: QuestionSets
     outputs: Outputs
     status: RunStatus
-    caller: CallerInputs = NOTHING
+    caller: CallerInputs = NO_CALLER_INPUTS
 
     @property
     def display(self) -> Display:

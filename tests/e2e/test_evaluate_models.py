@@ -167,7 +167,7 @@ def test_a_model_answers_greedily(data: Path, answered: Path) -> None:
     assert speed["time/total"] > speed["time/answering"]
     assert speed["memory/peak"] > 100 << 20
     shown = (answered.parent / "shown.txt").read_text()
-    assert all(word in shown for word in ("tokens written", "tokens/s", "peak memory, GiB"))
+    assert all(word in shown for word in ("tokens generated", "tokens/s", "peak memory, GiB"))
     warning = (
         f"warning: {len(cut)} of 10 answers ({len(cut) / 10:.1%}) are truncated at the token limit: raise evaluate."
     )

@@ -130,7 +130,7 @@ def test_a_failed_dump_leaves_no_tables(
     assert "name it" in refusal("--from", str(dump), "--to", urlsplit(owner)._replace(path="").geturl())
     assert "name it" in refusal("--from", str(dump), "--to", "duckdb:files")
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert "is not installed, which loads dumps" in refusal("--from", str(dump), "--to", other)
+    assert "loading a dump needs" in refusal("--from", str(dump), "--to", other)
 
 
 def test_defog_questions_for_postgresql_are_a_split(tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ class _RowConverter:
 
     def _change(self, column: int) -> Converter | None:
         """Return the conversion of a column's values, or None."""
-        kind, seen = self.table.columns[column].kind, self.table.source.seen[column]
+        kind, seen = self.table.columns[column].kind, self.table.source.stats[column]
         if kind == "text" and (seen.not_utf8 or (seen.nul and not self.rules.holds_nul)):
             return self._clean_text
         if kind == "real":

@@ -28,7 +28,7 @@ def load_dump(dump: Path, url: str, reader: str = "") -> str:
     server, name = SERVERS[address.engine](address.with_database("")), address.database
     program = next((path for client in server.clients if (path := shutil.which(client))), None)
     if program is None:
-        raise InputError(f"{server.clients[0]} is not installed, which loads dumps: {server.client_package}")
+        raise InputError(f"loading a dump needs {server.clients[0]}: install {server.client_package}")
     server.prepare()
     if server.state(name) == "full":
         raise InputError(f"{address.display_name(name)}: not empty: remove it, or give another name")

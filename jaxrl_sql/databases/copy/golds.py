@@ -43,7 +43,7 @@ _MAX_ROW_CHARACTERS = 80
 class TranslatedGold(NamedTuple):
     """A translated gold: `status` is `ok` or the reason for dropping it; `message` is the engine's.
 
-    `is_near`: reals differ in their last digits. `is_tied`: its LIMIT cuts between rows of equal sort keys; it is kept
+    `name`: the copied database.     `is_near`: reals differ in their last digits. `is_tied`: its LIMIT cuts between rows of equal sort keys; it is kept
     if the engine chooses the same rows as SQLite. `others` are the question's other golds that agree as well.
     """
 
@@ -64,7 +64,7 @@ def check_golds(
 
     Statuses are those of runs on the engine, and: `not_copied` (the database), `no_sql`, `not_translated`,
     `gold_failed` (on SQLite), `tied` (other rows of equal sort keys), `different_rows`, `different_order` and
-    `not_itself` (unequal to itself by some rule). Raises InputError if the engine refuses the reader.
+    `not_itself` (nondeterministic: unequal to itself by some rule). Raises InputError if the engine refuses the reader.
     """
     copies = _CopyFinder(manifest)
     schemas: dict[str, EngineSchema] = {}

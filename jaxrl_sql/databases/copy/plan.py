@@ -75,7 +75,7 @@ class _Planner:
 
     def _columns(self, table: SourceTable) -> dict[str, PlannedColumn]:
         names = self._renaming(table.name, [column.name for column in table.table.columns])
-        pairs = zip(table.table.columns, table.seen, strict=True)
+        pairs = zip(table.table.columns, table.stats, strict=True)
         return {column.name: self._column(table.name, column, seen, names[column.name]) for column, seen in pairs}
 
     def _column(self, table: str, column: Column, seen: ColumnStats, name: str) -> PlannedColumn:
@@ -88,7 +88,7 @@ class _Planner:
             )
         if seen.is_mixed:
             numbers = seen.integers + seen.reals
-            counts = f"{quantity(numbers, 'numbers')} next to {quantity(seen.texts, 'texts')}"
+            counts = f"{quantity(numbers, 'numbers')} and {quantity(seen.texts, 'texts')}"
             self.notes.append(f"{where}: {counts}, all copied as texts")
         self._check_values(where, kind, seen)
         return PlannedColumn(
@@ -118,7 +118,7 @@ class _Planner:
 
     def _own_keys(self, table: SourceTable, name: str, columns: Mapping[str, PlannedColumn]) -> PlannedTable:
         """Plan a table with its primary key, unique keys and indexes, if its rows satisfy them."""
-        nulls = {column.name: seen.nulls for column, seen in zip(table.table.columns, table.seen, strict=True)}
+        nulls = {column.name: seen.nulls for column, seen in zip(table.table.columns, table.stats, strict=True)}
         primary, uniques, indexes = table.table.primary_key, [], []
         if any(nulls[column] for column in primary):
             self.notes.append(
@@ -127,9 +127,9 @@ class _Planner:
             uniques, primary = [primary], ()
         uniques += [index.columns for index in table.indexes if index.is_unique]
         indexes = [index.columns for index in table.indexes if not index.is_unique]
-        if table.odd_indexes:
+        if table.num_unsupported_indexes:
             self.notes.append(
-                f"{table.name}: {table.odd_indexes} indexes of expressions or partial indexes are dropped"
+                f"{table.name}: {table.num_unsupported_indexes} indexes of expressions or partial indexes are dropped"
             )
         if primary and not self._holds_key(table, "primary key", primary, columns):
             primary = ()
@@ -152,7 +152,7 @@ class _Planner:
         self, table: SourceTable, what: str, names: Sequence[str], columns: Mapping[str, PlannedColumn]
     ) -> bool:
         """Return whether a key's values are distinct after conversion; note a key that is dropped."""
-        seen = {column.name: seen for column, seen in zip(table.table.columns, table.seen, strict=True)}
+        seen = {column.name: seen for column, seen in zip(table.table.columns, table.stats, strict=True)}
         is_changed = any(seen[name].is_mixed or seen[name].not_utf8 or seen[name].nul for name in names)
         if is_changed and self.source.count_repeated_keys(table.table, names):
             self.notes.append(

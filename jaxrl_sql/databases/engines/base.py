@@ -41,7 +41,7 @@ Reason = Literal["locked", "changed", "slow"]
 _REASONS: Mapping[Reason, str] = {
     "locked": f"is locked by another session for more than {LOCK_SECONDS} s: run it again later",
     "changed": "was changed while it was sampled: run it again",
-    "slow": f"takes more than {READ_SECONDS} s to read: --leave-out the table, or its large columns",
+    "slow": f"takes more than {READ_SECONDS} s to read: omit the table, or its large columns, with --leave-out",
 }
 _CHECK_LOGIN = "check the user and the password"
 # The advice for a server that refuses a connection, by a part of its message.
@@ -299,7 +299,7 @@ class DatabaseReader(ABC):
         try:
             return self.texts(sql)
         except UnicodeDecodeError:
-            raise InputError(f"{title} holds text that is not UTF-8: --leave-out its column") from None
+            raise InputError(f"{title} holds text that is not UTF-8: omit its column with --leave-out") from None
         except self.driver.Error as error:
             raise self.make_table_error(title, error) from None
 

@@ -128,7 +128,7 @@ class DuckdbReader(DatabaseReader):
     def _rows(self, title: str, sql: str) -> Sequence[tuple[Cell, ...]]:
         outcome = self._executor.execute(f"duckdb:{self.path_of_file}", sql)
         if outcome.status == "timeout":
-            raise InputError(f"{title} takes more than {READ_SECONDS} s to read: --leave-out the table")
+            raise InputError(f"{title} takes more than {READ_SECONDS} s to read: omit the table with --leave-out")
         if outcome.status != "ok" or outcome.rows is None:
             raise InputError(f"{title}: {' '.join((outcome.error or outcome.status).split())}")
         return outcome.rows

@@ -1,4 +1,4 @@
-"""PostgreSQL: databases that are written in one transaction each, and a database that is read."""
+"""PostgreSQL: write copied databases, one transaction each, and read a database for sampling."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class Postgresql(Server):
             if connection.server_version < _OLDEST:
                 version = connection.server_version // 10_000
                 raise InputError(
-                    f"{self.address.shown}: the server is too old ({version}): PostgreSQL from 13 on is copied to"
+                    f"{self.address.shown}: the server is too old ({version}): PostgreSQL 13 or later is required"
                 )
             self.version = f"PostgreSQL {connection.get_parameter_status('server_version')}"
 
@@ -153,7 +153,9 @@ class Postgresql(Server):
             )
         with closing(self.connect(name)) as connection:
             if connection.get_parameter_status("server_encoding") != "UTF8":
-                raise InputError(f"{self.address.display_name(name)}: its encoding is not UTF8: let the copy create it")
+                raise InputError(
+                    f"{self.address.display_name(name)}: its encoding is not UTF8: drop it, and it is created with UTF8"
+                )
             connection.autocommit = False
             try:
                 writer = _PostgresqlWriter(connection, self.rules, self.driver.Error)
@@ -255,7 +257,7 @@ def _cell(value: Cell) -> str:
 
 
 class _PostgresqlReader(DatabaseReader):
-    """A database that is read."""
+    """Read a database for sampling."""
 
     reasons: ClassVar = {"55P03": "locked", "57014": "slow", "42P01": "changed", "42703": "changed"}
 
@@ -268,7 +270,7 @@ class _PostgresqlReader(DatabaseReader):
 
     def parents(self, parent: CatalogTable, key: CatalogForeignKey, keys: Sequence[KeyValues]) -> list[TextRow]:
         columns = zip(zip(*keys, strict=True), key.types, strict=True)
-        arrays = ", ".join(f"{_array(values)}::{kind}[]" for values, kind in columns)
+        arrays = ", ".join(f"{_array(values)}::{type_name}[]" for values, type_name in columns)
         names = [f"c{i}" for i in range(len(key.columns))]
         sides = zip(key.targets, key.operators, names, strict=True)
         on = " AND ".join(f"p.{self.quote_name(target)} {operator} k.{name}" for target, operator, name in sides)
@@ -324,8 +326,8 @@ def _catalog(cursor: Any) -> Catalog:
             notes.append(f"{schema}.{name} has row security: only rows that the role may see are sampled")
     types = {oid: _Type(*rest) for oid, *rest in select(_CATALOG_TYPES)}
     columns: dict[int, dict[int, CatalogColumn]] = defaultdict(dict)
-    for oid, number, name, type_name, kind, modifier, not_null, comment in select(_COLUMNS, [*paths]):
-        columns[oid][number] = CatalogColumn(name, type_name, _kind(kind, modifier, types), not_null, comment or "")
+    for oid, number, name, type_name, type_oid, modifier, not_null, comment in select(_COLUMNS, [*paths]):
+        columns[oid][number] = CatalogColumn(name, type_name, _kind(type_oid, modifier, types), not_null, comment or "")
     keys = select(_KEYS, [*paths])
     tables = tuple(replace(_table(oid, path, columns[oid], keys), is_view=oid in views) for oid, path in paths.items())
     return Catalog(tables, tuple(_foreign_keys(keys, paths, columns)), tuple(notes))
@@ -335,11 +337,13 @@ def _table(
     oid: int, path: TablePath, columns: Mapping[int, CatalogColumn], keys: Sequence[Sequence[Any]]
 ) -> CatalogTable:
     names = [
-        (kind, tuple(columns[number].name for number in numbers)) for key, _, kind, numbers, *_ in keys if key == oid
+        (constraint, tuple(columns[number].name for number in numbers))
+        for key, _, constraint, numbers, *_ in keys
+        if key == oid
     ]
-    primary = next((key for kind, key in names if kind == "p"), ())
+    primary = next((key for constraint, key in names if constraint == "p"), ())
     return CatalogTable(
-        path, tuple(columns.values()), primary, tuple(key for kind, key in names if kind == "u"), primary
+        path, tuple(columns.values()), primary, tuple(key for constraint, key in names if constraint == "u"), primary
     )
 
 
@@ -347,8 +351,8 @@ def _foreign_keys(
     keys: Sequence[Sequence[Any]], paths: Mapping[int, TablePath], columns: Mapping[int, Mapping[int, CatalogColumn]]
 ) -> Iterator[CatalogForeignKey]:
     """Yield the foreign keys between tables that can be read."""
-    for child, parent, kind, numbers, targets, operators in keys:
-        if kind == "f" and parent in paths:
+    for child, parent, constraint, numbers, targets, operators in keys:
+        if constraint == "f" and parent in paths:
             sources = [columns[child][number] for number in numbers]
             yield CatalogForeignKey(
                 paths[child],
@@ -362,18 +366,18 @@ def _foreign_keys(
 
 def _kind(oid: int, modifier: int, types: Mapping[int, _Type]) -> str:
     """Return the kind of a type's values; "" for composite types, and for most types of extensions."""
-    kind = types.get(oid)
-    if kind is None or kind.variety not in "bderm":
+    pg_type = types.get(oid)
+    if pg_type is None or pg_type.variety not in "bderm":
         return ""
-    if kind.variety == "d":
-        return _kind(kind.base, kind.modifier, types)
-    if kind.category == "A" and kind.element:
-        return "other" if _kind(kind.element, -1, types) else ""
-    if kind.variety != "b":
-        return "text" if kind.variety == "e" else "other"
-    if kind.schema != "pg_catalog":
-        return _EXTENSIONS.get(kind.name, "")
-    return _numeric(modifier) if kind.name == "numeric" else _KINDS.get(kind.name, "other")
+    if pg_type.variety == "d":
+        return _kind(pg_type.base, pg_type.modifier, types)
+    if pg_type.category == "A" and pg_type.element:
+        return "other" if _kind(pg_type.element, -1, types) else ""
+    if pg_type.variety != "b":
+        return "text" if pg_type.variety == "e" else "other"
+    if pg_type.schema != "pg_catalog":
+        return _EXTENSIONS.get(pg_type.name, "")
+    return _numeric(modifier) if pg_type.name == "numeric" else _KINDS.get(pg_type.name, "other")
 
 
 def _numeric(modifier: int) -> str:

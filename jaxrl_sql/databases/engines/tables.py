@@ -58,12 +58,15 @@ class Index:
 
 @dataclass(frozen=True, slots=True)
 class SourceTable:
-    """A table as declared, and statistics of its values: `seen[i]` for the i-th column."""
+    """A table as declared, and statistics of its values: `stats[i]` for the i-th column.
+
+    `num_unsupported_indexes`: expression and partial indexes, which are not copied.
+    """
 
     table: Table
-    seen: tuple[ColumnStats, ...]
+    stats: tuple[ColumnStats, ...]
     indexes: tuple[Index, ...]
-    odd_indexes: int = 0
+    num_unsupported_indexes: int = 0
 
     @property
     def name(self) -> str:

@@ -113,9 +113,13 @@ def _name_tables(tables: Sequence[CatalogTable]) -> list[CatalogTable]:
             name = "_".join(table.path)
         other = owner.setdefault(name.casefold(), table)
         if other is not table:
-            raise InputError(f"{other.title} and {table.title} have the same name in SQLite: --leave-out one of them")
+            raise InputError(
+                f"{other.title} and {table.title} have the same name in SQLite: omit one of them with --leave-out"
+            )
         if name.casefold().startswith("sqlite_"):
-            raise InputError(f"{table.title}: SQLite reserves names that begin with sqlite_: --leave-out the table")
+            raise InputError(
+                f"{table.title}: SQLite reserves names that begin with sqlite_: omit the table with --leave-out"
+            )
         named.append(replace(table, name=name))
     return named
 
@@ -128,10 +132,11 @@ def _check_columns(tables: Sequence[CatalogTable]) -> None:
             other = seen.setdefault(column.name.casefold(), column.name)
             if other != column.name:
                 raise InputError(
-                    f"{table.title}: columns {other} and {column.name} have the same name in SQLite: --leave-out one"
+                    f"{table.title}: columns {other} and {column.name} have the same name in SQLite: omit one "
+                    "with --leave-out"
                 )
         if not seen:
-            raise InputError(f"{table.title} has no columns: --leave-out {table.title}")
+            raise InputError(f"{table.title} has no columns: omit it with --leave-out {table.title}")
 
 
 def unique_keys(table: CatalogTable, foreign_keys: Sequence[CatalogForeignKey]) -> list[tuple[str, ...]]:

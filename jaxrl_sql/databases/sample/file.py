@@ -41,7 +41,7 @@ class SampleFile:
             )
         except sqlite3.IntegrityError as error:
             raise InputError(
-                f"{table.title}: {error}: --leave-out the column (SQLite has no NaN, and rounds numbers), "
+                f"{table.title}: {error}: omit the column with --leave-out (SQLite has no NaN, and rounds numbers), "
                 "or run it again if another session changes the table"
             ) from None
         except (sqlite3.DataError, OverflowError) as error:

@@ -65,24 +65,24 @@ class SqlEpisode:
         """Return the observation, or None once the dialogue is over; raises InputError if it was already over."""
         written = content_text(text)
         self._add("assistant", written)
-        return self._answer(self.environment.next(Action(written, finish_reason)))
+        return self._record_observation(self.environment.next(Action(written, finish_reason)))
 
     def query(self, sql: Json) -> str | None:
         """Take a turn with a tool's query ("" if it is not a text); returns like `step`."""
         self._add(QUERY, text := _text(sql))
-        return self._answer(self.environment.take_turn(text))
+        return self._record_observation(self.environment.take_turn(text))
 
     def solve(self, sql: Json) -> None:
         """End the dialogue with a tool's solution ("" if it is not a text); raises InputError if it was over before."""
         self._add(SOLUTION, _text(sql))
-        self._answer(None)
+        self._record_observation(None)
 
     def _add(self, role: str, text: str) -> None:
         if self.done:
             raise InputError("the dialogue is over: start a new one")
         self.transcript.append((role, text))
 
-    def _answer(self, pending: PendingObservation | None) -> str | None:
+    def _record_observation(self, pending: PendingObservation | None) -> str | None:
         if pending is None:
             self.done = True
             return None

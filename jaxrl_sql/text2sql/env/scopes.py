@@ -23,7 +23,7 @@ _ARITHMETIC = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod)
 
 
 class EngineColumn(NamedTuple):
-    """A column at an engine: its name, its kind, and its affinity in SQLite's comparisons, or "".
+    """A column on an engine: its name, its kind, and its affinity in SQLite's comparisons, or "".
 
     Kinds are `integer`, `real`, `text`, `date`, `timestamp`, `blob`, or "" if unknown.
     """
@@ -34,7 +34,7 @@ class EngineColumn(NamedTuple):
 
 
 class EngineTable(NamedTuple):
-    """A table at an engine: its name, and its columns and primary key by their names in SQLite, in lower case."""
+    """A table on an engine: its name, and its columns and primary key by their names in SQLite, in lower case."""
 
     name: str
     columns: Mapping[str, EngineColumn]

@@ -92,7 +92,7 @@ def _read(folder: Path) -> dict[tuple[str, str], list[Record]]:
             record = json.loads(line)
             records.setdefault((record.get("set", ""), record["id"]), []).append(record)
         except (ValueError, KeyError, TypeError) as error:
-            raise InputError(f"{folder / RECORDS}:{number}: no record of a question") from error
+            raise InputError(f"{folder / RECORDS}:{number}: not a valid question record") from error
     return records
 
 

@@ -20,8 +20,8 @@ from jaxrl_sql.text2sql.evals.interval import share_interval
 from jaxrl_sql.text2sql.evals.verdict import NOT_ASKED, Verdict
 from jaxrl_sql.types import Example, InputError
 
-# Golds with these statuses hit a limit; golds with other statuses are wrong.
-_STOPPED = ("timeout", "cancelled", "crashed")
+# Golds with these statuses were interrupted; golds with other statuses are wrong.
+_INTERRUPTED = ("timeout", "cancelled", "crashed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,8 @@ class Summary:
 
     `scores` has a share per rule; `groups` has shares per group of questions (`hardness/easy`, `database/car_1`,
     `feature/join`). `statuses` and `gold_statuses` count predictions and golds by status. `stopped` counts predictions
-    that hit the time limit even when retried alone. `reasons` lists, by reason, the questions about which rules
-    disagree; `failed_golds` lists questions with a failed gold and its status. `own_rule` is the benchmark's rule.
+    that hit the time limit even when retried alone. `reasons` (metrics `sensitive/<reason>`) lists, by reason, the
+    questions about which rules disagree; `failed_golds` lists questions with a failed gold and its status. `own_rule` is the benchmark's rule.
     `reliability` is EHRSQL's score per cost of an error, if some questions are unanswerable; `abstention` has the
     metrics of its 2022 scorer. `unjudged` counts predictions without a verdict, for example after a database error;
     the accuracy omits them.
@@ -82,13 +82,13 @@ class Summary:
 
     @property
     def gold_failures(self) -> int:
-        """Return the number of golds that failed, including stopped ones."""
+        """Return the number of golds that failed, including interrupted ones."""
         return sum(n for name, n in self.gold_statuses.items() if name != "ok")
 
     @property
-    def gold_timeouts(self) -> int:
-        """Return the number of golds that were stopped."""
-        return sum(n for name, n in self.gold_statuses.items() if name in _STOPPED)
+    def gold_interrupted(self) -> int:
+        """Return the number of golds that timed out, were cancelled or crashed."""
+        return sum(n for name, n in self.gold_statuses.items() if name in _INTERRUPTED)
 
     def metrics(self) -> dict[str, float]:
         """Return the metrics by name, for a metrics file."""
@@ -100,7 +100,7 @@ class Summary:
             "count": float(self.count),
             "valid": self.statuses.get("ok", 0) / self.count if self.count else 0.0,
             "gold_failures": float(self.gold_failures),
-            "gold_timeouts": float(self.gold_timeouts),
+            "gold_timeouts": float(self.gold_interrupted),
             "suite_gold_failures": float(self.suite_gold_failures),
             "stopped_by_clock": float(self.stopped),
             "unjudged": float(self.unjudged),

@@ -208,7 +208,7 @@ def make_index(columns: Sequence[tuple[str, str]], texts: Sequence[Sequence[str]
     starts = np.cumsum([0, *map(len, raw)], dtype=np.int64)
     folded = [fold(text) for text in every]
     tokens, scores, text_ids, ends = bm25(folded)
-    # A text may lack as many characters as it need not share, and with each of them one token.
+    # Up to `spare` characters of a text may be missing in the question; each of them removes at most one token.
     spare = np.array([len(text) - _min_shared_characters(len(text)) for text in folded], np.int64)
     least = np.maximum(np.bincount(text_ids, minlength=len(every)) - spare, 1)
     return TextIndex(

@@ -66,7 +66,7 @@ def test_prompts_with_a_shared_schema_stay_together() -> None:
 def test_indivisible_number_of_prompts_is_rejected() -> None:
     with pytest.raises(ValueError, match="4 prompts are not divisible by 3 parts"):
         split_prompts(make_batch(), 3)
-    with pytest.raises(ValueError, match="2 times 2 questions are not divisible by 3 parts"):
+    with pytest.raises(ValueError, match="2 schemas of 2 questions are not divisible by 3 parts"):
         split_prompts(share_schemas(make_batch(), 2), 3)
 
 

@@ -175,7 +175,7 @@ def test_unreachable_server_is_reported_without_the_password(
 
 @pytest.mark.parametrize(
     ("engine", "old"),
-    [("postgresql", "PostgreSQL from 13"), ("mariadb", "10.4.9-MariaDB"), ("mariadb", "5.7.1")],
+    [("postgresql", "PostgreSQL 13 or later"), ("mariadb", "10.4.9-MariaDB"), ("mariadb", "5.7.1")],
 )
 def test_old_server_version_is_rejected(
     engine: str,

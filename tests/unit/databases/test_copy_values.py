@@ -133,7 +133,7 @@ def test_unusual_names_and_values_are_copied_unchanged(tmp_path: Path, target: C
     assert [kind["type"] for kind in entry["tables"]["empty"]["columns"].values()] == [
         "integer", "text", "real", "blob", "text", "real", "text",
     ]  # fmt: skip
-    assert entry["notes"] == ["it's.b: 3 numbers next to 1 text, all copied as texts"]
+    assert entry["notes"] == ["it's.b: 3 numbers and 1 text, all copied as texts"]
 
 
 def test_rows_of_many_chunks_are_copied(tmp_path: Path, target: CopyTarget, make_file: MakeFile) -> None:

@@ -253,7 +253,7 @@ class TestValues:
         assert tables_of(report)["v"] == [(1, None, None, "NaN"), (2, float("inf"), 1.0, None)]
         assert report.notes == ("public.v.a: NaN became NULL 1 times", "public.v.b: NaN became NULL 1 times")
         database.run("ALTER TABLE v ALTER a SET NOT NULL")
-        with pytest.raises(InputError, match=r"public\.v: .*v\.a.* --leave-out the column"):
+        with pytest.raises(InputError, match=r"public\.v: .*v\.a.* omit the column with --leave-out"):
             sample(database.reader, tmp_path / "again", 10)
         assert not (tmp_path / "again" / database.name).exists()
 

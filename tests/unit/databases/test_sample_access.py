@@ -228,7 +228,7 @@ class TestLocks:
             "CREATE TABLE slow(id int); ALTER TABLE slow ENABLE ROW LEVEL SECURITY; INSERT INTO slow VALUES (1);"
             "CREATE POLICY p ON slow USING (pg_sleep(20) IS NOT NULL)",
         )
-        with pytest.raises(InputError, match=r"public\.slow takes more than .* s to read: --leave-out the table"):
+        with pytest.raises(InputError, match=r"public\.slow takes more than .* s to read: omit the table"):
             sample(database.reader, tmp_path, 30)
 
     @pytest.mark.parametrize("change", ["RENAME TO c", "RENAME COLUMN a TO c"])

@@ -43,7 +43,11 @@ def compiled(named: str, **variables: str) -> tuple[str, bool]:
 @pytest.fixture
 def cache_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]]:
     """Return a function that sets the cache like a command, compiles one program and returns the folder."""
-    names = ("jax_compilation_cache_dir", programs.SHORTEST.lower(), "jax_persistent_cache_min_entry_size_bytes")
+    names = (
+        "jax_compilation_cache_dir",
+        programs.MIN_COMPILE_TIME_VARIABLE.lower(),
+        "jax_persistent_cache_min_entry_size_bytes",
+    )
     before = {name: getattr(jax.config, name) for name in names}
 
     def choose(named: str, **variables: str) -> str:
@@ -77,7 +81,7 @@ def test_environment_variable_sets_the_shortest_cached_compilation(
     shortest: str, is_cached: bool, tmp_path: Path
 ) -> None:
     for result in (False, is_cached):
-        assert compiled(str(tmp_path), **{programs.SHORTEST: shortest}) == (str(tmp_path), result)
+        assert compiled(str(tmp_path), **{programs.MIN_COMPILE_TIME_VARIABLE: shortest}) == (str(tmp_path), result)
 
 
 @pytest.mark.parametrize(

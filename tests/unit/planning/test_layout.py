@@ -26,13 +26,15 @@ def arctic(*overrides: str) -> TrainConfig:
     return load_config(TrainConfig, "configs/arctic.yaml", ["grpo.gradient_accumulation_steps=16", *overrides])
 
 
-def chosen(machine: Machine, *overrides: str, is_shared: bool = False) -> str:
-    return layout(arctic(*overrides), SEVEN, MESH, machine, is_shared)
+def chosen(machine: Machine, *overrides: str, needs_replicas: bool = False) -> str:
+    return layout(arctic(*overrides), SEVEN, MESH, machine, needs_replicas)
 
 
-def layout(config: TrainConfig, shape: ModelConfig, mesh: AnyMesh, machine: Machine, is_shared: bool = False) -> str:
+def layout(
+    config: TrainConfig, shape: ModelConfig, mesh: AnyMesh, machine: Machine, needs_replicas: bool = False
+) -> str:
     sections = config.workload(8192)
-    return with_layout(sections, PlannedModel(config.model, shape), mesh, machine, is_shared).mesh
+    return with_layout(sections, PlannedModel(config.model, shape), mesh, machine, needs_replicas).mesh
 
 
 def test_fastest_replicas_that_fit_are_chosen() -> None:
@@ -49,13 +51,13 @@ def test_training_mesh_samples_if_it_is_faster() -> None:
     config = load_config(TrainConfig, ["configs/think2sql.yaml", "configs/on/v5e_4x4.yaml"], ["model.shape=qwen3-4b"])
     v5e, shape = Machine("tpu", 4, CHIPS["v5e"].memory, CHIPS["v5e"]), published_config("qwen3-4b")
 
-    def mesh_of(config: TrainConfig, is_shared: bool = False) -> str:
-        return layout(config, shape, abstract_mesh(1, 2, 8), v5e, is_shared)
+    def mesh_of(config: TrainConfig, needs_replicas: bool = False) -> str:
+        return layout(config, shape, abstract_mesh(1, 2, 8), v5e, needs_replicas)
 
     sft, grpo = with_parts(config.sft, config.grpo, 2)
     config = dataclasses.replace(config, sft=sft, grpo=grpo)
     assert mesh_of(config) == "training"
-    assert mesh_of(config, is_shared=True) == "4x4"
+    assert mesh_of(config, needs_replicas=True) == "4x4"
     by_kernel = dataclasses.replace(config.rollout, attention="pallas")
     assert mesh_of(dataclasses.replace(config, rollout=by_kernel)) == "4x4"
 
@@ -63,7 +65,7 @@ def test_training_mesh_samples_if_it_is_faster() -> None:
 def test_cpus_and_single_devices_sample_on_the_training_mesh() -> None:
     cpu = Machine("cpu", 8, 64 << 30, None)
     assert chosen(cpu) == "training"
-    assert chosen(cpu, is_shared=True) == "32x1", "several turns on several processes need replicas"
+    assert chosen(cpu, needs_replicas=True) == "32x1", "several turns on several processes need replicas"
     assert layout(arctic(), SEVEN, abstract_mesh(1, 1, 1), V5P) == "training"
     assert chosen(V5P, "rollout.mesh=training") == "training"
 

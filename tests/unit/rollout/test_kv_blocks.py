@@ -36,7 +36,7 @@ def test_prompt_with_a_cached_prefix_copies_its_blocks() -> None:
     assert again.cached_tokens == 8
     assert again.copies == [(cached, block) for (_, cached), block in zip(written, again.blocks, strict=False)]
     assert cache.insert([*range(8), 50, 51], again.blocks) == []
-    assert allocate(cache, [1, *range(1, 8), 50]).cached_tokens == 0, "a block matches only after all blocks before it"
+    assert allocate(cache, [1, *range(1, 8), 50]).cached_tokens == 0, "a block matched without the blocks before it"
 
 
 def test_last_token_is_always_computed() -> None:
@@ -110,10 +110,10 @@ def test_slots_hold_their_blocks_and_no_block_twice(n_examples: int) -> None:
     @settings(deadline=None, max_examples=n_examples)
     @given(st.lists(st.lists(st.integers(0, 30), min_size=3, max_size=3), min_size=1, max_size=12))
     def holds_for(needs: list[list[int]]) -> None:
-        tiers = [(4, 2), (8, 6), (13, 6)]
-        blocks = BlockTable(SIZE, 3, tiers)
+        pool_sizes = [(4, 2), (8, 6), (13, 6)]
+        blocks = BlockTable(SIZE, 3, pool_sizes)
         for need in needs:
-            before, tier = blocks.table(), blocks.tier
+            before, size_index = blocks.table(), blocks.size_index
             counts = [min(-(-tokens // SIZE), 6) for tokens in need]
             fits = blocks.reserve(np.array(need))
             assert fits == (sum(counts) <= 13)
@@ -121,18 +121,18 @@ def test_slots_hold_their_blocks_and_no_block_twice(n_examples: int) -> None:
                 np.testing.assert_array_equal(blocks.table(), before)
                 continue
             wanted = next(
-                i for i, (most, columns) in enumerate(tiers) if most >= sum(counts) and columns >= max(counts)
+                i for i, (most, columns) in enumerate(pool_sizes) if most >= sum(counts) and columns >= max(counts)
             )
-            assert blocks.tier == max(tier, wanted), "the tier rises no further than necessary"
+            assert blocks.size_index == max(size_index, wanted), "the pool is larger or smaller than necessary"
             table = blocks.table()
-            assert table.shape == (3, tiers[blocks.tier][1])
+            assert table.shape == (3, pool_sizes[blocks.size_index][1])
             held = table[table < blocks.num_blocks]
             assert sorted([*held.tolist(), *blocks.free_blocks]) == list(range(blocks.num_blocks))
             for slot, count in enumerate(counts):
                 assert (table[slot, :count] < blocks.num_blocks).all()
                 assert (table[slot, count:] == blocks.num_blocks).all()
                 # A slot keeps its blocks in place: they contain its keys.
-                stays = min(count, int((before[slot] < tiers[tier][0]).sum()))
+                stays = min(count, int((before[slot] < pool_sizes[size_index][0]).sum()))
                 np.testing.assert_array_equal(table[slot, :stays], before[slot, :stays])
 
     holds_for()

@@ -163,9 +163,9 @@ def test_completion_pool_grows_by_quarter_half_and_full() -> None:
     config = EngineConfig(16, **SMALL)
     sizes = config.sizes([30] * 5, samples=4, completion=60)
     assert (sizes.completion_blocks, sizes.completion_columns) == (256, 16)
-    assert config.tiers(sizes) == [(64, 4), (128, 16), (256, 16)]
-    assert EngineConfig(16, **WHOLE).tiers(sizes) == [(256, 16)]
-    assert config.tiers(sizes._replace(completion_blocks=8)) == [(8, 16)]
+    assert config.completion_pool_sizes(sizes) == [(64, 4), (128, 16), (256, 16)]
+    assert EngineConfig(16, **WHOLE).completion_pool_sizes(sizes) == [(256, 16)]
+    assert config.completion_pool_sizes(sizes._replace(completion_blocks=8)) == [(8, 16)]
 
 
 def test_byte_budget_allows_all_blocks_or_shrinks_the_cache_first() -> None:

@@ -43,7 +43,7 @@ def make_state(
     longest: int = 16,
     blocks: int = 16,
     prompt_blocks: int = 40,
-    tiers: Sequence[tuple[int, int]] = (),
+    pool_sizes: Sequence[tuple[int, int]] = (),
     **call: Any,
 ) -> SchedulerState:
     """Return the state of a call before its first launch, for prompts with these tokens; `call` as in `generate`."""
@@ -58,7 +58,7 @@ def make_state(
     group_size = min(n, slots)
     cache = PrefixCache(SIZE)
     cache.open(prompt_blocks, capacity=8)
-    table = BlockTable(SIZE, slots, [*tiers, (blocks, -(-longest // SIZE))])
+    table = BlockTable(SIZE, slots, [*pool_sizes, (blocks, -(-longest // SIZE))])
     limits = Limits(slots, STEPS, longest, group_size, fits_prefill)
     groups = split_groups(request, range(len(prompts)), group_size)
     return initial_state(request, groups, limits, cache, table, 2 * slots)
@@ -310,7 +310,7 @@ def test_nothing_is_launched_after_the_last_completion() -> None:
 
 
 def test_pool_grows_by_levels_with_the_lengths() -> None:
-    state, device = make_state([[1] * 5, [2] * 5], longest=40, blocks=20, tiers=[(5, 3), (10, 10)]), Slots({}, 40)
+    state, device = make_state([[1] * 5, [2] * 5], longest=40, blocks=20, pool_sizes=[(5, 3), (10, 10)]), Slots({}, 40)
     sizes = []
     for chunk in device.serve(state):
         sizes.append(chunk.after.blocks.num_blocks)
@@ -448,7 +448,7 @@ def test_no_completion_waits_forever_in_any_call(n_examples: int) -> None:
         longest = data.draw(st.integers(1, 24))
         need = -(-longest // SIZE)
         blocks = data.draw(st.integers(need, need * slots))
-        tiers = [(max(blocks // 2, 1), need)] if data.draw(st.booleans()) and blocks > 1 else []
+        pool_sizes = [(max(blocks // 2, 1), need)] if data.draw(st.booleans()) and blocks > 1 else []
         kind = data.draw(st.sampled_from(["plain", "dialogues", "cancelled", "carried"]))
         carried = [
             carried_sample(i, min(data.draw(st.integers(1, longest)), longest - 1))
@@ -456,7 +456,7 @@ def test_no_completion_waits_forever_in_any_call(n_examples: int) -> None:
             if i % 2
         ]
         state = make_state(
-            prompts, n, slots, longest, blocks, data.draw(st.integers(4, 20)), tiers,
+            prompts, n, slots, longest, blocks, data.draw(st.integers(4, 20)), pool_sizes,
             turns=object if kind == "dialogues" else None, carried=carried if kind == "carried" and longest > 1 else (),
         )  # fmt: skip
         lengths = st.lists(st.integers(1, longest), min_size=1, max_size=3 if kind == "dialogues" else 1)

@@ -14,7 +14,7 @@ from jaxrl_sql.models.formats.hf import load_tokenizer
 from jaxrl_sql.rollout.stop_strings import Vocabulary
 from jaxrl_sql.serving.app import make_app
 from jaxrl_sql.serving.batcher import Job, QueueFullError
-from jaxrl_sql.serving.chats import NEW_CHAT, ServedChat, adapters_chat
+from jaxrl_sql.serving.chats import DEFAULT_CHAT_SETTINGS, ChatSettings, adapters_chat
 from jaxrl_sql.serving.protocol import ChatRequest, CompletionRequest, read
 
 START = Path(__file__).parents[3] / "configs/recipes_start"
@@ -62,7 +62,7 @@ def test_message_cannot_inject_control_tokens(engine: Any, index: int, key: str)
     assert EVIL in engine.tokenizer.decode(ids)
 
 
-def test_chat_has_the_date_of_the_model_run(engine: Any) -> None:
+def test_prompt_has_the_date_of_the_models_training_run(engine: Any) -> None:
     prompts: list[str] = []
 
     def submit(job: Job) -> None:
@@ -73,7 +73,7 @@ def test_chat_has_the_date_of_the_model_run(engine: Any) -> None:
     dated.tokenizer.chat_template = DATED
     batcher: Any = SimpleNamespace(engines=dict.fromkeys(("first", "second", "other"), dated), submit=submit)
     app = make_app(
-        batcher, 16, False, {"first": ServedChat("2024-02-09"), "second": ServedChat("2025-12-31", "Let me see.")}
+        batcher, 16, False, {"first": ChatSettings("2024-02-09"), "second": ChatSettings("2025-12-31", "Let me see.")}
     )
     client = TestClient(app)
     for model in batcher.engines:
@@ -86,12 +86,12 @@ def test_chat_has_the_date_of_the_model_run(engine: Any) -> None:
 
 def test_adapters_have_the_date_and_the_prefill_of_their_run(tmp_path: Path) -> None:
     (tmp_path / "adapters").mkdir()
-    assert adapters_chat(tmp_path / "adapters", NEW_CHAT) == NEW_CHAT
+    assert adapters_chat(tmp_path / "adapters", DEFAULT_CHAT_SETTINGS) == DEFAULT_CHAT_SETTINGS
     (tmp_path / "config.yaml").write_text("recipe: arctic\ndata: {prompt: chat, chat: {date: 2024-02-09}}\n")
-    chat = adapters_chat(tmp_path / "adapters", NEW_CHAT)
+    chat = adapters_chat(tmp_path / "adapters", DEFAULT_CHAT_SETTINGS)
     assert (chat.date, chat.prefill.splitlines()[-1]) == ("2024-02-09", "<think>")
     (tmp_path / "config.yaml").write_text("model: of another program\n")
-    assert adapters_chat(tmp_path / "adapters", NEW_CHAT) == NEW_CHAT
+    assert adapters_chat(tmp_path / "adapters", DEFAULT_CHAT_SETTINGS) == DEFAULT_CHAT_SETTINGS
 
 
 def test_joined_message_parts_cannot_inject_control_tokens(engine: Any) -> None:

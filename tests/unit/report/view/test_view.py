@@ -384,7 +384,7 @@ def test_broken_evaluation_is_an_error_of_one_line(
     whole = (folder / "records.jsonl").read_text()
     (folder / "records.jsonl").write_text(whole + whole[:-20])
     assert main([str(folder)]) == 2
-    assert "records.jsonl:2: no record of a question" in line_of(capsys)
+    assert "records.jsonl:2: not a valid question record" in line_of(capsys)
     (folder / "records.jsonl").write_text(whole)
     (folder / "metrics.json").write_text("[")
     assert main([str(folder)]) == 2
@@ -393,7 +393,7 @@ def test_broken_evaluation_is_an_error_of_one_line(
     compared.mkdir()
     (compared / "compare.json").write_text("{}")
     assert main([str(compared)]) == 2
-    assert "no comparison of two evaluations" in line_of(capsys)
+    assert "not a comparison of two evaluations" in line_of(capsys)
     (compared / "compare.json").write_text(json.dumps({"own": "bird", "changed": []}))
     assert main([str(compared)]) == 2
     assert "no question has different results" in line_of(capsys)

@@ -29,7 +29,7 @@ N_TABLES = 9
 N_COLD = 10
 N_COLD_ROUNDS = 100
 SPARE_FILES = 60  # files that Python and its libraries have open
-MARK = 7_777_777_777_777  # eight bytes of the first database, replaced by a number in each copy
+MARK = 7_777_777_777_777  # six bytes of the first database, replaced by a number in each copy
 SQL = "SELECT number FROM identity WHERE id = 1 -- {n}"  # the number prevents a shared run of two visits
 COLD = f"{N_COLD} databases opened cold by a new executor"
 

@@ -42,7 +42,7 @@ LARGE = (
 )
 LOADS = ("tiny", "mix", "large", "runaways", "duplicates")
 RIVALS = ("thread_exception", "process_exception", "thread_interrupt", "thread_progress", "apsw_progress")
-SLOW = RIVALS[:3]  # look-ups have a tenth of the queries here, as rates are compared.
+SLOW = RIVALS[:3]  # the load `tiny` has a tenth of the queries here; only rates are compared
 NAMES = {
     "ours_scored": "ours in threads: score_many",
     "ours": "ours in threads: execute_many",

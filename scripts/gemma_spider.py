@@ -4,9 +4,10 @@
 spider_train and generated questions, mostly joins, about the supervised phase's databases.
 
 OUT has links to DATA's splits, the split `choose` and the lists sft.ids, grpo.ids and grpo-joins.ids. A hash of the
-seed and the name assigns the 139 databases of spider_train: 29 to GRPO, 10 to the selection of checkpoints and rates,
-the others to the supervised phase. spider_dev selects no rate and no checkpoint; it did select the form of columns
-below. grpo-joins.ids has GRPO's questions whose golds join tables, and half as many of the others, also by a hash.
+seed and the name assigns the 139 databases of spider_train: 29 to GRPO, 10 to the selection of checkpoints and learning
+rates, the others to the supervised phase. spider_dev selects no learning rate and no checkpoint; it did select the form
+of columns below. grpo-joins.ids has GRPO's questions whose golds join tables, and half as many of the others, also by a
+hash.
 
 `demonstration` is the gold in one SQL style: names spelt as in the schema, single spaces, keywords in capitals.
 Spider's golds differ in style (`t1.city_id  =  t2.host_city` for City_ID and Host_City), which a model that copies
@@ -164,18 +165,23 @@ def with_one_spelling(questions: list[dict[str, str]], databases: Path, form: Fo
     paths = [str(databases / question["db_id"] / f"{question['db_id']}.sqlite") for question in questions]
     schemas = {path: read_schema(path) for path in set(paths)}
     output = [
-        respell(entry["sql"], schemas[path], form) or entry["sql"] for entry, path in zip(questions, paths, strict=True)
+        respell(question["sql"], schemas[path], form) or question["sql"]
+        for question, path in zip(questions, paths, strict=True)
     ]
     with Executor(limits=Limits(timeout_ms=None, vm_steps=200_000_000)) as executor:
-        result = executor.score_many(paths, output, [entry["sql"] for entry in questions], rules=("bird", "refined"))
+        result = executor.score_many(
+            paths, output, [question["sql"] for question in questions], rules=("bird", "refined")
+        )
     is_same = [bool(item) for item in (result["bird"] == 1) & (result["refined"] == 1)]
-    changed = sum(same and new != entry["sql"] for same, new, entry in zip(is_same, output, questions, strict=True))
+    changed = sum(
+        same and new != question["sql"] for same, new, question in zip(is_same, output, questions, strict=True)
+    )
     print(
         f"golds in one spelling: {changed} of {len(questions)} changed, {len(is_same) - sum(is_same)} kept as they are"
     )
     return [
-        {**element, "demonstration": new} if same else element
-        for same, new, element in zip(is_same, output, questions, strict=True)
+        {**question, "demonstration": new} if same else question
+        for same, new, question in zip(is_same, output, questions, strict=True)
     ]
 
 
@@ -204,9 +210,9 @@ def split(data: Path, out: Path, form: Form) -> None:
 def select_mostly_joins(questions: list[dict[str, str]]) -> list[dict[str, str]]:
     """Return the questions whose golds join tables, and half as many of the others, in the original order."""
     join = {question["id"] for question in questions if "join" in classify_sources(question["sql"])}
-    others = sorted({entry["id"] for entry in questions} - join, key=_hash)
+    others = sorted({question["id"] for question in questions} - join, key=_hash)
     remaining = join.union(others[: len(join) // 2])
-    return [item for item in questions if item["id"] in remaining]
+    return [question for question in questions if question["id"] in remaining]
 
 
 def classify_sources(sql: str) -> str:
@@ -235,11 +241,11 @@ def add_joins(out: Path) -> None:
     for name in names:
         for what, most in ADDED.items():
             rng.shuffle(of_kind := result[name, what])
-            added += [{**entry, "id": f"generated_{entry['id']}", "reasoning": ""} for entry in of_kind[:most]]
+            added += [{**question, "id": f"generated_{question['id']}", "reasoning": ""} for question in of_kind[:most]]
     _write(out / "mixed_train", [*questions, *added], databases)
-    text = "".join(f"{uid}\n" for uid in (*ids, *(element["id"] for element in added)))
+    text = "".join(f"{uid}\n" for uid in (*ids, *(question["id"] for question in added)))
     (out / "mixed.ids").write_text(text, encoding="utf-8")
-    joining = sum("join" in classify_sources(item["sql"]) for item in added)
+    joining = sum("join" in classify_sources(question["sql"]) for question in added)
     print(f"mixed_train: {len(added)} generated questions added to {len(ids)}, {joining} with joins")
 
 

@@ -196,7 +196,7 @@ def main() -> int:
         elif not page.exists() or page.read_text(encoding="utf-8") != text:
             stale.append(name)
     if stale:
-        print(f"{', '.join(stale)}: not from docs/results/data; run python scripts/write_results.py")
+        print(f"{', '.join(stale)}: out of date: run python scripts/write_results.py")
     return int(bool(stale))
 
 

@@ -1,9 +1,9 @@
 """Filter training questions: `jaxrl-sql data filter --config FILE key.sub=value …` (section `filter`).
 
-Filters run from cheap to expensive: id lists and text lengths, execution of golds, duplicates, prompt length, pass rates
-of a model's answers, and a subsample of the rest. The folder `filter.out` holds `kept.jsonl` for `data.select.include_ids`,
-`dropped.jsonl` with reasons and their numbers, and `counts.json`. Pass rates are recorded in `rates.jsonl`, from which
-a second run resumes.
+Filters run from cheap to expensive: id lists and text lengths, execution of golds, duplicates, prompt length, pass
+rates of a model's answers, and a subsample of the rest. The folder `filter.out` holds `kept.jsonl` for
+`data.select.include_ids`, `dropped.jsonl` with reasons and their numbers, and `counts.json`. Pass rates are recorded in
+`rates.jsonl`, from which a second run resumes.
 """
 
 from __future__ import annotations

@@ -35,8 +35,8 @@ class AugmentSettings:
     ] = "none"
     fill_tries: Annotated[
         int,
-        "Maximum number of attempts in which the endpoint of `distill` proposes the rows, if they cannot be derived from "
-        "the gold query; 0 disables it.",
+        "Maximum number of attempts in which the endpoint of `distill` proposes the rows, if they cannot be derived "
+        "from the gold query; 0 disables it.",
     ] = 0
     distractors: Annotated[int, "Number of tables of other databases that are added to each database."] = 0
     distractors_from: Annotated[

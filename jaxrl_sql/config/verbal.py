@@ -19,8 +19,8 @@ class VerbalSettings(EndpointConfig):
     out: Annotated[str, "Output folder."] = "runs/verbal"
     surplus_columns: Annotated[
         int,
-        "A prediction with at least this many extra columns is wrong by the scoring rule `ex_b` (partial match); 0 allows "
-        "any number.",
+        "A prediction with at least this many extra columns is wrong by the scoring rule `ex_b` (partial match); 0 "
+        "allows any number.",
     ] = 0
     include_ids: Annotated[str, "File of question ids; other questions are skipped. If empty, none are skipped."] = ""
     candidates: Annotated[

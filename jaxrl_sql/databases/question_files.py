@@ -29,8 +29,8 @@ _DUCKDB_MARK = b"DUCK"  # at byte 8 of a file
 class OpenedDatabase(NamedTuple):
     """A database that questions use.
 
-    `path` is the SQLite file that prompts read: the database or a sample of it. `engine` and `url` are set for an engine
-    other than SQLite. `error` is the reason why the database is unusable.
+    `path` is the SQLite file that prompts read: the database or a sample of it. `engine` and `url` are set for an
+    engine other than SQLite. `error` is the reason why the database is unusable.
     """
 
     path: str = ""

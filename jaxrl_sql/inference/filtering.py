@@ -1,4 +1,4 @@
-"""Select training questions by text, gold execution, duplicates, prompt length, pass rate and subsampling, in this order."""
+"""Select training questions: by text, gold execution, duplicates, prompt length, pass rate, then a subsample."""
 
 from __future__ import annotations
 

@@ -36,8 +36,8 @@ def with_layout(
 
     Among the replicas that fit and the training mesh, the choice is the layout with the fastest sampling phases by
     formula. It is the training mesh if no replicas fit, on one device, and on CPUs, whose devices share the cores.
-    Dialogues on several processes (`needs_replicas`) need replicas. Raises InputError for replicas that do not fit, whose
-    devices do not add up, or that do not divide the model's heads.
+    Dialogues on several processes (`needs_replicas`) need replicas. Raises InputError for replicas that do not fit,
+    whose devices do not add up, or that do not divide the model's heads.
     """
     rollout, count = sections.rollout, math.prod(mesh.shape.values())
     if rollout_grid(rollout) is not None:

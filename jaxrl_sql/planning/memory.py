@@ -231,8 +231,8 @@ def with_kept_logits(
 ) -> ModelConfigSection:
     """Return the section with `kept_logits_mib`, the memory for the logits that an update stores.
 
-    It is up to half of the memory that the rest of the update leaves free. A value in the section has precedence. If the
-    device memory is unknown, `kept_logits_mib` is the minimum.
+    It is up to half of the memory that the rest of the update leaves free. A value in the section has precedence. If
+    the device memory is unknown, `kept_logits_mib` is the minimum.
     """
     section = model.section
     if section.kept_logits_mib:
@@ -343,7 +343,8 @@ def _layer_bytes(model: ModelConfig, width: int, tokens: int, tensor: int, is_wh
     """Return the bytes of one layer's values without attention scores: those kept, or all during its backward pass.
 
     The numbers of arrays of each width are fitted to XLA's allocations for Qwen2.5-Coder-7B on 32 TPUs and for the
-    quickstart's model on a CPU. `tensor` splits arrays of the model's width by tokens, except with norms of queries and keys (`qk_norm`).
+    quickstart's model on a CPU. `tensor` splits arrays of the model's width by tokens,
+    except with norms of queries and keys (`qk_norm`).
     """
     of_model, of_mlp, of_queries, of_keys = (8, 8, 10, 6) if is_whole else (6, 5, 6, 4)
     heads = (of_queries * model.n_heads + of_keys * model.n_kv_heads) * model.head_dim

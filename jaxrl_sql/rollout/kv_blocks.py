@@ -173,7 +173,7 @@ class BlockTable:
         return True
 
     def table(self) -> Any:
-        """Return the table [N,J] int32 with the columns J of the pool's current size; missing blocks are `num_blocks`."""
+        """Return the table [N,J] int32 with the columns J of the current size; missing blocks are `num_blocks`."""
         columns = self.pool_sizes[self.size_index][1]
         is_held = np.arange(columns) < self.held[:, None]
         return np.where(is_held, self.blocks[:, :columns], self.num_blocks).astype(np.int32)

@@ -45,8 +45,8 @@ def retry(
 ) -> Result:
     """Return the result of requests; transient errors are retried with exponential backoff.
 
-    A wait that the hub requests has precedence if it is longer. New data, counted by `received`, resets the number of failures.
-    `is_reachable`: a refused connection is transient.
+    A wait that the hub requests has precedence if it is longer. New data, counted by `received`, resets the
+    number of failures. `is_reachable`: a refused connection is transient.
     """
     failures, had = 0, received()
     while True:

@@ -43,8 +43,9 @@ _MAX_ROW_CHARACTERS = 80
 class TranslatedGold(NamedTuple):
     """A translated gold: `status` is `ok` or the reason for dropping it; `message` is the engine's.
 
-    `name`: the copied database.     `is_near`: reals differ in their last digits. `is_tied`: its LIMIT cuts between rows of equal sort keys; it is kept
-    if the engine chooses the same rows as SQLite. `others` are the question's other golds that agree as well.
+    `name`: the copied database. `is_near`: reals differ in their last digits. `is_tied`: its LIMIT cuts between rows of
+    equal sort keys; it is kept if the engine chooses the same rows as SQLite. `others` are the question's other golds
+    that agree as well.
     """
 
     example: Example

@@ -54,10 +54,10 @@ class Summary:
     `scores` has a share per rule; `groups` has shares per group of questions (`hardness/easy`, `database/car_1`,
     `feature/join`). `statuses` and `gold_statuses` count predictions and golds by status. `stopped` counts predictions
     that hit the time limit even when retried alone. `reasons` (metrics `sensitive/<reason>`) lists, by reason, the
-    questions about which rules disagree; `failed_golds` lists questions with a failed gold and its status. `own_rule` is the benchmark's rule.
-    `reliability` is EHRSQL's score per cost of an error, if some questions are unanswerable; `abstention` has the
-    metrics of its 2022 scorer. `unjudged` counts predictions without a verdict, for example after a database error;
-    the accuracy omits them.
+    questions about which rules disagree; `failed_golds` lists questions with a failed gold and its status. `own_rule`
+    is the benchmark's rule. `reliability` is EHRSQL's score per cost of an error, if some questions are unanswerable;
+    `abstention` has the metrics of its 2022 scorer. `unjudged` counts predictions without a verdict, for example after
+    a database error; the accuracy omits them.
     """
 
     own_rule: str

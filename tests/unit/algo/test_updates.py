@@ -144,18 +144,18 @@ def test_several_updates_without_stored_old_logprobs_are_an_error() -> None:
 def test_old_logprobs_of_a_batch_are_used() -> None:
     """Batch RL: two calls learn from samples of one fixed policy, and the second still compares with that policy."""
     cfg = dataclasses.replace(PLAIN, kl=KlConfig(coef=0.1, placement="reward"))
-    drawer, reference, blocks = make_theta(1), make_theta(2), [make_batch(0), make_batch(3)]
-    state = init_state(jax.tree.map(jnp.copy, drawer), SGD, reference=reference)
+    sampling_params, reference, blocks = make_theta(1), make_theta(2), [make_batch(0), make_batch(3)]
+    state = init_state(jax.tree.map(jnp.copy, sampling_params), SGD, reference=reference)
     stored = [make_old_logprob_fn(table)(state, block) for block in blocks]
     updates = grpo_step(cfg)
     state, first = updates(state, stored[0])
     state, second = updates(state, stored[1])
-    np.testing.assert_array_equal(stored[1].old_logprobs, score_table(drawer, None, blocks[1]).logprob)
+    np.testing.assert_array_equal(stored[1].old_logprobs, score_table(sampling_params, None, blocks[1]).logprob)
     assert float(first["policy/ratio_max"][0]) == pytest.approx(1.0, abs=1e-6)
     assert float(second["policy/ratio_max"][0]) > 1.001
     # The KL is that of the sampling policy, so the policy's move between the calls does not change it.
-    again = make_old_logprob_fn(table)(init_state(drawer, SGD), blocks[1])
-    _, alone = updates(init_state(jax.tree.map(jnp.copy, drawer), SGD, reference=reference), again)
+    again = make_old_logprob_fn(table)(init_state(sampling_params, SGD), blocks[1])
+    _, alone = updates(init_state(jax.tree.map(jnp.copy, sampling_params), SGD, reference=reference), again)
     assert float(second["policy/kl"][0]) == pytest.approx(float(alone["policy/kl"][0]), rel=1e-6)
 
 

@@ -105,7 +105,7 @@ def test_golds_with_equal_results_are_kept(
 
 
 @pytest.mark.parametrize("target", ["duckdb"], indirect=True)
-def test_alternative_golds_valid_at_the_engine_are_kept(target: CopyTarget, question_set: Path) -> None:
+def test_alternative_golds_valid_on_the_engine_are_kept(target: CopyTarget, question_set: Path) -> None:
     folder = question_set
     others = ["SELECT Name FROM Person WHERE Team = 'a'", "SELECT nothing FROM Person", "SELECT rowid FROM far"]
     line = {"id": "one", "db_id": "club", "question": "?", "sql": "SELECT Name FROM Person", "other_sql": others}
@@ -192,5 +192,5 @@ def test_real_databases_are_copied(
     assert len(manifest["databases"]) == count
     left = read_lines(target.out / "left_out.jsonl").values()
     assert len(read_lines(target.out / "questions.jsonl")) + len(left) == questions
-    # The rest cannot be expressed at the engine, or depends on SQLite's choice among equivalent rows.
+    # The rest cannot be expressed in the engine's dialect, or depends on SQLite's choice among equivalent rows.
     assert sum(line["status"] != "tied" for line in left) <= 0.02 * questions

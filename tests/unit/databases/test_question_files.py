@@ -57,7 +57,7 @@ class Shop(NamedTuple):
     password: str = ""
 
     @property
-    def elsewhere(self) -> str:
+    def without_name(self) -> str:
         """Return the setting without the name of the database."""
         if "://" in self.database:
             return self.database.replace(f"/{self.name}?", "?")
@@ -140,7 +140,7 @@ def check(shop: Shop, loaded: Benchmark) -> None:
 
 
 @pytest.mark.parametrize("ending", ["csv", "tsv", "json", "jsonl", "parquet"])
-def test_setting_is_the_database_of_all_questions_of_a_file(shop: Shop, ending: str, tmp_path: Path) -> None:
+def test_data_database_applies_to_all_questions_of_a_file(shop: Shop, ending: str, tmp_path: Path) -> None:
     write(tmp_path / f"train.{ending}", [shop.record()])
     check(shop, load_split(tmp_path, "train", 0, shop.database))
     check(shop, load_benchmark(tmp_path / f"train.{ending}", "", 0, shop.database))
@@ -152,7 +152,7 @@ def test_setting_names_the_database_of_a_command(shop: Shop) -> None:
     assert single_database(shop.database) == shop.database
     assert single_database(shop.database.removeprefix("duckdb:")) == shop.database
     with pytest.raises(InputError, match="give one by --db"):
-        single_database(shop.elsewhere)
+        single_database(shop.without_name)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_plain_folder_prefers_its_files(tmp_path: Path) -> None:
     assert paths == [f"{tmp_path}/train/databases/shop/shop.sqlite", f"{tmp_path}/other.sqlite"]
 
 
-def test_setting_without_a_database_has_those_that_the_questions_name(shop: Shop, tmp_path: Path) -> None:
+def test_questions_select_a_database_of_the_server_or_folder(shop: Shop, tmp_path: Path) -> None:
     for field in ("db_id", "db", "database"):
         path = write(tmp_path / field / "train.csv", [shop.record(**{field: shop.name})])
         if shop.engine == "sqlite":  # a folder has files of the usual endings
@@ -187,13 +187,13 @@ def test_setting_without_a_database_has_those_that_the_questions_name(shop: Shop
             link.symlink_to(shop.database)
             check(shop, load_benchmark(path, "", 0, str(link.parent)))
         else:
-            check(shop, load_benchmark(path, "", 0, shop.elsewhere))
+            check(shop, load_benchmark(path, "", 0, shop.without_name))
 
 
 def test_questions_name_their_database_by_url_or_file(shop: Shop, tmp_path: Path) -> None:
     for field in ("db", "db_id", "database", "db_path"):
         check(shop, load_benchmark(write(tmp_path / field / "train.jsonl", [shop.record(**{field: shop.database})])))
-    named = shop.record(db=shop.elsewhere, db_id=shop.name, dialect=shop.dialect)
+    named = shop.record(db=shop.without_name, db_id=shop.name, dialect=shop.dialect)
     if shop.engine in ("postgresql", "mariadb"):
         check(shop, load_benchmark(write(tmp_path / "both" / "train.csv", [named])))
 
@@ -265,5 +265,5 @@ def test_database_is_named_in_notes_and_digests_without_its_password(shop: Shop,
     shown = shop.name if shop.password else shop.database.removeprefix("duckdb:")
     assert f"{shown} (2 questions)" in matched
     assert not shop.password or shop.password not in " ".join(loaded.notes)
-    elsewhere = [dataclasses.replace(example, engine_url="") for example in loaded.examples]
-    assert (digests(loaded.examples) == digests(elsewhere)) == (shop.engine == "sqlite")
+    without_url = [dataclasses.replace(example, engine_url="") for example in loaded.examples]
+    assert (digests(loaded.examples) == digests(without_url)) == (shop.engine == "sqlite")

@@ -1,4 +1,4 @@
-"""Sampling parameters outside the device's range, or without a distribution, are refused."""
+"""Parameters that float32 cannot represent are refused, and extreme ones leave a token with positive probability."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ def test_nothing_is_preempted_while_a_chunk_is_in_flight() -> None:
     written = {i: i for i in range(3)}
     chunk = plan(chunk.after, ChunkLog(3, 3, np.array([12, 12, 12]), written))
     assert chunk.launches
-    assert chunk.preempted == [1, 2], "one completion of 12 tokens and 4 steps, of 7 blocks"
+    assert chunk.preempted == [1, 2], "the preempted completions are not the youngest two"
 
 
 def test_oldest_preempted_completions_are_resumed_first() -> None:
@@ -217,7 +217,7 @@ def test_new_completions_wait_for_preempted_ones() -> None:
     state = replace(state, waiting=[RequestGroup(0, 0, 1)], free_prompt_slots=[3, 2])
     chunk = plan(state, ChunkLog())
     assert (chunk.launches, chunk.resumed, chunk.queued) == (True, [], [2])
-    assert chunk.tail == 2, "the ring is unchanged"
+    assert chunk.tail == 2, "the ring changed"
 
 
 # --- carried samples of an earlier call
@@ -226,12 +226,12 @@ def test_new_completions_wait_for_preempted_ones() -> None:
 def test_carried_samples_come_first_and_resume_from_their_tokens() -> None:
     carried = [carried_sample(2, 5), carried_sample(1, 3, "stop")]
     state = make_state([[i] * 9 for i in range(4)], carried=carried)
-    assert [group.prompt for group in state.waiting] == [2, 0, 3], "the finished sample is not drawn again"
+    assert [group.prompt for group in state.waiting] == [2, 0, 3], "the finished sample is drawn again"
     chunk = plan(state, ChunkLog())
     assert (chunk.carried, chunk.resumed, chunk.appended) == ([0], [0], [0])
     assert chunk.after.completions[0] == PrefilledCompletion(2, 0, 0, 0)
     assert (chunk.after.running[0], chunk.after.slot_length[0]) == (0, 5)
-    assert chunk.queued == [1, 2, 3][: len(chunk.queued)], "numbers continue after the carried samples"
+    assert chunk.queued == [1, 2, 3][: len(chunk.queued)], "numbers do not continue after the carried samples"
     assert chunk.launches
 
 
@@ -251,7 +251,7 @@ def test_observations_are_appended_and_their_tokens_counted() -> None:
     assert chunk.appended == [1]
     assert chunk.after.running[1] == 1
     assert chunk.after.slot_length.tolist() == [4, 11]
-    assert chunk.after.blocks.held.tolist() == [3, 4], "up to two chunks, or the longest"
+    assert chunk.after.blocks.held.tolist() == [3, 4], "blocks are not for two chunks or the longest completion"
     assert chunk.after.appends == []
 
 
@@ -264,7 +264,7 @@ def test_observation_without_free_blocks_waits_and_resumes_with_all_tokens() -> 
     assert (chunk.preempted, chunk.appended, chunk.after.appends) == ([1], [], [])
     log = ChunkLog(4, 2, np.array([12, 8]), {0: 0}, 1, [0])
     chunk = plan(chunk.after, log)
-    assert chunk.released == [0], "slots of dialogues are paused, so the host frees them"
+    assert chunk.released == [0], "the host did not free the paused slot of a dialogue"
     assert (chunk.resumed, chunk.appended) == ([1], [1])
     assert (chunk.after.running[1], chunk.after.slot_length[0]) == (0, 11)
 
@@ -309,7 +309,7 @@ def test_nothing_is_launched_after_the_last_completion() -> None:
 # --- pools
 
 
-def test_pool_grows_by_levels_with_the_lengths() -> None:
+def test_pool_grows_with_the_lengths() -> None:
     state, device = make_state([[1] * 5, [2] * 5], longest=40, blocks=20, pool_sizes=[(5, 3), (10, 10)]), Slots({}, 40)
     sizes = []
     for chunk in device.serve(state):

@@ -51,7 +51,7 @@ def test_slot_ends_two_completions_and_starts_a_third() -> None:
     assert buffer.pop(8) == tokens_at(3, 6)
     assert buffer.pop(5) == tokens_at(1, 4, 7, 10)
     assert buffer.get(9) == tokens_at(9)
-    assert buffer.get(8) == Tokens(), "a completion that was removed has no tokens"
+    assert buffer.get(8) == Tokens(), "a removed completion still has tokens"
 
 
 def test_values_are_python_numbers() -> None:
@@ -105,7 +105,7 @@ def test_next_turn_starts_without_the_tokens_of_the_turn_before() -> None:
     buffer = TokenBuffer()
     buffer.append(make_log([[0], [0]], [[0], [End.STRING]]))
     assert buffer.pop(0) == tokens_at(0, 1)
-    assert buffer.pop(0) == Tokens(), "the environment ended the turn without a token"
+    assert buffer.pop(0) == Tokens(), "the next turn has tokens of the turn before"
     buffer.append(make_log([[0]]))
     assert buffer.get(0) == tokens_at(0)
 

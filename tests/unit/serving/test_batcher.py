@@ -85,7 +85,7 @@ def test_cancelled_job_leaves_the_queue() -> None:
 
 def test_non_finite_logprobs_are_null() -> None:
     request = CompletionRequest(model="m", prompt="a", logprobs=0)
-    writer = ResponseBuilder(request, [], SimpleNamespace(tokenizer=Letters()))  # type: ignore[arg-type] # its tokenizer is asked alone
+    writer = ResponseBuilder(request, [], SimpleNamespace(tokenizer=Letters()))  # type: ignore[arg-type] # only its tokenizer is used
     written = writer._logprobs([0, 1, 2], [-0.5, -math.inf, math.nan])
     assert written == {"tokens": ["a", "b", "c"], "token_logprobs": [-0.5, None, None], "top_logprobs": None}
 

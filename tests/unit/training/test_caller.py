@@ -42,7 +42,7 @@ def test_passed_sets_are_named_in_the_configuration(examples: list[Example]) -> 
     assert passed.train is not None
     assert passed.evals is not None
     assert (passed.train.examples, passed.evals["held_out"].examples) == (tuple(examples), tuple(examples[:1]))
-    assert CallerInputs(examples=examples).questions().evals == {}, "the configuration's sets have no folder"
+    assert CallerInputs(examples=examples).questions().evals == {}, "the configuration's sets are still evaluated"
     assert CallerInputs().questions() == (None, None)
 
 

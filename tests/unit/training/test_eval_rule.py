@@ -27,7 +27,7 @@ def test_training_selects_the_best_checkpoint_by_the_rule_of_the_recipe() -> Non
         "test_suite",
         "bird",
     ]
-    assert [rule("think2sql", private) for private in ("spider2", "ehrsql")] == ["spider2", "ehrsql"]
+    assert [rule("think2sql", own_rule) for own_rule in ("spider2", "ehrsql")] == ["spider2", "ehrsql"]
     assert rule("think2sql", "spider2", "validation.rule=bird") == "bird"
     with pytest.raises(InputError, match="rules 'ex': there are"):
         rule("arctic", "bird", "validation.rule=ex")

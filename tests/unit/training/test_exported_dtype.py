@@ -31,10 +31,10 @@ def dtypes(folder: Path) -> tuple[str, str, set[str]]:
 
 
 @pytest.mark.parametrize("compute", ["same", "bfloat16"])
-@pytest.mark.parametrize(("dtype", "remaining"), [("float32", "F32"), ("bfloat16", "BF16")])
+@pytest.mark.parametrize(("dtype", "tensor_dtype"), [("float32", "F32"), ("bfloat16", "BF16")])
 @pytest.mark.parametrize("has_adapters", [False, True])
 def test_run_saves_its_own_dtype(
-    tmp_path: Path, dtype: str, remaining: str, compute: str, *, has_adapters: bool
+    tmp_path: Path, dtype: str, tensor_dtype: str, compute: str, *, has_adapters: bool
 ) -> None:
     config = load_config(
         TrainConfig, SMALL, [f"model.dtype={dtype}", f"model.compute_dtype={compute}", f"run.dir={tmp_path}"]
@@ -50,7 +50,7 @@ def test_run_saves_its_own_dtype(
         display=make_display("none", 1, ""),
     )
     folder = export_model(run, trainable, frozen)
-    assert dtypes(folder) == (dtype, dtype, {remaining})
+    assert dtypes(folder) == (dtype, dtype, {tensor_dtype})
     if not has_adapters:
         saved = load_checkpoint(folder, dtype)[1]
         jax.tree.map(np.testing.assert_array_equal, saved, params)

@@ -1,6 +1,6 @@
 //! Decides whether a single column permutation makes two tables equal.
 //!
-//! The reference tries all permutations. Here, columns are first distinguished by permutation-invariant signatures,
+//! Spider's test-suite script tries all permutations. Here, columns are first distinguished by permutation-invariant signatures,
 //! refined through the rows and back. Then they are assigned one by one, while the rows are divided into classes that
 //! must have equal sizes on both sides. Once every row is alone in its class, the rest is determined. Columns that
 //! can be swapped without changing the table are tried once, so identical columns do not cause an exponential search.

@@ -34,7 +34,7 @@ pub(crate) fn hint(
         UnresolvedName::Column(qualifier, name) => {
             suggest_column(&names, &mentions(statement, &names), qualifier, name)
         }
-        UnresolvedName::Choice(name) => suggest_qualified(&names, &mentions(statement, &names), name),
+        UnresolvedName::Ambiguous(name) => suggest_qualified(&names, &mentions(statement, &names), name),
     }
 }
 
@@ -42,7 +42,7 @@ pub(crate) fn hint(
 enum UnresolvedName<'a> {
     Table(&'a str),
     Column(Option<&'a str>, &'a str),
-    Choice(&'a str),
+    Ambiguous(&'a str),
 }
 
 impl<'a> UnresolvedName<'a> {
@@ -51,7 +51,7 @@ impl<'a> UnresolvedName<'a> {
             return Some(Self::Table(name.rsplit('.').next()?));
         }
         if let Some(name) = message.strip_prefix("ambiguous column name: ") {
-            return Some(Self::Choice(name.rsplit('.').next()?));
+            return Some(Self::Ambiguous(name.rsplit('.').next()?));
         }
         let name = message.strip_prefix("no such column: ")?;
         let name = name.split(" - should this be").next()?.trim_matches('"');

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn exact_name_with_a_low_rank_beats_a_near_one() {
+    fn exact_name_beats_a_near_name_of_better_rank() {
         let mut nearest = NearestName::new("capacity");
         assert_eq!(nearest.best(), None);
         nearest.offer(&NameKey::of("capacite"), 1, 0);

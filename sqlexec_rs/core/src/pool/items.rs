@@ -24,7 +24,7 @@ pub enum NextItem {
 
 /// A reader's position in the completion order of a job's items.
 ///
-/// Equal items share a run and finish together, in batch order.
+/// A unit is one run: equal items share it and finish together, in batch order.
 pub struct Items {
     job: Job,
     by_unit: CsrGroups,

@@ -43,7 +43,7 @@ pub(super) enum StreamError {
     TooLarge,
     /// Not enough memory for the next message.
     NoMemory,
-    /// The connection is lost, or the received bytes are no message.
+    /// The connection is lost, or the received bytes are not a valid message.
     Lost(String),
 }
 

@@ -1,4 +1,4 @@
-"""Released training rows of the systems: small files of our own in their formats."""
+"""Published training sets of other text-to-SQL systems: small files in their formats."""
 
 from __future__ import annotations
 
@@ -183,16 +183,16 @@ def test_gretel_rows_name_the_source_of_their_databases(tmp_path: Path) -> None:
         ("bird-verified-train.parquet", "bird-verified-train"),
     ],
 )
-@pytest.mark.parametrize("beside", [False, True])
-def test_bird_revisions(name: str, split: str, beside: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_first_release", [False, True])
+def test_bird_revisions(name: str, split: str, has_first_release: bool, tmp_path: Path) -> None:
     """Revisions are filtered and verified questions, next to the databases or in the first release's folder."""
     part = "train" if "train" in name else "dev"
     database(tmp_path / f"{part}_databases/shop/shop.sqlite")
     row = {"question_id": 3, "db_id": "shop", "question": "Which?", "evidence": "A cup.", "SQL": SQL}
     write(tmp_path / name, [row])
-    if beside:
+    if has_first_release:
         write(tmp_path / f"{part}.json", [row | {"question": "Old?"}])
-    if beside and (name.startswith("data/") or name.endswith("parquet")):
+    if has_first_release and (name.startswith("data/") or name.endswith("parquet")):
         benchmark = load_benchmark(tmp_path / name)  # the folder is read like the first release
     else:
         benchmark = load_benchmark(tmp_path, split)

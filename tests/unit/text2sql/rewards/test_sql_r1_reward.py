@@ -179,7 +179,7 @@ def test_neighbouring_database_is_no_variant(executor: Executor, tmp_path: Path)
     assert [(item.trusted, item.reward.parts["correct"]) for item in scored] == [(True, 1.0), (True, 0.0)]
 
 
-def test_training_on_the_plain_form_finds_the_variants(tmp_path: Path) -> None:
+def test_plain_folder_finds_the_test_suite_databases(tmp_path: Path) -> None:
     local = rows(tmp_path / "dev" / "databases" / "a" / "a.sqlite", "(1)")
     beside = rows(tmp_path / "dev" / "databases" / "a" / "a_0.sqlite", "(1), (2)")
     suite = rows(tmp_path / "dev_testsuite" / "databases" / "a" / "one.sqlite", "(3)")

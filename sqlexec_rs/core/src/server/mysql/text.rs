@@ -29,15 +29,14 @@ pub(super) fn is_plain(statement: &str) -> bool {
     statement.is_ascii() && !TRACES.iter().any(|trace| lower.contains(trace))
 }
 
-/// Returns the statement of a text, which starts at the start of the text; or the reason why it is not run or
-/// planned.
+/// Returns the single statement in `sql`, with leading comments; or the reason for refusing to run or plan it.
 ///
 /// The server's grammar accepts only one statement too. But `SET STATEMENT max_statement_time=0 FOR …` is a single
 /// statement, and so is one with a comment that only some versions execute.
 pub(super) fn statement(sql: &str, output: OutputKind) -> Result<&str, Box<Outcome>> {
     let refused = |reason: &str| Err(Box::new(Outcome::failed(Status::Forbidden, reason)));
     let bytes = sql.as_bytes();
-    if has_run_comment(sql) {
+    if has_executable_comment(sql) {
         return refused("executable comments, /*! … */, are refused");
     }
     if shows_sessions(sql) {
@@ -117,15 +116,15 @@ impl Escapes {
 }
 
 /// Returns whether some server would execute a comment of the SQL.
-fn has_run_comment(sql: &str) -> bool {
+fn has_executable_comment(sql: &str) -> bool {
     let bytes = sql.as_bytes();
-    let begins_run_comment = |at: usize| bytes[at..].starts_with(b"/*!") || bytes[at..].starts_with(b"/*M!");
-    let has_run_comment = |escapes: &Escapes| {
+    let begins_executable_comment = |at: usize| bytes[at..].starts_with(b"/*!") || bytes[at..].starts_with(b"/*M!");
+    let has_executable_comment = |escapes: &Escapes| {
         let mut at = 0;
         while at < bytes.len() {
             match bytes[at] {
                 b'\'' | b'"' | b'`' => at = quote_end(bytes, at, *escapes),
-                b'/' if begins_run_comment(at) => return true,
+                b'/' if begins_executable_comment(at) => return true,
                 b'/' | b'-' | b'#' => at = comment_end(bytes, at).unwrap_or(at + 1),
                 _ => at += 1,
             }
@@ -133,7 +132,7 @@ fn has_run_comment(sql: &str) -> bool {
         false
     };
     // most texts contain none
-    memchr::memmem::find_iter(bytes, b"/*").any(begins_run_comment) && Escapes::of(sql).iter().any(has_run_comment)
+    memchr::memmem::find_iter(bytes, b"/*").any(begins_executable_comment) && Escapes::of(sql).iter().any(has_executable_comment)
 }
 
 /// Returns the end of a quote that starts here. A doubled quote counts as two adjacent quoted tokens.
@@ -156,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_the_single_reading_statement() {
+    fn finds_the_single_read_only_statement() {
         let cases = [
             ("select 1", "select 1"),
             (

@@ -45,7 +45,9 @@ class EvaluateSettings(EndpointConfig):
     ] = field(default_factory=list)
     rule: Annotated[str, "Rule that decides `accuracy`; if empty, the benchmark's own."] = ""
     surplus_columns: Annotated[
-        int, "Number of extra columns from which the rule `ex_b` rejects a prediction; 0 allows any number."
+        int,
+        "A prediction with at least this many extra columns is wrong by the scoring rule `ex_b` (partial match); 0 "
+        "allows any number.",
     ] = 0
     strip_distinct: Annotated[
         bool,

@@ -1,4 +1,4 @@
-"""Names of tables and columns at an engine: SQLite's in lower case, changed if the engine refuses them."""
+"""Names of tables and columns on an engine: SQLite's in lower case, changed if the engine refuses them."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def find_files(folder: Path) -> list[SourceFile]:
     if folder.is_file():
         return [SourceFile(folder.stem, folder, content_of(folder))]
     if not folder.is_dir():
-        raise InputError(f"{folder}: no such folder, and no SQLite file")
+        raise InputError(f"{folder}: neither a folder nor a SQLite file")
     root = next((folder / name for name in _ROOTS if (folder / name).is_dir()), folder)
     paths: dict[str, Path] = {}
     for path in sorted(root.iterdir()):

@@ -91,7 +91,7 @@ class Scopes:
                 yield FromItem(node, node.alias, None, node.this)
 
     def kind(self, node: exp.Expression | None) -> str:
-        """Return the kind of an expression at an engine, or "" if unknown."""
+        """Return the kind of an expression on an engine, or "" if unknown."""
         if isinstance(node, exp.Column):
             origin = self.origin(node)
             return origin.column.kind if origin else ""

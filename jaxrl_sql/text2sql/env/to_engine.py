@@ -2,7 +2,7 @@
 
 sqlglot writes the dialect. This module adds the copy's names, SQLite's comparison by affinity, case-insensitive LIKE,
 GROUP BY with columns that are not keys, and floating-point averages. Parts without an equivalent stay unchanged and
-fail at the engine. To verify equal results, run both and compare.
+fail on the engine. To verify equal results, run both and compare.
 """
 
 from __future__ import annotations

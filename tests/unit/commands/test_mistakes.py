@@ -305,7 +305,7 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("--from @/data/train --out @/new", "required: --to"),
         ("--from @/data/train --to --out @/new", "argument --to: expected one argument"),
         ("--form @/data/train", "required: --from"),
-        ("--from @/none --to duckdb:@/c --out @/new", "@/none: no such folder, and no SQLite file"),
+        ("--from @/none --to duckdb:@/c --out @/new", "@/none: neither a folder nor a SQLite file"),
         ("--from @/folder --to duckdb:@/c --out @/new", "@/folder: no SQLite file"),
         ("--from @/data/train --to oracle://x --out @/new", "not the URL of a database"),
         ("--from @/data/train/databases --to postgresql://127.0.0.1:9/x --out @/new", "has no user: SCHEME"),

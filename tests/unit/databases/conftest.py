@@ -55,7 +55,7 @@ class CopyTarget(NamedTuple):
             return [tuple(bytes(cell) if isinstance(cell, memoryview) else cell for cell in row) for row in cursor]
 
     def run(self, script: str) -> None:
-        """Run a statement at the engine as a privileged user."""
+        """Run a statement on the engine as a privileged user."""
         parts = urlsplit(self.to)
         options = {"host": parts.hostname, "port": parts.port, "user": parts.username, "password": parts.password}
         opened = psycopg2.connect(dbname="postgres", **options) if self.engine == "postgresql" else None
@@ -80,7 +80,7 @@ def copy_server(server_database: Callable[[str, str], Server]) -> Callable[[str]
 
 @pytest.fixture
 def make_target(copy_server: Callable[[str], Server], tmp_path: Path) -> Callable[[str], CopyTarget]:
-    """Return a function that makes a destination at an engine."""
+    """Return a function that makes a destination on an engine."""
 
     def make(engine: str) -> CopyTarget:
         prefix, out = f"t{uuid4().hex[:10]}_", tmp_path / "out"

@@ -96,5 +96,5 @@ def test_each_declared_end_token_ends_an_answer(tmp_path: Path) -> None:
     ):
         samples = list(client.engine.generate([[5, 9, 7], [8, 3]], SamplingParams(max_new_tokens=12, n=4)))
     assert [(len(sample.token_ids), sample.text, sample.finish_reason) for sample in samples] == [(1, "", "stop")] * 8
-    assert all(item.is_sampled == (True,) for item in samples), "the end token counts as the policy's"
+    assert all(item.is_sampled == (True,) for item in samples), "the end token does not count as the policy's"
     assert load_tokenizer(model).eos_token_id is not None

@@ -46,7 +46,7 @@ def run(tensor: str, remat: str) -> list[int]:
 def test_gradient_of_a_grouped_pass_compiles_for_four_chips(tensor: str) -> None:
     again, named = run(tensor, "full"), run(tensor, "query,key,value,attended")
     assert min(again) > 0, "a kernel is missing from the compiled program"
-    assert named == [again[0] // 2, *again[1:]], "the forward kernel runs once if remat names its output"
+    assert named == [again[0] // 2, *again[1:]], "the forward kernel runs again although remat names its output"
 
 
 def _compile(tensor: int, remat: str) -> tuple[int, ...]:

@@ -86,7 +86,7 @@ def test_llama_config_as_published_and_as_transformers_5_writes_it() -> None:
     nested = {**LLAMA32_1B["rope_scaling"], "rope_theta": 500000.0}
     assert read(LLAMA32_1B, rope_parameters=nested, rope_scaling=None, rope_theta=None) == config
     assert read(LLAMA32_1B, rope_parameters=nested) == config
-    assert read(LLAMA32_1B, head_dim=None) == config, "the default head size is width divided by heads"
+    assert read(LLAMA32_1B, head_dim=None) == config, "the default head size is not width divided by heads"
 
 
 def test_gemma_config_as_published_in_old_form_and_by_transformers_5() -> None:
@@ -110,7 +110,7 @@ def test_gemma_config_as_published_in_old_form_and_by_transformers_5() -> None:
     assert read(GEMMA3_270M, rope_parameters=nested, rope_theta=None, rope_local_base_freq=None) == config
     stretched = read(GEMMA3_270M, rope_scaling={"factor": 8.0, "rope_type": "linear"})
     assert stretched.rope.scaling == RopeScaling("linear", 8.0)
-    assert stretched.sliding == config.sliding, "only full-attention layers are scaled"
+    assert stretched.sliding == config.sliding, "layers without full attention are scaled"
 
 
 def test_query_scale_and_caps_are_read() -> None:

@@ -99,4 +99,4 @@ def test_planned_bytes_equal_those_that_the_kernel_copies(
     assert sum(copies["in"]) + sum(copies["out"]) == moved
     tokens = sum(-(-length // BLOCK) * BLOCK for length in (*read, *answers))
     assert sum(copies["dma"]) == fetch_bytes(tokens, heads, DEPTH, width)
-    assert len(copies["dma"]) == 2 * tokens // BLOCK, "one copy of keys and one of values per block"
+    assert len(copies["dma"]) == 2 * tokens // BLOCK, "not one copy of keys and one of values per block"

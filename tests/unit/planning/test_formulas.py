@@ -455,7 +455,7 @@ def test_plan_packs_answers_if_attention_supports_it() -> None:
     assert seconds["update"] < 0.4 * apart["update"]
     assert seconds["score"] < 0.4 * apart["score"]
     assert seconds["decode"] == apart["decode"]
-    assert plan.memory == before.memory, "memory is reserved for answers of the maximum length"
+    assert plan.memory == before.memory, "the memory depends on the lengths of answers"
 
 
 def test_token_budget_reduces_memory_and_adds_passes() -> None:

@@ -40,7 +40,7 @@ def layout(
 def test_fastest_replicas_that_fit_are_chosen() -> None:
     assert chosen(V5P) == "8x4"
     assert chosen(V5P._replace(local=2)) == "16x2"
-    assert chosen(V5P._replace(chip=None)) == "32x1", "the smallest replicas for a chip without data"
+    assert chosen(V5P._replace(chip=None)) == "32x1", "a chip without data has larger replicas than necessary"
     # 15 GB of weights per replica: a chip with 24 GB has room for half of them next to the training state, not for all.
     assert chosen(V5P._replace(memory=24 << 30, chip=None)) in {"16x2", "8x4"}
     assert chosen(V5P._replace(memory=16 << 30)) == "training"
@@ -65,7 +65,7 @@ def test_training_mesh_samples_if_it_is_faster() -> None:
 def test_cpus_and_single_devices_sample_on_the_training_mesh() -> None:
     cpu = Machine("cpu", 8, 64 << 30, None)
     assert chosen(cpu) == "training"
-    assert chosen(cpu, needs_replicas=True) == "32x1", "several turns on several processes need replicas"
+    assert chosen(cpu, needs_replicas=True) == "32x1", "several turns on several processes have no replicas"
     assert layout(arctic(), SEVEN, abstract_mesh(1, 1, 1), V5P) == "training"
     assert chosen(V5P, "rollout.mesh=training") == "training"
 

@@ -49,7 +49,7 @@ def test_suggested_larger_batches_have_the_stated_memory(
     assert [setting.partition("=")[0] for setting in larger.change.split()] == keys
     grown = plan_of(files, shape, topology, *overrides, *larger.change.split())
     assert grown.memory.total == larger.total <= MAX_MEMORY_SHARE * grown.topology.chip.memory
-    assert grown.larger is None, "nothing larger fits"
+    assert grown.larger is None, "a larger load fits"
 
 
 def test_decode_slots_grow_to_all_answers_of_a_rollout() -> None:
@@ -63,7 +63,7 @@ def test_decode_slots_grow_to_all_answers_of_a_rollout() -> None:
     assert slots("rollout.max_num_seqs=96")["rollout.max_num_seqs"] == "128"
     assert "rollout.max_num_seqs" not in slots("rollout.max_num_seqs=128")
     fixed = ("rollout.prompt_blocks=2048", "rollout.completion_blocks=4096", "rollout.prefix_blocks=512")
-    assert "rollout.max_num_seqs" not in slots(*fixed), "a run with stored numbers of blocks keeps them"
+    assert "rollout.max_num_seqs" not in slots(*fixed), "stored numbers of blocks are changed"
 
 
 def test_full_card_and_unknown_memory_have_no_larger_batches() -> None:

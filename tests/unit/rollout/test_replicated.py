@@ -60,9 +60,9 @@ def test_each_sample_is_assigned_once(requests: list[tuple[int, int]], replicas:
     assert places == [(i, g) for i, n in enumerate(counts) for g in range(n)]
     loads = [sum(p.last - p.first for p in local) for local in dealt]
     if len(counts) < replicas:
-        assert max(loads) - min(loads) <= 1, "prompts are split for equal loads"
+        assert max(loads) - min(loads) <= 1, "the loads differ by more than one answer"
     else:
-        assert all((p.first, p.last) == (0, counts[p.prompt]) for p in chain(*dealt)), "no prompt is split"
+        assert all((p.first, p.last) == (0, counts[p.prompt]) for p in chain(*dealt)), "a prompt is split"
         assert max(loads) <= sum(counts) / replicas + max(counts, default=0)
 
 

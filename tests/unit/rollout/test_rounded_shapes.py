@@ -95,7 +95,7 @@ def test_calls_of_a_run_share_programs_though_prompts_and_groups_differ() -> Non
     assert answers[0] == answers[1]
     assert decode <= 3
     assert copies <= 4
-    assert prefill <= 2 * 6, "with and without a cached prefix"
+    assert prefill <= 2 * 6, "more than two programs per shape"
 
 
 def test_prefill_has_few_shapes_and_little_padding() -> None:

@@ -262,7 +262,7 @@ def test_sql_gets_observations_until_the_solution(shop: str) -> None:
         assert "<solution>" in last
         assert "last turn" in last
         assert not turns.is_out_of_turns
-        assert turns.next(Action("<sql>SELECT 1</sql>", "stop")) is None, "no turns are left"
+        assert turns.next(Action("<sql>SELECT 1</sql>", "stop")) is None, "the environment gave another turn"
         assert turns.is_out_of_turns
         for text, reason in (("<solution>SELECT 1</solution>", "stop"), ("<sql>SELECT", "length")):
             other = SqlTurns(executor, shop, 1)

@@ -92,7 +92,7 @@ def test_chat_date_comes_from_setting_journal_run_or_today(run: Path, tmp_path: 
         pass
     assert date("data.prompt=chat") == "2023-01-31"
     assert date("data.prompt=chat", "data.chat.date=2022-05-05") == "2022-05-05"
-    assert date() == "", "only chat prompts have a date"
+    assert date() == "", "a prompt without a chat has a date"
 
 
 def test_config_file_overrides_defaults_and_options_override_the_file(tmp_path: Path) -> None:

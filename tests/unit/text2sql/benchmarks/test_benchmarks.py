@@ -314,7 +314,7 @@ def test_file_next_to_one_database_is_split_by_its_golds(tmp_path: Path, ending:
     assert not {entry.gold_sql for entry in taught.examples} & {item.gold_sql for item in held.examples}
     assert (whole.notes, uids(load_split(path, "test"))) == ((), uids(held))
     assert taught.notes[0].startswith(f"using 30 of the 40 questions of all.{ending}, which has no splits")
-    assert open_stream(path, "train", 1) is None, "a split contains all questions"
+    assert open_stream(path, "train", 1) is None, "a split was opened as a stream"
     for name in ("train", "dev"):
         with pytest.raises(InputError, match=rf"no split '{name}' \(there are: all\); name {path} as the data, and"):
             load_split(tmp_path, name)

@@ -97,7 +97,7 @@ def test_spreadsheet_encodings_and_line_ends_are_read(shop: Path, encoding: str,
     (shop / "train.csv").write_bytes(mark + text.encode(encoding))
     assert question_pairs(shop) == ROW
     (shop / "train.csv").rename(shop / "mine.csv")
-    assert question_pairs(shop, "") == ROW, "recognized by its columns"
+    assert question_pairs(shop, "") == ROW, "the columns were not recognized"
 
 
 def test_invalid_bytes_line_is_reported_for_any_line_end(shop: Path) -> None:
@@ -160,9 +160,9 @@ def test_unusual_headers_are_read(shop: Path, text: str) -> None:
         path = shop / name
         path.write_text(text, encoding="utf-8", newline="")
         assert question_pairs(shop) == question_pairs(path, "") == ROW
-        assert open_stream(path) is None, "only JSON is read by position"
+        assert open_stream(path) is None, "another format than JSON is read by position"
         path = path.rename(shop / f"mine{path.suffix}")
-        assert question_pairs(shop, "") == ROW, "recognized by its columns"
+        assert question_pairs(shop, "") == ROW, "the columns were not recognized"
         path.unlink()
 
 

@@ -87,7 +87,7 @@ def test_votes_choose_and_are_counted_by_size(executor: Executor, examples: list
     assert voted["vote"]["5"] == 1.0
     assert voted["pass"]["1"] == pytest.approx(0.4)
     (failed,) = judging.records(examples[2:], [QuestionAnswers(sqls, tuple("abcde"))])
-    assert "vote" not in failed, "a failing gold gives no information on votes"
+    assert "vote" not in failed, "a failing gold counts for votes"
     numbers = compute_metrics("s", "bird", examples[1:], [[voted, failed]], ExcludedCounts()).numbers
     assert numbers["vote/5"] == 1.0
     assert numbers["bird"] == 1.0

@@ -125,7 +125,7 @@ def test_all_databases_of_a_suite_must_agree(executor: Executor, db: str, varian
     }
     assert verdict_of(executor, example, "SELECT b FROM t WHERE a < 2", ("suite",)).scores == {"suite": 1.0}
     alone = verdict_of(executor, question(db, "SELECT 1"), "SELECT 1", ("test_suite", "suite"))
-    assert alone.scores == {"test_suite": 1.0}, "there is no suite"
+    assert alone.scores == {"test_suite": 1.0}, "a rule without a suite has a score"
     broken = verdict_of(
         executor, dataclasses.replace(example, suite=(db, variant + "x")), "SELECT 'x'", ("bird", "suite")
     )

@@ -49,6 +49,6 @@ def test_rules_and_shares_are_never_truncated(
     assert [rule for header in apart for rule in header[2:]] == (list(rules) if count > 3 else [])
     for i in range(count if apart else 0):
         results = [line.split() for line in shown if line.split()[:1] == [f"level-{i:02}"]]
-        assert [line[1] for line in results] == ["1"] * len(apart), "each table has the number of questions"
+        assert [line[1] for line in results] == ["1"] * len(apart), "a table has another number of questions"
         shares = [share for line in results for share in line[2:]]
         assert shares == [f"{100 * scores[rule]:.1f}" for rule in rules]

@@ -221,7 +221,7 @@ def test_turn_budget_ends_with_the_solution(executor: Executor, db: str, score: 
     assert left == ["4 turns left", "3 turns left", "2 turns left", "this is your last turn: give the solution"]
     assert "write <sql>" in dialogue[3][1]
     assert "syntax_error" in dialogue[5][1]
-    assert score("skyrl_sql", NAMES, dialogue).reward.total == -1.0, "one turn has neither SQL nor a solution"
+    assert score("skyrl_sql", NAMES, dialogue).reward.total == -1.0, "a turn without SQL and solution is valid"
     scored = score("skyrl_sql_loose", NAMES, dialogue)
     assert scored.reward.total == 1.0
     assert scored.reward.parts["queries"] == 3.0

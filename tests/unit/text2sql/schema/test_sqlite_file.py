@@ -160,7 +160,7 @@ def test_owner_writes_and_removes_the_log_after_a_reader(tmp_path: Path) -> None
     with closing(open_read_only(path)) as reader:
         assert reader.execute("SELECT count(*) FROM item").fetchone() == (2,)
         with closing(write(path, LATE)):
-            assert [table.name for table in read_schema(path).tables] == ["item", "late"], "the log is read, too"
+            assert [table.name for table in read_schema(path).tables] == ["item", "late"], "the log was not read"
     assert [file.name for file in tmp_path.iterdir()] == ["shop.sqlite"]
 
 

@@ -39,7 +39,7 @@ def test_each_answer_is_in_one_row_without_overlap(lengths: list[list[int]]) -> 
         return
     rows = batch.packed_length.shape[1]
     assert rows < group
-    assert rows == bucket(rows, smallest=2), "few shapes"
+    assert rows == bucket(rows, smallest=2), "the number of rows is not rounded up"
     for local, start, length in zip(lengths, batch.packed_start, batch.packed_length, strict=True):
         held = np.zeros((rows, T), int)
         for size, at in zip(local, start.tolist(), strict=True):
@@ -47,7 +47,7 @@ def test_each_answer_is_in_one_row_without_overlap(lengths: list[list[int]]) -> 
             held.reshape(-1)[at : at + size] += 1
         assert held.max(initial=0) <= 1
         assert held.sum(axis=1).tolist() == length.tolist()
-        assert all((row[: length[r]] == 1).all() for r, row in enumerate(held)), "rows have no gaps"
+        assert all((row[: length[r]] == 1).all() for r, row in enumerate(held)), "a row has a gap"
 
 
 def test_short_answers_share_rows_and_long_ones_do_not() -> None:

@@ -96,7 +96,7 @@ def test_each_form_has_its_epoch_and_every_example_one_form_per_epoch(example: E
     for item in examples:
         assert {shown[epoch][item.uid] for epoch in range(3)} == set(message)
     assert shown[:3] == shown[3:]
-    assert len(set(shown[0].values())) == 3, "forms are mixed within an epoch"
+    assert len(set(shown[0].values())) == 3, "a form is missing from the epoch"
 
 
 def test_traces_replace_golds_and_may_be_several(example: Example, tmp_path: Path) -> None:

@@ -132,7 +132,8 @@ fn has_executable_comment(sql: &str) -> bool {
         false
     };
     // most texts contain none
-    memchr::memmem::find_iter(bytes, b"/*").any(begins_executable_comment) && Escapes::of(sql).iter().any(has_executable_comment)
+    memchr::memmem::find_iter(bytes, b"/*").any(begins_executable_comment)
+        && Escapes::of(sql).iter().any(has_executable_comment)
 }
 
 /// Returns the end of a quote that starts here. A doubled quote counts as two adjacent quoted tokens.

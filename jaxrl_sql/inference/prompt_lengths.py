@@ -90,7 +90,11 @@ def positions_line(example: Example, positions: int, answer: int, shortening: Pr
     (length,) = _lengths([example], shortening.style_of(shortening.data), shortening.tokenizer)
     measured = measure_settings([example], positions - answer, shortening)
     choices = [f"{setting} → {lengths[0]:,}" for setting, lengths in measured]
-    advice = f"shorten the prompt ({'; '.join(choices)})" if choices else "use a model with more positions"
+    advice = (
+        f"shorten the prompt ({'; '.join(choices)})"
+        if choices
+        else "shorten the question, or use a model with more positions"
+    )
     return (
         f"the prompt has {length:,} tokens, the answer may have {answer:,}, and the model has {positions:,} positions "
         f"(max_positions) for both: {advice}"

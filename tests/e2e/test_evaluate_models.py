@@ -79,7 +79,7 @@ def test_a_list_of_ids_selects_questions(four: Path, tmp_path: Path, capsys: pyt
     assert judge(four, {"q4": RIGHT, "q2": RIGHT}, tmp_path / "some", chosen) == 0, "other predictions are not needed"
     assert numbers(tmp_path / "some")["accuracy"] == 1.0
     assert judge(four, {"q4": RIGHT}, tmp_path / "few", chosen) == 2
-    assert "1 of the 2 questions have no prediction, such as q2" in capsys.readouterr().err
+    assert "1 of the 2 questions has no prediction, such as q2" in capsys.readouterr().err
     assert judge(four, {"q4": RIGHT}, tmp_path / "few", chosen, "--allow-missing") == 0
     assert (numbers(tmp_path / "few")["missing"], numbers(tmp_path / "few")["count"]) == (1, 1)
     ids.write_text("q9\n")
@@ -388,7 +388,7 @@ def test_truncated_endpoint_answers_are_counted_after_resume(
         "warning: 2 of 4 answers (50.0%) are truncated at the token limit: raise evaluate.sampling.max_new_tokens=2048"
         in shown
     )
-    assert "warning: 1 of 4 answers (25.0%) are truncated by the server's content filter" in shown
+    assert "warning: 1 of 4 answers (25.0%) is truncated by the server's content filter" in shown
 
 
 def test_requests_are_repeated_without_an_unsupported_temperature(

@@ -12,6 +12,7 @@ from contextlib import closing
 from pathlib import Path
 from types import ModuleType
 
+import ml_dtypes  # noqa: F401 - NumPy then reads bfloat16
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
@@ -75,8 +76,8 @@ CASES: dict[str, tuple[Command, str, str, str]] = {
     "a prompt longer than the model": (
         ask,
         f"--model {START} --db db.sqlite data.prompt=compact data.max_prompt_tokens=100000 {'x' * 6000}",
-        "2048 positions",
-        "shorten the prompt",
+        "2,048 positions",
+        "shorten the question",
     ),
     "an unknown adapter": (
         serve,

@@ -292,7 +292,7 @@ def test_a_dead_server_stops_the_run_and_a_failing_question_is_skipped(
     with chat_server.serve_script(script) as (url, seen):
         command = [*arguments, f"verbal.base_url={url}", "verbal.retries=0"]
         assert main([*command, "verbal.batch=1"]) == 0
-        assert "1 of 8 questions are not finished, such as slow" in capsys.readouterr().out
+        assert "1 of 8 questions is not finished, such as slow" in capsys.readouterr().out
         assert [line["id"] for line in lines(tmp_path / "out/predictions.jsonl")] == [n for n in ANSWERS if n != "slow"]
         failing.clear()
         assert main(command) == 0

@@ -233,7 +233,7 @@ def test_invalid_input_is_rejected_in_one_line(tmp_path: Path, make_file: MakeFi
     def refusal_of(*changes: str) -> str:
         return refusal(["--from", str(folder), "--to", to, "--out", out, *changes])
 
-    assert "no such folder" in refusal_of("--from", str(tmp_path / "absent"))
+    assert "neither a folder" in refusal_of("--from", str(tmp_path / "absent"))
     assert "no SQLite file" in refusal_of("--from", str(tmp_path / "in" / "one" / ".."), "--from", str(tmp_path))
     assert "a file has no users" in refusal_of("--reader", "somebody")
     assert "no such database" in refusal_of("--only", "two")

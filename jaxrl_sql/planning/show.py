@@ -129,6 +129,7 @@ def as_json(plan: Plan) -> Mapping[str, Any]:
         "rollout": plan.layout,
         "parameters": plan.params,
         "memory": {**plan.memory._asdict(), "total": plan.memory.total},
+        "kept_logits": max((update.kept_logits for update in plan.work.trained_updates), default=0),
         "has": chip.memory,
         "total": plan.total,
         "fits": plan.fits,

@@ -251,7 +251,7 @@ class TestValues:
         database = make_database("postgresql", script)
         report = sample(database.reader, tmp_path, 10)
         assert tables_of(report)["v"] == [(1, None, None, "NaN"), (2, float("inf"), 1.0, None)]
-        assert report.notes == ("public.v.a: NaN became NULL 1 time", "public.v.b: NaN became NULL 1 times")
+        assert report.notes == ("public.v.a: NaN became NULL 1 time", "public.v.b: NaN became NULL 1 time")
         database.run("ALTER TABLE v ALTER a SET NOT NULL")
         with pytest.raises(InputError, match=r"public\.v: .*v\.a.* omit the column with --leave-out"):
             sample(database.reader, tmp_path / "again", 10)

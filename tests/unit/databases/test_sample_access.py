@@ -103,7 +103,7 @@ class TestOmissions:
                 r"public\.t and public\.T have the same name in SQLite",
             ),
             ("CREATE TABLE sqlite_x(a int)", [], r"SQLite reserves names that begin with sqlite_"),
-            ("CREATE TABLE t(a int)", ["t.a"], r"public\.t has no columns: --leave-out public\.t"),
+            ("CREATE TABLE t(a int)", ["t.a"], r"public\.t has no columns: omit it with --leave-out public\.t"),
             ("CREATE TABLE tab(a int)", ["tap"], r"--leave-out tap: there is no such table or column; .* is tab$"),
             ("SELECT 1", [], r"there is no table that the role can read"),
         ],

@@ -216,7 +216,10 @@ def test_update_of_own_gpu_needs_no_more_than_the_formula(size: str, topology: s
     memory, update = plan["memory"], plan["programs"]["update"]
     assert plan["total"] <= plan["has"]
     assert update["arguments"] == pytest.approx(memory["weights"] + memory["adapters"] + memory["optimizer"], rel=0.01)
-    assert 0.5 < update["temporaries"] / (memory["gradients"] + memory["activations"]) <= 1
+    # Free memory keeps more logits than the formula's 256 MiB, with their exponentials and their gradient.
+    logits = 3 * (plan["kept_logits"] - (256 << 20))
+    formula = memory["gradients"] + memory["activations"]
+    assert 0.5 * formula < update["temporaries"] <= formula + logits
 
 
 def _lowered(chip: str, case: str, option: str, *overrides: str) -> str:

@@ -91,7 +91,7 @@ def test_argument_sizes_equal_the_formulas(overrides: tuple[str, ...]) -> None:
     assert work.rollout is not None
     model = memory.weights + memory.adapters
     assert held["update"] == pytest.approx(model + memory.optimizer, rel=0.02)
-    cached = 64 * work.rollout.sizes.prefix_blocks * 2 * 2 * 2 * 32 * result.model.width
+    cached = 64 * work.rollout.sizes.prefix_blocks * 2 * 2 * 2 * 32 * result.model.bytes_per_weight
     pools = memory.caches - cached
     # The other arguments of a decode step are small: tables, keys and states of rows and lanes.
     assert held["decode"] == pytest.approx(model + pools, rel=0.02)

@@ -241,8 +241,8 @@ def with_kept_logits(
     sizes = estimate(model, mesh, work, fused)
     free = int(0.9 * device_memory) - sizes.resident - sizes.gradients - sizes.activations if device_memory else 0
     most = max((_all_logits(model.shape, mesh, update) for update in work.trained_updates), default=0)
-    kept = min(section.kept_logits + max(free, 0) // 2 // _LOGIT_COPIES, max(most, section.kept_logits))
-    return replace(section, kept_logits_mib=-(-kept // MIB))
+    logit_bytes = min(section.kept_logits + max(free, 0) // 2 // _LOGIT_COPIES, max(most, section.kept_logits))
+    return replace(section, kept_logits_mib=-(-logit_bytes // MIB))
 
 
 def inference_weights(model: PlannedModel, mesh: AnyMesh, grid: tuple[int, int] | None) -> int:

@@ -204,8 +204,8 @@ def has_chat_template(folder: Path) -> bool:
 
 def _chat_template(folder: Path, fields: Fields) -> Any:
     """Return the tokenizer's own chat template, or several by name; files take priority over the field."""
-    if own := fields.get(OWN_TEMPLATE):
-        return own
+    if tokenizer_template := fields.get(OWN_TEMPLATE):
+        return tokenizer_template
     files = {path.stem: path for path in sorted((folder / MORE_TEMPLATES).glob("*.jinja"))}
     if (folder / TEMPLATE_FILE).is_file():
         files["default"] = folder / TEMPLATE_FILE
@@ -269,16 +269,16 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
 
 
 def replace_chat_template(folder: Path, template: str) -> None:
-    """Write a chat template for other programs to a saved tokenizer's folder; `read_tokenizer` keeps the own one."""
+    """Write a chat template for other programs to a saved tokenizer's folder; `read_tokenizer` reads the original."""
     path = folder / FIELDS_FILE
     fields = _read(path)
-    own = _chat_template(folder, fields)
+    original = _chat_template(folder, fields)
     replaced: Any = template
-    if isinstance(own, Mapping):
-        replaced = [{"name": name, "template": text} for name, text in {**own, "default": template}.items()]
-    if not isinstance(own, Mapping) or (folder / TEMPLATE_FILE).is_file():  # Python tokenizers have files only
+    if isinstance(original, Mapping):
+        replaced = [{"name": name, "template": text} for name, text in {**original, "default": template}.items()]
+    if not isinstance(original, Mapping) or (folder / TEMPLATE_FILE).is_file():  # Python tokenizers have files only
         (folder / TEMPLATE_FILE).write_text(template, encoding="utf-8")
-    fields |= {"chat_template": replaced, OWN_TEMPLATE: own}
+    fields |= {"chat_template": replaced, OWN_TEMPLATE: original}
     _write_fields(path, fields)
 
 

@@ -92,9 +92,9 @@ def test_answer_length_is_limited_by_the_positions_of_the_model(
 
 def compact(message: str) -> int:
     """Return the prompt's length with the compact schema, by a message that suggests it."""
-    found = re.search(r"data\.schema=compact → (\d+)", message)
-    assert found is not None, message
-    return int(found[1])
+    match = re.search(r"data\.schema=compact → (\d+)", message)
+    assert match is not None, message
+    return int(match[1])
 
 
 def rows_of(db: Path, sql: str) -> list[tuple[object, ...]] | str:

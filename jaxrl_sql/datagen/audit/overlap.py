@@ -54,9 +54,9 @@ def find_repeated_questions(questions: QuestionSet) -> list[Finding]:
     first: dict[tuple[str, str, str], Example] = {}
     findings = []
     for example in questions.examples:
-        words = plain_words(example.question)
-        earlier = first.setdefault((example.database, words, plain_words(example.evidence)), example)
-        if words and earlier is not example:
+        question = plain_words(example.question)
+        earlier = first.setdefault((example.database, question, plain_words(example.evidence)), example)
+        if question and earlier is not example:
             line = questions.lines.get(earlier.uid)
             details: Record = {
                 "with": {"id": earlier.uid, **({"line": line} if line else {})},

@@ -300,9 +300,9 @@ def _main(chip: str, case: str, option: str, *overrides: str) -> dict[str, Any]:
     if case == "sample":
         text = _sampling_program(chip, option)
         # Branch 0 of a condition is the one of `False`: some row is not found in the likeliest tokens.
-        (found, passes), (searched, _) = (_kernels(text, shares) for shares in ((0.0, 1.0), (1.0, 0.0)))
+        (kernels, passes), (all_kernels, _) = (_kernels(text, shares) for shares in ((0.0, 1.0), (1.0, 0.0)))
         lengths = [int(length) for length in re.findall(r"\[\d+,(\d+)\][^=\n]*\) sort\(", text)]
-        sizes = {"kernels": found, "passes": passes, "kernels_of_search": searched - found}
+        sizes = {"kernels": kernels, "passes": passes, "kernels_of_search": all_kernels - kernels}
         return sizes | {"longest_sort": max(lengths, default=0)}
     text = _lowered(chip, case, option, *overrides)
     if case == "update":

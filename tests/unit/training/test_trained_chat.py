@@ -95,16 +95,16 @@ def test_a_saved_folder_gives_transformers_the_prompt_tokens_of_training(
         connection.execute("CREATE TABLE customers(id INTEGER, city TEXT)")
     example = Example("q", "shop", str(tmp_path / "shop.sqlite"), "How many customers?", "SELECT 1")
     model = trained(tmp_path, f"recipe: {recipe}\ndata: {{prompt: chat, chat: {settings}}}\n")
-    own = tokenizer_with(chat_template)
-    chat = trained_chat(own, model)
+    tokenizer = tokenizer_with(chat_template)
+    chat = trained_chat(tokenizer, model)
     assert chat is not None
     for _ in range(2):  # an export of an export adds nothing
-        save_tokenizer(own, tmp_path / "model")
+        save_tokenizer(tokenizer, tmp_path / "model")
         assert save_chat_template(tmp_path / "model", chat)
-        own = load_tokenizer(tmp_path / "model")
-        assert own.chat_template == chat_template
-    style = style_for(recipe, model.data, own)
-    expected = make_prompt(example, style, own, 4096)
+        tokenizer = load_tokenizer(tmp_path / "model")
+        assert tokenizer.chat_template == chat_template
+    style = style_for(recipe, model.data, tokenizer)
+    expected = make_prompt(example, style, tokenizer, 4096)
     assert expected is not None
     other = AutoTokenizer.from_pretrained(tmp_path / "model")
     ids = other.apply_chat_template(

@@ -1,6 +1,6 @@
-"""Read and write the fields of a Hugging Face config that families share.
+"""Read and write the fields of a Hugging Face config (config.json) that families of models share.
 
-An unsupported field that would change the computation raises an error with its name.
+A field whose value is not supported and would change the computation raises an error with its name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ class Family(NamedTuple):
     """A family of models.
 
     read, write: convert a Hugging Face config to a ModelConfig and back.
-    switches: fields of ModelConfig that all its models share; norms.eps is a default.
+    switches: fields of ModelConfig that all its models share. Only norms.eps is a default, which a config.json may
+    change.
     new_sliding: number of layers -> the sliding window of a new model; None: the family has none.
     """
 
@@ -73,14 +74,14 @@ def section(hf: HfConfig, name: str, where: str = "") -> HfConfig:
     return value or {}
 
 
-def refuse(hf: HfConfig, name: str, supported: Json) -> None:
-    """Raise InputError if a field has another value than the supported one."""
+def require_value(hf: HfConfig, name: str, supported: Json) -> None:
+    """Raise InputError if a field is present and its value is not `supported`."""
     value = hf.get(name)
     if value is not None and value != supported:
         raise InputError(f"config.json: {name} is {value!r}; supported is {supported!r}")
 
 
-def refuse_windows(hf: HfConfig) -> None:
+def require_no_windows(hf: HfConfig) -> None:
     """Raise InputError for a config with sliding windows in some layer."""
     kinds = {kind for kind in hf.get("layer_types") or () if kind != "full_attention"}
     if hf.get("use_sliding_window") and (kinds or not hf.get("layer_types")):
@@ -92,7 +93,8 @@ def refuse_windows(hf: HfConfig) -> None:
 def common_values(hf: HfConfig, switches: Fields, *, is_tied: bool, max_positions: int) -> Record:
     """Return a family's switches and the fields of ModelConfig that every family reads the same way.
 
-    Defaults: `is_tied` for tied embeddings, `max_positions`, and the eps of the switches' norms.
+    `is_tied` and `max_positions` are defaults of tie_word_embeddings and max_position_embeddings. The default of
+    rms_norm_eps is the eps of the switches' norms.
     """
     norms = switches["norms"]
     return {

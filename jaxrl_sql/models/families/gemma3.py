@@ -2,8 +2,8 @@
 
 Attention and MLP have norms before and after them, which scale by 1 + weight. Queries and keys are normed, layers with
 sliding windows have their own rotary base, and embeddings are scaled by sqrt(d_model). Soft caps come from Gemma 2
-(arXiv 2408.00118); published Gemma 3 configs have none, but they are applied if set. (Gemma 3 in transformers applies
-the cap of the final logits only.)
+(arXiv 2408.00118). Published Gemma 3 configs have no caps, but this package applies caps that are set. (Gemma 3 in
+transformers applies the cap of the final logits only.)
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from jaxrl_sql.models.families.fields import (
     count,
     number,
     optional_number,
-    refuse,
+    require_value,
     section,
 )
 from jaxrl_sql.models.families.rope import read_rope, scaling_fields
@@ -23,12 +23,16 @@ from jaxrl_sql.models.rope import SCALINGS
 from jaxrl_sql.models.spec import ModelConfig, Norms, SlidingWindow
 from jaxrl_sql.types import InputError, Record
 
+# The values of `layer_types` in config.json.
 SLIDING, FULL = "sliding_attention", "full_attention"
+# Rotary bases of layers with full attention and with a sliding window.
 THETA, LOCAL_THETA = 1_000_000.0, 10_000.0
-# Every sixth layer has full attention; WINDOW is that of the small models.
+# Every sixth layer has full attention.
 PERIOD = 6
+# Size of the sliding window, in tokens, of new models; that of the small published models.
 WINDOW = 512
 
+# Fields of ModelConfig that all models of the family share.
 SWITCHES: Record = {
     "norms": Norms(is_zero_centered=True, has_post_norms=True),
     "qk_norm": True,
@@ -44,7 +48,7 @@ def _sliding_pattern(period: int, n_layers: int) -> tuple[bool, ...]:
 
 
 def new_sliding(n_layers: int) -> SlidingWindow:
-    """Return the sliding window of a new model of n_layers."""
+    """Return the sliding window of a new model with `n_layers` layers."""
     return SlidingWindow(WINDOW, _sliding_pattern(PERIOD, n_layers), LOCAL_THETA)
 
 
@@ -68,10 +72,11 @@ def _sliding_layers(hf: HfConfig, n_layers: int) -> tuple[bool, ...]:
 
 def read_config(hf: HfConfig) -> ModelConfig:
     """Convert a `gemma3_text` config.json to a ModelConfig; raises InputError with a missing or unsupported field."""
-    refuse(hf, "hidden_activation", "gelu_pytorch_tanh")
-    refuse(hf, "attention_bias", supported=False)
-    refuse(hf, "use_bidirectional_attention", supported=False)
+    require_value(hf, "hidden_activation", "gelu_pytorch_tanh")
+    require_value(hf, "attention_bias", supported=False)
+    require_value(hf, "use_bidirectional_attention", supported=False)
     common, head_dim = common_values(hf, SWITCHES, is_tied=True, max_positions=131_072), count(hf, "head_dim", 256)
+    # transformers 5 nests the rotary fields by kind of layer; earlier versions have fields on the top level.
     nested = section(hf, "rope_parameters")
     if unknown := sorted(nested.keys() - {SLIDING, FULL}):
         raise InputError(f"config.json: rope_parameters has {unknown[0]!r}; valid are {FULL!r}, {SLIDING!r}")

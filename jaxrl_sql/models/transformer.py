@@ -237,14 +237,13 @@ def hidden_states(
     ]
 
     def step(xs: tuple[jax.Array, ...], scanned: tuple[Layer, jax.Array | None]) -> tuple[tuple[jax.Array, ...], None]:
-        layer, has_window = scanned
-        return _layer_step(
-            layer, config, False if has_window is None else has_window, backend, xs, with_positions
-        ), None
+        layer, window_flag = scanned
+        has_window = False if window_flag is None else window_flag
+        return _layer_step(layer, config, has_window, backend, xs, with_positions), None
 
     xs = tuple(constrain(embed(params, config, segment.tokens, compute_dtype), CARRIED) for segment in segments)
-    have_windows = jnp.array(config.sliding.layers) if config.sliding else None
-    xs, _ = lax.scan(_remat(step, remat), xs, (params["layers"], have_windows))
+    window_flags = jnp.array(config.sliding.layers) if config.sliding else None
+    xs, _ = lax.scan(_remat(step, remat), xs, (params["layers"], window_flags))
     return tuple(norm(config, x, params["final_norm"]) for x in xs)
 
 

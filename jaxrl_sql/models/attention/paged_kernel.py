@@ -429,11 +429,10 @@ def _mosaic_kernel(
 ) -> None:
     """Attend to the blocks of one sequence for all key heads.
 
-    A sequence is read in chunks of P blocks (_TPU_TOKENS tokens), each of which is copied to a buffer.
-
-    Scalars: length, first [X], table [X,J], block_rows [X] (`_block_rows`, which only the operands' specs use). Refs:
-    position [1,R], q [K,R,Q], k, v [Y,K,C,Q] in HBM, three of partial attention before, if any, and three after, double
-    buffers of keys and values [2,P,K,C,Q], and the semaphores of their copies.
+    A sequence is read in chunks of P blocks (_TPU_TOKENS tokens), each of which is copied to a buffer. Scalars:
+    length, first [X], table [X,J], block_rows [X] (`_block_rows`, which only the operands' specs use). Refs: position
+    [1,R], q [K,R,Q], k, v [Y,K,C,Q] in HBM, three of partial attention before, if any, and three after, double buffers
+    of keys and values [2,P,K,C,Q], and the semaphores of their copies.
     """
     del block_rows
     position, q, k, v = refs[:4]
@@ -442,7 +441,6 @@ def _mosaic_kernel(
     num_tokens = length[i]
     chunk_blocks, heads, block_size, head_dim = buffers[0].shape[1:]
     chunk_tokens = chunk_blocks * block_size
-    num_chunks = pl.cdiv(num_tokens, chunk_tokens)
 
     def with_copies(chunk: jax.Array, b: int, action: Callable[[Any], None]) -> None:
         """Call `action` with the copies of keys and values of block b in a chunk."""
@@ -463,7 +461,6 @@ def _mosaic_kernel(
 
         def add_chunk(chunk: jax.Array, part: PartialAttention) -> PartialAttention:
             half = lax.rem(chunk, 2)
-
             for_blocks(chunk + 1, lambda copy: copy.start())
             for_blocks(chunk, lambda copy: copy.wait())
             keys, values = (
@@ -483,7 +480,9 @@ def _mosaic_kernel(
             return _add_keys(part, scores, jnp.broadcast_to(visible, scores.shape), score, weighted_sum)
 
         start = PartialAttention(*(ref[...] for ref in before)) if before else _empty_part(q)
-        for ref, result in zip(after, lax.fori_loop(0, num_chunks, add_chunk, start), strict=True):
+        for ref, result in zip(
+            after, lax.fori_loop(0, pl.cdiv(num_tokens, chunk_tokens), add_chunk, start), strict=True
+        ):
             ref[...] = result
 
 

@@ -184,7 +184,8 @@ def load_checkpoint(
     dtype: of all parameters, `float32` or `bfloat16`.
     matrices: a separate dtype for matrices, to save memory; "": `dtype`. It may be narrower if the model is only used
     for inference: a matrix product casts its weight to the type of the activations, so a weight that is stored in that
-    type gives the same result. Norms and biases keep `dtype`. A trained model needs its weights in full precision.
+    type gives the same result. Norms and biases keep `dtype`. Training leaves it empty, as updates apply to all weights
+    in `dtype`.
     by_layer: return the layers as a tuple of one tree per layer, for decoding (`stacked_layers.split_layers`), instead
     of one tree of stacked arrays.
     on_progress: called with the number of tensors read so far; in total they are `count_tensors`.

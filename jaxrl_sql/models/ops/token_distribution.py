@@ -213,8 +213,8 @@ def token_logprobs(
         return _make_frozen_scorer(score_chunk, chunks)(hidden, targets, unembedding)
     if chunks == 1:
         return score_chunk(hidden, targets, unembedding)
-    by_state = jax.checkpoint(lambda states, tokens: score_chunk(states, tokens, unembedding))
-    scored: TokenLogprobs = _in_chunks(by_state, chunks, hidden, targets)
+    recomputed = jax.checkpoint(lambda states, tokens: score_chunk(states, tokens, unembedding))
+    scored: TokenLogprobs = _in_chunks(recomputed, chunks, hidden, targets)
     return scored
 
 
@@ -273,10 +273,12 @@ def _make_frozen_scorer(
 
 
 def _is_primal(x: Any) -> bool:
+    """Return whether `x` is JAX's pair of an argument's value and whether it is differentiated (`perturbed`)."""
     return isinstance(x, CustomVJPPrimal)
 
 
 def _is_zero(cotangent: Any) -> bool:
+    """Return whether the gradient of an output is known to be zero, because nothing depends on the output."""
     return isinstance(cotangent, SymbolicZero)
 
 

@@ -239,7 +239,7 @@ def attend_tree(
 ) -> tuple[jax.Array, ...]:
     """Attend from each level's queries to the levels above and to their own rows -> [B,R,T,H,Q] per level.
 
-    `kernel`: a substitute for tests without a GPU.
+    `kernel`: cuDNN's, or a substitute for tests without a GPU.
     """
     assert cap is None, "`refusal` rejects caps"
 

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jaxrl_sql.batch import GroupBatch
 
 T = TypeVar("T")
+# A function of a batch or micro-batch with results of a type T, such as gradients and metrics.
 BatchFunction = Callable[[GroupBatch], T]
 # Map the stacked results of micro-batches to those of the whole batch: arrays [parts,B',G',…] -> [B,G,…]. Here B' and
 # G' are the prompts and answers per micro-batch.
@@ -24,7 +25,10 @@ Rejoin = Callable[[jax.Array], jax.Array]
 
 
 def count_units(batch: GroupBatch) -> int:
-    """Return the number of units that can be split: prompts, or schemas if several prompts share their schema."""
+    """Return the number of units into which a batch can be split at most.
+
+    A unit is a prompt, or all prompts that share a schema (the description of a database, `prompts_per_schema`).
+    """
     return len(batch.completion) // batch.prompts_per_schema
 
 

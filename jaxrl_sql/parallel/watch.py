@@ -3,7 +3,8 @@
 A collective operation with a lost process fails too. But a process may wait for something else: storage, a barrier, a
 connection. JAX's heartbeat would abort it only after 100 s, and without our message.
 
-At its regular end a process sends BYE. A connection that closes without it means that the process was lost.
+At its regular end a process sends BYE. A connection that closes without it means that the process was lost. To connect,
+a process sends a secret that the first process has put into JAX's key-value store, which only the run's processes read.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from jaxrl_sql.models.families.fields import (
     HfConfig,
     common_fields,
     common_values,
-    count,
+    read_count,
     require_no_windows,
     require_value,
 )
@@ -57,8 +57,8 @@ class Dense(NamedTuple):
         head_dim = self.head_dim or common["d_model"] // common["n_heads"]
         return ModelConfig(
             family=self.model_type,
-            n_kv_heads=count(hf, "num_key_value_heads", common["n_heads"]),
-            head_dim=count(hf, "head_dim", head_dim) if self.has_head_dim else head_dim,
+            n_kv_heads=read_count(hf, "num_key_value_heads", common["n_heads"]),
+            head_dim=read_count(hf, "head_dim", head_dim) if self.has_head_dim else head_dim,
             rope=read_flat_rope(hf, 10_000.0, kinds=self.scalings),
             **common,
         )

@@ -30,7 +30,7 @@ class Family(NamedTuple):
     new_sliding: Callable[[int], SlidingWindow] | None = None
 
 
-def number(hf: HfConfig, name: str, default: float | None = None, where: str = "") -> Json:
+def read_number(hf: HfConfig, name: str, default: float | None = None, where: str = "") -> Json:
     """Return a number field, or `default` if it is absent or null; raises InputError with the field's name.
 
     `where`: name of a nested dict `hf`, for messages.
@@ -45,9 +45,9 @@ def number(hf: HfConfig, name: str, default: float | None = None, where: str = "
     return value
 
 
-def count(hf: HfConfig, name: str, default: int | None = None) -> int:
-    """Return a field that must be a whole number of at least 1, as `number` does."""
-    return check_count(number(hf, name, default), f"config.json: field {name}")
+def read_count(hf: HfConfig, name: str, default: int | None = None) -> int:
+    """Return a field that must be a whole number of at least 1, as `read_number` does."""
+    return check_count(read_number(hf, name, default), f"config.json: field {name}")
 
 
 def check_count(value: Json, what: str) -> int:
@@ -61,12 +61,12 @@ def _path(where: str, name: str) -> str:
     return f"{where}.{name}" if where else name
 
 
-def optional_number(hf: HfConfig, name: str) -> float | None:
+def read_optional_number(hf: HfConfig, name: str) -> float | None:
     """Return a number field, or None if it is absent or null; raises InputError with the field's name."""
-    return None if hf.get(name) is None else float(number(hf, name))
+    return None if hf.get(name) is None else float(read_number(hf, name))
 
 
-def section(hf: HfConfig, name: str, where: str = "") -> HfConfig:
+def read_section(hf: HfConfig, name: str, where: str = "") -> HfConfig:
     """Return an object field, empty if it is absent or null; raises InputError with the field's name."""
     value = hf.get(name)
     if not isinstance(value, dict | None):
@@ -99,14 +99,14 @@ def common_values(hf: HfConfig, switches: Fields, *, is_tied: bool, max_position
     norms = switches["norms"]
     return {
         **switches,
-        "vocab_size": count(hf, "vocab_size"),
-        "d_model": count(hf, "hidden_size"),
-        "n_layers": count(hf, "num_hidden_layers"),
-        "n_heads": count(hf, "num_attention_heads"),
-        "d_ff": count(hf, "intermediate_size"),
-        "norms": replace(norms, eps=number(hf, "rms_norm_eps", norms.eps)),
+        "vocab_size": read_count(hf, "vocab_size"),
+        "d_model": read_count(hf, "hidden_size"),
+        "n_layers": read_count(hf, "num_hidden_layers"),
+        "n_heads": read_count(hf, "num_attention_heads"),
+        "d_ff": read_count(hf, "intermediate_size"),
+        "norms": replace(norms, eps=read_number(hf, "rms_norm_eps", norms.eps)),
         "tie_embeddings": bool(hf.get("tie_word_embeddings", is_tied)),
-        "max_positions": count(hf, "max_position_embeddings", max_positions),
+        "max_positions": read_count(hf, "max_position_embeddings", max_positions),
     }
 
 

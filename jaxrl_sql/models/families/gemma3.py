@@ -12,11 +12,11 @@ from jaxrl_sql.models.families.fields import (
     HfConfig,
     common_fields,
     common_values,
-    count,
-    number,
-    optional_number,
+    read_count,
+    read_number,
+    read_optional_number,
+    read_section,
     require_value,
-    section,
 )
 from jaxrl_sql.models.families.rope import read_rope, scaling_fields
 from jaxrl_sql.models.rope import SCALINGS
@@ -55,7 +55,7 @@ def new_sliding(n_layers: int) -> SlidingWindow:
 def _sliding_layers(hf: HfConfig, n_layers: int) -> tuple[bool, ...]:
     """Return for each layer whether it has a sliding window, from `layer_types` or `sliding_window_pattern`."""
     kinds = hf.get("layer_types")
-    period = number(hf, "sliding_window_pattern", PERIOD)
+    period = read_number(hf, "sliding_window_pattern", PERIOD)
     if period < 1:
         raise InputError(f"config.json: sliding_window_pattern is {period}, must be at least 1")
     if kinds is None:
@@ -75,27 +75,27 @@ def read_config(hf: HfConfig) -> ModelConfig:
     require_value(hf, "hidden_activation", "gelu_pytorch_tanh")
     require_value(hf, "attention_bias", supported=False)
     require_value(hf, "use_bidirectional_attention", supported=False)
-    common, head_dim = common_values(hf, SWITCHES, is_tied=True, max_positions=131_072), count(hf, "head_dim", 256)
+    common, head_dim = common_values(hf, SWITCHES, is_tied=True, max_positions=131_072), read_count(hf, "head_dim", 256)
     # transformers 5 nests the rotary fields by kind of layer; earlier versions have fields on the top level.
-    nested = section(hf, "rope_parameters")
+    nested = read_section(hf, "rope_parameters")
     if unknown := sorted(nested.keys() - {SLIDING, FULL}):
         raise InputError(f"config.json: rope_parameters has {unknown[0]!r}; valid are {FULL!r}, {SLIDING!r}")
-    sources = {f"rope_parameters.{FULL}": section(nested, FULL, "rope_parameters")}
-    sources["rope_scaling"] = section(hf, "rope_scaling")
+    sources = {f"rope_parameters.{FULL}": read_section(nested, FULL, "rope_parameters")}
+    sources["rope_scaling"] = read_section(hf, "rope_scaling")
     rope = read_rope(hf, sources, "rope_theta", THETA, SCALINGS)
-    sources = {f"rope_parameters.{SLIDING}": section(nested, SLIDING, "rope_parameters")}
+    sources = {f"rope_parameters.{SLIDING}": read_section(nested, SLIDING, "rope_parameters")}
     local_theta = read_rope(hf, sources, "rope_local_base_freq", LOCAL_THETA).theta
     layers = _sliding_layers(hf, common["n_layers"])
-    scalar = number(hf, "query_pre_attn_scalar", 256)
+    scalar = read_number(hf, "query_pre_attn_scalar", 256)
     return ModelConfig(
         family="gemma3_text",
-        n_kv_heads=count(hf, "num_key_value_heads", 4),
+        n_kv_heads=read_count(hf, "num_key_value_heads", 4),
         head_dim=head_dim,
         rope=rope,
-        sliding=SlidingWindow(count(hf, "sliding_window", 4096), layers, local_theta) if any(layers) else None,
+        sliding=SlidingWindow(read_count(hf, "sliding_window", 4096), layers, local_theta) if any(layers) else None,
         query_scalar=None if scalar == head_dim else scalar,
-        attn_score_cap=optional_number(hf, "attn_logit_softcapping"),
-        final_logit_cap=optional_number(hf, "final_logit_softcapping"),
+        attn_score_cap=read_optional_number(hf, "attn_logit_softcapping"),
+        final_logit_cap=read_optional_number(hf, "final_logit_softcapping"),
         **common,
     )
 

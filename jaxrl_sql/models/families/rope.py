@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxrl_sql.models.families.fields import HfConfig, number, section
+from jaxrl_sql.models.families.fields import HfConfig, read_number, read_section
 from jaxrl_sql.models.rope import Rope, RopeScaling
 from jaxrl_sql.models.spec import ModelConfig
 from jaxrl_sql.types import Fields, InputError
@@ -41,7 +41,7 @@ def _scaling(fields: HfConfig, where: str, kinds: Sequence[str]) -> RopeScaling 
         raise InputError(f"config.json: {where} of type {kind!r} has {unknown[0]}; valid: {valid}")
     if kind == "default":
         return None
-    return RopeScaling(kind, **{ours: number(fields, name, where=where) for name, ours in names.items()})
+    return RopeScaling(kind, **{ours: read_number(fields, name, where=where) for name, ours in names.items()})
 
 
 def _common_value(values: Fields, default: Any) -> Any:
@@ -70,18 +70,18 @@ def read_rope(
     present = {where: fields for where, fields in sources.items() if fields}
     scaling = _common_value({where: _scaling(fields, where, kinds) for where, fields in present.items()}, None)
     bases = {
-        f"{where}.rope_theta": number(fields, "rope_theta", where=where)
+        f"{where}.rope_theta": read_number(fields, "rope_theta", where=where)
         for where, fields in present.items()
         if fields.get("rope_theta") is not None
     }
     if hf.get(base) is not None:
-        bases[base] = number(hf, base)
+        bases[base] = read_number(hf, base)
     return Rope(float(_common_value(bases, default)), scaling)
 
 
 def read_flat_rope(hf: HfConfig, default: float, kinds: Sequence[str] = ()) -> Rope:
     """Read the rotary embeddings of a family in which all layers have the same rotary embeddings."""
-    sources = {name: section(hf, name) for name in ("rope_parameters", "rope_scaling")}
+    sources = {name: read_section(hf, name) for name in ("rope_parameters", "rope_scaling")}
     return read_rope(hf, sources, "rope_theta", default, kinds)
 
 

@@ -25,34 +25,35 @@ class MicroBatches(NamedTuple):
     tokens: int = 0
     num_shards: int = 1
 
-    def chunk_sizes(self, prompts: int, prompt: int, rows: int, answer: int) -> tuple[int, int]:
+    def chunk_sizes(self, prompts: int, prompt_tokens: int, rows: int, row_tokens: int) -> tuple[int, int]:
         """Return the number of prompts of a shard, and of rows of answers per prompt, that run at a time.
 
-        The shard has `prompts` prompts of `prompt` tokens with `rows` rows of `answer` tokens each. The number of
-        prompts is the largest divisor of `prompts` that fits the budget with all rows. If one prompt with all rows does
-        not fit, one prompt runs with some of its rows, in the fewest passes of about equal size. Raises InputError if
-        no row fits.
+        The shard has `prompts` prompts of `prompt_tokens` tokens with `rows` rows of `row_tokens` tokens each. The
+        number of prompts is the largest divisor of `prompts` that fits the budget with all rows. If one prompt with all
+        rows does not fit, one prompt runs with some of its rows, in the fewest passes of about equal size. Raises
+        InputError if no row fits.
         """
-        if max_prompts := self.tokens // (prompt + rows * answer):
+        if max_prompts := self.tokens // (prompt_tokens + rows * row_tokens):
             return max(k for k in range(1, prompts + 1) if prompts % k == 0 and k <= max_prompts), rows
-        max_rows = (self.tokens - prompt) // answer
+        max_rows = (self.tokens - prompt_tokens) // row_tokens
         if max_rows < 1:
             raise InputError(
-                f"grpo.max_tokens_per_device={self.tokens}: a prompt of {prompt} tokens and one answer of {answer}, "
-                f"with padding, are {prompt + answer}: raise it, or shorten data.max_prompt_tokens or answers"
+                f"grpo.max_tokens_per_device={self.tokens}: a prompt of {prompt_tokens} tokens and one answer of "
+                f"{row_tokens}, with padding, are {prompt_tokens + row_tokens}: raise it, or shorten "
+                "data.max_prompt_tokens or answers"
             )
         passes = -(-rows // max_rows)
         return 1, -(-rows // passes)
 
-    def parts_of(self, prompts: int, prompt: int, rows: int, answer: int) -> int:
+    def parts_of(self, prompts: int, prompt_tokens: int, rows: int, row_tokens: int) -> int:
         """Return the number of equal micro-batches of a batch of `prompts` prompts with at least `rows` rows each.
 
-        `prompt` and `answer`: tokens per prompt and per row.
+        The other arguments are those of `chunk_sizes`.
         """
         if not self.tokens:
             return self.parts
         prompts_per_shard = prompts // self.num_shards
-        return prompts_per_shard // self.chunk_sizes(prompts_per_shard, prompt, rows, answer)[0]
+        return prompts_per_shard // self.chunk_sizes(prompts_per_shard, prompt_tokens, rows, row_tokens)[0]
 
 
 def row_counts(max_rows: int) -> tuple[int, ...]:

@@ -44,7 +44,11 @@ class Updates(Protocol):
 
 
 def needs_old_logprobs(cfg: GrpoConfig) -> bool:
-    """Return whether the old policy's log-probabilities are computed in a pass before the updates."""
+    """Return whether the old policy's log-probabilities are computed in a pass before the updates.
+
+    They are needed if a batch has several updates, so that the policy differs from the old policy, for the KL in the
+    reward, and for PPO, which needs the old values. Otherwise the loss takes the policy's own, detached.
+    """
     in_reward = cfg.kl.coef > 0 and cfg.kl.placement == "reward"
     is_off_policy = cfg.num_iterations * cfg.minibatches > 1 or cfg.steps_per_generation > 1
     return cfg.algorithm == "ppo" or in_reward or is_off_policy
@@ -122,7 +126,8 @@ def make_updates(
         state: TrainState, batch: GroupBatch, on_progress: ProgressCallback = no_progress
     ) -> tuple[TrainState, losses.Metrics]:
         size = _minibatch_size(batch, cfg)
-        update, metrics_list = steps[batch.old_logprobs is None], list[losses.Metrics]()
+        on_policy = batch.old_logprobs is None  # this is the only update on the batch (`needs_old_logprobs`)
+        update, metrics_list = steps[on_policy], list[losses.Metrics]()
         for start in [i * size for _ in range(cfg.num_iterations) for i in range(cfg.minibatches)]:
             minibatch = batch if cfg.minibatches == 1 else slice_prompts(batch, start, start + size)
             state, metrics = update(state, minibatch)
@@ -182,8 +187,10 @@ def advantage_fields(batch: GroupBatch, cfg: GrpoConfig, advantage: Advantage) -
     if cfg.algorithm != "ppo":
         return {"advantage": advantage(batch.reward - jnp.sum(cost, axis=-1), batch.weight)[..., None]}, metrics
     values = losses.require_field(batch.old_values, "old_values: the policy has no value head")
-    raw, returns = gae(reward_last_token(batch.reward, mask) - cost, values, mask, cfg.ppo.discount, cfg.ppo.gae_lambda)
-    learned = losses.tokens_in_loss(batch, cfg.loss)
-    variance, residual_variance = (masked.masked_variance(x, learned) for x in (returns, returns - values))
+    token_rewards = reward_last_token(batch.reward, mask) - cost
+    estimates, returns = gae(token_rewards, values, mask, cfg.ppo.discount, cfg.ppo.gae_lambda)
+    in_loss = losses.tokens_in_loss(batch, cfg.loss)
+    variance, residual_variance = (masked.masked_variance(x, in_loss) for x in (returns, returns - values))
+    # As (sum, weight), so the logged value is 1 - residual variance / variance.
     metrics["value/explained_variance"] = variance - residual_variance, variance
-    return {"advantage": masked.standardize(raw, learned), "returns": returns}, metrics
+    return {"advantage": masked.standardize(estimates, in_loss), "returns": returns}, metrics

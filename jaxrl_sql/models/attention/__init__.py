@@ -54,8 +54,8 @@ def choose(name: str | TreeAttention, config: ModelConfig, dtype: DTypeLike) -> 
     """Return the attention function of the backend called `name`; a function is returned unchanged.
 
     dtype: of the activations. `auto` selects the fused backend of this platform if it supports the model, else `xla`.
-    Raises InputError for an unknown name, and for a backend that does not support the platform, dtype or model, with the
-    reason and the alternatives.
+    Raises InputError for an unknown name, and for a backend that does not support the platform, dtype or model; the
+    message has the reason and the alternatives.
     """
     return name if callable(name) else for_platform(name, config, dtype, jax.default_backend())
 

@@ -7,9 +7,9 @@ visible keys, so no time is spent on pairs of completions. The lengths of rows a
 valid keys have the id of the queries, and padding has a different id. The gradient is that of the kernels.
 
 Packed rows (`TreeLevel.owner`) hold several answers each. There the static mask only selects the tiles, as if a row
-were one answer, and the kernel computes the mask within a tile. It gets one number per query, which encodes the
-query's index and its offset within its answer. These numbers differ by prompt, so this module replaces them in the
-kernel's mask (`q_sequence` of `mask_info`) for each prompt.
+were one answer, and the kernel computes the mask within a tile. It gets one integer per query, a code of the
+query's index and its offset within its answer. The codes differ by prompt, so this module replaces them in the kernel's
+mask (`q_sequence` of `mask_info`) for each prompt.
 
 Sliding windows are not supported: the part of the prompt in a completion's window depends on the prompt's length, which
 a static mask cannot express. The scale of scores is applied to the queries in their dtype. This is exact for powers of
@@ -77,9 +77,9 @@ def _attend(levels: tuple[TreeLevel, ...], scale: float, cap: float | None, inte
     valid = jnp.concatenate([valid_keys(level).reshape(level.length.shape[0], -1) for level in levels], axis=1)
     valid = jnp.pad(valid, ((0, 0), (0, padding)))
     packed_mask = None if levels[-1].owner is None else PackedMask.of(sizes, q.shape[2])
-    query_numbers = None if packed_mask is None else packed_mask.encode(levels, q.shape[2])
+    query_codes = None if packed_mask is None else packed_mask.encode(levels, q.shape[2])
     kernel = _kernel(sizes, q.shape[2], q.shape[1], tile, cap, interpret, packed_mask)
-    output = _call(kernel, q, k, v, valid, query_numbers)
+    output = _call(kernel, q, k, v, valid, query_codes)
     outputs, start = [], 0
     for i, (level, (rows, t)) in enumerate(zip(levels, sizes, strict=True)):
         level_output = output[:, :, start : start + rows * t].reshape(
@@ -98,26 +98,26 @@ def _concatenate(xs: Sequence[jax.Array], padding: int) -> jax.Array:
 
 
 def _call(
-    kernel: Any, q: jax.Array, k: jax.Array, v: jax.Array, valid: jax.Array, query_numbers: jax.Array | None
+    kernel: Any, q: jax.Array, k: jax.Array, v: jax.Array, valid: jax.Array, query_codes: jax.Array | None
 ) -> jax.Array:
     """Attend within concatenated sequences: q [B,H,S,Q] scaled, k, v [B,K,S,Q], valid [B,S] keys -> [B,H,S,Q].
 
-    query_numbers [B,S]: the numbers of `PackedMask.encode` for packed rows, else None.
+    query_codes [B,S]: the codes of `PackedMask.encode` for packed rows, else None.
     """
     from jax.experimental.pallas.ops.tpu import splash_attention as library  # noqa: PLC0415 - imported on use
 
     ids = library.SegmentIds(q=jnp.ones(q.shape[2], jnp.int32), kv=valid.astype(jnp.int32))
     id_axes: Any = library.SegmentIds(q=None, kv=0)  # type: ignore[arg-type] # axes that `vmap` maps over
-    if query_numbers is None:
+    if query_codes is None:
         return jax.vmap(kernel, in_axes=(0, 0, 0, id_axes))(q, k, v, ids)
 
-    def attend(q: jax.Array, k: jax.Array, v: jax.Array, ids: Any, query_numbers: jax.Array) -> jax.Array:
+    def attend(q: jax.Array, k: jax.Array, v: jax.Array, ids: Any, query_codes: jax.Array) -> jax.Array:
         infos = (kernel.fwd_mask_info, kernel.dq_mask_info, kernel.dkv_mask_info)
-        masks = (info._replace(q_sequence=query_numbers) for info in infos)
+        masks = (info._replace(q_sequence=query_codes) for info in infos)
         output: jax.Array = type(kernel)(*masks, **kernel.kwargs)(q, k, v, ids)
         return output
 
-    return jax.vmap(attend, in_axes=(0, 0, 0, id_axes, 0))(q, k, v, ids, query_numbers)
+    return jax.vmap(attend, in_axes=(0, 0, 0, id_axes, 0))(q, k, v, ids, query_codes)
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class PackedMask:
     A query sees the levels above, which are its prompt, and its own answer up to itself.
 
     first: index, in the concatenated sequence, of the first token of the packed rows; all tokens before are the prompt
-    bits: number of low bits of a query's number that hold its offset within its answer
+    bits: number of low bits of a query's code, which hold its offset within its answer
     """
 
     first: int
@@ -153,7 +153,7 @@ class PackedMask:
         return cls(sum(rows * t for rows, t in sizes[:-1]), bits)
 
     def encode(self, levels: tuple[TreeLevel, ...], length: int) -> jax.Array:
-        """Return the number of each query, [B,length] int32.
+        """Return the code of each query, [B,length] int32.
 
         Its high bits are the query's index in the concatenated sequence, its low bits the offset in its answer.
         """
@@ -164,7 +164,7 @@ class PackedMask:
         return lax.shift_left(jnp.arange(length, dtype=jnp.int32), jnp.int32(self.bits)) | offset
 
     def __call__(self, query: jax.Array, key: jax.Array) -> jax.Array:
-        """Return whether queries with these numbers see keys at these indices, apart from the lengths of rows."""
+        """Return whether queries with these codes see keys at these indices, apart from the lengths of rows."""
         index = lax.shift_right_logical(query, jnp.int32(self.bits))
         start = index - (query & ((1 << self.bits) - 1))
         return (key <= index) & ((key < self.first) | (key >= start))

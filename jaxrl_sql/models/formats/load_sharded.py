@@ -118,6 +118,7 @@ def _tensor_slice(spec: ParamSpec, bounds: Bounds) -> _TensorSlice:
     """
     shape = spec.layer_shape
     if spec.hf_transposed:
+        # The number of the leaf's first axes that are the inputs, the columns of the file's tensor.
         split = next(n for n in range(len(shape) + 1) if math.prod(shape[:n]) == spec.hf_shape[1])
         return _TensorSlice(_span(shape[split:], bounds[split:]), _span(shape[:split], bounds[:split]), transposed=True)
     split = len(spec.hf_shape) - 1

@@ -157,6 +157,7 @@ def make_old_logprob_fn(policy: LogprobFn, parts: int | MicroBatches = 1) -> Old
 
 
 def _add_old_logprobs(score: Scorer, state: TrainState, batch: GroupBatch) -> GroupBatch:
+    """Score a batch with the state's policy: add `old_values`, and `old_logprobs` unless it has them."""
     logprob, value = score(state.trainable, state.frozen, _without_computed_fields(batch))
     logprob = logprob if batch.old_logprobs is None else batch.old_logprobs
     return dataclasses.replace(batch, old_logprobs=logprob, old_values=value)

@@ -61,6 +61,7 @@ class CompileOnce:
             self._release()
 
     def _on_event(self, event: str, duration_secs: float, **about: str | int) -> None:  # noqa: ARG002 - JAX passes the name
+        """Acquire the lock of a program before its compilation, and release it after; called by JAX."""
         if event == LOWERED and getattr(self._thread, "waits", False):
             self._release()  # the lock of an earlier program whose compilation failed, without an event COMPILED
             lock = self._locks.setdefault(str(about.get("fun_name")), threading.Lock())

@@ -81,6 +81,7 @@ def _listener() -> socket.socket:
 
 
 def _shut_down(connection: socket.socket) -> None:
+    """Shut a socket down, which ends calls that wait for it in other threads."""
     with suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
 

@@ -154,6 +154,7 @@ def _operands(q: jax.Array, mask: AttentionMask, scale: float) -> tuple[list[jax
 def _forward(
     q: jax.Array, k: jax.Array, v: jax.Array, mask: AttentionMask, scale: float
 ) -> tuple[jax.Array, jax.Array]:
+    """Call cuDNN; the `forward` of a Kernel."""
     from jax._src.cudnn import fused_attention_stablehlo as fused  # noqa: PLC0415 - as above
 
     (q, k, v, mask), t = _pad_to_even(q, k, v, mask), q.shape[1]
@@ -172,6 +173,7 @@ def _backward(
     outputs: tuple[jax.Array, jax.Array],
     gradient: jax.Array,
 ) -> tuple[jax.Array, ...]:
+    """Call cuDNN's backward kernel; the `backward` of a Kernel."""
     from jax._src.cudnn import fused_attention_stablehlo as fused  # noqa: PLC0415 - as above
 
     lengths = q.shape[1], k.shape[1], k.shape[1]

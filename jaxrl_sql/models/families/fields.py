@@ -58,6 +58,7 @@ def check_count(value: Json, what: str) -> int:
 
 
 def _path(where: str, name: str) -> str:
+    """Return the path of a field in the config, for messages; `where`: that of the object that has it, or ""."""
     return f"{where}.{name}" if where else name
 
 

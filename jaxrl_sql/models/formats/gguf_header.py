@@ -103,6 +103,10 @@ def _read_version(path: Path, _mtime_ns: int, _size: int) -> GgufHeader:
 
 
 def _parse(cursor: _Cursor) -> GgufHeader:
+    """Parse a header: magic bytes, version, counts, metadata, then tensor entries.
+
+    Raises ValueError, KeyError, struct.error or OverflowError for a damaged file.
+    """
     if cursor.data[:4] != b"GGUF":
         raise ValueError("it does not begin with GGUF")
     cursor.position = 4

@@ -82,6 +82,7 @@ def gradient_of(weight: AnyWeight, total: jax.Array) -> PyTree:
 
 
 def _is_narrow(x: Any) -> bool:
+    """Return whether an array has a floating-point type of less than 32 bits."""
     return bool(jnp.issubdtype(x.dtype, jnp.floating) and jnp.finfo(x.dtype).bits < 32)
 
 
@@ -127,6 +128,7 @@ def linear(x: jax.Array, w: AnyWeight | Transposed, n_in: int = 1, dtype: DTypeL
 
 @partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
 def _linear(x: jax.Array, w: AnyWeight, n_in: int, dtype: DTypeLike, is_transposed: bool) -> jax.Array:
+    """Compute `linear`; if `is_transposed`, w is stored as [*O,*I]."""
     x_axes = tuple(range(x.ndim - n_in, x.ndim))
     input_axes, _ = _axes(w, n_in, is_transposed)
     return _dot(x, value_of(w).astype(x.dtype), x_axes, input_axes, dtype or x.dtype)

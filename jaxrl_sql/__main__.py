@@ -17,7 +17,7 @@ try:
     import click
     from click.shell_completion import CompletionItem
 
-    from jaxrl_sql.runtime.signals import EXIT_INTERRUPTED, leave_during_imports, print_interruption
+    from jaxrl_sql.runtime.signals import EXIT_INTERRUPTED, exit_on_ctrl_c_during_imports, print_interruption
     from jaxrl_sql.runtime.terminal import print_text
 except KeyboardInterrupt:
     sys.stderr.write("interrupted\n")
@@ -83,7 +83,7 @@ def run_entry(name: str, arguments: Sequence[str]) -> int:
     entry = commands()[name]
     sys.argv[0] = f"jaxrl-sql {name}"  # the program name in usage
     try:
-        with leave_during_imports():
+        with exit_on_ctrl_c_during_imports():
             code: int = import_module(f"jaxrl_sql.commands.{entry.module}").main([*entry.prefix, *arguments])
     except KeyboardInterrupt:
         print_interruption()

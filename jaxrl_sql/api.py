@@ -31,7 +31,7 @@ from jaxrl_sql.inference.policy_spec import PolicySpec
 from jaxrl_sql.inference.process import prepare_process, require_jax
 from jaxrl_sql.inference.prompt_form import resolve_settings
 from jaxrl_sql.runtime.folder import CONFIG, METRICS, SAMPLES, report_unwritable
-from jaxrl_sql.runtime.model_locator import with_date
+from jaxrl_sql.runtime.model_locator import with_chat_date
 from jaxrl_sql.types import Fields, InputError
 
 if TYPE_CHECKING:
@@ -267,7 +267,7 @@ def run_evaluation(config: EvaluateConfig, memory: InMemoryData | None = None) -
     with report_unwritable(cfg.out):
         config = resolve_settings(config)
         journal = Path(cfg.out, benchmark_evaluation.JOURNAL)
-        config = dataclasses.replace(config, data=with_date(config.data, config.model.checkpoint, journal))
+        config = dataclasses.replace(config, data=with_chat_date(config.data, config.model.checkpoint, journal))
         text, display = configs.to_yaml(config), config.run.display
         return benchmark_evaluation.evaluate(
             policy_spec(config), cfg, config.executor, text, display, memory or InMemoryData()

@@ -131,7 +131,7 @@ def first_fit(lengths: np.ndarray, width: int) -> tuple[np.ndarray, list[int]]:
     return start, used
 
 
-def most_rows(rows: Sequence[int]) -> int:
+def bucketed_rows(rows: Sequence[int]) -> int:
     """Return the number of rows per prompt of a packed batch, from the number that each needs, rounded to a bucket."""
     return bucket(max(rows), smallest=2)
 

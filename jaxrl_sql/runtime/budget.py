@@ -70,7 +70,7 @@ class Budget:
         return self.prices.cost(self.spent)
 
     @property
-    def limit(self) -> str:
+    def reached_limit(self) -> str:
         """Return the reached limit as `name=value`, or ""."""
         if 0 < self.max_requests <= self.spent.requests:
             return f"max_requests={self.max_requests}"
@@ -79,7 +79,7 @@ class Budget:
     def take(self) -> bool:
         """Return whether another request may be sent, and count it if so."""
         with self._lock:
-            is_allowed = not self.limit
+            is_allowed = not self.reached_limit
             self.spent = self.spent.plus(Usage(int(is_allowed)))
             return is_allowed
 

@@ -20,7 +20,7 @@ from jaxrl_sql.types import Tokenizer
 
 MARK = "\udabc"
 """A lone surrogate, which no encodable text contains."""
-ANEW = "\udabd"
+SPLIT_MARK = "\udabd"
 """Another lone surrogate; the text after it is encoded separately."""
 # The form of a mark that a tokenizer can read, of Unicode noncharacters.
 _READABLE_MARK = "\ufdd0\ufdd1\ufdd0"
@@ -35,7 +35,7 @@ _HTML = re.compile(
 
 def strip_marks(text: str) -> str:
     """Return a text without marks."""
-    return text.replace(MARK, "").replace(ANEW, "")
+    return text.replace(MARK, "").replace(SPLIT_MARK, "")
 
 
 def is_tag(name: str) -> bool:
@@ -94,7 +94,7 @@ class ControlTokens:
         A model may itself make a control token of a name's letters; the text is then cut at its marks, so that no piece
         holds a whole name. Tokenizers that put a space before a text put one before each piece.
         """
-        return [i for part in text.split(ANEW) for i in self._encode(part)]
+        return [i for part in text.split(SPLIT_MARK) for i in self._encode(part)]
 
     def _encode(self, text: str) -> list[int]:
         marked_ids = [i for fragment in text.split(MARK) for i in _ids(self.tokenizer, fragment)]
@@ -128,16 +128,16 @@ def _without_marks(tokenizer: Tokenizer) -> Any:
     return tokenizer_without_marks
 
 
-def plain_text(tokenizer: Tokenizer | None, text: str) -> str:
+def prepend_begin_token(tokenizer: Tokenizer | None, text: str) -> str:
     """Prepend the tokenizer's begin token if the tokenizer adds one to texts (Gemma, Llama 3).
 
     A model trained with exactly one begin token must not be prompted with none or two. Chat templates write it
-    themselves. Without a tokenizer the text is unchanged. `ANEW` follows the token, so that SentencePiece marks the
+    themselves. Without a tokenizer the text is unchanged. `SPLIT_MARK` follows the token, so that SentencePiece marks the
     first word as it does without the token.
     """
     if tokenizer is None or not _needs_begin(tokenizer, text):
         return text
-    return f"{tokenizer.bos_token}{ANEW}{text}"
+    return f"{tokenizer.bos_token}{SPLIT_MARK}{text}"
 
 
 def _needs_begin(tokenizer: Tokenizer, text: str) -> bool:

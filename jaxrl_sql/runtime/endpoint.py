@@ -148,7 +148,7 @@ class Endpoint:
                 break
             if not self.budget.take():
                 if attempt == 0:
-                    raise BudgetSpentError(f"{self.budget.limit} is reached: {self.budget.text()}")
+                    raise BudgetSpentError(f"{self.budget.reached_limit} is reached: {self.budget.text()}")
                 break
             usage, retry_after = usage.plus(Usage(1)), 0.0
             try:

@@ -6,7 +6,7 @@ import re
 import sys
 from pathlib import Path
 
-from jaxrl_sql.runtime.hub_files import ABOUT, WEIGHTS
+from jaxrl_sql.runtime.hub_files import DESCRIPTIVE_FILES, WEIGHTS
 from jaxrl_sql.types import InputError
 
 _NAME = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
@@ -47,7 +47,7 @@ def upload(folder: Path, repo: str, private: bool = False) -> str:
     api = HfApi()
     try:
         api.create_repo(repo, private=private, exist_ok=True)
-        patterns = [*ABOUT, WEIGHTS, "*.gguf"]  # no other file is uploaded
+        patterns = [*DESCRIPTIVE_FILES, WEIGHTS, "*.gguf"]  # no other file is uploaded
         commit_message = "Export by jaxrl-sql"
         commit = api.upload_folder(
             repo_id=repo,

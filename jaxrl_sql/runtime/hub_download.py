@@ -37,7 +37,7 @@ from huggingface_hub.utils.tqdm import disable_progress_bars, enable_progress_ba
 
 from jaxrl_sql.runtime.display import make_display
 from jaxrl_sql.runtime.folder import UNWRITABLE
-from jaxrl_sql.runtime.hub_files import ABOUT, DUPLICATES, WEIGHTS, is_complete, is_wanted
+from jaxrl_sql.runtime.hub_files import DESCRIPTIVE_FILES, DUPLICATES, WEIGHTS, is_complete, is_wanted
 from jaxrl_sql.runtime.hub_requests import (
     OFFLINE,
     UNREACHABLE,
@@ -181,7 +181,7 @@ def _find_cached(repo: str, revision: str, with_weights: bool) -> Path | None:
                 repo,
                 revision=revision or None,
                 local_files_only=True,
-                allow_patterns=[*ABOUT, WEIGHTS] if with_weights else [*ABOUT],
+                allow_patterns=[*DESCRIPTIVE_FILES, WEIGHTS] if with_weights else [*DESCRIPTIVE_FILES],
                 ignore_patterns=["*/*", *DUPLICATES],
             )
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from jaxrl_sql.config.reading import PROMPT_FILE
 
-ABOUT = ("*.json", "*.jinja", "*.txt", "*.model", "README.md", PROMPT_FILE)
+DESCRIPTIVE_FILES = ("*.json", "*.jinja", "*.txt", "*.model", "README.md", PROMPT_FILE)
 """Patterns of a model's files except its weights."""
 WEIGHTS = "*.safetensors"
 DUPLICATES = ("consolidated*.safetensors",)
@@ -17,7 +17,7 @@ DUPLICATES = ("consolidated*.safetensors",)
 
 def is_wanted(file: str, with_weights: bool) -> bool:
     """Return whether a file of a repository is downloaded: one of its root that describes the model, or weights."""
-    kinds = (*ABOUT, WEIGHTS) if with_weights else ABOUT
+    kinds = (*DESCRIPTIVE_FILES, WEIGHTS) if with_weights else DESCRIPTIVE_FILES
     is_kind = any(fnmatch.fnmatchcase(file, kind) for kind in kinds)
     return is_kind and "/" not in file and not any(fnmatch.fnmatchcase(file, kind) for kind in DUPLICATES)
 

@@ -78,7 +78,7 @@ class MemoryTrimmer:
         return True
 
 
-def mappings_taken() -> float:
+def used_mapping_share() -> float:
     """Return the used share of the memory mappings that Linux allows this process; 0 if unknown."""
     with suppress(OSError, ValueError):
         limit = int(Path("/proc/sys/vm/max_map_count").read_text(encoding="ascii"))

@@ -38,7 +38,7 @@ def reduce_metrics(metrics: Metrics) -> dict[str, float]:
     return reduced
 
 
-def best_by(name: str, numbers: Mapping[str, float]) -> float | None:
+def find_metric_value(name: str, numbers: Mapping[str, float]) -> float | None:
     """Return a metric by its full name, or the mean of `eval/<split>/<name>` over splits; None if absent."""
     if "/" in name:
         return numbers.get(name)

@@ -217,7 +217,7 @@ def today() -> str:
     return time.strftime("%Y-%m-%d")
 
 
-def with_date(data: DataConfig, checkpoint: str, journal: Path) -> DataConfig:
+def with_chat_date(data: DataConfig, checkpoint: str, journal: Path) -> DataConfig:
     """Return the section `data` with one date for all chat prompts of a command.
 
     This is `data.chat.date`, else the date in the resumed journal, else that of the model's training, else today's.

@@ -29,7 +29,7 @@ def print_interruption() -> None:
 
 
 @contextmanager
-def leave_during_imports() -> Iterator[None]:
+def exit_on_ctrl_c_during_imports() -> Iterator[None]:
     """End the process by Ctrl-C with one line while a module is imported.
 
     An extension may turn an interrupted import into another error, or print a traceback and continue. Elsewhere Ctrl-C

@@ -19,7 +19,7 @@ class Speed:
     clock: Callable[[], float] = time.perf_counter
     questions: int = 0
     tokens: int = 0
-    answering: float = 0.0
+    answering_s: float = 0.0
     start_time: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -29,12 +29,12 @@ class Speed:
     def add(self, questions: int, tokens: int, seconds: float) -> None:
         """Count questions that were answered."""
         self.questions, self.tokens = self.questions + questions, self.tokens + tokens
-        self.answering += seconds
+        self.answering_s += seconds
 
     @property
     def tokens_per_s(self) -> float:
         """Return the generated tokens per second of answering."""
-        return self.tokens / self.answering if self.answering else 0.0
+        return self.tokens / self.answering_s if self.answering_s else 0.0
 
     def metrics(self) -> Mapping[str, float]:
         """Return the metrics by name; times in seconds, memory in bytes."""
@@ -42,7 +42,7 @@ class Speed:
             "questions": self.questions,
             "tokens": self.tokens,
             "speed/tokens_per_s": self.tokens_per_s,
-            "time/answering": self.answering,
+            "time/answering": self.answering_s,
             "time/total": self.clock() - self.start_time,
             "memory/peak": peak_memory(),
         }

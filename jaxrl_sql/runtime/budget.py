@@ -15,7 +15,7 @@ class BudgetSpentError(JaxrlSqlError):
 
 
 class Usage(NamedTuple):
-    """Requests that were sent, failed ones too, and the tokens that servers counted for those they answered."""
+    """The number of requests that were sent, failed ones included, and the tokens that servers counted in replies."""
 
     requests: int = 0
     prompt_tokens: int = 0
@@ -27,7 +27,7 @@ class Usage(NamedTuple):
 
     @classmethod
     def of(cls, record: Fields) -> Self:
-        """Read the counts in a journal's record; a missing count is 0."""
+        """Read the counts in a journal's record, whose keys are the names of these fields; a missing count is 0."""
         return cls(**{name: int(record.get(name, 0)) for name in cls._fields})
 
     @classmethod
@@ -52,7 +52,9 @@ class Prices(NamedTuple):
 
 @dataclass
 class Budget:
-    """Limits on requests and cost; 0 is no limit. `spent` includes earlier runs. Thread-safe.
+    """Limits on requests and cost; 0 is no limit. Thread-safe.
+
+    `spent` is the use so far, that of earlier runs of the command included.
 
     The cost of a request is known only after its reply. Once `max_cost` is reached, no request is sent; requests in
     flight complete and may exceed it.

@@ -1,4 +1,4 @@
-"""The cache folder: indices of large files, values of databases, compiled programs."""
+"""The cache folder, shared by all runs of a user: indices of large files, values of databases, compiled programs."""
 
 import hashlib
 import os

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Speed:
-    """Questions answered since the command started, tokens generated, and seconds spent (with compilation).
+    """Questions answered since the command started, tokens generated for them, and seconds of answering.
 
-    `clock` counts seconds. Answers of an earlier, interrupted command are not counted.
+    The seconds, `answering_s`, include compilation. `clock` counts seconds. Answers of an earlier, interrupted command
+    are not counted.
     """
 
     clock: Callable[[], float] = time.perf_counter
@@ -27,7 +28,7 @@ class Speed:
         self.start_time = self.clock()
 
     def add(self, questions: int, tokens: int, seconds: float) -> None:
-        """Count questions that were answered."""
+        """Count questions that were answered, the tokens generated for them, and the seconds that this took."""
         self.questions, self.tokens = self.questions + questions, self.tokens + tokens
         self.answering_s += seconds
 

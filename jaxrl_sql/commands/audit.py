@@ -1,8 +1,9 @@
 """Audit question sets: `jaxrl-sql data audit --train DIR … --eval DIR … --out DIR`.
 
-Reports questions, SQL and databases that evaluation shares with training, and golds that fail, are slow, return no
-rows, match an empty or constant answer, or do not change with the rows of a test suite. A file or folder in both lists
-is read as in training: its questions `train`, and `dev`. Prints a table, and writes `audit.json` with the counts and
+A gold is the reference SQL of a question. The audit reports questions, SQL and databases that evaluation shares with
+training. It also reports golds that fail, are slow, return no rows, match an empty or constant answer, or have equal
+results on all databases of a test suite, which differ in their rows. A file or folder in both lists is split as in
+training: its `train` questions, and its `dev` questions. Prints a table, and writes `audit.json` with the counts and
 `findings.jsonl` with a line per finding.
 """
 
@@ -52,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if databases:
         args.database = databases[-1]
 
-    def look() -> None:
+    def run_audit() -> None:
         config = AuditConfig(**vars(args))
         from jaxrl_sql.datagen.audit.report import audit, failing_golds, table
 
@@ -65,4 +66,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print_text(f"and {quantity(len(failing) - _FAILING_SHOWN, 'more golds')}, in {result.path}")
         print_text(str(result.path))
 
-    return report_errors(look)
+    return report_errors(run_audit)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from jaxrl_sql.inference.benchmark_evaluation import EvaluationResult
     from jaxrl_sql.text2sql.evals.tables import ReportTable
 
+# Number of questions with other scores that a comparison prints.
 _CHANGED_SHOWN = 30
 
 
@@ -78,18 +79,18 @@ def _evaluate(args: argparse.Namespace) -> int:
     return run_or_print(lambda cfg: show(run_evaluation(cfg)), config, args)
 
 
-def show(evaluated: EvaluationResult) -> int:
-    """Print the tables of each set, an overview of several sets, warnings, speed and files."""
+def show(result: EvaluationResult) -> int:
+    """Print the tables of each set, an overview of several sets, warnings, speed and files; return the exit code."""
     from jaxrl_sql.text2sql.evals.tables import overview, tables
 
-    by_set = [table for judged in evaluated.sets for table in tables(judged)]
-    for table in [*by_set, overview(evaluated.sets, evaluated.numbers)] if len(evaluated.sets) > 1 else by_set:
+    set_tables = [table for judged_set in result.sets for table in tables(judged_set)]
+    for table in [*set_tables, overview(result.sets, result.numbers)] if len(result.sets) > 1 else set_tables:
         _show(table)
-    for warning in evaluated.warnings:
+    for warning in result.warnings:
         print_text(warning)
-    if evaluated.speed is not None:
-        show_speed(evaluated.speed)
-    print_text("\n".join(map(str, evaluated.files)))
+    if result.speed is not None:
+        show_speed(result.speed)
+    print_text("\n".join(map(str, result.files)))
     return 0
 
 
@@ -108,9 +109,9 @@ def show_speed(numbers: Mapping[str, float]) -> None:
 
 def _compare(first: Path, second: Path, args: argparse.Namespace) -> int:
     """Compare two evaluations; raises InputError for options that a comparison would ignore."""
-    more = {name: value for name, value in vars(args).items() if name not in ("compare", "out") and value}
-    if more:
-        raise InputError(f"--compare compares two finished folders and accepts only --out, not {', '.join(more)}")
+    others = {name: value for name, value in vars(args).items() if name not in ("compare", "out") and value}
+    if others:
+        raise InputError(f"--compare compares two finished folders and accepts only --out, not {', '.join(others)}")
     return compare(first, second, args.out or second)
 
 

@@ -8,17 +8,19 @@ from urllib.parse import urlsplit
 
 from jaxrl_sql.report.charts import find_compiled_steps
 from jaxrl_sql.report.intervals import Evaluations, difference_of, score_of, share_of
-from jaxrl_sql.report.load import RunFiles, first_grpo_step, names, series, split_results
+from jaxrl_sql.report.load import RunFiles, first_grpo_step, metric_names, series, split_results
 from jaxrl_sql.report.outcome import duration_of, seconds_of, sessions_of, time_of
 from jaxrl_sql.runtime.progress import duration, quantity
 from jaxrl_sql.text2sql.env.address import public_name
 from jaxrl_sql.types import Fields, Json, Record
 
 MAX_CHANGED = 40
+"""Largest number of listed questions that became right, and of those that became wrong."""
 # Limits on means over the last tenth of the steps, beyond which a fact is marked bad.
 _MAX_ZERO_VARIANCE, _MAX_TRUNCATED, _MIN_VALID, _MIN_ENTROPY = 0.6, 0.2, 0.5, 0.02
 
 Line = tuple[str, str]
+"""A label and a text."""
 
 
 def describe_run(run: RunFiles) -> list[Line]:
@@ -67,7 +69,10 @@ def describe_evaluation(settings: Fields) -> list[Line]:
 
 
 def key_numbers(run: RunFiles) -> list[Line]:
-    """Return rewards and losses at both ends, and the use of time; medians omit steps that compiled."""
+    """Return rewards and losses at the start and the end of a run, and its use of time.
+
+    Medians omit steps that compiled.
+    """
     facts: list[Line] = []
     rewards = [value for _, value in series(run, "reward/mean")]
     if rewards:
@@ -80,11 +85,11 @@ def key_numbers(run: RunFiles) -> list[Line]:
         facts.append(("SFT loss, first and last", f"{losses[0]:.3f} → {losses[-1]:.3f}"))
     seconds = sum(value for _, value in series(run, "time/step", "grpo"))
     if seconds:
-        waited = sum(value for _, value in series(run, "time/sql_wait", "grpo"))
+        waiting_s = sum(value for _, value in series(run, "time/sql_wait", "grpo"))
         facts.append(("GRPO steps in total", duration(seconds)))
         if compiled := sum(value for _, value in series(run, "time/compile", "grpo")):
             facts.append(("of that compiling", duration(compiled)))
-        facts.append(("waiting for SQL", f"{100 * waited / seconds:.2f} % of their time"))
+        facts.append(("waiting for SQL", f"{100 * waiting_s / seconds:.2f} % of their time"))
     if programs := count_programs(run):
         facts.append(("compiled programs", programs))
     excluded = find_compiled_steps(run)
@@ -98,23 +103,25 @@ def key_numbers(run: RunFiles) -> list[Line]:
     return facts
 
 
-def count_programs(run: RunFiles, shown: int = 5) -> str:
+def count_programs(run: RunFiles, max_names: int = 5) -> str:
     """Return the number of compiled programs with the most frequent names, such as `9: 6 prefill_chunk, 3 update`."""
     prefix = "time/programs/"
-    counts = {name.removeprefix(prefix): sum(n for _, n in series(run, name)) for name in names(run, prefix)}
-    most = sorted(counts, key=lambda name: counts[name], reverse=True)[:shown]
+    counts = {name.removeprefix(prefix): sum(n for _, n in series(run, name)) for name in metric_names(run, prefix)}
+    most = sorted(counts, key=lambda name: counts[name], reverse=True)[:max_names]
     return f"{sum(counts.values()):.0f}: {', '.join(f'{counts[name]:.0f} {name}' for name in most)}" if counts else ""
 
 
 def accuracies(run: RunFiles, evaluations: Evaluations) -> list[Record]:
-    """Return each split's accuracy before and after with its 95 % interval, also by difficulty.
+    """Return a record per split with its accuracy before and after GRPO and their 95 % intervals.
 
-    If the answers are known, intervals are over databases, else over questions as if they were independent.
+    `before` and `after` are as `share_of` returns them, None for a column without a value. `difference` is their paired
+    difference, `steps` are those of the two evaluations, and `grades` has the same by difficulty. If the answers are in
+    `evaluations`, intervals are over databases, else over questions as if they were independent.
     """
     rows: list[Record] = []
     for split in split_results(run):
-        known = evaluations.get(f"eval/{split.split}", {})
-        first, last = (known.get(step, ()) for step in split.steps)
+        groups_by_step = evaluations.get(f"eval/{split.split}", {})
+        first, last = (groups_by_step.get(step, ()) for step in split.steps)
         is_visible = _visible_columns(run, split.steps)
         before, after = (
             share_of(mean, split.count, groups) if is_shown else None
@@ -142,7 +149,7 @@ def accuracies(run: RunFiles, evaluations: Evaluations) -> list[Record]:
 
 
 def _visible_columns(run: RunFiles, steps: tuple[int, int]) -> tuple[bool, bool]:
-    """Return which columns of accuracies have a value: a single evaluation is before or after, not both."""
+    """Return whether the columns "before" and "after" have a value: a single evaluation belongs to one of them."""
     if steps[0] != steps[1]:
         return True, True
     grpo = first_grpo_step(run)
@@ -151,7 +158,10 @@ def _visible_columns(run: RunFiles, steps: tuple[int, int]) -> tuple[bool, bool]
 
 
 def changes(evaluations: Evaluations) -> list[Record]:
-    """Return the questions that became right or wrong between the last two evaluations of each split."""
+    """Return a record per split with the questions that became right or wrong between its last two evaluations.
+
+    `better` and `worse` are their numbers among the `count` questions of both evaluations; `shown` lists some.
+    """
     changed = []
     for phase, steps in evaluations.items():
         if len(steps) < 2:
@@ -178,7 +188,7 @@ def changes(evaluations: Evaluations) -> list[Record]:
 
 
 def health(run: RunFiles) -> list[tuple[str, str]]:
-    """Return facts about the run's health in its last tenth of steps, as (good or bad, sentence)."""
+    """Return facts about the run's health in its last tenth of steps, as ("good" or "bad", sentence)."""
     steps = [row["step"] for row in run.metrics if row.get("phase") in ("grpo", "grpo2")]
     notes: list[tuple[str, str]] = []
     if run.skipped:
@@ -196,6 +206,7 @@ def health(run: RunFiles) -> list[tuple[str, str]]:
         values = [value for step, value in series(run, name) if step >= first]
         return statistics.fmean(values) if values else None
 
+    # Metric, text, bound, and 1 for an upper bound or -1 for a lower bound.
     shares = (
         (
             "reward/zero_variance",
@@ -236,9 +247,9 @@ def _join(value: Json) -> Json:
 
 def _amount(count: float | str) -> str:
     number = float(count)
-    for size, word in ((1e9, "billion"), (1e6, "million")):
-        if number >= size:
-            return f"{number / size:.3g} {word}"
+    for scale, name in ((1e9, "billion"), (1e6, "million")):
+        if number >= scale:
+            return f"{number / scale:.3g} {name}"
     return f"{number:,.0f}"
 
 

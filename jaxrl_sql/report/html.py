@@ -26,6 +26,7 @@ from jaxrl_sql.runtime.plain import exact
 from jaxrl_sql.types import Fields, InputError, Json, Record
 
 PAGE = Path(__file__).parent / "page"
+"""The folder of the pages' scripts and styles."""
 VEGA = "vendor/vega.js"
 SCRIPTS = ("vendor/preact.js", "data.js", "charts.js", "answers.js", "run.js", "groups.js", "app.js")
 STYLE = "page.css"
@@ -68,7 +69,11 @@ def folder_page(title: str) -> str:
 
 
 def run_data(run: RunFiles, evaluations: Evaluations) -> Record:
-    """Return the data of a run's overview page."""
+    """Return the data of a run's overview page, which `page/run.js` shows.
+
+    `ran` is the description of the run, `ends` the headings of its two columns of accuracies, and `kept` the number of
+    its saved samples, of which the newest are in `samples`.
+    """
     rows = accuracies(run, evaluations)
     return {
         "name": run.folder.resolve().name,

@@ -77,9 +77,9 @@ def key_numbers(run: RunFiles) -> list[Line]:
     rewards = [value for _, value in series(run, "reward/mean")]
     if rewards:
         tenth = max(1, len(rewards) // 10)
-        ends = f"{statistics.fmean(rewards[:tenth]):.3f} → {statistics.fmean(rewards[-tenth:]):.3f}"
+        first_to_last = f"{statistics.fmean(rewards[:tenth]):.3f} → {statistics.fmean(rewards[-tenth:]):.3f}"
         steps = "step" if tenth == 1 else f"{tenth} steps"
-        facts.append((f"mean reward, first and last {steps}", ends))
+        facts.append((f"mean reward, first and last {steps}", first_to_last))
     losses = [value for _, value in series(run, "sft/loss")]
     if losses:
         facts.append(("SFT loss, first and last", f"{losses[0]:.3f} → {losses[-1]:.3f}"))
@@ -152,8 +152,8 @@ def _visible_columns(run: RunFiles, steps: tuple[int, int]) -> tuple[bool, bool]
     """Return whether the columns "before" and "after" have a value: a single evaluation belongs to one of them."""
     if steps[0] != steps[1]:
         return True, True
-    grpo = first_grpo_step(run)
-    is_before = grpo is not None and steps[0] < grpo
+    grpo_start = first_grpo_step(run)
+    is_before = grpo_start is not None and steps[0] < grpo_start
     return is_before, not is_before
 
 

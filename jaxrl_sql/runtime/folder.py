@@ -230,13 +230,13 @@ def report_unwritable(path: str | Path) -> Iterator[None]:
 
 
 def _reason(error: BaseException) -> str:
-    """Return the reason of a failed write: the system's message if it is known, else the first line."""
+    """Return the reason of a failed write: the system's message if it is known, else the error's first line."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     message = str(error).strip() or type(error).__name__
-    for number in UNWRITABLE:
-        if os.strerror(number) in message:
-            return os.strerror(number)
+    for error_code in UNWRITABLE:  # errors of other libraries may contain the system's message
+        if os.strerror(error_code) in message:
+            return os.strerror(error_code)
     return message.splitlines()[0]
 
 
@@ -254,6 +254,7 @@ def _refuse_lost_checkpoints(folder: Path) -> None:
     if list_saved_steps(folder):
         return
     last = last_saved.read_text(encoding="utf-8", errors="replace").strip() if last_saved.is_file() else ""
+    # Orbax writes a checkpoint to `STEP.<suffix>` and renames the folder once it is complete.
     was_killed = bool(last) and checkpoints.is_dir() and any(checkpoints.glob(f"{last}.*"))
     if (last_saved.is_file() and not was_killed) or (not checkpoints.is_dir() and _has_steps(folder)):
         newest = f", the newest of step {last}," if last else ""

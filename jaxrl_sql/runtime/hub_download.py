@@ -58,7 +58,7 @@ _REDRAW_S, _CONCURRENT_FILES = 0.25, 4
 
 
 class Listing(NamedTuple):
-    """The wanted files of a commit: their sizes in bytes (0: unknown), and the names of those in large file storage."""
+    """The wanted files of a commit: their sizes in bytes (0: unknown), and those in Git's large file storage."""
 
     commit: str
     sizes: Mapping[str, int]
@@ -84,6 +84,7 @@ def download(name: str, with_weights: bool, mode: str) -> Path:
 
 
 def _download(name: str, repo: str, revision: str, with_weights: bool, mode: str) -> Path:
+    """Download as `download` does; errors of requests are raised as they are."""
     note: Note = partial(print_text, stream=sys.stderr)
     try:
         listing = retry(partial(_list_files, repo, revision, with_weights), note, is_reachable=False)
@@ -209,7 +210,7 @@ def _fetch_large(repo: str, commit: str, sizes: Mapping[str, int], show: Progres
 
     def advance(size: int) -> None:
         nonlocal done
-        if stop.is_set():
+        if stop.is_set():  # another file's download failed, or the command was interrupted
             raise InterruptedError
         with lock:
             done += size

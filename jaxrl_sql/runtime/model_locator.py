@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 Settings = TypeVar("Settings", bound="DataclassInstance")
 
 MODEL = "model"
+"""The folder of the trained model in a run folder."""
 TEMPLATE = "prompt.jinja"
 """The prompt template in a model's folder, if it is a user's file."""
 

@@ -50,9 +50,9 @@ _TEXTS = (
 
 
 def general_tokenizer(raw: Any, **fields: Any) -> Tokenizer:
-    """Wrap a tokenizer of the package tokenizers in transformers' general class; `raw` must not be used afterwards.
+    """Wrap `raw`, a `tokenizers.Tokenizer`, in transformers' general class; `raw` must not be used afterwards.
 
-    Ids are those of `raw`, and decoding does not change spaces.
+    `fields` are arguments of that class. Ids are those of `raw`, and decoding does not change spaces.
     """
     from transformers import PreTrainedTokenizerFast  # noqa: PLC0415 (slow to import, and only tokenizers need it)
 

@@ -109,8 +109,8 @@ def executor_settings(runs: Sequence[ResultFolder]) -> tuple[ExecutorConfig, lis
     A run without a configuration has the default limits and no hidden columns. Raises InputError for a configuration
     that cannot be read, because its hidden columns would be shown.
     """
-    settings = {number: run.folder / CONFIG for number, run in enumerate(runs)}
-    configs = {number: load_config(JudgedRun, path) for number, path in settings.items() if path.is_file()}
+    paths = {number: run.folder / CONFIG for number, run in enumerate(runs)}
+    configs = {number: load_config(JudgedRun, path) for number, path in paths.items() if path.is_file()}
     limits = configs[0].executor if 0 in configs else ExecutorConfig()
     return limits, [name for config in configs.values() for name in config.data.hide]
 
@@ -118,7 +118,8 @@ def executor_settings(runs: Sequence[ResultFolder]) -> tuple[ExecutorConfig, lis
 class View:
     """Write the folder `out` of sources; `update` writes changes and returns whether there were any.
 
-    Without a `judge`, answers have only the verdicts of their records. Raises InputError as its parts do.
+    Without a `judge`, answers have only the verdicts of their records. `note` gets lines about the progress. Raises
+    InputError for a source without answers, and as `AnswersFolder` and `Judge` do.
     """
 
     def __init__(
@@ -143,7 +144,11 @@ class View:
         return AnswersFolder(self.out)
 
     def update(self, is_live: bool = False) -> bool:
-        """Write the changes of the sources, then a new version number; return whether there were changes."""
+        """Write the changes of the sources, then a new version number; return whether there were changes.
+
+        `is_live`: the sources may still grow, so an open page asks for new versions. A folder that is not live must
+        have answers; else InputError is raised.
+        """
         chunks_by_key = {
             (i, chunk.path, chunk.number): chunk
             for i, source in enumerate(self._sources)
@@ -160,7 +165,7 @@ class View:
             raise InputError(f"no answer can be read in {names}: cut or broken")
         if self._judge is not None:
             self._judge.judge(self._ordered_requests())
-        for key in chunks_by_key:
+        for key in chunks_by_key:  # a part keeps its number, also when the run deletes its chunk
             self._parts.setdefault(key, len(self._parts))
         for key, number in self._parts.items():
             self._write_part(key, number, chunks_by_key.get(key))

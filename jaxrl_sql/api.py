@@ -86,7 +86,7 @@ class Run:
 
     @property
     def samples(self) -> Any:
-        """Return the saved answers, in the format of `metrics`."""
+        """Return a row per answer that the run saved in `samples.jsonl`, in the format of `metrics`."""
         return _table(self.folder / SAMPLES)
 
     def model(self, *overrides: Override) -> Model:

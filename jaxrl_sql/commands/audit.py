@@ -30,11 +30,14 @@ def _parser() -> argparse.ArgumentParser:
     parser = Parser(description=_DESCRIPTION, argument_default=argparse.SUPPRESS)
     parser.add_argument("--train", type=Path, nargs="*", metavar="DIR", help="training sets")
     parser.add_argument("--eval", type=Path, nargs="*", metavar="DIR", help="evaluation sets")
-    parser.add_argument("--suite", type=Path, metavar="DIR", help="databases/<db_id>/*.sqlite: other rows, same schema")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="default runs/audit")
+    suite = "test suite: databases/<db_id>/*.sqlite of equal schemas with different rows"
+    parser.add_argument("--suite", type=Path, metavar="DIR", help=suite)
+    parser.add_argument("--out", type=Path, metavar="DIR", help="output folder, default runs/audit")
     parser.add_argument("--limit", type=int, help="number of questions of each set, the first ones; 0: all")
-    parser.add_argument("--near-question", type=float, help="minimum share of common words, default 0.8")
-    parser.add_argument("--near-schema", type=float, help="minimum share of common columns, default 0.8")
+    question = "minimum share of common words of questions that are reported as similar, default 0.8"
+    parser.add_argument("--near-question", type=float, help=question)
+    schema = "minimum share of common columns of databases that are reported as similar, default 0.8"
+    parser.add_argument("--near-schema", type=float, help=schema)
     parser.add_argument("--timeout-ms", type=int, help="time limit of a gold, default 30000")
     parser.add_argument("--slow-ms", type=float, help="threshold of slow golds, default 5000; 0: none")
     parser.add_argument("--threads", type=int, help="concurrent queries; 0: one per core")

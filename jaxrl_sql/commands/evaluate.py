@@ -44,7 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--split", help="split of the benchmark (default: the one that the benchmark scores, such as dev)"
     )
-    parser.add_argument("--predictions", action="append", default=[], metavar="FILE", help="one for each --data")
+    description = "predicted SQL by question: one file for each --data"
+    parser.add_argument("--predictions", action="append", default=[], metavar="FILE", help=description)
     field = "field of predicted SQL in --predictions, if not pred_sql or sql"
     parser.add_argument("--field", dest="sql_field", metavar="NAME", help=field)
     parser.add_argument("--model", help=f"{MODEL_HELP}; with --endpoint its name there")

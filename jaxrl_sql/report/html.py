@@ -45,7 +45,10 @@ def write_report(run_dir: str | Path) -> Path:
 
 
 def render(run: RunFiles, evaluations: Evaluations) -> str:
-    """Return the self-contained page of a run."""
+    """Return the self-contained page of a run.
+
+    `head` has the same form as in a folder of answers; `alone` marks a page without such a folder.
+    """
     scripts = [_asset(name) for name in (VEGA, *SCRIPTS)]
     head = {"title": run.folder.resolve().name, "runs": [run_data(run, evaluations)], "alone": True, "live": False}
     sources = " ".join(f"'sha256-{_digest(text)}'" for text in scripts)

@@ -106,15 +106,17 @@ class _ShardWriter:
 
     def append(self, records: Sequence[Fields]) -> None:
         remaining = list(records)
+        # A shard must have room for the largest record, because records are never split.
         self._max_answers = max(self._max_answers, *map(_answers_in, remaining))
         while remaining:
             count = self._num_fitting(remaining)
             if count:
                 self._add(remaining[:count])
-            else:
+            else:  # the current shard is full: begin the next
                 self.position = (self.position[0] + 1, 0, 0)
             remaining = remaining[count:]
-        for shard in list_shards(self._folder, self._kind)[: -max(1, self._keep // self._max_answers)]:
+        num_kept_shards = max(1, self._keep // self._max_answers)
+        for shard in list_shards(self._folder, self._kind)[:-num_kept_shards]:
             shard.path.unlink()
 
     def rewind(self, position: Position) -> None:

@@ -74,11 +74,10 @@ class TensorBoard:
     def _write(self, event: Event) -> None:
         if self._file is None:
             self._folder.mkdir(parents=True, exist_ok=True)
-            suffix = (
-                f".{len(list(self._folder.glob('*')))}"  # names contain seconds: two files could have the same name
-            )
+            # The library's file names contain the time in seconds; the number of files makes them unique.
+            suffix = f".{len(list(self._folder.glob('*')))}"
             self._file = EventsWriter(str(self._folder / "events"), suffix)
-            if self._purge_step is not None:
+            if self._purge_step is not None:  # after this event TensorBoard hides earlier events from the step on
                 log = SessionLog(status=SessionLog.START)
                 self._file.write_event(Event(step=self._purge_step, wall_time=time.time(), session_log=log))
         self._file.write_event(event)

@@ -57,8 +57,9 @@ def chart_data(run: RunFiles, evaluations: Evaluations = MappingProxyType({})) -
     `bounds` [step, low, high], their 95 % intervals. `about` describes the metrics, `note` the marks that no legend
     explains, and `begins` is the first step of GRPO if another phase precedes it.
     """
-    first = first_grpo_step(run)
-    grpo_start = first if first is not None and any(row["step"] < first for row in run.metrics) else None
+    first_step = first_grpo_step(run)
+    has_earlier_steps = first_step is not None and any(row["step"] < first_step for row in run.metrics)
+    grpo_start = first_step if has_earlier_steps else None
     data = []
     for chart in charts(run):
         curves = [(curve.label, points_of(run, curve)) for curve in chart.curves]

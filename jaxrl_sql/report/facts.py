@@ -121,15 +121,17 @@ def accuracies(run: RunFiles, evaluations: Evaluations) -> list[Record]:
     rows: list[Record] = []
     for split in split_results(run):
         groups_by_step = evaluations.get(f"eval/{split.split}", {})
-        first, last = (groups_by_step.get(step, ()) for step in split.steps)
+        groups_before, groups_after = (groups_by_step.get(step, ()) for step in split.steps)
         is_visible = _visible_columns(run, split.steps)
         before, after = (
             share_of(mean, split.count, groups) if is_shown else None
-            for mean, groups, is_shown in zip((split.before, split.after), (first, last), is_visible, strict=True)
+            for mean, groups, is_shown in zip(
+                (split.before, split.after), (groups_before, groups_after), is_visible, strict=True
+            )
         )
         comparisons = {
             "steps": list(split.steps),
-            "difference": difference_of(first, last, split.count) if all(is_visible) else None,
+            "difference": difference_of(groups_before, groups_after, split.count) if all(is_visible) else None,
         }
         shares = {"valid": split.valid, "truncated": split.truncated, **comparisons}
         row = {"name": split.split, "before": before, "after": after, "count": split.count, **shares}
@@ -166,7 +168,7 @@ def changes(evaluations: Evaluations) -> list[Record]:
     for phase, steps in evaluations.items():
         if len(steps) < 2:
             continue
-        (first, before), (last, after) = sorted(steps.items())[-2:]
+        (first_step, before), (last_step, after) = sorted(steps.items())[-2:]
         scores_before = {group["uid"]: score_of(group) for group in before}
         common = [group for group in after if group["uid"] in scores_before]
         better = [group for group in common if score_of(group) > scores_before[group["uid"]]]
@@ -174,7 +176,7 @@ def changes(evaluations: Evaluations) -> list[Record]:
         changed.append(
             {
                 "phase": phase,
-                "steps": [first, last],
+                "steps": [first_step, last_step],
                 "count": len(common),
                 "better": len(better),
                 "worse": len(worse),
@@ -200,10 +202,10 @@ def health(run: RunFiles) -> list[tuple[str, str]]:
         )
     if not steps:
         return notes
-    first = steps[-max(1, len(steps) // 10)]
+    first_recent_step = steps[-max(1, len(steps) // 10)]
 
-    def recent(name: str) -> float | None:
-        values = [value for step, value in series(run, name) if step >= first]
+    def recent_mean(name: str) -> float | None:
+        values = [value for step, value in series(run, name) if step >= first_recent_step]
         return statistics.fmean(values) if values else None
 
     # Metric, text, bound, and 1 for an upper bound or -1 for a lower bound.
@@ -218,13 +220,13 @@ def health(run: RunFiles) -> list[tuple[str, str]]:
         ("status/ok", "of the answers have SQL that runs", _MIN_VALID, -1),
     )
     for name, text, bound, sign in shares:
-        value = recent(name)
+        value = recent_mean(name)
         if value is not None:
             is_bad = sign * value > sign * bound
             side = "at most" if sign > 0 else "at least"
             limit = f"(bound: {side} {100 * bound:.0f} %)"
             notes.append(("bad" if is_bad else "good", f"{100 * value:.0f} % {text} {limit}"))
-    entropy = recent("policy/entropy")
+    entropy = recent_mean("policy/entropy")
     if entropy is not None:
         text = f"the entropy is {entropy:.3f} nats per token (bound: at least {_MIN_ENTROPY:g})"
         notes.append(("bad" if entropy < _MIN_ENTROPY else "good", text))

@@ -111,15 +111,15 @@ def split_results(run: RunFiles) -> list[SplitResult]:
 
     Without GRPO, the first evaluation takes the place of the one before GRPO.
     """
-    first = first_grpo_step(run)
+    grpo_start = first_grpo_step(run)
     results = []
     for name in metric_names(run, "eval/", "/accuracy"):
         split = name.split("/")[1]
         rows = [row for row in run.metrics if isinstance(row.get(name), int | float)]
         if not rows:
             continue
-        earlier = [row for row in rows if first is not None and row["step"] < first]
-        before, after = (earlier or rows)[-1 if earlier else 0], rows[-1]
+        before_grpo = [row for row in rows if grpo_start is not None and row["step"] < grpo_start]
+        before, after = before_grpo[-1] if before_grpo else rows[0], rows[-1]
         prefix = f"eval/{split}/accuracy/"
         by_difficulty = {
             key.removeprefix(prefix): (

@@ -100,13 +100,13 @@ def stop_lines(run: RunFiles) -> list[list[str]]:
     """Return the lines of a stopped run as [text, command or ""]: how to continue, and its losses."""
     if not is_stopped(run):
         return []
-    last = (sessions_of(run) or [{}])[-1]
-    kind = "train" if run.setting("grpo.steps", 1) else "sft"
-    command = str(last.get("resume") or shlex.join(["jaxrl-sql", kind, "--resume", shown_path(run)]))
-    saved = list_saved_steps(run.folder)
+    last_session = (sessions_of(run) or [{}])[-1]
+    name = "train" if run.setting("grpo.steps", 1) else "sft"
+    command = str(last_session.get("resume") or shlex.join(["jaxrl-sql", name, "--resume", shown_path(run)]))
+    saved_steps = list_saved_steps(run.folder)
     advice = (
-        f"The checkpoint of step {saved[-1]} is complete. To continue: "
-        if saved
+        f"The checkpoint of step {saved_steps[-1]} is complete. To continue: "
+        if saved_steps
         else "No checkpoint is complete. To start from the first step: "
     )
     return [[advice, command], *([line, ""] for line in _losses(run))]
@@ -154,19 +154,19 @@ def _steps(steps: int) -> str:
 
 def _past_accuracies(run: RunFiles, row: Fields) -> str:
     """Return the accuracies of a stopped run."""
-    first, last = row["steps"]
-    accuracies = ((row["before"], _time_of_first(run, row)), (row["after"], f"at step {last:,}"))
+    first_step, last_step = row["steps"]
+    accuracies = ((row["before"], _time_of_first(run, row)), (row["after"], f"at step {last_step:,}"))
     shown = [(accuracy, time) for accuracy, time in accuracies if accuracy]
-    if first == last:
-        shown = [(accuracy, f"at step {last:,}") for accuracy, _ in shown]
+    if first_step == last_step:
+        shown = [(accuracy, f"at step {last_step:,}") for accuracy, _ in shown]
     shares = [f"{_share(accuracy, is_first=not i)} {time}" for i, (accuracy, time) in enumerate(shown)]
     return f"accuracy on {row['name']} was {' and '.join(shares) or 'not finite'}"
 
 
 def _time_of_first(run: RunFiles, row: Fields) -> str:
     """Return when the earlier evaluation took place, such as `before GRPO`."""
-    first, step = first_grpo_step(run), row["steps"][0]
-    return "before GRPO" if first is not None and step < first else f"at step {step:,}"
+    grpo_start, step = first_grpo_step(run), row["steps"][0]
+    return "before GRPO" if grpo_start is not None and step < grpo_start else f"at step {step:,}"
 
 
 def _share(share: Fields, *, is_first: bool) -> str:

@@ -253,11 +253,11 @@ def _refuse_lost_checkpoints(folder: Path) -> None:
     checkpoints, last_saved = folder / CHECKPOINTS, folder / LAST_SAVED
     if list_saved_steps(folder):
         return
-    last = last_saved.read_text(encoding="utf-8", errors="replace").strip() if last_saved.is_file() else ""
+    last_step = last_saved.read_text(encoding="utf-8", errors="replace").strip() if last_saved.is_file() else ""
     # Orbax writes a checkpoint to `STEP.<suffix>` and renames the folder once it is complete.
-    was_killed = bool(last) and checkpoints.is_dir() and any(checkpoints.glob(f"{last}.*"))
+    was_killed = bool(last_step) and checkpoints.is_dir() and any(checkpoints.glob(f"{last_step}.*"))
     if (last_saved.is_file() and not was_killed) or (not checkpoints.is_dir() and _has_steps(folder)):
-        newest = f", the newest of step {last}," if last else ""
+        newest = f", the newest of step {last_step}," if last_step else ""
         raise InputError(
             f"{checkpoints}: checkpoints of this run{newest} are missing: restore them to resume, choose another "
             f"run.dir to start again, or delete {folder}"

@@ -124,9 +124,9 @@ class JsonLines:
 
     def write(self, values: Fields) -> None:
         """Write one object and hand it to the system at once."""
-        line = rest = (json.dumps(plain(values), ensure_ascii=False, allow_nan=False) + "\n").encode()
-        while rest:  # a nearly full disk may accept only a part
-            rest = rest[self._file.write(rest) :]
+        line = unwritten = (json.dumps(plain(values), ensure_ascii=False, allow_nan=False) + "\n").encode()
+        while unwritten:  # a nearly full disk may accept only a part
+            unwritten = unwritten[self._file.write(unwritten) :]
         count, crc = self.position
         self.position = (count + 1, zlib.crc32(line, crc))
 

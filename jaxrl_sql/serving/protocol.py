@@ -275,9 +275,9 @@ def parse_request(request_type: type[ApiRequest], body: bytes) -> ApiRequest:
     try:
         request = request_type.model_validate_json(body)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise RefusedError(f"{where or 'the body'}: {first['msg']}", param=where or None) from error
+        first_error = error.errors()[0]
+        where = ".".join(map(str, first_error["loc"]))
+        raise RefusedError(f"{where or 'the body'}: {first_error['msg']}", param=where or None) from error
     try:
         check_names(body)
     except ValueError as error:

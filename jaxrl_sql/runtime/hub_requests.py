@@ -29,6 +29,7 @@ LONGEST_WAIT_S = 300
 UNREACHABLE, OFFLINE = "the hub cannot be reached", "HF_HUB_OFFLINE is set"
 # The base of all errors of the HTTP library, which is another package from version 2 of huggingface_hub.
 HttpError: type[Exception] = HfHubHTTPError.__bases__[0]
+# HTTP statuses of transient failures.
 _BUSY = frozenset({408, 429, 500, 502, 503, 504})
 
 
@@ -72,6 +73,7 @@ def _wait_s(error: Exception, failures: int, is_reachable: bool) -> float | None
             return None
         return max(_retry_after_s(error.response.headers), 2.0 ** (failures - 1))
     is_connected = not type(error).__name__.startswith(("Connect", "Proxy", "UnsupportedProtocol"))
+    # The library reports a file of unexpected size as a failed consistency check.
     is_transient = isinstance(error, (HttpError, DamagedFileError)) or "Consistency check" in str(error)
     is_transient = is_transient and not isinstance(error, OfflineModeIsEnabled) and (is_connected or is_reachable)
     return 2.0 ** (failures - 1) if is_transient else None
@@ -86,7 +88,10 @@ def _retry_after_s(headers: Mapping[str, str]) -> int:
 
 
 def _limit_waits() -> None:
-    """Raise an error for each response that asks for a wait above `LONGEST_WAIT_S`; the library itself would wait."""
+    """Install a hook that raises an error for a response that asks for a wait above `LONGEST_WAIT_S`.
+
+    The library itself would wait.
+    """
     hooks: list[Any] = get_session().event_hooks["response"]
     if _refuse_long_wait not in hooks:
         hooks.append(_refuse_long_wait)

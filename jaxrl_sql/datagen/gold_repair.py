@@ -66,7 +66,7 @@ class Correspondence:
             for record in self.journal.records
             if "try" in record and not record["error"]
         }
-        self.spent = bool(self.endpoint.budget.limit)
+        self.spent = bool(self.endpoint.budget.reached_limit)
 
     def ask(self, step: str, number: int, questions: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str, str]]:
         """Send (id, text) questions that the journal does not answer; yield (id, SQL of the answer, error) of all.

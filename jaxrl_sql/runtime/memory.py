@@ -27,11 +27,14 @@ MIB = 1 << 20
 RESERVED = 0.75
 """Share of the machine's memory by which the heap is extended at once. No page exists before its first use."""
 UNTRIMMED_STEPS = 2
-"""Steps after a release until resident memory shows the need of a step; the last step may still be running."""
+"""Steps after a release until resident memory shows the need of a step.
+
+Steps run asynchronously, so the first step may still be running when it is counted.
+"""
 SURPLUS = 1.1
 """Resident memory above this multiple of the largest step's need is released."""
 FULL = 0.9
-"""Largest share of the machine's memory that another step may reach."""
+"""Largest share of the machine's memory that the next step may reach."""
 
 
 def keep_freed_memory() -> bool:
@@ -88,8 +91,8 @@ def _reserve_huge_pages(libc: ctypes.CDLL) -> None:
 class MemoryTrimmer:
     """Release memory that steps of many shapes leave in the heap beyond the need of the largest.
 
-    The first steps after a release measure that need. Near the machine's `memory` (bytes; 0: unknown) pages are
-    released earlier, so that a step of another shape fits.
+    The first steps after a release measure that need. If the next step could exceed the machine's `memory` (bytes; 0:
+    unknown), pages are released earlier, so that a step of another shape fits.
     """
 
     def __init__(self, memory: int = 0) -> None:
@@ -98,23 +101,24 @@ class MemoryTrimmer:
 
     def count_step(self) -> bool:
         """Count a finished step; return whether freed memory was released after it."""
-        resident = _resident()
+        resident = _resident_bytes()
         self._steps += 1
         if self._steps <= UNTRIMMED_STEPS:
             self._max_resident = (
                 max(self._max_resident, resident) if self._steps == UNTRIMMED_STEPS else self._max_resident
             )
             return False
+        # A step that reuses no freed memory adds the need of the largest step, max - min.
         has_room = not self._memory or resident + self._max_resident - self._min_resident <= FULL * self._memory
         if resident <= SURPLUS * self._max_resident and has_room:
             return False
         release_freed_memory()
-        self._steps, self._min_resident = 0, _resident()
+        self._steps, self._min_resident = 0, _resident_bytes()
         return True
 
 
-def mappings_taken() -> float:
-    """Return the used share of the memory mappings that Linux allows this process; 0 if unknown."""
+def used_mapping_share() -> float:
+    """Return the used share, from 0 to 1, of the memory mappings that Linux allows this process; 0 if unknown."""
     with suppress(OSError, ValueError):
         limit = int(Path("/proc/sys/vm/max_map_count").read_text(encoding="ascii"))
         with Path("/proc/self/maps").open("rb") as lines:
@@ -122,7 +126,7 @@ def mappings_taken() -> float:
     return 0.0
 
 
-def _resident() -> int:
+def _resident_bytes() -> int:
     """Return the resident bytes of this process; 0 if unknown."""
     with suppress(OSError, ValueError, IndexError):
         return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")

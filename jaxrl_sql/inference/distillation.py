@@ -25,7 +25,7 @@ from jaxrl_sql.runtime.endpoint import Endpoint, EndpointAnswer, make_budget, op
 from jaxrl_sql.runtime.journal import Journal
 from jaxrl_sql.text2sql.env.executor import Executor, make_executor
 from jaxrl_sql.text2sql.env.tags import with_opened_thought
-from jaxrl_sql.text2sql.evals.endings import cut_at, incomplete_warning
+from jaxrl_sql.text2sql.evals.endings import incomplete_warning, truncation_cause
 from jaxrl_sql.text2sql.evals.score_predictions import score_predictions
 from jaxrl_sql.text2sql.files.jsonl import write_lines
 from jaxrl_sql.text2sql.prompts.prompts import message_texts
@@ -86,7 +86,7 @@ def distill(
         counts = write(out, cfg, examples, dropped, records, endpoint.budget)
     notes = []
     if counts["truncated"]:
-        cause = cut_at(f"distill.max_tokens={cfg.max_tokens}")
+        cause = truncation_cause(f"distill.max_tokens={cfg.max_tokens}")
         notes.append(incomplete_warning(int(counts["truncated"]), len(records), cause))
     if spent:
         notes.append(f"distill.{spent} is reached; a larger number continues")

@@ -36,7 +36,7 @@ from jaxrl_sql.rollout import SamplingParams
 from jaxrl_sql.runtime.journal import Journal
 from jaxrl_sql.runtime.model_locator import with_date
 from jaxrl_sql.text2sql.env.executor import Executor, make_executor
-from jaxrl_sql.text2sql.evals.endings import cut_at, incomplete_warning
+from jaxrl_sql.text2sql.evals.endings import incomplete_warning, truncation_cause
 from jaxrl_sql.text2sql.evals.score_predictions import score_predictions
 from jaxrl_sql.text2sql.evals.tables import ReportTable
 from jaxrl_sql.text2sql.files.jsonl import write_lines
@@ -124,7 +124,7 @@ def filter_data(
     total = len(loaded.examples) + len(loaded.skipped)
     note = ""
     if truncated := sum(rate["truncated"] for rate in rates):
-        cause = cut_at(f"sampling.max_new_tokens={sampling.max_new_tokens}")
+        cause = truncation_cause(f"sampling.max_new_tokens={sampling.max_new_tokens}")
         note = incomplete_warning(truncated, len(rates) * cfg.samples, cause)
     return FilterResult(data.train, total, chosen_examples, dropped, note, out / "kept.jsonl")
 

@@ -36,7 +36,7 @@ from jaxrl_sql.planning.layout import Machine, client_layout
 from jaxrl_sql.planning.memory import PlannedModel, client_kv_budget, inference_weights, matrix_dtype
 from jaxrl_sql.planning.units import format_bytes
 from jaxrl_sql.planning.workload import engine_config, rollout_grid
-from jaxrl_sql.rollout import AnyEngine, Sample, SamplingParams, Turns
+from jaxrl_sql.rollout import AnyEngine, EnvironmentFactory, Sample, SamplingParams
 from jaxrl_sql.rollout.replicated import make_engine
 from jaxrl_sql.rollout.stop_strings import STATEMENT_END
 from jaxrl_sql.runtime.display import Display
@@ -53,7 +53,7 @@ from jaxrl_sql.types import OUT_OF_TURNS, Example, InputError, Prompt, Response
 class EnvStates(dict[tuple[int, int], Environment]):
     """The environments of answers by (prompt, sample), for checks of their observations after sampling."""
 
-    def store_environments(self, start_turns: Turns) -> Turns:
+    def store_environments(self, start_turns: EnvironmentFactory) -> EnvironmentFactory:
         """Return a function that calls `start_turns` once per answer and stores its environment."""
         return lambda prompt, sample: self.setdefault((prompt, sample), start_turns(prompt, sample))
 
@@ -115,7 +115,7 @@ class PolicyClient(NamedTuple):
             return tuple(more) or (STATEMENT_END,)
         return (*self.recipe.stops, *more)
 
-    def _make_environments(self, examples: Sequence[Example], budget: int) -> Turns | None:
+    def _make_environments(self, examples: Sequence[Example], budget: int) -> EnvironmentFactory | None:
         """Return a function that makes environments of up to `budget` turns; None for a single turn."""
         make = self.recipe.turns
         if budget == 1 or make is None:

@@ -117,7 +117,7 @@ def parse_address(text: str) -> Address:
     return Address(engine, host, port, user, password, database, tuple(options))
 
 
-def open_url(text: str) -> str:
+def url_with_password(text: str) -> str:
     """Return a database URL for the executor, with the environment's password unless it has one.
 
     `duckdb:FILE` and URLs from `without_password` are valid. Raises InputError for others.
@@ -138,7 +138,7 @@ def users_of(text: str) -> tuple[str, ...]:
 
 
 def without_password(url: str) -> str:
-    """Return a URL of `open_url` without its password, for storage."""
+    """Return a URL of `url_with_password` without its password, for storage."""
     if not is_address(url):
         return url
     address = parse_address(url)
@@ -146,7 +146,7 @@ def without_password(url: str) -> str:
 
 
 def public_name(database: str) -> str:
-    """Return a database for output: a file, or the URL of `open_url` without user, password and options."""
+    """Return a database for output: a file, or the URL of `url_with_password` without user, password and options."""
     if not is_address(database):
         return database
     address = parse_address(database)

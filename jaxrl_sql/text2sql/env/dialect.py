@@ -27,7 +27,7 @@ SQLGLOT: Mapping[str, str] = {"postgresql": "postgres", "mysql": "mysql", "duckd
 """sqlglot's dialect name of each engine."""
 
 
-def as_run(sql: str, example: Example) -> str | None:
+def runnable_sql(sql: str, example: Example) -> str | None:
     """Return an answer's SQL in its database's dialect; None if it has no translation to SQLite."""
     return sql if example.engine_url else to_sqlite(sql, example.dialect, example.db_path)
 
@@ -75,7 +75,9 @@ def from_sqlite(sql: str, dialect: str, names: Collection[str] = ()) -> str | No
     _check(dialect)
     if dialect == "sqlite":
         return sql
-    return rewritten(sql, "sqlite", SQLGLOT[dialect], lambda tree: _unquote_text(tree, names) if names else tree)
+    return transpile_or_none(
+        sql, "sqlite", SQLGLOT[dialect], lambda tree: _unquote_text(tree, names) if names else tree
+    )
 
 
 def normal_form(sql: str) -> str:
@@ -83,7 +85,7 @@ def normal_form(sql: str) -> str:
 
     A query that does not parse is only stripped of outer blanks and a final semicolon.
     """
-    return rewritten(sql, "sqlite", "sqlite", _normalize_case) or sql.strip().rstrip(";").rstrip()
+    return transpile_or_none(sql, "sqlite", "sqlite", _normalize_case) or sql.strip().rstrip(";").rstrip()
 
 
 def _check(dialect: str) -> None:
@@ -101,7 +103,7 @@ def _transpile(sql: str, read: str, write: str, rewrite: Callable[[exp.Expressio
     return rewrite(trees[0]).sql(write, **options) or None
 
 
-rewritten = none_if_it_fails(_transpile)
+transpile_or_none = none_if_it_fails(_transpile)
 
 
 def _normalize_case(tree: exp.Expression) -> exp.Expression:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from sqlglot import exp
 
-from jaxrl_sql.text2sql.env.dialect import SQLGLOT, rewritten
+from jaxrl_sql.text2sql.env.dialect import SQLGLOT, transpile_or_none
 from jaxrl_sql.text2sql.env.scopes import NUMBERS, EngineSchema, FromItem, Scopes
 from jaxrl_sql.types import InputError
 
@@ -53,7 +53,7 @@ def to_engine(sql: str, engine: str, schema: EngineSchema) -> str | None:
     """
     if engine not in SQLGLOT:
         raise InputError(f"engine {engine!r}: there are {', '.join(SQLGLOT)}")
-    return rewritten(sql, "sqlite", SQLGLOT[engine], lambda tree: _Rewriter(engine, schema).rewrite(tree))
+    return transpile_or_none(sql, "sqlite", SQLGLOT[engine], lambda tree: _Rewriter(engine, schema).rewrite(tree))
 
 
 class _Rewriter:

@@ -63,7 +63,7 @@ class Environment(Protocol):
 
 
 # Creates the environment of an answer from the indices of the prompt and the sample.
-Turns = Callable[[int, int], Environment]
+EnvironmentFactory = Callable[[int, int], Environment]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from jaxrl_sql.text2sql.env.dialect import as_run
+from jaxrl_sql.text2sql.env.dialect import runnable_sql
 from jaxrl_sql.text2sql.env.ports import SqlExecutor
 from jaxrl_sql.text2sql.evals.compare import compare, comparison_of
 from jaxrl_sql.text2sql.evals.ties import cuts_through_ties
@@ -46,7 +46,7 @@ def with_reasons(
     disputed = [
         i for i, (example, verdict) in enumerate(pairs) if example.answerable and verdict.executes and _differ(verdict)
     ]
-    items = [comparison_of(pairs[i][0], as_run(pairs[i][1].sql or "", pairs[i][0]), options) for i in disputed]
+    items = [comparison_of(pairs[i][0], runnable_sql(pairs[i][1].sql or "", pairs[i][0]), options) for i in disputed]
     loose_items = [item._replace(options={**item.options, "ordered": False, "surplus_columns": 1}) for item in items]
     answers = compare(executor, loose_items, ("test_suite", "ex_b"))
     reasons = {i: _reasons(verdicts[i], answer.row.scores) for i, answer in zip(disputed, answers, strict=True)}

@@ -42,13 +42,13 @@ def why_incomplete(reason: str, cfg: EvaluateSettings, tokens: int = 0) -> str:
         settings = f"evaluate.sampling.max_new_tokens={sampling.max_new_tokens}"
         if sampling.turns > 1 and not cfg.base_url:
             settings += f" (each turn) or evaluate.sampling.max_total_tokens={sampling.max_total_tokens} (all turns)"
-        return cut_at(settings, tokens)
+        return truncation_cause(settings, tokens)
     if reason == OUT_OF_TURNS:
         return f"out of turns and without a solution: raise evaluate.sampling.turns={sampling.turns}"
     return "truncated by the server's content filter" if reason == "content_filter" else ""
 
 
-def cut_at(settings: str, tokens: int = 0) -> str:
+def truncation_cause(settings: str, tokens: int = 0) -> str:
     """Return a message on truncation at the token limit of these settings, after `tokens` if they are known."""
     place = f"after {quantity(tokens, 'tokens')}" if tokens else "at the token limit"
     return f"truncated {place}: raise {settings}"

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from jaxrl_sql.runtime.progress import ProgressCallback, no_progress
-from jaxrl_sql.text2sql.env.dialect import as_run
+from jaxrl_sql.text2sql.env.dialect import runnable_sql
 from jaxrl_sql.text2sql.env.ports import SqlExecutor, SqlOutcome
 from jaxrl_sql.text2sql.evals.score_predictions import score_predictions
 from jaxrl_sql.text2sql.evals.verdict import NOT_ASKED, Verdict
@@ -180,7 +180,7 @@ def _first_rows(
     Queries that were stopped do not run again.
     """
     judged = list(zip(examples, verdicts, strict=True))
-    sqls = [(as_run(v.sql, example) or "") if v.sql and v.status not in _STOPPED else "" for example, v in judged]
+    sqls = [(runnable_sql(v.sql, example) or "") if v.sql and v.status not in _STOPPED else "" for example, v in judged]
     golds = ["" if v.gold_status in _STOPPED else example.gold_sql for example, v in judged]
     predicted = executor.execute_many([(example.database, sql) for example, sql in zip(examples, sqls, strict=True)])
     expected = executor.execute_many([(example.database, sql) for example, sql in zip(examples, golds, strict=True)])

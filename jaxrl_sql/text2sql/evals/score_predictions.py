@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from jaxrl_sql.runtime.progress import ProgressCallback, no_progress
-from jaxrl_sql.text2sql.env.dialect import as_run
+from jaxrl_sql.text2sql.env.dialect import runnable_sql
 from jaxrl_sql.text2sql.env.executor import RULE_NAMES
 from jaxrl_sql.text2sql.env.ports import SqlExecutor, SqlOutcome
 from jaxrl_sql.text2sql.env.verdicts import execute_all, is_verdict
@@ -57,7 +57,7 @@ def score_predictions(
     speeds = [rule for rule in SPEED_RULES if rule in rules]
     if speeds and timer is None:
         raise InputError(f"{speeds[0]} measures time: score_predictions(…, timer=timing_executor(executor))")
-    ready = [as_run(sql, example) if sql else None for example, sql in zip(examples, sqls, strict=True)]
+    ready = [runnable_sql(sql, example) if sql else None for example, sql in zip(examples, sqls, strict=True)]
     compared = [rule for rule in RULE_NAMES if rule in rules]
     explains = sum(rule in (*EXACT, "suite") for rule in rules) > 1
     # Reasons need the scores of all exact rules; R-VES needs that of `bird`.

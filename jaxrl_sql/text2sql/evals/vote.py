@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxrl_sql.text2sql.env.dialect import as_run
+from jaxrl_sql.text2sql.env.dialect import runnable_sql
 from jaxrl_sql.text2sql.env.ports import SqlExecutor, SqlOutcome
 from jaxrl_sql.text2sql.env.verdicts import execute_all
 from jaxrl_sql.text2sql.evals.similarity import similarity_matrix
@@ -82,7 +82,9 @@ def _ballots(
     executor: SqlExecutor, questions: Sequence[tuple[Example, Sequence[str | None]]], method: str
 ) -> list[Ballot]:
     pairs = [
-        (example.database, (as_run(sql, example) or "") if sql else "") for example, sqls in questions for sql in sqls
+        (example.database, (runnable_sql(sql, example) or "") if sql else "")
+        for example, sqls in questions
+        for sql in sqls
     ]
     executed = list(zip(pairs, execute_all(executor, pairs), strict=True))
     stopped = dict.fromkeys(pair for pair, outcome in executed if outcome.stopped_by == "wall")

@@ -11,7 +11,7 @@ from jaxrl_sql.types import Response
 
 
 def turns_taken(response: Response) -> int:
-    """Return the number of the policy's turns; a text is split at its observations."""
+    """Return the number of the policy's turns; in a text, each observation ends a turn."""
     if isinstance(response, str):
         return response.count("</observation>") + 1
     roles = [role for role, _ in response]

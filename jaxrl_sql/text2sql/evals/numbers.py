@@ -1,4 +1,8 @@
-"""Compute metrics from records: of one run, of several runs (mean and deviation), and of several benchmarks."""
+"""Compute metrics from records: of one run, of several runs (mean and deviation), and of several benchmarks.
+
+A run answers all questions of a benchmark once. A rule compares a prediction's result with that of the gold, the
+reference query; the own rule is the benchmark's. `docs/reference/metrics.md` lists all metrics.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,11 @@ from jaxrl_sql.types import Example, InputError, Record
 
 
 class ExcludedCounts(NamedTuple):
-    """Counts outside of every share: missing predictions, extra predictions, and questions that cannot be judged."""
+    """Counts of items that no share includes.
+
+    `missing` are questions without a prediction, `extra` predictions without a question, and `left_out` questions that
+    cannot be judged.
+    """
 
     missing: int = 0
     extra: int = 0
@@ -23,7 +31,7 @@ class ExcludedCounts(NamedTuple):
 
 
 class BenchmarkMetrics(NamedTuple):
-    """A benchmark's results: the summaries of its runs, and the metrics over all runs."""
+    """A benchmark's results: the summaries of its runs, and the metrics over all runs by name (`numbers`)."""
 
     name: str
     own_rule: str
@@ -39,17 +47,18 @@ def compute_metrics(
     Over several runs, each metric is the mean, and `<rule>/std` is the sample standard deviation of a rule.
     """
     summaries = tuple(summarize(examples, [verdict_of(record) for record in run], own_rule) for run in runs)
-    endings = [finish_reasons(run) for run in runs]
-    no_endings = dict.fromkeys((reason for ends in endings for reason in ends), 0)  # so means cover all runs
+    reason_counts = [finish_reasons(run) for run in runs]
+    # A run without a finish reason that another run has gets its count 0, so that means cover all runs.
+    zero_counts = dict.fromkeys((reason for run_counts in reason_counts for reason in run_counts), 0)
     run_metrics = [
         {
             **summary.metrics(),
-            **ending_metrics(no_endings | ends),
+            **ending_metrics(zero_counts | run_counts),
             **_votes(run),
             **_dialogues(run, own_rule),
             **_missing_metrics(summary, counts),
         }
-        for summary, run, ends in zip(summaries, runs, endings, strict=True)
+        for summary, run, run_counts in zip(summaries, runs, reason_counts, strict=True)
     ]
     numbers = {key: mean for key, (mean, _) in spread(run_metrics).items()}
     if len(runs) > 1:
@@ -62,12 +71,13 @@ def compute_metrics(
 def merge_metrics(sets: Sequence[BenchmarkMetrics]) -> dict[str, float]:
     """Return the metrics of all benchmarks: a single one's unchanged, several ones' prefixed by name, with means.
 
-    Means are weighted by benchmark size (Think2SQL); `macro/` means weight benchmarks equally (Arctic-Text2SQL-R1).
+    Means over benchmarks are weighted by their numbers of questions, as Think2SQL's. Those with the prefix `macro/`
+    weight benchmarks equally, as Arctic-Text2SQL-R1's.
     """
     if len(sets) == 1:
         return dict(sets[0].numbers)
     shared = [key for key in _rules(sets[0]) if all(key in benchmark.numbers for benchmark in sets)]
-    sizes = [int(set_.numbers["count"]) for set_ in sets]
+    sizes = [int(benchmark.numbers["count"]) for benchmark in sets]
     numbers = {
         key: weighted_mean([(benchmark.numbers[key], size) for benchmark, size in zip(sets, sizes, strict=True)])
         for key in shared
@@ -84,7 +94,7 @@ def _rules(benchmark: BenchmarkMetrics) -> list[str]:
 
 
 def _missing_metrics(summary: Summary, counts: ExcludedCounts) -> dict[str, float]:
-    """Return the counts outside of every share, and the accuracy with missing predictions as wrong (leaderboards)."""
+    """Return the excluded counts, and the accuracy if missing predictions count as wrong, as on leaderboards."""
     numbers = {key: float(value) for key, value in counts._asdict().items()}
     if counts.missing:
         share = summary.accuracy

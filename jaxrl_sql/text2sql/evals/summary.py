@@ -1,8 +1,9 @@
 """Summarize an evaluation: scores by rule with intervals, by group of questions, and counts of failures.
 
-There are two kinds of shares. `<rule>` is over the questions whose gold ran. `accuracy` is the benchmark's own rule
-over all questions, as on its leaderboard, where a question whose gold fails counts as wrong. They differ only if
-`gold_failures` is not 0.
+A gold is a question's reference query. A rule compares a prediction's result with the gold's: `bird` compares the rows
+as sets, as BIRD's script does. A verdict is the outcome of the comparison for one question. There are two kinds of
+shares. `<rule>` is over the questions whose gold ran. `accuracy` is the benchmark's own rule over all questions, as on
+its leaderboard, where a question whose gold fails counts as wrong. They differ only if `gold_failures` is not 0.
 """
 
 from __future__ import annotations
@@ -51,13 +52,15 @@ class GroupShares:
 class Summary:
     """The summary of an evaluation of `count` questions.
 
-    `scores` has a share per rule; `groups` has shares per group of questions (`hardness/easy`, `database/car_1`,
-    `feature/join`). `statuses` and `gold_statuses` count predictions and golds by status. `stopped` counts predictions
-    that hit the time limit even when retried alone. `reasons` (metrics `sensitive/<reason>`) lists, by reason, the
-    questions about which rules disagree; `failed_golds` lists questions with a failed gold and its status. `own_rule`
-    is the benchmark's rule. `reliability` is EHRSQL's score per cost of an error, if some questions are unanswerable;
-    `abstention` has the metrics of its 2022 scorer. `unjudged` counts predictions without a verdict, for example after
-    a database error; the accuracy omits them.
+    `scores` has a share per rule; `groups` has shares per group of questions, such as `hardness/easy`, `database/car_1`
+    and `feature/join`. `statuses` and `gold_statuses` count predictions and golds by status. `stopped` counts
+    predictions that hit the time limit even when retried alone. `suite_gold_failures` counts golds that failed on
+    another database of the question's suite (databases of one schema with other rows). `reasons` lists, by reason
+    (`differences.REASONS`), the questions about which rules disagree; the metrics `sensitive/<reason>` count them.
+    `failed_golds` lists questions with a failed gold and its status. `own_rule` is the benchmark's rule. `reliability`
+    has EHRSQL's score for each cost of a wrong answer, if some questions are unanswerable; `abstention` has the metrics
+    of EHRSQL's scorer of 2022. `unjudged` counts predictions without a verdict, for example after a database error; the
+    accuracy omits them.
     """
 
     own_rule: str
@@ -154,7 +157,9 @@ def summarize(
 def validation_metrics(
     examples: Sequence[Example], verdicts: Sequence[Verdict], unasked: int = 0, rule: str = "bird"
 ) -> dict[str, float]:
-    """Return the validation metrics that training logs, by one rule: shares of all questions, or means if graded.
+    """Return the validation metrics that training logs, by one rule.
+
+    The accuracy is the share of right answers, or the mean score if the rule has values between 0 and 1.
 
     Questions whose gold fails count as wrong, and so do `unasked` further questions, whose prompts are too long.
     Questions without a verdict, for example after a database error, are omitted (`unjudged`). Difficulties are the
@@ -192,7 +197,7 @@ def validation_metrics(
 
 
 def group_names(example: Example) -> list[str]:
-    """Return the names of a question's groups."""
+    """Return the names of a question's groups: its difficulty, its database, and the SQL features of its gold."""
     gold = example.gold_sql if example.answerable else ""
     hardness = example.difficulty or (spider_level(gold, example.gold_dialect) if gold else "")
     features = features_of(gold, example.gold_dialect) if gold else ()
@@ -217,8 +222,8 @@ def _reliability(pairs: Sequence[tuple[Example, Verdict]], own_rule: str) -> dic
     if all(example.answerable for example, _ in pairs) or not any(own_rule in verdict.scores for _, verdict in pairs):
         return {}
     right = sum(verdict.is_right(own_rule) for _, verdict in pairs)
-    silent = sum(verdict.status == "no_sql" and not verdict.is_right(own_rule) for _, verdict in pairs)
-    wrong, count = len(pairs) - right - silent, len(pairs)
+    abstained = sum(verdict.status == "no_sql" and not verdict.is_right(own_rule) for _, verdict in pairs)
+    wrong, count = len(pairs) - right - abstained, len(pairs)
     costs = {"0": 0, "5": 5, "10": 10, "N": count}
     return {name: (right - cost * wrong) / count for name, cost in costs.items()}
 
@@ -229,16 +234,16 @@ def _abstention(pairs: Sequence[tuple[Example, Verdict]]) -> dict[str, float]:
     Precision is over the questions with predicted SQL, recall over answerable questions (Lee et al. 2022).
     """
     answered = sum(verdict.status != "no_sql" for _, verdict in pairs)
-    askable = [verdict for example, verdict in pairs if example.answerable]
+    answerable = [verdict for example, verdict in pairs if example.answerable]
     shares: dict[str, float] = {}
     for name, count in (
-        ("ans", sum(verdict.status != "no_sql" for verdict in askable)),
-        ("exec", sum(verdict.is_right("ehrsql_2022") for verdict in askable)),
+        ("ans", sum(verdict.status != "no_sql" for verdict in answerable)),
+        ("exec", sum(verdict.is_right("ehrsql_2022") for verdict in answerable)),
     ):
         shares[f"precision_{name}"] = count / max(answered, 1)
-        shares[f"recall_{name}"] = count / max(len(askable), 1)
-        # The harmonic mean of count / answered and count / askable.
-        shares[f"f1_{name}"] = 2 * count / max(answered + len(askable), 1)
+        shares[f"recall_{name}"] = count / max(len(answerable), 1)
+        # The harmonic mean of count / answered and count / answerable.
+        shares[f"f1_{name}"] = 2 * count / max(answered + len(answerable), 1)
     return shares
 
 

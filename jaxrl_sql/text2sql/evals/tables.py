@@ -1,4 +1,8 @@
-"""The tables of an evaluation: shares by rule, statuses, disagreements between rules, votes and turns."""
+"""The tables of an evaluation: shares by rule, statuses, disagreements between rules, votes and turns.
+
+A rule compares a prediction's result with the gold's, the reference; a benchmark's own rule is that of its scorer. A
+share is the part of the questions that are right by a rule.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,8 @@ from jaxrl_sql.text2sql.env.files import cases
 from jaxrl_sql.text2sql.evals.differences import REASONS
 from jaxrl_sql.text2sql.evals.numbers import BenchmarkMetrics
 
-# Characters for the levels in the table of rules, on a terminal of 80 characters; wider levels get separate tables.
+# Widths in characters: of a terminal, and of the difficulty levels in the table of rules. Wider levels get separate
+# tables.
 _LEVELS_WIDTH = 38
 _TERMINAL_WIDTH = 80
 # Spider's and BIRD's levels from easy to hard; other levels follow in order of occurrence.
@@ -39,10 +44,10 @@ def _rules(result: BenchmarkMetrics) -> ReportTable:
     spread = "±, of\nruns" if runs > 1 else "95 %\ninterval"
     rows = []
     for rule in result.summaries[0].scores:
-        around = "–".join(_percent(numbers[f"{rule}/{name}"]) for name in (("std",) if runs > 1 else ("low", "high")))
+        interval = "–".join(_percent(numbers[f"{rule}/{name}"]) for name in (("std",) if runs > 1 else ("low", "high")))
         name = f"{rule} *" if rule == result.own_rule else rule
         by_level = (_percent(numbers.get(f"{rule}/{level}")) for level in levels)
-        rows.append((name, _percent(numbers[rule]), around, f"{numbers[f'{rule}/count']:.0f}", *by_level))
+        rows.append((name, _percent(numbers[rule]), interval, f"{numbers[f'{rule}/count']:.0f}", *by_level))
     headers = (f"{level.partition('/')[2]}\n({numbers.get(f'count/{level}', 0):.0f})" for level in levels)
     count = quantity(round(numbers["count"]), "questions")
     title = f"{result.name}: accuracy {_percent(numbers.get('accuracy'))} % of {count}"
@@ -59,22 +64,22 @@ def _by_level(result: BenchmarkMetrics) -> list[ReportTable]:
     names = [level.partition("/")[2] for level in levels]
     counts = [f"{result.numbers.get(f'count/{level}', 0):.0f}" for level in levels]
     # A column takes three characters in addition to its cells, and the table's edge one.
-    room = _TERMINAL_WIDTH - 1 - sum(3 + max(map(len, column)) for column in ((*names, "level"), (*counts, "of")))
+    free_width = _TERMINAL_WIDTH - 1 - sum(3 + max(map(len, column)) for column in ((*names, "level"), (*counts, "of")))
     parts: list[list[str]] = []
     remaining = 0
     for rule in result.summaries[0].scores:
-        wide = 3 + max(len(rule), len("100.0"))
-        if remaining < wide:
+        column_width = 3 + max(len(rule), len("100.0"))
+        if remaining < column_width:
             parts.append([])
-            remaining = room
+            remaining = free_width
         parts[-1].append(rule)
-        remaining -= wide
-    by_rules = []
+        remaining -= column_width
+    level_tables = []
     for rules in parts:
         shares = [[_percent(result.numbers.get(f"{rule}/{level}")) for rule in rules] for level in levels]
         rows = tuple((name, count, *row) for name, count, row in zip(names, counts, shares, strict=True))
-        by_rules.append(ReportTable("by difficulty, in %", ("level", "of", *rules), rows))
-    return by_rules
+        level_tables.append(ReportTable("by difficulty, in %", ("level", "of", *rules), rows))
+    return level_tables
 
 
 def _fit(levels: Sequence[str]) -> bool:
@@ -135,6 +140,7 @@ def _reasons(result: BenchmarkMetrics) -> ReportTable:
 
 
 def _votes(result: BenchmarkMetrics) -> ReportTable:
+    """Return the accuracy of the vote, and pass@k, by number of samples."""
     sizes = [key.partition("/")[2] for key in result.numbers if key.startswith("vote/")]
     rows = tuple(
         (size, _percent(result.numbers[f"vote/{size}"]), _percent(result.numbers[f"pass/{size}"])) for size in sizes

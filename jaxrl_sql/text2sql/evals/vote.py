@@ -1,9 +1,10 @@
 """Select among several answers to a question by vote, and estimate pass@k.
 
-There are two voting methods, see RECIPES in the documentation. By `result`, candidates with equal sets of rows form a
-group, and the largest group wins. By `soft` (Arctic-Text2SQL-R1), a candidate's score is the summed similarity of its
-result to all. Failed candidates do not vote. Empty results vote by `result` and have similarity 0 to others by `soft`.
-Ties go to the first candidate. If all candidates fail, the first is selected.
+A candidate is the SQL of one answer. There are two voting methods. By `result`, candidates with equal sets of rows form
+a group, and the largest group wins. By `soft` (Arctic-Text2SQL-R1), a candidate's score is the sum of the similarities
+(`similarity.py`) of its result to the results of all candidates. Failed candidates do not vote. Empty results vote by
+`result`, and have similarity 0 to others by `soft`. Ties go to the first candidate. If all candidates fail, the first
+is selected.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from jaxrl_sql.types import Example, InputError
 
 VOTE_METHODS = ("result", "soft")
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
+"""Numbers of samples at which curves are computed."""
 
 # The number of candidates whose results are in memory at once.
 _CHUNK = 512
@@ -43,9 +45,10 @@ class Ballot(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class VoteResult:
-    """The winning candidate, and the votes per result: the SQL of its first candidate, and the number of votes.
+    """The winning candidate's SQL and index, and the `votes` from best to worst.
 
-    By `soft`, these are the candidates and their summed similarities, with 1 to themselves. Sorted from best to worst.
+    By `result`, `votes` has the SQL of the first candidate of each result, and the result's number of votes. By `soft`,
+    it has the SQL of each candidate, and the sum of its similarities, including 1 to itself.
     """
 
     sql: str | None
@@ -96,23 +99,27 @@ def _ballots(
         counted.append(
             Ballot(
                 tuple(sqls),
-                _number_results(candidate_outcomes),
+                _result_indices(candidate_outcomes),
                 similarity_matrix(candidate_outcomes) if method == "soft" else None,
             )
         )
     return counted
 
 
-def _number_results(outcomes: Sequence[SqlOutcome]) -> tuple[int, ...]:
-    numbers: dict[int | None, int] = {}
+def _result_indices(outcomes: Sequence[SqlOutcome]) -> tuple[int, ...]:
+    """Return the index of each candidate's result, see `Ballot.results`."""
+    indices: dict[int | None, int] = {}
     return tuple(
-        numbers.setdefault(outcome.set_digest, len(numbers)) if outcome.status == "ok" else _FAILED
+        indices.setdefault(outcome.set_digest, len(indices)) if outcome.status == "ok" else _FAILED
         for outcome in outcomes
     )
 
 
 def choose(ballot: Ballot, members: Sequence[int] | None = None) -> VoteResult:
-    """Count the votes of all candidates, or of `members` alone, in their order."""
+    """Count the votes of all candidates, or of those with the indices `members` alone, in that order.
+
+    An index may occur several times; each occurrence is a vote.
+    """
     chosen = list(range(len(ballot.sqls)) if members is None else members)
     voters = [i for i in chosen if ballot.results[i] != _FAILED]
     if not voters:
@@ -142,10 +149,10 @@ def vote_curve(
     subsets: int = 20,
     seed: int = 0,
 ) -> dict[int, float]:
-    """Return the mean score of the vote by number of samples, from one set of samples per question.
+    """Return the mean score of the vote by number of samples k, for each k of `sizes`.
 
-    `scores[q][i]` is the score of candidate i of question q. A vote of k is the mean over `subsets` random subsets of k
-    candidates per question. Sizes above the smallest number of candidates are omitted.
+    `scores[q][i]` is the score of candidate i of question q. Per question, the score for k samples is the mean over
+    `subsets` votes, each by a random subset of k candidates. Sizes above the smallest number of candidates are omitted.
     """
     min_candidates = min((len(ballot.sqls) for ballot in ballots), default=0)
     rng = np.random.Generator(np.random.Philox(seed))

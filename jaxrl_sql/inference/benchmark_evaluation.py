@@ -1,4 +1,9 @@
-"""Evaluate on benchmarks: generate or read predictions in parts, judge them, and write the files."""
+"""Evaluate on benchmarks: generate or read predictions in parts, judge them, and write the files.
+
+To judge an answer is to run its SQL and the gold (the question's reference query), and to compare their rows by rules.
+A run answers all questions once; `evaluate.runs` is the number of runs. Each run is divided into parts, after which the
+records of judged questions are saved in a journal, so that the repeated command resumes.
+"""
 
 from __future__ import annotations
 
@@ -39,11 +44,12 @@ from jaxrl_sql.text2sql.recipes import find_recipe
 from jaxrl_sql.types import Example, Fields, InputError, Record
 
 JOURNAL, SPEED = "journal.jsonl", "speed.json"
-# Answers that are sampled, or predictions that are judged, between writes: a killed run loses at most these.
-_ANSWERS, _MAX_QUESTIONS, _MIN_QUESTIONS = 1024, 128, 8
-_TICKS = 8
+# The number of answers in a part, and its bounds as a number of questions: a killed run loses at most one part.
+_ANSWERS_PER_PART, _MAX_QUESTIONS, _MIN_QUESTIONS = 1024, 128, 8
+# Progress updates of the display per part.
+_UPDATES_PER_PART = 8
 # Files of other commands' folders, which may also contain names that this command writes.
-_OTHERS = ("metrics.jsonl", "checkpoints", "answers.jsonl", "kept.jsonl", "questions.jsonl")
+_OTHER_COMMANDS_FILES = ("metrics.jsonl", "checkpoints", "answers.jsonl", "kept.jsonl", "questions.jsonl")
 
 
 class EvaluationChunk(NamedTuple):
@@ -84,9 +90,9 @@ def evaluate(
 ) -> EvaluationResult:
     """Answer or read predictions, judge them, and write the files of `evaluate.out`.
 
-    `config_text` is the content of its `config.yaml`, `display_kind` the display as `run.display`. `memory` has
-    questions and predictions in place of files. Raises InputError for invalid input, and OSError if a file cannot be
-    written.
+    `limits` are those of the executor. `config_text` becomes the content of `config.yaml`, and `display_kind` is a
+    value of `run.display`. `memory` has questions and predictions in place of files. Raises InputError for invalid
+    input, and OSError if a file cannot be written.
     """
     out, hide = Path(cfg.out), policy.data.hide
     speed = Speed()
@@ -139,7 +145,10 @@ def evaluate(
 def answer_settings(
     policy: PolicySpec, cfg: EvaluateSettings, limits: ExecutorConfig, sets: Sequence[BenchmarkSet]
 ) -> Record:
-    """Return the settings of the journal: the same folder with other settings is refused."""
+    """Return the settings that answers and their scores depend on.
+
+    A journal with other settings in the output folder is an error.
+    """
     excluded = {
         "data",
         "predictions",
@@ -169,7 +178,10 @@ def answer_settings(
 
 
 def judge_settings(cfg: EvaluateSettings, sets: Sequence[BenchmarkSet]) -> Record:
-    """Return further settings of records: with several samples, answers are judged only by the benchmark's rule."""
+    """Return further settings of records: the rules, if there are several samples.
+
+    Each sample is then judged only by its set's rule, so the records of another rule cannot be reused.
+    """
     return {"own": {eval_set.name: eval_set.rule for eval_set in sets}} if cfg.samples > 1 else {}
 
 
@@ -185,7 +197,8 @@ def gather(
 ) -> dict[tuple[int, int], list[Record]]:
     """Return the records of each (set, run) in the order of its examples.
 
-    Records of the journal are reused, except those without a verdict; `answers` is opened if others are missing.
+    Records of the journal are reused, except those without a verdict. `answers` yields the function that answers
+    questions, and is opened only if records are missing. `timer` is the executor that measures speed, if a rule does.
     """
     judged_records = [record for record in journal.records if is_verdict(record["status"], record.get("stop"))]
     finished = {(record["set"], record["run"], record["id"]): record for record in judged_records}
@@ -228,13 +241,13 @@ def gather(
 def _answer_part(
     answer: Answer, eval_set: BenchmarkSet, part: EvaluationChunk, before: int, display: Display, speed: Speed
 ) -> list[QuestionAnswers]:
-    """Answer a part's questions and show the progress; `before` questions were answered earlier."""
+    """Answer a part's questions and show the progress; `before` is the number of questions answered earlier."""
     size, start_time = len(part.examples), time.perf_counter()
     with display.task(f"part {part.number + 1} of {eval_set.name}", size, "questions", is_announced=False) as advance:
 
         def on_progress(answers: int, total: int) -> None:
             advance(answers * size // total)
-            if answers % -(-total // _TICKS) == 0:
+            if answers % -(-total // _UPDATES_PER_PART) == 0:
                 display.update(before + answers * size // total, {"phase": "answering"})
 
         answered = answer(eval_set, part, on_progress)
@@ -255,7 +268,7 @@ def parts_of(cfg: EvaluateSettings, sets: Sequence[BenchmarkSet]) -> Iterator[Ev
 
     The sizes of a set's parts differ by at most one question, because a small last part would need another compilation.
     """
-    max_questions = max(_MIN_QUESTIONS, min(_MAX_QUESTIONS, _ANSWERS // cfg.samples))
+    max_questions = max(_MIN_QUESTIONS, min(_MAX_QUESTIONS, _ANSWERS_PER_PART // cfg.samples))
     for index, eval_set in enumerate(sets):
         count, size = -(-len(eval_set.examples) // max_questions), len(eval_set.examples)
         for run in range(cfg.runs):
@@ -308,7 +321,7 @@ def _open_answers(
 
 def _make_folder(out: Path, predictions: Sequence[str]) -> None:
     """Create the output folder; raises InputError if it has another command's files or the predictions."""
-    others = [name for name in _OTHERS if (out / name).exists()]
+    others = [name for name in _OTHER_COMMANDS_FILES if (out / name).exists()]
     if others:
         raise InputError(f"--out {out} has {others[0]} of another command: name a separate folder")
     if not (out / JOURNAL).exists() and any(

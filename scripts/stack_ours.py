@@ -119,7 +119,7 @@ class Stack:
         compute = jnp.dtype(work.product_dtype)
         policy = make_policy(
             config, 1.0, "full" if work.checkpointing else "none", compute, "auto",
-            ModelConfigSection().kept_logits_mib * MIB,
+            ModelConfigSection().kept_logits,
         )  # fmt: skip
         slots = engine_config(RolloutConfig(), work.completions, bucket(work.prompt_tokens), 1)
         tokenizer = NumberTokenizer(config.vocab_size)
